@@ -1,0 +1,50 @@
+package lock
+
+import "errors"
+
+// The errors of this module match one of these with [errors.Is], or come from
+// the context or from Redis. All of them are wrapped in an [*Error].
+var (
+	// ErrNotAcquired: the lock was not obtained, because another owner has it
+	// or because the context ended first.
+	ErrNotAcquired = errors.New("not acquired")
+
+	// ErrNotHeld: this hold does not hold the lock (any more).
+	ErrNotHeld = errors.New("not held")
+
+	// ErrLost: the lease ended, or the server says that the lock is not ours,
+	// although nobody called Unlock.
+	ErrLost = errors.New("lock lost")
+
+	// ErrUnlocked: the cause of a hold's context after Unlock.
+	ErrUnlocked = errors.New("unlocked")
+
+	// ErrClosed: the client was closed.
+	ErrClosed = errors.New("client closed")
+
+	// ErrName: the name cannot be a lock's name; the message says why.
+	ErrName = errors.New("bad lock name")
+
+	// ErrForeignKey: the key of this name holds something that is not this
+	// kind of lock. It is never overwritten or deleted.
+	ErrForeignKey = errors.New("key holds something else")
+)
+
+// Error is what every error that leaves this module is, in the manner of
+// [io/fs.PathError]. Use [errors.Is] for the reason.
+type Error struct {
+	Op   string // what was asked for: "lock", "trylock", "unlock", "inspect", "hold", …
+	Name string // the lock, as the caller named it; empty where there is none
+	Err  error
+}
+
+// Error returns "op "name": reason".
+func (e *Error) Error() string {
+	if e.Name == "" {
+		return "leasehold: " + e.Op + ": " + e.Err.Error()
+	}
+	return "leasehold: " + e.Op + " " + quote(e.Name) + ": " + e.Err.Error()
+}
+
+// Unwrap returns the reason.
+func (e *Error) Unwrap() error { return e.Err }

@@ -1,0 +1,83 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Locker is what every kind of lock is.
+//
+// A Locker is a name with a way to lock it; making one does no I/O. It is safe
+// for concurrent use, and goroutines that share one exclude each other. It is
+// not a [sync.Locker]: locking can fail, and unlocking needs the proof that is
+// a [Hold].
+type Locker interface {
+	// Name returns the name as the caller gave it.
+	Name() string
+
+	// Lock waits until the lock is held or ctx ends. When ctx ends first, the
+	// error matches both ctx.Err() and [ErrNotAcquired], and whatever reached
+	// the server meanwhile is taken back.
+	Lock(ctx context.Context) (Hold, error)
+
+	// TryLock makes one attempt and does not wait for another owner. It fails
+	// with [ErrNotAcquired] when another owner has the lock or another caller
+	// of this process is ahead.
+	TryLock(ctx context.Context) (Hold, error)
+}
+
+// Hold is one acquisition of a lock. Each Lock returns a Hold of its own, also
+// when it re-enters, and each Hold gives back exactly what it took, once. All
+// methods are safe for concurrent use, and only Unlock does I/O.
+type Hold interface {
+	// Context returns a context under the one given to Lock. It carries the
+	// owner, so locking the same name under it re-enters. It is over as soon as
+	// the lock is not certainly held: its Err compares the clocks itself, at
+	// every call. [context.Cause] tells why: an error that matches [ErrLost],
+	// [ErrUnlocked] or [ErrClosed], or the cause of the parent context.
+	//
+	// Contexts derived from it with a new deadline or cancel function end with
+	// it, but on its signal: in a process that was just frozen, only this
+	// context, and ones that merely add values to it, are right at once.
+	Context() context.Context
+
+	// Unlock gives this hold back. It works although ctx is over already; a ctx
+	// that ends during the call ends the call, and the release goes on behind
+	// it. It fails with [ErrNotHeld] when this hold was given back before or
+	// was lost (then the error also matches [ErrLost]); another owner's lock is
+	// never touched. Any other error says that Redis did not confirm: the hold
+	// is over all the same, the release is repeated in the background, and the
+	// key is gone at the end of its lease at the latest.
+	Unlock(ctx context.Context) error
+
+	// Err returns nil while Context is not over, and else its cause. It costs
+	// two readings of a clock.
+	Err() error
+
+	// Until returns the instant up to which exclusion is promised. It moves
+	// forward with each renewal. After a loss it lies in the past.
+	Until() time.Time
+
+	// Token returns the fencing token: larger than that of every earlier
+	// holder of the name, the same for all re-entries. It is 0 for a read hold.
+	Token() uint64
+
+	// Owner returns the owner as it stands in Redis, "<client uuid>:<number>".
+	Owner() string
+}
+
+// Do locks l, calls fn with the context of the hold, and unlocks, also when fn
+// panics. The context given to fn is over as soon as the lock is not certainly
+// held any more.
+//
+// The error is that of Lock when fn was not called, and else those of fn and of
+// Unlock, joined.
+func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) (err error) {
+	h, err := l.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.Unlock(ctx)) }()
+	return fn(h.Context())
+}

@@ -1,0 +1,52 @@
+package lock
+
+import "time"
+
+// Mode says how a lock is held.
+type Mode string
+
+const (
+	Free      Mode = ""          // nobody holds it
+	Exclusive Mode = "exclusive" // one owner, counted
+	Read      Mode = "read"      // any number of owners
+	Write     Mode = "write"     // one writer, who may also read
+)
+
+// State is one consistent snapshot of a lock, read by one script on the server.
+type State struct {
+	Name    string
+	Mode    Mode
+	Holders []Holder      // by owner; empty when free
+	Lease   time.Duration // what is left of it; NoExpiry when the key has none
+	Waiters []Waiter      // first in line first; only kinds that queue in Redis have any
+}
+
+// NoExpiry is the lease of a key without expiry. Leasehold never leaves one
+// behind; a PERSIST by hand does. A holder's next renewal puts it right.
+const NoExpiry time.Duration = -1
+
+// Holder is one owner that holds the lock.
+type Holder struct {
+	Owner string
+	Count int // holds of this owner that are not given back yet
+}
+
+// Waiter is one owner in a queue that is kept in Redis.
+type Waiter struct {
+	Owner    string
+	Patience time.Duration // after which it counts as dead if it is not heard from
+}
+
+// Locked reports whether anybody holds the lock.
+func (s State) Locked() bool { return len(s.Holders) > 0 }
+
+// HoldCount returns how many holds owner has, 0 if none. [Hold.Owner] gives the
+// owner of a hold.
+func (s State) HoldCount(owner string) int {
+	for _, h := range s.Holders {
+		if h.Owner == owner {
+			return h.Count
+		}
+	}
+	return 0
+}
