@@ -1,0 +1,33 @@
+// Package luascripts holds every script that changes a lock, and one typed Go
+// function for each. Nothing else in this module writes to a lock's keys.
+//
+// A script is a file of its own, <kind>_<verb>.lua. Its header is its contract:
+// each key with its type, each argument with its unit, every reply. A test
+// reads the headers and fails when a script uses what its header does not list.
+//
+// # Rules the scripts keep
+//
+//   - Told what must result ("want 2"), never what to add. A script may be sent
+//     twice, and the second copy changes nothing and answers the same.
+//   - Look first, write last. A reply below zero, and any error raised by the
+//     first read, mean that nothing was written.
+//   - The first write cannot grow memory, except when a free lock is taken. So
+//     re-entering, renewing and releasing work on a server that is full.
+//   - A lease is only ever lengthened. Expiry is relative; no clock but the
+//     server's own counts.
+//   - One key for each plain lock. A script with two keys is refused with
+//     TRYAGAIN for as long as their cluster slot is on the move. Channels are
+//     arguments, so that access lists need no key pattern for them.
+//   - PUBLISH by pcall: a hint that is denied must not turn a release that
+//     happened into an error.
+//
+// # Keys
+//
+//	kind       key      type  content
+//	reentrant  <name>   hash  owner -> hold count, one field
+//
+// The layout is Redisson's (RedissonLock), so that Java and Go share locks. The
+// scripts are our own. They differ from Redisson's where it matters here: the
+// resulting count is given, a re-entry never shortens the lease, and no unlock
+// latch key is needed, as a repeated release is recognised by its count.
+package luascripts

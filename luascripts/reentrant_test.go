@@ -1,0 +1,469 @@
+package luascripts_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+const (
+	ours  = "6f1c4c5e-7f5c-4c84-9a53-1f3a7a1b2c3d:1"
+	other = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:7"
+	lease = 30 * time.Second
+)
+
+var keys = luascripts.Keys{Lock: "orders", Channel: "redisson_lock__channel:{orders}", Publish: "PUBLISH"}
+
+// onBoth runs a test on a real server and on the one in memory: the scripts
+// must mean the same on both.
+func onBoth(t *testing.T, f func(t *testing.T, rdb rueidis.Client)) {
+	t.Run("redis", func(t *testing.T) { f(t, redistest.Start(t).Client(t)) })
+	t.Run("memory", func(t *testing.T) { f(t, redistest.NewMini(t).Client(t)) })
+}
+
+func do(t *testing.T, rdb rueidis.Client, args ...string) rueidis.RedisMessage {
+	t.Helper()
+	m, err := rdb.Do(t.Context(), rdb.B().Arbitrary(args...).Build()).ToMessage()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return m
+}
+
+// state is the lock as redis-cli would show it: "owner=count …", and what is
+// left of its lease in ms.
+func state(t *testing.T, rdb rueidis.Client) (string, int64) {
+	t.Helper()
+	all := do(t, rdb, "HGETALL", keys.Lock)
+	fields, err := all.AsStrMap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, owner := range []string{ours, other} {
+		if n, ok := fields[owner]; ok {
+			fmt.Fprintf(&b, "%s=%s ", owner[len(owner)-1:], n)
+		}
+	}
+	pttl := do(t, rdb, "PTTL", keys.Lock)
+	left, err := pttl.ToInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(b.String()), left
+}
+
+// seed puts a lock there: 0 ms is no expiry, and no count no key.
+func seed(t *testing.T, rdb rueidis.Client, owner string, count int, ms int64) {
+	t.Helper()
+	do(t, rdb, "DEL", keys.Lock)
+	if count > 0 {
+		do(t, rdb, "HSET", keys.Lock, owner, strconv.Itoa(count))
+		if ms > 0 {
+			do(t, rdb, "PEXPIRE", keys.Lock, strconv.FormatInt(ms, 10))
+		}
+	}
+}
+
+func TestAcquireReentrant(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for _, c := range []struct {
+			name        string
+			owner       string
+			count       int
+			ms          int64
+			want        int
+			lease       time.Duration
+			verdict     luascripts.Verdict
+			after       string
+			least, most int64 // of the lease, ms
+		}{
+			{"free", "", 0, 0, 1, lease, luascripts.Done, "1=1", 29_000, 30_000},
+			{"the same question again", ours, 1, 20_000, 1, lease, luascripts.Done, "1=1", 29_000, 30_000},
+			{"re-entry", ours, 1, 20_000, 2, lease, luascripts.Done, "1=2", 29_000, 30_000},
+			{"re-entry again", ours, 2, 20_000, 2, lease, luascripts.Done, "1=2", 29_000, 30_000},
+			{"re-entry with less of a lease", ours, 1, 20_000, 2, time.Second, luascripts.Done, "1=2", 19_000, 20_000},
+			{"re-entry into a key without expiry", ours, 1, 0, 2, lease, luascripts.Done, "1=2", 29_000, 30_000},
+			{"re-entry into what is gone", "", 0, 0, 2, lease, luascripts.Gone, "", -2, -2},
+			{"re-entry into what another has", other, 1, 20_000, 2, lease, luascripts.Gone, "7=1", 19_000, 20_000},
+			{"a count that is too large", ours, 3, 20_000, 2, lease, luascripts.Done, "1=2", 29_000, 30_000},
+			{"a count that is too small", ours, 1, 20_000, 3, lease, luascripts.Done, "1=3", 29_000, 30_000},
+			{"held by another", other, 2, 20_000, 1, lease, luascripts.Held, "7=2", 19_000, 20_000},
+			{"held by another for ever", other, 1, 0, 1, lease, luascripts.Held, "7=1", -1, -1},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				seed(t, rdb, c.owner, c.count, c.ms)
+				before := time.Now()
+				got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, c.lease, c.want)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got.Verdict != c.verdict {
+					t.Errorf("verdict %d, want %d", got.Verdict, c.verdict)
+				}
+				after, left := state(t, rdb)
+				if after != c.after || left < c.least || left > c.most {
+					t.Errorf("left %q for %d ms, want %q for %d to %d", after, left, c.after, c.least, c.most)
+				}
+				if first := c.verdict == luascripts.Done && c.want == 1; first != (got.Token != 0) {
+					t.Errorf("token %d, first hold %v", got.Token, first)
+				} else if first && time.UnixMicro(int64(got.Token)).Sub(before).Abs() > time.Minute {
+					t.Errorf("token %d is not the server's time in µs", got.Token)
+				}
+				switch {
+				case c.verdict == luascripts.Held && c.ms == 0 && got.Left != luascripts.NoExpiry:
+					t.Errorf("left %v, want NoExpiry", got.Left)
+				case c.verdict == luascripts.Held && c.ms > 0 && (got.Left < 19*time.Second || got.Left > 20*time.Second):
+					t.Errorf("left %v, want about 20 s", got.Left)
+				}
+			})
+		}
+	})
+}
+
+func TestReleaseReentrant(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for _, c := range []struct {
+			name    string
+			owner   string
+			count   int
+			leave   int
+			verdict luascripts.Verdict
+			after   string
+		}{
+			{"the only hold", ours, 1, 0, luascripts.Done, ""},
+			{"all holds at once", ours, 3, 0, luascripts.Done, ""},
+			{"one of two", ours, 2, 1, luascripts.Done, "1=1"},
+			{"one of two, again", ours, 1, 1, luascripts.Done, "1=1"},
+			{"more than there are", ours, 1, 2, luascripts.Done, "1=2"},
+			{"free", "", 0, 0, luascripts.Gone, ""},
+			{"another's", other, 2, 0, luascripts.Gone, "7=2"},
+			{"another's, in part", other, 2, 1, luascripts.Gone, "7=2"},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				seed(t, rdb, c.owner, c.count, 20_000)
+				got, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, c.leave)
+				if err != nil {
+					t.Fatal(err)
+				}
+				after, left := state(t, rdb)
+				if got != c.verdict || after != c.after {
+					t.Errorf("verdict %d leaves %q, want %d and %q", got, after, c.verdict, c.after)
+				}
+				if after != "" && (left < 19_000 || left > 20_000) {
+					t.Errorf("the lease changed to %d ms", left)
+				}
+			})
+		}
+	})
+}
+
+func TestReleaseReentrant_publishesOnlyWhenFree(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		messages := make(chan string, 10)
+		ready := make(chan struct{})
+		listening := rueidis.WithOnSubscriptionHook(ctx, func(rueidis.PubSubSubscription) { close(ready) })
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			rdb.Receive(listening, rdb.B().Subscribe().Channel(keys.Channel).Build(), func(m rueidis.PubSubMessage) { messages <- m.Message })
+		}()
+		<-ready
+		seed(t, rdb, ours, 2, 20_000)
+		for _, leave := range []int{1, 0, 0} { // in part, free, and free again
+			if _, err := luascripts.ReleaseReentrant(ctx, rdb, keys, ours, leave); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := <-messages; got != "0" {
+			t.Errorf("message %q: Redisson's peers only understand 0", got)
+		}
+		do(t, rdb, "PUBLISH", keys.Channel, "end")
+		if got := <-messages; got != "end" {
+			t.Errorf("a second message %q: only the release itself wakes", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestRenewReentrant(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		do(t, rdb, "SET", "foreign", "x")
+		do(t, rdb, "HSET", "another", other, "1")
+		do(t, rdb, "HSET", "persisted", ours, "1")
+		var batch []luascripts.Renewal
+		for i := range 7 {
+			key := fmt.Sprint("mine", i)
+			do(t, rdb, "HSET", key, ours, "1")
+			do(t, rdb, "PEXPIRE", key, "5000")
+			batch = append(batch, luascripts.Renewal{Key: key, Owner: ours})
+		}
+		do(t, rdb, "PEXPIRE", "mine6", "90000")
+		batch = append(batch, luascripts.Renewal{Key: "gone", Owner: ours}, luascripts.Renewal{Key: "foreign", Owner: ours},
+			luascripts.Renewal{Key: "another", Owner: ours}, luascripts.Renewal{Key: "persisted", Owner: ours})
+		want := []luascripts.Verdict{1, 1, 1, 1, 1, 1, 1, luascripts.Gone, luascripts.Foreign, luascripts.Gone, 1}
+		for _, perCall := range []int{1, 3, 100} {
+			got := luascripts.RenewReentrant(t.Context(), rdb, batch, lease, perCall)
+			if len(got) != len(want) {
+				t.Fatalf("%d replies for %d locks", len(got), len(want))
+			}
+			for i, r := range got {
+				if r.Err != nil || r.Verdict != want[i] {
+					t.Errorf("%d at a time, %s: %d, %v, want %d", perCall, batch[i].Key, r.Verdict, r.Err, want[i])
+				}
+			}
+		}
+		for key, most := range map[string]int64{"mine0": 30_000, "mine6": 90_000, "persisted": 30_000, "another": -1, "gone": -2} {
+			reply := do(t, rdb, "PTTL", key)
+			left, _ := reply.ToInt64()
+			if left > most || left < most-1_000 {
+				t.Errorf("%s lives on for %d ms, want %d", key, left, most)
+			}
+		}
+	})
+}
+
+func TestInspectReentrant(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		s, err := luascripts.InspectReentrant(t.Context(), rdb, keys)
+		if err != nil || s.Exists || len(s.Fields) != 0 {
+			t.Errorf("of nothing: %+v, %v", s, err)
+		}
+		seed(t, rdb, ours, 3, 20_000)
+		s, err = luascripts.InspectReentrant(t.Context(), rdb, keys)
+		if err != nil || !s.Exists || len(s.Fields) != 1 || s.Fields[0] != (luascripts.Field{Name: ours, Value: "3"}) || s.Left < 19*time.Second {
+			t.Errorf("of three holds: %+v, %v", s, err)
+		}
+		seed(t, rdb, ours, 1, 0)
+		if s, err = luascripts.InspectReentrant(t.Context(), rdb, keys); err != nil || s.Left != luascripts.NoExpiry {
+			t.Errorf("without expiry: %+v, %v", s, err)
+		}
+	})
+}
+
+func TestForceReentrant(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		seed(t, rdb, other, 3, 20_000)
+		for _, want := range []luascripts.Verdict{luascripts.Done, luascripts.Free} {
+			if got, err := luascripts.ForceReentrant(t.Context(), rdb, keys); err != nil || got != want {
+				t.Errorf("%d, %v, want %d", got, err, want)
+			}
+		}
+	})
+}
+
+// Whatever stands at the key and is not such a lock is left as it is.
+func TestForeignKeys(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for name, c := range map[string]struct {
+			make    []string
+			release luascripts.Verdict
+		}{
+			"string":          {[]string{"SET", keys.Lock, "x"}, luascripts.Foreign},
+			"list":            {[]string{"RPUSH", keys.Lock, "x"}, luascripts.Foreign},
+			"read/write lock": {[]string{"HSET", keys.Lock, "mode", "read", other, "1"}, luascripts.Gone},
+			"some hash":       {[]string{"HSET", keys.Lock, "name", "bob", "age", "40"}, luascripts.Gone},
+			"our field, text": {[]string{"HSET", keys.Lock, ours, "abc"}, luascripts.Foreign},
+		} {
+			t.Run(name, func(t *testing.T) {
+				do(t, rdb, "DEL", keys.Lock)
+				do(t, rdb, c.make...)
+				before := contents(t, rdb)
+
+				for want := 1; want <= 2; want++ {
+					acquired, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, lease, want)
+					check(t, "acquire", acquired.Verdict, luascripts.Foreign, err)
+				}
+				for leave := range 2 {
+					released, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, leave)
+					check(t, "release", released, c.release, err)
+				}
+				forced, err := luascripts.ForceReentrant(t.Context(), rdb, keys)
+				check(t, "force", forced, luascripts.Foreign, err)
+
+				if after := contents(t, rdb); after != before {
+					t.Errorf("the key was %s and is %s", before, after)
+				}
+				reply := do(t, rdb, "PTTL", keys.Lock)
+				if left, _ := reply.ToInt64(); left != -1 {
+					t.Errorf("the key was given an expiry of %d ms", left)
+				}
+			})
+		}
+	})
+}
+
+// contents is the key, whatever it is.
+func contents(t *testing.T, rdb rueidis.Client) string {
+	t.Helper()
+	reply := do(t, rdb, "TYPE", keys.Lock)
+	kind, _ := reply.ToString()
+	read := map[string][]string{"string": {"GET", keys.Lock}, "list": {"LRANGE", keys.Lock, "0", "-1"}, "hash": {"HGETALL", keys.Lock}}[kind]
+	if read == nil {
+		return kind
+	}
+	reply = do(t, rdb, read...)
+	return kind + " " + reply.String()
+}
+
+func check(t *testing.T, what string, got, want luascripts.Verdict, err error) {
+	t.Helper()
+	if err != nil || got != want {
+		t.Errorf("%s: %d, %v, want %d", what, got, err, want)
+	}
+}
+
+// With memory full, nobody can begin to hold, and everybody can go on: re-enter,
+// renew, give back in part and whole.
+func TestFullMemory(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	seed(t, rdb, ours, 2, 20_000)
+	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
+	free := keys
+	free.Lock = "free"
+	if _, err := luascripts.AcquireReentrant(t.Context(), rdb, free, ours, lease, 1); err == nil || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("a new lock: %v, want OOM", err)
+	}
+	exists := s.Do(t, "EXISTS", "free")
+	if n, err := exists.ToInt64(); err != nil || n != 0 {
+		t.Errorf("the refused lock left a key: %d, %v", n, err)
+	}
+	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, lease, 3); err != nil || got.Verdict != luascripts.Done {
+		t.Errorf("re-entry: %+v, %v", got, err)
+	}
+	if got := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Key: keys.Lock, Owner: ours}}, lease, 1); got[0] != (luascripts.Renewed{Verdict: luascripts.Done}) {
+		t.Errorf("renewal: %+v", got)
+	}
+	for _, leave := range []int{2, 1, 0} {
+		if got, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, leave); err != nil || got != luascripts.Done {
+			t.Errorf("release to %d: %d, %v", leave, got, err)
+		}
+	}
+}
+
+// A user who may not do one of the commands gets an error, and no lock without
+// an end is left; a denied PUBLISH does not undo a release.
+func TestDeniedCommands(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	user := func(deny string) rueidis.Client {
+		s.Do(t, "ACL", "SETUSER", deny, "on", "nopass", "~*", "&*", "+@all", "-"+deny)
+		return s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = deny, "x" })
+	}
+	for _, deny := range []string{"exists", "time", "hset", "pexpire", "evalsha"} {
+		seed(t, admin, "", 0, 0)
+		if got, err := luascripts.AcquireReentrant(t.Context(), user(deny), keys, ours, lease, 1); err == nil {
+			t.Errorf("without %s: acquired %+v", deny, got)
+		}
+		if after, _ := state(t, admin); after != "" {
+			t.Errorf("without %s a refused acquire leaves %q", deny, after)
+		}
+	}
+	seed(t, admin, ours, 1, 20_000)
+	if got, err := luascripts.ReleaseReentrant(t.Context(), user("publish"), keys, ours, 0); err != nil || got != luascripts.Done {
+		t.Errorf("release without the right to publish: %d, %v", got, err)
+	}
+	seed(t, admin, ours, 1, 20_000)
+	got := luascripts.RenewReentrant(t.Context(), user("hexists"), []luascripts.Renewal{{Key: keys.Lock, Owner: ours}}, lease, 1)
+	if got[0].Err == nil {
+		t.Errorf("renewal without hexists: %+v: a denial is no verdict about the lock", got[0])
+	}
+
+	// One key that is denied does not end the renewals that travel with it.
+	s.Do(t, "ACL", "SETUSER", "some", "on", "nopass", "~orders", "&*", "+@all")
+	some := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "some", "x" })
+	got = luascripts.RenewReentrant(t.Context(), some, []luascripts.Renewal{{Key: "denied", Owner: ours}, {Key: keys.Lock, Owner: ours}}, lease, 100)
+	if got[0].Err == nil || got[1] != (luascripts.Renewed{Verdict: luascripts.Done}) {
+		t.Errorf("one of two denied: %+v", got)
+	}
+}
+
+// A server that forgot its scripts is told them again, in pipelines too.
+func TestNoScript(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	for i := range 3 {
+		s.Do(t, "SCRIPT", "FLUSH")
+		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, lease, i+1); err != nil || got.Verdict != luascripts.Done {
+			t.Fatalf("acquire: %+v, %v", got, err)
+		}
+		batch := []luascripts.Renewal{{Key: keys.Lock, Owner: ours}, {Key: keys.Lock, Owner: ours}, {Key: keys.Lock, Owner: other}}
+		s.Do(t, "SCRIPT", "FLUSH")
+		for j, r := range luascripts.RenewReentrant(t.Context(), rdb, batch, lease, 1) {
+			want := luascripts.Done
+			if j == 2 {
+				want = luascripts.Gone
+			}
+			if r.Err != nil || r.Verdict != want {
+				t.Errorf("renewal %d: %+v", j, r)
+			}
+		}
+	}
+	if after, _ := state(t, rdb); after != "1=3" {
+		t.Errorf("left %q, want three holds", after)
+	}
+}
+
+// Tokens of one server grow from script to script.
+func TestTokensGrow(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		var last uint64
+		for range 1000 {
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, lease, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Token <= last {
+				t.Fatalf("token %d after %d", got.Token, last)
+			}
+			last = got.Token
+			if _, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// Whatever a broken peer answers is an error and not a lock.
+func FuzzReplies(f *testing.F) {
+	for _, s := range []string{"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n$1\r\na\r\n$1\r\n1\r\n", "-ERR x\r\n", "+OK\r\n", "_\r\n"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, reply []byte) {
+		rdb, ok := answering(t, reply)
+		if !ok {
+			return
+		}
+		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, lease, 1)
+		switch {
+		case err != nil && got != (luascripts.Acquired{}):
+			t.Errorf("an error with a verdict: %+v, %v", got, err)
+		case err == nil && got.Verdict == luascripts.Done && !strings.Contains(string(reply), strconv.FormatUint(got.Token, 10)):
+			t.Errorf("granted with token %d by %q", got.Token, reply)
+		}
+		if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, 0); err != nil && v != 0 {
+			t.Errorf("release: %d with %v", v, err)
+		}
+		if r := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Key: "a", Owner: ours}}, lease, 1); len(r) != 1 {
+			t.Errorf("renewal of one lock: %d replies", len(r))
+		}
+		var bad *luascripts.ReplyError
+		if _, err := luascripts.InspectReentrant(t.Context(), rdb, keys); errors.As(err, &bad) && bad.Script == "" {
+			t.Errorf("an error without its script: %v", err)
+		}
+	})
+}

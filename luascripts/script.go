@@ -1,0 +1,70 @@
+package luascripts
+
+import (
+	"context"
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/redis/rueidis"
+)
+
+//go:embed *.lua
+var files embed.FS
+
+// script is one embedded file, ready to run.
+type script struct {
+	name string
+	text string
+	sha  string
+	lua  *rueidis.Lua
+}
+
+func load(name string) *script {
+	text, err := files.ReadFile(name + ".lua")
+	if err != nil {
+		panic(err) // an identifier below without its file: the package cannot work
+	}
+	sum := sha1.Sum(text)
+	// Not a "retryable" script: the session repeats what it knows to be safe to
+	// repeat, and rueidis repeating it unseen would blur what was sent when.
+	return &script{name: name, text: string(text), sha: hex.EncodeToString(sum[:]), lua: rueidis.NewLuaScript(string(text))}
+}
+
+// exec runs s by its digest, and by its text where the server does not know it.
+func (s *script) exec(ctx context.Context, rdb rueidis.Client, keys, args []string) rueidis.RedisResult {
+	return s.lua.Exec(ctx, rdb, keys, args)
+}
+
+// call is one run of a script in a pipeline.
+type call struct{ keys, args []string }
+
+// pipeline runs s once for each call, in one write. [rueidis.Lua.ExecMulti]
+// would load the script on every node at every call; here only the calls that
+// were answered NOSCRIPT run again, with the text.
+func (s *script) pipeline(ctx context.Context, rdb rueidis.Client, calls []call) []rueidis.RedisResult {
+	cmds := make(rueidis.Commands, len(calls))
+	for i, c := range calls {
+		cmds[i] = rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(c.keys))).Key(c.keys...).Arg(c.args...).Build()
+	}
+	replies := rdb.DoMulti(ctx, cmds...)
+	for i, r := range replies {
+		if e, ok := rueidis.IsRedisErr(r.Error()); ok && e.IsNoScript() {
+			replies[i] = s.exec(ctx, rdb, calls[i].keys, calls[i].args)
+		}
+	}
+	return replies
+}
+
+// ReplyError is a reply that no script gives. It means that something between
+// us and the server answers for it.
+type ReplyError struct {
+	Script string
+	Reply  string
+}
+
+// Error names the script and the reply.
+func (e *ReplyError) Error() string {
+	return fmt.Sprintf("script %s: unexpected reply %s", e.Script, e.Reply)
+}
