@@ -1,0 +1,36 @@
+package watchdog
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Skew is how far the wall clock is ahead of the monotonic one. Restore puts
+// the clocks back.
+type Skew struct {
+	by      atomic.Int64
+	Restore func()
+}
+
+// NewSkew takes the clocks over.
+func NewSkew() *Skew {
+	s := &Skew{}
+	before := now
+	s.Restore = func() { now = before }
+	now = func() instant {
+		i := before()
+		i.wall += s.by.Load()
+		return i
+	}
+	return s
+}
+
+// Set lets the wall clock jump.
+func (s *Skew) Set(by time.Duration) { s.by.Store(int64(by)) }
+
+// Turns returns how often the watchdog woke up.
+func (w *Watchdog) Turns() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.turns
+}

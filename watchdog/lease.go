@@ -1,0 +1,183 @@
+package watchdog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// ErrGone is what a renewal answers when the server says that the lease is not
+// ours (any more).
+var ErrGone = errors.New("the server no longer has it as ours")
+
+// ErrExpired is the cause of a loss when a lease ran out without a word from
+// the server.
+var ErrExpired = errors.New("the lease ran out")
+
+// ErrStopped is what Check answers after Stop, or after the watchdog's Close.
+var ErrStopped = errors.New("the lease is not watched any more")
+
+// Subject is what a lease is for.
+type Subject interface {
+	// Lost is told once when the lease is over although nobody stopped it.
+	// cause matches ErrGone, ErrExpired or what was given to Lose. It runs on
+	// whichever goroutine saw it first and must not block. Others can see the
+	// end by Check before Lost has run.
+	Lost(cause error)
+	// Renewed is told after each renewal. It must not block.
+	Renewed(until time.Time)
+}
+
+// Lease is one lease under watch. Its methods are safe for concurrent use.
+type Lease struct {
+	w       *Watchdog // set once
+	subject Subject   // set once
+
+	// A copy of until for Check, which must be cheap; both are zero once the
+	// lease is over. A reading that is torn, half of it old, only sends Check to
+	// the mutex, where it looks again.
+	mono, wall atomic.Int64
+
+	// Guarded by w.mu.
+	until    instant
+	renewAt  instant       // when the next renewal is due, if alive
+	alive    bool          // renew it?
+	inflight chan struct{} // closed when the renewal that carries it is over; nil if none does
+	failed   error         // why the latest renewal failed; nil if it did not
+	cause    error         // why it is over: nothing happens any more; nil while it is not
+	index    int           // in w.queue; -1 when it is not there
+}
+
+// Until returns the end of the trust.
+func (l *Lease) Until() time.Time {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	return l.until.time()
+}
+
+// Check compares the clocks, and returns nil while the lease is to be trusted.
+// Else it returns why it is over: what Lost is told, or ErrStopped.
+func (l *Lease) Check() error {
+	n := now()
+	quick := instant{mono: time.Duration(l.mono.Load()), wall: l.wall.Load()}
+	if !quick.passed(n) {
+		return nil
+	}
+	l.w.mu.Lock()
+	if l.cause != nil || !l.until.passed(n) {
+		defer l.w.mu.Unlock()
+		return l.cause
+	}
+	tell := l.loseLocked(n, l.expiredLocked())
+	l.w.mu.Unlock()
+	tell()
+	return l.cause
+}
+
+// Extend records that the server confirmed d more, by a command sent at sent.
+// It never shortens, and does nothing once the lease is over.
+func (l *Lease) Extend(sent time.Time, d time.Duration) {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if l.cause == nil {
+		l.extendLocked(at(sent), d)
+	}
+}
+
+// KeepAlive turns renewals on or off. The trust runs out either way if nothing
+// is confirmed.
+func (l *Lease) KeepAlive(on bool) {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if l.cause != nil || l.alive == on {
+		return
+	}
+	l.alive = on
+	l.renewAt = now().add(l.w.interval)
+	l.w.placeLocked(l)
+}
+
+// Lose ends the lease as lost, with cause, unless it is over already.
+func (l *Lease) Lose(cause error) {
+	l.w.mu.Lock()
+	if l.cause != nil {
+		l.w.mu.Unlock()
+		return
+	}
+	tell := l.loseLocked(now(), cause)
+	l.w.mu.Unlock()
+	tell()
+}
+
+// Stop ends the watch and reports whether the lease was still under it. It
+// waits for a renewal that carries the lease, for as long as ctx lasts.
+func (l *Lease) Stop(ctx context.Context) bool {
+	l.w.mu.Lock()
+	was := l.cause == nil
+	if was {
+		l.endLocked(ErrStopped)
+	}
+	inflight := l.inflight
+	l.w.mu.Unlock()
+	if inflight != nil {
+		select {
+		case <-inflight:
+		case <-ctx.Done():
+		}
+	}
+	return was
+}
+
+// loseLocked ends the lease and returns the call that tells its subject, to be
+// made without the mutex.
+func (l *Lease) loseLocked(n instant, cause error) (tell func()) {
+	if !l.until.passed(n) {
+		l.until = n
+	}
+	l.endLocked(cause)
+	return func() { l.subject.Lost(cause) }
+}
+
+func (l *Lease) endLocked(cause error) {
+	l.cause = cause
+	l.mono.Store(0)
+	l.wall.Store(0)
+	l.w.removeLocked(l)
+}
+
+// expiredLocked is why a lease ran out: what its renewals failed with, if there
+// was anything.
+func (l *Lease) expiredLocked() error {
+	if l.failed != nil {
+		return fmt.Errorf("%w: its last renewal failed: %w", ErrExpired, l.failed)
+	}
+	return ErrExpired
+}
+
+func (l *Lease) extendLocked(sent instant, d time.Duration) {
+	if until := sent.add(Trusted(d)); l.until.before(until) { // only ever later
+		l.trustLocked(until)
+	}
+	l.w.placeLocked(l)
+}
+
+func (l *Lease) trustLocked(until instant) {
+	l.until = until
+	l.mono.Store(int64(until.mono))
+	l.wall.Store(until.wall)
+}
+
+// dueLocked is when something happens to l next: a renewal, or its end.
+func (l *Lease) dueLocked() instant {
+	if l.renewsLocked() {
+		return l.renewAt
+	}
+	return l.until
+}
+
+// renewsLocked reports whether a renewal is what happens to l next.
+func (l *Lease) renewsLocked() bool {
+	return l.alive && l.inflight == nil && l.renewAt.before(l.until)
+}

@@ -1,0 +1,656 @@
+package watchdog_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+const lease = 30 * time.Second
+
+// server stands for Redis: it knows when each subject's lease really ends, and
+// has a clock that may run faster than ours.
+type server struct {
+	rate  float64 // seconds of the server's for one of ours
+	start time.Time
+	fail  func(call int) error // what a renewal answers instead of being carried out
+	lost  func(call int) bool  // whether the reply of a carried-out renewal is lost
+
+	mu    sync.Mutex
+	ends  map[*subject]time.Duration // by the server's clock
+	calls int
+	sizes []int
+}
+
+func newServer() *server {
+	return &server{rate: 1, start: time.Now(), ends: make(map[*subject]time.Duration)}
+}
+
+func (s *server) now() time.Duration {
+	return time.Duration(float64(time.Since(s.start)) * s.rate)
+}
+
+// grant is an acquire that the server answered.
+func (s *server) grant(sub *subject, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ends[sub] = s.now() + d
+}
+
+func (s *server) free(sub *subject) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.ends, sub)
+}
+
+// held reports whether the server has the lease.
+func (s *server) held(sub *subject) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end, ok := s.ends[sub]
+	return ok && s.now() < end
+}
+
+func (s *server) renew(_ context.Context, batch []watchdog.Subject) []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+	s.sizes = append(s.sizes, len(batch))
+	var failed error
+	if s.fail != nil {
+		failed = s.fail(s.calls)
+	}
+	errs := make([]error, len(batch))
+	for i, b := range batch {
+		sub := b.(*subject)
+		end, ok := s.ends[sub]
+		switch {
+		case failed != nil:
+			errs[i] = failed
+		case !ok || s.now() >= end:
+			errs[i] = watchdog.ErrGone
+		default:
+			s.ends[sub] = s.now() + lease
+			if s.lost != nil && s.lost(s.calls) {
+				errs[i] = errors.New("EOF")
+			}
+		}
+	}
+	return errs
+}
+
+func (s *server) renewals() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
+// subject records what it is told.
+type subject struct {
+	mu      sync.Mutex
+	cause   error
+	lostAt  time.Time
+	losses  int
+	renewed int
+}
+
+func (s *subject) Lost(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cause, s.lostAt = cause, time.Now()
+	s.losses++
+}
+
+func (s *subject) Renewed(time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.renewed++
+}
+
+func (s *subject) lost() (at time.Time, cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lostAt, s.cause
+}
+
+// inBubble runs f with a watchdog on a server of its own, in virtual time.
+func inBubble(t *testing.T, f func(t *testing.T, w *watchdog.Watchdog, s *server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		w := watchdog.New(lease, s.renew)
+		defer w.Close()
+		f(t, w, s)
+	})
+}
+
+func (s *server) watch(w *watchdog.Watchdog, d time.Duration, alive bool) (*subject, *watchdog.Lease) {
+	sub := &subject{}
+	sent := time.Now()
+	s.grant(sub, d)
+	return sub, w.Watch(sub, sent, d, alive)
+}
+
+func TestLease_isTrustedFromTheSendWithAMargin(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		sub := &subject{}
+		sent := time.Now()
+		time.Sleep(time.Second) // the reply took this long
+		s.grant(sub, lease)
+		l := w.Watch(sub, sent, lease, false)
+		want := sent.Add(lease - lease/100 - 2*time.Millisecond)
+		if got := l.Until(); !got.Equal(want) {
+			t.Errorf("Until is %v after the send, want %v: it must not count from the reply", got.Sub(sent), want.Sub(sent))
+		}
+		time.Sleep(time.Until(want) - 1)
+		if l.Check() != nil {
+			t.Error("Check says lost one ns before Until")
+		}
+		time.Sleep(time.Nanosecond)
+		if l.Check() == nil {
+			t.Error("Check says held at Until")
+		}
+		if at, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || !at.Equal(want) {
+			t.Errorf("lost by %v at %v, want ErrExpired at %v", cause, at.Sub(sent), want.Sub(sent))
+		}
+	})
+}
+
+func TestLease_endsByTheTimerWithoutALook(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		sub, l := s.watch(w, time.Second, false)
+		until := l.Until()
+		time.Sleep(2 * time.Second)
+		if at, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || !at.Equal(until) {
+			t.Errorf("lost by %v at %v, want ErrExpired at %v", cause, at, until)
+		}
+		if sub.losses != 1 {
+			t.Errorf("told %d times", sub.losses)
+		}
+	})
+}
+
+func TestWatchdog_renewsEveryThird(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		start := time.Now()
+		sub, l := s.watch(w, lease, true)
+		time.Sleep(10 * lease)
+		synctest.Wait()
+		if _, cause := sub.lost(); cause != nil {
+			t.Fatalf("lost: %v", cause)
+		}
+		// A renewal may come up to a thirtieth early, to travel with others.
+		if n := s.renewals(); n < 30 || n > 34 {
+			t.Errorf("%d renewals in ten leases, want 30", n)
+		}
+		if left := l.Until().Sub(start); left < 10*lease {
+			t.Errorf("Until is %v after the start, after %v of renewals", left, 10*lease)
+		}
+	})
+}
+
+func TestWatchdog_aFixedLeaseIsNotRenewed(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		sub, _ := s.watch(w, lease, false)
+		time.Sleep(2 * lease)
+		if n := s.renewals(); n != 0 {
+			t.Errorf("%d renewals of a fixed lease", n)
+		}
+		if _, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) {
+			t.Errorf("cause %v, want ErrExpired", cause)
+		}
+	})
+}
+
+func TestWatchdog_gone(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		sub, l := s.watch(w, lease, true)
+		start := time.Now()
+		s.free(sub)
+		time.Sleep(lease/3 + 1)
+		synctest.Wait()
+		at, cause := sub.lost()
+		if !errors.Is(cause, watchdog.ErrGone) || at.Sub(start) > lease/3 {
+			t.Errorf("lost by %v after %v, want ErrGone at the first renewal", cause, at.Sub(start))
+		}
+		if l.Check() == nil || l.Until().After(time.Now()) {
+			t.Error("still trusted")
+		}
+	})
+}
+
+func TestWatchdog_aFailedRenewalIsNoLoss(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		down := errors.New("connection refused")
+		s.fail = func(call int) error {
+			if call%7 != 0 { // six failures, then a success
+				return down
+			}
+			return nil
+		}
+		sub, _ := s.watch(w, lease, true)
+		time.Sleep(100 * lease)
+		synctest.Wait()
+		if _, cause := sub.lost(); cause != nil {
+			t.Errorf("lost: %v", cause)
+		}
+	})
+}
+
+func TestWatchdog_theWindowsEndIsALossWithItsCause(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		down := errors.New("connection refused")
+		s.fail = func(int) error { return down }
+		sub, l := s.watch(w, lease, true)
+		until := l.Until()
+		time.Sleep(2 * lease)
+		at, cause := sub.lost()
+		if !errors.Is(cause, watchdog.ErrExpired) || !errors.Is(cause, down) || !at.Equal(until) {
+			t.Errorf("lost by %v at %v, want ErrExpired by the refused connection at %v", cause, at, until)
+		}
+		tries := s.renewals()
+		if tries < 15 {
+			t.Errorf("%d tries in the window, want one about every second", tries)
+		}
+		time.Sleep(lease)
+		if s.renewals() != tries {
+			t.Error("tries go on after the loss")
+		}
+	})
+}
+
+// A renewal that hangs must not hide the end of its own lease, nor delay the
+// renewals of others.
+func TestWatchdog_aHangingRenewalDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		stuck := make(chan struct{})
+		var hang *subject
+		w := watchdog.New(lease, func(ctx context.Context, batch []watchdog.Subject) []error {
+			if batch[0] == watchdog.Subject(hang) {
+				<-stuck
+				return []error{nil} // confirmed, but far too late
+			}
+			return s.renew(ctx, batch)
+		})
+		defer w.Close()
+		hang, l := s.watch(w, lease, true)
+		until := l.Until()
+		time.Sleep(2 * time.Second) // so that they do not travel together
+		other, _ := s.watch(w, lease, true)
+
+		time.Sleep(5 * lease)
+		if at, _ := hang.lost(); !at.Equal(until) {
+			t.Errorf("the hanging one was told at %v, want %v", at, until)
+		}
+		if _, cause := other.lost(); cause != nil {
+			t.Errorf("the other one lost it: %v", cause)
+		}
+		close(stuck)
+		synctest.Wait()
+		if l.Check() == nil || hang.losses != 1 || hang.renewed != 0 {
+			t.Error("a late confirmation brought a lost lease back")
+		}
+	})
+}
+
+func TestLease_stopWaitsForTheRenewalThatCarriesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		sent, answer := make(chan struct{}), make(chan struct{})
+		w := watchdog.New(lease, func(ctx context.Context, batch []watchdog.Subject) []error {
+			close(sent)
+			<-answer
+			return s.renew(ctx, batch)
+		})
+		defer w.Close()
+		sub, l := s.watch(w, lease, true)
+		<-sent
+		stopped := make(chan struct{})
+		go func() { l.Stop(t.Context()); close(stopped) }()
+		synctest.Wait()
+		select {
+		case <-stopped:
+			t.Fatal("Stop returned while a renewal of the lease was under way")
+		default:
+		}
+		s.free(sub) // whatever it answers must not be told any more
+		close(answer)
+		<-stopped
+		time.Sleep(lease)
+		if sub.losses != 0 || s.renewals() != 1 {
+			t.Errorf("after Stop: %d losses told, %d renewals, want 0 and 1", sub.losses, s.renewals())
+		}
+	})
+}
+
+func TestLease_stopGivesUpWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		answer := make(chan struct{})
+		w := watchdog.New(lease, func(ctx context.Context, batch []watchdog.Subject) []error {
+			<-answer
+			return s.renew(ctx, batch)
+		})
+		defer w.Close()
+		_, l := s.watch(w, lease, true)
+		time.Sleep(lease/3 + 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		l.Stop(ctx)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("Stop took %v, want its context's second", took)
+		}
+		close(answer)
+	})
+}
+
+func TestLease_keepAliveTurnsRenewalsOnAndOff(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		sub, l := s.watch(w, 10*lease, false) // a long fixed lease
+		l.KeepAlive(true)
+		time.Sleep(lease)
+		synctest.Wait()
+		on := s.renewals()
+		if on < 2 {
+			t.Errorf("%d renewals in a lease with KeepAlive", on)
+		}
+		l.KeepAlive(false)
+		time.Sleep(lease)
+		if s.renewals() != on {
+			t.Error("renewals go on after KeepAlive(false)")
+		}
+		if _, cause := sub.lost(); cause != nil {
+			t.Errorf("a renewal shortened the long lease: %v", cause)
+		}
+	})
+}
+
+func TestLease_neverShortened(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		_, l := s.watch(w, lease, false)
+		before := l.Until()
+		l.Extend(time.Now(), time.Second)
+		if !l.Until().Equal(before) {
+			t.Errorf("a shorter lease moved Until from %v to %v", before, l.Until())
+		}
+		l.Extend(time.Now(), 2*lease)
+		if got := l.Until(); !got.After(before) {
+			t.Errorf("a longer lease left Until at %v", got)
+		}
+	})
+}
+
+func TestLease_loseIsFinalAndToldOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		sub, l := s.watch(w, lease, true)
+		why := errors.New("by force")
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() { l.Lose(why) })
+		}
+		wg.Wait()
+		l.Extend(time.Now(), lease)
+		if _, cause := sub.lost(); l.Check() == nil || sub.losses != 1 || !errors.Is(cause, why) {
+			t.Errorf("check %v, told %d times, cause %v", l.Check(), sub.losses, cause)
+		}
+		if l.Stop(t.Context()) {
+			t.Error("Stop says it was still watched")
+		}
+	})
+}
+
+// A machine that slept: the wall clock went on, the monotonic one did not.
+func TestLease_believesTheClockThatSaysLater(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		skew := watchdog.NewSkew()
+		defer skew.Restore()
+		sub, l := s.watch(w, lease, false)
+		skew.Set(-time.Hour) // the wall clock was set back: the monotonic one counts
+		if l.Check() != nil {
+			t.Error("lost by a wall clock that went back")
+		}
+		time.Sleep(watchdog.Trusted(lease) - 1)
+		if l.Check() != nil {
+			t.Error("lost early")
+		}
+		_ = sub
+
+		sub, l = s.watch(w, lease, true)
+		skew.Set(time.Hour)
+		if l.Check() == nil {
+			t.Error("an hour of sleep went unnoticed")
+		}
+		if _, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) {
+			t.Errorf("cause %v", cause)
+		}
+	})
+}
+
+// The trust counts from the send of a renewal, however long its answer takes.
+func TestWatchdog_aSlowRenewalCountsFromItsSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		var sent time.Time
+		answered := make(chan struct{})
+		w := watchdog.New(lease, func(ctx context.Context, batch []watchdog.Subject) []error {
+			sent = time.Now()
+			errs := s.renew(ctx, batch)
+			time.Sleep(5 * time.Second)
+			close(answered)
+			return errs
+		})
+		defer w.Close()
+		_, l := s.watch(w, lease, true)
+		<-answered
+		synctest.Wait()
+		if want := sent.Add(watchdog.Trusted(lease)); !l.Until().Equal(want) {
+			t.Errorf("Until is %v after the send of the renewal, want %v", l.Until().Sub(sent), watchdog.Trusted(lease))
+		}
+	})
+}
+
+// The trust ran out while a renewal was under way, and nobody has looked yet:
+// its confirmation comes too late all the same.
+func TestWatchdog_aConfirmationAfterTheEndIsTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		skew := watchdog.NewSkew()
+		defer skew.Restore()
+		w := watchdog.New(lease, func(ctx context.Context, batch []watchdog.Subject) []error {
+			skew.Set(time.Hour) // the machine sleeps, and wakes before the answer is read
+			return s.renew(ctx, batch)
+		})
+		defer w.Close()
+		sub, _ := s.watch(w, lease, true)
+		time.Sleep(lease/3 + 1)
+		synctest.Wait()
+		if _, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || sub.renewed != 0 {
+			t.Errorf("cause %v, renewed %d times", cause, sub.renewed)
+		}
+	})
+}
+
+// Whoever looks while the subjects are still being told sees the loss as well.
+func TestLease_isOverForEverybodyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		w := watchdog.New(lease, s.renew)
+		defer w.Close()
+		told := make(chan struct{})
+		slow := &slowSubject{told: told}
+		s.grant(&slow.subject, lease)
+		l := w.Watch(slow, time.Now(), lease, false)
+		go l.Check()
+		time.Sleep(time.Until(l.Until()))
+		go l.Check() // this look tells the subject, which takes its time
+		synctest.Wait()
+		if err := l.Check(); !errors.Is(err, watchdog.ErrExpired) {
+			t.Errorf("Check says %v while the subject is being told", err)
+		}
+		close(told)
+	})
+}
+
+type slowSubject struct {
+	subject
+	told chan struct{}
+}
+
+func (s *slowSubject) Lost(cause error) {
+	<-s.told
+	s.subject.Lost(cause)
+}
+
+// A step of the wall clock must not make the watchdog spin: what is due by one
+// clock is done, and what is not due is waited for.
+func TestWatchdog_doesNotSpinWhenTheClocksRunApart(t *testing.T) {
+	for _, by := range []time.Duration{-time.Hour, -5 * time.Second, 5 * time.Second, 12 * time.Second} {
+		t.Run(by.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+				skew := watchdog.NewSkew()
+				defer skew.Restore()
+				sub, _ := s.watch(w, lease, true)
+				time.Sleep(time.Second)
+				skew.Set(by)
+				s.watch(w, time.Second, false) // its end wakes the watchdog while the other waits
+				time.Sleep(10 * lease)
+				synctest.Wait()
+				if _, cause := sub.lost(); cause != nil {
+					t.Errorf("lost: %v", cause)
+				}
+				if turns := w.Turns(); turns > 200 {
+					t.Errorf("%d turns for %d renewals", turns, s.renewals())
+				}
+			})
+		})
+	}
+}
+
+func TestWatchdog_renewalsDueTogetherTravelTogether(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		const many = 10_000
+		before := runtime.NumGoroutine()
+		subs := make([]*subject, many)
+		for i := range subs {
+			subs[i], _ = s.watch(w, lease, true)
+			time.Sleep(100 * time.Microsecond) // spread over a second
+		}
+		if extra := runtime.NumGoroutine() - before; extra > 2 {
+			t.Errorf("%d goroutines more for %d leases, want one", extra, many)
+		}
+		time.Sleep(10 * lease)
+		synctest.Wait()
+		for i, sub := range subs {
+			if _, cause := sub.lost(); cause != nil {
+				t.Fatalf("lease %d lost: %v", i, cause)
+			}
+		}
+		if n := s.renewals(); n > 35*3 {
+			t.Errorf("%d batches for %d leases in ten leases of time", n, many)
+		}
+		if w.Len() != many {
+			t.Errorf("Len is %d", w.Len())
+		}
+	})
+}
+
+func TestWatchdog_closeEndsEverythingSilently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		w := watchdog.New(lease, s.renew)
+		sub, l := s.watch(w, lease, true)
+		w.Close()
+		if l.Check() == nil || sub.losses != 0 || w.Len() != 0 {
+			t.Errorf("after Close: check %v, losses %d, len %d", l.Check(), sub.losses, w.Len())
+		}
+		late, l := s.watch(w, lease, true)
+		time.Sleep(2 * lease)
+		if l.Check() == nil || late.losses != 0 || s.renewals() != 0 {
+			t.Error("a watch after Close lives")
+		}
+		w.Close() // again
+	})
+}
+
+// Thirty days of renewals against a server whose clock is one percent off,
+// while renewals and replies get lost in bursts that a lease can bear, and in
+// some that it cannot. The client must never think it holds what the server has
+// freed, and must not give up what it could have kept.
+func TestWatchdog_thirtyDays(t *testing.T) {
+	for _, rate := range []float64{0.991, 1, 1.009} {
+		t.Run(fmt.Sprintf("rate %v", rate), func(t *testing.T) {
+			seed := rand.Uint64()
+			synctest.Test(t, func(t *testing.T) {
+				faults, looker := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
+				s := newServer()
+				s.rate = rate
+				var burst int // failures to come
+				roll := func(int) bool {
+					if burst > 0 {
+						burst--
+						return true
+					}
+					if faults.IntN(20) == 0 {
+						burst = faults.IntN(3) // one to three in a row
+						return true
+					}
+					return false
+				}
+				lostReply := false
+				down := errors.New("down")
+				s.fail = func(call int) error {
+					failed := roll(call)
+					lostReply = failed && faults.IntN(2) == 0
+					if failed && !lostReply {
+						return down
+					}
+					return nil
+				}
+				s.lost = func(int) bool { return lostReply }
+				w := watchdog.New(lease, s.renew)
+				defer w.Close()
+
+				const days = 30
+				sub, l := s.watch(w, lease, true)
+				end := time.Now().Add(days * 24 * time.Hour)
+				looks := 0
+				for time.Now().Before(end) {
+					time.Sleep(time.Duration(looker.Int64N(int64(2 * time.Minute))))
+					synctest.Wait()
+					looks++
+					if l.Check() == nil && !s.held(sub) {
+						t.Fatalf("missed loss at %v (seed %d)", time.Now(), seed)
+					}
+					if _, cause := sub.lost(); cause != nil {
+						t.Fatalf("false loss at %v: %v (seed %d)", time.Now(), cause, seed)
+					}
+				}
+				// And one outage that no lease survives.
+				s.mu.Lock()
+				s.fail = func(int) error { return down }
+				s.mu.Unlock()
+				until := l.Until()
+				for time.Now().Before(until.Add(lease)) {
+					time.Sleep(50 * time.Millisecond)
+					if l.Check() == nil && !s.held(sub) {
+						t.Fatalf("missed loss in the outage (seed %d)", seed)
+					}
+				}
+				if at, cause := sub.lost(); !errors.Is(cause, down) || at.After(until.Add(lease/3)) {
+					t.Errorf("the outage ended it by %v at %v, trusted until %v", cause, at, until)
+				}
+				t.Logf("%d looks, %d renewals, seed %d", looks, s.renewals(), seed)
+			})
+		})
+	}
+}
