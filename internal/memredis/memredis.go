@@ -1,0 +1,51 @@
+// Package memredis makes a miniredis that a lock can live on: for users' tests
+// (package locktest) and for the demo.
+package memredis
+
+import (
+	"net"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+)
+
+// Start returns a server in memory that listens on a free port of the loopback
+// interface. Close ends it.
+func Start() (*miniredis.Miniredis, error) {
+	m := miniredis.NewMiniRedis()
+	if err := m.Start(); err != nil {
+		return nil, err
+	}
+	return fit(m), nil
+}
+
+// StartInside returns a server in memory that listens to nothing: connections
+// are made by Dial alone, so that it runs in a testing/synctest bubble.
+func StartInside() (*miniredis.Miniredis, error) {
+	m := miniredis.NewMiniRedis()
+	var first net.Conn
+	first, err := m.Dial() // starts the server
+	if err != nil {
+		return nil, err
+	}
+	return fit(m), first.Close()
+}
+
+// fit makes keys expire as time goes by, and keeps the server from promising
+// what it cannot do: it would claim to be a cluster, and to speak RESP3, in
+// which a connection of its that listens to a channel takes no other commands.
+func fit(m *miniredis.Miniredis) *miniredis.Miniredis {
+	m.ClockTTL(true)
+	m.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) (done bool) {
+		switch cmd {
+		case "CLUSTER":
+			c.WriteError("ERR This instance has cluster support disabled")
+		case "HELLO":
+			c.WriteError("ERR unknown command 'HELLO'")
+		default:
+			return false
+		}
+		return true
+	})
+	return m
+}

@@ -1,0 +1,4 @@
+package redistest
+
+// ReadFrame is open to the fuzz test.
+var ReadFrame = readFrame

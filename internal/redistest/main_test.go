@@ -1,0 +1,9 @@
+package redistest_test
+
+import (
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }

@@ -1,0 +1,389 @@
+package redistest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Action says what becomes of one request. The zero Action forwards it and
+// delivers its reply. The order on a connection is kept, so whatever is held
+// or delayed holds up all that comes behind it in the same direction.
+type Action struct {
+	// DropRequest closes the connection instead of forwarding: the server
+	// never hears of the request. Replies under way can be lost with it.
+	DropRequest bool
+	// DropReply forwards, waits for the reply and closes the connection
+	// instead of delivering it. The request was executed when the client
+	// notices. Earlier replies were delivered, later ones are lost as well.
+	DropReply bool
+
+	DelayRequest time.Duration   // before it is forwarded
+	DelayReply   time.Duration   // before it is delivered or dropped
+	HoldRequest  <-chan struct{} // not forwarded before this is closed
+	HoldReply    <-chan struct{} // not delivered or dropped before this is closed
+}
+
+// Once returns a hook for [Proxy.OnRequest] that does a to the first request
+// of the command, such as "EVALSHA", and forwards everything else.
+func Once(command string, a Action) func(req [][]byte) Action {
+	var once sync.Once
+	return func(req [][]byte) (act Action) {
+		if strings.EqualFold(string(req[0]), command) {
+			once.Do(func() { act = a })
+		}
+		return act
+	}
+}
+
+// Via makes a client connect through p, to whatever server p leads to.
+func Via(p *Proxy) func(*rueidis.ClientOption) {
+	return func(opt *rueidis.ClientOption) {
+		if p.listener != nil {
+			opt.InitAddress = []string{p.Addr()}
+			return
+		}
+		opt.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+			return p.Dial()
+		}
+	}
+}
+
+// Proxy is a wire between clients and a server that can fail in the ways wires
+// do. It reads RESP2 and RESP3, so it knows which reply belongs to which
+// request. It does not understand CLIENT REPLY, MONITOR and replication. Safe
+// for concurrent use.
+type Proxy struct {
+	dial     func() (net.Conn, error) // set once: connects to the server
+	listener net.Listener             // set once; nil if there is only Dial
+	wg       sync.WaitGroup           // all goroutines
+
+	// passing is held for reading while bytes are handed on, so that nothing
+	// is on its way any more when Freeze returns.
+	passing sync.RWMutex
+	thawed  chan struct{} // guarded by passing: nil, or closed by the thaw
+
+	mu     sync.Mutex
+	hook   func(req [][]byte) Action // guarded by mu
+	links  map[*link]struct{}        // guarded by mu
+	refuse bool                      // guarded by mu
+}
+
+// NewProxy listens on a free port of 127.0.0.1 and forwards to upstream, a
+// "host:port". The end of tb closes it.
+func NewProxy(tb testing.TB, upstream string) *Proxy {
+	tb.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatalf("redistest: proxy: %v", err)
+	}
+	p := newProxy(tb, func() (net.Conn, error) { return net.DialTimeout("tcp", upstream, patience) })
+	p.listener = listener
+	tb.Cleanup(func() { listener.Close() }) // runs before the one that waits
+	p.wg.Go(func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			p.serve(c)
+		}
+	})
+	return p
+}
+
+func newProxy(tb testing.TB, dial func() (net.Conn, error)) *Proxy {
+	p := &Proxy{dial: dial, links: make(map[*link]struct{})}
+	tb.Cleanup(func() {
+		p.Refuse(true)
+		p.CutAll()
+		p.wg.Wait()
+	})
+	return p
+}
+
+// Addr is where clients connect, "127.0.0.1:port".
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Dial makes a connection through the proxy that needs no socket.
+func (p *Proxy) Dial() (net.Conn, error) {
+	near, far := net.Pipe()
+	if !p.serve(far) {
+		return nil, syscall.ECONNREFUSED
+	}
+	return near, nil
+}
+
+// OnRequest has f decide about every request from now on; nil forwards all.
+// f sees the words of the request, and the connection's own too: HELLO, CLIENT,
+// PING. It is called on many goroutines, and must not block; [Action.HoldRequest]
+// is for that.
+func (p *Proxy) OnRequest(f func(req [][]byte) Action) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hook = f
+}
+
+func (p *Proxy) decide(req [][]byte) Action {
+	p.mu.Lock()
+	hook := p.hook
+	p.mu.Unlock()
+	if hook == nil {
+		return Action{}
+	}
+	return hook(req)
+}
+
+// CutAll closes all connections there are now, also frozen ones.
+func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.cut()
+	}
+}
+
+// Refuse sets whether new connections are closed as soon as they are made.
+func (p *Proxy) Refuse(refuse bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuse = refuse
+}
+
+// Freeze sets whether the wire holds back everything, both ways, without
+// closing anything: neither side learns that the other one is gone, or closed.
+// Once Freeze(true) returns nothing passes; Freeze(false) delivers what waited.
+// Closing a rueidis client over a frozen wire takes it a second.
+func (p *Proxy) Freeze(frozen bool) {
+	p.passing.Lock()
+	defer p.passing.Unlock()
+	switch {
+	case frozen && p.thawed == nil:
+		p.thawed = make(chan struct{})
+	case !frozen && p.thawed != nil:
+		close(p.thawed)
+		p.thawed = nil
+	}
+}
+
+// serve starts a link for the client's connection, unless that is refused.
+func (p *Proxy) serve(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refuse {
+		c.Close()
+		return false
+	}
+	l := &link{proxy: p, client: c, done: make(chan struct{})}
+	p.links[l] = struct{}{}
+	p.wg.Go(func() {
+		l.run()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.links, l)
+	})
+	return true
+}
+
+// link is one connection of a client and its counterpart to the server.
+type link struct {
+	proxy  *Proxy
+	client net.Conn
+	done   chan struct{} // closed by cut
+
+	mu      sync.Mutex
+	server  net.Conn // guarded by mu until run has set it
+	isCut   bool     // guarded by mu
+	waiting []ask    // guarded by mu: requests forwarded and not answered, in order
+	resp2   bool     // guarded by mu: subscribed in RESP2, where pushes look like replies
+}
+
+// ask is a request that waits for its reply.
+type ask struct {
+	act Action
+	// SUBSCRIBE and its kin have no reply. The server confirms each channel by
+	// a push frame that begins with the command's name.
+	confirm string
+	left    int // confirmations to come
+}
+
+func (l *link) run() {
+	defer l.cut()
+	server, err := l.proxy.dial()
+	if err != nil {
+		return
+	}
+	l.mu.Lock()
+	l.server = server
+	if l.isCut {
+		server.Close()
+	}
+	l.mu.Unlock()
+
+	var wg sync.WaitGroup
+	wg.Go(l.requests)
+	wg.Go(l.replies)
+	wg.Wait()
+}
+
+// cut closes both sides at once.
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isCut {
+		return
+	}
+	l.isCut = true
+	close(l.done)
+	l.client.Close()
+	if l.server != nil {
+		l.server.Close()
+	}
+}
+
+func (l *link) requests() {
+	defer l.hangUp()
+	r := bufio.NewReader(l.client)
+	for {
+		raw, req, err := readRequest(r)
+		if err != nil || !l.pass(nil, nil) { // do not ask the hook while frozen
+			return
+		}
+		act := l.proxy.decide(req)
+		if !l.pause(act.DelayRequest, act.HoldRequest) {
+			return
+		}
+		if act.DropRequest {
+			l.cut()
+			return
+		}
+		l.expect(req, act)
+		if !l.pass(l.server, raw) {
+			return
+		}
+	}
+}
+
+func (l *link) replies() {
+	defer l.hangUp()
+	r := bufio.NewReader(l.server)
+	for {
+		var raw bytes.Buffer
+		if err := readFrame(r, &raw); err != nil {
+			return
+		}
+		act := l.answered(raw.Bytes())
+		if !l.pause(act.DelayReply, act.HoldReply) {
+			return
+		}
+		if act.DropReply {
+			l.cut()
+			return
+		}
+		if !l.pass(l.client, raw.Bytes()) {
+			return
+		}
+	}
+}
+
+// hangUp tells each side that the other one closed, once the wire allows.
+func (l *link) hangUp() {
+	l.pass(nil, nil)
+	l.cut()
+}
+
+// pass writes b to c when the wire is not frozen. With no c it only waits for
+// that. It reports whether the link can go on.
+func (l *link) pass(c net.Conn, b []byte) bool {
+	p := l.proxy
+	for {
+		p.passing.RLock()
+		thawed := p.thawed
+		if thawed == nil {
+			defer p.passing.RUnlock()
+			if c == nil {
+				return true
+			}
+			_, err := c.Write(b)
+			return err == nil
+		}
+		p.passing.RUnlock()
+		select {
+		case <-thawed:
+		case <-l.done:
+			return false
+		}
+	}
+}
+
+// pause waits for d and then for hold. It reports whether the link is whole.
+func (l *link) pause(d time.Duration, hold <-chan struct{}) bool {
+	if d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-l.done:
+			return false
+		}
+	}
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-l.done:
+			return false
+		}
+	}
+	return true
+}
+
+// expect notes that the server will answer req.
+func (l *link) expect(req [][]byte, act Action) {
+	a := ask{act: act}
+	switch name := strings.ToLower(string(req[0])); name {
+	case "subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe":
+		a.confirm = name
+		a.left = max(1, len(req)-1) // "unsubscribe" alone: one for each channel, but at least one
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = append(l.waiting, a)
+}
+
+// answered finds the request that the frame answers, and returns what shall
+// happen to it. A frame that answers none is delivered.
+func (l *link) answered(frame []byte) Action {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	word := pubsubWord(frame)
+	confirms := word != "" && len(l.waiting) > 0 && l.waiting[0].confirm == word
+	push := frame[0] == '>' || l.resp2 && word != ""
+	if frame[0] == '*' && (confirms || push) && strings.HasSuffix(word, "subscribe") {
+		l.resp2 = !bytes.HasSuffix(frame, []byte(":0\r\n")) // channels that are left
+	}
+	switch {
+	case confirms:
+		head := &l.waiting[0]
+		act := head.act
+		head.act = Action{} // the first confirmation stands for all
+		if head.left--; head.left == 0 {
+			l.waiting = l.waiting[1:]
+		}
+		return act
+	case push, len(l.waiting) == 0: // "max number of clients reached" comes unasked
+		return Action{}
+	default: // also the error of a SUBSCRIBE, one for all its channels
+		act := l.waiting[0].act
+		l.waiting = l.waiting[1:]
+		return act
+	}
+}

@@ -1,0 +1,377 @@
+package redistest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// patience bounds everything that a healthy server does at once.
+const patience = 10 * time.Second
+
+// Server is a redis-server process that belongs to one test. It keeps nothing
+// on disk unless told to, so a restart forgets everything, as a crash of a
+// server without persistence does. Safe for concurrent use.
+type Server struct {
+	bin    string   // set once
+	config []string // set once
+	dir    string   // set once
+	port   int      // changes only while Start looks for a free one
+
+	mu   sync.Mutex
+	proc *process // guarded by mu; nil while the server is killed
+}
+
+// process is one life of the server.
+type process struct {
+	cmd    *exec.Cmd
+	exited chan struct{} // closed once the process is reaped
+	frozen bool          // guarded by Server.mu
+}
+
+// Start runs a server on a free port of 127.0.0.1 and returns once it answers.
+// The server ends with tb, also when it is frozen at that moment.
+//
+// config is appended to the command line: Start(t, "--maxmemory", "1mb").
+// Do not set port, bind or requirepass.
+//
+// The binary is $LEASEHOLD_REDIS_SERVER, else redis-server, else valkey-server
+// from $PATH. Without any of them the test is skipped, but fails if $CI is set
+// or $LEASEHOLD_REQUIRE_REDIS is 1: a suite that quietly tests nothing is worse
+// than a red one.
+func Start(tb testing.TB, config ...string) *Server {
+	tb.Helper()
+	s := &Server{bin: find(tb), config: config, dir: tb.TempDir()}
+	tb.Cleanup(func() { s.end() })
+
+	var err error
+	for range 5 {
+		// Below the range from which systems take ports for outgoing
+		// connections (Linux: from 32768, others: from 49152). Otherwise a
+		// client that redials a killed server can take its port, and Restart
+		// would not get it back.
+		s.port = 12000 + rand.IntN(10000)
+		if err = s.launch(); err == nil {
+			return s
+		}
+	}
+	tb.Fatalf("start %s: %v", s.bin, err)
+	return nil
+}
+
+// find returns the server's binary, or ends the test.
+func find(tb testing.TB) string {
+	tb.Helper()
+	if name := os.Getenv("LEASEHOLD_REDIS_SERVER"); name != "" {
+		bin, err := exec.LookPath(name)
+		if err != nil {
+			tb.Fatalf("LEASEHOLD_REDIS_SERVER: %v", err)
+		}
+		return bin
+	}
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if bin, err := exec.LookPath(name); err == nil {
+			return bin
+		}
+	}
+	missing(tb, "redis-server or valkey-server on the PATH")
+	return ""
+}
+
+// missing ends a test that cannot run without what.
+func missing(tb testing.TB, what string) {
+	tb.Helper()
+	if os.Getenv("CI") != "" || os.Getenv("LEASEHOLD_REQUIRE_REDIS") == "1" {
+		tb.Fatalf("this test needs %s, and must not be skipped here (CI or LEASEHOLD_REQUIRE_REDIS is set)", what)
+	}
+	tb.Skipf("NOT TESTED: this test needs %s; scripts/redis-server.sh installs it", what)
+}
+
+// launch starts the process and waits until it answers.
+func (s *Server) launch() error {
+	logName := filepath.Join(s.dir, "server.log")
+	log, err := os.Create(logName)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the child has its own
+
+	cmd := exec.Command(s.bin, append([]string{
+		"--port", strconv.Itoa(s.port),
+		"--bind", "127.0.0.1",
+		"--save", "",
+		"--appendonly", "no",
+		"--dir", s.dir,
+	}, s.config...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = dieWithParent()
+
+	p := &process{cmd: cmd, exited: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// Linux kills the child when the *thread* that started it ends, not
+		// the process. So this goroutine keeps its thread for itself until the
+		// child is reaped: the thread cannot end before the child, unless the
+		// whole process does.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(p.exited)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // "signal: killed" is how it is meant to end
+		}
+	}()
+	if err := <-started; err != nil {
+		<-p.exited
+		return err
+	}
+
+	if err := p.ready(s.Addr()); err != nil {
+		p.kill()
+		said, _ := os.ReadFile(logName)
+		return fmt.Errorf("%w\n%s", err, said)
+	}
+	s.mu.Lock()
+	s.proc = p
+	s.mu.Unlock()
+	return nil
+}
+
+// ready waits until the process, and no other, answers at addr.
+func (p *process) ready(addr string) error {
+	deadline := time.Now().Add(patience)
+	for {
+		err := p.answers(addr)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no answer in %v: %w", patience, err)
+		}
+		select {
+		case <-p.exited:
+			return errors.New("exited at once")
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// answers asks for PONG and for the process id. When two test binaries pick
+// the same port, the PONG can come from the other one's server.
+func (p *process) answers(addr string) error {
+	c, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	if _, err := c.Write([]byte("PING\r\nINFO server\r\n")); err != nil {
+		return err
+	}
+	r := bufio.NewReader(c)
+	var pong, info bytes.Buffer
+	if err := errors.Join(readFrame(r, &pong), readFrame(r, &info)); err != nil {
+		return err
+	}
+	if pong.String() != "+PONG\r\n" {
+		return fmt.Errorf("PING: %q", pong.String())
+	}
+	if id := fmt.Sprintf("\nprocess_id:%d\r\n", p.cmd.Process.Pid); !strings.Contains(info.String(), id) {
+		return errors.New("the port belongs to another server")
+	}
+	return nil
+}
+
+// kill ends the process, also a frozen one, and waits until it is gone. A
+// frozen one is not woken first: it would use the moment to run what had
+// arrived meanwhile.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // fails only when it is gone already
+	<-p.exited
+}
+
+// end kills the process if there is one, and reports whether there was.
+func (s *Server) end() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return false
+	}
+	s.proc.kill()
+	s.proc = nil
+	return true
+}
+
+// Addr is the server's "127.0.0.1:port". It stays the same over a Restart.
+func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// URL is the server's "redis://127.0.0.1:port".
+func (s *Server) URL() string { return "redis://" + s.Addr() }
+
+// Pid is the process id of the running server, 0 when it is killed.
+func (s *Server) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return 0
+	}
+	return s.proc.cmd.Process.Pid
+}
+
+// Kill ends the server as a crash does, and returns when it is gone.
+func (s *Server) Kill(tb testing.TB) {
+	tb.Helper()
+	if !s.end() {
+		tb.Fatal("redistest: Kill of a server that is not running")
+	}
+}
+
+// Restart starts the killed server again, with the same address and directory.
+func (s *Server) Restart(tb testing.TB) {
+	tb.Helper()
+	if s.Pid() != 0 {
+		tb.Fatal("redistest: Restart of a running server; Kill it first")
+	}
+	if err := s.launch(); err != nil {
+		tb.Fatalf("restart %s: %v", s.bin, err)
+	}
+}
+
+// Freeze stops the server without closing a connection, and returns when
+// nothing in it moves any more. Requests wait in its sockets until Thaw, and
+// are executed then. The end of tb thaws too, so that clients close quickly.
+func (s *Server) Freeze(tb testing.TB) {
+	tb.Helper()
+	if err := s.setFrozen(true); err != nil {
+		tb.Fatalf("redistest: freeze: %v", err)
+	}
+	tb.Cleanup(func() { _ = s.setFrozen(false) }) // fails if the server was killed since
+}
+
+// Thaw lets a frozen server go on. It does nothing to one that runs.
+func (s *Server) Thaw(tb testing.TB) {
+	tb.Helper()
+	if err := s.setFrozen(false); err != nil {
+		tb.Fatalf("redistest: thaw: %v", err)
+	}
+}
+
+func (s *Server) setFrozen(frozen bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return errors.New("the server is not running")
+	}
+	if s.proc.frozen == frozen {
+		return nil
+	}
+	set := thaw
+	if frozen {
+		set = freeze
+	}
+	if err := set(s.proc.cmd.Process); err != nil {
+		return err
+	}
+	s.proc.frozen = frozen
+	return nil
+}
+
+// Client connects to the server, without a client-side cache. Edits change the
+// options before that; see [Via]. The end of tb closes it.
+func (s *Server) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client {
+	tb.Helper()
+	return connect(tb, rueidis.ClientOption{InitAddress: []string{s.Addr()}, DisableCache: true}, edit)
+}
+
+func connect(tb testing.TB, opt rueidis.ClientOption, edit []func(*rueidis.ClientOption)) rueidis.Client {
+	tb.Helper()
+	for _, e := range edit {
+		e(&opt)
+	}
+	c, err := rueidis.NewClient(opt)
+	if err != nil {
+		tb.Fatalf("redistest: connect: %v", err)
+	}
+	tb.Cleanup(c.Close)
+	return c
+}
+
+// Do runs one command, such as Do(t, "SCRIPT", "FLUSH"), and fails the test if
+// it fails. A null reply is no failure: the message says IsNil.
+//
+// Each call has a connection of its own, which no proxy and no earlier Kill
+// can have broken. It costs about a millisecond, and a HELLO in the server's
+// statistics.
+func (s *Server) Do(tb testing.TB, args ...string) rueidis.RedisMessage {
+	tb.Helper()
+	c, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress:         []string{s.Addr()},
+		DisableCache:        true,
+		ForceSingleClient:   true,
+		ClientSetInfo:       rueidis.DisableClientSetInfo,
+		PipelineMultiplex:   -1,
+		RingScaleEachConn:   4,
+		ReadBufferEachConn:  4 << 10,
+		WriteBufferEachConn: 4 << 10,
+	})
+	if c != nil {
+		defer c.Close()
+	}
+	var msg rueidis.RedisMessage
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience) // tb.Context() is over in a Cleanup
+		defer cancel()
+		msg, err = c.Do(ctx, c.B().Arbitrary(args...).Build()).ToMessage()
+	}
+	if err != nil && !rueidis.IsRedisNil(err) {
+		tb.Fatalf("redis %s: %v", strings.Join(args, " "), err)
+	}
+	return msg
+}
+
+// CommandCalls is how often the server executed the command since it started
+// or since ResetStats, from INFO commandstats. A subcommand is "config|get".
+// Calls from inside scripts count, and so do calls that failed while they ran:
+// an EVALSHA answered by NOSCRIPT is a call.
+func (s *Server) CommandCalls(tb testing.TB, name string) int64 {
+	tb.Helper()
+	reply := s.Do(tb, "INFO", "commandstats")
+	info, err := reply.ToString()
+	if err != nil {
+		tb.Fatalf("redis INFO commandstats: %v", err)
+	}
+	_, rest, ok := strings.Cut(info, "cmdstat_"+strings.ToLower(name)+":calls=")
+	if !ok {
+		return 0
+	}
+	calls, _, _ := strings.Cut(rest, ",")
+	n, err := strconv.ParseInt(calls, 10, 64)
+	if err != nil {
+		tb.Fatalf("redis INFO commandstats: %v", err)
+	}
+	return n
+}
+
+// ResetStats makes CommandCalls count from zero.
+func (s *Server) ResetStats(tb testing.TB) {
+	tb.Helper()
+	s.Do(tb, "CONFIG", "RESETSTAT")
+}
