@@ -1,0 +1,347 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// Lock waits for the lock.
+func (s *Session) Lock(ctx context.Context, spec *Spec) (lock.Hold, error) {
+	return s.acquire(ctx, spec, "lock", true)
+}
+
+// TryLock makes one attempt. It has the operation time-out for it: within that,
+// what broke off on the way is asked again.
+func (s *Session) TryLock(ctx context.Context, spec *Spec) (lock.Hold, error) {
+	return s.acquire(ctx, spec, "trylock", false)
+}
+
+func (s *Session) acquire(ctx context.Context, spec *Spec, op string, wait bool) (lock.Hold, error) {
+	h, err := s.enter(ctx, spec, wait)
+	if err == nil {
+		return h, nil
+	}
+	if ctx.Err() != nil {
+		err = interrupted(ctx, err)
+	}
+	return nil, &lock.Error{Op: op, Name: spec.Name, Err: readable(err)}
+}
+
+// interrupted is the error of an acquisition that ctx ended. It matches
+// ErrNotAcquired, ctx.Err() and the context's cause, and also last, which is
+// what Redis said last if it said anything that was no answer.
+func interrupted(ctx context.Context, last error) error {
+	ended := ctx.Err()
+	if cause := context.Cause(ctx); !errors.Is(ended, cause) {
+		ended = fmt.Errorf("%w: %w", ended, cause)
+	}
+	if last == ctx.Err() || errors.Is(last, lock.ErrNotAcquired) {
+		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ended)
+	}
+	return fmt.Errorf("%w: %w (before that: %w)", lock.ErrNotAcquired, ended, last)
+}
+
+// enter acquires one hold for the owner that ctx carries, or for a fresh one.
+func (s *Session) enter(ctx context.Context, spec *Spec, wait bool) (*hold, error) {
+	if spec.Err != nil {
+		return nil, spec.Err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.work.Done()
+
+	owner, ok := lock.OwnerFrom(ctx)
+	if !ok {
+		ctx = lock.WithOwner(ctx)
+		owner, _ = lock.OwnerFrom(ctx)
+	}
+	c := s.claim(claimID{spec.Keys.Lock, owner})
+	defer s.drop(c)
+	if !wait {
+		if s.asking(c) {
+			return nil, lock.ErrNotAcquired // another goroutine of this owner waits for it already
+		}
+		return s.inTurn(ctx, ctx, spec, c, s.OpTimeout, s.try)
+	}
+	if spec.Wait == 0 {
+		return s.inTurn(ctx, ctx, spec, c, 0, s.wait)
+	}
+	waiting, cancel := context.WithTimeout(ctx, spec.Wait)
+	defer cancel()
+	h, err := s.inTurn(ctx, waiting, spec, c, 0, s.wait)
+	if err != nil && faultOf(err).again && waiting.Err() != nil && ctx.Err() == nil {
+		err = waited{spec.Wait, err}
+	}
+	return h, err
+}
+
+// inTurn takes the claim's turn and re-enters, or calls first for the first
+// hold. The hold will be under ctx; waiting is what ends the waiting, ctx itself
+// or less. limit bounds the whole (0 is no limit).
+func (s *Session) inTurn(ctx, waiting context.Context, spec *Spec, c *claim, limit time.Duration, first firstHold) (*hold, error) {
+	began := time.Now()
+	left := func() time.Duration {
+		if limit == 0 {
+			return 0
+		}
+		return max(limit-time.Since(began), time.Millisecond)
+	}
+	for {
+		if err := s.take(waiting, c, left()); err != nil {
+			return nil, err
+		}
+		t := s.tenure(c)
+		if t == nil {
+			defer c.leave()
+			return first(ctx, waiting, spec, c, left())
+		}
+		h, passed, err := s.reenter(ctx, waiting, spec, t, left())
+		if !passed {
+			c.leave()
+		}
+		if err != errReleased {
+			return h, err
+		}
+		// Back to the end of the queue for the turn: who gave the other holds
+		// back may stand in it.
+	}
+}
+
+// firstHold is try or wait.
+type firstHold func(ctx, waiting context.Context, spec *Spec, c *claim, limit time.Duration) (*hold, error)
+
+// tenure returns the claim's tenure, nil if the owner does not hold the lock.
+func (s *Session) tenure(c *claim) *tenure {
+	s.mu.Lock()
+	t := c.tenure
+	s.mu.Unlock()
+	if t != nil && t.lease.Check() != nil {
+		return nil // this very look may have found it lost
+	}
+	return t
+}
+
+// asking reports whether another call asks for the first hold of c.
+func (s *Session) asking(c *claim) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return c.tenure == nil && len(c.turn) > 0
+}
+
+// try asks once, if nobody of this process is ahead.
+func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit time.Duration) (*hold, error) {
+	w := s.join(spec.Keys.Lock)
+	defer w.leave()
+	if !w.isFirst() {
+		return nil, lock.ErrNotAcquired
+	}
+	t := s.newTenure(spec, c)
+	end := time.Now().Add(limit)
+	pause := backoff{most: s.OpTimeout / 4}
+	for {
+		h, _, err := s.ask(ctx, waiting, t, limit)
+		switch {
+		case h != nil:
+			return h, nil
+		case err == nil:
+			return nil, t.fail(lock.ErrNotAcquired)
+		}
+		d := pause.next()
+		limit = time.Until(end) - d
+		if !faultOf(err).again || limit <= 0 || !rest(waiting, d) {
+			return nil, t.fail(err)
+		}
+	}
+}
+
+// wait asks until the lock is granted or waiting ends.
+//
+// Only the first in line asks, and only when there is a reason to: it never
+// asked, a hint came, the other's lease ran out, or a poll interval is over. A
+// hint is never more than a reason to ask, so losing one costs a poll.
+func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ time.Duration) (*hold, error) {
+	w := s.join(spec.Keys.Lock)
+	defer w.leave()
+	t := s.newTenure(spec, c)
+	pause := backoff{most: s.Poll}
+	var last error // what Redis said last, if that was no answer
+	told, warned, late := false, false, 0
+	for {
+		if err := w.turn(waiting); err != nil {
+			if errors.Is(err, lock.ErrClosed) {
+				last = nil
+			}
+			return nil, t.fail(cmp.Or(last, err))
+		}
+		h, left, err := s.ask(ctx, waiting, t, s.OpTimeout)
+		switch {
+		case h != nil:
+			w.granted()
+			return h, nil
+		case err == nil:
+			last, pause.last = nil, 0
+			if left == luascripts.NoExpiry {
+				left = s.Poll
+			}
+			w.askIn(min(left+time.Millisecond, s.Poll))
+			w.listen(spec.Keys.Channel)
+			if !told {
+				told = true
+				s.observe(s.Observer.Waiting, t, lock.Event{})
+			}
+		case errors.As(err, new(tooLate)) && late < 2:
+			// A slow answer can be chance. Three of them are a lease that is
+			// too short for this server.
+			late++
+			_ = t.fail(err)
+			t = s.newTenure(spec, c)
+		case !faultOf(err).again:
+			return nil, t.fail(err)
+		case waiting.Err() != nil: // turn will say which of the two ended
+		default:
+			if last = err; pause.last < s.Poll {
+				s.Logger.Debug("lock: asking again", "lock", spec.Name, "err", err)
+			} else if !warned {
+				warned = true
+				s.Logger.Warn("lock: Redis gives no answer; asking on until the context ends", "lock", spec.Name, "err", err)
+			}
+			w.askIn(pause.next())
+		}
+	}
+}
+
+// ask sends one question for the first hold of t, and waits for the answer while
+// waiting lasts. It returns the hold, which is under ctx, or what is left of
+// another owner's lease, or an error.
+func (s *Session) ask(ctx, waiting context.Context, t *tenure, limit time.Duration) (*hold, time.Duration, error) {
+	lease := s.lease(t.spec)
+	t.willAsk(lease)
+	sent := time.Now()
+	reply, answered, err := await(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
+		return t.spec.Acquire(ctx, s.rdb, t.spec.Keys, t.owner, lease, 1)
+	}, func(reply luascripts.Acquired, err error) {
+		// Nobody waits for this answer. A grant is a copy of one that the tenure
+		// had by a later question, or one that nobody wants any more.
+		if granted := err == nil && reply.Verdict == luascripts.Done; !granted && !faultOf(err).mayHaveRun {
+			return
+		}
+		if t.doubt() != lives {
+			s.settle(t, err != nil)
+		} else {
+			s.hint(t.spec.Keys.Lock) // it may be ours: a good reason to ask
+		}
+	})
+	switch {
+	case !answered:
+		return nil, 0, err // the answer will go to late
+	case err != nil:
+		if faultOf(err).mayHaveRun {
+			t.doubt()
+		}
+		return nil, 0, err
+	}
+	switch reply.Verdict {
+	case luascripts.Done:
+		if err = waiting.Err(); err != nil {
+			t.doubt() // crossed the end of the wait: failing takes it back
+			return nil, 0, err
+		}
+		h, err := s.granted(ctx, t, sent, reply.Token)
+		return h, 0, err
+	case luascripts.Held:
+		return nil, reply.Left, nil
+	default:
+		return nil, 0, final{lock.ErrForeignKey}
+	}
+}
+
+// granted makes the first hold of t, unless the grant came too late for its
+// lease, for ctx or for the session.
+func (s *Session) granted(ctx context.Context, t *tenure, sent time.Time, token uint64) (h *hold, err error) {
+	defer func() {
+		if err != nil {
+			t.doubt() // so that failing takes the grant back
+		}
+	}()
+	switch took, lease := time.Since(sent), s.lease(t.spec); {
+	case took >= watchdog.Trusted(lease):
+		return nil, tooLate{lease, took}
+	case !t.begin(sent, token):
+		return nil, final{lock.ErrClosed}
+	}
+	h = newHold(ctx, t, t.spec.Fixed != 0)
+	if !t.add(h) {
+		err = tooLate{s.lease(t.spec), time.Since(sent)}
+		if _, over := t.state(); over == closed {
+			err = final{lock.ErrClosed}
+		}
+		h.cancel(err)
+		return nil, err
+	}
+	s.observe(s.Observer.Acquired, t, lock.Event{Until: h.Until(), Wait: time.Since(t.asked)})
+	return h, nil
+}
+
+// errReleased says that another goroutine of the owner gave the last hold back
+// while this one wanted to re-enter.
+var errReleased = final{errors.New("released meanwhile")}
+
+// reenter adds a hold to a tenure, within limit (0 is as long as waiting lasts). It
+// was called with the claim's turn. When a question broke off, it has passed
+// the turn on to whoever sees to the answer, so that nothing else of this tenure
+// can overtake it.
+func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, t *tenure, limit time.Duration) (h *hold, passed bool, err error) {
+	c, lease := t.claim, s.lease(spec)
+	holds, _ := t.state()
+	t.willAsk(lease)
+	var sent time.Time
+	o := insist(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
+		if _, over := t.state(); over != lives {
+			return luascripts.Acquired{Verdict: luascripts.Gone}, nil
+		}
+		sent = time.Now()
+		return t.spec.Acquire(ctx, s.rdb, t.spec.Keys, t.owner, lease, holds+1)
+	}, func(_ luascripts.Acquired, err error) {
+		c.leave()
+		s.settle(t, err != nil)
+	})
+	switch {
+	case !o.answered:
+		return nil, true, o.err
+	case o.err != nil:
+		if o.repeated || faultOf(o.err).mayHaveRun {
+			s.work.Go(func() { s.settle(t, true) })
+		}
+		return nil, false, o.err
+	case o.value.Verdict == luascripts.Done:
+		h := newHold(ctx, t, spec.Fixed != 0)
+		if t.add(h) {
+			t.lease.Extend(sent, lease)
+			return h, false, nil
+		}
+		h.cancel(errReleased)
+	}
+	switch _, over := t.state(); over {
+	case released:
+		return nil, false, errReleased
+	case closed:
+		return nil, false, final{lock.ErrClosed}
+	}
+	cause := watchdog.ErrGone
+	if o.value.Verdict == luascripts.Foreign {
+		cause = fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
+	}
+	t.lease.Lose(cause)
+	return nil, false, fmt.Errorf("%w: %w", lock.ErrLost, cause)
+}

@@ -1,0 +1,294 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// claimID names what one owner of this process has to do with one lock.
+type claimID struct {
+	key   string
+	owner uint64 // as the context carries it
+}
+
+// claim is what one owner of this process has to do with one lock. It lives in
+// the session's map for as long as a call or a hold needs it.
+type claim struct {
+	id   claimID
+	turn chan struct{} // cap 1; who has put a token in may send commands for this claim
+
+	// Guarded by the session's mu.
+	users  int     // calls and holds that need it
+	tenure *tenure // nil while the owner does not hold the lock
+}
+
+// claim returns the claim of an owner on a key, new if need be. Each call needs
+// one of s.drop.
+func (s *Session) claim(id claimID) *claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.claims[id]
+	if c == nil {
+		c = &claim{id: id, turn: make(chan struct{}, 1)}
+		s.claims[id] = c
+	}
+	c.users++
+	return c
+}
+
+func (s *Session) drop(c *claim) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropLocked(c)
+}
+
+func (s *Session) dropLocked(c *claim) {
+	if c.users--; c.users == 0 {
+		delete(s.claims, c.id)
+	}
+}
+
+// take waits for the claim's turn: until ctx ends, the session closes, or limit
+// has passed (0 is no limit).
+func (s *Session) take(ctx context.Context, c *claim, limit time.Duration) error {
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	var timeout <-chan time.Time
+	if limit > 0 {
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.closing:
+		return lock.ErrClosed
+	case <-timeout:
+		return noAnswer{s.OpTimeout}
+	}
+}
+
+// leave passes the turn on.
+func (c *claim) leave() { <-c.turn }
+
+// ending says whether a tenure is over, and how it came to be.
+type ending int
+
+const (
+	lives    ending = iota
+	released        // its last hold was given back, or it never had one
+	closed          // by Close
+	lost            // by the clock, or by the server's word
+)
+
+// tenure is an owner's time with a lock: from the first question for it, until
+// the last hold is given back or all are lost. It is what the watchdog watches.
+type tenure struct {
+	s     *Session        // set once
+	spec  *Spec           // set once: as the first hold asked for it
+	claim *claim          // set once
+	owner string          // set once: as it stands in Redis; no other tenure has it
+	asked time.Time       // set once: when the first question was due
+	token uint64          // set by begin
+	lease *watchdog.Lease // set by begin
+
+	// Guarded by s.mu.
+	holds   []*hold
+	renewed int           // how many of holds want renewals
+	longest time.Duration // the longest lease that was ever asked for
+	over    ending
+	unsure  bool // a question for it broke off, and may be carried out late
+	freed   bool // settle may have released it
+}
+
+var _ watchdog.Subject = (*tenure)(nil)
+
+func (s *Session) newTenure(spec *Spec, c *claim) *tenure {
+	return &tenure{s: s, spec: spec, claim: c, owner: s.newOwner(), asked: time.Now()}
+}
+
+// state returns how many holds Redis should have, and whether t is over.
+func (t *tenure) state() (holds int, over ending) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return len(t.holds), t.over
+}
+
+// willAsk records that a lease of d is about to be asked for.
+func (t *tenure) willAsk(d time.Duration) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.longest = max(t.longest, d)
+}
+
+// doubt records that a question for t may be carried out late, and returns
+// whether t is over already: then nobody else will see to it.
+func (t *tenure) doubt() ending {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.unsure = true
+	return t.over
+}
+
+// begin records the grant of the first hold, and reports false if the session
+// was closed meanwhile.
+func (t *tenure) begin(sent time.Time, token uint64) bool {
+	t.token = token
+	t.lease = t.s.dog.Watch(t, sent, t.s.lease(t.spec), false)
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	if t.s.closed {
+		return false
+	}
+	if t.over == lives {
+		t.claim.tenure = t
+	}
+	return true
+}
+
+// add records one more hold, and reports false if the tenure is over.
+func (t *tenure) add(h *hold) bool {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	if t.over != lives {
+		return false
+	}
+	t.holds = append(t.holds, h)
+	t.claim.users++
+	if !h.fixed {
+		t.renewed++
+		t.longest = max(t.longest, t.s.Lease)
+		t.lease.KeepAlive(true)
+	}
+	return true
+}
+
+// remove takes h out, and reports whether it was the last.
+func (t *tenure) remove(h *hold) (last bool) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	i := slices.Index(t.holds, h)
+	if i < 0 {
+		return false // the tenure ended at the same moment, and ended h with it
+	}
+	t.holds = slices.Delete(t.holds, i, i+1)
+	if !h.fixed {
+		t.renewed--
+	}
+	if len(t.holds) == 0 {
+		t.endLocked(released)
+		last = true
+	} else if t.renewed == 0 {
+		t.lease.KeepAlive(false)
+	}
+	t.s.dropLocked(t.claim)
+	return last
+}
+
+// end ends the tenure and all its holds with cause. It returns how many there
+// were, and how the tenure had ended if it was over already.
+//
+// Unless Close has begun, a tenure that this call ended as lost is counted in
+// s.work: the caller sees to what is left of it. After that, Close does.
+func (t *tenure) end(how ending, cause error) (holds int, before ending, counted bool) {
+	t.s.mu.Lock()
+	ended := t.holds
+	t.holds = nil
+	if before = t.over; before == lives {
+		t.endLocked(how)
+		if counted = how == lost && !t.s.closed; counted {
+			t.s.work.Add(1)
+		}
+	}
+	for range ended {
+		t.s.dropLocked(t.claim)
+	}
+	t.s.mu.Unlock()
+	for _, h := range ended {
+		h.end(cause)
+	}
+	return len(ended), before, counted
+}
+
+func (t *tenure) endLocked(how ending) {
+	t.over = how
+	if t.claim.tenure == t {
+		t.claim.tenure = nil
+	}
+}
+
+// fail ends a tenure whose first hold came to nothing, and sees to it that
+// nothing of it is left in Redis. It returns err.
+func (t *tenure) fail(err error) error {
+	t.s.mu.Lock()
+	if t.over == lives {
+		t.endLocked(released)
+	}
+	unsure := t.unsure
+	t.s.mu.Unlock()
+	if t.lease != nil {
+		t.lease.Stop(context.Background()) // it was never renewed, so this does not wait
+	}
+	if unsure {
+		t.s.work.Go(func() { t.s.settle(t, true) })
+	}
+	return err
+}
+
+// Lost ends the tenure: the watchdog saw the lease end, or the server said that
+// it is not ours.
+func (t *tenure) Lost(cause error) {
+	holds, before, counted := t.end(lost, t.lostBy(cause))
+	if before != lives {
+		return
+	}
+	if holds > 0 {
+		t.s.Logger.Warn("lock lost", "lock", t.spec.Name, "cause", cause)
+		t.s.observe(t.s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
+	}
+	t.s.hint(t.spec.Keys.Lock)
+	if counted {
+		go func() {
+			defer t.s.work.Done()
+			if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) {
+				// The server may have it as ours for a while yet, or again by a
+				// late copy, and others would wait for nothing.
+				t.s.settle(t, unsure)
+			}
+		}()
+	}
+}
+
+// Renewed passes on that the watchdog renewed the lease.
+func (t *tenure) Renewed(until time.Time) {
+	t.s.observe(t.s.Observer.Renewed, t, lock.Event{Until: until})
+}
+
+// lostBy is the cause that holds of t end with when the lease ended by cause.
+func (t *tenure) lostBy(cause error) error {
+	return t.wrap(fmt.Errorf("%w: %w", lock.ErrLost, cause))
+}
+
+// wrap gives an error about a hold of this tenure its name.
+func (t *tenure) wrap(err error) error {
+	return &lock.Error{Op: "hold", Name: t.spec.Name, Err: err}
+}
+
+func (s *Session) observe(f func(lock.Event), t *tenure, e lock.Event) {
+	if f != nil {
+		e.Name, e.Owner, e.Token = t.spec.Name, t.owner, t.token
+		f(e)
+	}
+}

@@ -1,0 +1,82 @@
+package session
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// maxName bounds a name. It is repeated in every command, in the replication
+// stream and in a channel; Redis itself would take half a gigabyte.
+const maxName = 4096
+
+// reserved begin the keys that other kinds of locks keep beside theirs. A lock
+// of that name would lie on top of one.
+var reserved = []string{"redisson_lock_queue:", "redisson_lock_timeout:", "redisson_lock_token:"}
+
+// Every key and channel of a lock is made in this file, from its name alone.
+// The rules are Redisson's, byte for byte: the lock's key is the name itself,
+// and what stands beside it is "<prefix>:{<name>}", or "<prefix>:<name>" where
+// the name brings braces of its own.
+
+func reentrantKeys(prefix, name string) (luascripts.Keys, error) {
+	mapped := prefix + name
+	if err := checkName(name, mapped); err != nil {
+		return luascripts.Keys{}, err
+	}
+	return luascripts.Keys{
+		Lock:    mapped,
+		Channel: beside("redisson_lock__channel", mapped),
+		Publish: "PUBLISH",
+	}, nil
+}
+
+// beside is Redisson's prefixName.
+func beside(prefix, name string) string {
+	if strings.Contains(name, "{") {
+		return prefix + ":" + name
+	}
+	return prefix + ":{" + name + "}"
+}
+
+// checkName refuses names whose keys would not share a cluster slot, and so
+// could never be locked together with what stands beside them. Names are never
+// changed to fit: two names must not become one key.
+func checkName(name, mapped string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: it is empty", lock.ErrName)
+	case len(mapped) > maxName:
+		return fmt.Errorf("%w: %d bytes, the most is %d", lock.ErrName, len(mapped), maxName)
+	}
+	for _, r := range reserved {
+		if strings.HasPrefix(mapped, r) {
+			return fmt.Errorf("%w: %q is where other locks keep their state", lock.ErrName, r)
+		}
+	}
+	open := strings.IndexByte(mapped, '{')
+	if open < 0 {
+		if strings.IndexByte(mapped, '}') >= 0 {
+			return fmt.Errorf("%w: a } without a { before it", lock.ErrName)
+		}
+		return nil
+	}
+	// The hash tag is what stands between the first { and the first } after it.
+	switch end := strings.IndexByte(mapped[open+1:], '}'); {
+	case end < 0:
+		return fmt.Errorf("%w: a { without a } after it", lock.ErrName)
+	case end == 0:
+		return fmt.Errorf("%w: an empty {}", lock.ErrName)
+	}
+	return nil
+}
+
+// CheckPrefix refuses a prefix that no name could follow.
+func CheckPrefix(prefix string) error {
+	if err := checkName("x", prefix+"x"); err != nil {
+		return fmt.Errorf("key prefix %.64q: %w", prefix, err)
+	}
+	return nil
+}

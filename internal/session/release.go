@@ -1,0 +1,222 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+	"github.com/redis/rueidis"
+)
+
+// unlock gives h back.
+func (s *Session) unlock(ctx context.Context, h *hold) error {
+	t := h.t
+	h.look() // a lease that ran out is lost, whoever looks first
+	if before := h.end(t.wrap(lock.ErrUnlocked)); before != nil {
+		if errors.Is(before, lock.ErrUnlocked) {
+			return lock.ErrNotHeld
+		}
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(before)) // without its name a second time
+	}
+	if err := s.begin(); err != nil {
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close gives it back
+	}
+	defer s.work.Done()
+
+	// Who defers an unlock means it, also when ctx is over by then.
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	if t.remove(h) {
+		return s.release(ctx, t, true)
+	}
+	return s.reduce(ctx, t)
+}
+
+// release gives a tenure that is over back to Redis. It fails with ErrNotHeld
+// and ErrLost when Redis has it as gone, and with what went wrong when Redis did
+// not confirm; then it goes on in the background. tell says whether the observer
+// hears of it.
+func (s *Session) release(ctx context.Context, t *tenure, tell bool) error {
+	began := time.Now()
+	t.lease.Stop(ctx) // no renewal may follow the release
+	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
+	o := insist(ctx, s, within, func(ctx context.Context) (luascripts.Verdict, error) {
+		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.owner, 0)
+	}, func(_ luascripts.Verdict, err error) {
+		s.settle(t, err != nil || t.isUnsure())
+	})
+	switch {
+	case !o.answered:
+		return o.err
+	case o.err != nil:
+		s.work.Go(func() { s.settle(t, true) })
+		return o.err
+	}
+	s.hint(t.spec.Keys.Lock)
+	if t.isUnsure() {
+		// A question for this tenure broke off, and may be carried out yet.
+		s.work.Go(func() { s.settle(t, true) })
+	}
+	// Gone at a repetition: the first copy did it, and only its reply was lost.
+	if o.value == luascripts.Done || o.value == luascripts.Gone && (o.repeated || t.isFreed()) {
+		if tell {
+			s.observe(s.Observer.Released, t, lock.Event{})
+		}
+		return nil
+	}
+	cause := watchdog.ErrGone
+	if o.value == luascripts.Foreign {
+		cause = fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
+	}
+	if tell {
+		s.observe(s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
+	}
+	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
+}
+
+func (t *tenure) isUnsure() bool {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.unsure
+}
+
+func (t *tenure) isFreed() bool {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.freed
+}
+
+// reduce tells Redis that a tenure which lives on has fewer holds.
+func (s *Session) reduce(ctx context.Context, t *tenure) error {
+	c := t.claim
+	began := time.Now()
+	if err := s.take(ctx, c, s.OpTimeout); err != nil {
+		if _, over := t.state(); over != lives {
+			return reducedAfter(over)
+		}
+		s.work.Go(func() { s.settle(t, false) })
+		return err
+	}
+	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
+	holds, over := t.state()
+	if over != lives {
+		c.leave()
+		return reducedAfter(over)
+	}
+	o := insist(ctx, s, within, func(ctx context.Context) (luascripts.Verdict, error) {
+		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.owner, holds)
+	}, func(_ luascripts.Verdict, err error) {
+		c.leave()
+		if err != nil {
+			s.settle(t, true)
+		}
+	})
+	if !o.answered {
+		return o.err
+	}
+	defer c.leave()
+	if o.err != nil {
+		s.work.Go(func() { s.settle(t, true) })
+		return o.err
+	}
+	if _, over := t.state(); o.value == luascripts.Done || over != lives {
+		return nil
+	}
+	t.lease.Lose(watchdog.ErrGone)
+	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, watchdog.ErrGone)
+}
+
+// reducedAfter is the answer to an Unlock whose tenure ended before Redis was
+// told of it. Whoever ended it sees to all of it; but a loss is not an Unlock.
+func reducedAfter(over ending) error {
+	if over == lost {
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost)
+	}
+	return nil
+}
+
+// settle makes Redis agree with this process about t, after a command for t
+// whose outcome is not known: it leaves as many holds as t has now, which is
+// none when t is over. It repeats that until the server confirms, or until the
+// lease of that command must have run out.
+//
+// With twice it looks once more after an operation time-out: when a connection
+// broke, a copy of the command may still stand in the server's buffer, and the
+// first confirmation may have overtaken it.
+//
+// It may only be called from what s.work counts.
+func (s *Session) settle(t *tenure, twice bool) {
+	began := time.Now()
+	pause := backoff{most: s.Poll}
+	for {
+		switch err := s.settleOnce(t); {
+		case err == nil && !twice:
+			return
+		case err == nil:
+			twice = false
+			if !s.rest(s.OpTimeout, s.closing) {
+				return
+			}
+		case errors.Is(err, rueidis.ErrClosing):
+			return // somebody closed the client: nothing can be sent any more
+		case time.Since(began) > t.mayLive():
+			s.Logger.Warn("lock: Redis never confirmed a release; the lease has run out", "lock", t.spec.Name, "err", err)
+			return
+		case !s.rest(pause.next(), nil):
+			return
+		}
+	}
+}
+
+// mayLive is for how long a command that was sent for t can keep the lock.
+func (t *tenure) mayLive() time.Duration {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.longest + t.s.OpTimeout
+}
+
+func (s *Session) settleOnce(t *tenure) error {
+	if _, over := t.state(); over == lives {
+		select {
+		case t.claim.turn <- struct{}{}:
+			defer t.claim.leave()
+		case <-s.givenUp:
+			return lock.ErrClosed
+		}
+	}
+	s.mu.Lock()
+	holds := len(t.holds)
+	t.freed = t.freed || holds == 0
+	s.mu.Unlock()
+	verdict, err := t.spec.Release(context.Background(), s.rdb, t.spec.Keys, t.owner, holds)
+	switch {
+	case err != nil:
+		return err
+	case holds == 0:
+		s.hint(t.spec.Keys.Lock)
+	case verdict != luascripts.Done:
+		if _, over := t.state(); over == lives {
+			t.lease.Lose(watchdog.ErrGone)
+		}
+	}
+	return nil
+}
+
+// rest sleeps for d, less if sooner is closed. It reports false when Close has
+// given up waiting.
+func (s *Session) rest(d time.Duration, sooner <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-sooner:
+	case <-s.givenUp:
+		return false
+	}
+	return true
+}

@@ -1,0 +1,251 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+	"github.com/redis/rueidis"
+)
+
+// Config is what a session needs to know. Package client fills and checks it.
+type Config struct {
+	Lease     time.Duration // of a lock without a fixed lease; renewed every third of it
+	OpTimeout time.Duration // how long one command may stay unanswered
+	Poll      time.Duration // how long a waiter relies on hints alone
+	KeyPrefix string
+	Logger    *slog.Logger
+	Observer  lock.Observer
+}
+
+// Session is one client's identity, and what all its locks share: the claims of
+// its owners, the lines of its waiters, the watchdog and the subscriptions.
+type Session struct {
+	Config                    // set once
+	rdb    rueidis.Client     // set once
+	id     string             // set once: the uuid in every owner
+	dog    *watchdog.Watchdog // set once
+	hub    *hub               // set once
+	many   int                // set once: how many locks one renewal script takes
+	number atomic.Uint64      // the number in the latest owner
+
+	closing   chan struct{}  // closed when Close begins
+	givenBack chan struct{}  // closed when Close has ended all holds and tried to release them
+	givenUp   chan struct{}  // closed when Close could not wait any longer
+	giveUp    sync.Once      // closes it
+	work      sync.WaitGroup // calls, and what goes on behind them
+
+	mu     sync.Mutex
+	closed bool
+	claims map[claimID]*claim
+	lines  map[string]*line // by key
+}
+
+// New returns a session on rdb, which it borrows.
+func New(rdb rueidis.Client, c Config) *Session {
+	s := &Session{
+		Config:    c,
+		rdb:       rdb,
+		id:        uuid.NewString(),
+		many:      100,
+		closing:   make(chan struct{}),
+		givenBack: make(chan struct{}),
+		givenUp:   make(chan struct{}),
+		claims:    make(map[claimID]*claim),
+		lines:     make(map[string]*line),
+	}
+	if rdb.Mode() == rueidis.ClientModeCluster {
+		s.many = 1 // the keys of one script must share a slot
+	}
+	s.dog = watchdog.New(c.Lease, s.renew)
+	s.hub = newHub(rdb, c.OpTimeout)
+	return s
+}
+
+// Kind is what a kind of lock adds to the session: its scripts.
+type Kind struct {
+	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, lease time.Duration, want int) (luascripts.Acquired, error)
+	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
+	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
+}
+
+// Spec is one lock: a kind, a name and its options. It never changes.
+type Spec struct {
+	*Kind
+	Name  string          // as the caller gave it
+	Keys  luascripts.Keys // as it stands in Redis
+	Fixed time.Duration   // the fixed lease, or 0
+	Wait  time.Duration   // how long Lock waits at most, or 0
+	Err   error           // what is wrong with the name or the options
+}
+
+// NewSpec makes the spec of a plain lock. What is wrong shows as Spec.Err.
+func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
+	keys, err := reentrantKeys(s.KeyPrefix, name)
+	config, optErr := lock.NewConfig(opts...)
+	return &Spec{Kind: k, Name: name, Keys: keys, Fixed: config.Lease, Wait: config.Wait, Err: errors.Join(err, optErr)}
+}
+
+// lease is how long a grant of spec lives without a renewal.
+func (s *Session) lease(spec *Spec) time.Duration {
+	if spec.Fixed != 0 {
+		return spec.Fixed
+	}
+	return s.Lease
+}
+
+// newOwner returns an owner that never was before. A claim takes a new one for
+// each tenure, so that nothing that is still under way for an earlier tenure
+// can touch a later one.
+func (s *Session) newOwner() string {
+	b := make([]byte, 0, len(s.id)+12)
+	b = append(append(b, s.id...), ':')
+	return string(strconv.AppendUint(b, s.number.Add(1), 10))
+}
+
+// begin enters a call, unless the session is closed; s.work.Done leaves it.
+func (s *Session) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return lock.ErrClosed
+	}
+	s.work.Add(1)
+	return nil
+}
+
+// Close gives back every lock still held, ends the waiters with ErrClosed, and
+// waits for all goroutines, for as long as ctx lasts.
+//
+// The error names how many locks Redis did not confirm to be free; they end
+// with their leases. It matches ctx's error when ctx ended first. A ctx that is
+// over already, as it often is when a program ends, is given two operation
+// time-outs. A second Close waits as well, and returns nil when there is nothing
+// left.
+func (s *Session) Close(ctx context.Context) error {
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 2*s.OpTimeout)
+		defer cancel()
+	}
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	var held []*tenure
+	for _, c := range s.claims {
+		if t := c.tenure; first && t != nil {
+			held = append(held, t)
+		}
+	}
+	s.mu.Unlock()
+
+	// Only the first gives back. Until it has, nothing may be stopped that its
+	// holders rely on, and nobody may find that there is no work.
+	failed := 0
+	if first {
+		close(s.closing)
+		failed = s.giveBack(ctx, held)
+		close(s.givenBack)
+	}
+	select {
+	case <-s.givenBack:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	idle := make(chan struct{})
+	go func() {
+		s.hub.close()
+		s.dog.Close()
+		s.work.Wait()
+		close(idle)
+	}()
+	var late error
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		late = fmt.Errorf("%w, and commands are still unanswered", ctx.Err())
+		s.giveUp.Do(func() { close(s.givenUp) })
+	}
+	if failed > 0 {
+		late = errors.Join(late, fmt.Errorf("%d of %d locks were not confirmed as released", failed, len(held)))
+	}
+	return late
+}
+
+// GaveBack reports whether a Close has come so far that nothing is sent any more
+// but what settles.
+func (s *Session) GaveBack() bool {
+	select {
+	case <-s.givenBack:
+		return true
+	default:
+		return false
+	}
+}
+
+// giveBack ends the holds of all tenures and releases them, many at a time. It
+// returns how many Redis did not confirm.
+func (s *Session) giveBack(ctx context.Context, held []*tenure) (failed int) {
+	const atOnce = 64
+	var wg sync.WaitGroup
+	var unconfirmed atomic.Int64
+	places := make(chan struct{}, atOnce)
+	for _, t := range held {
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			holds, before, _ := t.end(closed, t.wrap(lock.ErrClosed))
+			if before == released {
+				return // by an Unlock, which sees to it
+			}
+			// One that was lost just now may still be in Redis as ours.
+			if err := s.release(ctx, t, holds > 0); err != nil && !errors.Is(err, lock.ErrLost) {
+				unconfirmed.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return int(unconfirmed.Load())
+}
+
+// renew is what the watchdog renews with.
+func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
+	errs := make([]error, len(batch))
+	byKind := make(map[*Kind][]int)
+	for i, subject := range batch {
+		k := subject.(*tenure).spec.Kind
+		byKind[k] = append(byKind[k], i)
+	}
+	for k, indexes := range byKind {
+		renewals := make([]luascripts.Renewal, len(indexes))
+		for j, i := range indexes {
+			t := batch[i].(*tenure)
+			renewals[j] = luascripts.Renewal{Key: t.spec.Keys.Lock, Owner: t.owner}
+		}
+		replies, _, err := await(context.Background(), s, s.OpTimeout, func(ctx context.Context) ([]luascripts.Renewed, error) {
+			return k.Renew(ctx, s.rdb, renewals, s.Lease, s.many), nil
+		}, nil)
+		for j, i := range indexes {
+			switch {
+			case err != nil:
+				errs[i] = err
+			case replies[j].Err != nil:
+				errs[i] = replies[j].Err
+			case replies[j].Verdict == luascripts.Foreign:
+				errs[i] = fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
+			case replies[j].Verdict == luascripts.Gone:
+				errs[i] = watchdog.ErrGone
+			}
+		}
+	}
+	return errs
+}
