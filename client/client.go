@@ -1,0 +1,162 @@
+// Package client is the door to leasehold: it makes clients, and a client
+// hands out locks.
+//
+//	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
+//	if err != nil {
+//		return err
+//	}
+//	defer c.Close(ctx)
+//
+//	h, err := c.NewLock("orders:42").Lock(ctx)
+//	if err != nil {
+//		return err
+//	}
+//	defer h.Unlock(ctx)
+//	return work(h.Context()) // over as soon as the lock is not certainly held
+//
+// [New] takes a rueidis client that the application has already. What a lock
+// and a hold promise is told in package lock; what each kind does in its own
+// package.
+package client
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/session"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/reentrant"
+	"github.com/redis/rueidis"
+)
+
+// Client hands out locks. All locks of a client share one identity in Redis,
+// one watchdog and one connection for hints. One client for each process is
+// enough. It is safe for concurrent use.
+type Client struct {
+	session *session.Session
+	owned   rueidis.Client // nil if the caller's
+}
+
+// New returns a client on rdb. It does no I/O, and never closes rdb; close the
+// client first, then rdb.
+//
+// Every kind of rueidis client does: standalone, Sentinel, cluster; with
+// SendToReplicas it must not send EVALSHA to them. Its blocking pool must have a
+// connection to spare, for the hints. Its ConnWriteTimeout, 10 s if not set, bounds how
+// long a goroutine can stay behind on a server that is frozen; calls return
+// long before that.
+func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
+	if rdb == nil {
+		return nil, &lock.Error{Op: "new client", Err: errors.New("the rueidis client is nil")}
+	}
+	config, err := configure(opts)
+	if err != nil {
+		return nil, &lock.Error{Op: "new client", Err: err}
+	}
+	return &Client{session: session.New(rdb, config)}, nil
+}
+
+// Open connects to the server at url and returns a client that owns the
+// connection: Close closes it too. It knows redis, rediss (TLS), valkey, valkeys
+// and unix URLs, as rueidis.ParseURL does; Sentinel by ?master_set=NAME and
+// further addresses by ?addr=HOST:PORT; a cluster shows itself.
+//
+// The connection needs no CLIENT TRACKING, notices within 5 s that a server is
+// gone, and keeps its view of Sentinels and clusters fresh. ctx bounds the
+// connecting, not the client's life.
+func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
+	config, err := configure(opts)
+	if err != nil {
+		return nil, &lock.Error{Op: "open", Err: err}
+	}
+	option, err := ParseURL(url)
+	if err != nil {
+		return nil, &lock.Error{Op: "open", Err: err}
+	}
+	rdb, err := dial(ctx, option)
+	if err != nil {
+		return nil, &lock.Error{Op: "open", Err: err}
+	}
+	return &Client{session: session.New(rdb, config), owned: rdb}, nil
+}
+
+// ParseURL returns the options that [Open] connects with, for an application
+// that wants the rueidis client for itself too: change them, make the client
+// with rueidis.NewClient, and give it to [New]. An error never repeats the
+// password.
+func ParseURL(text string) (rueidis.ClientOption, error) {
+	option, err := rueidis.ParseURL(text)
+	if err != nil {
+		if strings.Contains(text, "@") {
+			// What could not be read may well be a part of the password.
+			err = errors.New("the URL cannot be read; are user and password percent-encoded?")
+		}
+		return option, err
+	}
+	option.DisableCache = true
+	if option.ClientName == "" {
+		option.ClientName = "leasehold"
+	}
+	if option.ConnWriteTimeout == 0 {
+		option.ConnWriteTimeout = 5 * time.Second
+	}
+	option.Sentinel.TopologyRefreshInterval = 5 * time.Second
+	option.ClusterOption.ShardsRefreshInterval = 15 * time.Second
+	return option, nil
+}
+
+// dial connects, for as long as ctx lasts.
+func dial(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
+	type result struct {
+		rdb rueidis.Client
+		err error
+	}
+	connected := make(chan result) // unbuffered: who sends on it knows that it was received
+	go func() {
+		rdb, err := rueidis.NewClient(option) // takes no context
+		select {
+		case connected <- result{rdb, err}:
+		case <-ctx.Done():
+			if err == nil {
+				rdb.Close()
+			}
+		}
+	}()
+	select {
+	case r := <-connected:
+		return r.rdb, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// NewLock returns a handle of the re-entrant lock called name. It does no I/O
+// and is cheap; a bad name or option shows as an error of the first call.
+//
+// Java services lock it by RedissonClient.getLock(name).
+func (c *Client) NewLock(name string, opts ...lock.Option) *reentrant.Lock {
+	return reentrant.New(c.session, name, opts...)
+}
+
+// Close gives back every lock that the client still holds, ends their holds and
+// all waiting calls with lock.ErrClosed, and waits until no goroutine and no
+// subscription of the client is left, for as long as ctx lasts, or for twice the
+// operation timeout if ctx is over already. On an [Open] client it then closes
+// the connection.
+//
+// An error says that something was left: locks that Redis did not confirm to be
+// free, which end with their leases, or goroutines that still wait for a server
+// that does not answer, which end with the connection. Calling it again waits
+// again.
+func (c *Client) Close(ctx context.Context) error {
+	err := c.session.Close(ctx)
+	if c.owned != nil && c.session.GaveBack() {
+		c.owned.Close()
+	}
+	if err != nil {
+		return &lock.Error{Op: "close", Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+func TestOptions(t *testing.T) {
+	rdb := redistest.NewMini(t).Client(t)
+	for name, opts := range map[string][]client.Option{
+		"none":                  {},
+		"only a short watchdog": {client.WithWatchdogTimeout(time.Second)},
+		"the shortest watchdog": {client.WithWatchdogTimeout(100 * time.Millisecond)},
+		"a quarter":             {client.WithWatchdogTimeout(time.Second), client.WithOpTimeout(250 * time.Millisecond)},
+		"in any order":          {client.WithOpTimeout(250 * time.Millisecond), client.WithWatchdogTimeout(time.Second)},
+		"prefix":                {client.WithKeyPrefix("{shop}:")},
+		"logger":                {client.WithLogger(slog.Default())},
+	} {
+		c, err := client.New(rdb, opts...)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		h, err := c.NewLock("orders").Lock(t.Context())
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if err := h.Unlock(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, bad := range map[string]struct {
+		opts []client.Option
+		says string
+	}{
+		"watchdog too short":  {[]client.Option{client.WithWatchdogTimeout(99 * time.Millisecond)}, "watchdog timeout 99ms"},
+		"no watchdog":         {[]client.Option{client.WithWatchdogTimeout(0)}, "watchdog timeout 0s"},
+		"negative watchdog":   {[]client.Option{client.WithWatchdogTimeout(-time.Second)}, "watchdog timeout -1s"},
+		"no answer allowed":   {[]client.Option{client.WithOpTimeout(0)}, "operation timeout 0s"},
+		"no time to try anew": {[]client.Option{client.WithWatchdogTimeout(time.Second), client.WithOpTimeout(251 * time.Millisecond)}, "a quarter of the watchdog timeout"},
+		"longer than default": {[]client.Option{client.WithOpTimeout(8 * time.Second)}, "which is 30s"},
+		"half a brace":        {[]client.Option{client.WithKeyPrefix("shop{")}, "key prefix"},
+		"for ever":            {[]client.Option{client.WithWatchdogTimeout(1<<63 - 1)}, "watchdog timeout"},
+		"nil logger":          {[]client.Option{client.WithLogger(nil)}, "logger"},
+	} {
+		if _, err := client.New(rdb, bad.opts...); err == nil || !strings.Contains(err.Error(), bad.says) || !isError(err) {
+			t.Errorf("%s: %v, want one that says %q", name, err, bad.says)
+		}
+		if _, err := client.Open(t.Context(), "redis://127.0.0.1:1", bad.opts...); err == nil || !strings.Contains(err.Error(), bad.says) {
+			t.Errorf("%s, Open: %v, want one that says %q", name, err, bad.says)
+		}
+	}
+	if _, err := client.New(nil); err == nil {
+		t.Error("a client on nothing")
+	}
+}
+
+func isError(err error) bool { var e *lock.Error; return errors.As(err, &e) && e.Op != "" }
+
+func TestOpen(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	s := redistest.Start(t, "--unixsocket", socket)
+	s.Do(t, "ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all")
+	for _, url := range []string{s.URL(), s.URL() + "/1", "unix://" + socket, "redis://locks:secret@" + s.Addr(), "valkey://" + s.Addr()} {
+		c, err := client.Open(t.Context(), url)
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+			continue
+		}
+		h, err := c.NewLock("orders").Lock(t.Context())
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+		if !errors.Is(h.Err(), lock.ErrClosed) {
+			t.Errorf("%s: %v", url, h.Err())
+		}
+	}
+}
+
+// Where CLIENT TRACKING is refused, as by many providers.
+func TestOpen_withoutClientTracking(t *testing.T) {
+	s := redistest.Start(t)
+	s.Do(t, "ACL", "SETUSER", "default", "-client|tracking")
+	c, err := client.Open(t.Context(), s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.NewLock("orders").Lock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpen_fails(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for _, url := range []string{"redis://127.0.0.1:1", "http://127.0.0.1", "redis://user:secret@127.0.0.1:1/x", "redis://user:secret@[::1", "redis://user:a/secret@127.0.0.1", "redis://user:1/secret/b@127.0.0.1", "redis://us/er:secret@127.0.0.1", "%", "redis://user:secret@" + silent.Addr().String()} {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		start := time.Now()
+		_, err := client.Open(ctx, url)
+		cancel()
+		switch {
+		case err == nil || !isError(err):
+			t.Errorf("%s: %v", url, err)
+		case strings.Contains(err.Error(), "secret"):
+			t.Errorf("the error tells the password: %v", err)
+		case time.Since(start) > 5*time.Second:
+			t.Errorf("%s: failed only after %v", url, time.Since(start))
+		}
+	}
+}
+
+// A signal handler and a deferred Close meet: whichever returns nil, nothing is
+// left then, and none closes the connection under the other.
+func TestClose_twiceAtOnce(t *testing.T) {
+	s := redistest.Start(t)
+	for i := range 1500 { // it takes luck to catch them at it
+		c, err := client.Open(t.Context(), s.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			if _, err := c.NewLock(name).Lock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		errs := make(chan error)
+		for range 2 {
+			go func() {
+				err := c.Close(t.Context())
+				if n := s.Do(t, "DBSIZE"); err == nil {
+					if left, _ := n.ToInt64(); left != 0 {
+						err = fmt.Errorf("Close returned nil, and %d locks were left", left)
+					}
+				}
+				errs <- err
+			}()
+		}
+		for range 2 {
+			if err := <-errs; err != nil {
+				t.Fatalf("round %d: %v", i, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package reentrant_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"pgregory.net/rapid"
+)
+
+// model is what the locks of a few names should look like: who holds, and how
+// often. After every step the server must agree with it.
+type model struct {
+	server  *redistest.Server
+	t       *testing.T
+	clients []*client.Client
+	owners  []context.Context
+	holds   map[string][]*modelHold // by name; in one tenure all have one owner
+	stale   []*modelHold            // unlocked or lost, whose Unlock must do nothing
+	tokens  map[string]uint64
+}
+
+type modelHold struct {
+	lock.Hold
+	name  string
+	owner int
+	lost  bool
+}
+
+func (m *model) anyName(rt *rapid.T) string {
+	return rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "name")
+}
+
+// TryLock by any owner of either client: granted exactly when the model says so.
+func (m *model) TryLock(rt *rapid.T) {
+	name, owner := m.anyName(rt), rapid.IntRange(0, len(m.owners)-1).Draw(rt, "owner")
+	c := m.clients[owner%len(m.clients)] // an owner lives in one client
+	h, err := c.NewLock(name).TryLock(m.owners[owner])
+	held := m.holds[name]
+	if len(held) > 0 && held[0].owner != owner {
+		if !errors.Is(err, lock.ErrNotAcquired) {
+			rt.Fatalf("owner %d got %q, which owner %d holds: %v", owner, name, held[0].owner, err)
+		}
+		return
+	}
+	if err != nil {
+		rt.Fatalf("owner %d on %q: %v", owner, name, err)
+	}
+	switch token := h.Token(); {
+	case len(held) > 0 && token != held[0].Token():
+		rt.Fatalf("a re-entry has token %d, the tenure %d", token, held[0].Token())
+	case len(held) == 0 && token <= m.tokens[name]:
+		rt.Fatalf("token %d after %d", token, m.tokens[name])
+	}
+	m.tokens[name] = h.Token()
+	m.holds[name] = append(held, &modelHold{Hold: h, name: name, owner: owner})
+}
+
+// Unlock of any hold, in any order.
+func (m *model) Unlock(rt *rapid.T) {
+	name := m.anyName(rt)
+	held := m.holds[name]
+	if len(held) == 0 {
+		rt.Skip("free")
+	}
+	i := rapid.IntRange(0, len(held)-1).Draw(rt, "hold")
+	h := held[i]
+	if err := h.Unlock(m.t.Context()); err != nil {
+		rt.Fatalf("unlock of hold %d on %q: %v", i, name, err)
+	}
+	m.holds[name] = append(held[:i:i], held[i+1:]...)
+	m.stale = append(m.stale, h)
+}
+
+// Unlock of a hold that is over.
+func (m *model) UnlockAgain(rt *rapid.T) {
+	if len(m.stale) == 0 {
+		rt.Skip("none is over")
+	}
+	h := rapid.SampledFrom(m.stale).Draw(rt, "stale")
+	err := h.Unlock(m.t.Context())
+	if !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) != h.lost {
+		rt.Fatalf("unlock of a hold that is over (lost: %v): %v", h.lost, err)
+	}
+}
+
+// Force frees a lock, by either client; the holders must end as lost.
+func (m *model) Force(rt *rapid.T) {
+	name := m.anyName(rt)
+	held := m.holds[name]
+	c := m.clients[0]
+	if len(held) > 0 {
+		c = m.clients[held[0].owner%len(m.clients)] // which learns of it at once
+	}
+	was, err := c.NewLock(name).ForceUnlock(m.t.Context())
+	if err != nil || was != (len(held) > 0) {
+		rt.Fatalf("force unlock of %q with %d holds: %v, %v", name, len(held), was, err)
+	}
+	m.lose(name)
+}
+
+// Steal deletes the key behind everybody's back, and the holder finds out by
+// re-entering.
+func (m *model) Steal(rt *rapid.T) {
+	name := m.anyName(rt)
+	held := m.holds[name]
+	if len(held) == 0 {
+		rt.Skip("free")
+	}
+	m.server.Do(m.t, "DEL", name)
+	owner := held[0].owner
+	if _, err := m.clients[owner%len(m.clients)].NewLock(name).TryLock(m.owners[owner]); !errors.Is(err, lock.ErrLost) {
+		rt.Fatalf("re-entry into %q, which is gone: %v", name, err)
+	}
+	m.lose(name)
+}
+
+func (m *model) lose(name string) {
+	for _, h := range m.holds[name] {
+		h.lost = true
+		m.stale = append(m.stale, h)
+	}
+	m.holds[name] = nil
+}
+
+// Flush makes the server forget the scripts.
+func (m *model) Flush(*rapid.T) { m.server.Do(m.t, "SCRIPT", "FLUSH") }
+
+// Check compares the server and every hold with the model.
+func (m *model) Check(rt *rapid.T) {
+	for name, held := range map[string][]*modelHold{"a": m.holds["a"], "b": m.holds["b"]} {
+		reply := m.server.Do(m.t, "HGETALL", name)
+		got, err := reply.AsStrMap()
+		if err != nil {
+			rt.Fatal(err)
+		}
+		want := map[string]string{}
+		if len(held) > 0 {
+			want[held[0].Owner()] = strconv.Itoa(len(held))
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			rt.Fatalf("%q is %v on the server, want %v", name, got, want)
+		}
+		if pttl := m.server.Do(m.t, "PTTL", name); len(held) > 0 && number(pttl) <= 0 {
+			rt.Fatalf("%q has no expiry", name)
+		}
+		for _, h := range held {
+			if err := h.Err(); err != nil {
+				rt.Fatalf("a hold of %q: %v", name, err)
+			}
+		}
+	}
+	for _, h := range m.stale {
+		if err := h.Context().Err(); err == nil {
+			rt.Fatalf("a hold of %q is over, and its context is not", h.name)
+		}
+	}
+}
+
+func TestModel(t *testing.T) {
+	s := redistest.Start(t)
+	a, b := newClient(t, s.Client(t)), newClient(t, s.Client(t))
+	rapid.Check(t, func(rt *rapid.T) {
+		s.Do(t, "FLUSHALL")
+		m := &model{server: s, t: t, clients: []*client.Client{a, b}, holds: map[string][]*modelHold{}, tokens: map[string]uint64{}}
+		for range 4 {
+			m.owners = append(m.owners, lock.WithOwner(t.Context()))
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"TryLock": m.TryLock, "TryLock again": m.TryLock, "Unlock": m.Unlock, "UnlockAgain": m.UnlockAgain,
+			"Force": m.Force, "Steal": m.Steal, "Flush": m.Flush, "": m.Check,
+		})
+		for _, held := range m.holds {
+			for _, h := range held {
+				if err := h.Unlock(t.Context()); err != nil {
+					rt.Error(err)
+				}
+			}
+		}
+		wantEmpty(t, s)
+	})
+}
