@@ -1,0 +1,131 @@
+// Package locktest is for tests of code that locks, and of locks.
+//
+// [Run] tries every rule that an exclusive lock must keep on a lock of yours.
+//
+// [NewServer] is a server in memory, with clients on it:
+//
+//	func TestInvoices(t *testing.T) {
+//		synctest.Test(t, func(t *testing.T) {
+//			s := locktest.NewServer(t)
+//			a, b := s.Client(t), s.Client(t) // as two processes would have them
+//			// … hours of leases, renewals and waiting take no time here
+//		})
+//	}
+package locktest
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/memredis"
+	"github.com/redis/rueidis"
+)
+
+// Server is a stand-in for Redis inside the test process. It needs no socket
+// and nothing installed.
+//
+// It is good for logic and for time: who waits for whom, what your code does
+// when a lock is busy, runs out or is taken away. It tells time by time.Now, so
+// in a [testing/synctest] bubble leases last exactly as long as they say, and
+// no test has to wait for them. Make the server and all its clients inside the
+// bubble then, with the bubble's own t.
+//
+// It is not Redis: it neither replicates nor evicts nor persists, and knows
+// only part of the commands. That a lock is safe on real servers, and what
+// failovers and slow networks do to it, no test on this server can show.
+type Server struct {
+	mini *miniredis.Miniredis
+	rdb  rueidis.Client
+}
+
+// NewServer starts an empty server. It ends with tb.
+func NewServer(tb testing.TB) *Server {
+	tb.Helper()
+	mini, err := memredis.StartInside()
+	if err != nil {
+		tb.Fatalf("locktest: %v", err)
+	}
+	tb.Cleanup(mini.Close)
+	s := &Server{mini: mini}
+	s.rdb = s.connect(tb)
+	return s
+}
+
+// Client returns a new leasehold client with a connection of its own, as
+// another process would have it. It is closed at the end of tb, unless the test
+// does that, and the test fails if it cannot give back its locks then.
+func (s *Server) Client(tb testing.TB, opts ...client.Option) *client.Client {
+	tb.Helper()
+	c, err := client.New(s.connect(tb), opts...)
+	if err != nil {
+		tb.Fatalf("locktest: %v", err)
+	}
+	tb.Cleanup(func() {
+		// tb.Context is over by now.
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := c.Close(ctx); err != nil {
+			tb.Errorf("locktest: %v", err)
+		}
+	})
+	return c
+}
+
+// Redis returns a plain connection to the server, to look at keys and to break
+// them: a DEL of a lock's name is what a failover or an operator may do to its
+// holder. It belongs to the server; do not close it.
+func (s *Server) Redis() rueidis.Client { return s.rdb }
+
+// Listen opens a port on the loopback interface, for what needs an address: a
+// child process, or another Redis client. It returns that address, "host:port",
+// and closes the port at the end of tb. It has no place in a bubble, whose
+// clock stands still while anything waits for a socket.
+func (s *Server) Listen(tb testing.TB) (addr string) {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatalf("locktest: %v", err)
+	}
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				if !errors.Is(err, net.ErrClosed) {
+					tb.Errorf("locktest: %v", err)
+				}
+				return
+			}
+			s.mini.Server().ServeConn(conn)
+		}
+	})
+	tb.Cleanup(func() {
+		l.Close()
+		accepting.Wait()
+	})
+	return l.Addr().String()
+}
+
+// connect opens a connection that ends with tb.
+func (s *Server) connect(tb testing.TB) rueidis.Client {
+	tb.Helper()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{"locktest:6379"}, // only a name
+		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+			return s.mini.Dial()
+		},
+		DisableCache: true, // it has no CLIENT TRACKING
+	})
+	if err != nil {
+		tb.Fatalf("locktest: %v", err)
+	}
+	tb.Cleanup(rdb.Close)
+	return rdb
+}

@@ -1,0 +1,133 @@
+package locktest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
+)
+
+// A job that holds a lock under a lease of an hour, and takes longer. It learns
+// of that in time, another process takes over, and nobody waits an hour for
+// this test.
+func TestServer_leaseEndsInVirtualTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		here := s.Client(t).NewLock("report", lock.WithLease(time.Hour))
+		there := s.Client(t).NewLock("report")
+
+		h, err := here.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(59 * time.Minute)
+		if err := h.Err(); err != nil {
+			t.Errorf("the hold after 59 minutes: %v, want nil", err)
+		}
+		if _, err := there.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("another's TryLock after 59 minutes: %v, want %v", err, lock.ErrNotAcquired)
+		}
+
+		<-h.Context().Done()
+		if err := context.Cause(h.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("why the hold ended: %v, want %v", err, lock.ErrLost)
+		}
+		time.Sleep(time.Minute)
+		if _, err := there.TryLock(t.Context()); err != nil {
+			t.Errorf("another's TryLock after an hour: %v, want nil", err)
+		}
+	})
+}
+
+// 1: A holds the lock, for minutes. 2: B waits for it. 3: A unlocks, and B has it
+// in the same instant: it was woken, and did not find out by itself.
+func TestServer_unlockWakesAnotherClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		a, b := s.Client(t).NewLock("report"), s.Client(t).NewLock("report")
+
+		held, err := a.Lock(t.Context()) // 1
+		if err != nil {
+			t.Fatal(err)
+		}
+		woken := make(chan time.Time)
+		go func() {
+			h, err := b.Lock(t.Context()) // 2
+			if err != nil {
+				t.Error(err)
+			} else if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+			woken <- time.Now()
+		}()
+
+		// A little more: B asks by itself at full seconds only.
+		time.Sleep(5*time.Minute + 123*time.Millisecond)
+		unlocked := time.Now()
+		if err := held.Unlock(t.Context()); err != nil { // 3
+			t.Errorf("unlock after minutes of renewals: %v", err)
+		}
+		if late := (<-woken).Sub(unlocked); late != 0 {
+			t.Errorf("the waiter had the lock %v after the unlock, want at once", late)
+		}
+	})
+}
+
+// Somebody deletes the key by hand, and the holder is told by the next renewal.
+func TestServer_redisTakesALockAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		c := s.Client(t, client.WithWatchdogTimeout(30*time.Second))
+
+		h, err := c.NewLock("report").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Redis().Do(t.Context(), s.Redis().B().Del().Key("report").Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		<-h.Context().Done()
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("the holder was told after %v, want a third of the watchdog timeout at most", took)
+		}
+		if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+			t.Errorf("unlock: %v, want %v and %v", err, lock.ErrNotHeld, lock.ErrLost)
+		}
+	})
+}
+
+// On request it is a server with an address.
+func TestServer_listen(t *testing.T) {
+	t.Parallel()
+	s := locktest.NewServer(t)
+	addr := s.Listen(t)
+
+	c, err := client.Open(t.Context(), "redis://"+addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	h, err := c.NewLock("report").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Client(t).NewLock("report").TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("TryLock beside a holder on the port: %v, want %v", err, lock.ErrNotAcquired)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
