@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// dataLife is how long the data lives if the demo is killed.
+const dataLife = 10 * time.Minute
+
+// data is what the locks of the demo protect: some numbers and lists in Redis,
+// read and written by single commands that know nothing of locks.
+type data struct {
+	rdb    rueidis.Client
+	prefix string // of all keys of the demo
+}
+
+func openData(address, prefix string) (*data, error) {
+	option, err := rueidis.ParseURL(address)
+	if err != nil {
+		if bad := (*url.Error)(nil); errors.As(err, &bad) {
+			err = bad.Err // bad itself would show the password
+		}
+		return nil, err
+	}
+	option.DisableCache = true
+	rdb, err := rueidis.NewClient(option)
+	if err != nil {
+		return nil, err
+	}
+	return &data{rdb, prefix}, nil
+}
+
+func (d *data) close() { d.rdb.Close() }
+
+// key keeps the data apart from the locks.
+func (d *data) key(name string) string { return d.prefix + "data:" + name }
+
+// number returns a number, 0 if there is none of that name.
+func (d *data) number(ctx context.Context, name string) (int, error) {
+	n, err := d.rdb.Do(ctx, d.rdb.B().Get().Key(d.key(name)).Build()).AsInt64()
+	if rueidis.IsRedisNil(err) {
+		return 0, nil
+	}
+	return int(n), err
+}
+
+func (d *data) setNumber(ctx context.Context, name string, n int) error {
+	cmd := d.rdb.B().Set().Key(d.key(name)).Value(strconv.Itoa(n)).Ex(dataLife).Build()
+	return d.rdb.Do(ctx, cmd).Error()
+}
+
+func (d *data) list(ctx context.Context, name string) ([]string, error) {
+	return d.rdb.Do(ctx, d.rdb.B().Lrange().Key(d.key(name)).Start(0).Stop(-1).Build()).AsStrSlice()
+}
+
+// add puts a line at the end of a list.
+func (d *data) add(ctx context.Context, name, line string) error {
+	for _, reply := range d.rdb.DoMulti(ctx,
+		d.rdb.B().Rpush().Key(d.key(name)).Element(line).Build(),
+		d.rdb.B().Expire().Key(d.key(name)).Seconds(int64(dataLife.Seconds())).Build(),
+	) {
+		if err := reply.Error(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// steal deletes the key of a lock, as somebody might by hand.
+func (d *data) steal(ctx context.Context, lock string) error {
+	return d.rdb.Do(ctx, d.rdb.B().Del().Key(d.prefix+lock).Build()).Error()
+}
+
+// removeAll removes all numbers and lists, and no locks.
+func (d *data) removeAll(ctx context.Context) error {
+	keys, err := d.find(ctx, d.key("*"))
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if err := d.rdb.Do(ctx, d.rdb.B().Del().Key(key).Build()).Error(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// left returns all keys that have to do with the demo, whatever stands before
+// its prefix.
+func (d *data) left(ctx context.Context) ([]string, error) {
+	return d.find(ctx, "*"+d.prefix+"*")
+}
+
+// find returns the keys that match pattern, on all nodes if it is a cluster.
+func (d *data) find(ctx context.Context, pattern string) ([]string, error) {
+	var keys []string
+	for _, node := range d.rdb.Nodes() {
+		for cursor := uint64(0); ; {
+			page, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(pattern).Count(1000).Build()).AsScanEntry()
+			if err != nil {
+				return nil, err
+			}
+			keys = append(keys, page.Elements...)
+			if cursor = page.Cursor; cursor == 0 {
+				break
+			}
+		}
+	}
+	return keys, nil
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/memredis"
+	"github.com/spf13/cobra"
+)
+
+// scene is one thing the demo shows. Each has a file of its own, which reads
+// best from the function named here.
+type scene struct {
+	title string
+	play  func(context.Context, *stage) error
+}
+
+var scenes = []scene{
+	{"A flash sale", flashSale},
+	{"Unique ids", uniqueIDs},
+	{"A job that outlives its lease", longJob},
+	{"A call within a call", nestedCall},
+	{"A stolen lock", stolenLock},
+}
+
+func demoCommand() *cobra.Command {
+	var address string
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Show locks at work, and check everything that is shown",
+		Long: `Show locks at work, and check everything that is shown.
+
+The demo plays a few scenes, each with several clients that compete, and checks
+what it claims about them. It takes some ten seconds and needs nothing
+installed: by default it brings a small Redis of its own, in memory.
+
+Its keys begin with "leasehold:demo:", and it leaves none behind. It exits with
+1 if a claim turns out to be false.`,
+		Example: `  leasehold demo
+  leasehold demo --url redis://127.0.0.1:6379`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return demo(cmd.Context(), newScreen(cmd.OutOrStdout()), address, scenes)
+		},
+	}
+	cmd.Flags().StringVar(&address, "url", "", "URL of a Redis or Valkey to use instead of the one in memory")
+	return cmd
+}
+
+// demo plays scenes on the server at address, or on one of its own if there is
+// none.
+func demo(ctx context.Context, out *screen, address string, scenes []scene) error {
+	place := "the server at " + redacted(address)
+	if address == "" {
+		server, err := memredis.Start()
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		place = "a small one in memory, at " + server.Addr()
+		address = "redis://" + server.Addr()
+	}
+
+	s, err := newStage(out, address)
+	if err != nil {
+		return err
+	}
+	defer s.data.close()
+	out.title("leasehold demo")
+	out.line("Redis: %s", place)
+
+	start := time.Now()
+	err = s.playAll(ctx, scenes)
+	s.tidyUp(ctx)
+	if err != nil {
+		return err
+	}
+	return s.summary(time.Since(start))
+}
+
+// redacted returns address without its password.
+func redacted(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "an address that is no URL"
+	}
+	return u.Redacted()
+}

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/leasehold-go/leasehold/internal/memredis"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// The whole demo, as `leasehold demo | cat` shows it.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"demo"}, &stdout, &stderr); code != exitOK {
+		t.Fatalf("exit code %d, want %d: %s\n%s", code, exitOK, &stderr, &stdout)
+	}
+	for _, want := range []string{
+		"Redis: a small one in memory",
+		"1. A flash sale",
+		"✓ without a lock it goes wrong: ",
+		"✓ with a lock: 10 phones sold, and there were 10",
+		"✓ 10 different phones to 10 different buyers",
+		"2. Unique ids",
+		"✓ 100 ids drawn, of 100",
+		"✓ 0 duplicates",
+		"✓ 0 gaps from 1 to 100",
+		"3. A job that outlives its lease",
+		"✓ the watchdog renewed the lease ",
+		"got the lock 0 times",
+		"✓ the job held its lock for all of its 6.",
+		"4. A call within a call",
+		"✓ holds in Redis after lock, lock, unlock, unlock: [1 2 1 0]",
+		"5. A stolen lock",
+		"✓ the context of the job ended: ",
+		"✓ 0 keys left in Redis",
+		"✓ all ",
+	} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	for _, odd := range []string{"✗", "\x1b", "\r"} {
+		if strings.Contains(stdout.String(), odd) {
+			t.Errorf("there is a %q in what is no terminal", odd)
+		}
+	}
+	if t.Failed() {
+		t.Logf("the demo:\n%s", &stdout)
+	}
+}
+
+// On a server of the user's own, what was there is there after it, and nothing
+// else.
+func TestDemo_url(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	server.Set("leasehold:demo:other", "not ours")
+
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"demo", "--url", urlOf(server)}, &stdout, &stderr); code != exitOK {
+		t.Errorf("exit code %d, want %d: %s\n%s", code, exitOK, &stderr, &stdout)
+	}
+	if !strings.Contains(stdout.String(), "Redis: the server at "+urlOf(server)) {
+		t.Errorf("it does not say which server it used:\n%s", &stdout)
+	}
+	if keys := server.Keys(); !slices.Equal(keys, []string{"leasehold:demo:other"}) {
+		t.Errorf("keys on the server afterwards: %q, want what was there before", keys)
+	}
+}
+
+// 1: Ctrl-C while the job of scene 3 runs. 2: The demo ends, tidily.
+func TestDemo_interrupted(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	stdout := &trigger{on: "A job of 6s", call: interrupt} // 1
+	var stderr bytes.Buffer
+	if code := run(ctx, []string{"demo", "--url", urlOf(server)}, stdout, &stderr); code != exitInterrupted { // 2
+		t.Errorf("exit code %d, want %d: %s", code, exitInterrupted, &stderr)
+	}
+	if got, want := stderr.String(), "leasehold: interrupted\n"; got != want {
+		t.Errorf("stderr: %q, want %q", got, want)
+	}
+	if strings.Contains(stdout.String(), "4. ") {
+		t.Errorf("it went on to the next scene:\n%s", stdout)
+	}
+	if keys := server.Keys(); len(keys) > 0 {
+		t.Errorf("keys on the server afterwards: %q, want none", keys)
+	}
+}
+
+// A claim that is not true makes the demo fail, and is shown at the end again.
+func TestDemo_falseClaim(t *testing.T) {
+	t.Parallel()
+	var stdout bytes.Buffer
+	err := demo(t.Context(), newScreen(&stdout), "", []scene{{"Wishes", func(_ context.Context, s *stage) error {
+		s.check(claimf(true, "water is wet"), claimf(false, "pigs can fly"))
+		return nil
+	}}})
+	if err == nil || err.Error() != "1 of 3 claims are not true" {
+		t.Errorf("the demo ended with %v, want 1 of 3 claims not true", err)
+	}
+	if n := strings.Count(stdout.String(), "✗ pigs can fly"); n != 2 {
+		t.Errorf("the claim is shown %d times, want at its scene and in the summary:\n%s", n, &stdout)
+	}
+}
+
+// A scene that fails ends the demo, and its locks go with it.
+func TestDemo_sceneFails(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	failure := errors.New("the stage burns")
+	var stdout bytes.Buffer
+	err := demo(t.Context(), newScreen(&stdout), urlOf(server), []scene{
+		{"Fire", func(ctx context.Context, s *stage) error {
+			c, err := s.open(ctx)
+			if err != nil {
+				return err
+			}
+			if _, err := c.NewLock("exit").Lock(ctx); err != nil {
+				return err
+			}
+			return failure
+		}},
+		{"Never", func(context.Context, *stage) error {
+			t.Error("the demo went on to the next scene")
+			return nil
+		}},
+	})
+	if !errors.Is(err, failure) {
+		t.Errorf("the demo ended with %v, want %v", err, failure)
+	}
+	if keys := server.Keys(); len(keys) > 0 {
+		t.Errorf("keys on the server afterwards: %q, want none", keys)
+	}
+}
+
+// A key that the locks leave behind is found, also beside the demo's prefix.
+func TestDemo_keyLeft(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	for _, format := range []func(prefix string) string{
+		func(prefix string) string { return prefix + "lock" },
+		func(prefix string) string { return "redisson_lock_token:{" + prefix + "lock}" },
+	} {
+		var key string
+		var stdout bytes.Buffer
+		err := demo(t.Context(), newScreen(&stdout), urlOf(server), []scene{{"Litter", func(_ context.Context, s *stage) error {
+			key = format(s.prefix)
+			return server.Set(key, "1")
+		}}})
+		if err == nil || !strings.Contains(stdout.String(), key) {
+			t.Errorf("%s was left, and the demo ended with %v:\n%s", key, err, &stdout)
+		}
+	}
+}
+
+// What the flash sale is about: the same check that passes with the lock fails
+// without it.
+func TestFlashSale_unlockedFailsTheCheck(t *testing.T) {
+	t.Parallel()
+	s, err := newStage(newScreen(&bytes.Buffer{}), urlOf(newServer(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.data.close()
+	books, err := sell(t.Context(), s, "shelf", func(ctx context.Context, buyer int) error {
+		return buy(ctx, s, "shelf", buyer)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if claims := checkLockedSale(books); allTrue(claims) {
+		t.Errorf("an unlocked sale passes the check of the locked one: %v", claims)
+	}
+}
+
+// Each check passes what is right, and fails what is wrong in one respect.
+func TestChecks(t *testing.T) {
+	t.Parallel()
+	var books []sale
+	for i := range phones {
+		books = append(books, sale{phone: i + 1, buyer: 50 - i})
+	}
+	soldTwice := slices.Clone(books)
+	soldTwice[4].phone = 4
+	servedTwice := slices.Clone(books)
+	servedTwice[4].buyer = servedTwice[3].buyer
+	swapped := slices.Clone(books)
+	swapped[2], swapped[3] = swapped[3], swapped[2]
+	oversold := append(slices.Clone(books), sale{phone: 10, buyer: 99})
+
+	job := jobReport{took: jobTime, renewals: 8, tries: 29}
+	jobWith := func(edit func(*jobReport)) []claim {
+		r := job
+		edit(&r)
+		return checkJob(r)
+	}
+	nested := nestedReport{counts: []int{1, 2, 1, 0}, stranger: lock.ErrNotAcquired, tokens: [2]uint64{7, 7}}
+	nestedWith := func(edit func(*nestedReport)) []claim {
+		r := nested
+		edit(&r)
+		return checkNested(r)
+	}
+	theft := theftReport{
+		told: toldWithin, cause: lock.ErrLost, unlock: errors.Join(lock.ErrNotHeld, lock.ErrLost),
+		thiefHolds: 1, tokens: [2]uint64{7, 8},
+	}
+	theftWith := func(edit func(*theftReport)) []claim {
+		r := theft
+		edit(&r)
+		return checkTheft(r)
+	}
+
+	for _, test := range []struct {
+		name   string
+		claims []claim
+		want   bool
+	}{
+		{"unlocked: oversold", checkUnlockedSale(oversold), true},
+		{"unlocked: nothing wrong to be seen", checkUnlockedSale(books), false},
+		{"sale", checkLockedSale(books), true},
+		{"sale: nothing sold", checkLockedSale(nil), false},
+		{"sale: one phone left", checkLockedSale(books[:9]), false},
+		{"sale: one phone too many", checkLockedSale(oversold), false},
+		{"sale: a phone sold twice", checkLockedSale(soldTwice), false},
+		{"sale: a buyer served twice", checkLockedSale(servedTwice), false},
+		{"sale: out of order", checkLockedSale(swapped), false},
+
+		{"ids", checkIDs([][]int{{1, 4}, {2, 3}}, 4), true},
+		{"ids: none", checkIDs(nil, 4), false},
+		{"ids: one missing", checkIDs([][]int{{1}, {2, 3}}, 4), false},
+		{"ids: a duplicate", checkIDs([][]int{{1, 3}, {2, 3}}, 4), false},
+		{"ids: a gap", checkIDs([][]int{{1, 5}, {2, 3}}, 4), false},
+		{"ids: a gap at the beginning", checkIDs([][]int{{2, 5}, {3, 4}}, 4), false},
+		{"ids: going back", checkIDs([][]int{{4, 1}, {2, 3}}, 4), false},
+
+		{"job", checkJob(job), true},
+		{"job: hardly renewed", jobWith(func(r *jobReport) { r.renewals = 2 }), false},
+		{"job: nobody tried", jobWith(func(r *jobReport) { r.tries = 0 }), false},
+		{"job: the rival got in", jobWith(func(r *jobReport) { r.granted = 1 }), false},
+		{"job: lost", jobWith(func(r *jobReport) { r.err = lock.ErrLost }), false},
+		{"job: too short", jobWith(func(r *jobReport) { r.took = jobTime - 1 }), false},
+		{"job: not free after it", jobWith(func(r *jobReport) { r.next = lock.ErrNotAcquired }), false},
+
+		{"nested", checkNested(nested), true},
+		{"nested: not counted", nestedWith(func(r *nestedReport) { r.counts = []int{1, 1, 1, 0} }), false},
+		{"nested: inner unlock frees", nestedWith(func(r *nestedReport) { r.counts = []int{1, 2, 0, 0} }), false},
+		{"nested: not freed", nestedWith(func(r *nestedReport) { r.counts = []int{1, 2, 1, 1} }), false},
+		{"nested: a stranger gets in", nestedWith(func(r *nestedReport) { r.stranger = nil }), false},
+		{"nested: a stranger's call breaks", nestedWith(func(r *nestedReport) { r.stranger = errors.New("EOF") }), false},
+		{"nested: another token", nestedWith(func(r *nestedReport) { r.tokens[1]++ }), false},
+		{"nested: no token", nestedWith(func(r *nestedReport) { r.tokens = [2]uint64{} }), false},
+
+		{"theft", checkTheft(theft), true},
+		{"theft: told late", theftWith(func(r *theftReport) { r.told++ }), false},
+		{"theft: another cause", theftWith(func(r *theftReport) { r.cause = lock.ErrUnlocked }), false},
+		{"theft: unlock says nothing", theftWith(func(r *theftReport) { r.unlock = nil }), false},
+		{"theft: the thief's lock is gone", theftWith(func(r *theftReport) { r.thiefHolds = 0 }), false},
+		{"theft: the token stays", theftWith(func(r *theftReport) { r.tokens[1] = r.tokens[0] }), false},
+
+		{"left: nothing", checkLeft(nil, nil), true},
+		{"left: a key", checkLeft([]string{"leasehold:demo:x:lock"}, nil), false},
+		{"left: unknown", checkLeft(nil, errors.New("EOF")), false},
+	} {
+		if allTrue(test.claims) != test.want {
+			t.Errorf("%s: all true: %v, want %v: %v", test.name, !test.want, test.want, test.claims)
+		}
+	}
+}
+
+func allTrue(claims []claim) bool {
+	return !slices.ContainsFunc(claims, func(c claim) bool { return !c.ok })
+}
+
+// newServer starts a Redis in memory that stands for the user's.
+func newServer(t *testing.T) *miniredis.Miniredis {
+	t.Helper()
+	server, err := memredis.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server
+}
+
+func urlOf(server *miniredis.Miniredis) string {
+	return "redis://" + server.Addr()
+}
+
+// trigger calls something when a text is written to it.
+type trigger struct {
+	bytes.Buffer
+	on   string
+	call func()
+}
+
+func (w *trigger) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(w.on)) {
+		w.call()
+	}
+	return w.Buffer.Write(p)
+}

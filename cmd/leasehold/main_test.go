@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestRun_calledTheWrongWay(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"show"},
+		{"demo", "now"},
+		{"demo", "--fast"},
+		{"demo", "--url"},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), args, &stdout, &stderr); code != exitUsage {
+			t.Errorf("leasehold %s: exit code %d, want %d", strings.Join(args, " "), code, exitUsage)
+		}
+		if stdout.Len() > 0 || stderr.Len() == 0 {
+			t.Errorf("leasehold %s: %q on stdout and %q on stderr, want a message on stderr alone",
+				strings.Join(args, " "), &stdout, &stderr)
+		}
+	}
+}
+
+func TestRun_help(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{}, {"--help"}, {"demo", "--help"}} {
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), args, &stdout, &stderr); code != exitOK {
+			t.Errorf("leasehold %s: exit code %d, want %d: %s", strings.Join(args, " "), code, exitOK, &stderr)
+		}
+		if !strings.Contains(stdout.String(), "leasehold demo") && !strings.Contains(stdout.String(), "demo ") {
+			t.Errorf("leasehold %s does not say how to start the demo:\n%s", strings.Join(args, " "), &stdout)
+		}
+	}
+}
+
+func TestRun_noServer(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"redis://user:secret@127.0.0.1:1", // nobody listens there
+		"redis://user:secret@127.0.0.1:port",
+		"http://user:secret@127.0.0.1",
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), []string{"demo", "--url", url}, &stdout, &stderr); code != exitFailure {
+			t.Errorf("--url %s: exit code %d, want %d", url, code, exitFailure)
+		}
+		if stderr.Len() == 0 {
+			t.Errorf("--url %s: no message", url)
+		}
+		if strings.Contains(stdout.String()+stderr.String(), "secret") {
+			t.Errorf("--url %s: the password is shown:\n%s%s", url, &stdout, &stderr)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/reentrant"
+)
+
+// nestedReport is what was seen of the nested call.
+type nestedReport struct {
+	counts   []int // how often the owner holds the lock, after each step
+	stranger error // what TryLock said under a context without the owner
+	tokens   [2]uint64
+}
+
+// nestedCall locks, and calls something that takes the same lock again. The
+// context of the hold carries the owner, so the second Lock does not wait for
+// the first one. Redis counts.
+func nestedCall(ctx context.Context, s *stage) error {
+	s.out.line("A call locks and, with the lock held, calls something that locks as well.")
+	c, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	shelf := c.NewLock("shelf")
+	var report nestedReport
+
+	outer, err := shelf.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	if err := report.count(ctx, shelf, outer); err != nil {
+		return err
+	}
+
+	inner, err := shelf.Lock(outer.Context()) // with ctx it would wait for ever
+	if err != nil {
+		return err
+	}
+	if err := report.count(ctx, shelf, outer); err != nil {
+		return err
+	}
+	report.tokens = [2]uint64{outer.Token(), inner.Token()}
+	_, report.stranger = shelf.TryLock(ctx)
+
+	for _, hold := range []lock.Hold{inner, outer} {
+		if err := hold.Unlock(ctx); err != nil {
+			return err
+		}
+		if err := report.count(ctx, shelf, outer); err != nil {
+			return err
+		}
+	}
+	s.check(checkNested(report)...)
+	return nil
+}
+
+// count asks Redis how often the owner of hold holds l.
+func (r *nestedReport) count(ctx context.Context, l *reentrant.Lock, hold lock.Hold) error {
+	state, err := l.Inspect(ctx)
+	if err != nil {
+		return err
+	}
+	r.counts = append(r.counts, state.HoldCount(hold.Owner()))
+	return nil
+}
+
+func checkNested(r nestedReport) []claim {
+	stranger := fmt.Sprint(r.stranger)
+	if r.stranger == nil {
+		stranger = "it got the lock"
+	}
+	return []claim{
+		claimf(slices.Equal(r.counts, []int{1, 2, 1, 0}), "holds in Redis after lock, lock, unlock, unlock: %v", r.counts),
+		claimf(r.tokens[0] != 0 && r.tokens[0] == r.tokens[1], "both holds have the same fencing token, %d and %d", r.tokens[0], r.tokens[1]),
+		claimf(errors.Is(r.stranger, lock.ErrNotAcquired), "a call without the owner's context is refused: %s", stranger),
+	}
+}

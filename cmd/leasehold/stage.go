@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+)
+
+// Limits, so that the demo ends also when the server does not answer.
+const (
+	sceneLimit = time.Minute
+	tidyLimit  = 5 * time.Second
+)
+
+// stage is what scenes play on: a server with some data, clients on it, and a
+// screen to show what happens.
+type stage struct {
+	out     *screen
+	address string
+	prefix  string // of all keys; no two demos have the same
+	data    *data
+
+	clients []*client.Client // of the scene that plays
+	claims  []claim          // of all scenes so far
+}
+
+// claim is something the demo says about locks, and whether it turned out true.
+type claim struct {
+	ok   bool
+	text string
+}
+
+func claimf(ok bool, format string, args ...any) claim {
+	return claim{ok, fmt.Sprintf(format, args...)}
+}
+
+func newStage(out *screen, address string) (*stage, error) {
+	prefix := "leasehold:demo:" + strings.ToLower(rand.Text()[:8]) + ":"
+	d, err := openData(address, prefix)
+	if err != nil {
+		return nil, err
+	}
+	return &stage{out: out, address: address, prefix: prefix, data: d}, nil
+}
+
+// open returns a client with a connection and an identity of its own, as
+// another process would have it. It is closed at the end of the scene.
+func (s *stage) open(ctx context.Context, opts ...client.Option) (*client.Client, error) {
+	c, err := client.Open(ctx, s.address, append(opts, client.WithKeyPrefix(s.prefix))...)
+	if err != nil {
+		return nil, err
+	}
+	s.clients = append(s.clients, c)
+	return c, nil
+}
+
+// openMany opens n clients.
+func (s *stage) openMany(ctx context.Context, n int) ([]*client.Client, error) {
+	clients := make([]*client.Client, n)
+	for i := range clients {
+		c, err := s.open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		clients[i] = c
+	}
+	return clients, nil
+}
+
+// check shows claims and remembers them for the summary.
+func (s *stage) check(claims ...claim) {
+	for _, c := range claims {
+		s.out.claim(c)
+	}
+	s.claims = append(s.claims, claims...)
+}
+
+// playAll plays the scenes one after the other, up to the first that fails.
+func (s *stage) playAll(ctx context.Context, scenes []scene) error {
+	for i, sc := range scenes {
+		s.out.title(fmt.Sprintf("%d. %s", i+1, sc.title))
+		if err := s.play(ctx, sc); err != nil {
+			return fmt.Errorf("scene %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// play plays one scene and closes its clients.
+func (s *stage) play(ctx context.Context, sc scene) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, sceneLimit, fmt.Errorf("it took more than %v", sceneLimit))
+	defer cancel()
+	err := sc.play(ctx, s)
+	return errors.Join(err, s.closeClients(ctx))
+}
+
+// closeClients closes the clients of a scene, also when ctx is over already.
+func (s *stage) closeClients(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyLimit)
+	defer cancel()
+	var errs []error
+	for _, c := range s.clients {
+		errs = append(errs, c.Close(ctx))
+	}
+	s.clients = nil
+	return errors.Join(errs...)
+}
+
+// tidyUp removes the demo's data, also when ctx is over already, and looks
+// whether the locks have left anything.
+func (s *stage) tidyUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyLimit)
+	defer cancel()
+	s.out.title("What is left")
+	err := s.data.removeAll(ctx)
+	keys, lookErr := s.data.left(ctx)
+	s.check(checkLeft(keys, errors.Join(err, lookErr))...)
+}
+
+func checkLeft(keys []string, err error) []claim {
+	if err != nil {
+		return []claim{claimf(false, "nobody knows what is left in Redis: %v", err)}
+	}
+	if len(keys) > 0 {
+		return []claim{claimf(false, "%d keys left in Redis: %q", len(keys), keys)}
+	}
+	return []claim{claimf(true, "0 keys left in Redis")}
+}
+
+// summary shows how many claims were true. It fails if one was not.
+func (s *stage) summary(took time.Duration) error {
+	var untrue []claim
+	for _, c := range s.claims {
+		if !c.ok {
+			untrue = append(untrue, c)
+		}
+	}
+	s.out.title("Summary")
+	if len(untrue) == 0 {
+		s.out.claim(claimf(true, "all %d claims are true, after %.1f s", len(s.claims), took.Seconds()))
+		return nil
+	}
+	for _, c := range untrue {
+		s.out.claim(c) // once more, where it is seen
+	}
+	return fmt.Errorf("%d of %d claims are not true", len(untrue), len(s.claims))
+}
+
+// each calls fn n times, all at once, and waits. The first error ends the
+// context of the others, and is returned.
+func each(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() {
+			if err := fn(ctx, i); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	running.Wait()
+	return context.Cause(ctx)
+}
+
+// sleep waits for d, or fails with the reason why ctx ended before.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

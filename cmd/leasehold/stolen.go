@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// toldWithin is how long a holder may go on after the theft: until the next
+// renewal, a third of the lease later, and its answer.
+const toldWithin = shortLease/3 + shortLease/6
+
+// theftReport is what was seen of the theft.
+type theftReport struct {
+	told       time.Duration // after the theft
+	cause      error         // what the job was told
+	unlock     error         // what its Unlock said
+	thiefHolds int           // what Redis says of the thief after that
+	tokens     [2]uint64     // of the job and of the thief
+}
+
+// stolenLock deletes the key of a lock under its holder, as somebody might by
+// hand, and gives the lock to another client. Nobody can prevent that; the
+// holder is told.
+func stolenLock(ctx context.Context, s *stage) error {
+	s.out.line("Somebody deletes the key of a lock by hand, and another client takes the lock.")
+	owner, err := s.open(ctx, client.WithWatchdogTimeout(shortLease))
+	if err != nil {
+		return err
+	}
+	thief, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	var report theftReport
+
+	hold, err := owner.NewLock("vault").Lock(ctx)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if err := s.data.steal(ctx, "vault"); err != nil {
+		return err
+	}
+	stolen, err := thief.NewLock("vault").TryLock(ctx)
+	if err != nil {
+		return err
+	}
+	s.out.progress("stolen; the job does not know yet")
+
+	<-hold.Context().Done()
+	report.told = time.Since(start)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	report.cause = hold.Err()
+	report.unlock = hold.Unlock(ctx)
+	report.tokens = [2]uint64{hold.Token(), stolen.Token()}
+
+	state, err := thief.NewLock("vault").Inspect(ctx)
+	if err != nil {
+		return err
+	}
+	report.thiefHolds = state.HoldCount(stolen.Owner())
+	if err := stolen.Unlock(ctx); err != nil {
+		return err
+	}
+	s.check(checkTheft(report)...)
+	return nil
+}
+
+func checkTheft(r theftReport) []claim {
+	return []claim{
+		claimf(errors.Is(r.cause, lock.ErrLost), "the context of the job ended: %v", r.cause),
+		claimf(r.told <= toldWithin, "that was %d ms after the theft; the next renewal and its answer are due in %d ms",
+			r.told.Milliseconds(), toldWithin.Milliseconds()),
+		claimf(errors.Is(r.unlock, lock.ErrNotHeld), "its Unlock says so as well: %v", r.unlock),
+		claimf(r.thiefHolds == 1, "it left the lock of the thief alone: holds of the thief in Redis: %d", r.thiefHolds),
+		claimf(r.tokens[0] < r.tokens[1], "the thief has a larger fencing token, %d after %d", r.tokens[1], r.tokens[0]),
+	}
+}
