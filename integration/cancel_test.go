@@ -1,0 +1,373 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+	"go.uber.org/goleak"
+)
+
+// Does a call that was given up leave anything behind? 10,000 acquisitions end
+// with their context at random instants. Half of them have a name of their own
+// and the other half meet others, so that they also end while they wait. No key
+// may outlive the error by more than two operation time-outs and a round trip,
+// and in the end no subscription and no goroutine may be left.
+//
+// There are two kinds of wire: one that delays every request and every reply by
+// up to 20 ms, so that the end falls into all phases of a call, and one without
+// delays, where it falls on the very moment of the answer as often as may be.
+func TestCancel(t *testing.T) {
+	for _, wire := range []struct {
+		name  string
+		delay time.Duration // of a request and of a reply, at the most
+		end   time.Duration // of the context, at the most
+		n     int
+	}{
+		{"slow wire", 20 * time.Millisecond, 60 * time.Millisecond, amount(10_000)},
+		{"at the moment of the answer", 0, 5 * time.Millisecond, amount(50_000)},
+	} {
+		t.Run(wire.name, func(t *testing.T) { testCancel(t, wire.delay, wire.end, wire.n) })
+	}
+}
+
+func testCancel(t *testing.T, delay, end time.Duration, n int) {
+	const (
+		clients   = 16
+		callers   = 2 // of each client
+		opTimeout = 500 * time.Millisecond
+		prefix    = "cancel:"
+	)
+	s := seed(t)
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	bound := 2*opTimeout + 2*delay + 50*time.Millisecond // a round trip, and a busy machine
+	var faults sync.Mutex
+	random := rand.New(rand.NewPCG(s, 1)) // guarded by faults; traffic draws from other streams
+	proxy.OnRequest(func(req [][]byte) (a redistest.Action) {
+		switch strings.ToUpper(string(req[0])) {
+		case "EVAL", "EVALSHA", "SUBSCRIBE", "UNSUBSCRIBE":
+			if delay > 0 {
+				faults.Lock()
+				defer faults.Unlock()
+				a.DelayRequest = time.Duration(random.Int64N(int64(delay)))
+				a.DelayReply = time.Duration(random.Int64N(int64(delay)))
+			}
+		}
+		return a
+	})
+	before := goleak.IgnoreCurrent()
+	direct, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var watch orphans
+	stop := make(chan struct{})
+	var scanner, wg sync.WaitGroup
+	scanner.Go(func() { watch.scan(t, direct, prefix, stop) })
+
+	var rdbs []rueidis.Client
+	var locks []*client.Client
+	var left atomic.Int64
+	left.Store(int64(n))
+	var held, cancelled atomic.Int64
+	began := time.Now()
+	for i := range clients {
+		rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{proxy.Addr()}, DisableCache: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := client.New(rdb, client.WithOpTimeout(opTimeout), client.WithKeyPrefix(prefix))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rdbs, locks = append(rdbs, rdb), append(locks, c)
+		for j := range callers {
+			random := rand.New(rand.NewPCG(s, uint64(2+i*callers+j)))
+			wg.Go(func() {
+				for left.Add(-1) >= 0 {
+					name := fmt.Sprintf("met%d", random.IntN(clients/2))
+					if random.IntN(2) == 0 {
+						name = fmt.Sprintf("own%d", watch.next())
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.Int64N(int64(end))))
+					h, err := c.NewLock(name).Lock(ctx)
+					if err != nil {
+						watch.failed(prefix + name)
+						cancelled.Add(1)
+						if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+							t.Errorf("a lock whose context ended: %v", err)
+						}
+					} else {
+						held.Add(1)
+						if err := h.Unlock(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+							t.Errorf("%v", err)
+						}
+						watch.failed(prefix + name) // given back: the same bound holds
+					}
+					cancel()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	took := time.Since(began)
+
+	// All calls have returned. What they left behind has one bound more to go.
+	deadline := time.Now().Add(bound)
+	keys := watch.wait(t, direct, deadline, "KEYS", "*")
+	if len(keys) > 0 {
+		t.Errorf("%v after the last call returned, these keys are left: %q", bound, keys)
+	}
+	if channels := watch.wait(t, direct, deadline, "PUBSUB", "CHANNELS"); len(channels) > 0 {
+		t.Errorf("%v after the last call returned, these subscriptions are left: %q", bound, channels)
+	}
+	close(stop)
+	scanner.Wait()
+	worst, late := watch.report(bound)
+	if len(late) > 0 {
+		t.Errorf("%d keys outlived the end of their call by more than %v, such as %q", len(late), bound, late[:min(3, len(late))])
+	}
+	t.Logf("%d calls ended by their context and %d held, in %v; the longest that a key of its own outlived its call was %v, the bound is %v",
+		cancelled.Load(), held.Load(), took.Round(time.Millisecond), worst.Round(time.Millisecond), bound)
+	if cancelled.Load() < int64(n)/4 {
+		t.Error("too few calls were ended to say anything")
+	}
+
+	for i, c := range locks {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		if err := c.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		rdbs[i].Close()
+	}
+	direct.Close()
+	if err := goleak.Find(before, redistest.NotOurs()); err != nil {
+		t.Error(err)
+	}
+}
+
+// And when the context ends in the very instant in which the answer arrives?
+// Here the client library itself ends it, with the reply in its hands. Either
+// the caller gets the lock, or nobody keeps it.
+func TestCancel_withTheAnswer(t *testing.T) {
+	const callers, opTimeout = 64, 500 * time.Millisecond
+	n := amount(50_000) / callers
+	server := redistest.Start(t)
+	rdb := &cancelling{Client: server.Client(t)}
+	knowScripts(t, rdb)
+	c, err := client.New(rdb, client.WithOpTimeout(opTimeout))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held, refused atomic.Int64
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			for j := range n {
+				l := c.NewLock(fmt.Sprintf("answer%d.%d", i, j))
+				take := l.Lock
+				if j%2 == 1 {
+					take = l.TryLock
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				rdb.cancels.Store(l.Name(), cancel)
+				h, err := take(ctx)
+				rdb.cancels.Delete(l.Name())
+				cancel()
+				switch {
+				case err == nil:
+					held.Add(1)
+					if err := h.Unlock(t.Context()); err != nil {
+						t.Error(err)
+					}
+				case errors.Is(err, lock.ErrNotAcquired):
+					refused.Add(1)
+				default:
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var none orphans
+	if keys := none.wait(t, rdb, time.Now().Add(2*opTimeout), "KEYS", "*"); len(keys) > 0 {
+		t.Errorf("%d locks are held that no caller has, such as %q", len(keys), keys[:min(3, len(keys))])
+	}
+	t.Logf("%d calls ended as their answer came, %d got the lock all the same", refused.Load(), held.Load())
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// The same for a re-entry: the hold that there was before must not suffer. It
+// is held, once, and its unlock frees the lock and says so.
+func TestCancel_reentryWithTheAnswer(t *testing.T) {
+	const callers = 64
+	n := amount(20_000) / callers
+	server := redistest.Start(t)
+	rdb := &cancelling{Client: server.Client(t)}
+	knowScripts(t, rdb)
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wrong, refused atomic.Int64
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			for j := range n {
+				l := c.NewLock(fmt.Sprintf("reentry%d.%d", i, j))
+				owner := lock.WithOwner(t.Context())
+				h, err := l.Lock(owner)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				ctx, cancel := context.WithCancel(owner)
+				rdb.cancels.Store(l.Name(), cancel)
+				again, err := l.TryLock(ctx)
+				rdb.cancels.Delete(l.Name())
+				cancel()
+				if err == nil {
+					err = again.Unlock(owner)
+				} else if errors.Is(err, lock.ErrNotAcquired) {
+					refused.Add(1)
+					err = nil
+				}
+				if err != nil {
+					t.Errorf("the re-entry: %v", err)
+				}
+				if err := h.Unlock(owner); err != nil && wrong.Add(1) <= 3 {
+					t.Errorf("a hold that nothing happened to: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if wrong.Load() > 0 {
+		t.Errorf("%d of %d unlocks gave a wrong answer", wrong.Load(), callers*n)
+	}
+	t.Logf("%d of %d re-entries ended as their answer came", refused.Load(), callers*n)
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	noKeys(t, server)
+}
+
+// cancelling ends the context of a lock's call when a reply about that lock has
+// come, before anybody else sees it.
+type cancelling struct {
+	rueidis.Client
+	cancels sync.Map // name -> context.CancelFunc
+}
+
+func (c *cancelling) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	words := cmd.Commands()
+	if len(words) < 4 || words[0] != "EVALSHA" {
+		return c.Client.Do(ctx, cmd)
+	}
+	name := words[3] // before Do: it recycles the command
+	reply := c.Client.Do(ctx, cmd)
+	if cancel, ok := c.cancels.Load(name); ok {
+		cancel.(context.CancelFunc)()
+	}
+	return reply
+}
+
+// orphans looks for keys of calls that are over.
+type orphans struct {
+	mu    sync.Mutex
+	count int                      // names given out
+	ended map[string]time.Time     // own key -> when its call returned
+	lives map[string]time.Duration // own key -> how long after that it was seen last
+}
+
+func (o *orphans) next() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.count++
+	return o.count
+}
+
+// failed notes that the only call for key has returned.
+func (o *orphans) failed(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended == nil {
+		o.ended, o.lives = make(map[string]time.Time), make(map[string]time.Duration)
+	}
+	if strings.Contains(key, "own") {
+		o.ended[key] = time.Now()
+	}
+}
+
+// scan looks at the server's keys, over and over, until stop is closed.
+func (o *orphans) scan(t *testing.T, rdb rueidis.Client, prefix string, stop <-chan struct{}) {
+	pace := time.NewTicker(5 * time.Millisecond)
+	defer pace.Stop()
+	for {
+		asked := time.Now()
+		keys, err := rdb.Do(t.Context(), rdb.B().Keys().Pattern(prefix+"own*").Build()).AsStrSlice()
+		if err != nil {
+			t.Errorf("looking for keys: %v", err)
+			return
+		}
+		o.mu.Lock()
+		for _, key := range keys {
+			if ended, ok := o.ended[key]; ok {
+				o.lives[key] = max(o.lives[key], asked.Sub(ended))
+			}
+		}
+		o.mu.Unlock()
+		select {
+		case <-pace.C:
+		case <-stop:
+			return
+		}
+	}
+}
+
+// report returns the longest life of a key after its call, and the keys that
+// lived longer than bound.
+func (o *orphans) report(bound time.Duration) (worst time.Duration, late []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key, life := range o.lives {
+		worst = max(worst, life)
+		if life > bound {
+			late = append(late, key)
+		}
+	}
+	return worst, late
+}
+
+// wait repeats a question until its answer is empty or the deadline is over,
+// and returns the last answer.
+func (o *orphans) wait(t *testing.T, rdb rueidis.Client, deadline time.Time, question ...string) []string {
+	for {
+		asked := time.Now()
+		answer, err := rdb.Do(t.Context(), rdb.B().Arbitrary(question...).Build()).AsStrSlice()
+		if err != nil {
+			t.Fatalf("%q: %v", question, err)
+		}
+		if len(answer) == 0 || asked.After(deadline) {
+			return answer
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

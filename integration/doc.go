@@ -1,0 +1,37 @@
+// Package integration tests leasehold as its users meet it: against real
+// servers, from several operating system processes, with faults. It holds tests
+// only, in a module of its own, so that what they need burdens nobody else.
+//
+//	exclusion    many processes, few names: never two inside, and a checked history
+//	lostreply    every reply lost once: counts and answers stay right
+//	cancel       calls that were given up: nothing of them stays behind
+//	pause        processes stopped past their leases: the first look tells
+//	crash        processes killed: others go on in time
+//	classic      the well-known mistakes of home-made locks, beside ours
+//	many         ten thousand locks at once
+//	model        can the checker of histories fail?
+//
+// Each test file answers one question, and says in its head what would be a
+// wrong answer.
+//
+// # How to run it
+//
+//	cd integration && go test ./...
+//
+// It needs Linux and a redis-server (or valkey-server) on the PATH; see
+// internal/redistest for which one it takes, and for when it skips and when it
+// fails without. It starts and ends its servers itself. A run takes about two
+// minutes on two cores; -short does a tenth of the work.
+//
+//	LEASEHOLD_ACQUISITIONS=1000000   how many acquisitions the exclusion test makes
+//	LEASEHOLD_SEED=42                repeats a run's random choices, though not its timing
+//	LEASEHOLD_FAILURES=dir           where histories of failed runs go; else a temporary directory
+//
+// # Workers
+//
+// A process that is to be stopped or killed is this test binary, started once
+// more: TestMain looks for a variable in the environment and then does not run
+// tests but what it is told, in JSON, one line a command, by standard input and
+// output. Times are read from CLOCK_MONOTONIC, which all processes of a host
+// share, so that what two processes saw can be put in order.
+package integration

@@ -1,0 +1,346 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+const (
+	exclusionProcesses  = 8
+	exclusionGoroutines = 8 // of each process
+	exclusionNames      = 5
+	exclusionRound      = 5000             // acquisitions between two checks; the checker's memory grows with the square
+	exclusionLong       = 10 * time.Second // nobody holds a lock for a hundredth of it, so no wait may take as long
+)
+
+// acquisitions is how many the exclusion test makes.
+func acquisitions(t *testing.T) int {
+	t.Helper()
+	given := os.Getenv("LEASEHOLD_ACQUISITIONS")
+	if given == "" {
+		return amount(100_000)
+	}
+	n, err := strconv.Atoi(given)
+	if err != nil || n < 1 {
+		t.Fatalf("LEASEHOLD_ACQUISITIONS: %q is no number of acquisitions", given)
+	}
+	return n
+}
+
+// Do two ever hold one lock? 64 goroutines in 8 processes take 5 locks in all
+// the ways there are. Three witnesses watch each section:
+//
+//	inside:<name>   a counter that is raised in the section and lowered at its
+//	                end; it must go from 0 to 1 and back
+//	written:<name>  read, and written plus one; an update that got lost
+//	                means that two were between the reading and the writing
+//	the history     what each call promised to whom and until when, checked
+//	                for an order that explains it
+func TestExclusion(t *testing.T) {
+	total, random := acquisitions(t), rand.New(rand.NewPCG(seed(t), 1))
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	workers := make([]*worker, exclusionProcesses)
+	for i := range workers {
+		workers[i] = startWorker(t)
+		workers[i].do(t, request{Do: "open", Addr: server.Addr()})
+	}
+
+	began := time.Now()
+	states := make(map[string]claims)
+	var sum tally
+	var checking time.Duration
+	for sum.Grants < total && !t.Failed() {
+		histories := make(map[string][]op)
+		var answers []<-chan reply
+		for i, w := range workers {
+			answers = append(answers, w.send(t, request{Do: "contend", Contend: &plan{
+				Grants: max(1, min(exclusionRound, total-sum.Grants)/exclusionProcesses),
+				Seed:   random.Uint64(),
+				First:  i * exclusionGoroutines,
+			}}))
+		}
+		for _, answer := range answers {
+			part := value[contention](t, must(t, receive(t, answer)))
+			for _, o := range part.History {
+				histories[o.Name] = append(histories[o.Name], o)
+			}
+			for _, wrong := range part.Wrong {
+				t.Error(wrong)
+			}
+			sum.add(part.tally)
+		}
+		start := time.Now()
+		for name, history := range histories {
+			states[name] = check(t, name, states[name], history)
+		}
+		checking += time.Since(start)
+		debug.FreeOSMemory()
+	}
+	took := time.Since(began)
+
+	written := 0
+	for i := range exclusionNames {
+		n, err := rdb.Do(t.Context(), rdb.B().Get().Key("written:"+contended(i)).Build()).AsInt64()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			t.Fatal(err)
+		}
+		written += int(n)
+		server.Do(t, "DEL", "written:"+contended(i), "inside:"+contended(i))
+	}
+	if written != sum.Sections {
+		t.Errorf("%d updates in %d sections: some overlapped", written, sum.Sections)
+	}
+	for _, w := range workers {
+		w.do(t, request{Do: "close"})
+	}
+	noKeys(t, server)
+	t.Logf("%d acquisitions in %v (%.0f a second), of it %v for checking: %+v",
+		sum.Grants, took.Round(time.Millisecond), float64(sum.Grants)/(took-checking).Seconds(), checking.Round(time.Millisecond), sum)
+	if sum.Reentries == 0 || sum.Refused == 0 || sum.Cancelled == 0 || sum.RanOut == 0 {
+		t.Error("the mix lacks something that it should have")
+	}
+}
+
+func contended(i int) string { return "contended" + strconv.Itoa(i) }
+
+// plan is what a worker shall do in one round.
+type plan struct {
+	Grants int // how often to get a lock, re-entries included
+	Seed   uint64
+	First  int // the number of the worker's first goroutine in the run
+}
+
+// contention is what came of it.
+type contention struct {
+	tally
+	History []op
+	Wrong   []string
+}
+
+// tally counts what happened.
+type tally struct {
+	Grants, Reentries, Sections int
+	Refused, Cancelled          int // TryLock, and Lock that ended with its context
+	RanOut                      int // holds that were left to their lease
+}
+
+func (a *tally) add(b tally) {
+	a.Grants += b.Grants
+	a.Reentries += b.Reentries
+	a.Sections += b.Sections
+	a.Refused += b.Refused
+	a.Cancelled += b.Cancelled
+	a.RanOut += b.RanOut
+}
+
+// contend runs one round in a worker.
+func (p *process) contend(ctx context.Context, r plan) (contention, error) {
+	parts := make([]contention, exclusionGoroutines)
+	var wg sync.WaitGroup
+	var left atomic.Int64
+	left.Store(int64(r.Grants))
+	for g := range parts {
+		wg.Go(func() {
+			c := &contender{
+				contention: &parts[g],
+				process:    p,
+				number:     r.First + g,
+				random:     rand.New(rand.NewPCG(r.Seed, uint64(g))),
+				left:       &left,
+			}
+			for left.Load() > 0 && len(c.Wrong) == 0 {
+				c.once(ctx)
+			}
+		})
+	}
+	wg.Wait()
+	var all contention
+	for _, part := range parts {
+		all.History = append(all.History, part.History...)
+		all.Wrong = append(all.Wrong, part.Wrong...)
+		all.add(part.tally)
+	}
+	return all, nil
+}
+
+// contender is one goroutine that takes locks.
+type contender struct {
+	*contention
+	process *process
+	number  int
+	random  *rand.Rand
+	left    *atomic.Int64
+}
+
+// once takes one lock in one of the ways, and gives it back.
+func (c *contender) once(ctx context.Context) {
+	name := contended(c.random.IntN(exclusionNames))
+	switch dice := c.random.IntN(1000); {
+	case dice < 600:
+		c.hold(ctx, name, exclusionLong, true)
+	case dice < 680: // short of time
+		c.hold(ctx, name, time.Duration(c.random.IntN(int(8*time.Millisecond))), true)
+	case dice < 870:
+		c.hold(ctx, name, exclusionLong, false)
+	case dice < 990:
+		c.hold(ctx, name, exclusionLong, true, lock.WithLease(2*exclusionLong))
+	default:
+		c.runOut(ctx, name, time.Duration(10+c.random.IntN(20))*time.Millisecond)
+	}
+}
+
+// hold takes a lock, now and then more than once, passes through the section
+// and gives it back.
+func (c *contender) hold(ctx context.Context, name string, timeout time.Duration, wait bool, options ...lock.Option) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	free := c.random.IntN(2) == 0 // the holds need not nest
+	if free {
+		ctx = lock.WithOwner(ctx)
+	}
+	h := c.take(ctx, name, wait, options...)
+	if h == nil {
+		return
+	}
+	holds := []lock.Hold{h}
+	for c.random.IntN(4) == 0 {
+		under := ctx
+		if !free {
+			under = holds[len(holds)-1].Context()
+		}
+		if again := c.take(under, name, c.random.IntN(2) == 0, options...); again != nil {
+			c.Reentries++
+			holds = append(holds, again)
+		}
+	}
+
+	c.section(name)
+	if err := h.Err(); errors.Is(err, lock.ErrLost) {
+		c.wrong("%s was lost, but nothing was done to it: %v", name, err)
+	}
+
+	slices.Reverse(holds)
+	if free {
+		c.random.Shuffle(len(holds), func(i, j int) { holds[i], holds[j] = holds[j], holds[i] })
+	}
+	for _, h := range holds {
+		if o := c.give(h, name); !o.OK {
+			c.wrong("unlock %s: %s", name, o.Err)
+		}
+	}
+	if c.random.IntN(50) == 0 { // once too often
+		if o := c.give(holds[0], name); o.OK {
+			c.wrong("unlock %s: a second one of the same hold succeeded", name)
+		}
+	}
+}
+
+// runOut takes a lock, and lets its lease run out.
+func (c *contender) runOut(ctx context.Context, name string, lease time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, exclusionLong)
+	defer cancel()
+	h := c.take(ctx, name, true, lock.WithLease(lease))
+	if h == nil {
+		return
+	}
+	<-h.Context().Done()
+	c.RanOut++
+	if o := c.give(h, name); o.OK {
+		c.wrong("unlock %s: it had run out, and that was not said", name)
+	}
+}
+
+// take asks for a lock and records it. It returns nil if there was a reason not
+// to get it.
+func (c *contender) take(ctx context.Context, name string, wait bool, options ...lock.Option) lock.Hold {
+	l := c.process.client.NewLock(name, options...)
+	ask := l.TryLock
+	if wait {
+		ask = l.Lock
+	}
+	o := op{Kind: acquire, Name: name, Goroutine: c.number, Call: monotonic()}
+	h, err := ask(ctx)
+	o.Return = monotonic()
+	switch {
+	case err == nil:
+		o.grant(h)
+		c.Grants++
+		c.left.Add(-1)
+	case !errors.Is(err, lock.ErrNotAcquired):
+		c.wrong("%v", err)
+	case wait && o.Return-o.Call > int64(exclusionLong/2):
+		left, _ := c.process.side.Do(context.Background(), c.process.side.B().Pttl().Key(name).Build()).AsInt64()
+		c.wrong("%v: it waited for %v, and the lock lives for %d ms more", err, time.Duration(o.Return-o.Call), left)
+	case wait:
+		c.Cancelled++
+	default:
+		c.Refused++
+	}
+	if err != nil {
+		o.Err = err.Error()
+	}
+	c.History = append(c.History, o)
+	return h
+}
+
+// give gives a hold back and records it.
+func (c *contender) give(h lock.Hold, name string) op {
+	o := op{Kind: release, Name: name, Goroutine: c.number, Owner: h.Owner(), Call: monotonic()}
+	err := h.Unlock(context.Background())
+	o.Return = monotonic()
+	o.OK = err == nil
+	if err != nil {
+		o.Err = err.Error()
+		if !errors.Is(err, lock.ErrNotHeld) {
+			c.wrong("%v", err)
+		}
+	}
+	c.History = append(c.History, o)
+	return o
+}
+
+// section is what must not happen twice at once. Each of its two halves is a
+// round trip of its own, on connections that the locks do not use.
+func (c *contender) section(name string) {
+	c.Sections++
+	ctx, rdb := context.Background(), c.process.side
+	in := rdb.DoMulti(ctx,
+		rdb.B().Incr().Key("inside:"+name).Build(),
+		rdb.B().Get().Key("written:"+name).Build())
+	inside, err1 := in[0].AsInt64()
+	written, err2 := in[1].AsInt64()
+	if rueidis.IsRedisNil(err2) {
+		err2 = nil
+	}
+	out := rdb.DoMulti(ctx,
+		rdb.B().Set().Key("written:"+name).Value(strconv.FormatInt(written+1, 10)).Build(),
+		rdb.B().Decr().Key("inside:"+name).Build())
+	outside, err3 := out[1].AsInt64()
+	if err := errors.Join(err1, err2, out[0].Error(), err3); err != nil {
+		c.wrong("the section itself failed: %v", err)
+	}
+	if inside != 1 || outside != 0 {
+		c.wrong("%d were inside %s, and %d after this one left", inside, name, outside)
+	}
+}
+
+func (c *contender) wrong(format string, args ...any) {
+	c.Wrong = append(c.Wrong, fmt.Sprintf("goroutine %d: ", c.number)+fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,19 @@
+module github.com/leasehold-go/leasehold/integration
+
+go 1.25.0
+
+require (
+	github.com/anishathalye/porcupine v1.3.1
+	github.com/leasehold-go/leasehold v0.0.0
+	github.com/redis/rueidis v1.0.79
+	go.uber.org/goleak v1.3.0
+	golang.org/x/sys v0.47.0
+)
+
+require (
+	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/yuin/gopher-lua v1.1.1 // indirect
+)
+
+replace github.com/leasehold-go/leasehold => ../

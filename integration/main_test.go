@@ -1,0 +1,69 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(workerEnv) != "" {
+		os.Exit(work(os.Stdin, os.Stdout))
+	}
+	redistest.VerifyTestMain(m)
+}
+
+// seed returns what the random choices of a test come from, and says so.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	s := rand.Uint64() >> 1
+	if given := os.Getenv("LEASEHOLD_SEED"); given != "" {
+		var err error
+		if s, err = strconv.ParseUint(given, 10, 64); err != nil {
+			t.Fatalf("LEASEHOLD_SEED: %v", err)
+		}
+	}
+	t.Logf("LEASEHOLD_SEED=%d", s)
+	return s
+}
+
+// amount is how often a test does what it does: n times, or a tenth with -short.
+func amount(n int) int {
+	if testing.Short() {
+		return n / 10
+	}
+	return n
+}
+
+// failures returns the directory for what a failed run leaves behind, and says
+// where it is.
+func failures(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("LEASEHOLD_FAILURES")
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	dir = filepath.Join(dir, fmt.Sprintf("leasehold-%s-%d", strings.ReplaceAll(t.Name(), "/", "-"), os.Getpid()))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("what it left behind: %s", dir)
+	return dir
+}
+
+// noKeys fails the test when the server has any.
+func noKeys(t *testing.T, server *redistest.Server) {
+	t.Helper()
+	reply := server.Do(t, "KEYS", "*")
+	if keys, err := reply.AsStrSlice(); err != nil || len(keys) > 0 {
+		t.Errorf("%d keys are left, such as %q (%v)", len(keys), keys[:min(3, len(keys))], err)
+	}
+}

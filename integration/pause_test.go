@@ -1,0 +1,345 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// Is a process that was stopped past its lease told so at its first look? And
+// does it leave the next holder alone? 200 times, with leases of 150 to 300 ms,
+// fixed ones and renewed ones:
+//
+//	1 a worker takes the lock, and looks at it without a pause
+//	2 at a random instant it is stopped
+//	3 another process, this one, waits for the lock, and gets it when the server's
+//	  lease is over: not before the worker's promise was
+//	4 the worker goes on. No look of its that began after the end of the promise,
+//	  and so none that began after 3, may find the lock held
+//	5 its unlock says that the lock was lost, and does nothing to the new holder
+//
+// The worker's answers travel over a wire that delays them, so that a promise
+// counted from the answer would end after the lease.
+func TestPause(t *testing.T) {
+	const workers = 4
+	n := amount(200)
+	s := seed(t)
+	server := redistest.Start(t)
+	slow := redistest.NewProxy(t, server.Addr())
+	var faults sync.Mutex
+	random := rand.New(rand.NewPCG(s, 0)) // guarded by faults
+	slow.OnRequest(func([][]byte) redistest.Action {
+		faults.Lock()
+		defer faults.Unlock()
+		return redistest.Action{DelayReply: time.Duration(random.Int64N(int64(15 * time.Millisecond)))}
+	})
+	rdb := server.Client(t)
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	rounds := make(chan int)
+	go func() {
+		defer close(rounds)
+		for i := range n {
+			rounds <- i
+		}
+	}()
+	var mu sync.Mutex
+	var sum paused
+	var wg sync.WaitGroup
+	for i := range workers {
+		random := rand.New(rand.NewPCG(s, uint64(1+i)))
+		dog := time.Duration(150+random.IntN(150)) * time.Millisecond
+		w := startWorker(t)
+		w.do(t, request{Do: "open", Addr: slow.Addr(), Dog: dog})
+		wg.Go(func() {
+			for round := range rounds {
+				p := &pauser{T: t, rdb: rdb, client: c, worker: w, random: random, dog: dog, name: fmt.Sprintf("pause%d", i)}
+				one := p.once(round)
+				mu.Lock()
+				sum.add(one)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d pauses, %d looks; %d found a lock held after the end of its promise (worst %v), %d a standard context live after its deadline (worst %v); the server's lease outlived the promise by %v at the least, %v in the middle",
+		sum.pauses, sum.looks, sum.late, sum.worst, sum.control, sum.controlWorst, slices.Min(sum.slack), median(sum.slack))
+	if sum.late > 0 {
+		t.Errorf("%d looks found a lock held after the end of its promise", sum.late)
+	}
+}
+
+// And when very many leases end at one instant, as they do in a process that was
+// stopped? It takes time to tell all their holders; a look must not wait for
+// its turn. No process is stopped here, the leases just end together.
+func TestPause_manyAtOnce(t *testing.T) {
+	const holds, lookers = 1000, 2
+	rounds := amount(10)
+	server := redistest.Start(t)
+	c, err := client.New(server.Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var looks, late, worst atomic.Int64
+	for range rounds {
+		end := time.Now().Add(500 * time.Millisecond)
+		all := make([]lock.Hold, holds)
+		var wg sync.WaitGroup
+		for part := range 20 {
+			wg.Go(func() {
+				for i := part; i < holds; i += 20 {
+					l := c.NewLock("many"+strconv.Itoa(i), lock.WithLease(time.Until(end)))
+					h, err := l.Lock(t.Context())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					all[i] = h
+				}
+			})
+		}
+		wg.Wait()
+		if t.Failed() {
+			return
+		}
+		until := make([]int64, holds)
+		for range 3 { // it can say too little, but never too much
+			for i, h := range all {
+				until[i] = max(until[i], onMonotonic(h.Until()))
+			}
+		}
+		for looker := range lookers {
+			wg.Go(func() {
+				for over := 0; over < holds; {
+					over = 0
+					for j := range all {
+						i := j
+						if looker%2 == 1 {
+							i = holds - 1 - j
+						}
+						before := monotonic()
+						err := all[i].Err()
+						looks.Add(1)
+						if err != nil {
+							over++
+						} else if by := before - until[i]; by > int64(time.Microsecond) {
+							late.Add(1)
+							worst.Store(max(worst.Load(), by))
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	if late.Load() > 0 {
+		t.Errorf("%d of %d looks found a lock held after the end of its promise, by %v at the most", late.Load(), looks.Load(), time.Duration(worst.Load()))
+	}
+	t.Logf("%d rounds of %d locks, %d looks", rounds, holds, looks.Load())
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func median(d []time.Duration) time.Duration {
+	d = slices.Clone(d)
+	slices.Sort(d)
+	return d[len(d)/2]
+}
+
+// paused is what came of some pauses.
+type paused struct {
+	pauses, looks, late, control int
+	worst, controlWorst          time.Duration
+	slack                        []time.Duration // by how much the server's lease outlived the promise
+}
+
+func (a *paused) add(b paused) {
+	a.pauses += b.pauses
+	a.looks += b.looks
+	a.late += b.late
+	a.control += b.control
+	a.worst = max(a.worst, b.worst)
+	a.controlWorst = max(a.controlWorst, b.controlWorst)
+	a.slack = append(a.slack, b.slack...)
+}
+
+// pauser stops one worker.
+type pauser struct {
+	*testing.T
+	rdb    rueidis.Client
+	client *client.Client
+	worker *worker
+	random *rand.Rand
+	dog    time.Duration
+	name   string
+}
+
+func (p *pauser) once(round int) (sum paused) {
+	fixed, lease := time.Duration(0), p.dog
+	if round%2 == 0 {
+		fixed = time.Duration(150+p.random.IntN(150)) * time.Millisecond
+		lease = fixed
+	}
+	g := value[granted](p, p.worker.do(p, request{Do: "lock", Name: p.name, Lease: fixed, Wait: patience})) // 1
+	looking := p.worker.send(p, request{Do: "watch", Hold: g.Hold})
+
+	// What the server says is left, it says at some time before we have it.
+	left, err := p.rdb.Do(p.Context(), p.rdb.B().Pttl().Key(p.name).Build()).AsInt64()
+	end := monotonic() + left*int64(time.Millisecond)
+	slack := time.Duration(end - g.Op.Until)
+	if err != nil || left < 0 || slack < -time.Millisecond {
+		p.Errorf("round %d: the promise ends %v after the server's lease (left: %d ms, %v)", round, -slack, left, err)
+	}
+	sum.slack = []time.Duration{slack}
+
+	run := lease * 9 / 10
+	if fixed == 0 {
+		run = 3 * lease
+	}
+	time.Sleep(time.Duration(p.random.Int64N(int64(run)))) // the schedule of the fault
+	p.worker.stop(p)                                       // 2
+	stopped := monotonic()
+
+	o := op{Call: monotonic()}
+	h, err := lockWithin(p.Context(), p.client.NewLock(p.name), patience) // 3
+	o.Return = monotonic()
+	if err != nil {
+		p.Errorf("round %d: nobody gets the lock of a process that is stopped: %v", round, err)
+		p.worker.cont(p)
+		return sum
+	}
+	o.grant(h)
+	time.Sleep(time.Duration(p.random.Int64N(int64(20 * time.Millisecond))))
+	p.worker.cont(p) // 4
+	w := value[watched](p, must(p, receive(p, looking)))
+	sum.pauses, sum.looks, sum.late, sum.worst, sum.control, sum.controlWorst = 1, w.Looks, w.Late, w.Worst, w.Control, w.ControlWorst
+	switch {
+	case w.Late > 0:
+		p.Errorf("round %d: %d looks found the lock held after the end of its promise, by %v at the most", round, w.Late, w.Worst)
+	case w.LastHeld > o.Return:
+		p.Errorf("round %d: a look found the lock held %v after another got it", round, time.Duration(w.LastHeld-o.Return))
+	case w.Until > o.Return:
+		p.Errorf("round %d: another got the lock %v before the end of the promise", round, time.Duration(w.Until-o.Return))
+	case w.First < stopped && w.Until > stopped:
+		p.Errorf("round %d: the lock was lost without a reason: %s", round, w.Err)
+	case w.First < o.Return && w.Until > stopped:
+		p.Errorf("round %d: the worker looked while it was stopped: this round says nothing", round)
+	}
+	if !(reply{Err: w.Err, Is: w.Is}).is("ErrLost") {
+		p.Errorf("round %d: the cause is %q, want lock.ErrLost", round, w.Err)
+	}
+
+	unlock := receive(p, p.worker.send(p, request{Do: "unlock", Hold: g.Hold})) // 5
+	if !unlock.is("ErrNotHeld", "ErrLost") {
+		p.Errorf("round %d: unlocking what was lost: %q, want lock.ErrNotHeld and lock.ErrLost", round, unlock.Err)
+	}
+	state, err := p.rdb.Do(p.Context(), p.rdb.B().Hgetall().Key(p.name).Build()).AsStrMap()
+	if err != nil || len(state) != 1 || state[h.Owner()] != "1" || h.Err() != nil {
+		p.Errorf("round %d: after the loser's unlock the lock is %v (%v), and its holder says %v; want %s once", round, state, err, h.Err(), h.Owner())
+	}
+	if h.Token() <= g.Op.Token {
+		p.Errorf("round %d: token %d after %d", round, h.Token(), g.Op.Token)
+	}
+	if err := h.Unlock(p.Context()); err != nil {
+		p.Errorf("round %d: %v", round, err)
+	}
+	return sum
+}
+
+// watched is what a worker saw of a hold, until that was over.
+type watched struct {
+	Looks    int
+	Late     int           // looks that found it held after the end of its promise
+	Worst    time.Duration // the latest of them
+	LastHeld int64         // when the last look began that found it held
+	First    int64         // when the first look was over that did not
+	Until    int64         // the end of the promise, after all renewals
+	Err      string
+	Is       []string
+
+	// The same for a standard context with that deadline. It ends when its
+	// timer fires, which in a process that was stopped is later.
+	Control      int
+	ControlWorst time.Duration
+}
+
+// watch looks at h without a pause until it is over.
+func watch(h lock.Hold) (w watched) {
+	w.Until = onMonotonic(h.Until())
+	c := newControl(h)
+	defer func() { c.cancel() }()
+	for ; ; w.Looks++ {
+		before := monotonic()
+		alive := c.ctx.Err() == nil
+		if late := time.Duration(before - c.end); alive && late > 0 {
+			w.Control++
+			w.ControlWorst = max(w.ControlWorst, late)
+		}
+
+		before = monotonic()
+		var err error
+		switch w.Looks % 3 {
+		case 0:
+			err = h.Err()
+		case 1:
+			err = h.Context().Err()
+		case 2:
+			err = context.Cause(h.Context())
+		}
+		if err != nil {
+			w.First = monotonic()
+			break
+		}
+		w.LastHeld = before
+		// Until reads its clocks one after the other, so that it can say too
+		// little, but never too much: the most that it ever said counts.
+		if until := onMonotonic(h.Until()); until > w.Until {
+			w.Until = until
+		}
+		if late := time.Duration(before - w.Until); late > time.Microsecond {
+			w.Late++
+			w.Worst = max(w.Worst, late)
+		}
+		if w.Until > c.end+int64(time.Millisecond) { // renewed
+			c.cancel()
+			c = newControl(h)
+		}
+	}
+	r := answer(0, nil, h.Err())
+	w.Err, w.Is = r.Err, r.Is
+	return w
+}
+
+// control is a standard context that ends with the promise, as it is now.
+type control struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	end    int64 // by monotonic
+}
+
+func newControl(h lock.Hold) (c control) {
+	until := h.Until()
+	c.end = onMonotonic(until)
+	c.ctx, c.cancel = context.WithDeadline(context.Background(), until)
+	return c
+}

@@ -1,0 +1,380 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// workerEnv in the environment makes this binary a worker.
+const workerEnv = "LEASEHOLD_WORKER"
+
+// patience bounds what should happen at once, on a machine that may be busy.
+const patience = 30 * time.Second
+
+// request is one command for a worker. What each command needs stands there.
+type request struct {
+	ID      int
+	Do      string
+	Addr    string        `json:",omitempty"`
+	Dog     time.Duration `json:",omitempty"` // the watchdog timeout
+	Name    string        `json:",omitempty"`
+	Lease   time.Duration `json:",omitempty"` // a fixed lease, or 0
+	Wait    time.Duration `json:",omitempty"` // for how long; 0 tries once
+	Hold    int           `json:",omitempty"` // as a reply named it
+	Contend *plan         `json:",omitempty"`
+}
+
+// reply is the answer to one.
+type reply struct {
+	ID    int
+	Err   string          `json:",omitempty"`
+	Is    []string        `json:",omitempty"` // the sentinels that the error matches
+	Value json.RawMessage `json:",omitempty"`
+}
+
+var sentinels = map[string]error{
+	"ErrNotAcquired": lock.ErrNotAcquired, "ErrNotHeld": lock.ErrNotHeld, "ErrLost": lock.ErrLost,
+	"ErrUnlocked": lock.ErrUnlocked, "ErrClosed": lock.ErrClosed, "ErrForeignKey": lock.ErrForeignKey,
+}
+
+// is reports whether the error in r matches all of the named sentinels.
+func (r reply) is(names ...string) bool {
+	for _, name := range names {
+		if !slices.Contains(r.Is, name) {
+			return false
+		}
+	}
+	return r.Err != ""
+}
+
+// worker is the parent's side of a worker process.
+type worker struct {
+	cmd    *exec.Cmd
+	exited chan struct{} // closed once it is reaped
+
+	mu      sync.Mutex
+	in      *json.Encoder      // guarded by mu
+	next    int                // guarded by mu
+	pending map[int]chan reply // guarded by mu; nil once it is gone
+}
+
+// startWorker starts a process that ends with tb, also when it is stopped then.
+func startWorker(tb testing.TB) *worker {
+	tb.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), workerEnv+"=1")
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w := &worker{cmd: cmd, exited: make(chan struct{}), in: json.NewEncoder(stdin), pending: make(map[int]chan reply)}
+	started := make(chan error)
+	go func() {
+		// The kernel kills the child when the thread that started it ends.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(w.exited)
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		w.read(stdout)
+		_ = cmd.Wait() // "signal: killed" is how most of them end
+	}()
+	if err := <-started; err != nil {
+		<-w.exited
+		tb.Fatal(err)
+	}
+	tb.Cleanup(w.kill)
+	return w
+}
+
+// read hands out the replies until the process is gone.
+func (w *worker) read(out io.Reader) {
+	for replies := json.NewDecoder(out); ; {
+		var r reply
+		err := replies.Decode(&r)
+		w.mu.Lock()
+		if err != nil {
+			for _, c := range w.pending {
+				close(c)
+			}
+			w.pending = nil
+			w.mu.Unlock()
+			return
+		}
+		c := w.pending[r.ID]
+		delete(w.pending, r.ID)
+		w.mu.Unlock()
+		c <- r
+	}
+}
+
+// send gives the worker a command. The channel gets the reply, or is closed
+// when the process ends before.
+func (w *worker) send(tb testing.TB, r request) <-chan reply {
+	tb.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.pending == nil {
+		tb.Fatalf("worker %d is gone; it should %s", w.cmd.Process.Pid, r.Do)
+	}
+	w.next++
+	r.ID = w.next
+	c := make(chan reply, 1)
+	w.pending[r.ID] = c
+	if err := w.in.Encode(r); err != nil {
+		tb.Fatalf("worker %d: %s: %v", w.cmd.Process.Pid, r.Do, err)
+	}
+	return c
+}
+
+// receive waits for a reply.
+func receive(tb testing.TB, c <-chan reply) reply {
+	tb.Helper()
+	select {
+	case r, ok := <-c:
+		if !ok {
+			tb.Fatal("the worker ended instead of answering")
+		}
+		return r
+	case <-time.After(patience):
+		tb.Fatalf("no answer from a worker within %v", patience)
+	}
+	return reply{}
+}
+
+// do gives the worker a command that must succeed.
+func (w *worker) do(tb testing.TB, r request) reply {
+	tb.Helper()
+	return must(tb, receive(tb, w.send(tb, r)))
+}
+
+func must(tb testing.TB, r reply) reply {
+	tb.Helper()
+	if r.Err != "" {
+		tb.Fatalf("a worker says: %s", r.Err)
+	}
+	return r
+}
+
+// value reads what a reply carries.
+func value[T any](tb testing.TB, r reply) (v T) {
+	tb.Helper()
+	if err := json.Unmarshal(r.Value, &v); err != nil {
+		tb.Fatalf("a worker's answer: %v", err)
+	}
+	return v
+}
+
+// stop stops the process, and returns when nothing in it moves any more.
+func (w *worker) stop(tb testing.TB) {
+	tb.Helper()
+	if err := w.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		tb.Fatalf("SIGSTOP: %v", err)
+	}
+	for {
+		// Not wait4: it could take the exit status away from cmd.Wait.
+		err := unix.Waitid(unix.P_PID, w.cmd.Process.Pid, nil, unix.WSTOPPED, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case err != nil:
+			tb.Fatalf("waiting for a worker to stop: %v", err)
+		}
+		return
+	}
+}
+
+// cont lets it go on.
+func (w *worker) cont(tb testing.TB) {
+	tb.Helper()
+	if err := w.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		tb.Fatalf("SIGCONT: %v", err)
+	}
+}
+
+// kill ends it as a crash does, and returns when it is gone.
+func (w *worker) kill() {
+	_ = w.cmd.Process.Kill() // fails only when it is gone already
+	<-w.exited
+}
+
+// granted is what a worker answers about a hold.
+type granted struct {
+	Hold int // its name in the commands that follow
+	Op   op
+}
+
+// process is the worker's own side.
+type process struct {
+	rdb    rueidis.Client // the client's
+	side   rueidis.Client // for what the locks protect
+	client *client.Client
+
+	mu    sync.Mutex
+	holds []lock.Hold // guarded by mu
+}
+
+// work serves commands, each on a goroutine of its own, until there are no more.
+func work(in io.Reader, out io.Writer) (code int) {
+	p := &process{}
+	var mu sync.Mutex
+	replies := json.NewEncoder(out)
+	for requests := json.NewDecoder(in); ; {
+		var r request
+		if err := requests.Decode(&r); err != nil {
+			return 0 // the parent is gone
+		}
+		serve := func() {
+			v, err := p.serve(r)
+			a := answer(r.ID, v, err)
+			mu.Lock()
+			defer mu.Unlock()
+			_ = replies.Encode(a) // without a parent there is nobody to tell
+		}
+		if r.Do == "close" {
+			serve() // alone: it looks for goroutines that are left
+		} else {
+			go serve()
+		}
+	}
+}
+
+func answer(id int, v any, err error) reply {
+	a := reply{ID: id}
+	if err != nil {
+		a.Err = err.Error()
+		for name, sentinel := range sentinels {
+			if errors.Is(err, sentinel) {
+				a.Is = append(a.Is, name)
+			}
+		}
+	}
+	a.Value, _ = json.Marshal(v) // all our types can be
+	return a
+}
+
+func (p *process) serve(r request) (any, error) {
+	ctx := context.Background()
+	switch r.Do {
+	case "open":
+		return nil, p.open(r)
+	case "lock":
+		return p.lock(ctx, r)
+	case "unlock":
+		return nil, p.hold(r.Hold).Unlock(ctx)
+	case "watch":
+		return watch(p.hold(r.Hold)), nil
+	case "contend":
+		return p.contend(ctx, *r.Contend)
+	case "setnx then expire":
+		return nil, setnxThenExpire(ctx, p.rdb, r.Name, r.Lease)
+	case "value clock":
+		_, ok, err := valueClock(ctx, p.rdb, r.Name, r.Lease)
+		return ok, err
+	case "close":
+		return nil, p.close(ctx)
+	}
+	return nil, fmt.Errorf("what is %q?", r.Do)
+}
+
+// open connects to Addr.
+func (p *process) open(r request) (err error) {
+	option := rueidis.ClientOption{InitAddress: []string{r.Addr}, DisableCache: true}
+	if p.rdb, err = rueidis.NewClient(option); err != nil {
+		return err
+	}
+	if p.side, err = rueidis.NewClient(option); err != nil {
+		return err
+	}
+	var options []client.Option
+	if r.Dog != 0 {
+		options = append(options, client.WithWatchdogTimeout(r.Dog))
+	}
+	p.client, err = client.New(p.rdb, options...)
+	return err
+}
+
+// lock takes Name, by Lock for as long as Wait, or by TryLock without.
+func (p *process) lock(ctx context.Context, r request) (granted, error) {
+	var options []lock.Option
+	if r.Lease != 0 {
+		options = append(options, lock.WithLease(r.Lease))
+	}
+	l := p.client.NewLock(r.Name, options...)
+	o := op{Kind: acquire, Name: r.Name, Call: monotonic()}
+	h, err := lockWithin(ctx, l, r.Wait)
+	o.Return = monotonic()
+	if err != nil {
+		return granted{}, err
+	}
+	o.grant(h)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holds = append(p.holds, h)
+	return granted{Hold: len(p.holds), Op: o}, nil
+}
+
+// lockWithin waits for d at the most; 0 only tries. A deadline would do, if it
+// did not end the hold's context as well.
+func lockWithin(ctx context.Context, l lock.Locker, d time.Duration) (lock.Hold, error) {
+	if d == 0 {
+		return l.TryLock(ctx)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(d, func() { cancel(context.DeadlineExceeded) })
+	h, err := l.Lock(ctx)
+	if !timer.Stop() && err == nil {
+		return nil, errors.Join(lock.ErrNotAcquired, h.Unlock(ctx)) // both at the same instant
+	}
+	return h, err
+}
+
+// grant records that o got h.
+func (o *op) grant(h lock.Hold) {
+	o.OK, o.Owner, o.Token, o.Until = true, h.Owner(), h.Token(), onMonotonic(h.Until())
+}
+
+func (p *process) hold(n int) lock.Hold {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.holds[n-1]
+}
+
+// close ends everything, and fails when a goroutine is left.
+func (p *process) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := p.client.Close(ctx)
+	p.rdb.Close()
+	p.side.Close()
+	return errors.Join(err, goleak.Find(redistest.NotOurs()))
+}
