@@ -1,0 +1,121 @@
+// Package house holds the architecture to its word: who may import whom. See
+// docs/ARCHITECTURE.md for the floors.
+package house
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/leasehold-go/leasehold/"
+
+// floors says, for each package, which others of this module it may import, and
+// which of other people's. What is not listed here may not exist: adding a
+// package means deciding where it stands.
+var floors = map[string]struct {
+	ours   []string
+	others []string
+	why    string
+}{
+	"lock":               {why: "the words; whoever takes a lock as a parameter depends on this and on nothing else"},
+	"watchdog":           {why: "knows leases and time, no locks and no Redis, so that it can be tested on virtual time alone"},
+	"luascripts":         {others: []string{"github.com/redis/rueidis"}, why: "all that changes a lock, and nothing that decides when"},
+	"internal/session":   {ours: []string{"lock", "luascripts", "watchdog"}, others: []string{"github.com/redis/rueidis", "github.com/google/uuid"}, why: "what the kinds share"},
+	"reentrant":          {ours: []string{"internal/session", "lock", "luascripts"}, why: "a kind knows its scripts and the session, and no other kind"},
+	"client":             {ours: []string{"internal/session", "lock", "reentrant"}, others: []string{"github.com/redis/rueidis"}, why: "the only place where all kinds meet"},
+	"internal/memredis":  {others: []string{"github.com/alicebob/miniredis/v2"}, why: "a server in memory, for locktest and the demo"},
+	"locktest":           {ours: []string{"lock", "client", "internal/memredis"}, others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis"}, why: "for tests; only tests import it"},
+	"internal/redistest": {others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis", "go.uber.org/goleak"}, why: "servers and wires for tests; only tests import it"},
+	"cmd/leasehold":      {ours: []string{"client", "lock", "reentrant", "internal/memredis"}, others: []string{"github.com/redis/rueidis", "github.com/spf13/cobra", "golang.org/x/term"}, why: "uses the library as any application does"},
+	"internal/house":     {why: "this test"},
+}
+
+type pkg struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string
+	GoFiles    []string
+}
+
+func list(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Standard,Imports,GoFiles", "./...")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestFloors(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range list(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		seen[name] = true
+		for _, problem := range check(p) {
+			t.Error(problem)
+		}
+	}
+	for name := range floors {
+		if !seen[name] {
+			t.Errorf("%s has a floor, but does not exist", name)
+		}
+	}
+}
+
+// check returns what is wrong with the imports of p.
+func check(p pkg) (problems []string) {
+	name := strings.TrimPrefix(p.ImportPath, module)
+	floor, ok := floors[name]
+	if !ok {
+		return []string{name + " has no floor: say in floors where it stands, and why"}
+	}
+	for _, i := range p.Imports {
+		first, _, _ := strings.Cut(i, "/")
+		switch {
+		case strings.HasPrefix(i, module):
+			if !slices.Contains(floor.ours, strings.TrimPrefix(i, module)) {
+				problems = append(problems, name+" imports "+strings.TrimPrefix(i, module)+", but "+floor.why)
+			}
+		case strings.Contains(first, "."): // not the standard library
+			if !slices.ContainsFunc(floor.others, func(o string) bool { return i == o || strings.HasPrefix(i, o+"/") }) {
+				problems = append(problems, name+" imports "+i+", but "+floor.why)
+			}
+		}
+	}
+	return problems
+}
+
+// The check itself must be able to fail.
+func TestFloors_areReallyChecked(t *testing.T) {
+	for _, p := range []pkg{
+		{ImportPath: module + "lock", Imports: []string{"github.com/redis/rueidis"}},
+		{ImportPath: module + "watchdog", Imports: []string{module + "lock"}},
+		{ImportPath: module + "luascripts", Imports: []string{module + "lock"}},
+		{ImportPath: module + "internal/session", Imports: []string{module + "reentrant"}},
+		{ImportPath: module + "reentrant", Imports: []string{module + "locktest"}},
+		{ImportPath: module + "newcomer"},
+	} {
+		if check(p) == nil {
+			t.Errorf("%s may import %v", p.ImportPath, p.Imports)
+		}
+	}
+	if p := check(pkg{ImportPath: module + "reentrant", Imports: []string{"context", module + "lock"}}); p != nil {
+		t.Error(p)
+	}
+}
