@@ -1,0 +1,52 @@
+# The modules of this repository: the library, and the tests that need more.
+MODULES := $(dir $(wildcard go.mod */go.mod))
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME    ?= 10s
+
+# $(call each,command) runs a command in every module, and stops at a failure.
+each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
+
+.DEFAULT_GOAL := help
+.PHONY: help demo server test race fuzz fmt tidy lint ci
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## show what the locks do, in the terminal
+	go run ./cmd/leasehold demo
+
+server: ## install a redis-server for the tests, if there is none
+	@sh scripts/redis-server.sh
+
+# A cached result says nothing about the server of today, hence -count=1.
+test: export LEASEHOLD_REQUIRE_REDIS = 1
+test: server ## all tests, with a real server
+	$(call each,go test -count=1 -timeout 10m ./...)
+
+race: export LEASEHOLD_REQUIRE_REDIS = 1
+race: server ## the same under the race detector (needs a C compiler)
+	$(call each,go test -race -count=1 -timeout 20m ./...)
+
+fuzz: ## every fuzz test for FUZZTIME=10s
+	@set -e; for m in $(MODULES); do (cd $$m; for pkg in $$(go list ./...); do \
+		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+			echo "== $$pkg $$f"; \
+			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done); done
+
+fmt: ## gofmt everything
+	gofmt -w .
+
+tidy: ## go mod tidy, in every module
+	$(call each,go mod tidy)
+
+lint: ## gofmt, go.mod, go vet and staticcheck
+	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "not formatted; run make fmt:"; echo "$$out"; exit 1; }
+	$(call each,go mod tidy -diff)
+	$(call each,go vet ./...)
+	$(call each,go run $(STATICCHECK) ./...)
+
+ci: ## what CI runs
+	.ci/run
