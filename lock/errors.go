@@ -25,6 +25,11 @@ var (
 	// ErrName: the name cannot be a lock's name; the message says why.
 	ErrName = errors.New("bad lock name")
 
+	// ErrUpgrade: an owner who reads asked for the write lock. It would wait
+	// for itself. Let go of the read lock first, or take the write lock first
+	// and the read lock under it.
+	ErrUpgrade = errors.New("the owner holds the read lock, and would wait for itself")
+
 	// ErrForeignKey: the key of this name holds something that is not this
 	// kind of lock. It is never overwritten or deleted.
 	ErrForeignKey = errors.New("key holds something else")

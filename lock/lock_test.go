@@ -36,12 +36,17 @@ func TestNewConfig(t *testing.T) {
 		want lock.Config
 		ok   bool
 	}{
-		"none":            {nil, lock.Config{}, true},
-		"lease":           {[]lock.Option{lock.WithLease(time.Minute)}, lock.Config{Lease: time.Minute}, true},
-		"fraction":        {[]lock.Option{lock.WithLease(time.Second + 1)}, lock.Config{Lease: time.Second}, true},
-		"shortest":        {[]lock.Option{lock.WithLease(lock.MinLease)}, lock.Config{Lease: lock.MinLease}, true},
-		"wait":            {[]lock.Option{lock.WithWait(1)}, lock.Config{Wait: 1}, true},
-		"the last counts": {[]lock.Option{lock.WithLease(time.Minute), lock.WithLease(time.Hour)}, lock.Config{Lease: time.Hour}, true},
+		"none":            {nil, lock.Config{Patience: lock.DefaultPatience}, true},
+		"lease":           {[]lock.Option{lock.WithLease(time.Minute)}, lock.Config{Lease: time.Minute, Patience: lock.DefaultPatience}, true},
+		"fraction":        {[]lock.Option{lock.WithLease(time.Second + 1)}, lock.Config{Lease: time.Second, Patience: lock.DefaultPatience}, true},
+		"shortest":        {[]lock.Option{lock.WithLease(lock.MinLease)}, lock.Config{Lease: lock.MinLease, Patience: lock.DefaultPatience}, true},
+		"wait":            {[]lock.Option{lock.WithWait(1)}, lock.Config{Wait: 1, Patience: lock.DefaultPatience}, true},
+		"the last counts": {[]lock.Option{lock.WithLease(time.Minute), lock.WithLease(time.Hour)}, lock.Config{Lease: time.Hour, Patience: lock.DefaultPatience}, true},
+		"patience":        {[]lock.Option{lock.WithPatience(lock.MinPatience + 1)}, lock.Config{Patience: lock.MinPatience}, true},
+		"readers first":   {[]lock.Option{lock.WithReadersFirst()}, lock.Config{Patience: lock.DefaultPatience, ReadersFirst: true}, true},
+		"no patience":     {[]lock.Option{lock.WithPatience(0)}, lock.Config{}, false},
+		"little patience": {[]lock.Option{lock.WithPatience(lock.MinPatience - 1)}, lock.Config{}, false},
+		"long patience":   {[]lock.Option{lock.WithPatience(1<<63 - 1)}, lock.Config{}, false},
 		"too short":       {[]lock.Option{lock.WithLease(lock.MinLease - 1)}, lock.Config{}, false},
 		"too long":        {[]lock.Option{lock.WithLease(1<<63 - 1)}, lock.Config{}, false},
 		"no lease":        {[]lock.Option{lock.WithLease(0)}, lock.Config{}, false},

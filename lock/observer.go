@@ -18,6 +18,7 @@ type Observer struct {
 // metric labels.
 type Event struct {
 	Name  string
+	Mode  Mode // how the owner holds it, or would
 	Owner string
 	Token uint64
 	Until time.Time

@@ -26,11 +26,26 @@ type Config struct {
 
 	// Wait is how long Lock waits at most, or 0 for as long as its context.
 	Wait time.Duration
+
+	// Patience is for how long a waiter that is not heard from counts as alive,
+	// where waiting leaves a trace in Redis.
+	Patience time.Duration
+
+	// ReadersFirst says that readers need not wait behind a waiting writer.
+	ReadersFirst bool
 }
+
+// DefaultPatience is for how long a waiter that is not heard from keeps its
+// place, if [WithPatience] does not say otherwise.
+const DefaultPatience = 5 * time.Second
+
+// MinPatience is the least patience there is: a place in a queue is renewed by a
+// heartbeat every third of it, and the wire may be slow.
+const MinPatience = 100 * time.Millisecond
 
 // NewConfig applies opts in order and checks the result.
 func NewConfig(opts ...Option) (Config, error) {
-	var c Config
+	c := Config{Patience: DefaultPatience}
 	for _, o := range opts {
 		o.apply(&c)
 	}
@@ -41,6 +56,10 @@ func NewConfig(opts ...Option) (Config, error) {
 		return c, fmt.Errorf("lease %v: the longest is %v", c.Lease, maxLease)
 	case c.Wait < 0:
 		return c, fmt.Errorf("wait %v: it must be more than zero; TryLock does not wait", c.Wait)
+	case c.Patience < MinPatience:
+		return c, fmt.Errorf("patience %v: the least is %v", c.Patience, MinPatience)
+	case c.Patience > maxLease:
+		return c, fmt.Errorf("patience %v: the most is %v", c.Patience, maxLease)
 	}
 	return c, nil
 }
@@ -67,6 +86,14 @@ func (o waitOption) apply(c *Config) {
 	}
 }
 
+type patienceOption time.Duration
+
+func (o patienceOption) apply(c *Config) { c.Patience = time.Duration(o).Truncate(time.Millisecond) }
+
+type readersFirstOption struct{}
+
+func (readersFirstOption) apply(c *Config) { c.ReadersFirst = true }
+
 // WithLease gives holds a fixed lease that nothing renews: the lock frees
 // itself d after it was taken, whatever its holder does, and the hold is lost
 // then. Fractions of a millisecond are cut off. The shortest lease is
@@ -81,3 +108,17 @@ func WithLease(d time.Duration) Option { return leaseOption(d) }
 // A deadline on the context given to Lock does that too, but it also ends the
 // context of the hold. This does not: wait for five seconds, hold for hours.
 func WithWait(d time.Duration) Option { return waitOption(d) }
+
+// WithPatience sets for how long a waiter that is not heard from counts as alive:
+// for that long a process that died keeps those behind it in a fair lock's queue
+// waiting, and new readers behind a writer who died waiting. Waiters are heard
+// from every third of it, and once a second at least. A process that was frozen
+// for longer goes to the end of the queue. It is [DefaultPatience] if not set, and
+// has no effect on locks that do not queue in Redis.
+func WithPatience(d time.Duration) Option { return patienceOption(d) }
+
+// WithReadersFirst lets readers in whenever nobody writes, also past a writer who
+// was there before them. Under readers that overlap without a gap, such a writer
+// waits for ever. For the writer's handle it says not to hold readers back. It
+// has no effect on other kinds of locks.
+func WithReadersFirst() Option { return readersFirstOption{} }

@@ -18,7 +18,7 @@ type State struct {
 	Mode    Mode
 	Holders []Holder      // by owner; empty when free
 	Lease   time.Duration // what is left of it; NoExpiry when the key has none
-	Waiters []Waiter      // first in line first; only kinds that queue in Redis have any
+	Waiters []Waiter      // first come first, as far as Redis knows: the queue of a fair lock, the writer whom readers let pass
 }
 
 // NoExpiry is the lease of a key without expiry. Leasehold never leaves one
@@ -28,7 +28,8 @@ const NoExpiry time.Duration = -1
 // Holder is one owner that holds the lock.
 type Holder struct {
 	Owner string
-	Count int // holds of this owner that are not given back yet
+	Count int  // holds of this owner that are not given back yet
+	Mode  Mode // how it holds the lock; a writer can read too, and is there twice then
 }
 
 // Waiter is one owner in a queue that is kept in Redis.
@@ -40,13 +41,13 @@ type Waiter struct {
 // Locked reports whether anybody holds the lock.
 func (s State) Locked() bool { return len(s.Holders) > 0 }
 
-// HoldCount returns how many holds owner has, 0 if none. [Hold.Owner] gives the
-// owner of a hold.
-func (s State) HoldCount(owner string) int {
+// HoldCount returns how many holds owner has, reading and writing together, 0 if
+// none. [Hold.Owner] gives the owner of a hold.
+func (s State) HoldCount(owner string) (count int) {
 	for _, h := range s.Holders {
 		if h.Owner == owner {
-			return h.Count
+			count += h.Count
 		}
 	}
-	return 0
+	return count
 }
