@@ -17,8 +17,8 @@ import (
 
 var (
 	sentence = regexp.MustCompile(`^-- ([a-z_]+): .+`)
-	listed   = regexp.MustCompile(`^-- (KEYS|ARGV)\[([0-9a-z+]+)\]\s+(\S+)\s+(hash|list|zset|string|text|ms|count)\s+\S`)
-	used     = regexp.MustCompile(`(KEYS|ARGV)\[([0-9a-z +]+)\]`)
+	listed   = regexp.MustCompile(`^-- (KEYS|ARGV)\[([0-9a-z*+-]+)\]\s+(\S+)\s+(hash|list|zset|string|text|ms|count)\s+\S`)
+	used     = regexp.MustCompile(`(KEYS|ARGV)\[([0-9a-z *+-]+)\]`)
 	replies  = regexp.MustCompile(`return (?:redis\.status_reply\()?(-?[0-9]+)`)
 	units    = map[string][]string{"KEYS": {"hash", "list", "zset", "string"}, "ARGV": {"text", "ms", "count"}}
 )
@@ -31,6 +31,9 @@ func scripts(t *testing.T) map[string]string {
 	}
 	texts := make(map[string]string)
 	for _, name := range names {
+		if strings.HasPrefix(name, "include_") {
+			continue
+		}
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -75,9 +78,10 @@ func checkHeader(file, text string) (problems []string) {
 			bad("cannot be read as a key or argument: %s", line)
 		}
 	}
+	body = used.ReplaceAllStringFunc(body, func(m string) string { return strings.ReplaceAll(m, " ", "") })
 	seen := map[string]int{}
 	for _, m := range used.FindAllStringSubmatch(body, -1) {
-		seen[m[1]+"["+strings.ReplaceAll(m[2], " ", "")+"]"]++
+		seen[m[1]+"["+m[2]+"]"]++
 	}
 	for index := range seen {
 		if names[index] == "" {
@@ -88,11 +92,11 @@ func checkHeader(file, text string) (problems []string) {
 		}
 	}
 	for index, name := range names {
-		generic := strings.Contains(index, "[i")
-		if seen[index] == 0 && !(generic && strings.Contains(body, "ipairs(KEYS)")) {
+		each := index == "KEYS[i]" && strings.Contains(body, "ipairs(KEYS)")
+		if seen[index] == 0 && !each {
 			bad("lists %s %s, which is not used", index, name)
 		}
-		if !generic && !regexp.MustCompile(`(?m)^local .*\b`+name+`\b.* = .*`+regexp.QuoteMeta(index)).MatchString(body) {
+		if !each && !regexp.MustCompile(`(?m)^ *local .*\b`+name+`\b.* = .*`+regexp.QuoteMeta(index)).MatchString(body) {
 			bad("%s does not go into a local called %s", index, name)
 		}
 	}

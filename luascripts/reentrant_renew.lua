@@ -12,7 +12,8 @@ local lease = tonumber(ARGV[1])
 
 local replies = {}
 for i, lock in ipairs(KEYS) do
-  local held = redis.pcall('HEXISTS', lock, ARGV[i + 1]) -- one foreign key must not end the others
+  local owner = ARGV[i + 1]
+  local held = redis.pcall('HEXISTS', lock, owner) -- one foreign key must not end the others
   if held == 1 then
     if redis.call('PTTL', lock) < lease then redis.call('PEXPIRE', lock, lease) end
     replies[i] = 1

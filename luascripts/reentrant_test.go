@@ -104,7 +104,7 @@ func TestAcquireReentrant(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				seed(t, rdb, c.owner, c.count, c.ms)
 				before := time.Now()
-				got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, c.lease, c.want)
+				got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: c.lease, Want: c.want})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -209,11 +209,11 @@ func TestRenewReentrant(t *testing.T) {
 			key := fmt.Sprint("mine", i)
 			do(t, rdb, "HSET", key, ours, "1")
 			do(t, rdb, "PEXPIRE", key, "5000")
-			batch = append(batch, luascripts.Renewal{Key: key, Owner: ours})
+			batch = append(batch, luascripts.Renewal{Keys: luascripts.Keys{Lock: key}, Owner: ours})
 		}
 		do(t, rdb, "PEXPIRE", "mine6", "90000")
-		batch = append(batch, luascripts.Renewal{Key: "gone", Owner: ours}, luascripts.Renewal{Key: "foreign", Owner: ours},
-			luascripts.Renewal{Key: "another", Owner: ours}, luascripts.Renewal{Key: "persisted", Owner: ours})
+		batch = append(batch, luascripts.Renewal{Keys: luascripts.Keys{Lock: "gone"}, Owner: ours}, luascripts.Renewal{Keys: luascripts.Keys{Lock: "foreign"}, Owner: ours},
+			luascripts.Renewal{Keys: luascripts.Keys{Lock: "another"}, Owner: ours}, luascripts.Renewal{Keys: luascripts.Keys{Lock: "persisted"}, Owner: ours})
 		want := []luascripts.Verdict{1, 1, 1, 1, 1, 1, 1, luascripts.Gone, luascripts.Foreign, luascripts.Gone, 1}
 		for _, perCall := range []int{1, 3, 100} {
 			got := luascripts.RenewReentrant(t.Context(), rdb, batch, lease, perCall)
@@ -222,7 +222,7 @@ func TestRenewReentrant(t *testing.T) {
 			}
 			for i, r := range got {
 				if r.Err != nil || r.Verdict != want[i] {
-					t.Errorf("%d at a time, %s: %d, %v, want %d", perCall, batch[i].Key, r.Verdict, r.Err, want[i])
+					t.Errorf("%d at a time, %s: %d, %v, want %d", perCall, batch[i].Keys.Lock, r.Verdict, r.Err, want[i])
 				}
 			}
 		}
@@ -284,7 +284,7 @@ func TestForeignKeys(t *testing.T) {
 				before := contents(t, rdb)
 
 				for want := 1; want <= 2; want++ {
-					acquired, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, lease, want)
+					acquired, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: want})
 					check(t, "acquire", acquired.Verdict, luascripts.Foreign, err)
 				}
 				for leave := range 2 {
@@ -335,17 +335,17 @@ func TestFullMemory(t *testing.T) {
 	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
 	free := keys
 	free.Lock = "free"
-	if _, err := luascripts.AcquireReentrant(t.Context(), rdb, free, ours, lease, 1); err == nil || !strings.Contains(err.Error(), "OOM") {
+	if _, err := luascripts.AcquireReentrant(t.Context(), rdb, free, luascripts.Question{Owner: ours, Lease: lease, Want: 1}); err == nil || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("a new lock: %v, want OOM", err)
 	}
 	exists := s.Do(t, "EXISTS", "free")
 	if n, err := exists.ToInt64(); err != nil || n != 0 {
 		t.Errorf("the refused lock left a key: %d, %v", n, err)
 	}
-	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, lease, 3); err != nil || got.Verdict != luascripts.Done {
+	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: 3}); err != nil || got.Verdict != luascripts.Done {
 		t.Errorf("re-entry: %+v, %v", got, err)
 	}
-	if got := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Key: keys.Lock, Owner: ours}}, lease, 1); got[0] != (luascripts.Renewed{Verdict: luascripts.Done}) {
+	if got := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Keys: luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 1); got[0] != (luascripts.Renewed{Verdict: luascripts.Done}) {
 		t.Errorf("renewal: %+v", got)
 	}
 	for _, leave := range []int{2, 1, 0} {
@@ -366,7 +366,7 @@ func TestDeniedCommands(t *testing.T) {
 	}
 	for _, deny := range []string{"exists", "time", "hset", "pexpire", "evalsha"} {
 		seed(t, admin, "", 0, 0)
-		if got, err := luascripts.AcquireReentrant(t.Context(), user(deny), keys, ours, lease, 1); err == nil {
+		if got, err := luascripts.AcquireReentrant(t.Context(), user(deny), keys, luascripts.Question{Owner: ours, Lease: lease, Want: 1}); err == nil {
 			t.Errorf("without %s: acquired %+v", deny, got)
 		}
 		if after, _ := state(t, admin); after != "" {
@@ -378,7 +378,7 @@ func TestDeniedCommands(t *testing.T) {
 		t.Errorf("release without the right to publish: %d, %v", got, err)
 	}
 	seed(t, admin, ours, 1, 20_000)
-	got := luascripts.RenewReentrant(t.Context(), user("hexists"), []luascripts.Renewal{{Key: keys.Lock, Owner: ours}}, lease, 1)
+	got := luascripts.RenewReentrant(t.Context(), user("hexists"), []luascripts.Renewal{{Keys: luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 1)
 	if got[0].Err == nil {
 		t.Errorf("renewal without hexists: %+v: a denial is no verdict about the lock", got[0])
 	}
@@ -386,7 +386,7 @@ func TestDeniedCommands(t *testing.T) {
 	// One key that is denied does not end the renewals that travel with it.
 	s.Do(t, "ACL", "SETUSER", "some", "on", "nopass", "~orders", "&*", "+@all")
 	some := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "some", "x" })
-	got = luascripts.RenewReentrant(t.Context(), some, []luascripts.Renewal{{Key: "denied", Owner: ours}, {Key: keys.Lock, Owner: ours}}, lease, 100)
+	got = luascripts.RenewReentrant(t.Context(), some, []luascripts.Renewal{{Keys: luascripts.Keys{Lock: "denied"}, Owner: ours}, {Keys: luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 100)
 	if got[0].Err == nil || got[1] != (luascripts.Renewed{Verdict: luascripts.Done}) {
 		t.Errorf("one of two denied: %+v", got)
 	}
@@ -398,10 +398,10 @@ func TestNoScript(t *testing.T) {
 	rdb := s.Client(t)
 	for i := range 3 {
 		s.Do(t, "SCRIPT", "FLUSH")
-		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, lease, i+1); err != nil || got.Verdict != luascripts.Done {
+		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: i + 1}); err != nil || got.Verdict != luascripts.Done {
 			t.Fatalf("acquire: %+v, %v", got, err)
 		}
-		batch := []luascripts.Renewal{{Key: keys.Lock, Owner: ours}, {Key: keys.Lock, Owner: ours}, {Key: keys.Lock, Owner: other}}
+		batch := []luascripts.Renewal{{Keys: luascripts.Keys{Lock: keys.Lock}, Owner: ours}, {Keys: luascripts.Keys{Lock: keys.Lock}, Owner: ours}, {Keys: luascripts.Keys{Lock: keys.Lock}, Owner: other}}
 		s.Do(t, "SCRIPT", "FLUSH")
 		for j, r := range luascripts.RenewReentrant(t.Context(), rdb, batch, lease, 1) {
 			want := luascripts.Done
@@ -423,7 +423,7 @@ func TestTokensGrow(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		var last uint64
 		for range 1000 {
-			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, lease, 1)
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -448,7 +448,7 @@ func FuzzReplies(f *testing.F) {
 		if !ok {
 			return
 		}
-		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, ours, lease, 1)
+		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: 1})
 		switch {
 		case err != nil && got != (luascripts.Acquired{}):
 			t.Errorf("an error with a verdict: %+v, %v", got, err)
@@ -458,7 +458,7 @@ func FuzzReplies(f *testing.F) {
 		if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, 0); err != nil && v != 0 {
 			t.Errorf("release: %d with %v", v, err)
 		}
-		if r := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Key: "a", Owner: ours}}, lease, 1); len(r) != 1 {
+		if r := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Keys: luascripts.Keys{Lock: "a"}, Owner: ours}}, lease, 1); len(r) != 1 {
 			t.Errorf("renewal of one lock: %d replies", len(r))
 		}
 		var bad *luascripts.ReplyError

@@ -21,10 +21,16 @@ type script struct {
 	lua  *rueidis.Lua
 }
 
-func load(name string) *script {
-	text, err := files.ReadFile(name + ".lua")
-	if err != nil {
-		panic(err) // an identifier below without its file: the package cannot work
+// load makes a script of <name>.lua, with the functions of the included files,
+// which it may use, before it.
+func load(name string, includes ...string) *script {
+	var text []byte
+	for _, file := range append(includes, name) {
+		part, err := files.ReadFile(file + ".lua")
+		if err != nil {
+			panic(err) // a name without its file: the package cannot work
+		}
+		text = append(text, part...)
 	}
 	sum := sha1.Sum(text)
 	// Not a "retryable" script: the session repeats what it knows to be safe to

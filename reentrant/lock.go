@@ -31,11 +31,6 @@ package reentrant
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
@@ -43,6 +38,8 @@ import (
 )
 
 var kind = &session.Kind{
+	Mode:    lock.Exclusive,
+	Keys:    session.PlainKeys,
 	Acquire: luascripts.AcquireReentrant,
 	Release: luascripts.ReleaseReentrant,
 	Renew:   luascripts.RenewReentrant,
@@ -74,9 +71,9 @@ func (l *Lock) Name() string { return l.spec.Name }
 //
 // The error matches lock.ErrClosed when the client closes, lock.ErrLost when it
 // would have re-entered a lock that is gone, lock.ErrName and lock.ErrForeignKey
-// when the name or the key is not that of a lock. An answer from Redis that waiting will not change, such as a denied
-// command or full memory, is returned at once. After an error nothing of this
-// call is left in Redis: at once if the server answers, and else a round trip
+// when the name or the key is not that of a lock. An answer from Redis that
+// waiting will not change, such as a denied command or full memory, is returned
+// at once. After an error nothing of this call is left in Redis: at once if the server answers, and else a round trip
 // after it answers again, but no longer than the lease.
 //
 // It costs one round trip when the lock is free.
@@ -95,32 +92,7 @@ func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 // Inspect returns one consistent snapshot of the lock as it stands in Redis.
 // Waiters of a plain lock leave no trace there, so it lists none.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
-	snapshot, err := session.Ask(ctx, l.session, l.spec, "inspect", luascripts.InspectReentrant)
-	if err != nil {
-		return lock.State{}, err
-	}
-	state, err := state(l.spec.Name, snapshot)
-	if err != nil {
-		return lock.State{}, &lock.Error{Op: "inspect", Name: l.spec.Name, Err: err}
-	}
-	return state, nil
-}
-
-func state(name string, s luascripts.Snapshot) (lock.State, error) {
-	state := lock.State{Name: name}
-	if !s.Exists {
-		return state, nil
-	}
-	state.Mode, state.Lease = lock.Exclusive, s.Left
-	for _, f := range s.Fields {
-		count, err := strconv.Atoi(f.Value)
-		if err != nil {
-			return lock.State{}, fmt.Errorf("%w: a field %.64q of value %.64q", lock.ErrForeignKey, f.Name, f.Value)
-		}
-		state.Holders = append(state.Holders, lock.Holder{Owner: f.Name, Count: count})
-	}
-	slices.SortFunc(state.Holders, func(a, b lock.Holder) int { return strings.Compare(a.Owner, b.Owner) })
-	return state, nil
+	return session.Inspect(ctx, l.session, l.spec, luascripts.InspectReentrant)
 }
 
 // ForceUnlock frees the lock whoever holds it, and reports whether anybody did.
@@ -130,7 +102,5 @@ func state(name string, s luascripts.Snapshot) (lock.State, error) {
 //
 // It is sent once: when the outcome is not known, it is for the caller to look.
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
-	return l.session.Force(ctx, l.spec, "force unlock", luascripts.ForceReentrant, errForced)
+	return l.session.Force(ctx, l.spec, luascripts.ForceReentrant)
 }
-
-var errForced = errors.New("it was unlocked by force")

@@ -66,7 +66,7 @@ func (s *Session) enter(ctx context.Context, spec *Spec, wait bool) (*hold, erro
 		ctx = lock.WithOwner(ctx)
 		owner, _ = lock.OwnerFrom(ctx)
 	}
-	c := s.claim(claimID{spec.Keys.Lock, owner})
+	c := s.claim(claimID{spec.place(), owner})
 	defer s.drop(c)
 	if !wait {
 		if s.asking(c) {
@@ -104,6 +104,9 @@ func (s *Session) inTurn(ctx, waiting context.Context, spec *Spec, c *claim, lim
 		t := s.tenure(c)
 		if t == nil {
 			defer c.leave()
+			if !spec.shared() && s.beside(c) != nil {
+				return nil, final{lock.ErrUpgrade}
+			}
 			return first(ctx, waiting, spec, c, left())
 		}
 		h, passed, err := s.reenter(ctx, waiting, spec, t, left())
@@ -141,16 +144,18 @@ func (s *Session) asking(c *claim) bool {
 
 // try asks once, if nobody of this process is ahead.
 func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit time.Duration) (*hold, error) {
-	w := s.join(spec.Keys.Lock)
-	defer w.leave()
-	if !w.isFirst() {
-		return nil, lock.ErrNotAcquired
+	if spec.Keep == nil && !spec.shared() { // Redis knows better who is ahead, or nobody need be
+		w := s.join(spec)
+		defer w.leave()
+		if !w.isFirst() {
+			return nil, lock.ErrNotAcquired
+		}
 	}
 	t := s.newTenure(spec, c)
 	end := time.Now().Add(limit)
 	pause := backoff{most: s.OpTimeout / 4}
 	for {
-		h, _, err := s.ask(ctx, waiting, t, limit)
+		h, _, err := s.ask(ctx, waiting, t, nil, limit)
 		switch {
 		case h != nil:
 			return h, nil
@@ -167,35 +172,40 @@ func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit 
 
 // wait asks until the lock is granted or waiting ends.
 //
-// Only the first in line asks, and only when there is a reason to: it never
-// asked, a hint came, the other's lease ran out, or a poll interval is over. A
-// hint is never more than a reason to ask, so losing one costs a poll.
+// It asks only when there is a reason to: it never asked, a hint came, the
+// other's lease ran out, or a poll interval is over; the line decides who. A hint
+// is never more than a reason to ask, so losing one costs a poll.
 func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ time.Duration) (*hold, error) {
-	w := s.join(spec.Keys.Lock)
+	w := s.join(spec)
 	defer w.leave()
 	t := s.newTenure(spec, c)
 	pause := backoff{most: s.Poll}
 	var last error // what Redis said last, if that was no answer
 	told, warned, late := false, false, 0
 	for {
-		if err := w.turn(waiting); err != nil {
+		task, err := w.turn(waiting)
+		if err != nil {
 			if errors.Is(err, lock.ErrClosed) {
 				last = nil
 			}
 			return nil, t.fail(cmp.Or(last, err))
 		}
-		h, left, err := s.ask(ctx, waiting, t, s.OpTimeout)
+		var h *hold
+		var left time.Duration
+		if task == keepTask {
+			err = s.keep(waiting, w.line, spec)
+		} else {
+			h, left, err = s.ask(ctx, waiting, t, w, s.OpTimeout)
+		}
 		switch {
 		case h != nil:
-			w.granted()
+			w.granted(spec)
 			return h, nil
 		case err == nil:
 			last, pause.last = nil, 0
-			if left == luascripts.NoExpiry {
-				left = s.Poll
+			if task == askTask {
+				w.refused(t, left)
 			}
-			w.askIn(min(left+time.Millisecond, s.Poll))
-			w.listen(spec.Keys.Channel)
 			if !told {
 				told = true
 				s.observe(s.Observer.Waiting, t, lock.Event{})
@@ -206,6 +216,7 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 			late++
 			_ = t.fail(err)
 			t = s.newTenure(spec, c)
+			w.ask()
 		case !faultOf(err).again:
 			return nil, t.fail(err)
 		case waiting.Err() != nil: // turn will say which of the two ended
@@ -216,30 +227,69 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 				warned = true
 				s.Logger.Warn("lock: Redis gives no answer; asking on until the context ends", "lock", spec.Name, "err", err)
 			}
-			w.askIn(pause.next())
+			w.retryIn(pause.next())
 		}
 	}
 }
 
+// keepAtOnce is how many waiters one heartbeat is for at most, so that no script
+// keeps the server busy for long.
+const keepAtOnce = 200
+
+// keep sends the heartbeat for all waiters of l that stand in a queue in Redis,
+// and tells those to ask who have a reason to.
+func (s *Session) keep(waiting context.Context, l *line, spec *Spec) error {
+	waiters, queued := l.heartbeats(spec)
+	for len(queued) > 0 {
+		n := min(len(queued), keepAtOnce)
+		kept, _, err := await(waiting, s, s.OpTimeout, func(ctx context.Context) (luascripts.Kept, error) {
+			return spec.Keep(ctx, s.rdb, spec.Keys, queued[:n])
+		}, nil)
+		if err != nil {
+			return err
+		}
+		for i, asks := range kept.Asks {
+			if asks {
+				waiters[i].ask()
+			}
+		}
+		if kept.Left != 0 {
+			s.mu.Lock()
+			l.askInLocked(spec, kept.Left)
+			s.mu.Unlock()
+		}
+		waiters, queued = waiters[n:], queued[n:]
+	}
+	return nil
+}
+
 // ask sends one question for the first hold of t, and waits for the answer while
 // waiting lasts. It returns the hold, which is under ctx, or what is left of
-// another owner's lease, or an error.
-func (s *Session) ask(ctx, waiting context.Context, t *tenure, limit time.Duration) (*hold, time.Duration, error) {
-	lease := s.lease(t.spec)
-	t.willAsk(lease)
+// another owner's lease, or an error. w is who waits for it, nil if nobody will.
+func (s *Session) ask(ctx, waiting context.Context, t *tenure, w *waiter, limit time.Duration) (*hold, time.Duration, error) {
 	sent := time.Now()
+	q := luascripts.Question{Owner: t.owner, Lease: s.lease(t.spec), Want: 1, Waited: sent.Sub(t.asked), Yield: t.spec.Yield}
+	if w != nil {
+		q.Patience = t.spec.Patience
+	}
+	if other := s.beside(t.claim); other != nil {
+		q.Writer = other.owner
+	}
+	t.willAsk(max(q.Lease, q.Patience))
 	reply, answered, err := await(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
-		return t.spec.Acquire(ctx, s.rdb, t.spec.Keys, t.owner, lease, 1)
+		return t.spec.Acquire(ctx, s.rdb, t.spec.Keys, q)
 	}, func(reply luascripts.Acquired, err error) {
 		// Nobody waits for this answer. A grant is a copy of one that the tenure
-		// had by a later question, or one that nobody wants any more.
-		if granted := err == nil && reply.Verdict == luascripts.Done; !granted && !faultOf(err).mayHaveRun {
+		// had by a later question, or one that nobody wants any more; so is a
+		// place in a queue.
+		wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.Patience > 0
+		if err == nil && !wrote || err != nil && !faultOf(err).mayHaveRun {
 			return
 		}
 		if t.doubt() != lives {
 			s.settle(t, err != nil)
-		} else {
-			s.hint(t.spec.Keys.Lock) // it may be ours: a good reason to ask
+		} else if w != nil {
+			w.ask() // it may be ours: a good reason to ask
 		}
 	})
 	switch {
@@ -260,6 +310,9 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, limit time.Durati
 		h, err := s.granted(ctx, t, sent, reply.Token)
 		return h, 0, err
 	case luascripts.Held:
+		if q.Patience > 0 {
+			t.trace()
+		}
 		return nil, reply.Left, nil
 	default:
 		return nil, 0, final{lock.ErrForeignKey}
@@ -311,7 +364,7 @@ func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, t *tenure, l
 			return luascripts.Acquired{Verdict: luascripts.Gone}, nil
 		}
 		sent = time.Now()
-		return t.spec.Acquire(ctx, s.rdb, t.spec.Keys, t.owner, lease, holds+1)
+		return t.spec.Acquire(ctx, s.rdb, t.spec.Keys, luascripts.Question{Owner: t.owner, Lease: lease, Want: holds + 1})
 	}, func(_ luascripts.Acquired, err error) {
 		c.leave()
 		s.settle(t, err != nil)

@@ -11,14 +11,14 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// claimID names what one owner of this process has to do with one lock.
+// claimID names what one owner of this process has to do with one side of a lock.
 type claimID struct {
-	key   string
+	place
 	owner uint64 // as the context carries it
 }
 
-// claim is what one owner of this process has to do with one lock. It lives in
-// the session's map for as long as a call or a hold needs it.
+// claim is what one owner of this process has to do with one side of a lock. It
+// lives in the session's map for as long as a call or a hold needs it.
 type claim struct {
 	id   claimID
 	turn chan struct{} // cap 1; who has put a token in may send commands for this claim
@@ -110,6 +110,7 @@ type tenure struct {
 	longest time.Duration // the longest lease that was ever asked for
 	over    ending
 	unsure  bool // a question for it broke off, and may be carried out late
+	traced  bool // it was told to wait, and that left a trace in Redis
 	freed   bool // settle may have released it
 }
 
@@ -140,6 +141,29 @@ func (t *tenure) doubt() ending {
 	defer t.s.mu.Unlock()
 	t.unsure = true
 	return t.over
+}
+
+// trace records that waiting for t left a trace in Redis.
+func (t *tenure) trace() {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.traced = true
+}
+
+// beside returns the tenure that the owner of c has on the other side of the
+// lock, nil if it has none.
+func (s *Session) beside(c *claim) *tenure {
+	kind := c.id.kind.Beside
+	if kind == nil {
+		return nil
+	}
+	s.mu.Lock()
+	other := s.claims[claimID{place{kind, c.id.key}, c.id.owner}]
+	s.mu.Unlock()
+	if other == nil {
+		return nil
+	}
+	return s.tenure(other)
 }
 
 // begin records the grant of the first hold, and reports false if the session
@@ -236,13 +260,13 @@ func (t *tenure) fail(err error) error {
 	if t.over == lives {
 		t.endLocked(released)
 	}
-	unsure := t.unsure
+	unsure, traced := t.unsure, t.traced
 	t.s.mu.Unlock()
 	if t.lease != nil {
 		t.lease.Stop(context.Background()) // it was never renewed, so this does not wait
 	}
-	if unsure {
-		t.s.work.Go(func() { t.s.settle(t, true) })
+	if unsure || traced {
+		t.s.work.Go(func() { t.s.settle(t, unsure) })
 	}
 	return err
 }
@@ -258,7 +282,7 @@ func (t *tenure) Lost(cause error) {
 		t.s.Logger.Warn("lock lost", "lock", t.spec.Name, "cause", cause)
 		t.s.observe(t.s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
 	}
-	t.s.hint(t.spec.Keys.Lock)
+	t.s.hint(t.spec)
 	if counted {
 		go func() {
 			defer t.s.work.Done()
@@ -288,7 +312,7 @@ func (t *tenure) wrap(err error) error {
 
 func (s *Session) observe(f func(lock.Event), t *tenure, e lock.Event) {
 	if f != nil {
-		e.Name, e.Owner, e.Token = t.spec.Name, t.owner, t.token
+		e.Name, e.Mode, e.Owner, e.Token = t.spec.Name, t.spec.Mode, t.owner, t.token
 		f(e)
 	}
 }

@@ -14,23 +14,42 @@ const maxName = 4096
 
 // reserved begin the keys that other kinds of locks keep beside theirs. A lock
 // of that name would lie on top of one.
-var reserved = []string{"redisson_lock_queue:", "redisson_lock_timeout:", "redisson_lock_token:"}
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", "redisson_lock_token:", wishPrefix + ":"}
+
+// What stands beside a lock's own key. All but the last are Redisson's.
+const (
+	channelPrefix   = "redisson_lock__channel"
+	queuePrefix     = "redisson_lock_queue"
+	timeoutPrefix   = "redisson_lock_timeout"
+	rwChannelPrefix = "redisson_rwlock"
+	wishPrefix      = "leasehold_rwlock_wish"
+)
 
 // Every key and channel of a lock is made in this file, from its name alone.
 // The rules are Redisson's, byte for byte: the lock's key is the name itself,
 // and what stands beside it is "<prefix>:{<name>}", or "<prefix>:<name>" where
 // the name brings braces of its own.
 
-func reentrantKeys(prefix, name string) (luascripts.Keys, error) {
-	mapped := prefix + name
-	if err := checkName(name, mapped); err != nil {
-		return luascripts.Keys{}, err
+// PlainKeys are the keys of a lock that is one hash.
+func PlainKeys(name string) luascripts.Keys {
+	return luascripts.Keys{Lock: name, Channel: beside(channelPrefix, name), Publish: "PUBLISH"}
+}
+
+// FairKeys are the keys of a lock with a queue.
+func FairKeys(name string) luascripts.Keys {
+	k := PlainKeys(name)
+	k.Queue, k.Timeouts = beside(queuePrefix, name), beside(timeoutPrefix, name)
+	return k
+}
+
+// RWKeys are the keys of a read/write lock, but for those of the reading leases:
+// they begin with Beside, Redisson's suffixName, and the scripts make them.
+func RWKeys(name string) luascripts.Keys {
+	k := luascripts.Keys{Lock: name, Channel: beside(rwChannelPrefix, name), Publish: "PUBLISH", Wish: beside(wishPrefix, name), Beside: name}
+	if !strings.Contains(name, "{") {
+		k.Beside = "{" + name + "}"
 	}
-	return luascripts.Keys{
-		Lock:    mapped,
-		Channel: beside("redisson_lock__channel", mapped),
-		Publish: "PUBLISH",
-	}, nil
+	return k
 }
 
 // beside is Redisson's prefixName.

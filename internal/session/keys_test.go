@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // slotPart is the part of a key that decides its cluster slot, by the rule of
@@ -23,24 +24,39 @@ func slotPart(key string) string {
 	return key[open+1 : open+1+end]
 }
 
+// keysOf makes the keys of a kind as NewSpec does.
+func keysOf(make func(string) luascripts.Keys, prefix, name string) (luascripts.Keys, error) {
+	return make(prefix + name), checkName(name, prefix+name)
+}
+
 func TestKeys(t *testing.T) {
-	for name, channel := range map[string]string{
-		"orders":      "redisson_lock__channel:{orders}",
-		"orders:42":   "redisson_lock__channel:{orders:42}",
-		"{shop}:1":    "redisson_lock__channel:{shop}:1",
-		"a{b}c{d}":    "redisson_lock__channel:a{b}c{d}",
-		"ä\x00\xff\n": "redisson_lock__channel:{ä\x00\xff\n}",
+	for name, want := range map[string]luascripts.Keys{
+		"orders":      {Channel: "redisson_lock__channel:{orders}", Queue: "redisson_lock_queue:{orders}", Timeouts: "redisson_lock_timeout:{orders}"},
+		"orders:42":   {Channel: "redisson_lock__channel:{orders:42}", Queue: "redisson_lock_queue:{orders:42}", Timeouts: "redisson_lock_timeout:{orders:42}"},
+		"{shop}:1":    {Channel: "redisson_lock__channel:{shop}:1", Queue: "redisson_lock_queue:{shop}:1", Timeouts: "redisson_lock_timeout:{shop}:1"},
+		"a{b}c{d}":    {Channel: "redisson_lock__channel:a{b}c{d}", Queue: "redisson_lock_queue:a{b}c{d}", Timeouts: "redisson_lock_timeout:a{b}c{d}"},
+		"ä\x00\xff\n": {Channel: "redisson_lock__channel:{ä\x00\xff\n}", Queue: "redisson_lock_queue:{ä\x00\xff\n}", Timeouts: "redisson_lock_timeout:{ä\x00\xff\n}"},
 	} {
-		k, err := reentrantKeys("", name)
-		if err != nil || k.Lock != name || k.Channel != channel {
-			t.Errorf("%q: %+v, %v, want channel %q", name, k, err, channel)
+		want.Lock, want.Publish = name, "PUBLISH"
+		if k, err := keysOf(FairKeys, "", name); err != nil || k != want {
+			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
+		}
+		want.Queue, want.Timeouts = "", ""
+		if k, err := keysOf(PlainKeys, "", name); err != nil || k != want {
+			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
 		}
 	}
-	for _, name := range []string{"", "a{b", "a}b", "}a{b}", "{}", "{}{a}", "a{}b", strings.Repeat("x", maxName+1), "redisson_lock_queue:{a}"} {
-		if name == "}a{b}" {
-			continue // the tag is b for both: it is fine, and tested by the fuzzing below
+	for name, want := range map[string]luascripts.Keys{
+		"orders":   {Channel: "redisson_rwlock:{orders}", Wish: "leasehold_rwlock_wish:{orders}", Beside: "{orders}"},
+		"{shop}:1": {Channel: "redisson_rwlock:{shop}:1", Wish: "leasehold_rwlock_wish:{shop}:1", Beside: "{shop}:1"},
+	} {
+		want.Lock, want.Publish = name, "PUBLISH"
+		if k, err := keysOf(RWKeys, "", name); err != nil || k != want {
+			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
 		}
-		if k, err := reentrantKeys("", name); !errors.Is(err, lock.ErrName) {
+	}
+	for _, name := range []string{"", "a{b", "a}b", "{}", "{}{a}", "a{}b", strings.Repeat("x", maxName+1), "redisson_lock_queue:{a}", "leasehold_rwlock_wish:{a}"} {
+		if k, err := keysOf(PlainKeys, "", name); !errors.Is(err, lock.ErrName) {
 			t.Errorf("%.40q: %+v, %v, want ErrName", name, k, err)
 		}
 	}
@@ -60,27 +76,33 @@ func FuzzNames(f *testing.F) {
 		f.Add("shop:", s, "{a}")
 	}
 	f.Fuzz(func(t *testing.T, prefix, a, b string) {
-		ka, err := reentrantKeys(prefix, a)
+		fair, err := keysOf(FairKeys, prefix, a)
 		if err != nil {
 			if !errors.Is(err, lock.ErrName) {
 				t.Errorf("%q: %v", a, err)
 			}
 			return
 		}
-		for _, beside := range []string{ka.Channel, beside("redisson_lock_queue", ka.Lock), beside("redisson_lock_token", ka.Lock)} {
-			if slotPart(beside) != slotPart(ka.Lock) {
-				t.Errorf("%q and %q do not share a slot", ka.Lock, beside)
+		rw := RWKeys(prefix + a)
+		ours := []string{fair.Channel, fair.Queue, fair.Timeouts, rw.Channel, rw.Wish, rw.Beside + ":1:rwlock_timeout:1", beside("redisson_lock_token", fair.Lock)}
+		for _, key := range ours {
+			if slotPart(key) != slotPart(fair.Lock) {
+				t.Errorf("%q and %q do not share a slot", fair.Lock, key)
 			}
-			if beside == ka.Lock {
-				t.Errorf("%q lies on its own lock", beside)
+			if key == fair.Lock {
+				t.Errorf("%q lies on its own lock", key)
 			}
 		}
-		kb, err := reentrantKeys(prefix, b)
-		if err == nil && (ka.Lock == kb.Lock || ka.Channel == kb.Channel) != (a == b) {
-			t.Errorf("%q and %q have keys %+v and %+v", a, b, ka, kb)
+		other, err := keysOf(FairKeys, prefix, b)
+		if err == nil && (fair.Lock == other.Lock || fair.Channel == other.Channel || fair.Queue == other.Queue || rw.Wish == RWKeys(prefix+b).Wish) != (a == b) {
+			t.Errorf("%q and %q have keys %+v and %+v", a, b, fair, other)
 		}
-		if err == nil && kb.Lock == beside("redisson_lock_token", ka.Lock) {
-			t.Errorf("the lock %q lies on a key of the lock %q", b, a)
+		if err == nil {
+			for _, key := range []string{fair.Queue, fair.Timeouts, rw.Wish, beside("redisson_lock_token", fair.Lock)} {
+				if other.Lock == key {
+					t.Errorf("the lock %q lies on a key of the lock %q", b, a)
+				}
+			}
 		}
 	})
 }

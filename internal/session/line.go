@@ -6,44 +6,72 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// line is where the waiters of this process stand for one lock, first come
-// first. Only the first of them asks Redis; what it has learnt about when to
-// ask next stays with the line when the next one takes its place.
+// line is where the waiters of this process stand for one side of one lock, first
+// come first. Who of them asks Redis depends on the kind:
+//
+//   - exclusive: only the first, when there is a reason to. What it has learnt
+//     about when to ask next stays with the line when the next takes its place.
+//   - shared: the same; but once one is let in, all others ask at once, and as
+//     long as nobody had to wait, whoever comes asks without standing in line.
+//   - with a queue in Redis: each for itself, when it comes and when it is told
+//     that its turn has come. The first only sends the heartbeat for all.
 type line struct {
 	s     *Session      // set once
-	key   string        // set once
+	place place         // set once
 	hints chan struct{} // cap 1: something happened to the lock
 
-	askAt time.Time // the first waiter's: not before this without a hint
-
 	// Guarded by s.mu.
+	askAt   time.Time // the first has a reason then, also without a hint; zero before the first answer
+	shut    bool      // the latest answer was that others have the lock
 	waiters []*waiter
-	sub     *subscription // nil until somebody had to wait
+	sub     *subscription // to the lock's channel; nil until somebody had to wait
 }
 
 // waiter is one place in a line.
 type waiter struct {
 	line  *line
 	first chan struct{} // closed when it is the first
+	asked chan struct{} // cap 1: it should ask, wherever it stands
+
+	retryAt time.Time // its own goroutine's: it asks again then, wherever it stands; zero if not
+
+	// Guarded by s.mu. Only where waiters queue in Redis.
+	queued luascripts.Waiter // as what it stands there; its owner is empty before it does
+	sub    *subscription     // to its own channel
 }
+
+// task is what a waiter has a reason for.
+type task int
+
+const (
+	askTask  task = iota // ask whether the lock is ours
+	keepTask             // send the heartbeat for all of the line
+)
+
+// alone reports whether only the first of l asks.
+func (l *line) alone() bool { return l.place.kind.Keep == nil && !l.place.kind.shared() }
 
 // isNow is what the first waiter of a new line gets: it is the first already.
 var isNow = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// join takes a place at the end of the line for key.
-func (s *Session) join(key string) *waiter {
+// join takes a place at the end of the line for spec.
+func (s *Session) join(spec *Spec) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.lines[key]
+	l := s.lines[spec.place()]
 	if l == nil {
-		l = &line{s: s, key: key, hints: make(chan struct{}, 1)}
-		s.lines[key] = l
+		l = &line{s: s, place: spec.place(), hints: make(chan struct{}, 1)}
+		s.lines[l.place] = l
 	}
-	w := &waiter{line: l, first: isNow}
+	w := &waiter{line: l, first: isNow, asked: make(chan struct{}, 1)}
 	if len(l.waiters) > 0 {
 		w.first = make(chan struct{})
+	}
+	if spec.Keep != nil || spec.shared() && !l.shut {
+		w.ask()
 	}
 	l.waiters = append(l.waiters, w)
 	return w
@@ -54,11 +82,14 @@ func (w *waiter) leave() {
 	l := w.line
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
+	if w.sub != nil {
+		w.sub.close()
+	}
 	i := slices.Index(l.waiters, w)
 	l.waiters = slices.Delete(l.waiters, i, i+1)
 	switch {
 	case len(l.waiters) == 0:
-		delete(l.s.lines, l.key)
+		delete(l.s.lines, l.place)
 		if l.sub != nil {
 			l.sub.close()
 		}
@@ -76,67 +107,189 @@ func (w *waiter) isFirst() bool {
 	}
 }
 
-// turn waits until w is the first in line and has a reason to ask. It fails
-// with ctx's error, or with ErrClosed.
-func (w *waiter) turn(ctx context.Context) error {
+// turn waits until w has a reason to do something, and says what. It fails with
+// ctx's error, or with ErrClosed.
+func (w *waiter) turn(ctx context.Context) (task, error) {
 	l := w.line
-	select {
-	case <-w.first:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-l.s.closing:
-		return lock.ErrClosed
-	}
-	if d := time.Until(l.askAt); d > 0 {
-		due := time.NewTimer(d)
-		defer due.Stop()
+	for {
 		select {
-		case <-l.hints:
-			return ctx.Err()
-		case <-due.C:
-		case <-ctx.Done():
-			return ctx.Err()
 		case <-l.s.closing:
-			return lock.ErrClosed
+			return 0, lock.ErrClosed
+		default:
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		task, ready, due := w.next()
+		if ready {
+			return task, nil
+		}
+		first, hints := w.first, l.hints
+		if w.isFirst() {
+			first = nil
+		} else {
+			hints = nil
+		}
+		var timer *time.Timer
+		var timeout <-chan time.Time
+		if !due.IsZero() {
+			timer = time.NewTimer(time.Until(due))
+			timeout = timer.C
+		}
+		select {
+		case <-w.asked:
+			w.ask() // for next to find
+		case <-hints:
+			l.hint()
+		case <-first:
+		case <-timeout:
+		case <-ctx.Done():
+		case <-l.s.closing:
+		}
+		if timer != nil {
+			timer.Stop()
 		}
 	}
-	select {
-	case <-l.hints: // the question that comes now answers this one too
-	case <-l.s.closing:
-		return lock.ErrClosed
-	default:
-	}
-	return ctx.Err()
 }
 
-// askIn says when the first in line asks next if no hint comes before.
-func (w *waiter) askIn(d time.Duration) {
+// next returns what w has a reason for now, if it has any, and else when it will
+// have one if nothing happens; the zero time is never.
+func (w *waiter) next() (t task, ready bool, due time.Time) {
+	l := w.line
+	l.s.mu.Lock()
+	askAt := l.askAt
+	l.s.mu.Unlock()
+	now := time.Now()
+
+	reason := false
+	select {
+	case <-w.asked:
+		reason = true
+	default:
+	}
+	if !w.retryAt.IsZero() {
+		reason = reason || !now.Before(w.retryAt)
+		due = w.retryAt
+	}
+	if w.isFirst() {
+		ofLine := false
+		switch {
+		case !now.Before(askAt):
+			ofLine = !askAt.IsZero() || l.place.kind.Keep == nil
+		case due.IsZero() || askAt.Before(due):
+			due = askAt
+		}
+		// One question, or one heartbeat, answers all the hints before it.
+		select {
+		case <-l.hints:
+			ofLine = true
+		default:
+		}
+		if ofLine && l.place.kind.Keep != nil {
+			if reason {
+				w.ask()
+			}
+			return keepTask, true, due
+		}
+		reason = reason || ofLine
+	}
+	if reason {
+		w.retryAt = time.Time{}
+	}
+	return askTask, reason, due
+}
+
+// ask gives w a reason to ask. It does not block.
+func (w *waiter) ask() {
+	select {
+	case w.asked <- struct{}{}:
+	default:
+	}
+}
+
+// retryIn says when to ask again after an error, if nothing comes before.
+func (w *waiter) retryIn(d time.Duration) {
+	if !w.line.alone() {
+		w.retryAt = time.Now().Add(d)
+		return
+	}
+	w.line.s.mu.Lock()
+	defer w.line.s.mu.Unlock()
 	w.line.askAt = time.Now().Add(d)
 }
 
-// granted says that w got the lock. Who is next waits for a hint, unless the
-// line does not listen yet: then it must ask, to begin with that.
-func (w *waiter) granted() {
-	l := w.line
+// refused says that t, for which w waits, was told that others have the lock, for
+// left if nothing happens before. Whoever waits listens from now on. A release
+// can slip in between the question and the subscription; so the confirmation that
+// we listen is a reason to ask again.
+func (w *waiter) refused(t *tenure, left time.Duration) {
+	l, spec := w.line, t.spec
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	if l.sub == nil {
-		l.askAt = time.Time{}
-	} else {
-		w.askIn(l.s.Poll)
+	l.shut = true
+	if spec.Keep == nil {
+		l.askInLocked(spec, left)
+		if l.sub == nil {
+			l.sub = l.s.hub.subscribe(spec.Keys.Channel, l.hint)
+		}
+		return
+	}
+	if l.askAt.IsZero() || l.askAt.After(l.inLocked(spec, left)) {
+		l.askInLocked(spec, left) // sooner, but never put off by those who come
+	}
+	if w.queued.Owner != t.owner {
+		if w.sub != nil {
+			w.sub.close()
+		}
+		w.queued = luascripts.Waiter{Owner: t.owner, Patience: spec.Patience}
+		w.sub = l.s.hub.subscribe(spec.Keys.Channel+":"+t.owner, w.ask)
 	}
 }
 
-// listen subscribes the line to the lock's channel. A release can slip in
-// between our question and our subscription; so the confirmation that we listen
-// counts as a hint, and we ask again.
-func (w *waiter) listen(channel string) {
+// inLocked is when to look again if Redis said that nothing will happen for left.
+func (l *line) inLocked(spec *Spec, left time.Duration) time.Time {
+	d := l.s.poll(spec)
+	if left != luascripts.NoExpiry {
+		d = min(left+time.Millisecond, d)
+	}
+	return time.Now().Add(d)
+}
+
+func (l *line) askInLocked(spec *Spec, left time.Duration) { l.askAt = l.inLocked(spec, left) }
+
+// granted says that w got the lock.
+func (w *waiter) granted(spec *Spec) {
 	l := w.line
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	if l.sub == nil {
-		l.sub = l.s.hub.subscribe(channel, l.hint)
+	switch {
+	case spec.Keep != nil: // Redis tells whose turn is next
+	case spec.shared():
+		l.shut, l.askAt = false, time.Time{}
+		for _, other := range l.waiters {
+			if other != w {
+				other.ask()
+			}
+		}
+	case l.sub == nil:
+		l.askAt = time.Time{} // the next must ask, to begin with listening
+	default:
+		l.askInLocked(spec, luascripts.NoExpiry)
 	}
+}
+
+// heartbeats returns the waiters of l that stand in a queue in Redis, and as what.
+// Nobody else sends a heartbeat for them for a while.
+func (l *line) heartbeats(spec *Spec) (waiters []*waiter, queued []luascripts.Waiter) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.askInLocked(spec, luascripts.NoExpiry)
+	for _, w := range l.waiters {
+		if w.queued.Owner != "" {
+			waiters, queued = append(waiters, w), append(queued, w.queued)
+		}
+	}
+	return waiters, queued
 }
 
 // hint tells the line that something happened. It does not block.
@@ -147,12 +300,18 @@ func (l *line) hint() {
 	}
 }
 
-// hint tells the waiters for key in this process, if there are any.
-func (s *Session) hint(key string) {
+// hint tells the waiters for the lock in this process, on either side of it, that
+// it may be free. Where Redis itself tells whose turn it is, or where others may
+// still hold the lock, there is nothing to tell.
+func (s *Session) hint(spec *Spec) {
+	if spec.Keep != nil || spec.shared() {
+		return
+	}
 	s.mu.Lock()
-	l := s.lines[key]
-	s.mu.Unlock()
-	if l != nil {
-		l.hint()
+	defer s.mu.Unlock()
+	for _, kind := range []*Kind{spec.Kind, spec.Beside} {
+		if l := s.lines[place{kind, spec.Keys.Lock}]; l != nil {
+			l.hint()
+		}
 	}
 }

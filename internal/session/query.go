@@ -1,8 +1,13 @@
 package session
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -22,13 +27,64 @@ func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q questi
 	})
 }
 
+// Inspect reads spec's state by a script.
+func Inspect(ctx context.Context, s *Session, spec *Spec, q question[luascripts.Snapshot]) (lock.State, error) {
+	snapshot, err := Ask(ctx, s, spec, "inspect", q)
+	if err != nil {
+		return lock.State{}, err
+	}
+	state, err := stateOf(spec, snapshot)
+	if err != nil {
+		return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: err}
+	}
+	return state, nil
+}
+
+// stateOf reads a snapshot. The field of a writer ends in ":write".
+func stateOf(spec *Spec, s luascripts.Snapshot) (lock.State, error) {
+	state := lock.State{Name: spec.Name}
+	if s.Foreign {
+		return state, lock.ErrForeignKey
+	}
+	for _, w := range s.Waiters {
+		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, Patience: w.Patience})
+	}
+	if !s.Exists {
+		return state, nil
+	}
+	state.Mode, state.Lease = lock.Exclusive, s.Left
+	if spec.Beside != nil {
+		state.Mode = lock.Mode(s.Mode)
+	}
+	for _, f := range s.Fields {
+		count, err := strconv.Atoi(f.Value)
+		if err != nil {
+			return lock.State{}, fmt.Errorf("%w: a field %.64q of value %.64q", lock.ErrForeignKey, f.Name, f.Value)
+		}
+		h := lock.Holder{Owner: f.Name, Count: count, Mode: lock.Exclusive}
+		if spec.Beside != nil {
+			h.Mode = lock.Read
+			if owner, writes := strings.CutSuffix(f.Name, luascripts.Writing); writes {
+				h.Owner, h.Mode = owner, lock.Write
+			}
+		}
+		state.Holders = append(state.Holders, h)
+	}
+	slices.SortFunc(state.Holders, func(a, b lock.Holder) int {
+		return cmp.Or(strings.Compare(string(b.Mode), string(a.Mode)), strings.Compare(a.Owner, b.Owner)) // the writer first
+	})
+	return state, nil
+}
+
+var errForced = errors.New("it was unlocked by force")
+
 // Force runs a script that frees spec whoever holds it, and reports whether
-// anybody did. It is sent once. The holders of this session are told why.
-func (s *Session) Force(ctx context.Context, spec *Spec, op string, q question[luascripts.Verdict], why error) (bool, error) {
+// anybody did. It is sent once. The holders of this session are told.
+func (s *Session) Force(ctx context.Context, spec *Spec, q question[luascripts.Verdict]) (bool, error) {
 	// Taken down before the script runs: who comes to hold the lock after it
 	// must not be told that it lost it.
 	held := s.holding(spec)
-	verdict, err := once(ctx, s, spec, op, func() (luascripts.Verdict, error) {
+	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
 		v, _, err := await(ctx, s, s.OpTimeout, func(ctx context.Context) (luascripts.Verdict, error) { return q(ctx, s.rdb, spec.Keys) }, nil)
 		if err == nil && v == luascripts.Foreign {
 			err = lock.ErrForeignKey
@@ -39,18 +95,18 @@ func (s *Session) Force(ctx context.Context, spec *Spec, op string, q question[l
 		return false, err
 	}
 	for _, t := range held {
-		t.lease.Lose(fmt.Errorf("%w: %w", watchdog.ErrGone, why))
+		t.lease.Lose(fmt.Errorf("%w: %w", watchdog.ErrGone, errForced))
 	}
-	s.hint(spec.Keys.Lock)
+	s.hint(spec)
 	return verdict == luascripts.Done, nil
 }
 
-// holding returns the tenures of this session on spec.
+// holding returns the tenures of this session on spec, on both sides of it.
 func (s *Session) holding(spec *Spec) (held []*tenure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, c := range s.claims {
-		if id.key == spec.Keys.Lock && c.tenure != nil {
+		if id.key == spec.Keys.Lock && (id.kind == spec.Kind || id.kind == spec.Beside) && c.tenure != nil {
 			held = append(held, c.tenure)
 		}
 	}

@@ -57,7 +57,7 @@ func (s *Session) release(ctx context.Context, t *tenure, tell bool) error {
 		s.work.Go(func() { s.settle(t, true) })
 		return o.err
 	}
-	s.hint(t.spec.Keys.Lock)
+	s.hint(t.spec)
 	if t.isUnsure() {
 		// A question for this tenure broke off, and may be carried out yet.
 		s.work.Go(func() { s.settle(t, true) })
@@ -198,7 +198,7 @@ func (s *Session) settleOnce(t *tenure) error {
 	case err != nil:
 		return err
 	case holds == 0:
-		s.hint(t.spec.Keys.Lock)
+		s.hint(t.spec)
 	case verdict != luascripts.Done:
 		if _, over := t.state(); over == lives {
 			t.lease.Lose(watchdog.ErrGone)

@@ -47,7 +47,7 @@ type Session struct {
 	mu     sync.Mutex
 	closed bool
 	claims map[claimID]*claim
-	lines  map[string]*line // by key
+	lines  map[place]*line
 }
 
 // New returns a session on rdb, which it borrows.
@@ -55,13 +55,13 @@ func New(rdb rueidis.Client, c Config) *Session {
 	s := &Session{
 		Config:    c,
 		rdb:       rdb,
-		id:        uuid.NewString(),
+		id:        uuid.Must(uuid.NewV7()).String(), // version 7 tells the fair lock's scripts that we send heartbeats
 		many:      100,
 		closing:   make(chan struct{}),
 		givenBack: make(chan struct{}),
 		givenUp:   make(chan struct{}),
 		claims:    make(map[claimID]*claim),
-		lines:     make(map[string]*line),
+		lines:     make(map[place]*line),
 	}
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		s.many = 1 // the keys of one script must share a slot
@@ -71,28 +71,76 @@ func New(rdb rueidis.Client, c Config) *Session {
 	return s
 }
 
-// Kind is what a kind of lock adds to the session: its scripts.
+// Kind is what a kind of lock adds to the session: its scripts, and how its
+// waiters wait. The two sides of a read/write lock are a kind each.
 type Kind struct {
-	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, lease time.Duration, want int) (luascripts.Acquired, error)
+	Keys    func(name string) luascripts.Keys
+	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error)
 	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
 	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
+
+	// Queues says that waiting leaves a trace in Redis, which Release with
+	// nothing left takes back.
+	Queues bool
+
+	// Keep is the heartbeat of a kind whose waiters stand in line in Redis, each
+	// for itself and with a channel of its own. It is nil for the others: their
+	// waiters stand in line in this process, and only the first asks.
+	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter) (luascripts.Kept, error)
+
+	// Mode says how an owner holds the lock. Several owners can hold it for
+	// reading at once.
+	Mode lock.Mode
+
+	// Beside is the other side of a read/write lock, nil for other kinds.
+	Beside *Kind
 }
+
+func (k *Kind) shared() bool { return k.Mode == lock.Read }
 
 // Spec is one lock: a kind, a name and its options. It never changes.
 type Spec struct {
 	*Kind
-	Name  string          // as the caller gave it
-	Keys  luascripts.Keys // as it stands in Redis
-	Fixed time.Duration   // the fixed lease, or 0
-	Wait  time.Duration   // how long Lock waits at most, or 0
-	Err   error           // what is wrong with the name or the options
+	Name     string          // as the caller gave it
+	Keys     luascripts.Keys // as it stands in Redis
+	Fixed    time.Duration   // the fixed lease, or 0
+	Wait     time.Duration   // how long Lock waits at most, or 0
+	Patience time.Duration   // how long the trace of a waiter lives unheard, or 0: waiting leaves none
+	Yield    bool            // readers wait behind a writer who came before
+	Err      error           // what is wrong with the name or the options
 }
 
-// NewSpec makes the spec of a plain lock. What is wrong shows as Spec.Err.
+// NewSpec makes the spec of a lock. What is wrong shows as Spec.Err.
 func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
-	keys, err := reentrantKeys(s.KeyPrefix, name)
-	config, optErr := lock.NewConfig(opts...)
-	return &Spec{Kind: k, Name: name, Keys: keys, Fixed: config.Lease, Wait: config.Wait, Err: errors.Join(err, optErr)}
+	mapped := s.KeyPrefix + name
+	config, err := lock.NewConfig(opts...)
+	spec := &Spec{Kind: k, Name: name, Fixed: config.Lease, Wait: config.Wait, Err: errors.Join(checkName(name, mapped), err)}
+	if spec.Err != nil {
+		return spec
+	}
+	spec.Keys = k.Keys(mapped)
+	if k.Queues && !(k.Beside != nil && config.ReadersFirst) {
+		spec.Patience = config.Patience
+	}
+	spec.Yield = !config.ReadersFirst
+	return spec
+}
+
+// place is one side of one lock, for which this process has owners and a line.
+type place struct {
+	kind *Kind
+	key  string
+}
+
+func (spec *Spec) place() place { return place{spec.Kind, spec.Keys.Lock} }
+
+// poll is how long a waiter for spec relies on hints alone. The trace that it
+// leaves in Redis must not fade meanwhile.
+func (s *Session) poll(spec *Spec) time.Duration {
+	if spec.Patience > 0 {
+		return min(s.Poll, spec.Patience/3)
+	}
+	return s.Poll
 }
 
 // lease is how long a grant of spec lives without a renewal.
@@ -229,7 +277,8 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 		renewals := make([]luascripts.Renewal, len(indexes))
 		for j, i := range indexes {
 			t := batch[i].(*tenure)
-			renewals[j] = luascripts.Renewal{Key: t.spec.Keys.Lock, Owner: t.owner}
+			holds, _ := t.state()
+			renewals[j] = luascripts.Renewal{Keys: t.spec.Keys, Owner: t.owner, Holds: max(holds, 1)}
 		}
 		replies, _, err := await(context.Background(), s, s.OpTimeout, func(ctx context.Context) ([]luascripts.Renewed, error) {
 			return k.Renew(ctx, s.rdb, renewals, s.Lease, s.many), nil

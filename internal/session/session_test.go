@@ -28,6 +28,8 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 // in package reentrant.
 
 var plain = &Kind{
+	Mode:    lock.Exclusive,
+	Keys:    PlainKeys,
 	Acquire: luascripts.AcquireReentrant,
 	Release: luascripts.ReleaseReentrant,
 	Renew:   luascripts.RenewReentrant,

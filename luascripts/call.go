@@ -1,0 +1,243 @@
+package luascripts
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Verdict is what a script found about the caller's owner.
+type Verdict int
+
+const (
+	Done    Verdict = 1  // it is as asked
+	Held    Verdict = 0  // acquire: another owner has the lock
+	Free    Verdict = 0  // force: nobody had it
+	Gone    Verdict = -2 // the owner holds nothing
+	Foreign Verdict = -4 // the key holds something else
+)
+
+// Keys names what the scripts of one lock touch. What a kind does not have is
+// empty.
+type Keys struct {
+	Lock    string // the hash
+	Channel string // where waiters listen; of a fair lock each at "<channel>:<owner>"
+	Publish string // the command that reaches them: PUBLISH or SPUBLISH
+
+	Queue    string // fair: the list of waiting owners
+	Timeouts string // fair: the zset of their deadlines
+
+	Wish   string // read/write: the waiting writer whom readers let pass
+	Beside string // read/write: what the keys of reading leases begin with
+}
+
+// Question is what an owner asks of an acquire script. What a kind does not use
+// it leaves alone.
+type Question struct {
+	Owner string
+	Lease time.Duration
+	Want  int // the hold count that must result; 1 for the first hold
+
+	// Patience is for how long the trace that waiting leaves in Redis lives
+	// without being renewed: the place in a fair queue, a writer's wish. 0
+	// leaves none.
+	Patience time.Duration
+
+	Waited time.Duration // read/write: for how long the owner has been waiting
+	Writer string        // read: the owner string by which the caller writes, or ""
+	Yield  bool          // read: wait behind a writer who came before
+}
+
+// NoExpiry stands for the lease of a key that has none.
+const NoExpiry time.Duration = -1
+
+// Acquired is the reply to an acquire script.
+type Acquired struct {
+	Verdict Verdict
+	Token   uint64        // Done on a first hold: the fencing token
+	Left    time.Duration // Held: what is left of the other's lease, or NoExpiry
+}
+
+// Renewal is one lock to renew.
+type Renewal struct {
+	Keys  Keys
+	Owner string
+	Holds int // how often the owner holds it
+}
+
+// Renewed is the reply for one lock: Done, Gone or Foreign, or an error.
+type Renewed struct {
+	Verdict Verdict
+	Err     error
+}
+
+// acquired reads the reply of an acquire script: a string is a grant, a number
+// is not.
+func acquired(s *script, reply rueidis.RedisResult) (Acquired, error) {
+	msg, err := reply.ToMessage()
+	if err != nil {
+		return Acquired{}, err
+	}
+	if msg.IsString() {
+		text, _ := msg.ToString()
+		token, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return Acquired{}, &ReplyError{s.name, strconv.Quote(text)}
+		}
+		return Acquired{Verdict: Done, Token: token}, nil
+	}
+	n, err := msg.ToInt64()
+	switch {
+	case err != nil:
+		return Acquired{}, &ReplyError{s.name, msg.String()}
+	case n >= -1:
+		return Acquired{Verdict: Held, Left: remaining(n)}, nil
+	case n == int64(Gone), n == int64(Foreign):
+		return Acquired{Verdict: Verdict(n)}, nil
+	default:
+		return Acquired{}, &ReplyError{s.name, strconv.FormatInt(n, 10)}
+	}
+}
+
+func verdict(s *script, reply rueidis.RedisResult, legal ...Verdict) (Verdict, error) {
+	msg, err := reply.ToMessage()
+	if err != nil {
+		return 0, err
+	}
+	n, err := msg.ToInt64()
+	if err == nil {
+		for _, v := range legal {
+			if n == int64(v) {
+				return v, nil
+			}
+		}
+	}
+	return 0, &ReplyError{s.name, msg.String()}
+}
+
+func renewals(s *script, reply rueidis.RedisResult, n int) ([]Verdict, error) {
+	msg, err := reply.ToMessage()
+	if err != nil {
+		return nil, err
+	}
+	bad := &ReplyError{s.name, msg.String()}
+	numbers, err := msg.AsIntSlice()
+	if err != nil || len(numbers) != n {
+		return nil, bad
+	}
+	verdicts := make([]Verdict, n)
+	for i, number := range numbers {
+		switch v := Verdict(number); v {
+		case Done, Gone, Foreign:
+			verdicts[i] = v
+		default:
+			return nil, bad
+		}
+	}
+	return verdicts, nil
+}
+
+// Snapshot is a lock as it stands.
+type Snapshot struct {
+	Exists  bool
+	Foreign bool          // read/write: the key holds something else
+	Left    time.Duration // or NoExpiry
+	Mode    string        // read/write: "read", "write", or "" when free
+	Fields  []Field       // in the server's order
+	Waiters []Waiter      // first come first
+}
+
+// Field is one field of the lock's hash.
+type Field struct{ Name, Value string }
+
+// Waiter is one owner who waits, as Redis knows it.
+type Waiter struct {
+	Owner    string
+	Patience time.Duration // after which it counts as dead if it is not heard from
+}
+
+// ms is d as scripts take it.
+func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// remaining is a PTTL reply as a duration.
+func remaining(pttl int64) time.Duration {
+	if pttl < 0 {
+		return NoExpiry
+	}
+	return time.Duration(pttl) * time.Millisecond
+}
+
+// renew runs s for all batch, perCall locks in each script call, all calls in one
+// pipeline, with argsOf giving the arguments of each lock. One reply for each
+// lock, in order.
+//
+// More than one lock a call is only right where there are no cluster slots. A
+// call of several that the server refuses is made again for each lock alone: it
+// may be a cluster that looks like one server, and one lock that is denied must
+// not end the others.
+func renew(ctx context.Context, rdb rueidis.Client, s *script, batch []Renewal, lease time.Duration, perCall int, argsOf func(args []string, r Renewal) []string) []Renewed {
+	calls := make([]call, 0, (len(batch)+perCall-1)/perCall)
+	for first := 0; first < len(batch); first += perCall {
+		part := batch[first:min(first+perCall, len(batch))]
+		c := call{keys: make([]string, len(part)), args: make([]string, 1, 1+3*len(part))}
+		c.args[0] = ms(lease)
+		for i, r := range part {
+			c.keys[i] = r.Keys.Lock
+			c.args = argsOf(c.args, r)
+		}
+		calls = append(calls, c)
+	}
+	renewed := make([]Renewed, 0, len(batch))
+	for i, reply := range s.pipeline(ctx, rdb, calls) {
+		verdicts, err := renewals(s, reply, len(calls[i].keys))
+		if _, refused := rueidis.IsRedisErr(err); refused && len(calls[i].keys) > 1 {
+			first := len(renewed)
+			renewed = append(renewed, renew(ctx, rdb, s, batch[first:first+len(calls[i].keys)], lease, 1, argsOf)...)
+			continue
+		}
+		for j := range calls[i].keys {
+			if err != nil {
+				renewed = append(renewed, Renewed{Err: err})
+			} else {
+				renewed = append(renewed, Renewed{Verdict: verdicts[j]})
+			}
+		}
+	}
+	return renewed
+}
+
+// fields reads a list of names and values in turn.
+func fields(msgs []rueidis.RedisMessage) ([]Field, bool) {
+	if len(msgs)%2 != 0 {
+		return nil, false
+	}
+	var all []Field
+	for i := 0; i < len(msgs); i += 2 {
+		name, err1 := msgs[i].ToString()
+		value, err2 := msgs[i+1].ToString()
+		if err1 != nil || err2 != nil {
+			return nil, false
+		}
+		all = append(all, Field{name, value})
+	}
+	return all, true
+}
+
+// waiters reads a list of owners and milliseconds in turn.
+func waiters(msgs []rueidis.RedisMessage) ([]Waiter, bool) {
+	if len(msgs)%2 != 0 {
+		return nil, false
+	}
+	var all []Waiter
+	for i := 0; i < len(msgs); i += 2 {
+		owner, err1 := msgs[i].ToString()
+		patience, err2 := msgs[i+1].ToInt64()
+		if err1 != nil || err2 != nil {
+			return nil, false
+		}
+		all = append(all, Waiter{owner, time.Duration(patience) * time.Millisecond})
+	}
+	return all, true
+}

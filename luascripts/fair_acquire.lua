@@ -1,0 +1,83 @@
+-- fair_acquire: an owner takes the lock if it is its turn, or stands in line for it.
+--
+-- KEYS[1] lock      hash   owner -> hold count
+-- KEYS[2] queue     list   waiting owners, first come first
+-- KEYS[3] timeouts  zset   waiting owner -> server's ms until which it counts as alive
+-- ARGV[1] owner     text   "<client uuid>:<number>"
+-- ARGV[2] lease     ms     what the lock lives on without a renewal
+-- ARGV[3] want      count  the hold count that must result; 1 for the first hold
+-- ARGV[4] stay      ms     how long it keeps its place unheard; 0 does not queue
+--
+-- Returns a string when the owner holds `want` times now: the server's time in
+-- µs, which is the fencing token, or "0" for a re-entry.
+-- Returns n >= 0: another owner has it or is before us, and n ms are left of its
+-- lease, or until it counts as dead. The owner is in the queue unless stay is 0.
+-- Returns -1: another owner has it, and the key has no expiry.
+-- Returns -2: a re-entry found no hold of this owner; it was lost.
+-- Returns -4: the key holds something else; nothing was done.
+--
+-- Safe to repeat: who is in the queue keeps its place and is heard from.
+local lock, queue, timeouts = KEYS[1], KEYS[2], KEYS[3]
+local owner, lease, want, stay = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- 16 digits: string.format keeps them all, tostring would round.
+local token = string.format('%.0f', time[1] * 1000000 + time[2])
+
+local fields = redis.pcall('HGETALL', lock)
+if fields.err then
+  if string.find(fields.err, 'WRONGTYPE', 1, true) then return -4 end
+  return fields
+end
+local held = false
+for i = 1, #fields, 2 do
+  if not string.find(fields[i + 1], '^[0-9]+$') then return -4 end -- some other hash, or a read/write lock
+  held = held or fields[i] == owner
+end
+if held then
+  -- PEXPIRE before HSET: after a write that cannot grow memory, Redis lets the
+  -- rest of the script through even when memory is full.
+  redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
+  redis.call('HSET', lock, owner, want)
+  if want > 1 then return '0' end
+  return token
+end
+if want > 1 then return -2 end
+
+local first, deadline = head(queue, timeouts, now)
+if #fields == 0 and (not first or first == owner) then
+  redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left behind
+  local expiry = redis.pcall('PEXPIRE', lock, lease)
+  if type(expiry) == 'table' and expiry.err then
+    redis.call('DEL', lock) -- without the right to PEXPIRE we would leave a lock that never ends
+    return expiry
+  end
+  if first then dequeue(queue, timeouts, owner, now) end
+  return token
+end
+
+if stay > 0 then
+  local members
+  local queued = redis.call('ZSCORE', timeouts, owner)
+  if redis.call('LLEN', queue) ~= redis.call('ZCARD', timeouts) then
+    -- Somebody deleted one of the two: look at the list itself.
+    members, queued = redis.call('LRANGE', queue, 0, -1), false
+    for _, member in ipairs(members) do queued = queued or member == owner end
+  end
+  if not queued then redis.call('RPUSH', queue, owner) end
+  local ahead = stay
+  local last = redis.call('LINDEX', queue, -2)
+  local before = last and tonumber(redis.call('ZSCORE', timeouts, last) or nil)
+  if queued or last and not (ours(last) and before and before <= now + stay) then
+    ahead = patience(members or redis.call('LRANGE', queue, 0, -1), timeouts, owner, now, stay)
+  end
+  local kept = redis.pcall('ZADD', timeouts, now + ahead, owner)
+  if type(kept) == 'table' and kept.err then
+    if not queued then redis.call('RPOP', queue) end
+    return kept
+  end
+  outlive(queue, timeouts, now)
+end
+if #fields > 0 then return redis.call('PTTL', lock) end
+return math.max(deadline - now, 1)

@@ -1,0 +1,29 @@
+-- fair_force: frees the lock whoever holds it, and tells the first of the queue.
+--
+-- KEYS[1] lock      hash  owner -> hold count
+-- KEYS[2] queue     list  waiting owners, first come first
+-- KEYS[3] timeouts  zset  waiting owner -> server's ms until which it counts as alive
+-- ARGV[1] channel   text  where an owner listens is "<channel>:<owner>"
+-- ARGV[2] publish   text  the command that reaches it: PUBLISH or SPUBLISH
+--
+-- Returns 1 when somebody held it, 0 when nobody did.
+-- Returns -4 when the key holds something else; nothing was done.
+--
+-- Drops the dead from the head of the queue, also when nobody held the lock; the
+-- living keep their places.
+local lock, queue, timeouts = KEYS[1], KEYS[2], KEYS[3]
+local channel, publish = ARGV[1], ARGV[2]
+
+local counts = redis.pcall('HVALS', lock)
+if counts.err then
+  if string.find(counts.err, 'WRONGTYPE', 1, true) then return -4 end
+  return counts
+end
+for _, count in ipairs(counts) do
+  if not string.find(count, '^[0-9]+$') then return -4 end -- some other hash, or a read/write lock
+end
+local time = redis.call('TIME')
+local freed = redis.call('DEL', lock)
+local first = head(queue, timeouts, time[1] * 1000 + math.floor(time[2] / 1000))
+if first then redis.pcall(publish, channel .. ':' .. first, '0') end
+return freed

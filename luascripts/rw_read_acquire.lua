@@ -1,0 +1,61 @@
+-- rw_read_acquire: an owner reads, or enters once more.
+--
+-- KEYS[1] lock    hash    mode, owner -> read holds, owner:write -> write holds
+-- KEYS[2] wish    string  "<owner> <since ms>" of a writer who waits
+-- ARGV[1] owner   text    "<client uuid>:<number>"
+-- ARGV[2] lease   ms      what this reader's hold lives on without a renewal
+-- ARGV[3] want    count   the read holds that must result; 1 for the first
+-- ARGV[4] writer  text    as which owner the caller has the write lock; may be empty
+-- ARGV[5] waited  ms      for how long the caller has been waiting
+-- ARGV[6] yield   count   1: wait behind a writer who came before; 0: do not
+-- ARGV[7] beside  text    what the keys of reading leases begin with
+--
+-- Returns the string "0" when the owner reads `want` times now.
+-- Returns n >= 0: a writer has it, or came before us and waits; n ms are left of
+-- its lease, or until it counts as dead.
+-- Returns -1: a writer has it, and the key has no expiry.
+-- Returns -2: a re-entry found no hold of this owner; it was lost.
+-- Returns -4: the key holds something else; nothing was done.
+--
+-- Safe to repeat.
+local lock, wish = KEYS[1], KEYS[2]
+local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local writer, waited, yield, beside = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+
+local mode, answer = side(lock)
+if mode == nil then return answer end
+local count = mode and tonumber(redis.call('HGET', lock, owner) or 0) or 0
+if count > 0 and lives(lock, beside, owner, count) == 0 then count = 0 end -- its lease is over: dead
+if count == 0 then
+  if want > 1 then return -2 end
+  if mode == 'write' then
+    if writer == '' or redis.call('HEXISTS', lock, writer .. ':write') == 0 then return redis.call('PTTL', lock) end
+  elseif yield == '1' then
+    local first, since = wished(wish)
+    local time = redis.call('TIME')
+    if first and since < time[1] * 1000 + math.floor(time[2] / 1000) - waited then
+      return redis.call('PTTL', wish)
+    end
+  end
+end
+
+-- A lease never gets shorter, neither this owner's nor, by it, the lock's.
+local left = redis.call('PTTL', lock)
+lease = math.max(lease, lives(lock, beside, owner, count))
+if count > 0 then redis.call('PEXPIRE', lock, math.max(left, lease)) end -- first, so that a full memory lets the rest through
+if not mode then redis.call('HSET', lock, 'mode', 'read') end
+redis.call('HSET', lock, owner, want)
+local done = redis.pcall('PEXPIRE', lock, math.max(left, lease))
+for n = 1, want do
+  if type(done) == 'table' and done.err then break end
+  done = redis.pcall('SET', timeout(beside, owner, n), 1, 'PX', lease)
+end
+if type(done) == 'table' and done.err then
+  -- Without the right to set them there would be a reader whom nobody sees.
+  if count == 0 then
+    redis.call('HDEL', lock, owner)
+    if not mode then redis.call('DEL', lock) end
+  end
+  return done
+end
+return '0'

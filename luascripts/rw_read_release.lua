@@ -1,0 +1,51 @@
+-- rw_read_release: a reader gives holds back.
+--
+-- KEYS[1] lock     hash   mode, owner -> read holds, owner:write -> write holds
+-- ARGV[1] owner    text   "<client uuid>:<number>"
+-- ARGV[2] leave    count  the read holds that must remain; 0 ends its reading
+-- ARGV[3] beside   text   what the keys of reading leases begin with
+-- ARGV[4] channel  text   where waiters listen
+-- ARGV[5] publish  text   the command that reaches them: PUBLISH or SPUBLISH
+--
+-- Returns 1 when the owner reads `leave` times now.
+-- Returns -2 when the owner does not read: it was lost, or an earlier copy of
+-- this call ended it.
+-- Returns -4 when the key holds something else; nothing was done.
+--
+-- The last reader who is alive takes the hash along, and with it the fields of
+-- readers who died. Safe to repeat.
+local lock = KEYS[1]
+local owner, leave, beside = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local channel, publish = ARGV[4], ARGV[5]
+
+local mode, answer = side(lock)
+if mode == nil then return answer end
+local count = mode and tonumber(redis.call('HGET', lock, owner) or nil)
+if not count then return -2 end
+
+local mine, left = lives(lock, beside, owner, count), redis.call('PTTL', lock)
+for n = count, leave + 1, -1 do redis.call('DEL', timeout(beside, owner, n)) end
+if leave > 0 then
+  if mine == 0 then return -2 end
+  redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let pass
+  redis.call('HSET', lock, owner, leave)
+  for n = 1, leave do redis.call('PEXPIRE', timeout(beside, owner, n), mine) end -- a partial release leaves the lease be
+  return 1
+end
+redis.call('HDEL', lock, owner)
+if mode == 'read' then
+  local most = 1
+  if redis.call('HLEN', lock) == 1 then
+    most = 0
+  elseif mine == 0 or mine >= left - 10 then
+    -- The hash lived on this reader's lease. If it does not, some other's carries it.
+    most = longest(lock, beside)
+    if most > 0 then redis.call('PEXPIRE', lock, most) end
+  end
+  if most == 0 then
+    redis.call('DEL', lock)
+    redis.pcall(publish, channel, '0') -- a hint: being refused it must not undo a release
+  end
+end
+if mine == 0 then return -2 end
+return 1

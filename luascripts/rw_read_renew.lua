@@ -1,0 +1,37 @@
+-- rw_read_renew: lengthens the leases of readers of many locks.
+--
+-- KEYS[i]      lock    hash   mode, owner -> read holds, owner:write -> write holds; all in one slot
+-- ARGV[1]      lease   ms     what each reader lives on from now
+-- ARGV[3*i-1]  owner   text   "<client uuid>:<number>", who must read KEYS[i]
+-- ARGV[3*i]    holds   count  how often
+-- ARGV[3*i+1]  beside  text   what the keys of reading leases of KEYS[i] begin with
+--
+-- Returns a list with, for each key, 1 when the reader was renewed, -2 when the
+-- owner does not read it or its lease ran out, -4 when the key holds something else.
+--
+-- Only ever lengthens, brings nothing back, and keeps no other reader alive. Safe
+-- to repeat.
+local lease = tonumber(ARGV[1])
+
+local function renew(lock, owner, holds, beside)
+  local reads = redis.pcall('HEXISTS', lock, owner)
+  if type(reads) == 'table' then
+    if string.find(reads.err, 'WRONGTYPE', 1, true) then return -4 end
+    return reads -- denied, or busy: an error is not an answer about the lock
+  end
+  if reads == 0 or lives(lock, beside, owner, holds) == 0 then return -2 end
+  for n = 1, holds do
+    local key = timeout(beside, owner, n)
+    if redis.call('PTTL', key) < lease then redis.call('PEXPIRE', key, lease) end
+  end
+  if redis.call('PTTL', lock) < lease then redis.call('PEXPIRE', lock, lease) end
+  return 1
+end
+
+local replies = {}
+for i, lock in ipairs(KEYS) do
+  local owner, holds, beside = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
+  replies[i] = renew(lock, owner, holds, beside)
+  if type(replies[i]) == 'table' then return replies[i] end
+end
+return replies

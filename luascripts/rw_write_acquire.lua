@@ -1,0 +1,70 @@
+-- rw_write_acquire: an owner writes, or enters once more.
+--
+-- KEYS[1] lock    hash    mode, owner -> read holds, owner:write -> write holds
+-- KEYS[2] wish    string  "<owner> <since ms>" of a writer who waits
+-- ARGV[1] owner   text    "<client uuid>:<number>"
+-- ARGV[2] lease   ms      what the lock lives on without a renewal
+-- ARGV[3] want    count   the write holds that must result; 1 for the first
+-- ARGV[4] waited  ms      for how long the caller has been waiting
+-- ARGV[5] stay    ms      how long readers who come later wait behind it; 0: they do not
+-- ARGV[6] beside  text    what the keys of reading leases begin with
+--
+-- Returns a string when the owner writes `want` times now: the server's time in
+-- µs, which is the fencing token, or "0" for a re-entry.
+-- Returns n >= 0: others have it, and n ms are left of the longest of their leases.
+-- Returns -1: others have it, and the key has no expiry.
+-- Returns -2: a re-entry found no hold of this owner; it was lost.
+-- Returns -4: the key holds something else; nothing was done.
+--
+-- Safe to repeat.
+local lock, wish = KEYS[1], KEYS[2]
+local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local waited, stay, beside = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- 16 digits: string.format keeps them all, tostring would round.
+local token = string.format('%.0f', time[1] * 1000000 + time[2])
+
+local mode, answer = side(lock)
+if mode == nil then return answer end
+if mode == 'write' and redis.call('HEXISTS', lock, owner .. ':write') == 1 then
+  -- PEXPIRE before HSET: after a write that cannot grow memory, Redis lets the
+  -- rest of the script through even when memory is full.
+  redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
+  redis.call('HSET', lock, owner .. ':write', want)
+  if want > 1 then return '0' end
+  return token
+end
+if want > 1 then return -2 end
+
+local left = mode == 'write' and redis.call('PTTL', lock) or 0
+if mode == 'read' then
+  readers(lock, beside, function(reader, _, rest)
+    if rest == 0 then redis.call('HDEL', lock, reader) end -- it died
+    left = math.max(left, rest)
+  end)
+  if left == 0 then
+    redis.call('DEL', lock)
+    mode = false
+  end
+end
+local first, since = wished(wish)
+if not mode then
+  redis.call('HSET', lock, 'mode', 'write', owner .. ':write', 1) -- refused here when memory is full: nothing is left behind
+  local expiry = redis.pcall('PEXPIRE', lock, lease)
+  if type(expiry) == 'table' and expiry.err then
+    redis.call('DEL', lock) -- without the right to PEXPIRE we would leave a lock that never ends
+    return expiry
+  end
+  if first == owner then redis.pcall('DEL', wish) end
+  return token
+end
+if stay > 0 then
+  local arrived = now - waited
+  if first == owner then arrived = math.min(arrived, since) end
+  if not first or arrived <= since then
+    redis.pcall('SET', wish, owner .. ' ' .. string.format('%.0f', arrived), 'PX', stay) -- who is refused it waits all the same
+  end
+end
+return left

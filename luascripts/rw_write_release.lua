@@ -1,0 +1,47 @@
+-- rw_write_release: a writer gives holds back, or does not wait any more.
+--
+-- KEYS[1] lock     hash    mode, owner -> read holds, owner:write -> write holds
+-- KEYS[2] wish     string  "<owner> <since ms>" of a writer who waits
+-- ARGV[1] owner    text    "<client uuid>:<number>"
+-- ARGV[2] leave    count   the write holds that must remain; 0 ends its writing, and its wish
+-- ARGV[3] beside   text    what the keys of reading leases begin with
+-- ARGV[4] channel  text    where waiters listen
+-- ARGV[5] publish  text    the command that reaches them: PUBLISH or SPUBLISH
+--
+-- Returns 1 when the owner writes `leave` times now.
+-- Returns -2 when the owner does not write: it was lost, it only waited, or an
+-- earlier copy of this call ended it.
+-- Returns -4 when the key holds something else; nothing was done.
+--
+-- If the owner reads too, the lock becomes a read lock, and readers are told.
+-- Safe to repeat.
+local lock, wish = KEYS[1], KEYS[2]
+local owner, leave, beside = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local channel, publish = ARGV[4], ARGV[5]
+
+local function tell() redis.pcall(publish, channel, '1') end -- a hint: being refused it must not undo a release
+
+if leave == 0 and wished(wish) == owner then
+  redis.pcall('DEL', wish)
+  tell() -- readers may have waited behind it
+end
+local mode, answer = side(lock)
+if mode == nil then return answer end
+local count = mode == 'write' and redis.call('HGET', lock, owner .. ':write')
+if not count then return -2 end
+
+if leave > 0 then
+  redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let pass
+  redis.call('HSET', lock, owner .. ':write', leave)
+  return 1
+end
+redis.call('HDEL', lock, owner .. ':write')
+local most = redis.call('HLEN', lock) > 1 and longest(lock, beside) or 0
+if most > 0 then
+  redis.call('HSET', lock, 'mode', 'read')
+  redis.call('PEXPIRE', lock, most) -- the writer's lease ends with the writing
+else
+  redis.call('DEL', lock)
+end
+tell()
+return 1
