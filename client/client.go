@@ -25,9 +25,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-go/leasehold/fairlock"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/reentrant"
+	"github.com/leasehold-go/leasehold/rwlock"
 	"github.com/redis/rueidis"
 )
 
@@ -138,6 +140,24 @@ func dial(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, err
 // Java services lock it by RedissonClient.getLock(name).
 func (c *Client) NewLock(name string, opts ...lock.Option) *reentrant.Lock {
 	return reentrant.New(c.session, name, opts...)
+}
+
+// NewFairLock returns a handle of the fair lock called name: owners are served in
+// the order in which they asked, across all processes. It does no I/O and is
+// cheap; a bad name or option shows as an error of the first call.
+//
+// Java services lock it by RedissonClient.getFairLock(name).
+func (c *Client) NewFairLock(name string, opts ...lock.Option) *fairlock.Lock {
+	return fairlock.New(c.session, name, opts...)
+}
+
+// NewRWLock returns a handle of the read/write lock called name: any number of
+// readers, or one writer. It does no I/O and is cheap; a bad name or option shows
+// as an error of the first call.
+//
+// Java services lock it by RedissonClient.getReadWriteLock(name).
+func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
+	return rwlock.New(c.session, name, opts...)
 }
 
 // Close gives back every lock that the client still holds, ends their holds and

@@ -1,0 +1,161 @@
+// Package rwlock is the read/write lock: any number of readers, or one writer.
+// Make one with client.Client.NewRWLock.
+//
+// # Protocol
+//
+// In Redis a read/write lock is one hash, and a key for each hold of a reader.
+// It is Redisson's RReadWriteLock, byte for byte, but for the wish.
+//
+//	<name>                                hash    mode -> read or write, owner -> read holds,
+//	                                              owner:write -> write holds; lives as long as
+//	                                              the longest lease in it
+//	{<name>}:<owner>:rwlock_timeout:<n>   string  a reader's lease, one key for each of its holds
+//	leasehold_rwlock_wish:{<name>}        string  ours: the writer whom readers let pass
+//
+//	read     nobody writes, but perhaps we; and no writer waits who came before us:
+//	         set our count, lengthen our lease, and the hash's if it is shorter
+//	write    free, or we write already: set our count
+//	         else: leave a wish, unless one is there from a writer who came before us
+//	release  set our count; at none, delete our field, and the wish if it is ours
+//	         the last reader who is alive deletes the hash and publishes 0
+//	         a writer who reads too turns the lock into a read lock; in any case it publishes 1
+//	renew    a reader its own keys, and the hash's expiry if it is shorter
+//
+// A reader whose keys ran out is dead, whatever the hash says: a writer who asks
+// does not count it, and neither does the last reader who leaves. So one that
+// died keeps nobody waiting for longer than its own lease, and others that go on
+// reading do not keep it alive.
+//
+// Waiters ask, listen on redisson_rwlock:{<name>}, and ask again as those of a
+// plain lock do. Of the readers of a process that wait, one asks; once it is let
+// in, all others ask together.
+//
+// # Who waits for whom
+//
+// Readers do not wait for each other, so a writer could wait for ever. Here, who
+// comes to read after a waiting writer came waits behind it, as with
+// [sync.RWMutex]; who came before goes first. A reader tells the server for how
+// long it has been waiting, so nothing is kept of readers who wait. The wish lives
+// for the writer's patience ([lock.WithPatience], 5 s if not set) and is renewed by
+// its questions; that is how long a writer who died can keep readers waiting.
+// Owners who read already may always read once more. So may the owner who writes.
+// [lock.WithReadersFirst] turns all this off for one handle.
+//
+// An owner must not ask for the write lock while it reads: it would wait for
+// itself, and gets [lock.ErrUpgrade] at once. The other way round is fine: write,
+// read, stop writing, and go on reading what was written with nobody between. For
+// that, both are taken under one [lock.WithOwner] context, as a hold's own context
+// ends with the hold.
+//
+// # Where it differs from Redisson
+//
+//   - Writers are not starved by readers, but for readers of Redisson, which do
+//     not know of the wish.
+//   - A writer who stops writing but reads on publishes 1, so that waiting
+//     readers come in at once; and the lease is then that of the reading.
+//   - A writer re-entering never adds to the lease.
+//   - The lease of a reader covers all its holds, and never gets shorter when one
+//     of them is given back.
+//   - Asking to write while reading is an error, not a wait without end.
+//   - ForceUnlock ends both sides.
+package rwlock
+
+import (
+	"context"
+
+	"github.com/leasehold-go/leasehold/internal/session"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+var reading, writing = kinds()
+
+func kinds() (r, w *session.Kind) {
+	r = &session.Kind{
+		Mode:    lock.Read,
+		Keys:    session.RWKeys,
+		Acquire: luascripts.AcquireRead,
+		Release: luascripts.ReleaseRead,
+		Renew:   luascripts.RenewRead,
+	}
+	w = &session.Kind{
+		Mode:    lock.Write,
+		Keys:    session.RWKeys,
+		Acquire: luascripts.AcquireWrite,
+		Release: luascripts.ReleaseWrite,
+		Renew:   luascripts.RenewWrite,
+		Queues:  true,
+	}
+	r.Beside, w.Beside = w, r
+	return r, w
+}
+
+// Lock is a handle of one read/write lock, with a Locker for each side. It is safe
+// for concurrent use. It holds nothing and need not be closed.
+type Lock struct {
+	session     *session.Session
+	read, write side
+}
+
+// New is for package client; use client.Client.NewRWLock.
+func New(s *session.Session, name string, opts ...lock.Option) *Lock {
+	return &Lock{
+		session: s,
+		read:    side{s, s.NewSpec(reading, name, opts)},
+		write:   side{s, s.NewSpec(writing, name, opts)},
+	}
+}
+
+// Name returns the name as it was given.
+func (l *Lock) Name() string { return l.read.spec.Name }
+
+// Read returns the side for reading: any number of owners at once, while nobody
+// writes. Its holds have no fencing token.
+//
+// Lock waits while another owner writes, or while a writer waits who came before.
+// It costs one round trip when it need not wait. Under a context that carries an
+// owner who reads or writes already, it is granted at once. TryLock fails with
+// lock.ErrNotAcquired where Lock would wait. Else both are as those of a plain
+// lock.
+func (l *Lock) Read() lock.Locker { return &l.read }
+
+// Write returns the side for writing: one owner, while nobody else reads.
+//
+// Lock waits while anybody else reads or writes; readers who come later wait
+// behind it. It costs one round trip when the lock is free. Under a context that
+// carries an owner who writes already, it re-enters at once; under one whose owner
+// only reads, it fails with lock.ErrUpgrade at once. TryLock fails with
+// lock.ErrNotAcquired where Lock would wait, and holds nobody back. Else both are
+// as those of a plain lock.
+func (l *Lock) Write() lock.Locker { return &l.write }
+
+// Inspect returns one consistent snapshot of the lock as it stands in Redis: how
+// it is held, the writer first and then the readers who are alive, and the waiting
+// writer whom readers let pass, if there is one. Other waiters leave no trace.
+func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
+	return session.Inspect(ctx, l.session, l.read.spec, luascripts.InspectRW)
+}
+
+// ForceUnlock ends all reading and writing, whoever it is, and reports whether
+// there was any. Waiters are woken. Holders of this client learn of it at once,
+// others at their next renewal at the latest; until then they may believe that
+// they hold it. It is for operators.
+//
+// It is sent once: when the outcome is not known, it is for the caller to look.
+func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
+	return l.session.Force(ctx, l.read.spec, luascripts.ForceRW)
+}
+
+// side is one side of a lock.
+type side struct {
+	session *session.Session
+	spec    *session.Spec
+}
+
+var _ lock.Locker = (*side)(nil)
+
+func (s *side) Name() string { return s.spec.Name }
+
+func (s *side) Lock(ctx context.Context) (lock.Hold, error) { return s.session.Lock(ctx, s.spec) }
+
+func (s *side) TryLock(ctx context.Context) (lock.Hold, error) { return s.session.TryLock(ctx, s.spec) }
