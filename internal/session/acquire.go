@@ -239,10 +239,11 @@ const keepAtOnce = 200
 // keep sends the heartbeat for all waiters of l that stand in a queue in Redis,
 // and tells those to ask who have a reason to.
 func (s *Session) keep(waiting context.Context, l *line, spec *Spec) error {
-	waiters, queued := l.heartbeats(spec)
+	waiters, queued, pace := l.heartbeats()
 	for len(queued) > 0 {
 		n := min(len(queued), keepAtOnce)
-		kept, _, err := await(waiting, s, s.OpTimeout, func(ctx context.Context) (luascripts.Kept, error) {
+		// The next heartbeat does not wait for the answer to one that was lost.
+		kept, _, err := await(waiting, s, min(s.OpTimeout, pace), func(ctx context.Context) (luascripts.Kept, error) {
 			return spec.Keep(ctx, s.rdb, spec.Keys, queued[:n])
 		}, nil)
 		if err != nil {
@@ -255,7 +256,7 @@ func (s *Session) keep(waiting context.Context, l *line, spec *Spec) error {
 		}
 		if kept.Left != 0 {
 			s.mu.Lock()
-			l.askInLocked(spec, kept.Left)
+			l.askAt = l.dueLocked(kept.Left)
 			s.mu.Unlock()
 		}
 		waiters, queued = waiters[n:], queued[n:]

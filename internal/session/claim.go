@@ -279,7 +279,7 @@ func (t *tenure) Lost(cause error) {
 		return
 	}
 	if holds > 0 {
-		t.s.Logger.Warn("lock lost", "lock", t.spec.Name, "cause", cause)
+		t.s.Logger.Warn("lock lost", "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
 		t.s.observe(t.s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
 	}
 	t.s.hint(t.spec)

@@ -11,9 +11,9 @@ import (
 // hub keeps one connection for all the channels that the session's waiters
 // listen to. Each channel is subscribed while anybody wants it.
 //
-// A hint is all a listener ever gets: on a message, and whenever the server
-// confirms a subscription, the first time and after each break. Messages of the
-// time between are lost; that confirmation is what makes up for them.
+// A listener is told of messages, without their content, and of each confirmation
+// of its subscription, the first time and after each break. Messages of the time
+// between are lost; that confirmation is what makes up for them.
 //
 // The hooks run in the connection's reading goroutine, so they only look up a
 // map and never wait: a command sent from there could stop it for good.
@@ -32,11 +32,13 @@ type hub struct {
 	have     map[string]bool                       // sent on this connection; true when confirmed
 }
 
-// subscription is one listener's wish to hear of a channel.
+// subscription is one listener's wish to hear of a channel. Its functions must not
+// block.
 type subscription struct {
-	hub     *hub
-	channel string
-	hint    func() // must not block
+	hub       *hub
+	channel   string
+	hint      func() // there was a message
+	confirmed func() // there may have been messages before, but none from now on is missed
 }
 
 func newHub(rdb rueidis.Client, timeout time.Duration) *hub {
@@ -50,10 +52,11 @@ func newHub(rdb rueidis.Client, timeout time.Duration) *hub {
 	return h
 }
 
-// subscribe calls hint whenever something is published to channel, and each
-// time a subscription to it is confirmed. It does not wait for the first.
-func (h *hub) subscribe(channel string, hint func()) *subscription {
-	s := &subscription{hub: h, channel: channel, hint: hint}
+// subscribe calls hint whenever something is published to channel, and confirmed
+// each time that the server confirms a subscription to it. It does not wait for
+// the first.
+func (h *hub) subscribe(channel string, hint, confirmed func()) *subscription {
+	s := &subscription{hub: h, channel: channel, hint: hint, confirmed: confirmed}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil {
@@ -68,7 +71,7 @@ func (h *hub) subscribe(channel string, hint func()) *subscription {
 		h.done.Go(h.run)
 	}
 	if h.have[channel] {
-		hint() // confirmed for somebody before us: no confirmation will come
+		confirmed() // for somebody before us: no confirmation will come
 	} else {
 		h.change()
 	}
@@ -209,16 +212,14 @@ func (h *hub) confirm(channel string) {
 	if _, ok := h.have[channel]; ok {
 		h.have[channel] = true
 	}
-	h.hintLocked(channel)
+	for s := range h.channels[channel] {
+		s.confirmed()
+	}
 }
 
 func (h *hub) hint(channel string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.hintLocked(channel)
-}
-
-func (h *hub) hintLocked(channel string) {
 	for s := range h.channels[channel] {
 		s.hint()
 	}

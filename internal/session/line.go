@@ -24,8 +24,9 @@ type line struct {
 	hints chan struct{} // cap 1: something happened to the lock
 
 	// Guarded by s.mu.
-	askAt   time.Time // the first has a reason then, also without a hint; zero before the first answer
-	shut    bool      // the latest answer was that others have the lock
+	askAt   time.Time     // the first has a reason then, also without a hint; zero before the first answer
+	shut    bool          // the latest answer was that others have the lock
+	pace    time.Duration // the first has a reason that often
 	waiters []*waiter
 	sub     *subscription // to the lock's channel; nil until somebody had to wait
 }
@@ -63,12 +64,15 @@ func (s *Session) join(spec *Spec) *waiter {
 	defer s.mu.Unlock()
 	l := s.lines[spec.place()]
 	if l == nil {
-		l = &line{s: s, place: spec.place(), hints: make(chan struct{}, 1)}
+		l = &line{s: s, place: spec.place(), hints: make(chan struct{}, 1), pace: s.Poll}
 		s.lines[l.place] = l
 	}
 	w := &waiter{line: l, first: isNow, asked: make(chan struct{}, 1)}
 	if len(l.waiters) > 0 {
 		w.first = make(chan struct{})
+	}
+	if spec.Patience > 0 {
+		l.pace = min(l.pace, spec.Patience/3) // its trace in Redis must not fade
 	}
 	if spec.Keep != nil || spec.shared() && !l.shut {
 		w.ask()
@@ -228,34 +232,32 @@ func (w *waiter) refused(t *tenure, left time.Duration) {
 	defer l.s.mu.Unlock()
 	l.shut = true
 	if spec.Keep == nil {
-		l.askInLocked(spec, left)
+		l.askAt = l.dueLocked(left)
 		if l.sub == nil {
-			l.sub = l.s.hub.subscribe(spec.Keys.Channel, l.hint)
+			l.sub = l.s.hub.subscribe(spec.Keys.Channel, l.hint, l.hint)
 		}
 		return
 	}
-	if l.askAt.IsZero() || l.askAt.After(l.inLocked(spec, left)) {
-		l.askInLocked(spec, left) // sooner, but never put off by those who come
+	if due := l.dueLocked(left); l.askAt.IsZero() || due.Before(l.askAt) {
+		l.askAt = due // sooner, but never put off by those who come
 	}
 	if w.queued.Owner != t.owner {
 		if w.sub != nil {
 			w.sub.close()
 		}
 		w.queued = luascripts.Waiter{Owner: t.owner, Patience: spec.Patience}
-		w.sub = l.s.hub.subscribe(spec.Keys.Channel+":"+t.owner, w.ask)
+		w.sub = l.s.hub.subscribe(spec.Keys.Channel+":"+t.owner, w.ask, l.hint) // one heartbeat says for all whether a message was missed
 	}
 }
 
-// inLocked is when to look again if Redis said that nothing will happen for left.
-func (l *line) inLocked(spec *Spec, left time.Duration) time.Time {
-	d := l.s.poll(spec)
+// dueLocked is when to look again if Redis said that nothing will happen for left.
+func (l *line) dueLocked(left time.Duration) time.Time {
+	d := l.pace
 	if left != luascripts.NoExpiry {
 		d = min(left+time.Millisecond, d)
 	}
 	return time.Now().Add(d)
 }
-
-func (l *line) askInLocked(spec *Spec, left time.Duration) { l.askAt = l.inLocked(spec, left) }
 
 // granted says that w got the lock.
 func (w *waiter) granted(spec *Spec) {
@@ -274,22 +276,22 @@ func (w *waiter) granted(spec *Spec) {
 	case l.sub == nil:
 		l.askAt = time.Time{} // the next must ask, to begin with listening
 	default:
-		l.askInLocked(spec, luascripts.NoExpiry)
+		l.askAt = l.dueLocked(luascripts.NoExpiry)
 	}
 }
 
 // heartbeats returns the waiters of l that stand in a queue in Redis, and as what.
 // Nobody else sends a heartbeat for them for a while.
-func (l *line) heartbeats(spec *Spec) (waiters []*waiter, queued []luascripts.Waiter) {
+func (l *line) heartbeats() (waiters []*waiter, queued []luascripts.Waiter, pace time.Duration) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	l.askInLocked(spec, luascripts.NoExpiry)
+	l.askAt = l.dueLocked(luascripts.NoExpiry)
 	for _, w := range l.waiters {
 		if w.queued.Owner != "" {
 			waiters, queued = append(waiters, w), append(queued, w.queued)
 		}
 	}
-	return waiters, queued
+	return waiters, queued, l.pace
 }
 
 // hint tells the line that something happened. It does not block.

@@ -134,15 +134,6 @@ type place struct {
 
 func (spec *Spec) place() place { return place{spec.Kind, spec.Keys.Lock} }
 
-// poll is how long a waiter for spec relies on hints alone. The trace that it
-// leaves in Redis must not fade meanwhile.
-func (s *Session) poll(spec *Spec) time.Duration {
-	if spec.Patience > 0 {
-		return min(s.Poll, spec.Patience/3)
-	}
-	return s.Poll
-}
-
 // lease is how long a grant of spec lives without a renewal.
 func (s *Session) lease(spec *Spec) time.Duration {
 	if spec.Fixed != 0 {

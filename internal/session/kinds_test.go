@@ -1,0 +1,407 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// Who asks when, of the kinds that do not simply stand in line.
+
+var fair = &Kind{
+	Mode:    lock.Exclusive,
+	Keys:    FairKeys,
+	Acquire: luascripts.AcquireFair,
+	Release: luascripts.ReleaseFair,
+	Renew:   luascripts.RenewReentrant,
+	Queues:  true,
+	Keep:    luascripts.KeepFair,
+}
+
+var reading, writing = func() (r, w *Kind) {
+	r = &Kind{Mode: lock.Read, Keys: RWKeys, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead}
+	w = &Kind{Mode: lock.Write, Keys: RWKeys, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite, Queues: true}
+	r.Beside, w.Beside = w, r
+	return r, w
+}()
+
+// take locks "orders" as kind, and fails the test if that fails.
+func (w *world) take(s *Session, kind *Kind, ctx context.Context, opts ...lock.Option) lock.Hold {
+	w.Helper()
+	h, err := s.Lock(ctx, s.NewSpec(kind, "orders", opts))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return h
+}
+
+// scripts counts the scripts that session a sends.
+func (w *world) scripts() *atomic.Int64 {
+	var n atomic.Int64
+	w.wire.OnRequest(func(req [][]byte) redistest.Action {
+		if name := string(req[0]); name == "EVALSHA" || name == "EVAL" {
+			n.Add(1)
+		}
+		return redistest.Action{}
+	})
+	return &n
+}
+
+// inOrder starts n waiters one after the other, each when the one before stands
+// in line, and returns a function that waits for all and returns the order in
+// which they were served.
+func (w *world) inOrder(n int, wait func(i int) lock.Hold) (served func() []int) {
+	var mu sync.Mutex
+	var order []int
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			h := wait(i)
+			mu.Lock()
+			order = append(order, i)
+			mu.Unlock()
+			w.unlock(h)
+		})
+		synctest.Wait()
+	}
+	return func() []int {
+		wg.Wait()
+		return order
+	}
+}
+
+func TestQueue_oneHeartbeatForAll(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const waiters = 50
+		h := w.take(w.b, fair, w.Context())
+		served := w.inOrder(waiters, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		time.Sleep(pollTime)
+		n := w.scripts()
+		time.Sleep(60 * time.Second)
+		if got := n.Load(); got < 59 || got > 61 {
+			w.Errorf("%d waiters sent %d commands in a minute, want one a second", waiters, got)
+		}
+		freed := time.Now()
+		w.unlock(h)
+		if order := served(); !slices.IsSorted(order) || len(order) != waiters {
+			w.Errorf("served in the order %v", order)
+		}
+		if took := time.Since(freed); took != 0 {
+			w.Errorf("it took %v, although each is told when its turn has come", took)
+		}
+	})
+}
+
+// A waiter of little patience needs more heartbeats than the first in line does.
+func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		patience := []time.Duration{time.Minute, 300 * time.Millisecond, time.Minute}
+		sessions := []*Session{w.a, w.a, w.b}
+		served := w.inOrder(3, func(i int) lock.Hold {
+			return w.take(sessions[i], fair, w.Context(), lock.WithPatience(patience[i]))
+		})
+		for range 20 {
+			time.Sleep(450 * time.Millisecond)
+			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(fair, "orders", nil), luascripts.InspectFair)
+			if err != nil || len(state.Waiters) != 3 {
+				w.Fatalf("%v: %+v", err, state)
+			}
+			for _, waiter := range state.Waiters {
+				if waiter.Patience <= 0 {
+					w.Fatalf("a waiter who is alive counts as dead: %+v", state.Waiters)
+				}
+			}
+		}
+		w.unlock(h)
+		if order := served(); !slices.IsSorted(order) {
+			w.Errorf("served in the order %v", order)
+		}
+	})
+}
+
+// Nobody hears a message: the heartbeat tells whose turn it is.
+func TestQueue_servedWithoutMessages(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
+		})
+		h := w.take(w.b, fair, w.Context())
+		served := w.inOrder(3, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		time.Sleep(10 * time.Second)
+		freed := time.Now()
+		w.unlock(h)
+		if order := served(); !slices.IsSorted(order) {
+			w.Errorf("served in the order %v", order)
+		}
+		if took := time.Since(freed); took > 3*pollTime {
+			w.Errorf("three waiters were served within %v, want a poll interval each", took)
+		}
+	})
+}
+
+// A message is lost with the connection for hints: the new connection's
+// confirmation makes up for it, by one heartbeat for all.
+func TestQueue_aBreakCostsOneHeartbeat(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		served := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		time.Sleep(pollTime / 4)
+		n := w.scripts()
+		w.wire.CutAll()
+		time.Sleep(pollTime / 2)
+		if got := n.Load(); got > 3 {
+			w.Errorf("20 waiters sent %d commands after a break, want one heartbeat or two", got)
+		}
+		w.unlock(h)
+		served()
+	})
+}
+
+// All waiters of a process are cut off at once. Who stands behind them waits until
+// they count as dead, all together, and asks no more than it would anyway. They
+// come back to the end of the queue.
+func TestQueue_manyDeadCostOnePatience(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		away := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		behind := make(chan time.Time)
+		go func() {
+			h := w.take(w.b, fair, w.Context())
+			behind <- time.Now()
+			time.Sleep(time.Minute) // the others come back meanwhile
+			w.unlock(h)
+			close(behind)
+		}()
+		synctest.Wait()
+		time.Sleep(10 * time.Second)
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		cut := time.Now()
+		w.unlock(h)
+		served := <-behind
+		if took := served.Sub(cut); took < lock.DefaultPatience-2*pollTime || took > lock.DefaultPatience+10*time.Millisecond {
+			w.Errorf("served after %v, want one patience of %v, less the age of the last heartbeat", took, lock.DefaultPatience)
+		}
+		w.wire.Refuse(false)
+		if order := away(); len(order) != 20 {
+			w.Errorf("%d of 20 were served", len(order))
+		}
+		if _, more := <-behind; more {
+			w.Error("served twice")
+		}
+	})
+}
+
+// A waiter that leaves does so at once, and whose turn it is then is told.
+func TestQueue_leavingIsToldToTheNext(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			if _, err := w.a.Lock(ctx, w.a.NewSpec(fair, "orders", nil)); !errors.Is(err, context.Canceled) {
+				w.Error(err)
+			}
+		}()
+		synctest.Wait()
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, fair, w.Context()) })
+		time.Sleep(10*time.Second + pollTime/2) // not at a heartbeat
+		// The turn comes to the first, but the message does not; then it leaves.
+		w.wire.Freeze(true)
+		w.unlock(h)
+		time.Sleep(pollTime / 4)
+		left := time.Now()
+		cancel()
+		w.wire.Freeze(false)
+		<-gone
+		served()
+		if took := time.Since(left); took != 0 {
+			w.Errorf("the next was served %v after the first had left", took)
+		}
+	})
+}
+
+func TestReaders_enterTogether(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const readers = 30
+		h := w.take(w.b, writing, w.Context())
+		var in atomic.Int64
+		var wg sync.WaitGroup
+		leave := make(chan struct{})
+		for range readers {
+			wg.Go(func() {
+				h := w.take(w.a, reading, w.Context())
+				in.Add(1)
+				<-leave
+				w.unlock(h)
+			})
+		}
+		synctest.Wait()
+		time.Sleep(pollTime)
+		n := w.scripts()
+		time.Sleep(60 * time.Second)
+		if got := n.Load(); got < 59 || got > 61 {
+			w.Errorf("%d waiting readers sent %d commands in a minute, want one a second", readers, got)
+		}
+		time.Sleep(pollTime / 2) // not at a poll
+		w.unlock(h)
+		synctest.Wait()
+		if got := in.Load(); got != readers {
+			w.Errorf("%d of %d readers are in", got, readers)
+		}
+		close(leave)
+		wg.Wait()
+	})
+}
+
+// Where nobody has to wait, nobody stands in line: the first questions of many
+// readers are under way together.
+func TestReaders_doNotWaitForEachOther(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const trip = 10 * time.Millisecond
+		far := *reading
+		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			time.Sleep(trip)
+			return luascripts.AcquireRead(ctx, rdb, k, q)
+		}
+		start := time.Now()
+		var wg sync.WaitGroup
+		for i := range 30 {
+			acquire := w.a.Lock
+			if i%2 == 1 {
+				acquire = w.a.TryLock
+			}
+			wg.Go(func() {
+				h, err := acquire(w.Context(), w.a.NewSpec(&far, "orders", nil))
+				if err != nil {
+					w.Error(err)
+					return
+				}
+				if took := time.Since(start); took != trip {
+					w.Errorf("in after %v, a round trip takes %v", took, trip)
+				}
+				w.unlock(h)
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// The wish of a waiting writer outlives its patience as long as it waits, and goes
+// with it.
+func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, reading, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", []lock.Option{lock.WithPatience(900 * time.Millisecond)})); !errors.Is(err, context.Canceled) {
+				w.Error(err)
+			}
+		}()
+		synctest.Wait()
+		time.Sleep(time.Millisecond) // the writer was there before
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, reading, w.Context()) })
+		for range 20 {
+			time.Sleep(450 * time.Millisecond)
+			if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+				w.Fatalf("a reader came in past a waiting writer: %v", err)
+			}
+		}
+		again := w.take(w.b, reading, h.Context()) // who reads already may
+		w.unlock(again)
+		left := time.Now()
+		cancel()
+		<-gone
+		served()
+		if took := time.Since(left); took != 0 {
+			w.Errorf("readers came in %v after the writer had given up", took)
+		}
+		w.unlock(h)
+	})
+}
+
+// A writer reads on after it has stopped writing. Its reading is renewed for as
+// long as it lasts, and then nothing is left.
+func TestDowngrade_livesForHours(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		write := w.take(w.a, writing, ctx)
+		read := w.take(w.a, reading, ctx)
+		if read.Token() != 0 || write.Token() == 0 {
+			w.Errorf("tokens %d for reading and %d for writing", read.Token(), write.Token())
+		}
+		time.Sleep(time.Hour)
+		w.unlock(write)
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
+		others := w.take(w.b, reading, w.Context(), lock.WithReadersFirst())
+		w.unlock(others)
+		time.Sleep(time.Hour)
+		if err := read.Err(); err != nil {
+			w.Errorf("the reading was lost: %v", err)
+		}
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrUpgrade) {
+			w.Errorf("a reader asked to write: %v, want ErrUpgrade", err)
+		}
+		w.unlock(read)
+		served()
+	})
+}
+
+// Readers are renewed one by one: the lease of one that is cut off runs out,
+// although others go on.
+func TestReaders_keepOnlyThemselvesAlive(t *testing.T) {
+	inBubble(t, func(w *world) {
+		stays := w.take(w.b, reading, w.Context())
+		dies := w.take(w.a, reading, w.Context())
+		time.Sleep(time.Minute)
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		cut := time.Now()
+		<-dies.Context().Done()
+		if took := time.Since(cut); took > leaseTime || !errors.Is(dies.Err(), lock.ErrLost) {
+			w.Errorf("told after %v, the lease is %v: %v", took, leaseTime, dies.Err())
+		}
+		time.Sleep(leaseTime)
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
+		freed := time.Now()
+		w.unlock(stays)
+		served()
+		if took := time.Since(freed); took != 0 {
+			w.Errorf("a reader who died %v ago kept a writer waiting for %v", time.Since(cut), took)
+		}
+		w.wire.Refuse(false)
+	})
+}
+
+// The lease of a read hold covers the owner's other read holds, and is not
+// shortened by any of them.
+func TestReaders_mixedLeases(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		long := w.take(w.a, reading, ctx, lock.WithLease(10*time.Minute))
+		short := w.take(w.a, reading, ctx, lock.WithLease(time.Second))
+		w.unlock(short)
+		time.Sleep(5 * time.Minute)
+		if err := long.Err(); err != nil {
+			w.Errorf("the lease of 10m is over after 5m: %v", err)
+		}
+		if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			w.Errorf("a writer came in beside a reader: %v", err)
+		}
+		w.unlock(long)
+	})
+}
