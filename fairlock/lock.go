@@ -76,7 +76,7 @@ type Lock struct {
 	spec    *session.Spec
 }
 
-var _ lock.Locker = (*Lock)(nil)
+var _ lock.Witness = (*Lock)(nil)
 
 // New is for package client; use client.Client.NewFairLock.
 func New(s *session.Session, name string, opts ...lock.Option) *Lock {
@@ -125,4 +125,10 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // It is sent once: when the outcome is not known, it is for the caller to look.
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 	return l.session.Force(ctx, l.spec, luascripts.ForceFair)
+}
+
+// Server asks the server that has the lock which one it is, and since when it has
+// been running. It needs the right to INFO.
+func (l *Lock) Server(ctx context.Context) (lock.Server, error) {
+	return l.session.Server(ctx, l.spec)
 }

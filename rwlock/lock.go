@@ -152,10 +152,12 @@ type side struct {
 	spec    *session.Spec
 }
 
-var _ lock.Locker = (*side)(nil)
+var _ lock.Witness = (*side)(nil)
 
 func (s *side) Name() string { return s.spec.Name }
 
 func (s *side) Lock(ctx context.Context) (lock.Hold, error) { return s.session.Lock(ctx, s.spec) }
 
 func (s *side) TryLock(ctx context.Context) (lock.Hold, error) { return s.session.TryLock(ctx, s.spec) }
+
+func (s *side) Server(ctx context.Context) (lock.Server, error) { return s.session.Server(ctx, s.spec) }

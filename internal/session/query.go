@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -25,6 +26,15 @@ func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q questi
 		o := insist(ctx, s, s.OpTimeout, func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }, nil)
 		return o.value, o.err
 	})
+}
+
+// Server asks the server that has spec's key about itself.
+func (s *Session) Server(ctx context.Context, spec *Spec) (lock.Server, error) {
+	info, err := Ask(ctx, s, spec, "server", luascripts.ServerInfo)
+	if err != nil {
+		return lock.Server{}, err
+	}
+	return lock.Server{ID: info.RunID, Since: time.Now().Add(-info.Uptime), Primary: info.Role == "master"}, nil
 }
 
 // Inspect reads spec's state by a script.

@@ -1,0 +1,49 @@
+package luascripts
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+var serverInfo = load("server_info")
+
+// Server is what the server of a lock says of itself.
+type Server struct {
+	RunID  string        // another after each start
+	Uptime time.Duration // in whole seconds; it has been up for at least as long
+	Role   string        // master or slave
+}
+
+// ServerInfo asks the server that has a lock who it is, and for how long it has
+// been up.
+func ServerInfo(ctx context.Context, rdb rueidis.Client, k Keys) (Server, error) {
+	text, err := serverInfo.exec(ctx, rdb, []string{k.Lock}, nil).ToString()
+	if err != nil {
+		return Server{}, err
+	}
+	var s Server
+	uptime := -1
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch name {
+		case "run_id":
+			s.RunID = value
+		case "uptime_in_seconds":
+			if uptime, err = strconv.Atoi(value); err != nil {
+				uptime = -1
+			}
+		case "role":
+			s.Role = value
+		}
+	}
+	if s.RunID == "" || uptime < 0 || s.Role == "" {
+		return Server{}, &ReplyError{serverInfo.name, fmt.Sprintf("text of %d bytes without run_id, uptime_in_seconds or role", len(text))}
+	}
+	s.Uptime = time.Duration(uptime) * time.Second
+	return s, nil
+}
