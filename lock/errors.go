@@ -30,6 +30,10 @@ var (
 	// and the read lock under it.
 	ErrUpgrade = errors.New("the owner holds the read lock, and would wait for itself")
 
+	// ErrReplicas: the lock was granted, but not confirmed by as many replicas as
+	// [WithReplicas] asks for, and was given back.
+	ErrReplicas = errors.New("not confirmed by enough replicas")
+
 	// ErrForeignKey: the key of this name holds something that is not this
 	// kind of lock. It is never overwritten or deleted.
 	ErrForeignKey = errors.New("key holds something else")

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -31,6 +32,14 @@ type Config struct {
 	// where waiting leaves a trace in Redis.
 	Patience time.Duration
 
+	// Fencing says that tokens come from a register that outlives the lock.
+	Fencing bool
+
+	// Replicas is how many replicas must confirm an acquisition within
+	// ReplicaTimeout.
+	Replicas       int
+	ReplicaTimeout time.Duration
+
 	// ReadersFirst says that readers need not wait behind a waiting writer.
 	ReadersFirst bool
 }
@@ -60,6 +69,10 @@ func NewConfig(opts ...Option) (Config, error) {
 		return c, fmt.Errorf("patience %v: the least is %v", c.Patience, MinPatience)
 	case c.Patience > maxLease:
 		return c, fmt.Errorf("patience %v: the most is %v", c.Patience, maxLease)
+	case c.Replicas < 0:
+		return c, errors.New("replicas: at least one must confirm, or leave the option away")
+	case c.Replicas > 0 && c.ReplicaTimeout < time.Millisecond:
+		return c, fmt.Errorf("replica timeout %v: the least is a millisecond", c.ReplicaTimeout)
 	}
 	return c, nil
 }
@@ -89,6 +102,22 @@ func (o waitOption) apply(c *Config) {
 type patienceOption time.Duration
 
 func (o patienceOption) apply(c *Config) { c.Patience = time.Duration(o).Truncate(time.Millisecond) }
+
+type fencingOption struct{}
+
+func (fencingOption) apply(c *Config) { c.Fencing = true }
+
+type replicasOption struct {
+	n       int
+	timeout time.Duration
+}
+
+func (o replicasOption) apply(c *Config) {
+	c.Replicas, c.ReplicaTimeout = o.n, o.timeout.Truncate(time.Millisecond)
+	if o.n <= 0 {
+		c.Replicas = never
+	}
+}
 
 type readersFirstOption struct{}
 
@@ -122,3 +151,27 @@ func WithPatience(d time.Duration) Option { return patienceOption(d) }
 // waits for ever. For the writer's handle it says not to hold readers back. It
 // has no effect on other kinds of locks.
 func WithReadersFirst() Option { return readersFirstOption{} }
+
+// WithFencing makes the tokens of holds grow whatever the clock of the server
+// does: a register in Redis remembers the latest, and a new holder gets the
+// server's time in µs or one more than that, whichever is larger. The register
+// has no expiry and stays when the lock is free, 16 bytes and its key for each
+// name ever locked so; it is Redisson's, so that a Java RFencedLock of the same
+// name goes on with the same sequence. The first hold of an owner decides.
+//
+// With it, read holds have a token too: that of the latest writer. It is larger
+// once another has written.
+//
+// Without it, tokens are the server's time alone, and cost nothing: they grow as
+// long as that clock does not go back.
+func WithFencing() Option { return fencingOption{} }
+
+// WithReplicas makes an acquisition count only when n replicas have confirmed it
+// within timeout; else it is given back, and the error matches [ErrReplicas]. It
+// narrows the window in which a failover forgets a lock, and does not close it: a
+// replica that was not among the n can be promoted. A re-entry is not confirmed
+// again.
+//
+// It costs a connection of its own for each acquisition under way, and the time
+// of the slowest of n replicas. timeout must not be more than half of the lease.
+func WithReplicas(n int, timeout time.Duration) Option { return replicasOption{n, timeout} }

@@ -29,6 +29,8 @@ type Keys struct {
 	Queue    string // fair: the list of waiting owners
 	Timeouts string // fair: the zset of their deadlines
 
+	Register string // the latest fencing token, or "" without fencing
+
 	Wish   string // read/write: the waiting writer whom readers let pass
 	Beside string // read/write: what the keys of reading leases begin with
 }
@@ -48,6 +50,10 @@ type Question struct {
 	Waited time.Duration // read/write: for how long the owner has been waiting
 	Writer string        // read: the owner string by which the caller writes, or ""
 	Yield  bool          // read: wait behind a writer who came before
+
+	// Replicas is how many replicas are waited for, for ReplicaTimeout at most.
+	Replicas       int
+	ReplicaTimeout time.Duration
 }
 
 // NoExpiry stands for the lease of a key that has none.
@@ -58,6 +64,8 @@ type Acquired struct {
 	Verdict Verdict
 	Token   uint64        // Done on a first hold: the fencing token
 	Left    time.Duration // Held: what is left of the other's lease, or NoExpiry
+
+	Confirmed int // Done: how many replicas confirmed it, if the question asks for any
 }
 
 // Renewal is one lock to renew.
@@ -71,6 +79,21 @@ type Renewal struct {
 type Renewed struct {
 	Verdict Verdict
 	Err     error
+}
+
+// acquire runs an acquire script, and waits for the replicas if the question asks
+// for them.
+func acquire(ctx context.Context, rdb rueidis.Client, s *script, keys, args []string, q Question) (Acquired, error) {
+	if q.Replicas == 0 {
+		return acquired(s, s.exec(ctx, rdb, keys, args))
+	}
+	reply, confirmed, err := s.execReplicated(ctx, rdb, keys, args, q.Replicas, q.ReplicaTimeout)
+	if err != nil {
+		return Acquired{}, err
+	}
+	a, err := acquired(s, reply)
+	a.Confirmed = confirmed
+	return a, err
 }
 
 // acquired reads the reply of an acquire script: a string is a grant, a number
@@ -240,4 +263,12 @@ func waiters(msgs []rueidis.RedisMessage) ([]Waiter, bool) {
 		all = append(all, Waiter{owner, time.Duration(patience) * time.Millisecond})
 	}
 	return all, true
+}
+
+// withRegister adds the register of fencing tokens to keys, if there is one.
+func (k Keys) withRegister(keys ...string) []string {
+	if k.Register != "" {
+		keys = append(keys, k.Register)
+	}
+	return keys
 }

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	fairAcquire = load("fair_acquire", "include_fair")
+	fairAcquire = load("fair_acquire", "include_token", "include_fair")
 	fairRelease = load("fair_release", "include_fair")
 	fairKeep    = load("fair_keep", "include_fair")
 	fairInspect = load("fair_inspect")
@@ -23,8 +23,7 @@ func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts} }
 // turn. Else the owner stands in line, unless its patience is 0; then Left says
 // when to ask again if no message comes before.
 func AcquireFair(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	reply := fairAcquire.exec(ctx, rdb, k.fair(), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Patience)})
-	return acquired(fairAcquire, reply)
+	return acquire(ctx, rdb, fairAcquire, k.withRegister(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Patience)}, q)
 }
 
 // ReleaseFair leaves owner leave holds of the lock: Done, Gone or Foreign. With

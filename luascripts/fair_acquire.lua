@@ -3,13 +3,14 @@
 -- KEYS[1] lock      hash   owner -> hold count
 -- KEYS[2] queue     list   waiting owners, first come first
 -- KEYS[3] timeouts  zset   waiting owner -> server's ms until which it counts as alive
+-- KEYS[4] register  string the latest fencing token; only with fencing
 -- ARGV[1] owner     text   "<client uuid>:<number>"
 -- ARGV[2] lease     ms     what the lock lives on without a renewal
 -- ARGV[3] want      count  the hold count that must result; 1 for the first hold
 -- ARGV[4] stay      ms     how long it keeps its place unheard; 0 does not queue
 --
--- Returns a string when the owner holds `want` times now: the server's time in
--- µs, which is the fencing token, or "0" for a re-entry.
+-- Returns a string when the owner holds `want` times now: the fencing token, or
+-- "0" for a re-entry.
 -- Returns n >= 0: another owner has it or is before us, and n ms are left of its
 -- lease, or until it counts as dead. The owner is in the queue unless stay is 0.
 -- Returns -1: another owner has it, and the key has no expiry.
@@ -17,13 +18,11 @@
 -- Returns -4: the key holds something else; nothing was done.
 --
 -- Safe to repeat: who is in the queue keeps its place and is heard from.
-local lock, queue, timeouts = KEYS[1], KEYS[2], KEYS[3]
+local lock, queue, timeouts, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, lease, want, stay = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- 16 digits: string.format keeps them all, tostring would round.
-local token = string.format('%.0f', time[1] * 1000000 + time[2])
 
 local fields = redis.pcall('HGETALL', lock)
 if fields.err then
@@ -41,12 +40,13 @@ if held then
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
   redis.call('HSET', lock, owner, want)
   if want > 1 then return '0' end
-  return token
+  return grown(register, time)
 end
 if want > 1 then return -2 end
 
 local first, deadline = head(queue, timeouts, now)
 if #fields == 0 and (not first or first == owner) then
+  local token = grown(register, time)
   redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left behind
   local expiry = redis.pcall('PEXPIRE', lock, lease)
   if type(expiry) == 'table' and expiry.err then

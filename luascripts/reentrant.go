@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	reentrantAcquire = load("reentrant_acquire")
+	reentrantAcquire = load("reentrant_acquire", "include_token")
 	reentrantRelease = load("reentrant_release")
 	reentrantRenew   = load("reentrant_renew")
 	reentrantInspect = load("reentrant_inspect")
@@ -19,8 +19,7 @@ var (
 
 // AcquireReentrant makes an owner hold the lock as often as it wants to.
 func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	reply := reentrantAcquire.exec(ctx, rdb, []string{k.Lock}, []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want)})
-	return acquired(reentrantAcquire, reply)
+	return acquire(ctx, rdb, reentrantAcquire, k.withRegister(k.Lock), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want)}, q)
 }
 
 // ReleaseReentrant leaves owner leave holds of the lock: Done, Gone or Foreign.

@@ -1,12 +1,13 @@
 -- reentrant_acquire: an owner takes the lock, or enters it once more.
 --
--- KEYS[1] lock   hash   owner -> hold count
+-- KEYS[1] lock      hash    owner -> hold count
+-- KEYS[2] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner  text   "<client uuid>:<number>"
 -- ARGV[2] lease  ms     what the lock lives on without a renewal
 -- ARGV[3] want   count  the hold count that must result; 1 for the first hold
 --
--- Returns a string when the owner holds `want` times now: the server's time in
--- µs, which is the fencing token, or "0" for a re-entry.
+-- Returns a string when the owner holds `want` times now: the fencing token, or
+-- "0" for a re-entry.
 -- Returns n >= 0: another owner has it, and n ms are left of its lease.
 -- Returns -1: another owner has it, and the key has no expiry.
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
@@ -16,25 +17,19 @@
 -- calls finds it done and answers the same. The owner lives in one process,
 -- which alone knows how often it holds; so whatever count stands here, `want`
 -- is right.
-local lock = KEYS[1]
+local lock, register = KEYS[1], KEYS[2]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-
-local function token()
-  local t = redis.call('TIME')
-  -- 16 digits: string.format keeps them all, tostring would round.
-  return string.format('%.0f', t[1] * 1000000 + t[2])
-end
 
 if redis.call('EXISTS', lock) == 0 then
   if want > 1 then return -2 end
-  local stamp = token()
+  local token = grown(register, redis.call('TIME'))
   redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left behind
   local expiry = redis.pcall('PEXPIRE', lock, lease)
   if type(expiry) == 'table' and expiry.err then
     redis.call('DEL', lock) -- without the right to PEXPIRE we would leave a lock that never ends
     return expiry
   end
-  return stamp
+  return token
 end
 
 local fields = redis.pcall('HGETALL', lock)
@@ -58,4 +53,4 @@ end
 redis.call('PEXPIRE', lock, math.max(left, lease))
 redis.call('HSET', lock, owner, want)
 if want > 1 then return '0' end
-return token()
+return grown(register, redis.call('TIME'))

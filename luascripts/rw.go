@@ -10,10 +10,10 @@ import (
 )
 
 var (
-	readAcquire  = load("rw_read_acquire", "include_rw")
+	readAcquire  = load("rw_read_acquire", "include_token", "include_rw")
 	readRelease  = load("rw_read_release", "include_rw")
 	readRenew    = load("rw_read_renew", "include_rw")
-	writeAcquire = load("rw_write_acquire", "include_rw")
+	writeAcquire = load("rw_write_acquire", "include_token", "include_rw")
 	writeRelease = load("rw_write_release", "include_rw")
 	rwInspect    = load("rw_inspect", "include_rw")
 	rwForce      = load("rw_force", "include_rw")
@@ -28,8 +28,7 @@ func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (A
 	if q.Yield {
 		yield = "1"
 	}
-	reply := readAcquire.exec(ctx, rdb, []string{k.Lock, k.Wish}, []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.Beside})
-	return acquired(readAcquire, reply)
+	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Wish), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.Beside}, q)
 }
 
 // ReleaseRead leaves owner leave read holds: Done, Gone or Foreign.
@@ -48,8 +47,7 @@ func RenewRead(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease t
 // AcquireWrite makes an owner write as often as it wants to. If others have the
 // lock and its patience is not 0, readers who come later wait behind it.
 func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	reply := writeAcquire.exec(ctx, rdb, []string{k.Lock, k.Wish}, []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.Patience), k.Beside})
-	return acquired(writeAcquire, reply)
+	return acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Wish), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.Patience), k.Beside}, q)
 }
 
 // ReleaseWrite leaves owner leave write holds: Done, Gone or Foreign. With none,

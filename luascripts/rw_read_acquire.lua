@@ -1,7 +1,8 @@
 -- rw_read_acquire: an owner reads, or enters once more.
 --
--- KEYS[1] lock    hash    mode, owner -> read holds, owner:write -> write holds
--- KEYS[2] wish    string  "<owner> <since ms>" of a writer who waits
+-- KEYS[1] lock      hash    mode, owner -> read holds, owner:write -> write holds
+-- KEYS[2] wish      string  "<owner> <since ms>" of a writer who waits
+-- KEYS[3] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner   text    "<client uuid>:<number>"
 -- ARGV[2] lease   ms      what this reader's hold lives on without a renewal
 -- ARGV[3] want    count   the read holds that must result; 1 for the first
@@ -10,7 +11,8 @@
 -- ARGV[6] yield   count   1: wait behind a writer who came before; 0: do not
 -- ARGV[7] beside  text    what the keys of reading leases begin with
 --
--- Returns the string "0" when the owner reads `want` times now.
+-- Returns a string when the owner reads `want` times now: the token of the latest
+-- writer, which is larger if one has written since; "0" without fencing or for a re-entry.
 -- Returns n >= 0: a writer has it, or came before us and waits; n ms are left of
 -- its lease, or until it counts as dead.
 -- Returns -1: a writer has it, and the key has no expiry.
@@ -18,7 +20,7 @@
 -- Returns -4: the key holds something else; nothing was done.
 --
 -- Safe to repeat.
-local lock, wish = KEYS[1], KEYS[2]
+local lock, wish, register = KEYS[1], KEYS[2], KEYS[3]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local writer, waited, yield, beside = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 
@@ -58,4 +60,5 @@ if type(done) == 'table' and done.err then
   end
   return done
 end
-return '0'
+if not register or want > 1 then return '0' end
+return redis.call('GET', register) or grown(register, redis.call('TIME'))

@@ -1,7 +1,8 @@
 -- rw_write_acquire: an owner writes, or enters once more.
 --
--- KEYS[1] lock    hash    mode, owner -> read holds, owner:write -> write holds
--- KEYS[2] wish    string  "<owner> <since ms>" of a writer who waits
+-- KEYS[1] lock      hash    mode, owner -> read holds, owner:write -> write holds
+-- KEYS[2] wish      string  "<owner> <since ms>" of a writer who waits
+-- KEYS[3] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner   text    "<client uuid>:<number>"
 -- ARGV[2] lease   ms      what the lock lives on without a renewal
 -- ARGV[3] want    count   the write holds that must result; 1 for the first
@@ -9,22 +10,20 @@
 -- ARGV[5] stay    ms      how long readers who come later wait behind it; 0: they do not
 -- ARGV[6] beside  text    what the keys of reading leases begin with
 --
--- Returns a string when the owner writes `want` times now: the server's time in
--- µs, which is the fencing token, or "0" for a re-entry.
+-- Returns a string when the owner writes `want` times now: the fencing token, or
+-- "0" for a re-entry.
 -- Returns n >= 0: others have it, and n ms are left of the longest of their leases.
 -- Returns -1: others have it, and the key has no expiry.
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -4: the key holds something else; nothing was done.
 --
 -- Safe to repeat.
-local lock, wish = KEYS[1], KEYS[2]
+local lock, wish, register = KEYS[1], KEYS[2], KEYS[3]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local waited, stay, beside = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- 16 digits: string.format keeps them all, tostring would round.
-local token = string.format('%.0f', time[1] * 1000000 + time[2])
 
 local mode, answer = side(lock)
 if mode == nil then return answer end
@@ -34,7 +33,7 @@ if mode == 'write' and redis.call('HEXISTS', lock, owner .. ':write') == 1 then
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
   redis.call('HSET', lock, owner .. ':write', want)
   if want > 1 then return '0' end
-  return token
+  return grown(register, time)
 end
 if want > 1 then return -2 end
 
@@ -51,6 +50,7 @@ if mode == 'read' then
 end
 local first, since = wished(wish)
 if not mode then
+  local token = grown(register, time)
   redis.call('HSET', lock, 'mode', 'write', owner .. ':write', 1) -- refused here when memory is full: nothing is left behind
   local expiry = redis.pcall('PEXPIRE', lock, lease)
   if type(expiry) == 'table' and expiry.err then

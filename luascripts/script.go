@@ -6,6 +6,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -61,6 +62,37 @@ func (s *script) pipeline(ctx context.Context, rdb rueidis.Client, calls []call)
 		}
 	}
 	return replies
+}
+
+// execReplicated runs s and waits until n replicas have what it wrote, for timeout
+// at most. It returns how many have. WAIT counts only what was written on its own
+// connection, so both travel together.
+func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, args []string, n int, timeout time.Duration) (reply rueidis.RedisResult, confirmed int, err error) {
+	wait := func() rueidis.Completed {
+		return rdb.B().Wait().Numreplicas(int64(n)).Timeout(timeout.Milliseconds()).Build()
+	}
+	replies := rdb.DoMulti(ctx, rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(), wait())
+	if e, ok := rueidis.IsRedisErr(replies[0].Error()); ok && e.IsNoScript() {
+		replies = rdb.DoMulti(ctx, rdb.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(), wait())
+	}
+	if err := replies[0].Error(); err != nil {
+		return replies[0], 0, err
+	}
+	have, err := replies[1].ToInt64()
+	if reply, refused := rueidis.IsRedisErr(err); refused {
+		// The script ran. Only its caller may say what becomes of that.
+		return replies[0], 0, &WaitError{reply.Error()}
+	}
+	return replies[0], int(have), err
+}
+
+// WaitError says that a server cannot or may not wait for its replicas. The
+// script before it was carried out.
+type WaitError struct{ Reply string }
+
+// Error repeats the server's words.
+func (e *WaitError) Error() string {
+	return "the server cannot wait for replicas (WAIT): " + e.Reply
 }
 
 // ReplyError is a reply that no script gives. It means that something between

@@ -273,6 +273,10 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, w *waiter, limit 
 	if w != nil {
 		q.Patience = t.spec.Patience
 	}
+	if t.spec.Replicas > 0 {
+		q.Replicas, q.ReplicaTimeout = t.spec.Replicas, t.spec.ReplicaTimeout
+		limit += q.ReplicaTimeout
+	}
 	if other := s.beside(t.claim); other != nil {
 		q.Writer = other.owner
 	}
@@ -308,6 +312,10 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, w *waiter, limit 
 			t.doubt() // crossed the end of the wait: failing takes it back
 			return nil, 0, err
 		}
+		if reply.Confirmed < q.Replicas {
+			s.takeBack(waiting, t)
+			return nil, 0, final{fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, reply.Confirmed, q.Replicas, q.ReplicaTimeout)}
+		}
 		h, err := s.granted(ctx, t, sent, reply.Token)
 		return h, 0, err
 	case luascripts.Held:
@@ -317,6 +325,17 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, w *waiter, limit 
 		return nil, reply.Left, nil
 	default:
 		return nil, 0, final{lock.ErrForeignKey}
+	}
+}
+
+// takeBack gives a grant for t back that must not become a hold, before the caller
+// hears of it. If that is not confirmed, failing goes on with it.
+func (s *Session) takeBack(ctx context.Context, t *tenure) {
+	o := insist(ctx, s, s.OpTimeout, func(ctx context.Context) (luascripts.Verdict, error) {
+		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.owner, 0)
+	}, nil)
+	if !o.answered || o.err != nil {
+		t.doubt()
 	}
 }
 

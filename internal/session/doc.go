@@ -4,7 +4,8 @@
 //
 // # From a call to Redis and back
 //
-// An owner of this process has one [claim] on a lock, and while it holds the
+// An owner of this process has one [claim] on a lock (on each side of a
+// read/write lock), and while it holds the
 // lock one [tenure], which all its holds share. The claim's turn puts the
 // commands of a tenure in order: whoever has it may send one.
 //
@@ -38,10 +39,18 @@
 //
 // # Waiting
 //
-// The waiters of a lock stand in a line, and only the first asks. A hint, a
-// message or the confirmation that we listen, is a reason to ask again; so are
+// The waiters of a lock stand in a line, which decides who asks (line.go). A hint,
+// a message or the confirmation that we listen, is a reason to ask again; so are
 // the end of the other's lease and of a poll interval. Nothing depends on a
 // hint. The line keeps what its first has learnt for the next one.
+//
+// Where waiting leaves a trace in Redis, a place in a queue or a writer's wish,
+// the trace is part of the tenure: whoever stops waiting settles it.
+//
+// # Two sides
+//
+// Reading and writing are two kinds that know of each other. An owner has a claim
+// and a tenure on each, and commands of one do not wait for those of the other.
 //
 // # Locks of our own
 //

@@ -23,7 +23,7 @@ import (
 //	BUSY MOVED ASK, a failed dial                            no       yes
 //	NOAUTH WRONGPASS NOPERM OOM MISCONF NOREPLICAS
 //	WRONGTYPE and all other error replies                    no       no
-//	a reply that no script of ours gives                     yes      no
+//	a reply that no script of ours gives, WAIT refused       yes      no
 //	time-out, EOF, reset, a caller who went away             yes      yes
 type fault struct {
 	mayHaveRun bool // the server may have carried it out
@@ -40,7 +40,7 @@ func faultOf(err error) fault {
 	switch {
 	case errors.As(err, &sure), errors.As(err, new(tooLate)):
 		return fault{}
-	case errors.As(err, &garbled):
+	case errors.As(err, &garbled), errors.As(err, new(*luascripts.WaitError)):
 		return fault{mayHaveRun: true}
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return fault{again: true}
@@ -73,6 +73,9 @@ func willPass(reply string) bool {
 func readable(err error) error {
 	if reply, ok := rueidis.IsRedisErr(err); ok && strings.Contains(reply.Error(), "WRONGTYPE") {
 		return fmt.Errorf("%w: %w", lock.ErrForeignKey, err)
+	}
+	if errors.As(err, new(*luascripts.WaitError)) {
+		return fmt.Errorf("%w: %w", lock.ErrReplicas, err)
 	}
 	return err
 }

@@ -14,13 +14,14 @@ const maxName = 4096
 
 // reserved begin the keys that other kinds of locks keep beside theirs. A lock
 // of that name would lie on top of one.
-var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", "redisson_lock_token:", wishPrefix + ":"}
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":"}
 
 // What stands beside a lock's own key. All but the last are Redisson's.
 const (
 	channelPrefix   = "redisson_lock__channel"
 	queuePrefix     = "redisson_lock_queue"
 	timeoutPrefix   = "redisson_lock_timeout"
+	tokenPrefix     = "redisson_lock_token"
 	rwChannelPrefix = "redisson_rwlock"
 	wishPrefix      = "leasehold_rwlock_wish"
 )

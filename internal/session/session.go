@@ -108,6 +108,9 @@ type Spec struct {
 	Patience time.Duration   // how long the trace of a waiter lives unheard, or 0: waiting leaves none
 	Yield    bool            // readers wait behind a writer who came before
 	Err      error           // what is wrong with the name or the options
+
+	Replicas       int // how many must confirm a first hold
+	ReplicaTimeout time.Duration
 }
 
 // NewSpec makes the spec of a lock. What is wrong shows as Spec.Err.
@@ -115,10 +118,17 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	mapped := s.KeyPrefix + name
 	config, err := lock.NewConfig(opts...)
 	spec := &Spec{Kind: k, Name: name, Fixed: config.Lease, Wait: config.Wait, Err: errors.Join(checkName(name, mapped), err)}
+	spec.Replicas, spec.ReplicaTimeout = config.Replicas, config.ReplicaTimeout
+	if lease := s.lease(spec); spec.Err == nil && spec.ReplicaTimeout > lease/2 {
+		spec.Err = fmt.Errorf("replica timeout %v: it must not be more than half of the lease, which is %v", spec.ReplicaTimeout, lease)
+	}
 	if spec.Err != nil {
 		return spec
 	}
 	spec.Keys = k.Keys(mapped)
+	if config.Fencing {
+		spec.Keys.Register = beside(tokenPrefix, mapped)
+	}
 	if k.Queues && !(k.Beside != nil && config.ReadersFirst) {
 		spec.Patience = config.Patience
 	}
