@@ -28,10 +28,11 @@ const patience = 10 * time.Second
 // on disk unless told to, so a restart forgets everything, as a crash of a
 // server without persistence does. Safe for concurrent use.
 type Server struct {
-	bin    string   // set once
-	config []string // set once
-	dir    string   // set once
-	port   int      // changes only while Start looks for a free one
+	bin    string                 // set once
+	args   func(*Server) []string // set once: its command line
+	config []string               // set once, but for a node of a Sentinel topology that joins again
+	dir    string                 // set once
+	port   int                    // changes only while start looks for a free one
 
 	mu   sync.Mutex
 	proc *process // guarded by mu; nil while the server is killed
@@ -56,7 +57,21 @@ type process struct {
 // than a red one.
 func Start(tb testing.TB, config ...string) *Server {
 	tb.Helper()
-	s := &Server{bin: find(tb), config: config, dir: tb.TempDir()}
+	return start(tb, func(s *Server) []string {
+		return append([]string{
+			"--port", strconv.Itoa(s.port),
+			"--bind", "127.0.0.1",
+			"--save", "",
+			"--appendonly", "no",
+			"--dir", s.dir,
+		}, s.config...)
+	}, config...)
+}
+
+// start starts a server with the arguments that args makes at each start.
+func start(tb testing.TB, args func(*Server) []string, config ...string) *Server {
+	tb.Helper()
+	s := &Server{bin: find(tb), args: args, config: config, dir: tb.TempDir()}
 	tb.Cleanup(func() { s.end() })
 
 	var err error
@@ -111,13 +126,7 @@ func (s *Server) launch() error {
 	}
 	defer log.Close() // the child has its own
 
-	cmd := exec.Command(s.bin, append([]string{
-		"--port", strconv.Itoa(s.port),
-		"--bind", "127.0.0.1",
-		"--save", "",
-		"--appendonly", "no",
-		"--dir", s.dir,
-	}, s.config...)...)
+	cmd := exec.Command(s.bin, s.args(s)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = dieWithParent()
 
@@ -218,6 +227,12 @@ func (s *Server) end() bool {
 	s.proc.kill()
 	s.proc = nil
 	return true
+}
+
+func (s *Server) running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proc != nil
 }
 
 // Addr is the server's "127.0.0.1:port". It stays the same over a Restart.

@@ -1,0 +1,180 @@
+package redistest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Sentinel is a primary with replicas, watched by three Sentinels, all of them
+// processes of their own.
+type Sentinel struct {
+	Nodes     []*Server
+	Sentinels []*Server
+}
+
+// primaryName is what the Sentinels call what they watch.
+const primaryName = "primary"
+
+// StartSentinel starts nodes servers, the first of them the primary, and the
+// Sentinels. They notice a dead primary within half a second. config is for the
+// nodes.
+func StartSentinel(tb testing.TB, nodes int, config ...string) *Sentinel {
+	tb.Helper()
+	s := &Sentinel{}
+	for i := range nodes {
+		of := ""
+		if i > 0 {
+			of = s.Nodes[0].Addr()
+		}
+		s.Nodes = append(s.Nodes, Start(tb, append(nodeConfig(of), config...)...))
+	}
+	for _, n := range s.Nodes[1:] {
+		n.waitForLink(tb)
+	}
+	for range 3 {
+		s.Sentinels = append(s.Sentinels, startSentinel(tb, s.Nodes[0].Addr()))
+	}
+	waitUntil(tb, "the Sentinels know each other and the replicas", func() bool {
+		for _, sentinel := range s.Sentinels {
+			facts := pairs(sentinel.Do(tb, "SENTINEL", "MASTER", primaryName))
+			if facts["num-other-sentinels"] != "2" || facts["num-slaves"] != strconv.Itoa(nodes-1) {
+				return false
+			}
+		}
+		return true
+	})
+	return s
+}
+
+// nodeConfig makes a server that replicates as a user of its own, which can be
+// switched off, and from the one at of if that is not empty.
+func nodeConfig(of string) []string {
+	config := []string{
+		"--repl-diskless-sync-delay", "0",
+		"--user", "repl", "on", "nopass", "~*", "&*", "+@all",
+		"--masteruser", "repl",
+		"--masterauth", "none",
+	}
+	if host, port, ok := strings.Cut(of, ":"); ok {
+		config = append(config, "--replicaof", host, port)
+	}
+	return config
+}
+
+func startSentinel(tb testing.TB, primary string) *Server {
+	tb.Helper()
+	host, port, err := net.SplitHostPort(primary)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	conf := filepath.Join(tb.TempDir(), "sentinel.conf") // a Sentinel writes to its own
+	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s 2\nsentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 2000\n", primaryName, host, port)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return start(tb, func(s *Server) []string {
+		return []string{conf, "--sentinel", "--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir}
+	})
+}
+
+// Client connects by way of the Sentinels. The end of tb closes it.
+func (s *Sentinel) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client {
+	tb.Helper()
+	opt := rueidis.ClientOption{
+		DisableCache: true,
+		Sentinel:     rueidis.SentinelOption{MasterSet: primaryName, TopologyRefreshInterval: time.Second},
+	}
+	for _, sentinel := range s.Sentinels {
+		opt.InitAddress = append(opt.InitAddress, sentinel.Addr())
+	}
+	return connect(tb, opt, edit)
+}
+
+// Primary returns the node that the Sentinels agree to be the primary.
+func (s *Sentinel) Primary(tb testing.TB) *Server {
+	tb.Helper()
+	var primary *Server
+	waitUntil(tb, "the Sentinels agree on a primary", func() bool {
+		addrs := map[string]bool{}
+		for _, sentinel := range s.Sentinels {
+			reply := sentinel.Do(tb, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", primaryName)
+			parts, _ := reply.AsStrSlice()
+			addrs[strings.Join(parts, ":")] = true
+		}
+		for _, n := range s.Nodes {
+			if addrs[n.Addr()] && len(addrs) == 1 && n.running() {
+				role := n.Do(tb, "ROLE")
+				if parts, _ := role.ToArray(); len(parts) > 0 {
+					name, _ := parts[0].ToString()
+					primary = n
+					return name == "master"
+				}
+			}
+		}
+		return false
+	})
+	return primary
+}
+
+// CutReplication lets nothing that the primary writes from now on reach a replica,
+// for as long as it lives. What it is told meanwhile, a failover forgets.
+func (s *Sentinel) CutReplication(tb testing.TB, primary *Server) {
+	tb.Helper()
+	primary.Do(tb, "ACL", "SETUSER", "repl", "off")
+	primary.Do(tb, "CLIENT", "KILL", "TYPE", "replica")
+}
+
+// Failover kills the primary and returns the node that was promoted in its place.
+func (s *Sentinel) Failover(tb testing.TB, primary *Server) *Server {
+	tb.Helper()
+	primary.Kill(tb)
+	for {
+		if next := s.Primary(tb); next != primary {
+			return next
+		}
+	}
+}
+
+// Rejoin starts a node that was killed, empty, as a replica of primary.
+func (s *Sentinel) Rejoin(tb testing.TB, node, primary *Server) {
+	tb.Helper()
+	node.config = nodeConfig(primary.Addr())
+	node.Restart(tb)
+	node.waitForLink(tb)
+}
+
+// waitForLink waits until a replica has all of its primary's data.
+func (s *Server) waitForLink(tb testing.TB) {
+	tb.Helper()
+	waitUntil(tb, "a replica is in step", func() bool {
+		reply := s.Do(tb, "INFO", "replication")
+		text, _ := reply.ToString()
+		return strings.Contains(text, "master_link_status:up")
+	})
+}
+
+func waitUntil(tb testing.TB, what string, done func() bool) {
+	tb.Helper()
+	for end := time.Now().Add(time.Minute); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			tb.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// pairs reads a list of names and values in turn, or a map.
+func pairs(m rueidis.RedisMessage) map[string]string {
+	facts, err := m.AsStrMap()
+	if err != nil {
+		return nil
+	}
+	return facts
+}
