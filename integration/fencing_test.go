@@ -1,0 +1,100 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// token locks and unlocks, and returns the token.
+func token(t *testing.T, ctx context.Context, l lock.Locker) uint64 {
+	t.Helper()
+	h, err := l.Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	return h.Token()
+}
+
+// With a register, tokens grow although the server's clock went back, which is the
+// same as a register that is ahead of it. A peer that counts it up by one, as
+// Redisson's fenced lock does, is part of the sequence.
+func TestFencing_register(t *testing.T) {
+	eachKind(t, func(t *testing.T, k kind) {
+		server := redistest.Start(t)
+		c := ours(t, server.Client(t))
+		const register = "redisson_lock_token:{orders}"
+		l := k.lock(c, "orders", lock.WithFencing())
+		last := func() uint64 {
+			t.Helper()
+			reply := server.Do(t, "GET", register)
+			text, err := reply.ToString()
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+
+		server.Do(t, "INCR", register) // a peer was here before us
+		first := token(t, t.Context(), l)
+		if first < 1e15 || last() != first {
+			t.Errorf("the first token is %d, the register %d", first, last())
+		}
+		server.Do(t, "SET", register, "3000000000000000") // the clock went back by decades
+		second, third := token(t, t.Context(), l), token(t, t.Context(), l)
+		if second != 3e15+1 || third != second+1 || last() != third {
+			t.Errorf("tokens %d, %d and register %d after 3000000000000000", second, third, last())
+		}
+		server.Do(t, "INCR", register)
+		if next := token(t, t.Context(), l); next != third+2 {
+			t.Errorf("token %d after a peer's %d", next, third+1)
+		}
+		ttl := server.Do(t, "PTTL", register)
+		if left, err := ttl.ToInt64(); err != nil || left != -1 {
+			t.Errorf("the register has an expiry: %d, %v", left, err)
+		}
+
+		// All holds of an owner share the token of the first.
+		h, err := l.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again := token(t, h.Context(), l); again != h.Token() {
+			t.Errorf("a re-entry has token %d, the hold %d", again, h.Token())
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		server.Do(t, "DEL", register)
+		noKeys(t, server)
+		token(t, t.Context(), k.lock(c, "orders"))
+		noKeys(t, server) // without fencing there is no register
+	}, plain, fair, write)
+}
+
+// A reader's token is that of the latest writer, so it stays good until another
+// has written.
+func TestFencing_readers(t *testing.T) {
+	server := redistest.Start(t)
+	c := ours(t, server.Client(t))
+	l := c.NewRWLock("orders", lock.WithFencing())
+	before := token(t, t.Context(), l.Read())
+	first := token(t, t.Context(), l.Write())
+	a, b := token(t, t.Context(), l.Read()), token(t, t.Context(), l.Read())
+	second := token(t, t.Context(), l.Write())
+	if before == 0 || before >= first || a != first || b != first || second <= first {
+		t.Errorf("tokens: reader %d, writer %d, readers %d and %d, writer %d", before, first, a, b, second)
+	}
+}

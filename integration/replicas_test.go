@@ -1,0 +1,115 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// replica starts a replica of primary, and waits until it is in step.
+func replica(t *testing.T, primary *redistest.Server) *redistest.Server {
+	t.Helper()
+	host, port, _ := strings.Cut(primary.Addr(), ":")
+	r := redistest.Start(t, "--replicaof", host, port)
+	until(t, func() bool {
+		reply := r.Do(t, "INFO", "replication")
+		text, _ := reply.ToString()
+		return strings.Contains(text, "master_link_status:up")
+	})
+	return r
+}
+
+// A lock counts when a replica has it, and not before. One that does not count is
+// given back before the caller hears of it.
+func TestReplicas(t *testing.T) {
+	eachKind(t, func(t *testing.T, k kind) {
+		t.Parallel()
+		server := redistest.Start(t)
+		server.Do(t, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+		c := ours(t, server.Client(t))
+		const timeout = 400 * time.Millisecond
+		l := k.lock(c, "orders", lock.WithReplicas(1, timeout))
+
+		refused := func(when string) {
+			t.Helper()
+			if _, err := l.Lock(t.Context()); !errors.Is(err, lock.ErrReplicas) || errors.Is(err, lock.ErrNotAcquired) {
+				t.Errorf("%s: %v, want ErrReplicas", when, err)
+			}
+			if n := keys(t, server); n != 0 {
+				t.Errorf("%s: %d keys are left when Lock returns", when, n)
+			}
+			if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrReplicas) {
+				t.Errorf("%s: TryLock: %v, want ErrReplicas", when, err)
+			}
+		}
+		granted := func(when string) {
+			t.Helper()
+			h, err := l.Lock(t.Context())
+			if err != nil {
+				t.Fatalf("%s: %v", when, err)
+			}
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		refused("without a replica")
+		r := replica(t, server)
+		granted("with one")
+		server.Do(t, "SCRIPT", "FLUSH") // the answer to WAIT beside a NOSCRIPT says nothing
+		r.Freeze(t)
+		refused("with a frozen one")
+		refused("with a frozen one again")
+		r.Thaw(t)
+		granted("when it is back")
+		granted("for the next")
+
+		// Who holds it needs nobody's confirmation to enter once more.
+		h, err := l.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Freeze(t)
+		again, err := l.Lock(h.Context())
+		if err != nil {
+			t.Fatalf("a re-entry: %v", err)
+		}
+		for _, h := range []lock.Hold{again, h} {
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := k.lock(c, "orders", lock.WithReplicas(2, timeout)).Lock(t.Context()); !errors.Is(err, lock.ErrReplicas) {
+			t.Errorf("two of one replica: %v, want ErrReplicas", err)
+		}
+	}, plain, fair, read, write)
+}
+
+// Where WAIT is unknown or denied, the error says so, and nothing is left.
+func TestReplicas_serverCannotWait(t *testing.T) {
+	server := redistest.Start(t)
+	server.Do(t, "ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all", "-wait")
+	c := ours(t, server.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "locks", "secret" }))
+	_, err := c.NewLock("orders", lock.WithReplicas(1, time.Second)).Lock(t.Context())
+	if !errors.Is(err, lock.ErrReplicas) || !strings.Contains(err.Error(), "WAIT") {
+		t.Errorf("%v, want ErrReplicas and the word WAIT", err)
+	}
+	until(t, func() bool { return keys(t, server) == 0 })
+}
+
+// keys counts the keys of server.
+func keys(t *testing.T, server *redistest.Server) int64 {
+	t.Helper()
+	reply := server.Do(t, "DBSIZE")
+	n, err := reply.ToInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
