@@ -93,6 +93,16 @@ func checkName(name, mapped string) error {
 	return nil
 }
 
+// hashTag is the part of a key that decides its cluster slot. Names whose braces
+// do not make one are refused.
+func hashTag(key string) string {
+	_, after, braced := strings.Cut(key, "{")
+	if tag, _, closed := strings.Cut(after, "}"); braced && closed && tag != "" {
+		return tag
+	}
+	return key
+}
+
 // CheckPrefix refuses a prefix that no name could follow.
 func CheckPrefix(prefix string) error {
 	if err := checkName("x", prefix+"x"); err != nil {

@@ -280,6 +280,14 @@ func (w *waiter) granted(spec *Spec) {
 	}
 }
 
+// pass says that the lock may be free, but not for w: the next must ask.
+func (w *waiter) pass() {
+	l := w.line
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	l.askAt = time.Time{}
+}
+
 // heartbeats returns the waiters of l that stand in a queue in Redis, and as what.
 // Nobody else sends a heartbeat for them for a while.
 func (l *line) heartbeats() (waiters []*waiter, queued []luascripts.Waiter, pace time.Duration) {

@@ -1,0 +1,321 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// TakeAll is a script that takes several locks at once, all or none.
+type TakeAll func(ctx context.Context, rdb rueidis.Client, all []luascripts.Taking) (a luascripts.Acquired, first int, err error)
+
+// CanGroup reports whether one script can take the locks of specs: they are
+// different ones, ask for nothing that such a script does not know of, and share
+// a slot where there are slots.
+func (s *Session) CanGroup(specs []*Spec) bool {
+	seen := make(map[string]bool)
+	for _, spec := range specs {
+		if spec.Err != nil || spec.Replicas > 0 || spec.Keys.Register != "" || seen[spec.Keys.Lock] {
+			return false
+		}
+		seen[spec.Keys.Lock] = true
+		if s.rdb.Mode() == rueidis.ClientModeCluster && hashTag(spec.Keys.Lock) != hashTag(specs[0].Keys.Lock) {
+			return false
+		}
+	}
+	return len(specs) > 0
+}
+
+// group is one call that takes several locks at once.
+type group struct {
+	s       *Session
+	script  TakeAll
+	specs   []*Spec   // in the order of their keys
+	claims  []*claim  // of each; this call has their turns
+	tenures []*tenure // of each
+}
+
+// LockAll waits for all locks of specs, or tries once, and takes them together by
+// script: a hold for each, in order, or none. It fails with errors.ErrUnsupported
+// when they must be taken one by one: the owner holds one of them already, or the
+// server keeps them in different slots.
+//
+// While one of them is another's it holds none, and stands in the line of that
+// one. So nobody ever waits for a call that waits itself.
+func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wait bool) ([]lock.Hold, error) {
+	g := &group{s: s, script: script, specs: slices.Clone(specs)}
+	slices.SortFunc(g.specs, func(a, b *Spec) int { return strings.Compare(a.Keys.Lock, b.Keys.Lock) })
+	holds, about, err := g.enter(ctx, wait)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil, err
+	}
+	if err != nil {
+		op := "trylock"
+		if wait {
+			op = "lock"
+		}
+		if ctx.Err() != nil {
+			err = interrupted(ctx, err)
+		}
+		return nil, &lock.Error{Op: op, Name: about.Name, Err: readable(err)}
+	}
+	inOrder := make([]lock.Hold, len(specs))
+	for i, spec := range specs {
+		inOrder[i] = holds[slices.Index(g.specs, spec)]
+	}
+	return inOrder, nil
+}
+
+// enter also returns which lock an error is about.
+func (g *group) enter(ctx context.Context, wait bool) (holds []*hold, about *Spec, err error) {
+	s := g.s
+	if err := ctx.Err(); err != nil {
+		return nil, g.specs[0], err
+	}
+	if err := s.begin(); err != nil {
+		return nil, g.specs[0], err
+	}
+	defer s.work.Done()
+	owner, ok := lock.OwnerFrom(ctx)
+	if !ok {
+		ctx = lock.WithOwner(ctx)
+		owner, _ = lock.OwnerFrom(ctx)
+	}
+
+	waiting, limit := ctx, time.Duration(0)
+	for _, spec := range g.specs {
+		if spec.Wait > 0 && (limit == 0 || spec.Wait < limit) {
+			limit = spec.Wait
+		}
+	}
+	if wait && limit > 0 {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	// In the order of the keys, as two groups of one owner may share some.
+	for _, spec := range g.specs {
+		c := s.claim(claimID{spec.place(), owner})
+		defer s.drop(c)
+		if !wait && s.asking(c) {
+			return nil, spec, lock.ErrNotAcquired // another goroutine of this owner waits for it already
+		}
+		if err := s.take(waiting, c, 0); err != nil {
+			return nil, spec, err
+		}
+		defer c.leave()
+		if s.tenure(c) != nil {
+			return nil, spec, errors.ErrUnsupported
+		}
+		g.claims = append(g.claims, c)
+	}
+	if !wait {
+		return g.try(ctx)
+	}
+	holds, about, err = g.wait(ctx, waiting)
+	if err != nil && faultOf(err).again && waiting.Err() != nil && ctx.Err() == nil {
+		err = waited{limit, err}
+	}
+	return holds, about, err
+}
+
+// begin makes the tenures of the next questions.
+func (g *group) begin() {
+	g.tenures = nil
+	for i, spec := range g.specs {
+		g.tenures = append(g.tenures, g.s.newTenure(spec, g.claims[i]))
+	}
+}
+
+// fail ends the tenures, and sees to it that nothing of them is left in Redis.
+func (g *group) fail(err error) error {
+	for _, t := range g.tenures {
+		_ = t.fail(err)
+	}
+	return err
+}
+
+// ahead returns a lock for which others of this process wait, or -1.
+func (g *group) ahead() int {
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	return slices.IndexFunc(g.specs, func(spec *Spec) bool { return g.s.lines[spec.place()] != nil })
+}
+
+func (g *group) try(ctx context.Context) ([]*hold, *Spec, error) {
+	if i := g.ahead(); i >= 0 {
+		return nil, g.specs[i], lock.ErrNotAcquired
+	}
+	g.begin()
+	end := time.Now().Add(g.s.OpTimeout)
+	pause := backoff{most: g.s.OpTimeout / 4}
+	for {
+		holds, at, _, err := g.ask(ctx, ctx, max(time.Until(end), time.Millisecond))
+		switch {
+		case holds != nil:
+			return holds, nil, nil
+		case err == nil:
+			return nil, g.specs[at], g.fail(lock.ErrNotAcquired)
+		}
+		d := pause.next()
+		if !faultOf(err).again || time.Until(end) <= d || !rest(ctx, d) {
+			return nil, g.specs[at], g.fail(err)
+		}
+	}
+}
+
+// wait asks until all are granted together, or waiting ends. It stands in the line
+// of the lock it was last refused, and in no other.
+func (g *group) wait(ctx, waiting context.Context) (holds []*hold, about *Spec, err error) {
+	g.begin()
+	pause := backoff{most: g.s.Poll}
+	at, late := g.ahead(), 0
+	var w *waiter // for the lock at
+	defer func() {
+		if w != nil {
+			w.leave()
+		}
+	}()
+	if at >= 0 {
+		w = g.s.join(g.specs[at])
+	}
+	var last error // what Redis said last, if that was no answer
+	told := false
+	for {
+		if w != nil {
+			if _, err := w.turn(waiting); err != nil {
+				if last != nil && !errors.Is(err, lock.ErrClosed) {
+					err = last
+				}
+				return nil, g.specs[at], g.fail(err)
+			}
+		}
+		holds, refused, left, err := g.ask(ctx, waiting, g.s.OpTimeout)
+		switch {
+		case holds != nil:
+			if w != nil {
+				w.granted(g.specs[at])
+			}
+			return holds, nil, nil
+		case err == nil:
+			last, pause.last = nil, 0
+			if w != nil && refused != at {
+				w.pass()
+				w.leave()
+				w = nil
+			}
+			if w == nil {
+				at = refused
+				w = g.s.join(g.specs[at])
+			}
+			if w.isFirst() {
+				w.refused(g.tenures[at], left)
+			}
+			if !told {
+				told = true
+				g.s.observe(g.s.Observer.Waiting, g.tenures[at], lock.Event{})
+			}
+			continue
+		case errors.As(err, new(tooLate)) && late < 2:
+			late++
+			_ = g.fail(err)
+			g.begin()
+			continue
+		case !faultOf(err).again:
+			return nil, g.specs[refused], g.fail(err)
+		}
+		if waiting.Err() == nil {
+			last = err
+		}
+		if w == nil {
+			at = refused
+			w = g.s.join(g.specs[at])
+		}
+		if d := pause.next(); w.isFirst() {
+			w.retryIn(d)
+		}
+	}
+}
+
+// ask sends one question for all locks. It returns a hold of each, or which lock
+// was refused and what is left of its lease, or an error about one of them.
+func (g *group) ask(ctx, waiting context.Context, limit time.Duration) (holds []*hold, at int, left time.Duration, err error) {
+	s := g.s
+	all := make([]luascripts.Taking, len(g.specs))
+	tenures := g.tenures
+	for i, t := range tenures {
+		all[i] = luascripts.Taking{Keys: t.spec.Keys, Owner: t.owner, Lease: s.lease(t.spec)}
+		t.willAsk(all[i].Lease)
+	}
+	type answer struct {
+		luascripts.Acquired
+		at int
+	}
+	sent := time.Now()
+	reply, answered, err := await(waiting, s, limit, func(ctx context.Context) (answer, error) {
+		a, at, err := g.script(ctx, s.rdb, all)
+		return answer{a, at}, err
+	}, func(a answer, err error) {
+		if err == nil && a.Verdict != luascripts.Done || err != nil && !faultOf(err).mayHaveRun {
+			return
+		}
+		for _, t := range tenures {
+			if t.doubt() != lives {
+				s.work.Go(func() { s.settle(t, err != nil) })
+			} else {
+				s.hint(t.spec)
+			}
+		}
+	})
+	switch {
+	case !answered:
+		return nil, 0, 0, err // the answer will go to late
+	case err != nil:
+		if reply, ok := rueidis.IsRedisErr(err); ok && strings.Contains(reply.Error(), "CROSSSLOT") {
+			return nil, 0, 0, final{errors.ErrUnsupported} // a cluster that looks like one server
+		}
+		if faultOf(err).mayHaveRun {
+			for _, t := range tenures {
+				t.doubt()
+			}
+		}
+		return nil, 0, 0, err
+	}
+	switch reply.Verdict {
+	case luascripts.Done:
+		holds, at, err = g.granted(ctx, waiting, sent, reply.Token)
+		return holds, at, 0, err
+	case luascripts.Held:
+		return nil, reply.at, reply.Left, nil
+	default:
+		return nil, reply.at, 0, final{lock.ErrForeignKey}
+	}
+}
+
+// granted makes the first hold of each tenure, or of none.
+func (g *group) granted(ctx, waiting context.Context, sent time.Time, token uint64) (holds []*hold, at int, err error) {
+	err = waiting.Err() // crossed the end of the wait
+	for i := 0; err == nil && i < len(g.tenures); i++ {
+		var h *hold
+		if h, err = g.s.granted(ctx, g.tenures[i], sent, token); err == nil {
+			holds = append(holds, h)
+		}
+		at = i
+	}
+	if err == nil {
+		return holds, 0, nil
+	}
+	for _, h := range holds {
+		_ = h.Unlock(context.WithoutCancel(ctx)) // repeated in the background if it fails
+	}
+	for _, t := range g.tenures[len(holds):] {
+		t.doubt() // failing takes it back
+	}
+	return nil, at, err
+}

@@ -1,0 +1,203 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// all makes the specs of several plain locks.
+func (w *world) all(s *Session, names ...string) (specs []*Spec) {
+	for _, name := range names {
+		specs = append(specs, s.NewSpec(plain, name, nil))
+	}
+	return specs
+}
+
+func (w *world) takeAll(s *Session, ctx context.Context, names ...string) []lock.Hold {
+	w.Helper()
+	holds, err := s.LockAll(ctx, w.all(s, names...), luascripts.AcquireAllReentrant, true)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return holds
+}
+
+func TestGroup_oneScriptForAll(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, h := range w.takeAll(w.a, w.Context(), "warm", "up") {
+			w.unlock(h)
+		}
+		var names []string
+		for i := range 10 {
+			names = append(names, fmt.Sprint("lock", 9-i))
+		}
+		n := w.scripts()
+		holds := w.takeAll(w.a, w.Context(), names...)
+		if got := n.Load(); got != 1 {
+			w.Errorf("ten locks took %d commands", got)
+		}
+		for i, h := range holds {
+			if got := w.mini.HGet(names[i], h.Owner()); got != "1" {
+				w.Errorf("hold %d is not of %q: %q", i, names[i], got)
+			}
+		}
+		// A hold of the group is a hold as any: it re-enters, is renewed, and is
+		// given back by itself.
+		again, err := w.a.Lock(holds[3].Context(), w.a.NewSpec(plain, names[3], nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.unlock(again)
+		if _, err := w.a.LockAll(holds[0].Context(), w.all(w.a, names[0], "other"), luascripts.AcquireAllReentrant, true); !errors.Is(err, errors.ErrUnsupported) {
+			w.Errorf("a group with a lock that its owner holds: %v", err)
+		}
+		time.Sleep(10 * leaseTime)
+		for _, h := range holds {
+			if err := h.Err(); err != nil {
+				w.Error(err)
+			}
+			w.unlock(h)
+		}
+	})
+}
+
+// While one of them is another's, none is taken, and nobody waits for the waiter.
+func TestGroup_waitsWithNothing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		other, err := w.b.Lock(w.Context(), w.b.NewSpec(plain, "b", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		done := make(chan time.Time)
+		go func() {
+			for _, h := range w.takeAll(w.a, w.Context(), "c", "b", "a") {
+				w.unlock(h)
+			}
+			done <- time.Now()
+		}()
+		synctest.Wait()
+		time.Sleep(pollTime + pollTime/2) // not when it asks: it would be told of our own tries
+		n := w.scripts()
+		for range 10 {
+			time.Sleep(pollTime)
+			for _, name := range []string{"a", "c"} {
+				for _, s := range []*Session{w.b, w.a} {
+					h, err := s.TryLock(w.Context(), s.NewSpec(plain, name, nil))
+					if err != nil {
+						w.Fatalf("%q is not free: %v", name, err)
+					}
+					w.unlock(h)
+				}
+			}
+		}
+		if asked := n.Load() - 2*10*2; asked < 9 || asked > 11 { // less what a itself locked and unlocked
+			w.Errorf("it asked %d times in ten polls", asked)
+		}
+		freed := time.Now()
+		w.unlock(other)
+		if took := (<-done).Sub(freed); took != 0 {
+			w.Errorf("served %v after the release", took)
+		}
+	})
+}
+
+func TestGroup_endsOfAWait(t *testing.T) {
+	inBubble(t, func(w *world) {
+		other, err := w.b.Lock(w.Context(), w.b.NewSpec(plain, "b", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+		defer cancel()
+		var e *lock.Error
+		_, err = w.a.LockAll(ctx, w.all(w.a, "a", "b"), luascripts.AcquireAllReentrant, true)
+		if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &e) || e.Op != "lock" || e.Name != "b" {
+			w.Errorf("a wait that ctx ended: %v", err)
+		}
+		_, err = w.a.LockAll(w.Context(), w.all(w.a, "a", "b"), luascripts.AcquireAllReentrant, false)
+		if !errors.Is(err, lock.ErrNotAcquired) || !errors.As(err, &e) || e.Op != "trylock" || e.Name != "b" {
+			w.Errorf("a try: %v", err)
+		}
+		w.unlock(other)
+		w.rdb.Do(w.Context(), w.rdb.B().Set().Key("s").Value("a string").Build())
+		_, err = w.a.LockAll(w.Context(), w.all(w.a, "a", "s"), luascripts.AcquireAllReentrant, true)
+		if !errors.Is(err, lock.ErrForeignKey) || !errors.As(err, &e) || e.Name != "s" {
+			w.Errorf("a foreign key: %v", err)
+		}
+		w.mini.Del("s")
+	})
+}
+
+// The caller leaves while the answer is under way: nothing stays behind.
+func TestGroup_abandoned(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, h := range w.takeAll(w.a, w.Context(), "a", "b") {
+			w.unlock(h) // the scripts are known now
+		}
+		for _, lostReply := range []bool{false, true} {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second, DropReply: lostReply}))
+			ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
+			if _, err := w.a.LockAll(ctx, w.all(w.a, "a", "b"), luascripts.AcquireAllReentrant, true); !errors.Is(err, context.DeadlineExceeded) {
+				w.Error(err)
+			}
+			cancel()
+			time.Sleep(2*opTime + 2*time.Second)
+			if keys := w.mini.Keys(); len(keys) != 0 {
+				w.Errorf("left behind (reply lost: %v): %q", lostReply, keys)
+			}
+		}
+	})
+}
+
+// Groups that overlap in all ways, and single locks among them: all come through,
+// and nobody is ever inside with another.
+func TestGroup_noDeadlock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var inside [5]atomic.Int32
+		var wg sync.WaitGroup
+		for i := range 20 {
+			s := []*Session{w.a, w.b}[i%2]
+			wg.Go(func() {
+				for j := range 20 {
+					var names []string
+					for k := range 5 {
+						if (i*7+j*3)>>k&1 == 1 {
+							names = append(names, fmt.Sprint(k))
+						}
+					}
+					if len(names) == 0 {
+						names = []string{"0"}
+					}
+					if i%3 == 0 {
+						names = names[:1]
+					}
+					holds := w.takeAll(s, w.Context(), names...)
+					for _, name := range names {
+						if n := inside[strings.IndexByte("01234", name[0])].Add(1); n != 1 {
+							w.Errorf("%d inside %s", n, name)
+						}
+					}
+					time.Sleep(time.Millisecond)
+					for _, name := range names {
+						inside[strings.IndexByte("01234", name[0])].Add(-1)
+					}
+					for _, h := range holds {
+						w.unlock(h)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}

@@ -1,0 +1,43 @@
+package reentrant
+
+import (
+	"context"
+
+	"github.com/leasehold-go/leasehold/internal/session"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+var _ lock.Grouper = (*Lock)(nil)
+
+// Group returns a way to take all of lockers by one script in one round trip, if
+// they are plain locks of this client, different ones, which share a slot where
+// there are slots, and have neither lock.WithFencing nor lock.WithReplicas. Else it
+// returns nil. It is what a multi-lock uses.
+func (l *Lock) Group(lockers []lock.Locker) lock.Group {
+	g := &group{session: l.session}
+	for _, other := range lockers {
+		o, ok := other.(*Lock)
+		if !ok || o.session != l.session {
+			return nil
+		}
+		g.specs = append(g.specs, o.spec)
+	}
+	if !l.session.CanGroup(g.specs) {
+		return nil
+	}
+	return g
+}
+
+type group struct {
+	session *session.Session
+	specs   []*session.Spec
+}
+
+func (g *group) Lock(ctx context.Context) ([]lock.Hold, error) {
+	return g.session.LockAll(ctx, g.specs, luascripts.AcquireAllReentrant, true)
+}
+
+func (g *group) TryLock(ctx context.Context) ([]lock.Hold, error) {
+	return g.session.LockAll(ctx, g.specs, luascripts.AcquireAllReentrant, false)
+}
