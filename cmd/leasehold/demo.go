@@ -22,6 +22,8 @@ var scenes = []scene{
 	{"A job that outlives its lease", longJob},
 	{"A call within a call", nestedCall},
 	{"A stolen lock", stolenLock},
+	{"A queue", fairQueue},
+	{"A library", library},
 }
 
 func demoCommand() *cobra.Command {
@@ -32,7 +34,7 @@ func demoCommand() *cobra.Command {
 		Long: `Show locks at work, and check everything that is shown.
 
 The demo plays a few scenes, each with several clients that compete, and checks
-what it claims about them. It takes some ten seconds and needs nothing
+what it claims about them. It takes some twelve seconds and needs nothing
 installed: by default it brings a small Redis of its own, in memory.
 
 Its keys begin with "leasehold:demo:", and it leaves none behind. It exits with

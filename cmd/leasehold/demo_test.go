@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/memredis"
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -38,6 +40,23 @@ func TestDemo(t *testing.T) {
 		"✓ holds in Redis after lock, lock, unlock, unlock: [1 2 1 0]",
 		"5. A stolen lock",
 		"✓ the context of the job ended: ",
+		"6. A queue",
+		"all are there  in line: A ",
+		"✓ in Redis they stood in the order in which they came: ABCDEFGH",
+		"✓ the living were served in that order, one at a time: ABDEGH",
+		"✓ F was out of the line ",
+		"✓ C died without a word",
+		"✓ D, behind it, was served ",
+		"✓ it cost nobody else anything",
+		"✓ heartbeats kept places: H waited for ",
+		"✓ 0 left in line at the end",
+		"7. A library",
+		"edition 3: the librarian waited for ",
+		"✓ 0 readers met the librarian while it wrote",
+		"✓ 0 readers saw pages of two editions",
+		"✓ the librarian got in 3 times of 3, although readers kept coming, ",
+		"and 0 of them went in before it",
+		"✓ when it stopped writing and read on, at least ",
 		"✓ 0 keys left in Redis",
 		"✓ all ",
 	} {
@@ -92,6 +111,25 @@ func TestDemo_interrupted(t *testing.T) {
 	}
 	if keys := server.Keys(); len(keys) > 0 {
 		t.Errorf("keys on the server afterwards: %q, want none", keys)
+	}
+}
+
+// 1: Ctrl-C when C has just died in line, and keeps its place there. 2: The demo
+// ends when that place is gone.
+func TestDemo_interruptedInTheQueue(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	stdout := &trigger{on: "C died", call: interrupt} // 1
+	err := demo(ctx, newScreen(stdout), urlOf(server), []scene{{"A queue", fairQueue}})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the demo ended with %v, want %v", err, context.Canceled)
+	}
+	if keys := server.Keys(); len(keys) > 0 { // 2
+		t.Errorf("keys on the server afterwards: %q, want none", keys)
+	}
+	if t.Failed() {
+		t.Logf("the demo:\n%s", stdout)
 	}
 }
 
@@ -181,6 +219,46 @@ func TestFlashSale_unlockedFailsTheCheck(t *testing.T) {
 	}
 }
 
+// What the library is about: readers who lock something else, or not as they
+// should, fail the check.
+func TestLibrary_wrongLocks(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		lockOf func(*client.Client) lock.Locker
+		untrue string // a claim that must turn out so
+	}{
+		{"another lock", func(c *client.Client) lock.Locker { return c.NewRWLock("elsewhere").Read() }, "met the librarian"},
+		{"readers first", func(c *client.Client) lock.Locker { return c.NewRWLock("catalogue", lock.WithReadersFirst()).Read() }, "of them went in before it"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s, err := newStage(newScreen(&bytes.Buffer{}), urlOf(newServer(t)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.data.close()
+			defer func() {
+				if err := s.closeClients(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}()
+			c, err := s.open(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			report, err := visitLibrary(t.Context(), s, func(int) lock.Locker { return test.lockOf(c) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			claims := checkLibrary(report)
+			if !slices.ContainsFunc(claims, func(c claim) bool { return !c.ok && strings.Contains(c.text, test.untrue) }) {
+				t.Errorf("of %v, none that says %q is found untrue", claims, test.untrue)
+			}
+		})
+	}
+}
+
 // Each check passes what is right, and fails what is wrong in one respect.
 func TestChecks(t *testing.T) {
 	t.Parallel()
@@ -216,6 +294,34 @@ func TestChecks(t *testing.T) {
 		r := theft
 		edit(&r)
 		return checkTheft(r)
+	}
+
+	line := queueReport{
+		line: customers, leftAfter: patience - 1, deadStays: true, served: living,
+		deadCost: 2*patience - 1, changes: patience - 1, lastWait: patience + 1,
+	}
+	lineWith := func(edit func(*queueReport)) []claim {
+		r := line
+		edit(&r)
+		return checkQueue(r)
+	}
+	at := func(ms int) time.Time { return time.Unix(0, 0).Add(time.Duration(ms) * time.Millisecond) }
+	visits := libraryReport{
+		most: 2,
+		readings: []reading{
+			{asked: at(90), entered: at(91)},                        // before the librarian
+			{asked: at(105), entered: at(106)},                      // so little after it that nobody can tell
+			{asked: at(120), entered: at(300), pages: [2]int{1, 1}}, // behind it
+		},
+	}
+	for edition := range editions {
+		visits.revisions = append(visits.revisions, revision{waits: at(100 + 1000*edition), entered: at(200 + 1000*edition), joined: 2})
+	}
+	visitsWith := func(edit func(*libraryReport)) []claim {
+		r := visits
+		r.readings, r.revisions = slices.Clone(r.readings), slices.Clone(r.revisions)
+		edit(&r)
+		return checkLibrary(r)
 	}
 
 	for _, test := range []struct {
@@ -264,6 +370,29 @@ func TestChecks(t *testing.T) {
 		{"theft: unlock says nothing", theftWith(func(r *theftReport) { r.unlock = nil }), false},
 		{"theft: the thief's lock is gone", theftWith(func(r *theftReport) { r.thiefHolds = 0 }), false},
 		{"theft: the token stays", theftWith(func(r *theftReport) { r.tokens[1] = r.tokens[0] }), false},
+
+		{"queue", checkQueue(line), true},
+		{"queue: out of order in Redis", lineWith(func(r *queueReport) { r.line = "ABDCEFGH" }), false},
+		{"queue: one is not in line", lineWith(func(r *queueReport) { r.line = "ABCDEFG" }), false},
+		{"queue: served out of order", lineWith(func(r *queueReport) { r.served = "ABEDGH" }), false},
+		{"queue: the dead are served", lineWith(func(r *queueReport) { r.served = "ABCDEG" }), false},
+		{"queue: two at once", lineWith(func(r *queueReport) { r.overlaps = 1 }), false},
+		{"queue: stays after giving up", lineWith(func(r *queueReport) { r.leftAfter++ }), false},
+		{"queue: nobody died", lineWith(func(r *queueReport) { r.deadStays = false }), false},
+		{"queue: the dead cost much", lineWith(func(r *queueReport) { r.deadCost++ }), false},
+		{"queue: all pay for the dead", lineWith(func(r *queueReport) { r.changes++ }), false},
+		{"queue: not long enough to need heartbeats", lineWith(func(r *queueReport) { r.lastWait-- }), false},
+		{"queue: one left", lineWith(func(r *queueReport) { r.atEnd = 1 }), false},
+
+		{"library", checkLibrary(visits), true},
+		{"library: one at a time", visitsWith(func(r *libraryReport) { r.most = 1 }), false},
+		{"library: a reader beside the writer", visitsWith(func(r *libraryReport) { r.met = 1 }), false},
+		{"library: half an edition", visitsWith(func(r *libraryReport) { r.readings[0].pages[0] = 1 }), false},
+		{"library: the writer is kept out", visitsWith(func(r *libraryReport) { r.revisions = r.revisions[:editions-1] }), false},
+		{"library: the writer never gets in", visitsWith(func(r *libraryReport) { r.revisions = nil }), false},
+		{"library: a reader goes past the writer", visitsWith(func(r *libraryReport) { r.readings[2].entered = at(199) }), false},
+		{"library: nobody comes meanwhile", visitsWith(func(r *libraryReport) { r.readings = r.readings[:2] }), false},
+		{"library: nobody joins", visitsWith(func(r *libraryReport) { r.revisions[1].joined = 1 }), false},
 
 		{"left: nothing", checkLeft(nil, nil), true},
 		{"left: a key", checkLeft([]string{"leasehold:demo:x:lock"}, nil), false},

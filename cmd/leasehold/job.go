@@ -88,11 +88,12 @@ func work(ctx context.Context) error {
 	return context.Cause(ctx) // a last look before the result counts
 }
 
-// keepTrying tries to lock until ctx ends.
+// keepTrying tries to lock until ctx ends. The last try runs to its end: one that is
+// broken off can take the lock for a moment yet, before it is taken back.
 func keepTrying(ctx context.Context, l lock.Locker, progress func(tries int)) (tries, granted int, err error) {
 	for ; sleep(ctx, 100*time.Millisecond) == nil; tries++ {
 		progress(tries)
-		hold, err := l.TryLock(ctx)
+		hold, err := l.TryLock(context.WithoutCancel(ctx))
 		switch {
 		case err == nil:
 			granted++

@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	started := false
 	root := &cobra.Command{
 		Use:              "leasehold",
-		Short:            "Re-entrant locks in Redis",
+		Short:            "Locks in Redis",
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		PersistentPreRun: func(*cobra.Command, []string) { started = true },

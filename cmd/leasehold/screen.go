@@ -27,7 +27,7 @@ type screen struct {
 
 	mu     sync.Mutex
 	w      io.Writer
-	status bool // the bottom line is not empty
+	status string // the bottom line
 }
 
 func newScreen(w io.Writer) *screen {
@@ -59,16 +59,18 @@ func (s *screen) progress(format string, args ...any) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fmt.Fprintf(s.w, eraseLine+"  … "+format, args...)
-	s.status = true
+	if status := fmt.Sprintf("  … "+format, args...); status != s.status {
+		io.WriteString(s.w, eraseLine+status)
+		s.status = status
+	}
 }
 
 func (s *screen) print(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.status {
+	if s.status != "" {
 		io.WriteString(s.w, eraseLine)
-		s.status = false
+		s.status = ""
 	}
 	fmt.Fprintf(s.w, format, args...)
 }

@@ -11,6 +11,7 @@ func TestScreen(t *testing.T) {
 		s.title("Title")
 		s.line("a %s", "line")
 		s.progress("%d of 2", 1)
+		s.progress("%d of 2", 1)
 		s.progress("%d of 2", 2)
 		s.claim(claimf(true, "100 %% yes"))
 		s.claim(claimf(false, "no"))

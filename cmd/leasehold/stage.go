@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/redis/rueidis"
 )
 
 // Limits, so that the demo ends also when the server does not answer.
@@ -26,8 +27,8 @@ type stage struct {
 	prefix  string // of all keys; no two demos have the same
 	data    *data
 
-	clients []*client.Client // of the scene that plays
-	claims  []claim          // of all scenes so far
+	closers []func(context.Context) error // of the clients of the scene that plays
+	claims  []claim                       // of all scenes so far
 }
 
 // claim is something the demo says about locks, and whether it turned out true.
@@ -56,15 +57,43 @@ func (s *stage) open(ctx context.Context, opts ...client.Option) (*client.Client
 	if err != nil {
 		return nil, err
 	}
-	s.clients = append(s.clients, c)
+	s.closers = append(s.closers, c.Close)
 	return c, nil
 }
 
+// openMortal opens a client that can die: kill closes its connection under its
+// feet and then ends it. As of a process that is killed, Redis hears no more of
+// it, neither a heartbeat nor a farewell.
+func (s *stage) openMortal(opts ...client.Option) (c *client.Client, kill func(context.Context) error, err error) {
+	option, err := client.ParseURL(s.address)
+	if err != nil {
+		return nil, nil, err
+	}
+	rdb, err := rueidis.NewClient(option)
+	if err != nil {
+		return nil, nil, err
+	}
+	disconnect := sync.OnceFunc(rdb.Close)
+	c, err = client.New(rdb, append(opts, client.WithKeyPrefix(s.prefix))...)
+	if err != nil {
+		disconnect()
+		return nil, nil, err
+	}
+	s.closers = append(s.closers, func(ctx context.Context) error {
+		defer disconnect()
+		return c.Close(ctx)
+	})
+	return c, func(ctx context.Context) error {
+		disconnect()
+		return c.Close(ctx)
+	}, nil
+}
+
 // openMany opens n clients.
-func (s *stage) openMany(ctx context.Context, n int) ([]*client.Client, error) {
+func (s *stage) openMany(ctx context.Context, n int, opts ...client.Option) ([]*client.Client, error) {
 	clients := make([]*client.Client, n)
 	for i := range clients {
-		c, err := s.open(ctx)
+		c, err := s.open(ctx, opts...)
 		if err != nil {
 			return nil, err
 		}
@@ -105,10 +134,10 @@ func (s *stage) closeClients(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyLimit)
 	defer cancel()
 	var errs []error
-	for _, c := range s.clients {
-		errs = append(errs, c.Close(ctx))
+	for _, closeClient := range s.closers {
+		errs = append(errs, closeClient(ctx))
 	}
-	s.clients = nil
+	s.closers = nil
 	return errors.Join(errs...)
 }
 

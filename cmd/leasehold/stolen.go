@@ -10,8 +10,8 @@ import (
 )
 
 // toldWithin is how long a holder may go on after the theft: until the next
-// renewal, a third of the lease later, and its answer.
-const toldWithin = shortLease/3 + shortLease/6
+// renewal, a third of the lease later, and its answer, which is given as long again.
+const toldWithin = 2 * shortLease / 3
 
 // theftReport is what was seen of the theft.
 type theftReport struct {

@@ -29,11 +29,14 @@ var floors = map[string]struct {
 	"reentrant":          {ours: []string{"internal/session", "lock", "luascripts"}, why: "a kind knows its scripts and the session, and no other kind"},
 	"fairlock":           {ours: []string{"internal/session", "lock", "luascripts"}, why: "a kind knows its scripts and the session, and no other kind"},
 	"rwlock":             {ours: []string{"internal/session", "lock", "luascripts"}, why: "a kind knows its scripts and the session, and no other kind"},
+	"multilock":          {ours: []string{"lock"}, why: "locks made of any locks, also of other people's: it knows what a lock is, and no Redis"},
+	"fence":              {ours: []string{"lock", "luascripts"}, others: []string{"github.com/redis/rueidis"}, why: "guards what is locked, and takes no locks: it needs their words and its scripts"},
 	"client":             {ours: []string{"internal/session", "lock", "reentrant", "fairlock", "rwlock"}, others: []string{"github.com/redis/rueidis"}, why: "the only place where all kinds meet"},
 	"internal/memredis":  {others: []string{"github.com/alicebob/miniredis/v2"}, why: "a server in memory, for locktest and the demo"},
 	"locktest":           {ours: []string{"lock", "client", "internal/memredis"}, others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis"}, why: "for tests; only tests import it"},
 	"internal/redistest": {others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis", "go.uber.org/goleak"}, why: "servers and wires for tests; only tests import it"},
-	"cmd/leasehold":      {ours: []string{"client", "lock", "reentrant", "internal/memredis"}, others: []string{"github.com/redis/rueidis", "github.com/spf13/cobra", "golang.org/x/term"}, why: "uses the library as any application does"},
+	"internal/kindtest":  {ours: []string{"client", "lock", "internal/redistest"}, others: []string{"github.com/redis/rueidis", "pgregory.net/rapid"}, why: "what the tests of all kinds share; only tests import it"},
+	"cmd/leasehold":      {ours: []string{"client", "lock", "reentrant", "fairlock", "rwlock", "internal/memredis"}, others: []string{"github.com/redis/rueidis", "github.com/spf13/cobra", "golang.org/x/term"}, why: "uses the library as any application does"},
 	"internal/house":     {why: "this test"},
 }
 

@@ -139,6 +139,75 @@ func TestGroup_endsOfAWait(t *testing.T) {
 	})
 }
 
+// A group that is in line for one lock and refused another makes way at once.
+func TestGroup_passesOnWhatItCannotUse(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var others []lock.Hold
+		for _, name := range []string{"b", "c"} {
+			h, err := w.b.Lock(w.Context(), w.b.NewSpec(plain, name, nil))
+			if err != nil {
+				w.Fatal(err)
+			}
+			others = append(others, h)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for _, h := range w.takeAll(w.a, w.Context(), "b", "c") {
+				w.unlock(h)
+			}
+		})
+		synctest.Wait() // it stands in the line of b
+		var served time.Time
+		wg.Go(func() {
+			h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "b", nil))
+			if err != nil {
+				w.Error(err)
+				return
+			}
+			served = time.Now()
+			w.unlock(h)
+		})
+		synctest.Wait()
+		time.Sleep(10*pollTime + pollTime/2)
+		freed := time.Now()
+		w.unlock(others[0])
+		synctest.Wait()
+		if served.IsZero() || served.Sub(freed) != 0 {
+			w.Errorf("who wants nothing else was served %v after the release", served.Sub(freed))
+		}
+		w.unlock(others[1])
+		wg.Wait()
+	})
+}
+
+func TestGroup_tryDoesNotOvertake(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h, err := w.b.Lock(w.Context(), w.b.NewSpec(plain, "a", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "a", nil))
+			if err != nil {
+				w.Error(err)
+				return
+			}
+			w.unlock(h)
+		}()
+		synctest.Wait()
+		w.mini.Del("a") // nobody is told
+		if _, err := w.a.LockAll(w.Context(), w.all(w.a, "b", "a"), luascripts.AcquireAllReentrant, false); !errors.Is(err, lock.ErrNotAcquired) {
+			w.Errorf("past a waiter of the same process: %v", err)
+		}
+		<-done
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+			w.Error(err)
+		}
+	})
+}
+
 // The caller leaves while the answer is under way: nothing stays behind.
 func TestGroup_abandoned(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -175,6 +175,7 @@ func TestQueue_manyDeadCostOnePatience(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		away := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		time.Sleep(9 * pollTime / 10) // the heartbeats of the two are not at the same time
 		behind := make(chan time.Time)
 		go func() {
 			h := w.take(w.b, fair, w.Context())
@@ -184,7 +185,7 @@ func TestQueue_manyDeadCostOnePatience(t *testing.T) {
 			close(behind)
 		}()
 		synctest.Wait()
-		time.Sleep(10 * time.Second)
+		time.Sleep(10*time.Second + pollTime/5)
 		w.wire.Refuse(true)
 		w.wire.CutAll()
 		cut := time.Now()
@@ -233,6 +234,50 @@ func TestQueue_leavingIsToldToTheNext(t *testing.T) {
 	})
 }
 
+// Whoever comes must not put the heartbeat off for those who are there.
+func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action { // its confirmation would be a reason for a heartbeat
+			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
+		})
+		h := w.take(w.b, fair, w.Context())
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		var comers sync.WaitGroup
+		for range 60 {
+			time.Sleep(pollTime / 4)
+			comers.Go(func() { w.unlock(w.take(w.a, fair, w.Context())) })
+			synctest.Wait()
+			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(fair, "orders", nil), luascripts.InspectFair)
+			if err != nil || state.Waiters[0].Patience < lock.DefaultPatience-2*pollTime {
+				w.Fatalf("the first in line has not been heard from: %v, %+v", err, state.Waiters[0])
+			}
+		}
+		w.unlock(h)
+		served()
+		comers.Wait()
+	})
+}
+
+// The caller leaves before the answer that it stands in line now: so it does not.
+func TestQueue_leftBeforeTheAnswer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.take(w.a, fair, w.Context())) // the scripts are known now
+		h := w.take(w.b, fair, w.Context())
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
+		ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
+		defer cancel()
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(fair, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		time.Sleep(600 * time.Millisecond) // the answer, and what follows from it
+		synctest.Wait()
+		if queue, _ := w.mini.List("redisson_lock_queue:{orders}"); len(queue) != 0 {
+			w.Errorf("who left stands in line: %q", queue)
+		}
+		w.unlock(h)
+	})
+}
+
 func TestReaders_enterTogether(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const readers = 30
@@ -251,15 +296,23 @@ func TestReaders_enterTogether(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(pollTime)
 		n := w.scripts()
-		time.Sleep(60 * time.Second)
+		for range readers { // who comes later finds others waiting, and asks nothing
+			time.Sleep(2 * time.Second)
+			wg.Go(func() {
+				h := w.take(w.a, reading, w.Context())
+				in.Add(1)
+				<-leave
+				w.unlock(h)
+			})
+		}
 		if got := n.Load(); got < 59 || got > 61 {
 			w.Errorf("%d waiting readers sent %d commands in a minute, want one a second", readers, got)
 		}
 		time.Sleep(pollTime / 2) // not at a poll
 		w.unlock(h)
 		synctest.Wait()
-		if got := in.Load(); got != readers {
-			w.Errorf("%d of %d readers are in", got, readers)
+		if got := in.Load(); got != 2*readers {
+			w.Errorf("%d of %d readers are in", got, 2*readers)
 		}
 		close(leave)
 		wg.Wait()
@@ -403,5 +456,56 @@ func TestReaders_mixedLeases(t *testing.T) {
 			w.Errorf("a writer came in beside a reader: %v", err)
 		}
 		w.unlock(long)
+	})
+}
+
+// A writer of this process does not ask at each release of a reader of this
+// process, but when the last has left.
+func TestWriter_isToldByTheLastReader(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.take(w.a, writing, w.Context())) // the scripts are known now
+		w.unlock(w.take(w.a, reading, w.Context()))
+		var readers []lock.Hold
+		for range 20 {
+			readers = append(readers, w.take(w.a, reading, w.Context()))
+		}
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, writing, w.Context()) })
+		time.Sleep(pollTime / 2)
+		n := w.scripts()
+		for _, h := range readers {
+			w.unlock(h)
+			synctest.Wait()
+		}
+		served()
+		if got := n.Load(); got != 20+2 {
+			w.Errorf("%d commands, want 20 releases, one question and one release", got)
+		}
+	})
+}
+
+// A reader that came before a waiting writer passes its wish; one that comes later
+// does not.
+func TestReaders_passAWriterWhoCameLater(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, writing, w.Context())
+		in := make(chan lock.Hold)
+		go func() { in <- w.take(w.a, reading, w.Context()) }()
+		synctest.Wait()
+		time.Sleep(pollTime / 2)
+		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
+		time.Sleep(pollTime / 4)
+		// Somebody reads now, whom the writer has to wait for; no hint tells of it.
+		w.mini.Del("orders")
+		stays := w.take(w.b, reading, w.Context(), lock.WithReadersFirst())
+		first := <-in
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			w.Errorf("a reader that came after the writer: %v", err)
+		}
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+			w.Error(err)
+		}
+		w.unlock(first)
+		w.unlock(stays)
+		served()
 	})
 }

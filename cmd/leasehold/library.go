@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/rwlock"
+)
+
+const (
+	readers  = 12
+	branches = 3 // clients by which they come
+	editions = 3
+
+	pageTime       = 40 * time.Millisecond  // at least, from one page to the other
+	betweenTime    = 300 * time.Millisecond // before each edition
+	librarianWaits = 5 * time.Second        // at most, at the door
+	joinTime       = 500 * time.Millisecond // at most, for readers to join it; nobody told, they would ask within a second
+)
+
+// library has a catalogue of two pages, which must be of the same edition. The
+// readers are let in together, and the librarian who revises it is let in alone.
+func library(ctx context.Context, s *stage) error {
+	s.out.line("A catalogue of two pages, which must be of the same edition; %d readers, who keep coming, and a librarian.", readers)
+	s.out.line("To read: page 1, a pause, page 2. To revise: write page 1, a pause, write page 2; then let readers in, and read.")
+	clients, err := s.openMany(ctx, branches)
+	if err != nil {
+		return err
+	}
+	report, err := visitLibrary(ctx, s, func(reader int) lock.Locker {
+		return clients[reader%branches].NewRWLock("catalogue").Read()
+	})
+	if err != nil {
+		return err
+	}
+	s.check(checkLibrary(report)...)
+	return nil
+}
+
+// libraryReport is what was seen in the library.
+type libraryReport struct {
+	readings  []reading
+	revisions []revision
+	most      int // readers at once
+	met       int // readers whom the librarian met while it wrote
+}
+
+// reading is one visit of a reader.
+type reading struct {
+	asked, entered time.Time
+	pages          [2]int
+}
+
+// revision is one visit of the librarian.
+type revision struct {
+	waits   time.Time // since when Redis knows that it waits; zero if it need not
+	entered time.Time
+	joined  int // readers who came in while it read on
+}
+
+// catalogue is what it is all about, and who is inside.
+type catalogue struct {
+	s      *stage
+	lock   *rwlock.Lock   // of the librarian
+	waits  chan time.Time // when the librarian is told to wait
+	closed atomic.Bool    // no more readers come
+
+	mu      sync.Mutex
+	report  libraryReport
+	inside  int  // readers
+	writing bool // the librarian is inside as well
+}
+
+// visitLibrary has the readers come for as long as the librarian has to do. A
+// reader locks what lockOf returns.
+func visitLibrary(ctx context.Context, s *stage, lockOf func(reader int) lock.Locker) (libraryReport, error) {
+	c := &catalogue{s: s, waits: make(chan time.Time, 1)}
+	librarian, err := s.open(ctx, client.WithObserver(lock.Observer{
+		Waiting: func(lock.Event) { c.waits <- time.Now() },
+	}))
+	if err != nil {
+		return libraryReport{}, err
+	}
+	c.lock = librarian.NewRWLock("catalogue", lock.WithWait(librarianWaits))
+
+	err = each(ctx, readers+1, func(ctx context.Context, i int) error {
+		if i == readers {
+			return c.reviseAll(ctx)
+		}
+		for !c.closed.Load() {
+			if err := c.read(ctx, lockOf(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return c.report, err
+}
+
+// read is one visit of a reader.
+func (c *catalogue) read(ctx context.Context, l lock.Locker) error {
+	r := reading{asked: time.Now()}
+	err := lock.Do(ctx, l, func(ctx context.Context) (err error) {
+		r.entered = time.Now()
+		r.pages, err = c.pages(ctx)
+		return err
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report.readings = append(c.report.readings, r)
+	return err
+}
+
+// pages reads the catalogue. It is right only if nobody writes meanwhile.
+func (c *catalogue) pages(ctx context.Context) (pages [2]int, err error) {
+	defer c.enter(false)()
+	if pages[0], err = c.s.data.number(ctx, "page 1"); err != nil {
+		return pages, err
+	}
+	if err = sleep(ctx, pageTime+rand.N(pageTime)); err != nil {
+		return pages, err
+	}
+	pages[1], err = c.s.data.number(ctx, "page 2")
+	return pages, err
+}
+
+// reviseAll is the work of the librarian. The library closes after it.
+func (c *catalogue) reviseAll(ctx context.Context) error {
+	defer c.closed.Store(true)
+	for edition := 1; edition <= editions; edition++ {
+		if err := sleep(ctx, betweenTime); err != nil {
+			return err
+		}
+		r, err := c.revise(ctx, edition)
+		switch {
+		case errors.Is(err, lock.ErrNotAcquired) && ctx.Err() == nil:
+			c.s.out.line("edition %d: the librarian gave up: %v", edition, err)
+			return nil
+		case err != nil:
+			return err
+		}
+		c.report.revisions = append(c.report.revisions, r)
+		c.s.out.line("edition %d: the librarian waited for %d ms, wrote alone, and read on; %d readers joined it",
+			edition, r.waited().Milliseconds(), r.joined)
+	}
+	return nil
+}
+
+// revise writes an edition, and then reads on, so that nobody can write between.
+func (c *catalogue) revise(ctx context.Context, edition int) (r revision, err error) {
+	ctx = lock.WithOwner(ctx) // the two holds are of one owner, and the first of them ends first
+	writing, err := c.lock.Write().Lock(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.entered = time.Now()
+	select {
+	case r.waits = <-c.waits:
+	default:
+	}
+	if err := c.write(writing.Context(), edition); err != nil {
+		return r, err
+	}
+	reading, err := c.lock.Read().Lock(ctx)
+	if err != nil {
+		return r, err
+	}
+	if err := writing.Unlock(ctx); err != nil {
+		return r, err
+	}
+	if r.joined, err = c.joined(reading.Context(), reading.Owner()); err != nil {
+		return r, err
+	}
+	return r, reading.Unlock(ctx)
+}
+
+// write is right only if nobody else is inside.
+func (c *catalogue) write(ctx context.Context, edition int) error {
+	defer c.enter(true)()
+	if err := c.s.data.setNumber(ctx, "page 1", edition); err != nil {
+		return err
+	}
+	if err := sleep(ctx, 2*pageTime); err != nil {
+		return err
+	}
+	return c.s.data.setNumber(ctx, "page 2", edition)
+}
+
+// joined returns how many others come to read while owner does. It gives them some
+// time for it.
+func (c *catalogue) joined(ctx context.Context, owner string) (most int, err error) {
+	for start := time.Now(); ; {
+		state, err := c.lock.Inspect(ctx) // a snapshot: all of them are inside at once
+		if err != nil {
+			return most, err
+		}
+		if state.Mode == lock.Read && state.HoldCount(owner) == 1 {
+			most = max(most, len(state.Holders)-1)
+		}
+		took := time.Since(start)
+		if most == readers || most > 1 && took > pageTime || took > joinTime {
+			return most, nil
+		}
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return most, err
+		}
+	}
+}
+
+// enter takes down that somebody is inside.
+func (c *catalogue) enter(writes bool) (leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if writes {
+		c.writing = true
+		c.report.met += c.inside
+		c.s.out.progress("the librarian writes")
+		return func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.writing = false
+		}
+	}
+	c.inside++
+	c.report.most = max(c.report.most, c.inside)
+	if c.writing {
+		c.report.met++
+	}
+	c.s.out.progress("%d read", c.inside)
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.inside--
+	}
+}
+
+// waited is how long the librarian stood at the door.
+func (r revision) waited() time.Duration {
+	if r.waits.IsZero() {
+		return 0
+	}
+	return r.entered.Sub(r.waits)
+}
+
+// behind returns how many readers came while the librarian waited, and how many
+// of them went in before it.
+func (r libraryReport) behind() (came, past int) {
+	const tie = 10 * time.Millisecond // the server's clock ticks once a millisecond
+	for _, revision := range r.revisions {
+		for _, reading := range r.readings {
+			if revision.waits.IsZero() || reading.asked.Before(revision.waits.Add(tie)) || reading.asked.After(revision.entered) {
+				continue
+			}
+			came++
+			if reading.entered.Before(revision.entered) {
+				past++
+			}
+		}
+	}
+	return came, past
+}
+
+func checkLibrary(r libraryReport) []claim {
+	mixed := 0
+	for _, reading := range r.readings {
+		if reading.pages[0] != reading.pages[1] {
+			mixed++
+		}
+	}
+	came, past := r.behind()
+	longest, fewest := time.Duration(0), 0
+	for i, revision := range r.revisions {
+		longest = max(longest, revision.waited())
+		if i == 0 || revision.joined < fewest {
+			fewest = revision.joined
+		}
+	}
+	return []claim{
+		claimf(r.most > 1, "%d readings, up to %d at the same time", len(r.readings), r.most),
+		claimf(r.met == 0, "%d readers met the librarian while it wrote", r.met),
+		claimf(mixed == 0, "%d readers saw pages of two editions", mixed),
+		claimf(len(r.revisions) == editions, "the librarian got in %d times of %d, although readers kept coming, after %d ms at most",
+			len(r.revisions), editions, longest.Milliseconds()),
+		claimf(came > 0 && past == 0, "%d readers came while it waited, and %d of them went in before it", came, past),
+		claimf(fewest > 1, "when it stopped writing and read on, at least %d readers came in together with it", fewest),
+	}
+}

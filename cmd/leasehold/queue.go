@@ -1,0 +1,327 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/fairlock"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+const (
+	customers = "ABCDEFGH" // in the order in which they come
+	living    = "ABDEGH"   // and are still there when their turn comes
+	doors     = 3          // clients by which they come
+
+	patience    = 2 * time.Second        // the default of 5 s would be long to watch
+	serviceTime = 400 * time.Millisecond // of each of them, at the counter
+)
+
+// queueReport is what was seen of the queue.
+type queueReport struct {
+	line      string        // in Redis, when all had come
+	leftAfter time.Duration // F, after it gave up
+	died      time.Time     // C
+	deadStays bool          // C was in line after that
+	served    string        // in this order
+	deadCost  time.Duration // from the end of C until D, behind it, was served
+	changes   time.Duration // from one to the next of the others, together
+	overlaps  int           // how often one was served before the other had left
+	lastWait  time.Duration // of H
+	atEnd     int           // still in line
+}
+
+// fairQueue has customers come, one after the other, to a counter that serves one
+// at a time. The counter is a fair lock, so it serves them in that order, whichever
+// client they come by. One of them gives up waiting, and one dies.
+func fairQueue(ctx context.Context, s *stage) (err error) {
+	s.out.line("Customers A to H come, one after the other and by several clients, to a counter that serves one at a time.")
+	s.out.line("In line, F gives up and C dies. Who is not heard from for %v counts as dead.", patience)
+	q, err := openQueue(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, q.outwait(ctx)) }()
+
+	var report queueReport
+	err = each(ctx, len(q.customers)+1, func(ctx context.Context, i int) error {
+		if i == len(q.customers) {
+			return q.tell(ctx, &report)
+		}
+		return q.customers[i].visit(ctx, q.served)
+	})
+	if err != nil {
+		return err
+	}
+	report.measure(q.customers)
+	atEnd, err := q.counter.Inspect(ctx)
+	if err != nil {
+		return err
+	}
+	report.atEnd = len(atEnd.Waiters)
+	s.check(checkQueue(report)...)
+	return nil
+}
+
+// queue is the line before the counter.
+type queue struct {
+	out       *screen
+	counter   *fairlock.Lock // as the shop itself sees it
+	customers []*customer
+	standing  chan string       // owners of customers, as they come to stand in line
+	served    chan *customer    // as their turn comes
+	names     map[string]string // of owners
+}
+
+// customer is somebody who wants to be served at the counter.
+type customer struct {
+	name    string
+	counter *fairlock.Lock              // by the client that the customer comes by
+	comes   chan struct{}               // closed when it is to come
+	kill    func(context.Context) error // nil if its client cannot die
+	giveUp  context.CancelFunc          // set when it comes
+
+	came, called, left time.Time // the last two: at the counter
+}
+
+// openQueue opens the clients, by which nobody comes yet.
+func openQueue(ctx context.Context, s *stage) (*queue, error) {
+	q := &queue{
+		out:      s.out,
+		standing: make(chan string, len(customers)),
+		served:   make(chan *customer, len(customers)),
+		names:    make(map[string]string),
+	}
+	shop, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	q.counter = shop.NewFairLock("counter")
+
+	observer := client.WithObserver(lock.Observer{Waiting: func(e lock.Event) { q.standing <- e.Owner }})
+	clients, err := s.openMany(ctx, doors, observer)
+	if err != nil {
+		return nil, err
+	}
+	mortal, kill, err := s.openMortal(observer)
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range strings.Split(customers, "") {
+		c := &customer{name: name, comes: make(chan struct{})}
+		by := clients[i%doors]
+		if name == "C" {
+			by, c.kill = mortal, kill
+		}
+		c.counter = by.NewFairLock("counter", lock.WithPatience(patience))
+		q.customers = append(q.customers, c)
+	}
+	return q, nil
+}
+
+// visit waits for the customer to come, and for its turn, and is served.
+func (c *customer) visit(ctx context.Context, served chan<- *customer) error {
+	select {
+	case <-c.comes:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	ctx, c.giveUp = context.WithCancel(ctx)
+	defer c.giveUp()
+	c.came = time.Now()
+	err := lock.Do(ctx, c.counter, func(ctx context.Context) error {
+		c.called = time.Now()
+		served <- c
+		defer func() { c.left = time.Now() }()
+		return sleep(ctx, serviceTime)
+	})
+	if c.lives() {
+		return err
+	}
+	return nil
+}
+
+// lives reports whether c will be there when its turn comes.
+func (c *customer) lives() bool { return strings.Contains(living, c.name) }
+
+// tell is the story: everybody comes, F gives up, C dies, and the counter opens.
+func (q *queue) tell(ctx context.Context, r *queueReport) error {
+	err := lock.Do(ctx, q.counter, func(ctx context.Context) error { // nobody is served as long as the shop has it
+		for _, c := range q.customers {
+			if err := q.come(ctx, c); err != nil {
+				return err
+			}
+		}
+		line, err := q.show(ctx, "all are there")
+		if err != nil {
+			return err
+		}
+		r.line = q.order(line)
+		if err := q.giveUp(ctx, r, q.customer("F")); err != nil {
+			return err
+		}
+		return q.die(ctx, r, q.customer("C"))
+	})
+	if err != nil {
+		return err
+	}
+	for range living {
+		next, err := q.next(ctx)
+		if err != nil {
+			return err
+		}
+		r.served += next.name
+		if _, err := q.show(ctx, next.name+" is served"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// customer returns one of them.
+func (q *queue) customer(name string) *customer {
+	return q.customers[strings.Index(customers, name)]
+}
+
+// come has c come, and returns when it stands in line.
+func (q *queue) come(ctx context.Context, c *customer) error {
+	close(c.comes)
+	select {
+	case owner := <-q.standing:
+		q.names[owner] = c.name
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// giveUp ends the waiting of c, and returns when it has left the line, or should
+// have.
+func (q *queue) giveUp(ctx context.Context, r *queueReport, c *customer) error {
+	start := time.Now()
+	c.giveUp()
+	err := q.watch(ctx, func(line lock.State) bool {
+		r.leftAfter = time.Since(start)
+		return !strings.Contains(q.order(line), c.name) || r.leftAfter > patience
+	})
+	if err != nil {
+		return err
+	}
+	_, err = q.show(ctx, c.name+" gave up")
+	return err
+}
+
+// die ends the client by which c came, without a farewell.
+func (q *queue) die(ctx context.Context, r *queueReport, c *customer) error {
+	if err := c.kill(ctx); err != nil {
+		return err
+	}
+	r.died = time.Now()
+	line, err := q.show(ctx, c.name+" died")
+	r.deadStays = strings.Contains(q.order(line), c.name)
+	return err
+}
+
+// next looks on until the next customer is served.
+func (q *queue) next(ctx context.Context) (c *customer, err error) {
+	err = q.watch(ctx, func(lock.State) bool {
+		select {
+		case c = <-q.served:
+		default:
+		}
+		return c != nil
+	})
+	return c, err
+}
+
+// watch looks at the line again and again, until done is true of it.
+func (q *queue) watch(ctx context.Context, done func(lock.State) bool) error {
+	for {
+		line, err := q.counter.Inspect(ctx)
+		if err != nil {
+			return err
+		}
+		if done(line) {
+			return nil
+		}
+		q.out.progress("in line: %s", q.text(line))
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// show says what happened, and how the line is now.
+func (q *queue) show(ctx context.Context, event string) (lock.State, error) {
+	line, err := q.counter.Inspect(ctx)
+	if err == nil {
+		q.out.line("%-13s  in line: %s", event, q.text(line))
+	}
+	return line, err
+}
+
+// text returns who stands in line, and for how long each counts as alive if
+// nothing is heard from it.
+func (q *queue) text(line lock.State) string {
+	if len(line.Waiters) == 0 {
+		return "nobody"
+	}
+	var all []string
+	for _, w := range line.Waiters {
+		all = append(all, fmt.Sprintf("%s %.1fs", q.names[w.Owner], w.Patience.Seconds()))
+	}
+	return strings.Join(all, ", ")
+}
+
+// order returns who stands in line.
+func (q *queue) order(line lock.State) (names string) {
+	for _, w := range line.Waiters {
+		names += q.names[w.Owner]
+	}
+	return names
+}
+
+// outwait waits, as whoever comes next would, until nobody stands in line: not
+// even C, if the scene ended before it counted as dead.
+func (q *queue) outwait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyLimit)
+	defer cancel()
+	return lock.Do(ctx, q.counter, func(context.Context) error { return nil })
+}
+
+// measure adds what the customers saw.
+func (r *queueReport) measure(all []*customer) {
+	var before *customer
+	for _, c := range all {
+		if !c.lives() {
+			continue
+		}
+		if before != nil && c.called.Before(before.left) {
+			r.overlaps++
+		}
+		if c.name == "D" {
+			r.deadCost = c.called.Sub(r.died)
+		} else if before != nil {
+			r.changes += c.called.Sub(before.left)
+		}
+		before = c
+	}
+	r.lastWait = before.called.Sub(before.came)
+}
+
+func checkQueue(r queueReport) []claim {
+	return []claim{
+		claimf(r.line == customers, "in Redis they stood in the order in which they came: %s", r.line),
+		claimf(r.served == living && r.overlaps == 0, "the living were served in that order, one at a time: %s", r.served),
+		claimf(r.leftAfter < patience, "F was out of the line %d ms after it gave up", r.leftAfter.Milliseconds()),
+		claimf(r.deadStays, "C died without a word, and its place in Redis was left behind"),
+		claimf(r.deadCost < 2*patience, "D, behind it, was served %.2f s after its death; a patience is %.2f s", r.deadCost.Seconds(), patience.Seconds()),
+		claimf(r.changes < patience, "it cost nobody else anything: the other changes at the counter took %d ms together", r.changes.Milliseconds()),
+		claimf(r.lastWait > patience, "heartbeats kept places: H waited for %.1f s, more than a patience", r.lastWait.Seconds()),
+		claimf(r.atEnd == 0, "%d left in line at the end", r.atEnd),
+	}
+}
