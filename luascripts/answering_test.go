@@ -4,12 +4,17 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
+	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
 
@@ -147,4 +152,39 @@ func one(b []byte, depth int) (left []byte, ok bool) {
 		return left, ok
 	}
 	return nil, false
+}
+
+// What a call may make of a reply that nobody gives.
+
+func plausibleGrant(t *testing.T, reply []byte, got luascripts.Acquired, err error) {
+	t.Helper()
+	switch {
+	case err != nil && got != (luascripts.Acquired{}):
+		t.Errorf("an error with a verdict: %+v, %v", got, err)
+	case err == nil && got.Verdict == luascripts.Done && !strings.Contains(string(reply), strconv.FormatUint(got.Token, 10)):
+		t.Errorf("granted with token %d by %q", got.Token, reply)
+	}
+}
+
+func plausibleVerdict(t *testing.T, reply []byte, got luascripts.Verdict, err error, legal ...luascripts.Verdict) {
+	t.Helper()
+	switch {
+	case err != nil && got != 0:
+		t.Errorf("an error with a verdict: %d, %v", got, err)
+	case err == nil && (!slices.Contains(legal, got) || !strings.Contains(string(reply), strconv.Itoa(int(got)))):
+		t.Errorf("%d by %q", got, reply)
+	}
+}
+
+func plausibleSnapshot(t *testing.T, reply []byte, got luascripts.Snapshot, err error, list string) {
+	t.Helper()
+	var bad *luascripts.ReplyError
+	switch {
+	case err != nil && !reflect.DeepEqual(got, luascripts.Snapshot{}):
+		t.Errorf("an error with a snapshot: %+v, %v", got, err)
+	case errors.As(err, &bad) && bad.Script == "":
+		t.Errorf("an error without its script: %v", err)
+	case err == nil && !got.Foreign && !strings.HasPrefix(string(reply), list):
+		t.Errorf("%+v by %q", got, reply)
+	}
 }

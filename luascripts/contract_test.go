@@ -13,7 +13,8 @@ import (
 
 // The header of each script is its contract. These tests read it: what a script
 // uses must be listed, by the name of the local that receives it, and each
-// listed thing must be used.
+// listed thing must be used. What scripts include has no keys and arguments, and so
+// another contract.
 
 var (
 	sentence = regexp.MustCompile(`^-- ([a-z_]+): .+`)
@@ -23,7 +24,14 @@ var (
 	units    = map[string][]string{"KEYS": {"hash", "list", "zset", "string"}, "ARGV": {"text", "ms", "count"}}
 )
 
-func scripts(t *testing.T) map[string]string {
+// scripts returns the text of every script. What they include is none, and has
+// other rules.
+func scripts(t *testing.T) map[string]string { return texts(t, false) }
+
+// includes returns the text of every file that scripts include.
+func includes(t *testing.T) map[string]string { return texts(t, true) }
+
+func texts(t *testing.T, includes bool) map[string]string {
 	t.Helper()
 	names, err := filepath.Glob("*.lua")
 	if err != nil || len(names) == 0 {
@@ -31,7 +39,7 @@ func scripts(t *testing.T) map[string]string {
 	}
 	texts := make(map[string]string)
 	for _, name := range names {
-		if strings.HasPrefix(name, "include_") {
+		if strings.HasPrefix(name, "include_") != includes {
 			continue
 		}
 		text, err := os.ReadFile(name)
@@ -105,9 +113,14 @@ func checkHeader(file, text string) (problems []string) {
 			bad("returns %s, which the header does not explain", m[1])
 		}
 	}
+	return append(problems, checkWords(body)...)
+}
+
+// checkWords returns which words are in the code of a script that must not be.
+func checkWords(code string) (problems []string) {
 	for _, forbidden := range []string{"loadstring", "redis.setresp", "cmsgpack", "bit.", "struct.", "#!"} {
-		if strings.Contains(body, forbidden) {
-			bad("uses %s, which not every server has", forbidden)
+		if strings.Contains(code, forbidden) {
+			problems = append(problems, fmt.Sprintf("uses %s, which not every server has", forbidden))
 		}
 	}
 	return problems
@@ -136,6 +149,133 @@ func TestHeaders_areReallyChecked(t *testing.T) {
 		if p := checkHeader("reentrant_release.lua", text); p == nil {
 			t.Errorf("%s: not noticed", name)
 		}
+	}
+}
+
+var (
+	comment  = regexp.MustCompile(`--[^\n]*`)
+	function = regexp.MustCompile(`(?m)^local function ([a-z]+)\(`)
+)
+
+func TestIncludes(t *testing.T) {
+	users := map[string]map[string]string{} // of each include: the scripts that have it, and their text
+	for script, files := range included(t) {
+		text, err := os.ReadFile(script + ".lua")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if users[file+".lua"] == nil {
+				users[file+".lua"] = map[string]string{}
+			}
+			users[file+".lua"][script] = string(text)
+		}
+	}
+	for name, text := range includes(t) {
+		if _, whole := included(t)[strings.TrimSuffix(name, ".lua")]; whole {
+			continue // it is run, and has not only functions
+		}
+		for _, problem := range checkInclude(name, text, users[name]) {
+			t.Errorf("%s: %s", name, problem)
+		}
+		delete(users, name)
+	}
+	for name := range users {
+		t.Errorf("%s is included by scripts, and is not there, or is a script", name)
+	}
+}
+
+// checkInclude returns what is wrong with a file that scripts include: users, by
+// their names. It has functions, and nothing happens by including it.
+func checkInclude(file, text string, users map[string]string) (problems []string) {
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	first, _, _ := strings.Cut(text, "\n")
+	if m := sentence.FindStringSubmatch(first); m == nil || m[1]+".lua" != file {
+		bad("the first line is not %q and a sentence", "-- "+strings.TrimSuffix(file, ".lua")+":")
+	}
+	if len(users) == 0 {
+		bad("no script includes it")
+	}
+	code := comment.ReplaceAllString(text, "")
+	if m := regexp.MustCompile(`\b(KEYS|ARGV)\b`).FindString(code); m != "" {
+		bad("uses %s: a function gets what it needs from the script", m)
+	}
+	for _, line := range strings.Split(code, "\n") {
+		if line = strings.TrimRight(line, " "); line != "" && line != "end" && line[0] != ' ' && !function.MatchString(line) {
+			bad("is not made of local functions alone: %s", line)
+		}
+	}
+
+	// What is used: by a script, or by a function that is used.
+	bodies := map[string]string{}
+	starts := function.FindAllStringSubmatchIndex(code, -1)
+	for i, at := range starts {
+		end := len(code)
+		if i+1 < len(starts) {
+			end = starts[i+1][0]
+		}
+		bodies[code[at[2]:at[3]]] = code[at[1]:end]
+	}
+	var used string
+	for script, text := range users {
+		text = comment.ReplaceAllString(text, "")
+		used += text
+		for name := range bodies {
+			if regexp.MustCompile(`\blocal\b[^=\n]*\b` + name + `\b`).MatchString(text) {
+				bad("%s has a local of its own called %s", script, name)
+			}
+		}
+	}
+	for found := true; found; {
+		found = false
+		for name, body := range bodies {
+			if regexp.MustCompile(`\b` + name + `\(`).MatchString(used) {
+				used += body
+				delete(bodies, name)
+				found = true
+			}
+		}
+	}
+	for name := range bodies {
+		bad("no script uses %s", name)
+	}
+	return append(problems, checkWords(code)...)
+}
+
+func TestIncludes_areReallyChecked(t *testing.T) {
+	const name = "include_rw.lua"
+	good, scripts := includes(t)[name], scripts(t)
+	users := map[string]string{}
+	for script, files := range included(t) {
+		if slices.Contains(files, "include_rw") {
+			users[script] = scripts[script+".lua"]
+		}
+	}
+	if p := checkInclude(name, good, users); p != nil {
+		t.Fatalf("the original: %q", p)
+	}
+	for what, change := range map[string][2]string{
+		"wrong title":         {"-- include_rw:", "-- include_wr:"},
+		"a key":               {"redis.pcall('GET', wish)", "redis.pcall('GET', KEYS[1])"},
+		"an argument":         {"redis.pcall('GET', wish)", "redis.pcall('GET', ARGV[1])"},
+		"a global function":   {"local function wished", "function wished"},
+		"a variable":          {"local function wished", "local none = 0\nlocal function wished"},
+		"something happens":   {"local function wished", "redis.call('PING')\nlocal function wished"},
+		"an unused function":  {"local function wished", "local function nobody(x)\n  return x\nend\n\nlocal function wished"},
+		"unused, but by one":  {"local function wished", "local function one(x)\n  return other(x)\nend\n\nlocal function other(x)\n  return x\nend\n\nlocal function wished"},
+		"a forbidden library": {"string.match(text, '^(.*) (%d+)$')", "cmsgpack.unpack(text)"},
+		"a shadowed function": {"local function wished", "local function mode(x)\n  return x\nend\n\nlocal function wished"},
+	} {
+		text := strings.Replace(good, change[0], change[1], 1)
+		if text == good {
+			t.Fatalf("%s: the mutation changed nothing", what)
+		}
+		if p := checkInclude(name, text, users); p == nil {
+			t.Errorf("%s: not noticed", what)
+		}
+	}
+	if p := checkInclude(name, good, nil); p == nil {
+		t.Error("nobody includes it: not noticed")
 	}
 }
 

@@ -1,0 +1,465 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// Redisson's clients share fair locks with ours. These scripts do to the keys of a
+// lock what theirs do, so that both can stand in one queue here.
+
+// javaPurge drops the dead from the head of the queue; nobody else's deadline
+// changes.
+const javaPurge = `
+local function purge(queue, timeouts, now)
+  local head = redis.call('LINDEX', queue, 0)
+  while head do
+    local score = redis.call('ZSCORE', timeouts, head)
+    if not score or tonumber(score) > now then return head end
+    redis.call('ZREM', timeouts, head)
+    redis.call('LPOP', queue)
+    head = redis.call('LINDEX', queue, 0)
+  end
+end
+`
+
+// javaAcquire takes the lock, or stands in line: nil, or the ms to wait.
+const javaAcquire = javaPurge + `
+local lock, queue, timeouts = KEYS[1], KEYS[2], KEYS[3]
+local lease, owner, wait, now = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local head = purge(queue, timeouts, now)
+if redis.call('EXISTS', lock) == 0 and (not head or head == owner) then
+  redis.call('LPOP', queue)
+  redis.call('ZREM', timeouts, owner)
+  for _, other in ipairs(redis.call('ZRANGE', timeouts, 0, -1)) do
+    redis.call('ZINCRBY', timeouts, -wait, other)
+  end
+  redis.call('HSET', lock, owner, 1)
+  redis.call('PEXPIRE', lock, lease)
+  return nil
+end
+if redis.call('HEXISTS', lock, owner) == 1 then
+  redis.call('HINCRBY', lock, owner, 1)
+  redis.call('PEXPIRE', lock, lease)
+  return nil
+end
+if redis.call('ZSCORE', timeouts, owner) then
+  return math.max(0, redis.call('PTTL', lock))
+end
+local last = redis.call('LINDEX', queue, -1)
+local score = last and last ~= owner and redis.call('ZSCORE', timeouts, last)
+local ttl = redis.call('PTTL', lock)
+if score then ttl = tonumber(score) - now end
+if redis.call('ZADD', timeouts, ttl + wait + now, owner) == 1 then
+  redis.call('RPUSH', queue, owner)
+end
+return ttl
+`
+
+// javaFail is a waiter whose time is over: those behind it move up.
+const javaFail = `
+local queue, timeouts = KEYS[2], KEYS[3]
+local owner, wait = ARGV[1], tonumber(ARGV[2])
+local behind = false
+for _, other in ipairs(redis.call('LRANGE', queue, 0, -1)) do
+  if behind then redis.call('ZINCRBY', timeouts, -wait, other) end
+  behind = behind or other == owner
+end
+redis.call('ZREM', timeouts, owner)
+redis.call('LREM', queue, 0, owner)
+`
+
+// javaUnlock frees the lock and tells the first in line: 1, or nil to a stranger.
+const javaUnlock = javaPurge + `
+local lock, queue, timeouts, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[3]
+local owner, now = ARGV[1], tonumber(ARGV[2])
+local head = purge(queue, timeouts, now)
+if redis.call('HEXISTS', lock, owner) == 0 then return nil end
+redis.call('DEL', lock)
+if head then redis.call('PUBLISH', channel .. ':' .. head, '0') end
+return 1
+`
+
+// withPeers runs a test on a real server alone: what is shown here is how two kinds
+// of clients get on with each other there.
+func withPeers(t *testing.T, f func(t *testing.T, q fair)) {
+	f(t, fair{t, redistest.Start(t).Client(t)})
+}
+
+var fairKeyList = []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts}
+
+// javaAsks is a thread of Redisson that asks, and would wait for so long. It
+// reports whether it has the lock now.
+func (q fair) javaAsks(name string, wait time.Duration) bool {
+	q.t.Helper()
+	m := eval(q.t, q.rdb, javaAcquire, fairKeyList, fmt.Sprint(long.Milliseconds()), owner(name), fmt.Sprint(wait.Milliseconds()), fmt.Sprint(now(q.t, q.rdb)))
+	return m.IsNil()
+}
+
+func (q fair) javaGets(name string) {
+	q.t.Helper()
+	if !q.javaAsks(name, javaWait) || q.holder() != name+"=1" {
+		q.t.Fatalf("%s does not get the lock; %q has it and %q wait", name, q.holder(), q.line())
+	}
+}
+
+func (q fair) javaWaits(names ...string) {
+	q.t.Helper()
+	for _, name := range names {
+		if q.javaAsks(name, javaWait) {
+			q.t.Fatalf("%s gets the lock; it was not its turn", name)
+		}
+	}
+}
+
+func (q fair) javaFails(name string, wait time.Duration) {
+	q.t.Helper()
+	eval(q.t, q.rdb, javaFail, fairKeyList, owner(name), fmt.Sprint(wait.Milliseconds()))
+}
+
+func (q fair) javaReleases(name string) {
+	q.t.Helper()
+	if m := eval(q.t, q.rdb, javaUnlock, fairKeyList, owner(name), fmt.Sprint(now(q.t, q.rdb)), fairKeys.Channel); m.IsNil() {
+		q.t.Fatalf("%s does not hold the lock, %q does", name, q.holder())
+	}
+}
+
+// serve lets the holder go, and whoever waits be served in order, until nobody
+// does. It returns who was served.
+func (q fair) serve(holder string) string {
+	q.t.Helper()
+	var served []string
+	for all := len(strings.Fields(q.line())); holder != ""; {
+		if len(served) > all {
+			q.t.Fatalf("%d waited, and served were already %s", all, served)
+		}
+		q.letsGo(holder)
+		holder, _, _ = strings.Cut(q.line(), " ")
+		if holder != "" {
+			q.takes(holder)
+			served = append(served, holder)
+		}
+	}
+	return strings.Join(served, " ")
+}
+
+// 1: J2 has been waiting for minutes, and G3 and J4 stand behind it. 2: J2 gets the
+// lock, and takes its 300 s off everybody's deadline. 3: it unlocks, and before G3
+// asks, J4 looks: G3 must not have become one of the dead by that.
+func TestPeers_behindOneOfRedisson(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		for _, waited := range []time.Duration{0, time.Second, 2 * time.Minute, 299 * time.Second} {
+			t.Run(fmt.Sprint(waited), func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				e := listen(t, q.rdb)
+				q.javaGets("J1")
+				q.javaWaits("J2")
+				q.deadline("J2", javaWait-waited+slow) // 1
+				q.waits("G3")
+				q.javaWaits("J4")
+
+				q.javaReleases("J1")
+				q.javaGets("J2") // 2
+				if left := q.left("G3"); left < patience-slow {
+					t.Errorf("G3 counts as alive for %v only", left)
+				}
+				q.javaReleases("J2") // 3
+				e.expect(told("J2", "G3")...)
+				q.javaWaits("J4")
+				if q.line() != "G3 J4" {
+					t.Fatalf("in line: %s, want G3 J4", q.line())
+				}
+				q.gets("G3")
+				if served := q.serve("G3"); served != "J4" {
+					t.Errorf("then were served: %s, want J4", served)
+				}
+			})
+		}
+	})
+}
+
+// The same with two of Redisson's ahead, and with heartbeats in between.
+func TestPeers_behindTwoOfRedisson(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		for _, heartbeats := range []bool{false, true} {
+			t.Run(fmt.Sprint("heartbeats=", heartbeats), func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				beat := func() {
+					if heartbeats {
+						q.keeps("G4", "G6")
+					}
+				}
+				q.javaGets("J1")
+				q.javaWaits("J2", "J3")
+				q.pass(4 * time.Minute)
+				q.waits("G4")
+				q.javaWaits("J5")
+				q.waits("G6")
+				beat()
+				if served := q.serve("J1"); served != "J2 J3 G4 J5 G6" {
+					t.Errorf("served: %s, want J2 J3 G4 J5 G6", served)
+				}
+				if all := contents(t, q.rdb); all != "" {
+					t.Errorf("left behind:\n%s", all)
+				}
+
+				q.javaGets("J1")
+				q.javaWaits("J2", "J3")
+				q.pass(4 * time.Minute)
+				q.waits("G4")
+				q.javaWaits("J5")
+				q.waits("G6")
+				for _, name := range []string{"J2", "J3"} {
+					beat()
+					q.javaReleases(map[string]string{"J2": "J1", "J3": "J2"}[name])
+					q.javaWaits("J5") // it looks whenever it can
+					q.javaGets(name)
+					for _, g := range []string{"G4", "G6"} {
+						if left := q.left(g); left < patience-slow {
+							t.Errorf("when %s has it, %s counts as alive for %v only", name, g, left)
+						}
+					}
+				}
+			})
+		}
+	})
+}
+
+// A dead one of ours keeps Redisson's waiters behind it for no longer than its
+// patience, whoever looks; also when its deadline was set behind another of theirs.
+func TestPeers_behindADeadOneOfOurs(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		q.gets("G9")
+		q.waits("G1") // it dies now
+		q.javaWaits("J2")
+		q.releases("G9", luascripts.Done)
+		q.javaWaits("J2")
+		q.pass(patience)
+		q.javaGets("J2")
+		q.javaReleases("J2")
+
+		// The same when its deadline was set behind another of theirs.
+		q.clear()
+		q.gets("G9")
+		q.waits("G1")
+		q.javaWaits("J2")
+		q.waits("G3") // it dies now
+		q.javaWaits("J4")
+		q.releases("G9", luascripts.Done)
+		q.gets("G1")
+		q.releases("G1", luascripts.Done)
+		q.javaGets("J2")
+		q.javaReleases("J2")
+		q.javaWaits("J4")
+		q.pass(2 * patience) // it may have counted from that of G1
+		q.javaGets("J4")
+		if q.line() != "" {
+			t.Errorf("in line: %s", q.line())
+		}
+	})
+}
+
+// lastDeadline is how far ahead the latest deadline is.
+func (q fair) lastDeadline() (last time.Duration) {
+	q.t.Helper()
+	for _, name := range strings.Fields(q.line()) {
+		last = max(last, q.left(name))
+	}
+	return last
+}
+
+// letsGo makes the holder give the lock back.
+func (q fair) letsGo(holder string) {
+	q.t.Helper()
+	if holder[0] == 'J' {
+		q.javaReleases(holder)
+	} else {
+		q.releases(holder, luascripts.Done)
+	}
+}
+
+// takes says that name asks, whoever it is, and is given the lock.
+func (q fair) takes(name string) {
+	q.t.Helper()
+	if name[0] == 'J' {
+		q.javaGets(name)
+	} else {
+		q.gets(name)
+	}
+}
+
+// queues says that name asks, whoever it is, and must wait.
+func (q fair) queues(name string) {
+	q.t.Helper()
+	if name[0] == 'J' {
+		q.javaWaits(name)
+	} else {
+		q.waits(name)
+	}
+}
+
+// The deadlines of Redisson's waiters are put on top of each other. Whoever comes
+// and goes must take its own part off again, or else they would drift away, and
+// with them the time for which a dead waiter keeps the others waiting. In each of
+// these stories many come and go while G1 and J2 wait; none of them may leave a
+// deadline that is later than it would be without them.
+func TestPeers_noDrift(t *testing.T) {
+	const briefly = 3 * time.Second // for which some of Redisson's wait
+	withPeers(t, func(t *testing.T, q fair) {
+		for name, come := range map[string]func(q fair, n int){
+			"ours give up": func(q fair, n int) {
+				q.waits(fmt.Sprint("G", n))
+				q.releases(fmt.Sprint("G", n), luascripts.Gone)
+			},
+			"theirs give up": func(q fair, n int) {
+				if name := fmt.Sprint("J", n); q.javaAsks(name, briefly) {
+					q.t.Errorf("%s got it", name)
+				} else {
+					q.javaFails(name, briefly)
+				}
+			},
+			"both give up, first come first": func(q fair, n int) {
+				ours, theirs := fmt.Sprint("G", n), fmt.Sprint("J", n)
+				q.waits(ours)
+				q.javaAsks(theirs, briefly)
+				q.releases(ours, luascripts.Gone)
+				q.javaFails(theirs, briefly)
+			},
+			"both give up, last come first": func(q fair, n int) {
+				ours, theirs := fmt.Sprint("G", n), fmt.Sprint("J", n)
+				q.javaAsks(theirs, briefly)
+				q.waits(ours)
+				q.releases(ours, luascripts.Gone)
+				q.javaFails(theirs, briefly)
+			},
+			"ours send a heartbeat and die": func(q fair, n int) {
+				name := fmt.Sprint("G", n)
+				q.waits(name)
+				q.keeps(name, "G1")
+				q.dies(name)
+			},
+			"the holder dies": func(q fair, n int) {
+				do(q.t, q.rdb, "DEL", fairKeys.Lock)
+				q.waits(fmt.Sprint("G", n)) // it is the turn of G1, who does not come
+				q.releases(fmt.Sprint("G", n), luascripts.Gone)
+				q.held("G9999", long)
+			},
+			"some try only": func(q fair, n int) {
+				if got := q.ask(fmt.Sprint("G", n), 0); got.Verdict != luascripts.Held {
+					q.t.Errorf("%+v", got)
+				}
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				q.held("G9999", long)
+				q.waits("G1")
+				q.javaWaits("J2")
+				for n := range 100 {
+					come(q, n+10)
+					q.keeps("G1")
+				}
+				if left := q.left("G1"); left > patience {
+					t.Errorf("G1 counts as alive for %v", left)
+				}
+				if left := q.left("J2"); left > javaWait+patience || left < javaWait-slow {
+					t.Errorf("J2 counts as alive for %v", left)
+				}
+				q.waits("G3")
+				q.keeps("G3", "G1")
+				if left := q.left("G3"); left > javaWait+2*patience {
+					t.Errorf("G3, who came last, counts as alive for %v", left)
+				}
+				if last := q.lastDeadline(); last > javaWait+2*patience {
+					t.Errorf("somebody counts as alive for %v", last)
+				}
+				if served := q.serve("G9999"); served != "G1 J2 G3" {
+					t.Errorf("served: %s, want G1 J2 G3", served)
+				}
+			})
+		}
+	})
+}
+
+// One in the middle gives up: nobody behind it waits for longer by that, and who
+// is dead behind it is found out no later.
+func TestPeers_middleGivesUp(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		for name, c := range map[string]struct {
+			line   string
+			leaver string
+			leaves func(q fair, name string)
+		}{
+			"one of ours":        {"J1 G2 J3 G4", "G2", func(q fair, name string) { q.releases(name, luascripts.Gone) }},
+			"one of theirs":      {"G1 J2 G3 J4", "J2", func(q fair, name string) { q.javaFails(name, javaWait) }},
+			"theirs, all theirs": {"J1 J2 J3", "J2", func(q fair, name string) { q.javaFails(name, javaWait) }},
+		} {
+			t.Run(name, func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				q.gets("G9")
+				for _, name := range strings.Fields(c.line) {
+					q.queues(name)
+				}
+				before := map[string]time.Duration{}
+				rest := strings.ReplaceAll(c.line+" ", c.leaver+" ", "")
+				for _, name := range strings.Fields(rest) {
+					before[name] = q.left(name)
+				}
+				c.leaves(q, c.leaver)
+				for _, name := range strings.Fields(rest) {
+					switch left := q.left(name); {
+					case left > before[name]:
+						t.Errorf("%s counted as alive for %v, now for %v", name, before[name], left)
+					case left < patience-slow:
+						t.Errorf("%s counts as alive for %v only", name, left)
+					}
+				}
+				if served := q.serve("G9"); served != strings.TrimSpace(rest) {
+					t.Errorf("served: %s, want %s", served, rest)
+				}
+			})
+		}
+	})
+}
+
+// All who came before were abandoned. The last gets the lock when their deadlines
+// have passed, and no later.
+func TestPeers_abandoned(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		for line, after := range map[string]time.Duration{
+			"G1 G2 G3": patience,
+			"J1 G2 G3": 2*javaWait + lease, // theirs may count what was left of the lease
+			"G1 J2 G3": javaWait + 2*patience,
+		} {
+			t.Run(line, func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				q.gets("G9")
+				names := strings.Fields(line)
+				for _, name := range names {
+					q.queues(name)
+				}
+				last := names[len(names)-1]
+				q.releases("G9", luascripts.Done)
+				for beats := after / (patience / 2); beats > 0; beats-- {
+					q.pass(patience / 2)
+					q.keeps(last) // only this one lives
+				}
+				q.pass(patience / 2)
+				q.gets(last)
+				if q.line() != "" {
+					t.Errorf("in line: %s", q.line())
+				}
+			})
+		}
+	})
+}

@@ -1,0 +1,1033 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// The waiters in these tests are called G1, G2 and so on if they are ours, J1, J2
+// if they are Redisson's, which send no heartbeats. Nobody sleeps: time goes by
+// when deadlines are moved towards now.
+
+var fairKeys = luascripts.Keys{
+	Lock:     "orders",
+	Channel:  "redisson_lock__channel:{orders}",
+	Publish:  "PUBLISH",
+	Queue:    "redisson_lock_queue:{orders}",
+	Timeouts: "redisson_lock_timeout:{orders}",
+}
+
+const (
+	patience = time.Minute      // of our waiters
+	long     = 10 * time.Minute // the lease of whoever holds the lock before a test begins
+	javaWait = 300 * time.Second
+	persist  = -time.Millisecond // a lease without an end, as PTTL has it
+)
+
+// owner returns the owner string of G1 or J1. Who sends heartbeats is told by
+// the version of the uuid.
+func owner(name string) string {
+	version := map[byte]int{'G': 7, 'J': 4}[name[0]]
+	n, err := strconv.Atoi(name[1:])
+	if err != nil || version == 0 {
+		panic("nobody is called " + name)
+	}
+	return fmt.Sprintf("0192d3a4-7b1c-%de5f-8a6b-%012d:%d", version, n, n)
+}
+
+// short returns the name of an owner.
+func short(owner string) string {
+	for _, letter := range []string{"G", "J"} {
+		if _, n, ok := strings.Cut(owner, ":"); ok && owner == ownerOrNone(letter+n) {
+			return letter + n
+		}
+	}
+	return owner
+}
+
+func ownerOrNone(name string) string {
+	if _, err := strconv.Atoi(name[1:]); err != nil {
+		return ""
+	}
+	return owner(name)
+}
+
+func channelOf(name string) string { return fairKeys.Channel + ":" + owner(name) }
+
+// told is what the ears hear when these are told that it is their turn.
+func told(names ...string) (all []string) {
+	for _, name := range names {
+		all = append(all, channelOf(name)+" 0")
+	}
+	return all
+}
+
+// fair is a fair lock on a server, and words for what happens to it.
+type fair struct {
+	t   *testing.T
+	rdb rueidis.Client
+}
+
+// onFair runs a test on both servers.
+func onFair(t *testing.T, f func(t *testing.T, q fair)) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) { f(t, fair{t, rdb}) })
+}
+
+func (q fair) clear() {
+	q.t.Helper()
+	do(q.t, q.rdb, "FLUSHALL")
+}
+
+// held makes name hold the lock; "G1=2" holds it twice.
+func (q fair) held(name string, lease time.Duration) {
+	q.t.Helper()
+	name, count, ok := strings.Cut(name, "=")
+	if name == "" {
+		return
+	}
+	if !ok {
+		count = "1"
+	}
+	do(q.t, q.rdb, "HSET", fairKeys.Lock, owner(name), count)
+	if lease > 0 {
+		do(q.t, q.rdb, "PEXPIRE", fairKeys.Lock, strconv.FormatInt(lease.Milliseconds(), 10))
+	}
+}
+
+// queued puts "G1 G2! J3" into the queue: G1 first, and G2 is dead. Each alive
+// has its patience left.
+func (q fair) queued(names string) {
+	q.t.Helper()
+	for _, name := range strings.Fields(names) {
+		name, dead := strings.CutSuffix(name, "!")
+		do(q.t, q.rdb, "RPUSH", fairKeys.Queue, owner(name))
+		q.deadline(name, patience)
+		if dead {
+			q.dies(name)
+		}
+	}
+	if names != "" {
+		do(q.t, q.rdb, "PEXPIRE", fairKeys.Queue, "3600000")
+		do(q.t, q.rdb, "PEXPIRE", fairKeys.Timeouts, "3600000")
+	}
+}
+
+// deadline lets name count as alive for d from now.
+func (q fair) deadline(name string, d time.Duration) {
+	q.t.Helper()
+	do(q.t, q.rdb, "ZADD", fairKeys.Timeouts, strconv.FormatInt(now(q.t, q.rdb)+d.Milliseconds(), 10), owner(name))
+}
+
+// dies says that name has not been heard from for its patience.
+func (q fair) dies(names ...string) {
+	q.t.Helper()
+	for _, name := range names {
+		q.deadline(name, -time.Millisecond)
+	}
+}
+
+// pass lets d go by.
+func (q fair) pass(d time.Duration) {
+	q.t.Helper()
+	for _, member := range list(q.t, q.rdb, "ZRANGE", fairKeys.Timeouts, "0", "-1") {
+		do(q.t, q.rdb, "ZINCRBY", fairKeys.Timeouts, strconv.FormatInt(-d.Milliseconds(), 10), member)
+	}
+	if left := pttl(q.t, q.rdb, fairKeys.Lock); left > 0 {
+		do(q.t, q.rdb, "PEXPIRE", fairKeys.Lock, strconv.FormatInt((left-d).Milliseconds(), 10))
+	}
+}
+
+// ask is an owner asking for the lock. It waits for it if p is not 0.
+func (q fair) ask(name string, p time.Duration) luascripts.Acquired {
+	q.t.Helper()
+	got, err := luascripts.AcquireFair(q.t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, Patience: p})
+	if err != nil {
+		q.t.Fatalf("%s asks: %v", name, err)
+	}
+	return got
+}
+
+// gets says that name asks, and is given the lock.
+func (q fair) gets(name string) {
+	q.t.Helper()
+	if got := q.ask(name, patience); got.Verdict != luascripts.Done || got.Token == 0 || q.holder() != name+"=1" {
+		q.t.Fatalf("%s asks: %+v, %s has it and %s wait", name, got, q.holder(), q.line())
+	}
+}
+
+// waits says that each of these asks, and must wait.
+func (q fair) waits(names ...string) {
+	q.t.Helper()
+	for _, name := range names {
+		if got := q.ask(name, patience); got.Verdict != luascripts.Held {
+			q.t.Fatalf("%s asks: %+v, %s has it and %s wait", name, got, q.holder(), q.line())
+		}
+	}
+}
+
+// keeps is the heartbeat of a process for these waiters.
+func (q fair) keeps(names ...string) luascripts.Kept {
+	q.t.Helper()
+	var waiting []luascripts.Waiter
+	for _, name := range names {
+		waiting = append(waiting, luascripts.Waiter{Owner: owner(name), Patience: patience})
+	}
+	kept, err := luascripts.KeepFair(q.t.Context(), q.rdb, fairKeys, waiting)
+	if err != nil {
+		q.t.Fatalf("heartbeat of %s: %v", names, err)
+	}
+	return kept
+}
+
+func (q fair) releases(name string, want luascripts.Verdict) {
+	q.t.Helper()
+	got, err := luascripts.ReleaseFair(q.t.Context(), q.rdb, fairKeys, owner(name), 0)
+	if err != nil || got != want {
+		q.t.Fatalf("%s releases: %d, %v, want %d", name, got, err, want)
+	}
+}
+
+// line is who waits, in order. That the zset has the same, each once, is checked
+// on the way.
+func (q fair) line() string {
+	q.t.Helper()
+	members := list(q.t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1")
+	names := make([]string, len(members))
+	for i, m := range members {
+		names[i] = short(m)
+	}
+	deadlines := list(q.t, q.rdb, "ZRANGE", fairKeys.Timeouts, "0", "-1")
+	slices.Sort(members)
+	slices.Sort(deadlines)
+	if !slices.Equal(members, deadlines) {
+		q.t.Errorf("in line are %q, with deadlines %q", members, deadlines)
+	}
+	return strings.Join(names, " ")
+}
+
+// holder is the lock: "G1=2", or "" when it is free.
+func (q fair) holder() string {
+	q.t.Helper()
+	m := do(q.t, q.rdb, "HGETALL", fairKeys.Lock)
+	fields, err := m.AsStrMap()
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	var all []string
+	for o, count := range fields {
+		all = append(all, short(o)+"="+count)
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// left is for how long name counts as alive.
+func (q fair) left(name string) time.Duration {
+	q.t.Helper()
+	m := do(q.t, q.rdb, "ZSCORE", fairKeys.Timeouts, owner(name))
+	score, err := m.AsFloat64()
+	if err != nil {
+		q.t.Fatalf("%s has no deadline: %v", name, err)
+	}
+	return time.Duration(int64(score)-now(q.t, q.rdb)) * time.Millisecond
+}
+
+// outlives checks that queue and zset vanish, both together, an hour after the last
+// deadline.
+func (q fair) outlives(what string) {
+	q.t.Helper()
+	var last time.Duration
+	for _, member := range list(q.t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1") {
+		last = max(last, q.left(short(member)))
+	}
+	for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
+		about(q.t, what+": "+key, pttl(q.t, q.rdb, key), last+time.Hour+100*time.Millisecond) // one clock is cut off, the other rounded
+	}
+}
+
+func TestAcquireFair(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		for _, c := range []struct {
+			name     string
+			holder   string
+			lease    time.Duration // of the holder
+			line     string
+			want     int
+			patience time.Duration
+			verdict  luascripts.Verdict
+			left     time.Duration
+			holds    string
+			after    string // in line
+		}{
+			{"free", "", 0, "", 1, patience, luascripts.Done, 0, "G1=1", ""},
+			{"free, without waiting", "", 0, "", 1, 0, luascripts.Done, 0, "G1=1", ""},
+			{"free, and another waits", "", 0, "G2 G3", 1, patience, luascripts.Held, patience, "", "G2 G3 G1"},
+			{"free, and another waits, without waiting", "", 0, "G2 G3", 1, 0, luascripts.Held, patience, "", "G2 G3"},
+			{"free, and one of Redisson waits", "", 0, "J2", 1, patience, luascripts.Held, patience, "", "J2 G1"},
+			{"free, and all who wait are dead", "", 0, "G2! J3! G4!", 1, patience, luascripts.Done, 0, "G1=1", ""},
+			{"free, and all who wait are dead, without waiting", "", 0, "G2! J3! G4!", 1, 0, luascripts.Done, 0, "G1=1", ""},
+			{"free, and the second is alive", "", 0, "G2! G3 G4!", 1, patience, luascripts.Held, patience, "", "G3 G4 G1"},
+			{"free, and the second is alive, without waiting", "", 0, "G2! G3 G4!", 1, 0, luascripts.Held, patience, "", "G3 G4"},
+			{"free, and we are first", "", 0, "G1 G2 G3", 1, patience, luascripts.Done, 0, "G1=1", "G2 G3"},
+			{"free, and we are first alive", "", 0, "G2! G3! G1 G4", 1, patience, luascripts.Done, 0, "G1=1", "G4"},
+			{"free, and we are second", "", 0, "G2 G1 G3", 1, patience, luascripts.Held, patience, "", "G2 G1 G3"},
+			{"free, and we came back from the dead too late", "", 0, "G1! G2", 1, patience, luascripts.Held, patience, "", "G2 G1"},
+			{"held", "G2", long, "", 1, patience, luascripts.Held, long, "G2=1", "G1"},
+			{"held, without waiting", "G2", long, "", 1, 0, luascripts.Held, long, "G2=1", ""},
+			{"held, and we wait already", "G2", long, "G1 G3", 1, patience, luascripts.Held, long, "G2=1", "G1 G3"},
+			{"held, and we wait in the middle", "G2", long, "G3 G1 J4", 1, patience, luascripts.Held, long, "G2=1", "G3 G1 J4"},
+			{"held, and we do not wait any more", "G2", long, "G3 G1 J4", 1, 0, luascripts.Held, long, "G2=1", "G3 G1 J4"},
+			{"held for ever", "G2", persist, "", 1, patience, luascripts.Held, luascripts.NoExpiry, "G2=1", "G1"},
+			{"held, dead at the head", "J2=3", long, "G3! G4", 1, patience, luascripts.Held, long, "J2=3", "G4 G1"},
+			{"ours already", "G1", long, "G2", 1, patience, luascripts.Done, 0, "G1=1", "G2"},
+			{"re-entry past those who wait", "G1", long, "G2 J3", 2, patience, luascripts.Done, 0, "G1=2", "G2 J3"},
+			{"re-entry again", "G1=2", long, "G2", 2, patience, luascripts.Done, 0, "G1=2", "G2"},
+			{"re-entry into a key without expiry", "G1", persist, "", 2, patience, luascripts.Done, 0, "G1=2", ""},
+			{"a count that is too large", "G1=3", long, "", 2, patience, luascripts.Done, 0, "G1=2", ""},
+			{"re-entry into what is gone", "", 0, "", 2, patience, luascripts.Gone, 0, "", ""},
+			{"re-entry into what is gone, and others wait", "", 0, "G2", 2, patience, luascripts.Gone, 0, "", "G2"},
+			{"re-entry into what another has", "G2", long, "", 2, patience, luascripts.Gone, 0, "G2=1", ""},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				q.held(c.holder, c.lease)
+				q.queued(c.line)
+				var first string
+				for range 2 { // the second copy finds it done
+					before := time.Now()
+					got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: c.want, Patience: c.patience})
+					if err != nil || got.Verdict != c.verdict {
+						t.Errorf("%+v, %v, want verdict %d", got, err, c.verdict)
+					}
+					about(t, "left", got.Left, c.left)
+					if begins := c.verdict == luascripts.Done && c.want == 1; begins != (got.Token != 0) {
+						t.Errorf("token %d, first hold %v", got.Token, begins)
+					} else if begins && time.UnixMicro(int64(got.Token)).Sub(before).Abs() > time.Minute {
+						t.Errorf("token %d is not the server's time in µs", got.Token)
+					}
+					if q.holder() != c.holds || q.line() != c.after {
+						t.Errorf("%q has it and %q wait, want %q and %q", q.holder(), q.line(), c.holds, c.after)
+					}
+					switch {
+					case c.verdict == luascripts.Done:
+						about(t, "our lease", pttl(t, q.rdb, fairKeys.Lock), max(lease, c.lease))
+					case c.holder != "":
+						about(t, "the other's lease", pttl(t, q.rdb, fairKeys.Lock), c.lease)
+					}
+					if c.verdict == luascripts.Held && c.patience > 0 {
+						about(t, "our place", q.left("G1"), c.patience+foreignBefore(c.after, "G1"))
+						q.outlives("after a question")
+					}
+					all := contents(t, q.rdb)
+					if first != "" && all != first {
+						t.Errorf("a second copy made\n%sout of\n%s", all, first)
+					}
+					first = all
+				}
+			})
+		}
+	})
+}
+
+// foreignBefore is by how much further ahead the deadline of name is when it stands
+// behind waiters of Redisson, each of whom takes 300 s off when it is served.
+func foreignBefore(line, name string) time.Duration {
+	before, _, _ := strings.Cut(line, name)
+	return time.Duration(strings.Count(before, "J")) * javaWait
+}
+
+func TestReleaseFair(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		e := listen(t, q.rdb)
+		for _, c := range []struct {
+			name    string
+			holder  string
+			line    string
+			leave   int
+			verdict luascripts.Verdict
+			holds   string
+			after   string   // in line
+			told    []string // whose turn it is
+		}{
+			{"the only hold", "G1", "", 0, luascripts.Done, "", "", nil},
+			{"the only hold, and others wait", "G1", "G2 G3", 0, luascripts.Done, "", "G2 G3", told("G2")},
+			{"the only hold, and one of Redisson waits", "G1", "J2 G3", 0, luascripts.Done, "", "J2 G3", told("J2")},
+			{"the only hold, and the first are dead", "G1", "G2! J3! G4 G5!", 0, luascripts.Done, "", "G4 G5", told("G4")},
+			{"the only hold, and all who wait are dead", "G1", "G2! J3!", 0, luascripts.Done, "", "", nil},
+			{"all holds at once", "G1=3", "G2", 0, luascripts.Done, "", "G2", told("G2")},
+			{"one of two", "G1=2", "G2! G3", 1, luascripts.Done, "G1=1", "G2 G3", nil},
+			{"one of two, again", "G1=1", "G2", 1, luascripts.Done, "G1=1", "G2", nil},
+			{"more than there are", "G1", "", 2, luascripts.Done, "G1=2", "", nil},
+			{"free", "", "", 0, luascripts.Gone, "", "", nil},
+			{"free, in part", "", "G2", 1, luascripts.Gone, "", "G2", nil},
+			{"a stranger, and it is free", "", "G2 G3", 0, luascripts.Gone, "", "G2 G3", told("G2")},
+			{"a stranger, and another has it", "G2=2", "G3", 0, luascripts.Gone, "G2=2", "G3", nil},
+			{"a stranger, in part", "G2=2", "G3", 1, luascripts.Gone, "G2=2", "G3", nil},
+			{"a waiter at the head", "G2", "G1 G3", 0, luascripts.Gone, "G2=1", "G3", nil},
+			{"a waiter in the middle", "G2", "G3 G1 J4", 0, luascripts.Gone, "G2=1", "G3 J4", nil},
+			{"a waiter at the end", "J2", "J3 G1", 0, luascripts.Gone, "J2=1", "J3", nil},
+			{"a dead waiter", "G2", "G3! G1! G4!", 0, luascripts.Gone, "G2=1", "G3 G4", nil},
+			{"a waiter whose turn it is", "", "G1 G3! G4", 0, luascripts.Gone, "", "G4", told("G4")},
+			{"the last waiter", "", "G1", 0, luascripts.Gone, "", "", nil},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				q.held(c.holder, long)
+				q.queued(c.line)
+				var first string
+				want := c.verdict
+				for range 2 {
+					got, err := luascripts.ReleaseFair(t.Context(), q.rdb, fairKeys, owner("G1"), c.leave)
+					check(t, "release", got, want, err)
+					if q.holder() != c.holds || q.line() != c.after {
+						t.Errorf("%q has it and %q wait, want %q and %q", q.holder(), q.line(), c.holds, c.after)
+					}
+					if c.holds != "" {
+						about(t, "the lease", pttl(t, q.rdb, fairKeys.Lock), long)
+					}
+					if got := e.heard(); !slices.Equal(got, c.told) {
+						t.Errorf("published %q, want %q", got, c.told)
+					}
+					all := contents(t, q.rdb)
+					if first != "" && all != first {
+						t.Errorf("a second copy made\n%sout of\n%s", all, first)
+					}
+					first = all
+					if c.leave == 0 {
+						want = luascripts.Gone
+					}
+				}
+			})
+		}
+	})
+}
+
+func TestKeepFair(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		e := listen(t, q.rdb)
+		for _, c := range []struct {
+			name    string
+			holder  string
+			lease   time.Duration
+			line    string
+			keep    string // whose heartbeat it is
+			left    time.Duration
+			replies []int64
+			after   string   // in line
+			told    []string // of other processes
+		}{
+			{"nobody waits", "", 0, "", "", 0, nil, "", nil},
+			{"nobody waits, but we thought so", "", 0, "", "G1", 0, []int64{-2}, "", nil},
+			{"held", "G9", long, "G1 G2", "G1 G2", long, []int64{0, 0}, "G1 G2", nil},
+			{"held for ever", "G9", persist, "G1", "G1", luascripts.NoExpiry, []int64{0}, "G1", nil},
+			{"held by a waiter of ours", "G1", long, "G2", "G1 G2", long, []int64{1, 0}, "G2", nil},
+			{"free, and we are first", "", 0, "G1 G2", "G1 G2", patience, []int64{1, 0}, "G1 G2", nil},
+			{"free, and we are first, asked in another order", "", 0, "G1 G2", "G2 G1", patience, []int64{0, 1}, "G1 G2", nil},
+			{"free, and another is first", "", 0, "G3 G1", "G1", patience, []int64{0}, "G3 G1", nil},
+			{"free, and we are first behind the dead", "", 0, "G3! G4! G1", "G1", patience, []int64{1}, "G1", nil},
+			{"free, and another is first behind the dead", "", 0, "G3! G4 G1", "G1", patience, []int64{0}, "G4 G1", told("G4")},
+			{"free, and one of Redisson is first behind the dead", "", 0, "G3! J4 G1", "G1", patience, []int64{0}, "J4 G1", told("J4")},
+			{"held, between those of Redisson", "G9", long, "J3 G1 J4 G2", "G1 G2", long, []int64{0, 0}, "J3 G1 J4 G2", nil},
+			{"held, and the first is dead", "G9", long, "G3! G4 G1", "G1", long, []int64{0}, "G4 G1", nil},
+			{"some are not in line", "", 0, "G2 G1", "G3 G1 G4", patience, []int64{-2, 0, -2}, "G2 G1", nil},
+			{"a dead one in the middle", "G9", long, "G1 G2! G3", "G1", long, []int64{0}, "G1 G2 G3", nil},
+			{"late, but nobody noticed", "G9", long, "G1! G2", "G1", long, []int64{0}, "G1 G2", nil},
+			{"late, nobody noticed, and it is our turn", "", 0, "G1! G2", "G1", patience, []int64{1}, "G1 G2", nil},
+			{"late, as all others are", "", 0, "G3! G1! G2!", "G1 G2", patience, []int64{1, 0}, "G1 G2", nil},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				q.held(c.holder, c.lease)
+				q.queued(c.line)
+				kept := q.keeps(strings.Fields(c.keep)...)
+				about(t, "look again in", kept.Left, c.left)
+				asks := make([]bool, len(c.replies))
+				for i, n := range c.replies {
+					asks[i] = n != 0
+				}
+				if !slices.Equal(kept.Asks, asks) {
+					t.Errorf("asks %v, want %v", kept.Asks, asks)
+				}
+				if got := e.heard(); !slices.Equal(got, c.told) {
+					t.Errorf("published %q, want %q", got, c.told)
+				}
+				if q.line() != c.after || strings.TrimSuffix(q.holder(), "=1") != c.holder {
+					t.Errorf("%q has it and %q wait, want %q and %q", q.holder(), q.line(), c.holder, c.after)
+				}
+				for i, name := range strings.Fields(c.keep) {
+					if c.replies[i] != -2 && name != c.holder {
+						about(t, "the place of "+name, q.left(name), patience+foreignBefore(c.after, name))
+					}
+				}
+				if c.after != "" {
+					q.outlives("after a heartbeat")
+				}
+
+				// The same again, by the replies themselves: what the script says is
+				// in its header.
+				args := []string{fairKeys.Channel, fairKeys.Publish}
+				for _, name := range strings.Fields(c.keep) {
+					args = append(args, "60000", owner(name))
+				}
+				all := contents(t, q.rdb)
+				m := eval(t, q.rdb, source(t, "fair_keep"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts}, args...)
+				replies, err := m.AsIntSlice()
+				if err != nil || len(replies) == 0 || !slices.Equal(replies[1:], c.replies) {
+					t.Errorf("the script answers %d, %v, want %d", replies, err, c.replies)
+				}
+				if again := contents(t, q.rdb); again != all {
+					t.Errorf("a second copy made\n%sout of\n%s", again, all)
+				}
+				for _, m := range e.heard() {
+					if slices.Contains(told("G3", "G4", "G5"), m) {
+						t.Errorf("%s was told a second time; it sends heartbeats itself", m)
+					}
+				}
+			})
+		}
+	})
+}
+
+func TestInspectFair(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		inspect := func() luascripts.Snapshot {
+			t.Helper()
+			before := contents(t, q.rdb)
+			s, err := luascripts.InspectFair(t.Context(), q.rdb, fairKeys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if after := contents(t, q.rdb); after != before {
+				t.Errorf("looking made\n%sout of\n%s", after, before)
+			}
+			return s
+		}
+		if s := inspect(); s.Exists || len(s.Fields)+len(s.Waiters) != 0 {
+			t.Errorf("of nothing: %+v", s)
+		}
+		q.held("J9=3", long)
+		q.queued("G2! G1 J3")
+		q.deadline("J3", 5*time.Minute)
+		s := inspect()
+		if !s.Exists || s.Foreign || !slices.Equal(s.Fields, []luascripts.Field{{Name: owner("J9"), Value: "3"}}) {
+			t.Errorf("held: %+v", s)
+		}
+		about(t, "the lease", s.Left, long)
+		want := []luascripts.Waiter{{Owner: owner("G2")}, {Owner: owner("G1"), Patience: patience}, {Owner: owner("J3"), Patience: 5 * time.Minute}}
+		if len(s.Waiters) != len(want) {
+			t.Fatalf("in line: %+v", s.Waiters)
+		}
+		for i, w := range s.Waiters {
+			if w.Owner != want[i].Owner {
+				t.Errorf("%d in line: %s, want %s", i, w.Owner, want[i].Owner)
+			}
+			about(t, "patience of "+short(w.Owner), w.Patience, want[i].Patience)
+		}
+		do(t, q.rdb, "PERSIST", fairKeys.Lock)
+		do(t, q.rdb, "DEL", fairKeys.Timeouts)
+		if s := inspect(); s.Left != luascripts.NoExpiry || len(s.Waiters) != 3 || s.Waiters[2].Patience != 0 {
+			t.Errorf("without deadlines: %+v", s)
+		}
+		do(t, q.rdb, "DEL", fairKeys.Lock)
+		if s := inspect(); s.Exists || len(s.Waiters) != 3 {
+			t.Errorf("free: %+v", s)
+		}
+	})
+}
+
+func TestForceFair(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		e := listen(t, q.rdb)
+		q.held("J9=3", persist)
+		q.queued("G1! G2 J3")
+		for _, want := range []luascripts.Verdict{luascripts.Done, luascripts.Free} {
+			got, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys)
+			check(t, "force", got, want, err)
+			if q.holder() != "" || q.line() != "G2 J3" {
+				t.Errorf("%q has it and %q wait, want nobody and G2 J3", q.holder(), q.line())
+			}
+			e.expect(told("G2")...)
+		}
+		q.gets("G2")
+	})
+}
+
+// Once held, a fair lock is renewed as a plain one; nothing that others do makes
+// its lease shorter.
+func TestFair_lease(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.gets("G1")
+		q.waits("G2", "J3")
+		renewed := luascripts.RenewReentrant(t.Context(), q.rdb, []luascripts.Renewal{{Keys: fairKeys, Owner: owner("G1")}, {Keys: fairKeys, Owner: owner("G2")}}, long, 1)
+		if renewed[0] != (luascripts.Renewed{Verdict: luascripts.Done}) || renewed[1] != (luascripts.Renewed{Verdict: luascripts.Gone}) {
+			t.Errorf("renewed: %+v", renewed)
+		}
+		q.keeps("G2")
+		q.releases("G2", luascripts.Gone)
+		q.waits("G4")
+		about(t, "the lease", pttl(t, q.rdb, fairKeys.Lock), long)
+	})
+}
+
+// 1: ten come, one after the other. 2: some ask again, some send heartbeats, one
+// tries without waiting. 3: they are served in the order of 1, each told in turn.
+func TestFair_order(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		e := listen(t, q.rdb)
+		names := []string{"G1", "G2", "J3", "G4", "G5", "J6", "G7", "G8", "G9", "G10"}
+		q.gets("G11")
+		for _, name := range names { // 1
+			q.queues(name)
+		}
+
+		q.waits("G5", "G1", "G1") // 2
+		q.javaWaits("J6")
+		q.keeps("G10", "G2", "G7")
+		q.keeps("G8")
+		if got := q.ask("G12", 0); got.Verdict != luascripts.Held {
+			t.Errorf("who only tried: %+v", got)
+		}
+		if got := q.line(); got != strings.Join(names, " ") {
+			t.Fatalf("in line: %s", got)
+		}
+
+		last := "G11" // 3
+		for i, name := range names {
+			q.releases(last, luascripts.Done)
+			e.expect(told(name)...)
+			for _, other := range append([]string{"G12"}, names[i+1:]...) {
+				if got := q.ask(other, 0); got.Verdict != luascripts.Held {
+					t.Errorf("%s overtakes %s: %+v", other, name, got)
+				}
+			}
+			q.takes(name)
+			last = name
+		}
+		q.releases(last, luascripts.Done)
+		if all := contents(t, q.rdb); all != "" {
+			t.Errorf("left behind:\n%s", all)
+		}
+		e.expect()
+	})
+}
+
+// The place in the queue does not matter for how long the dead of ours keep their
+// places: the patience of many is not added up.
+func TestFair_deadMenDoNotAddUp(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.gets("G999")
+		var names []string
+		for i := range 200 {
+			names = append(names, fmt.Sprint("G", i+1))
+		}
+		q.waits(names...)
+		for _, name := range names {
+			about(t, "patience of "+name, q.left(name), patience)
+		}
+		q.keeps(names[100:]...)
+		for _, name := range names {
+			about(t, "patience of "+name+" after a heartbeat", q.left(name), patience)
+		}
+
+		q.releases("G999", luascripts.Done)
+		if got := q.ask("G998", 0); got.Verdict != luascripts.Held {
+			t.Errorf("they are alive, and yet: %+v", got)
+		}
+		q.pass(patience)
+		q.gets("G998")
+		if got := q.line(); got != "" || number(t, q.rdb, "EXISTS", fairKeys.Queue, fairKeys.Timeouts) != 0 {
+			t.Errorf("left in line: %s", got)
+		}
+	})
+}
+
+// Each has the patience that it asked for, whoever stands before it.
+func TestFair_patienceOfItsOwn(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.gets("G9")
+		q.ask("G1", 10*time.Minute)
+		q.ask("G2", time.Minute)
+		q.ask("G3", 20*time.Minute)
+		for name, p := range map[string]time.Duration{"G1": 10 * time.Minute, "G2": time.Minute, "G3": 20 * time.Minute} {
+			about(t, name, q.left(name), p)
+		}
+		q.outlives("after three")
+		kept, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G3"), Patience: time.Minute}, {Owner: owner("G1"), Patience: 2 * time.Minute}})
+		if err != nil || !slices.Equal(kept.Asks, []bool{false, false}) {
+			t.Errorf("heartbeat: %+v, %v", kept, err)
+		}
+		about(t, "G3 after a heartbeat", q.left("G3"), time.Minute)
+		about(t, "G1 after a heartbeat", q.left("G1"), 2*time.Minute)
+		q.outlives("after a heartbeat")
+	})
+}
+
+// 1: G1, G2 and G3 wait for a free lock, each in a process of its own; G1 died.
+// 2: its deadline passes, and G3 sends a heartbeat, which tells G2 that it is its
+// turn. 3: G2 asks.
+func TestFair_nextIsToldWhenTheHeadDies(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		e := listen(t, q.rdb)
+		q.gets("G9")
+		q.waits("G1", "G2", "G3")
+		q.releases("G9", luascripts.Done) // 1
+		e.expect(told("G1")...)
+		q.keeps("G3")
+		e.expect() // it is the turn of G1, for now
+
+		q.dies("G1") // 2
+		kept := q.keeps("G3")
+		e.expect(told("G2")...)
+		about(t, "look again in", kept.Left, patience)
+
+		q.gets("G2") // 3
+	})
+}
+
+// Whatever is deleted by hand, everybody still gets the lock, and nobody stands
+// in line twice.
+func TestFair_deletedByHand(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		for name, doomed := range map[string][]string{
+			"queue":     {fairKeys.Queue},
+			"deadlines": {fairKeys.Timeouts},
+			"both":      {fairKeys.Queue, fairKeys.Timeouts},
+			"all":       {fairKeys.Queue, fairKeys.Timeouts, fairKeys.Lock},
+		} {
+			t.Run(name, func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				q.gets("G9")
+				waiting := []string{"G1", "G2", "G3", "G4"}
+				q.waits(waiting...)
+				do(t, q.rdb, append([]string{"DEL"}, doomed...)...)
+
+				// One comes anew before anybody noticed. Then all send heartbeats, and
+				// ask if they are told to; some do anyhow.
+				got := q.ask("G5", patience)
+				if freed := slices.Contains(doomed, fairKeys.Lock); freed != (got.Verdict == luascripts.Done) {
+					t.Errorf("who came anew: %+v", got)
+				}
+				for i, asks := range q.keeps(waiting...).Asks {
+					if asks {
+						q.waits(waiting[i])
+					}
+				}
+				q.waits("G2", "G4")
+				for _, name := range strings.Fields(q.line()) {
+					if n := strings.Count(" "+q.line()+" ", " "+name+" "); n != 1 {
+						t.Errorf("%s stands in line %d times: %s", name, n, q.line())
+					}
+				}
+				wait := map[string]bool{}
+				for _, name := range strings.Fields(q.line()) {
+					wait[name] = true
+				}
+				for _, name := range waiting {
+					if !wait[name] {
+						t.Errorf("%s does not wait any more: %s", name, q.line())
+					}
+				}
+
+				has := strings.TrimSuffix(q.holder(), "=1")
+				served := 0
+				for ; q.line() != "" && served < 10; served++ {
+					first, _, _ := strings.Cut(q.line(), " ")
+					q.releases(has, luascripts.Done)
+					q.gets(first)
+					has = first
+				}
+				q.releases(has, luascripts.Done)
+				if all := contents(t, q.rdb); all != "" || served < len(waiting) {
+					t.Errorf("%d were served, and left behind is\n%s", served, all)
+				}
+			})
+		}
+	})
+}
+
+// The first in line, without a deadline because they were deleted, gets one: if
+// it is dead, it is found out.
+func TestFair_headWithoutDeadline(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.queued("G1 G2")
+		do(t, q.rdb, "DEL", fairKeys.Timeouts)
+		if got := q.ask("G3", 0); got.Verdict != luascripts.Held || got.Left <= 0 || got.Left > 5*time.Second {
+			t.Errorf("behind it: %+v, want up to 5 s", got)
+		}
+		if left := q.left("G1"); left > 5*time.Second {
+			t.Errorf("it counts as alive for %v", left)
+		}
+		q.keeps("G2")
+		q.dies("G1")
+		q.gets("G2")
+		if q.line() != "" {
+			t.Errorf("in line: %s", q.line())
+		}
+	})
+}
+
+// What was made to last by hand ends again when somebody uses it.
+func TestFair_persisted(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.gets("G9")
+		q.waits("G1", "G2")
+		for what, use := range map[string]func(){
+			"a question":   func() { q.waits("G1") },
+			"a newcomer":   func() { q.waits("G3") },
+			"a heartbeat":  func() { q.keeps("G2") },
+			"another's":    func() { q.keeps("G3") },
+			"no heartbeat": func() { q.keeps() },
+		} {
+			do(t, q.rdb, "PERSIST", fairKeys.Queue)
+			do(t, q.rdb, "PERSIST", fairKeys.Timeouts)
+			use()
+			q.outlives(what)
+		}
+		do(t, q.rdb, "PERSIST", fairKeys.Lock)
+		if got := q.ask("G1", patience); got.Verdict != luascripts.Held || got.Left != luascripts.NoExpiry {
+			t.Errorf("a lock without an end: %+v", got)
+		}
+		q.releases("G9", luascripts.Done)
+		q.gets("G1")
+	})
+}
+
+// Whatever stands at the lock's key and is no fair lock is left as it is, and so
+// is the queue beside it.
+func TestFair_foreignKeys(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		for name, c := range map[string]struct {
+			make    []string
+			release luascripts.Verdict
+		}{
+			"string":          {[]string{"SET", fairKeys.Lock, "x"}, luascripts.Foreign},
+			"list":            {[]string{"RPUSH", fairKeys.Lock, "x"}, luascripts.Foreign},
+			"read/write lock": {[]string{"HSET", fairKeys.Lock, "mode", "read", owner("J2"), "1"}, luascripts.Gone},
+			"some hash":       {[]string{"HSET", fairKeys.Lock, "name", "bob", "age", "40"}, luascripts.Gone},
+			"our field, text": {[]string{"HSET", fairKeys.Lock, owner("G1"), "abc"}, luascripts.Foreign},
+		} {
+			t.Run(name, func(t *testing.T) {
+				q := fair{t, q.rdb}
+				e := listen(t, q.rdb)
+				q.clear()
+				q.queued("G2 G3!")
+				do(t, q.rdb, c.make...)
+				before := contents(t, q.rdb)
+				for _, p := range []time.Duration{0, patience} {
+					for want := 1; want <= 2; want++ {
+						got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: want, Patience: p})
+						check(t, "acquire", got.Verdict, luascripts.Foreign, err)
+					}
+				}
+				for leave := range 2 {
+					got, err := luascripts.ReleaseFair(t.Context(), q.rdb, fairKeys, owner("G1"), leave)
+					check(t, "release", got, c.release, err)
+				}
+				got, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys)
+				check(t, "force", got, luascripts.Foreign, err)
+				q.keeps("G2")
+				if after := contents(t, q.rdb); after != before {
+					t.Errorf("the keys were\n%sand are\n%s", before, after)
+				}
+				e.expect()
+			})
+		}
+	})
+}
+
+// With memory full, nobody begins to hold or to wait, and everybody goes on.
+func TestFair_fullMemory(t *testing.T) {
+	s := redistest.Start(t)
+	q := fair{t, s.Client(t)}
+	refused := func(what, name string, p time.Duration) {
+		t.Helper()
+		before := contents(t, q.rdb)
+		got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, Patience: p})
+		if err == nil || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("%s: %+v, %v, want OOM", what, got, err)
+		}
+		if after := contents(t, q.rdb); after != before {
+			t.Errorf("%s, refused, made\n%sout of\n%s", what, after, before)
+		}
+	}
+	full(t, s)
+	refused("the first hold", "G1", patience)
+	refused("the first hold, without waiting", "G1", 0)
+	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+
+	q.held("G1=2", time.Minute)
+	q.queued("G2 G3")
+	full(t, s)
+	refused("a place in the queue", "G4", patience)
+	if got := q.ask("G4", 0); got.Verdict != luascripts.Held {
+		t.Errorf("without waiting: %+v", got)
+	}
+	q.keeps("G2", "G3")
+	about(t, "after a heartbeat", q.left("G2"), patience)
+	got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: long, Want: 3, Patience: patience})
+	check(t, "re-entry", got.Verdict, luascripts.Done, err)
+	e := listen(t, q.rdb)
+	for _, leave := range []int{2, 1, 0} {
+		got, err := luascripts.ReleaseFair(t.Context(), q.rdb, fairKeys, owner("G1"), leave)
+		check(t, fmt.Sprint("release to ", leave), got, luascripts.Done, err)
+	}
+	e.expect(told("G2")...)
+	refused("the turn of G2", "G2", patience)
+	do(t, q.rdb, "DEL", fairKeys.Timeouts)
+	forced, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys)
+	check(t, "force", forced, luascripts.Free, err)
+	e.expect(told("G2")...)
+	q.releases("G2", luascripts.Gone)
+	q.releases("G3", luascripts.Gone)
+	if all := contents(t, q.rdb); all != "" {
+		t.Errorf("left behind:\n%s", all)
+	}
+}
+
+type deniedCase struct {
+	name         string
+	script       string
+	holder, line string
+	leave        int // what G1 leaves; -1: it asks
+}
+
+// deniedFair denies a user one command after the other. An error says that nothing
+// was done: so a refused question leaves neither a hold nor a place in line, and a
+// refused release leaves the hold.
+func deniedFair(t *testing.T, cases ...deniedCase) {
+	t.Helper()
+	s := redistest.Start(t)
+	q := fair{t, s.Client(t)}
+	for _, c := range cases {
+		refused := 0
+		for _, command := range commands(t, c.script) {
+			q.clear()
+			q.held(c.holder, long)
+			q.queued(c.line)
+			rdb := denied(t, s, command)
+			holder, line := q.holder(), q.line()
+			var err error
+			if c.leave < 0 {
+				_, err = luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience})
+			} else {
+				_, err = luascripts.ReleaseFair(t.Context(), rdb, fairKeys, owner("G1"), c.leave)
+			}
+			if err == nil {
+				continue // it was not needed
+			}
+			refused++
+			if got := q.holder(); got != holder {
+				t.Errorf("%s without %s failed, and yet %q has it, %q had", c.name, command, got, holder)
+			}
+			if got := list(t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1"); len(got) > len(strings.Fields(line)) {
+				t.Errorf("%s without %s failed, and yet it stands in line", c.name, command)
+			}
+		}
+		if refused == 0 {
+			t.Errorf("%s: nothing was refused", c.name)
+		}
+	}
+}
+
+func TestFair_deniedCommands(t *testing.T) {
+	deniedFair(t,
+		deniedCase{"free", "fair_acquire", "", "", -1},
+		deniedCase{"re-entry", "fair_acquire", "G1", "G2", -1},
+		deniedCase{"release in part", "fair_release", "G1=2", "G2 J3", 1},
+	)
+
+	// A hint that is denied is no reason not to do it.
+	s := redistest.Start(t)
+	admin := fair{t, s.Client(t)}
+	mute := fair{t, denied(t, s, "publish")}
+	admin.gets("G1")
+	admin.waits("G2", "G3", "G4")
+	mute.releases("G1", luascripts.Done)
+	mute.releases("G2", luascripts.Gone)
+	admin.dies("G3")
+	if kept := mute.keeps("G4"); !kept.Asks[0] {
+		t.Errorf("heartbeat without the right to publish: %+v", kept)
+	}
+	admin.held("G1", long)
+	got, err := luascripts.ForceFair(t.Context(), mute.rdb, fairKeys)
+	check(t, "force", got, luascripts.Done, err)
+
+	// A denial is no verdict about the lock.
+	if _, err := luascripts.KeepFair(t.Context(), denied(t, s, "zadd"), fairKeys, []luascripts.Waiter{{Owner: owner("G4"), Patience: patience}}); err == nil {
+		t.Error("heartbeat without zadd: no error")
+	}
+	if _, err := luascripts.InspectFair(t.Context(), denied(t, s, "lrange"), fairKeys); err == nil {
+		t.Error("inspect without lrange: no error")
+	}
+}
+
+// A server that forgot its scripts is told them again.
+func TestFair_noScript(t *testing.T) {
+	s := redistest.Start(t)
+	q := fair{t, s.Client(t)}
+	for _, step := range []func(){
+		func() { q.gets("G1") },
+		func() { q.waits("G2") },
+		func() { q.keeps("G2") },
+		func() { q.releases("G1", luascripts.Done) },
+		func() { q.gets("G2") },
+		func() {
+			got, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys)
+			check(t, "force", got, luascripts.Done, err)
+		},
+	} {
+		s.Do(t, "SCRIPT", "FLUSH")
+		step()
+	}
+	if all := contents(t, q.rdb); all != "" {
+		t.Errorf("left behind:\n%s", all)
+	}
+}
+
+// Whatever a broken peer answers is an error and not a lock.
+func FuzzFairReplies(f *testing.F) {
+	for _, s := range []string{
+		"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-4\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "-ERR x\r\n", "+OK\r\n",
+		"*2\r\n:5\r\n:1\r\n", "*2\r\n:5\r\n:-2\r\n", "*2\r\n:5\r\n:7\r\n", "*3\r\n:5\r\n:1\r\n:1\r\n", "*2\r\n:5\r\n$1\r\na\r\n",
+		"*3\r\n:5\r\n*2\r\n$1\r\na\r\n$1\r\n1\r\n*2\r\n$1\r\nb\r\n:5\r\n", "*3\r\n:5\r\n*0\r\n*1\r\n$1\r\nb\r\n", "*3\r\n:5\r\n:1\r\n*0\r\n", "*3\r\n:5\r\n*0\r\n*2\r\n:5\r\n$1\r\nb\r\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, reply []byte) {
+		rdb, ok := answering(t, reply)
+		if !ok {
+			return
+		}
+		got, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience})
+		plausibleGrant(t, reply, got, err)
+		v, err := luascripts.ReleaseFair(t.Context(), rdb, fairKeys, owner("G1"), 0)
+		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
+		v, err = luascripts.ForceFair(t.Context(), rdb, fairKeys)
+		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Free, luascripts.Foreign)
+
+		kept, err := luascripts.KeepFair(t.Context(), rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), Patience: patience}})
+		switch {
+		case err != nil && (kept.Asks != nil || kept.Left != 0):
+			t.Errorf("an error with a reply: %+v, %v", kept, err)
+		case err == nil && (len(kept.Asks) != 1 || kept.Left < luascripts.NoExpiry):
+			t.Errorf("heartbeat of one: %+v by %q", kept, reply)
+		case err == nil && !regexp.MustCompile("[^0-9](-?0*[01]|-0*2)\r\n$").Match(reply):
+			t.Errorf("no number that means something, and yet %+v by %q", kept, reply)
+		}
+		s, err := luascripts.InspectFair(t.Context(), rdb, fairKeys)
+		plausibleSnapshot(t, reply, s, err, "*3")
+	})
+}

@@ -1,0 +1,264 @@
+package luascripts_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// What the tests of all kinds share.
+
+// onBoth runs a test on a real server and on the one in memory: the scripts
+// must mean the same on both.
+func onBoth(t *testing.T, f func(t *testing.T, rdb rueidis.Client)) {
+	t.Run("redis", func(t *testing.T) { f(t, redistest.Start(t).Client(t)) })
+	t.Run("memory", func(t *testing.T) { f(t, redistest.NewMini(t).Client(t)) })
+}
+
+func do(t *testing.T, rdb rueidis.Client, args ...string) rueidis.RedisMessage {
+	t.Helper()
+	m, err := rdb.Do(t.Context(), rdb.B().Arbitrary(args...).Build()).ToMessage()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return m
+}
+
+func number(t *testing.T, rdb rueidis.Client, args ...string) int64 {
+	t.Helper()
+	m := do(t, rdb, args...)
+	n, err := m.ToInt64()
+	if err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return n
+}
+
+func list(t *testing.T, rdb rueidis.Client, args ...string) []string {
+	t.Helper()
+	m := do(t, rdb, args...)
+	all, err := m.AsStrSlice()
+	if err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return all
+}
+
+// now is the server's time in ms.
+func now(t *testing.T, rdb rueidis.Client) int64 {
+	t.Helper()
+	parts := list(t, rdb, "TIME")
+	s, err1 := strconv.ParseInt(parts[0], 10, 64)
+	us, err2 := strconv.ParseInt(parts[1], 10, 64)
+	if err1 != nil || err2 != nil {
+		t.Fatalf("TIME: %q", parts)
+	}
+	return s*1000 + us/1000
+}
+
+// contents is all that the server keeps, but for how long it will keep it and for
+// scores, which are times: one line a key, with a * when the key has no end.
+func contents(t *testing.T, rdb rueidis.Client) string {
+	t.Helper()
+	names := list(t, rdb, "KEYS", "*")
+	slices.Sort(names)
+	var b strings.Builder
+	for _, name := range names {
+		m := do(t, rdb, "TYPE", name)
+		kind, _ := m.ToString()
+		read := map[string][]string{"string": {"MGET", name}, "list": {"LRANGE", name, "0", "-1"}, "hash": {"HGETALL", name}, "zset": {"ZRANGE", name, "0", "-1"}}[kind]
+		if read == nil {
+			t.Fatalf("%s is a %s", name, kind)
+		}
+		m = do(t, rdb, read...)
+		var inside []string
+		if fields, err := m.AsStrMap(); kind == "hash" && err == nil {
+			for f, v := range fields {
+				inside = append(inside, f+"="+v)
+			}
+		} else {
+			inside, _ = m.AsStrSlice()
+		}
+		if kind == "hash" || kind == "zset" { // members of equal scores go by their names
+			slices.Sort(inside)
+		}
+		end := ""
+		if number(t, rdb, "PTTL", name) == -1 {
+			end = "*"
+		}
+		fmt.Fprintf(&b, "%s%s %s %q\n", name, end, kind, inside)
+	}
+	return b.String()
+}
+
+func check(t *testing.T, what string, got, want luascripts.Verdict, err error) {
+	t.Helper()
+	if err != nil || got != want {
+		t.Errorf("%s: %d, %v, want %d", what, got, err, want)
+	}
+}
+
+// about fails the test if a duration, which shrinks while the test runs, is not
+// what it was a moment ago.
+func about(t *testing.T, what string, got, want time.Duration) {
+	t.Helper()
+	if want > 0 && (got > want || got < want-slow) || want <= 0 && got != want {
+		t.Errorf("%s: %v, want about %v", what, got, want)
+	}
+}
+
+// slow is how long a test may take between two lines of it. Leases and patience
+// in these tests are such that it does not matter.
+const slow = 15 * time.Second
+
+func pttl(t *testing.T, rdb rueidis.Client, key string) time.Duration {
+	t.Helper()
+	return time.Duration(number(t, rdb, "PTTL", key)) * time.Millisecond
+}
+
+// ears hear every message that the server passes on.
+type ears struct {
+	t    *testing.T
+	rdb  rueidis.Client
+	said chan string
+}
+
+const endOfTalk = "end of talk"
+
+// listen returns ears that hear all that is published from now on.
+func listen(t *testing.T, rdb rueidis.Client) *ears {
+	t.Helper()
+	e := &ears{t, rdb, make(chan string, 1000)}
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		listening := rueidis.WithOnSubscriptionHook(ctx, func(rueidis.PubSubSubscription) { close(ready) })
+		rdb.Receive(listening, rdb.B().Psubscribe().Pattern("*").Build(), func(m rueidis.PubSubMessage) { e.said <- m.Channel + " " + m.Message })
+	}()
+	select {
+	case <-ready:
+	case <-done:
+		t.Fatal("cannot listen")
+	}
+	t.Cleanup(func() { cancel(); <-done })
+	e.heard() // what other ears on the same connection were too late for
+	return e
+}
+
+// heard returns what was said since it was last asked, as "<channel> <message>".
+func (e *ears) heard() (all []string) {
+	e.t.Helper()
+	do(e.t, e.rdb, "PUBLISH", endOfTalk, "")
+	for {
+		select {
+		case m := <-e.said:
+			if m == endOfTalk+" " {
+				return all
+			}
+			all = append(all, m)
+		case <-time.After(time.Minute):
+			e.t.Fatal("the server does not pass messages on")
+		}
+	}
+}
+
+func (e *ears) expect(want ...string) {
+	e.t.Helper()
+	if got := e.heard(); !slices.Equal(got, want) {
+		e.t.Errorf("published %q, want %q", got, want)
+	}
+}
+
+// denied returns a client that may do everything but one command.
+func denied(t *testing.T, s *redistest.Server, command string) rueidis.Client {
+	t.Helper()
+	return user(t, s, "no-"+command, "~*", "&*", "+@all", "-"+command)
+}
+
+// user returns a client of a new user with these rights.
+func user(t *testing.T, s *redistest.Server, name string, rights ...string) rueidis.Client {
+	t.Helper()
+	s.Do(t, append([]string{"ACL", "SETUSER", name, "reset", "on", "nopass"}, rights...)...)
+	return s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = name, "x" })
+}
+
+// full makes the server refuse what could need more memory.
+func full(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
+}
+
+var loads = regexp.MustCompile(`\bload\("([a-z_]+)"((?:, "[a-z_]+")*)\)`)
+
+// included returns for each script the files that it includes.
+func included(t *testing.T) map[string][]string {
+	t.Helper()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string][]string{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range loads.FindAllStringSubmatch(string(text), -1) {
+			of[m[1]] = strings.Fields(strings.NewReplacer(",", " ", `"`, " ").Replace(m[2]))
+		}
+	}
+	return of
+}
+
+// source is the text of a script as it is sent.
+func source(t *testing.T, name string) string {
+	t.Helper()
+	includes, ok := included(t)[name]
+	if !ok {
+		t.Fatalf("nobody loads %s", name)
+	}
+	var text []byte
+	for _, file := range append(includes, name) {
+		part, err := os.ReadFile(file + ".lua")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, part...)
+	}
+	return string(text)
+}
+
+// eval runs a script as redis-cli would.
+func eval(t *testing.T, rdb rueidis.Client, text string, keys []string, args ...string) rueidis.RedisMessage {
+	t.Helper()
+	m, err := rdb.Do(t.Context(), rdb.B().Eval().Script(text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()).ToMessage()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		t.Fatalf("a script: %v", err)
+	}
+	return m
+}
+
+var calls = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`)
+
+// commands are those that a script can call, but for publishing.
+func commands(t *testing.T, script string) []string {
+	t.Helper()
+	var all []string
+	for _, m := range calls.FindAllStringSubmatch(source(t, script), -1) {
+		all = append(all, strings.ToLower(m[1]))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

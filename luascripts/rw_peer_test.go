@@ -1,0 +1,314 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// Redisson's clients share read/write locks with ours. These scripts do to the keys
+// of a lock what theirs do.
+
+// javaRead enters, or enters once more: nil, or the ms to wait.
+const javaRead = `
+local lock, leases = KEYS[1], ARGV[4] .. ':' .. ARGV[2] .. ':rwlock_timeout'
+local lease, owner, writer = ARGV[1], ARGV[2], ARGV[3]
+local mode = redis.call('HGET', lock, 'mode')
+if not mode then
+  redis.call('HSET', lock, 'mode', 'read')
+elseif mode == 'write' and redis.call('HEXISTS', lock, writer) == 0 then
+  return redis.call('PTTL', lock)
+end
+local holds = redis.call('HINCRBY', lock, owner, 1)
+redis.call('SET', leases .. ':' .. holds, 1, 'PX', lease)
+redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
+return nil
+`
+
+// javaStopReading gives one hold back: nil to a stranger, 1 when the lock is free
+// now, else 0.
+const javaStopReading = `
+local lock, prefix, channel = KEYS[1], ARGV[2], ARGV[3]
+local owner = ARGV[1]
+local mode = redis.call('HGET', lock, 'mode')
+if not mode then
+  redis.call('PUBLISH', channel, '0')
+  return nil
+end
+if redis.call('HEXISTS', lock, owner) == 0 then return nil end
+local holds = redis.call('HINCRBY', lock, owner, -1)
+if holds == 0 then redis.call('HDEL', lock, owner) end
+redis.call('DEL', prefix .. ':' .. owner .. ':rwlock_timeout:' .. (holds + 1))
+if redis.call('HLEN', lock) > 1 then
+  local rest = -3
+  for _, field in ipairs(redis.call('HKEYS', lock)) do
+    local n = tonumber(redis.call('HGET', lock, field))
+    for i = n or 0, 1, -1 do
+      rest = math.max(rest, redis.call('PTTL', prefix .. ':' .. field .. ':rwlock_timeout:' .. i))
+    end
+  end
+  if rest > 0 then
+    redis.call('PEXPIRE', lock, rest)
+    return 0
+  end
+  if mode == 'write' then return 0 end
+end
+redis.call('DEL', lock)
+redis.call('PUBLISH', channel, '0')
+return 1
+`
+
+// javaWrite begins to write, or does so once more: nil, or the ms to wait.
+const javaWrite = `
+local lock, lease, writer = KEYS[1], ARGV[1], ARGV[2]
+local mode = redis.call('HGET', lock, 'mode')
+if not mode then
+  redis.call('HSET', lock, 'mode', 'write', writer, 1)
+  redis.call('PEXPIRE', lock, lease)
+  return nil
+end
+if mode == 'write' and redis.call('HEXISTS', lock, writer) == 1 then
+  redis.call('HINCRBY', lock, writer, 1)
+  redis.call('PEXPIRE', lock, redis.call('PTTL', lock) + lease)
+  return nil
+end
+return redis.call('PTTL', lock)
+`
+
+// javaStopWriting gives one hold back: nil to a stranger, 1 when it was the last,
+// else 0. Who reads on is not told of.
+const javaStopWriting = `
+local lock, lease, writer, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local mode = redis.call('HGET', lock, 'mode')
+if mode ~= 'write' or redis.call('HEXISTS', lock, writer) == 0 then return nil end
+if redis.call('HINCRBY', lock, writer, -1) > 0 then
+  redis.call('PEXPIRE', lock, lease)
+  return 0
+end
+redis.call('HDEL', lock, writer)
+if redis.call('HLEN', lock) == 1 then
+  redis.call('DEL', lock)
+  redis.call('PUBLISH', channel, '1')
+else
+  redis.call('HSET', lock, 'mode', 'read')
+end
+return 1
+`
+
+// withRWPeers runs a test on a real server alone, as withPeers does.
+func withRWPeers(t *testing.T, f func(t *testing.T, l rw)) {
+	f(t, rw{t, redistest.Start(t).Client(t), rwKeys})
+}
+
+func (l rw) java(script string, args ...string) (nothing bool) {
+	l.t.Helper()
+	m := eval(l.t, l.rdb, script, []string{l.keys.Lock}, args...)
+	return m.IsNil()
+}
+
+func millis(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }
+
+// javaReads reports whether a thread of Redisson reads now.
+func (l rw) javaReads(name string, lease time.Duration) bool {
+	l.t.Helper()
+	return l.java(javaRead, millis(lease), owner(name), owner(name)+":write", l.keys.Beside)
+}
+
+// javaWrites reports whether a thread of Redisson writes now.
+func (l rw) javaWrites(name string, lease time.Duration) bool {
+	l.t.Helper()
+	return l.java(javaWrite, millis(lease), owner(name)+":write")
+}
+
+func (l rw) javaStopsReading(name string) {
+	l.t.Helper()
+	if l.java(javaStopReading, owner(name), l.keys.Beside, l.keys.Channel) {
+		l.t.Fatalf("%s does not read; the lock is %q", name, l.state())
+	}
+}
+
+func (l rw) javaStopsWriting(name string) {
+	l.t.Helper()
+	if l.java(javaStopWriting, millis(lease), owner(name)+":write", l.keys.Channel) {
+		l.t.Fatalf("%s does not write; the lock is %q", name, l.state())
+	}
+}
+
+// A reader of Redisson that leaves looks for the leases of all others: it must find
+// ours, and leave the lock to them.
+func TestRWPeers_theirsLeaveOursRead(t *testing.T) {
+	withRWPeers(t, func(t *testing.T, l rw) {
+		for name, tagged := range map[string]string{"orders": "{orders}", "a:b": "{a:b}", "{eu}:x": "{eu}:x"} {
+			for holds := 1; holds <= 3; holds++ {
+				t.Run(fmt.Sprint(name, " ", holds), func(t *testing.T) {
+					l := rw{t, l.rdb, rwKeysOf(name, tagged)}
+					l.clear()
+					e := listen(t, l.rdb)
+					for range 2 {
+						if !l.javaReads("J1", 20*time.Minute) {
+							t.Fatal("J1 may not read")
+						}
+					}
+					for n := range holds {
+						again := func(q *luascripts.Question) { q.Want, q.Lease = n+1, long }
+						l.expect("ours", l.asksToRead("G2", again).Verdict, luascripts.Done)
+					}
+					ours := l.state()[strings.Index(l.state(), "G2"):]
+					about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), 20*time.Minute)
+					l.javaStopsReading("J1")
+					l.javaStopsReading("J1")
+					l.isNow("read " + ours[:strings.Index(ours, ")")+1])
+					about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), long)
+					if l.javaWrites("J3", long) {
+						t.Error("J3 writes while G2 reads")
+					}
+					renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: l.keys, Owner: owner("G2"), Holds: holds}}, 20*time.Minute, 1)
+					check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
+					e.expect()
+					l.stopsReading("G2", luascripts.Done)
+					e.expect(l.keys.Channel + " 0")
+					if !l.javaWrites("J3", long) {
+						t.Error("nobody reads, and J3 may not write")
+					}
+				})
+			}
+		}
+	})
+}
+
+// Ours leave, in any order, and leave the lock to those of Redisson who read on.
+func TestRWPeers_oursLeaveTheirsRead(t *testing.T) {
+	withRWPeers(t, func(t *testing.T, l rw) {
+		e := listen(t, l.rdb)
+		if !l.javaReads("J1", long) {
+			t.Fatal("J1 may not read")
+		}
+		l.expect("ours, longer", l.asksToRead("G2", func(q *luascripts.Question) { q.Lease = 20 * time.Minute }).Verdict, luascripts.Done)
+		l.expect("ours, shorter", l.asksToRead("G3").Verdict, luascripts.Done)
+		l.stopsReading("G2", luascripts.Done)
+		about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), long)
+		l.stopsReading("G3", luascripts.Done)
+		l.isNow("read J1=1(1)")
+		about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), long)
+		l.expect("a writer of ours", l.asksToWrite("G4").Verdict, luascripts.Held)
+		e.expect()
+		l.javaStopsReading("J1")
+		e.expect(l.keys.Channel + " 0")
+		l.expect("a writer of ours", l.asksToWrite("G4").Verdict, luascripts.Done)
+		l.isNow("write G4:write=1")
+	})
+}
+
+// The dead of either side keep nobody: the last reader alive, whosever it is, takes
+// the lock along.
+func TestRWPeers_dead(t *testing.T) {
+	withRWPeers(t, func(t *testing.T, l rw) {
+		for _, last := range []string{"G1", "J1"} {
+			for _, dead := range []string{"G2", "J2", "G2 J2"} {
+				t.Run(last+" "+dead, func(t *testing.T) {
+					l := rw{t, l.rdb, l.keys}
+					l.clear()
+					e := listen(t, l.rdb)
+					for _, name := range append(strings.Fields(dead), last) {
+						if name[0] == 'J' {
+							l.javaReads(name, long)
+						} else {
+							l.asksToRead(name, func(q *luascripts.Question) { q.Lease = long })
+						}
+					}
+					l.dies(strings.Fields(dead)...)
+					l.expect("a writer of ours", l.asksToWrite("G9").Verdict, luascripts.Held)
+					if last == "J1" {
+						l.javaStopsReading(last)
+					} else {
+						l.stopsReading(last, luascripts.Done)
+					}
+					l.stopsWriting("G9", luascripts.Gone)
+					e.expect(l.keys.Channel+" 0", l.keys.Channel+" 1")
+					if all := contents(t, l.rdb); all != "" {
+						t.Errorf("left behind:\n%s", all)
+					}
+				})
+			}
+		}
+	})
+}
+
+// Writers exclude each other and all readers, on either side, also while they read
+// and after they stopped writing.
+func TestRWPeers_writers(t *testing.T) {
+	withRWPeers(t, func(t *testing.T, l rw) {
+		others := func(what string, read bool) {
+			t.Helper()
+			if got := l.asksToRead("G8").Verdict == luascripts.Done; got != read {
+				t.Errorf("%s: ours may read: %v, want %v", what, got, read)
+			} else if got {
+				l.stopsReading("G8", luascripts.Done)
+			}
+			if got := l.javaReads("J8", lease); got != read {
+				t.Errorf("%s: theirs may read: %v, want %v", what, got, read)
+			} else if got {
+				l.javaStopsReading("J8")
+			}
+			if l.javaWrites("J9", lease) || l.asksToWrite("G9", func(q *luascripts.Question) { q.Patience = 0 }).Verdict == luascripts.Done {
+				t.Errorf("%s: another may write; the lock is %q", what, l.state())
+			}
+		}
+		// Theirs.
+		for range 2 {
+			if !l.javaWrites("J1", long) {
+				t.Fatal("J1 may not write")
+			}
+		}
+		others("J1 writes twice", false)
+		l.javaStopsWriting("J1")
+		if !l.javaReads("J1", long) {
+			t.Fatal("J1 writes and may not read")
+		}
+		others("J1 writes and reads", false)
+		l.javaStopsWriting("J1")
+		others("J1 reads on", true)
+		l.javaStopsReading("J1")
+
+		// Ours.
+		l.expect("ours", l.asksToWrite("G1").Verdict, luascripts.Done)
+		others("G1 writes", false)
+		l.expect("ours", l.asksToRead("G2", func(q *luascripts.Question) { q.Writer = owner("G1") }).Verdict, luascripts.Done)
+		others("G1 writes and reads", false)
+		l.stopsWriting("G1", luascripts.Done)
+		others("G1 reads on", true)
+		l.stopsReading("G2", luascripts.Done)
+		if all := contents(t, l.rdb); all != "" {
+			t.Errorf("left behind:\n%s", all)
+		}
+	})
+}
+
+// Redisson knows nothing of a wish, and passes it; ours wait behind it.
+func TestRWPeers_wish(t *testing.T) {
+	withRWPeers(t, func(t *testing.T, l rw) {
+		if !l.javaReads("J1", long) {
+			t.Fatal("J1 may not read")
+		}
+		l.expect("the writer", l.asksToWrite("G5", func(q *luascripts.Question) { q.Waited = time.Minute }).Verdict, luascripts.Held)
+		l.expect("a newcomer of ours", l.asksToRead("G2").Verdict, luascripts.Held)
+		if !l.javaReads("J2", long) {
+			t.Error("a newcomer of Redisson waits")
+		}
+		l.javaStopsReading("J1")
+		l.isNow("read J2=1(1)")
+		l.javaStopsReading("J2")
+		if !l.javaWrites("J3", long) {
+			t.Error("a writer of Redisson waits for our wish")
+		}
+		l.javaStopsWriting("J3")
+		l.expect("the writer", l.asksToWrite("G5").Verdict, luascripts.Done)
+		if got := l.wished(); got != "" {
+			t.Errorf("left of the wish: %q", got)
+		}
+	})
+}

@@ -1,0 +1,1222 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// The owners in these tests are called G1 and so on if they are ours, J1 if they
+// are Redisson's.
+
+var rwKeys = rwKeysOf("orders", "{orders}")
+
+// rwKeysOf is what belongs to a lock of this name; tagged is the name in braces if
+// it has none of its own.
+func rwKeysOf(name, tagged string) luascripts.Keys {
+	return luascripts.Keys{
+		Lock:    name,
+		Channel: "redisson_rwlock:" + tagged,
+		Publish: "PUBLISH",
+		Wish:    "leasehold_rwlock_wish:" + tagged,
+		Beside:  tagged,
+	}
+}
+
+// rw is a read/write lock on a server, and words for what happens to it.
+type rw struct {
+	t    *testing.T
+	rdb  rueidis.Client
+	keys luascripts.Keys
+}
+
+// onRW runs a test on both servers.
+func onRW(t *testing.T, f func(t *testing.T, l rw)) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) { f(t, rw{t, rdb, rwKeys}) })
+}
+
+func (l rw) clear() {
+	l.t.Helper()
+	do(l.t, l.rdb, "FLUSHALL")
+}
+
+func (l rw) lease(name string, n int) string {
+	return fmt.Sprintf("%s:%s:rwlock_timeout:%d", l.keys.Beside, owner(name), n)
+}
+
+// held makes a lock by hand, such as "write G1:write=2 G2=1(1)" or
+// "read G1=2(1,2) G3=1()": the mode, who writes, who reads, how often, and which of
+// a reader's leases there are. Everything ends after d.
+func (l rw) held(state string, d time.Duration) {
+	l.t.Helper()
+	for i, part := range strings.Fields(state) {
+		if i == 0 {
+			do(l.t, l.rdb, "HSET", l.keys.Lock, "mode", part)
+			continue
+		}
+		name, rest, _ := strings.Cut(part, "=")
+		count, leases, _ := strings.Cut(strings.TrimSuffix(rest, ")"), "(")
+		name, writes := strings.CutSuffix(name, ":write")
+		field := owner(name)
+		if writes {
+			field += ":write"
+		}
+		do(l.t, l.rdb, "HSET", l.keys.Lock, field, count)
+		for _, n := range strings.FieldsFunc(leases, func(r rune) bool { return r == ',' }) {
+			i, _ := strconv.Atoi(n)
+			do(l.t, l.rdb, "SET", l.lease(name, i), "1")
+			l.ends(l.lease(name, i), d)
+		}
+	}
+	if state != "" {
+		l.ends(l.keys.Lock, d)
+	}
+}
+
+// ends makes a key end after d, if d is not persist.
+func (l rw) ends(key string, d time.Duration) {
+	l.t.Helper()
+	if d > 0 {
+		do(l.t, l.rdb, "PEXPIRE", key, strconv.FormatInt(d.Milliseconds(), 10))
+	}
+}
+
+// reads ends the leases of a reader after d.
+func (l rw) reads(name string, d time.Duration) {
+	l.t.Helper()
+	for n := 1; number(l.t, l.rdb, "EXISTS", l.lease(name, n)) == 1; n++ {
+		l.ends(l.lease(name, n), d)
+	}
+}
+
+// dies lets the leases of readers run out.
+func (l rw) dies(names ...string) {
+	l.t.Helper()
+	for _, name := range names {
+		for n := 1; number(l.t, l.rdb, "DEL", l.lease(name, n)) == 1; n++ {
+		}
+	}
+}
+
+// state is the lock as held takes it: the writer first, then the readers.
+func (l rw) state() string {
+	l.t.Helper()
+	m := do(l.t, l.rdb, "HGETALL", l.keys.Lock)
+	fields, err := m.AsStrMap()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var writers, readers []string
+	for f, count := range fields {
+		switch o, writes := strings.CutSuffix(f, ":write"); {
+		case writes:
+			writers = append(writers, short(o)+":write="+count)
+		case f != "mode":
+			readers = append(readers, short(o)+"="+count+"("+l.leases(short(o))+")")
+		}
+	}
+	slices.Sort(writers)
+	slices.Sort(readers)
+	return strings.Join(append(append(strings.Fields(fields["mode"]), writers...), readers...), " ")
+}
+
+// leases are the numbers of the leases that name has.
+func (l rw) leases(name string) string {
+	l.t.Helper()
+	var all []string
+	for n := range 10 {
+		if number(l.t, l.rdb, "EXISTS", l.lease(name, n)) == 1 {
+			all = append(all, strconv.Itoa(n))
+		}
+	}
+	return strings.Join(all, ",")
+}
+
+// wish says that a writer has been waiting for a while, and may do so for d more
+// without being heard from. "G5 10s" has been waiting for 10 s.
+func (l rw) wish(wish string, d time.Duration) {
+	l.t.Helper()
+	name, waited, ok := strings.Cut(wish, " ")
+	if !ok {
+		return
+	}
+	since, err := time.ParseDuration(waited)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	do(l.t, l.rdb, "SET", l.keys.Wish, fmt.Sprintf("%s %d", owner(name), now(l.t, l.rdb)-since.Milliseconds()))
+	l.ends(l.keys.Wish, d)
+}
+
+// wished is the wish, as wish takes it, "" if there is none. Times are cut down to
+// minutes.
+func (l rw) wished() string {
+	l.t.Helper()
+	m := do(l.t, l.rdb, "GET", l.keys.Wish)
+	if m.IsNil() {
+		return ""
+	}
+	text, _ := m.ToString()
+	o, since, _ := strings.Cut(text, " ")
+	ms, err := strconv.ParseInt(since, 10, 64)
+	if err != nil {
+		l.t.Fatalf("the wish is %q", text)
+	}
+	waited := time.Duration(now(l.t, l.rdb)-ms) * time.Millisecond
+	return fmt.Sprintf("%s %dm", short(o), int(waited.Minutes()))
+}
+
+// asksToRead and asksToWrite are first questions. They return the reply.
+func (l rw) asksToRead(name string, change ...func(*luascripts.Question)) luascripts.Acquired {
+	l.t.Helper()
+	q := luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, Yield: true}
+	for _, c := range change {
+		c(&q)
+	}
+	got, err := luascripts.AcquireRead(l.t.Context(), l.rdb, l.keys, q)
+	if err != nil {
+		l.t.Fatalf("%s asks to read: %v", name, err)
+	}
+	return got
+}
+
+func (l rw) asksToWrite(name string, change ...func(*luascripts.Question)) luascripts.Acquired {
+	l.t.Helper()
+	q := luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, Patience: patience}
+	for _, c := range change {
+		c(&q)
+	}
+	got, err := luascripts.AcquireWrite(l.t.Context(), l.rdb, l.keys, q)
+	if err != nil {
+		l.t.Fatalf("%s asks to write: %v", name, err)
+	}
+	return got
+}
+
+func (l rw) expect(what string, got, want luascripts.Verdict) {
+	l.t.Helper()
+	if got != want {
+		l.t.Fatalf("%s: %d, want %d; the lock is %q", what, got, want, l.state())
+	}
+}
+
+func (l rw) isNow(want string) {
+	l.t.Helper()
+	if got := l.state(); got != want {
+		l.t.Errorf("the lock is %q, want %q", got, want)
+	}
+}
+
+func (l rw) stopsReading(name string, want luascripts.Verdict) {
+	l.t.Helper()
+	got, err := luascripts.ReleaseRead(l.t.Context(), l.rdb, l.keys, owner(name), 0)
+	check(l.t, name+" stops reading", got, want, err)
+}
+
+func (l rw) stopsWriting(name string, want luascripts.Verdict) {
+	l.t.Helper()
+	got, err := luascripts.ReleaseWrite(l.t.Context(), l.rdb, l.keys, owner(name), 0)
+	check(l.t, name+" stops writing", got, want, err)
+}
+
+func TestAcquireRead(t *testing.T) {
+	const early, late = "G5 10m", "G5 1m" // wishes; who asks has been waiting for 5 minutes
+	onRW(t, func(t *testing.T, l rw) {
+		for _, c := range []struct {
+			name    string
+			before  string
+			lease   time.Duration // of all that is there before
+			wish    string
+			want    int
+			ask     time.Duration // the lease asked for
+			writer  string
+			first   bool // do not yield
+			verdict luascripts.Verdict
+			left    time.Duration // told, if it is refused
+			after   string
+			ours    time.Duration // our lease
+			hash    time.Duration // that of the hash
+		}{
+			{"free", "", 0, "", 1, lease, "", false, luascripts.Done, 0, "read G1=1(1)", lease, lease},
+			{"the same question again", "read G1=1(1)", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1)", long, long},
+			{"beside a longer lease", "read G2=1(1)", long, "", 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
+			{"beside a shorter lease", "read G2=1(1)", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", long, long},
+			{"beside many", "read G2=3(1,2,3) J4=1(1)", long, "", 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=3(1,2,3) J4=1(1)", lease, long},
+			{"beside the dead", "read G2=1()", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1) G2=1()", long, long},
+			{"re-entry", "read G1=1(1)", lease, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(1,2)", long, long},
+			{"re-entry again", "read G1=2(1,2)", lease, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(1,2)", long, long},
+			{"re-entry with less of a lease", "read G1=1(1)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(1,2)", long, long},
+			{"re-entry without an end", "read G1=1(1)", persist, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(1,2)", long, long},
+			{"re-entry into what is gone", "", 0, "", 2, lease, "", false, luascripts.Gone, 0, "", 0, 0},
+			{"re-entry into what others read", "read G2=1(1)", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G2=1(1)", 0, long},
+			{"re-entry of the dead", "read G1=1()", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G1=1()", 0, long},
+			{"the dead anew", "read G1=3()", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1)", long, long},
+			{"a count that is too large", "read G1=3(1,2,3)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(1,2,3)", long, long}, // the third ends by itself
+			{"another writes", "write G2:write=1", long, "", 1, lease, "", false, luascripts.Held, long, "write G2:write=1", 0, long},
+			{"another writes for ever", "write G2:write=1", persist, "", 1, lease, "", false, luascripts.Held, luascripts.NoExpiry, "write G2:write=1", 0, persist},
+			{"another writes and reads", "write G2:write=1 G2=1(1)", long, "", 1, lease, "", false, luascripts.Held, long, "write G2:write=1 G2=1(1)", 0, long},
+			{"another writes, we wrote", "write G2:write=1", long, "", 1, lease, "G1", false, luascripts.Held, long, "write G2:write=1", 0, long},
+			{"we write", "write G9:write=1", long, "", 1, lease, "G9", false, luascripts.Done, 0, "write G9:write=1 G1=1(1)", lease, long},
+			{"we write, with a shorter lease", "write G9:write=1", lease, "", 1, long, "G9", false, luascripts.Done, 0, "write G9:write=1 G1=1(1)", long, long},
+			{"we write and read", "write G9:write=1 G1=1(1)", long, "", 2, lease, "", false, luascripts.Done, 0, "write G9:write=1 G1=2(1,2)", long, long},
+			{"we write, and another waits to", "write G9:write=1", long, early, 1, lease, "G9", false, luascripts.Done, 0, "write G9:write=1 G1=1(1)", lease, long},
+			{"behind a writer who came before", "read G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, patience, "read G2=1(1)", 0, long},
+			{"behind a writer who came before, and it is free", "", 0, early, 1, lease, "", false, luascripts.Held, patience, "", 0, 0},
+			{"behind a writer who came before, dead", "read G1=1() G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, patience, "read G1=1() G2=1(1)", 0, long},
+			{"before a writer who came later", "read G2=1(1)", long, late, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
+			{"past a writer, readers first", "read G2=1(1)", long, early, 1, lease, "", true, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
+			{"re-entry past a writer", "read G1=1(1) G2=1(1)", long, early, 2, lease, "", false, luascripts.Done, 0, "read G1=2(1,2) G2=1(1)", long, long},
+			{"the same question again, past a writer", "read G1=1(1) G2=1(1)", long, early, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", long, long},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				l.clear()
+				l.held(c.before, c.lease)
+				l.wish(c.wish, patience)
+				q := luascripts.Question{Owner: owner("G1"), Lease: c.ask, Want: c.want, Yield: !c.first, Waited: 5 * time.Minute}
+				if c.writer != "" {
+					q.Writer = owner(c.writer)
+				}
+				var first string
+				for range 2 { // the second copy finds it done
+					got, err := luascripts.AcquireRead(t.Context(), l.rdb, l.keys, q)
+					check(t, "reply", got.Verdict, c.verdict, err)
+					about(t, "left", got.Left, c.left)
+					if got.Token != 0 {
+						t.Errorf("a reader is given the token %d", got.Token)
+					}
+					l.isNow(c.after)
+					for n := range c.want {
+						if c.verdict == luascripts.Done {
+							about(t, fmt.Sprint("our lease ", n+1), pttl(t, l.rdb, l.lease("G1", n+1)), c.ours)
+						}
+					}
+					for _, other := range []string{"G2", "J4"} {
+						if strings.Contains(c.before, other+"=1(1)") {
+							about(t, "the lease of "+other, pttl(t, l.rdb, l.lease(other, 1)), c.lease)
+						}
+					}
+					if c.hash != 0 {
+						about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), c.hash)
+					}
+					if got := l.wished(); got != c.wish {
+						t.Errorf("the wish is %q, was %q", got, c.wish)
+					}
+					all := contents(t, l.rdb)
+					if first != "" && all != first {
+						t.Errorf("a second copy made\n%sout of\n%s", all, first)
+					}
+					first = all
+				}
+			})
+		}
+	})
+}
+
+func TestAcquireWrite(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for _, c := range []struct {
+			name     string
+			before   string
+			lease    time.Duration // of all that is there before
+			wish     string        // of a writer who waits; who asks has been waiting for 5 minutes
+			want     int
+			ask      time.Duration // the lease asked for
+			patience time.Duration
+			verdict  luascripts.Verdict
+			left     time.Duration // told, if it is refused
+			after    string
+			hash     time.Duration // the lease of the hash
+			wished   string
+		}{
+			{"free", "", 0, "", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
+			{"free, without waiting", "", 0, "", 1, lease, 0, luascripts.Done, 0, "write G1:write=1", lease, ""},
+			{"free, after waiting", "", 0, "G1 5m", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
+			{"free, and another waits", "", 0, "G5 10m", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, "G5 10m"},
+			{"the same question again", "write G1:write=1", lease, "", 1, long, patience, luascripts.Done, 0, "write G1:write=1", long, ""},
+			{"re-entry", "write G1:write=1", lease, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
+			{"re-entry again", "write G1:write=2", lease, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
+			{"re-entry with less of a lease", "write G1:write=1", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
+			{"re-entry without an end", "write G1:write=1", persist, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
+			{"re-entry past one who waits", "write G1:write=1", long, "G5 10m", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, "G5 10m"},
+			{"re-entry while reading", "write G1:write=1 G8=1(1)", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2 G8=1(1)", long, ""},
+			{"a count that is too large", "write G1:write=3", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
+			{"re-entry into what is gone", "", 0, "", 2, lease, 0, luascripts.Gone, 0, "", 0, ""},
+			{"re-entry into what another writes", "write G2:write=1", long, "", 2, lease, 0, luascripts.Gone, 0, "write G2:write=1", long, ""},
+			{"re-entry into what others read", "read G2=1(1)", long, "", 2, lease, 0, luascripts.Gone, 0, "read G2=1(1)", long, ""},
+			{"another writes", "write G2:write=1", long, "", 1, lease, patience, luascripts.Held, long, "write G2:write=1", long, "G1 5m"},
+			{"another writes, without waiting", "write G2:write=1", long, "", 1, lease, 0, luascripts.Held, long, "write G2:write=1", long, ""},
+			{"another writes for ever", "write J2:write=1", persist, "", 1, lease, patience, luascripts.Held, luascripts.NoExpiry, "write J2:write=1", persist, "G1 5m"},
+			{"another reads", "read G2=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
+			{"another reads, without waiting", "read G2=1(1)", long, "", 1, lease, 0, luascripts.Held, long, "read G2=1(1)", long, ""},
+			{"many read", "read G2=2(1,2) J3=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G2=2(1,2) J3=1(1)", long, "G1 5m"},
+			{"we read", "read G1=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G1=1(1)", long, "G1 5m"},
+			{"the dead read", "read G2=1() J3=2()", long, "", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
+			{"the dead read, after waiting", "read G2=1()", long, "G1 5m", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
+			{"the dead and the living read", "read G2=1() G3=1(1) J4=1()", long, "", 1, lease, patience, luascripts.Held, long, "read G3=1(1)", long, "G1 5m"},
+			{"nobody reads", "read", long, "", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
+			{"half dead", "read G2=2(2)", long, "", 1, lease, patience, luascripts.Held, long, "read G2=2(2)", long, "G1 5m"},
+			{"one waits who came before", "read G2=1(1)", long, "G5 10m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G5 10m"},
+			{"one waits who came later", "read G2=1(1)", long, "G5 1m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
+			{"one waits who came later, without waiting", "read G2=1(1)", long, "G5 1m", 1, lease, 0, luascripts.Held, long, "read G2=1(1)", long, "G5 1m"},
+			{"we wait already, and came before", "read G2=1(1)", long, "G1 10m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 10m"},
+			{"we wait already", "read G2=1(1)", long, "G1 1m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				l.clear()
+				l.held(c.before, c.lease)
+				l.wish(c.wish, 2*time.Minute)
+				var first string
+				for range 2 {
+					before := time.Now()
+					got, err := luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner("G1"), Lease: c.ask, Want: c.want, Waited: 5 * time.Minute, Patience: c.patience})
+					check(t, "reply", got.Verdict, c.verdict, err)
+					about(t, "left", got.Left, c.left)
+					if begins := c.verdict == luascripts.Done && c.want == 1; begins != (got.Token != 0) {
+						t.Errorf("token %d, first hold %v", got.Token, begins)
+					} else if begins && time.UnixMicro(int64(got.Token)).Sub(before).Abs() > time.Minute {
+						t.Errorf("token %d is not the server's time in µs", got.Token)
+					}
+					l.isNow(c.after)
+					if c.hash != 0 {
+						about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), c.hash)
+					}
+					if got := l.wished(); got != c.wished {
+						t.Errorf("the wish is %q, want %q", got, c.wished)
+					}
+					switch {
+					case c.wished == "":
+					case strings.HasPrefix(c.wished, "G1"):
+						about(t, "our wish", pttl(t, l.rdb, l.keys.Wish), c.patience)
+					default:
+						about(t, "the other's wish", pttl(t, l.rdb, l.keys.Wish), 2*time.Minute)
+					}
+					all := contents(t, l.rdb)
+					if first != "" && unwished(all) != unwished(first) {
+						t.Errorf("a second copy made\n%sout of\n%s", all, first)
+					}
+					first = all
+				}
+			})
+		}
+	})
+}
+
+// unwished is contents without the wish, whose text has a time in it.
+func unwished(contents string) string {
+	lines := strings.SplitAfter(contents, "\n")
+	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, rwKeys.Wish) }), "")
+}
+
+func TestReleaseRead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		e := listen(t, l.rdb)
+		for _, c := range []struct {
+			name    string
+			before  string
+			ours    time.Duration // our lease; the hash's is that of others, and the longest
+			others  time.Duration
+			leave   int
+			verdict luascripts.Verdict
+			after   string
+			hash    time.Duration
+			told    bool // that the lock is free
+		}{
+			{"the only one", "read G1=1(1)", long, 0, 0, luascripts.Done, "", 0, true},
+			{"all holds at once", "read G1=3(1,2,3)", long, 0, 0, luascripts.Done, "", 0, true},
+			{"one of two", "read G1=2(1,2)", long, 0, 1, luascripts.Done, "read G1=1(1)", long, false},
+			{"one of two, again", "read G1=1(1)", long, 0, 1, luascripts.Done, "read G1=1(1)", long, false},
+			{"more than there are", "read G1=1(1)", long, 0, 2, luascripts.Done, "read G1=2(1)", long, false},
+			{"not the longest", "read G1=1(1) G2=1(1)", time.Minute, long, 0, luascripts.Done, "read G2=1(1)", long, false},
+			{"the longest", "read G1=1(1) G2=1(1)", long, time.Minute, 0, luascripts.Done, "read G2=1(1)", time.Minute, false},
+			{"the longest, and one of Redisson stays", "read G1=1(1) J2=2(1,2)", long, time.Minute, 0, luascripts.Done, "read J2=2(1,2)", time.Minute, false},
+			{"the longest of the living", "read G1=1(1) G2=1(1) G3=1()", long, time.Minute, 0, luascripts.Done, "read G2=1(1) G3=1()", time.Minute, false},
+			{"in part, as the longest", "read G1=2(1,2) G2=1(1)", long, time.Minute, 1, luascripts.Done, "read G1=1(1) G2=1(1)", long, false},
+			{"the last who is alive", "read G1=1(1) G2=1() J3=2()", long, long, 0, luascripts.Done, "", 0, true},
+			{"dead, and others are alive", "read G1=1() G2=1(1)", 0, long, 0, luascripts.Gone, "read G2=1(1)", long, false},
+			{"dead, in part", "read G1=2() G2=1(1)", 0, long, 1, luascripts.Gone, "read G1=2() G2=1(1)", long, false},
+			{"dead as all", "read G1=1() G2=1()", 0, long, 0, luascripts.Gone, "", 0, true},
+			{"free", "", 0, 0, 0, luascripts.Gone, "", 0, false},
+			{"others read", "read G2=1(1)", 0, long, 0, luascripts.Gone, "read G2=1(1)", long, false},
+			{"others read, in part", "read G2=2(1,2)", 0, long, 1, luascripts.Gone, "read G2=2(1,2)", long, false},
+			{"another writes", "write G2:write=1", 0, long, 0, luascripts.Gone, "write G2:write=1", long, false},
+			{"we write", "write G9:write=1 G1=1(1)", long, long, 0, luascripts.Done, "write G9:write=1", long, false},
+			{"we write, in part", "write G9:write=1 G1=2(1,2)", long, long, 1, luascripts.Done, "write G9:write=1 G1=1(1)", long, false},
+			{"we wrote it as the same owner", "write G1:write=1", 0, long, 0, luascripts.Gone, "write G1:write=1", long, false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				l.clear()
+				l.held(c.before, c.others)
+				l.reads("G1", c.ours)
+				l.ends(l.keys.Lock, max(c.ours, c.others))
+				var first string
+				want, told := c.verdict, []string(nil)
+				if c.told {
+					told = []string{l.keys.Channel + " 0"} // Redisson's peers only understand numbers
+				}
+				for range 2 {
+					got, err := luascripts.ReleaseRead(t.Context(), l.rdb, l.keys, owner("G1"), c.leave)
+					check(t, "release", got, want, err)
+					l.isNow(c.after)
+					if c.hash != 0 {
+						about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), c.hash)
+					}
+					if c.leave == 1 && c.verdict == luascripts.Done {
+						about(t, "our lease", pttl(t, l.rdb, l.lease("G1", 1)), c.ours)
+					}
+					e.expect(told...)
+					all := contents(t, l.rdb)
+					if first != "" && all != first {
+						t.Errorf("a second copy made\n%sout of\n%s", all, first)
+					}
+					first = all
+					if told = nil; c.leave == 0 {
+						want = luascripts.Gone
+					}
+				}
+			})
+		}
+	})
+}
+
+// Holds given back do not take the lease along, whichever of them it was asked with.
+func TestReleaseRead_inPartKeepsTheLease(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.held("read G1=3(1,2,3)", long)
+		l.ends(l.lease("G1", 1), time.Minute)
+		l.ends(l.lease("G1", 2), time.Minute)
+		got, err := luascripts.ReleaseRead(t.Context(), l.rdb, l.keys, owner("G1"), 1)
+		check(t, "release", got, luascripts.Done, err)
+		l.isNow("read G1=1(1)")
+		about(t, "our lease", pttl(t, l.rdb, l.lease("G1", 1)), long)
+		about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), long)
+	})
+}
+
+func TestReleaseWrite(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		e := listen(t, l.rdb)
+		for _, c := range []struct {
+			name    string
+			before  string
+			reading time.Duration // the lease of our reading; that of writing is long
+			wish    string
+			leave   int
+			verdict luascripts.Verdict
+			after   string
+			hash    time.Duration
+			wished  string
+			told    bool
+		}{
+			{"the only hold", "write G1:write=1", 0, "", 0, luascripts.Done, "", 0, "", true},
+			{"the only hold, and another waits", "write G1:write=1", 0, "G5 10m", 0, luascripts.Done, "", 0, "G5 10m", true},
+			{"all holds at once", "write G1:write=3", 0, "", 0, luascripts.Done, "", 0, "", true},
+			{"one of two", "write G1:write=2", 0, "", 1, luascripts.Done, "write G1:write=1", long, "", false},
+			{"one of two, again", "write G1:write=1", 0, "", 1, luascripts.Done, "write G1:write=1", long, "", false},
+			{"more than there are", "write G1:write=1", 0, "", 2, luascripts.Done, "write G1:write=2", long, "", false},
+			{"we read on", "write G1:write=1 G8=1(1)", time.Minute, "", 0, luascripts.Done, "read G8=1(1)", time.Minute, "", true},
+			{"we read on, with a longer lease", "write G1:write=2 G8=2(1,2)", 20 * time.Minute, "", 0, luascripts.Done, "read G8=2(1,2)", 20 * time.Minute, "", true},
+			{"in part, and we read", "write G1:write=2 G8=1(1)", time.Minute, "", 1, luascripts.Done, "write G1:write=1 G8=1(1)", long, "", false},
+			{"our reading is dead", "write G1:write=1 G8=1()", 0, "", 0, luascripts.Done, "", 0, "", true},
+			{"free", "", 0, "", 0, luascripts.Gone, "", 0, "", false},
+			{"free, in part", "", 0, "", 1, luascripts.Gone, "", 0, "", false},
+			{"another writes", "write G2:write=1", 0, "", 0, luascripts.Gone, "write G2:write=1", long, "", false},
+			{"another writes, in part", "write G2:write=2", 0, "", 1, luascripts.Gone, "write G2:write=2", long, "", false},
+			{"others read", "read G8=1(1)", time.Minute, "", 0, luascripts.Gone, "read G8=1(1)", time.Minute, "", false},
+			{"we only read", "read G1=1(1)", time.Minute, "", 0, luascripts.Gone, "read G1=1(1)", long, "", false},
+			{"a waiter", "read G8=1(1)", time.Minute, "G1 5m", 0, luascripts.Gone, "read G8=1(1)", time.Minute, "", true},
+			{"a waiter, and it is free", "", 0, "G1 5m", 0, luascripts.Gone, "", 0, "", true},
+			{"a waiter, and another writes", "write G2:write=1", 0, "G1 5m", 0, luascripts.Gone, "write G2:write=1", long, "", true},
+			{"a waiter whom nobody lets pass", "read G8=1(1)", time.Minute, "G5 10m", 0, luascripts.Gone, "read G8=1(1)", time.Minute, "G5 10m", false},
+			{"in part, and we wait", "read G8=1(1)", time.Minute, "G1 5m", 1, luascripts.Gone, "read G8=1(1)", time.Minute, "G1 5m", false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				l.clear()
+				l.held(c.before, long)
+				l.reads("G8", c.reading)
+				if strings.HasPrefix(c.before, "read G8") {
+					l.ends(l.keys.Lock, c.reading)
+				}
+				l.wish(c.wish, patience)
+				var first string
+				want, told := c.verdict, []string(nil)
+				if c.told {
+					told = []string{l.keys.Channel + " 1"} // all readers may come in
+				}
+				for range 2 {
+					got, err := luascripts.ReleaseWrite(t.Context(), l.rdb, l.keys, owner("G1"), c.leave)
+					check(t, "release", got, want, err)
+					l.isNow(c.after)
+					if c.hash != 0 {
+						about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), c.hash)
+					}
+					if got := l.wished(); got != c.wished {
+						t.Errorf("the wish is %q, want %q", got, c.wished)
+					}
+					e.expect(told...)
+					all := contents(t, l.rdb)
+					if first != "" && all != first {
+						t.Errorf("a second copy made\n%sout of\n%s", all, first)
+					}
+					first = all
+					if told = nil; c.leave == 0 {
+						want = luascripts.Gone
+					}
+				}
+			})
+		}
+	})
+}
+
+// Keys and values byte for byte, for names of all kinds: Redisson's peers look for
+// the same ones.
+func TestRW_bytes(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for name, tagged := range map[string]string{
+			"orders":           "{orders}",
+			"a:b:rwlock":       "{a:b:rwlock}",
+			"{eu}:orders":      "{eu}:orders",
+			"orders:{eu}:x{y}": "orders:{eu}:x{y}",
+			"blank and ü%s":    "{blank and ü%s}",
+		} {
+			t.Run(name, func(t *testing.T) {
+				l := rw{t, l.rdb, rwKeysOf(name, tagged)}
+				l.clear()
+				e := listen(t, l.rdb)
+				const (
+					g1 = "0192d3a4-7b1c-7e5f-8a6b-000000000001:1"
+					g2 = "0192d3a4-7b1c-7e5f-8a6b-000000000002:2"
+				)
+				is := func(want string) {
+					t.Helper()
+					lines := strings.SplitAfter(strings.NewReplacer("NAME", name, "TAGGED", tagged, "G1", g1, "G2", g2).Replace(want), "\n")
+					slices.Sort(lines)
+					got := strings.SplitAfter(contents(t, l.rdb), "\n")
+					slices.Sort(got)
+					if !slices.Equal(got, lines) {
+						t.Errorf("Redis has\n%s, want\n%s", strings.Join(got, ""), strings.Join(lines, ""))
+					}
+				}
+				again := func(q *luascripts.Question) { q.Want = 2 }
+				l.asksToWrite("G1")
+				is("NAME hash [\"G1:write=1\" \"mode=write\"]\n")
+				l.asksToWrite("G1", again)
+				l.asksToRead("G2", func(q *luascripts.Question) { q.Writer = g1 })
+				is("NAME hash [\"G1:write=2\" \"G2=1\" \"mode=write\"]\nTAGGED:G2:rwlock_timeout:1 string [\"1\"]\n")
+				l.stopsWriting("G1", luascripts.Done)
+				is("NAME hash [\"G2=1\" \"mode=read\"]\nTAGGED:G2:rwlock_timeout:1 string [\"1\"]\n")
+				l.asksToRead("G1")
+				l.asksToRead("G1", again)
+				is("NAME hash [\"G1=2\" \"G2=1\" \"mode=read\"]\nTAGGED:G1:rwlock_timeout:1 string [\"1\"]\nTAGGED:G1:rwlock_timeout:2 string [\"1\"]\nTAGGED:G2:rwlock_timeout:1 string [\"1\"]\n")
+				l.stopsReading("G2", luascripts.Done)
+				is("NAME hash [\"G1=2\" \"mode=read\"]\nTAGGED:G1:rwlock_timeout:1 string [\"1\"]\nTAGGED:G1:rwlock_timeout:2 string [\"1\"]\n")
+				l.stopsReading("G1", luascripts.Done)
+				is("")
+				e.expect("redisson_rwlock:"+tagged+" 1", "redisson_rwlock:"+tagged+" 0")
+
+				l.asksToWrite("G1")
+				l.asksToWrite("G2")
+				m := do(t, l.rdb, "GET", "leasehold_rwlock_wish:"+tagged)
+				if text, _ := m.ToString(); !regexp.MustCompile("^" + g2 + " [0-9]{13}$").MatchString(text) {
+					t.Errorf("the wish is %q", text)
+				}
+			})
+		}
+	})
+}
+
+func TestRenewRW(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		named := func(name string) rw { return rw{t, l.rdb, rwKeysOf(name, "{"+name+"}")} }
+		var readers, writers []luascripts.Renewal
+		var wantReaders, wantWriters []luascripts.Verdict
+		add := func(name, state string, d time.Duration, reads, writes luascripts.Verdict) {
+			t.Helper()
+			named(name).held(state, d)
+			readers = append(readers, luascripts.Renewal{Keys: named(name).keys, Owner: owner("G1"), Holds: 2})
+			writers = append(writers, luascripts.Renewal{Keys: named(name).keys, Owner: owner("G1")})
+			wantReaders, wantWriters = append(wantReaders, reads), append(wantWriters, writes)
+		}
+		add("mine", "read G1=2(1,2)", 20*time.Second, luascripts.Done, luascripts.Gone)
+		add("shared", "read G1=2(1,2) G2=1(1)", 20*time.Second, luascripts.Done, luascripts.Gone)
+		add("longer", "read G1=2(1,2)", 20*time.Minute, luascripts.Done, luascripts.Gone)
+		add("persisted", "read G1=2(1,2)", persist, luascripts.Done, luascripts.Gone)
+		add("half", "read G1=2(2)", 20*time.Second, luascripts.Done, luascripts.Gone)
+		add("dead", "read G1=2() G2=1(1)", 20*time.Second, luascripts.Gone, luascripts.Gone)
+		add("gone", "", 0, luascripts.Gone, luascripts.Gone)
+		add("another", "read G2=2(1,2)", 20*time.Second, luascripts.Gone, luascripts.Gone)
+		add("written", "write G1:write=1", 20*time.Second, luascripts.Gone, luascripts.Done)
+		add("both", "write G1:write=1 G1=2(1,2)", 20*time.Second, luascripts.Done, luascripts.Done)
+		do(t, l.rdb, "SET", "foreign", "x")
+		add("foreign", "", 0, luascripts.Foreign, luascripts.Foreign)
+		before := strings.ReplaceAll(contents(t, l.rdb), "*", "") // persisted keys end again
+		for _, perCall := range []int{1, 3, 100} {
+			for what, c := range map[string]struct {
+				got  []luascripts.Renewed
+				want []luascripts.Verdict
+			}{
+				"read":  {luascripts.RenewRead(t.Context(), l.rdb, readers, long, perCall), wantReaders},
+				"write": {luascripts.RenewWrite(t.Context(), l.rdb, writers, long, perCall), wantWriters},
+			} {
+				if len(c.got) != len(c.want) {
+					t.Fatalf("%d replies for %d locks", len(c.got), len(c.want))
+				}
+				for i, r := range c.got {
+					if r.Err != nil || r.Verdict != c.want[i] {
+						t.Errorf("%s, %d at a time, %s: %d, %v, want %d", what, perCall, readers[i].Keys.Lock, r.Verdict, r.Err, c.want[i])
+					}
+				}
+			}
+		}
+		if after := strings.ReplaceAll(contents(t, l.rdb), "*", ""); after != before {
+			t.Errorf("renewing made\n%sout of\n%s", after, before)
+		}
+		for name, want := range map[string]time.Duration{"mine": long, "shared": long, "longer": 20 * time.Minute, "persisted": long, "half": long, "dead": 20 * time.Second, "another": 20 * time.Second, "written": long, "both": long} {
+			about(t, name, pttl(t, l.rdb, name), want)
+		}
+		for key, want := range map[string]time.Duration{
+			named("mine").lease("G1", 2):   long,
+			named("shared").lease("G1", 1): long,
+			named("shared").lease("G2", 1): 20 * time.Second, // whoever else reads is not kept alive
+			named("longer").lease("G1", 1): 20 * time.Minute,
+			named("half").lease("G1", 1):   -2 * time.Millisecond,
+			named("dead").lease("G2", 1):   20 * time.Second,
+		} {
+			about(t, key, pttl(t, l.rdb, key), want)
+		}
+	})
+}
+
+func TestInspectRW(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		inspect := func(state string, d time.Duration, wish string) luascripts.Snapshot {
+			t.Helper()
+			l.clear()
+			l.held(state, d)
+			l.wish(wish, patience)
+			before := contents(t, l.rdb)
+			s, err := luascripts.InspectRW(t.Context(), l.rdb, l.keys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if after := contents(t, l.rdb); after != before {
+				t.Errorf("looking made\n%sout of\n%s", after, before)
+			}
+			slices.SortFunc(s.Fields, func(a, b luascripts.Field) int { return strings.Compare(a.Name, b.Name) })
+			return s
+		}
+		field := func(name, count string) luascripts.Field {
+			name, writes := strings.CutSuffix(name, ":write")
+			if writes {
+				return luascripts.Field{Name: owner(name) + luascripts.Writing, Value: count}
+			}
+			return luascripts.Field{Name: owner(name), Value: count}
+		}
+		for _, c := range []struct {
+			name   string
+			before string
+			lease  time.Duration
+			mode   string
+			fields []luascripts.Field
+		}{
+			{"read by three, one dead", "read G1=2(1,2) J2=1(1) G3=1()", long, "read", []luascripts.Field{field("J2", "1"), field("G1", "2")}},
+			{"written", "write G1:write=3", long, "write", []luascripts.Field{field("G1:write", "3")}},
+			{"written for ever", "write G1:write=3", persist, "write", []luascripts.Field{field("G1:write", "3")}},
+			{"written and read", "write G1:write=1 G2=1(1)", long, "write", []luascripts.Field{field("G1:write", "1"), field("G2", "1")}},
+			{"read by the dead", "read G3=1()", long, "read", nil},
+		} {
+			s := inspect(c.before, c.lease, "")
+			if !s.Exists || s.Foreign || s.Mode != c.mode || !slices.Equal(s.Fields, c.fields) || len(s.Waiters) != 0 {
+				t.Errorf("%s: %+v", c.name, s)
+			}
+			if c.lease == persist {
+				c.lease = luascripts.NoExpiry
+			}
+			about(t, c.name, s.Left, c.lease)
+		}
+		if s := inspect("", 0, ""); s.Exists || s.Mode != "" || len(s.Fields)+len(s.Waiters) != 0 {
+			t.Errorf("of nothing: %+v", s)
+		}
+		for _, state := range []string{"", "read G2=1(1)", "write G2:write=1"} {
+			s := inspect(state, long, "G5 10m")
+			if s.Exists != (state != "") || len(s.Waiters) != 1 || s.Waiters[0].Owner != owner("G5") {
+				t.Errorf("%q with a wish: %+v", state, s)
+				continue
+			}
+			about(t, "patience", s.Waiters[0].Patience, patience)
+		}
+	})
+}
+
+func TestForceRW(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		e := listen(t, l.rdb)
+		for _, state := range []string{"read G1=2(1,2) J2=1(1) G3=1()", "write G1:write=3 G1=2(1,2)", "read G1=1(1)", "read G3=1()"} {
+			for _, d := range []time.Duration{long, persist} {
+				l.clear()
+				l.held(state, d)
+				for _, want := range []luascripts.Verdict{luascripts.Done, luascripts.Free} {
+					got, err := luascripts.ForceRW(t.Context(), l.rdb, l.keys)
+					check(t, "force "+state, got, want, err)
+					if all := contents(t, l.rdb); all != "" {
+						t.Errorf("left of %s:\n%s", state, all)
+					}
+				}
+				e.expect(l.keys.Channel + " 1")
+			}
+		}
+	})
+}
+
+// 1: G1 writes. 2: it reads too. 3: it stops writing; readers are told, and come in
+// at once; writers do not. 4: all stop reading, and the last of them tells.
+func TestRW_downgrade(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		e := listen(t, l.rdb)
+		l.expect("1", l.asksToWrite("G1").Verdict, luascripts.Done) // 1
+		l.expect("a reader", l.asksToRead("G3").Verdict, luascripts.Held)
+		asWriter := func(q *luascripts.Question) { q.Writer, q.Lease = owner("G1"), long }
+		l.expect("2", l.asksToRead("G2", asWriter).Verdict, luascripts.Done) // 2
+		l.expect("a reader", l.asksToRead("G3").Verdict, luascripts.Held)
+		l.expect("a writer", l.asksToWrite("G4").Verdict, luascripts.Held)
+		l.stopsWriting("G4", luascripts.Gone)
+		e.expect(l.keys.Channel + " 1")
+
+		l.stopsWriting("G1", luascripts.Done) // 3
+		e.expect(l.keys.Channel + " 1")
+		about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), long)
+		l.isNow("read G2=1(1)")
+		l.expect("a reader", l.asksToRead("G3").Verdict, luascripts.Done)
+		l.expect("a writer", l.asksToWrite("G4").Verdict, luascripts.Held)
+		l.expect("who wrote before", l.asksToWrite("G1").Verdict, luascripts.Held)
+
+		l.stopsReading("G2", luascripts.Done) // 4
+		e.expect()
+		l.stopsReading("G3", luascripts.Done)
+		e.expect(l.keys.Channel + " 0")
+		if all := unwished(contents(t, l.rdb)); all != "" {
+			t.Errorf("left behind:\n%s", all)
+		}
+		l.expect("a writer", l.asksToWrite("G4").Verdict, luascripts.Done)
+	})
+}
+
+// 1: many read. 2: a writer waits, and readers who come later wait behind it, for as
+// long as it is heard from. 3: who reads already may do so once more. 4: the last of
+// the old readers leaves, the writer writes. 5: it stops; all come in.
+func TestRW_writerIsNotStarved(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.asksToRead("G1") // 1
+		l.asksToRead("G2")
+		got := l.asksToWrite("G5", func(q *luascripts.Question) { q.Waited = time.Minute }) // 2
+		l.expect("the writer", got.Verdict, luascripts.Held)
+		reply := l.asksToRead("G3")
+		l.expect("a newcomer", reply.Verdict, luascripts.Held)
+		about(t, "a newcomer waits for", reply.Left, patience)
+		l.expect("who came before", l.asksToRead("G4", func(q *luascripts.Question) { q.Waited = 2 * time.Minute }).Verdict, luascripts.Done)
+
+		l.expect("re-entry", l.asksToRead("G1", func(q *luascripts.Question) { q.Want = 2 }).Verdict, luascripts.Done) // 3
+
+		for _, name := range []string{"G1", "G2", "G4"} { // 4
+			l.expect("the writer", l.asksToWrite("G5", func(q *luascripts.Question) { q.Waited = time.Minute }).Verdict, luascripts.Held)
+			l.stopsReading(name, luascripts.Done)
+		}
+		l.expect("a newcomer", l.asksToRead("G3").Verdict, luascripts.Held)
+		l.expect("the writer", l.asksToWrite("G5").Verdict, luascripts.Done)
+		l.stopsWriting("G5", luascripts.Done) // 5
+		l.expect("the newcomer", l.asksToRead("G3").Verdict, luascripts.Done)
+
+		// A writer who died waiting keeps readers for its patience, and no longer.
+		l.expect("another writer", l.asksToWrite("G6").Verdict, luascripts.Held)
+		if left := pttl(t, l.rdb, l.keys.Wish); left <= 0 || left > patience {
+			t.Errorf("its wish lives for %v", left)
+		}
+		do(t, l.rdb, "DEL", l.keys.Wish)
+		l.expect("a newcomer", l.asksToRead("G7").Verdict, luascripts.Done)
+	})
+}
+
+// A wish that is none keeps nobody waiting; the next writer makes a real one of it.
+func TestRW_strangeWishes(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for name, make := range map[string][][]string{
+			"garbage":        {{"SET", l.keys.Wish, "what is this", "PX", "60000"}},
+			"empty":          {{"SET", l.keys.Wish, "", "PX", "60000"}},
+			"no time":        {{"SET", l.keys.Wish, owner("G5"), "PX", "60000"}},
+			"negative time":  {{"SET", l.keys.Wish, owner("G5") + " -1", "PX", "60000"}},
+			"without an end": {{"SET", l.keys.Wish, owner("G5") + " 1"}},
+			"persisted":      {{"SET", l.keys.Wish, owner("G5") + " 1", "PX", "60000"}, {"PERSIST", l.keys.Wish}},
+			"list":           {{"RPUSH", l.keys.Wish, owner("G5") + " 1"}, {"PEXPIRE", l.keys.Wish, "60000"}},
+			"hash":           {{"HSET", l.keys.Wish, owner("G5"), "1"}, {"PEXPIRE", l.keys.Wish, "60000"}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				l.clear()
+				for _, args := range make {
+					do(t, l.rdb, args...)
+				}
+				l.expect("a reader", l.asksToRead("G1").Verdict, luascripts.Done)
+				if s, err := luascripts.InspectRW(t.Context(), l.rdb, l.keys); err != nil || len(s.Waiters) != 0 {
+					t.Errorf("inspect: %+v, %v", s, err)
+				}
+				l.stopsWriting("G4", luascripts.Gone)
+				asked := l.asksToWrite("G2", func(q *luascripts.Question) { q.Waited = 90 * time.Second })
+				l.expect("a writer", asked.Verdict, luascripts.Held)
+				if got := l.wished(); got != "G2 1m" {
+					t.Errorf("the wish is %q, want that of G2", got)
+				}
+				about(t, "the wish", pttl(t, l.rdb, l.keys.Wish), patience)
+				l.expect("a reader", l.asksToRead("G3").Verdict, luascripts.Held)
+				l.stopsReading("G1", luascripts.Done)
+				l.expect("the writer", l.asksToWrite("G2").Verdict, luascripts.Done)
+				l.stopsWriting("G2", luascripts.Done)
+				if all := contents(t, l.rdb); all != "" {
+					t.Errorf("left behind:\n%s", all)
+				}
+			})
+		}
+	})
+}
+
+// Leases that were made to last by hand end again when their reader renews, and
+// keep the lock until then; a hash without an end does not.
+func TestRW_persisted(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.held("read G1=1(1) G2=1(1)", long)
+		do(t, l.rdb, "PERSIST", l.lease("G1", 1))
+		got := l.asksToWrite("G5")
+		l.expect("a writer", got.Verdict, luascripts.Held)
+		about(t, "it waits for", got.Left, long)
+		l.stopsReading("G2", luascripts.Done)
+		l.isNow("read G1=1(1)")
+		renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: l.keys, Owner: owner("G1"), Holds: 1}}, long, 1)
+		check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
+		about(t, "its lease", pttl(t, l.rdb, l.lease("G1", 1)), long)
+
+		l.clear()
+		l.held("read G1=1(1) G2=1()", long)
+		do(t, l.rdb, "PERSIST", l.keys.Lock)
+		l.stopsReading("G1", luascripts.Done)
+		if all := contents(t, l.rdb); all != "" {
+			t.Errorf("left behind:\n%s", all)
+		}
+		l.held("read G1=1() G2=1()", persist)
+		l.expect("a writer", l.asksToWrite("G5").Verdict, luascripts.Done)
+		about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), lease)
+	})
+}
+
+// Whatever stands at the key and is no read/write lock is left as it is.
+func TestRW_foreignKeys(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for name, make := range map[string][]string{
+			"string":     {"SET", l.keys.Lock, "x"},
+			"list":       {"RPUSH", l.keys.Lock, "x"},
+			"zset":       {"ZADD", l.keys.Lock, "1", "mode"},
+			"plain lock": {"HSET", l.keys.Lock, owner("G1"), "1"},
+			"some hash":  {"HSET", l.keys.Lock, "name", "bob", "age", "40"},
+			"other mode": {"HSET", l.keys.Lock, "mode", "dark", owner("G1"), "1", owner("G1") + ":write", "1"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				l.clear()
+				e := listen(t, l.rdb)
+				do(t, l.rdb, make...)
+				before := contents(t, l.rdb)
+				for want := 1; want <= 2; want++ {
+					want := func(q *luascripts.Question) { q.Want, q.Writer = want, owner("G1") }
+					l.expect("read", l.asksToRead("G1", want).Verdict, luascripts.Foreign)
+					l.expect("write", l.asksToWrite("G1", want).Verdict, luascripts.Foreign)
+				}
+				for leave := range 2 {
+					got, err := luascripts.ReleaseRead(t.Context(), l.rdb, l.keys, owner("G1"), leave)
+					check(t, "release read", got, luascripts.Foreign, err)
+					got, err = luascripts.ReleaseWrite(t.Context(), l.rdb, l.keys, owner("G1"), leave)
+					check(t, "release write", got, luascripts.Foreign, err)
+				}
+				got, err := luascripts.ForceRW(t.Context(), l.rdb, l.keys)
+				check(t, "force", got, luascripts.Foreign, err)
+				if s, err := luascripts.InspectRW(t.Context(), l.rdb, l.keys); err != nil || !s.Exists || !s.Foreign {
+					t.Errorf("inspect: %+v, %v", s, err)
+				}
+				for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: l.keys, Owner: owner("G1"), Holds: 1}}, lease, 1) {
+					if r.Err != nil || r.Verdict != luascripts.Gone && r.Verdict != luascripts.Foreign {
+						t.Errorf("renewal: %+v", r)
+					}
+				}
+				if after := contents(t, l.rdb); after != before {
+					t.Errorf("the keys were\n%sand are\n%s", before, after)
+				}
+				e.expect()
+			})
+		}
+	})
+}
+
+// With memory full, nobody begins to hold, and everybody goes on.
+func TestRW_fullMemory(t *testing.T) {
+	s := redistest.Start(t)
+	l := rw{t, s.Client(t), rwKeys}
+	refused := func(what string, ask func() (luascripts.Acquired, error)) {
+		t.Helper()
+		before := contents(t, l.rdb)
+		if got, err := ask(); err == nil || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("%s: %+v, %v, want OOM", what, got, err)
+		}
+		if after := contents(t, l.rdb); after != before {
+			t.Errorf("%s, refused, made\n%sout of\n%s", what, after, before)
+		}
+	}
+	read := func(name string, want int) func() (luascripts.Acquired, error) {
+		return func() (luascripts.Acquired, error) {
+			return luascripts.AcquireRead(t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner(name), Lease: long, Want: want, Writer: owner("G1"), Yield: true})
+		}
+	}
+	write := func(name string, want int) func() (luascripts.Acquired, error) {
+		return func() (luascripts.Acquired, error) {
+			return luascripts.AcquireWrite(t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner(name), Lease: long, Want: want, Patience: patience})
+		}
+	}
+	granted := func(what string, ask func() (luascripts.Acquired, error)) {
+		t.Helper()
+		got, err := ask()
+		check(t, what, got.Verdict, luascripts.Done, err)
+	}
+	full(t, s)
+	refused("the first reader", read("G2", 1))
+	refused("the writer", write("G1", 1))
+
+	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+	l.held("read G2=2(1,2) G3=1(1)", time.Minute)
+	full(t, s)
+	refused("another reader", read("G4", 1))
+	got, err := write("G1", 1)()
+	check(t, "a writer, who leaves no wish", got.Verdict, luascripts.Held, err)
+	granted("re-entry to read", read("G2", 3))
+	for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: l.keys, Owner: owner("G2"), Holds: 3}}, long, 1) {
+		check(t, "renewal", r.Verdict, luascripts.Done, r.Err)
+	}
+	for _, leave := range []int{2, 1, 0} {
+		got, err := luascripts.ReleaseRead(t.Context(), l.rdb, l.keys, owner("G2"), leave)
+		check(t, fmt.Sprint("release to ", leave), got, luascripts.Done, err)
+	}
+	l.stopsReading("G3", luascripts.Done)
+
+	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+	l.held("write G1:write=2 G2=1(1)", time.Minute)
+	full(t, s)
+	granted("re-entry to write", write("G1", 3))
+	for _, leave := range []int{2, 1, 0} {
+		got, err := luascripts.ReleaseWrite(t.Context(), l.rdb, l.keys, owner("G1"), leave)
+		check(t, fmt.Sprint("release to ", leave), got, luascripts.Done, err)
+	}
+	l.isNow("read G2=1(1)")
+	forced, err := luascripts.ForceRW(t.Context(), l.rdb, l.keys)
+	check(t, "force", forced, luascripts.Done, err)
+	if all := contents(t, l.rdb); all != "" {
+		t.Errorf("left behind:\n%s", all)
+	}
+}
+
+type deniedRWCase struct {
+	name   string
+	script string
+	before string
+	wish   string
+	call   func(l rw) error
+}
+
+// deniedRW denies a user one command after the other. An error says that nothing was
+// done: so G1, who calls, reads and writes as often as before.
+func deniedRW(t *testing.T, cases ...deniedRWCase) {
+	t.Helper()
+	s := redistest.Start(t)
+	l := rw{t, s.Client(t), rwKeys}
+	mine := func() string {
+		reads, writes := do(t, l.rdb, "HGET", l.keys.Lock, owner("G1")), do(t, l.rdb, "HGET", l.keys.Lock, owner("G1")+":write")
+		r, _ := reads.ToString()
+		w, _ := writes.ToString()
+		return fmt.Sprintf("%q reads with leases %q and %q writes", r, l.leases("G1"), w)
+	}
+	for _, c := range cases {
+		refused := 0
+		for _, command := range commands(t, c.script) {
+			l.clear()
+			l.held(c.before, long)
+			l.wish(c.wish, patience)
+			before := mine()
+			if c.call(rw{t, denied(t, s, command), l.keys}) == nil {
+				continue // it was not needed
+			}
+			refused++
+			if after := mine(); after != before {
+				t.Errorf("%s without %s failed, and yet G1 has %s, it had %s", c.name, command, after, before)
+			}
+		}
+		if refused == 0 {
+			t.Errorf("%s: nothing was refused", c.name)
+		}
+	}
+}
+
+func readsAs(want int) func(l rw) error {
+	return func(l rw) error {
+		_, err := luascripts.AcquireRead(l.t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: want, Yield: true})
+		return err
+	}
+}
+
+func writesAs(want int) func(l rw) error {
+	return func(l rw) error {
+		_, err := luascripts.AcquireWrite(l.t.Context(), l.rdb, l.keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: want, Patience: patience})
+		return err
+	}
+}
+
+func leavesWriting(leave int) func(l rw) error {
+	return func(l rw) error {
+		_, err := luascripts.ReleaseWrite(l.t.Context(), l.rdb, l.keys, owner("G1"), leave)
+		return err
+	}
+}
+
+func TestRW_deniedCommands(t *testing.T) {
+	deniedRW(t,
+		deniedRWCase{"read", "rw_read_acquire", "", "", readsAs(1)},
+		deniedRWCase{"read beside others", "rw_read_acquire", "read G2=1(1)", "", readsAs(1)},
+		deniedRWCase{"read behind a wish", "rw_read_acquire", "read G2=1(1)", "G5 10m", readsAs(1)},
+		deniedRWCase{"write", "rw_write_acquire", "", "G1 5m", writesAs(1)},
+		deniedRWCase{"write after the dead", "rw_write_acquire", "read G2=1()", "", writesAs(1)},
+		deniedRWCase{"wait to write", "rw_write_acquire", "read G2=1(1)", "", writesAs(1)},
+		deniedRWCase{"write again", "rw_write_acquire", "write G1:write=1", "", writesAs(2)},
+		deniedRWCase{"write in part", "rw_write_release", "write G1:write=2", "", leavesWriting(1)},
+		deniedRWCase{"stop waiting to write", "rw_write_release", "read G2=1(1)", "G1 5m", leavesWriting(0)},
+	)
+
+	// The keys of reading leases can be denied alone, as they look different.
+	s := redistest.Start(t)
+	l := rw{t, s.Client(t), rwKeys}
+	some := rw{t, user(t, s, "some", "~orders", "~leasehold_rwlock_wish:{orders}", "&*", "+@all"), rwKeys}
+	for _, before := range []string{"", "read G2=1(1)"} {
+		l.clear()
+		l.held(before, long)
+		if err := readsAs(1)(some); err == nil {
+			t.Error("reads without the right to a lease")
+		}
+		l.isNow(before)
+	}
+
+	// A hint that is denied is no reason not to do it.
+	mute := rw{t, denied(t, s, "publish"), rwKeys}
+	l.clear()
+	l.held("read G1=1(1)", long)
+	mute.stopsReading("G1", luascripts.Done)
+	l.held("write G1:write=1", long)
+	mute.stopsWriting("G1", luascripts.Done)
+	l.wish("G1 5m", patience)
+	mute.stopsWriting("G1", luascripts.Gone)
+	l.held("write G1:write=1", long)
+	got, err := luascripts.ForceRW(t.Context(), mute.rdb, rwKeys)
+	check(t, "force", got, luascripts.Done, err)
+	if all := contents(t, l.rdb); all != "" {
+		t.Errorf("left behind:\n%s", all)
+	}
+
+	// A denial is no verdict about the lock, and one lock that is denied does not end
+	// the renewals that travel with it.
+	l.held("read G1=1(1)", long)
+	batch := []luascripts.Renewal{{Keys: rwKeysOf("denied", "{denied}"), Owner: owner("G1"), Holds: 1}, {Keys: rwKeys, Owner: owner("G1"), Holds: 1}}
+	renewed := luascripts.RenewRead(t.Context(), user(t, s, "few", "~orders", "~{orders}:*", "&*", "+@all"), batch, lease, 100)
+	if renewed[0].Err == nil || renewed[1] != (luascripts.Renewed{Verdict: luascripts.Done}) {
+		t.Errorf("one of two denied: %+v", renewed)
+	}
+	for _, command := range []string{"hexists", "pttl"} {
+		if renewed = luascripts.RenewRead(t.Context(), denied(t, s, command), batch[1:], lease, 1); renewed[0].Err == nil {
+			t.Errorf("renewal without %s: %+v", command, renewed[0])
+		}
+	}
+	if _, err := luascripts.InspectRW(t.Context(), denied(t, s, "hgetall"), rwKeys); err == nil {
+		t.Error("inspect without hgetall: no error")
+	}
+}
+
+// A server that forgot its scripts is told them again.
+func TestRW_noScript(t *testing.T) {
+	s := redistest.Start(t)
+	l := rw{t, s.Client(t), rwKeys}
+	for _, step := range []func(){
+		func() { l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Done) },
+		func() {
+			l.expect("read", l.asksToRead("G2", func(q *luascripts.Question) { q.Writer = owner("G1") }).Verdict, luascripts.Done)
+		},
+		func() {
+			for _, r := range luascripts.RenewWrite(t.Context(), l.rdb, []luascripts.Renewal{{Keys: rwKeys, Owner: owner("G1")}}, lease, 1) {
+				check(t, "renew writing", r.Verdict, luascripts.Done, r.Err)
+			}
+		},
+		func() { l.stopsWriting("G1", luascripts.Done) },
+		func() {
+			for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: rwKeys, Owner: owner("G2"), Holds: 1}}, lease, 1) {
+				check(t, "renew reading", r.Verdict, luascripts.Done, r.Err)
+			}
+		},
+		func() { l.stopsReading("G2", luascripts.Done) },
+		func() {
+			got, err := luascripts.ForceRW(t.Context(), l.rdb, rwKeys)
+			check(t, "force", got, luascripts.Free, err)
+		},
+	} {
+		s.Do(t, "SCRIPT", "FLUSH")
+		step()
+	}
+	if all := contents(t, l.rdb); all != "" {
+		t.Errorf("left behind:\n%s", all)
+	}
+}
+
+// Whatever a broken peer answers is an error and not a lock.
+func FuzzRWReplies(f *testing.F) {
+	for _, s := range []string{
+		"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-4\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1\r\n", "*1\r\n:-2\r\n", "*2\r\n:1\r\n:1\r\n", "-ERR x\r\n", "+OK\r\n",
+		"*4\r\n:5\r\n$4\r\nread\r\n*2\r\n$1\r\na\r\n$1\r\n1\r\n*2\r\n$1\r\nb\r\n:5\r\n", "*4\r\n:-2\r\n$0\r\n\r\n*0\r\n*0\r\n", "*4\r\n:5\r\n$4\r\nread\r\n*1\r\n$1\r\na\r\n*0\r\n", "*4\r\n:5\r\n:5\r\n*0\r\n*0\r\n", "*4\r\n:5\r\n$4\r\nread\r\n*0\r\n:1\r\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, reply []byte) {
+		rdb, ok := answering(t, reply)
+		if !ok {
+			return
+		}
+		q := luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience, Yield: true}
+		got, err := luascripts.AcquireRead(t.Context(), rdb, rwKeys, q)
+		plausibleGrant(t, reply, got, err)
+		got, err = luascripts.AcquireWrite(t.Context(), rdb, rwKeys, q)
+		plausibleGrant(t, reply, got, err)
+		v, err := luascripts.ReleaseRead(t.Context(), rdb, rwKeys, owner("G1"), 0)
+		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
+		v, err = luascripts.ReleaseWrite(t.Context(), rdb, rwKeys, owner("G1"), 0)
+		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
+		v, err = luascripts.ForceRW(t.Context(), rdb, rwKeys)
+		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Free, luascripts.Foreign)
+		one := []luascripts.Renewal{{Keys: rwKeys, Owner: owner("G1"), Holds: 1}}
+		for _, renewed := range [][]luascripts.Renewed{luascripts.RenewRead(t.Context(), rdb, one, lease, 1), luascripts.RenewWrite(t.Context(), rdb, one, lease, 1)} {
+			if len(renewed) != 1 {
+				t.Fatalf("renewal of one lock: %d replies", len(renewed))
+			}
+			plausibleVerdict(t, reply, renewed[0].Verdict, renewed[0].Err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
+		}
+		s, err := luascripts.InspectRW(t.Context(), rdb, rwKeys)
+		plausibleSnapshot(t, reply, s, err, "*4")
+	})
+}
