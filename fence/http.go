@@ -1,0 +1,117 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+)
+
+// Header is the name of the HTTP header that carries a token, in decimal. In a
+// 412 response to a stale token it carries the largest one that was seen.
+const Header = "Fencing-Token"
+
+// SetHeader puts a token, that of a [lock.Hold] or one that came by [FromContext],
+// into the headers of a request. It fails with [ErrNoToken] when it is 0.
+func SetHeader(h http.Header, token uint64) error {
+	if token == 0 {
+		return wrap("fence", "", ErrNoToken)
+	}
+	h.Set(Header, strconv.FormatUint(token, 10))
+	return nil
+}
+
+// FromResponse returns the [*StaleError] that a response of [Refuse] or [Handler]
+// tells of, and nil for every other response.
+func FromResponse(r *http.Response) error {
+	highest, err := parse(r.Header)
+	if r.StatusCode != http.StatusPreconditionFailed || err != nil {
+		return nil // another precondition failed, or none
+	}
+	stale := &StaleError{Highest: highest}
+	if r.Request != nil {
+		stale.Token, _ = parse(r.Request.Header) // 0 when it is not known
+	}
+	return wrap("fence", "", stale)
+}
+
+// Handler reads the token of each request and passes it on to next in the
+// request's context; see [FromContext]. A request with no token, or none that
+// can be read, is answered by 400 Bad Request.
+//
+// Before next, it asks check, which may be nil. An error ends the request as
+// [Refuse] says, and one that Refuse does not know by 500. For one resource:
+//
+//	fence.Handler(func(_ *http.Request, token uint64) error { return mark.Check(token) }, next)
+//
+// and for many, inside a [http.ServeMux], which knows the path:
+//
+//	fence.Handler(func(r *http.Request, token uint64) error { return marks.Of(r.PathValue("id")).Check(token) }, next)
+//
+// A request that passed can be overtaken while next runs. So let next write
+// behind a guard of its own: in [Mark.Do], or after [SQL.Advance]. And let only
+// those come here who may write at all: a token is whatever a client sends, and
+// the largest one wins.
+func Handler(check func(r *http.Request, token uint64) error, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, err := parse(r.Header)
+		if err == nil && check != nil {
+			err = check(r, token)
+		}
+		switch {
+		case err == nil:
+			next.ServeHTTP(w, r.WithContext(NewContext(r.Context(), token)))
+		case Refuse(w, err):
+		default:
+			http.Error(w, "the fencing token could not be checked", http.StatusInternalServerError)
+		}
+	})
+}
+
+// Refuse answers a request whose write a guard refused, and reports whether that
+// is what err says: 412 Precondition Failed where it matches [ErrStale], 400 Bad
+// Request where it matches [ErrNoToken]. Other errors it leaves to the caller.
+//
+// It is 412, as the token is a condition in a header that turned out to be false.
+// A 409 Conflict would invite the client to mend its request and send it again,
+// and there is nothing to mend: the lock is lost.
+func Refuse(w http.ResponseWriter, err error) bool {
+	var stale *StaleError
+	switch {
+	case errors.As(err, &stale):
+		w.Header().Set(Header, strconv.FormatUint(stale.Highest, 10))
+		http.Error(w, stale.Error(), http.StatusPreconditionFailed)
+	case errors.Is(err, ErrNoToken):
+		http.Error(w, ErrNoToken.Error()+" in the header "+Header, http.StatusBadRequest)
+	default:
+		return false
+	}
+	return true
+}
+
+// parse reads the one token that is in h.
+func parse(h http.Header) (uint64, error) {
+	values := h.Values(Header)
+	if len(values) != 1 { // of two, another server might believe the other
+		return 0, fmt.Errorf("%w: %d headers %s", ErrNoToken, len(values), Header)
+	}
+	token, err := strconv.ParseUint(values[0], 10, 64)
+	if err != nil || token == 0 {
+		return 0, fmt.Errorf("%w: the header %s has none", ErrNoToken, Header)
+	}
+	return token, nil
+}
+
+type contextKey struct{}
+
+// NewContext returns a context that carries a token.
+func NewContext(ctx context.Context, token uint64) context.Context {
+	return context.WithValue(ctx, contextKey{}, token)
+}
+
+// FromContext returns the token that ctx carries, or 0, which every guard refuses.
+func FromContext(ctx context.Context) uint64 {
+	token, _ := ctx.Value(contextKey{}).(uint64)
+	return token
+}

@@ -1,0 +1,198 @@
+package fence_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/fence"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// tells answers with the token that it was given.
+var tells = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	fmt.Fprint(w, fence.FromContext(r.Context()))
+})
+
+func TestHandler(t *testing.T) {
+	newMark := func() func(*http.Request, uint64) error {
+		var m fence.Mark
+		if err := m.Check(older); err != nil {
+			t.Fatal(err)
+		}
+		return func(_ *http.Request, token uint64) error { return m.Check(token) }
+	}
+	for _, c := range []struct {
+		name    string
+		tokens  []string
+		nocheck bool
+		status  int
+		body    string // part of it
+		highest string
+	}{
+		{name: "younger", tokens: []string{fmt.Sprint(younger)}, status: 200, body: fmt.Sprint(younger)},
+		{name: "the same", tokens: []string{fmt.Sprint(older)}, status: 200, body: fmt.Sprint(older)},
+		{name: "older", tokens: []string{"7"}, status: 412, body: "stale fencing token 7", highest: fmt.Sprint(older)},
+		{name: "older, unchecked", tokens: []string{"7"}, nocheck: true, status: 200, body: "7"},
+		{name: "the largest", tokens: []string{"18446744073709551615"}, status: 200, body: "18446744073709551615"},
+		{name: "none", status: 400},
+		{name: "none, unchecked", nocheck: true, status: 400},
+		{name: "empty", tokens: []string{""}, status: 400},
+		{name: "zero", tokens: []string{"0"}, status: 400},
+		{name: "zero, unchecked", tokens: []string{"0"}, nocheck: true, status: 400},
+		{name: "zeros", tokens: []string{"000"}, status: 400},
+		{name: "text", tokens: []string{"many"}, status: 400},
+		{name: "negative", tokens: []string{"-1"}, status: 400},
+		{name: "signed", tokens: []string{"+9000000000000000"}, status: 400},
+		{name: "a fraction", tokens: []string{"9e15"}, status: 400},
+		{name: "underscores", tokens: []string{"9_000_000_000_000_000"}, status: 400},
+		{name: "hexadecimal", tokens: []string{"0x7fffffffffffffff"}, status: 400},
+		{name: "too large", tokens: []string{"18446744073709551616"}, status: 400},
+		{name: "a list", tokens: []string{"9000000000000000, 9000000000000000"}, status: 400},
+		{name: "two", tokens: []string{"9000000000000000", "9000000000000000"}, status: 400},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			check := newMark()
+			if c.nocheck {
+				check = nil
+			}
+			called := false
+			h := fence.Handler(check, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				called = true
+				tells(w, r)
+			}))
+			r := httptest.NewRequest(http.MethodPut, "/stock", nil)
+			for _, token := range c.tokens {
+				r.Header.Add(fence.Header, token)
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != c.status || !strings.Contains(w.Body.String(), c.body) || w.Header().Get(fence.Header) != c.highest {
+				t.Errorf("%d %q %s, want %d %q %s", w.Code, w.Body, w.Header().Get(fence.Header), c.status, c.body, c.highest)
+			}
+			if called != (c.status == 200) {
+				t.Errorf("next was called: %v", called)
+			}
+		})
+	}
+}
+
+// An error that is not about the token is not the client's to read.
+func TestHandler_checkFails(t *testing.T) {
+	h := fence.Handler(func(*http.Request, uint64) error { return errors.New("dial tcp 10.1.2.3: refused") }, tells)
+	r, w := httptest.NewRequest(http.MethodPut, "/", nil), httptest.NewRecorder()
+	r.Header.Set(fence.Header, "5")
+	h.ServeHTTP(w, r)
+	if w.Code != 500 || strings.Contains(w.Body.String(), "10.1.2.3") {
+		t.Errorf("%d %q", w.Code, w.Body)
+	}
+}
+
+// Behind a mux, each path has its mark; and a client learns both tokens.
+func TestHandler_overTheWire(t *testing.T) {
+	var marks fence.Marks
+	mux := http.NewServeMux()
+	mux.Handle("PUT /stock/{id}", fence.Handler(func(r *http.Request, token uint64) error {
+		return marks.Of(r.PathValue("id")).Check(token)
+	}, tells))
+	s := httptest.NewServer(mux)
+	defer s.Close()
+	put := func(path string, token uint64) (int, error) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := fence.SetHeader(r.Header, token); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := s.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, fence.FromResponse(resp)
+	}
+	for _, c := range []struct {
+		path   string
+		token  uint64
+		status int
+	}{
+		{"/stock/1", younger, 200}, {"/stock/2", older, 200}, {"/stock/1", older, 412}, {"/stock/2", younger, 200}, {"/elsewhere", older, 404},
+	} {
+		status, err := put(c.path, c.token)
+		if status != c.status {
+			t.Errorf("%s with %d: %d, want %d", c.path, c.token, status, c.status)
+		}
+		if c.status == 412 {
+			isStale(t, c.path, err, c.token, younger)
+		} else if err != nil {
+			t.Errorf("%s with %d: %v", c.path, c.token, err)
+		}
+	}
+}
+
+func TestFromResponse_ofOthers(t *testing.T) {
+	for name, r := range map[string]*http.Response{
+		"another precondition":      {StatusCode: 412, Header: http.Header{}},
+		"a header that is no token": {StatusCode: 412, Header: http.Header{fence.Header: {"soon"}}},
+		"not refused":               {StatusCode: 200, Header: http.Header{fence.Header: {"5"}}},
+	} {
+		if err := fence.FromResponse(r); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	isStale(t, "without its request", fence.FromResponse(&http.Response{StatusCode: 412, Header: http.Header{fence.Header: {"5"}}}), 0, 5)
+}
+
+func TestRefuse(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		status int
+	}{
+		{&lock.Error{Op: "fence", Err: &fence.StaleError{Token: 1, Highest: 2}}, 412},
+		{fmt.Errorf("save: %w", &fence.StaleError{Token: 1, Highest: 2}), 412},
+		{fmt.Errorf("save: %w", fence.ErrNoToken), 400},
+		{lock.ErrLost, 0},
+		{nil, 0},
+	} {
+		w := httptest.NewRecorder()
+		w.Code = 0
+		if refused := fence.Refuse(w, c.err); refused != (c.status != 0) || w.Code != c.status {
+			t.Errorf("%v: %v, %d, want %d", c.err, refused, w.Code, c.status)
+		}
+	}
+}
+
+func TestSetHeader(t *testing.T) {
+	h := http.Header{}
+	isNoToken(t, "0", fence.SetHeader(h, 0))
+	if len(h) != 0 {
+		t.Errorf("%v", h)
+	}
+	for _, token := range []uint64{older, younger} { // the second replaces the first
+		if err := fence.SetHeader(h, token); err != nil || len(h[fence.Header]) != 1 || h.Get(fence.Header) != fmt.Sprint(token) {
+			t.Errorf("%v, %v", h, err)
+		}
+	}
+	if http.CanonicalHeaderKey(fence.Header) != fence.Header {
+		t.Error("the name is not as net/http keeps it")
+	}
+}
+
+func TestContext(t *testing.T) {
+	if token := fence.FromContext(t.Context()); token != 0 {
+		t.Errorf("none: %d", token)
+	}
+	ctx := fence.NewContext(fence.NewContext(t.Context(), older), younger)
+	if token := fence.FromContext(ctx); token != younger {
+		t.Errorf("%d, want the inner one", token)
+	}
+}

@@ -1,0 +1,102 @@
+package fence
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Mark is the largest token that was seen, kept in memory: a guard for what
+// lives in one process. The zero value has seen none. It is safe for concurrent
+// use, and must not be copied.
+//
+// It ends with the process. Where the data does not, raise it to what is known
+// before the first write comes, or use a guard that lives with the data.
+type Mark struct {
+	highest atomic.Uint64 // only grows
+
+	mu sync.Mutex // held while a function of Do runs
+
+	name string // set once, by Marks
+}
+
+// Check raises the mark to token, or fails with [ErrStale] when a larger one was
+// seen. It does not wait.
+//
+// By itself it is an early answer and no guard: a newer holder can come between
+// it and the write. Where that must not be, write in [Mark.Do].
+func (m *Mark) Check(token uint64) error { return wrap("fence", m.name, m.raise(token)) }
+
+func (m *Mark) raise(token uint64) error {
+	for {
+		highest := m.highest.Load()
+		if err := check(token, highest); err != nil {
+			return err
+		}
+		if m.highest.CompareAndSwap(highest, token) {
+			return nil
+		}
+	}
+}
+
+// Do calls write unless a larger token was seen, and returns its error as it is.
+// Only one function runs under a Mark at a time, so none with a smaller token
+// runs after one with a larger, or beside it. When write fails, the mark stays
+// raised. A write that calls Do of the same Mark waits for itself.
+func (m *Mark) Do(token uint64, write func() error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.Check(token); err != nil {
+		return err
+	}
+	return write()
+}
+
+// Highest returns the largest token seen, 0 before the first.
+func (m *Mark) Highest() uint64 { return m.highest.Load() }
+
+// Marks are the marks of many resources, by name. The zero value has none. It is
+// safe for concurrent use, and must not be copied.
+//
+// A name that was seen stays, for about a hundred bytes and its length, until
+// [Marks.Forget]: a mark that went by age, or to make room, would let a stale
+// holder in. So see that a resource exists before you ask for its mark; else
+// whoever can name resources can fill the memory.
+type Marks struct {
+	mu sync.RWMutex
+	of map[string]*Mark // guarded by mu
+}
+
+// Of returns the mark of a resource, the same at every call.
+func (m *Marks) Of(name string) *Mark {
+	m.mu.RLock()
+	mark := m.of[name]
+	m.mu.RUnlock()
+	if mark != nil {
+		return mark
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if mark = m.of[name]; mark == nil {
+		if m.of == nil {
+			m.of = make(map[string]*Mark)
+		}
+		mark = &Mark{name: name}
+		m.of[name] = mark
+	}
+	return mark
+}
+
+// Forget drops the mark of a resource that is gone for good. If it comes back,
+// the first token passes, whatever it is.
+func (m *Marks) Forget(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.of, name)
+}
+
+// Len returns how many resources have a mark.
+func (m *Marks) Len() int {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return len(m.of)
+}

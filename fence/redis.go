@@ -1,0 +1,169 @@
+package fence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// registerPrefix begins the keys where the largest tokens are kept.
+const registerPrefix = "leasehold_fence"
+
+// Redis guards writes to keys of a Redis server, or of a cluster. Look and write
+// are one script. It is safe for concurrent use.
+//
+// The register of a key is a string beside it, with the largest token in decimal:
+//
+//	orders:42      leasehold_fence:{orders:42}
+//	{orders}:42    leasehold_fence:{orders}:42
+//
+// They share a slot. All writers of a key must go through the guard. The key must
+// not be the name of the lock, which is where the lock itself lives.
+//
+// An error that is no answer (a time-out, a broken connection) leaves open
+// whether the write was carried out. Set, HSet and Del can be repeated with the
+// same token. A copy that a broken connection delivers late is turned away once a
+// newer holder wrote, but can undo a later write of the same holder.
+//
+// Registers are as durable as the data beside them, and go back with it when a
+// failover loses the last writes. They must not be evicted (maxmemory-policy
+// noeviction). A user needs +evalsha +eval +get +set, for Set +strlen, for HSet
+// +hlen +hset, for Del +persist +del, on the data and on leasehold_fence:*.
+type Redis struct {
+	rdb  rueidis.Client
+	keep time.Duration
+}
+
+// RedisOption is an option of [NewRedis].
+type RedisOption func(*Redis)
+
+// WithRegisterExpiry lets a register end d after the last write to its key that
+// passed. d is then your word that no holder comes back after being stuck for so
+// long; days are right. Without it a register stays for ever, about a hundred
+// bytes and the length of the key, also when the data is deleted or expires.
+func WithRegisterExpiry(d time.Duration) RedisOption {
+	return func(r *Redis) { r.keep = d }
+}
+
+// NewRedis returns a guard on rdb, which it borrows and never closes. It does no
+// I/O.
+func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
+	r := &Redis{rdb: rdb}
+	for _, o := range opts {
+		o(r)
+		if r.keep < time.Millisecond {
+			return nil, wrap("fence", "", fmt.Errorf("a register expiry of %v; the least is 1ms", r.keep))
+		}
+	}
+	if rdb == nil {
+		return nil, wrap("fence", "", errors.New("no client"))
+	}
+	return r, nil
+}
+
+// Set sets a string, as SET does: an expiry that it had is gone. It fails with
+// [ErrStale] when a larger token was seen at key, with Redis' WRONGTYPE when the
+// key holds something else than a string, and with OOM when memory is full;
+// nothing was written then.
+func (r *Redis) Set(ctx context.Context, token uint64, key, value string) error {
+	return r.guard("fenced set", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
+		return luascripts.SetFenced(ctx, r.rdb, f, value)
+	})
+}
+
+// HSet sets fields of a hash, all or none, and leaves its other fields as they
+// are. It fails as [Redis.Set] does.
+func (r *Redis) HSet(ctx context.Context, token uint64, key string, fields map[string]string) error {
+	if len(fields) == 0 {
+		return wrap("fenced hset", key, errors.New("no fields"))
+	}
+	pairs := make([]string, 0, 2*len(fields))
+	for name, value := range fields {
+		pairs = append(pairs, name, value)
+	}
+	return r.guard("fenced hset", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
+		return luascripts.HSetFenced(ctx, r.rdb, f, pairs...)
+	})
+}
+
+// Del deletes a key of any type; it is no error when there is none. The register
+// stays, so that no stale holder makes the key anew. It fails with [ErrStale]
+// when a larger token was seen, and works when memory is full.
+func (r *Redis) Del(ctx context.Context, token uint64, key string) error {
+	return r.guard("fenced del", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
+		return luascripts.DelFenced(ctx, r.rdb, f)
+	})
+}
+
+// Script is a Lua script of yours, for what Set, HSet and Del cannot do. It runs
+// behind the guard, in one step with it; see [Redis.Run].
+type Script struct{ own *luascripts.OwnFenced }
+
+// NewScript makes a [Script] of its text, which finds its KEYS and ARGV as it
+// would without a guard. It is code: let it be a constant of your program.
+func NewScript(text string) *Script { return &Script{luascripts.NewOwnFenced(text)} }
+
+// Run runs s, unless a larger token was seen at the first of keys, and returns what
+// the script returns; a nil reply is no error. On a cluster all keys must be in
+// one slot, or the client panics. A script that fails leaves the register raised.
+func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string, args ...string) (rueidis.RedisMessage, error) {
+	if len(keys) == 0 {
+		return rueidis.RedisMessage{}, wrap("fenced script", "", errors.New("no keys"))
+	}
+	var reply rueidis.RedisMessage
+	err := r.guard("fenced script", token, keys[0], func(f luascripts.Fence) (got luascripts.Fenced, err error) {
+		reply, got, err = s.own.Exec(ctx, r.rdb, f, keys[1:], args)
+		return got, err
+	})
+	return reply, err
+}
+
+// guard does one guarded write and says how it went.
+func (r *Redis) guard(op string, token uint64, key string, write func(luascripts.Fence) (luascripts.Fenced, error)) error {
+	if err := check(token, 0); err != nil {
+		return wrap(op, key, err)
+	}
+	register, err := register(key)
+	if err != nil {
+		return wrap(op, key, err)
+	}
+	got, err := write(luascripts.Fence{Data: key, Register: register, Token: token, Keep: r.keep})
+	switch {
+	case err != nil:
+		return wrap(op, key, err)
+	case got.Verdict == luascripts.Stale:
+		return wrap(op, key, &StaleError{Token: token, Highest: got.Highest})
+	case got.Verdict == luascripts.Foreign:
+		return wrap(op, key, fmt.Errorf("%w: its register, %s", lock.ErrForeignKey, register))
+	}
+	return nil
+}
+
+// register returns the key of the register of key, in the slot of key. The rule
+// is the one for what stands beside a lock.
+func register(key string) (string, error) {
+	if key == "" {
+		return "", errors.New("bad key: it is empty")
+	}
+	if strings.HasPrefix(key, registerPrefix+":") {
+		return "", fmt.Errorf("bad key: %q is where registers are", registerPrefix+":")
+	}
+	// The slot is that of what stands between the first { and the first } after it.
+	before, after, braced := strings.Cut(key, "{")
+	if !braced {
+		if strings.Contains(before, "}") {
+			return "", errors.New("bad key: a } without a { before it")
+		}
+		return registerPrefix + ":{" + key + "}", nil
+	}
+	if strings.IndexByte(after, '}') < 1 {
+		return "", errors.New("bad key: a { with nothing, or no }, after it")
+	}
+	return registerPrefix + ":" + key, nil
+}

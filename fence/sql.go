@@ -1,0 +1,136 @@
+package fence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+)
+
+// Dialect is how a database wants its parameters named.
+type Dialect int
+
+// The databases on which the guard was tried.
+const (
+	PostgreSQL Dialect = iota + 1 // $1; 9.5 and later
+	SQLite                        // ?; 3.35 and later
+)
+
+// SQL guards what a transaction writes, whatever that is, by a table of registers
+// in the same database: a row for each resource, with the largest token seen. It
+// is safe for concurrent use.
+//
+// A row stays until you delete it; do so with its resource, if no stale holder
+// can bring that back. Where the data is one row, a column of its own does as
+// well, without a second table: see [Refused].
+type SQL struct{ table, advance string }
+
+// DefaultTable is the table of registers when none is named.
+const DefaultTable = "leasehold_fence"
+
+// tables are plain identifiers, maybe after that of a schema.
+var tables = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
+
+// NewSQL returns a guard that keeps its registers in table, [DefaultTable] if it
+// is empty. It does no I/O: make the table as [SQL.Schema] says.
+func NewSQL(d Dialect, table string) (*SQL, error) {
+	if table == "" {
+		table = DefaultTable
+	}
+	if !tables.MatchString(table) { // it becomes part of statements
+		return nil, wrap("fence", "", fmt.Errorf("bad table name %.64q", table))
+	}
+	s := &SQL{table: table}
+	switch d {
+	case PostgreSQL:
+		s.advance = fmt.Sprintf(advance, table, "$1", "$2")
+	case SQLite:
+		s.advance = fmt.Sprintf(advance, table, "?", "?")
+	default:
+		return nil, wrap("fence", "", fmt.Errorf("unknown dialect %d", d))
+	}
+	return s, nil
+}
+
+// advance takes the row's lock, also when it leaves the token as it is, and
+// compares with the row as it is then, not as it was when the statement began. It
+// returns the largest token, so one round trip tells all.
+const advance = `INSERT INTO %s AS register (resource, token) VALUES (%s, %s)
+ON CONFLICT (resource) DO UPDATE
+SET token = CASE WHEN excluded.token > register.token THEN excluded.token ELSE register.token END
+RETURNING token`
+
+// Schema returns the statement that makes the table, for your migrations.
+func (s *SQL) Schema() string {
+	return "CREATE TABLE IF NOT EXISTS " + s.table + " (resource text PRIMARY KEY, token bigint NOT NULL)"
+}
+
+// Advance raises the register of a resource to token, or fails with [ErrStale]
+// when a larger one was seen: roll the transaction back then. It waits for a
+// transaction that has the register, until that ends. So from Advance to the
+// commit nobody else passes, and no older holder does after it. A rollback takes
+// the register back, too.
+//
+// Make it the first statement of the transaction that writes. It is right at every
+// isolation level. Above READ COMMITTED, PostgreSQL answers some of those who
+// waited with a serialization failure (40001): repeat the transaction, with the
+// same token. SQLite answers SQLITE_BUSY to those who may not wait (PRAGMA
+// busy_timeout). Who takes several registers must take them in one order.
+func (s *SQL) Advance(ctx context.Context, tx *sql.Tx, resource string, token uint64) error {
+	n, err := bigint(token)
+	if err != nil {
+		return wrap("fence", resource, err)
+	}
+	var highest int64
+	if err := tx.QueryRowContext(ctx, s.advance, resource, n).Scan(&highest); err != nil {
+		return wrap("fence", resource, err)
+	}
+	return wrap("fence", resource, check(token, uint64(highest)))
+}
+
+// Int64 returns a token as SQL takes it, for statements of your own. It fails with
+// [ErrNoToken] when it is 0.
+func Int64(token uint64) (int64, error) {
+	n, err := bigint(token)
+	return n, wrap("fence", "", err)
+}
+
+func bigint(token uint64) (int64, error) {
+	if token > math.MaxInt64 {
+		return 0, fmt.Errorf("token %d does not fit a BIGINT", token)
+	}
+	return int64(token), check(token, 0)
+}
+
+// Refused says why a guarded statement changed no row. The guard is a column in
+// the row itself (fence BIGINT NOT NULL DEFAULT 0), and the statement one of
+//
+//	UPDATE accounts SET balance = $1, fence = $2 WHERE id = $3 AND fence <= $2
+//
+//	INSERT INTO accounts (id, balance, fence) VALUES ($1, $2, $3)
+//	ON CONFLICT (id) DO UPDATE SET balance = excluded.balance, fence = excluded.fence
+//	WHERE accounts.fence <= excluded.fence
+//
+// Each is right by itself, in a transaction or not. When RowsAffected is 0, the
+// row is missing or the token stale. A query for the fence column tells which:
+//
+//	if n == 0 {
+//		return fence.Refused(db.QueryRowContext(ctx, "SELECT fence FROM accounts WHERE id = $1", id), token)
+//	}
+//
+// The error is never nil; it matches [ErrStale], or [sql.ErrNoRows] when there is
+// no such row. Pass tokens to such statements by [Int64], so that 0 does not slip
+// through. A DELETE takes the fence along, and a stale upsert makes the row anew. Mark
+// such rows as deleted instead, or use [SQL.Advance].
+func Refused(row *sql.Row, token uint64) error {
+	var highest int64
+	err := row.Scan(&highest)
+	if err == nil {
+		if err = check(token, uint64(highest)); err == nil {
+			err = errors.New("no row was changed, but not for its fence")
+		}
+	}
+	return wrap("fence", "", err)
+}

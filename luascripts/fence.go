@@ -1,0 +1,114 @@
+package luascripts
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+var (
+	fenceSet  = load("fence_set", "include_fence")
+	fenceHSet = load("fence_hset", "include_fence")
+	fenceDel  = load("fence_del", "include_fence")
+	fenceBody = load("include_fence_body", "include_fence") // with a script of the user's own after it
+)
+
+// Stale is what a guard found about the token: a larger one was seen.
+const Stale Verdict = -1
+
+// Fence is what a guard compares, and where.
+type Fence struct {
+	Data     string        // the guarded key
+	Register string        // where the largest token is kept; in the slot of Data
+	Token    uint64        // not 0
+	Keep     time.Duration // how long the register lives on; 0 is for ever
+}
+
+func (f Fence) keys() []string { return []string{f.Data, f.Register} }
+
+func (f Fence) args(more ...string) []string {
+	return append([]string{strconv.FormatUint(f.Token, 10), ms(f.Keep)}, more...)
+}
+
+// Fenced is the reply to a guarded write.
+type Fenced struct {
+	Verdict Verdict // Done, Stale, or Foreign when the register holds something else
+	Highest uint64  // Stale: the largest token seen
+}
+
+// SetFenced sets a string.
+func SetFenced(ctx context.Context, rdb rueidis.Client, f Fence, value string) (Fenced, error) {
+	return fenced(fenceSet, fenceSet.exec(ctx, rdb, f.keys(), f.args(value)))
+}
+
+// HSetFenced sets fields of a hash: name, value, name, value, and so on.
+func HSetFenced(ctx context.Context, rdb rueidis.Client, f Fence, fields ...string) (Fenced, error) {
+	return fenced(fenceHSet, fenceHSet.exec(ctx, rdb, f.keys(), f.args(fields...)))
+}
+
+// DelFenced deletes a key of any type.
+func DelFenced(ctx context.Context, rdb rueidis.Client, f Fence) (Fenced, error) {
+	return fenced(fenceDel, fenceDel.exec(ctx, rdb, f.keys(), f.args()))
+}
+
+// fenced reads the reply of a script of this module.
+func fenced(s *script, reply rueidis.RedisResult) (Fenced, error) {
+	got, err := refused(s, reply.Error())
+	if err != nil || got.Verdict != Done {
+		return got, err
+	}
+	if _, err := verdict(s, reply, Done); err != nil {
+		return Fenced{}, err
+	}
+	return got, nil
+}
+
+// refused tells what a guard says from what else can be wrong.
+func refused(s *script, err error) (Fenced, error) {
+	if err == nil || rueidis.IsRedisNil(err) {
+		return Fenced{Verdict: Done}, nil
+	}
+	e, ok := rueidis.IsRedisErr(err)
+	if !ok {
+		return Fenced{}, err
+	}
+	code, rest, _ := strings.Cut(e.Error(), " ")
+	switch code {
+	case "FENCED":
+		highest, err := strconv.ParseUint(rest, 10, 64)
+		if err != nil {
+			return Fenced{}, &ReplyError{s.name, strconv.Quote(e.Error())}
+		}
+		return Fenced{Verdict: Stale, Highest: highest}, nil
+	case "FENCEKEY":
+		return Fenced{Verdict: Foreign}, nil
+	}
+	return Fenced{}, err
+}
+
+// OwnFenced is a script of the user's own behind the guard.
+type OwnFenced struct{ s *script }
+
+// NewOwnFenced makes one. The text is code: it must be written by whoever
+// writes the program, and never be put together from what comes in.
+func NewOwnFenced(body string) *OwnFenced {
+	text := fenceBody.text + body
+	return &OwnFenced{&script{name: "of the user's own", text: text, lua: rueidis.NewLuaScript(text)}}
+}
+
+// Exec runs the script if the token may write. Its KEYS are f.Data and the more
+// keys, its ARGV args; the reply is what it returns, and may be nil.
+func (o *OwnFenced) Exec(ctx context.Context, rdb rueidis.Client, f Fence, more, args []string) (rueidis.RedisMessage, Fenced, error) {
+	keys := append(append([]string{f.Data}, more...), f.Register)
+	reply := o.s.exec(ctx, rdb, keys, append(slices.Clone(args), f.args()...))
+	got, err := refused(o.s, reply.Error())
+	if err != nil || got.Verdict != Done {
+		return rueidis.RedisMessage{}, got, err
+	}
+	msg, _ := reply.ToMessage() // the error can only be that it is nil
+	return msg, got, nil
+}
