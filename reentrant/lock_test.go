@@ -1,86 +1,81 @@
 package reentrant_test
 
 import (
-	"context"
-	"os"
-	"strings"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
-	"github.com/redis/rueidis"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+func TestMain(m *testing.M) { kindtest.Main(m) }
 
-// newClient returns a client on rdb that is closed, and must close cleanly, at
-// the end of t.
-func newClient(t testing.TB, rdb rueidis.Client, opts ...client.Option) *client.Client {
-	t.Helper()
-	c, err := client.New(rdb, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := c.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
-}
+var plain = kindtest.OneHash(
+	func(c *client.Client, name string, opts ...lock.Option) lock.Locker { return c.NewLock(name, opts...) },
+	func(c *client.Client, name string) kindtest.Operator { return c.NewLock(name) },
+)
+
+func TestFaults(t *testing.T) { t.Parallel(); kindtest.Faults(t, plain) }
+
+func TestModel(t *testing.T) { t.Parallel(); kindtest.Model(t, plain) }
 
 func TestRules(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
-	a := newClient(t, s.Client(t), client.WithWatchdogTimeout(time.Second))
-	b := newClient(t, s.Client(t), client.WithWatchdogTimeout(time.Second))
-	t.Run("on Redis", func(t *testing.T) {
-		locktest.Run(t, locktest.Harness{
-			New:      func(name string, opts ...lock.Option) lock.Locker { return a.NewLock(name, opts...) },
-			Other:    func(name string, opts ...lock.Option) lock.Locker { return b.NewLock(name, opts...) },
-			Watchdog: time.Second,
-		})
+	a := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	t.Run("on Redis", func(t *testing.T) { rules(t, a, b) })
+	kindtest.WantEmpty(t, s)
+}
+
+func rules(t *testing.T, a, b *client.Client) {
+	locktest.Run(t, locktest.Harness{
+		New:      func(name string, opts ...lock.Option) lock.Locker { return a.NewLock(name, opts...) },
+		Other:    func(name string, opts ...lock.Option) lock.Locker { return b.NewLock(name, opts...) },
+		Watchdog: kindtest.WatchdogTimeout,
 	})
-	wantEmpty(t, s)
 }
 
 // The rights that the README asks for are enough for everything a lock does.
 func TestRules_withTheLeastRights(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(readme), "A user needs\n`")
-	rights, _, ok := strings.Cut(rest, "`")
-	if !ok {
-		t.Fatal("the README does not say which rights a user needs")
-	}
-	s := redistest.Start(t)
-	s.Do(t, append([]string{"ACL", "SETUSER", "locks", "on", ">secret", "~*", "&redisson_lock__channel:*", "-@all"}, strings.Fields(rights)...)...)
-	as := func(o *rueidis.ClientOption) { o.Username, o.Password = "locks", "secret" }
-	a := newClient(t, s.Client(t, as), client.WithWatchdogTimeout(time.Second))
-	b := newClient(t, s.Client(t, as), client.WithWatchdogTimeout(time.Second))
-	t.Run("on Redis", func(t *testing.T) {
-		locktest.Run(t, locktest.Harness{
-			New:      func(name string, opts ...lock.Option) lock.Locker { return a.NewLock(name, opts...) },
-			Other:    func(name string, opts ...lock.Option) lock.Locker { return b.NewLock(name, opts...) },
-			Watchdog: time.Second,
-		})
+	t.Parallel()
+	kindtest.Rights(t, []string{"NewLock"}, func(t *testing.T, _ *redistest.Server, a, b *client.Client) {
+		t.Run("rules", func(t *testing.T) { rules(t, a, b) })
+		byForce(t, a)
 	})
-	l := a.NewLock("orders")
-	mustLock(t, l)
+}
+
+func TestOptions_withTheLeastRights(t *testing.T) {
+	t.Parallel()
+	kindtest.Rights(t, []string{"NewLock", "WithFencing", "WithReplicas"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
+		fenced := []lock.Option{lock.WithFencing(), lock.WithReplicas(1, 10*time.Millisecond)}
+		h := kindtest.MustLock(t, a.NewLock("orders", fenced[0]))
+		w := kindtest.Go(t.Context(), b.NewLock("orders", fenced[0]))
+		plain.Waiting(t, s, "orders:orders", 1)
+		again := kindtest.MustLockUnder(t, h.Context(), a.NewLock("orders", fenced...))
+		first := h.Until()
+		kindtest.WaitFor(t, "it is renewed", func() bool { return h.Until().After(first.Add(100 * time.Millisecond)) })
+		kindtest.MustUnlock(t, again, h)
+		kindtest.MustUnlock(t, w.Hold(t))
+		if _, err := a.NewLock("orders", fenced...).Lock(t.Context()); !errors.Is(err, lock.ErrReplicas) {
+			t.Errorf("%v: there is no replica", err)
+		}
+		byForce(t, a)
+	})
+}
+
+func byForce(t *testing.T, c *client.Client) {
+	t.Helper()
+	l := c.NewLock("by force")
+	kindtest.MustLock(t, l)
 	if _, err := l.Inspect(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if _, err := l.ForceUnlock(t.Context()); err != nil {
 		t.Error(err)
-	}
-	denied := s.Do(t, "ACL", "LOG")
-	if entries, _ := denied.ToArray(); len(entries) != 0 {
-		t.Errorf("denied: %s", denied.String())
 	}
 }

@@ -1,10 +1,10 @@
-package reentrant_test
+package kindtest
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strconv"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -13,9 +13,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is what the locks of a few names should look like: who holds, and how
-// often. After every step the server must agree with it.
+// model is what the locks of a few names should look like, of a kind that one
+// owner holds at a time: who holds, and how often. After every step the server
+// must agree with it.
 type model struct {
+	kind    Kind
 	server  *redistest.Server
 	t       *testing.T
 	clients []*client.Client
@@ -32,15 +34,47 @@ type modelHold struct {
 	lost  bool
 }
 
-func (m *model) anyName(rt *rapid.T) string {
-	return rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "name")
+var modelNames = []string{"a", "b"}
+
+// Model makes random calls by several owners of two clients, and compares the
+// server with a model after each.
+func Model(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	a, b := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+	rapid.Check(t, func(rt *rapid.T) {
+		s.Do(t, "FLUSHALL")
+		m := &model{kind: k, server: s, t: t, clients: []*client.Client{a, b}, holds: map[string][]*modelHold{}, tokens: map[string]uint64{}}
+		for range 4 {
+			m.owners = append(m.owners, lock.WithOwner(t.Context()))
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"TryLock": m.TryLock, "TryLock again": m.TryLock, "Unlock": m.Unlock, "UnlockAgain": m.UnlockAgain,
+			"Force": m.Force, "Steal": m.Steal, "Flush": m.Flush, "": m.Check,
+		})
+		for _, held := range m.holds {
+			for _, h := range held {
+				if err := h.Unlock(t.Context()); err != nil {
+					rt.Error(err)
+				}
+			}
+		}
+		if keys := Keys(t, s); len(keys) != 0 {
+			rt.Errorf("keys left: %q", keys)
+		}
+	})
 }
+
+func (m *model) anyName(rt *rapid.T) string {
+	return rapid.SampledFrom(modelNames).Draw(rt, "name")
+}
+
+// client is where an owner lives.
+func (m *model) client(owner int) *client.Client { return m.clients[owner%len(m.clients)] }
 
 // TryLock by any owner of either client: granted exactly when the model says so.
 func (m *model) TryLock(rt *rapid.T) {
 	name, owner := m.anyName(rt), rapid.IntRange(0, len(m.owners)-1).Draw(rt, "owner")
-	c := m.clients[owner%len(m.clients)] // an owner lives in one client
-	h, err := c.NewLock(name).TryLock(m.owners[owner])
+	h, err := m.kind.New(m.client(owner), name).TryLock(m.owners[owner])
 	held := m.holds[name]
 	if len(held) > 0 && held[0].owner != owner {
 		if !errors.Is(err, lock.ErrNotAcquired) {
@@ -95,9 +129,9 @@ func (m *model) Force(rt *rapid.T) {
 	held := m.holds[name]
 	c := m.clients[0]
 	if len(held) > 0 {
-		c = m.clients[held[0].owner%len(m.clients)] // which learns of it at once
+		c = m.client(held[0].owner) // which learns of it at once
 	}
-	was, err := c.NewLock(name).ForceUnlock(m.t.Context())
+	was, err := m.kind.Operator(c, name).ForceUnlock(m.t.Context())
 	if err != nil || was != (len(held) > 0) {
 		rt.Fatalf("force unlock of %q with %d holds: %v, %v", name, len(held), was, err)
 	}
@@ -114,7 +148,7 @@ func (m *model) Steal(rt *rapid.T) {
 	}
 	m.server.Do(m.t, "DEL", name)
 	owner := held[0].owner
-	if _, err := m.clients[owner%len(m.clients)].NewLock(name).TryLock(m.owners[owner]); !errors.Is(err, lock.ErrLost) {
+	if _, err := m.kind.New(m.client(owner), name).TryLock(m.owners[owner]); !errors.Is(err, lock.ErrLost) {
 		rt.Fatalf("re-entry into %q, which is gone: %v", name, err)
 	}
 	m.lose(name)
@@ -131,23 +165,29 @@ func (m *model) lose(name string) {
 // Flush makes the server forget the scripts.
 func (m *model) Flush(*rapid.T) { m.server.Do(m.t, "SCRIPT", "FLUSH") }
 
-// Check compares the server and every hold with the model.
+// Check compares the server, what Inspect says of it, and every hold with the
+// model.
 func (m *model) Check(rt *rapid.T) {
-	for name, held := range map[string][]*modelHold{"a": m.holds["a"], "b": m.holds["b"]} {
-		reply := m.server.Do(m.t, "HGETALL", name)
-		got, err := reply.AsStrMap()
-		if err != nil {
-			rt.Fatal(err)
-		}
-		want := map[string]string{}
+	var keys []string
+	for _, name := range modelNames {
+		held := m.holds[name]
+		var want map[string]string
+		var holders []lock.Holder
 		if len(held) > 0 {
-			want[held[0].Owner()] = strconv.Itoa(len(held))
+			owner := held[0].Owner()
+			want = m.kind.Hash(owner, len(held))
+			holders = []lock.Holder{{Owner: owner, Count: len(held), Mode: m.kind.Mode}}
+			keys = append(keys, m.kind.Keys(name, owner, len(held))...)
+			if Number(m.server.Do(m.t, "PTTL", name)) <= 0 {
+				rt.Fatalf("%q has no expiry", name)
+			}
 		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
+		if got := Hash(m.t, m.server, name); !maps.Equal(got, want) {
 			rt.Fatalf("%q is %v on the server, want %v", name, got, want)
 		}
-		if pttl := m.server.Do(m.t, "PTTL", name); len(held) > 0 && number(pttl) <= 0 {
-			rt.Fatalf("%q has no expiry", name)
+		state, err := m.kind.Operator(m.clients[0], name).Inspect(m.t.Context())
+		if err != nil || !slices.Equal(state.Holders, holders) || len(state.Waiters) != 0 {
+			rt.Fatalf("Inspect of %q: %+v, %v, want %v", name, state, err, holders)
 		}
 		for _, h := range held {
 			if err := h.Err(); err != nil {
@@ -155,33 +195,12 @@ func (m *model) Check(rt *rapid.T) {
 			}
 		}
 	}
+	if got := Keys(m.t, m.server); !slices.Equal(got, slices.Sorted(slices.Values(keys))) {
+		rt.Fatalf("the keys are %q, want %q", got, keys)
+	}
 	for _, h := range m.stale {
 		if err := h.Context().Err(); err == nil {
 			rt.Fatalf("a hold of %q is over, and its context is not", h.name)
 		}
 	}
-}
-
-func TestModel(t *testing.T) {
-	s := redistest.Start(t)
-	a, b := newClient(t, s.Client(t)), newClient(t, s.Client(t))
-	rapid.Check(t, func(rt *rapid.T) {
-		s.Do(t, "FLUSHALL")
-		m := &model{server: s, t: t, clients: []*client.Client{a, b}, holds: map[string][]*modelHold{}, tokens: map[string]uint64{}}
-		for range 4 {
-			m.owners = append(m.owners, lock.WithOwner(t.Context()))
-		}
-		rt.Repeat(map[string]func(*rapid.T){
-			"TryLock": m.TryLock, "TryLock again": m.TryLock, "Unlock": m.Unlock, "UnlockAgain": m.UnlockAgain,
-			"Force": m.Force, "Steal": m.Steal, "Flush": m.Flush, "": m.Check,
-		})
-		for _, held := range m.holds {
-			for _, h := range held {
-				if err := h.Unlock(t.Context()); err != nil {
-					rt.Error(err)
-				}
-			}
-		}
-		wantEmpty(t, s)
-	})
 }

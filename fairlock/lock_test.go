@@ -1,0 +1,202 @@
+package fairlock_test
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
+)
+
+func TestMain(m *testing.M) { kindtest.Main(m) }
+
+var fair = kind()
+
+func kind() kindtest.Kind {
+	k := kindtest.OneHash(
+		func(c *client.Client, name string, opts ...lock.Option) lock.Locker {
+			return c.NewFairLock(name, opts...)
+		},
+		func(c *client.Client, name string) kindtest.Operator { return c.NewFairLock(name) },
+	)
+	k.Patterns = func(prefix string) []string {
+		return []string{"~" + prefix + "*", "~redisson_lock_queue:{" + prefix + "*", "~redisson_lock_timeout:{" + prefix + "*"}
+	}
+	k.OwnChannel = true
+	k.Questions = 2 // the one that puts it in line, and a heartbeat when it listens
+	return k
+}
+
+func TestFaults(t *testing.T) { t.Parallel(); kindtest.Faults(t, fair) }
+
+func TestModel(t *testing.T) { t.Parallel(); kindtest.Model(t, fair) }
+
+func TestRules(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	t.Run("on Redis", func(t *testing.T) { rules(t, a, b) })
+	kindtest.WantEmpty(t, s)
+}
+
+func rules(t *testing.T, a, b *client.Client) {
+	h := locktest.Harness{
+		New:      func(name string, opts ...lock.Option) lock.Locker { return a.NewFairLock(name, opts...) },
+		Other:    func(name string, opts ...lock.Option) lock.Locker { return b.NewFairLock(name, opts...) },
+		Watchdog: kindtest.WatchdogTimeout,
+		Waiters: func(ctx context.Context, name string) (int, error) {
+			state, err := a.NewFairLock(name).Inspect(ctx)
+			return len(state.Waiters), err
+		},
+	}
+	locktest.Run(t, h)
+	locktest.RunFair(t, h)
+}
+
+// The rights that the README asks for are enough for everything a fair lock does,
+// also when it has to do with the dead, with owners of Redisson, and with a queue
+// that somebody deleted.
+func TestRules_withTheLeastRights(t *testing.T) {
+	t.Parallel()
+	kindtest.Rights(t, []string{"NewFairLock"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
+		t.Run("rules", func(t *testing.T) { rules(t, a, b) })
+
+		q := lineOf{s, "orders:orders"}
+		l := a.NewFairLock("orders", forever)
+		h := kindtest.MustLock(t, l)
+		q.put(t, stranger, time.Hour)
+		first := q.join(t, b, "orders", forever)
+		s.Do(t, "ZADD", q.timeouts(), "1", stranger) // it died
+		q.put(t, redissons, time.Hour+5*time.Minute)
+		kindtest.MustUnlock(t, h)
+		kindtest.MustUnlock(t, first.Hold(t))
+		s.Do(t, "DEL", q.queue())
+		h = kindtest.MustLock(t, l)
+		second := q.join(t, b, "orders", forever)
+		if was, err := l.ForceUnlock(t.Context()); !was || err != nil {
+			t.Errorf("ForceUnlock: %v, %v", was, err)
+		}
+		kindtest.MustUnlock(t, second.Hold(t))
+		kindtest.Lost(t, h)
+	})
+}
+
+// forever is a patience that nothing in these tests outlasts: whoever leaves the
+// queue was taken out.
+var forever = lock.WithPatience(time.Hour)
+
+// Owners of other programs: one of leasehold, and one of Redisson, which sends no
+// heartbeats. The version in the uuid tells.
+const (
+	stranger  = "01890000-0000-7000-8000-000000000000:1"
+	redissons = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
+)
+
+// lineOf is the queue of one fair lock, as it stands in Redis.
+type lineOf struct {
+	s    *redistest.Server
+	name string
+}
+
+var orders = func(s *redistest.Server) lineOf { return lineOf{s, "orders"} }
+
+func (q lineOf) queue() string    { return "redisson_lock_queue:{" + q.name + "}" }
+func (q lineOf) timeouts() string { return "redisson_lock_timeout:{" + q.name + "}" }
+
+// channel is where an owner listens.
+func (q lineOf) channel(owner string) string { return fair.Channel(q.name) + ":" + owner }
+
+// owners are those who stand in line, first come first.
+func (q lineOf) owners(t *testing.T) []string {
+	t.Helper()
+	return kindtest.List(q.s.Do(t, "LRANGE", q.queue(), "0", "-1"))
+}
+
+// deadlines says until when, by the server's clock in ms, each owner counts as
+// alive.
+func (q lineOf) deadlines(t *testing.T) map[string]int64 {
+	t.Helper()
+	reply := q.s.Do(t, "ZRANGE", q.timeouts(), "0", "-1", "WITHSCORES")
+	scores, err := reply.AsZScores()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadlines := make(map[string]int64)
+	for _, z := range scores {
+		deadlines[z.Member] = int64(z.Score)
+	}
+	return deadlines
+}
+
+// now is the server's time in ms.
+func (q lineOf) now(t *testing.T) int64 {
+	t.Helper()
+	time := kindtest.List(q.s.Do(t, "TIME"))
+	seconds, err1 := strconv.ParseInt(time[0], 10, 64)
+	micros, err2 := strconv.ParseInt(time[1], 10, 64)
+	if err1 != nil || err2 != nil {
+		t.Fatalf("TIME: %q", time)
+	}
+	return seconds*1000 + micros/1000
+}
+
+// put lets an owner stand at the end of the line, who counts as alive for so long.
+func (q lineOf) put(t *testing.T, owner string, alive time.Duration) {
+	t.Helper()
+	q.s.Do(t, "RPUSH", q.queue(), owner)
+	q.s.Do(t, "ZADD", q.timeouts(), strconv.FormatInt(q.now(t)+alive.Milliseconds(), 10), owner)
+}
+
+// join starts a Lock of name, and returns when it stands in line.
+func (q lineOf) join(t *testing.T, c *client.Client, name string, opts ...lock.Option) *kindtest.Waiter {
+	t.Helper()
+	return q.joinUnder(t, t.Context(), c, name, opts...)
+}
+
+func (q lineOf) joinUnder(t *testing.T, ctx context.Context, c *client.Client, name string, opts ...lock.Option) *kindtest.Waiter {
+	t.Helper()
+	n := len(q.owners(t))
+	w := kindtest.Go(ctx, c.NewFairLock(name, opts...))
+	q.want(t, "it stands in line", n+1)
+	return w
+}
+
+// want waits until so many stand in line.
+func (q lineOf) want(t *testing.T, what string, n int) {
+	t.Helper()
+	kindtest.WaitFor(t, what, func() bool { return len(q.owners(t)) == n })
+}
+
+// wantOwners fails unless these stand in line, in this order, and the deadlines
+// are of nobody else.
+func (q lineOf) wantOwners(t *testing.T, what string, want ...string) {
+	t.Helper()
+	if got := q.owners(t); !slices.Equal(got, want) {
+		t.Errorf("%s: in line are %q, want %q", what, got, want)
+	}
+	deadlines := q.deadlines(t)
+	for _, owner := range want {
+		if deadlines[owner] == 0 {
+			t.Errorf("%s: %s stands in line without a deadline", what, owner)
+		}
+		delete(deadlines, owner)
+	}
+	if len(deadlines) > 0 {
+		t.Errorf("%s: deadlines of owners who do not stand in line: %v", what, deadlines)
+	}
+}
+
+// serveInOrder waits until the waiters have held the lock, one after the other.
+func serveInOrder(t *testing.T, waiters ...*kindtest.Waiter) {
+	t.Helper()
+	for _, w := range waiters {
+		kindtest.MustUnlock(t, w.Hold(t))
+	}
+}

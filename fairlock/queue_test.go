@@ -1,0 +1,317 @@
+package fairlock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// What becomes of the queue when those who stand in it, the server, or the way to
+// it fail. Waiters have a patience of an hour where nothing may depend on it.
+
+// scene is a lock that somebody holds, and two processes for its waiters.
+type scene struct {
+	lineOf
+	holder, a, b *client.Client
+	hold         lock.Hold
+}
+
+func held(t *testing.T, opts ...client.Option) *scene {
+	t.Helper()
+	s := redistest.Start(t)
+	sc := &scene{
+		lineOf: orders(s),
+		holder: kindtest.NewClient(t, s.Client(t)),
+		a:      kindtest.NewClient(t, s.Client(t), opts...),
+		b:      kindtest.NewClient(t, s.Client(t), opts...),
+	}
+	sc.hold = kindtest.MustLock(t, sc.holder.NewFairLock("orders"))
+	return sc
+}
+
+// joinAll lets n waiters stand in line, of the two processes in turn.
+func (sc *scene) joinAll(t *testing.T, n int, opts ...lock.Option) (waiters []*kindtest.Waiter) {
+	t.Helper()
+	for i := range n {
+		waiters = append(waiters, sc.join(t, []*client.Client{sc.a, sc.b}[i%2], "orders", opts...))
+	}
+	return waiters
+}
+
+// Who stops waiting leaves the queue at once, and the others keep their places:
+// when its context ends, and when its client closes.
+func TestLeavesAtOnce(t *testing.T) {
+	t.Parallel()
+	sc := held(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	first := sc.join(t, sc.a, "orders", forever)
+	second := sc.joinUnder(t, ctx, sc.a, "orders", forever)
+	third := sc.join(t, sc.b, "orders", forever)
+	owners := sc.owners(t)
+
+	cancel()
+	if err := second.Err(t); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+		t.Errorf("the second: %v", err)
+	}
+	sc.want(t, "the second is gone", 2)
+	sc.wantOwners(t, "after the second left", owners[0], owners[2])
+
+	if err := sc.a.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	sc.wantOwners(t, "after the first's client closed", owners[2])
+	if err := first.Err(t); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("the first: %v", err)
+	}
+	kindtest.MustUnlock(t, sc.hold)
+	serveInOrder(t, third)
+	kindtest.WantEmpty(t, sc.s)
+}
+
+// The reply to the question that puts a waiter in line is lost. It asks again,
+// after another one came, and still stands there once, where it stood.
+func TestLostReply_keepsThePlace(t *testing.T) {
+	t.Parallel()
+	sc := held(t)
+	p := redistest.NewProxy(t, sc.s.Addr())
+	c := kindtest.NewClient(t, sc.s.Client(t, redistest.Via(p)))
+	before := sc.join(t, sc.a, "orders", forever)
+	lost := make(chan struct{})
+	p.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: lost, DropReply: true}))
+	it := sc.join(t, c, "orders", forever)
+	after := sc.join(t, sc.b, "orders", forever)
+	owners := sc.owners(t)
+	close(lost)
+	kindtest.WaitFor(t, "it was told to wait, and listens", func() bool {
+		return len(kindtest.Channels(t, sc.s, sc.channel(owners[1]))) == 1
+	})
+	sc.wantOwners(t, "after the second question", owners...)
+	kindtest.MustUnlock(t, sc.hold)
+	serveInOrder(t, before, it, after)
+	kindtest.WantEmpty(t, sc.s)
+}
+
+// The server forgets its scripts all the time; nobody loses its place.
+func TestScriptFlush_inLine(t *testing.T) {
+	t.Parallel()
+	sc := held(t)
+	kindtest.Flushing(t, sc.s, func() {
+		for range 10 {
+			waiters := sc.joinAll(t, 5, forever)
+			kindtest.MustUnlock(t, sc.hold)
+			serveInOrder(t, waiters...)
+			sc.hold = kindtest.MustLock(t, sc.holder.NewFairLock("orders"))
+		}
+	})
+	kindtest.MustUnlock(t, sc.hold)
+	kindtest.WantEmpty(t, sc.s)
+}
+
+// Somebody deletes a part of the queue. All who wait are served nevertheless, and
+// in order as long as the order is there.
+func TestDeletedByHand_inLine(t *testing.T) {
+	for name, keys := range map[string][]string{
+		"queue":     {"redisson_lock_queue:{orders}"},
+		"deadlines": {"redisson_lock_timeout:{orders}"},
+		"both":      {"redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sc := held(t)
+			waiters := sc.joinAll(t, 6, forever)
+			sc.s.Do(t, append([]string{"DEL"}, keys...)...)
+			kindtest.MustUnlock(t, sc.hold)
+			order := kindtest.ServeAll(t, waiters...)
+			if name == "deadlines" && !slices.IsSorted(order) {
+				t.Errorf("served in the order %v, although the list was whole", order)
+			}
+			kindtest.WantEmpty(t, sc.s)
+		})
+	}
+}
+
+// With memory full, heartbeats go on, so nobody loses its place; and when there is
+// memory again, all are served in order.
+func TestMemoryFull_inLine(t *testing.T) {
+	t.Parallel()
+	const patience = 3 * time.Second // a heartbeat each second
+	sc := held(t)
+	waiters := sc.joinAll(t, 4, lock.WithPatience(patience))
+	owners, before := sc.owners(t), sc.deadlines(t)
+	sc.s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
+	kindtest.WaitFor(t, "all were heard from for longer than their patience", func() bool {
+		now := sc.deadlines(t)
+		for owner, deadline := range before {
+			if now[owner] < deadline+patience.Milliseconds() {
+				return false
+			}
+		}
+		return true
+	})
+	sc.wantOwners(t, "after a patience without memory", owners...)
+	sc.s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+	kindtest.MustUnlock(t, sc.hold)
+	serveInOrder(t, waiters...)
+	kindtest.WantEmpty(t, sc.s)
+}
+
+// When its turn comes and memory is full, a waiter is told, as anybody who comes
+// then; and nothing of it is left in line.
+func TestMemoryFull_atOnesTurn(t *testing.T) {
+	t.Parallel()
+	sc := held(t)
+	waiters := sc.joinAll(t, 4, forever)
+	sc.s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
+	kindtest.MustUnlock(t, sc.hold)
+	for i, w := range waiters {
+		if err := w.Err(t); err == nil || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("waiter %d: %v, want OOM", i, err)
+		}
+	}
+	kindtest.SoonEmpty(t, sc.s)
+}
+
+// TryLock neither stands in line nor overtakes, and changes nothing.
+func TestTryLock_leavesTheLineAlone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	q := orders(s)
+	c := kindtest.NewClient(t, s.Client(t))
+	l := c.NewFairLock("orders")
+	refused := func(what string) {
+		t.Helper()
+		owners, deadlines := q.owners(t), q.deadlines(t)
+		hash := kindtest.Hash(t, s, "orders")
+		for range 3 {
+			if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+				t.Errorf("%s: %v, want ErrNotAcquired", what, err)
+			}
+		}
+		q.wantOwners(t, what, owners...)
+		kindtest.WantHash(t, s, "orders", hash)
+		for owner, deadline := range q.deadlines(t) {
+			if deadlines[owner] != deadline {
+				t.Errorf("%s: it moved the deadline of %s by %d ms", what, owner, deadline-deadlines[owner])
+			}
+		}
+	}
+	q.put(t, stranger, time.Hour) // whose message was lost, and whose process sleeps
+	refused("free, but somebody is first")
+	h := kindtest.MustLock(t, c.NewLock("orders")) // a plain lock is the same hash, and knows of no queue
+	refused("held, and somebody waits")
+	kindtest.MustUnlock(t, h)
+
+	// Only the living are before us.
+	s.Do(t, "ZADD", q.timeouts(), "1", stranger)
+	h, err := l.TryLock(t.Context())
+	if err != nil {
+		t.Fatalf("behind a dead head: %v", err)
+	}
+	fair.WantHeld(t, s, "orders", h.Owner(), 1)
+	refused("held")
+	kindtest.MustUnlock(t, h)
+	kindtest.WantEmpty(t, s)
+}
+
+// A process with several waiters dies. None of them keeps the others waiting for
+// longer than one patience from the last heartbeat, however many they are; and
+// the next is served although the release told a dead one.
+func TestDeadWaiters(t *testing.T) {
+	t.Parallel()
+	const patience = 3 * time.Second // a heartbeat each second
+	sc := held(t)
+	p := redistest.NewProxy(t, sc.s.Addr())
+	c := kindtest.NewClient(t, sc.s.Client(t, redistest.Via(p)), kindtest.Fast...)
+	ctx, die := context.WithCancel(t.Context())
+	defer die()
+	var dead []*kindtest.Waiter
+	for range 5 {
+		dead = append(dead, sc.joinUnder(t, ctx, c, "orders", lock.WithPatience(patience)))
+	}
+	owners := sc.owners(t)
+	alive := sc.joinAll(t, 2, forever)
+
+	p.Refuse(true)
+	p.CutAll()
+	now, deadlines := sc.now(t), sc.deadlines(t)
+	var last int64
+	for _, owner := range owners {
+		if ahead := deadlines[owner] - now; ahead > patience.Milliseconds() {
+			t.Errorf("a dead waiter counts as alive for %d ms, want no more than %v", ahead, patience)
+		}
+		last = max(last, deadlines[owner])
+	}
+	kindtest.MustUnlock(t, sc.hold)
+	serveInOrder(t, alive...)
+	if now := sc.now(t); now < last {
+		t.Errorf("others were served %d ms before the last of the dead counted as dead", last-now)
+	}
+	kindtest.WantEmpty(t, sc.s)
+
+	p.Refuse(false) // and they rise again, only to be told
+	die()
+	for _, w := range dead {
+		if err := w.Err(t); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("one of the dead: %v", err)
+		}
+	}
+}
+
+// A release tells the first in line on its own channel, and nobody else.
+func TestRelease_tellsOnlyTheFirst(t *testing.T) {
+	t.Parallel()
+	sc := held(t)
+	heard := kindtest.Listen(t, sc.s, fair.Channel("orders")+"*")
+	waiters := sc.joinAll(t, 4, forever)
+	owners := sc.owners(t)
+	kindtest.MustUnlock(t, sc.hold)
+	for i, w := range waiters {
+		h := w.Hold(t)
+		sc.s.Do(t, "PUBLISH", fair.Channel("orders")+"end", "0") // what was said before it has been heard when it is
+		kindtest.WaitFor(t, "all is heard", func() bool { return len(heard.On(fair.Channel("orders")+"end")) == i+1 })
+		for j, owner := range owners {
+			want := 0
+			if j <= i {
+				want = 1
+			}
+			if got := heard.On(sc.channel(owner)); len(got) != want || want == 1 && got[0] != "0" {
+				t.Errorf("while waiter %d holds the lock, waiter %d was told %q, want %d messages", i, j, got, want)
+			}
+		}
+		kindtest.MustUnlock(t, h)
+	}
+	kindtest.WantEmpty(t, sc.s)
+}
+
+// ForceUnlock leaves the queue as it is, but for the dead at its head, and tells
+// the first who is alive.
+func TestForceUnlock_tellsTheFirst(t *testing.T) {
+	t.Parallel()
+	sc := held(t)
+	heard := kindtest.Listen(t, sc.s, fair.Channel("orders")+"*")
+	sc.put(t, stranger, time.Hour)
+	waiters := sc.joinAll(t, 2, forever)
+	owners := sc.owners(t)
+	sc.s.Do(t, "ZADD", sc.timeouts(), "1", stranger) // it died
+	if was, err := sc.holder.NewFairLock("orders").ForceUnlock(t.Context()); !was || err != nil {
+		t.Fatalf("ForceUnlock: %v, %v", was, err)
+	}
+	kindtest.WaitFor(t, "the first is told", func() bool { return slices.Equal(heard.On(sc.channel(owners[1])), []string{"0"}) })
+	h := waiters[0].Hold(t)
+	sc.wantOwners(t, "after the first was served", owners[2])
+	if told := slices.Concat(heard.On(sc.channel(stranger)), heard.On(sc.channel(owners[2]))); len(told) > 0 {
+		t.Errorf("others were told %q", told)
+	}
+	kindtest.Lost(t, sc.hold)
+	kindtest.MustUnlock(t, h)
+	serveInOrder(t, waiters[1])
+	kindtest.WantEmpty(t, sc.s)
+}

@@ -1,0 +1,838 @@
+package kindtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+var faults = []struct {
+	name string
+	test func(*testing.T, Kind)
+}{
+	// The server, and the way to it.
+	{"ScriptFlush", scriptFlush},
+	{"ScriptFlush_waiting", scriptFlushWaiting},
+	{"LostMessage", lostMessage},
+	{"LostReplies", lostReplies},
+	{"CancelledMidway", cancelledMidway},
+	{"CancelledMidway_waiting", cancelledMidwayWaiting},
+	{"HolderDies", holderDies},
+	{"ServerRestartsEmpty", serverRestartsEmpty},
+	{"ServerDown", serverDown},
+	{"ServerFrozen", serverFrozen},
+	{"ServerFrozen_dialing", serverFrozenDialing},
+	{"ServerFrozen_waiting", serverFrozenWaiting},
+	{"Partition", partition},
+	{"ReadOnly", readOnly},
+	{"MemoryFull", memoryFull},
+	{"MemoryFull_waiting", memoryFullWaiting},
+	{"AccessDenied", accessDenied},
+	{"DeniedChannel", deniedChannel},
+
+	// Somebody's hand in the keys.
+	{"ForeignKey", foreignKey},
+	{"UnlockOfAForeignKey", unlockOfAForeignKey},
+	{"ForceUnlockOfSomethingElse", forceUnlockOfSomethingElse},
+	{"DeletedByHand", deletedByHand},
+	{"ReentryIntoALostLock", reentryIntoALostLock},
+	{"PersistedByHand", persistedByHand},
+
+	// What operators and the ends of programs do.
+	{"Close", closeClient},
+	{"CloseOnAFrozenServer", closeOnAFrozenServer},
+	{"ForceUnlock", forceUnlock},
+	{"Inspect", inspect},
+	{"KeyPrefix", keyPrefix},
+	{"WaitersOfOneProcessAskOnce", waitersOfOneProcessAskOnce},
+}
+
+// Faults tries what a lock does when its server or the way to it fails, on a real
+// server, each fault in a subtest.
+func Faults(t *testing.T, k Kind) {
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			f.test(t, k)
+		})
+	}
+}
+
+func scriptFlush(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	l := k.New(NewClient(t, s.Client(t)), "orders")
+	Flushing(t, s, func() {
+		for range 300 {
+			h := MustLock(t, l)
+			again := MustLockUnder(t, h.Context(), l)
+			MustUnlock(t, again, h)
+		}
+	})
+	WantEmpty(t, s)
+}
+
+func scriptFlushWaiting(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	holder, waiter := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+	Flushing(t, s, func() {
+		for range 10 {
+			h := MustLock(t, k.rival().New(holder, "orders"))
+			var waiters []*Waiter
+			for range 3 {
+				waiters = append(waiters, Go(t.Context(), k.New(waiter, "orders")))
+			}
+			k.Waiting(t, s, "orders", len(waiters))
+			MustUnlock(t, h)
+			ServeAll(t, waiters...)
+			k.Waiting(t, s, "orders", 0)
+		}
+	})
+	WantEmpty(t, s)
+}
+
+// The subscription dies just before the release, so its message reaches nobody.
+// The new subscription's confirmation must make the waiter look, and the poll
+// would in any case; the lease of 30 s would not.
+func lostMessage(t *testing.T, k Kind) {
+	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
+		s := redistest.Start(t)
+		holder, waiter := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+		for range 20 {
+			h := MustLock(t, holds.New(holder, "orders"))
+			w := Go(t.Context(), waits.New(waiter, "orders"))
+			k.Waiting(t, s, "orders", 1)
+			s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub")
+			MustUnlock(t, h)
+			MustUnlock(t, w.Hold(t))
+			k.Waiting(t, s, "orders", 0)
+		}
+		WantEmpty(t, s)
+	})
+}
+
+func lostReplies(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
+	ctx := lock.WithOwner(t.Context())
+	l := k.New(NewClient(t, rdb), "orders")
+	for name, try := range map[string]func(context.Context) (lock.Hold, error){"Lock": l.Lock, "TryLock": l.TryLock} {
+		for i := range 20 {
+			p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+			h, err := try(ctx)
+			if err != nil {
+				t.Fatalf("%s %d: %v: the lock was granted, only the reply was lost", name, i, err)
+			}
+			p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+			again, err := try(ctx)
+			if err != nil {
+				t.Fatalf("%s %d, re-entry: %v", name, i, err)
+			}
+			k.WantHeld(t, s, "orders", h.Owner(), 2)
+			for left, h := range []lock.Hold{h, again} {
+				p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+				if err := h.Unlock(ctx); err != nil {
+					t.Fatalf("%s %d, unlock: %v: it was carried out, only the reply was lost", name, i, err)
+				}
+				k.WantHeld(t, s, "orders", h.Owner(), 1-left)
+			}
+			if t.Failed() {
+				t.Fatalf("%s %d", name, i)
+			}
+		}
+	}
+	WantEmpty(t, s)
+}
+
+// A grant that crosses the end of its caller's context is given back.
+func cancelledMidway(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	c, other := NewClient(t, s.Client(t, redistest.Via(p))), NewClient(t, s.Client(t))
+	for _, hold := range []string{"request", "reply"} {
+		held := make(chan struct{})
+		act := redistest.Action{HoldRequest: held}
+		if hold == "reply" {
+			act = redistest.Action{HoldReply: held}
+		}
+		p.OnRequest(redistest.Once("EVALSHA", act))
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err := k.New(c, "orders").Lock(ctx)
+		if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+		cancel()
+		close(held) // and now it goes through
+		WaitFor(t, "the late grant is taken back", func() bool {
+			h, err := k.rival().New(other, "orders").TryLock(t.Context())
+			if err == nil {
+				MustUnlock(t, h)
+			}
+			return err == nil
+		})
+		p.OnRequest(nil)
+		SoonEmpty(t, s)
+	}
+}
+
+// A context ends while its question is under way to a lock that another owner
+// has. Whatever becomes of that question, no trace of the waiter is left, although
+// it would have had the patience for one.
+func cancelledMidwayWaiting(t *testing.T, k Kind) {
+	for name, act := range map[string]redistest.Action{
+		"request late": {},
+		"request lost": {DropRequest: true},
+		"reply late":   {},
+		"reply lost":   {DropReply: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Start(t)
+			p := redistest.NewProxy(t, s.Addr())
+			c := NewClient(t, s.Client(t, redistest.Via(p)))
+			h := MustLock(t, k.rival().New(NewClient(t, s.Client(t)), "orders"))
+			MustUnlock(t, MustLock(t, k.New(c, "free"))) // from now on the server knows the script
+			s.ResetStats(t)
+
+			pass, asked := make(chan struct{}), make(chan struct{})
+			if strings.HasPrefix(name, "request") {
+				act.HoldRequest = pass
+			} else {
+				act.HoldReply = pass
+			}
+			once := redistest.Once("EVALSHA", act)
+			p.OnRequest(func(req [][]byte) redistest.Action {
+				a := once(req)
+				if a != (redistest.Action{}) {
+					close(asked)
+				}
+				return a
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			w := Go(ctx, k.New(c, "orders", lock.WithPatience(time.Hour)))
+			<-asked
+			if act.HoldReply != nil {
+				WaitFor(t, "the question was carried out", func() bool { return s.CommandCalls(t, "evalsha") > 0 })
+			}
+			cancel()
+			if err := w.Err(t); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+				t.Errorf("%v", err)
+			}
+			close(pass)
+			if err := c.Close(t.Context()); err != nil { // waits for what goes on behind the call
+				t.Error(err)
+			}
+			k.rival().WantHeld(t, s, "orders", h.Owner(), 1) // and nothing else is there
+			MustUnlock(t, h)
+		})
+	}
+}
+
+// A process dies while it holds the lock, and is not heard from any more. A waiter
+// gets in when the lease is over, and not before the dead one would know.
+func holderDies(t *testing.T, k Kind) {
+	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
+		s := redistest.Start(t)
+		p := redistest.NewProxy(t, s.Addr())
+		dead := MustLock(t, holds.New(NewClient(t, s.Client(t, redistest.Via(p)), Fast...), "orders"))
+		p.Refuse(true)
+		p.CutAll()
+		h := Go(t.Context(), waits.New(NewClient(t, s.Client(t)), "orders")).Hold(t)
+		if err := dead.Err(); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("two believe to hold it, the dead one says %v", err)
+		}
+		waits.WantHeld(t, s, "orders", h.Owner(), 1)
+		MustUnlock(t, h)
+		WantEmpty(t, s)
+		p.Refuse(false) // it comes back, and gives back what is gone
+		MustUnlock(t, MustLock(t, holds.New(NewClient(t, s.Client(t)), "orders")))
+	})
+}
+
+func serverRestartsEmpty(t *testing.T, k Kind) {
+	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
+		s := redistest.Start(t)
+		c := NewClient(t, s.Client(t), Fast...)
+		h := MustLock(t, holds.New(c, "orders"))
+		w := Go(t.Context(), waits.New(c, "orders")) // goes on by itself
+		s.Kill(t)
+		s.Restart(t)
+		Lost(t, h)
+		next := w.Hold(t)
+		if err := next.Err(); err != nil {
+			t.Error(err)
+		}
+		MustUnlock(t, next)
+		WantEmpty(t, s)
+	})
+}
+
+func serverDown(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	c := NewClient(t, s.Client(t), Fast...)
+	l, o := k.New(c, "orders"), k.Operator(c, "orders")
+	s.Kill(t)
+	// The connections that were open end one after another; whoever meets such
+	// an end sees EOF, and not yet that nobody listens.
+	refused := func(err error) bool { return err != nil && strings.Contains(err.Error(), "refused") }
+	WaitFor(t, "connections are refused", func() bool { _, err := o.Inspect(t.Context()); return refused(err) })
+	WaitFor(t, "Lock names what Redis said last", func() bool { // a busy machine may not even refuse in time
+		ctx, cancel := context.WithTimeout(t.Context(), OpTimeout)
+		defer cancel()
+		_, err := l.Lock(ctx)
+		if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("Lock: %v, want one that names the time-out", err)
+		}
+		return refused(err)
+	})
+	if _, err := l.TryLock(t.Context()); err == nil || errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("TryLock: %v: a server that is down does not say that somebody has the lock", err)
+	}
+	if _, err := o.Inspect(t.Context()); err == nil {
+		t.Error("Inspect of a server that is down")
+	}
+	s.Restart(t)
+	MustUnlock(t, MustLock(t, l))
+	WantEmpty(t, s)
+}
+
+// Every call returns by its deadline although nothing answers, and the holder
+// is told at Until.
+func serverFrozen(t *testing.T, k Kind) { testServerFrozen(t, k, false) }
+
+// The same when whoever needs a connection dials, and hangs in that.
+func serverFrozenDialing(t *testing.T, k Kind) { testServerFrozen(t, k, true) }
+
+func testServerFrozen(t *testing.T, k Kind, dialing bool) {
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.Dialer.Timeout = 10 * time.Second })
+	c := NewClient(t, rdb, Fast...)
+	l := k.New(c, "orders")
+	h, other := MustLock(t, l), MustLock(t, k.New(c, "other"))
+	s.Freeze(t)
+	if dialing {
+		p.CutAll()
+	}
+
+	const deadline = 200 * time.Millisecond
+	const slack = 5 * time.Second // for a busy machine; a missing bound takes 10 s and more
+	var wg sync.WaitGroup
+	for i := range 20 {
+		for name, call := range map[string]func(context.Context) error{
+			"Lock":        func(ctx context.Context) error { _, err := k.New(c, fmt.Sprint("new", i)).Lock(ctx); return err },
+			"TryLock":     func(ctx context.Context) error { _, err := k.New(c, fmt.Sprint("try", i)).TryLock(ctx); return err },
+			"re-entry":    func(ctx context.Context) error { _, err := l.Lock(UnderOwner(ctx, h)); return err },
+			"Inspect":     func(ctx context.Context) error { _, err := k.Operator(c, "orders").Inspect(ctx); return err },
+			"ForceUnlock": func(ctx context.Context) error { _, err := k.Operator(c, "third").ForceUnlock(ctx); return err },
+		} {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), deadline)
+				defer cancel()
+				start := time.Now()
+				err := call(ctx)
+				if took := time.Since(start); err == nil || took > deadline+slack {
+					t.Errorf("%s on a frozen server: %v after %v, its deadline was %v", name, err, took, deadline)
+				}
+			})
+		}
+	}
+	wg.Go(func() {
+		start := time.Now()
+		err := other.Unlock(t.Context()) // bounded without any deadline
+		if took := time.Since(start); !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, lock.ErrNotHeld) || took > 2*OpTimeout+slack {
+			t.Errorf("Unlock on a frozen server: %v after %v", err, took)
+		}
+	})
+	wg.Wait()
+	wantToldAtUntil(t, h)
+	s.Thaw(t)
+	SoonEmpty(t, s) // what was sent meanwhile is carried out now, and taken back
+}
+
+// The server stands still for longer than the patience of all who wait. They may
+// have lost their places, if the kind has any; all of them are served, and nothing
+// is left.
+func serverFrozenWaiting(t *testing.T, k Kind) {
+	const patience = 300 * time.Millisecond
+	s := redistest.Start(t)
+	h := MustLock(t, k.rival().New(NewClient(t, s.Client(t)), "orders"))
+	var waiters []*Waiter
+	for range 2 {
+		c := NewClient(t, s.Client(t), client.WithOpTimeout(OpTimeout))
+		for range 5 {
+			waiters = append(waiters, Go(t.Context(), k.New(c, "orders", lock.WithPatience(patience))))
+		}
+	}
+	k.Waiting(t, s, "orders", len(waiters))
+	s.Freeze(t)
+	<-time.After(4 * patience) // so long it stands still
+	s.Thaw(t)
+	MustUnlock(t, h)
+	ServeAll(t, waiters...)
+	SoonEmpty(t, s) // what was given up may be carried out late
+}
+
+// wantToldAtUntil waits until h is lost, which must not be before its Until: what
+// cannot be asked is no loss yet.
+func wantToldAtUntil(t *testing.T, h lock.Hold) {
+	t.Helper()
+	until := h.Until()
+	<-h.Context().Done()
+	if early := time.Until(until); early > 0 {
+		t.Errorf("told %v before Until", early)
+	}
+	Lost(t, h)
+}
+
+// A link that swallows everything: the holder is told at Until, and what became
+// of its lock is cleared up when the link is back.
+func partition(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.ConnWriteTimeout = time.Second })
+	c := NewClient(t, rdb, Fast...)
+	h := MustLock(t, k.New(c, "orders"))
+	p.Freeze(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := k.New(c, "new").Lock(ctx); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("Lock: %v", err)
+	}
+	wantToldAtUntil(t, h)
+	p.Freeze(false)
+	SoonEmpty(t, s)
+	MustUnlock(t, MustLock(t, k.New(c, "orders")))
+}
+
+func readOnly(t *testing.T, k Kind) {
+	master, s := redistest.Start(t), redistest.Start(t)
+	l := k.New(NewClient(t, s.Client(t), Fast...), "orders")
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	s.Do(t, "REPLICAOF", host, port)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := l.Lock(ctx); !errors.Is(err, lock.ErrNotAcquired) || !strings.Contains(err.Error(), "READONLY") {
+		t.Errorf("Lock on a replica: %v", err)
+	}
+	w := Go(t.Context(), l)
+	s.Do(t, "REPLICAOF", "NO", "ONE")
+	MustUnlock(t, w.Hold(t))
+	WantEmpty(t, s)
+}
+
+func memoryFull(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	c := NewClient(t, s.Client(t), Fast...)
+	l := k.New(c, "orders")
+	h := MustLock(t, l)
+	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
+	if _, err := k.New(c, "new").Lock(t.Context()); err == nil || !strings.Contains(err.Error(), "OOM") || errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("a new lock: %v, want OOM at once", err)
+	}
+	again, err := l.Lock(h.Context())
+	if err != nil {
+		t.Fatalf("re-entry: %v", err)
+	}
+	first := h.Until()
+	WaitFor(t, "it is renewed", func() bool { return h.Until().After(first.Add(WatchdogTimeout)) })
+	k.WantHeld(t, s, "orders", h.Owner(), 2)
+	MustUnlock(t, again)
+	k.WantHeld(t, s, "orders", h.Owner(), 1)
+	MustUnlock(t, h)
+	WantEmpty(t, s)
+}
+
+// While memory is full, waiters wait on.
+func memoryFullWaiting(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	h := MustLock(t, k.rival().New(NewClient(t, s.Client(t)), "orders"))
+	c := NewClient(t, s.Client(t))
+	var waiters []*Waiter
+	for range 3 {
+		waiters = append(waiters, Go(t.Context(), k.New(c, "orders")))
+	}
+	k.Waiting(t, s, "orders", len(waiters))
+	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
+	s.ResetStats(t)
+	s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub") // a reason to ask or to send a heartbeat; and time is another
+	WaitFor(t, "some polls have passed", func() bool { return s.CommandCalls(t, "evalsha") >= 3 })
+	for i, w := range waiters {
+		if !w.Waits() {
+			t.Errorf("waiter %d: %v", i, w.Err(t))
+		}
+	}
+	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+	MustUnlock(t, h)
+	ServeAll(t, waiters...)
+	WantEmpty(t, s)
+}
+
+func accessDenied(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	s.Do(t, append([]string{"ACL", "SETUSER", "locks", "on", "nopass", "&*", "+@all"}, k.Patterns("locks:")...)...)
+	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "locks", "x" })
+	c := NewClient(t, rdb, append(Fast, client.WithKeyPrefix("locks:"))...)
+	h := MustLock(t, k.New(c, "orders"))
+
+	outside := NewClient(t, rdb, Fast...)
+	if _, err := k.New(outside, "orders").Lock(t.Context()); err == nil || errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("Lock outside the allowed keys: %v, want the denial at once", err)
+	}
+	s.Do(t, "ACL", "SETUSER", "locks", "-evalsha", "-eval")
+	if _, err := k.New(c, "more").Lock(t.Context()); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+		t.Errorf("Lock: %v, want NOPERM", err)
+	}
+	wantToldAtUntil(t, h)
+	if !strings.Contains(h.Err().Error(), "NOPERM") {
+		t.Errorf("cause %v does not say that renewals were denied", h.Err())
+	}
+	s.Do(t, "ACL", "SETUSER", "locks", "+evalsha", "+eval")
+	SoonEmpty(t, s)
+}
+
+// A channel that is denied costs its own waiters their hints, and nobody else.
+func deniedChannel(t *testing.T, k Kind) {
+	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
+		s := redistest.Start(t)
+		s.Do(t, "ACL", "SETUSER", "locks", "on", "nopass", "~*", "&"+k.Channel("allowed")+"*", "+@all")
+		as := func(o *rueidis.ClientOption) { o.Username, o.Password = "locks", "x" }
+		holder, waiter := NewClient(t, s.Client(t, as)), NewClient(t, s.Client(t, as))
+		denied, allowed := MustLock(t, holds.New(holder, "denied")), MustLock(t, holds.New(holder, "allowed"))
+		deaf := Go(t.Context(), waits.New(waiter, "denied"))
+		WaitFor(t, "it was denied", func() bool {
+			log := s.Do(t, "ACL", "LOG")
+			denials, _ := log.ToArray()
+			return len(denials) > 0
+		})
+		hears := Go(t.Context(), waits.New(waiter, "allowed"))
+		WaitFor(t, "the other one listens", func() bool { return k.listeners(t, s, "allowed") == 1 })
+
+		first := Text(s.Do(t, "CLIENT", "LIST", "TYPE", "pubsub"))
+		s.ResetStats(t)
+		WaitFor(t, "some polls have passed", func() bool { return s.CommandCalls(t, "evalsha") >= 4 })
+		second := Text(s.Do(t, "CLIENT", "LIST", "TYPE", "pubsub"))
+		if a, b := connection(first), connection(second); a != b || a == "" {
+			t.Errorf("the hints' connection was %q and is %q: a denied channel must not break it", a, b)
+		}
+		MustUnlock(t, denied, allowed)
+		MustUnlock(t, deaf.Hold(t), hears.Hold(t))
+		WantEmpty(t, s)
+	})
+}
+
+// connection is the id in a line of CLIENT LIST.
+func connection(list string) string {
+	_, rest, _ := strings.Cut(list, "id=")
+	id, _, _ := strings.Cut(rest, " ")
+	return id
+}
+
+func foreignKey(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	c := NewClient(t, s.Client(t), Fast...)
+	l, o := k.New(c, "orders"), k.Operator(c, "orders")
+	check := func(what string) {
+		t.Helper()
+		for name, call := range map[string]func() error{
+			"Lock":        func() error { _, err := l.Lock(t.Context()); return err },
+			"TryLock":     func() error { _, err := l.TryLock(t.Context()); return err },
+			"Inspect":     func() error { _, err := o.Inspect(t.Context()); return err },
+			"ForceUnlock": func() error { _, err := o.ForceUnlock(t.Context()); return err },
+		} {
+			if err := call(); !errors.Is(err, lock.ErrForeignKey) {
+				t.Errorf("%s of %s: %v, want ErrForeignKey", name, what, err)
+			}
+		}
+	}
+	s.Do(t, "SET", "orders", "mine")
+	check("a string")
+	if got := Text(s.Do(t, "GET", "orders")); got != "mine" {
+		t.Errorf("the foreign key became %q", got)
+	}
+	s.Do(t, "DEL", "orders")
+	setHash(t, s, "orders", k.OtherKind)
+	check("a lock of another kind")
+	WantHash(t, s, "orders", k.OtherKind)
+	s.Do(t, "DEL", "orders")
+	h := MustLock(t, l)
+	s.Do(t, "SET", "orders", "theirs now")
+	Lost(t, h, lock.ErrForeignKey)
+	if got := Text(s.Do(t, "GET", "orders")); got != "theirs now" {
+		t.Errorf("the foreign key became %q", got)
+	}
+}
+
+func unlockOfAForeignKey(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	c := NewClient(t, s.Client(t))
+	for _, what := range []struct {
+		name    string
+		steal   func()
+		foreign bool
+	}{
+		{"string", func() { s.Do(t, "SET", "orders", "x") }, true},
+		{"other hash", func() { s.Do(t, "DEL", "orders"); s.Do(t, "HSET", "orders", "name", "bob") }, k.TellsHashes},
+		{"other kind", func() { s.Do(t, "DEL", "orders"); setHash(t, s, "orders", k.OtherKind) }, k.TellsHashes},
+		{"count gone", func() { s.Do(t, "DEL", "orders") }, false},
+		{"other owner", func() { s.Do(t, "DEL", "orders"); k.take(t, s, "orders", "somebody:1") }, false},
+	} {
+		h := MustLock(t, k.New(c, "orders"))
+		what.steal()
+		before := Text(s.Do(t, "DUMP", "orders"))
+		err := h.Unlock(t.Context())
+		if !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrForeignKey) != what.foreign {
+			t.Errorf("%s: unlock says %v", what.name, err)
+		}
+		if after := Text(s.Do(t, "DUMP", "orders")); after != before {
+			t.Errorf("%s: it was changed from %q to %q", what.name, before, after)
+		}
+		s.Do(t, "DEL", "orders")
+	}
+}
+
+func forceUnlockOfSomethingElse(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	c := NewClient(t, s.Client(t), Fast...)
+	s.Do(t, "HSET", "user:1", "name", "bob")
+	if was, err := k.Operator(c, "user:1").ForceUnlock(t.Context()); was || !errors.Is(err, lock.ErrForeignKey) {
+		t.Errorf("ForceUnlock: %v, %v", was, err)
+	}
+	if _, err := k.New(c, "user:1").Lock(t.Context()); !errors.Is(err, lock.ErrForeignKey) {
+		t.Errorf("Lock: %v", err)
+	}
+	WantHash(t, s, "user:1", map[string]string{"name": "bob"})
+}
+
+func deletedByHand(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	c := NewClient(t, s.Client(t), Fast...)
+	for _, steal := range [][]string{{"DEL", "orders"}, {"RENAME", "orders", "elsewhere"}, {"FLUSHALL"}} {
+		h := MustLock(t, k.New(c, "orders"))
+		s.Do(t, steal...)
+		k.take(t, s, "orders", "somebody:1")
+		Lost(t, h)
+		WantHash(t, s, "orders", k.rival().Hash("somebody:1", 1))
+		if left := Number(s.Do(t, "PTTL", "orders")); left != -1 {
+			t.Errorf("after %v the next owner's lock was given an expiry of %d ms", steal, left)
+		}
+		s.Do(t, "FLUSHALL")
+	}
+}
+
+func reentryIntoALostLock(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	c := NewClient(t, s.Client(t))
+	ctx := lock.WithOwner(t.Context())
+	l := k.New(c, "orders")
+	h := MustLockUnder(t, ctx, l)
+	for _, steal := range [][]string{{"DEL", "orders"}, {"FLUSHALL"}} {
+		s.Do(t, steal...)
+		if _, err := l.Lock(ctx); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("re-entry: %v, want ErrLost: it must not take the lock afresh", err)
+		}
+		Lost(t, h) // told by that, long before the first renewal
+		WantHash(t, s, "orders", nil)
+		again := MustLockUnder(t, ctx, l) // and now afresh
+		if again.Owner() == h.Owner() {
+			t.Error("two tenures have one owner in Redis: a late command of the first could end the second")
+		}
+		h = again
+	}
+	k.WantHeld(t, s, "orders", h.Owner(), 1)
+	MustUnlock(t, h)
+	WantEmpty(t, s)
+}
+
+// A lock whose keys have no expiry: waiters go on asking, and the holder's
+// renewal puts the expiry back.
+func persistedByHand(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	c := NewClient(t, s.Client(t), Fast...)
+	h := MustLock(t, k.New(c, "orders"))
+	for _, key := range k.Keys("orders", h.Owner(), 1) {
+		s.Do(t, "PERSIST", key)
+		WaitFor(t, "the expiry is back", func() bool { return Number(s.Do(t, "PTTL", key)) > 0 })
+	}
+	MustUnlock(t, h)
+
+	k.take(t, s, "orders", "a dead owner:1")
+	state, err := k.Operator(c, "orders").Inspect(t.Context())
+	if err != nil || state.Lease != lock.NoExpiry || state.HoldCount("a dead owner:1") != 1 {
+		t.Errorf("Inspect: %+v, %v", state, err)
+	}
+	w := Go(t.Context(), k.New(c, "orders"))
+	k.Waiting(t, s, "orders", 1)
+	s.Do(t, "DEL", "orders") // tells nobody
+	MustUnlock(t, w.Hold(t))
+	WantEmpty(t, s)
+}
+
+func closeClient(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := MustLock(t, k.rival().New(NewClient(t, s.Client(t)), "theirs"))
+	var holds []lock.Hold
+	for i := range 200 {
+		holds = append(holds, MustLock(t, k.New(c, fmt.Sprint("mine", i))))
+	}
+	holds = append(holds, MustLockUnder(t, holds[0].Context(), k.New(c, "mine0")))
+	var waiters []*Waiter
+	for range 3 {
+		waiters = append(waiters, Go(t.Context(), k.New(c, "theirs")))
+	}
+	k.Waiting(t, s, "theirs", len(waiters))
+
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Close(over); err != nil { // works although its context is over
+		t.Errorf("Close: %v", err)
+	}
+	for _, w := range waiters {
+		if err := w.Err(t); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("a waiter: %v, want ErrClosed", err)
+		}
+	}
+	for _, h := range holds {
+		if err := h.Err(); !errors.Is(err, lock.ErrClosed) || errors.Is(err, lock.ErrLost) {
+			t.Errorf("a hold: %v, want ErrClosed", err)
+		}
+		if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("unlock after Close: %v", err)
+		}
+	}
+	k.rival().WantHeld(t, s, "theirs", theirs.Owner(), 1) // and nothing else
+	k.Waiting(t, s, "theirs", 0)
+	if _, err := k.New(c, "new").Lock(t.Context()); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("Lock after Close: %v", err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Errorf("the second Close: %v", err)
+	}
+	if err := rdb.Do(t.Context(), rdb.B().Ping().Build()).Error(); err != nil {
+		t.Errorf("Close closed a client that it had borrowed: %v", err)
+	}
+	if err := theirs.Err(); err != nil {
+		t.Error(err)
+	}
+	MustUnlock(t, theirs)
+}
+
+func closeOnAFrozenServer(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	c, err := client.New(s.Client(t, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = time.Second }), Fast...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := MustLock(t, k.New(c, "orders"))
+	s.Freeze(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close: %v, want its context's error", err)
+	}
+	if !errors.Is(h.Err(), lock.ErrClosed) {
+		t.Errorf("the hold: %v", h.Err())
+	}
+	s.Thaw(t)
+	_ = c.Close(t.Context()) // waits for what is left
+	SoonEmpty(t, s)
+}
+
+func forceUnlock(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	a, b := NewClient(t, s.Client(t), Fast...), NewClient(t, s.Client(t), Fast...)
+	if was, err := k.Operator(a, "orders").ForceUnlock(t.Context()); was || err != nil {
+		t.Errorf("of a free lock: %v, %v", was, err)
+	}
+	local, remote := MustLock(t, k.New(a, "orders")), MustLock(t, k.New(b, "remote"))
+	w := Go(t.Context(), k.rival().New(b, "orders"))
+	k.Waiting(t, s, "orders", 1)
+	for _, name := range []string{"orders", "remote"} {
+		if was, err := k.Operator(a, name).ForceUnlock(t.Context()); !was || err != nil {
+			t.Errorf("%s: %v, %v", name, was, err)
+		}
+	}
+	if err := local.Err(); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("the holder of this client was not told at once: %v", err)
+	}
+	MustUnlock(t, w.Hold(t))
+	Lost(t, remote) // at its next renewal
+	WantEmpty(t, s)
+}
+
+func inspect(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	c := NewClient(t, s.Client(t))
+	o := k.Operator(c, "orders")
+	state, err := o.Inspect(t.Context())
+	if err != nil || state.Locked() || state.Mode != lock.Free || state.Name != "orders" {
+		t.Errorf("of a free lock: %+v, %v", state, err)
+	}
+	h := MustLock(t, k.New(c, "orders"))
+	again := MustLockUnder(t, h.Context(), k.New(c, "orders"))
+	state, err = o.Inspect(t.Context())
+	if err != nil || state.Mode != k.Mode || state.HoldCount(h.Owner()) != 2 || len(state.Holders) != 1 || state.Holders[0].Mode != k.Mode {
+		t.Errorf("of two holds: %+v, %v", state, err)
+	}
+	if state.Lease < client.DefaultWatchdogTimeout-5*time.Second || state.Lease > client.DefaultWatchdogTimeout {
+		t.Errorf("lease %v", state.Lease)
+	}
+	MustUnlock(t, again, h)
+}
+
+func keyPrefix(t *testing.T, k Kind) {
+	s := redistest.Start(t)
+	c := NewClient(t, s.Client(t), client.WithKeyPrefix("shop:"))
+	h := MustLock(t, k.New(c, "orders"))
+	k.WantHeld(t, s, "shop:orders", h.Owner(), 1)
+	MustUnlock(t, h)
+}
+
+// However many wait in a process, it asks for all of them together, but for the
+// questions that each must ask when it comes.
+func waitersOfOneProcessAskOnce(t *testing.T, k Kind) {
+	const waiters = 200
+	s := redistest.Start(t)
+	holder, c := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+	h := MustLock(t, k.rival().New(holder, "orders"))
+	ctx, cancel := context.WithCancel(t.Context())
+	start := time.Now()
+	s.ResetStats(t)
+	var all []*Waiter
+	for range waiters {
+		all = append(all, Go(ctx, k.New(c, "orders")))
+	}
+	k.Waiting(t, s, "orders", waiters)
+	before := s.CommandCalls(t, "evalsha")
+	WaitFor(t, "two polls have passed", func() bool {
+		return time.Since(start) > 2500*time.Millisecond && s.CommandCalls(t, "evalsha") >= before+2
+	})
+	took := time.Since(start)
+	calls := s.CommandCalls(t, "evalsha")
+	if most := int64(k.Questions*waiters) + int64(took/time.Second) + 6; calls > most {
+		t.Errorf("%d questions in %v for %d waiters, want no more than %d", calls, took, waiters, most)
+	}
+	cancel()
+	for _, w := range all {
+		if err := w.Err(t); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+			t.Errorf("a waiter: %v", err)
+		}
+	}
+	k.Waiting(t, s, "orders", 0)
+	MustUnlock(t, h)
+	SoonEmpty(t, s)
+}

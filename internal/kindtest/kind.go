@@ -1,0 +1,137 @@
+package kindtest
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// Maker makes a handle of a lock.
+type Maker func(c *client.Client, name string, opts ...lock.Option) lock.Locker
+
+// Operator is what every kind has for operators.
+type Operator interface {
+	Inspect(ctx context.Context) (lock.State, error)
+	ForceUnlock(ctx context.Context) (bool, error)
+}
+
+// Kind describes a kind of lock, or one side of a read/write lock. Where kinds
+// differ, the suites ask here, and do not know which kind it is.
+type Kind struct {
+	New      Maker
+	Operator func(c *client.Client, name string) Operator
+
+	// Rival is what New's locks exclude and are excluded by, if it is not they
+	// themselves: for readers, writers.
+	Rival *Kind
+
+	// Mode is how Inspect says that an owner holds it.
+	Mode lock.Mode
+
+	// Hash is the lock's hash while owner holds it so often, and nobody else does.
+	Hash func(owner string, holds int) map[string]string
+
+	// Keys are all the keys that there are then. Each of them expires.
+	Keys func(name, owner string, holds int) []string
+
+	// Patterns are the key patterns of an access list for all locks whose names
+	// begin with prefix.
+	Patterns func(prefix string) []string
+
+	// Channel is where those who wait for the lock listen. OwnChannel says that
+	// each of them has one of its own, whose name only begins so.
+	Channel    func(name string) string
+	OwnChannel bool
+
+	// Questions is how many questions each waiter asks for itself when it comes.
+	// All others are asked for all waiters of a process together.
+	Questions int
+
+	// OtherKind is the hash of a lock of another kind. TellsHashes says that any
+	// other hash is told from a lock that was lost, also by Unlock.
+	OtherKind   map[string]string
+	TellsHashes bool
+}
+
+// OneHash describes a lock that is one hash in Redis, owner -> hold count.
+func OneHash(new Maker, operator func(c *client.Client, name string) Operator) Kind {
+	return Kind{
+		New:       new,
+		Operator:  operator,
+		Mode:      lock.Exclusive,
+		Hash:      func(owner string, holds int) map[string]string { return map[string]string{owner: strconv.Itoa(holds)} },
+		Keys:      func(name, _ string, _ int) []string { return []string{name} },
+		Patterns:  func(prefix string) []string { return []string{"~" + prefix + "*"} },
+		Channel:   func(name string) string { return "redisson_lock__channel:{" + name + "}" },
+		OtherKind: map[string]string{"mode": "read", "x": "1"},
+	}
+}
+
+// rival is the kind that excludes k.
+func (k Kind) rival() Kind {
+	if k.Rival == nil {
+		return k
+	}
+	return *k.Rival
+}
+
+// eachWay runs f for each way in which one owner can wait for another: k waits
+// for its rival and, if that is another kind, the other way round.
+func (k Kind) eachWay(t *testing.T, f func(t *testing.T, holder, waiter Kind)) {
+	t.Helper()
+	if k.Rival == nil {
+		f(t, k, k)
+		return
+	}
+	t.Run("it waits", func(t *testing.T) { f(t, *k.Rival, k) })
+	t.Run("it is waited for", func(t *testing.T) { f(t, k, *k.Rival) })
+}
+
+// listeners returns how many channels of waiters for name have listeners.
+func (k Kind) listeners(t *testing.T, s *redistest.Server, name string) int {
+	t.Helper()
+	return len(Channels(t, s, k.Channel(name)+"*"))
+}
+
+// Waiting waits until n waiters of one process wait for name, as far as Redis can
+// tell.
+func (k Kind) Waiting(t *testing.T, s *redistest.Server, name string, n int) {
+	t.Helper()
+	if !k.OwnChannel {
+		n = min(n, 1)
+	}
+	WaitFor(t, "they listen, or do not any more", func() bool { return k.listeners(t, s, name) == n })
+}
+
+// take lets owner hold name, as nobody would who follows the rules: without expiry.
+func (k Kind) take(t *testing.T, s *redistest.Server, name, owner string) {
+	t.Helper()
+	setHash(t, s, name, k.rival().Hash(owner, 1))
+}
+
+func setHash(t *testing.T, s *redistest.Server, name string, hash map[string]string) {
+	t.Helper()
+	command := []string{"HSET", name}
+	for field, value := range hash {
+		command = append(command, field, value)
+	}
+	s.Do(t, command...)
+}
+
+// WantHeld fails unless all there is on the server are so many holds of owner.
+func (k Kind) WantHeld(t *testing.T, s *redistest.Server, name, owner string, holds int) {
+	t.Helper()
+	var want []string
+	if holds > 0 {
+		want = slices.Sorted(slices.Values(k.Keys(name, owner, holds)))
+		WantHash(t, s, name, k.Hash(owner, holds))
+	}
+	if got := Keys(t, s); !slices.Equal(got, want) {
+		t.Errorf("with %d holds the keys are %q, want %q", holds, got, want)
+	}
+}

@@ -1,0 +1,400 @@
+package rwlock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/rwlock"
+)
+
+// What readers and writers owe each other when some of them die, give up or stop
+// writing.
+
+// forever is a patience that nothing in these tests outlasts: a wish that is gone
+// was taken back.
+var forever = lock.WithPatience(time.Hour)
+
+// orders is the lock of these tests, by a client of its own.
+func orders(t *testing.T, s *redistest.Server, opts ...lock.Option) *rwlock.Lock {
+	t.Helper()
+	return kindtest.NewClient(t, s.Client(t)).NewRWLock("orders", opts...)
+}
+
+func exists(t *testing.T, s *redistest.Server, key string) bool {
+	t.Helper()
+	return kindtest.Number(s.Do(t, "EXISTS", key)) == 1
+}
+
+// left is what is left of a key's life; less than zero if it has no end.
+func left(t *testing.T, s *redistest.Server, key string) time.Duration {
+	t.Helper()
+	return time.Duration(kindtest.Number(s.Do(t, "PTTL", key))) * time.Millisecond
+}
+
+// A reader dies, and another one reads on for longer than the dead one's lease.
+// When that one leaves, nobody keeps writers waiting: neither one who comes then,
+// nor one who has been waiting.
+func TestDeadReader(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		name := "a writer comes"
+		if waits {
+			name = "a writer waits"
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			p := redistest.NewProxy(t, s.Addr())
+			mortal := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), kindtest.Fast...)
+			alive := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+			dead := kindtest.MustLock(t, mortal.NewRWLock("orders").Read())
+			reader := kindtest.MustLock(t, alive.NewRWLock("orders").Read())
+			l := orders(t, s, forever)
+			heard := kindtest.Listen(t, s, reading.Channel("orders"))
+
+			p.Refuse(true)
+			p.CutAll()
+			var waiter *kindtest.Waiter
+			if waits {
+				waiter = kindtest.Go(t.Context(), l.Write())
+			}
+			kindtest.WaitFor(t, "the dead reader's lease is over", func() bool { return !exists(t, s, leases("orders", dead.Owner(), 1)[0]) })
+			first := reader.Until()
+			kindtest.WaitFor(t, "the other reads on", func() bool { return reader.Until().After(first.Add(kindtest.WatchdogTimeout)) })
+			state, err := l.Inspect(t.Context())
+			if err != nil || len(state.Holders) != 1 || state.HoldCount(reader.Owner()) != 1 {
+				t.Errorf("Inspect: %+v, %v, want only the living reader", state, err)
+			}
+			if waits && !waiter.Waits() {
+				t.Fatalf("it writes beside a reader: %v", waiter.Err(t))
+			}
+
+			kindtest.MustUnlock(t, reader)
+			if waits {
+				kindtest.WaitFor(t, "the writer is told", func() bool { return slices.Equal(heard.On(reading.Channel("orders")), []string{"0"}) })
+				kindtest.MustUnlock(t, waiter.Hold(t))
+			} else {
+				h, err := l.Write().TryLock(t.Context())
+				if err != nil {
+					t.Fatalf("nobody reads any more: %v", err)
+				}
+				kindtest.MustUnlock(t, h)
+			}
+			kindtest.WantEmpty(t, s)
+			p.Refuse(false)
+			kindtest.Lost(t, dead)
+		})
+	}
+}
+
+// parked are readers who wait, all of one process.
+type parked struct {
+	s       *redistest.Server
+	c       *client.Client
+	waiters []*kindtest.Waiter
+}
+
+const readers = 20
+
+func park(t *testing.T, s *redistest.Server, c *client.Client) *parked {
+	t.Helper()
+	p := &parked{s: s, c: c}
+	for range readers {
+		p.waiters = append(p.waiters, kindtest.Go(t.Context(), c.NewRWLock("orders").Read()))
+	}
+	reading.Waiting(t, s, "orders", readers)
+	return p
+}
+
+// in waits until all of them read, at the same time, and returns their holds.
+func (p *parked) in(t *testing.T) (holds []lock.Hold) {
+	t.Helper()
+	for _, w := range p.waiters {
+		holds = append(holds, w.Hold(t))
+	}
+	for _, h := range holds {
+		if err := h.Err(); err != nil {
+			t.Errorf("a reader: %v", err)
+		}
+	}
+	return holds
+}
+
+// byMessage fails if what round does for waiting readers reaches them by their
+// polls alone, of which there is one a second. Round parks readers, calls ready,
+// changes something, and returns how long after that all of them were in. When
+// ready returns they have just asked, so that a poll is almost a second away.
+// A busy machine can be late too, but not each time.
+func byMessage(t *testing.T, s *redistest.Server, round func(ready func()) time.Duration) {
+	t.Helper()
+	ready := func() {
+		before := s.CommandCalls(t, "evalsha")
+		kindtest.WaitFor(t, "they ask by themselves", func() bool { return s.CommandCalls(t, "evalsha") > before })
+	}
+	var took []time.Duration
+	for range 10 {
+		took = append(took, round(ready))
+		if took[len(took)-1] < 400*time.Millisecond {
+			return
+		}
+	}
+	t.Errorf("readers were in after %v: they were not told", took)
+}
+
+// A writer who also reads stops writing. All readers that wait come in at once,
+// because they are told; and another writer does not.
+func TestDowngrade(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l, c := orders(t, s), kindtest.NewClient(t, s.Client(t))
+	heard := kindtest.Listen(t, s, reading.Channel("orders"))
+	rounds := 0
+	byMessage(t, s, func(ready func()) time.Duration {
+		rounds++
+		owner := lock.WithOwner(t.Context())
+		w, r := kindtest.MustLockUnder(t, owner, l.Write()), kindtest.MustLockUnder(t, owner, l.Read())
+		p := park(t, s, c)
+		told := len(heard.On(reading.Channel("orders")))
+		ready()
+		began := time.Now()
+		kindtest.MustUnlock(t, w)
+		holds := p.in(t)
+		took := time.Since(began)
+		kindtest.WaitFor(t, "it is published", func() bool { return len(heard.On(reading.Channel("orders"))) > told })
+		if got := heard.On(reading.Channel("orders"))[told:]; !slices.Equal(got, []string{"1"}) {
+			t.Errorf("the end of the writing told %q, want one 1", got)
+		}
+		if err := r.Err(); err != nil {
+			t.Errorf("the writer does not read on: %v", err)
+		}
+		if _, err := c.NewRWLock("orders").Write().TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("another writer, while %d read: %v", readers+1, err)
+		}
+		kindtest.MustUnlock(t, append(holds, r)...)
+		kindtest.WantEmpty(t, s)
+		return took
+	})
+}
+
+// Behind a reader a writer waits, and behind that one readers do. When the writer
+// gives up, they come in at once, because they are told.
+func TestWriterGivesUp(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	reader := kindtest.MustLock(t, orders(t, s).Read())
+	l, c := orders(t, s, forever), kindtest.NewClient(t, s.Client(t))
+	byMessage(t, s, func(ready func()) time.Duration {
+		ctx, giveUp := context.WithCancel(t.Context())
+		defer giveUp()
+		w := kindtest.Go(ctx, l.Write())
+		kindtest.WaitFor(t, "it has a wish", func() bool { return exists(t, s, wish("orders")) })
+		p := park(t, s, c)
+		ready()
+		for i, r := range p.waiters {
+			if !r.Waits() {
+				t.Fatalf("reader %d went past the writer: %v", i, r.Err(t))
+			}
+		}
+		began := time.Now()
+		giveUp()
+		holds := p.in(t) // although the first one reads on
+		took := time.Since(began)
+		if err := w.Err(t); !errors.Is(err, context.Canceled) || !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("the writer: %v", err)
+		}
+		if exists(t, s, wish("orders")) {
+			t.Error("readers came in, and the wish is still there")
+		}
+		kindtest.MustUnlock(t, holds...)
+		return took
+	})
+	kindtest.MustUnlock(t, reader)
+	kindtest.WantEmpty(t, s)
+}
+
+// The same when its client closes.
+func TestWriterCloses(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	reader := kindtest.MustLock(t, orders(t, s).Read())
+	c := kindtest.NewClient(t, s.Client(t))
+	w := kindtest.Go(t.Context(), c.NewRWLock("orders", forever).Write())
+	kindtest.WaitFor(t, "it has a wish", func() bool { return exists(t, s, wish("orders")) })
+	p := park(t, s, kindtest.NewClient(t, s.Client(t)))
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if exists(t, s, wish("orders")) {
+		t.Error("its client is closed, and its wish is still there")
+	}
+	if err := w.Err(t); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("the writer: %v", err)
+	}
+	kindtest.MustUnlock(t, append(p.in(t), reader)...)
+	kindtest.WantEmpty(t, s)
+}
+
+// A writer that waits dies. Readers who come wait behind it for its patience at
+// most, and then read beside the one who kept it waiting.
+func TestDeadWriter(t *testing.T) {
+	t.Parallel()
+	const patience = 3 * time.Second // renewed each second
+	s := redistest.Start(t)
+	reader := kindtest.MustLock(t, orders(t, s).Read())
+	p := redistest.NewProxy(t, s.Addr())
+	c := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), client.WithOpTimeout(kindtest.OpTimeout))
+	ctx, die := context.WithCancel(t.Context())
+	defer die()
+	w := kindtest.Go(ctx, c.NewRWLock("orders", lock.WithPatience(patience)).Write())
+	kindtest.WaitFor(t, "it has a wish", func() bool { return exists(t, s, wish("orders")) })
+	l := orders(t, s)
+	if _, err := l.Read().TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("past a waiting writer: %v", err)
+	}
+	newcomer := kindtest.Go(t.Context(), l.Read())
+
+	p.Refuse(true)
+	p.CutAll()
+	if ahead := left(t, s, wish("orders")); ahead > patience {
+		t.Errorf("a dead writer keeps readers waiting for %v, its patience was %v", ahead, patience)
+	}
+	h := newcomer.Hold(t)
+	if exists(t, s, wish("orders")) {
+		t.Error("it came in although the wish is there: the wish did nothing")
+	}
+	if err := reader.Err(); err != nil {
+		t.Error(err)
+	}
+	die()
+	if err := w.Err(t); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("the writer: %v", err)
+	}
+	kindtest.MustUnlock(t, h, reader)
+	p.Refuse(false)
+	kindtest.SoonEmpty(t, s)
+}
+
+// Who reads and asks to write gets an error at once, by either call and whichever
+// way the owner is carried; Redis does not hear of it.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := orders(t, s, forever)
+	owner := lock.WithOwner(t.Context())
+	alone, other := kindtest.MustLockUnder(t, owner, l.Read()), kindtest.MustLock(t, orders(t, s).Read())
+	for _, holds := range [][]lock.Hold{{alone, other}, {alone}} {
+		s.ResetStats(t)
+		for name, ask := range map[string]func(context.Context) (lock.Hold, error){"Lock": l.Write().Lock, "TryLock": l.Write().TryLock} {
+			for how, ctx := range map[string]context.Context{"WithOwner": owner, "the hold's context": alone.Context()} {
+				if _, err := ask(ctx); !errors.Is(err, lock.ErrUpgrade) {
+					t.Errorf("%s under %s with %d readers: %v, want ErrUpgrade", name, how, len(holds), err)
+				}
+			}
+		}
+		if n := s.CommandCalls(t, "evalsha"); n != 0 {
+			t.Errorf("Redis was asked %d times", n)
+		}
+		for _, h := range holds {
+			if err := h.Err(); err != nil {
+				t.Errorf("a reader: %v", err)
+			}
+		}
+		kindtest.MustUnlock(t, holds[len(holds)-1])
+	}
+	kindtest.WantEmpty(t, s)
+	kindtest.MustUnlock(t, kindtest.MustLockUnder(t, owner, l.Write())) // it does not read any more
+}
+
+// When a writer stops writing and reads on, the lease is that of the reading:
+// neither as long as that of the writing, nor cut off with it.
+func TestDowngrade_lease(t *testing.T) {
+	t.Parallel()
+	const short, long = 2 * time.Minute, 20 * time.Minute
+	for _, c := range []struct{ write, read time.Duration }{{long, short}, {short, long}} {
+		s := redistest.Start(t)
+		client := kindtest.NewClient(t, s.Client(t))
+		l := func(lease time.Duration) *rwlock.Lock { return client.NewRWLock("orders", lock.WithLease(lease)) }
+		owner := lock.WithOwner(t.Context())
+		w := kindtest.MustLockUnder(t, owner, l(c.write).Write())
+		r := kindtest.MustLockUnder(t, owner, l(c.read).Read())
+		if got := left(t, s, "orders"); got > long || got < long-time.Minute {
+			t.Errorf("writing for %v and reading for %v it lives for %v, want the longer", c.write, c.read, got)
+		}
+		kindtest.MustUnlock(t, w)
+		for _, key := range reading.Keys("orders", r.Owner(), 1) {
+			if got := left(t, s, key); got > c.read || got < c.read-time.Minute {
+				t.Errorf("after the writing, %s lives for %v, want %v", key, got, c.read)
+			}
+		}
+		reading.WantHeld(t, s, "orders", r.Owner(), 1)
+		if got := time.Until(r.Until()); got > c.read || got < c.read-time.Minute {
+			t.Errorf("after the writing, Until is %v ahead, want %v", got, c.read)
+		}
+		kindtest.MustUnlock(t, r)
+		kindtest.WantEmpty(t, s)
+	}
+}
+
+// A reader gives one of its holds back. What is left has the longest lease that it
+// ever asked for; and when it has given all back, the lock lives as long as the
+// others read.
+func TestPartialRelease_lease(t *testing.T) {
+	t.Parallel()
+	const short, long = 2 * time.Minute, 20 * time.Minute
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	l := func(lease time.Duration) lock.Locker { return c.NewRWLock("orders", lock.WithLease(lease)).Read() }
+	other := kindtest.MustLock(t, l(short))
+	for _, first := range []int{0, 1} { // which of the two is given back first
+		owner := lock.WithOwner(t.Context())
+		holds := []lock.Hold{kindtest.MustLockUnder(t, owner, l(long)), kindtest.MustLockUnder(t, owner, l(short))}
+		kindtest.MustUnlock(t, holds[first])
+		rest := holds[1-first]
+		for _, key := range reading.Keys("orders", rest.Owner(), 1) {
+			if got := left(t, s, key); got > long || got < long-time.Minute {
+				t.Errorf("%s lives for %v, want %v", key, got, long)
+			}
+		}
+		if second := leases("orders", rest.Owner(), 2)[1]; exists(t, s, second) {
+			t.Errorf("%s is there, and its owner reads once", second)
+		}
+		kindtest.MustUnlock(t, rest)
+		for _, key := range reading.Keys("orders", other.Owner(), 1) {
+			if got := left(t, s, key); got > short || got < short-time.Minute {
+				t.Errorf("when the long reader left, %s lives for %v, want %v", key, got, short)
+			}
+		}
+		reading.WantHeld(t, s, "orders", other.Owner(), 1)
+	}
+	kindtest.MustUnlock(t, other)
+	kindtest.WantEmpty(t, s)
+}
+
+// The server stands still while readers wait behind a writer who waits behind a
+// reader, for longer than the writer's patience. All of them come in, and nothing
+// is left.
+func TestServerFrozen_behindAWriter(t *testing.T) {
+	t.Parallel()
+	const patience = 300 * time.Millisecond
+	s := redistest.Start(t)
+	reader := kindtest.MustLock(t, orders(t, s).Read())
+	var waiters []*kindtest.Waiter
+	for range 2 {
+		c := kindtest.NewClient(t, s.Client(t), client.WithOpTimeout(kindtest.OpTimeout))
+		l := c.NewRWLock("orders", lock.WithPatience(patience))
+		waiters = append(waiters, kindtest.Go(t.Context(), l.Write()), kindtest.Go(t.Context(), l.Read()), kindtest.Go(t.Context(), l.Read()))
+	}
+	kindtest.WaitFor(t, "a writer has a wish", func() bool { return exists(t, s, wish("orders")) })
+	s.Freeze(t)
+	<-time.After(4 * patience) // so long it stands still
+	s.Thaw(t)
+	kindtest.MustUnlock(t, reader)
+	kindtest.ServeAll(t, waiters...)
+	kindtest.SoonEmpty(t, s)
+}

@@ -1,0 +1,446 @@
+package rwlock_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"pgregory.net/rapid"
+)
+
+// model is what the read/write locks of a few names should look like: who reads
+// and who writes, how often, and until when at least. After every step the server,
+// Inspect and every hold must agree with it.
+type model struct {
+	server  *redistest.Server
+	t       *testing.T
+	clients []*client.Client
+	owners  []context.Context
+	locks   map[string]*modelLock
+	stale   []*modelHold // unlocked or lost, whose Unlock must do nothing
+}
+
+type modelLock struct {
+	name   string
+	holds  []*modelHold
+	token  uint64 // of the latest writer
+	wished bool   // a stranger waits to write
+
+	// What a loss leaves behind until its lease is over: keys of reading leases
+	// whose hash was deleted, and fields of readers whose leases were.
+	orphans, dead map[string]bool
+}
+
+type modelHold struct {
+	lock.Hold
+	lock  *modelLock
+	side  lock.Mode
+	owner int       // in model.owners
+	least time.Time // its lease ends then at the earliest
+	lost  bool
+}
+
+func (m *model) client(owner int) *client.Client { return m.clients[owner%len(m.clients)] }
+
+func (m *model) anyLock(rt *rapid.T) *modelLock {
+	return m.locks[rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "name")]
+}
+
+// of returns the holds of one owner on one side, or of all owners for -1.
+func (l *modelLock) of(side lock.Mode, owner int) (holds []*modelHold) {
+	for _, h := range l.holds {
+		if h.side == side && (owner < 0 || h.owner == owner) {
+			holds = append(holds, h)
+		}
+	}
+	return holds
+}
+
+// ofOthers reports whether anybody but owner holds l on that side.
+func (l *modelLock) ofOthers(side lock.Mode, owner int) bool {
+	return len(l.of(side, -1)) > len(l.of(side, owner))
+}
+
+// Read makes any owner of either client try to read: granted exactly when the
+// model says so.
+func (m *model) Read(rt *rapid.T) {
+	l, owner := m.anyLock(rt), m.anyOwner(rt)
+	first := rapid.Bool().Draw(rt, "readers first")
+	want := error(nil)
+	switch {
+	case len(l.of(lock.Read, owner)) > 0:
+	case l.ofOthers(lock.Write, owner):
+		want = lock.ErrNotAcquired
+	case l.wished && !first && len(l.of(lock.Write, owner)) == 0:
+		want = lock.ErrNotAcquired
+	}
+	var opts []lock.Option
+	if first {
+		opts = append(opts, lock.WithReadersFirst())
+	}
+	if h := m.try(rt, l, lock.Read, owner, want, opts...); h != nil && h.Token() != 0 {
+		rt.Fatalf("a reader has token %d", h.Token())
+	}
+}
+
+// Write does the same for writing.
+func (m *model) Write(rt *rapid.T) {
+	l, owner := m.anyLock(rt), m.anyOwner(rt)
+	mine := l.of(lock.Write, owner)
+	want := error(nil)
+	switch {
+	case len(mine) > 0:
+	case len(l.of(lock.Read, owner)) > 0:
+		want = lock.ErrUpgrade
+	case len(l.holds) > 0:
+		want = lock.ErrNotAcquired
+	}
+	h := m.try(rt, l, lock.Write, owner, want)
+	switch {
+	case h == nil:
+	case len(mine) > 0 && h.Token() != l.token:
+		rt.Fatalf("a re-entry has token %d, the tenure %d", h.Token(), l.token)
+	case len(mine) == 0 && h.Token() <= l.token:
+		rt.Fatalf("token %d after %d", h.Token(), l.token)
+	default:
+		l.token = h.Token()
+	}
+}
+
+func anyOf(rt *rapid.T, holds []*modelHold) *modelHold {
+	return holds[rapid.IntRange(0, len(holds)-1).Draw(rt, "hold")]
+}
+
+func (m *model) anyOwner(rt *rapid.T) int {
+	return rapid.IntRange(0, len(m.owners)-1).Draw(rt, "owner")
+}
+
+// try asks for one hold, which must be refused with want, or granted if that is
+// nil.
+func (m *model) try(rt *rapid.T, l *modelLock, side lock.Mode, owner int, want error, opts ...lock.Option) *modelHold {
+	lease := rapid.SampledFrom([]time.Duration{0, time.Minute, 10 * time.Minute}).Draw(rt, "lease")
+	if lease > 0 {
+		opts = append(opts, lock.WithLease(lease))
+	}
+	sent := time.Now()
+	h, err := m.locker(l.name, side, owner, opts...).TryLock(m.owners[owner])
+	if !errors.Is(err, want) {
+		rt.Fatalf("owner %d, %s %q: %v, want %v", owner, side, l.name, err, want)
+	}
+	if err != nil {
+		return nil
+	}
+	held := &modelHold{Hold: h, lock: l, side: side, owner: owner, least: sent.Add(cmp.Or(lease, client.DefaultWatchdogTimeout))}
+	for _, other := range l.of(side, owner) { // one lease for all holds of an owner
+		if other.least.After(held.least) {
+			held.least = other.least
+		}
+	}
+	for _, other := range l.of(side, owner) {
+		other.least = held.least
+	}
+	l.holds = append(l.holds, held)
+	return held
+}
+
+func (m *model) locker(name string, side lock.Mode, owner int, opts ...lock.Option) lock.Locker {
+	l := m.client(owner).NewRWLock(name, opts...)
+	if side == lock.Read {
+		return l.Read()
+	}
+	return l.Write()
+}
+
+// Unlock of any hold, in any order.
+func (m *model) Unlock(rt *rapid.T) {
+	l := m.anyLock(rt)
+	if len(l.holds) == 0 {
+		rt.Skip("free")
+	}
+	h := anyOf(rt, l.holds)
+	if err := h.Unlock(m.t.Context()); err != nil {
+		rt.Fatalf("unlock of one of %d holds (%s) on %q: %v", len(l.holds), h.side, l.name, err)
+	}
+	l.holds = slices.DeleteFunc(l.holds, func(other *modelHold) bool { return other == h })
+	m.stale = append(m.stale, h)
+}
+
+// UnlockAgain unlocks a hold that is over.
+func (m *model) UnlockAgain(rt *rapid.T) {
+	if len(m.stale) == 0 {
+		rt.Skip("none is over")
+	}
+	h := anyOf(rt, m.stale)
+	err := h.Unlock(m.t.Context())
+	if !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) != h.lost {
+		rt.Fatalf("unlock of a hold that is over (lost: %v): %v", h.lost, err)
+	}
+}
+
+// Force ends all reading and writing, by either client, which tells its own
+// holders at once.
+func (m *model) Force(rt *rapid.T) {
+	l := m.anyLock(rt)
+	by := rapid.IntRange(0, len(m.clients)-1).Draw(rt, "client")
+	was, err := m.clients[by].NewRWLock(l.name).ForceUnlock(m.t.Context())
+	if err != nil || was != (len(l.holds) > 0) && len(l.dead) == 0 { // of the dead it cannot know
+		rt.Fatalf("force unlock of %q with %d holds: %v, %v", l.name, len(l.holds), was, err)
+	}
+	for _, h := range l.holds {
+		if h.owner%len(m.clients) == by && h.Err() == nil {
+			rt.Fatalf("a holder (%s) of the client that unlocks %q was not told", h.side, l.name)
+		}
+	}
+	m.lose(rt, l, l.holds)
+}
+
+// Steal deletes the hash behind everybody's back.
+func (m *model) Steal(rt *rapid.T) {
+	l := m.anyLock(rt)
+	if len(l.holds) == 0 {
+		rt.Skip("free")
+	}
+	m.server.Do(m.t, "DEL", l.name)
+	for _, h := range l.of(lock.Read, -1) {
+		for _, key := range leases(l.name, h.Owner(), len(l.of(lock.Read, h.owner))) {
+			l.orphans[key] = true
+		}
+	}
+	m.lose(rt, l, l.holds)
+}
+
+// StealLease deletes a reader's leases: it is dead then, whatever the hash says.
+func (m *model) StealLease(rt *rapid.T) {
+	l := m.anyLock(rt)
+	readers := l.of(lock.Read, -1)
+	if len(readers) == 0 {
+		rt.Skip("nobody reads")
+	}
+	h := anyOf(rt, readers)
+	holds := l.of(lock.Read, h.owner)
+	m.server.Do(m.t, append([]string{"DEL"}, leases(l.name, h.Owner(), len(holds))...)...)
+	l.dead[h.Owner()] = true
+	m.lose(rt, l, holds)
+}
+
+// lose ends holds in the model. Who has not been told finds out by re-entering.
+func (m *model) lose(rt *rapid.T, l *modelLock, holds []*modelHold) {
+	for _, h := range holds {
+		if h.Err() == nil {
+			if _, err := m.locker(l.name, h.side, h.owner).TryLock(m.owners[h.owner]); !errors.Is(err, lock.ErrLost) {
+				rt.Fatalf("re-entry of owner %d (%s) into %q, which is gone: %v", h.owner, h.side, l.name, err)
+			}
+		}
+		h.lost = true
+		m.stale = append(m.stale, h)
+	}
+	l.holds = slices.DeleteFunc(slices.Clone(l.holds), func(h *modelHold) bool { return h.lost })
+}
+
+// Wish lets a stranger wait to write, or not any more.
+func (m *model) Wish(rt *rapid.T) {
+	l := m.anyLock(rt)
+	if l.wished = !l.wished; l.wished {
+		m.server.Do(m.t, "SET", wish(l.name), "stranger:1 1", "PX", "3600000")
+	} else {
+		m.server.Do(m.t, "DEL", wish(l.name))
+	}
+}
+
+// Flush makes the server forget the scripts.
+func (m *model) Flush(*rapid.T) { m.server.Do(m.t, "SCRIPT", "FLUSH") }
+
+// tick is by how many ms expiries may differ that one script set or read: the
+// server's clock goes on meanwhile, and its machine may be busy.
+const tick = 1000
+
+// stored is one key as it stands on the server.
+type stored struct {
+	Hash map[string]string
+	Left int64 // PTTL
+}
+
+// snapshot reads all keys at one instant.
+func (m *model) snapshot(rt *rapid.T) map[string]stored {
+	reply := m.server.Do(m.t, "EVAL", `
+		local all = {}
+		for _, key in ipairs(redis.call('KEYS', '*')) do
+			all[key] = {Left = redis.call('PTTL', key)}
+			if redis.call('TYPE', key).ok == 'hash' then
+				local fields = redis.call('HGETALL', key)
+				all[key].Hash = {}
+				for i = 1, #fields, 2 do all[key].Hash[fields[i]] = fields[i + 1] end
+			end
+		end
+		return cjson.encode(all)`, "0")
+	all := make(map[string]stored)
+	if err := json.Unmarshal([]byte(kindtest.Text(reply)), &all); err != nil {
+		rt.Fatal(err)
+	}
+	return all
+}
+
+// Check compares the server, Inspect and every hold with the model.
+func (m *model) Check(rt *rapid.T) {
+	all := m.snapshot(rt)
+	now := time.Now() // after the snapshot, so nothing there ends before now+Left
+	for _, name := range []string{"a", "b"} {
+		m.check(rt, m.locks[name], all, now)
+	}
+	for key := range all {
+		rt.Fatalf("%q should not be there", key)
+	}
+	for _, h := range m.stale {
+		if err := h.Context().Err(); err == nil {
+			rt.Fatalf("a hold (%s) of %q is over, and its context is not", h.side, h.lock.name)
+		}
+	}
+}
+
+// check takes out of all what belongs to l.
+func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time.Time) {
+	hash, exists := all[l.name]
+	delete(all, l.name)
+	if !exists {
+		clear(l.dead)
+	}
+
+	// The hash: mode and counts, and of the dead what may be left.
+	want, holders := map[string]string{}, []lock.Holder{}
+	for owner := range m.owners {
+		for side, suffix := range map[lock.Mode]string{lock.Read: "", lock.Write: ":write"} {
+			if holds := l.of(side, owner); len(holds) > 0 {
+				want[holds[0].Owner()+suffix] = strconv.Itoa(len(holds))
+				holders = append(holders, lock.Holder{Owner: holds[0].Owner(), Count: len(holds), Mode: side})
+			}
+		}
+	}
+	mode := lock.Free
+	switch {
+	case len(l.of(lock.Write, -1)) > 0:
+		mode = lock.Write
+	case len(l.holds) > 0:
+		mode = lock.Read
+	}
+	got := maps.Clone(hash.Hash)
+	maps.DeleteFunc(got, func(field, _ string) bool {
+		return l.dead[field] || mode == lock.Free && len(l.dead) > 0 && field == "mode"
+	})
+	if mode != lock.Free {
+		want["mode"] = string(mode)
+	}
+	if !maps.Equal(got, want) {
+		rt.Fatalf("%q is %v on the server, want %v (dead: %v)", l.name, hash.Hash, want, l.dead)
+	}
+
+	// The leases: one key for each read hold, and the hash lives as long as the
+	// longest of all; no longer than that once nobody writes.
+	var longest int64
+	for _, h := range l.of(lock.Read, -1) {
+		for _, key := range leases(l.name, h.Owner(), len(l.of(lock.Read, h.owner))) {
+			lease, ok := all[key]
+			if _, seen := want[key]; seen {
+				continue // by another hold of the same owner
+			}
+			want[key] = ""
+			delete(all, key)
+			if !ok {
+				rt.Fatalf("%q is not there", key)
+			}
+			if hash.Left < lease.Left-tick {
+				rt.Fatalf("%q lives for %d ms, and its reader's %q for %d ms", l.name, hash.Left, key, lease.Left)
+			}
+			m.checkLease(rt, h, lease.Left, now)
+			longest = max(longest, lease.Left)
+		}
+	}
+	for _, h := range l.of(lock.Write, -1) {
+		m.checkLease(rt, h, hash.Left, now)
+	}
+	if mode == lock.Read && len(l.dead) == 0 && hash.Left > longest+tick {
+		rt.Fatalf("%q lives for %d ms, and its last reader for %d ms", l.name, hash.Left, longest)
+	}
+	if exists && hash.Left <= 0 {
+		rt.Fatalf("%q has no expiry", l.name)
+	}
+
+	// And what is neither.
+	for key := range all {
+		if l.orphans[key] && strings.HasPrefix(key, "{"+l.name+"}") {
+			delete(all, key)
+		}
+	}
+	waiters := 0
+	if l.wished {
+		waiters = 1
+		if _, ok := all[wish(l.name)]; !ok {
+			rt.Fatalf("the wish for %q is gone", l.name)
+		}
+		delete(all, wish(l.name))
+	}
+
+	state, err := m.clients[0].NewRWLock(l.name).Inspect(m.t.Context())
+	slices.SortFunc(holders, func(a, b lock.Holder) int {
+		return cmp.Or(-cmp.Compare(a.Mode, b.Mode), cmp.Compare(a.Owner, b.Owner)) // the writer first
+	})
+	if mode == lock.Free && len(l.dead) > 0 {
+		mode = state.Mode // the hash is still there, and its mode with it
+	}
+	if err != nil || !slices.Equal(state.Holders, holders) || state.Mode != mode || len(state.Waiters) != waiters {
+		rt.Fatalf("Inspect of %q: %+v, %v, want %s by %v", l.name, state, err, mode, holders)
+	}
+}
+
+// checkLease fails unless h is valid, and its lease on the server, of which left ms
+// are left, is neither shorter than it was asked for nor than Until promises.
+func (m *model) checkLease(rt *rapid.T, h *modelHold, left int64, now time.Time) {
+	if err := h.Err(); err != nil {
+		rt.Fatalf("a hold (%s) of %q: %v", h.side, h.lock.name, err)
+	}
+	ends := now.Add(time.Duration(left+1) * time.Millisecond) // PTTL is rounded
+	if ends.Before(h.least) {
+		rt.Fatalf("the lease of a hold (%s) of %q ends %v sooner than was asked for", h.side, h.lock.name, h.least.Sub(ends))
+	}
+	if until := h.Until(); until.After(ends) {
+		rt.Fatalf("Until of a hold (%s) of %q is %v after the end of its lease", h.side, h.lock.name, until.Sub(ends))
+	}
+}
+
+func TestModel(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	rapid.Check(t, func(rt *rapid.T) {
+		s.Do(t, "FLUSHALL")
+		m := &model{server: s, t: t, clients: []*client.Client{a, b}, locks: map[string]*modelLock{}}
+		for _, name := range []string{"a", "b"} {
+			m.locks[name] = &modelLock{name: name, orphans: map[string]bool{}, dead: map[string]bool{}}
+		}
+		for range 4 {
+			m.owners = append(m.owners, lock.WithOwner(t.Context()))
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"Read": m.Read, "Read again": m.Read, "Write": m.Write, "Write again": m.Write,
+			"Unlock": m.Unlock, "Unlock another": m.Unlock, "UnlockAgain": m.UnlockAgain,
+			"Force": m.Force, "Steal": m.Steal, "StealLease": m.StealLease, "Wish": m.Wish, "Flush": m.Flush, "": m.Check,
+		})
+		for _, l := range m.locks {
+			for _, h := range l.holds {
+				if err := h.Unlock(t.Context()); err != nil {
+					rt.Error(err)
+				}
+			}
+		}
+	})
+}
