@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Harness tells Run how to make the locks it tries.
+// Harness tells [Run] and [RunFair] how to make the locks they try.
 type Harness struct {
 	// New returns a lock called name, of a client that stays the same.
 	New func(name string, opts ...lock.Option) lock.Locker
@@ -27,63 +28,92 @@ type Harness struct {
 	// Watchdog is the watchdog timeout of both clients. Keep it short, such as
 	// a second: some rules take a few of them to show.
 	Watchdog time.Duration
+
+	// Waiters returns how many wait for the lock called name, where waiting
+	// leaves a trace on the server; Inspect knows. RunFair needs it. Run does
+	// not: without it, a waiter counts as one after a short while.
+	Waiters func(ctx context.Context, name string) (int, error)
 }
 
-// rule is one thing that every exclusive lock must keep.
+// rule is one thing that every lock of a kind must keep.
 type rule struct {
 	name string
 	says string
 	test func(*trial)
+
+	sides sides
 }
+
+// sides says whether a rule is one of read/write locks, too, when New makes one
+// side of them and Other makes the other.
+type sides int
+
+const (
+	reading sides = 1 << iota // New reads, and Other writes
+	writing                   // New writes, and Other reads
+)
 
 // rules in the order of a lock's life.
 var rules = []rule{
-	{"free lock", "a free lock is granted, and its hold is valid", freeLock},
-	{"exclusion", "two holds of different owners are never valid at once", exclusion},
-	{"exclusion of goroutines", "goroutines that share a lock value exclude each other", exclusionOfGoroutines},
-	{"no accidental re-entry", "a plain context never re-enters, also in the same goroutine", noAccidentalReentry},
-	{"re-entry", "under a hold's context the same name re-enters and counts", reentry},
-	{"re-entry is per name", "a hold's context does not open other locks", reentryIsPerName},
-	{"WithOwner", "holds under one owner may be given back in any order", withOwner},
-	{"TryLock", "TryLock answers ErrNotAcquired and does not wait", tryLock},
-	{"Lock waits", "Lock gets the lock when its holder unlocks", lockWaits},
-	{"first come", "inside a process, who came first is served first", firstCome},
-	{"cancelled wait", "a wait that ctx ends matches ErrNotAcquired and ctx.Err(), and leaves nothing", cancelledWait},
-	{"limited wait", "a wait that its own limit ends matches ErrNotAcquired and os.ErrDeadlineExceeded, and the limit does not end a hold", limitedWait},
-	{"dead context", "under a context that is over, nothing is locked", deadContext},
-	{"unlock twice", "the second Unlock answers ErrNotHeld and frees nobody else's lock", unlockTwice},
-	{"unlock with a dead context", "Unlock works although its context is over", unlockWithDeadContext},
-	{"cause", "the context of a hold says ErrUnlocked after Unlock, and the parent's cause before", cause},
-	{"fixed lease", "a fixed lease ends by itself, and the hold is lost", fixedLease},
-	{"renewed lease", "without a fixed lease a hold lives as long as it is wanted", renewedLease},
-	{"mixed leases", "an inner hold never ends the renewal of the outer one, nor shortens its lease", mixedLeases},
-	{"tokens", "tokens grow from holder to holder, and re-entries keep them", tokens},
-	{"Do", "Do unlocks after an error and after a panic, and joins errors", do},
-	{"names", "odd names are locks of their own or ErrName, never two names on one lock", names},
-	{"many", "under contention of two clients nobody is inside with anybody", many},
+	{"free lock", "a free lock is granted, and its hold is valid", freeLock, reading},
+	{"exclusion", "two holds of different owners are never valid at once", exclusion, reading | writing},
+	{"exclusion of goroutines", "goroutines that share a lock value exclude each other", exclusionOfGoroutines, 0},
+	{"no accidental re-entry", "a plain context never re-enters, also in the same goroutine", noAccidentalReentry, 0},
+	{"re-entry", "under a hold's context the same name re-enters and counts", reentry, reading | writing},
+	{"re-entry is per name", "a hold's context does not open other locks", reentryIsPerName, 0},
+	{"WithOwner", "holds under one owner may be given back in any order", withOwner, writing},
+	{"TryLock", "TryLock answers ErrNotAcquired and does not wait", tryLock, reading | writing},
+	{"Lock waits", "Lock gets the lock when its holder unlocks", lockWaits, reading | writing},
+	{"first come", "inside a process, who came first is served first", firstCome, 0},
+	{"cancelled wait", "a wait that ctx ends matches ErrNotAcquired and ctx.Err(), and leaves nothing", cancelledWait, reading | writing},
+	{"limited wait", "a wait that its own limit ends matches ErrNotAcquired and os.ErrDeadlineExceeded, and the limit does not end a hold", limitedWait, reading | writing},
+	{"dead context", "under a context that is over, nothing is locked", deadContext, reading},
+	{"unlock twice", "the second Unlock answers ErrNotHeld and frees nobody else's lock", unlockTwice, reading | writing},
+	{"unlock with a dead context", "Unlock works although its context is over", unlockWithDeadContext, reading},
+	{"cause", "the context of a hold says ErrUnlocked after Unlock, and the parent's cause before", cause, reading},
+	{"fixed lease", "a fixed lease ends by itself, and the hold is lost", fixedLease, reading | writing},
+	{"renewed lease", "without a fixed lease a hold lives as long as it is wanted", renewedLease, reading},
+	{"mixed leases", "an inner hold never ends the renewal of the outer one, nor shortens its lease", mixedLeases, reading},
+	{"tokens", "tokens grow from holder to holder, and re-entries keep them", tokens, 0},
+	{"Do", "Do unlocks after an error and after a panic, and joins errors", do, reading},
+	{"names", "odd names are locks of their own or ErrName, never two names on one lock", names, reading},
+	{"many", "under contention of two clients nobody is inside with anybody", many, 0},
 }
 
 // Run tries every rule that an exclusive lock must keep, each in a subtest
 // named after it. A failure says which rule is broken.
-func Run(t *testing.T, h Harness) {
+func Run(t *testing.T, h Harness) { try(t, rules, h, RWHarness{}) }
+
+// try tries every rule, each in a subtest.
+func try(t *testing.T, rules []rule, h Harness, rw RWHarness) {
 	run := fmt.Sprintf("locktest:%08x:", rand.Uint32())
 	for _, r := range rules {
 		t.Run(strings.ReplaceAll(r.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			r.test(&trial{TB: t, h: h, ctx: ctx, rule: r.says, lock: run + strings.ReplaceAll(r.name, " ", "-")})
+			r.try(t.Context(), &trial{TB: t, h: h, rw: rw, lock: run + strings.ReplaceAll(r.name, " ", "-")}, time.Minute)
 		})
 	}
+}
+
+// try lets the rule have its time on t.
+func (r rule) try(ctx context.Context, t *trial, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer t.waiters.Wait()
+	defer cancel()
+	t.ctx, t.rule = ctx, r.says
+	r.test(t)
 }
 
 // trial is one try of one rule.
 type trial struct {
 	testing.TB
 	h    Harness
+	rw   RWHarness // zero but in the rules of read/write locks
 	ctx  context.Context
 	rule string
 	lock string // a name that no other rule uses
+
+	waiters sync.WaitGroup
 }
 
 func (t *trial) broken(format string, args ...any) {
@@ -91,18 +121,26 @@ func (t *trial) broken(format string, args ...any) {
 	t.Errorf("%s.\nRule: %s.", fmt.Sprintf(format, args...), t.rule)
 }
 
+// fatal is for the goroutine of the trial alone.
+func (t *trial) fatal(format string, args ...any) {
+	t.Helper()
+	t.Fatalf("%s.\nRule: %s.", fmt.Sprintf(format, args...), t.rule)
+}
+
 func (t *trial) must(h lock.Hold, err error) lock.Hold {
 	t.Helper()
 	if err != nil {
-		t.Fatalf("%v.\nRule: %s.", err, t.rule)
+		t.fatal("%v", err)
 	}
 	return h
 }
 
-func (t *trial) unlock(h lock.Hold) {
+func (t *trial) unlock(holds ...lock.Hold) {
 	t.Helper()
-	if err := h.Unlock(t.ctx); err != nil {
-		t.broken("unlock: %v", err)
+	for _, h := range holds {
+		if err := h.Unlock(t.ctx); err != nil {
+			t.broken("unlock: %v", err)
+		}
 	}
 }
 
@@ -113,6 +151,202 @@ func (t *trial) want(err error, targets ...error) {
 			t.broken("error %v, want one that matches %v", err, target)
 		}
 	}
+}
+
+// refused fails if l grants a hold to an owner who comes now.
+func (t *trial) refused(who string, l lock.Locker) {
+	t.Helper()
+	h, err := l.TryLock(t.ctx)
+	if err == nil {
+		t.unlock(h)
+		t.broken("%s got the lock", who)
+		return
+	}
+	t.want(err, lock.ErrNotAcquired)
+}
+
+// pass lets d go by, in which h must stay valid.
+func (t *trial) pass(d time.Duration, h lock.Hold) {
+	t.Helper()
+	select {
+	case <-h.Context().Done():
+		t.broken("the hold is over: %v", h.Err())
+	case <-time.After(d):
+	}
+}
+
+// aWhile is for how long something must not happen. On a machine so slow that
+// what is wrong takes longer, a rule may pass that should not, but not the other
+// way round.
+const aWhile = 100 * time.Millisecond
+
+// work is what is done under a lock where many want it: enough for another who is
+// let in by mistake to be seen.
+const work = 100 * time.Microsecond
+
+// waiter is one Lock in a goroutine of its own.
+type waiter struct {
+	cancel context.CancelFunc
+	done   chan struct{} // closed when Lock has returned
+	hold   lock.Hold     // what it returned
+	err    error
+}
+
+// wait begins a Lock. It ends with the trial at the latest.
+func (t *trial) wait(l lock.Locker) *waiter {
+	ctx, cancel := context.WithCancel(t.ctx)
+	w := &waiter{cancel: cancel, done: make(chan struct{})}
+	t.waiters.Go(func() {
+		w.hold, w.err = l.Lock(ctx)
+		close(w.done)
+	})
+	return w
+}
+
+// got waits for what the waiters wait for.
+func (t *trial) got(waiters ...*waiter) (holds []lock.Hold) {
+	t.Helper()
+	for _, w := range waiters {
+		<-w.done
+		holds = append(holds, t.must(w.hold, w.err))
+	}
+	return holds
+}
+
+// waiting fails if one of the waiters is through within a while.
+func (t *trial) waiting(waiters ...*waiter) {
+	t.Helper()
+	time.Sleep(aWhile)
+	for i, w := range waiters {
+		select {
+		case <-w.done:
+			t.broken("waiter %d did not wait: %v", i, w.err)
+		default:
+		}
+	}
+}
+
+// gone cancels a waiter, and checks its error.
+func (t *trial) gone(w *waiter) {
+	t.Helper()
+	w.cancel()
+	<-w.done
+	if w.err == nil {
+		t.unlock(w.hold)
+		t.broken("a waiter got the lock")
+		return
+	}
+	t.want(w.err, lock.ErrNotAcquired, context.Canceled)
+}
+
+// crowd is waiters who come one after the other and leave as soon as they are
+// served.
+type crowd struct {
+	t    *trial
+	line int // how many stand in line, if nobody was served meanwhile
+
+	came   int
+	served sync.WaitGroup
+
+	mu    sync.Mutex
+	order []int   // who was served, by when they came
+	errs  []error // of those who were not
+}
+
+// come lets the next waiter come, and does not wait for its place.
+func (c *crowd) come(l lock.Locker) *waiter {
+	n := c.came
+	c.came++
+	w := c.t.wait(l)
+	c.served.Go(func() {
+		<-w.done
+		c.mu.Lock()
+		if w.err != nil {
+			c.errs = append(c.errs, w.err)
+		} else {
+			c.order = append(c.order, n)
+		}
+		c.mu.Unlock()
+		if w.err == nil {
+			c.t.unlock(w.hold)
+		}
+	})
+	return w
+}
+
+// join lets the next waiter come, and returns when it stands in line.
+func (c *crowd) join(l lock.Locker) *waiter {
+	c.t.Helper()
+	c.line++
+	w := c.come(l)
+	if c.t.h.Waiters != nil {
+		c.t.inLine(c.line)
+	} else {
+		time.Sleep(30 * time.Millisecond) // nothing else tells from outside that it stands in line
+	}
+	return w
+}
+
+// leave cancels a waiter, and returns when it stands in line no more.
+func (c *crowd) leave(w *waiter) {
+	c.t.Helper()
+	c.line--
+	c.t.gone(w)
+	c.t.inLine(c.line)
+}
+
+// want waits until all are served or gone, and fails unless those in want were
+// served, in this order.
+func (c *crowd) want(want ...int) {
+	c.t.Helper()
+	c.served.Wait()
+	if !slices.Equal(c.order, want) {
+		c.t.broken("waiters were served in the order %v, want %v (errors: %v)", c.order, want, c.errs)
+	}
+}
+
+// everybody waits for all who came, and fails unless all were served.
+func (c *crowd) everybody() {
+	c.t.Helper()
+	c.served.Wait()
+	if len(c.order) != c.came {
+		c.t.broken("%d of %d waiters were served (errors: %v)", len(c.order), c.came, c.errs)
+	}
+}
+
+// inLine waits until n waiters stand in line.
+func (t *trial) inLine(n int) {
+	t.Helper()
+	if err := t.inLineErr(n); err != nil {
+		t.fatal("%v", err)
+	}
+}
+
+func (t *trial) inLineErr(n int) error {
+	last := -1
+	for pause := firstPause; ; pause = pause.rest() {
+		waiters, err := t.h.Waiters(t.ctx, t.lock)
+		switch {
+		case t.ctx.Err() != nil:
+			return fmt.Errorf("%d stand in line, want %d", last, n)
+		case err != nil:
+			return fmt.Errorf("asking who waits: %w", err)
+		case waiters == n:
+			return nil
+		}
+		last = waiters
+	}
+}
+
+// pause is how long to wait before looking again for what should come soon.
+type pause time.Duration
+
+const firstPause = pause(time.Millisecond)
+
+// rest lets the pause go by, and returns the next one, which is a little longer.
+func (p pause) rest() pause {
+	time.Sleep(time.Duration(p))
+	return min(p+p/8, pause(50*time.Millisecond))
 }
 
 // free fails if the lock called name is held.
@@ -126,15 +360,25 @@ func (t *trial) free(name string) {
 	t.unlock(h)
 }
 
-func (t *trial) held(name string) {
+// freed fails if the lock called name does not become free. Who gives up waiting
+// returns at once, and what it may have left is taken back behind it.
+func (t *trial) freed(name string) {
 	t.Helper()
-	h, err := t.h.Other(name).TryLock(t.ctx)
-	if err == nil {
-		t.unlock(h)
-		t.broken("the lock should be held, and another client got it")
+	h, err := t.h.Other(name).Lock(t.ctx)
+	if err != nil {
+		t.broken("the lock should become free: %v", err)
 		return
 	}
-	t.want(err, lock.ErrNotAcquired)
+	t.unlock(h)
+}
+
+// forLong makes what a waiter leaves behind, a place or a lock, last for longer
+// than any rule does: it does not go away unless it is taken back.
+var forLong = []lock.Option{lock.WithPatience(time.Hour), lock.WithLease(time.Hour)}
+
+func (t *trial) held(name string) {
+	t.Helper()
+	t.refused("the lock should be held, and another client", t.h.Other(name))
 }
 
 func freeLock(t *trial) {
@@ -186,6 +430,7 @@ func exclusionOfGoroutines(t *trial) {
 				if n := inside.Add(1); n != 1 {
 					t.broken("%d inside", n)
 				}
+				time.Sleep(work)
 				inside.Add(-1)
 				t.unlock(h)
 			}
@@ -267,57 +512,21 @@ func tryLock(t *trial) {
 
 func lockWaits(t *trial) {
 	h := t.must(t.h.Other(t.lock).Lock(t.ctx))
-	got := make(chan lock.Hold, 1)
-	go func() {
-		h, err := t.h.New(t.lock).Lock(t.ctx)
-		if err != nil {
-			t.broken("the waiter: %v", err)
-		}
-		got <- h
-	}()
-	select {
-	case next := <-got:
-		t.broken("it did not wait")
-		got <- next
-	case <-time.After(100 * time.Millisecond):
-	}
+	w := t.wait(t.h.New(t.lock))
+	t.waiting(w)
 	t.unlock(h)
-	if next := <-got; next != nil {
-		t.unlock(next)
-	}
+	t.unlock(t.got(w)...)
 }
 
 func firstCome(t *trial) {
 	l := t.h.New(t.lock)
 	h := t.must(l.Lock(t.ctx))
-	const waiters = 10
-	order := make(chan int, waiters)
-	var wg sync.WaitGroup
-	for i := range waiters {
-		started := make(chan struct{})
-		wg.Go(func() {
-			close(started)
-			h, err := l.Lock(t.ctx)
-			if err != nil {
-				t.broken("waiter %d: %v", i, err)
-				return
-			}
-			order <- i
-			t.unlock(h)
-		})
-		<-started
-		time.Sleep(30 * time.Millisecond) // nothing else tells from outside that it stands in line
+	c := &crowd{t: t}
+	for range 10 {
+		c.join(l)
 	}
 	t.unlock(h)
-	wg.Wait()
-	close(order)
-	want := 0
-	for i := range order {
-		if i != want {
-			t.broken("waiter %d was served when it was the turn of %d", i, want)
-		}
-		want++
-	}
+	c.want(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
 }
 
 func cancelledWait(t *trial) {
@@ -325,25 +534,21 @@ func cancelledWait(t *trial) {
 	why := errors.New("the request went away")
 	ctx, cancel := context.WithCancelCause(t.ctx)
 	time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
-	_, err := t.h.New(t.lock).Lock(ctx)
+	_, err := t.h.New(t.lock, forLong...).Lock(ctx)
 	t.want(err, lock.ErrNotAcquired, context.Canceled, why)
 	t.unlock(h)
-	t.free(t.lock)
+	t.freed(t.lock)
 }
 
 func limitedWait(t *trial) {
 	limit := 50 * time.Millisecond
 	other := t.must(t.h.Other(t.lock).Lock(t.ctx))
-	_, err := t.h.New(t.lock, lock.WithWait(limit)).Lock(t.ctx)
+	_, err := t.h.New(t.lock, append(forLong, lock.WithWait(limit))...).Lock(t.ctx)
 	t.want(err, lock.ErrNotAcquired, os.ErrDeadlineExceeded)
 	t.unlock(other)
-	t.free(t.lock)
+	t.freed(t.lock)
 	h := t.must(t.h.New(t.lock, lock.WithWait(t.h.Watchdog/4)).Lock(t.ctx))
-	select {
-	case <-h.Context().Done():
-		t.broken("the hold ended with the limit of its wait: %v", h.Err())
-	case <-time.After(t.h.Watchdog / 2):
-	}
+	t.pass(t.h.Watchdog/2, h)
 	t.unlock(h)
 	_, err = t.h.New(t.lock, lock.WithWait(0)).Lock(t.ctx)
 	if err == nil {
@@ -434,11 +639,7 @@ func fixedLease(t *trial) {
 func renewedLease(t *trial) {
 	h := t.must(t.h.New(t.lock).Lock(t.ctx))
 	first := h.Until()
-	select {
-	case <-h.Context().Done():
-		t.broken("lost: %v", h.Err())
-	case <-time.After(2*t.h.Watchdog + t.h.Watchdog/2):
-	}
+	t.pass(2*t.h.Watchdog+t.h.Watchdog/2, h)
 	if !h.Until().After(first.Add(t.h.Watchdog)) {
 		t.broken("Until moved by only %v in two and a half leases", h.Until().Sub(first))
 	}
@@ -455,11 +656,7 @@ func mixedLeases(t *trial) {
 		t.broken("the inner lease shortened the outer one to %v", left)
 	}
 	t.unlock(inner)
-	select {
-	case <-outer.Context().Done():
-		t.broken("the outer hold was lost: %v", outer.Err())
-	case <-time.After(2 * t.h.Watchdog):
-	}
+	t.pass(2*t.h.Watchdog, outer)
 	t.held(t.lock)
 	t.unlock(outer)
 }
@@ -503,7 +700,7 @@ func do(t *trial) {
 		_ = lock.Do(t.ctx, l, func(context.Context) error { panic("at work") })
 	}()
 	t.free(t.lock)
-	err = lock.Do(t.ctx, t.h.New(t.lock, lock.WithLease(2*lock.MinLease)), func(ctx context.Context) error {
+	err = lock.Do(t.ctx, t.h.New(t.lock, lock.WithLease(t.h.Watchdog/10)), func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-t.ctx.Done():
@@ -564,6 +761,7 @@ func many(t *trial) {
 				if before := last.Swap(h.Token()); before >= h.Token() {
 					t.broken("token %d after %d", h.Token(), before)
 				}
+				time.Sleep(work)
 				inside.Add(-1)
 				t.unlock(h)
 			}

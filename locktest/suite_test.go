@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,167 +13,128 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
+// watchdog is long enough for a machine that has other things to do.
+const watchdog = 3 * time.Second
+
+// pair returns two clients, as two processes would have them.
+func pair(t *testing.T) (a, b *client.Client) {
+	s := NewServer(t)
+	opts := []client.Option{client.WithWatchdogTimeout(watchdog), client.WithOpTimeout(watchdog / 4)}
+	return s.Client(t, opts...), s.Client(t, opts...)
+}
+
 func TestRun(t *testing.T) {
-	s := NewServer(t)
-	a, b := s.Client(t, client.WithWatchdogTimeout(time.Second)), s.Client(t, client.WithWatchdogTimeout(time.Second))
-	Run(t, harness(a, b, func(l lock.Locker) lock.Locker { return l }))
+	a, b := pair(t)
+	Run(t, plain(a, b, right))
 }
 
-func harness(a, b *client.Client, wrap func(lock.Locker) lock.Locker) Harness {
+// plain is a harness of plain locks, each of them changed by wrap.
+func plain(a, b *client.Client, wrap func(maker) maker) Harness {
 	return Harness{
-		New:      func(name string, opts ...lock.Option) lock.Locker { return wrap(a.NewLock(name, opts...)) },
-		Other:    func(name string, opts ...lock.Option) lock.Locker { return wrap(b.NewLock(name, opts...)) },
-		Watchdog: time.Second,
+		New:      wrap(func(name string, opts ...option) locker { return a.NewLock(name, opts...) }),
+		Other:    wrap(func(name string, opts ...option) locker { return b.NewLock(name, opts...) }),
+		Watchdog: watchdog,
 	}
 }
 
-// A rule that no lock can break says nothing. So each must be broken by one of
-// these, which are real locks with something wrong.
-func TestRules_canBeBroken(t *testing.T) {
-	s := NewServer(t)
-	a, b := s.Client(t, client.WithWatchdogTimeout(time.Second)), s.Client(t, client.WithWatchdogTimeout(time.Second))
-	var n atomic.Int64
-	wrong := map[string]func(lock.Locker) lock.Locker{
-		"every call has a lock of its own": func(l lock.Locker) lock.Locker {
-			return locker{l, func(ctx context.Context, _ bool) (lock.Hold, error) {
-				return a.NewLock(fmt.Sprint("own:", n.Add(1))).Lock(ctx)
-			}, nil}
-		},
-		"all names are one": func(l lock.Locker) lock.Locker {
-			one := a.NewLock("one", lock.WithWait(300*time.Millisecond))
-			return locker{l, func(ctx context.Context, wait bool) (lock.Hold, error) {
-				if wait {
-					return one.Lock(ctx)
-				}
-				return one.TryLock(ctx)
-			}, nil}
-		},
-		"unlock does nothing": func(l lock.Locker) lock.Locker {
-			return locker{l, nil, func(lock.Hold, context.Context) error { return nil }}
-		},
-		"unlock depends on its context": func(l lock.Locker) lock.Locker {
-			return locker{l, nil, func(h lock.Hold, ctx context.Context) error {
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				return h.Unlock(ctx)
-			}}
-		},
-		"errors are bare, and dead contexts lock": func(l lock.Locker) lock.Locker {
-			return locker{l, func(ctx context.Context, wait bool) (lock.Hold, error) {
-				if ctx.Err() != nil {
-					return l.TryLock(context.WithoutCancel(ctx))
-				}
-				f := l.TryLock
-				if wait {
-					f = l.Lock
-				}
-				h, err := f(ctx)
-				if err != nil {
-					return nil, errors.New(err.Error())
-				}
-				return h, nil
-			}, nil}
-		},
-		"leases are fixed": func(l lock.Locker) lock.Locker {
-			short := a.NewLock(l.Name(), lock.WithLease(100*time.Millisecond))
-			return locker{l, func(ctx context.Context, wait bool) (lock.Hold, error) {
-				if wait {
-					return short.Lock(ctx)
-				}
-				return short.TryLock(ctx)
-			}, nil}
-		},
-		"the last to come is served first, and tries wait": func(l lock.Locker) lock.Locker {
-			return locker{l, func(ctx context.Context, wait bool) (lock.Hold, error) {
-				if wait {
-					time.Sleep(time.Duration(200-20*(n.Add(1)%10)) * time.Millisecond)
-				}
-				return l.TryLock(ctx)
-			}, nil}
-		},
-	}
-	var mu sync.Mutex
-	broken := map[string][]string{}
-	var wg sync.WaitGroup
-	for what, wrap := range wrong {
-		wg.Go(func() {
-			for _, r := range rules {
-				if fails(r, harness(a, b, wrap), what+r.name) {
-					mu.Lock()
-					broken[r.name] = append(broken[r.name], what)
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for _, r := range rules {
-		if len(broken[r.name]) == 0 {
-			t.Errorf("no wrong lock breaks the rule %q", r.name)
+// ways are the ways to make a lock wrong, whatever its kind.
+var ways = []way{
+	{"every call has a lock of its own", func(mk maker) maker {
+		return changed(func(ctx context.Context, _ locker, _ bool) (lock.Hold, error) {
+			return mk(fmt.Sprint("own:", rand.Uint64())).Lock(ctx)
+		}, nil)(mk)
+	}, map[string]string{
+		"free lock":               "another client got the lock",
+		"exclusion":               "another client got the lock",
+		"exclusion of goroutines": "inside",
+		"no accidental re-entry":  "error <nil>",
+		"re-entry":                "a re-entry has owner",
+		"re-entry is per name":    "error <nil>",
+		"WithOwner":               "another client got the lock",
+		"TryLock":                 "error <nil>",
+		"Lock waits":              "waiter 0 did not wait",
+		"cancelled wait":          "error <nil>",
+		"limited wait":            "error <nil>",
+		"unlock twice":            "freed another owner's lock: <nil>",
+		"fixed lease":             "before Until",
+		"many":                    "inside",
+	}},
+	{"all names are one", func(mk maker) maker {
+		return changed(func(ctx context.Context, _ locker, wait bool) (lock.Hold, error) {
+			return acquire(ctx, mk("one", lock.WithWait(300*time.Millisecond)), wait)
+		}, nil)(mk)
+	}, map[string]string{
+		"re-entry is per name": "waited for 300ms",
+		"names":                "want ErrName",
+	}},
+	{"unlock does nothing", changed(acquire, unlocks(func(context.Context, locker, lock.Hold) error { return nil })), map[string]string{
+		"free lock":    "the lock should be free",
+		"re-entry":     "the lock should be free",
+		"WithOwner":    "the lock should be free",
+		"Lock waits":   "not acquired: context deadline exceeded",
+		"cause":        "want one that matches unlocked",
+		"unlock twice": "not acquired: context deadline exceeded",
+		"Do":           "the lock should be free",
+	}},
+	{"unlock depends on its context", changed(acquire, unlocks(func(ctx context.Context, _ locker, h lock.Hold) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-		slices.Sort(broken[r.name])
-		t.Logf("%-26s is broken when %q", r.name, broken[r.name])
-	}
-}
-
-// fails reports whether a lock breaks a rule, or gets nowhere with it.
-func fails(r rule, h Harness, name string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
-	defer cancel()
-	v := &verdict{}
-	done := make(chan struct{})
-	go func() { // a goroutine of its own: Fatal ends it
-		defer close(done)
-		defer func() {
-			if recover() != nil {
-				v.failed.Store(true)
+		return h.Unlock(ctx)
+	})), map[string]string{
+		"unlock with a dead context": "unlock: context canceled",
+	}},
+	{"errors are bare, and dead contexts lock", changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
+		if ctx.Err() != nil {
+			return l.TryLock(context.WithoutCancel(ctx))
+		}
+		h, err := acquire(ctx, l, wait)
+		if err != nil {
+			return nil, errors.New(err.Error())
+		}
+		return h, nil
+	}, nil), map[string]string{
+		"TryLock":        "want one that matches not acquired",
+		"cancelled wait": "want one that matches not acquired",
+		"limited wait":   "want one that matches not acquired",
+		"dead context":   "error <nil>",
+	}},
+	{"leases are short", with(lock.WithLease(100 * time.Millisecond)), map[string]string{
+		"limited wait":  "the hold is over",
+		"renewed lease": "the hold is over",
+		"mixed leases":  "lock lost",
+	}},
+	{"the last to come is served first, and tries wait", func(mk maker) maker {
+		var n atomic.Int64
+		return changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
+			if wait {
+				time.Sleep(time.Duration(200-20*(n.Add(1)%10)) * time.Millisecond)
 			}
-		}()
-		r.test(&trial{TB: v, h: h, ctx: ctx, rule: r.says, lock: name})
-	}()
-	<-done
-	return v.failed.Load()
+			return l.TryLock(ctx)
+		}, nil)(mk)
+	}, map[string]string{
+		"first come": "served in the order",
+	}},
+	{"tokens stand still", changed(acquire, token7), map[string]string{
+		"tokens": "token 7 after 7",
+		"many":   "token 7 after 7",
+	}},
 }
 
-// verdict is a testing.TB that only remembers.
-type verdict struct {
-	testing.TB
-	failed atomic.Bool
+// way is a way to make locks wrong, and what the suite says of them.
+type way struct {
+	what   string
+	wrap   func(maker) maker
+	breaks map[string]string
 }
 
-func (v *verdict) Helper()               {}
-func (v *verdict) Errorf(string, ...any) { v.failed.Store(true) }
-func (v *verdict) Fatalf(string, ...any) { v.failed.Store(true); panic("fatal") }
-
-// locker is a lock with another way to lock, or to unlock.
-type locker struct {
-	lock.Locker
-	lock   func(ctx context.Context, wait bool) (lock.Hold, error)
-	unlock func(h lock.Hold, ctx context.Context) error
-}
-
-func (l locker) Lock(ctx context.Context) (lock.Hold, error)    { return l.hold(ctx, true) }
-func (l locker) TryLock(ctx context.Context) (lock.Hold, error) { return l.hold(ctx, false) }
-
-func (l locker) hold(ctx context.Context, wait bool) (h lock.Hold, err error) {
-	switch {
-	case l.lock != nil:
-		h, err = l.lock(ctx, wait)
-	case wait:
-		h, err = l.Locker.Lock(ctx)
-	default:
-		h, err = l.Locker.TryLock(ctx)
+func TestRules_canBeBroken(t *testing.T) {
+	t.Parallel()
+	var locks []wrong
+	for _, w := range ways {
+		locks = append(locks, wrong{w.what, func(a, b *client.Client) (Harness, RWHarness) {
+			return plain(a, b, w.wrap), RWHarness{}
+		}, w.breaks})
 	}
-	if err == nil && l.unlock != nil {
-		h = unlocker{h, l.unlock}
-	}
-	return h, err
+	testBroken(t, rules, locks)
 }
-
-type unlocker struct {
-	lock.Hold
-	unlock func(h lock.Hold, ctx context.Context) error
-}
-
-func (u unlocker) Unlock(ctx context.Context) error { return u.unlock(u.Hold, ctx) }

@@ -1,0 +1,305 @@
+package locktest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+func TestRunFair(t *testing.T) {
+	a, b := pair(t)
+	h := Harness{
+		New:      func(name string, opts ...option) locker { return a.NewFairLock(name, opts...) },
+		Other:    func(name string, opts ...option) locker { return b.NewFairLock(name, opts...) },
+		Watchdog: watchdog,
+		Waiters: func(ctx context.Context, name string) (int, error) {
+			s, err := a.NewFairLock(name).Inspect(ctx)
+			return len(s.Waiters), err
+		},
+	}
+	t.Run("exclusive", func(t *testing.T) { Run(t, h) })
+	t.Run("fair", func(t *testing.T) { RunFair(t, h) })
+}
+
+// flaw is what is wrong with a desk.
+type flaw int
+
+const (
+	none flaw = iota
+	lastFirst
+	sameClientFirst
+	newcomersFirst
+	regularsFirst
+	holderWaits
+	triesWait
+	triesOvertake
+	cancelledStay
+	leaversMoveOthers
+	limitedStay
+	turnsGetLost
+	noHeartbeats
+)
+
+// desk is a fair lock for this process alone: plain locks, and a line in front of
+// each of them. Redis' fair lock cannot be made wrong from outside; a desk can.
+type desk struct {
+	flaw flaw
+
+	mu    sync.Mutex
+	lines map[string]*deskLine
+}
+
+type deskLine struct {
+	places []*place // first come first, unless the flaw says otherwise
+	owner  uint64   // the number of who holds the lock, 0 if nobody does
+	holds  int
+	client string // of who held it last
+}
+
+type place struct {
+	client string
+	until  time.Time // when it counts as dead
+	called bool      // an unlock said that it is its turn
+	gone   bool      // nobody waits there any more
+}
+
+func (d *desk) harness(a, b *client.Client) Harness {
+	d.lines = map[string]*deskLine{}
+	of := func(name string, c *client.Client) maker {
+		return func(lock string, opts ...option) locker { return d.lock(c.NewLock(lock, opts...), name, opts) }
+	}
+	return Harness{New: of("a", a), Other: of("b", b), Watchdog: watchdog, Waiters: d.waiters}
+}
+
+func (d *desk) waiters(_ context.Context, name string) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.line(name).places), nil
+}
+
+func (d *desk) line(name string) *deskLine {
+	l := d.lines[name]
+	if l == nil {
+		l = &deskLine{}
+		d.lines[name] = l
+	}
+	return l
+}
+
+func (d *desk) lock(plain locker, client string, opts []option) locker {
+	config, err := lock.NewConfig(opts...)
+	if err != nil {
+		return plain
+	}
+	return &deskLock{locker: plain, d: d, client: client, config: config}
+}
+
+type deskLock struct {
+	locker
+	d       *desk
+	client  string
+	config  lock.Config
+	regular bool // it was served before; guarded by d.mu
+}
+
+func (l *deskLock) Lock(ctx context.Context) (lock.Hold, error) {
+	if l.d.flaw != holderWaits && l.reenters(ctx) || l.d.flaw == newcomersFirst {
+		if h, err := l.take(ctx, nil); err == nil {
+			return h, nil
+		}
+	}
+	p := l.join()
+	var limit <-chan time.Time
+	if l.config.Wait > 0 {
+		limit = time.After(l.config.Wait)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			l.leave(p, l.d.flaw == cancelledStay)
+			return nil, fmt.Errorf("desk: %w: %w", lock.ErrNotAcquired, ctx.Err())
+		case <-limit:
+			l.leave(p, l.d.flaw == limitedStay)
+			return nil, fmt.Errorf("desk: %w: %w", lock.ErrNotAcquired, os.ErrDeadlineExceeded)
+		case <-time.After(20 * time.Millisecond): // time for others to do what they should not
+		}
+		if l.turn(p) {
+			if h, err := l.take(ctx, p); err == nil {
+				return h, nil
+			}
+		}
+	}
+}
+
+func (l *deskLock) TryLock(ctx context.Context) (lock.Hold, error) {
+	l.d.mu.Lock()
+	busy := len(l.d.line(l.Name()).places) > 0
+	l.d.mu.Unlock()
+	if !busy || l.d.flaw == triesOvertake || l.reenters(ctx) {
+		if h, err := l.take(ctx, nil); err == nil {
+			return h, nil
+		}
+	}
+	if l.d.flaw == triesWait {
+		l.leave(l.join(), true)
+	}
+	return nil, &lock.Error{Op: "trylock", Name: l.Name(), Err: lock.ErrNotAcquired}
+}
+
+func (l *deskLock) reenters(ctx context.Context) bool {
+	owner, ok := lock.OwnerFrom(ctx)
+	l.d.mu.Lock()
+	defer l.d.mu.Unlock()
+	return ok && owner == l.d.line(l.Name()).owner
+}
+
+func (l *deskLock) join() *place {
+	l.d.mu.Lock()
+	defer l.d.mu.Unlock()
+	line := l.d.line(l.Name())
+	p := &place{client: l.client, until: time.Now().Add(l.config.Patience)}
+	p.called = len(line.places) == 0 && line.owner == 0
+	at := len(line.places)
+	if l.d.flaw == lastFirst || l.d.flaw == regularsFirst && l.regular {
+		at = 0
+	}
+	line.places = slices.Insert(line.places, at, p)
+	return p
+}
+
+// leave takes p out of the line, or lets it stand there for nothing.
+func (l *deskLock) leave(p *place, stays bool) {
+	l.d.mu.Lock()
+	defer l.d.mu.Unlock()
+	line := l.d.line(l.Name())
+	p.gone = true
+	if stays {
+		return
+	}
+	i := slices.Index(line.places, p)
+	line.places = slices.Delete(line.places, i, i+1)
+	if l.d.flaw == leaversMoveOthers && i < len(line.places) {
+		behind := line.places[i]
+		line.places = append(slices.Delete(line.places, i, i+1), behind)
+	}
+}
+
+// turn reports whether it is the turn of p.
+func (l *deskLock) turn(p *place) bool {
+	l.d.mu.Lock()
+	defer l.d.mu.Unlock()
+	line := l.d.line(l.Name())
+	if l.d.flaw == noHeartbeats {
+		for n := len(line.places); n > 0 && time.Now().After(line.places[0].until); n-- {
+			dead := line.places[0]
+			dead.until = time.Now().Add(time.Hour) // comes again
+			line.places = append(line.places[1:], dead)
+		}
+	}
+	alive := slices.DeleteFunc(slices.Clone(line.places), func(p *place) bool { return p.gone })
+	first := alive[0]
+	switch i := slices.IndexFunc(alive, func(p *place) bool { return p.client == line.client }); {
+	case l.d.flaw == turnsGetLost:
+		return p.called
+	case l.d.flaw == sameClientFirst && i >= 0:
+		first = alive[i]
+	}
+	return p == first
+}
+
+// take takes the lock if it is free, and leaves the line.
+func (l *deskLock) take(ctx context.Context, p *place) (lock.Hold, error) {
+	h, err := l.locker.TryLock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	owner, _ := lock.OwnerFrom(h.Context())
+	l.d.mu.Lock()
+	defer l.d.mu.Unlock()
+	line := l.d.line(l.Name())
+	if line.owner != owner {
+		line.owner, line.holds = owner, 0
+	}
+	line.holds++
+	line.client, l.regular = l.client, true
+	line.places = slices.DeleteFunc(line.places, func(other *place) bool { return other == p })
+	return changedHold{h, func(ctx context.Context) error {
+		err := h.Unlock(ctx)
+		l.d.mu.Lock()
+		defer l.d.mu.Unlock()
+		if line.holds--; line.holds == 0 && line.owner == owner {
+			line.owner = 0
+			if len(line.places) > 0 {
+				line.places[0].called = true
+			}
+		}
+		return err
+	}}, nil
+}
+
+// A desk with nothing wrong breaks no rule, so what the others break is their
+// flaw.
+func TestFairRules_onADesk(t *testing.T) {
+	t.Parallel()
+	l := wrong{locks: func(a, b *client.Client) (Harness, RWHarness) { return (&desk{}).harness(a, b), RWHarness{} }}
+	for _, r := range fairRules {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				if said := complaints(t, r, l); said != "" {
+					t.Error(said)
+				}
+			})
+		})
+	}
+}
+
+func TestFairRules_canBeBroken(t *testing.T) {
+	t.Parallel()
+	var locks []wrong
+	for _, w := range []struct {
+		what   string
+		flaw   flaw
+		breaks map[string]string
+	}{
+		{"the last to come is served first", lastFirst, map[string]string{"order": "served in the order"}},
+		{"a client serves its own first", sameClientFirst, map[string]string{
+			"order": "served in the order",
+			"turns": "want 0 to 5 in turns",
+		}},
+		{"who comes takes the lock if it is free just now", newcomersFirst, map[string]string{"newcomers": "want 0 first"}},
+		{"who was served before goes to the front", regularsFirst, map[string]string{"turns": "want 0 to 5 in turns"}},
+		{"the holder stands in line as everybody does", holderWaits, map[string]string{"re-entry past the line": "not acquired: context deadline exceeded"}},
+		{"TryLock leaves a place in the line", triesWait, map[string]string{"TryLock and the line": "after a TryLock 1 stand in line"}},
+		{"TryLock takes the lock if it is free just now", triesOvertake, map[string]string{"TryLock does not overtake": "who tried got the lock"}},
+		{"who is cancelled still stands in line", cancelledStay, map[string]string{
+			"cancelled in line":     "8 stand in line, want 7",
+			"cancelled at its turn": "3 stand in line, want 2",
+		}},
+		{"who leaves sends the one behind to the end", leaversMoveOthers, map[string]string{
+			"cancelled in line": "served in the order",
+		}},
+		{"whose own limit ends still stands in line", limitedStay, map[string]string{
+			"limited wait in line": "2 stand in line, want 1",
+			"coming and going":     "stand in line, want 0",
+		}},
+		{"only who was called by an unlock takes the lock", turnsGetLost, map[string]string{
+			"cancelled at its turn": "the one behind: desk: not acquired",
+			"lease ends":            "served in the order []",
+		}},
+		{"places are not renewed", noHeartbeats, map[string]string{"heartbeats": "served in the order"}},
+	} {
+		locks = append(locks, wrong{w.what, func(a, b *client.Client) (Harness, RWHarness) {
+			return (&desk{flaw: w.flaw}).harness(a, b), RWHarness{}
+		}, w.breaks})
+	}
+	testBroken(t, fairRules, locks)
+}

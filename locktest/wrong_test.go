@@ -1,0 +1,163 @@
+package locktest
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// wrong is a lock with something wrong, and the rules that it breaks, each with
+// a part of what the suite says then: that a rule fails is not enough.
+type wrong struct {
+	what   string
+	locks  func(a, b *client.Client) (Harness, RWHarness)
+	breaks map[string]string
+}
+
+// testBroken fails unless each rule is broken by one of the wrong locks, and each
+// wrong lock breaks the rules that it should. A rule that no lock can break says
+// nothing.
+//
+// It runs in virtual time: a lock that never answers costs nothing, and a machine
+// that is busy does not look like a wrong lock.
+func testBroken(t *testing.T, rules []rule, locks []wrong) {
+	for _, r := range rules {
+		broken := false
+		for _, l := range locks {
+			says, ok := l.breaks[r.name]
+			if !ok {
+				continue
+			}
+			broken = true
+			t.Run(r.name+", when "+l.what, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					if said := complaints(t, r, l); !strings.Contains(said, says) {
+						t.Errorf("the suite says %q, want something with %q", said, says)
+					}
+				})
+			})
+		}
+		if !broken {
+			t.Errorf("no wrong lock breaks the rule %q", r.name)
+		}
+	}
+}
+
+// complaints tries a rule on a wrong lock, and returns what it says.
+func complaints(t *testing.T, r rule, l wrong) string {
+	v := &verdict{}
+	on := &trial{TB: v, lock: "it"}
+	on.h, on.rw = l.locks(pair(t))
+	done := make(chan struct{})
+	go func() { // a goroutine of its own: Fatal ends it
+		defer close(done)
+		r.try(t.Context(), on, 5*watchdog)
+	}()
+	<-done
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return strings.Join(v.said, "\n")
+}
+
+// verdict is a testing.TB that only remembers.
+type verdict struct {
+	testing.TB
+
+	mu   sync.Mutex
+	said []string
+}
+
+func (v *verdict) Helper() {}
+
+func (v *verdict) Errorf(format string, args ...any) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.said = append(v.said, fmt.Sprintf(format, args...))
+}
+
+func (v *verdict) Fatalf(format string, args ...any) {
+	v.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+// maker makes the locks of one client.
+type maker = func(name string, opts ...option) locker
+
+type (
+	option = lock.Option
+	locker = lock.Locker
+
+	acquiring func(ctx context.Context, l locker, wait bool) (lock.Hold, error) // a way to lock l
+	changing  func(l locker, h lock.Hold) lock.Hold                             // what a hold of l becomes
+)
+
+// acquire is the right way.
+func acquire(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
+	if wait {
+		return l.Lock(ctx)
+	}
+	return l.TryLock(ctx)
+}
+
+// right changes nothing.
+func right(mk maker) maker { return mk }
+
+// with gives locks more options.
+func with(more ...option) func(maker) maker {
+	return func(mk maker) maker {
+		return func(name string, opts ...option) locker { return mk(name, append(opts, more...)...) }
+	}
+}
+
+// changed gives locks another way to lock and, if change is not nil, other holds.
+func changed(way acquiring, change changing) func(maker) maker {
+	return func(mk maker) maker {
+		return func(name string, opts ...option) locker { return changedLock{mk(name, opts...), way, change} }
+	}
+}
+
+type changedLock struct {
+	locker
+	way    acquiring
+	change changing
+}
+
+func (l changedLock) Lock(ctx context.Context) (lock.Hold, error)    { return l.acquire(ctx, true) }
+func (l changedLock) TryLock(ctx context.Context) (lock.Hold, error) { return l.acquire(ctx, false) }
+
+func (l changedLock) acquire(ctx context.Context, wait bool) (lock.Hold, error) {
+	h, err := l.way(ctx, l.locker, wait)
+	if err == nil && l.change != nil {
+		h = l.change(l.locker, h)
+	}
+	return h, err
+}
+
+// unlocks gives holds another way to unlock.
+func unlocks(way func(ctx context.Context, l locker, h lock.Hold) error) changing {
+	return func(l locker, h lock.Hold) lock.Hold {
+		return changedHold{h, func(ctx context.Context) error { return way(ctx, l, h) }}
+	}
+}
+
+type changedHold struct {
+	lock.Hold
+	unlock func(context.Context) error
+}
+
+func (h changedHold) Unlock(ctx context.Context) error { return h.unlock(ctx) }
+
+// token7 gives all holds the same token.
+func token7(_ locker, h lock.Hold) lock.Hold { return sevenHold{h} }
+
+type sevenHold struct{ lock.Hold }
+
+func (sevenHold) Token() uint64 { return 7 }
