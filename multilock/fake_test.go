@@ -1,0 +1,608 @@
+package multilock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+// site is a server in memory, on the clock of a bubble. It can do all that a real
+// one does to its clients: be slow, freeze, die, come back empty, and have its clock
+// set.
+type site struct {
+	ctx context.Context // of the test: nothing outlives it
+
+	mu      sync.Mutex
+	wire    time.Duration // from a client to it, and back
+	keys    map[string]entry
+	starts  int // how often it started
+	up      time.Time
+	down    bool
+	thawed  chan struct{} // nil while it is not frozen
+	replica bool
+	denied  bool          // says nothing of itself
+	step    time.Duration // of its clock
+	asked   []string      // what it was asked, in order
+}
+
+// entry is a lock as a site has it.
+type entry struct {
+	owner string
+	count int
+	end   time.Time
+}
+
+// rtt is the time of a round trip to a site.
+const rtt = 2 * time.Millisecond
+
+var sites int
+
+// newSites makes n of them that have been up for long.
+func newSites(t *testing.T, n int) (all []*site) {
+	for range n {
+		sites++
+		all = append(all, &site{ctx: t.Context(), wire: rtt / 2, keys: make(map[string]entry), starts: sites * 1000, up: time.Now().Add(-24 * time.Hour)})
+	}
+	return all
+}
+
+func (s *site) kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = true
+}
+
+// restart starts it again, empty, whether it was killed or not.
+func (s *site) restart() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys, s.down, s.up = make(map[string]entry), false, time.Now()
+	s.starts++
+}
+
+func (s *site) freeze() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.thawed = make(chan struct{})
+}
+
+func (s *site) thaw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.thawed)
+	s.thawed = nil
+}
+
+func (s *site) set(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// has reports whether name is locked there.
+func (s *site) has(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.entryLocked(name).count > 0
+}
+
+func (s *site) entryLocked(name string) entry {
+	e := s.keys[name]
+	if !time.Now().Add(s.step).Before(e.end) {
+		delete(s.keys, name)
+		return entry{}
+	}
+	return e
+}
+
+var errRefused = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+
+// do carries out one command, and returns when the answer is back. Only the end of
+// the test ends it before.
+func (s *site) do(what string, f func(now time.Time)) error {
+	s.mu.Lock()
+	wire := s.wire
+	s.mu.Unlock()
+	s.sleep(wire)
+	for {
+		s.mu.Lock()
+		frozen := s.thawed
+		if frozen == nil {
+			break
+		}
+		s.mu.Unlock()
+		select {
+		case <-frozen:
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		}
+	}
+	s.asked = append(s.asked, what)
+	down := s.down
+	if !down {
+		f(time.Now().Add(s.step))
+	}
+	s.mu.Unlock()
+	s.sleep(wire)
+	if down {
+		return errRefused
+	}
+	return nil
+}
+
+// sleep sleeps, but not beyond the end of the test.
+func (s *site) sleep(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-s.ctx.Done():
+	}
+}
+
+// answer runs f beside the caller, and waits for it while ctx lasts. If the caller
+// has left by then, late runs.
+func answer(ctx context.Context, f func() error, late func()) error {
+	done, away := make(chan error), make(chan struct{})
+	go func() {
+		err := f()
+		select {
+		case done <- err:
+		case <-away:
+			late()
+		}
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		close(away)
+		return ctx.Err()
+	}
+}
+
+// fake is a lock of one client on one site. It keeps the rules of package lock as
+// far as the tests need them: one owner string for each tenure, late grants given
+// back, leases that are renewed, and a hold whose Err compares the clocks.
+type fake struct {
+	s      *site
+	client string
+	name   string
+	lease  time.Duration
+	fixed  bool
+
+	mu      sync.Mutex
+	number  int
+	tenures map[uint64]*fakeTenure // by the owner that the context carries
+}
+
+func (s *site) lock(client, name string, lease time.Duration) *fake {
+	return &fake{s: s, client: client, name: name, lease: lease, tenures: make(map[uint64]*fakeTenure)}
+}
+
+// forFixed gives a lock leases that are not renewed.
+func (f *fake) forFixed() *fake { f.fixed = true; return f }
+
+type fakeTenure struct {
+	f     *fake
+	owner string
+	sent  time.Time
+
+	mu    sync.Mutex
+	count int
+	until time.Time
+	over  error
+	holds []*fakeHold
+	stop  chan struct{} // closed with over
+}
+
+func (f *fake) Name() string { return f.name }
+
+func (f *fake) Server(ctx context.Context) (server lock.Server, err error) {
+	err = answer(ctx, func() error {
+		denied := false
+		err := f.s.do("server", func(now time.Time) {
+			denied = f.s.denied
+			up := time.Since(f.s.up).Truncate(time.Second)
+			server = lock.Server{ID: fmt.Sprint("run", f.s.starts), Since: time.Now().Add(-up), Primary: !f.s.replica}
+		})
+		if denied {
+			return errors.New("NOPERM")
+		}
+		return err
+	}, func() {})
+	return server, err
+}
+
+func (f *fake) TryLock(ctx context.Context) (lock.Hold, error) {
+	h, err := f.try(ctx)
+	if err != nil {
+		return nil, &lock.Error{Op: "trylock", Name: f.name, Err: err}
+	}
+	return h, nil
+}
+
+func (f *fake) Lock(ctx context.Context) (lock.Hold, error) {
+	for {
+		h, err := f.try(ctx)
+		switch {
+		case err == nil:
+			return h, nil
+		case ctx.Err() != nil || !errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, errRefused):
+			return nil, &lock.Error{Op: "lock", Name: f.name, Err: err}
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (f *fake) try(ctx context.Context) (*fakeHold, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", lock.ErrNotAcquired, ctx.Err())
+	}
+	number, ok := lock.OwnerFrom(ctx)
+	if !ok {
+		ctx = lock.WithOwner(ctx)
+		number, _ = lock.OwnerFrom(ctx)
+	}
+	f.mu.Lock()
+	t := f.tenures[number]
+	first := t == nil || t.check() != nil
+	if first {
+		f.number++
+		t = &fakeTenure{f: f, owner: fmt.Sprint(f.client, ":", f.number), stop: make(chan struct{})}
+	}
+	f.mu.Unlock()
+
+	sent, granted := time.Now(), false
+	err := answer(ctx, func() error {
+		return f.s.do("acquire", func(now time.Time) {
+			e := f.s.entryLocked(f.name)
+			switch {
+			case e.count == 0 && first:
+				f.s.keys[f.name] = entry{t.owner, 1, now.Add(f.lease)}
+				granted = true
+			case e.owner == t.owner:
+				e.count++
+				f.s.keys[f.name] = e
+				granted = true
+			}
+		})
+	}, func() {
+		if granted {
+			_ = f.s.do("take back", func(time.Time) { f.s.leaveLocked(f.name, t.owner) })
+		}
+	})
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("%w: %w", lock.ErrNotAcquired, err)
+	case err != nil:
+		return nil, err
+	case !granted && !first:
+		t.end(lock.ErrLost)
+		return nil, lock.ErrLost
+	case !granted:
+		return nil, lock.ErrNotAcquired
+	}
+	h := &fakeHold{t: t}
+	h.inner, h.cancel = context.WithCancelCause(ctx)
+	t.mu.Lock()
+	t.count++
+	t.holds = append(t.holds, h)
+	if first {
+		t.until = sent.Add(f.lease - f.lease/100 - 2*time.Millisecond)
+	}
+	t.mu.Unlock()
+	if first {
+		f.mu.Lock()
+		f.tenures[number] = t
+		f.mu.Unlock()
+		go t.live()
+	}
+	return h, nil
+}
+
+func (s *site) leaveLocked(name, owner string) (was bool) {
+	e := s.entryLocked(name)
+	if e.owner != owner {
+		return false
+	}
+	if e.count--; e.count == 0 {
+		delete(s.keys, name)
+	} else {
+		s.keys[name] = e
+	}
+	return true
+}
+
+// live renews the lease, and ends it when it is over.
+func (t *fakeTenure) live() {
+	next := time.Now().Add(t.f.lease / 3)
+	for {
+		t.mu.Lock()
+		until := t.until
+		t.mu.Unlock()
+		wake := until
+		if !t.f.fixed && next.Before(until) {
+			wake = next
+		}
+		timer := time.NewTimer(time.Until(wake))
+		select {
+		case <-timer.C:
+		case <-t.stop:
+			timer.Stop()
+			return
+		case <-t.f.s.ctx.Done():
+			timer.Stop()
+			return
+		}
+		if t.check() != nil {
+			return
+		}
+		if wake == next {
+			next = time.Now().Add(t.f.lease / 3)
+			go t.renew()
+		}
+	}
+}
+
+func (t *fakeTenure) renew() {
+	sent, ours := time.Now(), false
+	err := t.f.s.do("renew", func(now time.Time) {
+		if e := t.f.s.entryLocked(t.f.name); e.owner == t.owner {
+			e.end, ours = now.Add(t.f.lease), true
+			t.f.s.keys[t.f.name] = e
+		}
+	})
+	switch {
+	case err != nil:
+	case !ours:
+		t.end(fmt.Errorf("%w: the server no longer has it", lock.ErrLost))
+	case t.check() == nil:
+		t.mu.Lock()
+		t.until = sent.Add(t.f.lease - t.f.lease/100 - 2*time.Millisecond)
+		t.mu.Unlock()
+	}
+}
+
+// check compares the clocks.
+func (t *fakeTenure) check() error {
+	t.mu.Lock()
+	over := t.over
+	late := over == nil && !time.Now().Before(t.until)
+	t.mu.Unlock()
+	if late {
+		over = t.end(fmt.Errorf("%w: the lease ran out", lock.ErrLost))
+	}
+	return over
+}
+
+func (t *fakeTenure) end(cause error) error {
+	t.mu.Lock()
+	holds := t.holds
+	if t.over == nil {
+		t.over = cause
+		if now := time.Now(); now.Before(t.until) {
+			t.until = now
+		}
+		close(t.stop)
+	}
+	cause = t.over
+	t.mu.Unlock()
+	for _, h := range holds {
+		h.end(cause)
+	}
+	return cause
+}
+
+type fakeHold struct {
+	t      *fakeTenure
+	inner  context.Context
+	cancel context.CancelCauseFunc
+
+	mu    sync.Mutex
+	cause error
+}
+
+func (h *fakeHold) end(cause error) (before error) {
+	h.mu.Lock()
+	if before = h.cause; before == nil {
+		h.cause = cause
+	}
+	h.mu.Unlock()
+	h.cancel(&lock.Error{Op: "hold", Name: h.t.f.name, Err: cause})
+	return before
+}
+
+func (h *fakeHold) Unlock(ctx context.Context) error {
+	f, t := h.t.f, h.t
+	_ = t.check()
+	if before := h.end(lock.ErrUnlocked); before != nil {
+		err := lock.ErrNotHeld
+		if before != lock.ErrUnlocked {
+			err = fmt.Errorf("%w: %w", lock.ErrNotHeld, before)
+		}
+		return &lock.Error{Op: "unlock", Name: f.name, Err: err}
+	}
+	t.mu.Lock()
+	t.count--
+	t.holds = slices.DeleteFunc(t.holds, func(other *fakeHold) bool { return other == h })
+	last := t.count == 0
+	t.mu.Unlock()
+	if last {
+		t.end(lock.ErrUnlocked)
+	}
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	was := false
+	release := func() error {
+		return f.s.do("release", func(time.Time) { was = f.s.leaveLocked(f.name, t.owner) })
+	}
+	err := answer(ctx, func() error {
+		err := release()
+		for began := time.Now(); err != nil && time.Since(began) < f.lease && f.s.ctx.Err() == nil; err = release() {
+			f.s.sleep(100 * time.Millisecond)
+		}
+		return err
+	}, func() {})
+	if err == nil && !was {
+		err = fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost)
+	}
+	if err != nil {
+		return &lock.Error{Op: "unlock", Name: f.name, Err: err}
+	}
+	return nil
+}
+
+func (h *fakeHold) Context() context.Context { return fakeContext{h} }
+func (h *fakeHold) Err() error               { return context.Cause(fakeContext{h}) }
+func (h *fakeHold) Token() uint64            { return 7 }
+func (h *fakeHold) Owner() string            { return h.t.owner }
+
+func (h *fakeHold) Until() time.Time {
+	_ = h.t.check()
+	h.t.mu.Lock()
+	defer h.t.mu.Unlock()
+	return h.t.until
+}
+
+type fakeContext struct{ h *fakeHold }
+
+func (c fakeContext) Deadline() (time.Time, bool) { return c.h.inner.Deadline() }
+func (c fakeContext) Done() <-chan struct{}       { return c.h.inner.Done() }
+func (c fakeContext) Err() error                  { _ = c.h.t.check(); return c.h.inner.Err() }
+func (c fakeContext) Value(key any) any           { _ = c.h.t.check(); return c.h.inner.Value(key) }
+
+// odd is a lock that does something else than the one it is made of.
+type odd struct {
+	lock.Locker
+	before func(ctx context.Context, op string) error // an error is the answer; else the lock itself answers
+	after  func(h lock.Hold) lock.Hold
+}
+
+func (o odd) acquire(ctx context.Context, op string, f func(context.Context) (lock.Hold, error)) (lock.Hold, error) {
+	if o.before != nil {
+		if err := o.before(ctx, op); err != nil {
+			return nil, err
+		}
+	}
+	h, err := f(ctx)
+	if err == nil && o.after != nil {
+		h = o.after(h)
+	}
+	return h, err
+}
+
+func (o odd) Lock(ctx context.Context) (lock.Hold, error) {
+	return o.acquire(ctx, "lock", o.Locker.Lock)
+}
+
+func (o odd) TryLock(ctx context.Context) (lock.Hold, error) {
+	return o.acquire(ctx, "trylock", o.Locker.TryLock)
+}
+
+// paper is a hold that says what it is told to, as one does in a process whose timers
+// have not fired yet.
+type paper struct {
+	lock.Hold
+	mu     sync.Mutex
+	err    error
+	until  time.Time
+	unlock func(context.Context) error
+}
+
+func (p *paper) tell(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err, p.until = err, time.Now()
+}
+
+func (p *paper) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		return p.err
+	}
+	return p.Hold.Err()
+}
+
+func (p *paper) Until() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.until.IsZero() {
+		return p.until
+	}
+	return p.Hold.Until()
+}
+
+func (p *paper) Unlock(ctx context.Context) error {
+	if p.unlock != nil {
+		if err := p.unlock(ctx); err != nil {
+			return err
+		}
+	}
+	return p.Hold.Unlock(ctx)
+}
+
+// bubble runs f on virtual time.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+// must returns h if err is nil.
+func must(t *testing.T) func(h lock.Hold, err error) lock.Hold {
+	return func(h lock.Hold, err error) lock.Hold {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+}
+
+// want fails the test unless err matches all targets.
+func want(t *testing.T, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if !errors.Is(err, target) {
+			t.Errorf("the error is %q, want one that matches %q", err, target)
+		}
+	}
+}
+
+// wantNot fails the test if err matches one of targets.
+func wantNot(t *testing.T, err error, targets ...error) {
+	t.Helper()
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			t.Errorf("the error %q matches %q", err, target)
+		}
+	}
+}
+
+// free fails the test if a lock called name is held on any of the sites.
+func free(t *testing.T, all []*site, names ...string) {
+	t.Helper()
+	synctest.Wait()
+	for i, s := range all {
+		for _, name := range names {
+			if s.has(name) {
+				t.Errorf("%q is still held on server %d", name, i+1)
+			}
+		}
+	}
+}

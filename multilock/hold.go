@@ -1,0 +1,204 @@
+package multilock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// Holds returns what h is made of: for a hold of a [MultiLock], a hold of each lock,
+// in the order in which the locks were given to [New]; for one of a [Quorum], a hold
+// of each lock that it has at this moment. Of any other hold it returns that hold.
+//
+// They tell the tokens and the owners. They belong to h: unlock h, and not them.
+func Holds(h lock.Hold) []lock.Hold {
+	if several, ok := h.(interface{ holds() []lock.Hold }); ok {
+		return several.holds()
+	}
+	return []lock.Hold{h}
+}
+
+// term is how long something is held: what the holds of this package have in
+// common. Its context asks look before it answers, and so is right at once in a
+// process that was stopped and whose timers have not fired yet.
+type term struct {
+	inner  context.Context         // set once: under the caller's; ended by end
+	cancel context.CancelCauseFunc // set once
+	look   func()                  // set once: ends the term if it is over by the clocks
+
+	mu    sync.Mutex
+	cause error     // why it is over; nil while it is not
+	ended time.Time // when
+}
+
+func newTerm(ctx context.Context, look func()) *term {
+	t := &term{look: look}
+	t.inner, t.cancel = context.WithCancelCause(ctx)
+	return t
+}
+
+// end ends the term with cause and returns nil, or returns why it was over before.
+// When it returns, the context is over.
+func (t *term) end(cause error) (before error) {
+	t.mu.Lock()
+	before = t.cause
+	if before == nil {
+		t.cause, t.ended = cause, time.Now()
+	} else {
+		cause = before
+	}
+	t.mu.Unlock()
+	t.cancel(cause) // without the mutex: it may ask a context that asks us
+	return before
+}
+
+// over returns why the term is over, and nil while it is not.
+func (t *term) over() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cause
+}
+
+// until returns u, but not after the end.
+func (t *term) until(u time.Time) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cause != nil && t.ended.Before(u) {
+		return t.ended
+	}
+	return u
+}
+
+// termContext is the context of a term.
+type termContext struct{ t *term }
+
+func (c termContext) Deadline() (time.Time, bool) { return c.t.inner.Deadline() }
+
+func (c termContext) Done() <-chan struct{} { return c.t.inner.Done() }
+
+func (c termContext) Err() error {
+	c.t.look()
+	return c.t.inner.Err()
+}
+
+// Value looks too: before Go 1.26, context.Cause asks a context for nothing else.
+func (c termContext) Value(key any) any {
+	c.t.look()
+	return c.t.inner.Value(key)
+}
+
+// hold is a hold of a MultiLock.
+type hold struct {
+	m       *MultiLock  // set once
+	term    *term       // set once
+	members []lock.Hold // set once: of each lock
+
+	mu       sync.Mutex
+	unlocked bool
+}
+
+var _ lock.Hold = (*hold)(nil)
+
+// newHold makes a hold under ctx, which carries the owner.
+func newHold(ctx context.Context, m *MultiLock, members []lock.Hold) *hold {
+	h := &hold{m: m, members: members}
+	h.term = newTerm(ctx, h.look)
+	for _, one := range members {
+		context.AfterFunc(one.Context(), h.look)
+	}
+	return h
+}
+
+// look asks all members: each of them compares the clocks.
+func (h *hold) look() {
+	if h.term.over() != nil {
+		return
+	}
+	for _, one := range h.members {
+		if cause := one.Err(); cause != nil {
+			h.term.end(cause)
+			return
+		}
+	}
+}
+
+// Until is the earliest of the members'.
+func (h *hold) Until() time.Time {
+	until := h.members[0].Until()
+	for _, one := range h.members[1:] {
+		if u := one.Until(); u.Before(until) {
+			until = u
+		}
+	}
+	return h.term.until(until)
+}
+
+func (h *hold) Context() context.Context { return termContext{h.term} }
+func (h *hold) Err() error               { return context.Cause(termContext{h.term}) }
+func (h *hold) Token() uint64            { return 0 }
+func (h *hold) Owner() string            { return "" }
+func (h *hold) holds() []lock.Hold       { return append([]lock.Hold(nil), h.members...) }
+func (h *hold) String() string           { return fmt.Sprintf("hold of %q", h.m.Name()) }
+
+// Unlock gives all members back, whatever fails.
+func (h *hold) Unlock(ctx context.Context) error {
+	h.look()
+	before := h.term.end(&lock.Error{Op: "hold", Name: h.m.Name(), Err: lock.ErrUnlocked})
+	h.mu.Lock()
+	again := h.unlocked
+	h.unlocked = true
+	h.mu.Unlock()
+	if again {
+		err := lock.ErrNotHeld
+		if errors.Is(before, lock.ErrLost) {
+			err = fmt.Errorf("%w: %w", lock.ErrNotHeld, before)
+		}
+		return &lock.Error{Op: "unlock", Name: h.m.Name(), Err: err}
+	}
+	return errors.Join(unlockAll(ctx, h.m.locks, h.members)...)
+}
+
+// unlockAll unlocks all holds at the same time, so that one that takes long keeps
+// none of the others, and returns the errors of each, which name the lock.
+func unlockAll(ctx context.Context, locks []lock.Locker, holds []lock.Hold) []error {
+	errs := make([]error, len(holds))
+	var wg sync.WaitGroup
+	for i, h := range holds {
+		if h != nil {
+			wg.Go(func() {
+				if err := h.Unlock(ctx); err != nil {
+					errs[i] = named("unlock", locks[i], err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	return errs
+}
+
+// grace is for how long a call that failed waits until what it had taken is
+// confirmed to be free.
+const grace = 200 * time.Millisecond
+
+// giveBack unlocks what there is of holds, and forgets it. It does not depend on ctx,
+// which may be what failed. As lock.Hold promises, a release that is not confirmed
+// within the grace goes on behind it. A hold that is lost is no error: there is
+// nothing to give back.
+func giveBack(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	errs := unlockAll(ctx, locks, holds)
+	for i, err := range errs {
+		if errors.Is(err, lock.ErrNotHeld) {
+			errs[i] = nil
+		} else if err != nil && ctx.Err() != nil {
+			errs[i] = named("unlock", locks[i], fmt.Errorf("not confirmed within %v", grace)) // the deadline is none of the caller's
+		}
+	}
+	clear(holds)
+	return errors.Join(errs...)
+}

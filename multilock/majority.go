@@ -1,0 +1,527 @@
+package multilock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// quorumHold is an attempt, and if that wins, a hold of a Quorum.
+//
+// It has a seat for each server. Who sits there has a hold of that server's lock, and
+// votes from the moment on at which that server has been up for the longest lease. As
+// long as a majority votes, nobody else can have one: two majorities have a server in
+// common, and what that server gives to one it does not give to the other, unless it
+// forgets. Once there is no majority, the hold is lost for good.
+//
+//	           a majority votes          fewer than a majority: lost
+//	asking ──────────────────────▶ won ─────────────────────────────▶ over
+//	   │                            └─ Unlock ───────────────────────▶
+//	   └─ no majority, or too late ──────────────────────────────────▶
+//
+// An empty seat is filled again while the hold lasts, in the background. Who comes to
+// sit there proves nothing of the time before: that the lock was ours all the while
+// is known from the majority that was there already.
+type quorumHold struct {
+	q     *Quorum            // set once
+	term  *term              // set once: under the caller's context
+	base  context.Context    // set once: of the members' holds; with the owner, and no end but stop's
+	stop  context.CancelFunc // set once
+	began time.Time          // set once: before anything was sent
+	won   chan struct{}      // closed by decide
+	idle  chan struct{}      // closed when it is over and no goroutine is left
+
+	mu    sync.Mutex
+	seats []seat // changed only by a copy
+	limit time.Time
+	timer *time.Timer // ends it at limit; nil without one
+	busy  int         // goroutines
+	over  bool        // nothing may be added
+}
+
+var _ lock.Hold = (*quorumHold)(nil)
+
+// seat is one server's.
+type seat struct {
+	hold   lock.Hold // nil if nobody sits there
+	server string    // its id; "" if it is not known
+	votes  time.Time // from then on
+	err    error     // why nobody sits there
+}
+
+func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
+	h := &quorumHold{q: q, began: time.Now(), won: make(chan struct{}), idle: make(chan struct{}), seats: make([]seat, len(q.locks))}
+	h.term = newTerm(ctx, h.look)
+	// The end of the caller's context ends the hold's, but it is no Unlock: the
+	// members are held on.
+	h.base, h.stop = context.WithCancel(context.WithoutCancel(ctx))
+	return h
+}
+
+// now returns the seats as they are.
+func (h *quorumHold) now() []seat {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.seats
+}
+
+// start runs f in a goroutine, unless h is over.
+func (h *quorumHold) start(f func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.over {
+		h.startLocked(f)
+	}
+}
+
+func (h *quorumHold) startLocked(f func()) {
+	h.busy++
+	go func() {
+		f()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.busy--
+		h.checkIdleLocked()
+	}()
+}
+
+func (h *quorumHold) checkIdleLocked() {
+	if h.over && h.busy == 0 {
+		close(h.idle)
+	}
+}
+
+// fill makes the first attempt at server i and reports that on answers. If that was in
+// vain, and the others won, it goes on.
+func (h *quorumHold) fill(i int, answers chan<- struct{}) {
+	done := h.sit(i)
+	answers <- struct{}{}
+	if done {
+		return
+	}
+	select {
+	case <-h.won:
+		h.repair(i)
+	case <-h.base.Done():
+	}
+}
+
+// repair asks server i again and again until the seat is taken, or the hold is over.
+func (h *quorumHold) repair(i int) {
+	pace := max(min(h.q.longest/30, time.Second), 2*h.q.timeout)
+	for rest(h.base, about(pace)) {
+		if h.sit(i) {
+			return
+		}
+	}
+}
+
+// sit makes one attempt at server i, and reports whether there is nothing left to do.
+func (h *quorumHold) sit(i int) bool {
+	s := h.ask(i)
+	// Now that it is granted, there must still be a majority without it. If there were
+	// none, another could have had the lock since there was one.
+	h.look()
+
+	h.mu.Lock()
+	over := h.over
+	if !over {
+		for j, other := range h.seats {
+			if j != i && s.server != "" && s.server == other.server {
+				s.server = ""
+				s.err = fmt.Errorf("it is the same server as that of lock %d", j+1)
+			}
+		}
+		h.seats = slices.Clone(h.seats)
+		h.seats[i] = s
+		if s.err != nil {
+			h.seats[i].hold = nil
+		}
+		if !slices.ContainsFunc(h.seats, func(s seat) bool { return s.server == "" }) {
+			h.q.apart.Store(true)
+		}
+	}
+	h.mu.Unlock()
+
+	if s.hold == nil {
+		return over
+	}
+	if over || s.err != nil {
+		h.q.giveBack(h.base, i, s.hold)
+		return over
+	}
+	context.AfterFunc(s.hold.Context(), func() { h.vacate(i, s.hold) })
+	return true
+}
+
+// vacate empties the seat of a hold that is over.
+func (h *quorumHold) vacate(i int, gone lock.Hold) {
+	err := gone.Err()
+	h.mu.Lock()
+	if !h.over && h.seats[i].hold == gone {
+		h.seats = slices.Clone(h.seats)
+		h.seats[i] = seat{err: err}
+		if h.hasWon() {
+			h.startLocked(func() { h.repair(i) })
+		}
+	}
+	h.mu.Unlock()
+	h.look()
+}
+
+// ask makes one attempt at server i.
+func (h *quorumHold) ask(i int) (s seat) {
+	q, l := h.q, h.q.locks[i]
+	// The context of the member's hold, which must not have a deadline.
+	ctx, cancel := context.WithCancel(h.base)
+	timer := time.AfterFunc(q.timeout, cancel)
+	sent := time.Now()
+	s.hold, s.err = l.TryLock(ctx)
+	if s.err == nil {
+		s.server, s.votes, s.err = q.witness(ctx, l, s.hold.Until().Sub(sent))
+	} else if errors.Is(s.err, lock.ErrNotAcquired) && !q.apart.Load() {
+		s.server, _, _ = q.witness(ctx, l, 0) // perhaps it was given to another of us
+	}
+	if !timer.Stop() {
+		s.err = noVote{q.timeout, s.err}
+	}
+	if s.err != nil {
+		if s.hold != nil {
+			q.giveBack(ctx, i, s.hold)
+		}
+		cancel()
+		return seat{server: s.server, err: s.err}
+	}
+	return s
+}
+
+func (q *Quorum) giveBack(ctx context.Context, i int, h lock.Hold) {
+	_ = giveBack(ctx, q.locks[i:i+1], []lock.Hold{h})
+}
+
+// young is why a server has no vote yet.
+type young struct{ left time.Duration }
+
+// Error says when it will have one.
+func (e young) Error() string {
+	return fmt.Sprintf("the server came up a short while ago, and may have forgotten a lock; it has a vote in %v", e.left.Round(time.Millisecond))
+}
+
+// Is makes it match ErrNotAcquired: it passes.
+func (e young) Is(target error) bool { return target == lock.ErrNotAcquired }
+
+// witness returns who has just granted l, and from when on that counts.
+//
+// A server that restarts may have forgotten a lock that it gave. That lock's holder
+// does not know, and relies on it until the end of its lease, but not for longer, as
+// there is nothing left to renew. So what the server gives counts from the moment on at
+// which it has been up for the longest lease.
+//
+// It is asked after the grant. Asked before, it could restart in between, and its old
+// answer would vouch for what the new process gives. Asked after, it has either been up
+// since before the grant, or it restarted since and may have forgotten this very grant:
+// then it counts from the longest lease after that, by when our hold of it is over.
+func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (server string, votes time.Time, err error) {
+	if lease > q.longest && !q.durable {
+		return "", votes, fmt.Errorf("its lease is longer than the longest lease, which is said to be %v; see WithLongestLease", q.longest)
+	}
+	var s lock.Server
+	if w, ok := l.(lock.Witness); ok {
+		s, err = w.Server(ctx)
+	} else {
+		err = errors.New("it is no lock.Witness")
+	}
+	switch {
+	case err != nil && q.durable:
+		return "", votes, nil
+	case err != nil:
+		return "", votes, fmt.Errorf("it is not known how long the server has been up: %w", err)
+	case s.ID == "" && !q.durable:
+		return "", votes, errors.New("it is not known which server it is")
+	case s.ID != "" && !s.Primary:
+		return "", votes, errors.New("it is a replica")
+	}
+	if !q.durable {
+		votes = s.Since.Add(q.longest)
+	}
+	return s.ID, votes, nil
+}
+
+// valid reports whether s votes at this moment.
+func (s seat) valid(now time.Time) bool {
+	return s.hold != nil && !now.Before(s.votes) && s.hold.Err() == nil
+}
+
+// votes returns how many of seats vote at this moment.
+func votes(seats []seat) (n int) {
+	now := time.Now()
+	for _, s := range seats {
+		if s.valid(now) {
+			n++
+		}
+	}
+	return n
+}
+
+// until returns up to when a majority of seats will vote at least, the zero time if
+// none does now.
+func (q *Quorum) until(seats []seat) time.Time {
+	now := time.Now()
+	var ends []time.Time
+	for _, s := range seats {
+		if s.valid(now) {
+			ends = append(ends, s.hold.Until())
+		}
+	}
+	if len(ends) < q.majority {
+		return time.Time{}
+	}
+	slices.SortFunc(ends, time.Time.Compare)
+	return ends[len(ends)-q.majority]
+}
+
+// decide reports whether the attempt has won, or why it failed; neither while that
+// depends on the pending answers.
+func (h *quorumHold) decide(pending int) (won bool, err error) {
+	q, seats := h.q, h.now()
+	until := q.until(seats)
+	left, floor := time.Until(until), q.least
+	if floor == 0 {
+		floor = until.Sub(h.began) / 10
+	}
+	if until.IsZero() || left < floor {
+		if pending > 0 && votes(seats)+pending >= q.majority {
+			return false, nil
+		}
+		if !until.IsZero() {
+			return false, fmt.Errorf("%w: a majority came too late: %v are left, and %v is the least", lock.ErrNotAcquired, left, floor)
+		}
+		return false, h.ballot(lock.ErrNotAcquired, seats)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(h.won)
+	if q.most > 0 {
+		h.limit = h.began.Add(q.most)
+		h.timer = time.AfterFunc(time.Until(h.limit), h.look)
+	}
+	return true, nil
+}
+
+// ballot says why the seats are no majority.
+func (h *quorumHold) ballot(verdict error, seats []seat) *ballot {
+	b := &ballot{verdict: verdict, reasons: make([]error, len(seats))}
+	now := time.Now()
+	for i, s := range seats {
+		switch {
+		case s.valid(now):
+			b.votes++
+		case s.hold != nil && now.Before(s.votes):
+			b.reasons[i] = young{s.votes.Sub(now)}
+		case s.hold != nil:
+			b.reasons[i] = s.hold.Err()
+		case s.err != nil:
+			b.reasons[i] = s.err
+		default:
+			b.reasons[i] = errOpen
+		}
+	}
+	return b
+}
+
+func (h *quorumHold) hasWon() bool {
+	select {
+	case <-h.won:
+		return true
+	default:
+		return false
+	}
+}
+
+// fail ends an attempt.
+func (h *quorumHold) fail(cause error) {
+	if seats, before := h.end(cause, nil); before == nil {
+		_ = giveBack(context.Background(), h.q.locks, holdsOf(seats))
+	}
+}
+
+// look ends a hold that no majority votes for.
+func (h *quorumHold) look() {
+	if !h.hasWon() || h.term.over() != nil {
+		return
+	}
+	h.mu.Lock()
+	seats, limit := h.seats, h.limit
+	h.mu.Unlock()
+	if !limit.IsZero() && !time.Now().Before(limit) {
+		h.lose(fmt.Errorf("%w: held for %v, which is the most", lock.ErrLost, h.q.most))
+		return
+	}
+	if votes(seats) >= h.q.majority {
+		return
+	}
+	if now := h.now(); &now[0] != &seats[0] {
+		h.look() // somebody may have come while we counted
+		return
+	}
+	h.lose(h.ballot(lock.ErrLost, seats))
+}
+
+// lose ends the hold and gives back, behind the caller, what is left of it.
+func (h *quorumHold) lose(cause error) {
+	_, _ = h.end(cause, func(seats []seat) {
+		_ = giveBack(context.Background(), h.q.locks, holdsOf(seats))
+	})
+}
+
+// end ends it all with cause, and returns the seats as they were at the end, or why
+// it was over before. then, if there is one, runs behind the caller.
+func (h *quorumHold) end(cause error, then func([]seat)) (seats []seat, before error) {
+	if before := h.term.end(&lock.Error{Op: "hold", Name: h.q.name, Err: cause}); before != nil {
+		return nil, before
+	}
+	h.mu.Lock()
+	h.over = true
+	seats = h.seats
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	if then != nil {
+		h.startLocked(func() { then(seats) })
+	} else {
+		h.checkIdleLocked()
+	}
+	h.mu.Unlock()
+	h.stop()
+	return seats, nil
+}
+
+func holdsOf(seats []seat) []lock.Hold {
+	holds := make([]lock.Hold, len(seats))
+	for i, s := range seats {
+		holds[i] = s.hold
+	}
+	return holds
+}
+
+// Until is up to when a majority will vote at least, as far as is known now. It moves
+// back when a server that voted is lost.
+func (h *quorumHold) Until() time.Time {
+	h.look()
+	h.mu.Lock()
+	seats, limit := h.seats, h.limit
+	h.mu.Unlock()
+	until := h.q.until(seats)
+	if until.IsZero() {
+		until = time.Now()
+	}
+	if !limit.IsZero() && limit.Before(until) {
+		until = limit
+	}
+	return h.term.until(until)
+}
+
+func (h *quorumHold) Context() context.Context { return termContext{h.term} }
+func (h *quorumHold) Err() error               { return context.Cause(termContext{h.term}) }
+func (h *quorumHold) Token() uint64            { return 0 }
+func (h *quorumHold) Owner() string            { return "" }
+func (h *quorumHold) String() string           { return fmt.Sprintf("hold of %q", h.q.name) }
+
+func (h *quorumHold) holds() []lock.Hold {
+	return slices.DeleteFunc(holdsOf(h.now()), func(h lock.Hold) bool { return h == nil })
+}
+
+// Unlock gives back what there is on all servers, and stops what is under way. It
+// succeeds when a majority is free of us.
+func (h *quorumHold) Unlock(ctx context.Context) error {
+	h.look()
+	seats, before := h.end(lock.ErrUnlocked, nil)
+	var err error
+	switch {
+	case before == nil:
+		err = h.release(ctx, seats)
+	case errors.Is(before, lock.ErrUnlocked):
+		err = lock.ErrNotHeld
+	default:
+		err = fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(before)) // without its name a second time
+	}
+	h.settle()
+	if err != nil {
+		return &lock.Error{Op: "unlock", Name: h.q.name, Err: err}
+	}
+	return nil
+}
+
+// settle waits for what goes on behind the hold, for as long as one server may take.
+func (h *quorumHold) settle() {
+	timer := time.NewTimer(h.q.timeout)
+	defer timer.Stop()
+	select {
+	case <-h.idle:
+	case <-timer.C:
+	}
+}
+
+// release gives back all seats at the same time. It returns when all have answered,
+// or when a majority is free and the others have had their time: as lock.Hold
+// promises, their releases go on behind us.
+func (h *quorumHold) release(ctx context.Context, seats []seat) error {
+	within := context.WithoutCancel(ctx)
+	within, cancel := context.WithCancel(within)
+	defer cancel()
+	if ctx.Err() == nil { // who defers an unlock means it, also when ctx is over by then
+		defer context.AfterFunc(ctx, cancel)()
+	}
+	type answer struct {
+		i   int
+		err error
+	}
+	answers, pending := make(chan answer, len(seats)), 0
+	free, gone, errs := 0, 0, []error(nil)
+	for i, s := range seats {
+		if s.hold == nil {
+			free++
+			gone++
+			continue
+		}
+		pending++
+		go func() { answers <- answer{i, s.hold.Unlock(within)} }()
+	}
+	timer := time.NewTimer(h.q.timeout)
+	defer timer.Stop()
+	for late := false; pending > 0; {
+		select {
+		case a := <-answers:
+			pending--
+			switch {
+			case a.err == nil:
+				free++
+			case errors.Is(a.err, lock.ErrNotHeld):
+				free++
+				gone++
+			default:
+				errs = append(errs, fmt.Errorf("server %d: %w", a.i+1, a.err))
+			}
+		case <-timer.C:
+			late = true
+		}
+		if late && free >= h.q.majority {
+			cancel()
+		}
+	}
+	switch {
+	case len(seats)-gone < h.q.majority:
+		return fmt.Errorf("%w: %w: %d of %d servers no longer had it as ours", lock.ErrNotHeld, lock.ErrLost, gone, len(seats))
+	case free >= h.q.majority:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %d of %d servers confirmed it", ctx.Err(), free, len(seats))
+	default:
+		return errors.Join(errs...)
+	}
+}

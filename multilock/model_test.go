@@ -1,0 +1,370 @@
+package multilock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+	"pgregory.net/rapid"
+)
+
+// record collects what is wrong inside of a bubble, for the test outside.
+type record struct {
+	mu    sync.Mutex
+	wrong []string
+}
+
+func (r *record) add(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wrong = append(r.wrong, fmt.Sprintf(format, args...))
+}
+
+// caller is one who takes some locks once.
+type caller struct {
+	locks []int           // which, in the order in which they are given
+	try   bool            // TryLock
+	start time.Duration   // when
+	end   time.Duration   // of its context; 0 is never
+	hold  time.Duration   // for how long
+	fault map[int]mistake // of the locks
+}
+
+// mistake is what a lock does to a caller.
+type mistake int
+
+const (
+	none     mistake = iota
+	fails            // with an error
+	refuses          // at first
+	late             // it grants after a while
+	forgets          // the server does, after the grant
+	short            // its lease, which is not renewed
+	unlockly         // the first copy of its Unlock fails
+	mistakes
+)
+
+var errMistake = errors.New("a mistake")
+
+func drawCaller(t *rapid.T, locks int) (c caller) {
+	ms := func(name string, most int) time.Duration {
+		return time.Duration(rapid.IntRange(0, most).Draw(t, name)) * time.Millisecond
+	}
+	c.locks = rapid.SliceOfNDistinct(rapid.IntRange(0, locks-1), 1, locks, rapid.ID[int]).Draw(t, "locks")
+	c.try = rapid.IntRange(0, 3).Draw(t, "try") == 0
+	c.start, c.hold = ms("start", 20), ms("hold", 50)
+	if rapid.Bool().Draw(t, "ends") {
+		c.end = ms("end", 100)
+	}
+	c.fault = make(map[int]mistake)
+	for _, i := range c.locks {
+		if rapid.IntRange(0, 3).Draw(t, "faulty") == 0 {
+			c.fault[i] = mistake(rapid.IntRange(0, int(mistakes)-1).Draw(t, "fault"))
+		}
+	}
+	return c
+}
+
+// multi makes the caller's multi-lock. Lock i is called by the i-th letter, or by the
+// one before if twins says that two have one name, on different servers.
+func (c caller) multi(client string, all []*site, twins bool) *multilock.MultiLock {
+	var locks []lock.Locker
+	for _, i := range c.locks {
+		s, name := all[i%2], string(rune('a'+i))
+		if twins {
+			name = string(rune('a' + i/2))
+		}
+		f := s.lock(client, name, lease)
+		o := odd{Locker: f}
+		switch c.fault[i] {
+		case fails:
+			o.before = func(context.Context, string) error { return errMistake }
+		case refuses:
+			refused := 0
+			o.before = func(_ context.Context, op string) error {
+				if refused++; op == "trylock" && refused == 1 {
+					return lock.ErrNotAcquired
+				}
+				return nil
+			}
+		case late:
+			o.before = func(context.Context, string) error { time.Sleep(30 * time.Millisecond); return nil }
+		case forgets:
+			o.after = func(h lock.Hold) lock.Hold {
+				s.set(func() { delete(s.keys, name) })
+				return h
+			}
+		case short:
+			f.forFixed().lease = 20 * time.Millisecond
+		case unlockly:
+			o.after = func(h lock.Hold) lock.Hold {
+				return &paper{Hold: h, unlock: func(ctx context.Context) error {
+					return errors.Join(errMistake, h.Unlock(ctx))
+				}}
+			}
+		}
+		locks = append(locks, o)
+	}
+	return multilock.New(locks...)
+}
+
+// Several callers take some of a few locks, in any order and with mistakes of all
+// kinds. All of them come to an end, all holds are of all locks or of none, nobody is
+// inside with anybody, and nothing stays behind.
+func TestMultiLock_anything(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		locks := rapid.IntRange(1, 6).Draw(rt, "locks")
+		twins := rapid.Bool().Draw(rt, "twins")
+		callers := make([]caller, rapid.IntRange(1, 5).Draw(rt, "callers"))
+		for i := range callers {
+			callers[i] = drawCaller(rt, locks)
+		}
+		var r record
+		bubble(t, func(t *testing.T) {
+			all := newSites(t, 2)
+			var mu sync.Mutex
+			inside := make(map[int]lock.Hold)
+			var wg sync.WaitGroup
+			for n, c := range callers {
+				wg.Go(func() {
+					time.Sleep(c.start)
+					ctx := t.Context()
+					if c.end > 0 {
+						var cancel context.CancelFunc
+						ctx, cancel = context.WithTimeout(ctx, c.end)
+						defer cancel()
+					}
+					m := c.multi(fmt.Sprint("client", n), all, twins)
+					acquire := m.Lock
+					if c.try {
+						acquire = m.TryLock
+					}
+					h, err := acquire(ctx)
+					if err != nil {
+						if !errors.As(err, new(*lock.Error)) {
+							r.add("caller %d: the error %v names no lock", n, err)
+						}
+						return
+					}
+					holds := multilock.Holds(h)
+					if len(holds) != len(c.locks) {
+						r.add("caller %d: %d holds of %d locks", n, len(holds), len(c.locks))
+					}
+					mu.Lock()
+					for _, i := range c.locks {
+						if other := inside[i]; other != nil && other.Err() == nil && h.Err() == nil && !c.forgot(callers, i) {
+							r.add("caller %d came to lock %d while another held it", n, i)
+						}
+						inside[i] = h
+					}
+					mu.Unlock()
+					time.Sleep(c.hold)
+					if err := h.Err(); err == nil && h.Until().Before(time.Now()) {
+						r.add("caller %d: until %v ago, and not over", n, time.Since(h.Until()))
+					}
+					err = h.Unlock(t.Context())
+					if err != nil && !errors.Is(err, lock.ErrNotHeld) && !errors.Is(err, errMistake) {
+						r.add("caller %d: unlock: %v", n, err)
+					}
+				})
+			}
+			wg.Wait()
+			time.Sleep(100 * time.Millisecond) // what was granted late
+			for i, s := range all {
+				for name := range s.keys {
+					if s.has(name) {
+						r.add("lock %q is still held on server %d", name, i)
+					}
+				}
+			}
+		})
+		if len(r.wrong) > 0 {
+			rt.Fatal(strings.Join(r.wrong, "\n"))
+		}
+	})
+}
+
+// forgot reports whether the server of lock i forgets it for somebody.
+func (c caller) forgot(all []caller, i int) bool {
+	return slices.ContainsFunc(all, func(c caller) bool { return c.fault[i] == forgets })
+}
+
+// event is something that happens to a server.
+type event struct {
+	after  time.Duration // the one before
+	server int
+	what   int
+	lasts  time.Duration
+}
+
+// Some contend for a quorum while its servers restart, empty, are down, freeze and are
+// slow. Never do two hold it at once.
+func TestQuorum_neverTwo(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.SampledFrom([]int{3, 5}).Draw(rt, "servers")
+		contenders := rapid.IntRange(2, 4).Draw(rt, "contenders")
+		events := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) event {
+			return event{
+				after:  time.Duration(rapid.IntRange(0, 400).Draw(rt, "after")) * time.Millisecond,
+				server: rapid.IntRange(0, n-1).Draw(rt, "server"),
+				what:   rapid.IntRange(0, 3).Draw(rt, "what"),
+				lasts:  time.Duration(rapid.IntRange(0, 1500).Draw(rt, "lasts")) * time.Millisecond,
+			}
+		}), 1, 30).Draw(rt, "events")
+		var r record
+		bubble(t, func(t *testing.T) { contend(t, &r, n, contenders, events) })
+		if len(r.wrong) > 0 {
+			rt.Fatal(strings.Join(r.wrong, "\n"))
+		}
+	})
+}
+
+// contend lets contenders take a quorum again and again while events happen to its n
+// servers, and records whenever two hold it at once. It returns how often it was taken.
+func contend(t *testing.T, r *record, n, contenders int, events []event, opts ...multilock.Option) (taken int) {
+	w := &world{t, newSites(t, n)}
+	ctx, cancel := context.WithCancel(t.Context())
+	var mu sync.Mutex
+	held := make(map[lock.Hold]int) // guarded by mu: by whom
+	check := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		var by []int
+		for h, i := range held {
+			if h.Err() == nil {
+				by = append(by, i)
+			}
+		}
+		if len(by) > 1 {
+			r.add("it is held by %v", by)
+		}
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			check()
+			time.Sleep(time.Millisecond)
+		}
+	})
+	for i := range contenders {
+		q := w.quorum(fmt.Sprint("client", i), opts...)
+		wg.Go(func() {
+			for round := 0; ctx.Err() == nil; round++ {
+				h, err := q.Lock(ctx)
+				if err != nil {
+					if ctx.Err() == nil {
+						r.add("lock: %v", err)
+					}
+					return
+				}
+				mu.Lock()
+				held[h] = i
+				taken++
+				mu.Unlock()
+				check()
+				until := h.Until()
+				time.Sleep(time.Duration((round*37+i*11)%200*(1+round%4)) * time.Millisecond)
+				if h.Err() == nil && until.Before(time.Now()) && h.Until().Before(time.Now()) {
+					r.add("until %v ago, and not over", time.Since(h.Until()))
+				}
+				mu.Lock()
+				delete(held, h)
+				mu.Unlock()
+				_ = h.Unlock(ctx)
+			}
+		})
+	}
+	for _, e := range events {
+		time.Sleep(e.after)
+		s := w.sites[e.server]
+		wg.Go(func() {
+			switch e.what {
+			case 0:
+				s.restart()
+			case 1:
+				s.kill()
+				time.Sleep(e.lasts)
+				s.restart()
+			case 2:
+				s.stall(e.lasts)
+			case 3:
+				s.set(func() { s.wire = e.lasts / 100 })
+			}
+		})
+	}
+	time.Sleep(5 * lease)
+	cancel()
+	wg.Wait()
+	time.Sleep(2 * lease)
+	if got := w.held(); got != "" {
+		r.add("it is still held on servers %q", got)
+	}
+	return taken
+}
+
+// stall freezes s for d, unless it is frozen.
+func (s *site) stall(d time.Duration) {
+	s.mu.Lock()
+	if s.thawed != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.thawed = make(chan struct{})
+	s.mu.Unlock()
+	time.Sleep(d)
+	s.thaw()
+}
+
+// What the guard is for: servers that come back empty let a second majority form. With
+// the guard they do not, and whoever turns it off must know that nothing is forgotten.
+func TestQuorum_theGuardIsNeeded(t *testing.T) {
+	restarts := []event{{after: lease / 2, server: 0}, {server: 1}, {server: 2}}
+	for _, guarded := range []bool{true, false} {
+		var r record
+		bubble(t, func(t *testing.T) {
+			w := &world{t, newSites(t, 5)}
+			var opts []multilock.Option
+			if !guarded {
+				opts = append(opts, multilock.WithDurableServers())
+			}
+			h := w.lock(w.quorum("one", opts...))
+			for _, s := range w.sites[:3] {
+				s.restart()
+			}
+			second, err := w.quorum("two", opts...).TryLock(t.Context())
+			if h.Err() != nil {
+				t.Errorf("the first has been told already: %v", h.Err())
+			}
+			if both := err == nil && second.Err() == nil; both == guarded {
+				t.Errorf("guarded: %v, and two hold it: %v", guarded, both)
+			}
+			time.Sleep(lease) // the first is told at its next renewal
+			want(t, h.Err(), lock.ErrLost)
+			if err == nil {
+				w.unlock(second)
+			}
+		})
+		taken := 0
+		bubble(t, func(t *testing.T) {
+			var many []event
+			for range 20 {
+				many = append(many, restarts...)
+			}
+			var opts []multilock.Option
+			if !guarded {
+				opts = append(opts, multilock.WithDurableServers())
+			}
+			taken = contend(t, &r, 5, 4, many, opts...)
+		})
+		if two := len(r.wrong) > 0; two == guarded || taken == 0 {
+			t.Errorf("guarded: %v; in %d rounds %d times two held it: %q", guarded, taken, len(r.wrong), r.wrong[:min(3, len(r.wrong))])
+		}
+	}
+}

@@ -1,0 +1,617 @@
+package multilock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+)
+
+const lease = time.Second
+
+// three returns locks called a, b and c, on one site.
+func three(t *testing.T) (s *site, a, b, c *fake) {
+	s = newSites(t, 1)[0]
+	return s, s.lock("one", "a", lease), s.lock("one", "b", lease), s.lock("one", "c", lease)
+}
+
+func TestNew_oneOrderForAll(t *testing.T) {
+	for _, names := range []string{"abc", "acb", "bac", "bca", "cab", "cba"} {
+		bubble(t, func(t *testing.T) {
+			s := newSites(t, 1)[0]
+			var locks []lock.Locker
+			for _, name := range names {
+				locks = append(locks, s.lock("one", string(name), lease))
+			}
+			var asked []string
+			for i, l := range locks {
+				locks[i] = odd{Locker: l, before: func(_ context.Context, op string) error {
+					asked = append(asked, op+" "+l.Name())
+					return nil
+				}}
+			}
+			// Multi-locks inside do not change the order.
+			m := multilock.New(multilock.New(locks[:2]...), locks[2])
+			if got, want := m.Name(), strings.Join(strings.Split(names, ""), "+"); got != want {
+				t.Errorf("the name is %q, want %q", got, want)
+			}
+			for _, op := range []string{"lock", "trylock"} {
+				asked = nil
+				f := m.Lock
+				if op == "trylock" {
+					f = m.TryLock
+				}
+				h := must(t)(f(t.Context()))
+				if want := []string{op + " a", op + " b", op + " c"}; !slices.Equal(asked, want) {
+					t.Errorf("given %s, it asked %q, want %q", names, asked, want)
+				}
+				for i, one := range multilock.Holds(h) {
+					if owner := one.(*fakeHold).t.f.name; owner != names[i:i+1] {
+						t.Errorf("hold %d is of %q, want %q", i, owner, names[i:i+1])
+					}
+				}
+				if err := h.Unlock(t.Context()); err != nil {
+					t.Error(err)
+				}
+				free(t, []*site{s}, "a", "b", "c")
+			}
+		})
+	}
+}
+
+func TestNew_badLocks(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, _, _ := three(t)
+		var none *multilock.MultiLock
+		for name, m := range map[string]*multilock.MultiLock{
+			"no locks":         multilock.New(),
+			"a nil":            multilock.New(a, nil),
+			"a nil multi-lock": multilock.New(none, a),
+			"a bad one inside": multilock.New(a, multilock.New()),
+		} {
+			for _, f := range []func(context.Context) (lock.Hold, error){m.Lock, m.TryLock} {
+				_, err := f(t.Context())
+				if !errors.As(err, new(*lock.Error)) || errors.Is(err, lock.ErrNotAcquired) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+		free(t, []*site{s}, "a")
+	})
+}
+
+func TestMultiLock_hold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, c := three(t)
+		m := multilock.New(c, b, a)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		h := must(t)(m.Lock(ctx))
+		// The first was asked for first, and its lease ends first.
+		if want := multilock.Holds(h)[2].Until(); h.Until() != want {
+			t.Errorf("Until is %v after the start, want %v, which is the earliest", time.Until(h.Until()), time.Until(want))
+		}
+		if h.Token() != 0 || h.Owner() != "" {
+			t.Errorf("token %d and owner %q of several locks", h.Token(), h.Owner())
+		}
+		owner, ok := lock.OwnerFrom(h.Context())
+		for _, one := range multilock.Holds(h) {
+			if its, _ := lock.OwnerFrom(one.Context()); !ok || its != owner {
+				t.Errorf("owner %d of a member, and %d of the whole", its, owner)
+			}
+		}
+		again := must(t)(m.Lock(h.Context()))     // re-enters
+		single := must(t)(b.TryLock(h.Context())) // so does one by itself
+		if _, err := m.TryLock(ctx); err == nil { // but no other owner
+			t.Error("a second owner got it")
+		}
+		time.Sleep(3 * lease) // it is renewed
+		for _, one := range []lock.Hold{single, again} {
+			if err := one.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := h.Err(); err != nil || !s.has("a") || !s.has("b") || !s.has("c") {
+			t.Errorf("the inner holds ended the outer one: %v", err)
+		}
+		why := errors.New("the request went away")
+		cancel(why)
+		want(t, h.Err(), why)
+		if !s.has("a") || !s.has("b") || !s.has("c") {
+			t.Error("the end of a context is not an Unlock")
+		}
+		if err := h.Unlock(ctx); err != nil {
+			t.Errorf("unlock under a context that is over: %v", err)
+		}
+		free(t, []*site{s}, "a", "b", "c")
+		err := h.Unlock(t.Context())
+		want(t, err, lock.ErrNotHeld)
+		wantNot(t, err, lock.ErrLost)
+	})
+}
+
+func TestMultiLock_unlocked(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, a, b, _ := three(t)
+		h := must(t)(multilock.New(a, b).Lock(t.Context()))
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		want(t, h.Err(), lock.ErrUnlocked)
+		want(t, context.Cause(h.Context()), lock.ErrUnlocked)
+		if h.Context().Err() != context.Canceled || h.Until().After(time.Now()) {
+			t.Errorf("after Unlock: %v, until %v from now", h.Context().Err(), time.Until(h.Until()))
+		}
+	})
+}
+
+// The hold ends with the first loss, at the first look, and says whose.
+func TestMultiLock_loss(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, c := three(t)
+		var taken *paper // of b
+		m := multilock.New(a, odd{Locker: b, after: func(h lock.Hold) lock.Hold {
+			taken = &paper{Hold: h}
+			return taken
+		}}, c)
+		for name, look := range map[string]func(h lock.Hold) error{
+			"Err":           lock.Hold.Err,
+			"Context().Err": func(h lock.Hold) error { return errors.Join(h.Context().Err(), h.Err()) },
+			"Cause":         func(h lock.Hold) error { return context.Cause(h.Context()) },
+			"Cause below":   func(h lock.Hold) error { return context.Cause(context.WithValue(h.Context(), look{}, 1)) },
+		} {
+			h := must(t)(m.Lock(t.Context()))
+			if err := look(h); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			taken.tell(&lock.Error{Op: "hold", Name: "b", Err: lock.ErrLost})
+			err := look(h)
+			want(t, err, lock.ErrLost)
+			if e := new(lock.Error); !errors.As(err, &e) || e.Name != "b" {
+				t.Errorf("%s: %v does not name the lock", name, err)
+			}
+			select {
+			case <-h.Context().Done():
+			default:
+				t.Errorf("%s: it said that it is over, and is not", name)
+			}
+			if h.Until().After(time.Now()) {
+				t.Errorf("%s: it is lost, and promises %v more", name, time.Until(h.Until()))
+			}
+			if !s.has("a") || !s.has("c") {
+				t.Errorf("%s: the others were given back before Unlock", name)
+			}
+			if err := h.Unlock(t.Context()); err != nil { // the paper lied
+				t.Error(err)
+			}
+			free(t, []*site{s}, "a", "b", "c")
+			want(t, h.Unlock(t.Context()), lock.ErrNotHeld, lock.ErrLost)
+		}
+	})
+}
+
+type look struct{}
+
+// A loss that nobody looks at ends the context by its signal; Unlock says so too, and
+// gives back the others.
+func TestMultiLock_lossBySignal(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, c := three(t)
+		h := must(t)(multilock.New(a, b, c).Lock(t.Context()))
+		s.set(func() { delete(s.keys, "b") })
+		<-h.Context().Done()
+		want(t, h.Err(), lock.ErrLost)
+		err := h.Unlock(t.Context())
+		want(t, err, lock.ErrNotHeld, lock.ErrLost)
+		if e := new(lock.Error); !errors.As(err, &e) || e.Name != "b" {
+			t.Errorf("%v does not name the lock", err)
+		}
+		free(t, []*site{s}, "a", "b", "c")
+	})
+}
+
+// Whatever fails, Unlock gives back all, and says what failed of which.
+func TestMultiLock_unlockFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, c := three(t)
+		broken := errors.New("the wire is broken")
+		fails := func(l lock.Locker) lock.Locker {
+			return odd{Locker: l, after: func(h lock.Hold) lock.Hold {
+				return &paper{Hold: h, unlock: func(context.Context) error { return broken }}
+			}}
+		}
+		h := must(t)(multilock.New(fails(a), b, fails(c)).Lock(t.Context()))
+		err := h.Unlock(t.Context())
+		want(t, err, broken)
+		if text := err.Error(); !strings.Contains(text, `unlock "a"`) || !strings.Contains(text, `unlock "c"`) || strings.Contains(text, `"b"`) {
+			t.Errorf("the error names the wrong locks: %v", err)
+		}
+		if s.has("b") {
+			t.Error("the one between them was not given back")
+		}
+	})
+}
+
+// However the second of three fails, nothing stays.
+func TestMultiLock_failsInTheMiddle(t *testing.T) {
+	broken := errors.New("broken")
+	for name, test := range map[string]struct {
+		b    func(cancel func()) func(ctx context.Context, op string) error
+		want []error
+	}{
+		"an error": {func(func()) func(context.Context, string) error {
+			return func(context.Context, string) error { return broken }
+		}, []error{broken}},
+		"a name": {func(func()) func(context.Context, string) error {
+			return func(context.Context, string) error { return &lock.Error{Op: "lock", Name: "b", Err: lock.ErrName} }
+		}, []error{lock.ErrName}},
+		"ctx ends while it waits": {func(cancel func()) func(context.Context, string) error {
+			return func(ctx context.Context, _ string) error {
+				time.AfterFunc(time.Minute, cancel)
+				<-ctx.Done()
+				return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ctx.Err())
+			}
+		}, []error{lock.ErrNotAcquired, context.Canceled}},
+		"ctx ends when it is granted": {func(cancel func()) func(context.Context, string) error {
+			return func(context.Context, string) error { cancel(); return nil }
+		}, []error{lock.ErrNotAcquired, context.Canceled}},
+	} {
+		for _, op := range []string{"lock", "trylock"} {
+			t.Run(name+" "+op, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					s, a, b, c := three(t)
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					m := multilock.New(c, odd{Locker: b, before: test.b(cancel)}, a)
+					f := m.Lock
+					if op == "trylock" {
+						f = m.TryLock
+					}
+					_, err := f(ctx)
+					want(t, err, test.want...)
+					if e := new(lock.Error); !errors.As(err, &e) || e.Name != "b" {
+						t.Errorf("%v does not name the lock", err)
+					}
+					free(t, []*site{s}, "a", "b", "c")
+				})
+			})
+		}
+	}
+}
+
+func TestMultiLock_tryIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, c := three(t)
+		other := must(t)(s.lock("two", "b", lease).Lock(t.Context()))
+		began := time.Now()
+		_, err := multilock.New(a, b, c).TryLock(t.Context())
+		want(t, err, lock.ErrNotAcquired)
+		if e := new(lock.Error); !errors.As(err, &e) || e.Op != "trylock" || e.Name != "b" {
+			t.Errorf("%v does not say what of which lock", err)
+		}
+		if took := time.Since(began); took != 3*rtt { // a, b, and a back
+			t.Errorf("it took %v", took)
+		}
+		free(t, []*site{s}, "a", "c")
+		if err := other.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What was taken is given back also when the server does not answer any more. The call
+// does not wait for that for long, and does not make it a deadline of the caller's.
+func TestMultiLock_givesBackBehindTheCaller(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, _ := three(t)
+		broken := errors.New("broken")
+		m := multilock.New(a, odd{Locker: b, before: func(context.Context, string) error { s.freeze(); return broken }})
+		began := time.Now()
+		_, err := m.Lock(t.Context())
+		want(t, err, broken)
+		wantNot(t, err, context.DeadlineExceeded)
+		if !strings.Contains(err.Error(), `unlock "a": not confirmed`) {
+			t.Errorf("%v says nothing of what was not given back", err)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+		s.thaw()
+		time.Sleep(rtt)
+		free(t, []*site{s}, "a")
+	})
+}
+
+// A lease that runs out while others are waited for is taken again.
+func TestMultiLock_leaseRunsOutMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, _, b, c := three(t)
+		a := s.lock("one", "a", 100*time.Millisecond).forFixed()
+		other := must(t)(s.lock("two", "b", lease).Lock(t.Context()))
+		time.AfterFunc(lease, func() {
+			if err := other.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		h := must(t)(multilock.New(a, b, c).Lock(t.Context()))
+		for i, one := range multilock.Holds(h) {
+			if err := one.Err(); err != nil {
+				t.Errorf("member %d: %v", i, err)
+			}
+		}
+		if left := time.Until(h.Until()); left < 80*time.Millisecond {
+			t.Errorf("%v are left of a lease of 100 ms", left)
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// And if somebody else has got it meanwhile, the later ones are given back for as
+// long as it is waited for.
+func TestMultiLock_leaseRunsOutAndIsTaken(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, _, b, c := three(t)
+		a := s.lock("one", "a", 100*time.Millisecond).forFixed()
+		other := s.lock("two", "a", lease)
+		holdB := must(t)(s.lock("two", "b", lease).Lock(t.Context()))
+		got := make(chan lock.Hold)
+		go func() { got <- must(t)(multilock.New(a, b, c).Lock(t.Context())) }()
+		time.Sleep(lease) // a has run out
+		holdA := must(t)(other.Lock(t.Context()))
+		if err := holdB.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(lease) // b is granted, and a refused
+		free(t, []*site{s}, "b", "c")
+		if err := holdA.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := (<-got).Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		free(t, []*site{s}, "a", "b", "c")
+	})
+}
+
+// Leases that are too short to have all at once are an error, not a wait for ever.
+func TestMultiLock_leaseTooShort(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newSites(t, 1)[0]
+		var locks []lock.Locker
+		for _, name := range []string{"a", "b"} {
+			locks = append(locks, odd{Locker: s.lock("one", name, 100*time.Millisecond).forFixed(), before: func(context.Context, string) error {
+				time.Sleep(time.Second)
+				return nil
+			}})
+		}
+		_, err := multilock.New(locks...).Lock(t.Context())
+		want(t, err, lock.ErrNotAcquired, lock.ErrLost)
+		if e := new(lock.Error); !errors.As(err, &e) || e.Name != "a" {
+			t.Errorf("%v does not name the lock", err)
+		}
+		free(t, []*site{s}, "a", "b")
+	})
+}
+
+// Locks of one name, on different servers or by different clients: nobody knows their
+// order, so they are never waited for with another of them in hand.
+func TestMultiLock_oneNameOnSeveralServers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		all := newSites(t, 3)
+		var wg sync.WaitGroup
+		inside := 0
+		for i := range 6 {
+			client := fmt.Sprint("client", i)
+			locks := []lock.Locker{all[0].lock(client, "x", lease), all[1].lock(client, "x", lease), all[2].lock(client, "x", lease)}
+			locks[0], locks[i%3] = locks[i%3], locks[0]
+			wg.Go(func() {
+				m := multilock.New(locks...)
+				for range 20 {
+					h := must(t)(m.Lock(t.Context()))
+					if inside++; inside != 1 {
+						t.Errorf("%d inside", inside)
+					}
+					time.Sleep(time.Millisecond)
+					inside--
+					if err := h.Unlock(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait() // a deadlock is one of the bubble
+		free(t, all, "x")
+	})
+}
+
+// rw is a read/write lock of one owner: who reads first may not write.
+type rw struct {
+	mu      sync.Mutex
+	reading int
+}
+
+func (r *rw) sides(s *site, name string) (read, write lock.Locker) {
+	read = odd{Locker: s.lock("reader", name, lease), after: func(h lock.Hold) lock.Hold {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.reading++
+		return &paper{Hold: h, unlock: func(context.Context) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.reading--
+			return nil
+		}}
+	}}
+	write = odd{Locker: s.lock("writer", name+"\x00", lease), before: func(context.Context, string) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.reading > 0 {
+			return lock.ErrUpgrade
+		}
+		return nil
+	}}
+	return read, renamed{write, name}
+}
+
+type renamed struct {
+	lock.Locker
+	name string
+}
+
+func (r renamed) Name() string { return r.name }
+
+// Both sides of a read/write lock are had in the only order there is.
+func TestMultiLock_bothSides(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, _, c := three(t)
+		read, write := new(rw).sides(s, "b")
+		for _, m := range []*multilock.MultiLock{multilock.New(read, write), multilock.New(write, read), multilock.New(c, read, a, write)} {
+			for _, f := range []func(context.Context) (lock.Hold, error){m.Lock, m.TryLock} {
+				h := must(t)(f(t.Context()))
+				if err := h.Unlock(t.Context()); err != nil {
+					t.Error(err)
+				}
+				free(t, []*site{s}, "a", "b", "b\x00", "c")
+			}
+		}
+		// Who reads already can never have it.
+		outer := must(t)(read.Lock(t.Context()))
+		m := multilock.New(read, write)
+		for _, f := range []func(context.Context) (lock.Hold, error){m.Lock, m.TryLock} {
+			_, err := f(outer.Context())
+			want(t, err, lock.ErrUpgrade)
+		}
+		if err := outer.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A lock that is given twice is entered twice.
+func TestMultiLock_twice(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, _ := three(t)
+		for _, m := range []*multilock.MultiLock{multilock.New(a, b, a), multilock.New(a, multilock.New(b, a))} {
+			h := must(t)(m.Lock(t.Context()))
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+			free(t, []*site{s}, "a", "b")
+		}
+	})
+}
+
+// grouper is a lock that can be taken together with others.
+type grouper struct {
+	*fake
+	group func(lockers []lock.Locker) lock.Group
+}
+
+func (g grouper) Group(lockers []lock.Locker) lock.Group { return g.group(lockers) }
+
+type groupOf struct {
+	acquire func(op string) ([]lock.Hold, error)
+}
+
+func (g groupOf) Lock(context.Context) ([]lock.Hold, error)    { return g.acquire("lock") }
+func (g groupOf) TryLock(context.Context) ([]lock.Hold, error) { return g.acquire("trylock") }
+
+func TestMultiLock_group(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, _ := three(t)
+		var calls []string
+		var fails error
+		g := groupOf{}
+		g.acquire = func(op string) (holds []lock.Hold, err error) {
+			calls = append(calls, op)
+			if fails != nil {
+				return nil, fails
+			}
+			ctx := lock.WithOwner(t.Context())
+			return []lock.Hold{must(t)(b.Lock(ctx)), must(t)(a.Lock(ctx))}, nil
+		}
+		can := func(lockers []lock.Locker) lock.Group {
+			if len(lockers) != 2 || lockers[0].Name() != "b" || lockers[1].Name() != "a" {
+				t.Errorf("asked for a group of %v", lockers)
+			}
+			return g
+		}
+		m := multilock.New(grouper{b, can}, multilock.New(grouper{a, can}))
+		for _, f := range []func(context.Context) (lock.Hold, error){m.Lock, m.TryLock} {
+			h := must(t)(f(t.Context()))
+			if holds := multilock.Holds(h); len(holds) != 2 || holds[0].(*fakeHold).t.f != b {
+				t.Errorf("the holds are not those of the group")
+			}
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+			free(t, []*site{s}, "a", "b")
+		}
+		if !slices.Equal(calls, []string{"lock", "trylock"}) {
+			t.Errorf("the group was called %q", calls)
+		}
+		fails = &lock.Error{Op: "lock", Name: "a", Err: lock.ErrForeignKey}
+		if _, err := m.Lock(t.Context()); err != fails {
+			t.Errorf("the group's error became %v", err)
+		}
+		s.set(func() { s.asked = nil })
+		fails = errors.ErrUnsupported // one by one this time
+		h := must(t)(m.Lock(t.Context()))
+		if !slices.Equal(s.asked, []string{"acquire", "acquire"}) {
+			t.Errorf("the server was asked %q", s.asked)
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		free(t, []*site{s}, "a", "b")
+
+		cannot := func([]lock.Locker) lock.Group { return nil }
+		h = must(t)(multilock.New(grouper{b, cannot}, a).Lock(t.Context()))
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestHolds_ofAnyHold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, a, _, _ := three(t)
+		h := must(t)(a.Lock(t.Context()))
+		if holds := multilock.Holds(h); len(holds) != 1 || holds[0] != h {
+			t.Errorf("the holds of a plain hold are %v", holds)
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// While one lock is waited for, those before it are held and those after it are not.
+func TestMultiLock_whatAWaiterHolds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, c := three(t)
+		other := must(t)(s.lock("two", "b", lease).Lock(t.Context()))
+		got := make(chan lock.Hold)
+		go func() { got <- must(t)(multilock.New(c, b, a).Lock(t.Context())) }()
+		time.Sleep(10 * lease)
+		synctest.Wait()
+		if !s.has("a") || s.has("c") {
+			t.Errorf("a is held: %v, c is held: %v", s.has("a"), s.has("c"))
+		}
+		if err := other.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := (<-got).Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}

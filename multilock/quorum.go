@@ -1,0 +1,335 @@
+package multilock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// Quorum is one lock on several independent servers: Redlock. It is held while a
+// majority of them has it as ours. It is safe for concurrent use; goroutines that
+// share it exclude each other, first come first served. It holds nothing and need
+// not be closed.
+type Quorum struct {
+	config
+	locks    []lock.Locker // one of each server
+	majority int
+	name     string
+	err      error         // what is wrong with the locks or the options
+	turn     chan struct{} // cap 1; who has put a token in may make attempts
+	apart    atomic.Bool   // it was seen that no two of them are on one server
+}
+
+var _ lock.Locker = (*Quorum)(nil)
+
+// NewQuorum returns a lock that is held when more than half of locks are. There must
+// be an odd number of them, three at least, each on a server of its own: one that
+// shares nothing with the others and has no replica that takes over. Five let two
+// servers fail.
+//
+// It does no I/O. What is wrong with the number of locks or with options shows as an
+// error of the first call. Locks that turn out to be on one server have one vote
+// together.
+//
+// The locks should be [lock.Witness]es, as all of this module are; see
+// [WithDurableServers]. Other Lockers must give back by themselves what is granted
+// after the context of their TryLock ended.
+func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
+	q := &Quorum{locks: append([]lock.Locker(nil), locks...), majority: len(locks)/2 + 1, turn: make(chan struct{}, 1)}
+	q.config, q.err = configure(opts)
+	if len(locks) < 3 || len(locks)%2 == 0 {
+		q.err = errors.Join(q.err, fmt.Errorf("a quorum of %d locks: an odd number is needed, and three at least", len(locks)))
+	}
+	for i, l := range locks {
+		if l == nil {
+			q.err = errors.Join(q.err, fmt.Errorf("lock %d of %d is nil", i+1, len(locks)))
+		} else if q.name == "" {
+			q.name = l.Name()
+		} else if l.Name() != q.name {
+			q.name = joined(locks)
+			break
+		}
+	}
+	return q
+}
+
+// Name returns the name of the locks; if they differ, all of them, joined by "+".
+func (q *Quorum) Name() string { return q.name }
+
+// Lock makes attempts, with pauses of random length between them, until one wins a
+// majority or ctx ends. The error matches lock.ErrNotAcquired then and says of each
+// server why it had no vote.
+//
+// Answers that waiting will not change, such as a denied command, are returned when
+// a majority gave them three times.
+//
+// Under a context that carries an owner who holds the lock already, it re-enters: on
+// each server that has it as his, and takes it on the others. If that reaches no
+// majority, it is tried again as any attempt, until ctx ends at the latest with the
+// outer hold; that one keeps what it has.
+func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
+	h, err := q.wait(ctx)
+	if err != nil {
+		return nil, &lock.Error{Op: "lock", Name: q.name, Err: err}
+	}
+	return h, nil
+}
+
+// TryLock makes one attempt. It fails with lock.ErrNotAcquired when that wins no
+// majority, for whatever reasons; the error says them. It takes the time-out of one
+// server at the most, and once more to give back.
+func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
+	h, err := q.try(ctx)
+	if err != nil {
+		return nil, &lock.Error{Op: "trylock", Name: q.name, Err: err}
+	}
+	return h, nil
+}
+
+// tries is how many attempts in a row a majority must refuse for reasons that stay
+// before Lock believes them.
+const tries = 3
+
+func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
+	ctx, first, err := q.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	waiting := ctx
+	if q.limit > 0 {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, q.limit)
+		defer cancel()
+	}
+	if first {
+		select {
+		case q.turn <- struct{}{}:
+			defer func() { <-q.turn }()
+		case <-waiting.Done():
+		}
+	}
+	var last error
+	for hopeless := 0; waiting.Err() == nil; {
+		began := time.Now()
+		h, err := q.attempt(ctx, waiting)
+		if err == nil {
+			return h, nil
+		}
+		if hopeless++; !q.stays(err) {
+			hopeless = 0
+		}
+		if hopeless == tries {
+			return nil, err
+		}
+		last = err
+		rest(waiting, q.pause(time.Since(began)))
+	}
+	if ctx.Err() != nil {
+		return nil, interrupted(ctx, last)
+	}
+	return nil, waited{q.limit, last}
+}
+
+func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
+	ctx, first, err := q.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if first {
+		select {
+		case q.turn <- struct{}{}:
+			defer func() { <-q.turn }()
+		default:
+			return nil, lock.ErrNotAcquired
+		}
+	}
+	h, err := q.attempt(ctx, ctx)
+	switch {
+	case err == nil:
+		return h, nil
+	case ctx.Err() != nil:
+		return nil, interrupted(ctx, err)
+	default:
+		return nil, err
+	}
+}
+
+// enter returns ctx with an owner, and whether that is a fresh one. One that is not
+// may hold the lock, and must not stand behind those who wait for him.
+func (q *Quorum) enter(ctx context.Context) (_ context.Context, fresh bool, err error) {
+	if q.err != nil {
+		return nil, false, q.err
+	}
+	if ctx.Err() != nil {
+		return nil, false, interrupted(ctx, nil)
+	}
+	if _, ok := lock.OwnerFrom(ctx); ok {
+		return ctx, false, nil
+	}
+	return lock.WithOwner(ctx), true, nil
+}
+
+// pause returns how long to wait after an attempt that took so long: ten times that,
+// so that two who hindered each other hardly meet again, and a small part of a lease,
+// half as much more or less by chance. The lock is polled at least once a second.
+func (q *Quorum) pause(took time.Duration) time.Duration {
+	most := min(q.longest/20, 600*time.Millisecond)
+	return about(max(min(10*took, most), 10*time.Millisecond))
+}
+
+// about returns d, or up to a half more or less.
+func about(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
+
+// attempt asks all servers at the same time for their votes, and returns a hold under
+// ctx as soon as a majority gave theirs. Else, or when waiting ends, it gives back
+// what it got. Every attempt has owners of its own in Redis: what is still under way
+// for one that is over is no vote for another.
+func (q *Quorum) attempt(ctx, waiting context.Context) (lock.Hold, error) {
+	h := newQuorumHold(ctx, q)
+	answers := make(chan struct{}, len(q.locks))
+	for i := range q.locks {
+		h.start(func() { h.fill(i, answers) })
+	}
+	// Lockers keep the time-out themselves; this is for one that does not.
+	late := time.NewTimer(q.timeout + q.timeout/4)
+	defer late.Stop()
+	for pending := len(q.locks); ; {
+		select {
+		case <-answers:
+			pending--
+		case <-late.C:
+			pending = 0
+		case <-waiting.Done():
+			pending = 0
+		}
+		won, err := h.decide(pending)
+		if won && waiting.Err() == nil {
+			return h, nil
+		}
+		if err == nil && waiting.Err() != nil {
+			err = waiting.Err()
+		}
+		if err != nil {
+			h.fail(err)
+			return nil, err
+		}
+	}
+}
+
+// ballot is why there is no majority.
+type ballot struct {
+	verdict error // ErrNotAcquired or ErrLost
+	votes   int
+	reasons []error // of each server, why it has no vote; nil where it has one
+}
+
+// Error says how many votes there were, and why not more.
+func (b *ballot) Error() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%v: %d of %d votes", b.verdict, b.votes, len(b.reasons))
+	for i, err := range b.reasons {
+		if err == nil {
+			continue
+		}
+		if e, ok := err.(*lock.Error); ok {
+			err = e.Err // all servers have the lock by the same name
+		}
+		fmt.Fprintf(&text, "; server %d: %v", i+1, err)
+	}
+	return text.String()
+}
+
+// Unwrap returns the verdict and the reasons; but what was lost was acquired.
+func (b *ballot) Unwrap() []error {
+	all := []error{b.verdict}
+	for _, err := range b.reasons {
+		if err != nil && (b.verdict == lock.ErrNotAcquired || !errors.Is(err, lock.ErrNotAcquired)) {
+			all = append(all, err)
+		}
+	}
+	return all
+}
+
+// stays reports whether an attempt failed for reasons that another attempt will meet
+// again.
+func (q *Quorum) stays(err error) bool {
+	var b *ballot
+	if !errors.As(err, &b) {
+		return !passes(err)
+	}
+	left := len(q.locks)
+	for _, err := range b.reasons {
+		if err != nil && !passes(err) {
+			left--
+		}
+	}
+	return left < q.majority
+}
+
+// passes reports whether err may be another next time: somebody else had the lock, or
+// there was no answer, or no connection.
+func passes(err error) bool {
+	for _, target := range []error{lock.ErrNotAcquired, lock.ErrLost, os.ErrDeadlineExceeded, errOpen, io.EOF} {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return errors.As(err, new(net.Error))
+}
+
+// waited is what Lock fails with when WithWait ended it.
+type waited struct {
+	limit time.Duration
+	last  error // why the last attempt failed; nil if it came to none
+}
+
+// Error says how long it waited.
+func (e waited) Error() string {
+	text := fmt.Sprintf("%v: waited for %v", lock.ErrNotAcquired, e.limit)
+	if e.last != nil {
+		text += fmt.Sprintf(" (before that: %v)", e.last)
+	}
+	return text
+}
+
+// Unwrap returns what it matches, which is not the end of a context.
+func (e waited) Unwrap() []error {
+	return []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded}
+}
+
+// Timeout reports true.
+func (e waited) Timeout() bool { return true }
+
+// errOpen is why a server has no vote whose answer would not have changed the outcome.
+var errOpen = errors.New("its answer was not waited for")
+
+// noVote is why a server has no vote that did not give it in time.
+type noVote struct {
+	within time.Duration
+	said   error // what its Locker said when it was told to stop; nil if nothing
+}
+
+// Error says how long was waited.
+func (e noVote) Error() string {
+	text := fmt.Sprintf("no vote within %v", e.within)
+	if e.said != nil {
+		text += fmt.Sprintf(" (%v)", e.said)
+	}
+	return text
+}
+
+// Is makes it match os.ErrDeadlineExceeded. The context that ended was none of the
+// caller's, so it matches nothing of that.
+func (e noVote) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+
+// Timeout reports true.
+func (e noVote) Timeout() bool { return true }

@@ -1,0 +1,845 @@
+package multilock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+)
+
+// patience is the time-out of one server in these tests.
+const patience = 10 * time.Millisecond
+
+// world is some servers, and who uses them.
+type world struct {
+	*testing.T
+	sites []*site
+}
+
+func inWorld(t *testing.T, n int, f func(w *world)) {
+	t.Helper()
+	bubble(t, func(t *testing.T) { f(&world{t, newSites(t, n)}) })
+}
+
+// locks makes a lock of one client on each server.
+func (w *world) locks(client string) (locks []lock.Locker) {
+	for _, s := range w.sites {
+		locks = append(locks, s.lock(client, "q", lease))
+	}
+	return locks
+}
+
+// quorum makes the quorum of one client.
+func (w *world) quorum(client string, opts ...multilock.Option) *multilock.Quorum {
+	return multilock.NewQuorum(w.locks(client), with(opts)...)
+}
+
+func with(opts []multilock.Option) []multilock.Option {
+	return append([]multilock.Option{multilock.WithLongestLease(lease), multilock.WithServerTimeout(patience)}, opts...)
+}
+
+func (w *world) lock(q *multilock.Quorum) lock.Hold {
+	w.Helper()
+	return w.lockUnder(w.Context(), q)
+}
+
+func (w *world) lockUnder(ctx context.Context, q *multilock.Quorum) lock.Hold {
+	w.Helper()
+	h, err := q.TryLock(ctx)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return h
+}
+
+func (w *world) unlock(holds ...lock.Hold) {
+	w.Helper()
+	for _, h := range holds {
+		if err := h.Unlock(w.Context()); err != nil {
+			w.Error(err)
+		}
+	}
+}
+
+// held returns which servers have the lock, such as "1 2 5".
+func (w *world) held() string {
+	synctest.Wait()
+	var all []string
+	for i, s := range w.sites {
+		if s.has("q") {
+			all = append(all, fmt.Sprint(i+1))
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+func (w *world) wantHeld(servers string) {
+	w.Helper()
+	if got := w.held(); got != servers {
+		w.Errorf("it is held on servers %q, want %q", got, servers)
+	}
+}
+
+// forget makes a server forget the lock, as a DEL does.
+func (s *site) forget() { s.set(func() { clear(s.keys) }) }
+
+func TestQuorum_allServersAtOnce(t *testing.T) {
+	inWorld(t, 5, func(w *world) {
+		q := w.quorum("one")
+		if q.Name() != "q" {
+			w.Errorf("its name is %q", q.Name())
+		}
+		began := time.Now()
+		h := w.lock(q)
+		if took := time.Since(began); took != 2*rtt { // the votes, and who the servers are
+			w.Errorf("it took %v, and a round trip is %v", took, rtt)
+		}
+		w.wantHeld("1 2 3 4 5")
+		if want := began.Add(lease - lease/100 - 2*time.Millisecond); h.Until() != want {
+			w.Errorf("Until is %v after the start, want %v", h.Until().Sub(began), want.Sub(began))
+		}
+		if h.Token() != 0 || h.Owner() != "" || len(multilock.Holds(h)) != 5 {
+			w.Errorf("token %d, owner %q, %d holds", h.Token(), h.Owner(), len(multilock.Holds(h)))
+		}
+		time.Sleep(5 * lease) // it is renewed
+		if err := h.Err(); err != nil {
+			w.Error(err)
+		}
+		began = time.Now()
+		w.unlock(h)
+		if took := time.Since(began); took != rtt {
+			w.Errorf("the release took %v", took)
+		}
+		w.wantHeld("")
+		want(t, h.Err(), lock.ErrUnlocked)
+		err := h.Unlock(w.Context())
+		want(t, err, lock.ErrNotHeld)
+		wantNot(t, err, lock.ErrLost)
+	})
+}
+
+// With a minority down, frozen or slow, nobody waits for it.
+func TestQuorum_minorityFails(t *testing.T) {
+	for name, fail := range map[string]func(s *site){
+		"dead":   (*site).kill,
+		"frozen": (*site).freeze,
+		"slow":   func(s *site) { s.wire = 10 * time.Second },
+		"young":  func(s *site) { s.restart() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 5, func(w *world) {
+				for _, s := range w.sites[:2] {
+					fail(s)
+				}
+				began := time.Now()
+				h := w.lock(w.quorum("one"))
+				if took := time.Since(began); took != 2*rtt {
+					w.Errorf("it took %v", took)
+				}
+				time.Sleep(10 * lease)
+				if err := h.Err(); err != nil {
+					w.Error(err)
+				}
+				began = time.Now()
+				w.unlock(h)
+				if took := time.Since(began); took > patience+rtt {
+					w.Errorf("the release took %v", took)
+				}
+				if name == "frozen" {
+					w.sites[0].thaw()
+					w.sites[1].thaw()
+				}
+				time.Sleep(3 * time.Minute) // what comes late is given back
+				w.wantHeld("")
+			})
+		})
+	}
+}
+
+// With a majority down there is an answer soon, and nothing stays behind.
+func TestQuorum_majorityFails(t *testing.T) {
+	for name, test := range map[string]struct {
+		fail  func(s *site)
+		votes string // before it was clear that there would be no majority
+		says  string
+	}{
+		"dead":    {(*site).kill, "0 of 5 votes", "connection refused"},
+		"frozen":  {(*site).freeze, "2 of 5 votes", "no vote within 10ms"},
+		"taken":   {func(s *site) { s.keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)} }, "of 5 votes", "not acquired"},
+		"young":   {(*site).restart, "of 5 votes", "the server came up a short while ago"},
+		"replica": {func(s *site) { s.replica = true }, "of 5 votes", "it is a replica"},
+		"silent":  {func(s *site) { s.denied = true }, "of 5 votes", "NOPERM"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 5, func(w *world) {
+				for _, s := range w.sites[2:] {
+					test.fail(s)
+				}
+				began := time.Now()
+				_, err := w.quorum("one").TryLock(w.Context())
+				want(t, err, lock.ErrNotAcquired)
+				wantNot(t, err, context.Canceled, context.DeadlineExceeded)
+				var e *lock.Error
+				if !errors.As(err, &e) || e.Op != "trylock" || e.Name != "q" {
+					w.Errorf("the error %v does not name the lock", err)
+				}
+				for _, part := range []string{test.votes, "server 3: ", "server 4: ", "server 5: ", test.says} {
+					if !strings.Contains(err.Error(), part) {
+						w.Errorf("%q does not say %q", err, part)
+					}
+				}
+				if took := time.Since(began); took > patience+2*rtt {
+					w.Errorf("it took %v", took)
+				}
+				if name == "frozen" {
+					want(t, err, os.ErrDeadlineExceeded)
+					for _, s := range w.sites[2:] {
+						s.thaw()
+					}
+				}
+				time.Sleep(time.Second)
+				if name == "taken" {
+					w.wantHeld("3 4 5")
+				} else {
+					w.wantHeld("")
+				}
+			})
+		})
+	}
+}
+
+// Until is up to when a majority votes.
+func TestQuorum_until(t *testing.T) {
+	inWorld(t, 5, func(w *world) {
+		locks := w.locks("one")
+		for i := range locks {
+			locks[i].(*fake).forFixed().lease = time.Duration(5-i) * 100 * time.Millisecond
+		}
+		began := time.Now()
+		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
+		synctest.Wait()
+		for _, s := range w.sites {
+			s.kill() // what runs out cannot be taken again
+		}
+		const third = 300 * time.Millisecond
+		if until := h.Until().Sub(began); until != third-third/100-2*time.Millisecond {
+			w.Errorf("until %v", until)
+		}
+		<-h.Context().Done()
+		if took := time.Since(began); took != third-third/100-2*time.Millisecond {
+			w.Errorf("lost after %v", took)
+		}
+		err := h.Err()
+		want(t, err, lock.ErrLost)
+		wantNot(t, err, lock.ErrNotAcquired)
+		if h.Until().After(time.Now()) {
+			w.Error("it is lost, and promises more")
+		}
+		for _, s := range w.sites {
+			s.set(func() { s.down = false })
+		}
+		time.Sleep(lease / 10)
+		w.wantHeld("") // also what had more left
+		want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
+	})
+}
+
+// A hold that is lost is found so by whoever looks first, without a signal.
+func TestQuorum_look(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		var mu sync.Mutex
+		var papers []*paper
+		locks := w.locks("one")
+		for i, l := range locks {
+			locks[i] = witness{odd{Locker: l, after: func(h lock.Hold) lock.Hold {
+				mu.Lock()
+				defer mu.Unlock()
+				p := &paper{Hold: h}
+				papers = append(papers, p)
+				return p
+			}}, l.(lock.Witness)}
+		}
+		q := multilock.NewQuorum(locks, with(nil)...)
+		for name, look := range map[string]func(h lock.Hold) error{
+			"Err":           lock.Hold.Err,
+			"Context().Err": func(h lock.Hold) error { return errors.Join(h.Context().Err(), h.Err()) },
+			"Cause":         func(h lock.Hold) error { return context.Cause(h.Context()) },
+			"Until": func(h lock.Hold) error {
+				if h.Until().After(time.Now()) {
+					return nil
+				}
+				return h.Err()
+			},
+		} {
+			papers = nil
+			h := w.lock(q)
+			synctest.Wait()
+			papers[0].tell(lock.ErrLost)
+			if err := look(h); err != nil {
+				w.Errorf("%s: a majority is left, and it is lost: %v", name, err)
+			}
+			papers[1].tell(lock.ErrLost)
+			want(t, look(h), lock.ErrLost)
+			want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
+			time.Sleep(time.Second)
+			w.wantHeld("")
+		}
+	})
+}
+
+type witness struct {
+	lock.Locker
+	w lock.Witness
+}
+
+func (o witness) Server(ctx context.Context) (lock.Server, error) { return o.w.Server(ctx) }
+
+// A server that is lost is asked again. So a hold outlives all servers, one after the
+// other, if they have the time to be counted again.
+func TestQuorum_repair(t *testing.T) {
+	inWorld(t, 5, func(w *world) {
+		w.sites[4].kill()
+		h := w.lock(w.quorum("one"))
+		w.sites[4].restart()
+		time.Sleep(lease)
+		w.wantHeld("1 2 3 4 5")
+		for range 2 {
+			for _, s := range w.sites {
+				s.restart()
+				time.Sleep(3 * lease) // to notice, to take it again, and until the server counts
+				if err := h.Err(); err != nil {
+					w.Fatal(err)
+				}
+			}
+		}
+		w.wantHeld("1 2 3 4 5")
+		w.unlock(h)
+		w.wantHeld("")
+	})
+}
+
+// What was taken again joins a majority that is there without it. It does not bring
+// back one that was not.
+func TestQuorum_repairProvesNothing(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		h := w.lock(w.quorum("one"))
+		synctest.Wait()
+		w.sites[0].forget() // noticed at the next renewal
+		w.sites[1].forget()
+		other := w.quorum("two", multilock.WithWait(lease/6))
+		if _, err := other.Lock(w.Context()); err != nil {
+			w.Fatal(err) // the DEL by hand made that possible
+		}
+		time.Sleep(lease)
+		want(t, h.Err(), lock.ErrLost)
+		if got := w.held(); got != "1 2" && got != "1 2 3" {
+			w.Errorf("held on %q", got)
+		}
+	})
+}
+
+// A server that came up a short while ago does not count, and then it does.
+func TestQuorum_youngServers(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		w.sites[0].restart()
+		w.sites[1].restart()
+		up := time.Now()
+		_, err := w.quorum("one", multilock.WithDurableServers()).TryLock(w.Context())
+		if err != nil {
+			w.Errorf("servers that forget nothing count at once: %v", err)
+		}
+		for _, s := range w.sites {
+			s.forget()
+		}
+		h, err := w.quorum("two").Lock(w.Context())
+		if err != nil {
+			w.Fatal(err)
+		}
+		// Since is to the second.
+		if after := time.Since(up); after < lease || after > 3*lease {
+			w.Errorf("it took %v until they counted", after)
+		}
+		w.unlock(h)
+	})
+}
+
+// Those who hold the lock on a young server hold it, but that server's vote counts
+// later. Meanwhile the hold needs the others.
+func TestQuorum_youngServersInAHold(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		w.sites[2].restart()
+		h := w.lock(w.quorum("one"))
+		w.wantHeld("1 2 3")
+		w.sites[1].kill()
+		<-h.Context().Done()
+		want(t, h.Err(), lock.ErrLost) // the third has been up for less than the longest lease
+
+		w.sites[1].restart()
+		time.Sleep(3 * lease)
+		w.sites[2].restart()
+		h = w.lock(w.quorum("two"))
+		time.Sleep(2 * lease)
+		w.sites[1].kill()
+		time.Sleep(2 * lease)
+		if err := h.Err(); err != nil {
+			w.Errorf("the third counts by now: %v", err)
+		}
+		w.unlock(h)
+	})
+}
+
+// A server that restarts between the grant and the question is young.
+func TestQuorum_restartAfterTheGrant(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		locks := w.locks("one")
+		for i, l := range locks[:2] {
+			locks[i] = witness{odd{Locker: l, after: func(h lock.Hold) lock.Hold {
+				w.sites[i].restart()
+				return h
+			}}, l.(lock.Witness)}
+		}
+		_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
+		want(t, err, lock.ErrNotAcquired)
+		if !strings.Contains(err.Error(), "short while") {
+			w.Error(err)
+		}
+	})
+}
+
+func TestQuorum_noWitness(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		locks := w.locks("one")
+		for i, l := range locks {
+			locks[i] = odd{Locker: l}
+		}
+		for name, q := range map[string]*multilock.Quorum{
+			"no witness": multilock.NewQuorum(locks, with(nil)...),
+			"long lease": w.quorum("two", multilock.WithLongestLease(lease/2)),
+		} {
+			began := time.Now()
+			_, err := q.Lock(w.Context()) // does not wait for ever
+			if err == nil || time.Since(began) > time.Second {
+				w.Errorf("%s: after %v: %v", name, time.Since(began), err)
+			}
+			w.wantHeld("")
+		}
+		w.unlock(w.lock(multilock.NewQuorum(locks, with([]multilock.Option{multilock.WithDurableServers()})...)))
+		w.sites[0].denied, w.sites[1].denied = true, true
+		w.unlock(w.lock(w.quorum("three", multilock.WithDurableServers())))
+	})
+}
+
+// Two locks on one server have one vote together.
+func TestQuorum_oneServerTwice(t *testing.T) {
+	inWorld(t, 5, func(w *world) {
+		w.sites[3] = w.sites[1]
+		locks := w.locks("one")
+		locks[3].(*fake).name = "q2" // or the server itself would refuse
+		for _, durable := range []bool{false, true} {
+			var opts []multilock.Option
+			if durable {
+				opts = append(opts, multilock.WithDurableServers())
+			}
+			q := multilock.NewQuorum(locks, with(opts)...)
+			h := w.lock(q)
+			synctest.Wait()
+			if n := len(multilock.Holds(h)); n != 4 {
+				w.Errorf("%d holds on 4 servers", n)
+			}
+			w.unlock(h)
+			w.sites[0].kill()
+			w.sites[2].kill()
+			_, err := q.TryLock(w.Context())
+			want(t, err, lock.ErrNotAcquired)
+			if !strings.Contains(err.Error(), "2 of 5 votes") || !strings.Contains(err.Error(), "it is the same server as that of lock") {
+				w.Error(err)
+			}
+			w.sites[0].set(func() { w.sites[0].down = false })
+			w.sites[2].set(func() { w.sites[2].down = false })
+			time.Sleep(lease)
+			free(t, w.sites, "q", "q2")
+		}
+		one := []lock.Locker{locks[0], locks[0], locks[0]}
+		began := time.Now()
+		if _, err := multilock.NewQuorum(one, with(nil)...).Lock(w.Context()); err == nil || time.Since(began) > time.Second {
+			w.Errorf("three times one server: after %v: %v", time.Since(began), err)
+		}
+		time.Sleep(lease)
+		w.wantHeld("")
+	})
+}
+
+func TestNewQuorum_badLocksAndOptions(t *testing.T) {
+	inWorld(t, 5, func(w *world) {
+		locks := w.locks("one")
+		for name, q := range map[string]*multilock.Quorum{
+			"none":               multilock.NewQuorum(nil),
+			"one":                multilock.NewQuorum(locks[:1]),
+			"two":                multilock.NewQuorum(locks[:2]),
+			"an even number":     multilock.NewQuorum(locks[:4]),
+			"a nil":              multilock.NewQuorum([]lock.Locker{nil, locks[0], locks[1]}),
+			"no server timeout":  multilock.NewQuorum(locks, multilock.WithServerTimeout(0)),
+			"no lease":           multilock.NewQuorum(locks, multilock.WithLongestLease(-1)),
+			"a short lease":      multilock.NewQuorum(locks, multilock.WithLongestLease(1)),
+			"no validity":        multilock.NewQuorum(locks, multilock.WithMinValidity(0)),
+			"no hold":            multilock.NewQuorum(locks, multilock.WithMaxHold(0)),
+			"no wait":            multilock.NewQuorum(locks, multilock.WithWait(0)),
+			"a long time-out":    multilock.NewQuorum(locks, multilock.WithLongestLease(lease), multilock.WithServerTimeout(lease)),
+			"validity over hold": multilock.NewQuorum(locks, multilock.WithMaxHold(lease), multilock.WithMinValidity(2*lease)),
+		} {
+			for _, f := range []func(context.Context) (lock.Hold, error){q.Lock, q.TryLock} {
+				_, err := f(w.Context())
+				if !errors.As(err, new(*lock.Error)) || errors.Is(err, lock.ErrNotAcquired) {
+					w.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+		w.wantHeld("")
+	})
+}
+
+func TestQuorum_minValidity(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		_, err := w.quorum("one", multilock.WithMinValidity(lease)).TryLock(w.Context())
+		want(t, err, lock.ErrNotAcquired)
+		if !strings.Contains(err.Error(), "too late") {
+			w.Error(err)
+		}
+		w.wantHeld("")
+		w.unlock(w.lock(w.quorum("one", multilock.WithMinValidity(lease*9/10))))
+		for _, s := range w.sites { // a tenth is the least without the option
+			s.wire = lease / 4
+		}
+		_, err = w.quorum("one", multilock.WithServerTimeout(lease/4)).TryLock(w.Context())
+		want(t, err, lock.ErrNotAcquired)
+		time.Sleep(lease)
+		w.wantHeld("")
+	})
+}
+
+func TestQuorum_maxHold(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		began := time.Now()
+		h := w.lock(w.quorum("one", multilock.WithMaxHold(5*lease)))
+		time.Sleep(4 * lease)
+		if err := h.Err(); err != nil {
+			w.Error(err)
+		}
+		time.Sleep(lease / 2)
+		if until := h.Until().Sub(began); until > 5*lease {
+			w.Errorf("until %v", until)
+		}
+		<-h.Context().Done()
+		if took := time.Since(began); took != 5*lease {
+			w.Errorf("lost after %v", took)
+		}
+		want(t, h.Err(), lock.ErrLost)
+		time.Sleep(rtt)
+		w.wantHeld("")
+		want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
+	})
+}
+
+func TestQuorum_endsOfAWait(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		other := w.lock(w.quorum("two"))
+		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := w.quorum("one").Lock(ctx)
+		want(t, err, lock.ErrNotAcquired, context.DeadlineExceeded)
+		wantNot(t, err, context.Canceled)
+		if !strings.Contains(err.Error(), "0 of 3 votes") || time.Since(began) != 10*time.Second {
+			w.Errorf("after %v: %v", time.Since(began), err)
+		}
+		q := w.quorum("one", multilock.WithWait(time.Second))
+		_, err = q.Lock(w.Context())
+		want(t, err, lock.ErrNotAcquired, os.ErrDeadlineExceeded)
+		wantNot(t, err, context.DeadlineExceeded, context.Canceled)
+
+		why := errors.New("the request went away")
+		dead, end := context.WithCancelCause(w.Context())
+		end(why)
+		for _, f := range []func(context.Context) (lock.Hold, error){q.Lock, q.TryLock} {
+			_, err := f(dead)
+			want(t, err, lock.ErrNotAcquired, context.Canceled, why)
+		}
+		w.unlock(other)
+
+		h, err := q.Lock(w.Context())
+		if err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(3 * time.Second) // the limit of the wait does not end the hold
+		if err := h.Err(); err != nil {
+			w.Error(err)
+		}
+		w.unlock(h)
+
+		// In the middle of an attempt.
+		w.sites[0].freeze()
+		w.sites[1].freeze()
+		ctx, cancel = context.WithTimeout(w.Context(), patience/2)
+		defer cancel()
+		_, err = q.TryLock(ctx)
+		want(t, err, lock.ErrNotAcquired, context.DeadlineExceeded)
+		w.sites[0].thaw()
+		w.sites[1].thaw()
+		time.Sleep(time.Second)
+		w.wantHeld("")
+	})
+}
+
+// The end of the caller's context ends the hold's, and is no Unlock.
+func TestQuorum_callersContext(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		why := errors.New("the request went away")
+		ctx, cancel := context.WithCancelCause(w.Context())
+		h := w.lockUnder(ctx, w.quorum("one"))
+		cancel(why)
+		want(t, h.Err(), why)
+		want(t, context.Cause(h.Context()), why)
+		time.Sleep(3 * lease)
+		w.wantHeld("1 2 3")
+		if err := h.Unlock(ctx); err != nil {
+			w.Error(err)
+		}
+		w.wantHeld("")
+	})
+}
+
+// Goroutines that share a quorum stand in line; only the first makes attempts.
+func TestQuorum_line(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		q := w.quorum("one")
+		h := w.lock(q)
+		var order []int
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() {
+				h, err := q.Lock(w.Context())
+				if err != nil {
+					w.Error(err)
+					return
+				}
+				order = append(order, i)
+				time.Sleep(10 * time.Millisecond)
+				w.unlock(h)
+			})
+			synctest.Wait()
+		}
+		_, err := q.TryLock(w.Context())
+		want(t, err, lock.ErrNotAcquired)
+		for _, s := range w.sites {
+			s.asked = nil
+		}
+		time.Sleep(10 * time.Second)
+		acquired := 0
+		for _, what := range w.sites[0].asked {
+			if what == "acquire" {
+				acquired++
+			}
+		}
+		if acquired < 10 || acquired > 1000 {
+			w.Errorf("ten waiters made %d attempts in ten seconds", acquired)
+		}
+		w.unlock(h)
+		wg.Wait()
+		if !slices.IsSorted(order) || len(order) != 10 {
+			w.Errorf("served in the order %v", order)
+		}
+		w.wantHeld("")
+	})
+}
+
+// Under its context a hold re-enters, also when others stand in line for it.
+func TestQuorum_reentry(t *testing.T) {
+	inWorld(t, 5, func(w *world) {
+		q := w.quorum("one")
+		outer := w.lock(q)
+		synctest.Wait()
+		got := make(chan lock.Hold)
+		go func() {
+			h, err := q.Lock(w.Context())
+			if err != nil {
+				w.Error(err)
+			}
+			got <- h
+		}()
+		synctest.Wait()
+		inner, err := q.Lock(outer.Context())
+		if err != nil {
+			w.Fatal(err)
+		}
+		synctest.Wait()
+		if n := w.sites[0].keys["q"].count; n != 2 {
+			w.Errorf("the first server has it %d times", n)
+		}
+		w.unlock(inner)
+		if err := outer.Err(); err != nil {
+			w.Errorf("the inner Unlock ended the outer hold: %v", err)
+		}
+		w.wantHeld("1 2 3 4 5")
+
+		// One that reaches only a minority fails, and the outer hold keeps all.
+		for _, s := range w.sites[:3] {
+			s.freeze()
+		}
+		ctx, cancel := context.WithTimeout(outer.Context(), lease/10)
+		defer cancel()
+		_, err = q.Lock(ctx)
+		want(t, err, lock.ErrNotAcquired, context.DeadlineExceeded)
+		for _, s := range w.sites[:3] {
+			s.thaw()
+		}
+		time.Sleep(lease)
+		if err := outer.Err(); err != nil {
+			w.Errorf("an inner Lock that failed ended the outer hold: %v", err)
+		}
+		w.wantHeld("1 2 3 4 5")
+		w.unlock(outer)
+		w.unlock(<-got)
+		w.wantHeld("")
+	})
+}
+
+// An inner hold is over with the outer one's context, and one under the same owner is
+// not.
+func TestQuorum_owners(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		q := w.quorum("one")
+		ctx := lock.WithOwner(w.Context())
+		first, second := w.lockUnder(ctx, q), w.lockUnder(ctx, q)
+		w.unlock(first)
+		if err := second.Err(); err != nil {
+			w.Error(err)
+		}
+		w.wantHeld("1 2 3")
+		w.unlock(second)
+		w.wantHeld("")
+	})
+}
+
+// Unlock is done when a majority is free; what the others do not confirm goes on.
+func TestQuorum_unlockOfFrozenServers(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		q := w.quorum("one")
+		h := w.lock(q)
+		synctest.Wait()
+		w.sites[0].freeze()
+		began := time.Now()
+		w.unlock(h)
+		if took := time.Since(began); took != patience {
+			w.Errorf("it took %v", took)
+		}
+		w.sites[0].thaw()
+		time.Sleep(time.Second)
+		w.wantHeld("")
+
+		h = w.lock(q)
+		synctest.Wait()
+		w.sites[0].freeze()
+		w.sites[1].freeze()
+		ctx, cancel := context.WithTimeout(w.Context(), 100*time.Millisecond)
+		defer cancel()
+		err := h.Unlock(ctx)
+		want(t, err, context.DeadlineExceeded)
+		wantNot(t, err, lock.ErrNotHeld)
+		want(t, h.Unlock(w.Context()), lock.ErrNotHeld)
+		w.sites[0].thaw()
+		w.sites[1].thaw()
+		time.Sleep(time.Second)
+		w.wantHeld("")
+
+		// The servers know that it was lost before the holder does.
+		h = w.lock(q)
+		synctest.Wait()
+		w.sites[0].forget()
+		w.sites[1].forget()
+		want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
+		w.wantHeld("")
+	})
+}
+
+// A Locker that takes no notice of its context costs a little time, and what it gets
+// late is given back.
+func TestQuorum_stubbornLockers(t *testing.T) {
+	inWorld(t, 5, func(w *world) {
+		locks := w.locks("one")
+		for i, l := range locks {
+			if i < 3 {
+				locks[i] = witness{stubborn{l}, l.(lock.Witness)}
+			}
+		}
+		for _, s := range w.sites[:3] {
+			s.freeze()
+		}
+		began := time.Now()
+		_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
+		want(t, err, lock.ErrNotAcquired)
+		if took := time.Since(began); took > 2*patience+rtt {
+			w.Errorf("it took %v", took)
+		}
+		for _, s := range w.sites[:3] {
+			s.thaw()
+		}
+		time.Sleep(time.Second)
+		w.wantHeld("")
+	})
+}
+
+type stubborn struct{ lock.Locker }
+
+func (s stubborn) TryLock(ctx context.Context) (lock.Hold, error) {
+	return s.Locker.TryLock(context.WithoutCancel(ctx))
+}
+
+// Errors that waiting will not change are not waited for; a minority of them does not
+// matter, and one that passes does not either.
+func TestQuorum_errorsThatStay(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		denied := errors.New("NOPERM")
+		fails := func(l lock.Locker, err error) lock.Locker {
+			return witness{odd{Locker: l, before: func(context.Context, string) error { return err }}, l.(lock.Witness)}
+		}
+		locks := w.locks("one")
+		began := time.Now()
+		_, err := multilock.NewQuorum([]lock.Locker{fails(locks[0], denied), fails(locks[1], denied), locks[2]}, with(nil)...).Lock(w.Context())
+		want(t, err, denied)
+		if took := time.Since(began); took > time.Second {
+			w.Errorf("it took %v", took)
+		}
+		time.Sleep(10 * rtt) // what was granted late is given back behind the call
+		w.unlock(w.lock(multilock.NewQuorum([]lock.Locker{fails(locks[0], denied), locks[1], locks[2]}, with(nil)...)))
+		other := w.lock(w.quorum("two"))
+		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+		defer cancel()
+		_, err = multilock.NewQuorum([]lock.Locker{fails(locks[0], denied), locks[1], locks[2]}, with(nil)...).Lock(ctx)
+		want(t, err, context.DeadlineExceeded)
+		w.unlock(other)
+	})
+}
+
+// A repair that comes while the hold ends is given back.
+func TestQuorum_repairAndUnlock(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		for d := range 100 {
+			h := w.lock(w.quorum("one"))
+			synctest.Wait()
+			w.sites[0].forget()
+			time.Sleep(lease/3 + time.Duration(d)*time.Millisecond)
+			w.unlock(h)
+			time.Sleep(10 * rtt)
+			w.wantHeld("")
+		}
+	})
+}
