@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,10 @@ import (
 // There are two kinds of wire: one that delays every request and every reply by
 // up to 20 ms, so that the end falls into all phases of a call, and one without
 // delays, where it falls on the very moment of the answer as often as may be.
+//
+// Other kinds of locks do it less often: the fair lock, where waiting leaves a place
+// in the queue, and both sides of a read/write lock, where readers have a key each
+// and writers a wish. They are patient, so that what is left behind does not fade.
 func TestCancel(t *testing.T) {
 	for _, wire := range []struct {
 		name  string
@@ -39,15 +44,19 @@ func TestCancel(t *testing.T) {
 		{"slow wire", 20 * time.Millisecond, 60 * time.Millisecond, amount(10_000)},
 		{"at the moment of the answer", 0, 5 * time.Millisecond, amount(50_000)},
 	} {
-		t.Run(wire.name, func(t *testing.T) { testCancel(t, wire.delay, wire.end, wire.n) })
+		t.Run(wire.name, func(t *testing.T) {
+			t.Run("plain", func(t *testing.T) { testCancel(t, wire.delay, wire.end, wire.n, plain) })
+			t.Run("fair", func(t *testing.T) { testCancel(t, wire.delay, wire.end, wire.n/4, fair) })
+			t.Run("read and write", func(t *testing.T) { testCancel(t, wire.delay, wire.end, wire.n/4, read, write) })
+		})
 	}
 }
 
-func testCancel(t *testing.T, delay, end time.Duration, n int) {
+func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	const (
 		clients   = 16
 		callers   = 2 // of each client
-		opTimeout = 500 * time.Millisecond
+		opTimeout = time.Second
 		prefix    = "cancel:"
 	)
 	s := seed(t)
@@ -77,7 +86,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int) {
 	var watch orphans
 	stop := make(chan struct{})
 	var scanner, wg sync.WaitGroup
-	scanner.Go(func() { watch.scan(t, direct, prefix, stop) })
+	scanner.Go(func() { watch.scan(t, direct, stop) })
 
 	var rdbs []rueidis.Client
 	var locks []*client.Client
@@ -104,9 +113,10 @@ func testCancel(t *testing.T, delay, end time.Duration, n int) {
 						name = fmt.Sprintf("own%d", watch.next())
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.Int64N(int64(end))))
-					h, err := c.NewLock(name).Lock(ctx)
+					k := kinds[random.IntN(len(kinds))]
+					h, err := k.lock(c, name, lock.WithPatience(time.Hour)).Lock(ctx)
 					if err != nil {
-						watch.failed(prefix + name)
+						watch.failed(name)
 						cancelled.Add(1)
 						if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
 							t.Errorf("a lock whose context ended: %v", err)
@@ -116,7 +126,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int) {
 						if err := h.Unlock(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 							t.Errorf("%v", err)
 						}
-						watch.failed(prefix + name) // given back: the same bound holds
+						watch.failed(name) // given back: the same bound holds
 					}
 					cancel()
 				}
@@ -165,11 +175,18 @@ func testCancel(t *testing.T, delay, end time.Duration, n int) {
 // Here the client library itself ends it, with the reply in its hands. Either
 // the caller gets the lock, or nobody keeps it.
 func TestCancel_withTheAnswer(t *testing.T) {
+	eachKind(t, testCancelWithTheAnswer, plain, fair, read, write)
+}
+
+func testCancelWithTheAnswer(t *testing.T, k kind) {
 	const callers, opTimeout = 64, 500 * time.Millisecond
-	n := amount(50_000) / callers
+	n := amount(15_000) / callers
+	if k == plain {
+		n = amount(50_000) / callers
+	}
 	server := redistest.Start(t)
 	rdb := &cancelling{Client: server.Client(t)}
-	knowScripts(t, rdb)
+	knowScripts(t, rdb, k)
 	c, err := client.New(rdb, client.WithOpTimeout(opTimeout))
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +196,7 @@ func TestCancel_withTheAnswer(t *testing.T) {
 	for i := range callers {
 		wg.Go(func() {
 			for j := range n {
-				l := c.NewLock(fmt.Sprintf("answer%d.%d", i, j))
+				l := k.lock(c, fmt.Sprintf("answer%d.%d", i, j))
 				take := l.Lock
 				if j%2 == 1 {
 					take = l.TryLock
@@ -217,11 +234,18 @@ func TestCancel_withTheAnswer(t *testing.T) {
 // The same for a re-entry: the hold that there was before must not suffer. It
 // is held, once, and its unlock frees the lock and says so.
 func TestCancel_reentryWithTheAnswer(t *testing.T) {
+	eachKind(t, testCancelReentryWithTheAnswer, plain, fair, read, write)
+}
+
+func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 	const callers = 64
-	n := amount(20_000) / callers
+	n := amount(5_000) / callers
+	if k == plain {
+		n = amount(20_000) / callers
+	}
 	server := redistest.Start(t)
 	rdb := &cancelling{Client: server.Client(t)}
-	knowScripts(t, rdb)
+	knowScripts(t, rdb, k)
 	c, err := client.New(rdb)
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +255,7 @@ func TestCancel_reentryWithTheAnswer(t *testing.T) {
 	for i := range callers {
 		wg.Go(func() {
 			for j := range n {
-				l := c.NewLock(fmt.Sprintf("reentry%d.%d", i, j))
+				l := k.lock(c, fmt.Sprintf("reentry%d.%d", i, j))
 				owner := lock.WithOwner(t.Context())
 				h, err := l.Lock(owner)
 				if err != nil {
@@ -293,8 +317,8 @@ func (c *cancelling) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redi
 type orphans struct {
 	mu    sync.Mutex
 	count int                      // names given out
-	ended map[string]time.Time     // own key -> when its call returned
-	lives map[string]time.Duration // own key -> how long after that it was seen last
+	ended map[string]time.Time     // own name -> when its call returned
+	lives map[string]time.Duration // own name -> how long after that a key of it was seen last
 }
 
 func (o *orphans) next() int {
@@ -304,33 +328,38 @@ func (o *orphans) next() int {
 	return o.count
 }
 
-// failed notes that the only call for key has returned.
-func (o *orphans) failed(key string) {
+// ownName is what names that only one call has look like, also inside the keys
+// that stand beside the lock's own.
+var ownName = regexp.MustCompile(`own[0-9]+`)
+
+// failed notes that the only call for name has returned.
+func (o *orphans) failed(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended == nil {
 		o.ended, o.lives = make(map[string]time.Time), make(map[string]time.Duration)
 	}
-	if strings.Contains(key, "own") {
-		o.ended[key] = time.Now()
+	if ownName.MatchString(name) {
+		o.ended[name] = time.Now()
 	}
 }
 
 // scan looks at the server's keys, over and over, until stop is closed.
-func (o *orphans) scan(t *testing.T, rdb rueidis.Client, prefix string, stop <-chan struct{}) {
+func (o *orphans) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{}) {
 	pace := time.NewTicker(5 * time.Millisecond)
 	defer pace.Stop()
 	for {
 		asked := time.Now()
-		keys, err := rdb.Do(t.Context(), rdb.B().Keys().Pattern(prefix+"own*").Build()).AsStrSlice()
+		keys, err := rdb.Do(t.Context(), rdb.B().Keys().Pattern("*own*").Build()).AsStrSlice()
 		if err != nil {
 			t.Errorf("looking for keys: %v", err)
 			return
 		}
 		o.mu.Lock()
 		for _, key := range keys {
-			if ended, ok := o.ended[key]; ok {
-				o.lives[key] = max(o.lives[key], asked.Sub(ended))
+			name := ownName.FindString(key)
+			if ended, ok := o.ended[name]; ok {
+				o.lives[name] = max(o.lives[name], asked.Sub(ended))
 			}
 		}
 		o.mu.Unlock()

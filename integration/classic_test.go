@@ -52,7 +52,7 @@ func newScene(t *testing.T) *scene {
 	s := &scene{server: redistest.Start(t)}
 	s.wire = redistest.NewProxy(t, s.server.Addr())
 	s.a, s.b, s.c = s.server.Client(t, redistest.Via(s.wire)), s.server.Client(t), s.server.Client(t)
-	knowScripts(t, s.b)
+	knowScripts(t, s.b, plain)
 	return s
 }
 
@@ -101,9 +101,15 @@ func gone(t *testing.T, rdb rueidis.Client) {
 // until waits for something that happens soon.
 func until(t *testing.T, happened func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !happened(); time.Sleep(time.Millisecond) {
+	untilWithin(t, patience, happened)
+}
+
+// untilWithin waits for something that may take long.
+func untilWithin(t *testing.T, most time.Duration, happened func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(most); !happened(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it did not happen within %v", patience)
+			t.Fatalf("it did not happen within %v", most)
 		}
 	}
 }

@@ -21,12 +21,17 @@ const poll = time.Second
 // get it when its lease is over, which is how much of it the server says is left
 // when the process is gone; and not before the end of what it was promised.
 //
-//	1 a worker holds the lock, another waits for it
+//	1 a worker holds the lock, another waits for it (if the first reads, to write)
 //	2 the holder is killed, at a random instant
 //	3 the waiter gets the lock, no later than that lease and a poll interval
-func TestCrash_holder(t *testing.T) {
+func TestCrash_holder(t *testing.T) { eachKind(t, testCrashHolder, plain, fair, read, write) }
+
+func testCrashHolder(t *testing.T, k kind) {
 	const side = 4 // at once
-	n := amount(40)
+	n := amount(20)
+	if k == plain {
+		n = amount(40)
+	}
 	s := seed(t)
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -54,12 +59,12 @@ func TestCrash_holder(t *testing.T) {
 				}
 				holder := startWorker(t)
 				holder.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
-				dead := value[granted](t, holder.do(t, request{Do: "lock", Name: name, Lease: lease, Wait: patience})) // 1
-				waiting := waiter.send(t, request{Do: "lock", Name: name, Wait: patience})
+				dead := value[granted](t, holder.do(t, request{Do: "lock", Kind: k, Name: name, Lease: lease, Wait: patience})) // 1
+				waiting := waiter.send(t, request{Do: "lock", Kind: k.rival(), Name: name, Wait: patience})
 				time.Sleep(time.Duration(random.Int64N(int64(max(lease, dog)) * 9 / 10))) // the schedule of the fault
 				killed := monotonic()
 				holder.kill() // 2
-				left, err := rdb.Do(t.Context(), rdb.B().Pttl().Key(name).Build()).AsInt64()
+				left, err := rdb.Do(t.Context(), rdb.B().Pttl().Key(k.lease(name, dead.Op.Owner)).Build()).AsInt64()
 				if err != nil {
 					t.Errorf("PTTL: %v", err)
 				}
@@ -94,15 +99,20 @@ func TestCrash_holder(t *testing.T) {
 // Does a process that is killed while it waits disturb anybody?
 //
 //	1 this process holds the lock, two workers wait for it
-//	2 one of them is killed; in every second round at the very moment of 3,
-//	  so that it may have got the lock in its last instant
+//	2 one of them, the first of a queue, is killed; in every second round at the
+//	  very moment of 3, so that it may have got the lock in its last instant
 //	3 this process unlocks
-//	4 the other one gets the lock: at once, or when the lease of the killed one
-//	  is over
+//	4 the other one gets the lock: at once, or in a queue when the patience of the
+//	  killed one is over, or when its lease is
 //	5 nothing is left of the killed one
-func TestCrash_waiter(t *testing.T) {
-	const dog = 600 * time.Millisecond
-	n := amount(40)
+func TestCrash_waiter(t *testing.T) { eachKind(t, testCrashWaiter, plain, fair, write) }
+
+func testCrashWaiter(t *testing.T, k kind) {
+	const dog, stay = 600 * time.Millisecond, 300 * time.Millisecond
+	n := amount(20)
+	if k == plain {
+		n = amount(40)
+	}
 	random := rand.New(rand.NewPCG(seed(t), 0))
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -112,31 +122,45 @@ func TestCrash_waiter(t *testing.T) {
 	}
 	survivor := startWorker(t)
 	survivor.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
-	const name, channel = "waiter", "redisson_lock__channel:{waiter}"
+	const name = "waiter"
+	waiters := func(n int64) { // waits until so many wait
+		t.Helper()
+		if k == fair {
+			until(t, func() bool { return queued(t, rdb, name) == n })
+		} else {
+			subscribers(t, rdb, k.channel(name), n)
+		}
+	}
 	var took []time.Duration
 	behind := 0 // how often the killed one had got the lock
 	for round := range n {
-		h, err := c.NewLock(name).Lock(t.Context()) // 1
+		h, err := k.lock(c, name).Lock(t.Context()) // 1
 		if err != nil {
 			t.Fatal(err)
 		}
 		doomed := startWorker(t)
 		doomed.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
-		doomed.send(t, request{Do: "lock", Name: name, Wait: patience})
-		waiting := survivor.send(t, request{Do: "lock", Name: name, Wait: patience})
-		subscribers(t, rdb, channel, 2)
+		doomed.send(t, request{Do: "lock", Kind: k, Name: name, Patience: stay, Wait: patience})
+		waiters(1)
+		waiting := survivor.send(t, request{Do: "lock", Kind: k, Name: name, Patience: stay, Wait: patience})
+		waiters(2)
 
 		sharp := round%2 == 1
 		most := 100 * time.Millisecond // the unlock wakes it: it does not wait for a poll
+		if k == fair {
+			most = stay + poll
+		}
 		unlocked := make(chan error, 1)
 		if sharp { // 2, 3
-			most = dog + poll
+			most = dog + stay + poll
 			go func() { unlocked <- h.Unlock(t.Context()) }()
 			time.Sleep(time.Duration(random.Int64N(int64(time.Millisecond)))) // the schedule of the fault
 			doomed.kill()
 		} else {
 			doomed.kill()
-			subscribers(t, rdb, channel, 1)
+			if k != fair {
+				waiters(1)
+			}
 			unlocked <- h.Unlock(t.Context())
 		}
 		start := monotonic()
@@ -148,20 +172,153 @@ func TestCrash_waiter(t *testing.T) {
 		if got > most {
 			t.Errorf("round %d (killed at the moment of the unlock: %v): the other waiter got the lock after %v, want %v at the most", round, sharp, got, most)
 		}
-		if got > 100*time.Millisecond {
+		if sharp && got > 100*time.Millisecond {
 			behind++
 		}
 		took = append(took, got)
 		survivor.do(t, request{Do: "unlock", Hold: next.Hold})
-		subscribers(t, rdb, channel, 0) // 5
+		waiters(0)                                                         // 5
+		until(t, func() bool { return k != write || dbsize(t, rdb) == 0 }) // its wish goes with its patience
 		noKeys(t, server)
 	}
 	survivor.do(t, request{Do: "close"})
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	t.Logf("%d waiters killed: the other one had the lock %v after the unlock in the middle and %v at the most; %d times the killed one had got it in its last instant",
+	t.Logf("%d waiters killed: the other one had the lock %v after the unlock in the middle and %v at the most; %d times of those at the moment of the unlock it had to wait for the killed one",
 		len(took), median(took), slices.Max(took), behind)
+}
+
+// Does a reader who was killed keep a writer out for longer than its own lease,
+// because others read on and are renewed?
+//
+//	1 two workers read, and renew; a third wants to write
+//	2 the first is killed
+//	3 its lease goes down, and is over in time, while the second one's is renewed
+//	  and keeps the writer out
+//	4 early: the second stops reading at once. The writer gets in when the lease of
+//	  the killed one is over
+//	  late: the second stops reading after that. The writer gets in at once
+func TestCrash_reader(t *testing.T) {
+	const lease, name = 3 * time.Second, "rw"
+	for _, test := range []struct {
+		name string
+		late bool
+	}{{"early", false}, {"late", true}} {
+		t.Run(test.name, func(t *testing.T) {
+			server := redistest.Start(t)
+			rdb := server.Client(t)
+			c := ours(t, rdb)
+			var workers [3]*worker
+			for i := range workers {
+				workers[i] = startWorker(t)
+				workers[i].do(t, request{Do: "open", Addr: server.Addr(), Dog: lease})
+			}
+			var readers [2]granted
+			for i := range readers { // 1
+				readers[i] = value[granted](t, workers[i].do(t, request{Do: "lock", Kind: read, Name: name}))
+			}
+			waiting := workers[2].send(t, request{Do: "lock", Kind: write, Name: name, Wait: time.Hour})
+			subscribers(t, rdb, write.channel(name), 1)
+			pttl := func(i int) time.Duration {
+				ms, err := rdb.Do(t.Context(), rdb.B().Pttl().Key(read.lease(name, readers[i].Op.Owner)).Build()).AsInt64()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return time.Duration(ms) * time.Millisecond
+			}
+
+			workers[0].kill() // 2
+			killed := monotonic()
+			if test.late { // 3
+				for last := lease; last >= 0; {
+					left := pttl(0)
+					if left > last {
+						t.Fatalf("the lease of a dead reader grew from %v to %v", last, left)
+					}
+					last = left
+					if since := time.Duration(monotonic() - killed); left >= 0 && since > lease+poll {
+						t.Fatalf("%v after a reader died, %v of its lease of %v are left", since, left, lease)
+					}
+					select {
+					case <-waiting:
+						t.Fatal("the writer got in while one reads")
+					case <-time.After(10 * time.Millisecond):
+					}
+				}
+				if left := pttl(1); left <= 0 {
+					t.Errorf("the one who reads on has %v left of its lease", left)
+				}
+				state, err := read.inspect(t.Context(), c, name)
+				if err != nil || len(state.Holders) != 1 || state.Holders[0].Owner != readers[1].Op.Owner {
+					t.Errorf("the holders are %+v (%v), want the one who reads on", state.Holders, err)
+				}
+			}
+			released := monotonic() // 4
+			workers[1].do(t, request{Do: "unlock", Hold: readers[1].Hold})
+			g := value[granted](t, must(t, receive(t, waiting)))
+			took := time.Duration(g.Op.Return - killed)
+			if !test.late && took > lease+poll {
+				t.Errorf("the writer got in %v after a reader died whose lease was %v", took, lease)
+			}
+			if g.Op.Return < readers[0].Op.Until {
+				t.Errorf("the writer got in %v before the end of what the dead reader was promised", time.Duration(readers[0].Op.Until-g.Op.Return))
+			}
+			if took := time.Duration(g.Op.Return - released); test.late && took > lease/2 {
+				t.Errorf("the writer got in %v after the last reader who was alive had left", took)
+			}
+			t.Logf("the writer got in %v after the death, and %v after the other one had left", took.Round(time.Millisecond), time.Duration(g.Op.Return-released).Round(time.Millisecond))
+			workers[2].do(t, request{Do: "unlock", Hold: g.Hold})
+			for _, w := range workers[1:] {
+				w.do(t, request{Do: "close"})
+			}
+			noKeys(t, server)
+		})
+	}
+}
+
+// Does a writer who was killed while it waited keep readers out?
+//
+//	1 this process reads, and a worker wants to write; so another one, who wants to
+//	  read, waits behind it
+//	2 the writer is killed
+//	3 the reader gets in when the writer's patience is over
+func TestCrash_writerWhoWaits(t *testing.T) {
+	const stay, name = time.Second, "rw"
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := ours(t, rdb)
+	h, err := c.NewRWLock(name).Read().Lock(t.Context()) // 1
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer, reader := startWorker(t), startWorker(t)
+	for _, w := range []*worker{writer, reader} {
+		w.do(t, request{Do: "open", Addr: server.Addr()})
+	}
+	writer.send(t, request{Do: "lock", Kind: write, Name: name, Patience: stay, Wait: time.Hour})
+	subscribers(t, rdb, write.channel(name), 1)
+	waiting := reader.send(t, request{Do: "lock", Kind: read, Name: name, Wait: time.Hour})
+	subscribers(t, rdb, read.channel(name), 2)
+	state, err := read.inspect(t.Context(), c, name)
+	if err != nil || len(state.Waiters) != 1 {
+		t.Errorf("the waiting writer: %+v (%v)", state.Waiters, err)
+	}
+
+	writer.kill() // 2
+	killed := monotonic()
+	g := value[granted](t, must(t, receive(t, waiting))) // 3
+	took := time.Duration(g.Op.Return - killed)
+	if took > stay+2*poll {
+		t.Errorf("the reader got in %v after the death of a writer with a patience of %v", took, stay)
+	}
+	t.Logf("the reader got in %v after the death", took.Round(time.Millisecond))
+	reader.do(t, request{Do: "unlock", Hold: g.Hold})
+	reader.do(t, request{Do: "close"})
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	noKeys(t, server)
 }
 
 // subscribers waits until n connections listen to channel.

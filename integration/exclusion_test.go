@@ -29,12 +29,13 @@ const (
 	exclusionLong       = 10 * time.Second // nobody holds a lock for a hundredth of it, so no wait may take as long
 )
 
-// acquisitions is how many the exclusion test makes.
-func acquisitions(t *testing.T) int {
+// acquisitions is how many an exclusion test makes, if the environment does not
+// say otherwise.
+func acquisitions(t *testing.T, n int) int {
 	t.Helper()
 	given := os.Getenv("LEASEHOLD_ACQUISITIONS")
 	if given == "" {
-		return amount(100_000)
+		return amount(n)
 	}
 	n, err := strconv.Atoi(given)
 	if err != nil || n < 1 {
@@ -53,7 +54,26 @@ func acquisitions(t *testing.T) int {
 //	the history     what each call promised to whom and until when, checked
 //	                for an order that explains it
 func TestExclusion(t *testing.T) {
-	total, random := acquisitions(t), rand.New(rand.NewPCG(seed(t), 1))
+	eachKind(t, func(t *testing.T, k kind) {
+		total := 20_000
+		if k == plain {
+			total = 100_000
+		}
+		states := make(map[string]claims)
+		sum := contest(t, total, plan{Kind: k, Goroutines: exclusionGoroutines, Names: exclusionNames}, func(name string, history []op) {
+			states[name] = check(t, name, states[name], history)
+		})
+		if sum.Reentries == 0 || sum.Refused == 0 || sum.Cancelled == 0 || sum.RanOut == 0 {
+			t.Error("the mix lacks something that it should have")
+		}
+	}, plain, fair, write)
+}
+
+// contest lets workers take locks, as p says, until there were total acquisitions,
+// and has the history of each name checked, round by round.
+func contest(t *testing.T, total int, p plan, check func(name string, history []op)) (sum tally) {
+	t.Helper()
+	total, random := acquisitions(t, total), rand.New(rand.NewPCG(seed(t), 1))
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 	workers := make([]*worker, exclusionProcesses)
@@ -63,18 +83,15 @@ func TestExclusion(t *testing.T) {
 	}
 
 	began := time.Now()
-	states := make(map[string]claims)
-	var sum tally
 	var checking time.Duration
 	for sum.Grants < total && !t.Failed() {
 		histories := make(map[string][]op)
 		var answers []<-chan reply
 		for i, w := range workers {
-			answers = append(answers, w.send(t, request{Do: "contend", Contend: &plan{
-				Grants: max(1, min(exclusionRound, total-sum.Grants)/exclusionProcesses),
-				Seed:   random.Uint64(),
-				First:  i * exclusionGoroutines,
-			}}))
+			p.Grants = max(1, min(exclusionRound, total-sum.Grants)/exclusionProcesses)
+			p.Seed = random.Uint64()
+			p.First = i * p.Goroutines
+			answers = append(answers, w.send(t, request{Do: "contend", Contend: &p}))
 		}
 		for _, answer := range answers {
 			part := value[contention](t, must(t, receive(t, answer)))
@@ -88,7 +105,7 @@ func TestExclusion(t *testing.T) {
 		}
 		start := time.Now()
 		for name, history := range histories {
-			states[name] = check(t, name, states[name], history)
+			check(name, history)
 		}
 		checking += time.Since(start)
 		debug.FreeOSMemory()
@@ -96,13 +113,13 @@ func TestExclusion(t *testing.T) {
 	took := time.Since(began)
 
 	written := 0
-	for i := range exclusionNames {
+	for i := range p.Names {
 		n, err := rdb.Do(t.Context(), rdb.B().Get().Key("written:"+contended(i)).Build()).AsInt64()
 		if err != nil && !rueidis.IsRedisNil(err) {
 			t.Fatal(err)
 		}
 		written += int(n)
-		server.Do(t, "DEL", "written:"+contended(i), "inside:"+contended(i))
+		server.Do(t, "DEL", "written:"+contended(i), "inside:"+contended(i), "reading:"+contended(i))
 	}
 	if written != sum.Sections {
 		t.Errorf("%d updates in %d sections: some overlapped", written, sum.Sections)
@@ -113,15 +130,18 @@ func TestExclusion(t *testing.T) {
 	noKeys(t, server)
 	t.Logf("%d acquisitions in %v (%.0f a second), of it %v for checking: %+v",
 		sum.Grants, took.Round(time.Millisecond), float64(sum.Grants)/(took-checking).Seconds(), checking.Round(time.Millisecond), sum)
-	if sum.Reentries == 0 || sum.Refused == 0 || sum.Cancelled == 0 || sum.RanOut == 0 {
-		t.Error("the mix lacks something that it should have")
-	}
+	return sum
 }
 
 func contended(i int) string { return "contended" + strconv.Itoa(i) }
 
 // plan is what a worker shall do in one round.
 type plan struct {
+	Kind       kind // of the locks
+	RW         bool // read/write locks instead: most goroutines read, a few write
+	Goroutines int  // of each worker
+	Names      int
+
 	Grants int // how often to get a lock, re-entries included
 	Seed   uint64
 	First  int // the number of the worker's first goroutine in the run
@@ -136,9 +156,11 @@ type contention struct {
 
 // tally counts what happened.
 type tally struct {
-	Grants, Reentries, Sections int
+	Grants, Reentries, Sections int // the sections of writers only
 	Refused, Cancelled          int // TryLock, and Lock that ended with its context
 	RanOut                      int // holds that were left to their lease
+	Readings, Together          int // sections of readers, and those in which others read too
+	Upgrades, Downgrades        int
 }
 
 func (a *tally) add(b tally) {
@@ -148,11 +170,15 @@ func (a *tally) add(b tally) {
 	a.Refused += b.Refused
 	a.Cancelled += b.Cancelled
 	a.RanOut += b.RanOut
+	a.Readings += b.Readings
+	a.Together += b.Together
+	a.Upgrades += b.Upgrades
+	a.Downgrades += b.Downgrades
 }
 
 // contend runs one round in a worker.
 func (p *process) contend(ctx context.Context, r plan) (contention, error) {
-	parts := make([]contention, exclusionGoroutines)
+	parts := make([]contention, r.Goroutines)
 	var wg sync.WaitGroup
 	var left atomic.Int64
 	left.Store(int64(r.Grants))
@@ -161,12 +187,17 @@ func (p *process) contend(ctx context.Context, r plan) (contention, error) {
 			c := &contender{
 				contention: &parts[g],
 				process:    p,
+				plan:       r,
 				number:     r.First + g,
 				random:     rand.New(rand.NewPCG(r.Seed, uint64(g))),
 				left:       &left,
 			}
+			once := c.once
+			if r.RW {
+				once = c.onceRW
+			}
 			for left.Load() > 0 && len(c.Wrong) == 0 {
-				c.once(ctx)
+				once(ctx)
 			}
 		})
 	}
@@ -184,6 +215,7 @@ func (p *process) contend(ctx context.Context, r plan) (contention, error) {
 type contender struct {
 	*contention
 	process *process
+	plan    plan
 	number  int
 	random  *rand.Rand
 	left    *atomic.Int64
@@ -191,31 +223,31 @@ type contender struct {
 
 // once takes one lock in one of the ways, and gives it back.
 func (c *contender) once(ctx context.Context) {
-	name := contended(c.random.IntN(exclusionNames))
+	name := contended(c.random.IntN(c.plan.Names))
 	switch dice := c.random.IntN(1000); {
 	case dice < 600:
-		c.hold(ctx, name, exclusionLong, true)
+		c.hold(ctx, c.plan.Kind, name, exclusionLong, true)
 	case dice < 680: // short of time
-		c.hold(ctx, name, time.Duration(c.random.IntN(int(8*time.Millisecond))), true)
+		c.hold(ctx, c.plan.Kind, name, time.Duration(c.random.IntN(int(8*time.Millisecond))), true)
 	case dice < 870:
-		c.hold(ctx, name, exclusionLong, false)
+		c.hold(ctx, c.plan.Kind, name, exclusionLong, false)
 	case dice < 990:
-		c.hold(ctx, name, exclusionLong, true, lock.WithLease(2*exclusionLong))
+		c.hold(ctx, c.plan.Kind, name, exclusionLong, true, lock.WithLease(2*exclusionLong))
 	default:
-		c.runOut(ctx, name, time.Duration(10+c.random.IntN(20))*time.Millisecond)
+		c.runOut(ctx, c.plan.Kind, name, time.Duration(10+c.random.IntN(20))*time.Millisecond)
 	}
 }
 
 // hold takes a lock, now and then more than once, passes through the section
 // and gives it back.
-func (c *contender) hold(ctx context.Context, name string, timeout time.Duration, wait bool, options ...lock.Option) {
+func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.Duration, wait bool, options ...lock.Option) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	free := c.random.IntN(2) == 0 // the holds need not nest
 	if free {
 		ctx = lock.WithOwner(ctx)
 	}
-	h := c.take(ctx, name, wait, options...)
+	h := c.take(ctx, k, name, wait, "", options...)
 	if h == nil {
 		return
 	}
@@ -225,15 +257,22 @@ func (c *contender) hold(ctx context.Context, name string, timeout time.Duration
 		if !free {
 			under = holds[len(holds)-1].Context()
 		}
-		if again := c.take(under, name, c.random.IntN(2) == 0, options...); again != nil {
+		if again := c.take(under, k, name, c.random.IntN(2) == 0, "", options...); again != nil {
 			c.Reentries++
 			holds = append(holds, again)
 		}
 	}
+	if c.plan.RW && k == read && c.random.IntN(10) == 0 {
+		c.upgrade(h.Context(), name)
+	}
 
-	c.section(name)
+	c.section(k, name)
 	if err := h.Err(); errors.Is(err, lock.ErrLost) {
 		c.wrong("%s was lost, but nothing was done to it: %v", name, err)
+	}
+	var reading lock.Hold // the writer reads, and reads on when it has stopped writing
+	if c.plan.RW && k == write && free && c.random.IntN(2) == 0 {
+		reading = c.take(ctx, read, name, false, h.Owner(), options...)
 	}
 
 	slices.Reverse(holds)
@@ -241,46 +280,56 @@ func (c *contender) hold(ctx context.Context, name string, timeout time.Duration
 		c.random.Shuffle(len(holds), func(i, j int) { holds[i], holds[j] = holds[j], holds[i] })
 	}
 	for _, h := range holds {
-		if o := c.give(h, name); !o.OK {
+		if o := c.give(h, k, name); !o.OK {
+			c.wrong("unlock %s: %s", name, o.Err)
+		}
+	}
+	if reading != nil {
+		c.Downgrades++
+		c.section(read, name)
+		if o := c.give(reading, read, name); !o.OK {
 			c.wrong("unlock %s: %s", name, o.Err)
 		}
 	}
 	if c.random.IntN(50) == 0 { // once too often
-		if o := c.give(holds[0], name); o.OK {
+		if o := c.give(holds[0], k, name); o.OK {
 			c.wrong("unlock %s: a second one of the same hold succeeded", name)
 		}
 	}
 }
 
 // runOut takes a lock, and lets its lease run out.
-func (c *contender) runOut(ctx context.Context, name string, lease time.Duration) {
+func (c *contender) runOut(ctx context.Context, k kind, name string, lease time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, exclusionLong)
 	defer cancel()
-	h := c.take(ctx, name, true, lock.WithLease(lease))
+	h := c.take(ctx, k, name, true, "", lock.WithLease(lease))
 	if h == nil {
 		return
 	}
 	<-h.Context().Done()
 	c.RanOut++
-	if o := c.give(h, name); o.OK {
+	if o := c.give(h, k, name); o.OK {
 		c.wrong("unlock %s: it had run out, and that was not said", name)
 	}
 }
 
 // take asks for a lock and records it. It returns nil if there was a reason not
 // to get it.
-func (c *contender) take(ctx context.Context, name string, wait bool, options ...lock.Option) lock.Hold {
-	l := c.process.client.NewLock(name, options...)
+func (c *contender) take(ctx context.Context, k kind, name string, wait bool, under string, options ...lock.Option) lock.Hold {
+	l := k.lock(c.process.client, name, options...)
 	ask := l.TryLock
 	if wait {
 		ask = l.Lock
 	}
-	o := op{Kind: acquire, Name: name, Goroutine: c.number, Call: monotonic()}
+	o := op{Kind: acquire, Name: name, Goroutine: c.number, Call: monotonic(), Under: under}
+	if c.plan.RW {
+		o.Side = k
+	}
 	h, err := ask(ctx)
 	o.Return = monotonic()
 	switch {
 	case err == nil:
-		o.grant(h)
+		c.process.grant(&o, h)
 		c.Grants++
 		c.left.Add(-1)
 	case !errors.Is(err, lock.ErrNotAcquired):
@@ -288,6 +337,8 @@ func (c *contender) take(ctx context.Context, name string, wait bool, options ..
 	case wait && o.Return-o.Call > int64(exclusionLong/2):
 		left, _ := c.process.side.Do(context.Background(), c.process.side.B().Pttl().Key(name).Build()).AsInt64()
 		c.wrong("%v: it waited for %v, and the lock lives for %d ms more", err, time.Duration(o.Return-o.Call), left)
+	case under != "" && ctx.Err() == nil:
+		c.wrong("who writes may not read: %v", err)
 	case wait:
 		c.Cancelled++
 	default:
@@ -301,8 +352,11 @@ func (c *contender) take(ctx context.Context, name string, wait bool, options ..
 }
 
 // give gives a hold back and records it.
-func (c *contender) give(h lock.Hold, name string) op {
+func (c *contender) give(h lock.Hold, k kind, name string) op {
 	o := op{Kind: release, Name: name, Goroutine: c.number, Owner: h.Owner(), Call: monotonic()}
+	if c.plan.RW {
+		o.Side = k
+	}
 	err := h.Unlock(context.Background())
 	o.Return = monotonic()
 	o.OK = err == nil
@@ -318,27 +372,38 @@ func (c *contender) give(h lock.Hold, name string) op {
 
 // section is what must not happen twice at once. Each of its two halves is a
 // round trip of its own, on connections that the locks do not use.
-func (c *contender) section(name string) {
+func (c *contender) section(k kind, name string) {
+	if k == read {
+		c.reading(name)
+		return
+	}
 	c.Sections++
 	ctx, rdb := context.Background(), c.process.side
 	in := rdb.DoMulti(ctx,
 		rdb.B().Incr().Key("inside:"+name).Build(),
-		rdb.B().Get().Key("written:"+name).Build())
+		rdb.B().Get().Key("written:"+name).Build(),
+		rdb.B().Get().Key("reading:"+name).Build())
 	inside, err1 := in[0].AsInt64()
-	written, err2 := in[1].AsInt64()
-	if rueidis.IsRedisNil(err2) {
-		err2 = nil
-	}
+	written, err2 := orNil(in[1].AsInt64())
+	reading, err4 := orNil(in[2].AsInt64())
 	out := rdb.DoMulti(ctx,
 		rdb.B().Set().Key("written:"+name).Value(strconv.FormatInt(written+1, 10)).Build(),
 		rdb.B().Decr().Key("inside:"+name).Build())
 	outside, err3 := out[1].AsInt64()
-	if err := errors.Join(err1, err2, out[0].Error(), err3); err != nil {
+	if err := errors.Join(err1, err2, err4, out[0].Error(), err3); err != nil {
 		c.wrong("the section itself failed: %v", err)
 	}
-	if inside != 1 || outside != 0 {
-		c.wrong("%d were inside %s, and %d after this one left", inside, name, outside)
+	if inside != 1 || outside != 0 || reading != 0 {
+		c.wrong("%d were inside %s, and %d after this one left; %d were reading", inside, name, outside, reading)
 	}
+}
+
+// orNil takes what is not there for 0.
+func orNil(n int64, err error) (int64, error) {
+	if rueidis.IsRedisNil(err) {
+		return 0, nil
+	}
+	return n, err
 }
 
 func (c *contender) wrong(format string, args ...any) {

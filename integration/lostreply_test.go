@@ -3,9 +3,12 @@
 package integration_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,34 +30,45 @@ import (
 //	  1 lock        the reply is lost; it returns a hold, and the count is 1
 //	  2 lock again  as the same owner, up to twice; the count is 2, 3
 //	  3 unlock      each: nil, and the count is one less; after the last the key is gone
-func TestLostReply(t *testing.T) {
-	const callers = 32
-	n := amount(10_000)
-	s := seed(t)
-	server := redistest.Start(t)
-	direct := server.Client(t)
-	proxy := redistest.NewProxy(t, server.Addr())
-	knowScripts(t, direct)
+func TestLostReply(t *testing.T) { eachKind(t, testLostReply, plain, fair, read, write) }
 
-	// A repeated command is byte for byte the same; one that is new is lost.
+// firstLost is a wire that loses the first reply to each command of a lock. A
+// repeated one says the same about the same owner, though perhaps for how much
+// longer it has been waiting by now.
+func firstLost(t *testing.T, server *redistest.Server) (proxy *redistest.Proxy, commands, lost *atomic.Int64) {
+	proxy, commands, lost = redistest.NewProxy(t, server.Addr()), new(atomic.Int64), new(atomic.Int64)
 	var seen sync.Map
-	var commands, lost atomic.Int64
 	proxy.OnRequest(func(req [][]byte) redistest.Action {
 		if command := strings.ToUpper(string(req[0])); command != "EVALSHA" && command != "EVAL" {
 			return redistest.Action{}
 		}
 		commands.Add(1)
-		var all strings.Builder
-		for _, word := range req {
-			all.Write(word)
-			all.WriteByte(0)
+		keys, err := strconv.Atoi(string(req[2]))
+		if err != nil {
+			t.Errorf("a script with %q keys", req[2])
 		}
-		if _, again := seen.LoadOrStore(all.String(), true); again {
+		args := req[3+keys:]
+		what := bytes.Join(slices.Concat(req[:3+keys], args[:min(3, len(args))]), []byte{0})
+		if _, again := seen.LoadOrStore(string(what), true); again {
 			return redistest.Action{}
 		}
 		lost.Add(1)
 		return redistest.Action{DropReply: true}
 	})
+	return proxy, commands, lost
+}
+
+func testLostReply(t *testing.T, k kind) {
+	const callers = 32
+	n := amount(2_500)
+	if k == plain {
+		n = amount(10_000)
+	}
+	s := seed(t)
+	server := redistest.Start(t)
+	direct := server.Client(t)
+	proxy, commands, lost := firstLost(t, server)
+	knowScripts(t, direct, k)
 
 	var left, grants, reentries, unlocks atomic.Int64
 	left.Store(int64(n))
@@ -68,9 +82,9 @@ func TestLostReply(t *testing.T) {
 		}
 		random := rand.New(rand.NewPCG(s, uint64(i)))
 		name := "lost" + string(rune('A'+i))
-		l := c.NewLock(name)
+		l := k.lock(c, name)
 		counted := func(owner string, want int64) {
-			got, err := direct.Do(t.Context(), direct.B().Hget().Key(name).Field(owner).Build()).AsInt64()
+			got, err := direct.Do(t.Context(), direct.B().Hget().Key(name).Field(k.field(owner)).Build()).AsInt64()
 			if rueidis.IsRedisNil(err) {
 				err = nil
 			}
@@ -147,25 +161,111 @@ func TestLostReply_bites(t *testing.T) {
 	}
 }
 
-// knowScripts makes the server know the scripts of a plain lock, so that each
-// call is one command.
-func knowScripts(t *testing.T, rdb rueidis.Client) {
+// Does a waiter whose first answers are lost keep its place in a fair lock's
+// queue, and only one?
+//
+//	1 somebody holds the lock; waiters come one after the other, over a wire that
+//	  loses the first reply to each command
+//	2 each stands in the queue once, in the order in which they came
+//	3 they are served in that order
+//	4 those who give up, over that wire, are out of the queue
+func TestLostReply_queue(t *testing.T) {
+	const n, name = 20, "fair"
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := ours(t, rdb)
+	proxy, _, lost := firstLost(t, server)
+	knowScripts(t, rdb, fair)
+	h, err := c.NewFairLock(name).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tokens []uint64
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var quit []context.CancelFunc
+	for i := range n { // 1
+		// Two on a connection each, so that they lose each other's replies too.
+		waiters := ours(t, server.Client(t, redistest.Via(proxy)))
+		for j := range 2 {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if j == 1 {
+				quit = append(quit, cancel)
+			}
+			wg.Go(func() {
+				h, err := waiters.NewFairLock(name).Lock(ctx)
+				if j == 1 {
+					if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+						t.Errorf("who gives up: %v", err)
+					}
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				if len(tokens) != i {
+					t.Errorf("number %d was served as number %d", i+1, len(tokens)+1)
+				}
+				tokens = append(tokens, h.Token())
+				mu.Unlock()
+				if err := h.Unlock(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+			until(t, func() bool { return queued(t, rdb, name) >= int64(2*i+j+1) })
+		}
+	}
+	state, err := fair.inspect(t.Context(), c, name) // 2
+	if err != nil {
+		t.Fatal(err)
+	}
+	owners := make(map[string]bool)
+	for _, w := range state.Waiters {
+		owners[w.Owner] = true
+	}
+	if len(state.Waiters) != 2*n || len(owners) != 2*n {
+		t.Errorf("%d waiters stand in %d places; want %d", len(owners), len(state.Waiters), 2*n)
+	}
+	for _, cancel := range quit { // 4
+		cancel()
+	}
+	until(t, func() bool { return queued(t, rdb, name) == n })
+	if err := h.Unlock(t.Context()); err != nil { // 3
+		t.Error(err)
+	}
+	wg.Wait()
+	if !slices.IsSorted(tokens) {
+		t.Errorf("the order of the tokens is %v", tokens)
+	}
+	t.Logf("%d waiters, %d of them gave up; %d replies were lost", 2*n, n, lost.Load())
+	// What they left behind goes on for a while, as their wire breaks again and again.
+	until(t, func() bool { return dbsize(t, rdb) == 0 })
+}
+
+// knowScripts makes the server know the scripts of some kinds, so that each call
+// is one command.
+func knowScripts(t *testing.T, rdb rueidis.Client, kinds ...kind) {
 	t.Helper()
 	c, err := client.New(rdb)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := c.NewLock("warm").Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := c.NewLock("warm").Lock(h.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, h := range []lock.Hold{again, h} {
-		if err := h.Unlock(t.Context()); err != nil {
+	for _, k := range kinds {
+		h, err := k.lock(c, "warm").Lock(t.Context())
+		if err != nil {
 			t.Fatal(err)
+		}
+		again, err := k.lock(c, "warm").Lock(h.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range []lock.Hold{again, h} {
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	if err := c.Close(t.Context()); err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
 )
 
 func TestMain(m *testing.M) {
@@ -66,4 +67,14 @@ func noKeys(t *testing.T, server *redistest.Server) {
 	if keys, err := reply.AsStrSlice(); err != nil || len(keys) > 0 {
 		t.Errorf("%d keys are left, such as %q (%v)", len(keys), keys[:min(3, len(keys))], err)
 	}
+}
+
+// dbsize is how many keys there are.
+func dbsize(t *testing.T, rdb rueidis.Client) int64 {
+	t.Helper()
+	n, err := do(t, rdb, "DBSIZE").AsInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

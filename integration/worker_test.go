@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -33,15 +34,30 @@ const patience = 30 * time.Second
 
 // request is one command for a worker. What each command needs stands there.
 type request struct {
-	ID      int
-	Do      string
-	Addr    string        `json:",omitempty"`
-	Dog     time.Duration `json:",omitempty"` // the watchdog timeout
-	Name    string        `json:",omitempty"`
-	Lease   time.Duration `json:",omitempty"` // a fixed lease, or 0
-	Wait    time.Duration `json:",omitempty"` // for how long; 0 tries once
-	Hold    int           `json:",omitempty"` // as a reply named it
-	Contend *plan         `json:",omitempty"`
+	ID       int
+	Do       string
+	Addr     string        `json:",omitempty"`
+	Dog      time.Duration `json:",omitempty"` // the watchdog timeout
+	Kind     kind          `json:",omitempty"` // plain if empty
+	Name     string        `json:",omitempty"`
+	Lease    time.Duration `json:",omitempty"` // a fixed lease, or 0
+	Patience time.Duration `json:",omitempty"` // of lock.WithPatience, or 0
+	Wait     time.Duration `json:",omitempty"` // for how long; 0 tries once
+	Hold     int           `json:",omitempty"` // as a reply named it
+	Contend  *plan         `json:",omitempty"`
+	Crowd    *crowd        `json:",omitempty"`
+	Stream   *stream       `json:",omitempty"`
+}
+
+// options are those of the lock that r is about.
+func (r request) options() (options []lock.Option) {
+	if r.Lease != 0 {
+		options = append(options, lock.WithLease(r.Lease))
+	}
+	if r.Patience != 0 {
+		options = append(options, lock.WithPatience(r.Patience))
+	}
+	return options
 }
 
 // reply is the answer to one.
@@ -55,6 +71,7 @@ type reply struct {
 var sentinels = map[string]error{
 	"ErrNotAcquired": lock.ErrNotAcquired, "ErrNotHeld": lock.ErrNotHeld, "ErrLost": lock.ErrLost,
 	"ErrUnlocked": lock.ErrUnlocked, "ErrClosed": lock.ErrClosed, "ErrForeignKey": lock.ErrForeignKey,
+	"ErrUpgrade": lock.ErrUpgrade,
 }
 
 // is reports whether the error in r matches all of the named sentinels.
@@ -159,14 +176,20 @@ func (w *worker) send(tb testing.TB, r request) <-chan reply {
 // receive waits for a reply.
 func receive(tb testing.TB, c <-chan reply) reply {
 	tb.Helper()
+	return receiveWithin(tb, c, patience)
+}
+
+// receiveWithin waits for the reply to a command that takes long.
+func receiveWithin(tb testing.TB, c <-chan reply, most time.Duration) reply {
+	tb.Helper()
 	select {
 	case r, ok := <-c:
 		if !ok {
 			tb.Fatal("the worker ended instead of answering")
 		}
 		return r
-	case <-time.After(patience):
-		tb.Fatalf("no answer from a worker within %v", patience)
+	case <-time.After(most):
+		tb.Fatalf("no answer from a worker within %v", most)
 	}
 	return reply{}
 }
@@ -239,6 +262,10 @@ type process struct {
 	side   rueidis.Client // for what the locks protect
 	client *client.Client
 
+	begun  atomic.Int64 // calls of Lock that have begun
+	enough atomic.Bool  // ends streams
+	queued sync.Map     // owner -> when Redis had told it to wait, by monotonic
+
 	mu    sync.Mutex
 	holds []lock.Hold // guarded by mu
 }
@@ -293,8 +320,19 @@ func (p *process) serve(r request) (any, error) {
 		return nil, p.hold(r.Hold).Unlock(ctx)
 	case "watch":
 		return watch(p.hold(r.Hold)), nil
+	case "begun":
+		return p.begun.Load(), nil
 	case "contend":
 		return p.contend(ctx, *r.Contend)
+	case "crowd":
+		return p.crowd(ctx, r)
+	case "stream":
+		return p.stream(ctx, r)
+	case "enough":
+		p.enough.Store(true)
+		return nil, nil
+	case "loop":
+		return p.loop(ctx, r)
 	case "setnx then expire":
 		return nil, setnxThenExpire(ctx, p.rdb, r.Name, r.Lease)
 	case "value clock":
@@ -315,7 +353,9 @@ func (p *process) open(r request) (err error) {
 	if p.side, err = rueidis.NewClient(option); err != nil {
 		return err
 	}
-	var options []client.Option
+	options := []client.Option{client.WithObserver(lock.Observer{
+		Waiting: func(e lock.Event) { p.queued.Store(e.Owner, monotonic()) },
+	})}
 	if r.Dog != 0 {
 		options = append(options, client.WithWatchdogTimeout(r.Dog))
 	}
@@ -325,18 +365,15 @@ func (p *process) open(r request) (err error) {
 
 // lock takes Name, by Lock for as long as Wait, or by TryLock without.
 func (p *process) lock(ctx context.Context, r request) (granted, error) {
-	var options []lock.Option
-	if r.Lease != 0 {
-		options = append(options, lock.WithLease(r.Lease))
-	}
-	l := p.client.NewLock(r.Name, options...)
+	l := r.Kind.lock(p.client, r.Name, r.options()...)
+	p.begun.Add(1)
 	o := op{Kind: acquire, Name: r.Name, Call: monotonic()}
 	h, err := lockWithin(ctx, l, r.Wait)
 	o.Return = monotonic()
 	if err != nil {
 		return granted{}, err
 	}
-	o.grant(h)
+	p.grant(&o, h)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.holds = append(p.holds, h)
@@ -361,6 +398,14 @@ func lockWithin(ctx context.Context, l lock.Locker, d time.Duration) (lock.Hold,
 // grant records that o got h.
 func (o *op) grant(h lock.Hold) {
 	o.OK, o.Owner, o.Token, o.Until = true, h.Owner(), h.Token(), onMonotonic(h.Until())
+}
+
+// grant records that o got h, and since when it is known to have waited for it.
+func (p *process) grant(o *op, h lock.Hold) {
+	o.grant(h)
+	if at, ok := p.queued.LoadAndDelete(h.Owner()); ok {
+		o.Queued = at.(int64)
+	}
 }
 
 func (p *process) hold(n int) lock.Hold {

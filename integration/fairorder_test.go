@@ -1,0 +1,478 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// Does anybody get a fair lock before somebody who came earlier? A thousand
+// waiters in ten processes, of whom nearly a third die or give up:
+//
+//	1 this process holds the lock, and most of the others come, at random instants
+//	2 an eighth of them gives up, at random instants from then on
+//	3 one process is killed, and this one unlocks; the rest comes while the queue is
+//	  being served, and while it waits behind the dead
+//	4 another process is killed meanwhile
+//	5 of all who were served, nobody was served before one who was known to be in
+//	  the queue when it had not even asked
+//	6 the deaths did not cost more than one patience for each time that somebody
+//	  died, and not one for each of the dead
+//	7 nothing is left
+func TestFairOrder(t *testing.T) {
+	const (
+		processes = 10
+		spread    = 2 * time.Second
+		dog       = 2 * time.Second
+		name      = "fair"
+	)
+	each := amount(1000) / processes
+	early := each * 7 / 10
+	random := rand.New(rand.NewPCG(seed(t), 1))
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers := make([]*worker, processes)
+	for i := range workers {
+		workers[i] = startWorker(t)
+		workers[i].do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
+	}
+
+	h, err := c.NewFairLock(name).Lock(t.Context()) // 1, 2
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := make([][]<-chan reply, processes)
+	come := func(i, n int, spread time.Duration) {
+		answers[i] = append(answers[i], workers[i].send(t, request{Do: "crowd", Kind: fair, Name: name, Crowd: &crowd{
+			N: n, Seed: random.Uint64(), Spread: spread, Quit: n / 8,
+		}}))
+	}
+	for i := range workers {
+		come(i, early, spread)
+	}
+	for _, w := range workers {
+		until(t, func() bool { return value[int](t, w.do(t, request{Do: "begun"})) == early })
+	}
+
+	doomed := random.Perm(processes)[:2]
+	workers[doomed[0]].kill() // 3
+	first := queued(t, rdb, name)
+	released := monotonic()
+	for i := range workers {
+		if i != doomed[0] {
+			come(i, each-early, 2*spread)
+		}
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rest := first/2 + random.Int64N(first/2) // 4
+	untilWithin(t, time.Minute, func() bool { return queued(t, rdb, name) <= rest })
+	workers[doomed[1]].kill()
+
+	var served []op
+	quit := 0
+	for i := range workers {
+		if slices.Contains(doomed, i) {
+			continue
+		}
+		for _, answer := range answers[i] {
+			for _, o := range value[[]op](t, must(t, receiveWithin(t, answer, 2*time.Minute))) {
+				switch {
+				case o.OK:
+					served = append(served, o)
+				case o.Err != "":
+					t.Errorf("a waiter failed: %s", o.Err)
+				default:
+					quit++
+				}
+			}
+		}
+	}
+	wrong, pairs := overtaken(served) // 5
+	for _, w := range wrong[:min(3, len(wrong))] {
+		t.Error(w)
+	}
+	if all := len(served) * (len(served) - 1) / 2; pairs < all/2 && !testing.Short() {
+		t.Errorf("only of %d of %d pairs of waiters it is known who came first: that says nothing", pairs, all)
+	}
+
+	last := slices.MaxFunc(served, func(a, b op) int { return cmp.Compare(a.Return, b.Return) })
+	took := time.Duration(last.Return - released) // 6
+	if most := 2*(lock.DefaultPatience+dog+poll) + 30*time.Second; took > most {
+		t.Errorf("it took %v until all were served; two deaths at once should cost two times %v and no more", took, lock.DefaultPatience)
+	}
+
+	h, err = c.NewFairLock(name).Lock(t.Context()) // 7: it also finds those out who died at the end of the queue
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for i, w := range workers {
+		if !slices.Contains(doomed, i) {
+			w.do(t, request{Do: "close"})
+		}
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	noKeys(t, server)
+	t.Logf("%d waiters, %d of them in the queue at the unlock; %d of processes that were killed, %d gave up, %d were served, all of them %v after the unlock; of %d pairs it is known who came first, and %d of them were served the other way round",
+		each*processes-(each-early), first, each+early, quit, len(served), took.Round(time.Millisecond), pairs, len(wrong))
+}
+
+// overtaken finds who was served although another one was known to be in the
+// queue before it asked. It also returns of how many pairs the order is known.
+func overtaken(served []op) (wrong []string, pairs int) {
+	served = slices.Clone(served)
+	slices.SortFunc(served, func(a, b op) int { return cmp.Compare(a.Token, b.Token) })
+	calls := make([]int, len(served))
+	for i, o := range served {
+		calls[i] = int(o.Call)
+	}
+	sort.Ints(calls)
+	var youngest op // who asked last of those who were served by now
+	for _, o := range served {
+		if o.Queued != 0 {
+			pairs += len(calls) - sort.SearchInts(calls, int(o.Queued)+1)
+			if youngest.Call > o.Queued {
+				wrong = append(wrong, fmt.Sprintf("%s was in the queue %v before %s asked, which was served before it",
+					o.Owner, time.Duration(youngest.Call-o.Queued), youngest.Owner))
+			}
+		}
+		if o.Call > youngest.Call {
+			youngest = o
+		}
+	}
+	return wrong, pairs
+}
+
+// Can that find anything?
+func TestFairOrder_bites(t *testing.T) {
+	one := op{Owner: "one", Call: 1, Queued: 3, Token: 10}
+	overlaps := op{Owner: "overlaps", Call: 2, Queued: 4, Token: 11}
+	late := op{Owner: "late", Call: 5, Queued: 6, Token: 12}
+	free := op{Owner: "free", Call: 7, Token: 13} // did not wait
+	swap := func(a, b op) []op {
+		a.Token, b.Token = b.Token, a.Token
+		return []op{a, b}
+	}
+	for _, test := range []struct {
+		name  string
+		ops   []op
+		wrong int
+		pairs int
+	}{
+		{"in order", []op{one, overlaps, late, free}, 0, 5},
+		{"either order", swap(one, overlaps), 0, 0},
+		{"overtaken", swap(one, late), 1, 1},
+		{"overtaken by one who did not wait", swap(late, free), 1, 1},
+	} {
+		if wrong, pairs := overtaken(test.ops); len(wrong) != test.wrong || pairs != test.pairs {
+			t.Errorf("%s: %d of %d pairs are wrong, want %d of %d: %q", test.name, len(wrong), pairs, test.wrong, test.pairs, wrong)
+		}
+	}
+}
+
+// Do the dead of a fair queue cost one patience, or one each? With a patience of
+// a second:
+//
+//	1 this process holds the lock; 50 waiters of three processes come, then one
+//	  of another, and so on: 150 in all, and three
+//	2 the three processes are killed, and this one unlocks
+//	3 the three others are served within a patience and a poll interval; it would
+//	  be minutes if each of the dead cost a patience
+//	4 nobody asked in a loop meanwhile
+func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
+	const (
+		stay    = time.Second
+		groups  = 3
+		perProc = 17
+		procs   = 3
+		name    = "fair"
+		most    = 7 * time.Second
+	)
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := c.NewFairLock(name).Lock(t.Context()) // 1
+	if err != nil {
+		t.Fatal(err)
+	}
+	survivor := startWorker(t)
+	survivor.do(t, request{Do: "open", Addr: server.Addr()})
+	var doomed []*worker
+	for range procs {
+		w := startWorker(t)
+		w.do(t, request{Do: "open", Addr: server.Addr()})
+		doomed = append(doomed, w)
+	}
+	var waiting []<-chan reply
+	for group := range groups {
+		for _, w := range doomed {
+			w.send(t, request{Do: "crowd", Kind: fair, Name: name, Patience: stay, Crowd: &crowd{N: perProc}})
+		}
+		inQueue := int64(group*(procs*perProc+1) + procs*perProc)
+		until(t, func() bool { return queued(t, rdb, name) == inQueue })
+		waiting = append(waiting, survivor.send(t, request{Do: "lock", Kind: fair, Name: name, Patience: stay, Wait: time.Hour}))
+		until(t, func() bool { return queued(t, rdb, name) == inQueue+1 })
+	}
+
+	for _, w := range doomed { // 2
+		w.kill()
+	}
+	before := server.CommandCalls(t, "evalsha")
+	killed := monotonic()
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dead := groups * procs * perProc
+	var after []time.Duration
+	var previous granted
+	for i, answer := range waiting { // 3
+		g := value[granted](t, must(t, receiveWithin(t, answer, 5*time.Minute)))
+		after = append(after, time.Duration(g.Op.Return-killed).Round(time.Millisecond))
+		if took := time.Duration(g.Op.Return - killed); took > most {
+			t.Errorf("waiter %d, behind %d dead, got the lock %v after they died; want one patience, which is %v, and a poll interval", i+1, (i+1)*dead/groups, took, stay)
+		}
+		if g.Op.Token <= previous.Op.Token {
+			t.Errorf("waiter %d was served before the one in front of it", i+1)
+		}
+		previous = g
+		survivor.do(t, request{Do: "unlock", Hold: g.Hold})
+	}
+	calls := server.CommandCalls(t, "evalsha") - before // 4
+	if calls > 100 {
+		t.Errorf("%d commands while three waited for the dead: somebody asks in a loop", calls)
+	}
+	survivor.do(t, request{Do: "close"})
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	noKeys(t, server)
+	t.Logf("%d dead with a patience of %v each: those behind them got the lock %v after the death, by %d commands", dead, stay, after, calls)
+}
+
+// Are waiters of several processes served one after the other as they came? This
+// time they come one by one, so that there is only one order.
+func TestFairOrder_oneByOne(t *testing.T) {
+	const processes, n, name = 4, 40, "fair"
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := c.NewFairLock(name).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers := make([]*worker, processes)
+	for i := range workers {
+		workers[i] = startWorker(t)
+		workers[i].do(t, request{Do: "open", Addr: server.Addr()})
+	}
+	random := rand.New(rand.NewPCG(seed(t), 1))
+	var answers []<-chan reply
+	for i := range n {
+		w := workers[random.IntN(processes)]
+		answers = append(answers, w.send(t, request{Do: "crowd", Kind: fair, Name: name, Crowd: &crowd{N: 1}}))
+		until(t, func() bool { return queued(t, rdb, name) == int64(i+1) })
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	token := h.Token()
+	for i, answer := range answers {
+		o := value[[]op](t, must(t, receive(t, answer)))[0]
+		if !o.OK || o.Token <= token {
+			t.Errorf("number %d has the token %d, after %d (%s)", i+1, o.Token, token, o.Err)
+		}
+		token = o.Token
+	}
+	for _, w := range workers {
+		w.do(t, request{Do: "close"})
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	noKeys(t, server)
+}
+
+// What becomes of a waiter whose process is stopped? For less than its patience,
+// nothing. For longer, the others go on, and it stands in line anew.
+//
+//	1 this process holds the lock, a worker waits for it, and a second one
+//	2 the first worker is stopped
+//	3 short: it goes on after a while; this process unlocks; it is served first
+//	  long: this process unlocks; the second worker is served within a patience;
+//	  the first one goes on, and is served too
+func TestFairOrder_stopped(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		stay time.Duration
+		long bool
+	}{
+		{"for less than its patience", 30 * time.Second, false},
+		{"for more than its patience", 500 * time.Millisecond, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			const name = "fair"
+			server := redistest.Start(t)
+			rdb := server.Client(t)
+			c, err := client.New(rdb)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, err := c.NewFairLock(name).Lock(t.Context()) // 1
+			if err != nil {
+				t.Fatal(err)
+			}
+			var workers [2]*worker
+			var answers [2]<-chan reply
+			for i := range workers {
+				workers[i] = startWorker(t)
+				workers[i].do(t, request{Do: "open", Addr: server.Addr()})
+				answers[i] = workers[i].send(t, request{Do: "crowd", Kind: fair, Name: name, Patience: test.stay, Crowd: &crowd{N: 1}})
+				until(t, func() bool { return queued(t, rdb, name) == int64(i+1) })
+			}
+			workers[0].stop(t) // 2
+			stopped := monotonic()
+			order := [2]int{0, 1}
+			if test.long { // 3
+				order = [2]int{1, 0}
+				if err := h.Unlock(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				time.Sleep(2 * poll) // the fault, of some heartbeats' length
+				workers[0].cont(t)
+				if err := h.Unlock(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var token uint64
+			for place, i := range order {
+				if test.long && place == 1 {
+					workers[0].cont(t)
+				}
+				o := value[[]op](t, must(t, receive(t, answers[i])))[0]
+				if !o.OK || o.Token <= token {
+					t.Errorf("worker %d should be served as number %d, and has the token %d after %d (%s)", i+1, place+1, o.Token, token, o.Err)
+				}
+				if took := time.Duration(o.Return - stopped); place == 0 && test.long && took > 20*test.stay {
+					t.Errorf("the worker behind the stopped one was served after %v; want one patience, which is %v", took, test.stay)
+				}
+				token = o.Token
+			}
+			for _, w := range workers {
+				w.do(t, request{Do: "close"})
+			}
+			if err := c.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			noKeys(t, server)
+		})
+	}
+}
+
+// queued is how many stand in the queue of a fair lock.
+func queued(t *testing.T, rdb rueidis.Client, name string) int64 {
+	t.Helper()
+	list, _ := queue(name)
+	n, err := rdb.Do(t.Context(), rdb.B().Llen().Key(list).Build()).AsInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// crowd is some goroutines of a worker that want one lock, each of them once.
+type crowd struct {
+	N      int
+	Seed   uint64
+	Spread time.Duration // each comes at a random instant within it
+	Quit   int           // so many give up, at random instants within twice of it
+	Meet   int64         // nobody unlocks before so many, ever and of all processes, have locked
+}
+
+// meetKey counts them.
+const meetKey = "met"
+
+// crowd runs one, and returns how each of them fared. One that gave up in vain
+// has no error.
+func (p *process) crowd(ctx context.Context, r request) ([]op, error) {
+	l := r.Kind.lock(p.client, r.Name, r.options()...)
+	random := rand.New(rand.NewPCG(r.Crowd.Seed, 0))
+	ops := make([]op, r.Crowd.N)
+	var wg sync.WaitGroup
+	for i := range ops {
+		come, quit := time.Duration(0), time.Duration(0)
+		if r.Crowd.Spread > 0 {
+			come = time.Duration(random.Int64N(int64(r.Crowd.Spread)))
+			quit = time.Duration(random.Int64N(2 * int64(r.Crowd.Spread)))
+		}
+		wg.Go(func() {
+			time.Sleep(come) // the schedule
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			if i < r.Crowd.Quit {
+				defer time.AfterFunc(quit, cancel).Stop()
+			}
+			p.begun.Add(1)
+			o := op{Kind: acquire, Name: r.Name, Goroutine: i, Call: monotonic()}
+			h, err := l.Lock(ctx)
+			o.Return = monotonic()
+			if err == nil {
+				p.grant(&o, h)
+				err = errors.Join(p.meet(ctx, r.Crowd.Meet), h.Unlock(ctx))
+			} else if ctx.Err() != nil && errors.Is(err, lock.ErrNotAcquired) {
+				err = nil
+			}
+			if err != nil {
+				o.Err = err.Error()
+			}
+			ops[i] = o
+		})
+	}
+	wg.Wait()
+	return ops, nil
+}
+
+// meet returns when n have called it.
+func (p *process) meet(ctx context.Context, n int64) error {
+	if n == 0 {
+		return nil
+	}
+	met, err := p.side.Do(ctx, p.side.B().Incr().Key(meetKey).Build()).AsInt64()
+	for deadline := time.Now().Add(patience); err == nil && met < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("only %d were in together, and not %d", met, n)
+		}
+		met, err = p.side.Do(ctx, p.side.B().Get().Key(meetKey).Build()).AsInt64()
+	}
+	return err
+}

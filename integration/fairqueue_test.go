@@ -1,0 +1,380 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// Can the queue of a fair lock go wrong, so that a lock which is free is given to
+// nobody for a long time? These are the ways in which Redisson's did: deadlines
+// of waiters that crept into the future with each one who came, went or died, and
+// places of waiters who had left. Each scene has a lock, and clients that wait
+// for it; after each step,
+//
+//	nobody in the queue counts as alive for longer than its patience
+//	there are as many deadlines as there are places
+//	in the end there are no keys
+//
+// Others are in TestFairOrder….
+type fairScene struct {
+	*testing.T
+	server *redistest.Server
+	rdb    rueidis.Client
+	c      *client.Client
+}
+
+const fairName = "fair"
+
+func newFairScene(t *testing.T) *fairScene {
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	s := &fairScene{T: t, server: server, rdb: rdb, c: ours(t, rdb)}
+	return s
+}
+
+// lock takes the lock, which is free.
+func (s *fairScene) lock(options ...lock.Option) lock.Hold {
+	s.Helper()
+	h, err := s.c.NewFairLock(fairName, options...).Lock(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	return h
+}
+
+func (s *fairScene) unlock(h lock.Hold) {
+	s.Helper()
+	if err := h.Unlock(s.Context()); err != nil {
+		s.Error(err)
+	}
+}
+
+// fairWaiter is a call of Lock by a client of its own.
+type fairWaiter struct {
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the call has returned
+	hold   lock.Hold
+	err    error
+}
+
+// wait lets another client wait, and returns when it is in the queue, as number
+// place.
+func (s *fairScene) wait(place int, options ...lock.Option) *fairWaiter {
+	s.Helper()
+	w := &fairWaiter{done: make(chan struct{})}
+	var ctx context.Context
+	ctx, w.cancel = context.WithCancel(s.Context())
+	l := ours(s.T, s.server.Client(s.T)).NewFairLock(fairName, options...)
+	go func() {
+		defer close(w.done)
+		w.hold, w.err = l.Lock(ctx)
+	}()
+	s.Cleanup(func() { w.cancel(); <-w.done })
+	s.waiters(place)
+	return w
+}
+
+// granted waits until w has the lock.
+func (s *fairScene) granted(w *fairWaiter) lock.Hold {
+	s.Helper()
+	soon(s.T, w.done)
+	if w.err != nil {
+		s.Fatal(w.err)
+	}
+	return w.hold
+}
+
+// waiters waits until so many stand in the queue.
+func (s *fairScene) waiters(n int) {
+	s.Helper()
+	until(s.T, func() bool { return queued(s.T, s.rdb, fairName) == int64(n) })
+}
+
+// sound looks whether nobody counts as alive for longer than most.
+func (s *fairScene) sound(most time.Duration) {
+	s.Helper()
+	state, err := s.c.NewFairLock(fairName).Inspect(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	for i, w := range state.Waiters {
+		if w.Patience > most {
+			s.Errorf("number %d in the queue counts as alive for %v more, want %v at the most", i+1, w.Patience, most)
+		}
+	}
+	list, zset := queue(fairName)
+	both := s.rdb.DoMulti(s.Context(), s.rdb.B().Multi().Build(), s.rdb.B().Llen().Key(list).Build(), s.rdb.B().Zcard().Key(zset).Build(), s.rdb.B().Exec().Build())
+	n, err := both[3].AsIntSlice()
+	if err != nil || n[0] != n[1] {
+		s.Errorf("there are %d places and %d deadlines (%v)", n[0], n[1], err)
+	}
+}
+
+// Waiters come and give up, over and over, and one process dies among them.
+//
+//	1 somebody holds the lock
+//	2 three times ten waiters come, for 50 ms each, and in the middle of it a
+//	  process that is killed
+//	3 of the queue nothing is left but the dead one, and one who still waits
+//	4 the lock is freed: that one gets it within a patience
+func TestFairQueue_whoComesAndGoesLeavesNothing(t *testing.T) {
+	const stay = 2 * time.Second
+	s := newFairScene(t)
+	h := s.lock() // 1
+	come := func() {
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				_, err := s.c.NewFairLock(fairName, lock.WithWait(50*time.Millisecond), lock.WithPatience(stay)).Lock(t.Context())
+				if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("a waiter that gives up: %v", err)
+				}
+				s.sound(stay)
+			})
+		}
+		wg.Wait()
+	}
+	come() // 2
+	s.waiters(0)
+	doomed := startWorker(t)
+	doomed.do(t, request{Do: "open", Addr: s.server.Addr()})
+	doomed.send(t, request{Do: "lock", Kind: fair, Name: fairName, Patience: stay, Wait: time.Hour})
+	s.waiters(1)
+	come()
+	s.waiters(1)
+	doomed.kill()
+	w := s.wait(2, lock.WithPatience(stay))
+	come()
+	until(t, func() bool { return queued(t, s.rdb, fairName) <= 2 }) // 3: the dead one may have been found out
+	s.sound(stay)
+	began := time.Now()
+	s.unlock(h) // 4
+	s.unlock(s.granted(w))
+	if took := time.Since(began); took > 5*stay {
+		t.Errorf("it took %v until the lock was given to one behind a dead one; want one patience, %v", took, stay)
+	}
+	noKeys(t, s.server)
+}
+
+// Each of the waiters has a deadline of its own: neither one who gives up, nor one
+// who is served, moves that of another.
+//
+//	1 somebody holds the lock, and four wait
+//	2 the second one gives up
+//	3 the others are served in their order
+func TestFairQueue_deadlinesAreTheirOwn(t *testing.T) {
+	const stay = 10 * time.Second
+	s := newFairScene(t)
+	h := s.lock() // 1
+	var waiting []*fairWaiter
+	for i := range 4 {
+		waiting = append(waiting, s.wait(i+1, lock.WithPatience(stay)))
+		s.sound(stay)
+	}
+	waiting[1].cancel() // 2
+	soon(t, waiting[1].done)
+	if err := waiting[1].err; !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+		t.Errorf("who gave up: %v", err)
+	}
+	s.waiters(3)
+	s.sound(stay)
+	token := h.Token() // 3
+	for _, i := range []int{0, 2, 3} {
+		s.unlock(h)
+		h = s.granted(waiting[i])
+		s.sound(stay)
+		if h.Token() <= token {
+			t.Errorf("waiter %d has the token %d, after %d", i+1, h.Token(), token)
+		}
+		token = h.Token()
+	}
+	s.unlock(h)
+	noKeys(t, s.server)
+}
+
+// Who only tried, or waited for too short a time, does not stand in the way of the
+// next one.
+func TestFairQueue_aFailedTryIsForgotten(t *testing.T) {
+	s := newFairScene(t)
+	h := s.lock()
+	other := ours(t, s.server.Client(t))
+	if _, err := other.NewFairLock(fairName).TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("trying a lock that is held: %v", err)
+	}
+	if n := queued(t, s.rdb, fairName); n != 0 {
+		t.Errorf("trying put %d in the queue", n)
+	}
+	if _, err := other.NewFairLock(fairName, lock.WithWait(200*time.Millisecond)).Lock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("waiting for a lock that is held: %v", err)
+	}
+	s.waiters(0)
+	s.unlock(h)
+	h, err := s.c.NewFairLock(fairName).TryLock(t.Context())
+	if err != nil {
+		t.Fatalf("trying a lock that is free: %v", err)
+	}
+	s.unlock(h)
+	noKeys(t, s.server)
+}
+
+// Trying does not overtake: a lock that was freed this moment belongs to the first
+// in the queue, also before that has heard of it.
+//
+//	1 somebody holds the lock, a process waits for it, and is stopped
+//	2 the lock is freed
+//	3 nobody gets it by trying
+//	4 the process goes on, and gets it
+func TestFairQueue_tryingDoesNotOvertake(t *testing.T) {
+	s := newFairScene(t)
+	h := s.lock() // 1
+	w := startWorker(t)
+	w.do(t, request{Do: "open", Addr: s.server.Addr()})
+	answer := w.send(t, request{Do: "lock", Kind: fair, Name: fairName, Patience: time.Minute, Wait: time.Hour})
+	s.waiters(1)
+	w.stop(t)
+	s.unlock(h) // 2
+	for range 10 {
+		if _, err := s.c.NewFairLock(fairName).TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) { // 3
+			t.Errorf("trying, when another one has its turn: %v", err)
+		}
+	}
+	w.cont(t) // 4
+	g := value[granted](t, must(t, receive(t, answer)))
+	w.do(t, request{Do: "unlock", Hold: g.Hold})
+	w.do(t, request{Do: "close"})
+	noKeys(t, s.server)
+}
+
+// Leases that run out pass the lock on as unlocks do. Eight owners want it, and
+// none of them ever unlocks.
+func TestFairQueue_leasesThatRunOut(t *testing.T) {
+	const n, lease = 8, 300 * time.Millisecond
+	s := newFairScene(t)
+	before := s.lock()
+	var waiting []*fairWaiter
+	for i := range n {
+		waiting = append(waiting, s.wait(i+1, lock.WithLease(lease)))
+	}
+	s.unlock(before)
+	began := time.Now()
+	for i, w := range waiting {
+		h := s.granted(w)
+		if h.Token() <= before.Token() {
+			t.Errorf("number %d was served before the one in front of it", i+1)
+		}
+		if i > 0 && !errors.Is(before.Err(), lock.ErrLost) {
+			t.Errorf("number %d has the lock, and the one in front of it says of its own: %v", i+1, before.Err())
+		}
+		before = h
+	}
+	<-before.Context().Done()
+	if took := time.Since(began); took > n*(lease+poll)+10*time.Second {
+		t.Errorf("%d leases of %v took %v", n, lease, took)
+	}
+	until(t, func() bool { return dbsize(t, s.rdb) == 0 })
+}
+
+// A waiter gives up while the server takes no writes, so that it cannot take its
+// place back at once. Nothing of it is left soon after the server does again.
+//
+//	1 somebody holds the lock, and one waits
+//	2 the server takes no writes for a while
+//	3 the waiter gives up, and so does another, which has come only now
+//	4 the server takes writes: the queue is empty within two operation time-outs
+func TestFairQueue_serverTakesNoWrites(t *testing.T) {
+	const pause, opTimeout = 1500 * time.Millisecond, 400 * time.Millisecond
+	s := newFairScene(t)
+	h := s.lock() // 1
+	rdb := s.server.Client(t)
+	c := ours(t, rdb, client.WithOpTimeout(opTimeout))
+	wait := func(d time.Duration) <-chan error {
+		failed := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			_, err := c.NewFairLock(fairName, lock.WithPatience(time.Minute)).Lock(ctx)
+			failed <- err
+		}()
+		return failed
+	}
+	first := wait(time.Second)
+	s.waiters(1)
+	s.server.Do(t, "CLIENT", "PAUSE", fmt.Sprint(pause.Milliseconds()), "WRITE") // 2
+	paused := time.Now()
+	second := wait(200 * time.Millisecond)
+	for _, failed := range []<-chan error{second, first} { // 3
+		if err := soon(t, failed); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a waiter that gave up: %v", err)
+		}
+	}
+	if gaveUp := time.Since(paused); gaveUp > pause {
+		t.Logf("the waiters gave up after %v, when the pause of %v was over: this run says nothing", gaveUp, pause)
+	}
+	s.unlock(h) // 4: it is a write as well, so it waits for the end of the pause
+	end := time.Now()
+	s.waiters(0)
+	if took := time.Since(end); took > 10*opTimeout {
+		t.Errorf("the queue was empty %v after the server took writes again, want %v", took, 2*opTimeout)
+	}
+	// A copy that the pause held back may come after the first look.
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	noKeys(t, s.server)
+}
+
+// The queue or the deadlines are deleted by hand, while some wait. Everybody is
+// served all the same, and soon.
+func TestFairQueue_deletedByHand(t *testing.T) {
+	const n = 5
+	list, zset := queue(fairName)
+	for _, key := range []string{list, zset} {
+		t.Run(key, func(t *testing.T) {
+			s := newFairScene(t)
+			h := s.lock()
+			var waiting []*fairWaiter
+			for i := range n {
+				waiting = append(waiting, s.wait(i+1))
+			}
+			do(t, s.rdb, "DEL", key)
+			s.unlock(h)
+			began := time.Now()
+			tokens := make([]uint64, n)
+			var wg sync.WaitGroup
+			for i, w := range waiting {
+				wg.Go(func() {
+					<-w.done
+					if w.err != nil {
+						t.Error(w.err)
+						return
+					}
+					tokens[i] = w.hold.Token()
+					if err := w.hold.Unlock(context.WithoutCancel(t.Context())); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if took := time.Since(began); took > patience {
+				t.Errorf("it took %v until all were served", took)
+			}
+			if key == zset && !slices.IsSorted(tokens) { // the order stands in the list
+				t.Errorf("without the deadlines, the order was %v", tokens)
+			}
+			noKeys(t, s.server)
+		})
+	}
+}

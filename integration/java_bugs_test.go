@@ -1,0 +1,178 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// What Redisson does, and should rather not. Ours gets along with all of it, which
+// is tested elsewhere. These tests pass as long as Redisson behaves so: one that
+// fails after an upgrade is good news, and then what was done about it can go.
+
+// A writer that enters again adds to the lease: dead, it would keep everybody
+// waiting for the sum.
+func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
+	const lease = 10 * time.Second
+	s := newJavaScene(t, startJava(t))
+	l := s.java.lock("thread", write, javaRW)
+	for range 3 {
+		l.get(t, leased(lease))
+	}
+	state, err := s.c.NewRWLock(javaRW).Inspect(t.Context())
+	if err != nil || state.Lease <= 2*lease {
+		t.Errorf("after three times a lease of %v: %+v (%v), want nearly three times as much", lease, state, err)
+	}
+	for range 3 {
+		l.unlock(t)
+	}
+	s.empty()
+}
+
+// A writer that stops writing but reads on tells nobody. Readers of Java that wait
+// sleep for the rest of the lease that they were told of, while others read.
+func TestJavaBug_downgradeIsNotTold(t *testing.T) {
+	s := newJavaScene(t, startJava(t))
+	w, r := s.java.lock("thread", write, javaRW), s.java.lock("thread", read, javaRW)
+	sleeper := s.java.lock("sleeper", read, javaRW)
+	w.get(t)
+	r.get(t)
+	answer := sleeper.begin(t, "lock")
+	sleeper.parked(t)
+	w.unlock(t)
+	s.javaMay(read, javaRW, true)
+	h := s.get(read, javaRW)
+	time.Sleep(time.Second) // it would be long awake
+	if !sleeper.sleeps(t) {
+		t.Error("the reader was woken")
+	}
+	s.unlock(h)
+	r.unlock(t) // the last reader's message
+	must(t, receive(t, answer))
+	sleeper.unlock(t)
+	s.empty()
+}
+
+// Behind one who died at the head of the queue of a free lock, Java asks in a loop
+// until that one's deadline.
+func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
+	const name = "fair"
+	s := newJavaScene(t, startJava(t))
+	list, deadlines := queue(name)
+	const dead = "11111111-1111-4111-8111-111111111111:1"
+	do(t, s.rdb, "RPUSH", list, dead)
+	do(t, s.rdb, "ZADD", deadlines, fmt.Sprint(s.now()+3000), dead)
+	l := s.java.lock("thread", fair, name)
+	calls := s.server.CommandCalls(t, "evalsha")
+	l.get(t)
+	if calls = s.server.CommandCalls(t, "evalsha") - calls; calls < 50 {
+		t.Errorf("it asked %d times in three seconds", calls)
+	}
+	l.unlock(t)
+	s.empty()
+}
+
+// Unlocking a fair lock that somebody else held succeeds when it is free. So a
+// thread whose lease ran out is not told.
+func TestJavaBug_strangersFairUnlock(t *testing.T) {
+	const name = "fair"
+	s := newJavaScene(t, startJava(t))
+	l := s.java.lock("stranger", fair, name)
+	l.unlock(t)
+	h := s.get(fair, name)
+	javaFails(t, l.begin(t, "unlock"), "IllegalMonitorStateException")
+	s.unlock(h)
+	l.unlock(t)
+	s.empty()
+}
+
+// lockAndGetToken(lease) does not hear of the lease.
+func TestJavaBug_tokenIgnoresTheLease(t *testing.T) {
+	s := newJavaScene(t, startJava(t))
+	l := s.java.lock("thread", fenced, "fenced")
+	l.call(t, "lockAndGetToken", leased(time.Second))
+	if left := l.left(t); left <= javaLease/2 {
+		t.Errorf("a lease of a second was asked for, and %v are left; it used to be that of the watchdog, %v", left, javaLease)
+	}
+	l.unlock(t)
+	s.empty()
+}
+
+// tryLockAndGetToken(), which should not wait, waits for ever.
+func TestJavaBug_tryForATokenWaits(t *testing.T) {
+	s := newJavaScene(t, startJava(t))
+	h := s.get(fenced, "fenced")
+	l := s.java.lock("thread", fenced, "fenced")
+	answer := l.begin(t, "tryLockAndGetToken")
+	s.listens(javaChannel(fenced, "fenced")) // that is waiting
+	s.unlock(h)
+	if token := result[uint64](t, value[did](t, must(t, receive(t, answer)))); token <= h.Token() {
+		t.Errorf("it got the token %d after %d", token, h.Token())
+	}
+	l.unlock(t)
+	s.empty()
+}
+
+// A lock that somebody has made eternal by hand is taken by whoever asks for it with
+// a token: "no expiry" is what means "granted" there.
+func TestJavaBug_eternalLockIsTaken(t *testing.T) {
+	s := newJavaScene(t, startJava(t))
+	h := s.get(fenced, "fenced")
+	do(t, s.rdb, "PERSIST", "fenced")
+	l := s.java.lock("thread", fenced, "fenced")
+	if token := result[int64](t, l.call(t, "lockAndGetToken")); token != -1 {
+		t.Errorf("it says that the token is %d, want -1", token)
+	}
+	if n := l.holds(t); n != 0 {
+		t.Errorf("it holds the lock %d times", n)
+	}
+	s.unlock(h)
+	s.empty()
+}
+
+// A second hold with a lease of its own takes the first one's renewal along when it
+// is given back: the first one ends with that lease, and is not told.
+func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
+	const dog, lease = time.Second, 3 * time.Second
+	s := newJavaSceneWith(t, startJava(t), dog)
+	l := s.java.lock("thread", plain, "plain")
+	l.get(t)
+	l.get(t, leased(lease))
+	l.unlock(t)
+	h, err := s.c.NewLock("plain", lock.WithWait(2*lease+poll)).Lock(t.Context())
+	if err != nil {
+		t.Fatalf("Go does not get what Java holds with a watchdog: %v", err)
+	}
+	javaFails(t, l.begin(t, "unlock"), "IllegalMonitorStateException")
+	s.unlock(h)
+	s.empty()
+}
+
+// The keys of reading leases stay behind a readers' lock that was ended by force,
+// until they expire. Ours are taken along.
+func TestJavaBug_forceLeavesLeases(t *testing.T) {
+	const lease = 5 * time.Second
+	s := newJavaScene(t, startJava(t))
+	l := s.java.lock("thread", read, javaRW)
+	key := read.lease(javaRW, l.get(t, leased(lease)))
+	if !result[bool](t, l.call(t, "forceUnlock")) {
+		t.Error("force found nothing")
+	}
+	if n, err := do(t, s.rdb, "EXISTS", key).AsInt64(); err != nil || n != 1 {
+		t.Errorf("%q is gone (%v)", key, err)
+	}
+	s.goMay(write, javaRW, true) // it disturbs nobody
+	s.javaMay(write, javaRW, true)
+	l.get(t, leased(lease))
+	if _, err := s.c.NewRWLock(javaRW).ForceUnlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n, err := do(t, s.rdb, "EXISTS", key).AsInt64(); err != nil || n != 0 {
+		t.Errorf("%q is still there after our force (%v)", key, err)
+	}
+	s.empty()
+}

@@ -1,0 +1,340 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"golang.org/x/sys/unix"
+)
+
+// The Go side of redisson/, a driver process that does with Redisson what it is
+// told: see redisson/src/main/java/leasehold/interop/Driver.java.
+
+// fenced is a plain lock with tokens from the register: Java's RFencedLock.
+const fenced kind = "fenced"
+
+// javaKinds are all kinds of locks that both sides have.
+var javaKinds = []kind{plain, fair, read, write, fenced}
+
+// goLock returns our handle of a kind that both sides have.
+func goLock(c *client.Client, k kind, name string, options ...lock.Option) lock.Locker {
+	if k == fenced {
+		return c.NewLock(name, append(options, lock.WithFencing())...)
+	}
+	return k.lock(c, name, options...)
+}
+
+const (
+	javaSource = "redisson"
+	javaTarget = "redisson/target"
+	javaJar    = javaTarget + "/driver.jar"
+)
+
+// javaBuilt makes the driver's jar once a run.
+var javaBuilt = sync.OnceValue(buildJava)
+
+// buildJava makes the driver's jar, if it is older than what it is made of. The
+// first time, Maven may have to download half of the internet.
+func buildJava() error {
+	if err := os.MkdirAll(javaTarget, 0o755); err != nil {
+		return err
+	}
+	// go test runs in as many processes as somebody likes to start.
+	guard, err := os.OpenFile(filepath.Join(javaTarget, "go.lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return err
+	}
+	defer guard.Close()
+	if err := unix.Flock(int(guard.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
+	if fresh, err := javaIsFresh(); fresh || err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "mvn", "-B", "-q", "-f", javaSource+"/pom.xml", "package")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
+	}
+	// Maven leaves a jar alone whose content would not change.
+	now := time.Now()
+	return os.Chtimes(javaJar, now, now)
+}
+
+// javaIsFresh reports whether the jar is younger than all it is made of.
+func javaIsFresh() (fresh bool, err error) {
+	jar, err := os.Stat(javaJar)
+	if err != nil {
+		return false, nil
+	}
+	fresh = true
+	err = filepath.WalkDir(javaSource, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case path == javaTarget:
+			return fs.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		info, err := d.Info()
+		if err == nil && !info.ModTime().Before(jar.ModTime()) {
+			fresh = false
+		}
+		return err
+	})
+	return fresh, err
+}
+
+// needJava ends a test that cannot run without Java. It is skipped on a laptop,
+// but fails where LEASEHOLD_REQUIRE_JAVA or CI is set.
+func needJava(tb testing.TB) {
+	tb.Helper()
+	needed := []string{"java", "javac", "mvn"}
+	for _, name := range needed {
+		if _, err := exec.LookPath(name); err == nil {
+			continue
+		}
+		if os.Getenv("CI") != "" || os.Getenv("LEASEHOLD_REQUIRE_JAVA") == "1" {
+			tb.Fatalf("this test needs %s on the PATH, and must not be skipped here (CI or LEASEHOLD_REQUIRE_JAVA is set)", name)
+		}
+		tb.Skipf("NOT TESTED: whether Java and Go understand each other; this test needs %s on the PATH, and scripts/java.sh installs it", name)
+	}
+	if err := javaBuilt(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// java is a driver process. It is a worker that understands other commands.
+type java struct {
+	*worker
+	clients atomic.Int64 // how many were opened
+}
+
+// startJava starts one, which ends with tb.
+func startJava(tb testing.TB) *java {
+	tb.Helper()
+	needJava(tb)
+	// Compile quickly rather than well: most of these processes live for seconds.
+	cmd := exec.Command("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-jar", javaJar)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w := &worker{cmd: cmd, exited: make(chan struct{}), in: json.NewEncoder(stdin), pending: make(map[int]chan reply)}
+	started := make(chan error)
+	go func() {
+		// The kernel kills the child when the thread that started it ends.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(w.exited)
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		w.read(stdout)
+		_ = cmd.Wait() // "signal: killed" is how it ends
+	}()
+	if err := <-started; err != nil {
+		<-w.exited
+		tb.Fatal(err)
+	}
+	tb.Cleanup(w.kill)
+	return &java{worker: w}
+}
+
+// javaRequest is one command. Times are in ms there.
+type javaRequest struct {
+	ID       int       `json:"id"`
+	Do       string    `json:"do"`
+	Client   string    `json:"client,omitempty"`
+	Thread   string    `json:"thread,omitempty"`
+	Kind     kind      `json:"kind,omitempty"`
+	Name     string    `json:"name,omitempty"`
+	Wait     *int64    `json:"wait,omitempty"`
+	Lease    *int64    `json:"lease,omitempty"`
+	ThreadID int64     `json:"threadId,omitempty"`
+	Contest  *javaPlan `json:"contest,omitempty"`
+	javaOptions
+}
+
+// javaOptions are those of a RedissonClient.
+type javaOptions struct {
+	Addresses []string `json:"addresses,omitempty"`
+	Cluster   bool     `json:"cluster,omitempty"`
+	Watchdog  int64    `json:"lockWatchdogTimeout,omitempty"`     // ms
+	FairWait  int64    `json:"fairLockWaitTimeout,omitempty"`     // ms
+	Sharded   string   `json:"shardedSubscriptionMode,omitempty"` // AUTO, ON or OFF
+}
+
+// send gives the process a command, as that of a worker does.
+func (j *java) send(tb testing.TB, r javaRequest) <-chan reply {
+	tb.Helper()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.pending == nil {
+		tb.Fatalf("the driver is gone; it should %s", r.Do)
+	}
+	j.next++
+	r.ID = j.next
+	c := make(chan reply, 1)
+	j.pending[r.ID] = c
+	if err := j.in.Encode(r); err != nil {
+		tb.Fatalf("the driver: %s: %v", r.Do, err)
+	}
+	return c
+}
+
+// redisson is one RedissonClient.
+type redisson struct {
+	java *java
+	name string
+	uuid string
+}
+
+// open connects to a server. The client is closed with tb.
+func (j *java) open(tb testing.TB, server *redistest.Server, o javaOptions) *redisson {
+	tb.Helper()
+	o.Addresses = []string{server.Addr()}
+	r := &redisson{java: j, name: "client" + strconv.FormatInt(j.clients.Add(1), 10)}
+	answer := receive(tb, j.send(tb, javaRequest{Do: "open", Client: r.name, javaOptions: o}))
+	r.uuid = value[string](tb, must(tb, answer))
+	tb.Cleanup(func() {
+		select {
+		case <-j.exited:
+		default:
+			must(tb, receive(tb, j.send(tb, javaRequest{Do: "close", Client: r.name})))
+		}
+	})
+	return r
+}
+
+// lock is a thread's handle of a lock.
+func (r *redisson) lock(thread string, k kind, name string) *javaLock {
+	return &javaLock{r, thread, k, name}
+}
+
+// javaLock is what one Java thread does with one lock.
+type javaLock struct {
+	*redisson
+	thread string
+	kind   kind
+	lock   string
+}
+
+// did is what a thread answers: whose thread it is, and when it began and ended,
+// by monotonic.
+type did struct {
+	Result           json.RawMessage
+	Owner            string
+	Called, Returned int64
+}
+
+// begin lets the thread call a method of Redisson, and does not wait for it.
+func (l *javaLock) begin(tb testing.TB, method string, times ...func(*javaRequest)) <-chan reply {
+	tb.Helper()
+	r := javaRequest{Do: method, Client: l.name, Thread: l.thread, Kind: l.kind, Name: l.lock}
+	for _, set := range times {
+		set(&r)
+	}
+	return l.java.send(tb, r)
+}
+
+// call lets the thread call a method of Redisson that must succeed.
+func (l *javaLock) call(tb testing.TB, method string, times ...func(*javaRequest)) did {
+	tb.Helper()
+	return value[did](tb, must(tb, receive(tb, l.begin(tb, method, times...))))
+}
+
+func within(d time.Duration) func(*javaRequest) {
+	return func(r *javaRequest) { r.Wait = new(int64); *r.Wait = d.Milliseconds() }
+}
+
+func leased(d time.Duration) func(*javaRequest) {
+	return func(r *javaRequest) { r.Lease = new(int64); *r.Lease = d.Milliseconds() }
+}
+
+// result reads what the method returned.
+func result[T any](tb testing.TB, d did) (v T) {
+	tb.Helper()
+	if err := json.Unmarshal(d.Result, &v); err != nil {
+		tb.Fatalf("Java's answer %s: %v", d.Result, err)
+	}
+	return v
+}
+
+// try reports whether the thread has the lock now.
+func (l *javaLock) try(tb testing.TB) bool {
+	tb.Helper()
+	return result[bool](tb, l.call(tb, "tryLock"))
+}
+
+// get takes a lock that must be free, and returns as whom.
+func (l *javaLock) get(tb testing.TB, times ...func(*javaRequest)) (owner string) {
+	tb.Helper()
+	return l.call(tb, "lock", times...).Owner
+}
+
+// unlock gives one hold back.
+func (l *javaLock) unlock(tb testing.TB) did { tb.Helper(); return l.call(tb, "unlock") }
+
+// locked, holds and left are what Java says about the lock: does anybody hold it,
+// how often does this thread, and what is left of the lease.
+func (l *javaLock) locked(tb testing.TB) bool {
+	tb.Helper()
+	return result[bool](tb, l.call(tb, "isLocked"))
+}
+func (l *javaLock) holds(tb testing.TB) int {
+	tb.Helper()
+	return result[int](tb, l.call(tb, "getHoldCount"))
+}
+func (l *javaLock) left(tb testing.TB) time.Duration {
+	tb.Helper()
+	return time.Duration(result[int64](tb, l.call(tb, "remainTimeToLive"))) * time.Millisecond
+}
+
+// parked waits until the thread sleeps in Redisson's lock method, so that nothing
+// but a message or the end of the lease wakes it.
+func (l *javaLock) parked(t *testing.T) {
+	t.Helper()
+	until(t, func() bool { return l.sleeps(t) })
+}
+
+func (l *javaLock) sleeps(tb testing.TB) bool {
+	tb.Helper()
+	return value[bool](tb, must(tb, receive(tb, l.java.send(tb, javaRequest{Do: "waits", Client: l.name, Thread: l.thread}))))
+}
+
+// javaFails asks for an error, by the name of its exception.
+func javaFails(t *testing.T, answer <-chan reply, exception string) {
+	t.Helper()
+	if r := receive(t, answer); !slices.Contains(r.Is, exception) {
+		t.Errorf("Java says %s %q, want an %s", r.Value, r.Err, exception)
+	}
+}

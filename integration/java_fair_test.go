@@ -1,0 +1,379 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// In the queue of a fair lock, Java's waiters and ours stand behind each other, and
+// count the deadlines until which they are believed to be alive in different ways.
+
+// javaFairWait is for how long Java's waiters count as alive, after the one before.
+const javaFairWait = 300 * time.Second
+
+// inLine is a waiter of one side in the queue.
+type inLine struct {
+	who     string
+	owner   string
+	granted func() (returned int64) // waits until it has the lock
+	unlock  func() (called int64)
+	over    func() bool // whether it has waited to the end
+	quit    func()      // gives up, or waits until it has
+}
+
+// now is the server's time in ms, by which deadlines are.
+func (s *javaScene) now() int64 {
+	s.Helper()
+	clock, err := do(s.T, s.rdb, "TIME").AsIntSlice()
+	if err != nil {
+		s.Fatal(err)
+	}
+	return clock[0]*1000 + clock[1]/1000
+}
+
+// members is the queue, first come first.
+func (s *javaScene) members(name string) []string {
+	s.Helper()
+	list, _ := queue(name)
+	members, err := do(s.T, s.rdb, "LRANGE", list, "0", "-1").AsStrSlice()
+	if err != nil {
+		s.Fatal(err)
+	}
+	return members
+}
+
+// line lets somebody wait, and returns when he is the last of the queue, or was.
+func (s *javaScene) line(name string, begin func() *inLine) *inLine {
+	s.Helper()
+	before := s.members(name)
+	w := begin()
+	until(s.T, func() bool {
+		now := s.members(name)
+		if len(now) > 0 && !slices.Contains(before, now[len(now)-1]) {
+			w.owner = now[len(now)-1]
+			return true
+		}
+		return w.over()
+	})
+	return w
+}
+
+// goLine lets a goroutine wait.
+func (s *javaScene) goLine(name string, options ...lock.Option) *inLine {
+	s.Helper()
+	return s.line(name, func() *inLine {
+		ctx, cancel := context.WithCancel(s.Context())
+		s.Cleanup(cancel)
+		got := make(chan waiter, 1)
+		go func() {
+			h, err := s.c.NewFairLock(name, options...).Lock(ctx)
+			got <- waiter{monotonic(), h, err}
+		}()
+		w := &inLine{who: "Go", over: func() bool { return len(got) > 0 }}
+		var h lock.Hold
+		w.granted = func() int64 {
+			s.Helper()
+			g := s.granted(got)
+			h = g.hold
+			return g.returned
+		}
+		w.unlock = func() int64 {
+			s.Helper()
+			called := monotonic()
+			s.unlock(h)
+			return called
+		}
+		w.quit = func() {
+			s.Helper()
+			cancel()
+			if g := soon(s.T, got); !errors.Is(g.err, lock.ErrNotAcquired) {
+				s.Errorf("a waiter that gave up: %v", g.err)
+			}
+		}
+		return w
+	})
+}
+
+// javaLine lets a thread of Java wait that has a name of its own: for ever, or for
+// some time.
+func (s *javaScene) javaLine(name, thread string, times ...func(*javaRequest)) *inLine {
+	s.Helper()
+	return s.line(name, func() *inLine {
+		l := s.java.lock(thread, fair, name)
+		method := "lock"
+		if len(times) > 0 {
+			method = "tryLock"
+		}
+		answer := l.begin(s, method, times...)
+		w := &inLine{who: "Java", over: func() bool { return len(answer) > 0 }}
+		w.granted = func() int64 {
+			s.Helper()
+			d := value[did](s, must(s, receive(s, answer)))
+			if len(times) > 0 && !result[bool](s, d) {
+				s.Errorf("thread %s waited in vain", thread)
+			}
+			return d.Returned
+		}
+		w.unlock = func() int64 { s.Helper(); return l.unlock(s).Called }
+		w.quit = func() {
+			s.Helper()
+			if result[bool](s, value[did](s, must(s, receive(s, answer)))) {
+				s.Errorf("thread %s, which should have waited in vain, got the lock", thread)
+			}
+		}
+		return w
+	})
+}
+
+// Are both sides served in the order in which they came? The queue of one lock is
+// never empty: somebody comes, of either side, and the first is served, over and
+// over. Now and then one who stands in the middle gives up.
+//
+//	1 who is served is the first of the queue, and the queue behind it is as it was
+//	2 nobody is taken for dead, and no deadline creeps away with those who come and
+//	  go: it is at most what as many as can wait at once add up to
+func TestJavaFair_mixedQueue(t *testing.T) {
+	const name, most = "fair", 6
+	random := rand.New(rand.NewPCG(seed(t), 1))
+	s := newJavaScene(t, startJava(t))
+	number := 0
+	come := func() *inLine {
+		number++
+		if random.IntN(2) == 0 {
+			return s.goLine(name)
+		}
+		return s.javaLine(name, strconv.Itoa(number), [][]func(*javaRequest){nil, {within(javaFairWait)}, {within(time.Minute), leased(javaLease)}}[random.IntN(3)]...)
+	}
+	var waits []time.Duration
+	served, quits := map[string]int{}, 0
+
+	var first *inLine
+	if h := s.get(fair, name); true {
+		first = &inLine{who: "Go", unlock: func() int64 { called := monotonic(); s.unlock(h); return called }}
+	}
+	var rest []*inLine
+	for range amount(200) {
+		for len(rest) < 2 || len(rest) < most && random.IntN(3) > 0 {
+			rest = append(rest, come())
+		}
+		if random.IntN(5) == 0 { // somebody comes, and another one behind him, and he gives up
+			number++
+			var quitter *inLine
+			if random.IntN(2) == 0 {
+				quitter = s.goLine(name)
+			} else {
+				quitter = s.javaLine(name, strconv.Itoa(number), within(300*time.Millisecond))
+			}
+			rest = append(rest, come())
+			quitter.quit()
+			until(t, func() bool { return !slices.Contains(s.members(name), quitter.owner) })
+			quits++
+		}
+		s.deadlines(name, rest, 2*(most+2)*javaFairWait) // 2
+
+		called := first.unlock() // 1
+		first, rest = rest[0], rest[1:]
+		returned := first.granted()
+		served[first.who]++
+		waits = append(waits, time.Duration(returned-called))
+		var want []string
+		for _, w := range rest {
+			want = append(want, w.owner)
+		}
+		if got := s.members(name); !slices.Equal(got, want) {
+			t.Fatalf("after %v: %s was served, and then the queue is %q, want %q", served, first.owner, got, want)
+		}
+	}
+	for _, w := range rest {
+		first.unlock()
+		w.granted()
+		first = w
+	}
+	first.unlock()
+	s.empty()
+	t.Logf("%v were served in the order in which they came, and %d gave up; from unlock to lock: %s", served, quits, spread(waits))
+}
+
+// deadlines looks whether everybody in the queue is alive, and not for too long.
+func (s *javaScene) deadlines(name string, rest []*inLine, most time.Duration) {
+	s.Helper()
+	state, err := s.c.NewFairLock(name).Inspect(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	if len(state.Waiters) != len(rest) {
+		s.Fatalf("%d wait, want %d", len(state.Waiters), len(rest))
+	}
+	for i, w := range state.Waiters {
+		if w.Owner != rest[i].owner {
+			s.Errorf("number %d in the queue is %s, want %s", i+1, w.Owner, rest[i].owner)
+		}
+		if w.Patience <= 0 || w.Patience > most {
+			s.Errorf("number %d in the queue, of %s, counts as alive for %v, want %v at the most", i+1, rest[i].who, w.Patience, most)
+		}
+	}
+}
+
+// A thread of Java stands behind many of ours, and is served in its turn. None of
+// them takes anything off its deadline that it had not counted from theirs.
+func TestJavaFair_behindManyOfOurs(t *testing.T) {
+	const name, many = "fair", 80
+	s := newJavaScene(t, startJava(t))
+	h := s.get(fair, name)
+	var line []*inLine
+	for range many {
+		line = append(line, s.goLine(name))
+	}
+	line = append(line, s.javaLine(name, "thread"), s.goLine(name))
+	s.unlock(h)
+	for i, w := range line {
+		w.granted()
+		if got, want := len(s.members(name)), len(line)-i-1; got != want {
+			t.Fatalf("number %d was served, of %s; %d wait behind it, want %d", i+1, w.who, got, want)
+		}
+		w.unlock()
+	}
+	s.empty()
+}
+
+// A waiter of Java has been waiting for nearly as long as it can, and takes 300 s
+// off everybody's deadline when it is served, although not many of its own are
+// left. Those of ours that stand behind it keep their places.
+//
+//	1 Go holds; a thread of Java waits, a goroutine, another thread, another goroutine
+//	2 the first thread has been waiting for five minutes: that is what its deadline says
+//	3 in spite of all that try to get in between, all are served in order
+func TestJavaFair_longWait(t *testing.T) {
+	const name = "fair"
+	s := newJavaScene(t, startJava(t))
+	_, deadlines := queue(name)
+	for range max(1, amount(5)) {
+		h := s.get(fair, name) // 1
+		line := []*inLine{s.javaLine(name, "first"), s.goLine(name), s.javaLine(name, "second"), s.goLine(name)}
+		do(t, s.rdb, "ZADD", deadlines, "XX", fmt.Sprint(s.now()+10_000), line[0].owner) // 2
+		until(t, func() bool {                                                           // and our heartbeats have seen it
+			score, err := do(t, s.rdb, "ZSCORE", deadlines, line[1].owner).AsFloat64()
+			return err == nil && score < float64(s.now())+(javaFairWait+2*lock.DefaultPatience).Seconds()*1000
+		})
+		s.unlock(h) // 3
+		for i, w := range line {
+			w.granted()
+			for range 5 {
+				s.javaMay(fair, name, false) // Java looks for the dead whenever it asks
+				s.goMay(fair, name, false)
+			}
+			var want []string
+			for _, w := range line[i+1:] {
+				want = append(want, w.owner)
+			}
+			if got := s.members(name); !slices.Equal(got, want) {
+				t.Fatalf("number %d was served, and then the queue is %q, want %q", i+1, got, want)
+			}
+			w.unlock()
+		}
+	}
+	s.empty()
+}
+
+// A thread of Java that waits for longer than Java itself believes it to be alive
+// loses its place, also to ours, and is served all the same: it asks again when
+// the lease that it was told of is over.
+func TestJavaFair_waitsTooLong(t *testing.T) {
+	const name, dog = "fair", 2 * time.Second
+	s := newJavaSceneWith(t, startJava(t), dog)
+	_, deadlines := queue(name)
+	h := s.get(fair, name)
+	w := s.javaLine(name, "thread")
+	do(t, s.rdb, "ZADD", deadlines, "XX", "1", w.owner)
+	s.unlock(h)
+	s.goMay(fair, name, true)
+	w.granted()
+	w.unlock()
+	s.empty()
+}
+
+// A process dies that waits as the first of the queue. The next one, of the other
+// side, is served when the dead one is known to be dead.
+//
+//	1 Go holds; the doomed waits, and then the other side
+//	2 the doomed is killed, and Go unlocks
+//	3 the other one is served, not before the dead one's deadline, and soon after
+func TestJavaFair_deadWaiter(t *testing.T) {
+	t.Parallel()
+	const name, stay, dog = "fair", 2 * time.Second, 2 * time.Second
+	served := func(t *testing.T, s *javaScene, h lock.Hold, dead string, w *inLine) {
+		t.Helper()
+		state, err := s.c.NewFairLock(name).Inspect(t.Context())
+		if err != nil || len(state.Waiters) != 2 || state.Waiters[0].Owner != dead {
+			t.Fatalf("%+v wait (%v), want %s first", state.Waiters, err, dead)
+		}
+		end := monotonic() + int64(state.Waiters[0].Patience)
+		calls := s.server.CommandCalls(t, "evalsha")
+		s.unlock(h)                              // 2
+		late := time.Duration(w.granted() - end) // 3
+		calls = s.server.CommandCalls(t, "evalsha") - calls
+		w.unlock()
+		s.empty()
+		if late < -5*time.Millisecond || late > poll+10*time.Second {
+			t.Errorf("%s behind a dead one got the lock %v after its deadline, want about zero", w.who, late)
+		}
+		t.Logf("%s behind a dead one, which counted as alive for %v: served %v after that, by %d scripts", w.who, state.Waiters[0].Patience, late, calls)
+	}
+	t.Run("of Java", func(t *testing.T) {
+		s := newJavaSceneWith(t, startJava(t), dog)
+		doomed := *s
+		doomed.java = startJava(t).open(t, s.server, javaOptions{FairWait: stay.Milliseconds()})
+		h := s.get(fair, name) // 1
+		dead := doomed.javaLine(name, "doomed").owner
+		w := s.goLine(name)
+		doomed.java.java.kill()
+		served(t, s, h, dead, w)
+	})
+	t.Run("of Go", func(t *testing.T) {
+		s := newJavaSceneWith(t, startJava(t), dog)
+		doomed := startWorker(t)
+		doomed.do(t, request{Do: "open", Addr: s.server.Addr()})
+		h := s.get(fair, name) // 1
+		dead := s.line(name, func() *inLine {
+			doomed.send(t, request{Do: "lock", Kind: fair, Name: name, Patience: stay, Wait: time.Hour})
+			return &inLine{over: func() bool { return false }}
+		}).owner
+		w := s.javaLine(name, "thread")
+		doomed.kill()
+		served(t, s, h, dead, w)
+	})
+}
+
+// Nobody keeps a place behind whom nobody comes any more: after clients of both
+// sides that died and gave up, the lock is free for whoever asks.
+func TestJavaFair_othersClient(t *testing.T) {
+	const name = "fair"
+	s := newJavaScene(t, startJava(t))
+	other := ours(t, s.server.Client(t), client.WithWatchdogTimeout(javaLease))
+	h, err := other.NewFairLock(name).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		s.javaLine(name, strconv.Itoa(i), within(100*time.Millisecond)).quit()
+		s.goLine(name).quit()
+	}
+	until(t, func() bool { return len(s.members(name)) == 0 })
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	s.javaMay(fair, name, true)
+	s.goMay(fair, name, true)
+	s.empty()
+}

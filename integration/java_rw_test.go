@@ -1,0 +1,259 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// Readers and writers of both sides share one hash, and the keys of the reading
+// leases beside it.
+
+const javaRW = "rw"
+
+// goHolds looks how our hold stands: as what, and how often.
+func (s *javaScene) goHolds(h lock.Hold, mode lock.Mode, count int) {
+	s.Helper()
+	state, err := s.c.NewRWLock(javaRW).Inspect(s.Context())
+	if err != nil || state.Mode != mode || state.HoldCount(h.Owner()) != count {
+		s.Errorf("Go should hold it %d times, and as a whole it is %q; it is %+v (%v)", count, mode, state, err)
+	}
+	if err := h.Err(); err != nil {
+		s.Errorf("Go's hold ended: %v", err)
+	}
+}
+
+// Readers of both sides read together, in whatever order they come and go, and the
+// last of them to leave lets the writers in. None of them takes the hash away under
+// another.
+//
+//	1 readers come, one of each side, and again the first
+//	2 they leave one by one, and those who are left still read; for as long, no
+//	  writer gets in
+//	3 after the last one a writer of the other side, which waits, is in at once
+func TestJavaRW_readersShare(t *testing.T) {
+	s := newJavaScene(t, startJava(t))
+	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}} {
+		java := []*javaLock{s.java.lock("one", read, javaRW), s.java.lock("two", read, javaRW)} // 1
+		ctx := lock.WithOwner(t.Context())
+		java[0].get(t)
+		one, err := s.c.NewRWLock(javaRW).Read().Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		java[1].get(t)
+		java[1].get(t)
+		two, err := s.c.NewRWLock(javaRW).Read().Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave := []func(){
+			func() { java[0].unlock(t) },
+			func() { java[1].unlock(t); java[1].unlock(t) },
+			func() { s.unlock(one) },
+			func() { s.unlock(two) },
+		}
+		reads := []int{1, 2, 1, 1}     // how often each of them does
+		for i, leaves := range order { // 2
+			s.goMay(write, javaRW, false)
+			s.javaMay(write, javaRW, false)
+			var got <-chan waiter
+			var answer <-chan reply
+			writer := s.java.lock("writer", write, javaRW)
+			switch last := i == len(order)-1; {
+			case last && leaves < 2:
+				got = s.wait(write, javaRW)
+			case last:
+				answer = writer.begin(t, "lock")
+				writer.parked(t)
+			}
+			leave[leaves]()
+			reads[leaves] = 0
+			for n, h := range []lock.Hold{one, two} {
+				if reads[2+n] > 0 {
+					s.goHolds(h, lock.Read, reads[2]+reads[3]) // both are one owner's
+				}
+			}
+			for n, l := range java {
+				if holds := l.holds(t); holds != reads[n] {
+					t.Errorf("Java's reader %d holds it %d times, want %d", n+1, holds, reads[n])
+				}
+			}
+			if got != nil { // 3
+				s.unlock(s.granted(got).hold)
+			}
+			if answer != nil {
+				must(t, receiveWithin(t, answer, javaLease/4))
+				writer.unlock(t)
+			}
+		}
+		s.empty()
+	}
+}
+
+// A writer of ours who also reads stops writing: readers of Java, who wait, come in
+// at once, and writers do not.
+func TestJavaRW_weDowngrade(t *testing.T) {
+	s := newJavaScene(t, startJava(t))
+	ctx := lock.WithOwner(t.Context())
+	l := s.c.NewRWLock(javaRW)
+	w, err := l.Write().Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := l.Read().Lock(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answers []<-chan reply
+	for _, thread := range []string{"one", "two", "three"} {
+		reader := s.java.lock(thread, read, javaRW)
+		answers = append(answers, reader.begin(t, "lock"))
+		reader.parked(t)
+	}
+	s.unlock(w)
+	for _, answer := range answers {
+		must(t, receiveWithin(t, answer, javaLease/4))
+	}
+	s.goHolds(r, lock.Read, 1)
+	s.javaMay(write, javaRW, false)
+	s.goMay(write, javaRW, false)
+	for _, thread := range []string{"one", "two", "three"} {
+		s.java.lock(thread, read, javaRW).unlock(t)
+	}
+	s.goHolds(r, lock.Read, 1)
+	s.unlock(r)
+	s.empty()
+}
+
+// A writer of Java who also reads stops writing. That is not said on the channel,
+// and our readers come in all the same, within a poll interval; our writers when
+// the reading is over, at once.
+func TestJavaRW_javaDowngrades(t *testing.T) {
+	s := newJavaScene(t, startJava(t))
+	w, r := s.java.lock("thread", write, javaRW), s.java.lock("thread", read, javaRW)
+	w.get(t)
+	r.get(t)
+	if s.java.lock("other", read, javaRW).try(t) {
+		t.Error("another thread reads while one writes")
+	}
+	reader := s.wait(read, javaRW)
+	w.unlock(t)
+	g := s.granted(reader)
+	if n := r.holds(t); n != 1 {
+		t.Errorf("Java reads %d times", n)
+	}
+	s.goHolds(g.hold, lock.Read, 1)
+	s.javaMay(write, javaRW, false)
+	writer := s.wait(write, javaRW)
+	s.unlock(g.hold)
+	r.unlock(t)
+	s.unlock(s.granted(writer).hold)
+	s.empty()
+}
+
+// A writer of ours who waits keeps new readers of ours out. Java's readers do not
+// know of that, and their counting is not disturbed by it.
+//
+//	1 Java reads, and a writer of ours waits
+//	2 a reader of ours does not get in; another thread of Java does
+//	3 both of Java leave: the writer is in
+//	4 the other way round it waits for Java's writer, and so does everybody
+func TestJavaRW_ourWritersWish(t *testing.T) {
+	s := newJavaScene(t, startJava(t))
+	one, two := s.java.lock("one", read, javaRW), s.java.lock("two", read, javaRW)
+	one.get(t) // 1
+	got := s.wait(write, javaRW)
+	until(t, func() bool {
+		state, err := s.c.NewRWLock(javaRW).Inspect(t.Context())
+		return err == nil && len(state.Waiters) == 1
+	})
+	s.goMay(read, javaRW, false) // 2
+	if !two.try(t) {
+		t.Error("a second reader of Java does not get in: our wish holds it back")
+	}
+	one.unlock(t) // 3
+	if n := two.holds(t); n != 1 {
+		t.Errorf("Java's second reader holds it %d times", n)
+	}
+	two.unlock(t)
+	s.unlock(s.granted(got).hold)
+	s.empty()
+
+	w := s.java.lock("one", write, javaRW) // 4
+	w.get(t)
+	got = s.wait(write, javaRW)
+	s.goMay(read, javaRW, false)
+	s.javaMay(read, javaRW, false)
+	s.javaMay(write, javaRW, false)
+	w.unlock(t)
+	s.unlock(s.granted(got).hold)
+	s.empty()
+}
+
+// A reader that died does not keep writers out for longer than its own lease, also
+// when others read on, who keep the hash alive.
+//
+//	1 the doomed reads, and one of each side
+//	2 it is killed, and its lease runs out; the others are renewed
+//	3 they leave: a writer of each side gets in, at once
+func TestJavaRW_deadReader(t *testing.T) {
+	const dog = 2 * time.Second
+	for _, test := range []struct {
+		name   string
+		doomed func(t *testing.T, s *javaScene) (owner string, kill func())
+	}{
+		{"of Java", func(t *testing.T, s *javaScene) (string, func()) {
+			c := startJava(t).open(t, s.server, javaOptions{Watchdog: dog.Milliseconds()})
+			return c.lock("doomed", read, javaRW).get(t), c.java.kill
+		}},
+		{"of Go", func(t *testing.T, s *javaScene) (string, func()) {
+			w := startWorker(t)
+			w.do(t, request{Do: "open", Addr: s.server.Addr(), Dog: dog})
+			return value[granted](t, w.do(t, request{Do: "lock", Kind: read, Name: javaRW})).Op.Owner, w.kill
+		}},
+	} {
+		for _, lastIsJava := range []bool{false, true} {
+			name := test.name + map[bool]string{false: ", Go leaves last", true: ", Java leaves last"}[lastIsJava]
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := newJavaScene(t, startJava(t))
+				dead, kill := test.doomed(t, s) // 1
+				h, r := s.get(read, javaRW), s.java.lock("reader", read, javaRW)
+				r.get(t)
+				kill() // 2
+				until(t, func() bool {
+					n, err := do(t, s.rdb, "EXISTS", read.lease(javaRW, dead)).AsInt64()
+					return err == nil && n == 0
+				})
+				s.goMay(write, javaRW, false)
+				s.javaMay(write, javaRW, false)
+				if lastIsJava { // 3
+					s.unlock(h)
+					s.javaMay(write, javaRW, false)
+					s.goMay(write, javaRW, false)
+					got := s.wait(write, javaRW)
+					r.unlock(t)
+					s.unlock(s.granted(got).hold)
+				} else {
+					r.unlock(t)
+					s.goHolds(h, lock.Read, 1)
+					s.javaMay(write, javaRW, false)
+					s.goMay(write, javaRW, false)
+					writer := s.java.lock("writer", write, javaRW)
+					answer := writer.begin(t, "lock")
+					writer.parked(t)
+					s.unlock(h)
+					must(t, receiveWithin(t, answer, javaLease/4))
+					writer.unlock(t)
+				}
+				s.javaMay(write, javaRW, true)
+				s.goMay(write, javaRW, true)
+				s.empty()
+			})
+		}
+	}
+}

@@ -1,0 +1,317 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// javaPlan is what the contenders of one process do. Its twin, and that of all that
+// follows, is redisson/src/main/java/leasehold/interop/Contest.java.
+type javaPlan struct {
+	Clients []string    `json:"clients,omitempty"`
+	Locks   []javaPlace `json:"locks"`
+	Threads int         `json:"threads"`
+	Millis  int64       `json:"millis"` // for how long
+	Pause   int         `json:"pause"`  // ms between two locks of a thread, at the most
+	Seed    int64       `json:"seed"`
+}
+
+// javaPlace is a lock, or one side of it.
+type javaPlace struct {
+	Kind kind   `json:"kind"`
+	Name string `json:"name"`
+}
+
+// javaTally is what came of it. Times are in ns.
+type javaTally struct {
+	Waits, Refused int // who waited, and when a TryLock or a wait was in vain
+	Written, Read  int // sections
+	Wrong          []string
+	HandOvers      []int64        // from the other side's leaving to the lock
+	Longest        map[kind]int64 // wait
+}
+
+func (a *javaTally) add(b javaTally) {
+	a.Waits += b.Waits
+	a.Refused += b.Refused
+	a.Written += b.Written
+	a.Read += b.Read
+	a.Wrong = append(a.Wrong, b.Wrong...)
+	a.HandOvers = append(a.HandOvers, b.HandOvers...)
+	for k, ns := range b.Longest {
+		a.longest(k, ns)
+	}
+}
+
+func (a *javaTally) longest(k kind, ns int64) {
+	if a.Longest == nil {
+		a.Longest = make(map[kind]int64)
+	}
+	a.Longest[k] = max(a.Longest[k], ns)
+}
+
+// Do goroutines and threads of Java that take the same twenty locks, of all kinds
+// and in all ways, ever overlap, and is everybody served? LEASEHOLD_SOAK says for
+// how long they do; else it is a few seconds. Witnesses are keys in Redis:
+//
+//	inside:<name>   who is inside alone; from 0 to 1 and back
+//	reading:<name>  readers who are inside; 0 while anybody is inside alone
+//	updates:<name>  read, and written plus one: one that got lost was an overlap
+//	written:<name>  when the latest of those who were alone left, and of which side
+//	read:<name>     the same of readers
+//
+// Who waited from before the latest one left, and that was one of the other side,
+// knows how long the hand-over took.
+func TestJava_soak(t *testing.T) {
+	took := 5 * time.Second
+	if testing.Short() {
+		took = time.Second
+	}
+	if given := os.Getenv("LEASEHOLD_SOAK"); given != "" {
+		var err error
+		if took, err = time.ParseDuration(given); err != nil {
+			t.Fatalf("LEASEHOLD_SOAK: %v", err)
+		}
+	}
+	random := rand.New(rand.NewPCG(seed(t), 0))
+	s := newJavaScene(t, startJava(t))
+	plan := javaPlan{Threads: 10, Millis: took.Milliseconds(), Pause: 20}
+	var names []string
+	for i := range 5 {
+		for _, kinds := range [][]kind{{plain}, {fair}, {fenced}, {write, read, read}} {
+			name := fmt.Sprint(kinds[0], i)
+			names = append(names, name)
+			for _, k := range kinds {
+				plan.Locks = append(plan.Locks, javaPlace{k, name})
+			}
+		}
+	}
+
+	var answers []<-chan reply
+	for _, j := range []*java{s.java.java, startJava(t)} { // two processes, two clients each
+		plan := plan
+		plan.Seed = random.Int64()
+		for range 2 {
+			plan.Clients = append(plan.Clients, j.open(t, s.server, javaOptions{Watchdog: javaLease.Milliseconds()}).name)
+		}
+		answers = append(answers, j.send(t, javaRequest{Do: "contest", Contest: &plan}))
+	}
+	var parts [2]javaTally
+	var wg sync.WaitGroup
+	for i := range parts {
+		rdb := s.server.Client(t)
+		c := ours(t, rdb, client.WithWatchdogTimeout(javaLease))
+		seed := random.Uint64()
+		wg.Go(func() { parts[i] = javaContest(s.Context(), rdb, c, plan, seed) })
+	}
+	var inJava, inGo javaTally
+	for _, answer := range answers {
+		inJava.add(value[javaTally](t, must(t, receiveWithin(t, answer, took+2*javaLease))))
+	}
+	wg.Wait()
+	for _, part := range parts {
+		inGo.add(part)
+	}
+
+	for _, wrong := range append(inJava.Wrong, inGo.Wrong...) {
+		t.Error(wrong)
+	}
+	updates := 0
+	for _, name := range names {
+		n, err := do(t, s.rdb, "GET", "updates:"+name).AsInt64()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			t.Fatal(err)
+		}
+		updates += int(n)
+		do(t, s.rdb, "DEL", "inside:"+name, "reading:"+name, "updates:"+name, "written:"+name, "read:"+name)
+	}
+	if updates != inJava.Written+inGo.Written {
+		t.Errorf("%d updates in %d sections: some overlapped", updates, inJava.Written+inGo.Written)
+	}
+	for _, side := range []struct {
+		name  string
+		tally javaTally
+	}{{"Java", inJava}, {"Go", inGo}} {
+		name, tally := side.name, side.tally
+		longest := make(map[kind]time.Duration)
+		for k, ns := range tally.Longest {
+			longest[k] = time.Duration(ns).Round(time.Millisecond)
+			if longest[k] > javaLease/2 {
+				t.Errorf("%s lock: one in %s waited for %v: nobody woke it", k, name, longest[k])
+			}
+		}
+		if tally.Written == 0 || tally.Read == 0 || tally.Refused == 0 || len(tally.HandOvers) == 0 {
+			t.Errorf("%s did not do all that it should: %+v", name, tally)
+		}
+		var handOvers []time.Duration
+		for _, ns := range tally.HandOvers {
+			handOvers = append(handOvers, time.Duration(ns))
+		}
+		t.Logf("%s: %d sections alone, %d of readers, %d waited, %d refused; the longest waits were %v; %d times handed over from the other side: %s",
+			name, tally.Written, tally.Read, tally.Waits, tally.Refused, longest, len(handOvers), spread(handOvers))
+	}
+	s.empty()
+}
+
+// javaContest runs the contenders of one of our clients.
+func javaContest(ctx context.Context, rdb rueidis.Client, c *client.Client, plan javaPlan, seed uint64) javaTally {
+	end := time.Now().Add(time.Duration(plan.Millis) * time.Millisecond)
+	parts := make([]javaContender, plan.Threads)
+	var wg sync.WaitGroup
+	for i := range parts {
+		p := &parts[i]
+		p.client, p.rdb, p.random = c, rdb, rand.New(rand.NewPCG(seed, uint64(i)))
+		wg.Go(func() {
+			for time.Now().Before(end) && len(p.Wrong) == 0 {
+				time.Sleep(time.Duration(p.random.IntN(plan.Pause)) * time.Millisecond) // the load
+				p.once(ctx, plan.Locks[p.random.IntN(len(plan.Locks))])
+			}
+		})
+	}
+	wg.Wait()
+	var all javaTally
+	for _, p := range parts {
+		all.add(p.javaTally)
+	}
+	return all
+}
+
+// javaContender is one goroutine of ours.
+type javaContender struct {
+	javaTally
+	client *client.Client
+	rdb    rueidis.Client
+	random *rand.Rand
+}
+
+// once takes one lock in one of the ways there are, and gives it back.
+func (p *javaContender) once(ctx context.Context, place javaPlace) {
+	ctx = lock.WithOwner(ctx)
+	l := goLock(p.client, place.Kind, place.Name)
+	ask := l.Lock
+	switch dice := p.random.IntN(100); {
+	case dice < 50:
+	case dice < 65:
+		ask = goLock(p.client, place.Kind, place.Name, lock.WithLease(javaLease)).Lock
+	case dice < 80:
+		ask = l.TryLock
+	default:
+		ask = goLock(p.client, place.Kind, place.Name, lock.WithWait(time.Duration(1+p.random.IntN(20))*time.Millisecond)).Lock
+	}
+	called := monotonic()
+	h, err := ask(ctx)
+	granted := monotonic()
+	if err != nil {
+		if !errors.Is(err, lock.ErrNotAcquired) {
+			p.wrong(place, "%v", err)
+		}
+		p.Refused++
+		return
+	}
+	p.longest(place.Kind, granted-called)
+	holds := []lock.Hold{h}
+	for p.random.IntN(4) == 0 {
+		again, err := l.TryLock(ctx)
+		if err != nil {
+			p.wrong(place, "a re-entry: %v", err)
+			break
+		}
+		holds = append(holds, again)
+	}
+	p.section(ctx, place, called, granted)
+	for _, h := range holds {
+		if err := errors.Join(h.Err(), h.Unlock(ctx)); err != nil {
+			p.wrong(place, "%v", err)
+		}
+	}
+}
+
+func (p *javaContender) section(ctx context.Context, place javaPlace, called, granted int64) {
+	if place.Kind == read {
+		p.count(ctx, place, "INCR", "reading:")
+		p.expect(place, "writers beside a reader", p.count(ctx, place, "GET", "inside:"), 0)
+		p.expect(place, "writers beside a reader who leaves", p.count(ctx, place, "GET", "inside:"), 0)
+		p.handedOver(ctx, place, called, granted, "written:")
+		p.stamp(ctx, place, "read:")
+		p.count(ctx, place, "DECR", "reading:")
+		p.Read++
+		return
+	}
+	p.expect(place, "inside", p.count(ctx, place, "INCR", "inside:"), 1)
+	before := p.count(ctx, place, "GET", "updates:")
+	p.expect(place, "readers beside a writer", p.count(ctx, place, "GET", "reading:"), 0)
+	p.handedOver(ctx, place, called, granted, "written:", "read:")
+	p.count(ctx, place, "SET", "updates:", strconv.FormatInt(before+1, 10))
+	p.expect(place, "left inside", p.count(ctx, place, "DECR", "inside:"), 0)
+	p.stamp(ctx, place, "written:")
+	p.Written++
+}
+
+// count does something to a counter of the place, and returns what it is then.
+func (p *javaContender) count(ctx context.Context, place javaPlace, command, prefix string, more ...string) int64 {
+	words := append([]string{command, prefix + place.Name}, more...)
+	reply := p.rdb.Do(ctx, p.rdb.B().Arbitrary(words...).Build())
+	if command == "SET" {
+		if err := reply.Error(); err != nil {
+			p.wrong(place, "%q: %v", words, err)
+		}
+		return 0
+	}
+	n, err := reply.AsInt64()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		p.wrong(place, "%q: %v", words, err)
+	}
+	return n
+}
+
+// stamp says that one of ours leaves now.
+func (p *javaContender) stamp(ctx context.Context, place javaPlace, prefix string) {
+	p.count(ctx, place, "SET", prefix, fmt.Sprint(monotonic(), " go"))
+}
+
+// handedOver notes how long it took from the moment when a peer in Java left until
+// we were in, if we waited then.
+func (p *javaContender) handedOver(ctx context.Context, place javaPlace, called, granted int64, prefixes ...string) {
+	var at int64
+	var by string
+	for _, prefix := range prefixes {
+		stamp, err := p.rdb.Do(ctx, p.rdb.B().Get().Key(prefix+place.Name).Build()).ToString()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			p.wrong(place, "%v", err)
+		}
+		when, who, _ := strings.Cut(stamp, " ")
+		if n, _ := strconv.ParseInt(when, 10, 64); n > at {
+			at, by = n, who
+		}
+	}
+	if at > called && at < granted {
+		p.Waits++
+		if by == "java" {
+			p.HandOvers = append(p.HandOvers, granted-at)
+		}
+	}
+}
+
+func (p *javaContender) expect(place javaPlace, what string, got, want int64) {
+	if got != want {
+		p.wrong(place, "%s: %d, not %d", what, got, want)
+	}
+}
+
+func (p *javaContender) wrong(place javaPlace, format string, args ...any) {
+	p.Wrong = append(p.Wrong, fmt.Sprintf("Go: %s lock %s: ", place.Kind, place.Name)+fmt.Sprintf(format, args...))
+}

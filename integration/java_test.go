@@ -1,0 +1,653 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// Do Redisson and leasehold hold the same locks? Each test has a Java process and
+// Go clients on one server, and looks at a lock from both sides.
+//
+//	this file         what all kinds have in common
+//	java_fair_test    queues in which both stand
+//	java_rw_test      readers and writers of both
+//	java_bugs_test    what is Redisson's own, kept here to notice when it changes
+//	java_soak_test    both at once, for as long as one likes
+//
+// javaScene is a server with one client of each side. Leases are a minute: who is
+// not woken sleeps for longer than any test waits.
+type javaScene struct {
+	*testing.T
+	server *redistest.Server
+	rdb    rueidis.Client
+	c      *client.Client
+	java   *redisson
+}
+
+const javaLease = time.Minute
+
+func newJavaScene(t *testing.T, j *java) *javaScene {
+	return newJavaSceneWith(t, j, javaLease)
+}
+
+// newJavaSceneWith has other leases, on both sides.
+func newJavaSceneWith(t *testing.T, j *java, lease time.Duration) *javaScene {
+	t.Helper()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	return &javaScene{T: t, server: server, rdb: rdb,
+		c:    ours(t, rdb, client.WithWatchdogTimeout(lease)),
+		java: j.open(t, server, javaOptions{Watchdog: lease.Milliseconds()}),
+	}
+}
+
+func (s *javaScene) unlock(holds ...lock.Hold) {
+	s.Helper()
+	for _, h := range holds {
+		if err := h.Unlock(s.Context()); err != nil {
+			s.Error(err)
+		}
+	}
+}
+
+// get takes a lock that must be free.
+func (s *javaScene) get(k kind, name string, options ...lock.Option) lock.Hold {
+	s.Helper()
+	h, err := goLock(s.c, k, name, options...).TryLock(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	return h
+}
+
+// goMay looks whether Go may have a lock now.
+func (s *javaScene) goMay(k kind, name string, may bool) {
+	s.Helper()
+	h, err := goLock(s.c, k, name).TryLock(s.Context())
+	switch {
+	case err == nil:
+		s.unlock(h)
+		if !may {
+			s.Errorf("%s lock %q: Go gets it, too", k, name)
+		}
+	case may || !errors.Is(err, lock.ErrNotAcquired):
+		s.Errorf("%s lock %q: Go asks for it: %v", k, name, err)
+	}
+}
+
+// javaMay looks whether a thread of Java that nobody else uses may.
+func (s *javaScene) javaMay(k kind, name string, may bool) {
+	s.Helper()
+	l := s.java.lock("somebody", k, name)
+	got := l.try(s)
+	if got {
+		l.unlock(s)
+	}
+	if got != may {
+		s.Errorf("%s lock %q: Java gets it: %v", k, name, got)
+	}
+}
+
+// javaBeside is the name of what stands beside a lock of any name, as Redisson's
+// prefixName makes it.
+func javaBeside(prefix, name string) string {
+	if strings.Contains(name, "{") {
+		return prefix + ":" + name
+	}
+	return prefix + ":{" + name + "}"
+}
+
+// javaChannel is where waiters listen, of a lock of any name.
+func javaChannel(k kind, name string) string {
+	if k == read || k == write {
+		return javaBeside("redisson_rwlock", name)
+	}
+	return javaBeside("redisson_lock__channel", name)
+}
+
+// waiter is a call of Lock under way.
+type waiter struct {
+	returned int64 // by monotonic
+	hold     lock.Hold
+	err      error
+}
+
+// wait lets Go wait for a lock, and returns when it listens to what happens.
+func (s *javaScene) wait(k kind, name string, options ...lock.Option) <-chan waiter {
+	s.Helper()
+	got := make(chan waiter, 1)
+	go func() {
+		h, err := goLock(s.c, k, name, options...).Lock(s.Context())
+		got <- waiter{monotonic(), h, err}
+	}()
+	channel := javaChannel(k, name)
+	if k == fair {
+		until(s.T, func() bool {
+			last, err := do(s.T, s.rdb, "LINDEX", javaBeside("redisson_lock_queue", name), "-1").ToString()
+			channel = javaChannel(k, name) + ":" + last
+			return err == nil
+		})
+	}
+	s.listens(channel)
+	return got
+}
+
+// listens waits until somebody listens to a channel.
+func (s *javaScene) listens(channel string) {
+	s.Helper()
+	until(s.T, func() bool {
+		n, err := do(s.T, s.rdb, "PUBSUB", "NUMSUB", channel).AsIntMap()
+		return err == nil && n[channel] > 0
+	})
+}
+
+// granted waits until Go has the lock.
+func (s *javaScene) granted(got <-chan waiter) waiter {
+	s.Helper()
+	w := soon(s.T, got)
+	if w.err != nil {
+		s.Fatal(w.err)
+	}
+	return w
+}
+
+// empty waits until there is nothing in Redis: Java takes a key away behind its
+// unlock. What is kept for ever may stay.
+func (s *javaScene) empty() {
+	s.Helper()
+	var left []string
+	deadline := time.Now().Add(patience)
+	for {
+		keys, err := do(s.T, s.rdb, "KEYS", "*").AsStrSlice()
+		if err != nil {
+			s.Fatal(err)
+		}
+		left = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token:") })
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Errorf("keys are left: %q", left)
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Does one side get what the other one holds? For each kind, once with a holder in
+// Go and once in Java: no owner of either side gets it, and everybody can see that
+// it is held; after the unlock, each of them gets it.
+func TestJava_excludes(t *testing.T) {
+	s := newJavaScene(t, startJava(t))
+	other := ours(t, s.server.Client(t))
+	for _, k := range javaKinds {
+		name := string(k)
+		rival := k.rival()
+		sees := func(held bool) {
+			t.Helper()
+			state, err := k.inspect(t.Context(), other, name)
+			if err != nil || state.Locked() != held {
+				t.Errorf("%s: Go sees %+v (%v), want held: %v", k, state, err, held)
+			}
+			if got := s.java.lock("looks", k, name).locked(t); got != held {
+				t.Errorf("%s: Java says it is locked: %v, want %v", k, got, held)
+			}
+			s.javaMay(rival, name, !held)
+			s.goMay(rival, name, !held)
+			if k == read { // readers share
+				s.javaMay(read, name, true)
+				s.goMay(read, name, true)
+			}
+		}
+		sees(false)
+		h := s.get(k, name)
+		sees(true)
+		s.unlock(h)
+		sees(false)
+		l := s.java.lock("holder", k, name)
+		l.get(t)
+		sees(true)
+		if k == plain || k == fenced {
+			javaFails(t, s.java.lock("stranger", k, name).begin(t, "unlock"), "IllegalMonitorStateException")
+			sees(true)
+		}
+		l.unlock(t)
+		sees(false)
+	}
+	s.empty()
+}
+
+// Do both sides count re-entries in the same way? Each side enters three times, and
+// leaves three times, while the other one looks; and both see the lease.
+func TestJava_reentry(t *testing.T) {
+	const times = 3
+	s := newJavaScene(t, startJava(t))
+	for _, k := range javaKinds {
+		name := string(k)
+		stands := func(owner string, count int, l *javaLock) {
+			t.Helper()
+			state, err := k.inspect(t.Context(), s.c, name)
+			if err != nil || state.HoldCount(owner) != count || state.Locked() != (count > 0) {
+				t.Errorf("%s: %s should hold it %d times, and Go sees %+v (%v)", k, owner, count, state, err)
+			}
+			fields, err := do(t, s.rdb, "HGETALL", name).AsStrMap()
+			if want := map[bool]string{true: fmt.Sprint(count)}[count > 0]; err != nil || fields[k.field(owner)] != want {
+				t.Errorf("%s: %s should hold it %d times, and Redis has %v (%v)", k, owner, count, fields, err)
+			}
+			if l.locked(t) != (count > 0) {
+				t.Errorf("%s: %d holds, and Java says that it is not so", k, count)
+			}
+			if left := l.left(t); count > 0 && (left <= 0 || left > times*javaLease) || count == 0 && left != -2*time.Millisecond {
+				t.Errorf("%s: with %d holds, Java sees %v left of the lease", k, count, left)
+			}
+			mine := 0
+			if owner == l.call(t, "isLocked").Owner {
+				mine = count
+			}
+			if got := l.holds(t); got != mine {
+				t.Errorf("%s: Java holds it %d times by its own account, want %d", k, got, mine)
+			}
+			if held := result[bool](t, l.call(t, "isHeldByCurrentThread")); held != (mine > 0) {
+				t.Errorf("%s: with %d holds, Java says that the thread holds it: %v", k, mine, held)
+			}
+		}
+
+		l := s.java.lock("thread", k, name)
+		var owner string
+		for i := range times {
+			owner = l.get(t)
+			stands(owner, i+1, l)
+		}
+		for i := range times {
+			l.unlock(t)
+			stands(owner, times-i-1, l)
+		}
+		javaFails(t, l.begin(t, "unlock", func(r *javaRequest) {
+			if k == fair {
+				r.Kind = plain // see TestJavaBug_strangersFairUnlock
+			}
+		}), "IllegalMonitorStateException")
+
+		ctx := lock.WithOwner(t.Context())
+		var holds []lock.Hold
+		for i := range times {
+			h, err := goLock(s.c, k, name).Lock(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			holds = append(holds, h)
+			stands(h.Owner(), i+1, l)
+		}
+		for i, h := range holds {
+			s.unlock(h)
+			stands(h.Owner(), times-i-1, l)
+		}
+	}
+	s.empty()
+}
+
+// javaPairs are a holder's kind and that of somebody who waits for it.
+var javaPairs = [][2]kind{{plain, plain}, {fair, fair}, {fenced, fenced}, {write, write}, {write, read}, {read, write}}
+
+// Does an unlock wake who waits on the other side? Nobody else is there, and the
+// leases are a minute: a Java waiter that is not woken sleeps for as long, and one
+// of ours for a poll interval of a second.
+//
+//	1 Go holds, Java waits; Go unlocks, and Java has it soon
+//	2 Java holds, Go waits; Java unlocks, and Go has it soon, at least every other time
+func TestJava_wakes(t *testing.T) {
+	rounds := amount(20)
+	s := newJavaScene(t, startJava(t))
+	var toJava, toGo []time.Duration
+	for _, pair := range javaPairs {
+		name := string(pair[0] + " " + pair[1])
+		var slow []time.Duration
+		for range rounds {
+			h := s.get(pair[0], name) // 1
+			l := s.java.lock("waiter", pair[1], name)
+			answer := l.begin(t, "lock")
+			l.parked(t)
+			began := monotonic()
+			s.unlock(h)
+			d := value[did](t, must(t, receiveWithin(t, answer, javaLease/4)))
+			toJava = append(toJava, time.Duration(d.Returned-began))
+			l.unlock(t)
+
+			l = s.java.lock("holder", pair[0], name) // 2
+			l.get(t)
+			got := s.wait(pair[1], name)
+			began = l.unlock(t).Called
+			w := s.granted(got)
+			slow = append(slow, time.Duration(w.returned-began))
+			s.unlock(w.hold)
+		}
+		if m := median(slow); m > poll/2 {
+			t.Errorf("Java held as %s, Go waited as %s: it took %v in the middle until Go had it, which is no wake", pair[0], pair[1], m)
+		}
+		toGo = append(toGo, slow...)
+	}
+	s.empty()
+	t.Logf("%d unlocks in Go: Java had the lock %s; %d unlocks in Java: Go had it %s", len(toJava), spread(toJava), len(toGo), spread(toGo))
+}
+
+// spread says how durations are distributed.
+func spread(d []time.Duration) string {
+	if len(d) == 0 {
+		return "never"
+	}
+	d = slices.Clone(d)
+	slices.Sort(d)
+	return fmt.Sprintf("p50 %v, p99 %v, most %v", d[len(d)/2].Round(10*time.Microsecond), d[len(d)*99/100].Round(10*time.Microsecond), d[len(d)-1].Round(10*time.Microsecond))
+}
+
+// Do both watchdogs keep up their own locks side by side, also where both read one
+// lock? They hold for three times the watchdog timeout. Nobody gets any of it, and
+// no lease comes near its end.
+func TestJava_watchdogs(t *testing.T) {
+	t.Parallel()
+	const dog = 4 * time.Second
+	s := newJavaSceneWith(t, startJava(t), dog)
+	var holds []lock.Hold
+	var locks []*javaLock
+	keys := make(map[string]bool)
+	for _, k := range javaKinds {
+		h := s.get(k, "go "+string(k))
+		holds = append(holds, h)
+		keys[k.lease("go "+string(k), h.Owner())] = true
+		l := s.java.lock("holder", k, "java "+string(k))
+		keys[k.lease(l.lock, l.get(t))] = true
+		locks = append(locks, l)
+	}
+	both := s.get(read, "both")
+	keys[read.lease("both", both.Owner())] = true
+	l := s.java.lock("holder", read, "both")
+	keys[read.lease("both", l.get(t))] = true
+	holds, locks = append(holds, both), append(locks, l)
+
+	least := dog
+	for began := time.Now(); time.Since(began) < 3*dog && !t.Failed(); {
+		for key := range keys {
+			ms, err := do(t, s.rdb, "PTTL", key).AsInt64()
+			if err != nil {
+				t.Fatal(err)
+			}
+			least = min(least, time.Duration(ms)*time.Millisecond)
+			if ms <= 0 {
+				t.Errorf("the lease of %q ran out", key)
+			}
+		}
+		for _, k := range javaKinds {
+			s.goMay(k.rival(), "java "+string(k), false)
+			s.javaMay(k.rival(), "go "+string(k), false)
+		}
+		s.goMay(write, "both", false)
+		s.javaMay(write, "both", false)
+	}
+	for _, l := range locks {
+		if n := l.holds(t); n != 1 {
+			t.Errorf("%q: Java holds it %d times", l.lock, n)
+		}
+		l.unlock(t)
+	}
+	s.unlock(holds...)
+	s.empty()
+	t.Logf("with a watchdog timeout of %v on both sides, no lease had less than %v left", dog, least)
+}
+
+// Does a Java process that is killed hold up ours for longer than its leases?
+//
+//	1 a Java process holds a lock of each kind; Go waits for each
+//	2 it is killed
+//	3 Go gets each, not before the end of that lease, and soon after
+//	4 nothing is left
+func TestJava_killed(t *testing.T) {
+	t.Parallel()
+	const dog = 3 * time.Second
+	s := newJavaSceneWith(t, startJava(t), dog)
+	var waiting []<-chan waiter
+	var keys []string
+	for _, k := range javaKinds { // 1
+		l := s.java.lock("holder", k, string(k))
+		keys = append(keys, k.lease(l.lock, l.get(t)))
+		waiting = append(waiting, s.wait(k.rival(), l.lock))
+	}
+	s.java.java.kill() // 2
+	ends := make([]int64, len(keys))
+	for i, key := range keys {
+		asked := monotonic()
+		left, err := do(t, s.rdb, "PTTL", key).AsInt64()
+		if err != nil || left <= 0 {
+			t.Fatalf("%q has %d ms left (%v)", key, left, err)
+		}
+		ends[i] = asked + left*int64(time.Millisecond)
+	}
+	var after []time.Duration
+	for i, got := range waiting { // 3
+		w := s.granted(got)
+		late := time.Duration(w.returned - ends[i])
+		if late < -5*time.Millisecond { // the server's clock counts in ms
+			t.Errorf("%q: Go got it %v before the end of the dead one's lease", keys[i], -late)
+		}
+		if late > poll+10*time.Second {
+			t.Errorf("%q: Go got it %v after the end of the dead one's lease", keys[i], late)
+		}
+		after = append(after, late)
+		s.unlock(w.hold)
+	}
+	s.empty() // 4
+	t.Logf("Go had the locks of a dead Java process %v after the ends of their leases", after)
+}
+
+// And one of ours that is killed?
+//
+//	1 a Go process holds a lock of each kind, and a thread of Java waits for each
+//	2 it is killed
+//	3 Java gets each, not before the end of that lease, and soon after
+//	4 nothing is left
+func TestJava_weAreKilled(t *testing.T) {
+	t.Parallel()
+	const dog = 3 * time.Second
+	s := newJavaScene(t, startJava(t))
+	doomed := startWorker(t)
+	doomed.do(t, request{Do: "open", Addr: s.server.Addr(), Dog: dog})
+	var waiting []<-chan reply
+	var keys []string
+	for _, k := range javaKinds { // 1
+		name := string(k)
+		g := value[granted](t, doomed.do(t, request{Do: "lock", Kind: k, Name: name}))
+		keys = append(keys, k.lease(name, g.Op.Owner))
+		l := s.java.lock("waits for "+name, k.rival(), name)
+		waiting = append(waiting, l.begin(t, "lock"))
+		l.parked(t)
+	}
+	doomed.kill() // 2
+	ends := make([]int64, len(keys))
+	for i, key := range keys {
+		asked := monotonic()
+		left, err := do(t, s.rdb, "PTTL", key).AsInt64()
+		if err != nil || left <= 0 {
+			t.Fatalf("%q has %d ms left (%v)", key, left, err)
+		}
+		ends[i] = asked + left*int64(time.Millisecond)
+	}
+	var after []time.Duration
+	for i, answer := range waiting { // 3
+		k := javaKinds[i]
+		d := value[did](t, must(t, receive(t, answer)))
+		late := time.Duration(d.Returned - ends[i])
+		if late < -5*time.Millisecond {
+			t.Errorf("%q: Java got it %v before the end of the dead one's lease", keys[i], -late)
+		}
+		if late > dog+10*time.Second { // it sleeps for the lease that it was told of, and no shorter
+			t.Errorf("%q: Java got it %v after the end of the dead one's lease", keys[i], late)
+		}
+		after = append(after, late)
+		s.java.lock("waits for "+string(k), k.rival(), string(k)).unlock(t)
+	}
+	s.empty() // 4
+	t.Logf("Java had the locks of a dead Go process %v after the ends of their leases", after)
+}
+
+// Does force reach across? For each kind: the holder's side is told, as far as it
+// can be, and a waiter of either side gets the lock.
+func TestJava_force(t *testing.T) {
+	const dog = 3 * time.Second
+	j := startJava(t)
+	for _, k := range javaKinds {
+		t.Run(string(k), func(t *testing.T) {
+			t.Parallel()
+			s := newJavaSceneWith(t, j, dog)
+			name := string(k)
+			force := func() (bool, error) { return k.force(t.Context(), s.c, name) }
+			if forced, err := force(); err != nil || forced {
+				t.Errorf("Go forces a free lock: %v, %v", forced, err)
+			}
+			if result[bool](t, s.java.lock("operator", k, name).call(t, "forceUnlock")) {
+				t.Error("Java forces a free lock, and says that it was held")
+			}
+
+			l := s.java.lock("holder", k, name) // Java holds, Go forces, and Go waits
+			l.get(t)
+			got := s.wait(k.rival(), name)
+			if forced, err := force(); err != nil || !forced {
+				t.Errorf("Go forces what Java holds: %v, %v", forced, err)
+			}
+			w := s.granted(got)
+			javaFails(t, l.begin(t, "unlock"), "IllegalMonitorStateException")
+			if err := w.hold.Err(); err != nil {
+				t.Errorf("after Java's unlock of what it had lost: %v", err)
+			}
+			s.unlock(w.hold)
+
+			l.get(t) // Java holds, Go forces, and Java waits
+			waiter := s.java.lock("waiter", k.rival(), name)
+			answer := waiter.begin(t, "lock")
+			waiter.parked(t)
+			if forced, err := force(); err != nil || !forced {
+				t.Errorf("Go forces what Java holds: %v, %v", forced, err)
+			}
+			must(t, receive(t, answer))
+			waiter.unlock(t)
+
+			h := s.get(k, name) // Go holds, Java forces, and both wait
+			got = s.wait(k.rival(), name)
+			answer = waiter.begin(t, "lock")
+			waiter.parked(t)
+			if !result[bool](t, s.java.lock("operator", k, name).call(t, "forceUnlock")) {
+				t.Error("Java forces what Go holds, and says that it was free")
+			}
+			for range 2 {
+				select {
+				case w := <-got:
+					if w.err != nil {
+						t.Fatal(w.err)
+					}
+					s.unlock(w.hold)
+				case r := <-answer:
+					must(t, r)
+					waiter.unlock(t)
+				case <-time.After(patience):
+					t.Fatal("nobody gets what Java has forced")
+				}
+			}
+			soon(t, h.Context().Done())
+			if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+				t.Errorf("unlocking what Java has forced: %v", err)
+			}
+			s.empty()
+		})
+	}
+}
+
+// Do both sides make the same keys and channels of a name, whatever stands in it?
+// For each kind, one side holds, the other does not get it and waits, and is
+// woken.
+func TestJava_names(t *testing.T) {
+	s := newJavaScene(t, startJava(t))
+	for _, name := range []string{
+		":", "a:b", "{tag}", "a{tag}b", "{tag}:{other}", "grüße 日本 🔒", " ", "two  words ", "line\nbreak", "tab\tand\x00null",
+		`quotes "'\`, "%s%d", "*?[a-z]", "$1.00", "0", "mode", "redisson_lock__channel:{x}",
+	} {
+		t.Run(fmt.Sprintf("%q", name), func(t *testing.T) {
+			s := *s
+			s.T = t
+			for _, pair := range [][2]kind{{plain, plain}, {fair, fair}, {write, read}, {read, write}, {fenced, fenced}} {
+				h := s.get(pair[0], name)
+				s.javaMay(pair[1], name, false)
+				l := s.java.lock("waiter", pair[1], name)
+				answer := l.begin(t, "lock")
+				l.parked(t)
+				s.unlock(h)
+				must(t, receiveWithin(t, answer, javaLease/4))
+				s.goMay(pair[0], name, false)
+				l.unlock(t)
+
+				l = s.java.lock("holder", pair[0], name)
+				l.get(t)
+				got := s.wait(pair[1], name)
+				l.unlock(t)
+				s.unlock(s.granted(got).hold)
+			}
+		})
+	}
+	s.empty()
+}
+
+// Do the tokens of Java's fenced lock and of ours with fencing grow together? They
+// take turns, in random ways; Java re-enters now and then, and counts that.
+func TestJava_fencing(t *testing.T) {
+	s := newJavaScene(t, startJava(t))
+	l := s.java.lock("thread", fenced, "fenced")
+	var last uint64
+	grows := func(who string, token uint64) {
+		t.Helper()
+		if token <= last {
+			t.Errorf("%s got the token %d after %d", who, token, last)
+		}
+		last = token
+	}
+	for round := range amount(100) {
+		switch round % 4 {
+		case 0, 1:
+			h := s.get(fenced, "fenced")
+			grows("Go", h.Token())
+			if register := result[uint64](t, l.call(t, "getToken")); register != h.Token() {
+				t.Errorf("Go got the token %d, and Java sees %d", h.Token(), register)
+			}
+			s.unlock(h)
+		case 2:
+			grows("Java", result[uint64](t, l.call(t, "lockAndGetToken")))
+			grows("Java, again,", result[uint64](t, l.call(t, "tryLockAndGetToken", within(time.Second))))
+			s.goMay(fenced, "fenced", false)
+			l.unlock(t)
+			l.unlock(t)
+		case 3:
+			l.get(t)
+			grows("Java, without asking for it,", result[uint64](t, l.call(t, "getToken")))
+			if !result[bool](t, l.call(t, "isHeldByCurrentThread")) {
+				t.Error("Java does not hold what it has locked")
+			}
+			l.unlock(t)
+		}
+	}
+	// A lock that Java waits for, with the token.
+	h := s.get(fenced, "fenced")
+	answer := l.begin(t, "lockAndGetToken")
+	s.listens(javaChannel(fenced, "fenced"))
+	grows("Go", h.Token())
+	s.unlock(h)
+	grows("Java, which waited,", result[uint64](t, value[did](t, must(t, receiveWithin(t, answer, javaLease/4)))))
+	l.unlock(t)
+	s.empty()
+}
