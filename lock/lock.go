@@ -60,7 +60,9 @@ type Hold interface {
 	Until() time.Time
 
 	// Token returns the fencing token: larger than that of every earlier
-	// holder of the name, the same for all re-entries. It is 0 for a read hold.
+	// holder of the name, the same for all re-entries. It grows as long as the
+	// server's clock does not go back, and with [WithFencing] also then. It is 0
+	// for a read hold without fencing, and for a hold of several locks.
 	Token() uint64
 
 	// Owner returns the owner as it stands in Redis, "<client uuid>:<number>".
