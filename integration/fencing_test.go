@@ -5,6 +5,7 @@ package integration_test
 import (
 	"context"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
@@ -82,6 +83,21 @@ func TestFencing_register(t *testing.T) {
 		token(t, t.Context(), k.lock(c, "orders"))
 		noKeys(t, server) // without fencing there is no register
 	}, plain, fair, write)
+}
+
+// A register that is too far ahead to count on is an error, and no token twice.
+func TestFencing_registerTooFar(t *testing.T) {
+	server := redistest.Start(t)
+	c := ours(t, server.Client(t))
+	server.Do(t, "SET", "redisson_lock_token:{orders}", "9007199254740991")
+	_, err := c.NewLock("orders", lock.WithFencing()).Lock(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "9007199254740991") {
+		t.Errorf("%v, want one that names the register", err)
+	}
+	exists := server.Do(t, "EXISTS", "orders")
+	if n, err := exists.ToInt64(); err != nil || n != 0 {
+		t.Errorf("the lock was taken all the same: %d, %v", n, err)
+	}
 }
 
 // A reader's token is that of the latest writer, so it stays good until another

@@ -25,9 +25,17 @@
 //
 //	kind       key      type  content
 //	reentrant  <name>   hash  owner -> hold count, one field
+//	fair       <name>   hash  as a plain lock
+//	           redisson_lock_queue:{<name>}     list    waiting owners, first come first
+//	           redisson_lock_timeout:{<name>}   zset    waiting owner -> server's ms until which it counts as alive
+//	rw         <name>   hash  mode, owner -> read holds, owner:write -> write holds
+//	           {<name>}:<owner>:rwlock_timeout:<n>  string  the lease of a reader, for each of its holds
+//	           leasehold_rwlock_wish:{<name>}       string  the waiting writer whom readers let pass
+//	any        redisson_lock_token:{<name>}     string  the latest fencing token, with lock.WithFencing
+//	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a key of the user's
 //
-// The layout is Redisson's (RedissonLock), so that Java and Go share locks. The
-// scripts are our own. They differ from Redisson's where it matters here: the
+// The layout is Redisson's, but for what begins with leasehold, so that Java and Go
+// share locks. The scripts are our own. They differ from Redisson's where it matters here: the
 // resulting count is given, a re-entry never shortens the lease, and no unlock
 // latch key is needed, as a repeated release is recognised by its count.
 package luascripts

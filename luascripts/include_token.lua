@@ -7,6 +7,8 @@ local function grown(register, time)
   local token = time[1] * 1000000 + time[2]
   if register then
     local last = tonumber(redis.call('GET', register) or nil)
+    -- Beyond 2^53 numbers are too far apart to count. No clock gets there before 2255.
+    if last and last >= 9007199254740991 then error('the register of fencing tokens is at ' .. string.format('%.0f', last) .. ', which is too large to go on from') end
     if last and last >= token then token = last + 1 end
     redis.call('SET', register, string.format('%.0f', token))
   end

@@ -36,7 +36,7 @@ var floors = map[string]struct {
 	"locktest":           {ours: []string{"lock", "client", "internal/memredis"}, others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis"}, why: "for tests; only tests import it"},
 	"internal/redistest": {others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis", "go.uber.org/goleak"}, why: "servers and wires for tests; only tests import it"},
 	"internal/kindtest":  {ours: []string{"client", "lock", "internal/redistest"}, others: []string{"github.com/redis/rueidis", "pgregory.net/rapid"}, why: "what the tests of all kinds share; only tests import it"},
-	"cmd/leasehold":      {ours: []string{"client", "lock", "reentrant", "fairlock", "rwlock", "internal/memredis"}, others: []string{"github.com/redis/rueidis", "github.com/spf13/cobra", "golang.org/x/term"}, why: "uses the library as any application does"},
+	"cmd/leasehold":      {ours: []string{"client", "lock", "reentrant", "fairlock", "rwlock", "multilock", "fence", "internal/memredis"}, others: []string{"github.com/redis/rueidis", "github.com/spf13/cobra", "golang.org/x/term"}, why: "uses the library as any application does"},
 	"internal/house":     {why: "this test"},
 }
 

@@ -12,9 +12,9 @@ import (
 // stream and in a channel; Redis itself would take half a gigabyte.
 const maxName = 4096
 
-// reserved begin the keys that other kinds of locks keep beside theirs. A lock
-// of that name would lie on top of one.
-var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":"}
+// reserved begin the keys that other kinds of locks, and package fence, keep beside
+// theirs. A lock of that name would lie on top of one.
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", "leasehold_fence:"}
 
 // What stands beside a lock's own key. All but the last are Redisson's.
 const (

@@ -55,7 +55,7 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
 		}
 	}
-	for _, name := range []string{"", "a{b", "a}b", "{}", "{}{a}", "a{}b", strings.Repeat("x", maxName+1), "redisson_lock_queue:{a}", "leasehold_rwlock_wish:{a}"} {
+	for _, name := range []string{"", "a{b", "a}b", "{}", "{}{a}", "a{}b", strings.Repeat("x", maxName+1), "redisson_lock_queue:{a}", "leasehold_rwlock_wish:{a}", "leasehold_fence:{a}"} {
 		if k, err := keysOf(PlainKeys, "", name); !errors.Is(err, lock.ErrName) {
 			t.Errorf("%.40q: %+v, %v, want ErrName", name, k, err)
 		}
