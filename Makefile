@@ -16,17 +16,19 @@ help: ## this list
 demo: ## show what the locks do, in the terminal
 	go run ./cmd/leasehold demo
 
-server: ## install a redis-server for the tests, if there is none
+server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Java
 	@sh scripts/redis-server.sh
+	@sh scripts/postgres.sh
+	@sh scripts/java.sh
 
-# A cached result says nothing about the server of today, hence -count=1.
-test: export LEASEHOLD_REQUIRE_REDIS = 1
+# A cached result says nothing about the server of today, hence -count=1. The
+# tests of integration measure time, so no other package runs beside them.
+test race: export LEASEHOLD_REQUIRE_REDIS = 1
 test: server ## all tests, with a real server
-	$(call each,go test -count=1 -timeout 10m ./...)
+	$(call each,go test -count=1 -timeout 25m ./...)
 
-race: export LEASEHOLD_REQUIRE_REDIS = 1
 race: server ## the same under the race detector (needs a C compiler)
-	$(call each,go test -race -count=1 -timeout 20m ./...)
+	$(call each,go test -race -count=1 -timeout 40m ./...)
 
 fuzz: ## every fuzz test for FUZZTIME=10s
 	@set -e; for m in $(MODULES); do (cd $$m; for pkg in $$(go list ./...); do \

@@ -128,6 +128,7 @@ func TestDeletedByHand_inLine(t *testing.T) {
 			sc := held(t)
 			waiters := sc.joinAll(t, 6, forever)
 			sc.s.Do(t, append([]string{"DEL"}, keys...)...)
+			sc.want(t, "all stand in line again", len(waiters))
 			kindtest.MustUnlock(t, sc.hold)
 			order := kindtest.ServeAll(t, waiters...)
 			if name == "deadlines" && !slices.IsSorted(order) {

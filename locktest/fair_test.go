@@ -7,26 +7,27 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-func TestRunFair(t *testing.T) {
-	a, b := pair(t)
-	h := Harness{
-		New:      func(name string, opts ...option) locker { return a.NewFairLock(name, opts...) },
-		Other:    func(name string, opts ...option) locker { return b.NewFairLock(name, opts...) },
-		Watchdog: watchdog,
-		Waiters: func(ctx context.Context, name string) (int, error) {
-			s, err := a.NewFairLock(name).Inspect(ctx)
-			return len(s.Waiters), err
-		},
+func TestFairRules(t *testing.T) {
+	t.Parallel()
+	locks := func(a, b *client.Client) (Harness, RWHarness) {
+		return Harness{
+			New:      func(name string, opts ...option) locker { return a.NewFairLock(name, opts...) },
+			Other:    func(name string, opts ...option) locker { return b.NewFairLock(name, opts...) },
+			Watchdog: watchdog,
+			Waiters: func(ctx context.Context, name string) (int, error) {
+				s, err := a.NewFairLock(name).Inspect(ctx)
+				return len(s.Waiters), err
+			},
+		}, RWHarness{}
 	}
-	t.Run("exclusive", func(t *testing.T) { Run(t, h) })
-	t.Run("fair", func(t *testing.T) { RunFair(t, h) })
+	t.Run("exclusive", func(t *testing.T) { keeps(t, rules, locks) })
+	t.Run("fair", func(t *testing.T) { keeps(t, fairRules, locks) })
 }
 
 // flaw is what is wrong with a desk.
@@ -249,17 +250,7 @@ func (l *deskLock) take(ctx context.Context, p *place) (lock.Hold, error) {
 // flaw.
 func TestFairRules_onADesk(t *testing.T) {
 	t.Parallel()
-	l := wrong{locks: func(a, b *client.Client) (Harness, RWHarness) { return (&desk{}).harness(a, b), RWHarness{} }}
-	for _, r := range fairRules {
-		t.Run(r.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				if said := complaints(t, r, l); said != "" {
-					t.Error(said)
-				}
-			})
-		})
-	}
+	keeps(t, fairRules, func(a, b *client.Client) (Harness, RWHarness) { return (&desk{}).harness(a, b), RWHarness{} })
 }
 
 func TestFairRules_canBeBroken(t *testing.T) {

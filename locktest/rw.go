@@ -65,34 +65,39 @@ var rwRules = []rule{
 // It includes the rules of [Run]: all of them for the side that writes, and those
 // that make sense for a reader whom a writer meets, and the other way round.
 func RunRW(t *testing.T, h RWHarness) {
-	for _, part := range []struct {
-		name       string
-		rules      []rule
-		one, other func(RW) lock.Locker
-	}{
-		{"read and write", rwRules, reads, writes},
-		{"write", rules, writes, writes},
-		{"read beside write", rulesFor(reading), reads, writes},
-		{"write beside read", rulesFor(writing), writes, reads},
-	} {
-		t.Run(strings.ReplaceAll(part.name, " ", "_"), func(t *testing.T) {
+	for _, p := range rwParts {
+		t.Run(strings.ReplaceAll(p.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			try(t, part.rules, h.sides(part.one, part.other), h)
+			try(t, p.rules, p.harness(h), h)
 		})
+	}
+}
+
+// rwPart is a part of RunRW: rules, and which sides they are tried on.
+type rwPart struct {
+	name       string
+	rules      []rule
+	one, other func(RW) lock.Locker
+}
+
+var rwParts = []rwPart{
+	{"read and write", rwRules, reads, writes},
+	{"write", rules, writes, writes},
+	{"read beside write", rulesFor(reading), reads, writes},
+	{"write beside read", rulesFor(writing), writes, reads},
+}
+
+// harness is one whose New and Other make one side of a lock each.
+func (p rwPart) harness(h RWHarness) Harness {
+	return Harness{
+		New:      func(name string, opts ...lock.Option) lock.Locker { return p.one(h.New(name, opts...)) },
+		Other:    func(name string, opts ...lock.Option) lock.Locker { return p.other(h.Other(name, opts...)) },
+		Watchdog: h.Watchdog,
 	}
 }
 
 func reads(l RW) lock.Locker  { return l.Read() }
 func writes(l RW) lock.Locker { return l.Write() }
-
-// sides is a harness whose New and Other make one side of a lock each.
-func (h RWHarness) sides(one, other func(RW) lock.Locker) Harness {
-	return Harness{
-		New:      func(name string, opts ...lock.Option) lock.Locker { return one(h.New(name, opts...)) },
-		Other:    func(name string, opts ...lock.Option) lock.Locker { return other(h.Other(name, opts...)) },
-		Watchdog: h.Watchdog,
-	}
-}
 
 // rulesFor returns the rules of Run that also hold between two sides.
 func rulesFor(s sides) (some []rule) {
@@ -276,8 +281,8 @@ func tokensOfReaders(t *trial) {
 			if again.Token() != last {
 				t.broken("a re-entry has token %d, the writer %d", again.Token(), last)
 			}
-			t.unlock(again)
-			t.unlock(w)
+			time.Sleep(work) // time may stand still while nobody works
+			t.unlock(again, w)
 			beside := t.must(l.Read().Lock(t.ctx))
 			for _, r := range []lock.Hold{under, beside} {
 				if r.Token() != 0 {

@@ -14,9 +14,16 @@ import (
 	"github.com/leasehold-go/leasehold/rwlock"
 )
 
-func TestRunRW(t *testing.T) {
-	a, b := pair(t)
-	RunRW(t, rwLocks(a, b, func(mk rwMaker) rwMaker { return mk }))
+func TestRWRules(t *testing.T) {
+	t.Parallel()
+	for _, p := range rwParts {
+		t.Run(p.name, func(t *testing.T) {
+			keeps(t, p.rules, func(a, b *client.Client) (Harness, RWHarness) {
+				rw := rwLocks(a, b, func(mk rwMaker) rwMaker { return mk })
+				return p.harness(rw), rw
+			})
+		})
+	}
 }
 
 // rwMaker makes the locks of one client.
@@ -292,31 +299,27 @@ func TestRWRules_canBeBroken(t *testing.T) {
 	} {
 		locks = append(locks, wrong{w.what, func(a, b *client.Client) (Harness, RWHarness) {
 			rw := rwLocks(a, b, w.wrap)
-			return rw.sides(reads, writes), rw
+			return rwParts[0].harness(rw), rw
 		}, w.breaks})
 	}
 	testBroken(t, rwRules, locks)
 }
 
-// The rules of Run that are about both sides can be broken by both.
+// The rules of Run that are about two sides can be broken there, too.
 func TestRulesOfSides_canBeBroken(t *testing.T) {
 	t.Parallel()
-	for _, part := range []struct {
-		name       string
-		sides      sides
-		one, other func(RW) locker
-	}{
-		{"read", reading, reads, writes},
-		{"write", writing, writes, reads},
-	} {
+	for _, p := range rwParts {
+		if p.name == "read and write" {
+			continue // these have wrong locks of their own
+		}
 		var locks []wrong
 		for _, w := range ways {
 			locks = append(locks, wrong{w.what, func(a, b *client.Client) (Harness, RWHarness) {
-				h := rwLocks(a, b, func(mk rwMaker) rwMaker { return mk }).sides(part.one, part.other)
+				h := p.harness(rwLocks(a, b, func(mk rwMaker) rwMaker { return mk }))
 				h.New, h.Other = w.wrap(h.New), w.wrap(h.Other)
 				return h, RWHarness{}
 			}, w.breaks})
 		}
-		t.Run(part.name, func(t *testing.T) { testBroken(t, rulesFor(part.sides), locks) })
+		t.Run(p.name, func(t *testing.T) { testBroken(t, p.rules, locks) })
 	}
 }

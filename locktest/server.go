@@ -1,6 +1,19 @@
 // Package locktest is for tests of code that locks, and of locks.
 //
 // [Run] tries every rule that an exclusive lock must keep on a lock of yours.
+// [RunFair] tries what a lock that serves in the order of arrival must keep
+// beyond that, and [RunRW] the rules of a read/write lock. Each rule is a subtest,
+// and a failure says which is broken. They need two clients of one server, and
+// take seconds, as leases do:
+//
+//	func TestMyLock(t *testing.T) {
+//		a, b := newClient(t), newClient(t) // with a watchdog timeout of a second
+//		locktest.Run(t, locktest.Harness{
+//			New:      func(name string, opts ...lock.Option) lock.Locker { return a.NewLock(name, opts...) },
+//			Other:    func(name string, opts ...lock.Option) lock.Locker { return b.NewLock(name, opts...) },
+//			Watchdog: time.Second,
+//		})
+//	}
 //
 // [NewServer] is a server in memory, with clients on it:
 //
@@ -35,7 +48,9 @@ import (
 // when a lock is busy, runs out or is taken away. It tells time by time.Now, so
 // in a [testing/synctest] bubble leases last exactly as long as they say, and
 // no test has to wait for them. Make the server and all its clients inside the
-// bubble then, with the bubble's own t.
+// bubble then, with the bubble's own t. Time stands still there while anything
+// runs, so who holds a lock for no time at all leaves its token to the next,
+// unless the lock has [lock.WithFencing].
 //
 // It is not Redis: it neither replicates nor evicts nor persists, and knows
 // only part of the commands. That a lock is safe on real servers, and what

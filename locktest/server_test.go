@@ -105,6 +105,31 @@ func TestServer_redisTakesALockAway(t *testing.T) {
 	})
 }
 
+// In an instant that lasts, tokens made of time are equal, and those of a
+// register grow.
+func TestServer_tokensWhileTimeStandsStill(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := locktest.NewServer(t).Client(t)
+		token := func(name string, opts ...lock.Option) uint64 {
+			h, err := c.NewLock(name, opts...).Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return h.Token()
+		}
+		if first, second := token("report"), token("report"); first != second {
+			t.Errorf("tokens %d and %d: time did not stand still", first, second)
+		}
+		if first, second := token("fenced", lock.WithFencing()), token("fenced", lock.WithFencing()); first >= second {
+			t.Errorf("with fencing, token %d after %d", second, first)
+		}
+	})
+}
+
 // On request it is a server with an address.
 func TestServer_listen(t *testing.T) {
 	t.Parallel()

@@ -533,7 +533,7 @@ func cancelledWait(t *trial) {
 	h := t.must(t.h.Other(t.lock).Lock(t.ctx))
 	why := errors.New("the request went away")
 	ctx, cancel := context.WithCancelCause(t.ctx)
-	time.AfterFunc(50*time.Millisecond, func() { cancel(why) })
+	time.AfterFunc(aWhile, func() { cancel(why) })
 	_, err := t.h.New(t.lock, forLong...).Lock(ctx)
 	t.want(err, lock.ErrNotAcquired, context.Canceled, why)
 	t.unlock(h)
@@ -677,6 +677,7 @@ func tokens(t *trial) {
 		if again.Token() != last {
 			t.broken("a re-entry has token %d, the hold %d", again.Token(), last)
 		}
+		time.Sleep(work) // time may stand still while nobody works
 		t.unlock(again)
 		t.unlock(h)
 	}

@@ -13,19 +13,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// watchdog is long enough for a machine that has other things to do.
-const watchdog = 3 * time.Second
-
-// pair returns two clients, as two processes would have them.
-func pair(t *testing.T) (a, b *client.Client) {
-	s := NewServer(t)
-	opts := []client.Option{client.WithWatchdogTimeout(watchdog), client.WithOpTimeout(watchdog / 4)}
-	return s.Client(t, opts...), s.Client(t, opts...)
-}
-
-func TestRun(t *testing.T) {
-	a, b := pair(t)
-	Run(t, plain(a, b, right))
+func TestRules(t *testing.T) {
+	t.Parallel()
+	keeps(t, rules, func(a, b *client.Client) (Harness, RWHarness) { return plain(a, b, right), RWHarness{} })
 }
 
 // plain is a harness of plain locks, each of them changed by wrap.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/lock"
@@ -24,9 +25,6 @@ type wrong struct {
 // testBroken fails unless each rule is broken by one of the wrong locks, and each
 // wrong lock breaks the rules that it should. A rule that no lock can break says
 // nothing.
-//
-// It runs in virtual time: a lock that never answers costs nothing, and a machine
-// that is busy does not look like a wrong lock.
 func testBroken(t *testing.T, rules []rule, locks []wrong) {
 	for _, r := range rules {
 		broken := false
@@ -36,13 +34,10 @@ func testBroken(t *testing.T, rules []rule, locks []wrong) {
 				continue
 			}
 			broken = true
-			t.Run(r.name+", when "+l.what, func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					if said := complaints(t, r, l); !strings.Contains(said, says) {
-						t.Errorf("the suite says %q, want something with %q", said, says)
-					}
-				})
+			inBubble(t, r.name+", when "+l.what, func(t *testing.T) {
+				if said := complaints(t, r, l.locks); !strings.Contains(said, says) {
+					t.Errorf("the suite says %q, want something with %q", said, says)
+				}
 			})
 		}
 		if !broken {
@@ -51,15 +46,43 @@ func testBroken(t *testing.T, rules []rule, locks []wrong) {
 	}
 }
 
-// complaints tries a rule on a wrong lock, and returns what it says.
-func complaints(t *testing.T, r rule, l wrong) string {
+// keeps fails unless locks keep all rules.
+func keeps(t *testing.T, rules []rule, locks func(a, b *client.Client) (Harness, RWHarness)) {
+	for _, r := range rules {
+		inBubble(t, r.name, func(t *testing.T) {
+			if said := complaints(t, r, locks); said != "" {
+				t.Error(said)
+			}
+		})
+	}
+}
+
+// inBubble runs a subtest in virtual time: what takes long costs nothing, and a
+// machine that is busy does not look like a lock that is wrong. Run and its
+// sisters cannot be called there, as a bubble has no subtests; the tests of each
+// kind call them, on a real server.
+func inBubble(t *testing.T, name string, test func(*testing.T)) {
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, test)
+	})
+}
+
+// watchdog is the watchdog timeout of the clients.
+const watchdog = time.Second
+
+// complaints tries a rule on the locks of two clients of a server in memory, and
+// returns what it says.
+func complaints(t *testing.T, r rule, locks func(a, b *client.Client) (Harness, RWHarness)) string {
+	s := NewServer(t)
+	short := client.WithWatchdogTimeout(watchdog)
 	v := &verdict{}
 	on := &trial{TB: v, lock: "it"}
-	on.h, on.rw = l.locks(pair(t))
+	on.h, on.rw = locks(s.Client(t, short), s.Client(t, short))
 	done := make(chan struct{})
 	go func() { // a goroutine of its own: Fatal ends it
 		defer close(done)
-		r.try(t.Context(), on, 5*watchdog)
+		r.try(t.Context(), on, 10*watchdog)
 	}()
 	<-done
 	v.mu.Lock()

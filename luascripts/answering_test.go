@@ -184,6 +184,8 @@ func plausibleSnapshot(t *testing.T, reply []byte, got luascripts.Snapshot, err 
 		t.Errorf("an error with a snapshot: %+v, %v", got, err)
 	case errors.As(err, &bad) && bad.Script == "":
 		t.Errorf("an error without its script: %v", err)
+	case err == nil && got.Foreign && strings.TrimLeft(string(reply), ":-0") != "4\r\n":
+		t.Errorf("foreign by %q", reply)
 	case err == nil && !got.Foreign && !strings.HasPrefix(string(reply), list):
 		t.Errorf("%+v by %q", got, reply)
 	}

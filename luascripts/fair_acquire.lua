@@ -44,16 +44,17 @@ if held then
 end
 if want > 1 then return -2 end
 
+local left = redis.call('PTTL', lock)
 local first, deadline = head(queue, timeouts, now)
 if #fields == 0 and (not first or first == owner) then
   local token = grown(register, time)
   redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left behind
-  local expiry = redis.pcall('PEXPIRE', lock, lease)
-  if type(expiry) == 'table' and expiry.err then
-    redis.call('DEL', lock) -- without the right to PEXPIRE we would leave a lock that never ends
-    return expiry
+  local denied = redis.pcall('PEXPIRE', lock, lease)
+  if type(denied) ~= 'table' then denied = first and dequeue(queue, timeouts, owner) end
+  if denied then
+    redis.call('DEL', lock) -- an error means that we do not have it
+    return denied
   end
-  if first then dequeue(queue, timeouts, owner, now) end
   return token
 end
 
@@ -65,19 +66,19 @@ if stay > 0 then
     members, queued = redis.call('LRANGE', queue, 0, -1), false
     for _, member in ipairs(members) do queued = queued or member == owner end
   end
-  if not queued then redis.call('RPUSH', queue, owner) end
   local ahead = stay
-  local last = redis.call('LINDEX', queue, -2)
+  local last = redis.call('LINDEX', queue, -1)
   local before = last and tonumber(redis.call('ZSCORE', timeouts, last) or nil)
-  if queued or last and not (ours(last) and before and before <= now + stay) then
-    ahead = patience(members or redis.call('LRANGE', queue, 0, -1), timeouts, owner, now, stay)
+  if queued or last and not (ours(last) and before and before > now and before <= now + stay) then
+    ahead = patience(members or redis.call('LRANGE', queue, 0, -1), owner, stay)
   end
-  local kept = redis.pcall('ZADD', timeouts, now + ahead, owner)
-  if type(kept) == 'table' and kept.err then
-    if not queued then redis.call('RPOP', queue) end
-    return kept
+  if not queued then redis.call('RPUSH', queue, owner) end
+  local denied = redis.pcall('ZADD', timeouts, now + ahead, owner)
+  if type(denied) ~= 'table' then denied = outlive(queue, timeouts, now) end
+  if denied then
+    if not queued then dequeue(queue, timeouts, owner) end
+    return denied
   end
-  outlive(queue, timeouts, now)
 end
-if #fields > 0 then return redis.call('PTTL', lock) end
+if #fields > 0 then return left end
 return math.max(deadline - now, 1)

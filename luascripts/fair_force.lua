@@ -23,7 +23,8 @@ for _, count in ipairs(counts) do
   if not string.find(count, '^[0-9]+$') then return -4 end -- some other hash, or a read/write lock
 end
 local time = redis.call('TIME')
-local freed = redis.call('DEL', lock)
+redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let pass
 local first = head(queue, timeouts, time[1] * 1000 + math.floor(time[2] / 1000))
+local freed = redis.call('DEL', lock)
 if first then redis.pcall(publish, channel .. ':' .. first, '0') end
 return freed

@@ -26,20 +26,18 @@ redis.call('ZREM', timeouts, '') -- nobody: a first write that memory limits let
 
 -- Our own first: a process that is late with its heartbeat, but here before
 -- anybody noticed, has lost nothing.
-local members, place = redis.call('LRANGE', queue, 0, -1), {}
-local foreign = false
-for i, member in ipairs(members) do
-  place[member] = i
-  foreign = foreign or not ours(member)
+local members, before = redis.call('LRANGE', queue, 0, -1), {} -- of each, how many foreign ones are before it
+local foreign = 0
+for _, member in ipairs(members) do
+  before[member] = foreign
+  if not ours(member) then foreign = foreign + 1 end
 end
 local replies, asker = {0}, {}
 for i = 1, (#ARGV - 2) / 2 do
   local stay, owner = tonumber(ARGV[2 * i + 1]), ARGV[2 * i + 2]
   asker[owner] = i
-  if place[owner] then
-    local ahead = stay
-    if foreign then ahead = patience(members, timeouts, owner, now, stay) end
-    redis.call('ZADD', timeouts, now + ahead, owner)
+  if before[owner] then
+    redis.call('ZADD', timeouts, now + before[owner] * 300000 + stay, owner)
     replies[i + 1] = 0
   elseif left ~= -2 and redis.pcall('HEXISTS', lock, owner) == 1 then
     replies[i + 1] = 1
@@ -55,7 +53,7 @@ elseif first then
   replies[1] = math.max(deadline - now, 1)
   if asker[first] then
     replies[asker[first] + 1] = 1
-  elseif members[1] ~= first then
+  elseif members[1] ~= first or not ours(first) then
     redis.pcall(publish, channel .. ':' .. first, '0') -- who was told of the release was one of the dead
   end
 end

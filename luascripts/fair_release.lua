@@ -37,11 +37,12 @@ end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local free = redis.call('EXISTS', lock) == 0
+if count then free = #redis.call('HGETALL', lock) == 2 end -- none but ours
+local denied = dequeue(queue, timeouts, owner)
+if denied then return denied end
+local first = free and head(queue, timeouts, now)
 redis.call('HDEL', lock, owner) -- the last field takes the key with it
-dequeue(queue, timeouts, owner, now)
-if redis.call('EXISTS', lock) == 0 then
-  local first = head(queue, timeouts, now)
-  if first then redis.pcall(publish, channel .. ':' .. first, '0') end -- a hint: being refused it must not undo a release
-end
+if first then redis.pcall(publish, channel .. ':' .. first, '0') end -- a hint: being refused it must not undo a release
 if count then return 1 end
 return -2

@@ -33,42 +33,30 @@ end
 
 -- patience returns how far ahead of now the deadline of owner must lie, so that
 -- p of it is left when the foreign waiters before it have been served and have
--- taken theirs off.
-local function patience(members, timeouts, owner, now, p)
-  local foreign, latest = 0, now
+-- taken their 300 s off.
+local function patience(members, owner, p)
   for _, member in ipairs(members) do
     if member == owner then break end
-    if not ours(member) then
-      foreign = foreign + 1
-      latest = math.max(latest, tonumber(redis.call('ZSCORE', timeouts, member) or now))
-    end
+    if not ours(member) then p = p + 300000 end
   end
-  return math.max(foreign * 300000, latest - now) + p
+  return p
 end
 
--- dequeue takes owner out of the queue. Foreign waiters behind it counted from
--- its deadline; what was left of that is taken off theirs, as their own scripts do.
-local function dequeue(queue, timeouts, owner, now)
-  local deadline = tonumber(redis.call('ZSCORE', timeouts, owner) or nil)
-  local latest = tonumber(redis.call('ZREVRANGE', timeouts, 0, 0, 'WITHSCORES')[2] or nil)
-  if deadline and deadline > now and latest > now + 60000 then -- less is not worth the look
-    local members = redis.call('LRANGE', queue, 0, -1)
-    local share = deadline - now - patience(members, timeouts, owner, now, 0)
-    local behind = false
-    for _, member in ipairs(members) do
-      if behind and share > 0 and not ours(member) then redis.call('ZINCRBY', timeouts, -share, member) end
-      behind = behind or member == owner
-    end
-  end
-  redis.call('LREM', queue, 1, owner)
-  redis.call('ZREM', timeouts, owner)
+-- dequeue takes owner out of the queue. It returns an error if it may not.
+local function dequeue(queue, timeouts, owner)
+  local done = redis.pcall('ZREM', timeouts, owner)
+  if type(done) ~= 'table' then done = redis.pcall('LREM', queue, 1, owner) end
+  if type(done) == 'table' then return done end
 end
 
 -- outlive lets the queue vanish an hour after its last deadline, so that the
--- traces of the dead do not stay when nobody ever comes again.
+-- traces of the dead do not stay when nobody ever comes again. It returns an error
+-- if it may not.
 local function outlive(queue, timeouts, now)
-  local latest = tonumber(redis.call('ZREVRANGE', timeouts, 0, 0, 'WITHSCORES')[2] or now)
-  local ms = string.format('%.0f', math.max(latest - now, 0) + 3600000)
-  redis.call('PEXPIRE', queue, ms)
-  redis.call('PEXPIRE', timeouts, ms)
+  local last = redis.pcall('ZREVRANGE', timeouts, 0, 0, 'WITHSCORES')
+  if last.err then return last end
+  local ms = string.format('%.0f', math.max(tonumber(last[2] or now) - now, 0) + 3600000)
+  local done = redis.pcall('PEXPIRE', queue, ms)
+  if type(done) ~= 'table' then done = redis.pcall('PEXPIRE', timeouts, ms) end
+  if type(done) == 'table' then return done end
 end

@@ -19,22 +19,28 @@ local function lives(lock, beside, owner, count)
   return most
 end
 
--- readers calls f(owner, count, left) for each reader of the hash, dead ones too.
+-- readers calls f(owner, count, left) for each reader of the hash, dead ones too,
+-- until f returns true. A small hash keeps the order in which they came; the last is
+-- the first here, and has most of its lease left as a rule.
 local function readers(lock, beside, f)
   local fields = redis.call('HGETALL', lock)
-  for i = 1, #fields, 2 do
+  for i = #fields - 1, 1, -2 do
     local owner, count = fields[i], tonumber(fields[i + 1])
     if owner ~= 'mode' and count and string.sub(owner, -6) ~= ':write' then
-      f(owner, count, lives(lock, beside, owner, count))
+      if f(owner, count, lives(lock, beside, owner, count)) then return end
     end
   end
 end
 
--- longest returns the ms that are left of the longest read lease, 0 when no
--- reader is alive.
-local function longest(lock, beside)
+-- longest returns the ms that are left of the longest read lease but that of
+-- except, 0 when no other reader is alive. It looks no further when it has found
+-- one of at least enough.
+local function longest(lock, beside, except, enough)
   local most = 0
-  readers(lock, beside, function(_, _, left) most = math.max(most, left) end)
+  readers(lock, beside, function(owner, _, left)
+    if owner ~= except then most = math.max(most, left) end
+    return most >= enough
+  end)
   return most
 end
 

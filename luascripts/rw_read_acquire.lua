@@ -41,6 +41,9 @@ if count == 0 then
   end
 end
 
+local token = '0'
+if register and want == 1 then token = redis.call('GET', register) or grown(register, redis.call('TIME')) end
+
 -- A lease never gets shorter, neither this owner's nor, by it, the lock's.
 local left = redis.call('PTTL', lock)
 lease = math.max(lease, lives(lock, beside, owner, count))
@@ -60,5 +63,4 @@ if type(done) == 'table' and done.err then
   end
   return done
 end
-if not register or want > 1 then return '0' end
-return redis.call('GET', register) or grown(register, redis.call('TIME'))
+return token

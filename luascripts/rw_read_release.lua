@@ -23,29 +23,25 @@ if mode == nil then return answer end
 local count = mode and tonumber(redis.call('HGET', lock, owner) or nil)
 if not count then return -2 end
 
-local mine, left = lives(lock, beside, owner, count), redis.call('PTTL', lock)
-for n = count, leave + 1, -1 do redis.call('DEL', timeout(beside, owner, n)) end
+local mine = lives(lock, beside, owner, count)
 if leave > 0 then
   if mine == 0 then return -2 end
   redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let pass
   redis.call('HSET', lock, owner, leave)
   for n = 1, leave do redis.call('PEXPIRE', timeout(beside, owner, n), mine) end -- a partial release leaves the lease be
+  for n = count, leave + 1, -1 do redis.call('DEL', timeout(beside, owner, n)) end
   return 1
 end
-redis.call('HDEL', lock, owner)
-if mode == 'read' then
-  local most = 1
-  if redis.call('HLEN', lock) == 1 then
-    most = 0
-  elseif mine == 0 or mine >= left - 10 then
-    -- The hash lived on this reader's lease. If it does not, some other's carries it.
-    most = longest(lock, beside)
-    if most > 0 then redis.call('PEXPIRE', lock, most) end
-  end
-  if most == 0 then
-    redis.call('DEL', lock)
-    redis.pcall(publish, channel, '0') -- a hint: being refused it must not undo a release
-  end
+-- The hash lives on the longest lease. Who carries it need not be replaced.
+local carried = redis.call('PTTL', lock) - 10
+local most = longest(lock, beside, owner, math.max(carried, 1))
+if mode == 'read' and most == 0 then
+  redis.call('DEL', lock)
+  redis.pcall(publish, channel, '0') -- a hint: being refused it must not undo a release
+else
+  redis.call('HDEL', lock, owner)
+  if mode == 'read' and most < carried then redis.pcall('PEXPIRE', lock, most) end
 end
+for n = count, 1, -1 do redis.pcall('DEL', timeout(beside, owner, n)) end
 if mine == 0 then return -2 end
 return 1

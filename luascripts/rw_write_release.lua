@@ -35,11 +35,11 @@ if leave > 0 then
   redis.call('HSET', lock, owner .. ':write', leave)
   return 1
 end
-redis.call('HDEL', lock, owner .. ':write')
-local most = redis.call('HLEN', lock) > 1 and longest(lock, beside) or 0
+local most = redis.call('HLEN', lock) > 2 and longest(lock, beside, nil, math.huge) or 0
 if most > 0 then
+  redis.call('PEXPIRE', lock, most) -- the writer's lease ends with the writing; first, so that a full memory lets the rest through
   redis.call('HSET', lock, 'mode', 'read')
-  redis.call('PEXPIRE', lock, most) -- the writer's lease ends with the writing
+  redis.call('HDEL', lock, owner .. ':write')
 else
   redis.call('DEL', lock)
 end

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,29 +95,58 @@ func TestDeadReader(t *testing.T) {
 	}
 }
 
-// parked are readers who wait, all of one process.
-type parked struct {
-	s       *redistest.Server
-	c       *client.Client
-	waiters []*kindtest.Waiter
+// process has readers who wait. What it asks goes over a wire of its own.
+type process struct {
+	s     *redistest.Server
+	wire  *redistest.Proxy
+	c     *client.Client
+	asked atomic.Int64 // how many questions it has sent
 }
 
 const readers = 20
 
-func park(t *testing.T, s *redistest.Server, c *client.Client) *parked {
+func newProcess(t *testing.T, s *redistest.Server) *process {
 	t.Helper()
-	p := &parked{s: s, c: c}
-	for range readers {
-		p.waiters = append(p.waiters, kindtest.Go(t.Context(), c.NewRWLock("orders").Read()))
-	}
-	reading.Waiting(t, s, "orders", readers)
+	p := &process{s: s, wire: redistest.NewProxy(t, s.Addr())}
+	p.c = kindtest.NewClient(t, s.Client(t, redistest.Via(p.wire)))
+	p.holdReplies(nil, 0)
 	return p
 }
 
-// in waits until all of them read, at the same time, and returns their holds.
-func (p *parked) in(t *testing.T) (holds []lock.Hold) {
+// holdReplies has all replies to questions but the next few wait until held is
+// closed.
+func (p *process) holdReplies(held chan struct{}, after int64) {
+	asked := p.asked.Load()
+	p.wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+		if strings.EqualFold(string(req[0]), "EVALSHA") && p.asked.Add(1) > asked+after && held != nil {
+			a.HoldReply = held
+		}
+		return a
+	})
+}
+
+// polled waits until those who wait have asked by themselves: the next time is
+// almost a second away.
+func (p *process) polled(t *testing.T) {
 	t.Helper()
-	for _, w := range p.waiters {
+	before := p.asked.Load()
+	kindtest.WaitFor(t, "they ask by themselves", func() bool { return p.asked.Load() > before })
+}
+
+// park lets readers wait.
+func (p *process) park(t *testing.T) (parked []*kindtest.Waiter) {
+	t.Helper()
+	for range readers {
+		parked = append(parked, kindtest.Go(t.Context(), p.c.NewRWLock("orders").Read()))
+	}
+	reading.Waiting(t, p.s, "orders", readers)
+	return parked
+}
+
+// allIn waits until all of them read, at the same time, and returns their holds.
+func allIn(t *testing.T, parked []*kindtest.Waiter) (holds []lock.Hold) {
+	t.Helper()
+	for _, w := range parked {
 		holds = append(holds, w.Hold(t))
 	}
 	for _, h := range holds {
@@ -126,20 +157,15 @@ func (p *parked) in(t *testing.T) (holds []lock.Hold) {
 	return holds
 }
 
-// byMessage fails if what round does for waiting readers reaches them by their
-// polls alone, of which there is one a second. Round parks readers, calls ready,
-// changes something, and returns how long after that all of them were in. When
-// ready returns they have just asked, so that a poll is almost a second away.
-// A busy machine can be late too, but not each time.
-func byMessage(t *testing.T, s *redistest.Server, round func(ready func()) time.Duration) {
+// byMessage fails if what a round does for parked readers reaches them by their
+// polls alone, of which there is one a second. A round changes something when they
+// have just polled, and returns how long after that all of them were in. A busy
+// machine can be late too, but not each time.
+func byMessage(t *testing.T, round func() time.Duration) {
 	t.Helper()
-	ready := func() {
-		before := s.CommandCalls(t, "evalsha")
-		kindtest.WaitFor(t, "they ask by themselves", func() bool { return s.CommandCalls(t, "evalsha") > before })
-	}
 	var took []time.Duration
 	for range 10 {
-		took = append(took, round(ready))
+		took = append(took, round())
 		if took[len(took)-1] < 400*time.Millisecond {
 			return
 		}
@@ -152,19 +178,17 @@ func byMessage(t *testing.T, s *redistest.Server, round func(ready func()) time.
 func TestDowngrade(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	l, c := orders(t, s), kindtest.NewClient(t, s.Client(t))
+	l, p := orders(t, s), newProcess(t, s)
 	heard := kindtest.Listen(t, s, reading.Channel("orders"))
-	rounds := 0
-	byMessage(t, s, func(ready func()) time.Duration {
-		rounds++
+	byMessage(t, func() time.Duration {
 		owner := lock.WithOwner(t.Context())
 		w, r := kindtest.MustLockUnder(t, owner, l.Write()), kindtest.MustLockUnder(t, owner, l.Read())
-		p := park(t, s, c)
+		parked := p.park(t)
 		told := len(heard.On(reading.Channel("orders")))
-		ready()
+		p.polled(t)
 		began := time.Now()
 		kindtest.MustUnlock(t, w)
-		holds := p.in(t)
+		holds := allIn(t, parked)
 		took := time.Since(began)
 		kindtest.WaitFor(t, "it is published", func() bool { return len(heard.On(reading.Channel("orders"))) > told })
 		if got := heard.On(reading.Channel("orders"))[told:]; !slices.Equal(got, []string{"1"}) {
@@ -173,7 +197,7 @@ func TestDowngrade(t *testing.T) {
 		if err := r.Err(); err != nil {
 			t.Errorf("the writer does not read on: %v", err)
 		}
-		if _, err := c.NewRWLock("orders").Write().TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		if _, err := p.c.NewRWLock("orders").Write().TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 			t.Errorf("another writer, while %d read: %v", readers+1, err)
 		}
 		kindtest.MustUnlock(t, append(holds, r)...)
@@ -182,28 +206,47 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
+// When a writer leaves, the readers of a process come in together: once one of
+// them is in, all others ask, and do not wait for each other's answers.
+func TestReadersComeInTogether(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := newProcess(t, s)
+	w := kindtest.MustLock(t, orders(t, s).Write())
+	parked := p.park(t)
+	held := make(chan struct{})
+	p.holdReplies(held, 3) // polls that come between, and the first that is let in
+	kindtest.MustUnlock(t, w)
+	kindtest.WaitFor(t, "Redis has all as readers, although most have no answer", func() bool {
+		return len(kindtest.Hash(t, s, "orders")) == readers+1 // and the mode
+	})
+	close(held)
+	kindtest.MustUnlock(t, allIn(t, parked)...)
+	kindtest.WantEmpty(t, s)
+}
+
 // Behind a reader a writer waits, and behind that one readers do. When the writer
 // gives up, they come in at once, because they are told.
 func TestWriterGivesUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	reader := kindtest.MustLock(t, orders(t, s).Read())
-	l, c := orders(t, s, forever), kindtest.NewClient(t, s.Client(t))
-	byMessage(t, s, func(ready func()) time.Duration {
+	l, p := orders(t, s, forever), newProcess(t, s)
+	byMessage(t, func() time.Duration {
 		ctx, giveUp := context.WithCancel(t.Context())
 		defer giveUp()
 		w := kindtest.Go(ctx, l.Write())
 		kindtest.WaitFor(t, "it has a wish", func() bool { return exists(t, s, wish("orders")) })
-		p := park(t, s, c)
-		ready()
-		for i, r := range p.waiters {
+		parked := p.park(t)
+		p.polled(t)
+		for i, r := range parked {
 			if !r.Waits() {
 				t.Fatalf("reader %d went past the writer: %v", i, r.Err(t))
 			}
 		}
 		began := time.Now()
 		giveUp()
-		holds := p.in(t) // although the first one reads on
+		holds := allIn(t, parked) // although the first one reads on
 		took := time.Since(began)
 		if err := w.Err(t); !errors.Is(err, context.Canceled) || !errors.Is(err, lock.ErrNotAcquired) {
 			t.Errorf("the writer: %v", err)
@@ -226,7 +269,7 @@ func TestWriterCloses(t *testing.T) {
 	c := kindtest.NewClient(t, s.Client(t))
 	w := kindtest.Go(t.Context(), c.NewRWLock("orders", forever).Write())
 	kindtest.WaitFor(t, "it has a wish", func() bool { return exists(t, s, wish("orders")) })
-	p := park(t, s, kindtest.NewClient(t, s.Client(t)))
+	parked := newProcess(t, s).park(t)
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -236,7 +279,7 @@ func TestWriterCloses(t *testing.T) {
 	if err := w.Err(t); !errors.Is(err, lock.ErrClosed) {
 		t.Errorf("the writer: %v", err)
 	}
-	kindtest.MustUnlock(t, append(p.in(t), reader)...)
+	kindtest.MustUnlock(t, append(allIn(t, parked), reader)...)
 	kindtest.WantEmpty(t, s)
 }
 
@@ -292,6 +335,8 @@ func TestUpgrade(t *testing.T) {
 		s.ResetStats(t)
 		for name, ask := range map[string]func(context.Context) (lock.Hold, error){"Lock": l.Write().Lock, "TryLock": l.Write().TryLock} {
 			for how, ctx := range map[string]context.Context{"WithOwner": owner, "the hold's context": alone.Context()} {
+				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+				defer cancel()
 				if _, err := ask(ctx); !errors.Is(err, lock.ErrUpgrade) {
 					t.Errorf("%s under %s with %d readers: %v, want ErrUpgrade", name, how, len(holds), err)
 				}

@@ -167,7 +167,7 @@ func cancelledMidway(t *testing.T, k Kind) {
 		}
 		p.OnRequest(redistest.Once("EVALSHA", act))
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		_, err := k.New(c, "orders").Lock(ctx)
+		_, err := k.New(c, "orders", endless).Lock(ctx)
 		if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v", err)
 		}
@@ -305,6 +305,10 @@ func serverDown(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
+// endless is a lease that does not end by itself in these tests: what is gone was
+// given back.
+var endless = lock.WithLease(time.Hour)
+
 // Every call returns by its deadline although nothing answers, and the holder
 // is told at Until.
 func serverFrozen(t *testing.T, k Kind) { testServerFrozen(t, k, false) }
@@ -318,7 +322,7 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.Dialer.Timeout = 10 * time.Second })
 	c := NewClient(t, rdb, Fast...)
 	l := k.New(c, "orders")
-	h, other := MustLock(t, l), MustLock(t, k.New(c, "other"))
+	h, other := MustLock(t, l), MustLock(t, k.New(c, "other", endless))
 	s.Freeze(t)
 	if dialing {
 		p.CutAll()
@@ -329,8 +333,14 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 	var wg sync.WaitGroup
 	for i := range 20 {
 		for name, call := range map[string]func(context.Context) error{
-			"Lock":        func(ctx context.Context) error { _, err := k.New(c, fmt.Sprint("new", i)).Lock(ctx); return err },
-			"TryLock":     func(ctx context.Context) error { _, err := k.New(c, fmt.Sprint("try", i)).TryLock(ctx); return err },
+			"Lock": func(ctx context.Context) error {
+				_, err := k.New(c, fmt.Sprint("new", i), endless).Lock(ctx)
+				return err
+			},
+			"TryLock": func(ctx context.Context) error {
+				_, err := k.New(c, fmt.Sprint("try", i), endless).TryLock(ctx)
+				return err
+			},
 			"re-entry":    func(ctx context.Context) error { _, err := l.Lock(UnderOwner(ctx, h)); return err },
 			"Inspect":     func(ctx context.Context) error { _, err := k.Operator(c, "orders").Inspect(ctx); return err },
 			"ForceUnlock": func(ctx context.Context) error { _, err := k.Operator(c, "third").ForceUnlock(ctx); return err },
@@ -405,7 +415,7 @@ func partition(t *testing.T, k Kind) {
 	p.Freeze(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := k.New(c, "new").Lock(ctx); !errors.Is(err, lock.ErrNotAcquired) {
+	if _, err := k.New(c, "new", endless).Lock(ctx); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("Lock: %v", err)
 	}
 	wantToldAtUntil(t, h)
@@ -436,7 +446,7 @@ func memoryFull(t *testing.T, k Kind) {
 	l := k.New(c, "orders")
 	h := MustLock(t, l)
 	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
-	if _, err := k.New(c, "new").Lock(t.Context()); err == nil || !strings.Contains(err.Error(), "OOM") || errors.Is(err, lock.ErrNotAcquired) {
+	if err := Go(t.Context(), k.New(c, "new")).Err(t); err == nil || !strings.Contains(err.Error(), "OOM") || errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("a new lock: %v, want OOM at once", err)
 	}
 	again, err := l.Lock(h.Context())
@@ -485,11 +495,11 @@ func accessDenied(t *testing.T, k Kind) {
 	h := MustLock(t, k.New(c, "orders"))
 
 	outside := NewClient(t, rdb, Fast...)
-	if _, err := k.New(outside, "orders").Lock(t.Context()); err == nil || errors.Is(err, lock.ErrNotAcquired) {
+	if err := Go(t.Context(), k.New(outside, "orders")).Err(t); err == nil || errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("Lock outside the allowed keys: %v, want the denial at once", err)
 	}
 	s.Do(t, "ACL", "SETUSER", "locks", "-evalsha", "-eval")
-	if _, err := k.New(c, "more").Lock(t.Context()); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+	if err := Go(t.Context(), k.New(c, "more")).Err(t); err == nil || !strings.Contains(err.Error(), "NOPERM") {
 		t.Errorf("Lock: %v, want NOPERM", err)
 	}
 	wantToldAtUntil(t, h)
@@ -544,7 +554,7 @@ func foreignKey(t *testing.T, k Kind) {
 	check := func(what string) {
 		t.Helper()
 		for name, call := range map[string]func() error{
-			"Lock":        func() error { _, err := l.Lock(t.Context()); return err },
+			"Lock":        func() error { return Go(t.Context(), l).Err(t) },
 			"TryLock":     func() error { _, err := l.TryLock(t.Context()); return err },
 			"Inspect":     func() error { _, err := o.Inspect(t.Context()); return err },
 			"ForceUnlock": func() error { _, err := o.ForceUnlock(t.Context()); return err },
@@ -607,7 +617,7 @@ func forceUnlockOfSomethingElse(t *testing.T, k Kind) {
 	if was, err := k.Operator(c, "user:1").ForceUnlock(t.Context()); was || !errors.Is(err, lock.ErrForeignKey) {
 		t.Errorf("ForceUnlock: %v, %v", was, err)
 	}
-	if _, err := k.New(c, "user:1").Lock(t.Context()); !errors.Is(err, lock.ErrForeignKey) {
+	if err := Go(t.Context(), k.New(c, "user:1")).Err(t); !errors.Is(err, lock.ErrForeignKey) {
 		t.Errorf("Lock: %v", err)
 	}
 	WantHash(t, s, "user:1", map[string]string{"name": "bob"})
@@ -637,7 +647,7 @@ func reentryIntoALostLock(t *testing.T, k Kind) {
 	h := MustLockUnder(t, ctx, l)
 	for _, steal := range [][]string{{"DEL", "orders"}, {"FLUSHALL"}} {
 		s.Do(t, steal...)
-		if _, err := l.Lock(ctx); !errors.Is(err, lock.ErrLost) {
+		if err := Go(ctx, l).Err(t); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("re-entry: %v, want ErrLost: it must not take the lock afresh", err)
 		}
 		Lost(t, h) // told by that, long before the first renewal

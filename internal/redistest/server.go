@@ -74,16 +74,24 @@ func start(tb testing.TB, args func(*Server) []string, config ...string) *Server
 	s := &Server{bin: find(tb), args: args, config: config, dir: tb.TempDir()}
 	tb.Cleanup(func() { s.end() })
 
-	var err error
-	for range 5 {
+	err := errors.New("no free port")
+	for range 20 {
 		// Below the range from which systems take ports for outgoing
 		// connections (Linux: from 32768, others: from 49152). Otherwise a
 		// client that redials a killed server can take its port, and Restart
 		// would not get it back.
 		s.port = 12000 + rand.IntN(10000)
+		// Nor must another test's server take it meanwhile, in whatever
+		// process. So each holds a second port that stands for its first.
+		claim, busy := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port+10000)))
+		if busy != nil {
+			continue
+		}
 		if err = s.launch(); err == nil {
+			tb.Cleanup(func() { claim.Close() })
 			return s
 		}
+		claim.Close()
 	}
 	tb.Fatalf("start %s: %v", s.bin, err)
 	return nil

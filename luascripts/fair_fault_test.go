@@ -1,0 +1,184 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// Waiters of ours do not put their deadlines on top of each other, so when
+// they are served they have nothing to take off those of Redisson behind them: J1
+// would count as dead before its turn, and J2 overtake it.
+func TestPeers_manyOfOursTakeNothingOff(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		q.gets("G99")
+		var want []string
+		for n := range 12 {
+			want = append(want, fmt.Sprint("G", n+1))
+		}
+		q.waits(want...)
+		q.javaWaits("J1", "J2")
+		want = append(want, "J1", "J2")
+		if served := q.serve("G99"); served != strings.Join(want, " ") {
+			t.Errorf("served: %s\nwant:   %s", served, strings.Join(want, " "))
+		}
+	})
+}
+
+// A queue that never gets empty, ours and Redisson's in turn, heartbeats
+// once a second: all are served in the order in which they came, and no deadline
+// drifts away.
+func TestPeers_noDriftInABusyQueue(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		for _, hold := range []time.Duration{200 * time.Millisecond, time.Second, 3 * time.Second} {
+			t.Run(fmt.Sprint(hold), func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				q.gets("G9999")
+				holder, came := "G9999", 0
+				var want []string
+				var clock time.Duration
+				for round := range 200 {
+					for len(want) < 5 {
+						came++
+						name := fmt.Sprintf("%c%d", "JG"[came%2], came)
+						q.queues(name)
+						want = append(want, name)
+					}
+					for range int(hold / (200 * time.Millisecond)) {
+						q.pass(200 * time.Millisecond)
+						if clock += 200 * time.Millisecond; clock%time.Second == 0 {
+							q.keeps(slices.DeleteFunc(slices.Clone(want), func(name string) bool { return name[0] == 'J' })...)
+						}
+					}
+					if line := q.line(); line != strings.Join(want, " ") {
+						t.Fatalf("round %d: in line: %s, want %s", round, line, want)
+					}
+					q.letsGo(holder)
+					holder, want = want[0], want[1:]
+					q.takes(holder)
+					theirs := time.Duration(strings.Count(strings.Join(want, " "), "J"))
+					ours := time.Duration(len(want)+1) - theirs
+					if last := q.lastDeadline(); last > theirs*javaWait+ours*patience+61*time.Second {
+						t.Fatalf("round %d: with %s in line, somebody counts as alive for %v", round, want, last)
+					}
+				}
+			})
+		}
+	})
+}
+
+// in its smallest form, and with ours giving up instead of being served.
+func TestPeers_noDriftInTurn(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		for name, leave := range map[string]func(q fair, name, holder string) (has string){
+			"served":  func(q fair, name, holder string) string { q.letsGo(holder); q.gets(name); return name },
+			"gave up": func(q fair, name, holder string) string { q.releases(name, luascripts.Gone); return holder },
+		} {
+			t.Run(name, func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				q.gets("G9999")
+				has := "G9999"
+				q.waits("G1")
+				for round := range 60 {
+					ours, next, theirs := fmt.Sprint("G", round+1), fmt.Sprint("G", round+2), fmt.Sprint("J", round+1)
+					q.javaWaits(theirs) // behind ours
+					q.waits(next)       // behind theirs
+					q.keeps(ours, next)
+					has = leave(q, ours, has)
+					if left := q.left(theirs); left > javaWait+61*time.Second { // it is first now
+						t.Fatalf("round %d: the first in line, of Redisson, counts as alive for %v", round, left)
+					}
+					q.letsGo(has)
+					q.javaGets(theirs)
+					has = theirs
+				}
+			})
+		}
+	})
+}
+
+// G4 comes when the one before it, of ours, is dead, and one of Redisson is
+// alive before that: its deadline must be as far ahead as anybody's behind J2.
+func TestPeers_behindTheDeadBehindOneOfRedisson(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		q.gets("G1")
+		q.javaWaits("J2")
+		q.waits("G3")
+		q.dies("G3")
+		q.waits("G4")
+		q.javaWaits("J5")
+		if served := q.serve("G1"); served != "J2 G4 J5" {
+			t.Errorf("served: %s, want J2 G4 J5", served)
+		}
+	})
+}
+
+// The dead before J2 were dropped by a question, and not by a heartbeat. It
+// is told all the same that it is its turn: it sleeps for as long as it was told
+// when it came, and asks nobody meanwhile.
+func TestFair_nextIsToldWhoeverFindsTheDead(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		for _, p := range []time.Duration{0, patience} {
+			t.Run(fmt.Sprint(p), func(t *testing.T) {
+				q := fair{t, q.rdb}
+				e := listen(t, q.rdb)
+				q.clear()
+				q.queued("G1! J2")
+				q.ask("G3", p)
+				q.keeps("G3")
+				e.expect(told("J2")...)
+			})
+		}
+	})
+}
+
+// As TestFair_deniedCommands, for those who wait and those who leave others
+// waiting.
+func TestFair_deniedCommandsWithAQueue(t *testing.T) {
+	deniedFair(t,
+		deniedCase{"our turn", "fair_acquire", "", "G1 J2 G3", -1},
+		deniedCase{"wait", "fair_acquire", "G5", "", -1},
+		deniedCase{"wait behind others", "fair_acquire", "G5", "J2 G3", -1},
+		deniedCase{"release", "fair_release", "G1", "G2 J3", 0},
+	)
+}
+
+// A queue or zset that is something else: an error, and nothing done.
+func TestFair_foreignQueue(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
+			for name, call := range map[string]func(rdb rueidis.Client) error{
+				"acquire": func(rdb rueidis.Client) error {
+					_, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience})
+					return err
+				},
+				"release": func(rdb rueidis.Client) error {
+					_, err := luascripts.ReleaseFair(t.Context(), rdb, fairKeys, owner("G9"), 0)
+					return err
+				},
+				"force": func(rdb rueidis.Client) error {
+					_, err := luascripts.ForceFair(t.Context(), rdb, fairKeys)
+					return err
+				},
+			} {
+				q.clear()
+				q.held("G9", long)
+				do(t, q.rdb, "SET", key, "x")
+				before := contents(t, q.rdb)
+				if err := call(q.rdb); err == nil {
+					continue
+				}
+				if after := contents(t, q.rdb); after != before {
+					t.Errorf("%s with a foreign %s failed and made\n%sout of\n%s", name, key, after, before)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,61 @@
+package luascripts_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// A writer of Redisson that stops writing and reads on leaves the lock with
+// the writer's lease. When it dies as a reader, the last reader of ours must take the
+// lock along, and not believe that another carries it.
+func TestRWPeers_downgradedAndDead(t *testing.T) {
+	withRWPeers(t, func(t *testing.T, l rw) {
+		e := listen(t, l.rdb)
+		if !l.javaWrites("J1", 20*time.Minute) || !l.javaReads("J1", lease) {
+			t.Fatal("J1 may not write and read")
+		}
+		l.javaStopsWriting("J1")
+		l.expect("ours", l.asksToRead("G2").Verdict, luascripts.Done)
+		l.dies("J1")
+		l.stopsReading("G2", luascripts.Done)
+		e.expect(l.keys.Channel + " 0")
+		if !l.javaWrites("J3", lease) {
+			t.Errorf("nobody alive reads, and J3 may not write for %v", pttl(t, l.rdb, l.keys.Lock))
+		}
+	})
+}
+
+// A register that is something else, or may not be read: an error, and nothing
+// done.
+func TestRW_foreignRegister(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.keys.Register = "register"
+		for name, call := range map[string]func(l rw) error{"read": readsAs(1), "write": writesAs(1)} {
+			l.clear()
+			do(t, l.rdb, "RPUSH", l.keys.Register, "x")
+			err := call(l)
+			if got := l.state(); err == nil || got != "" {
+				t.Errorf("%s: %v, and the lock is %q", name, err, got)
+			}
+		}
+	})
+}
+
+// As TestRW_deniedCommands, for those who leave.
+func TestRW_deniedCommandsAtTheEnd(t *testing.T) {
+	deniedRW(t,
+		deniedRWCase{"stop reading", "rw_read_release", "read G1=1(1)", "", leavesReading(0)},
+		deniedRWCase{"stop reading beside others", "rw_read_release", "read G1=1(1) G2=1(1)", "", leavesReading(0)},
+		deniedRWCase{"stop writing", "rw_write_release", "write G1:write=1", "", leavesWriting(0)},
+		deniedRWCase{"stop writing and read on", "rw_write_release", "write G1:write=1 G2=1(1)", "", leavesWriting(0)},
+	)
+}
+
+func leavesReading(leave int) func(l rw) error {
+	return func(l rw) error {
+		_, err := luascripts.ReleaseRead(l.t.Context(), l.rdb, l.keys, owner("G1"), leave)
+		return err
+	}
+}
