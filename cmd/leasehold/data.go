@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/leasehold-go/leasehold/fence"
 	"github.com/redis/rueidis"
 )
 
@@ -55,6 +56,19 @@ func (d *data) setNumber(ctx context.Context, name string, n int) error {
 	return d.rdb.Do(ctx, cmd).Error()
 }
 
+// setGuarded sets a number, unless a larger token than that has done so before. Look
+// and write are one step.
+func (d *data) setGuarded(ctx context.Context, token uint64, name string, n int) error {
+	guard, err := fence.NewRedis(d.rdb, fence.WithRegisterExpiry(dataLife))
+	if err != nil {
+		return err
+	}
+	if err := guard.Set(ctx, token, d.key(name), strconv.Itoa(n)); err != nil {
+		return err
+	}
+	return d.rdb.Do(ctx, d.rdb.B().Expire().Key(d.key(name)).Seconds(int64(dataLife.Seconds())).Build()).Error()
+}
+
 func (d *data) list(ctx context.Context, name string) ([]string, error) {
 	return d.rdb.Do(ctx, d.rdb.B().Lrange().Key(d.key(name)).Start(0).Stop(-1).Build()).AsStrSlice()
 }
@@ -77,15 +91,18 @@ func (d *data) steal(ctx context.Context, lock string) error {
 	return d.rdb.Do(ctx, d.rdb.B().Del().Key(d.prefix+lock).Build()).Error()
 }
 
-// removeAll removes all numbers and lists, and no locks.
+// removeAll removes all numbers and lists, with the registers of their guards, and no
+// locks.
 func (d *data) removeAll(ctx context.Context) error {
-	keys, err := d.find(ctx, d.key("*"))
-	if err != nil {
-		return err
-	}
-	for _, key := range keys {
-		if err := d.rdb.Do(ctx, d.rdb.B().Del().Key(key).Build()).Error(); err != nil {
+	for _, pattern := range []string{d.key("*"), "leasehold_fence:{" + d.key("*") + "}"} {
+		keys, err := d.find(ctx, pattern)
+		if err != nil {
 			return err
+		}
+		for _, key := range keys {
+			if err := d.rdb.Do(ctx, d.rdb.B().Del().Key(key).Build()).Error(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

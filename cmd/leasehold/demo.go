@@ -24,6 +24,8 @@ var scenes = []scene{
 	{"A stolen lock", stolenLock},
 	{"A queue", fairQueue},
 	{"A library", library},
+	{"A quorum", quorum},
+	{"A stale holder", staleHolder},
 }
 
 func demoCommand() *cobra.Command {
@@ -34,7 +36,7 @@ func demoCommand() *cobra.Command {
 		Long: `Show locks at work, and check everything that is shown.
 
 The demo plays a few scenes, each with several clients that compete, and checks
-what it claims about them. It takes some twelve seconds and needs nothing
+what it claims about them. It takes some twenty seconds and needs nothing
 installed: by default it brings a small Redis of its own, in memory.
 
 Its keys begin with "leasehold:demo:", and it leaves none behind. It exits with

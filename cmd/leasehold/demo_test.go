@@ -11,6 +11,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/fence"
 	"github.com/leasehold-go/leasehold/internal/memredis"
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -57,6 +58,19 @@ func TestDemo(t *testing.T) {
 		"✓ the librarian got in 3 times of 3, although readers kept coming, ",
 		"and 0 of them went in before it",
 		"✓ when it stopped writing and read on, at least ",
+		"8. A quorum",
+		"✓ A got the lock on 5 servers of 5",
+		"✓ two died, and it was still A's, by 3 votes, ",
+		"✓ A's Unlock did not need the dead\n",
+		"✓ B got it after that, on the 3 that were left",
+		"✓ a third died, and B's hold ended: ",
+		"✓ two are no majority: A tried ",
+		"and got it 0 times: leasehold: trylock \"leader\": not acquired: ",
+		"9. A stale holder",
+		"✓ without a guard it goes wrong: A wrote over what B had written, and of 180 euros 130 are there",
+		"✓ with a guard A was turned away: ",
+		"✓ and 150 euros are there, as B wrote",
+		"✓ A began anew, with a token of now, and 180 euros are there",
 		"✓ 0 keys left in Redis",
 		"✓ all ",
 	} {
@@ -133,6 +147,18 @@ func TestDemo_interruptedInTheQueue(t *testing.T) {
 	}
 }
 
+// 1: Ctrl-C when two servers have just died under a holder. 2: The demo ends, and
+// nothing of the servers is left.
+func TestDemo_interruptedInTheQuorum(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	stdout := &trigger{on: "two of them die", call: interrupt} // 1
+	err := demo(ctx, newScreen(stdout), "", []scene{{"A quorum", quorum}})
+	if !errors.Is(err, context.Canceled) { // 2: and goleak
+		t.Errorf("the demo ended with %v, want %v:\n%s", err, context.Canceled, stdout)
+	}
+}
+
 // A claim that is not true makes the demo fail, and is shown at the end again.
 func TestDemo_falseClaim(t *testing.T) {
 	t.Parallel()
@@ -186,6 +212,7 @@ func TestDemo_keyLeft(t *testing.T) {
 	for _, format := range []func(prefix string) string{
 		func(prefix string) string { return prefix + "lock" },
 		func(prefix string) string { return "redisson_lock_token:{" + prefix + "lock}" },
+		func(prefix string) string { return "leasehold_fence:{" + prefix + "lock}" },
 	} {
 		var key string
 		var stdout bytes.Buffer
@@ -203,11 +230,7 @@ func TestDemo_keyLeft(t *testing.T) {
 // without it.
 func TestFlashSale_unlockedFailsTheCheck(t *testing.T) {
 	t.Parallel()
-	s, err := newStage(newScreen(&bytes.Buffer{}), urlOf(newServer(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.data.close()
+	s := onStage(t)
 	books, err := sell(t.Context(), s, "shelf", func(ctx context.Context, buyer int) error {
 		return buy(ctx, s, "shelf", buyer)
 	})
@@ -233,16 +256,7 @@ func TestLibrary_wrongLocks(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			s, err := newStage(newScreen(&bytes.Buffer{}), urlOf(newServer(t)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.data.close()
-			defer func() {
-				if err := s.closeClients(t.Context()); err != nil {
-					t.Error(err)
-				}
-			}()
+			s := onStage(t)
 			c, err := s.open(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -251,12 +265,36 @@ func TestLibrary_wrongLocks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			claims := checkLibrary(report)
-			if !slices.ContainsFunc(claims, func(c claim) bool { return !c.ok && strings.Contains(c.text, test.untrue) }) {
-				t.Errorf("of %v, none that says %q is found untrue", claims, test.untrue)
-			}
+			untrue(t, checkLibrary(report), test.untrue)
 		})
 	}
+}
+
+// What the quorum is about: whoever does not ask the same servers for the same lock
+// gets it beside its holder, and that fails the check.
+func TestQuorum_anotherLock(t *testing.T) {
+	t.Parallel()
+	report, err := playQuorum(t.Context(), onStage(t), "leader", "chief")
+	if err != nil {
+		t.Fatal(err)
+	}
+	untrue(t, checkQuorum(report), "meanwhile and got it")
+}
+
+// What the stale holder is about: a write that only looks guarded fails the check.
+func TestStaleHolder_noGuard(t *testing.T) {
+	t.Parallel()
+	s := onStage(t)
+	report, err := playStale(t.Context(), s, func(ctx context.Context, _ uint64, name string, n int) error {
+		return s.data.setNumber(ctx, name, n)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := checkStale(report)
+	untrue(t, claims, "with a guard A was turned away")
+	untrue(t, claims, "as B wrote")
+	untrue(t, claims, "A began anew")
 }
 
 // Each check passes what is right, and fails what is wrong in one respect.
@@ -322,6 +360,25 @@ func TestChecks(t *testing.T) {
 		r.readings, r.revisions = slices.Clone(r.readings), slices.Clone(r.revisions)
 		edit(&r)
 		return checkLibrary(r)
+	}
+
+	votes := quorumReport{
+		first: 5, votes: 3, until: quorumLease + 1, tries: [2]int{1, 2},
+		then: 3, told: 2*quorumLease - 1, cause: lock.ErrLost, after: lock.ErrNotAcquired,
+	}
+	votesWith := func(edit func(*quorumReport)) []claim {
+		r := votes
+		edit(&r)
+		return checkQuorum(r)
+	}
+	stale := staleReport{
+		after: lock.ErrLost, tokens: [2]uint64{7, 8}, bare: 130, guarded: 150,
+		refusal: &fence.StaleError{Token: 7, Highest: 8}, again: 180,
+	}
+	staleWith := func(edit func(*staleReport)) []claim {
+		r := stale
+		edit(&r)
+		return checkStale(r)
 	}
 
 	for _, test := range []struct {
@@ -394,6 +451,36 @@ func TestChecks(t *testing.T) {
 		{"library: nobody comes meanwhile", visitsWith(func(r *libraryReport) { r.readings = r.readings[:2] }), false},
 		{"library: nobody joins", visitsWith(func(r *libraryReport) { r.revisions[1].joined = 1 }), false},
 
+		{"quorum", checkQuorum(votes), true},
+		{"quorum: not on all", votesWith(func(r *quorumReport) { r.first = 4 }), false},
+		{"quorum: nobody died", votesWith(func(r *quorumReport) { r.votes = 5 }), false},
+		{"quorum: lost with two", votesWith(func(r *quorumReport) { r.lost = lock.ErrLost }), false},
+		{"quorum: not renewed with two dead", votesWith(func(r *quorumReport) { r.until-- }), false},
+		{"quorum: B did not try", votesWith(func(r *quorumReport) { r.tries[0] = 0 }), false},
+		{"quorum: B got in", votesWith(func(r *quorumReport) { r.grants[0] = 1 }), false},
+		{"quorum: A could not unlock", votesWith(func(r *quorumReport) { r.unlock = lock.ErrNotHeld }), false},
+		{"quorum: not to be had with two dead", votesWith(func(r *quorumReport) { r.next = lock.ErrNotAcquired }), false},
+		{"quorum: had from the dead", votesWith(func(r *quorumReport) { r.then = 4 }), false},
+		{"quorum: the third is not missed", votesWith(func(r *quorumReport) { r.cause = nil }), false},
+		{"quorum: another cause", votesWith(func(r *quorumReport) { r.cause = lock.ErrUnlocked }), false},
+		{"quorum: told late", votesWith(func(r *quorumReport) { r.told++ }), false},
+		{"quorum: A did not try before the loss", votesWith(func(r *quorumReport) { r.tries[1] = 1 }), false},
+		{"quorum: A got in before the loss", votesWith(func(r *quorumReport) { r.grants[1] = 1 }), false},
+		{"quorum: A got in after it", votesWith(func(r *quorumReport) { r.after = nil }), false},
+
+		{"stale", checkStale(stale), true},
+		{"stale: lost before it was stuck", staleWith(func(r *staleReport) { r.before = lock.ErrLost }), false},
+		{"stale: the token stays", staleWith(func(r *staleReport) { r.tokens[1] = 7; r.refusal = &fence.StaleError{Token: 7, Highest: 7} }), false},
+		{"stale: nothing goes wrong without a guard", staleWith(func(r *staleReport) { r.bare = 180 }), false},
+		{"stale: not turned away", staleWith(func(r *staleReport) { r.refusal = nil }), false},
+		{"stale: refused for another reason", staleWith(func(r *staleReport) { r.refusal = fence.ErrNoToken }), false},
+		{"stale: refused without tokens", staleWith(func(r *staleReport) { r.refusal = fence.ErrStale }), false},
+		{"stale: another token turned away", staleWith(func(r *staleReport) { r.refusal = &fence.StaleError{Token: 6, Highest: 8} }), false},
+		{"stale: by another token", staleWith(func(r *staleReport) { r.refusal = &fence.StaleError{Token: 7, Highest: 9} }), false},
+		{"stale: written none the less", staleWith(func(r *staleReport) { r.guarded = 130 }), false},
+		{"stale: the hold says nothing", staleWith(func(r *staleReport) { r.after = nil }), false},
+		{"stale: no new beginning", staleWith(func(r *staleReport) { r.again = 150 }), false},
+
 		{"left: nothing", checkLeft(nil, nil), true},
 		{"left: a key", checkLeft([]string{"leasehold:demo:x:lock"}, nil), false},
 		{"left: unknown", checkLeft(nil, errors.New("EOF")), false},
@@ -406,6 +493,30 @@ func TestChecks(t *testing.T) {
 
 func allTrue(claims []claim) bool {
 	return !slices.ContainsFunc(claims, func(c claim) bool { return !c.ok })
+}
+
+// untrue fails the test unless a claim that says so is among claims, and is not true.
+func untrue(t *testing.T, claims []claim, says string) {
+	t.Helper()
+	if !slices.ContainsFunc(claims, func(c claim) bool { return !c.ok && strings.Contains(c.text, says) }) {
+		t.Errorf("of %v, none that says %q is found untrue", claims, says)
+	}
+}
+
+// onStage returns a stage for one scene, on a server of its own.
+func onStage(t *testing.T) *stage {
+	t.Helper()
+	s, err := newStage(newScreen(&bytes.Buffer{}), urlOf(newServer(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.data.close)
+	t.Cleanup(func() {
+		if err := s.closeClients(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
 }
 
 // newServer starts a Redis in memory that stands for the user's.

@@ -107,7 +107,7 @@ func openQueue(ctx context.Context, s *stage) (*queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	mortal, kill, err := s.openMortal(observer)
+	mortal, kill, err := s.openMortal(s.address, observer)
 	if err != nil {
 		return nil, err
 	}

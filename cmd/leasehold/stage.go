@@ -61,11 +61,11 @@ func (s *stage) open(ctx context.Context, opts ...client.Option) (*client.Client
 	return c, nil
 }
 
-// openMortal opens a client that can die: kill closes its connection under its
-// feet and then ends it. As of a process that is killed, Redis hears no more of
-// it, neither a heartbeat nor a farewell.
-func (s *stage) openMortal(opts ...client.Option) (c *client.Client, kill func(context.Context) error, err error) {
-	option, err := client.ParseURL(s.address)
+// openMortal opens a client of the server at address that can die: kill closes its
+// connection under its feet and then ends it. As of a process that is killed, Redis
+// hears no more of it, neither a heartbeat nor a farewell.
+func (s *stage) openMortal(address string, opts ...client.Option) (c *client.Client, kill func(context.Context) error, err error) {
+	option, err := client.ParseURL(address)
 	if err != nil {
 		return nil, nil, err
 	}

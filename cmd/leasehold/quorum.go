@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/memredis"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+)
+
+const (
+	siteCount   = 5
+	quorumLease = 1500 * time.Millisecond
+	voteTimeout = quorumLease / 6 // the default of 50 ms is short for a busy machine
+	ballotLimit = 5 * time.Second // after which what should have happened is not waited for
+)
+
+// quorumReport is what was seen of the lock on five servers. Its holders are A and,
+// after A, B.
+type quorumReport struct {
+	first  int           // servers that A had it on
+	votes  int           // when two had died and their leases were over
+	until  time.Duration // how long after their death the hold was certain then
+	lost   error         // what it said of itself then
+	tries  [2]int        // of B while A had it, of A while B had it and after
+	grants [2]int        // of those
+	unlock error         // of A
+
+	next  error         // why B did not get it after that
+	then  int           // servers that B had it on
+	told  time.Duration // after the death of a third
+	cause error         // of the end of B's hold
+	after error         // why A did not get it then
+}
+
+// quorum has one lock on five servers, of which one after the other dies. It lasts, and
+// can be had, as long as three are there.
+func quorum(ctx context.Context, s *stage) error {
+	s.out.line("One lock on five servers: small ones in memory, also with --url, for three of them are going to die.")
+	s.out.line("They cannot say how long they have been up, but none that died comes back: hence WithDurableServers.")
+	report, err := playQuorum(ctx, s, "leader", "leader")
+	if err != nil {
+		return err
+	}
+	s.check(checkQuorum(report)...)
+	return nil
+}
+
+// playQuorum plays it with the locks that A and B take, which should be the same.
+func playQuorum(ctx context.Context, s *stage, lockOfA, lockOfB string) (r quorumReport, err error) {
+	sites, err := openSites()
+	defer func() { sites.close(ctx) }()
+	if err != nil {
+		return r, err
+	}
+	a, err := sites.quorum(s, lockOfA)
+	if err != nil {
+		return r, err
+	}
+	b, err := sites.quorum(s, lockOfB)
+	if err != nil {
+		return r, err
+	}
+	if err := r.twoDie(ctx, s, sites, a, b); err != nil {
+		return r, err
+	}
+	return r, r.thirdDies(ctx, s, sites, a, b)
+}
+
+// twoDie has A get the lock, two servers die, and A unlock.
+func (r *quorumReport) twoDie(ctx context.Context, s *stage, sites sites, a, b lock.Locker) error {
+	hold, err := a.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	if r.first, err = awaitVotes(ctx, s.out, hold, siteCount); err != nil {
+		return err
+	}
+	died := time.Now()
+	sites[0].die()
+	sites[1].die()
+	s.out.line("A has it on %d servers, and two of them die.", r.first)
+	r.tries[0], r.grants[0], err = during(ctx, b, func() error {
+		r.votes, err = awaitVotes(ctx, s.out, hold, siteCount-2)
+		r.until, r.lost = hold.Until().Sub(died), hold.Err()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r.unlock = hold.Unlock(ctx)
+	return nil
+}
+
+// thirdDies has B get the lock, and a third server die.
+func (r *quorumReport) thirdDies(ctx context.Context, s *stage, sites sites, a, b lock.Locker) error {
+	hold, err := b.Lock(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if r.next = err; err != nil {
+		return nil
+	}
+	r.then = len(multilock.Holds(hold))
+	died := time.Now()
+	sites[2].die()
+	s.out.line("B has it on %d servers, and a third one dies.", r.then)
+	r.tries[1], r.grants[1], err = during(ctx, a, func() error {
+		s.out.progress("B does not know yet")
+		limit := time.NewTimer(ballotLimit)
+		defer limit.Stop()
+		select {
+		case <-hold.Context().Done():
+		case <-limit.C:
+		}
+		r.told, r.cause = time.Since(died), hold.Err()
+		return context.Cause(ctx)
+	})
+	if err != nil {
+		return err
+	}
+	stolen, err := a.TryLock(ctx)
+	r.tries[1]++
+	if r.after = err; err == nil {
+		r.grants[1]++
+		return stolen.Unlock(ctx)
+	}
+	return nil
+}
+
+// during does f while a rival keeps trying to get l.
+func during(ctx context.Context, l lock.Locker, f func() error) (tries, granted int, err error) {
+	rivalCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	var rivalErr error
+	var running sync.WaitGroup
+	running.Go(func() { tries, granted, rivalErr = keepTrying(rivalCtx, l, func(int) {}) })
+	err = f()
+	stop()
+	running.Wait()
+	return tries, granted, errors.Join(err, rivalErr)
+}
+
+// awaitVotes waits until hold is one on n servers, or is over, and returns on how many
+// it is.
+func awaitVotes(ctx context.Context, out *screen, hold lock.Hold, n int) (votes int, err error) {
+	for start := time.Now(); ; {
+		votes = len(multilock.Holds(hold))
+		if votes == n || hold.Err() != nil || time.Since(start) > ballotLimit {
+			return votes, context.Cause(ctx)
+		}
+		out.progress("%d of %d votes, certain for %.1f s", votes, siteCount, time.Until(hold.Until()).Seconds())
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return votes, err
+		}
+	}
+}
+
+// sites are servers that have nothing to do with each other.
+type sites []*site
+
+type site struct {
+	address string
+	die     func()
+	leave   []func(context.Context) error // of the clients on it
+}
+
+// openSites starts the servers. It returns those that it has started also if it fails.
+func openSites() (all sites, err error) {
+	for range siteCount {
+		server, err := memredis.Start()
+		if err != nil {
+			return all, err
+		}
+		all = append(all, &site{address: "redis://" + server.Addr(), die: server.Close})
+	}
+	return all, nil
+}
+
+// quorum opens a client on each server, and returns the lock that they make together.
+func (all sites) quorum(s *stage, name string) (*multilock.Quorum, error) {
+	var locks []lock.Locker
+	for _, one := range all {
+		c, leave, err := s.openMortal(one.address, client.WithWatchdogTimeout(quorumLease))
+		if err != nil {
+			return nil, err
+		}
+		one.leave = append(one.leave, leave)
+		locks = append(locks, c.NewLock(name))
+	}
+	return multilock.NewQuorum(locks,
+		multilock.WithDurableServers(),
+		multilock.WithLongestLease(quorumLease),
+		multilock.WithServerTimeout(voteTimeout),
+		multilock.WithWait(ballotLimit),
+	), nil
+}
+
+// close ends the clients and the servers. What the clients could not give back goes
+// with the servers, so nobody waits until it is confirmed.
+func (all sites) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Millisecond)
+	defer cancel()
+	var leaving sync.WaitGroup
+	for _, one := range all {
+		for _, leave := range one.leave {
+			leaving.Go(func() { _ = leave(ctx) })
+		}
+	}
+	leaving.Wait()
+	for _, one := range all {
+		one.die()
+	}
+}
+
+func checkQuorum(r quorumReport) []claim {
+	claims := []claim{
+		claimf(r.first == siteCount, "A got the lock on %d servers of %d", r.first, siteCount),
+		claimf(r.lost == nil && r.votes == siteCount-2 && r.until > quorumLease,
+			"two died, and it was still A's, by %d votes, for %d ms after that at least; a lease is %d ms", r.votes, r.until.Milliseconds(), quorumLease.Milliseconds()),
+		claimf(r.tries[0] > 0 && r.grants[0] == 0, "B tried %d times meanwhile and got it %d times", r.tries[0], r.grants[0]),
+		claimf(r.unlock == nil, "A's Unlock did not need the dead%s", but(r.unlock)),
+	}
+	if r.next != nil {
+		return append(claims, claimf(false, "B did not get it after that: %v", r.next))
+	}
+	return append(claims,
+		claimf(r.then == siteCount-2, "B got it after that, on the %d that were left", r.then),
+		claimf(errors.Is(r.cause, lock.ErrLost), "a third died, and B's hold ended: %s", said(r.cause)),
+		claimf(r.told < 2*quorumLease, "that was %d ms after the death, with the lease of the dead: one is %d ms", r.told.Milliseconds(), quorumLease.Milliseconds()),
+		claimf(r.tries[1] > 1 && r.grants[1] == 0 && errors.Is(r.after, lock.ErrNotAcquired),
+			"two are no majority: A tried %d times and got it %d times: %s", r.tries[1], r.grants[1], said(r.after)),
+	)
+}
+
+// but is what to add to something that err says did not happen.
+func but(err error) string {
+	if err == nil {
+		return ""
+	}
+	return ", but: " + said(err)
+}
+
+// said returns what err says, without the part of each server.
+func said(err error) string {
+	text, _, _ := strings.Cut(fmt.Sprint(err), ";")
+	return text
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/leasehold-go/leasehold/fence"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+const (
+	stuckLease = 1500 * time.Millisecond
+
+	opening, ofA, ofB = 100, 30, 50 // euros: in an account, and what A and B pay in
+)
+
+// staleReport is what was seen of the stale holder, A, and of B after it.
+type staleReport struct {
+	before, after error     // what A's hold said before A was stuck, and when all was over
+	tokens        [2]uint64 // of A and of B
+	bare, guarded int       // euros in the accounts, when both had written
+	refusal       error     // of what A wrote behind the guard
+	again         int       // euros in the guarded account, when A had begun anew
+}
+
+// staleHolder has a holder stuck for longer than its lease, between its last look at
+// the lock and its write. No lock can prevent that write; who keeps the data can.
+func staleHolder(ctx context.Context, s *stage) error {
+	s.out.line("Two accounts of %d euros: one has a guard, which keeps the largest fencing token, and one has none.", opening)
+	s.out.line("A is to pay in %d, reads both, and is stuck for longer than its lease. B pays in %d. Then A goes on.", ofA, ofB)
+	report, err := playStale(ctx, s, s.data.setGuarded)
+	if err != nil {
+		return err
+	}
+	s.check(checkStale(report)...)
+	return nil
+}
+
+// playStale plays it with a write that should have a guard.
+func playStale(ctx context.Context, s *stage, write func(ctx context.Context, token uint64, name string, n int) error) (r staleReport, err error) {
+	a, err := s.open(ctx)
+	if err != nil {
+		return r, err
+	}
+	b, err := s.open(ctx)
+	if err != nil {
+		return r, err
+	}
+	for _, account := range []string{"bare", "guarded"} {
+		if err := s.data.setNumber(ctx, account, opening); err != nil {
+			return r, err
+		}
+	}
+	lockOfA := a.NewLock("accounts", lock.WithLease(stuckLease))
+
+	stuck, err := lockOfA.Lock(ctx)
+	if err != nil {
+		return r, err
+	}
+	bare, guarded, err := accounts(ctx, s.data)
+	if err != nil {
+		return r, err
+	}
+	r.before = stuck.Err()
+	s.out.progress("A is stuck, and B waits for the lock")
+
+	hold, err := b.NewLock("accounts").Lock(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.tokens = [2]uint64{stuck.Token(), hold.Token()}
+	fresh, freshGuarded, err := accounts(ctx, s.data)
+	if err != nil {
+		return r, err
+	}
+	err = errors.Join(
+		s.data.setNumber(ctx, "bare", fresh+ofB),
+		write(ctx, hold.Token(), "guarded", freshGuarded+ofB),
+		hold.Unlock(ctx),
+	)
+	if err != nil {
+		return r, err
+	}
+
+	if err := s.data.setNumber(ctx, "bare", bare+ofA); err != nil {
+		return r, err
+	}
+	r.refusal = write(ctx, stuck.Token(), "guarded", guarded+ofA)
+	r.after = stuck.Err()
+	if r.bare, r.guarded, err = accounts(ctx, s.data); err != nil {
+		return r, err
+	}
+
+	again, err := lockOfA.Lock(ctx)
+	if err != nil {
+		return r, err
+	}
+	if _, guarded, err = accounts(ctx, s.data); err != nil {
+		return r, err
+	}
+	err = errors.Join(write(ctx, again.Token(), "guarded", guarded+ofA), again.Unlock(ctx))
+	if err != nil {
+		return r, err
+	}
+	_, r.again, err = accounts(ctx, s.data)
+	return r, err
+}
+
+// accounts returns how many euros are in each.
+func accounts(ctx context.Context, d *data) (bare, guarded int, err error) {
+	if bare, err = d.number(ctx, "bare"); err != nil {
+		return 0, 0, err
+	}
+	guarded, err = d.number(ctx, "guarded")
+	return bare, guarded, err
+}
+
+func checkStale(r staleReport) []claim {
+	var stale *fence.StaleError
+	named := errors.As(r.refusal, &stale) && stale.Token == r.tokens[0] && stale.Highest == r.tokens[1]
+	return []claim{
+		claimf(r.before == nil, "A looked at its lock just before it was stuck, and had it"),
+		claimf(r.tokens[0] < r.tokens[1], "its lease ran out, and B got the lock, with a larger token"),
+		claimf(r.bare == opening+ofA, "without a guard it goes wrong: A wrote over what B had written, and of %d euros %d are there", opening+ofA+ofB, r.bare),
+		claimf(named && errors.Is(r.refusal, fence.ErrStale), "with a guard A was turned away: %v", r.refusal),
+		claimf(r.guarded == opening+ofB, "and %d euros are there, as B wrote", r.guarded),
+		claimf(errors.Is(r.after, lock.ErrLost), "A's hold says so as well, now that A looks again: %v", r.after),
+		claimf(r.again == opening+ofA+ofB, "A began anew, with a token of now, and %d euros are there", r.again),
+	}
+}
