@@ -23,8 +23,8 @@
 //
 // A waiter asks once, which puts it in line in the order in which the server
 // heard of it, and listens on redisson_lock__channel:{<name>}:<owner>. Only the
-// first in line is told of a release. One waiter of each process and lock sends a
-// heartbeat for all of them, every third of their patience and once a second at
+// first in line is told of a release. Each process sends one heartbeat for all its
+// waiters of a lock, every third of their patience and once a second at
 // least; the answer says whose turn it is, so that a lost message costs a second.
 // A waiter whose context ends, or whose client closes, leaves the queue at once.
 //

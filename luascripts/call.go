@@ -87,13 +87,7 @@ func acquire(ctx context.Context, rdb rueidis.Client, s *script, keys, args []st
 	if q.Replicas == 0 {
 		return acquired(s, s.exec(ctx, rdb, keys, args))
 	}
-	reply, confirmed, err := s.execReplicated(ctx, rdb, keys, args, q.Replicas, q.ReplicaTimeout)
-	if err != nil {
-		return Acquired{}, err
-	}
-	a, err := acquired(s, reply)
-	a.Confirmed = confirmed
-	return a, err
+	return s.execReplicated(ctx, rdb, keys, args, q.Replicas, q.ReplicaTimeout)
 }
 
 // acquired reads the reply of an acquire script: a string is a grant, a number

@@ -13,7 +13,7 @@ local function lives(lock, beside, owner, count)
   local most = 0
   for n = count, 1, -1 do
     local left = redis.call('PTTL', timeout(beside, owner, n))
-    if left == -1 then left = math.max(redis.call('PTTL', lock), 1) end -- persisted by hand
+    if left == -1 then left = math.max(redis.call('PTTL', lock), 1000) end -- persisted by hand
     most = math.max(most, left)
   end
   return most

@@ -64,26 +64,27 @@ func (s *script) pipeline(ctx context.Context, rdb rueidis.Client, calls []call)
 	return replies
 }
 
-// execReplicated runs s and waits until n replicas have what it wrote, for timeout
-// at most. It returns how many have. WAIT counts only what was written on its own
-// connection, so both travel together.
-func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, args []string, n int, timeout time.Duration) (reply rueidis.RedisResult, confirmed int, err error) {
-	wait := func() rueidis.Completed {
-		return rdb.B().Wait().Numreplicas(int64(n)).Timeout(timeout.Milliseconds()).Build()
+// execReplicated runs s, and if that granted a lock, waits until n replicas have what
+// it wrote, for timeout at most. It returns how many have. WAIT counts only what was
+// written on its own connection, so both go over one that is theirs alone.
+func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, args []string, n int, timeout time.Duration) (a Acquired, err error) {
+	conn, release := rdb.Dedicate()
+	defer release()
+	count := int64(len(keys))
+	reply := conn.Do(ctx, conn.B().Evalsha().Sha1(s.sha).Numkeys(count).Key(keys...).Arg(args...).Build())
+	if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
+		reply = conn.Do(ctx, conn.B().Eval().Script(s.text).Numkeys(count).Key(keys...).Arg(args...).Build())
 	}
-	replies := rdb.DoMulti(ctx, rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(), wait())
-	if e, ok := rueidis.IsRedisErr(replies[0].Error()); ok && e.IsNoScript() {
-		replies = rdb.DoMulti(ctx, rdb.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build(), wait())
+	if a, err = acquired(s, reply); err != nil || a.Verdict != Done {
+		return a, err
 	}
-	if err := replies[0].Error(); err != nil {
-		return replies[0], 0, err
-	}
-	have, err := replies[1].ToInt64()
+	have, err := conn.Do(ctx, conn.B().Wait().Numreplicas(int64(n)).Timeout(timeout.Milliseconds()).Build()).ToInt64()
 	if reply, refused := rueidis.IsRedisErr(err); refused {
 		// The script ran. Only its caller may say what becomes of that.
-		return replies[0], 0, &WaitError{reply.Error()}
+		return Acquired{}, &WaitError{reply.Error()}
 	}
-	return replies[0], int(have), err
+	a.Confirmed = int(have)
+	return a, err
 }
 
 // WaitError says that a server cannot or may not wait for its replicas. The

@@ -183,29 +183,20 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 	var last error // what Redis said last, if that was no answer
 	told, warned, late := false, false, 0
 	for {
-		task, err := w.turn(waiting)
-		if err != nil {
+		if err := w.turn(waiting); err != nil {
 			if errors.Is(err, lock.ErrClosed) {
 				last = nil
 			}
 			return nil, t.fail(cmp.Or(last, err))
 		}
-		var h *hold
-		var left time.Duration
-		if task == keepTask {
-			err = s.keep(waiting, w.line, spec)
-		} else {
-			h, left, err = s.ask(ctx, waiting, t, w, s.OpTimeout)
-		}
+		h, left, err := s.ask(ctx, waiting, t, w, s.OpTimeout)
 		switch {
 		case h != nil:
 			w.granted(spec)
 			return h, nil
 		case err == nil:
 			last, pause.last = nil, 0
-			if task == askTask {
-				w.refused(t, left)
-			}
+			w.refused(t, left)
 			if !told {
 				told = true
 				s.observe(s.Observer.Waiting, t, lock.Event{})
@@ -230,38 +221,6 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 			w.retryIn(pause.next())
 		}
 	}
-}
-
-// keepAtOnce is how many waiters one heartbeat is for at most, so that no script
-// keeps the server busy for long.
-const keepAtOnce = 200
-
-// keep sends the heartbeat for all waiters of l that stand in a queue in Redis,
-// and tells those to ask who have a reason to.
-func (s *Session) keep(waiting context.Context, l *line, spec *Spec) error {
-	waiters, queued, pace := l.heartbeats()
-	for len(queued) > 0 {
-		n := min(len(queued), keepAtOnce)
-		// The next heartbeat does not wait for the answer to one that was lost.
-		kept, _, err := await(waiting, s, min(s.OpTimeout, pace), func(ctx context.Context) (luascripts.Kept, error) {
-			return spec.Keep(ctx, s.rdb, spec.Keys, queued[:n])
-		}, nil)
-		if err != nil {
-			return err
-		}
-		for i, asks := range kept.Asks {
-			if asks {
-				waiters[i].ask()
-			}
-		}
-		if kept.Left != 0 {
-			s.mu.Lock()
-			l.askAt = l.dueLocked(kept.Left)
-			s.mu.Unlock()
-		}
-		waiters, queued = waiters[n:], queued[n:]
-	}
-	return nil
 }
 
 // ask sends one question for the first hold of t, and waits for the answer while

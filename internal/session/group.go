@@ -88,6 +88,7 @@ func (g *group) enter(ctx context.Context, wait bool) (holds []*hold, about *Spe
 		owner, _ = lock.OwnerFrom(ctx)
 	}
 
+	began := time.Now()
 	waiting, limit := ctx, time.Duration(0)
 	for _, spec := range g.specs {
 		if spec.Wait > 0 && (limit == 0 || spec.Wait < limit) {
@@ -106,7 +107,11 @@ func (g *group) enter(ctx context.Context, wait bool) (holds []*hold, about *Spe
 		if !wait && s.asking(c) {
 			return nil, spec, lock.ErrNotAcquired // another goroutine of this owner waits for it already
 		}
-		if err := s.take(waiting, c, 0); err != nil {
+		within := time.Duration(0)
+		if !wait {
+			within = max(s.OpTimeout-time.Since(began), time.Millisecond)
+		}
+		if err := s.take(waiting, c, within); err != nil {
 			return nil, spec, err
 		}
 		defer c.leave()
@@ -139,6 +144,11 @@ func (g *group) fail(err error) error {
 		_ = t.fail(err)
 	}
 	return err
+}
+
+// unsure reports whether an earlier question may have been carried out.
+func (g *group) unsure() bool {
+	return slices.ContainsFunc(g.tenures, (*tenure).isUnsure)
 }
 
 // ahead returns a lock for which others of this process wait, or -1.
@@ -189,7 +199,7 @@ func (g *group) wait(ctx, waiting context.Context) (holds []*hold, about *Spec, 
 	told := false
 	for {
 		if w != nil {
-			if _, err := w.turn(waiting); err != nil {
+			if err := w.turn(waiting); err != nil {
 				if last != nil && !errors.Is(err, lock.ErrClosed) {
 					err = last
 				}
@@ -205,6 +215,12 @@ func (g *group) wait(ctx, waiting context.Context) (holds []*hold, about *Spec, 
 			return holds, nil, nil
 		case err == nil:
 			last, pause.last = nil, 0
+			if g.unsure() {
+				// A question that broke off may have been carried out, and others
+				// would wait for what it took.
+				_ = g.fail(lock.ErrNotAcquired)
+				g.begin()
+			}
 			if w != nil && refused != at {
 				w.pass()
 				w.leave()
@@ -311,10 +327,8 @@ func (g *group) granted(ctx, waiting context.Context, sent time.Time, token uint
 	if err == nil {
 		return holds, 0, nil
 	}
-	for _, h := range holds {
-		_ = h.Unlock(context.WithoutCancel(ctx)) // repeated in the background if it fails
-	}
-	for _, t := range g.tenures[len(holds):] {
+	for _, t := range g.tenures {
+		t.end(released, t.wrap(err))
 		t.doubt() // failing takes it back
 	}
 	return nil, at, err

@@ -270,3 +270,93 @@ func TestGroup_noDeadlock(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// Close comes between the first hold of a group and the second, and finds the first:
+// each thinks that the other gives it back.
+func TestGroup_closedInTheMiddle(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for i := range 300 { // so that Close comes to the group late
+			if _, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("x", i), nil)); err != nil {
+				w.Fatal(err)
+			}
+		}
+		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: 10 * time.Millisecond} })
+		var once sync.Once
+		closed := make(chan error, 1)
+		w.a.Observer.Acquired = func(lock.Event) {
+			once.Do(func() {
+				go func() { closed <- w.a.Close(context.Background()) }()
+				<-w.a.closing
+			})
+		}
+		if _, err := w.a.LockAll(w.Context(), w.all(w.a, "a", "b"), luascripts.AcquireAllReentrant, true); !errors.Is(err, lock.ErrClosed) {
+			w.Error(err)
+		}
+		if err := <-closed; err != nil {
+			w.Error(err)
+		}
+		if keys := w.mini.Keys(); len(keys) != 0 {
+			w.Errorf("left behind: %q", keys)
+		}
+	})
+}
+
+// TryLock ends within the operation time-out, also when the owner's turn is taken.
+func TestGroup_tryIsBounded(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		h := w.lock(w.a, ctx)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 12 * time.Second}))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			again, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
+			if err != nil {
+				w.Error(err)
+				return
+			}
+			w.unlock(again)
+		}()
+		synctest.Wait()
+		began := time.Now()
+		if _, err := w.a.LockAll(ctx, w.all(w.a, "orders", "other"), luascripts.AcquireAllReentrant, false); err == nil || time.Since(began) > opTime {
+			w.Errorf("%v after %v, the operation time-out is %v", err, time.Since(began), opTime)
+		}
+		<-done
+		w.unlock(h)
+	})
+}
+
+// A question that broke off was carried out, and one of the locks then ran out. What
+// is left of it must not be held while the group waits for that one.
+func TestGroup_keepsNothingOfABrokenQuestion(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, h := range w.takeAll(w.a, w.Context(), "a", "b") {
+			w.unlock(h) // the scripts are known now
+		}
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 6 * time.Second}))
+		specs := []*Spec{w.a.NewSpec(plain, "a", []lock.Option{lock.WithLease(time.Second)}), w.a.NewSpec(plain, "b", nil)}
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			if _, err := w.a.LockAll(ctx, specs, luascripts.AcquireAllReentrant, true); !errors.Is(err, context.Canceled) {
+				w.Error(err)
+			}
+		}()
+		time.Sleep(2 * time.Second)
+		other, err := w.b.Lock(w.Context(), w.b.NewSpec(plain, "a", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(15 * time.Second)
+		h, err := w.b.TryLock(w.Context(), w.b.NewSpec(plain, "b", nil))
+		if err != nil {
+			w.Fatalf("b, while the group waits for a: %v", err)
+		}
+		w.unlock(h)
+		cancel()
+		<-gone
+		w.unlock(other)
+	})
+}

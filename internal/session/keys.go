@@ -63,7 +63,8 @@ func beside(prefix, name string) string {
 
 // checkName refuses names whose keys would not share a cluster slot, and so
 // could never be locked together with what stands beside them. Names are never
-// changed to fit: two names must not become one key.
+// changed to fit: two names must not become one key. (What stands beside x and {x} is
+// the same by Redisson's rule, so they share a queue. Use one of the two.)
 func checkName(name, mapped string) error {
 	switch {
 	case name == "":

@@ -94,6 +94,9 @@ func FuzzNames(f *testing.F) {
 			}
 		}
 		other, err := keysOf(FairKeys, prefix, b)
+		if fair.Lock == "{"+other.Lock+"}" || other.Lock == "{"+fair.Lock+"}" {
+			return // what stands beside them is the same, as with Redisson
+		}
 		if err == nil && (fair.Lock == other.Lock || fair.Channel == other.Channel || fair.Queue == other.Queue || rw.Wish == RWKeys(prefix+b).Wish) != (a == b) {
 			t.Errorf("%q and %q have keys %+v and %+v", a, b, fair, other)
 		}

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -507,5 +508,103 @@ func TestReaders_passAWriterWhoCameLater(t *testing.T) {
 		w.unlock(first)
 		w.unlock(stays)
 		served()
+	})
+}
+
+// slow returns a kind whose answers take d.
+func slow(k Kind, d time.Duration) *Kind {
+	acquire, keep := k.Acquire, k.Keep
+	k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		a, err := acquire(ctx, rdb, keys, q)
+		time.Sleep(d)
+		return a, err
+	}
+	if keep != nil {
+		k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter) (luascripts.Kept, error) {
+			kept, err := keep(ctx, rdb, keys, all)
+			time.Sleep(d)
+			return kept, err
+		}
+	}
+	return &k
+}
+
+// The answers to heartbeats take longer than it is from one to the next. They still
+// tell whose turn it is.
+func TestQueue_answersSlowerThanHeartbeats(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action { // nothing else tells
+			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
+		})
+		h := w.take(w.b, fair, w.Context())
+		far := slow(*fair, 120*time.Millisecond)
+		served := w.inOrder(2, func(int) lock.Hold {
+			return w.take(w.a, far, w.Context(), lock.WithPatience(300*time.Millisecond))
+		})
+		time.Sleep(10 * time.Second)
+		freed := time.Now()
+		w.unlock(h)
+		if order := served(); !slices.IsSorted(order) {
+			w.Errorf("served in the order %v", order)
+		}
+		if took := time.Since(freed); took > 2*time.Second {
+			w.Errorf("two waiters were served within %v", took)
+		}
+	})
+}
+
+// The question of one waiter takes long. The others of its process are heard from
+// meanwhile.
+func TestQueue_heartbeatsGoOnWhileTheFirstAsks(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		var late atomic.Bool
+		hangs := *fair
+		hangs.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			a, err := luascripts.AcquireFair(ctx, rdb, keys, q)
+			if late.CompareAndSwap(true, false) {
+				time.Sleep(2500 * time.Millisecond) // one connection of several
+			}
+			return a, err
+		}
+		sessions := []*Session{w.a, w.a, w.b, w.b}
+		served := w.inOrder(4, func(i int) lock.Hold {
+			kind := fair
+			if sessions[i] == w.a {
+				kind = &hangs
+			}
+			return w.take(sessions[i], kind, w.Context(), lock.WithPatience(time.Second))
+		})
+		time.Sleep(time.Second)
+		late.Store(true)
+		w.unlock(h)
+		if order := served(); !slices.IsSorted(order) {
+			w.Errorf("served in the order %v", order)
+		}
+	})
+}
+
+// Redis gives no answer. Readers ask again after pauses, as everybody does.
+func TestReaders_pauseAfterErrors(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var n atomic.Int64
+		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+		defer cancel()
+		broken := *reading
+		broken.Acquire = func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Question) (luascripts.Acquired, error) {
+			if n.Add(1) > 1000 {
+				cancel()
+			}
+			return luascripts.Acquired{}, io.EOF
+		}
+		broken.Release = func(context.Context, rueidis.Client, luascripts.Keys, string, int) (luascripts.Verdict, error) {
+			return luascripts.Gone, nil
+		}
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(&broken, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, io.EOF) {
+			w.Errorf("%v, want one that names the time-out and the error", err)
+		}
+		if got := n.Load(); got > 100 {
+			w.Errorf("%d questions in ten seconds", got)
+		}
 	})
 }

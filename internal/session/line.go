@@ -17,18 +17,22 @@ import (
 //   - shared: the same; but once one is let in, all others ask at once, and as
 //     long as nobody had to wait, whoever comes asks without standing in line.
 //   - with a queue in Redis: each for itself, when it comes and when it is told
-//     that its turn has come. The first only sends the heartbeat for all.
+//     that its turn has come. The line sends one heartbeat for all (keep.go).
 type line struct {
 	s     *Session      // set once
 	place place         // set once
 	hints chan struct{} // cap 1: something happened to the lock
+	moved chan struct{} // cap 1: askAt is nearer now; only for the heartbeat
 
 	// Guarded by s.mu.
-	askAt   time.Time     // the first has a reason then, also without a hint; zero before the first answer
+	askAt   time.Time     // a question, or a heartbeat, is due then without a hint; zero before the first answer
+	pace    time.Duration // and that often
 	shut    bool          // the latest answer was that others have the lock
-	pace    time.Duration // the first has a reason that often
 	waiters []*waiter
 	sub     *subscription // to the lock's channel; nil until somebody had to wait
+	empty   chan struct{} // closed when nobody is left to send heartbeats for; nil while none are sent
+	beats   int           // heartbeats that are not answered yet
+	missed  bool          // there was a hint meanwhile
 }
 
 // waiter is one place in a line.
@@ -44,14 +48,6 @@ type waiter struct {
 	sub    *subscription     // to its own channel
 }
 
-// task is what a waiter has a reason for.
-type task int
-
-const (
-	askTask  task = iota // ask whether the lock is ours
-	keepTask             // send the heartbeat for all of the line
-)
-
 // alone reports whether only the first of l asks.
 func (l *line) alone() bool { return l.place.kind.Keep == nil && !l.place.kind.shared() }
 
@@ -64,7 +60,7 @@ func (s *Session) join(spec *Spec) *waiter {
 	defer s.mu.Unlock()
 	l := s.lines[spec.place()]
 	if l == nil {
-		l = &line{s: s, place: spec.place(), hints: make(chan struct{}, 1), pace: s.Poll}
+		l = &line{s: s, place: spec.place(), hints: make(chan struct{}, 1), moved: make(chan struct{}, 1), pace: s.Poll}
 		s.lines[l.place] = l
 	}
 	w := &waiter{line: l, first: isNow, asked: make(chan struct{}, 1)}
@@ -97,6 +93,9 @@ func (w *waiter) leave() {
 		if l.sub != nil {
 			l.sub.close()
 		}
+		if l.empty != nil {
+			close(l.empty)
+		}
 	case i == 0:
 		close(l.waiters[0].first)
 	}
@@ -111,27 +110,30 @@ func (w *waiter) isFirst() bool {
 	}
 }
 
-// turn waits until w has a reason to do something, and says what. It fails with
-// ctx's error, or with ErrClosed.
-func (w *waiter) turn(ctx context.Context) (task, error) {
+// turn waits until w has a reason to ask. It fails with ctx's error, or with
+// ErrClosed.
+func (w *waiter) turn(ctx context.Context) error {
 	l := w.line
 	for {
 		select {
 		case <-l.s.closing:
-			return 0, lock.ErrClosed
+			return lock.ErrClosed
 		default:
 		}
 		if err := ctx.Err(); err != nil {
-			return 0, err
+			return err
 		}
-		task, ready, due := w.next()
+		ready, due := w.next()
 		if ready {
-			return task, nil
+			return nil
 		}
 		first, hints := w.first, l.hints
-		if w.isFirst() {
+		switch {
+		case l.place.kind.Keep != nil:
+			first, hints = nil, nil // they are for the heartbeat
+		case w.isFirst():
 			first = nil
-		} else {
+		default:
 			hints = nil
 		}
 		var timer *time.Timer
@@ -156,51 +158,40 @@ func (w *waiter) turn(ctx context.Context) (task, error) {
 	}
 }
 
-// next returns what w has a reason for now, if it has any, and else when it will
-// have one if nothing happens; the zero time is never.
-func (w *waiter) next() (t task, ready bool, due time.Time) {
+// next reports whether w has a reason to ask now, and else when it will have one if
+// nothing happens; the zero time is never.
+func (w *waiter) next() (ready bool, due time.Time) {
 	l := w.line
-	l.s.mu.Lock()
-	askAt := l.askAt
-	l.s.mu.Unlock()
 	now := time.Now()
-
-	reason := false
 	select {
 	case <-w.asked:
-		reason = true
+		ready = true
 	default:
 	}
 	if !w.retryAt.IsZero() {
-		reason = reason || !now.Before(w.retryAt)
+		ready = ready || !now.Before(w.retryAt)
 		due = w.retryAt
 	}
-	if w.isFirst() {
-		ofLine := false
-		switch {
-		case !now.Before(askAt):
-			ofLine = !askAt.IsZero() || l.place.kind.Keep == nil
-		case due.IsZero() || askAt.Before(due):
+	if w.isFirst() && l.place.kind.Keep == nil {
+		l.s.mu.Lock()
+		askAt := l.askAt
+		l.s.mu.Unlock()
+		if !now.Before(askAt) {
+			ready = true
+		} else if due.IsZero() || askAt.Before(due) {
 			due = askAt
 		}
-		// One question, or one heartbeat, answers all the hints before it.
+		// One question answers all the hints before it.
 		select {
 		case <-l.hints:
-			ofLine = true
+			ready = true
 		default:
 		}
-		if ofLine && l.place.kind.Keep != nil {
-			if reason {
-				w.ask()
-			}
-			return keepTask, true, due
-		}
-		reason = reason || ofLine
 	}
-	if reason {
+	if ready {
 		w.retryAt = time.Time{}
 	}
-	return askTask, reason, due
+	return ready, due
 }
 
 // ask gives w a reason to ask. It does not block.
@@ -215,7 +206,9 @@ func (w *waiter) ask() {
 func (w *waiter) retryIn(d time.Duration) {
 	if !w.line.alone() {
 		w.retryAt = time.Now().Add(d)
-		return
+		if w.line.place.kind.Keep != nil || !w.isFirst() {
+			return
+		}
 	}
 	w.line.s.mu.Lock()
 	defer w.line.s.mu.Unlock()
@@ -240,6 +233,7 @@ func (w *waiter) refused(t *tenure, left time.Duration) {
 	}
 	if due := l.dueLocked(left); l.askAt.IsZero() || due.Before(l.askAt) {
 		l.askAt = due // sooner, but never put off by those who come
+		l.move()
 	}
 	if w.queued.Owner != t.owner {
 		if w.sub != nil {
@@ -247,6 +241,11 @@ func (w *waiter) refused(t *tenure, left time.Duration) {
 		}
 		w.queued = luascripts.Waiter{Owner: t.owner, Patience: spec.Patience}
 		w.sub = l.s.hub.subscribe(spec.Keys.Channel+":"+t.owner, w.ask, l.hint) // one heartbeat says for all whether a message was missed
+	}
+	if l.empty == nil {
+		empty := make(chan struct{})
+		l.empty = empty
+		l.s.work.Go(func() { l.keep(spec, empty) })
 	}
 }
 
@@ -286,20 +285,6 @@ func (w *waiter) pass() {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	l.askAt = time.Time{}
-}
-
-// heartbeats returns the waiters of l that stand in a queue in Redis, and as what.
-// Nobody else sends a heartbeat for them for a while.
-func (l *line) heartbeats() (waiters []*waiter, queued []luascripts.Waiter, pace time.Duration) {
-	l.s.mu.Lock()
-	defer l.s.mu.Unlock()
-	l.askAt = l.dueLocked(luascripts.NoExpiry)
-	for _, w := range l.waiters {
-		if w.queued.Owner != "" {
-			waiters, queued = append(waiters, w), append(queued, w.queued)
-		}
-	}
-	return waiters, queued, l.pace
 }
 
 // hint tells the line that something happened. It does not block.
