@@ -8,7 +8,7 @@ FUZZTIME    ?= 10s
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo server test race fuzz fmt tidy lint ci
+.PHONY: help demo server test race interop fuzz fmt tidy lint ci
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,19 +16,24 @@ help: ## this list
 demo: ## show what the locks do, in the terminal
 	go run ./cmd/leasehold demo
 
-server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Java
+server: ## install what the tests run, if it is not there: Redis, PostgreSQL
 	@sh scripts/redis-server.sh
 	@sh scripts/postgres.sh
-	@sh scripts/java.sh
 
 # A cached result says nothing about the server of today, hence -count=1. The
-# tests of integration measure time, so no other package runs beside them.
+# tests of integration measure time, and run when the others are through.
 test race: export LEASEHOLD_REQUIRE_REDIS = 1
+test race: export LEASEHOLD_REQUIRE_POSTGRES = 1
 test: server ## all tests, with a real server
 	$(call each,go test -count=1 -timeout 25m ./...)
 
 race: server ## the same under the race detector (needs a C compiler)
 	$(call each,go test -race -count=1 -timeout 40m ./...)
+
+interop: export LEASEHOLD_REQUIRE_JAVA = 1
+interop: server ## locks shared with Redisson, on a JVM beside the tests
+	@sh scripts/java.sh
+	cd integration && go test -count=1 -timeout 25m -run '^TestJava' ./...
 
 fuzz: ## every fuzz test for FUZZTIME=10s
 	@set -e; for m in $(MODULES); do (cd $$m; for pkg in $$(go list ./...); do \

@@ -3,13 +3,19 @@
 // only, in a module of its own, so that what they need burdens nobody else.
 //
 //	exclusion    many processes, few names: never two inside, and a checked history
+//	rwexclusion  the same for read/write locks: never a writer with anybody
+//	fairorder    a thousand waiters of whom many die or give up: nobody is overtaken
+//	fairqueue    the ways in which a queue can go wrong
+//	readwrite    the leases of readers and writers, side by side
+//	readers      those who wait behind a writer come in together
+//	preference   a writer under a stream of readers
 //	lostreply    every reply lost once: counts and answers stay right
 //	cancel       calls that were given up: nothing of them stays behind
 //	pause        processes stopped past their leases: the first look tells
 //	crash        processes killed: others go on in time
 //	classic      the well-known mistakes of home-made locks, beside ours
 //	many         ten thousand locks at once
-//	model        can the checker of histories fail?
+//	model        can the checker of histories fail? And rwmodel, that of read/write locks
 //
 // Each test file answers one question, and says in its head what would be a
 // wrong answer.
@@ -20,10 +26,10 @@
 //
 // It needs Linux and a redis-server (or valkey-server) on the PATH; see
 // internal/redistest for which one it takes, and for when it skips and when it
-// fails without. It starts and ends its servers itself. A run takes about two
+// fails without. It starts and ends its servers itself. A run takes about four
 // minutes on two cores; -short does a tenth of the work.
 //
-//	LEASEHOLD_ACQUISITIONS=1000000   how many acquisitions the exclusion test makes
+//	LEASEHOLD_ACQUISITIONS=1000000   how many acquisitions each exclusion test makes
 //	LEASEHOLD_SEED=42                repeats a run's random choices, though not its timing
 //	LEASEHOLD_FAILURES=dir           where histories of failed runs go; else a temporary directory
 //

@@ -105,7 +105,9 @@ func contest(t *testing.T, total int, p plan, check func(name string, history []
 		}
 		start := time.Now()
 		for name, history := range histories {
-			check(name, history)
+			if !t.Failed() { // searching for what is not there takes minutes
+				check(name, history)
+			}
 		}
 		checking += time.Since(start)
 		debug.FreeOSMemory()
@@ -234,7 +236,7 @@ func (c *contender) once(ctx context.Context) {
 	case dice < 990:
 		c.hold(ctx, c.plan.Kind, name, exclusionLong, true, lock.WithLease(2*exclusionLong))
 	default:
-		c.runOut(ctx, c.plan.Kind, name, time.Duration(10+c.random.IntN(20))*time.Millisecond)
+		c.runOut(ctx, c.plan.Kind, name, time.Duration(20+c.random.IntN(30))*time.Millisecond)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 // A writer that enters again adds to the lease: dead, it would keep everybody
 // waiting for the sum.
 func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
+	t.Parallel()
 	const lease = 10 * time.Second
 	s := newJavaScene(t, startJava(t))
 	l := s.java.lock("thread", write, javaRW)
@@ -36,13 +37,13 @@ func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
 // A writer that stops writing but reads on tells nobody. Readers of Java that wait
 // sleep for the rest of the lease that they were told of, while others read.
 func TestJavaBug_downgradeIsNotTold(t *testing.T) {
+	t.Parallel()
 	s := newJavaScene(t, startJava(t))
 	w, r := s.java.lock("thread", write, javaRW), s.java.lock("thread", read, javaRW)
 	sleeper := s.java.lock("sleeper", read, javaRW)
 	w.get(t)
 	r.get(t)
-	answer := sleeper.begin(t, "lock")
-	sleeper.parked(t)
+	answer := sleeper.parks(t)
 	w.unlock(t)
 	s.javaMay(read, javaRW, true)
 	h := s.get(read, javaRW)
@@ -60,6 +61,7 @@ func TestJavaBug_downgradeIsNotTold(t *testing.T) {
 // Behind one who died at the head of the queue of a free lock, Java asks in a loop
 // until that one's deadline.
 func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
+	t.Parallel()
 	const name = "fair"
 	s := newJavaScene(t, startJava(t))
 	list, deadlines := queue(name)
@@ -79,6 +81,7 @@ func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
 // Unlocking a fair lock that somebody else held succeeds when it is free. So a
 // thread whose lease ran out is not told.
 func TestJavaBug_strangersFairUnlock(t *testing.T) {
+	t.Parallel()
 	const name = "fair"
 	s := newJavaScene(t, startJava(t))
 	l := s.java.lock("stranger", fair, name)
@@ -92,6 +95,7 @@ func TestJavaBug_strangersFairUnlock(t *testing.T) {
 
 // lockAndGetToken(lease) does not hear of the lease.
 func TestJavaBug_tokenIgnoresTheLease(t *testing.T) {
+	t.Parallel()
 	s := newJavaScene(t, startJava(t))
 	l := s.java.lock("thread", fenced, "fenced")
 	l.call(t, "lockAndGetToken", leased(time.Second))
@@ -104,6 +108,7 @@ func TestJavaBug_tokenIgnoresTheLease(t *testing.T) {
 
 // tryLockAndGetToken(), which should not wait, waits for ever.
 func TestJavaBug_tryForATokenWaits(t *testing.T) {
+	t.Parallel()
 	s := newJavaScene(t, startJava(t))
 	h := s.get(fenced, "fenced")
 	l := s.java.lock("thread", fenced, "fenced")
@@ -120,6 +125,7 @@ func TestJavaBug_tryForATokenWaits(t *testing.T) {
 // A lock that somebody has made eternal by hand is taken by whoever asks for it with
 // a token: "no expiry" is what means "granted" there.
 func TestJavaBug_eternalLockIsTaken(t *testing.T) {
+	t.Parallel()
 	s := newJavaScene(t, startJava(t))
 	h := s.get(fenced, "fenced")
 	do(t, s.rdb, "PERSIST", "fenced")
@@ -137,6 +143,7 @@ func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 // A second hold with a lease of its own takes the first one's renewal along when it
 // is given back: the first one ends with that lease, and is not told.
 func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
+	t.Parallel()
 	const dog, lease = time.Second, 3 * time.Second
 	s := newJavaSceneWith(t, startJava(t), dog)
 	l := s.java.lock("thread", plain, "plain")
@@ -155,6 +162,7 @@ func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
 // The keys of reading leases stay behind a readers' lock that was ended by force,
 // until they expire. Ours are taken along.
 func TestJavaBug_forceLeavesLeases(t *testing.T) {
+	t.Parallel()
 	const lease = 5 * time.Second
 	s := newJavaScene(t, startJava(t))
 	l := s.java.lock("thread", read, javaRW)

@@ -144,6 +144,7 @@ func (s *javaScene) javaLine(name, thread string, times ...func(*javaRequest)) *
 //	2 nobody is taken for dead, and no deadline creeps away with those who come and
 //	  go: it is at most what as many as can wait at once add up to
 func TestJavaFair_mixedQueue(t *testing.T) {
+	t.Parallel()
 	const name, most = "fair", 6
 	random := rand.New(rand.NewPCG(seed(t), 1))
 	s := newJavaScene(t, startJava(t))
@@ -228,6 +229,7 @@ func (s *javaScene) deadlines(name string, rest []*inLine, most time.Duration) {
 // A thread of Java stands behind many of ours, and is served in its turn. None of
 // them takes anything off its deadline that it had not counted from theirs.
 func TestJavaFair_behindManyOfOurs(t *testing.T) {
+	t.Parallel()
 	const name, many = "fair", 80
 	s := newJavaScene(t, startJava(t))
 	h := s.get(fair, name)
@@ -255,6 +257,7 @@ func TestJavaFair_behindManyOfOurs(t *testing.T) {
 //	2 the first thread has been waiting for five minutes: that is what its deadline says
 //	3 in spite of all that try to get in between, all are served in order
 func TestJavaFair_longWait(t *testing.T) {
+	t.Parallel()
 	const name = "fair"
 	s := newJavaScene(t, startJava(t))
 	_, deadlines := queue(name)
@@ -290,6 +293,7 @@ func TestJavaFair_longWait(t *testing.T) {
 // loses its place, also to ours, and is served all the same: it asks again when
 // the lease that it was told of is over.
 func TestJavaFair_waitsTooLong(t *testing.T) {
+	t.Parallel()
 	const name, dog = "fair", 2 * time.Second
 	s := newJavaSceneWith(t, startJava(t), dog)
 	_, deadlines := queue(name)
@@ -355,9 +359,42 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 	})
 }
 
+// The first of the queue is told that the lock is free, and gives up at that moment:
+// in Redisson, nobody tells the next one then, who sleeps for the lease that it was
+// told of. Ours who wait behind it need not sleep as long.
+//
+//	1 Go holds; a thread of Java waits, a second one, and a goroutine
+//	2 the lock is freed, and the first one told; it gives up
+//	3 the second one is served soon all the same, and the goroutine
+func TestJavaFair_headGivesUp(t *testing.T) {
+	t.Parallel()
+	const name = "fair"
+	s := newJavaScene(t, startJava(t))
+	list, deadlines := queue(name)
+	h := s.get(fair, name) // 1
+	const first = "11111111-1111-4111-8111-111111111111:1"
+	do(t, s.rdb, "RPUSH", list, first)
+	do(t, s.rdb, "ZADD", deadlines, fmt.Sprint(s.now()+int64(javaLease/time.Millisecond)), first)
+	second := s.javaLine(name, "thread")
+	until(t, func() bool { return s.java.lock("thread", fair, name).sleeps(t) })
+	third := s.goLine(name)
+	s.unlock(h) // 2
+	do(t, s.rdb, "LREM", list, "0", first)
+	do(t, s.rdb, "ZREM", deadlines, first)
+	began := monotonic()
+	if took := time.Duration(second.granted() - began); took > javaLease/4 { // 3
+		t.Errorf("the one behind it was served after %v", took)
+	}
+	second.unlock()
+	third.granted()
+	third.unlock()
+	s.empty()
+}
+
 // Nobody keeps a place behind whom nobody comes any more: after clients of both
 // sides that died and gave up, the lock is free for whoever asks.
 func TestJavaFair_othersClient(t *testing.T) {
+	t.Parallel()
 	const name = "fair"
 	s := newJavaScene(t, startJava(t))
 	other := ours(t, s.server.Client(t), client.WithWatchdogTimeout(javaLease))

@@ -35,6 +35,7 @@ func (s *javaScene) goHolds(h lock.Hold, mode lock.Mode, count int) {
 //	  writer gets in
 //	3 after the last one a writer of the other side, which waits, is in at once
 func TestJavaRW_readersShare(t *testing.T) {
+	t.Parallel()
 	s := newJavaScene(t, startJava(t))
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}} {
 		java := []*javaLock{s.java.lock("one", read, javaRW), s.java.lock("two", read, javaRW)} // 1
@@ -67,8 +68,7 @@ func TestJavaRW_readersShare(t *testing.T) {
 			case last && leaves < 2:
 				got = s.wait(write, javaRW)
 			case last:
-				answer = writer.begin(t, "lock")
-				writer.parked(t)
+				answer = writer.parks(t)
 			}
 			leave[leaves]()
 			reads[leaves] = 0
@@ -97,6 +97,7 @@ func TestJavaRW_readersShare(t *testing.T) {
 // A writer of ours who also reads stops writing: readers of Java, who wait, come in
 // at once, and writers do not.
 func TestJavaRW_weDowngrade(t *testing.T) {
+	t.Parallel()
 	s := newJavaScene(t, startJava(t))
 	ctx := lock.WithOwner(t.Context())
 	l := s.c.NewRWLock(javaRW)
@@ -111,8 +112,7 @@ func TestJavaRW_weDowngrade(t *testing.T) {
 	var answers []<-chan reply
 	for _, thread := range []string{"one", "two", "three"} {
 		reader := s.java.lock(thread, read, javaRW)
-		answers = append(answers, reader.begin(t, "lock"))
-		reader.parked(t)
+		answers = append(answers, reader.parks(t))
 	}
 	s.unlock(w)
 	for _, answer := range answers {
@@ -133,6 +133,7 @@ func TestJavaRW_weDowngrade(t *testing.T) {
 // and our readers come in all the same, within a poll interval; our writers when
 // the reading is over, at once.
 func TestJavaRW_javaDowngrades(t *testing.T) {
+	t.Parallel()
 	s := newJavaScene(t, startJava(t))
 	w, r := s.java.lock("thread", write, javaRW), s.java.lock("thread", read, javaRW)
 	w.get(t)
@@ -163,6 +164,7 @@ func TestJavaRW_javaDowngrades(t *testing.T) {
 //	3 both of Java leave: the writer is in
 //	4 the other way round it waits for Java's writer, and so does everybody
 func TestJavaRW_ourWritersWish(t *testing.T) {
+	t.Parallel()
 	s := newJavaScene(t, startJava(t))
 	one, two := s.java.lock("one", read, javaRW), s.java.lock("two", read, javaRW)
 	one.get(t) // 1
@@ -201,6 +203,7 @@ func TestJavaRW_ourWritersWish(t *testing.T) {
 //	2 it is killed, and its lease runs out; the others are renewed
 //	3 they leave: a writer of each side gets in, at once
 func TestJavaRW_deadReader(t *testing.T) {
+	t.Parallel()
 	const dog = 2 * time.Second
 	for _, test := range []struct {
 		name   string
@@ -244,8 +247,7 @@ func TestJavaRW_deadReader(t *testing.T) {
 					s.javaMay(write, javaRW, false)
 					s.goMay(write, javaRW, false)
 					writer := s.java.lock("writer", write, javaRW)
-					answer := writer.begin(t, "lock")
-					writer.parked(t)
+					answer := writer.parks(t)
 					s.unlock(h)
 					must(t, receiveWithin(t, answer, javaLease/4))
 					writer.unlock(t)

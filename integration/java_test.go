@@ -185,10 +185,38 @@ func (s *javaScene) empty() {
 	}
 }
 
+// Does the driver answer whatever it is told? A peer that dies of a mistake would
+// look like one that was killed.
+func TestJava_driver(t *testing.T) {
+	t.Parallel()
+	s := newJavaScene(t, startJava(t))
+	j := s.java.java
+	for _, test := range []struct {
+		request   javaRequest
+		exception string
+	}{
+		{javaRequest{Do: "dance"}, "IllegalArgumentException"},
+		{javaRequest{Do: "close", Client: "nobody"}, "IllegalArgumentException"},
+		{javaRequest{Do: "lock", Thread: "thread"}, "IllegalArgumentException"},
+		{javaRequest{Do: "lock", Client: s.java.name, Thread: "thread", Kind: "odd", Name: "x"}, "IllegalArgumentException"},
+		{javaRequest{Do: "dance", Client: s.java.name, Thread: "thread", Kind: plain, Name: "x"}, "IllegalArgumentException"},
+		{javaRequest{Do: "getToken", Client: s.java.name, Thread: "thread", Kind: plain, Name: "x"}, "ClassCastException"},
+		{javaRequest{Do: "unlock", Client: s.java.name, Thread: "thread", Kind: plain, Name: "x"}, "IllegalMonitorStateException"},
+		{javaRequest{Do: "lock", Client: s.java.name, Thread: "thread", Kind: plain}, "NullPointerException"},
+		{javaRequest{Do: "open", Client: "new"}, "NullPointerException"},
+		{javaRequest{}, "IllegalArgumentException"},
+	} {
+		javaFails(t, j.send(t, test.request), test.exception)
+	}
+	s.javaMay(plain, "x", true)
+	s.empty()
+}
+
 // Does one side get what the other one holds? For each kind, once with a holder in
 // Go and once in Java: no owner of either side gets it, and everybody can see that
 // it is held; after the unlock, each of them gets it.
 func TestJava_excludes(t *testing.T) {
+	t.Parallel()
 	s := newJavaScene(t, startJava(t))
 	other := ours(t, s.server.Client(t))
 	for _, k := range javaKinds {
@@ -231,6 +259,7 @@ func TestJava_excludes(t *testing.T) {
 // Do both sides count re-entries in the same way? Each side enters three times, and
 // leaves three times, while the other one looks; and both see the lease.
 func TestJava_reentry(t *testing.T) {
+	t.Parallel()
 	const times = 3
 	s := newJavaScene(t, startJava(t))
 	for _, k := range javaKinds {
@@ -316,8 +345,7 @@ func TestJava_wakes(t *testing.T) {
 		for range rounds {
 			h := s.get(pair[0], name) // 1
 			l := s.java.lock("waiter", pair[1], name)
-			answer := l.begin(t, "lock")
-			l.parked(t)
+			answer := l.parks(t)
 			began := monotonic()
 			s.unlock(h)
 			d := value[did](t, must(t, receiveWithin(t, answer, javaLease/4)))
@@ -468,8 +496,7 @@ func TestJava_weAreKilled(t *testing.T) {
 		g := value[granted](t, doomed.do(t, request{Do: "lock", Kind: k, Name: name}))
 		keys = append(keys, k.lease(name, g.Op.Owner))
 		l := s.java.lock("waits for "+name, k.rival(), name)
-		waiting = append(waiting, l.begin(t, "lock"))
-		l.parked(t)
+		waiting = append(waiting, l.parks(t))
 	}
 	doomed.kill() // 2
 	ends := make([]int64, len(keys))
@@ -502,6 +529,7 @@ func TestJava_weAreKilled(t *testing.T) {
 // Does force reach across? For each kind: the holder's side is told, as far as it
 // can be, and a waiter of either side gets the lock.
 func TestJava_force(t *testing.T) {
+	t.Parallel()
 	const dog = 3 * time.Second
 	j := startJava(t)
 	for _, k := range javaKinds {
@@ -532,8 +560,7 @@ func TestJava_force(t *testing.T) {
 
 			l.get(t) // Java holds, Go forces, and Java waits
 			waiter := s.java.lock("waiter", k.rival(), name)
-			answer := waiter.begin(t, "lock")
-			waiter.parked(t)
+			answer := waiter.parks(t)
 			if forced, err := force(); err != nil || !forced {
 				t.Errorf("Go forces what Java holds: %v, %v", forced, err)
 			}
@@ -542,8 +569,7 @@ func TestJava_force(t *testing.T) {
 
 			h := s.get(k, name) // Go holds, Java forces, and both wait
 			got = s.wait(k.rival(), name)
-			answer = waiter.begin(t, "lock")
-			waiter.parked(t)
+			answer = waiter.parks(t)
 			if !result[bool](t, s.java.lock("operator", k, name).call(t, "forceUnlock")) {
 				t.Error("Java forces what Go holds, and says that it was free")
 			}
@@ -574,6 +600,7 @@ func TestJava_force(t *testing.T) {
 // For each kind, one side holds, the other does not get it and waits, and is
 // woken.
 func TestJava_names(t *testing.T) {
+	t.Parallel()
 	s := newJavaScene(t, startJava(t))
 	for _, name := range []string{
 		":", "a:b", "{tag}", "a{tag}b", "{tag}:{other}", "grüße 日本 🔒", " ", "two  words ", "line\nbreak", "tab\tand\x00null",
@@ -586,8 +613,7 @@ func TestJava_names(t *testing.T) {
 				h := s.get(pair[0], name)
 				s.javaMay(pair[1], name, false)
 				l := s.java.lock("waiter", pair[1], name)
-				answer := l.begin(t, "lock")
-				l.parked(t)
+				answer := l.parks(t)
 				s.unlock(h)
 				must(t, receiveWithin(t, answer, javaLease/4))
 				s.goMay(pair[0], name, false)
@@ -607,6 +633,7 @@ func TestJava_names(t *testing.T) {
 // Do the tokens of Java's fenced lock and of ours with fencing grow together? They
 // take turns, in random ways; Java re-enters now and then, and counts that.
 func TestJava_fencing(t *testing.T) {
+	t.Parallel()
 	s := newJavaScene(t, startJava(t))
 	l := s.java.lock("thread", fenced, "fenced")
 	var last uint64

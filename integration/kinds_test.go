@@ -89,9 +89,6 @@ func (k kind) channel(name string) string {
 	return "redisson_lock__channel:{" + name + "}"
 }
 
-// tokens reports whether its holds have fencing tokens.
-func (k kind) tokens() bool { return k != read }
-
 // queue is the list in which waiters of a fair lock stand, and their deadlines
 // are in a zset beside it.
 func queue(name string) (list, zset string) {

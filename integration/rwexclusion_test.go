@@ -59,7 +59,7 @@ func (c *contender) onceRW(ctx context.Context) {
 	case dice < 990:
 		c.hold(ctx, k, name, exclusionLong, true, append(options, lock.WithLease(2*exclusionLong))...)
 	default:
-		c.runOut(ctx, k, name, time.Duration(10+c.random.IntN(20))*time.Millisecond)
+		c.runOut(ctx, k, name, time.Duration(20+c.random.IntN(30))*time.Millisecond)
 	}
 }
 

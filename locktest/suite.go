@@ -29,9 +29,9 @@ type Harness struct {
 	// a second: some rules take a few of them to show.
 	Watchdog time.Duration
 
-	// Waiters returns how many wait for the lock called name, where waiting
-	// leaves a trace on the server; Inspect knows. RunFair needs it. Run does
-	// not: without it, a waiter counts as one after a short while.
+	// Waiters returns how many stand in line for the lock called name, where
+	// the line is kept on the server; Inspect tells. RunFair needs it. Run does
+	// not, but cannot be sure then who came first, and gives each a moment.
 	Waiters func(ctx context.Context, name string) (int, error)
 }
 

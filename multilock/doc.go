@@ -43,8 +43,10 @@
 // servers at the same time, and each answer has a short time-out. It wins as soon as a
 // majority gave its vote, and enough of their leases is left. Else everything is given
 // back on all servers, also what is granted later, and the next attempt follows after a
-// pause of random length. Waiters of one process stand in line, and only the first of
-// them makes attempts.
+// pause of random length. During the pause the waiter stands in line for the lock of
+// one server, the first that answers; so whoever waits is told when the lock is free,
+// and comes when no other does. Should that server fail, there are the pauses. Waiters
+// of one process stand in line, and only the first of them makes attempts.
 //
 // A vote is a hold of that server's lock. So all that a hold of this module does is done
 // for each server: the lease counts from before the question was sent, less a margin for

@@ -31,7 +31,7 @@ type site struct {
 	up      time.Time
 	down    bool
 	thawed  chan struct{} // nil while it is not frozen
-	replica bool
+	replica bool          // it is one
 	denied  bool          // says nothing of itself
 	step    time.Duration // of its clock
 	asked   []string      // what it was asked, in order
@@ -152,22 +152,26 @@ func (s *site) sleep(d time.Duration) {
 
 // answer runs f beside the caller, and waits for it while ctx lasts. If the caller
 // has left by then, late runs.
-func answer(ctx context.Context, f func() error, late func()) error {
-	done, away := make(chan error), make(chan struct{})
+func answer[T any](ctx context.Context, f func() (T, error), late func(T)) (value T, err error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	done, away := make(chan outcome), make(chan struct{})
 	go func() {
-		err := f()
+		value, err := f()
 		select {
-		case done <- err:
+		case done <- outcome{value, err}:
 		case <-away:
-			late()
+			late(value)
 		}
 	}()
 	select {
-	case err := <-done:
-		return err
+	case o := <-done:
+		return o.value, o.err
 	case <-ctx.Done():
 		close(away)
-		return ctx.Err()
+		return value, ctx.Err()
 	}
 }
 
@@ -208,20 +212,19 @@ type fakeTenure struct {
 
 func (f *fake) Name() string { return f.name }
 
-func (f *fake) Server(ctx context.Context) (server lock.Server, err error) {
-	err = answer(ctx, func() error {
+func (f *fake) Server(ctx context.Context) (lock.Server, error) {
+	return answer(ctx, func() (server lock.Server, err error) {
 		denied := false
-		err := f.s.do("server", func(now time.Time) {
+		err = f.s.do("server", func(time.Time) {
 			denied = f.s.denied
 			up := time.Since(f.s.up).Truncate(time.Second)
 			server = lock.Server{ID: fmt.Sprint("run", f.s.starts), Since: time.Now().Add(-up), Primary: !f.s.replica}
 		})
 		if denied {
-			return errors.New("NOPERM")
+			return lock.Server{}, errors.New("NOPERM")
 		}
-		return err
-	}, func() {})
-	return server, err
+		return server, err
+	}, func(lock.Server) {})
 }
 
 func (f *fake) TryLock(ctx context.Context) (lock.Hold, error) {
@@ -266,9 +269,9 @@ func (f *fake) try(ctx context.Context) (*fakeHold, error) {
 	}
 	f.mu.Unlock()
 
-	sent, granted := time.Now(), false
-	err := answer(ctx, func() error {
-		return f.s.do("acquire", func(now time.Time) {
+	sent := time.Now()
+	granted, err := answer(ctx, func() (granted bool, err error) {
+		err = f.s.do("acquire", func(now time.Time) {
 			e := f.s.entryLocked(f.name)
 			switch {
 			case e.count == 0 && first:
@@ -280,7 +283,8 @@ func (f *fake) try(ctx context.Context) (*fakeHold, error) {
 				granted = true
 			}
 		})
-	}, func() {
+		return granted, err
+	}, func(granted bool) {
 		if granted {
 			_ = f.s.do("take back", func(time.Time) { f.s.leaveLocked(f.name, t.owner) })
 		}
@@ -447,17 +451,14 @@ func (h *fakeHold) Unlock(ctx context.Context) error {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	was := false
-	release := func() error {
-		return f.s.do("release", func(time.Time) { was = f.s.leaveLocked(f.name, t.owner) })
-	}
-	err := answer(ctx, func() error {
-		err := release()
-		for began := time.Now(); err != nil && time.Since(began) < f.lease && f.s.ctx.Err() == nil; err = release() {
-			f.s.sleep(100 * time.Millisecond)
+	was, err := answer(ctx, func() (was bool, err error) {
+		for began := time.Now(); ; f.s.sleep(100 * time.Millisecond) {
+			err = f.s.do("release", func(time.Time) { was = f.s.leaveLocked(f.name, t.owner) })
+			if err == nil || time.Since(began) > f.lease || f.s.ctx.Err() != nil {
+				return was, err
+			}
 		}
-		return err
-	}, func() {})
+	}, func(bool) {})
 	if err == nil && !was {
 		err = fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost)
 	}

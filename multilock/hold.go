@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -141,7 +142,7 @@ func (h *hold) Context() context.Context { return termContext{h.term} }
 func (h *hold) Err() error               { return context.Cause(termContext{h.term}) }
 func (h *hold) Token() uint64            { return 0 }
 func (h *hold) Owner() string            { return "" }
-func (h *hold) holds() []lock.Hold       { return append([]lock.Hold(nil), h.members...) }
+func (h *hold) holds() []lock.Hold       { return slices.Clone(h.members) }
 func (h *hold) String() string           { return fmt.Sprintf("hold of %q", h.m.Name()) }
 
 // Unlock gives all members back, whatever fails.
@@ -159,7 +160,26 @@ func (h *hold) Unlock(ctx context.Context) error {
 		}
 		return &lock.Error{Op: "unlock", Name: h.m.Name(), Err: err}
 	}
-	return errors.Join(unlockAll(ctx, h.m.locks, h.members)...)
+	return errors.Join(h.release(ctx)...)
+}
+
+// release unlocks all members at the same time. Who waits for a group of locks waits
+// at the first of them that is another's, and shall find all free when that is; so
+// there, the first of all comes last.
+func (h *hold) release(ctx context.Context) []error {
+	if h.m.group == nil {
+		return unlockAll(ctx, h.m.locks, h.members)
+	}
+	over := ctx.Err() != nil
+	first, others := h.m.order[0], h.holds()
+	others[first] = nil
+	errs := unlockAll(ctx, h.m.locks, others)
+	if l, one := h.m.locks[first:first+1], h.members[first:first+1]; over || ctx.Err() == nil {
+		errs[first] = unlockAll(ctx, l, one)[0]
+	} else {
+		errs[first] = giveBack(ctx, l, slices.Clone(one)) // ctx ended meanwhile, and with it the call
+	}
+	return errs
 }
 
 // unlockAll unlocks all holds at the same time, so that one that takes long keeps

@@ -32,7 +32,7 @@ type quorumHold struct {
 	term  *term              // set once: under the caller's context
 	base  context.Context    // set once: of the members' holds; with the owner, and no end but stop's
 	stop  context.CancelFunc // set once
-	began time.Time          // set once: before anything was sent
+	began time.Time          // set by poll: before anything was sent
 	won   chan struct{}      // closed by decide
 	idle  chan struct{}      // closed when it is over and no goroutine is left
 
@@ -55,12 +55,70 @@ type seat struct {
 }
 
 func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
-	h := &quorumHold{q: q, began: time.Now(), won: make(chan struct{}), idle: make(chan struct{}), seats: make([]seat, len(q.locks))}
+	h := &quorumHold{q: q, won: make(chan struct{}), idle: make(chan struct{}), seats: make([]seat, len(q.locks))}
 	h.term = newTerm(ctx, h.look)
 	// The end of the caller's context ends the hold's, but it is no Unlock: the
 	// members are held on.
 	h.base, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return h
+}
+
+// poll asks all servers at the same time for their votes, but those that gave theirs,
+// and returns nil as soon as there is a majority. Else, or when waiting ends, it gives
+// back what it got, and returns why it failed: once that is clear, or if it is patient,
+// once all have answered. Every poll has owners of its own in Redis: what is still
+// under way for one that is over is no vote for another.
+func (h *quorumHold) poll(waiting context.Context, patient bool) error {
+	h.began = time.Now()
+	answers, pending := make(chan struct{}, len(h.q.locks)), 0
+	for i, s := range h.now() {
+		if s.hold == nil {
+			pending++
+			h.start(func() { h.fill(i, answers) })
+		}
+	}
+	// Lockers keep the time-out themselves; this is for one that does not.
+	late := time.NewTimer(h.q.timeout + h.q.timeout/4)
+	defer late.Stop()
+	for {
+		select {
+		case <-answers:
+			pending--
+		case <-late.C:
+			pending = 0
+		case <-waiting.Done():
+			pending = 0
+		}
+		won, err := h.decide(pending, patient)
+		if err == nil && waiting.Err() != nil {
+			err = waiting.Err()
+		}
+		if err != nil {
+			h.fail(err)
+			return err
+		}
+		if won {
+			return nil
+		}
+	}
+}
+
+// wait waits at server i until the lock is granted there, which is its vote, and
+// reports whether it was. It does so for the longest pause between two polls. The
+// servers tell who waits when a lock is free, and those who wait at one server come
+// one after the other, where a poll of all would hinder the others.
+func (h *quorumHold) wait(waiting context.Context, i int) bool {
+	defer context.AfterFunc(waiting, h.stop)() // then the poll will find that it is over
+	h.sit(i, h.q.locks[i].Lock, about(mostPause))
+	return h.now()[i].hold != nil
+}
+
+// gate returns a server to wait at: the first that answered, so that most will choose
+// the same, or -1 if none did.
+func (h *quorumHold) gate() int {
+	return slices.IndexFunc(h.now(), func(s seat) bool {
+		return s.hold != nil || errors.Is(s.err, lock.ErrNotAcquired)
+	})
 }
 
 // now returns the seats as they are.
@@ -99,7 +157,7 @@ func (h *quorumHold) checkIdleLocked() {
 // fill makes the first attempt at server i and reports that on answers. If that was in
 // vain, and the others won, it goes on.
 func (h *quorumHold) fill(i int, answers chan<- struct{}) {
-	done := h.sit(i)
+	done := h.sit(i, h.q.locks[i].TryLock, h.q.timeout)
 	answers <- struct{}{}
 	if done {
 		return
@@ -115,15 +173,16 @@ func (h *quorumHold) fill(i int, answers chan<- struct{}) {
 func (h *quorumHold) repair(i int) {
 	pace := max(min(h.q.longest/30, time.Second), 2*h.q.timeout)
 	for rest(h.base, about(pace)) {
-		if h.sit(i) {
+		if h.sit(i, h.q.locks[i].TryLock, h.q.timeout) {
 			return
 		}
 	}
 }
 
-// sit makes one attempt at server i, and reports whether there is nothing left to do.
-func (h *quorumHold) sit(i int) bool {
-	s := h.ask(i)
+// sit makes one attempt at server i, within a time, and reports whether there is
+// nothing left to do.
+func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
+	s := h.ask(i, acquire, within)
 	// Now that it is granted, there must still be a majority without it. If there were
 	// none, another could have had the lock since there was one.
 	h.look()
@@ -174,21 +233,27 @@ func (h *quorumHold) vacate(i int, gone lock.Hold) {
 	h.look()
 }
 
+// acquire is a Locker's Lock or TryLock.
+type acquire func(context.Context) (lock.Hold, error)
+
 // ask makes one attempt at server i.
-func (h *quorumHold) ask(i int) (s seat) {
+func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) {
 	q, l := h.q, h.q.locks[i]
 	// The context of the member's hold, which must not have a deadline.
 	ctx, cancel := context.WithCancel(h.base)
-	timer := time.AfterFunc(q.timeout, cancel)
-	sent := time.Now()
-	s.hold, s.err = l.TryLock(ctx)
+	end := time.Now().Add(within)
+	timer := time.AfterFunc(within, cancel)
+	s.hold, s.err = acquire(ctx)
 	if s.err == nil {
-		s.server, s.votes, s.err = q.witness(ctx, l, s.hold.Until().Sub(sent))
+		if timer.Stop() { // else ctx is over, and with it the hold
+			timer = time.AfterFunc(min(time.Until(end), q.timeout), cancel)
+		}
+		s.server, s.votes, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
 	} else if errors.Is(s.err, lock.ErrNotAcquired) && !q.apart.Load() {
 		s.server, _, _ = q.witness(ctx, l, 0) // perhaps it was given to another of us
 	}
 	if !timer.Stop() {
-		s.err = noVote{q.timeout, s.err}
+		s.err = noVote{within, s.err}
 	}
 	if s.err != nil {
 		if s.hold != nil {
@@ -286,8 +351,8 @@ func (q *Quorum) until(seats []seat) time.Time {
 }
 
 // decide reports whether the attempt has won, or why it failed; neither while that
-// depends on the pending answers.
-func (h *quorumHold) decide(pending int) (won bool, err error) {
+// depends on the pending answers, or if it is patient, while there are any.
+func (h *quorumHold) decide(pending int, patient bool) (won bool, err error) {
 	q, seats := h.q, h.now()
 	until := q.until(seats)
 	left, floor := time.Until(until), q.least
@@ -295,7 +360,7 @@ func (h *quorumHold) decide(pending int) (won bool, err error) {
 		floor = until.Sub(h.began) / 10
 	}
 	if until.IsZero() || left < floor {
-		if pending > 0 && votes(seats)+pending >= q.majority {
+		if pending > 0 && (patient || votes(seats)+pending >= q.majority) {
 			return false, nil
 		}
 		if !until.IsZero() {

@@ -582,6 +582,44 @@ func TestMultiLock_group(t *testing.T) {
 	})
 }
 
+// Who waits for a group waits at its first lock that is taken. So the first of all is
+// given back last, and whoever is woken finds the others free. A ctx that ends
+// meanwhile still ends the call.
+func TestMultiLock_groupIsGivenBackInOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, c := three(t)
+		g := groupOf{func(string) ([]lock.Hold, error) {
+			ctx := lock.WithOwner(t.Context())
+			return []lock.Hold{must(t)(c.Lock(ctx)), must(t)(a.Lock(ctx)), must(t)(b.Lock(ctx))}, nil
+		}}
+		m := multilock.New(grouper{c, func([]lock.Locker) lock.Group { return g }}, a, b)
+		h := must(t)(m.Lock(t.Context()))
+		done := make(chan error)
+		go func() { done <- h.Unlock(t.Context()) }()
+		time.Sleep(rtt)
+		if !s.has("a") || s.has("b") || s.has("c") {
+			t.Errorf("after a round trip: a %v, b %v, c %v", s.has("a"), s.has("b"), s.has("c"))
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		free(t, []*site{s}, "a", "b", "c")
+
+		h = must(t)(m.Lock(t.Context()))
+		s.freeze()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		want(t, h.Unlock(ctx), context.DeadlineExceeded)
+		if took := time.Since(began); took > 500*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		s.thaw()
+		time.Sleep(10 * rtt)
+		free(t, []*site{s}, "a", "b", "c")
+	})
+}
+
 func TestHolds_ofAnyHold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, a, _, _ := three(t)

@@ -118,20 +118,30 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		}
 	}
 	var last error
-	for hopeless := 0; waiting.Err() == nil; {
+	pause, gate, hopeless := time.Duration(0), -1, 0
+	for waiting.Err() == nil {
+		h := newQuorumHold(ctx, q)
+		atGate := gate >= 0 && h.wait(waiting, gate)
 		began := time.Now()
-		h, err := q.attempt(ctx, waiting)
-		if err == nil {
+		err := h.poll(waiting, true)
+		switch {
+		case err == nil:
 			return h, nil
-		}
-		if hopeless++; !q.stays(err) {
+		case waiting.Err() != nil:
+			continue
+		case !q.stays(err):
 			hopeless = 0
-		}
-		if hopeless == tries {
-			return nil, err
+		default:
+			if hopeless++; hopeless == tries {
+				return nil, err
+			}
 		}
 		last = err
-		rest(waiting, q.pause(time.Since(began)))
+		if gate = h.gate(); atGate || gate < 0 {
+			gate = -1
+			pause = min(max(2*pause, 10*time.Since(began)), mostPause)
+			rest(waiting, about(pause))
+		}
 	}
 	if ctx.Err() != nil {
 		return nil, interrupted(ctx, last)
@@ -152,12 +162,12 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 			return nil, lock.ErrNotAcquired
 		}
 	}
-	h, err := q.attempt(ctx, ctx)
-	switch {
+	h := newQuorumHold(ctx, q)
+	switch err := h.poll(ctx, false); {
 	case err == nil:
 		return h, nil
 	case ctx.Err() != nil:
-		return nil, interrupted(ctx, err)
+		return nil, interrupted(ctx, nil)
 	default:
 		return nil, err
 	}
@@ -178,52 +188,12 @@ func (q *Quorum) enter(ctx context.Context) (_ context.Context, fresh bool, err 
 	return lock.WithOwner(ctx), true, nil
 }
 
-// pause returns how long to wait after an attempt that took so long: ten times that,
-// so that two who hindered each other hardly meet again, and a small part of a lease,
-// half as much more or less by chance. The lock is polled at least once a second.
-func (q *Quorum) pause(took time.Duration) time.Duration {
-	most := min(q.longest/20, 600*time.Millisecond)
-	return about(max(min(10*took, most), 10*time.Millisecond))
-}
+// mostPause is the longest pause between two attempts, or half as much more. A waiter
+// asks at least once a second.
+const mostPause = 600 * time.Millisecond
 
 // about returns d, or up to a half more or less.
 func about(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
-
-// attempt asks all servers at the same time for their votes, and returns a hold under
-// ctx as soon as a majority gave theirs. Else, or when waiting ends, it gives back
-// what it got. Every attempt has owners of its own in Redis: what is still under way
-// for one that is over is no vote for another.
-func (q *Quorum) attempt(ctx, waiting context.Context) (lock.Hold, error) {
-	h := newQuorumHold(ctx, q)
-	answers := make(chan struct{}, len(q.locks))
-	for i := range q.locks {
-		h.start(func() { h.fill(i, answers) })
-	}
-	// Lockers keep the time-out themselves; this is for one that does not.
-	late := time.NewTimer(q.timeout + q.timeout/4)
-	defer late.Stop()
-	for pending := len(q.locks); ; {
-		select {
-		case <-answers:
-			pending--
-		case <-late.C:
-			pending = 0
-		case <-waiting.Done():
-			pending = 0
-		}
-		won, err := h.decide(pending)
-		if won && waiting.Err() == nil {
-			return h, nil
-		}
-		if err == nil && waiting.Err() != nil {
-			err = waiting.Err()
-		}
-		if err != nil {
-			h.fail(err)
-			return nil, err
-		}
-	}
-}
 
 // ballot is why there is no majority.
 type ballot struct {

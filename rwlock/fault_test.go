@@ -426,7 +426,7 @@ func TestPartialRelease_lease(t *testing.T) {
 // is left.
 func TestServerFrozen_behindAWriter(t *testing.T) {
 	t.Parallel()
-	const patience = 300 * time.Millisecond
+	const patience = kindtest.OpTimeout / 2
 	s := redistest.Start(t)
 	reader := kindtest.MustLock(t, orders(t, s).Read())
 	var waiters []*kindtest.Waiter

@@ -1,0 +1,304 @@
+package leasehold.interop;
+
+import com.google.gson.Gson;
+import com.google.gson.GsonBuilder;
+import com.google.gson.annotations.SerializedName;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import org.redisson.Redisson;
+import org.redisson.api.RFencedLock;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+import org.redisson.config.BaseMasterSlaveServersConfig;
+import org.redisson.config.Config;
+import org.redisson.config.ShardedSubscriptionMode;
+
+/**
+ * Redisson's locks, moved by lines of JSON: the Java peer of the Go tests.
+ *
+ * <p>Each line on standard input is a command, and each is answered by a line on standard output
+ * with the same id, when it is done. Commands of one thread are carried out one after the other, and
+ * all others at once. An exception is an answer as well; only the end of the input, or a kill, ends
+ * the process. By hand:
+ *
+ * <pre>
+ * mvn -q package && java -jar target/driver.jar
+ * {"id":1,"do":"open","client":"a","addresses":["127.0.0.1:6379"]}
+ * {"id":2,"do":"lock","client":"a","thread":"t","kind":"plain","name":"orders"}
+ * {"id":3,"do":"tryLock","client":"a","thread":"u","kind":"plain","name":"orders","wait":2000}
+ * {"id":4,"do":"unlock","client":"a","thread":"t","kind":"plain","name":"orders"}
+ * {"id":5,"do":"close","client":"a"}
+ * </pre>
+ *
+ * <p>See {@link Request} for what a command may say, and {@link #call} for the commands of a thread,
+ * which are named as Redisson's methods.
+ */
+public final class Driver {
+    /** A command. All times are milliseconds. */
+    static final class Request {
+        long id;
+        @SerializedName("do") String what;
+
+        /** Which RedissonClient; "open" makes it. */
+        String client;
+
+        /** Which of its threads. It is a thread indeed, so it has an id of its own, by which Redisson tells owners apart. */
+        String thread;
+
+        /** plain, fair, read, write or fenced. */
+        String kind;
+        String name;
+
+        /** Without a lease, the watchdog renews; without a wait, tryLock does not wait. */
+        Long wait;
+        Long lease;
+
+        /** For isHeldByThread. */
+        long threadId;
+
+        // Only for open. Several addresses, or "cluster", are those of a cluster.
+        List<String> addresses;
+        boolean cluster;
+        Long lockWatchdogTimeout;
+        Long fairLockWaitTimeout;
+
+        /** Only for a cluster: AUTO, ON or OFF. */
+        ShardedSubscriptionMode shardedSubscriptionMode;
+
+        Contest.Plan contest;
+    }
+
+    /** An answer: a value, or an error with the names of the exceptions in its chain of causes. */
+    record Reply(long id, Object value, String err, List<String> is) {}
+
+    /** What a thread did: for whom, and from when to when, by a clock that all processes of a host share. */
+    record Did(Object result, String owner, long called, long returned) {}
+
+    private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
+
+    private final PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+    private final Map<String, RedissonClient> clients = new ConcurrentHashMap<>();
+    private final Map<String, Worker> workers = new ConcurrentHashMap<>();
+
+    public static void main(String[] args) throws Exception {
+        System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "error");
+        Driver driver = new Driver();
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            driver.take(line);
+        }
+        Runtime.getRuntime().halt(0); // whoever sent commands is gone
+    }
+
+    /** Sees to it that a command is carried out. */
+    private void take(String line) {
+        Request r = new Request();
+        try {
+            Request parsed = GSON.fromJson(line, Request.class);
+            if (parsed == null) {
+                return; // an empty line
+            }
+            r = parsed;
+            if (r.thread == null || r.what.equals("waits")) {
+                Request own = r;
+                new Thread(() -> answer(own, null)).start();
+            } else {
+                worker(r).todo.add(r);
+            }
+        } catch (RuntimeException e) {
+            reply(failure(r, e));
+        }
+    }
+
+    private Worker worker(Request r) {
+        return workers.computeIfAbsent(r.client + "/" + r.thread, name -> {
+            Worker w = new Worker(name);
+            w.start();
+            return w;
+        });
+    }
+
+    private RedissonClient client(String name) {
+        RedissonClient c = name == null ? null : clients.get(name);
+        if (c == null) {
+            throw new IllegalArgumentException("there is no client " + name);
+        }
+        return c;
+    }
+
+    private void answer(Request r, Worker w) {
+        Reply reply;
+        try {
+            reply = new Reply(r.id, w == null ? serve(r) : w.serve(r), null, null);
+        } catch (Throwable e) {
+            reply = failure(r, e);
+        }
+        reply(reply);
+    }
+
+    private static Reply failure(Request r, Throwable e) {
+        List<String> is = new ArrayList<>();
+        for (Throwable cause = e; cause != null; cause = cause.getCause()) {
+            is.add(cause.getClass().getSimpleName());
+        }
+        return new Reply(r.id, null, e.toString(), is);
+    }
+
+    private void reply(Reply reply) {
+        String line = GSON.toJson(reply);
+        synchronized (out) {
+            out.println(line);
+        }
+    }
+
+    /** Carries out a command that is about no thread. */
+    private Object serve(Request r) throws Exception {
+        switch (r.what) {
+            case "open":
+                RedissonClient c = open(r);
+                clients.put(r.client, c);
+                return c.getId();
+            case "close":
+                client(r.client).shutdown(0, 1, TimeUnit.SECONDS);
+                clients.remove(r.client);
+                return null;
+            case "waits": // does the thread sleep until a message comes?
+                return Arrays.stream(worker(r).getStackTrace()).anyMatch(f -> f.getClassName().equals(Semaphore.class.getName()));
+            case "contest":
+                List<RedissonClient> all = new ArrayList<>();
+                for (String name : r.contest.clients()) {
+                    all.add(client(name));
+                }
+                return new Contest(r.contest, all).run();
+            default:
+                throw new IllegalArgumentException("what is " + r.what + "?");
+        }
+    }
+
+    private static RedissonClient open(Request r) {
+        Config config = new Config();
+        config.setCodec(StringCodec.INSTANCE);
+        config.setThreads(4);
+        config.setNettyThreads(4);
+        if (r.lockWatchdogTimeout != null) {
+            config.setLockWatchdogTimeout(r.lockWatchdogTimeout);
+        }
+        if (r.fairLockWaitTimeout != null) {
+            config.setFairLockWaitTimeout(r.fairLockWaitTimeout);
+        }
+        String[] urls = r.addresses.stream().map(a -> "redis://" + a).toArray(String[]::new);
+        if (r.cluster || urls.length > 1) {
+            var cluster = config.useClusterServers().addNodeAddress(urls);
+            if (r.shardedSubscriptionMode != null) {
+                cluster.setShardedSubscriptionMode(r.shardedSubscriptionMode);
+            }
+            few(cluster);
+        } else {
+            config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(2);
+        }
+        return Redisson.create(config);
+    }
+
+    /** Keeps the idle connections few, as a test opens many clients. */
+    private static void few(BaseMasterSlaveServersConfig<?> config) {
+        config.setMasterConnectionMinimumIdleSize(2).setSlaveConnectionMinimumIdleSize(1);
+    }
+
+    static RLock lock(RedissonClient c, String kind, String name) {
+        return switch (kind) {
+            case "plain" -> c.getLock(name);
+            case "fair" -> c.getFairLock(name);
+            case "read" -> c.getReadWriteLock(name).readLock();
+            case "write" -> c.getReadWriteLock(name).writeLock();
+            case "fenced" -> c.getFencedLock(name);
+            default -> throw new IllegalArgumentException("what kind is " + kind + "?");
+        };
+    }
+
+    /** A thread that takes and gives locks. It keeps its handles, as applications do. */
+    private final class Worker extends Thread {
+        final BlockingQueue<Request> todo = new LinkedBlockingQueue<>();
+        private final Map<String, RLock> locks = new HashMap<>();
+
+        Worker(String name) {
+            super(name);
+        }
+
+        @Override
+        public void run() {
+            try {
+                while (true) {
+                    answer(todo.take(), this);
+                }
+            } catch (InterruptedException e) {
+                // nobody interrupts it
+            }
+        }
+
+        Did serve(Request r) throws Exception {
+            RedissonClient c = client(r.client);
+            RLock l = locks.computeIfAbsent(c.getId() + r.kind + r.name, k -> lock(c, r.kind, r.name));
+            long called = System.nanoTime();
+            Object result = call(l, r);
+            return new Did(result, c.getId() + ":" + getId(), called, System.nanoTime());
+        }
+    }
+
+    /** Calls the method of Redisson that the command names. */
+    private static Object call(RLock l, Request r) throws Exception {
+        TimeUnit ms = TimeUnit.MILLISECONDS;
+        switch (r.what) {
+            case "lock":
+                if (r.lease == null) {
+                    l.lock();
+                } else {
+                    l.lock(r.lease, ms);
+                }
+                return null;
+            case "tryLock":
+                if (r.wait == null && r.lease == null) {
+                    return l.tryLock();
+                }
+                return l.tryLock(r.wait == null ? 0 : r.wait, r.lease == null ? -1 : r.lease, ms);
+            case "lockAndGetToken":
+                return r.lease == null ? ((RFencedLock) l).lockAndGetToken() : ((RFencedLock) l).lockAndGetToken(r.lease, ms);
+            case "tryLockAndGetToken":
+                if (r.wait == null && r.lease == null) {
+                    return ((RFencedLock) l).tryLockAndGetToken();
+                }
+                return ((RFencedLock) l).tryLockAndGetToken(r.wait == null ? 0 : r.wait, r.lease == null ? -1 : r.lease, ms);
+            case "getToken":
+                return ((RFencedLock) l).getToken();
+            case "unlock":
+                l.unlock();
+                return null;
+            case "forceUnlock":
+                return l.forceUnlock();
+            case "isLocked":
+                return l.isLocked();
+            case "getHoldCount":
+                return l.getHoldCount();
+            case "isHeldByCurrentThread":
+                return l.isHeldByCurrentThread();
+            case "isHeldByThread":
+                return l.isHeldByThread(r.threadId);
+            case "remainTimeToLive":
+                return l.remainTimeToLive();
+            default:
+                throw new IllegalArgumentException("what is " + r.what + "?");
+        }
+    }
+}

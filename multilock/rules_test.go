@@ -1,0 +1,124 @@
+package multilock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
+	"github.com/leasehold-go/leasehold/multilock"
+)
+
+// dog is the watchdog timeout of the clients that keep the rules.
+const dog = 3 * time.Second
+
+// user is a client on each of some servers.
+type user []*client.Client
+
+func newUser(t *testing.T, servers ...*redistest.Server) (u user) {
+	for _, s := range servers {
+		u = append(u, kindtest.NewClient(t, s.Client(t), client.WithWatchdogTimeout(dog), client.WithOpTimeout(dog/4)))
+	}
+	return u
+}
+
+// together, on one server, takes all by one script.
+func (u user) together(name string, opts ...lock.Option) lock.Locker {
+	c := u[0]
+	return single{multilock.New(c.NewLock(name, opts...), c.NewLock(name+":b", opts...), c.NewLock(name+":c", opts...)), name}
+}
+
+// apart takes locks of several kinds and clients one by one.
+func (u user) apart(name string, opts ...lock.Option) lock.Locker {
+	return single{multilock.New(u[1].NewFairLock(name+":c", opts...), u[0].NewLock(name, opts...), u[2].NewRWLock(name+":b", opts...).Write()), name}
+}
+
+// quorum takes a majority.
+func (u user) quorum(name string, opts ...lock.Option) lock.Locker {
+	var locks []lock.Locker
+	for _, c := range u {
+		locks = append(locks, c.NewLock(name, opts...))
+	}
+	options := []multilock.Option{multilock.WithLongestLease(dog), multilock.WithServerTimeout(dog / 4)}
+	if config, err := lock.NewConfig(opts...); err == nil && config.Wait > 0 {
+		options = append(options, multilock.WithWait(config.Wait))
+	}
+	return single{multilock.NewQuorum(locks, options...), name}
+}
+
+// single makes a lock of several look like one of one, for the rules that say what
+// only one lock has: a name, an owner and a token. All else is its own.
+type single struct {
+	lock.Locker
+	name string
+}
+
+func (l single) Name() string { return l.name }
+
+func (l single) Lock(ctx context.Context) (lock.Hold, error) { return l.hold(l.Locker.Lock(ctx)) }
+
+func (l single) TryLock(ctx context.Context) (lock.Hold, error) {
+	return l.hold(l.Locker.TryLock(ctx))
+}
+
+func (l single) hold(h lock.Hold, err error) (lock.Hold, error) {
+	if err != nil {
+		return nil, err
+	}
+	owner, _ := lock.OwnerFrom(h.Context())
+	one := singleHold{Hold: h, owner: fmt.Sprintf("00000000-0000-0000-0000-000000000000:%d", owner)}
+	if strings.HasSuffix(l.name, ":tokens") {
+		// A quorum does not wait for the last vote. This rule wants the same token when
+		// it re-enters, so it must be of the same servers.
+		for deadline := time.Now().Add(dog); len(multilock.Holds(h)) < 3 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for _, member := range multilock.Holds(h) {
+		one.token = max(one.token, member.Token()) // the servers of this test have one clock
+	}
+	return one, nil
+}
+
+type singleHold struct {
+	lock.Hold
+	owner string
+	token uint64
+}
+
+func (h singleHold) Owner() string { return h.owner }
+func (h singleHold) Token() uint64 { return h.token }
+
+// The rules of package locktest, for all ways to take several locks.
+func TestRules(t *testing.T) {
+	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
+	a, b := newUser(t, servers...), newUser(t, servers...)
+	t.Run("together", func(t *testing.T) {
+		locktest.Run(t, locktest.Harness{New: a.together, Other: b.together, Watchdog: dog})
+	})
+	t.Run("apart", func(t *testing.T) {
+		locktest.Run(t, locktest.Harness{New: a.apart, Other: b.apart, Watchdog: dog})
+	})
+	up := func() bool { // long enough to have a vote
+		for _, s := range servers {
+			server, err := newUser(t, s)[0].NewLock("any").Server(t.Context())
+			if err != nil || time.Since(server.Since) < dog {
+				return false
+			}
+		}
+		return true
+	}
+	kindtest.WaitFor(t, "the servers have a vote", up)
+	t.Run("quorum", func(t *testing.T) {
+		locktest.Run(t, locktest.Harness{New: a.quorum, Other: b.quorum, Watchdog: dog})
+	})
+	for _, s := range servers {
+		kindtest.SoonEmpty(t, s)
+	}
+}
