@@ -40,7 +40,10 @@ if mode == 'read' and most == 0 then
   redis.pcall(publish, channel, '0') -- a hint: being refused it must not undo a release
 else
   redis.call('HDEL', lock, owner)
-  if mode == 'read' and most < carried then redis.pcall('PEXPIRE', lock, most) end
+  if mode == 'read' and most < carried then
+    redis.pcall('PEXPIRE', lock, most)
+    if most < 1000 then redis.pcall(publish, channel, '0') end -- it may be a dead one: who waits must look again sooner
+  end
 end
 for n = count, 1, -1 do redis.pcall('DEL', timeout(beside, owner, n)) end
 if mine == 0 then return -2 end

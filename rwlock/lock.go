@@ -34,12 +34,18 @@
 //
 // Readers do not wait for each other, so a writer could wait for ever. Here, who
 // comes to read after a waiting writer came waits behind it, as with
-// [sync.RWMutex]; who came before goes first. A reader tells the server for how
-// long it has been waiting, so nothing is kept of readers who wait. The wish lives
-// for the writer's patience ([lock.WithPatience], 5 s if not set) and is renewed by
+// [sync.RWMutex]. Who came before is not held back by it: a reader tells the server
+// for how long it has been waiting, so nothing is kept of readers who wait. But a
+// lock that a writer leaves is taken by whoever asks first, a reader or the next
+// writer; where several writers come without a pause, readers wait longer than with
+// [sync.RWMutex]. The wish lives for the writer's patience ([lock.WithPatience], 5 s if not set) and is renewed by
 // its questions; that is how long a writer who died can keep readers waiting.
 // Owners who read already may always read once more. So may the owner who writes.
 // [lock.WithReadersFirst] turns all this off for one handle.
+//
+// What it costs, measured with 16 readers who read for a millisecond, without a pause:
+// nothing while nobody writes; with one writer who comes back at once, 0.4 of the
+// readings, for forty times the writings. Without it that writer hardly gets in.
 //
 // An owner must not ask for the write lock while it reads: it would wait for
 // itself, and gets [lock.ErrUpgrade] at once. The other way round is fine: write,

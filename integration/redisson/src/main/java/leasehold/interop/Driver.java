@@ -22,7 +22,7 @@ import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
-import org.redisson.config.BaseMasterSlaveServersConfig;
+import org.redisson.config.BaseConfig;
 import org.redisson.config.Config;
 import org.redisson.config.ShardedSubscriptionMode;
 
@@ -205,16 +205,20 @@ public final class Driver {
             if (r.shardedSubscriptionMode != null) {
                 cluster.setShardedSubscriptionMode(r.shardedSubscriptionMode);
             }
-            few(cluster);
+            cluster.setMasterConnectionMinimumIdleSize(IDLE).setSlaveConnectionMinimumIdleSize(IDLE);
+            patient(cluster);
         } else {
-            config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(2);
+            patient(config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(IDLE));
         }
         return Redisson.create(config);
     }
 
-    /** Keeps the idle connections few, as a test opens many clients. */
-    private static void few(BaseMasterSlaveServersConfig<?> config) {
-        config.setMasterConnectionMinimumIdleSize(2).setSlaveConnectionMinimumIdleSize(1);
+    /** Idle connections of a client, for a test opens many clients. */
+    private static final int IDLE = 2;
+
+    /** Lets a client wait for the server for longer than by default, as the machine may be busy. */
+    private static void patient(BaseConfig<?> config) {
+        config.setTimeout(10_000).setSubscriptionTimeout(30_000);
     }
 
     static RLock lock(RedissonClient c, String kind, String name) {

@@ -1,0 +1,154 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+)
+
+// seconds is for how long a test goes on that could go on for ever.
+func seconds(t *testing.T) time.Duration {
+	t.Helper()
+	given := os.Getenv("LEASEHOLD_SECONDS")
+	if given == "" {
+		return time.Duration(amount(10)) * time.Second
+	}
+	n, err := strconv.Atoi(given)
+	if err != nil || n < 1 {
+		t.Fatalf("LEASEHOLD_SECONDS: %q is no number of seconds", given)
+	}
+	return time.Duration(n) * time.Second
+}
+
+// Do callers ever wait for each other in a ring? 16 goroutines of two clients take
+// random subsets of 8 locks, in random order, and
+//
+//	1 each of them waits for not much longer than the others hold theirs
+//	2 nobody is inside a lock with anybody
+//	3 in the end there is no key left
+//
+// The locks are plain ones that are taken together by a script; and of several kinds,
+// on two servers, taken one by one; and plain ones again, that some take together and
+// others one by one.
+func TestMultiLock(t *testing.T) {
+	const (
+		goroutines = 16
+		names      = 8
+		stuck      = patience // nobody holds a lock for a thousandth of that
+	)
+	for _, way := range []struct {
+		name string
+		lock func(c []*client.Client, goroutine, i int) lock.Locker
+	}{
+		{"together", func(c []*client.Client, _, i int) lock.Locker {
+			return c[0].NewLock(fmt.Sprint("lock", i))
+		}},
+		{"one by one", func(c []*client.Client, _, i int) lock.Locker {
+			return []kind{plain, fair, write}[i%3].lock(c[i%2], fmt.Sprint("lock", i))
+		}},
+		{"both ways", func(c []*client.Client, goroutine, i int) lock.Locker {
+			l := c[0].NewLock(fmt.Sprint("lock", i))
+			if goroutine%4 < 2 {
+				return l
+			}
+			return struct{ lock.Locker }{l} // hides that it can be taken together with others
+		}},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			s, end := seed(t), seconds(t)/3
+			servers := []*redistest.Server{redistest.Start(t), redistest.Start(t)}
+			var clients [2][]*client.Client
+			for i := range clients {
+				for _, server := range servers {
+					clients[i] = append(clients[i], ours(t, server.Client(t)))
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), end)
+			defer cancel()
+			var inside [names]atomic.Int32
+			var taken, locks, refused, cancelled, worst atomic.Int64
+			var wg sync.WaitGroup
+			for g := range goroutines {
+				random := rand.New(rand.NewPCG(s, uint64(g)))
+				wg.Go(func() {
+					for ctx.Err() == nil && !t.Failed() {
+						subset := random.Perm(names)[:1+random.IntN(names)]
+						var members []lock.Locker
+						for _, i := range subset {
+							members = append(members, way.lock(clients[g%2], g, i))
+						}
+						m := multilock.New(members...)
+						acquire, limit := m.Lock, stuck
+						switch random.IntN(8) {
+						case 0:
+							acquire = m.TryLock
+						case 1: // short of time
+							limit = time.Duration(random.IntN(int(20 * time.Millisecond)))
+						}
+						waiting, cancel := context.WithTimeout(t.Context(), limit)
+						began := time.Now()
+						h, err := acquire(waiting)
+						if took := int64(time.Since(began)); limit == stuck && took > worst.Load() {
+							worst.Store(took)
+						}
+						switch {
+						case err == nil:
+							taken.Add(1)
+							locks.Add(int64(len(subset)))
+							for _, i := range subset {
+								if n := inside[i].Add(1); n != 1 {
+									t.Errorf("%d inside lock %d", n, i)
+								}
+							}
+							for _, i := range subset {
+								inside[i].Add(-1)
+							}
+							if err := h.Err(); err != nil && waiting.Err() == nil {
+								t.Errorf("lost: %v", err)
+							}
+							if err := h.Unlock(t.Context()); err != nil {
+								t.Errorf("unlock: %v", err)
+							}
+						case waiting.Err() != nil && limit == stuck:
+							t.Errorf("stuck: %v", err) // 1
+						case waiting.Err() != nil:
+							cancelled.Add(1)
+						default:
+							refused.Add(1)
+						}
+						cancel()
+					}
+				})
+			}
+			wg.Wait()
+			for _, all := range clients {
+				for _, c := range all {
+					if err := c.Close(t.Context()); err != nil { // waits for what was given up
+						t.Error(err)
+					}
+				}
+			}
+			for _, server := range servers {
+				noKeys(t, server) // 3
+			}
+			t.Logf("in %v taken %d times, %.1f locks each; %d refused, %d given up; the longest wait was %v",
+				end, taken.Load(), float64(locks.Load())/float64(taken.Load()), refused.Load(), cancelled.Load(), time.Duration(worst.Load()))
+			if taken.Load() == 0 || refused.Load() == 0 || cancelled.Load() == 0 {
+				t.Error("the mix lacks something that it should have")
+			}
+		})
+	}
+}

@@ -1,0 +1,481 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+	"golang.org/x/sys/unix"
+)
+
+// quorums is five servers, and the quorums of a lock on them.
+type quorums struct {
+	*testing.T
+	servers []*redistest.Server
+	lease   time.Duration // of all; the longest there is
+	timeout time.Duration // of one server
+}
+
+// startQuorums starts the servers, and waits until they have a vote.
+func startQuorums(t *testing.T, lease time.Duration) *quorums {
+	q := &quorums{T: t, lease: lease, timeout: 200 * time.Millisecond}
+	for range 5 {
+		q.servers = append(q.servers, redistest.Start(t))
+	}
+	began := time.Now()
+	until(t, func() bool { return time.Since(began) > lease+time.Second }) // how long they are up is to the second
+	return q
+}
+
+// quorum makes the quorum of a user of its own, with a client for each server.
+func (q *quorums) quorum(options ...multilock.Option) *multilock.Quorum {
+	q.Helper()
+	return multilock.NewQuorum(q.locks(), append([]multilock.Option{
+		multilock.WithLongestLease(q.lease), multilock.WithServerTimeout(q.timeout),
+	}, options...)...)
+}
+
+func (q *quorums) locks(options ...lock.Option) (locks []lock.Locker) {
+	q.Helper()
+	for _, s := range q.servers {
+		c := ours(q.T, s.Client(q.T), client.WithWatchdogTimeout(q.lease), client.WithOpTimeout(q.lease/4))
+		locks = append(locks, c.NewLock("quorum", options...))
+	}
+	return locks
+}
+
+// empty waits until no server has a key: what servers got late is taken back.
+func (q *quorums) empty() {
+	q.Helper()
+	until(q.T, func() bool {
+		for _, s := range q.servers {
+			reply := s.Do(q.T, "DBSIZE")
+			if n, err := reply.ToInt64(); err != nil || n != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// full waits until h has all servers.
+func (q *quorums) full(h lock.Hold) {
+	q.Helper()
+	until(q.T, func() bool { return len(multilock.Holds(h)) == len(q.servers) || h.Err() != nil })
+}
+
+// How does it go on without a minority of the servers? Two of five are dead, or
+// frozen, and
+//
+//	1 at least 99 of 100 attempts succeed
+//	2 most of them take less than the time-out of one server, which nobody waits for
+//	3 in the end nothing is left, also on servers that come back to life
+func TestQuorum_minorityFails(t *testing.T) {
+	for name, fail := range map[string]func(*redistest.Server, testing.TB){
+		"dead":   (*redistest.Server).Kill,
+		"frozen": (*redistest.Server).Freeze,
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := startQuorums(t, 2*time.Second)
+			one := q.quorum()
+			for _, s := range q.servers[1:3] {
+				fail(s, t)
+			}
+			n, failed := amount(500), 0
+			var took []time.Duration
+			for range n {
+				began := time.Now()
+				h, err := one.TryLock(t.Context())
+				took = append(took, time.Since(began))
+				if err != nil {
+					failed++
+					t.Log(err)
+					continue
+				}
+				if err := h.Unlock(t.Context()); err != nil {
+					t.Errorf("unlock: %v", err)
+				}
+			}
+			slices.Sort(took)
+			t.Logf("%d attempts, %d failed; they took %v in the middle, %v at the 99th percentile, %v at the most", n, failed, median(took), took[n*99/100], took[n-1])
+			if failed*100 > n { // 1
+				t.Errorf("%d of %d attempts failed", failed, n)
+			}
+			if median(took) > q.timeout { // 2
+				t.Errorf("attempts take %v, and one server's time-out is %v", median(took), q.timeout)
+			}
+			for _, s := range q.servers[1:3] {
+				if s.Pid() == 0 {
+					s.Restart(t)
+				}
+				s.Thaw(t)
+			}
+			q.empty() // 3
+		})
+	}
+}
+
+// Without a majority an attempt fails soon, and leaves nothing.
+func TestQuorum_majorityFails(t *testing.T) {
+	q := startQuorums(t, 2*time.Second)
+	one := q.quorum()
+	for _, s := range q.servers[2:] {
+		s.Kill(t)
+	}
+	for range amount(20) {
+		began := time.Now()
+		_, err := one.TryLock(t.Context())
+		if !errors.Is(err, lock.ErrNotAcquired) {
+			t.Fatalf("two of five servers are no majority: %v", err)
+		}
+		if took := time.Since(began); took > patience {
+			t.Errorf("it took %v", took)
+		}
+	}
+	for _, s := range q.servers[2:] {
+		s.Restart(t)
+	}
+	q.empty()
+}
+
+// rounds is how often the lock is taken while servers restart.
+func rounds(t *testing.T) int {
+	t.Helper()
+	given := os.Getenv("LEASEHOLD_ROUNDS")
+	if given == "" {
+		return amount(1000)
+	}
+	n, err := strconv.Atoi(given)
+	if err != nil || n < 1 {
+		t.Fatalf("LEASEHOLD_ROUNDS: %q is no number of rounds", given)
+	}
+	return n
+}
+
+// Do two ever hold it at once while servers are killed and come back empty? Ten users
+// contend, and each who gets it looks at the holds of all others: if one of those is
+// valid, and his own is before and after that look, there were two.
+//
+// LEASEHOLD_GUARD=off makes the same test without that restarted servers have no vote.
+// It must fail then.
+func TestQuorum_restarts(t *testing.T) {
+	var options []multilock.Option
+	if os.Getenv("LEASEHOLD_GUARD") == "off" {
+		options = append(options, multilock.WithDurableServers())
+	}
+	q := startQuorums(t, time.Second)
+	random := rand.New(rand.NewPCG(seed(t), 1))
+	total := rounds(t)
+
+	var mu sync.Mutex
+	held := make(map[lock.Hold]int) // guarded by mu: by which user
+	taken, lost, twice := 0, 0, 0   // guarded by mu
+	enough := make(chan struct{})
+	look := func(mine lock.Hold) {
+		mu.Lock()
+		defer mu.Unlock()
+		for other, by := range held {
+			if other != mine && mine.Err() == nil && other.Err() == nil && mine.Err() == nil {
+				twice++
+				t.Logf("users %d and %d hold it: %v and %v", held[mine], by, mine, other)
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range 10 {
+		one := q.quorum(options...)
+		random := rand.New(rand.NewPCG(random.Uint64(), 2))
+		wg.Go(func() {
+			for {
+				h, err := one.Lock(ctx)
+				if err != nil {
+					if ctx.Err() == nil {
+						t.Error(err)
+					}
+					return
+				}
+				mu.Lock()
+				held[h] = i
+				if taken++; taken == total {
+					close(enough)
+				}
+				mu.Unlock()
+				// Most are short, and some so long that servers restart meanwhile.
+				work := time.Duration(random.IntN(2)) * time.Millisecond
+				if random.IntN(20) == 0 {
+					work = time.Duration(random.IntN(2000)) * time.Millisecond
+				}
+				for end := time.Now().Add(work); ; time.Sleep(time.Millisecond) {
+					look(h)
+					if h.Err() != nil || !time.Now().Before(end) || ctx.Err() != nil {
+						break
+					}
+				}
+				mu.Lock()
+				if errors.Is(h.Err(), lock.ErrLost) {
+					lost++
+				}
+				delete(held, h)
+				mu.Unlock()
+				if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrNotHeld) && ctx.Err() == nil {
+					t.Logf("unlock: %v", err) // a server that is down cannot confirm it
+				}
+			}
+		})
+	}
+
+	began, restarts := time.Now(), 0
+	for done := false; !done; {
+		// One, two or three at a time, and then a while for them to have votes again.
+		some := q.servers[:1+random.IntN(3)]
+		random.Shuffle(len(q.servers), func(i, j int) { q.servers[i], q.servers[j] = q.servers[j], q.servers[i] })
+		for _, s := range some {
+			s.Kill(t)
+			s.Restart(t)
+			restarts++
+		}
+		select {
+		case <-enough:
+			done = true
+		case <-time.After(time.Duration(random.Int64N(int64(4 * q.lease)))):
+		}
+		if t.Failed() || time.Since(began) > time.Hour {
+			break
+		}
+	}
+	cancel()
+	wg.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	t.Logf("taken %d times in %v, %d times lost, while servers were restarted %d times", taken, time.Since(began).Round(time.Second), lost, restarts)
+	if twice > 0 {
+		t.Errorf("%d looks found that two held it", twice)
+	}
+	if lost == 0 {
+		t.Error("nobody ever lost it: that tests nothing")
+	}
+	q.empty()
+}
+
+// The same once, step by step, with the guard and without:
+//
+//	1 one user holds the lock on all servers
+//	2 three of them are killed, and come back empty; he is not told yet
+//	3 another user asks. Three servers would give it to him. With the guard these have
+//	  no vote; without it there are two who hold it
+func TestQuorum_guard(t *testing.T) {
+	for _, guarded := range []bool{true, false} {
+		t.Run(fmt.Sprint("guarded ", guarded), func(t *testing.T) {
+			q := startQuorums(t, 5*time.Second)
+			var options []multilock.Option
+			if !guarded {
+				options = append(options, multilock.WithDurableServers())
+			}
+			options = append(options, multilock.WithLongestLease(q.lease), multilock.WithServerTimeout(q.lease/4))
+			// A fixed lease is not renewed, so he is told at its end.
+			first := multilock.NewQuorum(q.locks(lock.WithLease(q.lease)), options...)
+			second := multilock.NewQuorum(q.locks(), options...)
+			h, err := first.TryLock(t.Context()) // 1
+			if err != nil {
+				t.Fatal(err)
+			}
+			q.full(h)
+			for _, s := range q.servers[:3] {
+				s.Kill(t) // 2
+				s.Restart(t)
+			}
+			other, err := second.TryLock(t.Context()) // 3
+			if h.Err() != nil {
+				t.Fatalf("this machine is too slow for the test: %v", h.Err())
+			}
+			two := err == nil && other.Err() == nil && h.Err() == nil
+			switch {
+			case two && guarded:
+				t.Error("two hold it")
+			case !two && !guarded:
+				t.Errorf("without the guard two should hold it, or else this shows nothing: %v", err)
+			}
+			if err == nil {
+				if err := other.Unlock(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = h.Unlock(t.Context()) // the servers do not know of it
+			q.empty()
+		})
+	}
+}
+
+// clockSource is a library that sets a server's clock by what a file says, in
+// microseconds. That needs no rights and moves nobody else's clock.
+const clockSource = `
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile int64_t *offset;
+
+__attribute__((constructor)) static void start(void) {
+	const char *name = getenv("LEASEHOLD_CLOCK");
+	int fd = name ? open(name, O_RDONLY) : -1;
+	void *page = fd < 0 ? MAP_FAILED : mmap(0, sizeof *offset, PROT_READ, MAP_SHARED, fd, 0);
+	if (page != MAP_FAILED) offset = page;
+}
+
+int gettimeofday(struct timeval *restrict tv, void *restrict tz) {
+	int r = syscall(SYS_gettimeofday, tv, tz);
+	if (r == 0 && tv && offset) {
+		int64_t us = (int64_t)tv->tv_sec * 1000000 + tv->tv_usec + *offset;
+		tv->tv_sec = us / 1000000;
+		tv->tv_usec = us % 1000000;
+	}
+	return r;
+}
+
+time_t time(time_t *out) {
+	struct timeval tv;
+	gettimeofday(&tv, 0);
+	if (out) *out = tv.tv_sec;
+	return tv.tv_sec;
+}
+`
+
+// clock sets the wall clock of one server.
+type clock struct{ offset []byte }
+
+// startWithClock starts a server whose clock can be set. Without a C compiler the test
+// is skipped.
+func startWithClock(t *testing.T) (*redistest.Server, clock) {
+	t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skipf("NOT TESTED: this test needs a C compiler: %v", err)
+	}
+	dir := t.TempDir()
+	source, library, file := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so"), filepath.Join(dir, "offset")
+	if err := errors.Join(os.WriteFile(source, []byte(clockSource), 0o600), os.WriteFile(file, make([]byte, 8), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := exec.Command(cc, "-O2", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	f, err := os.OpenFile(file, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	offset, err := unix.Mmap(int(f.Fd()), 0, 8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(offset) })
+	t.Setenv("LD_PRELOAD", library)
+	t.Setenv("LEASEHOLD_CLOCK", file)
+	server := redistest.Start(t)
+	// Only for that one.
+	t.Setenv("LD_PRELOAD", "")
+	t.Setenv("LEASEHOLD_CLOCK", "")
+	return server, clock{offset}
+}
+
+// set lets the server's clock be ahead by d.
+func (c clock) set(d time.Duration) {
+	binary.NativeEndian.PutUint64(c.offset, uint64(d.Microseconds()))
+}
+
+// The clock of one server is set by a minute, forth and back, while somebody holds the
+// lock. Forth, the server frees what it gave. Others try all the time:
+//
+//	1 nobody gets it, as one server more is no majority
+//	2 the holder takes that server again
+//	3 with the clock set back, the lock goes from one to the next as ever
+func TestQuorum_clockStep(t *testing.T) {
+	server, clock := startWithClock(t)
+	q := &quorums{T: t, servers: []*redistest.Server{server}, lease: 2 * time.Second, timeout: 200 * time.Millisecond}
+	for range 4 {
+		q.servers = append(q.servers, redistest.Start(t))
+	}
+	began := time.Now()
+	until(t, func() bool { return time.Since(began) > q.lease+time.Second })
+
+	h, err := q.quorum().Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.full(h)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	for range 3 {
+		one := q.quorum()
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				other, err := one.TryLock(ctx)
+				if err == nil {
+					if h.Err() == nil && other.Err() == nil {
+						t.Error("two hold it") // 1
+					}
+					_ = other.Unlock(t.Context())
+				}
+			}
+		})
+	}
+	for range 3 {
+		clock.set(time.Minute)
+		until(t, func() bool { return len(multilock.Holds(h)) < 5 || h.Err() != nil })
+		until(t, func() bool { return len(multilock.Holds(h)) == 5 || h.Err() != nil }) // 2
+		if err := h.Err(); err != nil {
+			t.Fatalf("the clock of one server went forth, and it is lost: %v", err)
+		}
+		clock.set(-time.Minute)
+		last := h.Until()
+		until(t, func() bool { return h.Until().After(last.Add(q.lease)) || h.Err() != nil }) // is renewed
+		if err := h.Err(); err != nil {
+			t.Fatalf("the clock of one server went back, and it is lost: %v", err)
+		}
+	}
+	cancel()
+	wg.Wait()
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	one, two := q.quorum(), q.quorum()
+	for range amount(10) { // 3
+		for _, user := range []*multilock.Quorum{one, two} {
+			h, err := user.Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			clock.set(time.Duration(rand.IntN(3)-1) * time.Minute)
+			if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrNotHeld) {
+				t.Error(err)
+			}
+		}
+	}
+	clock.set(time.Minute) // or the last would live there for a minute
+	q.empty()
+}
