@@ -72,7 +72,11 @@ if stay > 0 then
   if queued or last and not (ours(last) and before and before > now and before <= now + stay) then
     ahead = patience(members or redis.call('LRANGE', queue, 0, -1), owner, stay)
   end
-  if not queued then redis.call('RPUSH', queue, owner) end
+  if queued then
+    redis.call('ZREM', timeouts, '') -- nobody: a first write that memory limits let pass
+  else
+    redis.call('RPUSH', queue, owner)
+  end
   local denied = redis.pcall('ZADD', timeouts, now + ahead, owner)
   if type(denied) ~= 'table' then denied = outlive(queue, timeouts, now) end
   if denied then

@@ -200,7 +200,6 @@ func (f *fake) forFixed() *fake { f.fixed = true; return f }
 type fakeTenure struct {
 	f     *fake
 	owner string
-	sent  time.Time
 
 	mu    sync.Mutex
 	count int

@@ -394,9 +394,6 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 	slices.SortFunc(holders, func(a, b lock.Holder) int {
 		return cmp.Or(-cmp.Compare(a.Mode, b.Mode), cmp.Compare(a.Owner, b.Owner)) // the writer first
 	})
-	if mode == lock.Free && len(l.dead) > 0 {
-		mode = state.Mode // the hash is still there, and its mode with it
-	}
 	if err != nil || !slices.Equal(state.Holders, holders) || state.Mode != mode || len(state.Waiters) != waiters {
 		rt.Fatalf("Inspect of %q: %+v, %v, want %s by %v", l.name, state, err, mode, holders)
 	}

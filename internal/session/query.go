@@ -80,6 +80,9 @@ func stateOf(spec *Spec, s luascripts.Snapshot) (lock.State, error) {
 		}
 		state.Holders = append(state.Holders, h)
 	}
+	if spec.Beside != nil && len(state.Holders) == 0 {
+		state.Mode, state.Lease = lock.Free, 0 // all who read are dead
+	}
 	slices.SortFunc(state.Holders, func(a, b lock.Holder) int {
 		return cmp.Or(strings.Compare(string(b.Mode), string(a.Mode)), strings.Compare(a.Owner, b.Owner)) // the writer first
 	})
