@@ -82,8 +82,8 @@ func start(tb testing.TB, args func(*Server) []string, config ...string) *Server
 		// would not get it back.
 		s.port = 12000 + rand.IntN(10000)
 		// Nor must another test's server take it meanwhile, in whatever
-		// process. So each holds a second port that stands for its first.
-		claim, busy := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port+10000)))
+		// process. So each holds the UDP port of that number, which no Redis uses.
+		claim, busy := net.ListenPacket("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)))
 		if busy != nil {
 			continue
 		}
