@@ -259,3 +259,26 @@ func TestJavaRW_deadReader(t *testing.T) {
 		}
 	}
 }
+
+// The hash may outlive the last reader who is alive: a writer of Java leaves it with
+// the lease of the writing when it only reads on. Our writers look at the readers.
+//
+//	1 a thread of Java writes, for a minute, and reads, for two seconds
+//	2 it stops writing, and never stops reading
+//	3 a writer of ours is in when the two seconds are over
+func TestJavaRW_leaseOfTheReadingCounts(t *testing.T) {
+	t.Parallel()
+	const lease = 2 * time.Second
+	s := newJavaScene(t, startJava(t))
+	w, r := s.java.lock("thread", write, javaRW), s.java.lock("thread", read, javaRW)
+	w.get(t) // 1
+	key := read.lease(javaRW, r.get(t, leased(lease)))
+	w.unlock(t) // 2
+	got := s.wait(write, javaRW)
+	g := s.granted(got) // 3
+	if n, err := do(t, s.rdb, "EXISTS", key).AsInt64(); err != nil || n != 0 {
+		t.Errorf("the writer is in, and the reader's lease is not over (%v)", err)
+	}
+	s.unlock(g.hold)
+	s.empty()
+}

@@ -233,9 +233,16 @@ func TestJava_excludes(t *testing.T) {
 			}
 			s.javaMay(rival, name, !held)
 			s.goMay(rival, name, !held)
-			if k == read { // readers share
+			switch k {
+			case read: // readers share
 				s.javaMay(read, name, true)
 				s.goMay(read, name, true)
+			case write:
+				s.javaMay(read, name, !held)
+				s.goMay(read, name, !held)
+				if s.java.lock("looks", read, name).locked(t) {
+					t.Errorf("a writer at most, and Java says that somebody reads")
+				}
 			}
 		}
 		sees(false)
@@ -527,7 +534,8 @@ func TestJava_weAreKilled(t *testing.T) {
 }
 
 // Does force reach across? For each kind: the holder's side is told, as far as it
-// can be, and a waiter of either side gets the lock.
+// can be, and a waiter of either side gets the lock; one of Java would else sleep
+// for a minute.
 func TestJava_force(t *testing.T) {
 	t.Parallel()
 	const dog = 3 * time.Second
@@ -535,7 +543,8 @@ func TestJava_force(t *testing.T) {
 	for _, k := range javaKinds {
 		t.Run(string(k), func(t *testing.T) {
 			t.Parallel()
-			s := newJavaSceneWith(t, j, dog)
+			s := newJavaScene(t, j)
+			s.c = ours(t, s.rdb, client.WithWatchdogTimeout(dog))
 			name := string(k)
 			force := func() (bool, error) { return k.force(t.Context(), s.c, name) }
 			if forced, err := force(); err != nil || forced {
@@ -564,7 +573,7 @@ func TestJava_force(t *testing.T) {
 			if forced, err := force(); err != nil || !forced {
 				t.Errorf("Go forces what Java holds: %v, %v", forced, err)
 			}
-			must(t, receive(t, answer))
+			must(t, receiveWithin(t, answer, javaLease/4))
 			waiter.unlock(t)
 
 			h := s.get(k, name) // Go holds, Java forces, and both wait

@@ -15,7 +15,7 @@ var serverInfo = load("server_info")
 // Server is what the server of a lock says of itself.
 type Server struct {
 	RunID  string        // another after each start
-	Uptime time.Duration // in whole seconds; it has been up for at least as long
+	Uptime time.Duration // in whole seconds, and wrong by up to one
 	Role   string        // master or slave
 }
 

@@ -34,7 +34,10 @@ func (s *Session) Server(ctx context.Context, spec *Spec) (lock.Server, error) {
 	if err != nil {
 		return lock.Server{}, err
 	}
-	return lock.Server{ID: info.RunID, Since: time.Now().Add(-info.Uptime), Primary: info.Role == "master"}, nil
+	// It is the difference of two times that are cut to seconds, and so up to a
+	// second too long.
+	uptime := max(info.Uptime-time.Second, 0)
+	return lock.Server{ID: info.RunID, Since: time.Now().Add(-uptime), Primary: info.Role == "master"}, nil
 }
 
 // Inspect reads spec's state by a script.
