@@ -1,6 +1,7 @@
 // Package redistest gives tests a Redis they may break. For tests only.
 //
 //	Server  a private redis-server process: kill it, restart it, freeze it
+//	Cluster three masters with a replica each: fail over, migrate slots
 //	Proxy   a wire to a server that loses, delays and holds back what it carries
 //	Mini    a server in memory, for tests that run on synctest's clock
 //

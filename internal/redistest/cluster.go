@@ -1,0 +1,292 @@
+package redistest
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+)
+
+// Cluster is three masters with a replica each, all of them processes of their
+// own. Which is which changes with each failover: ask.
+type Cluster struct {
+	Nodes []*Server
+}
+
+// clusterMasters is how many it takes: a majority of masters must agree that one
+// is dead.
+const clusterMasters = 3
+
+// StartCluster starts a cluster and returns when all its nodes agree that it is
+// well, and all replicas are in step. When a master dies, its replica takes over
+// within two or three seconds. config is for the nodes.
+func StartCluster(tb testing.TB, config ...string) *Cluster {
+	tb.Helper()
+	c := &Cluster{}
+	for range 2 * clusterMasters {
+		c.Nodes = append(c.Nodes, Start(tb, append([]string{
+			"--cluster-enabled", "yes",
+			"--cluster-node-timeout", "1000",
+			"--cluster-replica-validity-factor", "0", // also a replica that lost its link long ago may take over
+			"--cluster-allow-replica-migration", "no",
+			"--repl-diskless-sync-delay", "0",
+		}, config...)...))
+	}
+	masters := c.Nodes[:clusterMasters]
+	for i, n := range masters {
+		const slots = 16384
+		first, next := i*slots/clusterMasters, (i+1)*slots/clusterMasters
+		n.Do(tb, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(next-1))
+		n.Do(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)) // else they quarrel about it
+	}
+	for _, n := range c.Nodes[1:] {
+		host, port, _ := strings.Cut(n.Addr(), ":")
+		c.Nodes[0].Do(tb, "CLUSTER", "MEET", host, port)
+	}
+	waitUntil(tb, "all nodes know each other", func() bool {
+		for _, n := range c.Nodes {
+			if strings.Count(c.text(tb, n, "NODES"), " connected") != len(c.Nodes) {
+				return false
+			}
+		}
+		return true
+	})
+	for i, n := range c.Nodes[clusterMasters:] {
+		n.Do(tb, "CLUSTER", "REPLICATE", c.id(tb, masters[i]))
+	}
+	c.WaitUntilWell(tb)
+	return c
+}
+
+// text is what a node answers to a subcommand of CLUSTER.
+func (c *Cluster) text(tb testing.TB, node *Server, subcommand string) string {
+	tb.Helper()
+	reply := node.Do(tb, "CLUSTER", subcommand)
+	s, err := reply.ToString()
+	if err != nil {
+		tb.Fatalf("CLUSTER %s: %v", subcommand, err)
+	}
+	return strings.TrimPrefix(s, "txt:") // the format, which RESP3 names
+}
+
+func (c *Cluster) id(tb testing.TB, node *Server) string {
+	tb.Helper()
+	return c.text(tb, node, "MYID")
+}
+
+// Addrs are the addresses of all nodes, as a client is given them.
+func (c *Cluster) Addrs() (addrs []string) {
+	for _, n := range c.Nodes {
+		addrs = append(addrs, n.Addr())
+	}
+	return addrs
+}
+
+// Client connects to the cluster. The end of tb closes it.
+func (c *Cluster) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client {
+	tb.Helper()
+	return connect(tb, rueidis.ClientOption{InitAddress: c.Addrs(), DisableCache: true}, edit)
+}
+
+// WaitUntilWell waits until all nodes that run agree that the cluster is well and
+// who has which slots, and until every replica among them is in step.
+func (c *Cluster) WaitUntilWell(tb testing.TB) {
+	tb.Helper()
+	waitUntil(tb, "the cluster is well", func() bool {
+		views := map[string]bool{}
+		for _, n := range c.Nodes {
+			if !n.running() {
+				continue
+			}
+			if !strings.Contains(c.text(tb, n, "INFO"), "cluster_state:ok") {
+				return false
+			}
+			info := n.Do(tb, "INFO", "replication")
+			text, _ := info.ToString()
+			if strings.Contains(text, "role:slave") && !strings.Contains(text, "master_link_status:up") {
+				return false
+			}
+			views[strings.Join(c.view(tb, n), "\n")] = true
+		}
+		return len(views) == 1
+	})
+}
+
+// view is who has which slots and who is whose replica, as node sees it.
+func (c *Cluster) view(tb testing.TB, node *Server) (view []string) {
+	tb.Helper()
+	for _, n := range c.nodesSeenBy(tb, node) {
+		view = append(view, n.id+" "+n.role+" "+n.master+" "+strings.Join(n.slots, " "))
+	}
+	slices.Sort(view)
+	return view
+}
+
+// seen is one node as another sees it.
+type seen struct {
+	id, addr, role, master string
+	slots                  []string // "0-5460", without those that move
+}
+
+// nodesSeenBy reads CLUSTER NODES: "<id> <ip:port@bus> <flags> <master> <ping>
+// <pong> <epoch> <link> <slot>...".
+func (c *Cluster) nodesSeenBy(tb testing.TB, node *Server) (all []seen) {
+	tb.Helper()
+	for line := range strings.Lines(c.text(tb, node, "NODES")) {
+		f := strings.Fields(line)
+		if len(f) < 8 {
+			tb.Fatalf("CLUSTER NODES: %q", line)
+		}
+		n := seen{id: f[0], master: f[3]}
+		n.addr, _, _ = strings.Cut(f[1], "@")
+		for _, flag := range strings.Split(f[2], ",") {
+			if flag == "master" || flag == "slave" {
+				n.role = flag
+			}
+		}
+		for _, s := range f[8:] {
+			if !strings.HasPrefix(s, "[") {
+				n.slots = append(n.slots, s)
+			}
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// Slot is the slot of a key or a channel.
+func (c *Cluster) Slot(tb testing.TB, key string) int {
+	tb.Helper()
+	reply := c.anyone(tb).Do(tb, "CLUSTER", "KEYSLOT", key)
+	n, err := reply.ToInt64()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return int(n)
+}
+
+// anyone is a node that runs.
+func (c *Cluster) anyone(tb testing.TB) *Server {
+	tb.Helper()
+	i := slices.IndexFunc(c.Nodes, (*Server).running)
+	if i < 0 {
+		tb.Fatal("redistest: all nodes of the cluster are dead")
+	}
+	return c.Nodes[i]
+}
+
+// Master returns the node that serves key.
+func (c *Cluster) Master(tb testing.TB, key string) *Server {
+	tb.Helper()
+	slot := c.Slot(tb, key)
+	for _, n := range c.nodesSeenBy(tb, c.anyone(tb)) {
+		for _, part := range n.slots {
+			from, to, ranged := strings.Cut(part, "-")
+			if !ranged {
+				to = from
+			}
+			first, _ := strconv.Atoi(from)
+			last, _ := strconv.Atoi(to)
+			if first <= slot && slot <= last {
+				return c.byAddr(tb, n.addr)
+			}
+		}
+	}
+	tb.Fatalf("redistest: nobody has slot %d", slot)
+	return nil
+}
+
+// Masters returns the nodes that have slots and run.
+func (c *Cluster) Masters(tb testing.TB) (masters []*Server) {
+	tb.Helper()
+	for _, n := range c.nodesSeenBy(tb, c.anyone(tb)) {
+		if s := c.byAddr(tb, n.addr); len(n.slots) > 0 && s.running() {
+			masters = append(masters, s)
+		}
+	}
+	return masters
+}
+
+// Replica returns the replica of master.
+func (c *Cluster) Replica(tb testing.TB, master *Server) *Server {
+	tb.Helper()
+	all := c.nodesSeenBy(tb, c.anyone(tb))
+	i := slices.IndexFunc(all, func(n seen) bool { return n.addr == master.Addr() })
+	if i >= 0 {
+		if j := slices.IndexFunc(all, func(n seen) bool { return n.master == all[i].id }); j >= 0 {
+			return c.byAddr(tb, all[j].addr)
+		}
+	}
+	tb.Fatalf("redistest: %s has no replica", master.Addr())
+	return nil
+}
+
+func (c *Cluster) byAddr(tb testing.TB, addr string) *Server {
+	tb.Helper()
+	i := slices.IndexFunc(c.Nodes, func(s *Server) bool { return s.Addr() == addr })
+	if i < 0 {
+		tb.Fatalf("redistest: no node at %s", addr)
+	}
+	return c.Nodes[i]
+}
+
+// Failover kills master and returns the replica that took over, once all that are
+// left agree on it.
+func (c *Cluster) Failover(tb testing.TB, master *Server) *Server {
+	tb.Helper()
+	next := c.Replica(tb, master)
+	master.Kill(tb)
+	waitUntil(tb, "the replica takes over", func() bool {
+		reply := next.Do(tb, "INFO", "replication")
+		text, _ := reply.ToString()
+		return strings.Contains(text, "role:master")
+	})
+	c.WaitUntilWell(tb)
+	return next
+}
+
+// Rejoin starts a node that was killed, empty. If another has taken over from it
+// since, it comes back as that one's replica.
+func (c *Cluster) Rejoin(tb testing.TB, node *Server) {
+	tb.Helper()
+	node.Restart(tb)
+	c.WaitUntilWell(tb)
+}
+
+// Migrate moves a slot with all its keys to another master, as redis-cli does it,
+// while clients go on. between is called, if it is not nil, when half of the keys
+// have moved: then both nodes have some.
+func (c *Cluster) Migrate(tb testing.TB, slot int, from, to *Server, between func()) {
+	tb.Helper()
+	number := strconv.Itoa(slot)
+	to.Do(tb, "CLUSTER", "SETSLOT", number, "IMPORTING", c.id(tb, from))
+	from.Do(tb, "CLUSTER", "SETSLOT", number, "MIGRATING", c.id(tb, to))
+	host, port, _ := strings.Cut(to.Addr(), ":")
+	move := func(atMost int) (moved int) {
+		reply := from.Do(tb, "CLUSTER", "GETKEYSINSLOT", number, strconv.Itoa(atMost))
+		keys, err := reply.AsStrSlice()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if len(keys) > 0 {
+			from.Do(tb, append([]string{"MIGRATE", host, port, "", "0", "5000", "KEYS"}, keys...)...)
+		}
+		return len(keys)
+	}
+	reply := from.Do(tb, "CLUSTER", "COUNTKEYSINSLOT", number)
+	n, _ := reply.ToInt64()
+	if n > 1 {
+		move(int(n / 2))
+	}
+	if between != nil {
+		between()
+	}
+	for move(100) > 0 {
+	}
+	// The new owner first: there is never a moment in which nobody is.
+	for _, node := range append([]*Server{to, from}, c.Masters(tb)...) {
+		node.Do(tb, "CLUSTER", "SETSLOT", number, "NODE", c.id(tb, to))
+	}
+}

@@ -1,0 +1,72 @@
+package redistest
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/redis/rueidis"
+)
+
+// 1: a client writes. 2: a slot moves, with its key, and the client finds it. 3: the
+// master dies, and what its replica had is there. 4: it comes back as a replica,
+// and can take over again.
+func TestCluster(t *testing.T) {
+	c := StartCluster(t)
+	rdb := c.Client(t)
+	get := func(when, want string) {
+		t.Helper()
+		// The client may still talk to a node that is gone.
+		waitUntil(t, when+": the client reads "+want, func() bool {
+			got, _ := rdb.Do(t.Context(), rdb.B().Get().Key("k").Build()).ToString()
+			return got == want
+		})
+	}
+	if n := len(c.Masters(t)); n != 3 {
+		t.Fatalf("%d masters, want 3", n)
+	}
+	set := func(value string) {
+		t.Helper()
+		waitUntil(t, "a write is taken", func() bool {
+			return rdb.Do(t.Context(), rdb.B().Set().Key("k").Value(value).Build()).Error() == nil
+		})
+		master := c.Master(t, "k")
+		waitUntil(t, "the replica has it", func() bool {
+			replica := c.Replica(t, master)
+			conn, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{replica.Addr()}, DisableCache: true, ForceSingleClient: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			multi := conn.DoMulti(t.Context(), conn.B().Readonly().Build(), conn.B().Arbitrary("GET").Keys("k").Build())
+			got, _ := multi[1].ToString()
+			return got == value
+		})
+	}
+	set("1") // 1
+	get("at first", "1")
+
+	from := c.Master(t, "k") // 2
+	to := c.Masters(t)[0]
+	if to == from {
+		to = c.Masters(t)[1]
+	}
+	between := false
+	c.Migrate(t, c.Slot(t, "k"), from, to, func() { between = true })
+	if got := c.Master(t, "k"); got != to || !between {
+		t.Fatalf("the slot is at %s, want %s; between: %v", got.Addr(), to.Addr(), between)
+	}
+	c.WaitUntilWell(t)
+	get("after the move", "1")
+
+	for i := range 2 {
+		value := strconv.Itoa(i + 2)
+		set(value)
+		master := c.Master(t, "k")
+		next := c.Failover(t, master) // 3
+		if got := c.Master(t, "k"); got != next {
+			t.Fatalf("%s serves the key, want %s", got.Addr(), next.Addr())
+		}
+		get("after the failover", value)
+		c.Rejoin(t, master) // 4
+	}
+}
