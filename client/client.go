@@ -34,19 +34,20 @@ import (
 )
 
 // Client hands out locks. All locks of a client share one identity in Redis,
-// one watchdog and one connection for hints. One client for each process is
-// enough. It is safe for concurrent use.
+// one watchdog and one connection for hints (on a cluster with sharded Pub/Sub,
+// one to each node). One client for each process is enough. It is safe for concurrent use.
 type Client struct {
 	session *session.Session
 	owned   rueidis.Client // nil if the caller's
 }
 
-// New returns a client on rdb. It does no I/O, and never closes rdb; close the
-// client first, then rdb.
+// New returns a client on rdb, and never closes it; close the client first, then rdb.
+// It does no I/O, but for one question to a cluster, within the operation timeout:
+// see [PubSubAuto].
 //
 // Every kind of rueidis client does: standalone, Sentinel, cluster; with
 // SendToReplicas it must not send EVALSHA to them. Its blocking pool must have a
-// connection to spare, for the hints. Its ConnWriteTimeout, 10 s if not set, bounds how
+// connection to spare, for the hints; on a cluster, one for each node. Its ConnWriteTimeout, 10 s if not set, bounds how
 // long a goroutine can stay behind on a server that is frozen; calls return
 // long before that.
 func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
@@ -54,10 +55,13 @@ func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 		return nil, &lock.Error{Op: "new client", Err: errors.New("the rueidis client is nil")}
 	}
 	config, err := configure(opts)
+	if err == nil {
+		config.Sharded, err = config.pubsub.sharded(context.Background(), rdb, config.OpTimeout)
+	}
 	if err != nil {
 		return nil, &lock.Error{Op: "new client", Err: err}
 	}
-	return &Client{session: session.New(rdb, config)}, nil
+	return &Client{session: session.New(rdb, config.Config)}, nil
 }
 
 // Open connects to the server at url and returns a client that owns the
@@ -81,7 +85,11 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}
 	}
-	return &Client{session: session.New(rdb, config), owned: rdb}, nil
+	if config.Sharded, err = config.pubsub.sharded(ctx, rdb, config.OpTimeout); err != nil {
+		rdb.Close()
+		return nil, &lock.Error{Op: "open", Err: err}
+	}
+	return &Client{session: session.New(rdb, config.Config), owned: rdb}, nil
 }
 
 // ParseURL returns the options that [Open] connects with, for an application

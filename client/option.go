@@ -25,6 +25,7 @@ type Option func(*config)
 type config struct {
 	session.Config
 	opTimeoutGiven bool
+	pubsub         PubSub
 }
 
 // WithWatchdogTimeout sets the lease of locks without a fixed one. The watchdog
@@ -61,8 +62,14 @@ func WithObserver(o lock.Observer) Option {
 	return func(c *config) { c.Observer = o }
 }
 
+// WithPubSub says how a release reaches those who wait. It only matters on a cluster;
+// everywhere else it is plain. The default is PubSubAuto.
+func WithPubSub(p PubSub) Option {
+	return func(c *config) { c.pubsub = p }
+}
+
 // configure applies opts and checks what comes of it.
-func configure(opts []Option) (session.Config, error) {
+func configure(opts []Option) (config, error) {
 	c := config{Config: session.Config{
 		Lease:  DefaultWatchdogTimeout,
 		Poll:   poll,
@@ -76,16 +83,18 @@ func configure(opts []Option) (session.Config, error) {
 	}
 	switch {
 	case c.Lease < 10*lock.MinLease:
-		return c.Config, fmt.Errorf("watchdog timeout %v: the least is %v", c.Lease, 10*lock.MinLease)
+		return c, fmt.Errorf("watchdog timeout %v: the least is %v", c.Lease, 10*lock.MinLease)
 	case c.Lease > 365*24*time.Hour:
-		return c.Config, fmt.Errorf("watchdog timeout %v: the most is a year", c.Lease)
+		return c, fmt.Errorf("watchdog timeout %v: the most is a year", c.Lease)
 	case c.OpTimeout <= 0:
-		return c.Config, fmt.Errorf("operation timeout %v: it must be more than zero", c.OpTimeout)
+		return c, fmt.Errorf("operation timeout %v: it must be more than zero", c.OpTimeout)
 	case c.OpTimeout > c.Lease/4:
-		return c.Config, fmt.Errorf("operation timeout %v: it must not be more than a quarter of the watchdog timeout, which is %v", c.OpTimeout, c.Lease)
+		return c, fmt.Errorf("operation timeout %v: it must not be more than a quarter of the watchdog timeout, which is %v", c.OpTimeout, c.Lease)
+	case c.pubsub < PubSubAuto || c.pubsub > PubSubSharded:
+		return c, fmt.Errorf("%v: it must be PubSubAuto, PubSubPlain or PubSubSharded", c.pubsub)
 	case c.Logger == nil:
-		return c.Config, errors.New("the logger is nil")
+		return c, errors.New("the logger is nil")
 	}
 	c.Lease = c.Lease.Truncate(time.Millisecond)
-	return c.Config, session.CheckPrefix(c.KeyPrefix)
+	return c, session.CheckPrefix(c.KeyPrefix)
 }

@@ -8,8 +8,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// hub keeps one connection for all the channels that the session's waiters
-// listen to. Each channel is subscribed while anybody wants it.
+// hub listens to all the channels that the session's waiters want to hear of. Each
+// channel is subscribed while anybody wants it, by a feed, which is one
+// connection.
+//
+// With plain Pub/Sub there is one feed, as every node of a cluster hears every
+// message. With sharded Pub/Sub only the nodes of the shard that has a channel's
+// slot do, so there is one feed for each node that is needed, and a channel goes
+// on to another one when its slot has (feed.go).
 //
 // A listener is told of messages, without their content, and of each confirmation
 // of its subscription, the first time and after each break. Messages of the time
@@ -19,17 +25,26 @@ import (
 // map and never wait: a command sent from there could stop it for good.
 type hub struct {
 	rdb     rueidis.Client // set once
-	timeout time.Duration  // set once: for one SUBSCRIBE to be confirmed
+	timeout time.Duration  // set once: for subscriptions to be confirmed
+	sharded bool           // set once
 
-	changed chan struct{} // cap 1: what is wanted is not what there is
-	stop    context.CancelFunc
-	ctx     context.Context // ends with close
-	done    sync.WaitGroup
+	stop context.CancelFunc
+	ctx  context.Context // ends with close
+	done sync.WaitGroup
 
 	mu       sync.Mutex
-	running  bool
-	channels map[string]map[*subscription]struct{} // wanted
-	have     map[string]bool                       // sent on this connection; true when confirmed
+	channels map[string]*channel // wanted
+	feeds    map[string]*feed    // by the node's address; plain Pub/Sub has one, at ""
+	owners   map[uint16]string   // sharded: the node that has a slot, as far as was heard
+}
+
+// channel is what somebody listens to. It is guarded by the hub's mu.
+type channel struct {
+	name      string
+	slot      uint16 // sharded
+	listeners map[*subscription]struct{}
+	feed      *feed   // that subscribes it; nil between two tries
+	pause     backoff // before the next try; back to nothing when one is confirmed
 }
 
 // subscription is one listener's wish to hear of a channel. Its functions must not
@@ -41,39 +56,42 @@ type subscription struct {
 	confirmed func() // there may have been messages before, but none from now on is missed
 }
 
-func newHub(rdb rueidis.Client, timeout time.Duration) *hub {
+func newHub(rdb rueidis.Client, timeout time.Duration, sharded bool) *hub {
 	h := &hub{
 		rdb:      rdb,
 		timeout:  timeout,
-		changed:  make(chan struct{}, 1),
-		channels: make(map[string]map[*subscription]struct{}),
+		sharded:  sharded,
+		channels: make(map[string]*channel),
+		feeds:    make(map[string]*feed),
+		owners:   make(map[uint16]string),
 	}
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	return h
 }
 
-// subscribe calls hint whenever something is published to channel, and confirmed
-// each time that the server confirms a subscription to it. It does not wait for
-// the first.
-func (h *hub) subscribe(channel string, hint, confirmed func()) *subscription {
-	s := &subscription{hub: h, channel: channel, hint: hint, confirmed: confirmed}
+// subscribe calls hint whenever something is published to name, and confirmed each
+// time that the server confirms a subscription to it. It does not wait for the
+// first.
+func (h *hub) subscribe(name string, hint, confirmed func()) *subscription {
+	s := &subscription{hub: h, channel: name, hint: hint, confirmed: confirmed}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil {
 		return s
 	}
-	if h.channels[channel] == nil {
-		h.channels[channel] = make(map[*subscription]struct{})
+	c := h.channels[name]
+	if c == nil {
+		c = &channel{name: name, listeners: make(map[*subscription]struct{}), pause: backoff{most: time.Second}}
+		if h.sharded {
+			cmd := h.rdb.B().Ssubscribe().Channel(name).Build()
+			c.slot = cmd.Slot()
+		}
+		h.channels[name] = c
+		h.route(c, "")
 	}
-	h.channels[channel][s] = struct{}{}
-	if !h.running {
-		h.running = true
-		h.done.Go(h.run)
-	}
-	if h.have[channel] {
+	c.listeners[s] = struct{}{}
+	if c.feed != nil && c.feed.have[name] {
 		confirmed() // for somebody before us: no confirmation will come
-	} else {
-		h.change()
 	}
 	return s
 }
@@ -83,17 +101,16 @@ func (s *subscription) close() {
 	h := s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.channels[s.channel], s)
-	if len(h.channels[s.channel]) == 0 {
-		delete(h.channels, s.channel)
-		h.change()
+	c := h.channels[s.channel]
+	if c == nil {
+		return // the hub was closed before it began
 	}
-}
-
-func (h *hub) change() {
-	select {
-	case h.changed <- struct{}{}:
-	default:
+	delete(c.listeners, s)
+	if len(c.listeners) == 0 {
+		delete(h.channels, s.channel)
+		if c.feed != nil {
+			c.feed.change()
+		}
 	}
 }
 
@@ -105,122 +122,62 @@ func (h *hub) close() {
 	h.done.Wait()
 }
 
-// run keeps a connection while anybody wants to listen.
-func (h *hub) run() {
-	pause := backoff{most: time.Second}
-	for {
-		for !h.wanted() {
-			select {
-			case <-h.changed:
-			case <-h.ctx.Done():
-				return
-			}
-		}
-		if h.serve() {
-			pause.last = 0
-		}
-		if !rest(h.ctx, pause.next()) {
-			return
+// route gives c to the feed of the node that has its slot, with h.mu held. Where that
+// is not known, or is the node at not, it is any other: that one will say.
+func (h *hub) route(c *channel, not string) {
+	addr := ""
+	if h.sharded {
+		addr = h.owners[c.slot]
+		if addr == "" || addr == not {
+			addr = h.other(not)
 		}
 	}
+	h.hand(c, addr)
 }
 
-func (h *hub) wanted() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.channels) > 0
+// other is any node but the one at not, if there is another; best one with a
+// connection.
+func (h *hub) other(not string) string {
+	for addr := range h.feeds {
+		if addr != not {
+			return addr
+		}
+	}
+	for addr := range h.rdb.Nodes() {
+		if addr != not {
+			return addr
+		}
+	}
+	return not
 }
 
-// serve subscribes and unsubscribes on one connection until that breaks or the
-// hub closes. It reports whether the server ever confirmed anything.
-func (h *hub) serve() (worked bool) {
-	conn, release := h.rdb.Dedicate()
-	defer release()
-	defer conn.Close()
-	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage: func(m rueidis.PubSubMessage) { h.hint(m.Channel) },
-		OnSubscription: func(s rueidis.PubSubSubscription) {
-			if s.Kind == "subscribe" {
-				h.confirm(s.Channel)
+// hand gives c to the feed of the node at addr, with h.mu held.
+func (h *hub) hand(c *channel, addr string) {
+	f := h.feeds[addr]
+	if f == nil {
+		f = &feed{hub: h, addr: addr, changed: make(chan struct{}, 1), have: make(map[string]bool)}
+		h.feeds[addr] = f
+		h.done.Go(f.run)
+	}
+	c.feed = f
+	f.change()
+}
+
+// later takes channels from their feed, and routes them anew after a pause, with h.mu
+// held. They go together, so that what their confirmations lead to comes at once.
+func (h *hub) later(not string, channels ...*channel) {
+	pause := time.Duration(0)
+	for _, c := range channels {
+		c.feed = nil
+		pause = max(pause, c.pause.next())
+	}
+	time.AfterFunc(pause, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for _, c := range channels {
+			if h.ctx.Err() == nil && h.channels[c.name] == c {
+				h.route(c, not)
 			}
-		},
+		}
 	})
-	h.mu.Lock()
-	h.have = make(map[string]bool)
-	h.mu.Unlock()
-	for {
-		add, remove := h.difference()
-		if len(add) > 0 && h.send(conn, conn.B().Subscribe().Channel(add...).Build()) != nil {
-			// Perhaps one of them is denied. That must not take the hints from
-			// all the others; who waits on it lives on polls.
-			for _, channel := range add {
-				if err := h.send(conn, conn.B().Subscribe().Channel(channel).Build()); err != nil && !isReply(err) {
-					return worked
-				}
-			}
-		}
-		if len(remove) > 0 {
-			if err := h.send(conn, conn.B().Unsubscribe().Channel(remove...).Build()); err != nil && !isReply(err) {
-				return worked
-			}
-		}
-		worked = worked || len(add) > 0
-		select {
-		case <-h.changed:
-		case <-broken:
-			return worked
-		case <-h.ctx.Done():
-			return worked
-		}
-	}
-}
-
-// isReply reports whether err is an answer: the connection is well.
-func isReply(err error) bool {
-	_, ok := rueidis.IsRedisErr(err)
-	return ok
-}
-
-func (h *hub) send(conn rueidis.DedicatedClient, cmd rueidis.Completed) error {
-	ctx, cancel := context.WithTimeout(h.ctx, h.timeout)
-	defer cancel()
-	return conn.Do(ctx, cmd).Error()
-}
-
-// difference records what is wanted as sent, and returns what must be sent.
-func (h *hub) difference() (add, remove []string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for channel := range h.channels {
-		if _, ok := h.have[channel]; !ok {
-			h.have[channel] = false
-			add = append(add, channel)
-		}
-	}
-	for channel := range h.have {
-		if h.channels[channel] == nil {
-			delete(h.have, channel)
-			remove = append(remove, channel)
-		}
-	}
-	return add, remove
-}
-
-func (h *hub) confirm(channel string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if _, ok := h.have[channel]; ok {
-		h.have[channel] = true
-	}
-	for s := range h.channels[channel] {
-		s.confirmed()
-	}
-}
-
-func (h *hub) hint(channel string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for s := range h.channels[channel] {
-		s.hint()
-	}
 }

@@ -23,6 +23,7 @@ type Config struct {
 	OpTimeout time.Duration // how long one command may stay unanswered
 	Poll      time.Duration // how long a waiter relies on hints alone
 	KeyPrefix string
+	Sharded   bool // hints go by sharded Pub/Sub; only on a cluster
 	Logger    *slog.Logger
 	Observer  lock.Observer
 }
@@ -67,7 +68,7 @@ func New(rdb rueidis.Client, c Config) *Session {
 		s.many = 1 // the keys of one script must share a slot
 	}
 	s.dog = watchdog.New(c.Lease, s.renew)
-	s.hub = newHub(rdb, c.OpTimeout)
+	s.hub = newHub(rdb, c.OpTimeout, c.Sharded)
 	return s
 }
 
@@ -126,6 +127,9 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 		return spec
 	}
 	spec.Keys = k.Keys(mapped)
+	if s.Sharded {
+		spec.Keys.Publish = "SPUBLISH"
+	}
 	if config.Fencing {
 		spec.Keys.Register = beside(tokenPrefix, mapped)
 	}

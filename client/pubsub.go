@@ -1,0 +1,69 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// PubSub says how a release reaches those who wait, on a cluster. All clients of a
+// lock should do it the same way: else they exclude each other all the same, but
+// their waiters hear of a release only when they ask the next time, which those
+// of leasehold do after a second, and those of Redisson when the lease ends.
+type PubSub int
+
+const (
+	// PubSubAuto is sharded where the cluster knows that (Redis 7.0), and plain
+	// elsewhere. Redisson's default is the same.
+	PubSubAuto PubSub = iota
+
+	// PubSubPlain sends each message to all nodes of the cluster (PUBLISH). So do
+	// Redisson before 3.22.0, and later ones with shardedSubscriptionMode OFF.
+	PubSubPlain
+
+	// PubSubSharded sends each message to the nodes of one shard (SPUBLISH).
+	PubSubSharded
+)
+
+// String returns "auto", "plain" or "sharded".
+func (p PubSub) String() string {
+	switch p {
+	case PubSubAuto:
+		return "auto"
+	case PubSubPlain:
+		return "plain"
+	case PubSubSharded:
+		return "sharded"
+	}
+	return fmt.Sprintf("PubSub(%d)", int(p))
+}
+
+// sharded decides which it is on rdb. Outside of clusters there is nothing to
+// shard, whatever p says. It asks a node if it must, as Redisson does.
+//
+// An error reply means no: the server is too old, or does not let us ask. No reply
+// within timeout, or before ctx ends, is an error: to guess wrong would cost every
+// waiter its hints.
+func (p PubSub) sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bool, error) {
+	if rdb.Mode() != rueidis.ClientModeCluster || p != PubSubAuto {
+		return rdb.Mode() == rueidis.ClientModeCluster && p == PubSubSharded, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	answer := make(chan error, 1)
+	go func() { // a client that is dialling does not look at ctx
+		answer <- rdb.Do(ctx, rdb.B().PubsubShardnumsub().Build()).Error()
+	}()
+	var err error
+	select {
+	case err = <-answer:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if _, refused := rueidis.IsRedisErr(err); err == nil || refused {
+		return err == nil, nil
+	}
+	return false, fmt.Errorf("asking the cluster for sharded Pub/Sub (see WithPubSub): %w", err)
+}
