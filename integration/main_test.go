@@ -3,6 +3,7 @@
 package integration_test
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -18,6 +19,10 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv(workerEnv) != "" {
 		os.Exit(work(os.Stdin, os.Stdout))
+	}
+	// Tests that may run beside others wait for leases to end, most of the time.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err) // the testing package has no such flag any more
 	}
 	redistest.VerifyTestMain(m)
 }
