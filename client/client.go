@@ -67,7 +67,9 @@ func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 // Open connects to the server at url and returns a client that owns the
 // connection: Close closes it too. It knows redis, rediss (TLS), valkey, valkeys
 // and unix URLs, as rueidis.ParseURL does; Sentinel by ?master_set=NAME and
-// further addresses by ?addr=HOST:PORT; a cluster shows itself.
+// further addresses by ?addr=HOST:PORT; a cluster shows itself. Sentinels are
+// asked by TLS if the URL says so, and without user and password: for what a URL
+// cannot say, such as theirs or a client's certificate, see [ParseURL].
 //
 // The connection needs no CLIENT TRACKING, notices within 5 s that a server is
 // gone, and keeps its view of Sentinels and clusters fresh. ctx bounds the
@@ -113,6 +115,11 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 		option.ConnWriteTimeout = 5 * time.Second
 	}
 	option.Sentinel.TopologyRefreshInterval = 5 * time.Second
+	if option.TLSConfig != nil && option.Sentinel.MasterSet != "" {
+		// The name in the URL is a Sentinel's; each server vouches for its own.
+		option.TLSConfig.ServerName = ""
+		option.Sentinel.TLSConfig = option.TLSConfig // rueidis would ask them in plain text
+	}
 	option.ClusterOption.ShardsRefreshInterval = 15 * time.Second
 	return option, nil
 }

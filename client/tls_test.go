@@ -1,18 +1,11 @@
 package client_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"encoding/pem"
-	"math/big"
+	"errors"
+	"io"
 	"net"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
@@ -20,10 +13,8 @@ import (
 
 // A rediss URL is TLS or nothing.
 func TestOpen_tls(t *testing.T) {
-	cert, key := selfSigned(t)
-	port := freePort(t)
-	redistest.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
-	url := "rediss://127.0.0.1:" + port
+	_, addr := redistest.StartTLS(t, redistest.NewAuthority(t), "--tls-auth-clients", "no")
+	url := "rediss://" + addr
 
 	c, err := client.Open(t.Context(), url+"?skip_verify=true")
 	if err != nil {
@@ -39,49 +30,38 @@ func TestOpen_tls(t *testing.T) {
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := client.Open(t.Context(), url); err == nil || !strings.Contains(err.Error(), "certificate") {
+	var unknown x509.UnknownAuthorityError
+	if _, err := client.Open(t.Context(), url); !errors.As(err, &unknown) {
 		t.Errorf("a server that nobody vouches for: %v", err)
 	}
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
+// The Sentinels of a rediss URL are asked by TLS, too: who can answer in their
+// place tells clients where to take their locks and their password.
+func TestOpen_tlsToSentinels(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
-}
-
-// selfSigned writes a certificate for 127.0.0.1 and its key.
-func selfSigned(t *testing.T) (certFile, keyFile string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(time.Hour),
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: cert}, keyFile: {Type: "PRIVATE KEY", Bytes: secret}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
+	heard := make(chan []byte, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			close(heard)
+			return
 		}
+		defer conn.Close()
+		first := make([]byte, 3)
+		_, _ = io.ReadFull(conn, first) // what did not come is not a handshake
+		heard <- first
+	}()
+	if c, err := client.Open(t.Context(), "rediss://"+l.Addr().String()+"?master_set=primary"); err == nil {
+		t.Error("there is no Sentinel")
+		_ = c.Close(t.Context())
 	}
-	return certFile, keyFile
+	// A TLS record: a handshake, version 3.something.
+	if first := <-heard; len(first) != 3 || first[0] != 0x16 || first[1] != 3 {
+		t.Errorf("the first bytes to a Sentinel are %q, want those of a TLS handshake", first)
+	}
 }

@@ -1,0 +1,123 @@
+package redistest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Authority issues certificates that nobody else trusts.
+type Authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// NewAuthority makes an authority with a key of its own.
+func NewAuthority(tb testing.TB) *Authority {
+	tb.Helper()
+	a := &Authority{key: newKey(tb)}
+	a.cert = a.sign(tb, &x509.Certificate{
+		Subject:               pkix.Name{CommonName: "redistest"},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
+	}, a.key)
+	return a
+}
+
+// Issue returns a certificate for 127.0.0.1, for a server as well as for a client.
+func (a *Authority) Issue(tb testing.TB) tls.Certificate {
+	tb.Helper()
+	key := newKey(tb)
+	cert := a.sign(tb, &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "127.0.0.1"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, key)
+	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
+}
+
+// Config is what a client needs who trusts the authority, and shows the
+// certificates.
+func (a *Authority) Config(certificates ...tls.Certificate) *tls.Config {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return &tls.Config{RootCAs: pool, Certificates: certificates, MinVersion: tls.VersionTLS12}
+}
+
+func (a *Authority) sign(tb testing.TB, template *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
+	tb.Helper()
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	template.SerialNumber = serial
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent := a.cert
+	if parent == nil {
+		parent = template
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, a.key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return cert
+}
+
+func newKey(tb testing.TB) *ecdsa.PrivateKey {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return key
+}
+
+// StartTLS starts a server that also listens for TLS, at addr, with a certificate
+// of the authority. It wants one from its clients, unless config says otherwise.
+// The methods of Server go on to use its other port.
+func StartTLS(tb testing.TB, a *Authority, config ...string) (s *Server, addr string) {
+	tb.Helper()
+	cert := a.Issue(tb)
+	secret, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dir := tb.TempDir()
+	file := func(name, kind string, der []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			tb.Fatal(err)
+		}
+		return path
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	addr = l.Addr().String()
+	l.Close()
+	_, port, _ := net.SplitHostPort(addr)
+	return Start(tb, append([]string{
+		"--tls-port", port,
+		"--tls-cert-file", file("cert.pem", "CERTIFICATE", cert.Certificate[0]),
+		"--tls-key-file", file("key.pem", "PRIVATE KEY", secret),
+		"--tls-ca-cert-file", file("ca.pem", "CERTIFICATE", a.cert.Raw),
+		"--tls-auth-clients", "yes",
+	}, config...)...), addr
+}
