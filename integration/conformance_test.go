@@ -32,22 +32,21 @@ func conformance(t *testing.T, connect connector, options ...client.Option) {
 	for _, k := range []kind{plain, fair, write} {
 		t.Run(k.maker(), func(t *testing.T) {
 			t.Parallel()
-			conformanceOf(t, k, connect, options...)
+			conformanceOf(t, k, connect, connect, options...)
 		})
 	}
 }
 
-// conformanceOf does so with one kind. The two sides of a read/write lock are
-// tried together.
-func conformanceOf(t *testing.T, k kind, connect connector, options ...client.Option) {
+// conformanceOf does so with one kind; the two sides of a read/write lock are
+// tried together. It looks for what is left as admin, who may SCAN.
+func conformanceOf(t *testing.T, k kind, connect, admin connector, options ...client.Option) {
 	t.Helper()
 	const watchdog = 4 * time.Second // the least that a busy machine keeps up with
 	prefix := fmt.Sprintf("orders:%08x:", rand.Uint32())
 	options = append([]client.Option{
 		client.WithWatchdogTimeout(watchdog), client.WithOpTimeout(watchdog / 4), client.WithKeyPrefix(prefix),
 	}, options...)
-	rdb := connect(t)
-	a, b := ours(t, rdb, options...), ours(t, connect(t), options...)
+	a, b := ours(t, connect(t), options...), ours(t, connect(t), options...)
 	t.Run("rules", func(t *testing.T) {
 		if k == read || k == write {
 			locktest.RunRW(t, locktest.RWHarness{
@@ -71,7 +70,7 @@ func conformanceOf(t *testing.T, k kind, connect connector, options ...client.Op
 		}
 		locktest.Run(t, h)
 	})
-	nothingLeft(t, connect, prefix)
+	nothingLeft(t, admin, prefix)
 }
 
 // maker is the method of Client that makes locks of the kind.
@@ -87,9 +86,9 @@ func (k kind) maker() string {
 
 // nothingLeft waits until no node has a key with prefix in it: replicas are a
 // little behind.
-func nothingLeft(t *testing.T, connect connector, prefix string) {
+func nothingLeft(t *testing.T, admin connector, prefix string) {
 	t.Helper()
-	for addr, node := range connect(t).Nodes() {
+	for addr, node := range admin(t).Nodes() {
 		until(t, func() bool {
 			keys := scan(t, node, "*"+prefix+"*")
 			if len(keys) > 0 {

@@ -1,0 +1,95 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
+)
+
+func TestConformance_unixSocket(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "redis.sock")
+	server := redistest.Start(t, "--unixsocket", socket)
+	option, err := client.ParseURL("unix://" + socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conformance(t, func(tb testing.TB) rueidis.Client {
+		return server.Client(tb, func(o *rueidis.ClientOption) { *o = option })
+	})
+}
+
+// With TLS both sides show who they are, and nobody gets in who does not.
+func TestConformance_tls(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	server, addr := redistest.StartTLS(t, authority)
+	option, err := client.ParseURL("rediss://" + addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := authority.Issue(t)
+	conformance(t, func(tb testing.TB) rueidis.Client {
+		return server.Client(tb, func(o *rueidis.ClientOption) {
+			*o = option
+			o.TLSConfig = authority.Config(known)
+		})
+	})
+
+	stranger := redistest.NewAuthority(t)
+	for who, config := range map[string]func(o *rueidis.ClientOption){
+		"without a certificate":             func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config() },
+		"with a stranger's certificate":     func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(stranger.Issue(t)) },
+		"who does not know the server":      func(o *rueidis.ClientOption) { o.TLSConfig = stranger.Config(known) },
+		"who takes it for another server":   func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(known); o.TLSConfig.ServerName = "other" },
+		"who speaks plain text to the port": func(o *rueidis.ClientOption) { o.TLSConfig = nil },
+	} {
+		o := option
+		config(&o)
+		if rdb, err := rueidis.NewClient(o); err == nil {
+			t.Errorf("a client %s gets in", who)
+			rdb.Close()
+		}
+	}
+}
+
+// A user with the rights that docs/SECURITY.md lists for a kind can do with it all
+// that there are rules for.
+func TestConformance_leastRights(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	leastRights(t, []*redistest.Server{server}, server.Client)
+}
+
+// The same by way of Sentinels, where the user needs one right more.
+func TestConformance_sentinel(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 2)
+	leastRights(t, s.Nodes, s.Client, "Sentinel")
+}
+
+func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client, more ...string) {
+	t.Helper()
+	t.Run("as", func(t *testing.T) {
+		for _, k := range []kind{plain, fair, write} {
+			var as func(*rueidis.ClientOption)
+			for _, node := range nodes {
+				as = node.AddUser(t, k.maker(), redistest.Rights(t, append(more, k.maker())...)...)
+			}
+			t.Run(k.maker(), func(t *testing.T) {
+				t.Parallel()
+				conformanceOf(t, k,
+					func(tb testing.TB) rueidis.Client { return connect(tb, as) },
+					func(tb testing.TB) rueidis.Client { return connect(tb) })
+			})
+		}
+	})
+	for _, node := range nodes {
+		node.WantNothingDenied(t)
+	}
+}

@@ -1,0 +1,64 @@
+package redistest
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+)
+
+// Rights returns what docs/SECURITY.md says that a user needs, as ACL SETUSER
+// takes it: the list for every kind, and those that begin with one of the heads,
+// such as "NewLock". They are for names that begin with "orders:".
+//
+// It is for packages whose directory is beside docs.
+func Rights(tb testing.TB, heads ...string) (rights []string) {
+	tb.Helper()
+	doc, err := os.ReadFile("../docs/SECURITY.md")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(doc), "\n## Rights")
+	_, rest, _ = strings.Cut(rest, "```\n")
+	block, _, _ := strings.Cut(rest, "```")
+	lists := map[string][]string{}
+	head := ""
+	for line := range strings.Lines(block) {
+		words := strings.Fields(line)
+		if len(words) > 0 && !strings.HasPrefix(line, " ") {
+			head, words = words[0], words[1:]
+		}
+		lists[head] = append(lists[head], words...)
+	}
+	for _, head := range append([]string{"every"}, heads...) {
+		if len(lists[head]) == 0 {
+			tb.Fatalf("docs/SECURITY.md does not say which rights %q needs", head)
+		}
+		rights = append(rights, lists[head]...)
+	}
+	return rights
+}
+
+// AddUser makes a user on the server with these rights and no others, and returns
+// an edit for Client that connects as that user.
+func (s *Server) AddUser(tb testing.TB, name string, rights ...string) func(*rueidis.ClientOption) {
+	tb.Helper()
+	s.Do(tb, append([]string{"ACL", "SETUSER", name, "reset", "on", ">secret", "resetchannels", "-@all"}, rights...)...)
+	return func(o *rueidis.ClientOption) { o.Username, o.Password = name, "secret" }
+}
+
+// WantNothingDenied fails the test if the server refused anything to any user
+// since it started.
+func (s *Server) WantNothingDenied(tb testing.TB) {
+	tb.Helper()
+	log := s.Do(tb, "ACL", "LOG")
+	entries, err := log.ToArray()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, entry := range entries {
+		denied := pairs(entry)
+		tb.Errorf("denied to %s: %s %q", denied["username"], denied["reason"], denied["object"])
+	}
+}
