@@ -60,12 +60,12 @@ func rules(t *testing.T, a, b *client.Client) {
 	locktest.RunFair(t, h)
 }
 
-// The rights that the README asks for are enough for everything a fair lock does,
+// The rights that docs/SECURITY.md asks for are enough for everything a fair lock does,
 // also when it has to do with the dead, with owners of Redisson, and with a queue
 // that somebody deleted.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
-	kindtest.Rights(t, []string{"NewFairLock"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
+	kindtest.Rights(t, fair, []string{"NewFairLock"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
 		t.Run("rules", func(t *testing.T) { rules(t, a, b) })
 
 		q := lineOf{s, "orders:orders"}

@@ -40,10 +40,10 @@ func rules(t *testing.T, a, b *client.Client) {
 	})
 }
 
-// The rights that the README asks for are enough for everything a lock does.
+// The rights that docs/SECURITY.md asks for are enough for everything a lock does.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
-	kindtest.Rights(t, []string{"NewLock"}, func(t *testing.T, _ *redistest.Server, a, b *client.Client) {
+	kindtest.Rights(t, plain, []string{"NewLock"}, func(t *testing.T, _ *redistest.Server, a, b *client.Client) {
 		t.Run("rules", func(t *testing.T) { rules(t, a, b) })
 		byForce(t, a)
 	})
@@ -51,7 +51,7 @@ func TestRules_withTheLeastRights(t *testing.T) {
 
 func TestOptions_withTheLeastRights(t *testing.T) {
 	t.Parallel()
-	kindtest.Rights(t, []string{"NewLock", "WithFencing", "WithReplicas"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
+	kindtest.Rights(t, plain, []string{"NewLock", "WithFencing", "WithReplicas"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
 		fenced := []lock.Option{lock.WithFencing(), lock.WithReplicas(1, 10*time.Millisecond)}
 		h := kindtest.MustLock(t, a.NewLock("orders", fenced[0]))
 		w := kindtest.Go(t.Context(), b.NewLock("orders", fenced[0]))

@@ -90,11 +90,11 @@ func rules(t *testing.T, a, b *client.Client) {
 	})
 }
 
-// The rights that the README asks for are enough for everything a read/write lock
+// The rights that docs/SECURITY.md asks for are enough for everything a read/write lock
 // does.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
-	kindtest.Rights(t, []string{"NewRWLock"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
+	kindtest.Rights(t, reading, []string{"NewRWLock"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
 		t.Run("rules", func(t *testing.T) { rules(t, a, b) })
 		l := a.NewRWLock("orders")
 		dead := kindtest.MustLock(t, l.Read())

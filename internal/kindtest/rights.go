@@ -1,69 +1,83 @@
 package kindtest
 
 import (
-	"os"
+	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
 
-// Rights tries whether the rights that the README asks for are enough for all
-// that play does with two clients, and whether every command among them is needed
-// for it. Play must therefore do all that can be done with the kind.
+// Rights tries whether the rights that docs/SECURITY.md asks for are enough for all
+// that play does with two clients, and whether something is denied without any one
+// of them. Play must therefore do all that can be done with the kind.
 //
-// heads are the words under which the README lists what the kind and its options
+// heads are the words under which the document lists what the kind and its options
 // need beside the rights that every kind needs, such as "NewLock".
-func Rights(t *testing.T, heads []string, play func(t *testing.T, s *redistest.Server, a, b *client.Client)) {
-	rights := readRights(t, "every")
-	for _, head := range heads {
-		rights = append(rights, readRights(t, head)...)
-	}
+func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *redistest.Server, a, b *client.Client)) {
+	rights := redistest.Rights(t, heads...)
 	s := redistest.Start(t)
-	s.Do(t, append([]string{"ACL", "SETUSER", "locks", "on", ">secret", "resetchannels", "-@all"}, rights...)...)
-	as := func(o *rueidis.ClientOption) { o.Username, o.Password = "locks", "secret" }
-	// The README lists the rights for names that begin with "orders:".
+	// The document lists the rights for names that begin with "orders:".
 	options := append([]client.Option{client.WithKeyPrefix("orders:")}, Fast...)
-	a, b := NewClient(t, s.Client(t, as), options...), NewClient(t, s.Client(t, as), options...)
-
-	t.Run("on Redis", func(t *testing.T) { play(t, s, a, b) })
-	denied := s.Do(t, "ACL", "LOG")
-	if entries, _ := denied.ToArray(); len(entries) != 0 {
-		t.Errorf("the README's rights do not cover: %s", denied.String())
+	clients := func(t *testing.T, as func(*rueidis.ClientOption)) (a, b *client.Client) {
+		t.Helper()
+		return NewClient(t, s.Client(t, as), options...), NewClient(t, s.Client(t, as), options...)
 	}
-	for _, right := range rights {
-		if command, ok := strings.CutPrefix(right, "+"); ok && s.CommandCalls(t, command) == 0 {
-			t.Errorf("the README asks for %s, and nothing needed it", right)
+
+	a, b := clients(t, s.AddUser(t, "locks", rights...))
+	t.Run("on Redis", func(t *testing.T) { play(t, s, a, b) })
+	if denied := s.Denied(t, "locks"); len(denied) > 0 {
+		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+	}
+	for i, right := range rights {
+		// The server looks at every call. So, without the right to a command, something
+		// is denied exactly if there was a call.
+		if command, ok := strings.CutPrefix(right, "+"); ok {
+			if s.CommandCallsByClients(t, command) == 0 {
+				t.Errorf("docs/SECURITY.md asks for %s, and nothing needed it", right)
+			}
+			continue
 		}
+		t.Run("without "+right, func(t *testing.T) {
+			t.Parallel()
+			less := slices.DeleteFunc(slices.Clone(rights), func(other string) bool { return other == right })
+			user := fmt.Sprint("less", i)
+			a, b := clients(t, s.AddUser(t, user, less...))
+			var opts []lock.Option
+			if slices.Contains(heads, "WithFencing") {
+				opts = append(opts, lock.WithFencing())
+			}
+			for _, name := range []string{fmt.Sprint("a", i), fmt.Sprintf("{b%d}", i)} {
+				k.eachWay(t, func(t *testing.T, holder, waiter Kind) {
+					meet(t, holder.New(a, name, opts...), waiter.New(b, name, opts...))
+				})
+			}
+			if len(s.Denied(t, user)) == 0 {
+				t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+			}
+		})
 	}
 }
 
-// readRights returns the list in the README's paragraph "A user needs" that begins
-// with head.
-func readRights(t *testing.T, head string) (rights []string) {
+// meet lets one owner hold a lock while another waits for it in vain, as far as
+// their rights go.
+func meet(t *testing.T, holder, waiter lock.Locker) {
 	t.Helper()
-	readme, err := os.ReadFile("../README.md")
+	h, err := holder.Lock(t.Context())
 	if err != nil {
-		t.Fatal(err)
+		return
 	}
-	_, rest, _ := strings.Cut(string(readme), "A user needs")
-	_, rest, _ = strings.Cut(rest, "```\n")
-	block, _, _ := strings.Cut(rest, "```")
-	mine := false
-	for line := range strings.Lines(block) {
-		words := strings.Fields(line)
-		if len(words) > 0 && !strings.HasPrefix(line, " ") {
-			mine = words[0] == head
-			words = words[1:]
-		}
-		if mine {
-			rights = append(rights, words...)
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), OpTimeout)
+	defer cancel()
+	if _, err := waiter.Lock(ctx); err == nil {
+		t.Error("two owners at once")
 	}
-	if len(rights) == 0 {
-		t.Fatalf("the README does not say which rights a user of %q needs", head)
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
 	}
-	return rights
 }

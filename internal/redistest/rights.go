@@ -42,23 +42,25 @@ func Rights(tb testing.TB, heads ...string) (rights []string) {
 
 // AddUser makes a user on the server with these rights and no others, and returns
 // an edit for Client that connects as that user.
-func (s *Server) AddUser(tb testing.TB, name string, rights ...string) func(*rueidis.ClientOption) {
+func (s *Server) AddUser(tb testing.TB, user string, rights ...string) func(*rueidis.ClientOption) {
 	tb.Helper()
-	s.Do(tb, append([]string{"ACL", "SETUSER", name, "reset", "on", ">secret", "resetchannels", "-@all"}, rights...)...)
-	return func(o *rueidis.ClientOption) { o.Username, o.Password = name, "secret" }
+	s.Do(tb, append([]string{"ACL", "SETUSER", user, "reset", "on", ">secret", "resetchannels", "-@all"}, rights...)...)
+	return func(o *rueidis.ClientOption) { o.Username, o.Password = user, "secret" }
 }
 
-// WantNothingDenied fails the test if the server refused anything to any user
-// since it started.
-func (s *Server) WantNothingDenied(tb testing.TB) {
+// Denied returns what the server refused to the user since it started, each with
+// the kind of right that was missing.
+func (s *Server) Denied(tb testing.TB, user string) (denied []string) {
 	tb.Helper()
-	log := s.Do(tb, "ACL", "LOG")
+	log := s.Do(tb, "ACL", "LOG", "1000") // it keeps 128
 	entries, err := log.ToArray()
 	if err != nil {
 		tb.Fatal(err)
 	}
 	for _, entry := range entries {
-		denied := pairs(entry)
-		tb.Errorf("denied to %s: %s %q", denied["username"], denied["reason"], denied["object"])
+		if facts := pairs(entry); facts["username"] == user {
+			denied = append(denied, facts["reason"]+" "+facts["object"])
+		}
 	}
+	return denied
 }

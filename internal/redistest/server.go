@@ -35,7 +35,8 @@ type Server struct {
 	port   int                    // changes only while start looks for a free one
 
 	mu   sync.Mutex
-	proc *process // guarded by mu; nil while the server is killed
+	proc *process         // guarded by mu; nil while the server is killed
+	did  map[string]int64 // guarded by mu; what Do did, by the command's name
 }
 
 // process is one life of the server.
@@ -345,6 +346,12 @@ func connect(tb testing.TB, opt rueidis.ClientOption, edit []func(*rueidis.Clien
 // statistics.
 func (s *Server) Do(tb testing.TB, args ...string) rueidis.RedisMessage {
 	tb.Helper()
+	s.mu.Lock()
+	if s.did == nil {
+		s.did = map[string]int64{}
+	}
+	s.did[strings.ToLower(args[0])]++
+	s.mu.Unlock()
 	c, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress:         []string{s.Addr()},
 		DisableCache:        true,
@@ -391,6 +398,17 @@ func (s *Server) CommandCalls(tb testing.TB, name string) int64 {
 		tb.Fatalf("redis INFO commandstats: %v", err)
 	}
 	return n
+}
+
+// CommandCallsByClients is CommandCalls without the calls by way of Do. It is
+// for commands without subcommands, and for servers whose statistics nobody has
+// reset.
+func (s *Server) CommandCallsByClients(tb testing.TB, name string) int64 {
+	tb.Helper()
+	calls := s.CommandCalls(tb, name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return calls - s.did[strings.ToLower(name)]
 }
 
 // ResetStats makes CommandCalls count from zero.
