@@ -22,6 +22,7 @@ package client
 import (
 	"context"
 	"errors"
+	"net/url"
 	"strings"
 	"time"
 
@@ -101,7 +102,7 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 func ParseURL(text string) (rueidis.ClientOption, error) {
 	option, err := rueidis.ParseURL(text)
 	if err != nil {
-		if strings.Contains(text, "@") {
+		if strings.Contains(text, "@") || errors.As(err, new(*url.Error)) {
 			// What could not be read may well be a part of the password.
 			err = errors.New("the URL cannot be read; are user and password percent-encoded?")
 		}

@@ -117,7 +117,7 @@ func TestOpen_fails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	for _, url := range []string{"redis://127.0.0.1:1", "http://127.0.0.1", "redis://user:secret@127.0.0.1:1/x", "redis://user:secret@[::1", "redis://user:a/secret@127.0.0.1", "redis://user:1/secret/b@127.0.0.1", "redis://us/er:secret@127.0.0.1", "%", "redis://user:secret@" + silent.Addr().String()} {
+	for _, url := range []string{"redis://127.0.0.1:1", "http://127.0.0.1", "redis://user:secret@127.0.0.1:1/x", "redis://user:secret@[::1", "redis://user:secret", "redis://user:sec ret", "redis://user:a/secret@127.0.0.1", "redis://user:1/secret/b@127.0.0.1", "redis://us/er:secret@127.0.0.1", "%", "redis://user:secret@" + silent.Addr().String()} {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		start := time.Now()
 		_, err := client.Open(ctx, url)

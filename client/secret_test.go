@@ -1,0 +1,135 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// said is all that a client logged, and the errors that it returned.
+type said struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *said) errors(errs ...error) {
+	for _, err := range errs {
+		if err != nil {
+			_, _ = s.Write([]byte(err.Error() + "\n")) // never fails
+		}
+	}
+}
+
+func (s *said) contains(what string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Contains(s.text.String(), what)
+}
+
+// No error and no line of the log repeats the password, nor an owner, which is
+// all that is needed to give back its lock: while all goes well, with a wrong
+// password, without rights, after a loss, beside something else in the key, and
+// while the server is gone.
+func TestSecrets(t *testing.T) {
+	const password = "hunter2-hunter2"
+	s := redistest.Start(t)
+	s.Do(t, "ACL", "SETUSER", "locks", "on", ">"+password, "~*", "&*", "+@all")
+	s.Do(t, "ACL", "SETUSER", "nobody", "on", ">"+password, "-@all", "+ping")
+	var all said
+	options := []client.Option{
+		client.WithWatchdogTimeout(time.Second),
+		client.WithLogger(slog.New(slog.NewTextHandler(&all, &slog.HandlerOptions{Level: slog.LevelDebug}))),
+	}
+	open := func(user, password, more string) *client.Client {
+		t.Helper()
+		c, err := client.Open(t.Context(), "redis://"+user+":"+password+"@"+s.Addr()+more, options...)
+		all.errors(err)
+		return c
+	}
+	for _, more := range []string{"/x", "?db=x", "?dial_timeout=x", "/99999"} {
+		if open("locks", password, more) != nil {
+			t.Errorf("%s: there is no such database", more)
+		}
+	}
+	if open("locks", "not-"+password, "") != nil {
+		t.Error("a wrong password opens")
+	}
+	if c := open("nobody", password, ""); c != nil {
+		_, err := c.NewLock("orders").Lock(t.Context())
+		all.errors(err, c.Close(t.Context()))
+	}
+
+	c := open("locks", password, "")
+	if c == nil {
+		t.Fatal(all.text.String())
+	}
+	var owners []string
+	take := func(l lock.Locker) lock.Hold {
+		t.Helper()
+		h, err := l.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		owners = append(owners, h.Owner())
+		return h
+	}
+	lose := func(h lock.Hold) {
+		t.Helper()
+		select {
+		case <-h.Context().Done():
+		case <-time.After(30 * time.Second):
+			t.Fatal("the holder was not told")
+		}
+		all.errors(h.Err(), context.Cause(h.Context()), h.Unlock(t.Context()))
+	}
+	for _, l := range []lock.Locker{c.NewLock("orders"), c.NewFairLock("fair"), c.NewRWLock("shared").Read(), c.NewRWLock("shared").Write()} {
+		h := take(l)
+		_, busy := l.TryLock(t.Context())
+		s.Do(t, "DEL", l.Name())
+		all.errors(busy)
+		lose(h)
+	}
+	s.Do(t, "SET", "text", "x")
+	_, foreign := c.NewLock("text").Lock(t.Context())
+	all.errors(foreign)
+	h := take(c.NewLock("orders"))
+	s.Kill(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, waited := c.NewLock("more").Lock(ctx)
+	_, tried := c.NewLock("more").TryLock(t.Context())
+	all.errors(waited, tried)
+	lose(h)
+	all.errors(c.Close(t.Context()))
+
+	for _, want := range []string{"WRONGPASS", "lock lost", "connection refused", lock.ErrForeignKey.Error()} {
+		if !all.contains(want) {
+			t.Errorf("nothing said %q: the test looks at too little", want)
+		}
+	}
+	if all.contains(password) {
+		t.Error("the password is told")
+	}
+	for _, owner := range owners {
+		if client, _, _ := strings.Cut(owner, ":"); all.contains(client) {
+			t.Errorf("the owner %s is told", owner)
+		}
+	}
+	if t.Failed() {
+		t.Log(all.text.String())
+	}
+}
