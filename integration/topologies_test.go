@@ -5,9 +5,12 @@ package integration_test
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
 	"github.com/redis/rueidis"
 )
 
@@ -95,5 +98,57 @@ func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.T
 				t.Errorf("%s: the rights of docs/SECURITY.md do not cover %q", k.maker(), denied)
 			}
 		}
+	}
+}
+
+// Several locks as one need no more than each of them, and a quorum may ask its
+// servers since when they have been up.
+func TestLeastRights_multilock(t *testing.T) {
+	t.Parallel()
+	const lease = 2 * time.Second // servers vote when they have been up for so long
+	var denied func() []string
+	start := func(rights ...string) *client.Client {
+		t.Helper()
+		server := redistest.Start(t)
+		as := server.AddUser(t, "locks", redistest.Rights(t, rights...)...)
+		before := denied
+		denied = func() (all []string) {
+			if before != nil {
+				all = before()
+			}
+			return append(all, server.Denied(t, "locks")...)
+		}
+		return ours(t, server.Client(t, as), client.WithKeyPrefix("orders:"), client.WithWatchdogTimeout(lease))
+	}
+	once := func(l lock.Locker) error {
+		t.Helper()
+		h, err := l.Lock(t.Context())
+		if err != nil {
+			return err
+		}
+		return h.Unlock(t.Context())
+	}
+
+	c := start("NewLock")
+	if err := once(multilock.New(c.NewLock("a"), c.NewLock("b"))); err != nil {
+		t.Error(err)
+	}
+	var votes []lock.Locker
+	for range 3 {
+		votes = append(votes, start("NewLock", "NewQuorum").NewLock("a"))
+	}
+	if err := once(multilock.NewQuorum(votes, multilock.WithLongestLease(lease))); err != nil {
+		t.Error(err)
+	}
+	if all := denied(); len(all) > 0 {
+		t.Errorf("the rights of docs/SECURITY.md do not cover %q", all)
+	}
+
+	denied = nil
+	for i := range votes {
+		votes[i] = start("NewLock").NewLock("a")
+	}
+	if err := once(multilock.NewQuorum(votes, multilock.WithLongestLease(lease))); err == nil || len(denied()) == 0 {
+		t.Errorf("a quorum without its rights: %v, denied %q", err, denied())
 	}
 }
