@@ -15,6 +15,10 @@
 //	crash        processes killed: others go on in time
 //	classic      the well-known mistakes of home-made locks, beside ours
 //	many         ten thousand locks at once
+//	conformance  the rules of package locktest on one server, also one of yours
+//	topologies   the same over a Unix socket, TLS, Sentinels, and with few rights
+//	failover     failovers that forget: tokens guard
+//	failoverload failovers under load: who is told, and when; who goes on
 //	model        can the checker of histories fail? And rwmodel, that of read/write locks
 //
 // Each test file answers one question, and says in its head what would be a
@@ -31,6 +35,8 @@
 //
 //	LEASEHOLD_ACQUISITIONS=1000000   how many acquisitions each exclusion test makes
 //	LEASEHOLD_SEED=42                repeats a run's random choices, though not its timing
+//	LEASEHOLD_FAILOVERS=20           how many failovers each failover test provokes
+//	LEASEHOLD_REDIS_URL=redis://…    a server for TestConformance, which leaves nothing on it
 //	LEASEHOLD_FAILURES=dir           where histories of failed runs go; else a temporary directory
 //
 // # Workers

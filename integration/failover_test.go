@@ -43,7 +43,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lease, opTimeout = 3 * time.Second, 500 * time.Millisecond
+	const lease, opTimeout = 6 * time.Second, 1500 * time.Millisecond
 	var clients []*client.Client
 	for range 2 {
 		clients = append(clients, ours(t, s.Client(t), client.WithWatchdogTimeout(lease), client.WithOpTimeout(opTimeout)))

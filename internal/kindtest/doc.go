@@ -4,7 +4,7 @@
 //	Kind    describes a kind of lock to the suites: how it looks in Redis, and what excludes it
 //	Faults  what a lock does when its server or the way to it fails
 //	Model   random calls against a model, for locks that one owner holds at a time
-//	Rights  the access rights that the README asks for: enough, and none too many
+//	Rights  the access rights that docs/SECURITY.md asks for: enough, and none too many
 //
 // What must be true of every lock, whatever it runs on, is not here but in
 // package locktest.

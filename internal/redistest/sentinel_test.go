@@ -10,8 +10,12 @@ func TestSentinel(t *testing.T) {
 	for range 2 {
 		primary := s.Primary(t)
 		primary.Do(t, "SET", "kept", "1")
-		waitUntil(t, "the replica has it", func() bool {
-			reply := primary.Do(t, "WAIT", "1", "100")
+		replica := s.Nodes[0]
+		if replica == primary {
+			replica = s.Nodes[1]
+		}
+		waitUntil(t, "the replica has it", func() bool { // WAIT on another connection says nothing
+			reply := replica.Do(t, "EXISTS", "kept")
 			n, _ := reply.ToInt64()
 			return n == 1
 		})
