@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
 )
 
 // A rediss URL is TLS or nothing.
@@ -63,5 +64,40 @@ func TestOpen_tlsToSentinels(t *testing.T) {
 	// A TLS record: a handshake, version 3.something.
 	if first := <-heard; len(first) != 3 || first[0] != 0x16 || first[1] != 3 {
 		t.Errorf("the first bytes to a Sentinel are %q, want those of a TLS handshake", first)
+	}
+}
+
+// What an application adds to the options of a URL counts for the Sentinels and
+// for what they watch.
+func TestParseURL_tlsBehindSentinels(t *testing.T) {
+	authority := redistest.NewAuthority(t)
+	option, err := client.ParseURL("rediss://" + redistest.StartTLSSentinel(t, authority) + "?master_set=primary")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rdb, err := rueidis.NewClient(option); err == nil {
+		t.Error("a client gets in that neither knows the Sentinel nor is known")
+		rdb.Close()
+	}
+	config := authority.Config(authority.Issue(t))
+	option.TLSConfig.RootCAs, option.TLSConfig.Certificates = config.RootCAs, config.Certificates
+	rdb, err := rueidis.NewClient(option)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rdb.Close()
+	c, err := client.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := c.NewLock("orders").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -71,18 +71,26 @@ func nodeConfig(of string) []string {
 
 func startSentinel(tb testing.TB, primary string) *Server {
 	tb.Helper()
+	conf := sentinelConf(tb, primary, 2)
+	return start(tb, func(s *Server) []string {
+		return []string{conf, "--sentinel", "--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir}
+	})
+}
+
+// sentinelConf writes what a Sentinel is to watch, and how many must agree that it
+// is dead. A Sentinel writes to its own file.
+func sentinelConf(tb testing.TB, primary string, quorum int) (file string) {
+	tb.Helper()
 	host, port, err := net.SplitHostPort(primary)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	conf := filepath.Join(tb.TempDir(), "sentinel.conf") // a Sentinel writes to its own
-	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s 2\nsentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 2000\n", primaryName, host, port)
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+	file = filepath.Join(tb.TempDir(), "sentinel.conf")
+	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s %[4]d\nsentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 2000\n", primaryName, host, port, quorum)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		tb.Fatal(err)
 	}
-	return start(tb, func(s *Server) []string {
-		return []string{conf, "--sentinel", "--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir}
-	})
+	return file
 }
 
 // Client connects by way of the Sentinels. The end of tb closes it.

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -93,6 +94,34 @@ func newKey(tb testing.TB) *ecdsa.PrivateKey {
 // The methods of Server go on to use its other port.
 func StartTLS(tb testing.TB, a *Authority, config ...string) (s *Server, addr string) {
 	tb.Helper()
+	addr, args := a.listen(tb)
+	return Start(tb, append(args, config...)...), addr
+}
+
+// StartTLSSentinel starts a primary as StartTLS does, without replicas, and one
+// Sentinel that watches it, and is asked, by TLS. addr is the Sentinel's; it calls
+// the primary "primary".
+func StartTLSSentinel(tb testing.TB, a *Authority) (addr string) {
+	tb.Helper()
+	_, primary := StartTLS(tb, a)
+	addr, args := a.listen(tb)
+	conf := sentinelConf(tb, primary, 1)
+	s := start(tb, func(s *Server) []string {
+		return append([]string{
+			conf, "--sentinel", "--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir,
+			"--tls-replication", "yes", // by which it asks those it watches
+		}, args...)
+	})
+	waitUntil(tb, "the Sentinel sees the primary", func() bool {
+		return pairs(s.Do(tb, "SENTINEL", "MASTER", primaryName))["flags"] == "master"
+	})
+	return addr
+}
+
+// listen returns a free address, and the arguments that make a server listen to it
+// for TLS.
+func (a *Authority) listen(tb testing.TB) (addr string, args []string) {
+	tb.Helper()
 	cert := a.Issue(tb)
 	secret, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
 	if err != nil {
@@ -110,14 +139,14 @@ func StartTLS(tb testing.TB, a *Authority, config ...string) (s *Server, addr st
 	if err != nil {
 		tb.Fatal(err)
 	}
+	defer l.Close()
 	addr = l.Addr().String()
-	l.Close()
 	_, port, _ := net.SplitHostPort(addr)
-	return Start(tb, append([]string{
+	return addr, []string{
 		"--tls-port", port,
 		"--tls-cert-file", file("cert.pem", "CERTIFICATE", cert.Certificate[0]),
 		"--tls-key-file", file("key.pem", "PRIVATE KEY", secret),
 		"--tls-ca-cert-file", file("ca.pem", "CERTIFICATE", a.cert.Raw),
 		"--tls-auth-clients", "yes",
-	}, config...)...), addr
+	}
 }
