@@ -26,6 +26,10 @@ type Keys struct {
 	Channel string // where waiters listen; of a fair lock each at "<channel>:<owner>"
 	Publish string // the command that reaches them: PUBLISH or SPUBLISH
 
+	// Scattered says that a message may reach listeners whom the server that
+	// publishes it does not count, as those on other nodes of a cluster.
+	Scattered bool
+
 	Queue    string // fair: the list of waiting owners
 	Timeouts string // fair: the zset of their deadlines
 
@@ -43,9 +47,12 @@ type Question struct {
 	Want  int // the hold count that must result; 1 for the first hold
 
 	// Patience is for how long the trace that waiting leaves in Redis lives
-	// without being renewed: the place in a fair queue, a writer's wish. 0
-	// leaves none.
+	// without being renewed: the place in a fair queue or in a plain lock's line, a
+	// writer's wish. 0 leaves none.
 	Patience time.Duration
+
+	Offer time.Duration // plain: what the lock is granted for when it comes to who stands in line; 0 does not stand in line
+	Spare int           // plain: how many tokens more than its own the register gives this owner
 
 	Waited time.Duration // read/write: for how long the owner has been waiting
 	Writer string        // read: the owner string by which the caller writes, or ""

@@ -3,24 +3,33 @@ package luascripts
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
 )
 
 var (
-	reentrantAcquire = load("reentrant_acquire", "include_token")
+	reentrantAcquire = load("reentrant_acquire", "include_token", "include_line")
 	reentrantAll     = load("reentrant_acquire_all", "include_token")
-	reentrantRelease = load("reentrant_release")
+	reentrantRelease = load("reentrant_release", "include_token", "include_line")
 	reentrantRenew   = load("reentrant_renew")
 	reentrantInspect = load("reentrant_inspect")
 	reentrantForce   = load("reentrant_force")
 )
 
-// AcquireReentrant makes an owner hold the lock as often as it wants to.
+// LineField is the field of a plain lock's hash in which the line of waiting
+// processes stands. It is no owner.
+const LineField = "leasehold_line"
+
+// AcquireReentrant makes an owner hold the lock as often as it wants to, or puts
+// it in line.
 func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	return acquire(ctx, rdb, reentrantAcquire, k.withRegister(k.Lock), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want)}, q)
+	return acquire(ctx, rdb, reentrantAcquire, k.withRegister(k.Lock), []string{
+		q.Owner, ms(q.Lease), strconv.Itoa(q.Want), strconv.Itoa(q.Spare), ms(q.Offer), ms(q.Patience),
+	}, q)
 }
 
 // Taking is one of several locks that are taken at once.
@@ -65,10 +74,73 @@ func AcquireAllReentrant(ctx context.Context, rdb rueidis.Client, all []Taking) 
 	}
 }
 
-// ReleaseReentrant leaves owner leave holds of the lock: Done, Gone or Foreign.
+// ReleaseReentrant leaves owner leave holds of the lock: Done, Gone or Foreign. With
+// none left the lock goes to the first in line. An owner who stands in line leaves it.
 func ReleaseReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	reply := reentrantRelease.exec(ctx, rdb, []string{k.Lock}, []string{owner, strconv.Itoa(leave), k.Channel, k.Publish})
-	return verdict(reentrantRelease, reply, Done, Gone, Foreign)
+	p, err := passReentrant(ctx, rdb, k, owner, leave, Pass{})
+	return p.Verdict, err
+}
+
+// Pass is what a release knows of those who come after.
+type Pass struct {
+	Last  uint64 // the latest token that the owner gave out
+	Spare int    // as in a Question
+
+	// Heir is the owner who waits in the same process, at the end of the line, or
+	// "". The others are as in its Question.
+	Heir     string
+	Offer    time.Duration
+	Patience time.Duration
+	Fenced   bool
+}
+
+// Passed is the reply to a release: Done, Gone or Foreign.
+type Passed struct {
+	Verdict Verdict
+	Token   uint64 // Done: the heir's, if it has the lock now; else 0
+}
+
+// PassReentrant frees the lock, or rather gives it to the first in line.
+func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, p Pass) (Passed, error) {
+	return passReentrant(ctx, rdb, k, owner, 0, p)
+}
+
+func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, p Pass) (Passed, error) {
+	args := []string{
+		owner, strconv.Itoa(leave), k.Channel, k.Publish, bit(!k.Scattered), strconv.FormatUint(p.Last, 10),
+		strconv.Itoa(p.Spare), p.Heir, ms(p.Offer), ms(p.Patience), bit(p.Fenced),
+	}
+	msg, err := reentrantRelease.exec(ctx, rdb, k.withRegister(k.Lock), args).ToMessage()
+	if e, refused := rueidis.IsRedisErr(err); refused && k.Register != "" && strings.Contains(e.Error(), "TRYAGAIN") {
+		// The slot is moving, and one of the two keys has moved. That must not keep
+		// anybody from releasing.
+		k.Register = ""
+		return passReentrant(ctx, rdb, k, owner, leave, p)
+	}
+	if err != nil {
+		return Passed{}, err
+	}
+	if msg.IsString() {
+		text, _ := msg.ToString()
+		token, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || p.Heir == "" {
+			return Passed{}, &ReplyError{reentrantRelease.name, strconv.Quote(text)}
+		}
+		return Passed{Done, token}, nil
+	}
+	n, err := msg.ToInt64()
+	if v := Verdict(n); err == nil && (v == Done || v == Gone || v == Foreign) {
+		return Passed{Verdict: v}, nil
+	}
+	return Passed{}, &ReplyError{reentrantRelease.name, msg.String()}
+}
+
+// bit is b as scripts take it.
+func bit(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
 }
 
 // RenewReentrant lengthens the leases of all batch, perCall locks in each
@@ -89,6 +161,7 @@ func InspectReentrant(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot
 	if len(reply) > 0 {
 		left, err := reply[0].ToInt64()
 		if all, ok := fields(reply[1:]); ok && err == nil {
+			all = slices.DeleteFunc(all, func(f Field) bool { return f.Name == LineField })
 			return Snapshot{Exists: left != -2, Left: remaining(left), Fields: all}, nil
 		}
 	}

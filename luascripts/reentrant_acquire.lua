@@ -1,10 +1,13 @@
--- reentrant_acquire: an owner takes the lock, or enters it once more.
+-- reentrant_acquire: an owner takes the lock, or enters it once more, or waits in line.
 --
--- KEYS[1] lock      hash    owner -> hold count
+-- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
 -- KEYS[2] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner  text   "<client uuid>:<number>"
 -- ARGV[2] lease  ms     what the lock lives on without a renewal
 -- ARGV[3] want   count  the hold count that must result; 1 for the first hold
+-- ARGV[4] spare  count  how many tokens more the register is raised by
+-- ARGV[5] offer  ms     what the lock is granted for when it comes to who stands in line; 0 does not stand in line
+-- ARGV[6] keep   ms     how long the place in line is kept unheard
 --
 -- Returns a string when the owner holds `want` times now: the fencing token, or
 -- "0" for a re-entry.
@@ -19,10 +22,11 @@
 -- is right.
 local lock, register = KEYS[1], KEYS[2]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local spare, offer, keep = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
 if redis.call('EXISTS', lock) == 0 then
   if want > 1 then return -2 end
-  local token = grown(register, redis.call('TIME'))
+  local token = grown(register, redis.call('TIME'), 0, spare)
   redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left behind
   local expiry = redis.pcall('PEXPIRE', lock, lease)
   if type(expiry) == 'table' and expiry.err then
@@ -37,14 +41,23 @@ if fields.err then
   if string.find(fields.err, 'WRONGTYPE', 1, true) then return -4 end
   return fields
 end
-local held = false
+local held, line = false, ''
 for i = 1, #fields, 2 do
-  if not string.find(fields[i + 1], '^[0-9]+$') then return -4 end -- some other hash, or a read/write lock
+  if fields[i] == 'leasehold_line' then
+    line = fields[i + 1]
+  elseif not string.find(fields[i + 1], '^[0-9]+$') then
+    return -4 -- some other hash, or a read/write lock
+  end
   held = held or fields[i] == owner
 end
 local left = redis.call('PTTL', lock)
 if not held then
   if want > 1 then return -2 end
+  if offer > 0 then
+    local time = redis.call('TIME')
+    local deadline = time[1] * 1000 + math.floor(time[2] / 1000) + keep
+    redis.pcall('HSET', lock, 'leasehold_line', enlisted(line, owner, offer, register and 1 or 0, deadline)) -- who is refused this must ask again and again
+  end
   return left
 end
 
@@ -53,4 +66,4 @@ end
 redis.call('PEXPIRE', lock, math.max(left, lease))
 redis.call('HSET', lock, owner, want)
 if want > 1 then return '0' end
-return grown(register, redis.call('TIME'))
+return grown(register, redis.call('TIME'), 0, spare)

@@ -1,6 +1,6 @@
 -- reentrant_acquire_all: owners take several locks at once, all or none.
 --
--- KEYS[i]     lock   hash  owner -> hold count; all in one slot
+-- KEYS[i]     lock   hash  owner -> hold count, and the line (include_line); all in one slot
 -- ARGV[2*i-1] owner  text  "<client uuid>:<number>", who takes KEYS[i]
 -- ARGV[2*i]   lease  ms    what KEYS[i] lives on without a renewal
 --
@@ -20,10 +20,12 @@ for i, lock in ipairs(KEYS) do
     if string.find(fields.err, 'WRONGTYPE', 1, true) then return {i, -4} end
     return fields
   end
+  local free = #fields == 0
   for j = 1, #fields, 2 do
-    if not string.find(fields[j + 1], '^[0-9]+$') then return {i, -4} end -- some other hash, or a read/write lock
+    if fields[j] ~= 'leasehold_line' and not string.find(fields[j + 1], '^[0-9]+$') then return {i, -4} end -- some other hash, or a read/write lock
+    free = free or fields[j] == owner
   end
-  if #fields > 0 and not (#fields == 2 and fields[1] == owner) then return {i, redis.call('PTTL', lock)} end
+  if not free then return {i, redis.call('PTTL', lock)} end
 end
 local taken = {}
 for i, lock in ipairs(KEYS) do

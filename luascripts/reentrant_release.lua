@@ -1,34 +1,100 @@
--- reentrant_release: an owner gives holds back.
+-- reentrant_release: an owner gives holds back, and the lock on to who waits for it.
 --
--- KEYS[1] lock     hash   owner -> hold count
+-- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
+-- KEYS[2] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner    text   "<client uuid>:<number>"
 -- ARGV[2] leave    count  the hold count that must remain; 0 frees the lock
--- ARGV[3] channel  text   where waiters listen
+-- ARGV[3] channel  text   where waiters listen; a process that waits also at "<channel>:<client uuid>"
 -- ARGV[4] publish  text   the command that reaches them: PUBLISH or SPUBLISH
+-- ARGV[5] counts   count  1 when that command answers how many it reached, 0 when only how many of them are on this node
+-- ARGV[6] last     text   the last token that the owner gave out
+-- ARGV[7] spare    count  how many tokens more the register is raised by
+-- ARGV[8] heir     text   the owner who waits in the same process, at the end of the line; "" if there is none
+-- ARGV[9] offer    ms     what the lock is granted for when it comes to the heir
+-- ARGV[10] keep    ms     how long the heir's place in line is kept unheard
+-- ARGV[11] fenced  count  1 if the heir needs the register
 --
 -- Returns 1 when the owner holds `leave` times now.
+-- Returns a string when the heir has the lock now: its fencing token.
 -- Returns -2 when the owner holds nothing: it was lost, or an earlier copy of
--- this call freed it.
+-- this call freed it. If it stands in line, it does no longer.
 -- Returns -4 when the key holds something else; nothing was done.
 --
+-- The first in line who is alive becomes the holder, with its offer for a lease,
+-- and is told so: "<owner> <token>" at its own channel. Somebody whom no message
+-- reaches is dead. Listeners who are not in line, as Redisson's, only ever get a
+-- lock that is free: so after every 64 grants, and after 4 when there are such
+-- listeners, it is let go with a message to all, and whoever asks first has it.
+--
 -- Safe to repeat, and it never touches another owner's field.
-local lock = KEYS[1]
+local lock, register = KEYS[1], KEYS[2]
 local owner, leave = ARGV[1], tonumber(ARGV[2])
-local channel, publish = ARGV[3], ARGV[4]
+local channel, publish, counts = ARGV[3], ARGV[4], ARGV[5] == '1'
+local last, spare = tonumber(ARGV[6]), tonumber(ARGV[7])
+local heir, offer, keep, fenced = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
 
-local count = redis.pcall('HGET', lock, owner)
-if type(count) == 'table' then
-  if string.find(count.err, 'WRONGTYPE', 1, true) then return -4 end
-  return count
+local found = redis.pcall('HMGET', lock, owner, 'leasehold_line')
+if found.err then
+  if string.find(found.err, 'WRONGTYPE', 1, true) then return -4 end
+  return found
 end
-if not count then return -2 end
+local count, line = found[1], found[2] or ''
+if not count then
+  local rest = struck(line, owner)
+  if rest ~= line then
+    redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let pass
+    redis.call('HSET', lock, 'leasehold_line', rest)
+  end
+  return -2
+end
 if not string.find(count, '^[0-9]+$') then return -4 end
 
-if leave == 0 then
-  redis.call('HDEL', lock, owner) -- the last field takes the key with it
-  redis.pcall(publish, channel, '0') -- a hint: being refused it must not undo a release
-elseif tonumber(count) ~= leave then
-  redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let pass
-  redis.call('HSET', lock, owner, leave)
+if leave > 0 then
+  if tonumber(count) ~= leave then
+    redis.call('HDEL', lock, '')
+    redis.call('HSET', lock, owner, leave)
+  end
+  return 1
 end
+
+redis.call('HDEL', lock, owner, 'leasehold_line') -- the last field takes the key with it
+local time
+if heir ~= '' or line ~= '' then
+  time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  if heir ~= '' then line = enlisted(line, heir, offer, fenced, now + keep) end
+  local grants = (tonumber(string.match(line, '^(%d+)|')) or 0) + 1
+
+  -- Who listens and does not stand in line? The releasing process may listen still.
+  local ours, _, here = 0, nil, string.match(owner, '^(.*):')
+  for who in string.gmatch(line, '[|;]([^ ;]+):') do
+    ours = ours + 1
+    if who == here then here = nil end
+  end
+  if here then ours = ours + 1 end
+  local listeners = redis.pcall('PUBSUB', publish == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB', channel)
+  local others = not counts or listeners.err or tonumber(listeners[2]) > ours
+
+  if grants <= (others and 4 or 64) then
+    for who, lease, needs, deadline in string.gmatch(line, '([^|; ]+) (%d+) (%d) (%d+);') do
+      line = struck(line, who)
+      if tonumber(deadline) > now and (needs == '0' or register) then
+        local token = grown(register, time, last, spare)
+        local reached = 1
+        if who ~= heir then
+          reached = redis.pcall(publish, channel .. ':' .. string.match(who, '^(.*):'), who .. ' ' .. token)
+          if type(reached) == 'table' then reached = 0 end
+        end
+        if reached > 0 or not counts then
+          line = string.gsub(line, '^%d*', string.format('%d', grants), 1)
+          redis.call('HSET', lock, who, 1, 'leasehold_line', line)
+          redis.call('PEXPIRE', lock, lease)
+          if who == heir then return token end
+          return 1
+        end
+      end
+    end
+  end
+end
+redis.pcall(publish, channel, '0') -- a hint: being refused it must not undo a release
 return 1

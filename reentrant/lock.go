@@ -42,6 +42,7 @@ var kind = &session.Kind{
 	Keys:    session.PlainKeys,
 	Acquire: luascripts.AcquireReentrant,
 	Release: luascripts.ReleaseReentrant,
+	Pass:    luascripts.PassReentrant,
 	Renew:   luascripts.RenewReentrant,
 }
 

@@ -32,8 +32,7 @@ type Subject interface {
 
 // Lease is one lease under watch. Its methods are safe for concurrent use.
 type Lease struct {
-	w       *Watchdog // set once
-	subject Subject   // set once
+	w *Watchdog // set once
 
 	// A copy of until for Check, which must be cheap; both are zero once the
 	// lease is over. A reading that is torn, half of it old, only sends Check to
@@ -41,6 +40,7 @@ type Lease struct {
 	mono, wall atomic.Int64
 
 	// Guarded by w.mu.
+	subject  Subject
 	until    instant
 	renewAt  instant       // when the next renewal is due, if alive
 	alive    bool          // renew it?
@@ -99,6 +99,19 @@ func (l *Lease) KeepAlive(on bool) {
 	l.w.placeLocked(l)
 }
 
+// Hand gives the lease, as it is, to another subject: s hears of everything from
+// now on, and the one before of nothing. It reports false, and does nothing, when
+// the lease is over, is not renewed, or when less than atLeast of it is left.
+func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if l.cause != nil || !l.alive || l.until.left(now()) < atLeast {
+		return false
+	}
+	l.subject = s
+	return true
+}
+
 // Lose ends the lease as lost, with cause, unless it is over already.
 func (l *Lease) Lose(cause error) {
 	l.w.mu.Lock()
@@ -137,7 +150,8 @@ func (l *Lease) loseLocked(n instant, cause error) (tell func()) {
 		l.until = n
 	}
 	l.endLocked(cause)
-	return func() { l.subject.Lost(cause) }
+	subject := l.subject
+	return func() { subject.Lost(cause) }
 }
 
 func (l *Lease) endLocked(cause error) {

@@ -53,13 +53,13 @@ func New(lease time.Duration, renew Renew) *Watchdog {
 }
 
 // Watch starts to watch a lease of length d that the server confirmed by a
-// command sent at sent. alive says whether to renew it. After Close the lease
-// is over at once.
+// command sent at sent. alive says whether to renew it: a third of the watchdog's
+// lease after that, or of d if it is shorter. After Close the lease is over at once.
 func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
 	l := &Lease{w: w, subject: s, alive: alive, index: -1}
 	start := at(sent)
 	l.trustLocked(start.add(Trusted(d)))
-	l.renewAt = start.add(w.interval)
+	l.renewAt = start.add(min(w.interval, d/3))
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -119,13 +119,14 @@ func (w *Watchdog) turn() time.Duration {
 	horizon := n
 	var ended []func()
 	var batch []*Lease
+	var subjects []Subject
 	for len(w.queue) > 0 {
 		l := w.queue[0]
 		if l.until.passed(n) {
 			ended = append(ended, l.loseLocked(n, l.expiredLocked()))
 		} else if l.renewsLocked() && l.renewAt.passed(horizon) {
 			horizon = n.add(w.slack) // one is due: what nearly is comes along
-			batch = append(batch, l)
+			batch, subjects = append(batch, l), append(subjects, l.subject)
 			l.inflight = inflightMark
 			w.placeLocked(l)
 		} else {
@@ -137,7 +138,7 @@ func (w *Watchdog) turn() time.Duration {
 		for _, l := range batch {
 			l.inflight = over
 		}
-		w.wg.Go(func() { w.carry(batch, over) })
+		w.wg.Go(func() { w.carry(batch, subjects, over) })
 	}
 	sleep := time.Hour // nothing to do: a later Watch wakes us
 	if len(w.queue) > 0 {
@@ -156,13 +157,10 @@ func (w *Watchdog) turn() time.Duration {
 // collects them.
 var inflightMark = make(chan struct{})
 
-// carry sends one batch of renewals and sees to the answers.
-func (w *Watchdog) carry(batch []*Lease, over chan struct{}) {
+// carry sends one batch of renewals, of leases that were these subjects' a moment
+// ago, and sees to the answers.
+func (w *Watchdog) carry(batch []*Lease, subjects []Subject, over chan struct{}) {
 	defer close(over)
-	subjects := make([]Subject, len(batch))
-	for i, l := range batch {
-		subjects[i] = l.subject
-	}
 	sent := now() // the trust counts from before the send
 	errs := w.renew(w.ctx, subjects)
 	n := now()

@@ -145,9 +145,9 @@ func (s *Session) asking(c *claim) bool {
 // try asks once, if nobody of this process is ahead.
 func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit time.Duration) (*hold, error) {
 	if spec.Keep == nil && !spec.shared() { // Redis knows better who is ahead, or nobody need be
-		w := s.join(spec)
+		w := s.join(spec, passer)
 		defer w.leave()
-		if !w.isFirst() {
+		if !w.leads() {
 			return nil, lock.ErrNotAcquired
 		}
 	}
@@ -155,7 +155,7 @@ func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit 
 	end := time.Now().Add(limit)
 	pause := backoff{most: s.OpTimeout / 4}
 	for {
-		h, _, err := s.ask(ctx, waiting, t, nil, limit)
+		h, _, err := s.ask(ctx, waiting, t, c, nil, limit)
 		switch {
 		case h != nil:
 			return h, nil
@@ -176,9 +176,12 @@ func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit 
 // other's lease ran out, or a poll interval is over; the line decides who. A hint
 // is never more than a reason to ask, so losing one costs a poll.
 func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ time.Duration) (*hold, error) {
-	w := s.join(spec)
+	w := s.join(spec, stander)
 	defer w.leave()
-	t := s.newTenure(spec, c)
+	var t *tenure
+	if spec.Pass == nil {
+		t = s.newTenure(spec, c)
+	}
 	pause := backoff{most: s.Poll}
 	var last error // what Redis said last, if that was no answer
 	told, warned, late := false, false, 0
@@ -187,9 +190,19 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 			if errors.Is(err, lock.ErrClosed) {
 				last = nil
 			}
-			return nil, t.fail(cmp.Or(last, err))
+			return nil, w.giveUp(t, cmp.Or(last, err))
 		}
-		h, left, err := s.ask(ctx, waiting, t, w, s.OpTimeout)
+		if spec.Pass != nil {
+			if gift := w.take(c); gift != nil {
+				h, err := s.accept(ctx, w, gift)
+				if err == nil || errors.Is(err, lock.ErrClosed) {
+					return h, err
+				}
+				continue // lost on the way
+			}
+			t = w.ticket()
+		}
+		h, left, err := s.ask(ctx, waiting, t, c, w, s.OpTimeout)
 		switch {
 		case h != nil:
 			w.granted(spec)
@@ -205,11 +218,13 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 			// A slow answer can be chance. Three of them are a lease that is
 			// too short for this server.
 			late++
-			_ = t.fail(err)
-			t = s.newTenure(spec, c)
+			_ = w.giveUp(t, err)
+			if spec.Pass == nil {
+				t = s.newTenure(spec, c)
+			}
 			w.ask()
 		case !faultOf(err).again:
-			return nil, t.fail(err)
+			return nil, w.giveUp(t, err)
 		case waiting.Err() != nil: // turn will say which of the two ended
 		default:
 			if last = err; pause.last < s.Poll {
@@ -223,26 +238,32 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 	}
 }
 
-// ask sends one question for the first hold of t, and waits for the answer while
-// waiting lasts. It returns the hold, which is under ctx, or what is left of
-// another owner's lease, or an error. w is who waits for it, nil if nobody will.
-func (s *Session) ask(ctx, waiting context.Context, t *tenure, w *waiter, limit time.Duration) (*hold, time.Duration, error) {
+// ask sends one question for the first hold of t, which is for the claim c, and waits
+// for the answer while waiting lasts. It returns the hold, which is under ctx, or
+// what is left of another owner's lease, or an error. w is who waits for it, nil if
+// nobody will.
+func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *waiter, limit time.Duration) (*hold, time.Duration, error) {
 	sent := time.Now()
-	q := luascripts.Question{Owner: t.owner, Lease: s.lease(t.spec), Want: 1, Waited: sent.Sub(t.asked), Yield: t.spec.Yield}
-	if w != nil {
+	q := luascripts.Question{Owner: t.owner, Lease: s.lease(t.spec), Want: 1, Waited: sent.Sub(t.asked), Yield: t.spec.Yield, Spare: t.spec.spare()}
+	ticket := w != nil && t.spec.Pass != nil
+	switch {
+	case ticket:
+		q.Patience, q.Offer = s.keep(), s.offer(t.spec)
+	case w != nil:
 		q.Patience = t.spec.Patience
 	}
 	if t.spec.Replicas > 0 {
 		q.Replicas, q.ReplicaTimeout = t.spec.Replicas, t.spec.ReplicaTimeout
 		limit += q.ReplicaTimeout
 	}
-	if other := s.beside(t.claim); other != nil {
+	if other := s.beside(c); other != nil {
 		q.Writer = other.owner
 	}
 	t.willAsk(max(q.Lease, q.Patience))
 	reply, answered, err := await(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
 		return t.spec.Acquire(ctx, s.rdb, t.spec.Keys, q)
 	}, func(reply luascripts.Acquired, err error) {
+		t.answered()
 		// Nobody waits for this answer. A grant is a copy of one that the tenure
 		// had by a later question, or one that nobody wants any more; so is a
 		// place in a queue.
@@ -256,10 +277,11 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, w *waiter, limit 
 			w.ask() // it may be ours: a good reason to ask
 		}
 	})
-	switch {
-	case !answered:
+	if !answered {
 		return nil, 0, err // the answer will go to late
-	case err != nil:
+	}
+	t.answered()
+	if err != nil {
 		if faultOf(err).mayHaveRun {
 			t.doubt()
 		}
@@ -271,6 +293,11 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, w *waiter, limit 
 			t.doubt() // crossed the end of the wait: failing takes it back
 			return nil, 0, err
 		}
+		if ticket && w.adopt(t, c) {
+			t.lease.Extend(sent, q.Lease)
+			h, err := s.accept(ctx, w, t)
+			return h, 0, err
+		}
 		if reply.Confirmed < q.Replicas {
 			s.takeBack(waiting, t)
 			return nil, 0, final{fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, reply.Confirmed, q.Replicas, q.ReplicaTimeout)}
@@ -279,7 +306,7 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, w *waiter, limit 
 		return h, 0, err
 	case luascripts.Held:
 		if q.Patience > 0 {
-			t.trace()
+			t.trace(sent)
 		}
 		return nil, reply.Left, nil
 	default:
@@ -335,8 +362,8 @@ var errReleased = final{errors.New("released meanwhile")}
 // can overtake it.
 func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, t *tenure, limit time.Duration) (h *hold, passed bool, err error) {
 	c, lease := t.claim, s.lease(spec)
-	holds, _ := t.state()
-	t.willAsk(lease)
+	holds, _ := t.willChange()
+	t.mayTake(lease)
 	var sent time.Time
 	o := insist(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
 		if _, over := t.state(); over != lives {
@@ -360,6 +387,7 @@ func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, t *tenure, l
 		h := newHold(ctx, t, spec.Fixed != 0)
 		if t.add(h) {
 			t.lease.Extend(sent, lease)
+			t.count(holds + 1)
 			return h, false, nil
 		}
 		h.cancel(errReleased)

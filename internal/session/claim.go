@@ -97,10 +97,10 @@ const (
 // the last hold is given back or all are lost. It is what the watchdog watches.
 type tenure struct {
 	s     *Session        // set once
-	spec  *Spec           // set once: as the first hold asked for it
-	claim *claim          // set once
-	owner string          // set once: as it stands in Redis; no other tenure has it
-	asked time.Time       // set once: when the first question was due
+	spec  *Spec           // set once: as the first hold asked for it; of a ticket, as the latest question did
+	claim *claim          // set once; nil while it stands in a line as a ticket or a gift
+	owner string          // set once: as it stands in Redis; no other tenure has it, but one that it was passed on to
+	asked time.Time       // when the first question was due
 	token uint64          // set by begin
 	lease *watchdog.Lease // set by begin
 
@@ -112,6 +112,13 @@ type tenure struct {
 	unsure  bool // a question for it broke off, and may be carried out late
 	traced  bool // it was told to wait, and that left a trace in Redis
 	freed   bool // settle may have released it
+	counted int  // the holds that stand in Redis, 0 while that is not certain
+	pending int  // questions for it that were not answered yet
+
+	// Of a tenure whose lock can be passed on (handover.go).
+	listed time.Time // when the latest question was sent that was refused; then it stood in line
+	since  time.Time // when this process was granted the lock
+	passes int       // how often it was passed on since then
 }
 
 var _ watchdog.Subject = (*tenure)(nil)
@@ -127,11 +134,42 @@ func (t *tenure) state() (holds int, over ending) {
 	return len(t.holds), t.over
 }
 
-// willAsk records that a lease of d is about to be asked for.
+// willAsk records that a lease of d is about to be asked for, by a question whose
+// answer will be recorded by answered.
 func (t *tenure) willAsk(d time.Duration) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	t.longest = max(t.longest, d)
+	t.pending++
+}
+
+// mayTake records that a lease of d is about to be asked for.
+func (t *tenure) mayTake(d time.Duration) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.longest = max(t.longest, d)
+}
+
+func (t *tenure) answered() {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.pending--
+}
+
+// willChange is for a command that changes how many holds stand in Redis. It returns
+// how many there are here, and how the tenure ended if it did. count is for when
+// the command is confirmed.
+func (t *tenure) willChange() (holds int, over ending) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.counted = 0
+	return len(t.holds), t.over
+}
+
+func (t *tenure) count(n int) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.counted = n
 }
 
 // doubt records that a question for t may be carried out late, and returns
@@ -143,11 +181,11 @@ func (t *tenure) doubt() ending {
 	return t.over
 }
 
-// trace records that waiting for t left a trace in Redis.
-func (t *tenure) trace() {
+// trace records that waiting for t left a trace in Redis, by a question sent at sent.
+func (t *tenure) trace(sent time.Time) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	t.traced = true
+	t.traced, t.listed = true, sent
 }
 
 // beside returns the tenure that the owner of c has on the other side of the
@@ -170,14 +208,18 @@ func (s *Session) beside(c *claim) *tenure {
 // was closed meanwhile.
 func (t *tenure) begin(sent time.Time, token uint64) bool {
 	t.token = token
-	t.lease = t.s.dog.Watch(t, sent, t.s.lease(t.spec), false)
+	t.lease = t.s.dog.Watch(t, sent, t.s.lease(t.spec), t.spec.Fixed == 0)
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
+	t.counted, t.since = 1, time.Now()
 	if t.s.closed {
 		return false
 	}
 	if t.over == lives {
 		t.claim.tenure = t
+		if t.spec.Pass != nil {
+			t.s.held[t.spec.place()] = t
+		}
 	}
 	return true
 }
@@ -199,26 +241,28 @@ func (t *tenure) add(h *hold) bool {
 	return true
 }
 
-// remove takes h out, and reports whether it was the last.
-func (t *tenure) remove(h *hold) (last bool) {
+// remove takes h out, and reports whether it was the last, and whether the lock was
+// passed on to somebody else in this process.
+func (t *tenure) remove(h *hold) (last, passed bool) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	i := slices.Index(t.holds, h)
 	if i < 0 {
-		return false // the tenure ended at the same moment, and ended h with it
+		return false, false // the tenure ended at the same moment, and ended h with it
 	}
 	t.holds = slices.Delete(t.holds, i, i+1)
 	if !h.fixed {
 		t.renewed--
 	}
 	if len(t.holds) == 0 {
+		passed = t.spec.Pass != nil && t.passLocked()
 		t.endLocked(released)
 		last = true
 	} else if t.renewed == 0 {
 		t.lease.KeepAlive(false)
 	}
 	t.s.dropLocked(t.claim)
-	return last
+	return last, passed
 }
 
 // end ends the tenure and all its holds with cause. It returns how many there
@@ -248,7 +292,7 @@ func (t *tenure) end(how ending, cause error) (holds int, before ending, counted
 
 func (t *tenure) endLocked(how ending) {
 	t.over = how
-	if t.claim.tenure == t {
+	if t.claim != nil && t.claim.tenure == t {
 		t.claim.tenure = nil
 	}
 }
@@ -262,8 +306,9 @@ func (t *tenure) fail(err error) error {
 	}
 	unsure, traced := t.unsure, t.traced
 	t.s.mu.Unlock()
+	t.s.unhold(t)
 	if t.lease != nil {
-		t.lease.Stop(context.Background()) // it was never renewed, so this does not wait
+		t.lease.Stop(context.Background()) // it is too young to be renewed, so this does not wait
 	}
 	if unsure || traced {
 		t.s.work.Go(func() { t.s.settle(t, unsure) })
@@ -282,6 +327,7 @@ func (t *tenure) Lost(cause error) {
 		t.s.Logger.Warn("lock lost", "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
 		t.s.observe(t.s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
 	}
+	t.s.unhold(t)
 	t.s.hint(t.spec)
 	if counted {
 		go func() {

@@ -64,7 +64,7 @@ func (f *feed) serve() {
 	defer release()
 	defer conn.Close()
 	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage: func(m rueidis.PubSubMessage) { f.hint(m.Channel) },
+		OnMessage: func(m rueidis.PubSubMessage) { f.hint(m.Channel, m.Message) },
 		OnSubscription: func(s rueidis.PubSubSubscription) {
 			switch s.Kind {
 			case "subscribe", "ssubscribe":
@@ -213,13 +213,13 @@ func (f *feed) confirm(name string) {
 	}
 }
 
-func (f *feed) hint(name string) {
+func (f *feed) hint(name, message string) {
 	h := f.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c := h.channels[name]; c != nil {
 		for s := range c.listeners {
-			s.hint()
+			s.hint(message)
 		}
 	}
 }

@@ -193,7 +193,7 @@ func (g *group) wait(ctx, waiting context.Context) (holds []*hold, about *Spec, 
 		}
 	}()
 	if at >= 0 {
-		w = g.s.join(g.specs[at])
+		w = g.s.join(g.specs[at], passer)
 	}
 	var last error // what Redis said last, if that was no answer
 	told := false
@@ -228,7 +228,7 @@ func (g *group) wait(ctx, waiting context.Context) (holds []*hold, about *Spec, 
 			}
 			if w == nil {
 				at = refused
-				w = g.s.join(g.specs[at])
+				w = g.s.join(g.specs[at], passer)
 			}
 			if w.isFirst() {
 				w.refused(g.tenures[at], left)
@@ -251,7 +251,7 @@ func (g *group) wait(ctx, waiting context.Context) (holds []*hold, about *Spec, 
 		}
 		if w == nil {
 			at = refused
-			w = g.s.join(g.specs[at])
+			w = g.s.join(g.specs[at], passer)
 		}
 		if d := pause.next(); w.isFirst() {
 			w.retryIn(d)
@@ -267,7 +267,7 @@ func (g *group) ask(ctx, waiting context.Context, limit time.Duration) (holds []
 	tenures := g.tenures
 	for i, t := range tenures {
 		all[i] = luascripts.Taking{Keys: t.spec.Keys, Owner: t.owner, Lease: s.lease(t.spec)}
-		t.willAsk(all[i].Lease)
+		t.mayTake(all[i].Lease)
 	}
 	type answer struct {
 		luascripts.Acquired

@@ -17,8 +17,7 @@ import (
 // slot do, so there is one feed for each node that is needed, and a channel goes
 // on to another one when its slot has (feed.go).
 //
-// A listener is told of messages, without their content, and of each confirmation
-// of its subscription, the first time and after each break. Messages of the time
+// A listener is told of messages, and of each confirmation of its subscription, the first time and after each break. Messages of the time
 // between are lost; that confirmation is what makes up for them.
 //
 // The hooks run in the connection's reading goroutine, so they only look up a
@@ -52,7 +51,7 @@ type channel struct {
 type subscription struct {
 	hub       *hub
 	channel   string
-	hint      func() // there was a message
+	hint      func(message string)
 	confirmed func() // there may have been messages before, but none from now on is missed
 }
 
@@ -69,10 +68,10 @@ func newHub(rdb rueidis.Client, timeout time.Duration, sharded bool) *hub {
 	return h
 }
 
-// subscribe calls hint whenever something is published to name, and confirmed each
+// subscribe calls hint with whatever is published to name, and confirmed each
 // time that the server confirms a subscription to it. It does not wait for the
 // first.
-func (h *hub) subscribe(name string, hint, confirmed func()) *subscription {
+func (h *hub) subscribe(name string, hint func(message string), confirmed func()) *subscription {
 	s := &subscription{hub: h, channel: name, hint: hint, confirmed: confirmed}
 	h.mu.Lock()
 	defer h.mu.Unlock()

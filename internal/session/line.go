@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -33,12 +34,21 @@ type line struct {
 	empty   chan struct{} // closed when nobody is left to send heartbeats for; nil while none are sent
 	beats   int           // heartbeats that are not answered yet
 	missed  bool          // there was a hint meanwhile
+
+	// Of kinds with a Pass (handover.go).
+	ticket *tenure              // asks, and stands in line in Redis, for whoever is first; nil before the first question
+	gift   *tenure              // holds the lock, and is for the first waiter to take; nil if there is none
+	own    *subscription        // to the channel of this process; with sub
+	note   atomic.Pointer[note] // what was said there
+	timer  *time.Timer          // until the first asks although this process has the lock; nil if it need not, or may
 }
 
 // waiter is one place in a line.
 type waiter struct {
-	line  *line
-	first chan struct{} // closed when it is the first
+	line  *line         // set once
+	spec  *Spec         // set once: what it stands for; nil if it takes nothing but the answer to its own question
+	since time.Time     // set once: when it came
+	first chan struct{} // closed when it is the first, and has something to do
 	asked chan struct{} // cap 1: it should ask, wherever it stands
 
 	retryAt time.Time // its own goroutine's: it asks again then, wherever it stands; zero if not
@@ -54,8 +64,15 @@ func (l *line) alone() bool { return l.place.kind.Keep == nil && !l.place.kind.s
 // isNow is what the first waiter of a new line gets: it is the first already.
 var isNow = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
+// How a waiter stands in a line of a kind with a Pass: for whatever comes to the line, or
+// for the answer to its own question alone.
+const (
+	stander = true
+	passer  = false
+)
+
 // join takes a place at the end of the line for spec.
-func (s *Session) join(spec *Spec) *waiter {
+func (s *Session) join(spec *Spec, stands bool) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.lines[spec.place()]
@@ -63,8 +80,11 @@ func (s *Session) join(spec *Spec) *waiter {
 		l = &line{s: s, place: spec.place(), hints: make(chan struct{}, 1), moved: make(chan struct{}, 1), pace: s.Poll}
 		s.lines[l.place] = l
 	}
-	w := &waiter{line: l, first: isNow, asked: make(chan struct{}, 1)}
-	if len(l.waiters) > 0 {
+	w := &waiter{line: l, since: time.Now(), first: isNow, asked: make(chan struct{}, 1)}
+	if stands {
+		w.spec = spec
+	}
+	if len(l.waiters) > 0 || s.held[l.place] != nil {
 		w.first = make(chan struct{})
 	}
 	if spec.Patience > 0 {
@@ -74,7 +94,34 @@ func (s *Session) join(spec *Spec) *waiter {
 		w.ask()
 	}
 	l.waiters = append(l.waiters, w)
+	l.armLocked()
 	return w
+}
+
+// rouseLocked tells the first waiter that it has something to do.
+func (l *line) rouseLocked() {
+	if w := l.waiters[0]; !w.isFirst() {
+		close(w.first)
+	} else {
+		l.hint()
+	}
+}
+
+// armLocked sees to it that somebody asks in time although this process has the
+// lock: it may have lost it without knowing.
+func (l *line) armLocked() {
+	if l.timer != nil || l.s.held[l.place] == nil {
+		return
+	}
+	l.timer = time.AfterFunc(l.pace, func() {
+		l.s.mu.Lock()
+		defer l.s.mu.Unlock()
+		l.timer = nil
+		if l.s.lines[l.place] == l && !l.waiters[0].isFirst() {
+			l.askAt = time.Time{}
+			l.rouseLocked()
+		}
+	})
 }
 
 // leave gives the place up. Whoever stood behind moves on.
@@ -93,12 +140,33 @@ func (w *waiter) leave() {
 		if l.sub != nil {
 			l.sub.close()
 		}
+		if l.own != nil {
+			l.own.close()
+		}
 		if l.empty != nil {
 			close(l.empty)
 		}
-	case i == 0:
-		close(l.waiters[0].first)
+		if l.timer != nil {
+			l.timer.Stop()
+		}
+		for _, t := range []*tenure{l.ticket, l.gift} {
+			if t != nil {
+				l.s.orphanLocked(t)
+			}
+		}
+	case i > 0:
+	case l.gift == nil && l.s.held[l.place] != nil:
+		l.armLocked() // who has it in this process will pass it on
+	default:
+		l.rouseLocked()
 	}
+}
+
+// leads reports whether nobody stands before w.
+func (w *waiter) leads() bool {
+	w.line.s.mu.Lock()
+	defer w.line.s.mu.Unlock()
+	return w.line.waiters[0] == w
 }
 
 func (w *waiter) isFirst() bool {
@@ -174,9 +242,9 @@ func (w *waiter) next() (ready bool, due time.Time) {
 	}
 	if w.isFirst() && l.place.kind.Keep == nil {
 		l.s.mu.Lock()
-		askAt := l.askAt
+		askAt, gift := l.askAt, l.gift
 		l.s.mu.Unlock()
-		if !now.Before(askAt) {
+		if gift != nil || !now.Before(askAt) {
 			ready = true
 		} else if due.IsZero() || askAt.Before(due) {
 			due = askAt
@@ -226,9 +294,7 @@ func (w *waiter) refused(t *tenure, left time.Duration) {
 	l.shut = true
 	if spec.Keep == nil {
 		l.askAt = l.dueLocked(left)
-		if l.sub == nil {
-			l.sub = l.s.hub.subscribe(spec.Keys.Channel, l.hint, l.hint)
-		}
+		l.listenLocked(spec)
 		return
 	}
 	if due := l.dueLocked(left); l.askAt.IsZero() || due.Before(l.askAt) {
@@ -240,12 +306,24 @@ func (w *waiter) refused(t *tenure, left time.Duration) {
 			w.sub.close()
 		}
 		w.queued = luascripts.Waiter{Owner: t.owner, Patience: spec.Patience}
-		w.sub = l.s.hub.subscribe(spec.Keys.Channel+":"+t.owner, w.ask, l.hint) // one heartbeat says for all whether a message was missed
+		w.sub = l.s.hub.subscribe(spec.Keys.Channel+":"+t.owner, func(string) { w.ask() }, l.hint) // one heartbeat says for all whether a message was missed
 	}
 	if l.empty == nil {
 		empty := make(chan struct{})
 		l.empty = empty
 		l.s.work.Go(func() { l.keep(spec, empty) })
+	}
+}
+
+// listenLocked listens for the lock's messages from now on, and for those to this
+// process if there are such.
+func (l *line) listenLocked(spec *Spec) {
+	if l.sub != nil {
+		return
+	}
+	l.sub = l.s.hub.subscribe(spec.Keys.Channel, func(string) { l.hint() }, l.hint)
+	if spec.Pass != nil {
+		l.own = l.s.hub.subscribe(spec.Keys.Channel+":"+l.s.id, l.told, l.hint)
 	}
 }
 

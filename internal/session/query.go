@@ -126,6 +126,9 @@ func (s *Session) holding(spec *Spec) (held []*tenure) {
 			held = append(held, c.tenure)
 		}
 	}
+	if l := s.lines[spec.place()]; l != nil && l.gift != nil {
+		held = append(held, l.gift)
+	}
 	return held
 }
 

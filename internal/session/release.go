@@ -31,10 +31,15 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	if t.remove(h) {
+	switch last, passed := t.remove(h); {
+	case passed:
+		s.observe(s.Observer.Released, t, lock.Event{})
+		return nil
+	case last:
 		return s.release(ctx, t, true)
+	default:
+		return s.reduce(ctx, t)
 	}
-	return s.reduce(ctx, t)
 }
 
 // release gives a tenure that is over back to Redis. It fails with ErrNotHeld
@@ -45,11 +50,22 @@ func (s *Session) release(ctx context.Context, t *tenure, tell bool) error {
 	began := time.Now()
 	t.lease.Stop(ctx) // no renewal may follow the release
 	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
-	o := insist(ctx, s, within, func(ctx context.Context) (luascripts.Verdict, error) {
-		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.owner, 0)
-	}, func(_ luascripts.Verdict, err error) {
+	var sent time.Time
+	keys, pass, heir := t.pass()
+	o := insist(ctx, s, within, func(ctx context.Context) (luascripts.Passed, error) {
+		if t.spec.Pass == nil {
+			verdict, err := t.spec.Release(ctx, s.rdb, keys, t.owner, 0)
+			return luascripts.Passed{Verdict: verdict}, err
+		}
+		sent = time.Now()
+		return t.spec.Pass(ctx, s.rdb, keys, t.owner, pass)
+	}, func(_ luascripts.Passed, err error) {
 		s.settle(t, err != nil || t.isUnsure())
 	})
+	if heir != nil {
+		s.inherit(heir, sent, o.value, o.err)
+	}
+	s.unhold(t)
 	switch {
 	case !o.answered:
 		return o.err
@@ -57,20 +73,22 @@ func (s *Session) release(ctx context.Context, t *tenure, tell bool) error {
 		s.work.Go(func() { s.settle(t, true) })
 		return o.err
 	}
-	s.hint(t.spec)
+	if heir == nil {
+		s.hint(t.spec)
+	}
 	if t.isUnsure() {
 		// A question for this tenure broke off, and may be carried out yet.
 		s.work.Go(func() { s.settle(t, true) })
 	}
 	// Gone at a repetition: the first copy did it, and only its reply was lost.
-	if o.value == luascripts.Done || o.value == luascripts.Gone && (o.repeated || t.isFreed()) {
+	if v := o.value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.repeated || t.isFreed()) {
 		if tell {
 			s.observe(s.Observer.Released, t, lock.Event{})
 		}
 		return nil
 	}
 	cause := watchdog.ErrGone
-	if o.value == luascripts.Foreign {
+	if o.value.Verdict == luascripts.Foreign {
 		cause = fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
 	}
 	if tell {
@@ -103,7 +121,7 @@ func (s *Session) reduce(ctx context.Context, t *tenure) error {
 		return err
 	}
 	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
-	holds, over := t.state()
+	holds, over := t.willChange()
 	if over != lives {
 		c.leave()
 		return reducedAfter(over)
@@ -124,7 +142,11 @@ func (s *Session) reduce(ctx context.Context, t *tenure) error {
 		s.work.Go(func() { s.settle(t, true) })
 		return o.err
 	}
-	if _, over := t.state(); o.value == luascripts.Done || over != lives {
+	if o.value == luascripts.Done {
+		t.count(holds)
+		return nil
+	}
+	if _, over := t.state(); over != lives {
 		return nil
 	}
 	t.lease.Lose(watchdog.ErrGone)

@@ -49,6 +49,7 @@ type Session struct {
 	closed bool
 	claims map[claimID]*claim
 	lines  map[place]*line
+	held   map[place]*tenure // who has the lock in this process, for kinds with a Pass
 }
 
 // New returns a session on rdb, which it borrows.
@@ -63,6 +64,7 @@ func New(rdb rueidis.Client, c Config) *Session {
 		givenUp:   make(chan struct{}),
 		claims:    make(map[claimID]*claim),
 		lines:     make(map[place]*line),
+		held:      make(map[place]*tenure),
 	}
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		s.many = 1 // the keys of one script must share a slot
@@ -79,6 +81,11 @@ type Kind struct {
 	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error)
 	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
 	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
+
+	// Pass is the Release of a kind whose locks go from one holder to the next without
+	// becoming free in between, inside a process and from one to another
+	// (handover.go). It is nil for the others.
+	Pass func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
 
 	// Queues says that waiting leaves a trace in Redis, which Release with
 	// nothing left takes back.
@@ -130,6 +137,7 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	if s.Sharded {
 		spec.Keys.Publish = "SPUBLISH"
 	}
+	spec.Keys.Scattered = s.rdb.Mode() == rueidis.ClientModeCluster // its listeners can be at a replica
 	if config.Fencing {
 		spec.Keys.Register = beside(tokenPrefix, mapped)
 	}

@@ -32,6 +32,7 @@ var plain = &Kind{
 	Keys:    PlainKeys,
 	Acquire: luascripts.AcquireReentrant,
 	Release: luascripts.ReleaseReentrant,
+	Pass:    luascripts.PassReentrant,
 	Renew:   luascripts.RenewReentrant,
 }
 
@@ -810,9 +811,9 @@ func TestHub_secondListenerIsHintedAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var hints [2]int
 		const channel = "redisson_lock__channel:{x}"
-		first := w.a.hub.subscribe(channel, func() { hints[0]++ }, func() { hints[0]++ })
+		first := w.a.hub.subscribe(channel, func(string) { hints[0]++ }, func() { hints[0]++ })
 		synctest.Wait()
-		second := w.a.hub.subscribe(channel, func() { hints[1]++ }, func() { hints[1]++ })
+		second := w.a.hub.subscribe(channel, func(string) { hints[1]++ }, func() { hints[1]++ })
 		synctest.Wait()
 		if hints != [2]int{1, 1} {
 			w.Errorf("hints %v, want one for each", hints)

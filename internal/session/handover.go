@@ -1,0 +1,321 @@
+package session
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// How a lock goes from one holder to the next without becoming free in between, for
+// kinds with a Pass script.
+//
+// Inside a process it is passed on without a command: the next holder goes on with the
+// owner string and the lease of the one before. After maxPasses of them, or
+// maxPassTime, it is released, and the same script gives it to the first in line,
+// which is a process; so is this one, at the end. That process is told by a message
+// to a channel of its own. Both ways the lock comes to the line of waiters first, as
+// a tenure that no owner has yet, and whoever is first there takes it.
+//
+//	ticket  the tenure in whose name the line asks, and stands in line in Redis
+//	gift    a tenure that holds the lock, and that the first waiter takes
+//
+// A message that grants the lock is believed only as far as the lease reaches that
+// counts from the ticket's latest refusal: the grant came after it. What is lost,
+// late or made up costs a question, or is found out by the first renewal.
+
+const (
+	maxPasses   = 64                    // of tokens in a row, too, that a register gives out at once
+	maxPassTime = 10 * time.Millisecond // after that somebody elsewhere may be next
+
+	offerPolls = 3 // for how many poll intervals a process in line is granted the lock: what it costs if it died
+	keepPolls  = 2 // and for how many, and a half, its place is kept unheard
+)
+
+// offer is what spec's lock is granted for when it comes to this process in line. The
+// first renewal makes it a full lease.
+func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll, s.lease(spec)) }
+
+// keep is how long a place in line lives unheard.
+func (s *Session) keep() time.Duration { return keepPolls*s.Poll + s.Poll/2 }
+
+// spare is how many tokens beyond its own a holder needs, to pass them on.
+func (spec *Spec) spare() int {
+	if spec.Pass == nil || spec.Keys.Register == "" {
+		return 0 // without a register the server's clock leaves room enough
+	}
+	return maxPasses
+}
+
+// takes reports whether a tenure that was granted or passed on does for spec as it
+// is: it has no lease of its own, and no replicas to wait for.
+func (spec *Spec) takes(t *tenure) bool {
+	return spec.Fixed == 0 && spec.Replicas == 0 && spec.Keys.Register == t.spec.Keys.Register
+}
+
+// passLocked passes the lock of t, which just gave back its last hold, on to the line,
+// and reports whether it did. Redis hears nothing of it. So nothing may be under way
+// or in doubt about this owner string, and it must stand there with one hold.
+func (t *tenure) passLocked() bool {
+	s := t.s
+	l := s.lines[t.spec.place()]
+	now := time.Now()
+	switch {
+	case l == nil || s.closed || l.gift != nil || s.held[l.place] != t:
+		return false
+	case t.unsure || t.counted != 1 || t.spec.Fixed != 0:
+		return false
+	case t.passes >= maxPasses || now.Sub(t.since) >= maxPassTime:
+		return false
+	case now.Sub(t.since) <= time.Duration(t.passes+1)*2*time.Microsecond:
+		return false // the token of the next must lie behind the server's clock
+	}
+	spec := l.waiters[0].spec
+	if spec == nil || !spec.takes(t) {
+		return false
+	}
+	next := &tenure{
+		s: s, spec: t.spec, owner: t.owner, asked: t.asked, token: t.token + 1, lease: t.lease,
+		longest: t.longest, counted: 1, passes: t.passes + 1, since: t.since,
+	}
+	if !t.lease.Hand(next, s.offer(t.spec)/3) {
+		return false
+	}
+	l.gift, s.held[l.place] = next, next
+	l.rouseLocked()
+	return true
+}
+
+// pass returns what the release of t says, and in whose favour: the ticket of who
+// waits for the lock in this process, or nil.
+func (t *tenure) pass() (luascripts.Keys, luascripts.Pass, *tenure) {
+	s, k, p := t.s, t.spec.Keys, luascripts.Pass{Last: t.token, Spare: t.spec.spare()}
+	if t.spec.Pass == nil {
+		return k, p, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lines[t.spec.place()]
+	if l == nil || s.closed || l.gift != nil || l.waiters[0].spec == nil {
+		return k, p, nil
+	}
+	heir := l.ticketLocked(l.waiters[0].spec)
+	heir.traced = true // from when this is sent
+	heir.longest = max(heir.longest, s.offer(heir.spec), s.keep())
+	p.Heir, p.Offer, p.Patience = heir.owner, s.offer(heir.spec), s.keep()
+	if r := heir.spec.Keys.Register; r != "" {
+		k.Register, p.Spare, p.Fenced = r, maxPasses, true
+	}
+	return k, p, heir
+}
+
+// unhold notes that the lock is not t's any more, as far as this process goes.
+// Whoever waits here may ask again.
+func (s *Session) unhold(t *tenure) {
+	if t.spec.Pass == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unholdLocked(t)
+}
+
+func (s *Session) unholdLocked(t *tenure) {
+	place := t.spec.place()
+	if s.held[place] != t {
+		return
+	}
+	delete(s.held, place)
+	if l := s.lines[place]; l != nil && !l.waiters[0].isFirst() {
+		l.rouseLocked()
+	}
+}
+
+// inherit sees to the heir of a release: what is known of it, sent when the release was
+// sent, or the error of the release.
+func (s *Session) inherit(ticket *tenure, sent time.Time, reply luascripts.Passed, err error) {
+	s.mu.Lock()
+	l := s.lines[ticket.spec.place()]
+	mine := l != nil && l.ticket == ticket
+	over := ticket.over
+	switch {
+	case err != nil:
+		ticket.unsure = true
+	case mine && reply.Token != 0:
+		l.grantLocked(sent, reply.Token)
+	case mine && reply.Verdict == luascripts.Done:
+		ticket.listed = sent
+		l.askAt = l.dueLocked(luascripts.NoExpiry)
+		l.listenLocked(ticket.spec) // and asks then, as a message before that is lost
+	}
+	if l != nil && (err != nil || reply.Verdict != luascripts.Done) {
+		l.askAt = time.Time{}
+		l.hint()
+	}
+	s.mu.Unlock()
+	if over != lives {
+		// It was given up meanwhile, and what took it back may have come too soon.
+		s.work.Go(func() { s.settle(ticket, err != nil) })
+	}
+}
+
+// ticket returns the tenure in whose name w asks, which is the first.
+func (w *waiter) ticket() *tenure {
+	w.line.s.mu.Lock()
+	defer w.line.s.mu.Unlock()
+	return w.line.ticketLocked(w.spec)
+}
+
+// ticketLocked returns the tenure in whose name l asks, for a waiter with this spec.
+func (l *line) ticketLocked(spec *Spec) *tenure {
+	if l.ticket == nil {
+		l.ticket = l.s.newTenure(spec, nil)
+	}
+	l.ticket.spec = spec
+	return l.ticket
+}
+
+// grantLocked makes the gift of the ticket, whose lease counts from sent, if that does
+// for the first waiter; else that one has a reason to ask.
+func (l *line) grantLocked(sent time.Time, token uint64) {
+	t, offer := l.ticket, l.s.offer(l.ticket.spec)
+	first := l.waiters[0].spec
+	switch {
+	case first == nil: // it has no use for it
+		l.ticket = nil
+		l.s.orphanLocked(t)
+	case !first.takes(t) || time.Since(sent) > watchdog.Trusted(offer)-offer/3:
+		l.askAt = time.Time{}
+	default:
+		l.ticket = nil
+		t.token, t.since, t.counted = token, time.Now(), 1
+		t.lease = l.s.dog.Watch(t, sent, offer, true)
+		l.gift, l.s.held[l.place] = t, t
+	}
+	l.rouseLocked()
+}
+
+// note is what a message says: that an owner was granted the lock.
+type note struct {
+	owner string
+	token uint64
+}
+
+// told keeps what a message says for the first waiter. It does not block.
+func (l *line) told(message string) {
+	owner, text, _ := strings.Cut(message, " ")
+	if token, err := strconv.ParseUint(text, 10, 64); err == nil {
+		l.note.Store(&note{owner, token})
+	}
+	l.hint()
+}
+
+// hearLocked makes the gift that the latest message told of.
+func (l *line) hearLocked() {
+	if n := l.note.Swap(nil); n != nil && l.gift == nil && l.ticket != nil && l.ticket.owner == n.owner && !l.ticket.listed.IsZero() {
+		l.grantLocked(l.ticket.listed, n.token)
+	}
+}
+
+// take gives the gift of the line to w, which is the first, for the claim c; or nil if
+// there is none.
+func (w *waiter) take(c *claim) *tenure {
+	l := w.line
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.hearLocked()
+	t := l.gift
+	if t == nil {
+		return nil
+	}
+	l.gift = nil
+	if t.over != lives {
+		return nil // lost meanwhile
+	}
+	if s.closed || !w.spec.takes(t) {
+		s.orphanLocked(t)
+		return nil
+	}
+	t.claim, t.asked = c, w.since
+	c.tenure = t
+	return t
+}
+
+// adopt makes the ticket, which was granted as the answer to a question of w, the
+// tenure of the claim c. It reports whether it was known to be granted already.
+func (w *waiter) adopt(t *tenure, c *claim) (known bool) {
+	l := w.line
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.gift != nil && l.gift != t {
+		// Redis has it as the ticket's: what was passed on is lost.
+		l.s.orphanLocked(l.gift)
+		l.gift = nil
+	}
+	known = l.gift == t
+	l.gift, l.ticket = nil, nil
+	t.claim, t.asked = c, w.since
+	if known && t.over == lives {
+		c.tenure = t
+	}
+	return known
+}
+
+// orphanLocked gives back a tenure that nobody takes.
+func (s *Session) orphanLocked(t *tenure) {
+	if t.over == lives {
+		t.endLocked(released)
+	}
+	s.unholdLocked(t)
+	if t.lease == nil && !t.traced && !t.unsure {
+		return // Redis has not heard of it
+	}
+	unsure := t.unsure
+	s.work.Go(func() {
+		if t.lease != nil {
+			t.lease.Stop(context.Background()) // no renewal may follow the release
+		}
+		s.settle(t, unsure)
+	})
+}
+
+// giveUp ends what t asks for because of err: for good, or until the next in line goes
+// on with it.
+func (w *waiter) giveUp(t *tenure, err error) error {
+	if t == nil {
+		return err // it never asked
+	}
+	l := w.line
+	l.s.mu.Lock()
+	if l.ticket != t {
+		l.s.mu.Unlock()
+		return t.fail(err)
+	}
+	defer l.s.mu.Unlock()
+	if t.unsure || t.pending > 0 {
+		// It may come to hold the lock when nobody expects it any more.
+		l.ticket = nil
+		l.s.orphanLocked(t)
+	}
+	return err // when the last waiter leaves, the line gives it up
+}
+
+// accept makes the hold of a tenure that w took, which is under ctx.
+func (s *Session) accept(ctx context.Context, w *waiter, t *tenure) (*hold, error) {
+	h := newHold(ctx, t, false)
+	if t.add(h) {
+		s.observe(s.Observer.Acquired, t, lock.Event{Until: h.Until(), Wait: time.Since(w.since)})
+		return h, nil
+	}
+	err := error(tooLate{s.offer(w.spec), time.Since(w.since)})
+	if _, over := t.state(); over == closed {
+		err = final{lock.ErrClosed}
+	}
+	h.cancel(err)
+	return nil, err
+}
