@@ -35,8 +35,9 @@ import (
 )
 
 // Client hands out locks. All locks of a client share one identity in Redis,
-// one watchdog and one connection for hints (on a cluster with sharded Pub/Sub,
-// one to each node). One client for each process is enough. It is safe for concurrent use.
+// one watchdog and one connection for hints; on a cluster with sharded Pub/Sub it
+// is one to each node. One client for each process is enough. It is safe for
+// concurrent use.
 type Client struct {
 	session *session.Session
 	owned   rueidis.Client // nil if the caller's
@@ -48,9 +49,9 @@ type Client struct {
 //
 // Every kind of rueidis client does: standalone, Sentinel, cluster; with
 // SendToReplicas it must not send EVALSHA to them. Its blocking pool must have a
-// connection to spare, for the hints; on a cluster, one for each node. Its ConnWriteTimeout, 10 s if not set, bounds how
-// long a goroutine can stay behind on a server that is frozen; calls return
-// long before that.
+// connection to spare, for the hints, on each node of a cluster. Its
+// ConnWriteTimeout, 10 s if not set, bounds how long a goroutine can stay behind on
+// a server that is frozen; calls return long before that.
 func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 	if rdb == nil {
 		return nil, &lock.Error{Op: "new client", Err: errors.New("the rueidis client is nil")}

@@ -1,0 +1,214 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// Names that a hash tag stands in, in every way that is allowed, and that need
+// quoting somewhere.
+var oddNames = []string{
+	"orders", "orders:42", "{user:1}:cart", "cart:{user:2}", "a{b}c{d}", "{{x}}", "{a}{b}", "x{y}}", "{z}}{",
+	"{with a space}", "käse{ß}", "tab\t{\"quoted\"}", "new\nline", "{*}?[a-z]", "a:b:{c:d}:e",
+}
+
+// listeners counts the subscriptions to each of channels that a message would reach.
+func listeners(t *testing.T, c *redistest.Cluster, p client.PubSub, channels []string) map[string]int64 {
+	t.Helper()
+	all := make(map[string]int64)
+	count := func(node *redistest.Server, command string, channels ...string) {
+		reply := node.Do(t, append([]string{"PUBSUB", command}, channels...)...)
+		words, err := reply.ToArray()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(words); i += 2 {
+			name, _ := words[i].ToString()
+			n, _ := words[i+1].ToInt64()
+			all[name] += n
+		}
+	}
+	if p == client.PubSubPlain {
+		for _, n := range c.Nodes {
+			if n.Pid() != 0 {
+				count(n, "NUMSUB", channels...)
+			}
+		}
+		return all
+	}
+	for _, channel := range channels {
+		master := c.Master(t, channel)
+		count(master, "SHARDNUMSUB", channel)
+		if replica := c.Replica(t, master); replica.Pid() != 0 {
+			count(replica, "SHARDNUMSUB", channel)
+		}
+	}
+	return all
+}
+
+// crowdOf is what waits in TestCluster_hints: one waiter for each name.
+type crowdOf struct {
+	holds    []lock.Hold   // who has them
+	got      []chan passed // by whom they are waited for
+	channels []string      // where
+}
+
+type passed struct {
+	hold lock.Hold
+	err  error
+	at   time.Time
+}
+
+// wait has one client take a plain lock of each name, and another wait for them.
+func wait(t *testing.T, holder, waiter *client.Client, names []string) *crowdOf {
+	t.Helper()
+	var c crowdOf
+	for _, name := range names {
+		h, err := holder.NewLock(name).Lock(t.Context())
+		if err != nil {
+			t.Fatalf("%q: %v", name, err)
+		}
+		got := make(chan passed, 1)
+		go func() {
+			h, err := waiter.NewLock(name).Lock(t.Context())
+			got <- passed{h, err, time.Now()}
+		}()
+		channel := plain.channel(name)
+		if strings.Contains(name, "{") {
+			channel = "redisson_lock__channel:" + name
+		}
+		c.holds, c.got, c.channels = append(c.holds, h), append(c.got, got), append(c.channels, channel)
+	}
+	return &c
+}
+
+// pass gives the locks to those who wait, one by one, and returns how long that
+// took.
+func (c *crowdOf) pass(t *testing.T) (took time.Duration) {
+	t.Helper()
+	for i, h := range c.holds {
+		released := time.Now()
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		select {
+		case r := <-c.got[i]:
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			took += r.at.Sub(released)
+			if err := r.hold.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s: nobody went on", c.channels[i])
+		}
+	}
+	return took
+}
+
+// Do waiters hear of a release, whatever the name, and do they hear again after
+// everything that can happen to a cluster? It is compared with those who cannot
+// hear, as the release is published in the other way: they go on by their polls.
+//
+//	1 nothing has happened
+//	2 slots have moved to another master, while they waited
+//	3 a master died, and its replica has taken over
+//	4 it came back as a replica, and died again
+//	5 a replica became master while the old one lived
+func TestCluster_hints(t *testing.T) {
+	eachPubSub(t, func(t *testing.T, p client.PubSub) {
+		t.Parallel()
+		c := redistest.StartCluster(t)
+		refreshed := func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }
+		other := client.PubSubPlain + client.PubSubSharded - p
+		// Leases outlive the failovers, so that the locks are there to be passed on.
+		options := []client.Option{client.WithWatchdogTimeout(time.Minute), client.WithOpTimeout(2 * time.Second)}
+		holder := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(p))...)
+		waiter := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(p))...)
+		deaf := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(other))...)
+
+		var heard, unheard time.Duration
+		var channels []string
+		for _, step := range []struct {
+			when    string
+			happens func()
+		}{
+			{"1 nothing", func() {}},
+			{"2 migration", func() {
+				for _, name := range oddNames {
+					from := c.Master(t, name)
+					c.Migrate(t, c.Slot(t, name), from, another(t, c, from), nil)
+				}
+				c.WaitUntilWell(t)
+			}},
+			{"3 failover", func() {
+				dead := c.Master(t, oddNames[0])
+				c.Failover(t, dead)
+				c.Rejoin(t, dead)
+			}},
+			{"4 another failover of the same", func() {
+				dead := c.Master(t, oddNames[0])
+				c.Failover(t, dead)
+				c.Rejoin(t, dead)
+			}},
+			{"5 a replica takes over", func() {
+				old := c.Master(t, oddNames[0])
+				next := c.Replica(t, old)
+				next.Do(t, "CLUSTER", "FAILOVER")
+				until(t, func() bool { return c.Master(t, oddNames[0]) == next })
+				c.WaitUntilWell(t)
+			}},
+		} {
+			crowd := wait(t, holder, waiter, oddNames)
+			channels = crowd.channels
+			listening := func() bool {
+				for _, n := range listeners(t, c, p, channels) {
+					if n != 1 {
+						return false
+					}
+				}
+				return true
+			}
+			until(t, listening)
+			step.happens()
+			until(t, listening)
+			took := crowd.pass(t)
+			t.Logf("%s: %d waiters went on %v after the release, in the mean", step.when, len(oddNames), took/time.Duration(len(oddNames)))
+			heard += took
+		}
+		until(t, func() bool { // nobody waits, nobody listens
+			for _, n := range listeners(t, c, p, channels) {
+				if n != 0 {
+					return false
+				}
+			}
+			return true
+		})
+		unheard = wait(t, holder, deaf, oddNames).pass(t) * 5 // as many steps
+		t.Logf("%d waiters who cannot hear: %v", len(oddNames), unheard/time.Duration(5*len(oddNames)))
+		if heard*2 > unheard {
+			t.Errorf("who hears waited for %v, and who does not for %v: the messages are worth nothing", heard, unheard)
+		}
+	})
+}
+
+// another returns a master that is not this one.
+func another(t *testing.T, c *redistest.Cluster, not *redistest.Server) *redistest.Server {
+	t.Helper()
+	for _, n := range c.Masters(t) {
+		if n != not {
+			return n
+		}
+	}
+	t.Fatal("there is one master only")
+	return nil
+}
