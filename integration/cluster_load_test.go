@@ -1,0 +1,271 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+const (
+	loadLease     = 6 * time.Second
+	loadOpTimeout = time.Second
+
+	// told is how long a holder may believe in a lock that another was given: until
+	// its next renewal is answered. What a busy machine adds is generous.
+	told = loadLease/3 + loadOpTimeout + 2*time.Second
+)
+
+// load is many owners who take locks of all kinds on a cluster, and hold each for a
+// moment. What it counts is what holders know: a lock is held while Err is nil.
+type load struct {
+	t       *testing.T
+	cluster *redistest.Cluster
+	names   []string // of all locks, on all shards
+
+	stop    atomic.Bool
+	workers sync.WaitGroup
+	checks  sync.WaitGroup
+
+	mu          sync.Mutex
+	inside      map[string]map[*stay]struct{} // by name: who is
+	grants      map[kind]int
+	overlaps    int // pairs of owners who believed in the same lock at once
+	lost        int // holds that were told
+	unconfirmed int // Unlocks that Redis did not confirm
+	slowest     time.Duration
+}
+
+// stay is one owner's time inside.
+type stay struct {
+	hold lock.Hold
+	read bool
+	left chan struct{}
+}
+
+// startLoad has two clients, each with two owners at once for each of 16 locks.
+func startLoad(t *testing.T, c *redistest.Cluster, p client.PubSub) *load {
+	t.Helper()
+	l := &load{t: t, cluster: c, inside: make(map[string]map[*stay]struct{}), grants: make(map[kind]int)}
+	random := rand.New(rand.NewPCG(seed(t), 0))
+	for range 2 {
+		client := ours(t, c.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }),
+			client.WithPubSub(p), client.WithWatchdogTimeout(loadLease), client.WithOpTimeout(loadOpTimeout))
+		for i := range 4 {
+			for _, kinds := range [][]kind{{plain, plain}, {fair, fair}, {write, write}, {write, read, read}} {
+				name := fmt.Sprintf("%s%d%d", kinds[0], len(kinds), i)
+				l.names = append(l.names, name)
+				for _, k := range kinds {
+					random := rand.New(rand.NewPCG(random.Uint64(), 0))
+					l.workers.Go(func() { l.work(k, k.lock(client, name), random) })
+				}
+			}
+		}
+	}
+	return l
+}
+
+// work takes a lock again and again. It never gives up, and no error but the end
+// of the lock is an excuse.
+func (l *load) work(k kind, locker lock.Locker, random *rand.Rand) {
+	for !l.stop.Load() {
+		asked := time.Now()
+		h, err := locker.Lock(context.Background())
+		if err != nil {
+			l.t.Errorf("%s: %v", locker.Name(), err)
+			return
+		}
+		s := l.enter(k, locker.Name(), h, time.Since(asked))
+		select {
+		case <-time.After(time.Duration(random.IntN(200)) * time.Millisecond):
+		case <-h.Context().Done():
+		}
+		l.leave(locker.Name(), s)
+		err = h.Unlock(context.Background())
+		l.mu.Lock()
+		switch {
+		case errors.Is(err, lock.ErrLost):
+			l.lost++
+		case err != nil:
+			l.unconfirmed++
+		}
+		l.mu.Unlock()
+	}
+}
+
+// enter records a grant, and has it checked that whoever believes in the lock as
+// well is told in time.
+func (l *load) enter(k kind, name string, h lock.Hold, waited time.Duration) *stay {
+	s := &stay{hold: h, read: k == read, left: make(chan struct{})}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.grants[k]++
+	l.slowest = max(l.slowest, waited)
+	for other := range l.inside[name] {
+		if s.read && other.read || other.hold.Err() != nil || h.Err() != nil {
+			continue
+		}
+		l.overlaps++
+		l.checks.Go(func() {
+			select {
+			case <-other.left: // of its own accord
+			case <-other.hold.Context().Done():
+			case <-s.left: // then it may go on alone
+			case <-time.After(told):
+				l.t.Errorf("%s: two owners believe in it, and the first was not told within %v", name, told)
+			}
+		})
+	}
+	if l.inside[name] == nil {
+		l.inside[name] = make(map[*stay]struct{})
+	}
+	l.inside[name][s] = struct{}{}
+	return s
+}
+
+// leave comes before the Unlock: the next is let in before that returns.
+func (l *load) leave(name string, s *stay) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.inside[name], s)
+	close(s.left)
+}
+
+// total is how often a lock was granted.
+func (l *load) total() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range l.grants {
+		n += g
+	}
+	return n
+}
+
+// goesOn waits until everybody could have had several turns more.
+func (l *load) goesOn() {
+	l.t.Helper()
+	before := l.total()
+	until(l.t, func() bool { return l.total() > before+200 })
+}
+
+// end stops the load. Nobody may be stuck, and nothing may be left.
+func (l *load) end() {
+	l.t.Helper()
+	l.stop.Store(true)
+	idle := make(chan struct{})
+	go func() { l.workers.Wait(); l.checks.Wait(); close(idle) }()
+	select {
+	case <-idle:
+	case <-time.After(patience):
+		l.t.Fatal("waiters are stuck")
+	}
+	until(l.t, func() bool { // what was not confirmed is settled behind the call
+		n := int64(0)
+		for _, master := range l.cluster.Masters(l.t) {
+			n += keys(l.t, master)
+		}
+		return n == 0
+	})
+	l.t.Logf("%v grants; %d overlaps, %d holders were told of a loss, %d Unlocks were not confirmed; the longest wait was %v",
+		l.grants, l.overlaps, l.lost, l.unconfirmed, l.slowest.Round(time.Millisecond))
+	for _, k := range []kind{plain, fair, read, write} {
+		if l.grants[k] == 0 {
+			l.t.Errorf("nobody ever got a %s lock: the test proves nothing", k)
+		}
+	}
+}
+
+// failover kills a master that random picks and has its replica take over, and
+// starts it again.
+func (l *load) failover(random *rand.Rand) {
+	l.t.Helper()
+	masters := l.cluster.Masters(l.t)
+	dead := masters[random.IntN(len(masters))]
+	l.cluster.Failover(l.t, dead)
+	l.goesOn()
+	l.cluster.Rejoin(l.t, dead)
+}
+
+// migrate moves the slot of a lock to another master. Half-way, work goes on.
+func (l *load) migrate(random *rand.Rand) {
+	l.t.Helper()
+	name := l.names[random.IntN(len(l.names))]
+	from := l.cluster.Master(l.t, name)
+	l.cluster.Migrate(l.t, l.cluster.Slot(l.t, name), from, another(l.t, l.cluster, from), l.goesOn)
+}
+
+// Masters die under load. Replication is asynchronous, so a lock that was granted
+// a moment before can be forgotten, and granted again. Everybody else keeps what he
+// has; whoever does not is told in time; and all who wait go on by themselves.
+// LEASEHOLD_FAILOVERS says how many masters die.
+func TestCluster_failovers(t *testing.T) {
+	eachPubSub(t, func(t *testing.T, p client.PubSub) {
+		t.Parallel()
+		l := startLoad(t, redistest.StartCluster(t), p)
+		random := rand.New(rand.NewPCG(seed(t), 1))
+		for range failovers(t) {
+			l.goesOn()
+			l.failover(random)
+		}
+		l.goesOn()
+		l.end()
+	})
+}
+
+// Slots move under load: nobody notices. The locks of one slot move one half after
+// the other, and in between both masters have some.
+func TestCluster_migrations(t *testing.T) {
+	eachPubSub(t, func(t *testing.T, p client.PubSub) {
+		t.Parallel()
+		l := startLoad(t, redistest.StartCluster(t), p)
+		random := rand.New(rand.NewPCG(seed(t), 1))
+		for range 4 * failovers(t) {
+			l.goesOn()
+			l.migrate(random)
+		}
+		l.goesOn()
+		l.end()
+		if l.overlaps > 0 || l.lost > 0 || l.unconfirmed > 0 {
+			t.Error("slots moved, and locks with them were lost")
+		}
+	})
+}
+
+// Everything at once, for as long as LEASEHOLD_SOAK says, else for a few seconds.
+func TestCluster_soak(t *testing.T) {
+	took := 5 * time.Second
+	if given := os.Getenv("LEASEHOLD_SOAK"); given != "" {
+		var err error
+		if took, err = time.ParseDuration(given); err != nil {
+			t.Fatalf("LEASEHOLD_SOAK: %v", err)
+		}
+	}
+	t.Parallel()
+	l := startLoad(t, redistest.StartCluster(t), client.PubSubAuto)
+	random := rand.New(rand.NewPCG(seed(t), 1))
+	failovers, migrations := 0, 0
+	for end := time.Now().Add(took); time.Now().Before(end); {
+		if random.IntN(4) == 0 {
+			l.failover(random)
+			failovers++
+		} else {
+			l.migrate(random)
+			l.cluster.WaitUntilWell(t)
+			migrations++
+		}
+	}
+	l.end()
+	t.Logf("%d failovers, %d migrations", failovers, migrations)
+}
