@@ -146,9 +146,8 @@ func TestCluster_hints(t *testing.T) {
 			{"2 migration", func() {
 				for _, name := range oddNames {
 					from := c.Master(t, name)
-					c.Migrate(t, c.Slot(t, name), from, another(t, c, from), nil)
+					c.Migrate(t, c.Slot(t, name), from, another(t, c, from)).Finish(t)
 				}
-				c.WaitUntilWell(t)
 			}},
 			{"3 failover", func() {
 				dead := c.Master(t, oddNames[0])

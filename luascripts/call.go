@@ -37,6 +37,7 @@ type Keys struct {
 
 	Wish   string // read/write: the waiting writer whom readers let pass
 	Beside string // read/write: what the keys of reading leases begin with
+	Never  string // read/write: a key of that kind which no owner has
 }
 
 // Question is what an owner asks of an acquire script. What a kind does not use
@@ -194,34 +195,37 @@ func remaining(pttl int64) time.Duration {
 }
 
 // renew runs s for all batch, perCall locks in each script call, all calls in one
-// pipeline, with argsOf giving the arguments of each lock. One reply for each
-// lock, in order.
+// pipeline, with argsOf giving the arguments of each lock, and never, if it is not
+// nil, the key that goes before all others. One reply for each lock, in order.
 //
 // More than one lock a call is only right where there are no cluster slots. A
 // call of several that the server refuses is made again for each lock alone: it
 // may be a cluster that looks like one server, and one lock that is denied must
 // not end the others.
-func renew(ctx context.Context, rdb rueidis.Client, s *script, batch []Renewal, lease time.Duration, perCall int, argsOf func(args []string, r Renewal) []string) []Renewed {
+func renew(ctx context.Context, rdb rueidis.Client, s *script, batch []Renewal, lease time.Duration, perCall int, never func(Keys) string, argsOf func(args []string, r Renewal) []string) []Renewed {
 	calls := make([]call, 0, (len(batch)+perCall-1)/perCall)
 	for first := 0; first < len(batch); first += perCall {
 		part := batch[first:min(first+perCall, len(batch))]
-		c := call{keys: make([]string, len(part)), args: make([]string, 1, 1+3*len(part))}
+		c := call{keys: make([]string, 0, 1+len(part)), args: make([]string, 1, 1+3*len(part))}
 		c.args[0] = ms(lease)
-		for i, r := range part {
-			c.keys[i] = r.Keys.Lock
+		if never != nil {
+			c.keys = append(c.keys, never(part[0].Keys))
+		}
+		for _, r := range part {
+			c.keys = append(c.keys, r.Keys.Lock)
 			c.args = argsOf(c.args, r)
 		}
 		calls = append(calls, c)
 	}
 	renewed := make([]Renewed, 0, len(batch))
-	for i, reply := range s.pipeline(ctx, rdb, calls) {
-		verdicts, err := renewals(s, reply, len(calls[i].keys))
-		if _, refused := rueidis.IsRedisErr(err); refused && len(calls[i].keys) > 1 {
-			first := len(renewed)
-			renewed = append(renewed, renew(ctx, rdb, s, batch[first:first+len(calls[i].keys)], lease, 1, argsOf)...)
+	for _, reply := range s.pipeline(ctx, rdb, calls) {
+		part := batch[len(renewed):min(len(renewed)+perCall, len(batch))]
+		verdicts, err := renewals(s, reply, len(part))
+		if _, refused := rueidis.IsRedisErr(err); refused && len(part) > 1 {
+			renewed = append(renewed, renew(ctx, rdb, s, part, lease, 1, never, argsOf)...)
 			continue
 		}
-		for j := range calls[i].keys {
+		for j := range part {
 			if err != nil {
 				renewed = append(renewed, Renewed{Err: err})
 			} else {

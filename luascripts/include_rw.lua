@@ -3,6 +3,11 @@
 -- Each hold of a reader has a key beside the hash, "<beside>:<owner>:rwlock_timeout:<n>",
 -- whose expiry is the lease of that reader. The hash itself lives as long as the
 -- longest of them. A field without such a key is of a reader who died.
+--
+-- While a slot moves between nodes of a cluster, a node has some of these keys, and
+-- would take those that are elsewhere for the dead. So each script names a key that
+-- never exists: a cluster answers TRYAGAIN when one of several keys is missing in
+-- a slot that moves.
 
 local function timeout(beside, owner, n)
   return beside .. ':' .. owner .. ':rwlock_timeout:' .. n

@@ -147,7 +147,7 @@ func bit(b bool) string {
 // script call, as long as their owners hold them. So it does for fair locks,
 // which are the same in Redis once they are held.
 func RenewReentrant(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
-	return renew(ctx, rdb, reentrantRenew, batch, lease, perCall, func(args []string, r Renewal) []string {
+	return renew(ctx, rdb, reentrantRenew, batch, lease, perCall, nil, func(args []string, r Renewal) []string {
 		return append(args, r.Owner)
 	})
 }

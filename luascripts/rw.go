@@ -28,18 +28,18 @@ func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (A
 	if q.Yield {
 		yield = "1"
 	}
-	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Wish), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.Beside}, q)
+	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Wish, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.Beside}, q)
 }
 
 // ReleaseRead leaves owner leave read holds: Done, Gone or Foreign.
 func ReleaseRead(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	reply := readRelease.exec(ctx, rdb, []string{k.Lock}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
+	reply := readRelease.exec(ctx, rdb, []string{k.Lock, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
 	return verdict(readRelease, reply, Done, Gone, Foreign)
 }
 
 // RenewRead lengthens the leases of readers, as RenewReentrant does for locks.
 func RenewRead(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
-	return renew(ctx, rdb, readRenew, batch, lease, perCall, func(args []string, r Renewal) []string {
+	return renew(ctx, rdb, readRenew, batch, lease, perCall, func(k Keys) string { return k.Never }, func(args []string, r Renewal) []string {
 		return append(args, r.Owner, strconv.Itoa(r.Holds), r.Keys.Beside)
 	})
 }
@@ -47,20 +47,20 @@ func RenewRead(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease t
 // AcquireWrite makes an owner write as often as it wants to. If others have the
 // lock and its patience is not 0, readers who come later wait behind it.
 func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	return acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Wish), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.Patience), k.Beside}, q)
+	return acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Wish, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.Patience), k.Beside}, q)
 }
 
 // ReleaseWrite leaves owner leave write holds: Done, Gone or Foreign. With none,
 // readers need not wait behind it any more.
 func ReleaseWrite(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	reply := writeRelease.exec(ctx, rdb, []string{k.Lock, k.Wish}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
+	reply := writeRelease.exec(ctx, rdb, []string{k.Lock, k.Wish, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
 	return verdict(writeRelease, reply, Done, Gone, Foreign)
 }
 
 // RenewWrite lengthens the leases of writers: the same as for a plain lock, with
 // the field that says who writes.
 func RenewWrite(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
-	return renew(ctx, rdb, reentrantRenew, batch, lease, perCall, func(args []string, r Renewal) []string {
+	return renew(ctx, rdb, reentrantRenew, batch, lease, perCall, nil, func(args []string, r Renewal) []string {
 		return append(args, r.Owner+Writing)
 	})
 }
@@ -68,7 +68,7 @@ func RenewWrite(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease 
 // InspectRW reads the lock. Fields holds the readers who are alive, by owner, and
 // the writer, as "<owner>:write".
 func InspectRW(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error) {
-	msg, err := rwInspect.exec(ctx, rdb, []string{k.Lock, k.Wish}, []string{k.Beside}).ToMessage()
+	msg, err := rwInspect.exec(ctx, rdb, []string{k.Lock, k.Wish, k.Never}, []string{k.Beside}).ToMessage()
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -95,6 +95,6 @@ func InspectRW(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error
 // ForceRW ends all reading and writing: Done when anybody did, Free when nobody
 // did, or Foreign.
 func ForceRW(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
-	reply := rwForce.exec(ctx, rdb, []string{k.Lock}, []string{k.Beside, k.Channel, k.Publish})
+	reply := rwForce.exec(ctx, rdb, []string{k.Lock, k.Never}, []string{k.Beside, k.Channel, k.Publish})
 	return verdict(rwForce, reply, Done, Free, Foreign)
 }

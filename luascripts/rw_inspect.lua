@@ -2,6 +2,7 @@
 --
 -- KEYS[1] lock    hash    mode, owner -> read holds, owner:write -> write holds
 -- KEYS[2] wish    string  "<owner> <since ms>" of a writer who waits
+-- KEYS[3] never   string  never there (include_rw)
 -- ARGV[1] beside  text    what the keys of reading leases begin with
 --
 -- Returns {lease, mode, {field, value, …}, {owner, patience}}: what is left of
@@ -9,7 +10,7 @@
 -- those of readers who died, and the writer whom readers let pass, if any, with
 -- the ms for which it counts as alive if it is not heard from.
 -- Returns -4 when the key holds something else. Changes nothing.
-local lock, wish = KEYS[1], KEYS[2]
+local lock, wish, never = KEYS[1], KEYS[2], KEYS[3]
 local beside = ARGV[1]
 
 local mode, answer = side(lock)

@@ -2,7 +2,8 @@
 --
 -- KEYS[1] lock      hash    mode, owner -> read holds, owner:write -> write holds
 -- KEYS[2] wish      string  "<owner> <since ms>" of a writer who waits
--- KEYS[3] register  string  the latest fencing token; only with fencing
+-- KEYS[3] never     string  never there (include_rw)
+-- KEYS[4] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner   text    "<client uuid>:<number>"
 -- ARGV[2] lease   ms      what this reader's hold lives on without a renewal
 -- ARGV[3] want    count   the read holds that must result; 1 for the first
@@ -20,7 +21,7 @@
 -- Returns -4: the key holds something else; nothing was done.
 --
 -- Safe to repeat.
-local lock, wish, register = KEYS[1], KEYS[2], KEYS[3]
+local lock, wish, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local writer, waited, yield, beside = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 

@@ -1,6 +1,7 @@
 -- rw_read_release: a reader gives holds back.
 --
--- KEYS[1] lock     hash   mode, owner -> read holds, owner:write -> write holds
+-- KEYS[1] lock     hash    mode, owner -> read holds, owner:write -> write holds
+-- KEYS[2] never    string  never there (include_rw)
 -- ARGV[1] owner    text   "<client uuid>:<number>"
 -- ARGV[2] leave    count  the read holds that must remain; 0 ends its reading
 -- ARGV[3] beside   text   what the keys of reading leases begin with
@@ -14,7 +15,7 @@
 --
 -- The last reader who is alive takes the hash along, and with it the fields of
 -- readers who died. Safe to repeat.
-local lock = KEYS[1]
+local lock, never = KEYS[1], KEYS[2]
 local owner, leave, beside = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local channel, publish = ARGV[4], ARGV[5]
 

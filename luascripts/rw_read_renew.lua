@@ -1,17 +1,18 @@
 -- rw_read_renew: lengthens the leases of readers of many locks.
 --
--- KEYS[i]      lock    hash   mode, owner -> read holds, owner:write -> write holds; all in one slot
--- ARGV[1]      lease   ms     what each reader lives on from now
--- ARGV[3*i-1]  owner   text   "<client uuid>:<number>", who must read KEYS[i]
--- ARGV[3*i]    holds   count  how often
--- ARGV[3*i+1]  beside  text   what the keys of reading leases of KEYS[i] begin with
+-- KEYS[1]      never   string  never there (include_rw)
+-- KEYS[i+1]    lock    hash    mode, owner -> read holds, owner:write -> write holds; all in one slot
+-- ARGV[1]      lease   ms      what each reader lives on from now
+-- ARGV[3*i-1]  owner   text    "<client uuid>:<number>", who must read the i-th lock
+-- ARGV[3*i]    holds   count   how often
+-- ARGV[3*i+1]  beside  text    what the keys of its reading leases begin with
 --
--- Returns a list with, for each key, 1 when the reader was renewed, -2 when the
+-- Returns a list with, for each lock, 1 when the reader was renewed, -2 when the
 -- owner does not read it or its lease ran out, -4 when the key holds something else.
 --
 -- Only ever lengthens, brings nothing back, and keeps no other reader alive. Safe
 -- to repeat.
-local lease = tonumber(ARGV[1])
+local never, lease = KEYS[1], tonumber(ARGV[1])
 
 local function renew(lock, owner, holds, beside)
   local reads = redis.pcall('HEXISTS', lock, owner)
@@ -29,7 +30,8 @@ local function renew(lock, owner, holds, beside)
 end
 
 local replies = {}
-for i, lock in ipairs(KEYS) do
+for i = 1, #KEYS - 1 do
+  local lock = KEYS[i + 1]
   local owner, holds, beside = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
   replies[i] = renew(lock, owner, holds, beside)
   if type(replies[i]) == 'table' then return replies[i] end

@@ -28,6 +28,7 @@ func rwKeysOf(name, tagged string) luascripts.Keys {
 		Publish: "PUBLISH",
 		Wish:    "leasehold_rwlock_wish:" + tagged,
 		Beside:  tagged,
+		Never:   tagged + "::rwlock_timeout:0",
 	}
 }
 

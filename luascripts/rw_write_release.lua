@@ -2,6 +2,7 @@
 --
 -- KEYS[1] lock     hash    mode, owner -> read holds, owner:write -> write holds
 -- KEYS[2] wish     string  "<owner> <since ms>" of a writer who waits
+-- KEYS[3] never    string  never there (include_rw)
 -- ARGV[1] owner    text    "<client uuid>:<number>"
 -- ARGV[2] leave    count   the write holds that must remain; 0 ends its writing, and its wish
 -- ARGV[3] beside   text    what the keys of reading leases begin with
@@ -15,7 +16,7 @@
 --
 -- If the owner reads too, the lock becomes a read lock, and readers are told.
 -- Safe to repeat.
-local lock, wish = KEYS[1], KEYS[2]
+local lock, wish, never = KEYS[1], KEYS[2], KEYS[3]
 local owner, leave, beside = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local channel, publish = ARGV[4], ARGV[5]
 

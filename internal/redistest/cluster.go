@@ -255,38 +255,52 @@ func (c *Cluster) Rejoin(tb testing.TB, node *Server) {
 	c.WaitUntilWell(tb)
 }
 
-// Migrate moves a slot with all its keys to another master, as redis-cli does it,
-// while clients go on. between is called, if it is not nil, when half of the keys
-// have moved: then both nodes have some.
-func (c *Cluster) Migrate(tb testing.TB, slot int, from, to *Server, between func()) {
+// Migration is a slot on its way from one master to another. Clients go on.
+type Migration struct {
+	cluster  *Cluster
+	slot     string
+	from, to *Server
+}
+
+// Migrate begins to move a slot, as redis-cli does it. Keys that are not there
+// begin at the new master from now on.
+func (c *Cluster) Migrate(tb testing.TB, slot int, from, to *Server) *Migration {
 	tb.Helper()
-	number := strconv.Itoa(slot)
-	to.Do(tb, "CLUSTER", "SETSLOT", number, "IMPORTING", c.id(tb, from))
-	from.Do(tb, "CLUSTER", "SETSLOT", number, "MIGRATING", c.id(tb, to))
-	host, port, _ := strings.Cut(to.Addr(), ":")
-	move := func(atMost int) (moved int) {
-		reply := from.Do(tb, "CLUSTER", "GETKEYSINSLOT", number, strconv.Itoa(atMost))
-		keys, err := reply.AsStrSlice()
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if len(keys) > 0 {
-			from.Do(tb, append([]string{"MIGRATE", host, port, "", "0", "5000", "KEYS"}, keys...)...)
-		}
-		return len(keys)
+	m := &Migration{cluster: c, slot: strconv.Itoa(slot), from: from, to: to}
+	to.Do(tb, "CLUSTER", "SETSLOT", m.slot, "IMPORTING", c.id(tb, from))
+	from.Do(tb, "CLUSTER", "SETSLOT", m.slot, "MIGRATING", c.id(tb, to))
+	return m
+}
+
+// Keys returns the keys of the slot that have not moved.
+func (m *Migration) Keys(tb testing.TB) []string {
+	tb.Helper()
+	reply := m.from.Do(tb, "CLUSTER", "GETKEYSINSLOT", m.slot, "1000")
+	keys, err := reply.AsStrSlice()
+	if err != nil {
+		tb.Fatal(err)
 	}
-	reply := from.Do(tb, "CLUSTER", "COUNTKEYSINSLOT", number)
-	n, _ := reply.ToInt64()
-	if n > 1 {
-		move(int(n / 2))
+	return keys
+}
+
+// Move moves keys of the slot. What is gone meanwhile is left out.
+func (m *Migration) Move(tb testing.TB, keys ...string) {
+	tb.Helper()
+	if len(keys) > 0 {
+		host, port, _ := strings.Cut(m.to.Addr(), ":")
+		m.from.Do(tb, append([]string{"MIGRATE", host, port, "", "0", "5000", "KEYS"}, keys...)...)
 	}
-	if between != nil {
-		between()
-	}
-	for move(100) > 0 {
+}
+
+// Finish moves what is left, and the slot itself.
+func (m *Migration) Finish(tb testing.TB) {
+	tb.Helper()
+	for keys := m.Keys(tb); len(keys) > 0; keys = m.Keys(tb) {
+		m.Move(tb, keys...)
 	}
 	// The new owner first: there is never a moment in which nobody is.
-	for _, node := range append([]*Server{to, from}, c.Masters(tb)...) {
-		node.Do(tb, "CLUSTER", "SETSLOT", number, "NODE", c.id(tb, to))
+	for _, node := range append([]*Server{m.to, m.from}, m.cluster.Masters(tb)...) {
+		node.Do(tb, "CLUSTER", "SETSLOT", m.slot, "NODE", m.cluster.id(tb, m.to))
 	}
+	m.cluster.WaitUntilWell(tb)
 }

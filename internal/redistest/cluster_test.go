@@ -50,12 +50,17 @@ func TestCluster(t *testing.T) {
 	if to == from {
 		to = c.Masters(t)[1]
 	}
-	between := false
-	c.Migrate(t, c.Slot(t, "k"), from, to, func() { between = true })
-	if got := c.Master(t, "k"); got != to || !between {
-		t.Fatalf("the slot is at %s, want %s; between: %v", got.Addr(), to.Addr(), between)
+	m := c.Migrate(t, c.Slot(t, "k"), from, to)
+	if keys := m.Keys(t); len(keys) != 1 || keys[0] != "k" {
+		t.Errorf("to be moved: %q", keys)
 	}
-	c.WaitUntilWell(t)
+	get("before the move", "1")
+	m.Move(t, "k")
+	get("on the way", "1")
+	m.Finish(t)
+	if got := c.Master(t, "k"); got != to {
+		t.Fatalf("the slot is at %s, want %s", got.Addr(), to.Addr())
+	}
 	get("after the move", "1")
 
 	for i := range 2 {

@@ -50,6 +50,7 @@ func RWKeys(name string) luascripts.Keys {
 	if !strings.Contains(name, "{") {
 		k.Beside = "{" + name + "}"
 	}
+	k.Never = k.Beside + "::rwlock_timeout:0" // by the pattern, rights to the others are rights to it
 	return k
 }
 

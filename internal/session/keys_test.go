@@ -47,8 +47,8 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]luascripts.Keys{
-		"orders":   {Channel: "redisson_rwlock:{orders}", Wish: "leasehold_rwlock_wish:{orders}", Beside: "{orders}"},
-		"{shop}:1": {Channel: "redisson_rwlock:{shop}:1", Wish: "leasehold_rwlock_wish:{shop}:1", Beside: "{shop}:1"},
+		"orders":   {Channel: "redisson_rwlock:{orders}", Wish: "leasehold_rwlock_wish:{orders}", Beside: "{orders}", Never: "{orders}::rwlock_timeout:0"},
+		"{shop}:1": {Channel: "redisson_rwlock:{shop}:1", Wish: "leasehold_rwlock_wish:{shop}:1", Beside: "{shop}:1", Never: "{shop}:1::rwlock_timeout:0"},
 	} {
 		want.Lock, want.Publish = name, "PUBLISH"
 		if k, err := keysOf(RWKeys, "", name); err != nil || k != want {
