@@ -42,8 +42,8 @@ local count, line = found[1], found[2] or ''
 if not count then
   local rest = struck(line, owner)
   if rest ~= line then
-    redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let pass
-    redis.call('HSET', lock, 'leasehold_line', rest)
+    redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it pass, and what follows it
+    if string.find(rest, ';', 1, true) then redis.call('HSET', lock, 'leasehold_line', rest) end
   end
   return -2
 end

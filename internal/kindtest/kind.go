@@ -95,7 +95,11 @@ func (k Kind) eachWay(t *testing.T, f func(t *testing.T, holder, waiter Kind)) {
 // listeners returns how many channels of waiters for name have listeners.
 func (k Kind) listeners(t *testing.T, s *redistest.Server, name string) int {
 	t.Helper()
-	return len(Channels(t, s, k.Channel(name)+"*"))
+	pattern := k.Channel(name)
+	if k.OwnChannel {
+		pattern += "*"
+	}
+	return len(Channels(t, s, pattern))
 }
 
 // Waiting waits until n waiters of one process wait for name, as far as Redis can

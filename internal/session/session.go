@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -69,6 +70,7 @@ func New(rdb rueidis.Client, c Config) *Session {
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		s.many = 1 // the keys of one script must share a slot
 	}
+	s.number.Store(rand.Uint64N(1 << 40)) // so that who knows the uuid cannot guess an owner
 	s.dog = watchdog.New(c.Lease, s.renew)
 	s.hub = newHub(rdb, c.OpTimeout, c.Sharded)
 	return s
