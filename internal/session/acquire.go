@@ -155,7 +155,7 @@ func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit 
 	end := time.Now().Add(limit)
 	pause := backoff{most: s.OpTimeout / 4}
 	for {
-		h, _, err := s.ask(ctx, waiting, t, c, nil, limit)
+		h, _, err := s.ask(ctx, waiting, t, c, nil, 0, limit)
 		switch {
 		case h != nil:
 			return h, nil
@@ -179,6 +179,7 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 	w := s.join(spec, stander)
 	defer w.leave()
 	var t *tenure
+	var offer time.Duration
 	if spec.Pass == nil {
 		t = s.newTenure(spec, c)
 	}
@@ -200,9 +201,9 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 				}
 				continue // lost on the way
 			}
-			t = w.ticket()
+			t, offer = w.ticket()
 		}
-		h, left, err := s.ask(ctx, waiting, t, c, w, s.OpTimeout)
+		h, left, err := s.ask(ctx, waiting, t, c, w, offer, s.OpTimeout)
 		switch {
 		case h != nil:
 			w.granted(spec)
@@ -241,19 +242,22 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 // ask sends one question for the first hold of t, which is for the claim c, and waits
 // for the answer while waiting lasts. It returns the hold, which is under ctx, or
 // what is left of another owner's lease, or an error. w is who waits for it, nil if
-// nobody will.
-func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *waiter, limit time.Duration) (*hold, time.Duration, error) {
+// nobody will; offer is what t stands in line for, 0 if it does not.
+func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *waiter, offer, limit time.Duration) (*hold, time.Duration, error) {
 	sent := time.Now()
-	q := luascripts.Question{Owner: t.owner, Lease: s.lease(t.spec), Want: 1, Waited: sent.Sub(t.asked), Yield: t.spec.Yield, Spare: t.spec.spare()}
-	ticket := w != nil && t.spec.Pass != nil
-	switch {
-	case ticket:
-		q.Patience, q.Offer = s.keep(), s.offer(t.spec)
-	case w != nil:
-		q.Patience = t.spec.Patience
+	spec := t.spec
+	if offer > 0 {
+		spec = w.spec // the ticket may have been another's
 	}
-	if t.spec.Replicas > 0 {
-		q.Replicas, q.ReplicaTimeout = t.spec.Replicas, t.spec.ReplicaTimeout
+	q := luascripts.Question{Owner: t.owner, Lease: s.lease(spec), Want: 1, Waited: sent.Sub(t.asked), Yield: spec.Yield, Spare: spec.spare(), Offer: offer}
+	switch {
+	case offer > 0:
+		q.Patience = s.keep()
+	case w != nil:
+		q.Patience = spec.Patience
+	}
+	if spec.Replicas > 0 {
+		q.Replicas, q.ReplicaTimeout = spec.Replicas, spec.ReplicaTimeout
 		limit += q.ReplicaTimeout
 	}
 	if other := s.beside(c); other != nil {
@@ -261,7 +265,7 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 	}
 	t.willAsk(max(q.Lease, q.Patience))
 	reply, answered, err := await(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
-		return t.spec.Acquire(ctx, s.rdb, t.spec.Keys, q)
+		return spec.Acquire(ctx, s.rdb, spec.Keys, q)
 	}, func(reply luascripts.Acquired, err error) {
 		t.answered()
 		// Nobody waits for this answer. A grant is a copy of one that the tenure
@@ -293,7 +297,7 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 			t.doubt() // crossed the end of the wait: failing takes it back
 			return nil, 0, err
 		}
-		if ticket && w.adopt(t, c) {
+		if offer > 0 && w.adopt(t, c) {
 			t.lease.Extend(sent, q.Lease)
 			h, err := s.accept(ctx, w, t)
 			return h, 0, err

@@ -97,7 +97,7 @@ const (
 // the last hold is given back or all are lost. It is what the watchdog watches.
 type tenure struct {
 	s     *Session        // set once
-	spec  *Spec           // set once: as the first hold asked for it; of a ticket, as the latest question did
+	spec  *Spec           // set once: as the first hold asked for it
 	claim *claim          // set once; nil while it stands in a line as a ticket or a gift
 	owner string          // set once: as it stands in Redis; no other tenure has it, but one that it was passed on to
 	asked time.Time       // when the first question was due
@@ -116,9 +116,10 @@ type tenure struct {
 	pending int  // questions for it that were not answered yet
 
 	// Of a tenure whose lock can be passed on (handover.go).
-	listed time.Time // when the latest question was sent that was refused; then it stood in line
-	since  time.Time // when this process was granted the lock
-	passes int       // how often it was passed on since then
+	offered time.Duration // what a grant would be for, while it stands in line
+	listed  time.Time     // when the latest question was sent that was refused; then it stood in line
+	since   time.Time     // when this process was granted the lock
+	passes  int           // how often it was passed on since then
 }
 
 var _ watchdog.Subject = (*tenure)(nil)

@@ -67,7 +67,7 @@ func (t *tenure) passLocked() bool {
 	switch {
 	case l == nil || s.closed || l.gift != nil || s.held[l.place] != t:
 		return false
-	case t.unsure || t.counted != 1 || t.spec.Fixed != 0:
+	case t.unsure || t.counted != 1:
 		return false
 	case t.passes >= maxPasses || now.Sub(t.since) >= maxPassTime:
 		return false
@@ -103,11 +103,11 @@ func (t *tenure) pass() (luascripts.Keys, luascripts.Pass, *tenure) {
 	if l == nil || s.closed || l.gift != nil || l.waiters[0].spec == nil {
 		return k, p, nil
 	}
-	heir := l.ticketLocked(l.waiters[0].spec)
+	spec := l.waiters[0].spec
+	heir := l.ticketLocked(spec)
 	heir.traced = true // from when this is sent
-	heir.longest = max(heir.longest, s.offer(heir.spec), s.keep())
-	p.Heir, p.Offer, p.Patience = heir.owner, s.offer(heir.spec), s.keep()
-	if r := heir.spec.Keys.Register; r != "" {
+	p.Heir, p.Offer, p.Patience = heir.owner, heir.offerLocked(spec), s.keep()
+	if r := spec.Keys.Register; r != "" {
 		k.Register, p.Spare, p.Fenced = r, maxPasses, true
 	}
 	return k, p, heir
@@ -163,26 +163,42 @@ func (s *Session) inherit(ticket *tenure, sent time.Time, reply luascripts.Passe
 	}
 }
 
-// ticket returns the tenure in whose name w asks, which is the first.
-func (w *waiter) ticket() *tenure {
+// ticket returns the tenure in whose name w asks, which is the first, and for what it
+// stands in line then.
+func (w *waiter) ticket() (t *tenure, offer time.Duration) {
 	w.line.s.mu.Lock()
 	defer w.line.s.mu.Unlock()
-	return w.line.ticketLocked(w.spec)
+	t = w.line.ticketLocked(w.spec)
+	return t, t.offerLocked(w.spec)
 }
 
 // ticketLocked returns the tenure in whose name l asks, for a waiter with this spec.
 func (l *line) ticketLocked(spec *Spec) *tenure {
+	if t := l.ticket; t != nil && t.spec.Keys.Register != spec.Keys.Register {
+		l.ticket = nil
+		l.s.orphanLocked(t)
+	}
 	if l.ticket == nil {
 		l.ticket = l.s.newTenure(spec, nil)
 	}
-	l.ticket.spec = spec
 	return l.ticket
+}
+
+// offerLocked is what the lock will be granted for to the ticket t, after a command for
+// a waiter with this spec. It never grows: commands may overtake each other.
+func (t *tenure) offerLocked(spec *Spec) time.Duration {
+	offer := t.s.offer(spec)
+	if t.offered == 0 || offer < t.offered {
+		t.offered = offer
+	}
+	t.longest = max(t.longest, t.offered, t.s.keep())
+	return t.offered
 }
 
 // grantLocked makes the gift of the ticket, whose lease counts from sent, if that does
 // for the first waiter; else that one has a reason to ask.
 func (l *line) grantLocked(sent time.Time, token uint64) {
-	t, offer := l.ticket, l.s.offer(l.ticket.spec)
+	t, offer := l.ticket, l.ticket.offered
 	first := l.waiters[0].spec
 	switch {
 	case first == nil: // it has no use for it
@@ -260,6 +276,9 @@ func (w *waiter) adopt(t *tenure, c *claim) (known bool) {
 	known = l.gift == t
 	l.gift, l.ticket = nil, nil
 	t.claim, t.asked = c, w.since
+	if !known {
+		t.spec = w.spec
+	}
 	if known && t.over == lives {
 		c.tenure = t
 	}

@@ -157,6 +157,11 @@ func (w *waiter) leave() {
 	case i > 0:
 	case l.gift == nil && l.s.held[l.place] != nil:
 		l.armLocked() // who has it in this process will pass it on
+	case l.gift != nil && l.waiters[0].spec == nil:
+		gift := l.gift
+		l.gift = nil
+		l.s.orphanLocked(gift) // the first now has no use for it
+		l.rouseLocked()
 	default:
 		l.rouseLocked()
 	}
@@ -191,7 +196,8 @@ func (w *waiter) turn(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		ready, due := w.next()
+		leads := w.isFirst() // once: it can become so at any moment, and that must wake it
+		ready, due := w.next(leads)
 		if ready {
 			return nil
 		}
@@ -199,7 +205,7 @@ func (w *waiter) turn(ctx context.Context) error {
 		switch {
 		case l.place.kind.Keep != nil:
 			first, hints = nil, nil // they are for the heartbeat
-		case w.isFirst():
+		case leads:
 			first = nil
 		default:
 			hints = nil
@@ -226,9 +232,9 @@ func (w *waiter) turn(ctx context.Context) error {
 	}
 }
 
-// next reports whether w has a reason to ask now, and else when it will have one if
-// nothing happens; the zero time is never.
-func (w *waiter) next() (ready bool, due time.Time) {
+// next reports whether w, which leads the line or does not, has a reason to ask now,
+// and else when it will have one if nothing happens; the zero time is never.
+func (w *waiter) next(leads bool) (ready bool, due time.Time) {
 	l := w.line
 	now := time.Now()
 	select {
@@ -240,7 +246,7 @@ func (w *waiter) next() (ready bool, due time.Time) {
 		ready = ready || !now.Before(w.retryAt)
 		due = w.retryAt
 	}
-	if w.isFirst() && l.place.kind.Keep == nil {
+	if leads && l.place.kind.Keep == nil {
 		l.s.mu.Lock()
 		askAt, gift := l.askAt, l.gift
 		l.s.mu.Unlock()

@@ -1,0 +1,492 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// waiting starts a call for the lock and returns when it waits. The hold, or what it
+// failed with, comes later.
+func (w *world) waiting(s *Session, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
+	w.Helper()
+	holds := make(chan lock.Hold, 1)
+	go func() {
+		defer close(holds)
+		h, err := s.Lock(ctx, s.NewSpec(plain, "orders", opts))
+		if err != nil {
+			if ctx.Err() == nil {
+				w.Errorf("lock: %v", err)
+			}
+			return
+		}
+		holds <- h
+	}()
+	synctest.Wait()
+	return holds
+}
+
+// next is the hold that came to a waiter by now.
+func (w *world) next(holds <-chan lock.Hold) lock.Hold {
+	w.Helper()
+	synctest.Wait()
+	select {
+	case h := <-holds:
+		if h == nil {
+			w.Fatal("it gave up")
+		}
+		return h
+	default:
+		w.Fatal("it still waits")
+		return nil
+	}
+}
+
+// Inside a process the lock goes on without a command: same owner, same lease, a
+// larger token; and the server hears of the end of it.
+func TestHandover_insideAProcess(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		var waiters []<-chan lock.Hold
+		for range 5 {
+			waiters = append(waiters, w.waiting(w.a, w.Context()))
+		}
+		time.Sleep(time.Millisecond) // the clock in a bubble moves for nobody, and tokens need it
+		sent := w.scripts()
+		for _, waiter := range waiters {
+			before := h
+			w.unlock(h)
+			if err := before.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) {
+				w.Errorf("a second unlock: %v", err)
+			}
+			h = w.next(waiter)
+			if h.Owner() != before.Owner() || h.Token() <= before.Token() || w.count(h) != 1 || h.Err() != nil {
+				w.Errorf("owner %s after %s, token %d after %d, count %d, %v", h.Owner(), before.Owner(), h.Token(), before.Token(), w.count(h), h.Err())
+			}
+			if before.Err() == nil || !errors.Is(context.Cause(before.Context()), lock.ErrUnlocked) {
+				w.Errorf("the hold before: %v", before.Err())
+			}
+		}
+		if n := sent.Load(); n != 0 {
+			w.Errorf("%d scripts were sent", n)
+		}
+		// It is renewed for whoever has it.
+		time.Sleep(3 * leaseTime)
+		if err := h.Err(); err != nil || w.count(h) != 1 {
+			w.Errorf("after three leases: %v, count %d", err, w.count(h))
+		}
+		w.unlock(h)
+		if w.mini.Exists("orders") {
+			w.Error("it is not free")
+		}
+	})
+}
+
+// A newcomer does not ask while its own process has the lock, but once a poll
+// interval: the process may have lost it without knowing.
+func TestHandover_asksInTime(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		sent := w.scripts()
+		waiter := w.waiting(w.a, w.Context())
+		time.Sleep(pollTime / 2)
+		if n := sent.Load(); n != 0 {
+			w.Errorf("%d questions at once", n)
+		}
+		w.mini.Del("orders") // tells nobody
+		start := time.Now()
+		got := <-waiter
+		if took := time.Since(start); took > pollTime {
+			w.Errorf("it got the lock after %v", took)
+		}
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+			w.Errorf("unlock of what was lost: %v", err)
+		}
+		if got.Err() != nil || w.count(got) != 1 {
+			w.Errorf("the next: %v, count %d", got.Err(), w.count(got))
+		}
+		w.unlock(got)
+	})
+}
+
+// Two processes want it all the time. Each has it for no more than its passes, and
+// then it is the other's turn, by one command and the message that it publishes.
+func TestHandover_takesTurns(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var mu sync.Mutex
+		var turns []*Session
+		var wg sync.WaitGroup
+		sent := w.scripts()
+		const goroutines, each = 10, 30
+		for _, s := range []*Session{w.a, w.b} {
+			for range goroutines {
+				wg.Go(func() {
+					for range each {
+						h := w.lock(s, w.Context())
+						mu.Lock()
+						turns = append(turns, s)
+						mu.Unlock()
+						time.Sleep(time.Millisecond)
+						w.unlock(h)
+					}
+				})
+			}
+		}
+		wg.Wait()
+		const limit = int(maxPassTime/time.Millisecond) + 1
+		var lengths []int // of the turns
+		for i, s := range turns {
+			if i == 0 || s != turns[i-1] {
+				lengths = append(lengths, 0)
+			}
+			lengths[len(lengths)-1]++
+		}
+		for _, n := range lengths[:len(lengths)-1] { // at the end one may be left
+			if n > limit {
+				w.Errorf("%d in a row, want %d at the most", n, limit)
+			}
+		}
+		// Session a asks at the start and when it listens, releases at the end of each
+		// of its turns, and at the end of the day again for each who has none to pass to.
+		if n, most := int(sent.Load()), (len(lengths)+1)/2+5; n > most {
+			w.Errorf("a sent %d scripts for %d turns, want %d at the most", n, len(lengths), most)
+		}
+	})
+}
+
+// A process is heard of in line, and dead when its turn comes. That costs the
+// others an offer and no more.
+func TestHandover_toADeadProcess(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		dead := w.waiting(w.a, ctx)
+		w.wire.Freeze(true)
+		c := New(w.mini.Client(w.T), testConfig())
+		waiter := w.waiting(c, w.Context())
+		start := time.Now()
+		w.unlock(h)
+		got := <-waiter
+		if took := time.Since(start); took < pollTime || took > offerPolls*pollTime+10*time.Millisecond {
+			w.Errorf("it was served after %v, and the offer to the dead is %v", took, offerPolls*pollTime)
+		}
+		w.wire.Freeze(false)
+		synctest.Wait()
+		select {
+		case h := <-dead:
+			w.Errorf("a message of %v ago gave it the lock: %v", time.Since(start), h.Err())
+		default:
+		}
+		cancel()
+		<-dead
+		w.unlock(got)
+		if err := c.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+	})
+}
+
+// One who is long dead costs nothing: its place in line is forgotten.
+func TestHandover_pastTheLongDead(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		dead := w.waiting(w.a, ctx)
+		w.wire.Freeze(true)
+		c := New(w.mini.Client(w.T), testConfig())
+		waiter := w.waiting(c, w.Context())
+		time.Sleep((keepPolls + 1) * pollTime)
+		start := time.Now()
+		w.unlock(h)
+		w.unlock(<-waiter)
+		if took := time.Since(start); took != 0 {
+			w.Errorf("it was served after %v", took)
+		}
+		w.wire.Freeze(false)
+		cancel()
+		<-dead
+		if err := c.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+	})
+}
+
+// A message that grants the lock is lost. The next question finds it granted.
+func TestHandover_lostMessage(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		waiter := w.waiting(w.a, w.Context())
+		time.Sleep(pollTime / 2)
+		note := "redisson_lock__channel:{orders}:" + w.a.id
+		for s := range w.a.hub.channels[note].listeners {
+			s.hint = func(string) {}
+		}
+		start := time.Now()
+		w.unlock(h)
+		got := <-waiter
+		if took := time.Since(start); took == 0 || took > pollTime {
+			w.Errorf("it was served after %v", took)
+		}
+		if !strings.HasPrefix(got.Owner(), w.a.id) || w.count(got) != 1 {
+			w.Errorf("owner %s, count %d", got.Owner(), w.count(got))
+		}
+		w.unlock(got)
+	})
+}
+
+// What was not granted is not believed: another owner, an old ticket, nonsense.
+func TestHandover_falseMessages(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		waiter := w.waiting(w.a, w.Context())
+		for _, m := range []string{"", "0", w.a.id + ":1 9", w.b.id + ":1 9", h.Owner() + " 9", "x y z"} {
+			w.rdb.Do(w.Context(), w.rdb.B().Publish().Channel("redisson_lock__channel:{orders}:"+w.a.id).Message(m).Build())
+			synctest.Wait()
+		}
+		select {
+		case <-waiter:
+			w.Error("it believed a message")
+		default:
+		}
+		w.unlock(h)
+		w.unlock(w.next(waiter))
+	})
+}
+
+// The lease of a grant by message counts from the latest refusal, is a full one after
+// the first renewal, and is none if the message comes too late.
+func TestHandover_leaseOfAGrant(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		waiter := w.waiting(w.a, w.Context())
+		asked := time.Now()
+		time.Sleep(pollTime / 2)
+		w.unlock(h)
+		got := w.next(waiter)
+		if want := asked.Add(watchdog.Trusted(offerPolls * pollTime)); !got.Until().Equal(want) {
+			w.Errorf("Until is %v after the question, want %v", got.Until().Sub(asked), want.Sub(asked))
+		}
+		time.Sleep(pollTime)
+		if left := time.Until(got.Until()); left < leaseTime-2*pollTime {
+			w.Errorf("%v are left a poll interval later", left)
+		}
+		time.Sleep(2 * leaseTime)
+		if err := got.Err(); err != nil {
+			w.Error(err)
+		}
+		w.unlock(got)
+	})
+}
+
+// With a lease or replicas of its own, a waiter takes nothing that has other ones.
+func TestHandover_fixedLeases(t *testing.T) {
+	for _, from := range []string{"the same process", "another process"} {
+		t.Run(from, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				s := w.b
+				if from == "the same process" {
+					s = w.a
+				}
+				h := w.lock(s, w.Context())
+				fixed := w.waiting(w.a, w.Context(), lock.WithLease(7*time.Second))
+				renewed := w.waiting(w.a, w.Context())
+				time.Sleep(pollTime / 2)
+				freed := time.Now()
+				w.unlock(h)
+				got := w.next(fixed)
+				if want := freed.Add(watchdog.Trusted(7 * time.Second)); !got.Until().Equal(want) {
+					w.Errorf("Until is %v after the release, want %v", got.Until().Sub(freed), want.Sub(freed))
+				}
+				w.unlock(got)
+				got = w.next(renewed)
+				time.Sleep(3 * leaseTime)
+				if err := got.Err(); err != nil {
+					w.Error(err)
+				}
+				w.unlock(got)
+			})
+		})
+	}
+}
+
+// Those who wait behind somebody who cannot take what comes to the line are not
+// forgotten: a group, and who gave up at that moment.
+func TestHandover_pastWhoCannotTakeIt(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := w.waiting(w.a, ctx)
+		group := make(chan []lock.Hold, 1)
+		go func() { group <- w.takeAll(w.a, w.Context(), "orders", "stock") }()
+		synctest.Wait()
+		last := w.waiting(w.a, w.Context())
+		time.Sleep(pollTime / 2)
+		cancel()
+		w.unlock(h) // at the same instant
+		if h := <-gone; h != nil {
+			w.unlock(h)
+		}
+		for _, h := range <-group {
+			w.unlock(h)
+		}
+		w.unlock(<-last)
+	})
+}
+
+// By force, by this process and by another, in the middle of a chain: who holds it
+// learns of it, and who waits goes on.
+func TestHandover_byForce(t *testing.T) {
+	for _, by := range []string{"the same process", "another process"} {
+		t.Run(by, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.lock(w.a, w.Context())
+				waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
+				time.Sleep(time.Millisecond)
+				w.unlock(h)
+				h = w.next(waiters[0])
+				s := w.b
+				if by == "the same process" {
+					s = w.a
+				}
+				if done, err := s.Force(w.Context(), s.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
+					w.Fatal(done, err)
+				}
+				start := time.Now()
+				got := <-waiters[1]
+				if took := time.Since(start); took > pollTime {
+					w.Errorf("the next was served after %v", took)
+				}
+				if got.Token() <= h.Token() {
+					w.Errorf("token %d after %d", got.Token(), h.Token())
+				}
+				<-h.Context().Done()
+				if took := time.Since(start); took > leaseTime/3 || !errors.Is(context.Cause(h.Context()), lock.ErrLost) {
+					w.Errorf("told after %v: %v", took, h.Err())
+				}
+				w.unlock(got)
+			})
+		})
+	}
+}
+
+// The server is cut off. A chain ends with the lease that it goes on, also when the
+// last of it has just begun.
+func TestHandover_outlivesNoLease(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		until := h.Until()
+		ctx, cancel := context.WithCancel(w.Context())
+		waiter := w.waiting(w.a, ctx)
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		time.Sleep(maxPassTime / 2)
+		w.unlock(h)
+		h = w.next(waiter)
+		if !h.Until().Equal(until) {
+			w.Errorf("the lease grew by %v", h.Until().Sub(until))
+		}
+		<-h.Context().Done()
+		if late := time.Since(until); late != 0 || !errors.Is(h.Err(), lock.ErrLost) {
+			w.Errorf("told %v after the end: %v", late, h.Err())
+		}
+		cancel()
+		w.wire.Refuse(false)
+	})
+}
+
+// Close in the middle of a chain: the lock is free, and each waiter is told.
+func TestHandover_close(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		taken := w.waiting(w.a, w.Context())
+		told := make(chan error)
+		for range 3 {
+			go func() {
+				_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders", nil))
+				told <- err
+			}()
+		}
+		time.Sleep(time.Millisecond)
+		w.unlock(h)
+		h = w.next(taken)
+		if err := w.a.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+		for range 3 {
+			if err := <-told; !errors.Is(err, lock.ErrClosed) {
+				w.Errorf("a waiter: %v", err)
+			}
+		}
+		if !errors.Is(h.Err(), lock.ErrClosed) || w.mini.Exists("orders") {
+			w.Errorf("the holder: %v; the key is there: %v", h.Err(), w.mini.Exists("orders"))
+		}
+	})
+}
+
+// A waiter gives up while the release that names it as heir is under way. The lock is
+// not left with it.
+func TestHandover_heirGivesUp(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		waiter := w.waiting(w.a, ctx)
+		time.Sleep(2 * maxPassTime) // too long to be passed on
+		release := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: release}))
+		unlocked := make(chan struct{})
+		go func() { w.unlock(h); close(unlocked) }()
+		synctest.Wait()
+		cancel()
+		<-waiter
+		time.Sleep(opTime / 2) // what takes its place back has been sent, and may come first
+		close(release)
+		<-unlocked
+		synctest.Wait()
+		time.Sleep(10 * time.Millisecond)
+		if w.mini.Exists("orders") {
+			w.Errorf("it is not free: %v", w.mini.HGet("orders", luascripts.LineField))
+		}
+	})
+}
+
+// Tokens of the register grow in a chain, and after it, whoever else counts on.
+func TestHandover_registeredTokens(t *testing.T) {
+	inBubble(t, func(w *world) {
+		fenced := lock.WithFencing()
+		h := w.lock(w.a, w.Context(), fenced)
+		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context(), fenced), w.waiting(w.a, w.Context(), fenced)}
+		plainly := w.waiting(w.a, w.Context())
+		time.Sleep(time.Millisecond)
+		last := h.Token()
+		for _, waiter := range waiters {
+			w.unlock(h)
+			h = w.next(waiter)
+			if h.Token() != last+1 {
+				w.Errorf("token %d after %d", h.Token(), last)
+			}
+			last = h.Token()
+		}
+		// It is not passed on to one who does not count on the register, but released:
+		// to the other process, which stands in line, and then to that one.
+		other := w.waiting(w.b, w.Context(), fenced)
+		for _, waiter := range []<-chan lock.Hold{other, plainly} {
+			w.unlock(h)
+			h = w.next(waiter)
+			if h.Token() <= last {
+				w.Errorf("token %d after %d", h.Token(), last)
+			}
+			last = h.Token()
+		}
+		w.unlock(h)
+		w.mini.Del("redisson_lock_token:{orders}") // is meant to stay
+	})
+}
