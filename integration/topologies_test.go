@@ -4,6 +4,7 @@ package integration_test
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +75,50 @@ func TestConformance_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
 	leastRights(t, s.Nodes, s.Client, "Sentinel")
+}
+
+// The same on a cluster, where hints travel by sharded Pub/Sub.
+func TestConformance_leastRightsOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	leastRights(t, cluster.Nodes, cluster.Client, "Cluster")
+
+	// While a slot moves, its keys are asked for with ASKING.
+	var as func(*rueidis.ClientOption)
+	for _, node := range cluster.Nodes {
+		as = node.AddUser(t, "locks", redistest.Rights(t, "NewLock", "Cluster")...)
+	}
+	l := ours(t, cluster.Client(t, as), client.WithKeyPrefix("orders:")).NewLock("a")
+	from := cluster.Master(t, "orders:a")
+	to := cluster.Masters(t)[0]
+	if to == from {
+		to = cluster.Masters(t)[1]
+	}
+	cluster.Migrate(t, cluster.Slot(t, "orders:a"), from, to, func() {
+		h, err := l.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	var denied []string
+	for _, node := range cluster.Nodes {
+		denied = append(denied, node.Denied(t, "locks")...)
+	}
+	if len(denied) > 0 {
+		t.Errorf("while a slot moves, the rights of docs/SECURITY.md do not cover %q", denied)
+	}
+	for _, right := range redistest.Rights(t, "Cluster")[len(redistest.Rights(t)):] {
+		var calls int64
+		for _, node := range cluster.Nodes {
+			calls += node.CommandCalls(t, strings.TrimPrefix(right, "+"))
+		}
+		if calls == 0 {
+			t.Errorf("docs/SECURITY.md asks for %s, and nothing needed it", right)
+		}
+	}
 }
 
 func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client, more ...string) {
