@@ -38,7 +38,7 @@ func TestFailover_underLoad(t *testing.T) {
 	for i := range clients {
 		clients[i] = ours(t, s.Client(t), client.WithWatchdogTimeout(lease), client.WithOpTimeout(opTimeout))
 	}
-	load := startLoad(t, clients[:])
+	load := startTraffic(t, clients[:])
 
 	var kept, told, overlaps int
 	var latest, slowest time.Duration // to tell an owner, to let a waiter in
@@ -199,9 +199,9 @@ func exists(t *testing.T, server *redistest.Server, key string) bool {
 	return n == 1
 }
 
-// load is owners who come and go, of one lock of each kind; readers and writers
+// traffic is owners who come and go, of one lock of each kind; readers and writers
 // share one.
-type load struct {
+type traffic struct {
 	cancel context.CancelFunc
 	all    sync.WaitGroup
 
@@ -212,16 +212,16 @@ type load struct {
 	locked map[kind]int       // guarded by mu; how often
 }
 
-func (*load) name(k kind) string {
+func (*traffic) name(k kind) string {
 	if k == read || k == write {
 		return "load-rw"
 	}
 	return "load-" + string(k)
 }
 
-func startLoad(t *testing.T, clients []*client.Client) *load {
+func startTraffic(t *testing.T, clients []*client.Client) *traffic {
 	ctx, cancel := context.WithCancel(t.Context())
-	l := &load{cancel: cancel, inside: map[lock.Hold]kind{}, locked: map[kind]int{}}
+	l := &traffic{cancel: cancel, inside: map[lock.Hold]kind{}, locked: map[kind]int{}}
 	t.Cleanup(l.all.Wait)
 	t.Cleanup(cancel)
 	for i := range 3 * len(clients) {
@@ -236,7 +236,7 @@ func startLoad(t *testing.T, clients []*client.Client) *load {
 	return l
 }
 
-func (l *load) once(t *testing.T, ctx context.Context, k kind, c *client.Client) {
+func (l *traffic) once(t *testing.T, ctx context.Context, k kind, c *client.Client) {
 	h, err := k.lock(c, l.name(k)).Lock(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
@@ -258,7 +258,7 @@ func (l *load) once(t *testing.T, ctx context.Context, k kind, c *client.Client)
 }
 
 // enter counts whom h meets although both believe in their locks.
-func (l *load) enter(h lock.Hold, k kind) {
+func (l *traffic) enter(h lock.Hold, k kind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for other, its := range l.inside {
@@ -271,7 +271,7 @@ func (l *load) enter(h lock.Hold, k kind) {
 }
 
 // goesOn waits until each kind has been locked some more times.
-func (l *load) goesOn(t *testing.T) {
+func (l *traffic) goesOn(t *testing.T) {
 	t.Helper()
 	count := func() map[kind]int {
 		l.mu.Lock()
@@ -285,7 +285,7 @@ func (l *load) goesOn(t *testing.T) {
 }
 
 // stop lets all of them finish.
-func (l *load) stop() {
+func (l *traffic) stop() {
 	l.cancel()
 	l.all.Wait()
 }
