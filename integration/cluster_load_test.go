@@ -305,13 +305,10 @@ func TestCluster_halfOfALock(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := make(chan lock.Hold, 1)
+			got := make(chan passed, 1)
 			go func() {
 				h, err := writer.NewRWLock(name).Write().Lock(t.Context())
-				if err != nil {
-					t.Error(err)
-				}
-				got <- h
+				got <- passed{h, err, time.Now()}
 			}()
 			from := c.Master(t, name)
 			until(t, func() bool { return keys(t, from) == 3 })
@@ -336,8 +333,11 @@ func TestCluster_halfOfALock(t *testing.T) {
 				t.Error(err)
 			}
 			select {
-			case h := <-got:
-				if err := h.Unlock(t.Context()); err != nil {
+			case w := <-got:
+				if w.err != nil {
+					t.Fatal(w.err)
+				}
+				if err := w.hold.Unlock(t.Context()); err != nil {
 					t.Error(err)
 				}
 			case <-time.After(patience):
