@@ -29,9 +29,9 @@ const (
 	told = loadLease/3 + loadOpTimeout + 2*time.Second
 )
 
-// load is many owners who take locks of all kinds on a cluster, and hold each for a
+// clusterLoad is many owners who take locks of all kinds on a cluster, and hold each for a
 // moment. What it counts is what holders know: a lock is held while Err is nil.
-type load struct {
+type clusterLoad struct {
 	t       *testing.T
 	cluster *redistest.Cluster
 	names   []string // of all locks, on all shards
@@ -56,10 +56,10 @@ type stay struct {
 	left chan struct{}
 }
 
-// startLoad has two clients, each with two owners at once for each of 16 locks.
-func startLoad(t *testing.T, c *redistest.Cluster, p client.PubSub) *load {
+// startClusterLoad has two clients, each with two owners at once for each of 16 locks.
+func startClusterLoad(t *testing.T, c *redistest.Cluster, p client.PubSub) *clusterLoad {
 	t.Helper()
-	l := &load{t: t, cluster: c, inside: make(map[string]map[*stay]struct{}), grants: make(map[kind]int)}
+	l := &clusterLoad{t: t, cluster: c, inside: make(map[string]map[*stay]struct{}), grants: make(map[kind]int)}
 	random := rand.New(rand.NewPCG(seed(t), 0))
 	for range 2 {
 		client := ours(t, c.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }),
@@ -80,7 +80,7 @@ func startLoad(t *testing.T, c *redistest.Cluster, p client.PubSub) *load {
 
 // work takes a lock again and again. It never gives up, and no error but the end
 // of the lock is an excuse.
-func (l *load) work(k kind, locker lock.Locker, random *rand.Rand) {
+func (l *clusterLoad) work(k kind, locker lock.Locker, random *rand.Rand) {
 	for !l.stop.Load() {
 		asked := time.Now()
 		h, err := locker.Lock(context.Background())
@@ -108,7 +108,7 @@ func (l *load) work(k kind, locker lock.Locker, random *rand.Rand) {
 
 // enter records a grant, and has it checked that whoever believes in the lock as
 // well is told in time.
-func (l *load) enter(k kind, name string, h lock.Hold, waited time.Duration) *stay {
+func (l *clusterLoad) enter(k kind, name string, h lock.Hold, waited time.Duration) *stay {
 	s := &stay{hold: h, read: k == read, left: make(chan struct{})}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,7 +137,7 @@ func (l *load) enter(k kind, name string, h lock.Hold, waited time.Duration) *st
 }
 
 // leave comes before the Unlock: the next is let in before that returns.
-func (l *load) leave(name string, s *stay) {
+func (l *clusterLoad) leave(name string, s *stay) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.inside[name], s)
@@ -145,7 +145,7 @@ func (l *load) leave(name string, s *stay) {
 }
 
 // total is how often a lock was granted.
-func (l *load) total() (n int) {
+func (l *clusterLoad) total() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, g := range l.grants {
@@ -155,14 +155,14 @@ func (l *load) total() (n int) {
 }
 
 // goesOn waits until everybody could have had several turns more.
-func (l *load) goesOn() {
+func (l *clusterLoad) goesOn() {
 	l.t.Helper()
 	before := l.total()
 	until(l.t, func() bool { return l.total() > before+200 })
 }
 
 // end stops the load. Nobody may be stuck, and nothing may be left.
-func (l *load) end() {
+func (l *clusterLoad) end() {
 	l.t.Helper()
 	l.stop.Store(true)
 	idle := make(chan struct{})
@@ -190,7 +190,7 @@ func (l *load) end() {
 
 // failover kills a master that random picks and has its replica take over, and
 // starts it again.
-func (l *load) failover(random *rand.Rand) {
+func (l *clusterLoad) failover(random *rand.Rand) {
 	l.t.Helper()
 	masters := l.cluster.Masters(l.t)
 	dead := masters[random.IntN(len(masters))]
@@ -201,7 +201,7 @@ func (l *load) failover(random *rand.Rand) {
 
 // migrate moves the slot of a lock to another master. Half-way, when each has some
 // of the keys, work goes on.
-func (l *load) migrate(random *rand.Rand) {
+func (l *clusterLoad) migrate(random *rand.Rand) {
 	l.t.Helper()
 	name := l.names[random.IntN(len(l.names))]
 	from := l.cluster.Master(l.t, name)
@@ -219,7 +219,7 @@ func (l *load) migrate(random *rand.Rand) {
 func TestCluster_failovers(t *testing.T) {
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
-		l := startLoad(t, redistest.StartCluster(t), p)
+		l := startClusterLoad(t, redistest.StartCluster(t), p)
 		random := rand.New(rand.NewPCG(seed(t), 1))
 		for range failovers(t) {
 			l.goesOn()
@@ -236,7 +236,7 @@ func TestCluster_failovers(t *testing.T) {
 func TestCluster_migrations(t *testing.T) {
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
-		l := startLoad(t, redistest.StartCluster(t), p)
+		l := startClusterLoad(t, redistest.StartCluster(t), p)
 		random := rand.New(rand.NewPCG(seed(t), 1))
 		for range 4 * failovers(t) {
 			l.goesOn()
@@ -265,7 +265,7 @@ func TestCluster_soak(t *testing.T) {
 		}
 	}
 	t.Parallel()
-	l := startLoad(t, redistest.StartCluster(t), client.PubSubAuto)
+	l := startClusterLoad(t, redistest.StartCluster(t), client.PubSubAuto)
 	random := rand.New(rand.NewPCG(seed(t), 1))
 	failovers, migrations := 0, 0
 	for end := time.Now().Add(took); time.Now().Before(end); {
