@@ -160,11 +160,7 @@ func TestCluster_hints(t *testing.T) {
 				c.Rejoin(t, dead)
 			}},
 			{"5 a replica takes over", func() {
-				old := c.Master(t, oddNames[0])
-				next := c.Replica(t, old)
-				next.Do(t, "CLUSTER", "FAILOVER")
-				until(t, func() bool { return c.Master(t, oddNames[0]) == next })
-				c.WaitUntilWell(t)
+				c.TakeOver(t, c.Replica(t, c.Master(t, oddNames[0])))
 			}},
 		} {
 			crowd := wait(t, holder, waiter, oddNames)

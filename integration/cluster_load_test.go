@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	loadLease     = 6 * time.Second
+	loadLease     = 12 * time.Second // no renewal is due while a replica takes over
 	loadOpTimeout = time.Second
 
 	// told is how long a holder may believe in a lock that another was given: until
@@ -34,6 +34,7 @@ const (
 type clusterLoad struct {
 	t       *testing.T
 	cluster *redistest.Cluster
+	clients []*client.Client
 	names   []string // of all locks, on all shards
 
 	stop    atomic.Bool
@@ -57,20 +58,21 @@ type stay struct {
 }
 
 // startClusterLoad has two clients, each with two owners at once for each of 16 locks.
-func startClusterLoad(t *testing.T, c *redistest.Cluster, p client.PubSub) *clusterLoad {
+func startClusterLoad(t *testing.T, cluster *redistest.Cluster, p client.PubSub) *clusterLoad {
 	t.Helper()
-	l := &clusterLoad{t: t, cluster: c, inside: make(map[string]map[*stay]struct{}), grants: make(map[kind]int)}
+	l := &clusterLoad{t: t, cluster: cluster, inside: make(map[string]map[*stay]struct{}), grants: make(map[kind]int)}
 	random := rand.New(rand.NewPCG(seed(t), 0))
 	for range 2 {
-		client := ours(t, c.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }),
+		c := ours(t, cluster.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }),
 			client.WithPubSub(p), client.WithWatchdogTimeout(loadLease), client.WithOpTimeout(loadOpTimeout))
+		l.clients = append(l.clients, c)
 		for i := range 4 {
 			for _, kinds := range [][]kind{{plain, plain}, {fair, fair}, {write, write}, {write, read, read}} {
 				name := fmt.Sprintf("%s%d%d", kinds[0], len(kinds), i)
 				l.names = append(l.names, name)
 				for _, k := range kinds {
 					random := rand.New(rand.NewPCG(random.Uint64(), 0))
-					l.workers.Go(func() { l.work(k, k.lock(client, name), random) })
+					l.workers.Go(func() { l.work(k, k.lock(c, name), random) })
 				}
 			}
 		}
@@ -188,15 +190,50 @@ func (l *clusterLoad) end() {
 	}
 }
 
-// failover kills a master that random picks and has its replica take over, and
-// starts it again.
-func (l *clusterLoad) failover(random *rand.Rand) {
+// failover kills a master that random picks, just after cut, and has its replica take
+// over. Then it starts the dead one again.
+func (l *clusterLoad) failover(random *rand.Rand, cut func(dies *redistest.Server) (after func())) {
 	l.t.Helper()
 	masters := l.cluster.Masters(l.t)
-	dead := masters[random.IntN(len(masters))]
-	l.cluster.Failover(l.t, dead)
+	dies := masters[random.IntN(len(masters))]
+	after := cut(dies)
+	l.cluster.Failover(l.t, dies)
+	after()
 	l.goesOn()
-	l.cluster.Rejoin(l.t, dead)
+	l.cluster.Rejoin(l.t, dies)
+}
+
+// forgets has a lock of each kind granted that the replica of dies never hears of, and
+// waited for. After the failover, who waited is let in, and the first is told in
+// time. It returns how many locks had two owners for a while.
+func (l *clusterLoad) forgets(dies *redistest.Server, overlaps *int) (after func()) {
+	t := l.t
+	t.Helper()
+	l.cluster.CutReplication(t, dies)
+	pairs := map[kind]*pair{}
+	for _, k := range []kind{plain, fair, read, write} {
+		name := "forgotten-" + string(k)
+		for l.cluster.Master(t, name) != dies {
+			name += "."
+		}
+		pairs[k] = newPair(t, k, l.clients[0], l.clients[1], name)
+	}
+	return func() {
+		promoted := time.Now()
+		for k, p := range pairs {
+			p.wait(t)
+			if late := p.told(t).Sub(promoted); late > told {
+				t.Errorf("%s: its owner was told %v after the promotion, want %v at the most", k, late, told)
+			}
+			if p.both {
+				*overlaps++
+			}
+			if err := p.first.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+				t.Errorf("%s: Unlock of a lost hold: %v", k, err)
+			}
+			p.unlock(t, p.second)
+		}
+	}
 }
 
 // migrate moves the slot of a lock to another master. Half-way, when each has some
@@ -213,20 +250,26 @@ func (l *clusterLoad) migrate(random *rand.Rand) {
 }
 
 // Masters die under load. Replication is asynchronous, so a lock that was granted
-// a moment before can be forgotten, and granted again. Everybody else keeps what he
-// has; whoever does not is told in time; and all who wait go on by themselves.
+// a moment before can be forgotten, and granted again; here four are each time. Whoever
+// has one is told in time, everybody else keeps what he has, and all who wait go on
+// by themselves.
 // LEASEHOLD_FAILOVERS says how many masters die.
 func TestCluster_failovers(t *testing.T) {
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
 		l := startClusterLoad(t, redistest.StartCluster(t), p)
 		random := rand.New(rand.NewPCG(seed(t), 1))
+		overlaps := 0
 		for range failovers(t) {
 			l.goesOn()
-			l.failover(random)
+			l.failover(random, func(dies *redistest.Server) func() { return l.forgets(dies, &overlaps) })
 		}
 		l.goesOn()
 		l.end()
+		t.Logf("of %d locks that the replica had never heard of, %d had two owners for a while", 4*failovers(t), overlaps)
+		if overlaps == 0 {
+			t.Error("no lock had two owners: the test proves nothing")
+		}
 	})
 }
 
@@ -270,7 +313,7 @@ func TestCluster_soak(t *testing.T) {
 	failovers, migrations := 0, 0
 	for end := time.Now().Add(took); time.Now().Before(end); {
 		if random.IntN(4) == 0 {
-			l.failover(random)
+			l.failover(random, func(*redistest.Server) func() { return func() {} })
 			failovers++
 		} else {
 			l.migrate(random)

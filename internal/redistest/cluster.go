@@ -26,13 +26,12 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 	tb.Helper()
 	c := &Cluster{}
 	for range 2 * clusterMasters {
-		c.Nodes = append(c.Nodes, Start(tb, append([]string{
+		c.Nodes = append(c.Nodes, Start(tb, append(append(nodeConfig(""),
 			"--cluster-enabled", "yes",
 			"--cluster-node-timeout", "1000",
 			"--cluster-replica-validity-factor", "0", // also a replica that lost its link long ago may take over
 			"--cluster-allow-replica-migration", "no",
-			"--repl-diskless-sync-delay", "0",
-		}, config...)...))
+		), config...)...))
 	}
 	masters := c.Nodes[:clusterMasters]
 	for i, n := range masters {
@@ -232,19 +231,39 @@ func (c *Cluster) byAddr(tb testing.TB, addr string) *Server {
 	return c.Nodes[i]
 }
 
+// CutReplication lets nothing that master writes from now on reach its replica, for
+// as long as it lives. What it is told meanwhile, a failover forgets.
+func (c *Cluster) CutReplication(tb testing.TB, master *Server) {
+	tb.Helper()
+	cutReplication(tb, master)
+}
+
 // Failover kills master and returns the replica that took over, once all that are
 // left agree on it.
 func (c *Cluster) Failover(tb testing.TB, master *Server) *Server {
 	tb.Helper()
 	next := c.Replica(tb, master)
 	master.Kill(tb)
+	c.waitForMaster(tb, next)
+	return next
+}
+
+// TakeOver makes a replica the master while the old one lives, which becomes its
+// replica.
+func (c *Cluster) TakeOver(tb testing.TB, replica *Server) {
+	tb.Helper()
+	replica.Do(tb, "CLUSTER", "FAILOVER")
+	c.waitForMaster(tb, replica)
+}
+
+func (c *Cluster) waitForMaster(tb testing.TB, next *Server) {
+	tb.Helper()
 	waitUntil(tb, "the replica takes over", func() bool {
 		reply := next.Do(tb, "INFO", "replication")
 		text, _ := reply.ToString()
 		return strings.Contains(text, "role:master")
 	})
 	c.WaitUntilWell(tb)
-	return next
 }
 
 // Rejoin starts a node that was killed, empty. If another has taken over from it

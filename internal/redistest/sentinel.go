@@ -136,6 +136,12 @@ func (s *Sentinel) Primary(tb testing.TB) *Server {
 // for as long as it lives. What it is told meanwhile, a failover forgets.
 func (s *Sentinel) CutReplication(tb testing.TB, primary *Server) {
 	tb.Helper()
+	cutReplication(tb, primary)
+}
+
+// cutReplication locks out the user as whom the replicas come (nodeConfig).
+func cutReplication(tb testing.TB, primary *Server) {
+	tb.Helper()
 	primary.Do(tb, "ACL", "SETUSER", "repl", "off")
 	primary.Do(tb, "CLIENT", "KILL", "TYPE", "replica")
 }
