@@ -3,7 +3,9 @@
 package integration_test
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
@@ -18,10 +20,61 @@ func eachPubSub(t *testing.T, test func(*testing.T, client.PubSub)) {
 	}
 }
 
-// The rules of every kind hold on a cluster.
-func TestCluster_conformance(t *testing.T) {
+// The rules of every kind hold on a cluster: with sharded Pub/Sub, which is found to
+// be there, as a user with no more rights than it takes, and with plain Pub/Sub.
+func TestConformance_cluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t)
-	eachPubSub(t, func(t *testing.T, p client.PubSub) {
-		conformance(t, func(tb testing.TB) rueidis.Client { return c.Client(tb) }, client.WithPubSub(p))
+	t.Run("plain", func(t *testing.T) {
+		t.Parallel()
+		conformance(t, func(tb testing.TB) rueidis.Client { return c.Client(tb) }, client.WithPubSub(client.PubSubPlain))
 	})
+	t.Run("sharded", func(t *testing.T) {
+		t.Parallel()
+		leastRights(t, c.Nodes, c.Client, "Cluster")
+	})
+	t.Cleanup(func() {
+		for _, command := range []string{"ssubscribe", "sunsubscribe", "pubsub|shardnumsub"} {
+			calls := int64(0)
+			for _, n := range c.Nodes {
+				calls += n.CommandCalls(t, command)
+			}
+			if calls == 0 {
+				t.Errorf("%s was never called: the test proves nothing", command)
+			}
+		}
+	})
+}
+
+// A client that may not ask whether the cluster knows sharded Pub/Sub takes the
+// plain one, and works. One that cannot ask at all is not made.
+func TestCluster_probe(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	var as func(*rueidis.ClientOption)
+	for _, n := range c.Nodes {
+		as = n.AddUser(t, "locks", redistest.Rights(t, "NewLock")...)
+	}
+	crowd := wait(t, ours(t, c.Client(t, as)), ours(t, c.Client(t, as)), []string{"orders:1", "orders:2"})
+	until(t, func() bool {
+		heard := listeners(t, c, client.PubSubPlain, crowd.channels)
+		return heard[crowd.channels[0]] == 1 && heard[crowd.channels[1]] == 1
+	})
+	crowd.pass(t)
+
+	rdb := c.Client(t)
+	for _, n := range c.Nodes {
+		n.Freeze(t)
+	}
+	if _, err := client.New(rdb, client.WithOpTimeout(100*time.Millisecond)); err == nil || !strings.Contains(err.Error(), "WithPubSub") {
+		t.Errorf("New with a frozen cluster: %v, want an error that names WithPubSub", err)
+	}
+	for _, p := range []client.PubSub{client.PubSubPlain, client.PubSubSharded} {
+		if _, err := client.New(rdb, client.WithPubSub(p)); err != nil {
+			t.Errorf("New with %v: %v, want no question", p, err)
+		}
+	}
+	for _, n := range c.Nodes {
+		n.Thaw(t)
+	}
 }
