@@ -15,6 +15,7 @@
 //	crash        processes killed: others go on in time
 //	classic      the well-known mistakes of home-made locks, beside ours
 //	many         ten thousand locks at once
+//	cluster      the rules, and what a cluster can do to them: hints, load, a shard that dies
 //	conformance  the rules of package locktest on one server, also one of yours
 //	topologies   the same over a Unix socket, TLS, Sentinels, and with few rights
 //	failover     failovers that forget: tokens guard
