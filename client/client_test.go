@@ -56,6 +56,7 @@ func TestOptions(t *testing.T) {
 		"longer than default": {[]client.Option{client.WithOpTimeout(8 * time.Second)}, "which is 30s"},
 		"half a brace":        {[]client.Option{client.WithKeyPrefix("shop{")}, "key prefix"},
 		"for ever":            {[]client.Option{client.WithWatchdogTimeout(1<<63 - 1)}, "watchdog timeout"},
+		"no such Pub/Sub":     {[]client.Option{client.WithPubSub(7)}, "PubSub(7)"},
 		"nil logger":          {[]client.Option{client.WithLogger(nil)}, "logger"},
 	} {
 		if _, err := client.New(rdb, bad.opts...); err == nil || !strings.Contains(err.Error(), bad.says) || !isError(err) {
@@ -67,6 +68,50 @@ func TestOptions(t *testing.T) {
 	}
 	if _, err := client.New(nil); err == nil {
 		t.Error("a client on nothing")
+	}
+}
+
+// Outside of a cluster there is nothing to shard: as Redisson does, every client
+// listens and publishes in the plain way, whatever it is told.
+func TestPubSub_oneServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, p := range []client.PubSub{client.PubSubAuto, client.PubSubPlain, client.PubSubSharded} {
+		t.Run(p.String(), func(t *testing.T) {
+			s.ResetStats(t)
+			c, err := client.New(s.Client(t), client.WithPubSub(p))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close(context.Background())
+			l := c.NewFairLock("orders") // each release tells the next
+			h, err := l.Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan error)
+			go func() {
+				h, err := l.Lock(t.Context())
+				if err == nil {
+					err = h.Unlock(t.Context())
+				}
+				got <- err
+			}()
+			for s.CommandCalls(t, "subscribe") == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			if err := errors.Join(h.Unlock(t.Context()), <-got); err != nil {
+				t.Error(err)
+			}
+			if n := s.CommandCalls(t, "publish"); n == 0 {
+				t.Error("nothing was published")
+			}
+			for _, command := range []string{"spublish", "ssubscribe", "pubsub|shardnumsub"} {
+				if n := s.CommandCalls(t, command); n != 0 {
+					t.Errorf("%d %s", n, command)
+				}
+			}
+		})
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 //	4 the holders are told at Until
 //	5 the shard is back, empty: who waited goes on by itself, and nothing is left
 func TestCluster_down(t *testing.T) {
+	t.Parallel()
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
 		const lease, opTimeout = 6 * time.Second, time.Second

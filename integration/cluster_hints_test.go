@@ -125,6 +125,7 @@ func (c *crowdOf) pass(t *testing.T) (took time.Duration) {
 //	4 it came back as a replica, and died again
 //	5 a replica became master while the old one lived
 func TestCluster_hints(t *testing.T) {
+	t.Parallel()
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
 		c := redistest.StartCluster(t)

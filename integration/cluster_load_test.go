@@ -281,7 +281,7 @@ func TestCluster_migrations(t *testing.T) {
 		t.Parallel()
 		l := startClusterLoad(t, redistest.StartCluster(t), p)
 		random := rand.New(rand.NewPCG(seed(t), 1))
-		for range 4 * failovers(t) {
+		for range 2 * failovers(t) {
 			l.goesOn()
 			l.migrate(random)
 		}
@@ -333,6 +333,7 @@ func TestCluster_soak(t *testing.T) {
 //	3 nobody else gets in, nor is the reader told that it has lost
 //	4 the others follow: it goes on as if nothing had been
 func TestCluster_halfOfALock(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t)
 	const lease = 6 * time.Second
 	options := []client.Option{client.WithWatchdogTimeout(lease), client.WithOpTimeout(300 * time.Millisecond)}

@@ -37,6 +37,7 @@
 //	LEASEHOLD_ACQUISITIONS=1000000   how many acquisitions each exclusion test makes
 //	LEASEHOLD_SEED=42                repeats a run's random choices, though not its timing
 //	LEASEHOLD_FAILOVERS=20           how many failovers each failover test provokes
+//	LEASEHOLD_SOAK=5m                for how long the soak tests go on
 //	LEASEHOLD_REDIS_URL=redis://…    a server for TestConformance, which leaves nothing on it
 //	LEASEHOLD_FAILURES=dir           where histories of failed runs go; else a temporary directory
 //
