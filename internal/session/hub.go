@@ -17,8 +17,9 @@ import (
 // slot do, so there is one feed for each node that is needed, and a channel goes
 // on to another one when its slot has (feed.go).
 //
-// A listener is told of messages, and of each confirmation of its subscription, the first time and after each break. Messages of the time
-// between are lost; that confirmation is what makes up for them.
+// A listener is told of messages, and of each confirmation of its subscription, the
+// first time and after each break. Messages of the time between are lost; that
+// confirmation is what makes up for them.
 //
 // The hooks run in the connection's reading goroutine, so they only look up a
 // map and never wait: a command sent from there could stop it for good.
