@@ -57,7 +57,10 @@ if leave > 0 then
   return 1
 end
 
-redis.call('HDEL', lock, owner, 'leasehold_line') -- the last field takes the key with it
+-- The owner's field goes last, and the key with it: in a slot that moves to another
+-- node of a cluster, a key that is gone cannot be written any more. This goes first, as
+-- memory limits let it pass, and what follows it.
+redis.call('HDEL', lock, 'leasehold_line')
 local time
 if heir ~= '' or line ~= '' then
   time = redis.call('TIME')
@@ -80,21 +83,24 @@ if heir ~= '' or line ~= '' then
       line = struck(line, who)
       if tonumber(deadline) > now and (needs == '0' or register) then
         local token = grown(register, time, last, spare)
+        line = string.gsub(line, '^%d*', string.format('%d', grants), 1)
+        redis.call('HSET', lock, who, 1, 'leasehold_line', line)
         local reached = 1
-        if who ~= heir then
+        if who ~= heir then -- told of what is written already: a message cannot be taken back
           reached = redis.pcall(publish, channel .. ':' .. string.match(who, '^(.*):'), who .. ' ' .. token)
           if type(reached) == 'table' then reached = 0 end
         end
         if reached > 0 or not counts then
-          line = string.gsub(line, '^%d*', string.format('%d', grants), 1)
-          redis.call('HSET', lock, who, 1, 'leasehold_line', line)
+          redis.call('HDEL', lock, owner)
           redis.call('PEXPIRE', lock, lease)
           if who == heir then return token end
           return 1
         end
+        redis.call('HDEL', lock, who, 'leasehold_line')
       end
     end
   end
 end
+redis.call('HDEL', lock, owner)
 redis.pcall(publish, channel, '0') -- a hint: being refused it must not undo a release
 return 1
