@@ -33,11 +33,12 @@ type Keys struct {
 	Queue    string // fair: the list of waiting owners
 	Timeouts string // fair: the zset of their deadlines
 
+	Never string // fair, read/write: a key that never exists
+
 	Register string // the latest fencing token, or "" without fencing
 
 	Wish   string // read/write: the waiting writer whom readers let pass
 	Beside string // read/write: what the keys of reading leases begin with
-	Never  string // read/write: a key of that kind which no owner has
 }
 
 // Question is what an owner asks of an acquire script. What a kind does not use

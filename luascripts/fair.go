@@ -17,7 +17,7 @@ var (
 	fairForce   = load("fair_force", "include_fair")
 )
 
-func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts} }
+func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts, k.Never} }
 
 // AcquireFair makes an owner hold the lock as often as it wants to, if it is its
 // turn. Else the owner stands in line, unless its patience is 0; then Left says

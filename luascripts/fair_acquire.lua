@@ -3,7 +3,8 @@
 -- KEYS[1] lock      hash   owner -> hold count
 -- KEYS[2] queue     list   waiting owners, first come first
 -- KEYS[3] timeouts  zset   waiting owner -> server's ms until which it counts as alive
--- KEYS[4] register  string the latest fencing token; only with fencing
+-- KEYS[4] never     string never there (include_fair)
+-- KEYS[5] register  string the latest fencing token; only with fencing
 -- ARGV[1] owner     text   "<client uuid>:<number>"
 -- ARGV[2] lease     ms     what the lock lives on without a renewal
 -- ARGV[3] want      count  the hold count that must result; 1 for the first hold
@@ -18,7 +19,7 @@
 -- Returns -4: the key holds something else; nothing was done.
 --
 -- Safe to repeat: who is in the queue keeps its place and is heard from.
-local lock, queue, timeouts, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lock, queue, timeouts, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want, stay = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local time = redis.call('TIME')

@@ -3,6 +3,7 @@
 -- KEYS[1] lock      hash  owner -> hold count
 -- KEYS[2] queue     list  waiting owners, first come first
 -- KEYS[3] timeouts  zset  waiting owner -> server's ms until which it counts as alive
+-- KEYS[4] never     string never there (include_fair)
 -- ARGV[1] channel   text  where an owner listens is "<channel>:<owner>"
 -- ARGV[2] publish   text  the command that reaches it: PUBLISH or SPUBLISH
 --
@@ -11,7 +12,7 @@
 --
 -- Drops the dead from the head of the queue, also when nobody held the lock; the
 -- living keep their places.
-local lock, queue, timeouts = KEYS[1], KEYS[2], KEYS[3]
+local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, publish = ARGV[1], ARGV[2]
 
 local counts = redis.pcall('HVALS', lock)

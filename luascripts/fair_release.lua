@@ -3,6 +3,7 @@
 -- KEYS[1] lock      hash   owner -> hold count
 -- KEYS[2] queue     list   waiting owners, first come first
 -- KEYS[3] timeouts  zset   waiting owner -> server's ms until which it counts as alive
+-- KEYS[4] never     string never there (include_fair)
 -- ARGV[1] owner     text   "<client uuid>:<number>"
 -- ARGV[2] leave     count  the hold count that must remain; 0 frees the lock and the place in the queue
 -- ARGV[3] channel   text   where an owner listens is "<channel>:<owner>"
@@ -15,7 +16,7 @@
 --
 -- Whenever the lock is free at the end, the first of the queue who is alive is
 -- told. Safe to repeat, and it never touches another owner's field.
-local lock, queue, timeouts = KEYS[1], KEYS[2], KEYS[3]
+local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, leave = ARGV[1], tonumber(ARGV[2])
 local channel, publish = ARGV[3], ARGV[4]
 

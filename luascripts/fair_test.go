@@ -24,6 +24,7 @@ var fairKeys = luascripts.Keys{
 	Publish:  "PUBLISH",
 	Queue:    "redisson_lock_queue:{orders}",
 	Timeouts: "redisson_lock_timeout:{orders}",
+	Never:    "redisson_lock_queue:{orders}::never",
 }
 
 const (

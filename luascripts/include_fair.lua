@@ -6,6 +6,11 @@
 -- 300 s (or what they were told to wait) off everybody's when they come to hold
 -- the lock. Ours have deadlines of their own, which heartbeats move; so the
 -- deadlines of many dead do not add up.
+--
+-- While a slot moves between nodes of a cluster, a key that a script empties is gone,
+-- and what comes after it in the script fails. So each script names a key that never
+-- exists: a cluster answers TRYAGAIN when one of several keys is missing in a slot
+-- that moves.
 
 -- ours reports whether an owner keeps its place by a heartbeat: leasehold's
 -- clients have a uuid of version 7, Redisson's one of version 4.

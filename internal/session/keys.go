@@ -40,6 +40,7 @@ func PlainKeys(name string) luascripts.Keys {
 func FairKeys(name string) luascripts.Keys {
 	k := PlainKeys(name)
 	k.Queue, k.Timeouts = beside(queuePrefix, name), beside(timeoutPrefix, name)
+	k.Never = k.Queue + "::never" // rights to the queue are rights to it
 	return k
 }
 
@@ -50,7 +51,7 @@ func RWKeys(name string) luascripts.Keys {
 	if !strings.Contains(name, "{") {
 		k.Beside = "{" + name + "}"
 	}
-	k.Never = k.Beside + "::rwlock_timeout:0" // by the pattern, rights to the others are rights to it
+	k.Never = k.Beside + "::rwlock_timeout:0" // rights to the others are rights to it
 	return k
 }
 

@@ -31,17 +31,17 @@ func keysOf(make func(string) luascripts.Keys, prefix, name string) (luascripts.
 
 func TestKeys(t *testing.T) {
 	for name, want := range map[string]luascripts.Keys{
-		"orders":      {Channel: "redisson_lock__channel:{orders}", Queue: "redisson_lock_queue:{orders}", Timeouts: "redisson_lock_timeout:{orders}"},
-		"orders:42":   {Channel: "redisson_lock__channel:{orders:42}", Queue: "redisson_lock_queue:{orders:42}", Timeouts: "redisson_lock_timeout:{orders:42}"},
-		"{shop}:1":    {Channel: "redisson_lock__channel:{shop}:1", Queue: "redisson_lock_queue:{shop}:1", Timeouts: "redisson_lock_timeout:{shop}:1"},
-		"a{b}c{d}":    {Channel: "redisson_lock__channel:a{b}c{d}", Queue: "redisson_lock_queue:a{b}c{d}", Timeouts: "redisson_lock_timeout:a{b}c{d}"},
-		"ä\x00\xff\n": {Channel: "redisson_lock__channel:{ä\x00\xff\n}", Queue: "redisson_lock_queue:{ä\x00\xff\n}", Timeouts: "redisson_lock_timeout:{ä\x00\xff\n}"},
+		"orders":      {Channel: "redisson_lock__channel:{orders}", Queue: "redisson_lock_queue:{orders}", Timeouts: "redisson_lock_timeout:{orders}", Never: "redisson_lock_queue:{orders}::never"},
+		"orders:42":   {Channel: "redisson_lock__channel:{orders:42}", Queue: "redisson_lock_queue:{orders:42}", Timeouts: "redisson_lock_timeout:{orders:42}", Never: "redisson_lock_queue:{orders:42}::never"},
+		"{shop}:1":    {Channel: "redisson_lock__channel:{shop}:1", Queue: "redisson_lock_queue:{shop}:1", Timeouts: "redisson_lock_timeout:{shop}:1", Never: "redisson_lock_queue:{shop}:1::never"},
+		"a{b}c{d}":    {Channel: "redisson_lock__channel:a{b}c{d}", Queue: "redisson_lock_queue:a{b}c{d}", Timeouts: "redisson_lock_timeout:a{b}c{d}", Never: "redisson_lock_queue:a{b}c{d}::never"},
+		"ä\x00\xff\n": {Channel: "redisson_lock__channel:{ä\x00\xff\n}", Queue: "redisson_lock_queue:{ä\x00\xff\n}", Timeouts: "redisson_lock_timeout:{ä\x00\xff\n}", Never: "redisson_lock_queue:{ä\x00\xff\n}::never"},
 	} {
 		want.Lock, want.Publish = name, "PUBLISH"
 		if k, err := keysOf(FairKeys, "", name); err != nil || k != want {
 			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
 		}
-		want.Queue, want.Timeouts = "", ""
+		want.Queue, want.Timeouts, want.Never = "", "", ""
 		if k, err := keysOf(PlainKeys, "", name); err != nil || k != want {
 			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
 		}
