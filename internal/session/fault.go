@@ -59,10 +59,11 @@ var passing = map[string]bool{
 }
 
 // willPass reports whether reply has one of those codes. It need not be the
-// first word: some servers put their own before an error inside a script.
+// first word: some servers put their own before an error inside a script, and
+// those before Redis 7 keep the dash by which the protocol marks an error.
 func willPass(reply string) bool {
-	for code := range passing {
-		if strings.Contains(" "+reply+" ", " "+code+" ") {
+	for word := range strings.FieldsSeq(reply) {
+		if passing[strings.TrimPrefix(word, "-")] {
 			return true
 		}
 	}

@@ -38,6 +38,7 @@ func TestFaultOf(t *testing.T) {
 		{reply("READONLY You can't write against a read only replica."), retry},
 		{reply("BUSY Redis is busy running a script."), retry},
 		{reply("ERR Error running script: READONLY You can't write"), retry},
+		{reply("ERR Error running script (call to f_14fa): @user_script:43: @user_script: 43: -READONLY You can't write against a read only replica."), retry},
 		{reply("NOAUTH Authentication required."), never},
 		{reply("NOPERM this user has no permissions"), never},
 		{reply("WRONGPASS invalid username-password pair"), never},
