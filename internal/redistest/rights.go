@@ -45,7 +45,10 @@ func Rights(tb testing.TB, heads ...string) (rights []string) {
 func (s *Server) AddUser(tb testing.TB, user string, rights ...string) func(*rueidis.ClientOption) {
 	tb.Helper()
 	s.Do(tb, append([]string{"ACL", "SETUSER", user, "reset", "on", ">secret", "resetchannels", "-@all"}, rights...)...)
-	return func(o *rueidis.ClientOption) { o.Username, o.Password = user, "secret" }
+	return func(o *rueidis.ClientOption) {
+		o.Username, o.Password = user, "secret"
+		o.ClientSetInfo = rueidis.DisableClientSetInfo // works without the right, but leaves a denial
+	}
 }
 
 // Denied returns what the server refused to the user since it started, each with
