@@ -514,7 +514,7 @@ func accessDenied(t *testing.T, k Kind) {
 func deniedChannel(t *testing.T, k Kind) {
 	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
 		s := redistest.Start(t)
-		s.Do(t, "ACL", "SETUSER", "locks", "on", "nopass", "~*", "&"+k.Channel("allowed")+"*", "+@all")
+		s.Do(t, "ACL", "SETUSER", "locks", "on", "nopass", "resetchannels", "~*", "&"+k.Channel("allowed")+"*", "+@all")
 		as := func(o *rueidis.ClientOption) { o.Username, o.Password = "locks", "x" }
 		holder, waiter := NewClient(t, s.Client(t, as)), NewClient(t, s.Client(t, as))
 		denied, allowed := MustLock(t, holds.New(holder, "denied")), MustLock(t, holds.New(holder, "allowed"))

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -285,7 +286,7 @@ func TestProxy_matchesReplies(t *testing.T) {
 		{
 			name: "a refused subscription",
 			send: []string{"ACL SETUSER u on nopass +@all ~* resetchannels", "AUTH u p", "SUBSCRIBE a b", "INCR n", "PING"},
-			want: "+OK\r\n+OK\r\n-NOPERM this user has no permissions to access one of the channels used as arguments\r\n",
+			want: "+OK\r\n+OK\r\n-NOPERM\r\n",
 		},
 		{
 			name: "nested replies",
@@ -308,6 +309,7 @@ func TestProxy_matchesReplies(t *testing.T) {
 			if after, ok := strings.CutPrefix(want, "HELLO"); ok { // differs from version to version
 				got, want = got[max(0, bytes.Index(got, []byte(">3\r\n"))):], after
 			}
+			got = regexp.MustCompile(`-NOPERM[^\r]*`).ReplaceAll(got, []byte("-NOPERM")) // so do its words
 			// UNSUBSCRIBE goes through the channels in any order.
 			anyOrder := strings.NewReplacer("\r\nb\r\n:", "\r\na\r\n:")
 			if anyOrder.Replace(string(got)) != anyOrder.Replace(want) {

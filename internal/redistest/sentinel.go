@@ -1,9 +1,11 @@
 package redistest
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -24,8 +26,8 @@ type Sentinel struct {
 const primaryName = "primary"
 
 // StartSentinel starts nodes servers, the first of them the primary, and the
-// Sentinels. They notice a dead primary within half a second. config is for the
-// nodes.
+// Sentinels. They notice a dead primary within half a second, those of Valkey
+// within one and a half. config is for the nodes.
 func StartSentinel(tb testing.TB, nodes int, config ...string) *Sentinel {
 	tb.Helper()
 	s := &Sentinel{}
@@ -77,6 +79,21 @@ func startSentinel(tb testing.TB, primary string) *Server {
 	})
 }
 
+// downAfter is for how long a primary may be silent. Valkey's Sentinels (seen with
+// 9.1) connect to one that was just promoted only after a second, and would take it
+// for dead before.
+func downAfter(tb testing.TB) time.Duration {
+	tb.Helper()
+	version, err := exec.Command(find(tb), "--version").Output()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if bytes.Contains(version, []byte("Valkey")) {
+		return 1500 * time.Millisecond
+	}
+	return 500 * time.Millisecond
+}
+
 // sentinelConf writes what a Sentinel is to watch, and how many must agree that it
 // is dead. A Sentinel writes to its own file.
 func sentinelConf(tb testing.TB, primary string, quorum int) (file string) {
@@ -86,7 +103,7 @@ func sentinelConf(tb testing.TB, primary string, quorum int) (file string) {
 		tb.Fatal(err)
 	}
 	file = filepath.Join(tb.TempDir(), "sentinel.conf")
-	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s %[4]d\nsentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 2000\n", primaryName, host, port, quorum)
+	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s %[4]d\nsentinel down-after-milliseconds %[1]s %[5]d\nsentinel failover-timeout %[1]s 2000\n", primaryName, host, port, quorum, downAfter(tb).Milliseconds())
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		tb.Fatal(err)
 	}

@@ -98,23 +98,43 @@ func start(tb testing.TB, args func(*Server) []string, config ...string) *Server
 	return nil
 }
 
-// find returns the server's binary, or ends the test.
-func find(tb testing.TB) string {
-	tb.Helper()
+// Installed reports whether Start has a binary to run.
+func Installed() bool {
+	_, err := binary()
+	return err == nil
+}
+
+// errNone is what there is when nobody has named a binary, and none is installed.
+var errNone = errors.New("redis-server or valkey-server on the PATH")
+
+// binary returns the path of the server's binary.
+func binary() (string, error) {
 	if name := os.Getenv("LEASEHOLD_REDIS_SERVER"); name != "" {
 		bin, err := exec.LookPath(name)
 		if err != nil {
-			tb.Fatalf("LEASEHOLD_REDIS_SERVER: %v", err)
+			return "", fmt.Errorf("LEASEHOLD_REDIS_SERVER: %w", err)
 		}
-		return bin
+		return bin, nil
 	}
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if bin, err := exec.LookPath(name); err == nil {
-			return bin
+			return bin, nil
 		}
 	}
-	missing(tb, "redis-server or valkey-server on the PATH")
-	return ""
+	return "", errNone
+}
+
+// find returns the path of the server's binary, or ends the test.
+func find(tb testing.TB) string {
+	tb.Helper()
+	bin, err := binary()
+	if errors.Is(err, errNone) {
+		missing(tb, err.Error())
+	}
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	return bin
 }
 
 // missing ends a test that cannot run without what.
@@ -378,7 +398,8 @@ func (s *Server) Do(tb testing.TB, args ...string) rueidis.RedisMessage {
 }
 
 // CommandCalls is how often the server executed the command since it started
-// or since ResetStats, from INFO commandstats. A subcommand is "config|get".
+// or since ResetStats, from INFO commandstats. A subcommand is "config|get"; Redis
+// before 7.0 counts those of a command all together.
 // Calls from inside scripts count, and so do calls that failed while they ran:
 // an EVALSHA answered by NOSCRIPT is a call.
 func (s *Server) CommandCalls(tb testing.TB, name string) int64 {
@@ -387,6 +408,9 @@ func (s *Server) CommandCalls(tb testing.TB, name string) int64 {
 	info, err := reply.ToString()
 	if err != nil {
 		tb.Fatalf("redis INFO commandstats: %v", err)
+	}
+	if !strings.Contains(info, "|") {
+		name, _, _ = strings.Cut(name, "|")
 	}
 	_, rest, ok := strings.Cut(info, "cmdstat_"+strings.ToLower(name)+":calls=")
 	if !ok {
