@@ -4,14 +4,18 @@ MODULES := $(dir $(wildcard go.mod */go.mod))
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 10s
 
+# What `make versions` runs.
+VERSIONS_PACKAGES := ./client ./fairlock ./fence ./internal/redistest ./internal/session ./luascripts ./multilock ./reentrant ./rwlock
+VERSIONS_TESTS    := ^Test(Conformance|Exclusion|Model|Crash|LostReply|Failover|FairQueue|ReadWrite|Fencing|Replicas)
+
 # $(call each,command) runs a command in every module, and stops at a failure.
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo server test race interop fuzz fmt tidy lint ci
+.PHONY: help demo server test race interop versions containers fuzz fmt tidy lint ci
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## show what the locks do, in the terminal
 	go run ./cmd/leasehold demo
@@ -34,6 +38,21 @@ interop: export LEASEHOLD_REQUIRE_JAVA = 1
 interop: server ## locks shared with Redisson, on a JVM beside the tests
 	@sh scripts/java.sh
 	cd integration && go test -count=1 -timeout 25m -run '^TestJava' ./...
+
+# On other servers what may differ is what they answer: the rules, the scripts and
+# the faults. The servers have no TLS.
+versions: export CI = true
+versions: ## what depends on the server, on Redis 6.2 and 8, Valkey 8 and 9
+	@set -e; servers=$$(sh scripts/servers.sh); for server in $$servers; do \
+		export LEASEHOLD_REDIS_SERVER=$$server; \
+		echo "== $$($$server --version)"; \
+		go test -count=1 -timeout 25m -skip '_tls$$' $(VERSIONS_PACKAGES); \
+		(cd integration; go test -count=1 -timeout 25m -run '$(VERSIONS_TESTS)' -skip '_tls$$' .); \
+	done
+
+containers: export LEASEHOLD_REQUIRE_CONTAINERS = 1
+containers: server ## the rules of all kinds on a server in a container
+	cd integration && sh ../scripts/containers.sh go test -count=1 -timeout 25m -run '^TestContainer$$' .
 
 fuzz: ## every fuzz test for FUZZTIME=10s
 	@set -e; for m in $(MODULES); do (cd $$m; for pkg in $$(go list ./...); do \

@@ -1,0 +1,107 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/redis/rueidis"
+	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/log"
+	"github.com/testcontainers/testcontainers-go/wait"
+)
+
+// The server is no child of the test, but process 1 of a machine of its own, and
+// the way to it leads through a port mapping.
+//
+// Without an engine or the image the test is skipped, and fails if
+// LEASEHOLD_REQUIRE_CONTAINERS is 1.
+func TestContainer(t *testing.T) {
+	connect, err := inContainer(t)
+	if err != nil {
+		if os.Getenv("LEASEHOLD_REQUIRE_CONTAINERS") == "1" {
+			t.Fatalf("this test must not be skipped here (LEASEHOLD_REQUIRE_CONTAINERS is set): %v", err)
+		}
+		t.Skipf("NOT TESTED: %v; make containers brings what is needed", err)
+	}
+	conformance(t, connect)
+}
+
+// inContainer starts a server in a container, which ends with t. The image is
+// $LEASEHOLD_REDIS_IMAGE, else one that the engine has to get from afar.
+func inContainer(t *testing.T) (connector, error) {
+	t.Helper()
+	image := os.Getenv("LEASEHOLD_REDIS_IMAGE")
+	if image == "" {
+		image = "redis:8"
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // an image may have to be fetched
+	defer cancel()
+	addr, err := startContainer(ctx, t, image)
+	if err != nil {
+		return nil, fmt.Errorf("start %s in a container: %w", image, err)
+	}
+	return connectTo(t, "redis://"+addr), nil
+}
+
+// startContainer returns the address of the server in it.
+func startContainer(ctx context.Context, t *testing.T, image string) (addr string, err error) {
+	t.Helper()
+	const port = "6379/tcp"
+	// A server without a password is for this machine alone. Whoever has the engine
+	// elsewhere says how to reach it.
+	host, bind := "127.0.0.1", netip.MustParseAddr("127.0.0.1")
+	if other := os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"); other != "" {
+		host, bind = other, netip.IPv4Unspecified()
+	}
+	provider, err := testcontainers.NewDockerProvider(testcontainers.WithLogger(log.TestLogger(t)))
+	if err != nil {
+		return "", fmt.Errorf("no container engine: %w", err)
+	}
+	t.Cleanup(func() { provider.Close() })
+	c, err := provider.RunContainer(ctx, testcontainers.ContainerRequest{
+		Image:        image,
+		Cmd:          []string{"redis-server", "--save", "", "--protected-mode", "no"},
+		ExposedPorts: []string{port},
+		HostConfigModifier: func(h *container.HostConfig) {
+			h.PortBindings = network.PortMap{network.MustParsePort(port): {{HostIP: bind}}}
+		},
+		WaitingFor: wait.ForLog("Ready to accept connections"),
+	})
+	testcontainers.CleanupContainer(t, c)
+	if err != nil {
+		return "", err
+	}
+	mapped, err := c.MappedPort(ctx, port)
+	if err != nil {
+		return "", err
+	}
+	return net.JoinHostPort(host, mapped.Port()), nil
+}
+
+// connectTo connects to whatever client.Open understands.
+func connectTo(t *testing.T, url string) connector {
+	t.Helper()
+	option, err := client.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(tb testing.TB) rueidis.Client {
+		tb.Helper()
+		rdb, err := rueidis.NewClient(option)
+		if err != nil {
+			tb.Fatalf("connect to %s: %v", option.InitAddress, err)
+		}
+		tb.Cleanup(rdb.Close)
+		return rdb
+	}
+}

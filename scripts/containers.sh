@@ -1,0 +1,94 @@
+#!/bin/sh
+# Runs a command that needs a container engine and an image of Redis:
+#
+#	containers.sh go test -run TestContainer ./...
+#
+# The engine is the one that `docker` reaches. If there is none, it installs Docker,
+# and if no service has started it then, runs a daemon of its own for as long as the
+# command. The image is $LEASEHOLD_REDIS_IMAGE; without one, it is made of the
+# redis-server of this machine, so that nothing has to be fetched.
+set -eu
+
+have() { command -v "$1" >/dev/null 2>&1; }
+say() { echo "containers.sh: $*" >&2; }
+engine() { docker version >/dev/null 2>&1; }
+
+root() {
+	if [ "$(id -u)" -eq 0 ]; then
+		env "$@"
+	elif have sudo; then
+		sudo -n env "$@"
+	else
+		say "cannot run \"$*\": not root, and there is no sudo"
+		return 1
+	fi
+}
+
+install() {
+	for manager in apt-get dnf yum apk; do
+		have "$manager" || continue
+		say "installing Docker with $manager"
+		case $manager in
+		apt-get)
+			root apt-get update || say "apt-get update failed; going on with the old lists"
+			root DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends docker.io
+			;;
+		dnf | yum) root "$manager" install -y moby-engine || root "$manager" install -y docker ;;
+		apk) root apk add --no-cache docker ;;
+		esac </dev/null >&2
+		return
+	done
+	return 1
+}
+
+dir=
+pid=
+# Containers end with the daemon, and all that they and it have written with the
+# directory; but not the interfaces of networks that tests have made.
+stop() {
+	if [ -n "$pid" ]; then
+		for network in $(docker network ls --quiet --filter type=custom 2>/dev/null); do
+			docker network rm "$network" >/dev/null 2>&1 || true
+		done
+		kill "$pid" 2>/dev/null && wait "$pid" || true
+	fi
+	[ -z "$dir" ] || rm -rf "$dir"
+}
+
+# daemon starts one that nobody else knows of, and waits until it answers.
+daemon() {
+	if [ "$(id -u)" -ne 0 ]; then
+		say "no container engine runs, and starting one takes root"
+		return 1
+	fi
+	dir=$(mktemp -d /tmp/leasehold-docker.XXXXXX)
+	trap stop EXIT
+	trap 'exit 130' INT TERM
+	export DOCKER_HOST="unix://$dir/docker.sock"
+	dockerd --host "$DOCKER_HOST" --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/pid" >"$dir/log" 2>&1 &
+	pid=$!
+	tries=0
+	until engine; do
+		tries=$((tries + 1))
+		if [ "$tries" -gt 300 ] || ! kill -0 "$pid" 2>/dev/null; then
+			say "the daemon does not answer. It said:"
+			tail -n 20 "$dir/log" >&2
+			return 1
+		fi
+		sleep 0.1
+	done
+}
+
+if ! engine; then
+	have dockerd || install
+	engine || daemon
+fi
+
+if [ -z "${LEASEHOLD_REDIS_IMAGE:-}" ]; then
+	export LEASEHOLD_REDIS_IMAGE=leasehold-redis:local
+	sh "$(dirname "$0")/../integration/image.sh" "$LEASEHOLD_REDIS_IMAGE" "${LEASEHOLD_REDIS_SERVER:-redis-server}"
+fi
+# The container that cleans up after tests that died would have to be fetched, too.
+export TESTCONTAINERS_RYUK_DISABLED="${TESTCONTAINERS_RYUK_DISABLED:-true}"
+
+"$@"
