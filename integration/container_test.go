@@ -17,7 +17,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/log"
-	"github.com/testcontainers/testcontainers-go/wait"
+	ready "github.com/testcontainers/testcontainers-go/wait"
 )
 
 // The server is no child of the test, but process 1 of a machine of its own, and
@@ -75,7 +75,7 @@ func startContainer(ctx context.Context, t *testing.T, image string) (addr strin
 		HostConfigModifier: func(h *container.HostConfig) {
 			h.PortBindings = network.PortMap{network.MustParsePort(port): {{HostIP: bind}}}
 		},
-		WaitingFor: wait.ForLog("Ready to accept connections"),
+		WaitingFor: ready.ForLog("Ready to accept connections"),
 	})
 	testcontainers.CleanupContainer(t, c)
 	if err != nil {
