@@ -194,11 +194,7 @@ func TestRedis_refusesBeforeSending(t *testing.T) {
 // On a cluster, register and data share a slot, whatever the key looks like.
 func TestRedis_onACluster(t *testing.T) {
 	s := redistest.Start(t, "--cluster-enabled", "yes")
-	slots := []string{"CLUSTER", "ADDSLOTS"} // ADDSLOTSRANGE is of Redis 7.0
-	for i := range 16384 {
-		slots = append(slots, strconv.Itoa(i))
-	}
-	s.Do(t, slots...)
+	s.AddSlots(t, 0, 16384)
 	for deadline := time.Now().Add(time.Minute); !strings.Contains(text(t, s, "CLUSTER", "INFO"), "cluster_state:ok"); {
 		if time.Now().After(deadline) {
 			t.Fatal("the cluster does not come up")

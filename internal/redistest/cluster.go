@@ -37,7 +37,7 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 	for i, n := range masters {
 		const slots = 16384
 		first, next := i*slots/clusterMasters, (i+1)*slots/clusterMasters
-		n.Do(tb, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(next-1))
+		n.AddSlots(tb, first, next)
 		n.Do(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)) // else they quarrel about it
 	}
 	for _, n := range c.Nodes[1:] {
@@ -322,4 +322,15 @@ func (m *Migration) Finish(tb testing.TB) {
 		node.Do(tb, "CLUSTER", "SETSLOT", m.slot, "NODE", m.cluster.id(tb, m.to))
 	}
 	m.cluster.WaitUntilWell(tb)
+}
+
+// AddSlots gives a node of a cluster the slots from first to before next. It does
+// so one by one, as ADDSLOTSRANGE is of Redis 7.0.
+func (s *Server) AddSlots(tb testing.TB, first, next int) {
+	tb.Helper()
+	args := []string{"CLUSTER", "ADDSLOTS"}
+	for slot := first; slot < next; slot++ {
+		args = append(args, strconv.Itoa(slot))
+	}
+	s.Do(tb, args...)
 }
