@@ -1,0 +1,69 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// board is memory that all processes of a cell share. It is how two holders of
+// one lock are seen, whatever the lock says: a fast lock that is wrong is no
+// contender.
+type board struct {
+	unlocking atomic.Int64 // when the last Unlock was called, by monotonic
+	slots     [1024]slot   // one for each lock that is looked at
+}
+
+// slot is what is known of one lock. It fills a cache line.
+type slot struct {
+	inside atomic.Int32 // how many hold it
+	last   atomic.Int32 // who held it last, a holder
+	_      [56]byte
+}
+
+// holder names a goroutine among those of all processes; 0 is nobody.
+func holder(process, goroutine int) int32 { return int32(process+1)<<16 | int32(goroutine) }
+
+func processOf(holder int32) int32 { return holder >> 16 }
+
+// openBoard maps the board in the file, which is made if it is not there.
+func openBoard(path string) (*board, func(), error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	size := int(unsafe.Sizeof(board{}))
+	if err := f.Truncate(int64(size)); err != nil {
+		return nil, nil, err
+	}
+	mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, nil, fmt.Errorf("map %s: %w", path, err)
+	}
+	return (*board)(unsafe.Pointer(&mem[0])), func() { _ = unix.Munmap(mem) }, nil
+}
+
+// enter notes that h holds the lock. It returns who held it before, and whether
+// h is alone.
+func (s *slot) enter(h int32) (before int32, alone bool) {
+	alone = s.inside.Add(1) == 1
+	return s.last.Swap(h), alone
+}
+
+// leave must be called before the Unlock.
+func (s *slot) leave() { s.inside.Add(-1) }
+
+// monotonic reads the clock that all processes of a host share, in nanoseconds.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err)
+	}
+	return ts.Nano()
+}

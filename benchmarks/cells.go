@@ -1,0 +1,246 @@
+//go:build linux
+
+package main
+
+import "time"
+
+// cell is one work that contenders do, one after the other, again and again.
+type cell struct {
+	name       string
+	title      string
+	contenders []string
+	reference  string // of the columns that are multiples
+	processes  int    // of each contender
+	settings   settings
+	roundTrip  time.Duration // added; 0 for none
+	more       int           // so many times as many repetitions, where slices are short
+	large      bool          // only when asked for
+	slice      func(*stage) (sample, error)
+	columns    []column
+	aims       []aim
+}
+
+// column is a metric in a table, or its multiple of the reference's.
+type column struct {
+	head     string
+	metric   string
+	multiple bool
+	digits   int
+}
+
+// aim is what a metric of ours should be, absolutely or as a multiple.
+type aim struct {
+	what    string
+	of      string // leasehold if not set
+	metric  string
+	over    string // a contender, or best: the best peer; not set: absolute
+	atLeast float64
+	atMost  float64 // when atLeast is 0
+}
+
+const best = "best peer"
+
+var (
+	peers   = []string{"rueidislock", "redsync-rueidis", "redsync-goredis", "redislock"}
+	hotFive = append([]string{"f2", "f3", "f4", "leasehold", "rueidislock-loop"}, peers...)
+	// Pollers at their defaults serve nobody but whoever released; at 5 ms they are
+	// at their best here.
+	polling = settings{Poll: 5 * time.Millisecond}
+)
+
+var (
+	throughput = []column{
+		{"pairs/s", "locks/s", false, 0}, {"× f1", "locks/s", true, 2}, {"p50 µs", "p50 us", false, 1}, {"p99 ms", "p99 ms", false, 2},
+		{"client CPU × f1", "cpu/lock", true, 2}, {"commands", "sent/lock", false, 2}, {"allocs", "allocs", false, 0}, {"B", "bytes", false, 0},
+	}
+	contention = []column{
+		{"changes of holder/s", "switches/s", false, 0}, {"× f3", "switches/s", true, 2}, {"locks/s", "locks/s", false, 0},
+		{"commands/lock", "sent/lock", false, 2}, {"Jain", "jain", false, 2}, {"p99 wait ms", "p99 ms", false, 1},
+		{"longest ms", "longest ms", false, 0}, {"starved", "starved", false, 0}, {"CPU µs/lock", "cpu/lock", false, 1},
+	}
+	processes = []column{{"changes of process/s", "moves/s", false, 0}, {"commands/change of process", "sent/move", false, 2}}
+	tripwise  = []column{{"locks/round trip", "locks/rtt", false, 2}, {"changes of process/round trip", "moves/rtt", false, 2}}
+)
+
+func cat(lists ...[]column) (all []column) {
+	for _, l := range lists {
+		all = append(all, l...)
+	}
+	return all
+}
+
+const (
+	hundred = 100
+	quarter = 25
+)
+
+// cells are all there are, in the order of the tables.
+var cells = []*cell{
+	{
+		name: "free", title: "A free lock, one goroutine: Lock and Unlock",
+		contenders: append([]string{"f1", "f2", "f3", "leasehold"}, peers...), reference: "f1", processes: 1, more: 4,
+		slice:   loop(job{Do: "loop", Goroutines: 1, Each: true}, 250*time.Millisecond),
+		columns: throughput,
+		aims: []aim{
+			{what: "pairs/s, × f1", metric: "locks/s", over: "f1", atLeast: 0.90},
+			{what: "allocations a pair", metric: "allocs", atMost: 10},
+			{what: "bytes a pair", metric: "bytes", atMost: 600},
+		},
+	},
+	keysOfTheirOwn("keys-64", 64, 0.84),
+	keysOfTheirOwn("keys-512", 512, 0.67),
+	{
+		name: "hot", title: "One hot lock, 100 goroutines of a process",
+		contenders: hotFive, reference: "f3", processes: 1, settings: polling,
+		slice:   loop(job{Do: "loop", Goroutines: hundred}, time.Second),
+		columns: contention,
+		aims: []aim{
+			{what: "changes of holder/s, × the best peer", metric: "switches/s", over: best, atLeast: 20},
+			{what: "commands a lock", metric: "sent/lock", atMost: 0.05},
+			{what: "Jain's index", metric: "jain", atLeast: 0.99},
+		},
+	},
+	{
+		name: "hot-4", title: "One hot lock, four processes of 25 goroutines",
+		contenders: hotFive, reference: "f3", processes: 4, settings: polling,
+		slice:   loop(job{Do: "loop", Goroutines: quarter}, time.Second),
+		columns: cat(contention, processes),
+		aims: []aim{
+			{what: "changes of holder/s, × the best peer", metric: "switches/s", over: best, atLeast: 20},
+			{what: "commands a change of process", metric: "sent/move", atMost: 1.2},
+			{what: "Jain's index", metric: "jain", atLeast: 0.99},
+		},
+	},
+	working1ms("work", 1, hundred),
+	working1ms("work-4", 4, quarter),
+	{
+		name: "far", title: "One hot lock, 100 goroutines of a process, 1 ms of round trip",
+		contenders: hotFive, reference: "f3", processes: 1, settings: polling, roundTrip: time.Millisecond,
+		slice:   loop(job{Do: "loop", Goroutines: hundred}, 2*time.Second),
+		columns: cat(contention, tripwise[:1]),
+		aims:    []aim{{what: "locks a round trip (inside a process there is none)", metric: "locks/rtt", atLeast: 10}},
+	},
+	{
+		name: "far-4", title: "One hot lock, four processes of 25 goroutines, 1 ms of round trip",
+		contenders: hotFive, reference: "f3", processes: 4, settings: polling, roundTrip: time.Millisecond,
+		slice:   loop(job{Do: "loop", Goroutines: quarter}, 2*time.Second),
+		columns: cat(contention, processes, tripwise),
+		aims:    []aim{{what: "changes of process a round trip", metric: "moves/rtt", atLeast: 0.95}},
+	},
+	{
+		name: "handover", title: "Two processes, one of them waits: from the call of Unlock until the other holds it",
+		contenders: hotFive, reference: "f3", processes: 2, settings: polling,
+		slice: handover(3*time.Millisecond, 2*time.Second),
+		columns: []column{
+			{"p50 µs", "p50 us", false, 0}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0}, {"commands", "sent/lock", false, 2},
+		},
+		aims: []aim{{what: "p50, × f3", metric: "p50 us", over: "f3", atMost: 1.1}},
+	},
+	{
+		name: "handover-far", title: "The same, 1 ms of round trip",
+		contenders: hotFive, reference: "f3", processes: 2, settings: polling, roundTrip: time.Millisecond,
+		slice: handover(10*time.Millisecond, 2*time.Second),
+		columns: []column{
+			{"p50 µs", "p50 us", false, 0}, {"round trips", "p50 rtt", false, 2}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0},
+			{"commands", "sent/lock", false, 2},
+		},
+		aims: []aim{{what: "p50, in round trips", metric: "p50 rtt", atMost: 1.15}},
+	},
+	{
+		name: "readers", title: "Read lock, 100 readers of a process, no writer; f1 is one pair a reader, on keys of their own",
+		contenders: []string{"f1", "leasehold"}, reference: "f1", processes: 1,
+		slice:   readers(hundred, time.Second),
+		columns: throughput[:6],
+		aims: []aim{
+			{what: "pairs/s, × one pair a reader", metric: "locks/s", over: "f1", atLeast: 20},
+			{what: "commands a pair", metric: "sent/lock", atMost: 0.05},
+		},
+	},
+	{
+		name: "waiters", title: "1,000 goroutines wait 10 s for a lock that another process holds, and are then served",
+		contenders: []string{"f2", "f3", "leasehold", "rueidislock", "redsync-rueidis", "redislock"}, reference: "f3", processes: 2,
+		slice: waiters(1000, 10*time.Second),
+		columns: []column{
+			{"commands/s", "sent/s", false, 1}, {"CPU ms/s", "cpu/s", false, 1}, {"KB/waiter", "KB", false, 1}, {"drain ms", "drain ms", false, 0},
+			{"× f3", "drain ms", true, 2}, {"commands to drain", "sent/drain", false, 0},
+		},
+		aims: []aim{
+			{what: "commands/s in all, waiting", metric: "sent/s", atMost: 10},
+			{what: "KB a waiter", metric: "KB", atMost: 5},
+			{what: "time to serve all, × f3", metric: "drain ms", over: "f3", atMost: 1.5},
+		},
+	},
+	holdingLocks("held", 10_000, "10,000 locks held and renewed for 20 s, lease 5 s"),
+	holdingLocks("held-100k", 100_000, "100,000 locks held and renewed for 20 s, lease 5 s"),
+	{
+		name: "stall", title: "The server answers nobody for 60 ms, three times: 64 goroutines on keys of their own",
+		contenders: append([]string{"f1", "leasehold"}, peers...), reference: "f1", processes: 1,
+		slice: stall(job{Do: "loop", Goroutines: 64, Each: true}, 60*time.Millisecond, 1500*time.Millisecond),
+		columns: []column{
+			{"never came back", "hung", false, 0}, {"failed", "failed", false, 0}, {"longest ms", "longest ms", false, 0}, {"pairs/s", "locks/s", false, 0},
+		},
+		aims: []aim{{what: "goroutines that never come back", metric: "hung", atMost: 0}},
+	},
+}
+
+func keysOfTheirOwn(name string, goroutines int, least float64) *cell {
+	return &cell{
+		name: name, title: "A lock for each of " + number(float64(goroutines), 0) + " goroutines of a process",
+		contenders: append([]string{"f1", "f2", "leasehold", "leasehold-open"}, peers...), reference: "f1", processes: 1, more: 2,
+		slice:   loop(job{Do: "loop", Goroutines: goroutines, Each: true}, 500*time.Millisecond),
+		columns: throughput,
+		aims: []aim{
+			{what: "pairs/s, × f1", metric: "locks/s", over: "f1", atLeast: least},
+			{what: "client CPU a pair, × f1", metric: "cpu/lock", over: "f1", atMost: 1.3},
+			{what: "pairs/s by client.Open, × the best peer", of: "leasehold-open", metric: "locks/s", over: best, atLeast: 1.35},
+		},
+	}
+}
+
+func working1ms(name string, processes, goroutines int) *cell {
+	title := "The same as hot, with 1 ms of work inside"
+	if processes > 1 {
+		title = "The same as hot-4, with 1 ms of work inside"
+	}
+	return &cell{
+		name: name, title: title,
+		contenders: hotFive, reference: "f3", processes: processes, settings: polling,
+		slice:   loop(job{Do: "loop", Goroutines: goroutines, Inside: time.Millisecond}, 2*time.Second),
+		columns: contention,
+		aims: []aim{
+			{what: "longest wait, × f3", metric: "longest ms", over: "f3", atMost: 1.2},
+			{what: "goroutines never served", metric: "starved", atMost: 0},
+		},
+	}
+}
+
+func holdingLocks(name string, n int, title string) *cell {
+	return &cell{
+		name: name, title: title, large: n > 10_000,
+		contenders: []string{"f2", "leasehold", "rueidislock", "redsync-rueidis"}, reference: "f2", processes: 1,
+		settings: settings{Lease: 5 * time.Second},
+		slice:    holding(n, 20*time.Second),
+		columns: []column{
+			{"commands/s", "sent/s", false, 0}, {"× f2", "sent/s", true, 2}, {"client CPU ms/s", "cpu/s", false, 1}, {"× f2", "cpu/s", true, 2},
+			{"goroutines", "goroutines", false, 0}, {"KB/lock", "KB", false, 2}, {"lost", "lost", false, 0},
+			{"p99 ms of other commands during renewals", "others ms", false, 2},
+		},
+		aims: []aim{
+			{what: "commands/s, × f2", metric: "sent/s", over: "f2", atMost: 1.5},
+			{what: "client CPU, × f2", metric: "cpu/s", over: "f2", atMost: 1.5},
+			{what: "goroutines", metric: "goroutines", atMost: 20},
+			{what: "KB a lock", metric: "KB", atMost: 2},
+			{what: "locks lost", metric: "lost", atMost: 0},
+			{what: "p99 of other commands during renewals, ms", metric: "others ms", atMost: 2},
+		},
+	}
+}
+
+// readers is the slice of readers of one lock; who has no read locks has a lock
+// for each.
+func readers(goroutines int, d time.Duration) func(*stage) (sample, error) {
+	return func(s *stage) (sample, error) {
+		ours := contenders[s.contender].kind == ours
+		return s.loop(job{Do: "loop", Goroutines: goroutines, Read: ours, Each: !ours}, s.time(d), nil)
+	}
+}

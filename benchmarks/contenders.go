@@ -1,0 +1,118 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// contender is a library, or a floor, in one process.
+type contender interface {
+	// Lock returns a handle of the lock called name, for one goroutine. It does no
+	// I/O.
+	Lock(name string) locker
+	// Close ends connections and goroutines.
+	Close()
+}
+
+// locker is a handle of a lock.
+type locker interface {
+	Lock(ctx context.Context) (held, error) // waits
+}
+
+// held is one acquisition.
+type held interface {
+	Unlock(ctx context.Context) error
+}
+
+// reader is a contender that has read locks too.
+type reader interface {
+	ReadLock(name string) locker
+}
+
+// extender is an acquisition that nobody renews unless the caller does.
+type extender interface {
+	Extend(ctx context.Context) error
+}
+
+// settings are what a cell asks of a contender.
+type settings struct {
+	Addr  string        // of the server, or of the way to it
+	Lease time.Duration // what a lock lives on without a renewal
+	Poll  time.Duration // for those that poll: how often; 0 is what they do by default
+}
+
+type entry struct {
+	what string // in a few words
+	kind kind
+	sets bool // sends SET itself, not in a script
+	open func(settings) (contender, error)
+}
+
+type kind string
+
+const (
+	ours  kind = "ours"
+	peer  kind = "peer"
+	floor kind = "floor" // a bound, not a lock to use
+)
+
+// contenders are all there are, by the name in the tables.
+var contenders = map[string]entry{
+	"leasehold":        {what: "this library, on a rueidis client like that of f1", kind: ours, open: openLeasehold},
+	"leasehold-open":   {what: "this library, by client.Open and nothing else", kind: ours, open: openLeaseholdByURL},
+	"f1":               {what: "a floor: SET NX PX, and compare-and-delete by a script; no waiting", kind: floor, sets: true, open: openF1},
+	"f2":               {what: "a floor: the barest hash lock in Redisson's shape", kind: floor, open: openF2},
+	"f3":               {what: "a floor: unlock and grant in one script", kind: floor, open: openF3},
+	"f4":               {what: "a floor: f3, and up to 32 times in a row passed on inside a process", kind: floor, open: openF4},
+	"rueidislock":      {what: "rueidislock as its README advises for one server: KeyMajority 1, NoLoopTracking", kind: peer, open: openRueidislock(true)},
+	"rueidislock-loop": {what: "rueidislock with KeyMajority 1 alone", kind: peer, open: openRueidislock(false)},
+	"redsync-rueidis":  {what: "redsync on rueidis", kind: peer, sets: true, open: openRedsyncRueidis},
+	"redsync-goredis":  {what: "redsync on go-redis", kind: peer, sets: true, open: openRedsyncGoredis},
+	"redislock":        {what: "bsm/redislock on go-redis", kind: peer, open: openRedislock},
+}
+
+// rueidisClient connects as all contenders on rueidis do that can choose.
+func rueidisClient(addr string) (rueidis.Client, error) {
+	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+}
+
+type leasehold struct {
+	client *client.Client
+	rdb    rueidis.Client // nil if the client's own
+}
+
+func openLeasehold(s settings) (contender, error) {
+	rdb, err := rueidisClient(s.Addr)
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(rdb, client.WithWatchdogTimeout(s.Lease))
+	return leasehold{c, rdb}, err
+}
+
+func openLeaseholdByURL(s settings) (contender, error) {
+	c, err := client.Open(context.Background(), "redis://"+s.Addr, client.WithWatchdogTimeout(s.Lease))
+	return leasehold{client: c}, err
+}
+
+func (l leasehold) Lock(name string) locker { return leaseholdLock{l.client.NewLock(name)} }
+func (l leasehold) ReadLock(name string) locker {
+	return leaseholdLock{l.client.NewRWLock(name).Read()}
+}
+
+func (l leasehold) Close() {
+	_ = l.client.Close(context.Background())
+	if l.rdb != nil {
+		l.rdb.Close()
+	}
+}
+
+type leaseholdLock struct{ lock.Locker }
+
+func (l leaseholdLock) Lock(ctx context.Context) (held, error) { return l.Locker.Lock(ctx) }

@@ -1,0 +1,45 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"time"
+)
+
+// handover passes a lock between two processes that both run this, and measures
+// the time from the call of Unlock in one to the return of Lock in the other.
+// Each waits for the other to have it before it asks again, so it is always the
+// other who gets it.
+func (w *working) handover(j job, res *result) error {
+	ctx := context.Background()
+	me := holder(w.Process, 0)
+	slot := &w.board.slots[0]
+	l := w.contender.Lock(lockName(0))
+	sleepUntil(j.Begin)
+	for monotonic() < j.End {
+		h, err := l.Lock(ctx)
+		if err != nil {
+			return err
+		}
+		at := monotonic()
+		last, alone := slot.enter(me)
+		if !alone {
+			res.Violations++
+		}
+		if since := w.board.unlocking.Load(); since != 0 && last != me {
+			res.Handovers = append(res.Handovers, at-since)
+		}
+		time.Sleep(j.Inside) // the other is waiting by then
+		slot.leave()
+		w.board.unlocking.Store(monotonic())
+		if err := h.Unlock(ctx); err != nil {
+			res.Failed++
+		}
+		res.Total++
+		for slot.last.Load() == me && monotonic() < j.End {
+			time.Sleep(200 * time.Microsecond)
+		}
+	}
+	return nil
+}

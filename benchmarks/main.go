@@ -1,0 +1,210 @@
+//go:build linux
+
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// bench is one run.
+type bench struct {
+	reps       int
+	short      bool
+	large      bool
+	cells      *regexp.Regexp
+	contenders *regexp.Regexp
+	cpuprofile string
+	memprofile string
+	dir        string // for what is gone after the run
+	progress   io.Writer
+}
+
+func main() {
+	if text := os.Getenv(workerEnv); text != "" {
+		if err := work(text, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "benchmarks:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "benchmarks:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	b := bench{progress: os.Stderr}
+	var doc, cells, contenders string
+	flag.IntVar(&b.reps, "reps", 5, "`repetitions`; the tables show medians")
+	flag.BoolVar(&b.short, "short", false, "everything for a moment only: says whether it works, not how fast")
+	flag.BoolVar(&b.large, "large", false, "also the cells that take much memory")
+	flag.StringVar(&cells, "cells", "", "only cells whose name matches the `regexp`")
+	flag.StringVar(&contenders, "contenders", "", "only contenders whose name matches the `regexp`")
+	flag.StringVar(&b.cpuprofile, "cpuprofile", "", "write a CPU profile of each worker process to the `directory`")
+	flag.StringVar(&b.memprofile, "memprofile", "", "write a profile of all allocations of each worker process to the `directory`; slows them down")
+	flag.StringVar(&doc, "doc", "", "put the tables into the Markdown `file` too, between its marks")
+	flag.Parse()
+
+	var err error
+	if b.cells, err = regexp.Compile(cells); err != nil {
+		return err
+	}
+	if b.contenders, err = regexp.Compile(contenders); err != nil {
+		return err
+	}
+	for _, dir := range []string{b.cpuprofile, b.memprofile} {
+		if dir != "" {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+		}
+	}
+	if b.dir, err = os.MkdirTemp("", "leasehold-benchmarks-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(b.dir)
+
+	outcomes, about, err := b.run()
+	if err != nil {
+		return err
+	}
+	var tables strings.Builder
+	report(&tables, about, outcomes)
+	fmt.Print(tables.String())
+	if doc != "" {
+		before, err := os.ReadFile(doc)
+		if err != nil {
+			return err
+		}
+		after, err := replaced(string(before), tables.String())
+		if err != nil {
+			return fmt.Errorf("%s: %w", doc, err)
+		}
+		if err := os.WriteFile(doc, []byte(after), 0o644); err != nil {
+			return err
+		}
+	}
+	return wrong(outcomes)
+}
+
+// wrong is an error when a contender let two in at once.
+func wrong(outcomes []outcome) error {
+	for _, o := range outcomes {
+		for _, name := range o.cell.contenders {
+			if n := o.worst(name, "violations"); n > 0 {
+				return fmt.Errorf("%s, %s: %v times two were inside at once", o.cell.name, name, n)
+			}
+		}
+	}
+	return nil
+}
+
+// run measures all cells that were asked for.
+func (b *bench) run() (all []outcome, about string, err error) {
+	for _, c := range cells {
+		if !b.cells.MatchString(c.name) || c.large && !b.large {
+			continue
+		}
+		o, version, err := b.measure(c)
+		if err != nil {
+			return nil, "", fmt.Errorf("%s: %w", c.name, err)
+		}
+		all = append(all, o)
+		about = b.about(version)
+	}
+	return all, about, nil
+}
+
+func (b *bench) about(redis string) string {
+	return fmt.Sprintf("%s. %d cores, %s/%s, %s, redis-server %s on loopback; medians of %d repetitions.",
+		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), redis, b.reps)
+}
+
+// measure runs a cell. In each repetition all contenders have their turn, one
+// right after the other, and another one is the first.
+func (b *bench) measure(c *cell) (o outcome, version string, err error) {
+	o = outcome{cell: c, errs: map[string][]string{}}
+	s, err := startServer(b.dir)
+	if err != nil {
+		return o, "", err
+	}
+	defer s.stop()
+	if version, err = s.version(); err != nil {
+		return o, "", err
+	}
+	var way *delay
+	if c.roundTrip > 0 {
+		if way, err = newDelay(s.addr, c.roundTrip); err != nil {
+			return o, "", err
+		}
+		defer way.close()
+	}
+	var stages []*stage
+	for _, name := range c.contenders {
+		if !b.contenders.MatchString(name) {
+			continue
+		}
+		st, err := b.newStage(c, name, s, way)
+		if err != nil {
+			return o, "", err
+		}
+		defer st.close()
+		stages = append(stages, st)
+	}
+	began := time.Now()
+	for rep := range b.repetitions(c) {
+		samples := map[string]sample{}
+		for i := range stages {
+			st := stages[(rep+i)%len(stages)]
+			got, err := st.slice()
+			if err != nil {
+				o.errs[st.contender] = append(o.errs[st.contender], err.Error())
+				continue
+			}
+			samples[st.contender] = got
+		}
+		o.reps = append(o.reps, samples)
+	}
+	fmt.Fprintf(b.progress, "%-12s %d contenders, %d repetitions in %v\n", c.name, len(stages), len(o.reps), time.Since(began).Round(time.Second))
+	return o, version, nil
+}
+
+func (b *bench) repetitions(c *cell) int {
+	if b.short {
+		return b.reps
+	}
+	return b.reps * max(1, c.more)
+}
+
+// comeBack is how long goroutines have to come back, once they should. Those who
+// poll can need long.
+func (b *bench) comeBack() time.Duration {
+	if b.short {
+		return 2 * time.Second
+	}
+	return 5 * time.Second
+}
+
+// time is how long something takes that should take d.
+func (b *bench) time(d time.Duration) time.Duration {
+	if b.short {
+		return max(d/50, 40*time.Millisecond)
+	}
+	return d
+}
+
+// many is n, or few.
+func (b *bench) many(n int) int {
+	if b.short {
+		return max(n/50, 1)
+	}
+	return n
+}

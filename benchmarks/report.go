@@ -1,0 +1,199 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// outcome is what a cell came to: a map of samples for each repetition.
+type outcome struct {
+	cell *cell
+	reps []map[string]sample // by contender
+	errs map[string][]string // by contender
+}
+
+// median over the repetitions in which f has a number; NaN if there is none.
+func (o outcome) median(f func(map[string]sample) (float64, bool)) float64 {
+	var all []float64
+	for _, rep := range o.reps {
+		if v, ok := f(rep); ok && !math.IsNaN(v) {
+			all = append(all, v)
+		}
+	}
+	if len(all) == 0 {
+		return math.NaN()
+	}
+	slices.Sort(all)
+	if n := len(all); n%2 == 0 {
+		return (all[n/2-1] + all[n/2]) / 2
+	}
+	return all[len(all)/2]
+}
+
+// value is the median of a metric.
+func (o outcome) value(contender, metric string) float64 {
+	return o.median(func(rep map[string]sample) (float64, bool) {
+		v, ok := rep[contender][metric]
+		return v, ok
+	})
+}
+
+// multiple is the median of ratios, each of one repetition: the machine is then
+// as fast or slow for both.
+func (o outcome) multiple(contender, metric, over string, bestIsMost bool) float64 {
+	return o.median(func(rep map[string]sample) (float64, bool) {
+		v, ok := rep[contender][metric]
+		if !ok {
+			return 0, false
+		}
+		if over != best {
+			base, ok := rep[over][metric]
+			return v / base, ok
+		}
+		var base float64
+		found := false
+		for name, s := range rep {
+			p, ok := s[metric]
+			if contenders[name].kind != peer || !ok {
+				continue
+			}
+			if !found || bestIsMost && p > base || !bestIsMost && p < base {
+				base, found = p, true
+			}
+		}
+		return v / base, found
+	})
+}
+
+// worst is the largest value in any repetition.
+func (o outcome) worst(contender, metric string) (most float64) {
+	for _, rep := range o.reps {
+		most = max(most, rep[contender][metric])
+	}
+	return most
+}
+
+// reached returns the median of what an aim is about, and whether it is reached.
+func (o outcome) reached(a aim) (float64, bool) {
+	of := a.of
+	if of == "" {
+		of = "leasehold"
+	}
+	var v float64
+	switch {
+	case a.over != "":
+		v = o.multiple(of, a.metric, a.over, a.atLeast > 0)
+	case a.atMost == 0 && a.atLeast == 0: // never, not just as a rule
+		v = o.worst(of, a.metric)
+	default:
+		v = o.value(of, a.metric)
+	}
+	if a.atLeast > 0 {
+		return v, v >= a.atLeast
+	}
+	return v, v <= a.atMost
+}
+
+func (a aim) bound() string {
+	if a.atLeast > 0 {
+		return "≥ " + strconv.FormatFloat(a.atLeast, 'g', -1, 64)
+	}
+	return "≤ " + strconv.FormatFloat(a.atMost, 'g', -1, 64)
+}
+
+// report writes everything as Markdown.
+func report(w io.Writer, about string, all []outcome) {
+	fmt.Fprintf(w, "%s\n\n### Aims\n\n| cell | what | aim | measured | |\n|---|---|---|---|---|\n", about)
+	for _, o := range all {
+		for _, a := range o.cell.aims {
+			v, ok := o.reached(a)
+			said := "missed"
+			switch {
+			case ok:
+				said = "reached"
+			case math.IsNaN(v) && o.errs["leasehold"] == nil:
+				continue // not asked for in this run
+			}
+			fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", o.cell.name, a.what, a.bound(), number(v, 2), said)
+		}
+	}
+	for _, o := range all {
+		o.write(w)
+	}
+}
+
+func (o outcome) write(w io.Writer) {
+	c := o.cell
+	fmt.Fprintf(w, "\n### `%s`: %s\n\n|", c.name, c.title)
+	for _, col := range c.columns {
+		fmt.Fprintf(w, " | %s", col.head)
+	}
+	fmt.Fprintf(w, " |\n|---%s|\n", strings.Repeat("|---:", len(c.columns)))
+	var notes []string
+	for _, name := range c.contenders {
+		_, measured := o.reps[0][name]
+		if o.errs[name] == nil && !measured {
+			continue // not asked for in this run
+		}
+		fmt.Fprintf(w, "| %s", name)
+		for _, col := range c.columns {
+			v := o.value(name, col.metric)
+			if col.multiple {
+				v = o.multiple(name, col.metric, c.reference, true)
+			}
+			fmt.Fprintf(w, " | %s", number(v, col.digits))
+		}
+		fmt.Fprintln(w, " |")
+		for metric, says := range map[string]string{
+			"violations": "times two were inside at once", "failed": "calls failed", "hung": "goroutines never came back",
+		} {
+			if n := o.worst(name, metric); n > 0 {
+				notes = append(notes, fmt.Sprintf("%s: %s %s, in the worst repetition.", name, number(n, 0), says))
+			}
+		}
+		if errs := o.errs[name]; errs != nil {
+			notes = append(notes, fmt.Sprintf("%s: %d repetitions failed, the first with %q.", name, len(errs), errs[0]))
+		}
+	}
+	slices.Sort(notes)
+	for _, n := range notes {
+		fmt.Fprintf(w, "\n%s\n", n)
+	}
+}
+
+// number is v with so many digits after the point, and commas between thousands.
+func number(v float64, digits int) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return "–"
+	}
+	text := strconv.FormatFloat(v, 'f', digits, 64)
+	whole, rest, _ := strings.Cut(text, ".")
+	for i := len(whole) - 3; i > 0 && whole[i-1] != '-'; i -= 3 {
+		whole = whole[:i] + "," + whole[i:]
+	}
+	if rest != "" {
+		return whole + "." + rest
+	}
+	return whole
+}
+
+const (
+	docBegin = "<!-- make bench: begin -->\n"
+	docEnd   = "<!-- make bench: end -->\n"
+)
+
+// replaced returns the document with what stands between the marks replaced.
+func replaced(document, tables string) (string, error) {
+	before, rest, ok := strings.Cut(document, docBegin)
+	_, after, end := strings.Cut(rest, docEnd)
+	if !ok || !end {
+		return "", fmt.Errorf("has no %q and %q", strings.TrimSpace(docBegin), strings.TrimSpace(docEnd))
+	}
+	return before + docBegin + tables + docEnd + after, nil
+}

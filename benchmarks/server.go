@@ -1,0 +1,214 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// server is a redis-server of our own, which keeps nothing on disk.
+type server struct {
+	cmd    *exec.Cmd
+	exited chan struct{} // closed once the process is reaped
+	addr   string
+	wire   *wire // ours, for looking
+}
+
+// errNoServer says that none is installed.
+var errNoServer = errors.New("needs redis-server or valkey-server on the PATH; scripts/redis-server.sh installs it")
+
+func startServer(dir string) (*server, error) {
+	bin := os.Getenv("LEASEHOLD_REDIS_SERVER")
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if found, err := exec.LookPath(name); err == nil && bin == "" {
+			bin = found
+		}
+	}
+	if bin == "" {
+		return nil, errNoServer
+	}
+	for range 20 {
+		s, err := launch(bin, dir)
+		if err == nil {
+			return s, nil
+		}
+		if !errors.Is(err, errGone) {
+			return nil, err
+		}
+	}
+	return nil, errors.New("no free port")
+}
+
+var errGone = errors.New("the server ended at once")
+
+func launch(bin, dir string) (*server, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(bin, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	s := &server{cmd: cmd, exited: make(chan struct{}), addr: net.JoinHostPort("127.0.0.1", port)}
+	started := make(chan error)
+	go func() {
+		// The server is killed when the thread that started it ends. So that
+		// thread does nothing else until then.
+		runtime.LockOSThread()
+		defer close(s.exited)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	for range 500 {
+		if s.wire, err = dial(s.addr); err == nil {
+			if info, e := s.wire.ask("INFO server"); e == nil {
+				// Else another server was faster to take the port.
+				if strings.Contains(info, fmt.Sprintf("\nprocess_id:%d\r", cmd.Process.Pid)) {
+					return s, nil
+				}
+				err = errGone
+				break
+			}
+			s.wire.conn.Close()
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.stop()
+	return nil, errors.Join(errGone, err)
+}
+
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
+
+func (s *server) stop() {
+	if s.wire != nil {
+		s.wire.conn.Close()
+	}
+	_ = s.cmd.Process.Kill()
+	<-s.exited
+}
+
+// freeze has the server answer nobody for d.
+func (s *server) freeze(d time.Duration) error {
+	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	time.Sleep(d)
+	return s.cmd.Process.Signal(syscall.SIGCONT)
+}
+
+// calls is how often each command was executed.
+type calls map[string]int64
+
+// sent are the commands that clients send and no script here does: but for SET,
+// which some send, and others have in a script.
+var sent = []string{"evalsha", "eval", "script|load", "hello", "client|tracking", "client|setinfo", "subscribe", "unsubscribe"}
+
+// sentBy is how many commands the clients sent. PING is left out: it is rueidis
+// that sends one a second on each connection.
+func (c calls) sentBy(e entry) (n int64) {
+	for _, name := range sent {
+		n += c[name]
+	}
+	if e.sets {
+		n += c["set"]
+	}
+	return n
+}
+
+// counted returns what was executed since the last call of it, but for what is
+// ours.
+func (s *server) counted() (calls, error) {
+	info, err := s.wire.ask("INFO commandstats")
+	if err != nil {
+		return nil, err
+	}
+	c := calls{}
+	for line := range strings.Lines(info) {
+		name, rest, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
+		if !ok {
+			continue
+		}
+		number, _, _ := strings.Cut(rest, ",")
+		if c[name], err = strconv.ParseInt(number, 10, 64); err != nil {
+			return nil, err
+		}
+	}
+	_, err = s.wire.ask("CONFIG RESETSTAT")
+	return c, err
+}
+
+// wire is a connection without a client library, which would add commands of its
+// own.
+type wire struct {
+	conn net.Conn
+	r    *bufio.Reader
+}
+
+func dial(addr string) (*wire, error) {
+	c, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return nil, err
+	}
+	return &wire{c, bufio.NewReader(c)}, nil
+}
+
+// ask sends a command and returns the answer, which must be a status, a number or
+// a text.
+func (w *wire) ask(command string) (string, error) {
+	if err := w.conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return "", err
+	}
+	if _, err := io.WriteString(w.conn, command+"\r\n"); err != nil {
+		return "", err
+	}
+	line, err := w.r.ReadString('\n')
+	if err != nil {
+		return "", err
+	}
+	line = strings.TrimSpace(line)
+	switch line[0] {
+	case '+', ':':
+		return line[1:], nil
+	case '$':
+		n, err := strconv.Atoi(line[1:])
+		if err != nil {
+			return "", err
+		}
+		text := make([]byte, n+2)
+		_, err = io.ReadFull(w.r, text)
+		return string(text), err
+	}
+	return "", fmt.Errorf("%s: %s", command, line)
+}
+
+// version is what the server says that it is.
+func (s *server) version() (string, error) {
+	info, err := s.wire.ask("INFO server")
+	_, rest, _ := strings.Cut(info, "redis_version:")
+	version, _, _ := strings.Cut(rest, "\r")
+	return version, err
+}

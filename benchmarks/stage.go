@@ -1,0 +1,471 @@
+//go:build linux
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// stage is a contender in a cell: its worker processes, and the cell's server.
+type stage struct {
+	*bench
+	cell      *cell
+	contender string
+	server    *server
+	way       *delay // nil if there is none between
+	board     *board
+	boardFile string
+	unmap     func()
+	workers   []*worker
+}
+
+// sample is what one slice of one contender came to, by metric.
+type sample map[string]float64
+
+func (b *bench) newStage(c *cell, contender string, s *server, way *delay) (*stage, error) {
+	st := &stage{bench: b, cell: c, contender: contender, server: s, way: way}
+	st.boardFile = filepath.Join(b.dir, "board-"+contender)
+	var err error
+	if st.board, st.unmap, err = openBoard(st.boardFile); err != nil {
+		return nil, err
+	}
+	if err := st.start(); err != nil {
+		st.close()
+		return nil, err
+	}
+	return st, nil
+}
+
+// start starts the worker processes.
+func (s *stage) start() error {
+	addr := s.server.addr
+	if s.way != nil {
+		addr = s.way.addr()
+	}
+	for p := range s.cell.processes {
+		r := role{Contender: s.contender, Settings: s.cell.settings, Process: p, Board: s.boardFile}
+		r.Settings.Addr = addr
+		r.Settings.Lease = s.lease()
+		r.CPU, r.Mem = profiles(s.cpuprofile, s.memprofile, s.cell.name, s.contender, p)
+		w, err := startWorker(r)
+		if err != nil {
+			return err
+		}
+		s.workers = append(s.workers, w)
+	}
+	return nil
+}
+
+// lease is what locks live on.
+func (s *stage) lease() time.Duration {
+	switch lease := s.cell.settings.Lease; {
+	case lease == 0:
+		return 30 * time.Second
+	case s.short:
+		return lease / 5
+	default:
+		return lease
+	}
+}
+
+func (s *stage) stop() {
+	var wg sync.WaitGroup
+	for _, w := range s.workers {
+		wg.Go(w.stop)
+	}
+	wg.Wait()
+	s.workers = nil
+}
+
+func (s *stage) close() {
+	s.stop()
+	s.unmap()
+	os.Remove(s.boardFile)
+}
+
+// slice runs the cell's work once. Whatever a slice before left is gone.
+func (s *stage) slice() (sample, error) {
+	if _, err := s.server.wire.ask("FLUSHALL"); err != nil {
+		return nil, err
+	}
+	*s.board = board{}
+	if s.workers == nil {
+		if err := s.start(); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := s.all(job{Do: "look"}); err != nil { // it is up, and has no garbage
+		return nil, err
+	}
+	if _, err := s.server.counted(); err != nil {
+		return nil, err
+	}
+	got, err := s.cell.slice(s)
+	if err != nil || got["hung"] > 0 {
+		s.stop() // the next slice begins with new ones
+	}
+	return got, err
+}
+
+// all gives a job to all workers, and waits for all.
+func (s *stage) all(j job) ([]result, error) {
+	for _, w := range s.workers {
+		if err := w.send(j); err != nil {
+			return nil, err
+		}
+	}
+	results := make([]result, len(s.workers))
+	for i, w := range s.workers {
+		var err error
+		if results[i], err = w.receive(); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// one gives a job to one worker, and waits.
+func (s *stage) one(process int, j job) (result, error) {
+	if err := s.workers[process].send(j); err != nil {
+		return result{}, err
+	}
+	return s.workers[process].receive()
+}
+
+// ready is the time that workers have to prepare a job.
+const ready = 50 * time.Millisecond
+
+// timed returns j with its begin, for all workers alike, and its end.
+func (s *stage) timed(j job, d time.Duration) job {
+	j.ComeBack = s.comeBack()
+	j.Begin = monotonic() + int64(ready)
+	j.End = j.Begin + int64(d)
+	return j
+}
+
+// loop is a slice of cells in which all workers lock and unlock for d.
+func loop(j job, d time.Duration) func(*stage) (sample, error) {
+	return func(s *stage) (sample, error) { return s.loop(j, s.time(d), nil) }
+}
+
+// loop runs j for d, and beside when that has begun.
+func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error) {
+	roundTrip, err := s.roundTrip()
+	if err != nil {
+		return nil, err
+	}
+	j = s.timed(j, d)
+	var besideErr error
+	var wg sync.WaitGroup
+	if beside != nil {
+		wg.Go(func() {
+			sleepUntil(j.Begin)
+			besideErr = beside()
+		})
+	}
+	results, err := s.all(j)
+	wg.Wait()
+	if err := cmp.Or(err, besideErr); err != nil {
+		return nil, err
+	}
+	counted, err := s.server.counted()
+	if err != nil {
+		return nil, err
+	}
+
+	var sum result
+	for _, r := range results {
+		sum.Counts = append(sum.Counts, r.Counts...)
+		sum.Total += r.Total
+		sum.Switches += r.Switches
+		sum.Moves += r.Moves
+		sum.AllMoves += r.AllMoves
+		sum.Violations += r.Violations
+		sum.Failed += r.Failed
+		sum.Hung += r.Hung
+		sum.CPU += r.CPU
+		sum.Mallocs += r.Mallocs
+		sum.Bytes += r.Bytes
+		sum.Waits.add(&r.Waits)
+		sum.Longest = max(sum.Longest, r.Longest)
+	}
+	if sum.Total == 0 && sum.Hung == 0 {
+		return nil, fmt.Errorf("no lock in %v; %d calls failed", d, sum.Failed)
+	}
+	var count int64
+	starved := 0
+	for _, n := range sum.Counts {
+		count += n
+		if n == 0 {
+			starved++
+		}
+	}
+	total, seconds := float64(max(sum.Total, 1)), d.Seconds()
+	commands := float64(counted.sentBy(contenders[s.contender]))
+	return sample{
+		"locks/s":    float64(count) / seconds,
+		"switches/s": float64(sum.Switches) / seconds,
+		"moves/s":    float64(sum.Moves) / seconds,
+		"locks/rtt":  float64(count) / seconds * roundTrip.Seconds(),
+		"moves/rtt":  float64(sum.Moves) / seconds * roundTrip.Seconds(),
+		"sent/lock":  commands / total,
+		"sent/move":  commands / float64(max(sum.AllMoves, 1)),
+		"cpu/lock":   us(sum.CPU) / total,
+		"allocs":     float64(sum.Mallocs) / total,
+		"bytes":      float64(sum.Bytes) / total,
+		"p50 us":     us(sum.Waits.quantile(0.5)),
+		"p99 ms":     ms(sum.Waits.quantile(0.99)),
+		"longest ms": ms(sum.Longest),
+		"jain":       jain(sum.Counts),
+		"starved":    float64(starved),
+		"violations": float64(sum.Violations),
+		"failed":     float64(sum.Failed),
+		"hung":       float64(sum.Hung),
+	}, nil
+}
+
+func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// jain is Jain's index of fairness: 1 when all have the same, 1/n when one has
+// all.
+func jain(counts []int64) float64 {
+	var sum, squares float64
+	for _, n := range counts {
+		sum += float64(n)
+		squares += float64(n) * float64(n)
+	}
+	if squares == 0 {
+		return 1
+	}
+	return sum * sum / (float64(len(counts)) * squares)
+}
+
+// roundTrip measures the way to the server; 0 if it is the direct one.
+func (s *stage) roundTrip() (time.Duration, error) {
+	if s.way == nil {
+		return 0, nil
+	}
+	w, err := dial(s.way.addr())
+	if err != nil {
+		return 0, err
+	}
+	defer w.conn.Close()
+	var took []time.Duration
+	for range 21 {
+		began := time.Now()
+		if _, err := w.ask("PING"); err != nil {
+			return 0, err
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	return took[len(took)/2], nil
+}
+
+// handover is the slice of two processes that pass a lock to and fro for d. Whoever
+// has it works for long enough that the other surely waits.
+func handover(inside, d time.Duration) func(*stage) (sample, error) {
+	return func(s *stage) (sample, error) {
+		roundTrip, err := s.roundTrip()
+		if err != nil {
+			return nil, err
+		}
+		results, err := s.all(s.timed(job{Do: "handover", Inside: inside}, s.time(d)))
+		if err != nil {
+			return nil, err
+		}
+		counted, err := s.server.counted()
+		if err != nil {
+			return nil, err
+		}
+		var took []int64
+		var total, violations, failed float64
+		for _, r := range results {
+			took = append(took, r.Handovers...)
+			total += float64(r.Total)
+			violations += float64(r.Violations)
+			failed += float64(r.Failed)
+		}
+		if len(took) == 0 {
+			return nil, fmt.Errorf("not once passed on in %v", s.time(d))
+		}
+		slices.Sort(took)
+		p50 := time.Duration(took[len(took)/2])
+		got := sample{
+			"p50 us":     us(p50),
+			"p99 us":     us(time.Duration(took[len(took)*99/100])),
+			"sent/lock":  float64(counted.sentBy(contenders[s.contender])) / total,
+			"violations": violations,
+			"failed":     failed,
+		}
+		if roundTrip > 0 {
+			got["p50 rtt"] = float64(p50) / float64(roundTrip)
+		}
+		return got, nil
+	}
+}
+
+// waiters is the slice of n goroutines that wait for d for a lock which another
+// process holds, and then get it one after the other.
+func waiters(n int, d time.Duration) func(*stage) (sample, error) {
+	return func(s *stage) (sample, error) {
+		n, d := s.many(n), s.time(d)
+		const holds, waits = 0, 1
+		if _, err := s.one(holds, job{Do: "take", Names: 1}); err != nil {
+			return nil, err
+		}
+		empty, err := s.one(waits, job{Do: "look"})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := s.one(waits, job{Do: "queue", Goroutines: n}); err != nil {
+			return nil, err
+		}
+		time.Sleep(s.time(time.Second)) // for all to ask and to subscribe
+		before, err := s.one(waits, job{Do: "look"})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := s.server.counted(); err != nil {
+			return nil, err
+		}
+		time.Sleep(d)
+		waiting, err := s.server.counted()
+		if err != nil {
+			return nil, err
+		}
+		after, err := s.one(waits, job{Do: "look"})
+		if err != nil {
+			return nil, err
+		}
+		if err := s.workers[waits].send(job{Do: "drain", ComeBack: 12 * s.comeBack()}); err != nil {
+			return nil, err
+		}
+		time.Sleep(ready)
+		gave, err := s.one(holds, job{Do: "give"})
+		if err != nil {
+			return nil, err
+		}
+		drained, err := s.workers[waits].receive()
+		if err != nil {
+			return nil, err
+		}
+		draining, err := s.server.counted()
+		if err != nil {
+			return nil, err
+		}
+		e := contenders[s.contender]
+		return sample{
+			"sent/s":     float64(waiting.sentBy(e)) / d.Seconds(),
+			"cpu/s":      ms(after.CPU-before.CPUAfter) / d.Seconds(),
+			"KB":         float64(before.RSS-empty.RSS) / 1024 / float64(n),
+			"drain ms":   float64(drained.At-gave.At) / 1e6,
+			"sent/drain": float64(draining.sentBy(e)),
+			"violations": float64(drained.Violations),
+			"failed":     float64(drained.Failed + gave.Failed),
+			"hung":       float64(drained.Hung),
+		}, nil
+	}
+}
+
+// holding is the slice of n locks that are held for d.
+func holding(n int, d time.Duration) func(*stage) (sample, error) {
+	return func(s *stage) (sample, error) {
+		n, d := s.many(n), max(s.time(d), s.lease())
+		empty, err := s.one(0, job{Do: "look"})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := s.one(0, job{Do: "take", Names: n}); err != nil {
+			return nil, err
+		}
+		before, err := s.one(0, job{Do: "look"})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := s.server.counted(); err != nil {
+			return nil, err
+		}
+		others, err := probe(s.server.addr, d)
+		if err != nil {
+			return nil, err
+		}
+		counted, err := s.server.counted()
+		if err != nil {
+			return nil, err
+		}
+		after, err := s.one(0, job{Do: "look"})
+		if err != nil {
+			return nil, err
+		}
+		gave, err := s.one(0, job{Do: "give"})
+		if err != nil {
+			return nil, err
+		}
+		return sample{
+			"sent/s":     float64(counted.sentBy(contenders[s.contender])) / d.Seconds(),
+			"cpu/s":      ms(after.CPU-before.CPUAfter) / d.Seconds(),
+			"goroutines": float64(after.Routines),
+			"KB":         float64(after.RSS-empty.RSS) / 1024 / float64(n),
+			"lost":       float64(gave.Failed),
+			"others ms":  ms(others),
+		}, nil
+	}
+}
+
+// probe sends commands of its own for d, and returns the 99th percentile of the
+// times that those took which met renewals: other commands were executed since
+// the one before.
+func probe(addr string, d time.Duration) (time.Duration, error) {
+	w, err := dial(addr)
+	if err != nil {
+		return 0, err
+	}
+	defer w.conn.Close()
+	var met histogram
+	var before int64
+	for end := monotonic() + int64(d); monotonic() < end; wait(monotonic() + 300_000) {
+		began := time.Now()
+		info, err := w.ask("INFO stats")
+		took := time.Since(began)
+		if err != nil {
+			return 0, err
+		}
+		_, rest, _ := strings.Cut(info, "total_commands_processed:")
+		number, _, _ := strings.Cut(rest, "\r")
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		if before > 0 && n-before > 5 { // more than a few PINGs
+			met.note(took)
+		}
+		before = n
+	}
+	return met.quantile(0.99), nil
+}
+
+// stall is a slice in which the server stands still for a while, a few times.
+func stall(j job, still, d time.Duration) func(*stage) (sample, error) {
+	return func(s *stage) (sample, error) {
+		d := max(s.time(d), 10*still)
+		return s.loop(j, d, func() error {
+			for range 3 {
+				time.Sleep(d / 6)
+				if err := s.server.freeze(still); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+}

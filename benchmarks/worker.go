@@ -1,0 +1,267 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// workerEnv is set, to a role, in the environment of worker processes.
+const workerEnv = "LEASEHOLD_BENCHMARKS_WORKER"
+
+// role is what a worker process is for.
+type role struct {
+	Contender string
+	Settings  settings
+	Process   int    // its number among the processes of this contender
+	Board     string // a file
+	CPU, Mem  string // files for profiles; empty for none
+}
+
+// job is one thing to do. A worker does one at a time.
+type job struct {
+	Do         string // a name in jobs
+	Goroutines int
+	Each       bool          // a lock for each goroutine, not one for all
+	Read       bool          // read locks
+	Inside     time.Duration // work while the lock is held
+	Begin, End int64         // by monotonic
+	ComeBack   time.Duration // what goroutines have to come back, once they should
+	Names      int           // how many locks to hold
+}
+
+// result is what came of a job; each sets what it has.
+type result struct {
+	Err string
+
+	Counts   []int64 // acquisitions of each goroutine between Begin and End
+	Total    int64   // acquisitions, with those after End of goroutines that waited then
+	Switches int64   // of Counts, how many followed one of another goroutine
+	Moves    int64   // of Counts, how many followed one of another process
+	AllMoves int64   // of Total
+	Waits    histogram
+	Longest  time.Duration
+
+	Violations int64 // somebody else was inside too
+	Failed     int64 // calls that returned an error
+	Hung       int64 // goroutines that did not come back
+
+	CPU       time.Duration // of a loop; else of the process, at the begin of the job
+	CPUAfter  time.Duration // of the process, at the end of the job
+	Mallocs   uint64
+	Bytes     uint64
+	RSS       int64 // bytes
+	Routines  int
+	At        int64   // by monotonic
+	Handovers []int64 // ns
+}
+
+// work does the jobs that come in, until there are no more.
+func work(text string, in io.Reader, out io.Writer) error {
+	var r role
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return err
+	}
+	b, unmap, err := openBoard(r.Board)
+	if err != nil {
+		return err
+	}
+	defer unmap()
+	stop, err := profile(r)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	c, err := contenders[r.Contender].open(r.Settings)
+	if err != nil {
+		return err
+	}
+	w := &working{role: r, board: b, contender: c}
+	answers := json.NewEncoder(out)
+	for jobs := json.NewDecoder(bufio.NewReader(in)); ; {
+		var j job
+		if err := jobs.Decode(&j); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return err
+		}
+		var res result
+		res.CPU = cpu()
+		if do, ok := toDo[j.Do]; !ok {
+			res.Err = "no such job: " + j.Do
+		} else if err := do(w, j, &res); err != nil {
+			res.Err = err.Error()
+		}
+		res.CPUAfter = cpu()
+		if err := answers.Encode(res); err != nil {
+			return err
+		}
+	}
+	if !w.hung { // else Close could wait for ever
+		c.Close()
+	}
+	return nil
+}
+
+// working is a worker from the inside.
+type working struct {
+	role
+	board     *board
+	contender contender
+	hung      bool // a goroutine of ours did not come back
+	keep      keep
+}
+
+var toDo = map[string]func(*working, job, *result) error{
+	"loop":     (*working).loop,
+	"handover": (*working).handover,
+	"take":     (*working).take,
+	"give":     (*working).give,
+	"queue":    (*working).queue,
+	"drain":    (*working).drain,
+	"look":     (*working).look,
+}
+
+// look tells what the process needs at this moment.
+func (w *working) look(_ job, res *result) (err error) {
+	res.Routines = runtime.NumGoroutine()
+	res.RSS, err = residentSize()
+	return err
+}
+
+// lockName is what the n-th lock is called.
+func lockName(n int) string { return "bench:" + strconv.Itoa(n) }
+
+// cpu is the processor time that this process has used.
+func cpu() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// residentSize is what the process has in memory once garbage is given back.
+func residentSize() (int64, error) {
+	debug.FreeOSMemory()
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, err
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
+
+func profile(r role) (stop func(), err error) {
+	var files []*os.File
+	create := func(name string) *os.File {
+		f, e := os.Create(name)
+		err = errors.Join(err, e)
+		files = append(files, f)
+		return f
+	}
+	if r.CPU != "" {
+		if f := create(r.CPU); err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
+	}
+	var mem *os.File
+	if r.Mem != "" {
+		runtime.MemProfileRate = 1 // every allocation
+		mem = create(r.Mem)
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		if mem != nil {
+			_ = pprof.Lookup("allocs").WriteTo(mem, 0)
+		}
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}, err
+}
+
+// worker is a worker from the outside.
+type worker struct {
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *json.Decoder
+	jobs *json.Encoder
+}
+
+// startWorker starts a process for the role. It ends with this process.
+func startWorker(r role) (*worker, error) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &worker{cmd: cmd, in: in, out: json.NewDecoder(bufio.NewReader(out)), jobs: json.NewEncoder(in)}, nil
+}
+
+// send gives the worker a job; receive waits for what came of it.
+func (w *worker) send(j job) error { return w.jobs.Encode(j) }
+
+func (w *worker) receive() (result, error) {
+	var res result
+	if err := w.out.Decode(&res); err != nil {
+		return res, fmt.Errorf("worker %d: %w", w.cmd.Process.Pid, err)
+	}
+	if res.Err != "" {
+		return res, fmt.Errorf("worker %d: %s", w.cmd.Process.Pid, res.Err)
+	}
+	return res, nil
+}
+
+// stop ends the process: it goes by itself when there are no more jobs, or soon
+// after.
+func (w *worker) stop() {
+	w.in.Close()
+	kill := time.AfterFunc(3*time.Second, func() { _ = w.cmd.Process.Kill() })
+	_ = w.cmd.Wait()
+	kill.Stop()
+}
+
+// profiles are where a worker's profiles go, in the directories cpu and mem.
+func profiles(cpu, mem, cell, contender string, process int) (cpuFile, memFile string) {
+	name := fmt.Sprintf("%s-%s-%d", cell, contender, process)
+	if cpu != "" {
+		cpuFile = filepath.Join(cpu, name+".cpu.pprof")
+	}
+	if mem != "" {
+		memFile = filepath.Join(mem, name+".allocs.pprof")
+	}
+	return cpuFile, memFile
+}
