@@ -1,4 +1,5 @@
-# The modules of this repository: the library, and the tests that need more.
+# The modules of this repository: the library, the tests that need more, and the
+# peers to measure against.
 MODULES := $(dir $(wildcard go.mod */go.mod))
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -13,7 +14,7 @@ VERSIONS_TESTS    := ^Test(Conformance|Exclusion|Model|Crash|LostReply|Failover|
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo server test race interop versions containers fuzz fmt tidy lint ci
+.PHONY: help demo server test race interop versions containers fuzz bench fmt tidy lint ci
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +63,9 @@ fuzz: ## every fuzz test for FUZZTIME=10s
 			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
 		done; \
 	done); done
+
+bench: server ## beside its peers and the floors, in half an hour; BENCH='-h' for less
+	@cd benchmarks && go run . $(BENCH)
 
 fmt: ## gofmt everything
 	gofmt -w .

@@ -28,7 +28,7 @@ func (w *working) handover(j job, res *result) error {
 			res.Violations++
 		}
 		if since := w.board.unlocking.Load(); since != 0 && last != me {
-			res.Handovers = append(res.Handovers, at-since)
+			res.Handovers = append(res.Handovers, time.Duration(at-since))
 		}
 		time.Sleep(j.Inside) // the other is waiting by then
 		slot.leave()

@@ -196,7 +196,7 @@ func (b *bench) comeBack() time.Duration {
 // time is how long something takes that should take d.
 func (b *bench) time(d time.Duration) time.Duration {
 	if b.short {
-		return max(d/50, 40*time.Millisecond)
+		return max(d/50, 100*time.Millisecond)
 	}
 	return d
 }

@@ -132,6 +132,23 @@ func (s *stage) all(j job) ([]result, error) {
 	return results, nil
 }
 
+// allMeasured is all, with round trips measured at the same time, and something
+// else done beside, if not nil.
+func (s *stage) allMeasured(j job, beside func() error) (results []result, roundTrips []time.Duration, err error) {
+	var besideErr, tripErr error
+	var wg sync.WaitGroup
+	if beside != nil {
+		wg.Go(func() {
+			sleepUntil(j.Begin)
+			besideErr = beside()
+		})
+	}
+	wg.Go(func() { roundTrips, tripErr = s.roundTrips(j) })
+	results, err = s.all(j)
+	wg.Wait()
+	return results, roundTrips, cmp.Or(err, besideErr, tripErr)
+}
+
 // one gives a job to one worker, and waits.
 func (s *stage) one(process int, j job) (result, error) {
 	if err := s.workers[process].send(j); err != nil {
@@ -158,22 +175,9 @@ func loop(j job, d time.Duration) func(*stage) (sample, error) {
 
 // loop runs j for d, and beside when that has begun.
 func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error) {
-	roundTrip, err := s.roundTrip()
-	if err != nil {
-		return nil, err
-	}
 	j = s.timed(j, d)
-	var besideErr error
-	var wg sync.WaitGroup
-	if beside != nil {
-		wg.Go(func() {
-			sleepUntil(j.Begin)
-			besideErr = beside()
-		})
-	}
-	results, err := s.all(j)
-	wg.Wait()
-	if err := cmp.Or(err, besideErr); err != nil {
+	results, roundTrips, err := s.allMeasured(j, beside)
+	if err != nil {
 		return nil, err
 	}
 	counted, err := s.server.counted()
@@ -214,8 +218,8 @@ func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error
 		"locks/s":    float64(count) / seconds,
 		"switches/s": float64(sum.Switches) / seconds,
 		"moves/s":    float64(sum.Moves) / seconds,
-		"locks/rtt":  float64(count) / seconds * roundTrip.Seconds(),
-		"moves/rtt":  float64(sum.Moves) / seconds * roundTrip.Seconds(),
+		"locks/rtt":  float64(count) / seconds * mean(roundTrips).Seconds(),
+		"moves/rtt":  float64(sum.Moves) / seconds * mean(roundTrips).Seconds(),
 		"sent/lock":  commands / total,
 		"sent/move":  commands / float64(max(sum.AllMoves, 1)),
 		"cpu/lock":   us(sum.CPU) / total,
@@ -249,37 +253,51 @@ func jain(counts []int64) float64 {
 	return sum * sum / (float64(len(counts)) * squares)
 }
 
-// roundTrip measures the way to the server; 0 if it is the direct one.
-func (s *stage) roundTrip() (time.Duration, error) {
+// roundTrips measures the way to the server beside the job, as a busy machine
+// makes it longer. There are none if it is the direct way.
+func (s *stage) roundTrips(j job) (took []time.Duration, err error) {
 	if s.way == nil {
-		return 0, nil
+		return nil, nil
 	}
 	w, err := dial(s.way.addr())
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer w.conn.Close()
-	var took []time.Duration
-	for range 21 {
+	for sleepUntil(j.Begin); len(took) == 0 || monotonic() < j.End; wait(monotonic() + 5_000_000) {
 		began := time.Now()
 		if _, err := w.ask("PING"); err != nil {
-			return 0, err
+			return nil, err
 		}
 		took = append(took, time.Since(began))
 	}
-	slices.Sort(took)
-	return took[len(took)/2], nil
+	return took, nil
+}
+
+// median and mean are 0 if there are none.
+func median(all []time.Duration) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+func mean(all []time.Duration) time.Duration {
+	var sum time.Duration
+	for _, d := range all {
+		sum += d
+	}
+	return sum / time.Duration(max(len(all), 1))
 }
 
 // handover is the slice of two processes that pass a lock to and fro for d. Whoever
 // has it works for long enough that the other surely waits.
 func handover(inside, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
-		roundTrip, err := s.roundTrip()
-		if err != nil {
-			return nil, err
-		}
-		results, err := s.all(s.timed(job{Do: "handover", Inside: inside}, s.time(d)))
+		d := max(s.time(d), 40*inside)
+		j := s.timed(job{Do: "handover", Inside: inside}, d)
+		results, roundTrips, err := s.allMeasured(j, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -287,7 +305,7 @@ func handover(inside, d time.Duration) func(*stage) (sample, error) {
 		if err != nil {
 			return nil, err
 		}
-		var took []int64
+		var took []time.Duration
 		var total, violations, failed float64
 		for _, r := range results {
 			took = append(took, r.Handovers...)
@@ -296,19 +314,18 @@ func handover(inside, d time.Duration) func(*stage) (sample, error) {
 			failed += float64(r.Failed)
 		}
 		if len(took) == 0 {
-			return nil, fmt.Errorf("not once passed on in %v", s.time(d))
+			return nil, fmt.Errorf("not once passed on in %v", d)
 		}
-		slices.Sort(took)
-		p50 := time.Duration(took[len(took)/2])
+		p50 := median(took) // and they are sorted now
 		got := sample{
 			"p50 us":     us(p50),
-			"p99 us":     us(time.Duration(took[len(took)*99/100])),
+			"p99 us":     us(took[len(took)*99/100]),
 			"sent/lock":  float64(counted.sentBy(contenders[s.contender])) / total,
 			"violations": violations,
 			"failed":     failed,
 		}
-		if roundTrip > 0 {
-			got["p50 rtt"] = float64(p50) / float64(roundTrip)
+		if s.way != nil {
+			got["p50 rtt"] = float64(p50) / float64(median(roundTrips))
 		}
 		return got, nil
 	}

@@ -67,8 +67,8 @@ type result struct {
 	Bytes     uint64
 	RSS       int64 // bytes
 	Routines  int
-	At        int64   // by monotonic
-	Handovers []int64 // ns
+	At        int64 // by monotonic
+	Handovers []time.Duration
 }
 
 // work does the jobs that come in, until there are no more.

@@ -1,0 +1,300 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	// What no lock should do, to see that it shows. Workers know it too.
+	contenders["broken"] = entry{kind: peer, open: func(settings) (contender, error) { return broken{}, nil }}
+	if text := os.Getenv(workerEnv); text != "" {
+		if err := work(text, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	redistest.VerifyTestMain(m)
+}
+
+// broken lets everybody in.
+type broken struct{}
+
+func (b broken) Lock(string) locker                   { return brokenLock{} }
+func (broken) Close()                                 {}
+func (brokenLock) Lock(context.Context) (held, error) { return brokenLock{}, nil }
+func (brokenLock) Unlock(context.Context) error       { return nil }
+
+type brokenLock struct{}
+
+// once is a run of all cells with one repetition.
+func once(t *testing.T, short bool) []outcome {
+	t.Helper()
+	needServer(t)
+	b := bench{
+		reps: 1, short: short, dir: t.TempDir(), progress: io.Discard,
+		cells: regexp.MustCompile(""), contenders: regexp.MustCompile(""),
+	}
+	all, about, err := b.run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tables bytes.Buffer
+	report(&tables, about, all)
+	t.Logf("%s", tables.Bytes())
+	return all
+}
+
+func needServer(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{os.Getenv("LEASEHOLD_REDIS_SERVER"), "redis-server", "valkey-server"} {
+		if _, err := exec.LookPath(name); err == nil {
+			return
+		}
+	}
+	if os.Getenv("CI") != "" || os.Getenv("LEASEHOLD_REQUIRE_REDIS") == "1" {
+		t.Fatal(errNoServer)
+	}
+	t.Skip("NOT TESTED:", errNoServer)
+}
+
+// Every cell runs, with every contender; nobody lets two in at once; and of ours
+// and the floors nothing fails and all come back. How fast they are is not asked.
+func TestCells(t *testing.T) {
+	all := once(t, true)
+	if err := wrong(all); err != nil {
+		t.Error(err)
+	}
+	ran := map[string]bool{}
+	for _, o := range all {
+		ran[o.cell.name] = true
+		for _, name := range o.cell.contenders {
+			if contenders[name].kind == peer {
+				continue // rueidislock is known to hang
+			}
+			for _, err := range o.errs[name] {
+				t.Errorf("%s, %s: %s", o.cell.name, name, err)
+			}
+			for _, bad := range []string{"failed", "hung", "lost"} {
+				if n := o.worst(name, bad); n > 0 {
+					t.Errorf("%s, %s: %v %s", o.cell.name, name, n, bad)
+				}
+			}
+			for _, col := range o.cell.columns {
+				if _, ok := o.reps[0][name][col.metric]; !ok && o.errs[name] == nil {
+					t.Errorf("%s, %s: no %q", o.cell.name, name, col.metric)
+				}
+			}
+		}
+		for _, a := range o.cell.aims {
+			if _, ok := o.reps[0]["leasehold"][a.metric]; !ok {
+				t.Errorf("%s: no %q, of which there is an aim", o.cell.name, a.metric)
+			}
+		}
+	}
+	for _, c := range cells {
+		if !ran[c.name] && !c.large {
+			t.Errorf("%s did not run", c.name)
+		}
+	}
+}
+
+// Two at once are seen: in a process, in several, and where a lock is handed over.
+func TestViolations(t *testing.T) {
+	known := cells
+	t.Cleanup(func() { cells = known })
+	for _, name := range []string{"hot", "hot-4", "handover"} {
+		c := *known[slices.IndexFunc(known, func(c *cell) bool { return c.name == name })]
+		c.contenders = []string{"broken"}
+		cells = []*cell{&c}
+		all := once(t, false)
+		if err := wrong(all); err == nil || !strings.Contains(err.Error(), "two were inside at once") {
+			t.Errorf("%s: %v; errors: %v", name, err, all[0].errs)
+		}
+	}
+}
+
+// The way with a round trip is no faster than that, and does not throttle: a
+// thousand commands one behind the other are not a thousand round trips.
+func TestDelay(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { // gives back what it gets
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(c, c)
+			c.Close()
+		}
+	}()
+	const roundTrip = 2 * time.Millisecond
+	d, err := newDelay(l.Addr().String(), roundTrip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	c, err := net.Dial("tcp", d.addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+
+	echo := func(n int) time.Duration {
+		began := time.Now()
+		for range n {
+			if _, err := c.Write([]byte{'x'}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := io.ReadFull(c, make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(began)
+	}
+	if took := echo(1); took < roundTrip {
+		t.Errorf("one round trip took %v, less than %v", took, roundTrip)
+	}
+	if took := echo(1000); took < roundTrip || took > 500*roundTrip {
+		t.Errorf("a thousand at once took %v; one takes %v", took, roundTrip)
+	}
+}
+
+func TestHistogram(t *testing.T) {
+	for _, d := range []time.Duration{0, 1, 31, 32, 33, 63, 64, 100, 999, time.Microsecond, 12345, time.Millisecond, time.Second, time.Minute} {
+		got := middle(bucket(d))
+		if off := math.Abs(float64(got - d)); off > 1 && off > float64(d)/32 {
+			t.Errorf("%v is noted as %v", d, got)
+		}
+	}
+	var h histogram
+	for i := range 1000 {
+		h.note(time.Duration(i+1) * time.Microsecond)
+	}
+	for q, want := range map[float64]time.Duration{0.5: 500 * time.Microsecond, 0.99: 990 * time.Microsecond, 1: time.Millisecond} {
+		if got := h.quantile(q); got < want*31/32 || got > want*33/32 {
+			t.Errorf("quantile %v is %v, want about %v", q, got, want)
+		}
+	}
+}
+
+func TestJain(t *testing.T) {
+	for want, counts := range map[float64][]int64{1: {7, 7, 7, 7}, 0.25: {0, 9, 0, 0}, 0.5: {3, 0, 3, 0}} {
+		if got := jain(counts); got != want {
+			t.Errorf("%v: %v, want %v", counts, got, want)
+		}
+	}
+}
+
+// A multiple is taken inside a repetition: a machine that is ten times slower in
+// one of them changes nothing.
+func TestMultiple(t *testing.T) {
+	o := outcome{reps: []map[string]sample{
+		{"leasehold": {"m": 20}, "f1": {"m": 10}, "redislock": {"m": 4}, "rueidislock": {"m": 5}},
+		{"leasehold": {"m": 2}, "f1": {"m": 1}, "redislock": {"m": 0.5}, "rueidislock": {"m": 0.4}},
+		{"leasehold": {"m": 200}, "f1": {"m": 100}, "redislock": {"m": 40}},
+		{"f1": {"m": 1}}, // ours failed
+	}}
+	for over, want := range map[string]float64{"f1": 2, best: 4} {
+		if got := o.multiple("leasehold", "m", over, true); got != want {
+			t.Errorf("over %s: %v, want %v", over, got, want)
+		}
+	}
+	if got := o.multiple("leasehold", "m", best, false); got != 5 {
+		t.Errorf("over the least: %v, want 5", got)
+	}
+	if got := o.value("leasehold", "m"); got != 20 {
+		t.Errorf("the median is %v, want 20", got)
+	}
+	for a, want := range map[aim]bool{
+		{metric: "m", over: "f1", atLeast: 2}:   true,
+		{metric: "m", over: "f1", atLeast: 3}:   false,
+		{metric: "m", atMost: 20}:               true,
+		{metric: "m", atMost: 19}:               false,
+		{metric: "m", of: "redsync", atMost: 9}: false, // was not there
+	} {
+		if got, ok := o.reached(a); ok != want {
+			t.Errorf("%+v: %v with %v", a, ok, got)
+		}
+	}
+	o = outcome{reps: []map[string]sample{{"leasehold": {"hung": 0}}, {"leasehold": {"hung": 1}}, {"leasehold": {"hung": 0}}}}
+	if _, ok := o.reached(aim{metric: "hung"}); ok {
+		t.Error("never is not as a rule")
+	}
+}
+
+func TestReplaced(t *testing.T) {
+	document := "a\n" + docBegin + "old\n" + docEnd + "z\n"
+	got, err := replaced(document, "new\n")
+	if want := "a\n" + docBegin + "new\n" + docEnd + "z\n"; err != nil || got != want {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	if again, err := replaced(got, "new\n"); again != got || err != nil {
+		t.Errorf("the second time: %q, %v", again, err)
+	}
+	for _, bad := range []string{"", docBegin, docEnd + docBegin} {
+		if _, err := replaced(bad, "new"); err == nil {
+			t.Errorf("%q has no marks", bad)
+		}
+	}
+	document2, err := os.ReadFile("../docs/PERFORMANCE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := replaced(string(document2), ""); err != nil {
+		t.Errorf("docs/PERFORMANCE.md %v", err)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	for want, v := range map[string]float64{"1,234,567": 1234567, "999": 999, "1,000.50": 1000.5, "-1,000": -1000, "0.05": 0.05, "–": math.NaN()} {
+		digits := 0
+		if strings.Contains(want, ".") {
+			digits = 2
+		}
+		if got := number(v, digits); got != want {
+			t.Errorf("%v: %q, want %q", v, got, want)
+		}
+	}
+}
+
+// Every name in the tables means something.
+func TestTables(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range cells {
+		if seen[c.name] {
+			t.Errorf("two cells are called %s", c.name)
+		}
+		seen[c.name] = true
+		for _, name := range append(c.contenders, c.reference) {
+			if _, ok := contenders[name]; !ok {
+				t.Errorf("%s: no contender is called %s", c.name, name)
+			}
+		}
+		for _, a := range c.aims {
+			if a.over != "" && a.over != best && a.over != c.reference {
+				t.Errorf("%s: an aim over %s", c.name, a.over)
+			}
+		}
+	}
+}
