@@ -69,11 +69,6 @@ func cat(lists ...[]column) (all []column) {
 	return all
 }
 
-const (
-	hundred = 100
-	quarter = 25
-)
-
 // cells are all there are, in the order of the tables.
 var cells = []*cell{
 	{
@@ -92,7 +87,7 @@ var cells = []*cell{
 	{
 		name: "hot", title: "One hot lock, 100 goroutines of a process",
 		contenders: hotFive, reference: "f3", processes: 1, settings: polling,
-		slice:   loop(job{Do: "loop", Goroutines: hundred}, time.Second),
+		slice:   loop(job{Do: "loop", Goroutines: 100}, time.Second),
 		columns: contention,
 		aims: []aim{
 			{what: "changes of holder/s, × the best peer", metric: "switches/s", over: best, atLeast: 20},
@@ -103,7 +98,7 @@ var cells = []*cell{
 	{
 		name: "hot-4", title: "One hot lock, four processes of 25 goroutines",
 		contenders: hotFive, reference: "f3", processes: 4, settings: polling,
-		slice:   loop(job{Do: "loop", Goroutines: quarter}, time.Second),
+		slice:   loop(job{Do: "loop", Goroutines: 25}, time.Second),
 		columns: cat(contention, processes),
 		aims: []aim{
 			{what: "changes of holder/s, × the best peer", metric: "switches/s", over: best, atLeast: 20},
@@ -111,19 +106,19 @@ var cells = []*cell{
 			{what: "Jain's index", metric: "jain", atLeast: 0.99},
 		},
 	},
-	working1ms("work", 1, hundred),
-	working1ms("work-4", 4, quarter),
+	working1ms("work", 1, 100),
+	working1ms("work-4", 4, 25),
 	{
 		name: "far", title: "One hot lock, 100 goroutines of a process, 1 ms of round trip",
 		contenders: hotFive, reference: "f3", processes: 1, settings: polling, roundTrip: time.Millisecond,
-		slice:   loop(job{Do: "loop", Goroutines: hundred}, 2*time.Second),
+		slice:   loop(job{Do: "loop", Goroutines: 100}, 2*time.Second),
 		columns: cat(contention, tripwise[:1]),
 		aims:    []aim{{what: "locks a round trip (inside a process there is none)", metric: "locks/rtt", atLeast: 10}},
 	},
 	{
 		name: "far-4", title: "One hot lock, four processes of 25 goroutines, 1 ms of round trip",
 		contenders: hotFive, reference: "f3", processes: 4, settings: polling, roundTrip: time.Millisecond,
-		slice:   loop(job{Do: "loop", Goroutines: quarter}, 2*time.Second),
+		slice:   loop(job{Do: "loop", Goroutines: 25}, 2*time.Second),
 		columns: cat(contention, processes, tripwise),
 		aims:    []aim{{what: "changes of process a round trip", metric: "moves/rtt", atLeast: 0.95}},
 	},
@@ -149,7 +144,7 @@ var cells = []*cell{
 	{
 		name: "readers", title: "Read lock, 100 readers of a process, no writer; f1 is one pair a reader, on keys of their own",
 		contenders: []string{"f1", "leasehold"}, reference: "f1", processes: 1,
-		slice:   readers(hundred, time.Second),
+		slice:   readers(100, time.Second),
 		columns: throughput[:6],
 		aims: []aim{
 			{what: "pairs/s, × one pair a reader", metric: "locks/s", over: "f1", atLeast: 20},

@@ -3,12 +3,14 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"time"
 )
@@ -73,13 +75,13 @@ func run() error {
 	defer os.RemoveAll(b.dir)
 
 	outcomes, about, err := b.run()
-	if err != nil {
+	if len(outcomes) == 0 {
 		return err
 	}
 	var tables strings.Builder
 	report(&tables, about, outcomes)
 	fmt.Print(tables.String())
-	if doc != "" {
+	if doc != "" && err == nil {
 		before, err := os.ReadFile(doc)
 		if err != nil {
 			return err
@@ -92,7 +94,7 @@ func run() error {
 			return err
 		}
 	}
-	return wrong(outcomes)
+	return errors.Join(err, wrong(outcomes))
 }
 
 // wrong is an error when a contender let two in at once.
@@ -107,7 +109,8 @@ func wrong(outcomes []outcome) error {
 	return nil
 }
 
-// run measures all cells that were asked for.
+// run measures all cells that were asked for. With an error it returns those that
+// were measured before.
 func (b *bench) run() (all []outcome, about string, err error) {
 	for _, c := range cells {
 		if !b.cells.MatchString(c.name) || c.large && !b.large {
@@ -115,7 +118,7 @@ func (b *bench) run() (all []outcome, about string, err error) {
 		}
 		o, version, err := b.measure(c)
 		if err != nil {
-			return nil, "", fmt.Errorf("%s: %w", c.name, err)
+			return all, about, fmt.Errorf("%s: %w", c.name, err)
 		}
 		all = append(all, o)
 		about = b.about(version)
@@ -124,8 +127,24 @@ func (b *bench) run() (all []outcome, about string, err error) {
 }
 
 func (b *bench) about(redis string) string {
-	return fmt.Sprintf("%s. %d cores, %s/%s, %s, redis-server %s on loopback; medians of %d repetitions.",
-		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), redis, b.reps)
+	return fmt.Sprintf("%s. %d cores, %s/%s, %s, redis-server %s on loopback; %s. Medians of %d repetitions.",
+		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), redis,
+		strings.Join(versions(), ", "), b.reps)
+}
+
+// versions are those of the peers and of what they stand on.
+func versions() (all []string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return nil
+	}
+	for _, d := range info.Deps {
+		switch d.Path {
+		case "github.com/redis/rueidis", "github.com/redis/go-redis/v9", "github.com/go-redsync/redsync/v4", "github.com/bsm/redislock":
+			all = append(all, strings.TrimPrefix(d.Path, "github.com/")+" "+d.Version)
+		}
+	}
+	return all
 }
 
 // measure runs a cell. In each repetition all contenders have their turn, one
