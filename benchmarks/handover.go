@@ -12,11 +12,33 @@ import (
 // Each waits for the other to have it before it asks again, so it is always the
 // other who gets it.
 func (w *working) handover(j job, res *result) error {
+	sleepUntil(j.Begin)
+	type outcome struct {
+		result
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		o.err = w.toAndFro(j, &o.result)
+		done <- o
+	}()
+	select {
+	case o := <-done:
+		*res = o.result
+		return o.err
+	case <-time.After(time.Duration(j.End-monotonic()) + j.ComeBack):
+		w.hung = true
+		res.Hung = 1
+		return nil
+	}
+}
+
+func (w *working) toAndFro(j job, res *result) error {
 	ctx := context.Background()
 	me := holder(w.Process, 0)
 	slot := &w.board.slots[0]
 	l := w.contender.Lock(lockName(0))
-	sleepUntil(j.Begin)
 	for monotonic() < j.End {
 		h, err := l.Lock(ctx)
 		if err != nil {

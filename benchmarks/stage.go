@@ -306,12 +306,16 @@ func handover(inside, d time.Duration) func(*stage) (sample, error) {
 			return nil, err
 		}
 		var took []time.Duration
-		var total, violations, failed float64
+		var total, violations, failed, hung float64
 		for _, r := range results {
 			took = append(took, r.Handovers...)
 			total += float64(r.Total)
 			violations += float64(r.Violations)
 			failed += float64(r.Failed)
+			hung += float64(r.Hung)
+		}
+		if hung > 0 { // what it did before says little
+			return sample{"hung": hung}, nil
 		}
 		if len(took) == 0 {
 			return nil, fmt.Errorf("not once passed on in %v", d)
