@@ -213,17 +213,23 @@ func (f *f2) listen(name string) chan struct{} {
 	return c
 }
 
-// subscribe has heard called for each message, and returns when the server will
-// send them.
+// subscribe has heard called for each message until ctx ends, and returns when
+// the server will send them. It has a connection of its own: rueidis is slower on
+// one that messages come by.
 func subscribe(ctx context.Context, wg *sync.WaitGroup, rdb rueidis.Client, channel string, heard func(message string)) {
-	confirmed := make(chan struct{})
-	var once sync.Once
-	ctx = rueidis.WithOnSubscriptionHook(ctx, func(rueidis.PubSubSubscription) { once.Do(func() { close(confirmed) }) })
+	conn, release := rdb.Dedicate()
+	ended := conn.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) { heard(m.Message) }})
+	if err := conn.Do(ctx, conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
+		release() // the waiters' timeouts are left, if they have any
+		return
+	}
 	wg.Go(func() {
-		_ = rdb.Receive(ctx, rdb.B().Subscribe().Channel(channel).Build(), func(m rueidis.PubSubMessage) { heard(m.Message) })
-		once.Do(func() { close(confirmed) }) // it failed: the waiters' timeouts are left
+		defer release()
+		select {
+		case <-ctx.Done():
+		case <-ended:
+		}
 	})
-	<-confirmed
 }
 
 type f2Hold struct {

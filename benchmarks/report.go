@@ -22,7 +22,7 @@ type outcome struct {
 func (o outcome) median(f func(map[string]sample) (float64, bool)) float64 {
 	var all []float64
 	for _, rep := range o.reps {
-		if v, ok := f(rep); ok && !math.IsNaN(v) {
+		if v, ok := f(rep); ok && !math.IsNaN(v) && !math.IsInf(v, 0) {
 			all = append(all, v)
 		}
 	}

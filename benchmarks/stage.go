@@ -212,7 +212,7 @@ func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error
 			starved++
 		}
 	}
-	total, seconds := float64(max(sum.Total, 1)), d.Seconds()
+	total, seconds := float64(sum.Total), d.Seconds()
 	commands := float64(counted.sentBy(contenders[s.contender]))
 	return sample{
 		"locks/s":    float64(count) / seconds,
@@ -221,7 +221,7 @@ func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error
 		"locks/rtt":  float64(count) / seconds * mean(roundTrips).Seconds(),
 		"moves/rtt":  float64(sum.Moves) / seconds * mean(roundTrips).Seconds(),
 		"sent/lock":  commands / total,
-		"sent/move":  commands / float64(max(sum.AllMoves, 1)),
+		"sent/move":  commands / float64(sum.AllMoves),
 		"cpu/lock":   us(sum.CPU) / total,
 		"allocs":     float64(sum.Mallocs) / total,
 		"bytes":      float64(sum.Bytes) / total,
@@ -240,15 +240,12 @@ func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond)
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // jain is Jain's index of fairness: 1 when all have the same, 1/n when one has
-// all.
+// all, NaN when nobody has any.
 func jain(counts []int64) float64 {
 	var sum, squares float64
 	for _, n := range counts {
 		sum += float64(n)
 		squares += float64(n) * float64(n)
-	}
-	if squares == 0 {
-		return 1
 	}
 	return sum * sum / (float64(len(counts)) * squares)
 }
