@@ -26,8 +26,22 @@ type keep struct {
 const hands = 64
 
 // take locks Names locks and keeps them. What has to be renewed by the caller is,
-// every third of the lease, by a goroutine a lock.
+// every third of the lease, by a goroutine a lock. Hung is 1 when it takes too
+// long.
 func (w *working) take(j job, res *result) error {
+	done := make(chan error, 1)
+	go func() { done <- w.takeAll(j) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(j.ComeBack):
+		w.hung = true
+		res.Hung = 1
+		return nil
+	}
+}
+
+func (w *working) takeAll(j job) error {
 	ctx := context.Background()
 	k := &w.keep
 	k.holds = make([]held, j.Names)

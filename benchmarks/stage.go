@@ -338,8 +338,8 @@ func waiters(n int, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
 		n, d := s.many(n), s.time(d)
 		const holds, waits = 0, 1
-		if _, err := s.one(holds, job{Do: "take", Names: 1}); err != nil {
-			return nil, err
+		if took, err := s.one(holds, job{Do: "take", Names: 1, ComeBack: s.comeBack()}); err != nil || took.Hung > 0 {
+			return sample{"hung": float64(took.Hung)}, err
 		}
 		empty, err := s.one(waits, job{Do: "look"})
 		if err != nil {
@@ -403,8 +403,8 @@ func holding(n int, d time.Duration) func(*stage) (sample, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := s.one(0, job{Do: "take", Names: n}); err != nil {
-			return nil, err
+		if took, err := s.one(0, job{Do: "take", Names: n, ComeBack: 12 * s.comeBack()}); err != nil || took.Hung > 0 {
+			return sample{"hung": float64(took.Hung)}, err
 		}
 		before, err := s.one(0, job{Do: "look"})
 		if err != nil {
