@@ -95,7 +95,7 @@ func (w *working) lockAndUnlock(l locker, j job, t *tally) {
 	end := time.Now().Add(time.Duration(j.End - monotonic()))
 	for {
 		began := time.Now()
-		if began.After(end) {
+		if began.After(end) && t.total+t.failed > 0 { // once at least, also on a busy machine
 			return
 		}
 		h, err := l.Lock(ctx)

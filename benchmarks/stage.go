@@ -292,7 +292,7 @@ func mean(all []time.Duration) time.Duration {
 // has it works for long enough that the other surely waits.
 func handover(inside, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
-		d := max(s.time(d), 40*inside)
+		d := max(s.time(d), 100*inside)
 		j := s.timed(job{Do: "handover", Inside: inside}, d)
 		results, roundTrips, err := s.allMeasured(j, nil)
 		if err != nil {
