@@ -203,6 +203,7 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 			}
 			t, offer = w.ticket()
 		}
+		w.willAsk(spec)
 		h, left, err := s.ask(ctx, waiting, t, c, w, offer, s.OpTimeout)
 		switch {
 		case h != nil:
@@ -245,6 +246,9 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 // nobody will; offer is what t stands in line for, 0 if it does not.
 func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *waiter, offer, limit time.Duration) (*hold, time.Duration, error) {
 	sent := time.Now()
+	if w != nil {
+		w.sent = sent
+	}
 	spec := t.spec
 	if offer > 0 {
 		spec = w.spec // the ticket may have been another's

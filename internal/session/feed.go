@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -43,7 +44,11 @@ func (f *feed) run() {
 	delete(h.feeds, f.addr)
 	var left []*channel
 	for _, c := range h.channels {
-		if c.feed == f {
+		switch {
+		case c.feed != f:
+		case c.idle != nil:
+			h.unsubscribe(c) // not worth a new connection
+		default:
 			left = append(left, c)
 		}
 	}
@@ -204,7 +209,7 @@ func (f *feed) confirm(name string) {
 		return
 	}
 	f.have[name] = true
-	c.pause.last = 0
+	c.pause.last, c.since = 0, time.Now()
 	if h.sharded {
 		h.owners[c.slot] = f.addr
 	}

@@ -104,6 +104,7 @@ func (t *tenure) pass() (luascripts.Keys, luascripts.Pass, *tenure) {
 		return k, p, nil
 	}
 	spec := l.waiters[0].spec
+	l.listenEarlyLocked(spec)
 	heir := l.ticketLocked(spec)
 	heir.traced = true // from when this is sent
 	p.Heir, p.Offer, p.Patience = heir.owner, heir.offerLocked(spec), s.keep()
@@ -150,7 +151,7 @@ func (s *Session) inherit(ticket *tenure, sent time.Time, reply luascripts.Passe
 	case mine && reply.Verdict == luascripts.Done:
 		ticket.listed = sent
 		l.askAt = l.dueLocked(luascripts.NoExpiry)
-		l.listenLocked(ticket.spec) // and asks then, as a message before that is lost
+		l.listenLocked(ticket.spec, sent) // and asks then, as a message before that is lost
 	}
 	if l != nil && (err != nil || reply.Verdict != luascripts.Done) {
 		l.askAt = time.Time{}

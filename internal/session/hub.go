@@ -38,6 +38,10 @@ type hub struct {
 	owners   map[uint16]string   // sharded: the node that has a slot, as far as was heard
 }
 
+// linger is for how long a channel stays subscribed that nobody listens to any more.
+// Who waits for a lock often will do so again soon.
+const linger = 5 * time.Second
+
 // channel is what somebody listens to. It is guarded by the hub's mu.
 type channel struct {
 	name      string
@@ -45,6 +49,9 @@ type channel struct {
 	listeners map[*subscription]struct{}
 	feed      *feed   // that subscribes it; nil between two tries
 	pause     backoff // before the next try; back to nothing when one is confirmed
+
+	since time.Time   // of the latest confirmation
+	idle  *time.Timer // until it is given up; nil while somebody listens
 }
 
 // subscription is one listener's wish to hear of a channel. Its functions must not
@@ -71,8 +78,9 @@ func newHub(rdb rueidis.Client, timeout time.Duration, sharded bool) *hub {
 
 // subscribe calls hint with whatever is published to name, and confirmed each
 // time that the server confirms a subscription to it. It does not wait for the
-// first.
-func (h *hub) subscribe(name string, hint func(message string), confirmed func()) *subscription {
+// first. Where there was one before the time heard, nothing is missed since then, and
+// nothing is said of it.
+func (h *hub) subscribe(name string, heard time.Time, hint func(message string), confirmed func()) *subscription {
 	s := &subscription{hub: h, channel: name, hint: hint, confirmed: confirmed}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,14 +98,30 @@ func (h *hub) subscribe(name string, hint func(message string), confirmed func()
 		h.route(c, "")
 	}
 	c.listeners[s] = struct{}{}
-	if c.feed != nil && c.feed.have[name] {
+	if c.idle != nil {
+		c.idle.Stop()
+		c.idle = nil
+	}
+	if c.feed != nil && c.feed.have[name] && !c.since.Before(heard) {
 		confirmed() // for somebody before us: no confirmation will come
 	}
 	return s
 }
 
+// lingers reports whether name is subscribed though nobody may listen.
+func (h *hub) lingers(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.channels[name] != nil
+}
+
 // close ends the subscription. The channel's last one unsubscribes.
-func (s *subscription) close() {
+func (s *subscription) close() { s.end(0) }
+
+// closeSoon is close, but the channel's last one leaves it subscribed for a while.
+func (s *subscription) closeSoon() { s.end(linger) }
+
+func (s *subscription) end(after time.Duration) {
 	h := s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,11 +130,26 @@ func (s *subscription) close() {
 		return // the hub was closed before it began
 	}
 	delete(c.listeners, s)
-	if len(c.listeners) == 0 {
-		delete(h.channels, s.channel)
-		if c.feed != nil {
-			c.feed.change()
-		}
+	switch {
+	case len(c.listeners) > 0:
+	case after == 0 || h.ctx.Err() != nil:
+		h.unsubscribe(c)
+	default:
+		c.idle = time.AfterFunc(after, func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if c.idle != nil && h.channels[c.name] == c { // nobody came at the last moment
+				h.unsubscribe(c)
+			}
+		})
+	}
+}
+
+// unsubscribe gives up a channel that nobody listens to, with h.mu held.
+func (h *hub) unsubscribe(c *channel) {
+	delete(h.channels, c.name)
+	if c.feed != nil {
+		c.feed.change()
 	}
 }
 
@@ -118,6 +157,12 @@ func (s *subscription) close() {
 func (h *hub) close() {
 	h.mu.Lock()
 	h.stop()
+	for _, c := range h.channels {
+		if c.idle != nil {
+			c.idle.Stop()
+			h.unsubscribe(c)
+		}
+	}
 	h.mu.Unlock()
 	h.done.Wait()
 }

@@ -51,6 +51,7 @@ type waiter struct {
 	first chan struct{} // closed when it is the first, and has something to do
 	asked chan struct{} // cap 1: it should ask, wherever it stands
 
+	sent    time.Time // its own goroutine's: when its latest question was sent
 	retryAt time.Time // its own goroutine's: it asks again then, wherever it stands; zero if not
 
 	// Guarded by s.mu. Only where waiters queue in Redis.
@@ -138,10 +139,10 @@ func (w *waiter) leave() {
 	case len(l.waiters) == 0:
 		delete(l.s.lines, l.place)
 		if l.sub != nil {
-			l.sub.close()
+			l.sub.closeSoon()
 		}
 		if l.own != nil {
-			l.own.close()
+			l.own.closeSoon()
 		}
 		if l.empty != nil {
 			close(l.empty)
@@ -300,7 +301,7 @@ func (w *waiter) refused(t *tenure, left time.Duration) {
 	l.shut = true
 	if spec.Keep == nil {
 		l.askAt = l.dueLocked(left)
-		l.listenLocked(spec)
+		l.listenLocked(spec, w.sent)
 		return
 	}
 	if due := l.dueLocked(left); l.askAt.IsZero() || due.Before(l.askAt) {
@@ -312,7 +313,7 @@ func (w *waiter) refused(t *tenure, left time.Duration) {
 			w.sub.close()
 		}
 		w.queued = luascripts.Waiter{Owner: t.owner, Patience: spec.Patience}
-		w.sub = l.s.hub.subscribe(spec.Keys.Channel+":"+t.owner, func(string) { w.ask() }, l.hint) // one heartbeat says for all whether a message was missed
+		w.sub = l.s.hub.subscribe(spec.Keys.Channel+":"+t.owner, time.Time{}, func(string) { w.ask() }, l.hint) // one heartbeat says for all whether a message was missed
 	}
 	if l.empty == nil {
 		empty := make(chan struct{})
@@ -322,15 +323,30 @@ func (w *waiter) refused(t *tenure, left time.Duration) {
 }
 
 // listenLocked listens for the lock's messages from now on, and for those to this
-// process if there are such.
-func (l *line) listenLocked(spec *Spec) {
+// process if there are such. What there is to know was asked for at sent.
+func (l *line) listenLocked(spec *Spec, sent time.Time) {
 	if l.sub != nil {
 		return
 	}
-	l.sub = l.s.hub.subscribe(spec.Keys.Channel, func(string) { l.hint() }, l.hint)
+	l.sub = l.s.hub.subscribe(spec.Keys.Channel, sent, func(string) { l.hint() }, l.hint)
 	if spec.Pass != nil {
-		l.own = l.s.hub.subscribe(spec.Keys.Channel+":"+l.s.id, l.told, l.hint)
+		l.own = l.s.hub.subscribe(spec.Keys.Channel+":"+l.s.id, sent, l.told, l.hint)
 	}
+}
+
+// listenEarlyLocked listens before anybody asks if that is to be had for nothing.
+// What is said before the answer comes is heard then.
+func (l *line) listenEarlyLocked(spec *Spec) {
+	if l.sub == nil && spec.Keep == nil && l.s.hub.lingers(spec.Keys.Channel) {
+		l.listenLocked(spec, time.Now())
+	}
+}
+
+// willAsk says that w is about to ask.
+func (w *waiter) willAsk(spec *Spec) {
+	w.line.s.mu.Lock()
+	defer w.line.s.mu.Unlock()
+	w.line.listenEarlyLocked(spec)
 }
 
 // dueLocked is when to look again if Redis said that nothing will happen for left.

@@ -811,9 +811,9 @@ func TestHub_secondListenerIsHintedAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var hints [2]int
 		const channel = "redisson_lock__channel:{x}"
-		first := w.a.hub.subscribe(channel, func(string) { hints[0]++ }, func() { hints[0]++ })
+		first := w.a.hub.subscribe(channel, time.Time{}, func(string) { hints[0]++ }, func() { hints[0]++ })
 		synctest.Wait()
-		second := w.a.hub.subscribe(channel, func(string) { hints[1]++ }, func() { hints[1]++ })
+		second := w.a.hub.subscribe(channel, time.Time{}, func(string) { hints[1]++ }, func() { hints[1]++ })
 		synctest.Wait()
 		if hints != [2]int{1, 1} {
 			w.Errorf("hints %v, want one for each", hints)
@@ -963,6 +963,48 @@ func TestReduce_isSettled(t *testing.T) {
 	})
 }
 
+// Who waits often finds the subscription still there, and need not ask a second time.
+func TestHub_lingers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for i, want := range []int64{2, 1, 1} {
+			h := w.lock(w.b, w.Context())
+			sent := w.scripts()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				w.unlock(w.lock(w.a, w.Context()))
+			}()
+			synctest.Wait()
+			if n := sent.Load(); n != want {
+				w.Errorf("wait %d: %d questions, want %d", i, n, want)
+			}
+			w.unlock(h)
+			<-done
+			time.Sleep(linger / 2)
+		}
+	})
+}
+
+// It hears what is said between its question and the answer.
+func TestHub_lingersAndHears(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		waiter := w.waiting(w.a, w.Context())
+		w.unlock(h)
+		w.unlock(w.next(waiter)) // now it lingers
+		h = w.lock(w.b, w.Context())
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: pollTime / 2}))
+		start := time.Now()
+		waiter = w.waiting(w.a, w.Context())
+		w.unlock(h)
+		got := <-waiter
+		if took := time.Since(start); took != pollTime/2 {
+			w.Errorf("served after %v, and the answer came after %v", took, pollTime/2)
+		}
+		w.unlock(got)
+	})
+}
+
 // Hints and polls end with the last waiter, and begin again with the next.
 func TestHub_subscribesWhileSomebodyWaits(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -980,7 +1022,11 @@ func TestHub_subscribesWhileSomebodyWaits(t *testing.T) {
 			}
 			cancel()
 			wg.Wait()
-			synctest.Wait()
+			time.Sleep(linger - time.Second)
+			if n := w.mini.PubSubNumSub(channel)[channel]; n != 1 {
+				w.Errorf("%d subscriptions, and somebody waited a moment ago", n)
+			}
+			time.Sleep(time.Second + time.Millisecond)
 			if n := w.mini.PubSubNumSub(channel)[channel]; n != 0 {
 				w.Errorf("%d subscriptions, and nobody waits", n)
 			}
