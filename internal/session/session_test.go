@@ -992,6 +992,7 @@ func TestHub_lingersAndHears(t *testing.T) {
 		waiter := w.waiting(w.a, w.Context())
 		w.unlock(h)
 		w.unlock(w.next(waiter)) // now it lingers
+		time.Sleep(linger / 2)
 		h = w.lock(w.b, w.Context())
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: pollTime / 2}))
 		start := time.Now()
