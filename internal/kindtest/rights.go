@@ -38,6 +38,9 @@ func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *red
 		// The server looks at every call. So, without the right to a command, something
 		// is denied exactly if there was a call.
 		if command, ok := strings.CutPrefix(right, "+"); ok {
+			if command == "unsubscribe" { // a while after the last waiter
+				WaitFor(t, "they listen no more", func() bool { return s.CommandCallsByClients(t, command) > 0 })
+			}
 			calls := s.CommandCallsByClients(t, command)
 			if strings.HasPrefix(command, "cluster|") { // the one up to version 7, the other since 8
 				calls = s.CommandCallsByClients(t, "cluster|slots") + s.CommandCallsByClients(t, "cluster|shards")
