@@ -55,6 +55,7 @@ type Question struct {
 
 	Offer time.Duration // plain: what the lock is granted for when it comes to who stands in line; 0 does not stand in line
 	Spare int           // plain: how many tokens more than its own the register gives this owner
+	Ask   int           // plain: the number of this question of the owner, which comes back when the lock comes to who stands in line
 
 	Waited time.Duration // read/write: for how long the owner has been waiting
 	Writer string        // read: the owner string by which the caller writes, or ""

@@ -3,6 +3,7 @@ package luascripts
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -83,6 +84,7 @@ func InspectFair(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, err
 	if err1 != nil || err2 != nil || err3 != nil || !ok1 || !ok2 {
 		return Snapshot{}, bad
 	}
+	all = slices.DeleteFunc(all, func(f Field) bool { return f.Name == LineField })
 	return Snapshot{Exists: left != -2, Left: remaining(left), Fields: all, Waiters: waiting}, nil
 }
 

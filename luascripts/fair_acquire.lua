@@ -32,7 +32,7 @@ if fields.err then
 end
 local held = false
 for i = 1, #fields, 2 do
-  if not string.find(fields[i + 1], '^[0-9]+$') then return -4 end -- some other hash, or a read/write lock
+  if fields[i] ~= 'leasehold_line' and not string.find(fields[i + 1], '^[0-9]+$') then return -4 end -- some other hash, or a read/write lock
   held = held or fields[i] == owner
 end
 if held then

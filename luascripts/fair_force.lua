@@ -15,13 +15,13 @@
 local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, publish = ARGV[1], ARGV[2]
 
-local counts = redis.pcall('HVALS', lock)
-if counts.err then
-  if string.find(counts.err, 'WRONGTYPE', 1, true) then return -4 end
-  return counts
+local fields = redis.pcall('HGETALL', lock)
+if fields.err then
+  if string.find(fields.err, 'WRONGTYPE', 1, true) then return -4 end
+  return fields
 end
-for _, count in ipairs(counts) do
-  if not string.find(count, '^[0-9]+$') then return -4 end -- some other hash, or a read/write lock
+for i = 1, #fields, 2 do
+  if fields[i] ~= 'leasehold_line' and not string.find(fields[i + 1], '^[0-9]+$') then return -4 end -- some other hash, or a read/write lock
 end
 local time = redis.call('TIME')
 redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let pass

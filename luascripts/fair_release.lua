@@ -1,6 +1,6 @@
 -- fair_release: an owner gives holds back, or leaves the queue.
 --
--- KEYS[1] lock      hash   owner -> hold count
+-- KEYS[1] lock      hash   owner -> hold count, and the line of a plain lock of that name (include_line)
 -- KEYS[2] queue     list   waiting owners, first come first
 -- KEYS[3] timeouts  zset   waiting owner -> server's ms until which it counts as alive
 -- KEYS[4] never     string never there (include_fair)
@@ -39,11 +39,15 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local free = redis.call('EXISTS', lock) == 0
-if count then free = #redis.call('HGETALL', lock) == 2 end -- none but ours
+if count then
+  local fields = redis.call('HGETALL', lock)
+  free = true
+  for i = 1, #fields, 2 do free = free and (fields[i] == owner or fields[i] == 'leasehold_line') end
+end
 local denied = dequeue(queue, timeouts, owner)
 if denied then return denied end
 local first = free and head(queue, timeouts, now)
-redis.call('HDEL', lock, owner) -- the last field takes the key with it
+redis.call('HDEL', lock, owner, free and 'leasehold_line' or owner) -- the last field takes the key with it
 if first then redis.pcall(publish, channel .. ':' .. first, '0') end -- a hint: being refused it must not undo a release
 if count then return 1 end
 return -2

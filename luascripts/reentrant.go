@@ -28,7 +28,7 @@ const LineField = "leasehold_line"
 // it in line.
 func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	return acquire(ctx, rdb, reentrantAcquire, k.withRegister(k.Lock), []string{
-		q.Owner, ms(q.Lease), strconv.Itoa(q.Want), strconv.Itoa(q.Spare), ms(q.Offer), ms(q.Patience),
+		q.Owner, ms(q.Lease), strconv.Itoa(q.Want), strconv.Itoa(q.Spare), ms(q.Offer), ms(q.Patience), strconv.Itoa(q.Ask),
 	}, q)
 }
 
@@ -92,6 +92,7 @@ type Pass struct {
 	Offer    time.Duration
 	Patience time.Duration
 	Fenced   bool
+	Ask      int
 }
 
 // Passed is the reply to a release: Done, Gone or Foreign.
@@ -108,7 +109,7 @@ func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, p Pass) (Passed, error) {
 	args := []string{
 		owner, strconv.Itoa(leave), k.Channel, k.Publish, bit(!k.Scattered), strconv.FormatUint(p.Last, 10),
-		strconv.Itoa(p.Spare), p.Heir, ms(p.Offer), ms(p.Patience), bit(p.Fenced),
+		strconv.Itoa(p.Spare), p.Heir, ms(p.Offer), ms(p.Patience), bit(p.Fenced), strconv.Itoa(p.Ask),
 	}
 	msg, err := reentrantRelease.exec(ctx, rdb, k.withRegister(k.Lock), args).ToMessage()
 	if e, refused := rueidis.IsRedisErr(err); refused && k.Register != "" && strings.Contains(e.Error(), "TRYAGAIN") {

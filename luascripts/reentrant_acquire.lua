@@ -8,6 +8,7 @@
 -- ARGV[4] spare  count  how many tokens more the register is raised by
 -- ARGV[5] offer  ms     what the lock is granted for when it comes to who stands in line; 0 does not stand in line
 -- ARGV[6] keep   ms     how long the place in line is kept unheard
+-- ARGV[7] ask    count  the number of this question, which comes back when the lock comes to who stands in line
 --
 -- Returns a string when the owner holds `want` times now: the fencing token, or
 -- "0" for a re-entry.
@@ -22,7 +23,7 @@
 -- is right.
 local lock, register = KEYS[1], KEYS[2]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local spare, offer, keep = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local spare, offer, keep, ask = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
 if redis.call('EXISTS', lock) == 0 then
   if want > 1 then return -2 end
@@ -56,7 +57,7 @@ if not held then
   if offer > 0 then
     local time = redis.call('TIME')
     local deadline = time[1] * 1000 + math.floor(time[2] / 1000) + keep
-    redis.pcall('HSET', lock, 'leasehold_line', enlisted(line, owner, offer, register and 1 or 0, deadline)) -- who is refused this must ask again and again
+    redis.pcall('HSET', lock, 'leasehold_line', enlisted(line, owner, offer, register and 1 or 0, ask, deadline)) -- who is refused this must ask again and again
   end
   return left
 end

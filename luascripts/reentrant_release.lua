@@ -13,6 +13,7 @@
 -- ARGV[9] offer    ms     what the lock is granted for when it comes to the heir
 -- ARGV[10] keep    ms     how long the heir's place in line is kept unheard
 -- ARGV[11] fenced  count  1 if the heir needs the register
+-- ARGV[12] ask     count  what stands for the number of the heir's question
 --
 -- Returns 1 when the owner holds `leave` times now.
 -- Returns a string when the heir has the lock now: its fencing token.
@@ -21,7 +22,7 @@
 -- Returns -4 when the key holds something else; nothing was done.
 --
 -- The first in line who is alive becomes the holder, with its offer for a lease,
--- and is told so: "<owner> <token>" at its own channel. Somebody whom no message
+-- and is told so: "<owner> <token> <ask>" at its own channel. Somebody whom no message
 -- reaches is dead. Listeners who are not in line, as Redisson's, only ever get a
 -- lock that is free: so after every 64 grants, and after 4 when there are such
 -- listeners, it is let go with a message to all, and whoever asks first has it.
@@ -31,7 +32,7 @@ local lock, register = KEYS[1], KEYS[2]
 local owner, leave = ARGV[1], tonumber(ARGV[2])
 local channel, publish, counts = ARGV[3], ARGV[4], ARGV[5] == '1'
 local last, spare = tonumber(ARGV[6]), tonumber(ARGV[7])
-local heir, offer, keep, fenced = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local heir, offer, keep, fenced, ask = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 
 local found = redis.pcall('HMGET', lock, owner, 'leasehold_line')
 if found.err then
@@ -65,7 +66,7 @@ local time
 if heir ~= '' or line ~= '' then
   time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  if heir ~= '' then line = enlisted(line, heir, offer, fenced, now + keep) end
+  if heir ~= '' then line = enlisted(line, heir, offer, fenced, ask, now + keep) end
   local grants = (tonumber(string.match(line, '^(%d+)|')) or 0) + 1
 
   -- Who listens and does not stand in line? The releasing process may listen still.
@@ -79,15 +80,18 @@ if heir ~= '' or line ~= '' then
   local others = not counts or listeners.err or tonumber(listeners[2]) > ours
 
   if grants <= (others and 4 or 64) then
-    for who, lease, needs, deadline in string.gmatch(line, '([^|; ]+) (%d+) (%d) (%d+);') do
+    for who, lease, needs, number, deadline in string.gmatch(line, '([^|; ]+) (%d+) (%d) (%d+) (%d+);') do
       line = struck(line, who)
+      local sound, token = false, nil
       if tonumber(deadline) > now and (needs == '0' or register) then
-        local token = grown(register, time, last, spare)
+        sound, token = pcall(grown, register, time, last, spare) -- what is wrong with the register must not undo a release
+      end
+      if sound then
         line = string.gsub(line, '^%d*', string.format('%d', grants), 1)
         redis.call('HSET', lock, who, 1, 'leasehold_line', line)
         local reached = 1
         if who ~= heir then -- told of what is written already: a message cannot be taken back
-          reached = redis.pcall(publish, channel .. ':' .. string.match(who, '^(.*):'), who .. ' ' .. token)
+          reached = redis.pcall(publish, channel .. ':' .. string.match(who, '^(.*):'), who .. ' ' .. token .. ' ' .. number)
           if type(reached) == 'table' then reached = 0 end
         end
         if reached > 0 or not counts then

@@ -214,7 +214,7 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 			w.refused(t, left)
 			if !told {
 				told = true
-				s.observe(s.Observer.Waiting, t, lock.Event{})
+				s.observe(s.Observer.Waiting, &tenure{spec: spec, owner: t.owner}, lock.Event{}) // a ticket may be granted at this moment
 			}
 		case errors.As(err, new(tooLate)) && late < 2:
 			// A slow answer can be chance. Three of them are a lease that is
@@ -256,7 +256,7 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 	q := luascripts.Question{Owner: t.owner, Lease: s.lease(spec), Want: 1, Waited: sent.Sub(t.asked), Yield: spec.Yield, Spare: spec.spare(), Offer: offer}
 	switch {
 	case offer > 0:
-		q.Patience = s.keep()
+		q.Patience, q.Ask = s.keep(), t.number()
 	case w != nil:
 		q.Patience = spec.Patience
 	}
@@ -314,7 +314,7 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 		return h, 0, err
 	case luascripts.Held:
 		if q.Patience > 0 {
-			t.trace(sent)
+			t.trace(sent, q.Ask)
 		}
 		return nil, reply.Left, nil
 	default:
@@ -326,7 +326,7 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 // hears of it. If that is not confirmed, failing goes on with it.
 func (s *Session) takeBack(ctx context.Context, t *tenure) {
 	o := insist(ctx, s, s.OpTimeout, func(ctx context.Context) (luascripts.Verdict, error) {
-		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.owner, 0)
+		return s.leave(ctx, t, 0, 0)
 	}, nil)
 	if !o.answered || o.err != nil {
 		t.doubt()

@@ -117,9 +117,12 @@ type tenure struct {
 
 	// Of a tenure whose lock can be passed on (handover.go).
 	offered time.Duration // what a grant would be for, while it stands in line
+	asks    int           // how many questions were numbered
 	listed  time.Time     // when the latest question was sent that was refused; then it stood in line
+	ask     int           // the number of that question
 	since   time.Time     // when this process was granted the lock
 	passes  int           // how often it was passed on since then
+	next    *tenure       // to whom it was passed on, under the same owner string; nil if it was not
 }
 
 var _ watchdog.Subject = (*tenure)(nil)
@@ -178,15 +181,26 @@ func (t *tenure) count(n int) {
 func (t *tenure) doubt() ending {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
+	t = t.latestLocked()
 	t.unsure = true
 	return t.over
 }
 
-// trace records that waiting for t left a trace in Redis, by a question sent at sent.
-func (t *tenure) trace(sent time.Time) {
+// latestLocked returns the tenure that t was passed on to, t itself if it was not:
+// what is known of their owner string concerns that one.
+func (t *tenure) latestLocked() *tenure {
+	for t.next != nil {
+		t = t.next
+	}
+	return t
+}
+
+// trace records that waiting for t left a trace in Redis, by its question of this number,
+// sent at sent.
+func (t *tenure) trace(sent time.Time, ask int) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	t.traced, t.listed = true, sent
+	t.traced, t.listed, t.ask = true, sent, ask
 }
 
 // beside returns the tenure that the owner of c has on the other side of the

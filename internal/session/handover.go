@@ -25,8 +25,9 @@ import (
 //	gift    a tenure that holds the lock, and that the first waiter takes
 //
 // A message that grants the lock is believed only as far as the lease reaches that
-// counts from the ticket's latest refusal: the grant came after it. What is lost,
-// late or made up costs a question, or is found out by the first renewal.
+// counts from the ticket's latest refusal, and only if it names that question: the grant
+// came after it. One of before is over, as the refusal says. What is lost, late or made
+// up costs a question, or is found out by the first renewal.
 
 const (
 	maxPasses   = 64                    // of tokens in a row, too, that a register gives out at once
@@ -67,7 +68,7 @@ func (t *tenure) passLocked() bool {
 	switch {
 	case l == nil || s.closed || l.gift != nil || s.held[l.place] != t:
 		return false
-	case t.unsure || t.counted != 1:
+	case t.unsure || t.pending > 0 || t.counted != 1:
 		return false
 	case t.passes >= maxPasses || now.Sub(t.since) >= maxPassTime:
 		return false
@@ -85,6 +86,7 @@ func (t *tenure) passLocked() bool {
 	if !t.lease.Hand(next, s.offer(t.spec)/3) {
 		return false
 	}
+	t.next = next
 	l.gift, s.held[l.place] = next, next
 	l.rouseLocked()
 	return true
@@ -107,7 +109,8 @@ func (t *tenure) pass() (luascripts.Keys, luascripts.Pass, *tenure) {
 	l.listenEarlyLocked(spec)
 	heir := l.ticketLocked(spec)
 	heir.traced = true // from when this is sent
-	p.Heir, p.Offer, p.Patience = heir.owner, heir.offerLocked(spec), s.keep()
+	heir.asks++
+	p.Heir, p.Offer, p.Patience, p.Ask = heir.owner, heir.offerLocked(spec), s.keep(), heir.asks
 	if r := spec.Keys.Register; r != "" {
 		k.Register, p.Spare, p.Fenced = r, maxPasses, true
 	}
@@ -136,9 +139,9 @@ func (s *Session) unholdLocked(t *tenure) {
 	}
 }
 
-// inherit sees to the heir of a release: what is known of it, sent when the release was
-// sent, or the error of the release.
-func (s *Session) inherit(ticket *tenure, sent time.Time, reply luascripts.Passed, err error) {
+// inherit sees to the heir of a release, which was its question of this number: what is
+// known of it, sent when the release was sent, or the error of the release.
+func (s *Session) inherit(ticket *tenure, sent time.Time, ask int, reply luascripts.Passed, err error) {
 	s.mu.Lock()
 	l := s.lines[ticket.spec.place()]
 	mine := l != nil && l.ticket == ticket
@@ -149,7 +152,7 @@ func (s *Session) inherit(ticket *tenure, sent time.Time, reply luascripts.Passe
 	case mine && reply.Token != 0:
 		l.grantLocked(sent, reply.Token)
 	case mine && reply.Verdict == luascripts.Done:
-		ticket.listed = sent
+		ticket.listed, ticket.ask = sent, ask
 		l.askAt = l.dueLocked(luascripts.NoExpiry)
 		l.listenLocked(ticket.spec, sent) // and asks then, as a message before that is lost
 	}
@@ -171,6 +174,14 @@ func (w *waiter) ticket() (t *tenure, offer time.Duration) {
 	defer w.line.s.mu.Unlock()
 	t = w.line.ticketLocked(w.spec)
 	return t, t.offerLocked(w.spec)
+}
+
+// number returns the number of t's next question.
+func (t *tenure) number() int {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.asks++
+	return t.asks
 }
 
 // ticketLocked returns the tenure in whose name l asks, for a waiter with this spec.
@@ -216,25 +227,30 @@ func (l *line) grantLocked(sent time.Time, token uint64) {
 	l.rouseLocked()
 }
 
-// note is what a message says: that an owner was granted the lock.
+// note is what a message says: that an owner was granted the lock, in the place that this
+// question of it had in line.
 type note struct {
 	owner string
 	token uint64
+	ask   int
 }
 
 // told keeps what a message says for the first waiter. It does not block.
 func (l *line) told(message string) {
-	owner, text, _ := strings.Cut(message, " ")
-	if token, err := strconv.ParseUint(text, 10, 64); err == nil {
-		l.note.Store(&note{owner, token})
+	if words := strings.Split(message, " "); len(words) == 3 {
+		token, err := strconv.ParseUint(words[1], 10, 64)
+		if ask, bad := strconv.Atoi(words[2]); err == nil && bad == nil {
+			l.note.Store(&note{words[0], token, ask})
+		}
 	}
 	l.hint()
 }
 
 // hearLocked makes the gift that the latest message told of.
 func (l *line) hearLocked() {
-	if n := l.note.Swap(nil); n != nil && l.gift == nil && l.ticket != nil && l.ticket.owner == n.owner && !l.ticket.listed.IsZero() {
-		l.grantLocked(l.ticket.listed, n.token)
+	n, t := l.note.Swap(nil), l.ticket
+	if n != nil && t != nil && l.gift == nil && n.owner == t.owner && n.ask == t.ask && !t.listed.IsZero() {
+		l.grantLocked(t.listed, n.token)
 	}
 }
 
@@ -280,7 +296,11 @@ func (w *waiter) adopt(t *tenure, c *claim) (known bool) {
 	if !known {
 		t.spec = w.spec
 	}
-	if known && t.over == lives {
+	switch {
+	case !known || t.over != lives:
+	case l.s.closed:
+		t.endLocked(closed) // Close did not see it, or would give it back
+	default:
 		c.tenure = t
 	}
 	return known
@@ -312,6 +332,10 @@ func (w *waiter) giveUp(t *tenure, err error) error {
 	}
 	l := w.line
 	l.s.mu.Lock()
+	if l.gift == t {
+		l.s.mu.Unlock()
+		return err // for the next, or for the line to give up
+	}
 	if l.ticket != t {
 		l.s.mu.Unlock()
 		return t.fail(err)

@@ -150,22 +150,29 @@ func (w *waiter) leave() {
 		if l.timer != nil {
 			l.timer.Stop()
 		}
-		for _, t := range []*tenure{l.ticket, l.gift} {
-			if t != nil {
-				l.s.orphanLocked(t)
-			}
-		}
+		l.refuseLocked()
+		return
 	case i > 0:
-	case l.gift == nil && l.s.held[l.place] != nil:
+		return
+	case l.waiters[0].spec == nil:
+		l.refuseLocked()
+	}
+	if l.gift == nil && l.s.held[l.place] != nil {
 		l.armLocked() // who has it in this process will pass it on
-	case l.gift != nil && l.waiters[0].spec == nil:
-		gift := l.gift
-		l.gift = nil
-		l.s.orphanLocked(gift) // the first now has no use for it
-		l.rouseLocked()
-	default:
+	} else {
 		l.rouseLocked()
 	}
+}
+
+// refuseLocked gives back what came to the line, or may come yet: its first waiter has no
+// use for it, or there is none.
+func (l *line) refuseLocked() {
+	for _, t := range []*tenure{l.ticket, l.gift} {
+		if t != nil {
+			l.s.orphanLocked(t)
+		}
+	}
+	l.ticket, l.gift = nil, nil
 }
 
 // leads reports whether nobody stands before w.

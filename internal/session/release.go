@@ -50,20 +50,25 @@ func (s *Session) release(ctx context.Context, t *tenure, tell bool) error {
 	began := time.Now()
 	t.lease.Stop(ctx) // no renewal may follow the release
 	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
-	var sent time.Time
+	type answer struct {
+		luascripts.Passed
+		sent time.Time
+	}
 	keys, pass, heir := t.pass()
-	o := insist(ctx, s, within, func(ctx context.Context) (luascripts.Passed, error) {
+	o := insist(ctx, s, within, func(ctx context.Context) (answer, error) {
+		a := answer{sent: time.Now()}
+		var err error
 		if t.spec.Pass == nil {
-			verdict, err := t.spec.Release(ctx, s.rdb, keys, t.owner, 0)
-			return luascripts.Passed{Verdict: verdict}, err
+			a.Verdict, err = t.spec.Release(ctx, s.rdb, keys, t.owner, 0)
+		} else {
+			a.Passed, err = t.spec.Pass(ctx, s.rdb, keys, t.owner, pass)
 		}
-		sent = time.Now()
-		return t.spec.Pass(ctx, s.rdb, keys, t.owner, pass)
-	}, func(_ luascripts.Passed, err error) {
+		return a, err
+	}, func(_ answer, err error) {
 		s.settle(t, err != nil || t.isUnsure())
 	})
 	if heir != nil {
-		s.inherit(heir, sent, o.value, o.err)
+		s.inherit(heir, o.value.sent, pass.Ask, o.value.Passed, o.err)
 	}
 	s.unhold(t)
 	switch {
@@ -165,7 +170,8 @@ func reducedAfter(over ending) error {
 // settle makes Redis agree with this process about t, after a command for t
 // whose outcome is not known: it leaves as many holds as t has now, which is
 // none when t is over. It repeats that until the server confirms, or until the
-// lease of that command must have run out.
+// lease of that command must have run out. If t was passed on, the owner string is
+// the next tenure's; then that one's release sees to it.
 //
 // With twice it looks once more after an operation time-out: when a connection
 // broke, a copy of the command may still stand in the server's buffer, and the
@@ -212,10 +218,18 @@ func (s *Session) settleOnce(t *tenure) error {
 		}
 	}
 	s.mu.Lock()
-	holds := len(t.holds)
+	if t.next != nil {
+		t = t.latestLocked()
+		t.unsure = true
+		if t.over == lives {
+			s.mu.Unlock()
+			return nil
+		}
+	}
+	holds, last := len(t.holds), t.token
 	t.freed = t.freed || holds == 0
 	s.mu.Unlock()
-	verdict, err := t.spec.Release(context.Background(), s.rdb, t.spec.Keys, t.owner, holds)
+	verdict, err := s.leave(context.Background(), t, holds, last)
 	switch {
 	case err != nil:
 		return err
@@ -227,6 +241,16 @@ func (s *Session) settleOnce(t *tenure) error {
 		}
 	}
 	return nil
+}
+
+// leave tells Redis that t has this many holds. last is the latest token that it gave out:
+// with none left, the script may grant the lock to the next.
+func (s *Session) leave(ctx context.Context, t *tenure, holds int, last uint64) (luascripts.Verdict, error) {
+	if holds > 0 || t.spec.Pass == nil {
+		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.owner, holds)
+	}
+	reply, err := t.spec.Pass(ctx, s.rdb, t.spec.Keys, t.owner, luascripts.Pass{Last: last, Spare: t.spec.spare()})
+	return reply.Verdict, err
 }
 
 // rest sleeps for d, less if sooner is closed. It reports false when Close has

@@ -1,0 +1,250 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// watched is a lock as those inside see it.
+type watched struct {
+	mu     sync.Mutex
+	inside lock.Hold
+	token  uint64
+	freed  time.Time // when it was given back last
+	forced time.Time // holds of before may be of no worth without knowing
+}
+
+// everything is many waiters of some processes for two locks, in all ways there are, who
+// come and go at random.
+type everything struct {
+	*testing.T
+	faults, force bool
+	fenced        bool
+	idle          time.Duration // the longest that a lock may be free while somebody waits
+
+	locks map[string]*watched
+	names []string
+}
+
+// enter notes that h was granted to somebody who waited since then.
+func (e *everything) enter(name string, h lock.Hold, since time.Time) {
+	if h.Err() != nil {
+		return // lost already
+	}
+	l := e.locks[name]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	excused := !l.forced.IsZero() && time.Since(l.forced) < opTime+leaseTime/3 // a renewal later all know
+	if l.inside != nil && l.inside.Err() == nil && h.Err() == nil && !excused {
+		e.Errorf("%s: %s and %s are inside", name, l.inside.Owner(), h.Owner())
+	}
+	if h.Token() <= l.token && !excused {
+		e.Errorf("%s: token %d after %d", name, h.Token(), l.token)
+	}
+	if since.Before(l.freed) {
+		since = l.freed
+	}
+	if took := time.Since(since); l.inside == nil && !l.freed.IsZero() && took > e.idle {
+		e.Errorf("%s: it was free for %v while somebody waited", name, took)
+	}
+	l.inside, l.token = h, max(l.token, h.Token())
+}
+
+func (e *everything) leave(name string, h lock.Hold) {
+	l := e.locks[name]
+	l.mu.Lock()
+	if l.inside == h {
+		l.inside = nil
+	}
+	l.mu.Unlock()
+	lost := h.Err() != nil
+	err := h.Unlock(context.Background())
+	l.mu.Lock()
+	l.freed = time.Now()
+	l.mu.Unlock()
+	if err != nil && !lost && !e.faults && !e.force {
+		e.Error(err)
+	}
+}
+
+// work is one caller of s.
+func (e *everything) work(s *Session, r *rand.Rand, rounds int) {
+	for range rounds {
+		ctx, cancel := context.Background(), context.CancelFunc(func() {})
+		if r.IntN(3) == 0 {
+			ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(30000))*time.Microsecond)
+		}
+		name := e.names[r.IntN(len(e.names))]
+		var opts []lock.Option
+		if e.fenced {
+			opts = append(opts, lock.WithFencing())
+		}
+		if r.IntN(6) == 0 {
+			opts = append(opts, lock.WithLease(time.Duration(100+r.IntN(4000))*time.Millisecond))
+		}
+		since := time.Now()
+		holds, err := make([]lock.Hold, 0, 2), error(nil)
+		names := []string{name}
+		spec := s.NewSpec(plain, name, opts)
+		switch how := r.IntN(10); {
+		case how == 0:
+			var h lock.Hold
+			if h, err = s.TryLock(ctx, spec); err == nil {
+				holds = append(holds, h)
+			}
+		case how <= 2 && !e.fenced:
+			names = e.names
+			var specs []*Spec
+			for _, name := range names {
+				specs = append(specs, s.NewSpec(plain, name, nil))
+			}
+			holds, err = s.LockAll(ctx, specs, luascripts.AcquireAllReentrant, how == 1)
+		case how == 3 && e.force:
+			l := e.locks[name]
+			l.mu.Lock()
+			l.forced = time.Now()
+			l.mu.Unlock()
+			_, err = s.Force(ctx, spec, luascripts.ForceReentrant)
+			l.mu.Lock()
+			l.forced = time.Now()
+			l.mu.Unlock()
+		default:
+			var h lock.Hold
+			if h, err = s.Lock(ctx, spec); err == nil {
+				holds = append(holds, h)
+			}
+		}
+		if err != nil && ctx.Err() == nil && !errors.Is(err, lock.ErrNotAcquired) && !e.faults {
+			e.Errorf("after %v: %v", time.Since(since), err)
+		}
+		for i, h := range holds {
+			e.enter(names[i], h, since)
+		}
+		if len(holds) > 0 {
+			time.Sleep(time.Duration(20+r.IntN(200)) * time.Microsecond)
+			if r.IntN(8) == 0 {
+				time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond)
+			}
+			if r.IntN(5) == 0 {
+				if inner, err := s.Lock(holds[0].Context(), s.NewSpec(plain, names[0], opts[:0])); err == nil {
+					time.Sleep(time.Duration(r.IntN(50)) * time.Microsecond)
+					_ = inner.Unlock(context.Background())
+				}
+			}
+		}
+		for i, h := range holds {
+			e.leave(names[i], h)
+		}
+		cancel()
+		if r.IntN(4) == 0 {
+			time.Sleep(time.Duration(r.IntN(5000)) * time.Microsecond)
+		}
+	}
+}
+
+// harm is what a wire does at random. What listens is only ever cut off: the server in
+// memory stands still for a listener who is slow.
+func harm(seed uint64) func(req [][]byte) redistest.Action {
+	var mu sync.Mutex
+	r := rand.New(rand.NewPCG(seed, 1))
+	return func(req [][]byte) (a redistest.Action) {
+		mu.Lock()
+		defer mu.Unlock()
+		n := r.IntN(100)
+		if string(req[0]) != "EVALSHA" {
+			a.DropRequest = n == 0
+			return a
+		}
+		switch n {
+		case 0:
+			a.DropReply = true
+		case 1:
+			a.DropRequest = true
+		case 2:
+			a.DelayReply = time.Duration(r.IntN(100)) * time.Millisecond
+		case 3:
+			a.DelayRequest = time.Duration(r.IntN(100)) * time.Millisecond
+		}
+		return a
+	}
+}
+
+func (e *everything) run(seed uint64) {
+	synctest.Test(e.T, func(t *testing.T) {
+		e.T = t
+		m := redistest.NewMini(t)
+		e.locks = make(map[string]*watched)
+		for _, name := range e.names {
+			e.locks[name] = &watched{}
+		}
+		var sessions []*Session
+		var wires []*redistest.Proxy
+		for i := range 4 {
+			wire := m.Proxy(t)
+			wires = append(wires, wire)
+			sessions = append(sessions, New(m.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = 1 }), testConfig()))
+			if e.faults {
+				wire.OnRequest(harm(4*seed + uint64(i)))
+			}
+		}
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() { e.work(sessions[i%4], rand.New(rand.NewPCG(seed, uint64(i))), 12) })
+		}
+		wg.Wait()
+		for _, wire := range wires {
+			wire.OnRequest(nil)
+		}
+		for _, s := range sessions {
+			if err := s.Close(context.Background()); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+			if len(s.claims) != 0 || len(s.lines) != 0 || len(s.held) != 0 || len(s.hub.channels) != 0 || s.dog.Len() != 0 {
+				t.Errorf("left after Close: %d claims, %d lines, %d held, %d channels, %d leases", len(s.claims), len(s.lines), len(s.held), len(s.hub.channels), s.dog.Len())
+			}
+		}
+		for _, key := range m.Keys() {
+			if m.Type(key) == "hash" {
+				fields, _ := m.HKeys(key)
+				t.Errorf("left in Redis: %q: %q", key, fields)
+			}
+		}
+	})
+}
+
+// Everybody comes through, no two are inside, tokens grow, the lock is not left
+// unused, and nothing stays.
+func TestEverything(t *testing.T) {
+	rounds := uint64(1)
+	if n, err := strconv.ParseUint(os.Getenv("LEASEHOLD_ROUNDS"), 10, 32); err == nil {
+		rounds = n
+	}
+	for name, e := range map[string]everything{
+		"quiet":  {idle: pollTime + 50*time.Millisecond},
+		"fenced": {idle: pollTime + 50*time.Millisecond, fenced: true},
+		"forced": {idle: offerPolls*pollTime + opTime, force: true},
+		"faults": {idle: leaseTime, faults: true},
+		"all":    {idle: leaseTime, faults: true, force: true},
+	} {
+		for seed := range rounds {
+			t.Run(fmt.Sprint(name, " ", seed), func(t *testing.T) {
+				e := e
+				e.T, e.names = t, []string{"orders", "others"}
+				e.run(seed)
+			})
+		}
+	}
+}
