@@ -183,9 +183,9 @@ func TestInherit_afterTheHeirPassedOn(t *testing.T) {
 			w.Fatal(err)
 		}
 		time.Sleep(20 * time.Millisecond) // too long to be passed on
-		second, third := w.goLock(w.a, k, w.Context()), make(<-chan lock.Hold)
+		second := w.goLock(w.a, k, w.Context())
 		synctest.Wait()
-		third = w.goLock(w.a, k, w.Context())
+		third := w.goLock(w.a, k, w.Context())
 		synctest.Wait()
 		go w.unlock(h)
 		heir := <-second // it asked
