@@ -25,32 +25,39 @@ local lock, register = KEYS[1], KEYS[2]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local spare, offer, keep, ask = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
-if redis.call('EXISTS', lock) == 0 then
+local free = redis.call('EXISTS', lock) == 0
+local held, line = false, ''
+if not free then
+  local fields = redis.pcall('HGETALL', lock)
+  if fields.err then
+    if string.find(fields.err, 'WRONGTYPE', 1, true) then return -4 end
+    return fields
+  end
+  free = true -- but for an owner
+  for i = 1, #fields, 2 do
+    if fields[i] == 'leasehold_line' then
+      line = fields[i + 1]
+    elseif string.find(fields[i + 1], '^[0-9]+$') then
+      free = false
+    else
+      return -4 -- some other hash, or a read/write lock
+    end
+    held = held or fields[i] == owner
+  end
+end
+
+if free then
   if want > 1 then return -2 end
   local token = grown(register, redis.call('TIME'), 0, spare)
   redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left behind
   local expiry = redis.pcall('PEXPIRE', lock, lease)
-  if type(expiry) == 'table' and expiry.err then
+  if type(expiry) == 'table' then
     redis.call('DEL', lock) -- without the right to PEXPIRE we would leave a lock that never ends
     return expiry
   end
   return token
 end
 
-local fields = redis.pcall('HGETALL', lock)
-if fields.err then
-  if string.find(fields.err, 'WRONGTYPE', 1, true) then return -4 end
-  return fields
-end
-local held, line = false, ''
-for i = 1, #fields, 2 do
-  if fields[i] == 'leasehold_line' then
-    line = fields[i + 1]
-  elseif not string.find(fields[i + 1], '^[0-9]+$') then
-    return -4 -- some other hash, or a read/write lock
-  end
-  held = held or fields[i] == owner
-end
 local left = redis.call('PTTL', lock)
 if not held then
   if want > 1 then return -2 end

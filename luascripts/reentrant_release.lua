@@ -89,14 +89,15 @@ if heir ~= '' or line ~= '' then
       if sound then
         line = string.gsub(line, '^%d*', string.format('%d', grants), 1)
         redis.call('HSET', lock, who, 1, 'leasehold_line', line)
-        local reached = 1
-        if who ~= heir then -- told of what is written already: a message cannot be taken back
+        local reached, expiry = 1, redis.pcall('PEXPIRE', lock, lease)
+        if type(expiry) == 'table' then
+          reached, counts = 0, true -- nobody is given what would not end in time
+        elseif who ~= heir then -- told of what is written already: a message cannot be taken back
           reached = redis.pcall(publish, channel .. ':' .. string.match(who, '^(.*):'), who .. ' ' .. token .. ' ' .. number)
           if type(reached) == 'table' then reached = 0 end
         end
         if reached > 0 or not counts then
           redis.call('HDEL', lock, owner)
-          redis.call('PEXPIRE', lock, lease)
           if who == heir then return token end
           return 1
         end
