@@ -85,16 +85,16 @@ func scriptFlushWaiting(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	holder, waiter := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 	Flushing(t, s, func() {
-		for range 10 {
-			h := MustLock(t, k.rival().New(holder, "orders"))
+		for i := range 10 {
+			name := fmt.Sprint("orders", i)
+			h := MustLock(t, k.rival().New(holder, name))
 			var waiters []*Waiter
 			for range 3 {
-				waiters = append(waiters, Go(t.Context(), k.New(waiter, "orders")))
+				waiters = append(waiters, Go(t.Context(), k.New(waiter, name)))
 			}
-			k.Waiting(t, s, "orders", len(waiters))
+			k.Waiting(t, s, name, len(waiters))
 			MustUnlock(t, h)
 			ServeAll(t, waiters...)
-			k.Waiting(t, s, "orders", 0)
 		}
 	})
 	WantEmpty(t, s)
@@ -107,14 +107,14 @@ func lostMessage(t *testing.T, k Kind) {
 	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
 		s := redistest.Start(t)
 		holder, waiter := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
-		for range 20 {
-			h := MustLock(t, holds.New(holder, "orders"))
-			w := Go(t.Context(), waits.New(waiter, "orders"))
-			k.Waiting(t, s, "orders", 1)
+		for i := range 20 {
+			name := fmt.Sprint("orders", i)
+			h := MustLock(t, holds.New(holder, name))
+			w := Go(t.Context(), waits.New(waiter, name))
+			k.Waiting(t, s, name, 1)
 			s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub")
 			MustUnlock(t, h)
 			MustUnlock(t, w.Hold(t))
-			k.Waiting(t, s, "orders", 0)
 		}
 		WantEmpty(t, s)
 	})
