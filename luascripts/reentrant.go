@@ -81,6 +81,10 @@ func ReleaseReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner str
 	return p.Verdict, err
 }
 
+// Aside is the message to a process in line that listeners who are not in line
+// should be the first to ask for the lock now.
+const Aside = "aside"
+
 // Pass is what a release knows of those who come after.
 type Pass struct {
 	Last  uint64 // the latest token that the owner gave out

@@ -26,6 +26,8 @@
 -- reaches is dead. Listeners who are not in line, as Redisson's, only ever get a
 -- lock that is free: so after every 64 grants, and after 4 when there are such
 -- listeners, it is let go with a message to all, and whoever asks first has it.
+-- For such listeners, processes in line are told before: "aside" at their own
+-- channels, as they would always be the faster ones.
 --
 -- Safe to repeat, and it never touches another owner's field.
 local lock, register = KEYS[1], KEYS[2]
@@ -103,6 +105,10 @@ if heir ~= '' or line ~= '' then
         end
         redis.call('HDEL', lock, who, 'leasehold_line')
       end
+    end
+  elseif others then
+    for who in string.gmatch(line, '[|;]([^ ;]+):') do
+      redis.pcall(publish, channel .. ':' .. who, 'aside')
     end
   end
 end

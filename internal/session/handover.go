@@ -35,6 +35,10 @@ const (
 
 	offerPolls = 3 // for how many poll intervals a process in line is granted the lock: what it costs if it died
 	keepPolls  = 2 // and for how many, and a half, its place is kept unheard
+
+	// For so long we do not ask for a free lock that is for others. Redisson wakes a
+	// thread before it asks, which takes it a few times as long as us.
+	asideTime = 5 * time.Millisecond
 )
 
 // offer is what spec's lock is granted for when it comes to this process in line. The
@@ -237,10 +241,16 @@ type note struct {
 
 // told keeps what a message says for the first waiter. It does not block.
 func (l *line) told(message string) {
+	if message == luascripts.Aside {
+		end := time.Now().Add(asideTime)
+		l.aside.Store(&end)
+		return
+	}
 	if words := strings.Split(message, " "); len(words) == 3 {
 		token, err := strconv.ParseUint(words[1], 10, 64)
 		if ask, bad := strconv.Atoi(words[2]); err == nil && bad == nil {
 			l.note.Store(&note{words[0], token, ask})
+			l.aside.Store(nil)
 		}
 	}
 	l.hint()

@@ -13,6 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
+	"github.com/redis/rueidis"
 )
 
 // waiting starts a call for the lock and returns when it waits. The hold, or what it
@@ -159,6 +160,62 @@ func TestHandover_takesTurns(t *testing.T) {
 		// of its turns, and at the end of the day again for each who has none to pass to.
 		if n, most := int(sent.Load()), (len(lengths)+1)/2+5; n > most {
 			w.Errorf("a sent %d scripts for %d turns, want %d at the most", n, len(lengths), most)
+		}
+	})
+}
+
+// Somebody who cannot stand in line listens, and takes a while to wake. It gets the
+// lock all the same, again and again, and holds ours up for no longer than it has it.
+func TestHandover_othersFirst(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const channel = "redisson_lock__channel:{orders}"
+		ctx, cancel := context.WithCancel(w.Context())
+		var wg sync.WaitGroup
+		heard := make(chan struct{}, 1)
+		wg.Go(func() {
+			_ = w.rdb.Receive(ctx, w.rdb.B().Subscribe().Channel(channel).Build(), func(rueidis.PubSubMessage) {
+				select {
+				case heard <- struct{}{}:
+				default:
+				}
+			})
+		})
+		synctest.Wait()
+		ours := 0
+		for _, s := range []*Session{w.a, w.b} {
+			for range 3 {
+				wg.Go(func() {
+					for ctx.Err() == nil {
+						h := w.lock(s, w.Context())
+						ours++ // guarded by the lock
+						time.Sleep(time.Millisecond)
+						w.unlock(h)
+					}
+				})
+			}
+		}
+		start := time.Now()
+		const rounds = 20
+		for round := range rounds {
+			<-heard
+			time.Sleep(asideTime / 2)
+			if w.mini.Exists("orders") {
+				w.Fatalf("round %d: ours were faster", round)
+			}
+			w.mini.HSet("orders", "stranger:1", "1")
+			time.Sleep(time.Millisecond)
+			w.mini.Del("orders")
+			w.rdb.Do(ctx, w.rdb.B().Publish().Channel(channel).Message("0").Build())
+			<-heard // that
+		}
+		// Four grants between processes, each of them for maxPassTime and a section more.
+		if took, most := time.Since(start), rounds*(5*(maxPassTime+time.Millisecond)+asideTime); took > most {
+			w.Errorf("%d rounds took %v, want %v at the most", rounds, took, most)
+		}
+		cancel()
+		wg.Wait()
+		if ours < rounds {
+			w.Errorf("ours had it %d times in %d rounds", ours, rounds)
 		}
 	})
 }

@@ -36,11 +36,12 @@ type line struct {
 	missed  bool          // there was a hint meanwhile
 
 	// Of kinds with a Pass (handover.go).
-	ticket *tenure              // asks, and stands in line in Redis, for whoever is first; nil before the first question
-	gift   *tenure              // holds the lock, and is for the first waiter to take; nil if there is none
-	own    *subscription        // to the channel of this process; with sub
-	note   atomic.Pointer[note] // what was said there
-	timer  *time.Timer          // until the first asks although this process has the lock; nil if it need not, or may
+	ticket *tenure                   // asks, and stands in line in Redis, for whoever is first; nil before the first question
+	gift   *tenure                   // holds the lock, and is for the first waiter to take; nil if there is none
+	own    *subscription             // to the channel of this process; with sub
+	note   atomic.Pointer[note]      // what was said there
+	aside  atomic.Pointer[time.Time] // until then others come first; nil if they need not
+	timer  *time.Timer               // until the first asks although this process has the lock; nil if it need not, or may
 }
 
 // waiter is one place in a line.
@@ -256,6 +257,10 @@ func (w *waiter) next(leads bool) (ready bool, due time.Time) {
 	}
 	if leads && l.place.kind.Keep == nil {
 		l.s.mu.Lock()
+		if aside := l.aside.Load(); aside != nil && now.Before(*aside) {
+			l.askAt = *aside
+			l.unhint() // it is the lock that others should have
+		}
 		askAt, gift := l.askAt, l.gift
 		l.s.mu.Unlock()
 		if gift != nil || !now.Before(askAt) {
@@ -264,10 +269,8 @@ func (w *waiter) next(leads bool) (ready bool, due time.Time) {
 			due = askAt
 		}
 		// One question answers all the hints before it.
-		select {
-		case <-l.hints:
+		if l.unhint() {
 			ready = true
-		default:
 		}
 	}
 	if ready {
@@ -399,6 +402,16 @@ func (l *line) hint() {
 	select {
 	case l.hints <- struct{}{}:
 	default:
+	}
+}
+
+// unhint takes a hint back, and reports whether there was one.
+func (l *line) unhint() bool {
+	select {
+	case <-l.hints:
+		return true
+	default:
+		return false
 	}
 }
 
