@@ -19,7 +19,7 @@ import (
 func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
 	t.Parallel()
 	const lease = 10 * time.Second
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	l := s.java.lock("thread", write, javaRW)
 	for range 3 {
 		l.get(t, leased(lease))
@@ -38,7 +38,7 @@ func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
 // sleep for the rest of the lease that they were told of, while others read.
 func TestJavaBug_downgradeIsNotTold(t *testing.T) {
 	t.Parallel()
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	w, r := s.java.lock("thread", write, javaRW), s.java.lock("thread", read, javaRW)
 	sleeper := s.java.lock("sleeper", read, javaRW)
 	w.get(t)
@@ -63,15 +63,15 @@ func TestJavaBug_downgradeIsNotTold(t *testing.T) {
 func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	list, deadlines := queue(name)
 	const dead = "11111111-1111-4111-8111-111111111111:1"
 	do(t, s.rdb, "RPUSH", list, dead)
 	do(t, s.rdb, "ZADD", deadlines, fmt.Sprint(s.now()+3000), dead)
 	l := s.java.lock("thread", fair, name)
-	calls := s.server.CommandCalls(t, "evalsha")
+	calls := s.scripts(t)
 	l.get(t)
-	if calls = s.server.CommandCalls(t, "evalsha") - calls; calls < 50 {
+	if calls = s.scripts(t) - calls; calls < 50 {
 		t.Errorf("it asked %d times in three seconds", calls)
 	}
 	l.unlock(t)
@@ -83,7 +83,7 @@ func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
 func TestJavaBug_strangersFairUnlock(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	l := s.java.lock("stranger", fair, name)
 	l.unlock(t)
 	h := s.get(fair, name)
@@ -96,7 +96,7 @@ func TestJavaBug_strangersFairUnlock(t *testing.T) {
 // lockAndGetToken(lease) does not hear of the lease.
 func TestJavaBug_tokenIgnoresTheLease(t *testing.T) {
 	t.Parallel()
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	l := s.java.lock("thread", fenced, "fenced")
 	l.call(t, "lockAndGetToken", leased(time.Second))
 	if left := l.left(t); left <= javaLease/2 {
@@ -109,7 +109,7 @@ func TestJavaBug_tokenIgnoresTheLease(t *testing.T) {
 // tryLockAndGetToken(), which should not wait, waits for ever.
 func TestJavaBug_tryForATokenWaits(t *testing.T) {
 	t.Parallel()
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	h := s.get(fenced, "fenced")
 	l := s.java.lock("thread", fenced, "fenced")
 	answer := l.begin(t, "tryLockAndGetToken")
@@ -126,7 +126,7 @@ func TestJavaBug_tryForATokenWaits(t *testing.T) {
 // a token: "no expiry" is what means "granted" there.
 func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 	t.Parallel()
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	h := s.get(fenced, "fenced")
 	do(t, s.rdb, "PERSIST", "fenced")
 	l := s.java.lock("thread", fenced, "fenced")
@@ -145,7 +145,7 @@ func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
 	t.Parallel()
 	const dog, lease = time.Second, 3 * time.Second
-	s := newJavaSceneWith(t, startJava(t), dog)
+	s := newJavaSceneWith(t, oneServer(t), dog)
 	l := s.java.lock("thread", plain, "plain")
 	l.get(t)
 	l.get(t, leased(lease))
@@ -164,7 +164,7 @@ func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
 func TestJavaBug_forceLeavesLeases(t *testing.T) {
 	t.Parallel()
 	const lease = 5 * time.Second
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	l := s.java.lock("thread", read, javaRW)
 	key := read.lease(javaRW, l.get(t, leased(lease)))
 	if !result[bool](t, l.call(t, "forceUnlock")) {

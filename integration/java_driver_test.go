@@ -10,17 +10,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"golang.org/x/sys/unix"
 )
@@ -130,43 +127,52 @@ type java struct {
 	clients atomic.Int64 // how many were opened
 }
 
+func launchJava() (*java, error) {
+	// Compile quickly rather than well: most of these processes live for seconds.
+	w, err := launch(exec.Command("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-jar", javaJar))
+	return &java{worker: w}, err
+}
+
 // startJava starts one, which ends with tb.
 func startJava(tb testing.TB) *java {
 	tb.Helper()
 	needJava(tb)
-	// Compile quickly rather than well: most of these processes live for seconds.
-	cmd := exec.Command("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-jar", javaJar)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	stdin, err := cmd.StdinPipe()
+	j, err := launchJava()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	w := &worker{cmd: cmd, exited: make(chan struct{}), in: json.NewEncoder(stdin), pending: make(map[int]chan reply)}
-	started := make(chan error)
-	go func() {
-		// The kernel kills the child when the thread that started it ends.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(w.exited)
-		err := cmd.Start()
-		started <- err
+	tb.Cleanup(j.kill)
+	return j
+}
+
+// javaForAll is the driver process of all tests that do nothing to it. It takes
+// a second or two of a processor until Redisson works in a process.
+var javaForAll struct {
+	sync.Mutex
+	*java // nil until somebody needs it
+}
+
+// sharedJava returns it.
+func sharedJava(tb testing.TB) *java {
+	tb.Helper()
+	needJava(tb)
+	javaForAll.Lock()
+	defer javaForAll.Unlock()
+	if javaForAll.java == nil {
+		j, err := launchJava()
 		if err != nil {
-			return
+			tb.Fatal(err)
 		}
-		w.read(stdout)
-		_ = cmd.Wait() // "signal: killed" is how it ends
-	}()
-	if err := <-started; err != nil {
-		<-w.exited
-		tb.Fatal(err)
+		javaForAll.java = j
 	}
-	tb.Cleanup(w.kill)
-	return &java{worker: w}
+	return javaForAll.java
+}
+
+// endJava ends it, when all tests are through.
+func endJava() {
+	if javaForAll.java != nil {
+		javaForAll.kill()
+	}
 }
 
 // javaRequest is one command. Times are in ms there.
@@ -181,6 +187,9 @@ type javaRequest struct {
 	Lease    *int64    `json:"lease,omitempty"`
 	ThreadID int64     `json:"threadId,omitempty"`
 	Contest  *javaPlan `json:"contest,omitempty"`
+	Threads  int       `json:"threads,omitempty"` // these three are of a share
+	End      int64     `json:"end,omitempty"`     // by monotonic
+	History  string    `json:"history,omitempty"`
 	javaOptions
 }
 
@@ -196,19 +205,7 @@ type javaOptions struct {
 // send gives the process a command, as that of a worker does.
 func (j *java) send(tb testing.TB, r javaRequest) <-chan reply {
 	tb.Helper()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.pending == nil {
-		tb.Fatalf("the driver is gone; it should %s", r.Do)
-	}
-	j.next++
-	r.ID = j.next
-	c := make(chan reply, 1)
-	j.pending[r.ID] = c
-	if err := j.in.Encode(r); err != nil {
-		tb.Fatalf("the driver: %s: %v", r.Do, err)
-	}
-	return c
+	return j.tell(tb, r.Do, func(id int) any { r.ID = id; return r })
 }
 
 // redisson is one RedissonClient.
@@ -218,10 +215,9 @@ type redisson struct {
 	uuid string
 }
 
-// open connects to a server. The client is closed with tb.
-func (j *java) open(tb testing.TB, server *redistest.Server, o javaOptions) *redisson {
+// open connects to where o says. The client is closed with tb.
+func (j *java) open(tb testing.TB, o javaOptions) *redisson {
 	tb.Helper()
-	o.Addresses = []string{server.Addr()}
 	r := &redisson{java: j, name: "client" + strconv.FormatInt(j.clients.Add(1), 10)}
 	answer := receive(tb, j.send(tb, javaRequest{Do: "open", Client: r.name, javaOptions: o}))
 	r.uuid = value[string](tb, must(tb, answer))

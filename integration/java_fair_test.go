@@ -146,64 +146,66 @@ func (s *javaScene) javaLine(name, thread string, times ...func(*javaRequest)) *
 func TestJavaFair_mixedQueue(t *testing.T) {
 	t.Parallel()
 	const name, most = "fair", 6
-	random := rand.New(rand.NewPCG(seed(t), 1))
-	s := newJavaScene(t, startJava(t))
-	number := 0
-	come := func() *inLine {
-		number++
-		if random.IntN(2) == 0 {
-			return s.goLine(name)
-		}
-		return s.javaLine(name, strconv.Itoa(number), [][]func(*javaRequest){nil, {within(javaFairWait)}, {within(time.Minute), leased(javaLease)}}[random.IntN(3)]...)
-	}
-	var waits []time.Duration
-	served, quits := map[string]int{}, 0
-
-	var first *inLine
-	if h := s.get(fair, name); true {
-		first = &inLine{who: "Go", unlock: func() int64 { called := monotonic(); s.unlock(h); return called }}
-	}
-	var rest []*inLine
-	for range amount(200) {
-		for len(rest) < 2 || len(rest) < most && random.IntN(3) > 0 {
-			rest = append(rest, come())
-		}
-		if random.IntN(5) == 0 { // somebody comes, and another one behind him, and he gives up
+	eachJavaSite(t, func(t *testing.T, at *javaSite) {
+		random := rand.New(rand.NewPCG(seed(t), 1))
+		s := newJavaScene(t, at)
+		number := 0
+		come := func() *inLine {
 			number++
-			var quitter *inLine
 			if random.IntN(2) == 0 {
-				quitter = s.goLine(name)
-			} else {
-				quitter = s.javaLine(name, strconv.Itoa(number), within(300*time.Millisecond))
+				return s.goLine(name)
 			}
-			rest = append(rest, come())
-			quitter.quit()
-			until(t, func() bool { return !slices.Contains(s.members(name), quitter.owner) })
-			quits++
+			return s.javaLine(name, strconv.Itoa(number), [][]func(*javaRequest){nil, {within(javaFairWait)}, {within(time.Minute), leased(javaLease)}}[random.IntN(3)]...)
 		}
-		s.deadlines(name, rest, 2*(most+2)*javaFairWait) // 2
+		var waits []time.Duration
+		served, quits := map[string]int{}, 0
 
-		called := first.unlock() // 1
-		first, rest = rest[0], rest[1:]
-		returned := first.granted()
-		served[first.who]++
-		waits = append(waits, time.Duration(returned-called))
-		var want []string
+		var first *inLine
+		if h := s.get(fair, name); true {
+			first = &inLine{who: "Go", unlock: func() int64 { called := monotonic(); s.unlock(h); return called }}
+		}
+		var rest []*inLine
+		for range amount(200) {
+			for len(rest) < 2 || len(rest) < most && random.IntN(3) > 0 {
+				rest = append(rest, come())
+			}
+			if random.IntN(5) == 0 { // somebody comes, and another one behind him, and he gives up
+				number++
+				var quitter *inLine
+				if random.IntN(2) == 0 {
+					quitter = s.goLine(name)
+				} else {
+					quitter = s.javaLine(name, strconv.Itoa(number), within(300*time.Millisecond))
+				}
+				rest = append(rest, come())
+				quitter.quit()
+				until(t, func() bool { return !slices.Contains(s.members(name), quitter.owner) })
+				quits++
+			}
+			s.deadlines(name, rest, 2*(most+2)*javaFairWait) // 2
+
+			called := first.unlock() // 1
+			first, rest = rest[0], rest[1:]
+			returned := first.granted()
+			served[first.who]++
+			waits = append(waits, time.Duration(returned-called))
+			var want []string
+			for _, w := range rest {
+				want = append(want, w.owner)
+			}
+			if got := s.members(name); !slices.Equal(got, want) {
+				t.Fatalf("after %v: %s was served, and then the queue is %q, want %q", served, first.owner, got, want)
+			}
+		}
 		for _, w := range rest {
-			want = append(want, w.owner)
+			first.unlock()
+			w.granted()
+			first = w
 		}
-		if got := s.members(name); !slices.Equal(got, want) {
-			t.Fatalf("after %v: %s was served, and then the queue is %q, want %q", served, first.owner, got, want)
-		}
-	}
-	for _, w := range rest {
 		first.unlock()
-		w.granted()
-		first = w
-	}
-	first.unlock()
-	s.empty()
-	t.Logf("%v were served in the order in which they came, and %d gave up; from unlock to lock: %s", served, quits, spread(waits))
+		s.empty()
+		t.Logf("%v were served in the order in which they came, and %d gave up; from unlock to lock: %s", served, quits, spread(waits))
+	})
 }
 
 // deadlines looks whether everybody in the queue is alive, and not for too long.
@@ -231,7 +233,7 @@ func (s *javaScene) deadlines(name string, rest []*inLine, most time.Duration) {
 func TestJavaFair_behindManyOfOurs(t *testing.T) {
 	t.Parallel()
 	const name, many = "fair", 80
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	h := s.get(fair, name)
 	var line []*inLine
 	for range many {
@@ -259,7 +261,7 @@ func TestJavaFair_behindManyOfOurs(t *testing.T) {
 func TestJavaFair_longWait(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	_, deadlines := queue(name)
 	for range max(1, amount(5)) {
 		h := s.get(fair, name) // 1
@@ -295,7 +297,7 @@ func TestJavaFair_longWait(t *testing.T) {
 func TestJavaFair_waitsTooLong(t *testing.T) {
 	t.Parallel()
 	const name, dog = "fair", 2 * time.Second
-	s := newJavaSceneWith(t, startJava(t), dog)
+	s := newJavaSceneWith(t, oneServer(t), dog)
 	_, deadlines := queue(name)
 	h := s.get(fair, name)
 	w := s.javaLine(name, "thread")
@@ -316,46 +318,48 @@ func TestJavaFair_waitsTooLong(t *testing.T) {
 func TestJavaFair_deadWaiter(t *testing.T) {
 	t.Parallel()
 	const name, stay, dog = "fair", 2 * time.Second, 2 * time.Second
-	served := func(t *testing.T, s *javaScene, h lock.Hold, dead string, w *inLine) {
-		t.Helper()
-		state, err := s.c.NewFairLock(name).Inspect(t.Context())
-		if err != nil || len(state.Waiters) != 2 || state.Waiters[0].Owner != dead {
-			t.Fatalf("%+v wait (%v), want %s first", state.Waiters, err, dead)
+	eachJavaSite(t, func(t *testing.T, at *javaSite) {
+		served := func(t *testing.T, s *javaScene, h lock.Hold, dead string, w *inLine) {
+			t.Helper()
+			state, err := s.c.NewFairLock(name).Inspect(t.Context())
+			if err != nil || len(state.Waiters) != 2 || state.Waiters[0].Owner != dead {
+				t.Fatalf("%+v wait (%v), want %s first", state.Waiters, err, dead)
+			}
+			end := monotonic() + int64(state.Waiters[0].Patience)
+			calls := s.scripts(t)
+			s.unlock(h)                              // 2
+			late := time.Duration(w.granted() - end) // 3
+			calls = s.scripts(t) - calls
+			w.unlock()
+			s.empty()
+			if late < -5*time.Millisecond || late > poll+10*time.Second {
+				t.Errorf("%s behind a dead one got the lock %v after its deadline, want about zero", w.who, late)
+			}
+			t.Logf("%s behind a dead one, which counted as alive for %v: served %v after that, by %d scripts", w.who, state.Waiters[0].Patience, late, calls)
 		}
-		end := monotonic() + int64(state.Waiters[0].Patience)
-		calls := s.server.CommandCalls(t, "evalsha")
-		s.unlock(h)                              // 2
-		late := time.Duration(w.granted() - end) // 3
-		calls = s.server.CommandCalls(t, "evalsha") - calls
-		w.unlock()
-		s.empty()
-		if late < -5*time.Millisecond || late > poll+10*time.Second {
-			t.Errorf("%s behind a dead one got the lock %v after its deadline, want about zero", w.who, late)
-		}
-		t.Logf("%s behind a dead one, which counted as alive for %v: served %v after that, by %d scripts", w.who, state.Waiters[0].Patience, late, calls)
-	}
-	t.Run("of Java", func(t *testing.T) {
-		s := newJavaSceneWith(t, startJava(t), dog)
-		doomed := *s
-		doomed.java = startJava(t).open(t, s.server, javaOptions{FairWait: stay.Milliseconds()})
-		h := s.get(fair, name) // 1
-		dead := doomed.javaLine(name, "doomed").owner
-		w := s.goLine(name)
-		doomed.java.java.kill()
-		served(t, s, h, dead, w)
-	})
-	t.Run("of Go", func(t *testing.T) {
-		s := newJavaSceneWith(t, startJava(t), dog)
-		doomed := startWorker(t)
-		doomed.do(t, request{Do: "open", Addr: s.server.Addr()})
-		h := s.get(fair, name) // 1
-		dead := s.line(name, func() *inLine {
-			doomed.send(t, request{Do: "lock", Kind: fair, Name: name, Patience: stay, Wait: time.Hour})
-			return &inLine{over: func() bool { return false }}
-		}).owner
-		w := s.javaLine(name, "thread")
-		doomed.kill()
-		served(t, s, h, dead, w)
+		t.Run("of Java", func(t *testing.T) {
+			s := newJavaSceneWith(t, at, dog)
+			doomed := *s
+			doomed.java = startJava(t).open(t, s.options(javaOptions{FairWait: stay.Milliseconds()}))
+			h := s.get(fair, name) // 1
+			dead := doomed.javaLine(name, "doomed").owner
+			w := s.goLine(name)
+			doomed.java.java.kill()
+			served(t, s, h, dead, w)
+		})
+		t.Run("of Go", func(t *testing.T) {
+			s := newJavaSceneWith(t, at, dog)
+			doomed := startWorker(t)
+			doomed.do(t, request{Do: "open", Addr: s.addr()})
+			h := s.get(fair, name) // 1
+			dead := s.line(name, func() *inLine {
+				doomed.send(t, request{Do: "lock", Kind: fair, Name: name, Patience: stay, Wait: time.Hour})
+				return &inLine{over: func() bool { return false }}
+			}).owner
+			w := s.javaLine(name, "thread")
+			doomed.kill()
+			served(t, s, h, dead, w)
+		})
 	})
 }
 
@@ -369,7 +373,7 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 func TestJavaFair_headGivesUp(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	list, deadlines := queue(name)
 	h := s.get(fair, name) // 1
 	const first = "11111111-1111-4111-8111-111111111111:1"
@@ -396,8 +400,8 @@ func TestJavaFair_headGivesUp(t *testing.T) {
 func TestJavaFair_othersClient(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
-	s := newJavaScene(t, startJava(t))
-	other := ours(t, s.server.Client(t), client.WithWatchdogTimeout(javaLease))
+	s := newJavaScene(t, oneServer(t))
+	other := ours(t, s.client(t), client.WithWatchdogTimeout(javaLease))
 	h, err := other.NewFairLock(name).Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -36,97 +36,101 @@ func (s *javaScene) goHolds(h lock.Hold, mode lock.Mode, count int) {
 //	3 after the last one a writer of the other side, which waits, is in at once
 func TestJavaRW_readersShare(t *testing.T) {
 	t.Parallel()
-	s := newJavaScene(t, startJava(t))
-	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}} {
-		java := []*javaLock{s.java.lock("one", read, javaRW), s.java.lock("two", read, javaRW)} // 1
-		ctx := lock.WithOwner(t.Context())
-		java[0].get(t)
-		one, err := s.c.NewRWLock(javaRW).Read().Lock(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		java[1].get(t)
-		java[1].get(t)
-		two, err := s.c.NewRWLock(javaRW).Read().Lock(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		leave := []func(){
-			func() { java[0].unlock(t) },
-			func() { java[1].unlock(t); java[1].unlock(t) },
-			func() { s.unlock(one) },
-			func() { s.unlock(two) },
-		}
-		reads := []int{1, 2, 1, 1}     // how often each of them does
-		for i, leaves := range order { // 2
-			s.goMay(write, javaRW, false)
-			s.javaMay(write, javaRW, false)
-			var got <-chan waiter
-			var answer <-chan reply
-			writer := s.java.lock("writer", write, javaRW)
-			switch last := i == len(order)-1; {
-			case last && leaves < 2:
-				got = s.wait(write, javaRW)
-			case last:
-				answer = writer.parks(t)
+	eachJavaSite(t, func(t *testing.T, at *javaSite) {
+		s := newJavaScene(t, at)
+		for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}} {
+			java := []*javaLock{s.java.lock("one", read, javaRW), s.java.lock("two", read, javaRW)} // 1
+			ctx := lock.WithOwner(t.Context())
+			java[0].get(t)
+			one, err := s.c.NewRWLock(javaRW).Read().Lock(ctx)
+			if err != nil {
+				t.Fatal(err)
 			}
-			leave[leaves]()
-			reads[leaves] = 0
-			for n, h := range []lock.Hold{one, two} {
-				if reads[2+n] > 0 {
-					s.goHolds(h, lock.Read, reads[2]+reads[3]) // both are one owner's
+			java[1].get(t)
+			java[1].get(t)
+			two, err := s.c.NewRWLock(javaRW).Read().Lock(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leave := []func(){
+				func() { java[0].unlock(t) },
+				func() { java[1].unlock(t); java[1].unlock(t) },
+				func() { s.unlock(one) },
+				func() { s.unlock(two) },
+			}
+			reads := []int{1, 2, 1, 1}     // how often each of them does
+			for i, leaves := range order { // 2
+				s.goMay(write, javaRW, false)
+				s.javaMay(write, javaRW, false)
+				var got <-chan waiter
+				var answer <-chan reply
+				writer := s.java.lock("writer", write, javaRW)
+				switch last := i == len(order)-1; {
+				case last && leaves < 2:
+					got = s.wait(write, javaRW)
+				case last:
+					answer = writer.parks(t)
+				}
+				leave[leaves]()
+				reads[leaves] = 0
+				for n, h := range []lock.Hold{one, two} {
+					if reads[2+n] > 0 {
+						s.goHolds(h, lock.Read, reads[2]+reads[3]) // both are one owner's
+					}
+				}
+				for n, l := range java {
+					if holds := l.holds(t); holds != reads[n] {
+						t.Errorf("Java's reader %d holds it %d times, want %d", n+1, holds, reads[n])
+					}
+				}
+				if got != nil { // 3
+					s.unlock(s.granted(got).hold)
+				}
+				if answer != nil {
+					must(t, receiveWithin(t, answer, javaLease/4))
+					writer.unlock(t)
 				}
 			}
-			for n, l := range java {
-				if holds := l.holds(t); holds != reads[n] {
-					t.Errorf("Java's reader %d holds it %d times, want %d", n+1, holds, reads[n])
-				}
-			}
-			if got != nil { // 3
-				s.unlock(s.granted(got).hold)
-			}
-			if answer != nil {
-				must(t, receiveWithin(t, answer, javaLease/4))
-				writer.unlock(t)
-			}
+			s.empty()
 		}
-		s.empty()
-	}
+	})
 }
 
 // A writer of ours who also reads stops writing: readers of Java, who wait, come in
 // at once, and writers do not.
 func TestJavaRW_weDowngrade(t *testing.T) {
 	t.Parallel()
-	s := newJavaScene(t, startJava(t))
-	ctx := lock.WithOwner(t.Context())
-	l := s.c.NewRWLock(javaRW)
-	w, err := l.Write().Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := l.Read().Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var answers []<-chan reply
-	for _, thread := range []string{"one", "two", "three"} {
-		reader := s.java.lock(thread, read, javaRW)
-		answers = append(answers, reader.parks(t))
-	}
-	s.unlock(w)
-	for _, answer := range answers {
-		must(t, receiveWithin(t, answer, javaLease/4))
-	}
-	s.goHolds(r, lock.Read, 1)
-	s.javaMay(write, javaRW, false)
-	s.goMay(write, javaRW, false)
-	for _, thread := range []string{"one", "two", "three"} {
-		s.java.lock(thread, read, javaRW).unlock(t)
-	}
-	s.goHolds(r, lock.Read, 1)
-	s.unlock(r)
-	s.empty()
+	eachJavaSite(t, func(t *testing.T, at *javaSite) {
+		s := newJavaScene(t, at)
+		ctx := lock.WithOwner(t.Context())
+		l := s.c.NewRWLock(javaRW)
+		w, err := l.Write().Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := l.Read().Lock(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answers []<-chan reply
+		for _, thread := range []string{"one", "two", "three"} {
+			reader := s.java.lock(thread, read, javaRW)
+			answers = append(answers, reader.parks(t))
+		}
+		s.unlock(w)
+		for _, answer := range answers {
+			must(t, receiveWithin(t, answer, javaLease/4))
+		}
+		s.goHolds(r, lock.Read, 1)
+		s.javaMay(write, javaRW, false)
+		s.goMay(write, javaRW, false)
+		for _, thread := range []string{"one", "two", "three"} {
+			s.java.lock(thread, read, javaRW).unlock(t)
+		}
+		s.goHolds(r, lock.Read, 1)
+		s.unlock(r)
+		s.empty()
+	})
 }
 
 // A writer of Java who also reads stops writing. That is not said on the channel,
@@ -134,26 +138,28 @@ func TestJavaRW_weDowngrade(t *testing.T) {
 // the reading is over, at once.
 func TestJavaRW_javaDowngrades(t *testing.T) {
 	t.Parallel()
-	s := newJavaScene(t, startJava(t))
-	w, r := s.java.lock("thread", write, javaRW), s.java.lock("thread", read, javaRW)
-	w.get(t)
-	r.get(t)
-	if s.java.lock("other", read, javaRW).try(t) {
-		t.Error("another thread reads while one writes")
-	}
-	reader := s.wait(read, javaRW)
-	w.unlock(t)
-	g := s.granted(reader)
-	if n := r.holds(t); n != 1 {
-		t.Errorf("Java reads %d times", n)
-	}
-	s.goHolds(g.hold, lock.Read, 1)
-	s.javaMay(write, javaRW, false)
-	writer := s.wait(write, javaRW)
-	s.unlock(g.hold)
-	r.unlock(t)
-	s.unlock(s.granted(writer).hold)
-	s.empty()
+	eachJavaSite(t, func(t *testing.T, at *javaSite) {
+		s := newJavaScene(t, at)
+		w, r := s.java.lock("thread", write, javaRW), s.java.lock("thread", read, javaRW)
+		w.get(t)
+		r.get(t)
+		if s.java.lock("other", read, javaRW).try(t) {
+			t.Error("another thread reads while one writes")
+		}
+		reader := s.wait(read, javaRW)
+		w.unlock(t)
+		g := s.granted(reader)
+		if n := r.holds(t); n != 1 {
+			t.Errorf("Java reads %d times", n)
+		}
+		s.goHolds(g.hold, lock.Read, 1)
+		s.javaMay(write, javaRW, false)
+		writer := s.wait(write, javaRW)
+		s.unlock(g.hold)
+		r.unlock(t)
+		s.unlock(s.granted(writer).hold)
+		s.empty()
+	})
 }
 
 // A writer of ours who waits keeps new readers of ours out. Java's readers do not
@@ -165,7 +171,7 @@ func TestJavaRW_javaDowngrades(t *testing.T) {
 //	4 the other way round it waits for Java's writer, and so does everybody
 func TestJavaRW_ourWritersWish(t *testing.T) {
 	t.Parallel()
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	one, two := s.java.lock("one", read, javaRW), s.java.lock("two", read, javaRW)
 	one.get(t) // 1
 	got := s.wait(write, javaRW)
@@ -205,59 +211,60 @@ func TestJavaRW_ourWritersWish(t *testing.T) {
 func TestJavaRW_deadReader(t *testing.T) {
 	t.Parallel()
 	const dog = 2 * time.Second
-	for _, test := range []struct {
-		name   string
-		doomed func(t *testing.T, s *javaScene) (owner string, kill func())
-	}{
-		{"of Java", func(t *testing.T, s *javaScene) (string, func()) {
-			c := startJava(t).open(t, s.server, javaOptions{Watchdog: dog.Milliseconds()})
-			return c.lock("doomed", read, javaRW).get(t), c.java.kill
-		}},
-		{"of Go", func(t *testing.T, s *javaScene) (string, func()) {
-			w := startWorker(t)
-			w.do(t, request{Do: "open", Addr: s.server.Addr(), Dog: dog})
-			return value[granted](t, w.do(t, request{Do: "lock", Kind: read, Name: javaRW})).Op.Owner, w.kill
-		}},
-	} {
-		for _, lastIsJava := range []bool{false, true} {
-			name := test.name + map[bool]string{false: ", Go leaves last", true: ", Java leaves last"}[lastIsJava]
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				s := newJavaScene(t, startJava(t))
-				dead, kill := test.doomed(t, s) // 1
-				h, r := s.get(read, javaRW), s.java.lock("reader", read, javaRW)
-				r.get(t)
-				kill() // 2
-				until(t, func() bool {
-					n, err := do(t, s.rdb, "EXISTS", read.lease(javaRW, dead)).AsInt64()
-					return err == nil && n == 0
+	eachJavaSite(t, func(t *testing.T, at *javaSite) {
+		for _, test := range []struct {
+			name   string
+			doomed func(t *testing.T, s *javaScene) (owner string, kill func())
+		}{
+			{"of Java", func(t *testing.T, s *javaScene) (string, func()) {
+				c := startJava(t).open(t, s.options(javaOptions{Watchdog: dog.Milliseconds()}))
+				return c.lock("doomed", read, javaRW).get(t), c.java.kill
+			}},
+			{"of Go", func(t *testing.T, s *javaScene) (string, func()) {
+				w := startWorker(t)
+				w.do(t, request{Do: "open", Addr: s.addr(), Dog: dog})
+				return value[granted](t, w.do(t, request{Do: "lock", Kind: read, Name: javaRW})).Op.Owner, w.kill
+			}},
+		} {
+			for _, lastIsJava := range []bool{false, true} {
+				name := test.name + map[bool]string{false: ", Go leaves last", true: ", Java leaves last"}[lastIsJava]
+				t.Run(name, func(t *testing.T) {
+					s := newJavaScene(t, at)
+					dead, kill := test.doomed(t, s) // 1
+					h, r := s.get(read, javaRW), s.java.lock("reader", read, javaRW)
+					r.get(t)
+					kill() // 2
+					until(t, func() bool {
+						n, err := do(t, s.rdb, "EXISTS", read.lease(javaRW, dead)).AsInt64()
+						return err == nil && n == 0
+					})
+					s.goMay(write, javaRW, false)
+					s.javaMay(write, javaRW, false)
+					if lastIsJava { // 3
+						s.unlock(h)
+						s.javaMay(write, javaRW, false)
+						s.goMay(write, javaRW, false)
+						got := s.wait(write, javaRW)
+						r.unlock(t)
+						s.unlock(s.granted(got).hold)
+					} else {
+						r.unlock(t)
+						s.goHolds(h, lock.Read, 1)
+						s.javaMay(write, javaRW, false)
+						s.goMay(write, javaRW, false)
+						writer := s.java.lock("writer", write, javaRW)
+						answer := writer.parks(t)
+						s.unlock(h)
+						must(t, receiveWithin(t, answer, javaLease/4))
+						writer.unlock(t)
+					}
+					s.javaMay(write, javaRW, true)
+					s.goMay(write, javaRW, true)
+					s.empty()
 				})
-				s.goMay(write, javaRW, false)
-				s.javaMay(write, javaRW, false)
-				if lastIsJava { // 3
-					s.unlock(h)
-					s.javaMay(write, javaRW, false)
-					s.goMay(write, javaRW, false)
-					got := s.wait(write, javaRW)
-					r.unlock(t)
-					s.unlock(s.granted(got).hold)
-				} else {
-					r.unlock(t)
-					s.goHolds(h, lock.Read, 1)
-					s.javaMay(write, javaRW, false)
-					s.goMay(write, javaRW, false)
-					writer := s.java.lock("writer", write, javaRW)
-					answer := writer.parks(t)
-					s.unlock(h)
-					must(t, receiveWithin(t, answer, javaLease/4))
-					writer.unlock(t)
-				}
-				s.javaMay(write, javaRW, true)
-				s.goMay(write, javaRW, true)
-				s.empty()
-			})
+			}
 		}
-	}
+	})
 }
 
 // The hash may outlive the last reader who is alive: a writer of Java leaves it with
@@ -269,7 +276,7 @@ func TestJavaRW_deadReader(t *testing.T) {
 func TestJavaRW_leaseOfTheReadingCounts(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
-	s := newJavaScene(t, startJava(t))
+	s := newJavaScene(t, oneServer(t))
 	w, r := s.java.lock("thread", write, javaRW), s.java.lock("thread", read, javaRW)
 	w.get(t) // 1
 	key := read.lease(javaRW, r.get(t, leased(lease)))

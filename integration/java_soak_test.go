@@ -77,94 +77,98 @@ func (a *javaTally) longest(k kind, ns int64) {
 // Who waited from before the latest one left, and that was one of the other side,
 // knows how long the hand-over took.
 func TestJava_soak(t *testing.T) {
-	took := 5 * time.Second
-	if testing.Short() {
-		took = time.Second
-	}
-	if given := os.Getenv("LEASEHOLD_SOAK"); given != "" {
-		var err error
-		if took, err = time.ParseDuration(given); err != nil {
-			t.Fatalf("LEASEHOLD_SOAK: %v", err)
+	eachJavaSite(t, func(t *testing.T, at *javaSite) {
+		took := 5 * time.Second
+		if testing.Short() {
+			took = time.Second
 		}
-	}
-	random := rand.New(rand.NewPCG(seed(t), 0))
-	s := newJavaScene(t, startJava(t))
-	plan := javaPlan{Threads: 10, Millis: took.Milliseconds(), Pause: 20}
-	var names []string
-	for i := range 5 {
-		for _, kinds := range [][]kind{{plain}, {fair}, {fenced}, {write, read, read}} {
-			name := fmt.Sprint(kinds[0], i)
-			names = append(names, name)
-			for _, k := range kinds {
-				plan.Locks = append(plan.Locks, javaPlace{k, name})
+		if given := os.Getenv("LEASEHOLD_SOAK"); given != "" {
+			var err error
+			if took, err = time.ParseDuration(given); err != nil {
+				t.Fatalf("LEASEHOLD_SOAK: %v", err)
 			}
 		}
-	}
-
-	var answers []<-chan reply
-	for _, j := range []*java{s.java.java, startJava(t)} { // two processes, two clients each
-		plan := plan
-		plan.Seed = random.Int64()
-		for range 2 {
-			plan.Clients = append(plan.Clients, j.open(t, s.server, javaOptions{Watchdog: javaLease.Milliseconds()}).name)
-		}
-		answers = append(answers, j.send(t, javaRequest{Do: "contest", Contest: &plan}))
-	}
-	var parts [2]javaTally
-	var wg sync.WaitGroup
-	for i := range parts {
-		rdb := s.server.Client(t)
-		c := ours(t, rdb, client.WithWatchdogTimeout(javaLease))
-		seed := random.Uint64()
-		wg.Go(func() { parts[i] = javaContest(s.Context(), rdb, c, plan, seed) })
-	}
-	var inJava, inGo javaTally
-	for _, answer := range answers {
-		inJava.add(value[javaTally](t, must(t, receiveWithin(t, answer, took+2*javaLease))))
-	}
-	wg.Wait()
-	for _, part := range parts {
-		inGo.add(part)
-	}
-
-	for _, wrong := range append(inJava.Wrong, inGo.Wrong...) {
-		t.Error(wrong)
-	}
-	updates := 0
-	for _, name := range names {
-		n, err := do(t, s.rdb, "GET", "updates:"+name).AsInt64()
-		if err != nil && !rueidis.IsRedisNil(err) {
-			t.Fatal(err)
-		}
-		updates += int(n)
-		do(t, s.rdb, "DEL", "inside:"+name, "reading:"+name, "updates:"+name, "written:"+name, "read:"+name)
-	}
-	if updates != inJava.Written+inGo.Written {
-		t.Errorf("%d updates in %d sections: some overlapped", updates, inJava.Written+inGo.Written)
-	}
-	for _, side := range []struct {
-		name  string
-		tally javaTally
-	}{{"Java", inJava}, {"Go", inGo}} {
-		name, tally := side.name, side.tally
-		longest := make(map[kind]time.Duration)
-		for k, ns := range tally.Longest {
-			longest[k] = time.Duration(ns).Round(time.Millisecond)
-			if longest[k] > javaLease/2 {
-				t.Errorf("%s lock: one in %s waited for %v: nobody woke it", k, name, longest[k])
+		random := rand.New(rand.NewPCG(seed(t), 0))
+		s := newJavaScene(t, at)
+		plan := javaPlan{Threads: 10, Millis: took.Milliseconds(), Pause: 20}
+		var names []string
+		for i := range 5 {
+			for _, kinds := range [][]kind{{plain}, {fair}, {fenced}, {write, read, read}} {
+				name := fmt.Sprint(kinds[0], i)
+				names = append(names, name)
+				for _, k := range kinds {
+					plan.Locks = append(plan.Locks, javaPlace{k, name})
+				}
 			}
 		}
-		if tally.Written == 0 || tally.Read == 0 || tally.Refused == 0 || len(tally.HandOvers) == 0 {
-			t.Errorf("%s did not do all that it should: %+v", name, tally)
+
+		var answers []<-chan reply
+		for _, j := range []*java{s.java.java, startJava(t)} { // two processes, two clients each
+			plan := plan
+			plan.Seed = random.Int64()
+			for range 2 {
+				plan.Clients = append(plan.Clients, j.open(t, s.options(javaOptions{Watchdog: javaLease.Milliseconds()})).name)
+			}
+			answers = append(answers, j.send(t, javaRequest{Do: "contest", Contest: &plan}))
 		}
-		var handOvers []time.Duration
-		for _, ns := range tally.HandOvers {
-			handOvers = append(handOvers, time.Duration(ns))
+		var parts [2]javaTally
+		var wg sync.WaitGroup
+		for i := range parts {
+			rdb := s.client(t)
+			c := ours(t, rdb, client.WithWatchdogTimeout(javaLease))
+			seed := random.Uint64()
+			wg.Go(func() { parts[i] = javaContest(s.Context(), rdb, c, plan, seed) })
 		}
-		t.Logf("%s: %d sections alone, %d of readers, %d waited, %d refused; the longest waits were %v; %d times handed over from the other side: %s",
-			name, tally.Written, tally.Read, tally.Waits, tally.Refused, longest, len(handOvers), spread(handOvers))
-	}
-	s.empty()
+		var inJava, inGo javaTally
+		for _, answer := range answers {
+			inJava.add(value[javaTally](t, must(t, receiveWithin(t, answer, took+2*javaLease))))
+		}
+		wg.Wait()
+		for _, part := range parts {
+			inGo.add(part)
+		}
+
+		for _, wrong := range append(inJava.Wrong, inGo.Wrong...) {
+			t.Error(wrong)
+		}
+		updates := 0
+		for _, name := range names {
+			n, err := do(t, s.rdb, "GET", "updates:"+name).AsInt64()
+			if err != nil && !rueidis.IsRedisNil(err) {
+				t.Fatal(err)
+			}
+			updates += int(n)
+			for _, prefix := range []string{"inside:", "reading:", "updates:", "written:", "read:"} {
+				do(t, s.rdb, "DEL", prefix+name) // one by one, as they are in several slots
+			}
+		}
+		if updates != inJava.Written+inGo.Written {
+			t.Errorf("%d updates in %d sections: some overlapped", updates, inJava.Written+inGo.Written)
+		}
+		for _, side := range []struct {
+			name  string
+			tally javaTally
+		}{{"Java", inJava}, {"Go", inGo}} {
+			name, tally := side.name, side.tally
+			longest := make(map[kind]time.Duration)
+			for k, ns := range tally.Longest {
+				longest[k] = time.Duration(ns).Round(time.Millisecond)
+				if longest[k] > javaLease/2 {
+					t.Errorf("%s lock: one in %s waited for %v: nobody woke it", k, name, longest[k])
+				}
+			}
+			if tally.Written == 0 || tally.Read == 0 || tally.Refused == 0 || len(tally.HandOvers) == 0 {
+				t.Errorf("%s did not do all that it should: %+v", name, tally)
+			}
+			var handOvers []time.Duration
+			for _, ns := range tally.HandOvers {
+				handOvers = append(handOvers, time.Duration(ns))
+			}
+			t.Logf("%s: %d sections alone, %d of readers, %d waited, %d refused; the longest waits were %v; %d times handed over from the other side: %s",
+				name, tally.Written, tally.Read, tally.Waits, tally.Refused, longest, len(handOvers), spread(handOvers))
+		}
+		s.empty()
+	})
 }
 
 // javaContest runs the contenders of one of our clients.
@@ -263,17 +267,16 @@ func (p *javaContender) section(ctx context.Context, place javaPlace, called, gr
 
 // count does something to a counter of the place, and returns what it is then.
 func (p *javaContender) count(ctx context.Context, place javaPlace, command, prefix string, more ...string) int64 {
-	words := append([]string{command, prefix + place.Name}, more...)
-	reply := p.rdb.Do(ctx, p.rdb.B().Arbitrary(words...).Build())
+	reply := p.rdb.Do(ctx, p.rdb.B().Arbitrary(command).Keys(prefix+place.Name).Args(more...).Build())
 	if command == "SET" {
 		if err := reply.Error(); err != nil {
-			p.wrong(place, "%q: %v", words, err)
+			p.wrong(place, "%s %s: %v", command, prefix, err)
 		}
 		return 0
 	}
 	n, err := reply.AsInt64()
 	if err != nil && !rueidis.IsRedisNil(err) {
-		p.wrong(place, "%q: %v", words, err)
+		p.wrong(place, "%s %s: %v", command, prefix, err)
 	}
 	return n
 }

@@ -27,7 +27,15 @@ func TestMain(m *testing.M) {
 			panic(err) // the testing package has no such flag any more
 		}
 	}
-	redistest.VerifyTestMain(m)
+	redistest.VerifyTestMain(thenEnd{m})
+}
+
+// thenEnd ends what tests share when all of them are through.
+type thenEnd struct{ *testing.M }
+
+func (m thenEnd) Run() int {
+	defer endJava()
+	return m.M.Run()
 }
 
 // seed returns what the random choices of a test come from, and says so.

@@ -47,6 +47,7 @@ type request struct {
 	Contend  *plan         `json:",omitempty"`
 	Crowd    *crowd        `json:",omitempty"`
 	Stream   *stream       `json:",omitempty"`
+	Share    *share        `json:",omitempty"`
 }
 
 // options are those of the lock that r is about.
@@ -100,15 +101,26 @@ func startWorker(tb testing.TB) *worker {
 	tb.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), workerEnv+"=1")
+	w, err := launch(cmd)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(w.kill)
+	return w
+}
+
+// launch starts a process that is told what to do by lines of JSON, and ends with
+// this one at the latest.
+func launch(cmd *exec.Cmd) (*worker, error) {
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		tb.Fatal(err)
+		return nil, err
 	}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		tb.Fatal(err)
+		return nil, err
 	}
 	w := &worker{cmd: cmd, exited: make(chan struct{}), in: json.NewEncoder(stdin), pending: make(map[int]chan reply)}
 	started := make(chan error)
@@ -127,10 +139,9 @@ func startWorker(tb testing.TB) *worker {
 	}()
 	if err := <-started; err != nil {
 		<-w.exited
-		tb.Fatal(err)
+		return nil, err
 	}
-	tb.Cleanup(w.kill)
-	return w
+	return w, nil
 }
 
 // read hands out the replies until the process is gone.
@@ -158,17 +169,23 @@ func (w *worker) read(out io.Reader) {
 // when the process ends before.
 func (w *worker) send(tb testing.TB, r request) <-chan reply {
 	tb.Helper()
+	return w.tell(tb, r.Do, func(id int) any { r.ID = id; return r })
+}
+
+// tell gives the process a command of its own language, to do what; with makes it
+// under the number by which it will be answered.
+func (w *worker) tell(tb testing.TB, what string, with func(id int) any) <-chan reply {
+	tb.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pending == nil {
-		tb.Fatalf("worker %d is gone; it should %s", w.cmd.Process.Pid, r.Do)
+		tb.Fatalf("process %d is gone; it should %s", w.cmd.Process.Pid, what)
 	}
 	w.next++
-	r.ID = w.next
 	c := make(chan reply, 1)
-	w.pending[r.ID] = c
-	if err := w.in.Encode(r); err != nil {
-		tb.Fatalf("worker %d: %s: %v", w.cmd.Process.Pid, r.Do, err)
+	w.pending[w.next] = c
+	if err := w.in.Encode(with(w.next)); err != nil {
+		tb.Fatalf("process %d: %s: %v", w.cmd.Process.Pid, what, err)
 	}
 	return c
 }
@@ -333,6 +350,8 @@ func (p *process) serve(r request) (any, error) {
 		return nil, nil
 	case "loop":
 		return p.loop(ctx, r)
+	case "share":
+		return p.share(ctx, r)
 	case "setnx then expire":
 		return nil, setnxThenExpire(ctx, p.rdb, r.Name, r.Lease)
 	case "value clock":

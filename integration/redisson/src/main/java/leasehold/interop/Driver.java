@@ -14,16 +14,19 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.FutureTask;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
+import org.redisson.api.RList;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.BaseConfig;
 import org.redisson.config.Config;
+import org.redisson.config.ReadMode;
 import org.redisson.config.ShardedSubscriptionMode;
 
 /**
@@ -79,6 +82,11 @@ public final class Driver {
         ShardedSubscriptionMode shardedSubscriptionMode;
 
         Contest.Plan contest;
+
+        /** Only for share: so many threads, until then by System.nanoTime(), and the list of who was inside. */
+        int threads;
+        long end;
+        String history;
     }
 
     /** An answer: a value, or an error with the names of the exceptions in its chain of causes. */
@@ -183,9 +191,39 @@ public final class Driver {
                     all.add(client(name));
                 }
                 return new Contest(r.contest, all).run();
+            case "share":
+                return share(client(r.client), r);
             default:
                 throw new IllegalArgumentException("what is " + r.what + "?");
         }
+    }
+
+    /** Lets threads lock and unlock without a pause, and says how often they did. */
+    private static int share(RedissonClient c, Request r) throws Exception {
+        List<FutureTask<Integer>> all = new ArrayList<>();
+        for (int i = 0; i < r.threads; i++) {
+            FutureTask<Integer> task = new FutureTask<>(() -> {
+                RLock l = c.getLock(r.name);
+                RList<String> history = c.getList(r.history);
+                int n = 0;
+                for (; System.nanoTime() < r.end; n++) {
+                    l.lock();
+                    try {
+                        history.add("java");
+                    } finally {
+                        l.unlock();
+                    }
+                }
+                return n;
+            });
+            all.add(task);
+            new Thread(task).start();
+        }
+        int sum = 0;
+        for (FutureTask<Integer> task : all) {
+            sum += task.get();
+        }
+        return sum;
     }
 
     private static RedissonClient open(Request r) {
@@ -206,6 +244,7 @@ public final class Driver {
                 cluster.setShardedSubscriptionMode(r.shardedSubscriptionMode);
             }
             cluster.setMasterConnectionMinimumIdleSize(IDLE).setSlaveConnectionMinimumIdleSize(IDLE);
+            cluster.setReadMode(ReadMode.MASTER); // what a replica says of the keys of a contest is old
             patient(cluster);
         } else {
             patient(config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(IDLE));
