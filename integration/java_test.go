@@ -423,7 +423,7 @@ var javaPairs = [][2]kind{{plain, plain}, {fair, fair}, {fenced, fenced}, {write
 //	1 Go holds, Java waits; Go unlocks, and Java has it soon
 //	2 Java holds, Go waits; Java unlocks, and Go has it soon, at least every other time
 func TestJava_wakes(t *testing.T) {
-	eachJavaSite(t, func(t *testing.T, at *javaSite) {
+	wakes := func(t *testing.T, at *javaSite) {
 		rounds := amount(20)
 		s := newJavaScene(t, at)
 		var toJava, toGo []time.Duration
@@ -455,7 +455,9 @@ func TestJava_wakes(t *testing.T) {
 		}
 		s.empty()
 		t.Logf("%d unlocks in Go: Java had the lock %s; %d unlocks in Java: Go had it %s", len(toJava), spread(toJava), len(toGo), spread(toGo))
-	})
+	}
+	eachJavaSite(t, wakes)
+	t.Run("cluster, plain Pub/Sub", func(t *testing.T) { wakes(t, aCluster(t, client.PubSubPlain)) })
 }
 
 // spread says how durations are distributed.
