@@ -81,9 +81,12 @@ func ReleaseReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner str
 	return p.Verdict, err
 }
 
-// Aside is the message to a process in line that listeners who are not in line
-// should be the first to ask for the lock now.
-const Aside = "aside"
+// All who know of the line listen at the lock's channel with Ours behind it, too. The
+// message Aside says there that the others should be the first to ask for the lock.
+const (
+	Ours  = ":leasehold"
+	Aside = "aside"
+)
 
 // Pass is what a release knows of those who come after.
 type Pass struct {

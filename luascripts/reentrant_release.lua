@@ -4,7 +4,7 @@
 -- KEYS[2] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner    text   "<client uuid>:<number>"
 -- ARGV[2] leave    count  the hold count that must remain; 0 frees the lock
--- ARGV[3] channel  text   where waiters listen; a process that waits also at "<channel>:<client uuid>"
+-- ARGV[3] channel  text   where waiters listen; a process that waits also at "<channel>:<client uuid>" and "<channel>:leasehold"
 -- ARGV[4] publish  text   the command that reaches them: PUBLISH or SPUBLISH
 -- ARGV[5] counts   count  1 when that command answers how many it reached, 0 when only how many of them are on this node
 -- ARGV[6] last     text   the last token that the owner gave out
@@ -23,16 +23,18 @@
 --
 -- The first in line who is alive becomes the holder, with its offer for a lease,
 -- and is told so: "<owner> <token> <ask>" at its own channel. Somebody whom no message
--- reaches is dead. Listeners who are not in line, as Redisson's, only ever get a
--- lock that is free: so after every 64 grants, and after 4 when there are such
--- listeners, it is let go with a message to all, and whoever asks first has it.
--- For such listeners, processes in line are told before: "aside" at their own
--- channels, as they would always be the faster ones.
+-- reaches is dead. Listeners who never stand in line, as Redisson's, only ever get a
+-- lock that is free: so after every 64 grants, after 4 when there are such listeners,
+-- and after 16 when that cannot be known, it is let go with a message to all, and
+-- whoever asks first has it. Those who know of the line all listen at
+-- "<channel>:leasehold", too: by that they are told from the others, and there they
+-- are told before, "aside", if it is for those, as they would always be the faster ones.
 --
 -- Safe to repeat, and it never touches another owner's field.
 local lock, register = KEYS[1], KEYS[2]
 local owner, leave = ARGV[1], tonumber(ARGV[2])
 local channel, publish, counts = ARGV[3], ARGV[4], ARGV[5] == '1'
+local ours = channel .. ':leasehold'
 local last, spare = tonumber(ARGV[6]), tonumber(ARGV[7])
 local heir, offer, keep, fenced, ask = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 
@@ -71,17 +73,14 @@ if heir ~= '' or line ~= '' then
   if heir ~= '' then line = enlisted(line, heir, offer, fenced, ask, now + keep) end
   local grants = (tonumber(string.match(line, '^(%d+)|')) or 0) + 1
 
-  -- Who listens and does not stand in line? The releasing process may listen still.
-  local ours, _, here = 0, nil, string.match(owner, '^(.*):')
-  for who in string.gmatch(line, '[|;]([^ ;]+):') do
-    ours = ours + 1
-    if who == here then here = nil end
+  local most, others = 16, true
+  local listeners = redis.pcall('PUBSUB', publish == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB', channel, ours)
+  if counts and not listeners.err then
+    others = tonumber(listeners[2]) > tonumber(listeners[4])
+    most = others and 4 or 64
   end
-  if here then ours = ours + 1 end
-  local listeners = redis.pcall('PUBSUB', publish == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB', channel)
-  local others = not counts or listeners.err or tonumber(listeners[2]) > ours
 
-  if grants <= (others and 4 or 64) then
+  if grants <= most then
     for who, lease, needs, number, deadline in string.gmatch(line, '([^|; ]+) (%d+) (%d) (%d+) (%d+);') do
       line = struck(line, who)
       local sound, token = false, nil
@@ -107,9 +106,7 @@ if heir ~= '' or line ~= '' then
       end
     end
   elseif others then
-    for who in string.gmatch(line, '[|;]([^ ;]+):') do
-      redis.pcall(publish, channel .. ':' .. who, 'aside')
-    end
+    redis.pcall(publish, ours, 'aside')
   end
 end
 redis.call('HDEL', lock, owner)

@@ -241,11 +241,6 @@ type note struct {
 
 // told keeps what a message says for the first waiter. It does not block.
 func (l *line) told(message string) {
-	if message == luascripts.Aside {
-		end := time.Now().Add(asideTime)
-		l.aside.Store(&end)
-		return
-	}
 	if words := strings.Split(message, " "); len(words) == 3 {
 		token, err := strconv.ParseUint(words[1], 10, 64)
 		if ask, bad := strconv.Atoi(words[2]); err == nil && bad == nil {
@@ -254,6 +249,14 @@ func (l *line) told(message string) {
 		}
 	}
 	l.hint()
+}
+
+// stepAside notes that somebody else should be the first to ask. It does not block.
+func (l *line) stepAside(message string) {
+	if message == luascripts.Aside {
+		end := time.Now().Add(asideTime)
+		l.aside.Store(&end)
+	}
 }
 
 // hearLocked makes the gift that the latest message told of.

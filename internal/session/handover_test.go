@@ -220,6 +220,39 @@ func TestHandover_othersFirst(t *testing.T) {
 	})
 }
 
+// Processes of ours that listen and do not wait, as they did a moment ago, are not taken
+// for somebody who cannot stand in line.
+func TestHandover_idleProcesses(t *testing.T) {
+	inBubble(t, func(w *world) {
+		c := New(w.mini.Client(w.T), testConfig())
+		h := w.lock(w.a, w.Context())
+		waiter := w.waiting(c, w.Context())
+		w.unlock(h)
+		w.unlock(w.next(waiter)) // and listens on
+		start := time.Now()
+		const goroutines, each = 3, 40
+		var wg sync.WaitGroup
+		for _, s := range []*Session{w.a, w.b} {
+			for range goroutines {
+				wg.Go(func() {
+					for range each {
+						h := w.lock(s, w.Context())
+						time.Sleep(time.Millisecond)
+						w.unlock(h)
+					}
+				})
+			}
+		}
+		wg.Wait()
+		if took, want := time.Since(start), 2*goroutines*each*time.Millisecond; took >= want+asideTime {
+			w.Errorf("it took %v, want %v: the lock was let go, and nobody took it", took, want)
+		}
+		if err := c.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+	})
+}
+
 // A process is heard of in line, and dead when its turn comes. That costs the
 // others an offer and no more.
 func TestHandover_toADeadProcess(t *testing.T) {

@@ -39,6 +39,9 @@ type line struct {
 	ticket *tenure                   // asks, and stands in line in Redis, for whoever is first; nil before the first question
 	gift   *tenure                   // holds the lock, and is for the first waiter to take; nil if there is none
 	own    *subscription             // to the channel of this process; with sub
+	ours   *subscription             // to that of all who know of the line; with own
+	subs   atomic.Int32              // how often sub was confirmed
+	owns   atomic.Int32              // and own
 	note   atomic.Pointer[note]      // what was said there
 	aside  atomic.Pointer[time.Time] // until then others come first; nil if they need not
 	timer  *time.Timer               // until the first asks although this process has the lock; nil if it need not, or may
@@ -144,6 +147,7 @@ func (w *waiter) leave() {
 		}
 		if l.own != nil {
 			l.own.closeSoon()
+			l.ours.closeSoon()
 		}
 		if l.empty != nil {
 			close(l.empty)
@@ -338,9 +342,29 @@ func (l *line) listenLocked(spec *Spec, sent time.Time) {
 	if l.sub != nil {
 		return
 	}
-	l.sub = l.s.hub.subscribe(spec.Keys.Channel, sent, func(string) { l.hint() }, l.hint)
-	if spec.Pass != nil {
-		l.own = l.s.hub.subscribe(spec.Keys.Channel+":"+l.s.id, sent, l.told, l.hint)
+	if spec.Pass == nil {
+		l.sub = l.s.hub.subscribe(spec.Keys.Channel, sent, func(string) { l.hint() }, l.hint)
+		return
+	}
+	l.sub = l.s.hub.subscribe(spec.Keys.Channel, sent, func(string) { l.hint() }, l.half(&l.subs, &l.owns))
+	l.own = l.s.hub.subscribe(spec.Keys.Channel+":"+l.s.id, sent, l.told, l.half(&l.owns, &l.subs))
+	l.ours = l.s.hub.subscribe(spec.Keys.Channel+luascripts.Ours, sent, l.stepAside, func() {})
+}
+
+// half returns what to do when one of two channels is confirmed that are subscribed
+// together, and this often before: one question after the other one's does for both.
+func (l *line) half(this, other *atomic.Int32) func() {
+	return func() {
+		n := this.Add(1)
+		if other.Load() >= n {
+			l.hint()
+			return
+		}
+		time.AfterFunc(time.Millisecond, func() {
+			if other.Load() < n {
+				l.hint() // that one may be denied
+			}
+		})
 	}
 }
 
