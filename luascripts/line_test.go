@@ -97,29 +97,37 @@ func line(t *testing.T, rdb rueidis.Client) (owners []string) {
 	return owners
 }
 
-// listening subscribes to what the processes of these owners listen to, and returns
-// what was said there.
+// listening subscribes to what a process of ours listens to, for each of these owners,
+// and returns what was said there, but at the channel that all listen to.
 func listening(t *testing.T, s *redistest.Server, owners ...string) (said chan string) {
 	t.Helper()
-	channels := []string{keys.Channel}
-	for _, owner := range owners {
-		channels = append(channels, keys.Channel+":"+owner[:strings.LastIndexByte(owner, ':')])
-	}
 	said = make(chan string, 100)
-	for _, channel := range channels {
-		conn, release := s.Client(t).Dedicate()
-		t.Cleanup(release)
-		confirmed := make(chan struct{})
-		conn.SetPubSubHooks(rueidis.PubSubHooks{
-			OnMessage:      func(m rueidis.PubSubMessage) { said <- m.Message },
-			OnSubscription: func(rueidis.PubSubSubscription) { close(confirmed) },
-		})
-		if err := conn.Do(t.Context(), conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
-		<-confirmed
+	for _, owner := range owners {
+		subscribe(t, s, keys.Channel, nil)
+		subscribe(t, s, keys.Channel+luascripts.Ours, said)
+		subscribe(t, s, keys.Channel+":"+owner[:strings.LastIndexByte(owner, ':')], said)
 	}
 	return said
+}
+
+// subscribe listens to a channel on a connection of its own, and passes on what is said.
+func subscribe(t *testing.T, s *redistest.Server, channel string, said chan string) {
+	t.Helper()
+	conn, release := s.Client(t).Dedicate()
+	t.Cleanup(release)
+	confirmed := make(chan struct{})
+	conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage: func(m rueidis.PubSubMessage) {
+			if said != nil {
+				said <- m.Message
+			}
+		},
+		OnSubscription: func(rueidis.PubSubSubscription) { close(confirmed) },
+	})
+	if err := conn.Do(t.Context(), conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	<-confirmed
 }
 
 const (
@@ -182,8 +190,8 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, second, 0); err != nil || v != luascripts.Done || number(t, rdb, "EXISTS", keys.Lock) != 0 {
 		t.Errorf("%v, %v", v, err)
 	}
-	if m := <-said; m != "0" || len(said) > 0 {
-		t.Errorf("told %q, and %d more", m, len(said))
+	if len(said) > 0 {
+		t.Errorf("told %q", <-said)
 	}
 }
 
@@ -225,31 +233,51 @@ func TestLine_passesOverTheDead(t *testing.T) {
 	}
 }
 
-// Listeners who are not in line get the lock free now and then: after four grants, and
-// after 64 if nobody is seen to listen.
+// Listeners who know of no line get the lock free now and then, and ours are told to
+// step aside: after four grants. If there are none it is let go after 64, and after 16 if
+// that cannot be known.
 func TestLine_letsGoForOthers(t *testing.T) {
-	for _, c := range []struct{ others, want int }{{0, 64}, {1, 4}} {
-		t.Run(fmt.Sprint(c.others), func(t *testing.T) {
+	scattered := keys
+	scattered.Scattered = true
+	for name, c := range map[string]struct {
+		k            luascripts.Keys
+		others, want int
+	}{"none": {keys, 0, 64}, "one": {keys, 1, 4}, "a cluster": {scattered, 0, 16}} {
+		t.Run(name, func(t *testing.T) {
 			s := redistest.Start(t)
 			rdb := s.Client(t)
-			said := listening(t, s) // the holder's process, which has the heir
+			said := listening(t, s, holder, first) // and first does not stand in line
+			free := make(chan string, 100)
+			subscribe(t, s, keys.Channel+luascripts.Ours, nil) // whoever listens there is ours
+			subscribe(t, s, keys.Channel, free)
 			for range c.others {
-				listening(t, s)
+				subscribe(t, s, keys.Channel, nil)
 			}
 			hold(t, rdb)
 			owner := holder
 			for i := range 200 {
 				heir := fmt.Sprintf("00000000-0000-7000-8000-000000000000:%d", i+2)
-				got, err := luascripts.PassReentrant(t.Context(), rdb, keys, owner, luascripts.Pass{Heir: heir, Offer: time.Second, Patience: time.Minute, Ask: 1})
+				got, err := luascripts.PassReentrant(t.Context(), rdb, c.k, owner, luascripts.Pass{Heir: heir, Offer: time.Second, Patience: time.Minute, Ask: 1})
 				if err != nil || got.Verdict != luascripts.Done {
 					t.Fatalf("%+v, %v", got, err)
 				}
-				if owner = heir; got.Token == 0 {
-					if i != c.want || number(t, rdb, "EXISTS", keys.Lock) != 0 || <-said != "0" {
-						t.Errorf("let go after %d grants, want %d; left %q", i, c.want, contents(t, rdb))
-					}
-					return
+				if owner = heir; got.Token != 0 {
+					continue
 				}
+				if i != c.want || number(t, rdb, "EXISTS", keys.Lock) != 0 {
+					t.Errorf("let go after %d grants, want %d; left %q", i, c.want, contents(t, rdb))
+				}
+				if m := <-free; m != "0" {
+					t.Errorf("told %q", m)
+				}
+				if c.want == 64 && len(said) > 0 {
+					t.Errorf("told %q, and nobody else listens", <-said)
+				} else if c.want != 64 {
+					if m := <-said; m != luascripts.Aside {
+						t.Errorf("told %q", m)
+					}
+				}
+				return
 			}
 			t.Error("it was never let go")
 		})
@@ -292,8 +320,8 @@ func TestLine_withoutTheRightToPEXPIRE(t *testing.T) {
 	if got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{}); err != nil || got.Verdict != luascripts.Done {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if m := <-said; m != "0" || number(t, rdb, "EXISTS", keys.Lock) != 0 {
-		t.Errorf("told %q, left %q", m, contents(t, rdb))
+	if n := number(t, rdb, "EXISTS", keys.Lock); n != 0 || len(said) > 0 {
+		t.Errorf("told %d, left %q", len(said), contents(t, rdb))
 	}
 }
 
@@ -309,22 +337,4 @@ func TestLine_aloneIsFree(t *testing.T) {
 			t.Errorf("in line are %q", after)
 		}
 	})
-}
-
-// The process that releases is none of the others, though it listens and does not stand
-// in line.
-func TestLine_theReleasingProcessIsNoOther(t *testing.T) {
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	listening(t, s) // the holder's process
-	said := listening(t, s, first)
-	hold(t, rdb, first)
-	entries := text(do(t, rdb, "HGET", keys.Lock, luascripts.LineField))
-	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, strings.Replace(entries, "0|", "10|", 1))
-	if got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{}); err != nil || got.Verdict != luascripts.Done {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if m := <-said; !strings.HasPrefix(m, first) {
-		t.Errorf("told %q: it was let go", m)
-	}
 }
