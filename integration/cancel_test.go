@@ -142,8 +142,9 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	if len(keys) > 0 {
 		t.Errorf("%v after the last call returned, these keys are left: %q", bound, keys)
 	}
-	if channels := watch.wait(t, direct, deadline, "PUBSUB", "CHANNELS"); len(channels) > 0 {
-		t.Errorf("%v after the last call returned, these subscriptions are left: %q", bound, channels)
+	lingered := deadline.Add(5 * time.Second)
+	if channels := watch.wait(t, direct, lingered, "PUBSUB", "CHANNELS"); len(channels) > 0 {
+		t.Errorf("%v after the last call returned, these subscriptions are left: %q", bound+5*time.Second, channels)
 	}
 	close(stop)
 	scanner.Wait()
