@@ -187,8 +187,7 @@ type javaRequest struct {
 	Lease    *int64    `json:"lease,omitempty"`
 	ThreadID int64     `json:"threadId,omitempty"`
 	Contest  *javaPlan `json:"contest,omitempty"`
-	Threads  int       `json:"threads,omitempty"` // these three are of a share
-	End      int64     `json:"end,omitempty"`     // by monotonic
+	Threads  int       `json:"threads,omitempty"` // this and the next are of a share
 	History  string    `json:"history,omitempty"`
 	javaOptions
 }

@@ -301,6 +301,7 @@ func TestJavaFair_waitsTooLong(t *testing.T) {
 	_, deadlines := queue(name)
 	h := s.get(fair, name)
 	w := s.javaLine(name, "thread")
+	until(t, func() bool { return s.java.lock("thread", fair, name).sleeps(t) }) // it asks twice before
 	do(t, s.rdb, "ZADD", deadlines, "XX", "1", w.owner)
 	s.unlock(h)
 	s.goMay(fair, name, true)

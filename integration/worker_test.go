@@ -47,7 +47,7 @@ type request struct {
 	Contend  *plan         `json:",omitempty"`
 	Crowd    *crowd        `json:",omitempty"`
 	Stream   *stream       `json:",omitempty"`
-	Share    *share        `json:",omitempty"`
+	Share    int           `json:",omitempty"` // how many goroutines share a lock
 }
 
 // options are those of the lock that r is about.

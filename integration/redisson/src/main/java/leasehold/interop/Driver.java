@@ -83,9 +83,8 @@ public final class Driver {
 
         Contest.Plan contest;
 
-        /** Only for share: so many threads, until then by System.nanoTime(), and the list of who was inside. */
+        /** Only for share: so many threads, until "enough", and the list of who was inside. */
         int threads;
-        long end;
         String history;
     }
 
@@ -100,6 +99,7 @@ public final class Driver {
     private final PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
     private final Map<String, RedissonClient> clients = new ConcurrentHashMap<>();
     private final Map<String, Worker> workers = new ConcurrentHashMap<>();
+    private volatile boolean enough; // ends a share
 
     public static void main(String[] args) throws Exception {
         System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "error");
@@ -193,20 +193,24 @@ public final class Driver {
                 return new Contest(r.contest, all).run();
             case "share":
                 return share(client(r.client), r);
+            case "enough":
+                enough = true;
+                return null;
             default:
                 throw new IllegalArgumentException("what is " + r.what + "?");
         }
     }
 
     /** Lets threads lock and unlock without a pause, and says how often they did. */
-    private static int share(RedissonClient c, Request r) throws Exception {
+    private int share(RedissonClient c, Request r) throws Exception {
+        enough = false;
         List<FutureTask<Integer>> all = new ArrayList<>();
         for (int i = 0; i < r.threads; i++) {
             FutureTask<Integer> task = new FutureTask<>(() -> {
                 RLock l = c.getLock(r.name);
                 RList<String> history = c.getList(r.history);
                 int n = 0;
-                for (; System.nanoTime() < r.end; n++) {
+                for (; !enough; n++) {
                     l.lock();
                     try {
                         history.add("java");

@@ -1,0 +1,142 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// Is a lock renewed for as long as it is held, whatever happened to its name before?
+// These are scenarios in which Redisson had forgotten to, or went on when it should
+// not.
+
+const renewalDog = 2 * time.Second
+
+// outlives fails unless h is held for two and a half leases.
+func outlives(t *testing.T, h lock.Hold) {
+	t.Helper()
+	select {
+	case <-h.Context().Done():
+		t.Errorf("it ended after less than two and a half leases: %v", h.Err())
+	case <-time.After(2*renewalDog + renewalDog/2):
+	}
+	if err := h.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The server restarts empty while somebody holds. He is told, and can take the same
+// name again, which then is renewed.
+func TestRenewal_sameNameAfterALoss(t *testing.T) {
+	t.Parallel()
+	eachKind(t, func(t *testing.T, k kind) {
+		t.Parallel()
+		server := redistest.Start(t)
+		l := k.lock(ours(t, server.Client(t), client.WithWatchdogTimeout(renewalDog)), "orders")
+		h, err := l.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.Kill(t)
+		server.Restart(t)
+		soon(t, h.Context().Done())
+		if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+			t.Errorf("unlock of what was lost: %v", err)
+		}
+		if h, err = l.Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		outlives(t, h)
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		noKeys(t, server)
+	}, plain, fair, read, write)
+}
+
+// One owner enters twice and leaves twice. Half-way it is still renewed, and so is
+// the next owner after it; in the end nobody is.
+func TestRenewal_reentry(t *testing.T) {
+	t.Parallel()
+	eachKind(t, func(t *testing.T, k kind) {
+		t.Parallel()
+		server := redistest.Start(t)
+		l := k.lock(ours(t, server.Client(t), client.WithWatchdogTimeout(renewalDog)), "orders")
+		outer, err := l.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner, err := l.Lock(outer.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := inner.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		outlives(t, outer)
+		if err := outer.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		next, err := l.TryLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		outlives(t, next)
+		if err := next.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		calls := server.CommandCalls(t, "evalsha")
+		time.Sleep(renewalDog) // in which a lock is renewed three times
+		if more := server.CommandCalls(t, "evalsha") - calls; more != 0 {
+			t.Errorf("%d scripts for a lock that nobody holds", more)
+		}
+		noKeys(t, server)
+	}, plain, fair, read, write)
+}
+
+// Sixteen goroutines take what they can get, and give it back, all the time. Who
+// keeps a lock for longer than a lease meanwhile has it renewed.
+func TestRenewal_amongLocksThatComeAndGo(t *testing.T) {
+	t.Parallel()
+	const goroutines = 16
+	server := redistest.Start(t)
+	c := ours(t, server.Client(t), client.WithWatchdogTimeout(renewalDog))
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range goroutines {
+		wg.Go(func() {
+			for l := c.NewLock("busy"); ; {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if h, err := l.TryLock(t.Context()); err == nil {
+					_ = h.Unlock(t.Context()) // on a busy machine either can take too long; what is kept counts here
+				}
+			}
+		})
+	}
+	kept, err := c.NewLock("kept").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := c.NewLock("busy").Lock(t.Context()) // the same name that the others want
+	if err != nil {
+		t.Fatal(err)
+	}
+	outlives(t, h)
+	if err := errors.Join(kept.Err(), h.Unlock(t.Context()), kept.Unlock(t.Context())); err != nil {
+		t.Error(err)
+	}
+	close(stop)
+	wg.Wait()
+	noKeys(t, server)
+}
