@@ -15,11 +15,14 @@
 //	crash        processes killed: others go on in time
 //	classic      the well-known mistakes of home-made locks, beside ours
 //	many         ten thousand locks at once
+//	renewal      names that were lost, or come and go: what is held is renewed
+//	subscriptions many waiters, one connection
 //	cluster      the rules, and what a cluster can do to them: hints, load, a shard that dies
 //	conformance  the rules of package locktest on one server, also one of yours
 //	topologies   the same over a Unix socket, TLS, Sentinels, and with few rights
 //	failover     failovers that forget: tokens guard
 //	failoverload failovers under load: who is told, and when; who goes on
+//	java         Redisson on a JVM as the peer, on one server and on a cluster (make interop)
 //	model        can the checker of histories fail? And rwmodel, that of read/write locks
 //
 // Each test file answers one question, and says in its head what would be a
@@ -38,6 +41,7 @@
 //	LEASEHOLD_SEED=42                repeats a run's random choices, though not its timing
 //	LEASEHOLD_FAILOVERS=20           how many failovers each failover test provokes
 //	LEASEHOLD_SOAK=5m                for how long the soak tests go on
+//	LEASEHOLD_REQUIRE_JAVA=1         runs the tests with Java, as make interop does, and fails without a JDK and Maven
 //	LEASEHOLD_REDIS_URL=redis://…    a server for TestConformance, which leaves nothing on it
 //	LEASEHOLD_FAILURES=dir           where histories of failed runs go; else a temporary directory
 //
@@ -48,4 +52,44 @@
 // tests but what it is told, in JSON, one line a command, by standard input and
 // output. Times are read from CLOCK_MONOTONIC, which all processes of a host
 // share, so that what two processes saw can be put in order.
+//
+// # Redisson's own scenarios
+//
+// What the tests of Redisson 4.7.0 try with its locks, and where we do. A name without
+// a package is a test here; "rule" is one of package locktest, "fault" one of
+// internal/kindtest, and both are tried with every kind.
+//
+//	many threads, few names, one connection    TestSubscriptions_oneConnectionForAll
+//	an interrupted tryLock                     TestCancel
+//	a server that is down                      fault ServerDown
+//	what is left of a lease, hold counts       fault Inspect, rule "mixed leases", TestJava_reentry
+//	a limited wait                             rule "limited wait"
+//	expiry; unlocking after it                 rule "fixed lease"
+//	force                                      fault ForceUnlock, TestReadWrite_force, TestJava_force
+//	a client that goes away                    TestCrash_holder, TestJava_killed, TestJava_weAreKilled
+//	unlock by somebody else, or twice          rule "unlock twice"; a Hold is the proof
+//	re-entry; and none by accident             rules "re-entry", "no accidental re-entry"
+//	contention, one client and many            TestExclusion, TestExclusion_readWrite, rule "many"
+//	many names                                 TestMany
+//	clusters, failover                         TestConformance_cluster, TestCluster_failovers
+//	names, a mapper of names                   rule "names", fault KeyPrefix, TestJava_names
+//	fair: order                                TestFairOrder, TestJavaFair_mixedQueue
+//	fair: leases that run out                  TestFairQueue_leasesThatRunOut
+//	fair: deadlines that drift                 TestFairQueue_deadlinesAreTheirOwn, TestFairOrder_deathsDoNotAddUp
+//	fair: a failed try leaves nothing          TestFairQueue_aFailedTryIsForgotten, TestFairQueue_whoComesAndGoesLeavesNothing
+//	fair: the server takes no writes           TestFairQueue_serverTakesNoWrites
+//	read/write: leases of several readers      TestReadWrite_theLongestReadLeaseCounts, _readersBehindALease, _writerBehindALease
+//	read/write: fifty readers are renewed      TestReadWrite_allReadersAreRenewed
+//	read/write: re-entry and the lease         TestReadWrite_reentryLeavesTheLeaseBe, TestReadWrite_leaseIsKeptUp
+//	read/write: a writer reads, and downgrades TestReadWrite_writerReads, rule "downgrade"
+//	read/write: twenty readers behind a writer TestReaders
+//	read/write: a dead client's reader         TestCrash_reader, TestJavaRW_deadReader
+//	renewal of a name that was lost before     TestRenewal_sameNameAfterALoss
+//	renewal and re-entry                       TestRenewal_reentry
+//	renewal while others come and go           TestRenewal_amongLocksThatComeAndGo
+//	multi-lock                                 TestMultiLock, TestQuorum…, rules in package multilock
+//	fenced: tokens grow                        TestFencing_register, TestJava_fencing
+//
+// Not ours: locks that poll instead of listening, listeners of key events, and the
+// synchronizers that are not locks.
 package integration
