@@ -336,5 +336,11 @@ func TestLine_aloneIsFree(t *testing.T) {
 		if after := line(t, rdb); !slices.Equal(after, []string{first}) {
 			t.Errorf("in line are %q", after)
 		}
+
+		hold(t, rdb, first, other)
+		do(t, rdb, "HDEL", keys.Lock, holder)
+		if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, first, 0); err != nil || v != luascripts.Gone || number(t, rdb, "EXISTS", keys.Lock) != 0 {
+			t.Errorf("%v, %v, left %q", v, err, contents(t, rdb))
+		}
 	})
 }

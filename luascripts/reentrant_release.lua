@@ -48,7 +48,8 @@ if not count then
   local rest = struck(line, owner)
   if rest ~= line then
     redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it pass, and what follows it
-    if string.find(rest, ';', 1, true) then redis.call('HSET', lock, 'leasehold_line', rest) end
+    -- Beside an owner only: a key that is gone would come back without an end.
+    if string.find(rest, ';', 1, true) and redis.call('EXISTS', lock) == 1 then redis.call('HSET', lock, 'leasehold_line', rest) end
   end
   return -2
 end

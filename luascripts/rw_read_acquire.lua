@@ -64,4 +64,5 @@ if type(done) == 'table' and done.err then
   end
   return done
 end
+for n = want + 1, count do redis.pcall('DEL', timeout(beside, owner, n)) end -- of holds that are being given back
 return token
