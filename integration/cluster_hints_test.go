@@ -152,11 +152,13 @@ func TestCluster_hints(t *testing.T) {
 			}},
 			{"3 failover", func() {
 				dead := c.Master(t, oddNames[0])
+				c.WaitForReplica(t, dead) // so that no lock is forgotten
 				c.Failover(t, dead)
 				c.Rejoin(t, dead)
 			}},
 			{"4 another failover of the same", func() {
 				dead := c.Master(t, oddNames[0])
+				c.WaitForReplica(t, dead) // so that no lock is forgotten
 				c.Failover(t, dead)
 				c.Rejoin(t, dead)
 			}},

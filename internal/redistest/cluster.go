@@ -90,11 +90,14 @@ func (c *Cluster) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rue
 }
 
 // WaitUntilWell waits until all nodes that run agree that the cluster is well and
-// who has which slots, and until every replica among them is in step.
+// who has which slots, and until every replica among them is in step: by its own
+// word, and by its master's, who keeps what is written back until the replica has
+// confirmed something.
 func (c *Cluster) WaitUntilWell(tb testing.TB) {
 	tb.Helper()
 	waitUntil(tb, "the cluster is well", func() bool {
 		views := map[string]bool{}
+		replicas, inStep := 0, 0
 		for _, n := range c.Nodes {
 			if !n.running() {
 				continue
@@ -104,12 +107,20 @@ func (c *Cluster) WaitUntilWell(tb testing.TB) {
 			}
 			info := n.Do(tb, "INFO", "replication")
 			text, _ := info.ToString()
-			if strings.Contains(text, "role:slave") && !strings.Contains(text, "master_link_status:up") {
-				return false
+			if strings.Contains(text, "role:slave") {
+				replicas++
+				if !strings.Contains(text, "master_link_status:up") {
+					return false
+				}
+			}
+			for line := range strings.Lines(text) {
+				if strings.Contains(line, ",state=online,") && (!strings.Contains(line, ",offset=0,") || strings.Contains(text, "master_repl_offset:0\r")) {
+					inStep++
+				}
 			}
 			views[strings.Join(c.view(tb, n), "\n")] = true
 		}
-		return len(views) == 1
+		return len(views) == 1 && replicas == inStep
 	})
 }
 
@@ -236,6 +247,22 @@ func (c *Cluster) byAddr(tb testing.TB, addr string) *Server {
 func (c *Cluster) CutReplication(tb testing.TB, master *Server) {
 	tb.Helper()
 	cutReplication(tb, master)
+}
+
+// WaitForReplica waits until the replica of master has all that was written so far.
+// A link that is up is not enough: after a resynchronisation the master holds
+// back what comes next.
+func (c *Cluster) WaitForReplica(tb testing.TB, master *Server) {
+	tb.Helper()
+	offset := func(name string) int {
+		reply := master.Do(tb, "INFO", "replication")
+		text, _ := reply.ToString()
+		_, after, _ := strings.Cut(text, name)
+		n, _ := strconv.Atoi(after[:max(0, strings.IndexAny(after, ",\r"))])
+		return n
+	}
+	written := offset("master_repl_offset:")
+	waitUntil(tb, "the replica has everything", func() bool { return offset(",offset=") >= written })
 }
 
 // Failover kills master and returns the replica that took over, once all that are
