@@ -355,7 +355,7 @@ func (c *contender) take(ctx context.Context, k kind, name string, wait bool, un
 
 // give gives a hold back and records it.
 func (c *contender) give(h lock.Hold, k kind, name string) op {
-	o := op{Kind: release, Name: name, Goroutine: c.number, Owner: h.Owner(), Call: monotonic()}
+	o := op{Kind: release, Name: name, Goroutine: c.number, Owner: h.Owner(), Token: h.Token(), Call: monotonic()}
 	if c.plan.RW {
 		o.Side = k
 	}

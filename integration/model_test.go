@@ -31,7 +31,7 @@ type op struct {
 	Return    int64  // by monotonic, after it
 	OK        bool   // it returned no error
 	Owner     string // of the hold; empty if there is none
-	Token     uint64 `json:",omitempty"` // acquire: the hold's
+	Token     uint64 `json:",omitempty"` // the hold's
 	Until     int64  `json:",omitempty"` // acquire: the end of the promise, by monotonic
 	Under     string `json:",omitempty"` // acquire, read: the owner of the write hold that its caller has
 	Err       string `json:",omitempty"`
@@ -54,16 +54,20 @@ type claims struct {
 }
 
 // step reports whether o may come next in state s, and what the state is then.
+//
+// An owner is told by its token as well: one that a plain lock was passed on to has the
+// owner string of the one before. (The worker's releases have none.)
 func (s claims) step(o op) (legal bool, next claims) {
+	mine := o.Owner == s.owner && (o.Token == s.token || o.Kind == release && o.Token == 0)
 	switch {
 	case o.Kind == acquire && !o.OK:
 		return true, s
 
-	case o.Kind == acquire && s.count > 0 && o.Owner == s.owner: // a re-entry keeps its token
+	case o.Kind == acquire && s.count > 0 && mine: // a re-entry keeps its token
 		next = s
 		next.count++
 		next.until = max(s.until, o.Until)
-		return o.Token == s.token, next
+		return true, next
 
 	case o.Kind == acquire:
 		if s.owner != "" && o.Return < s.until {
@@ -77,10 +81,10 @@ func (s claims) step(o op) (legal bool, next claims) {
 		if next.count--; next.count == 0 {
 			next = claims{maxToken: s.maxToken}
 		}
-		return o.Owner == s.owner && s.count > 0, next
+		return mine && s.count > 0, next
 
 	default: // "not held" must be true
-		return o.Owner != s.owner || o.Return >= s.until, s
+		return !mine || o.Return >= s.until, s
 	}
 }
 
