@@ -49,6 +49,10 @@ type Hold interface {
 	// never touched. Any other error says that Redis did not confirm: the hold
 	// is over all the same, the release is repeated in the background, and the
 	// key is gone at the end of its lease at the latest.
+	//
+	// A plain lock for which others of the same client wait can go to the next of
+	// them without a word to Redis. Then a loss that nobody was told of yet is not
+	// this hold's error; the next holder is told of it.
 	Unlock(ctx context.Context) error
 
 	// Err returns nil while Context is not over, and else its cause. It costs
