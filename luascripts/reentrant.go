@@ -114,9 +114,10 @@ func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 }
 
 func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, p Pass) (Passed, error) {
-	args := []string{
-		owner, strconv.Itoa(leave), k.Channel, k.Publish, bit(!k.Scattered), strconv.FormatUint(p.Last, 10),
-		strconv.Itoa(p.Spare), p.Heir, ms(p.Offer), ms(p.Patience), bit(p.Fenced), strconv.Itoa(p.Ask),
+	args := make([]string, 0, 12)
+	args = append(args, owner, strconv.Itoa(leave), k.Channel, k.Publish, bit(!k.Scattered), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare))
+	if p.Heir != "" {
+		args = append(args, p.Heir, ms(p.Offer), ms(p.Patience), bit(p.Fenced), strconv.Itoa(p.Ask))
 	}
 	msg, err := reentrantRelease.exec(ctx, rdb, k.withRegister(k.Lock), args).ToMessage()
 	if e, refused := rueidis.IsRedisErr(err); refused && k.Register != "" && strings.Contains(e.Error(), "TRYAGAIN") {

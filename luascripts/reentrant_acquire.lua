@@ -22,8 +22,7 @@
 -- which alone knows how often it holds; so whatever count stands here, `want`
 -- is right.
 local lock, register = KEYS[1], KEYS[2]
-local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local spare, offer, keep, ask = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local owner, lease, want, spare = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local free = redis.call('EXISTS', lock) == 0
 local held, line = false, ''
@@ -47,7 +46,7 @@ if not free then
 end
 
 if free then
-  if want > 1 then return -2 end
+  if want ~= '1' then return -2 end
   local token = grown(register, redis.call('TIME'), 0, spare)
   redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left behind
   local expiry = redis.pcall('PEXPIRE', lock, lease)
@@ -60,8 +59,10 @@ end
 
 local left = redis.call('PTTL', lock)
 if not held then
-  if want > 1 then return -2 end
-  if offer > 0 then
+  if want ~= '1' then return -2 end
+  local offer = ARGV[5]
+  if offer ~= '0' then
+    local keep, ask = ARGV[6], ARGV[7]
     local time = redis.call('TIME')
     local deadline = time[1] * 1000 + math.floor(time[2] / 1000) + keep
     redis.pcall('HSET', lock, 'leasehold_line', enlisted(line, owner, offer, register and 1 or 0, ask, deadline)) -- who is refused this must ask again and again
@@ -73,5 +74,5 @@ end
 -- rest of the script through even when memory is full.
 redis.call('PEXPIRE', lock, math.max(left, lease))
 redis.call('HSET', lock, owner, want)
-if want > 1 then return '0' end
+if want ~= '1' then return '0' end
 return grown(register, redis.call('TIME'), 0, spare)

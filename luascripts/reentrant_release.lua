@@ -9,7 +9,7 @@
 -- ARGV[5] counts   count  1 when that command answers how many it reached, 0 when only how many of them are on this node
 -- ARGV[6] last     text   the last token that the owner gave out
 -- ARGV[7] spare    count  how many tokens more the register is raised by
--- ARGV[8] heir     text   the owner who waits in the same process, at the end of the line; "" if there is none
+-- ARGV[8] heir     text   the owner who waits in the same process, at the end of the line; this and what follows is missing if there is none
 -- ARGV[9] offer    ms     what the lock is granted for when it comes to the heir
 -- ARGV[10] keep    ms     how long the heir's place in line is kept unheard
 -- ARGV[11] fenced  count  1 if the heir needs the register
@@ -32,11 +32,10 @@
 --
 -- Safe to repeat, and it never touches another owner's field.
 local lock, register = KEYS[1], KEYS[2]
-local owner, leave = ARGV[1], tonumber(ARGV[2])
+local owner, leave = ARGV[1], ARGV[2]
 local channel, publish, counts = ARGV[3], ARGV[4], ARGV[5] == '1'
-local ours = channel .. ':leasehold'
-local last, spare = tonumber(ARGV[6]), tonumber(ARGV[7])
-local heir, offer, keep, fenced, ask = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local last, spare = ARGV[6], ARGV[7]
+local heir, offer, keep, fenced, ask = ARGV[8] or '', ARGV[9], ARGV[10], ARGV[11], ARGV[12]
 
 local found = redis.pcall('HMGET', lock, owner, 'leasehold_line')
 if found.err then
@@ -55,8 +54,8 @@ if not count then
 end
 if not string.find(count, '^[0-9]+$') then return -4 end
 
-if leave > 0 then
-  if tonumber(count) ~= leave then
+if leave ~= '0' then
+  if count ~= leave then
     redis.call('HDEL', lock, '')
     redis.call('HSET', lock, owner, leave)
   end
@@ -64,12 +63,10 @@ if leave > 0 then
 end
 
 -- The owner's field goes last, and the key with it: in a slot that moves to another
--- node of a cluster, a key that is gone cannot be written any more. This goes first, as
--- memory limits let it pass, and what follows it.
-redis.call('HDEL', lock, 'leasehold_line')
-local time
+-- node of a cluster, a key that is gone cannot be written any more.
 if heir ~= '' or line ~= '' then
-  time = redis.call('TIME')
+  redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it pass, and what follows it
+  local ours, time = channel .. ':leasehold', redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   if heir ~= '' then line = enlisted(line, heir, offer, fenced, ask, now + keep) end
   local grants = (tonumber(string.match(line, '^(%d+)|')) or 0) + 1
