@@ -2,31 +2,45 @@ package session
 
 import (
 	"context"
+	"errors"
+	"net"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // await runs send and waits for its answer, until ctx ends or limit has passed
-// (0 is no limit). It returns in time whatever the server and the client
-// library do; answered tells whether value and err are what send returned.
+// (0 is no limit). It returns in time whatever the server does; answered tells
+// whether value and err are what send returned.
 //
-// Giving up the wait does not take a command back, so send is never
-// interrupted: it runs in a goroutine of its own, with a context that does not
-// end, and so returns with the server's reply or with the end of the
-// connection. When nobody waits any more, late gets what became of it. Nothing
-// less would do: a command whose context ended stays in the connection's queue,
-// and may grant a lock that nobody knows of.
+// Giving up the wait does not take a command back: it stays in the connection's
+// queue, and may grant a lock that nobody knows of. So when nobody waits any more,
+// late gets what became of it, at once or once that is known: its reply, or an
+// error after which it may have been carried out.
 //
 // It may only be called between s.begin and s.work.Done, from what s.work counts,
 // or from the watchdog, for whose renewals Close waits first.
 func await[T any](ctx context.Context, s *Session, limit time.Duration, send func(context.Context) (T, error), late func(T, error)) (value T, answered bool, err error) {
+	if own := s.inline(ctx, limit); own != nil {
+		value, err = send(own)
+		if err = s.inlined(err); !errors.As(err, new(noAnswer)) {
+			return value, true, err
+		}
+		if late != nil {
+			s.work.Go(func() { late(value, err) })
+		}
+		return value, false, err
+	}
+
 	type answer struct {
 		value T
 		err   error
 	}
 	answers := make(chan answer) // unbuffered: whoever sends on it knows that it was received
 	away := make(chan struct{})
-	s.work.Go(func() {
-		value, err := send(context.Background())
+	s.do(func() {
+		value, err := send(context.Background()) // returns with the server's reply or with the end of the connection
+		s.answers.Store(isAnswer(err))
 		select {
 		case answers <- answer{value, err}:
 		case <-away:
@@ -50,8 +64,100 @@ func await[T any](ctx context.Context, s *Session, limit time.Duration, send fun
 		return value, false, ctx.Err()
 	case <-timeout:
 		close(away)
+		s.answers.Store(false)
 		return value, false, noAnswer{s.OpTimeout} // limit may be the rest of it
 	}
+}
+
+// idlers is how many goroutines wait for the next command of a caller who can be
+// cancelled. One that has grown its stack and sleeps is half the price of a new one.
+const idlers = 16
+
+// do runs f in a goroutine that s.work counts.
+func (s *Session) do(f func()) {
+	select {
+	case s.jobs <- f:
+	default:
+		s.work.Go(func() {
+			for f != nil {
+				f()
+				f = s.nextJob()
+			}
+		})
+	}
+}
+
+// nextJob waits for something to do; nil is nothing any more.
+func (s *Session) nextJob() (f func()) {
+	defer s.idle.Add(-1)
+	if s.idle.Add(1) > idlers {
+		return nil
+	}
+	select {
+	case f = <-s.jobs:
+	case <-s.closing:
+	}
+	return f
+}
+
+// A command of a caller who cannot be cancelled runs in the caller's own goroutine,
+// while the server answers. Two changes of goroutine would cost as much as the rest of
+// what a client does for it. The client library returns when the context ends, and then
+// nothing is known of the command, as if the connection had broken.
+const (
+	inlineMost  = 256 // at a time: with more under way the library can block without regard to the context
+	inlineSlack = 16  // the time-out is shorter by up to this part of it, so that many commands share a context
+)
+
+// inline returns the context of a command that may run in the goroutine of a caller with
+// ctx and so much time, or nil if it may not. If it may, inlined must follow it.
+func (s *Session) inline(ctx context.Context, limit time.Duration) context.Context {
+	if ctx.Done() != nil || limit <= 0 || !s.answers.Load() {
+		return nil
+	}
+	now := time.Now()
+	end := s.end.Load()
+	if end == nil || end.at.Sub(now) < s.OpTimeout-s.OpTimeout/inlineSlack {
+		end = &endOf{at: now.Add(s.OpTimeout)}
+		end.Context, end.cancel = context.WithDeadline(context.Background(), end.at)
+		s.end.Store(end)
+	}
+	if end.at.Sub(now) > limit && s.OpTimeout-limit > s.OpTimeout/inlineSlack {
+		return nil // it has less
+	}
+	if s.inlines.Add(1) > inlineMost {
+		s.inlines.Add(-1)
+		return nil
+	}
+	return end
+}
+
+// endOf is a context that ends at some time.
+type endOf struct {
+	context.Context
+	at     time.Time
+	cancel context.CancelFunc
+}
+
+// inlined returns what err means that a command returned under a context of inline:
+// noAnswer when that ended.
+func (s *Session) inlined(err error) error {
+	s.inlines.Add(-1)
+	if isAnswer(err) {
+		return err
+	}
+	s.answers.Store(false)
+	var dial *net.OpError
+	if (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) && !(errors.As(err, &dial) && dial.Op == "dial") {
+		return noAnswer{s.OpTimeout}
+	}
+	return err
+}
+
+// isAnswer reports whether a command that returned err was answered.
+func isAnswer(err error) bool {
+	_, refused := rueidis.IsRedisErr(err)
+	return err == nil || refused
 }
 
 // outcome is what became of a command that was sent until something answered.

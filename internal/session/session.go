@@ -40,6 +40,12 @@ type Session struct {
 	many   int                // set once: how many locks one renewal script takes
 	number atomic.Uint64      // the number in the latest owner
 
+	jobs    chan func()           // to a goroutine that waits for something to do
+	idle    atomic.Int32          // how many of them wait
+	answers atomic.Bool           // the latest command was answered
+	inlines atomic.Int32          // how many commands run in goroutines of their callers
+	end     atomic.Pointer[endOf] // the context that they have
+
 	closing   chan struct{}  // closed when Close begins
 	givenBack chan struct{}  // closed when Close has ended all holds and tried to release them
 	givenUp   chan struct{}  // closed when Close could not wait any longer
@@ -60,6 +66,7 @@ func New(rdb rueidis.Client, c Config) *Session {
 		rdb:       rdb,
 		id:        uuid.Must(uuid.NewV7()).String(), // version 7 tells the fair lock's scripts that we send heartbeats
 		many:      100,
+		jobs:      make(chan func()),
 		closing:   make(chan struct{}),
 		givenBack: make(chan struct{}),
 		givenUp:   make(chan struct{}),
@@ -229,6 +236,9 @@ func (s *Session) Close(ctx context.Context) error {
 		s.hub.close()
 		s.dog.Close()
 		s.work.Wait()
+		if end := s.end.Load(); end != nil {
+			end.cancel()
+		}
 		close(idle)
 	}()
 	var late error
