@@ -173,22 +173,28 @@ func reducedAfter(over ending) error {
 // lease of that command must have run out. If t was passed on, the owner string is
 // the next tenure's; then that one's release sees to it.
 //
-// With twice it looks once more after an operation time-out: when a connection
-// broke, a copy of the command may still stand in the server's buffer, and the
-// first confirmation may have overtaken it.
+// If broken, it looks again later: when a connection broke, or was given up, a copy of
+// the command may still be on its way, and the first confirmation may have overtaken
+// it. Nobody says how long that takes, so the pauses double, from an operation time-out
+// to when the lease that the command asked for would be over.
 //
 // It may only be called from what s.work counts.
-func (s *Session) settle(t *tenure, twice bool) {
-	began := time.Now()
+func (s *Session) settle(t *tenure, broken bool) {
+	began, again := time.Now(), s.OpTimeout
 	pause := backoff{most: s.Poll}
 	for {
 		switch err := s.settleOnce(t); {
-		case err == nil && !twice:
+		case err == nil && (!broken || again > t.mayLive()):
 			return
 		case err == nil:
-			twice = false
-			if !s.rest(s.OpTimeout, s.closing) {
+			if !s.rest(again, s.closing) {
 				return
+			}
+			began, again = time.Now(), 2*again
+			select {
+			case <-s.closing:
+				broken = false // once more, and no later
+			default:
 			}
 		case errors.Is(err, rueidis.ErrClosing):
 			return // somebody closed the client: nothing can be sent any more

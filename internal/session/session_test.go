@@ -447,6 +447,60 @@ func TestAbandoned_onManyConnections(t *testing.T) {
 	})
 }
 
+// Who cannot be cancelled sends from his own goroutine. He comes back in time all the
+// same, whether the client library waits at the connection, which it closes then, or
+// behind others; and what the server gets long after that is taken back.
+func TestAbandoned_inline(t *testing.T) {
+	for name, pipelining := range map[string]bool{"alone on the connection": false, "behind others": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.AlwaysPipelining = pipelining }), testConfig())
+				spec, ctx := s.NewSpec(plain, "orders", nil), context.Background()
+				w.unlock(w.lock(s, ctx))
+				inline := 0
+				slow := redistest.Once("EVALSHA", redistest.Action{DelayRequest: 20 * time.Second})
+				w.wire.OnRequest(func(req [][]byte) redistest.Action {
+					if string(req[0]) == "EVALSHA" {
+						inline += int(s.inlines.Load())
+					}
+					return slow(req)
+				})
+				start := time.Now()
+				_, err := s.TryLock(ctx, spec)
+				if took := time.Since(start); !errors.As(err, new(noAnswer)) || took > opTime || took < opTime-opTime/8 {
+					w.Errorf("TryLock: %v after %v", err, took)
+				}
+				if inline != 1 {
+					w.Errorf("%d commands were sent by their callers, want 1", inline)
+				}
+				time.Sleep(20*time.Second - time.Since(start))
+				synctest.Wait()
+				if n := len(w.mini.Keys()); n != 1 {
+					w.Fatalf("%d keys when the request arrives, want 1", n)
+				}
+				time.Sleep(6 * time.Second) // it looks after 3, 6, 12 and 24 s
+				if keys := w.mini.Keys(); len(keys) != 0 {
+					w.Errorf("left: %q", keys)
+				}
+
+				h := w.lock(s, ctx)
+				slow = redistest.Once("EVALSHA", redistest.Action{DelayReply: 20 * time.Second})
+				start = time.Now()
+				err = h.Unlock(ctx)
+				if took := time.Since(start); !errors.As(err, new(noAnswer)) || took > opTime {
+					w.Errorf("Unlock: %v after %v", err, took)
+				}
+				w.wire.OnRequest(nil)
+				time.Sleep(time.Minute)
+				w.unlock(w.lock(s, ctx))
+				if err := s.Close(ctx); err != nil {
+					w.Error(err)
+				}
+			})
+		})
+	}
+}
+
 // An inner and the outer hold are given back at once. Whoever has to say "one
 // less" comes second, and must not say "none" in the place of the other.
 func TestReduce_leavesTheEndToRelease(t *testing.T) {
