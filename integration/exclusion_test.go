@@ -332,6 +332,7 @@ func (c *contender) take(ctx context.Context, k kind, name string, wait bool, un
 	switch {
 	case err == nil:
 		c.process.grant(&o, h)
+		o.one(h)
 		c.Grants++
 		c.left.Add(-1)
 	case !errors.Is(err, lock.ErrNotAcquired):
@@ -358,6 +359,7 @@ func (c *contender) give(h lock.Hold, k kind, name string) op {
 	o := op{Kind: release, Name: name, Goroutine: c.number, Owner: h.Owner(), Token: h.Token(), Call: monotonic()}
 	if c.plan.RW {
 		o.Side = k
+		o.one(h)
 	}
 	err := h.Unlock(context.Background())
 	o.Return = monotonic()

@@ -33,7 +33,10 @@ const (
 // writer waits.
 //
 //	writers are let pass   each reader who is in leaves once, and one may slip in in
-//	                       the millisecond in which the writer comes
+//	                       the millisecond in which the writer comes; and readers of a
+//	                       process that asked for one of them before the writer came may
+//	                       go on sharing that answer for ten milliseconds, of which each
+//	                       chain can stay for one or two at a time
 //	readers first          the writer sees hundreds leave and is not in
 func TestPreference(t *testing.T) {
 	const (
@@ -61,7 +64,7 @@ func TestPreference(t *testing.T) {
 			until(t, func() bool { return s.left(t) > after+chains })
 		}
 		slices.Sort(left)
-		if most := left[len(left)-1]; most > 3*chains {
+		if most := left[len(left)-1]; most > (3+10)*chains {
 			t.Errorf("%d readers left until the writer was in, and there were %d", most, chains)
 		}
 		s.stop(t)

@@ -419,6 +419,15 @@ func (o *op) grant(h lock.Hold) {
 	o.OK, o.Owner, o.Token, o.Until = true, h.Owner(), h.Token(), onMonotonic(h.Until())
 }
 
+// one tells the owner of o, which reads by h, from those who share the read hold in
+// Redis with it: by its number in its process.
+func (o *op) one(h lock.Hold) {
+	if o.Side == read {
+		n, _ := lock.OwnerFrom(h.Context())
+		o.Owner = fmt.Sprintf("%s/%d", h.Owner(), n)
+	}
+}
+
 // grant records that o got h, and since when it is known to have waited for it.
 func (p *process) grant(o *op, h lock.Hold) {
 	o.grant(h)

@@ -134,10 +134,10 @@ func (p *process) polled(t *testing.T) {
 }
 
 // park lets readers wait.
-func (p *process) park(t *testing.T) (parked []*kindtest.Waiter) {
+func (p *process) park(t *testing.T, opts ...lock.Option) (parked []*kindtest.Waiter) {
 	t.Helper()
 	for range readers {
-		parked = append(parked, kindtest.Go(t.Context(), p.c.NewRWLock("orders").Read()))
+		parked = append(parked, kindtest.Go(t.Context(), p.c.NewRWLock("orders", opts...).Read()))
 	}
 	reading.Waiting(t, p.s, "orders", readers)
 	return parked
@@ -213,7 +213,7 @@ func TestReadersComeInTogether(t *testing.T) {
 	s := redistest.Start(t)
 	p := newProcess(t, s)
 	w := kindtest.MustLock(t, orders(t, s).Write())
-	parked := p.park(t)
+	parked := p.park(t, lock.WithLease(time.Minute)) // each for itself
 	held := make(chan struct{})
 	p.holdReplies(held, 3) // polls that come between, and the first that is let in
 	kindtest.MustUnlock(t, w)

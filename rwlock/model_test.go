@@ -130,6 +130,9 @@ func (m *model) anyOwner(rt *rapid.T) int {
 // nil.
 func (m *model) try(rt *rapid.T, l *modelLock, side lock.Mode, owner int, want error, opts ...lock.Option) *modelHold {
 	lease := rapid.SampledFrom([]time.Duration{0, time.Minute, 10 * time.Minute}).Draw(rt, "lease")
+	if lease == 0 && side == lock.Read {
+		lease = client.DefaultWatchdogTimeout // without one, readers of a client can share what it was granted a moment ago
+	}
 	if lease > 0 {
 		opts = append(opts, lock.WithLease(lease))
 	}

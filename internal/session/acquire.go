@@ -56,16 +56,21 @@ func (s *Session) enter(ctx context.Context, spec *Spec, wait bool) (*hold, erro
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := s.begin(); err != nil {
-		return nil, err
-	}
-	defer s.work.Done()
-
 	owner, ok := lock.OwnerFrom(ctx)
 	if !ok {
 		ctx = lock.WithOwner(ctx)
 		owner, _ = lock.OwnerFrom(ctx)
 	}
+	if spec.shares() {
+		now := time.Now()
+		if h := s.enterOpen(ctx, spec, nil, owner, ok, now, now); h != nil {
+			return h, nil
+		}
+	}
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.work.Done()
 	c := s.claim(claimID{spec.place(), owner})
 	defer s.drop(c)
 	if !wait {
@@ -98,7 +103,7 @@ func (s *Session) inTurn(ctx, waiting context.Context, spec *Spec, c *claim, lim
 		return max(limit-time.Since(began), time.Millisecond)
 	}
 	for {
-		if err := s.take(waiting, c, left()); err != nil {
+		if err := s.take(waiting, c.turn, left()); err != nil {
 			return nil, err
 		}
 		t := s.tenure(c)
@@ -109,7 +114,7 @@ func (s *Session) inTurn(ctx, waiting context.Context, spec *Spec, c *claim, lim
 			}
 			return first(ctx, waiting, spec, c, left())
 		}
-		h, passed, err := s.reenter(ctx, waiting, spec, t, left())
+		h, passed, err := s.reenter(ctx, waiting, spec, c, t, left())
 		if !passed {
 			c.leave()
 		}
@@ -155,7 +160,7 @@ func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit 
 	end := time.Now().Add(limit)
 	pause := backoff{most: s.OpTimeout / 4}
 	for {
-		h, _, err := s.ask(ctx, waiting, t, c, nil, 0, limit)
+		h, _, err := s.question(ctx, waiting, t, c, nil, 0, limit)
 		switch {
 		case h != nil:
 			return h, nil
@@ -204,7 +209,7 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 			t, offer = w.ticket()
 		}
 		w.willAsk(spec)
-		h, left, err := s.ask(ctx, waiting, t, c, w, offer, s.OpTimeout)
+		h, left, err := s.question(ctx, waiting, t, c, w, offer, s.OpTimeout)
 		switch {
 		case h != nil:
 			w.granted(spec)
@@ -265,7 +270,7 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 		limit += q.ReplicaTimeout
 	}
 	if other := s.beside(c); other != nil {
-		q.Writer = other.owner
+		q.Writer, t.beside = other.owner, true
 	}
 	t.willAsk(max(q.Lease, q.Patience))
 	reply, answered, err := await(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
@@ -368,8 +373,19 @@ var errReleased = final{errors.New("released meanwhile")}
 // was called with the claim's turn. When a question broke off, it has passed
 // the turn on to whoever sees to the answer, so that nothing else of this tenure
 // can overtake it.
-func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, t *tenure, limit time.Duration) (h *hold, passed bool, err error) {
-	c, lease := t.claim, s.lease(spec)
+func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, c *claim, t *tenure, limit time.Duration) (h *hold, passed bool, err error) {
+	lease, leave := s.lease(spec), c.leave
+	if t.turn != nil {
+		if err := s.take(waiting, t.turn, limit); err != nil {
+			return nil, false, err
+		}
+		defer func() {
+			if !passed {
+				<-t.turn
+			}
+		}()
+		leave = func() { <-t.turn; c.leave() }
+	}
 	holds, _ := t.willChange()
 	t.mayTake(lease)
 	var sent time.Time
@@ -380,7 +396,7 @@ func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, t *tenure, l
 		sent = time.Now()
 		return t.spec.Acquire(ctx, s.rdb, t.spec.Keys, luascripts.Question{Owner: t.owner, Lease: lease, Want: holds + 1})
 	}, func(_ luascripts.Acquired, err error) {
-		c.leave()
+		leave()
 		s.settle(t, err != nil)
 	})
 	switch {
@@ -393,6 +409,7 @@ func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, t *tenure, l
 		return nil, false, o.err
 	case o.value.Verdict == luascripts.Done:
 		h := newHold(ctx, t, spec.Fixed != 0)
+		h.claim = c
 		if t.add(h) {
 			t.lease.Extend(sent, lease)
 			t.count(holds + 1)
@@ -401,6 +418,11 @@ func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, t *tenure, l
 		h.cancel(errReleased)
 	}
 	switch _, over := t.state(); over {
+	case lives:
+		if o.value.Verdict == luascripts.Done { // others share it
+			s.work.Go(func() { s.settle(t, false) })
+			return nil, false, errReleased
+		}
 	case released:
 		return nil, false, errReleased
 	case closed:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -21,11 +20,12 @@ type claimID struct {
 // lives in the session's map for as long as a call or a hold needs it.
 type claim struct {
 	id   claimID
-	turn chan struct{} // cap 1; who has put a token in may send commands for this claim
+	turn chan struct{} // cap 1; who has put a token in may send commands for this claim; nil before the first call that needs one
 
 	// Guarded by the session's mu.
 	users  int     // calls and holds that need it
 	tenure *tenure // nil while the owner does not hold the lock
+	holds  int     // the owner's, of that tenure
 }
 
 // claim returns the claim of an owner on a key, new if need be. Each call needs
@@ -35,8 +35,11 @@ func (s *Session) claim(id claimID) *claim {
 	defer s.mu.Unlock()
 	c := s.claims[id]
 	if c == nil {
-		c = &claim{id: id, turn: make(chan struct{}, 1)}
+		c = &claim{id: id}
 		s.claims[id] = c
+	}
+	if c.turn == nil {
+		c.turn = make(chan struct{}, 1)
 	}
 	c.users++
 	return c
@@ -54,11 +57,11 @@ func (s *Session) dropLocked(c *claim) {
 	}
 }
 
-// take waits for the claim's turn: until ctx ends, the session closes, or limit
-// has passed (0 is no limit).
-func (s *Session) take(ctx context.Context, c *claim, limit time.Duration) error {
+// take waits for a turn: until ctx ends, the session closes, or limit has passed (0
+// is no limit).
+func (s *Session) take(ctx context.Context, turn chan<- struct{}, limit time.Duration) error {
 	select {
-	case c.turn <- struct{}{}:
+	case turn <- struct{}{}:
 		return nil
 	default:
 	}
@@ -69,7 +72,7 @@ func (s *Session) take(ctx context.Context, c *claim, limit time.Duration) error
 		timeout = t.C
 	}
 	select {
-	case c.turn <- struct{}{}:
+	case turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -98,7 +101,7 @@ const (
 type tenure struct {
 	s     *Session        // set once
 	spec  *Spec           // set once: as the first hold asked for it
-	claim *claim          // set once; nil while it stands in a line as a ticket or a gift
+	claim *claim          // set once: whose question it is; nil while it stands in a line as a ticket or a gift
 	owner string          // set once: as it stands in Redis; no other tenure has it, but one that it was passed on to
 	asked time.Time       // when the first question was due
 	token uint64          // set by begin
@@ -106,6 +109,7 @@ type tenure struct {
 
 	// Guarded by s.mu.
 	holds   []*hold
+	owners  int           // how many claims they belong to
 	renewed int           // how many of holds want renewals
 	longest time.Duration // the longest lease that was ever asked for
 	over    ending
@@ -123,19 +127,37 @@ type tenure struct {
 	since   time.Time     // when this process was granted the lock
 	passes  int           // how often it was passed on since then
 	next    *tenure       // to whom it was passed on, under the same owner string; nil if it was not
+
+	// Of one that several readers can share (share.go).
+	turn   chan struct{} // set once: as that of a claim, and in its place; nil if nobody can share it
+	beside bool          // set before the grant: its owner writes, too
+	latest time.Time     // who came later needs a grant of its own
+	open   bool          // others may join it
 }
 
 var _ watchdog.Subject = (*tenure)(nil)
 
 func (s *Session) newTenure(spec *Spec, c *claim) *tenure {
-	return &tenure{s: s, spec: spec, claim: c, owner: s.newOwner(), asked: time.Now()}
+	t := &tenure{s: s, spec: spec, claim: c, owner: s.newOwner(), asked: time.Now()}
+	if spec.shares() {
+		t.turn = make(chan struct{}, 1)
+	}
+	return t
+}
+
+// commands is whose turn it is to send a command for t.
+func (t *tenure) commands() chan struct{} {
+	if t.turn != nil {
+		return t.turn
+	}
+	return t.claim.turn
 }
 
 // state returns how many holds Redis should have, and whether t is over.
 func (t *tenure) state() (holds int, over ending) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	return len(t.holds), t.over
+	return t.standLocked(), t.over
 }
 
 // willAsk records that a lease of d is about to be asked for, by a question whose
@@ -167,7 +189,7 @@ func (t *tenure) willChange() (holds int, over ending) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	t.counted = 0
-	return len(t.holds), t.over
+	return t.standLocked(), t.over
 }
 
 func (t *tenure) count(n int) {
@@ -231,7 +253,7 @@ func (t *tenure) begin(sent time.Time, token uint64) bool {
 		return false
 	}
 	if t.over == lives {
-		t.claim.tenure = t
+		t.claim.holdLocked(t)
 		if t.spec.Pass != nil {
 			t.s.held[t.spec.place()] = t
 		}
@@ -239,21 +261,56 @@ func (t *tenure) begin(sent time.Time, token uint64) bool {
 	return true
 }
 
-// add records one more hold, and reports false if the tenure is over.
+// add records one more hold, and reports false if the tenure is over, or its owner
+// has given back all it had of it.
 func (t *tenure) add(h *hold) bool {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	if t.over != lives {
+	return t.addLocked(h)
+}
+
+func (t *tenure) addLocked(h *hold) bool {
+	c := h.claim
+	if t.over != lives || c.tenure != t {
 		return false
 	}
+	h.at = len(t.holds)
 	t.holds = append(t.holds, h)
-	t.claim.users++
+	c.holds++
+	c.users++
 	if !h.fixed {
-		t.renewed++
 		t.longest = max(t.longest, t.s.Lease)
-		t.lease.KeepAlive(true)
+		if t.renewed++; t.renewed == 1 {
+			t.lease.KeepAlive(true)
+		}
 	}
 	return true
+}
+
+// holdLocked makes t, of which c has no hold yet, the tenure of c.
+func (c *claim) holdLocked(t *tenure) {
+	c.tenure, c.holds = t, 0
+	t.owners++
+}
+
+// loseLocked notes that c has one hold of t less.
+func (c *claim) loseLocked(t *tenure) {
+	if c.tenure == t {
+		if c.holds--; c.holds == 0 {
+			c.tenure = nil
+			t.owners--
+		}
+	}
+	t.s.dropLocked(c)
+}
+
+// standLocked is how many holds Redis should have: one for all who share the tenure,
+// and one for each time that one of them entered once more.
+func (t *tenure) standLocked() int {
+	if len(t.holds) == 0 {
+		return 0
+	}
+	return len(t.holds) - t.owners + 1
 }
 
 // remove takes h out, and reports whether it was the last, and whether the lock was
@@ -261,48 +318,62 @@ func (t *tenure) add(h *hold) bool {
 func (t *tenure) remove(h *hold) (last, passed bool) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	i := slices.Index(t.holds, h)
-	if i < 0 {
+	if !t.takeLocked(h) {
 		return false, false // the tenure ended at the same moment, and ended h with it
-	}
-	t.holds = slices.Delete(t.holds, i, i+1)
-	if !h.fixed {
-		t.renewed--
 	}
 	if len(t.holds) == 0 {
 		passed = t.spec.Pass != nil && t.passLocked()
 		t.endLocked(released)
 		last = true
-	} else if t.renewed == 0 {
-		t.lease.KeepAlive(false)
 	}
-	t.s.dropLocked(t.claim)
 	return last, passed
 }
 
-// end ends the tenure and all its holds with cause. It returns how many there
-// were, and how the tenure had ended if it was over already.
+// takeLocked takes h out of the holds, and reports whether it was there.
+func (t *tenure) takeLocked(h *hold) bool {
+	end := len(t.holds) - 1
+	if h.at > end || t.holds[h.at] != h {
+		return false
+	}
+	t.holds[end].at = h.at
+	t.holds[h.at] = t.holds[end]
+	t.holds[end] = nil
+	t.holds = t.holds[:end]
+	if !h.fixed {
+		if t.renewed--; t.renewed == 0 && end > 0 {
+			t.lease.KeepAlive(false)
+		}
+	}
+	h.claim.loseLocked(t)
+	return true
+}
+
+// end ends the tenure and all its holds with cause. It returns how many owners they
+// had, and how the tenure had ended if it was over already.
 //
 // Unless Close has begun, a tenure that this call ended as lost is counted in
 // s.work: the caller sees to what is left of it. After that, Close does.
-func (t *tenure) end(how ending, cause error) (holds int, before ending, counted bool) {
+func (t *tenure) end(how ending, cause error) (owners int, before ending, counted bool) {
 	t.s.mu.Lock()
 	ended := t.holds
 	t.holds = nil
+	if len(ended) > 0 {
+		owners = t.owners
+	}
 	if before = t.over; before == lives {
 		t.endLocked(how)
 		if counted = how == lost && !t.s.closed; counted {
 			t.s.work.Add(1)
 		}
 	}
-	for range ended {
-		t.s.dropLocked(t.claim)
+	for _, h := range ended {
+		h.claim.loseLocked(t)
 	}
 	t.s.mu.Unlock()
 	for _, h := range ended {
 		h.end(cause)
 	}
-	return len(ended), before, counted
+	return owners, before, counted
 }
 
 func (t *tenure) endLocked(how ending) {
@@ -310,6 +381,7 @@ func (t *tenure) endLocked(how ending) {
 	if t.claim != nil && t.claim.tenure == t {
 		t.claim.tenure = nil
 	}
+	t.s.unshareLocked(t)
 }
 
 // fail ends a tenure whose first hold came to nothing, and sees to it that
@@ -334,12 +406,14 @@ func (t *tenure) fail(err error) error {
 // Lost ends the tenure: the watchdog saw the lease end, or the server said that
 // it is not ours.
 func (t *tenure) Lost(cause error) {
-	holds, before, counted := t.end(lost, t.lostBy(cause))
+	owners, before, counted := t.end(lost, t.lostBy(cause))
 	if before != lives {
 		return
 	}
-	if holds > 0 {
+	if owners > 0 {
 		t.s.Logger.Warn("lock lost", "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
+	}
+	for range owners {
 		t.s.observe(t.s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
 	}
 	t.s.unhold(t)

@@ -111,7 +111,7 @@ func (g *group) enter(ctx context.Context, wait bool) (holds []*hold, about *Spe
 		if !wait {
 			within = max(s.OpTimeout-time.Since(began), time.Millisecond)
 		}
-		if err := s.take(waiting, c, within); err != nil {
+		if err := s.take(waiting, c.turn, within); err != nil {
 			return nil, spec, err
 		}
 		defer c.leave()

@@ -288,7 +288,7 @@ func (w *waiter) take(c *claim) *tenure {
 		return nil
 	}
 	t.claim, t.asked = c, w.since
-	c.tenure = t
+	c.holdLocked(t)
 	return t
 }
 
@@ -314,7 +314,7 @@ func (w *waiter) adopt(t *tenure, c *claim) (known bool) {
 	case l.s.closed:
 		t.endLocked(closed) // Close did not see it, or would give it back
 	default:
-		c.tenure = t
+		c.holdLocked(t)
 	}
 	return known
 }

@@ -13,9 +13,12 @@ import (
 // hold is one acquisition, and with holdContext the lock.Hold that callers get.
 type hold struct {
 	t      *tenure                 // set once
+	claim  *claim                  // set once: its owner's
 	fixed  bool                    // set once: this hold does not ask for renewals
 	inner  context.Context         // set once: under the caller's; ended by end
 	cancel context.CancelCauseFunc // set once
+
+	at int // its place in t.holds; guarded by s.mu
 
 	mu    sync.Mutex
 	cause error     // why it is over; nil while it is not
@@ -27,7 +30,7 @@ var _ lock.Hold = (*hold)(nil)
 // newHold makes the next hold of t. Its context is under ctx, which carries the
 // owner.
 func newHold(ctx context.Context, t *tenure, fixed bool) *hold {
-	h := &hold{t: t, fixed: fixed}
+	h := &hold{t: t, claim: t.claim, fixed: fixed}
 	h.inner, h.cancel = context.WithCancelCause(ctx)
 	return h
 }

@@ -467,8 +467,8 @@ func TestWriter_isToldByTheLastReader(t *testing.T) {
 		w.unlock(w.take(w.a, writing, w.Context())) // the scripts are known now
 		w.unlock(w.take(w.a, reading, w.Context()))
 		var readers []lock.Hold
-		for range 20 {
-			readers = append(readers, w.take(w.a, reading, w.Context()))
+		for range 20 { // each for itself
+			readers = append(readers, w.take(w.a, reading, w.Context(), lock.WithLease(leaseTime)))
 		}
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, writing, w.Context()) })
 		time.Sleep(pollTime / 2)

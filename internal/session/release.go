@@ -22,6 +22,9 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 		}
 		return fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(before)) // without its name a second time
 	}
+	if t.leaveOpen(h) {
+		return nil
+	}
 	if err := s.begin(); err != nil {
 		return fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close gives it back
 	}
@@ -36,7 +39,7 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 		s.observe(s.Observer.Released, t, lock.Event{})
 		return nil
 	case last:
-		return s.release(ctx, t, true)
+		return s.release(ctx, t, 1)
 	default:
 		return s.reduce(ctx, t)
 	}
@@ -44,9 +47,9 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 
 // release gives a tenure that is over back to Redis. It fails with ErrNotHeld
 // and ErrLost when Redis has it as gone, and with what went wrong when Redis did
-// not confirm; then it goes on in the background. tell says whether the observer
-// hears of it.
-func (s *Session) release(ctx context.Context, t *tenure, tell bool) error {
+// not confirm; then it goes on in the background. The observer hears of it for so many
+// owners.
+func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 	began := time.Now()
 	t.lease.Stop(ctx) // no renewal may follow the release
 	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
@@ -87,7 +90,7 @@ func (s *Session) release(ctx context.Context, t *tenure, tell bool) error {
 	}
 	// Gone at a repetition: the first copy did it, and only its reply was lost.
 	if v := o.value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.repeated || t.isFreed()) {
-		if tell {
+		for range owners {
 			s.observe(s.Observer.Released, t, lock.Event{})
 		}
 		return nil
@@ -96,7 +99,7 @@ func (s *Session) release(ctx context.Context, t *tenure, tell bool) error {
 	if o.value.Verdict == luascripts.Foreign {
 		cause = fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
 	}
-	if tell {
+	for range owners {
 		s.observe(s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
 	}
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
@@ -116,9 +119,9 @@ func (t *tenure) isFreed() bool {
 
 // reduce tells Redis that a tenure which lives on has fewer holds.
 func (s *Session) reduce(ctx context.Context, t *tenure) error {
-	c := t.claim
+	turn := t.commands()
 	began := time.Now()
-	if err := s.take(ctx, c, s.OpTimeout); err != nil {
+	if err := s.take(ctx, turn, s.OpTimeout); err != nil {
 		if _, over := t.state(); over != lives {
 			return reducedAfter(over)
 		}
@@ -128,13 +131,13 @@ func (s *Session) reduce(ctx context.Context, t *tenure) error {
 	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
 	holds, over := t.willChange()
 	if over != lives {
-		c.leave()
+		<-turn
 		return reducedAfter(over)
 	}
 	o := insist(ctx, s, within, func(ctx context.Context) (luascripts.Verdict, error) {
 		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.owner, holds)
 	}, func(_ luascripts.Verdict, err error) {
-		c.leave()
+		<-turn
 		if err != nil {
 			s.settle(t, true)
 		}
@@ -142,7 +145,7 @@ func (s *Session) reduce(ctx context.Context, t *tenure) error {
 	if !o.answered {
 		return o.err
 	}
-	defer c.leave()
+	defer func() { <-turn }()
 	if o.err != nil {
 		s.work.Go(func() { s.settle(t, true) })
 		return o.err
@@ -216,9 +219,10 @@ func (t *tenure) mayLive() time.Duration {
 
 func (s *Session) settleOnce(t *tenure) error {
 	if _, over := t.state(); over == lives {
+		turn := t.commands()
 		select {
-		case t.claim.turn <- struct{}{}:
-			defer t.claim.leave()
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
 		case <-s.givenUp:
 			return lock.ErrClosed
 		}
@@ -232,7 +236,7 @@ func (s *Session) settleOnce(t *tenure) error {
 			return nil
 		}
 	}
-	holds, last := len(t.holds), t.token
+	holds, last := t.standLocked(), t.token
 	t.freed = t.freed || holds == 0
 	s.mu.Unlock()
 	verdict, err := s.leave(context.Background(), t, holds, last)

@@ -56,6 +56,7 @@ type Session struct {
 	closed bool
 	claims map[claimID]*claim
 	lines  map[place]*line
+	shares map[place]*shared // what its readers have in common
 	held   map[place]*tenure // who has the lock in this process, for kinds with a Pass
 }
 
@@ -72,6 +73,7 @@ func New(rdb rueidis.Client, c Config) *Session {
 		givenUp:   make(chan struct{}),
 		claims:    make(map[claimID]*claim),
 		lines:     make(map[place]*line),
+		shares:    make(map[place]*shared),
 		held:      make(map[place]*tenure),
 	}
 	if rdb.Mode() == rueidis.ClientModeCluster {
@@ -210,10 +212,10 @@ func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closed
 	s.closed = true
-	var held []*tenure
+	held := make(map[*tenure]bool) // some are of several claims
 	for _, c := range s.claims {
 		if t := c.tenure; first && t != nil {
-			held = append(held, t)
+			held[t] = true
 		}
 	}
 	s.mu.Unlock()
@@ -267,21 +269,21 @@ func (s *Session) GaveBack() bool {
 
 // giveBack ends the holds of all tenures and releases them, many at a time. It
 // returns how many Redis did not confirm.
-func (s *Session) giveBack(ctx context.Context, held []*tenure) (failed int) {
+func (s *Session) giveBack(ctx context.Context, held map[*tenure]bool) (failed int) {
 	const atOnce = 64
 	var wg sync.WaitGroup
 	var unconfirmed atomic.Int64
 	places := make(chan struct{}, atOnce)
-	for _, t := range held {
+	for t := range held {
 		places <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-places }()
-			holds, before, _ := t.end(closed, t.wrap(lock.ErrClosed))
+			owners, before, _ := t.end(closed, t.wrap(lock.ErrClosed))
 			if before == released {
 				return // by an Unlock, which sees to it
 			}
 			// One that was lost just now may still be in Redis as ours.
-			if err := s.release(ctx, t, holds > 0); err != nil && !errors.Is(err, lock.ErrLost) {
+			if err := s.release(ctx, t, owners); err != nil && !errors.Is(err, lock.ErrLost) {
 				unconfirmed.Add(1)
 			}
 		})

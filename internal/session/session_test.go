@@ -63,8 +63,8 @@ func inBubble(t *testing.T, f func(w *world)) {
 			if err := s.Close(context.Background()); err != nil {
 				t.Errorf("Close: %v", err)
 			}
-			if len(s.claims) != 0 || len(s.lines) != 0 || len(s.hub.channels) != 0 || s.dog.Len() != 0 {
-				t.Errorf("left after Close: %d claims, %d lines, %d channels, %d leases", len(s.claims), len(s.lines), len(s.hub.channels), s.dog.Len())
+			if len(s.claims) != 0 || len(s.lines) != 0 || len(s.shares) != 0 || len(s.hub.channels) != 0 || s.dog.Len() != 0 {
+				t.Errorf("left after Close: %d claims, %d lines, %d shares, %d channels, %d leases", len(s.claims), len(s.lines), len(s.shares), len(s.hub.channels), s.dog.Len())
 			}
 		}
 		if keys := m.Keys(); len(keys) != 0 {

@@ -1,0 +1,336 @@
+package session
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// How the readers of a process share one read hold in Redis.
+//
+// The tenure of a reader who was let in is open for others for a while: they enter
+// by being counted here, each as an owner of its own with holds of its own. Redis has
+// all of them as one owner with one hold, and one more for each time that one of them
+// enters once more. The last of them to leave gives it back; a free lock is free.
+//
+// Who joins has not asked whether a writer waits. So a tenure is open for those only
+// who came at most shareTime, and a round trip, after the reader who asked; and for no
+// longer than that after the answer. Whoever comes later asks, for a tenure of its
+// own that is the open one then; a writer who came in between refuses that. And
+// nobody joins once this process knows of a writer who waits.
+//
+// Those who come while such a question is under way ride along: the answer is for
+// them too. They are let in before any of them runs, so that a reader who leaves at
+// once is not the last.
+
+// shareTime is how much later than a reader, who asked, others may come and enter
+// without a question. As long can a writer be passed by who came after it.
+const shareTime = 10 * time.Millisecond
+
+// shared is what readers of a place have in common.
+type shared struct {
+	open *tenure // may be joined; nil if none may
+	trip *trip   // the latest question that is under way; nil if none is
+}
+
+// trip is a question that others wait for as well.
+type trip struct {
+	t    *tenure       // in whose name it is asked
+	sent time.Time     // when
+	over chan struct{} // closed when the answer is there
+
+	// Guarded by s.mu.
+	riders  []*hold       // of t if it is granted
+	landed  bool          // nobody may ride along any more
+	refused bool          // others have the lock,
+	left    time.Duration // for that long if nothing happens
+}
+
+// set has readers join t from now on; nil is nobody.
+func (sh *shared) set(t *tenure) {
+	if sh.open != nil {
+		sh.open.open = false
+	}
+	if sh.open = t; t != nil {
+		t.open = true
+	}
+}
+
+// shares reports whether holds of spec may share a tenure: it has no lease of its own,
+// and no replicas to wait for.
+func (spec *Spec) shares() bool { return spec.shared() && spec.Fixed == 0 && spec.Replicas == 0 }
+
+// suits reports whether what t asked is enough for spec.
+func (t *tenure) suits(spec *Spec) bool {
+	return spec.Keys.Register == t.spec.Keys.Register && (t.spec.Yield || !spec.Yield)
+}
+
+// openLocked returns the tenure that a reader with this spec, who came then, may join
+// now; or nil.
+func (s *Session) openLocked(spec *Spec, came, now time.Time) *tenure {
+	sh := s.shares[spec.place()]
+	if sh == nil || sh.open == nil {
+		return nil
+	}
+	t := sh.open
+	if t.unsure || t.pending > 0 || !t.suits(spec) || came.After(t.latest) || now.Sub(t.since) > shareTime || s.writerWaitsLocked(spec) {
+		return nil
+	}
+	return t
+}
+
+// writerWaitsLocked reports whether a writer of this process waits whom readers with
+// this spec let pass.
+func (s *Session) writerWaitsLocked(spec *Spec) bool {
+	if !spec.Yield || len(s.lines) == 0 {
+		return false
+	}
+	if l := s.lines[spec.place()]; l != nil && l.shut {
+		return true // or one elsewhere
+	}
+	if l := s.lines[place{spec.Beside, spec.Keys.Lock}]; l != nil {
+		for _, w := range l.waiters {
+			if w.spec != nil && w.spec.Patience > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// enterOpen lets an owner in without a command, if it may. ctx carries the owner, and
+// the hold will be under it. c is the owner's claim; it is nil for one that no call
+// is about, as far as the caller knows, and known says that there can be one all the same.
+func (s *Session) enterOpen(ctx context.Context, spec *Spec, c *claim, owner uint64, known bool, came, now time.Time) *hold {
+	s.mu.Lock()
+	t := s.openLocked(spec, came, now)
+	s.mu.Unlock()
+	if t == nil || t.lease.Check() != nil {
+		return nil
+	}
+	h := newHold(ctx, t, false) // asks ctx, and so without the mutex
+	if !s.seat(t, h, c, claimID{spec.place(), owner}, known) {
+		h.cancel(nil)
+		return nil
+	}
+	if s.Observer.Acquired != nil {
+		s.observe(s.Observer.Acquired, t, lock.Event{Until: h.Until(), Wait: time.Since(came)})
+	}
+	return h
+}
+
+// seat makes h, of the claim c or of a new one, a hold of t, if that is open yet.
+func (s *Session) seat(t *tenure, h *hold, c *claim, id claimID, known bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !t.open || s.closed {
+		return false
+	}
+	if c == nil {
+		if known && (s.claims[id] != nil || s.claims[claimID{place{id.kind.Beside, id.key}, id.owner}] != nil) {
+			return false
+		}
+		c = &claim{id: id}
+		s.claims[id] = c
+	}
+	h.claim = c
+	c.holdLocked(t)
+	return t.addLocked(h)
+}
+
+// leaveOpen gives h back if that is nothing to Redis: its owner has no other hold, and
+// is not the last of those who share the tenure. It reports whether it did.
+func (t *tenure) leaveOpen(h *hold) bool {
+	if t.turn == nil {
+		return false
+	}
+	t.s.mu.Lock()
+	left := t.owners > 1 && h.claim.tenure == t && h.claim.holds == 1 && t.takeLocked(h)
+	t.s.mu.Unlock()
+	if left {
+		t.s.observe(t.s.Observer.Released, t, lock.Event{})
+	}
+	return left
+}
+
+// question is ask, for readers who share what is granted. Redis is asked only where
+// the tenure of another reader cannot be joined, and no question is under way whose
+// answer is for this one too.
+func (s *Session) question(ctx, waiting context.Context, t *tenure, c *claim, w *waiter, offer, limit time.Duration) (*hold, time.Duration, error) {
+	if t.turn == nil || s.beside(c) != nil {
+		h, left, err := s.ask(ctx, waiting, t, c, w, offer, limit)
+		if h == nil && err == nil && t.spec.shared() && t.spec.Yield {
+			s.shut(t.spec.place())
+		}
+		return h, left, err
+	}
+	began := time.Now()
+	h := s.enterOpen(ctx, t.spec, c, 0, true, t.asked, time.Now())
+	if h == nil {
+		var refused bool
+		var left time.Duration
+		var err error
+		h, refused, left, err = s.ride(ctx, waiting, t, c, limit)
+		if refused || err != nil {
+			return nil, left, err
+		}
+	}
+	if h == nil { // once more: the ride may have been in vain, but somebody else's was not
+		h = s.enterOpen(ctx, t.spec, c, 0, true, t.asked, time.Now())
+	}
+	if h != nil {
+		_ = t.fail(nil) // what it asked before is of no use any more
+		return h, 0, nil
+	}
+	if limit > 0 {
+		limit = max(limit-time.Since(began), time.Millisecond)
+	}
+	trip := s.depart(t)
+	h, left, err := s.ask(ctx, waiting, t, c, w, offer, limit)
+	s.land(trip, h != nil, err == nil, left)
+	return h, left, err
+}
+
+// depart makes the question of t one that others can wait for.
+func (s *Session) depart(t *tenure) *trip {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := &trip{t: t, sent: time.Now(), over: make(chan struct{})}
+	s.sharedLocked(t.spec.place()).trip = f
+	return f
+}
+
+// sharedLocked returns what the readers of a place have in common.
+func (s *Session) sharedLocked(key place) *shared {
+	sh := s.shares[key]
+	if sh == nil {
+		sh = &shared{}
+		s.shares[key] = sh
+	}
+	return sh
+}
+
+// land lets those in who waited for the question of f, if it was granted, and opens
+// the tenure to others.
+func (s *Session) land(f *trip, granted, answered bool, left time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := f.t
+	key := t.spec.place()
+	sh := s.sharedLocked(key) // a later question may have ended before
+	f.landed, f.refused, f.left = true, answered && !granted, left
+	if sh.trip == f {
+		sh.trip = nil
+	}
+	switch {
+	case granted && t.over == lives && !t.beside && !t.unsure && t.pending == 0 && !s.closed:
+		t.latest = t.asked.Add(shareTime + t.since.Sub(f.sent))
+		if sh.open == nil || !t.latest.Before(sh.open.latest) {
+			sh.set(t)
+		}
+		for _, h := range f.riders {
+			h.claim.holdLocked(t)
+			t.addLocked(h)
+		}
+	case f.refused && t.spec.Yield:
+		sh.set(nil)
+	}
+	s.tidyLocked(key, sh)
+	close(f.over)
+}
+
+// shut ends that others join: a reader was refused, as a writer waits, or writes.
+func (s *Session) shut(key place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sh := s.shares[key]; sh != nil {
+		sh.set(nil)
+		s.tidyLocked(key, sh)
+	}
+}
+
+func (s *Session) tidyLocked(key place, sh *shared) {
+	if sh.open == nil && sh.trip == nil {
+		delete(s.shares, key)
+	}
+}
+
+// unshareLocked ends that others join t, which is over.
+func (s *Session) unshareLocked(t *tenure) {
+	if t.turn == nil {
+		return
+	}
+	key := t.spec.place()
+	if sh := s.shares[key]; sh != nil && sh.open == t {
+		sh.set(nil)
+		s.tidyLocked(key, sh)
+	}
+}
+
+// ride waits for the answer to the question of another reader, if there is one under
+// way that is as good as one for t. It returns the hold that came of it, or that
+// it was refused and for how long, which goes for t as well; or neither.
+func (s *Session) ride(ctx, waiting context.Context, t *tenure, c *claim, limit time.Duration) (h *hold, refused bool, left time.Duration, err error) {
+	find := func() *trip {
+		sh := s.shares[t.spec.place()]
+		if sh == nil || sh.trip == nil || s.writerWaitsLocked(t.spec) {
+			return nil
+		}
+		f := sh.trip
+		if !f.t.suits(t.spec) || t.asked.After(f.t.asked.Add(shareTime+time.Since(f.sent))) {
+			return nil
+		}
+		return f
+	}
+	s.mu.Lock()
+	f := find()
+	s.mu.Unlock()
+	if f == nil {
+		return nil, false, 0, nil
+	}
+	h = newHold(ctx, f.t, false) // asks ctx, and so without the mutex
+	h.claim = c
+	s.mu.Lock()
+	boards := find() == f
+	if boards {
+		f.riders = append(f.riders, h)
+	}
+	s.mu.Unlock()
+	if !boards {
+		h.cancel(nil)
+		return nil, false, 0, nil
+	}
+
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-f.over:
+	case <-waiting.Done():
+		err = waiting.Err()
+	case <-timer.C:
+		err = noAnswer{s.OpTimeout}
+	case <-s.closing:
+		err = final{lock.ErrClosed}
+	}
+	s.mu.Lock()
+	in := c.tenure == f.t
+	if !f.landed {
+		f.riders = slices.DeleteFunc(f.riders, func(r *hold) bool { return r == h })
+	}
+	refused = f.refused && !t.asked.Before(f.t.asked) && t.spec.Yield == f.t.spec.Yield
+	left = f.left
+	s.mu.Unlock()
+	if !in {
+		h.cancel(err)
+		return nil, refused, left, err
+	}
+	s.observe(s.Observer.Acquired, f.t, lock.Event{Until: h.Until(), Wait: time.Since(t.asked)})
+	if err != nil { // crossed the end of the wait
+		rider := h
+		s.work.Go(func() { _ = s.unlock(context.Background(), rider) })
+		return nil, false, 0, err
+	}
+	return h, false, 0, nil
+}

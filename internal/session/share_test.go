@@ -1,0 +1,671 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+	"github.com/redis/rueidis"
+)
+
+// What readers of a process share, and what not.
+
+// known has the scripts of both sides loaded, so that each later question is one
+// command.
+func (w *world) known() {
+	w.unlock(w.take(w.a, writing, w.Context()))
+	w.unlock(w.take(w.a, reading, w.Context()))
+}
+
+// reads returns a channel on which a hold comes once s lets it read.
+func (w *world) reads(s *Session, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
+	return w.gets(s, reading, ctx, opts...)
+}
+
+// gets is reads for any kind. The hold is nil if there was an error.
+func (w *world) gets(s *Session, kind *Kind, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
+	got := make(chan lock.Hold, 1)
+	go func() {
+		h, err := s.Lock(ctx, s.NewSpec(kind, "orders", opts))
+		if err != nil {
+			got <- nil
+			return
+		}
+		got <- h
+	}()
+	synctest.Wait()
+	return got
+}
+
+// Readers come in beside one who reads, and leave, and Redis hears nothing of it; the
+// last one gives the lock back, whoever that is.
+func TestShare_noCommands(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		n := w.scripts()
+		first := w.take(w.a, reading, w.Context())
+		holds := []lock.Hold{first}
+		for range 30 {
+			h := w.take(w.a, reading, w.Context())
+			if h.Owner() != first.Owner() || h.Token() != 0 || !h.Until().Equal(first.Until()) {
+				t.Fatalf("owner %s, token %d, until %v, want those of the first", h.Owner(), h.Token(), h.Until())
+			}
+			holds = append(holds, h)
+		}
+		if c := w.count(first); c != 1 {
+			t.Errorf("Redis has %d holds, want one for all", c)
+		}
+		w.unlock(first)
+		if !errors.Is(first.Err(), lock.ErrUnlocked) || !errors.Is(first.Unlock(w.Context()), lock.ErrNotHeld) {
+			t.Errorf("the first has left: %v", first.Err())
+		}
+		for _, h := range holds[1:] {
+			if err := h.Err(); err != nil {
+				t.Error(err)
+			}
+			if !w.mini.Exists("orders") {
+				t.Fatal("the lock is free, and there are readers")
+			}
+			w.unlock(h)
+		}
+		if w.mini.Exists("orders") {
+			t.Error("the last has left, and it is not free")
+		}
+		if got := n.Load(); got != 2 {
+			t.Errorf("31 readers sent %d commands, want one question and one release", got)
+		}
+	})
+}
+
+// Many come at once where nobody reads: one asks, and all are in, before any of
+// them has left.
+func TestShare_rideAlong(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		n := w.scripts()
+		w.wire.OnRequest(func([][]byte) redistest.Action { n.Add(1); return redistest.Action{DelayReply: 50 * time.Millisecond} })
+		start := time.Now()
+		var owners sync.Map
+		var wg sync.WaitGroup
+		for i := range 30 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond) // also later than shareTime
+				lock := w.a.Lock
+				if i%2 == 1 {
+					lock = w.a.TryLock
+				}
+				h, err := lock(w.Context(), w.a.NewSpec(reading, "orders", nil))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if took := time.Since(start); took != 50*time.Millisecond {
+					t.Errorf("in after %v", took)
+				}
+				owners.Store(h.Owner(), true)
+				w.unlock(h)
+			})
+		}
+		wg.Wait()
+		many := 0
+		owners.Range(func(any, any) bool { many++; return true })
+		if got := n.Load(); got != 2 || many != 1 {
+			t.Errorf("30 readers sent %d commands as %d owners", got, many)
+		}
+	})
+}
+
+// Readers of one process come and go without a gap. A writer elsewhere is in within
+// shareTime, and the stay of a reader; and so is one of this process, before which
+// nobody who comes later gets in at all.
+func TestShare_writerGetsIn(t *testing.T) {
+	const stay = 5 * time.Millisecond
+	for _, from := range []string{"the same process", "another process"} {
+		t.Run(from, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.known()
+				n := w.scripts()
+				s, bound := w.b, shareTime+stay+2*time.Millisecond
+				if from == "the same process" {
+					s, bound = w.a, stay+time.Millisecond
+				}
+				var wg sync.WaitGroup
+				var pairs, gone atomic.Int64
+				over := make(chan struct{})
+				for i := range 100 {
+					wg.Go(func() {
+						time.Sleep(time.Duration(i) * stay / 100)
+						for {
+							h, err := w.a.Lock(w.Context(), w.a.NewSpec(reading, "orders", nil))
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							time.Sleep(stay)
+							if err := h.Unlock(w.Context()); err != nil {
+								t.Error(err)
+							}
+							pairs.Add(1)
+							select {
+							case <-over:
+								return
+							default:
+							}
+						}
+					})
+				}
+				time.Sleep(time.Second)
+				if each := float64(n.Load()) / float64(pairs.Load()); each > 0.02 {
+					t.Errorf("%d commands for %d readings", n.Load(), pairs.Load())
+				}
+				for range 50 {
+					time.Sleep(37*time.Millisecond + time.Duration(gone.Add(1))*313*time.Microsecond)
+					came := time.Now()
+					h := w.take(s, writing, w.Context())
+					if took := time.Since(came); took > bound {
+						t.Errorf("the writer was in after %v, want %v", took, bound)
+					}
+					w.unlock(h)
+				}
+				close(over)
+				wg.Wait()
+			})
+		})
+	}
+}
+
+// Who came long after the one who asked asks for itself; so does everybody once a
+// reader was refused.
+func TestShare_notPastAKnownWriter(t *testing.T) {
+	inBubble(t, func(w *world) {
+		first := w.take(w.a, reading, w.Context())
+		time.Sleep(shareTime)
+		second := w.take(w.a, reading, w.Context())
+		time.Sleep(time.Millisecond)
+		third := w.take(w.a, reading, w.Context())
+		if first.Owner() != second.Owner() || third.Owner() == first.Owner() {
+			t.Errorf("owners %s, %s and then %s", first.Owner(), second.Owner(), third.Owner())
+		}
+		w.unlock(first)
+		w.unlock(second)
+		writer := w.gets(w.b, writing, w.Context())
+		time.Sleep(time.Millisecond)
+		past := w.take(w.a, reading, w.Context()) // nobody here knows of the writer
+		w.unlock(past)
+		if past.Owner() != third.Owner() {
+			t.Error("it asked")
+		}
+		// Who can share nothing asks, and is refused. Now it is known.
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", []lock.Option{lock.WithLease(time.Second)})); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("past a waiting writer: %v", err)
+		}
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("past a writer who is known to wait: %v", err)
+		}
+		w.unlock(w.take(w.a, reading, w.Context(), lock.WithReadersFirst()))
+		again := w.take(w.a, reading, third.Context()) // who reads may
+		w.unlock(again)
+		w.unlock(third)
+		w.unlock(<-writer)
+	})
+}
+
+// What is not alike is not shared: leases, registers, and readers who let writers pass
+// with one who does not. One who does not may share with one who does.
+func TestShare_alikeOnly(t *testing.T) {
+	inBubble(t, func(w *world) {
+		first := w.take(w.a, reading, w.Context())
+		same := w.take(w.a, reading, w.Context(), lock.WithReadersFirst())
+		fixed := w.take(w.a, reading, w.Context(), lock.WithLease(time.Second))
+		fenced := w.take(w.a, reading, w.Context(), lock.WithFencing())
+		if same.Owner() != first.Owner() || fixed.Owner() == first.Owner() || fenced.Owner() == first.Owner() || fenced.Token() == 0 {
+			t.Errorf("owners %s; %s, %s, %s; token %d", first.Owner(), same.Owner(), fixed.Owner(), fenced.Owner(), fenced.Token())
+		}
+		if more := w.take(w.a, reading, w.Context(), lock.WithFencing()); more.Owner() != fenced.Owner() || more.Token() != fenced.Token() {
+			t.Errorf("token %d of %s, want %d of %s", more.Token(), more.Owner(), fenced.Token(), fenced.Owner())
+		} else {
+			w.unlock(more)
+		}
+		for _, h := range []lock.Hold{first, same, fixed, fenced} {
+			w.unlock(h)
+		}
+		rude := w.take(w.a, reading, w.Context(), lock.WithReadersFirst())
+		polite := w.take(w.a, reading, w.Context())
+		if polite.Owner() == rude.Owner() {
+			t.Error("it let nobody pass")
+		}
+		w.unlock(rude)
+		w.unlock(polite)
+		w.mini.Del("redisson_lock_token:{orders}")
+	})
+}
+
+// One of those who share enters once more, and once more with a lease of its own; the
+// others leave, and the first of all. Redis has one hold for all, and one for each time
+// more.
+func TestShare_reentry(t *testing.T) {
+	inBubble(t, func(w *world) {
+		owner, ctx := lock.WithOwner(w.Context()), lock.WithOwner(w.Context())
+		first := w.take(w.a, reading, owner)
+		second := w.take(w.a, reading, ctx)
+		again := w.take(w.a, reading, ctx)
+		under := w.take(w.a, reading, owner, lock.WithLease(10*time.Minute))
+		want := func(n int) {
+			t.Helper()
+			if got := w.count(first); got != n {
+				t.Errorf("Redis has %d holds, want %d", got, n)
+			}
+		}
+		want(3)
+		w.unlock(first) // its owner has another hold
+		want(2)
+		w.unlock(second)
+		want(1)
+		time.Sleep(5 * time.Minute) // again is renewed
+		third := w.take(w.a, reading, w.Context())
+		if third.Owner() == first.Owner() {
+			t.Error("it shares what was granted minutes ago")
+		}
+		w.unlock(third)
+		w.unlock(again)
+		want(1)
+		time.Sleep(4 * time.Minute)
+		if err := under.Err(); err != nil {
+			t.Errorf("the lease of 10m: %v", err)
+		}
+		if _, err := w.a.TryLock(under.Context(), w.a.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrUpgrade) {
+			t.Errorf("who reads asks to write: %v", err)
+		}
+		w.unlock(under)
+	})
+}
+
+// An owner leaves while it enters once more; the others stay. It is in afresh, and
+// Redis has no hold too many.
+func TestShare_reentryCrossesTheUnlock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		stays := w.take(w.a, reading, w.Context())
+		ctx := lock.WithOwner(w.Context())
+		h := w.take(w.a, reading, ctx)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
+		again := w.reads(w.a, ctx)
+		w.unlock(h)
+		got := <-again
+		synctest.Wait()
+		time.Sleep(10 * time.Millisecond)
+		if c := w.count(stays); c != 1 {
+			t.Errorf("Redis has %d holds", c)
+		}
+		for _, h := range []lock.Hold{got, stays} {
+			if err := h.Err(); err != nil {
+				t.Error(err)
+			}
+			w.unlock(h)
+		}
+	})
+}
+
+// A writer who reads shares with nobody, and nobody with it: while it writes, no other
+// may read.
+func TestShare_notWithAWriter(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		write := w.take(w.a, writing, ctx)
+		read := w.take(w.a, reading, ctx)
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("a reader came in beside a writer: %v", err)
+		}
+		w.unlock(write)
+		other := w.take(w.a, reading, w.Context())
+		if other.Owner() == read.Owner() {
+			t.Error("shared")
+		}
+		w.unlock(read)
+		w.unlock(other)
+	})
+}
+
+// All who share are told of a loss, with its cause, and the observer hears of each.
+func TestShare_loss(t *testing.T) {
+	for _, how := range []string{"cut off", "deleted", "by force", "by force elsewhere", "Close"} {
+		t.Run(how, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				var in, out, lost atomic.Int64
+				w.a.Observer = lock.Observer{
+					Acquired: func(lock.Event) { in.Add(1) },
+					Released: func(lock.Event) { out.Add(1) },
+					Lost:     func(lock.Event) { lost.Add(1) },
+				}
+				var holds []lock.Hold
+				for range 5 {
+					holds = append(holds, w.take(w.a, reading, w.Context()))
+				}
+				until, cause := holds[0].Until(), lock.ErrLost
+				switch how {
+				case "cut off":
+					w.wire.Refuse(true)
+					w.wire.CutAll()
+					defer w.wire.Refuse(false)
+				case "deleted":
+					w.mini.Del("orders")
+					w.mini.Del("{orders}:" + holds[0].Owner() + ":rwlock_timeout:1")
+				case "Close":
+					cause = lock.ErrClosed
+					if err := w.a.Close(w.Context()); err != nil {
+						t.Error(err)
+					}
+				default:
+					s := w.b
+					if how == "by force" {
+						s = w.a
+					}
+					if done, err := s.Force(w.Context(), s.NewSpec(reading, "orders", nil), luascripts.ForceRW); err != nil || !done {
+						t.Fatal(done, err)
+					}
+				}
+				for _, h := range holds {
+					<-h.Context().Done()
+					if !errors.Is(h.Err(), cause) || !errors.Is(context.Cause(h.Context()), cause) {
+						t.Errorf("cause %v", h.Err())
+					}
+					if h.Unlock(w.Context()) == nil {
+						t.Error("it could be unlocked")
+					}
+				}
+				if late := time.Since(until); late > 0 {
+					t.Errorf("told %v after the end", late)
+				}
+				synctest.Wait() // for what is observed behind
+				ended := &lost
+				if how == "Close" {
+					ended = &out
+				}
+				if in.Load() != 5 || ended.Load() != 5 || out.Load()+lost.Load() != 5 {
+					t.Errorf("observed %d, %d released and %d lost", in.Load(), out.Load(), lost.Load())
+				}
+			})
+		})
+	}
+}
+
+// They live on one renewal, as long as one of them reads.
+func TestShare_renewedTogether(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		first := w.take(w.a, reading, w.Context())
+		last := w.take(w.a, reading, w.Context())
+		n := w.scripts()
+		time.Sleep(2 * leaseTime)
+		w.unlock(first)
+		time.Sleep(2 * leaseTime)
+		if err := last.Err(); err != nil {
+			t.Error(err)
+		}
+		if got := n.Load(); got < 11 || got > 15 {
+			t.Errorf("%d commands in four leases, want three a lease", got)
+		}
+		w.unlock(last)
+	})
+}
+
+// A question is under way that nobody answers. Who rides along is out with its context,
+// with the operation time-out, and with Close.
+func TestShare_riderGivesUp(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		w.wire.Freeze(true)
+		ctx, cancel := context.WithCancel(w.Context())
+		asks := w.reads(w.a, ctx)
+		ridesCtx, leave := context.WithTimeout(w.Context(), time.Second)
+		defer leave()
+		start := time.Now()
+		if _, err := w.a.Lock(ridesCtx, w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		start = time.Now()
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); err == nil || errors.Is(err, lock.ErrNotAcquired) || time.Since(start) > opTime {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		cancel()
+		<-asks
+		w.wire.Freeze(false)
+		time.Sleep(2*opTime + time.Second)
+		if w.mini.Exists("orders") {
+			t.Error("somebody reads")
+		}
+
+		w.wire.Freeze(true)
+		asks = w.reads(w.a, w.Context())
+		rides := w.reads(w.a, w.Context())
+		closed := make(chan error)
+		go func() { closed <- w.a.Close(w.Context()) }()
+		synctest.Wait()
+		if h := <-rides; h != nil {
+			t.Error("it reads")
+		}
+		w.wire.Freeze(false)
+		if h := <-asks; h != nil {
+			t.Error("it reads")
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The context of a rider ends at the moment of the answer. The lock does not stay with
+// it.
+func TestShare_riderLeavesAtTheAnswer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		for range 50 {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 10 * time.Millisecond}))
+			asks := w.reads(w.a, w.Context())
+			ctx, cancel := context.WithTimeout(w.Context(), 10*time.Millisecond)
+			rides := w.reads(w.a, ctx)
+			w.unlock(<-asks)
+			if h := <-rides; h != nil {
+				_ = h.Unlock(w.Context())
+			}
+			cancel()
+			synctest.Wait()
+			time.Sleep(time.Millisecond)
+			if w.mini.Exists("orders") {
+				t.Fatal("somebody reads")
+			}
+		}
+	})
+}
+
+// The one who asks gives up, or its question is refused. Who rides along then asks for
+// itself, or waits as it does.
+func TestShare_askerGivesUp(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
+		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Millisecond)
+		defer cancel()
+		w.reads(w.a, ctx)
+		start := time.Now()
+		rides := w.reads(w.a, w.Context())
+		w.unlock(<-rides)
+		if took := time.Since(start); took > time.Second+10*time.Millisecond {
+			t.Errorf("in after %v", took)
+		}
+		time.Sleep(3 * opTime) // what the other took is given back
+
+		h := w.take(w.b, writing, w.Context())
+		n := w.scripts()
+		var waiting []<-chan lock.Hold
+		for range 10 {
+			waiting = append(waiting, w.reads(w.a, w.Context()))
+		}
+		time.Sleep(pollTime / 2)
+		if got := n.Load(); got > 3 { // and the confirmation that they listen
+			t.Errorf("10 readers who wait sent %d commands", got)
+		}
+		w.unlock(h)
+		for _, r := range waiting {
+			w.unlock(<-r)
+		}
+	})
+}
+
+// A grant whose owner string may be in a command under way is not shared.
+func TestShare_notInDoubt(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var n atomic.Int64
+		far := *reading
+		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
+			if n.Add(1) == 1 {
+				err = context.DeadlineExceeded // nobody knows
+			}
+			return a, err
+		}
+		first, err := w.a.Lock(w.Context(), w.a.NewSpec(&far, "orders", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := w.a.Lock(w.Context(), w.a.NewSpec(&far, "orders", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first.Owner() == second.Owner() {
+			t.Error("shared, although its question may be carried out once more")
+		}
+		w.unlock(first)
+		w.unlock(second)
+		if left := time.Until(first.Until()); left > watchdog.Trusted(leaseTime) {
+			t.Error(left)
+		}
+	})
+}
+
+// An owner writes by the time that its question to read is sent: nobody comes in with it,
+// and nobody comes in beside it.
+func TestShare_notWithOneWhoCameToWrite(t *testing.T) {
+	inBubble(t, func(w *world) {
+		read, write := *reading, *writing
+		read.Beside, write.Beside = &write, &read
+		stuck := make(chan struct{})
+		var asked atomic.Bool
+		read.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			if !asked.Swap(true) {
+				<-stuck
+			}
+			return luascripts.AcquireRead(ctx, rdb, k, q)
+		}
+		defer close(stuck)
+		ctx, cancel := context.WithCancel(w.Context())
+		asks := w.gets(w.a, &read, ctx)
+		owner := lock.WithOwner(w.Context())
+		rides := w.gets(w.a, &read, owner)
+		writer := w.take(w.a, &write, owner)
+		cancel() // the question that it waited for comes to nothing; it asks for itself
+		<-asks
+		reader := <-rides
+		if reader == nil {
+			t.Fatal("who writes cannot read")
+		}
+		if h, err := w.a.TryLock(w.Context(), w.a.NewSpec(&read, "orders", nil)); err == nil {
+			t.Error("a reader came in beside a writer")
+			w.unlock(h)
+		}
+		w.unlock(writer)
+		w.unlock(reader)
+	})
+}
+
+// A reader who lets no writer pass is not refused because another one was who does.
+func TestShare_refusalOfAnother(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		first := w.take(w.b, reading, w.Context())
+		writer := w.gets(w.b, writing, w.Context())
+		time.Sleep(time.Millisecond)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+				t.Errorf("past a waiting writer: %v", err)
+			}
+		})
+		synctest.Wait()
+		if h, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", []lock.Option{lock.WithReadersFirst()})); err != nil {
+			t.Error(err)
+		} else {
+			w.unlock(h)
+		}
+		wg.Wait()
+		w.unlock(first)
+		w.unlock(<-writer)
+	})
+}
+
+// Whoever is told of one who was let in is told that it left, also where that crossed the
+// end of its context.
+func TestShare_observedInPairs(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		var in, out, given atomic.Int64
+		w.a.Observer = lock.Observer{
+			Acquired: func(lock.Event) { in.Add(1) },
+			Released: func(lock.Event) { out.Add(1) },
+		}
+		for range 50 {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 10 * time.Millisecond}))
+			asks := w.reads(w.a, w.Context())
+			ctx, cancel := context.WithTimeout(w.Context(), 10*time.Millisecond)
+			rides := w.reads(w.a, ctx)
+			w.unlock(<-asks)
+			if h := <-rides; h != nil {
+				given.Add(1)
+				_ = h.Unlock(w.Context())
+			}
+			cancel()
+			time.Sleep(time.Millisecond)
+		}
+		if in.Load() != out.Load() {
+			t.Errorf("%d came and %d left; %d riders were let in", in.Load(), out.Load(), given.Load())
+		}
+	})
+}
+
+// Two holds are given back, and before Redis is told so somebody enters once more. Nothing
+// of them is left behind.
+func TestShare_reentryOvertakesTheUnlock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		ctx := lock.WithOwner(w.Context())
+		first := w.take(w.a, reading, w.Context())
+		second := w.take(w.a, reading, ctx)
+		third, fourth := w.take(w.a, reading, ctx), w.take(w.a, reading, ctx)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
+		more := w.reads(w.a, first.Context()) // sends
+		again := w.reads(w.a, ctx)            // is next
+		var wg sync.WaitGroup
+		wg.Go(func() { w.unlock(third) })
+		wg.Go(func() { w.unlock(fourth) })
+		holds := []lock.Hold{<-more, <-again, second, first}
+		wg.Wait()
+		if c := w.count(first); c != 3 {
+			t.Errorf("Redis has %d holds", c)
+		}
+		if key := "{orders}:" + first.Owner() + ":rwlock_timeout:4"; w.mini.Exists(key) {
+			t.Errorf("%s is left", key)
+		}
+		for _, h := range holds {
+			w.unlock(h)
+		}
+	})
+}
