@@ -69,7 +69,8 @@ type Hold interface {
 	// for a read hold without fencing, and for a hold of several locks.
 	Token() uint64
 
-	// Owner returns the owner as it stands in Redis, "<client uuid>:<number>".
+	// Owner returns the owner as it stands in Redis, "<client uuid>:<number>". Holds
+	// of several readers of one client can have the same.
 	Owner() string
 }
 
