@@ -313,20 +313,21 @@ func (t *tenure) standLocked() int {
 	return len(t.holds) - t.owners + 1
 }
 
-// remove takes h out, and reports whether it was the last, and whether the lock was
-// passed on to somebody else in this process.
-func (t *tenure) remove(h *hold) (last, passed bool) {
+// remove takes h out, and reports whether it was the last of its owner, and of all, and
+// whether the lock was passed on to somebody else in this process.
+func (t *tenure) remove(h *hold) (out, last, passed bool) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	if !t.takeLocked(h) {
-		return false, false // the tenure ended at the same moment, and ended h with it
+		return false, false, false // the tenure ended at the same moment, and ended h with it
 	}
+	out = h.claim.tenure != t
 	if len(t.holds) == 0 {
 		passed = t.spec.Pass != nil && t.passLocked()
 		t.endLocked(released)
 		last = true
 	}
-	return last, passed
+	return out, last, passed
 }
 
 // takeLocked takes h out of the holds, and reports whether it was there.

@@ -34,12 +34,15 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	switch last, passed := t.remove(h); {
+	switch out, last, passed := t.remove(h); {
 	case passed:
 		s.observe(s.Observer.Released, t, lock.Event{})
 		return nil
 	case last:
 		return s.release(ctx, t, 1)
+	case out: // others came to share it at this moment
+		s.observe(s.Observer.Released, t, lock.Event{})
+		return nil
 	default:
 		return s.reduce(ctx, t)
 	}

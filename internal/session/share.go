@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -31,21 +32,26 @@ const shareTime = 10 * time.Millisecond
 
 // shared is what readers of a place have in common.
 type shared struct {
-	open *tenure // may be joined; nil if none may
-	trip *trip   // the latest question that is under way; nil if none is
+	open     *tenure // may be joined; nil if none may
+	trip     *trip   // the latest question that is under way; nil if that one is answered
+	trips    int     // how many are under way
+	refusals int     // how often a reader was refused meanwhile
 }
 
 // trip is a question that others wait for as well.
 type trip struct {
-	t    *tenure       // in whose name it is asked
-	sent time.Time     // when
-	over chan struct{} // closed when the answer is there
+	t        *tenure       // in whose name it is asked
+	sent     time.Time     // when
+	refusals int           // those of shared, by then
+	over     chan struct{} // closed when the answer is there
 
 	// Guarded by s.mu.
 	riders  []*hold       // of t if it is granted
 	landed  bool          // nobody may ride along any more
-	refused bool          // others have the lock,
+	seated  bool          // the riders have the lock
+	refused bool          // others have it,
 	left    time.Duration // for that long if nothing happens
+	err     error         // what Redis said if that was no answer
 }
 
 // set has readers join t from now on; nil is nobody.
@@ -159,47 +165,56 @@ func (t *tenure) leaveOpen(h *hold) bool {
 // the tenure of another reader cannot be joined, and no question is under way whose
 // answer is for this one too.
 func (s *Session) question(ctx, waiting context.Context, t *tenure, c *claim, w *waiter, offer, limit time.Duration) (*hold, time.Duration, error) {
-	if t.turn == nil || s.beside(c) != nil {
-		h, left, err := s.ask(ctx, waiting, t, c, w, offer, limit)
-		if h == nil && err == nil && t.spec.shared() && t.spec.Yield {
-			s.shut(t.spec.place())
-		}
-		return h, left, err
-	}
 	began := time.Now()
-	h := s.enterOpen(ctx, t.spec, c, 0, true, t.asked, time.Now())
-	if h == nil {
-		var refused bool
-		var left time.Duration
-		var err error
-		h, refused, left, err = s.ride(ctx, waiting, t, c, limit)
-		if refused || err != nil {
-			return nil, left, err
+	for alone := false; ; {
+		if t.turn == nil || s.beside(c) != nil {
+			h, left, err := s.ask(ctx, waiting, t, c, w, offer, limit)
+			if h == nil && err == nil && t.spec.shared() && t.spec.Yield {
+				s.refuse(t.spec.place())
+			}
+			return h, left, err
 		}
+		if h := s.enterOpen(ctx, t.spec, c, 0, true, t.asked, time.Now()); h != nil {
+			_ = t.fail(nil) // what it asked before is of no use any more
+			return h, 0, nil
+		}
+		rest := max(limit-time.Since(began), time.Millisecond)
+		f, own := s.depart(t, alone)
+		if own {
+			if w == nil {
+				limit = rest
+			}
+			h, left, err := s.ask(ctx, waiting, t, c, w, offer, limit)
+			s.land(f, h != nil, left, err, waiting.Err() == nil)
+			return h, left, err
+		}
+		switch h, err := s.ride(ctx, waiting, f, t, c, rest); {
+		case err != nil:
+			return nil, 0, err
+		case h != nil:
+			_ = t.fail(nil)
+			return h, 0, nil
+		case f.refused && !t.asked.Before(f.t.asked) && t.spec.Yield == f.t.spec.Yield && s.beside(c) == nil:
+			return nil, f.left, nil
+		}
+		alone = f.refused // as it came sooner, or lets nobody pass, it may be let in
 	}
-	if h == nil { // once more: the ride may have been in vain, but somebody else's was not
-		h = s.enterOpen(ctx, t.spec, c, 0, true, t.asked, time.Now())
-	}
-	if h != nil {
-		_ = t.fail(nil) // what it asked before is of no use any more
-		return h, 0, nil
-	}
-	if limit > 0 {
-		limit = max(limit-time.Since(began), time.Millisecond)
-	}
-	trip := s.depart(t)
-	h, left, err := s.ask(ctx, waiting, t, c, w, offer, limit)
-	s.land(trip, h != nil, err == nil, left)
-	return h, left, err
 }
 
-// depart makes the question of t one that others can wait for.
-func (s *Session) depart(t *tenure) *trip {
+// depart returns the question that t waits for: that of another reader if one is under
+// way that is as good as one for t, and t need not be alone, or else its own.
+func (s *Session) depart(t *tenure, alone bool) (f *trip, own bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := &trip{t: t, sent: time.Now(), over: make(chan struct{})}
-	s.sharedLocked(t.spec.place()).trip = f
-	return f
+	sh := s.sharedLocked(t.spec.place())
+	now := time.Now()
+	if f := sh.trip; f != nil && !alone && f.refusals == sh.refusals && f.t.suits(t.spec) && !t.asked.After(f.t.asked.Add(shareTime+now.Sub(f.sent))) && !s.writerWaitsLocked(t.spec) {
+		return f, false
+	}
+	f = &trip{t: t, sent: now, refusals: sh.refusals, over: make(chan struct{})}
+	sh.trip = f
+	sh.trips++
+	return f, true
 }
 
 // sharedLocked returns what the readers of a place have in common.
@@ -213,46 +228,58 @@ func (s *Session) sharedLocked(key place) *shared {
 }
 
 // land lets those in who waited for the question of f, if it was granted, and opens
-// the tenure to others.
-func (s *Session) land(f *trip, granted, answered bool, left time.Duration) {
+// the tenure to others. The error is theirs as well, unless it is that the one who asked
+// did not wait for the answer.
+func (s *Session) land(f *trip, granted bool, left time.Duration, err error, waited bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := f.t
 	key := t.spec.place()
-	sh := s.sharedLocked(key) // a later question may have ended before
-	f.landed, f.refused, f.left = true, answered && !granted, left
+	sh := s.shares[key]
+	f.landed, f.refused, f.left = true, err == nil && !granted, left
+	if waited && !errors.As(err, new(noAnswer)) {
+		f.err = err
+	}
 	if sh.trip == f {
 		sh.trip = nil
 	}
+	sh.trips--
 	switch {
 	case granted && t.over == lives && !t.beside && !t.unsure && t.pending == 0 && !s.closed:
 		t.latest = t.asked.Add(shareTime + t.since.Sub(f.sent))
-		if sh.open == nil || !t.latest.Before(sh.open.latest) {
+		if f.refusals == sh.refusals && (sh.open == nil || !t.latest.Before(sh.open.latest)) {
 			sh.set(t)
 		}
 		for _, h := range f.riders {
 			h.claim.holdLocked(t)
 			t.addLocked(h)
 		}
+		f.seated = true
 	case f.refused && t.spec.Yield:
-		sh.set(nil)
+		sh.refuse()
 	}
 	s.tidyLocked(key, sh)
 	close(f.over)
 }
 
-// shut ends that others join: a reader was refused, as a writer waits, or writes.
-func (s *Session) shut(key place) {
+// refuse ends that others join: a reader was refused, as a writer waits, or writes.
+func (sh *shared) refuse() {
+	sh.refusals++ // also those who were asked for before, and come to know late
+	sh.set(nil)
+}
+
+// refuse is for a reader who asked for itself alone.
+func (s *Session) refuse(key place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sh := s.shares[key]; sh != nil {
-		sh.set(nil)
+		sh.refuse()
 		s.tidyLocked(key, sh)
 	}
 }
 
 func (s *Session) tidyLocked(key place, sh *shared) {
-	if sh.open == nil && sh.trip == nil {
+	if sh.open == nil && sh.trips == 0 {
 		delete(s.shares, key)
 	}
 }
@@ -269,44 +296,24 @@ func (s *Session) unshareLocked(t *tenure) {
 	}
 }
 
-// ride waits for the answer to the question of another reader, if there is one under
-// way that is as good as one for t. It returns the hold that came of it, or that
-// it was refused and for how long, which goes for t as well; or neither.
-func (s *Session) ride(ctx, waiting context.Context, t *tenure, c *claim, limit time.Duration) (h *hold, refused bool, left time.Duration, err error) {
-	find := func() *trip {
-		sh := s.shares[t.spec.place()]
-		if sh == nil || sh.trip == nil || s.writerWaitsLocked(t.spec) {
-			return nil
-		}
-		f := sh.trip
-		if !f.t.suits(t.spec) || t.asked.After(f.t.asked.Add(shareTime+time.Since(f.sent))) {
-			return nil
-		}
-		return f
-	}
-	s.mu.Lock()
-	f := find()
-	s.mu.Unlock()
-	if f == nil {
-		return nil, false, 0, nil
-	}
-	h = newHold(ctx, f.t, false) // asks ctx, and so without the mutex
+// ride waits for the answer to f, the question of another reader. It returns the hold
+// that came of it, nil if none did.
+func (s *Session) ride(ctx, waiting context.Context, f *trip, t *tenure, c *claim, limit time.Duration) (*hold, error) {
+	h := newHold(ctx, f.t, false) // asks ctx, and so without the mutex
 	h.claim = c
 	s.mu.Lock()
-	boards := find() == f
+	boards := !f.landed
 	if boards {
 		f.riders = append(f.riders, h)
 	}
 	s.mu.Unlock()
-	if !boards {
-		h.cancel(nil)
-		return nil, false, 0, nil
-	}
 
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
+	var err error
 	select {
 	case <-f.over:
+		err = f.err
 	case <-waiting.Done():
 		err = waiting.Err()
 	case <-timer.C:
@@ -315,22 +322,19 @@ func (s *Session) ride(ctx, waiting context.Context, t *tenure, c *claim, limit 
 		err = final{lock.ErrClosed}
 	}
 	s.mu.Lock()
-	in := c.tenure == f.t
 	if !f.landed {
 		f.riders = slices.DeleteFunc(f.riders, func(r *hold) bool { return r == h })
 	}
-	refused = f.refused && !t.asked.Before(f.t.asked) && t.spec.Yield == f.t.spec.Yield
-	left = f.left
+	in := boards && f.seated
 	s.mu.Unlock()
 	if !in {
 		h.cancel(err)
-		return nil, refused, left, err
+		return nil, err
 	}
 	s.observe(s.Observer.Acquired, f.t, lock.Event{Until: h.Until(), Wait: time.Since(t.asked)})
 	if err != nil { // crossed the end of the wait
-		rider := h
-		s.work.Go(func() { _ = s.unlock(context.Background(), rider) })
-		return nil, false, 0, err
+		s.work.Go(func() { _ = s.unlock(context.Background(), h) })
+		return nil, err
 	}
-	return h, false, 0, nil
+	return h, nil
 }
