@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -667,5 +668,268 @@ func TestShare_reentryOvertakesTheUnlock(t *testing.T) {
 		for _, h := range holds {
 			w.unlock(h)
 		}
+	})
+}
+
+// heldBack returns the two sides of a lock. The first question to read is not sent before
+// sent is closed, nor is the answer heard before told is.
+func heldBack() (read, write *Kind, sent, told chan struct{}) {
+	r, wr := *reading, *writing
+	r.Beside, wr.Beside = &wr, &r
+	sent, told = make(chan struct{}), make(chan struct{})
+	var asked atomic.Bool
+	r.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+		if asked.Swap(true) {
+			return luascripts.AcquireRead(ctx, rdb, k, q)
+		}
+		<-sent
+		a, err := luascripts.AcquireRead(ctx, rdb, k, q)
+		<-told
+		return a, err
+	}
+	return &r, &wr, sent, told
+}
+
+// A reader is granted the lock, and then another is refused it, as a writer came in
+// between; the refusal is heard first. From then on nobody comes in with the grant, not
+// before it is heard, and not after.
+func TestShare_refusalOvertakesAGrant(t *testing.T) {
+	inBubble(t, func(w *world) {
+		read, _, sent, told := heldBack()
+		close(sent)
+		first := w.gets(w.a, read, w.Context())
+		rides := w.gets(w.a, read, w.Context())
+		writer := w.gets(w.b, writing, w.Context())
+		time.Sleep(time.Millisecond)
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(read, "orders", []lock.Option{lock.WithLease(time.Second)})); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("past a waiting writer: %v", err)
+		}
+		for _, when := range []string{"before", "after"} {
+			ctx, cancel := context.WithTimeout(w.Context(), time.Millisecond)
+			if h, err := w.a.Lock(ctx, w.a.NewSpec(read, "orders", nil)); err == nil {
+				t.Errorf("past a writer who is known to wait, %s the grant is heard", when)
+				w.unlock(h)
+			} else if when == "before" {
+				close(told)
+				synctest.Wait()
+			}
+			cancel()
+		}
+		for _, r := range []<-chan lock.Hold{first, rides} { // it came before the refusal
+			w.unlock(<-r)
+		}
+		w.unlock(<-writer)
+	})
+}
+
+// The owner of a rider comes to write, and so the question of the other reader is
+// refused. That is nothing to the rider: who writes may read.
+func TestShare_riderComesToWrite(t *testing.T) {
+	inBubble(t, func(w *world) {
+		read, write, sent, told := heldBack()
+		close(told)
+		asks := w.gets(w.a, read, w.Context())
+		owner := lock.WithOwner(w.Context())
+		rides := make(chan error)
+		go func() {
+			h, err := w.a.TryLock(owner, w.a.NewSpec(read, "orders", nil))
+			if err == nil {
+				err = h.Unlock(w.Context())
+			}
+			rides <- err
+		}()
+		synctest.Wait()
+		writer := w.take(w.a, write, owner)
+		close(sent)
+		if err := <-rides; err != nil {
+			t.Errorf("who writes cannot read: %v", err)
+		}
+		w.unlock(writer)
+		w.unlock(<-asks)
+	})
+}
+
+// The question that thirty wait for comes to nothing. One of them asks for all, and has as
+// long for it as the first had.
+func TestShare_oneAsksAnew(t *testing.T) {
+	const answer = 50 * time.Millisecond
+	for how, ends := range map[string]time.Duration{"given up": answer / 2, "no answer": opTime} {
+		t.Run(how, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.known()
+				ctx, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				if ends < opTime {
+					time.AfterFunc(ends, cancel)
+				}
+				var n atomic.Int64
+				w.wire.OnRequest(func(req [][]byte) redistest.Action {
+					switch {
+					case string(req[0]) != "EVALSHA":
+						return redistest.Action{}
+					case n.Add(1) == 1:
+						return redistest.Action{DelayReply: ends + answer/2}
+					default:
+						return redistest.Action{DelayReply: answer}
+					}
+				})
+				start := time.Now()
+				asks := w.reads(w.a, ctx)
+				var rides []<-chan lock.Hold
+				for range 30 {
+					time.Sleep(shareTime / 60)
+					rides = append(rides, w.reads(w.a, w.Context()))
+				}
+				var holds []lock.Hold
+				for _, r := range rides {
+					holds = append(holds, <-r)
+				}
+				if took := time.Since(start); took > ends+2*answer {
+					t.Errorf("in after %v", took)
+				}
+				if got := n.Load(); got > 3 { // and that of who gave up is settled, or asked anew
+					t.Errorf("%d commands", got)
+				}
+				w.wire.OnRequest(nil)
+				if ends == opTime {
+					holds = append(holds, <-asks)
+				}
+				for _, h := range holds {
+					w.unlock(h)
+				}
+			})
+		})
+	}
+}
+
+// Redis cannot carry a question out. That is heard by all who wait for it.
+func TestShare_errorOfAnother(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		if err := w.rdb.Do(w.Context(), w.rdb.B().Set().Key("orders").Value("1").Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		n := w.scripts()
+		w.wire.OnRequest(func([][]byte) redistest.Action { n.Add(1); return redistest.Action{DelayReply: 10 * time.Millisecond} })
+		var wg sync.WaitGroup
+		for range 30 {
+			wg.Go(func() {
+				if _, err := w.a.Lock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrForeignKey) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if got := n.Load(); got > 1 {
+			t.Errorf("%d questions", got)
+		}
+		w.mini.Del("orders")
+	})
+}
+
+// Owners come, enter once more, and leave both holds at the same moment as others come and
+// go. Whoever was seen to come in is seen to leave.
+func TestShare_observedInPairsAtOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		var in, out atomic.Int64
+		w.a.Observer = lock.Observer{
+			Acquired: func(lock.Event) { in.Add(1) },
+			Released: func(lock.Event) { out.Add(1) },
+		}
+		for range 1000 {
+			stays := w.take(w.a, reading, w.Context())
+			ctx := lock.WithOwner(w.Context())
+			var wg sync.WaitGroup
+			for _, h := range []lock.Hold{w.take(w.a, reading, ctx), w.take(w.a, reading, ctx), stays} {
+				wg.Go(func() { w.unlock(h) })
+			}
+			wg.Go(func() {
+				if h, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); err == nil {
+					w.unlock(h)
+				}
+			})
+			wg.Wait()
+		}
+		synctest.Wait()
+		if in.Load() != out.Load() {
+			t.Errorf("%d came and %d left", in.Load(), out.Load())
+		}
+	})
+}
+
+// A tenure is lost in the moment in which others are let into it. Whoever is told that one
+// lost it was told that it came in.
+func TestShare_lossAtTheAnswer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		var in, out atomic.Int64
+		w.a.Observer = lock.Observer{
+			Acquired: func(lock.Event) { in.Add(1) },
+			Released: func(lock.Event) { out.Add(1) },
+			Lost:     func(lock.Event) { out.Add(1) },
+		}
+		for range 100 {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 10 * time.Millisecond}))
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				h := w.take(w.a, reading, w.Context())
+				h.(*hold).t.lease.Lose(errors.New("chance"))
+			})
+			synctest.Wait()
+			for range 10 {
+				wg.Go(func() { _ = w.take(w.a, reading, w.Context()).Unlock(w.Context()) })
+			}
+			wg.Wait()
+		}
+		synctest.Wait()
+		if in.Load() != out.Load() {
+			t.Errorf("%d came and %d left", in.Load(), out.Load())
+		}
+	})
+}
+
+// A reader has been waiting since before a writer came, which is let pass by others who
+// come all the time. That they are refused is nothing to it, and does not keep it from
+// asking.
+func TestShare_cameBeforeTheWriter(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		first := w.take(w.b, writing, w.Context())
+		before := w.reads(w.a, w.Context())
+		time.Sleep(pollTime / 4)
+		const wish = "leasehold_rwlock_wish:{orders}"
+		_ = w.mini.Set(wish, "somebody "+strconv.FormatInt(time.Now().UnixMilli(), 10))
+		w.mini.SetTTL(wish, time.Hour)
+		time.Sleep(pollTime / 4)
+		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Millisecond} })
+		over := make(chan struct{})
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				for {
+					select {
+					case <-over:
+						return
+					default:
+					}
+					if h, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); err == nil {
+						t.Error("past a writer")
+						w.unlock(h)
+					}
+				}
+			})
+		}
+		time.Sleep(10*time.Millisecond + time.Microsecond)
+		start := time.Now()
+		w.unlock(first)
+		h := <-before
+		if took := time.Since(start); took > 5*time.Millisecond {
+			t.Errorf("in after %v", took)
+		}
+		close(over)
+		wg.Wait()
+		w.unlock(h)
+		w.mini.Del(wish)
 	})
 }
