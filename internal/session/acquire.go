@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
@@ -56,14 +57,13 @@ func (s *Session) enter(ctx context.Context, spec *Spec, wait bool) (*hold, erro
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	owner, ok := lock.OwnerFrom(ctx)
+	number, ok := lock.OwnerFrom(ctx)
 	if !ok {
-		ctx = lock.WithOwner(ctx)
-		owner, _ = lock.OwnerFrom(ctx)
+		number = owner.New()
 	}
 	if spec.shares() {
 		now := time.Now()
-		if h := s.enterOpen(ctx, spec, nil, owner, ok, now, now); h != nil {
+		if h := s.enterOpen(ctx, spec, nil, number, ok, now, now); h != nil {
 			return h, nil
 		}
 	}
@@ -71,7 +71,7 @@ func (s *Session) enter(ctx context.Context, spec *Spec, wait bool) (*hold, erro
 		return nil, err
 	}
 	defer s.work.Done()
-	c := s.claim(claimID{spec.place(), owner})
+	c := s.claim(claimID{spec.place(), number})
 	defer s.drop(c)
 	if !wait {
 		if s.asking(c) {
@@ -358,7 +358,6 @@ func (s *Session) granted(ctx context.Context, t *tenure, sent time.Time, token 
 		if _, over := t.state(); over == closed {
 			err = final{lock.ErrClosed}
 		}
-		h.cancel(err)
 		return nil, err
 	}
 	s.observe(s.Observer.Acquired, t, lock.Event{Until: h.Until(), Wait: time.Since(t.asked)})
@@ -415,7 +414,6 @@ func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, c *claim, t 
 			t.count(holds + 1)
 			return h, false, nil
 		}
-		h.cancel(errReleased)
 	}
 	switch _, over := t.state(); over {
 	case lives:

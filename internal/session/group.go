@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -82,10 +83,9 @@ func (g *group) enter(ctx context.Context, wait bool) (holds []*hold, about *Spe
 		return nil, g.specs[0], err
 	}
 	defer s.work.Done()
-	owner, ok := lock.OwnerFrom(ctx)
+	number, ok := lock.OwnerFrom(ctx)
 	if !ok {
-		ctx = lock.WithOwner(ctx)
-		owner, _ = lock.OwnerFrom(ctx)
+		number = owner.New()
 	}
 
 	began := time.Now()
@@ -102,7 +102,7 @@ func (g *group) enter(ctx context.Context, wait bool) (holds []*hold, about *Spe
 	}
 	// In the order of the keys, as two groups of one owner may share some.
 	for _, spec := range g.specs {
-		c := s.claim(claimID{spec.place(), owner})
+		c := s.claim(claimID{spec.place(), number})
 		defer s.drop(c)
 		if !wait && s.asking(c) {
 			return nil, spec, lock.ErrNotAcquired // another goroutine of this owner waits for it already

@@ -373,6 +373,5 @@ func (s *Session) accept(ctx context.Context, w *waiter, t *tenure) (*hold, erro
 	if _, over := t.state(); over == closed {
 		err = final{lock.ErrClosed}
 	}
-	h.cancel(err)
 	return nil, err
 }

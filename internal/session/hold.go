@@ -6,57 +6,115 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // hold is one acquisition, and with holdContext the lock.Hold that callers get.
 type hold struct {
-	t      *tenure                 // set once
-	claim  *claim                  // set once: its owner's
-	fixed  bool                    // set once: this hold does not ask for renewals
-	inner  context.Context         // set once: under the caller's; ended by end
-	cancel context.CancelCauseFunc // set once
+	t      *tenure         // set once
+	claim  *claim          // set once: its owner's
+	fixed  bool            // set once: this hold does not ask for renewals
+	parent context.Context // set once: the caller's
 
 	at int // its place in t.holds; guarded by s.mu
 
+	// Guarded by mu.
 	mu    sync.Mutex
 	cause error     // why it is over; nil while it is not
 	ended time.Time // when
+
+	// What the hold's context does with a channel. Few ask for that, so it is made
+	// for the first who does.
+	inner *inside // nil before
+}
+
+// inside is a context under the parent of a hold, and its end.
+type inside struct {
+	context.Context
+	cancel context.CancelCauseFunc
 }
 
 var _ lock.Hold = (*hold)(nil)
 
-// newHold makes the next hold of t. Its context is under ctx, which carries the
-// owner.
+// newHold makes the next hold of t. Its context is under ctx.
 func newHold(ctx context.Context, t *tenure, fixed bool) *hold {
-	h := &hold{t: t, claim: t.claim, fixed: fixed}
-	h.inner, h.cancel = context.WithCancelCause(ctx)
-	return h
+	return &hold{t: t, claim: t.claim, fixed: fixed, parent: ctx}
 }
 
 // end ends the hold with cause and returns nil, or returns why it was over
 // before. When it returns, the context is over.
 func (h *hold) end(cause error) (before error) {
+	if h.parent.Err() != nil {
+		h.context() // it was over before
+	}
 	h.mu.Lock()
 	before = h.cause
 	if before == nil {
 		h.cause, h.ended = cause, time.Now()
-	} else {
-		cause = before
 	}
+	needed := h.inner != nil
 	h.mu.Unlock()
-	// Without the mutex: cancelling asks the parent context, which may be that
-	// of an outer hold, which looks at its lease and may end us. And always: who
-	// ended the hold before may not have come this far yet.
-	h.cancel(cause)
+	if needed {
+		h.context()
+	}
 	return before
+}
+
+// context returns the inside of the hold's context, over if the hold is.
+func (h *hold) context() context.Context {
+	h.mu.Lock()
+	inner, cause := h.inner, h.cause
+	h.mu.Unlock()
+	if inner == nil {
+		parent := h.parent
+		if cause != nil {
+			parent = context.WithoutCancel(parent) // which may have ended since
+		}
+		// Without the mutex: this asks the parent, which may be the context of an outer
+		// hold, which looks at its lease and may end us. So does cancelling.
+		made := new(inside)
+		made.Context, made.cancel = context.WithCancelCause(parent)
+		h.mu.Lock()
+		if h.inner == nil {
+			h.inner = made
+		}
+		inner, cause = h.inner, h.cause
+		h.mu.Unlock()
+		if inner != made {
+			made.cancel(nil) // another goroutine was faster
+		}
+	}
+	if cause == lock.ErrUnlocked {
+		cause = h.t.wrap(cause) // which is not worth it before somebody looks
+	}
+	if cause != nil {
+		inner.cancel(cause)
+	}
+	return inner
+}
+
+// now is what the hold's context is at this moment: its parent for as long as nobody
+// can tell the difference.
+func (h *hold) now() context.Context {
+	h.look()
+	h.mu.Lock()
+	differs := h.inner != nil || h.cause != nil
+	h.mu.Unlock()
+	if differs {
+		return h.context()
+	}
+	return h.parent
 }
 
 // look compares the clocks. When the lease is over, it ends the hold itself, and
 // does not rely on whoever saw it first to have told everybody.
 func (h *hold) look() {
-	if h.inner.Err() != nil {
+	h.mu.Lock()
+	over := h.cause != nil
+	h.mu.Unlock()
+	if over {
 		return
 	}
 	if cause := h.t.lease.Check(); cause != nil && cause != watchdog.ErrStopped {
@@ -97,19 +155,18 @@ func (h *hold) String() string { return fmt.Sprintf("hold of %q", h.t.spec.Name)
 type holdContext struct{ h *hold }
 
 // Deadline is the parent's: a lease that is renewed has no end known before.
-func (c holdContext) Deadline() (time.Time, bool) { return c.h.inner.Deadline() }
+func (c holdContext) Deadline() (time.Time, bool) { return c.h.parent.Deadline() }
 
-func (c holdContext) Done() <-chan struct{} { return c.h.inner.Done() }
+func (c holdContext) Done() <-chan struct{} { return c.h.context().Done() }
 
-func (c holdContext) Err() error {
-	c.h.look()
-	return c.h.inner.Err()
-}
+func (c holdContext) Err() error { return c.h.now().Err() }
 
 // Value looks too: before Go 1.26, context.Cause asks a context for nothing else.
 func (c holdContext) Value(key any) any {
-	c.h.look()
-	return c.h.inner.Value(key)
+	if _, ok := key.(owner.Key); ok {
+		return c.h.claim.id.owner
+	}
+	return c.h.now().Value(key)
 }
 
 func (c holdContext) String() string { return c.h.String() }

@@ -16,7 +16,7 @@ import (
 func (s *Session) unlock(ctx context.Context, h *hold) error {
 	t := h.t
 	h.look() // a lease that ran out is lost, whoever looks first
-	if before := h.end(t.wrap(lock.ErrUnlocked)); before != nil {
+	if before := h.end(lock.ErrUnlocked); before != nil {
 		if errors.Is(before, lock.ErrUnlocked) {
 			return lock.ErrNotHeld
 		}

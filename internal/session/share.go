@@ -106,8 +106,8 @@ func (s *Session) writerWaitsLocked(spec *Spec) bool {
 	return false
 }
 
-// enterOpen lets an owner in without a command, if it may. ctx carries the owner, and
-// the hold will be under it. c is the owner's claim; it is nil for one that no call
+// enterOpen lets an owner in without a command, if it may. The hold will be
+// under ctx. c is the owner's claim; it is nil for one that no call
 // is about, as far as the caller knows, and known says that there can be one all the same.
 func (s *Session) enterOpen(ctx context.Context, spec *Spec, c *claim, owner uint64, known bool, came, now time.Time) *hold {
 	s.mu.Lock()
@@ -116,9 +116,8 @@ func (s *Session) enterOpen(ctx context.Context, spec *Spec, c *claim, owner uin
 	if t == nil || t.lease.Check() != nil {
 		return nil
 	}
-	h := newHold(ctx, t, false) // asks ctx, and so without the mutex
+	h := newHold(ctx, t, false)
 	if !s.seat(t, h, c, claimID{spec.place(), owner}, known) {
-		h.cancel(nil)
 		return nil
 	}
 	if s.Observer.Acquired != nil {
@@ -299,7 +298,7 @@ func (s *Session) unshareLocked(t *tenure) {
 // ride waits for the answer to f, the question of another reader. It returns the hold
 // that came of it, nil if none did.
 func (s *Session) ride(ctx, waiting context.Context, f *trip, t *tenure, c *claim, limit time.Duration) (*hold, error) {
-	h := newHold(ctx, f.t, false) // asks ctx, and so without the mutex
+	h := newHold(ctx, f.t, false)
 	h.claim = c
 	s.mu.Lock()
 	boards := !f.landed
@@ -328,7 +327,6 @@ func (s *Session) ride(ctx, waiting context.Context, f *trip, t *tenure, c *clai
 	in := boards && f.seated
 	s.mu.Unlock()
 	if !in {
-		h.cancel(err)
 		return nil, err
 	}
 	s.observe(s.Observer.Acquired, f.t, lock.Event{Until: h.Until(), Wait: time.Since(t.asked)})
