@@ -108,11 +108,7 @@ func (s *Session) inTurn(ctx, waiting context.Context, spec *Spec, c *claim, lim
 		}
 		t := s.tenure(c)
 		if t == nil {
-			defer c.leave()
-			if !spec.shared() && s.beside(c) != nil {
-				return nil, final{lock.ErrUpgrade}
-			}
-			return first(ctx, waiting, spec, c, left())
+			return s.firstInTurn(ctx, waiting, spec, c, left(), first)
 		}
 		h, passed, err := s.reenter(ctx, waiting, spec, c, t, left())
 		if !passed {
@@ -124,6 +120,14 @@ func (s *Session) inTurn(ctx, waiting context.Context, spec *Spec, c *claim, lim
 		// Back to the end of the queue for the turn: who gave the other holds
 		// back may stand in it.
 	}
+}
+
+func (s *Session) firstInTurn(ctx, waiting context.Context, spec *Spec, c *claim, limit time.Duration, first firstHold) (*hold, error) {
+	defer c.leave()
+	if !spec.shared() && s.beside(c) != nil {
+		return nil, final{lock.ErrUpgrade}
+	}
+	return first(ctx, waiting, spec, c, limit)
 }
 
 // firstHold is try or wait.
@@ -273,25 +277,9 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 		q.Writer, t.beside = other.owner, true
 	}
 	t.willAsk(max(q.Lease, q.Patience))
-	reply, answered, err := await(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
-		return spec.Acquire(ctx, s.rdb, spec.Keys, q)
-	}, func(reply luascripts.Acquired, err error) {
-		t.answered()
-		// Nobody waits for this answer. A grant is a copy of one that the tenure
-		// had by a later question, or one that nobody wants any more; so is a
-		// place in a queue.
-		wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.Patience > 0
-		if err == nil && !wrote || err != nil && !faultOf(err).mayHaveRun {
-			return
-		}
-		if t.doubt() != lives {
-			s.settle(t, err != nil)
-		} else if w != nil {
-			w.ask() // it may be ours: a good reason to ask
-		}
-	})
+	reply, answered, err := s.send(waiting, t, spec, q, w, limit)
 	if !answered {
-		return nil, 0, err // the answer will go to late
+		return nil, 0, err // the answer will go to unheard
 	}
 	t.answered()
 	if err != nil {
@@ -327,6 +315,47 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 	}
 }
 
+// send sends the question q for t. It is await, but without what that takes from the
+// heap where the caller's own goroutine sends.
+func (s *Session) send(waiting context.Context, t *tenure, spec *Spec, q luascripts.Question, w *waiter, limit time.Duration) (reply luascripts.Acquired, answered bool, err error) {
+	if own := s.inline(waiting, limit); own != nil {
+		reply, err = spec.Acquire(own, s.rdb, spec.Keys, q)
+		if answered, err = s.inlined(err); !answered {
+			s.unheardSoon(t, w, q.Patience > 0, err)
+		}
+		return reply, answered, err
+	}
+	return s.sendAside(waiting, t, spec, q, w, limit)
+}
+
+func (s *Session) unheardSoon(t *tenure, w *waiter, queues bool, err error) {
+	s.work.Go(func() { s.unheard(t, w, queues, luascripts.Acquired{}, err) })
+}
+
+func (s *Session) sendAside(waiting context.Context, t *tenure, spec *Spec, q luascripts.Question, w *waiter, limit time.Duration) (reply luascripts.Acquired, answered bool, err error) {
+	return await(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
+		return spec.Acquire(ctx, s.rdb, spec.Keys, q)
+	}, func(reply luascripts.Acquired, err error) {
+		s.unheard(t, w, q.Patience > 0, reply, err)
+	})
+}
+
+// unheard sees to the answer to a question for t, of w if that is not nil, for which
+// nobody waits. A grant is a copy of one that the tenure had by a later question, or
+// one that nobody wants any more; so is a place in a queue, if there is one.
+func (s *Session) unheard(t *tenure, w *waiter, queues bool, reply luascripts.Acquired, err error) {
+	t.answered()
+	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && queues
+	if err == nil && !wrote || err != nil && !faultOf(err).mayHaveRun {
+		return
+	}
+	if t.doubt() != lives {
+		s.settle(t, err != nil)
+	} else if w != nil {
+		w.ask() // it may be ours: a good reason to ask
+	}
+}
+
 // takeBack gives a grant for t back that must not become a hold, before the caller
 // hears of it. If that is not confirmed, failing goes on with it.
 func (s *Session) takeBack(ctx context.Context, t *tenure) {
@@ -352,7 +381,8 @@ func (s *Session) granted(ctx context.Context, t *tenure, sent time.Time, token 
 	case !t.begin(sent, token):
 		return nil, final{lock.ErrClosed}
 	}
-	h = newHold(ctx, t, t.spec.Fixed != 0)
+	h = &t.first
+	h.init(ctx, t, t.spec.Fixed != 0)
 	if !t.add(h) {
 		err = tooLate{s.lease(t.spec), time.Since(sent)}
 		if _, over := t.state(); over == closed {

@@ -23,13 +23,13 @@ import (
 func await[T any](ctx context.Context, s *Session, limit time.Duration, send func(context.Context) (T, error), late func(T, error)) (value T, answered bool, err error) {
 	if own := s.inline(ctx, limit); own != nil {
 		value, err = send(own)
-		if err = s.inlined(err); !errors.As(err, new(noAnswer)) {
-			return value, true, err
+		if answered, err = s.inlined(err); !answered && late != nil {
+			s.work.Go(func() {
+				var none T
+				late(none, noAnswer{s.OpTimeout})
+			})
 		}
-		if late != nil {
-			s.work.Go(func() { late(value, err) })
-		}
-		return value, false, err
+		return value, answered, err
 	}
 
 	type answer struct {
@@ -139,19 +139,19 @@ type endOf struct {
 	cancel context.CancelFunc
 }
 
-// inlined returns what err means that a command returned under a context of inline:
-// noAnswer when that ended.
-func (s *Session) inlined(err error) error {
+// inlined reports whether a command that returned err under a context of inline was
+// answered, and with what. If the context ended first, it was not.
+func (s *Session) inlined(err error) (answered bool, _ error) {
 	s.inlines.Add(-1)
 	if isAnswer(err) {
-		return err
+		return true, err
 	}
 	s.answers.Store(false)
 	var dial *net.OpError
 	if (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) && !(errors.As(err, &dial) && dial.Op == "dial") {
-		return noAnswer{s.OpTimeout}
+		return false, noAnswer{s.OpTimeout}
 	}
-	return err
+	return true, err
 }
 
 // isAnswer reports whether a command that returned err was answered.

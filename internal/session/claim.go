@@ -107,8 +107,11 @@ type tenure struct {
 	token uint64          // set by begin
 	lease *watchdog.Lease // set by begin
 
+	first hold // memory for the first hold
+
 	// Guarded by s.mu.
 	holds   []*hold
+	few     [1]*hold      // memory for holds
 	owners  int           // how many claims they belong to
 	renewed int           // how many of holds want renewals
 	longest time.Duration // the longest lease that was ever asked for
@@ -275,6 +278,9 @@ func (t *tenure) addLocked(h *hold) bool {
 		return false
 	}
 	h.at = len(t.holds)
+	if t.holds == nil {
+		t.holds = t.few[:0]
+	}
 	t.holds = append(t.holds, h)
 	c.holds++
 	c.users++

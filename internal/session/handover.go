@@ -364,7 +364,8 @@ func (w *waiter) giveUp(t *tenure, err error) error {
 
 // accept makes the hold of a tenure that w took, which is under ctx.
 func (s *Session) accept(ctx context.Context, w *waiter, t *tenure) (*hold, error) {
-	h := newHold(ctx, t, false)
+	h := &t.first
+	h.init(ctx, t, false)
 	if t.add(h) {
 		s.observe(s.Observer.Acquired, t, lock.Event{Until: h.Until(), Wait: time.Since(w.since)})
 		return h, nil

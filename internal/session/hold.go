@@ -40,7 +40,13 @@ var _ lock.Hold = (*hold)(nil)
 
 // newHold makes the next hold of t. Its context is under ctx.
 func newHold(ctx context.Context, t *tenure, fixed bool) *hold {
-	return &hold{t: t, claim: t.claim, fixed: fixed, parent: ctx}
+	h := new(hold)
+	h.init(ctx, t, fixed)
+	return h
+}
+
+func (h *hold) init(ctx context.Context, t *tenure, fixed bool) {
+	h.t, h.claim, h.fixed, h.parent = t, t.claim, fixed, ctx
 }
 
 // end ends the hold with cause and returns nil, or returns why it was over

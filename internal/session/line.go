@@ -30,6 +30,7 @@ type line struct {
 	pace    time.Duration // and that often
 	shut    bool          // the latest answer was that others have the lock
 	waiters []*waiter
+	only    waiter        // the first of a new line
 	sub     *subscription // to the lock's channel; nil until somebody had to wait
 	empty   chan struct{} // closed when nobody is left to send heartbeats for; nil while none are sent
 	beats   int           // heartbeats that are not answered yet
@@ -81,11 +82,14 @@ func (s *Session) join(spec *Spec, stands bool) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.lines[spec.place()]
+	var w *waiter
 	if l == nil {
-		l = &line{s: s, place: spec.place(), hints: make(chan struct{}, 1), moved: make(chan struct{}, 1), pace: s.Poll}
-		s.lines[l.place] = l
+		l = s.newLineLocked(spec.place())
+		w = &l.only
+	} else {
+		w = &waiter{line: l, asked: make(chan struct{}, 1)}
 	}
-	w := &waiter{line: l, since: time.Now(), first: isNow, asked: make(chan struct{}, 1)}
+	w.since, w.first = time.Now(), isNow
 	if stands {
 		w.spec = spec
 	}
@@ -101,6 +105,40 @@ func (s *Session) join(spec *Spec, stands bool) *waiter {
 	l.waiters = append(l.waiters, w)
 	l.armLocked()
 	return w
+}
+
+// spareLines is how many lines are kept to be used again. Most locks are free, and what
+// a line has is dear for something that nobody comes to stand in.
+const spareLines = 64
+
+// newLineLocked returns an empty line for a place.
+func (s *Session) newLineLocked(place place) (l *line) {
+	if end := len(s.spare) - 1; end >= 0 {
+		l, s.spare = s.spare[end], s.spare[:end]
+	} else {
+		l = &line{s: s, hints: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
+		l.only = waiter{line: l, asked: make(chan struct{}, 1)}
+	}
+	l.place, l.pace = place, s.Poll
+	s.lines[place] = l
+	return l
+}
+
+// spareLocked keeps l, which is empty, to be used again if nothing but its waiters ever
+// knew of it.
+func (l *line) spareLocked() {
+	s := l.s
+	if len(s.spare) == spareLines || l.sub != nil || l.empty != nil || l.timer != nil || l.ticket != nil {
+		return
+	}
+	l.unhint()
+	select {
+	case <-l.only.asked:
+	default:
+	}
+	l.askAt, l.shut = time.Time{}, false
+	l.only.spec, l.only.sent, l.only.retryAt = nil, time.Time{}, time.Time{}
+	s.spare = append(s.spare, l)
 }
 
 // rouseLocked tells the first waiter that it has something to do.
@@ -156,6 +194,7 @@ func (w *waiter) leave() {
 			l.timer.Stop()
 		}
 		l.refuseLocked()
+		l.spareLocked()
 		return
 	case i > 0:
 		return

@@ -56,23 +56,8 @@ func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 	began := time.Now()
 	t.lease.Stop(ctx) // no renewal may follow the release
 	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
-	type answer struct {
-		luascripts.Passed
-		sent time.Time
-	}
 	keys, pass, heir := t.pass()
-	o := insist(ctx, s, within, func(ctx context.Context) (answer, error) {
-		a := answer{sent: time.Now()}
-		var err error
-		if t.spec.Pass == nil {
-			a.Verdict, err = t.spec.Release(ctx, s.rdb, keys, t.owner, 0)
-		} else {
-			a.Passed, err = t.spec.Pass(ctx, s.rdb, keys, t.owner, pass)
-		}
-		return a, err
-	}, func(_ answer, err error) {
-		s.settle(t, err != nil || t.isUnsure())
-	})
+	o := s.give(ctx, t, keys, pass, within)
 	if heir != nil {
 		s.inherit(heir, o.value.sent, pass.Ask, o.value.Passed, o.err)
 	}
@@ -106,6 +91,55 @@ func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 		s.observe(s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
 	}
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
+}
+
+// given is the answer to a release that was sent then.
+type given struct {
+	luascripts.Passed
+	sent time.Time
+}
+
+func (t *tenure) give(ctx context.Context, keys luascripts.Keys, pass luascripts.Pass) (g given, err error) {
+	g.sent = time.Now()
+	if t.spec.Pass == nil {
+		g.Verdict, err = t.spec.Release(ctx, t.s.rdb, keys, t.owner, 0)
+	} else {
+		g.Passed, err = t.spec.Pass(ctx, t.s.rdb, keys, t.owner, pass)
+	}
+	return g, err
+}
+
+// give insists on the release of t. It is insist, but without what that takes from the
+// heap where the caller's own goroutine sends, and is answered.
+func (s *Session) give(ctx context.Context, t *tenure, keys luascripts.Keys, pass luascripts.Pass, within time.Duration) (o outcome[given]) {
+	if own := s.inline(ctx, within); own != nil {
+		began := time.Now()
+		o.value, o.err = t.give(own, keys, pass)
+		o.answered, o.err = s.inlined(o.err)
+		if o.err == nil {
+			return o
+		}
+		f := faultOf(o.err)
+		if !o.answered {
+			s.work.Go(func() { s.settle(t, true) })
+		}
+		within -= time.Since(began)
+		if !o.answered || !f.again || within <= 0 {
+			return o
+		}
+		o.repeated = f.mayHaveRun
+	}
+	return s.giveAside(ctx, t, keys, pass, within, o.repeated)
+}
+
+func (s *Session) giveAside(ctx context.Context, t *tenure, keys luascripts.Keys, pass luascripts.Pass, within time.Duration, repeated bool) outcome[given] {
+	o := insist(ctx, s, within, func(ctx context.Context) (given, error) {
+		return t.give(ctx, keys, pass)
+	}, func(_ given, err error) {
+		s.settle(t, err != nil || t.isUnsure())
+	})
+	o.repeated = o.repeated || repeated
+	return o
 }
 
 func (t *tenure) isUnsure() bool {

@@ -56,6 +56,7 @@ type Session struct {
 	closed bool
 	claims map[claimID]*claim
 	lines  map[place]*line
+	spare  []*line           // empty ones
 	shares map[place]*shared // what its readers have in common
 	held   map[place]*tenure // who has the lock in this process, for kinds with a Pass
 }
@@ -179,9 +180,8 @@ func (s *Session) lease(spec *Spec) time.Duration {
 // each tenure, so that nothing that is still under way for an earlier tenure
 // can touch a later one.
 func (s *Session) newOwner() string {
-	b := make([]byte, 0, len(s.id)+12)
-	b = append(append(b, s.id...), ':')
-	return string(strconv.AppendUint(b, s.number.Add(1), 10))
+	var b [64]byte
+	return string(strconv.AppendUint(append(append(b[:0], s.id...), ':'), s.number.Add(1), 10))
 }
 
 // begin enters a call, unless the session is closed; s.work.Done leaves it.
