@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -457,11 +458,11 @@ func TestAbandoned_inline(t *testing.T) {
 				s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.AlwaysPipelining = pipelining }), testConfig())
 				spec, ctx := s.NewSpec(plain, "orders", nil), context.Background()
 				w.unlock(w.lock(s, ctx))
-				inline := 0
+				var inline atomic.Int32
 				slow := redistest.Once("EVALSHA", redistest.Action{DelayRequest: 20 * time.Second})
 				w.wire.OnRequest(func(req [][]byte) redistest.Action {
 					if string(req[0]) == "EVALSHA" {
-						inline += int(s.inlines.Load())
+						inline.Add(s.inlines.Load())
 					}
 					return slow(req)
 				})
@@ -470,8 +471,8 @@ func TestAbandoned_inline(t *testing.T) {
 				if took := time.Since(start); !errors.As(err, new(noAnswer)) || took > opTime || took < opTime-opTime/8 {
 					w.Errorf("TryLock: %v after %v", err, took)
 				}
-				if inline != 1 {
-					w.Errorf("%d commands were sent by their callers, want 1", inline)
+				if n := inline.Load(); n != 1 {
+					w.Errorf("%d commands were sent by their callers, want 1", n)
 				}
 				time.Sleep(20*time.Second - time.Since(start))
 				synctest.Wait()
@@ -484,7 +485,7 @@ func TestAbandoned_inline(t *testing.T) {
 				}
 
 				h := w.lock(s, ctx)
-				slow = redistest.Once("EVALSHA", redistest.Action{DelayReply: 20 * time.Second})
+				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 20 * time.Second}))
 				start = time.Now()
 				err = h.Unlock(ctx)
 				if took := time.Since(start); !errors.As(err, new(noAnswer)) || took > opTime {
