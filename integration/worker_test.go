@@ -48,6 +48,8 @@ type request struct {
 	Crowd    *crowd        `json:",omitempty"`
 	Stream   *stream       `json:",omitempty"`
 	Share    int           `json:",omitempty"` // how many goroutines share a lock
+	Fenced   bool          `json:",omitempty"` // with lock.WithFencing
+	Relay    *relay        `json:",omitempty"`
 }
 
 // options are those of the lock that r is about.
@@ -57,6 +59,9 @@ func (r request) options() (options []lock.Option) {
 	}
 	if r.Patience != 0 {
 		options = append(options, lock.WithPatience(r.Patience))
+	}
+	if r.Fenced {
+		options = append(options, lock.WithFencing())
 	}
 	return options
 }
@@ -282,6 +287,7 @@ type process struct {
 	begun  atomic.Int64 // calls of Lock that have begun
 	enough atomic.Bool  // ends streams
 	queued sync.Map     // owner -> when Redis had told it to wait, by monotonic
+	runner *runner      // set by relay
 
 	mu    sync.Mutex
 	holds []lock.Hold // guarded by mu
@@ -352,6 +358,14 @@ func (p *process) serve(r request) (any, error) {
 		return p.loop(ctx, r)
 	case "share":
 		return p.share(ctx, r)
+	case "relay":
+		return nil, p.relay(ctx, r)
+	case "stayed":
+		return <-p.runner.stayed, nil
+	case "stop":
+		return p.runner.stop()
+	case "finish":
+		return p.runner.finish()
 	case "setnx then expire":
 		return nil, setnxThenExpire(ctx, p.rdb, r.Name, r.Lease)
 	case "value clock":

@@ -1,0 +1,678 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
+)
+
+// Does a plain lock go on when a process dies, or stops, in the middle of being given it
+// or of giving it on? Each scene is told step by step, to processes that have a wire each.
+// In all of them
+//
+//	whoever gets the lock gets it after the one before gave it back, died, or was past the
+//	end of its promise, and with a larger token
+//	all who wait and live are served, after no more than the scene names
+//	in the end there are no keys
+//
+// What the library promises in seconds is read at the server, as what is left of the
+// lease. The test's own clock only tells that from the leases that must not be waited
+// for, which are much longer.
+type handover struct {
+	*testing.T
+	server  *redistest.Server
+	rdb     rueidis.Client
+	journal string // the directory where relays write who is inside
+
+	token uint64 // of the latest grant
+	since int64  // the next one may be from then on, by monotonic
+}
+
+const (
+	handed = "handed" // the lock's name
+
+	// offer is what a process is granted the lock for that stood in line, and hurry is
+	// more than that takes on a machine that is busy with other things.
+	offer = 3 * poll
+	hurry = 5 * offer
+
+	// maxPassTime is for how long a process passes the lock on inside, and maxPasses how
+	// often at the most.
+	maxPassTime = 10 * time.Millisecond
+	maxPasses   = 64
+
+	// long is the lease where nobody should have to wait for one, and short where
+	// somebody has to.
+	long   = 10 * hurry
+	short  = 2 * poll
+	medium = 6 * poll // the holder is told in a third of it; commands may take a while
+)
+
+func newHandover(t *testing.T) *handover {
+	server := redistest.Start(t)
+	return &handover{T: t, server: server, rdb: server.Client(t), journal: t.TempDir()}
+}
+
+// relayer is a process, and the wire that it alone uses.
+type relayer struct {
+	*worker
+	wire *redistest.Proxy
+	id   string // its client's, in all its owner strings
+
+	wish    <-chan reply // of the call for the lock that is under way
+	granted granted      // what it got last
+}
+
+// process starts one whose leases are of this length.
+func (s *handover) process(lease time.Duration) *relayer {
+	s.Helper()
+	p := &relayer{worker: startWorker(s.T), wire: redistest.NewProxy(s.T, s.server.Addr())}
+	p.do(s.T, request{Do: "open", Addr: p.wire.Addr(), Dog: lease})
+	// The server knows the scripts from now on, and we know the process.
+	hello := value[granted](s.T, p.do(s.T, request{Do: "lock", Name: "hello", Wait: patience}))
+	p.do(s.T, request{Do: "unlock", Hold: hello.Hold})
+	p.id = clientOf(hello.Op.Owner)
+	return p
+}
+
+// clientOf is the client's part of an owner string.
+func clientOf(owner string) string { return owner[:strings.LastIndexByte(owner, ':')] }
+
+// wants has p call for the lock.
+func (s *handover) wants(p *relayer) {
+	s.Helper()
+	p.wish = p.send(s.T, request{Do: "lock", Name: handed, Fenced: true, Wait: time.Hour})
+}
+
+// waits has p call for the lock, and returns when it stands in line, listens, and has
+// asked again since it listens: so it does nothing more until the lock comes, or for a
+// poll interval.
+func (s *handover) waits(p *relayer) {
+	s.Helper()
+	s.wants(p)
+	s.standsInLine(p)
+}
+
+func (s *handover) standsInLine(p *relayer) {
+	s.Helper()
+	until(s.T, func() bool { return s.state().asks(p) >= 2 })
+	subscribers(s.T, s.rdb, s.channel(p), 1)
+}
+
+// channel is where p is told that it has the lock.
+func (s *handover) channel(p *relayer) string { return plain.channel(handed) + ":" + p.id }
+
+// got waits for p's grant, which must be its turn.
+func (s *handover) got(p *relayer) granted {
+	s.Helper()
+	p.granted = value[granted](s.T, must(s.T, receive(s.T, p.wish)))
+	p.wish = nil
+	s.turn(p.granted.Op)
+	return p.granted
+}
+
+// turn checks that o may have been granted the lock.
+func (s *handover) turn(o op) {
+	s.Helper()
+	if early := time.Duration(s.since - o.Return); early > 0 {
+		s.Errorf("%s had the lock %v before it could", o.Owner, early)
+	}
+	if o.Token <= s.token {
+		s.Errorf("%s has the token %d after %d", o.Owner, o.Token, s.token)
+	}
+	s.token, s.since = o.Token, math.MaxInt64
+}
+
+// gives has p give the lock back.
+func (s *handover) gives(p *relayer) {
+	s.Helper()
+	s.since = monotonic()
+	p.do(s.T, request{Do: "unlock", Hold: p.granted.Hold})
+}
+
+// kill kills p, and the server hears of it.
+func (s *handover) kill(p *relayer) {
+	s.Helper()
+	p.worker.kill()
+	p.wire.CutAll() // of what it still holds back
+	subscribers(s.T, s.rdb, s.channel(p), 0)
+}
+
+// serve waits until each of those who wait had the lock and gave it back.
+func (s *handover) serve(waiting ...*relayer) {
+	s.Helper()
+	type answer struct {
+		p *relayer
+		r reply
+	}
+	answers := make(chan answer, len(waiting))
+	for _, p := range waiting {
+		go func() { answers <- answer{p, <-p.wish} }()
+	}
+	for range waiting {
+		select {
+		case a := <-answers:
+			a.p.granted = value[granted](s.T, must(s.T, a.r))
+			s.turn(a.p.granted.Op)
+			s.gives(a.p)
+		case <-time.After(patience):
+			s.Fatalf("nobody was served within %v: %+v", patience, s.state())
+		}
+	}
+}
+
+// end closes those who are left, and looks for what is left.
+func (s *handover) end(left ...*relayer) {
+	s.Helper()
+	for _, p := range left {
+		p.do(s.T, request{Do: "close"})
+	}
+	do(s.T, s.rdb, "DEL", "redisson_lock_token:{"+handed+"}") // is meant to stay
+	noKeys(s.T, s.server)
+}
+
+// handedState is the lock as it stands in Redis.
+type handedState struct {
+	owner string // of who holds it; "" if nobody does
+	count string
+	line  string
+	lease time.Duration
+}
+
+func (s *handover) state() (state handedState) {
+	s.Helper()
+	replies := s.rdb.DoMulti(s.Context(), s.rdb.B().Hgetall().Key(handed).Build(), s.rdb.B().Pttl().Key(handed).Build())
+	fields, err := replies[0].AsStrMap()
+	if err != nil {
+		s.Fatal(err)
+	}
+	left, err := replies[1].AsInt64()
+	if err != nil {
+		s.Fatal(err)
+	}
+	for field, value := range fields {
+		if field == "leasehold_line" {
+			state.line = value
+		} else {
+			state.owner, state.count = field, value
+		}
+	}
+	state.lease = time.Duration(left) * time.Millisecond
+	return state
+}
+
+// asks is how often p asked for its place in line; 0 if it has none.
+func (state handedState) asks(p *relayer) (n int) {
+	for entry := range strings.SplitSeq(state.line, ";") {
+		words := strings.Fields(entry[strings.IndexByte(entry, '|')+1:])
+		if len(words) == 5 && strings.HasPrefix(words[0], p.id+":") {
+			n = number([]byte(words[3]))
+		}
+	}
+	return n
+}
+
+// has fails unless p is the one who holds the lock in Redis, for most of a lease.
+func (s *handover) has(p *relayer, most time.Duration) handedState {
+	s.Helper()
+	state := s.state()
+	if !strings.HasPrefix(state.owner, p.id+":") || state.count != "1" || state.lease <= 0 || state.lease > most {
+		s.Fatalf("in Redis the lock is %+v, and it should be held by %s, for %v at the most", state, p.id, most)
+	}
+	return state
+}
+
+// within fails when what began then took longer than most.
+func (s *handover) within(most time.Duration, began int64) {
+	s.Helper()
+	if took := time.Duration(monotonic() - began); took > most {
+		s.Errorf("it took %v, want %v at the most", took, most)
+	}
+}
+
+// script is what a request for a lock's script is for: "acquire", "release" or "renew";
+// "" for anything else.
+func script(req [][]byte) string {
+	if command := strings.ToUpper(string(req[0])); command != "EVALSHA" && command != "EVAL" {
+		return ""
+	}
+	keys := number(req[2])
+	switch len(req) - 3 - keys {
+	case 7:
+		return "acquire"
+	case 12:
+		return "release"
+	case 1 + keys:
+		return "renew"
+	}
+	return ""
+}
+
+func number(word []byte) int {
+	n, err := strconv.Atoi(string(word))
+	if err != nil {
+		panic(err) // nobody else writes there
+	}
+	return n
+}
+
+// once does a to the next such script of p, and closes reached when it is there. What p
+// asks after that is never heard.
+func (s *handover) once(p *relayer, what string, a redistest.Action) (reached <-chan struct{}) {
+	at := make(chan struct{})
+	var done atomic.Bool
+	p.wire.OnRequest(func(req [][]byte) redistest.Action {
+		switch {
+		case script(req) == what && done.CompareAndSwap(false, true):
+			close(at)
+			return a
+		case done.Load() && script(req) != "":
+			return redistest.Action{HoldRequest: make(chan struct{})}
+		}
+		return redistest.Action{}
+	})
+	return at
+}
+
+func (s *handover) reached(at <-chan struct{}) {
+	s.Helper()
+	select {
+	case <-at:
+	case <-time.After(patience):
+		s.Fatalf("it was not reached within %v: %+v", patience, s.state())
+	}
+}
+
+// A process is killed with kill -9, at each step of what goes on when it hands the lock
+// over, or is handed it.
+func TestHandover_killed(t *testing.T) {
+	for name, scene := range map[string]func(*handover){
+		"before its release is sent":     killedBeforeItsRelease,
+		"before its release is answered": killedBeforeTheAnswer,
+		"granted to itself":              killedAsItsOwnHeir,
+		"before it is told":              killedBeforeItIsTold,
+		"after it was told":              killedAfterItWasTold,
+		"in a chain":                     killedInAChain,
+		"first in line":                  killedFirstInLine,
+		"further behind":                 killedFurtherBehind,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			scene(newHandover(t))
+		})
+	}
+}
+
+// The release is never sent. The others have to wait for the end of the lease.
+func killedBeforeItsRelease(s *handover) {
+	a, b, c := s.process(short), s.process(short), s.process(short)
+	s.wants(a)
+	dead := s.got(a)
+	s.waits(b)
+	s.waits(c)
+	never := make(chan struct{})
+	release := s.once(a, "release", redistest.Action{HoldRequest: never})
+	a.send(s.T, request{Do: "unlock", Hold: dead.Hold})
+	s.reached(release)
+	s.kill(a)
+	s.since = dead.Op.Until // it was renewed perhaps, but has this for sure
+	s.has(a, short)
+	began := monotonic()
+	s.serve(b, c)
+	s.within(hurry, began)
+	s.end(b, c)
+}
+
+// The release was carried out, and the one who sent it does not hear of it. The next has
+// the lock by then, and the dead one's place in line holds nobody up.
+func killedBeforeTheAnswer(s *handover) {
+	a, b, c := s.process(long), s.process(long), s.process(long)
+	s.wants(a)
+	s.got(a)
+	s.waits(b)
+	s.waits(c)
+	s.wants(a) // behind it in this process; so the release puts it in line
+	until(s.T, func() bool { return value[int64](s.T, a.do(s.T, request{Do: "begun"})) == 3 })
+	until(s.T, func() bool { return monotonic() > a.granted.Op.Return+int64(maxPassTime) }) // it is released, and not passed on
+	never := make(chan struct{})
+	release := s.once(a, "release", redistest.Action{HoldReply: never})
+	s.since = monotonic()
+	a.send(s.T, request{Do: "unlock", Hold: a.granted.Hold})
+	s.reached(release)
+	s.got(b)
+	s.has(b, long)
+	s.kill(a)
+	s.gives(b)
+	s.has(c, long)
+	s.serve(c)
+	s.free()
+	s.end(b, c)
+}
+
+// The only one in line is of the same process, so the release grants it the lock; and then
+// the process is dead. That costs an offer.
+func killedAsItsOwnHeir(s *handover) {
+	a, b := s.process(long), s.process(long)
+	s.wants(a)
+	dead := s.got(a)
+	s.wants(a)
+	s.standsInLine(a) // after a poll interval, as its own process has the lock
+	never := make(chan struct{})
+	release := s.once(a, "release", redistest.Action{HoldReply: never})
+	a.send(s.T, request{Do: "unlock", Hold: dead.Hold})
+	s.reached(release)
+	until(s.T, func() bool { return s.state().owner != dead.Op.Owner })
+	s.has(a, offer)
+	s.kill(a)
+	s.since = monotonic()
+	s.wants(b)
+	began := monotonic()
+	s.serve(b)
+	s.within(hurry, began)
+	s.end(b)
+}
+
+// The message was sent, and does not arrive. That costs an offer, which nobody believed in.
+func killedBeforeItIsTold(s *handover) {
+	a, b, c, d := s.process(long), s.process(long), s.process(long), s.process(long)
+	s.wants(a)
+	s.got(a)
+	s.waits(b)
+	s.waits(c)
+	s.waits(d)
+	b.wire.Freeze(true)
+	s.gives(a)
+	s.has(b, offer)
+	b.worker.kill()
+	began := monotonic()
+	s.serve(c, d)
+	s.within(hurry, began)
+	if r, answered := <-b.wish; answered {
+		s.Errorf("the dead one had an answer: %+v", r)
+	}
+	s.end(a, c, d)
+}
+
+// It holds the lock since a moment ago, for an offer, or for a lease if it has come to
+// renew it.
+func killedAfterItWasTold(s *handover) {
+	a, b, c := s.process(short), s.process(short), s.process(short)
+	s.wants(a)
+	s.got(a)
+	s.waits(b)
+	s.waits(c)
+	s.gives(a)
+	dead := s.got(b)
+	s.kill(b)
+	s.since = dead.Op.Until
+	began := monotonic()
+	s.serve(c)
+	s.within(hurry, began)
+	s.end(a, c)
+}
+
+// Redis knows of the first of the chain, and the others hold under its name.
+func killedInAChain(s *handover) {
+	a, b, c := s.process(short), s.process(short), s.process(short)
+	dead := s.chain(a)
+	s.waits(b)
+	s.waits(c)
+	if state := s.has(a, short); state.owner != dead.Op.Owner {
+		s.Errorf("in Redis %s holds the lock, and %s does here", state.owner, dead.Op.Owner)
+	}
+	s.kill(a)
+	s.since = dead.Op.Until
+	began := monotonic()
+	s.serve(b, c)
+	s.within(hurry, began)
+	s.end(b, c)
+}
+
+// The server knows that it is gone, so it is passed over at no cost.
+func killedFirstInLine(s *handover) {
+	a, b, c := s.process(long), s.process(long), s.process(long)
+	s.wants(a)
+	s.got(a)
+	s.waits(b)
+	s.waits(c)
+	s.kill(b)
+	s.gives(a)
+	s.has(c, long)
+	s.serve(c)
+	s.free()
+	s.end(a, c)
+}
+
+// So is one behind, when its turn comes.
+func killedFurtherBehind(s *handover) {
+	a, b, c, d := s.process(long), s.process(long), s.process(long), s.process(long)
+	s.wants(a)
+	s.got(a)
+	s.waits(b)
+	s.waits(c)
+	s.waits(d)
+	s.kill(c)
+	s.gives(a)
+	s.got(b)
+	s.gives(b)
+	s.has(d, long)
+	s.serve(d)
+	s.free()
+	s.end(a, b, d)
+}
+
+// free fails unless the lock is free.
+func (s *handover) free() {
+	s.Helper()
+	if state := s.state(); state.owner != "" || state.line != "" {
+		s.Errorf("the lock is not free: %+v", state)
+	}
+}
+
+// chain lets goroutines of p pass the lock on, and returns when one of them stays that had
+// it from another one of them, which had it from another.
+func (s *handover) chain(p *relayer) granted {
+	s.Helper()
+	p.do(s.T, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 6, Stay: section, Stays: 3, Journal: s.journal}})
+	p.granted = value[granted](s.T, receive(s.T, p.send(s.T, request{Do: "stayed"})))
+	s.token, s.since = p.granted.Op.Token, math.MaxInt64
+	return p.granted
+}
+
+// relayed ends what chain began.
+func (s *handover) relayed(p *relayer) relayed {
+	s.Helper()
+	return value[relayed](s.T, p.do(s.T, request{Do: "stop"}))
+}
+
+// A process was stopped while it stood in line, and is granted the lock. It costs the
+// others an offer. When it goes on, long after, it reads a message that says it has the
+// lock, and does not believe it.
+func TestHandover_frozenBeforeItIsTold(t *testing.T) {
+	t.Parallel()
+	s := newHandover(t)
+	a, b, c := s.process(long), s.process(long), s.process(long)
+	s.wants(a)
+	s.got(a)
+	s.waits(b)
+	s.waits(c)
+	b.stop(t)
+	s.gives(a)
+	s.has(b, offer)
+	began := monotonic()
+	s.got(c)
+	s.within(hurry, began)
+	asked := s.state().asks(b)
+	b.cont(t)
+	until(t, func() bool { return s.state().asks(b) > asked }) // it was refused, and stands in line
+	s.has(c, long)
+	select {
+	case r := <-b.wish:
+		t.Fatalf("it had an answer while another has the lock: %+v", r)
+	default:
+	}
+	s.gives(c)
+	s.serve(b)
+	s.free()
+	s.end(a, b, c)
+}
+
+// A process is stopped that has the lock by a message, or in a chain. It goes on when
+// another has it, and its first look tells that it has not.
+func TestHandover_frozenAfterItWasTold(t *testing.T) {
+	for _, how := range []string{"by a message", "in a chain"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := newHandover(t)
+			a, b, c := s.process(short), s.process(short), s.process(short)
+			if how == "in a chain" {
+				s.chain(b)
+			} else {
+				s.wants(a)
+				s.got(a)
+				s.waits(b)
+				s.gives(a)
+				s.got(b)
+			}
+			looking := b.send(t, request{Do: "watch", Hold: b.granted.Hold})
+			s.waits(c)
+			b.stop(t)
+			s.since = 0 // see below
+			began := monotonic()
+			next := s.got(c)
+			s.within(hurry, began)
+			b.cont(t)
+			seen := value[watched](t, receive(t, looking))
+			if seen.Late > 0 || seen.LastHeld > next.Op.Return || seen.Until > next.Op.Return {
+				t.Errorf("another had the lock %v before the end of the promise, and %v before the last look that found it held; %d looks were late, by %v at the most",
+					time.Duration(seen.Until-next.Op.Return), time.Duration(seen.LastHeld-next.Op.Return), seen.Late, seen.Worst)
+			}
+			if !(reply{Err: seen.Err, Is: seen.Is}).is("ErrLost") {
+				t.Errorf("the cause is %q, want lock.ErrLost", seen.Err)
+			}
+			if r := receive(t, b.send(t, request{Do: "unlock", Hold: b.granted.Hold})); !r.is("ErrNotHeld", "ErrLost") {
+				t.Errorf("unlocking what was lost: %q", r.Err)
+			}
+			s.has(c, max(offer, short))
+			s.gives(c)
+			if how == "in a chain" {
+				s.relayed(b)
+			}
+			s.end(a, b, c)
+		})
+	}
+}
+
+// A chain ends with a holder who stays for longer than the lease that it goes on. It is
+// his as long as it is renewed; if that fails he is told in time, and nobody else in his
+// process believes to have it after him.
+func TestHandover_outlivesItsLease(t *testing.T) {
+	const lease = time.Second
+	for name, fault := range map[string]func(*relayer){
+		"renewed": nil,
+		"renewals do not arrive": func(p *relayer) {
+			p.wire.OnRequest(func(req [][]byte) redistest.Action {
+				return redistest.Action{DropRequest: script(req) == "renew"}
+			})
+		},
+		"renewals are answered too late": func(p *relayer) {
+			p.wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+				if script(req) == "renew" {
+					a.DelayReply = lease
+				}
+				return a
+			})
+		},
+		"cut off": func(p *relayer) { p.wire.Freeze(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newHandover(t)
+			a, b := s.process(lease), s.process(lease)
+			s.chain(a)
+			if fault == nil {
+				s.waits(b)
+				for end := monotonic() + 3*int64(lease); monotonic() < end; time.Sleep(10 * time.Millisecond) {
+					if state := s.has(a, lease); state.owner != a.granted.Op.Owner {
+						t.Fatalf("%s has the lock after %s", state.owner, a.granted.Op.Owner)
+					}
+				}
+				s.gives(a)
+				s.got(b)
+			} else {
+				looking := a.send(t, request{Do: "watch", Hold: a.granted.Hold})
+				fault(a)
+				s.since = 0 // of that, watch knows more
+				s.waits(b)
+				next := s.got(b)
+				seen := value[watched](t, receive(t, looking))
+				if seen.Late > 0 || seen.LastHeld > next.Op.Return || seen.Until > next.Op.Return {
+					t.Errorf("another had the lock %v before the end of the promise, and %v before the last look that found it held; %d looks were late, by %v at the most",
+						time.Duration(seen.Until-next.Op.Return), time.Duration(seen.LastHeld-next.Op.Return), seen.Late, seen.Worst)
+				}
+				if r := receive(t, a.send(t, request{Do: "unlock", Hold: a.granted.Hold})); !r.is("ErrNotHeld", "ErrLost") {
+					t.Errorf("unlocking what was lost: %q", r.Err)
+				}
+				a.wire.Freeze(false)
+				a.wire.OnRequest(nil)
+				a.wire.CutAll() // what is delayed yet
+				until(t, func() bool { return s.state().asks(a) > 0 })
+			}
+			s.has(b, lease)
+			if n := since(visits(t, s.journal), b.granted.Op.Return)[a.id]; n > 0 {
+				t.Errorf("%d others believed to have the lock at the same time", n)
+			}
+			s.gives(b)
+			until(t, func() bool { return since(visits(t, s.journal), s.since)[a.id] > 0 })
+			s.relayed(a)
+			exclusive(t, visits(t, s.journal))
+			s.end(a, b)
+		})
+	}
+}
+
+// The lock is taken by force from the holder at the end of a chain. He is told, and all
+// who wait, in his process and in others, have it one after the other.
+func TestHandover_forcedInAChain(t *testing.T) {
+	t.Parallel()
+	s := newHandover(t)
+	a, b, c := s.process(medium), s.process(medium), s.process(medium)
+	dead := s.chain(a)
+	for _, p := range []*relayer{b, c} {
+		p.do(t, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 3, Stay: section, Journal: s.journal}})
+		s.standsInLine(p)
+	}
+	looking := a.send(t, request{Do: "watch", Hold: dead.Hold})
+	f := taken{owner: dead.Op.Owner, call: monotonic()}
+	if forced, err := ours(t, s.rdb).NewLock(handed).ForceUnlock(t.Context()); err != nil || !forced {
+		t.Fatalf("by force: %v, %v", forced, err)
+	}
+	if seen := value[watched](t, receive(t, looking)); !(reply{Err: seen.Err, Is: seen.Is}).is("ErrLost") {
+		t.Errorf("the holder was told %q", seen.Err)
+	}
+	if r := receive(t, a.send(t, request{Do: "unlock", Hold: dead.Hold})); !r.is("ErrNotHeld", "ErrLost") {
+		t.Errorf("unlocking what was taken by force: %q", r.Err)
+	}
+	f.done = time.Now()
+	told := monotonic()
+	all := []*relayer{a, b, c}
+	until(t, func() bool {
+		later := since(visits(t, s.journal), told)
+		return later[a.id] >= 20 && later[b.id] >= 20 && later[c.id] >= 20
+	})
+	for _, p := range all {
+		if sum := s.relayed(p); sum.Lost > 0 {
+			t.Errorf("%d others were told of a loss", sum.Lost)
+		}
+	}
+	exclusive(t, visits(t, s.journal), f)
+	s.end(all...)
+}
