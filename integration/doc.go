@@ -13,6 +13,8 @@
 //	cancel       calls that were given up: nothing of them stays behind
 //	pause        processes stopped past their leases: the first look tells
 //	crash        processes killed: others go on in time
+//	handover     a plain lock goes from one to the next: processes killed, stopped, cut off
+//	             and robbed at each step, turns, and somebody who knows of no line
 //	classic      the well-known mistakes of home-made locks, beside ours
 //	many         ten thousand locks at once
 //	renewal      names that were lost, or come and go: what is held is renewed
