@@ -81,7 +81,7 @@ func (s *Session) openLocked(spec *Spec, came, now time.Time) *tenure {
 		return nil
 	}
 	t := sh.open
-	if t.unsure || t.pending > 0 || !t.suits(spec) || came.After(t.latest) || now.Sub(t.since) > shareTime || s.writerWaitsLocked(spec) {
+	if !t.suits(spec) || came.After(t.latest) || now.Sub(t.since) > shareTime || s.writerWaitsLocked(spec) {
 		return nil
 	}
 	return t
@@ -134,7 +134,7 @@ func (s *Session) seat(t *tenure, h *hold, c *claim, id claimID, known bool) boo
 		return false
 	}
 	if c == nil {
-		if known && (s.claims[id] != nil || s.claims[claimID{place{id.kind.Beside, id.key}, id.owner}] != nil) {
+		if known && s.claims[id] != nil {
 			return false
 		}
 		c = &claim{id: id}

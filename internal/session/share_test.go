@@ -238,6 +238,16 @@ func TestShare_alikeOnly(t *testing.T) {
 		for _, h := range []lock.Hold{first, same, fixed, fenced} {
 			w.unlock(h)
 		}
+
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
+		plain := w.reads(w.a, w.Context())
+		fenced = w.take(w.a, reading, w.Context(), lock.WithFencing())
+		if fenced.Token() == 0 {
+			t.Error("it rode along with a question for no token")
+		}
+		w.unlock(<-plain)
+		w.unlock(fenced)
+
 		rude := w.take(w.a, reading, w.Context(), lock.WithReadersFirst())
 		polite := w.take(w.a, reading, w.Context())
 		if polite.Owner() == rude.Owner() {
@@ -705,15 +715,16 @@ func TestShare_refusalOvertakesAGrant(t *testing.T) {
 			t.Errorf("past a waiting writer: %v", err)
 		}
 		for _, when := range []string{"before", "after"} {
-			ctx, cancel := context.WithTimeout(w.Context(), time.Millisecond)
-			if h, err := w.a.Lock(ctx, w.a.NewSpec(read, "orders", nil)); err == nil {
+			if h, err := w.a.TryLock(w.Context(), w.a.NewSpec(read, "orders", nil)); err == nil {
 				t.Errorf("past a writer who is known to wait, %s the grant is heard", when)
 				w.unlock(h)
-			} else if when == "before" {
+			} else if !errors.Is(err, lock.ErrNotAcquired) {
+				t.Errorf("%s the grant is heard: %v", when, err)
+			}
+			if when == "before" {
 				close(told)
 				synctest.Wait()
 			}
-			cancel()
 		}
 		for _, r := range []<-chan lock.Hold{first, rides} { // it came before the refusal
 			w.unlock(<-r)
@@ -740,6 +751,7 @@ func TestShare_riderComesToWrite(t *testing.T) {
 		}()
 		synctest.Wait()
 		writer := w.take(w.a, write, owner)
+		w.unlock(w.take(w.a, write, owner)) // it need not wait for anybody
 		close(sent)
 		if err := <-rides; err != nil {
 			t.Errorf("who writes cannot read: %v", err)
@@ -931,5 +943,217 @@ func TestShare_cameBeforeTheWriter(t *testing.T) {
 		wg.Wait()
 		w.unlock(h)
 		w.mini.Del(wish)
+	})
+}
+
+// wish is what a writer who came now leaves behind while it waits. The function takes it
+// back.
+func (w *world) wish() (gone func()) {
+	const wish = "leasehold_rwlock_wish:{orders}"
+	_ = w.mini.Set(wish, "somebody "+strconv.FormatInt(time.Now().UnixMilli(), 10))
+	w.mini.SetTTL(wish, time.Hour)
+	return func() { w.mini.Del(wish) }
+}
+
+// refused fails unless a reader of a is told that others have the lock.
+func (w *world) refused(kind *Kind, opts ...lock.Option) {
+	w.Helper()
+	if h, err := w.a.TryLock(w.Context(), w.a.NewSpec(kind, "orders", opts)); err == nil {
+		w.Error("past a writer")
+		w.unlock(h)
+	} else if !errors.Is(err, lock.ErrNotAcquired) {
+		w.Error(err)
+	}
+}
+
+// Two ride along. The question comes to nothing, and a writer has come between them.
+// The one who came before it is let in, though the other is refused.
+func TestShare_riderBeforeTheWriter(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		for range 20 {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond * 4}))
+			ctx, cancel := context.WithTimeout(w.Context(), 3*time.Millisecond)
+			asks := w.reads(w.a, ctx)
+			rides := w.reads(w.a, w.Context())
+			time.Sleep(time.Millisecond)
+			gone := w.wish()
+			time.Sleep(time.Millisecond)
+			var wg sync.WaitGroup
+			for range 10 {
+				wg.Go(func() { w.refused(reading) })
+			}
+			<-asks
+			start := time.Now()
+			h := <-rides
+			if took := time.Since(start); took > 5*time.Millisecond {
+				t.Errorf("in after %v", took)
+			}
+			wg.Wait()
+			w.unlock(h)
+			gone()
+			cancel()
+			time.Sleep(pollTime)
+		}
+	})
+}
+
+// A reader came long ago, and is let in because of that, before a writer who came since. It is
+// asked for late, as Redis was loading; who comes then does not ride along.
+func TestShare_notWithOneWhoCameLongAgo(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		w.mini.SetError("LOADING Redis is loading the dataset in memory")
+		first := w.reads(w.a, w.Context())
+		time.Sleep(pollTime)
+		gone := w.wish()
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			if string(req[0]) != "EVALSHA" {
+				return redistest.Action{}
+			}
+			return redistest.Action{DelayReply: pollTime}
+		})
+		time.Sleep(pollTime / 2)
+		w.mini.SetError("")
+		for range 10 {
+			time.Sleep(pollTime / 5)
+			w.refused(reading)
+		}
+		w.wire.OnRequest(nil)
+		w.unlock(<-first)
+		gone()
+	})
+}
+
+// Whoever comes after a writer of the same process does not ride along with a question from
+// before, nor join those whom it lets in.
+func TestShare_notPastAWriterHere(t *testing.T) {
+	inBubble(t, func(w *world) {
+		read, write, sent, told := heldBack()
+		close(sent)
+		first := w.gets(w.a, read, w.Context())
+		writer := w.gets(w.a, write, w.Context())
+		time.Sleep(time.Millisecond)
+		w.refused(read)
+		close(told)
+		h := <-first
+		w.refused(read)
+		w.unlock(h)
+		w.unlock(<-writer)
+	})
+}
+
+// While others wait, as they were refused, nobody joins who would let a writer pass.
+func TestShare_notPastThoseWhoWait(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		gone := w.wish()
+		time.Sleep(time.Millisecond)
+		waits := w.reads(w.a, w.Context())
+		gone()
+		first, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)) // it asks
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first.Owner() == second.Owner() {
+			t.Error("it joined past those who wait")
+		}
+		for _, h := range []lock.Hold{first, second, <-waits} {
+			w.unlock(h)
+		}
+	})
+}
+
+// A question broke off, and may have been carried out; then its reader joins another. What
+// was carried out is taken back.
+func TestShare_joinsAfterItsOwnQuestion(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		var n atomic.Int64
+		far := *reading
+		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
+			if n.Add(1) == 1 {
+				err = context.DeadlineExceeded // nobody knows
+			}
+			return a, err
+		}
+		first := w.gets(w.a, &far, w.Context())
+		second := w.take(w.a, &far, w.Context())
+		h := <-first
+		if h.Owner() != second.Owner() {
+			t.Error("it asked once more")
+		}
+		time.Sleep(2 * opTime)
+		w.unlock(h)
+		w.unlock(second)
+		if keys := w.mini.Keys(); len(keys) > 0 {
+			t.Errorf("left %q", keys)
+		}
+	})
+}
+
+// The tenure ends, a reader is refused, or the session closes in the moment in which another
+// wants to join: it does not. Nor does it long after the answer, however early it came.
+func TestShare_tooLateToJoin(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(reading, "orders", nil)
+		h := w.take(w.a, reading, w.Context()).(*hold)
+		came := time.Now()
+		joins := func(now time.Time) bool {
+			w.a.mu.Lock()
+			defer w.a.mu.Unlock()
+			return w.a.openLocked(spec, came, now) != nil
+		}
+		if !joins(came.Add(shareTime)) || joins(came.Add(shareTime+1)) {
+			t.Error("want it open for shareTime")
+		}
+		sits := func() bool {
+			return w.a.seat(h.t, newHold(w.Context(), h.t, false), nil, claimID{spec.place(), 1 << 40}, false)
+		}
+		w.a.refuse(spec.place())
+		if sits() {
+			t.Error("it came in beside one who was refused")
+		}
+		w.unlock(h)
+		if sits() {
+			t.Error("it came in where nobody reads")
+		}
+		h = w.take(w.a, reading, w.Context()).(*hold)
+		w.a.mu.Lock()
+		w.a.closed = true
+		w.a.mu.Unlock()
+		if sits() {
+			t.Error("it came in although Close has begun")
+		}
+		w.a.mu.Lock()
+		w.a.closed = false
+		w.a.mu.Unlock()
+		w.unlock(h)
+	})
+}
+
+// Readers with replicas to wait for share nothing: each has its own confirmed.
+func TestShare_notWithReplicas(t *testing.T) {
+	inBubble(t, func(w *world) {
+		safe := *reading
+		safe.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
+			a.Confirmed = q.Replicas
+			return a, err
+		}
+		first := w.take(w.a, &safe, w.Context())
+		second := w.take(w.a, &safe, w.Context(), lock.WithReplicas(1, time.Second))
+		third := w.take(w.a, &safe, w.Context(), lock.WithReplicas(1, time.Second))
+		if first.Owner() == second.Owner() || second.Owner() == third.Owner() {
+			t.Errorf("shared: %s, %s, %s", first.Owner(), second.Owner(), third.Owner())
+		}
+		for _, h := range []lock.Hold{first, second, third} {
+			w.unlock(h)
+		}
 	})
 }
