@@ -95,7 +95,10 @@ func (s *Session) enter(ctx context.Context, spec *Spec, wait bool) (*hold, erro
 // hold. The hold will be under ctx; waiting is what ends the waiting, ctx itself
 // or less. limit bounds the whole (0 is no limit).
 func (s *Session) inTurn(ctx, waiting context.Context, spec *Spec, c *claim, limit time.Duration, first firstHold) (*hold, error) {
-	began := time.Now()
+	var began time.Time
+	if limit > 0 {
+		began = time.Now()
+	}
 	left := func() time.Duration {
 		if limit == 0 {
 			return 0
@@ -390,7 +393,7 @@ func (s *Session) granted(ctx context.Context, t *tenure, sent time.Time, token 
 		}
 		return nil, err
 	}
-	s.observe(s.Observer.Acquired, t, lock.Event{Until: h.Until(), Wait: time.Since(t.asked)})
+	s.observeAcquired(h, t.asked)
 	return h, nil
 }
 

@@ -452,6 +452,13 @@ func (t *tenure) wrap(err error) error {
 	return &lock.Error{Op: "hold", Name: t.spec.Name, Err: err}
 }
 
+// observeAcquired tells of h, for which somebody waited since then.
+func (s *Session) observeAcquired(h *hold, since time.Time) {
+	if s.Observer.Acquired != nil { // or the clocks need not be read
+		s.observe(s.Observer.Acquired, h.t, lock.Event{Until: h.Until(), Wait: time.Since(since)})
+	}
+}
+
 func (s *Session) observe(f func(lock.Event), t *tenure, e lock.Event) {
 	if f != nil {
 		e.Name, e.Mode, e.Owner, e.Token = t.spec.Name, t.spec.Mode, t.owner, t.token

@@ -367,7 +367,7 @@ func (s *Session) accept(ctx context.Context, w *waiter, t *tenure) (*hold, erro
 	h := &t.first
 	h.init(ctx, t, false)
 	if t.add(h) {
-		s.observe(s.Observer.Acquired, t, lock.Event{Until: h.Until(), Wait: time.Since(w.since)})
+		s.observeAcquired(h, w.since)
 		return h, nil
 	}
 	err := error(tooLate{s.offer(w.spec), time.Since(w.since)})

@@ -288,25 +288,24 @@ func (w *waiter) turn(ctx context.Context) error {
 // and else when it will have one if nothing happens; the zero time is never.
 func (w *waiter) next(leads bool) (ready bool, due time.Time) {
 	l := w.line
-	now := time.Now()
 	select {
 	case <-w.asked:
 		ready = true
 	default:
 	}
 	if !w.retryAt.IsZero() {
-		ready = ready || !now.Before(w.retryAt)
+		ready = ready || !time.Now().Before(w.retryAt)
 		due = w.retryAt
 	}
 	if leads && l.place.kind.Keep == nil {
 		l.s.mu.Lock()
-		if aside := l.aside.Load(); aside != nil && now.Before(*aside) {
+		if aside := l.aside.Load(); aside != nil && time.Now().Before(*aside) {
 			l.askAt = *aside
 			l.unhint() // it is the lock that others should have
 		}
 		askAt, gift := l.askAt, l.gift
 		l.s.mu.Unlock()
-		if gift != nil || !now.Before(askAt) {
+		if gift != nil || askAt.IsZero() || !time.Now().Before(askAt) {
 			ready = true
 		} else if due.IsZero() || askAt.Before(due) {
 			due = askAt

@@ -120,9 +120,7 @@ func (s *Session) enterOpen(ctx context.Context, spec *Spec, c *claim, owner uin
 	if !s.seat(t, h, c, claimID{spec.place(), owner}, known) {
 		return nil
 	}
-	if s.Observer.Acquired != nil {
-		s.observe(s.Observer.Acquired, t, lock.Event{Until: h.Until(), Wait: time.Since(came)})
-	}
+	s.observeAcquired(h, came)
 	return h
 }
 
@@ -329,7 +327,7 @@ func (s *Session) ride(ctx, waiting context.Context, f *trip, t *tenure, c *clai
 	if !in {
 		return nil, err
 	}
-	s.observe(s.Observer.Acquired, f.t, lock.Event{Until: h.Until(), Wait: time.Since(t.asked)})
+	s.observeAcquired(h, t.asked)
 	if err != nil { // crossed the end of the wait
 		s.work.Go(func() { _ = s.unlock(context.Background(), h) })
 		return nil, err
