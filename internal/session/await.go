@@ -105,7 +105,7 @@ func (s *Session) nextJob() (f func()) {
 // what a client does for it. The client library returns when the context ends, and then
 // nothing is known of the command, as if the connection had broken.
 const (
-	inlineMost  = 256 // at a time: with more under way the library can block without regard to the context
+	inlineMost  = 768 // at a time: with more on one connection the library can block without regard to the context
 	inlineSlack = 16  // the time-out is shorter by up to this part of it, so that many commands share a context
 )
 

@@ -109,7 +109,7 @@ func (s *Session) join(spec *Spec, stands bool) *waiter {
 
 // spareLines is how many lines are kept to be used again. Most locks are free, and what
 // a line has is dear for something that nobody comes to stand in.
-const spareLines = 64
+const spareLines = 512
 
 // newLineLocked returns an empty line for a place.
 func (s *Session) newLineLocked(place place) (l *line) {
