@@ -242,7 +242,7 @@ func (s *handover) within(most time.Duration, began int64) {
 }
 
 // script is what a request for a lock's script is for: "acquire", "release" or "renew";
-// "" for anything else.
+// "" for anything else. They are told by how many arguments they have.
 func script(req [][]byte) string {
 	if command := strings.ToUpper(string(req[0])); command != "EVALSHA" && command != "EVAL" {
 		return ""
