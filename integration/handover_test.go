@@ -242,21 +242,22 @@ func (s *handover) within(most time.Duration, began int64) {
 }
 
 // script is what a request for a lock's script is for: "acquire", "release" or "renew";
-// "" for anything else. They are told by how many arguments they have.
+// "" for anything else. A release names the command that tells of it, and a renewal is for
+// many owners, so that the lease is named first.
 func script(req [][]byte) string {
 	if command := strings.ToUpper(string(req[0])); command != "EVALSHA" && command != "EVAL" {
 		return ""
 	}
-	keys := number(req[2])
-	switch len(req) - 3 - keys {
-	case 7:
-		return "acquire"
-	case 12:
+	args := req[3+number(req[2]):]
+	switch {
+	case len(args) == 0:
+		return ""
+	case len(args) > 3 && strings.HasSuffix(string(args[3]), "PUBLISH"):
 		return "release"
-	case 1 + keys:
+	case !strings.Contains(string(args[0]), ":"):
 		return "renew"
 	}
-	return ""
+	return "acquire"
 }
 
 func number(word []byte) int {
