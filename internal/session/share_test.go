@@ -751,7 +751,6 @@ func TestShare_riderComesToWrite(t *testing.T) {
 		}()
 		synctest.Wait()
 		writer := w.take(w.a, write, owner)
-		w.unlock(w.take(w.a, write, owner)) // it need not wait for anybody
 		close(sent)
 		if err := <-rides; err != nil {
 			t.Errorf("who writes cannot read: %v", err)
@@ -972,13 +971,13 @@ func TestShare_riderBeforeTheWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		for range 20 {
-			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond * 4}))
-			ctx, cancel := context.WithTimeout(w.Context(), 3*time.Millisecond)
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 100 * time.Millisecond}))
+			ctx, cancel := context.WithTimeout(w.Context(), 90*time.Millisecond)
 			asks := w.reads(w.a, ctx)
 			rides := w.reads(w.a, w.Context())
 			time.Sleep(time.Millisecond)
 			gone := w.wish()
-			time.Sleep(time.Millisecond)
+			time.Sleep(60 * time.Millisecond) // more than shareTime and a round trip
 			var wg sync.WaitGroup
 			for range 10 {
 				wg.Go(func() { w.refused(reading) })
@@ -986,7 +985,7 @@ func TestShare_riderBeforeTheWriter(t *testing.T) {
 			<-asks
 			start := time.Now()
 			h := <-rides
-			if took := time.Since(start); took > 5*time.Millisecond {
+			if took := time.Since(start); took > 15*time.Millisecond {
 				t.Errorf("in after %v", took)
 			}
 			wg.Wait()
@@ -1155,5 +1154,66 @@ func TestShare_notWithReplicas(t *testing.T) {
 		for _, h := range []lock.Hold{first, second, third} {
 			w.unlock(h)
 		}
+	})
+}
+
+// Who writes reads at once, whoever asks, and is not answered.
+func TestShare_whoWritesNeedNotRide(t *testing.T) {
+	inBubble(t, func(w *world) {
+		read, write, sent, told := heldBack()
+		close(told)
+		owner := lock.WithOwner(w.Context())
+		writer := w.take(w.a, write, owner)
+		asks := w.gets(w.a, read, w.Context())
+		start := time.Now()
+		reader := w.take(w.a, read, owner)
+		if took := time.Since(start); took > 0 {
+			t.Errorf("in after %v", took)
+		}
+		close(sent)
+		w.unlock(writer)
+		w.unlock(reader)
+		w.unlock(<-asks)
+	})
+}
+
+// A reader who came before a writer rode along with one who came after it, in vain. Now it
+// asks, though another question is under way.
+func TestShare_ridesInVainOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		const answer = 50 * time.Millisecond
+		slow := *reading
+		slow.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
+			if q.Waited == 0 { // of the first, and of the last to come
+				time.Sleep(pollTime)
+			}
+			time.Sleep(answer)
+			return a, err
+		}
+		ctx, cancel := context.WithCancel(w.Context())
+		asks := w.gets(w.a, &slow, ctx)
+		rides := w.gets(w.a, &slow, w.Context())
+		time.Sleep(time.Millisecond)
+		gone := w.wish()
+		time.Sleep(80 * time.Millisecond)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() { w.refused(&slow) })
+		}
+		time.Sleep(100 * time.Millisecond)
+		start := time.Now()
+		cancel() // one of the twenty asks
+		time.Sleep(5 * time.Millisecond)
+		wg.Go(func() { w.refused(&slow) }) // came too late to ride along
+		h := <-rides
+		if took := time.Since(start); took > 2*answer {
+			t.Errorf("in after %v", took)
+		}
+		<-asks
+		wg.Wait()
+		w.unlock(h)
+		gone()
 	})
 }
