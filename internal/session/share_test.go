@@ -186,6 +186,12 @@ func TestShare_writerGetsIn(t *testing.T) {
 // Who came long after the one who asked asks for itself; so does everybody once a
 // reader was refused.
 func TestShare_notPastAKnownWriter(t *testing.T) {
+	for name, alone := range map[string]lock.Option{"a lease of its own": lock.WithLease(time.Second), "a token": lock.WithFencing()} {
+		t.Run(name, func(t *testing.T) { testNotPastAKnownWriter(t, alone) })
+	}
+}
+
+func testNotPastAKnownWriter(t *testing.T, alone lock.Option) {
 	inBubble(t, func(w *world) {
 		first := w.take(w.a, reading, w.Context())
 		time.Sleep(shareTime)
@@ -204,13 +210,9 @@ func TestShare_notPastAKnownWriter(t *testing.T) {
 		if past.Owner() != third.Owner() {
 			t.Error("it asked")
 		}
-		// Who can share nothing asks, and is refused. Now it is known.
-		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", []lock.Option{lock.WithLease(time.Second)})); !errors.Is(err, lock.ErrNotAcquired) {
-			t.Errorf("past a waiting writer: %v", err)
-		}
-		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-			t.Errorf("past a writer who is known to wait: %v", err)
-		}
+		// Who cannot share it asks, and is refused. Now it is known.
+		w.refused(reading, alone)
+		w.refused(reading)
 		w.unlock(w.take(w.a, reading, w.Context(), lock.WithReadersFirst()))
 		again := w.take(w.a, reading, third.Context()) // who reads may
 		w.unlock(again)
@@ -460,8 +462,9 @@ func TestShare_riderGivesUp(t *testing.T) {
 		closed := make(chan error)
 		go func() { closed <- w.a.Close(w.Context()) }()
 		synctest.Wait()
-		if h := <-rides; h != nil {
-			t.Error("it reads")
+		start = time.Now()
+		if h := <-rides; h != nil || time.Since(start) > 0 {
+			t.Errorf("it reads: %t, after %v", h != nil, time.Since(start))
 		}
 		w.wire.Freeze(false)
 		if h := <-asks; h != nil {
@@ -489,6 +492,7 @@ func TestShare_riderLeavesAtTheAnswer(t *testing.T) {
 			}
 			cancel()
 			synctest.Wait()
+			cancel()
 			time.Sleep(time.Millisecond)
 			if w.mini.Exists("orders") {
 				t.Fatal("somebody reads")
@@ -711,21 +715,11 @@ func TestShare_refusalOvertakesAGrant(t *testing.T) {
 		rides := w.gets(w.a, read, w.Context())
 		writer := w.gets(w.b, writing, w.Context())
 		time.Sleep(time.Millisecond)
-		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(read, "orders", []lock.Option{lock.WithLease(time.Second)})); !errors.Is(err, lock.ErrNotAcquired) {
-			t.Errorf("past a waiting writer: %v", err)
-		}
-		for _, when := range []string{"before", "after"} {
-			if h, err := w.a.TryLock(w.Context(), w.a.NewSpec(read, "orders", nil)); err == nil {
-				t.Errorf("past a writer who is known to wait, %s the grant is heard", when)
-				w.unlock(h)
-			} else if !errors.Is(err, lock.ErrNotAcquired) {
-				t.Errorf("%s the grant is heard: %v", when, err)
-			}
-			if when == "before" {
-				close(told)
-				synctest.Wait()
-			}
-		}
+		w.refused(read, lock.WithLease(time.Second))
+		w.refused(read) // before the grant is heard
+		close(told)
+		synctest.Wait()
+		w.refused(read)                                      // and after
 		for _, r := range []<-chan lock.Hold{first, rides} { // it came before the refusal
 			w.unlock(<-r)
 		}
@@ -957,11 +951,12 @@ func (w *world) wish() (gone func()) {
 // refused fails unless a reader of a is told that others have the lock.
 func (w *world) refused(kind *Kind, opts ...lock.Option) {
 	w.Helper()
+	start := time.Now()
 	if h, err := w.a.TryLock(w.Context(), w.a.NewSpec(kind, "orders", opts)); err == nil {
 		w.Error("past a writer")
 		w.unlock(h)
-	} else if !errors.Is(err, lock.ErrNotAcquired) {
-		w.Error(err)
+	} else if took := time.Since(start); !errors.Is(err, lock.ErrNotAcquired) || took > opTime/2 {
+		w.Errorf("after %v: %v", took, err)
 	}
 }
 
@@ -1010,16 +1005,18 @@ func TestShare_notWithOneWhoCameLongAgo(t *testing.T) {
 			if string(req[0]) != "EVALSHA" {
 				return redistest.Action{}
 			}
-			return redistest.Action{DelayReply: pollTime}
+			return redistest.Action{DelayReply: pollTime / 4}
 		})
 		time.Sleep(pollTime / 2)
 		w.mini.SetError("")
 		for range 10 {
-			time.Sleep(pollTime / 5)
+			time.Sleep(pollTime / 20)
 			w.refused(reading)
 		}
 		w.wire.OnRequest(nil)
-		w.unlock(<-first)
+		h := <-first
+		w.refused(reading)
+		w.unlock(h)
 		gone()
 	})
 }
@@ -1136,6 +1133,58 @@ func TestShare_tooLateToJoin(t *testing.T) {
 	})
 }
 
+// An answer opens the tenure to others for shareTime and its round trip. It does not where
+// it cannot be relied on any more, or its owner writes, or another was granted since to one
+// who came later.
+func TestShare_landing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		const trip = 2 * shareTime
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: trip}))
+		start := time.Now()
+		h := w.take(w.a, reading, w.Context()).(*hold)
+		time.Sleep(trip + shareTime - time.Since(start))
+		last := w.take(w.a, reading, w.Context()).(*hold)
+		time.Sleep(1)
+		next := w.take(w.a, reading, w.Context()).(*hold)
+		if last.t != h.t || next.t == h.t {
+			t.Errorf("until then: %t; later: %t", last.t == h.t, next.t == h.t)
+		}
+
+		place := h.t.spec.place()
+		lands := func(t *tenure) *tenure {
+			f, _ := w.a.depart(t, true)
+			w.a.land(f, true, 0, nil, true)
+			w.a.mu.Lock()
+			defer w.a.mu.Unlock()
+			if sh := w.a.shares[place]; sh != nil {
+				return sh.open
+			}
+			return nil
+		}
+		if lands(h.t) != next.t {
+			t.Error("who came sooner took the place of who came later")
+		}
+		for name, is := range map[string]*bool{"its owner writes": &h.t.beside, "it is in doubt": &h.t.unsure, "the session is closed": &w.a.closed} {
+			w.a.refuse(place)
+			*is = true
+			if lands(h.t) != nil {
+				t.Errorf("%s, and others may join", name)
+			}
+			*is = false
+		}
+		if lands(h.t) != h.t {
+			t.Error("nobody may join")
+		}
+		w.unlock(last)
+		w.unlock(h)
+		if lands(h.t) != nil {
+			t.Error("it is over, and others may join")
+		}
+		w.unlock(next)
+	})
+}
+
 // Readers with replicas to wait for share nothing: each has its own confirmed.
 func TestShare_notWithReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1215,5 +1264,92 @@ func TestShare_ridesInVainOnce(t *testing.T) {
 		wg.Wait()
 		w.unlock(h)
 		gone()
+	})
+}
+
+// Two of those who share enter once more at the same moment. Redis has a hold for each.
+func TestShare_reentriesOfTwo(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		one, two := lock.WithOwner(w.Context()), lock.WithOwner(w.Context())
+		holds := []lock.Hold{w.take(w.a, reading, one), w.take(w.a, reading, two)}
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
+		again := []<-chan lock.Hold{w.reads(w.a, one), w.reads(w.a, two)}
+		for _, h := range again {
+			holds = append(holds, <-h)
+		}
+		if c := w.count(holds[0]); c != 3 {
+			t.Errorf("Redis has %d holds, want one for both and one for each", c)
+		}
+		for i, h := range holds {
+			w.unlock(h)
+			if c := w.count(h); i < 3 && c == 0 || i == 3 && c != 0 {
+				t.Errorf("%d have left, and Redis has %d holds", i+1, c)
+			}
+		}
+	})
+}
+
+// An attempt has the operation time-out, also when it rides along with one question after
+// the other, and none is answered.
+func TestShare_attemptsEnd(t *testing.T) {
+	inBubble(t, func(w *world) {
+		read, _, sent, told := heldBack()
+		close(told)
+		stuck := read.Acquire
+		read.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			<-sent
+			return stuck(ctx, rdb, k, q)
+		}
+		ctx, cancel := context.WithCancel(w.Context())
+		asks := w.gets(w.a, read, ctx)
+		time.AfterFunc(opTime*2/3, cancel)
+		all, enough := context.WithCancel(w.Context())
+		var others []<-chan lock.Hold
+		for range 20 {
+			others = append(others, w.gets(w.a, read, all))
+		}
+		start := time.Now()
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(read, "orders", nil)); err == nil || time.Since(start) > opTime+time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		enough()
+		for _, h := range append(others, asks) {
+			if h := <-h; h != nil {
+				t.Error("it reads")
+			}
+		}
+		close(sent)
+	})
+}
+
+// The context of a rider ends while it is let in, before it hears of that. The lock does not
+// stay with it.
+func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		var leave context.CancelFunc
+		w.a.Observer = lock.Observer{Acquired: func(lock.Event) { leave() }} // of who asked, before the others are let in
+		for range 100 {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
+			ctx, cancel := context.WithCancel(w.Context())
+			leave = cancel
+			asks := w.reads(w.a, w.Context())
+			var rides []<-chan lock.Hold
+			for range 10 {
+				rides = append(rides, w.reads(w.a, ctx))
+			}
+			w.unlock(<-asks)
+			for _, r := range rides {
+				if h := <-r; h != nil {
+					_ = h.Unlock(w.Context())
+				}
+			}
+			cancel()
+			time.Sleep(time.Millisecond)
+			if w.mini.Exists("orders") {
+				t.Fatal("somebody reads")
+			}
+		}
 	})
 }
