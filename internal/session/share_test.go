@@ -842,7 +842,7 @@ func TestShare_observedInPairsAtOnce(t *testing.T) {
 			Acquired: func(lock.Event) { in.Add(1) },
 			Released: func(lock.Event) { out.Add(1) },
 		}
-		for range 1000 {
+		for range 300 {
 			stays := w.take(w.a, reading, w.Context())
 			ctx := lock.WithOwner(w.Context())
 			var wg sync.WaitGroup
@@ -1227,15 +1227,16 @@ func TestShare_whoWritesNeedNotRide(t *testing.T) {
 }
 
 // A reader who came before a writer rode along with one who came after it, in vain. Now it
-// asks, though another question is under way.
+// asks, and does not ride along with those who come after the writer again and again.
 func TestShare_ridesInVainOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
-		const answer = 50 * time.Millisecond
+		const answer = time.Millisecond
+		var n atomic.Int64
 		slow := *reading
 		slow.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
 			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
-			if q.Waited == 0 { // of the first, and of the last to come
+			if n.Add(1) == 1 {
 				time.Sleep(pollTime)
 			}
 			time.Sleep(answer)
@@ -1244,22 +1245,31 @@ func TestShare_ridesInVainOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		asks := w.gets(w.a, &slow, ctx)
 		rides := w.gets(w.a, &slow, w.Context())
-		time.Sleep(time.Millisecond)
+		time.Sleep(answer)
 		gone := w.wish()
 		time.Sleep(80 * time.Millisecond)
+		over := make(chan struct{})
 		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() { w.refused(&slow) })
+		for range 50 {
+			wg.Go(func() {
+				for {
+					w.refused(&slow)
+					select {
+					case <-over:
+						return
+					default:
+					}
+				}
+			})
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 		start := time.Now()
-		cancel() // one of the twenty asks
-		time.Sleep(5 * time.Millisecond)
-		wg.Go(func() { w.refused(&slow) }) // came too late to ride along
+		cancel() // another asks now
 		h := <-rides
-		if took := time.Since(start); took > 2*answer {
+		if took := time.Since(start); took > 3*answer {
 			t.Errorf("in after %v", took)
 		}
+		close(over)
 		<-asks
 		wg.Wait()
 		w.unlock(h)
