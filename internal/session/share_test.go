@@ -832,6 +832,26 @@ func TestShare_errorOfAnother(t *testing.T) {
 	})
 }
 
+// Another comes to share in the moment in which the last one leaves. That one is seen to
+// have left, and Redis need not hear of it.
+func TestShare_joinedAsTheLastLeaves(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		var out atomic.Int64
+		w.a.Observer = lock.Observer{Released: func(lock.Event) { out.Add(1) }}
+		first, second := w.take(w.a, reading, w.Context()).(*hold), w.take(w.a, reading, w.Context())
+		n := w.scripts()
+		turn := first.t.turn
+		first.t.turn = nil // so that it finds others only when it has begun to leave
+		w.unlock(first)
+		first.t.turn = turn
+		if out.Load() != 1 || n.Load() != 0 {
+			t.Errorf("%d were seen to leave, and %d commands were sent", out.Load(), n.Load())
+		}
+		w.unlock(second)
+	})
+}
+
 // Owners come, enter once more, and leave both holds at the same moment as others come and
 // go. Whoever was seen to come in is seen to leave.
 func TestShare_observedInPairsAtOnce(t *testing.T) {
@@ -1227,7 +1247,7 @@ func TestShare_whoWritesNeedNotRide(t *testing.T) {
 }
 
 // A reader who came before a writer rode along with one who came after it, in vain. Now it
-// asks, and does not ride along with those who come after the writer again and again.
+// asks, though others who came after the writer do so again and again.
 func TestShare_ridesInVainOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
