@@ -78,19 +78,6 @@ type Acquired struct {
 	Confirmed int // Done: how many replicas confirmed it, if the question asks for any
 }
 
-// Renewal is one lock to renew.
-type Renewal struct {
-	Keys  Keys
-	Owner string
-	Holds int // how often the owner holds it
-}
-
-// Renewed is the reply for one lock: Done, Gone or Foreign, or an error.
-type Renewed struct {
-	Verdict Verdict
-	Err     error
-}
-
 // acquire runs an acquire script, and waits for the replicas if the question asks
 // for them.
 func acquire(ctx context.Context, rdb rueidis.Client, s *script, keys, args []string, q Question) (Acquired, error) {
@@ -144,28 +131,6 @@ func verdict(s *script, reply rueidis.RedisResult, legal ...Verdict) (Verdict, e
 	return 0, &ReplyError{s.name, msg.String()}
 }
 
-func renewals(s *script, reply rueidis.RedisResult, n int) ([]Verdict, error) {
-	msg, err := reply.ToMessage()
-	if err != nil {
-		return nil, err
-	}
-	bad := &ReplyError{s.name, msg.String()}
-	numbers, err := msg.AsIntSlice()
-	if err != nil || len(numbers) != n {
-		return nil, bad
-	}
-	verdicts := make([]Verdict, n)
-	for i, number := range numbers {
-		switch v := Verdict(number); v {
-		case Done, Gone, Foreign:
-			verdicts[i] = v
-		default:
-			return nil, bad
-		}
-	}
-	return verdicts, nil
-}
-
 // Snapshot is a lock as it stands.
 type Snapshot struct {
 	Exists  bool
@@ -194,48 +159,6 @@ func remaining(pttl int64) time.Duration {
 		return NoExpiry
 	}
 	return time.Duration(pttl) * time.Millisecond
-}
-
-// renew runs s for all batch, perCall locks in each script call, all calls in one
-// pipeline, with argsOf giving the arguments of each lock, and never, if it is not
-// nil, the key that goes before all others. One reply for each lock, in order.
-//
-// More than one lock a call is only right where there are no cluster slots. A
-// call of several that the server refuses is made again for each lock alone: it
-// may be a cluster that looks like one server, and one lock that is denied must
-// not end the others.
-func renew(ctx context.Context, rdb rueidis.Client, s *script, batch []Renewal, lease time.Duration, perCall int, never func(Keys) string, argsOf func(args []string, r Renewal) []string) []Renewed {
-	calls := make([]call, 0, (len(batch)+perCall-1)/perCall)
-	for first := 0; first < len(batch); first += perCall {
-		part := batch[first:min(first+perCall, len(batch))]
-		c := call{keys: make([]string, 0, 1+len(part)), args: make([]string, 1, 1+3*len(part))}
-		c.args[0] = ms(lease)
-		if never != nil {
-			c.keys = append(c.keys, never(part[0].Keys))
-		}
-		for _, r := range part {
-			c.keys = append(c.keys, r.Keys.Lock)
-			c.args = argsOf(c.args, r)
-		}
-		calls = append(calls, c)
-	}
-	renewed := make([]Renewed, 0, len(batch))
-	for _, reply := range s.pipeline(ctx, rdb, calls) {
-		part := batch[len(renewed):min(len(renewed)+perCall, len(batch))]
-		verdicts, err := renewals(s, reply, len(part))
-		if _, refused := rueidis.IsRedisErr(err); refused && len(part) > 1 {
-			renewed = append(renewed, renew(ctx, rdb, s, part, lease, 1, never, argsOf)...)
-			continue
-		}
-		for j := range part {
-			if err != nil {
-				renewed = append(renewed, Renewed{Err: err})
-			} else {
-				renewed = append(renewed, Renewed{Verdict: verdicts[j]})
-			}
-		}
-	}
-	return renewed
 }
 
 // fields reads a list of names and values in turn.

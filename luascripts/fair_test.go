@@ -571,7 +571,7 @@ func TestFair_lease(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G1")
 		q.waits("G2", "J3")
-		renewed := luascripts.RenewReentrant(t.Context(), q.rdb, []luascripts.Renewal{{Keys: fairKeys, Owner: owner("G1")}, {Keys: fairKeys, Owner: owner("G2")}}, long, 1)
+		renewed := luascripts.RenewReentrant(t.Context(), q.rdb, []luascripts.Renewal{{Keys: &fairKeys, Owner: owner("G1")}, {Keys: &fairKeys, Owner: owner("G2")}}, long, 1)
 		if renewed[0] != (luascripts.Renewed{Verdict: luascripts.Done}) || renewed[1] != (luascripts.Renewed{Verdict: luascripts.Gone}) {
 			t.Errorf("renewed: %+v", renewed)
 		}

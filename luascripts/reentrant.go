@@ -15,7 +15,7 @@ var (
 	reentrantAcquire = load("reentrant_acquire", "include_token", "include_line")
 	reentrantAll     = load("reentrant_acquire_all", "include_token")
 	reentrantRelease = load("reentrant_release", "include_token", "include_line")
-	reentrantRenew   = load("reentrant_renew")
+	reentrantRenew   = renewer{load("reentrant_renew"), nil, func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
 	reentrantInspect = load("reentrant_inspect")
 	reentrantForce   = load("reentrant_force")
 )
@@ -152,13 +152,12 @@ func bit(b bool) string {
 	return "0"
 }
 
-// RenewReentrant lengthens the leases of all batch, perCall locks in each
-// script call, as long as their owners hold them. So it does for fair locks,
-// which are the same in Redis once they are held.
+// RenewReentrant lengthens the leases of all batch, as long as their owners hold
+// them: perCall locks in each script call, but only such of one slot that come one
+// after the other. So it does for fair locks, which are the same in Redis once they
+// are held.
 func RenewReentrant(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
-	return renew(ctx, rdb, reentrantRenew, batch, lease, perCall, nil, func(args []string, r Renewal) []string {
-		return append(args, r.Owner)
-	})
+	return reentrantRenew.renew(ctx, rdb, batch, lease, perCall)
 }
 
 // InspectReentrant reads the lock.

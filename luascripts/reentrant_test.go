@@ -168,11 +168,11 @@ func TestRenewReentrant(t *testing.T) {
 			key := fmt.Sprint("mine", i)
 			do(t, rdb, "HSET", key, ours, "1")
 			do(t, rdb, "PEXPIRE", key, "5000")
-			batch = append(batch, luascripts.Renewal{Keys: luascripts.Keys{Lock: key}, Owner: ours})
+			batch = append(batch, luascripts.Renewal{Keys: &luascripts.Keys{Lock: key}, Owner: ours})
 		}
 		do(t, rdb, "PEXPIRE", "mine6", "90000")
-		batch = append(batch, luascripts.Renewal{Keys: luascripts.Keys{Lock: "gone"}, Owner: ours}, luascripts.Renewal{Keys: luascripts.Keys{Lock: "foreign"}, Owner: ours},
-			luascripts.Renewal{Keys: luascripts.Keys{Lock: "another"}, Owner: ours}, luascripts.Renewal{Keys: luascripts.Keys{Lock: "persisted"}, Owner: ours})
+		batch = append(batch, luascripts.Renewal{Keys: &luascripts.Keys{Lock: "gone"}, Owner: ours}, luascripts.Renewal{Keys: &luascripts.Keys{Lock: "foreign"}, Owner: ours},
+			luascripts.Renewal{Keys: &luascripts.Keys{Lock: "another"}, Owner: ours}, luascripts.Renewal{Keys: &luascripts.Keys{Lock: "persisted"}, Owner: ours})
 		want := []luascripts.Verdict{1, 1, 1, 1, 1, 1, 1, luascripts.Gone, luascripts.Foreign, luascripts.Gone, 1}
 		for _, perCall := range []int{1, 3, 100} {
 			got := luascripts.RenewReentrant(t.Context(), rdb, batch, lease, perCall)
@@ -278,7 +278,7 @@ func TestFullMemory(t *testing.T) {
 	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: 3}); err != nil || got.Verdict != luascripts.Done {
 		t.Errorf("re-entry: %+v, %v", got, err)
 	}
-	if got := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Keys: luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 1); got[0] != (luascripts.Renewed{Verdict: luascripts.Done}) {
+	if got := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 1); got[0] != (luascripts.Renewed{Verdict: luascripts.Done}) {
 		t.Errorf("renewal: %+v", got)
 	}
 	for _, leave := range []int{2, 1, 0} {
@@ -307,14 +307,14 @@ func TestDeniedCommands(t *testing.T) {
 		t.Errorf("release without the right to publish: %d, %v", got, err)
 	}
 	seed(t, admin, ours, 1, 20_000)
-	got := luascripts.RenewReentrant(t.Context(), denied(t, s, "hexists"), []luascripts.Renewal{{Keys: luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 1)
+	got := luascripts.RenewReentrant(t.Context(), denied(t, s, "hexists"), []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 1)
 	if got[0].Err == nil {
 		t.Errorf("renewal without hexists: %+v: a denial is no verdict about the lock", got[0])
 	}
 
 	// One key that is denied does not end the renewals that travel with it.
 	some := user(t, s, "some", "~orders", "&*", "+@all")
-	got = luascripts.RenewReentrant(t.Context(), some, []luascripts.Renewal{{Keys: luascripts.Keys{Lock: "denied"}, Owner: ours}, {Keys: luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 100)
+	got = luascripts.RenewReentrant(t.Context(), some, []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: "denied"}, Owner: ours}, {Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 100)
 	if got[0].Err == nil || got[1] != (luascripts.Renewed{Verdict: luascripts.Done}) {
 		t.Errorf("one of two denied: %+v", got)
 	}
@@ -329,7 +329,7 @@ func TestNoScript(t *testing.T) {
 		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: lease, Want: i + 1}); err != nil || got.Verdict != luascripts.Done {
 			t.Fatalf("acquire: %+v, %v", got, err)
 		}
-		batch := []luascripts.Renewal{{Keys: luascripts.Keys{Lock: keys.Lock}, Owner: ours}, {Keys: luascripts.Keys{Lock: keys.Lock}, Owner: ours}, {Keys: luascripts.Keys{Lock: keys.Lock}, Owner: other}}
+		batch := []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}, {Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}, {Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: other}}
 		s.Do(t, "SCRIPT", "FLUSH")
 		for j, r := range luascripts.RenewReentrant(t.Context(), rdb, batch, lease, 1) {
 			want := luascripts.Done
@@ -380,7 +380,7 @@ func FuzzReplies(f *testing.F) {
 		plausibleGrant(t, reply, got, err)
 		v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, 0)
 		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
-		if r := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Keys: luascripts.Keys{Lock: "a"}, Owner: ours}}, lease, 1); len(r) != 1 {
+		if r := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: "a"}, Owner: ours}}, lease, 1); len(r) != 1 {
 			t.Errorf("renewal of one lock: %d replies", len(r))
 		}
 		snapshot, err := luascripts.InspectReentrant(t.Context(), rdb, keys)

@@ -12,11 +12,15 @@ import (
 var (
 	readAcquire  = load("rw_read_acquire", "include_token", "include_rw")
 	readRelease  = load("rw_read_release", "include_rw")
-	readRenew    = load("rw_read_renew", "include_rw")
 	writeAcquire = load("rw_write_acquire", "include_token", "include_rw")
 	writeRelease = load("rw_write_release", "include_rw")
 	rwInspect    = load("rw_inspect", "include_rw")
 	rwForce      = load("rw_force", "include_rw")
+
+	readRenew = renewer{load("rw_read_renew", "include_rw"), func(k *Keys) string { return k.Never }, func(args []string, r *Renewal) []string {
+		return append(args, r.Owner, strconv.Itoa(r.Holds), r.Keys.Beside)
+	}}
+	writeRenew = renewer{reentrantRenew.script, nil, func(args []string, r *Renewal) []string { return append(args, r.Owner+Writing) }}
 )
 
 // Writing is what follows the owner in the hash's field for writing.
@@ -39,9 +43,7 @@ func ReleaseRead(ctx context.Context, rdb rueidis.Client, k Keys, owner string, 
 
 // RenewRead lengthens the leases of readers, as RenewReentrant does for locks.
 func RenewRead(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
-	return renew(ctx, rdb, readRenew, batch, lease, perCall, func(k Keys) string { return k.Never }, func(args []string, r Renewal) []string {
-		return append(args, r.Owner, strconv.Itoa(r.Holds), r.Keys.Beside)
-	})
+	return readRenew.renew(ctx, rdb, batch, lease, perCall)
 }
 
 // AcquireWrite makes an owner write as often as it wants to. If others have the
@@ -60,9 +62,7 @@ func ReleaseWrite(ctx context.Context, rdb rueidis.Client, k Keys, owner string,
 // RenewWrite lengthens the leases of writers: the same as for a plain lock, with
 // the field that says who writes.
 func RenewWrite(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
-	return renew(ctx, rdb, reentrantRenew, batch, lease, perCall, nil, func(args []string, r Renewal) []string {
-		return append(args, r.Owner+Writing)
-	})
+	return writeRenew.renew(ctx, rdb, batch, lease, perCall)
 }
 
 // InspectRW reads the lock. Fields holds the readers who are alive, by owner, and

@@ -166,7 +166,7 @@ func TestRWPeers_theirsLeaveOursRead(t *testing.T) {
 					if l.javaWrites("J3", long) {
 						t.Error("J3 writes while G2 reads")
 					}
-					renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: l.keys, Owner: owner("G2"), Holds: holds}}, 20*time.Minute, 1)
+					renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G2"), Holds: holds}}, 20*time.Minute, 1)
 					check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
 					e.expect()
 					l.stopsReading("G2", luascripts.Done)

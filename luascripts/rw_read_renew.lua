@@ -7,13 +7,15 @@
 -- ARGV[3*i]    holds   count   how often
 -- ARGV[3*i+1]  beside  text    what the keys of its reading leases begin with
 --
--- Returns a list with, for each lock, 1 when the reader was renewed, -2 when the
--- owner does not read it or its lease ran out, -4 when the key holds something else.
+-- Returns a list: how many locks there are, and for each that was not renewed its
+-- place i and -2 when the owner does not read it or its lease ran out, -4 when the
+-- key holds something else.
 --
 -- Only ever lengthens, brings nothing back, and keeps no other reader alive. Safe
 -- to repeat.
 local never, lease = KEYS[1], tonumber(ARGV[1])
 
+-- renew returns nothing when it is done.
 local function renew(lock, owner, holds, beside)
   local reads = redis.pcall('HEXISTS', lock, owner)
   if type(reads) == 'table' then
@@ -26,14 +28,17 @@ local function renew(lock, owner, holds, beside)
     if redis.call('PTTL', key) < lease then redis.call('PEXPIRE', key, lease) end
   end
   if redis.call('PTTL', lock) < lease then redis.call('PEXPIRE', lock, lease) end
-  return 1
 end
 
-local replies = {}
+local replies = {#KEYS - 1}
 for i = 1, #KEYS - 1 do
   local lock = KEYS[i + 1]
   local owner, holds, beside = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
-  replies[i] = renew(lock, owner, holds, beside)
-  if type(replies[i]) == 'table' then return replies[i] end
+  local why = renew(lock, owner, holds, beside)
+  if type(why) == 'table' then return why end
+  if why then
+    replies[#replies + 1] = i
+    replies[#replies + 1] = why
+  end
 end
 return replies

@@ -645,8 +645,9 @@ func TestRenewRW(t *testing.T) {
 		add := func(name, state string, d time.Duration, reads, writes luascripts.Verdict) {
 			t.Helper()
 			named(name).held(state, d)
-			readers = append(readers, luascripts.Renewal{Keys: named(name).keys, Owner: owner("G1"), Holds: 2})
-			writers = append(writers, luascripts.Renewal{Keys: named(name).keys, Owner: owner("G1")})
+			keys := named(name).keys
+			readers = append(readers, luascripts.Renewal{Keys: &keys, Owner: owner("G1"), Holds: 2})
+			writers = append(writers, luascripts.Renewal{Keys: &keys, Owner: owner("G1")})
 			wantReaders, wantWriters = append(wantReaders, reads), append(wantWriters, writes)
 		}
 		add("mine", "read G1=2(1,2)", 20*time.Second, luascripts.Done, luascripts.Gone)
@@ -901,7 +902,7 @@ func TestRW_persisted(t *testing.T) {
 		about(t, "it waits for", got.Left, long)
 		l.stopsReading("G2", luascripts.Done)
 		l.isNow("read G1=1(1)")
-		renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: l.keys, Owner: owner("G1"), Holds: 1}}, long, 1)
+		renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1"), Holds: 1}}, long, 1)
 		check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
 		about(t, "its lease", pttl(t, l.rdb, l.lease("G1", 1)), long)
 
@@ -951,7 +952,7 @@ func TestRW_foreignKeys(t *testing.T) {
 				if s, err := luascripts.InspectRW(t.Context(), l.rdb, l.keys); err != nil || !s.Exists || !s.Foreign {
 					t.Errorf("inspect: %+v, %v", s, err)
 				}
-				for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: l.keys, Owner: owner("G1"), Holds: 1}}, lease, 1) {
+				for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1"), Holds: 1}}, lease, 1) {
 					if r.Err != nil || r.Verdict != luascripts.Gone && r.Verdict != luascripts.Foreign {
 						t.Errorf("renewal: %+v", r)
 					}
@@ -1005,7 +1006,7 @@ func TestRW_fullMemory(t *testing.T) {
 	got, err := write("G1", 1)()
 	check(t, "a writer, who leaves no wish", got.Verdict, luascripts.Held, err)
 	granted("re-entry to read", read("G2", 3))
-	for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: l.keys, Owner: owner("G2"), Holds: 3}}, long, 1) {
+	for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G2"), Holds: 3}}, long, 1) {
 		check(t, "renewal", r.Verdict, luascripts.Done, r.Err)
 	}
 	for _, leave := range []int{2, 1, 0} {
@@ -1137,7 +1138,8 @@ func TestRW_deniedCommands(t *testing.T) {
 	// A denial is no verdict about the lock, and one lock that is denied does not end
 	// the renewals that travel with it.
 	l.held("read G1=1(1)", long)
-	batch := []luascripts.Renewal{{Keys: rwKeysOf("denied", "{denied}"), Owner: owner("G1"), Holds: 1}, {Keys: rwKeys, Owner: owner("G1"), Holds: 1}}
+	deniedKeys := rwKeysOf("denied", "{denied}")
+	batch := []luascripts.Renewal{{Keys: &deniedKeys, Owner: owner("G1"), Holds: 1}, {Keys: &rwKeys, Owner: owner("G1"), Holds: 1}}
 	renewed := luascripts.RenewRead(t.Context(), user(t, s, "few", "~orders", "~{orders}:*", "&*", "+@all"), batch, lease, 100)
 	if renewed[0].Err == nil || renewed[1] != (luascripts.Renewed{Verdict: luascripts.Done}) {
 		t.Errorf("one of two denied: %+v", renewed)
@@ -1162,13 +1164,13 @@ func TestRW_noScript(t *testing.T) {
 			l.expect("read", l.asksToRead("G2", func(q *luascripts.Question) { q.Writer = owner("G1") }).Verdict, luascripts.Done)
 		},
 		func() {
-			for _, r := range luascripts.RenewWrite(t.Context(), l.rdb, []luascripts.Renewal{{Keys: rwKeys, Owner: owner("G1")}}, lease, 1) {
+			for _, r := range luascripts.RenewWrite(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &rwKeys, Owner: owner("G1")}}, lease, 1) {
 				check(t, "renew writing", r.Verdict, luascripts.Done, r.Err)
 			}
 		},
 		func() { l.stopsWriting("G1", luascripts.Done) },
 		func() {
-			for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: rwKeys, Owner: owner("G2"), Holds: 1}}, lease, 1) {
+			for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &rwKeys, Owner: owner("G2"), Holds: 1}}, lease, 1) {
 				check(t, "renew reading", r.Verdict, luascripts.Done, r.Err)
 			}
 		},
@@ -1210,7 +1212,7 @@ func FuzzRWReplies(f *testing.F) {
 		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
 		v, err = luascripts.ForceRW(t.Context(), rdb, rwKeys)
 		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Free, luascripts.Foreign)
-		one := []luascripts.Renewal{{Keys: rwKeys, Owner: owner("G1"), Holds: 1}}
+		one := []luascripts.Renewal{{Keys: &rwKeys, Owner: owner("G1"), Holds: 1}}
 		for _, renewed := range [][]luascripts.Renewed{luascripts.RenewRead(t.Context(), rdb, one, lease, 1), luascripts.RenewWrite(t.Context(), rdb, one, lease, 1)} {
 			if len(renewed) != 1 {
 				t.Fatalf("renewal of one lock: %d replies", len(renewed))

@@ -44,26 +44,6 @@ func (s *script) exec(ctx context.Context, rdb rueidis.Client, keys, args []stri
 	return s.lua.Exec(ctx, rdb, keys, args)
 }
 
-// call is one run of a script in a pipeline.
-type call struct{ keys, args []string }
-
-// pipeline runs s once for each call, in one write. [rueidis.Lua.ExecMulti]
-// would load the script on every node at every call; here only the calls that
-// were answered NOSCRIPT run again, with the text.
-func (s *script) pipeline(ctx context.Context, rdb rueidis.Client, calls []call) []rueidis.RedisResult {
-	cmds := make(rueidis.Commands, len(calls))
-	for i, c := range calls {
-		cmds[i] = rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(c.keys))).Key(c.keys...).Arg(c.args...).Build()
-	}
-	replies := rdb.DoMulti(ctx, cmds...)
-	for i, r := range replies {
-		if e, ok := rueidis.IsRedisErr(r.Error()); ok && e.IsNoScript() {
-			replies[i] = s.exec(ctx, rdb, calls[i].keys, calls[i].args)
-		}
-	}
-	return replies
-}
-
 // execReplicated runs s, and if that granted a lock, waits until n replicas have what
 // it wrote, for timeout at most. It returns how many have. WAIT counts only what was
 // written on its own connection, so both go over one that is theirs alone.

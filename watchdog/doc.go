@@ -22,7 +22,7 @@
 //
 //	          ┌──────── renewed: trusted from the send of that renewal ────────┐
 //	          ▼                                                               │
-//	Watch ─ trusted ── a third of its length later ── renewal in flight ──────┤
+//	Watch ─ trusted ── a third of its length later ── renewal under way ──────┤
 //	          │                                                               │
 //	          │◄──────────────── failed, outcome unknown: try again soon ─────┤
 //	          │                                                               │
@@ -38,10 +38,24 @@
 //
 // # Renewals
 //
-// One goroutine serves any number of leases: it sleeps until the next renewal
-// or end is due. Renewals that are due together, or nearly, travel together, in
-// a goroutine of their own that lives for that one call; so a server that does
-// not answer delays neither the next batch nor the news of a loss.
+// One goroutine sleeps until the next renewal or end is due, for any number of
+// leases. Each [Group] of leases has a lane, and a goroutine while something of it is
+// under way. In a lane one batch follows the other, each when the one before was
+// answered, so that others get their turn at the server in between. A group that gets no
+// answers delays no other, and not the news of a loss.
+//
+//   - What is due within a twelfth of the lease fills the batch up.
+//   - If a group has more than a batch, it is renewed in some sixteen portions, spread
+//     over the interval. Leases that were taken together come early, by a
+//     twelfth of the lease at the most, until they are spread; that takes a few
+//     intervals. Each batch counts from its own send, so nothing is ever late for it.
+//   - If a lane is late by a twelfth of the lease, batches are sixteen times as large: the
+//     server is far away, or was not there for a while.
+//   - A batch that is unanswered for a twelfth of the lease does not keep the others
+//     waiting any more. So there are as many under way at a time as fit into the time that
+//     one may take.
+//
+// A renewal costs no garbage, but for what a batch needs.
 //
 // Stop first takes the lease out, so that no later renewal carries it, and then
 // waits for one that carries it already, until that has been answered or given

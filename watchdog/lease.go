@@ -28,6 +28,9 @@ type Subject interface {
 	Lost(cause error)
 	// Renewed is told after each renewal. It must not block.
 	Renewed(until time.Time)
+	// Group says which leases it is renewed with. It is asked before each renewal,
+	// must not block, and must not call back.
+	Group() Group
 }
 
 // Lease is one lease under watch. Its methods are safe for concurrent use.
@@ -40,14 +43,17 @@ type Lease struct {
 	mono, wall atomic.Int64
 
 	// Guarded by w.mu.
-	subject  Subject
-	until    instant
-	renewAt  instant       // when the next renewal is due, if alive
-	alive    bool          // renew it?
-	inflight chan struct{} // closed when the renewal that carries it is over; nil if none does
-	failed   error         // why the latest renewal failed; nil if it did not
-	cause    error         // why it is over: nothing happens any more; nil while it is not
-	index    int           // in w.queue; -1 when it is not there
+	subject Subject
+	until   instant
+	renewAt instant       // when the next renewal is due, if alive
+	lane    *lane         // where it is renewed; nil before alive was ever true
+	under   chan struct{} // closed when the renewal that carries it is over; nil if none does
+	err     error         // once it is over: why; before: why the latest renewal failed, nil if it did not
+	index   int32         // in the queue; -1 when it is in none
+	isDue   bool          // it is in lane.due; else in w.ends
+	alive   bool          // renew it?
+	waiting bool          // it is in lane.waiting
+	over    bool          // nothing happens any more
 }
 
 // Until returns the end of the trust.
@@ -66,14 +72,18 @@ func (l *Lease) Check() error {
 		return nil
 	}
 	l.w.mu.Lock()
-	if l.cause != nil || !l.until.passed(n) {
+	if l.over {
 		defer l.w.mu.Unlock()
-		return l.cause
+		return l.err
+	}
+	if !l.until.passed(n) {
+		l.w.mu.Unlock()
+		return nil
 	}
 	tell := l.loseLocked(n, l.expiredLocked())
 	l.w.mu.Unlock()
 	tell()
-	return l.cause
+	return l.err
 }
 
 // Extend records that the server confirmed d more, by a command sent at sent.
@@ -81,7 +91,7 @@ func (l *Lease) Check() error {
 func (l *Lease) Extend(sent time.Time, d time.Duration) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if l.cause == nil {
+	if !l.over {
 		l.extendLocked(at(sent), d)
 	}
 }
@@ -91,7 +101,7 @@ func (l *Lease) Extend(sent time.Time, d time.Duration) {
 func (l *Lease) KeepAlive(on bool) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if l.cause != nil || l.alive == on {
+	if l.over || l.alive == on {
 		return
 	}
 	l.alive = on
@@ -105,7 +115,7 @@ func (l *Lease) KeepAlive(on bool) {
 func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if l.cause != nil || !l.alive || l.until.left(now()) < atLeast {
+	if l.over || !l.alive || l.until.left(now()) < atLeast {
 		return false
 	}
 	l.subject = s
@@ -115,7 +125,7 @@ func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
 // Lose ends the lease as lost, with cause, unless it is over already.
 func (l *Lease) Lose(cause error) {
 	l.w.mu.Lock()
-	if l.cause != nil {
+	if l.over {
 		l.w.mu.Unlock()
 		return
 	}
@@ -128,15 +138,15 @@ func (l *Lease) Lose(cause error) {
 // waits for a renewal that carries the lease, for as long as ctx lasts.
 func (l *Lease) Stop(ctx context.Context) bool {
 	l.w.mu.Lock()
-	was := l.cause == nil
+	was := !l.over
 	if was {
 		l.endLocked(ErrStopped)
 	}
-	inflight := l.inflight
+	under := l.under
 	l.w.mu.Unlock()
-	if inflight != nil {
+	if under != nil {
 		select {
-		case <-inflight:
+		case <-under:
 		case <-ctx.Done():
 		}
 	}
@@ -155,7 +165,7 @@ func (l *Lease) loseLocked(n instant, cause error) (tell func()) {
 }
 
 func (l *Lease) endLocked(cause error) {
-	l.cause = cause
+	l.over, l.err = true, cause
 	l.mono.Store(0)
 	l.wall.Store(0)
 	l.w.removeLocked(l)
@@ -164,8 +174,8 @@ func (l *Lease) endLocked(cause error) {
 // expiredLocked is why a lease ran out: what its renewals failed with, if there
 // was anything.
 func (l *Lease) expiredLocked() error {
-	if l.failed != nil {
-		return fmt.Errorf("%w: its last renewal failed: %w", ErrExpired, l.failed)
+	if l.err != nil {
+		return fmt.Errorf("%w: its last renewal failed: %w", ErrExpired, l.err)
 	}
 	return ErrExpired
 }
@@ -183,15 +193,7 @@ func (l *Lease) trustLocked(until instant) {
 	l.wall.Store(until.wall)
 }
 
-// dueLocked is when something happens to l next: a renewal, or its end.
-func (l *Lease) dueLocked() instant {
-	if l.renewsLocked() {
-		return l.renewAt
-	}
-	return l.until
-}
-
 // renewsLocked reports whether a renewal is what happens to l next.
 func (l *Lease) renewsLocked() bool {
-	return l.alive && l.inflight == nil && l.renewAt.before(l.until)
+	return l.alive && !l.waiting && l.under == nil && l.renewAt.before(l.until)
 }

@@ -1,26 +1,34 @@
 package watchdog
 
 import (
-	"container/heap"
 	"context"
-	"errors"
 	"sync"
 	"time"
 )
 
-// Renew renews the leases of batch and returns one error for each, in order:
-// nil when the server confirmed it, one that matches ErrGone when the server
-// says that it is not ours, and any other when the outcome is not known. It
-// returns within a bounded time whatever the server does. ctx ends when the
-// watchdog closes.
+// Renew renews the leases of batch, which all are of one group, and returns one
+// error for each, in order: nil when the server confirmed it, one that matches
+// ErrGone when the server says that it is not ours, and any other when the outcome
+// is not known. Instead of a list of nils it may return nil. It returns within a
+// bounded time whatever the server does, and does not keep batch. ctx ends when
+// the watchdog closes.
 type Renew func(ctx context.Context, batch []Subject) []error
+
+const (
+	portions  = 16        // in which many leases are renewed, one after the other in each interval
+	pipelined = 16        // how many batches go together when they are late
+	atOnce    = 1000      // for how many leases a turn keeps the mutex, about
+	never     = time.Hour // nothing to do: a later Watch wakes us
+)
 
 // Watchdog watches leases. Make one with New, end it with Close.
 type Watchdog struct {
 	lease    time.Duration // set once: what a renewal gives
 	interval time.Duration // set once: from one renewal to the next
 	retry    time.Duration // set once: from a failed renewal to the next
-	slack    time.Duration // set once: what is due within it travels along
+	slack    time.Duration // set once: what is due within it is due now, if another is
+	ahead    time.Duration // set once: how early a renewal may come; and when one is late
+	most     int           // set once: how many leases a batch has, if none is late
 	renew    Renew         // set once
 
 	ctx    context.Context // of the renewals
@@ -29,7 +37,8 @@ type Watchdog struct {
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	queue   queue   // leases by dueLocked
+	lanes   map[Group]*lane
+	ends    queue   // leases by until: those that are in no lane's due
 	armed   instant // when run looks next, if it sleeps
 	asleep  bool    // run sleeps until armed
 	turns   int     // how often run woke up; a number for tests
@@ -38,15 +47,19 @@ type Watchdog struct {
 }
 
 // New returns a watchdog whose renewals give lease, and are made by renew every
-// third of it. It starts no goroutine before the first Watch.
-func New(lease time.Duration, renew Renew) *Watchdog {
+// third of it, most leases at a time. It starts no goroutine before the first
+// Watch.
+func New(lease time.Duration, most int, renew Renew) *Watchdog {
 	w := &Watchdog{
 		lease:    lease,
 		interval: lease / 3,
 		retry:    min(max(lease/24, 5*time.Millisecond), time.Second),
-		slack:    lease / 30,
+		slack:    lease / 3 / portions / 2,
+		ahead:    lease / 12,
+		most:     most,
 		renew:    renew,
 		wake:     make(chan struct{}, 1),
+		lanes:    make(map[Group]*lane),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
@@ -79,8 +92,13 @@ func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool)
 func (w *Watchdog) Close() {
 	w.mu.Lock()
 	w.closed = true
-	for len(w.queue) > 0 {
-		w.queue[len(w.queue)-1].endLocked(ErrStopped)
+	for len(w.ends) > 0 {
+		w.ends[len(w.ends)-1].l.endLocked(ErrStopped)
+	}
+	for _, ln := range w.lanes {
+		for len(ln.due) > 0 {
+			ln.due[len(ln.due)-1].l.endLocked(ErrStopped)
+		}
 	}
 	w.mu.Unlock()
 	w.cancel()
@@ -91,7 +109,11 @@ func (w *Watchdog) Close() {
 func (w *Watchdog) Len() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.queue)
+	n := len(w.ends)
+	for _, ln := range w.lanes {
+		n += len(ln.due)
+	}
+	return n
 }
 
 // run sleeps until something is due, and does it.
@@ -109,40 +131,31 @@ func (w *Watchdog) run() {
 	}
 }
 
-// turn tells the subjects whose leases ended, sends the renewals that are due,
+// turn tells the subjects whose leases ended, has the renewals sent that are due,
 // and returns how long to sleep.
 func (w *Watchdog) turn() time.Duration {
 	w.mu.Lock()
 	w.asleep = false
 	w.turns++
 	n := now()
-	horizon := n
+	for _, ln := range w.lanes {
+		ln.lookLocked(w, n)
+	}
 	var ended []func()
-	var batch []*Lease
-	var subjects []Subject
-	for len(w.queue) > 0 {
-		l := w.queue[0]
-		if l.until.passed(n) {
-			ended = append(ended, l.loseLocked(n, l.expiredLocked()))
-		} else if l.renewsLocked() && l.renewAt.passed(horizon) {
-			horizon = n.add(w.slack) // one is due: what nearly is comes along
-			batch, subjects = append(batch, l), append(subjects, l.subject)
-			l.inflight = inflightMark
-			w.placeLocked(l)
-		} else {
-			break
+	for l := w.ends.first(); l != nil && l.until.passed(n); l = w.ends.first() {
+		ended = append(ended, l.loseLocked(n, l.expiredLocked()))
+	}
+	for _, ln := range w.lanes {
+		if b := ln.startLocked(w, n); b != nil {
+			w.wg.Go(func() { w.carry(ln, b) })
 		}
 	}
-	if len(batch) > 0 {
-		over := make(chan struct{})
-		for _, l := range batch {
-			l.inflight = over
-		}
-		w.wg.Go(func() { w.carry(batch, subjects, over) })
+	sleep := never
+	for _, ln := range w.lanes { // again: a lease may have changed its lane
+		sleep = min(sleep, ln.sleepLocked(w, n))
 	}
-	sleep := time.Hour // nothing to do: a later Watch wakes us
-	if len(w.queue) > 0 {
-		sleep = max(w.queue[0].dueLocked().left(n), 0)
+	if l := w.ends.first(); l != nil {
+		sleep = min(sleep, max(l.until.left(n), 0))
 	}
 	w.armed, w.asleep = n.add(sleep), true
 	w.mu.Unlock()
@@ -153,58 +166,32 @@ func (w *Watchdog) turn() time.Duration {
 	return sleep
 }
 
-// inflightMark takes a lease out of the renewals that are due while turn still
-// collects them.
-var inflightMark = make(chan struct{})
-
-// carry sends one batch of renewals, of leases that were these subjects' a moment
-// ago, and sees to the answers.
-func (w *Watchdog) carry(batch []*Lease, subjects []Subject, over chan struct{}) {
-	defer close(over)
-	sent := now() // the trust counts from before the send
-	errs := w.renew(w.ctx, subjects)
-	n := now()
-
-	var tell []func()
-	w.mu.Lock()
-	for i, l := range batch {
-		l.inflight = nil
-		if l.cause != nil {
-			continue // stopped, or lost by the clock: whatever came is too late
-		}
-		switch err := errs[i]; {
-		case l.until.passed(n):
-			l.failed = err
-			tell = append(tell, l.loseLocked(n, l.expiredLocked()))
-		case errors.Is(err, ErrGone):
-			tell = append(tell, l.loseLocked(n, err))
-		case err != nil:
-			l.failed = err
-			l.renewAt = n.add(w.retry)
-			w.placeLocked(l)
-		default:
-			l.failed = nil
-			l.renewAt = sent.add(w.interval)
-			l.extendLocked(sent, w.lease)
-			until, subject := l.until.time(), l.subject
-			tell = append(tell, func() { subject.Renewed(until) })
-		}
-	}
-	w.mu.Unlock()
-	for _, t := range tell {
-		t()
-	}
-}
-
-// placeLocked puts l where it belongs in the queue, and wakes run if l is due
+// placeLocked puts l in the queue where it belongs, and wakes run if l is due
 // before run would look.
 func (w *Watchdog) placeLocked(l *Lease) {
-	if l.index < 0 {
-		heap.Push(&w.queue, l)
-	} else {
-		heap.Fix(&w.queue, l.index)
+	was, isDue := l.isDue, l.renewsLocked()
+	if l.index >= 0 && was != isDue {
+		w.removeLocked(l)
 	}
-	if w.asleep && l.dueLocked().before(w.armed) {
+	l.isDue = isDue
+	due := l.until
+	if isDue {
+		due = l.renewAt
+		if l.lane == nil {
+			l.lane = w.laneLocked(l.subject.Group())
+		}
+	}
+	if l.index < 0 {
+		w.queueLocked(l).put(l, due.mono)
+	} else {
+		w.queueLocked(l).move(l, due.mono)
+	}
+	w.wakeLocked(due)
+}
+
+// wakeLocked wakes run if it would not look before due.
+func (w *Watchdog) wakeLocked(due instant) {
+	if w.asleep && due.before(w.armed) {
 		w.asleep = false // once is enough
 		select {
 		case w.wake <- struct{}{}:
@@ -215,31 +202,14 @@ func (w *Watchdog) placeLocked(l *Lease) {
 
 func (w *Watchdog) removeLocked(l *Lease) {
 	if l.index >= 0 {
-		heap.Remove(&w.queue, l.index)
+		w.queueLocked(l).remove(l)
 	}
 }
 
-// queue is a heap of leases, the next due first.
-type queue []*Lease
-
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].dueLocked().before(q[j].dueLocked()) }
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
-}
-
-func (q *queue) Push(x any) {
-	l := x.(*Lease)
-	l.index = len(*q)
-	*q = append(*q, l)
-}
-
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	l := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	l.index = -1
-	return l
+// queueLocked is the queue that l is in, or is to be in.
+func (w *Watchdog) queueLocked(l *Lease) *queue {
+	if l.isDue {
+		return &l.lane.due
+	}
+	return &w.ends
 }

@@ -14,7 +14,10 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-const lease = 30 * time.Second
+const (
+	lease = 30 * time.Second
+	most  = 100 // leases in a batch
+)
 
 // server stands for Redis: it knows when each subject's lease really ends, and
 // has a clock that may run faster than ours.
@@ -96,10 +99,23 @@ func (s *server) renewals() int {
 // subject records what it is told.
 type subject struct {
 	mu      sync.Mutex
+	group   watchdog.Group
 	cause   error
 	lostAt  time.Time
 	losses  int
 	renewed int
+}
+
+func (s *subject) Group() watchdog.Group {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.group
+}
+
+func (s *subject) move(g watchdog.Group) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.group = g
 }
 
 func (s *subject) Lost(cause error) {
@@ -126,7 +142,7 @@ func inBubble(t *testing.T, f func(t *testing.T, w *watchdog.Watchdog, s *server
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		w := watchdog.New(lease, s.renew)
+		w := watchdog.New(lease, most, s.renew)
 		defer w.Close()
 		f(t, w, s)
 	})
@@ -274,7 +290,7 @@ func TestWatchdog_aHangingRenewalDelaysNobody(t *testing.T) {
 		s := newServer()
 		stuck := make(chan struct{})
 		var hang *subject
-		w := watchdog.New(lease, func(ctx context.Context, batch []watchdog.Subject) []error {
+		w := watchdog.New(lease, most, func(ctx context.Context, batch []watchdog.Subject) []error {
 			if batch[0] == watchdog.Subject(hang) {
 				<-stuck
 				return []error{nil} // confirmed, but far too late
@@ -284,7 +300,7 @@ func TestWatchdog_aHangingRenewalDelaysNobody(t *testing.T) {
 		defer w.Close()
 		hang, l := s.watch(w, lease, true)
 		until := l.Until()
-		time.Sleep(2 * time.Second) // so that they do not travel together
+		time.Sleep(4 * time.Second) // so that they do not travel together
 		other, _ := s.watch(w, lease, true)
 
 		time.Sleep(5 * lease)
@@ -306,7 +322,7 @@ func TestLease_stopWaitsForTheRenewalThatCarriesIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		sent, answer := make(chan struct{}), make(chan struct{})
-		w := watchdog.New(lease, func(ctx context.Context, batch []watchdog.Subject) []error {
+		w := watchdog.New(lease, most, func(ctx context.Context, batch []watchdog.Subject) []error {
 			close(sent)
 			<-answer
 			return s.renew(ctx, batch)
@@ -336,7 +352,7 @@ func TestLease_stopGivesUpWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		answer := make(chan struct{})
-		w := watchdog.New(lease, func(ctx context.Context, batch []watchdog.Subject) []error {
+		w := watchdog.New(lease, most, func(ctx context.Context, batch []watchdog.Subject) []error {
 			<-answer
 			return s.renew(ctx, batch)
 		})
@@ -442,7 +458,7 @@ func TestWatchdog_aSlowRenewalCountsFromItsSend(t *testing.T) {
 		s := newServer()
 		var sent time.Time
 		answered := make(chan struct{})
-		w := watchdog.New(lease, func(ctx context.Context, batch []watchdog.Subject) []error {
+		w := watchdog.New(lease, most, func(ctx context.Context, batch []watchdog.Subject) []error {
 			sent = time.Now()
 			errs := s.renew(ctx, batch)
 			time.Sleep(5 * time.Second)
@@ -466,7 +482,7 @@ func TestWatchdog_aConfirmationAfterTheEndIsTooLate(t *testing.T) {
 		s := newServer()
 		skew := watchdog.NewSkew()
 		defer skew.Restore()
-		w := watchdog.New(lease, func(ctx context.Context, batch []watchdog.Subject) []error {
+		w := watchdog.New(lease, most, func(ctx context.Context, batch []watchdog.Subject) []error {
 			skew.Set(time.Hour) // the machine sleeps, and wakes before the answer is read
 			return s.renew(ctx, batch)
 		})
@@ -484,7 +500,7 @@ func TestWatchdog_aConfirmationAfterTheEndIsTooLate(t *testing.T) {
 func TestLease_isOverForEverybodyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		w := watchdog.New(lease, s.renew)
+		w := watchdog.New(lease, most, s.renew)
 		defer w.Close()
 		told := make(chan struct{})
 		slow := &slowSubject{told: told}
@@ -555,7 +571,7 @@ func TestWatchdog_renewalsDueTogetherTravelTogether(t *testing.T) {
 				t.Fatalf("lease %d lost: %v", i, cause)
 			}
 		}
-		if n := s.renewals(); n > 35*3 {
+		if n := s.renewals(); n > 36*many/most {
 			t.Errorf("%d batches for %d leases in ten leases of time", n, many)
 		}
 		if w.Len() != many {
@@ -567,7 +583,7 @@ func TestWatchdog_renewalsDueTogetherTravelTogether(t *testing.T) {
 func TestWatchdog_closeEndsEverythingSilently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		w := watchdog.New(lease, s.renew)
+		w := watchdog.New(lease, most, s.renew)
 		sub, l := s.watch(w, lease, true)
 		w.Close()
 		if l.Check() == nil || sub.losses != 0 || w.Len() != 0 {
@@ -617,7 +633,7 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 					return nil
 				}
 				s.lost = func(int) bool { return lostReply }
-				w := watchdog.New(lease, s.renew)
+				w := watchdog.New(lease, most, s.renew)
 				defer w.Close()
 
 				const days = 30

@@ -442,6 +442,16 @@ func (t *tenure) Renewed(until time.Time) {
 	t.s.observe(t.s.Observer.Renewed, t, lock.Event{Until: until})
 }
 
+// Group is who is renewed together with t: who shares its script, and on a cluster its
+// node.
+func (t *tenure) Group() watchdog.Group {
+	g := watchdog.Group{What: t.spec.Kind}
+	if t.s.sliced {
+		g.At = int(t.s.shard(t.spec.slot))
+	}
+	return g
+}
+
 // lostBy is the cause that holds of t end with when the lease ended by cause.
 func (t *tenure) lostBy(cause error) error {
 	return t.wrap(fmt.Errorf("%w: %w", lock.ErrLost, cause))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -37,7 +38,8 @@ type Session struct {
 	id     string             // set once: the uuid in every owner
 	dog    *watchdog.Watchdog // set once
 	hub    *hub               // set once
-	many   int                // set once: how many locks one renewal script takes
+	sliced bool               // set once: it is a cluster, and keys have slots
+	shards shards             // of a cluster
 	number atomic.Uint64      // the number in the latest owner
 
 	jobs    chan func()           // to a goroutine that waits for something to do
@@ -67,7 +69,7 @@ func New(rdb rueidis.Client, c Config) *Session {
 		Config:    c,
 		rdb:       rdb,
 		id:        uuid.Must(uuid.NewV7()).String(), // version 7 tells the fair lock's scripts that we send heartbeats
-		many:      100,
+		sliced:    rdb.Mode() == rueidis.ClientModeCluster,
 		jobs:      make(chan func()),
 		closing:   make(chan struct{}),
 		givenBack: make(chan struct{}),
@@ -77,11 +79,8 @@ func New(rdb rueidis.Client, c Config) *Session {
 		shares:    make(map[place]*shared),
 		held:      make(map[place]*tenure),
 	}
-	if rdb.Mode() == rueidis.ClientModeCluster {
-		s.many = 1 // the keys of one script must share a slot
-	}
 	s.number.Store(rand.Uint64N(1 << 40)) // so that who knows the uuid cannot guess an owner
-	s.dog = watchdog.New(c.Lease, s.renew)
+	s.dog = watchdog.New(c.Lease, batchSize, s.renew)
 	s.hub = newHub(rdb, c.OpTimeout, c.Sharded)
 	return s
 }
@@ -128,6 +127,7 @@ type Spec struct {
 	Patience time.Duration   // how long the trace of a waiter lives unheard, or 0: waiting leaves none
 	Yield    bool            // readers wait behind a writer who came before
 	Err      error           // what is wrong with the name or the options
+	slot     uint16          // on a cluster
 
 	Replicas       int // how many must confirm a first hold
 	ReplicaTimeout time.Duration
@@ -149,7 +149,10 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	if s.Sharded {
 		spec.Keys.Publish = "SPUBLISH"
 	}
-	spec.Keys.Scattered = s.rdb.Mode() == rueidis.ClientModeCluster // its listeners can be at a replica
+	if s.sliced {
+		spec.Keys.Scattered = true // its listeners can be at a replica
+		spec.slot = slotOf(s.rdb, spec.Keys.Lock)
+	}
 	if config.Fencing {
 		spec.Keys.Register = beside(tokenPrefix, mapped)
 	}
@@ -292,36 +295,70 @@ func (s *Session) giveBack(ctx context.Context, held map[*tenure]bool) (failed i
 	return int(unconfirmed.Load())
 }
 
-// renew is what the watchdog renews with.
+// batchSize is how many locks one renewal takes along: few enough that a server is
+// back for others within a fraction of a millisecond.
+const batchSize = 100
+
+// renewals are what one renewal takes along. They are used again.
+type renewals struct {
+	order []int // in the batch
+	locks []luascripts.Renewal
+}
+
+var unusedRenewals = sync.Pool{New: func() any { return &renewals{} }}
+
+// renew is what the watchdog renews with. All of a batch are of one kind, and on a
+// cluster at one node, as far as is known.
 func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
-	errs := make([]error, len(batch))
-	byKind := make(map[*Kind][]int)
-	for i, subject := range batch {
-		k := subject.(*tenure).spec.Kind
-		byKind[k] = append(byKind[k], i)
+	r := unusedRenewals.Get().(*renewals)
+	r.order = r.order[:0]
+	for i := range batch {
+		r.order = append(r.order, i)
 	}
-	for k, indexes := range byKind {
-		renewals := make([]luascripts.Renewal, len(indexes))
-		for j, i := range indexes {
-			t := batch[i].(*tenure)
+	if s.sliced { // the locks of a slot share a script
+		slices.SortFunc(r.order, func(i, j int) int {
+			return int(batch[i].(*tenure).spec.slot) - int(batch[j].(*tenure).spec.slot)
+		})
+	}
+	k := batch[0].(*tenure).spec.Kind
+	for _, i := range r.order {
+		t := batch[i].(*tenure)
+		l := luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.owner}
+		if s.sliced {
+			l.Slot = t.spec.slot
+		}
+		if k.shared() {
 			holds, _ := t.state()
-			renewals[j] = luascripts.Renewal{Keys: t.spec.Keys, Owner: t.owner, Holds: max(holds, 1)}
+			l.Holds = max(holds, 1)
 		}
-		replies, _, err := await(context.Background(), s, s.OpTimeout, func(ctx context.Context) ([]luascripts.Renewed, error) {
-			return k.Renew(ctx, s.rdb, renewals, s.Lease, s.many), nil
-		}, nil)
-		for j, i := range indexes {
-			switch {
-			case err != nil:
-				errs[i] = err
-			case replies[j].Err != nil:
-				errs[i] = replies[j].Err
-			case replies[j].Verdict == luascripts.Foreign:
-				errs[i] = fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
-			case replies[j].Verdict == luascripts.Gone:
-				errs[i] = watchdog.ErrGone
-			}
+		r.locks = append(r.locks, l)
+	}
+	replies, answered, err := await(context.Background(), s, s.OpTimeout, func(ctx context.Context) ([]luascripts.Renewed, error) {
+		return k.Renew(ctx, s.rdb, r.locks, s.Lease, batchSize), nil
+	}, nil)
+	var errs []error // nil while there is none
+	for j, i := range r.order {
+		e := err
+		switch {
+		case err != nil:
+		case replies[j].Err != nil:
+			e = replies[j].Err
+		case replies[j].Verdict == luascripts.Foreign:
+			e = fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
+		case replies[j].Verdict == luascripts.Gone:
+			e = watchdog.ErrGone
+		default:
+			continue
 		}
+		if errs == nil {
+			errs = make([]error, len(batch))
+		}
+		errs[i] = e
+	}
+	if answered { // else they may be on their way yet
+		clear(r.locks)
+		r.locks = r.locks[:0]
+		unusedRenewals.Put(r)
 	}
 	return errs
 }

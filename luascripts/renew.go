@@ -1,0 +1,118 @@
+package luascripts
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Renewal is one lock to renew.
+type Renewal struct {
+	Keys  *Keys
+	Owner string
+	Holds int    // how often the owner reads it; of no other kind
+	Slot  uint16 // of the keys on a cluster; else the same for all
+}
+
+// Renewed is the reply for one lock: Done, Gone or Foreign, or an error.
+type Renewed struct {
+	Verdict Verdict
+	Err     error
+}
+
+// renewer is a script that renews: first the key that never gives, if it is not nil,
+// then that of each lock; and after the lease what argsOf adds for each lock.
+type renewer struct {
+	*script
+	never  func(*Keys) string
+	argsOf func(args []string, r *Renewal) []string
+}
+
+// renew runs the script for all batch, all calls in one pipeline: perCall locks in
+// each, but only such of one slot that come one after the other. One reply for each
+// lock, in order.
+//
+// A call of several that the server refuses is made again for each lock alone: it
+// may be a cluster that looks like one server, or a slot that is half moved; and one
+// lock that is denied must not end the others. [rueidis.Lua.ExecMulti] would load
+// the script on every node at every call; here only the calls that were answered
+// NOSCRIPT run again, with the text.
+func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
+	ends := make([]int, 0, 1+(len(batch)-1)/perCall) // where in batch each call ends
+	for i := range batch {
+		if last := len(ends) - 1; last >= 0 && i-starts(ends, last) < perCall && batch[i].Slot == batch[i-1].Slot {
+			ends[last] = i + 1
+		} else {
+			ends = append(ends, i+1)
+		}
+	}
+	calls := make(rueidis.Commands, len(ends))
+	for i, end := range ends {
+		keys, args := s.words(batch[starts(ends, i):end], lease)
+		calls[i] = rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+	}
+	renewed := make([]Renewed, len(batch))
+	for i, reply := range rdb.DoMulti(ctx, calls...) {
+		part := batch[starts(ends, i):ends[i]]
+		into := renewed[starts(ends, i):ends[i]]
+		if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
+			keys, args := s.words(part, lease)
+			reply = s.exec(ctx, rdb, keys, args)
+		}
+		err := s.verdicts(reply, into)
+		if _, refused := rueidis.IsRedisErr(err); refused && len(part) > 1 {
+			copy(into, s.renew(ctx, rdb, part, lease, 1))
+		} else if err != nil {
+			for j := range into {
+				into[j] = Renewed{Err: err}
+			}
+		}
+	}
+	return renewed
+}
+
+// starts returns where the i-th part begins, of parts that end at ends.
+func starts(ends []int, i int) int {
+	if i == 0 {
+		return 0
+	}
+	return ends[i-1]
+}
+
+// words are the keys and the arguments of one call.
+func (s *renewer) words(part []Renewal, lease time.Duration) (keys, args []string) {
+	keys, args = make([]string, 0, 1+len(part)), make([]string, 1, 1+3*len(part))
+	args[0] = ms(lease)
+	if s.never != nil {
+		keys = append(keys, s.never(part[0].Keys))
+	}
+	for i := range part {
+		keys = append(keys, part[i].Keys.Lock)
+		args = s.argsOf(args, &part[i])
+	}
+	return keys, args
+}
+
+// verdicts reads the reply of a call into renewed.
+func (s *renewer) verdicts(reply rueidis.RedisResult, renewed []Renewed) error {
+	msg, err := reply.ToMessage()
+	if err != nil {
+		return err
+	}
+	numbers, err := msg.AsIntSlice()
+	if err != nil || len(numbers)%2 != 1 || numbers[0] != int64(len(renewed)) {
+		return &ReplyError{s.name, msg.String()}
+	}
+	for i := range renewed {
+		renewed[i] = Renewed{Verdict: Done}
+	}
+	for i := 1; i < len(numbers); i += 2 {
+		place, v := numbers[i], Verdict(numbers[i+1])
+		if place < 1 || place > int64(len(renewed)) || v != Gone && v != Foreign {
+			return &ReplyError{s.name, msg.String()}
+		}
+		renewed[place-1].Verdict = v
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+package watchdog
+
+import (
+	"errors"
+	"time"
+)
+
+// Group names leases that are renewed together. A group whose renewals are slow
+// delays no other.
+type Group struct {
+	What any // comparable
+	At   int
+}
+
+// lane renews the leases of a group, one batch after the other.
+//
+//	due ── its time has come ─────────────► waiting ─┬─► under way ──┐
+//	 ▲  └─ there is room, and it nearly is ──────────┘               │
+//	 └───────── renewed, or failed and due again soon ───────────────┘
+type lane struct {
+	group Group // set once
+
+	// Guarded by the watchdog's mu.
+	due     queue    // leases by renewAt
+	waiting []*Lease // their time has come; first come first. Some may be over
+	front   *batch   // what waits goes after it; nil if nothing is under way, or only what takes too long
+	next    instant  // before that, no portion is renewed early
+	early   int      // how many more leases of this one
+	spare   *batch
+}
+
+// batch is what one renewal carries. It is used again for the next.
+type batch struct {
+	sent     instant
+	leases   []*Lease
+	subjects []Subject     // whose they are
+	over     chan struct{} // closed when it has been answered, and all are told
+	news     []news
+}
+
+// news is what a subject is told after a batch.
+type news struct {
+	subject Subject
+	until   instant // it was renewed; or else
+	lost    func()  // not nil
+}
+
+// laneLocked returns the lane of a group.
+func (w *Watchdog) laneLocked(g Group) *lane {
+	ln := w.lanes[g]
+	if ln == nil {
+		ln = &lane{group: g}
+		w.lanes[g] = ln
+	}
+	return ln
+}
+
+// lookLocked lets those leases wait whose time has come, and lets them go on if
+// the batch before them takes too long. As long as they wait they are among the
+// ends.
+func (ln *lane) lookLocked(w *Watchdog, n instant) {
+	if ln.front != nil && ln.front.sent.add(w.ahead).passed(n) {
+		ln.front = nil
+	}
+	for range atOnce {
+		l := ln.due.first()
+		if l == nil || !l.renewAt.passed(n) {
+			return
+		}
+		l.waiting = true
+		w.placeLocked(l)
+		ln.waiting = append(ln.waiting, l)
+	}
+}
+
+// sleepLocked returns for how long there is nothing to do for ln.
+func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
+	d := never
+	if ln.front != nil {
+		d = ln.front.sent.add(w.ahead).left(n)
+	} else if len(ln.waiting) > 0 {
+		return 0
+	}
+	if l := ln.due.first(); l != nil {
+		left := l.renewAt.left(n)
+		d = min(d, left)
+		if ln.front == nil && len(ln.due) > w.most { // more than a batch: spread them
+			d = min(d, max(left-w.ahead, ln.next.left(n)))
+		}
+	}
+	return max(d, 0)
+}
+
+// startLocked returns the first batch of a portion, nil if it is not time for one: when
+// something waits, or when it is time to renew a portion early, so that the next time not all
+// are due together.
+func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
+	if ln.front != nil || ln.sleepLocked(w, n) > 0 {
+		return nil
+	}
+	total := len(ln.due) + len(ln.waiting)
+	portion := (total/portions/w.most + 1) * w.most // whole batches
+	ln.next = n.add(w.interval / time.Duration(total) * time.Duration(portion))
+	ln.early = 0
+	if len(ln.waiting) == 0 {
+		ln.early = portion
+	}
+	b := ln.spare
+	ln.spare = nil
+	if b == nil {
+		b = &batch{}
+	}
+	return ln.fillLocked(w, n, b)
+}
+
+// goOnLocked returns the batch that goes after b, nil if nothing waits, nothing is
+// due at about this time, and the portion is through.
+func (ln *lane) goOnLocked(w *Watchdog, n instant, b *batch) *batch {
+	if ln.front == b {
+		ln.front = nil
+	}
+	if ln.front == nil {
+		l := ln.due.first()
+		if len(ln.waiting) > 0 || l != nil && (ln.early > 0 || l.renewAt.left(n) <= w.slack) {
+			return ln.fillLocked(w, n, b)
+		}
+	}
+	ln.spare = b
+	return nil
+}
+
+// fillLocked has b carry what waits, and what will be due soon. It returns nil if
+// that is nothing.
+func (ln *lane) fillLocked(w *Watchdog, n instant, b *batch) *batch {
+	b.sent, b.over = n, make(chan struct{})
+	most := w.most
+	if len(ln.waiting) > 0 && ln.waiting[0].renewAt.add(w.ahead).passed(n) {
+		most *= pipelined
+	}
+	for len(b.leases) < most && len(ln.waiting) > 0 {
+		l := ln.waiting[0]
+		ln.waiting[0] = nil
+		ln.waiting = ln.waiting[1:]
+		l.waiting = false
+		w.takeLocked(ln, b, l)
+	}
+	for len(b.leases) < most {
+		l := ln.due.first()
+		if l == nil || l.renewAt.left(n) > w.ahead {
+			break
+		}
+		w.takeLocked(ln, b, l)
+	}
+	ln.early -= len(b.leases)
+	if len(b.leases) == 0 {
+		ln.spare = b
+		return nil
+	}
+	ln.front = b
+	return b
+}
+
+// takeLocked has b carry l, unless that is not its place (any more).
+func (w *Watchdog) takeLocked(ln *lane, b *batch, l *Lease) {
+	if l.over {
+		return // while it waited
+	}
+	if g := l.subject.Group(); l.until.passed(b.sent) {
+		l.renewAt = l.until // run sees to its end
+	} else if g != ln.group {
+		w.removeLocked(l)
+		l.lane = w.laneLocked(g)
+	} else if l.alive {
+		l.under = b.over
+		b.leases, b.subjects = append(b.leases, l), append(b.subjects, l.subject)
+	}
+	w.placeLocked(l)
+}
+
+// carry sends b and sees to the answers, and then goes on with the lane for as long
+// as there is something to renew.
+func (w *Watchdog) carry(ln *lane, b *batch) {
+	for b != nil {
+		errs := w.renew(w.ctx, b.subjects)
+
+		w.mu.Lock()
+		b.answeredLocked(w, now(), errs)
+		w.mu.Unlock()
+		b.tell()
+		close(b.over)
+
+		w.mu.Lock()
+		n := now()
+		if b = ln.goOnLocked(w, n, b); b == nil {
+			w.wakeLocked(n.add(ln.sleepLocked(w, n)))
+		}
+		w.mu.Unlock()
+	}
+}
+
+// answeredLocked records what became of b.
+func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
+	for i, l := range b.leases {
+		l.under = nil
+		if l.over {
+			continue // stopped, or lost by the clock: whatever came is too late
+		}
+		var err error
+		if errs != nil {
+			err = errs[i]
+		}
+		switch {
+		case l.until.passed(n):
+			l.err = err
+			b.news = append(b.news, news{lost: l.loseLocked(n, l.expiredLocked())})
+		case errors.Is(err, ErrGone):
+			b.news = append(b.news, news{lost: l.loseLocked(n, err)})
+		case err != nil:
+			l.err = err
+			l.renewAt = n.add(w.retry)
+			w.placeLocked(l)
+		default:
+			l.err = nil
+			l.renewAt = b.sent.add(w.interval)
+			l.extendLocked(b.sent, w.lease)
+			b.news = append(b.news, news{subject: l.subject, until: l.until})
+		}
+	}
+	clear(b.leases)
+	clear(b.subjects)
+	b.leases, b.subjects = b.leases[:0], b.subjects[:0]
+}
+
+// tell tells the subjects what became of b.
+func (b *batch) tell() {
+	var last instant
+	var until time.Time // mostly the same for all
+	for _, n := range b.news {
+		if n.lost != nil {
+			n.lost()
+			continue
+		}
+		if n.until != last {
+			last, until = n.until, n.until.time()
+		}
+		n.subject.Renewed(until)
+	}
+	clear(b.news)
+	b.news = b.news[:0]
+}

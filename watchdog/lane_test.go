@@ -1,0 +1,426 @@
+package watchdog_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+const interval = lease / 3
+
+// road is a renew function that takes its time, and notes what was under way.
+type road struct {
+	t     *testing.T
+	s     *server
+	takes func(batch []watchdog.Subject) time.Duration
+
+	mu     sync.Mutex
+	under  map[watchdog.Group]int // batches under way
+	most   map[watchdog.Group]int // and how many there were at the same time
+	sizes  []int
+	began  []time.Time                      // of each batch
+	passes map[watchdog.Subject][]time.Time // when each was sent
+}
+
+func newRoad(t *testing.T, takes func([]watchdog.Subject) time.Duration) *road {
+	return &road{
+		t: t, s: newServer(), takes: takes,
+		under: map[watchdog.Group]int{}, most: map[watchdog.Group]int{}, passes: map[watchdog.Subject][]time.Time{},
+	}
+}
+
+var errSilent = errors.New("no answer")
+
+func (r *road) renew(ctx context.Context, batch []watchdog.Subject) []error {
+	g := batch[0].Group()
+	r.mu.Lock()
+	r.under[g]++
+	r.most[g] = max(r.most[g], r.under[g])
+	r.sizes = append(r.sizes, len(batch))
+	r.began = append(r.began, time.Now())
+	for _, b := range batch {
+		r.passes[b] = append(r.passes[b], time.Now())
+		if b.Group() != g {
+			r.t.Errorf("a batch of %v carries one of %v", g, b.Group())
+		}
+	}
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.under[g]--
+	}()
+	d := r.takes(batch)
+	select {
+	case <-ctx.Done():
+		d = lease
+	case <-time.After(min(d, lease/4)): // as long as a command may stay unanswered
+	}
+	if d > lease/4 {
+		errs := make([]error, len(batch))
+		for i := range errs {
+			errs[i] = errSilent
+		}
+		return errs
+	}
+	return r.s.renew(ctx, batch)
+}
+
+// burst watches n leases of a group, all taken at this instant.
+func (r *road) burst(w *watchdog.Watchdog, g watchdog.Group, n int) (subs []*subject, leases []*watchdog.Lease) {
+	for range n {
+		sub := &subject{group: g}
+		r.s.grant(sub, lease)
+		subs, leases = append(subs, sub), append(leases, w.Watch(sub, time.Now(), lease, true))
+	}
+	return subs, leases
+}
+
+func (r *road) lost(subs []*subject) {
+	r.t.Helper()
+	for i, sub := range subs {
+		if _, cause := sub.lost(); cause != nil {
+			r.t.Fatalf("lease %d: %v", i, cause)
+		}
+	}
+}
+
+func quick([]watchdog.Subject) time.Duration { return time.Millisecond }
+
+// However many leases are due, a batch is small, and the next goes after its answer.
+func TestLane_oneSmallBatchAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoad(t, quick)
+		w := watchdog.New(lease, most, r.renew)
+		defer w.Close()
+		subs, _ := r.burst(w, watchdog.Group{}, 5000)
+		before := runtime.NumGoroutine()
+		time.Sleep(interval + 20*time.Millisecond) // in the midst of the first pass
+		if extra := runtime.NumGoroutine() - before; extra > 1 {
+			t.Errorf("%d goroutines more than between the passes, want one", extra)
+		}
+		time.Sleep(3 * lease)
+		synctest.Wait()
+		r.lost(subs)
+		for _, n := range r.sizes {
+			if n > most {
+				t.Fatalf("a batch of %d, want %d at the most", n, most)
+			}
+		}
+		if n := r.most[watchdog.Group{}]; n != 1 {
+			t.Errorf("%d batches at the same time, want 1", n)
+		}
+	})
+}
+
+// What was taken at one instant is due at one instant, but not for ever: after a few
+// passes the renewals are spread over the interval. That costs next to nothing.
+func TestLane_aBurstIsSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many, parts = 10_000, 16
+		r := newRoad(t, quick)
+		w := watchdog.New(lease, most, r.renew)
+		defer w.Close()
+		subs, _ := r.burst(w, watchdog.Group{}, many)
+		start := time.Now()
+		time.Sleep(20 * interval)
+		synctest.Wait()
+		r.lost(subs)
+		var per [20 * parts]int
+		for i, at := range r.began {
+			per[min(int(at.Sub(start)*parts/interval), len(per)-1)] += r.sizes[i]
+		}
+		worst := 0
+		for _, n := range per[6*parts:] {
+			worst = max(worst, n)
+		}
+		if worst > 2*many/parts {
+			t.Errorf("%d renewals in a sixteenth of an interval, want about %d", worst, many/parts)
+		}
+		sent := 0
+		for _, n := range r.sizes {
+			sent += n
+		}
+		if most := 21 * many; sent > most {
+			t.Errorf("%d renewals in 20 intervals, want %d at the most", sent, most)
+		}
+		if n := len(r.sizes); n > 22*many/most {
+			t.Errorf("%d batches, want not many more than %d", n, 20*many/most)
+		}
+		for _, times := range r.passes {
+			for i, at := range times[1:] {
+				if gap := at.Sub(times[i]); gap < interval*3/4-interval/16 || gap > interval+interval/16 {
+					t.Fatalf("%v between two renewals of one lease, want %v or up to a quarter less", gap, interval)
+				}
+			}
+		}
+	})
+}
+
+// A group that gets no answers loses its leases, each at its own end, and is tried
+// again a few times; another does not notice.
+func TestLane_aSilentGroupDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 3000
+		well, silent := watchdog.Group{At: 1}, watchdog.Group{At: 2}
+		r := newRoad(t, func(batch []watchdog.Subject) time.Duration {
+			if batch[0].Group() == silent {
+				return lease
+			}
+			return time.Millisecond
+		})
+		w := watchdog.New(lease, most, r.renew)
+		defer w.Close()
+		wells, _ := r.burst(w, well, many)
+		silents, leases := r.burst(w, silent, many)
+		var until []time.Time
+		for _, l := range leases {
+			until = append(until, l.Until())
+		}
+		time.Sleep(5 * lease)
+		synctest.Wait()
+		r.lost(wells)
+		for _, sub := range wells {
+			for i, at := range r.passes[sub][1:] {
+				if gap := at.Sub(r.passes[sub][i]); gap > interval+interval/16 {
+					t.Fatalf("%v between two renewals of one lease, want %v", gap, interval)
+				}
+			}
+		}
+		for i, sub := range silents {
+			at, cause := sub.lost()
+			if !errors.Is(cause, watchdog.ErrExpired) || !at.Equal(until[i]) {
+				t.Fatalf("lease %d of the silent group: lost by %v at %v, want %v", i, cause, at, until[i])
+			}
+			if len(r.passes[sub]) == 0 {
+				t.Fatalf("lease %d of the silent group was never tried", i)
+			}
+		}
+		if n := r.most[silent]; n > 4 {
+			t.Errorf("%d batches of the silent group at the same time, want 4 at the most", n)
+		}
+		if w.Len() != many {
+			t.Errorf("%d leases are left, want %d", w.Len(), many)
+		}
+	})
+}
+
+// A server that is far away: one small batch after the other would take twice as long as
+// there is. So those that are late go together.
+func TestLane_whatIsLateGoesTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoad(t, func([]watchdog.Subject) time.Duration { return 200 * time.Millisecond })
+		w := watchdog.New(lease, most, r.renew)
+		defer w.Close()
+		subs, _ := r.burst(w, watchdog.Group{}, 15_000)
+		time.Sleep(10 * lease)
+		synctest.Wait()
+		r.lost(subs)
+	})
+}
+
+// A batch that takes long does not keep the others of its group for as long.
+func TestLane_aSlowBatchIsOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hang *subject
+		r := newRoad(t, func(batch []watchdog.Subject) time.Duration {
+			if batch[0] == watchdog.Subject(hang) {
+				return lease
+			}
+			return time.Millisecond
+		})
+		w := watchdog.New(lease, most, r.renew)
+		defer w.Close()
+		hangs, _ := r.burst(w, watchdog.Group{}, 1)
+		hang = hangs[0]
+		time.Sleep(3 * time.Second)
+		subs, _ := r.burst(w, watchdog.Group{}, 10)
+		time.Sleep(interval)
+		synctest.Wait()
+		for _, sub := range subs {
+			if n := len(r.passes[sub]); n != 1 {
+				t.Fatalf("sent %d times, want 1", n)
+			}
+		}
+	})
+}
+
+// Whoever changes the group, as a shard takes over, is renewed with the new one from
+// the next time on.
+func TestLane_aLeaseChangesItsGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 1000
+		r := newRoad(t, quick) // says when a batch is of two groups
+		w := watchdog.New(lease, most, r.renew)
+		defer w.Close()
+		subs, _ := r.burst(w, watchdog.Group{At: 1}, many)
+		time.Sleep(interval / 2)
+		synctest.Wait()
+		for _, sub := range subs[:many/2] {
+			sub.move(watchdog.Group{At: 2})
+		}
+		time.Sleep(10 * lease)
+		synctest.Wait()
+		r.lost(subs)
+		if w.Len() != many {
+			t.Errorf("%d leases, want %d", w.Len(), many)
+		}
+		if r.most[watchdog.Group{At: 2}] == 0 {
+			t.Error("the new group was never renewed")
+		}
+	})
+}
+
+// In the midst of a pass: who is carried waits for that batch alone, and who is not does
+// not wait, and is in no later one.
+func TestLane_stopDuringAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takes = 100 * time.Millisecond
+		r := newRoad(t, func([]watchdog.Subject) time.Duration { return takes })
+		w := watchdog.New(lease, most, r.renew)
+		defer w.Close()
+		subs, leases := r.burst(w, watchdog.Group{}, most) // not more than a batch: not renewed early
+		time.Sleep(interval - 10*time.Millisecond)
+		for range 2 { // they are due in the midst of it
+			more, more2 := r.late(w, most)
+			subs, leases = append(subs, more...), append(leases, more2...)
+		}
+		time.Sleep(60 * time.Millisecond) // the first batch is under way, the others wait
+		start := time.Now()
+		leases[len(leases)-1].Stop(t.Context())
+		if d := time.Since(start); d != 0 {
+			t.Errorf("Stop of one that waits took %v", d)
+		}
+		leases[0].Stop(t.Context())
+		if d := time.Since(start); d != takes/2 {
+			t.Errorf("Stop of one that is carried took %v, want the rest of its batch, %v", d, takes/2)
+		}
+		time.Sleep(lease)
+		synctest.Wait()
+		if n := len(r.passes[subs[len(subs)-1]]); n != 0 {
+			t.Errorf("one that was stopped while it waited was sent %d times", n)
+		}
+		if n := len(r.passes[subs[0]]); n != 1 {
+			t.Errorf("one that was stopped was sent %d times, want once", n)
+		}
+		r.lost(subs)
+	})
+}
+
+// late watches n leases that are due in 20 ms.
+func (r *road) late(w *watchdog.Watchdog, n int) (subs []*subject, leases []*watchdog.Lease) {
+	for range n {
+		sub := &subject{}
+		r.s.grant(sub, lease)
+		subs, leases = append(subs, sub), append(leases, w.Watch(sub, time.Now().Add(20*time.Millisecond-interval), lease, true))
+	}
+	return subs, leases
+}
+
+// Close in the midst of a pass: nothing more is sent, nobody is told.
+func TestLane_closeDuringAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoad(t, func([]watchdog.Subject) time.Duration { return 100 * time.Millisecond })
+		w := watchdog.New(lease, most, r.renew)
+		subs, leases := r.burst(w, watchdog.Group{}, 5000)
+		time.Sleep(interval + 250*time.Millisecond)
+		synctest.Wait()
+		batches := len(r.sizes)
+		start := time.Now()
+		w.Close()
+		if d := time.Since(start); d != 0 {
+			t.Errorf("Close took %v, although the renewals heed their context", d)
+		}
+		if w.Len() != 0 {
+			t.Errorf("%d leases are left", w.Len())
+		}
+		time.Sleep(2 * lease)
+		synctest.Wait()
+		r.lost(subs)
+		if len(r.sizes) != batches || batches == 0 {
+			t.Errorf("%d batches, %d before Close", len(r.sizes), batches)
+		}
+		for _, l := range leases {
+			if l.Check() != watchdog.ErrStopped {
+				t.Fatal(l.Check())
+			}
+		}
+	})
+}
+
+// Leases of all lengths, taken, lengthened and stopped in any order: each is told
+// at its end, and no other is.
+func TestWatchdog_endsInAnyOrder(t *testing.T) {
+	seed := rand.Uint64()
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		w := watchdog.New(lease, most, newServer().renew)
+		defer w.Close()
+		type one struct {
+			sub   *subject
+			lease *watchdog.Lease
+			until time.Time // zero once it is stopped
+		}
+		var all []*one
+		for range 5000 {
+			switch o := random.IntN(4); {
+			case o == 0 && len(all) > 0:
+				x := all[random.IntN(len(all))]
+				if x.lease.Stop(t.Context()) {
+					x.until = time.Time{}
+				}
+			case o == 1 && len(all) > 0:
+				x := all[random.IntN(len(all))]
+				x.lease.Extend(time.Now(), time.Duration(random.Int64N(int64(lease))))
+				if x.lease.Check() == nil {
+					x.until = x.lease.Until()
+				}
+			default:
+				sub := &subject{}
+				l := w.Watch(sub, time.Now(), time.Second+time.Duration(random.Int64N(int64(lease))), false)
+				all = append(all, &one{sub, l, l.Until()})
+			}
+			time.Sleep(time.Duration(random.Int64N(int64(20 * time.Millisecond))))
+			synctest.Wait()
+		}
+		time.Sleep(2 * lease)
+		synctest.Wait()
+		for i, x := range all {
+			if at, cause := x.sub.lost(); x.until.IsZero() != (cause == nil) || !at.Equal(x.until) {
+				t.Fatalf("lease %d: told at %v by %v, want %v (seed %d)", i, at, cause, x.until, seed)
+			}
+		}
+		if w.Len() != 0 {
+			t.Errorf("%d leases are left", w.Len())
+		}
+	})
+}
+
+// A hundred thousand leases are renewed without garbage to speak of.
+func TestLane_allocatesLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many, passes = 10_000, 5
+		w := watchdog.New(lease, most, func(context.Context, []watchdog.Subject) []error { return nil })
+		defer w.Close()
+		for range many {
+			w.Watch(&subject{}, time.Now(), lease, true)
+		}
+		time.Sleep(6 * interval)
+		synctest.Wait()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		time.Sleep(passes * interval)
+		synctest.Wait()
+		runtime.ReadMemStats(&after)
+		if n := float64(after.Mallocs-before.Mallocs) / (many * passes); n > 0.03 {
+			t.Errorf("%.2f allocations for each renewal, want none but a few for each batch", n)
+		}
+	})
+}
