@@ -989,7 +989,15 @@ func TestShare_riderBeforeTheWriter(t *testing.T) {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 100 * time.Millisecond}))
 			ctx, cancel := context.WithTimeout(w.Context(), 90*time.Millisecond)
 			asks := w.reads(w.a, ctx)
-			rides := w.reads(w.a, w.Context())
+			rides := make(chan lock.Hold)
+			go func() {
+				h, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil))
+				if err != nil {
+					t.Error(err)
+				}
+				rides <- h
+			}()
+			synctest.Wait()
 			time.Sleep(time.Millisecond)
 			gone := w.wish()
 			time.Sleep(60 * time.Millisecond) // more than shareTime and a round trip
@@ -1004,7 +1012,9 @@ func TestShare_riderBeforeTheWriter(t *testing.T) {
 				t.Errorf("in after %v", took)
 			}
 			wg.Wait()
-			w.unlock(h)
+			if h != nil {
+				w.unlock(h)
+			}
 			gone()
 			cancel()
 			time.Sleep(pollTime)
