@@ -1175,7 +1175,7 @@ func TestShare_landing(t *testing.T) {
 		h := w.take(w.a, reading, w.Context()).(*hold)
 		time.Sleep(trip + shareTime - time.Since(start))
 		last := w.take(w.a, reading, w.Context()).(*hold)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		next := w.take(w.a, reading, w.Context()).(*hold)
 		if last.t != h.t || next.t == h.t {
 			t.Errorf("until then: %t; later: %t", last.t == h.t, next.t == h.t)
