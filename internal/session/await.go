@@ -106,23 +106,24 @@ func (s *Session) nextJob() (f func()) {
 // nothing is known of the command, as if the connection had broken.
 const (
 	inlineMost  = 768 // at a time: with more on one connection the library can block without regard to the context
-	inlineSlack = 16  // the time-out is shorter by up to this part of it, so that many commands share a context
+	inlineShort = 64  // its time-out is shorter by this part of it, as some of it has passed,
+	inlineSlack = 16  // or by up to this part, so that many commands share a context
 )
 
 // inline returns the context of a command that may run in the goroutine of a caller with
 // ctx and so much time, or nil if it may not. If it may, inlined must follow it.
 func (s *Session) inline(ctx context.Context, limit time.Duration) context.Context {
-	if ctx.Done() != nil || limit <= 0 || !s.answers.Load() {
+	if ctx.Done() != nil || limit > s.OpTimeout || !s.answers.Load() {
 		return nil
 	}
 	now := time.Now()
 	end := s.end.Load()
 	if end == nil || end.at.Sub(now) < s.OpTimeout-s.OpTimeout/inlineSlack {
-		end = &endOf{at: now.Add(s.OpTimeout)}
+		end = &endOf{at: now.Add(s.OpTimeout - s.OpTimeout/inlineShort)}
 		end.Context, end.cancel = context.WithDeadline(context.Background(), end.at)
 		s.end.Store(end)
 	}
-	if end.at.Sub(now) > limit && s.OpTimeout-limit > s.OpTimeout/inlineSlack {
+	if end.at.Sub(now) > limit {
 		return nil // it has less
 	}
 	if s.inlines.Add(1) > inlineMost {

@@ -502,6 +502,43 @@ func TestAbandoned_inline(t *testing.T) {
 	}
 }
 
+// Who has less or more time than an operation time-out does not share its end.
+func TestInline_hasTheTimeItNeeds(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := context.Background()
+		w.unlock(w.lock(w.a, ctx)) // was answered
+		for limit, inline := range map[time.Duration]bool{0: false, opTime / 2: false, opTime: true, opTime + time.Second: false} {
+			own := w.a.inline(ctx, limit)
+			if (own != nil) != inline {
+				w.Errorf("with a limit of %v it is sent by the caller: %t", limit, own != nil)
+			}
+			if own == nil {
+				continue
+			}
+			_, _ = w.a.inlined(nil)
+			if end, _ := own.Deadline(); time.Until(end) > limit || time.Until(end) < opTime-opTime/8 {
+				w.Errorf("with a limit of %v it has %v", limit, time.Until(end))
+			}
+		}
+		if w.a.inline(w.Context(), opTime) != nil {
+			w.Error("who can be cancelled sends himself")
+		}
+		for range inlineMost {
+			if w.a.inline(ctx, opTime) == nil {
+				w.Fatal("not sent by the caller")
+			}
+		}
+		if w.a.inline(ctx, opTime) != nil {
+			w.Error("more at a time than the library has room for")
+		}
+		w.a.inlines.Store(0)
+		if _, err := w.a.inlined(context.DeadlineExceeded); !errors.As(err, new(noAnswer)) || w.a.inline(ctx, opTime) != nil {
+			w.Errorf("%v, and the next is sent by its caller", err)
+		}
+		w.a.inlines.Store(0)
+	})
+}
+
 // An inner and the outer hold are given back at once. Whoever has to say "one
 // less" comes second, and must not say "none" in the place of the other.
 func TestReduce_leavesTheEndToRelease(t *testing.T) {
