@@ -176,7 +176,7 @@ func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit 
 		}
 		d := pause.next()
 		limit = time.Until(end) - d
-		if !faultOf(err).again || limit <= 0 || !rest(waiting, d) {
+		if !faultOf(err).again || errors.As(err, new(noAnswer)) || limit <= 0 || !rest(waiting, d) {
 			return nil, t.fail(err)
 		}
 	}
