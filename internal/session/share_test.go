@@ -998,7 +998,7 @@ func TestShare_riderBeforeTheWriter(t *testing.T) {
 				rides <- h
 			}()
 			synctest.Wait()
-			time.Sleep(time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // longer than a question may be held up by the one that is delayed
 			gone := w.wish()
 			time.Sleep(60 * time.Millisecond) // more than shareTime and a round trip
 			var wg sync.WaitGroup
