@@ -22,10 +22,11 @@ var floors = map[string]struct {
 	others []string
 	why    string
 }{
-	"lock":               {why: "the words; whoever takes a lock as a parameter depends on this and on nothing else"},
+	"internal/owner":     {why: "what a context carries; the words and the session agree on it"},
+	"lock":               {ours: []string{"internal/owner"}, why: "the words; whoever takes a lock as a parameter depends on this and on nothing else"},
 	"watchdog":           {why: "knows leases and time, no locks and no Redis, so that it can be tested on virtual time alone"},
 	"luascripts":         {others: []string{"github.com/redis/rueidis"}, why: "all that changes a lock, and nothing that decides when"},
-	"internal/session":   {ours: []string{"lock", "luascripts", "watchdog"}, others: []string{"github.com/redis/rueidis", "github.com/google/uuid"}, why: "what the kinds share"},
+	"internal/session":   {ours: []string{"internal/owner", "lock", "luascripts", "watchdog"}, others: []string{"github.com/redis/rueidis", "github.com/google/uuid"}, why: "what the kinds share"},
 	"reentrant":          {ours: []string{"internal/session", "lock", "luascripts"}, why: "a kind knows its scripts and the session, and no other kind"},
 	"fairlock":           {ours: []string{"internal/session", "lock", "luascripts"}, why: "a kind knows its scripts and the session, and no other kind"},
 	"rwlock":             {ours: []string{"internal/session", "lock", "luascripts"}, why: "a kind knows its scripts and the session, and no other kind"},

@@ -71,7 +71,7 @@ func await[T any](ctx context.Context, s *Session, limit time.Duration, send fun
 
 // idlers is how many goroutines wait for the next command of a caller who can be
 // cancelled. One that has grown its stack and sleeps is half the price of a new one.
-const idlers = 16
+const idlers = 8
 
 // do runs f in a goroutine that s.work counts.
 func (s *Session) do(f func()) {
