@@ -323,7 +323,7 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 func (s *Session) send(waiting context.Context, t *tenure, spec *Spec, q luascripts.Question, w *waiter, limit time.Duration) (reply luascripts.Acquired, answered bool, err error) {
 	if own := s.inline(waiting, limit); own != nil {
 		reply, err = spec.Acquire(own, s.rdb, spec.Keys, q)
-		if answered, err = s.inlined(err); !answered {
+		if answered, err = s.inlined(own, err); !answered {
 			s.unheardSoon(t, w, q.Patience > 0, err)
 		}
 		return reply, answered, err

@@ -23,7 +23,7 @@ import (
 func await[T any](ctx context.Context, s *Session, limit time.Duration, send func(context.Context) (T, error), late func(T, error)) (value T, answered bool, err error) {
 	if own := s.inline(ctx, limit); own != nil {
 		value, err = send(own)
-		if answered, err = s.inlined(err); !answered && late != nil {
+		if answered, err = s.inlined(own, err); !answered && late != nil {
 			s.work.Go(func() {
 				var none T
 				late(none, noAnswer{s.OpTimeout})
@@ -112,7 +112,7 @@ const (
 
 // inline returns the context of a command that may run in the goroutine of a caller with
 // ctx and so much time, or nil if it may not. If it may, inlined must follow it.
-func (s *Session) inline(ctx context.Context, limit time.Duration) context.Context {
+func (s *Session) inline(ctx context.Context, limit time.Duration) *endOf {
 	if ctx.Done() != nil || limit > s.OpTimeout || !s.answers.Load() {
 		return nil
 	}
@@ -141,15 +141,18 @@ type endOf struct {
 }
 
 // inlined reports whether a command that returned err under a context of inline was
-// answered, and with what. If the context ended first, it was not.
-func (s *Session) inlined(err error) (answered bool, _ error) {
+// answered, and with what. If the context ended first, it was not. The same error long
+// before that is another command's: when that one times out, the client library may
+// close the connection, with its error for all who wait there.
+func (s *Session) inlined(own *endOf, err error) (answered bool, _ error) {
 	s.inlines.Add(-1)
 	if isAnswer(err) {
 		return true, err
 	}
 	s.answers.Store(false)
 	var dial *net.OpError
-	if (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) && !(errors.As(err, &dial) && dial.Op == "dial") {
+	ended := errors.Is(err, context.DeadlineExceeded) && time.Until(own.at) <= s.OpTimeout/inlineSlack
+	if ended && !(errors.As(err, &dial) && dial.Op == "dial") {
 		return false, noAnswer{s.OpTimeout}
 	}
 	return true, err

@@ -115,7 +115,7 @@ func (s *Session) give(ctx context.Context, t *tenure, keys luascripts.Keys, pas
 	if own := s.inline(ctx, within); own != nil {
 		began := time.Now()
 		o.value, o.err = t.give(own, keys, pass)
-		o.answered, o.err = s.inlined(o.err)
+		o.answered, o.err = s.inlined(own, o.err)
 		if o.err == nil {
 			return o
 		}

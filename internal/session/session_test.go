@@ -515,7 +515,7 @@ func TestInline_hasTheTimeItNeeds(t *testing.T) {
 			if own == nil {
 				continue
 			}
-			_, _ = w.a.inlined(nil)
+			_, _ = w.a.inlined(own, nil)
 			if end, _ := own.Deadline(); time.Until(end) > limit || time.Until(end) < opTime-opTime/8 {
 				w.Errorf("with a limit of %v it has %v", limit, time.Until(end))
 			}
@@ -523,8 +523,9 @@ func TestInline_hasTheTimeItNeeds(t *testing.T) {
 		if w.a.inline(w.Context(), opTime) != nil {
 			w.Error("who can be cancelled sends himself")
 		}
+		var own *endOf
 		for range inlineMost {
-			if w.a.inline(ctx, opTime) == nil {
+			if own = w.a.inline(ctx, opTime); own == nil {
 				w.Fatal("not sent by the caller")
 			}
 		}
@@ -532,7 +533,8 @@ func TestInline_hasTheTimeItNeeds(t *testing.T) {
 			w.Error("more at a time than the library has room for")
 		}
 		w.a.inlines.Store(0)
-		if _, err := w.a.inlined(context.DeadlineExceeded); !errors.As(err, new(noAnswer)) || w.a.inline(ctx, opTime) != nil {
+		<-own.Done()
+		if _, err := w.a.inlined(own, own.Err()); !errors.As(err, new(noAnswer)) || w.a.inline(ctx, opTime) != nil {
 			w.Errorf("%v, and the next is sent by its caller", err)
 		}
 		w.a.inlines.Store(0)
