@@ -321,7 +321,11 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 // send sends the question q for t. It is await, but without what that takes from the
 // heap where the caller's own goroutine sends.
 func (s *Session) send(waiting context.Context, t *tenure, spec *Spec, q luascripts.Question, w *waiter, limit time.Duration) (reply luascripts.Acquired, answered bool, err error) {
-	if own := s.inline(waiting, limit); own != nil {
+	var own *endOf
+	if q.Replicas == 0 { // or it takes longer, and a connection of its own, for which the library waits without regard to a context
+		own = s.inline(waiting, limit)
+	}
+	if own != nil {
 		reply, err = spec.Acquire(own, s.rdb, spec.Keys, q)
 		if answered, err = s.inlined(own, err); !answered {
 			s.unheardSoon(t, w, q.Patience > 0, err)
@@ -336,7 +340,7 @@ func (s *Session) unheardSoon(t *tenure, w *waiter, queues bool, err error) {
 }
 
 func (s *Session) sendAside(waiting context.Context, t *tenure, spec *Spec, q luascripts.Question, w *waiter, limit time.Duration) (reply luascripts.Acquired, answered bool, err error) {
-	return await(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
+	return aside(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
 		return spec.Acquire(ctx, s.rdb, spec.Keys, q)
 	}, func(reply luascripts.Acquired, err error) {
 		s.unheard(t, w, q.Patience > 0, reply, err)

@@ -31,7 +31,11 @@ func await[T any](ctx context.Context, s *Session, limit time.Duration, send fun
 		}
 		return value, answered, err
 	}
+	return aside(ctx, s, limit, send, late)
+}
 
+// aside is await for what may not run in the goroutine of its caller.
+func aside[T any](ctx context.Context, s *Session, limit time.Duration, send func(context.Context) (T, error), late func(T, error)) (value T, answered bool, err error) {
 	type answer struct {
 		value T
 		err   error

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
 
@@ -41,5 +43,30 @@ func TestInline_timeoutOfAnother(t *testing.T) {
 		if keys := w.mini.Keys(); len(keys) != 0 {
 			w.Errorf("left: %q", keys)
 		}
+	})
+}
+
+// Who waits for replicas needs a connection of his own, and gets it without regard to a
+// context. He does not wait for that himself, also not when he asks again and has less time.
+func TestInline_notForReplicas(t *testing.T) {
+	inBubble(t, func(w *world) {
+		asked := 0
+		safe := *plain
+		safe.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			if asked++; q.Replicas > 0 && w.a.inlines.Load() > 0 {
+				w.Errorf("question %d is sent by its caller", asked)
+			}
+			a, err := luascripts.AcquireReentrant(ctx, rdb, k, luascripts.Question{Owner: q.Owner, Lease: q.Lease, Want: 1})
+			w.mini.SetError("")
+			a.Confirmed = q.Replicas
+			return a, err
+		}
+		w.unlock(w.take(w.a, &safe, context.Background()))
+		w.mini.SetError("LOADING it will pass")
+		h, err := w.a.TryLock(context.Background(), w.a.NewSpec(&safe, "orders", []lock.Option{lock.WithReplicas(1, time.Millisecond)}))
+		if err != nil || asked != 3 {
+			w.Fatalf("%v after %d questions", err, asked-1)
+		}
+		w.unlock(h)
 	})
 }
