@@ -70,3 +70,25 @@ func TestInline_notForReplicas(t *testing.T) {
 		w.unlock(h)
 	})
 }
+
+// Renewals that nobody answers are no answer.
+func TestInline_notAfterRenewalsThatBrokeOff(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s, _ := w.shared()
+		h := w.lock(s, context.Background())
+		if !s.answers.Load() {
+			w.Fatal("a grant is no answer")
+		}
+		for _, inline := range []bool{true, false} { // as the first that breaks off ends it
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+			before := time.Now()
+			for time.Sleep(leaseTime/24); s.answers.Load() && time.Since(before) < leaseTime/2; {
+				time.Sleep(time.Millisecond)
+			}
+			if s.answers.Load() {
+				w.Errorf("inline %v: it counts as one", inline)
+			}
+		}
+		w.unlock(h)
+	})
+}

@@ -334,7 +334,11 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 		r.locks = append(r.locks, l)
 	}
 	replies, answered, err := await(context.Background(), s, s.OpTimeout, func(ctx context.Context) ([]luascripts.Renewed, error) {
-		return k.Renew(ctx, s.rdb, r.locks, s.Lease, batchSize), nil
+		renewed := k.Renew(ctx, s.rdb, r.locks, s.Lease, batchSize)
+		if !slices.ContainsFunc(renewed, func(r luascripts.Renewed) bool { return isAnswer(r.Err) }) {
+			return nil, renewed[0].Err // so that it does not count as an answer
+		}
+		return renewed, nil
 	}, nil)
 	var errs []error // nil while there is none
 	for j, i := range r.order {
