@@ -42,8 +42,10 @@ func aside[T any](ctx context.Context, s *Session, limit time.Duration, send fun
 	}
 	answers := make(chan answer) // unbuffered: whoever sends on it knows that it was received
 	away := make(chan struct{})
+	s.asides.Add(1)
 	s.do(func() {
 		value, err := send(context.Background()) // returns with the server's reply or with the end of the connection
+		s.asides.Add(-1)
 		s.answers.Store(isAnswer(err))
 		select {
 		case answers <- answer{value, err}:
@@ -109,7 +111,7 @@ func (s *Session) nextJob() (f func()) {
 // what a client does for it. The client library returns when the context ends, and then
 // nothing is known of the command, as if the connection had broken.
 const (
-	inlineMost  = 768 // at a time: with more on one connection the library can block without regard to the context
+	inlineMost  = 768 // at a time, with those of others: with more on one connection the library can block without regard to the context
 	inlineShort = 64  // its time-out is shorter by this part of it, as some of it has passed,
 	inlineSlack = 16  // or by up to this part, so that many commands share a context
 )
@@ -130,7 +132,7 @@ func (s *Session) inline(ctx context.Context, limit time.Duration) *endOf {
 	if end.at.Sub(now) > limit {
 		return nil // it has less
 	}
-	if s.inlines.Add(1) > inlineMost {
+	if s.inlines.Add(1)+s.asides.Load() > inlineMost {
 		s.inlines.Add(-1)
 		return nil
 	}

@@ -2,6 +2,8 @@ package session
 
 import (
 	"context"
+	"errors"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,7 +84,7 @@ func TestInline_notAfterRenewalsThatBrokeOff(t *testing.T) {
 		for _, inline := range []bool{true, false} { // as the first that breaks off ends it
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 			before := time.Now()
-			for time.Sleep(leaseTime/24); s.answers.Load() && time.Since(before) < leaseTime/2; {
+			for time.Sleep(leaseTime / 24); s.answers.Load() && time.Since(before) < leaseTime/2; {
 				time.Sleep(time.Millisecond)
 			}
 			if s.answers.Load() {
@@ -90,5 +92,26 @@ func TestInline_notAfterRenewalsThatBrokeOff(t *testing.T) {
 			}
 		}
 		w.unlock(h)
+	})
+}
+
+// The commands of others fill what the client library keeps for those under way. Whoever
+// comes then would wait for a free place with no regard to any context.
+func TestInline_notBehindTooManyOthers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s, _ := w.shared()
+		w.unlock(w.lock(s, context.Background()))
+		w.wire.Freeze(true)
+		for i := range 1100 {
+			go func() { _, _ = s.TryLock(w.Context(), s.NewSpec(plain, "other"+strconv.Itoa(i), nil)) }()
+		}
+		synctest.Wait()
+		start := time.Now()
+		_, err := s.TryLock(context.Background(), s.NewSpec(plain, "orders", nil))
+		if took := time.Since(start); !errors.As(err, new(noAnswer)) || took > opTime {
+			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
+		}
+		w.wire.Freeze(false)
+		time.Sleep(2 * time.Minute)
 	})
 }

@@ -46,6 +46,7 @@ type Session struct {
 	idle    atomic.Int32          // how many of them wait
 	answers atomic.Bool           // the latest command was answered
 	inlines atomic.Int32          // how many commands run in goroutines of their callers
+	asides  atomic.Int32          // and in others
 	end     atomic.Pointer[endOf] // the context that they have
 
 	closing   chan struct{}  // closed when Close begins
