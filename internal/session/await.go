@@ -42,7 +42,9 @@ func aside[T any](ctx context.Context, s *Session, limit time.Duration, send fun
 	}
 	answers := make(chan answer) // unbuffered: whoever sends on it knows that it was received
 	away := make(chan struct{})
-	s.asides.Add(1)
+	if s.asides.Add(1) == 1 {
+		s.answers.Store(false) // it may have to connect first, and others would wait for that with no regard to a context
+	}
 	s.do(func() {
 		value, err := send(context.Background()) // returns with the server's reply or with the end of the connection
 		s.asides.Add(-1)

@@ -2,8 +2,11 @@ package session
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,5 +116,41 @@ func TestInline_notBehindTooManyOthers(t *testing.T) {
 		}
 		w.wire.Freeze(false)
 		time.Sleep(2 * time.Minute)
+	})
+}
+
+// Somebody who can be cancelled is the first to come after a break, and connects. That
+// takes as long as it takes; who comes next waits for it, but not in his own goroutine.
+func TestInline_notBehindADial(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var dials atomic.Int32
+		rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) {
+			o.PipelineMultiplex, o.AlwaysPipelining = -1, true
+			dial := o.DialCtxFn
+			o.DialCtxFn = func(ctx context.Context, a string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+				if dials.Add(1) == 2 && !rest(ctx, 5*time.Second) {
+					return nil, &net.OpError{Op: "dial", Err: ctx.Err()}
+				}
+				return dial(ctx, a, d, c)
+			}
+		})
+		s := New(rdb, testConfig())
+		w.unlock(w.lock(s, context.Background()))
+		w.wire.CutAll()
+		synctest.Wait()
+		go func() { _, _ = s.TryLock(w.Context(), s.NewSpec(plain, "other", nil)) }()
+		synctest.Wait()
+		if n := dials.Load(); n != 2 {
+			w.Fatalf("%d dials, want the second under way", n)
+		}
+		start := time.Now()
+		_, err := s.TryLock(context.Background(), s.NewSpec(plain, "orders", nil))
+		if took := time.Since(start); !errors.As(err, new(noAnswer)) || took > opTime {
+			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
+		}
+		time.Sleep(2 * time.Minute) // the lock is taken, and given back as nobody waited
+		if err := s.Close(context.Background()); err != nil {
+			w.Error(err)
+		}
 	})
 }
