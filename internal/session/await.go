@@ -89,6 +89,7 @@ func (s *Session) do(f func()) {
 		s.work.Go(func() {
 			for f != nil {
 				f()
+				f = nil // it would be kept alive while there is nothing to do
 				f = s.nextJob()
 			}
 		})

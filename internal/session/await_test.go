@@ -5,11 +5,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
@@ -153,4 +155,36 @@ func TestInline_notBehindADial(t *testing.T) {
 			w.Error(err)
 		}
 	})
+}
+
+// A goroutine that waits for its next command keeps nothing of the one before alive, such
+// as the context of a caller who has gone.
+func TestIdlers_keepNothingAlive(t *testing.T) {
+	m := redistest.NewMini(t)
+	s := New(m.Client(t), testConfig())
+	type large [1 << 16]byte
+	value := func() weak.Pointer[large] {
+		v := new(large)
+		ctx, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, v))
+		defer cancel()
+		h, err := s.Lock(ctx, s.NewSpec(plain, "orders", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Unlock(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return weak.Make(v)
+	}()
+	for s.idle.Load() == 0 {
+		runtime.Gosched()
+	}
+	runtime.GC()
+	runtime.GC()
+	if value.Value() != nil {
+		t.Error("a value of the caller's context is alive")
+	}
+	if err := s.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
 }
