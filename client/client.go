@@ -51,7 +51,9 @@ type Client struct {
 // SendToReplicas it must not send EVALSHA to them. Its blocking pool must have a
 // connection to spare, for the hints, on each node of a cluster. Its
 // ConnWriteTimeout, 10 s if not set, bounds how long a goroutine can stay behind on
-// a server that is frozen; calls return long before that.
+// a server that is frozen; calls return long before that. When a call whose context
+// cannot end gets no answer within the operation timeout, rueidis may close the
+// connection, and what the application has under way there fails with it.
 func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 	if rdb == nil {
 		return nil, &lock.Error{Op: "new client", Err: errors.New("the rueidis client is nil")}
