@@ -166,6 +166,7 @@ func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit 
 	t := s.newTenure(spec, c)
 	end := time.Now().Add(limit)
 	pause := backoff{most: s.OpTimeout / 4}
+	var last error // of the attempt before
 	for {
 		h, _, err := s.question(ctx, waiting, t, c, nil, 0, limit)
 		switch {
@@ -173,10 +174,15 @@ func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit 
 			return h, nil
 		case err == nil:
 			return nil, t.fail(lock.ErrNotAcquired)
+		case errors.As(err, new(noAnswer)):
+			if last != nil {
+				err = fmt.Errorf("%w (before that: %w)", err, last) // the last attempt may have had no time left
+			}
+			return nil, t.fail(err)
 		}
 		d := pause.next()
-		limit = time.Until(end) - d
-		if !faultOf(err).again || errors.As(err, new(noAnswer)) || limit <= 0 || !rest(waiting, d) {
+		last, limit = err, time.Until(end)-d
+		if !faultOf(err).again || limit <= 0 || !rest(waiting, d) {
 			return nil, t.fail(err)
 		}
 	}
