@@ -140,7 +140,7 @@ func (h *hold) Until() time.Time {
 }
 
 func (h *hold) Context() context.Context { return holdContext{h} }
-func (h *hold) Err() error               { return context.Cause(holdContext{h}) }
+func (h *hold) Err() error               { return context.Cause(h.now()) } // of one moment: the hold may end between two looks
 func (h *hold) Token() uint64            { return h.t.token }
 func (h *hold) Owner() string            { return h.t.owner }
 
