@@ -1,0 +1,302 @@
+package hint
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/redis/rueidis"
+)
+
+// feed is one connection of the hub, and what it subscribes. It lives for as long as
+// the connection does; then its channels are routed anew.
+//
+// With sharded Pub/Sub, what the node answers decides where a channel is subscribed:
+//
+//	confirmed             here: the node has the slot, or is a replica of who has
+//	MOVED                 by the feed of the node that it names
+//	sunsubscribe, unasked the slot left, or another took over: here again, which
+//	                      is confirmed or MOVED
+//	CLUSTERDOWN and such  after a pause
+//	any other error       nowhere: who waits lives on polls
+//	nothing               by the feed of any other node, which may say MOVED
+//
+// A listener must be where the scripts run: only there it is counted. So a feed asks
+// its server for its role, before it subscribes the first channel, after a
+// subscription was ended, and now and then while somebody listens. A server that
+// follows a master is the wrong one, and the feed ends. One whose master is gone is as
+// good as any: it may be the next master.
+type feed struct {
+	hub     *Hub          // set once
+	addr    string        // set once: the node's, or "" for any
+	changed chan struct{} // cap 1: what is wanted is not what there is
+
+	// Guarded by the hub's mu.
+	have   map[string]bool // sent on this connection; true when confirmed
+	looked time.Time       // when the server was last asked for its role; zero if it must be asked now
+	denied bool            // it does not answer that
+}
+
+// change has the feed look at what is wanted. It does not block.
+func (f *feed) change() {
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (f *feed) run() {
+	f.serve()
+	h := f.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.feeds, f.addr)
+	var left []*channel
+	for _, c := range h.channels {
+		switch {
+		case c.feed != f:
+		case c.idle != nil:
+			h.unsubscribe(c) // not worth a new connection
+		default:
+			left = append(left, c)
+		}
+	}
+	h.later(f.addr, left...)
+}
+
+// serve subscribes and unsubscribes on one connection until that breaks or the
+// hub closes.
+func (f *feed) serve() {
+	h := f.hub
+	rdb := h.rdb
+	if h.Sharded {
+		if rdb = rdb.Nodes()[f.addr]; rdb == nil {
+			return // it has left the cluster, or the client has not heard of it yet
+		}
+	}
+	conn, release := rdb.Dedicate()
+	defer release()
+	defer conn.Close()
+	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage: func(m rueidis.PubSubMessage) { f.hint(m.Channel, m.Message) },
+		OnSubscription: func(s rueidis.PubSubSubscription) {
+			switch s.Kind {
+			case "subscribe", "ssubscribe":
+				f.confirm(s.Channel)
+			case "sunsubscribe":
+				f.dropped(s.Channel)
+			}
+		},
+	})
+	for {
+		due, wanted := f.lookDue()
+		if wanted && !time.Now().Before(due) {
+			if !f.look(conn) {
+				return
+			}
+			due = time.Now().Add(h.Look)
+		}
+		add, remove := f.difference()
+		if !f.send(conn, add, f.subscribe) || !f.send(conn, remove, f.unsubscribe) {
+			return
+		}
+		var look <-chan time.Time
+		if wanted {
+			look = time.After(time.Until(due))
+		}
+		select {
+		case <-f.changed:
+		case <-look:
+		case <-broken:
+			return
+		case <-h.ctx.Done():
+			return
+		}
+	}
+}
+
+// lookDue returns when to ask the server for its role, unless nobody listens here or
+// it makes no difference.
+func (f *feed) lookDue() (due time.Time, wanted bool) {
+	h := f.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f.denied || h.anywhere {
+		return due, false
+	}
+	for _, c := range h.channels {
+		if c.feed == f && c.idle == nil {
+			return f.looked.Add(h.Look), true
+		}
+	}
+	return due, false
+}
+
+// look asks the server for its role, and reports whether this feed is right there.
+func (f *feed) look(conn rueidis.DedicatedClient) bool {
+	h := f.hub
+	h.mu.Lock()
+	f.looked = time.Now()
+	h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(h.ctx, h.Timeout)
+	defer cancel()
+	reply, err := conn.Do(ctx, conn.B().Role().Build()).ToMessage()
+	refusal, refused := rueidis.IsRedisErr(err)
+	switch {
+	case refused:
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		f.denied = !retry.Passes(refusal.Error())
+		return true
+	case err != nil:
+		return false // the connection broke
+	}
+	words, _ := reply.ToArray() // slave, its master's host and port, the state of its link, an offset
+	if len(words) != 5 {
+		return true
+	}
+	role, _ := words[0].ToString()
+	link, _ := words[3].ToString()
+	return role != "slave" || link != "connected"
+}
+
+// difference records what is wanted as sent, and returns what must be sent.
+func (f *feed) difference() (add, remove []string) {
+	h := f.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, c := range h.channels {
+		if _, sent := f.have[name]; c.feed == f && !sent {
+			f.have[name] = false
+			add = append(add, name)
+		}
+	}
+	for name := range f.have {
+		if c := h.channels[name]; c == nil || c.feed != f {
+			delete(f.have, name)
+			remove = append(remove, name)
+		}
+	}
+	return add, remove
+}
+
+func (f *feed) subscribe(b rueidis.Builder, channels []string) rueidis.Completed {
+	if f.hub.Sharded {
+		return b.Ssubscribe().Channel(channels...).Build()
+	}
+	return b.Subscribe().Channel(channels...).Build()
+}
+
+func (f *feed) unsubscribe(b rueidis.Builder, channels []string) rueidis.Completed {
+	if f.hub.Sharded {
+		return b.Sunsubscribe().Channel(channels...).Build()
+	}
+	return b.Unsubscribe().Channel(channels...).Build()
+}
+
+// send sends a command for channels: together if that goes, and else one by one, in
+// one write. It reports whether the connection is well.
+func (f *feed) send(conn rueidis.DedicatedClient, channels []string, command func(rueidis.Builder, []string) rueidis.Completed) bool {
+	parts := slices.Collect(slices.Chunk(channels, 1))
+	if len(channels) > 1 && !f.hub.Sharded { // else their slots differ
+		parts = [][]string{channels}
+	}
+	cmds := make(rueidis.Commands, len(parts))
+	for i, part := range parts {
+		cmds[i] = command(conn.B(), part)
+	}
+	ctx, cancel := context.WithTimeout(f.hub.ctx, f.hub.Timeout)
+	defer cancel()
+	for i, reply := range conn.DoMulti(ctx, cmds...) {
+		err := reply.Error()
+		if err == nil {
+			continue
+		}
+		refusal, ok := rueidis.IsRedisErr(err)
+		switch {
+		case !ok:
+			return false
+		case len(parts[i]) == 1:
+			f.refused(parts[i][0], refusal)
+		default:
+			// Perhaps one of them is denied. That must not take the hints from
+			// all the others.
+			for _, channel := range parts[i] {
+				if !f.send(conn, []string{channel}, command) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// refused decides what becomes of a channel that the server did not subscribe.
+func (f *feed) refused(name string, err *rueidis.RedisError) {
+	h := f.hub
+	if _, moved := err.IsMoved(); !moved && !retry.Passes(err.Error()) && h.Denied != nil {
+		defer h.Denied(name, err) // without the mutex
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.channels[name]
+	if c == nil || c.feed != f {
+		return
+	}
+	addr, moved := err.IsMoved()
+	if moved {
+		h.owners[c.slot] = addr
+	}
+	switch {
+	case moved && c.pause.Fresh():
+		c.pause.Next() // the node there may say MOVED as well, until all have heard
+		delete(f.have, name)
+		h.hand(c, addr)
+	case retry.Passes(err.Error()):
+		delete(f.have, name)
+		h.later("", c)
+	}
+}
+
+// dropped says that the server ended a subscription. If that was not our wish, it is
+// for another node now to say what happens on the channel, or soon.
+func (f *feed) dropped(name string) {
+	f.hub.mu.Lock()
+	defer f.hub.mu.Unlock()
+	if _, sent := f.have[name]; sent {
+		delete(f.have, name)
+		f.looked = time.Time{}
+		f.change()
+	}
+}
+
+func (f *feed) confirm(name string) {
+	h := f.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.channels[name]
+	if c == nil || c.feed != f {
+		return
+	}
+	f.have[name] = true
+	c.pause.Reset()
+	c.since = time.Now()
+	if h.Sharded {
+		h.owners[c.slot] = f.addr
+	}
+	for s := range c.listeners {
+		s.confirmed()
+	}
+}
+
+func (f *feed) hint(name, message string) {
+	h := f.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c := h.channels[name]; c != nil {
+		for s := range c.listeners {
+			s.hint(message)
+		}
+	}
+}

@@ -1,0 +1,266 @@
+// Package hint hears what is published to the channels of locks. A hint is only a
+// reason to ask: nothing depends on one that is lost.
+//
+// A [Hub] subscribes each channel that somebody wants to hear of:
+//
+//	sub := hub.Subscribe("redisson_lock__channel:{orders}", time.Time{},
+//		func(message string) { … }, // somebody published this
+//		func() { … })               // the server confirmed the subscription: look once
+//	…
+//	sub.CloseSoon()
+//
+// Messages that are published before the confirmation, or while a connection is
+// broken, are lost. The next confirmation makes up for them: it is a reason to ask,
+// too. With sharded Pub/Sub a channel is subscribed where its slot is, and follows it.
+package hint
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/redis/rueidis"
+)
+
+// Config is what a hub needs to know.
+type Config struct {
+	Timeout time.Duration // how long a subscription may stay unconfirmed
+	Look    time.Duration // how often a server is asked whether it is the master, while somebody listens there
+	Sharded bool          // messages go by sharded Pub/Sub; only on a cluster
+
+	// Denied is told of a subscription that the server refuses, if it is not nil. It must
+	// not block.
+	Denied func(channel string, err error)
+}
+
+// Hub subscribes the channels that somebody wants to hear of. Each channel is
+// subscribed while anybody wants it, by a feed, which is one connection. Its methods
+// are safe for concurrent use, and none but Close waits for the server.
+//
+// With plain Pub/Sub there is one feed, as every node of a cluster hears every
+// message. With sharded Pub/Sub only the nodes of the shard that has a channel's
+// slot do, so there is one feed for each node that is needed, and a channel goes
+// on to another one when its slot has (feed.go).
+//
+// The hooks run in the connection's reading goroutine, so they only look up a
+// map and never wait: a command sent from there could stop it for good.
+type Hub struct {
+	Config                  // set once
+	rdb      rueidis.Client // set once
+	anywhere bool           // set once: all servers hear the same, and none counts the listeners of the others
+
+	stop context.CancelFunc
+	ctx  context.Context // ends with Close
+	done sync.WaitGroup
+
+	mu       sync.Mutex
+	channels map[string]*channel // wanted
+	feeds    map[string]*feed    // by the node's address; plain Pub/Sub has one, at ""
+	owners   map[uint16]string   // sharded: the node that has a slot, as far as was heard
+}
+
+// Linger is how long a channel stays subscribed after the CloseSoon of its last
+// listener. A process that waits for a lock often waits again soon.
+const Linger = 5 * time.Second
+
+// channel is what somebody listens to. It is guarded by the hub's mu.
+type channel struct {
+	name      string
+	slot      uint16 // sharded
+	listeners map[*Subscription]struct{}
+	feed      *feed         // that subscribes it; nil between two tries
+	pause     retry.Backoff // before the next try; begins anew when one is confirmed
+
+	since time.Time   // of the latest confirmation
+	idle  *time.Timer // until it is given up; nil while somebody listens
+}
+
+// Subscription is one listener's wish to hear of a channel.
+type Subscription struct {
+	hub       *Hub
+	channel   string
+	hint      func(message string)
+	confirmed func()
+}
+
+// New returns a hub on rdb, which it borrows. It connects when the first channel is
+// wanted.
+func New(rdb rueidis.Client, c Config) *Hub {
+	h := &Hub{
+		Config:   c,
+		rdb:      rdb,
+		anywhere: !c.Sharded && rdb.Mode() == rueidis.ClientModeCluster,
+		channels: make(map[string]*channel),
+		feeds:    make(map[string]*feed),
+		owners:   make(map[uint16]string),
+	}
+	h.ctx, h.stop = context.WithCancel(context.Background())
+	return h
+}
+
+// Subscribe calls hint with each message that is published to name, and confirmed each
+// time that the server confirms a subscription to it: the first time and after each
+// break. No message after a confirmation is missed until the next break. Subscribe
+// does not wait for the first confirmation. If the channel has been subscribed since
+// before the time heard, nothing was missed since then, and confirmed is not called.
+//
+// The two functions must not block, and must not call the hub. The caller ends the
+// subscription by Close or CloseSoon. On a hub that is closed nothing is ever heard.
+func (h *Hub) Subscribe(name string, heard time.Time, hint func(message string), confirmed func()) *Subscription {
+	s := &Subscription{hub: h, channel: name, hint: hint, confirmed: confirmed}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ctx.Err() != nil {
+		return s
+	}
+	c := h.channels[name]
+	if c == nil {
+		c = &channel{name: name, listeners: make(map[*Subscription]struct{}), pause: retry.Backoff{Most: time.Second}}
+		if h.Sharded {
+			cmd := h.rdb.B().Ssubscribe().Channel(name).Build()
+			c.slot = cmd.Slot()
+		}
+		h.channels[name] = c
+		h.route(c, "")
+	}
+	c.listeners[s] = struct{}{}
+	if c.idle != nil {
+		c.idle.Stop()
+		c.idle = nil
+		if c.feed != nil {
+			c.feed.change() // it may have to look at its server again
+		}
+	}
+	if c.feed != nil && c.feed.have[name] && !c.since.Before(heard) {
+		confirmed() // for somebody before us: no confirmation will come
+	}
+	return s
+}
+
+// Lingers reports whether name is subscribed, or about to be, whoever listens to it.
+func (h *Hub) Lingers(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.channels[name] != nil
+}
+
+// Channels returns how many channels are subscribed, or about to be.
+func (h *Hub) Channels() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.channels)
+}
+
+// Close ends the subscription. The channel's last one unsubscribes.
+func (s *Subscription) Close() { s.end(0) }
+
+// CloseSoon is Close, but the channel's last one leaves it subscribed for Linger.
+func (s *Subscription) CloseSoon() { s.end(Linger) }
+
+func (s *Subscription) end(after time.Duration) {
+	h := s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.channels[s.channel]
+	if c == nil {
+		return // the hub was closed before it began
+	}
+	delete(c.listeners, s)
+	switch {
+	case len(c.listeners) > 0:
+	case after == 0 || h.ctx.Err() != nil:
+		h.unsubscribe(c)
+	default:
+		c.idle = time.AfterFunc(after, func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if c.idle != nil && h.channels[c.name] == c { // nobody came at the last moment
+				h.unsubscribe(c)
+			}
+		})
+	}
+}
+
+// unsubscribe gives up a channel that nobody listens to, with h.mu held.
+func (h *Hub) unsubscribe(c *channel) {
+	delete(h.channels, c.name)
+	if c.feed != nil {
+		c.feed.change()
+	}
+}
+
+// Close ends everything and waits for it. Channels that somebody still listens to
+// stay known until that listener closes its subscription.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	h.stop()
+	for _, c := range h.channels {
+		if c.idle != nil {
+			c.idle.Stop()
+			h.unsubscribe(c)
+		}
+	}
+	h.mu.Unlock()
+	h.done.Wait()
+}
+
+// route gives c to the feed of the node that has its slot, with h.mu held. Where that
+// is not known, or is the node at not, it is any other: that one will say.
+func (h *Hub) route(c *channel, not string) {
+	addr := ""
+	if h.Sharded {
+		addr = h.owners[c.slot]
+		if addr == "" || addr == not {
+			addr = h.other(not)
+		}
+	}
+	h.hand(c, addr)
+}
+
+// other is any node but the one at not, if there is another; best one with a
+// connection.
+func (h *Hub) other(not string) string {
+	for addr := range h.feeds {
+		if addr != not {
+			return addr
+		}
+	}
+	for addr := range h.rdb.Nodes() {
+		if addr != not {
+			return addr
+		}
+	}
+	return not
+}
+
+// hand gives c to the feed of the node at addr, with h.mu held.
+func (h *Hub) hand(c *channel, addr string) {
+	f := h.feeds[addr]
+	if f == nil {
+		f = &feed{hub: h, addr: addr, changed: make(chan struct{}, 1), have: make(map[string]bool)}
+		h.feeds[addr] = f
+		h.done.Go(f.run)
+	}
+	c.feed = f
+	f.change()
+}
+
+// later takes channels from their feed, and routes them anew after a pause, with h.mu
+// held. They go together, so that what their confirmations lead to comes at once.
+func (h *Hub) later(not string, channels ...*channel) {
+	pause := time.Duration(0)
+	for _, c := range channels {
+		c.feed = nil
+		pause = max(pause, c.pause.Next())
+	}
+	time.AfterFunc(pause, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for _, c := range channels {
+			if h.ctx.Err() == nil && h.channels[c.name] == c {
+				h.route(c, not)
+			}
+		}
+	})
+}

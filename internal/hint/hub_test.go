@@ -1,0 +1,30 @@
+package hint
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+// A second listener comes when the subscription is confirmed already.
+func TestSubscribe_secondListenerIsHintedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New(redistest.NewMini(t).Client(t), testConfig(false))
+		var hints [2]int
+		const channel = "redisson_lock__channel:{x}"
+		first := h.Subscribe(channel, time.Time{}, func(string) { hints[0]++ }, func() { hints[0]++ })
+		synctest.Wait()
+		second := h.Subscribe(channel, time.Time{}, func(string) { hints[1]++ }, func() { hints[1]++ })
+		synctest.Wait()
+		if hints != [2]int{1, 1} {
+			t.Errorf("hints %v, want one for each", hints)
+		}
+		first.Close()
+		second.Close()
+		h.Close()
+	})
+}

@@ -1,0 +1,171 @@
+// Package keys makes every key and every channel of a lock, from the lock's name
+// alone. It sends nothing. Only the keys of reading leases are made elsewhere: the
+// scripts make them, from the owners that they find.
+//
+// The rules for what Redisson has, too, are Redisson's, byte for byte. The lock's key is
+// its name. The rest is "<prefix>:{<name>}", or "<prefix>:<name>" where the name brings
+// braces of its own. So all that belongs to a lock is in one slot of a cluster. By that
+// rule x and {x} share the rest.
+//
+// What is ours begins with leasehold, and no two names share it: where the name brings
+// braces of its own, it is "<prefix>:<name>:".
+package keys
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// The keys and channels of a lock, apart from its own key, begin with these. What
+// begins with leasehold is ours, the rest is Redisson's.
+const (
+	channelPrefix   = "redisson_lock__channel"
+	queuePrefix     = "redisson_lock_queue"
+	timeoutPrefix   = "redisson_lock_timeout"
+	tokenPrefix     = "redisson_lock_token"
+	rwChannelPrefix = "redisson_rwlock"
+	linePrefix      = "leasehold_channel"
+	wishPrefix      = "leasehold_rwlock_wish"
+	turnPrefix      = "leasehold_rwlock_turn"
+	fencePrefix     = "leasehold_fence"
+)
+
+// reserved begin the keys that locks and package fence keep. A lock with such a
+// name could lie on one of them.
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":"}
+
+// Plain returns the keys of a plain lock.
+func Plain(name string) luascripts.Keys {
+	return luascripts.Keys{Lock: name, Channel: beside(channelPrefix, name), Line: ours(linePrefix, name), Publish: "PUBLISH"}
+}
+
+// Fair returns the keys of a fair lock.
+func Fair(name string) luascripts.Keys {
+	k := luascripts.Keys{Lock: name, Channel: beside(channelPrefix, name), Publish: "PUBLISH", Queue: beside(queuePrefix, name), Timeouts: beside(timeoutPrefix, name)}
+	k.Never = k.Queue + "::never" // a user with rights to the queue has rights to it
+	return k
+}
+
+// ReadWrite returns the keys of a read/write lock. The keys of its reading leases
+// begin with Beside, which is Redisson's suffixName.
+func ReadWrite(name string) luascripts.Keys {
+	k := luascripts.Keys{Lock: name, Channel: beside(rwChannelPrefix, name), Publish: "PUBLISH", Wish: ours(wishPrefix, name), Turn: ours(turnPrefix, name), Beside: name}
+	if !strings.Contains(name, "{") {
+		k.Beside = "{" + name + "}"
+	}
+	k.Never = k.Beside + "::rwlock_timeout:0" // a user with rights to the reading leases has rights to it
+	return k
+}
+
+// Tokens returns the register of a lock's fencing tokens.
+func Tokens(name string) string { return beside(tokenPrefix, name) }
+
+// Fence returns the register of package fence for a key of the user's, or what is
+// wrong with that key.
+func Fence(key string) (string, error) {
+	if key == "" {
+		return "", errors.New("it is empty")
+	}
+	if strings.HasPrefix(key, fencePrefix+":") {
+		return "", fmt.Errorf("%q is where registers are", fencePrefix+":")
+	}
+	if err := checkBraces(key); err != nil {
+		return "", err
+	}
+	return ours(fencePrefix, key), nil
+}
+
+// OfOwner returns the channel of one owner who waits for a fair lock.
+func OfOwner(channel, owner string) string { return channel + ":" + owner }
+
+// OfTurns returns the channel at which a client hears which of its owners are next in a
+// fair lock's queue.
+func OfTurns(channel, client string) string { return channel + ":" + client + luascripts.Turns }
+
+// OfClient returns the channel of one client that stands in the line of a plain lock.
+func OfClient(line, client string) string { return line + ":" + client }
+
+// beside is Redisson's prefixName.
+func beside(prefix, name string) string {
+	if strings.Contains(name, "{") {
+		return prefix + ":" + name
+	}
+	return prefix + ":{" + name + "}"
+}
+
+// ours is the name of something that Redisson does not have. No two locks share it: it
+// ends in a brace, or in a colon if the lock's name brings braces of its own.
+func ours(prefix, name string) string {
+	if strings.Contains(name, "{") {
+		return prefix + ":" + name + ":"
+	}
+	return prefix + ":{" + name + "}"
+}
+
+// maxName is the most bytes that a name has. A name is repeated in every command, in
+// the replication stream and in a channel; Redis itself would take half a gigabyte.
+const maxName = 4096
+
+// Check says what is wrong with a name, which has the client's prefix before it in
+// Redis. It refuses names whose keys would not share a cluster slot: no script could
+// reach them together. A name is never changed to fit, as two names must not become
+// one key.
+func Check(prefix, name string) error {
+	full := prefix + name
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: it is empty", lock.ErrName)
+	case len(full) > maxName:
+		return fmt.Errorf("%w: %d bytes, the most is %d", lock.ErrName, len(full), maxName)
+	}
+	for _, r := range reserved {
+		if strings.HasPrefix(full, r) {
+			return fmt.Errorf("%w: %q is where other locks keep their state", lock.ErrName, r)
+		}
+	}
+	if err := checkBraces(full); err != nil {
+		return fmt.Errorf("%w: %w", lock.ErrName, err)
+	}
+	return nil
+}
+
+// CheckPrefix says what is wrong with a prefix that no name could follow.
+func CheckPrefix(prefix string) error {
+	if err := Check(prefix, "x"); err != nil {
+		return fmt.Errorf("key prefix %.64q: %w", prefix, err)
+	}
+	return nil
+}
+
+// checkBraces refuses a key with braces that are no hash tag.
+func checkBraces(key string) error {
+	before, after, open := strings.Cut(key, "{")
+	switch {
+	case !open && strings.Contains(before, "}"):
+		return errors.New("a } without a { before it")
+	case !open:
+		return nil
+	}
+	// The hash tag is what stands between the first { and the first } after it.
+	switch strings.IndexByte(after, '}') {
+	case -1:
+		return errors.New("a { without a } after it")
+	case 0:
+		return errors.New("an empty {}")
+	}
+	return nil
+}
+
+// Tag returns the part of a key that decides its cluster slot. Check accepts only
+// keys whose braces are a hash tag, if they have any.
+func Tag(key string) string {
+	_, after, open := strings.Cut(key, "{")
+	if tag, _, closed := strings.Cut(after, "}"); open && closed && tag != "" {
+		return tag
+	}
+	return key
+}

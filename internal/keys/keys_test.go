@@ -1,0 +1,148 @@
+package keys
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// slotPart is the part of a key that decides its cluster slot, by the rule of
+// the cluster specification: what stands between the first { and the first }
+// after it, unless that is nothing.
+func slotPart(key string) string {
+	open := strings.IndexByte(key, '{')
+	if open < 0 {
+		return key
+	}
+	end := strings.IndexByte(key[open+1:], '}')
+	if end <= 0 {
+		return key
+	}
+	return key[open+1 : open+1+end]
+}
+
+// keysOf makes the keys of a kind as NewSpec does.
+func keysOf(make func(string) luascripts.Keys, prefix, name string) (luascripts.Keys, error) {
+	return make(prefix + name), Check(prefix, name)
+}
+
+func TestKeys(t *testing.T) {
+	for name, want := range map[string]luascripts.Keys{
+		"orders":      {Channel: "redisson_lock__channel:{orders}", Queue: "redisson_lock_queue:{orders}", Timeouts: "redisson_lock_timeout:{orders}", Never: "redisson_lock_queue:{orders}::never"},
+		"orders:42":   {Channel: "redisson_lock__channel:{orders:42}", Queue: "redisson_lock_queue:{orders:42}", Timeouts: "redisson_lock_timeout:{orders:42}", Never: "redisson_lock_queue:{orders:42}::never"},
+		"{shop}:1":    {Channel: "redisson_lock__channel:{shop}:1", Queue: "redisson_lock_queue:{shop}:1", Timeouts: "redisson_lock_timeout:{shop}:1", Never: "redisson_lock_queue:{shop}:1::never"},
+		"a{b}c{d}":    {Channel: "redisson_lock__channel:a{b}c{d}", Queue: "redisson_lock_queue:a{b}c{d}", Timeouts: "redisson_lock_timeout:a{b}c{d}", Never: "redisson_lock_queue:a{b}c{d}::never"},
+		"ä\x00\xff\n": {Channel: "redisson_lock__channel:{ä\x00\xff\n}", Queue: "redisson_lock_queue:{ä\x00\xff\n}", Timeouts: "redisson_lock_timeout:{ä\x00\xff\n}", Never: "redisson_lock_queue:{ä\x00\xff\n}::never"},
+	} {
+		want.Lock, want.Publish = name, "PUBLISH"
+		if k, err := keysOf(Fair, "", name); err != nil || k != want {
+			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
+		}
+		want.Queue, want.Timeouts, want.Never = "", "", ""
+		want.Line = map[bool]string{false: "leasehold_channel:{" + name + "}", true: "leasehold_channel:" + name + ":"}[strings.Contains(name, "{")]
+		if k, err := keysOf(Plain, "", name); err != nil || k != want {
+			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
+		}
+	}
+	for name, want := range map[string]luascripts.Keys{
+		"orders":   {Channel: "redisson_rwlock:{orders}", Wish: "leasehold_rwlock_wish:{orders}", Turn: "leasehold_rwlock_turn:{orders}", Beside: "{orders}", Never: "{orders}::rwlock_timeout:0"},
+		"{shop}:1": {Channel: "redisson_rwlock:{shop}:1", Wish: "leasehold_rwlock_wish:{shop}:1:", Turn: "leasehold_rwlock_turn:{shop}:1:", Beside: "{shop}:1", Never: "{shop}:1::rwlock_timeout:0"},
+	} {
+		want.Lock, want.Publish = name, "PUBLISH"
+		if k, err := keysOf(ReadWrite, "", name); err != nil || k != want {
+			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
+		}
+	}
+	for _, name := range []string{"", "a{b", "a}b", "{}", "{}{a}", "a{}b", strings.Repeat("x", maxName+1), "redisson_lock_queue:{a}", "leasehold_rwlock_wish:{a}", "leasehold_rwlock_turn:{a}", "leasehold_fence:{a}"} {
+		if k, err := keysOf(Plain, "", name); !errors.Is(err, lock.ErrName) {
+			t.Errorf("%.40q: %+v, %v, want ErrName", name, k, err)
+		}
+	}
+	if err := CheckPrefix("a{"); !errors.Is(err, lock.ErrName) {
+		t.Errorf("a prefix with half a brace: %v", err)
+	}
+	if err := CheckPrefix("shop:"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whatever the name, it is refused, or all its keys and channels share a slot,
+// and no other name has the same key.
+func FuzzNames(f *testing.F) {
+	for _, s := range []string{"", "orders", "{a}", "a{b", "a}b", "{}x", "}a{b}", "a{b}c", "{{a}}", "\x00\xff", "redisson_lock_token:{a}"} {
+		f.Add("", s, "orders")
+		f.Add("shop:", s, "{a}")
+		f.Add("", s, "{"+s+"}")
+	}
+	f.Fuzz(func(t *testing.T, prefix, a, b string) {
+		fair, err := keysOf(Fair, prefix, a)
+		if err != nil {
+			if !errors.Is(err, lock.ErrName) {
+				t.Errorf("%q: %v", a, err)
+			}
+			return
+		}
+		rw := ReadWrite(prefix + a)
+		plain := Plain(prefix + a)
+		all := []string{plain.Line, OfClient(plain.Line, "uuid"), fair.Channel, fair.Queue, fair.Timeouts, rw.Channel, rw.Wish, rw.Turn, rw.Beside + ":1:rwlock_timeout:1", Tokens(fair.Lock)}
+		for _, key := range all {
+			if slotPart(key) != slotPart(fair.Lock) {
+				t.Errorf("%q and %q do not share a slot", fair.Lock, key)
+			}
+			if key == fair.Lock {
+				t.Errorf("%q lies on its own lock", key)
+			}
+		}
+		other, err := keysOf(Fair, prefix, b)
+		if err == nil && (fair.Lock == other.Lock || plain.Line == Plain(prefix+b).Line || rw.Wish == ReadWrite(prefix+b).Wish || rw.Turn == ReadWrite(prefix+b).Turn) != (a == b) {
+			t.Errorf("%q and %q share what is ours: %+v, %+v", a, b, plain, rw)
+		}
+		if fair.Lock == "{"+other.Lock+"}" || other.Lock == "{"+fair.Lock+"}" {
+			return // what is Redisson's is the same
+		}
+		if err == nil && (fair.Channel == other.Channel || fair.Queue == other.Queue) != (a == b) {
+			t.Errorf("%q and %q have keys %+v and %+v", a, b, fair, other)
+		}
+		if err == nil {
+			for _, key := range []string{fair.Queue, fair.Timeouts, rw.Wish, rw.Turn, Tokens(fair.Lock)} {
+				if other.Lock == key {
+					t.Errorf("the lock %q lies on a key of the lock %q", b, a)
+				}
+			}
+		}
+	})
+}
+
+// No name makes a channel of ours that is a channel of another name, also not one that
+// looks like such a channel.
+func TestChannels_areNobodyElses(t *testing.T) {
+	const client = "0190b5a2-7e2f-7abc-8def-0123456789ab"
+	names := []string{"x", "x:", "x::"}
+	for range 3 { // names that are made of others, and of their channels
+		for _, name := range names[:min(len(names), 12)] {
+			line := Plain(name).Line
+			names = append(names, "{"+name+"}", name+":"+client, name+":leasehold", name+":", strings.TrimPrefix(line, linePrefix+":"), strings.TrimPrefix(OfClient(line, client), linePrefix+":"))
+		}
+	}
+	whose := map[string]string{}
+	seen := map[string]bool{}
+	for _, name := range names {
+		if Check("", name) != nil || seen[name] {
+			continue
+		}
+		seen[name] = true
+		k := Plain(name)
+		for _, channel := range []string{k.Line, OfClient(k.Line, client)} {
+			if other, taken := whose[channel]; taken {
+				t.Errorf("%q is a channel of %q and of %q", channel, other, name)
+			}
+			whose[channel] = name
+		}
+	}
+	if len(whose) < 40 {
+		t.Errorf("only %d channels were compared", len(whose))
+	}
+}

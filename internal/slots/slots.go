@@ -1,0 +1,117 @@
+// Package slots knows which slots of a cluster are at the same node. So renewals go
+// to one node at a time, and a node that is slow delays no other.
+//
+// rueidis finds the way of each command, but does not tell it. What a [Table] says
+// decides nothing else, so it only needs to be right as a rule.
+package slots
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// count is how many slots a cluster has.
+const count = 16384
+
+// OfKey returns the slot of a key on a cluster, as rueidis will see it.
+func OfKey(rdb rueidis.Client, key string) uint16 {
+	c := rdb.B().Exists().Key(key).Build()
+	return c.Slot()
+}
+
+// Table says which slots are at the same node. The zero Table guesses. It is safe for
+// concurrent use.
+type Table struct {
+	known atomic.Pointer[nodes] // nil before the first answer
+	next  atomic.Int64          // when to ask again, in ns since begun
+}
+
+// nodes has for each slot the lowest one at the same node: that names the node, and
+// stays when a replica takes over.
+type nodes [count]uint16
+
+var begun = time.Now()
+
+// guess is for a cluster that has not answered: neighbours are together.
+var guess = func() *nodes {
+	var n nodes
+	for slot := range n {
+		n[slot] = uint16(slot) / 1024 * 1024
+	}
+	return &n
+}()
+
+// Of returns the node of a slot, which is a number that all slots of that node share.
+func (t *Table) Of(slot uint16) uint16 {
+	if known := t.known.Load(); known != nil {
+		return known[slot]
+	}
+	return guess[slot]
+}
+
+// Due reports whether the caller should call Refresh now. Of all callers, one in each
+// interval is told so.
+func (t *Table) Due(interval time.Duration) bool {
+	now, next := int64(time.Since(begun)), t.next.Load()
+	return now >= next && t.next.CompareAndSwap(next, now+int64(interval))
+}
+
+// Refresh asks any node which slots are where, by CLUSTER SLOTS. After an error the
+// Table says what it said before. The next question may go to another node.
+func (t *Table) Refresh(ctx context.Context, rdb rueidis.Client) error {
+	known, err := parse(rdb.Do(ctx, rdb.B().ClusterSlots().Build()))
+	if err == nil {
+		t.known.Store(known)
+	}
+	return err
+}
+
+var errReply = errors.New("not an answer to CLUSTER SLOTS")
+
+// parse reads the answer to CLUSTER SLOTS. A slot that is in no range stays with its
+// neighbours.
+func parse(reply rueidis.RedisResult) (*nodes, error) {
+	answer, err := reply.ToArray()
+	if err != nil {
+		return nil, err
+	}
+	type span struct {
+		from, to int64
+		node     string
+	}
+	spans := make([]span, len(answer))
+	for i := range answer {
+		parts, err := answer[i].ToArray() // from, to, master, replicas
+		if err != nil || len(parts) < 3 {
+			return nil, errReply
+		}
+		master, err := parts[2].ToArray() // address, port, id
+		if err != nil || len(master) < 3 {
+			return nil, errReply
+		}
+		from, err1 := parts[0].ToInt64()
+		to, err2 := parts[1].ToInt64()
+		id, err3 := master[2].ToString()
+		if errors.Join(err1, err2, err3) != nil || from < 0 || to >= count {
+			return nil, errReply
+		}
+		spans[i] = span{from, to, id}
+	}
+	slices.SortFunc(spans, func(a, b span) int { return int(a.from - b.from) })
+	n := *guess
+	lowest := make(map[string]uint16)
+	for _, sp := range spans {
+		if _, known := lowest[sp.node]; !known {
+			lowest[sp.node] = uint16(sp.from)
+		}
+		for slot := sp.from; slot <= sp.to; slot++ {
+			n[slot] = lowest[sp.node]
+		}
+	}
+	return &n, nil
+}
