@@ -23,7 +23,8 @@ const (
 // empty.
 type Keys struct {
 	Lock    string // the hash
-	Channel string // where waiters listen; of a fair lock each at "<channel>:<owner>"
+	Channel string // where waiters listen; those for a fair lock at channels that begin so
+	Line    string // plain: where all clients listen that know of the line; a client that stands in it also at "<line>:<client uuid>"
 	Publish string // the command that reaches them: PUBLISH or SPUBLISH
 
 	// Scattered says that a message may reach listeners whom the server that
@@ -38,6 +39,7 @@ type Keys struct {
 	Register string // the latest fencing token, or "" without fencing
 
 	Wish   string // read/write: the waiting writer whom readers let pass
+	Turn   string // read/write: the waiting reader whom writers let pass when a writer leaves
 	Beside string // read/write: what the keys of reading leases begin with
 }
 
@@ -50,14 +52,14 @@ type Question struct {
 
 	// Patience is for how long the trace that waiting leaves in Redis lives
 	// without being renewed: the place in a fair queue or in a plain lock's line, a
-	// writer's wish. 0 leaves none.
+	// writer's wish, a reader's claim to a turn. 0 leaves none.
 	Patience time.Duration
 
-	Offer time.Duration // plain: what the lock is granted for when it comes to who stands in line; 0 does not stand in line
+	Offer time.Duration // plain: what the lock is granted for when it comes to an owner in line; 0 does not stand in line
+	Again time.Duration // plain: after how long an owner in line asks again
 	Spare int           // plain: how many tokens more than its own the register gives this owner
-	Ask   int           // plain: the number of this question of the owner, which comes back when the lock comes to who stands in line
 
-	Waited time.Duration // read/write: for how long the owner has been waiting
+	Waited time.Duration // plain, read/write: for how long the owner has been waiting
 	Writer string        // read: the owner string by which the caller writes, or ""
 	Yield  bool          // read: wait behind a writer who came before
 
@@ -74,6 +76,9 @@ type Acquired struct {
 	Verdict Verdict
 	Token   uint64        // Done on a first hold: the fencing token
 	Left    time.Duration // Held: what is left of the other's lease, or NoExpiry
+	Holder  string        // of several, Held: the owner who has that one
+	Deaf    bool          // plain, Held: no message reaches the process that stands in line
+	Own     bool          // fair, Held: the owner is told of its turn at a channel of its own, too
 
 	Confirmed int // Done: how many replicas confirmed it, if the question asks for any
 }
@@ -102,13 +107,23 @@ func acquired(s *script, reply rueidis.RedisResult) (Acquired, error) {
 		}
 		return Acquired{Verdict: Done, Token: token}, nil
 	}
+	if msg.IsArray() {
+		left, err := msg.AsIntSlice()
+		switch {
+		case err == nil && len(left) == 1 && left[0] >= -1:
+			return Acquired{Verdict: Held, Left: remaining(left[0]), Deaf: true}, nil
+		case err == nil && len(left) == 2 && left[0] >= -1 && left[1]&^1 == 0:
+			return Acquired{Verdict: Held, Left: remaining(left[0]), Own: left[1] == 1}, nil
+		}
+		return Acquired{}, &ReplyError{s.name, msg.String()}
+	}
 	n, err := msg.ToInt64()
 	switch {
 	case err != nil:
 		return Acquired{}, &ReplyError{s.name, msg.String()}
 	case n >= -1:
 		return Acquired{Verdict: Held, Left: remaining(n)}, nil
-	case n == int64(Gone), n == int64(Foreign):
+	case n == int64(Gone), n == int64(Foreign), n == int64(again), n == int64(more) && s == writeAcquire:
 		return Acquired{Verdict: Verdict(n)}, nil
 	default:
 		return Acquired{}, &ReplyError{s.name, strconv.FormatInt(n, 10)}
@@ -134,7 +149,7 @@ func verdict(s *script, reply rueidis.RedisResult, legal ...Verdict) (Verdict, e
 // Snapshot is a lock as it stands.
 type Snapshot struct {
 	Exists  bool
-	Foreign bool          // read/write: the key holds something else
+	Foreign bool          // fair, read/write: the key holds something else
 	Left    time.Duration // or NoExpiry
 	Mode    string        // read/write: "read", "write", or "" when free
 	Fields  []Field       // in the server's order
@@ -147,7 +162,7 @@ type Field struct{ Name, Value string }
 // Waiter is one owner who waits, as Redis knows it.
 type Waiter struct {
 	Owner    string
-	Patience time.Duration // after which it counts as dead if it is not heard from
+	Patience time.Duration // after which it counts as dead if it is not heard from; NoExpiry if it is alive while it listens
 }
 
 // ms is d as scripts take it.
@@ -190,7 +205,7 @@ func waiters(msgs []rueidis.RedisMessage) ([]Waiter, bool) {
 		if err1 != nil || err2 != nil {
 			return nil, false
 		}
-		all = append(all, Waiter{owner, time.Duration(patience) * time.Millisecond})
+		all = append(all, Waiter{owner, remaining(patience)})
 	}
 	return all, true
 }

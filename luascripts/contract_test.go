@@ -154,34 +154,100 @@ func TestHeaders_areReallyChecked(t *testing.T) {
 
 var (
 	comment  = regexp.MustCompile(`--[^\n]*`)
-	function = regexp.MustCompile(`(?m)^local function ([a-z]+)\(`)
+	quoted   = regexp.MustCompile(`'[^'\n]*'`)
+	function = regexp.MustCompile(`(?m)^local function ([a-z_]+)\(`)
 )
 
 func TestIncludes(t *testing.T) {
-	users := map[string]map[string]string{} // of each include: the scripts that have it, and their text
-	for script, files := range included(t) {
-		text, err := os.ReadFile(script + ".lua")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			if users[file+".lua"] == nil {
-				users[file+".lua"] = map[string]string{}
+	users := map[string]map[string]string{} // of each include: the files that have it, and their text
+	includes, scripts := includes(t), scripts(t)
+	for _, texts := range []map[string]string{includes, scripts} {
+		for name, text := range texts {
+			for _, problem := range checkIncluding(text, includes) {
+				t.Errorf("%s: %s", name, problem)
 			}
-			users[file+".lua"][script] = string(text)
+			for _, file := range including(text) {
+				if users[file+".lua"] == nil {
+					users[file+".lua"] = map[string]string{}
+				}
+				users[file+".lua"][name] = text
+			}
 		}
 	}
-	for name, text := range includes(t) {
-		if _, whole := included(t)[strings.TrimSuffix(name, ".lua")]; whole {
+	whole := loaded(t)
+	for name, text := range includes {
+		if slices.Contains(whole, strings.TrimSuffix(name, ".lua")) {
 			continue // it is run, and has not only functions
 		}
 		for _, problem := range checkInclude(name, text, users[name]) {
 			t.Errorf("%s: %s", name, problem)
 		}
-		delete(users, name)
 	}
-	for name := range users {
-		t.Errorf("%s is included by scripts, and is not there, or is a script", name)
+	for name := range scripts {
+		if !slices.Contains(whole, strings.TrimSuffix(name, ".lua")) {
+			t.Errorf("%s: nobody loads it", name)
+		}
+	}
+}
+
+// checkIncluding returns what is wrong with what a text says it includes: exactly the
+// files of whose functions it uses one.
+func checkIncluding(text string, includes map[string]string) (problems []string) {
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	lists := including(text)
+	for i, line := range strings.Split(text, "\n") {
+		if strings.Contains(line, "include:") && (i != 1 || !listing.MatchString(line)) {
+			bad("what it includes is not said in the second line, in the way that is read: %s", line)
+		}
+	}
+	for i, file := range lists {
+		if _, ok := includes[file+".lua"]; !ok {
+			bad("includes %s, which is not there", file)
+		}
+		if slices.Contains(lists[:i], file) {
+			bad("includes %s twice", file)
+		}
+	}
+	code := quoted.ReplaceAllString(comment.ReplaceAllString(text, ""), "''")
+	for file, other := range includes {
+		if other == text {
+			continue
+		}
+		uses := false
+		for _, m := range function.FindAllStringSubmatch(comment.ReplaceAllString(other, ""), -1) {
+			own := regexp.MustCompile(`\blocal\b[^=\n]*\b` + m[1] + `\b`).MatchString(code)
+			uses = uses || !own && regexp.MustCompile(`(^|[^.\w])`+m[1]+`\b`).MatchString(code)
+		}
+		file = strings.TrimSuffix(file, ".lua")
+		switch listed := slices.Contains(lists, file); {
+		case listed && !uses:
+			bad("includes %s, and uses nothing of it", file)
+		case uses && !listed:
+			bad("uses %s, and does not say that it includes it", file)
+		}
+	}
+	return problems
+}
+
+func TestIncluding_isReallyChecked(t *testing.T) {
+	includes := includes(t)
+	good := scripts(t)["reentrant_release.lua"]
+	list := listing.FindString(good)
+	if p := checkIncluding(good, includes); p != nil || list == "" {
+		t.Fatalf("the original: %q", p)
+	}
+	for what, change := range map[string]string{
+		"not said":        "--",
+		"one is missing":  "-- include: token",
+		"one too many":    list + ", fair",
+		"twice":           list + ", token",
+		"not there":       list + ", nothing",
+		"not to be read":  "--include: token, line",
+		"in another line": "--\n" + list,
+	} {
+		if p := checkIncluding(strings.Replace(good, list, change, 1), includes); p == nil {
+			t.Errorf("%s: not noticed", what)
+		}
 	}
 }
 
@@ -246,9 +312,9 @@ func TestIncludes_areReallyChecked(t *testing.T) {
 	const name = "include_rw.lua"
 	good, scripts := includes(t)[name], scripts(t)
 	users := map[string]string{}
-	for script, files := range included(t) {
-		if slices.Contains(files, "include_rw") {
-			users[script] = scripts[script+".lua"]
+	for script, text := range scripts {
+		if slices.Contains(including(text), "include_rw") {
+			users[script] = text
 		}
 	}
 	if p := checkInclude(name, good, users); p != nil {

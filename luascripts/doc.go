@@ -4,6 +4,8 @@
 // A script is a file of its own, <kind>_<verb>.lua. Its header is its contract:
 // each key with its type, each argument with its unit, every reply. A test
 // reads the headers and fails when a script uses what its header does not list.
+// The functions that scripts share are in include_<name>.lua; "-- include: <name>" in
+// the second line of a file puts them before it.
 //
 // # Rules the scripts keep
 //
@@ -31,8 +33,12 @@
 //	rw         <name>   hash  mode, owner -> read holds, owner:write -> write holds
 //	           {<name>}:<owner>:rwlock_timeout:<n>  string  the lease of a reader, for each of its holds
 //	           leasehold_rwlock_wish:{<name>}       string  the waiting writer whom readers let pass
+//	           leasehold_rwlock_turn:{<name>}       string  the waiting reader whom writers let pass when a writer leaves
 //	any        redisson_lock_token:{<name>}     string  the latest fencing token, with lock.WithFencing
 //	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a key of the user's
+//
+// Where a name brings braces of its own, none are added, and what begins with leasehold
+// ends in a colon.
 //
 // The layout is Redisson's, but for what begins with leasehold, so that Java and Go
 // share locks. The scripts are our own. They differ from Redisson's where it matters here: the

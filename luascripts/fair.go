@@ -11,12 +11,25 @@ import (
 )
 
 var (
-	fairAcquire = load("fair_acquire", "include_token", "include_fair")
-	fairRelease = load("fair_release", "include_fair")
-	fairKeep    = load("fair_keep", "include_fair")
+	fairAcquire = load("fair_acquire")
+	fairRelease = load("fair_release")
+	fairKeep    = load("fair_keep")
 	fairInspect = load("fair_inspect")
-	fairForce   = load("fair_force", "include_fair")
+	fairForce   = load("fair_force")
 )
+
+// Turns is what follows "<channel>:<client uuid>" in the name of the channel at which a client
+// hears the numbers of those of its owners whose turn it is.
+const Turns = ":fair"
+
+// again is the verdict of fair_acquire that means: the dead are not all dropped yet, ask
+// again at once. A script drops a bounded number of them, so that the server has time for
+// others in between.
+const again Verdict = -5
+
+// mostAgain is how often a script runs again for what it left to do: often enough for a
+// hundred thousand dead, and not for ever if something between us and the server answers so.
+const mostAgain = 1000
 
 func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts, k.Never} }
 
@@ -24,14 +37,47 @@ func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts, k.N
 // turn. Else the owner stands in line, unless its patience is 0; then Left says
 // when to ask again if no message comes before.
 func AcquireFair(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	return acquire(ctx, rdb, fairAcquire, k.withRegister(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Patience)}, q)
+	keys, args := k.withRegister(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Patience)}
+	for range mostAgain {
+		a, err := acquire(ctx, rdb, fairAcquire, keys, args, q)
+		if err != nil || a.Verdict != again {
+			return a, err
+		}
+	}
+	return Acquired{Verdict: Held, Left: time.Millisecond}, nil
 }
 
 // ReleaseFair leaves owner leave holds of the lock: Done, Gone or Foreign. With
 // none it also loses its place in the queue.
 func ReleaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	reply := fairRelease.exec(ctx, rdb, k.fair(), []string{owner, strconv.Itoa(leave), k.Channel, k.Publish})
-	return verdict(fairRelease, reply, Done, Gone, Foreign)
+	return fairRelease.tell(ctx, rdb, k.fair(), []string{owner, strconv.Itoa(leave), k.Channel, k.Publish}, Done, Gone, Foreign)
+}
+
+// tell runs s, which tells the first in line, until it has found that one. What else it
+// is for is done by its first run. So the verdict is that of the first run, and an error
+// after it is none: the next heartbeat of any process finds the first in line.
+func (s *script) tell(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) (Verdict, error) {
+	v, more, err := s.told(ctx, rdb, keys, args, legal)
+	if err != nil {
+		return 0, err
+	}
+	for i := 0; more && err == nil && i < mostAgain; i++ {
+		_, more, err = s.told(ctx, rdb, keys, args, legal)
+	}
+	return v, nil
+}
+
+// told runs s once. It reports whether there are more of the dead in line.
+func (s *script) told(ctx context.Context, rdb rueidis.Client, keys, args []string, legal []Verdict) (v Verdict, more bool, err error) {
+	msg, err := s.exec(ctx, rdb, keys, args).ToMessage()
+	if err != nil {
+		return 0, false, err
+	}
+	numbers, err := msg.AsIntSlice()
+	if err != nil || len(numbers) != 2 || numbers[1]&^1 != 0 || !slices.Contains(legal, Verdict(numbers[0])) {
+		return 0, false, &ReplyError{s.name, msg.String()}
+	}
+	return Verdict(numbers[0]), numbers[1] == 1, nil
 }
 
 // Kept is the reply to a heartbeat.
@@ -40,40 +86,100 @@ type Kept struct {
 	Asks []bool        // for each waiter: it should ask now, as it is its turn, or it lost its place
 }
 
-// KeepFair is the heartbeat of waiting owners. Each keeps its place for its
-// patience from now on.
+// keepAtOnce is how many waiters one script keeps at most, so that it does not keep the
+// server busy for long.
+const keepAtOnce = 100
+
+// KeepFair is the heartbeat of the waiting owners of one process. Each keeps its place for
+// its patience from now on. Many are kept by several scripts in one pipeline; only the
+// last drops the dead, as a process that was frozen has many who seem to be.
 func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter) (Kept, error) {
-	args := make([]string, 0, 2+2*len(waiting))
-	args = append(args, k.Channel, k.Publish)
-	for _, w := range waiting {
-		args = append(args, ms(w.Patience), w.Owner)
+	kept := Kept{Asks: make([]bool, 0, len(waiting))}
+	keys := k.fair()
+	var calls rueidis.Commands
+	var args [][]string
+	for first := true; first || len(waiting) > 0; first = false {
+		part := waiting[:min(len(waiting), keepAtOnce)]
+		waiting = waiting[len(part):]
+		last := "0"
+		if len(waiting) == 0 {
+			last = "1"
+		}
+		words := append(make([]string, 0, 3+2*len(part)), k.Channel, k.Publish, last)
+		for _, w := range part {
+			words = append(words, ms(w.Patience), w.Owner)
+		}
+		args = append(args, words)
+		calls = append(calls, rdb.B().Evalsha().Sha1(fairKeep.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(words...).Build())
 	}
-	msg, err := fairKeep.exec(ctx, rdb, k.fair(), args).ToMessage()
-	if err != nil {
-		return Kept{}, err
-	}
-	numbers, err := msg.AsIntSlice()
-	if err != nil || len(numbers) != 1+len(waiting) {
-		return Kept{}, &ReplyError{fairKeep.name, msg.String()}
-	}
-	kept := Kept{Left: remaining(numbers[0]), Asks: make([]bool, len(waiting))}
-	for i, n := range numbers[1:] {
-		if n != 0 && n != 1 && n != int64(Gone) {
+	for i, reply := range rdb.DoMulti(ctx, calls...) {
+		if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
+			reply = fairKeep.exec(ctx, rdb, keys, args[i])
+		}
+		msg, err := reply.ToMessage()
+		if err != nil {
+			return Kept{}, err
+		}
+		numbers, err := msg.AsIntSlice()
+		if err != nil || len(numbers) != 1+(len(args[i])-3)/2 {
 			return Kept{}, &ReplyError{fairKeep.name, msg.String()}
 		}
-		kept.Asks[i] = n != 0
+		kept.Left = remaining(numbers[0]) // that of the last counts
+		for _, n := range numbers[1:] {
+			if n != 0 && n != 1 && n != int64(Gone) {
+				return Kept{}, &ReplyError{fairKeep.name, msg.String()}
+			}
+			kept.Asks = append(kept.Asks, n != 0)
+		}
 	}
 	return kept, nil
 }
 
-// InspectFair reads the lock and its queue.
+// InspectFair reads the lock and its queue: a queue of more than 100 in parts, each as it
+// is then. The lock is as it was with the first part.
 func InspectFair(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error) {
-	reply, err := fairInspect.exec(ctx, rdb, k.fair(), nil).ToArray()
+	s, err := inspectFair(ctx, rdb, k, "", 0)
+	seen := make(map[string]bool, len(s.Waiters))
+	for part := s.Waiters; err == nil && !s.Foreign; {
+		for _, w := range part {
+			seen[w.Owner] = true
+		}
+		if len(part) < inspectAtOnce {
+			return s, nil
+		}
+		var next Snapshot
+		next, err = inspectFair(ctx, rdb, k, part[len(part)-1].Owner, len(s.Waiters))
+		before := len(s.Waiters)
+		part = next.Waiters
+		for _, w := range part {
+			if !seen[w.Owner] {
+				s.Waiters = append(s.Waiters, w)
+			}
+		}
+		if len(s.Waiters) == before {
+			break // the rest has gone
+		}
+	}
 	if err != nil {
 		return Snapshot{}, err
 	}
-	bad := &ReplyError{Script: fairInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))}
-	if len(reply) != 3 {
+	return s, nil
+}
+
+// inspectAtOnce is how many waiters fair_inspect returns at most.
+const inspectAtOnce = 100
+
+func inspectFair(ctx context.Context, rdb rueidis.Client, k Keys, after string, seen int) (Snapshot, error) {
+	msg, err := fairInspect.exec(ctx, rdb, k.fair(), []string{after, strconv.Itoa(seen)}).ToMessage()
+	if err != nil {
+		return Snapshot{}, err
+	}
+	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
+		return Snapshot{Foreign: true}, nil
+	}
+	reply, err := msg.ToArray()
+	bad := &ReplyError{Script: fairInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))} // it has owners, which belong in no error
+	if err != nil || len(reply) != 3 {
 		return Snapshot{}, bad
 	}
 	left, err1 := reply[0].ToInt64()
@@ -91,6 +197,5 @@ func InspectFair(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, err
 // ForceFair frees the lock whoever holds it, and tells the first in line: Done
 // when somebody held it, Free when nobody did, or Foreign.
 func ForceFair(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
-	reply := fairForce.exec(ctx, rdb, k.fair(), []string{k.Channel, k.Publish})
-	return verdict(fairForce, reply, Done, Free, Foreign)
+	return fairForce.tell(ctx, rdb, k.fair(), []string{k.Channel, k.Publish}, Done, Free, Foreign)
 }

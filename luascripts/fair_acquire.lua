@@ -1,4 +1,5 @@
 -- fair_acquire: an owner takes the lock if it is its turn, or stands in line for it.
+-- include: time, plain, token, fair
 --
 -- KEYS[1] lock      hash   owner -> hold count
 -- KEYS[2] queue     list   waiting owners, first come first
@@ -12,27 +13,28 @@
 --
 -- Returns a string when the owner holds `want` times now: the fencing token, or
 -- "0" for a re-entry.
--- Returns n >= 0: another owner has it or is before us, and n ms are left of its
--- lease, or until it counts as dead. The owner is in the queue unless stay is 0.
--- Returns -1: another owner has it, and the key has no expiry.
+-- Returns {n, own}: another owner has it or is before us, and n ms are left of its
+-- lease (-1 no expiry), or until it counts as dead. The owner is in the queue unless
+-- stay is 0. If own is 1, it can be an owner of Redisson's that tells it of its turn, at
+-- the channel "<channel>:<owner>"; else only ours do (include_fair).
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -4: the key holds something else; nothing was done.
+-- Returns -5: the lock is free, a hundred dead were dropped from the head of the
+-- queue, and there are more. Nothing else was done: ask again at once.
 --
--- Safe to repeat: who is in the queue keeps its place and is heard from.
+-- Safe to repeat: an owner in the queue keeps its place and is heard from.
 local lock, queue, timeouts, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want, stay = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
-local fields = redis.pcall('HGETALL', lock)
-if fields.err then
-  if string.find(fields.err, 'WRONGTYPE', 1, true) then return -4 end
-  return fields
-end
-local held = false
+local now, time = clock()
+local fields, answer = plain(lock)
+if not fields then return answer end
+local taken, held, own = false, false, 0
 for i = 1, #fields, 2 do
-  if fields[i] ~= 'leasehold_line' and not string.find(fields[i + 1], '^[0-9]+$') then return -4 end -- some other hash, or a read/write lock
+  if fields[i] ~= 'leasehold_line' then
+    taken = true
+    if not ours(fields[i]) then own = 1 end
+  end
   held = held or fields[i] == owner
 end
 if held then
@@ -46,8 +48,9 @@ end
 if want > 1 then return -2 end
 
 local left = redis.call('PTTL', lock)
-local first, deadline = head(queue, timeouts, now)
-if #fields == 0 and (not first or first == owner) then
+local first, more, deadline = head(queue, timeouts, now)
+if more and not taken then return -5 end
+if not taken and (not first or first == owner) then
   local token = grown(register, time)
   redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left behind
   local denied = redis.pcall('PEXPIRE', lock, lease)
@@ -60,30 +63,31 @@ if #fields == 0 and (not first or first == owner) then
 end
 
 if stay > 0 then
-  local members
-  local queued = redis.call('ZSCORE', timeouts, owner)
-  if redis.call('LLEN', queue) ~= redis.call('ZCARD', timeouts) then
-    -- Somebody deleted one of the two: look at the list itself.
-    members, queued = redis.call('LRANGE', queue, 0, -1), false
-    for _, member in ipairs(members) do queued = queued or member == owner end
+  local before, foreign = near(queue)
+  local count, queued, size = before[owner], before[owner] ~= nil, redis.call('LLEN', queue)
+  if not queued and size > 100 then
+    local score = redis.call('ZSCORE', timeouts, owner)
+    queued = score
+    if size ~= redis.call('ZCARD', timeouts) then queued = redis.call('LPOS', queue, owner) end -- somebody deleted one of the two
+    if not queued then
+      foreign = math.max(foreign, behind(queue, timeouts, now, stay, size, foreign))
+    elseif score then
+      foreign = math.max(foreign, expected(score - now, stay))
+    end
   end
-  local ahead = stay
-  local last = redis.call('LINDEX', queue, -1)
-  local before = last and tonumber(redis.call('ZSCORE', timeouts, last) or nil)
-  if queued or last and not (ours(last) and before and before > now and before <= now + stay) then
-    ahead = patience(members or redis.call('LRANGE', queue, 0, -1), owner, stay)
-  end
+  count = count or foreign
+  if count > 0 then own = 1 end
   if queued then
     redis.call('ZREM', timeouts, '') -- nobody: a first write that memory limits let pass
   else
     redis.call('RPUSH', queue, owner)
   end
-  local denied = redis.pcall('ZADD', timeouts, now + ahead, owner)
-  if type(denied) ~= 'table' then denied = outlive(queue, timeouts, now) end
+  local denied = redis.pcall('ZADD', timeouts, now + stay + count * 300000, owner)
+  if type(denied) ~= 'table' then denied = outlive(queue, timeouts, now, foreign > 0) end
   if denied then
     if not queued then dequeue(queue, timeouts, owner) end
     return denied
   end
 end
-if #fields > 0 then return left end
-return math.max(deadline - now, 1)
+if taken then return {left, own} end
+return {math.max(deadline - now, 1), own}

@@ -170,7 +170,7 @@ func TestPeers_behindOneOfRedisson(t *testing.T) {
 					t.Errorf("G3 counts as alive for %v only", left)
 				}
 				q.javaReleases("J2") // 3
-				e.expect(told("J2", "G3")...)
+				e.expect(javaTold("J2"), javaTold("G3"))
 				q.javaWaits("J4")
 				if q.line() != "G3 J4" {
 					t.Fatalf("in line: %s, want G3 J4", q.line())
@@ -461,5 +461,80 @@ func TestPeers_abandoned(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+// Redisson never lengthens the expiry of a queue. So whatever becomes of ours, a queue in
+// which one of Redisson waits has none; and one of ours alone has.
+func TestPeers_expiry(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		for name, story := range map[string]func(q fair){
+			"ours comes behind theirs": func(q fair) {
+				q.javaWaits("J2")
+				q.waits("G1")
+			},
+			"ours comes behind theirs, and gives up": func(q fair) {
+				q.javaWaits("J2")
+				q.waits("G1")
+				q.releases("G1", luascripts.Gone)
+			},
+			"theirs comes behind ours, who gives up": func(q fair) {
+				q.waits("G1")
+				q.javaWaits("J2")
+				q.releases("G1", luascripts.Gone)
+			},
+			"theirs comes behind ours, who is served": func(q fair) {
+				q.waits("G1")
+				q.javaWaits("J2")
+				q.releases("G9", luascripts.Done)
+				q.gets("G1")
+			},
+			"theirs comes behind ours, who sends a heartbeat and dies": func(q fair) {
+				q.waits("G1")
+				q.javaWaits("J2")
+				q.keeps("G1")
+				q.dies("G1")
+				q.javaWaits("J3")
+			},
+			"theirs comes behind ours, who dies; then the holder, of ours, unlocks": func(q fair) {
+				q.waits("G1")
+				q.javaWaits("J2")
+				q.dies("G1")
+				q.releases("G9", luascripts.Done)
+			},
+			"theirs comes behind ours, who dies; then another of ours only tries": func(q fair) {
+				q.waits("G1")
+				q.javaWaits("J2")
+				q.dies("G1")
+				q.ask("G3", 0)
+			},
+			"theirs comes behind many of ours": func(q fair) {
+				q.waits(names(101, 250)...)
+				q.javaWaits("J2")
+				q.keeps("G101")
+			},
+			"theirs waits in the midst of many of ours": func(q fair) {
+				q.waits(names(101, 220)...)
+				q.javaWaits("J2")
+				q.waits(names(221, 340)...)
+				q.keeps("G340")
+				q.keeps("G101") // who cannot see it
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				q.gets("G9")
+				story(q)
+				q.lasts("when all is over")
+			})
+		}
+		q.clear()
+		q.gets("G9")
+		q.javaWaits("J2")
+		q.waits("G1")
+		q.javaFails("J2", javaWait)
+		q.keeps("G1")
+		q.outlives("ours is alone again")
 	})
 }

@@ -62,15 +62,21 @@ func ownerOrNone(name string) string {
 	return owner(name)
 }
 
-func channelOf(name string) string { return fairKeys.Channel + ":" + owner(name) }
-
-// told is what the ears hear when these are told that it is their turn.
+// told is what the ears hear when our scripts tell these that it is their turn.
 func told(names ...string) (all []string) {
 	for _, name := range names {
-		all = append(all, channelOf(name)+" 0")
+		if name[0] == 'J' {
+			all = append(all, javaTold(name))
+			continue
+		}
+		client, number, _ := strings.Cut(owner(name), ":")
+		all = append(all, fairKeys.Channel+":"+client+":fair "+number)
 	}
 	return all
 }
+
+// javaTold is what they hear when a script of Redisson's tells it, whoever it is.
+func javaTold(name string) string { return fairKeys.Channel + ":" + owner(name) + " 0" }
 
 // fair is a fair lock on a server, and words for what happens to it.
 type fair struct {
@@ -243,15 +249,29 @@ func (q fair) left(name string) time.Duration {
 }
 
 // outlives checks that queue and zset vanish, both together, an hour after the last
-// deadline.
+// deadline; never if one of Redisson waits, which would not lengthen an expiry.
 func (q fair) outlives(what string) {
 	q.t.Helper()
 	var last time.Duration
 	for _, member := range list(q.t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1") {
 		last = max(last, q.left(short(member)))
 	}
+	if strings.Contains(q.line(), "J") {
+		q.lasts(what)
+		return
+	}
 	for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
 		about(q.t, what+": "+key, pttl(q.t, q.rdb, key), last+time.Hour+slow/3) // the server in memory takes its time between the two
+	}
+}
+
+// lasts checks that queue and zset have no expiry.
+func (q fair) lasts(what string) {
+	q.t.Helper()
+	for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
+		if left := pttl(q.t, q.rdb, key); left != persist {
+			q.t.Errorf("%s: %s is gone in %v", what, key, left)
+		}
 	}
 }
 
@@ -328,6 +348,9 @@ func TestAcquireFair(t *testing.T) {
 					if c.verdict == luascripts.Held && c.patience > 0 {
 						about(t, "our place", q.left("G1"), c.patience+foreignBefore(c.after, "G1"))
 						q.outlives("after a question")
+						if theirs := c.holder != "" && c.holder[0] == 'J' || foreignBefore(c.after, "G1") > 0; got.Own != theirs {
+							t.Errorf("told at a channel of its own: %v, want %v", got.Own, theirs)
+						}
 					}
 					all := contents(t, q.rdb)
 					if first != "" && all != first {
@@ -478,7 +501,7 @@ func TestKeepFair(t *testing.T) {
 
 				// The same again, by the replies themselves: what the script says is
 				// in its header.
-				args := []string{fairKeys.Channel, fairKeys.Publish}
+				args := []string{fairKeys.Channel, fairKeys.Publish, "1"}
 				for _, name := range strings.Fields(c.keep) {
 					args = append(args, "60000", owner(name))
 				}
@@ -810,22 +833,26 @@ func TestFair_persisted(t *testing.T) {
 // is the queue beside it.
 func TestFair_foreignKeys(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
-		for name, c := range map[string]struct {
-			make    []string
-			release luascripts.Verdict
-		}{
-			"string":          {[]string{"SET", fairKeys.Lock, "x"}, luascripts.Foreign},
-			"list":            {[]string{"RPUSH", fairKeys.Lock, "x"}, luascripts.Foreign},
-			"read/write lock": {[]string{"HSET", fairKeys.Lock, "mode", "read", owner("J2"), "1"}, luascripts.Gone},
-			"some hash":       {[]string{"HSET", fairKeys.Lock, "name", "bob", "age", "40"}, luascripts.Gone},
-			"our field, text": {[]string{"HSET", fairKeys.Lock, owner("G1"), "abc"}, luascripts.Foreign},
+		for name, make := range map[string][]string{
+			"string":                {"SET", fairKeys.Lock, "x"},
+			"list":                  {"RPUSH", fairKeys.Lock, "x"},
+			"read lock":             {"HSET", fairKeys.Lock, "mode", "read", owner("J2"), "1"},
+			"write lock":            {"HSET", fairKeys.Lock, "mode", "write", owner("J2") + ":write", "1"},
+			"some hash":             {"HSET", fairKeys.Lock, "name", "bob", "age", "40"},
+			"a counter":             {"HSET", fairKeys.Lock, "visits", "12"},
+			"a counter of a number": {"HSET", fairKeys.Lock, "42", "1"},
+			"counters":              {"HSET", fairKeys.Lock, "a", "1", "b", "2", "c", "3"},
+			"a counter by uuid":     {"HSET", fairKeys.Lock, "0192d3a4-7b1c-7e5f-8a6b-000000000001", "1"},
+			"an owner and more":     {"HSET", fairKeys.Lock, owner("G1"), "1", "visits", "12"},
+			"an owner and two more": {"HSET", fairKeys.Lock, owner("G1"), "1", "leasehold_line", "0|", "visits", "12"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				q := fair{t, q.rdb}
 				e := listen(t, q.rdb)
 				q.clear()
 				q.queued("G2 G3!")
-				do(t, q.rdb, c.make...)
+				do(t, q.rdb, make...)
+				do(t, q.rdb, "PEXPIRE", fairKeys.Lock, strconv.FormatInt(long.Milliseconds(), 10))
 				before := contents(t, q.rdb)
 				for _, p := range []time.Duration{0, patience} {
 					for want := 1; want <= 2; want++ {
@@ -835,13 +862,26 @@ func TestFair_foreignKeys(t *testing.T) {
 				}
 				for leave := range 2 {
 					got, err := luascripts.ReleaseFair(t.Context(), q.rdb, fairKeys, owner("G1"), leave)
-					check(t, "release", got, c.release, err)
+					check(t, "release", got, luascripts.Foreign, err)
 				}
 				got, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys)
 				check(t, "force", got, luascripts.Foreign, err)
-				q.keeps("G2")
+				if s, err := luascripts.InspectFair(t.Context(), q.rdb, fairKeys); err != nil || !s.Foreign || len(s.Fields)+len(s.Waiters) > 0 {
+					t.Errorf("inspect: %+v, %v", s, err)
+				}
+				if kept := q.keeps("G2"); !kept.Asks[0] {
+					t.Error("a waiter goes on waiting, and does not hear of it")
+				}
 				if after := contents(t, q.rdb); after != before {
 					t.Errorf("the keys were\n%sand are\n%s", before, after)
+				}
+				about(t, "its expiry", pttl(t, q.rdb, fairKeys.Lock), long)
+				e.expect()
+
+				// A waiter leaves, and nobody is told: nobody can have the lock.
+				q.releases("G2", luascripts.Foreign)
+				if q.line() != "G3" {
+					t.Errorf("in line: %s", q.line())
 				}
 				e.expect()
 			})
@@ -1001,8 +1041,8 @@ func TestFair_noScript(t *testing.T) {
 // Whatever a broken peer answers is an error and not a lock.
 func FuzzFairReplies(f *testing.F) {
 	for _, s := range []string{
-		"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-4\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "-ERR x\r\n", "+OK\r\n",
-		"*2\r\n:5\r\n:1\r\n", "*2\r\n:5\r\n:-2\r\n", "*2\r\n:5\r\n:7\r\n", "*3\r\n:5\r\n:1\r\n:1\r\n", "*2\r\n:5\r\n$1\r\na\r\n",
+		"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-4\r\n", ":-5\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "-ERR x\r\n", "+OK\r\n",
+		"*2\r\n:1\r\n:1\r\n", "*2\r\n:-2\r\n:0\r\n", "*2\r\n:5\r\n:1\r\n", "*2\r\n:5\r\n:-2\r\n", "*2\r\n:5\r\n:7\r\n", "*3\r\n:5\r\n:1\r\n:1\r\n", "*2\r\n:5\r\n$1\r\na\r\n",
 		"*3\r\n:5\r\n*2\r\n$1\r\na\r\n$1\r\n1\r\n*2\r\n$1\r\nb\r\n:5\r\n", "*3\r\n:5\r\n*0\r\n*1\r\n$1\r\nb\r\n", "*3\r\n:5\r\n:1\r\n*0\r\n", "*3\r\n:5\r\n*0\r\n*2\r\n:5\r\n$1\r\nb\r\n",
 	} {
 		f.Add([]byte(s))

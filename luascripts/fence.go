@@ -11,10 +11,10 @@ import (
 )
 
 var (
-	fenceSet  = load("fence_set", "include_fence")
-	fenceHSet = load("fence_hset", "include_fence")
-	fenceDel  = load("fence_del", "include_fence")
-	fenceBody = load("include_fence_body", "include_fence") // with a script of the user's own after it
+	fenceSet  = load("fence_set")
+	fenceHSet = load("fence_hset")
+	fenceDel  = load("fence_del")
+	fenceBody = load("include_fence_body") // with a script of the user's own after it
 )
 
 // Stale is what a guard found about the token: a larger one was seen.

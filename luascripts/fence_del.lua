@@ -1,4 +1,5 @@
 -- fence_del: a holder deletes a key, if nobody with a larger token came before.
+-- include: fence
 --
 -- KEYS[1] data      string  what is guarded; it may be of any type
 -- KEYS[2] register  string  the largest token seen; in the slot of the data

@@ -1,4 +1,5 @@
 -- fence_hset: a holder sets fields of a hash, if nobody with a larger token came before.
+-- include: fence
 --
 -- KEYS[1]   data      hash    what is guarded
 -- KEYS[2]   register  string  the largest token seen; in the slot of the data

@@ -1,4 +1,5 @@
 -- fence_set: a holder sets a string, if nobody with a larger token came before.
+-- include: fence
 --
 -- KEYS[1] data      string  what is guarded
 -- KEYS[2] register  string  the largest token seen; in the slot of the data

@@ -1,11 +1,17 @@
 -- include_fair: what the scripts of the fair lock share. It has no keys of its own.
 --
 -- The queue is a list of waiting owners, first come first, and beside it a zset
--- waiting owner -> deadline, the server's time in ms until which it is believed
--- to be alive. Redisson's owners put one deadline on top of another's, and take
--- 300 s (or what they were told to wait) off everybody's when they come to hold
--- the lock. Ours have deadlines of their own, which heartbeats move; so the
--- deadlines of many dead do not add up.
+-- waiting owner -> deadline, the server's time in ms until which the owner counts as
+-- alive. Redisson's owners put one deadline on top of another's, and take 300 s (or
+-- what they were told to wait) off everybody's when they come to hold the lock. Ours
+-- have deadlines of their own, which heartbeats move; so the deadlines of many dead do
+-- not add up. A deadline of ours is 300 s later for each foreign owner that stands
+-- before it: it is right again when those have been served.
+--
+-- No script reads more than a hundred owners from the queue. So an owner of ours among
+-- the first hundred counts the foreign ones before it. An owner behind them takes the
+-- number from its own deadline, or from that of the owner before it: what is left of a
+-- deadline beyond the patience is 300 s for each foreign owner that is not served yet.
 --
 -- While a slot moves between nodes of a cluster, a key that a script empties is gone,
 -- and what comes after it in the script fails. So each script names a key that never
@@ -18,50 +24,116 @@ local function ours(owner)
   return string.sub(owner, 15, 15) == '7'
 end
 
--- head drops the dead from the head of the queue, and returns the first owner
--- who is alive, with its deadline; nil if there is none.
-local function head(queue, timeouts, now)
-  while true do
-    local first = redis.call('LINDEX', queue, 0)
-    if not first then return nil end
-    local deadline = tonumber(redis.call('ZSCORE', timeouts, first) or nil)
-    if not deadline then
-      -- Somebody deleted the deadlines. It gets one, so that it is found out if dead.
-      deadline = now + 5000
-      redis.call('ZADD', timeouts, deadline, first)
-    end
-    if deadline > now then return first, deadline end
-    redis.call('LPOP', queue)
-    redis.call('ZREM', timeouts, first)
-  end
-end
-
--- patience returns how far ahead of now the deadline of owner must lie, so that
--- p of it is left when the foreign waiters before it have been served and have
--- taken their 300 s off.
-local function patience(members, owner, p)
-  for _, member in ipairs(members) do
-    if member == owner then break end
-    if not ours(member) then p = p + 300000 end
-  end
-  return p
-end
-
--- dequeue takes owner out of the queue. It returns an error if it may not.
-local function dequeue(queue, timeouts, owner)
-  local done = redis.pcall('ZREM', timeouts, owner)
-  if type(done) ~= 'table' then done = redis.pcall('LREM', queue, 1, owner) end
+-- unbound takes the expiry off the queue. It returns an error if it may not.
+local function unbound(queue, timeouts)
+  local done = redis.pcall('PERSIST', queue)
+  if type(done) ~= 'table' then done = redis.pcall('PERSIST', timeouts) end
   if type(done) == 'table' then return done end
 end
 
--- outlive lets the queue vanish an hour after its last deadline, so that the
--- traces of the dead do not stay when nobody ever comes again. It returns an error
--- if it may not.
-local function outlive(queue, timeouts, now)
+-- outlive lets the queue vanish an hour after its last deadline, so that the traces of
+-- the dead do not stay when nobody ever comes again. It does not while a foreign owner
+-- waits: Redisson never lengthens an expiry, and may go on with this queue for longer.
+-- A foreign owner in the middle of a long queue is not seen from here; so a long queue
+-- that has no expiry gets none. It returns an error if it may not.
+local function outlive(queue, timeouts, now, foreign)
+  if foreign then return unbound(queue, timeouts) end
+  if redis.call('LLEN', queue) > 100 and redis.call('PTTL', queue) < 0 then return end
   local last = redis.pcall('ZREVRANGE', timeouts, 0, 0, 'WITHSCORES')
   if last.err then return last end
   local ms = string.format('%.0f', math.max(tonumber(last[2] or now) - now, 0) + 3600000)
   local done = redis.pcall('PEXPIRE', queue, ms)
   if type(done) ~= 'table' then done = redis.pcall('PEXPIRE', timeouts, ms) end
   if type(done) == 'table' then return done end
+end
+
+-- tell tells an owner that it is its turn: one of ours by its number, at a channel of its
+-- client's; another as Redisson does, at a channel of its own. Being refused it must not
+-- undo anything: the message is only a reason to ask.
+local function tell(channel, publish, owner)
+  if not ours(owner) then
+    redis.pcall(publish, channel .. ':' .. owner, '0')
+    return
+  end
+  local client, number = string.match(owner, '^(.*):(.*)$')
+  redis.pcall(publish, channel .. ':' .. client .. ':fair', number)
+end
+
+-- head drops the dead from the head of the queue, a hundred at most. It returns the
+-- first owner who is alive, false, and its deadline; nil and false if there is none;
+-- nil and true if only dead ones were found, and there are more.
+local function head(queue, timeouts, now)
+  local first = redis.call('LINDEX', queue, 0)
+  if not first then
+    if redis.call('ZCARD', timeouts) > 0 then redis.call('DEL', timeouts) end -- somebody deleted the queue
+    return nil, false
+  end
+  local deadline = redis.call('ZSCORE', timeouts, first)
+  if deadline and tonumber(deadline) <= now then
+    local members, dead = redis.call('LRANGE', queue, 0, 100), 1
+    local deadlines = redis.call('ZMSCORE', timeouts, unpack(members))
+    while dead < 100 and deadlines[dead + 1] and tonumber(deadlines[dead + 1]) <= now do dead = dead + 1 end
+    redis.call('LTRIM', queue, dead, -1)
+    redis.call('ZREM', timeouts, unpack(members, 1, dead))
+    first, deadline = members[dead + 1], deadlines[dead + 1]
+    if not first then return nil, false end
+    if deadline and tonumber(deadline) <= now then return nil, true end
+  end
+  if not ours(first) and redis.call('PTTL', queue) >= 0 then -- those of ours that gave it an expiry may be gone
+    redis.call('PERSIST', queue)
+    redis.call('PERSIST', timeouts)
+  end
+  if not deadline then
+    -- Somebody deleted the deadlines. It gets one, so that it is found out if dead.
+    deadline = now + 5000
+    redis.call('ZADD', timeouts, deadline, first)
+  end
+  return first, false, tonumber(deadline)
+end
+
+-- near looks at the first hundred of the queue. It returns of each how many foreign
+-- owners stand before it, how many foreign ones there are, and who is the first.
+local function near(queue)
+  local members, before, foreign = redis.call('LRANGE', queue, 0, 99), {}, 0
+  for _, member in ipairs(members) do
+    before[member] = foreign
+    if not ours(member) then foreign = foreign + 1 end
+  end
+  return before, foreign, members[1]
+end
+
+-- expected returns how many foreign owners a deadline of ours counts on, of which so
+-- much is left. That is exact while the owner is less than 299 s late with its heartbeat.
+local function expected(left, patience)
+  return math.max(math.ceil((left - patience - 1000) / 300000), 0)
+end
+
+-- behind returns how many foreign owners there are in a queue of more than a hundred, of
+-- which the first hundred have so many. The owners at the tail tell, by their deadlines: none
+-- too few, but one with a longer patience too many, so the least of what they tell counts.
+local function behind(queue, timeouts, now, patience, size, first)
+  local seen, foreign, least = math.min(size - 100, 100), 0, size
+  local members = redis.call('LRANGE', queue, -seen, -1)
+  local deadlines = redis.call('ZMSCORE', timeouts, unpack(members))
+  for i = seen, 1, -1 do
+    local deadline = tonumber(deadlines[i] or 0)
+    if not ours(members[i]) then
+      foreign = foreign + 1
+    elseif deadline > now then
+      least = math.min(least, foreign + expected(deadline - now, patience))
+    end
+    if foreign >= least then return foreign end
+  end
+  return math.min(least, first + size - 100 - seen + foreign)
+end
+
+-- dequeue takes owner out of the queue. It returns an error if it may not.
+local function dequeue(queue, timeouts, owner)
+  local done = redis.pcall('ZREM', timeouts, owner)
+  if done == 1 or type(done) ~= 'table' and redis.call('LLEN', queue) ~= redis.call('ZCARD', timeouts) then
+    done = redis.pcall('LREM', queue, 1, owner)
+  end
+  if type(done) == 'table' then return done end
+  local first = redis.call('LINDEX', queue, 0)
+  if first and not ours(first) then return unbound(queue, timeouts) end
 end

@@ -1,4 +1,5 @@
 -- include_fence_body: stands between the guard and a script of the user's own, whose KEYS and ARGV it puts right.
+-- include: fence
 --
 -- KEYS    what the script has, and at the end the register
 -- ARGV    what the script has, and at the end the token and keep, in ms

@@ -1,4 +1,5 @@
 -- include_rw: what the scripts of the read/write lock share. It has no keys of its own.
+-- include: owner
 --
 -- Each hold of a reader has a key beside the hash, "<beside>:<owner>:rwlock_timeout:<n>",
 -- whose expiry is the lease of that reader. The hash itself lives as long as the
@@ -13,10 +14,11 @@ local function timeout(beside, owner, n)
   return beside .. ':' .. owner .. ':rwlock_timeout:' .. n
 end
 
--- lives returns the ms that are left of an owner's read lease; 0 when there is none.
+-- lives returns the ms that are left of an owner's read lease; 0 when there is none. Of
+-- very many holds it looks at the latest.
 local function lives(lock, beside, owner, count)
   local most = 0
-  for n = count, 1, -1 do
+  for n = count, math.max(count - 255, 1), -1 do
     local left = redis.call('PTTL', timeout(beside, owner, n))
     if left == -1 then left = math.max(redis.call('PTTL', lock), 1000) end -- persisted by hand
     most = math.max(most, left)
@@ -24,42 +26,93 @@ local function lives(lock, beside, owner, count)
   return most
 end
 
--- readers calls f(owner, count, left) for each reader of the hash, dead ones too,
--- until f returns true. A small hash keeps the order in which they came; the last is
--- the first here, and has most of its lease left as a rule.
-local function readers(lock, beside, f)
-  local fields = redis.call('HGETALL', lock)
-  for i = #fields - 1, 1, -2 do
-    local owner, count = fields[i], tonumber(fields[i + 1])
+-- readers calls f(owner, count, left) for each reader in this part of the hash, dead ones
+-- too, until f returns true; it reports whether it did. A small hash keeps the order in
+-- which they came; the last is the first here, and has most of its lease left as a rule.
+local function readers(lock, beside, part, f)
+  for i = #part - 1, 1, -2 do
+    local owner, count = part[i], tonumber(part[i + 1])
     if owner ~= 'mode' and count and string.sub(owner, -6) ~= ':write' then
-      if f(owner, count, lives(lock, beside, owner, count)) then return end
+      if f(owner, count, lives(lock, beside, owner, count)) then return true end
     end
   end
+  return false
 end
 
--- longest returns the ms that are left of the longest read lease but that of
--- except, 0 when no other reader is alive. It looks no further when it has found
--- one of at least enough.
-local function longest(lock, beside, except, enough)
-  local most = 0
-  readers(lock, beside, function(owner, _, left)
-    if owner ~= except then most = math.max(most, left) end
-    return most >= enough
+-- survey looks at up to fifty readers but except, as a server stands still meanwhile.
+-- It returns the ms that are left of the longest lease among them, 0 when none is alive; whether
+-- these were all; and who of them is dead. It looks no further when it has found a lease of
+-- at least enough.
+local function survey(lock, beside, except, enough)
+  local most, seen, dead, cursor, stopped = 0, 0, {}, '0', false
+  repeat
+    local page = redis.call('HSCAN', lock, cursor, 'COUNT', 20)
+    cursor = page[1]
+    stopped = readers(lock, beside, page[2], function(owner, _, left)
+      if seen == 50 then return true end
+      if owner ~= except then
+        seen = seen + 1
+        most = math.max(most, left)
+        if left == 0 then dead[#dead + 1] = owner end
+      end
+      return most >= enough
+    end)
+  until stopped or cursor == '0'
+  return most, not stopped, dead
+end
+
+-- bury removes the fields of dead readers, and reports whether there are none but theirs.
+local function bury(lock, dead)
+  if #dead > 0 then redis.call('HDEL', lock, unpack(dead)) end
+  return redis.call('HLEN', lock) == 1
+end
+
+-- prune removes some dead readers of a hash with many fields, wherever they are in it, so
+-- that those of crashed processes do not stay while others read without a gap.
+local function prune(lock, beside)
+  if redis.call('HLEN', lock) <= 16 then return end
+  local dead, seen = {}, 0
+  readers(lock, beside, redis.call('HSCAN', lock, redis.call('TIME')[2], 'COUNT', 10)[2], function(owner, _, left)
+    if left == 0 then dead[#dead + 1] = owner end
+    seen = seen + 1
+    return seen == 50
   end)
-  return most
+  bury(lock, dead)
 end
 
--- side returns the lock's mode, false when it is free, or an answer for the
--- caller: -4 when the key is not a read/write lock, or an error.
+-- side returns the lock's mode, false when it is free, or nil and an answer for the
+-- caller: -4 when the key is not a read/write lock, or an error. A lock has a mode and
+-- owners. Of a large hash some fields are looked at.
 local function side(lock)
   local mode = redis.pcall('HGET', lock, 'mode')
   if type(mode) == 'table' then
     if string.find(mode.err, 'WRONGTYPE', 1, true) then return nil, -4 end
     return nil, mode
   end
-  if mode == 'read' or mode == 'write' then return mode end
-  if mode or redis.call('EXISTS', lock) == 1 then return nil, -4 end
-  return false
+  if not mode and redis.call('EXISTS', lock) == 0 then return false end
+  if mode ~= 'read' and mode ~= 'write' or redis.call('HLEN', lock) < 2 then return nil, -4 end
+  local some = redis.call('HSCAN', lock, 0, 'COUNT', 8)[2]
+  for i = 1, math.min(#some, 32), 2 do
+    local field = some[i]
+    if field ~= 'mode' and not (is_owner((string.gsub(field, ':write$', ''))) and tonumber(some[i + 1])) then return nil, -4 end
+  end
+  return mode
+end
+
+-- turned returns the reader who waits for its turn, "" if there is none; since when it
+-- waits; when the turn that is on began, 0 if none is (server's ms); and the ms for which
+-- the key lives. A turn that never ends, made by hand, counts for nothing.
+local function turned(turn)
+  local text = redis.pcall('GET', turn)
+  local left = type(text) == 'string' and redis.call('PTTL', turn) or 0
+  if left <= 0 then return '', 0, 0, 0 end
+  local owner, since, start = string.match(text, '^(.*) (%d+) (%d+)$')
+  return owner or '', tonumber(since or 0), tonumber(start or 0), left
+end
+
+-- turns sets what turned returns. A caller who is refused that goes on all the same.
+local function turns(turn, owner, since, start, left)
+  redis.pcall('SET', turn, string.format('%s %.0f %.0f', owner, since, start), 'PX', left)
 end
 
 -- wished returns the waiting writer whom readers let pass, and since when

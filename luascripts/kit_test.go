@@ -26,7 +26,7 @@ func onBoth(t *testing.T, f func(t *testing.T, rdb rueidis.Client)) {
 	t.Run("memory", func(t *testing.T) { f(t, redistest.NewMini(t).Client(t)) })
 }
 
-func do(t *testing.T, rdb rueidis.Client, args ...string) rueidis.RedisMessage {
+func do(t testing.TB, rdb rueidis.Client, args ...string) rueidis.RedisMessage {
 	t.Helper()
 	m, err := rdb.Do(t.Context(), rdb.B().Arbitrary(args...).Build()).ToMessage()
 	if err != nil && !rueidis.IsRedisNil(err) {
@@ -35,7 +35,7 @@ func do(t *testing.T, rdb rueidis.Client, args ...string) rueidis.RedisMessage {
 	return m
 }
 
-func number(t *testing.T, rdb rueidis.Client, args ...string) int64 {
+func number(t testing.TB, rdb rueidis.Client, args ...string) int64 {
 	t.Helper()
 	m := do(t, rdb, args...)
 	n, err := m.ToInt64()
@@ -45,7 +45,7 @@ func number(t *testing.T, rdb rueidis.Client, args ...string) int64 {
 	return n
 }
 
-func list(t *testing.T, rdb rueidis.Client, args ...string) []string {
+func list(t testing.TB, rdb rueidis.Client, args ...string) []string {
 	t.Helper()
 	m := do(t, rdb, args...)
 	all, err := m.AsStrSlice()
@@ -56,7 +56,7 @@ func list(t *testing.T, rdb rueidis.Client, args ...string) []string {
 }
 
 // now is the server's time in ms.
-func now(t *testing.T, rdb rueidis.Client) int64 {
+func now(t testing.TB, rdb rueidis.Client) int64 {
 	t.Helper()
 	parts := list(t, rdb, "TIME")
 	s, err1 := strconv.ParseInt(parts[0], 10, 64)
@@ -200,44 +200,79 @@ func full(t *testing.T, s *redistest.Server) {
 	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
 }
 
-var loads = regexp.MustCompile(`\bload\("([a-z_]+)"((?:, "[a-z_]+")*)\)`)
+var (
+	loads   = regexp.MustCompile(`\bload\(([^)]*)\)`)
+	listing = regexp.MustCompile(`(?m)^-- include: (.+)$`)
+)
 
-// included returns for each script the files that it includes.
-func included(t *testing.T) map[string][]string {
+// loaded returns the names of the scripts that the package loads.
+func loaded(t *testing.T) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := map[string][]string{}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
+		if strings.HasSuffix(file, "_test.go") || file == "script.go" {
+			continue
 		}
-		for _, m := range loads.FindAllStringSubmatch(string(text), -1) {
-			of[m[1]] = strings.Fields(strings.NewReplacer(",", " ", `"`, " ").Replace(m[2]))
+		for _, m := range loads.FindAllStringSubmatch(read(t, file), -1) {
+			names = append(names, strings.Trim(m[1], `"`))
 		}
 	}
-	return of
+	return names
+}
+
+// including returns the files that the header of a text says it includes.
+func including(text string) (files []string) {
+	for _, m := range listing.FindAllStringSubmatch(header(text), -1) {
+		for name := range strings.SplitSeq(m[1], ",") {
+			files = append(files, "include_"+strings.TrimSpace(name))
+		}
+	}
+	return files
+}
+
+// header is what a text begins with: comments, up to the first line that is none.
+func header(text string) string {
+	end := 0
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "--") {
+			break
+		}
+		end += len(line)
+	}
+	return text[:end]
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // source is the text of a script as it is sent.
 func source(t *testing.T, name string) string {
 	t.Helper()
-	includes, ok := included(t)[name]
-	if !ok {
-		t.Fatalf("nobody loads %s", name)
-	}
-	var text []byte
-	for _, file := range append(includes, name) {
-		part, err := os.ReadFile(file + ".lua")
-		if err != nil {
-			t.Fatal(err)
+	var text string
+	have := map[string]bool{}
+	var add func(file string)
+	add = func(file string) {
+		if have[file] {
+			return
 		}
-		text = append(text, part...)
+		have[file] = true
+		own := read(t, file+".lua")
+		for _, include := range including(own) {
+			add(include)
+		}
+		text += own
 	}
-	return string(text)
+	add(name)
+	return text
 }
 
 // eval runs a script as redis-cli would.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func TestLine_besideAFairLock(t *testing.T) {
 		}
 		stand := func() {
 			t.Helper()
-			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: other, Lease: lease, Want: 1, Offer: time.Second, Patience: time.Minute, Ask: 1})
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: other, Lease: lease, Want: 1, Offer: time.Second, Patience: time.Minute, Again: time.Second})
 			if err != nil || got.Verdict != luascripts.Held {
 				t.Fatalf("%v, %v", got, err)
 			}
@@ -54,14 +55,14 @@ func TestLine_besideAFairLock(t *testing.T) {
 }
 
 // The lock is free, and its next holder's register is spoilt. The release says that the
-// lock is free, and others hear of it; who needs the register will be told.
+// lock is free, and others hear of it; a waiter who needs the register is told.
 func TestRelease_toAnHeirWithASpoiltRegister(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours, 1, 30000)
 		k := keys
 		k.Register = "redisson_lock_token:{orders}"
 		do(t, rdb, "SADD", k.Register, "no number")
-		got, err := luascripts.PassReentrant(t.Context(), rdb, k, ours, luascripts.Pass{Heir: other, Offer: time.Second, Patience: time.Minute, Fenced: true, Spare: 64, Ask: 1})
+		got, err := luascripts.PassReentrant(t.Context(), rdb, k, ours, luascripts.Pass{Heir: other, Offer: time.Second, Patience: time.Minute, Spare: 64})
 		if err != nil || got.Verdict != luascripts.Done || got.Token != 0 {
 			t.Errorf("%v, %v", got, err)
 		}
@@ -74,9 +75,27 @@ func TestRelease_toAnHeirWithASpoiltRegister(t *testing.T) {
 // stand puts an owner in line.
 func stand(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer time.Duration) {
 	t.Helper()
-	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: lease, Want: 1, Offer: offer, Patience: time.Minute, Ask: 7})
-	if err != nil || got.Verdict != luascripts.Held {
-		t.Fatalf("%v, %v", got, err)
+	if got := ask(t, rdb, k, owner, offer, 0); got.Verdict != luascripts.Held {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// ask is the question of an owner who stands in line if it is refused. It has been
+// waiting for so long, and asks again in a second.
+func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer, waited time.Duration) luascripts.Acquired {
+	t.Helper()
+	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: lease, Want: 1, Offer: offer, Waited: waited, Again: time.Second, Patience: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// pass releases the lock of an owner, with nobody who waits in its process.
+func pass(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string) {
+	t.Helper()
+	if got, err := luascripts.PassReentrant(t.Context(), rdb, k, owner, luascripts.Pass{}); err != nil || got.Verdict != luascripts.Done {
+		t.Fatalf("%+v, %v", got, err)
 	}
 }
 
@@ -98,16 +117,21 @@ func line(t *testing.T, rdb rueidis.Client) (owners []string) {
 }
 
 // listening subscribes to what a process of ours listens to, for each of these owners,
-// and returns what was said there, but at the channel that all listen to.
+// and returns what was said there, except at the channel that all listen to.
 func listening(t *testing.T, s *redistest.Server, owners ...string) (said chan string) {
 	t.Helper()
 	said = make(chan string, 100)
 	for _, owner := range owners {
 		subscribe(t, s, keys.Channel, nil)
-		subscribe(t, s, keys.Channel+luascripts.Ours, said)
-		subscribe(t, s, keys.Channel+":"+owner[:strings.LastIndexByte(owner, ':')], said)
+		subscribe(t, s, keys.Line, said)
+		subscribe(t, s, process(owner), said)
 	}
 	return said
+}
+
+// process is the channel of the process of an owner.
+func process(owner string) string {
+	return keys.Line + ":" + owner[:strings.LastIndexByte(owner, ':')]
 }
 
 // subscribe listens to a channel on a connection of its own, and passes on what is said.
@@ -115,14 +139,52 @@ func subscribe(t *testing.T, s *redistest.Server, channel string, said chan stri
 	t.Helper()
 	conn, release := s.Client(t).Dedicate()
 	t.Cleanup(release)
+	receive(t, conn, channel, said)
+}
+
+// listener listens to a channel until leave returns.
+func listener(t *testing.T, s *redistest.Server, channel string) (leave func()) {
+	t.Helper()
+	rdb := s.Client(t)
+	conn, release := rdb.Dedicate()
+	t.Cleanup(release)
+	receive(t, conn, channel, nil)
+	return func() {
+		t.Helper()
+		if err := conn.Do(t.Context(), conn.B().Unsubscribe().Channel(channel).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		for listeners(t, rdb, channel) > 0 {
+		}
+	}
+}
+
+// listeners is how many the server counts at a channel.
+func listeners(t *testing.T, rdb rueidis.Client, channel string) int64 {
+	t.Helper()
+	reply := do(t, rdb, "PUBSUB", "NUMSUB", channel)
+	counts, err := reply.ToArray()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := counts[1].ToInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func receive(t *testing.T, conn rueidis.DedicatedClient, channel string, said chan string) {
+	t.Helper()
 	confirmed := make(chan struct{})
+	confirm := sync.OnceFunc(func() { close(confirmed) })
 	conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) {
 			if said != nil {
 				said <- m.Message
 			}
 		},
-		OnSubscription: func(rueidis.PubSubSubscription) { close(confirmed) },
+		OnSubscription: func(rueidis.PubSubSubscription) { confirm() },
 	})
 	if err := conn.Do(t.Context(), conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
 		t.Fatal(err)
@@ -146,23 +208,24 @@ func hold(t *testing.T, rdb rueidis.Client, waiting ...string) {
 	}
 }
 
-// The release gives the lock to the first in line, for its offer, and tells it. The
-// others move up, and who waits in the process that releases stands behind them.
+// The release gives the lock to the first in line, for its offer, and tells its process.
+// The others move up, and the waiter of the process that releases stands behind them.
 func TestLine_firstComeFirstServed(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	said := listening(t, s, first, second)
 	hold(t, rdb, first, second)
 	stand(t, rdb, keys, first, 2*time.Second) // asks again, and stays where it is
-	const far = 1 << 52
-	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Last: far, Heir: "00000000-0000-7000-8000-000000000000:2", Offer: time.Second, Patience: time.Minute, Ask: 1})
+	const heir = "00000000-0000-7000-8000-000000000000:2"
+	p := luascripts.Pass{Last: 1 << 52, Heir: heir, Offer: time.Second, Patience: time.Minute, Again: time.Second}
+	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, p)
 	if err != nil || got != (luascripts.Passed{Verdict: luascripts.Done}) {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if m := <-said; m != fmt.Sprintf("%s %d 7", first, far+1) {
+	if m := <-said; m != "0" {
 		t.Errorf("told %q", m)
 	}
-	if after, want := line(t, rdb), []string{second, "00000000-0000-7000-8000-000000000000:2"}; !slices.Equal(after, want) {
+	if after, want := line(t, rdb), []string{second, heir}; !slices.Equal(after, want) {
 		t.Errorf("in line are %q, want %q", after, want)
 	}
 	if m := do(t, rdb, "HGET", keys.Lock, first); text(m) != "1" || number(t, rdb, "HLEN", keys.Lock) != 2 {
@@ -170,21 +233,30 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	}
 	about(t, "the lease", pttl(t, rdb, keys.Lock), 2*time.Second)
 
+	// Its question finds that it holds the lock, and lengthens the lease.
+	if a := ask(t, rdb, keys, first, 2*time.Second, 0); a.Verdict != luascripts.Done || a.Token == 0 {
+		t.Errorf("%+v", a)
+	}
+	about(t, "the lease", pttl(t, rdb, keys.Lock), lease)
+
 	// A late copy of the release touches nothing.
 	before := contents(t, rdb)
 	if got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{}); err != nil || got.Verdict != luascripts.Gone || contents(t, rdb) != before {
 		t.Errorf("%+v, %v", got, err)
 	}
 
-	// The one who gives up leaves the line; the heir comes to hold it by the answer.
+	// A waiter who gives up leaves the line.
 	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, second, 0); err != nil || v != luascripts.Gone {
 		t.Errorf("%v, %v", v, err)
 	}
-	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, "00000000-0000-7000-8000-000000000000:2", 0); err != nil || v != luascripts.Gone || line(t, rdb) != nil {
+	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, heir, 0); err != nil || v != luascripts.Gone || line(t, rdb) != nil {
 		t.Errorf("%v, %v, %q are left in line", v, err, line(t, rdb))
 	}
-	got, err = luascripts.PassReentrant(t.Context(), rdb, keys, first, luascripts.Pass{Last: far + 1, Heir: second, Offer: time.Second, Patience: time.Minute, Ask: 1})
-	if err != nil || got.Token != far+2 {
+
+	// With nobody else in line the heir comes to hold the lock by the answer.
+	p.Heir, p.Last = second, 1<<52+1
+	got, err = luascripts.PassReentrant(t.Context(), rdb, keys, first, p)
+	if err != nil || got.Token != 1<<52+2 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, second, 0); err != nil || v != luascripts.Done || number(t, rdb, "EXISTS", keys.Lock) != 0 {
@@ -195,134 +267,340 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 	}
 }
 
-// Who is dead is passed over: heard of too long ago, or reached by no message. On a
-// cluster the latter is not known.
-func TestLine_passesOverTheDead(t *testing.T) {
+// The heir of a release has the place in line that its process had before.
+func TestLine_theHeirKeepsItsPlace(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	said := listening(t, s, second)
-	for name, c := range map[string]struct {
-		k        luascripts.Keys
-		patience time.Duration
-		want     string
-	}{
-		"nobody listens":      {keys, time.Minute, second},
-		"not heard of":        {keys, time.Millisecond, second},
-		"nobody can tell":     {luascripts.Keys{Lock: keys.Lock, Channel: keys.Channel, Publish: keys.Publish, Scattered: true}, time.Minute, first},
-		"cluster, not heard ": {luascripts.Keys{Lock: keys.Lock, Channel: keys.Channel, Publish: keys.Publish, Scattered: true}, time.Millisecond, second},
-	} {
+	listening(t, s, first, second)
+	hold(t, rdb, first, second)
+	const heir = first + "9" // of the process that is the first in line
+	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: heir, Offer: time.Second, Patience: time.Minute})
+	if err != nil || got.Token == 0 || number(t, rdb, "HEXISTS", keys.Lock, heir) != 1 {
+		t.Errorf("%+v, %v, %q", got, err, contents(t, rdb))
+	}
+	if after, want := line(t, rdb), []string{second}; !slices.Equal(after, want) {
+		t.Errorf("in line are %q, want %q", after, want)
+	}
+}
+
+// While nothing happens, a waiter who asks again writes nothing: its entry stays as it is
+// for as long as the server counts it as a listener, and half of its time on a cluster.
+func TestLine_writesOnlyWhatIsNew(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, first)
+	scattered := keys
+	scattered.Scattered = true
+	for name, k := range map[string]luascripts.Keys{"counted": keys, "a cluster": scattered} {
 		t.Run(name, func(t *testing.T) {
 			hold(t, rdb)
-			q := luascripts.Question{Owner: first, Lease: lease, Want: 1, Offer: time.Second, Patience: c.patience, Ask: 1}
-			if _, err := luascripts.AcquireReentrant(t.Context(), rdb, c.k, q); err != nil {
-				t.Fatal(err)
+			stand(t, rdb, k, first, time.Second)
+			dirty := func() int64 { return info(t, rdb, "persistence", "rdb_changes_since_last_save:") }
+			before := dirty()
+			for range 10 {
+				stand(t, rdb, k, first, time.Second)
 			}
-			stand(t, rdb, c.k, second, time.Second)
-			for start := now(t, rdb); now(t, rdb) < start+2; { // the server's clock, by which it is late
+			if n := dirty() - before; n != 0 {
+				t.Errorf("%d changes in ten questions", n)
 			}
-			if got, err := luascripts.PassReentrant(t.Context(), rdb, c.k, holder, luascripts.Pass{}); err != nil || got.Verdict != luascripts.Done {
-				t.Fatalf("%+v, %v", got, err)
+			stand(t, rdb, k, first, 2*time.Second) // what it is to be granted is new
+			if n := dirty() - before; n != 1 {
+				t.Errorf("%d changes for a new offer, want 1", n)
 			}
-			if n := number(t, rdb, "HEXISTS", keys.Lock, c.want); n != 1 {
-				t.Errorf("%q", contents(t, rdb))
-			}
-			if c.want == second {
-				<-said
+			stand(t, rdb, k, first+"9", 2*time.Second) // another owner of the same process
+			if after := line(t, rdb); !slices.Equal(after, []string{first + "9"}) {
+				t.Errorf("in line are %q", after)
 			}
 		})
 	}
 }
 
-// Listeners who know of no line get the lock free now and then, and ours are told to
-// step aside: after four grants. If there are none it is let go after 64, and after 16 if
-// that cannot be known.
+// A process that nobody reaches is passed over, also when somebody listens to all
+// channels by a pattern. So is one that was not heard of in time, where nobody counts.
+func TestLine_passesOverTheDead(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	said := listening(t, s, second)
+	monitor, release := s.Client(t).Dedicate()
+	t.Cleanup(release)
+	if err := monitor.Do(t.Context(), monitor.B().Psubscribe().Pattern("*").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	scattered := keys
+	scattered.Scattered = true
+	for name, c := range map[string]struct {
+		k        luascripts.Keys
+		patience time.Duration
+		want     string
+	}{
+		"gone":                {keys, time.Minute, second},
+		"nobody can tell":     {scattered, time.Minute, first},
+		"cluster, not heard ": {scattered, time.Millisecond, second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hold(t, rdb)
+			leave := listener(t, s, process(first))
+			q := luascripts.Question{Owner: first, Lease: lease, Want: 1, Offer: time.Second, Patience: c.patience}
+			if _, err := luascripts.AcquireReentrant(t.Context(), rdb, c.k, q); err != nil {
+				t.Fatal(err)
+			}
+			leave()
+			stand(t, rdb, c.k, second, time.Second)
+			for start := now(t, rdb); now(t, rdb) < start+2; { // the server's clock, by which it is late
+			}
+			pass(t, rdb, c.k, holder)
+			if n := number(t, rdb, "HEXISTS", keys.Lock, c.want); n != 1 {
+				t.Errorf("%q", contents(t, rdb))
+			}
+			if c.want == second {
+				<-said
+			} else if after := line(t, rdb); !slices.Equal(after, []string{second}) {
+				t.Errorf("in line are %q", after)
+			}
+		})
+	}
+}
+
+// What was granted stays granted, whoever hears the message: a listener that the server
+// does not count may be there.
+func TestLine_takesNothingBack(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	scattered := keys
+	scattered.Scattered = true
+	hold(t, rdb)
+	stand(t, rdb, scattered, first, time.Second)
+	pass(t, rdb, keys, holder) // counts, and reaches nobody
+	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 {
+		t.Errorf("%q", contents(t, rdb))
+	}
+}
+
+// A process that no message reaches is told so. It is given the lock shortly before it
+// asks again, and sooner the longer it has waited; till then others are, and it keeps its place.
+func TestLine_deaf(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, second)
+	for name, c := range map[string]struct {
+		waited, again time.Duration
+		want          string
+	}{
+		"asks soon":      {0, 15 * time.Millisecond, first},
+		"asks later":     {0, time.Second, second},
+		"waited briefly": {5 * time.Second, time.Second, second},
+		"waited long":    {11 * time.Second, time.Second, first},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hold(t, rdb)
+			q := luascripts.Question{Owner: first, Lease: lease, Want: 1, Offer: 3 * time.Second, Patience: time.Minute, Waited: c.waited, Again: c.again}
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q)
+			if err != nil || got.Verdict != luascripts.Held || !got.Deaf {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			if got := ask(t, rdb, keys, second, time.Second, 0); got.Verdict != luascripts.Held || got.Deaf {
+				t.Fatalf("%+v", got)
+			}
+			pass(t, rdb, keys, holder)
+			if n := number(t, rdb, "HEXISTS", keys.Lock, c.want); n != 1 {
+				t.Errorf("%q", contents(t, rdb))
+			}
+			left := []string{first}
+			if c.want == first {
+				left = []string{second}
+			}
+			if after := line(t, rdb); !slices.Equal(after, left) {
+				t.Errorf("in line are %q, want %q", after, left)
+			}
+		})
+	}
+}
+
+// A line has 64 entries at the most. A newcomer finds a place where it is full of the dead.
+func TestLine_isBounded(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	var all []string
+	for i := range 70 {
+		all = append(all, fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i))
+	}
+	listener(t, s, process(all[3]))
+	hold(t, rdb)
+	var leave []func()
+	for i, owner := range all {
+		if i != 3 {
+			leave = append(leave, listener(t, s, process(owner)))
+		}
+		stand(t, rdb, keys, owner, time.Second)
+	}
+	if after := line(t, rdb); !slices.Equal(after, all[:64]) {
+		t.Errorf("in line are %d, %q", len(after), after)
+	}
+	for _, f := range leave {
+		f()
+	}
+	for range 1000 { // it looks for the dead now and then
+		stand(t, rdb, keys, all[69], time.Second)
+		if len(line(t, rdb)) < 64 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if after, want := line(t, rdb), []string{all[3], all[69]}; !slices.Equal(after, want) {
+		t.Errorf("in line are %q, want %q", after, want)
+	}
+
+	// What somebody else wrote is not read to its end.
+	var long strings.Builder
+	long.WriteString("1 0|")
+	for i := range 10_000 {
+		fmt.Fprintf(&long, "%08x-1111-7111-8111-111111111111:5 1000 0 0 0;", i+100)
+	}
+	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, long.String())
+	do(t, rdb, "SLOWLOG", "RESET")
+	do(t, rdb, "CONFIG", "SET", "slowlog-log-slower-than", "100000")
+	pass(t, rdb, keys, holder)
+	if n := number(t, rdb, "SLOWLOG", "LEN"); n != 0 || number(t, rdb, "EXISTS", keys.Lock) != 0 {
+		t.Errorf("it took longer than a tenth of a second, or is not free")
+	}
+}
+
+// Listeners who know of no line get the lock free now and then, and ours are told to ask
+// later: after four grants; after 16 where nobody can know of such listeners. If there are
+// none it is let go after 64 and a second, for callers that only try.
 func TestLine_letsGoForOthers(t *testing.T) {
 	scattered := keys
 	scattered.Scattered = true
 	for name, c := range map[string]struct {
 		k            luascripts.Keys
 		others, want int
-	}{"none": {keys, 0, 64}, "one": {keys, 1, 4}, "a cluster": {scattered, 0, 16}} {
+		since        time.Duration // the lock was free
+	}{"none": {keys, 0, 64, time.Second}, "none, a moment ago": {keys, 0, 200, 0}, "one": {keys, 1, 4, 0}, "a cluster": {scattered, 0, 16, 0}} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Start(t)
 			rdb := s.Client(t)
 			said := listening(t, s, holder, first) // and first does not stand in line
 			free := make(chan string, 100)
-			subscribe(t, s, keys.Channel+luascripts.Ours, nil) // whoever listens there is ours
+			subscribe(t, s, keys.Line, nil) // a listener there is ours
 			subscribe(t, s, keys.Channel, free)
 			for range c.others {
 				subscribe(t, s, keys.Channel, nil)
 			}
 			hold(t, rdb)
+			do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("0 %d|", now(t, rdb)-c.since.Milliseconds()))
 			owner := holder
 			for i := range 200 {
 				heir := fmt.Sprintf("00000000-0000-7000-8000-000000000000:%d", i+2)
-				got, err := luascripts.PassReentrant(t.Context(), rdb, c.k, owner, luascripts.Pass{Heir: heir, Offer: time.Second, Patience: time.Minute, Ask: 1})
+				got, err := luascripts.PassReentrant(t.Context(), rdb, c.k, owner, luascripts.Pass{Heir: heir, Offer: time.Second, Patience: time.Minute})
 				if err != nil || got.Verdict != luascripts.Done {
 					t.Fatalf("%+v, %v", got, err)
 				}
 				if owner = heir; got.Token != 0 {
 					continue
 				}
-				if i != c.want || number(t, rdb, "EXISTS", keys.Lock) != 0 {
-					t.Errorf("let go after %d grants, want %d; left %q", i, c.want, contents(t, rdb))
+				if i != c.want || !got.Aside || number(t, rdb, "EXISTS", keys.Lock) != 0 {
+					t.Errorf("let go after %d grants, want %d; %+v, left %q", i, c.want, got, contents(t, rdb))
 				}
 				if m := <-free; m != "0" {
 					t.Errorf("told %q", m)
 				}
-				if c.want == 64 && len(said) > 0 {
-					t.Errorf("told %q, and nobody else listens", <-said)
-				} else if c.want != 64 {
-					if m := <-said; m != luascripts.Aside {
-						t.Errorf("told %q", m)
-					}
+				if m := <-said; m != luascripts.Aside {
+					t.Errorf("told %q", m)
 				}
 				return
 			}
-			t.Error("it was never let go")
+			if c.want < 200 {
+				t.Error("it was never let go")
+			}
 		})
 	}
 }
 
-// Who needs the register is not given the lock by who has not got it.
+// A waiter with the register of tokens may stand behind a holder without it, and the other
+// way round: its token comes from its own question.
 func TestLine_needsTheRegister(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	said := listening(t, s, first, second)
 	fenced := keys
 	fenced.Register = "redisson_lock_token:{orders}"
+	do(t, rdb, "SET", fenced.Register, "4000000000000000")
 	hold(t, rdb)
 	stand(t, rdb, fenced, first, time.Second)
 	stand(t, rdb, keys, second, time.Second)
-	if _, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{}); err != nil {
-		t.Fatal(err)
+	pass(t, rdb, keys, holder)
+	<-said
+	if got := ask(t, rdb, fenced, first, time.Second, 0); got.Verdict != luascripts.Done || got.Token != 4000000000000001 {
+		t.Errorf("%+v", got)
 	}
-	if m := <-said; !strings.HasPrefix(m, second) {
-		t.Errorf("told %q", m)
+	if r := text(do(t, rdb, "GET", fenced.Register)); r != "4000000000000001" {
+		t.Errorf("the register is at %s", r)
 	}
-	hold(t, rdb)
-	stand(t, rdb, fenced, first, time.Second)
-	do(t, rdb, "SET", fenced.Register, "4000000000000000")
-	if _, err := luascripts.PassReentrant(t.Context(), rdb, fenced, holder, luascripts.Pass{Spare: 64}); err != nil {
-		t.Fatal(err)
-	}
-	if m, r := <-said, text(do(t, rdb, "GET", fenced.Register)); m != first+" 4000000000000001 7" || r != "4000000000000065" {
-		t.Errorf("told %q, and the register is at %s", m, r)
+	pass(t, rdb, fenced, first)
+	<-said
+	if got := ask(t, rdb, keys, second, time.Second, 0); got.Verdict != luascripts.Done || got.Token == 0 {
+		t.Errorf("%+v", got)
 	}
 }
 
-// What would not end in time is given to nobody: the lock is free, and who waits asks.
+// What would not end in time is given to nobody: the lock is free, and its waiters ask.
 func TestLine_withoutTheRightToPEXPIRE(t *testing.T) {
 	s := redistest.Start(t)
 	said := listening(t, s, first)
 	hold(t, s.Client(t), first)
 	rdb := denied(t, s, "pexpire")
-	if got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{}); err != nil || got.Verdict != luascripts.Done {
-		t.Errorf("%+v, %v", got, err)
-	}
+	pass(t, rdb, keys, holder)
 	if n := number(t, rdb, "EXISTS", keys.Lock); n != 0 || len(said) > 0 {
 		t.Errorf("told %d, left %q", len(said), contents(t, rdb))
 	}
+}
+
+// An application's hash is no lock, whatever its values are: it is not changed, and keeps its expiry.
+func TestPlain_isToldByItsFields(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for name, hash := range map[string][]string{
+			"one counter":           {"visits", "12"},
+			"several":               {"visits", "12", "42", "1", "7", "3"},
+			"a number":              {"42", "1"},
+			"a mode":                {"mode", "read"},
+			"a uuid":                {"6f1c4c5e-7f5c-4c84-9a53-1f3a7a1b2c3d", "1"},
+			"half a uuid":           {"6f1c4c5e:1", "1"},
+			"more than a uuid":      {"a" + ours, "1"},
+			"no number":             {ours[:37], "1"},
+			"more than a count":     {ours, "1x"},
+			"two owners and a line": {ours, "1", other + "1", "1", luascripts.LineField, "0 0|"},
+			"a writer":              {ours + ":write", "1"},
+			"beside an owner":       {ours, "1", "visits", "12"},
+			"beside a line":         {luascripts.LineField, "0 0|", "visits", "12"},
+			"beside owner and line": {ours, "1", luascripts.LineField, "0 0|", "visits", "12"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				do(t, rdb, "DEL", keys.Lock)
+				do(t, rdb, append([]string{"HSET", keys.Lock}, hash...)...)
+				do(t, rdb, "PEXPIRE", keys.Lock, "50000")
+				before := contents(t, rdb)
+				q := luascripts.Question{Owner: other, Lease: time.Hour, Want: 1, Offer: time.Second, Patience: time.Minute}
+				if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q); err != nil || got.Verdict != luascripts.Foreign {
+					t.Errorf("acquire: %+v, %v", got, err)
+				}
+				if got, _, err := luascripts.AcquireAllReentrant(t.Context(), rdb, []luascripts.Taking{{Keys: keys, Owner: other, Lease: time.Hour}}); err != nil || got.Verdict != luascripts.Foreign {
+					t.Errorf("acquire all: %+v, %v", got, err)
+				}
+				if got, err := luascripts.ForceReentrant(t.Context(), rdb, keys); err != nil || got != luascripts.Foreign {
+					t.Errorf("force: %+v, %v", got, err)
+				}
+				if got, err := luascripts.InspectReentrant(t.Context(), rdb, keys); err != nil || !got.Foreign || len(got.Fields) > 0 {
+					t.Errorf("inspect: %+v, %v", got, err)
+				}
+				if contents(t, rdb) != before {
+					t.Errorf("%q, want %q", contents(t, rdb), before)
+				}
+				if left := number(t, rdb, "PTTL", keys.Lock); left > 50_000 || left < 20_000 {
+					t.Errorf("its expiry is %d ms", left)
+				}
+			})
+		}
+	})
 }
 
 // A line alone holds nothing, as an operator leaves it who takes the owner out.

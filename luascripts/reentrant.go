@@ -12,9 +12,9 @@ import (
 )
 
 var (
-	reentrantAcquire = load("reentrant_acquire", "include_token", "include_line")
-	reentrantAll     = load("reentrant_acquire_all", "include_token")
-	reentrantRelease = load("reentrant_release", "include_token", "include_line")
+	reentrantAcquire = load("reentrant_acquire")
+	reentrantAll     = load("reentrant_acquire_all")
+	reentrantRelease = load("reentrant_release")
 	reentrantRenew   = renewer{load("reentrant_renew"), nil, func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
 	reentrantInspect = load("reentrant_inspect")
 	reentrantForce   = load("reentrant_force")
@@ -27,9 +27,12 @@ const LineField = "leasehold_line"
 // AcquireReentrant makes an owner hold the lock as often as it wants to, or puts
 // it in line.
 func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	return acquire(ctx, rdb, reentrantAcquire, k.withRegister(k.Lock), []string{
-		q.Owner, ms(q.Lease), strconv.Itoa(q.Want), strconv.Itoa(q.Spare), ms(q.Offer), ms(q.Patience), strconv.Itoa(q.Ask),
-	}, q)
+	args := make([]string, 0, 10)
+	args = append(args, q.Owner, ms(q.Lease), strconv.Itoa(q.Want), strconv.Itoa(q.Spare))
+	if q.Offer > 0 {
+		args = append(args, ms(q.Offer), ms(q.Waited), ms(q.Again), ms(q.Patience), k.Line, bit(!k.Scattered))
+	}
+	return acquire(ctx, rdb, reentrantAcquire, k.withRegister(k.Lock), args, q)
 }
 
 // Taking is one of several locks that are taken at once.
@@ -59,18 +62,28 @@ func AcquireAllReentrant(ctx context.Context, rdb rueidis.Client, all []Taking) 
 		}
 		return Acquired{Verdict: Done, Token: token}, 0, nil
 	}
-	numbers, err := msg.AsIntSlice()
-	if err != nil || len(numbers) != 2 || numbers[0] < 1 || numbers[0] > int64(len(all)) {
-		return Acquired{}, 0, &ReplyError{reentrantAll.name, msg.String()}
+	bad := &ReplyError{reentrantAll.name, msg.String()}
+	refusal, err := msg.ToArray()
+	if err != nil || len(refusal) < 2 {
+		return Acquired{}, 0, bad
 	}
-	first = int(numbers[0]) - 1
-	switch n := numbers[1]; {
-	case n >= -1:
-		return Acquired{Verdict: Held, Left: remaining(n)}, first, nil
+	at, err1 := refusal[0].ToInt64()
+	n, err2 := refusal[1].ToInt64()
+	if err1 != nil || err2 != nil || at < 1 || at > int64(len(all)) {
+		return Acquired{}, 0, bad
+	}
+	first = int(at) - 1
+	switch {
+	case n >= -1 && len(refusal) == 3:
+		holder, err := refusal[2].ToString()
+		if err != nil {
+			return Acquired{}, 0, bad
+		}
+		return Acquired{Verdict: Held, Left: remaining(n), Holder: holder}, first, nil
 	case n == int64(Foreign):
 		return Acquired{Verdict: Foreign}, first, nil
 	default:
-		return Acquired{}, 0, &ReplyError{reentrantAll.name, msg.String()}
+		return Acquired{}, 0, bad
 	}
 }
 
@@ -81,12 +94,9 @@ func ReleaseReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner str
 	return p.Verdict, err
 }
 
-// All who know of the line listen at the lock's channel with Ours behind it, too. The
-// message Aside says there that the others should be the first to ask for the lock.
-const (
-	Ours  = ":leasehold"
-	Aside = "aside"
-)
+// Aside says, at the channel of the line, that others should be the first to ask for the
+// lock: those who listen and do not know of the line.
+const Aside = "aside"
 
 // Pass is what a release knows of those who come after.
 type Pass struct {
@@ -97,16 +107,19 @@ type Pass struct {
 	// "". The others are as in its Question.
 	Heir     string
 	Offer    time.Duration
+	Again    time.Duration
 	Patience time.Duration
-	Fenced   bool
-	Ask      int
 }
 
 // Passed is the reply to a release: Done, Gone or Foreign.
 type Passed struct {
 	Verdict Verdict
 	Token   uint64 // Done: the heir's, if it has the lock now; else 0
+	Aside   bool   // Done: the lock is free, and those who stand in line are to ask a little later
 }
+
+// aside is the reply to a release that let the lock go for others.
+const aside = 2
 
 // PassReentrant frees the lock, or rather gives it to the first in line.
 func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, p Pass) (Passed, error) {
@@ -115,15 +128,16 @@ func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 
 func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, p Pass) (Passed, error) {
 	args := make([]string, 0, 12)
-	args = append(args, owner, strconv.Itoa(leave), k.Channel, k.Publish, bit(!k.Scattered), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare))
+	args = append(args, owner, strconv.Itoa(leave), k.Channel, k.Publish, bit(!k.Scattered), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare), k.Line)
 	if p.Heir != "" {
-		args = append(args, p.Heir, ms(p.Offer), ms(p.Patience), bit(p.Fenced), strconv.Itoa(p.Ask))
+		args = append(args, p.Heir, ms(p.Offer), ms(p.Again), ms(p.Patience))
 	}
 	msg, err := reentrantRelease.exec(ctx, rdb, k.withRegister(k.Lock), args).ToMessage()
 	if e, refused := rueidis.IsRedisErr(err); refused && k.Register != "" && strings.Contains(e.Error(), "TRYAGAIN") {
 		// The slot is moving, and one of the two keys has moved. That must not keep
-		// anybody from releasing.
-		k.Register = ""
+		// anybody from releasing. But a token that the register does not know of must not
+		// be given to the heir, which may give out more: it asks for its own.
+		k.Register, p.Heir = "", ""
 		return passReentrant(ctx, rdb, k, owner, leave, p)
 	}
 	if err != nil {
@@ -135,11 +149,15 @@ func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 		if err != nil || p.Heir == "" {
 			return Passed{}, &ReplyError{reentrantRelease.name, strconv.Quote(text)}
 		}
-		return Passed{Done, token}, nil
+		return Passed{Verdict: Done, Token: token}, nil
 	}
 	n, err := msg.ToInt64()
-	if v := Verdict(n); err == nil && (v == Done || v == Gone || v == Foreign) {
+	switch v := Verdict(n); {
+	case err != nil:
+	case v == Done, v == Gone, v == Foreign:
 		return Passed{Verdict: v}, nil
+	case n == aside:
+		return Passed{Verdict: Done, Aside: true}, nil
 	}
 	return Passed{}, &ReplyError{reentrantRelease.name, msg.String()}
 }
@@ -162,18 +180,28 @@ func RenewReentrant(ctx context.Context, rdb rueidis.Client, batch []Renewal, le
 
 // InspectReentrant reads the lock.
 func InspectReentrant(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error) {
-	reply, err := reentrantInspect.exec(ctx, rdb, []string{k.Lock}, nil).ToArray()
+	msg, err := reentrantInspect.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
 	if err != nil {
 		return Snapshot{}, err
 	}
-	if len(reply) > 0 {
-		left, err := reply[0].ToInt64()
-		if all, ok := fields(reply[1:]); ok && err == nil {
-			all = slices.DeleteFunc(all, func(f Field) bool { return f.Name == LineField })
-			return Snapshot{Exists: left != -2, Left: remaining(left), Fields: all}, nil
-		}
+	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
+		return Snapshot{Exists: true, Foreign: true}, nil
 	}
-	return Snapshot{}, &ReplyError{Script: reentrantInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))}
+	reply, err := msg.ToArray()
+	bad := &ReplyError{Script: reentrantInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))}
+	if err != nil || len(reply) != 3 {
+		return Snapshot{}, bad
+	}
+	left, err1 := reply[0].ToInt64()
+	hash, err2 := reply[1].ToArray()
+	line, err3 := reply[2].ToArray()
+	all, ok1 := fields(hash)
+	waiting, ok2 := waiters(line)
+	if err1 != nil || err2 != nil || err3 != nil || !ok1 || !ok2 {
+		return Snapshot{}, bad
+	}
+	all = slices.DeleteFunc(all, func(f Field) bool { return f.Name == LineField })
+	return Snapshot{Exists: left != -2, Left: remaining(left), Fields: all, Waiters: waiting}, nil
 }
 
 // ForceReentrant frees the lock whoever holds it: Done when somebody did, Free

@@ -1,4 +1,5 @@
 -- reentrant_acquire_all: owners take several locks at once, all or none.
+-- include: token, plain
 --
 -- KEYS[i]     lock   hash  owner -> hold count, and the line (include_line); all in one slot
 -- ARGV[2*i-1] owner  text  "<client uuid>:<number>", who takes KEYS[i]
@@ -6,35 +7,57 @@
 --
 -- Returns a string when each owner holds its lock once now: the fencing token, the
 -- same for all.
--- Returns {i, n}: KEYS[i] is another's, n ms are left of its lease (-1 no expiry),
--- or it holds something else (-4). Nothing was done.
+-- Returns {i, n, holder}: KEYS[i] is another's, and n ms are left of its lease (-1 no
+-- expiry). Nothing was done.
+-- Returns {i, -4}: KEYS[i] holds something else. Nothing was done.
 --
--- Safe to repeat: what is held by its owner already is counted as taken.
+-- Safe to repeat: what is held by its owner already is counted as taken, also when
+-- memory is full, and its lease is only ever lengthened.
 local time = redis.call('TIME')
-local owners, leases = {}, {}
+local owners, leases, held = {}, {}, {}
 for i, lock in ipairs(KEYS) do
   local owner, lease = ARGV[2 * i - 1], tonumber(ARGV[2 * i])
   owners[i], leases[i] = owner, lease
-  local fields = redis.pcall('HGETALL', lock)
-  if fields.err then
-    if string.find(fields.err, 'WRONGTYPE', 1, true) then return {i, -4} end
-    return fields
+  local fields, answer = plain(lock)
+  if not fields then
+    if answer == -4 then return {i, -4} end
+    return answer
   end
-  local free = #fields == 0
+  local holder
   for j = 1, #fields, 2 do
-    if fields[j] ~= 'leasehold_line' and not string.find(fields[j + 1], '^[0-9]+$') then return {i, -4} end -- some other hash, or a read/write lock
-    free = free or fields[j] == owner
+    if fields[j] ~= 'leasehold_line' then holder = fields[j] end
   end
-  if not free then return {i, redis.call('PTTL', lock)} end
+  if holder and holder ~= owner then return {i, redis.call('PTTL', lock), holder} end
+  held[i] = holder ~= nil
 end
-local taken = {}
+
+-- take makes the owner hold lock, the i-th, and returns an error if it may not.
+local function take(lock, i)
+  local lease, done = leases[i], nil
+  if held[i] then
+    -- PEXPIRE before HSET: after a write that cannot grow memory, Redis lets the
+    -- rest of the script through even when memory is full.
+    done = redis.pcall('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
+    if type(done) ~= 'table' then done = redis.pcall('HSET', lock, owners[i], 1) end
+  else
+    done = redis.pcall('HSET', lock, owners[i], 1)
+    if type(done) ~= 'table' then done = redis.pcall('PEXPIRE', lock, lease) end
+  end
+  return type(done) == 'table' and done or nil
+end
+
+-- What is held already comes first, so that a full memory lets the rest through.
 for i, lock in ipairs(KEYS) do
-  taken[i] = lock
-  local done = redis.pcall('HSET', lock, owners[i], 1) -- the first is refused when memory is full
-  if type(done) ~= 'table' then done = redis.pcall('PEXPIRE', lock, leases[i]) end
-  if type(done) == 'table' then
-    for _, other in ipairs(taken) do redis.pcall('DEL', other) end -- without the right to do both, none is taken
-    return done
+  local denied = held[i] and take(lock, i)
+  if denied then return denied end
+end
+for i, lock in ipairs(KEYS) do
+  local denied = not held[i] and take(lock, i)
+  if denied then
+    for j, lock in ipairs(KEYS) do
+      if j <= i and not held[j] then redis.pcall('DEL', lock) end -- without the right to do both, none is taken
+    end
+    return denied
   end
 end
 return grown(nil, time)

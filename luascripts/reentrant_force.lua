@@ -1,4 +1,5 @@
 -- reentrant_force: frees the lock whoever holds it.
+-- include: plain
 --
 -- KEYS[1] lock     hash   owner -> hold count, and the line (include_line)
 -- ARGV[1] channel  text   where waiters listen
@@ -9,14 +10,8 @@
 local lock = KEYS[1]
 local channel, publish = ARGV[1], ARGV[2]
 
-local fields = redis.pcall('HGETALL', lock)
-if fields.err then
-  if string.find(fields.err, 'WRONGTYPE', 1, true) then return -4 end
-  return fields
-end
-for i = 1, #fields, 2 do
-  if fields[i] ~= 'leasehold_line' and not string.find(fields[i + 1], '^[0-9]+$') then return -4 end -- some other hash, or a read/write lock
-end
+local fields, answer = plain(lock)
+if not fields then return answer end
 if redis.call('DEL', lock) == 0 then return 0 end
 redis.pcall(publish, channel, '0')
 return 1

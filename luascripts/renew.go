@@ -37,7 +37,8 @@ type renewer struct {
 // may be a cluster that looks like one server, or a slot that is half moved; and one
 // lock that is denied must not end the others. [rueidis.Lua.ExecMulti] would load
 // the script on every node at every call; here only the calls that were answered
-// NOSCRIPT run again, with the text.
+// NOSCRIPT run again, with the text, all in one pipeline: a script that the server does
+// not know costs one trip more.
 func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
 	ends := make([]int, 0, 1+(len(batch)-1)/perCall) // where in batch each call ends
 	for i := range batch {
@@ -52,14 +53,14 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 		keys, args := s.words(batch[starts(ends, i):end], lease)
 		calls[i] = rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 	}
+	replies := rdb.DoMulti(ctx, calls...)
+	s.withText(ctx, rdb, replies, func(i int) (keys, args []string) {
+		return s.words(batch[starts(ends, i):ends[i]], lease)
+	})
 	renewed := make([]Renewed, len(batch))
-	for i, reply := range rdb.DoMulti(ctx, calls...) {
+	for i, reply := range replies {
 		part := batch[starts(ends, i):ends[i]]
 		into := renewed[starts(ends, i):ends[i]]
-		if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
-			keys, args := s.words(part, lease)
-			reply = s.exec(ctx, rdb, keys, args)
-		}
 		err := s.verdicts(reply, into)
 		if _, refused := rueidis.IsRedisErr(err); refused && len(part) > 1 {
 			copy(into, s.renew(ctx, rdb, part, lease, 1))
@@ -70,6 +71,26 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 		}
 	}
 	return renewed
+}
+
+// withText runs the calls again that were answered NOSCRIPT, with the text and in one
+// pipeline, and puts the answers in their places.
+func (s *renewer) withText(ctx context.Context, rdb rueidis.Client, replies []rueidis.RedisResult, words func(i int) (keys, args []string)) {
+	var unknown []int
+	var calls rueidis.Commands
+	for i, reply := range replies {
+		if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
+			keys, args := words(i)
+			unknown = append(unknown, i)
+			calls = append(calls, rdb.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
+		}
+	}
+	if calls == nil {
+		return
+	}
+	for j, reply := range rdb.DoMulti(ctx, calls...) {
+		replies[unknown[j]] = reply
+	}
 }
 
 // starts returns where the i-th part begins, of parts that end at ends.

@@ -2,22 +2,25 @@ package luascripts
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
 )
 
 var (
-	readAcquire  = load("rw_read_acquire", "include_token", "include_rw")
-	readRelease  = load("rw_read_release", "include_rw")
-	writeAcquire = load("rw_write_acquire", "include_token", "include_rw")
-	writeRelease = load("rw_write_release", "include_rw")
-	rwInspect    = load("rw_inspect", "include_rw")
-	rwForce      = load("rw_force", "include_rw")
+	readAcquire  = load("rw_read_acquire")
+	readRelease  = load("rw_read_release")
+	writeAcquire = load("rw_write_acquire")
+	writeRelease = load("rw_write_release")
+	rwInspect    = load("rw_inspect")
+	rwForce      = load("rw_force")
 
-	readRenew = renewer{load("rw_read_renew", "include_rw"), func(k *Keys) string { return k.Never }, func(args []string, r *Renewal) []string {
+	readRenew = renewer{load("rw_read_renew"), func(k *Keys) string { return k.Never }, func(args []string, r *Renewal) []string {
 		return append(args, r.Owner, strconv.Itoa(r.Holds), r.Keys.Beside)
 	}}
 	writeRenew = renewer{reentrantRenew.script, nil, func(args []string, r *Renewal) []string { return append(args, r.Owner+Writing) }}
@@ -26,19 +29,26 @@ var (
 // Writing is what follows the owner in the hash's field for writing.
 const Writing = ":write"
 
-// AcquireRead makes an owner read as often as it wants to.
+// AcquireRead makes an owner read as often as it wants to. If it is refused, and its
+// patience is not 0, it claims a turn: when a writer leaves, no other writer comes in before it.
 func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	yield := "0"
 	if q.Yield {
 		yield = "1"
 	}
-	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Wish, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.Beside}, q)
+	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.Beside, ms(q.Patience)}, q)
 }
 
-// ReleaseRead leaves owner leave read holds: Done, Gone or Foreign.
+// ReleaseRead leaves owner leave read holds: Done, Gone or Foreign. With none, it claims
+// no turn any more.
 func ReleaseRead(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	reply := readRelease.exec(ctx, rdb, []string{k.Lock, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
-	return verdict(readRelease, reply, Done, Gone, Foreign)
+	for range mostCalls {
+		reply := readRelease.exec(ctx, rdb, []string{k.Lock, k.Turn, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
+		if v, err := verdict(readRelease, reply, Done, Gone, more, Foreign); err != nil || v != more {
+			return v, err
+		}
+	}
+	return 0, endless(readRelease)
 }
 
 // RenewRead lengthens the leases of readers, as RenewReentrant does for locks.
@@ -49,13 +59,19 @@ func RenewRead(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease t
 // AcquireWrite makes an owner write as often as it wants to. If others have the
 // lock and its patience is not 0, readers who come later wait behind it.
 func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	return acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Wish, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.Patience), k.Beside}, q)
+	for range mostCalls {
+		got, err := acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.Patience), k.Beside}, q)
+		if err != nil || got.Verdict != more {
+			return got, err
+		}
+	}
+	return Acquired{}, endless(writeAcquire)
 }
 
 // ReleaseWrite leaves owner leave write holds: Done, Gone or Foreign. With none,
 // readers need not wait behind it any more.
 func ReleaseWrite(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	reply := writeRelease.exec(ctx, rdb, []string{k.Lock, k.Wish, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
+	reply := writeRelease.exec(ctx, rdb, []string{k.Lock, k.Wish, k.Turn, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
 	return verdict(writeRelease, reply, Done, Gone, Foreign)
 }
 
@@ -65,36 +81,83 @@ func RenewWrite(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease 
 	return writeRenew.renew(ctx, rdb, batch, lease, perCall)
 }
 
+// more is the verdict of a script that looked at some fifty readers, so that the server
+// does not stand still for long, and has to look at others: the same question goes on from
+// there.
+const more Verdict = -3
+
+// mostCalls bounds how often the same is asked for that reason: a peer that answers so for ever
+// is broken.
+const mostCalls = 10000
+
+func endless(s *script) error { return &ReplyError{s.name, "there is more, again and again"} }
+
 // InspectRW reads the lock. Fields holds the readers who are alive, by owner, and
-// the writer, as "<owner>:write".
+// the writer, as "<owner>:write". Where there are some fifty readers or more it asks
+// several times, so it may miss some who come meanwhile and have some who leave.
 func InspectRW(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error) {
-	msg, err := rwInspect.exec(ctx, rdb, []string{k.Lock, k.Wish, k.Never}, []string{k.Beside}).ToMessage()
+	var all []Field
+	mode, cursor := "", "0"
+	for range mostCalls {
+		part, next, err := inspectRW(ctx, rdb, k, cursor)
+		if err != nil || part.Foreign {
+			return part, err
+		}
+		if cursor != "0" && part.Mode != mode {
+			all, cursor = nil, "0" // it is another lock by now
+			continue
+		}
+		all = append(all, part.Fields...)
+		if mode, cursor = part.Mode, next; cursor == "0" {
+			slices.SortFunc(all, func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
+			part.Fields = slices.CompactFunc(all, func(a, b Field) bool { return a.Name == b.Name }) // a field can come twice
+			return part, nil
+		}
+	}
+	return Snapshot{}, endless(rwInspect)
+}
+
+// inspectRW reads a part of the lock, from cursor on, and returns where the next begins.
+func inspectRW(ctx context.Context, rdb rueidis.Client, k Keys, cursor string) (part Snapshot, next string, err error) {
+	msg, err := rwInspect.exec(ctx, rdb, []string{k.Lock, k.Wish, k.Never}, []string{k.Beside, cursor}).ToMessage()
 	if err != nil {
-		return Snapshot{}, err
+		return Snapshot{}, "", err
 	}
 	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
-		return Snapshot{Exists: true, Foreign: true}, nil
+		return Snapshot{Exists: true, Foreign: true}, "", nil
 	}
 	reply, err := msg.ToArray()
 	bad := &ReplyError{Script: rwInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))}
-	if err != nil || len(reply) != 4 {
-		return Snapshot{}, bad
+	if err != nil || len(reply) != 5 {
+		return Snapshot{}, "", bad
 	}
 	left, err1 := reply[0].ToInt64()
 	mode, err2 := reply[1].ToString()
 	holds, err3 := reply[2].ToArray()
 	wish, err4 := reply[3].ToArray()
-	all, ok1 := fields(holds)
+	next, err5 := reply[4].ToString()
+	fields, ok1 := fields(holds)
 	waiting, ok2 := waiters(wish)
-	if err1 != nil || err2 != nil || err3 != nil || err4 != nil || !ok1 || !ok2 {
-		return Snapshot{}, bad
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil || !ok1 || !ok2 {
+		return Snapshot{}, "", bad
 	}
-	return Snapshot{Exists: left != -2, Left: remaining(left), Mode: mode, Fields: all, Waiters: waiting}, nil
+	return Snapshot{Exists: left != -2, Left: remaining(left), Mode: mode, Fields: fields, Waiters: waiting}, next, nil
 }
 
 // ForceRW ends all reading and writing: Done when anybody did, Free when nobody
-// did, or Foreign.
+// did, or Foreign. Where there are some fifty readers or more it ends them a part at a time.
 func ForceRW(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
-	reply := rwForce.exec(ctx, rdb, []string{k.Lock, k.Never}, []string{k.Beside, k.Channel, k.Publish})
-	return verdict(rwForce, reply, Done, Free, Foreign)
+	for i := range mostCalls {
+		reply := rwForce.exec(ctx, rdb, []string{k.Lock, k.Never}, []string{k.Beside, k.Channel, k.Publish})
+		v, err := verdict(rwForce, reply, Done, Free, more, Foreign)
+		switch {
+		case err != nil:
+			return v, err
+		case v == Free && i > 0:
+			return Done, nil // the last of them left by itself
+		case v != more:
+			return v, nil
+		}
+	}
+	return 0, endless(rwForce)
 }

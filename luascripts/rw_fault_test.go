@@ -43,6 +43,38 @@ func TestRW_foreignRegister(t *testing.T) {
 	})
 }
 
+// With a register, a reader's token is larger than that of every writer before, also while
+// that one writes yet, and smaller than that of every writer after. Readers with no writer
+// between them share one, so that a guard which has seen one lets the others pass.
+func TestRW_tokensWithARegister(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.keys.Register = "redisson_lock_token:{orders}"
+		for _, before := range []string{"", "4000000000000000"} { // of a clock that has gone back since
+			l.clear()
+			if before != "" {
+				do(t, l.rdb, "SET", l.keys.Register, before)
+			}
+			last := l.asksToRead("G1").Token
+			l.stopsReading("G1", luascripts.Done)
+			for range 3 {
+				write := l.asksToWrite("G1").Token
+				again := l.asksToWrite("G1").Token // a copy of the question
+				under := l.asksToRead("G2", func(q *luascripts.Question) { q.Writer = owner("G1") }).Token
+				l.stopsWriting("G1", luascripts.Done)
+				beside, copied := l.asksToRead("G3").Token, l.asksToRead("G3").Token
+				l.stopsReading("G2", luascripts.Done)
+				l.stopsReading("G3", luascripts.Done)
+				later := l.asksToRead("G4").Token
+				l.stopsReading("G4", luascripts.Done)
+				if last >= write || write > again || again >= under || beside != under || copied != under || later != under {
+					t.Errorf("tokens: %d before, writer %d and %d, readers %d under it, %d and %d beside, %d later", last, write, again, under, beside, copied, later)
+				}
+				last = later
+			}
+		}
+	})
+}
+
 // As TestRW_deniedCommands, for those who leave.
 func TestRW_deniedCommandsAtTheEnd(t *testing.T) {
 	deniedRW(t,

@@ -1,4 +1,5 @@
 -- rw_force: ends all reading and writing, whoever it is.
+-- include: rw
 --
 -- KEYS[1] lock     hash  mode, owner -> read holds, owner:write -> write holds
 -- KEYS[2] never    string  never there (include_rw)
@@ -7,6 +8,7 @@
 -- ARGV[3] publish  text  the command that reaches them: PUBLISH or SPUBLISH
 --
 -- Returns 1 when anybody held it, 0 when nobody did.
+-- Returns -3 when some fifty readers were removed, and there are more: ask again.
 -- Returns -4 when the key holds something else; nothing was done.
 local lock, never = KEYS[1], KEYS[2]
 local beside, channel, publish = ARGV[1], ARGV[2], ARGV[3]
@@ -14,9 +16,18 @@ local beside, channel, publish = ARGV[1], ARGV[2], ARGV[3]
 local mode, answer = side(lock)
 if mode == nil then return answer end
 if not mode then return 0 end
-readers(lock, beside, function(owner, count)
-  for n = 1, count do redis.call('DEL', timeout(beside, owner, n)) end
-end)
+local fields, leases, cursor, stopped = {}, {}, '0', false
+repeat
+  local page = redis.call('HSCAN', lock, cursor, 'COUNT', 50)
+  cursor = page[1]
+  stopped = readers(lock, beside, page[2], function(owner, count)
+    fields[#fields + 1] = owner
+    for n = count, math.max(count - 255, 1), -1 do leases[#leases + 1] = timeout(beside, owner, n) end
+    return #fields == 50
+  end)
+until stopped or cursor == '0'
+if #leases > 0 then redis.call('DEL', unpack(leases)) end
+if stopped and not bury(lock, fields) then return -3 end
 redis.call('DEL', lock)
 redis.pcall(publish, channel, '1')
 return 1

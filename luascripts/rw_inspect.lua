@@ -1,29 +1,33 @@
--- rw_inspect: one consistent snapshot of the lock.
+-- rw_inspect: one consistent snapshot of the lock; of one with many readers, a part of them.
+-- include: rw
 --
 -- KEYS[1] lock    hash    mode, owner -> read holds, owner:write -> write holds
 -- KEYS[2] wish    string  "<owner> <since ms>" of a writer who waits
 -- KEYS[3] never   string  never there (include_rw)
 -- ARGV[1] beside  text    what the keys of reading leases begin with
+-- ARGV[2] cursor  text    where to go on; 0 to begin
 --
--- Returns {lease, mode, {field, value, …}, {owner, patience}}: what is left of
+-- Returns {lease, mode, {field, value, …}, {owner, patience}, cursor}: what is left of
 -- the lease in ms (-1 no expiry, -2 no key), the mode or "", the holds without
 -- those of readers who died, and the writer whom readers let pass, if any, with
--- the ms for which it counts as alive if it is not heard from.
+-- the ms for which it counts as alive if it is not heard from, and where to go on, 0 at
+-- the end.
 -- Returns -4 when the key holds something else. Changes nothing.
 local lock, wish, never = KEYS[1], KEYS[2], KEYS[3]
-local beside = ARGV[1]
+local beside, cursor = ARGV[1], ARGV[2]
 
 local mode, answer = side(lock)
 if mode == nil then return answer end
 local holds, writer = {}, {}
-local fields = mode and redis.call('HGETALL', lock) or {}
+local page = mode and redis.call('HSCAN', lock, cursor, 'COUNT', 50) or {'0', {}}
+local fields = page[2]
 for i = 1, #fields, 2 do
   if string.sub(fields[i], -6) == ':write' then
     holds[#holds + 1] = fields[i]
     holds[#holds + 1] = fields[i + 1]
   end
 end
-readers(lock, beside, function(owner, count, left)
+readers(lock, beside, fields, function(owner, count, left)
   if left > 0 then
     holds[#holds + 1] = owner
     holds[#holds + 1] = tostring(count)
@@ -31,4 +35,4 @@ readers(lock, beside, function(owner, count, left)
 end)
 local first = wished(wish)
 if first then writer = {first, math.max(redis.call('PTTL', wish), 0)} end
-return {redis.call('PTTL', lock), mode or '', holds, writer}
+return {redis.call('PTTL', lock), mode or '', holds, writer, page[1]}

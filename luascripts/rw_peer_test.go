@@ -312,3 +312,34 @@ func TestRWPeers_wish(t *testing.T) {
 		}
 	})
 }
+
+// Redisson knows nothing of a turn: its readers and writers enter when they could without
+// one, and ours claim the next.
+func TestRWPeers_turn(t *testing.T) {
+	withRWPeers(t, func(t *testing.T, l rw) {
+		waits := func(q *luascripts.Question) { q.Waited, q.Patience = 5*time.Minute, patience }
+		l.turn("G5 5m 1m", long)
+		l.expect("a writer of ours", l.asksToWrite("G1").Verdict, luascripts.Held)
+		l.stopsWriting("G1", luascripts.Gone) // it gives up
+		if !l.javaReads("J1", long) {
+			t.Error("a reader of Redisson waits for our turn")
+		}
+		l.javaStopsReading("J1")
+		if !l.javaWrites("J2", long) {
+			t.Error("a writer of Redisson waits for our turn")
+		}
+		l.expect("our reader", l.asksToRead("G5", waits).Verdict, luascripts.Held)
+		if got := l.turned(); got != "G5 5m -" {
+			t.Errorf("the turn is %q, want a new claim of G5", got)
+		}
+		l.javaStopsWriting("J2")
+		if got := l.turned(); got != "G5 5m -" {
+			t.Errorf("the turn is %q, want that of G5, which has not begun", got)
+		}
+		l.expect("our reader", l.asksToRead("G5", waits).Verdict, luascripts.Done)
+		l.stopsReading("G5", luascripts.Done)
+		if all := contents(t, l.rdb); all != "" {
+			t.Errorf("left behind:\n%s", all)
+		}
+	})
+}

@@ -1,9 +1,11 @@
 -- rw_read_acquire: an owner reads, or enters once more.
+-- include: token, rw
 --
 -- KEYS[1] lock      hash    mode, owner -> read holds, owner:write -> write holds
 -- KEYS[2] wish      string  "<owner> <since ms>" of a writer who waits
--- KEYS[3] never     string  never there (include_rw)
--- KEYS[4] register  string  the latest fencing token; only with fencing
+-- KEYS[3] turn      string  "<owner> <since ms> <start ms>": the turn of readers who wait
+-- KEYS[4] never     string  never there (include_rw)
+-- KEYS[5] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner   text    "<client uuid>:<number>"
 -- ARGV[2] lease   ms      what this reader's hold lives on without a renewal
 -- ARGV[3] want    count   the read holds that must result; 1 for the first
@@ -11,34 +13,44 @@
 -- ARGV[5] waited  ms      for how long the caller has been waiting
 -- ARGV[6] yield   count   1: wait behind a writer who came before; 0: do not
 -- ARGV[7] beside  text    what the keys of reading leases begin with
+-- ARGV[8] stay    ms      how long its claim to a turn lives; 0: it makes none
 --
--- Returns a string when the owner reads `want` times now: the token of the latest
--- writer, which is larger if one has written since; "0" without fencing or for a re-entry.
+-- Returns a string when the owner reads `want` times now: the token that all readers
+-- have until the next writer, larger than that of the latest one; "0" without fencing or
+-- for a re-entry.
 -- Returns n >= 0: a writer has it, or came before us and waits; n ms are left of
 -- its lease, or until it counts as dead.
 -- Returns -1: a writer has it, and the key has no expiry.
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -4: the key holds something else; nothing was done.
 --
--- Safe to repeat.
-local lock, wish, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- A reader who is refused claims a turn, if no reader who came before has claimed one. When
+-- a writer leaves, that reader's turn begins: no writer enters before that reader, for 100 ms,
+-- and readers who came before the turn began pass a writer who waits. Safe to repeat.
+local lock, wish, turn, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local writer, waited, yield, beside = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local writer, waited, yield, beside, stay = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
 
 local mode, answer = side(lock)
 if mode == nil then return answer end
 local count = mode and tonumber(redis.call('HGET', lock, owner) or 0) or 0
 if count > 0 and lives(lock, beside, owner, count) == 0 then count = 0 end -- its lease is over: dead
+local reader, since, start, rest = turned(turn)
 if count == 0 then
   if want > 1 then return -2 end
+  local time = redis.call('TIME')
+  local arrived = time[1] * 1000 + math.floor(time[2] / 1000) - waited
+  if reader == owner then arrived = math.min(arrived, since) end
+  local left
   if mode == 'write' then
-    if writer == '' or redis.call('HEXISTS', lock, writer .. ':write') == 0 then return redis.call('PTTL', lock) end
+    if writer == '' or redis.call('HEXISTS', lock, writer .. ':write') == 0 then left, start = redis.call('PTTL', lock), 0 end
   elseif yield == '1' then
-    local first, since = wished(wish)
-    local time = redis.call('TIME')
-    if first and since < time[1] * 1000 + math.floor(time[2] / 1000) - waited then
-      return redis.call('PTTL', wish)
-    end
+    local first, came = wished(wish)
+    if first and came < arrived and start < arrived then left = redis.call('PTTL', wish) end
+  end
+  if left then
+    if stay > 0 and (reader == '' or reader == owner or arrived < since) then turns(turn, owner, arrived, start, stay) end
+    return left
   end
 end
 
@@ -63,6 +75,10 @@ if type(done) == 'table' and done.err then
     if not mode then redis.call('DEL', lock) end
   end
   return done
+end
+if reader == owner then
+  -- It had its turn. Others who came before the turn began may follow.
+  if start > 0 then turns(turn, '', 0, start, rest) else redis.pcall('DEL', turn) end
 end
 for n = want + 1, count do redis.pcall('DEL', timeout(beside, owner, n)) end -- of holds that are being given back
 return token

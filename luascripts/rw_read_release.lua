@@ -1,24 +1,36 @@
--- rw_read_release: a reader gives holds back.
+-- rw_read_release: a reader gives holds back, or does not wait any more.
+-- include: rw
 --
 -- KEYS[1] lock     hash    mode, owner -> read holds, owner:write -> write holds
--- KEYS[2] never    string  never there (include_rw)
+-- KEYS[2] turn     string  "<owner> <since ms> <start ms>": the turn of readers who wait
+-- KEYS[3] never    string  never there (include_rw)
 -- ARGV[1] owner    text   "<client uuid>:<number>"
--- ARGV[2] leave    count  the read holds that must remain; 0 ends its reading
+-- ARGV[2] leave    count  the read holds that must remain; 0 ends its reading, and its claim to a turn
 -- ARGV[3] beside   text   what the keys of reading leases begin with
 -- ARGV[4] channel  text   where waiters listen
 -- ARGV[5] publish  text   the command that reaches them: PUBLISH or SPUBLISH
 --
 -- Returns 1 when the owner reads `leave` times now.
--- Returns -2 when the owner does not read: it was lost, or an earlier copy of
--- this call ended it.
+-- Returns -2 when the owner does not read: it was lost, it only waited, or an
+-- earlier copy of this call ended it.
+-- Returns -3 when fifty readers who died were removed, and there are more to look
+-- at: ask again.
 -- Returns -4 when the key holds something else; nothing was done.
 --
 -- The last reader who is alive takes the hash along, and with it the fields of
--- readers who died. Safe to repeat.
-local lock, never = KEYS[1], KEYS[2]
+-- readers who died. Others remove some of those where there are many fields. Beside more
+-- than fifty readers the hash keeps its expiry. Safe to repeat.
+local lock, turn, never = KEYS[1], KEYS[2], KEYS[3]
 local owner, leave, beside = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local channel, publish = ARGV[4], ARGV[5]
 
+local function tell() redis.pcall(publish, channel, '0') end -- a hint: being refused it must not undo a release
+
+local reader, _, start = turned(turn)
+if leave == 0 and reader == owner then
+  redis.pcall('DEL', turn)
+  tell() -- writers may have waited for it to have its turn
+end
 local mode, answer = side(lock)
 if mode == nil then return answer end
 local count = mode and tonumber(redis.call('HGET', lock, owner) or nil)
@@ -33,17 +45,27 @@ if leave > 0 then
   for n = count, leave + 1, -1 do redis.call('DEL', timeout(beside, owner, n)) end
   return 1
 end
--- The hash lives on the longest lease. Who carries it need not be replaced.
-local carried = redis.call('PTTL', lock) - 10
-local most = longest(lock, beside, owner, math.max(carried, 1))
-if mode == 'read' and most == 0 then
-  redis.call('DEL', lock)
-  redis.pcall(publish, channel, '0') -- a hint: being refused it must not undo a release
-else
+if mode == 'write' then -- it reads under its own writing, whose lease carries the hash
   redis.call('HDEL', lock, owner)
-  if mode == 'read' and most < carried then
-    redis.pcall('PEXPIRE', lock, most)
-    if most < 1000 then redis.pcall(publish, channel, '0') end -- it may be a dead one: who waits must look again sooner
+else
+  -- The hash lives on the longest lease. Who carries it need not be replaced.
+  local carried = redis.call('PTTL', lock) - 10
+  local most, all, dead = survey(lock, beside, owner, math.max(carried, 1))
+  if most == 0 and not all then
+    bury(lock, dead)
+    return -3
+  end
+  if most == 0 then
+    redis.call('DEL', lock)
+    if reader == '' and start > 0 then redis.pcall('DEL', turn) end -- the turn is over
+    tell()
+  else
+    redis.call('HDEL', lock, owner)
+    if all and most < carried then
+      redis.pcall('PEXPIRE', lock, most)
+      if most < 1000 then tell() end -- it may be a dead one: who waits must look again sooner
+    end
+    prune(lock, beside)
   end
 end
 for n = count, 1, -1 do redis.pcall('DEL', timeout(beside, owner, n)) end

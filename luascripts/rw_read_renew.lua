@@ -1,4 +1,5 @@
 -- rw_read_renew: lengthens the leases of readers of many locks.
+-- include: rw
 --
 -- KEYS[1]      never   string  never there (include_rw)
 -- KEYS[i+1]    lock    hash    mode, owner -> read holds, owner:write -> write holds; all in one slot

@@ -27,6 +27,7 @@ func rwKeysOf(name, tagged string) luascripts.Keys {
 		Channel: "redisson_rwlock:" + tagged,
 		Publish: "PUBLISH",
 		Wish:    "leasehold_rwlock_wish:" + tagged,
+		Turn:    "leasehold_rwlock_turn:" + tagged,
 		Beside:  tagged,
 		Never:   tagged + "::rwlock_timeout:0",
 	}
@@ -363,7 +364,6 @@ func TestAcquireWrite(t *testing.T) {
 			{"the dead read", "read G2=1() J3=2()", long, "", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
 			{"the dead read, after waiting", "read G2=1()", long, "G1 5m", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
 			{"the dead and the living read", "read G2=1() G3=1(1) J4=1()", long, "", 1, lease, patience, luascripts.Held, long, "read G3=1(1)", long, "G1 5m"},
-			{"nobody reads", "read", long, "", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
 			{"half dead", "read G2=2(2)", long, "", 1, lease, patience, luascripts.Held, long, "read G2=2(2)", long, "G1 5m"},
 			{"one waits who came before", "read G2=1(1)", long, "G5 10m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G5 10m"},
 			{"one waits who came later", "read G2=1(1)", long, "G5 1m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
@@ -919,22 +919,39 @@ func TestRW_persisted(t *testing.T) {
 	})
 }
 
+// counters are fields of an application's own hash, and their values.
+func counters(n int) (fields []string) {
+	for i := range n {
+		fields = append(fields, strconv.Itoa(i), "1")
+	}
+	return fields
+}
+
 // Whatever stands at the key and is no read/write lock is left as it is.
 func TestRW_foreignKeys(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][]string{
-			"string":     {"SET", l.keys.Lock, "x"},
-			"list":       {"RPUSH", l.keys.Lock, "x"},
-			"zset":       {"ZADD", l.keys.Lock, "1", "mode"},
-			"plain lock": {"HSET", l.keys.Lock, owner("G1"), "1"},
-			"some hash":  {"HSET", l.keys.Lock, "name", "bob", "age", "40"},
-			"other mode": {"HSET", l.keys.Lock, "mode", "dark", owner("G1"), "1", owner("G1") + ":write", "1"},
+			"string":                     {"SET", l.keys.Lock, "x"},
+			"list":                       {"RPUSH", l.keys.Lock, "x"},
+			"zset":                       {"ZADD", l.keys.Lock, "1", "mode"},
+			"plain lock":                 {"HSET", l.keys.Lock, owner("G1"), "1"},
+			"some hash":                  {"HSET", l.keys.Lock, "name", "bob", "age", "40"},
+			"other mode":                 {"HSET", l.keys.Lock, "mode", "dark", owner("G1"), "1", owner("G1") + ":write", "1"},
+			"counters":                   {"HSET", l.keys.Lock, "visits", "12", "42", "1"},
+			"a mode":                     {"HSET", l.keys.Lock, "mode", "read"},
+			"a mode and a counter":       {"HSET", l.keys.Lock, "mode", "read", "other", "1"},
+			"a mode and owners of sorts": {"HSET", l.keys.Lock, "mode", "write", "42:1", "1", "me:write", "1"},
+			"an owner and something":     {"HSET", l.keys.Lock, "mode", "read", owner("G2"), "1", "other", "1"},
+			"an owner and no count":      {"HSET", l.keys.Lock, "mode", "read", owner("G2"), "x"},
+			"owners and no mode":         {"HSET", l.keys.Lock, owner("G2"), "1", owner("G3") + ":write", "1"},
+			"a mode and many counters":   append([]string{"HSET", l.keys.Lock, "mode", "read"}, counters(1000)...),
 		} {
 			t.Run(name, func(t *testing.T) {
 				l := rw{t, l.rdb, l.keys}
 				l.clear()
 				e := listen(t, l.rdb)
 				do(t, l.rdb, make...)
+				l.ends(l.keys.Lock, long)
 				before := contents(t, l.rdb)
 				for want := 1; want <= 2; want++ {
 					want := func(q *luascripts.Question) { q.Want, q.Writer = want, owner("G1") }
@@ -960,6 +977,7 @@ func TestRW_foreignKeys(t *testing.T) {
 				if after := contents(t, l.rdb); after != before {
 					t.Errorf("the keys were\n%sand are\n%s", before, after)
 				}
+				about(t, "its expiry", pttl(t, l.rdb, l.keys.Lock), long)
 				e.expect()
 			})
 		}
@@ -1149,8 +1167,8 @@ func TestRW_deniedCommands(t *testing.T) {
 			t.Errorf("renewal without %s: %+v", command, renewed[0])
 		}
 	}
-	if _, err := luascripts.InspectRW(t.Context(), denied(t, s, "hgetall"), rwKeys); err == nil {
-		t.Error("inspect without hgetall: no error")
+	if _, err := luascripts.InspectRW(t.Context(), denied(t, s, "hscan"), rwKeys); err == nil {
+		t.Error("inspect without hscan: no error")
 	}
 }
 
@@ -1191,8 +1209,8 @@ func TestRW_noScript(t *testing.T) {
 // Whatever a broken peer answers is an error and not a lock.
 func FuzzRWReplies(f *testing.F) {
 	for _, s := range []string{
-		"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-4\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1\r\n", "*1\r\n:-2\r\n", "*2\r\n:1\r\n:1\r\n", "-ERR x\r\n", "+OK\r\n",
-		"*4\r\n:5\r\n$4\r\nread\r\n*2\r\n$1\r\na\r\n$1\r\n1\r\n*2\r\n$1\r\nb\r\n:5\r\n", "*4\r\n:-2\r\n$0\r\n\r\n*0\r\n*0\r\n", "*4\r\n:5\r\n$4\r\nread\r\n*1\r\n$1\r\na\r\n*0\r\n", "*4\r\n:5\r\n:5\r\n*0\r\n*0\r\n", "*4\r\n:5\r\n$4\r\nread\r\n*0\r\n:1\r\n",
+		"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-3\r\n", ":-4\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1\r\n", "*1\r\n:-2\r\n", "*2\r\n:1\r\n:1\r\n", "-ERR x\r\n", "+OK\r\n",
+		"*5\r\n:5\r\n$4\r\nread\r\n*2\r\n$1\r\na\r\n$1\r\n1\r\n*2\r\n$1\r\nb\r\n:5\r\n$1\r\n0\r\n", "*5\r\n:-2\r\n$0\r\n\r\n*0\r\n*0\r\n$1\r\n0\r\n", "*5\r\n:5\r\n$4\r\nread\r\n*1\r\n$1\r\na\r\n*0\r\n", "*5\r\n:5\r\n:5\r\n*0\r\n*0\r\n$1\r\n0\r\n", "*5\r\n:5\r\n$4\r\nread\r\n*0\r\n:1\r\n",
 	} {
 		f.Add([]byte(s))
 	}
@@ -1220,6 +1238,6 @@ func FuzzRWReplies(f *testing.F) {
 			plausibleVerdict(t, reply, renewed[0].Verdict, renewed[0].Err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
 		}
 		s, err := luascripts.InspectRW(t.Context(), rdb, rwKeys)
-		plausibleSnapshot(t, reply, s, err, "*4")
+		plausibleSnapshot(t, reply, s, err, "*5")
 	})
 }

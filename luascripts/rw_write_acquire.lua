@@ -1,9 +1,11 @@
 -- rw_write_acquire: an owner writes, or enters once more.
+-- include: token, rw
 --
 -- KEYS[1] lock      hash    mode, owner -> read holds, owner:write -> write holds
 -- KEYS[2] wish      string  "<owner> <since ms>" of a writer who waits
--- KEYS[3] never     string  never there (include_rw)
--- KEYS[4] register  string  the latest fencing token; only with fencing
+-- KEYS[3] turn      string  "<owner> <since ms> <start ms>": the turn of readers who wait
+-- KEYS[4] never     string  never there (include_rw)
+-- KEYS[5] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner   text    "<client uuid>:<number>"
 -- ARGV[2] lease   ms      what the lock lives on without a renewal
 -- ARGV[3] want    count   the write holds that must result; 1 for the first
@@ -13,13 +15,15 @@
 --
 -- Returns a string when the owner writes `want` times now: the fencing token, or
 -- "0" for a re-entry.
--- Returns n >= 0: others have it, and n ms are left of the longest of their leases.
+-- Returns n >= 0: others have it, and n ms are left of the longest of their leases, of
+-- fifty of them if there are more; or it is free, and for n ms the turn of a reader.
 -- Returns -1: others have it, and the key has no expiry.
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
+-- Returns -3: it removed fifty readers who died, and there are more to look at: ask again.
 -- Returns -4: the key holds something else; nothing was done.
 --
 -- Safe to repeat.
-local lock, wish, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lock, wish, turn, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local waited, stay, beside = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
@@ -34,24 +38,27 @@ if mode == 'write' and redis.call('HEXISTS', lock, owner .. ':write') == 1 then
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
   redis.call('HSET', lock, owner .. ':write', want)
   if want > 1 then return '0' end
-  return grown(register, time)
+  return grown(register, time, nil, 1)
 end
 if want > 1 then return -2 end
 
 local left = mode == 'write' and redis.call('PTTL', lock) or 0
 if mode == 'read' then
-  readers(lock, beside, function(reader, _, rest)
-    if rest == 0 then redis.call('HDEL', lock, reader) end -- it died
-    left = math.max(left, rest)
-  end)
+  local most, all, dead = survey(lock, beside, nil, math.huge)
+  all = bury(lock, dead) or all
+  if most == 0 and not all then return -3 end
+  left = most
   if left == 0 then
     redis.call('DEL', lock)
     mode = false
   end
 end
 local first, since = wished(wish)
-if not mode then
-  local token = grown(register, time)
+local reader, came, start, rest = turned(turn)
+if not mode and reader ~= '' and came <= start then
+  left = rest
+elseif not mode then
+  local token = grown(register, time, nil, 1) -- the one more is for readers, until the next writer
   redis.call('HSET', lock, 'mode', 'write', owner .. ':write', 1) -- refused here when memory is full: nothing is left behind
   local expiry = redis.pcall('PEXPIRE', lock, lease)
   if type(expiry) == 'table' and expiry.err then

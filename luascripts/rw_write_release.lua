@@ -1,8 +1,10 @@
 -- rw_write_release: a writer gives holds back, or does not wait any more.
+-- include: rw
 --
 -- KEYS[1] lock     hash    mode, owner -> read holds, owner:write -> write holds
 -- KEYS[2] wish     string  "<owner> <since ms>" of a writer who waits
--- KEYS[3] never    string  never there (include_rw)
+-- KEYS[3] turn     string  "<owner> <since ms> <start ms>": the turn of readers who wait
+-- KEYS[4] never    string  never there (include_rw)
 -- ARGV[1] owner    text    "<client uuid>:<number>"
 -- ARGV[2] leave    count   the write holds that must remain; 0 ends its writing, and its wish
 -- ARGV[3] beside   text    what the keys of reading leases begin with
@@ -14,9 +16,9 @@
 -- earlier copy of this call ended it.
 -- Returns -4 when the key holds something else; nothing was done.
 --
--- If the owner reads too, the lock becomes a read lock, and readers are told.
--- Safe to repeat.
-local lock, wish, never = KEYS[1], KEYS[2], KEYS[3]
+-- If the owner reads too, the lock becomes a read lock, and readers are told. If a reader
+-- has claimed a turn, it begins now, and lasts for 100 ms at most. Safe to repeat.
+local lock, wish, turn, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, leave, beside = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local channel, publish = ARGV[4], ARGV[5]
 
@@ -36,13 +38,18 @@ if leave > 0 then
   redis.call('HSET', lock, owner .. ':write', leave)
   return 1
 end
-local most = redis.call('HLEN', lock) > 2 and longest(lock, beside, nil, math.huge) or 0
+local most = redis.call('HLEN', lock) > 2 and survey(lock, beside, nil, math.huge) or 0
 if most > 0 then
   redis.call('PEXPIRE', lock, most) -- the writer's lease ends with the writing; first, so that a full memory lets the rest through
   redis.call('HSET', lock, 'mode', 'read')
   redis.call('HDEL', lock, owner .. ':write')
 else
   redis.call('DEL', lock)
+end
+local reader, came = turned(turn)
+if reader ~= '' then
+  local time = redis.call('TIME')
+  turns(turn, reader, came, time[1] * 1000 + math.floor(time[2] / 1000), 100)
 end
 tell()
 return 1

@@ -5,7 +5,9 @@ import (
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -22,21 +24,42 @@ type script struct {
 	lua  *rueidis.Lua
 }
 
-// load makes a script of <name>.lua, with the functions of the included files,
-// which it may use, before it.
-func load(name string, includes ...string) *script {
-	var text []byte
-	for _, file := range append(includes, name) {
-		part, err := files.ReadFile(file + ".lua")
-		if err != nil {
-			panic(err) // a name without its file: the package cannot work
-		}
-		text = append(text, part...)
-	}
-	sum := sha1.Sum(text)
+// load makes a script of <name>.lua and what that includes.
+func load(name string) *script {
+	text := assemble(name, map[string]bool{})
+	sum := sha1.Sum([]byte(text))
 	// Not a "retryable" script: the session repeats what it knows to be safe to
 	// repeat, and rueidis repeating it unseen would blur what was sent when.
-	return &script{name: name, text: string(text), sha: hex.EncodeToString(sum[:]), lua: rueidis.NewLuaScript(string(text))}
+	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:]), lua: rueidis.NewLuaScript(text)}
+}
+
+// includes is the line in a header that names the files whose functions the file uses.
+const includes = "-- include: "
+
+// assemble returns the text of <file>.lua behind that of the files that it includes,
+// and that these include: "-- include: token, line" are include_token.lua and
+// include_line.lua. What have says is there already is left out.
+func assemble(file string, have map[string]bool) string {
+	if have[file] {
+		return ""
+	}
+	have[file] = true
+	text, err := files.ReadFile(file + ".lua")
+	if err != nil {
+		panic(err) // a name without its file: the package cannot work
+	}
+	var before string
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "--") {
+			break // the header ends
+		}
+		if list, ok := strings.CutPrefix(strings.TrimSpace(line), includes); ok {
+			for name := range strings.SplitSeq(list, ", ") {
+				before += assemble("include_"+name, have)
+			}
+		}
+	}
+	return before + string(text)
 }
 
 // exec runs s by its digest, and by its text where the server does not know it.
@@ -47,6 +70,9 @@ func (s *script) exec(ctx context.Context, rdb rueidis.Client, keys, args []stri
 // execReplicated runs s, and if that granted a lock, waits until n replicas have what
 // it wrote, for timeout at most. It returns how many have. WAIT counts only what was
 // written on its own connection, so both go over one that is theirs alone.
+//
+// The client library sets no bound for WAIT. So ctx must end; then the library closes the
+// connection.
 func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, args []string, n int, timeout time.Duration) (a Acquired, err error) {
 	conn, release := rdb.Dedicate()
 	defer release()
@@ -65,6 +91,28 @@ func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, a
 	}
 	a.Confirmed = int(have)
 	return a, err
+}
+
+// UnknownError says that the server does not know a command that scripts need: EVALSHA
+// or EVAL was renamed, or a proxy does not pass it on.
+type UnknownError struct{ Reply string }
+
+// Error repeats the server's words, but not the arguments.
+func (e *UnknownError) Error() string {
+	return e.Reply + " (leasehold needs EVALSHA and EVAL; it may have been renamed)"
+}
+
+// Discreet returns err, which a script failed with, without the arguments of the
+// command, which a server repeats when it does not know the command. They have an
+// owner among them.
+func Discreet(err error) error {
+	var reply *rueidis.RedisError
+	if errors.As(err, &reply) {
+		if words, _, repeats := strings.Cut(reply.Error(), ", with args beginning with"); repeats {
+			return &UnknownError{words}
+		}
+	}
+	return err
 }
 
 // WaitError says that a server cannot or may not wait for its replicas. The

@@ -10,7 +10,32 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var serverInfo = load("server_info")
+var (
+	serverInfo   = load("server_info")
+	memoryPolicy = load("memory_policy")
+)
+
+// Evicts returns by which policy the server evicts keys when its memory is full, "" if it
+// does not or does not say.
+func Evicts(ctx context.Context, rdb rueidis.Client) (policy string, err error) {
+	text, err := memoryPolicy.exec(ctx, rdb, nil, nil).ToString()
+	if err != nil {
+		return "", err
+	}
+	limited := false
+	for line := range strings.Lines(text) {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
+		case "maxmemory":
+			limited = value != "0"
+		case "maxmemory_policy":
+			policy = value
+		}
+	}
+	if !limited || policy == "noeviction" {
+		return "", nil
+	}
+	return policy, nil
+}
 
 // Server is what the server of a lock says of itself.
 type Server struct {

@@ -5,5 +5,5 @@
 -- Returns the text of INFO server and INFO replication. Changes nothing.
 local lock = KEYS[1]
 
-redis.call('EXISTS', lock) -- on a cluster, the answer must be that of the slot's owner
+redis.call('PTTL', lock) -- on a cluster, the answer must be that of the slot's owner
 return redis.call('INFO', 'server') .. redis.call('INFO', 'replication')

@@ -1,0 +1,332 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// What is different in a queue of more owners than a script reads at once.
+
+// names returns "G1 G2 …", from the first to the last number.
+func names(first, last int) (all []string) {
+	for n := first; n <= last; n++ {
+		all = append(all, fmt.Sprint("G", n))
+	}
+	return all
+}
+
+// queuedMany puts many into the queue at once.
+func (q fair) queuedMany(deadline time.Duration, names ...string) {
+	q.t.Helper()
+	push, add := []string{"RPUSH", fairKeys.Queue}, []string{"ZADD", fairKeys.Timeouts}
+	for _, name := range names {
+		push = append(push, owner(name))
+		add = append(add, fmt.Sprint(now(q.t, q.rdb)+deadline.Milliseconds()), owner(name))
+	}
+	do(q.t, q.rdb, push...)
+	do(q.t, q.rdb, add...)
+	for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
+		do(q.t, q.rdb, "PEXPIRE", key, "3600000")
+	}
+}
+
+func (q fair) length() int64 {
+	q.t.Helper()
+	return number(q.t, q.rdb, "LLEN", fairKeys.Queue)
+}
+
+// Hundreds of dead stand at the head. No script drops more than a hundred of them, and no
+// caller notices that: the first who is alive has the lock, or is told.
+func TestFair_manyDead(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		dead := names(1001, 1350)
+		e := listen(t, q.rdb)
+		story := func(name string, f func(t *testing.T, q fair)) {
+			t.Run(name, func(t *testing.T) {
+				q := fair{t, q.rdb}
+				q.clear()
+				q.queuedMany(-time.Second, dead...)
+				f(t, q)
+			})
+		}
+		oneScript := func(t *testing.T, q fair, what string) {
+			t.Helper()
+			if got := q.length(); got < 250 {
+				t.Errorf("%s: one script left %d of 350 in line", what, got)
+			}
+		}
+		story("a question, script by script", func(t *testing.T, q fair) {
+			for _, left := range []int64{250, 150, 50} {
+				m := eval(t, q.rdb, source(t, "fair_acquire"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, owner("G1"), "60000", "1", "60000")
+				if n, err := m.ToInt64(); err != nil || n != -5 || q.length() != left {
+					t.Fatalf("the script answers %d, %v, and %d are in line; want -5 and %d", n, err, q.length(), left)
+				}
+			}
+			q.gets("G1")
+		})
+		story("a question", func(t *testing.T, q fair) {
+			if got := q.ask("G1", 0); got.Verdict != luascripts.Done || q.length() != 0 {
+				t.Errorf("%+v, and %d are in line", got, q.length())
+			}
+		})
+		story("a question, and another has it", func(t *testing.T, q fair) {
+			q.held("G9", long)
+			q.waits("G1")
+			oneScript(t, q, "a question")
+		})
+		story("a question behind one who is alive", func(t *testing.T, q fair) {
+			q.queuedMany(patience, "J2")
+			q.waits("G1")
+			if q.line() != "J2 G1" {
+				t.Errorf("in line: %s", q.line())
+			}
+			q.lasts("one of Redisson is first")
+		})
+		story("a release", func(t *testing.T, q fair) {
+			q.queuedMany(patience, "G1", "G2")
+			q.held("G9", long)
+			e.heard()
+			q.releases("G9", luascripts.Done)
+			e.expect(told("G1")...)
+		})
+		story("a waiter leaves", func(t *testing.T, q fair) {
+			q.queuedMany(patience, "G1", "G2")
+			e.heard()
+			q.releases("G1", luascripts.Gone)
+			e.expect(told("G2")...)
+		})
+		story("a release, and all are dead", func(t *testing.T, q fair) {
+			q.held("G9", long)
+			q.releases("G9", luascripts.Done)
+			if all := contents(t, q.rdb); all != "" {
+				t.Errorf("left behind:\n%s", all)
+			}
+		})
+		story("by force", func(t *testing.T, q fair) {
+			q.queuedMany(patience, "G1")
+			q.held("G9", long)
+			e.heard()
+			got, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys)
+			check(t, "force", got, luascripts.Done, err)
+			e.expect(told("G1")...)
+		})
+		story("a heartbeat", func(t *testing.T, q fair) {
+			q.queuedMany(patience, "G1", "G2")
+			e.heard()
+			if kept := q.keeps("G2"); kept.Left != time.Millisecond {
+				t.Errorf("look again in %v, and nobody knows who is first", kept.Left)
+			}
+			oneScript(t, q, "a heartbeat")
+			e.expect()
+			for range 3 {
+				q.keeps("G2")
+			}
+			e.expect(told("G1")...)
+		})
+	})
+}
+
+// A process with many waiters was frozen for longer than their patience, and nobody
+// noticed. Its heartbeat is several scripts, and none of them takes those that come later
+// for dead, in whatever order they are in.
+func TestFair_manyOfOneProcessAreLate(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		all := names(1, 450)
+		q.held("G999", long)
+		for _, late := range []bool{false, true} {
+			do(t, q.rdb, "DEL", fairKeys.Queue, fairKeys.Timeouts)
+			left := patience
+			if late {
+				left = -time.Second
+			}
+			q.queuedMany(left, all...)
+			backwards := slices.Clone(all)
+			slices.Reverse(backwards)
+			kept := q.keeps(append(backwards, "G998")...) // and one who is not in line
+			if len(kept.Asks) != 451 || slices.Contains(kept.Asks[:450], true) || !kept.Asks[450] {
+				t.Errorf("late %v: asks %v", late, kept.Asks)
+			}
+			if got := q.line(); got != strings.Join(all, " ") {
+				t.Errorf("late %v: in line are %s", late, got)
+			}
+			for _, name := range []string{"G1", "G200", "G450"} {
+				about(t, name, q.left(name), patience)
+			}
+		}
+	})
+}
+
+// Ours and Redisson's stand in a long queue. Ours far behind know from their deadlines how
+// many of Redisson's are before them: each stays alive until its turn, without a heartbeat, and
+// no dead one keeps the others waiting for longer than its patience.
+func TestPeers_longQueue(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		q.gets("G9999")
+		var line []string
+		for n := 1; n <= 260; n++ {
+			name := fmt.Sprint("G", n)
+			if n%4 == 0 {
+				name = fmt.Sprint("J", n)
+			}
+			q.queues(name)
+			line = append(line, name)
+		}
+		right := func(what string) {
+			t.Helper()
+			foreign := time.Duration(0)
+			for i, name := range line {
+				if name[0] == 'J' {
+					foreign++
+				} else if i%7 == 0 || i > len(line)-5 {
+					about(t, what+": "+name, q.left(name), patience+foreign*javaWait)
+				}
+			}
+		}
+		beat := func() {
+			t.Helper()
+			kept := q.keeps(slices.DeleteFunc(slices.Clone(line), func(name string) bool { return name[0] == 'J' })...)
+			if slices.Contains(kept.Asks, true) {
+				t.Errorf("somebody should ask: %v", kept.Asks)
+			}
+		}
+		right("when all have come")
+		q.waits("G258", "G259", "G150", "G3")
+		right("after some asked again")
+		beat()
+		right("after a heartbeat")
+		q.lasts("with Redisson's in line")
+		for range 90 {
+			q.letsGo(map[bool]string{true: "G9999", false: strings.TrimSuffix(q.holder(), "=1")}[q.holder() == "G9999=1"])
+			q.takes(line[0])
+			line = line[1:]
+		}
+		right("when ninety were served")
+		beat()
+		right("after another heartbeat")
+		if served, want := q.serve(strings.TrimSuffix(q.holder(), "=1")), strings.Join(line, " "); served != want {
+			t.Errorf("served: %s\nwant:   %s", served, want)
+		}
+	})
+}
+
+// More of Redisson's than a script reads stand before ours: it counts no fewer than there are.
+func TestPeers_longQueueOfTheirs(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		q.gets("G9999")
+		q.waits(names(1, 30)...)
+		var theirs []string
+		for n := range 130 {
+			theirs = append(theirs, fmt.Sprint("J", 100+n))
+		}
+		q.javaWaits(theirs...)
+		q.waits("G31")
+		if left := q.left("G31"); left < 130*javaWait+patience-slow || left > 161*javaWait+patience {
+			t.Errorf("G31 counts as alive for %v", left)
+		}
+		if served := q.serve("G9999"); served != strings.Join(slices.Concat(names(1, 30), theirs, []string{"G31"}), " ") {
+			t.Errorf("served: %s", served)
+		}
+	})
+}
+
+// The patience of others is no part of anybody's deadline for long: it is not added up.
+func TestFair_patienceInALongQueue(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.gets("G999")
+		q.waits(names(1, 210)...)
+		for n := 211; n <= 270; n++ {
+			p := patience
+			if n%2 == 0 {
+				p = time.Hour
+			}
+			name := fmt.Sprint("G", n)
+			q.ask(name, p)
+			about(t, name, q.left(name), p)
+		}
+		q.outlives("in a long queue")
+	})
+}
+
+// As TestFair_deletedByHand.
+func TestFair_deletedByHandInALongQueue(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		all := names(1, 150)
+		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
+			for _, comes := range []string{"", "G151"} {
+				do(t, q.rdb, "DEL", fairKeys.Queue, fairKeys.Timeouts)
+				q.held("G999", long)
+				q.queuedMany(patience, all...)
+				want := slices.Clone(all)
+				if key == fairKeys.Queue { // whose deadlines stay behind
+					q.queuedMany(patience, names(201, 300)...)
+				}
+				do(t, q.rdb, "DEL", key)
+				if comes != "" {
+					q.waits(comes) // before anybody noticed
+					want = append(want, comes)
+				}
+				for i, asks := range q.keeps(all...).Asks {
+					if asks {
+						q.waits(all[i])
+					}
+				}
+				got := strings.Fields(q.line())
+				if key == fairKeys.Queue {
+					slices.Sort(got)
+					slices.Sort(want)
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("without %s: in line are %s", key, got)
+				}
+				if asks := q.keeps(all...).Asks; slices.Contains(asks, true) {
+					t.Errorf("without %s, all are back in line, and yet: %v", key, asks)
+				}
+			}
+		}
+	})
+}
+
+// A long queue is read in parts.
+func TestInspectFair_longQueue(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		for _, n := range []int{99, 100, 101, 450} {
+			q.clear()
+			q.held("G9999", long)
+			q.queuedMany(patience, names(1, n)...)
+			s, err := luascripts.InspectFair(t.Context(), q.rdb, fairKeys)
+			if err != nil || len(s.Waiters) != n || len(s.Fields) != 1 {
+				t.Fatalf("%d wait, %d seen, %v", n, len(s.Waiters), err)
+			}
+			for i, w := range s.Waiters {
+				if short(w.Owner) != fmt.Sprint("G", i+1) {
+					t.Fatalf("%d of %d is %s", i+1, n, short(w.Owner))
+				}
+			}
+			about(t, "the patience of the last", s.Waiters[n-1].Patience, patience)
+		}
+	})
+}
+
+// Somebody took some out of the line, and left their deadlines. They are told to ask, and stand in
+// line anew.
+func TestFair_takenOutOfALongQueue(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G999", long)
+		q.queuedMany(patience, names(1, 150)...)
+		do(t, q.rdb, "LTRIM", fairKeys.Queue, "0", "119")
+		for _, name := range names(121, 150) {
+			if !q.keeps(name).Asks[0] {
+				t.Fatalf("%s waits on, and is not in line", name)
+			}
+			q.waits(name)
+		}
+		if got, want := q.line(), strings.Join(names(1, 150), " "); got != want {
+			t.Errorf("in line: %s", got)
+		}
+	})
+}

@@ -1,0 +1,20 @@
+-- include_plain: the hash of a lock that has no sides: a plain or a fair one. It has no keys of its own.
+-- include: owner
+
+-- plain returns the hash as a list of fields and values, empty when there is no such
+-- key; or nil and an answer for the caller: -4 when the key holds something else, or an
+-- error. Such a lock has one owner and one line at most, so a larger hash is not read.
+local function plain(lock)
+  local size = redis.pcall('HLEN', lock)
+  if type(size) == 'table' then
+    if string.find(size.err, 'WRONGTYPE', 1, true) then return nil, -4 end
+    return nil, size
+  end
+  if size > 2 then return nil, -4 end
+  local fields = redis.call('HGETALL', lock)
+  for i = 1, #fields, 2 do
+    local holds = is_owner(fields[i]) and string.find(fields[i + 1], '^[0-9]+$')
+    if not holds and fields[i] ~= 'leasehold_line' then return nil, -4 end
+  end
+  return fields
+end

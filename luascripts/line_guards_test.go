@@ -1,0 +1,403 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// What an entry says of how its process is known to be alive is put right by the next
+// question, when that has changed: it is heard again, or nobody can count listeners now.
+func TestLine_entriesFollowTheirProcess(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	scattered := keys
+	scattered.Scattered = true
+
+	hold(t, rdb)
+	if got := ask(t, rdb, keys, first, time.Second, 0); !got.Deaf { // asks again in a second
+		t.Fatalf("%+v", got)
+	}
+	listening(t, s, first)
+	stand(t, rdb, keys, first, time.Second)
+	pass(t, rdb, keys, holder) // now, as it hears
+	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 {
+		t.Errorf("heard again, and passed over: %q", contents(t, rdb))
+	}
+
+	hold(t, rdb)
+	if got := ask(t, rdb, keys, second, time.Second, 0); !got.Deaf {
+		t.Fatalf("%+v", got)
+	}
+	if got := ask(t, rdb, scattered, second, time.Second, 0); got.Deaf {
+		t.Fatalf("%+v", got)
+	}
+	pass(t, rdb, scattered, holder) // now, as nobody can tell that it hears nothing
+	if n := number(t, rdb, "HEXISTS", keys.Lock, second); n != 1 {
+		t.Errorf("nobody can count, and passed over: %q", contents(t, rdb))
+	}
+}
+
+// Where nobody can count listeners, a process is alive for `keep` since its latest question,
+// and its entry is written again when half of that is over.
+func TestLine_isKeptAliveByQuestions(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	scattered := keys
+	scattered.Scattered = true
+	hold(t, rdb)
+	start := now(t, rdb)
+	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("0 %d|%s 1000 0 0 %d;", start, first, start+29_000))
+	if got := ask(t, rdb, scattered, first, time.Second, 0); got.Verdict != luascripts.Held { // is kept for a minute
+		t.Fatalf("%+v", got)
+	}
+	entry := strings.Fields(strings.TrimSuffix(text(do(t, rdb, "HGET", keys.Lock, luascripts.LineField)), ";"))
+	if deadline, err := strconv.ParseInt(entry[len(entry)-1], 10, 64); err != nil || deadline < start+60_000 {
+		t.Errorf("it is kept until %d ms after the question, %v", deadline-start, err)
+	}
+}
+
+// The heir of a release is granted the lock for its own offer, not for that of the waiter in
+// whose place it is.
+func TestLine_theHeirsOffer(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, first)
+	hold(t, rdb)
+	stand(t, rdb, keys, first, time.Minute)
+	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: first + "9", Offer: 20 * time.Second, Patience: time.Minute})
+	if err != nil || got.Token == 0 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	about(t, "the lease", pttl(t, rdb, keys.Lock), 20*time.Second)
+}
+
+// A dead process that the release passes over leaves the line, and one that hears nothing is
+// alive until its deadline, however seldom it asks.
+func TestLine_forgetsTheDead(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	const third = "33333333-3333-7333-8333-333333333333:7"
+	hold(t, rdb)
+	leave := listener(t, s, process(first))
+	stand(t, rdb, keys, first, time.Second)
+	leave()
+	if got := ask(t, rdb, keys, second, time.Second, 0); !got.Deaf { // asks again in a second, and is kept for a minute
+		t.Fatalf("%+v", got)
+	}
+	listening(t, s, third)
+	stand(t, rdb, keys, third, time.Second)
+	pass(t, rdb, keys, holder)
+	if after, want := line(t, rdb), []string{second}; !slices.Equal(after, want) || number(t, rdb, "HEXISTS", keys.Lock, third) != 1 {
+		t.Errorf("in line are %q, want %q; %q", after, want, contents(t, rdb))
+	}
+}
+
+// A late copy of a question for several locks changes nothing about what its owner holds:
+// when memory is full, and when a lease was lengthened since.
+func TestAll_aLateCopyTakesNothingAway(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	more := keys
+	more.Lock = "orders2"
+	all := []luascripts.Taking{{Keys: keys, Owner: holder, Lease: lease}, {Keys: more, Owner: holder, Lease: lease}}
+	take := func() {
+		t.Helper()
+		if a, _, err := luascripts.AcquireAllReentrant(t.Context(), rdb, all); err != nil || a.Verdict != luascripts.Done {
+			t.Errorf("%+v, %v", a, err)
+		}
+	}
+	take()
+	if a, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: holder, Lease: time.Hour, Want: 2}); err != nil || a.Verdict != luascripts.Done {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	take()
+	about(t, "the lease", pttl(t, rdb, keys.Lock), time.Hour)
+	full(t, s)
+	take()
+	if n := number(t, rdb, "EXISTS", keys.Lock, more.Lock); n != 2 {
+		t.Errorf("%d of 2 locks that are held are there", n)
+	}
+}
+
+// What somebody else wrote into the field of the line does not grow, is given nothing, and
+// keeps nobody from the lock.
+func TestLine_ofSomebodyElse(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	nines := strings.Repeat("9", 400)
+	for _, text := range []string{
+		"garbage ", strings.Repeat("x ", 50), "1 2|x y;", "1 2|" + strings.Repeat("a", 1000) + ";", strings.Repeat(" ", 5<<20),
+		"1 2|" + strings.Repeat(second+" 1000 0 0 0;", 100_000), nines + " " + nines + "|", "0 0|" + second + " 1000 " + nines + " " + nines + " " + nines + ";",
+		"0 0|mode 5000 0 0 " + nines + ";", "0 0|x 5000 0 0 " + nines + ";", "0 0|%s%d 1 1 1 " + nines + ";", "-1 -1|", "0 0|" + second + " 99999999999999999999 0 0 " + nines + ";",
+	} {
+		hold(t, rdb)
+		do(t, rdb, "HSET", keys.Lock, luascripts.LineField, text)
+		for range 20 {
+			if got := ask(t, rdb, keys, first, time.Second, 0); got.Verdict != luascripts.Held {
+				t.Fatalf("%.40q: %+v", text, got)
+			}
+		}
+		if n := number(t, rdb, "HSTRLEN", keys.Lock, luascripts.LineField); n > 2000 {
+			t.Errorf("%.40q: the line has %d bytes after 20 questions of one process", text, n)
+		}
+		const heir = "33333333-3333-7333-8333-333333333333:1"
+		got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: heir, Offer: time.Second, Again: time.Second, Patience: time.Minute})
+		if err != nil || got.Verdict != luascripts.Done {
+			t.Errorf("%.40q: %+v, %v", text, got, err)
+		}
+		if left := pttl(t, rdb, keys.Lock); left > 10*time.Second {
+			t.Errorf("%.40q: granted for %v", text, left)
+		}
+		if a, err := luascripts.InspectReentrant(t.Context(), rdb, keys); err != nil || a.Foreign {
+			t.Errorf("%.40q: %+v, %v", text, a, err)
+		}
+	}
+}
+
+// Redisson's owners have the numbers of threads, and any integer is one.
+func TestPlain_anyThread(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		seed(t, rdb, ours[:37]+"-5", 1, 30_000)
+		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: other, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Held {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+// A caller that only tries leaves nothing in line.
+func TestLine_triesAreNotInIt(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		hold(t, rdb)
+		if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: other, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Held {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if after := line(t, rdb); len(after) > 0 {
+			t.Errorf("in line are %q", after)
+		}
+	})
+}
+
+// The last one in line leaves it, and the line goes with it.
+func TestLine_goesWithTheLast(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		hold(t, rdb, first)
+		if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, first, 0); err != nil || v != luascripts.Gone {
+			t.Errorf("%v, %v", v, err)
+		}
+		if n := number(t, rdb, "HEXISTS", keys.Lock, luascripts.LineField); n != 0 {
+			t.Errorf("left %q", contents(t, rdb))
+		}
+	})
+}
+
+// With memory full nobody comes to stand in line, and who asks is told what is left. Who
+// stands there already is given the lock.
+func TestLine_fullMemory(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, first)
+	hold(t, rdb, first)
+	full(t, s)
+	stand(t, rdb, keys, second, time.Second)
+	pass(t, rdb, keys, holder)
+	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 || len(line(t, rdb)) != 0 {
+		t.Errorf("left %q", contents(t, rdb))
+	}
+}
+
+// Rights that are missing do not undo a release, and do not stop those who need none: to ask
+// for listeners, to send messages, to write what is written already.
+func TestLine_deniedCommands(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, first)
+	for _, deny := range []string{"pubsub", "publish"} {
+		hold(t, rdb, first)
+		pass(t, denied(t, s, deny), keys, holder)
+		if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 {
+			t.Errorf("without %s: %q", deny, contents(t, rdb))
+		}
+	}
+	hold(t, rdb)
+	stand(t, denied(t, s, "pubsub"), keys, second, time.Second)
+	if after := line(t, rdb); !slices.Equal(after, []string{second}) {
+		t.Errorf("in line are %q", after)
+	}
+	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("17 %d|%s 1000 0 0 0;", now(t, rdb), first)) // it is to be let go
+	scattered := keys
+	scattered.Scattered = true
+	if got, err := luascripts.PassReentrant(t.Context(), denied(t, s, "publish"), scattered, holder, luascripts.Pass{}); err != nil || number(t, rdb, "EXISTS", keys.Lock) != 0 {
+		t.Errorf("%+v, %v, left %q", got, err, contents(t, rdb))
+	}
+
+	hold(t, rdb)
+	if v, err := luascripts.ReleaseReentrant(t.Context(), denied(t, s, "hset"), keys, holder, 1); err != nil || v != luascripts.Done {
+		t.Errorf("a count that is right: %v, %v", v, err)
+	}
+	if v, err := luascripts.ReleaseReentrant(t.Context(), denied(t, s, "hdel"), keys, first, 0); err != nil || v != luascripts.Gone {
+		t.Errorf("who does not stand in line: %v, %v", v, err)
+	}
+	if v, err := luascripts.ReleaseReentrant(t.Context(), denied(t, s, "hmget"), keys, holder, 0); err == nil {
+		t.Errorf("a denial is no verdict: %v", v)
+	}
+}
+
+// What somebody else wrote in place of a line is nobody's place: it ends with the lock, and
+// stops nobody.
+func TestLine_strangeTexts(t *testing.T) {
+	scattered := keys
+	scattered.Scattered = true
+	for name, text := range map[string]string{
+		"no process":     "0 1|somebody 1000 0 0 0;",
+		"no head":        strings.Repeat(";", 64),
+		"no head, owner": first + " 1000 0 0 1;",
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+				for _, k := range []luascripts.Keys{keys, scattered} {
+					hold(t, rdb)
+					do(t, rdb, "HSET", keys.Lock, luascripts.LineField, text)
+					for range 32 { // it looks for the dead in one ms of 16
+						stand(t, rdb, k, second, time.Second)
+						time.Sleep(time.Millisecond)
+					}
+					do(t, rdb, "HSET", keys.Lock, luascripts.LineField, text)
+					pass(t, rdb, k, holder)
+					if n := number(t, rdb, "EXISTS", keys.Lock); n != 0 {
+						t.Errorf("it is not free: %q", contents(t, rdb))
+					}
+				}
+			})
+		})
+	}
+}
+
+// A release looks at as many places as a line has, and no further.
+func TestLine_longerThanItCanBe(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, first)
+	hold(t, rdb)
+	var long strings.Builder
+	long.WriteString("1 0|")
+	for i := range 64 {
+		fmt.Fprintf(&long, "%08x-1111-7111-8111-111111111111:5 1000 0 0 0;", i+100)
+	}
+	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, long.String()+first+" 1000 0 0 0;")
+	pass(t, rdb, keys, holder)
+	if n := number(t, rdb, "EXISTS", keys.Lock); n != 0 {
+		t.Errorf("left %q", contents(t, rdb))
+	}
+}
+
+// Nobody can count listeners any more. Those who were heard stay in line and have their
+// turn, also when the line is full; those whose deadline is over have no place, and those
+// that hear nothing keep theirs until the deadline.
+func TestLine_aliveOrNot(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	scattered := keys
+	scattered.Scattered = true
+	seat := func(i int) string { return fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i+100) }
+	for name, c := range map[string]struct {
+		entry string // the ms from now on are left out
+		till  int64
+		k     luascripts.Keys
+		stays bool
+	}{
+		"heard before":               {"0 0 ", 0, scattered, true},
+		"unheard before":             {"0 0 ", 60_000, keys, true},
+		"unheard for too long":       {"0 0 ", -1, scattered, false},
+		"hears nothing":              {"1 1 ", 60_000, keys, true},
+		"hears nothing for too long": {"1 1 ", -1, scattered, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hold(t, rdb)
+			till := c.till
+			if till != 0 {
+				till += now(t, rdb)
+			}
+			var full strings.Builder
+			full.WriteString("0 0|")
+			for i := range 64 {
+				fmt.Fprintf(&full, "%s 1000 %s%d;", seat(i), c.entry, till)
+			}
+			do(t, rdb, "HSET", keys.Lock, luascripts.LineField, full.String())
+			for range 100 { // it looks for the dead now and then
+				stand(t, rdb, c.k, second, time.Second)
+				if len(line(t, rdb)) < 64 {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if after := line(t, rdb); c.stays != (len(after) == 64) || !c.stays && !slices.Equal(after, []string{second}) {
+				t.Errorf("in line are %q", after)
+			}
+		})
+	}
+
+	listening(t, s, first)
+	hold(t, rdb, first)
+	pass(t, rdb, scattered, holder)
+	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 {
+		t.Errorf("heard before, and passed over: %q", contents(t, rdb))
+	}
+}
+
+// Several locks are taken together, all or none.
+func TestAcquireAllReentrant(t *testing.T) {
+	two := keys
+	two.Lock = "others"
+	all := []luascripts.Taking{{Keys: keys, Owner: ours, Lease: lease}, {Keys: two, Owner: ours + "2", Lease: lease / 2}}
+	takes := func(t *testing.T, rdb rueidis.Client) {
+		t.Helper()
+		if got, _, err := luascripts.AcquireAllReentrant(t.Context(), rdb, all); err != nil || got.Verdict != luascripts.Done || got.Token == 0 {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		about(t, "the first lease", pttl(t, rdb, keys.Lock), lease)
+		about(t, "the second lease", pttl(t, rdb, two.Lock), lease/2)
+		if a, b := text(do(t, rdb, "HGET", keys.Lock, ours)), text(do(t, rdb, "HGET", two.Lock, ours+"2")); a != "1" || b != "1" {
+			t.Errorf("held %s and %s times", a, b)
+		}
+	}
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		takes(t, rdb)
+		takes(t, rdb) // a copy of the question
+		do(t, rdb, "DEL", keys.Lock, two.Lock)
+		do(t, rdb, "HSET", two.Lock, luascripts.LineField, "0 0|")
+		takes(t, rdb) // a line alone holds nothing
+		seed(t, rdb, other, 1, 20_000)
+		do(t, rdb, "DEL", two.Lock)
+		if got, at, err := luascripts.AcquireAllReentrant(t.Context(), rdb, []luascripts.Taking{all[1], all[0]}); err != nil || got.Verdict != luascripts.Held || at != 1 || got.Holder != other {
+			t.Errorf("%+v, %d, %v", got, at, err)
+		}
+		if n := number(t, rdb, "EXISTS", two.Lock); n != 0 {
+			t.Error("it has one of the two")
+		}
+	})
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	fails := func(what string, rdb rueidis.Client) {
+		t.Helper()
+		if got, _, err := luascripts.AcquireAllReentrant(t.Context(), rdb, all); err == nil {
+			t.Errorf("%s: %+v", what, got)
+		}
+		if n := number(t, admin, "EXISTS", keys.Lock, two.Lock); n != 0 {
+			t.Errorf("%s: %d keys are left", what, n)
+		}
+	}
+	for _, deny := range []string{"hlen", "hgetall", "hset", "pexpire", "time"} {
+		fails("without "+deny, denied(t, s, deny))
+	}
+	fails("without the right to the second", user(t, s, "one", "~orders", "&*", "+@all"))
+	full(t, s)
+	fails("memory is full", admin)
+}

@@ -1,0 +1,143 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// The cost of a line of many processes, on request:
+//
+//	LEASEHOLD_TABLE=1 go test -run TestLine_table -v ./luascripts
+//
+// One round of questions is what the processes ask in a poll interval while nothing
+// happens to the lock. Bytes are those of the append-only file, which are also those
+// that each replica gets.
+func TestLine_table(t *testing.T) {
+	if os.Getenv("LEASEHOLD_TABLE") == "" {
+		t.Skip("LEASEHOLD_TABLE is not set")
+	}
+	scattered := keys
+	scattered.Scattered = true
+	fmt.Println("| waiting processes | | bytes a second | µs a question | µs a release |\n|---:|---|---:|---:|---:|")
+	for _, n := range []int{10, 80, 1_000, 10_000} {
+		for _, c := range []struct {
+			name  string
+			k     luascripts.Keys
+			alive bool
+		}{{"one server", keys, true}, {"one server, all dead", keys, false}, {"cluster", scattered, true}} {
+			s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "no")
+			rdb := s.Client(t)
+			owners := make([]string, n)
+			for i := range owners {
+				owners[i] = fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i)
+			}
+			leave := func() {}
+			if !c.k.Scattered {
+				leave = crowd(t, s, owners)
+			}
+			hold(t, rdb)
+			pass(t, rdb, c.k, holder) // the server knows the scripts from now on
+			do(t, rdb, "HSET", keys.Lock, holder, "1")
+			round := func() {
+				for _, owner := range owners {
+					q := luascripts.Question{Owner: owner, Lease: lease, Want: 1, Offer: 3 * time.Second, Again: time.Second, Patience: 10 * time.Second}
+					if _, err := luascripts.AcquireReentrant(t.Context(), rdb, c.k, q); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			round() // they come
+			const rounds = 3
+			before := appended(t, rdb)
+			do(t, rdb, "CONFIG", "RESETSTAT")
+			for range rounds {
+				round()
+			}
+			question := scriptTime(t, rdb)
+			bytes := (appended(t, rdb) - before) / rounds
+			if !c.alive {
+				leave()
+			}
+			do(t, rdb, "PERSIST", keys.Lock)
+			do(t, rdb, "CONFIG", "RESETSTAT")
+			pass(t, rdb, c.k, holder)
+			fmt.Printf("| %d | %s | %d | %.0f | %.0f |\n", n, c.name, bytes, question, scriptTime(t, rdb))
+			leave()
+		}
+	}
+}
+
+// crowd listens to the channels of all processes of these owners, until leave returns.
+func crowd(t *testing.T, s *redistest.Server, owners []string) (leave func()) {
+	t.Helper()
+	rdb := s.Client(t)
+	conn, release := rdb.Dedicate()
+	var channels []string
+	for _, owner := range owners {
+		channels = append(channels, process(owner))
+	}
+	conn.SetPubSubHooks(rueidis.PubSubHooks{})
+	if err := conn.Do(t.Context(), conn.B().Subscribe().Channel(channels...).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	for listeners(t, rdb, channels[len(channels)-1]) == 0 {
+	}
+	left := false
+	return func() {
+		if left {
+			return
+		}
+		left = true
+		conn.Close()
+		release()
+		for listeners(t, rdb, channels[len(channels)-1]) > 0 {
+		}
+	}
+}
+
+// appended is the size of the append-only file.
+func appended(t *testing.T, rdb rueidis.Client) int64 {
+	return info(t, rdb, "persistence", "aof_current_size:")
+}
+
+// scriptTime is the µs that a script took since the statistics were reset, in the mean.
+func scriptTime(t *testing.T, rdb rueidis.Client) float64 {
+	t.Helper()
+	for line := range strings.SplitSeq(text(do(t, rdb, "INFO", "commandstats")), "\r\n") {
+		if _, stats, ok := strings.Cut(line, "cmdstat_evalsha:"); ok {
+			_, rest, _ := strings.Cut(stats, "usec_per_call=")
+			us, _, _ := strings.Cut(rest, ",")
+			mean, err := strconv.ParseFloat(us, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return mean
+		}
+	}
+	t.Fatal("no script ran")
+	return 0
+}
+
+// info is a number of INFO.
+func info(t *testing.T, rdb rueidis.Client, section, name string) int64 {
+	t.Helper()
+	for line := range strings.SplitSeq(text(do(t, rdb, "INFO", section)), "\r\n") {
+		if n, ok := strings.CutPrefix(line, name); ok {
+			number, err := strconv.ParseInt(n, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return number
+		}
+	}
+	t.Fatalf("INFO does not say %s", name)
+	return 0
+}

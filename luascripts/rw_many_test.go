@@ -1,0 +1,183 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// What many readers cost. A server does nothing else while a script runs, so each call looks
+// at fifty of them at the most.
+
+// crowd makes a lock that so many read, the first of them alive.
+func (l rw) crowd(alive, dead int) {
+	l.t.Helper()
+	l.clear()
+	do(l.t, l.rdb, "HSET", l.keys.Lock, "mode", "read")
+	fields := []string{"HSET", l.keys.Lock}
+	for i := range alive + dead {
+		name := "G" + strconv.Itoa(i+100)
+		if i < alive {
+			do(l.t, l.rdb, "SET", l.lease(name, 1), "1", "PX", strconv.FormatInt(long.Milliseconds(), 10))
+		}
+		if fields = append(fields, owner(name), "1"); len(fields) > 2000 || i == alive+dead-1 {
+			do(l.t, l.rdb, fields...)
+			fields = fields[:2]
+		}
+	}
+	l.ends(l.keys.Lock, long)
+}
+
+// looks returns how many keys the scripts have looked at since the last CONFIG RESETSTAT, for
+// each script.
+func (l rw) looks() (each float64) {
+	l.t.Helper()
+	m := do(l.t, l.rdb, "INFO", "commandstats")
+	text, _ := m.ToString()
+	calls := map[string]float64{}
+	for line := range strings.Lines(text) {
+		name, rest, _ := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
+		n, _, _ := strings.Cut(rest, ",")
+		calls[name], _ = strconv.ParseFloat(n, 64)
+	}
+	return (calls["pttl"] + calls["hscan"] + calls["del"]) / (calls["evalsha"] + calls["eval"])
+}
+
+// crowd makes the lock of c, times as large.
+func (c manyCase) crowd(l rw, times int) {
+	l.t.Helper()
+	if strings.HasPrefix(c.name, "the last") {
+		l.crowd(1, c.dead*times-1)
+		return
+	}
+	l.crowd(c.alive*times, c.dead*times)
+}
+
+// manyCase is one thing that somebody does with a lock that many read.
+type manyCase struct {
+	name        string
+	alive, dead int // of 10,000
+	run         func(l rw)
+	after       int64 // how many fields there are then; -1 is not said
+}
+
+func manyCases() []manyCase {
+	writes := func(want luascripts.Verdict) func(l rw) {
+		return func(l rw) { l.expect("write", l.asksToWrite("G1").Verdict, want) }
+	}
+	leaves := func(name string) func(l rw) { return func(l rw) { l.stopsReading(name, luascripts.Done) } }
+	sees := func(alive bool) func(l rw) {
+		return func(l rw) {
+			want := 0
+			if alive {
+				want = int(number(l.t, l.rdb, "HLEN", l.keys.Lock)) - 1
+			}
+			s, err := luascripts.InspectRW(l.t.Context(), l.rdb, l.keys)
+			if err != nil || len(s.Fields) != want || s.Mode != "read" {
+				l.t.Errorf("inspect: %d fields, mode %q, %v, want %d", len(s.Fields), s.Mode, err, want)
+			}
+		}
+	}
+	force := func(l rw) {
+		got, err := luascripts.ForceRW(l.t.Context(), l.rdb, l.keys)
+		check(l.t, "force", got, luascripts.Done, err)
+	}
+	return []manyCase{
+		{"a reader comes", 10, 0, func(l rw) { l.expect("read", l.asksToRead("G1").Verdict, luascripts.Done) }, 12},
+		{"a reader leaves", 10, 0, leaves("G100"), 10},
+		{"the last reader leaves beside the dead", 0, 10, leaves("G100"), 0},
+		{"a writer asks", 10, 0, writes(luascripts.Held), 11},
+		{"a writer asks, and all are dead", 0, 10, writes(luascripts.Done), 2},
+		{"Inspect", 10, 0, sees(true), 11},
+		{"Inspect of the dead", 0, 10, sees(false), 11},
+		{"ForceUnlock", 10, 0, force, 0},
+	}
+}
+
+// Whatever is done, no call looks at more than some fifty readers; and what needs all of
+// them has looked at all of them when it returns.
+func TestRW_manyReaders(t *testing.T) {
+	l := rw{t, redistest.Start(t).Client(t), rwKeys}
+	for _, c := range manyCases() {
+		const times = 200 // of ten
+		t.Run(c.name, func(t *testing.T) {
+			l := rw{t, l.rdb, l.keys}
+			c.crowd(l, times)
+			want := c.after
+			if want > 2 {
+				want = int64((c.alive+c.dead)*times) + c.after - int64(c.alive+c.dead)
+			}
+			do(t, l.rdb, "CONFIG", "RESETSTAT")
+			c.run(l)
+			if each := l.looks(); each > 130 {
+				t.Errorf("a call looked at %.0f keys", each)
+			}
+			if got := number(t, l.rdb, "HLEN", l.keys.Lock); got != want {
+				t.Errorf("%d fields, want %d", got, want)
+			}
+			if c.name == "ForceUnlock" {
+				if all := contents(t, l.rdb); all != "" {
+					t.Errorf("left: %.300s", all)
+				}
+			}
+		})
+	}
+}
+
+// Processes crash, and others go on reading without a gap: the fields of the dead go with
+// those who leave, a few at a time.
+func TestRW_theDeadDoNotStay(t *testing.T) {
+	l := rw{t, redistest.Start(t).Client(t), rwKeys}
+	l.crowd(50, 1000)
+	for i := 0; i < 2000 && number(t, l.rdb, "HLEN", l.keys.Lock) > 150; i++ {
+		l.expect("read", l.asksToRead("G1").Verdict, luascripts.Done)
+		l.stopsReading("G1", luascripts.Done)
+	}
+	if n := number(t, l.rdb, "HLEN", l.keys.Lock); n > 150 {
+		t.Errorf("%d fields, of 50 who read", n)
+	}
+	if s, err := luascripts.InspectRW(t.Context(), l.rdb, l.keys); err != nil || len(s.Fields) != 50 {
+		t.Errorf("%d read, %v, want 50", len(s.Fields), err)
+	}
+}
+
+// TestRW_table prints what each thing costs the server, by the number of readers:
+// LEASEHOLD_TABLE=1 go test -run TestRW_table -v ./luascripts
+func TestRW_table(t *testing.T) {
+	if os.Getenv("LEASEHOLD_TABLE") == "" {
+		t.Skip("LEASEHOLD_TABLE is not set")
+	}
+	l := rw{t, redistest.Start(t).Client(t), rwKeys}
+	do(t, l.rdb, "CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "100000")
+	fmt.Println("| | readers | calls | longest call | all calls |\n|---|---|---|---|---|")
+	for _, c := range manyCases() {
+		for _, times := range []int{1, 10, 100, 1000} {
+			c.crowd(l, times)
+			do(t, l.rdb, "SLOWLOG", "RESET")
+			c.run(l)
+			var longest, sum time.Duration
+			calls := 0
+			m := do(t, l.rdb, "SLOWLOG", "GET", "-1")
+			entries, err := m.ToArray()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				parts, _ := e.ToArray()
+				us, _ := parts[2].ToInt64()
+				command, _ := parts[3].AsStrSlice()
+				if strings.HasPrefix(strings.ToUpper(command[0]), "EVAL") {
+					took := time.Duration(us) * time.Microsecond
+					calls, sum, longest = calls+1, sum+took, max(longest, took)
+				}
+			}
+			fmt.Printf("| %s | %d | %d | %v | %v |\n", c.name, 10*times, calls, longest, sum)
+		}
+	}
+}

@@ -1,0 +1,348 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// turnTime is for how long a turn keeps writers out.
+const turnTime = 100 * time.Millisecond
+
+// turn makes a turn by hand: who waits for it, for how long, and how long ago it began, such
+// as "G5 10m 1m". "G5 10m -" has not begun, and "- - 1m" waits for nobody any more. It lives for d.
+func (l rw) turn(turn string, d time.Duration) {
+	l.t.Helper()
+	words := strings.Fields(turn)
+	if len(words) == 0 {
+		return
+	}
+	at := now(l.t, l.rdb)
+	ago := func(word string) int64 {
+		if word == "-" {
+			return 0
+		}
+		d, err := time.ParseDuration(word)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		return at - d.Milliseconds()
+	}
+	reader := ""
+	if words[0] != "-" {
+		reader = owner(words[0])
+	}
+	do(l.t, l.rdb, "SET", l.keys.Turn, fmt.Sprintf("%s %d %d", reader, ago(words[1]), ago(words[2])))
+	l.ends(l.keys.Turn, d)
+}
+
+// turned is the turn, as turn takes it, "" if there is none. Times are cut down to minutes.
+func (l rw) turned() string {
+	l.t.Helper()
+	m := do(l.t, l.rdb, "GET", l.keys.Turn)
+	if m.IsNil() {
+		return ""
+	}
+	text, _ := m.ToString()
+	words := strings.Split(text, " ")
+	if len(words) != 3 {
+		l.t.Fatalf("the turn is %q", text)
+	}
+	at := now(l.t, l.rdb)
+	for i, word := range words {
+		switch ms, err := strconv.ParseInt(word, 10, 64); {
+		case word == "" || word == "0":
+			words[i] = "-"
+		case i == 0:
+			words[i] = short(word)
+		case err != nil:
+			l.t.Fatalf("the turn is %q", text)
+		default:
+			words[i] = fmt.Sprintf("%dm", int((time.Duration(at-ms) * time.Millisecond).Minutes()))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// G1, who has been waiting for five minutes, asks to read. All that is there lives long.
+func TestRWTurn_aReaderAsks(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for _, c := range []struct {
+			name     string
+			before   string
+			wish     string
+			turn     string
+			patience time.Duration
+			verdict  luascripts.Verdict
+			after    string        // the turn
+			life     time.Duration // of the turn
+		}{
+			{"another writes", "write G2:write=1", "", "", patience, luascripts.Held, "G1 5m -", patience},
+			{"another writes, and it does not wait", "write G2:write=1", "", "", 0, luascripts.Held, "", 0},
+			{"behind a reader who came before", "write G2:write=1", "", "G5 10m -", patience, luascripts.Held, "G5 10m -", long},
+			{"behind a reader who came later", "write G2:write=1", "", "G5 1m -", patience, luascripts.Held, "G1 5m -", patience},
+			{"again", "write G2:write=1", "", "G1 10m -", patience, luascripts.Held, "G1 10m -", patience},
+			{"again, and a delay made it seem older", "write G2:write=1", "", "G1 1m -", patience, luascripts.Held, "G1 5m -", patience},
+			{"a writer took it in the turn of a reader", "write G2:write=1", "", "G1 5m 1m", patience, luascripts.Held, "G1 5m -", patience},
+			{"a writer took it in the turn of others", "write G2:write=1", "", "- - 1m", patience, luascripts.Held, "G1 5m -", patience},
+			{"behind a writer who came before", "read G2=1(1)", "G3 10m", "", patience, luascripts.Held, "G1 5m -", patience},
+			{"behind a writer, after the turn began", "read G2=1(1)", "G3 10m", "- - 7m", patience, luascripts.Held, "G1 5m 7m", patience},
+			{"behind a writer, in the turn of a reader who came before", "", "G3 10m", "G5 8m 7m", patience, luascripts.Held, "G5 8m 7m", long},
+			{"past a writer, in its turn", "", "G3 10m", "G1 5m 1m", patience, luascripts.Done, "- - 1m", long},
+			{"past a writer, in its turn, beside others", "read G2=1(1)", "G3 10m", "G1 5m 1m", patience, luascripts.Done, "- - 1m", long},
+			{"past a writer, in the turn of another", "", "G3 10m", "G5 5m 1m", patience, luascripts.Done, "G5 5m 1m", long},
+			{"past a writer, in the turn of others", "read G2=1(1)", "G3 10m", "- - 1m", patience, luascripts.Done, "- - 1m", long},
+			{"it is free", "", "", "G1 5m -", patience, luascripts.Done, "", 0},
+			{"it is free, and another waits", "", "", "G5 10m -", patience, luascripts.Done, "G5 10m -", long},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				l.clear()
+				l.held(c.before, long)
+				l.wish(c.wish, long)
+				l.turn(c.turn, long)
+				for range 2 { // the second copy finds it done
+					got := l.asksToRead("G1", func(q *luascripts.Question) { q.Waited, q.Patience = 5*time.Minute, c.patience })
+					check(t, "reply", got.Verdict, c.verdict, nil)
+					if got := l.turned(); got != c.after {
+						t.Errorf("the turn is %q, want %q", got, c.after)
+					}
+					if c.life > 0 {
+						about(t, "the turn", pttl(t, l.rdb, l.keys.Turn), c.life)
+					}
+				}
+			})
+		}
+	})
+}
+
+// G1, who has been waiting for five minutes, asks to write.
+func TestRWTurn_aWriterAsks(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for _, c := range []struct {
+			name    string
+			before  string
+			turn    string
+			verdict luascripts.Verdict
+			left    time.Duration
+			wished  string
+		}{
+			{"a reader waits, and it is nobody's turn", "", "G5 10m -", luascripts.Done, 0, ""},
+			{"the turn of a reader", "", "G5 10m 1m", luascripts.Held, time.Minute, "G1 5m"},
+			{"the turn of a reader who came as it began", "", "G5 1m 1m", luascripts.Held, time.Minute, "G1 5m"},
+			{"the turn of a reader, and the dead read", "read G2=1()", "G5 10m 1m", luascripts.Held, time.Minute, "G1 5m"},
+			{"the turn of a reader, and others read", "read G2=1(1)", "G5 10m 1m", luascripts.Held, long, "G1 5m"},
+			{"a reader came after the turn began", "", "G5 1m 10m", luascripts.Done, 0, ""},
+			{"who waited had its turn", "", "- - 1m", luascripts.Done, 0, ""},
+			{"it writes", "write G1:write=1", "G5 10m 1m", luascripts.Done, 0, ""},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				l.clear()
+				l.held(c.before, long)
+				l.turn(c.turn, time.Minute)
+				for range 2 {
+					got := l.asksToWrite("G1", func(q *luascripts.Question) { q.Waited = 5 * time.Minute })
+					check(t, "reply", got.Verdict, c.verdict, nil)
+					about(t, "left", got.Left, c.left)
+					if got := l.wished(); got != c.wished {
+						t.Errorf("the wish is %q, want %q", got, c.wished)
+					}
+					if got := l.turned(); got != c.turn {
+						t.Errorf("the turn is %q, want %q", got, c.turn)
+					}
+				}
+			})
+		}
+	})
+}
+
+func TestRWTurn_aWriterLeaves(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for _, c := range []struct {
+			name   string
+			before string
+			turn   string
+			leave  int
+			after  string
+			begins bool
+		}{
+			{"a reader waits", "write G1:write=1", "G5 10m -", 0, "G5 10m 0m", true},
+			{"a reader waits, and the writer reads on", "write G1:write=1 G8=1(1)", "G5 10m -", 0, "G5 10m 0m", true},
+			{"nobody waits", "write G1:write=1", "", 0, "", false},
+			{"others had their turn", "write G1:write=1", "- - 1m", 0, "- - 1m", false},
+			{"in part", "write G1:write=2", "G5 10m -", 1, "G5 10m -", false},
+			{"it only waits", "write G2:write=1", "G5 10m -", 0, "G5 10m -", false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				for {
+					l.clear()
+					l.held(c.before, long)
+					l.turn(c.turn, time.Minute)
+					began := time.Now()
+					_, err := luascripts.ReleaseWrite(t.Context(), l.rdb, l.keys, owner("G1"), c.leave)
+					got, left := l.turned(), pttl(t, l.rdb, l.keys.Turn)
+					if time.Since(began) >= turnTime {
+						continue // it may be over already
+					}
+					if err != nil || got != c.after {
+						t.Errorf("the turn is %q, %v, want %q", got, err, c.after)
+					}
+					switch {
+					case c.begins:
+						about(t, "the turn", left, turnTime)
+					case c.after != "":
+						about(t, "the turn", left, time.Minute)
+					}
+					return
+				}
+			})
+		}
+	})
+}
+
+func TestRWTurn_aReaderLeaves(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		e := listen(t, l.rdb)
+		for _, c := range []struct {
+			name    string
+			before  string
+			turn    string
+			leave   int
+			verdict luascripts.Verdict
+			after   string
+			told    int
+		}{
+			{"it only waits", "write G2:write=1", "G1 5m -", 0, luascripts.Gone, "", 1},
+			{"it only waits, in its turn", "", "G1 5m 1m", 0, luascripts.Gone, "", 1},
+			{"it only waits, behind others", "write G2:write=1", "G5 5m -", 0, luascripts.Gone, "G5 5m -", 0},
+			{"in part", "read G1=2(1,2)", "G1 5m -", 1, luascripts.Done, "G1 5m -", 0},
+			{"the last", "read G1=1(1)", "- - 1m", 0, luascripts.Done, "", 1},
+			{"the last, and another waits", "read G1=1(1)", "G5 5m 7m", 0, luascripts.Done, "G5 5m 7m", 1},
+			{"others read on", "read G1=1(1) G2=1(1)", "- - 1m", 0, luascripts.Done, "- - 1m", 0},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				l.clear()
+				l.held(c.before, long)
+				l.turn(c.turn, time.Minute)
+				got, err := luascripts.ReleaseRead(t.Context(), l.rdb, l.keys, owner("G1"), c.leave)
+				check(t, "release", got, c.verdict, err)
+				if got := l.turned(); got != c.after {
+					t.Errorf("the turn is %q, want %q", got, c.after)
+				}
+				var told []string
+				for range c.told {
+					told = append(told, l.keys.Channel+" 0")
+				}
+				e.expect(told...)
+			})
+		}
+	})
+}
+
+// Two writers come back at once, each time, and two readers wait.
+//
+//  1. G1 writes; G2 waits to write, then G5 and G6 wait to read
+//  2. G1 leaves: G2 is refused, and so is G1 that comes back; the readers enter
+//  3. G7 comes to read, after the turn began: it waits
+//  4. the readers leave: now it is G2's, and then G7's before G1's
+func TestRWTurn(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		since := func(d time.Duration) func(*luascripts.Question) {
+			return func(q *luascripts.Question) { q.Waited, q.Patience = d, patience }
+		}
+		for {
+			l.clear()
+			l.asksToWrite("G1") // 1
+			l.expect("a writer", l.asksToWrite("G2", since(4*time.Minute)).Verdict, luascripts.Held)
+			l.expect("a reader", l.asksToRead("G5", since(3*time.Minute)).Verdict, luascripts.Held)
+			l.expect("a reader", l.asksToRead("G6", since(2*time.Minute)).Verdict, luascripts.Held)
+
+			began := time.Now()
+			l.stopsWriting("G1", luascripts.Done) // 2
+			again := l.asksToWrite("G1").Verdict
+			first := l.asksToRead("G5", since(3*time.Minute)).Verdict
+			second := l.asksToRead("G6", since(2*time.Minute)).Verdict
+			if time.Since(began) >= turnTime {
+				continue // the turn may have been over, which TestRWTurn_ofTheDead is about
+			}
+			l.expect("a writer who comes back", again, luascripts.Held)
+			l.expect("a reader", first, luascripts.Done)
+			l.expect("another reader", second, luascripts.Done)
+			break
+		}
+
+		l.turn("- - 1m", patience)                                                    // it began a while ago
+		l.expect("a newcomer", l.asksToRead("G7", since(0)).Verdict, luascripts.Held) // 3
+		l.expect("the writer", l.asksToWrite("G2", since(4*time.Minute)).Verdict, luascripts.Held)
+
+		l.stopsReading("G5", luascripts.Done) // 4
+		l.stopsReading("G6", luascripts.Done)
+		l.expect("a newcomer", l.asksToRead("G7", since(0)).Verdict, luascripts.Held)
+		l.expect("the writer", l.asksToWrite("G2", since(4*time.Minute)).Verdict, luascripts.Done)
+		l.expect("the newcomer", l.asksToRead("G7", since(0)).Verdict, luascripts.Held)
+		l.stopsWriting("G2", luascripts.Done)
+		l.stopsReading("G7", luascripts.Gone) // it gives up
+		l.expect("a writer", l.asksToWrite("G1").Verdict, luascripts.Done)
+		l.stopsWriting("G1", luascripts.Done)
+		if all := contents(t, l.rdb); all != "" {
+			t.Errorf("left behind:\n%s", all)
+		}
+	})
+}
+
+// A reader dies while it waits. Its turn keeps writers out once, for a moment.
+func TestRWTurn_ofTheDead(t *testing.T) {
+	l := rw{t, redistest.Start(t).Client(t), rwKeys}
+	l.asksToWrite("G1")
+	l.expect("a reader", l.asksToRead("G5", func(q *luascripts.Question) { q.Patience = time.Hour }).Verdict, luascripts.Held)
+	l.stopsWriting("G1", luascripts.Done)
+	for began := time.Now(); l.asksToWrite("G1").Verdict != luascripts.Done; {
+		if time.Since(began) > slow {
+			t.Fatalf("a writer is refused for %v", time.Since(began))
+		}
+	}
+	l.stopsWriting("G1", luascripts.Done)
+	l.expect("a writer", l.asksToWrite("G1").Verdict, luascripts.Done)
+}
+
+// A turn that is none keeps nobody waiting; the next reader makes a real one of it.
+func TestRWTurn_strange(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for name, make := range map[string][][]string{
+			"garbage":        {{"SET", l.keys.Turn, "what is this", "PX", "60000"}},
+			"empty":          {{"SET", l.keys.Turn, "", "PX", "60000"}},
+			"no times":       {{"SET", l.keys.Turn, owner("G5"), "PX", "60000"}},
+			"negative times": {{"SET", l.keys.Turn, owner("G5") + " -2 -1", "PX", "60000"}},
+			"without an end": {{"SET", l.keys.Turn, owner("G5") + " 1 2"}},
+			"list":           {{"RPUSH", l.keys.Turn, owner("G5") + " 1 2"}, {"PEXPIRE", l.keys.Turn, "60000"}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				l.clear()
+				for _, args := range make {
+					do(t, l.rdb, args...)
+				}
+				l.expect("a writer", l.asksToWrite("G1").Verdict, luascripts.Done)
+				l.stopsReading("G4", luascripts.Gone)
+				l.expect("a reader", l.asksToRead("G2", func(q *luascripts.Question) { q.Patience = patience }).Verdict, luascripts.Held)
+				if got := l.turned(); got != "G2 0m -" {
+					t.Errorf("the turn is %q, want that of G2", got)
+				}
+				about(t, "the turn", pttl(t, l.rdb, l.keys.Turn), patience)
+				l.stopsReading("G2", luascripts.Gone)
+				l.stopsWriting("G1", luascripts.Done)
+				if all := contents(t, l.rdb); all != "" {
+					t.Errorf("left behind:\n%s", all)
+				}
+			})
+		}
+	})
+}

@@ -1,0 +1,26 @@
+-- token_raise: a holder makes the tokens of all later holders larger than one that it names.
+--
+-- KEYS[1] lock      hash    owner -> hold count
+-- KEYS[2] register  string  the latest fencing token
+-- ARGV[1] holder    text    the owner as the hash has it, with ":write" behind it if it writes
+-- ARGV[2] token     count   what the register must be at, or above
+--
+-- Returns 1 when the register is at the token or above.
+-- Returns -2: the holder does not hold the lock (any more); nothing was done.
+-- Returns -4: the key holds something else; nothing was done.
+--
+-- Safe to repeat, and in any order: the register never goes down. A copy that arrives
+-- when another has the lock does nothing: that one's token may be the smaller one.
+
+local lock, register = KEYS[1], KEYS[2]
+local holder, token = ARGV[1], tonumber(ARGV[2])
+
+local held = redis.pcall('HEXISTS', lock, holder)
+if type(held) == 'table' then
+  if string.find(held.err, 'WRONGTYPE', 1, true) then return -4 end
+  return held
+end
+if held == 0 then return -2 end
+local latest = tonumber(redis.call('GET', register) or nil)
+if not latest or latest < token then redis.call('SET', register, string.format('%.0f', token)) end
+return 1
