@@ -6,8 +6,17 @@ import "errors"
 // the context or from Redis. All of them are wrapped in an [*Error].
 var (
 	// ErrNotAcquired: the lock was not obtained, because another owner has it
-	// or because the context ended first.
+	// or because the wait ended first. [ErrUnavailable] says whether Redis answered.
 	ErrNotAcquired = errors.New("not acquired")
+
+	// ErrUnavailable: the call ended without an answer from Redis to its last
+	// question. The server is silent, refuses connections, is no master, loads its
+	// data, or its cluster is down; of a quorum, fewer than a majority of the servers
+	// answered. Nobody said that another owner has the lock.
+	//
+	// A wait that ended so matches ErrNotAcquired as well. A caller that answers
+	// differently in the two cases asks for ErrUnavailable first.
+	ErrUnavailable = errors.New("no answer from Redis")
 
 	// ErrNotHeld: this hold does not hold the lock (any more).
 	ErrNotHeld = errors.New("not held")
@@ -15,6 +24,13 @@ var (
 	// ErrLost: the lease ended, or the server says that the lock is not ours,
 	// although nobody called Unlock.
 	ErrLost = errors.New("lock lost")
+
+	// ErrMaxHold: the hold was lost because it lasted as long as [WithMaxHold] allows.
+	ErrMaxHold = errors.New("held for as long as WithMaxHold allows")
+
+	// ErrAbandoned: the hold was lost because its context had ended, and nobody unlocked it
+	// within the time of [WithGrace].
+	ErrAbandoned = errors.New("not unlocked after the end of its context")
 
 	// ErrUnlocked: the cause of a hold's context after Unlock.
 	ErrUnlocked = errors.New("unlocked")

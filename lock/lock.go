@@ -18,12 +18,14 @@ type Locker interface {
 
 	// Lock waits until the lock is held or ctx ends. When ctx ends first, the
 	// error matches both ctx.Err() and [ErrNotAcquired], and whatever reached
-	// the server meanwhile is taken back.
+	// the server meanwhile is taken back. The error matches [ErrUnavailable] as well
+	// if Redis gave no answer to the last question: then nobody said that another
+	// owner has the lock.
 	Lock(ctx context.Context) (Hold, error)
 
 	// TryLock makes one attempt and does not wait for another owner. It fails
 	// with [ErrNotAcquired] when another owner has the lock or another caller
-	// of this process is ahead.
+	// of this process is ahead, and with [ErrUnavailable] when Redis gives no answer.
 	TryLock(ctx context.Context) (Hold, error)
 }
 
@@ -36,6 +38,9 @@ type Hold interface {
 	// the lock is not certainly held: its Err compares the clocks itself, at
 	// every call. [context.Cause] tells why: an error that matches [ErrLost],
 	// [ErrUnlocked] or [ErrClosed], or the cause of the parent context.
+	//
+	// The end of the context given to Lock is no Unlock. A hold that nobody unlocks after
+	// it is renewed for one more lease (see [WithGrace]), and lost then.
 	//
 	// Contexts derived from it with a new deadline or cancel function end with
 	// it, but on its signal: in a process that was just frozen, only this
@@ -60,13 +65,15 @@ type Hold interface {
 	Err() error
 
 	// Until returns the instant up to which exclusion is promised. It moves
-	// forward with each renewal. After a loss it lies in the past.
+	// forward with each renewal, and stands still in between unless a clock of the
+	// machine is set. After a loss it lies in the past.
 	Until() time.Time
 
 	// Token returns the fencing token: larger than that of every earlier
-	// holder of the name, the same for all re-entries. It grows as long as the
-	// server's clock does not go back, and with [WithFencing] also then. It is 0
-	// for a read hold without fencing, and for a hold of several locks.
+	// holder of the name, the same for all re-entries, and for readers that no
+	// writer came between. It grows as long as the server's clock does not go back,
+	// and with [WithFencing] also then. It is 0 for a read hold without fencing, for
+	// a multi-lock, and for a quorum of locks without fencing.
 	Token() uint64
 
 	// Owner returns the owner as it stands in Redis, "<client uuid>:<number>". Holds
@@ -79,12 +86,18 @@ type Hold interface {
 // held any more.
 //
 // The error is that of Lock when fn was not called, and else those of fn and of
-// Unlock, joined.
+// Unlock, joined. A loss that fn returns, as the cause of its context, is told once.
 func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) (err error) {
 	h, err := l.Lock(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, h.Unlock(ctx)) }()
+	defer func() {
+		unlock := h.Unlock(ctx)
+		if loss := h.Err(); errors.Is(unlock, ErrLost) && errors.Is(err, loss) {
+			return // fn has told of it
+		}
+		err = errors.Join(err, unlock)
+	}()
 	return fn(h.Context())
 }

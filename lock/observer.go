@@ -10,7 +10,11 @@ type Observer struct {
 	Acquired func(Event) // an owner came to hold it, by its first hold; Wait tells how long it took
 	Renewed  func(Event) // Until is the new end
 	Released func(Event) // the owner's last hold was given back
-	Lost     func(Event) // Err tells why; also when an Unlock found the lock gone
+	// Abandoned: the context of a hold has ended, and nobody unlocked it until its lease was
+	// renewed the next time. It is renewed until Until, and lost then if nobody unlocks it.
+	Abandoned func(Event)
+
+	Lost func(Event) // Err tells why; also when an Unlock found the lock gone
 }
 
 // Event is what an [Observer] is told. Fields that do not apply are zero.

@@ -3,6 +3,7 @@ package lock
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -16,7 +17,7 @@ const MinLease = 10 * time.Millisecond
 // Option changes how one lock handle locks. The zero options are the right
 // choice for most: a lease that renews itself for as long as the hold lives.
 type Option interface {
-	apply(*Config)
+	apply(*Config) error
 }
 
 // Config is what a list of options says. Kinds of locks read it; callers use
@@ -40,6 +41,13 @@ type Config struct {
 	Replicas       int
 	ReplicaTimeout time.Duration
 
+	// MaxHold is how long a hold lasts at most, or 0 for as long as its holder wants.
+	MaxHold time.Duration
+
+	// Grace is for how long a hold whose context has ended is still renewed, or 0 for
+	// one lease.
+	Grace time.Duration
+
 	// ReadersFirst says that readers need not wait behind a waiting writer.
 	ReadersFirst bool
 }
@@ -52,87 +60,115 @@ const DefaultPatience = 5 * time.Second
 // heartbeat every third of it, and the wire may be slow.
 const MinPatience = 100 * time.Millisecond
 
+// minWait is the least that a wait can be limited to: less is a number without its
+// unit.
+const minWait = time.Millisecond
+
 // NewConfig applies opts in order and checks the result.
 func NewConfig(opts ...Option) (Config, error) {
 	c := Config{Patience: DefaultPatience}
-	for _, o := range opts {
-		o.apply(&c)
+	var errs []error
+	for i, o := range opts {
+		if o == nil {
+			errs = append(errs, fmt.Errorf("option %d of %d is nil", i+1, len(opts)))
+			continue
+		}
+		if err := o.apply(&c); err != nil {
+			errs = append(errs, err)
+		}
 	}
-	switch {
-	case c.Lease != 0 && c.Lease < MinLease:
-		return c, fmt.Errorf("lease %v: the shortest is %v", c.Lease, MinLease)
-	case c.Lease > maxLease:
-		return c, fmt.Errorf("lease %v: the longest is %v", c.Lease, maxLease)
-	case c.Wait < 0:
-		return c, fmt.Errorf("wait %v: it must be more than zero; TryLock does not wait", c.Wait)
-	case c.Patience < MinPatience:
-		return c, fmt.Errorf("patience %v: the least is %v", c.Patience, MinPatience)
-	case c.Patience > maxLease:
-		return c, fmt.Errorf("patience %v: the most is %v", c.Patience, maxLease)
-	case c.Replicas < 0:
-		return c, errors.New("replicas: at least one must confirm, or leave the option away")
-	case c.Replicas > 0 && c.ReplicaTimeout < time.Millisecond:
-		return c, fmt.Errorf("replica timeout %v: the least is a millisecond", c.ReplicaTimeout)
-	}
-	return c, nil
+	return c, errors.Join(errs...)
 }
 
-// never is what an option leaves that was given zero or less: a mistake that
-// NewConfig refuses, and not the default.
-const never = -1
+// within returns an error about a duration that was given to an option and is less than
+// least or more than most.
+func within(option string, d, least, most time.Duration) error {
+	switch {
+	case d < least:
+		return fmt.Errorf("%s(%v): the least is %v", option, d, least)
+	case d > most:
+		return fmt.Errorf("%s(%v): the most is %v", option, d, most)
+	}
+	return nil
+}
 
 type leaseOption time.Duration
 
-func (o leaseOption) apply(c *Config) {
+func (o leaseOption) apply(c *Config) error {
 	c.Lease = time.Duration(o).Truncate(time.Millisecond)
-	if o <= 0 {
-		c.Lease = never
-	}
+	return within("WithLease", time.Duration(o), MinLease, maxLease)
 }
 
 type waitOption time.Duration
 
-func (o waitOption) apply(c *Config) {
+func (o waitOption) apply(c *Config) error {
 	c.Wait = time.Duration(o)
-	if o <= 0 {
-		c.Wait = never
-	}
+	return within("WithWait", time.Duration(o), minWait, math.MaxInt64)
 }
 
 type patienceOption time.Duration
 
-func (o patienceOption) apply(c *Config) { c.Patience = time.Duration(o).Truncate(time.Millisecond) }
+func (o patienceOption) apply(c *Config) error {
+	c.Patience = time.Duration(o).Truncate(time.Millisecond)
+	return within("WithPatience", time.Duration(o), MinPatience, maxLease)
+}
 
 type fencingOption struct{}
 
-func (fencingOption) apply(c *Config) { c.Fencing = true }
+func (fencingOption) apply(c *Config) error {
+	c.Fencing = true
+	return nil
+}
 
 type replicasOption struct {
 	n       int
 	timeout time.Duration
 }
 
-func (o replicasOption) apply(c *Config) {
+func (o replicasOption) apply(c *Config) error {
 	c.Replicas, c.ReplicaTimeout = o.n, o.timeout.Truncate(time.Millisecond)
 	if o.n <= 0 {
-		c.Replicas = never
+		return fmt.Errorf("WithReplicas(%d, %v): at least one must confirm, or leave the option away", o.n, o.timeout)
 	}
+	if o.timeout < time.Millisecond {
+		return fmt.Errorf("WithReplicas(%d, %v): the least timeout is %v", o.n, o.timeout, time.Millisecond)
+	}
+	return nil
+}
+
+type maxHoldOption time.Duration
+
+func (o maxHoldOption) apply(c *Config) error {
+	c.MaxHold = time.Duration(o)
+	return within("WithMaxHold", c.MaxHold, MinLease, maxLease)
+}
+
+type graceOption time.Duration
+
+func (o graceOption) apply(c *Config) error {
+	c.Grace = time.Duration(o)
+	return within("WithGrace", c.Grace, MinLease, maxLease)
 }
 
 type readersFirstOption struct{}
 
-func (readersFirstOption) apply(c *Config) { c.ReadersFirst = true }
+func (readersFirstOption) apply(c *Config) error {
+	c.ReadersFirst = true
+	return nil
+}
 
 // WithLease gives holds a fixed lease that nothing renews: the lock frees
 // itself d after it was taken, whatever its holder does, and the hold is lost
 // then. Fractions of a millisecond are cut off. The shortest lease is
-// [MinLease]; less is an error of the first call.
+// [MinLease]; a shorter one, such as a number without a unit, is an error of the first
+// call.
 //
 // Re-entry never shortens the lease of an outer hold, and may lengthen it.
 func WithLease(d time.Duration) Option { return leaseOption(d) }
 
 // WithWait lets Lock wait for at most d, and then fail with an error that
-// matches [ErrNotAcquired] and [os.ErrDeadlineExceeded].
+// matches [ErrNotAcquired] and [os.ErrDeadlineExceeded], and [ErrUnavailable] if Redis
+// gave no answer. The least is a millisecond.
 //
 // A deadline on the context given to Lock does that too, but it also ends the
 // context of the hold. This does not: wait for five seconds, hold for hours.
@@ -140,7 +176,8 @@ func WithWait(d time.Duration) Option { return waitOption(d) }
 
 // WithPatience sets for how long a waiter that is not heard from counts as alive:
 // for that long a process that died keeps those behind it in a fair lock's queue
-// waiting, and new readers behind a writer who died waiting. Waiters are heard
+// waiting, and new readers behind a writer who died waiting. (A reader who died waiting
+// keeps writers waiting for 100 ms at most.) Waiters are heard
 // from every third of it, and once a second at least. A process that was frozen
 // for longer goes to the end of the queue. It is [DefaultPatience] if not set, and
 // has no effect on locks that do not queue in Redis.
@@ -159,8 +196,10 @@ func WithReadersFirst() Option { return readersFirstOption{} }
 // name ever locked so; it is Redisson's, so that a Java RFencedLock of the same
 // name goes on with the same sequence. The first hold of an owner decides.
 //
-// With it, read holds have a token too: that of the latest writer. It is larger
-// once another has written.
+// With it, read holds have a token too: larger than that of every earlier writer, and
+// smaller than that of every later one. Readers that no writer came between have the same,
+// so that a resource that has seen one of them lets the others pass. An owner who reads while it
+// writes has two tokens, and the reader's is the larger one.
 //
 // Without it, tokens are the server's time alone, and cost nothing: they grow as
 // long as that clock does not go back.
@@ -175,3 +214,22 @@ func WithFencing() Option { return fencingOption{} }
 // It costs a connection of its own for each acquisition under way, and the time
 // of the slowest of n replicas. timeout must not be more than half of the lease.
 func WithReplicas(n int, timeout time.Duration) Option { return replicasOption{n, timeout} }
+
+// WithMaxHold ends a hold d after it was acquired, however well it is renewed: the hold is
+// lost then, by a cause that matches [ErrLost] and [ErrMaxHold], and is given back to
+// Redis. It bounds for how long a holder that hangs can keep the lock from others.
+//
+// Each hold of a re-entrant lock has its own d, or none. The lock is free when no hold of
+// the owner is left. d must not be less than [MinLease].
+func WithMaxHold(d time.Duration) Option { return maxHoldOption(d) }
+
+// WithGrace sets for how long a hold is still renewed that nobody unlocks, although the
+// context that was given to Lock has ended: for one lease if not set. The time counts from
+// the renewal that finds the context over, which is at most a third of the lease after its
+// end. Then the hold is lost, by a cause that matches [ErrLost] and [ErrAbandoned], and is
+// given back to Redis. [Observer.Abandoned] is told when the time begins.
+//
+// A hold under context.Background is never abandoned, and neither is one that its holder
+// unlocks in time. The least is [MinLease]. It has no effect on a fixed lease, which is
+// never renewed.
+func WithGrace(d time.Duration) Option { return graceOption(d) }

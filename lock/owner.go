@@ -10,9 +10,8 @@ import (
 // it belongs to that owner: the same name re-enters, and holds outlive each
 // other in any order. Nothing outside re-enters.
 //
-// Use it where the holds do not nest: to downgrade from a write to a read lock,
-// or to let the first of two holds go before the second. A hold's own context
-// carries the owner too, but ends with that hold.
+// Use it where the holds do not nest, to let the first of two holds go before the
+// second. A hold's own context carries the owner too, but ends with that hold.
 func WithOwner(ctx context.Context) context.Context {
 	return context.WithValue(ctx, owner.Key{}, owner.New())
 }

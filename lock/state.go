@@ -18,7 +18,7 @@ type State struct {
 	Mode    Mode
 	Holders []Holder      // by owner; empty when free
 	Lease   time.Duration // what is left of it; NoExpiry when the key has none
-	Waiters []Waiter      // first come first, as far as Redis knows: the queue of a fair lock, the writer whom readers let pass
+	Waiters []Waiter      // first come first, as far as Redis knows: see Waiter
 }
 
 // NoExpiry is the lease of a key without expiry. Leasehold never leaves one
@@ -30,12 +30,20 @@ type Holder struct {
 	Owner string
 	Count int  // holds of this owner that are not given back yet
 	Mode  Mode // how it holds the lock; a writer can read too, and is there twice then
+
+	// Since is when this owner began to ask for the lock, by the clock of its process. A
+	// plain lock that goes from one goroutine of a process to the next keeps its owner,
+	// and so its Since. It is zero for an owner of Redisson's.
+	Since time.Time
 }
 
-// Waiter is one owner in a queue that is kept in Redis.
+// Waiter is one owner that waits, as Redis knows it: an owner in the queue of a fair lock,
+// the writer whom readers let pass, or a process in the line of a plain lock, which waits
+// for all its goroutines.
 type Waiter struct {
 	Owner    string
-	Patience time.Duration // after which it counts as dead if it is not heard from
+	Patience time.Duration // after which it counts as dead if it is not heard from; NoExpiry if it counts as alive while its process listens
+	Since    time.Time     // as in Holder
 }
 
 // Locked reports whether anybody holds the lock.
