@@ -1,6 +1,9 @@
 package watchdog
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // margin is what is cut off a lease of length d before it is trusted.
 func margin(d time.Duration) time.Duration { return d/100 + 2*time.Millisecond }
@@ -17,11 +20,20 @@ type instant struct {
 
 var epoch = time.Now()
 
-// now reads both clocks. A variable, so that a test can let them run apart.
-var now = func() instant { return at(time.Now()) }
+// now reads both clocks.
+func now() instant { return of(time.Now()) }
+
+// of is at, for what is now. A variable, so that a test can let the clocks run apart.
+var of = at
 
 // at returns the moment of t, which must come from time.Now.
 func at(t time.Time) instant { return instant{mono: t.Sub(epoch), wall: t.UnixNano()} }
+
+// Passed reports whether t, which must come from time.Now, is over by either clock.
+func Passed(t time.Time) bool { return at(t).passed(now()) }
+
+// noTime is an instant that never comes.
+var noTime = instant{mono: math.MaxInt64, wall: math.MaxInt64}
 
 func (i instant) add(d time.Duration) instant {
 	return instant{mono: i.mono + d, wall: i.wall + int64(d)}
@@ -38,8 +50,9 @@ func (i instant) left(n instant) time.Duration {
 	return min(i.mono-n.mono, time.Duration(i.wall-n.wall))
 }
 
-// time returns i as a time.Time, with both readings.
+// time returns i as a time.Time, with both readings. It reads the clocks once: however long
+// it is kept from going on, that makes no difference.
 func (i instant) time() time.Time {
 	t := time.Now()
-	return t.Add(i.left(now()))
+	return t.Add(i.left(of(t)))
 }

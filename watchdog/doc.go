@@ -30,7 +30,9 @@
 //	        Stop: nobody is told anything any more
 //
 // Lost is final: a renewal that is confirmed after the trust ran out changes
-// nothing. A failed renewal alone is not a loss.
+// nothing. A failed renewal alone is not a loss. A confirmation that comes after its
+// renewal was given up as failed counts from the send of that renewal, if the lease is
+// not over by then.
 //
 // Check compares the clocks where it is called, so a loss is seen at the first
 // look, also in a process that was stopped for an hour and whose timers have

@@ -15,10 +15,10 @@ type Skew struct {
 // NewSkew takes the clocks over.
 func NewSkew() *Skew {
 	s := &Skew{}
-	before := now
-	s.Restore = func() { now = before }
-	now = func() instant {
-		i := before()
+	before := of
+	s.Restore = func() { of = before }
+	of = func(t time.Time) instant {
+		i := before(t)
 		i.wall += s.by.Load()
 		return i
 	}

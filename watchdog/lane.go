@@ -41,8 +41,8 @@ type batch struct {
 // news is what a subject is told after a batch.
 type news struct {
 	subject Subject
-	until   instant // it was renewed; or else
-	lost    func()  // not nil
+	until   time.Time // it was renewed; or else
+	lost    func()    // not nil
 }
 
 // laneLocked returns the lane of a group.
@@ -200,6 +200,8 @@ func (w *Watchdog) carry(ln *lane, b *batch) {
 
 // answeredLocked records what became of b.
 func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
+	var last instant
+	var shown time.Time // mostly the same for all
 	for i, l := range b.leases {
 		l.under = nil
 		if l.over {
@@ -223,7 +225,11 @@ func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
 			l.err = nil
 			l.renewAt = b.sent.add(w.interval)
 			l.extendLocked(b.sent, w.lease)
-			b.news = append(b.news, news{subject: l.subject, until: l.until})
+			if l.until != last {
+				last, shown = l.until, l.untilLocked()
+			}
+			l.shown = shown
+			b.news = append(b.news, news{subject: l.subject, until: shown})
 		}
 	}
 	clear(b.leases)
@@ -233,17 +239,12 @@ func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
 
 // tell tells the subjects what became of b.
 func (b *batch) tell() {
-	var last instant
-	var until time.Time // mostly the same for all
 	for _, n := range b.news {
 		if n.lost != nil {
 			n.lost()
-			continue
+		} else {
+			n.subject.Renewed(n.until)
 		}
-		if n.until != last {
-			last, until = n.until, n.until.time()
-		}
-		n.subject.Renewed(until)
 	}
 	clear(b.news)
 	b.news = b.news[:0]

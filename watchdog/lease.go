@@ -28,6 +28,8 @@ type Subject interface {
 	Lost(cause error)
 	// Renewed is told after each renewal. It must not block.
 	Renewed(until time.Time)
+	// Due is told when the time that was given to CallAt has come. It must not block.
+	Due()
 	// Group says which leases it is renewed with. It is asked before each renewal,
 	// must not block, and must not call back.
 	Group() Group
@@ -45,6 +47,8 @@ type Lease struct {
 	// Guarded by w.mu.
 	subject Subject
 	until   instant
+	shown   time.Time     // until, as it was told last; zero if it was not told yet
+	callAt  instant       // when the subject wants to be called; never if it does not
 	renewAt instant       // when the next renewal is due, if alive
 	lane    *lane         // where it is renewed; nil before alive was ever true
 	under   chan struct{} // closed when the renewal that carries it is over; nil if none does
@@ -56,11 +60,21 @@ type Lease struct {
 	over    bool          // nothing happens any more
 }
 
-// Until returns the end of the trust.
+// Until returns the end of the trust. It is the same instant until the lease is renewed or
+// over, or one of the clocks is set.
 func (l *Lease) Until() time.Time {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	return l.until.time()
+	return l.untilLocked()
+}
+
+// untilLocked keeps what it returned last, as two readings of two clocks never agree to
+// the nanosecond. Only a clock that was set makes a difference of a millisecond.
+func (l *Lease) untilLocked() time.Time {
+	if fresh := l.until.time(); fresh.Sub(l.shown).Abs() >= time.Millisecond {
+		l.shown = fresh
+	}
+	return l.shown
 }
 
 // Check compares the clocks, and returns nil while the lease is to be trusted.
@@ -96,6 +110,36 @@ func (l *Lease) Extend(sent time.Time, d time.Duration) {
 	}
 }
 
+// Answered records the answer to a renewal that carried the lease and was sent at sent,
+// for which its [Renew] function did not wait any longer: nil or an error, as from Renew.
+// A confirmation counts from its own send. It changes nothing once the lease is over, and
+// neither does an answer that says nothing about the lease.
+func (l *Lease) Answered(sent time.Time, err error) {
+	l.w.mu.Lock()
+	n := now()
+	var tell func()
+	switch {
+	case l.over || err != nil && !errors.Is(err, ErrGone):
+	case l.until.passed(n):
+		tell = l.loseLocked(n, l.expiredLocked())
+	case err != nil:
+		tell = l.loseLocked(n, err)
+	default:
+		l.err = nil
+		start := at(sent)
+		if next := start.add(l.w.interval); l.renewAt.before(next) {
+			l.renewAt = next
+		}
+		l.extendLocked(start, l.w.lease)
+		subject, until := l.subject, l.untilLocked()
+		tell = func() { subject.Renewed(until) }
+	}
+	l.w.mu.Unlock()
+	if tell != nil {
+		tell()
+	}
+}
+
 // KeepAlive turns renewals on or off. The trust runs out either way if nothing
 // is confirmed.
 func (l *Lease) KeepAlive(on bool) {
@@ -107,6 +151,17 @@ func (l *Lease) KeepAlive(on bool) {
 	l.alive = on
 	l.renewAt = now().add(l.w.interval)
 	l.w.placeLocked(l)
+}
+
+// CallAt has the subject's Due called once at t, which must come from time.Now, or sooner if
+// it is to be called sooner anyway. A lease that is over calls nobody.
+func (l *Lease) CallAt(t time.Time) {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	if at := at(t); !l.over && at.before(l.callAt) {
+		l.callAt = at
+		l.w.placeLocked(l)
+	}
 }
 
 // Hand gives the lease, as it is, to another subject: s hears of everything from
@@ -157,7 +212,7 @@ func (l *Lease) Stop(ctx context.Context) bool {
 // made without the mutex.
 func (l *Lease) loseLocked(n instant, cause error) (tell func()) {
 	if !l.until.passed(n) {
-		l.until = n
+		l.until, l.shown = n, time.Time{}
 	}
 	l.endLocked(cause)
 	subject := l.subject
@@ -188,12 +243,21 @@ func (l *Lease) extendLocked(sent instant, d time.Duration) {
 }
 
 func (l *Lease) trustLocked(until instant) {
-	l.until = until
+	l.until, l.shown = until, time.Time{}
 	l.mono.Store(int64(until.mono))
 	l.wall.Store(until.wall)
 }
 
 // renewsLocked reports whether a renewal is what happens to l next.
 func (l *Lease) renewsLocked() bool {
-	return l.alive && !l.waiting && l.under == nil && l.renewAt.before(l.until)
+	return l.alive && !l.waiting && l.under == nil && l.renewAt.before(l.until) && l.renewAt.before(l.callAt)
+}
+
+// endsLocked is what happens to l next if that is no renewal: its end, or a call of its
+// subject.
+func (l *Lease) endsLocked() instant {
+	if l.callAt.before(l.until) {
+		return l.callAt
+	}
+	return l.until
 }

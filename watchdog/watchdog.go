@@ -10,8 +10,8 @@ import (
 // error for each, in order: nil when the server confirmed it, one that matches
 // ErrGone when the server says that it is not ours, and any other when the outcome
 // is not known. Instead of a list of nils it may return nil. It returns within a
-// bounded time whatever the server does, and does not keep batch. ctx ends when
-// the watchdog closes.
+// bounded time whatever the server does, and does not keep batch. An answer that comes
+// after it has returned is for [Lease.Answered]. ctx ends when the watchdog closes.
 type Renew func(ctx context.Context, batch []Subject) []error
 
 const (
@@ -38,7 +38,7 @@ type Watchdog struct {
 
 	mu      sync.Mutex
 	lanes   map[Group]*lane
-	ends    queue   // leases by until: those that are in no lane's due
+	ends    queue   // leases by their end, or by callAt if that is sooner: those that are in no lane's due
 	armed   instant // when run looks next, if it sleeps
 	asleep  bool    // run sleeps until armed
 	turns   int     // how often run woke up; a number for tests
@@ -69,7 +69,7 @@ func New(lease time.Duration, most int, renew Renew) *Watchdog {
 // command sent at sent. alive says whether to renew it: a third of the watchdog's
 // lease after that, or of d if it is shorter. After Close the lease is over at once.
 func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
-	l := &Lease{w: w, subject: s, alive: alive, index: -1}
+	l := &Lease{w: w, subject: s, alive: alive, callAt: noTime, index: -1}
 	start := at(sent)
 	l.trustLocked(start.add(Trusted(d)))
 	l.renewAt = start.add(min(w.interval, d/3))
@@ -142,8 +142,14 @@ func (w *Watchdog) turn() time.Duration {
 		ln.lookLocked(w, n)
 	}
 	var ended []func()
-	for l := w.ends.first(); l != nil && l.until.passed(n); l = w.ends.first() {
-		ended = append(ended, l.loseLocked(n, l.expiredLocked()))
+	for l := w.ends.first(); l != nil && l.endsLocked().passed(n); l = w.ends.first() {
+		if l.until.passed(n) {
+			ended = append(ended, l.loseLocked(n, l.expiredLocked()))
+			continue
+		}
+		l.callAt = noTime
+		w.placeLocked(l)
+		ended = append(ended, l.subject.Due)
 	}
 	for _, ln := range w.lanes {
 		if b := ln.startLocked(w, n); b != nil {
@@ -155,7 +161,7 @@ func (w *Watchdog) turn() time.Duration {
 		sleep = min(sleep, ln.sleepLocked(w, n))
 	}
 	if l := w.ends.first(); l != nil {
-		sleep = min(sleep, max(l.until.left(n), 0))
+		sleep = min(sleep, max(l.endsLocked().left(n), 0))
 	}
 	w.armed, w.asleep = n.add(sleep), true
 	w.mu.Unlock()
@@ -174,7 +180,7 @@ func (w *Watchdog) placeLocked(l *Lease) {
 		w.removeLocked(l)
 	}
 	l.isDue = isDue
-	due := l.until
+	due := l.endsLocked()
 	if isDue {
 		due = l.renewAt
 		if l.lane == nil {

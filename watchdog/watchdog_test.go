@@ -104,6 +104,8 @@ type subject struct {
 	lostAt  time.Time
 	losses  int
 	renewed int
+	until   time.Time
+	called  []time.Time
 }
 
 func (s *subject) Group() watchdog.Group {
@@ -125,10 +127,24 @@ func (s *subject) Lost(cause error) {
 	s.losses++
 }
 
-func (s *subject) Renewed(time.Time) {
+func (s *subject) Renewed(until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.renewed++
+	s.until = until
+}
+
+// toldUntil returns what the latest renewal told; the zero time before.
+func (s *subject) toldUntil() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.until
+}
+
+func (s *subject) Due() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.called = append(s.called, time.Now())
 }
 
 func (s *subject) lost() (at time.Time, cause error) {
@@ -452,6 +468,67 @@ func TestLease_believesTheClockThatSaysLater(t *testing.T) {
 	})
 }
 
+// Two looks without a renewal in between see the same end, on the real clocks. What the
+// subject is told of a renewal is what a look sees after it.
+func TestLease_untilStandsStill(t *testing.T) {
+	w := watchdog.New(lease, most, func(context.Context, []watchdog.Subject) []error { return nil })
+	defer w.Close()
+	for _, alive := range []bool{false, true} {
+		sub := &subject{}
+		l := w.Watch(sub, time.Now().Add(-lease/3), lease, alive) // it is time to renew it
+		for alive && sub.toldUntil().IsZero() {
+			runtime.Gosched()
+		}
+		first, moved := l.Until(), 0
+		for range 1000 {
+			if l.Until() != first {
+				moved++
+			}
+		}
+		if moved > 0 {
+			t.Errorf("renewed %v: it was another instant in %d of 1000 looks", alive, moved)
+		}
+		if told := sub.toldUntil(); alive && told != first {
+			t.Errorf("the subject was told %v, and a look sees %v", told, first)
+		}
+	}
+}
+
+// A clock that is set is no reason to stand still.
+func TestLease_untilFollowsAClockThatIsSet(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		skew := watchdog.NewSkew()
+		defer skew.Restore()
+		_, l := s.watch(w, time.Hour, false)
+		before := l.Until()
+		for _, by := range []time.Duration{time.Minute, time.Second, 0, -time.Minute} {
+			skew.Set(by)
+			if got, want := before.Sub(l.Until()), max(by, 0); got != want {
+				t.Errorf("the wall clock is set by %v: Until comes %v earlier, want %v", by, got, want)
+			}
+		}
+	})
+}
+
+// However little a lease changes, a look sees it.
+func TestLease_untilFollowsASmallChange(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		const little = 500 * time.Microsecond
+		_, l := s.watch(w, lease, false)
+		before := l.Until()
+		time.Sleep(little)
+		l.Extend(time.Now(), lease)
+		if got := l.Until().Sub(before); got != little {
+			t.Errorf("Until moved by %v, want %v", got, little)
+		}
+		time.Sleep(time.Until(l.Until()) - little)
+		l.Lose(watchdog.ErrGone)
+		if left := time.Until(l.Until()); left > 0 {
+			t.Errorf("%v are left of what is lost", left)
+		}
+	})
+}
+
 // The trust counts from the send of a renewal, however long its answer takes.
 func TestWatchdog_aSlowRenewalCountsFromItsSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -497,6 +574,78 @@ func TestWatchdog_aConfirmationAfterTheEndIsTooLate(t *testing.T) {
 }
 
 // Whoever looks while the subjects are still being told sees the loss as well.
+// The renew function gives up before the server has answered. What the server says later
+// still counts, from the send of that renewal.
+func TestLease_answeredLate(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer error
+		after  time.Duration // the send of the renewal
+		lost   error
+		until  time.Duration // after the grant
+		next   time.Duration // after the grant: when it is renewed again
+	}{
+		"confirmed":           {nil, 3500 * time.Millisecond, nil, lease/3 + lease - lease/100 - 2*time.Millisecond, 2 * lease / 3},
+		"gone":                {watchdog.ErrGone, 3500 * time.Millisecond, watchdog.ErrGone, lease/3 + 3500*time.Millisecond, 0},
+		"no answer after all": {errors.New("EOF"), 3100 * time.Millisecond, nil, lease - lease/100 - 2*time.Millisecond, lease/3 + 3*time.Second + time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var sent []time.Time
+				w := watchdog.New(lease, most, func(_ context.Context, batch []watchdog.Subject) []error {
+					sent = append(sent, time.Now())
+					time.Sleep(3 * time.Second)
+					return []error{errSilent}
+				})
+				defer w.Close()
+				sub, start := &subject{}, time.Now()
+				l := w.Watch(sub, start, lease, true)
+				time.Sleep(lease/3 + c.after)
+				l.Answered(sent[0], c.answer)
+				if _, cause := sub.lost(); !errors.Is(cause, c.lost) {
+					t.Errorf("lost by %v, want %v", cause, c.lost)
+				}
+				if got := l.Until().Sub(start); got != c.until {
+					t.Errorf("trusted until %v after the grant, want %v", got, c.until)
+				}
+				if told := sub.renewed == 1; told != (c.answer == nil) {
+					t.Errorf("told %d times of a renewal", sub.renewed)
+				}
+				if c.next == 0 {
+					return
+				}
+				time.Sleep(lease / 3)
+				if len(sent) < 2 || sent[1].Sub(start) != c.next {
+					t.Errorf("renewed at %v, want again at %v after the grant", sent, c.next)
+				}
+			})
+		})
+	}
+}
+
+// A confirmation that comes after the end does not bring the lease back, whether somebody
+// has seen the end or not.
+func TestLease_answeredTooLate(t *testing.T) {
+	for _, seen := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			skew := watchdog.NewSkew()
+			defer skew.Restore()
+			w := watchdog.New(lease, most, newServer().renew)
+			defer w.Close()
+			sub, sent := &subject{}, time.Now()
+			l := w.Watch(sub, sent, time.Second, false)
+			if seen {
+				time.Sleep(time.Second)
+			} else {
+				skew.Set(time.Second)
+			}
+			l.Answered(sent, nil)
+			if _, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || l.Check() == nil || sub.renewed != 0 {
+				t.Errorf("seen %v: lost by %v, Check says %v, %d renewals", seen, cause, l.Check(), sub.renewed)
+			}
+		})
+	}
+}
+
 func TestLease_isOverForEverybodyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -669,4 +818,61 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A subject is called once at the time that it named, also while its lease is renewed, and
+// the renewals do not suffer.
+func TestLease_callAt(t *testing.T) {
+	for _, alive := range []bool{true, false} {
+		inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+			start := time.Now()
+			sub, l := s.watch(w, lease, alive)
+			for _, after := range []time.Duration{25 * time.Second, 7 * time.Second, 28 * time.Second} { // the earliest counts
+				l.CallAt(start.Add(after))
+			}
+			time.Sleep(29 * time.Second)
+			if len(sub.called) != 1 || sub.called[0].Sub(start) != 7*time.Second {
+				t.Errorf("renewed %v: called at %v, want once after 7s", alive, sub.called)
+			}
+			if alive && s.renewals() != 2 {
+				t.Errorf("%d renewals in 29s, want 2", s.renewals())
+			}
+			l.CallAt(time.Now()) // which is now
+			synctest.Wait()
+			if len(sub.called) != 2 {
+				t.Errorf("renewed %v: called %d times, want twice", alive, len(sub.called))
+			}
+			other, next := &subject{}, time.Now().Add(100*time.Millisecond)
+			l.CallAt(next)
+			if handed := l.Hand(other, 0); handed != alive {
+				t.Errorf("renewed %v: handed %v", alive, handed)
+			} else if !handed {
+				other = sub
+			}
+			time.Sleep(200 * time.Millisecond)
+			if n := len(other.called); n == 0 || !other.called[n-1].Equal(next) {
+				t.Errorf("renewed %v: called at %v, want %v", alive, other.called, next)
+			}
+			l.CallAt(time.Now().Add(time.Second))
+			l.Stop(t.Context())
+			n := len(other.called)
+			time.Sleep(2 * time.Second)
+			if len(other.called) != n {
+				t.Error("called after Stop")
+			}
+		})
+	}
+}
+
+// What passes while nobody looks is told when somebody looks again, the end of the lease
+// before anything else.
+func TestLease_callAtAfterTheEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		sub, l := s.watch(w, time.Second, false)
+		l.CallAt(time.Now().Add(2 * time.Second))
+		time.Sleep(3 * time.Second)
+		if at, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || len(sub.called) != 0 {
+			t.Errorf("lost by %v at %v, and called %d times", cause, at, len(sub.called))
+		}
+	})
 }
