@@ -1,13 +1,13 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/owner"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
@@ -27,26 +27,27 @@ func (s *Session) TryLock(ctx context.Context, spec *Spec) (lock.Hold, error) {
 func (s *Session) acquire(ctx context.Context, spec *Spec, op string, wait bool) (lock.Hold, error) {
 	h, err := s.enter(ctx, spec, wait)
 	if err == nil {
+		s.limit(h, spec)
 		return h, nil
 	}
 	if ctx.Err() != nil {
 		err = interrupted(ctx, err)
 	}
-	return nil, &lock.Error{Op: op, Name: spec.Name, Err: readable(err)}
+	return nil, &lock.Error{Op: op, Name: spec.Name, Err: err}
 }
 
 // interrupted is the error of an acquisition that ctx ended. It matches
-// ErrNotAcquired, ctx.Err() and the context's cause, and also last, which is
-// what Redis said last if it said anything that was no answer.
+// ErrNotAcquired, ctx.Err() and the context's cause, and also last, which is what
+// the last question failed with if Redis did not answer that another owner has it.
 func interrupted(ctx context.Context, last error) error {
 	ended := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(ended, cause) {
 		ended = fmt.Errorf("%w: %w", ended, cause)
 	}
-	if last == ctx.Err() || errors.Is(last, lock.ErrNotAcquired) {
+	if last == ctx.Err() || errors.Is(last, lock.ErrNotAcquired) && !errors.Is(last, lock.ErrUnavailable) {
 		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ended)
 	}
-	return fmt.Errorf("%w: %w (before that: %w)", lock.ErrNotAcquired, ended, last)
+	return fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, ended, last)
 }
 
 // enter acquires one hold for the owner that ctx carries, or for a fresh one.
@@ -75,7 +76,7 @@ func (s *Session) enter(ctx context.Context, spec *Spec, wait bool) (*hold, erro
 	defer s.drop(c)
 	if !wait {
 		if s.asking(c) {
-			return nil, lock.ErrNotAcquired // another goroutine of this owner waits for it already
+			return nil, s.behind(c.id.place) // another goroutine of this owner waits for it already
 		}
 		return s.inTurn(ctx, ctx, spec, c, s.OpTimeout, s.try)
 	}
@@ -107,7 +108,7 @@ func (s *Session) inTurn(ctx, waiting context.Context, spec *Spec, c *claim, lim
 	}
 	for {
 		if err := s.take(waiting, c.turn, left()); err != nil {
-			return nil, err
+			return nil, s.ended(c, err)
 		}
 		t := s.tenure(c)
 		if t == nil {
@@ -160,12 +161,12 @@ func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit 
 		w := s.join(spec, passer)
 		defer w.leave()
 		if !w.leads() {
-			return nil, lock.ErrNotAcquired
+			return nil, s.behind(c.id.place)
 		}
 	}
 	t := s.newTenure(spec, c)
 	end := time.Now().Add(limit)
-	pause := backoff{most: s.OpTimeout / 4}
+	pause := retry.Backoff{Most: s.OpTimeout / 4}
 	var last error // of the attempt before
 	for {
 		h, _, err := s.question(ctx, waiting, t, c, nil, 0, limit)
@@ -180,9 +181,9 @@ func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit 
 			}
 			return nil, t.fail(err)
 		}
-		d := pause.next()
+		d := pause.Next()
 		last, limit = err, time.Until(end)-d
-		if !faultOf(err).again || limit <= 0 || !rest(waiting, d) {
+		if !s.mayPass(err) || limit <= 0 || !rest(waiting, d) {
 			return nil, t.fail(err)
 		}
 	}
@@ -196,20 +197,20 @@ func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit 
 func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ time.Duration) (*hold, error) {
 	w := s.join(spec, stander)
 	defer w.leave()
+	if spec.shared() {
+		s.waitToRead(c, w)
+		defer s.waitToRead(c, nil)
+	}
 	var t *tenure
 	var offer time.Duration
 	if spec.Pass == nil {
 		t = s.newTenure(spec, c)
 	}
-	pause := backoff{most: s.Poll}
-	var last error // what Redis said last, if that was no answer
-	told, warned, late := false, false, 0
+	pause := retry.Backoff{Most: s.Poll}
+	told, late := false, 0
 	for {
 		if err := w.turn(waiting); err != nil {
-			if errors.Is(err, lock.ErrClosed) {
-				last = nil
-			}
-			return nil, w.giveUp(t, cmp.Or(last, err))
+			return nil, w.giveUp(t, s.ended(c, err))
 		}
 		if spec.Pass != nil {
 			if gift := w.take(c); gift != nil {
@@ -225,10 +226,12 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 		h, left, err := s.question(ctx, waiting, t, c, w, offer, s.OpTimeout)
 		switch {
 		case h != nil:
-			w.granted(spec)
+			if !t.beside { // or it was let in because it writes, and nobody else is
+				w.granted(spec)
+			}
 			return h, nil
 		case err == nil:
-			last, pause.last = nil, 0
+			pause.Reset()
 			w.refused(t, left)
 			if !told {
 				told = true
@@ -247,13 +250,7 @@ func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ tim
 			return nil, w.giveUp(t, err)
 		case waiting.Err() != nil: // turn will say which of the two ended
 		default:
-			if last = err; pause.last < s.Poll {
-				s.Logger.Debug("lock: asking again", "lock", spec.Name, "err", err)
-			} else if !warned {
-				warned = true
-				s.Logger.Warn("lock: Redis gives no answer; asking on until the context ends", "lock", spec.Name, "err", err)
-			}
-			w.retryIn(pause.next())
+			s.silent(spec, w.retryIn(err, pause.Next()), err)
 		}
 	}
 }
@@ -274,7 +271,7 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 	q := luascripts.Question{Owner: t.owner, Lease: s.lease(spec), Want: 1, Waited: sent.Sub(t.asked), Yield: spec.Yield, Spare: spec.spare(), Offer: offer}
 	switch {
 	case offer > 0:
-		q.Patience, q.Ask = s.keep(), t.number()
+		q.Patience, q.Again = s.keep(), w.line.again()
 	case w != nil:
 		q.Patience = spec.Patience
 	}
@@ -285,17 +282,17 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 	if other := s.beside(c); other != nil {
 		q.Writer, t.beside = other.owner, true
 	}
-	t.willAsk(max(q.Lease, q.Patience))
+	t.willAsk(max(q.Lease, q.Offer), q.Patience)
 	reply, answered, err := s.send(waiting, t, spec, q, w, limit)
 	if !answered {
-		return nil, 0, err // the answer will go to unheard
+		return nil, 0, s.cutOff(sent, err) // the answer will go to unheard
 	}
 	t.answered()
 	if err != nil {
 		if faultOf(err).mayHaveRun {
 			t.doubt()
 		}
-		return nil, 0, err
+		return nil, 0, s.foreign(waiting, spec, s.told(err))
 	}
 	switch reply.Verdict {
 	case luascripts.Done:
@@ -315,12 +312,18 @@ func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *wait
 		h, err := s.granted(ctx, t, sent, reply.Token)
 		return h, 0, err
 	case luascripts.Held:
+		if w != nil {
+			w.deaf = reply.Deaf
+		}
 		if q.Patience > 0 {
-			t.trace(sent, q.Ask)
+			t.trace()
+		}
+		if w != nil {
+			w.own = reply.Own
 		}
 		return nil, reply.Left, nil
 	default:
-		return nil, 0, final{lock.ErrForeignKey}
+		return nil, 0, s.foreign(waiting, spec, final{lock.ErrForeignKey})
 	}
 }
 
@@ -334,23 +337,35 @@ func (s *Session) send(waiting context.Context, t *tenure, spec *Spec, q luascri
 	if own != nil {
 		reply, err = spec.Acquire(own, s.rdb, spec.Keys, q)
 		if answered, err = s.inlined(own, err); !answered {
-			s.unheardSoon(t, w, q.Patience > 0, err)
+			s.unheard(t, w, q.Patience > 0, luascripts.Acquired{}, err)
 		}
 		return reply, answered, err
 	}
 	return s.sendAside(waiting, t, spec, q, w, limit)
 }
 
-func (s *Session) unheardSoon(t *tenure, w *waiter, queues bool, err error) {
-	s.work.Go(func() { s.unheard(t, w, queues, luascripts.Acquired{}, err) })
-}
-
 func (s *Session) sendAside(waiting context.Context, t *tenure, spec *Spec, q luascripts.Question, w *waiter, limit time.Duration) (reply luascripts.Acquired, answered bool, err error) {
 	return aside(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
+		if q.Replicas > 0 {
+			return s.acquireReplicated(ctx, spec, q)
+		}
 		return spec.Acquire(ctx, s.rdb, spec.Keys, q)
 	}, func(reply luascripts.Acquired, err error) {
 		s.unheard(t, w, q.Patience > 0, reply, err)
 	})
+}
+
+// acquireReplicated has a bound of its own: for WAIT the client library has none, and without
+// an answer this would stay for ever.
+func (s *Session) acquireReplicated(ctx context.Context, spec *Spec, q luascripts.Question) (luascripts.Acquired, error) {
+	within := q.ReplicaTimeout + s.OpTimeout
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	reply, err := spec.Acquire(ctx, s.rdb, spec.Keys, q)
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = noAnswer{within}
+	}
+	return reply, err
 }
 
 // unheard sees to the answer to a question for t, of w if that is not nil, for which
@@ -419,7 +434,7 @@ func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, c *claim, t 
 	lease, leave := s.lease(spec), c.leave
 	if t.turn != nil {
 		if err := s.take(waiting, t.turn, limit); err != nil {
-			return nil, false, err
+			return nil, false, s.ended(c, err)
 		}
 		defer func() {
 			if !passed {
@@ -430,6 +445,7 @@ func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, c *claim, t 
 	}
 	holds, _ := t.willChange()
 	t.mayTake(lease)
+	began := time.Now()
 	var sent time.Time
 	o := insist(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
 		if _, over := t.state(); over != lives {
@@ -443,12 +459,12 @@ func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, c *claim, t 
 	})
 	switch {
 	case !o.answered:
-		return nil, true, o.err
+		return nil, true, s.cutOff(began, o.err)
 	case o.err != nil:
 		if o.repeated || faultOf(o.err).mayHaveRun {
 			s.work.Go(func() { s.settle(t, true) })
 		}
-		return nil, false, o.err
+		return nil, false, s.told(o.err)
 	case o.value.Verdict == luascripts.Done:
 		h := newHold(ctx, t, spec.Fixed != 0)
 		h.claim = c

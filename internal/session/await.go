@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/redis/rueidis"
 )
 
@@ -185,14 +186,14 @@ type outcome[T any] struct {
 // (0 is no limit), and while ctx lasts. send must be safe to repeat.
 func insist[T any](ctx context.Context, s *Session, within time.Duration, send func(context.Context) (T, error), late func(T, error)) (o outcome[T]) {
 	began := time.Now()
-	pause := backoff{most: s.OpTimeout / 4}
+	pause := retry.Backoff{Most: s.OpTimeout / 4}
 	limit := within
 	for {
 		o.value, o.answered, o.err = await(ctx, s, limit, send, late)
 		if o.err == nil || !o.answered {
 			return o
 		}
-		f, d := faultOf(o.err), pause.next()
+		f, d := faultOf(o.err), pause.Next()
 		if within > 0 {
 			limit = within - time.Since(began) - d
 		}

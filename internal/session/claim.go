@@ -26,6 +26,7 @@ type claim struct {
 	users  int     // calls and holds that need it
 	tenure *tenure // nil while the owner does not hold the lock
 	holds  int     // the owner's, of that tenure
+	waits  *waiter // for the first hold; nil if none does. Only of readers
 }
 
 // claim returns the claim of an owner on a key, new if need be. Each call needs
@@ -110,26 +111,25 @@ type tenure struct {
 	first hold // memory for the first hold
 
 	// Guarded by s.mu.
-	holds   []*hold
-	few     [1]*hold      // memory for holds
-	owners  int           // how many claims they belong to
-	renewed int           // how many of holds want renewals
-	longest time.Duration // the longest lease that was ever asked for
-	over    ending
-	unsure  bool // a question for it broke off, and may be carried out late
-	traced  bool // it was told to wait, and that left a trace in Redis
-	freed   bool // settle may have released it
-	counted int  // the holds that stand in Redis, 0 while that is not certain
-	pending int  // questions for it that were not answered yet
+	holds    []*hold
+	few      [1]*hold      // memory for holds
+	owners   int           // how many claims they belong to
+	renewed  int           // how many of holds want renewals
+	longest  time.Duration // the longest lease that was ever asked for
+	patience time.Duration // the longest for which a trace of waiting lives unheard
+	over     ending
+	unsure   bool      // a question for it broke off, and may be carried out late
+	traced   bool      // it was told to wait, and that left a trace in Redis
+	freed    bool      // settle may have released it
+	counted  int       // the holds that stand in Redis, 0 while that is not certain
+	changing time.Time // when the first command was due that changes how many, and has no answer; zero if there is none
+	pending  int       // questions for it that were not answered yet
 
 	// Of a tenure whose lock can be passed on (handover.go).
-	offered time.Duration // what a grant would be for, while it stands in line
-	asks    int           // how many questions were numbered
-	listed  time.Time     // when the latest question was sent that was refused; then it stood in line
-	ask     int           // the number of that question
-	since   time.Time     // when this process was granted the lock
-	passes  int           // how often it was passed on since then
-	next    *tenure       // to whom it was passed on, under the same owner string; nil if it was not
+	since  time.Time // when this process was granted the lock
+	passes int       // how often it was passed on since then
+	raised bool      // the register was raised beyond the tokens that come after its own
+	next   *tenure   // to whom it was passed on, under the same owner string; nil if it was not
 
 	// Of one that several readers can share (share.go).
 	turn   chan struct{} // set once: as that of a claim, and in its place; nil if nobody can share it
@@ -141,7 +141,8 @@ type tenure struct {
 var _ watchdog.Subject = (*tenure)(nil)
 
 func (s *Session) newTenure(spec *Spec, c *claim) *tenure {
-	t := &tenure{s: s, spec: spec, claim: c, owner: s.newOwner(), asked: time.Now()}
+	now := time.Now()
+	t := &tenure{s: s, spec: spec, claim: c, owner: s.newOwner(now), asked: now}
 	if spec.shares() {
 		t.turn = make(chan struct{}, 1)
 	}
@@ -163,12 +164,12 @@ func (t *tenure) state() (holds int, over ending) {
 	return t.standLocked(), t.over
 }
 
-// willAsk records that a lease of d is about to be asked for, by a question whose
-// answer will be recorded by answered.
-func (t *tenure) willAsk(d time.Duration) {
+// willAsk records that a lease is about to be asked for, and a trace that lives so long
+// unheard, by a question whose answer will be recorded by answered.
+func (t *tenure) willAsk(lease, patience time.Duration) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	t.longest = max(t.longest, d)
+	t.longest, t.patience = max(t.longest, lease), max(t.patience, patience)
 	t.pending++
 }
 
@@ -192,13 +193,16 @@ func (t *tenure) willChange() (holds int, over ending) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	t.counted = 0
+	if t.changing.IsZero() {
+		t.changing = time.Now()
+	}
 	return t.standLocked(), t.over
 }
 
 func (t *tenure) count(n int) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	t.counted = n
+	t.counted, t.changing = n, time.Time{}
 }
 
 // doubt records that a question for t may be carried out late, and returns
@@ -220,12 +224,11 @@ func (t *tenure) latestLocked() *tenure {
 	return t
 }
 
-// trace records that waiting for t left a trace in Redis, by its question of this number,
-// sent at sent.
-func (t *tenure) trace(sent time.Time, ask int) {
+// trace records that waiting for t left a trace in Redis.
+func (t *tenure) trace() {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	t.traced, t.listed, t.ask = true, sent, ask
+	t.traced = true
 }
 
 // beside returns the tenure that the owner of c has on the other side of the
@@ -236,7 +239,7 @@ func (s *Session) beside(c *claim) *tenure {
 		return nil
 	}
 	s.mu.Lock()
-	other := s.claims[claimID{place{kind, c.id.key}, c.id.owner}]
+	other := s.claims[claimID{place{kind: kind, key: c.id.key}, c.id.owner}]
 	s.mu.Unlock()
 	if other == nil {
 		return nil
@@ -257,6 +260,7 @@ func (t *tenure) begin(sent time.Time, token uint64) bool {
 	}
 	if t.over == lives {
 		t.claim.holdLocked(t)
+		t.readOnLocked()
 		if t.spec.Pass != nil {
 			t.s.held[t.spec.place()] = t
 		}
@@ -405,7 +409,7 @@ func (t *tenure) fail(err error) error {
 		t.lease.Stop(context.Background()) // it is too young to be renewed, so this does not wait
 	}
 	if unsure || traced {
-		t.s.work.Go(func() { t.s.settle(t, unsure) })
+		t.s.settle(t, unsure)
 	}
 	return err
 }
@@ -418,7 +422,7 @@ func (t *tenure) Lost(cause error) {
 		return
 	}
 	if owners > 0 {
-		t.s.Logger.Warn("lock lost", "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
+		t.s.report.warn("lock lost", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
 	}
 	for range owners {
 		t.s.observe(t.s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
@@ -426,15 +430,20 @@ func (t *tenure) Lost(cause error) {
 	t.s.unhold(t)
 	t.s.hint(t.spec)
 	if counted {
-		go func() {
-			defer t.s.work.Done()
-			if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) {
-				// The server may have it as ours for a while yet, or again by a
-				// late copy, and others would wait for nothing.
-				t.s.settle(t, unsure)
-			}
-		}()
+		if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) {
+			// The server may have it as ours for a while yet, or again by a
+			// late copy, and others would wait for nothing.
+			t.s.settle(t, unsure)
+		}
+		t.s.work.Done()
 	}
+}
+
+// watch returns the lease of t, which the watchdog may renew before begin has returned.
+func (t *tenure) watch() *watchdog.Lease {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return t.lease
 }
 
 // Renewed passes on that the watchdog renewed the lease.
@@ -447,7 +456,7 @@ func (t *tenure) Renewed(until time.Time) {
 func (t *tenure) Group() watchdog.Group {
 	g := watchdog.Group{What: t.spec.Kind}
 	if t.s.sliced {
-		g.At = int(t.s.shard(t.spec.slot))
+		g.At = int(t.s.node(t.spec.slot))
 	}
 	return g
 }

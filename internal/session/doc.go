@@ -16,9 +16,10 @@
 //	                               ▼ an error       re-entry, Unlock   └─ Close ────────▶ closed
 //	                             released
 //
-// A tenure has an owner string in Redis that no other tenure has. Whatever is
-// still under way for one that is over is therefore about a stranger: it can
-// neither free nor take what comes later, and is found by its own name.
+// A tenure has an owner string of its own in Redis, or that of the tenure that passed
+// the lock on to it inside the process (handover.go). Whatever is still under way for an
+// owner string that is over is therefore about a stranger: it can neither free nor take
+// what comes later, and is found by its own name.
 //
 // # What is known, and what is not
 //

@@ -47,6 +47,7 @@ func TestFaultOf(t *testing.T) {
 		{reply("NOREPLICAS Not enough good replicas to write."), never},
 		{reply("WRONGTYPE Operation against a key"), never},
 		{reply("ERR The user executing the script can't run this command"), never},
+		{luascripts.Discreet(reply("ERR unknown command 'EVALSHA', with args beginning with: 'TRYAGAIN'")), never},
 		{&luascripts.ReplyError{Script: "x", Reply: "y"}, garbled},
 		{rueidis.ErrClosing, garbled},
 		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, retry},
@@ -66,22 +67,8 @@ func TestFaultOf(t *testing.T) {
 			t.Errorf("%v: %+v, want %+v", c.err, got, c.want)
 		}
 	}
-	if err := readable(reply("WRONGTYPE Operation against a key")); !errors.Is(err, lock.ErrForeignKey) {
+	s := &Session{rdb: rdb}
+	if err := s.told(reply("WRONGTYPE Operation against a key")); !errors.Is(err, lock.ErrForeignKey) {
 		t.Errorf("%v", err)
-	}
-}
-
-func TestBackoff(t *testing.T) {
-	b := backoff{most: time.Second}
-	var sum time.Duration
-	for i := range 20 {
-		d := b.next()
-		if d < 5*time.Millisecond || d > time.Second {
-			t.Errorf("pause %d is %v", i, d)
-		}
-		sum += d
-	}
-	if sum < 5*time.Second {
-		t.Errorf("20 pauses take %v: they do not grow", sum)
 	}
 }

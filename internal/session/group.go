@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/owner"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -26,7 +28,7 @@ func (s *Session) CanGroup(specs []*Spec) bool {
 			return false
 		}
 		seen[spec.Keys.Lock] = true
-		if s.rdb.Mode() == rueidis.ClientModeCluster && hashTag(spec.Keys.Lock) != hashTag(specs[0].Keys.Lock) {
+		if s.rdb.Mode() == rueidis.ClientModeCluster && keys.Tag(spec.Keys.Lock) != keys.Tag(specs[0].Keys.Lock) {
 			return false
 		}
 	}
@@ -48,7 +50,9 @@ type group struct {
 // server keeps them in different slots.
 //
 // While one of them is another's it holds none, and stands in the line of that
-// one. So nobody ever waits for a call that waits itself.
+// one. So nobody ever waits for a call that waits itself. But locks that are busy all
+// the time are hardly ever free together. Once they have changed hands too often before
+// its eyes, LockAll fails with errors.ErrUnsupported, too: one by one, each comes in turn.
 func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wait bool) ([]lock.Hold, error) {
 	g := &group{s: s, script: script, specs: slices.Clone(specs)}
 	slices.SortFunc(g.specs, func(a, b *Spec) int { return strings.Compare(a.Keys.Lock, b.Keys.Lock) })
@@ -64,11 +68,13 @@ func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wa
 		if ctx.Err() != nil {
 			err = interrupted(ctx, err)
 		}
-		return nil, &lock.Error{Op: op, Name: about.Name, Err: readable(err)}
+		return nil, &lock.Error{Op: op, Name: about.Name, Err: err}
 	}
 	inOrder := make([]lock.Hold, len(specs))
 	for i, spec := range specs {
-		inOrder[i] = holds[slices.Index(g.specs, spec)]
+		h := holds[slices.Index(g.specs, spec)]
+		s.limit(h, spec)
+		inOrder[i] = h
 	}
 	return inOrder, nil
 }
@@ -105,14 +111,14 @@ func (g *group) enter(ctx context.Context, wait bool) (holds []*hold, about *Spe
 		c := s.claim(claimID{spec.place(), number})
 		defer s.drop(c)
 		if !wait && s.asking(c) {
-			return nil, spec, lock.ErrNotAcquired // another goroutine of this owner waits for it already
+			return nil, spec, s.behind(spec.place()) // another goroutine of this owner waits for it already
 		}
 		within := time.Duration(0)
 		if !wait {
 			within = max(s.OpTimeout-time.Since(began), time.Millisecond)
 		}
 		if err := s.take(waiting, c.turn, within); err != nil {
-			return nil, spec, err
+			return nil, spec, s.ended(c, err)
 		}
 		defer c.leave()
 		if s.tenure(c) != nil {
@@ -160,11 +166,11 @@ func (g *group) ahead() int {
 
 func (g *group) try(ctx context.Context) ([]*hold, *Spec, error) {
 	if i := g.ahead(); i >= 0 {
-		return nil, g.specs[i], lock.ErrNotAcquired
+		return nil, g.specs[i], g.s.behind(g.specs[i].place())
 	}
 	g.begin()
 	end := time.Now().Add(g.s.OpTimeout)
-	pause := backoff{most: g.s.OpTimeout / 4}
+	pause := retry.Backoff{Most: g.s.OpTimeout / 4}
 	for {
 		holds, at, _, err := g.ask(ctx, ctx, max(time.Until(end), time.Millisecond))
 		switch {
@@ -173,18 +179,21 @@ func (g *group) try(ctx context.Context) ([]*hold, *Spec, error) {
 		case err == nil:
 			return nil, g.specs[at], g.fail(lock.ErrNotAcquired)
 		}
-		d := pause.next()
-		if !faultOf(err).again || time.Until(end) <= d || !rest(ctx, d) {
+		d := pause.Next()
+		if !g.s.mayPass(err) || time.Until(end) <= d || !rest(ctx, d) {
 			return nil, g.specs[at], g.fail(err)
 		}
 	}
 }
 
+// tooBusy is how often locks of a group may change hands while it waits for them.
+const tooBusy = 3
+
 // wait asks until all are granted together, or waiting ends. It stands in the line
 // of the lock it was last refused, and in no other.
 func (g *group) wait(ctx, waiting context.Context) (holds []*hold, about *Spec, err error) {
 	g.begin()
-	pause := backoff{most: g.s.Poll}
+	pause := retry.Backoff{Most: g.s.Poll}
 	at, late := g.ahead(), 0
 	var w *waiter // for the lock at
 	defer func() {
@@ -195,18 +204,26 @@ func (g *group) wait(ctx, waiting context.Context) (holds []*hold, about *Spec, 
 	if at >= 0 {
 		w = g.s.join(g.specs[at], passer)
 	}
-	var last error // what Redis said last, if that was no answer
-	told := false
+	var quiet silence
+	var holder string
+	told, changes := false, 0
 	for {
 		if w != nil {
 			if err := w.turn(waiting); err != nil {
-				if last != nil && !errors.Is(err, lock.ErrClosed) {
-					err = last
+				if d := quiet.lasts(true, g.s.overdue()); d > 0 && err != lock.ErrClosed {
+					err = g.s.silentFor(d, quiet.err)
+				} else {
+					err = g.s.ended(g.claims[at], err)
 				}
 				return nil, g.specs[at], g.fail(err)
 			}
 		}
-		holds, refused, left, err := g.ask(ctx, waiting, g.s.OpTimeout)
+		sent := time.Now()
+		quiet.asks(sent)
+		if w != nil {
+			w.asks = sent
+		}
+		holds, refused, reply, err := g.ask(ctx, waiting, g.s.OpTimeout)
 		switch {
 		case holds != nil:
 			if w != nil {
@@ -214,7 +231,14 @@ func (g *group) wait(ctx, waiting context.Context) (holds []*hold, about *Spec, 
 			}
 			return holds, nil, nil
 		case err == nil:
-			last, pause.last = nil, 0
+			if reply.Holder != holder {
+				if changes++; changes > tooBusy {
+					return nil, g.specs[refused], g.fail(final{errors.ErrUnsupported})
+				}
+				holder = reply.Holder
+			}
+			quiet.hears(sent)
+			pause.Reset()
 			if g.unsure() {
 				// A question that broke off may have been carried out, and others
 				// would wait for what it took.
@@ -229,9 +253,10 @@ func (g *group) wait(ctx, waiting context.Context) (holds []*hold, about *Spec, 
 			if w == nil {
 				at = refused
 				w = g.s.join(g.specs[at], passer)
+				w.asks = sent
 			}
 			if w.isFirst() {
-				w.refused(g.tenures[at], left)
+				w.refused(g.tenures[at], reply.Left)
 			}
 			if !told {
 				told = true
@@ -246,22 +271,24 @@ func (g *group) wait(ctx, waiting context.Context) (holds []*hold, about *Spec, 
 		case !faultOf(err).again:
 			return nil, g.specs[refused], g.fail(err)
 		}
-		if waiting.Err() == nil {
-			last = err
+		over := waiting.Err() != nil // turn will say which of the two ended
+		if !over {
+			quiet.fails(sent, err)
 		}
 		if w == nil {
 			at = refused
 			w = g.s.join(g.specs[at], passer)
+			w.asks = sent
 		}
-		if d := pause.next(); w.isFirst() {
-			w.retryIn(d)
+		if d := pause.Next(); w.isFirst() && !over {
+			g.s.silent(g.specs[at], w.retryIn(err, d), err)
 		}
 	}
 }
 
 // ask sends one question for all locks. It returns a hold of each, or which lock
-// was refused and what is left of its lease, or an error about one of them.
-func (g *group) ask(ctx, waiting context.Context, limit time.Duration) (holds []*hold, at int, left time.Duration, err error) {
+// was refused and what is known of its holder, or an error about one of them.
+func (g *group) ask(ctx, waiting context.Context, limit time.Duration) (holds []*hold, at int, refusal luascripts.Acquired, err error) {
 	s := g.s
 	all := make([]luascripts.Taking, len(g.specs))
 	tenures := g.tenures
@@ -291,26 +318,26 @@ func (g *group) ask(ctx, waiting context.Context, limit time.Duration) (holds []
 	})
 	switch {
 	case !answered:
-		return nil, 0, 0, err // the answer will go to late
+		return nil, 0, refusal, s.cutOff(sent, err) // the answer will go to late
 	case err != nil:
 		if reply, ok := rueidis.IsRedisErr(err); ok && strings.Contains(reply.Error(), "CROSSSLOT") {
-			return nil, 0, 0, final{errors.ErrUnsupported} // a cluster that looks like one server
+			return nil, 0, refusal, final{errors.ErrUnsupported} // a cluster that looks like one server
 		}
 		if faultOf(err).mayHaveRun {
 			for _, t := range tenures {
 				t.doubt()
 			}
 		}
-		return nil, 0, 0, err
+		return nil, 0, refusal, s.told(err)
 	}
 	switch reply.Verdict {
 	case luascripts.Done:
 		holds, at, err = g.granted(ctx, waiting, sent, reply.Token)
-		return holds, at, 0, err
+		return holds, at, refusal, err
 	case luascripts.Held:
-		return nil, reply.at, reply.Left, nil
+		return nil, reply.at, reply.Acquired, nil
 	default:
-		return nil, reply.at, 0, final{lock.ErrForeignKey}
+		return nil, reply.at, refusal, s.foreign(waiting, g.specs[reply.at], final{lock.ErrForeignKey})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
 )
 
 // all makes the specs of several plain locks.
@@ -24,9 +26,30 @@ func (w *world) all(s *Session, names ...string) (specs []*Spec) {
 	return specs
 }
 
+// together takes all locks at once, or one by one in this order where that is not to be
+// had, as package multilock does.
+func together(s *Session, ctx context.Context, specs []*Spec) (holds []lock.Hold, err error) {
+	ctx = lock.WithOwner(ctx)
+	holds, err = s.LockAll(ctx, specs, luascripts.AcquireAllReentrant, true)
+	if !errors.Is(err, errors.ErrUnsupported) {
+		return holds, err
+	}
+	for _, spec := range specs {
+		h, err := s.Lock(ctx, spec)
+		if err != nil {
+			for _, h := range holds {
+				_ = h.Unlock(ctx)
+			}
+			return nil, err
+		}
+		holds = append(holds, h)
+	}
+	return holds, nil
+}
+
 func (w *world) takeAll(s *Session, ctx context.Context, names ...string) []lock.Hold {
 	w.Helper()
-	holds, err := s.LockAll(ctx, w.all(s, names...), luascripts.AcquireAllReentrant, true)
+	holds, err := together(s, ctx, w.all(s, names...))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -271,6 +294,44 @@ func TestGroup_noDeadlock(t *testing.T) {
 	})
 }
 
+// Two locks are busy all the time, and never free together. A call that wants both has
+// them in turn with the others.
+func TestGroup_busyLocks(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		var wg sync.WaitGroup
+		for _, name := range []string{"a", "b"} {
+			for i := range 4 {
+				s := []*Session{w.a, w.b}[i%2]
+				wg.Go(func() {
+					for ctx.Err() == nil {
+						h, err := s.Lock(w.Context(), s.NewSpec(plain, name, nil))
+						if err != nil {
+							w.Error(err)
+							return
+						}
+						time.Sleep(time.Duration(3+i) * time.Millisecond)
+						w.unlock(h)
+					}
+				})
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+		const rounds = 10
+		start := time.Now()
+		for range rounds {
+			for _, h := range w.takeAll(w.a, w.Context(), "a", "b") {
+				w.unlock(h)
+			}
+		}
+		if took := time.Since(start); took > rounds*3*pollTime {
+			w.Errorf("%d times took %v", rounds, took)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
 // Close comes between the first hold of a group and the second, and finds the first:
 // each thinks that the other gives it back.
 func TestGroup_closedInTheMiddle(t *testing.T) {
@@ -358,5 +419,34 @@ func TestGroup_keepsNothingOfABrokenQuestion(t *testing.T) {
 		cancel()
 		<-gone
 		w.unlock(other)
+	})
+}
+
+// A question for several locks breaks off, and the second is granted. The server carries the
+// first one out when all is given back: the locks are free again soon.
+func TestGroup_aQuestionCarriedOutLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		asked := 0
+		var broken []luascripts.Taking
+		holds, err := w.a.LockAll(w.Context(), w.all(w.a, "a", "b"), func(ctx context.Context, rdb rueidis.Client, all []luascripts.Taking) (luascripts.Acquired, int, error) {
+			if asked++; asked == 1 {
+				broken = all
+				return luascripts.Acquired{}, 0, io.EOF
+			}
+			return luascripts.AcquireAllReentrant(ctx, rdb, all)
+		}, true)
+		if err != nil {
+			w.Fatal(err)
+		}
+		for _, h := range holds {
+			w.unlock(h)
+		}
+		if a, _, err := luascripts.AcquireAllReentrant(w.Context(), w.rdb, broken); err != nil || a.Verdict != luascripts.Done {
+			w.Fatalf("%+v, %v", a, err)
+		}
+		time.Sleep(opTime + time.Millisecond)
+		if keys := w.mini.Keys(); len(keys) != 0 {
+			w.Errorf("held by nobody: %q", keys)
+		}
 	})
 }

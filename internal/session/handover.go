@@ -1,9 +1,9 @@
 package session
 
 import (
+	"cmp"
 	"context"
-	"strconv"
-	"strings"
+	"maps"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -16,37 +16,41 @@ import (
 //
 // Inside a process it is passed on without a command: the next holder goes on with the
 // owner string and the lease of the one before. After maxPasses of them, or
-// maxPassTime, it is released, and the same script gives it to the first in line,
-// which is a process; so is this one, at the end. That process is told by a message
-// to a channel of its own. Both ways the lock comes to the line of waiters first, as
-// a tenure that no owner has yet, and whoever is first there takes it.
+// maxPassTime, the lock is released, and the same script gives it to the first in line,
+// which is a process. The process that released stands at the end of the line.
 //
-//	ticket  the tenure in whose name the line asks, and stands in line in Redis
+// If that is the first in line, the reply to the release says so. Any other process is
+// told by a message to a channel of its own. The message is only a reason to ask: the
+// question finds that the ticket holds the lock, and gives it a full lease. So nothing
+// depends on the message, or on whoever sends one.
+//
+//	ticket  the tenure in whose name a line of waiters asks, and stands in line in Redis
 //	gift    a tenure that holds the lock, and that the first waiter takes
-//
-// A message that grants the lock is believed only as far as the lease reaches that
-// counts from the ticket's latest refusal, and only if it names that question: the grant
-// came after it. One of before is over, as the refusal says. What is lost, late or made
-// up costs a question, or is found out by the first renewal.
 
 const (
 	maxPasses   = 64                    // of tokens in a row, too, that a register gives out at once
-	maxPassTime = 10 * time.Millisecond // after that somebody elsewhere may be next
+	maxPassTime = 10 * time.Millisecond // after that a process elsewhere may be next
 
-	offerPolls = 3 // for how many poll intervals a process in line is granted the lock: what it costs if it died
-	keepPolls  = 2 // and for how many, and a half, its place is kept unheard
+	offerPolls = 3  // for how many poll intervals a process in line is granted the lock: what it costs if it died
+	keepPolls  = 10 // and for how many its place is kept unheard where nobody can count listeners
 
-	// For so long we do not ask for a free lock that is for others. Redisson wakes a
+	// For so long our waiters do not ask for a free lock that is for others. Redisson wakes a
 	// thread before it asks, which takes it a few times as long as us.
 	asideTime = 5 * time.Millisecond
+
+	// A process that no message reaches asks again after this time, twice this, and so
+	// on up to a poll interval, and then from the beginning: a lock that goes round in
+	// turns comes by while it asks often.
+	deafPause = 10 * time.Millisecond
+	deafPolls = 10 // after so many poll intervals it asks once in each
 )
 
 // offer is what spec's lock is granted for when it comes to this process in line. The
-// first renewal makes it a full lease.
+// question that finds it granted makes it a full lease.
 func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll, s.lease(spec)) }
 
-// keep is how long a place in line lives unheard.
-func (s *Session) keep() time.Duration { return keepPolls*s.Poll + s.Poll/2 }
+// keep is how long a place in line lives unheard where nobody can count listeners.
+func (s *Session) keep() time.Duration { return keepPolls * s.Poll }
 
 // spare is how many tokens beyond its own a holder needs, to pass them on.
 func (spec *Spec) spare() int {
@@ -72,8 +76,10 @@ func (t *tenure) passLocked() bool {
 	switch {
 	case l == nil || s.closed || l.gift != nil || s.held[l.place] != t:
 		return false
-	case t.unsure || t.pending > 0 || t.counted != 1:
+	case t.unsure || t.pending > 0 || t.counted != 1 || t.raised:
 		return false
+	case t.longest > s.Lease:
+		return false // the key would outlive the next holder by more than its lease
 	case t.passes >= maxPasses || now.Sub(t.since) >= maxPassTime:
 		return false
 	case now.Sub(t.since) <= time.Duration(t.passes+1)*2*time.Microsecond:
@@ -84,7 +90,7 @@ func (t *tenure) passLocked() bool {
 		return false
 	}
 	next := &tenure{
-		s: s, spec: t.spec, owner: t.owner, asked: t.asked, token: t.token + 1, lease: t.lease,
+		s: s, spec: t.spec, owner: t.owner, token: t.token + 1, lease: t.lease,
 		longest: t.longest, counted: 1, passes: t.passes + 1, since: t.since,
 	}
 	if !t.lease.Hand(next, s.offer(t.spec)/3) {
@@ -113,10 +119,10 @@ func (t *tenure) pass() (luascripts.Keys, luascripts.Pass, *tenure) {
 	l.listenEarlyLocked(spec)
 	heir := l.ticketLocked(spec)
 	heir.traced = true // from when this is sent
-	heir.asks++
-	p.Heir, p.Offer, p.Patience, p.Ask = heir.owner, heir.offerLocked(spec), s.keep(), heir.asks
+	p.Heir, p.Offer, p.Again, p.Patience = heir.owner, s.offer(spec), l.pace, s.keep()
+	heir.longest, heir.patience = max(heir.longest, p.Offer), max(heir.patience, p.Patience)
 	if r := spec.Keys.Register; r != "" {
-		k.Register, p.Spare, p.Fenced = r, maxPasses, true
+		k.Register, p.Spare = r, maxPasses
 	}
 	return k, p, heir
 }
@@ -143,9 +149,9 @@ func (s *Session) unholdLocked(t *tenure) {
 	}
 }
 
-// inherit sees to the heir of a release, which was its question of this number: what is
-// known of it, sent when the release was sent, or the error of the release.
-func (s *Session) inherit(ticket *tenure, sent time.Time, ask int, reply luascripts.Passed, err error) {
+// inherit sees to the heir of a release by pass, with what is known of it: the answer of
+// the release, or its error.
+func (s *Session) inherit(ticket *tenure, pass luascripts.Pass, g given, err error) {
 	s.mu.Lock()
 	l := s.lines[ticket.spec.place()]
 	mine := l != nil && l.ticket == ticket
@@ -153,14 +159,16 @@ func (s *Session) inherit(ticket *tenure, sent time.Time, ask int, reply luascri
 	switch {
 	case err != nil:
 		ticket.unsure = true
-	case mine && reply.Token != 0:
-		l.grantLocked(sent, reply.Token)
-	case mine && reply.Verdict == luascripts.Done:
-		ticket.listed, ticket.ask = sent, ask
+	case mine && g.Token != 0:
+		l.grantLocked(g.sent, pass.Offer, g.Token)
+	case mine && g.Aside:
+		l.stepAside(luascripts.Aside)
+		l.hint()
+	case mine && g.Verdict == luascripts.Done:
 		l.askAt = l.dueLocked(luascripts.NoExpiry)
-		l.listenLocked(ticket.spec, sent) // and asks then, as a message before that is lost
+		l.listenLocked(ticket.spec, g.sent) // and asks then, as a message before that is lost
 	}
-	if l != nil && (err != nil || reply.Verdict != luascripts.Done) {
+	if l != nil && (err != nil || g.Verdict != luascripts.Done) {
 		l.askAt = time.Time{}
 		l.hint()
 	}
@@ -176,16 +184,28 @@ func (s *Session) inherit(ticket *tenure, sent time.Time, ask int, reply luascri
 func (w *waiter) ticket() (t *tenure, offer time.Duration) {
 	w.line.s.mu.Lock()
 	defer w.line.s.mu.Unlock()
-	t = w.line.ticketLocked(w.spec)
-	return t, t.offerLocked(w.spec)
+	return w.line.ticketLocked(w.spec), w.line.s.offer(w.spec)
 }
 
-// number returns the number of t's next question.
-func (t *tenure) number() int {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	t.asks++
-	return t.asks
+// again is after how long l asks again if it is refused and hears nothing.
+func (l *line) again() time.Duration {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return cmp.Or(l.deaf, l.pace)
+}
+
+// unheardLocked says that no message reaches this process. It returns after how long to
+// ask again.
+func (l *line) unheardLocked() time.Duration {
+	pause := cmp.Or(l.deaf, deafPause)
+	if time.Since(l.waiters[0].since) >= deafPolls*l.pace {
+		l.deaf = l.pace // now the lock waits for it for that long
+		return l.pace
+	}
+	if l.deaf = 2 * pause; l.deaf > l.pace {
+		l.deaf = deafPause
+	}
+	return pause
 }
 
 // ticketLocked returns the tenure in whose name l asks, for a waiter with this spec.
@@ -200,26 +220,12 @@ func (l *line) ticketLocked(spec *Spec) *tenure {
 	return l.ticket
 }
 
-// offerLocked is what the lock will be granted for to the ticket t, after a command for
-// a waiter with this spec. It never grows: commands may overtake each other.
-func (t *tenure) offerLocked(spec *Spec) time.Duration {
-	offer := t.s.offer(spec)
-	if t.offered == 0 || offer < t.offered {
-		t.offered = offer
-	}
-	t.longest = max(t.longest, t.offered, t.s.keep())
-	return t.offered
-}
-
-// grantLocked makes the gift of the ticket, whose lease counts from sent, if that does
-// for the first waiter; else that one has a reason to ask.
-func (l *line) grantLocked(sent time.Time, token uint64) {
-	t, offer := l.ticket, l.ticket.offered
+// grantLocked makes the gift of the ticket, which was granted for offer by a command
+// sent at sent, if that does for the first waiter; else that one has a reason to ask.
+func (l *line) grantLocked(sent time.Time, offer time.Duration, token uint64) {
+	t := l.ticket
 	first := l.waiters[0].spec
 	switch {
-	case first == nil: // it has no use for it
-		l.ticket = nil
-		l.s.orphanLocked(t)
 	case !first.takes(t) || time.Since(sent) > watchdog.Trusted(offer)-offer/3:
 		l.askAt = time.Time{}
 	default:
@@ -231,24 +237,31 @@ func (l *line) grantLocked(sent time.Time, token uint64) {
 	l.rouseLocked()
 }
 
-// note is what a message says: that an owner was granted the lock, in the place that this
-// question of it had in line.
-type note struct {
-	owner string
-	token uint64
-	ask   int
+// isGift reports whether t holds the lock for a line of which nobody has taken it yet.
+func (t *tenure) isGift() bool {
+	if t.spec.Pass == nil {
+		return false
+	}
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	l := t.s.lines[t.spec.place()]
+	return l != nil && l.gift == t
 }
 
-// told keeps what a message says for the first waiter. It does not block.
-func (l *line) told(message string) {
-	if words := strings.Split(message, " "); len(words) == 3 {
-		token, err := strconv.ParseUint(words[1], 10, 64)
-		if ask, bad := strconv.Atoi(words[2]); err == nil && bad == nil {
-			l.note.Store(&note{words[0], token, ask})
-			l.aside.Store(nil)
-		}
-	}
+// told hears that this process may have been granted the lock. It does not block.
+func (l *line) told(string) {
+	l.aside.Store(nil)
 	l.hint()
+}
+
+// letGoLocked notes that a lock was let go for others, and that no waiter of this process
+// was there to hear it. The next ones ask a little later.
+func (s *Session) letGoLocked(p place) {
+	now := time.Now()
+	if len(s.letGo) >= 100 {
+		maps.DeleteFunc(s.letGo, func(_ place, until time.Time) bool { return now.After(until) })
+	}
+	s.letGo[p] = now.Add(asideTime)
 }
 
 // stepAside notes that somebody else should be the first to ask. It does not block.
@@ -259,14 +272,6 @@ func (l *line) stepAside(message string) {
 	}
 }
 
-// hearLocked makes the gift that the latest message told of.
-func (l *line) hearLocked() {
-	n, t := l.note.Swap(nil), l.ticket
-	if n != nil && t != nil && l.gift == nil && n.owner == t.owner && n.ask == t.ask && !t.listed.IsZero() {
-		l.grantLocked(t.listed, n.token)
-	}
-}
-
 // take gives the gift of the line to w, which is the first, for the claim c; or nil if
 // there is none.
 func (w *waiter) take(c *claim) *tenure {
@@ -274,7 +279,6 @@ func (w *waiter) take(c *claim) *tenure {
 	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.hearLocked()
 	t := l.gift
 	if t == nil {
 		return nil
@@ -287,7 +291,7 @@ func (w *waiter) take(c *claim) *tenure {
 		s.orphanLocked(t)
 		return nil
 	}
-	t.claim, t.asked = c, w.since
+	t.claim = c
 	c.holdLocked(t)
 	return t
 }

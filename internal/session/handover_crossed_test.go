@@ -253,51 +253,6 @@ func TestInherit_crossedByClose(t *testing.T) {
 	})
 }
 
-// place of the plain lock that these tests use.
-func (w *world) line(s *Session, k *Kind) *line {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lines[place{k, "orders"}]
-}
-
-// A process was stopped while the lock was granted to it, ran out and went to
-// another. It asks, and is refused, before it reads the message of then.
-func TestMessage_ofAnEarlierGrant(t *testing.T) {
-	inBubble(t, func(w *world) {
-		stopped := make(chan struct{})
-		w.a.Observer.Waiting = func(lock.Event) { <-stopped }
-		h := w.lock(w.b, w.Context())
-		ctx, cancel := context.WithCancel(w.Context())
-		defer cancel()
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			if h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil {
-				w.Errorf("it believes to hold the lock until %v", time.Until(h.Until()))
-			}
-		}()
-		synctest.Wait()
-		l := w.line(w.a, plain)
-		w.unlock(h) // grants the lock, which nobody takes
-		synctest.Wait()
-		message := l.note.Swap(nil)
-		if message == nil {
-			w.Fatal("no message")
-		}
-		time.Sleep(offerPolls * pollTime) // the grant ran out
-		h = w.lock(w.b, w.Context())
-		close(stopped)
-		synctest.Wait() // refused
-		l.note.Store(message)
-		l.hint()
-		synctest.Wait()
-		cancel()
-		<-gone
-		w.unlock(h)
-		time.Sleep(3 * opTime)
-	})
-}
-
 // Who stood in line goes, and a group is next in this process, which has no use for
 // the place in Redis: the lock must not come to it.
 func TestTicket_isOfNoUseForAGroup(t *testing.T) {

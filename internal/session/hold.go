@@ -2,8 +2,10 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/owner"
@@ -18,7 +20,12 @@ type hold struct {
 	fixed  bool            // set once: this hold does not ask for renewals
 	parent context.Context // set once: the caller's
 
-	at int // its place in t.holds; guarded by s.mu
+	limit atomic.Pointer[limit] // when it ends at the latest; nil if it has no such end. Set under s.mu
+
+	// Guarded by s.mu.
+	at        int           // its place in t.holds
+	grace     time.Duration // for how long it is renewed after the end of parent; 0 is a lease
+	abandoned bool          // parent has ended, and that was told
 
 	// Guarded by mu.
 	mu    sync.Mutex
@@ -123,14 +130,21 @@ func (h *hold) look() {
 	if over {
 		return
 	}
+	if l := h.limit.Load(); l != nil && watchdog.Passed(l.at) {
+		h.end(h.t.lostBy(l.cause))
+		return
+	}
 	if cause := h.t.lease.Check(); cause != nil && cause != watchdog.ErrStopped {
 		h.end(h.t.lostBy(cause))
 	}
 }
 
-// Until is the tenure's, but not after the end of this hold.
+// Until is the tenure's, but not after the end of this hold, or its limit.
 func (h *hold) Until() time.Time {
 	until := h.t.lease.Until()
+	if l := h.limit.Load(); l != nil && l.at.Before(until) {
+		until = l.at
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.cause != nil && h.ended.Before(until) {
@@ -145,7 +159,11 @@ func (h *hold) Token() uint64            { return h.t.token }
 func (h *hold) Owner() string            { return h.t.owner }
 
 func (h *hold) Unlock(ctx context.Context) error {
+	began := time.Now()
 	if err := h.t.s.unlock(ctx, h); err != nil {
+		if !errors.Is(err, lock.ErrNotHeld) {
+			err = h.t.s.failed(ctx, began, err)
+		}
 		return &lock.Error{Op: "unlock", Name: h.t.spec.Name, Err: err}
 	}
 	return nil

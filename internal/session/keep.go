@@ -2,14 +2,71 @@ package session
 
 import (
 	"context"
+	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// keepAtOnce is how many waiters one heartbeat is for at most, so that no script
-// keeps the server busy for long.
-const keepAtOnce = 200
+// turns are the waiters of a line that stand in a queue in Redis. Its mutex is the last
+// that anybody takes: a message comes while the hub is locked.
+type turns struct {
+	mu      sync.Mutex
+	waiting map[string]*waiter // by their owner strings
+	early   string             // the owner that was told before it knew that it stands there
+}
+
+// turnsChannel is where this client hears whose turn it is.
+func (l *line) turnsChannel(spec *Spec) string {
+	return keys.OfTurns(spec.Keys.Channel, l.s.id)
+}
+
+// turn tells the owner of this number to ask. It does not block.
+func (l *line) turn(number string) {
+	owner := l.s.id + ":" + number
+	l.turns.mu.Lock()
+	defer l.turns.mu.Unlock()
+	if w := l.turns.waiting[owner]; w != nil {
+		w.ask()
+	} else {
+		l.turns.early = owner // its own answer is on the way
+	}
+}
+
+// queueLocked says that w stands in the queue in Redis in the name of t.
+func (l *line) queueLocked(w *waiter, t *tenure) {
+	l.listenLocked(t.spec, w.sent)
+	if w.queued.Owner != t.owner {
+		l.unqueueLocked(w)
+		w.queued = luascripts.Waiter{Owner: t.owner, Patience: t.spec.Patience}
+		l.turns.mu.Lock()
+		if l.turns.waiting == nil {
+			l.turns.waiting = make(map[string]*waiter)
+		}
+		l.turns.waiting[t.owner] = w
+		if l.turns.early == t.owner {
+			w.ask()
+		}
+		l.turns.mu.Unlock()
+	}
+	if w.own && w.sub == nil {
+		w.sub = l.s.hub.Subscribe(keys.OfOwner(t.spec.Keys.Channel, t.owner), time.Time{}, func(string) { w.ask() }, l.hint)
+	}
+}
+
+// unqueueLocked says that w does not stand in the queue any more, if it did.
+func (l *line) unqueueLocked(w *waiter) {
+	if w.sub != nil {
+		w.sub.Close()
+		w.sub = nil
+	}
+	if w.queued.Owner != "" {
+		l.turns.mu.Lock()
+		delete(l.turns.waiting, w.queued.Owner)
+		l.turns.mu.Unlock()
+	}
+}
 
 // keep sends heartbeats for all waiters of l that stand in a queue in Redis, until
 // empty is closed. It is a goroutine of its own: whoever waits may be asking, and
@@ -64,28 +121,38 @@ func (l *line) beat(spec *Spec) {
 			waiters, queued = append(waiters, w), append(queued, w.queued)
 		}
 	}
-	l.beats += (len(queued) + keepAtOnce - 1) / keepAtOnce
-	l.s.mu.Unlock()
-	for len(queued) > 0 {
-		n := min(len(queued), keepAtOnce)
-		some, theirs := waiters[:n], queued[:n]
-		l.s.work.Go(func() { l.send(spec, some, theirs) })
-		waiters, queued = waiters[n:], queued[n:]
+	sent := time.Now()
+	if len(queued) > 0 {
+		l.silence.asks(sent)
+		l.beats++
 	}
+	l.s.mu.Unlock()
+	if len(queued) == 0 {
+		return
+	}
+	l.s.work.Go(func() { l.send(spec, waiters, queued, sent) })
 }
 
-// send sends a heartbeat for some of the waiters, and tells those to ask who have a
+// send sends a heartbeat for these waiters, due at sent, and tells those to ask that have a
 // reason to.
-func (l *line) send(spec *Spec, waiters []*waiter, queued []luascripts.Waiter) {
+func (l *line) send(spec *Spec, waiters []*waiter, queued []luascripts.Waiter, sent time.Time) {
 	kept, err := spec.Keep(context.Background(), l.s.rdb, spec.Keys, queued)
 	l.s.mu.Lock()
 	if l.beats--; l.beats == 0 && l.missed {
 		l.missed = false
 		l.hint()
 	}
+	var quiet time.Duration
+	if err != nil && faultOf(err).again {
+		l.silence.fails(sent, err)
+		quiet = l.silence.lasts(true, 0)
+	} else {
+		l.silence.hears(sent)
+	}
 	l.s.mu.Unlock()
 	if err != nil {
-		l.s.Logger.Debug("lock: a heartbeat failed", "lock", spec.Name, "err", err)
+		err = l.s.told(err)
+		l.s.silent(spec, quiet, err)
 		if faultOf(err).again {
 			return // the next is due soon
 		}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -21,7 +22,7 @@ import (
 
 var fair = &Kind{
 	Mode:    lock.Exclusive,
-	Keys:    FairKeys,
+	Keys:    keys.Fair,
 	Acquire: luascripts.AcquireFair,
 	Release: luascripts.ReleaseFair,
 	Renew:   luascripts.RenewReentrant,
@@ -30,8 +31,8 @@ var fair = &Kind{
 }
 
 var reading, writing = func() (r, w *Kind) {
-	r = &Kind{Mode: lock.Read, Keys: RWKeys, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead}
-	w = &Kind{Mode: lock.Write, Keys: RWKeys, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite, Queues: true}
+	r = &Kind{Mode: lock.Read, Keys: keys.ReadWrite, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead, Queues: true}
+	w = &Kind{Mode: lock.Write, Keys: keys.ReadWrite, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite, Queues: true}
 	r.Beside, w.Beside = w, r
 	return r, w
 }()
@@ -394,6 +395,170 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 	})
 }
 
+// A reader of this process waits for a writer, who then asks to read. The writer is let
+// in at once: it would wait for the reader, and the reader waits for the writer.
+func TestWriter_readsAtOnce(t *testing.T) {
+	for name, opts := range map[string][]lock.Option{"as others": nil, "readers first": {lock.WithReadersFirst()}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ctx := lock.WithOwner(w.Context())
+				write := w.take(w.a, writing, ctx)
+				waits := w.reads(w.a, w.Context())
+				time.Sleep(pollTime / 2)
+				n := w.scripts()
+				began := time.Now()
+				read := w.take(w.a, reading, ctx, opts...)
+				if took := time.Since(began); took != 0 {
+					w.Errorf("the writer reads after %v", took)
+				}
+				synctest.Wait()
+				if got := n.Load(); got != 1 {
+					w.Errorf("%d questions, want that of the writer alone: nobody else can be let in", got)
+				}
+				w.unlock(write)
+				other := <-waits
+				w.unlock(read)
+				w.unlock(other)
+			})
+		})
+	}
+}
+
+// An owner asks to read, and stands behind another reader; then the same owner is let in
+// to write, and with that its reading.
+func TestWriter_readsAlthoughItStoodInLine(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, writing, w.Context())
+		first := w.reads(w.a, w.Context())
+		ctx := lock.WithOwner(w.Context())
+		read := w.reads(w.a, ctx)
+		time.Sleep(pollTime / 2)
+		w.mini.Del("orders") // no message tells the readers
+		write := w.take(w.a, writing, ctx)
+		synctest.Wait()
+		select {
+		case r := <-read:
+			w.unlock(write)
+			w.unlock(<-first)
+			w.unlock(r)
+		default:
+			w.Error("who writes waits to read")
+			w.unlock(write)
+			w.unlock(<-first)
+			w.unlock(<-read)
+		}
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+			w.Error(err)
+		}
+	})
+}
+
+// A reader waits for a writer who only waits itself. One who lets no writer pass does not
+// stand behind that reader.
+func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, reading, w.Context())
+		writer := w.gets(w.b, writing, w.Context())
+		time.Sleep(time.Millisecond)
+		polite := w.reads(w.a, w.Context())
+		time.Sleep(pollTime / 2)
+		began := time.Now()
+		rude := w.take(w.a, reading, w.Context(), lock.WithReadersFirst())
+		if took := time.Since(began); took != 0 {
+			w.Errorf("in after %v", took)
+		}
+		synctest.Wait()
+		select {
+		case <-polite:
+			w.Fatal("a reader came in past a writer who waits")
+		default:
+		}
+		w.unlock(rude)
+		w.unlock(h)
+		w.unlock(<-writer)
+		w.unlock(<-polite)
+	})
+}
+
+// A writer who holds no readers back waits, and behind it in the same process one who does:
+// that one has its wish, and gets in although others read without a gap.
+func TestWriter_wishesBehindOneWhoDoesNot(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, reading, w.Context())
+		rude := w.gets(w.a, writing, w.Context(), lock.WithReadersFirst())
+		time.Sleep(pollTime / 2)
+		w.unlock(w.take(w.b, reading, w.Context(), lock.WithLease(leaseTime))) // nobody waits who holds it back
+		polite := w.gets(w.a, writing, w.Context())
+		time.Sleep(time.Millisecond)
+		if past, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); err == nil {
+			w.Error("a reader came in past a writer who waits")
+			w.unlock(past)
+		}
+		w.unlock(h)
+		for range 2 {
+			select {
+			case h := <-rude:
+				w.unlock(h)
+			case h := <-polite:
+				w.unlock(h)
+			}
+		}
+	})
+}
+
+// The first reader in line waits for replicas when it has been let in. The others need not
+// wait for them.
+func TestReaders_doNotWaitForReplicasOfOthers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const wait = 2 * time.Second
+		kind := *reading
+		kind.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			replicas := q.Replicas
+			q.Replicas = 0
+			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
+			if replicas > 0 && a.Verdict == luascripts.Done {
+				time.Sleep(wait)
+				a.Confirmed = replicas
+			}
+			return a, err
+		}
+		h := w.take(w.b, writing, w.Context())
+		slow := w.gets(w.a, &kind, w.Context(), lock.WithReplicas(1, wait))
+		other := w.gets(w.a, &kind, w.Context())
+		time.Sleep(pollTime / 2)
+		freed := time.Now()
+		w.unlock(h)
+		w.unlock(<-other)
+		if took := time.Since(freed); took != 0 {
+			w.Errorf("in after %v", took)
+		}
+		w.unlock(<-slow)
+		if took := time.Since(freed); took != wait {
+			w.Errorf("the one who waits for replicas is in after %v", took)
+		}
+	})
+}
+
+// A writer of this process leaves, and no message is heard: the readers of every line ask.
+func TestReaders_hintedHere(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
+		})
+		h := w.take(w.a, writing, w.Context())
+		waits := []<-chan lock.Hold{w.reads(w.a, w.Context()), w.reads(w.a, w.Context(), lock.WithReadersFirst())}
+		time.Sleep(10*pollTime + pollTime/2)
+		freed := time.Now()
+		w.unlock(h)
+		for _, in := range waits {
+			w.unlock(<-in)
+		}
+		if took := time.Since(freed); took != 0 {
+			w.Errorf("in after %v", took)
+		}
+	})
+}
+
 // A writer reads on after it has stopped writing. Its reading is renewed for as
 // long as it lasts, and then nothing is left.
 func TestDowngrade_livesForHours(t *testing.T) {
@@ -515,6 +680,57 @@ func TestReaders_passAWriterWhoCameLater(t *testing.T) {
 		w.unlock(stays)
 		served()
 	})
+}
+
+// A writer waits, and then readers come. When the one who writes leaves, the readers enter, all
+// of them and before that writer; those that come after that wait for it.
+func TestReaders_haveATurnWhenAWriterLeaves(t *testing.T) {
+	for name, of := range map[string]func(w *world) *Session{
+		"beside a writer of their process": func(w *world) *Session { return w.a },
+		"beside a writer of another":       func(w *world) *Session { return w.b },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.take(w.b, writing, w.Context())
+				next := w.gets(of(w), writing, w.Context())
+				time.Sleep(pollTime / 2)
+				var readers []<-chan lock.Hold
+				for range 5 {
+					readers = append(readers, w.reads(w.a, w.Context()))
+				}
+				time.Sleep(pollTime / 2)
+				w.unlock(h)
+				synctest.Wait()
+				var in []lock.Hold
+				for _, r := range readers {
+					select {
+					case h := <-r:
+						in = append(in, h)
+					default:
+						w.Error("a reader is not in")
+					}
+				}
+				time.Sleep(time.Millisecond)
+				late := w.reads(w.b, w.Context())
+				for _, h := range in {
+					select {
+					case <-next:
+						w.Fatal("a writer is in, and so are readers")
+					case <-late:
+						w.Fatal("a reader that came after the turn began is in")
+					default:
+					}
+					w.unlock(h)
+				}
+				w.unlock(<-next)
+				w.unlock(<-late)
+				synctest.Wait()
+				if keys := w.mini.Keys(); len(keys) > 0 {
+					w.Errorf("left behind: %q", keys)
+				}
+			})
+		})
+	}
 }
 
 // slow returns a kind whose answers take d.

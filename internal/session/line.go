@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
@@ -29,22 +31,24 @@ type line struct {
 	askAt   time.Time     // a question, or a heartbeat, is due then without a hint; zero before the first answer
 	pace    time.Duration // and that often
 	shut    bool          // the latest answer was that others have the lock
+	silence silence       // whether there are answers
 	waiters []*waiter
-	only    waiter        // the first of a new line
-	sub     *subscription // to the lock's channel; nil until somebody had to wait
-	empty   chan struct{} // closed when nobody is left to send heartbeats for; nil while none are sent
-	beats   int           // heartbeats that are not answered yet
-	missed  bool          // there was a hint meanwhile
+	only    waiter             // the first of a new line
+	sub     *hint.Subscription // to the lock's channel; nil until somebody had to wait
+	empty   chan struct{}      // closed when nobody is left to send heartbeats for; nil while none are sent
+	beats   int                // heartbeats that are not answered yet
+	missed  bool               // there was a hint meanwhile
+	turns   turns              // who is told that its turn has come
 
 	// Of kinds with a Pass (handover.go).
-	ticket *tenure                   // asks, and stands in line in Redis, for whoever is first; nil before the first question
+	ticket *tenure                   // asks, and stands in line in Redis, for the first; nil before the first question, and while the first has no spec
 	gift   *tenure                   // holds the lock, and is for the first waiter to take; nil if there is none
-	own    *subscription             // to the channel of this process; with sub
-	ours   *subscription             // to that of all who know of the line; with own
+	own    *hint.Subscription        // to the channel of this process; with sub
+	ours   *hint.Subscription        // to that of all who know of the line; with own
 	subs   atomic.Int32              // how often sub was confirmed
 	owns   atomic.Int32              // and own
-	note   atomic.Pointer[note]      // what was said there
 	aside  atomic.Pointer[time.Time] // until then others come first; nil if they need not
+	deaf   time.Duration             // after how long it asks again if no message reaches this process; 0 if one does, as far as is known
 	timer  *time.Timer               // until the first asks although this process has the lock; nil if it need not, or may
 }
 
@@ -56,12 +60,15 @@ type waiter struct {
 	first chan struct{} // closed when it is the first, and has something to do
 	asked chan struct{} // cap 1: it should ask, wherever it stands
 
-	sent    time.Time // its own goroutine's: when its latest question was sent
+	asks    time.Time // its own goroutine's: when its latest question was due
+	sent    time.Time // its own goroutine's: when it was sent
+	deaf    bool      // its own goroutine's: the answer to it was that no message reaches this process
+	own     bool      // its own goroutine's: it may be told of its turn at its own channel
 	retryAt time.Time // its own goroutine's: it asks again then, wherever it stands; zero if not
 
 	// Guarded by s.mu. Only where waiters queue in Redis.
-	queued luascripts.Waiter // as what it stands there; its owner is empty before it does
-	sub    *subscription     // to its own channel
+	queued luascripts.Waiter  // as what it stands there; its owner is empty before it does
+	sub    *hint.Subscription // to its own channel; nil if only ours tell it of its turn
 }
 
 // alone reports whether only the first of l asks.
@@ -81,10 +88,10 @@ const (
 func (s *Session) join(spec *Spec, stands bool) *waiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.lines[spec.place()]
+	l := s.lines[spec.line()]
 	var w *waiter
 	if l == nil {
-		l = s.newLineLocked(spec.place())
+		l = s.newLineLocked(spec.line())
 		w = &l.only
 	} else {
 		w = &waiter{line: l, asked: make(chan struct{}, 1)}
@@ -121,6 +128,10 @@ func (s *Session) newLineLocked(place place) (l *line) {
 	}
 	l.place, l.pace = place, s.Poll
 	s.lines[place] = l
+	if until, ok := s.letGo[place]; ok {
+		delete(s.letGo, place)
+		l.aside.Store(&until)
+	}
 	return l
 }
 
@@ -136,7 +147,8 @@ func (l *line) spareLocked() {
 	case <-l.only.asked:
 	default:
 	}
-	l.askAt, l.shut = time.Time{}, false
+	l.askAt, l.shut, l.deaf, l.silence = time.Time{}, false, 0, silence{}
+	l.aside.Store(nil)
 	l.only.spec, l.only.sent, l.only.retryAt = nil, time.Time{}, time.Time{}
 	s.spare = append(s.spare, l)
 }
@@ -172,20 +184,18 @@ func (w *waiter) leave() {
 	l := w.line
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	if w.sub != nil {
-		w.sub.close()
-	}
+	l.unqueueLocked(w)
 	i := slices.Index(l.waiters, w)
 	l.waiters = slices.Delete(l.waiters, i, i+1)
 	switch {
 	case len(l.waiters) == 0:
 		delete(l.s.lines, l.place)
 		if l.sub != nil {
-			l.sub.closeSoon()
+			l.sub.CloseSoon()
 		}
 		if l.own != nil {
-			l.own.closeSoon()
-			l.ours.closeSoon()
+			l.own.CloseSoon()
+			l.ours.CloseSoon()
 		}
 		if l.empty != nil {
 			close(l.empty)
@@ -219,11 +229,16 @@ func (l *line) refuseLocked() {
 	l.ticket, l.gift = nil, nil
 }
 
-// leads reports whether nobody stands before w.
+// leads reports whether nobody stands before w. Then w asks now.
 func (w *waiter) leads() bool {
-	w.line.s.mu.Lock()
-	defer w.line.s.mu.Unlock()
-	return w.line.waiters[0] == w
+	l := w.line
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.waiters[0] != w {
+		return false
+	}
+	l.silence.asks(w.since)
+	return true
 }
 
 func (w *waiter) isFirst() bool {
@@ -300,8 +315,10 @@ func (w *waiter) next(leads bool) (ready bool, due time.Time) {
 	if leads && l.place.kind.Keep == nil {
 		l.s.mu.Lock()
 		if aside := l.aside.Load(); aside != nil && time.Now().Before(*aside) {
-			l.askAt = *aside
 			l.unhint() // it is the lock that others should have
+			if l.askAt.IsZero() || l.askAt.After(*aside) {
+				l.askAt = *aside // but what is due before that stays due, whoever says this again and again
+			}
 		}
 		askAt, gift := l.askAt, l.gift
 		l.s.mu.Unlock()
@@ -329,17 +346,21 @@ func (w *waiter) ask() {
 	}
 }
 
-// retryIn says when to ask again after an error, if nothing comes before.
-func (w *waiter) retryIn(d time.Duration) {
+// retryIn says when to ask again after err, which came instead of an answer, if
+// nothing comes before. It returns for how long Redis has been silent.
+func (w *waiter) retryIn(err error, d time.Duration) (quiet time.Duration) {
+	w.line.s.mu.Lock()
+	defer w.line.s.mu.Unlock()
+	w.line.silence.fails(w.asks, err)
+	quiet = w.line.silence.lasts(true, 0)
 	if !w.line.alone() {
 		w.retryAt = time.Now().Add(d)
 		if w.line.place.kind.Keep != nil || !w.isFirst() {
-			return
+			return quiet
 		}
 	}
-	w.line.s.mu.Lock()
-	defer w.line.s.mu.Unlock()
 	w.line.askAt = time.Now().Add(d)
+	return quiet
 }
 
 // refused says that t, for which w waits, was told that others have the lock, for
@@ -351,8 +372,14 @@ func (w *waiter) refused(t *tenure, left time.Duration) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	l.shut = true
+	l.silence.hears(w.asks)
 	if spec.Keep == nil {
 		l.askAt = l.dueLocked(left)
+		if w.deaf && l.sub != nil {
+			l.askAt = time.Now().Add(l.unheardLocked())
+		} else {
+			l.deaf = 0
+		}
 		l.listenLocked(spec, w.sent)
 		return
 	}
@@ -360,13 +387,7 @@ func (w *waiter) refused(t *tenure, left time.Duration) {
 		l.askAt = due // sooner, but never put off by those who come
 		l.move()
 	}
-	if w.queued.Owner != t.owner {
-		if w.sub != nil {
-			w.sub.close()
-		}
-		w.queued = luascripts.Waiter{Owner: t.owner, Patience: spec.Patience}
-		w.sub = l.s.hub.subscribe(spec.Keys.Channel+":"+t.owner, time.Time{}, func(string) { w.ask() }, l.hint) // one heartbeat says for all whether a message was missed
-	}
+	l.queueLocked(w, t)
 	if l.empty == nil {
 		empty := make(chan struct{})
 		l.empty = empty
@@ -380,13 +401,17 @@ func (l *line) listenLocked(spec *Spec, sent time.Time) {
 	if l.sub != nil {
 		return
 	}
-	if spec.Pass == nil {
-		l.sub = l.s.hub.subscribe(spec.Keys.Channel, sent, func(string) { l.hint() }, l.hint)
+	if spec.Keep != nil {
+		l.sub = l.s.hub.Subscribe(l.turnsChannel(spec), sent, l.turn, l.hint) // one heartbeat says for all whether a message was missed
 		return
 	}
-	l.sub = l.s.hub.subscribe(spec.Keys.Channel, sent, func(string) { l.hint() }, l.half(&l.subs, &l.owns))
-	l.own = l.s.hub.subscribe(spec.Keys.Channel+":"+l.s.id, sent, l.told, l.half(&l.owns, &l.subs))
-	l.ours = l.s.hub.subscribe(spec.Keys.Channel+luascripts.Ours, sent, l.stepAside, func() {})
+	if spec.Pass == nil {
+		l.sub = l.s.hub.Subscribe(spec.Keys.Channel, sent, func(string) { l.hint() }, l.hint)
+		return
+	}
+	l.sub = l.s.hub.Subscribe(spec.Keys.Channel, sent, func(string) { l.hint() }, l.half(&l.subs, &l.owns))
+	l.own = l.s.hub.Subscribe(keys.OfClient(spec.Keys.Line, l.s.id), sent, l.told, l.half(&l.owns, &l.subs))
+	l.ours = l.s.hub.Subscribe(spec.Keys.Line, sent, l.stepAside, func() {})
 }
 
 // half returns what to do when one of two channels is confirmed that are subscribed
@@ -409,15 +434,21 @@ func (l *line) half(this, other *atomic.Int32) func() {
 // listenEarlyLocked listens before anybody asks if that is to be had for nothing.
 // What is said before the answer comes is heard then.
 func (l *line) listenEarlyLocked(spec *Spec) {
-	if l.sub == nil && spec.Keep == nil && l.s.hub.lingers(spec.Keys.Channel) {
+	channel := spec.Keys.Channel
+	if spec.Keep != nil {
+		channel = l.turnsChannel(spec)
+	}
+	if l.sub == nil && l.s.hub.Lingers(channel) {
 		l.listenLocked(spec, time.Now())
 	}
 }
 
 // willAsk says that w is about to ask.
 func (w *waiter) willAsk(spec *Spec) {
+	w.asks = time.Now()
 	w.line.s.mu.Lock()
 	defer w.line.s.mu.Unlock()
+	w.line.silence.asks(w.asks)
 	w.line.listenEarlyLocked(spec)
 }
 
@@ -435,6 +466,7 @@ func (w *waiter) granted(spec *Spec) {
 	l := w.line
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
+	l.silence.hears(w.asks)
 	switch {
 	case spec.Keep != nil: // Redis tells whose turn is next
 	case spec.shared():
@@ -477,6 +509,21 @@ func (l *line) unhint() bool {
 	}
 }
 
+// freed tells the waiters for the lock in this process, on either side of it, that it is
+// free; aside says that others come first.
+func (s *Session) freed(spec *Spec, aside bool) {
+	if aside {
+		s.mu.Lock()
+		if l := s.lines[spec.line()]; l != nil {
+			l.stepAside(luascripts.Aside)
+		} else {
+			s.letGoLocked(spec.line())
+		}
+		s.mu.Unlock()
+	}
+	s.hint(spec)
+}
+
 // hint tells the waiters for the lock in this process, on either side of it, that
 // it may be free. Where Redis itself tells whose turn it is, or where others may
 // still hold the lock, there is nothing to tell.
@@ -487,8 +534,10 @@ func (s *Session) hint(spec *Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, kind := range []*Kind{spec.Kind, spec.Beside} {
-		if l := s.lines[place{kind, spec.Keys.Lock}]; l != nil {
-			l.hint()
+		for a := range apart(1 << allApart) {
+			if l := s.lines[place{kind, spec.Keys.Lock, a}]; l != nil {
+				l.hint()
+			}
 		}
 	}
 }

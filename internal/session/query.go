@@ -48,7 +48,7 @@ func Inspect(ctx context.Context, s *Session, spec *Spec, q question[luascripts.
 	}
 	state, err := stateOf(spec, snapshot)
 	if err != nil {
-		return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: err}
+		return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, err)}
 	}
 	return state, nil
 }
@@ -60,7 +60,7 @@ func stateOf(spec *Spec, s luascripts.Snapshot) (lock.State, error) {
 		return state, lock.ErrForeignKey
 	}
 	for _, w := range s.Waiters {
-		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, Patience: w.Patience})
+		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, Patience: w.Patience, Since: askedSince(w.Owner)})
 	}
 	if !s.Exists {
 		return state, nil
@@ -72,7 +72,7 @@ func stateOf(spec *Spec, s luascripts.Snapshot) (lock.State, error) {
 	for _, f := range s.Fields {
 		count, err := strconv.Atoi(f.Value)
 		if err != nil {
-			return lock.State{}, fmt.Errorf("%w: a field %.64q of value %.64q", lock.ErrForeignKey, f.Name, f.Value)
+			return lock.State{}, lock.ErrForeignKey // its fields and values are none of our business
 		}
 		h := lock.Holder{Owner: f.Name, Count: count, Mode: lock.Exclusive}
 		if spec.Beside != nil {
@@ -81,6 +81,7 @@ func stateOf(spec *Spec, s luascripts.Snapshot) (lock.State, error) {
 				h.Owner, h.Mode = owner, lock.Write
 			}
 		}
+		h.Since = askedSince(h.Owner)
 		state.Holders = append(state.Holders, h)
 	}
 	if spec.Beside != nil && len(state.Holders) == 0 {
@@ -103,7 +104,7 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q question[luascripts.V
 	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
 		v, _, err := await(ctx, s, s.OpTimeout, func(ctx context.Context) (luascripts.Verdict, error) { return q(ctx, s.rdb, spec.Keys) }, nil)
 		if err == nil && v == luascripts.Foreign {
-			err = lock.ErrForeignKey
+			err = final{lock.ErrForeignKey}
 		}
 		return v, err
 	})
@@ -135,7 +136,7 @@ func (s *Session) holding(spec *Spec) (held []*tenure) {
 func once[T any](ctx context.Context, s *Session, spec *Spec, op string, run func() (T, error)) (value T, err error) {
 	defer func() {
 		if err != nil {
-			err = &lock.Error{Op: op, Name: spec.Name, Err: readable(err)}
+			err = &lock.Error{Op: op, Name: spec.Name, Err: s.foreign(ctx, spec, err)}
 		}
 	}()
 	if spec.Err != nil {
@@ -148,5 +149,7 @@ func once[T any](ctx context.Context, s *Session, spec *Spec, op string, run fun
 		return value, err
 	}
 	defer s.work.Done()
-	return run()
+	began := time.Now()
+	value, err = run()
+	return value, s.failed(ctx, began, err)
 }

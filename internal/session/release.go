@@ -2,25 +2,20 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
-	"github.com/redis/rueidis"
 )
 
 // unlock gives h back.
 func (s *Session) unlock(ctx context.Context, h *hold) error {
 	t := h.t
 	h.look() // a lease that ran out is lost, whoever looks first
-	if before := h.end(lock.ErrUnlocked); before != nil {
-		if errors.Is(before, lock.ErrUnlocked) {
-			return lock.ErrNotHeld
-		}
-		return fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(before)) // without its name a second time
+	if err := notHeld(h.end(lock.ErrUnlocked)); err != nil {
+		return err
 	}
 	if t.leaveOpen(h) {
 		return nil
@@ -59,7 +54,7 @@ func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 	keys, pass, heir := t.pass()
 	o := s.give(ctx, t, keys, pass, within)
 	if heir != nil {
-		s.inherit(heir, o.value.sent, pass.Ask, o.value.Passed, o.err)
+		s.inherit(heir, pass, o.value, o.err)
 	}
 	s.unhold(t)
 	switch {
@@ -70,7 +65,7 @@ func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 		return o.err
 	}
 	if heir == nil {
-		s.hint(t.spec)
+		s.freed(t.spec, o.value.Aside)
 	}
 	if t.isUnsure() {
 		// A question for this tenure broke off, and may be carried out yet.
@@ -205,111 +200,4 @@ func reducedAfter(over ending) error {
 		return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost)
 	}
 	return nil
-}
-
-// settle makes Redis agree with this process about t, after a command for t
-// whose outcome is not known: it leaves as many holds as t has now, which is
-// none when t is over. It repeats that until the server confirms, or until the
-// lease of that command must have run out. If t was passed on, the owner string is
-// the next tenure's; then that one's release sees to it.
-//
-// If broken, it looks again later: when a connection broke, or was given up, a copy of
-// the command may still be on its way, and the first confirmation may have overtaken
-// it. Nobody says how long that takes, so the pauses double, from an operation time-out
-// to when the lease that the command asked for would be over.
-//
-// It may only be called from what s.work counts.
-func (s *Session) settle(t *tenure, broken bool) {
-	began, again := time.Now(), s.OpTimeout
-	pause := backoff{most: s.Poll}
-	for {
-		switch err := s.settleOnce(t); {
-		case err == nil && (!broken || again > t.mayLive()):
-			return
-		case err == nil:
-			if !s.rest(again, s.closing) {
-				return
-			}
-			began, again = time.Now(), 2*again
-			select {
-			case <-s.closing:
-				broken = false // once more, and no later
-			default:
-			}
-		case errors.Is(err, rueidis.ErrClosing):
-			return // somebody closed the client: nothing can be sent any more
-		case time.Since(began) > t.mayLive():
-			s.Logger.Warn("lock: Redis never confirmed a release; the lease has run out", "lock", t.spec.Name, "err", err)
-			return
-		case !s.rest(pause.next(), nil):
-			return
-		}
-	}
-}
-
-// mayLive is for how long a command that was sent for t can keep the lock.
-func (t *tenure) mayLive() time.Duration {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	return t.longest + t.s.OpTimeout
-}
-
-func (s *Session) settleOnce(t *tenure) error {
-	if _, over := t.state(); over == lives {
-		turn := t.commands()
-		select {
-		case turn <- struct{}{}:
-			defer func() { <-turn }()
-		case <-s.givenUp:
-			return lock.ErrClosed
-		}
-	}
-	s.mu.Lock()
-	if t.next != nil {
-		t = t.latestLocked()
-		t.unsure = true
-		if t.over == lives {
-			s.mu.Unlock()
-			return nil
-		}
-	}
-	holds, last := t.standLocked(), t.token
-	t.freed = t.freed || holds == 0
-	s.mu.Unlock()
-	verdict, err := s.leave(context.Background(), t, holds, last)
-	switch {
-	case err != nil:
-		return err
-	case holds == 0:
-		s.hint(t.spec)
-	case verdict != luascripts.Done:
-		if _, over := t.state(); over == lives {
-			t.lease.Lose(watchdog.ErrGone)
-		}
-	}
-	return nil
-}
-
-// leave tells Redis that t has this many holds. last is the latest token that it gave out:
-// with none left, the script may grant the lock to the next.
-func (s *Session) leave(ctx context.Context, t *tenure, holds int, last uint64) (luascripts.Verdict, error) {
-	if holds > 0 || t.spec.Pass == nil {
-		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.owner, holds)
-	}
-	reply, err := t.spec.Pass(ctx, s.rdb, t.spec.Keys, t.owner, luascripts.Pass{Last: last, Spare: t.spec.spare()})
-	return reply.Verdict, err
-}
-
-// rest sleeps for d, less if sooner is closed. It reports false when Close has
-// given up waiting.
-func (s *Session) rest(d time.Duration, sooner <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-sooner:
-	case <-s.givenUp:
-		return false
-	}
-	return true
 }

@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -30,7 +32,7 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 var plain = &Kind{
 	Mode:    lock.Exclusive,
-	Keys:    PlainKeys,
+	Keys:    keys.Plain,
 	Acquire: luascripts.AcquireReentrant,
 	Release: luascripts.ReleaseReentrant,
 	Pass:    luascripts.PassReentrant,
@@ -64,8 +66,8 @@ func inBubble(t *testing.T, f func(w *world)) {
 			if err := s.Close(context.Background()); err != nil {
 				t.Errorf("Close: %v", err)
 			}
-			if len(s.claims) != 0 || len(s.lines) != 0 || len(s.shares) != 0 || len(s.hub.channels) != 0 || s.dog.Len() != 0 {
-				t.Errorf("left after Close: %d claims, %d lines, %d shares, %d channels, %d leases", len(s.claims), len(s.lines), len(s.shares), len(s.hub.channels), s.dog.Len())
+			if len(s.claims) != 0 || len(s.lines) != 0 || len(s.shares) != 0 || s.hub.Channels() != 0 || s.dog.Len() != 0 {
+				t.Errorf("left after Close: %d claims, %d lines, %d shares, %d channels, %d leases", len(s.claims), len(s.lines), len(s.shares), s.hub.Channels(), s.dog.Len())
 			}
 		}
 		if keys := m.Keys(); len(keys) != 0 {
@@ -200,6 +202,60 @@ func TestLoss_isToldAtUntilWhenTheServerIsCutOff(t *testing.T) {
 	})
 }
 
+// Every answer takes longer than the operation time-out. What the server says of a renewal
+// counts all the same, as its lease lasts longer than that.
+func TestHold_livesOnLateAnswers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const lease, op, late = 3 * time.Second, 300 * time.Millisecond, 400 * time.Millisecond
+		c := testConfig()
+		c.Lease, c.OpTimeout = lease, op
+		var renewed []time.Time
+		c.Observer.Renewed = func(e lock.Event) { renewed = append(renewed, e.Until) }
+		s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), c)
+		h := w.lock(s, w.Context())
+		start := time.Now()
+		sent := w.slowScripts(late)
+		time.Sleep(10*lease + late)
+		if err := h.Err(); err != nil {
+			w.Errorf("%v, after %d renewals", err, sent.Load())
+		}
+		if n := sent.Load(); n > 40 {
+			w.Errorf("%d commands in ten leases, want about one in each third", n)
+		}
+		if want := start.Add(11*lease - lease/100 - 2*time.Millisecond); h.Until().After(want) || h.Until().Before(want.Add(-lease/3)) {
+			w.Errorf("Until is %v before the end of the latest renewal", want.Sub(h.Until()))
+		}
+		if len(renewed) < 29 {
+			w.Errorf("%d renewals were told", len(renewed))
+		}
+		w.wire.OnRequest(nil)
+		w.unlock(h)
+		if err := s.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+	})
+}
+
+// A server that was started anew does not know the script. The renewal has to be sent with
+// the text then, and comes in time all the same.
+func TestHold_livesOnWhenTheScriptIsUnknown(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.rdb.Do(w.Context(), w.rdb.B().ScriptFlush().Build())
+		sent := w.slowScripts(opTime/2 - time.Millisecond)
+		time.Sleep(leaseTime / 2)
+		if n := sent.Load(); n != 2 {
+			w.Errorf("%d commands for a renewal by a script that the server does not know, want 2", n)
+		}
+		time.Sleep(leaseTime)
+		if err := h.Err(); err != nil {
+			w.Error(err)
+		}
+		w.wire.OnRequest(nil)
+		w.unlock(h)
+	})
+}
+
 func TestLoss_isToldAtTheNextRenewal(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -240,7 +296,7 @@ func TestWaiter_asksByItself(t *testing.T) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
 			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
 		})
-		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("somebody:1", "1").Build())
+		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1").Build())
 		w.mini.SetTTL("orders", 300*time.Millisecond)
 		start := time.Now()
 		h := w.lock(w.a, w.Context())
@@ -249,7 +305,7 @@ func TestWaiter_asksByItself(t *testing.T) {
 		}
 		w.unlock(h)
 
-		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("somebody:1", "1").Build())
+		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1").Build())
 		time.AfterFunc(10*time.Second, func() { w.mini.Del("orders") }) // tells nobody
 		start = time.Now()
 		h = w.lock(w.a, w.Context())
@@ -900,23 +956,6 @@ func TestLoss_givesBackWhatTheServerStillHas(t *testing.T) {
 	})
 }
 
-// A second waiter comes when the line's subscription is confirmed already.
-func TestHub_secondListenerIsHintedAtOnce(t *testing.T) {
-	inBubble(t, func(w *world) {
-		var hints [2]int
-		const channel = "redisson_lock__channel:{x}"
-		first := w.a.hub.subscribe(channel, time.Time{}, func(string) { hints[0]++ }, func() { hints[0]++ })
-		synctest.Wait()
-		second := w.a.hub.subscribe(channel, time.Time{}, func(string) { hints[1]++ }, func() { hints[1]++ })
-		synctest.Wait()
-		if hints != [2]int{1, 1} {
-			w.Errorf("hints %v, want one for each", hints)
-		}
-		first.close()
-		second.close()
-	})
-}
-
 // A server that is down is dialled by the hub while somebody waits, and left
 // alone when nobody does.
 func TestHub_doesNotDialForNobody(t *testing.T) {
@@ -1074,7 +1113,7 @@ func TestHub_lingers(t *testing.T) {
 			}
 			w.unlock(h)
 			<-done
-			time.Sleep(linger / 2)
+			time.Sleep(hint.Linger / 2)
 		}
 	})
 }
@@ -1086,7 +1125,7 @@ func TestHub_lingersAndHears(t *testing.T) {
 		waiter := w.waiting(w.a, w.Context())
 		w.unlock(h)
 		w.unlock(w.next(waiter)) // now it lingers
-		time.Sleep(linger / 2)
+		time.Sleep(hint.Linger / 2)
 		h = w.lock(w.b, w.Context())
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: pollTime / 2}))
 		start := time.Now()
@@ -1117,7 +1156,7 @@ func TestHub_subscribesWhileSomebodyWaits(t *testing.T) {
 			}
 			cancel()
 			wg.Wait()
-			time.Sleep(linger - time.Second)
+			time.Sleep(hint.Linger - time.Second)
 			if n := w.mini.PubSubNumSub(channel)[channel]; n != 1 {
 				w.Errorf("%d subscriptions, and somebody waited a moment ago", n)
 			}

@@ -93,17 +93,33 @@ func (s *Session) writerWaitsLocked(spec *Spec) bool {
 	if !spec.Yield || len(s.lines) == 0 {
 		return false
 	}
-	if l := s.lines[spec.place()]; l != nil && l.shut {
+	if l := s.lines[spec.line()]; l != nil && l.shut {
 		return true // or one elsewhere
 	}
-	if l := s.lines[place{spec.Beside, spec.Keys.Lock}]; l != nil {
-		for _, w := range l.waiters {
-			if w.spec != nil && w.spec.Patience > 0 {
-				return true
-			}
-		}
+	l := s.lines[place{kind: spec.Beside, key: spec.Keys.Lock}]
+	return l != nil && slices.ContainsFunc(l.waiters, func(w *waiter) bool { return w.spec != nil })
+}
+
+// waitToRead notes that w waits in line for the first hold of c; nil is nobody. An owner
+// who writes is let in whoever waits, so it asks wherever it stands: those before it may
+// wait for that very writer.
+func (s *Session) waitToRead(c *claim, w *waiter) {
+	s.mu.Lock()
+	c.waits = w
+	s.mu.Unlock()
+	if w != nil && s.beside(c) != nil {
+		w.ask()
 	}
-	return false
+}
+
+// readOnLocked lets the owner of t, who has come to write, ask if it waits to read as well.
+func (t *tenure) readOnLocked() {
+	if t.spec.Mode != lock.Write {
+		return
+	}
+	if c := t.s.claims[claimID{place{kind: t.spec.Beside, key: t.spec.Keys.Lock}, t.claim.id.owner}]; c != nil && c.waits != nil {
+		c.waits.ask()
+	}
 }
 
 // enterOpen lets an owner in without a command, if it may. The hold will be
@@ -318,6 +334,7 @@ func (s *Session) ride(ctx, waiting context.Context, f *trip, t *tenure, c *clai
 	case <-s.closing:
 		err = final{lock.ErrClosed}
 	}
+	err = s.cutOff(f.sent, err)
 	s.mu.Lock()
 	if !f.landed {
 		f.riders = slices.DeleteFunc(f.riders, func(r *hold) bool { return r == h })

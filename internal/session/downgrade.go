@@ -1,0 +1,81 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// Downgrade gives the write hold w back, and returns a hold of its owner by spec, the
+// reading side of the same lock, in its place: under the context that w was taken under. ctx
+// is for the call alone.
+//
+// The owner comes to read while it writes, and stops writing then. So there is no moment
+// at which another owner can write, and what fails before the second step leaves w as it was.
+func (s *Session) Downgrade(ctx context.Context, spec *Spec, w lock.Hold) (lock.Hold, error) {
+	read, err := s.downgrade(ctx, spec, w)
+	if err != nil {
+		return nil, &lock.Error{Op: "downgrade", Name: spec.Name, Err: err}
+	}
+	s.limit(read, spec)
+	return read, nil
+}
+
+func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold, error) {
+	if spec.Err != nil {
+		return nil, spec.Err
+	}
+	h, ok := w.(*hold)
+	if !ok || h.t.s != s || h.t.spec.place() != (place{kind: spec.Beside, key: spec.Keys.Lock}) {
+		return nil, fmt.Errorf("%w: not a write hold of this lock", lock.ErrNotHeld)
+	}
+	if err := h.over(); err != nil {
+		return nil, err
+	}
+	if err := cmp.Or(ctx.Err(), h.parent.Err()); err != nil {
+		return nil, err
+	}
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.work.Done()
+	c := s.claim(claimID{spec.place(), h.claim.id.owner})
+	defer s.drop(c)
+	read, err := s.inTurn(h.parent, ctx, spec, c, s.OpTimeout, s.try)
+	if errors.Is(err, lock.ErrNotAcquired) { // who writes is never refused
+		h.t.lease.Lose(watchdog.ErrGone)
+	}
+	if err != nil {
+		return nil, cmp.Or(h.over(), err)
+	}
+	if err := s.unlock(ctx, h); errors.Is(err, lock.ErrNotHeld) {
+		// It was lost, perhaps before the owner came to read: another may have written.
+		_ = s.unlock(ctx, read)
+		return nil, err
+	}
+	return read, nil // although Redis may hear later that the writing is over
+}
+
+// over is what Unlock fails with if h is over, and else nil.
+func (h *hold) over() error {
+	h.look() // a lease that ran out is lost, whoever looks first
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return notHeld(h.cause)
+}
+
+// notHeld is what Unlock fails with if the hold had ended before by that cause.
+func notHeld(cause error) error {
+	switch {
+	case cause == nil:
+		return nil
+	case errors.Is(cause, lock.ErrUnlocked):
+		return lock.ErrNotHeld
+	default:
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(cause)) // without its name a second time
+	}
+}

@@ -1,0 +1,243 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// downgrade makes a read hold out of h, and fails the test if that fails.
+func (w *world) downgrade(s *Session, ctx context.Context, h lock.Hold, opts ...lock.Option) lock.Hold {
+	w.Helper()
+	read, err := s.Downgrade(ctx, s.NewSpec(reading, "orders", opts), h)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return read
+}
+
+// It reads on for as long as it likes, readers come in at once, and no writer does, although
+// one was there before.
+func TestDowngrade(t *testing.T) {
+	inBubble(t, func(w *world) {
+		write := w.take(w.a, writing, w.Context())
+		writer := w.gets(w.b, writing, w.Context())
+		reader := w.reads(w.a, w.Context(), lock.WithReadersFirst())
+		time.Sleep(pollTime / 2)
+		began := time.Now()
+		read := w.downgrade(w.a, write.Context(), write) // whose context ends, and that of read does not
+		other := <-reader
+		if took := time.Since(began); took != 0 {
+			w.Errorf("it took %v until both read", took)
+		}
+		if !errors.Is(write.Err(), lock.ErrUnlocked) || !errors.Is(write.Unlock(w.Context()), lock.ErrNotHeld) {
+			w.Errorf("the write hold: %v", write.Err())
+		}
+		again := w.take(w.a, reading, read.Context())
+		w.unlock(again)
+		w.unlock(other)
+		time.Sleep(time.Hour)
+		if err := read.Context().Err(); err != nil {
+			w.Errorf("the read hold: %v", context.Cause(read.Context()))
+		}
+		select {
+		case <-writer:
+			w.Error("a writer beside a reader")
+		default:
+		}
+		w.unlock(read)
+		w.unlock(<-writer)
+	})
+}
+
+// The read hold is under the context that the write hold was taken under, and ends with that.
+func TestDowngrade_context(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		call, over := context.WithCancel(w.Context())
+		write := w.take(w.a, writing, ctx)
+		read := w.downgrade(w.a, call, write)
+		over()
+		if err := read.Err(); err != nil {
+			w.Errorf("with the call: %v", err)
+		}
+		cancel()
+		if err := read.Err(); !errors.Is(err, context.Canceled) {
+			w.Errorf("%v, want the end of the context that the write hold had", err)
+		}
+		w.unlock(read)
+
+		write = w.take(w.a, writing, w.Context())
+		if _, err := w.a.Downgrade(call, w.a.NewSpec(reading, "orders", nil), write); !errors.Is(err, context.Canceled) || write.Err() != nil {
+			w.Errorf("a call that is over: %v, and the write hold: %v", err, write.Err())
+		}
+		w.unlock(write)
+
+		ctx, cancel = context.WithCancel(w.Context())
+		write = w.take(w.a, writing, ctx)
+		cancel()
+		if _, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), write); !errors.Is(err, context.Canceled) || w.mini.HGet("orders", write.Owner()+":write") != "1" {
+			w.Errorf("a read hold would be over at once: %v", err)
+		}
+		w.unlock(write)
+	})
+}
+
+// An owner with several write holds goes on writing, and one who reads already reads twice.
+func TestDowngrade_oneOfSeveral(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		first, second := w.take(w.a, writing, ctx), w.take(w.a, writing, ctx)
+		reads := w.take(w.a, reading, ctx)
+		more := w.downgrade(w.a, ctx, second)
+		if w.count(reads) != 2 || more.Owner() != reads.Owner() || first.Err() != nil {
+			w.Errorf("%d read holds of %s and %s, the other write hold: %v", w.count(reads), reads.Owner(), more.Owner(), first.Err())
+		}
+		if h, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); err == nil {
+			w.Error("a reader came in beside a writer")
+			w.unlock(h)
+		}
+		last := w.downgrade(w.a, ctx, first)
+		w.unlock(w.take(w.b, reading, w.Context()))
+		for _, h := range []lock.Hold{reads, more, last} {
+			w.unlock(h)
+		}
+	})
+}
+
+// It was lost before, or is at this moment: no read hold comes of it, also where the lock is
+// free meanwhile, and nothing of it stays.
+func TestDowngrade_ofWhatIsLost(t *testing.T) {
+	for name, lose := range map[string]func(w *world, h lock.Hold) (taken lock.Hold){
+		"given back": func(w *world, h lock.Hold) lock.Hold { w.unlock(h); return nil },
+		"told": func(w *world, h lock.Hold) lock.Hold {
+			w.mini.Del("orders")
+			<-h.Context().Done()
+			return nil
+		},
+		"deleted":               func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return nil },
+		"deleted and taken":     func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.b, writing, w.Context()) },
+		"deleted and read":      func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.b, reading, w.Context()) },
+		"deleted and read here": func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.a, reading, w.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.take(w.a, writing, w.Context())
+				taken := lose(w, h)
+				n := w.scripts()
+				began := time.Now()
+				read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h)
+				if known := name == "given back" || name == "told"; known && n.Load() != 0 {
+					w.Errorf("%d commands, although it was known to be over", n.Load())
+				}
+				if read != nil || !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) == (name == "given back") {
+					w.Errorf("%v, %v", read, err)
+				}
+				if took := time.Since(began); took != 0 {
+					w.Errorf("after %v", took)
+				}
+				if h.Err() == nil {
+					w.Error("the write hold lives")
+				}
+				if taken != nil {
+					synctest.Wait()
+					if state, err := Inspect(w.Context(), w.b, w.b.NewSpec(reading, "orders", nil), luascripts.InspectRW); err != nil || len(state.Holders) != 1 || taken.Err() != nil {
+						w.Errorf("%+v, %v; the other's hold: %v", state, err, taken.Err())
+					}
+					w.unlock(taken)
+				}
+			})
+		})
+	}
+}
+
+// What is no write hold of this lock is refused, and stays as it is.
+func TestDowngrade_ofSomethingElse(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(reading, "orders", nil)
+		other := w.take(w.b, reading, w.Context())
+		here := w.take(w.a, reading, w.Context())
+		for name, h := range map[string]lock.Hold{"nil": nil, "a read hold": here, "another client's read hold": other, "of another type": struct{ lock.Hold }{here}} {
+			if _, err := w.a.Downgrade(w.Context(), spec, h); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
+				w.Errorf("%s: %v", name, err)
+			}
+		}
+		w.unlock(other)
+		w.unlock(here)
+		write := w.take(w.a, writing, w.Context())
+		if _, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "invoices", nil), write); !errors.Is(err, lock.ErrNotHeld) || write.Err() != nil {
+			w.Errorf("of another lock: %v, and the write hold: %v", err, write.Err())
+		}
+		w.unlock(write)
+		elsewhere := w.take(w.b, writing, w.Context())
+		if _, err := w.a.Downgrade(w.Context(), spec, elsewhere); !errors.Is(err, lock.ErrNotHeld) || elsewhere.Err() != nil {
+			w.Errorf("another client's: %v, and that hold: %v", err, elsewhere.Err())
+		}
+		w.unlock(elsewhere)
+	})
+}
+
+// Redis gives no answer. Where it does not confirm the reading, the write hold is as it was;
+// where it does not confirm the end of the writing, that goes on behind the caller's back.
+func TestDowngrade_withoutAnAnswer(t *testing.T) {
+	for name, swallowed := range map[string]int{"of the reading": 1, "of the end": 2} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.known()
+				h := w.take(w.a, writing, w.Context())
+				n := 0
+				w.wire.OnRequest(func(req [][]byte) redistest.Action {
+					if string(req[0]) == "EVALSHA" {
+						n++
+					}
+					return redistest.Action{DropReply: n >= swallowed}
+				})
+				began := time.Now()
+				read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h)
+				if took := time.Since(began); took > 2*opTime {
+					w.Errorf("after %v", took)
+				}
+				w.wire.OnRequest(nil)
+				if swallowed == 1 {
+					if err == nil || h.Err() != nil {
+						w.Fatalf("%v, and the write hold: %v", err, h.Err())
+					}
+					read = w.downgrade(w.a, w.Context(), h) // again
+				} else if err != nil {
+					w.Fatal(err)
+				}
+				time.Sleep(3 * opTime)
+				w.unlock(w.take(w.b, reading, w.Context()))
+				if err := read.Err(); err != nil {
+					w.Error(err)
+				}
+				w.unlock(read)
+				time.Sleep(3 * opTime)
+			})
+		})
+	}
+}
+
+// Another goroutine of the writer's owner waits to read: it was there before the writing.
+func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, writing, w.Context())
+		ctx := lock.WithOwner(w.Context())
+		waits := w.reads(w.a, ctx)
+		time.Sleep(pollTime / 2)
+		w.mini.Del("orders")
+		write := w.take(w.a, writing, ctx)
+		read := w.downgrade(w.a, w.Context(), write)
+		w.unlock(<-waits)
+		w.unlock(read)
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+			w.Error(err)
+		}
+	})
+}

@@ -1,0 +1,365 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// told keeps what the observer of a session hears of lost and of abandoned holds.
+type told struct {
+	mu        sync.Mutex
+	lost      []lock.Event
+	abandoned []lock.Event
+	released  int
+}
+
+// listen has session a tell it.
+func (w *world) listen() *told {
+	var n told
+	add := func(to *[]lock.Event) func(lock.Event) {
+		return func(e lock.Event) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			*to = append(*to, e)
+		}
+	}
+	w.a.Observer.Lost, w.a.Observer.Abandoned = add(&n.lost), add(&n.abandoned)
+	w.a.Observer.Released = func(lock.Event) { n.mu.Lock(); n.released++; n.mu.Unlock() }
+	return &n
+}
+
+// ended fails the test unless h was lost by cause.
+func (w *world) ended(h lock.Hold, cause error) {
+	w.Helper()
+	defer synctest.Wait() // the observer has been told by then
+	if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) || !errors.Is(err, cause) {
+		w.Errorf("Unlock: %v, want ErrNotHeld, ErrLost and %v", err, cause)
+	}
+	if left := time.Until(h.Until()); left > 0 {
+		w.Errorf("Until is %v ahead", left)
+	}
+}
+
+var limited = map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing}
+
+// Whatever renews it, a hold ends when it has lasted for as long as it may. Whoever waits has
+// the lock at that moment.
+func TestMaxHold(t *testing.T) {
+	for name, kind := range limited {
+		for _, fixed := range []time.Duration{0, 5 * time.Minute} {
+			t.Run(fmt.Sprint(name, fixed), func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					n := w.listen()
+					const most = 3*leaseTime + leaseTime/2
+					opts := []lock.Option{lock.WithMaxHold(most)}
+					if fixed > 0 {
+						opts = append(opts, lock.WithLease(fixed))
+					}
+					start := time.Now()
+					h := w.take(w.a, kind, context.Background(), opts...)
+					waits := kind
+					if kind == reading {
+						waits = writing
+					}
+					served := make(chan time.Time)
+					go func() {
+						h := w.take(w.b, waits, w.Context())
+						served <- time.Now()
+						w.unlock(h)
+					}()
+					if fixed > 0 && h.Until().Sub(start) != most {
+						w.Errorf("Until is %v after the grant, want %v", h.Until().Sub(start), most)
+					}
+					time.Sleep(most - time.Nanosecond)
+					if err := h.Err(); err != nil {
+						w.Errorf("%v, which is too early", err)
+					}
+					<-h.Context().Done()
+					if took := time.Since(start); took != most {
+						w.Errorf("told after %v, want %v", took, most)
+					}
+					if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrMaxHold) {
+						w.Errorf("lost by %v", err)
+					}
+					if late := (<-served).Sub(start.Add(most)); late != 0 {
+						w.Errorf("the next was served %v after that", late)
+					}
+					synctest.Wait()
+					w.ended(h, lock.ErrMaxHold)
+					if len(n.lost) != 1 || !errors.Is(n.lost[0].Err, lock.ErrMaxHold) || n.released != 0 || len(n.abandoned) != 0 {
+						w.Errorf("told of %d losses %v, %d releases, %d abandoned", len(n.lost), n.lost, n.released, len(n.abandoned))
+					}
+				})
+			})
+		}
+	}
+}
+
+// Here nothing has run because nothing could: the look comes before the bubble's timers.
+func TestMaxHold_atTheFirstLook(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for range 100 {
+			h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Second))
+			ended := h.Context().Done()
+			time.Sleep(time.Second)
+			select {
+			case <-ended:
+				continue
+			default:
+			}
+			if err := h.Err(); !errors.Is(err, lock.ErrMaxHold) {
+				w.Errorf("at its end: %v", err)
+			}
+			w.ended(h, lock.ErrMaxHold)
+			time.Sleep(time.Second)
+			if keys := w.mini.Keys(); len(keys) != 0 {
+				w.Errorf("left: %q", keys)
+			}
+			return
+		}
+		w.Error("the timer was first a hundred times")
+	})
+}
+
+// Each hold of an owner has its own limit, and the lock stays for as long as any of them
+// wants it.
+func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
+	for name, outerEnds := range map[string]bool{"the outer one": true, "the inner one": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				n := w.listen()
+				ctx := lock.WithOwner(w.Context())
+				bounded, free := lock.WithMaxHold(10*time.Second), lock.WithMaxHold(2*time.Hour)
+				if !outerEnds {
+					bounded, free = free, bounded
+				}
+				outer, inner := w.lock(w.a, ctx, bounded), w.lock(w.a, ctx, free)
+				ends, stays := outer, inner
+				if !outerEnds {
+					ends, stays = inner, outer
+				}
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				w.ended(ends, lock.ErrMaxHold)
+				if len(n.lost) != 0 {
+					w.Errorf("the owner has the lock, and its loss was told: %v", n.lost)
+				}
+				time.Sleep(time.Hour)
+				if err := stays.Err(); err != nil || w.count(stays) != 1 {
+					w.Errorf("the other hold: %v, count %d", err, w.count(stays))
+				}
+				time.Sleep(time.Hour)
+				w.ended(stays, lock.ErrMaxHold)
+				if len(n.lost) != 1 {
+					w.Errorf("%d losses were told, want one", len(n.lost))
+				}
+			})
+		})
+	}
+}
+
+// Readers of a process share what they have in Redis, but each ends by its own limit.
+func TestMaxHold_ofReadersWhoShare(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		a := w.take(w.a, reading, w.Context(), lock.WithMaxHold(10*time.Second))
+		b := w.take(w.a, reading, w.Context())
+		if a.Owner() != b.Owner() {
+			w.Fatal("they do not share")
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		w.ended(a, lock.ErrMaxHold)
+		time.Sleep(time.Hour)
+		if err := b.Err(); err != nil || len(n.lost) != 1 {
+			w.Errorf("the other reader: %v; %d losses were told", err, len(n.lost))
+		}
+		w.unlock(b)
+	})
+}
+
+// What is taken together ends together; what comes from another holder of the process ends
+// too.
+func TestMaxHold_howeverItWasAcquired(t *testing.T) {
+	inBubble(t, func(w *world) {
+		a, b := w.a.NewSpec(plain, "a", []lock.Option{lock.WithMaxHold(time.Minute)}), w.a.NewSpec(plain, "b", nil)
+		holds, err := w.a.LockAll(w.Context(), []*Spec{b, a}, luascripts.AcquireAllReentrant, true)
+		if err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		w.ended(holds[1], lock.ErrMaxHold)
+		w.unlock(holds[0])
+
+		first := w.lock(w.a, w.Context())
+		next := make(chan lock.Hold)
+		go func() { next <- w.lock(w.a, w.Context(), lock.WithMaxHold(time.Minute)) }()
+		synctest.Wait()
+		w.unlock(first)
+		h := <-next
+		if h.Owner() != first.Owner() {
+			w.Log("it was not passed on")
+		}
+		time.Sleep(time.Minute)
+		w.ended(h, lock.ErrMaxHold)
+	})
+}
+
+// The context of a hold ends, and nobody unlocks it: it is renewed for one lease more.
+//
+//  1. The context ends.
+//  2. The next renewal finds that, and tells it.
+//  3. A lease later the hold is lost, and whoever waits has the lock.
+func TestAbandonedHold(t *testing.T) {
+	for name, kind := range limited {
+		for _, grace := range []time.Duration{0, time.Second, 10 * leaseTime} {
+			t.Run(fmt.Sprint(name, grace), func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					n := w.listen()
+					var opts []lock.Option
+					want := leaseTime
+					if grace > 0 {
+						opts, want = append(opts, lock.WithGrace(grace)), grace
+					}
+					ctx, cancel := context.WithCancelCause(w.Context())
+					h := w.take(w.a, kind, ctx, opts...)
+					time.Sleep(time.Hour + time.Second)
+					gone, over := errors.New("gone"), time.Now()
+					cancel(gone) // 1
+					waits := kind
+					if kind == reading {
+						waits = writing
+					}
+					next := w.take(w.b, waits, w.Context()) // 2, 3
+					if took := time.Since(over); took > leaseTime/3+want || took < want {
+						w.Errorf("another had it %v after the end of the context, want %v and up to a third of a lease", took, want)
+					}
+					w.unlock(next)
+					w.ended(h, lock.ErrAbandoned)
+					if err := h.Err(); !errors.Is(err, gone) {
+						w.Errorf("the hold ended by %v, want the cause of its context", err)
+					}
+					if len(n.abandoned) != 1 || len(n.lost) != 1 || n.released != 0 {
+						w.Fatalf("told %d times that it is abandoned, of %d losses, and of %d releases", len(n.abandoned), len(n.lost), n.released)
+					}
+					if e := n.abandoned[0]; !errors.Is(e.Err, gone) || e.Name != "orders" || time.Since(e.Until) > pollTime || e.Until.Before(over.Add(want)) {
+						w.Errorf("told %+v, %v after the end of the context", e, e.Until.Sub(over))
+					}
+					if !errors.Is(n.lost[0].Err, lock.ErrAbandoned) {
+						w.Errorf("told of a loss by %v", n.lost[0].Err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Who unlocks within the time has lost nothing.
+func TestAbandonedHold_unlockedInTime(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		ctx, cancel := context.WithCancel(w.Context())
+		h := w.lock(w.a, ctx)
+		time.Sleep(time.Second)
+		cancel()
+		time.Sleep(leaseTime)
+		w.unlock(h)
+		if keys := w.mini.Keys(); len(keys) != 0 || len(n.lost) != 0 || len(n.abandoned) != 1 {
+			w.Errorf("left: %q; %d losses and %d abandoned holds were told", keys, len(n.lost), len(n.abandoned))
+		}
+		time.Sleep(2 * leaseTime)
+		if len(n.lost) != 0 {
+			w.Error("lost after its Unlock")
+		}
+	})
+}
+
+// An owner holds the lock twice. The lock is renewed for as long as one of the contexts lasts.
+func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
+	for _, kind := range []*Kind{plain, reading} {
+		inBubble(t, func(w *world) {
+			n := w.listen()
+			owner := lock.WithOwner(w.Context())
+			ctx, cancel := context.WithCancel(owner)
+			h, other := w.take(w.a, kind, ctx), w.take(w.a, kind, owner)
+			cancel()
+			time.Sleep(time.Hour)
+			w.ended(h, lock.ErrAbandoned)
+			if err := other.Err(); err != nil || len(n.lost) != 0 || len(n.abandoned) != 1 {
+				w.Errorf("the other hold: %v; %d losses and %d abandoned holds were told", err, len(n.lost), len(n.abandoned))
+			}
+			w.unlock(other)
+		})
+	}
+}
+
+// A fixed lease is not renewed for anybody, so nothing is abandoned.
+func TestAbandonedHold_fixedLease(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		owner := lock.WithOwner(w.Context())
+		under, cancel := context.WithCancel(owner)
+		renewed, h := w.lock(w.a, owner), w.lock(w.a, under, lock.WithLease(time.Hour)) // one of them is renewed
+		cancel()
+		time.Sleep(30 * time.Minute)
+		if len(n.abandoned) != 0 || len(n.lost) != 0 {
+			w.Errorf("%d abandoned holds and %d losses were told", len(n.abandoned), len(n.lost))
+		}
+		w.unlock(h)
+		w.unlock(renewed)
+	})
+}
+
+// Whoever waits in the same process has the lock when the limit has come, and not a poll later.
+func TestMaxHold_waiterOfTheSameProcess(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const most = pollTime / 3 // before the waiter asks by itself
+		start := time.Now()
+		h := w.lock(w.a, w.Context(), lock.WithMaxHold(most))
+		next := w.lock(w.a, w.Context())
+		if late := time.Since(start) - most; late != 0 {
+			w.Errorf("served %v after the limit", late)
+		}
+		w.ended(h, lock.ErrMaxHold)
+		w.unlock(next)
+		if n := w.a.dog.Len(); n != 0 {
+			w.Errorf("%d leases are watched yet", n)
+		}
+	})
+}
+
+// A hold that is abandoned ends by the limit that it had before, if that comes first.
+func TestMaxHold_ofAnAbandonedHold(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		const most = leaseTime/3 + 5*time.Second
+		h := w.lock(w.a, ctx, lock.WithMaxHold(most))
+		cancel()
+		time.Sleep(most + time.Millisecond)
+		if keys := w.mini.Keys(); len(keys) != 0 {
+			w.Errorf("left: %q", keys)
+		}
+		w.ended(h, lock.ErrMaxHold)
+	})
+}
+
+// What comes of a downgrade ends by the limit of the handle for reading.
+func TestMaxHold_ofADowngrade(t *testing.T) {
+	inBubble(t, func(w *world) {
+		write := w.take(w.a, writing, w.Context())
+		read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", []lock.Option{lock.WithMaxHold(time.Minute)}), write)
+		if err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		w.ended(read, lock.ErrMaxHold)
+	})
+}

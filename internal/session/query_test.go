@@ -1,0 +1,59 @@
+package session
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// Whoever looks at a lock sees since when its holder and its waiters ask for it, also
+// the processes in the line of a plain lock.
+func TestInspect_since(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		held := time.Now()
+		time.Sleep(time.Minute)
+		waiter := w.waiting(w.b, w.Context())
+		waits := time.Now()
+		time.Sleep(time.Minute)
+		state, err := Inspect(w.Context(), w.b, w.b.NewSpec(plain, "orders", nil), luascripts.InspectReentrant)
+		if err != nil || len(state.Holders) != 1 || len(state.Waiters) != 1 {
+			w.Fatalf("%+v, %v", state, err)
+		}
+		if got := state.Holders[0]; !got.Since.Equal(held) || got.Owner != h.Owner() {
+			w.Errorf("held since %v, want %v", got.Since, held)
+		}
+		if got := state.Waiters[0]; !got.Since.Equal(waits) || got.Patience != lock.NoExpiry || !strings.HasPrefix(got.Owner, w.b.id) {
+			w.Errorf("%+v waits, want since %v", got, waits)
+		}
+		w.unlock(h)
+		w.unlock(w.next(waiter))
+	})
+}
+
+// Owners made at the same instant differ, and an owner of Redisson's tells no time.
+func TestOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Session{id: "01a202b8-4bbe-7c35-bc27-051edccf1eeb"}
+		seen := make(map[string]bool)
+		for range 5000 {
+			owner := s.newOwner(time.Now())
+			if seen[owner] {
+				t.Fatalf("%s twice", owner)
+			}
+			seen[owner] = true
+			if late := time.Until(askedSince(owner)); late < 0 || late > 10*time.Microsecond {
+				t.Fatalf("%s is %v late", owner, late)
+			}
+		}
+		for _, owner := range []string{"0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:7", "", "x", "x:1", s.id, s.id + ":", s.id + ":-1"} {
+			if since := askedSince(owner); !since.IsZero() {
+				t.Errorf("%q asks since %v", owner, since)
+			}
+		}
+	})
+}

@@ -1,0 +1,127 @@
+package session
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// reporter tells operators what goes wrong behind the caller's back. What goes wrong
+// often is said once in a while, with how much of it was left out.
+type reporter struct {
+	given *slog.Logger // set once: the caller's; nil is slog.Default, which hears no Debug
+
+	mu    sync.Mutex
+	kinds map[string]*report // by message; guarded by mu
+}
+
+// report is one kind of message, and its current interval.
+type report struct {
+	until time.Time       // when the interval ends
+	about map[string]bool // what it was said of
+	left  int             // how often it was not said since it was last said
+}
+
+const (
+	reportEvery = 10 * time.Second // an interval: what was said of a lock is not said of it again in it
+	reportMost  = 10               // of how many locks it is said in one
+)
+
+// logger is asked for each time, as an application may set its default late.
+func (r *reporter) logger() *slog.Logger {
+	if r.given != nil {
+		return r.given
+	}
+	return slog.Default()
+}
+
+// debug is for a logger that the caller gave.
+func (r *reporter) debug(message string, args ...any) {
+	if r.given != nil {
+		r.given.Debug(message, args...)
+	}
+}
+
+// warn says that something went wrong with what about names.
+func (r *reporter) warn(message, about string, args ...any) {
+	left, say := r.due(message, about)
+	if !say {
+		return
+	}
+	if left > 0 {
+		args = append(args, "left_out", left)
+	}
+	r.logger().Warn(message, args...)
+}
+
+// due reports whether a message is to be said, and how many of its kind were not.
+func (r *reporter) due(message, about string) (left int, say bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.kinds == nil {
+		r.kinds = make(map[string]*report)
+	}
+	k := r.kinds[message]
+	if k == nil {
+		k = &report{about: make(map[string]bool)}
+		r.kinds[message] = k
+	}
+	if now := time.Now(); !now.Before(k.until) {
+		k.until = now.Add(reportEvery)
+		clear(k.about)
+	}
+	if k.about[about] || len(k.about) == reportMost {
+		k.left++
+		return 0, false
+	}
+	k.about[about] = true
+	left, k.left = k.left, 0
+	return left, true
+}
+
+// silent reports that a question for spec has no answer, for quiet so far. A replica
+// is named at once; what passes within a poll interval is worth no warning.
+func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
+	if quiet < s.Poll && !isReadOnly(err) {
+		s.report.debug("lock: asking again", "lock", spec.Name, "err", err)
+		return
+	}
+	s.report.warn("lock: Redis gives no answer; the waiter asks on until its wait ends", spec.Name, "lock", spec.Name, "for", brief(quiet), "err", err)
+}
+
+// unrenewed reports that a renewal failed with err, for n locks of a batch, one of which
+// is t's.
+func (s *Session) unrenewed(t *tenure, n int, err error) {
+	s.report.warn("lock: a renewal failed; it is tried again until the lease ends", t.spec.Name, "lock", t.spec.Name, "locks", n, "err", err)
+}
+
+// unhinted reports that the server refuses the subscription to a channel. The names of some
+// channels end in an owner, which is not told.
+func (s *Session) unhinted(channel string, err error) {
+	lockOf, _, _ := strings.Cut(channel, ":"+s.id)
+	s.report.warn("lock: the server denies a subscription; waiters ask once a second instead", lockOf, "channel", lockOf, "err", err)
+}
+
+// LookOnce asks the server behind the caller's back whether it evicts keys when its memory is
+// full, which takes locks from their holders, and reports that. It asks once in the life
+// of a session; a server that does not say, or may not, is not asked again.
+func (s *Session) LookOnce() {
+	s.looked.Do(func() {
+		if s.begin() != nil {
+			return
+		}
+		go func() {
+			defer s.work.Done()
+			policy, _, err := await(context.Background(), s, s.OpTimeout, func(ctx context.Context) (string, error) {
+				return luascripts.Evicts(ctx, s.rdb)
+			}, nil)
+			if err == nil && policy != "" {
+				s.report.warn("lock: the server evicts keys when its memory is full, and locks with them; set maxmemory-policy noeviction", "", "server", s.address(), "maxmemory-policy", policy)
+			}
+		}()
+	})
+}

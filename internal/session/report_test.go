@@ -1,0 +1,170 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// heard is what the default logger hears, by line.
+type heard struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (h *heard) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.text.Write(p)
+}
+
+// lines returns those that say it, and forgets all.
+func (h *heard) lines(what string) (lines []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for line := range strings.Lines(h.text.String()) {
+		if strings.Contains(line, what) {
+			lines = append(lines, line)
+		}
+	}
+	h.text.Reset()
+	return lines
+}
+
+// withDefaultLogger gives f a world whose session a logs as it does when it was given no
+// logger. The default logger would take Debug, too.
+func withDefaultLogger(t *testing.T, f func(w *world, log *heard)) {
+	t.Helper()
+	log := &heard{}
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	inBubble(t, func(w *world) {
+		w.a.report.given = nil
+		slog.SetDefault(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		f(w, log)
+	})
+}
+
+func TestReport_nothingWhileAllGoesWell(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *heard) {
+		for _, kind := range allKinds {
+			rival := kind
+			if kind.Beside != nil {
+				rival = writing
+			}
+			h := w.take(w.b, rival, w.Context())
+			_, err := w.a.Lock(w.within(1500*time.Millisecond), w.a.NewSpec(kind, "orders", nil))
+			w.wantEnd("Lock", err, []error{lock.ErrNotAcquired})
+			got := make(chan lock.Hold)
+			go func() { got <- w.take(w.a, kind, w.Context()) }()
+			time.Sleep(3 * time.Second)
+			w.unlock(h)
+			h = <-got
+			time.Sleep(2 * leaseTime)
+			w.unlock(h)
+		}
+		if lines := log.lines(""); len(lines) > 0 {
+			t.Errorf("all goes well, and it says %q", lines)
+		}
+	})
+}
+
+// A Lock on a dead or a frozen Redis is told soon, and then once in a while for as long
+// as it lasts.
+func TestReport_silence(t *testing.T) {
+	for name, fail := range map[string]func(*world){
+		"dead":   func(w *world) { w.wire.Refuse(true); w.wire.CutAll() },
+		"frozen": func(w *world) { w.wire.Freeze(true) },
+	} {
+		for kindName, kind := range allKinds {
+			t.Run(name+"/"+kindName, func(t *testing.T) {
+				withDefaultLogger(t, func(w *world, log *heard) {
+					w.unlock(w.take(w.a, kind, w.Context()))
+					fail(w)
+					ctx, cancel := context.WithCancel(w.Context())
+					done := make(chan error)
+					for range 5 {
+						go func() {
+							_, err := w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil))
+							done <- err
+						}()
+					}
+					time.Sleep(opTime + time.Second)
+					if lines := log.lines("gives no answer"); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "lock=orders") {
+						t.Errorf("in the first seconds: %q", lines)
+					}
+					time.Sleep(2 * time.Minute)
+					if lines := log.lines("gives no answer"); len(lines) < 8 || len(lines) > 12 || !strings.Contains(lines[3], "left_out=") && name == "dead" {
+						t.Errorf("in two minutes %d lines, want one in %v: %q", len(lines), reportEvery, lines)
+					}
+					cancel()
+					for range 5 {
+						<-done
+					}
+					w.wire.Refuse(false)
+					w.wire.Freeze(false)
+					w.wire.CutAll()
+					time.Sleep(time.Minute)
+				})
+			})
+		}
+	}
+}
+
+// A replica is named at once.
+func TestReport_replica(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *heard) {
+		w.unlock(w.lock(w.a, w.Context()))
+		w.mini.SetError("READONLY You can't write against a read only replica.")
+		_, _ = w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)) // what it logs counts
+		w.mini.SetError("")
+		if lines := log.lines("replica"); len(lines) != 1 || !strings.Contains(lines[0], w.a.address()) {
+			t.Errorf("%q", lines)
+		}
+	})
+}
+
+// Of many locks that fail together, some are named, and the others counted.
+func TestReport_lossesAndRenewals(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *heard) {
+		const many = 50
+		var holds []lock.Hold
+		for i := range many {
+			h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			holds = append(holds, h)
+		}
+		w.wire.Freeze(true)
+		time.Sleep(leaseTime * 2 / 3)
+		if lines := log.lines("a renewal failed"); len(lines) == 0 || len(lines) > 3 || !strings.Contains(lines[0], "level=WARN") {
+			t.Errorf("failed renewals: %q", lines)
+		}
+		time.Sleep(leaseTime)
+		if lines := log.lines("lock lost"); len(lines) != reportMost {
+			t.Errorf("%d losses are told one by one, want %d: %q", len(lines), reportMost, lines)
+		}
+		w.wire.Freeze(false)
+		w.wire.CutAll()
+		time.Sleep(time.Minute)
+		h := w.lock(w.a, w.Context())
+		w.mini.Del("orders")
+		<-h.Context().Done()
+		synctest.Wait() // the line comes after the end of the context
+		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprint("left_out=", many-reportMost)) {
+			t.Errorf("the next loss: %q, want it with the %d that were left out", lines, many-reportMost)
+		}
+		for _, h := range holds {
+			_ = h.Unlock(w.Context()) // it is lost
+		}
+	})
+}

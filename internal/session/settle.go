@@ -1,0 +1,306 @@
+package session
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+	"github.com/redis/rueidis"
+)
+
+// settle makes Redis agree with this process about t, after a command for t
+// whose outcome is not known: it leaves as many holds as t has now, which is
+// none when t is over. That happens behind the caller, and is repeated until the server
+// confirms, or until the lease of that command must have run out. If t was passed on,
+// the owner string is the next tenure's; then that one's release sees to it.
+//
+// If broken, the settler looks again later: when a connection broke, or was given up, a
+// copy of the command may still be on its way, and the first confirmation may have
+// overtaken it. Nobody says how long that takes, so the pauses double, from an operation
+// time-out to when the lease that the command asked for would be over.
+//
+// It may only be called from what s.work counts.
+func (s *Session) settle(t *tenure, broken bool) {
+	s.settlers.of(s, t).add(t, broken)
+}
+
+// settlers has a settler for each node of a cluster, so that a node that does not answer
+// delays no other; without a cluster there is one.
+type settlers struct {
+	mu    sync.Mutex
+	nodes map[uint16]*settler
+}
+
+// of returns the settler for the node that has t.
+func (all *settlers) of(s *Session, t *tenure) *settler {
+	var node uint16
+	if s.sliced {
+		node = s.node(t.spec.slot)
+	}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	q := all.nodes[node]
+	if q == nil {
+		q = &settler{s: s, of: make(map[*tenure]*doubt), wake: make(chan struct{}, 1)}
+		if all.nodes == nil {
+			all.nodes = make(map[uint16]*settler)
+		}
+		all.nodes[node] = q
+	}
+	return q
+}
+
+// settlersAtOnce is how many goroutines settle at one node at the same time. While nothing is
+// due, one of them waits; while there is nothing to do, none is left.
+const settlersAtOnce = 256
+
+// settler settles what is in doubt at one node, however much that is.
+type settler struct {
+	s    *Session      // set once
+	wake chan struct{} // cap 1: something is due before the time for which a goroutine sleeps
+
+	mu      sync.Mutex
+	queue   doubts             // by due; without what is being settled at this moment
+	of      map[*tenure]*doubt // all
+	workers int
+	sleeps  bool // one of the workers sleeps until something is due
+}
+
+// doubt is what is to be settled about one tenure.
+type doubt struct {
+	t      *tenure
+	due    time.Time
+	began  time.Time     // what is not confirmed for mayLive after this is given up
+	broken bool          // look again after a confirmation,
+	again  time.Duration // so much later
+	pause  retry.Backoff // after an error
+	looks  bool          // it was confirmed, and waits for another look
+	anew   bool          // there is another doubt since this one was taken out of the queue
+	at     int           // in the queue; -1 while it is not there
+}
+
+// add puts t into the queue, or notes that there is one doubt more about it.
+func (q *settler) add(t *tenure, broken bool) {
+	now := time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	d := q.of[t]
+	if d == nil {
+		d = &doubt{t: t, again: q.s.OpTimeout, at: -1}
+		q.of[t] = d
+	} else if d.at < 0 {
+		d.anew = true
+	}
+	d.due, d.began, d.looks = now, now, false
+	d.pause = retry.Backoff{Most: q.s.Poll}
+	if broken {
+		d.broken, d.again = true, q.s.OpTimeout
+	}
+	switch {
+	case d.anew:
+		return // whoever has it in hand sees to it
+	case d.at < 0:
+		heap.Push(&q.queue, d)
+	default:
+		heap.Fix(&q.queue, d.at)
+	}
+	q.callLocked()
+}
+
+// callLocked sees to it that somebody takes what is due.
+func (q *settler) callLocked() {
+	switch {
+	case q.sleeps:
+		select {
+		case q.wake <- struct{}{}:
+		default:
+		}
+	case q.workers < settlersAtOnce:
+		q.workers++
+		q.s.work.Go(q.work)
+	}
+}
+
+// work settles what is due until there is nothing left.
+func (q *settler) work() {
+	for d := q.next(); d != nil; d = q.next() {
+		err := q.s.settleOnce(d.t)
+		q.done(d, err)
+	}
+}
+
+// next waits until something is due and takes it out of the queue. It returns nil when
+// nothing is left, when another worker waits already, or when Close gave up.
+func (q *settler) next() *doubt {
+	closing := q.s.closing
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
+		select {
+		case <-q.s.givenUp:
+			q.queue, q.of = nil, make(map[*tenure]*doubt)
+		default:
+		}
+		if len(q.queue) == 0 || q.sleeps {
+			q.workers--
+			return nil
+		}
+		wait := time.Until(q.queue[0].due)
+		if wait <= 0 {
+			d := heap.Pop(&q.queue).(*doubt)
+			if len(q.queue) > 0 {
+				q.callLocked() // the next may be due as well, or will be meanwhile
+			}
+			return d
+		}
+		q.sleeps = true
+		q.mu.Unlock()
+		timer := time.NewTimer(wait)
+		hurry := false
+		select {
+		case <-timer.C:
+		case <-q.wake:
+		case <-closing:
+			closing, hurry = nil, true
+		case <-q.s.givenUp:
+		}
+		timer.Stop()
+		q.mu.Lock()
+		q.sleeps = false
+		if hurry {
+			q.hurryLocked()
+		}
+	}
+}
+
+// hurryLocked has everything that waits for another look take that look now, and no later one.
+func (q *settler) hurryLocked() {
+	now := time.Now()
+	for _, d := range q.queue {
+		if d.looks {
+			d.due, d.began, d.broken = now, now, false
+		}
+	}
+	heap.Init(&q.queue)
+}
+
+// done records what settling d, which is out of the queue, came to.
+func (q *settler) done(d *doubt, err error) {
+	lives := d.t.mayLive()
+	now := time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case errors.Is(err, rueidis.ErrClosing):
+		delete(q.of, d.t) // somebody closed the client: nothing can be sent any more
+		return
+	case d.anew:
+		d.anew = false // and due
+	case err == nil && (!d.broken || d.again > lives):
+		delete(q.of, d.t)
+		return
+	case err == nil:
+		d.looks = true
+		d.due, d.again = now.Add(d.again), 2*d.again
+		d.began = d.due
+		select {
+		case <-q.s.closing:
+			d.due, d.began, d.broken = now, now, false // once more, and no later
+		default:
+		}
+	case now.Sub(d.began) > lives:
+		q.s.report.warn("lock: Redis never confirmed a release; the lease has run out", d.t.spec.Name, "lock", d.t.spec.Name, "err", q.s.told(err))
+		delete(q.of, d.t)
+		return
+	default:
+		d.looks = false
+		d.due = now.Add(d.pause.Next())
+	}
+	heap.Push(&q.queue, d)
+	if q.sleeps {
+		q.callLocked() // the one that sleeps may do so for longer
+	}
+}
+
+// mayLive is for how long a command that was sent for t can keep the lock.
+func (t *tenure) mayLive() time.Duration {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	return max(t.longest, t.patience) + t.s.OpTimeout
+}
+
+// errTurn says that somebody else sends a command for the tenure at this moment.
+var errTurn = errors.New("another command is under way")
+
+func (s *Session) settleOnce(t *tenure) error {
+	if _, over := t.state(); over == lives {
+		turn := t.commands()
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		default:
+			return errTurn
+		}
+	}
+	s.mu.Lock()
+	if t.next != nil {
+		t = t.latestLocked()
+		if t.over == lives {
+			s.mu.Unlock()
+			return nil
+		}
+	}
+	holds, last := t.standLocked(), t.token
+	t.freed = t.freed || holds == 0
+	s.mu.Unlock()
+	verdict, err := s.leave(context.Background(), t, holds, last)
+	switch {
+	case err != nil:
+		return err
+	case holds == 0:
+		s.hint(t.spec)
+	case verdict != luascripts.Done:
+		if _, over := t.state(); over == lives {
+			t.lease.Lose(watchdog.ErrGone)
+		}
+	}
+	return nil
+}
+
+// leave tells Redis that t has this many holds. last is the latest token that it gave out:
+// with none left, the script may grant the lock to the next.
+func (s *Session) leave(ctx context.Context, t *tenure, holds int, last uint64) (luascripts.Verdict, error) {
+	if holds > 0 || t.spec.Pass == nil {
+		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.owner, holds)
+	}
+	reply, err := t.spec.Pass(ctx, s.rdb, t.spec.Keys, t.owner, luascripts.Pass{Last: last, Spare: t.spec.spare()})
+	return reply.Verdict, err
+}
+
+// doubts is a heap, what is due first comes first.
+type doubts []*doubt
+
+func (q doubts) Len() int           { return len(q) }
+func (q doubts) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q doubts) Swap(i, j int)      { q[i], q[j] = q[j], q[i]; q[i].at, q[j].at = i, j }
+
+// Push adds one at the end.
+func (q *doubts) Push(x any) {
+	d := x.(*doubt)
+	d.at = len(*q)
+	*q = append(*q, d)
+}
+
+// Pop takes the last one out.
+func (q *doubts) Pop() any {
+	end := len(*q) - 1
+	d := (*q)[end]
+	(*q)[end], d.at = nil, -1
+	*q = (*q)[:end]
+	return d
+}

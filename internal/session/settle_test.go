@@ -1,0 +1,291 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// A server stands still while a thousand calls come, and each is given up after 30 ms. When
+// the server is back, all is taken back soon, and no goroutine is left for each of them.
+//
+//  1. The server stops.
+//  2. A thousand calls are given up.
+//  3. Their connection breaks, or does not.
+//  4. The server goes on: it carries out what it had received.
+func TestSettle_aThousandAbandonedCalls(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		t.Run(fmt.Sprintf("broken %v", broken), func(t *testing.T) {
+			const calls, few = 1000, 100
+			server := redistest.Start(t)
+			wire := redistest.NewProxy(t, server.Addr())
+			s := New(server.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), testConfig())
+			defer func() {
+				if err := s.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}()
+			h, err := s.Lock(t.Context(), s.NewSpec(plain, "warm", nil)) // the server knows the scripts from now on
+			if err == nil {
+				err = h.Unlock(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := runtime.NumGoroutine()
+
+			server.Freeze(t) // 1
+			var calling sync.WaitGroup
+			for i := range calls { // 2
+				calling.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+					defer cancel()
+					if _, err := s.TryLock(ctx, s.NewSpec(plain, fmt.Sprint("orders", i), nil)); err == nil {
+						t.Error("granted by a server that stands still")
+					}
+				})
+			}
+			calling.Wait()
+			if broken {
+				wire.CutAll() // 3
+			}
+			server.Thaw(t) // 4
+
+			keys := func() int64 {
+				size := server.Do(t, "DBSIZE")
+				n, err := size.ToInt64()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			back := time.Now()
+			for more := calls; more > few || keys() > 0; more = runtime.NumGoroutine() - before {
+				if time.Since(back) > leaseTime/2 { // a busy machine has that time; by themselves the keys live for longer
+					t.Fatalf("after %v there are %d goroutines more than before, and %d keys", time.Since(back), more, keys())
+				}
+				time.Sleep(time.Millisecond)
+			}
+			t.Logf("all is free, and %d goroutines more are left, %v after the server was back", runtime.NumGoroutine()-before, time.Since(back))
+		})
+	}
+}
+
+// What is in doubt is looked at again, at times that come closer to the end of the lease, by
+// one goroutine for all. Close does not wait for those times.
+func TestSettle_looksAgainWithOneGoroutine(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context()))
+		const many = 50
+		for i := range many {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+			ctx, cancel := context.WithCancel(w.Context())
+			time.AfterFunc(time.Nanosecond, cancel)
+			_, _ = w.a.TryLock(ctx, w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
+			synctest.Wait()
+		}
+		w.wire.OnRequest(nil)
+		time.Sleep(2 * opTime)
+		synctest.Wait()
+		q := w.a.settlers.nodes[0]
+		q.mu.Lock()
+		left, workers := len(q.queue), q.workers
+		q.mu.Unlock()
+		if left == 0 || workers != 1 {
+			w.Errorf("%d in doubt, and %d goroutines, want some and one", left, workers)
+		}
+		start := time.Now()
+		if err := w.a.Close(w.Context()); err != nil || time.Since(start) != 0 {
+			w.Errorf("Close: %v after %v", err, time.Since(start))
+		}
+		if q.workers != 0 || len(q.of) != 0 {
+			w.Errorf("left: %d goroutines and %d in doubt", q.workers, len(q.of))
+		}
+	})
+}
+
+// What becomes due sooner than what a goroutine sleeps for does not wait for that.
+func TestSettle_whatIsDueFirstComesFirst(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context()))
+		spec := func(name string) *Spec { return w.a.NewSpec(plain, name, []lock.Option{lock.WithLease(time.Hour)}) }
+		abandon := func(name string) {
+			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+			defer cancel()
+			if _, err := w.a.TryLock(ctx, spec(name)); err == nil {
+				w.Errorf("%s: granted", name)
+			}
+		}
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second, DropReply: true}))
+		abandon("long ago")
+		time.Sleep(10 * time.Minute) // by now, the pauses are that long
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second, DropReply: true}))
+		abandon("just now")
+		w.mini.SetError("LOADING the first attempt to take it back fails")
+		time.Sleep(1100 * time.Millisecond)
+		w.mini.SetError("")
+		time.Sleep(opTime)
+		synctest.Wait()
+		if keys := w.mini.Keys(); len(keys) != 0 {
+			w.Errorf("left: %q", keys)
+		}
+	})
+}
+
+// The answer to WAIT never comes, and the client library sets no bound for it. The call has
+// one, and then the connection is closed and the key is given back long before its lease ends.
+func TestReplicas_whenTheAnswerToWaitIsLost(t *testing.T) {
+	for _, pipelines := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pipelines %v", pipelines), func(t *testing.T) { testLostWait(t, pipelines) })
+	}
+}
+
+func testLostWait(t *testing.T, pipelines bool) {
+	server := redistest.Start(t)
+	wire := redistest.NewProxy(t, server.Addr())
+	never := make(chan struct{})
+	t.Cleanup(func() { close(never) })
+	wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+		if string(req[0]) == "WAIT" {
+			a.HoldReply = never
+		}
+		return a
+	})
+	c := testConfig()
+	c.OpTimeout = 200 * time.Millisecond
+	s := New(server.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.AlwaysPipelining = pipelines }), c)
+	spec := s.NewSpec(plain, "orders", []lock.Option{lock.WithReplicas(1, 100*time.Millisecond)})
+	start := time.Now()
+	_, err := s.TryLock(context.Background(), spec)
+	if !errors.As(err, new(noAnswer)) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want that there was no answer", err)
+	}
+	left := func() (keys int64, waits bool) {
+		size, clients := server.Do(t, "DBSIZE"), server.Do(t, "CLIENT", "LIST")
+		keys, err1 := size.ToInt64()
+		list, err2 := clients.ToString()
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		return keys, strings.Contains(list, "cmd=wait")
+	}
+	for keys, waits := left(); keys > 0 || waits; keys, waits = left() {
+		if time.Since(start) > leaseTime/2 { // a busy machine has that time
+			t.Errorf("after %v: %d keys; a connection is left: %v", time.Since(start), keys, waits)
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaseTime/2)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// abandoned has session a give up a question that the server carries out unheard.
+func (w *world) abandoned() {
+	w.Helper()
+	w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+	w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+	ctx, cancel := context.WithCancel(w.Context())
+	time.AfterFunc(time.Nanosecond, cancel)
+	if _, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil {
+		w.Error("granted unheard")
+	}
+}
+
+// inDoubt is how much session a has to settle.
+func (w *world) inDoubt() int {
+	synctest.Wait()
+	q := w.a.settlers.nodes[0]
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.of)
+}
+
+// What broke off is looked at again until its lease must be over, and then no more. What left
+// nothing but a place in line is settled when that is confirmed.
+func TestSettle_ends(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.abandoned()
+		time.Sleep(leaseTime)
+		if n := w.inDoubt(); n != 1 {
+			w.Errorf("%d in doubt, while its lease lasts", n)
+		}
+		time.Sleep(2 * leaseTime)
+		if n := w.inDoubt(); n != 0 {
+			w.Errorf("%d in doubt, long after the lease", n)
+		}
+
+		h := w.lock(w.b, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		gone := w.waiting(w.a, ctx)
+		cancel()
+		<-gone
+		if n := w.inDoubt(); n != 0 {
+			w.Errorf("%d in doubt, and nothing broke off", n)
+		}
+		w.unlock(h)
+	})
+}
+
+// The server does not answer any more. What is in doubt is given up when its lease must be
+// over; and sooner if Close does not wait for that.
+func TestSettle_givesUp(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		t.Run(fmt.Sprintf("Close %v", closes), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.abandoned()
+				w.wire.Refuse(true)
+				w.wire.CutAll()
+				if closes {
+					ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+					defer cancel()
+					if err := w.a.Close(ctx); err == nil {
+						w.Error("Close: all is settled")
+					}
+				} else {
+					time.Sleep(2 * leaseTime)
+				}
+				if n := w.inDoubt(); n != 0 {
+					w.Errorf("%d in doubt", n)
+				}
+				time.Sleep(2 * leaseTime)
+			})
+		})
+	}
+}
+
+// The last look comes longer after the first than the lease lasts, and fails at first. It is
+// repeated: a copy may have been carried out just before.
+func TestSettle_theLastLookFails(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k, carryOut := w.brokenOnce()
+		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.unlock(h)
+		const last = (1 + 2 + 4 + 8) * opTime
+		time.Sleep(last - time.Second)
+		carryOut()
+		w.mini.SetError("LOADING it will pass")
+		time.Sleep(3 * time.Second / 2)
+		w.mini.SetError("")
+		time.Sleep(pollTime)
+		if w.mini.Exists("orders") {
+			w.Errorf("it is held for %v more, by nobody", w.mini.TTL("orders"))
+		}
+	})
+}

@@ -1,0 +1,329 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// wantEnd checks the error of a wait or a try: what it matches, and what it does not.
+func (w *world) wantEnd(what string, err error, match []error, not ...error) {
+	w.Helper()
+	for _, target := range match {
+		if !errors.Is(err, target) {
+			w.Errorf("%s: %v, want one that matches %q", what, err, target)
+		}
+	}
+	for _, target := range not {
+		if errors.Is(err, target) {
+			w.Errorf("%s: %v, which matches %q", what, err, target)
+		}
+	}
+	if told := err != nil && strings.Contains(err.Error(), "has given no answer"); told != errors.Is(err, lock.ErrUnavailable) {
+		w.Errorf("%s: %v, does it say that Redis gives no answer?", what, err)
+	}
+}
+
+// ends are the ways in which a wait can end without the lock.
+var ends = map[string]struct {
+	after time.Duration
+	opts  []lock.Option
+	ctx   func(context.Context, time.Duration) (context.Context, context.CancelFunc)
+	match error
+	not   error
+}{
+	"WithWait": {
+		opts: []lock.Option{lock.WithWait(2 * time.Second)},
+		ctx: func(ctx context.Context, _ time.Duration) (context.Context, context.CancelFunc) {
+			return ctx, func() {}
+		},
+		match: os.ErrDeadlineExceeded,
+		not:   context.DeadlineExceeded,
+	},
+	"deadline": {ctx: context.WithTimeout, match: context.DeadlineExceeded, not: context.Canceled},
+	"cancel": {
+		ctx: func(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(d, cancel)
+			return ctx, cancel
+		},
+		match: context.Canceled,
+		not:   context.DeadlineExceeded,
+	},
+}
+
+var allKinds = map[string]*Kind{"plain": plain, "fair": fair, "reading": reading, "writing": writing}
+
+// Redis gives no answer from the start. No wait and no try says that somebody else has
+// the lock: neither that of the waiter who asks, nor that of one for whom it asks.
+func TestUnavailable_fromTheStart(t *testing.T) {
+	for kindName, kind := range allKinds {
+		for endName, end := range ends {
+			for _, d := range []time.Duration{30 * time.Millisecond, 2 * time.Second, 20 * time.Second} {
+				t.Run(kindName+"/"+endName+"/"+d.String(), func(t *testing.T) {
+					inBubble(t, func(w *world) {
+						w.unlock(w.take(w.a, kind, w.Context())) // it is connected
+						w.wire.Freeze(true)
+						opts := end.opts
+						if opts != nil {
+							opts = []lock.Option{lock.WithWait(d)}
+						}
+						errs := make(chan error)
+						for range 3 {
+							go func() {
+								ctx, cancel := end.ctx(w.Context(), d)
+								defer cancel()
+								_, err := w.a.Lock(ctx, w.a.NewSpec(kind, "orders", opts))
+								errs <- err
+							}()
+						}
+						for range 3 {
+							w.wantEnd("Lock", <-errs, []error{lock.ErrUnavailable, lock.ErrNotAcquired, end.match}, end.not)
+						}
+						w.wire.Freeze(false)
+						time.Sleep(2 * leaseTime) // what was frozen is carried out now, and taken back
+					})
+				})
+			}
+		}
+	}
+}
+
+func TestUnavailable_try(t *testing.T) {
+	for name, kind := range allKinds {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.unlock(w.take(w.a, kind, w.Context()))
+				w.wire.Freeze(true)
+				try := func(ctx context.Context) <-chan error {
+					errs := make(chan error, 1)
+					go func() {
+						_, err := w.a.TryLock(ctx, w.a.NewSpec(kind, "orders", nil))
+						errs <- err
+					}()
+					return errs
+				}
+				ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
+				defer cancel()
+				w.wantEnd("deadline", <-try(ctx), []error{lock.ErrUnavailable, lock.ErrNotAcquired, context.DeadlineExceeded})
+				w.wantEnd("operation time-out", <-try(w.Context()), []error{lock.ErrUnavailable, os.ErrDeadlineExceeded}, lock.ErrNotAcquired)
+
+				first := try(w.Context())
+				time.Sleep(opTime / 2)
+				w.wantEnd("behind another one", <-try(w.within(time.Second)), []error{lock.ErrUnavailable, lock.ErrNotAcquired})
+				<-first
+				w.wire.Freeze(false)
+				time.Sleep(2 * leaseTime)
+			})
+		})
+	}
+}
+
+// within returns a context that ends after d.
+func (w *world) within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(w.Context(), d)
+	w.Cleanup(cancel)
+	return ctx
+}
+
+// Somebody else has the lock, and Redis says so. However a wait ends, also in the
+// moment in which the next question is due or under way, that is what it says.
+func TestUnavailable_notWhileRedisAnswers(t *testing.T) {
+	for kindName, kind := range allKinds {
+		for endName, end := range ends {
+			t.Run(kindName+"/"+endName, func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					rival := kind
+					if kind.Beside != nil {
+						rival = writing
+					}
+					w.unlock(w.take(w.a, kind, w.Context())) // now the server knows the script
+					h := w.take(w.b, rival, w.Context())
+					w.slowScripts(20 * time.Millisecond)
+					for _, d := range []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, time.Second, time.Second + 25*time.Millisecond, 1030 * time.Millisecond, 2500 * time.Millisecond} {
+						opts := end.opts
+						if opts != nil {
+							opts = []lock.Option{lock.WithWait(d)}
+						}
+						errs := make(chan error)
+						for range 3 {
+							go func() {
+								ctx, cancel := end.ctx(w.Context(), d)
+								defer cancel()
+								_, err := w.a.Lock(ctx, w.a.NewSpec(kind, "orders", opts))
+								errs <- err
+							}()
+						}
+						for range 3 {
+							w.wantEnd(d.String(), <-errs, []error{lock.ErrNotAcquired, end.match}, lock.ErrUnavailable)
+						}
+					}
+					_, err := w.a.TryLock(w.Context(), w.a.NewSpec(kind, "orders", nil))
+					w.wantEnd("TryLock", err, []error{lock.ErrNotAcquired}, lock.ErrUnavailable)
+					w.unlock(h)
+				})
+			})
+		}
+	}
+}
+
+// A waiter was told that somebody else has the lock, and then Redis falls silent.
+// Shortly after, that is what it knows. When its next question has been without an
+// answer for long, it knows nothing any more.
+func TestUnavailable_afterARefusal(t *testing.T) {
+	for kindName, kind := range allKinds {
+		t.Run(kindName, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				rival := kind
+				if kind.Beside != nil {
+					rival = writing
+				}
+				h := w.take(w.b, rival, w.Context())
+				for after, silent := range map[time.Duration]bool{
+					300 * time.Millisecond:  false,
+					1100 * time.Millisecond: false,
+					1900 * time.Millisecond: true,
+					5 * time.Second:         true,
+					20 * time.Second:        true,
+				} {
+					ctx, cancel := context.WithCancel(w.Context())
+					errs := make(chan error)
+					for range 2 {
+						go func() {
+							_, err := w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil))
+							errs <- err
+						}()
+					}
+					time.Sleep(10 * time.Millisecond)
+					w.wire.Freeze(true)
+					time.Sleep(after - 10*time.Millisecond)
+					if silent && after < opTime {
+						_, err := w.a.TryLock(w.within(time.Millisecond), w.a.NewSpec(kind, "orders", nil))
+						w.wantEnd("TryLock after "+after.String(), err, []error{lock.ErrNotAcquired, lock.ErrUnavailable})
+					}
+					cancel()
+					for range 2 {
+						match, not := []error{lock.ErrNotAcquired, context.Canceled}, []error{lock.ErrUnavailable}
+						if silent {
+							match, not = append(match, lock.ErrUnavailable), nil
+						}
+						w.wantEnd(after.String(), <-errs, match, not...)
+					}
+					w.wire.Freeze(false)
+					w.wire.CutAll()
+					time.Sleep(time.Minute)
+				}
+				w.unlock(h)
+			})
+		})
+	}
+}
+
+// Several locks taken by one script tell the two apart as well.
+func TestUnavailable_group(t *testing.T) {
+	inBubble(t, func(w *world) {
+		lockAll := func(ctx context.Context, wait bool, opts ...lock.Option) error {
+			specs := []*Spec{w.a.NewSpec(plain, "x", opts), w.a.NewSpec(plain, "y", opts)}
+			_, err := w.a.LockAll(ctx, specs, luascripts.AcquireAllReentrant, wait)
+			return err
+		}
+		h, err := w.b.Lock(w.Context(), w.b.NewSpec(plain, "y", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		for _, d := range []time.Duration{30 * time.Millisecond, time.Second, 1500 * time.Millisecond} {
+			w.wantEnd("held", lockAll(w.within(d), true), []error{lock.ErrNotAcquired, context.DeadlineExceeded}, lock.ErrUnavailable)
+			w.wantEnd("held", lockAll(w.Context(), true, lock.WithWait(d)), []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded}, lock.ErrUnavailable)
+		}
+		w.wantEnd("held, try", lockAll(w.Context(), false), []error{lock.ErrNotAcquired}, lock.ErrUnavailable)
+		w.wire.Freeze(true)
+		for _, d := range []time.Duration{30 * time.Millisecond, 2 * time.Second, 20 * time.Second} {
+			w.wantEnd("frozen", lockAll(w.within(d), true), []error{lock.ErrNotAcquired, context.DeadlineExceeded, lock.ErrUnavailable})
+			w.wantEnd("frozen", lockAll(w.Context(), true, lock.WithWait(d)), []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded, lock.ErrUnavailable}, context.DeadlineExceeded)
+		}
+		w.wantEnd("frozen, try", lockAll(w.Context(), false), []error{os.ErrDeadlineExceeded, lock.ErrUnavailable}, lock.ErrNotAcquired)
+		w.wantEnd("frozen, try with a deadline", lockAll(w.within(time.Millisecond), false), []error{lock.ErrNotAcquired, lock.ErrUnavailable})
+		w.wire.Freeze(false)
+		w.wire.CutAll()
+		time.Sleep(time.Minute)
+		w.unlock(h)
+	})
+}
+
+// What Redis says instead of an answer is no answer; what it says about the caller is
+// one.
+func TestUnavailable_replies(t *testing.T) {
+	for reply, silent := range map[string]bool{
+		"LOADING Redis is loading the dataset in memory":        true,
+		"CLUSTERDOWN Hash slot not served":                      true,
+		"MASTERDOWN Link with MASTER is down":                   true,
+		"TRYAGAIN Multiple keys request during rehashing":       true,
+		"BUSY Redis is busy running a script.":                  true,
+		"READONLY You can't write against a read only replica.": true,
+		"NOPERM this user has no permissions":                   false,
+		"OOM command not allowed":                               false,
+	} {
+		t.Run(reply, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.unlock(w.lock(w.a, w.Context()))
+				w.mini.SetError(reply)
+				began := time.Now()
+				_, try := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
+				took := time.Since(began)
+				_, wait := w.a.Lock(w.within(2*time.Second), w.a.NewSpec(plain, "orders", nil))
+				_, inspect := Inspect(w.Context(), w.a, w.a.NewSpec(plain, "orders", nil), luascripts.InspectReentrant)
+				w.mini.SetError("")
+				if silent {
+					w.wantEnd("TryLock", try, []error{lock.ErrUnavailable}, lock.ErrNotAcquired)
+					w.wantEnd("Lock", wait, []error{lock.ErrUnavailable, lock.ErrNotAcquired, context.DeadlineExceeded})
+					w.wantEnd("Inspect", inspect, []error{lock.ErrUnavailable})
+				} else {
+					w.wantEnd("TryLock", try, nil, lock.ErrUnavailable, lock.ErrNotAcquired)
+					w.wantEnd("Lock", wait, nil, lock.ErrUnavailable, lock.ErrNotAcquired)
+					w.wantEnd("Inspect", inspect, nil, lock.ErrUnavailable)
+				}
+				for _, err := range []error{try, wait, inspect} {
+					if !strings.Contains(err.Error(), reply) {
+						t.Errorf("%v does not say %q", err, reply)
+					}
+				}
+				if strings.Contains(reply, "READONLY") {
+					if took != 0 || !strings.Contains(try.Error(), w.a.address()) || !strings.Contains(try.Error(), "replica") || w.a.address() == "" {
+						t.Errorf("after %v: %v, want at once the address of the replica, which is %q", took, try, w.a.address())
+					}
+				}
+			})
+		})
+	}
+}
+
+// A call that does not wait for a lock ends without an answer, too.
+func TestUnavailable_otherCalls(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		h, again := w.lock(w.a, ctx), w.lock(w.a, ctx)
+		w.wire.Freeze(true)
+		spec := w.a.NewSpec(plain, "orders", nil)
+		_, err := w.a.Lock(lock.WithOwner(w.within(time.Millisecond)), spec)
+		w.wantEnd("another owner", err, []error{lock.ErrNotAcquired}, lock.ErrUnavailable) // the process knows who has it
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		_, err = w.a.Lock(short, spec)
+		w.wantEnd("re-entry", err, []error{lock.ErrUnavailable, lock.ErrNotAcquired, context.DeadlineExceeded})
+		_, err = Inspect(w.within(50*time.Millisecond), w.a, spec, luascripts.InspectReentrant)
+		w.wantEnd("Inspect with a deadline", err, []error{lock.ErrUnavailable, context.DeadlineExceeded})
+		_, err = w.a.Force(w.Context(), w.a.NewSpec(plain, "other", nil), luascripts.ForceReentrant)
+		w.wantEnd("ForceUnlock", err, []error{lock.ErrUnavailable, os.ErrDeadlineExceeded})
+		w.wantEnd("Unlock with a deadline", again.Unlock(w.within(50*time.Millisecond)), []error{lock.ErrUnavailable, context.DeadlineExceeded}, lock.ErrNotHeld)
+		w.wantEnd("Unlock", h.Unlock(w.Context()), []error{lock.ErrUnavailable, os.ErrDeadlineExceeded}, lock.ErrNotHeld)
+		w.wire.Freeze(false)
+		w.wire.CutAll()
+		time.Sleep(time.Minute)
+	})
+}
