@@ -16,23 +16,27 @@
 //	         else: stand in line, if we do not yet
 //	keep     the heartbeat: our waiters are alive; tell whose turn it is
 //	release  ours: set our count; at none, delete our field
-//	         leave the queue; if the lock is free now, publish a hint to the first who is alive
+//	         leave the queue; if the lock is free now, tell the first who is alive
 //	renew    as a plain lock
 //
-// Every one of these begins by dropping the dead from the head of the queue.
+// Each of them drops the dead that it meets at the head of the queue, a hundred with
+// each script.
 //
-// A waiter asks once, which puts it in line in the order in which the server
-// heard of it, and listens on redisson_lock__channel:{<name>}:<owner>. Only the
-// first in line is told of a release. Each process sends one heartbeat for all its
-// waiters of a lock, every third of their patience and once a second at
-// least; the answer says whose turn it is, so that a lost message costs a second.
-// A waiter whose context ends, or whose client closes, leaves the queue at once.
+// A waiter asks once, which puts it in line in the order in which the server heard of it.
+// All waiters of a client listen at redisson_lock__channel:{<name>}:<client uuid>:fair.
+// Only the first in line is told of a release, by its number; then it asks, and has the
+// lock. Where a waiter of Redisson has the lock or stands before ours, ours also listens
+// at redisson_lock__channel:{<name>}:<owner>, where Redisson tells it. Each process sends
+// one heartbeat for all its waiters of a lock, every third of their patience and once a
+// second at least; the answer says whose turn it is, so that a lost message costs a
+// second. A waiter whose context ends, or whose client closes, leaves the queue at once.
 //
-// Who is not heard from for its patience, by the server's clock, counts as dead.
-// Heartbeats go on in parallel, so the time that several dead cost is one
-// patience ([lock.WithPatience], 5 s if not set), not their sum. A process that was
-// frozen for longer stands in line anew. The queue of a lock that nobody asks for
-// any more is gone an hour after the last of its waiters died.
+// A waiter that is not heard from for its patience, by the server's clock, counts as
+// dead. Heartbeats go on in parallel, so the time that several dead cost is one
+// patience ([lock.WithPatience], 5 s if not set), not their sum. The waiters of a process
+// that was frozen for longer stand in line anew. The queue of a lock that nobody asks
+// for any more is gone an hour after the last of its waiters died; one in which a waiter
+// of Redisson stands has no expiry, as Redisson would not lengthen it.
 //
 // # Where it differs from Redisson
 //
@@ -53,6 +57,7 @@ package fairlock
 import (
 	"context"
 
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -60,7 +65,7 @@ import (
 
 var kind = &session.Kind{
 	Mode:    lock.Exclusive,
-	Keys:    session.FairKeys,
+	Keys:    keys.Fair,
 	Acquire: luascripts.AcquireFair,
 	Release: luascripts.ReleaseFair,
 	Renew:   luascripts.RenewReentrant, // once held, it is a hash as any
@@ -76,7 +81,10 @@ type Lock struct {
 	spec    *session.Spec
 }
 
-var _ lock.Witness = (*Lock)(nil)
+var (
+	_ lock.Witness    = (*Lock)(nil)
+	_ lock.Configured = (*Lock)(nil)
+)
 
 // New is for package client; use client.Client.NewFairLock.
 func New(s *session.Session, name string, opts ...lock.Option) *Lock {
@@ -109,10 +117,13 @@ func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 	return l.session.TryLock(ctx, l.spec)
 }
 
-// Inspect returns one consistent snapshot of the lock and its queue as they stand
-// in Redis. The patience of a waiter is what is left of it: after that it counts
-// as dead if it is not heard from. Waiters with no patience left are dead, but
-// have not been dropped yet.
+// Inspect returns a snapshot of the lock and its queue as they stand in Redis. It is
+// one consistent snapshot of a queue of up to 100 waiters. A longer queue is read in
+// parts, so that the server is not kept busy, and a waiter that comes or goes meanwhile
+// may be missing. The patience of a waiter is what is left of it: after that it counts
+// as dead if it is not heard from. Waiters with no patience left are dead, but have not
+// been dropped yet. When the key holds something else, the error matches
+// lock.ErrForeignKey.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, l.session, l.spec, luascripts.InspectFair)
 }
@@ -126,6 +137,9 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 	return l.session.Force(ctx, l.spec, luascripts.ForceFair)
 }
+
+// Config returns what the options of the handle say.
+func (l *Lock) Config() lock.Config { return l.spec.Config }
 
 // Server asks the server that has the lock which one it is, and since when it has
 // been running. It needs the right to INFO.

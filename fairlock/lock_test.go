@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
+	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 func TestMain(m *testing.M) { kindtest.Main(m) }
@@ -28,8 +30,9 @@ func kind() kindtest.Kind {
 	k.Patterns = func(prefix string) []string {
 		return []string{"~" + prefix + "*", "~redisson_lock_queue:{" + prefix + "*", "~redisson_lock_timeout:{" + prefix + "*"}
 	}
-	k.OwnChannel = true
-	k.Questions = 2 // the one that puts it in line, and a heartbeat when it listens
+	k.Queue = func(name string) string { return "redisson_lock_queue:{" + name + "}" }
+	k.TellsHashes = true
+	k.Questions = 1 // the one that puts it in line
 	return k
 }
 
@@ -85,6 +88,16 @@ func TestRules_withTheLeastRights(t *testing.T) {
 		}
 		kindtest.MustUnlock(t, second.Hold(t))
 		kindtest.Lost(t, h)
+
+		crowd := []string{"RPUSH", q.queue()}
+		for n := range 300 { // more than one script reads
+			crowd = append(crowd, stranger+strconv.Itoa(n))
+		}
+		s.Do(t, crowd...)
+		if state, err := l.Inspect(t.Context()); len(state.Waiters) != 300 || err != nil {
+			t.Errorf("Inspect: %d in line, %v", len(state.Waiters), err)
+		}
+		s.Do(t, "DEL", q.queue())
 	})
 }
 
@@ -110,8 +123,17 @@ var orders = func(s *redistest.Server) lineOf { return lineOf{s, "orders"} }
 func (q lineOf) queue() string    { return "redisson_lock_queue:{" + q.name + "}" }
 func (q lineOf) timeouts() string { return "redisson_lock_timeout:{" + q.name + "}" }
 
-// channel is where an owner listens.
-func (q lineOf) channel(owner string) string { return fair.Channel(q.name) + ":" + owner }
+// channel is where the client of an owner listens, and number what it hears there when it is
+// the owner's turn.
+func (q lineOf) channel(owner string) string {
+	client, _, _ := strings.Cut(owner, ":")
+	return fair.Channel(q.name) + ":" + client + luascripts.Turns
+}
+
+func number(owner string) string {
+	_, number, _ := strings.Cut(owner, ":")
+	return number
+}
 
 // owners are those who stand in line, first come first.
 func (q lineOf) owners(t *testing.T) []string {

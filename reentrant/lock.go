@@ -19,11 +19,15 @@
 //
 // A lock that somebody waits for is passed on, not let go. Inside a process that
 // needs no command, for 64 times in a row or 10 ms. Then the release gives it to the
-// first process in line, which is told at redisson_lock__channel:{<name>}:<uuid>; the
-// one that asks and is refused stands in line, in a field of the hash,
-// leasehold_line. A process that was given the lock and is dead costs the others
-// three seconds at the most. Waiters of Redisson stand in no line: for them the lock
-// is let go after four such grants, and whoever asks first has it.
+// first process in line: it writes that process's owner into the hash, and publishes a
+// reason to ask at leasehold_channel:{<name>}:<uuid>. The process asks, and the
+// answer says that it holds the lock; the message itself grants nothing. A process
+// whose question is refused stands in line, in a field of the hash, leasehold_line. A process that
+// is given the lock and is dead costs the others three seconds at the most.
+//
+// Waiters of Redisson and callers that only try stand in no line. The lock is let go
+// for them: after four such grants when somebody listens who stands in no line, else
+// after 64 and a second. Our own waiters do not ask for it in the next five milliseconds.
 //
 // Scripts are told the count that must result, so a repeated call changes
 // nothing. Each time an owner comes to hold the lock afresh, it does so under a
@@ -41,6 +45,7 @@ package reentrant
 import (
 	"context"
 
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -48,7 +53,7 @@ import (
 
 var kind = &session.Kind{
 	Mode:    lock.Exclusive,
-	Keys:    session.PlainKeys,
+	Keys:    keys.Plain,
 	Acquire: luascripts.AcquireReentrant,
 	Release: luascripts.ReleaseReentrant,
 	Pass:    luascripts.PassReentrant,
@@ -62,7 +67,10 @@ type Lock struct {
 	spec    *session.Spec
 }
 
-var _ lock.Witness = (*Lock)(nil)
+var (
+	_ lock.Witness    = (*Lock)(nil)
+	_ lock.Configured = (*Lock)(nil)
+)
 
 // New is for package client; use client.Client.NewLock.
 func New(s *session.Session, name string, opts ...lock.Option) *Lock {
@@ -114,6 +122,9 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 	return l.session.Force(ctx, l.spec, luascripts.ForceReentrant)
 }
+
+// Config returns what the options of the handle say.
+func (l *Lock) Config() lock.Config { return l.spec.Config }
 
 // Server asks the server that has the lock which one it is, and since when it has
 // been running. It needs the right to INFO.

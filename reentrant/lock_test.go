@@ -2,6 +2,7 @@ package reentrant_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,5 +78,32 @@ func byForce(t *testing.T, c *client.Client) {
 	}
 	if _, err := l.ForceUnlock(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// Whoever chooses names, a process that waits for one lock hears nothing that is said
+// about another: what is ours has a channel of its own for each name.
+func TestChannels_ofNamesThatLookLikeChannels(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...), kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	id, _, _ := strings.Cut(kindtest.MustLock(t, b.NewLock("who")).Owner(), ":")
+	names := []string{"x", "{x}", "{x}:leasehold", "{x}:" + id}
+	var waiters []*kindtest.Waiter
+	for _, name := range names {
+		kindtest.MustLock(t, a.NewLock(name))
+		waiters = append(waiters, kindtest.Go(t.Context(), b.NewLock(name)))
+	}
+	// Two of ours for each name, and one of Redisson's, which x and {x} share.
+	want := 3*len(names) - 1
+	kindtest.WaitFor(t, "b listens", func() bool { return len(kindtest.Channels(t, s, "*")) >= want })
+	if all := kindtest.Channels(t, s, "*"); len(all) != want {
+		t.Errorf("%d channels, want %d: %q", len(all), want, all)
+	}
+	if err := a.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, w := range waiters {
+		kindtest.MustUnlock(t, w.Hold(t))
 	}
 }

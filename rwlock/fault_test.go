@@ -283,6 +283,37 @@ func TestWriterCloses(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
+// A reader waits behind a writer, gives up or closes its client, and leaves nothing.
+func TestReaderGivesUp(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	writer := kindtest.MustLock(t, orders(t, s).Write())
+	c := kindtest.NewClient(t, s.Client(t))
+	ctx, giveUp := context.WithCancel(t.Context())
+	for _, end := range []struct {
+		does func()
+		want error
+	}{
+		{giveUp, context.Canceled},
+		{func() {
+			if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		}, lock.ErrClosed},
+	} {
+		r := kindtest.Go(ctx, c.NewRWLock("orders", forever).Read())
+		kindtest.WaitFor(t, "it claims a turn", func() bool { return exists(t, s, turn("orders")) })
+		end.does()
+		if err := r.Err(t); !errors.Is(err, end.want) {
+			t.Errorf("the reader: %v, want %v", err, end.want)
+		}
+		kindtest.WaitFor(t, "it claims no turn", func() bool { return !exists(t, s, turn("orders")) })
+		ctx = t.Context()
+	}
+	kindtest.MustUnlock(t, writer)
+	kindtest.WantEmpty(t, s)
+}
+
 // A writer that waits dies. Readers who come wait behind it for its patience at
 // most, and then read beside the one who kept it waiting.
 func TestDeadWriter(t *testing.T) {

@@ -1,6 +1,7 @@
 package rwlock_test
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"testing"
@@ -45,10 +46,10 @@ func init() {
 	for _, side := range []*kindtest.Kind{&writing, &reading} {
 		side.Operator = func(c *client.Client, name string) kindtest.Operator { return c.NewRWLock(name) }
 		side.Patterns = func(prefix string) []string {
-			return []string{"~" + prefix + "*", "~{" + prefix + "*:rwlock_timeout:*", "~leasehold_rwlock_wish:{" + prefix + "*"}
+			return []string{"~" + prefix + "*", "~{" + prefix + "*:rwlock_timeout:*", "~leasehold_rwlock_wish:{" + prefix + "*", "~leasehold_rwlock_turn:{" + prefix + "*"}
 		}
 		side.Channel = func(name string) string { return "redisson_rwlock:{" + name + "}" }
-		side.OtherKind = map[string]string{"somebody:1": "1"}
+		side.OtherKind = map[string]string{"0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1": "1"}
 		side.TellsHashes = true
 	}
 }
@@ -60,6 +61,9 @@ func leases(name, owner string, holds int) (keys []string) {
 	}
 	return keys
 }
+
+// turn is where a waiting reader claims its turn.
+func turn(name string) string { return "leasehold_rwlock_turn:{" + name + "}" }
 
 // wish is where a waiting writer asks readers to let it pass.
 func wish(name string) string { return "leasehold_rwlock_wish:{" + name + "}" }
@@ -109,4 +113,63 @@ func TestRules_withTheLeastRights(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// On a real server: a writer and a reader of another client wait, a downgrade lets the reader
+// in and not the writer, and it is all given back.
+func TestDowngrade_betweenWaiters(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l, other := orders(t, s), orders(t, s)
+	first := orders(t, s, lock.WithReadersFirst()) // or the order of two who come together decided
+	write := kindtest.MustLock(t, l.Write())
+	reader := kindtest.Go(t.Context(), first.Read())
+	kindtest.WaitFor(t, "the reader waits", reader.Waits)
+	writer := kindtest.Go(t.Context(), other.Write())
+	kindtest.WaitFor(t, "the writer waits", func() bool { return exists(t, s, wish("orders")) })
+
+	read, err := l.Downgrade(write.Context(), write)
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside := reader.Hold(t)
+	if write.Err() == nil || read.Err() != nil || !writer.Waits() {
+		t.Errorf("the write hold: %v, the read hold: %v", write.Err(), read.Err())
+	}
+	state, err := l.Inspect(t.Context())
+	if err != nil || state.Mode != lock.Read || state.HoldCount(read.Owner()) != 1 || state.HoldCount(beside.Owner()) != 1 {
+		t.Errorf("%+v, %v", state, err)
+	}
+	kindtest.MustUnlock(t, beside)
+	kindtest.MustUnlock(t, read)
+	kindtest.MustUnlock(t, writer.Hold(t))
+	if _, err := l.Downgrade(t.Context(), write); !errors.Is(err, lock.ErrNotHeld) {
+		t.Errorf("once more: %v", err)
+	}
+	kindtest.WantEmpty(t, s)
+}
+
+// A writer that waits for x lets no reader of {x} wait.
+func TestNames_withBracesHaveAWishOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...), kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	for _, names := range [][2]string{{"x", "{x}"}, {"{y}", "y"}} {
+		waitedFor := kindtest.MustLock(t, a.NewRWLock(names[0]).Read())
+		writer := kindtest.Go(t.Context(), b.NewRWLock(names[0]).Write())
+		kindtest.WaitFor(t, "it has a wish", func() bool { return len(keysLike(t, s, "leasehold_rwlock_wish:*")) == 1 })
+		other := kindtest.MustLock(t, a.NewRWLock(names[1]).Read())
+		if late, err := b.NewRWLock(names[1]).Read().TryLock(t.Context()); err != nil {
+			t.Errorf("%s: a reader is refused (%v), and a writer waits for %s only", names[1], err, names[0])
+		} else {
+			kindtest.MustUnlock(t, late)
+		}
+		kindtest.MustUnlock(t, waitedFor, other)
+		kindtest.MustUnlock(t, writer.Hold(t))
+	}
+}
+
+func keysLike(t *testing.T, s *redistest.Server, pattern string) []string {
+	t.Helper()
+	return kindtest.List(s.Do(t, "KEYS", pattern))
 }

@@ -1,0 +1,75 @@
+package reentrant_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// A token that a holder raised is smaller than that of the next, also of one who waits in
+// the same process, to whom the lock could go without a word to Redis.
+func TestRaiseToken(t *testing.T) {
+	c := kindtest.NewClient(t, redistest.Start(t).Client(t))
+	l := c.NewLock("orders", lock.WithFencing())
+	for range 100 {
+		h, err := l.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := make(chan uint64, 1)
+		go func() {
+			defer close(next)
+			h, err := l.Lock(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			next <- h.Token()
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		// As a rule the other stands in line when the register is raised.
+		raised := h.Token() + 1000
+		if err := h.(lock.Fenced).RaiseToken(t.Context(), raised); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := <-next
+		<-next // it is free again
+		if got <= raised {
+			t.Fatalf("the next holder has the token %d, and the one before raised its own to %d", got, raised)
+		}
+	}
+}
+
+// Who does not hold the lock, or has no register, raises nothing.
+func TestRaiseToken_fails(t *testing.T) {
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	h, err := c.NewLock("orders").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.(lock.Fenced).RaiseToken(t.Context(), 1); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("without a register: %v", err)
+	}
+	fenced, err := c.NewLock("fenced", lock.WithFencing()).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Do(t, "DEL", "fenced")
+	if err := fenced.(lock.Fenced).RaiseToken(t.Context(), fenced.Token()+1); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("the server no longer has it: %v", err)
+	}
+	for _, h := range []lock.Hold{h, fenced} {
+		if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrNotHeld) {
+			t.Error(err)
+		}
+	}
+}
