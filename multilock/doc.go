@@ -16,7 +16,9 @@
 //
 // Where one script can take them all, which is so for plain locks of one client on one
 // server, they are taken together, and while one of them is another's none is held.
-// Else they are taken one by one, in the order of their names, whatever order they were
+// Else they are taken one by one; and so are locks that are never free together, as
+// others have them all the time: after they changed hands a few times before the eyes
+// of the call. They are taken in the order of their names, whatever order they were
 // given in; and those that were taken first are held while the later ones are waited
 // for. Callers cannot wait for each other in a ring then, as long as everybody takes
 // what he needs by one multi-lock. Taking no lock while waiting for another would not
@@ -53,7 +55,8 @@
 // the drift of clocks, and both clocks of this process are read; each attempt has an
 // owner string of its own; renewals extend only what is still there; what is not known
 // to be carried out is taken back. Until is the latest instant up to which a majority of
-// those leases lasts. The hold is lost for good as soon as fewer than a majority vote,
+// those leases lasts. A hold that nobody unlocks is kept for the longest lease after the
+// end of its context. The hold is lost for good as soon as fewer than a majority vote,
 // and the others are given back at once. Servers that did not vote, or that failed, are
 // asked again in the background while the majority lasts, so that it can outlive one
 // server after the other. Each of those joins a majority that was there without it, and
@@ -70,8 +73,32 @@
 //     replicas that take over, and without eviction.
 //   - A server's clock that is set forward ends leases early. See below.
 //
-// The hold's Token is 0: no two majorities need share a clock or a counter, and the
-// tokens of one's servers say nothing about those of another's.
+// # A token for a quorum
+//
+// The hold's Token is 0, unless all locks are made with lock.WithFencing. Then it is larger
+// than that of every earlier holder. Each server has a register of its own, which a grant
+// raises, and the token is the largest that a server of the majority gave. Before Lock
+// returns, a majority has raised its registers to that token: one round trip more. Each
+// server raises its register only while it has the lock as this holder's, so a holder who
+// was stopped in between cannot get a token any more. The servers outside of that majority
+// are told behind the call. A re-entry keeps the token, and costs no more.
+//
+// Any two majorities share a server, and that server's register is what makes the later
+// token the larger one. So this holds as long as the registers survive: servers may be down,
+// restart, or be slow, and their clocks may be hours apart. It does not hold
+//
+//   - when a register is lost: a server that restarts empty, a FLUSHALL, a replica that is
+//     promoted, a disk that is replaced. If that server was the only one that the majority
+//     of the earlier holder and that of the later one share, the later token can be the
+//     smaller one. Where all servers knew the token, a majority of them must lose it for
+//     that. A register that begins anew begins at the time of its server in microseconds,
+//     so tokens still grow if the clocks of the servers agree to less than the time
+//     between the two holders;
+//   - when somebody writes to a register: one that is at the end of what it can count stops
+//     all servers, as the token goes to all of them.
+//
+// Let the servers keep their registers over a restart (appendonly yes, and appendfsync
+// always where the machine itself may fail).
 //
 // # What Redlock is good for
 //
@@ -99,11 +126,11 @@
 //     can get it. The hold says so when the next renewal fails, a third of a lease later
 //     at most. Let clocks slew, not step.
 //   - A pause between the holder's last look and its write. Only the resource can refuse
-//     that write, and a quorum has no token for it. A resource that can compare
-//     something should: then it is safe whatever the lock does.
+//     that write. A resource that can compare numbers should have the token sent along:
+//     then it is safe whatever the lock does.
 //
 // So: to save double work, one server and a plain lock are enough, and cheaper. Where
 // double work does harm and the resource can check a token, take one server and a token
 // (package fence). A quorum is for when the lock must stay available and exclusive
-// although a server is lost for good, and the resource cannot check anything.
+// although a server is lost for good; with tokens, if the resource can check them.
 package multilock

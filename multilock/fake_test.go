@@ -30,11 +30,12 @@ type site struct {
 	starts  int // how often it started
 	up      time.Time
 	down    bool
-	thawed  chan struct{} // nil while it is not frozen
-	replica bool          // it is one
-	denied  bool          // says nothing of itself
-	step    time.Duration // of its clock
-	asked   []string      // what it was asked, in order
+	thawed  chan struct{}     // nil while it is not frozen
+	replica bool              // it is one
+	denied  bool              // says nothing of itself
+	step    time.Duration     // of its clock
+	tokens  map[string]uint64 // the registers, which outlive a restart
+	asked   []string          // what it was asked, in order
 }
 
 // entry is a lock as a site has it.
@@ -53,7 +54,7 @@ var sites int
 func newSites(t *testing.T, n int) (all []*site) {
 	for range n {
 		sites++
-		all = append(all, &site{ctx: t.Context(), wire: rtt / 2, keys: make(map[string]entry), starts: sites * 1000, up: time.Now().Add(-24 * time.Hour)})
+		all = append(all, &site{ctx: t.Context(), wire: rtt / 2, keys: make(map[string]entry), tokens: make(map[string]uint64), starts: sites * 1000, up: time.Now().Add(-24 * time.Hour)})
 	}
 	return all
 }
@@ -184,6 +185,7 @@ type fake struct {
 	name   string
 	lease  time.Duration
 	fixed  bool
+	fenced bool
 
 	mu      sync.Mutex
 	number  int
@@ -197,9 +199,13 @@ func (s *site) lock(client, name string, lease time.Duration) *fake {
 // forFixed gives a lock leases that are not renewed.
 func (f *fake) forFixed() *fake { f.fixed = true; return f }
 
+// forFenced gives a lock tokens from a register.
+func (f *fake) forFenced() *fake { f.fenced = true; return f }
+
 type fakeTenure struct {
 	f     *fake
 	owner string
+	token uint64
 
 	mu    sync.Mutex
 	count int
@@ -210,6 +216,14 @@ type fakeTenure struct {
 }
 
 func (f *fake) Name() string { return f.name }
+
+func (f *fake) Config() (c lock.Config) {
+	if f.fixed {
+		c.Lease = f.lease
+	}
+	c.Fencing = f.fenced
+	return c
+}
 
 func (f *fake) Server(ctx context.Context) (lock.Server, error) {
 	return answer(ctx, func() (server lock.Server, err error) {
@@ -276,6 +290,10 @@ func (f *fake) try(ctx context.Context) (*fakeHold, error) {
 			case e.count == 0 && first:
 				f.s.keys[f.name] = entry{t.owner, 1, now.Add(f.lease)}
 				granted = true
+				if f.fenced {
+					t.token = max(f.s.tokens[f.name]+1, uint64(now.UnixMicro()))
+					f.s.tokens[f.name] = t.token
+				}
 			case e.owner == t.owner:
 				e.count++
 				f.s.keys[f.name] = e
@@ -290,7 +308,7 @@ func (f *fake) try(ctx context.Context) (*fakeHold, error) {
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return nil, fmt.Errorf("%w: %w", lock.ErrNotAcquired, err)
+		return nil, fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, err, lock.ErrUnavailable) // in the middle of its question
 	case err != nil:
 		return nil, err
 	case !granted && !first:
@@ -469,8 +487,32 @@ func (h *fakeHold) Unlock(ctx context.Context) error {
 
 func (h *fakeHold) Context() context.Context { return fakeContext{h} }
 func (h *fakeHold) Err() error               { return context.Cause(fakeContext{h}) }
-func (h *fakeHold) Token() uint64            { return 7 }
-func (h *fakeHold) Owner() string            { return h.t.owner }
+
+func (h *fakeHold) Token() uint64 {
+	if h.t.f.fenced {
+		return h.t.token
+	}
+	return 7
+}
+
+func (h *fakeHold) RaiseToken(ctx context.Context, token uint64) error {
+	s, name := h.t.f.s, h.t.f.name
+	_, err := answer(ctx, func() (_ bool, err error) {
+		had := false
+		err = s.do("raise", func(time.Time) {
+			if had = s.entryLocked(name).owner == h.t.owner; had {
+				s.tokens[name] = max(s.tokens[name], token)
+			}
+		})
+		if err == nil && !had {
+			err = lock.ErrLost
+		}
+		return had, err
+	}, func(bool) {})
+	return err
+}
+
+func (h *fakeHold) Owner() string { return h.t.owner }
 
 func (h *fakeHold) Until() time.Time {
 	_ = h.t.check()

@@ -176,8 +176,9 @@ func (h *hold) release(ctx context.Context) []error {
 	errs := unlockAll(ctx, h.m.locks, others)
 	if l, one := h.m.locks[first:first+1], h.members[first:first+1]; over || ctx.Err() == nil {
 		errs[first] = unlockAll(ctx, l, one)[0]
-	} else {
-		errs[first] = giveBack(ctx, l, slices.Clone(one)) // ctx ended meanwhile, and with it the call
+	} else { // ctx ended meanwhile, and with it the call
+		_ = giveBack(ctx, l, slices.Clone(one))
+		errs[first] = named("unlock", l[0], ctx.Err())
 	}
 	return errs
 }
@@ -200,25 +201,35 @@ func unlockAll(ctx context.Context, locks []lock.Locker, holds []lock.Hold) []er
 	return errs
 }
 
-// grace is for how long a call that failed waits until what it had taken is
-// confirmed to be free.
+// grace is for how long a call that failed waits until what it had taken is confirmed to
+// be free.
 const grace = 200 * time.Millisecond
 
-// giveBack unlocks what there is of holds, and forgets it. It does not depend on ctx,
-// which may be what failed. As lock.Hold promises, a release that is not confirmed
-// within the grace goes on behind it. A hold that is lost is no error: there is
-// nothing to give back.
+// giveBack unlocks what there is of holds, and forgets it, also when ctx is over. It waits
+// until the servers have confirmed that, until ctx ends, or for the grace; the releases go
+// on behind it, as lock.Hold promises. The error says what was not confirmed within the
+// grace. A hold that is lost is no error: there is nothing to give back.
 func giveBack(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-	defer cancel()
-	errs := unlockAll(ctx, locks, holds)
-	for i, err := range errs {
-		if errors.Is(err, lock.ErrNotHeld) {
-			errs[i] = nil
-		} else if err != nil && ctx.Err() != nil {
-			errs[i] = named("unlock", locks[i], fmt.Errorf("not confirmed within %v", grace)) // the deadline is none of the caller's
-		}
-	}
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	taken := slices.Clone(holds)
 	clear(holds)
-	return errors.Join(errs...)
+	confirmed := make(chan error, 1)
+	go func() {
+		defer cancel()
+		errs := unlockAll(within, locks, taken)
+		for i, err := range errs {
+			if errors.Is(err, lock.ErrNotHeld) {
+				errs[i] = nil
+			} else if err != nil && within.Err() != nil {
+				errs[i] = named("unlock", locks[i], fmt.Errorf("not confirmed within %v", grace)) // the deadline is none of the caller's
+			}
+		}
+		confirmed <- errors.Join(errs...)
+	}()
+	select {
+	case err := <-confirmed:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }

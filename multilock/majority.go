@@ -28,18 +28,23 @@ import (
 // sit there proves nothing of the time before: that the lock was ours all the while
 // is known from the majority that was there already.
 type quorumHold struct {
-	q     *Quorum            // set once
-	term  *term              // set once: under the caller's context
-	base  context.Context    // set once: of the members' holds; with the owner, and no end but stop's
-	stop  context.CancelFunc // set once
-	began time.Time          // set by poll: before anything was sent
-	won   chan struct{}      // closed by decide
-	idle  chan struct{}      // closed when it is over and no goroutine is left
+	q      *Quorum            // set once
+	term   *term              // set once: under the caller's context
+	base   context.Context    // set once: of the members' holds; with the owner, and no end but stop's
+	stop   context.CancelFunc // set once
+	token  uint64             // set by fence, before it is won; 0 without fencing
+	won    chan struct{}      // closed by win
+	caller context.Context    // set once: the caller's
+	idle   chan struct{}      // closed when it is over and no goroutine is left
 
 	mu    sync.Mutex
-	seats []seat // changed only by a copy
-	limit time.Time
+	told  []lock.Hold // whose servers have the token, until it is won
+	began time.Time   // when the poll began, before it sent anything; zero before
+	seats []seat      // changed only by a copy
+	limit time.Time   // when it ends at the latest; zero if it has no such end,
+	why   error       // and why
 	timer *time.Timer // ends it at limit; nil without one
+	alone func() bool // stops the look at the end of caller; nil before it has won
 	busy  int         // goroutines
 	over  bool        // nothing may be added
 }
@@ -55,10 +60,10 @@ type seat struct {
 }
 
 func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
-	h := &quorumHold{q: q, won: make(chan struct{}), idle: make(chan struct{}), seats: make([]seat, len(q.locks))}
+	h := &quorumHold{q: q, caller: ctx, won: make(chan struct{}), idle: make(chan struct{}), seats: make([]seat, len(q.locks))}
 	h.term = newTerm(ctx, h.look)
 	// The end of the caller's context ends the hold's, but it is no Unlock: the
-	// members are held on.
+	// members are held on, for as long as abandon says.
 	h.base, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return h
 }
@@ -69,14 +74,16 @@ func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
 // once all have answered. Every poll has owners of its own in Redis: what is still
 // under way for one that is over is no vote for another.
 func (h *quorumHold) poll(waiting context.Context, patient bool) error {
-	h.began = time.Now()
 	answers, pending := make(chan struct{}, len(h.q.locks)), 0
-	for i, s := range h.now() {
+	h.mu.Lock()
+	h.began = time.Now()
+	for i, s := range h.seats {
 		if s.hold == nil {
 			pending++
-			h.start(func() { h.fill(i, answers) })
+			h.startLocked(func() { h.fill(i, answers) })
 		}
 	}
+	h.mu.Unlock()
 	// Lockers keep the time-out themselves; this is for one that does not.
 	late := time.NewTimer(h.q.timeout + h.q.timeout/4)
 	defer late.Stop()
@@ -89,15 +96,21 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 		case <-waiting.Done():
 			pending = 0
 		}
-		won, err := h.decide(pending, patient)
+		enough, err := h.decide(pending, patient)
+		if enough && h.q.fenced {
+			if err = h.fence(waiting); err == nil {
+				_, err = h.decide(0, false) // there must be enough of the time left
+			}
+		}
 		if err == nil && waiting.Err() != nil {
 			err = waiting.Err()
 		}
 		if err != nil {
-			h.fail(err)
+			h.fail(waiting, err)
 			return err
 		}
-		if won {
+		if enough {
+			h.win()
 			return nil
 		}
 	}
@@ -128,15 +141,7 @@ func (h *quorumHold) now() []seat {
 	return h.seats
 }
 
-// start runs f in a goroutine, unless h is over.
-func (h *quorumHold) start(f func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.over {
-		h.startLocked(f)
-	}
-}
-
+// startLocked runs f in a goroutine. h must not be over.
 func (h *quorumHold) startLocked(f func()) {
 	h.busy++
 	go func() {
@@ -154,23 +159,24 @@ func (h *quorumHold) checkIdleLocked() {
 	}
 }
 
-// fill makes the first attempt at server i and reports that on answers. If that was in
-// vain, and the others won, it goes on.
+// fill makes the first attempt at server i and reports that on answers. If the attempt
+// was in vain, the seat waits for its repair.
 func (h *quorumHold) fill(i int, answers chan<- struct{}) {
 	done := h.sit(i, h.q.locks[i].TryLock, h.q.timeout)
 	answers <- struct{}{}
-	if done {
-		return
-	}
-	select {
-	case <-h.won:
+	if !done {
 		h.repair(i)
-	case <-h.base.Done():
 	}
 }
 
-// repair asks server i again and again until the seat is taken, or the hold is over.
+// repair asks server i again and again, from the moment on at which the others have won,
+// until the seat is taken or the hold is over.
 func (h *quorumHold) repair(i int) {
+	select {
+	case <-h.won:
+	case <-h.base.Done():
+		return
+	}
 	pace := max(min(h.q.longest/30, time.Second), 2*h.q.timeout)
 	for rest(h.base, about(pace)) {
 		if h.sit(i, h.q.locks[i].TryLock, h.q.timeout) {
@@ -211,21 +217,29 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 		return over
 	}
 	if over || s.err != nil {
-		h.q.giveBack(h.base, i, s.hold)
+		h.q.giveBack(i, s.hold)
 		return over
 	}
 	context.AfterFunc(s.hold.Context(), func() { h.vacate(i, s.hold) })
+	if h.q.fenced && h.hasWon() {
+		_ = h.raise(s.hold, h.token)
+	}
 	return true
 }
 
-// vacate empties the seat of a hold that is over.
+// vacate empties the seat of a hold that is over, and has the seat repaired. A seat that
+// is empty before the poll is the poll's to fill.
 func (h *quorumHold) vacate(i int, gone lock.Hold) {
 	err := gone.Err()
+	if errors.Is(err, lock.ErrMaxHold) && h.hasWon() {
+		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrMaxHold)) // or it would last for ever, seat by seat
+		return
+	}
 	h.mu.Lock()
 	if !h.over && h.seats[i].hold == gone {
 		h.seats = slices.Clone(h.seats)
 		h.seats[i] = seat{err: err}
-		if h.hasWon() {
+		if !h.began.IsZero() {
 			h.startLocked(func() { h.repair(i) })
 		}
 	}
@@ -249,6 +263,9 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 			timer = time.AfterFunc(min(time.Until(end), q.timeout), cancel)
 		}
 		s.server, s.votes, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
+		if _, ok := s.hold.(lock.Fenced); q.fenced && !ok {
+			s.err = errors.New("its holds cannot raise a token; they are no lock.Fenced")
+		}
 	} else if errors.Is(s.err, lock.ErrNotAcquired) && !q.apart.Load() {
 		s.server, _, _ = q.witness(ctx, l, 0) // perhaps it was given to another of us
 	}
@@ -257,7 +274,7 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 	}
 	if s.err != nil {
 		if s.hold != nil {
-			q.giveBack(ctx, i, s.hold)
+			q.giveBack(i, s.hold)
 		}
 		cancel()
 		return seat{server: s.server, err: s.err}
@@ -265,8 +282,9 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 	return s
 }
 
-func (q *Quorum) giveBack(ctx context.Context, i int, h lock.Hold) {
-	_ = giveBack(ctx, q.locks[i:i+1], []lock.Hold{h})
+// giveBack gives back what server i gave. Nobody waits for that but the hold's goroutine.
+func (q *Quorum) giveBack(i int, h lock.Hold) {
+	_ = giveBack(context.Background(), q.locks[i:i+1], []lock.Hold{h})
 }
 
 // young is why a server has no vote yet.
@@ -277,8 +295,11 @@ func (e young) Error() string {
 	return fmt.Sprintf("the server came up a short while ago, and may have forgotten a lock; it has a vote in %v", e.left.Round(time.Millisecond))
 }
 
-// Is makes it match ErrNotAcquired: it passes.
-func (e young) Is(target error) bool { return target == lock.ErrNotAcquired }
+// Is makes it match ErrNotAcquired, as it passes, and ErrUnavailable, as nobody said
+// that somebody else has the lock.
+func (e young) Is(target error) bool {
+	return target == lock.ErrNotAcquired || target == lock.ErrUnavailable
+}
 
 // witness returns who has just granted l, and from when on that counts.
 //
@@ -309,7 +330,7 @@ func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration
 	case s.ID == "" && !q.durable:
 		return "", votes, errors.New("it is not known which server it is")
 	case s.ID != "" && !s.Primary:
-		return "", votes, errors.New("it is a replica")
+		return "", votes, fmt.Errorf("%w: it is a replica", lock.ErrUnavailable)
 	}
 	if !q.durable {
 		votes = s.Since.Add(q.longest)
@@ -350,37 +371,72 @@ func (q *Quorum) until(seats []seat) time.Time {
 	return ends[len(ends)-q.majority]
 }
 
-// decide reports whether the attempt has won, or why it failed; neither while that
-// depends on the pending answers, or if it is patient, while there are any.
-func (h *quorumHold) decide(pending int, patient bool) (won bool, err error) {
+// decide reports whether there are enough votes, or why the attempt failed; neither while
+// that depends on the pending answers, or if it is patient, while there are any.
+func (h *quorumHold) decide(pending int, patient bool) (enough bool, err error) {
 	q, seats := h.q, h.now()
 	until := q.until(seats)
 	left, floor := time.Until(until), q.least
 	if floor == 0 {
 		floor = until.Sub(h.began) / 10
 	}
-	if until.IsZero() || left < floor {
-		if pending > 0 && (patient || votes(seats)+pending >= q.majority) {
-			return false, nil
-		}
-		if !until.IsZero() {
-			return false, fmt.Errorf("%w: a majority came too late: %v are left, and %v is the least", lock.ErrNotAcquired, left, floor)
-		}
-		return false, h.ballot(lock.ErrNotAcquired, seats)
+	switch {
+	case !until.IsZero() && left >= floor:
+		return true, nil
+	case pending > 0 && (patient || votes(seats)+pending >= q.majority):
+		return false, nil
+	case !until.IsZero():
+		return false, fmt.Errorf("%w: a majority came too late: %v are left, and %v is the least", lock.ErrNotAcquired, left, floor)
 	}
+	b := h.ballot(lock.ErrNotAcquired, seats)
+	for i, err := range b.reasons {
+		if err == errOpen && (pending == 0 || time.Since(h.began) >= q.timeout) {
+			b.reasons[i] = noVote{within: time.Since(h.began)} // it has had its time
+		}
+	}
+	return false, b
+}
+
+// win makes a hold of the attempt.
+func (h *quorumHold) win() {
+	alone := context.AfterFunc(h.caller, h.abandon) // without the mutex: the context is the caller's
+	h.mu.Lock()
+	close(h.won)
+	if h.q.most > 0 {
+		h.limitLocked(h.began.Add(h.q.most), lock.ErrMaxHold)
+	}
+	h.alone = alone
+	h.spreadLocked()
+	h.mu.Unlock()
+	h.enter()
+	h.look() // a vote that was lost since the count found no hold to end
+}
+
+// limitLocked has h end at that time, if it does not end before.
+func (h *quorumHold) limitLocked(at time.Time, why error) {
+	if !h.limit.IsZero() && h.limit.Before(at) {
+		return
+	}
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	h.limit, h.why = at, why
+	h.timer = time.AfterFunc(time.Until(at), h.look)
+}
+
+// abandon bounds a hold that nobody unlocked when the caller's context ended: nothing is
+// renewed for nobody.
+func (h *quorumHold) abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	close(h.won)
-	if q.most > 0 {
-		h.limit = h.began.Add(q.most)
-		h.timer = time.AfterFunc(time.Until(h.limit), h.look)
+	if !h.over {
+		h.limitLocked(time.Now().Add(h.q.longest), lock.ErrAbandoned)
 	}
-	return true, nil
 }
 
 // ballot says why the seats are no majority.
 func (h *quorumHold) ballot(verdict error, seats []seat) *ballot {
-	b := &ballot{verdict: verdict, reasons: make([]error, len(seats))}
+	b := &ballot{verdict: verdict, majority: h.q.majority, reasons: make([]error, len(seats))}
 	now := time.Now()
 	for i, s := range seats {
 		switch {
@@ -408,10 +464,10 @@ func (h *quorumHold) hasWon() bool {
 	}
 }
 
-// fail ends an attempt.
-func (h *quorumHold) fail(cause error) {
+// fail ends an attempt, and gives back what it got: behind the caller if ctx is over.
+func (h *quorumHold) fail(ctx context.Context, cause error) {
 	if seats, before := h.end(cause, nil); before == nil {
-		_ = giveBack(context.Background(), h.q.locks, holdsOf(seats))
+		_ = giveBack(ctx, h.q.locks, holdsOf(seats))
 	}
 }
 
@@ -421,10 +477,10 @@ func (h *quorumHold) look() {
 		return
 	}
 	h.mu.Lock()
-	seats, limit := h.seats, h.limit
+	seats, limit, why := h.seats, h.limit, h.why
 	h.mu.Unlock()
 	if !limit.IsZero() && !time.Now().Before(limit) {
-		h.lose(fmt.Errorf("%w: held for %v, which is the most", lock.ErrLost, h.q.most))
+		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, why))
 		return
 	}
 	if votes(seats) >= h.q.majority {
@@ -456,12 +512,16 @@ func (h *quorumHold) end(cause error, then func([]seat)) (seats []seat, before e
 	if h.timer != nil {
 		h.timer.Stop()
 	}
+	if h.alone != nil {
+		h.alone()
+	}
 	if then != nil {
 		h.startLocked(func() { then(seats) })
 	} else {
 		h.checkIdleLocked()
 	}
 	h.mu.Unlock()
+	h.leave()
 	h.stop()
 	return seats, nil
 }
@@ -493,7 +553,7 @@ func (h *quorumHold) Until() time.Time {
 
 func (h *quorumHold) Context() context.Context { return termContext{h.term} }
 func (h *quorumHold) Err() error               { return context.Cause(termContext{h.term}) }
-func (h *quorumHold) Token() uint64            { return 0 }
+func (h *quorumHold) Token() uint64            { return h.token }
 func (h *quorumHold) Owner() string            { return "" }
 func (h *quorumHold) String() string           { return fmt.Sprintf("hold of %q", h.q.name) }
 
@@ -505,6 +565,9 @@ func (h *quorumHold) holds() []lock.Hold {
 // succeeds when a majority is free of us.
 func (h *quorumHold) Unlock(ctx context.Context) error {
 	h.look()
+	if ctx.Err() != nil { // a deferred Unlock is meant, also when ctx is over by then
+		ctx = context.WithoutCancel(ctx)
+	}
 	seats, before := h.end(lock.ErrUnlocked, nil)
 	var err error
 	switch {
@@ -515,20 +578,22 @@ func (h *quorumHold) Unlock(ctx context.Context) error {
 	default:
 		err = fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(before)) // without its name a second time
 	}
-	h.settle()
+	h.settle(ctx)
 	if err != nil {
 		return &lock.Error{Op: "unlock", Name: h.q.name, Err: err}
 	}
 	return nil
 }
 
-// settle waits for what goes on behind the hold, for as long as one server may take.
-func (h *quorumHold) settle() {
+// settle waits for what goes on behind the hold, for as long as one server may take and
+// ctx lasts.
+func (h *quorumHold) settle(ctx context.Context) {
 	timer := time.NewTimer(h.q.timeout)
 	defer timer.Stop()
 	select {
 	case <-h.idle:
 	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -536,12 +601,8 @@ func (h *quorumHold) settle() {
 // or when a majority is free and the others have had their time: as lock.Hold
 // promises, their releases go on behind us.
 func (h *quorumHold) release(ctx context.Context, seats []seat) error {
-	within := context.WithoutCancel(ctx)
-	within, cancel := context.WithCancel(within)
+	within, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if ctx.Err() == nil { // who defers an unlock means it, also when ctx is over by then
-		defer context.AfterFunc(ctx, cancel)()
-	}
 	type answer struct {
 		i   int
 		err error

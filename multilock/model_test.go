@@ -204,6 +204,36 @@ type event struct {
 	lasts  time.Duration
 }
 
+// The tokens of a quorum grow from holder to holder, while its servers restart, are down,
+// freeze and are slow, and their clocks are hours apart: as long as each register outlives
+// the restarts.
+func TestQuorum_tokensGrow(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.SampledFrom([]int{3, 5}).Draw(rt, "servers")
+		contenders := rapid.IntRange(2, 4).Draw(rt, "contenders")
+		clocks := rapid.SliceOfN(rapid.IntRange(-5, 5), n, n).Draw(rt, "clocks")
+		events := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) event {
+			return event{
+				after:  time.Duration(rapid.IntRange(0, 400).Draw(rt, "after")) * time.Millisecond,
+				server: rapid.IntRange(0, n-1).Draw(rt, "server"),
+				what:   rapid.IntRange(0, 3).Draw(rt, "what"),
+				lasts:  time.Duration(rapid.IntRange(0, 1500).Draw(rt, "lasts")) * time.Millisecond,
+			}
+		}), 1, 20).Draw(rt, "events")
+		var r record
+		bubble(t, func(t *testing.T) {
+			w := &world{t, newSites(t, n)}
+			for i, s := range w.sites {
+				s.step = time.Duration(clocks[i]) * time.Hour
+			}
+			contendFor(w, &r, contenders, func(client string) *multilock.Quorum { return w.fenced(client) }, events)
+		})
+		if len(r.wrong) > 0 {
+			rt.Fatal(strings.Join(r.wrong, "\n"))
+		}
+	})
+}
+
 // Some contend for a quorum while its servers restart, empty, are down, freeze and are
 // slow. Never do two hold it at once.
 func TestQuorum_neverTwo(t *testing.T) {
@@ -230,8 +260,16 @@ func TestQuorum_neverTwo(t *testing.T) {
 // servers, and records whenever two hold it at once. It returns how often it was taken.
 func contend(t *testing.T, r *record, n, contenders int, events []event, opts ...multilock.Option) (taken int) {
 	w := &world{t, newSites(t, n)}
+	return contendFor(w, r, contenders, func(client string) *multilock.Quorum { return w.quorum(client, opts...) }, events)
+}
+
+// contendFor is contend for quorums of some other kind. If they have tokens, these must
+// grow.
+func contendFor(w *world, r *record, contenders int, quorum func(client string) *multilock.Quorum, events []event) (taken int) {
+	t := w.T
 	ctx, cancel := context.WithCancel(t.Context())
 	var mu sync.Mutex
+	latest := uint64(0)             // guarded by mu
 	held := make(map[lock.Hold]int) // guarded by mu: by whom
 	check := func() {
 		mu.Lock()
@@ -254,7 +292,7 @@ func contend(t *testing.T, r *record, n, contenders int, events []event, opts ..
 		}
 	})
 	for i := range contenders {
-		q := w.quorum(fmt.Sprint("client", i), opts...)
+		q := quorum(fmt.Sprint("client", i))
 		wg.Go(func() {
 			for round := 0; ctx.Err() == nil; round++ {
 				h, err := q.Lock(ctx)
@@ -267,6 +305,10 @@ func contend(t *testing.T, r *record, n, contenders int, events []event, opts ..
 				mu.Lock()
 				held[h] = i
 				taken++
+				if token := h.Token(); token != 0 && token <= latest {
+					r.add("client %d has the token %d, and one before it has %d", i, token, latest)
+				}
+				latest = max(latest, h.Token())
 				mu.Unlock()
 				check()
 				until := h.Until()

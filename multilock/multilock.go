@@ -79,8 +79,8 @@ func joined(locks []lock.Locker) string {
 //
 // What an error says of a lock names that lock. None of them is held then, or else
 // the error says also which could not be given back, and that is repeated in the
-// background. For how long one lock is waited for at most is for lock.WithWait of that
-// lock to say.
+// background. When ctx ends, Lock returns at once, and what it had taken is given back
+// behind it. lock.WithWait of a lock says for how long that one is waited for at most.
 func (m *MultiLock) Lock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "lock") }
 
 // TryLock makes one attempt at each lock. It fails with lock.ErrNotAcquired when one

@@ -279,6 +279,9 @@ func TestMultiLock_failsInTheMiddle(t *testing.T) {
 					if e := new(lock.Error); !errors.As(err, &e) || e.Name != "b" {
 						t.Errorf("%v does not name the lock", err)
 					}
+					if ctx.Err() != nil {
+						time.Sleep(rtt) // it is given back behind the call
+					}
 					free(t, []*site{s}, "a", "b", "c")
 				})
 			})
@@ -652,4 +655,43 @@ func TestMultiLock_whatAWaiterHolds(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// On a server that answers nothing any more, calls end with their contexts. What they
+// had taken is given back behind them.
+func TestMultiLock_endsWithItsContext(t *testing.T) {
+	const wait = 50 * time.Millisecond
+	for name, call := range map[string]func(t *testing.T, ctx context.Context, m *multilock.MultiLock) error{
+		"lock": func(t *testing.T, ctx context.Context, m *multilock.MultiLock) error {
+			_, err := m.Lock(ctx)
+			return err
+		},
+		"trylock": func(t *testing.T, ctx context.Context, m *multilock.MultiLock) error {
+			_, err := m.TryLock(ctx)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				all := newSites(t, 2)
+				a := odd{Locker: all[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
+					all[0].freeze()
+					all[1].freeze()
+					return h
+				}}
+				ctx, cancel := context.WithTimeout(t.Context(), wait)
+				defer cancel()
+				began := time.Now()
+				err := call(t, ctx, multilock.New(a, all[1].lock("one", "b", lease)))
+				if took := time.Since(began); took != wait {
+					t.Errorf("it took %v, and its context %v", took, wait)
+				}
+				want(t, err, lock.ErrNotAcquired, context.DeadlineExceeded)
+				all[0].thaw()
+				all[1].thaw()
+				time.Sleep(lease / 2)
+				free(t, all, "a", "b")
+			})
+		})
+	}
 }

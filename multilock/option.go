@@ -27,13 +27,22 @@ type config struct {
 	most    time.Duration // for how long a hold lives at most; 0 is no limit
 	limit   time.Duration // for how long Lock waits at most; 0 is no limit
 	durable bool          // the servers forget nothing
+	errs    []error       // about what was given
+}
+
+// set sets what an option with a duration is for, which must be more than least.
+func (c *config) set(what *time.Duration, option string, d, least time.Duration) {
+	*what = d
+	if d < least {
+		c.errs = append(c.errs, fmt.Errorf("%s(%v): the least is %v", option, d, least))
+	}
 }
 
 // WithServerTimeout sets for how long an attempt waits for the vote of one server:
 // [DefaultServerTimeout] if not set. It should be some round trips, and a small part
 // of the lease: two who try at the same time hinder each other for that long.
 func WithServerTimeout(d time.Duration) Option {
-	return func(c *config) { c.timeout = given(d) }
+	return func(c *config) { c.set(&c.timeout, "WithServerTimeout", d, time.Millisecond) }
 }
 
 // WithLongestLease says how long the longest lease is that anybody ever takes on
@@ -42,26 +51,27 @@ func WithServerTimeout(d time.Duration) Option {
 // less than that ago has no vote, as it may have forgotten a lease that its holder
 // still relies on. A lease of this Quorum's own locks that is longer is an error.
 func WithLongestLease(d time.Duration) Option {
-	return func(c *config) { c.longest = given(d) }
+	return func(c *config) { c.set(&c.longest, "WithLongestLease", d, lock.MinLease) }
 }
 
 // WithMinValidity sets what must be left of a fresh hold's validity for it to be
 // worth having: a tenth of the lease if not set.
 func WithMinValidity(d time.Duration) Option {
-	return func(c *config) { c.least = given(d) }
+	return func(c *config) { c.set(&c.least, "WithMinValidity", d, time.Millisecond) }
 }
 
 // WithMaxHold ends a hold d after it was acquired, however well it is renewed: it is
-// lost then, and given back. It bounds for how long a holder that hangs, and whose
-// watchdog does not, can keep the lock from others.
+// lost then, by a cause that matches lock.ErrMaxHold, and given back. It bounds for how
+// long a holder that hangs can keep the lock from others. lock.WithMaxHold among the
+// options of the servers' locks does the same, with the shortest of them.
 func WithMaxHold(d time.Duration) Option {
-	return func(c *config) { c.most = given(d) }
+	return func(c *config) { c.set(&c.most, "WithMaxHold", d, lock.MinLease) }
 }
 
 // WithWait lets Lock wait for at most d, as lock.WithWait does for one lock. A deadline
 // on the context would end the hold too.
 func WithWait(d time.Duration) Option {
-	return func(c *config) { c.limit = given(d) }
+	return func(c *config) { c.set(&c.limit, "WithWait", d, time.Millisecond) }
 }
 
 // WithDurableServers says that no server forgets a lock when it restarts: appendonly
@@ -72,34 +82,25 @@ func WithDurableServers() Option {
 	return func(c *config) { c.durable = true }
 }
 
-// never is what an option leaves that was given zero or less: a mistake, and not the
-// default.
-const never = -1
-
-func given(d time.Duration) time.Duration {
-	if d <= 0 {
-		return never
-	}
-	return d
-}
-
 func configure(opts []Option) (config, error) {
 	c := config{longest: DefaultLongestLease}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			c.errs = append(c.errs, fmt.Errorf("option %d of %d is nil", i+1, len(opts)))
+			continue
+		}
 		o(&c)
 	}
 	if c.timeout == 0 {
 		c.timeout = min(max(c.longest/100, leastServerTimeout), DefaultServerTimeout)
 	}
 	switch {
-	case c.timeout == never, c.longest == never, c.least == never, c.most == never, c.limit == never:
-		return c, errors.New("an option with a time that is not more than zero")
+	case len(c.errs) > 0:
+		return c, errors.Join(c.errs...)
 	case c.most > 0 && c.least > c.most:
-		return c, fmt.Errorf("a validity of %v at least and a hold of %v at the most", c.least, c.most)
-	case c.longest < lock.MinLease:
-		return c, fmt.Errorf("longest lease %v: the shortest lease there is is %v", c.longest, lock.MinLease)
+		return c, fmt.Errorf("WithMinValidity(%v): it must not be more than WithMaxHold(%v)", c.least, c.most)
 	case c.timeout > c.longest/4:
-		return c, fmt.Errorf("server timeout %v: it must not be more than a quarter of the longest lease, which is %v", c.timeout, c.longest)
+		return c, fmt.Errorf("WithServerTimeout(%v): it must not be more than a quarter of the longest lease, which is %v", c.timeout, c.longest)
 	}
 	return c, nil
 }

@@ -1,6 +1,7 @@
 package multilock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -24,6 +26,7 @@ type Quorum struct {
 	locks    []lock.Locker // one of each server
 	majority int
 	name     string
+	fenced   bool          // its holds have tokens
 	err      error         // what is wrong with the locks or the options
 	turn     chan struct{} // cap 1; who has put a token in may make attempts
 	apart    atomic.Bool   // it was seen that no two of them are on one server
@@ -36,9 +39,15 @@ var _ lock.Locker = (*Quorum)(nil)
 // shares nothing with the others and has no replica that takes over. Five let two
 // servers fail.
 //
+// A hold of fixed leases (lock.WithLease) lasts for as long as a majority of these, however
+// often a server is asked again.
+//
 // It does no I/O. What is wrong with the number of locks or with options shows as an
 // error of the first call. Locks that turn out to be on one server have one vote
 // together.
+//
+// To start while a minority of the servers is down, open their clients with
+// client.WithLazyConnect.
 //
 // The locks should be [lock.Witness]es, as all of this module are; see
 // [WithDurableServers]. Other Lockers must give back by themselves what is granted
@@ -59,7 +68,43 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 			break
 		}
 	}
+	if q.err == nil {
+		if d := q.lasts(); d > 0 && (q.most == 0 || d < q.most) {
+			q.most = d
+		}
+		q.fenced, q.err = q.fencing()
+	}
 	return q
+}
+
+// lasts returns for how long a majority of fixed leases lasts; 0 if a majority is renewed.
+func (q *Quorum) lasts() time.Duration {
+	var leases []time.Duration
+	for _, l := range q.locks {
+		if c, ok := l.(lock.Configured); ok && c.Config().Lease > 0 {
+			leases = append(leases, c.Config().Lease)
+		}
+	}
+	renewed := len(q.locks) - len(leases)
+	if renewed >= q.majority {
+		return 0
+	}
+	slices.SortFunc(leases, func(a, b time.Duration) int { return cmp.Compare(b, a) })
+	return leases[q.majority-renewed-1]
+}
+
+// fencing reports whether the locks have tokens from registers.
+func (q *Quorum) fencing() (bool, error) {
+	n := 0
+	for _, l := range q.locks {
+		if c, ok := l.(lock.Configured); ok && c.Config().Fencing {
+			n++
+		}
+	}
+	if n > 0 && n < len(q.locks) {
+		return false, fmt.Errorf("%d of %d locks are made with lock.WithFencing: all must be, or none", n, len(q.locks))
+	}
+	return n > 0, nil
 }
 
 // Name returns the name of the locks; if they differ, all of them, joined by "+".
@@ -67,7 +112,8 @@ func (q *Quorum) Name() string { return q.name }
 
 // Lock makes attempts, with pauses of random length between them, until one wins a
 // majority or ctx ends. The error matches lock.ErrNotAcquired then and says of each
-// server why it had no vote.
+// server why it had no vote. It matches lock.ErrUnavailable as well when fewer than a
+// majority of the servers answered the last attempt, or may vote yet.
 //
 // Answers that waiting will not change, such as a denied command, are returned when
 // a majority gave them three times.
@@ -85,8 +131,10 @@ func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 }
 
 // TryLock makes one attempt. It fails with lock.ErrNotAcquired when that wins no
-// majority, for whatever reasons; the error says them. It takes the time-out of one
-// server at the most, and once more to give back.
+// majority, for whatever reasons; the error says them, and matches lock.ErrUnavailable
+// as well when fewer than a majority of the servers answered. It takes the time-out of one
+// server at the most, and once more to give back; when ctx ends, it returns at once, and
+// gives back behind the call.
 func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 	h, err := q.try(ctx)
 	if err != nil {
@@ -100,7 +148,7 @@ func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 const tries = 3
 
 func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
-	ctx, first, err := q.enter(ctx)
+	ctx, stands, err := q.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +158,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		waiting, cancel = context.WithTimeout(ctx, q.limit)
 		defer cancel()
 	}
-	if first {
+	if stands {
 		select {
 		case q.turn <- struct{}{}:
 			defer func() { <-q.turn }()
@@ -128,6 +176,9 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		case err == nil:
 			return h, nil
 		case waiting.Err() != nil:
+			if last == nil && errors.Is(err, lock.ErrUnavailable) {
+				last = err // no attempt came to an end
+			}
 			continue
 		case !q.stays(err):
 			hopeless = 0
@@ -150,11 +201,11 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 }
 
 func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
-	ctx, first, err := q.enter(ctx)
+	ctx, stands, err := q.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if first {
+	if stands {
 		select {
 		case q.turn <- struct{}{}:
 			defer func() { <-q.turn }()
@@ -166,6 +217,8 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 	switch err := h.poll(ctx, false); {
 	case err == nil:
 		return h, nil
+	case ctx.Err() != nil && errors.Is(err, lock.ErrUnavailable):
+		return nil, interrupted(ctx, err)
 	case ctx.Err() != nil:
 		return nil, interrupted(ctx, nil)
 	default:
@@ -173,19 +226,19 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 	}
 }
 
-// enter returns ctx with an owner, and whether that is a fresh one. One that is not
-// may hold the lock, and must not stand behind those who wait for him.
-func (q *Quorum) enter(ctx context.Context) (_ context.Context, fresh bool, err error) {
+// enter returns ctx with an owner, and whether he stands in line. One who holds the lock
+// does not: the others in the line wait for him.
+func (q *Quorum) enter(ctx context.Context) (_ context.Context, stands bool, err error) {
 	if q.err != nil {
 		return nil, false, q.err
 	}
 	if ctx.Err() != nil {
 		return nil, false, interrupted(ctx, nil)
 	}
-	if _, ok := lock.OwnerFrom(ctx); ok {
-		return ctx, false, nil
+	if _, ok := lock.OwnerFrom(ctx); !ok {
+		return lock.WithOwner(ctx), true, nil
 	}
-	return lock.WithOwner(ctx), true, nil
+	return ctx, len(q.held(ctx)) == 0, nil
 }
 
 // mostPause is the longest pause between two attempts, or half as much more. A waiter
@@ -197,15 +250,38 @@ func about(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
 
 // ballot is why there is no majority.
 type ballot struct {
-	verdict error // ErrNotAcquired or ErrLost
-	votes   int
-	reasons []error // of each server, why it has no vote; nil where it has one
+	verdict  error // ErrNotAcquired or ErrLost
+	votes    int
+	majority int
+	reasons  []error // of each server, why it has no vote; nil where it has one
+}
+
+// answered returns how many servers gave an answer.
+func (b *ballot) answered() (n int) {
+	for _, err := range b.reasons {
+		if err == nil || !silent(err) {
+			n++
+		}
+	}
+	return n
+}
+
+// silent reports whether a server that failed with err gave no answer.
+func silent(err error) bool {
+	if errors.Is(err, lock.ErrUnavailable) {
+		return true
+	}
+	return !errors.Is(err, lock.ErrNotAcquired) &&
+		(errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) || errors.As(err, new(net.Error)))
 }
 
 // Error says how many votes there were, and why not more.
 func (b *ballot) Error() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%v: %d of %d votes", b.verdict, b.votes, len(b.reasons))
+	if n := b.answered(); n < b.majority {
+		fmt.Fprintf(&text, "; %v: %d of %d servers answered", lock.ErrUnavailable, n, len(b.reasons))
+	}
 	for i, err := range b.reasons {
 		if err == nil {
 			continue
@@ -218,16 +294,36 @@ func (b *ballot) Error() string {
 	return text.String()
 }
 
-// Unwrap returns the verdict and the reasons; but what was lost was acquired.
+// Unwrap returns the verdict and the reasons; but what was lost was acquired. A quorum
+// is unavailable when fewer than a majority of its servers answered, and not when a
+// minority is.
 func (b *ballot) Unwrap() []error {
 	all := []error{b.verdict}
+	unavailable := b.answered() < b.majority
+	if unavailable {
+		all = append(all, lock.ErrUnavailable)
+	}
 	for _, err := range b.reasons {
-		if err != nil && (b.verdict == lock.ErrNotAcquired || !errors.Is(err, lock.ErrNotAcquired)) {
+		switch {
+		case err == nil, b.verdict != lock.ErrNotAcquired && errors.Is(err, lock.ErrNotAcquired):
+		case !unavailable && errors.Is(err, lock.ErrUnavailable):
+			all = append(all, ofMinority{err})
+		default:
 			all = append(all, err)
 		}
 	}
 	return all
 }
+
+// ofMinority is the error of a server that gave no answer, in a quorum that did. It
+// matches all that the error does but ErrUnavailable.
+type ofMinority struct{ error }
+
+func (e ofMinority) Is(target error) bool {
+	return target != lock.ErrUnavailable && errors.Is(e.error, target)
+}
+
+func (e ofMinority) As(target any) bool { return errors.As(e.error, target) }
 
 // stays reports whether an attempt failed for reasons that another attempt will meet
 // again.
@@ -273,7 +369,11 @@ func (e waited) Error() string {
 
 // Unwrap returns what it matches, which is not the end of a context.
 func (e waited) Unwrap() []error {
-	return []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded}
+	all := []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded}
+	if errors.Is(e.last, lock.ErrUnavailable) {
+		all = append(all, lock.ErrUnavailable)
+	}
+	return all
 }
 
 // Timeout reports true.
@@ -297,9 +397,15 @@ func (e noVote) Error() string {
 	return text
 }
 
-// Is makes it match os.ErrDeadlineExceeded. The context that ended was none of the
-// caller's, so it matches nothing of that.
-func (e noVote) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+// Is makes it match os.ErrDeadlineExceeded, and ErrUnavailable if the server did not say
+// that somebody else has the lock. The context that ended was none of the caller's, so
+// it matches nothing of that.
+func (e noVote) Is(target error) bool {
+	if target == lock.ErrUnavailable {
+		return errors.Is(e.said, lock.ErrUnavailable) || !errors.Is(e.said, lock.ErrNotAcquired)
+	}
+	return target == os.ErrDeadlineExceeded
+}
 
 // Timeout reports true.
 func (e noVote) Timeout() bool { return true }

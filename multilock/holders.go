@@ -1,0 +1,63 @@
+package multilock
+
+import (
+	"context"
+	"sync"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// holder is an owner who holds a quorum of some name.
+type holder struct {
+	owner uint64
+	name  string
+}
+
+// holders has the holds of all quorums of this process. An owner who holds a quorum
+// re-enters it, also by another handle of it. He must not stand in a line with those who
+// wait for him.
+var holders struct {
+	sync.Mutex
+	of map[holder]map[*quorumHold]bool
+}
+
+// holderOf returns the owner that ctx carries as a holder of q.
+func holderOf(ctx context.Context, q *Quorum) holder {
+	owner, _ := lock.OwnerFrom(ctx)
+	return holder{owner, q.name}
+}
+
+// enter notes that h is held.
+func (h *quorumHold) enter() {
+	holders.Lock()
+	defer holders.Unlock()
+	if holders.of == nil {
+		holders.of = make(map[holder]map[*quorumHold]bool)
+	}
+	of := holderOf(h.base, h.q)
+	if holders.of[of] == nil {
+		holders.of[of] = make(map[*quorumHold]bool)
+	}
+	holders.of[of][h] = true
+}
+
+// leave notes that h is over.
+func (h *quorumHold) leave() {
+	holders.Lock()
+	defer holders.Unlock()
+	of := holderOf(h.base, h.q)
+	delete(holders.of[of], h)
+	if len(holders.of[of]) == 0 {
+		delete(holders.of, of)
+	}
+}
+
+// held returns the holds that the owner of ctx has of a quorum called as q.
+func (q *Quorum) held(ctx context.Context) (all []*quorumHold) {
+	holders.Lock()
+	defer holders.Unlock()
+	for h := range holders.of[holderOf(ctx, q)] {
+		all = append(all, h)
+	}
+	return all
+}
