@@ -22,8 +22,6 @@ package client
 import (
 	"context"
 	"errors"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/leasehold-go/leasehold/fairlock"
@@ -44,7 +42,7 @@ type Client struct {
 }
 
 // New returns a client on rdb, and never closes it; close the client first, then rdb.
-// It does no I/O, but for one question to a cluster, within the operation timeout:
+// It does no I/O, except for one question to a cluster, within the operation timeout:
 // see [PubSubAuto].
 //
 // Every kind of rueidis client does: standalone, Sentinel, cluster; with
@@ -59,6 +57,9 @@ func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 		return nil, &lock.Error{Op: "new client", Err: errors.New("the rueidis client is nil")}
 	}
 	config, err := configure(opts)
+	if err == nil && config.lazy {
+		err = errLazyNew
+	}
 	if err == nil {
 		config.Sharded, err = config.pubsub.sharded(context.Background(), rdb, config.OpTimeout)
 	}
@@ -87,15 +88,18 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}
 	}
-	rdb, err := dial(ctx, option)
+	rdb, err := connect(ctx, option, config.lazy)
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}
 	}
+	config.User = userOf(option)
 	if config.Sharded, err = config.pubsub.sharded(ctx, rdb, config.OpTimeout); err != nil {
 		rdb.Close()
 		return nil, &lock.Error{Op: "open", Err: err}
 	}
-	return &Client{session: session.New(rdb, config.Config), owned: rdb}, nil
+	c := &Client{session: session.New(rdb, config.Config), owned: rdb}
+	c.session.LookOnce()
+	return c, nil
 }
 
 // ParseURL returns the options that [Open] connects with, for an application
@@ -105,11 +109,7 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 func ParseURL(text string) (rueidis.ClientOption, error) {
 	option, err := rueidis.ParseURL(text)
 	if err != nil {
-		if strings.Contains(text, "@") || errors.As(err, new(*url.Error)) {
-			// What could not be read may well be a part of the password.
-			err = errors.New("the URL cannot be read; are user and password percent-encoded?")
-		}
-		return option, err
+		return option, unreadable(text, err)
 	}
 	option.DisableCache = true
 	if option.ClientName == "" {
@@ -133,29 +133,12 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 	return option, nil
 }
 
-// dial connects, for as long as ctx lasts.
-func dial(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
-	type result struct {
-		rdb rueidis.Client
-		err error
+// connect connects, for as long as ctx lasts, or behind the scenes.
+func connect(ctx context.Context, option rueidis.ClientOption, lazily bool) (rueidis.Client, error) {
+	if lazily {
+		return connectLazily(option)
 	}
-	connected := make(chan result) // unbuffered: who sends on it knows that it was received
-	go func() {
-		rdb, err := rueidis.NewClient(option) // takes no context
-		select {
-		case connected <- result{rdb, err}:
-		case <-ctx.Done():
-			if err == nil {
-				rdb.Close()
-			}
-		}
-	}()
-	select {
-	case r := <-connected:
-		return r.rdb, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return dial(ctx, option)
 }
 
 // NewLock returns a handle of the re-entrant lock called name. It does no I/O
@@ -195,6 +178,9 @@ func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
 // that does not answer, which end with the connection. Calling it again waits
 // again.
 func (c *Client) Close(ctx context.Context) error {
+	if l, ok := c.owned.(*lazy); ok {
+		l.stop() // a client that was never connected holds nothing, and no call shall wait for a server
+	}
 	err := c.session.Close(ctx)
 	if c.owned != nil && c.session.GaveBack() {
 		c.owned.Close()

@@ -48,16 +48,18 @@ func TestOptions(t *testing.T) {
 		opts []client.Option
 		says string
 	}{
-		"watchdog too short":  {[]client.Option{client.WithWatchdogTimeout(99 * time.Millisecond)}, "watchdog timeout 99ms"},
-		"no watchdog":         {[]client.Option{client.WithWatchdogTimeout(0)}, "watchdog timeout 0s"},
-		"negative watchdog":   {[]client.Option{client.WithWatchdogTimeout(-time.Second)}, "watchdog timeout -1s"},
-		"no answer allowed":   {[]client.Option{client.WithOpTimeout(0)}, "operation timeout 0s"},
+		"watchdog too short":  {[]client.Option{client.WithWatchdogTimeout(99 * time.Millisecond)}, "WithWatchdogTimeout(99ms): the least is 100ms"},
+		"no watchdog":         {[]client.Option{client.WithWatchdogTimeout(0)}, "WithWatchdogTimeout(0s): the least is 100ms"},
+		"negative watchdog":   {[]client.Option{client.WithWatchdogTimeout(-time.Second)}, "WithWatchdogTimeout(-1s): the least is 100ms"},
+		"no answer allowed":   {[]client.Option{client.WithOpTimeout(0)}, "WithOpTimeout(0s): the least is 1ms"},
+		"no unit":             {[]client.Option{client.WithOpTimeout(5)}, "WithOpTimeout(5ns): the least is 1ms"},
+		"nil option":          {[]client.Option{client.WithKeyPrefix("x"), nil}, "option 2 of 2 is nil"},
 		"no time to try anew": {[]client.Option{client.WithWatchdogTimeout(time.Second), client.WithOpTimeout(251 * time.Millisecond)}, "a quarter of the watchdog timeout"},
 		"longer than default": {[]client.Option{client.WithOpTimeout(8 * time.Second)}, "which is 30s"},
 		"half a brace":        {[]client.Option{client.WithKeyPrefix("shop{")}, "key prefix"},
-		"for ever":            {[]client.Option{client.WithWatchdogTimeout(1<<63 - 1)}, "watchdog timeout"},
+		"for ever":            {[]client.Option{client.WithWatchdogTimeout(1<<63 - 1)}, "the most is 8760h0m0s"},
 		"no such Pub/Sub":     {[]client.Option{client.WithPubSub(7)}, "PubSub(7)"},
-		"nil logger":          {[]client.Option{client.WithLogger(nil)}, "logger"},
+		"nil logger":          {[]client.Option{client.WithLogger(nil)}, "WithLogger(nil)"},
 	} {
 		if _, err := client.New(rdb, bad.opts...); err == nil || !strings.Contains(err.Error(), bad.says) || !isError(err) {
 			t.Errorf("%s: %v, want one that says %q", name, err, bad.says)

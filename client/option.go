@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -26,22 +27,48 @@ type config struct {
 	session.Config
 	opTimeoutGiven bool
 	pubsub         PubSub
+	errs           []error // about what was given
+	lazy           bool
 }
+
+// within notes an error about a duration that was given to an option and is less than
+// least or more than most.
+func (c *config) within(option string, d, least, most time.Duration) {
+	switch {
+	case d < least:
+		c.errs = append(c.errs, fmt.Errorf("%s(%v): the least is %v", option, d, least))
+	case d > most:
+		c.errs = append(c.errs, fmt.Errorf("%s(%v): the most is %v", option, d, most))
+	}
+}
+
+// The bounds of what the options take.
+const (
+	minWatchdogTimeout = 10 * lock.MinLease
+	maxWatchdogTimeout = 365 * 24 * time.Hour
+	minOpTimeout       = time.Millisecond
+)
 
 // WithWatchdogTimeout sets the lease of locks without a fixed one. The watchdog
 // renews it every third; when the process dies, the lock is free after at most
 // this time. The default is 30 s, the least is 100 ms, the most a year.
 func WithWatchdogTimeout(d time.Duration) Option {
-	return func(c *config) { c.Lease = d }
+	return func(c *config) {
+		c.Lease = d
+		c.within("WithWatchdogTimeout", d, minWatchdogTimeout, maxWatchdogTimeout)
+	}
 }
 
 // WithOpTimeout sets how long one command to Redis may stay unanswered before
 // its outcome counts as unknown. It bounds TryLock and Unlock also when their
 // context has no deadline. The default is 3 s, or a sixth of the watchdog
-// timeout if that is less. It must not be more than a quarter of the watchdog
-// timeout: a renewal that gets no answer would leave no time for another try.
+// timeout if that is less; the least is a millisecond. It must not be more than a
+// quarter of the watchdog timeout: a renewal that gets no answer would leave no time for another try.
 func WithOpTimeout(d time.Duration) Option {
-	return func(c *config) { c.OpTimeout, c.opTimeoutGiven = d, true }
+	return func(c *config) {
+		c.OpTimeout, c.opTimeoutGiven = d, true
+		c.within("WithOpTimeout", d, minOpTimeout, maxWatchdogTimeout)
+	}
 }
 
 // WithKeyPrefix puts prefix before the name of every lock in Redis, as a
@@ -50,10 +77,24 @@ func WithKeyPrefix(prefix string) Option {
 	return func(c *config) { c.KeyPrefix = prefix }
 }
 
-// WithLogger makes the client log: at Warn when a lock was lost or Redis does not
-// answer a waiter for seconds, and at Debug. The default logs nothing.
+// WithLogger makes the client log to l instead of [slog.Default].
+//
+// The client logs what goes wrong behind the caller's back, at Warn: a lock that was
+// lost, a renewal that failed, a waiter whom Redis gives no answer for a second, a
+// release that Redis never confirmed, a subscription that the server denies, and a
+// server that evicts keys when its memory is full. It logs nothing else, and nothing
+// while all goes well. The same of the same lock is logged once in 10 s, and of ten
+// locks in that time at most; the next such message counts in left_out what was not.
+// No message has a password or an owner in it.
+//
+// With a logger of its own the client also logs at Debug. One on [slog.DiscardHandler] is
+// silence.
 func WithLogger(l *slog.Logger) Option {
-	return func(c *config) { c.Logger = l }
+	return func(c *config) {
+		if c.Logger = l; l == nil {
+			c.errs = append(c.errs, errors.New("WithLogger(nil): leave the option away, or give slog.New(slog.DiscardHandler)"))
+		}
+	}
 }
 
 // WithObserver tells o what happens to the client's locks, for metrics and
@@ -71,30 +112,28 @@ func WithPubSub(p PubSub) Option {
 // configure applies opts and checks what comes of it.
 func configure(opts []Option) (config, error) {
 	c := config{Config: session.Config{
-		Lease:  DefaultWatchdogTimeout,
-		Poll:   poll,
-		Logger: slog.New(slog.DiscardHandler),
+		Lease: DefaultWatchdogTimeout,
+		Poll:  poll,
+		Look:  true,
 	}}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			c.errs = append(c.errs, fmt.Errorf("option %d of %d is nil", i+1, len(opts)))
+			continue
+		}
 		o(&c)
 	}
 	if !c.opTimeoutGiven {
 		c.OpTimeout = min(DefaultOpTimeout, c.Lease/6).Truncate(time.Millisecond)
 	}
 	switch {
-	case c.Lease < 10*lock.MinLease:
-		return c, fmt.Errorf("watchdog timeout %v: the least is %v", c.Lease, 10*lock.MinLease)
-	case c.Lease > 365*24*time.Hour:
-		return c, fmt.Errorf("watchdog timeout %v: the most is a year", c.Lease)
-	case c.OpTimeout <= 0:
-		return c, fmt.Errorf("operation timeout %v: it must be more than zero", c.OpTimeout)
+	case len(c.errs) > 0:
+		return c, errors.Join(c.errs...)
 	case c.OpTimeout > c.Lease/4:
-		return c, fmt.Errorf("operation timeout %v: it must not be more than a quarter of the watchdog timeout, which is %v", c.OpTimeout, c.Lease)
+		return c, fmt.Errorf("WithOpTimeout(%v): it must not be more than a quarter of the watchdog timeout, which is %v", c.OpTimeout, c.Lease)
 	case c.pubsub < PubSubAuto || c.pubsub > PubSubSharded:
-		return c, fmt.Errorf("%v: it must be PubSubAuto, PubSubPlain or PubSubSharded", c.pubsub)
-	case c.Logger == nil:
-		return c, errors.New("the logger is nil")
+		return c, fmt.Errorf("WithPubSub(%v): it must be PubSubAuto, PubSubPlain or PubSubSharded", c.pubsub)
 	}
 	c.Lease = c.Lease.Truncate(time.Millisecond)
-	return c, session.CheckPrefix(c.KeyPrefix)
+	return c, keys.CheckPrefix(c.KeyPrefix)
 }

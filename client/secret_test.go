@@ -3,6 +3,7 @@ package client_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
 )
 
 // said is all that a client logged, and the errors that it returned.
@@ -103,6 +105,39 @@ func TestSecrets(t *testing.T) {
 		all.errors(busy)
 		lose(h)
 	}
+
+	// A server that does not know a command repeats what it was sent.
+	renamed := redistest.Start(t, "--rename-command", "EVALSHA", "")
+	d, err := client.Open(t.Context(), renamed.URL(), options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []lock.Locker{d.NewLock("orders"), d.NewFairLock("fair"), d.NewRWLock("shared").Read(), d.NewRWLock("shared").Write(), multilock.New(d.NewLock("a"), d.NewLock("b"))} {
+		_, wait := l.Lock(t.Context())
+		_, try := l.TryLock(t.Context())
+		all.errors(wait, try)
+		if wait == nil || !strings.Contains(wait.Error(), "EVALSHA") || !strings.Contains(try.Error(), "EVALSHA") {
+			t.Errorf("Lock: %v, TryLock: %v, want errors that name EVALSHA", wait, try)
+		}
+	}
+	_, inspected := d.NewLock("orders").Inspect(t.Context())
+	all.errors(inspected, d.Close(t.Context()))
+	if all.contains("args beginning") {
+		t.Error("the arguments of a command are told")
+	}
+
+	s.Do(t, "HSET", "visits", "secret-field", "secret-value")
+	for _, o := range []interface {
+		Inspect(context.Context) (lock.State, error)
+		ForceUnlock(context.Context) (bool, error)
+	}{c.NewLock("visits"), c.NewFairLock("visits"), c.NewRWLock("visits")} {
+		_, inspect := o.Inspect(t.Context())
+		_, force := o.ForceUnlock(t.Context())
+		all.errors(inspect, force)
+		if !errors.Is(inspect, lock.ErrForeignKey) {
+			t.Errorf("Inspect of somebody else's hash: %v", inspect)
+		}
+	}
 	s.Do(t, "SET", "text", "x")
 	_, foreign := c.NewLock("text").Lock(t.Context())
 	all.errors(foreign)
@@ -120,6 +155,9 @@ func TestSecrets(t *testing.T) {
 		if !all.contains(want) {
 			t.Errorf("nothing said %q: the test looks at too little", want)
 		}
+	}
+	if all.contains("secret-") {
+		t.Error("what somebody else's hash holds is told")
 	}
 	if all.contains(password) {
 		t.Error("the password is told")

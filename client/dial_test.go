@@ -1,0 +1,134 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+func TestParseURL_says(t *testing.T) {
+	for url, says := range map[string]string{
+		"127.0.0.1:6379":            "want redis://host:port",
+		"localhost:6379":            "want redis://host:port",
+		"redis.example":             "want redis://host:port",
+		"":                          "want redis://host:port",
+		"secret@localhost:6379":     "want redis://host:port",
+		"http://127.0.0.1:6379":     `"http": want redis://host:port`,
+		"redis://user:sec ret@host": "percent-encoded",
+		"redis://127.0.0.1:6379/x":  "invalid database number",
+	} {
+		_, err := client.ParseURL(url)
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "sec") {
+			t.Errorf("%s: %v, want one that says %q", url, err, says)
+		}
+	}
+}
+
+// What goes wrong when a client is opened is told with the server, the user and what
+// to do; and only the caller's context is said to be over when it is.
+func TestOpen_says(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	guarded := redistest.Start(t)
+	guarded.Do(t, "CONFIG", "SET", "requirepass", "hunter2")
+	s.Do(t, "ACL", "SETUSER", "locks", "on", ">hunter2", "~*", "&*", "+@all")
+	s.Do(t, "ACL", "SETUSER", "nobody", "on", ">hunter2", "-@all")
+	_, encrypted := redistest.StartTLS(t, redistest.NewAuthority(t), "--tls-auth-clients", "no")
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for name, c := range map[string]struct {
+		url         string
+		within      time.Duration
+		says        []string
+		unavailable bool
+	}{
+		"wrong password":  {"redis://locks:x@" + s.Addr(), time.Minute, []string{"WRONGPASS", s.Addr(), `user "locks"`, "check the user and the password"}, false},
+		"no password":     {"redis://" + guarded.Addr(), time.Minute, []string{"NOAUTH", guarded.Addr(), `user "default"`, "redis://user:password@"}, false},
+		"no rights":       {"redis://nobody:hunter2@" + s.Addr() + "/1", time.Minute, []string{"NOPERM", s.Addr(), `user "nobody"`, "docs/SECURITY.md"}, false},
+		"TLS to plain":    {"rediss://" + s.Addr() + "?dial_timeout=300ms", time.Minute, []string{s.Addr(), "does not speak TLS"}, true},
+		"TLS, short":      {"rediss://" + s.Addr(), 300 * time.Millisecond, []string{s.Addr(), "TLS handshake", "redis://"}, true},
+		"plain to TLS":    {"redis://" + encrypted, time.Minute, []string{encrypted, "rediss://"}, true},
+		"nobody there":    {"redis://127.0.0.1:1", time.Minute, []string{"127.0.0.1:1", "refused"}, true},
+		"silence":         {"redis://" + silent.Addr().String() + "?dial_timeout=300ms", time.Minute, []string{silent.Addr().String(), "says nothing"}, true},
+		"silence, short":  {"redis://" + silent.Addr().String(), 300 * time.Millisecond, []string{silent.Addr().String(), "says nothing"}, true},
+		"silence for TLS": {"rediss://" + silent.Addr().String() + "?dial_timeout=300ms", time.Minute, []string{silent.Addr().String(), "TLS"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), c.within)
+			defer cancel()
+			_, err := client.Open(ctx, c.url)
+			if err == nil || !isError(err) {
+				t.Fatalf("%v", err)
+			}
+			for _, part := range c.says {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%v: it does not say %q", err, part)
+				}
+			}
+			if short := c.within < time.Second; errors.Is(err, context.DeadlineExceeded) != short || strings.Contains(err.Error(), "deadline exceeded") != short {
+				t.Errorf("%v: is the caller's context over?", err)
+			}
+			if errors.Is(err, lock.ErrUnavailable) != c.unavailable {
+				t.Errorf("%v: does it match ErrUnavailable?", err)
+			}
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("the error tells the password: %v", err)
+			}
+		})
+	}
+}
+
+// What a lock is denied is told in the same words.
+func TestLock_saysWhatIsDenied(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Do(t, "ACL", "SETUSER", "locks", "on", ">hunter2", "~*", "&*", "+@all")
+	c, err := client.Open(t.Context(), "redis://locks:hunter2@"+s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	says := func(what string, err error, parts ...string) {
+		t.Helper()
+		for _, part := range append(parts, s.Addr(), `user "locks"`) {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %v, want one that says %q", what, err, part)
+			}
+		}
+		if errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	h, err := c.NewLock("held").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Do(t, "ACL", "SETUSER", "locks", "-evalsha", "-eval")
+	_, err = c.NewLock("orders").Lock(t.Context())
+	says("Lock", err, "NOPERM", "docs/SECURITY.md", `"Rights"`)
+	_, err = c.NewLock("orders").TryLock(t.Context())
+	says("TryLock", err, "NOPERM", "docs/SECURITY.md", `"Rights"`)
+	_, err = c.NewLock("orders").Inspect(t.Context())
+	says("Inspect", err, "NOPERM", "docs/SECURITY.md", `"Rights"`)
+	says("Unlock", h.Unlock(t.Context()), "NOPERM", "docs/SECURITY.md", `"Rights"`)
+	s.Do(t, "ACL", "SETUSER", "locks", "+evalsha", "+eval", "resetpass", ">another")
+	s.Do(t, "CLIENT", "KILL", "USER", "locks")
+	for { // the first may still find the end of a connection
+		_, err = c.NewLock("orders").TryLock(t.Context())
+		if !errors.Is(err, lock.ErrUnavailable) {
+			break
+		}
+	}
+	says("TryLock with an old password", err, "WRONGPASS", "check the user and the password")
+	s.Do(t, "ACL", "SETUSER", "locks", ">hunter2") // so that Close is confirmed
+}

@@ -1,0 +1,245 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// WithLazyConnect lets [Open] return at once, and connects behind the scenes: again and
+// again, with pauses of up to a second, until the server answers or the client is closed.
+// Until then commands fail with what the last attempt failed with. So Lock waits for the
+// server as for one that went down later, TryLock says within its bounds why it is not
+// there, and a quorum (multilock.NewQuorum) starts while a minority of its servers is down.
+// A command that comes during the first attempt waits for that one.
+//
+// The URL must name one server, or Sentinels. Each command on a cluster fails, as a cluster
+// can only be opened without this option. [New] refuses the option: its client is connected.
+func WithLazyConnect() Option {
+	return func(c *config) { c.lazy = true }
+}
+
+var (
+	errLazyNew     = errors.New("WithLazyConnect: the rueidis client is connected already; it is an option of Open")
+	errLazyCluster = errors.New("WithLazyConnect: the server is a node of a cluster, which can only be opened without this option")
+)
+
+// mostLazyPause is the longest pause between two attempts to connect.
+const mostLazyPause = time.Second
+
+type dialer = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error)
+
+// lazy is a rueidis client that connects behind the scenes. Each call goes to the client
+// that there is at that moment: one that cannot dial, and then the connected one.
+type lazy struct {
+	option rueidis.ClientOption // set once: dials by dial
+	given  dialer               // set once: how option dialled before; nil if in the usual way
+	ctx    context.Context      // set once: of the dialling; ended by stop
+	cancel context.CancelFunc   // set once
+	tried  chan struct{}        // closed after the first attempt
+	done   chan struct{}        // closed when nothing goes on any more
+
+	unconnected rueidis.Client // set once: one that cannot dial
+
+	mu      sync.Mutex
+	rdb     rueidis.Client    // unconnected, or the connected one
+	why     error             // why unconnected cannot dial
+	dialing map[net.Conn]bool // the connections of the attempt under way; nil when there is none
+}
+
+var _ rueidis.Client = (*lazy)(nil)
+
+// connectLazily returns a client for option, which it checks, and dials behind it.
+func connectLazily(option rueidis.ClientOption) (*lazy, error) {
+	l := &lazy{option: option, given: option.DialCtxFn, tried: make(chan struct{}), done: make(chan struct{}), why: net.ErrClosed}
+	// A single client comes with the error of its first dial, and dials for each command.
+	unconnected := option
+	unconnected.Sentinel = rueidis.SentinelOption{}
+	unconnected.ForceSingleClient = true
+	unconnected.DisableRetry = true
+	unconnected.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return nil, l.reason() }
+	rdb, err := rueidis.NewClient(unconnected)
+	if rdb == nil {
+		return nil, err
+	}
+	l.unconnected, l.rdb = rdb, rdb
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.option.DialCtxFn = l.dial
+	go l.run()
+	return l, nil
+}
+
+// run connects.
+func (l *lazy) run() {
+	defer close(l.done)
+	for pause, first := 10*time.Millisecond, true; ; first = false {
+		rdb, err := l.attempt()
+		if err == nil && rdb.Mode() == rueidis.ClientModeCluster {
+			rdb.Close()
+			err = errLazyCluster
+		}
+		l.mu.Lock()
+		if err == nil {
+			l.rdb = rdb
+		} else {
+			l.why = undialled(err)
+		}
+		l.mu.Unlock()
+		if first {
+			close(l.tried)
+		}
+		if err == nil {
+			return // a call may be under way on the other one, so that stays
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-l.ctx.Done():
+			return
+		}
+		pause = min(2*pause, mostLazyPause*2/3)
+	}
+}
+
+// attempt is rueidis.NewClient, which takes no context and waits for the server's greeting,
+// until l is stopped.
+func (l *lazy) attempt() (rueidis.Client, error) {
+	l.mu.Lock()
+	l.dialing = make(map[net.Conn]bool)
+	l.mu.Unlock()
+	stop := context.AfterFunc(l.ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for conn := range l.dialing {
+			conn.Close()
+		}
+	})
+	defer func() {
+		stop()
+		l.mu.Lock()
+		l.dialing = nil
+		l.mu.Unlock()
+	}()
+	return rueidis.NewClient(l.option)
+}
+
+// dial dials as rueidis does. During an attempt the end of l ends the dialling and the
+// connection, too.
+func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (conn net.Conn, err error) {
+	l.mu.Lock()
+	connected := l.dialing == nil
+	l.mu.Unlock()
+	if !connected {
+		own, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(l.ctx, cancel)()
+		ctx = own
+	}
+	switch {
+	case l.given != nil:
+		conn, err = l.given(ctx, addr, d, config)
+	case config != nil:
+		conn, err = (&tls.Dialer{NetDialer: d, Config: config}).DialContext(ctx, "tcp", addr)
+	default:
+		conn, err = d.DialContext(ctx, "tcp", addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dialing != nil {
+		l.dialing[conn] = true
+		if l.ctx.Err() != nil {
+			conn.Close()
+		}
+	}
+	return conn, nil
+}
+
+// undialled makes err, which a client could not be made with, one after which nobody
+// wonders whether a command was carried out.
+func undialled(err error) error {
+	var dial *net.OpError
+	if _, refused := rueidis.IsRedisErr(err); refused || errors.As(err, &dial) && dial.Op == "dial" {
+		return err
+	}
+	return &net.OpError{Op: "dial", Net: "tcp", Err: err}
+}
+
+// reason returns why there is no connection.
+func (l *lazy) reason() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.why
+}
+
+// now returns the client that there is.
+func (l *lazy) now() rueidis.Client {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rdb
+}
+
+// soon returns the client that there is after the first attempt, or when ctx ends.
+func (l *lazy) soon(ctx context.Context) rueidis.Client {
+	select {
+	case <-l.tried:
+	case <-ctx.Done():
+	}
+	return l.now()
+}
+
+// stop ends the dialling. What is connected goes on.
+func (l *lazy) stop() {
+	l.cancel()
+	<-l.done
+}
+
+// Close ends the dialling, and closes the connection if there is one.
+func (l *lazy) Close() {
+	l.stop()
+	l.now().Close()
+	l.unconnected.Close()
+}
+
+func (l *lazy) B() rueidis.Builder               { return l.now().B() }
+func (l *lazy) Mode() rueidis.ClientMode         { return l.now().Mode() }
+func (l *lazy) Nodes() map[string]rueidis.Client { return l.now().Nodes() }
+
+func (l *lazy) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	return l.soon(ctx).Do(ctx, cmd)
+}
+
+func (l *lazy) DoMulti(ctx context.Context, multi ...rueidis.Completed) []rueidis.RedisResult {
+	return l.soon(ctx).DoMulti(ctx, multi...)
+}
+
+func (l *lazy) DoCache(ctx context.Context, cmd rueidis.Cacheable, ttl time.Duration) rueidis.RedisResult {
+	return l.soon(ctx).DoCache(ctx, cmd, ttl)
+}
+
+func (l *lazy) DoMultiCache(ctx context.Context, multi ...rueidis.CacheableTTL) []rueidis.RedisResult {
+	return l.soon(ctx).DoMultiCache(ctx, multi...)
+}
+
+func (l *lazy) DoStream(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResultStream {
+	return l.soon(ctx).DoStream(ctx, cmd)
+}
+
+func (l *lazy) DoMultiStream(ctx context.Context, multi ...rueidis.Completed) rueidis.MultiRedisResultStream {
+	return l.soon(ctx).DoMultiStream(ctx, multi...)
+}
+
+func (l *lazy) Receive(ctx context.Context, subscribe rueidis.Completed, fn func(rueidis.PubSubMessage)) error {
+	return l.soon(ctx).Receive(ctx, subscribe, fn)
+}
+
+func (l *lazy) Dedicated(fn func(rueidis.DedicatedClient) error) error { return l.now().Dedicated(fn) }
+
+func (l *lazy) Dedicate() (rueidis.DedicatedClient, func()) { return l.now().Dedicate() }

@@ -1,0 +1,166 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+)
+
+// openLazily opens a client that is closed at the end of the test.
+func openLazily(t *testing.T, url string, opts ...client.Option) *client.Client {
+	t.Helper()
+	c, err := client.Open(t.Context(), url, append(opts, client.WithLazyConnect())...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// With its server down, a client is there all the same:
+//
+//	1 TryLock says why the server is not
+//	2 Lock waits for the server
+//	3 it goes on as any other
+func TestWithLazyConnect_serverDown(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Kill(t)
+	if c, err := client.Open(t.Context(), s.URL()); err == nil {
+		c.Close(t.Context())
+		t.Fatal("without the option it opens, too: that tests nothing")
+	}
+	c := openLazily(t, s.URL(), client.WithWatchdogTimeout(2*time.Second))
+	l := c.NewLock("orders")
+	for range 2 {
+		_, err := l.TryLock(t.Context()) // 1
+		if !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("the server is down: %v", err)
+		}
+	}
+	got := make(chan error)
+	go func() {
+		h, err := l.Lock(t.Context())
+		if err == nil {
+			err = h.Unlock(t.Context())
+		}
+		got <- err
+	}()
+	s.Restart(t)
+	if err := <-got; err != nil { // 2
+		t.Fatal(err)
+	}
+	h, err := l.Lock(t.Context()) // 3
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiter := make(chan error)
+	go func() {
+		h, err := l.Lock(t.Context())
+		if err == nil {
+			err = h.Unlock(t.Context())
+		}
+		waiter <- err
+	}()
+	if err := errors.Join(h.Unlock(t.Context()), <-waiter); err != nil {
+		t.Error(err)
+	}
+}
+
+// A server that accepts connections and says nothing keeps neither a call nor Close.
+func TestWithLazyConnect_serverFrozen(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Freeze(t)
+	c := openLazily(t, s.URL())
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := c.NewLock("orders").TryLock(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 2*time.Second { // the greeting would be waited for for 5 s
+		t.Errorf("the call and Close took %v", took)
+	}
+}
+
+func TestWithLazyConnect_errors(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Do(t, "ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all")
+	node := redistest.Start(t, "--cluster-enabled", "yes")
+	node.AddSlots(t, 0, 16384)
+	for name, test := range map[string]struct{ url, says string }{
+		"password": {"redis://locks:wrong@" + s.Addr(), "WRONGPASS"},
+		"cluster":  {node.URL(), "without this option"},
+		"nobody":   {"redis://127.0.0.1:1", "connection refused"},
+	} {
+		c := openLazily(t, test.url)
+		if _, err := c.NewLock("orders").TryLock(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) || !isError(err) {
+			t.Errorf("%s: %v, want an error that says %q", name, err, test.says)
+		}
+	}
+	if _, err := client.Open(t.Context(), "nonsense", client.WithLazyConnect()); !isError(err) {
+		t.Errorf("a bad URL: %v", err)
+	}
+	if _, err := client.New(redistest.NewMini(t).Client(t), client.WithLazyConnect()); !isError(err) {
+		t.Errorf("on a client that is connected: %v", err)
+	}
+}
+
+// A quorum starts while one of three servers is down, and says of each server why it has
+// no vote.
+func TestWithLazyConnect_quorum(t *testing.T) {
+	t.Parallel()
+	var servers []*redistest.Server
+	var locks []lock.Locker
+	for range 3 {
+		s := redistest.Start(t)
+		servers = append(servers, s)
+	}
+	servers[0].Kill(t)
+	for _, s := range servers {
+		locks = append(locks, openLazily(t, s.URL(), client.WithWatchdogTimeout(2*time.Second)).NewLock("leader"))
+	}
+	q := multilock.NewQuorum(locks, multilock.WithLongestLease(2*time.Second), multilock.WithServerTimeout(500*time.Millisecond), multilock.WithDurableServers())
+	h, err := q.TryLock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers[0].Restart(t)
+	for deadline := time.Now().Add(10 * time.Second); len(multilock.Holds(h)) < 3; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the server is up, and has no vote")
+		}
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	servers[0].Kill(t)
+	servers[1].Kill(t)
+	_, err = q.TryLock(t.Context())
+	if !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("one of three servers is left: %v", err)
+	}
+	for _, part := range []string{"server 1: ", "server 2: "} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%v does not say %q", err, part)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package client_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// soon waits until what was said contains it.
+func (s *said) soon(t *testing.T, what string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !s.contains(what); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("nothing says %q: %s", what, s.text.String())
+		}
+	}
+}
+
+func (s *said) logger() client.Option {
+	return client.WithLogger(slog.New(slog.NewTextHandler(s, nil)))
+}
+
+// A server that evicts keys takes locks from their holders. That is told once, also to a
+// user with no more rights than the document lists, if it may ask.
+func TestLog_evictingServer(t *testing.T) {
+	t.Parallel()
+	for policy, warns := range map[string]bool{"allkeys-lru": true, "volatile-ttl": true, "noeviction": false} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", policy)
+			can := s.Do(t, "EVAL", "return redis.acl_check_cmd and 1 or 0", "0")
+			if n, _ := can.ToInt64(); n == 0 {
+				t.Skip("this version cannot tell whether a user may ask")
+			}
+			var all said
+			open, err := client.Open(t.Context(), s.URL(), all.logger())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var renews said
+			made, err := client.New(s.Client(t), renews.logger(), client.WithWatchdogTimeout(3*time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, err := made.NewLock("orders").Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for until := h.Until(); !h.Until().After(until); time.Sleep(5 * time.Millisecond) {
+			} // it was renewed
+			if warns {
+				all.soon(t, "maxmemory-policy="+policy)
+				renews.soon(t, "maxmemory-policy="+policy)
+			}
+			for _, c := range []*client.Client{open, made} {
+				if err := c.Close(t.Context()); err != nil { // waits for the question
+					t.Error(err)
+				}
+			}
+			if got := all.contains("maxmemory-policy"); got != warns {
+				t.Errorf("it says %s", all.text.String())
+			}
+		})
+	}
+}
+
+// Who may not ask for it leaves no trace of having asked.
+func TestLog_evictingServerDenied(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	s.AddUser(t, "locks", redistest.Rights(t, "NewLock")...)
+	s.Do(t, "ACL", "SETUSER", "locks", ">hunter2")
+	var all said
+	c, err := client.Open(t.Context(), "redis://locks:hunter2@"+s.Addr(), all.logger(), client.WithKeyPrefix("orders:"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(context.Background()); err != nil { // waits for the question
+		t.Error(err)
+	}
+	if all.text.Len() > 0 {
+		t.Errorf("it says %s", all.text.String())
+	}
+	if denied := s.Denied(t, "locks"); len(denied) > 0 {
+		t.Errorf("denied: %q", denied)
+	}
+}
+
+// A subscription that the server denies costs waiters their hints, and is told, without
+// an owner.
+func TestLog_deniedHints(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Do(t, "ACL", "SETUSER", "locks", "on", ">hunter2", "resetchannels", "~*", "+@all")
+	var all said
+	c, err := client.Open(t.Context(), "redis://locks:hunter2@"+s.Addr(), all.logger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := client.New(s.Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := other.NewFairLock("orders").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = c.NewFairLock("orders").Lock(ctx) // ends with ctx
+	}()
+	all.soon(t, "denies a subscription")
+	all.soon(t, "channel=redisson_lock__channel:{orders} ")
+	cancel()
+	<-done
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []*client.Client{c, other} {
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
