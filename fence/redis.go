@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
-
-// registerPrefix begins the keys where the largest tokens are kept.
-const registerPrefix = "leasehold_fence"
 
 // Redis guards writes to keys of a Redis server, or of a cluster. Look and write
 // are one script. It is safe for concurrent use.
@@ -21,9 +18,9 @@ const registerPrefix = "leasehold_fence"
 // The register of a key is a string beside it, with the largest token in decimal:
 //
 //	orders:42      leasehold_fence:{orders:42}
-//	{orders}:42    leasehold_fence:{orders}:42
+//	{orders}:42    leasehold_fence:{orders}:42:
 //
-// They share a slot. All writers of a key must go through the guard. The key must
+// They share a slot, and no two keys have the same register. All writers of a key must go through the guard. The key must
 // not be the name of the lock, which is where the lock itself lives.
 //
 // An error that is no answer (a time-out, a broken connection) leaves open
@@ -55,10 +52,13 @@ func WithRegisterExpiry(d time.Duration) RedisOption {
 // I/O.
 func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 	r := &Redis{rdb: rdb}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			return nil, wrap("fence", "", fmt.Errorf("option %d of %d is nil", i+1, len(opts)))
+		}
 		o(r)
 		if r.keep < time.Millisecond {
-			return nil, wrap("fence", "", fmt.Errorf("a register expiry of %v; the least is 1ms", r.keep))
+			return nil, wrap("fence", "", fmt.Errorf("WithRegisterExpiry(%v): the least is 1ms", r.keep))
 		}
 	}
 	if rdb == nil {
@@ -129,41 +129,18 @@ func (r *Redis) guard(op string, token uint64, key string, write func(luascripts
 	if err := check(token, 0); err != nil {
 		return wrap(op, key, err)
 	}
-	register, err := register(key)
+	register, err := keys.Fence(key)
 	if err != nil {
-		return wrap(op, key, err)
+		return wrap(op, key, fmt.Errorf("bad key: %w", err))
 	}
 	got, err := write(luascripts.Fence{Data: key, Register: register, Token: token, Keep: r.keep})
 	switch {
 	case err != nil:
-		return wrap(op, key, err)
+		return wrap(op, key, luascripts.Discreet(err))
 	case got.Verdict == luascripts.Stale:
 		return wrap(op, key, &StaleError{Token: token, Highest: got.Highest})
 	case got.Verdict == luascripts.Foreign:
 		return wrap(op, key, fmt.Errorf("%w: its register, %s", lock.ErrForeignKey, register))
 	}
 	return nil
-}
-
-// register returns the key of the register of key, in the slot of key. The rule
-// is the one for what stands beside a lock.
-func register(key string) (string, error) {
-	if key == "" {
-		return "", errors.New("bad key: it is empty")
-	}
-	if strings.HasPrefix(key, registerPrefix+":") {
-		return "", fmt.Errorf("bad key: %q is where registers are", registerPrefix+":")
-	}
-	// The slot is that of what stands between the first { and the first } after it.
-	before, after, braced := strings.Cut(key, "{")
-	if !braced {
-		if strings.Contains(before, "}") {
-			return "", errors.New("bad key: a } without a { before it")
-		}
-		return registerPrefix + ":{" + key + "}", nil
-	}
-	if strings.IndexByte(after, '}') < 1 {
-		return "", errors.New("bad key: a { with nothing, or no }, after it")
-	}
-	return registerPrefix + ":" + key, nil
 }

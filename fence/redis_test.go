@@ -151,6 +151,29 @@ func TestRedis_writes(t *testing.T) {
 	}
 }
 
+// Each key has a register of its own, whatever its braces: the first write to a key is
+// never stale.
+func TestRedis_registersAreApart(t *testing.T) {
+	s := redistest.Start(t)
+	g := newGuard(t, s.Client(t))
+	keys := []string{"{x}", "x", "{x}:", "x:", "{x:}", "{{x}}", "{{x}"}
+	for i, key := range keys {
+		token := uint64(len(keys) - i) // smaller than all before
+		if err := g.Set(t.Context(), token, key, "value"); err != nil {
+			t.Errorf("the first write to %s: %v", key, err)
+		}
+	}
+	for i, key := range keys {
+		token := uint64(len(keys) - i)
+		if err := g.Set(t.Context(), token-1, key, "value"); token > 1 && !errors.Is(err, fence.ErrStale) {
+			t.Errorf("a stale write to %s: %v, want ErrStale", key, err)
+		}
+	}
+	if n := text(t, s, "DBSIZE"); n != fmt.Sprint(2*len(keys)) {
+		t.Errorf("%s keys, want a register for each of %d", n, len(keys))
+	}
+}
+
 // What cannot be right does not reach the server.
 func TestRedis_refusesBeforeSending(t *testing.T) {
 	s := redistest.Start(t)
@@ -169,7 +192,7 @@ func TestRedis_refusesBeforeSending(t *testing.T) {
 				t.Errorf("%s of %q: %#v", op, key, err)
 			}
 		}
-		s.Do(t, "DEL", "}{a}", "leasehold_fence:}{a}")
+		s.Do(t, "DEL", "}{a}", "leasehold_fence:}{a}:")
 	}
 	if err := g.HSet(t.Context(), younger, "data", nil); err == nil {
 		t.Error("no fields are set")

@@ -311,7 +311,7 @@ func comingAndGoing(t *trial) {
 			for n := range 12 {
 				opts := []lock.Option{forever}
 				if n%2 == 0 {
-					opts = append(opts, lock.WithWait(time.Duration(1+rand.IntN(10_000))*time.Microsecond))
+					opts = append(opts, lock.WithWait(time.Millisecond+rand.N(9*time.Millisecond)))
 				}
 				h, err := l(t.lock, opts...).Lock(t.ctx)
 				switch {

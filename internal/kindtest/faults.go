@@ -289,16 +289,16 @@ func serverDown(t *testing.T, k Kind) {
 		ctx, cancel := context.WithTimeout(t.Context(), OpTimeout)
 		defer cancel()
 		_, err := l.Lock(ctx)
-		if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("Lock: %v, want one that names the time-out", err)
+		if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lock.ErrUnavailable) {
+			t.Fatalf("Lock: %v, want one that names the time-out, and says that Redis is silent", err)
 		}
 		return refused(err)
 	})
-	if _, err := l.TryLock(t.Context()); err == nil || errors.Is(err, lock.ErrNotAcquired) {
+	if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("TryLock: %v: a server that is down does not say that somebody has the lock", err)
 	}
-	if _, err := o.Inspect(t.Context()); err == nil {
-		t.Error("Inspect of a server that is down")
+	if _, err := o.Inspect(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("Inspect of a server that is down: %v", err)
 	}
 	s.Restart(t)
 	MustUnlock(t, MustLock(t, l))
@@ -350,7 +350,7 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 				defer cancel()
 				start := time.Now()
 				err := call(ctx)
-				if took := time.Since(start); err == nil || took > deadline+slack {
+				if took := time.Since(start); !errors.Is(err, lock.ErrUnavailable) || took > deadline+slack {
 					t.Errorf("%s on a frozen server: %v after %v, its deadline was %v", name, err, took, deadline)
 				}
 			})
@@ -359,7 +359,7 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 	wg.Go(func() {
 		start := time.Now()
 		err := other.Unlock(t.Context()) // bounded without any deadline
-		if took := time.Since(start); !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, lock.ErrNotHeld) || took > 2*OpTimeout+slack {
+		if took := time.Since(start); !errors.Is(err, os.ErrDeadlineExceeded) || !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotHeld) || took > 2*OpTimeout+slack {
 			t.Errorf("Unlock on a frozen server: %v after %v", err, took)
 		}
 	})
@@ -431,8 +431,19 @@ func readOnly(t *testing.T, k Kind) {
 	s.Do(t, "REPLICAOF", host, port)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := l.Lock(ctx); !errors.Is(err, lock.ErrNotAcquired) || !strings.Contains(err.Error(), "READONLY") {
-		t.Errorf("Lock on a replica: %v", err)
+	_, wait := l.Lock(ctx)
+	if !errors.Is(wait, lock.ErrNotAcquired) {
+		t.Errorf("Lock on a replica: %v", wait)
+	}
+	s.ResetStats(t)
+	_, try := l.TryLock(t.Context())
+	if n := s.CommandCalls(t, "evalsha") + s.CommandCalls(t, "eval"); n > 2 { // the script may be new to the server
+		t.Errorf("TryLock asked a replica %d times", n)
+	}
+	for _, err := range []error{wait, try} {
+		if !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "READONLY") || !strings.Contains(err.Error(), s.Addr()) {
+			t.Errorf("on a replica: %v, want one that names it, %s", err, s.Addr())
+		}
 	}
 	w := Go(t.Context(), l)
 	s.Do(t, "REPLICAOF", "NO", "ONE")
@@ -514,7 +525,7 @@ func accessDenied(t *testing.T, k Kind) {
 func deniedChannel(t *testing.T, k Kind) {
 	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
 		s := redistest.Start(t)
-		s.Do(t, "ACL", "SETUSER", "locks", "on", "nopass", "resetchannels", "~*", "&"+k.Channel("allowed")+"*", "+@all")
+		s.Do(t, "ACL", "SETUSER", "locks", "on", "nopass", "resetchannels", "~*", "&"+k.Channel("allowed")+"*", "&leasehold_channel:{allowed}*", "+@all")
 		as := func(o *rueidis.ClientOption) { o.Username, o.Password = "locks", "x" }
 		holder, waiter := NewClient(t, s.Client(t, as)), NewClient(t, s.Client(t, as))
 		denied, allowed := MustLock(t, holds.New(holder, "denied")), MustLock(t, holds.New(holder, "allowed"))
@@ -547,11 +558,14 @@ func connection(list string) string {
 	return id
 }
 
+// somebody is an owner of no client in these tests.
+const somebody = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
+
 func foreignKey(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	c := NewClient(t, s.Client(t), Fast...)
 	l, o := k.New(c, "orders"), k.Operator(c, "orders")
-	check := func(what string) {
+	check := func(what, says string) {
 		t.Helper()
 		for name, call := range map[string]func() error{
 			"Lock":        func() error { return Go(t.Context(), l).Err(t) },
@@ -559,20 +573,28 @@ func foreignKey(t *testing.T, k Kind) {
 			"Inspect":     func() error { _, err := o.Inspect(t.Context()); return err },
 			"ForceUnlock": func() error { _, err := o.ForceUnlock(t.Context()); return err },
 		} {
-			if err := call(); !errors.Is(err, lock.ErrForeignKey) {
-				t.Errorf("%s of %s: %v, want ErrForeignKey", name, what, err)
+			if err := call(); !errors.Is(err, lock.ErrForeignKey) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%s of %s: %v, want ErrForeignKey, and %q", name, what, err, says)
 			}
 		}
 	}
 	s.Do(t, "SET", "orders", "mine")
-	check("a string")
+	check("a string", "a string, as the locks of redsync and redislock are")
 	if got := Text(s.Do(t, "GET", "orders")); got != "mine" {
 		t.Errorf("the foreign key became %q", got)
 	}
 	s.Do(t, "DEL", "orders")
 	setHash(t, s, "orders", k.OtherKind)
-	check("a lock of another kind")
+	check("a lock of another kind", "a hash that is no lock of this kind")
 	WantHash(t, s, "orders", k.OtherKind)
+	s.Do(t, "DEL", "orders")
+	s.Do(t, "RPUSH", "orders", "secret")
+	check("a list", "a list")
+	s.Do(t, "DEL", "orders")
+	s.Do(t, "HSET", "orders", "secret-field", "secret-value")
+	if _, err := o.Inspect(t.Context()); !errors.Is(err, lock.ErrForeignKey) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Inspect of a hash of somebody else's: %v, want ErrForeignKey, and nothing of what is in it", err)
+	}
 	s.Do(t, "DEL", "orders")
 	h := MustLock(t, l)
 	s.Do(t, "SET", "orders", "theirs now")
@@ -594,7 +616,7 @@ func unlockOfAForeignKey(t *testing.T, k Kind) {
 		{"other hash", func() { s.Do(t, "DEL", "orders"); s.Do(t, "HSET", "orders", "name", "bob") }, k.TellsHashes},
 		{"other kind", func() { s.Do(t, "DEL", "orders"); setHash(t, s, "orders", k.OtherKind) }, k.TellsHashes},
 		{"count gone", func() { s.Do(t, "DEL", "orders") }, false},
-		{"other owner", func() { s.Do(t, "DEL", "orders"); k.take(t, s, "orders", "somebody:1") }, false},
+		{"other owner", func() { s.Do(t, "DEL", "orders"); k.take(t, s, "orders", somebody) }, false},
 	} {
 		h := MustLock(t, k.New(c, "orders"))
 		what.steal()
@@ -629,9 +651,9 @@ func deletedByHand(t *testing.T, k Kind) {
 	for _, steal := range [][]string{{"DEL", "orders"}, {"RENAME", "orders", "elsewhere"}, {"FLUSHALL"}} {
 		h := MustLock(t, k.New(c, "orders"))
 		s.Do(t, steal...)
-		k.take(t, s, "orders", "somebody:1")
+		k.take(t, s, "orders", somebody)
 		Lost(t, h)
-		WantHash(t, s, "orders", k.rival().Hash("somebody:1", 1))
+		WantHash(t, s, "orders", k.rival().Hash(somebody, 1))
 		if left := Number(s.Do(t, "PTTL", "orders")); left != -1 {
 			t.Errorf("after %v the next owner's lock was given an expiry of %d ms", steal, left)
 		}
@@ -675,9 +697,9 @@ func persistedByHand(t *testing.T, k Kind) {
 	}
 	MustUnlock(t, h)
 
-	k.take(t, s, "orders", "a dead owner:1")
+	k.take(t, s, "orders", somebody)
 	state, err := k.Operator(c, "orders").Inspect(t.Context())
-	if err != nil || state.Lease != lock.NoExpiry || state.HoldCount("a dead owner:1") != 1 {
+	if err != nil || state.Lease != lock.NoExpiry || state.HoldCount(somebody) != 1 {
 		t.Errorf("Inspect: %+v, %v", state, err)
 	}
 	w := Go(t.Context(), k.New(c, "orders"))

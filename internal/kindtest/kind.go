@@ -43,10 +43,10 @@ type Kind struct {
 	// begin with prefix.
 	Patterns func(prefix string) []string
 
-	// Channel is where those who wait for the lock listen. OwnChannel says that
-	// each of them has one of its own, whose name only begins so.
-	Channel    func(name string) string
-	OwnChannel bool
+	// Channel is where those who wait for the lock listen. If they stand in a queue in
+	// Redis, each client has a channel of its own, whose name only begins so.
+	Channel func(name string) string
+	Queue   func(name string) string
 
 	// Questions is how many questions each waiter asks for itself when it comes.
 	// All others are asked for all waiters of a process together.
@@ -96,7 +96,7 @@ func (k Kind) eachWay(t *testing.T, f func(t *testing.T, holder, waiter Kind)) {
 func (k Kind) listeners(t *testing.T, s *redistest.Server, name string) int {
 	t.Helper()
 	pattern := k.Channel(name)
-	if k.OwnChannel {
+	if k.Queue != nil {
 		pattern += "*"
 	}
 	return len(Channels(t, s, pattern))
@@ -106,10 +106,10 @@ func (k Kind) listeners(t *testing.T, s *redistest.Server, name string) int {
 // tell.
 func (k Kind) Waiting(t *testing.T, s *redistest.Server, name string, n int) {
 	t.Helper()
-	if !k.OwnChannel {
-		n = min(n, 1)
+	WaitFor(t, "they listen, or do not any more", func() bool { return min(k.listeners(t, s, name), 1) == min(n, 1) })
+	if k.Queue != nil {
+		WaitFor(t, "they stand in line, or do not any more", func() bool { return Number(s.Do(t, "LLEN", k.Queue(name))) == int64(n) })
 	}
-	WaitFor(t, "they listen, or do not any more", func() bool { return k.listeners(t, s, name) == n })
 }
 
 // take lets owner hold name, as nobody would who follows the rules: without expiry.

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"go.uber.org/goleak"
+	"log/slog"
 )
 
 // NotOurs leaves one goroutine out when leaks are looked for: when rueidis has
@@ -17,5 +18,6 @@ func NotOurs() goleak.Option {
 // Closing the connection to a node that left a cluster, rueidis sleeps for five
 // seconds more: a last test may end before that.
 func VerifyTestMain(m goleak.TestingM) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // what tests break on purpose is no news
 	goleak.VerifyTestMain(m, NotOurs(), goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
 }

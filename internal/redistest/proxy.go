@@ -72,10 +72,11 @@ type Proxy struct {
 	passing sync.RWMutex
 	thawed  chan struct{} // guarded by passing: nil, or closed by the thaw
 
-	mu     sync.Mutex
-	hook   func(req [][]byte) Action // guarded by mu
-	links  map[*link]struct{}        // guarded by mu
-	refuse bool                      // guarded by mu
+	mu       sync.Mutex
+	hook     func(req [][]byte) Action // guarded by mu
+	links    map[*link]struct{}        // guarded by mu
+	refuse   bool                      // guarded by mu
+	upstream string                    // guarded by mu: where a proxy that listens leads to
 }
 
 // NewProxy listens on a free port of 127.0.0.1 and forwards to upstream, a
@@ -86,8 +87,14 @@ func NewProxy(tb testing.TB, upstream string) *Proxy {
 	if err != nil {
 		tb.Fatalf("redistest: proxy: %v", err)
 	}
-	p := newProxy(tb, func() (net.Conn, error) { return net.DialTimeout("tcp", upstream, patience) })
-	p.listener = listener
+	p := newProxy(tb, nil)
+	p.dial = func() (net.Conn, error) {
+		p.mu.Lock()
+		upstream := p.upstream
+		p.mu.Unlock()
+		return net.DialTimeout("tcp", upstream, patience)
+	}
+	p.upstream, p.listener = upstream, listener
 	tb.Cleanup(func() { listener.Close() }) // runs before the one that waits
 	p.wg.Go(func() {
 		for {
@@ -157,6 +164,14 @@ func (p *Proxy) Refuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refuse = refuse
+}
+
+// Redirect makes connections from now on lead to upstream, a "host:port", as an
+// address that moves to another server does. Those there are stay where they are.
+func (p *Proxy) Redirect(upstream string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.upstream = upstream
 }
 
 // Freeze sets whether the wire holds back everything, both ways, without

@@ -118,12 +118,12 @@ func StartTLSSentinel(tb testing.TB, a *Authority) (addr string) {
 	return addr
 }
 
-// listen returns a free address, and the arguments that make a server listen to it
-// for TLS.
-func (a *Authority) listen(tb testing.TB) (addr string, args []string) {
+// Files writes what the authority has to files in PEM: its own certificate, and one that
+// it issues, with its key.
+func (a *Authority) Files(tb testing.TB) (authority, cert, key string) {
 	tb.Helper()
-	cert := a.Issue(tb)
-	secret, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	issued := a.Issue(tb)
+	secret, err := x509.MarshalPKCS8PrivateKey(issued.PrivateKey)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -135,6 +135,16 @@ func (a *Authority) listen(tb testing.TB) (addr string, args []string) {
 		}
 		return path
 	}
+	return file("ca.pem", "CERTIFICATE", a.cert.Raw),
+		file("cert.pem", "CERTIFICATE", issued.Certificate[0]),
+		file("key.pem", "PRIVATE KEY", secret)
+}
+
+// listen returns a free address, and the arguments that make a server listen to it
+// for TLS.
+func (a *Authority) listen(tb testing.TB) (addr string, args []string) {
+	tb.Helper()
+	authority, cert, key := a.Files(tb)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
@@ -144,9 +154,9 @@ func (a *Authority) listen(tb testing.TB) (addr string, args []string) {
 	_, port, _ := net.SplitHostPort(addr)
 	return addr, []string{
 		"--tls-port", port,
-		"--tls-cert-file", file("cert.pem", "CERTIFICATE", cert.Certificate[0]),
-		"--tls-key-file", file("key.pem", "PRIVATE KEY", secret),
-		"--tls-ca-cert-file", file("ca.pem", "CERTIFICATE", a.cert.Raw),
+		"--tls-cert-file", cert,
+		"--tls-key-file", key,
+		"--tls-ca-cert-file", authority,
 		"--tls-auth-clients", "yes",
 	}
 }
