@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"net/url"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/memredis"
@@ -81,13 +80,4 @@ func demo(ctx context.Context, out *screen, address string, scenes []scene) erro
 		return err
 	}
 	return s.summary(time.Since(start))
-}
-
-// redacted returns address without its password.
-func redacted(address string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		return "an address that is no URL"
-	}
-	return u.Redacted()
 }

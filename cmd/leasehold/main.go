@@ -1,35 +1,29 @@
-// Command leasehold is the command-line tool of the lock library.
+// Command leasehold is the command-line tool of the lock library. The
+// repository's docs/TOOL.md describes it.
 //
-//	leasehold demo                                 shows locks at work; needs nothing installed
-//	leasehold demo --url redis://127.0.0.1:6379    the same, on a server of yours
+//	leasehold run NAME -- COMMAND    runs a command while it holds a lock
+//	leasehold doctor                 says whether a server is fit for locks
+//	leasehold demo                   shows locks at work; needs nothing installed
+//	leasehold completion SHELL       prints a completion script
+//	leasehold version                prints the version
 //
 // It exits with 0 if all went well, 1 if it did not, 2 if it was called the
-// wrong way, and 130 if it was interrupted.
+// wrong way, and 130 if it was interrupted. exit.go has the codes of run.
 package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 )
 
-const (
-	exitOK          = 0
-	exitFailure     = 1
-	exitUsage       = 2
-	exitInterrupted = 130 // as a shell reports a command that SIGINT ended
-)
-
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends it the hard way
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	ctx, stop := interruptible(context.Background())
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
 }
 
 // run is main without the process around it.
@@ -38,27 +32,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	root := &cobra.Command{
 		Use:              "leasehold",
 		Short:            "Locks in Redis",
+		Version:          thisVersion().Version,
 		SilenceUsage:     true,
 		SilenceErrors:    true,
 		PersistentPreRun: func(*cobra.Command, []string) { started = true },
 	}
-	root.AddCommand(demoCommand())
+	root.AddCommand(runCommand(), doctorCommand(), demoCommand(), versionCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 
-	err := root.ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return exitOK
-	case ctx.Err() != nil:
-		fmt.Fprintln(stderr, "leasehold: interrupted")
-		return exitInterrupted
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil && !started { // then all that can be wrong is how it was called
+		err = usage(err)
 	}
-	fmt.Fprintln(stderr, "leasehold:", strings.TrimPrefix(err.Error(), "leasehold: "))
-	if !started { // then all that can be wrong is how it was called
-		fmt.Fprintln(stderr, "See leasehold --help.")
-		return exitUsage
-	}
-	return exitFailure
+	return report(ctx, stderr, cmd, err)
 }

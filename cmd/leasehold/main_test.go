@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { redistest.VerifyTestMain(mainTests{m}) }
 
 func TestRun_calledTheWrongWay(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -50,10 +51,13 @@ func newStage(out *screen, address string) (*stage, error) {
 	return &stage{out: out, address: address, prefix: prefix, data: d}, nil
 }
 
+// quiet keeps the clients from logging what the scenes do on purpose, and show.
+var quiet = client.WithLogger(slog.New(slog.DiscardHandler))
+
 // open returns a client with a connection and an identity of its own, as
 // another process would have it. It is closed at the end of the scene.
 func (s *stage) open(ctx context.Context, opts ...client.Option) (*client.Client, error) {
-	c, err := client.Open(ctx, s.address, append(opts, client.WithKeyPrefix(s.prefix))...)
+	c, err := client.Open(ctx, s.address, append(opts, client.WithKeyPrefix(s.prefix), quiet)...)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +78,7 @@ func (s *stage) openMortal(address string, opts ...client.Option) (c *client.Cli
 		return nil, nil, err
 	}
 	disconnect := sync.OnceFunc(rdb.Close)
-	c, err = client.New(rdb, append(opts, client.WithKeyPrefix(s.prefix))...)
+	c, err = client.New(rdb, append(opts, client.WithKeyPrefix(s.prefix), quiet)...)
 	if err != nil {
 		disconnect()
 		return nil, nil, err

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/redis/rueidis"
+	"github.com/spf13/cobra"
+)
+
+// connection is how a command reaches its servers: the flags, and what the
+// environment says where they say nothing.
+type connection struct {
+	urls      []string
+	authority string // a file with certificates
+	cert, key string // files with the client's own
+	insecure  bool
+}
+
+// addFlags gives cmd the flags of a connection.
+func (c *connection) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringArrayVarP(&c.urls, "url", "u", nil, "URL of the server: redis, rediss (TLS), valkey, valkeys or unix (default $LEASEHOLD_REDIS_URL, else $REDIS_URL)")
+	f.StringVar(&c.authority, "cacert", "", "file with the authorities that vouch for the server (PEM)")
+	f.StringVar(&c.cert, "cert", "", "file with the certificate to show to the server (PEM)")
+	f.StringVar(&c.key, "key", "", "file with the key of that certificate (PEM)")
+	f.BoolVar(&c.insecure, "insecure", false, "do not verify the server's certificate")
+}
+
+// connectionHelp is what the help of each command says about connecting.
+const connectionHelp = `Connection:
+  The URL comes from --url, else from LEASEHOLD_REDIS_URL, else from REDIS_URL.
+      redis://[user:password@]host[:port][/db]       one server, or a cluster
+      rediss://…                                     the same by TLS
+      redis://sentinel:26379?master_set=NAME         by way of Sentinels; &addr=HOST:PORT names more of them
+      unix:///path/to/redis.sock?db=0                a Unix socket
+  Others can read a command line: keep passwords out of --url. A password that
+  the URL lacks is taken from REDISCLI_AUTH, user and password of the Sentinels
+  from LEASEHOLD_SENTINEL_USERNAME and LEASEHOLD_SENTINEL_PASSWORD.`
+
+// addresses returns the URLs of the servers. In the environment, space keeps them
+// apart.
+func (c *connection) addresses() ([]string, error) {
+	urls := c.urls
+	if len(urls) == 0 {
+		urls = strings.Fields(cmp.Or(os.Getenv("LEASEHOLD_REDIS_URL"), os.Getenv("REDIS_URL")))
+	}
+	if len(urls) == 0 {
+		return nil, usagef("no server: give its URL by --url or in LEASEHOLD_REDIS_URL")
+	}
+	return urls, nil
+}
+
+// address returns the URL of the only server.
+func (c *connection) address() (string, error) {
+	urls, err := c.addresses()
+	if err == nil && len(urls) > 1 {
+		err = usagef("%d URLs, but this needs one", len(urls))
+	}
+	if err != nil {
+		return "", err
+	}
+	return urls[0], nil
+}
+
+// dial connects to the server at address, for as long as ctx lasts.
+func (c *connection) dial(ctx context.Context, address string) (rueidis.Client, error) {
+	option, err := c.options(address)
+	if err != nil {
+		return nil, err
+	}
+	type result struct {
+		rdb rueidis.Client
+		err error
+	}
+	connected := make(chan result, 1)
+	go func() {
+		rdb, err := rueidis.NewClient(option) // takes no context
+		connected <- result{rdb, err}
+	}()
+	select {
+	case r := <-connected:
+		if r.err != nil {
+			return nil, fmt.Errorf("cannot connect to %s: %w", redacted(address), r.err)
+		}
+		return r.rdb, nil
+	case <-ctx.Done():
+		go func() {
+			if r := <-connected; r.err == nil {
+				r.rdb.Close()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// options returns the options to connect to the server at address with.
+func (c *connection) options(address string) (rueidis.ClientOption, error) {
+	option, err := client.ParseURL(address)
+	if err != nil {
+		return option, usage(err)
+	}
+	option.Password = cmp.Or(option.Password, os.Getenv("REDISCLI_AUTH"))
+	option.Sentinel.Username = os.Getenv("LEASEHOLD_SENTINEL_USERNAME")
+	option.Sentinel.Password = os.Getenv("LEASEHOLD_SENTINEL_PASSWORD")
+	// A command-line tool sends little, and should start at once: rueidis would
+	// take two buffers of half a megabyte for each connection.
+	option.ReadBufferEachConn, option.WriteBufferEachConn = 16<<10, 16<<10
+	option.RingScaleEachConn = 8
+	return option, c.secure(option.TLSConfig)
+}
+
+// secure adds to config what the flags say about TLS.
+func (c *connection) secure(config *tls.Config) error {
+	if config == nil {
+		if c.authority != "" || c.cert != "" || c.key != "" || c.insecure {
+			return usagef("--cacert, --cert, --key and --insecure are for TLS, and the URL does not say TLS: it begins with rediss:// then")
+		}
+		return nil
+	}
+	config.InsecureSkipVerify = config.InsecureSkipVerify || c.insecure
+	if c.authority != "" {
+		pem, err := os.ReadFile(c.authority)
+		if err != nil {
+			return usage(fmt.Errorf("--cacert: %w", err))
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return usagef("--cacert: %s has no certificate in PEM", c.authority)
+		}
+	}
+	if c.cert == "" && c.key == "" {
+		return nil
+	}
+	if c.cert == "" || c.key == "" {
+		return usage(errors.New("--cert and --key need each other"))
+	}
+	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+	if err != nil {
+		return usage(fmt.Errorf("--cert, --key: %w", err))
+	}
+	config.Certificates = []tls.Certificate{pair}
+	return nil
+}
+
+// redacted returns address without user and password.
+func redacted(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Opaque != "" {
+		return "an address that is no URL"
+	}
+	u.User = nil
+	return u.String()
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// connects runs a command under a lock with the environment, and returns the call.
+func connects(t *testing.T, want int, env []string, flags ...string) *tool {
+	t.Helper()
+	c := prepare(t, env, append(append([]string{"run", "--no-wait"}, flags...), lockName(t), "--", "echo", "ran")...).start()
+	c.ends(want)
+	return c
+}
+
+func TestConnect_user(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Do(t, "ACL", "SETUSER", "jobs", "on", ">secret", "allkeys", "allchannels", "+@all")
+	s.Do(t, "ACL", "SETUSER", "default", "off")
+	for name, test := range map[string]struct {
+		want int
+		said string
+		env  []string
+	}{
+		"in the URL":     {0, "", []string{"LEASEHOLD_REDIS_URL=redis://jobs:secret@" + s.Addr()}},
+		"beside the URL": {0, "", []string{"REDIS_URL=redis://jobs@" + s.Addr(), "REDISCLI_AUTH=secret"}},
+		"our variable":   {0, "", []string{"REDIS_URL=redis://127.0.0.1:1", "LEASEHOLD_REDIS_URL=redis://jobs@" + s.Addr(), "REDISCLI_AUTH=secret"}},
+		"wrong":          {exitBroken, "is the user or the password wrong?", []string{"LEASEHOLD_REDIS_URL=redis://jobs:mistake@" + s.Addr()}},
+		"none":           {exitBroken, "give the password in the URL, or in REDISCLI_AUTH", []string{"LEASEHOLD_REDIS_URL=redis://" + s.Addr()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := connects(t, test.want, test.env)
+			c.stderr.await(t, test.said)
+		})
+	}
+}
+
+func TestConnect_tls(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	_, addr := redistest.StartTLS(t, authority)
+	ca, cert, key := authority.Files(t)
+	env := []string{"LEASEHOLD_REDIS_URL=rediss://" + addr}
+	connects(t, 0, env, "--cacert", ca, "--cert", cert, "--key", key)
+	connects(t, 0, env, "--insecure", "--cert", cert, "--key", key)
+	connects(t, exitBroken, env, "--cert", cert, "--key", key).stderr.await(t, "--cacert")
+	connects(t, exitUsage, env, "--cert", cert).stderr.await(t, "need each other")
+	connects(t, exitUsage, env, "--cacert", key).stderr.await(t, "no certificate")
+}
+
+func TestConnect_sentinel(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	addr := redistest.StartTLSSentinel(t, authority)
+	ca, cert, key := authority.Files(t)
+	connects(t, 0, []string{"LEASEHOLD_REDIS_URL=rediss://" + addr + "?master_set=primary"}, "--cacert", ca, "--cert", cert, "--key", key)
+}
+
+func TestConnect_cluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	connects(t, 0, []string{"LEASEHOLD_REDIS_URL=redis://" + cluster.Addrs()[0]})
+}
+
+func TestRedacted(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"redis://user:secret@host:1/2?master_set=m": "redis://host:1/2?master_set=m",
+		"redis:user:secret@host":                    "an address that is no URL",
+		"redis://user:se%zzcret@host":               "an address that is no URL",
+		"unix:///run/redis.sock?db=1":               "unix:///run/redis.sock?db=1",
+	} {
+		if got := redacted(address); got != want {
+			t.Errorf("%s: %q, want %q", address, got, want)
+		}
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"leasehold: lock: first\nsecond":                       "lock: first; second",
+		`unknown command "redis://user:secret@host" for x`:     `unknown command "redis://***@host" for x`,
+		"redis://a:s@h and rediss://:p@ss@h, user@example.com": "redis://***@h and rediss://***@h, user@example.com",
+	} {
+		if got := oneLine(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

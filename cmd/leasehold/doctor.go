@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/doctor"
+	"github.com/spf13/cobra"
+)
+
+// The exit codes of doctor, as monitoring plugins have them.
+var doctorCodes = map[doctor.Status]int{
+	doctor.OK: exitOK, doctor.Unknown: exitOK, doctor.Warning: 1, doctor.Failure: 2,
+}
+
+func doctorCommand() *cobra.Command {
+	var (
+		via     connection
+		out     output
+		options doctor.Options
+		limit   time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say whether a server is fit for locks",
+		Example: `  leasehold doctor --url redis://127.0.0.1:6379
+  leasehold doctor --prefix orders: --for plain,fencing -o json`,
+		Long: `Say whether a server is fit for locks, and what to do about it if it is not:
+its version and role, what it evicts, its clock, replicas, scripts and messages,
+and what the user may not do. At the end a lock is taken and given back.
+
+A user's rights are often for names that begin in some way: --prefix says how.
+--for says which kinds of locks and which options the user needs; without it, a
+right that is missing is a warning, for nobody knows whether it is needed.
+
+The doctor writes one key, whose name begins with the prefix and
+"leasehold-doctor:", and deletes it. It changes nothing else on the server.
+
+Exit code, as monitoring expects it:
+  0    all is well, or cannot be asked
+  1    locks work, but not as well as they could: there is a warning
+  2    locks do not work, or can be lost; or doctor was called the wrong way
+
+` + connectionHelp,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, kind := range options.Kinds {
+				if !slices.Contains(doctor.Kinds(), kind) {
+					return usagef("--for %q: it must be one of %s", kind, strings.Join(doctor.Kinds(), ", "))
+				}
+			}
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), limit, fmt.Errorf("it took more than %v", limit))
+			defer cancel()
+			report, err := examine(ctx, &via, options)
+			if err != nil {
+				return err
+			}
+			if cmd.Context().Err() != nil {
+				return context.Cause(cmd.Context())
+			}
+			if err := out.write(cmd.OutOrStdout(), chart(report)); err != nil {
+				return err
+			}
+			if code := doctorCodes[report.Status]; code != exitOK {
+				return &exitError{code: code}
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&options.Prefix, "prefix", "", "how the names of the locks begin, to which the user has rights")
+	f.StringSliceVar(&options.Kinds, "for", nil, "what the user needs: "+strings.Join(doctor.Kinds(), ", ")+" (default: unknown)")
+	f.DurationVar(&limit, "timeout", 30*time.Second, "for how long to examine")
+	out.addFlag(cmd)
+	via.addFlags(cmd)
+	return cmd
+}
+
+// examine connects and examines. An error is a mistake of the caller; all else is in the
+// report.
+func examine(ctx context.Context, via *connection, o doctor.Options) (doctor.Report, error) {
+	address, err := via.address()
+	if err != nil {
+		return doctor.Report{}, err
+	}
+	option, err := via.options(address)
+	if err != nil {
+		return doctor.Report{}, err
+	}
+	o.Server, o.User = redacted(address), option.Username
+	rdb, err := via.dial(ctx, address)
+	if err != nil {
+		return doctor.Unreachable(o, oneLine(err.Error()), advice(err)), nil
+	}
+	defer rdb.Close()
+	return doctor.Examine(ctx, rdb, o), nil
+}
+
+// chart is a report for people.
+type chart doctor.Report
+
+// marks are what stands before a check.
+var marks = map[doctor.Status]struct{ mark, colour string }{
+	doctor.OK:      {"✓", green},
+	doctor.Unknown: {"?", dim},
+	doctor.Warning: {"!", bold},
+	doctor.Failure: {"✗", red},
+}
+
+// table writes a line for each check, and one below it that says what to do.
+func (c chart) table(w io.Writer) error {
+	s := newScreen(w)
+	var text strings.Builder
+	rows := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	for _, check := range c.Checks {
+		name := check.Name
+		if check.Node != "" {
+			name += " of " + check.Node
+		}
+		fmt.Fprintf(rows, "%s %s\t%s\n", marks[check.Status].mark, name, oneLine(check.Found))
+		if check.Advice != "" {
+			fmt.Fprintf(rows, "  \t→ %s\n", oneLine(check.Advice))
+		}
+	}
+	if err := rows.Flush(); err != nil {
+		return err
+	}
+	s.print("%s: %s\n", c.Server, c.Status)
+	for line := range strings.Lines(text.String()) {
+		mark, _, _ := strings.Cut(line, " ")
+		for _, m := range marks {
+			if m.mark == mark { // coloured here: a tabwriter would count the codes as text
+				line = s.in(m.colour, mark) + line[len(mark):]
+			}
+		}
+		s.print("%s", line)
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes of the tool. docs/TOOL.md lists them.
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitInterrupted = 130 // as a shell reports a command that SIGINT ended
+
+	// Of run alone. All others of run are the command's own.
+	exitNotObtained = 75 // EX_TEMPFAIL of sysexits.h: somebody else has the lock
+	exitLost        = 123
+	exitBroken      = 125 // leasehold itself failed, as with timeout(1) and env(1)
+	exitCannotRun   = 126
+	exitNotFound    = 127
+)
+
+// exitError is an error that knows the exit code. One without err has been told
+// already, or is none.
+type exitError struct {
+	code int
+	err  error
+}
+
+// Error returns what err says.
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+// Unwrap returns err.
+func (e *exitError) Unwrap() error { return e.err }
+
+// usage marks err as a mistake of the caller.
+func usage(err error) error { return &exitError{exitUsage, err} }
+
+// usagef is a mistake of the caller.
+func usagef(format string, args ...any) error { return usage(fmt.Errorf(format, args...)) }
+
+// report says on stderr what went wrong, in one line, and returns the exit code.
+func report(ctx context.Context, stderr io.Writer, cmd *cobra.Command, err error) int {
+	if err == nil {
+		return exitOK
+	}
+	var e *exitError
+	if !errors.As(err, &e) {
+		e = &exitError{exitFailure, err}
+		if ctx.Err() != nil {
+			e = &exitError{exitInterrupted, errors.New("interrupted")}
+			if i := (interrupted{}); errors.As(context.Cause(ctx), &i) {
+				e.code = i.code()
+			}
+		}
+	}
+	if e.err == nil {
+		return e.code
+	}
+	fmt.Fprintln(stderr, "leasehold:", oneLine(explain(e.err)))
+	if e.code == exitUsage {
+		fmt.Fprintf(stderr, "See %s --help.\n", cmd.CommandPath())
+	}
+	return e.code
+}
+
+// credentials matches what stands before the host of a URL.
+var credentials = regexp.MustCompile(`://[^/\s"]*@`)
+
+// oneLine makes one line of text, and takes out what could be a password. Errors of
+// the library repeat none; but a URL can stand where something else was expected.
+func oneLine(text string) string {
+	text = strings.TrimPrefix(text, "leasehold: ")
+	text = credentials.ReplaceAllString(text, "://***@")
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// explain returns what err says, and what to do about it where that is known.
+func explain(err error) string {
+	text := strings.TrimPrefix(err.Error(), "leasehold: ")
+	if do := advice(err); do != "" {
+		text += "; " + do
+	}
+	return text
+}
+
+// advice returns what to do about err, empty if nobody knows.
+func advice(err error) string {
+	switch {
+	case errors.Is(err, lock.ErrForeignKey):
+		return "choose another name, or the kind of lock that the others use: --shared and --exclusive are the two sides of one lock, and no other kind"
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return "give the authority that signed the server's certificate by --cacert"
+	}
+	if reply, ok := rueidis.IsRedisErr(redisError(err)); ok {
+		return adviceOnReply(reply.Error())
+	}
+	var network *net.OpError
+	switch {
+	case errors.As(err, &network) && network.Op == "dial":
+		return "is the server running, and is the URL right?"
+	case errors.Is(err, io.EOF):
+		return "the server hung up: does it want TLS (rediss://)?"
+	}
+	return ""
+}
+
+// adviceOnReply returns what to do about an error reply of Redis.
+func adviceOnReply(reply string) string {
+	for code, do := range map[string]string{
+		"NOAUTH":    "give the password in the URL, or in REDISCLI_AUTH",
+		"WRONGPASS": "is the user or the password wrong?",
+		"NOPERM":    "the user lacks a right: leasehold doctor says which",
+		"READONLY":  "this is a replica: connect to the primary, or by way of the Sentinels (?master_set=NAME)",
+		"OOM":       "the server is full: raise maxmemory",
+		"LOADING":   "the server is starting: try again",
+		"MISCONF":   "the server cannot save its data: see its log",
+	} {
+		if strings.Contains(reply, code) {
+			return do
+		}
+	}
+	return ""
+}
+
+// redisError returns the error of Redis in the tree of err, nil if there is none.
+func redisError(err error) error {
+	for leaf := range leaves(err) {
+		if _, ok := rueidis.IsRedisErr(leaf); ok {
+			return leaf
+		}
+	}
+	return nil
+}
+
+// busy reports whether err says that somebody else has the lock, and nothing else.
+// Where Redis gave no answer, or one that waiting will not change, err says that too.
+func busy(err error) bool {
+	if !errors.Is(err, lock.ErrNotAcquired) {
+		return false
+	}
+	for leaf := range leaves(err) {
+		switch leaf {
+		case lock.ErrNotAcquired, os.ErrDeadlineExceeded, context.DeadlineExceeded, context.Canceled:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// leaves yields the errors in the tree of err that wrap no other.
+func leaves(err error) func(yield func(error) bool) {
+	return func(yield func(error) bool) { eachLeaf(err, yield) }
+}
+
+func eachLeaf(err error, yield func(error) bool) bool {
+	switch e := err.(type) {
+	case nil:
+		return true
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if !eachLeaf(err, yield) {
+				return false
+			}
+		}
+		return true
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil {
+			return eachLeaf(inner, yield)
+		}
+	}
+	return yield(err)
+}

@@ -1,0 +1,43 @@
+package child
+
+import (
+	"errors"
+	"io/fs"
+	"os/exec"
+	"syscall"
+)
+
+// Options are how a command is started.
+type Options struct {
+	Env []string // of the command
+
+	// Orphaned is sent to the command when this process dies without a word, as by
+	// SIGKILL. It is 0 for nothing. Only Linux can do it.
+	Orphaned syscall.Signal
+}
+
+// Status is how a command ended.
+type Status struct {
+	Code   int            // if it exited
+	Signal syscall.Signal // if a signal ended it, else 0
+}
+
+// ExitCode returns the code as a shell reports it: 128+n for signal n.
+func (s Status) ExitCode() int {
+	if s.Signal != 0 {
+		return 128 + int(s.Signal)
+	}
+	return s.Code
+}
+
+// Find returns the path of the program called name.
+func Find(name string) (string, error) { return exec.LookPath(name) }
+
+// StartCode returns the exit code for an error of Find or Start, as a shell would
+// report it: 127 if the program was not found, 126 if it cannot be run.
+func StartCode(err error) int {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return 127
+	}
+	return 126
+}

@@ -1,0 +1,46 @@
+//go:build !unix || aix
+
+package child
+
+import (
+	"os"
+	"os/exec"
+)
+
+// Process is a command that was started. Without process groups, only the command
+// itself is looked after. It is safe for concurrent use.
+type Process struct {
+	cmd    *exec.Cmd
+	exited chan Status // of one element
+}
+
+// Start starts argv[0] with the standard input, output and error of this process.
+func Start(argv []string, o Options) (*Process, error) {
+	p := &Process{exec.Command(argv[0], argv[1:]...), make(chan Status, 1)}
+	p.cmd.Env = o.Env
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = p.cmd.Wait() // the status says it
+		p.exited <- Status{Code: p.cmd.ProcessState.ExitCode()}
+	}()
+	return p, nil
+}
+
+// Exited returns a channel that has the status once the command is over. That is
+// told once.
+func (p *Process) Exited() <-chan Status { return p.exited }
+
+// Signal ends the command: there is no other signal that all systems have. An
+// interrupt has reached it by way of the console.
+func (p *Process) Signal(sig os.Signal) error {
+	if sig == os.Interrupt {
+		return nil
+	}
+	return p.cmd.Process.Kill()
+}
+
+// Alive reports false: what the command left behind is not known.
+func (p *Process) Alive() bool { return false }

@@ -1,0 +1,23 @@
+package child
+
+import (
+	"os"
+	"os/signal"
+	"slices"
+)
+
+// Catch returns a channel with the signals that are for the command from now on. What
+// this process was told to ignore, as by nohup, it goes on to ignore.
+func Catch() (signals <-chan os.Signal, stop func()) {
+	c := make(chan os.Signal, 32)
+	for _, s := range append(slices.Clone(ending), other...) {
+		if !signal.Ignored(s) {
+			signal.Notify(c, s)
+		}
+	}
+	return c, func() { signal.Stop(c) }
+}
+
+// Ends reports whether s asks this process to end. The others are for the command
+// alone.
+func Ends(s os.Signal) bool { return slices.Contains(ending, s) }

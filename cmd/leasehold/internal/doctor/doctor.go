@@ -1,0 +1,223 @@
+// Package doctor examines whether a Redis is fit for locks, and what a user of it may
+// do. It changes nothing but a key or two of its own, which expire at once.
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Status is how well something is.
+type Status string
+
+const (
+	OK      Status = "ok"
+	Unknown Status = "unknown" // the user may not ask; nothing is wrong for all that is known
+	Warning Status = "warning" // locks work, but not as well as they could, or not all kinds
+	Failure Status = "failure" // locks do not work, or can be lost without a fault
+)
+
+// severity puts them in order.
+var severity = []Status{OK, Unknown, Warning, Failure}
+
+// Report is what was found out about a deployment.
+type Report struct {
+	Server string  `json:"server"` // its address, without secrets
+	Mode   string  `json:"mode,omitempty"`
+	Status Status  `json:"status"` // the worst of the checks
+	Checks []Check `json:"checks"`
+}
+
+// Check is one thing that was looked at.
+type Check struct {
+	Name   string `json:"name"`
+	Node   string `json:"node,omitempty"` // where there are several
+	Status Status `json:"status"`
+	Found  string `json:"found"`
+	Advice string `json:"advice,omitempty"` // what to do about it
+}
+
+// Options are what is asked for.
+type Options struct {
+	Server string   // its address, for the report
+	User   string   // whose rights are looked at, for the advice
+	Prefix string   // of the names of the locks, which the user has rights to
+	Kinds  []string // the user must have the rights for these; without any, a missing right is a warning
+}
+
+// Unreachable is the report about a deployment to which there is no connection.
+func Unreachable(o Options, why, advice string) Report {
+	r := Report{Server: o.Server}
+	r.add(Check{Name: "connection", Status: Failure, Found: why, Advice: advice})
+	return r
+}
+
+// add adds c, and what follows from it for all.
+func (r *Report) add(c Check) {
+	r.Checks = append(r.Checks, c)
+	if slices.Index(severity, c.Status) >= slices.Index(severity, r.Status) {
+		r.Status = c.Status
+	}
+}
+
+// node is one server of the deployment.
+type node struct {
+	rueidis.Client
+	name string // empty if there is only one
+	info map[string]string
+	said map[string]rueidis.RedisMessage // to HELLO
+	err  error                           // why there is no info
+}
+
+// lost returns why the node gave no answer at all, nil if it gave one.
+func (n *node) lost() error {
+	if _, refused := rueidis.IsRedisErr(n.err); refused {
+		return nil
+	}
+	return n.err
+}
+
+// primary reports whether the node takes writes, as far as it says.
+func (n *node) primary() bool {
+	role := n.said["role"]
+	text, _ := role.ToString()
+	return n.info["role"] != "slave" && text != "replica" && text != "slave"
+}
+
+// patient is how long one question may take.
+const patient = 3 * time.Second
+
+// exam is one examination.
+type exam struct {
+	Options
+	rdb   rueidis.Client
+	name  string // of a lock that nobody else has
+	nodes []*node
+}
+
+// Examine asks all nodes that rdb knows. It ends with ctx at the latest.
+func Examine(ctx context.Context, rdb rueidis.Client, o Options) Report {
+	e := &exam{Options: o, rdb: rdb, name: o.Prefix + "leasehold-doctor:" + strings.ToLower(rand.Text()[:12])}
+	e.meet(ctx)
+	r := Report{Server: o.Server, Mode: mode(rdb), Status: OK}
+	answers := e.connection(ctx)
+	r.add(answers)
+	if answers.Status == Failure {
+		return r
+	}
+	e.nodes = slices.DeleteFunc(e.nodes, func(n *node) bool {
+		if n.lost() != nil {
+			r.add(Check{Name: "connection", Node: n.name, Status: Failure, Found: n.lost().Error(), Advice: "see whether the server runs, and its log"})
+		}
+		return n.lost() != nil
+	})
+	for _, examine := range []func(context.Context, *node) Check{e.version, e.role, e.memory, e.clock, e.replicas, e.latency} {
+		for _, n := range e.nodes {
+			if c := examine(ctx, n); c.Name != "" {
+				c.Node = n.name
+				r.add(c)
+			}
+		}
+	}
+	for _, examine := range []func(context.Context) []Check{e.pubsub, e.rights, e.lock} {
+		if ctx.Err() != nil {
+			r.add(Check{Name: "time", Status: Failure, Found: context.Cause(ctx).Error(), Advice: "see what keeps the server busy, and the way to it"})
+			return r
+		}
+		for _, c := range examine(ctx) {
+			r.add(c)
+		}
+	}
+	return r
+}
+
+func mode(rdb rueidis.Client) string {
+	switch rdb.Mode() {
+	case rueidis.ClientModeCluster:
+		return "cluster"
+	case rueidis.ClientModeSentinel:
+		return "sentinel"
+	}
+	return "standalone"
+}
+
+// meet finds the nodes, and asks them who they are.
+func (e *exam) meet(ctx context.Context) {
+	clients := e.rdb.Nodes()
+	var asking sync.WaitGroup
+	for name, c := range clients {
+		n := &node{Client: c}
+		if len(clients) > 1 {
+			n.name = name
+		}
+		e.nodes = append(e.nodes, n)
+		asking.Go(func() {
+			hello := ask(ctx, c, "HELLO")
+			n.said, _ = hello.AsMap() // an old server does not know it
+			info, err := ask(ctx, c, "INFO", "all").ToString()
+			n.info, n.err = parseInfo(info), err
+		})
+	}
+	asking.Wait()
+	slices.SortFunc(e.nodes, func(a, b *node) int { return strings.Compare(a.name, b.name) })
+}
+
+// connection looks whether the server answers at all.
+func (e *exam) connection(ctx context.Context) Check {
+	sent := time.Now()
+	if err := ask(ctx, e.rdb, "PING").Error(); err != nil && !denied(err) {
+		return Check{Name: "connection", Status: Failure, Found: err.Error(), Advice: "see whether the server is busy or frozen, and its log"}
+	}
+	as := ""
+	if e.User != "" {
+		as = " as " + e.User
+	}
+	return Check{Name: "connection", Status: OK, Found: fmt.Sprintf("%s%s, an answer in %v", mode(e.rdb), as, round(time.Since(sent)))}
+}
+
+// ask asks one question.
+func ask(ctx context.Context, c rueidis.CoreClient, words ...string) rueidis.RedisResult {
+	ctx, cancel := context.WithTimeout(ctx, patient)
+	defer cancel()
+	return c.Do(ctx, c.B().Arbitrary(words...).Build())
+}
+
+// denied reports whether err says that the user may not do that.
+func denied(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	return ok && strings.Contains(reply.Error(), "NOPERM")
+}
+
+// unasked is a check of something that the user may not ask.
+func unasked(name, right string, err error) Check {
+	if !denied(err) {
+		return Check{Name: name, Status: Unknown, Found: err.Error()}
+	}
+	return Check{Name: name, Status: Unknown, Found: "the user may not ask", Advice: "give the one who runs leasehold doctor " + right}
+}
+
+// parseInfo returns the fields of a reply to INFO.
+func parseInfo(text string) map[string]string {
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
+// round makes a duration readable.
+func round(d time.Duration) time.Duration {
+	if d > 10*time.Millisecond || d < -10*time.Millisecond {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(10 * time.Microsecond)
+}

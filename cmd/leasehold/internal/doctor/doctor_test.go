@@ -1,0 +1,267 @@
+package doctor
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/memredis"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
+)
+
+// want is what a check must say.
+type want struct {
+	status Status
+	found  string // a part of it
+	advice string // a part of it; "" for none
+}
+
+// verify checks the report's checks of these names, and that nothing else is worse than
+// unknown.
+func verify(t *testing.T, r Report, wants map[string]want) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, c := range r.Checks {
+		w, ok := wants[c.Name]
+		if !ok {
+			if c.Status == Warning || c.Status == Failure {
+				t.Errorf("%s: %s: %s", c.Name, c.Status, c.Found)
+			}
+			continue
+		}
+		seen[c.Name] = true
+		if c.Status != w.status || !strings.Contains(c.Found, w.found) || !strings.Contains(c.Advice, w.advice) || (c.Advice == "") != (w.advice == "") {
+			t.Errorf("%s: %s, %q, %q; want %s, %q, %q", c.Name, c.Status, c.Found, c.Advice, w.status, w.found, w.advice)
+		}
+	}
+	for name := range wants {
+		if !seen[name] {
+			t.Errorf("there is no check %q", name)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%+v", r)
+	}
+}
+
+func examine(t *testing.T, rdb rueidis.Client, o Options) Report {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return Examine(ctx, rdb, o)
+}
+
+func noKeys(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	keys := s.Do(t, "KEYS", "*")
+	if left, err := keys.AsStrSlice(); err != nil || len(left) > 0 {
+		t.Errorf("keys left: %q, %v", left, err)
+	}
+}
+
+func TestExamine_well(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	r := examine(t, s.Client(t), Options{})
+	if r.Status != OK {
+		t.Errorf("it is said to be %s", r.Status)
+	}
+	if r.Mode != "standalone" {
+		t.Errorf("mode %q", r.Mode)
+	}
+	verify(t, r, map[string]want{
+		"connection":    {OK, "standalone", ""},
+		"role":          {OK, "primary", ""},
+		"memory":        {OK, "noeviction", ""},
+		"clock":         {OK, "this machine's", ""},
+		"replicas":      {OK, "none", ""},
+		"scripts":       {OK, "allowed", ""},
+		"pubsub":        {OK, "plain; a message arrives", ""},
+		"rights plain":  {OK, "nothing is missing", ""},
+		"rights quorum": {OK, "nothing is missing", ""},
+		"lock":          {OK, "taken and given back", ""},
+	})
+	noKeys(t, s)
+}
+
+func TestExamine_eviction(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		config []string
+		want   want
+	}{
+		"volatile":    {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"}, want{Failure, "volatile-lru", "noeviction"}},
+		"all keys":    {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lfu"}, want{Failure, "allkeys-lfu", "noeviction"}},
+		"no limit":    {[]string{"--maxmemory-policy", "allkeys-lru"}, want{Warning, "no maxmemory", "noeviction"}},
+		"nearly full": {[]string{"--maxmemory", "1mb"}, want{Warning, "of 1 used", "raise maxmemory"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t, test.config...)
+			wants := map[string]want{"memory": test.want}
+			if name == "nearly full" { // and more than that
+				wants["lock"] = want{Failure, "OOM", "above"}
+				wants["replicas"] = want{OK, "", ""}
+			}
+			verify(t, examine(t, s.Client(t), Options{}), wants)
+		})
+	}
+}
+
+// What the user may not ask is no fault of the server; what it lacks for a lock it needs
+// is one.
+func TestExamine_user(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lists := documented(t)
+	plainOnly := append(lists["every"], lists["NewLock"]...)
+	as := func(user string, rights []string) rueidis.Client {
+		return s.Client(t, s.AddUser(t, user, rights...), func(o *rueidis.ClientOption) { o.ClientSetInfo = rueidis.DisableClientSetInfo })
+	}
+	unknown := map[string]want{"memory": {Unknown, "may not ask", "+info"}, "replicas": {Unknown, "may not ask", "+info"}}
+
+	rdb := as("jobs", plainOnly)
+	r := examine(t, rdb, Options{User: "jobs", Prefix: "orders:", Kinds: []string{"plain"}})
+	unknown["rights plain"], unknown["lock"] = want{OK, "nothing", ""}, want{OK, "taken", ""}
+	verify(t, r, unknown)
+	if r.Status != Unknown {
+		t.Errorf("it is said to be %s", r.Status)
+	}
+
+	r = examine(t, rdb, Options{User: "jobs", Prefix: "orders:"})
+	if r.Status != Warning {
+		t.Errorf("without knowing what is needed, it is said to be %s", r.Status)
+	}
+	r = examine(t, rdb, Options{User: "jobs", Prefix: "orders:", Kinds: []string{"fencing"}})
+	verify(t, r, map[string]want{"rights fencing": {Failure, "3 missing", "ACL SETUSER jobs ~redisson_lock_token:{orders:* +get +set"}})
+	r = examine(t, rdb, Options{User: "jobs", Prefix: "other:", Kinds: []string{"plain"}})
+	verify(t, r, map[string]want{
+		"rights plain": {Failure, "3 missing", "ACL SETUSER jobs ~other:* &redisson_lock__channel:{other:* &leasehold_channel:{other:*"},
+		"pubsub":       {Warning, "NOPERM", "rights below"},
+		"lock":         {Failure, "NOPERM", "above"},
+	})
+	r = examine(t, as("mute", append(plainOnly, "-eval", "-evalsha")), Options{User: "mute", Prefix: "orders:", Kinds: []string{"plain"}})
+	verify(t, r, map[string]want{
+		"rights plain": {Failure, "2 missing", "+evalsha +eval"},
+		"scripts":      {Failure, "NOPERM", "without scripts"},
+		"lock":         {Failure, "NOPERM", "above"},
+	})
+	noKeys(t, s)
+}
+
+// 1: A replica copies, and confirms. 2: It does not any more. 3: It is asked itself.
+func TestExamine_replica(t *testing.T) {
+	t.Parallel()
+	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	host, port, _ := strings.Cut(primary.Addr(), ":")
+	replica := redistest.Start(t, "--replicaof", host+" "+port)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		info := primary.Do(t, "INFO", "replication") // the replica calls itself up before its primary does
+		text, err := info.ToString()
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("no replica: %q, %v", text, err)
+		}
+		if strings.Contains(text, "state=online") {
+			break
+		}
+	}
+	rdb := primary.Client(t)
+	verify(t, examine(t, rdb, Options{}), map[string]want{"replicas": {OK, "1 of 1 online; all confirm a write in", ""}}) // 1
+	asked := replica.Client(t)
+	verify(t, examine(t, asked, Options{}), map[string]want{ // 3
+		"role": {Failure, "replica", "connect to the primary"},
+		"lock": {Failure, "READONLY", "above"},
+	})
+	replica.Freeze(t)
+	verify(t, examine(t, rdb, Options{}), map[string]want{"replicas": {Warning, "; 0 confirmed a write within 1s", "lag"}}) // 2
+	noKeys(t, primary)
+}
+
+func TestExamine_cluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	r := examine(t, c.Client(t), Options{})
+	if r.Mode != "cluster" || r.Status != OK {
+		t.Errorf("mode %q, status %s", r.Mode, r.Status)
+	}
+	primaries := 0
+	for _, check := range r.Checks {
+		if check.Name == "role" && check.Found == "primary" && check.Node != "" {
+			primaries++
+		}
+	}
+	if primaries != 3 {
+		t.Errorf("%d primaries, want 3: %+v", primaries, r)
+	}
+	verify(t, r, map[string]want{
+		"pubsub":         {OK, "sharded; a message arrives", ""},
+		"rights cluster": {OK, "nothing", ""},
+		"lock":           {OK, "taken", ""},
+	})
+
+	// One that is dead is no primary and no replica.
+	rdb := c.Client(t)
+	dead := c.Masters(t)[0]
+	dead.Kill(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for _, check := range Examine(ctx, rdb, Options{}).Checks {
+		if check.Node == dead.Addr() && (check.Name != "connection" || check.Status != Failure) {
+			t.Errorf("the dead node: %+v", check)
+		}
+	}
+}
+
+// A clock that is wrong, and a server that knows little.
+func TestExamine_clock(t *testing.T) {
+	t.Parallel()
+	s, err := memredis.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	s.SetTime(time.Now().Add(-time.Hour))
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, DisableCache: true, AlwaysRESP2: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(rdb.Close)
+	r := examine(t, rdb, Options{})
+	for _, c := range r.Checks {
+		if c.Name == "clock" && (c.Status != Warning || !strings.HasPrefix(c.Found, "1h0m") || !strings.Contains(c.Found, " behind this machine's") || !strings.Contains(c.Advice, "NTP")) {
+			t.Errorf("the clock: %+v", c)
+		}
+		if c.Name == "version" && c.Status == Failure {
+			t.Errorf("the version: %+v", c)
+		}
+	}
+}
+
+// A server that stops answering is found to do so, within the time that there is.
+func TestExamine_frozen(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(proxy))
+	proxy.Freeze(true)
+	defer proxy.Freeze(false)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	r := Examine(ctx, rdb, Options{})
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	verify(t, r, map[string]want{"connection": {Failure, "", "frozen"}})
+}
+
+func TestOlder(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{"6.0.20": true, "5.0": true, "6.2.0": false, "6.2": false, "7.0.15": false, "10.1.1": false, "255.255.255": false, "": false, "unknown": false} {
+		if got := older(version, 6, 2); got != want {
+			t.Errorf("%q is older than 6.2: %v", version, got)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/redis/rueidis"
+)
+
+// hintLimit is how long a message may take.
+const hintLimit = 2 * time.Second
+
+// pubsub looks whether a message reaches who listens. Waiters learn by one that a lock
+// is free; without it they ask once a second.
+func (e *exam) pubsub(ctx context.Context) []Check {
+	sharded, kind := false, "plain"
+	if e.rdb.Mode() == rueidis.ClientModeCluster {
+		sharded = ask(ctx, e.rdb, "PUBSUB", "SHARDNUMSUB").Error() == nil
+	}
+	if sharded {
+		kind = "sharded"
+	}
+	took, err := e.hint(ctx, sharded)
+	c := Check{Name: "pubsub", Status: OK, Found: fmt.Sprintf("%s; a message arrives in %v", kind, round(took))}
+	switch {
+	case denied(err):
+		c.Status, c.Found, c.Advice = Warning, kind+": "+err.Error(), "give the user the rights below: until then, waiters learn only once a second that a lock is free"
+	case err != nil:
+		c.Status, c.Found, c.Advice = Warning, kind+": "+err.Error(), "see why messages get lost: until then, waiters learn only once a second that a lock is free"
+	}
+	return []Check{c}
+}
+
+// errLost is that of a message.
+var errLost = errors.New("no message arrived")
+
+// hint sends a message to itself.
+func (e *exam) hint(ctx context.Context, sharded bool) (took time.Duration, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, hintLimit, errLost)
+	defer cancel()
+	channel := "redisson_lock__channel:{" + e.name + "}"
+	subscribe := e.rdb.B().Subscribe().Channel(channel).Build()
+	publish := []string{"PUBLISH", channel, "doctor"}
+	if sharded {
+		subscribe = e.rdb.B().Ssubscribe().Channel(channel).Build()
+		publish[0] = "SPUBLISH"
+	}
+	sent := make(chan time.Time, 1)
+	sending := make(chan error, 1)
+	listening := rueidis.WithOnSubscriptionHook(ctx, func(s rueidis.PubSubSubscription) {
+		if s.Kind != "subscribe" && s.Kind != "ssubscribe" {
+			return
+		}
+		go func() { // the hook holds up what is read
+			sent <- time.Now()
+			err := e.rdb.Do(ctx, e.rdb.B().Arbitrary(publish[0]).Keys(channel).Args(publish[2]).Build()).Error()
+			if err != nil {
+				cancel()
+			}
+			sending <- err
+		}()
+	})
+	arrived := false
+	err = e.rdb.Receive(listening, subscribe, func(rueidis.PubSubMessage) {
+		if !arrived {
+			arrived, took = true, time.Since(<-sent)
+			cancel()
+		}
+	})
+	switch {
+	case arrived:
+		return took, nil
+	case ctx.Err() == nil: // it was refused
+		return 0, err
+	}
+	select {
+	case err := <-sending:
+		if err != nil {
+			return 0, err
+		}
+	default:
+	}
+	return 0, context.Cause(ctx)
+}
+
+// lock takes a lock and gives it back: that is what all the rest is for.
+func (e *exam) lock(ctx context.Context) []Check {
+	ctx, cancel := context.WithTimeout(ctx, patient)
+	defer cancel()
+	c, err := client.New(e.rdb, client.WithWatchdogTimeout(patient))
+	if err != nil {
+		return []Check{{Name: "lock", Status: Failure, Found: err.Error()}}
+	}
+	defer c.Close(context.WithoutCancel(ctx))
+	began := time.Now()
+	hold, err := c.NewLock(e.name).TryLock(ctx)
+	if err == nil {
+		err = hold.Unlock(ctx)
+	}
+	if err != nil {
+		return []Check{{Name: "lock", Status: Failure, Found: err.Error(), Advice: "see what is wrong above"}}
+	}
+	return []Check{{Name: "lock", Status: OK, Found: fmt.Sprintf("taken and given back in %v", round(time.Since(began)))}}
+}

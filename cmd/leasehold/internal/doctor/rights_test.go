@@ -1,0 +1,136 @@
+package doctor
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+// documented returns the lists of docs/SECURITY.md, without what is for names that bring
+// braces of their own.
+func documented(t *testing.T) map[string][]string {
+	t.Helper()
+	doc, err := os.ReadFile("../../../../docs/SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(doc), "\n## Rights")
+	_, rest, _ = strings.Cut(rest, "```\n")
+	block, _, _ := strings.Cut(rest, "```")
+	lists, head := map[string][]string{}, ""
+	for line := range strings.Lines(block) {
+		words := strings.Fields(line)
+		if len(words) > 0 && !strings.HasPrefix(line, " ") {
+			head, words = words[0], words[1:]
+		}
+		for _, w := range words {
+			if w[0] == '+' || w == "~orders:*" || strings.Contains(w, "{orders:") {
+				lists[head] = append(lists[head], w)
+			}
+		}
+	}
+	return lists
+}
+
+// The doctor knows of every right that the documentation names, and of no other.
+func TestNeeds_asDocumented(t *testing.T) {
+	t.Parallel()
+	lists := documented(t)
+	if len(lists) != len(needs) {
+		t.Errorf("docs/SECURITY.md has %d lists, and the doctor %d", len(lists), len(needs))
+	}
+	for _, n := range needs {
+		want, got := lists[n.head], strings.Fields(n.rights)
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: the doctor looks for\n%q, and docs/SECURITY.md says\n%q", n.head, got, want)
+		}
+	}
+}
+
+// all returns all rights that there are to have, once each.
+func all() (rights []string) {
+	for _, n := range needs {
+		for right := range strings.FieldsSeq(n.rights) {
+			if !slices.Contains(rights, right) {
+				rights = append(rights, right)
+			}
+		}
+	}
+	return rights
+}
+
+// ourPrefix is that of the names to which the users of these tests have rights.
+const ourPrefix = "orders:"
+
+// asUser returns the examination by a user with these rights.
+func asUser(t *testing.T, s *redistest.Server, user string, rights []string) (*exam, *node) {
+	t.Helper()
+	rdb := s.Client(t, s.AddUser(t, user, rights...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
+	e := &exam{Options: Options{Prefix: ourPrefix, User: user}, rdb: rdb, name: ourPrefix + "leasehold-doctor:" + user}
+	n := &node{Client: rdb}
+	e.nodes = []*node{n}
+	return e, n
+}
+
+// A user who has all rights lacks none, and one who lacks one is found to lack that.
+func TestRights_eachOne(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	e, n := asUser(t, s, "full", all())
+	if lacks := e.ask(t.Context(), n); len(lacks) > 0 {
+		t.Errorf("a user with all rights is said to lack %q", lacks)
+	}
+	for _, right := range all() {
+		t.Run(right, func(t *testing.T) {
+			t.Parallel()
+			switch right {
+			case "+unsubscribe", "+sunsubscribe":
+				t.Skip("it cannot be asked by itself")
+			case "~orders:*":
+				t.Skip("it covers the others") // see the next test
+			}
+			user := "no" + strings.NewReplacer("+", "-", "~", "-", "&", "-", "*", "-", "|", "-", "{", "-", ":", "-").Replace(right)
+			rest := slices.DeleteFunc(all(), func(r string) bool { return r == right })
+			e, n := asUser(t, s, user, rest)
+			if lacks := e.ask(t.Context(), n); !slices.Equal(lacks, []string{right}) {
+				t.Errorf("a user without %s is said to lack %q", right, lacks)
+			}
+		})
+	}
+}
+
+// A user who has nothing lacks everything that can be asked; the doctor writes nothing.
+func TestRights_none(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	e, n := asUser(t, s, "nobody", []string{"+ping"})
+	want := slices.DeleteFunc(all(), func(r string) bool {
+		switch r {
+		case "+ping", "+unsubscribe", "+sunsubscribe", "+rpush":
+			return true
+		}
+		// Without a command there is no asking for keys and channels.
+		return r[0] != '+'
+	})
+	got := e.ask(t.Context(), n)
+	if !slices.Equal(got, want) {
+		t.Errorf("it is said to lack\n%q, want\n%q", got, want)
+	}
+
+	e, n = asUser(t, s, "elsewhere", append(all()[1:], "~elsewhere:*"))
+	if got := e.ask(t.Context(), n); !slices.Equal(got, []string{"~orders:*"}) {
+		t.Errorf("a user of other names is said to lack %q", got)
+	}
+	keys := s.Do(t, "KEYS", "*")
+	if left, err := keys.AsStrSlice(); err != nil || len(left) > 0 {
+		t.Errorf("keys left: %q, %v", left, err)
+	}
+}

@@ -1,0 +1,205 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// version looks which server it is. Redis before 6.2 was never tried.
+func (e *exam) version(_ context.Context, n *node) Check {
+	said := func(key string) string {
+		m := n.said[key]
+		text, _ := m.ToString()
+		return text
+	}
+	product, number := "Redis", cmp.Or(n.info["redis_version"], said("version"))
+	if v := n.info["valkey_version"]; v != "" || said("server") == "valkey" {
+		product, number = "Valkey", cmp.Or(v, said("version"))
+	}
+	c := Check{Name: "version", Status: OK, Found: product + " " + number}
+	switch {
+	case number == "":
+		return Check{Name: "version", Status: Unknown, Found: "the server does not say"}
+	case product == "Redis" && older(number, 6, 2):
+		c.Status, c.Advice = Warning, "take 6.2 or later; nobody has tried locks on this one"
+	}
+	return c
+}
+
+// older reports whether version is before major.minor.
+func older(version string, major, minor int) bool {
+	parts := strings.SplitN(version, ".", 3)
+	a, err := strconv.Atoi(parts[0])
+	if err != nil || len(parts) < 2 {
+		return false
+	}
+	b, _ := strconv.Atoi(parts[1])
+	return a < major || a == major && b < minor
+}
+
+// role looks whether the server takes writes. The replicas of a cluster do not.
+func (e *exam) role(_ context.Context, n *node) Check {
+	switch {
+	case n.primary():
+		return Check{Name: "role", Status: OK, Found: "primary"}
+	case e.rdb.Mode() == rueidis.ClientModeCluster:
+		return Check{Name: "role", Status: OK, Found: "replica"}
+	}
+	return Check{Name: "role", Status: Failure, Found: "replica: it takes no locks",
+		Advice: "connect to the primary, or by way of the Sentinels (?master_set=NAME)"}
+}
+
+// nearlyFull is how much of maxmemory may be used before it is a matter of time that
+// locks are refused.
+const nearlyFull = 0.9
+
+// memory looks what the server does when its memory is full.
+func (e *exam) memory(_ context.Context, n *node) Check {
+	if n.err != nil {
+		return unasked("memory", "+info", n.err)
+	}
+	policy, most, used := n.info["maxmemory_policy"], number(n.info["maxmemory"]), number(n.info["used_memory"])
+	c := Check{Name: "memory", Status: OK, Found: fmt.Sprintf("policy %s, %d MB of %d used", policy, used>>20, most>>20)}
+	if most == 0 {
+		c.Found = fmt.Sprintf("policy %s, no maxmemory, %d MB used", policy, used>>20)
+	}
+	switch {
+	case policy == "":
+		return Check{Name: "memory", Status: Unknown, Found: "the server does not say what it evicts"}
+	case policy != "noeviction" && most > 0:
+		c.Status, c.Advice = Failure, "CONFIG SET maxmemory-policy noeviction, or a server for locks alone: this one removes locks that are held"
+	case policy != "noeviction":
+		c.Status, c.Advice = Warning, "CONFIG SET maxmemory-policy noeviction: once there is a maxmemory, this one removes locks that are held"
+	case most > 0 && float64(used) > nearlyFull*float64(most):
+		c.Status, c.Advice = Warning, "raise maxmemory: when it is reached, no lock can be taken"
+	}
+	return c
+}
+
+func number(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+// skew is by how much a clock may be off before somebody should look at it.
+const skew = time.Second
+
+// clock compares the server's clock with this machine's. No lease depends on it; tokens
+// do, when another server with another clock takes over.
+func (e *exam) clock(ctx context.Context, n *node) Check {
+	var off, trip time.Duration
+	for i := range 3 {
+		sent := time.Now()
+		reply, err := ask(ctx, n, "TIME").AsStrSlice()
+		took := time.Since(sent)
+		if err != nil || len(reply) != 2 {
+			return unasked("clock", "+time", cmp.Or(err, fmt.Errorf("TIME: %q", reply)))
+		}
+		at := time.Unix(number(reply[0]), number(reply[1])*1000)
+		if i == 0 || took < trip { // the shortest trip says it best
+			off, trip = at.Sub(sent.Add(took/2)), took
+		}
+	}
+	c := Check{Name: "clock", Status: OK, Found: fmt.Sprintf("%v %s this machine's (±%v)", round(off.Abs()), beside(off), round(trip/2))}
+	if off.Abs() > skew+trip/2 {
+		c.Status, c.Advice = Warning, "set the clocks by NTP: leases do not depend on them, but after a failover to a server whose clock is behind, fencing tokens begin again (lock.WithFencing helps)"
+	}
+	return c
+}
+
+// beside returns where a clock is that is off by so much.
+func beside(off time.Duration) string {
+	if off < 0 {
+		return "behind"
+	}
+	return "ahead of"
+}
+
+// replicas looks who else has the data, and how fast they confirm a write.
+func (e *exam) replicas(ctx context.Context, n *node) Check {
+	switch {
+	case n.err != nil:
+		return unasked("replicas", "+info", n.err)
+	case !n.primary():
+		return Check{}
+	}
+	count := int(number(n.info["connected_slaves"]))
+	if count == 0 {
+		return Check{Name: "replicas", Status: OK, Found: "none: with this server its locks are gone"}
+	}
+	online := 0
+	for i := range count {
+		if strings.Contains(n.info[fmt.Sprintf("slave%d", i)], "state=online") {
+			online++
+		}
+	}
+	c := Check{Name: "replicas", Status: OK, Found: fmt.Sprintf("%d of %d online", online, count)}
+	if online < count {
+		c.Status, c.Advice = Warning, "wait until they have copied the data; see INFO replication"
+	}
+	confirmed, took, err := e.wait(ctx, n, count)
+	switch {
+	case denied(err):
+		c.Found += "; the user may not WAIT for them"
+	case err != nil:
+		c.Found += fmt.Sprintf("; WAIT: %v", err)
+	case confirmed < count:
+		c.Status, c.Found = Warning, c.Found+fmt.Sprintf("; %d confirmed a write within %v", confirmed, waitLimit)
+		c.Advice = "see why they lag, in INFO replication: a failover forgets the locks that were not copied"
+	default:
+		c.Found += fmt.Sprintf("; all confirm a write in %v", round(took))
+	}
+	return c
+}
+
+// waitLimit is for how long replicas are waited for.
+const waitLimit = time.Second
+
+// wait writes something, and waits until count replicas have it. On a node of a cluster
+// that does not have the slot, there is no write to wait for.
+func (e *exam) wait(ctx context.Context, n *node, count int) (confirmed int, took time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patient)
+	defer cancel()
+	err = n.Dedicated(func(c rueidis.DedicatedClient) error {
+		sent := time.Now()
+		c.Do(ctx, c.B().Set().Key(e.name).Value("1").Px(time.Second).Build())
+		got, err := c.Do(ctx, c.B().Wait().Numreplicas(int64(count)).Timeout(waitLimit.Milliseconds()).Build()).AsInt64()
+		confirmed, took = int(got), time.Since(sent)
+		return err
+	})
+	return confirmed, took, err
+}
+
+const (
+	runs = 20                     // of the script, for its latency
+	slow = 100 * time.Millisecond // for one of them
+)
+
+// latency runs a script some times. Without scripts there are no locks.
+func (e *exam) latency(ctx context.Context, n *node) Check {
+	if !n.primary() {
+		return Check{}
+	}
+	var took []time.Duration
+	for range runs {
+		sent := time.Now()
+		err := ask(ctx, n, "EVAL", "return 1", "0").Error()
+		if err != nil {
+			return Check{Name: "scripts", Status: Failure, Found: err.Error(), Advice: "allow EVAL and EVALSHA: without scripts there are no locks"}
+		}
+		took = append(took, time.Since(sent))
+	}
+	slices.Sort(took)
+	c := Check{Name: "scripts", Status: OK, Found: fmt.Sprintf("allowed; %v each, the slowest of %d %v", round(took[runs/2]), runs, round(took[runs-1]))}
+	if took[runs-1] > slow {
+		c.Status, c.Advice = Warning, "see SLOWLOG GET for commands that keep the server busy, and the way to it"
+	}
+	return c
+}

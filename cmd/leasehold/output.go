@@ -1,0 +1,69 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// output is how a command prints what it found: the flag -o.
+type output struct{ format choice }
+
+// addFlag gives cmd the flag. Every command knows table and json; more are those
+// that it knows besides.
+func (o *output) addFlag(cmd *cobra.Command, more ...string) {
+	o.format.init("table", append([]string{"table", "json"}, more...)...)
+	o.format.addFlag(cmd, "output", "o", "how to print it")
+}
+
+// tabular is something that can be printed for people. Its JSON is for programs.
+type tabular interface {
+	table(w io.Writer) error
+}
+
+// write prints v as the flag says.
+func (o *output) write(w io.Writer, v tabular) error {
+	if o.format.value != "json" {
+		return v.table(w)
+	}
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// choice is a flag with a few values.
+type choice struct {
+	value  string
+	values []string
+}
+
+func (c *choice) init(value string, values ...string) { c.value, c.values = value, values }
+
+// addFlag gives cmd the flag, which a shell can complete.
+func (c *choice) addFlag(cmd *cobra.Command, name, letter, what string) {
+	cmd.Flags().VarP(c, name, letter, what+": "+strings.Join(c.values, ", "))
+	err := cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(c.values, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// String returns the value.
+func (c *choice) String() string { return c.value }
+
+// Set takes one of the values.
+func (c *choice) Set(value string) error {
+	if !slices.Contains(c.values, value) {
+		return fmt.Errorf("it must be one of %s", strings.Join(c.values, ", "))
+	}
+	c.value = value
+	return nil
+}
+
+// Type is what the help calls a value.
+func (c *choice) Type() string { return "word" }

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/multilock"
+	"github.com/spf13/cobra"
+)
+
+// runner is one call of leasehold run.
+type runner struct {
+	connection
+	locking
+	notes
+
+	name    string
+	argv    []string
+	waiting sync.Once // has been said
+
+	onLost       choice
+	killAfter    time.Duration
+	minHold      time.Duration
+	conflictCode int
+}
+
+func runCommand() *cobra.Command {
+	r := &runner{}
+	cmd := &cobra.Command{
+		Use:   "run [flags] NAME -- COMMAND [ARG...]",
+		Short: "Run a command while holding a lock",
+		Example: `  leasehold run nightly -- ./report.sh               wait for the lock, run, give it back
+  leasehold run --no-wait nightly -- ./report.sh     or exit with 75 if somebody has it
+  leasehold run --wait 5m nightly -- ./report.sh     or after five minutes
+  leasehold run --shared catalogue -- ./read.sh      with others that share it
+  leasehold run --exclusive catalogue -- ./write.sh  with nobody else`,
+		Long: `Run a command while holding the lock called NAME in Redis: flock(1) for many
+machines.
+
+leasehold waits for the lock, runs the command, and gives the lock back when
+the command is over. Standard input, output and error are the command's own.
+The command runs in a process group of its own, with the terminal if there is
+one. Signals are passed on to it; while leasehold still waits, they end it.
+
+The lock is a lease, which is renewed while the command runs. When the lock is
+lost all the same, as when Redis does not answer for the length of the lease,
+the command is stopped (--on-lost). What the command leaves in its process
+group is stopped when it is over, before the lock is given back.
+
+Environment of the command:
+  LEASEHOLD_LOCK_NAME      NAME
+  LEASEHOLD_LOCK_ID        the owner, as it stands in Redis; keep it secret
+  LEASEHOLD_FENCING_TOKEN  a number that grows from holder to holder; empty with
+                           --quorum, and with --shared without --fencing
+  LEASEHOLD_LEASE_MS       the lease, in milliseconds
+
+Exit code:
+  the command's own; 128+n if signal n ended it, or ended the waiting
+  75   the lock was not obtained: another owner has it (-E changes that)
+  123  the lock was lost before it was given back
+  125  leasehold failed: no answer from Redis, a denied command, …
+  126  the command cannot be run;  127  it was not found
+  2    leasehold was called the wrong way
+
+If leasehold itself is killed (SIGKILL), the lock stays until its lease ends. On
+Linux the command is sent the signal of --on-lost then; what it has started is
+not, and elsewhere nothing is: only the fencing token protects then.
+
+` + connectionHelp,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch dash := cmd.ArgsLenAtDash(); {
+			case dash < 0 || len(args) == dash:
+				return usagef("no command: it stands behind --, as in leasehold run NAME -- COMMAND")
+			case dash != 1:
+				return usagef("%d names before --, and it must be one", dash)
+			}
+			return nil
+		},
+		ValidArgsFunction: completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r.waits = cmd.Flags().Changed("wait")
+			r.w = cmd.ErrOrStderr()
+			r.name, r.argv = args[0], args[1:]
+			return r.run(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVarP(&r.wait, "wait", "w", 0, "how long to wait at most, as 90s or 5m; 0 tries once (default: without end)")
+	f.BoolVarP(&r.noWait, "no-wait", "n", false, "try once, as --wait 0")
+	f.BoolVarP(&r.shared, "shared", "s", false, "share the lock with others that say --shared: the read side of a read/write lock")
+	f.BoolVarP(&r.exclusive, "exclusive", "x", false, "exclude also those that say --shared: the write side of a read/write lock")
+	f.BoolVar(&r.fair, "fair", false, "a fair lock: first come, first served, across all machines")
+	f.BoolVar(&r.quorum, "quorum", false, "a lock on a majority of independent servers: several --url, or several URLs in the environment, with spaces between them")
+	f.DurationVar(&r.lease, "lease", client.DefaultWatchdogTimeout, "how long Redis keeps the lock when it hears nothing of this machine")
+	f.BoolVar(&r.noRenew, "no-renew", false, "do not renew the lease: when it ends, the lock is lost")
+	f.BoolVar(&r.fencing, "fencing", false, "let fencing tokens grow whatever the server's clock does; leaves a small key for good")
+	f.BoolVar(&r.durable, "durable", false, "with --quorum: the servers forget nothing when they restart")
+	f.DurationVar(&r.voteTimeout, "vote-timeout", multilock.DefaultServerTimeout, "with --quorum: how long to wait for the vote of one server")
+	f.DurationVar(&r.minHold, "min-hold", 0, "how long to keep the lock at least, also when the command is over sooner")
+	r.onLost.init("term", onLostWords()...)
+	r.onLost.addFlag(cmd, "on-lost", "", "what to send to the command when the lock is lost")
+	f.DurationVarP(&r.killAfter, "kill-after", "k", 5*time.Second, "how long to wait before SIGKILL, when the command or what it left behind was told to stop")
+	f.IntVarP(&r.conflictCode, "conflict-exit-code", "E", exitNotObtained, "exit code if the lock was not obtained")
+	f.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing")
+	f.BoolVarP(&r.verbose, "verbose", "v", false, "say what happens, on standard error")
+	r.connection.addFlags(cmd)
+	return cmd
+}
+
+// completeRun completes the words of the command as a shell does; there is nothing to
+// complete a name with.
+func completeRun(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return nil, cobra.ShellCompDirectiveDefault
+}

@@ -1,0 +1,111 @@
+//go:build unix
+
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// startServers starts n servers, and returns them with their URLs as the environment
+// has them.
+func startServers(t *testing.T, n int) (servers []*redistest.Server, env []string) {
+	t.Helper()
+	servers = make([]*redistest.Server, n)
+	urls := make([]string, n)
+	for i := range servers {
+		servers[i] = redistest.Start(t)
+		urls[i] = servers[i].URL()
+	}
+	return servers, []string{"LEASEHOLD_REDIS_URL=" + strings.Join(urls, " ")}
+}
+
+// quorumArgs are for servers that are young and slow.
+var quorumArgs = []string{"run", "--quorum", "--durable", "--lease", "2s", "--vote-timeout", "500ms"}
+
+// 1: One of three servers is dead from the start, and the lock is had on two. 2: Nobody
+// else gets it. 3: A second one dies, and the lock is lost.
+func TestRun_quorum(t *testing.T) {
+	t.Parallel()
+	servers, env := startServers(t, 3)
+	lock := lockName(t)
+	servers[0].Kill(t) // 1
+	c := prepare(t, env, append(quorumArgs, lock, "--", "sh", "-c", `echo "ready $LEASEHOLD_LOCK_ID|$LEASEHOLD_FENCING_TOKEN."; exec sleep 60`)...).start()
+	c.stdout.await(t, "ready ")
+	c.stderr.await(t, "going on without it")
+	for range 5 { // 2: in whatever order they answer
+		prepare(t, env, append(quorumArgs, "--no-wait", lock, "--", "true")...).start().ends(exitNotObtained)
+	}
+	servers[1].Kill(t) // 3
+	c.ends(exitLost)
+	noKeys(t, servers[2], lock)
+	if owners, _, _ := strings.Cut(c.stdout.String(), "|"); len(strings.Fields(owners)) != 3 {
+		t.Errorf("%q does not have the owners on two servers", owners)
+	}
+}
+
+// A signal ends the command, and no server has a key afterwards.
+func TestRun_quorumSignal(t *testing.T) {
+	t.Parallel()
+	servers, env := startServers(t, 3)
+	lock := lockName(t)
+	c := prepare(t, env, append(quorumArgs, lock, "--", "sh", "-c", "echo ready; exec sleep 60")...).start()
+	c.stdout.await(t, "ready")
+	waiting := prepare(t, env, append(quorumArgs, lock, "--", "echo", "ran")...).start()
+	waiting.signal(syscall.SIGINT)
+	waiting.wait() // it may have been before it could catch the signal
+	if waiting.stdout.String() != "" {
+		t.Error("the command ran")
+	}
+	c.signal(syscall.SIGTERM)
+	c.ends(128 + int(syscall.SIGTERM))
+	for _, s := range servers {
+		noKeys(t, s, lock)
+	}
+}
+
+// Without a majority of servers nobody knows who has the lock: that is another exit
+// code than that somebody has it.
+func TestRun_quorumUnreachable(t *testing.T) {
+	t.Parallel()
+	servers, env := startServers(t, 3)
+	var proxies []string
+	var frozen []*redistest.Proxy
+	for _, s := range servers[:2] {
+		p := redistest.NewProxy(t, s.Addr())
+		frozen = append(frozen, p)
+		proxies = append(proxies, "redis://"+p.Addr())
+	}
+	for _, p := range frozen {
+		p.OnRequest(func(req [][]byte) redistest.Action {
+			if strings.EqualFold(string(req[0]), "EVALSHA") {
+				return redistest.Action{HoldRequest: t.Context().Done()}
+			}
+			return redistest.Action{}
+		})
+	}
+	lock := lockName(t)
+	silent := []string{"LEASEHOLD_REDIS_URL=" + strings.Join(append(proxies, servers[2].URL()), " ")}
+	for _, wait := range []string{"--wait=1s", "--no-wait"} {
+		prepare(t, silent, append(quorumArgs, wait, lock, "--", "true")...).start().ends(exitBroken)
+	}
+	holder := on(t, servers[2], "run", lock, "--", "sh", "-c", "echo ready; read line")
+	holder.stdout.await(t, "ready")
+	prepare(t, silent, append(quorumArgs, "--no-wait", lock, "--", "true")...).start().ends(exitBroken)
+	holder.say("")
+	holder.ends(0)
+	for _, p := range frozen {
+		p.CutAll()
+	}
+
+	servers[0].Kill(t)
+	servers[1].Kill(t)
+	c := prepare(t, env, append(quorumArgs, lock, "--", "true")...).start()
+	c.ends(exitBroken)
+	if said := c.stderr.String(); strings.Count(said, "cannot connect") != 2 || strings.Count(said, "\n") != 1 {
+		t.Errorf("it says %q", said)
+	}
+}

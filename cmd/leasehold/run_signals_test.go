@@ -1,0 +1,338 @@
+//go:build unix
+
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// The matrix: signal × phase × child. Each test ends with no process of its own, which
+// is what ends waits for, and no key in Redis.
+
+// command returns one of the kind, which minds the signal in its way. It writes
+// ready when it is, and says by its exit code that it came to its own end.
+func command(kind, signal string) []string {
+	script := map[string]string{
+		"exits":   `echo ready; exec sleep 60`,
+		"minds":   `trap "exit 7" ` + signal + `; echo ready; while :; do sleep 0.01; done`,
+		"stopped": `echo ready; kill -STOP $$; sleep 60`,
+		"ignores": `trap "" ` + signal + `; echo ready; read line; exit 5`,
+		"forks":   `sleep 60 & (sleep 60 & sleep 60) & echo ready; wait; wait`,
+		// The command itself ends, and what it leaves behind does not want to.
+		"leaves": `trap "exit 7" ` + signal + `; (trap "" TERM HUP INT QUIT; echo ready; sleep 60) & while :; do sleep 0.01; done`,
+	}[kind]
+	return []string{"sh", "-c", script}
+}
+
+// While it waits, a signal ends it, and the command is never started.
+func TestRun_signalWhileWaiting(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, signal := range endings {
+		for _, kind := range []string{"", "--fair", "--exclusive"} {
+			t.Run(name+kind, func(t *testing.T) {
+				t.Parallel()
+				lock := lockName(t)
+				run := append([]string{"run", "-v"}, strings.Fields(kind)...)
+				holder := on(t, s, append(run, lock, "--", "sh", "-c", "echo ready; read line")...)
+				holder.stdout.await(t, "ready")
+				c := on(t, s, append(run, lock, "--", "echo", "ran")...)
+				c.stderr.await(t, "another owner has")
+				c.signal(signal)
+				c.ends(128 + int(signal))
+				if c.stdout.String() != "" {
+					t.Errorf("the command ran: %q", c.stdout)
+				}
+				holder.say("")
+				holder.ends(0)
+				noKeys(t, s, lock)
+			})
+		}
+	}
+}
+
+// Signals that are for the command do not end the waiting.
+func TestRun_otherSignalWhileWaiting(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	holder := on(t, s, "run", lock, "--", "sh", "-c", "echo ready; read line")
+	holder.stdout.await(t, "ready")
+	c := on(t, s, "run", "-v", lock, "--", "echo", "ran")
+	c.stderr.await(t, "another owner has")
+	for _, signal := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH} {
+		c.signal(signal)
+	}
+	holder.say("")
+	holder.ends(0)
+	c.ends(0)
+	if got := c.stdout.String(); got != "ran\n" {
+		t.Errorf("it wrote %q", got)
+	}
+}
+
+// A signal that comes while the connection is made ends it too.
+func TestRun_signalWhileConnecting(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	arrived := make(chan struct{}, 100)
+	proxy.OnRequest(func([][]byte) redistest.Action {
+		arrived <- struct{}{}
+		return redistest.Action{HoldRequest: t.Context().Done()}
+	})
+	c := prepare(t, []string{"LEASEHOLD_REDIS_URL=redis://" + proxy.Addr() + "?dial_timeout=1h&write_timeout=1h"}, "run", lockName(t), "--", "true").start()
+	<-arrived
+	c.signal(syscall.SIGTERM)
+	c.ends(128 + int(syscall.SIGTERM))
+	proxy.CutAll()
+}
+
+// While the command runs, it gets the signal, with all of its group.
+func TestRun_signalWhileRunning(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, signal := range endings {
+		for kind, want := range map[string]int{
+			"exits":   128 + int(signal),
+			"minds":   7,
+			"ignores": 5,
+			"stopped": 128 + int(signal),
+			"forks":   128 + int(signal),
+			"leaves":  7,
+		} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				t.Parallel()
+				lock := lockName(t)
+				c := on(t, s, append([]string{"run", "-k", "50ms", lock, "--"}, command(kind, name)...)...)
+				c.stdout.await(t, "ready")
+				c.signal(signal)
+				if kind == "ignores" {
+					c.say("") // it is there still, or it could not read this
+				}
+				c.ends(want)
+				noKeys(t, s, lock)
+			})
+		}
+	}
+}
+
+// Other signals reach the command too.
+func TestRun_otherSignalWhileRunning(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, signal := range map[string]syscall.Signal{"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2, "WINCH": syscall.SIGWINCH} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := on(t, s, append([]string{"run", lockName(t), "--"}, command("minds", name)...)...)
+			c.stdout.await(t, "ready")
+			c.signal(signal)
+			c.ends(7)
+		})
+	}
+}
+
+// When the lock is lost, the command is told as --on-lost says, with all of its group.
+func TestRun_lost(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, test := range []struct {
+		onLost, kind, signal string
+		want                 int
+	}{
+		{"term", "exits", "TERM", exitLost},
+		{"term", "minds", "TERM", exitLost},
+		{"term", "stopped", "TERM", exitLost},
+		{"term", "ignores", "TERM", exitLost}, // by SIGKILL
+		{"term", "forks", "TERM", exitLost},
+		{"term", "leaves", "TERM", exitLost},
+		{"int", "minds", "INT", exitLost},
+		{"kill", "exits", "TERM", exitLost},
+		{"kill", "ignores", "TERM", exitLost},
+		{"kill", "forks", "TERM", exitLost},
+		{"kill", "leaves", "TERM", exitLost},
+		{"ignore", "ignores", "TERM", 5},
+	} {
+		t.Run(test.onLost+" "+test.kind, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			kill := "1h" // the signal is enough
+			if test.kind == "ignores" || test.kind == "leaves" {
+				kill = "50ms"
+			}
+			c := on(t, s, append([]string{"run", "--lease", "600ms", "-k", kill, "--on-lost", test.onLost, lock, "--"}, command(test.kind, test.signal)...)...)
+			c.stdout.await(t, "ready")
+			s.Do(t, "DEL", lock)
+			c.stderr.await(t, "the command ")
+			if test.onLost == keepRunning {
+				c.say("") // it is there still, or it could not read this
+			}
+			c.ends(test.want)
+			noKeys(t, s, lock)
+		})
+	}
+}
+
+// 1: The lock is lost, and the command does not mind. 2: Signals reach it all the same.
+func TestRun_signalWhileLost(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, signal := range endings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			c := on(t, s, "run", "--lease", "600ms", "--on-lost", "usr1", "-k", "1m", lock, "--",
+				"sh", "-c", `trap "" USR1; trap "exit 7" `+name+`; echo ready; while :; do sleep 0.01; done`)
+			c.stdout.await(t, "ready")
+			s.Do(t, "DEL", lock)
+			c.stderr.await(t, "told to stop") // 1
+			c.signal(signal)                  // 2
+			c.ends(exitLost)
+			noKeys(t, s, lock)
+		})
+	}
+}
+
+// The server dies: the lock is lost when its lease ends.
+func TestRun_serverDies(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := on(t, s, append([]string{"run", "--lease", "600ms", lockName(t), "--"}, command("forks", "TERM")...)...)
+	c.stdout.await(t, "ready")
+	s.Kill(t)
+	c.ends(exitLost)
+	if said := c.stderr.String(); !strings.Contains(said, "lost") {
+		t.Errorf("it says %q", said)
+	}
+}
+
+// leasehold is stopped for longer than its lease, with its command going on. It finds
+// out as soon as it goes on.
+func TestRun_frozen(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	c := on(t, s, append([]string{"run", "--lease", "300ms", lock, "--"}, command("exits", "TERM")...)...)
+	c.stdout.await(t, "ready")
+	c.signal(syscall.SIGSTOP)
+	awaitFree(t, s, lock)
+	c.signal(syscall.SIGCONT)
+	c.ends(exitLost)
+}
+
+// While the lock is given back, signals change nothing: neither the exit code, which is
+// the command's, nor what is left in Redis.
+func TestRun_signalWhileReleasing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, signal := range endings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			proxy := redistest.NewProxy(t, s.Addr())
+			c := prepare(t, []string{"LEASEHOLD_REDIS_URL=redis://" + proxy.Addr()}, "run", lock, "--", "sh", "-c", "echo ready; read line; exit 5").start()
+			c.stdout.await(t, "ready")
+			releasing, goOn := make(chan struct{}, 1), make(chan struct{})
+			proxy.OnRequest(func(req [][]byte) redistest.Action {
+				if !strings.EqualFold(string(req[0]), "EVALSHA") {
+					return redistest.Action{}
+				}
+				select {
+				case releasing <- struct{}{}:
+				default:
+				}
+				return redistest.Action{HoldRequest: goOn}
+			})
+			c.say("")
+			<-releasing
+			c.signal(signal)
+			close(goOn)
+			c.ends(5)
+			noKeys(t, s, lock)
+		})
+	}
+}
+
+// With --min-hold the lock outlives the command; a signal ends that.
+func TestRun_minHold(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	t.Run("to its end", func(t *testing.T) {
+		t.Parallel()
+		lock := lockName(t)
+		start := time.Now()
+		c := on(t, s, "run", "--min-hold", "500ms", lock, "--", "sh", "-c", "exit 5")
+		c.ends(5)
+		if took := time.Since(start); took < 500*time.Millisecond {
+			t.Errorf("it was over after %v", took)
+		}
+		noKeys(t, s, lock)
+	})
+	for name, signal := range endings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			c := on(t, s, "run", "-v", "--min-hold", "1h", lock, "--", "sh", "-c", "exit 5")
+			c.stderr.await(t, "keeping")
+			if !held(t, s, lock) {
+				t.Error("the lock is free")
+			}
+			c.signal(signal)
+			c.ends(5)
+			noKeys(t, s, lock)
+		})
+	}
+	t.Run("lost", func(t *testing.T) {
+		t.Parallel()
+		lock := lockName(t)
+		c := on(t, s, "run", "-v", "--min-hold", "1h", "--lease", "600ms", lock, "--", "sh", "-c", "exit 5")
+		c.stderr.await(t, "keeping")
+		s.Do(t, "DEL", lock)
+		c.ends(exitLost)
+	})
+}
+
+// What the command leaves behind is ended before the lock is free.
+func TestRun_leftBehind(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	// The one that is left behind tells what it finds when it is told to stop.
+	c := on(t, s, "run", lock, "--", "sh", "-c", `
+		exec 3<&0 # what a shell starts behind its back reads from nowhere
+		(trap 'echo told; read line; exit' TERM; echo ready; while :; do sleep 0.01; done) <&3 &
+		read line; exit 5`)
+	c.stdout.await(t, "ready")
+	c.say("")
+	c.stdout.await(t, "told")
+	if !held(t, s, lock) {
+		t.Error("the lock is free, and something of the command is left")
+	}
+	c.say("")
+	c.ends(5)
+	noKeys(t, s, lock)
+}
+
+// A command that has left the group, as a daemon does, is left alone.
+func TestRun_daemon(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	c := on(t, s, "run", lock, "--", "sh", "-c", `trap "exit 5" USR1
+		exec 3<&0 # what a shell starts behind its back reads from nowhere
+		setsid sh -c 'echo ready; read line; echo goes on' <&3 &
+		while :; do sleep 0.01; done`)
+	c.stdout.await(t, "ready")
+	c.signal(syscall.SIGUSR1)
+	awaitFree(t, s, lock)
+	c.say("")
+	c.ends(5)
+	if !strings.HasSuffix(c.stdout.String(), "goes on\n") {
+		t.Errorf("the daemon was ended: %q", c.stdout)
+	}
+}

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+// screenplay is a terminal with somebody who types, and a program that runs in it.
+type screenplay struct {
+	*tool
+	master, slave *os.File
+}
+
+// inTerminal makes a program in a terminal of its own, as the leader of its session, which
+// begin starts. Without arguments it is a shell, and else the tool.
+func inTerminal(t *testing.T, s *redistest.Server, args ...string) *screenplay {
+	t.Helper()
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	master, slave := openPTY(t)
+	c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL(), "leasehold=" + path, "PS1=$ ", "TERM=dumb"}, args...)
+	if len(args) == 0 {
+		c.cmd.Path, c.cmd.Args = "/bin/sh", []string{"sh", "-i"}
+	}
+	c.stdin.Close()
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = slave, slave, slave
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	p := &screenplay{c, master, slave}
+	t.Cleanup(func() { // after that of start, which shows what was written
+		slave.Close()
+		master.Close()
+	})
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		buffer := make([]byte, 1024)
+		for {
+			n, err := master.Read(buffer)
+			if _, _ = c.stdout.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		slave.Close()
+		_ = c.cmd.Process.Kill()
+		master.Close()
+		<-read
+	})
+	return p
+}
+
+// begin starts it with more in its environment.
+func (p *screenplay) begin(env ...string) *screenplay {
+	p.t.Helper()
+	p.cmd.Env = append(p.cmd.Env, env...)
+	p.start()
+	return p
+}
+
+// openPTY returns both ends of a new terminal.
+func openPTY(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := 0
+	control, err := master.SyscallConn()
+	if err == nil {
+		err = control.Control(func(fd uintptr) {
+			if err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); err == nil {
+				number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return master, slave
+}
+
+// keys that the terminal makes signals of.
+const (
+	ctrlC         = "\x03"
+	ctrlZ         = "\x1a"
+	ctrlBackslash = "\x1c"
+)
+
+// types types keys.
+func (p *screenplay) types(keys string) {
+	p.t.Helper()
+	if _, err := p.master.WriteString(keys); err != nil {
+		p.t.Error(err)
+	}
+}
+
+// A program that reads from the terminal may, and one Ctrl-C is one SIGINT, for it
+// alone.
+func TestTerminal_interactive(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	p := inTerminal(t, s, "run", lock, "--", "sh", "-c", `
+		trap 'echo interrupted' INT
+		echo ready
+		while :; do read line || continue; echo "<$line>"; [ "$line" = end ] && exit 4; done`).begin() // an interrupted read fails
+	p.stdout.await(t, "ready")
+	p.types("one\n")
+	p.stdout.await(t, "<one>")
+	p.types(ctrlC)
+	p.stdout.await(t, "interrupted")
+	p.types("end\n")
+	p.ends(4)
+	if n := strings.Count(p.stdout.String(), "interrupted"); n != 1 {
+		t.Errorf("%d signals", n)
+	}
+	noKeys(t, s, lock)
+}
+
+func TestTerminal_interrupt(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, test := range map[string]struct {
+		key  string
+		want int
+	}{"Ctrl-C": {ctrlC, 130}, "Ctrl-backslash": {ctrlBackslash, 131}} {
+		t.Run("running, "+name, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			p := inTerminal(t, s, "run", lock, "--", "sh", "-c", "ulimit -c 0; echo ready; exec sleep 60").begin()
+			p.stdout.await(t, "ready")
+			p.types(test.key)
+			p.ends(test.want)
+			noKeys(t, s, lock)
+		})
+		t.Run("waiting, "+name, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			holder := on(t, s, "run", lock, "--", "sh", "-c", "echo ready; read line")
+			holder.stdout.await(t, "ready")
+			p := inTerminal(t, s, "run", "-v", lock, "--", "echo", "ran").begin()
+			p.stdout.await(t, "another owner has")
+			p.types(test.key)
+			p.ends(test.want)
+			holder.say("")
+			holder.ends(0)
+			noKeys(t, s, lock)
+		})
+	}
+}
+
+// A command that never reads has the terminal too: Ctrl-C and changes of the window's size
+// are for it alone, and what it asks of the terminal is granted at once.
+func TestTerminal_foreground(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := inTerminal(t, s, "run", lockName(t), "--", "sh", "-c", `
+		while set -- $(cat /proc/$$/stat); [ "$5" != "$8" ]; do sleep 0.01; done # its group, and the terminal's
+		exit 4`).begin()
+	p.ends(4)
+}
+
+// A command that is killed leaves the terminal as it was before.
+func TestTerminal_modeRestored(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	p := inTerminal(t, s, "run", "--lease", "600ms", "--on-lost", "kill", lock, "--", "sh", "-c", "stty raw -echo; echo ready; exec sleep 60").begin()
+	before, err := term.GetState(int(p.slave.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stdout.await(t, "ready")
+	if during, err := term.GetState(int(p.slave.Fd())); err != nil || *during == *before {
+		t.Fatalf("stty changed nothing: %v", err)
+	}
+	s.Do(t, "DEL", lock)
+	p.ends(exitLost)
+	if after, err := term.GetState(int(p.slave.Fd())); err != nil || *after != *before {
+		t.Errorf("the terminal is not as it was: %v", err)
+	}
+}
+
+// Where nobody could continue it, Ctrl-Z stops nothing for long.
+func TestTerminal_noShell(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := inTerminal(t, s, "run", lockName(t), "--", "sh", "-c", "echo ready; read line; exit 4").begin()
+	p.stdout.await(t, "ready")
+	p.types(ctrlZ)
+	p.types("\n")
+	p.ends(4)
+}
+
+// In a shell: 1: Ctrl-Z gives the prompt back. 2: fg goes on with the command, which has
+// the terminal again.
+func TestTerminal_jobControl(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	p := inTerminal(t, s).begin()
+	p.types("$leasehold run " + lock + " -- sh -c 'echo re\"\"ady; read line; echo \"<$line>\"; exit 4'\n")
+	p.stdout.await(t, "ready")
+	p.types(ctrlZ)
+	p.stdout.await(t, "Stopped") // by the shell; until then, the command may read what is typed
+	p.types("echo pro\"\"mpt\n")
+	p.stdout.await(t, "prompt") // 1
+	if !held(t, s, lock) {
+		t.Error("the lock is free")
+	}
+	p.types("fg\n")
+	p.types("hello\n")
+	p.stdout.await(t, "<hello>") // 2
+	p.types("echo \"code $?\"; exit 0\n")
+	p.stdout.await(t, "code 4")
+	p.ends(0)
+	noKeys(t, s, lock)
+}
+
+// In a script, what comes after run has the terminal again.
+func TestTerminal_script(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := inTerminal(t, s).begin()
+	p.types("sh -c '$leasehold run " + lockName(t) + " -- sh -c \"echo re\\\"\\\"ady; read line\"; read line; echo \"<$line>\"'\n")
+	p.stdout.await(t, "ready")
+	p.types("one\n")
+	p.types("two\n")
+	p.stdout.await(t, "<two>")
+	p.types("exit 0\n")
+	p.ends(0)
+}
+
+// A command in the background that wants the terminal stops, as any program does, and
+// has it after fg.
+func TestTerminal_background(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := inTerminal(t, s).begin()
+	p.types("$leasehold run " + lockName(t) + " -- sh -c 'echo re\"\"ady; read line; echo \"<$line>\"; exit 4' &\n")
+	p.stdout.await(t, "ready")
+	p.types("wait $!; echo st\"\"opped\n")
+	p.stdout.await(t, "stopped")
+	p.types("fg\n")
+	p.types("hello\n")
+	p.stdout.await(t, "<hello>")
+	p.types("exit 0\n")
+	p.ends(0)
+}
+
+// At the head of a pipeline the command does not take the terminal from its end, unless
+// it asks for it.
+func TestTerminal_pipeline(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := inTerminal(t, s).begin()
+	// The end of the pipeline reads, while the command runs.
+	p.types("$leasehold run " + lockName(t) + " -- sh -c 'echo re\"\"ady; sleep 60' | (read x; echo \"$x\"; read y </dev/tty; echo \"<$y>\"; exit 0)\n")
+	p.stdout.await(t, "ready")
+	p.types("pager\n")
+	p.stdout.await(t, "<pager>")
+	p.types(ctrlC)
+	// The command reads.
+	p.types("$leasehold run " + lockName(t) + " -- sh -c 'echo be\"\"gun; read line; echo \"<$line>\"' | cat\n")
+	p.stdout.await(t, "begun")
+	p.types("command\n")
+	p.stdout.await(t, "<command>")
+	p.types("exit 0\n")
+	p.ends(0)
+}
+
+// leasehold is killed: its command is told, and the lock is free when its lease ends.
+func TestRun_killed(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for onLost, kind := range map[string]string{"term": "exits", "kill": "ignores"} {
+		t.Run(onLost, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			c := on(t, s, append([]string{"run", "--lease", "300ms", "--on-lost", onLost, lock, "--"}, command(kind, "TERM")...)...)
+			c.stdout.await(t, "ready")
+			c.signal(syscall.SIGKILL)
+			c.killed(syscall.SIGKILL)
+			awaitFree(t, s, lock)
+		})
+	}
+}
+
+// Colours are for a terminal that wants them.
+func TestTerminal_colours(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, test := range map[string]struct {
+		env  string
+		want bool
+	}{"colours": {"NO_COLOR=", true}, "none": {"NO_COLOR=1", false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := inTerminal(t, s, "doctor").begin(test.env)
+			p.stdout.await(t, "taken and given back")
+			p.ends(0)
+			if got := strings.Contains(p.stdout.String(), "\x1b[32m✓"); got != test.want {
+				t.Errorf("colours: %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// Where nobody reaps orphans, as in many a container, leasehold does: what it cannot tell
+// from a process that lives would keep the lock.
+func TestRun_reaps(t *testing.T) {
+	t.Parallel()
+	// From here on, this process is who should reap, and does not.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	s := redistest.Start(t)
+	c := on(t, s, "run", "-k", "50ms", lockName(t), "--", "sh", "-c", "sleep 60 & sleep 60 & exit 5")
+	c.ends(5)
+	if c.stderr.String() != "" {
+		t.Errorf("it says %q", c.stderr)
+	}
+}

@@ -1,0 +1,271 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// Signals that ask to end, by their short names.
+var endings = map[string]syscall.Signal{
+	"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "TERM": syscall.SIGTERM,
+}
+
+// Exit codes where no signal plays a part.
+func TestRun_exitCodes(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	nobody := "redis://user:secret@127.0.0.1:1"
+	for name, test := range map[string]struct {
+		args string // %s is the name
+		want int
+		said string // on standard error
+	}{
+		"the command's own":        {"run %s -- exit 7", 7, ""},
+		"success":                  {"run %s -- exit 0", 0, ""},
+		"ended by a signal":        {"run %s -- kill -KILL $$", 137, ""},
+		"not found":                {"run %s -- no-such-program", 127, "no-such-program"},
+		"no program":               {"run %s -- /dev/null", 126, "/dev/null"},
+		"no server":                {"run %s --url " + nobody + " -- exit 0", 125, "127.0.0.1:1: connect: connection refused; is the server running"},
+		"a URL that is none":       {"run %s --url http://user:secret@127.0.0.1 -- exit 0", 2, "See leasehold run --help."},
+		"no command":               {"run %s", 2, "no command"},
+		"nothing behind --":        {"run %s --", 2, "no command"},
+		"no name":                  {"run -- exit 0", 2, "0 names"},
+		"two names":                {"run %s other -- exit 0", 2, "2 names"},
+		"a name that cannot be":    {"run {}%s -- exit 0", 2, "bad lock name"},
+		"wait less than nothing":   {"run %s --wait -1s -- exit 0", 2, "--wait"},
+		"wait and no wait":         {"run %s --wait 1s --no-wait -- exit 0", 2, "--no-wait exclude"},
+		"a lease too short":        {"run %s --lease 1ms -- exit 0", 2, "the least is 100ms"},
+		"an unknown signal":        {"run %s --on-lost stop -- exit 0", 2, "term"},
+		"shared and exclusive":     {"run %s -s -x -- exit 0", 2, "exclude each other"},
+		"a code that is none":      {"run %s -E 256 -- exit 0", 2, "255"},
+		"two servers":              {"run %s --url redis://a --url redis://b -- exit 0", 2, "--quorum"},
+		"a quorum of two":          {"run %s --quorum --url redis://a --url redis://b -- exit 0", 2, "odd"},
+		"a fair quorum":            {"run %s --quorum --fair -- exit 0", 2, "no queue"},
+		"TLS flags without TLS":    {"run %s --insecure -- exit 0", 2, "rediss://"},
+		"an authority that is not": {"run %s --url rediss://127.0.0.1:1 --cacert /no/such/file -- exit 0", 2, "--cacert"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			// Commands of more than a word are for a shell.
+			words := strings.Fields(strings.ReplaceAll(test.args, "%s", lock))
+			for i, w := range words {
+				if w == "--" && i+2 < len(words) {
+					words = append(words[:i+1], "sh", "-c", strings.Join(words[i+1:], " "))
+					break
+				}
+			}
+			c := on(t, s, words...)
+			c.ends(test.want)
+			if said := c.stderr.String(); !strings.Contains(said, test.said) || (test.said == "") != (said == "") {
+				t.Errorf("it says %q, want %q", said, test.said)
+			}
+			if c.stdout.String() != "" {
+				t.Errorf("it writes to standard output: %q", c.stdout)
+			}
+			if all := c.stdout.String() + c.stderr.String(); strings.Contains(all, "secret") {
+				t.Errorf("the password is shown: %s", all)
+			}
+			noKeys(t, s, lock)
+		})
+	}
+	t.Run("nobody says where", func(t *testing.T) {
+		t.Parallel()
+		c := prepare(t, nil, "run", "x", "--", "true").start()
+		c.ends(exitUsage)
+		c.stderr.await(t, "LEASEHOLD_REDIS_URL")
+	})
+	t.Run("quiet", func(t *testing.T) {
+		t.Parallel()
+		c := on(t, s, "run", "-q", "x", "--url", nobody, "--", "true")
+		c.ends(exitBroken)
+		if c.stderr.String() != "" {
+			t.Errorf("it says %q", c.stderr)
+		}
+	})
+}
+
+// What the command gets: standard input, its environment, arguments as they are.
+func TestRun_command(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	c := on(t, s, "run", lock, "--lease", "7s", "--", "sh", "-c", `
+		read line
+		echo "$line|$1|$LEASEHOLD_LOCK_NAME|$LEASEHOLD_LEASE_MS"
+		[ "$LEASEHOLD_FENCING_TOKEN" -gt 1000000 ] && echo token
+		echo "owner $LEASEHOLD_LOCK_ID."
+		read line`, "sh", "-w")
+	c.say("a line")
+	c.stdout.await(t, "a line|-w|"+lock+"|7000\n")
+	c.stdout.await(t, "token\n")
+	c.stdout.await(t, "owner ")
+	owners := s.Do(t, "HKEYS", lock)
+	if fields, err := owners.AsStrSlice(); err != nil || len(fields) == 0 {
+		t.Errorf("the lock: %q, %v", fields, err)
+	} else {
+		c.stdout.await(t, "owner "+fields[0]+".\n")
+	}
+	c.stdin.Close()
+	c.ends(1) // of read at the end of its input
+	if c.stderr.String() != "" {
+		t.Errorf("it says %q", c.stderr)
+	}
+	noKeys(t, s, lock)
+}
+
+// A lock within a lock: the environment is that of the inner one.
+func TestRun_nested(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	tool, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := lockName(t)
+	c := on(t, s, "run", lock, "--", tool, "run", "--shared", lock+"2", "--", "sh", "-c", `echo "$LEASEHOLD_LOCK_NAME, token: $LEASEHOLD_FENCING_TOKEN."`)
+	c.ends(0)
+	if got, want := c.stdout.String(), lock+"2, token: .\n"; got != want {
+		t.Errorf("it says %q, want %q", got, want)
+	}
+}
+
+// Who excludes whom. Each row: a holder, one who comes, and what it gets.
+func TestRun_kinds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, test := range []struct {
+		holder, other string
+		want          int
+	}{
+		{"", "", 75},
+		{"", "--fair", 75},
+		{"--fair", "--fair", 75},
+		{"--shared", "--shared", 0},
+		{"--shared", "--exclusive", 75},
+		{"--exclusive", "--shared", 75},
+		{"--exclusive", "--exclusive", 75},
+		{"", "--shared", 125},
+		{"--exclusive", "", 125},
+		{"", "-E=9", 9},
+		{"", "-w=50ms", 75},
+		{"--shared", "-x -w=50ms", 75},
+	} {
+		t.Run(fmt.Sprintf("%s then %s", test.holder, test.other), func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			holder := on(t, s, append(append([]string{"run"}, strings.Fields(test.holder)...), lock, "--", "sh", "-c", "echo ready; read line")...)
+			holder.stdout.await(t, "ready")
+
+			flags := strings.Fields(test.other)
+			if !strings.Contains(test.other, "-w") {
+				flags = append(flags, "--no-wait")
+			}
+			c := on(t, s, append(append([]string{"run"}, flags...), lock, "--", "true")...)
+			c.ends(test.want)
+			if said := c.stderr.String(); (said == "") != (test.want == 0) || strings.Count(said, "\n") > 1 {
+				t.Errorf("it says %q", said)
+			}
+			holder.say("")
+			holder.ends(0)
+			noKeys(t, s, lock)
+		})
+	}
+}
+
+// 1: One holds the lock, 2: another waits for it, 3: the first is over, and the other
+// has it.
+func TestRun_waits(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, kind := range []string{"", "--fair", "--exclusive"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			run := append([]string{"run", "-v"}, strings.Fields(kind)...)
+			holder := on(t, s, append(run, lock, "--", "sh", "-c", "echo ready; read line")...)
+			holder.stdout.await(t, "ready") // 1
+			c := on(t, s, append(run, lock, "--", "echo", "ran")...)
+			c.stderr.await(t, "another owner has") // 2
+			holder.say("")                         // 3
+			holder.ends(0)
+			c.ends(0)
+			if got := c.stdout.String(); got != "ran\n" {
+				t.Errorf("it wrote %q", got)
+			}
+			noKeys(t, s, lock)
+		})
+	}
+}
+
+// A file name that is given in place of a server's answer: none. The tool says that,
+// and not that somebody has the lock.
+func TestRun_serverFrozen(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	lock := lockName(t)
+	for _, wait := range []string{"--no-wait", "--wait=300ms"} {
+		proxy.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: t.Context().Done()}))
+		c := prepare(t, []string{"REDIS_URL=redis://" + proxy.Addr()}, "run", wait, "--lease", "600ms", lock, "--", "true").start()
+		c.ends(exitBroken)
+		proxy.CutAll()
+	}
+}
+
+// TestRun_nohup: what leasehold was told to ignore, it ignores.
+func TestRun_nohup(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := lockName(t)
+	c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL()})
+	c.cmd.Path = "/bin/sh"
+	c.cmd.Args = []string{"sh", "-c", `trap "" HUP; exec "$@"`, "sh", path, "run", lock, "--", "sh", "-c", "echo ready; read line; exit 6"}
+	c.start()
+	c.stdout.await(t, "ready")
+	c.signal(syscall.SIGHUP)
+	c.say("")
+	c.ends(6)
+}
+
+// A lease that is not renewed ends, and the lock is lost with it.
+func TestRun_noRenew(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	c := on(t, s, "run", "--no-renew", "--lease", "2s", lock, "--", "sleep", "60")
+	c.ends(exitLost)
+	noKeys(t, s, lock)
+}
+
+// With a register, readers have a token too, larger than that of each earlier writer, and
+// smaller than that of each later one.
+func TestRun_fencing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	var tokens []int
+	for _, kind := range []string{"--exclusive", "--shared", "--exclusive"} {
+		c := on(t, s, "run", "--fencing", kind, lock, "--", "sh", "-c", `echo "$LEASEHOLD_FENCING_TOKEN"`)
+		c.ends(0)
+		token, err := strconv.Atoi(strings.TrimSpace(c.stdout.String()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens = append(tokens, token)
+	}
+	if tokens[1] <= tokens[0] || tokens[2] <= tokens[1] {
+		t.Errorf("tokens: %d", tokens)
+	}
+}

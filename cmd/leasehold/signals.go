@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// interrupted is why a context ended that a signal ended.
+type interrupted struct{ signal os.Signal }
+
+// Error names the signal.
+func (i interrupted) Error() string { return fmt.Sprintf("ended by a signal (%v)", i.signal) }
+
+// code is the exit code of a program that the signal ended, as a shell reports it.
+func (i interrupted) code() int {
+	if s, ok := i.signal.(syscall.Signal); ok {
+		return 128 + int(s)
+	}
+	return exitInterrupted
+}
+
+// interruptible returns a context that SIGINT and SIGTERM end, with an
+// [interrupted] as its cause. The second of them ends the process. It is for every
+// command but run, which has its own way with signals.
+func interruptible(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case s := <-signals:
+			signal.Stop(signals)
+			cancel(interrupted{s})
+		case <-ctx.Done():
+			signal.Stop(signals)
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}

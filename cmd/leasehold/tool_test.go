@@ -1,0 +1,245 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// promptly is how long to wait for what should happen at once, on a busy machine.
+const promptly = 20 * time.Second
+
+// binary builds the tool, once for all tests of the package, and returns its path.
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "leasehold")
+	if err != nil {
+		return "", err
+	}
+	builtIn = dir
+	path := filepath.Join(dir, "leasehold")
+	if runtime.GOOS == "windows" {
+		path += ".exe"
+	}
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+var builtIn string // the directory of the binary; empty if it was not built
+
+// mainTests runs the tests, and removes the binary.
+type mainTests struct{ m *testing.M }
+
+func (m mainTests) Run() int {
+	defer func() {
+		if builtIn != "" {
+			os.RemoveAll(builtIn)
+		}
+	}()
+	return m.m.Run()
+}
+
+// tool is one call of the real binary.
+type tool struct {
+	t              *testing.T
+	cmd            *exec.Cmd
+	stdin          io.WriteCloser
+	stdout, stderr *transcript
+	closed         chan struct{} // when nobody has the standard output open any more; nil if the tool has none of ours
+}
+
+// prepare makes a call that is not started yet. env is added to the environment.
+func prepare(t *testing.T, env []string, args ...string) *tool {
+	t.Helper()
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &tool{t: t, cmd: exec.Command(path, args...), stdout: newTranscript(), stderr: newTranscript()}
+	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "LEASEHOLD_") || strings.HasPrefix(v, "REDIS")
+	}), env...)
+	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	c.cmd.Stderr = c.stderr
+	c.cmd.WaitDelay = promptly
+	return c
+}
+
+// start starts it. The end of the test kills it if it is there still.
+func (c *tool) start() *tool {
+	c.t.Helper()
+	if c.cmd.Stdout == nil {
+		r, w, err := os.Pipe()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.cmd.Stdout = w
+		c.closed = make(chan struct{})
+		go func() {
+			defer close(c.closed)
+			_, _ = io.Copy(c.stdout, r)
+		}()
+		c.t.Cleanup(func() {
+			r.Close()
+			<-c.closed
+		})
+		defer w.Close()
+	}
+	if err := c.cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		_ = c.cmd.Process.Kill()
+		if c.t.Failed() {
+			c.t.Logf("%s\nstdout:\n%s\nstderr:\n%s", strings.Join(c.cmd.Args, " "), c.stdout, c.stderr)
+		}
+	})
+	return c
+}
+
+// on makes a call with the server's address in its environment, and starts it.
+func on(t *testing.T, s *redistest.Server, args ...string) *tool {
+	t.Helper()
+	return prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL()}, args...).start()
+}
+
+// signal sends it a signal.
+func (c *tool) signal(s os.Signal) {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		c.t.Errorf("signal %v: %v", s, err)
+	}
+}
+
+// say writes a line to its standard input.
+func (c *tool) say(line string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c.stdin, line+"\n"); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// ends waits for its end, and for that of all it has started.
+func (c *tool) ends(want int) {
+	c.t.Helper()
+	state := c.wait()
+	if got := state.ExitCode(); got != want {
+		c.t.Errorf("exit code %d (%v), want %d", got, state, want)
+	}
+}
+
+// killed waits for its end by a signal, and for that of all it has started.
+func (c *tool) killed(want syscall.Signal) {
+	c.t.Helper()
+	state := c.wait()
+	if s, ok := state.Sys().(syscall.WaitStatus); !ok || !s.Signaled() || s.Signal() != want {
+		c.t.Errorf("it ended by %v, want %v", state, want)
+	}
+}
+
+// wait waits for its end, and until nobody has its standard output open: as long as
+// somebody has, something that it started is there.
+func (c *tool) wait() *os.ProcessState {
+	c.t.Helper()
+	_ = c.cmd.Wait() // the state says more
+	if c.closed != nil {
+		select {
+		case <-c.closed:
+		case <-time.After(promptly):
+			c.t.Error("it is over, but something that it started is not")
+		}
+	}
+	return c.cmd.ProcessState
+}
+
+// transcript is what a program has written so far. It is safe for concurrent use.
+type transcript struct {
+	mu      sync.Mutex
+	text    strings.Builder
+	changed chan struct{}
+}
+
+func newTranscript() *transcript { return &transcript{changed: make(chan struct{})} }
+
+// Write adds to it.
+func (r *transcript) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.changed)
+	r.changed = make(chan struct{})
+	return r.text.Write(b)
+}
+
+func (r *transcript) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
+// await waits until text was written.
+func (r *transcript) await(t *testing.T, text string) {
+	t.Helper()
+	limit := time.After(promptly)
+	for {
+		r.mu.Lock()
+		seen, changed := strings.Contains(r.text.String(), text), r.changed
+		r.mu.Unlock()
+		if seen {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatalf("%q was not written, but %q", text, r)
+		}
+	}
+}
+
+// noKeys checks that the server has no key with name in it.
+func noKeys(t *testing.T, s *redistest.Server, name string) {
+	t.Helper()
+	reply := s.Do(t, "KEYS", "*"+name+"*")
+	if keys, err := reply.AsStrSlice(); err != nil || len(keys) > 0 {
+		t.Errorf("keys left: %q, %v", keys, err)
+	}
+}
+
+// lockName is one that no other test has, and no part of that of another.
+func lockName(t *testing.T) string {
+	return strings.NewReplacer("/", ":", " ", "_").Replace(t.Name()) + "."
+}
+
+// held reports whether there is a lock called name.
+func held(t *testing.T, s *redistest.Server, name string) bool {
+	t.Helper()
+	reply := s.Do(t, "EXISTS", name)
+	n, err := reply.AsInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n > 0
+}
+
+// awaitFree waits until there is no lock called name.
+func awaitFree(t *testing.T, s *redistest.Server, name string) {
+	t.Helper()
+	for deadline := time.Now().Add(promptly); held(t, s, name); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the lock is not free")
+		}
+	}
+}
