@@ -20,7 +20,7 @@
 //	loop.go        the work of most cells: lock, unlock, for a while
 //	handover.go    two processes pass one lock to and fro
 //	holding.go     many locks held; many goroutines waiting
-//	stage.go       a cell's server and worker processes; stall.go a server that stands still
+//	stage.go       a cell's server and worker processes; server.go the server, also one that stands still
 //	worker.go      a contender's process; board.go what those of a cell share
 //	report.go      medians, ratios, Markdown
 //

@@ -296,7 +296,7 @@ func naiveGetsetByLoser(t *testing.T, s *scene) {
 }
 
 func oursTwoAfterAnExpiry(t *testing.T, s *scene) {
-	do(t, s.b, "HSET", name, "dead:1", "1")
+	do(t, s.b, "HSET", name, "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1")
 	do(t, s.b, "PEXPIRE", name, "50")
 	slow := ours(t, s.a)
 	resume := make(chan struct{})

@@ -404,7 +404,7 @@ func (s *handover) listen(knows bool) (count func() int) {
 	conn, release := s.server.Client(s.T).Dedicate()
 	channels := []string{plain.channel(handed)}
 	if knows {
-		channels = append(channels, plain.channel(handed)+":leasehold")
+		channels = append(channels, "leasehold_channel:{"+handed+"}")
 	}
 	confirmed := make(chan struct{}, len(channels))
 	conn.SetPubSubHooks(rueidis.PubSubHooks{

@@ -106,12 +106,12 @@ func (s *handover) waits(p *relayer) {
 
 func (s *handover) standsInLine(p *relayer) {
 	s.Helper()
-	until(s.T, func() bool { return s.state().asks(p) >= 2 })
+	until(s.T, func() bool { return s.state().listens(p) })
 	subscribers(s.T, s.rdb, s.channel(p), 1)
 }
 
 // channel is where p is told that it has the lock.
-func (s *handover) channel(p *relayer) string { return plain.channel(handed) + ":" + p.id }
+func (s *handover) channel(p *relayer) string { return "leasehold_channel:{" + handed + "}:" + p.id }
 
 // got waits for p's grant, which must be its turn.
 func (s *handover) got(p *relayer) granted {
@@ -212,15 +212,15 @@ func (s *handover) state() (state handedState) {
 	return state
 }
 
-// asks is how often p asked for its place in line; 0 if it has none.
-func (state handedState) asks(p *relayer) (n int) {
+// listens reports whether p stands in line, and the server counts it as a listener.
+func (state handedState) listens(p *relayer) bool {
 	for entry := range strings.SplitSeq(state.line, ";") {
 		words := strings.Fields(entry[strings.IndexByte(entry, '|')+1:])
 		if len(words) == 5 && strings.HasPrefix(words[0], p.id+":") {
-			n = number([]byte(words[3]))
+			return words[4] == "0"
 		}
 	}
-	return n
+	return false
 }
 
 // has fails unless p is the one who holds the lock in Redis, for most of a lease.
@@ -498,8 +498,8 @@ func (s *handover) relayed(p *relayer) relayed {
 }
 
 // A process was stopped while it stood in line, and is granted the lock. It costs the
-// others an offer. When it goes on, long after, it reads a message that says it has the
-// lock, and does not believe it.
+// others an offer. When it goes on, long after, it reads the message of then, asks, and
+// is refused.
 func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	t.Parallel()
 	s := newHandover(t)
@@ -514,9 +514,8 @@ func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	began := monotonic()
 	s.got(c)
 	s.within(hurry, began)
-	asked := s.state().asks(b)
 	b.cont(t)
-	until(t, func() bool { return s.state().asks(b) > asked }) // it was refused, and stands in line
+	until(t, func() bool { return s.state().listens(b) }) // it was refused, and stands in line
 	s.has(c, long)
 	select {
 	case r := <-b.wish:
@@ -628,7 +627,7 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 				a.wire.Freeze(false)
 				a.wire.OnRequest(nil)
 				a.wire.CutAll() // what is delayed yet
-				until(t, func() bool { return s.state().asks(a) > 0 })
+				until(t, func() bool { return strings.Contains(s.state().line, a.id) })
 			}
 			s.has(b, lease)
 			if n := since(visits(t, s.journal), b.granted.Op.Return)[a.id]; n > 0 {

@@ -190,15 +190,15 @@ func (s *javaScene) wait(k kind, name string, options ...lock.Option) <-chan wai
 		h, err := goLock(s.c, k, name, options...).Lock(s.Context())
 		got <- waiter{monotonic(), h, err}
 	}()
-	channel := javaChannel(k, name)
 	if k == fair {
-		until(s.T, func() bool {
+		until(s.T, func() bool { // for our owners at the client's channel, for Redisson's at the owner's
 			last, err := do(s.T, s.rdb, "LINDEX", javaBeside("redisson_lock_queue", name), "-1").ToString()
-			channel = javaChannel(k, name) + ":" + last
-			return err == nil
+			client, _, _ := strings.Cut(last, ":")
+			return err == nil && s.listeners(javaChannel(k, name)+":"+client+":fair") > 0
 		})
+		return got
 	}
-	s.listens(channel)
+	s.listens(javaChannel(k, name))
 	return got
 }
 

@@ -337,6 +337,65 @@ func TestQuorum_guard(t *testing.T) {
 	}
 }
 
+// Do the tokens of a quorum grow while a minority of its servers restarts, and keeps its
+// registers? The registers begin far from each other, and further on than any clock, so only
+// what holders write to a majority makes them agree.
+//
+//	1 one or two of five servers are killed, and come back as they were
+//	2 the next holder's token is larger than all before
+//	3 a majority has it in its registers when the holder has it
+func TestQuorum_tokens(t *testing.T) {
+	const lease = time.Second
+	q := &quorums{T: t, lease: lease, timeout: 200 * time.Millisecond}
+	for range 5 {
+		q.servers = append(q.servers, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"))
+	}
+	q.ready()
+	const register = "redisson_lock_token:{quorum}"
+	random := rand.New(rand.NewPCG(seed(t), 3))
+	for _, s := range q.servers {
+		s.Do(t, "SET", register, strconv.FormatInt(2e15+random.Int64N(1e15), 10))
+	}
+	var users []*multilock.Quorum
+	for range 3 {
+		users = append(users, multilock.NewQuorum(q.locks(lock.WithFencing()), multilock.WithLongestLease(lease), multilock.WithServerTimeout(q.timeout)))
+	}
+	latest, grown := uint64(0), 0
+	for round := range amount(30) {
+		if round%3 == 0 {
+			random.Shuffle(len(q.servers), func(i, j int) { q.servers[i], q.servers[j] = q.servers[j], q.servers[i] })
+			for _, s := range q.servers[:1+random.IntN(2)] { // 1
+				s.Kill(t)
+				s.Restart(t)
+			}
+		}
+		h, err := users[random.IntN(len(users))].Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Token() <= latest { // 2
+			t.Fatalf("round %d: the token %d follows %d", round, h.Token(), latest)
+		}
+		latest = h.Token()
+		have := 0
+		for _, s := range q.servers {
+			reply := s.Do(t, "GET", register)
+			text, _ := reply.ToString()
+			if n, err := strconv.ParseUint(text, 10, 64); err == nil && n >= latest {
+				have++
+			}
+		}
+		if have < 3 { // 3
+			t.Errorf("round %d: %d of five servers know the token", round, have)
+		}
+		grown++
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Logf("unlock: %v", err)
+		}
+	}
+	t.Logf("%d tokens, each larger than the one before", grown)
+}
+
 // clockSource is a library that sets a server's clock by what a file says, in
 // microseconds. That needs no rights and moves nobody else's clock.
 const clockSource = `

@@ -70,11 +70,11 @@ func TestConformance_leastRights(t *testing.T) {
 	leastRights(t, []*redistest.Server{server}, server.Client)
 }
 
-// The same by way of Sentinels, where the user needs one right more.
+// The same by way of Sentinels.
 func TestConformance_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
-	leastRights(t, s.Nodes, s.Client, "Sentinel")
+	leastRights(t, s.Nodes, s.Client)
 }
 
 // The same on a cluster, where hints travel by sharded Pub/Sub.
@@ -176,7 +176,7 @@ func TestLeastRights_multilock(t *testing.T) {
 	}
 	var votes []lock.Locker
 	for range 3 {
-		votes = append(votes, start("NewLock", "NewQuorum").NewLock("a"))
+		votes = append(votes, start("NewLock", "NewQuorum", "WithFencing").NewLock("a", lock.WithFencing()))
 	}
 	if err := once(multilock.NewQuorum(votes, multilock.WithLongestLease(lease))); err != nil {
 		t.Error(err)

@@ -1,0 +1,138 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// Two processes share a plain lock without a pause, and hand it over to each other. A third
+// process has a handicap. The library promises how long that one waits.
+
+// busy starts two processes that share the lock without a pause.
+func (s *handover) busy() []*relayer {
+	s.Helper()
+	all := []*relayer{s.process(long), s.process(long)}
+	for _, p := range all {
+		p.do(s.T, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 3, Stay: section, Journal: s.journal}})
+	}
+	return all
+}
+
+// visit notes a grant to the test's own process, for exclusive.
+func (s *handover) visit(call int64, h lock.Hold) visit {
+	s.Helper()
+	return visit{op: op{Kind: acquire, Name: handed, Owner: h.Owner(), Token: h.Token(), Call: call, Return: monotonic()}, gave: true}
+}
+
+// endBusy stops the busy processes, and checks that nobody was inside together with another.
+// It returns who was let in since an instant, in order.
+func (s *handover) endBusy(busy []*relayer, others []visit, instant int64) []visit {
+	s.Helper()
+	for _, p := range busy {
+		if sum := s.relayed(p); sum.Lost > 0 {
+			s.Errorf("%d were told of a loss", sum.Lost)
+		}
+	}
+	history := append(visits(s.T, s.journal), others...)
+	slices.SortFunc(history, func(a, b visit) int { return cmp.Compare(a.Return, b.Return) })
+	exclusive(s.T, history)
+	s.end(busy...)
+	return slices.DeleteFunc(history, func(v visit) bool { return v.Return < instant })
+}
+
+// The user of a process may not subscribe, so no message reaches it: it must ask at the
+// moment when its turn comes. It has the lock again and again, within 11 s and a turn of the
+// others, and as a rule after about a second. The others have the lock for most of the time.
+func TestHandover_deaf(t *testing.T) {
+	turns := amount(10)
+	s := newHandover(t)
+	busy := s.busy()
+	s.server.Do(t, "ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "&nothing", "+@all")
+	l := ours(t, s.server.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "deaf", "secret" })).NewLock(handed, lock.WithFencing())
+	const bound = 11 * time.Second
+	var waits []time.Duration
+	var own []visit
+	began := monotonic()
+	for range turns {
+		call := monotonic()
+		ctx, cancel := context.WithTimeout(t.Context(), bound+hurry)
+		h, err := l.Lock(ctx)
+		if err != nil {
+			t.Fatalf("after %v: %v", waits, err)
+		}
+		v := s.visit(call, h)
+		waits = append(waits, time.Duration(v.Return-call))
+		time.Sleep(section)
+		v.left = monotonic()
+		own = append(own, v)
+		if err := h.Unlock(ctx); err != nil {
+			t.Error(err)
+		}
+		cancel()
+	}
+	took := time.Duration(monotonic() - began)
+	history := s.endBusy(busy, own, began)
+	var idle time.Duration // what lies between the others and it
+	for i, v := range history[1:] {
+		if slices.ContainsFunc(own, func(o visit) bool { return o.Token == v.Token }) {
+			idle += time.Duration(v.Return - history[i].left)
+		}
+	}
+	slices.Sort(waits)
+	t.Logf("the deaf process had the lock %d times in %v, after %v as a rule and %v at the most; the lock waited for it for %v", turns, took, waits[turns/2], waits[turns-1], idle)
+	if idle > took/2 {
+		t.Errorf("the lock waited for the deaf process for %v of %v", idle, took)
+	}
+}
+
+// A process only ever tries, every four milliseconds, and stands in no line. It has the lock
+// about once a second: as often as the lock is let go.
+func TestHandover_poller(t *testing.T) {
+	times := amount(10)
+	s := newHandover(t)
+	busy := s.busy()
+	count := s.listen(true)
+	l := ours(t, s.rdb).NewLock(handed, lock.WithFencing())
+	var own []visit
+	began := monotonic()
+	tries := time.NewTicker(4 * time.Millisecond)
+	defer tries.Stop()
+	for len(own) < times {
+		<-tries.C
+		call := monotonic()
+		if time.Duration(call-began) > time.Duration(times)*hurry {
+			t.Errorf("the lock came to the poller %d times in %v, want %d", len(own), time.Duration(call-began), times)
+			break
+		}
+		h, err := l.TryLock(t.Context())
+		if errors.Is(err, lock.ErrNotAcquired) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := s.visit(call, h)
+		time.Sleep(section)
+		v.left = monotonic()
+		own = append(own, v)
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	took := time.Duration(monotonic() - began)
+	letGo := count()
+	history := s.endBusy(busy, own, began)
+	t.Logf("the poller had the lock %d times in %v, while it was let go %d times; the others had it %d times", len(own), took, letGo, len(history)-len(own))
+	if letGo > 2*len(own)+2 {
+		t.Errorf("the lock was let go %d times, and the poller had it %d times", letGo, len(own))
+	}
+}
