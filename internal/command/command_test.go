@@ -1,0 +1,120 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+func TestFaultOf(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	// reply is an error as it comes out of the client library.
+	reply := func(text string) error {
+		m.SetError(text)
+		defer m.SetError("")
+		return rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()
+	}
+	retry, never, unknown, garbled := Fault{Again: true}, Fault{}, Fault{MayHaveRun: true, Again: true}, Fault{MayHaveRun: true}
+	for _, c := range []struct {
+		err  error
+		want Fault
+	}{
+		{reply("LOADING Redis is loading the dataset in memory"), retry},
+		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), retry},
+		{reply("CLUSTERDOWN Hash slot not served"), retry},
+		{reply("MASTERDOWN Link with MASTER is down"), retry},
+		{reply("READONLY You can't write against a read only replica."), retry},
+		{reply("BUSY Redis is busy running a script."), retry},
+		{reply("ERR Error running script: READONLY You can't write"), retry},
+		{reply("ERR Error running script (call to f_14fa): @user_script:43: @user_script: 43: -READONLY You can't write against a read only replica."), retry},
+		{reply("NOAUTH Authentication required."), never},
+		{reply("NOPERM this user has no permissions"), never},
+		{reply("WRONGPASS invalid username-password pair"), never},
+		{reply("OOM command not allowed when used memory > 'maxmemory'."), never},
+		{reply("MISCONF Redis is configured to save RDB snapshots"), never},
+		{reply("NOREPLICAS Not enough good replicas to write."), never},
+		{reply("WRONGTYPE Operation against a key"), never},
+		{reply("ERR The user executing the script can't run this command"), never},
+		{luascripts.Discreet(reply("ERR unknown command 'EVALSHA', with args beginning with: 'TRYAGAIN'")), never},
+		{&luascripts.ReplyError{Script: "x", Reply: "y"}, garbled},
+		{rueidis.ErrClosing, garbled},
+		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, retry},
+		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, unknown},
+		{io.EOF, unknown},
+		{os.ErrDeadlineExceeded, unknown},
+		{context.DeadlineExceeded, unknown},
+		{NoAnswer{time.Second}, unknown},
+		{Final{lock.ErrClosed}, never},
+		{fmt.Errorf("wrapped: %w", Final{io.EOF}), never},
+		{lock.ErrClosed, never},
+		{fmt.Errorf("wrapped: %w", io.EOF), unknown},
+	} {
+		if c.err == nil {
+			t.Fatal("no error to classify")
+		}
+		if got := FaultOf(c.err); got != c.want {
+			t.Errorf("%v: %+v, want %+v", c.err, got, c.want)
+		}
+	}
+	s := New(rdb, Config{Timeout: time.Second})
+	if err := s.Explain(reply("WRONGTYPE Operation against a key")); !errors.Is(err, lock.ErrForeignKey) {
+		t.Errorf("%v", err)
+	}
+}
+
+const timeout = 3 * time.Second
+
+// A caller that has less or more time than an operation time-out does not share its end.
+func TestInline_hasTheTimeItNeeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		s := New(nil, Config{Timeout: timeout})
+		defer s.Wait()
+		s.answering.Store(true)
+		for limit, inline := range map[time.Duration]bool{0: false, timeout / 2: false, timeout: true, timeout + time.Second: false} {
+			own := s.mayInline(ctx, limit)
+			if (own != nil) != inline {
+				t.Errorf("with a limit of %v it is sent by the caller: %t", limit, own != nil)
+			}
+			if own == nil {
+				continue
+			}
+			_, _ = s.inlined(own, nil)
+			if end, _ := own.Deadline(); time.Until(end) > limit || time.Until(end) < timeout-timeout/8 {
+				t.Errorf("with a limit of %v it has %v", limit, time.Until(end))
+			}
+		}
+		if s.mayInline(t.Context(), timeout) != nil {
+			t.Error("a caller that can be cancelled sends by itself")
+		}
+		var own *endOf
+		for range inlineMost {
+			if own = s.mayInline(ctx, timeout); own == nil {
+				t.Fatal("not sent by the caller")
+			}
+		}
+		if s.mayInline(ctx, timeout) != nil {
+			t.Error("more at a time than the library has room for")
+		}
+		s.inline.Store(0)
+		<-own.Done()
+		if _, err := s.inlined(own, own.Err()); !errors.As(err, new(NoAnswer)) || s.mayInline(ctx, timeout) != nil {
+			t.Errorf("%v, and the next is sent by its caller", err)
+		}
+	})
+}

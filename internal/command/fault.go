@@ -1,0 +1,265 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// Fault says what an error means for a command that was sent. FaultOf is the one place
+// that decides it.
+//
+//	reply or error                                       MayHaveRun  Again
+//	LOADING TRYAGAIN CLUSTERDOWN MASTERDOWN READONLY
+//	BUSY MOVED ASK, a failed dial                            no       yes
+//	NOAUTH WRONGPASS NOPERM OOM MISCONF NOREPLICAS
+//	WRONGTYPE and all other error replies                    no       no
+//	a reply that no script of ours gives, WAIT refused       yes      no
+//	time-out, EOF, reset, a caller that went away            yes      yes
+type Fault struct {
+	MayHaveRun bool // the server may have carried the command out
+	Again      bool // the same command may go better next time
+}
+
+// FaultOf returns what err means, which a command failed with.
+func FaultOf(err error) Fault {
+	var sure interface{ Final() }
+	var garbled *luascripts.ReplyError
+	var dial *net.OpError
+	var reply *rueidis.RedisError
+	if errors.As(err, &reply) {
+		return Fault{Again: retry.Passes(reply.Error())}
+	}
+	switch {
+	case errors.As(err, &sure), errors.Is(err, lock.ErrClosed):
+		return Fault{}
+	case errors.As(err, new(*luascripts.UnknownError)):
+		return Fault{}
+	case errors.As(err, &garbled), errors.As(err, new(*luascripts.WaitError)):
+		return Fault{MayHaveRun: true}
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return Fault{Again: true}
+	case errors.Is(err, rueidis.ErrClosing):
+		return Fault{MayHaveRun: true} // somebody closed the client under us
+	default:
+		return Fault{MayHaveRun: true, Again: true}
+	}
+}
+
+// Final is an error of the library's own: no command of it is under way, and asking again
+// would not help. FaultOf knows it, and each other error that has a method Final.
+type Final struct{ Err error }
+
+func (e Final) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error.
+func (e Final) Unwrap() error { return e.Err }
+
+// Final says that it is one.
+func (e Final) Final() {}
+
+// Explain returns what a caller gets of err, which a command failed with: with the
+// sentinel that the caller looks for, and with what to do about it.
+func (s *Sender) Explain(err error) error {
+	var reply *rueidis.RedisError
+	err = luascripts.Discreet(err)
+	switch {
+	case err == nil || errors.Is(err, lock.ErrUnavailable):
+		return err // it was explained before
+	case errors.As(err, &reply) && strings.Contains(reply.Error(), "WRONGTYPE"):
+		return fmt.Errorf("%w: %w", lock.ErrForeignKey, err)
+	case errors.As(err, new(*luascripts.WaitError)):
+		return fmt.Errorf("%w: %w", lock.ErrReplicas, err)
+	case errors.As(err, &reply) && Refused(reply):
+		return Refusal(s.Address(), s.User, err)
+	case IsReadOnly(err):
+		return s.Silent(0, fmt.Errorf("it is a replica, and takes no writes: %w", err))
+	case FaultOf(err).Again:
+		return s.Silent(0, err)
+	}
+	return err
+}
+
+// CutOff is the error of a command sent at sent whose caller did not wait for the answer:
+// err is the end of the caller's context, or NoAnswer. Of another error, and of nil, it
+// is what Explain makes of it.
+func (s *Sender) CutOff(sent time.Time, err error) error {
+	if err == context.Canceled || err == context.DeadlineExceeded {
+		return s.Silent(max(time.Since(sent), 1), nil)
+	}
+	return s.Explain(err)
+}
+
+// Failed is the error of a call that waits for nothing but its own command, and began
+// at began: err is what the command failed with.
+func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
+	if err != nil && err == ctx.Err() {
+		return fmt.Errorf("%w: %w", err, s.Silent(max(time.Since(began), 1), nil))
+	}
+	return s.Explain(err)
+}
+
+// MayPass reports whether a command that failed with err is worth another attempt. A
+// server that turned out to be a replica stays one, unless something else than the
+// address says where the master is.
+func (s *Sender) MayPass(err error) bool {
+	return FaultOf(err).Again && !(IsReadOnly(err) && s.rdb.Mode() == rueidis.ClientModeStandalone)
+}
+
+// Refused reports whether reply says that the server does not let the user in, or does
+// not let it do something.
+func Refused(reply *rueidis.RedisError) bool {
+	for word := range strings.FieldsSeq(reply.Error()) {
+		switch strings.TrimPrefix(word, "-") {
+		case "NOAUTH", "WRONGPASS", "NOPERM":
+			return true
+		}
+	}
+	return false
+}
+
+// Refusal is err, which says that the server at addr does not let user in, or does not
+// let it do something, with what to do about it. What is not known is empty.
+func Refusal(addr, user string, err error) error {
+	server := "Redis"
+	if addr != "" {
+		server += " at " + addr
+	}
+	if user != "" {
+		server += fmt.Sprintf(", user %q", user)
+	}
+	advice := "check the user and the password"
+	switch text := err.Error(); {
+	case strings.Contains(text, "NOPERM"):
+		advice = `grant the rights that docs/SECURITY.md lists under "Rights"`
+	case strings.Contains(text, "NOAUTH"):
+		advice = "the server wants a password, and none was given, as in redis://user:password@host:port"
+	}
+	return fmt.Errorf("%s: %w (%s)", server, err, advice)
+}
+
+// kinds of values that a foreign key can hold, as TYPE has them, and what they may be.
+var kinds = map[string]string{
+	"string": "a string, as the locks of redsync and redislock are",
+	"hash":   "a hash that is no lock of this kind",
+	"list":   "a list",
+	"set":    "a set",
+	"zset":   "a sorted set",
+	"stream": "a stream",
+}
+
+// Foreign is err, which a call about key failed with. If err says that the key holds
+// something else, Foreign asks the server what that is, for a part of the operation
+// time-out. A server that does not say it, or may not, leaves err as it is. The caller is
+// counted by Add.
+func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
+	if !errors.Is(err, lock.ErrForeignKey) || ctx.Err() != nil {
+		return err
+	}
+	kind, _, failed := Await[string](ctx, s, s.Timeout/4, Func[string](func(ctx context.Context) (string, error) {
+		return s.rdb.Do(ctx, s.rdb.B().Type().Key(key).Build()).ToString()
+	}))
+	if text, ok := kinds[kind]; ok && failed == nil {
+		return Final{fmt.Errorf("%w: %s", lock.ErrForeignKey, text)}
+	}
+	return err
+}
+
+// IsReadOnly reports whether err says that a replica was asked.
+func IsReadOnly(err error) bool {
+	var reply *rueidis.RedisError
+	return errors.As(err, &reply) && strings.Contains(reply.Error(), "READONLY")
+}
+
+// Address returns the address of the server, or "" if there are several.
+func (s *Sender) Address() string {
+	if s.rdb.Mode() == rueidis.ClientModeCluster {
+		return ""
+	}
+	nodes := s.rdb.Nodes()
+	for addr := range nodes {
+		if len(nodes) == 1 {
+			return addr
+		}
+	}
+	return ""
+}
+
+// unavailable is what a call ends with that Redis gave no answer to.
+type unavailable struct {
+	at    string        // the server's address; "" if there are several
+	quiet time.Duration // since its first question without an answer; 0 if that is not known
+	err   error         // what came instead; nil if nothing came
+}
+
+// Silent is the error of a call whose questions had no answer for d, if that is known; err
+// is what came instead, or the end of the caller's wait. It matches lock.ErrUnavailable.
+func (s *Sender) Silent(d time.Duration, err error) error {
+	var told unavailable
+	if errors.As(err, &told) {
+		err = told.err
+	}
+	if err == context.Canceled || err == context.DeadlineExceeded {
+		err = nil
+	}
+	return unavailable{s.Address(), d, err}
+}
+
+// Error says for how long, and what came instead.
+func (e unavailable) Error() string {
+	text := "Redis"
+	if e.at != "" {
+		text += " at " + e.at
+	}
+	text += " has given no answer"
+	var late NoAnswer
+	if errors.As(e.err, &late) {
+		e.quiet = max(e.quiet, late.After)
+	}
+	if e.quiet > 0 {
+		text += " for " + Brief(e.quiet)
+	}
+	if e.err != nil && e.err != error(late) {
+		text += ": " + e.err.Error()
+	}
+	return text
+}
+
+// Unwrap returns the sentinel, and what came instead of an answer.
+func (e unavailable) Unwrap() []error {
+	if e.err == nil {
+		return []error{lock.ErrUnavailable}
+	}
+	return []error{lock.ErrUnavailable, e.err}
+}
+
+// Brief is d for people.
+func Brief(d time.Duration) string {
+	for _, unit := range []time.Duration{time.Second, time.Millisecond} {
+		if d >= unit {
+			return d.Round(unit / 10).String()
+		}
+	}
+	return d.String()
+}
+
+// NoAnswer is what a call fails with when the operation time-out ends it.
+type NoAnswer struct{ After time.Duration }
+
+// Error says how long the call waited.
+func (e NoAnswer) Error() string { return fmt.Sprintf("no answer from Redis within %v", e.After) }
+
+// Timeout reports true, as for any time-out.
+func (e NoAnswer) Timeout() bool { return true }
+
+// Is makes it match os.ErrDeadlineExceeded, as time-outs of connections do.
+func (e NoAnswer) Is(target error) bool { return target == os.ErrDeadlineExceeded }

@@ -1,0 +1,310 @@
+// Package command sends the commands of a client, and says what became of each: it was
+// carried out, it was not, or nobody knows.
+//
+// A [Sender] returns in time whatever the server does. A caller that does not wait any
+// longer leaves its command behind: the command stays in the connection's queue, and may
+// still take effect. So each [Call] has a second half, Late, which hears the answer that
+// its caller did not wait for.
+//
+//	reply, answered, err := command.Await(ctx, sender, limit, call)
+//
+// [FaultOf] says what an error means: whether the server may have carried the command out,
+// and whether it makes sense to send it again. [Insist] sends a command that is safe to
+// repeat until something answers.
+package command
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/redis/rueidis"
+)
+
+// Call is one command.
+type Call[T any] interface {
+	// Send sends the command and returns the answer. It returns when the server has
+	// answered, when the connection ends, or when ctx ends.
+	Send(ctx context.Context) (T, error)
+
+	// Late hears the answer that the caller did not wait for: the reply, or an error
+	// after which the server may have carried the command out. It runs in a goroutine
+	// that the Sender counts.
+	Late(reply T, err error)
+}
+
+// Func is a Call that ignores an answer for which nobody waits.
+type Func[T any] func(ctx context.Context) (T, error)
+
+// Send calls f.
+func (f Func[T]) Send(ctx context.Context) (T, error) { return f(ctx) }
+
+// Late does nothing.
+func (f Func[T]) Late(T, error) {}
+
+// Config is what a Sender needs to know.
+type Config struct {
+	Timeout time.Duration   // how long one command may stay unanswered
+	User    string          // as whom the client connects, for errors; "" if that is not known
+	Closing <-chan struct{} // closed when the client closes
+}
+
+// Sender sends the commands of one client, and counts the goroutines that do.
+type Sender struct {
+	Config                // set once
+	rdb    rueidis.Client // set once
+
+	work sync.WaitGroup // see Add
+
+	jobs chan func()  // to a goroutine that waits for something to do
+	idle atomic.Int32 // how many of them wait
+
+	answering atomic.Bool           // the latest command was answered
+	inline    atomic.Int32          // how many commands run in the goroutines of their callers
+	detached  atomic.Int32          // and in others
+	end       atomic.Pointer[endOf] // the context of the first
+}
+
+// New returns a sender on rdb, which it borrows.
+func New(rdb rueidis.Client, c Config) *Sender {
+	return &Sender{Config: c, rdb: rdb, jobs: make(chan func())}
+}
+
+// Add counts a call of the client, or something that goes on behind one. Each Add needs a
+// Done. The caller sees to it that no Add comes after Wait has begun.
+func (s *Sender) Add() { s.work.Add(1) }
+
+// Done ends what Add counts.
+func (s *Sender) Done() { s.work.Done() }
+
+// Go runs f in a goroutine that is counted.
+func (s *Sender) Go(f func()) { s.work.Go(f) }
+
+// Wait waits until nothing is counted any more.
+func (s *Sender) Wait() {
+	s.work.Wait()
+	if end := s.end.Load(); end != nil {
+		end.cancel()
+	}
+}
+
+// Await sends c and waits for the answer, until ctx ends or limit has passed; a limit of
+// 0 is none. answered tells whether value and err are what c.Send returned. If they are
+// not, c.Late hears of the answer.
+//
+// The caller is counted by Add, or is a renewal, for which Close waits first.
+func Await[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
+	own := s.mayInline(ctx, limit)
+	if own == nil {
+		return Detached[T](ctx, s, limit, c)
+	}
+	value, err = c.Send(own)
+	if answered, err = s.inlined(own, err); !answered {
+		lateInline[T](s, c)
+	}
+	return value, answered, err
+}
+
+// lateInline is apart from Await, which would else keep c on the heap.
+func lateInline[T any, C Call[T]](s *Sender, c C) {
+	s.work.Go(func() {
+		var none T
+		c.Late(none, NoAnswer{s.Timeout})
+	})
+}
+
+// Detached is Await for a command that must not run in the goroutine of its caller.
+func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	answers := make(chan answer) // unbuffered: a send that succeeds was received
+	away := make(chan struct{})
+	if s.detached.Add(1) == 1 {
+		s.answering.Store(false) // it may have to connect first, and others would wait for that with no regard to a context
+	}
+	s.do(func() {
+		value, err := c.Send(context.Background()) // returns with the server's reply or with the end of the connection
+		s.detached.Add(-1)
+		s.answering.Store(IsAnswer(err))
+		select {
+		case answers <- answer{value, err}:
+		case <-away:
+			c.Late(value, err)
+		}
+	})
+
+	var timeout <-chan time.Time
+	if limit > 0 {
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case a := <-answers:
+		return a.value, true, a.err
+	case <-ctx.Done():
+		close(away)
+		return value, false, ctx.Err()
+	case <-timeout:
+		close(away)
+		s.answering.Store(false)
+		return value, false, NoAnswer{s.Timeout} // limit may be the rest of it
+	}
+}
+
+// idlers is how many goroutines wait for the next command of a caller who can be
+// cancelled. One that has grown its stack and sleeps is half the price of a new one.
+const idlers = 8
+
+// do runs f in a goroutine that is counted.
+func (s *Sender) do(f func()) {
+	select {
+	case s.jobs <- f:
+	default:
+		s.work.Go(func() {
+			for f != nil {
+				f()
+				f = nil // it would be kept alive while there is nothing to do
+				f = s.nextJob()
+			}
+		})
+	}
+}
+
+// nextJob waits for something to do; nil is nothing any more.
+func (s *Sender) nextJob() (f func()) {
+	defer s.idle.Add(-1)
+	if s.idle.Add(1) > idlers {
+		return nil
+	}
+	select {
+	case f = <-s.jobs:
+	case <-s.Closing:
+	}
+	return f
+}
+
+// A command of a caller that cannot be cancelled runs in the caller's own goroutine,
+// while the server answers. Two changes of goroutine would cost as much as the rest of
+// what a client does for it. The client library returns when the context ends, and then
+// nothing is known of the command, as if the connection had broken.
+const (
+	inlineMost  = 768 // at a time, with those of others: with more on one connection the library can block without regard to the context
+	inlineShort = 64  // its time-out is shorter by this part of it, as some of it has passed,
+	inlineSlack = 16  // or by up to this part, so that many commands share a context
+)
+
+// mayInline returns the context of a command that may run in the goroutine of a caller
+// with ctx and so much time, or nil if it may not. If it may, inlined must follow.
+func (s *Sender) mayInline(ctx context.Context, limit time.Duration) *endOf {
+	if ctx.Done() != nil || limit > s.Timeout || !s.answering.Load() {
+		return nil
+	}
+	now := time.Now()
+	end := s.end.Load()
+	if end == nil || end.at.Sub(now) < s.Timeout-s.Timeout/inlineSlack {
+		end = &endOf{at: now.Add(s.Timeout - s.Timeout/inlineShort)}
+		end.Context, end.cancel = context.WithDeadline(context.Background(), end.at)
+		s.end.Store(end)
+	}
+	if end.at.Sub(now) > limit {
+		return nil // it has less
+	}
+	if s.inline.Add(1)+s.detached.Load() > inlineMost {
+		s.inline.Add(-1)
+		return nil
+	}
+	return end
+}
+
+// endOf is a context that ends at some time.
+type endOf struct {
+	context.Context
+	at     time.Time
+	cancel context.CancelFunc
+}
+
+// inlined reports whether a command that returned err under a context of mayInline was
+// answered, and with what. If the context ended first, it was not. The same error long
+// before that is another command's: when that one times out, the client library may
+// close the connection, with its error for all that wait there.
+func (s *Sender) inlined(own *endOf, err error) (answered bool, _ error) {
+	s.inline.Add(-1)
+	if IsAnswer(err) {
+		return true, err
+	}
+	s.answering.Store(false)
+	var dial *net.OpError
+	ended := errors.Is(err, context.DeadlineExceeded) && time.Until(own.at) <= s.Timeout/inlineSlack
+	if ended && !(errors.As(err, &dial) && dial.Op == "dial") {
+		return false, NoAnswer{s.Timeout}
+	}
+	return true, err
+}
+
+// IsAnswer reports whether a command that returned err was answered.
+func IsAnswer(err error) bool {
+	_, refused := rueidis.IsRedisErr(err)
+	return err == nil || refused
+}
+
+// Outcome is what became of a command that was sent until something answered.
+type Outcome[T any] struct {
+	Value    T
+	Err      error
+	Answered bool // Value and Err are an answer; else the call's Late gets it
+	Repeated bool // an earlier copy of the command may have been carried out
+}
+
+// Insist awaits c, again and again while that may help: for at most within (0 is no
+// limit), and while ctx lasts. The command must be safe to repeat.
+func Insist[T any, C Call[T]](ctx context.Context, s *Sender, within time.Duration, c C) (o Outcome[T]) {
+	began := time.Now()
+	pause := retry.Backoff{Most: s.Timeout / 4}
+	limit := within
+	for {
+		o.Value, o.Answered, o.Err = Await[T](ctx, s, limit, c)
+		if o.Err == nil || !o.Answered {
+			return o
+		}
+		f, d := FaultOf(o.Err), pause.Next()
+		if within > 0 {
+			limit = within - time.Since(began) - d
+		}
+		if !f.Again || within > 0 && limit <= 0 || !Rest(ctx, d) {
+			return o
+		}
+		o.Repeated = o.Repeated || f.MayHaveRun
+	}
+}
+
+// Rest sleeps for d, and reports false if ctx ended before.
+func Rest(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Load is what a Sender does at one moment.
+type Load struct {
+	Inline    int  // commands in the goroutines of their callers
+	Detached  int  // commands in goroutines of the sender's own
+	Idle      int  // such goroutines that wait for the next command
+	Answering bool // the latest command was answered
+}
+
+// Load returns what s does at this moment.
+func (s *Sender) Load() Load {
+	return Load{int(s.inline.Load()), int(s.detached.Load()), int(s.idle.Load()), s.answering.Load()}
+}
