@@ -2,6 +2,7 @@ package hint
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -272,12 +273,19 @@ func (f *feed) dropped(name string) {
 }
 
 func (f *feed) confirm(name string) {
+	for _, s := range f.confirmed(name) {
+		s.confirmed()
+	}
+}
+
+// confirmed records a confirmation, and returns the listeners.
+func (f *feed) confirmed(name string) []*Subscription {
 	h := f.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.channels[name]
 	if c == nil || c.feed != f {
-		return
+		return nil
 	}
 	f.have[name] = true
 	c.pause.Reset()
@@ -285,18 +293,25 @@ func (f *feed) confirm(name string) {
 	if h.Sharded {
 		h.owners[c.slot] = f.addr
 	}
-	for s := range c.listeners {
-		s.confirmed()
-	}
+	return slices.Collect(maps.Keys(c.listeners))
 }
 
 func (f *feed) hint(name, message string) {
-	h := f.hub
+	var memory [4]*Subscription
+	for _, s := range f.hub.listeners(name, memory[:0]) {
+		s.hint(message)
+	}
+}
+
+// listeners appends the listeners of a channel to found. The hub calls them without its
+// mutex: they have one of their own, under which they call the hub.
+func (h *Hub) listeners(name string, found []*Subscription) []*Subscription {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c := h.channels[name]; c != nil {
 		for s := range c.listeners {
-			s.hint(message)
+			found = append(found, s)
 		}
 	}
+	return found
 }

@@ -102,17 +102,19 @@ func New(rdb rueidis.Client, c Config) *Hub {
 // Subscribe calls hint with each message that is published to name, and confirmed each
 // time that the server confirms a subscription to it: the first time and after each
 // break. No message after a confirmation is missed until the next break. Subscribe
-// does not wait for the first confirmation. If the channel has been subscribed since
-// before the time heard, nothing was missed since then, and confirmed is not called.
+// does not wait for the first confirmation. If the channel is subscribed already, for an
+// earlier listener, no first confirmation comes; then look tells whether that was after the
+// time heard: something may have been missed since then.
 //
-// The two functions must not block, and must not call the hub. The caller ends the
-// subscription by Close or CloseSoon. On a hub that is closed nothing is ever heard.
-func (h *Hub) Subscribe(name string, heard time.Time, hint func(message string), confirmed func()) *Subscription {
+// The two functions must not block. They can be called once more after the end of the
+// subscription. The caller ends it by Close or CloseSoon. On a hub that is closed nothing
+// is ever heard.
+func (h *Hub) Subscribe(name string, heard time.Time, hint func(message string), confirmed func()) (sub *Subscription, look bool) {
 	s := &Subscription{hub: h, channel: name, hint: hint, confirmed: confirmed}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil {
-		return s
+		return s, false
 	}
 	c := h.channels[name]
 	if c == nil {
@@ -132,10 +134,7 @@ func (h *Hub) Subscribe(name string, heard time.Time, hint func(message string),
 			c.feed.change() // it may have to look at its server again
 		}
 	}
-	if c.feed != nil && c.feed.have[name] && !c.since.Before(heard) {
-		confirmed() // for somebody before us: no confirmation will come
-	}
-	return s
+	return s, c.feed != nil && c.feed.have[name] && !c.since.Before(heard)
 }
 
 // Lingers reports whether name is subscribed, or about to be, whoever listens to it.
