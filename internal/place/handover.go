@@ -1,0 +1,230 @@
+package place
+
+import "time"
+
+// How a lock goes from one holder to the next without becoming free in between, for kinds
+// that pass it on.
+//
+// Inside a process it is passed on without a command: the next holder goes on with the
+// owner string and the lease of the one before. After MaxPasses of them, or
+// MaxPassTime, the lock is released, and the same script gives it to the first in the
+// queue in Redis, which is a process. The process that released stands at the end of that
+// queue.
+//
+// If the first in the queue is the process that releases, the reply to the release says
+// so. Any other process is told by a message to a channel of its own. The message is only
+// a reason to ask: the question finds that the ticket holds the lock, and gives it a full
+// lease. So nothing depends on the message, or on its sender.
+
+// MaxPasses is how often a lock is passed on in a process before it is released. A register
+// gives out so many tokens at once.
+const MaxPasses = 64
+
+// MaxPassTime is for how long a lock is passed on. After that a process elsewhere may be
+// next.
+const MaxPassTime = 10 * time.Millisecond
+
+// suits reports whether a tenure that was granted or passed on does for a waiter with these
+// terms as it is: the waiter wants no lease of its own, and has no replicas to wait for.
+func (c *Terms) suits(t *Tenure) bool {
+	return !c.Fixed && !c.Replicas && c.Register == t.Terms.Register
+}
+
+// mayPass reports whether the lock of t, which has no hold any more, may be passed on to
+// the first waiter of its line. Redis hears nothing of that. So nothing may be under way
+// or in doubt about this owner string, and it must stand in Redis with one hold.
+func (p *Place) mayPass(t *Tenure, now time.Time) bool {
+	s := p.side(t.Terms.Reads)
+	l := s.line(t.Terms)
+	held := now.Sub(t.grant.since)
+	switch {
+	case l == nil || p.closed || l.hand.offered != nil || s.held != t:
+		return false
+	case t.unsure || t.pending > 0 || t.counted != 1 || t.grant.raised:
+		return false
+	case t.longest > p.rules.Lease:
+		return false // the key would outlive the next holder by more than its lease
+	case t.grant.passes >= MaxPasses || held >= MaxPassTime:
+		return false
+	case held <= time.Duration(t.grant.passes+1)*2*time.Microsecond:
+		return false // the token of the next must lie behind the server's clock
+	}
+	return l.waiters[0].stands && l.waiters[0].Terms.suits(t)
+}
+
+// PassTo makes next, which has the lease of t from now on, the tenure that is offered to
+// t's line. Unlock calls it, by its argument pass.
+func (p *Place) PassTo(t, next *Tenure) {
+	next.Terms, next.Name, next.phase = t.Terms, t.Name, Offered
+	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.grant.passes + 1, alive: true}
+	next.ledger = ledger{longest: t.longest, counted: 1}
+	t.grant.next = next
+	p.offer(p.Line(t.Terms), next)
+}
+
+// offer makes t, which holds the lock, what the first waiter of l takes.
+func (p *Place) offer(l *Line, t *Tenure) {
+	l.hand.offered, l.side.held = t, t
+	l.rouse()
+}
+
+// Heir returns the waiter in this process to which the release of t may give the lock, and
+// the ticket that stands for it; nil if there is none. The ticket is queued in Redis from
+// when the release is sent, for this offer and with this patience.
+func (p *Place) Heir(t *Tenure, offer, patience time.Duration) (w *Waiter, ticket *Tenure) {
+	l := p.Line(t.Terms)
+	if l == nil || p.closed || l.hand.offered != nil || !l.waiters[0].stands {
+		return nil, nil
+	}
+	w = l.waiters[0]
+	ticket = l.ticket(w.Terms)
+	ticket.traced = true
+	ticket.longest, ticket.patience = max(ticket.longest, offer), max(ticket.patience, patience)
+	return w, ticket
+}
+
+// Pace returns how often l asks.
+func (l *Line) Pace() time.Duration { return l.when.pace }
+
+// ticket returns the tenure in whose name l asks, for a waiter with these terms.
+func (l *Line) ticket(c *Terms) *Tenure {
+	p := l.side.p
+	if t := l.hand.ticket; t != nil && t.Terms.Register != c.Register {
+		l.hand.ticket = nil
+		p.Fail(t)
+	}
+	if l.hand.ticket == nil {
+		l.hand.ticket = p.rules.Ticket(p, c)
+		l.hand.ticket.phase = Queued
+	}
+	return l.hand.ticket
+}
+
+// Inheritance is what is known of a release that named a ticket as the heir.
+type Inheritance struct {
+	Broke bool      // the release came to an error
+	Done  bool      // the lock was given back
+	Token uint64    // Done: the heir's, if it has the lock now; else 0
+	Late  bool      // Token: too late to make much of the offer
+	Aside time.Time // Done: if not zero, the lock is free, and others come first until then
+	Sent  time.Time // when the release was sent
+}
+
+// Inherit records what became of a release that named ticket. It reports whether ticket
+// has the lock now, and is offered to the line: then the session watches its lease.
+func (p *Place) Inherit(ticket *Tenure, i Inheritance, now time.Time) (offered bool) {
+	l := p.Line(ticket.Terms)
+	mine := l != nil && l.hand.ticket == ticket
+	over := !ticket.Lives()
+	switch {
+	case i.Broke:
+		ticket.unsure = true
+	case mine && i.Token != 0:
+		offered = p.inherit(l, i, now)
+	case mine && !i.Aside.IsZero():
+		l.StepAside(i.Aside)
+		l.hint()
+	case mine && i.Done:
+		l.when.askAt = l.due(now, -1)
+		l.Listen(ticket.Terms, i.Sent) // and asks then, as a message before that is lost
+	}
+	if l != nil && (i.Broke || !i.Done) {
+		l.when.askAt = time.Time{}
+		l.hint()
+	}
+	if over {
+		// It was given up meanwhile, and what took it back may have come too soon.
+		p.giveBack(ticket)
+	}
+	return offered
+}
+
+// inherit offers the ticket of l, which was granted the lock by a release, to the first
+// waiter, if it suits that one; else the waiter has a reason to ask.
+func (p *Place) inherit(l *Line, i Inheritance, now time.Time) bool {
+	t, first := l.hand.ticket, l.waiters[0]
+	if !first.stands || !first.Terms.suits(t) || i.Late {
+		l.when.askAt = time.Time{}
+		l.rouse()
+		return false
+	}
+	l.hand.ticket = nil
+	t.phase = Offered
+	t.grant.token, t.grant.since, t.grant.alive, t.counted = i.Token, now, true, 1
+	p.offer(l, t)
+	return true
+}
+
+// take gives what is offered to the line to w, which is the first; nil if there is nothing
+// for it.
+func (w *Waiter) take() *Tenure {
+	l := w.line
+	p := l.side.p
+	t := l.hand.offered
+	if t == nil {
+		return nil
+	}
+	l.hand.offered = nil
+	if !t.Lives() {
+		return nil // lost meanwhile
+	}
+	if p.closed || !w.Terms.suits(t) {
+		p.Fail(t)
+		return nil
+	}
+	t.phase, t.owner, t.Asked = Held, w.Owner, w.since
+	w.Owner.hold(t)
+	return t
+}
+
+// adopt makes t, which was granted as the answer to a question of w, the tenure of o, if it
+// was asked for in the name of the line. It reports whether t was known to be granted
+// before, and is o's now.
+func (w *Waiter) adopt(t *Tenure, o *Owner) (known bool) {
+	if w == nil || w.line == nil || !w.stands || !t.Terms.Passes {
+		return false
+	}
+	l := w.line
+	p := l.side.p
+	if l.hand.offered != nil && l.hand.offered != t {
+		// Redis has it as the ticket's: what was passed on is lost.
+		p.Fail(l.hand.offered)
+		l.hand.offered = nil
+	}
+	known = l.hand.offered == t
+	l.hand = hand{}
+	t.owner, t.Asked = o, w.since
+	switch {
+	case !known:
+		t.Terms = w.Terms
+	case !t.Lives():
+	case p.closed:
+		p.end(t, Closed) // Close did not see it, or would give it back
+	default:
+		t.phase = Held
+		o.hold(t)
+	}
+	return known
+}
+
+// GiveUp ends what w asks for, in the name of t: for good, or until the next waiter of the
+// line goes on with it. If w came in with another reader as its wait ended, GiveUp returns
+// its hold, which is to be given back.
+func (p *Place) GiveUp(w *Waiter, t *Tenure) *Hold {
+	seat := w.leaveTrip()
+	if t == nil {
+		return seat
+	}
+	if l := w.line; l != nil && t == l.hand.offered {
+		return seat // for the next, or for the line to give up
+	} else if l != nil && t == l.hand.ticket {
+		if t.unsure || t.pending > 0 {
+			// It may come to hold the lock when nobody expects it any more.
+			l.hand.ticket = nil
+			p.Fail(t)
+		}
+		return seat // when the last waiter leaves, the line gives it up
+	}
+	p.Fail(t)
+	return seat
+}
