@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/leasehold-go/leasehold/internal/session"
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
@@ -121,8 +121,8 @@ func (w *way) explain(option rueidis.ClientOption, err error, over bool) error {
 	w.mu.Unlock()
 	var reply *rueidis.RedisError
 	if errors.As(err, &reply) {
-		if session.Refused(reply) {
-			return session.Refusal(addr, userOf(option), err)
+		if command.Refused(reply) {
+			return command.Refusal(addr, userOf(option), err)
 		}
 		return fmt.Errorf("the server at %s: %w", addr, err)
 	}

@@ -58,6 +58,7 @@ import (
 	"context"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -65,6 +66,7 @@ import (
 
 var kind = &session.Kind{
 	Mode:    lock.Exclusive,
+	Waits:   place.QueueInRedis,
 	Keys:    keys.Fair,
 	Acquire: luascripts.AcquireFair,
 	Release: luascripts.ReleaseFair,

@@ -46,6 +46,7 @@ import (
 	"context"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -53,6 +54,7 @@ import (
 
 var kind = &session.Kind{
 	Mode:    lock.Exclusive,
+	Waits:   place.FirstAsks,
 	Keys:    keys.Plain,
 	Acquire: luascripts.AcquireReentrant,
 	Release: luascripts.ReleaseReentrant,

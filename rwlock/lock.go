@@ -94,6 +94,7 @@ import (
 	"context"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -104,6 +105,7 @@ var reading, writing = kinds()
 func kinds() (r, w *session.Kind) {
 	r = &session.Kind{
 		Mode:    lock.Read,
+		Waits:   place.AllAsk,
 		Keys:    keys.ReadWrite,
 		Acquire: luascripts.AcquireRead,
 		Release: luascripts.ReleaseRead,
@@ -112,6 +114,7 @@ func kinds() (r, w *session.Kind) {
 	}
 	w = &session.Kind{
 		Mode:    lock.Write,
+		Waits:   place.FirstAsks,
 		Keys:    keys.ReadWrite,
 		Acquire: luascripts.AcquireWrite,
 		Release: luascripts.ReleaseWrite,

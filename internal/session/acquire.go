@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/owner"
-	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
@@ -15,17 +16,18 @@ import (
 
 // Lock waits for the lock.
 func (s *Session) Lock(ctx context.Context, spec *Spec) (lock.Hold, error) {
-	return s.acquire(ctx, spec, "lock", true)
+	h, err := s.acquire(ctx, spec, true)
+	return s.acquired(ctx, spec, "lock", h, err)
 }
 
 // TryLock makes one attempt. It has the operation time-out for it: within that,
 // what broke off on the way is asked again.
 func (s *Session) TryLock(ctx context.Context, spec *Spec) (lock.Hold, error) {
-	return s.acquire(ctx, spec, "trylock", false)
+	h, err := s.acquire(ctx, spec, false)
+	return s.acquired(ctx, spec, "trylock", h, err)
 }
 
-func (s *Session) acquire(ctx context.Context, spec *Spec, op string, wait bool) (lock.Hold, error) {
-	h, err := s.enter(ctx, spec, wait)
+func (s *Session) acquired(ctx context.Context, spec *Spec, op string, h *hold, err error) (lock.Hold, error) {
 	if err == nil {
 		s.limit(h, spec)
 		return h, nil
@@ -50,445 +52,278 @@ func interrupted(ctx context.Context, last error) error {
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, ended, last)
 }
 
-// enter acquires one hold for the owner that ctx carries, or for a fresh one.
-func (s *Session) enter(ctx context.Context, spec *Spec, wait bool) (*hold, error) {
+// acquire acquires one hold for the owner that ctx carries, or for a fresh one.
+func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool) (*hold, error) {
 	if spec.Err != nil {
 		return nil, spec.Err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	number, ok := lock.OwnerFrom(ctx)
-	if !ok {
+	number, known := lock.OwnerFrom(ctx)
+	if !known {
 		number = owner.New()
 	}
-	if spec.shares() {
-		now := time.Now()
-		if h := s.enterOpen(ctx, spec, nil, number, ok, now, now); h != nil {
+	at, err := s.begin(spec)
+	if err != nil {
+		return nil, err
+	}
+	defer s.done(at)
+	if spec.terms.MayShare() {
+		if h := s.joinOpen(ctx, at, spec, number); h != nil {
 			return h, nil
 		}
 	}
-	if err := s.begin(); err != nil {
-		return nil, err
-	}
-	defer s.work.Done()
-	c := s.claim(claimID{spec.place(), number})
-	defer s.drop(c)
+	a := &attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), fresh: !known}
+	a.one[0] = part{spec: spec, at: at, owner: at.enter(spec, number)}
+	a.parts = a.one[:]
+	defer a.done()
 	if !wait {
-		if s.asking(c) {
-			return nil, s.behind(c.id.place) // another goroutine of this owner waits for it already
+		if at.asks(a.one[0].owner) {
+			return nil, at.behind(spec) // another goroutine of this owner waits for it already
 		}
-		return s.inTurn(ctx, ctx, spec, c, s.OpTimeout, s.try)
+		a.limit = s.OpTimeout
+		return a.inTurn()
 	}
-	if spec.Wait == 0 {
-		return s.inTurn(ctx, ctx, spec, c, 0, s.wait)
+	if spec.Config.Wait == 0 {
+		return a.inTurn()
 	}
-	waiting, cancel := context.WithTimeout(ctx, spec.Wait)
+	var cancel context.CancelFunc
+	a.waiting, cancel = context.WithTimeout(ctx, spec.Config.Wait)
 	defer cancel()
-	h, err := s.inTurn(ctx, waiting, spec, c, 0, s.wait)
-	if err != nil && faultOf(err).again && waiting.Err() != nil && ctx.Err() == nil {
-		err = waited{spec.Wait, err}
-	}
-	return h, err
+	h, err := a.inTurn()
+	return h, a.waited(err, spec.Config.Wait)
 }
 
-// inTurn takes the claim's turn and re-enters, or calls first for the first
-// hold. The hold will be under ctx; waiting is what ends the waiting, ctx itself
-// or less. limit bounds the whole (0 is no limit).
-func (s *Session) inTurn(ctx, waiting context.Context, spec *Spec, c *claim, limit time.Duration, first firstHold) (*hold, error) {
-	var began time.Time
-	if limit > 0 {
-		began = time.Now()
+// waited is err, or, if the attempt's own limit ended the wait, says so.
+func (a *attempt) waited(err error, limit time.Duration) error {
+	if err != nil && command.FaultOf(err).Again && a.waiting.Err() != nil && a.ctx.Err() == nil {
+		return waited{limit, err}
 	}
-	left := func() time.Duration {
-		if limit == 0 {
-			return 0
+	return err
+}
+
+// enter returns the owner of this number, which leaves by done.
+func (at *spot) enter(spec *Spec, number uint64) *place.Owner {
+	at.lock()
+	defer at.unlock()
+	return at.Enter(spec.reads(), number)
+}
+
+// done has the attempt leave its line, and its owners leave.
+func (a *attempt) done() {
+	for i := range a.parts {
+		p := &a.parts[i]
+		if p.owner == nil {
+			return
 		}
-		return max(limit-time.Since(began), time.Millisecond)
+		p.at.lock()
+		if a.w != nil && i == a.at {
+			p.at.Quit(a.w, time.Now())
+			a.w = nil
+		}
+		p.owner.Leave()
+		p.at.unlock()
 	}
+}
+
+// asks reports whether another call asks for the first hold of o.
+func (at *spot) asks(o *place.Owner) bool {
+	at.lock()
+	defer at.unlock()
+	return o.Asks()
+}
+
+// inTurn takes the owner's turn, so that one command at a time is under way for it. It
+// re-enters if the owner has the lock, and else runs the attempt.
+func (a *attempt) inTurn() (*hold, error) {
+	p := &a.parts[0]
 	for {
-		if err := s.take(waiting, c.turn, left()); err != nil {
-			return nil, s.ended(c, err)
+		if err := a.s.take(a.waiting, p.owner.Turn, a.left()); err != nil {
+			return nil, a.ended(err)
 		}
-		t := s.tenure(c)
+		var t *tenure
+		if !a.fresh {
+			t = p.at.held(p.owner)
+		}
 		if t == nil {
-			return s.firstInTurn(ctx, waiting, spec, c, left(), first)
+			h, err := a.first(p)
+			<-p.owner.Turn
+			return h, err
 		}
-		h, passed, err := s.reenter(ctx, waiting, spec, c, t, left())
+		h, passed, err := a.reenter(p, t)
 		if !passed {
-			c.leave()
+			<-p.owner.Turn
 		}
 		if err != errReleased {
 			return h, err
 		}
-		// Back to the end of the queue for the turn: who gave the other holds
-		// back may stand in it.
+		// Back to the end of the queue for the turn: the goroutine that gave the other
+		// holds back may stand in it.
 	}
 }
 
-func (s *Session) firstInTurn(ctx, waiting context.Context, spec *Spec, c *claim, limit time.Duration, first firstHold) (*hold, error) {
-	defer c.leave()
-	if !spec.shared() && s.beside(c) != nil {
-		return nil, final{lock.ErrUpgrade}
+// first acquires the owner's first hold.
+func (a *attempt) first(p *part) (*hold, error) {
+	if !p.spec.reads() && p.at.beside(p.owner, p.spec) != nil {
+		return nil, command.Final{Err: lock.ErrUpgrade}
 	}
-	return first(ctx, waiting, spec, c, limit)
-}
-
-// firstHold is try or wait.
-type firstHold func(ctx, waiting context.Context, spec *Spec, c *claim, limit time.Duration) (*hold, error)
-
-// tenure returns the claim's tenure, nil if the owner does not hold the lock.
-func (s *Session) tenure(c *claim) *tenure {
-	s.mu.Lock()
-	t := c.tenure
-	s.mu.Unlock()
-	if t != nil && t.lease.Check() != nil {
-		return nil // this very look may have found it lost
+	if !a.start(p) {
+		return nil, p.at.behind(p.spec)
 	}
-	return t
-}
-
-// asking reports whether another call asks for the first hold of c.
-func (s *Session) asking(c *claim) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return c.tenure == nil && len(c.turn) > 0
-}
-
-// try asks once, if nobody of this process is ahead.
-func (s *Session) try(ctx, waiting context.Context, spec *Spec, c *claim, limit time.Duration) (*hold, error) {
-	if spec.Keep == nil && !spec.shared() { // Redis knows better who is ahead, or nobody need be
-		w := s.join(spec, passer)
-		defer w.leave()
-		if !w.leads() {
-			return nil, s.behind(c.id.place)
-		}
-	}
-	t := s.newTenure(spec, c)
-	end := time.Now().Add(limit)
-	pause := retry.Backoff{Most: s.OpTimeout / 4}
-	var last error // of the attempt before
-	for {
-		h, _, err := s.question(ctx, waiting, t, c, nil, 0, limit)
-		switch {
-		case h != nil:
-			return h, nil
-		case err == nil:
-			return nil, t.fail(lock.ErrNotAcquired)
-		case errors.As(err, new(noAnswer)):
-			if last != nil {
-				err = fmt.Errorf("%w (before that: %w)", err, last) // the last attempt may have had no time left
-			}
-			return nil, t.fail(err)
-		}
-		d := pause.Next()
-		last, limit = err, time.Until(end)-d
-		if !s.mayPass(err) || limit <= 0 || !rest(waiting, d) {
-			return nil, t.fail(err)
-		}
-	}
-}
-
-// wait asks until the lock is granted or waiting ends.
-//
-// It asks only when there is a reason to: it never asked, a hint came, the
-// other's lease ran out, or a poll interval is over; the line decides who. A hint
-// is never more than a reason to ask, so losing one costs a poll.
-func (s *Session) wait(ctx, waiting context.Context, spec *Spec, c *claim, _ time.Duration) (*hold, error) {
-	w := s.join(spec, stander)
-	defer w.leave()
-	if spec.shared() {
-		s.waitToRead(c, w)
-		defer s.waitToRead(c, nil)
-	}
-	var t *tenure
-	var offer time.Duration
-	if spec.Pass == nil {
-		t = s.newTenure(spec, c)
-	}
-	pause := retry.Backoff{Most: s.Poll}
-	told, late := false, 0
-	for {
-		if err := w.turn(waiting); err != nil {
-			return nil, w.giveUp(t, s.ended(c, err))
-		}
-		if spec.Pass != nil {
-			if gift := w.take(c); gift != nil {
-				h, err := s.accept(ctx, w, gift)
-				if err == nil || errors.Is(err, lock.ErrClosed) {
-					return h, err
-				}
-				continue // lost on the way
-			}
-			t, offer = w.ticket()
-		}
-		w.willAsk(spec)
-		h, left, err := s.question(ctx, waiting, t, c, w, offer, s.OpTimeout)
-		switch {
-		case h != nil:
-			if !t.beside { // or it was let in because it writes, and nobody else is
-				w.granted(spec)
-			}
-			return h, nil
-		case err == nil:
-			pause.Reset()
-			w.refused(t, left)
-			if !told {
-				told = true
-				s.observe(s.Observer.Waiting, &tenure{spec: spec, owner: t.owner}, lock.Event{}) // a ticket may be granted at this moment
-			}
-		case errors.As(err, new(tooLate)) && late < 2:
-			// A slow answer can be chance. Three of them are a lease that is
-			// too short for this server.
-			late++
-			_ = w.giveUp(t, err)
-			if spec.Pass == nil {
-				t = s.newTenure(spec, c)
-			}
-			w.ask()
-		case !faultOf(err).again:
-			return nil, w.giveUp(t, err)
-		case waiting.Err() != nil: // turn will say which of the two ended
-		default:
-			s.silent(spec, w.retryIn(err, pause.Next()), err)
-		}
-	}
-}
-
-// ask sends one question for the first hold of t, which is for the claim c, and waits
-// for the answer while waiting lasts. It returns the hold, which is under ctx, or
-// what is left of another owner's lease, or an error. w is who waits for it, nil if
-// nobody will; offer is what t stands in line for, 0 if it does not.
-func (s *Session) ask(ctx, waiting context.Context, t *tenure, c *claim, w *waiter, offer, limit time.Duration) (*hold, time.Duration, error) {
-	sent := time.Now()
-	if w != nil {
-		w.sent = sent
-	}
-	spec := t.spec
-	if offer > 0 {
-		spec = w.spec // the ticket may have been another's
-	}
-	q := luascripts.Question{Owner: t.owner, Lease: s.lease(spec), Want: 1, Waited: sent.Sub(t.asked), Yield: spec.Yield, Spare: spec.spare(), Offer: offer}
-	switch {
-	case offer > 0:
-		q.Patience, q.Again = s.keep(), w.line.again()
-	case w != nil:
-		q.Patience = spec.Patience
-	}
-	if spec.Replicas > 0 {
-		q.Replicas, q.ReplicaTimeout = spec.Replicas, spec.ReplicaTimeout
-		limit += q.ReplicaTimeout
-	}
-	if other := s.beside(c); other != nil {
-		q.Writer, t.beside = other.owner, true
-	}
-	t.willAsk(max(q.Lease, q.Offer), q.Patience)
-	reply, answered, err := s.send(waiting, t, spec, q, w, limit)
-	if !answered {
-		return nil, 0, s.cutOff(sent, err) // the answer will go to unheard
-	}
-	t.answered()
-	if err != nil {
-		if faultOf(err).mayHaveRun {
-			t.doubt()
-		}
-		return nil, 0, s.foreign(waiting, spec, s.told(err))
-	}
-	switch reply.Verdict {
-	case luascripts.Done:
-		if err = waiting.Err(); err != nil {
-			t.doubt() // crossed the end of the wait: failing takes it back
-			return nil, 0, err
-		}
-		if offer > 0 && w.adopt(t, c) {
-			t.lease.Extend(sent, q.Lease)
-			h, err := s.accept(ctx, w, t)
-			return h, 0, err
-		}
-		if reply.Confirmed < q.Replicas {
-			s.takeBack(waiting, t)
-			return nil, 0, final{fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, reply.Confirmed, q.Replicas, q.ReplicaTimeout)}
-		}
-		h, err := s.granted(ctx, t, sent, reply.Token)
-		return h, 0, err
-	case luascripts.Held:
-		if w != nil {
-			w.deaf = reply.Deaf
-		}
-		if q.Patience > 0 {
-			t.trace()
-		}
-		if w != nil {
-			w.own = reply.Own
-		}
-		return nil, reply.Left, nil
-	default:
-		return nil, 0, s.foreign(waiting, spec, final{lock.ErrForeignKey})
-	}
-}
-
-// send sends the question q for t. It is await, but without what that takes from the
-// heap where the caller's own goroutine sends.
-func (s *Session) send(waiting context.Context, t *tenure, spec *Spec, q luascripts.Question, w *waiter, limit time.Duration) (reply luascripts.Acquired, answered bool, err error) {
-	var own *endOf
-	if q.Replicas == 0 { // or it takes longer, and a connection of its own, for which the library waits without regard to a context
-		own = s.inline(waiting, limit)
-	}
-	if own != nil {
-		reply, err = spec.Acquire(own, s.rdb, spec.Keys, q)
-		if answered, err = s.inlined(own, err); !answered {
-			s.unheard(t, w, q.Patience > 0, luascripts.Acquired{}, err)
-		}
-		return reply, answered, err
-	}
-	return s.sendAside(waiting, t, spec, q, w, limit)
-}
-
-func (s *Session) sendAside(waiting context.Context, t *tenure, spec *Spec, q luascripts.Question, w *waiter, limit time.Duration) (reply luascripts.Acquired, answered bool, err error) {
-	return aside(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
-		if q.Replicas > 0 {
-			return s.acquireReplicated(ctx, spec, q)
-		}
-		return spec.Acquire(ctx, s.rdb, spec.Keys, q)
-	}, func(reply luascripts.Acquired, err error) {
-		s.unheard(t, w, q.Patience > 0, reply, err)
-	})
-}
-
-// acquireReplicated has a bound of its own: for WAIT the client library has none, and without
-// an answer this would stay for ever.
-func (s *Session) acquireReplicated(ctx context.Context, spec *Spec, q luascripts.Question) (luascripts.Acquired, error) {
-	within := q.ReplicaTimeout + s.OpTimeout
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	reply, err := spec.Acquire(ctx, s.rdb, spec.Keys, q)
-	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		err = noAnswer{within}
-	}
-	return reply, err
-}
-
-// unheard sees to the answer to a question for t, of w if that is not nil, for which
-// nobody waits. A grant is a copy of one that the tenure had by a later question, or
-// one that nobody wants any more; so is a place in a queue, if there is one.
-func (s *Session) unheard(t *tenure, w *waiter, queues bool, reply luascripts.Acquired, err error) {
-	t.answered()
-	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && queues
-	if err == nil && !wrote || err != nil && !faultOf(err).mayHaveRun {
-		return
-	}
-	if t.doubt() != lives {
-		s.settle(t, err != nil)
-	} else if w != nil {
-		w.ask() // it may be ours: a good reason to ask
-	}
-}
-
-// takeBack gives a grant for t back that must not become a hold, before the caller
-// hears of it. If that is not confirmed, failing goes on with it.
-func (s *Session) takeBack(ctx context.Context, t *tenure) {
-	o := insist(ctx, s, s.OpTimeout, func(ctx context.Context) (luascripts.Verdict, error) {
-		return s.leave(ctx, t, 0, 0)
-	}, nil)
-	if !o.answered || o.err != nil {
-		t.doubt()
-	}
-}
-
-// granted makes the first hold of t, unless the grant came too late for its
-// lease, for ctx or for the session.
-func (s *Session) granted(ctx context.Context, t *tenure, sent time.Time, token uint64) (h *hold, err error) {
-	defer func() {
-		if err != nil {
-			t.doubt() // so that failing takes the grant back
-		}
-	}()
-	switch took, lease := time.Since(sent), s.lease(t.spec); {
-	case took >= watchdog.Trusted(lease):
-		return nil, tooLate{lease, took}
-	case !t.begin(sent, token):
-		return nil, final{lock.ErrClosed}
-	}
-	h = &t.first
-	h.init(ctx, t, t.spec.Fixed != 0)
-	if !t.add(h) {
-		err = tooLate{s.lease(t.spec), time.Since(sent)}
-		if _, over := t.state(); over == closed {
-			err = final{lock.ErrClosed}
-		}
+	if err := a.run(); err != nil {
 		return nil, err
 	}
-	s.observeAcquired(h, t.asked)
-	return h, nil
+	return p.h, nil
+}
+
+// start has the attempt stand in line for p. It reports false if it is a TryLock and others
+// are ahead.
+func (a *attempt) start(p *part) bool {
+	var writes *tenure
+	if p.spec.reads() {
+		writes = p.at.beside(p.owner, p.spec)
+	}
+	p.at.lock()
+	defer p.at.unlock()
+	a.w = p.at.waiter(p, a.limit > 0)
+	if a.limit > 0 || p.spec.Pass == nil {
+		p.t = p.at.newTenure(p.spec)
+		a.w.Tenure = &p.t.Tenure
+		p.at.seat(a, p)
+	}
+	if a.limit > 0 {
+		return p.at.Try(a.w, a.began)
+	}
+	p.at.Join(a.w, place.Stands, a.began)
+	if p.spec.reads() {
+		p.at.WaitToRead(a.w, writes != nil)
+	}
+	return true
+}
+
+// joinOpen lets an owner in to read without a command, if it may: another reader of this
+// process was let in just now.
+func (s *Session) joinOpen(ctx context.Context, at *spot, spec *Spec, number uint64) *hold {
+	now := time.Now()
+	at.lock()
+	t := tenureOf(at.Open(&spec.terms, now, now))
+	at.unlock()
+	if t == nil {
+		return nil
+	}
+	return s.join(ctx, at, spec, t, number, true, now)
+}
+
+// join makes a hold of t, which is open, for the owner of this number; nil if t is not open
+// any more. If fresh, no other call or hold of the owner may be here.
+func (s *Session) join(ctx context.Context, at *spot, spec *Spec, t *tenure, number uint64, fresh bool, came time.Time) *hold {
+	if t.lease.Check() != nil {
+		return nil
+	}
+	h := new(hold)
+	h.init(ctx, false)
+	at.lock()
+	seated := at.Seat(&t.Tenure, &h.Hold, number, fresh)
+	at.unlock()
+	if !seated {
+		return nil
+	}
+	s.observeAcquired(h, came)
+	return h
 }
 
 // errReleased says that another goroutine of the owner gave the last hold back
 // while this one wanted to re-enter.
-var errReleased = final{errors.New("released meanwhile")}
+var errReleased = command.Final{Err: errors.New("released meanwhile")}
 
-// reenter adds a hold to a tenure, within limit (0 is as long as waiting lasts). It
-// was called with the claim's turn. When a question broke off, it has passed
-// the turn on to whoever sees to the answer, so that nothing else of this tenure
+// reentry is the command that adds a hold to a tenure.
+type reentry struct {
+	t     *tenure
+	q     luascripts.Question
+	sent  *time.Time
+	leave func()
+}
+
+// Send sends the command, unless the tenure is over.
+func (r reentry) Send(ctx context.Context) (luascripts.Acquired, error) {
+	if !r.t.isLive() {
+		return luascripts.Acquired{Verdict: luascripts.Gone}, nil
+	}
+	*r.sent = time.Now()
+	return r.t.spec.Acquire(ctx, r.t.s.rdb, r.t.spec.Keys, r.q)
+}
+
+// Late passes the turn on, and has Redis agree with what there is.
+func (r reentry) Late(_ luascripts.Acquired, err error) {
+	r.leave()
+	r.t.s.settle(r.t, err != nil)
+}
+
+// reenter adds a hold to t, with the owner's turn. When the question breaks off, it passes
+// the turn on to the goroutine that sees to the answer, so that nothing else of this tenure
 // can overtake it.
-func (s *Session) reenter(ctx, waiting context.Context, spec *Spec, c *claim, t *tenure, limit time.Duration) (h *hold, passed bool, err error) {
-	lease, leave := s.lease(spec), c.leave
-	if t.turn != nil {
-		if err := s.take(waiting, t.turn, limit); err != nil {
-			return nil, false, s.ended(c, err)
+func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) {
+	s, c := a.s, p.owner
+	lease, leave := p.spec.terms.Lease, func() { <-c.Turn }
+	if t.Turn != nil {
+		if err := s.take(a.waiting, t.Turn, a.left()); err != nil {
+			return nil, false, a.ended(err)
 		}
 		defer func() {
 			if !passed {
-				<-t.turn
+				<-t.Turn
 			}
 		}()
-		leave = func() { <-t.turn; c.leave() }
+		leave = func() { <-t.Turn; <-c.Turn }
 	}
-	holds, _ := t.willChange()
-	t.mayTake(lease)
 	began := time.Now()
+	p.at.lock()
+	holds := t.WillChange(began)
+	t.MayTake(lease)
+	p.at.unlock()
 	var sent time.Time
-	o := insist(waiting, s, limit, func(ctx context.Context) (luascripts.Acquired, error) {
-		if _, over := t.state(); over != lives {
-			return luascripts.Acquired{Verdict: luascripts.Gone}, nil
-		}
-		sent = time.Now()
-		return t.spec.Acquire(ctx, s.rdb, t.spec.Keys, luascripts.Question{Owner: t.owner, Lease: lease, Want: holds + 1})
-	}, func(_ luascripts.Acquired, err error) {
-		leave()
-		s.settle(t, err != nil)
-	})
+	o := command.Insist[luascripts.Acquired](a.waiting, s.sender, a.left(), reentry{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, leave})
 	switch {
-	case !o.answered:
-		return nil, true, s.cutOff(began, o.err)
-	case o.err != nil:
-		if o.repeated || faultOf(o.err).mayHaveRun {
-			s.work.Go(func() { s.settle(t, true) })
+	case !o.Answered:
+		return nil, true, s.sender.CutOff(began, o.Err)
+	case o.Err != nil:
+		if o.Repeated || command.FaultOf(o.Err).MayHaveRun {
+			s.sender.Go(func() { s.settle(t, true) })
 		}
-		return nil, false, s.told(o.err)
-	case o.value.Verdict == luascripts.Done:
-		h := newHold(ctx, t, spec.Fixed != 0)
-		h.claim = c
-		if t.add(h) {
+		return nil, false, s.sender.Explain(o.Err)
+	case o.Value.Verdict == luascripts.Done:
+		h := new(hold)
+		h.init(a.ctx, p.spec.terms.Fixed)
+		p.at.lock()
+		added := p.at.Add(&t.Tenure, c, &h.Hold)
+		p.at.unlock()
+		if added {
 			t.lease.Extend(sent, lease)
 			t.count(holds + 1)
 			return h, false, nil
 		}
 	}
-	switch _, over := t.state(); over {
-	case lives:
-		if o.value.Verdict == luascripts.Done { // others share it
-			s.work.Go(func() { s.settle(t, false) })
+	switch phase := t.phase(); {
+	case phase.Lives():
+		if o.Value.Verdict == luascripts.Done { // others share it
+			s.sender.Go(func() { s.settle(t, false) })
 			return nil, false, errReleased
 		}
-	case released:
+	case phase == place.Released:
 		return nil, false, errReleased
-	case closed:
-		return nil, false, final{lock.ErrClosed}
+	case phase == place.Closed:
+		return nil, false, command.Final{Err: lock.ErrClosed}
 	}
-	cause := watchdog.ErrGone
-	if o.value.Verdict == luascripts.Foreign {
-		cause = fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
-	}
+	cause := goneBy(o.Value.Verdict)
 	t.lease.Lose(cause)
 	return nil, false, fmt.Errorf("%w: %w", lock.ErrLost, cause)
+}
+
+// goneBy is why a hold is lost of which the server says that it is not ours.
+func goneBy(v luascripts.Verdict) error {
+	if v == luascripts.Foreign {
+		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
+	}
+	return watchdog.ErrGone
 }

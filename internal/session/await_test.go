@@ -13,6 +13,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -60,7 +61,7 @@ func TestInline_notForReplicas(t *testing.T) {
 		asked := 0
 		safe := *plain
 		safe.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-			if asked++; q.Replicas > 0 && w.a.inlines.Load() > 0 {
+			if asked++; q.Replicas > 0 && w.a.sender.Load().Inline > 0 {
 				w.Errorf("question %d is sent by its caller", asked)
 			}
 			a, err := luascripts.AcquireReentrant(ctx, rdb, k, luascripts.Question{Owner: q.Owner, Lease: q.Lease, Want: 1})
@@ -83,15 +84,15 @@ func TestInline_notAfterRenewalsThatBrokeOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, _ := w.shared()
 		h := w.lock(s, context.Background())
-		if !s.answers.Load() {
+		if !s.sender.Load().Answering {
 			w.Fatal("a grant is no answer")
 		}
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 		before := time.Now()
-		for time.Sleep(leaseTime / 24); s.answers.Load() && time.Since(before) < leaseTime/2; {
+		for time.Sleep(leaseTime / 24); s.sender.Load().Answering && time.Since(before) < leaseTime/2; {
 			time.Sleep(time.Millisecond)
 		}
-		if s.answers.Load() {
+		if s.sender.Load().Answering {
 			w.Error("it counts as one")
 		}
 		w.unlock(h)
@@ -116,7 +117,7 @@ func TestInline_notBehindTooManyOthers(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		_, err := s.TryLock(context.Background(), s.NewSpec(plain, "orders", nil))
-		if took := time.Since(start); !errors.As(err, new(noAnswer)) || took > opTime {
+		if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime {
 			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
 		}
 		w.wire.Freeze(false)
@@ -133,7 +134,7 @@ func TestInline_notBehindADial(t *testing.T) {
 			o.PipelineMultiplex, o.AlwaysPipelining = -1, true
 			dial := o.DialCtxFn
 			o.DialCtxFn = func(ctx context.Context, a string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
-				if dials.Add(1) == 2 && !rest(ctx, 5*time.Second) {
+				if dials.Add(1) == 2 && !command.Rest(ctx, 5*time.Second) {
 					return nil, &net.OpError{Op: "dial", Err: ctx.Err()}
 				}
 				return dial(ctx, a, d, c)
@@ -150,7 +151,7 @@ func TestInline_notBehindADial(t *testing.T) {
 		}
 		start := time.Now()
 		_, err := s.TryLock(context.Background(), s.NewSpec(plain, "orders", nil))
-		if took := time.Since(start); !errors.As(err, new(noAnswer)) || took > opTime {
+		if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime {
 			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
 		}
 		time.Sleep(2 * time.Minute) // the lock is taken, and given back as nobody waited
@@ -179,7 +180,7 @@ func TestIdlers_keepNothingAlive(t *testing.T) {
 		}
 		return weak.Make(v)
 	}()
-	for s.idle.Load() == 0 {
+	for s.sender.Load().Idle == 0 {
 		runtime.Gosched()
 	}
 	runtime.GC()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/watchdog"
@@ -30,7 +31,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold
 		return nil, spec.Err
 	}
 	h, ok := w.(*hold)
-	if !ok || h.t.s != s || h.t.spec.place() != (place{kind: spec.Beside, key: spec.Keys.Lock}) {
+	if !ok || h.tenure().s != s || h.tenure().spec.id() != spec.id() || h.tenure().spec.Kind != spec.Beside {
 		return nil, fmt.Errorf("%w: not a write hold of this lock", lock.ErrNotHeld)
 	}
 	if err := h.over(); err != nil {
@@ -39,15 +40,18 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold
 	if err := cmp.Or(ctx.Err(), h.parent.Err()); err != nil {
 		return nil, err
 	}
-	if err := s.begin(); err != nil {
+	at, err := s.begin(spec)
+	if err != nil {
 		return nil, err
 	}
-	defer s.work.Done()
-	c := s.claim(claimID{spec.place(), h.claim.id.owner})
-	defer s.drop(c)
-	read, err := s.inTurn(h.parent, ctx, spec, c, s.OpTimeout, s.try)
-	if errors.Is(err, lock.ErrNotAcquired) { // who writes is never refused
-		h.t.lease.Lose(watchdog.ErrGone)
+	defer s.done(at)
+	a := &attempt{s: s, ctx: h.parent, waiting: ctx, began: time.Now(), limit: s.OpTimeout}
+	a.one[0] = part{spec: spec, at: at, owner: at.enter(spec, h.By.Number)}
+	a.parts = a.one[:]
+	defer a.done()
+	read, err := a.inTurn()
+	if errors.Is(err, lock.ErrNotAcquired) { // an owner that writes is never refused
+		h.tenure().lease.Lose(watchdog.ErrGone)
 	}
 	if err != nil {
 		return nil, cmp.Or(h.over(), err)

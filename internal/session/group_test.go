@@ -347,7 +347,7 @@ func TestGroup_closedInTheMiddle(t *testing.T) {
 		w.a.Observer.Acquired = func(lock.Event) {
 			once.Do(func() {
 				go func() { closed <- w.a.Close(context.Background()) }()
-				<-w.a.closing
+				<-w.a.closer.closing
 			})
 		}
 		if _, err := w.a.LockAll(w.Context(), w.all(w.a, "a", "b"), luascripts.AcquireAllReentrant, true); !errors.Is(err, lock.ErrClosed) {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -354,7 +355,7 @@ func TestSettle_leavesTokensForTheNext(t *testing.T) {
 		<-left
 		after := <-far
 		register, err := w.mini.Get("redisson_lock_token:{orders}")
-		if latest, _ := strconv.ParseUint(register, 10, 64); err != nil || latest < after.Token()+maxPasses {
+		if latest, _ := strconv.ParseUint(register, 10, 64); err != nil || latest < after.Token()+place.MaxPasses {
 			w.Errorf("the register is at %s, and the holder's token is %d", register, after.Token())
 		}
 		w.unlock(after)

@@ -7,11 +7,13 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -38,11 +40,11 @@ func TestGuard_whatWasLostIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
-		time.Sleep(pollTime - maxPassTime/5) // a moment later the first in line asks, just in case
+		time.Sleep(pollTime - place.MaxPassTime/5) // a moment later the first in line asks, just in case
 		w.unlock(h)
-		lost := w.next(waiters[0]) // by the release, and it may pass the lock on for maxPassTime
+		lost := w.next(waiters[0]) // by the release, and it may pass the lock on for place.MaxPassTime
 		w.mini.Del("orders")       // tells nobody
-		time.Sleep(maxPassTime / 2)
+		time.Sleep(place.MaxPassTime / 2)
 		h = w.next(waiters[1])
 		if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
 			w.Errorf("unlock of what was lost: %v", err)
@@ -143,7 +145,7 @@ func TestGuard_anHeirThatHasGone(t *testing.T) {
 		h := w.take(w.a, k, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		heir := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-		time.Sleep(2 * maxPassTime) // too long to be passed on
+		time.Sleep(2 * place.MaxPassTime) // too long to be passed on
 		unlocked := make(chan struct{})
 		go func() { w.unlock(h); close(unlocked) }()
 		synctest.Wait()
@@ -179,7 +181,7 @@ func TestGuard_anAnswerAboutAnEarlierHeir(t *testing.T) {
 		h := w.take(w.a, k, w.Context())
 		second := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
 		third := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		time.Sleep(pollTime - maxPassTime) // a moment later the first in line asks, just in case
+		time.Sleep(pollTime - place.MaxPassTime) // a moment later the first in line asks, just in case
 		go w.unlock(h)
 		heir := <-second                   // it asked
 		time.Sleep(pollTime + pollTime/10) // and the third has asked, just in case: the answer is not too late for it
@@ -236,11 +238,11 @@ func TestGuard_aGiftBesideAGrant(t *testing.T) {
 		spec := w.a.NewSpec(k, "orders", nil)
 		h := w.take(w.a, k, w.Context())
 		waiters := []<-chan lock.Hold{w.waitingFor(w.a, w.Context(), spec), w.waitingFor(w.a, w.Context(), spec)}
-		time.Sleep(pollTime - maxPassTime/5) // a moment later the first in line asks, just in case
+		time.Sleep(pollTime - place.MaxPassTime/5) // a moment later the first in line asks, just in case
 		w.unlock(h)
 		h = w.next(waiters[0])
 		w.mini.Del("orders") // tells nobody
-		time.Sleep(maxPassTime / 2)
+		time.Sleep(place.MaxPassTime / 2)
 		w.unlock(h) // passes it on
 		close(late)
 		h = w.next(waiters[1])
@@ -259,7 +261,7 @@ func TestGuard_aChainGoesOnAfterARelease(t *testing.T) {
 		w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
 		h := w.lock(w.a, w.Context())
 		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
-		time.Sleep(2 * maxPassTime)
+		time.Sleep(2 * place.MaxPassTime)
 		sent := w.scripts()
 		for _, waiter := range waiters {
 			w.unlock(h)
@@ -382,10 +384,10 @@ func TestGuard_noMoreThan64InARow(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		var waiters []<-chan lock.Hold
-		for range maxPasses + 2 {
+		for range place.MaxPasses + 2 {
 			waiters = append(waiters, w.waiting(w.a, w.Context()))
 		}
-		time.Sleep(maxPassTime / 2)
+		time.Sleep(place.MaxPassTime / 2)
 		holders := map[string]int{h.Owner(): 1}
 		for _, waiter := range waiters {
 			w.unlock(h)
@@ -393,8 +395,8 @@ func TestGuard_noMoreThan64InARow(t *testing.T) {
 			holders[h.Owner()]++
 		}
 		w.unlock(h)
-		if most := slices.Max(slices.Collect(maps.Values(holders))); most != maxPasses+1 {
-			w.Errorf("%d holders under one owner string, want %d", most, maxPasses+1)
+		if most := slices.Max(slices.Collect(maps.Values(holders))); most != place.MaxPasses+1 {
+			w.Errorf("%d holders under one owner string, want %d", most, place.MaxPasses+1)
 		}
 	})
 }
@@ -426,14 +428,23 @@ func TestGuard_noFasterThanTokens(t *testing.T) {
 func TestGuard_howOftenTheDeafAsk(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var deaf atomic.Bool
-		var asked []time.Duration
+		var mu sync.Mutex // for what follows
+		var asked, again []time.Duration
 		var before time.Time
-		var again []time.Duration
+		take := func() (wasAsked, saidAgain []time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			wasAsked, saidAgain = asked, again
+			asked, again = nil, nil
+			return wasAsked, saidAgain
+		}
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+				mu.Lock()
 				first := before.IsZero()
 				asked, before = append(asked, time.Since(before)), time.Now()
 				again = append(again, q.Again)
+				mu.Unlock()
 				a, err := acquire(ctx, rdb, k, q)
 				a.Deaf = a.Verdict == luascripts.Held && (deaf.Load() || first) // nobody hears before it listens
 				return a, err
@@ -441,29 +452,29 @@ func TestGuard_howOftenTheDeafAsk(t *testing.T) {
 		}, nil)
 		h := w.lock(w.b, w.Context())
 		waiter := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		if len(asked) != 2 { // once to begin with, and once when it listens
+		if asked, _ := take(); len(asked) != 2 { // once to begin with, and once when it listens
 			w.Errorf("asked %d times at first", len(asked))
 		}
 		time.Sleep(pollTime / 2)
 		deaf.Store(true)
-		asked, again = nil, nil
 		time.Sleep(3 * pollTime)
+		wasAsked, saidAgain := take()
 		const ms = time.Millisecond
 		want := []time.Duration{pollTime, 10 * ms, 20 * ms, 40 * ms, 80 * ms, 160 * ms, 320 * ms, 640 * ms, 10 * ms, 20 * ms}
 		for i, d := range want {
-			if i >= len(asked) || asked[i] != d {
-				w.Fatalf("asked after %v, want %v", asked, want)
+			if i >= len(wasAsked) || wasAsked[i] != d {
+				w.Fatalf("asked after %v, want %v", wasAsked, want)
 			}
-			if i > 1 && again[i-1] != d {
-				w.Errorf("said that it asks again after %v, and asked after %v", again[i-1], d)
+			if i > 1 && saidAgain[i-1] != d {
+				w.Errorf("said that it asks again after %v, and asked after %v", saidAgain[i-1], d)
 			}
 		}
 		deaf.Store(false)
 		time.Sleep(pollTime)
-		asked, again = nil, nil
+		take()
 		time.Sleep(2 * pollTime)
-		if len(asked) != 2 || again[1] != pollTime {
-			w.Errorf("asked %d times in two poll intervals, and said that it asks again after %v", len(asked), again)
+		if wasAsked, saidAgain := take(); len(wasAsked) != 2 || saidAgain[1] != pollTime {
+			w.Errorf("asked %d times in two poll intervals, and said that it asks again after %v", len(wasAsked), saidAgain)
 		}
 		w.unlock(h)
 		w.unlock(w.next(waiter))
@@ -501,7 +512,7 @@ func TestGuard_aReleaseThatFails(t *testing.T) {
 					}
 				}
 				next := w.waitingFor(w.a, w.Context(), spec)
-				time.Sleep(2 * maxPassTime)
+				time.Sleep(2 * place.MaxPassTime)
 				start := time.Now()
 				if err := h.Unlock(w.Context()); err == nil {
 					w.Error("the server did not confirm")
@@ -527,7 +538,7 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 		w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
 		h := w.lock(w.a, w.Context())
 		next := w.waiting(w.a, w.Context(), lock.WithFencing())
-		time.Sleep(2 * maxPassTime)
+		time.Sleep(2 * place.MaxPassTime)
 		sent := w.scripts()
 		w.unlock(h)
 		h = w.next(next)
@@ -535,7 +546,7 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 			w.Errorf("token %d, by %d scripts", h.Token(), n)
 		}
 		raised, err := w.mini.Get(register)
-		if latest, _ := strconv.ParseUint(raised, 10, 64); err != nil || latest < h.Token()+maxPasses {
+		if latest, _ := strconv.ParseUint(raised, 10, 64); err != nil || latest < h.Token()+place.MaxPasses {
 			w.Errorf("the register is at %s, %v", raised, err)
 		}
 		w.unlock(h)
@@ -769,7 +780,7 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 		spec := w.a.NewSpec(k, "orders", nil)
 		h := w.take(w.a, k, w.Context())
 		waiters := []<-chan lock.Hold{w.waitingFor(w.a, w.Context(), spec), w.waitingFor(w.a, w.Context(), spec)}
-		time.Sleep(pollTime - maxPassTime/5) // a moment later the first in line asks, just in case
+		time.Sleep(pollTime - place.MaxPassTime/5) // a moment later the first in line asks, just in case
 		w.unlock(h)
 		h = w.next(waiters[0])
 		breaks.Store(true)
@@ -777,10 +788,10 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 			w.Fatal("the re-entry did not break off")
 		}
 		w.unlock(w.take(w.a, k, h.Context())) // now the count is known
-		time.Sleep(maxPassTime / 2)
+		time.Sleep(place.MaxPassTime / 2)
 		w.unlock(h) // passes it on
 		owner := h.Owner()
-		time.Sleep(opTime - maxPassTime/4) // the re-entry is looked at again
+		time.Sleep(opTime - place.MaxPassTime/4) // the re-entry is looked at again
 		if w.mini.HGet("orders", owner) != "1" {
 			w.Error("the lock was given back")
 		}

@@ -216,8 +216,8 @@ func (e *everything) run(seed uint64) {
 			if err := s.Close(context.Background()); err != nil {
 				t.Errorf("Close: %v", err)
 			}
-			if len(s.claims) != 0 || len(s.lines) != 0 || len(s.held) != 0 || s.hub.Channels() != 0 || s.dog.Len() != 0 {
-				t.Errorf("left after Close: %d claims, %d lines, %d held, %d channels, %d leases", len(s.claims), len(s.lines), len(s.held), s.hub.Channels(), s.dog.Len())
+			if len(s.places.known) != 0 || s.hub.Channels() != 0 || s.dog.Len() != 0 {
+				t.Errorf("left after Close: %d places, %d channels, %d leases", len(s.places.known), s.hub.Channels(), s.dog.Len())
 			}
 		}
 		for _, key := range m.Keys() {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -148,7 +149,7 @@ func TestHandover_takesTurns(t *testing.T) {
 			}
 		}
 		wg.Wait()
-		const limit = int(maxPassTime/time.Millisecond) + 1
+		const limit = int(place.MaxPassTime/time.Millisecond) + 1
 		var lengths []int // of the turns
 		for i, s := range turns {
 			if i == 0 || s != turns[i-1] {
@@ -214,8 +215,8 @@ func TestHandover_othersFirst(t *testing.T) {
 			w.rdb.Do(ctx, w.rdb.B().Publish().Channel(channel).Message("0").Build())
 			<-heard // that
 		}
-		// Four grants between processes, each of them for maxPassTime and a section more.
-		if took, most := time.Since(start), rounds*(5*(maxPassTime+time.Millisecond)+asideTime); took > most {
+		// Four grants between processes, each of them for place.MaxPassTime and a section more.
+		if took, most := time.Since(start), rounds*(5*(place.MaxPassTime+time.Millisecond)+asideTime); took > most {
 			w.Errorf("%d rounds took %v, want %v at the most", rounds, took, most)
 		}
 		cancel()
@@ -329,9 +330,10 @@ func TestHandover_lostMessage(t *testing.T) {
 		waiter := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime / 2)
 		note := "leasehold_channel:{orders}:" + w.a.id
-		other := w.a.hub.Subscribe(note, time.Now(), func(string) {}, func() {}) // so that the process counts as listening
+		other, _ := w.a.hub.Subscribe(note, time.Now(), func(string) {}, func() {}) // so that the process counts as listening
 		defer other.Close()
-		w.a.lines[w.a.NewSpec(plain, "orders", nil).place()].own.Close()
+		spec := w.a.NewSpec(plain, "orders", nil)
+		earsOf(w.a.find(spec.id()).Line(&spec.terms)).own.Close()
 		start := time.Now()
 		w.unlock(h)
 		got := <-waiter
@@ -510,7 +512,7 @@ func TestHandover_outlivesNoLease(t *testing.T) {
 		waiter := w.waiting(w.a, ctx)
 		w.wire.Refuse(true)
 		w.wire.CutAll()
-		time.Sleep(maxPassTime / 2)
+		time.Sleep(place.MaxPassTime / 2)
 		w.unlock(h)
 		h = w.next(waiter)
 		if !h.Until().Equal(until) {
@@ -561,7 +563,7 @@ func TestHandover_heirGivesUp(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		waiter := w.waiting(w.a, ctx)
-		time.Sleep(2 * maxPassTime) // too long to be passed on
+		time.Sleep(2 * place.MaxPassTime) // too long to be passed on
 		release := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: release}))
 		unlocked := make(chan struct{})

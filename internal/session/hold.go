@@ -9,21 +9,19 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/owner"
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // hold is one acquisition, and with holdContext the lock.Hold that callers get.
 type hold struct {
-	t      *tenure         // set once
-	claim  *claim          // set once: its owner's
-	fixed  bool            // set once: this hold does not ask for renewals
-	parent context.Context // set once: the caller's
+	place.Hold                 // guarded by the mutex of its place
+	parent     context.Context // set by init: the caller's
 
-	limit atomic.Pointer[limit] // when it ends at the latest; nil if it has no such end. Set under s.mu
+	limit atomic.Pointer[limit] // when it ends at the latest; nil if it has no such end. Set under the mutex of its place
 
-	// Guarded by s.mu.
-	at        int           // its place in t.holds
+	// Guarded by the mutex of its place.
 	grace     time.Duration // for how long it is renewed after the end of parent; 0 is a lease
 	abandoned bool          // parent has ended, and that was told
 
@@ -45,16 +43,13 @@ type inside struct {
 
 var _ lock.Hold = (*hold)(nil)
 
-// newHold makes the next hold of t. Its context is under ctx.
-func newHold(ctx context.Context, t *tenure, fixed bool) *hold {
-	h := new(hold)
-	h.init(ctx, t, fixed)
-	return h
+// init makes h a hold under ctx, which the place adds to a tenure.
+func (h *hold) init(ctx context.Context, fixed bool) {
+	h.Of, h.Fixed, h.parent = h, fixed, ctx
 }
 
-func (h *hold) init(ctx context.Context, t *tenure, fixed bool) {
-	h.t, h.claim, h.fixed, h.parent = t, t.claim, fixed, ctx
-}
+// tenure returns the tenure that h belongs to. It does not change after h was added to it.
+func (h *hold) tenure() *tenure { return tenureOf(h.Tenure) }
 
 // end ends the hold with cause and returns nil, or returns why it was over
 // before. When it returns, the context is over.
@@ -100,7 +95,7 @@ func (h *hold) context() context.Context {
 		}
 	}
 	if cause == lock.ErrUnlocked {
-		cause = h.t.wrap(cause) // which is not worth it before somebody looks
+		cause = h.tenure().wrap(cause) // which is not worth it before somebody looks
 	}
 	if cause != nil {
 		inner.cancel(cause)
@@ -131,17 +126,17 @@ func (h *hold) look() {
 		return
 	}
 	if l := h.limit.Load(); l != nil && watchdog.Passed(l.at) {
-		h.end(h.t.lostBy(l.cause))
+		h.end(h.tenure().lostBy(l.cause))
 		return
 	}
-	if cause := h.t.lease.Check(); cause != nil && cause != watchdog.ErrStopped {
-		h.end(h.t.lostBy(cause))
+	if cause := h.tenure().lease.Check(); cause != nil && cause != watchdog.ErrStopped {
+		h.end(h.tenure().lostBy(cause))
 	}
 }
 
 // Until is the tenure's, but not after the end of this hold, or its limit.
 func (h *hold) Until() time.Time {
-	until := h.t.lease.Until()
+	until := h.tenure().lease.Until()
 	if l := h.limit.Load(); l != nil && l.at.Before(until) {
 		until = l.at
 	}
@@ -155,23 +150,24 @@ func (h *hold) Until() time.Time {
 
 func (h *hold) Context() context.Context { return holdContext{h} }
 func (h *hold) Err() error               { return context.Cause(h.now()) } // of one moment: the hold may end between two looks
-func (h *hold) Token() uint64            { return h.t.token }
-func (h *hold) Owner() string            { return h.t.owner }
+func (h *hold) Token() uint64            { return h.tenure().Token() }
+func (h *hold) Owner() string            { return h.tenure().Name }
 
 func (h *hold) Unlock(ctx context.Context) error {
 	began := time.Now()
-	if err := h.t.s.unlock(ctx, h); err != nil {
+	s := h.tenure().s
+	if err := s.unlock(ctx, h); err != nil {
 		if !errors.Is(err, lock.ErrNotHeld) {
-			err = h.t.s.failed(ctx, began, err)
+			err = s.sender.Failed(ctx, began, err)
 		}
-		return &lock.Error{Op: "unlock", Name: h.t.spec.Name, Err: err}
+		return &lock.Error{Op: "unlock", Name: h.tenure().spec.Name, Err: err}
 	}
 	return nil
 }
 
 // String says what the hold is of, without its owner: who knows that can
 // release the lock.
-func (h *hold) String() string { return fmt.Sprintf("hold of %q", h.t.spec.Name) }
+func (h *hold) String() string { return fmt.Sprintf("hold of %q", h.tenure().spec.Name) }
 
 // holdContext is a hold's context. Its channel closes on the watchdog's word;
 // everything else looks for itself first, so that it is right at once in a
@@ -188,7 +184,7 @@ func (c holdContext) Err() error { return c.h.now().Err() }
 // Value looks too: before Go 1.26, context.Cause asks a context for nothing else.
 func (c holdContext) Value(key any) any {
 	if _, ok := key.(owner.Key); ok {
-		return c.h.claim.id.owner
+		return c.h.By.Number
 	}
 	return c.h.now().Value(key)
 }

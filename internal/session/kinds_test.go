@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -21,6 +22,7 @@ import (
 // Who asks when, of the kinds that do not simply stand in line.
 
 var fair = &Kind{
+	Waits:   place.QueueInRedis,
 	Mode:    lock.Exclusive,
 	Keys:    keys.Fair,
 	Acquire: luascripts.AcquireFair,
@@ -31,8 +33,8 @@ var fair = &Kind{
 }
 
 var reading, writing = func() (r, w *Kind) {
-	r = &Kind{Mode: lock.Read, Keys: keys.ReadWrite, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead, Queues: true}
-	w = &Kind{Mode: lock.Write, Keys: keys.ReadWrite, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite, Queues: true}
+	r = &Kind{Mode: lock.Read, Waits: place.AllAsk, Keys: keys.ReadWrite, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead, Queues: true}
+	w = &Kind{Mode: lock.Write, Waits: place.FirstAsks, Keys: keys.ReadWrite, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite, Queues: true}
 	r.Beside, w.Beside = w, r
 	return r, w
 }()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/watchdog"
 )
@@ -23,14 +24,16 @@ type limit struct {
 
 // limit bounds h, which was acquired by spec just now.
 func (s *Session) limit(h *hold, spec *Spec) {
-	if spec.MaxHold == 0 && spec.Grace == 0 {
+	c := &spec.Config
+	if c.MaxHold == 0 && c.Grace == 0 {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h.grace = spec.Grace
-	if spec.MaxHold > 0 {
-		h.limitLocked(time.Now().Add(spec.MaxHold), lock.ErrMaxHold)
+	at := h.tenure().at
+	at.lock()
+	defer at.unlock()
+	h.grace = c.Grace
+	if c.MaxHold > 0 {
+		h.limitLocked(time.Now().Add(c.MaxHold), lock.ErrMaxHold)
 	}
 }
 
@@ -38,22 +41,22 @@ func (s *Session) limit(h *hold, spec *Spec) {
 func (h *hold) limitLocked(at time.Time, cause error) {
 	if l := h.limit.Load(); l == nil || at.Before(l.at) {
 		h.limit.Store(&limit{at, cause})
-		h.t.lease.CallAt(at)
+		h.tenure().lease.CallAt(at)
 	}
 }
 
 // abandon looks for holds whose contexts have ended, among those of tenures, which are about
 // to be renewed. Each gets a limit. It returns holds, the memory that it used.
 func (s *Session) abandon(tenures []*tenure, holds []*hold) []*hold {
-	s.mu.Lock()
 	for _, t := range tenures {
-		for _, h := range t.holds {
-			if !h.fixed && !h.abandoned {
+		t.at.lock()
+		for _, held := range t.Holds() {
+			if h := held.Of.(*hold); !h.Fixed && !h.abandoned {
 				holds = append(holds, h)
 			}
 		}
+		t.at.unlock()
 	}
-	s.mu.Unlock()
 	for _, h := range holds { // without the mutex: the context is the caller's
 		if h.parent.Err() != nil {
 			s.abandonOne(h)
@@ -64,9 +67,10 @@ func (s *Session) abandon(tenures []*tenure, holds []*hold) []*hold {
 }
 
 func (s *Session) abandonOne(h *hold) {
-	s.mu.Lock()
-	if !slices.Contains(h.t.holds, h) {
-		s.mu.Unlock()
+	t := h.tenure()
+	t.at.lock()
+	if !slices.Contains(t.Holds(), &h.Hold) {
+		t.at.unlock()
 		return // its holder was faster
 	}
 	grace := h.grace
@@ -76,23 +80,24 @@ func (s *Session) abandonOne(h *hold) {
 	h.abandoned = true
 	h.limitLocked(time.Now().Add(grace), lock.ErrAbandoned)
 	until := h.limit.Load().at
-	s.mu.Unlock()
+	t.at.unlock()
 	cause := context.Cause(h.parent)
-	s.report.warn("lock abandoned: its context has ended, and nobody unlocked it", h.t.spec.Name, "lock", h.t.spec.Name, "mode", h.t.spec.Mode, "renewed until", until, "cause", cause)
-	s.observe(s.Observer.Abandoned, h.t, lock.Event{Until: until, Err: cause})
+	s.report.warn("lock abandoned: its context has ended, and nobody unlocked it", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "renewed until", until, "cause", cause)
+	s.observe(s.Observer.Abandoned, t, lock.Event{Until: until, Err: cause})
 }
 
 // Due ends the holds of t whose limits have come. The watchdog calls it.
 func (t *tenure) Due() {
 	s := t.s
-	s.mu.Lock()
-	if t.over != lives || s.closed {
-		s.mu.Unlock()
-		return // whoever ended it sees to all holds
+	t.at.lock()
+	if !t.Lives() || t.at.IsClosed() {
+		t.at.unlock()
+		return // what ended it sees to all holds
 	}
 	var over []*hold
 	var next time.Time
-	for _, h := range t.holds {
+	for _, held := range t.Holds() {
+		h := held.Of.(*hold)
 		switch l := h.limit.Load(); {
 		case l == nil:
 		case watchdog.Passed(l.at):
@@ -104,12 +109,13 @@ func (t *tenure) Due() {
 	if !next.IsZero() {
 		t.lease.CallAt(next)
 	}
-	s.work.Add(1)
-	s.mu.Unlock()
-	defer s.work.Done()
+	s.sender.Add()
+	t.at.unlock()
+	defer s.sender.Done()
 	for _, h := range over {
 		s.expire(h)
 	}
+	t.at.tidy()
 }
 
 // past is over.
@@ -122,21 +128,21 @@ var past = func() context.Context {
 // expire ends h, whose limit has come, as lost, and gives it back behind everybody's back. It
 // does not wait for Redis.
 func (s *Session) expire(h *hold) {
-	t := h.t
+	t := h.tenure()
 	cause := t.lostBy(h.limit.Load().cause)
 	if before := h.end(cause); errors.Is(before, lock.ErrUnlocked) {
 		return // its holder was faster
 	}
-	out, last, passed := t.remove(h)
-	if last && !passed {
+	left, passed := t.remove(h)
+	if left == place.None && !passed {
 		t.lease.Stop(past) // a renewal that is under way comes before the release, or finds nothing
-		s.unhold(t)
+		t.unhold()
 	}
-	if last && !passed || !out && !last {
+	if left == place.None && !passed || left == place.Others || left == place.Nothing {
 		s.settle(t, t.isUnsure())
 	}
-	if !out {
-		return // its owner has other holds
+	if left == place.Others || left == place.Nothing {
+		return // its owner has other holds, or lost them all at this moment
 	}
 	s.report.warn("lock lost", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", h.limit.Load().cause)
 	s.observe(s.Observer.Lost, t, lock.Event{Err: cause})

@@ -10,21 +10,22 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
 	"github.com/redis/rueidis"
 )
 
-// question is a script about a lock that belongs to no owner.
-type question[T any] = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (T, error)
+// inquiry is a script about a lock that belongs to no owner.
+type inquiry[T any] = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (T, error)
 
 // Ask runs a script that changes nothing: again, for as long as that may help
 // and the operation time-out lasts.
-func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q question[T]) (T, error) {
+func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
 	return once(ctx, s, spec, op, func() (T, error) {
-		o := insist(ctx, s, s.OpTimeout, func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }, nil)
-		return o.value, o.err
+		o := command.Insist[T](ctx, s.sender, s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
+		return o.Value, o.Err
 	})
 }
 
@@ -41,7 +42,7 @@ func (s *Session) Server(ctx context.Context, spec *Spec) (lock.Server, error) {
 }
 
 // Inspect reads spec's state by a script.
-func Inspect(ctx context.Context, s *Session, spec *Spec, q question[luascripts.Snapshot]) (lock.State, error) {
+func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.Snapshot]) (lock.State, error) {
 	snapshot, err := Ask(ctx, s, spec, "inspect", q)
 	if err != nil {
 		return lock.State{}, err
@@ -97,14 +98,14 @@ var errForced = errors.New("it was unlocked by force")
 
 // Force runs a script that frees spec whoever holds it, and reports whether
 // anybody did. It is sent once. The holders of this session are told.
-func (s *Session) Force(ctx context.Context, spec *Spec, q question[luascripts.Verdict]) (bool, error) {
+func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Verdict]) (bool, error) {
 	// Taken down before the script runs: who comes to hold the lock after it
 	// must not be told that it lost it.
 	held := s.holding(spec)
 	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
-		v, _, err := await(ctx, s, s.OpTimeout, func(ctx context.Context) (luascripts.Verdict, error) { return q(ctx, s.rdb, spec.Keys) }, nil)
+		v, _, err := command.Await[luascripts.Verdict](ctx, s.sender, s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) { return q(ctx, s.rdb, spec.Keys) }))
 		if err == nil && v == luascripts.Foreign {
-			err = final{lock.ErrForeignKey}
+			err = command.Final{Err: lock.ErrForeignKey}
 		}
 		return v, err
 	})
@@ -114,23 +115,31 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q question[luascripts.V
 	for _, t := range held {
 		t.lease.Lose(fmt.Errorf("%w: %w", watchdog.ErrGone, errForced))
 	}
-	s.hint(spec)
+	s.free(spec)
 	return verdict == luascripts.Done, nil
 }
 
 // holding returns the tenures of this session on spec, on both sides of it.
 func (s *Session) holding(spec *Spec) (held []*tenure) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, c := range s.claims {
-		if id.key == spec.Keys.Lock && (id.kind == spec.Kind || id.kind == spec.Beside) && c.tenure != nil {
-			held = append(held, c.tenure)
-		}
+	at := s.find(spec.id())
+	if at == nil {
+		return nil
 	}
-	if l := s.lines[spec.place()]; l != nil && l.gift != nil {
-		held = append(held, l.gift)
+	at.lock()
+	defer at.unlock()
+	for _, t := range append(at.Held(), at.Offered()...) {
+		held = append(held, tenureOf(t))
 	}
 	return held
+}
+
+// foreign is err with what the key of spec holds, if that is what is wrong.
+func (s *Session) foreign(ctx context.Context, spec *Spec, err error) error {
+	if !errors.Is(err, lock.ErrForeignKey) || s.enter() != nil {
+		return err
+	}
+	defer s.sender.Done()
+	return s.sender.Foreign(ctx, spec.Keys.Lock, err)
 }
 
 func once[T any](ctx context.Context, s *Session, spec *Spec, op string, run func() (T, error)) (value T, err error) {
@@ -145,11 +154,11 @@ func once[T any](ctx context.Context, s *Session, spec *Spec, op string, run fun
 	if err := ctx.Err(); err != nil {
 		return value, err
 	}
-	if err := s.begin(); err != nil {
+	if err := s.enter(); err != nil {
 		return value, err
 	}
-	defer s.work.Done()
+	defer s.sender.Done()
 	began := time.Now()
 	value, err = run()
-	return value, s.failed(ctx, began, err)
+	return value, s.sender.Failed(ctx, began, err)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
@@ -13,8 +14,8 @@ var _ lock.Fenced = (*hold)(nil)
 
 // RaiseToken raises the register of the lock, while the tenure of h holds it.
 func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
-	t := h.t
-	holder := t.owner
+	t := h.tenure()
+	holder := t.Name
 	if t.spec.Mode == lock.Write {
 		holder += luascripts.Writing
 	}
@@ -23,24 +24,24 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 			return 0, fmt.Errorf("%w: the lock was made without WithFencing", errors.ErrUnsupported)
 		}
 		t.raise()
-		o := insist(ctx, t.s, t.s.OpTimeout, func(ctx context.Context) (luascripts.Verdict, error) {
+		o := command.Insist[luascripts.Verdict](ctx, t.s.sender, t.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return luascripts.RaiseToken(ctx, t.s.rdb, t.spec.Keys, holder, token)
-		}, nil)
+		}))
 		switch {
-		case o.err == nil && o.value == luascripts.Gone:
-			o.err = lock.ErrLost
-		case o.err == nil && o.value == luascripts.Foreign:
-			o.err = lock.ErrForeignKey
+		case o.Err == nil && o.Value == luascripts.Gone:
+			o.Err = lock.ErrLost
+		case o.Err == nil && o.Value == luascripts.Foreign:
+			o.Err = lock.ErrForeignKey
 		}
-		return o.value, o.err
+		return o.Value, o.Err
 	})
 	return err
 }
 
-// raise notes that the register is about to be raised. Who comes after t must have a token
+// raise notes that the register is about to be raised. The next holder must have a token
 // from it, and so asks Redis.
 func (t *tenure) raise() {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	t.raised = true
+	t.at.lock()
+	defer t.at.unlock()
+	t.Raise()
 }

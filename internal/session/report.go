@@ -7,13 +7,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // reporter tells operators what goes wrong behind the caller's back. What goes wrong
 // often is said once in a while, with how much of it was left out.
 type reporter struct {
-	given *slog.Logger // set once: the caller's; nil is slog.Default, which hears no Debug
+	given  *slog.Logger // set once: the caller's; nil is slog.Default, which hears no Debug
+	looked sync.Once    // see LookOnce
 
 	mu    sync.Mutex
 	kinds map[string]*report // by message; guarded by mu
@@ -86,17 +88,11 @@ func (r *reporter) due(message, about string) (left int, say bool) {
 // silent reports that a question for spec has no answer, for quiet so far. A replica
 // is named at once; what passes within a poll interval is worth no warning.
 func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
-	if quiet < s.Poll && !isReadOnly(err) {
+	if quiet < s.Poll && !command.IsReadOnly(err) {
 		s.report.debug("lock: asking again", "lock", spec.Name, "err", err)
 		return
 	}
-	s.report.warn("lock: Redis gives no answer; the waiter asks on until its wait ends", spec.Name, "lock", spec.Name, "for", brief(quiet), "err", err)
-}
-
-// unrenewed reports that a renewal failed with err, for n locks of a batch, one of which
-// is t's.
-func (s *Session) unrenewed(t *tenure, n int, err error) {
-	s.report.warn("lock: a renewal failed; it is tried again until the lease ends", t.spec.Name, "lock", t.spec.Name, "locks", n, "err", err)
+	s.report.warn("lock: Redis gives no answer; the waiter asks on until its wait ends", spec.Name, "lock", spec.Name, "for", command.Brief(quiet), "err", err)
 }
 
 // unhinted reports that the server refuses the subscription to a channel. The names of some
@@ -110,17 +106,17 @@ func (s *Session) unhinted(channel string, err error) {
 // full, which takes locks from their holders, and reports that. It asks once in the life
 // of a session; a server that does not say, or may not, is not asked again.
 func (s *Session) LookOnce() {
-	s.looked.Do(func() {
-		if s.begin() != nil {
+	s.report.looked.Do(func() {
+		if s.enter() != nil {
 			return
 		}
 		go func() {
-			defer s.work.Done()
-			policy, _, err := await(context.Background(), s, s.OpTimeout, func(ctx context.Context) (string, error) {
+			defer s.sender.Done()
+			policy, _, err := command.Await[string](context.Background(), s.sender, s.OpTimeout, command.Func[string](func(ctx context.Context) (string, error) {
 				return luascripts.Evicts(ctx, s.rdb)
-			}, nil)
+			}))
 			if err == nil && policy != "" {
-				s.report.warn("lock: the server evicts keys when its memory is full, and locks with them; set maxmemory-policy noeviction", "", "server", s.address(), "maxmemory-policy", policy)
+				s.report.warn("lock: the server evicts keys when its memory is full, and locks with them; set maxmemory-policy noeviction", "", "server", s.sender.Address(), "maxmemory-policy", policy)
 			}
 		}()
 	})

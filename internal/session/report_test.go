@@ -126,7 +126,7 @@ func TestReport_replica(t *testing.T) {
 		w.mini.SetError("READONLY You can't write against a read only replica.")
 		_, _ = w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)) // what it logs counts
 		w.mini.SetError("")
-		if lines := log.lines("replica"); len(lines) != 1 || !strings.Contains(lines[0], w.a.address()) {
+		if lines := log.lines("replica"); len(lines) != 1 || !strings.Contains(lines[0], w.a.sender.Address()) {
 			t.Errorf("%q", lines)
 		}
 	})

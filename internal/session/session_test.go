@@ -15,8 +15,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/hint"
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -31,6 +33,7 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 // in package reentrant.
 
 var plain = &Kind{
+	Waits:   place.FirstAsks,
 	Mode:    lock.Exclusive,
 	Keys:    keys.Plain,
 	Acquire: luascripts.AcquireReentrant,
@@ -66,8 +69,8 @@ func inBubble(t *testing.T, f func(w *world)) {
 			if err := s.Close(context.Background()); err != nil {
 				t.Errorf("Close: %v", err)
 			}
-			if len(s.claims) != 0 || len(s.lines) != 0 || len(s.shares) != 0 || s.hub.Channels() != 0 || s.dog.Len() != 0 {
-				t.Errorf("left after Close: %d claims, %d lines, %d shares, %d channels, %d leases", len(s.claims), len(s.lines), len(s.shares), s.hub.Channels(), s.dog.Len())
+			if len(s.places.known) != 0 || s.hub.Channels() != 0 || s.dog.Len() != 0 {
+				t.Errorf("left after Close: %d places, %d channels, %d leases", len(s.places.known), s.hub.Channels(), s.dog.Len())
 			}
 		}
 		if keys := m.Keys(); len(keys) != 0 {
@@ -209,8 +212,8 @@ func TestHold_livesOnLateAnswers(t *testing.T) {
 		const lease, op, late = 3 * time.Second, 300 * time.Millisecond, 400 * time.Millisecond
 		c := testConfig()
 		c.Lease, c.OpTimeout = lease, op
-		var renewed []time.Time
-		c.Observer.Renewed = func(e lock.Event) { renewed = append(renewed, e.Until) }
+		var renewed atomic.Int64
+		c.Observer.Renewed = func(lock.Event) { renewed.Add(1) }
 		s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), c)
 		h := w.lock(s, w.Context())
 		start := time.Now()
@@ -225,10 +228,11 @@ func TestHold_livesOnLateAnswers(t *testing.T) {
 		if want := start.Add(11*lease - lease/100 - 2*time.Millisecond); h.Until().After(want) || h.Until().Before(want.Add(-lease/3)) {
 			w.Errorf("Until is %v before the end of the latest renewal", want.Sub(h.Until()))
 		}
-		if len(renewed) < 29 {
-			w.Errorf("%d renewals were told", len(renewed))
+		if n := renewed.Load(); n < 29 {
+			w.Errorf("%d renewals were told", n)
 		}
 		w.wire.OnRequest(nil)
+		time.Sleep(late) // no late answer is under way any more
 		w.unlock(h)
 		if err := s.Close(w.Context()); err != nil {
 			w.Error(err)
@@ -518,13 +522,13 @@ func TestAbandoned_inline(t *testing.T) {
 				slow := redistest.Once("EVALSHA", redistest.Action{DelayRequest: 20 * time.Second})
 				w.wire.OnRequest(func(req [][]byte) redistest.Action {
 					if string(req[0]) == "EVALSHA" {
-						inline.Add(s.inlines.Load())
+						inline.Add(int32(s.sender.Load().Inline))
 					}
 					return slow(req)
 				})
 				start := time.Now()
 				_, err := s.TryLock(ctx, spec)
-				if took := time.Since(start); !errors.As(err, new(noAnswer)) || took > opTime || took < opTime-opTime/8 {
+				if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime || took < opTime-opTime/8 {
 					w.Errorf("TryLock: %v after %v", err, took)
 				}
 				if n := inline.Load(); n != 1 {
@@ -544,7 +548,7 @@ func TestAbandoned_inline(t *testing.T) {
 				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 20 * time.Second}))
 				start = time.Now()
 				err = h.Unlock(ctx)
-				if took := time.Since(start); !errors.As(err, new(noAnswer)) || took > opTime {
+				if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime {
 					w.Errorf("Unlock: %v after %v", err, took)
 				}
 				w.wire.OnRequest(nil)
@@ -558,45 +562,6 @@ func TestAbandoned_inline(t *testing.T) {
 	}
 }
 
-// Who has less or more time than an operation time-out does not share its end.
-func TestInline_hasTheTimeItNeeds(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ctx := context.Background()
-		w.unlock(w.lock(w.a, ctx)) // was answered
-		for limit, inline := range map[time.Duration]bool{0: false, opTime / 2: false, opTime: true, opTime + time.Second: false} {
-			own := w.a.inline(ctx, limit)
-			if (own != nil) != inline {
-				w.Errorf("with a limit of %v it is sent by the caller: %t", limit, own != nil)
-			}
-			if own == nil {
-				continue
-			}
-			_, _ = w.a.inlined(own, nil)
-			if end, _ := own.Deadline(); time.Until(end) > limit || time.Until(end) < opTime-opTime/8 {
-				w.Errorf("with a limit of %v it has %v", limit, time.Until(end))
-			}
-		}
-		if w.a.inline(w.Context(), opTime) != nil {
-			w.Error("who can be cancelled sends himself")
-		}
-		var own *endOf
-		for range inlineMost {
-			if own = w.a.inline(ctx, opTime); own == nil {
-				w.Fatal("not sent by the caller")
-			}
-		}
-		if w.a.inline(ctx, opTime) != nil {
-			w.Error("more at a time than the library has room for")
-		}
-		w.a.inlines.Store(0)
-		<-own.Done()
-		if _, err := w.a.inlined(own, own.Err()); !errors.As(err, new(noAnswer)) || w.a.inline(ctx, opTime) != nil {
-			w.Errorf("%v, and the next is sent by its caller", err)
-		}
-		w.a.inlines.Store(0)
-	})
-}
-
 // An inner and the outer hold are given back at once. Whoever has to say "one
 // less" comes second, and must not say "none" in the place of the other.
 func TestReduce_leavesTheEndToRelease(t *testing.T) {
@@ -608,14 +573,14 @@ func TestReduce_leavesTheEndToRelease(t *testing.T) {
 		time.Sleep(leaseTime / 3)
 		synctest.Wait() // a renewal is under way, and holds the release up
 
-		c := outer.(*hold).t.claim
-		c.turn <- struct{}{} // somebody else of this owner has the turn
+		turn := outer.(*hold).By.Turn
+		turn <- struct{}{} // another call of this owner has the turn
 		errs := make(chan error, 2)
 		go func() { errs <- inner.Unlock(w.Context()) }()
 		synctest.Wait()
 		go func() { errs <- outer.Unlock(w.Context()) }()
 		synctest.Wait()
-		c.leave()
+		<-turn
 		synctest.Wait()
 		close(renewal)
 		for range 2 {
@@ -631,14 +596,14 @@ func TestUnlock_crossedByALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.WithOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
-		held := outer.(*hold).t
-		held.claim.turn <- struct{}{} // somebody else of this owner has the turn
+		held, turn := outer.(*hold).tenure(), outer.(*hold).By.Turn
+		turn <- struct{}{} // another call of this owner has the turn
 		answer := make(chan error)
 		go func() { answer <- inner.Unlock(w.Context()) }()
 		synctest.Wait()
 		w.mini.Del("orders")
 		held.lease.Lose(watchdog.ErrGone)
-		held.claim.leave()
+		<-turn
 		if err := <-answer; !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
 			w.Errorf("unlock of a lock that is lost: %v", err)
 		}

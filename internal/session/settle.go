@@ -24,7 +24,7 @@ import (
 // overtaken it. Nobody says how long that takes, so the pauses double, from an operation
 // time-out to when the lease that the command asked for would be over.
 //
-// It may only be called from what s.work counts.
+// The caller is counted by the sender.
 func (s *Session) settle(t *tenure, broken bool) {
 	s.settlers.of(s, t).add(t, broken)
 }
@@ -39,7 +39,7 @@ type settlers struct {
 // of returns the settler for the node that has t.
 func (all *settlers) of(s *Session, t *tenure) *settler {
 	var node uint16
-	if s.sliced {
+	if s.sliced() {
 		node = s.node(t.spec.slot)
 	}
 	all.mu.Lock()
@@ -122,7 +122,7 @@ func (q *settler) callLocked() {
 		}
 	case q.workers < settlersAtOnce:
 		q.workers++
-		q.s.work.Go(q.work)
+		q.s.sender.Go(q.work)
 	}
 }
 
@@ -137,12 +137,12 @@ func (q *settler) work() {
 // next waits until something is due and takes it out of the queue. It returns nil when
 // nothing is left, when another worker waits already, or when Close gave up.
 func (q *settler) next() *doubt {
-	closing := q.s.closing
+	closing := q.s.closer.closing
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
 		select {
-		case <-q.s.givenUp:
+		case <-q.s.closer.givenUp:
 			q.queue, q.of = nil, make(map[*tenure]*doubt)
 		default:
 		}
@@ -167,7 +167,7 @@ func (q *settler) next() *doubt {
 		case <-q.wake:
 		case <-closing:
 			closing, hurry = nil, true
-		case <-q.s.givenUp:
+		case <-q.s.closer.givenUp:
 		}
 		timer.Stop()
 		q.mu.Lock()
@@ -209,12 +209,12 @@ func (q *settler) done(d *doubt, err error) {
 		d.due, d.again = now.Add(d.again), 2*d.again
 		d.began = d.due
 		select {
-		case <-q.s.closing:
+		case <-q.s.closer.closing:
 			d.due, d.began, d.broken = now, now, false // once more, and no later
 		default:
 		}
 	case now.Sub(d.began) > lives:
-		q.s.report.warn("lock: Redis never confirmed a release; the lease has run out", d.t.spec.Name, "lock", d.t.spec.Name, "err", q.s.told(err))
+		q.s.report.warn("lock: Redis never confirmed a release; the lease has run out", d.t.spec.Name, "lock", d.t.spec.Name, "err", q.s.sender.Explain(err))
 		delete(q.of, d.t)
 		return
 	default:
@@ -229,17 +229,20 @@ func (q *settler) done(d *doubt, err error) {
 
 // mayLive is for how long a command that was sent for t can keep the lock.
 func (t *tenure) mayLive() time.Duration {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	return max(t.longest, t.patience) + t.s.OpTimeout
+	t.at.lock()
+	defer t.at.unlock()
+	return t.MayLive() + t.s.OpTimeout
 }
 
-// errTurn says that somebody else sends a command for the tenure at this moment.
+// errTurn says that another call sends a command for the tenure at this moment.
 var errTurn = errors.New("another command is under way")
 
 func (s *Session) settleOnce(t *tenure) error {
-	if _, over := t.state(); over == lives {
-		turn := t.commands()
+	t.at.lock()
+	lives, o := t.Lives(), t.Tenure.Owner()
+	t.at.unlock()
+	if lives {
+		turn := t.turn(o)
 		select {
 		case turn <- struct{}{}:
 			defer func() { <-turn }()
@@ -247,27 +250,24 @@ func (s *Session) settleOnce(t *tenure) error {
 			return errTurn
 		}
 	}
-	s.mu.Lock()
-	if t.next != nil {
-		t = t.latestLocked()
-		if t.over == lives {
-			s.mu.Unlock()
+	t.at.lock()
+	if latest := tenureOf(t.Latest()); latest != t {
+		t = latest
+		if t.Lives() {
+			t.at.unlock()
 			return nil
 		}
 	}
-	holds, last := t.standLocked(), t.token
-	t.freed = t.freed || holds == 0
-	s.mu.Unlock()
+	holds, last := t.Freeing(), t.Token()
+	t.at.unlock()
 	verdict, err := s.leave(context.Background(), t, holds, last)
 	switch {
 	case err != nil:
 		return err
 	case holds == 0:
-		s.hint(t.spec)
-	case verdict != luascripts.Done:
-		if _, over := t.state(); over == lives {
-			t.lease.Lose(watchdog.ErrGone)
-		}
+		s.free(t.spec)
+	case verdict != luascripts.Done && t.isLive():
+		t.lease.Lose(watchdog.ErrGone)
 	}
 	return nil
 }
@@ -276,9 +276,9 @@ func (s *Session) settleOnce(t *tenure) error {
 // with none left, the script may grant the lock to the next.
 func (s *Session) leave(ctx context.Context, t *tenure, holds int, last uint64) (luascripts.Verdict, error) {
 	if holds > 0 || t.spec.Pass == nil {
-		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.owner, holds)
+		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.Name, holds)
 	}
-	reply, err := t.spec.Pass(ctx, s.rdb, t.spec.Keys, t.owner, luascripts.Pass{Last: last, Spare: t.spec.spare()})
+	reply, err := t.spec.Pass(ctx, s.rdb, t.spec.Keys, t.Name, luascripts.Pass{Last: last, Spare: t.spec.spare()})
 	return reply.Verdict, err
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
@@ -167,7 +168,7 @@ func testLostWait(t *testing.T, pipelines bool) {
 	spec := s.NewSpec(plain, "orders", []lock.Option{lock.WithReplicas(1, 100*time.Millisecond)})
 	start := time.Now()
 	_, err := s.TryLock(context.Background(), spec)
-	if !errors.As(err, new(noAnswer)) || errors.Is(err, context.DeadlineExceeded) {
+	if !errors.As(err, new(command.NoAnswer)) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want that there was no answer", err)
 	}
 	left := func() (keys int64, waits bool) {

@@ -141,11 +141,11 @@ func TestShare_everything(t *testing.T) {
 			wg.Wait()
 			w.wire.OnRequest(nil)
 			time.Sleep(leaseTime + 4*opTime)
-			w.a.mu.Lock()
-			if len(w.a.claims) != 0 || len(w.a.shares) != 0 || len(w.a.lines) != 0 {
-				t.Errorf("seed %d: %d claims, %d shares, %d lines", seed, len(w.a.claims), len(w.a.shares), len(w.a.lines))
+			w.a.places.mu.Lock()
+			if n := len(w.a.places.known); n != 0 {
+				t.Errorf("seed %d: %d places are left", seed, n)
 			}
-			w.a.mu.Unlock()
+			w.a.places.mu.Unlock()
 			if keys := w.mini.Keys(); len(keys) != 0 {
 				t.Errorf("seed %d: left %q", seed, keys)
 			}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -98,7 +99,7 @@ func TestShare_rideAlong(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 30 {
 			wg.Go(func() {
-				time.Sleep(time.Duration(i) * time.Millisecond) // also later than shareTime
+				time.Sleep(time.Duration(i) * time.Millisecond) // also later than place.ShareTime
 				lock := w.a.Lock
 				if i%2 == 1 {
 					lock = w.a.TryLock
@@ -125,7 +126,7 @@ func TestShare_rideAlong(t *testing.T) {
 }
 
 // Readers of one process come and go without a gap. A writer elsewhere is in within
-// shareTime, and the stay of a reader; and so is one of this process, before which
+// place.ShareTime, and the stay of a reader; and so is one of this process, before which
 // nobody who comes later gets in at all.
 func TestShare_writerGetsIn(t *testing.T) {
 	const stay = 5 * time.Millisecond
@@ -134,7 +135,7 @@ func TestShare_writerGetsIn(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.known()
 				n := w.scripts()
-				s, bound := w.b, shareTime+stay+2*time.Millisecond
+				s, bound := w.b, place.ShareTime+stay+2*time.Millisecond
 				if from == "the same process" {
 					s, bound = w.a, stay+time.Millisecond
 				}
@@ -194,7 +195,7 @@ func TestShare_notPastAKnownWriter(t *testing.T) {
 func testNotPastAKnownWriter(t *testing.T, alone lock.Option) {
 	inBubble(t, func(w *world) {
 		first := w.take(w.a, reading, w.Context())
-		time.Sleep(shareTime)
+		time.Sleep(place.ShareTime)
 		second := w.take(w.a, reading, w.Context())
 		time.Sleep(time.Millisecond)
 		third := w.take(w.a, reading, w.Context())
@@ -782,7 +783,7 @@ func TestShare_oneAsksAnew(t *testing.T) {
 				asks := w.reads(w.a, ctx)
 				var rides []<-chan lock.Hold
 				for range 30 {
-					time.Sleep(shareTime / 60)
+					time.Sleep(place.ShareTime / 60)
 					rides = append(rides, w.reads(w.a, w.Context()))
 				}
 				var holds []lock.Hold
@@ -841,10 +842,10 @@ func TestShare_joinedAsTheLastLeaves(t *testing.T) {
 		w.a.Observer = lock.Observer{Released: func(lock.Event) { out.Add(1) }}
 		first, second := w.take(w.a, reading, w.Context()).(*hold), w.take(w.a, reading, w.Context())
 		n := w.scripts()
-		turn := first.t.turn
-		first.t.turn = nil // so that it finds others only when it has begun to leave
+		turn := first.tenure().Turn
+		first.tenure().Turn = nil // so that it finds others only when it has begun to leave
 		w.unlock(first)
-		first.t.turn = turn
+		first.tenure().Turn = turn
 		if out.Load() != 1 || n.Load() != 0 {
 			t.Errorf("%d were seen to leave, and %d commands were sent", out.Load(), n.Load())
 		}
@@ -899,7 +900,7 @@ func TestShare_lossAtTheAnswer(t *testing.T) {
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				h := w.take(w.a, reading, w.Context())
-				h.(*hold).t.lease.Lose(errors.New("chance"))
+				h.(*hold).tenure().lease.Lose(errors.New("chance"))
 			})
 			synctest.Wait()
 			for range 10 {
@@ -1000,7 +1001,7 @@ func TestShare_riderBeforeTheWriter(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(20 * time.Millisecond) // longer than a question may be held up by the one that is delayed
 			gone := w.wish()
-			time.Sleep(60 * time.Millisecond) // more than shareTime and a round trip
+			time.Sleep(60 * time.Millisecond) // more than place.ShareTime and a round trip
 			var wg sync.WaitGroup
 			for range 10 {
 				wg.Go(func() { w.refused(reading) })
@@ -1120,98 +1121,6 @@ func TestShare_joinsAfterItsOwnQuestion(t *testing.T) {
 		if keys := w.mini.Keys(); len(keys) > 0 {
 			t.Errorf("left %q", keys)
 		}
-	})
-}
-
-// The tenure ends, a reader is refused, or the session closes in the moment in which another
-// wants to join: it does not. Nor does it long after the answer, however early it came.
-func TestShare_tooLateToJoin(t *testing.T) {
-	inBubble(t, func(w *world) {
-		spec := w.a.NewSpec(reading, "orders", nil)
-		h := w.take(w.a, reading, w.Context()).(*hold)
-		came := time.Now()
-		joins := func(now time.Time) bool {
-			w.a.mu.Lock()
-			defer w.a.mu.Unlock()
-			return w.a.openLocked(spec, came, now) != nil
-		}
-		if !joins(came.Add(shareTime)) || joins(came.Add(shareTime+1)) {
-			t.Error("want it open for shareTime")
-		}
-		sits := func() bool {
-			return w.a.seat(h.t, newHold(w.Context(), h.t, false), nil, claimID{spec.place(), 1 << 40}, false)
-		}
-		w.a.refuse(spec.place())
-		if sits() {
-			t.Error("it came in beside one who was refused")
-		}
-		w.unlock(h)
-		if sits() {
-			t.Error("it came in where nobody reads")
-		}
-		h = w.take(w.a, reading, w.Context()).(*hold)
-		w.a.mu.Lock()
-		w.a.closed = true
-		w.a.mu.Unlock()
-		if sits() {
-			t.Error("it came in although Close has begun")
-		}
-		w.a.mu.Lock()
-		w.a.closed = false
-		w.a.mu.Unlock()
-		w.unlock(h)
-	})
-}
-
-// An answer opens the tenure to others for shareTime and its round trip. It does not where
-// it cannot be relied on any more, or its owner writes, or another was granted since to one
-// who came later.
-func TestShare_landing(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.known()
-		const trip = 2 * shareTime
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: trip}))
-		start := time.Now()
-		h := w.take(w.a, reading, w.Context()).(*hold)
-		time.Sleep(trip + shareTime - time.Since(start))
-		last := w.take(w.a, reading, w.Context()).(*hold)
-		time.Sleep(time.Nanosecond)
-		next := w.take(w.a, reading, w.Context()).(*hold)
-		if last.t != h.t || next.t == h.t {
-			t.Errorf("until then: %t; later: %t", last.t == h.t, next.t == h.t)
-		}
-
-		place := h.t.spec.place()
-		lands := func(t *tenure) *tenure {
-			f, _ := w.a.depart(t, true)
-			w.a.land(f, true, 0, nil, true)
-			w.a.mu.Lock()
-			defer w.a.mu.Unlock()
-			if sh := w.a.shares[place]; sh != nil {
-				return sh.open
-			}
-			return nil
-		}
-		if lands(h.t) != next.t {
-			t.Error("who came sooner took the place of who came later")
-		}
-		for name, is := range map[string]*bool{"its owner writes": &h.t.beside, "it is in doubt": &h.t.unsure, "the session is closed": &w.a.closed} {
-			w.a.refuse(place)
-			*is = true
-			if lands(h.t) != nil {
-				t.Errorf("%s, and others may join", name)
-			}
-			*is = false
-		}
-		if lands(h.t) != h.t {
-			t.Error("nobody may join")
-		}
-		w.unlock(last)
-		w.unlock(h)
-		if lands(h.t) != nil {
-			t.Error("it is over, and others may join")
-		}
-		w.unlock(next)
 	})
 }
 

@@ -294,8 +294,8 @@ func TestUnavailable_replies(t *testing.T) {
 					}
 				}
 				if strings.Contains(reply, "READONLY") {
-					if took != 0 || !strings.Contains(try.Error(), w.a.address()) || !strings.Contains(try.Error(), "replica") || w.a.address() == "" {
-						t.Errorf("after %v: %v, want at once the address of the replica, which is %q", took, try, w.a.address())
+					if took != 0 || !strings.Contains(try.Error(), w.a.sender.Address()) || !strings.Contains(try.Error(), "replica") || w.a.sender.Address() == "" {
+						t.Errorf("after %v: %v, want at once the address of the replica, which is %q", took, try, w.a.sender.Address())
 					}
 				}
 			})

@@ -1,0 +1,181 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// question is one question for the first hold of a lock.
+type question struct {
+	luascripts.Question
+	s    *Session
+	t    *tenure
+	spec *Spec         // the waiter's; the tenure may be a ticket that was another's
+	w    *place.Waiter // that waits for the answer
+	sent time.Time
+}
+
+// prepare makes the question of a step, which is about to be sent. The caller has the mutex
+// of the place.
+func (a *attempt) prepare(p *part, step *place.Step) {
+	s, spec := a.s, p.spec
+	p.t = tenureOf(step.Tenure)
+	q := &a.question
+	*q = question{s: s, t: p.t, spec: spec, w: a.w, sent: time.Now()}
+	q.Question = luascripts.Question{Owner: p.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(p.t.Asked), Yield: spec.terms.Yield, Spare: spec.spare()}
+	if step.Beside != nil {
+		q.Writer = step.Beside.Name
+	}
+	switch {
+	case step.Queued:
+		q.Offer, q.Patience, q.Again = s.offer(spec), s.keep(), step.Again
+	case a.limit == 0:
+		q.Patience = spec.terms.Patience
+	}
+	if spec.terms.Replicas {
+		q.Replicas, q.ReplicaTimeout = spec.Config.Replicas, spec.Config.ReplicaTimeout
+	}
+	p.at.Asks(&p.t.Tenure, max(q.Lease, q.Offer), q.Patience)
+	if l := a.w.Line(); l != nil && a.limit == 0 {
+		p.at.listenEarly(l, spec)
+	}
+}
+
+// Send sends the question.
+func (q question) Send(ctx context.Context) (luascripts.Acquired, error) {
+	if q.Replicas == 0 {
+		return q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
+	}
+	// It has a bound of its own: for WAIT the client library has none, and without an answer
+	// this would stay for ever.
+	within := q.ReplicaTimeout + q.s.OpTimeout
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	reply, err := q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
+	if errors.Is(err, context.DeadlineExceeded) { // the library can be faster than the context
+		err = command.NoAnswer{After: within}
+	}
+	return reply, err
+}
+
+// Late sees to the answer for which nobody waits. A grant is a copy of one that the tenure
+// had by a later question, or one that nobody wants any more; so is a place in a queue, if
+// there is one.
+func (q question) Late(reply luascripts.Acquired, err error) {
+	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.Patience > 0
+	at := q.t.at
+	at.lock()
+	settle := at.Unheard(q.w, &q.t.Tenure, err == nil && wrote || err != nil && command.FaultOf(err).MayHaveRun)
+	at.unlock()
+	if settle {
+		q.s.settle(q.t, err != nil)
+	}
+}
+
+// ask sends the question for p and records the answer. It returns nil when the lock is held,
+// errRefused, or an error.
+func (a *attempt) ask(p *part) error {
+	s, q := a.s, a.question
+	limit := a.s.OpTimeout
+	if a.limit > 0 {
+		limit = a.left()
+	}
+	var reply luascripts.Acquired
+	var answered bool
+	var err error
+	if q.Replicas == 0 {
+		reply, answered, err = command.Await[luascripts.Acquired](a.waiting, s.sender, limit, q)
+	} else { // it takes longer, and a connection of its own, for which the library waits without regard to a context
+		reply, answered, err = command.Detached[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
+	}
+	switch {
+	case !answered:
+		p.at.lock()
+		p.at.CutOff(a.w, &p.t.Tenure) // the answer goes to Late
+		p.at.unlock()
+		return s.sender.CutOff(q.sent, err)
+	case err != nil:
+		return a.broke(p, command.FaultOf(err).MayHaveRun, s.sender.Explain(err))
+	case reply.Verdict == luascripts.Done:
+		return a.granted(p, reply)
+	case reply.Verdict != luascripts.Held:
+		return a.broke(p, false, command.Final{Err: lock.ErrForeignKey})
+	}
+	p.at.lock()
+	p.at.Refused(a.w, &p.t.Tenure, place.Refusal{Sent: q.sent, Left: reply.Left, Deaf: reply.Deaf, Own: reply.Own, Trace: q.Patience > 0}, time.Now())
+	p.at.unlock()
+	return errRefused
+}
+
+// broke records that the question for p was answered with an error, and returns it.
+func (a *attempt) broke(p *part, mayHaveRun bool, err error) error {
+	err = a.s.sender.Foreign(a.waiting, p.spec.Keys.Lock, err)
+	p.at.lock()
+	p.at.Broke(a.w, &p.t.Tenure, mayHaveRun, err)
+	p.at.unlock()
+	return err
+}
+
+// granted makes the first hold of p, unless the grant came too late for the wait, for its
+// lease or for the session.
+func (a *attempt) granted(p *part, reply luascripts.Acquired) error {
+	q := &a.question
+	if err := a.waiting.Err(); err != nil {
+		p.at.lock()
+		p.at.Cross(a.w, &p.t.Tenure)
+		p.at.unlock()
+		return err
+	}
+	if reply.Confirmed < q.Replicas {
+		unsure := !a.s.takeBack(a.waiting, p.t)
+		return a.broke(p, unsure, command.Final{Err: fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, reply.Confirmed, q.Replicas, q.ReplicaTimeout)})
+	}
+	return a.grant(p, a.w, q.sent, reply.Token)
+}
+
+// grant records that the question for p, sent at sent, was answered by a grant.
+func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) error {
+	t, lease := p.t, p.spec.terms.Lease
+	h := &t.first
+	h.init(a.ctx, p.spec.terms.Fixed)
+	now := time.Now()
+	took := now.Sub(sent)
+	late := took >= watchdog.Trusted(lease)
+	p.at.lock()
+	if t.lease == nil {
+		t.spec = p.spec // the ticket may have been another waiter's
+	}
+	if t.lease != nil {
+		t.lease.Extend(sent, lease)
+	} else if !late {
+		t.lease = a.s.dog.Watch(t, sent, lease, !p.spec.terms.Fixed)
+	}
+	outcome := p.at.Granted(w, &t.Tenure, p.owner, &h.Hold, token, late, now)
+	p.at.unlock()
+	switch outcome {
+	case place.TooLate:
+		return tooLate{lease, took}
+	case place.Shut:
+		return command.Final{Err: lock.ErrClosed}
+	}
+	p.h = h
+	a.s.observeAcquired(h, t.Asked)
+	return nil
+}
+
+// takeBack gives a grant for t back that must not become a hold, before the caller
+// hears of it. It reports whether Redis confirmed that.
+func (s *Session) takeBack(ctx context.Context, t *tenure) bool {
+	o := command.Insist[luascripts.Verdict](ctx, s.sender, s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+		return s.leave(ctx, t, 0, 0)
+	}))
+	return o.Answered && o.Err == nil
+}

@@ -1,0 +1,449 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// attempt is one call for the first hold of a lock, or of several at once.
+//
+// It asks only when there is a reason to: it never asked, a hint came, the other's lease
+// ran out, or a poll interval is over; the place decides when, and for which waiter. A hint
+// is never more than a reason to ask, so losing one costs a poll.
+type attempt struct {
+	s       *Session
+	ctx     context.Context // the holds are under it
+	waiting context.Context // ends the wait: ctx or less
+	limit   time.Duration   // a TryLock has so much time; 0 is a Lock
+	began   time.Time
+	fresh   bool // its owner is new: nobody else can know it
+
+	parts []part
+	one   [1]part       // memory for parts
+	at    int           // the part in whose line w stands
+	w     *place.Waiter // nil while it stands in no line
+
+	question question // the latest, for one
+	several           // what is for several
+}
+
+// part is one lock of an attempt.
+type part struct {
+	spec  *Spec
+	at    *spot
+	owner *place.Owner
+	t     *tenure // in whose name it asks; nil before a question in that of its line
+	h     *hold   // the result
+}
+
+// run asks until all locks are granted, or the attempt ends with an error. A TryLock ends
+// with the first refusal. Nothing of a failed attempt is left in Redis.
+func (a *attempt) run() error {
+	pause := retry.Backoff{Most: a.s.Poll}
+	if a.limit > 0 {
+		pause.Most = a.s.OpTimeout / 4
+	}
+	late, told := 0, false
+	var last error // of the attempt before
+	for {
+		err := a.step()
+		switch {
+		case err == nil:
+			return nil
+		case a.limit > 0:
+			if again, err := a.again(err, last, pause.Next()); !again {
+				return a.giveUp(err)
+			}
+			last = err
+		case err == errAgain:
+		case err == errRefused:
+			pause.Reset()
+			if !told {
+				told = true
+				p := &a.parts[a.at]
+				a.s.observe(a.s.Observer.Waiting, &tenure{Tenure: place.Tenure{Name: p.t.Name}, spec: p.spec}, lock.Event{}) // a ticket may be granted at this moment
+			}
+		case errors.As(err, new(ended)):
+			return a.giveUp(errors.Unwrap(err))
+		case errors.As(err, new(tooLate)) && late < 2:
+			// A slow answer can be chance. Three of them are a lease that is
+			// too short for this server.
+			late++
+			_ = a.giveUp(err)
+			a.anew()
+		case !command.FaultOf(err).Again:
+			return a.giveUp(err)
+		default:
+			a.unanswered(err, pause.Next())
+		}
+	}
+}
+
+// What a step comes to, beside the errors of commands.
+var (
+	errRefused = errors.New("others have the lock")
+	errAgain   = errors.New("look again")
+)
+
+// ended is what a step comes to when the wait is over.
+type ended struct{ error }
+
+func (e ended) Unwrap() error { return e.error }
+
+// step waits until there is something to do, and does it. It returns nil when all locks are
+// held.
+func (a *attempt) step() error {
+	p := &a.parts[a.at]
+	step, err := a.next(p)
+	if err != nil {
+		return ended{a.cutOff(p, err)}
+	}
+	switch step.Do {
+	case place.Take:
+		return a.accept(p, tenureOf(step.Tenure))
+	case place.Join:
+		if p.h = a.s.join(a.ctx, p.at, p.spec, tenureOf(step.Tenure), p.owner.Number, false, p.t.Asked); p.h == nil {
+			return errAgain
+		}
+		_ = a.giveUp(nil) // what it asked before is of no use any more
+		return nil
+	case place.Share:
+		p.h = step.Hold.Of.(*hold)
+		a.s.observeAcquired(p.h, p.t.Asked)
+		_ = a.giveUp(nil)
+		return nil
+	case place.Refuse:
+		p.at.lock()
+		p.at.Waits(a.w, place.Refusal{Sent: step.Sent, Left: step.Left}, time.Now())
+		p.at.unlock()
+		return errRefused
+	case place.Fail:
+		return a.s.sender.CutOff(step.Sent, cmp.Or(step.Err, error(command.NoAnswer{After: a.s.OpTimeout})))
+	}
+	if a.script != nil {
+		return a.askAll()
+	}
+	return a.ask(p)
+}
+
+// next waits until the place has something for p to do.
+func (a *attempt) next(p *part) (place.Step, error) {
+	for {
+		if a.s.isClosing() && a.limit == 0 {
+			return place.Step{}, lock.ErrClosed
+		}
+		if err := a.waiting.Err(); err != nil {
+			return place.Step{}, err
+		}
+		if a.w == nil {
+			return place.Step{Do: place.Ask}, nil
+		}
+		var beside *place.Tenure
+		if p.spec.reads() {
+			if t := p.at.beside(p.owner, p.spec); t != nil {
+				beside = &t.Tenure
+			}
+		}
+		p.at.lock()
+		step := p.at.Next(a.w, beside, cmp.Or(a.left(), a.s.OpTimeout), time.Now())
+		switch step.Do {
+		case place.Ask:
+			if a.script == nil {
+				a.prepare(p, &step)
+			}
+		case place.Take:
+			tenureOf(step.Tenure).first.init(a.ctx, false)
+		}
+		p.at.unlock()
+		if step.Do != place.Wait {
+			return step, nil
+		}
+		if err := a.sleep(step.Due); err != nil {
+			return step, err
+		}
+	}
+}
+
+// sleep waits until then, or until the waiter is woken; the zero time is never.
+func (a *attempt) sleep(due time.Time) error {
+	var timeout <-chan time.Time
+	if !due.IsZero() {
+		timer := time.NewTimer(time.Until(due))
+		defer timer.Stop()
+		timeout = timer.C
+	}
+	select {
+	case <-a.w.Wake:
+	case <-timeout:
+	case <-a.waiting.Done():
+		return a.waiting.Err()
+	case <-a.s.closer.closing:
+		return lock.ErrClosed
+	}
+	return nil
+}
+
+// left is how much time a TryLock has; 0 for a Lock.
+func (a *attempt) left() time.Duration {
+	if a.limit == 0 {
+		return 0
+	}
+	return max(a.limit-time.Since(a.began), time.Millisecond)
+}
+
+// again reports whether a TryLock asks again after err, when d has passed, and else with
+// what it fails.
+func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
+	var over ended
+	switch {
+	case err == errRefused:
+		return false, lock.ErrNotAcquired
+	case err == errAgain:
+		return true, last
+	case errors.As(err, &over):
+		return false, cmp.Or(last, over.error)
+	case errors.As(err, new(command.NoAnswer)):
+		if last != nil {
+			err = fmt.Errorf("%w (before that: %w)", err, last) // the last attempt may have had no time left
+		}
+		return false, err
+	case !a.s.sender.MayPass(err) || a.limit-time.Since(a.began) <= d || !command.Rest(a.waiting, d):
+		return false, err
+	}
+	if a.w != nil {
+		p := &a.parts[a.at]
+		p.at.lock()
+		p.at.Ask(a.w)
+		p.at.unlock()
+	}
+	return true, err
+}
+
+// unanswered has the waiter ask again after err came instead of an answer, when d has passed
+// and nothing comes before.
+func (a *attempt) unanswered(err error, d time.Duration) {
+	over := a.waiting.Err() != nil // next will say which of the two ended
+	if a.w == nil {
+		a.stand(a.at, a.sent)
+	}
+	if over {
+		return
+	}
+	p := &a.parts[a.at]
+	now := time.Now()
+	p.at.lock()
+	a.w.Silent(err)
+	quiet, _ := a.w.Line().Silence().Lasts(now, true, 0)
+	p.at.Retry(a.w, now.Add(d))
+	leads := a.w.Leads()
+	p.at.unlock()
+	if leads || a.script == nil {
+		a.s.silent(p.spec, quiet, err)
+	}
+}
+
+// accept adds a hold of t, which the waiter took.
+func (a *attempt) accept(p *part, t *tenure) error {
+	h := &t.first
+	p.t = t
+	p.at.lock()
+	held := p.at.Add(&t.Tenure, p.owner, &h.Hold)
+	closed := t.Phase() == place.Closed
+	p.at.unlock()
+	switch {
+	case held:
+		p.h = h
+		a.s.observeAcquired(h, a.w.Since())
+		return nil
+	case closed:
+		return command.Final{Err: lock.ErrClosed}
+	default:
+		p.t = nil
+		return errAgain // lost on the way
+	}
+}
+
+// stand has the attempt stand in line for the lock of part i, and in no other. Its latest
+// question was sent at sent.
+func (a *attempt) stand(i int, sent time.Time) {
+	a.leave()
+	a.at = i
+	p := &a.parts[i]
+	p.at.lock()
+	a.w = p.at.waiter(p, false)
+	p.at.Join(a.w, place.Stay(a.script == nil), time.Now())
+	a.w.AskedAt(sent)
+	p.at.unlock()
+}
+
+// waiter returns a waiter for p, with memory of the place's if there is some to be had.
+func (at *spot) waiter(p *part, once bool) *place.Waiter {
+	w := at.Waiter(&p.spec.terms, once)
+	if w.Wake == nil {
+		w.Wake = make(chan struct{}, 1)
+	}
+	w.Terms, w.Owner = &p.spec.terms, p.owner
+	return w
+}
+
+// leave gives the place in line up.
+func (a *attempt) leave() {
+	if a.w == nil {
+		return
+	}
+	p := &a.parts[a.at]
+	p.at.lock()
+	p.at.Quit(a.w, time.Now())
+	p.at.unlock()
+	a.w = nil
+}
+
+// giveUp ends what the attempt asks for, for good, or until the next waiter of the line
+// goes on with it. It returns err.
+func (a *attempt) giveUp(err error) error {
+	for i := range a.parts {
+		p := &a.parts[i]
+		var t *place.Tenure
+		if p.t != nil {
+			t = &p.t.Tenure
+		}
+		p.at.lock()
+		if a.w != nil && i == a.at {
+			if seat := p.at.GiveUp(a.w, t); seat != nil && p.h == nil {
+				h := seat.Of.(*hold) // it came as the wait ended
+				a.s.observeAcquired(h, p.t.Asked)
+				a.s.sender.Go(func() { _ = a.s.unlock(context.Background(), h) })
+			}
+		} else if t != nil {
+			p.at.Fail(t)
+		}
+		p.at.unlock()
+	}
+	return err
+}
+
+// anew makes the tenures of the next questions.
+func (a *attempt) anew() {
+	for i := range a.parts {
+		p := &a.parts[i]
+		p.t = nil
+		p.at.lock()
+		if a.script != nil || p.spec.Pass == nil || a.limit > 0 {
+			p.t = p.at.newTenure(p.spec)
+		}
+		if a.w != nil && i == a.at {
+			a.w.Tenure = nil
+			if p.t != nil && a.script == nil {
+				a.w.Tenure = &p.t.Tenure
+				p.at.seat(a, p)
+			}
+			p.at.Ask(a.w)
+		}
+		p.at.unlock()
+	}
+}
+
+// seat gives the waiter of a reader a hold for when it is let in with another.
+func (at *spot) seat(a *attempt, p *part) {
+	if p.spec.terms.MayShare() {
+		h := new(hold)
+		h.init(a.ctx, false)
+		a.w.Seat = &h.Hold
+	}
+}
+
+// cutOff is the error of an attempt whose wait was ended by err while it waited for the
+// place.
+func (a *attempt) cutOff(p *part, err error) error {
+	if a.limit > 0 && a.w != nil {
+		p.at.lock()
+		sent, rides := a.w.Rides()
+		p.at.unlock()
+		if rides {
+			return a.s.sender.CutOff(sent, err)
+		}
+	}
+	return a.ended(err)
+}
+
+// ended is the error of an attempt whose wait was ended by err: with the silence of Redis,
+// if that is what kept the call waiting.
+func (a *attempt) ended(err error) error {
+	p := &a.parts[a.at]
+	return a.s.ended(p.at, p.owner, p.spec, err)
+}
+
+// ended is the error of a call for an owner whose wait was ended by err: with the silence of
+// Redis, if that is what kept the call waiting.
+func (s *Session) ended(at *spot, o *place.Owner, spec *Spec, err error) error {
+	if err == lock.ErrClosed {
+		return err
+	}
+	now := time.Now()
+	at.lock()
+	defer at.unlock()
+	if t := o.Tenure(); t != nil && !t.Changing().IsZero() {
+		return s.sender.Silent(now.Sub(t.Changing()), err) // the owner has the lock: it waits for Redis alone
+	}
+	if d, instead := at.Line(&spec.terms).Silence().Lasts(now, true, s.overdue()); d > 0 {
+		return s.sender.Silent(d, cmp.Or(instead, err))
+	}
+	return err
+}
+
+// overdue is for how long a question is under way that a server which is well would
+// have answered.
+func (s *Session) overdue() time.Duration { return s.OpTimeout / 10 }
+
+// behind is the error of a TryLock that stands behind another call of this process.
+func (at *spot) behind(spec *Spec) error {
+	at.lock()
+	defer at.unlock()
+	if d, err := at.Line(&spec.terms).Silence().Lasts(time.Now(), false, at.s.overdue()); d > 0 {
+		return fmt.Errorf("%w: another call of this process is ahead: %w", lock.ErrNotAcquired, at.s.sender.Silent(d, err))
+	}
+	return lock.ErrNotAcquired
+}
+
+// tooLate is what a grant fails with that outlived its lease on the way.
+type tooLate struct{ lease, took time.Duration }
+
+func (e tooLate) Error() string {
+	return fmt.Sprintf("granted, but the answer took %v and the lease is %v", e.took, e.lease)
+}
+
+// Final says that asking again would not help.
+func (e tooLate) Final() {}
+
+// waited is what a wait fails with that its own limit ended.
+type waited struct {
+	limit time.Duration
+	last  error // what it failed with else: no answer of Redis, or only the end of the limit
+}
+
+func (e waited) Error() string {
+	text := fmt.Sprintf("%v: waited for %v", lock.ErrNotAcquired, e.limit)
+	if e.last != context.DeadlineExceeded {
+		text += fmt.Sprintf(": %v", e.last)
+	}
+	return text
+}
+
+// Unwrap leaves out the end of a context that is none of the caller's.
+func (e waited) Unwrap() []error {
+	if e.last == context.DeadlineExceeded {
+		return []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded}
+	}
+	return []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded, e.last}
+}
+
+func (e waited) Timeout() bool { return true }

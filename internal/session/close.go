@@ -1,0 +1,144 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// closer says how far Close has come.
+type closer struct {
+	closing   chan struct{} // closed when Close begins
+	givenBack chan struct{} // closed when Close has ended all holds and tried to release them
+	givenUp   chan struct{} // closed when Close could not wait any longer
+	once      *sync.Once    // closes givenUp
+}
+
+func newCloser() closer {
+	return closer{make(chan struct{}), make(chan struct{}), make(chan struct{}), new(sync.Once)}
+}
+
+// Close gives back every lock still held, ends the waiters with ErrClosed, and
+// waits for all goroutines, while ctx lasts.
+//
+// The error names how many locks Redis did not confirm to be free; they end
+// with their leases. It matches ctx's error when ctx ended first. A ctx that is
+// over already, as it often is when a program ends, is given two operation
+// time-outs. A second Close waits as well, and returns nil when there is nothing
+// left.
+func (s *Session) Close(ctx context.Context) error {
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 2*s.OpTimeout)
+		defer cancel()
+	}
+	held, first := s.places.close()
+
+	// Only the first gives back. Until it has, nothing may be stopped that its
+	// holders rely on, and nobody may find that there is no work.
+	failed := 0
+	if first {
+		close(s.closer.closing)
+		failed = s.giveBackAll(ctx, held)
+		close(s.closer.givenBack)
+	}
+	select {
+	case <-s.closer.givenBack:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	idle := make(chan struct{})
+	go func() {
+		s.hub.Close()
+		s.dog.Close()
+		s.sender.Wait()
+		close(idle)
+	}()
+	var late error
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		late = fmt.Errorf("%w, and commands are still unanswered", ctx.Err())
+		s.closer.once.Do(func() { close(s.closer.givenUp) })
+	}
+	if failed > 0 {
+		late = errors.Join(late, fmt.Errorf("%d of %d locks were not confirmed as released", failed, len(held)))
+	}
+	return late
+}
+
+// close closes all places, and returns the tenures that are held; first is whether it is
+// the first to do so.
+func (all *places) close() (held []*tenure, first bool) {
+	all.mu.Lock()
+	first, all.closed = !all.closed, true
+	var open []*spot
+	for _, at := range all.known {
+		open = append(open, at)
+	}
+	all.mu.Unlock()
+	if !first {
+		return nil, false
+	}
+	for _, at := range open {
+		at.lock()
+		for _, t := range at.Close() {
+			held = append(held, tenureOf(t))
+		}
+		at.unlock()
+		at.tidy()
+	}
+	return held, true
+}
+
+// isClosing reports whether Close has begun.
+func (s *Session) isClosing() bool {
+	select {
+	case <-s.closer.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// GaveBack reports whether a Close has come so far that nothing is sent any more
+// but what settles.
+func (s *Session) GaveBack() bool {
+	select {
+	case <-s.closer.givenBack:
+		return true
+	default:
+		return false
+	}
+}
+
+// giveBackAll ends the holds of all tenures and releases them, many at a time. It
+// returns how many Redis did not confirm.
+func (s *Session) giveBackAll(ctx context.Context, held []*tenure) (failed int) {
+	const atOnce = 64
+	var wg sync.WaitGroup
+	var unconfirmed atomic.Int64
+	slots := make(chan struct{}, atOnce)
+	for _, t := range held {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			owners, before, _ := t.end(place.Closed, t.wrap(lock.ErrClosed))
+			if before == place.Released {
+				return // by an Unlock, which sees to it
+			}
+			// One that was lost just now may still be in Redis as ours.
+			if err := s.release(ctx, t, owners); err != nil && !errors.Is(err, lock.ErrLost) {
+				unconfirmed.Add(1)
+			}
+			t.at.tidy()
+		})
+	}
+	wg.Wait()
+	return int(unconfirmed.Load())
+}

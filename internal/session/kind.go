@@ -1,0 +1,151 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/slots"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// Kind is what a kind of lock adds to the session: its scripts, and how its waiters wait.
+// The two sides of a read/write lock are a kind each.
+type Kind struct {
+	Keys    func(name string) luascripts.Keys
+	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error)
+	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
+	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
+
+	// Pass is the Release of a kind whose locks go from one holder to the next without
+	// becoming free in between, inside a process and from one to another. It is nil for
+	// the others.
+	Pass func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
+
+	// Keep is the heartbeat of a kind whose waiters queue in Redis. It is nil for the
+	// others: their waiters stand in line in this process.
+	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter) (luascripts.Kept, error)
+
+	// Waits is how the waiters wait.
+	Waits place.Discipline
+
+	// Queues says that waiting leaves a trace in Redis, which Release with
+	// nothing left takes back.
+	Queues bool
+
+	// Mode says how an owner holds the lock. Several owners can hold it for
+	// reading at once.
+	Mode lock.Mode
+
+	// Beside is the other side of a read/write lock, nil for other kinds.
+	Beside *Kind
+}
+
+func (k *Kind) reads() bool { return k.Mode == lock.Read }
+
+// family is the kind by which the session finds the places of k: both sides of a
+// read/write lock are one place.
+func (k *Kind) family() *Kind {
+	if k.reads() {
+		return k.Beside
+	}
+	return k
+}
+
+// Spec is one lock: a kind, a name and its options. It never changes.
+type Spec struct {
+	*Kind
+	Name   string          // as the caller gave it
+	Keys   luascripts.Keys // as it stands in Redis
+	Config lock.Config     // what the options say
+	Err    error           // what is wrong with the name or the options
+	slot   uint16          // on a cluster
+	terms  place.Terms     // what the place needs to know
+}
+
+// NewSpec makes the spec of a lock. What is wrong shows as Spec.Err.
+func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
+	mapped := s.KeyPrefix + name
+	config, err := lock.NewConfig(opts...)
+	spec := &Spec{Kind: k, Name: name, Config: config, Err: errors.Join(keys.Check(s.KeyPrefix, name), err)}
+	if lease := s.lease(spec); spec.Err == nil && config.ReplicaTimeout > lease/2 {
+		spec.Err = fmt.Errorf("WithReplicas(%d, %v): the timeout must not be more than half of the lease, which is %v", config.Replicas, config.ReplicaTimeout, lease)
+	}
+	if spec.Err != nil {
+		return spec
+	}
+	spec.Keys = k.Keys(mapped)
+	if s.Sharded {
+		spec.Keys.Publish = "SPUBLISH"
+	}
+	if s.sliced() {
+		spec.Keys.Scattered = true // its listeners can be at a replica
+		spec.slot = slots.OfKey(s.rdb, spec.Keys.Lock)
+	}
+	if config.Fencing {
+		spec.Keys.Register = keys.Tokens(mapped)
+	}
+	spec.terms = spec.place(s.lease(spec))
+	return spec
+}
+
+// place returns what the place of a lock by spec needs to know.
+func (spec *Spec) place(lease time.Duration) place.Terms {
+	c := place.Terms{
+		Kind:     place.Kind{Discipline: spec.Waits, Reads: spec.reads(), Sided: spec.Beside != nil, Passes: spec.Pass != nil},
+		Of:       spec,
+		Lease:    lease,
+		Fixed:    spec.Config.Lease != 0,
+		Replicas: spec.Config.Replicas > 0,
+		Register: spec.Keys.Register,
+		Yield:    !spec.Config.ReadersFirst,
+	}
+	wishes := c.Sided && !c.Reads // a writer
+	if spec.Queues && !(wishes && !c.Yield) {
+		c.Patience = spec.Config.Patience
+	}
+	if c.Sided && !c.Yield {
+		c.Apart |= place.ReadersFirst
+	}
+	if c.Reads && c.Replicas {
+		c.Apart |= place.Replicated
+	}
+	return c
+}
+
+// lease is how long a grant of spec lives without a renewal.
+func (s *Session) lease(spec *Spec) time.Duration {
+	if spec.Config.Lease != 0 {
+		return spec.Config.Lease
+	}
+	return s.Lease
+}
+
+const (
+	offerPolls = 3  // for how many poll intervals a process in line is granted the lock: what it costs if it died
+	keepPolls  = 10 // and for how many its place is kept unheard where nobody can count listeners
+
+	// For so long our waiters do not ask for a free lock that is for others. Redisson wakes a
+	// thread before it asks, which takes it a few times as long as us.
+	asideTime = 5 * time.Millisecond
+)
+
+// offer is what spec's lock is granted for when it comes to this process in line. The
+// question that finds it granted makes it a full lease.
+func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll, s.lease(spec)) }
+
+// keep is how long a place in line lives unheard where nobody can count listeners.
+func (s *Session) keep() time.Duration { return keepPolls * s.Poll }
+
+// spare is how many tokens beyond its own a holder needs, to pass them on.
+func (spec *Spec) spare() int {
+	if spec.Pass == nil || spec.Keys.Register == "" {
+		return 0 // without a register the server's clock leaves room enough
+	}
+	return place.MaxPasses
+}

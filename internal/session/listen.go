@@ -1,0 +1,163 @@
+package session
+
+import (
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// ears is how a line hears of its lock. The functions that the hub calls take the mutex of
+// the place, so the hub calls them without its own.
+type ears struct {
+	at   *spot
+	line *place.Line
+	lock *hint.Subscription // to the lock's channel
+
+	// Of kinds with a Pass.
+	own   *hint.Subscription // to the channel of this process
+	all   *hint.Subscription // to that of all that know of the line
+	heard [2]int             // how often lock and own were confirmed; guarded by at.mu
+
+	beating chan struct{} // cap 1: the sender of heartbeats looks again; nil if there is none
+}
+
+// earsOf returns the ears of a line, which has some if it listens or has a heartbeat.
+func earsOf(l *place.Line) *ears { return l.Ears.(*ears) }
+
+// ears returns the ears of l, new if need be.
+func (at *spot) ears(l *place.Line) *ears {
+	if l.Ears == nil {
+		l.Ears = &ears{at: at, line: l}
+	}
+	return earsOf(l)
+}
+
+// listenEarly listens before anybody asks, if that is to be had for nothing. What is said
+// before the answer comes is heard then.
+func (at *spot) listenEarly(l *place.Line, spec *Spec) {
+	if l.Listens() {
+		return
+	}
+	channel := spec.Keys.Channel
+	if spec.Keep != nil {
+		channel = keys.OfTurns(channel, at.s.id)
+	}
+	if at.s.hub.Lingers(channel) {
+		l.Listen(&spec.terms, time.Now())
+	}
+}
+
+// listen subscribes the channels of a line.
+func (at *spot) listen(a place.Action) {
+	e, spec, hub := at.ears(a.Line), a.Terms.Of.(*Spec), at.s.hub
+	var look bool
+	switch {
+	case spec.Keep != nil: // one heartbeat says for all whether a message was missed
+		e.lock, look = hub.Subscribe(keys.OfTurns(spec.Keys.Channel, at.s.id), a.Sent, e.turn, e.hint)
+	case spec.Pass == nil:
+		e.lock, look = hub.Subscribe(spec.Keys.Channel, a.Sent, e.message, e.hint)
+	default:
+		var ownLook bool
+		e.lock, look = hub.Subscribe(spec.Keys.Channel, a.Sent, e.message, func() { e.half(0) })
+		e.own, ownLook = hub.Subscribe(keys.OfClient(spec.Keys.Line, at.s.id), a.Sent, e.told, func() { e.half(1) })
+		e.all, _ = hub.Subscribe(spec.Keys.Line, a.Sent, e.stepAside, func() {})
+		for i, l := range [2]bool{look, ownLook} {
+			if l {
+				e.halfLocked(i)
+			}
+		}
+		return
+	}
+	if look {
+		a.Line.Hint()
+	}
+}
+
+// close ends the subscriptions soon: a process that waits for a lock often waits again.
+func (e *ears) close() {
+	for _, sub := range []*hint.Subscription{e.lock, e.own, e.all} {
+		if sub != nil {
+			sub.CloseSoon()
+		}
+	}
+}
+
+// hint is for anything that is a reason to ask.
+func (e *ears) hint() {
+	e.at.lock()
+	e.line.Hint()
+	e.at.unlock()
+}
+
+// message is for what is published at the channel of the lock.
+func (e *ears) message(string) { e.hint() }
+
+// told is for what is published to this process.
+func (e *ears) told(string) {
+	e.at.lock()
+	e.line.Told()
+	e.at.unlock()
+}
+
+// stepAside is for what is published to all that know of the line.
+func (e *ears) stepAside(message string) {
+	if message == luascripts.Aside {
+		e.at.lock()
+		e.line.StepAside(time.Now().Add(asideTime))
+		e.at.unlock()
+	}
+}
+
+// turn is for the number of an owner whose turn it is.
+func (e *ears) turn(number string) {
+	e.at.lock()
+	e.line.Turn(e.at.s.id + ":" + number)
+	e.at.unlock()
+}
+
+// half is for the confirmation of one of two channels that are subscribed together: one
+// question after the other one's does for both.
+func (e *ears) half(this int) {
+	e.at.lock()
+	e.halfLocked(this)
+	e.at.unlock()
+}
+
+func (e *ears) halfLocked(this int) {
+	e.heard[this]++
+	n, other := e.heard[this], 1-this
+	if e.heard[other] >= n {
+		e.line.Hint()
+		return
+	}
+	time.AfterFunc(time.Millisecond, func() {
+		e.at.lock()
+		if e.heard[other] < n {
+			e.line.Hint() // that one may be denied
+		}
+		e.at.unlock()
+	})
+}
+
+// hearOwn subscribes the channel of one owner in a queue.
+func (at *spot) hearOwn(w *place.Waiter) {
+	l, t := w.Line(), tenureOf(w.Queued())
+	sub, look := at.s.hub.Subscribe(keys.OfOwner(t.spec.Keys.Channel, t.Name), time.Time{}, func(string) {
+		at.lock()
+		at.Ask(w)
+		at.unlock()
+	}, earsOf(l).hint)
+	w.Of = sub
+	if look {
+		l.Hint()
+	}
+}
+
+// unhear ends that.
+func (at *spot) unhear(w *place.Waiter) {
+	w.Of.(*hint.Subscription).Close()
+	w.Of = nil
+}

@@ -1,0 +1,216 @@
+package session
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// placeID names a lock: both sides of a read/write lock are one place.
+type placeID struct {
+	kind *Kind // a family
+	key  string
+}
+
+func (spec *Spec) id() placeID { return placeID{spec.family(), spec.Keys.Lock} }
+
+// places has the place of each lock that this process has to do with.
+//
+// Its mutex guards which places there are, and is held for a few instructions. Each place
+// has a mutex of its own for everything else. The mutex of places is taken first, then
+// that of one place, then those of the watchdog and the hub; hold.mu is taken last and
+// under nothing. No mutex is held while a command is sent, a caller's function runs, or a
+// context is cancelled: a context may ask its parent, which may be that of a hold, which
+// looks at its lease.
+type places struct {
+	s     *Session    // set once
+	rules place.Rules // set once
+
+	mu     sync.Mutex
+	closed bool
+	known  map[placeID]*spot
+	spare  []*spot // unused, to be used again: most locks are free, and a place is dear for a lock that nobody waits for
+	kept   []*spot // unused, but there is something to remember for a few milliseconds
+}
+
+// spareSpots is how many places are kept to be used again.
+const spareSpots = 512
+
+// spot is one place, and its mutex.
+type spot struct {
+	s *Session // set once
+
+	// Guarded by the mutex of places.
+	id    placeID
+	users int  // calls that are about it
+	kept  bool // in places.kept
+
+	mu          sync.Mutex
+	place.Place // guarded by mu
+}
+
+func (all *places) init(s *Session) {
+	all.s = s
+	all.rules = place.Rules{Lease: s.Lease, Poll: s.Poll, Ticket: s.newTicket}
+	all.known = make(map[placeID]*spot)
+}
+
+// begin enters a call about the lock of spec, unless the session is closed; done leaves it.
+func (s *Session) begin(spec *Spec) (*spot, error) {
+	all := &s.places
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.closed {
+		return nil, lock.ErrClosed
+	}
+	s.sender.Add()
+	id := spec.id()
+	at := all.known[id]
+	if at == nil {
+		at = all.newLocked(id)
+	}
+	at.users++
+	return at, nil
+}
+
+// enter enters a call that is about no lock in particular, unless the session is closed;
+// s.sender.Done leaves it.
+func (s *Session) enter() error {
+	s.places.mu.Lock()
+	defer s.places.mu.Unlock()
+	if s.places.closed {
+		return lock.ErrClosed
+	}
+	s.sender.Add()
+	return nil
+}
+
+func (all *places) newLocked(id placeID) (at *spot) {
+	if end := len(all.spare) - 1; end >= 0 {
+		at, all.spare = all.spare[end], all.spare[:end]
+	} else {
+		at = &spot{s: all.s}
+		at.Init(&all.rules, at)
+	}
+	at.id = id
+	all.known[id] = at
+	return at
+}
+
+// done ends what begin began.
+func (s *Session) done(at *spot) {
+	all := &s.places
+	all.mu.Lock()
+	at.users--
+	all.tidyLocked(at)
+	all.mu.Unlock()
+	s.sender.Done()
+}
+
+// tidy forgets the place if nobody has anything to do with the lock any more.
+func (at *spot) tidy() {
+	all := &at.s.places
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.tidyLocked(at)
+}
+
+func (all *places) tidyLocked(at *spot) {
+	if at.users > 0 && len(all.kept) == 0 {
+		return
+	}
+	now := time.Now()
+	for len(all.kept) > 0 && (all.closed || all.kept[0].unused(now)) {
+		first := all.kept[0]
+		all.kept, first.kept = all.kept[1:], false
+		all.forgetLocked(first, now)
+	}
+	all.forgetLocked(at, now)
+}
+
+// unused reports whether nothing is to be remembered of a place that nobody uses.
+func (at *spot) unused(now time.Time) bool {
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	return at.Idle(now)
+}
+
+func (all *places) forgetLocked(at *spot, now time.Time) {
+	if at.users > 0 || all.known[at.id] != at {
+		return
+	}
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	switch {
+	case at.Idle(now):
+		delete(all.known, at.id)
+		if at.Forgotten() && !at.kept && len(all.spare) < spareSpots {
+			at.Reset()
+			all.spare = append(all.spare, at)
+		}
+	case at.Unused() && !at.kept:
+		at.kept = true
+		all.kept = append(all.kept, at)
+	}
+}
+
+// find returns the place of a lock, nil if nobody has anything to do with it.
+func (s *Session) find(id placeID) *spot {
+	s.places.mu.Lock()
+	defer s.places.mu.Unlock()
+	return s.places.known[id]
+}
+
+// lock locks the place for one or more events; unlock carries out what they ask for.
+func (at *spot) lock() { at.mu.Lock() }
+
+func (at *spot) unlock() {
+	at.Do(at.carryOut)
+	at.mu.Unlock()
+}
+
+// carryOut does what the place asks for, with its mutex held. So it waits for nothing.
+func (at *spot) carryOut(a place.Action) {
+	switch a.Verb {
+	case place.Wake:
+		select {
+		case a.Waiter.Wake <- struct{}{}:
+		default:
+		}
+	case place.GiveBack:
+		at.s.giveBack(tenureOf(a.Tenure))
+	case place.Listen:
+		at.listen(a)
+	case place.Deafen:
+		earsOf(a.Line).close()
+	case place.HearOwn:
+		at.hearOwn(a.Waiter)
+	case place.Unhear:
+		at.unhear(a.Waiter)
+	case place.Beat:
+		at.beat(a)
+	case place.Arm:
+		time.AfterFunc(time.Until(a.Due), func() {
+			at.lock()
+			a.Line.Alarm()
+			at.unlock()
+		})
+	case place.Renew, place.Unrenew:
+		tenureOf(a.Tenure).lease.KeepAlive(a.Verb == place.Renew)
+	}
+}
+
+// giveBack sees to it that Redis has nothing of t any more, which is over and whose first
+// hold came to nothing. It does not wait for Redis.
+func (s *Session) giveBack(t *tenure) {
+	lease, unsure := t.lease, t.Unsure()
+	s.sender.Go(func() {
+		if lease != nil {
+			lease.Stop(context.Background()) // no renewal may follow the release
+		}
+		s.settle(t, unsure)
+	})
+}

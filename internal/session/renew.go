@@ -1,0 +1,190 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/slots"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// batchSize is how many locks one renewal takes along: few enough that a server is
+// back for others within a fraction of a millisecond.
+const batchSize = 100
+
+// nodes says which node of a cluster has a slot.
+type nodes struct {
+	sliced bool // set once: it is a cluster, and keys have slots
+	slots  slots.Table
+}
+
+// sliced reports whether the server is a cluster, where keys have slots.
+func (s *Session) sliced() bool { return s.nodes.sliced }
+
+// node returns the node of a slot, which does not block. Once in each interval between
+// renewals it asks the cluster in the background.
+func (s *Session) node(slot uint16) uint16 {
+	if s.nodes.slots.Due(s.Lease / 3) {
+		s.sender.Go(func() {
+			_, _, _ = command.Await[struct{}](context.Background(), s.sender, s.OpTimeout, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
+				return struct{}{}, s.nodes.slots.Refresh(ctx, s.rdb)
+			}))
+		})
+	}
+	return s.nodes.slots.Of(slot)
+}
+
+// renewal is what one command renews. It is used again.
+type renewal struct {
+	s       *Session
+	order   []int // of the tenures, in the watchdog's batch
+	tenures []*tenure
+	locks   []luascripts.Renewal
+	holds   []*hold // memory for abandon
+	sent    time.Time
+}
+
+var unusedRenewals = sync.Pool{New: func() any { return new(renewal) }}
+
+// renew is what the watchdog renews with. All of a batch are of one kind, and on a
+// cluster at one node, as far as is known.
+func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
+	r := unusedRenewals.Get().(*renewal)
+	r.s = s
+	errs := r.choose(batch)
+	if len(r.tenures) == 0 {
+		unusedRenewals.Put(r)
+		return errs
+	}
+	r.holds = s.abandon(r.tenures, r.holds)
+	r.sent = time.Now()
+	// Never in the goroutine of the watchdog, as that would leave with the operation
+	// time-out: an answer that comes later still counts.
+	replies, answered, err := command.Detached[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
+	if s.Look {
+		s.LookOnce()
+	}
+	for j, i := range r.order {
+		e := s.sender.Explain(err)
+		if err == nil {
+			e = s.renewed(replies[j])
+		}
+		if e != nil {
+			errs = withError(errs, len(batch), i, e)
+		}
+	}
+	s.unrenewed(r.tenures, r.order, errs)
+	if answered { // else they may be on their way yet
+		clear(r.tenures)
+		clear(r.locks)
+		r.tenures, r.locks = r.tenures[:0], r.locks[:0]
+		unusedRenewals.Put(r)
+	}
+	return errs
+}
+
+// choose takes along what of the batch is to be renewed, and returns errors for the rest.
+func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
+	s := r.s
+	r.order = r.order[:0]
+	for i := range batch {
+		if batch[i].(*tenure).phase() == place.Offered {
+			errs = withError(errs, len(batch), i, errUntaken)
+		} else {
+			r.order = append(r.order, i)
+		}
+	}
+	if s.sliced() { // the locks of a slot share a script
+		slices.SortFunc(r.order, func(i, j int) int {
+			return int(batch[i].(*tenure).spec.slot) - int(batch[j].(*tenure).spec.slot)
+		})
+	}
+	for _, i := range r.order {
+		t := batch[i].(*tenure)
+		l := luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
+		if t.spec.reads() {
+			l.Holds = max(t.stands(), 1)
+		}
+		r.tenures, r.locks = append(r.tenures, t), append(r.locks, l)
+	}
+	return errs
+}
+
+// stands returns how many holds Redis should have of t.
+func (t *tenure) stands() int {
+	t.at.lock()
+	defer t.at.unlock()
+	return t.Stand()
+}
+
+// Send sends the renewals.
+func (r *renewal) Send(ctx context.Context) ([]luascripts.Renewed, error) {
+	renewed := r.tenures[0].spec.Renew(ctx, r.s.rdb, r.locks, r.s.Lease, batchSize)
+	if !slices.ContainsFunc(renewed, func(r luascripts.Renewed) bool { return command.IsAnswer(r.Err) }) {
+		return nil, renewed[0].Err // so that it does not count as an answer
+	}
+	return renewed, nil
+}
+
+// Late passes on what confirmations say that come late: they count from their send.
+func (r *renewal) Late(replies []luascripts.Renewed, err error) {
+	for j, t := range r.tenures {
+		if err == nil {
+			t.watch().Answered(r.sent, r.s.renewed(replies[j]))
+		}
+	}
+}
+
+// errUntaken is the answer to the renewal of a lock that was passed on to this process and
+// that no waiter has taken yet: it is renewed for nobody.
+var errUntaken = errors.New("nobody has taken it yet")
+
+// withError returns errs, of n, with err at i.
+func withError(errs []error, n, i int, err error) []error {
+	if errs == nil {
+		errs = make([]error, n)
+	}
+	errs[i] = err
+	return errs
+}
+
+// renewed is the answer to a renewal as the watchdog wants it.
+func (s *Session) renewed(r luascripts.Renewed) error {
+	switch {
+	case r.Err != nil:
+		return s.sender.Explain(r.Err)
+	case r.Verdict == luascripts.Foreign:
+		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)
+	case r.Verdict == luascripts.Gone:
+		return watchdog.ErrGone
+	default:
+		return nil
+	}
+}
+
+// unrenewed reports that renewals failed, unless the server said that the locks are not
+// ours. If several were refused together, each is asked for again by itself, and reported
+// then.
+func (s *Session) unrenewed(tenures []*tenure, order []int, errs []error) {
+	failed, first := 0, error(nil)
+	var t *tenure
+	for j, i := range order {
+		if errs == nil || errs[i] == nil || errors.Is(errs[i], watchdog.ErrGone) {
+			continue
+		}
+		if failed++; failed == 1 {
+			t, first = tenures[j], errs[i]
+		}
+	}
+	if failed == 1 || failed > 0 && errors.Is(first, lock.ErrUnavailable) {
+		s.report.warn("lock: a renewal failed; it is tried again until the lease ends", t.spec.Name, "lock", t.spec.Name, "locks", failed, "err", first)
+	}
+}

@@ -1,0 +1,317 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/owner"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// TakeAll is a script that takes several locks at once, all or none.
+type TakeAll func(ctx context.Context, rdb rueidis.Client, all []luascripts.Taking) (a luascripts.Acquired, first int, err error)
+
+// CanGroup reports whether one script can take the locks of specs: they are
+// different ones, ask for nothing that such a script does not know of, and share
+// a slot where there are slots.
+func (s *Session) CanGroup(specs []*Spec) bool {
+	seen := make(map[string]bool)
+	for _, spec := range specs {
+		if spec.Err != nil || spec.terms.Replicas || spec.Keys.Register != "" || seen[spec.Keys.Lock] {
+			return false
+		}
+		seen[spec.Keys.Lock] = true
+		if s.sliced() && keys.Tag(spec.Keys.Lock) != keys.Tag(specs[0].Keys.Lock) {
+			return false
+		}
+	}
+	return len(specs) > 0
+}
+
+// tooBusy is how often locks of a group may change hands while a call waits for them.
+const tooBusy = 3
+
+// several is what an attempt for several locks at once knows.
+type several struct {
+	script  TakeAll   // takes them; nil for one
+	sent    time.Time // when the latest question was sent
+	holder  string    // of the lock that was refused last
+	changes int       // how often that one changed
+}
+
+// LockAll waits for all locks of specs, or tries once, and takes them together by
+// script: a hold for each, in order, or none. It fails with errors.ErrUnsupported
+// when they must be taken one by one: the owner holds one of them already, or the
+// server keeps them in different slots.
+//
+// While one of them is another's it holds none, and stands in the line of that
+// one. So nobody ever waits for a call that waits itself. But locks that are busy all
+// the time are hardly ever free together. Once they have changed hands too often before
+// its eyes, LockAll fails with errors.ErrUnsupported, too: one by one, each comes in turn.
+func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wait bool) ([]lock.Hold, error) {
+	a := &attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), fresh: true, several: several{script: script}}
+	for _, spec := range specs {
+		a.parts = append(a.parts, part{spec: spec})
+	}
+	slices.SortFunc(a.parts, func(a, b part) int { return strings.Compare(a.spec.Keys.Lock, b.spec.Keys.Lock) })
+	err := a.all(wait)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil, err
+	}
+	if err != nil {
+		op := "trylock"
+		if wait {
+			op = "lock"
+		}
+		if ctx.Err() != nil {
+			err = interrupted(ctx, err)
+		}
+		return nil, &lock.Error{Op: op, Name: a.parts[a.at].spec.Name, Err: err}
+	}
+	inOrder := make([]lock.Hold, len(specs))
+	for i, spec := range specs {
+		h := a.parts[slices.IndexFunc(a.parts, func(p part) bool { return p.spec == spec })].h
+		s.limit(h, spec)
+		inOrder[i] = h
+	}
+	return inOrder, nil
+}
+
+// all acquires a hold of each lock. An error is about the one that a.at names.
+func (a *attempt) all(wait bool) error {
+	s := a.s
+	if err := a.ctx.Err(); err != nil {
+		return err
+	}
+	number, known := lock.OwnerFrom(a.ctx)
+	if !known {
+		number = owner.New()
+	}
+	limit := time.Duration(0)
+	for _, p := range a.parts {
+		if w := p.spec.Config.Wait; w > 0 && (limit == 0 || w < limit) {
+			limit = w
+		}
+	}
+	if !wait {
+		a.limit = s.OpTimeout
+	} else if limit > 0 {
+		var cancel context.CancelFunc
+		a.waiting, cancel = context.WithTimeout(a.ctx, limit)
+		defer cancel()
+	}
+	defer func() {
+		a.done()
+		for _, p := range a.parts {
+			if p.at != nil {
+				s.done(p.at)
+			}
+		}
+	}()
+	// In the order of the keys, as two groups of one owner may share some.
+	for i := range a.parts {
+		a.at = i
+		p := &a.parts[i]
+		at, err := s.begin(p.spec)
+		if err != nil {
+			return err
+		}
+		p.at, p.owner = at, at.enter(p.spec, number)
+		if !wait && at.asks(p.owner) {
+			return at.behind(p.spec) // another goroutine of this owner waits for it already
+		}
+		if err := s.take(a.waiting, p.owner.Turn, a.left()); err != nil {
+			return a.ended(err)
+		}
+		defer func() { <-p.owner.Turn }()
+		if at.held(p.owner) != nil {
+			return errors.ErrUnsupported
+		}
+	}
+	a.at = 0
+	if i := a.ahead(); i >= 0 && !wait {
+		a.at = i
+		return a.parts[i].at.behind(a.parts[i].spec)
+	} else if i >= 0 {
+		a.stand(i, time.Time{})
+	}
+	a.anew()
+	return a.waited(a.run(), limit)
+}
+
+// ahead returns a lock for which others of this process wait, or -1.
+func (a *attempt) ahead() int {
+	return slices.IndexFunc(a.parts, func(p part) bool {
+		p.at.lock()
+		defer p.at.unlock()
+		return p.at.Line(&p.spec.terms) != nil
+	})
+}
+
+// questions is one question for all locks of a group.
+type questions struct {
+	s       *Session
+	script  TakeAll
+	tenures []*tenure
+	all     []luascripts.Taking
+}
+
+// acquiredAll is the answer: when it is a refusal, by the lock at.
+type acquiredAll struct {
+	luascripts.Acquired
+	at int
+}
+
+// Send sends the question.
+func (q questions) Send(ctx context.Context) (acquiredAll, error) {
+	a, at, err := q.script(ctx, q.s.rdb, q.all)
+	return acquiredAll{a, at}, err
+}
+
+// Late sees to the answer for which nobody waits, as that of one question does.
+func (q questions) Late(reply acquiredAll, err error) {
+	for _, t := range q.tenures {
+		t.at.lock()
+		settle := t.at.Unheard(nil, &t.Tenure, err == nil && reply.Verdict == luascripts.Done || err != nil && command.FaultOf(err).MayHaveRun)
+		if !settle && t.Unsure() {
+			t.at.Free(t.Terms) // it may be ours: a good reason to ask
+		}
+		t.at.unlock()
+		if settle {
+			q.s.settle(t, err != nil)
+		}
+	}
+}
+
+// askAll sends one question for all locks and records the answer, as ask does.
+func (a *attempt) askAll() error {
+	s := a.s
+	q := questions{s: s, script: a.script}
+	for i := range a.parts {
+		p := &a.parts[i]
+		lease := p.spec.terms.Lease
+		q.tenures = append(q.tenures, p.t)
+		q.all = append(q.all, luascripts.Taking{Keys: p.spec.Keys, Owner: p.t.Name, Lease: lease})
+		p.at.lock()
+		p.at.Asks(&p.t.Tenure, lease, 0)
+		p.at.unlock()
+	}
+	limit := s.OpTimeout
+	if a.limit > 0 {
+		limit = a.left()
+	}
+	a.sent = time.Now()
+	reply, answered, err := command.Await[acquiredAll](a.waiting, s.sender, limit, q)
+	switch {
+	case !answered:
+		return s.sender.CutOff(a.sent, err) // the answer goes to Late
+	case err != nil:
+		a.answeredAll(command.FaultOf(err).MayHaveRun)
+		if reply, ok := rueidis.IsRedisErr(err); ok && strings.Contains(reply.Error(), "CROSSSLOT") {
+			return command.Final{Err: errors.ErrUnsupported} // a cluster that looks like one server
+		}
+		return s.sender.Explain(err)
+	case reply.Verdict == luascripts.Done:
+		return a.grantedAll(reply.Token)
+	}
+	a.answeredAll(false)
+	if reply.Verdict != luascripts.Held {
+		a.leave()
+		a.at = reply.at
+		return s.sender.Foreign(a.waiting, a.parts[reply.at].spec.Keys.Lock, command.Final{Err: lock.ErrForeignKey})
+	}
+	return a.refusedAll(reply)
+}
+
+// answeredAll records that the question was answered, and granted nothing.
+func (a *attempt) answeredAll(mayHaveRun bool) {
+	for i := range a.parts {
+		p := &a.parts[i]
+		p.at.lock()
+		p.at.Broke(nil, &p.t.Tenure, mayHaveRun, nil)
+		p.at.unlock()
+	}
+}
+
+// refusedAll has the attempt stand in line for the lock that another has.
+func (a *attempt) refusedAll(reply acquiredAll) error {
+	if a.limit > 0 {
+		a.at = reply.at
+		return errRefused
+	}
+	if reply.Holder != a.holder {
+		if a.changes++; a.changes > tooBusy {
+			return command.Final{Err: errors.ErrUnsupported}
+		}
+		a.holder = reply.Holder
+	}
+	if slices.ContainsFunc(a.parts, func(p part) bool { return p.t.isUnsure() }) {
+		// A question that broke off may have been carried out, and others
+		// would wait for what it took.
+		_ = a.giveUp(lock.ErrNotAcquired)
+		a.anew()
+	}
+	if a.w == nil || reply.at != a.at {
+		if a.w != nil {
+			p := &a.parts[a.at]
+			p.at.lock()
+			a.w.PassOver()
+			p.at.unlock()
+		}
+		a.stand(reply.at, a.sent)
+	}
+	p := &a.parts[a.at]
+	p.at.lock()
+	p.at.Waits(a.w, place.Refusal{Sent: a.sent, Left: reply.Left}, time.Now())
+	p.at.unlock()
+	return errRefused
+}
+
+// grantedAll makes the first hold of each lock, or of none.
+func (a *attempt) grantedAll(token uint64) error {
+	err := a.waiting.Err() // crossed the end of the wait
+	for i := range a.parts {
+		p := &a.parts[i]
+		if err != nil {
+			p.at.lock()
+			p.at.Cross(nil, &p.t.Tenure)
+			p.at.unlock()
+			continue
+		}
+		var w *place.Waiter
+		if i == a.at {
+			w = a.w
+		}
+		if err = a.grant(p, w, a.sent, token); err != nil {
+			a.leaveAt(i)
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	for i := range a.parts {
+		p := &a.parts[i]
+		if p.h != nil {
+			p.h = nil
+			p.t.end(place.Released, p.t.wrap(err))
+			p.t.doubt() // giving up takes it back
+		}
+	}
+	return err
+}
+
+// leaveAt has the attempt leave its line, as its error is about part i.
+func (a *attempt) leaveAt(i int) {
+	if i != a.at {
+		a.leave()
+		a.at = i
+	}
+}

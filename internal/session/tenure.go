@@ -1,0 +1,255 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// tenure is an owner's time with a lock, as the session has it: the place's tenure, and the
+// lease that the watchdog watches.
+type tenure struct {
+	place.Tenure
+	s     *Session        // set once
+	at    *spot           // set once: where, with its mutex for the place's part
+	spec  *Spec           // guarded by at.mu: as the first hold asks for it; of a ticket, as its waiter does
+	lease *watchdog.Lease // set under at.mu, before others see that it is granted
+	first hold            // memory for the first hold
+}
+
+var _ watchdog.Subject = (*tenure)(nil)
+
+func tenureOf(t *place.Tenure) *tenure {
+	if t == nil {
+		return nil
+	}
+	return t.Of.(*tenure)
+}
+
+// newTenure returns a tenure that is asked for from now on.
+func (at *spot) newTenure(spec *Spec) *tenure {
+	now := time.Now()
+	t := &tenure{s: at.s, at: at, spec: spec}
+	t.Of, t.Terms, t.Name, t.Asked = t, &spec.terms, at.s.newOwner(now), now
+	if spec.terms.MayShare() {
+		t.Turn = make(chan struct{}, 1)
+	}
+	return t
+}
+
+// newTicket returns the tenure in whose name a line asks. The caller has the mutex of its
+// place.
+func (s *Session) newTicket(p *place.Place, c *place.Terms) *place.Tenure {
+	return &p.Of.(*spot).newTenure(c.Of.(*Spec)).Tenure
+}
+
+// turn is the right to send a command for t: that of its owner, or its own if owners share
+// it.
+func (t *tenure) turn(o *place.Owner) chan struct{} {
+	if t.Turn != nil {
+		return t.Turn
+	}
+	return o.Turn
+}
+
+// isLive reports whether t is not over.
+func (t *tenure) isLive() bool {
+	t.at.lock()
+	defer t.at.unlock()
+	return t.Lives()
+}
+
+// phase returns the phase that t is in.
+func (t *tenure) phase() place.Phase {
+	t.at.lock()
+	defer t.at.unlock()
+	return t.Phase()
+}
+
+// isUnsure reports whether a question for t may be carried out late.
+func (t *tenure) isUnsure() bool {
+	t.at.lock()
+	defer t.at.unlock()
+	return t.Unsure()
+}
+
+// doubt notes that a question for t may be carried out late.
+func (t *tenure) doubt() {
+	t.at.lock()
+	defer t.at.unlock()
+	t.Doubt()
+}
+
+// count notes that Redis has n holds of t.
+func (t *tenure) count(n int) {
+	t.at.lock()
+	defer t.at.unlock()
+	t.Count(n)
+}
+
+// unhold notes that the lock is not t's any more, as far as this process goes.
+func (t *tenure) unhold() {
+	t.at.lock()
+	defer t.at.unlock()
+	t.at.Unhold(&t.Tenure)
+}
+
+// watch returns the lease of t, which the watchdog may renew before its grant is recorded.
+func (t *tenure) watch() *watchdog.Lease {
+	t.at.lock()
+	defer t.at.unlock()
+	return t.lease
+}
+
+// end ends the tenure and all its holds with cause. It returns how many owners they had,
+// and the phase that the tenure was in.
+//
+// Unless Close has begun, a tenure that this call ended as lost is counted: the caller sees
+// to what is left of it, and calls s.sender.Done. After that, Close does.
+func (t *tenure) end(how place.Phase, cause error) (owners int, before place.Phase, counted bool) {
+	t.at.lock()
+	ended, owners, before := t.at.End(&t.Tenure, how)
+	if counted = before.Lives() && how == place.Lost && !t.at.IsClosed(); counted {
+		t.s.sender.Add()
+	}
+	t.at.unlock()
+	for _, h := range ended {
+		h.Of.(*hold).end(cause)
+	}
+	return owners, before, counted
+}
+
+// Lost ends the tenure: the watchdog saw the lease end, or the server said that
+// it is not ours.
+func (t *tenure) Lost(cause error) {
+	owners, before, counted := t.end(place.Lost, t.lostBy(cause))
+	if !before.Lives() {
+		return
+	}
+	if owners > 0 {
+		t.s.report.warn("lock lost", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
+	}
+	for range owners {
+		t.s.observe(t.s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
+	}
+	t.unhold()
+	t.s.free(t.spec)
+	if counted {
+		if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) {
+			// The server may have it as ours for a while yet, or again by a
+			// late copy, and others would wait for nothing.
+			t.s.settle(t, unsure)
+		}
+		t.at.tidy()
+		t.s.sender.Done()
+	}
+}
+
+// Renewed passes on that the watchdog renewed the lease.
+func (t *tenure) Renewed(until time.Time) {
+	t.s.observe(t.s.Observer.Renewed, t, lock.Event{Until: until})
+}
+
+// Group is what is renewed together with t: what shares its script, and on a cluster its
+// node.
+func (t *tenure) Group() watchdog.Group {
+	g := watchdog.Group{What: t.spec.Kind}
+	if t.s.sliced() {
+		g.At = int(t.s.node(t.spec.slot))
+	}
+	return g
+}
+
+// lostBy is the cause that holds of t end with when the lease ended by cause.
+func (t *tenure) lostBy(cause error) error {
+	return t.wrap(fmt.Errorf("%w: %w", lock.ErrLost, cause))
+}
+
+// wrap gives an error about a hold of this tenure its name.
+func (t *tenure) wrap(err error) error {
+	return &lock.Error{Op: "hold", Name: t.spec.Name, Err: err}
+}
+
+// free tells the waiters for the lock in this process that it may be free.
+func (s *Session) free(spec *Spec) {
+	at := s.find(spec.id())
+	if at == nil {
+		return
+	}
+	at.lock()
+	defer at.unlock()
+	at.Free(&spec.terms)
+}
+
+// observeAcquired tells of h, for which a call waited since then.
+func (s *Session) observeAcquired(h *hold, since time.Time) {
+	if s.Observer.Acquired != nil { // or the clocks need not be read
+		s.observe(s.Observer.Acquired, h.tenure(), lock.Event{Until: h.Until(), Wait: time.Since(since)})
+	}
+}
+
+func (s *Session) observe(f func(lock.Event), t *tenure, e lock.Event) {
+	if f != nil {
+		e.Name, e.Mode, e.Owner, e.Token = t.spec.Name, t.spec.Mode, t.Name, t.Token()
+		f(e)
+	}
+}
+
+// take waits for a turn: until ctx ends, the session closes, or limit has passed (0
+// is no limit).
+func (s *Session) take(ctx context.Context, turn chan<- struct{}, limit time.Duration) error {
+	select {
+	case turn <- struct{}{}:
+		return nil
+	default:
+	}
+	var timeout <-chan time.Time
+	if limit > 0 {
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		timeout = t.C
+	}
+	select {
+	case turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.closer.closing:
+		return lock.ErrClosed
+	case <-timeout:
+		return command.NoAnswer{After: s.OpTimeout}
+	}
+}
+
+// held returns the tenure of the owner, nil if it does not hold the lock. The very look may
+// find that the tenure is lost.
+func (at *spot) held(o *place.Owner) *tenure {
+	at.lock()
+	t := tenureOf(o.Tenure())
+	at.unlock()
+	if t != nil && t.lease.Check() != nil {
+		return nil
+	}
+	return t
+}
+
+// beside returns the tenure that the owner has on the other side of the lock, nil if it has
+// none.
+func (at *spot) beside(o *place.Owner, spec *Spec) *tenure {
+	if spec.Beside == nil {
+		return nil
+	}
+	at.lock()
+	t := tenureOf(o.Beside())
+	at.unlock()
+	if t == nil || t.lease.Check() != nil {
+		return nil
+	}
+	return t
+}

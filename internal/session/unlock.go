@@ -1,0 +1,270 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// unlock gives h back.
+func (s *Session) unlock(ctx context.Context, h *hold) error {
+	t := h.tenure()
+	h.look() // a lease that ran out is lost, whichever goroutine looks first
+	if err := notHeld(h.end(lock.ErrUnlocked)); err != nil {
+		return err
+	}
+	if t.Turn != nil && t.drop(h) {
+		return nil
+	}
+	at, err := s.begin(t.spec)
+	if err != nil {
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, err) // Close gives it back
+	}
+	defer s.done(at)
+
+	// A caller that defers an unlock means it, also when ctx is over by then.
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	switch left, passed := t.remove(h); {
+	case passed, left == place.Sharers: // they came to share it at this moment
+		s.observe(s.Observer.Released, t, lock.Event{})
+		return nil
+	case left == place.None:
+		return s.release(ctx, t, 1)
+	default:
+		return s.reduce(ctx, t, h.By)
+	}
+}
+
+// drop gives h back if that is nothing to Redis: its owner has no other hold, and is not
+// the last of those that share the tenure. It reports whether it did.
+func (t *tenure) drop(h *hold) bool {
+	t.at.lock()
+	left := t.at.Drop(&t.Tenure, &h.Hold)
+	t.at.unlock()
+	if left {
+		t.s.observe(t.s.Observer.Released, t, lock.Event{})
+	}
+	return left
+}
+
+// remove takes h out. It returns what is left, and whether the lock was passed on to another
+// owner in this process.
+func (t *tenure) remove(h *hold) (left place.Left, passed bool) {
+	t.at.lock()
+	defer t.at.unlock()
+	return t.at.Unlock(&t.Tenure, &h.Hold, time.Now(), pass)
+}
+
+// pass hands the lease of t on to the tenure that is to have the lock next in this process,
+// and reports whether it did.
+func pass(of *place.Tenure) bool {
+	t := tenureOf(of)
+	next := &tenure{s: t.s, at: t.at, spec: t.spec, lease: t.lease}
+	next.Of = next
+	next.Terms, next.Name = t.Terms, t.Name // before the watchdog knows it
+	if !t.lease.Hand(next, t.s.offer(t.spec)/3) {
+		return false
+	}
+	t.at.PassTo(of, &next.Tenure)
+	return true
+}
+
+// freeing is the release of a tenure that is over, perhaps in favour of another.
+type freeing struct {
+	t        *tenure
+	register string // of the tokens; "" without fencing
+	pass     luascripts.Pass
+	heir     *tenure // the ticket of the line in this process; nil if nobody waits here
+}
+
+// freed is the answer to a release that was sent then.
+type freed struct {
+	luascripts.Passed
+	sent time.Time
+}
+
+// Send sends the release.
+func (f freeing) Send(ctx context.Context) (r freed, err error) {
+	t, keys := f.t, f.t.spec.Keys
+	keys.Register = f.register
+	r.sent = time.Now()
+	if t.spec.Pass == nil {
+		r.Verdict, err = t.spec.Release(ctx, t.s.rdb, keys, t.Name, 0)
+	} else {
+		r.Passed, err = t.spec.Pass(ctx, t.s.rdb, keys, t.Name, f.pass)
+	}
+	return r, err
+}
+
+// Late goes on until Redis confirms that the lock is given back.
+func (f freeing) Late(_ freed, err error) {
+	f.t.s.settle(f.t, err != nil || f.t.isUnsure())
+}
+
+// release gives a tenure that is over back to Redis. It fails with ErrNotHeld
+// and ErrLost when Redis has it as gone, and with what went wrong when Redis did
+// not confirm; then it goes on in the background. The observer hears of it for so many
+// owners.
+func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
+	began := time.Now()
+	t.lease.Stop(ctx) // no renewal may follow the release
+	f := t.freeing()
+	o := command.Insist[freed](ctx, s.sender, max(s.OpTimeout-time.Since(began), 10*time.Millisecond), f)
+	if f.heir != nil {
+		s.inherit(f, o.Value, o.Err)
+	}
+	t.unhold()
+	switch {
+	case !o.Answered:
+		return o.Err
+	case o.Err != nil:
+		s.sender.Go(func() { s.settle(t, true) })
+		return o.Err
+	}
+	unsure, settled := t.isFree(f, o.Value.Aside)
+	if unsure {
+		// A question for this tenure broke off, and may be carried out yet.
+		s.sender.Go(func() { s.settle(t, true) })
+	}
+	// Gone at a repetition: the first copy did it, and only its reply was lost.
+	if v := o.Value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || settled) {
+		for range owners {
+			s.observe(s.Observer.Released, t, lock.Event{})
+		}
+		return nil
+	}
+	cause := goneBy(o.Value.Verdict)
+	for range owners {
+		s.observe(s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
+	}
+	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
+}
+
+// freeing returns the release of t, in favour of the line in this process if there is one.
+func (t *tenure) freeing() freeing {
+	s := t.s
+	f := freeing{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare()}}
+	if t.spec.Pass == nil {
+		return f
+	}
+	t.at.lock()
+	defer t.at.unlock()
+	w, heir := t.at.Heir(&t.Tenure, s.offer(t.spec), s.keep())
+	if w == nil {
+		return f
+	}
+	spec := w.Terms.Of.(*Spec)
+	f.heir = tenureOf(heir)
+	f.pass.Heir, f.pass.Offer, f.pass.Again, f.pass.Patience = heir.Name, s.offer(spec), w.Line().Pace(), s.keep()
+	if r := spec.Keys.Register; r != "" {
+		f.register, f.pass.Spare = r, place.MaxPasses
+	}
+	t.at.listenEarly(w.Line(), spec)
+	return f
+}
+
+// inherit tells the place what became of a release in favour of its line.
+func (s *Session) inherit(f freeing, r freed, err error) {
+	i := place.Inheritance{Broke: err != nil, Done: err == nil && r.Verdict == luascripts.Done, Token: r.Token, Sent: r.sent}
+	now := time.Now()
+	if r.Aside {
+		i.Aside = now.Add(asideTime)
+	}
+	offer := f.pass.Offer
+	i.Late = now.Sub(r.sent) > watchdog.Trusted(offer)-offer/3
+	heir := f.heir
+	heir.at.lock()
+	defer heir.at.unlock()
+	if heir.at.Inherit(&heir.Tenure, i, now) {
+		heir.lease = s.dog.Watch(heir, r.sent, offer, true)
+	}
+}
+
+// isFree tells those that wait here that Redis confirmed the release f. It reports whether t
+// is in doubt all the same, and whether settling may have released it before.
+func (t *tenure) isFree(f freeing, aside bool) (unsure, settled bool) {
+	t.at.lock()
+	defer t.at.unlock()
+	if f.heir == nil {
+		if aside {
+			t.at.LetGo(t.Terms, time.Now().Add(asideTime))
+		}
+		t.at.Free(t.Terms)
+	}
+	return t.Unsure(), t.Freed()
+}
+
+// reduction tells Redis that a tenure which lives on has fewer holds.
+type reduction struct {
+	t     *tenure
+	holds int
+	turn  chan struct{}
+}
+
+// Send sends the command.
+func (r reduction) Send(ctx context.Context) (luascripts.Verdict, error) {
+	return r.t.spec.Release(ctx, r.t.s.rdb, r.t.spec.Keys, r.t.Name, r.holds)
+}
+
+// Late passes the turn on.
+func (r reduction) Late(_ luascripts.Verdict, err error) {
+	<-r.turn
+	if err != nil {
+		r.t.s.settle(r.t, true)
+	}
+}
+
+// reduce tells Redis that o has one hold less of t, which lives on.
+func (s *Session) reduce(ctx context.Context, t *tenure, o *place.Owner) error {
+	turn := t.turn(o)
+	began := time.Now()
+	if err := s.take(ctx, turn, s.OpTimeout); err != nil {
+		if phase := t.phase(); !phase.Lives() {
+			return reducedAfter(phase)
+		}
+		s.sender.Go(func() { s.settle(t, false) })
+		return err
+	}
+	t.at.lock()
+	holds, phase := t.WillChange(time.Now()), t.Phase()
+	t.at.unlock()
+	if !phase.Lives() {
+		<-turn
+		return reducedAfter(phase)
+	}
+	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
+	r := command.Insist[luascripts.Verdict](ctx, s.sender, within, reduction{t, holds, turn})
+	if !r.Answered {
+		return r.Err
+	}
+	defer func() { <-turn }()
+	switch {
+	case r.Err != nil:
+		s.sender.Go(func() { s.settle(t, true) })
+		return r.Err
+	case r.Value == luascripts.Done:
+		t.count(holds)
+		return nil
+	case !t.isLive():
+		return nil
+	}
+	t.lease.Lose(watchdog.ErrGone)
+	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, watchdog.ErrGone)
+}
+
+// reducedAfter is the answer to an Unlock whose tenure ended before Redis was
+// told of it. What ended it sees to all of it; but a loss is not an Unlock.
+func reducedAfter(phase place.Phase) error {
+	if phase == place.Lost {
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost)
+	}
+	return nil
+}
