@@ -145,7 +145,7 @@ func (all *places) forgetLocked(at *spot, now time.Time) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	switch {
-	case at.Idle(now):
+	case at.Idle(now), all.closed && at.Unused():
 		delete(all.known, at.id)
 		if at.Forgotten() && !at.kept && len(all.spare) < spareSpots {
 			at.Reset()

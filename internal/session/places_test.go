@@ -1,0 +1,66 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// places returns how many places s knows, and how many it keeps to use again.
+func (w *world) places(s *Session) (known, spare int) {
+	s.places.mu.Lock()
+	defer s.places.mu.Unlock()
+	return len(s.places.known), len(s.places.spare)
+}
+
+// A place is forgotten with the last hold, and its memory is used again.
+func TestPlaces_areForgotten(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for i := range 3 {
+			h := w.lock(w.a, w.Context())
+			if known, spare := w.places(w.a); known != 1 || spare != 0 {
+				w.Errorf("held: %d places, %d to be used again, want 1 and 0", known, spare)
+			}
+			w.unlock(h)
+			if known, spare := w.places(w.a); known != 0 || spare != 1 {
+				w.Errorf("round %d: %d places, %d to be used again, want 0 and 1", i, known, spare)
+			}
+		}
+	})
+}
+
+// A lock that was let go is remembered while others come first. After that, and at Close,
+// it is forgotten.
+func TestPlaces_rememberWhatWasLetGo(t *testing.T) {
+	inBubble(t, func(w *world) {
+		letGo := func(i int) {
+			spec := w.a.NewSpec(plain, fmt.Sprint("orders", i), nil)
+			at, err := w.a.begin(spec)
+			if err != nil {
+				w.Fatal(err)
+			}
+			at.lock()
+			at.LetGo(&spec.terms, time.Now().Add(asideTime))
+			at.unlock()
+			w.a.done(at)
+		}
+		for i := range 10 {
+			letGo(i)
+		}
+		if known, _ := w.places(w.a); known != 10 {
+			w.Errorf("%d places are known, want all that were let go", known)
+		}
+		time.Sleep(asideTime)
+		letGo(10)
+		if known, _ := w.places(w.a); known != 1 {
+			w.Errorf("%d places are known, want the latest", known)
+		}
+		if err := w.a.Close(context.Background()); err != nil {
+			w.Error(err)
+		}
+		if known, _ := w.places(w.a); known != 0 {
+			w.Errorf("%d places are known after Close", known)
+		}
+	})
+}
