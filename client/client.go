@@ -1,4 +1,4 @@
-// Package client is the door to leasehold: it makes clients, and a client
+// Package client is the entry point of leasehold: it makes clients, and a client
 // hands out locks.
 //
 //	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
@@ -14,9 +14,9 @@
 //	defer h.Unlock(ctx)
 //	return work(h.Context()) // over as soon as the lock is not certainly held
 //
-// [New] takes a rueidis client that the application has already. What a lock
-// and a hold promise is told in package lock; what each kind does in its own
-// package.
+// [New] takes a rueidis client that the application has already. Package lock says what
+// every lock and hold promises; the package of each kind says what that kind
+// does.
 package client
 
 import (
@@ -33,22 +33,22 @@ import (
 )
 
 // Client hands out locks. All locks of a client share one identity in Redis,
-// one watchdog and one connection for hints; on a cluster with sharded Pub/Sub it
-// is one to each node. One client for each process is enough. It is safe for
+// one watchdog and one connection for hints; on a cluster with sharded Pub/Sub there
+// is one to each node. One client for each process is enough. A Client is safe for
 // concurrent use.
 type Client struct {
 	session *session.Session
-	owned   rueidis.Client // nil if the caller's
+	owned   rueidis.Client // nil if it is the caller's
 }
 
-// New returns a client on rdb, and never closes it; close the client first, then rdb.
-// It does no I/O, except for one question to a cluster, within the operation timeout:
+// New returns a client on rdb. It never closes rdb: close the client first, then rdb.
+// It does no I/O, except for one command to a cluster, within the operation timeout:
 // see [PubSubAuto].
 //
-// Every kind of rueidis client does: standalone, Sentinel, cluster; with
-// SendToReplicas it must not send EVALSHA to them. Its blocking pool must have a
-// connection to spare, for the hints, on each node of a cluster. Its
-// ConnWriteTimeout, 10 s if not set, bounds how long a goroutine can stay behind on
+// rdb may be of any kind: standalone, Sentinel or cluster. With
+// SendToReplicas it must not send EVALSHA to replicas. Its blocking pool must have a
+// free connection for the hints, on each node of a cluster. Its
+// ConnWriteTimeout, 10 s if not set, bounds how long a goroutine of the client can wait for
 // a server that is frozen; calls return long before that. When a call whose context
 // cannot end gets no answer within the operation timeout, rueidis may close the
 // connection, and what the application has under way there fails with it.
@@ -120,12 +120,12 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 	}
 	// One connection keeps the commands about a lock in order, and shares each write
 	// among more callers; a short wait for more of them halves what a busy client spends
-	// on writing. Who is alone does not wait.
+	// on writing. A caller that is alone does not wait.
 	option.PipelineMultiplex = -1
 	option.MaxFlushDelay = 20 * time.Microsecond
 	option.Sentinel.TopologyRefreshInterval = 5 * time.Second
 	if option.TLSConfig != nil && option.Sentinel.MasterSet != "" {
-		// The name in the URL is a Sentinel's; each server vouches for its own.
+		// The name in the URL is a Sentinel's; the certificate of each server is for its own name.
 		option.TLSConfig.ServerName = ""
 		option.Sentinel.TLSConfig = option.TLSConfig // rueidis would ask them in plain text
 	}
@@ -133,7 +133,7 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 	return option, nil
 }
 
-// connect connects, for as long as ctx lasts, or behind the scenes.
+// connect connects before ctx ends, or in the background.
 func connect(ctx context.Context, option rueidis.ClientOption, lazily bool) (rueidis.Client, error) {
 	if lazily {
 		return connectLazily(option)
@@ -142,7 +142,7 @@ func connect(ctx context.Context, option rueidis.ClientOption, lazily bool) (rue
 }
 
 // NewLock returns a handle of the re-entrant lock called name. It does no I/O
-// and is cheap; a bad name or option shows as an error of the first call.
+// and is cheap; a bad name or option is an error of the first call.
 //
 // Java services lock it by RedissonClient.getLock(name).
 func (c *Client) NewLock(name string, opts ...lock.Option) *reentrant.Lock {
@@ -151,7 +151,7 @@ func (c *Client) NewLock(name string, opts ...lock.Option) *reentrant.Lock {
 
 // NewFairLock returns a handle of the fair lock called name: owners are served in
 // the order in which they asked, across all processes. It does no I/O and is
-// cheap; a bad name or option shows as an error of the first call.
+// cheap; a bad name or option is an error of the first call.
 //
 // Java services lock it by RedissonClient.getFairLock(name).
 func (c *Client) NewFairLock(name string, opts ...lock.Option) *fairlock.Lock {
@@ -159,8 +159,8 @@ func (c *Client) NewFairLock(name string, opts ...lock.Option) *fairlock.Lock {
 }
 
 // NewRWLock returns a handle of the read/write lock called name: any number of
-// readers, or one writer. It does no I/O and is cheap; a bad name or option shows
-// as an error of the first call.
+// readers, or one writer. It does no I/O and is cheap; a bad name or option is
+// an error of the first call.
 //
 // Java services lock it by RedissonClient.getReadWriteLock(name).
 func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
@@ -169,17 +169,17 @@ func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
 
 // Close gives back every lock that the client still holds, ends their holds and
 // all waiting calls with lock.ErrClosed, and waits until no goroutine and no
-// subscription of the client is left, for as long as ctx lasts, or for twice the
+// subscription of the client is left, until ctx ends, or for twice the
 // operation timeout if ctx is over already. On an [Open] client it then closes
 // the connection.
 //
-// An error says that something was left: locks that Redis did not confirm to be
+// An error says what is left: locks that Redis did not confirm to be
 // free, which end with their leases, or goroutines that still wait for a server
-// that does not answer, which end with the connection. Calling it again waits
+// that does not answer, which end with the connection. A second call waits
 // again.
 func (c *Client) Close(ctx context.Context) error {
 	if l, ok := c.owned.(*lazy); ok {
-		l.stop() // a client that was never connected holds nothing, and no call shall wait for a server
+		l.stop() // a client that was never connected holds nothing, and its calls must not wait for a server
 	}
 	err := c.session.Close(ctx)
 	if c.owned != nil && c.session.GaveBack() {

@@ -74,7 +74,7 @@ func TestOptions(t *testing.T) {
 }
 
 // Outside of a cluster there is nothing to shard: as Redisson does, every client
-// listens and publishes in the plain way, whatever it is told.
+// listens and publishes in the plain way, whatever the option says.
 func TestPubSub_oneServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -86,7 +86,7 @@ func TestPubSub_oneServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close(context.Background())
-			l := c.NewFairLock("orders") // each release tells the next
+			l := c.NewFairLock("orders") // each release publishes to the next waiter
 			h, err := l.Lock(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -142,7 +142,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// Where CLIENT TRACKING is refused, as by many providers. Before Redis 7 a user is
+// Open works where CLIENT TRACKING is refused, as by many providers. Before Redis 7 a user is
 // denied all of CLIENT or nothing.
 func TestOpen_withoutClientTracking(t *testing.T) {
 	s := redistest.Start(t)
@@ -160,7 +160,7 @@ func TestOpen_withoutClientTracking(t *testing.T) {
 }
 
 func TestOpen_fails(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,11 +181,11 @@ func TestOpen_fails(t *testing.T) {
 	}
 }
 
-// A signal handler and a deferred Close meet: whichever returns nil, nothing is
-// left then, and none closes the connection under the other.
+// A signal handler and a deferred Close run at once: when either returns nil, nothing is
+// left, and neither closes the connection that the other still uses.
 func TestClose_twiceAtOnce(t *testing.T) {
 	s := redistest.Start(t)
-	for i := range 1500 { // it takes luck to catch them at it
+	for i := range 1500 { // the two rarely meet
 		c, err := client.Open(t.Context(), s.URL())
 		if err != nil {
 			t.Fatal(err)

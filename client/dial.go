@@ -16,8 +16,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// unreadable is what ParseURL says of text, for which rueidis has err. It never repeats
-// what may be a part of the password.
+// unreadable returns the error of ParseURL for text, which rueidis refused with err. It never repeats
+// anything that may be a part of the password.
 func unreadable(text string, err error) error {
 	scheme, _, ok := strings.Cut(text, "://")
 	switch known := map[string]bool{"redis": true, "rediss": true, "valkey": true, "valkeys": true, "unix": true}; {
@@ -31,7 +31,7 @@ func unreadable(text string, err error) error {
 	return err
 }
 
-// userOf returns as whom a client with these options connects.
+// userOf returns the Redis user that a client with these options connects as.
 func userOf(option rueidis.ClientOption) string {
 	if option.Username == "" {
 		return "default"
@@ -40,7 +40,7 @@ func userOf(option rueidis.ClientOption) string {
 }
 
 // way is the way to the servers of an Open client. It knows how far the latest
-// connection has come, for what an error should say.
+// connection has come, so that an error can say it.
 type way struct {
 	mu    sync.Mutex
 	addr  string // guarded by mu
@@ -53,7 +53,7 @@ type stage int
 const (
 	nowhere   stage = iota
 	dialing         // there is no connection yet
-	shaking         // the server took it, and has not answered the TLS handshake yet
+	shaking         // the server accepted it, and has not answered the TLS handshake yet
 	connected       // what follows is Redis' own protocol
 )
 
@@ -85,7 +85,7 @@ func (w *way) within(option rueidis.ClientOption) rueidis.ClientOption {
 	return option
 }
 
-// shakeHands makes conn, to addr, a connection of TLS.
+// shakeHands makes the TLS handshake with addr over conn.
 func shakeHands(ctx context.Context, conn net.Conn, addr string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
 	if config.ServerName == "" {
 		config = config.Clone()
@@ -110,11 +110,11 @@ func shakeHands(ctx context.Context, conn net.Conn, addr string, dialer *net.Dia
 	return nil, err
 }
 
-// errPlain is what a connection of TLS to a server without it fails with.
+// errPlain is the error of a TLS connection to a server that speaks no TLS.
 var errPlain = errors.New("the server does not speak TLS at this port; without TLS it is redis://host:port")
 
-// explain returns err, which connecting failed with, in words that say what to do. over
-// says that the caller's context ended it.
+// explain returns err, the error of connecting, in words that say what to do. over
+// says that the caller's context ended the attempt.
 func (w *way) explain(option rueidis.ClientOption, err error, over bool) error {
 	w.mu.Lock()
 	addr, stage := w.addr, w.stage
@@ -148,7 +148,7 @@ func (w *way) explain(option rueidis.ClientOption, err error, over bool) error {
 	return fmt.Errorf("%w: %s: %s", lock.ErrUnavailable, addr, words) // the caller's context lives
 }
 
-// dial connects, for as long as ctx lasts.
+// dial connects before ctx ends.
 func dial(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
 	type result struct {
 		rdb rueidis.Client

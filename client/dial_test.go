@@ -31,8 +31,8 @@ func TestParseURL_says(t *testing.T) {
 	}
 }
 
-// What goes wrong when a client is opened is told with the server, the user and what
-// to do; and only the caller's context is said to be over when it is.
+// An error of Open names the server, the user and what
+// to do; it says that the caller's context is over only if that is so.
 func TestOpen_says(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -41,7 +41,7 @@ func TestOpen_says(t *testing.T) {
 	s.Do(t, "ACL", "SETUSER", "locks", "on", ">hunter2", "~*", "&*", "+@all")
 	s.Do(t, "ACL", "SETUSER", "nobody", "on", ">hunter2", "-@all")
 	_, encrypted := redistest.StartTLS(t, redistest.NewAuthority(t), "--tls-auth-clients", "no")
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestOpen_says(t *testing.T) {
 	}
 }
 
-// What a lock is denied is told in the same words.
+// An error of a lock about a missing right uses the same words.
 func TestLock_saysWhatIsDenied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -123,7 +123,7 @@ func TestLock_saysWhatIsDenied(t *testing.T) {
 	says("Unlock", h.Unlock(t.Context()), "NOPERM", "docs/SECURITY.md", `"Rights"`)
 	s.Do(t, "ACL", "SETUSER", "locks", "+evalsha", "+eval", "resetpass", ">another")
 	s.Do(t, "CLIENT", "KILL", "USER", "locks")
-	for { // the first may still find the end of a connection
+	for { // the first command may still fail because its connection ended
 		_, err = c.NewLock("orders").TryLock(t.Context())
 		if !errors.Is(err, lock.ErrUnavailable) {
 			break

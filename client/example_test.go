@@ -20,7 +20,7 @@ func Example() {
 	defer c.Close(ctx)
 
 	l := c.NewLock("orders:42") // no I/O, safe for concurrent use
-	h, err := l.Lock(ctx)       // waits until it is ours or ctx ends
+	h, err := l.Lock(ctx)       // waits until the lock is held or ctx ends
 	if err != nil {
 		log.Print(err)
 		return
@@ -28,7 +28,7 @@ func Example() {
 	defer h.Unlock(ctx) // works although ctx may be over by then
 
 	ship := func(ctx context.Context) error { return ctx.Err() }
-	if err := ship(h.Context()); err != nil { // over as soon as the lock is not certainly ours
+	if err := ship(h.Context()); err != nil { // over as soon as the lock is not certainly held
 		log.Print(err)
 	}
 }
@@ -56,7 +56,7 @@ func Example_do() {
 	}
 }
 
-// One attempt, for work that somebody else is doing already.
+// One attempt, for work that need not be done if another process is doing it already.
 func Example_tryLock() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://127.0.0.1:6379")

@@ -12,15 +12,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// WithLazyConnect lets [Open] return at once, and connects behind the scenes: again and
+// WithLazyConnect lets [Open] return at once. The client connects in the background: again and
 // again, with pauses of up to a second, until the server answers or the client is closed.
-// Until then commands fail with what the last attempt failed with. So Lock waits for the
-// server as for one that went down later, TryLock says within its bounds why it is not
-// there, and a quorum (multilock.NewQuorum) starts while a minority of its servers is down.
-// A command that comes during the first attempt waits for that one.
+// Until then commands fail with the error of the last attempt. So Lock waits for the
+// server as it waits for one that went down later, TryLock returns that error within its
+// bounds, and a quorum (multilock.NewQuorum) starts while a minority of its servers is down.
+// A command that comes during the first attempt waits for its end.
 //
-// The URL must name one server, or Sentinels. Each command on a cluster fails, as a cluster
-// can only be opened without this option. [New] refuses the option: its client is connected.
+// The URL must name one server, or Sentinels. On a cluster each command fails, as a cluster
+// can only be opened without this option. [New] refuses the option: its client is connected already.
 func WithLazyConnect() Option {
 	return func(c *config) { c.lazy = true }
 }
@@ -35,17 +35,17 @@ const mostLazyPause = time.Second
 
 type dialer = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error)
 
-// lazy is a rueidis client that connects behind the scenes. Each call goes to the client
-// that there is at that moment: one that cannot dial, and then the connected one.
+// lazy is a rueidis client that connects in the background. Each call goes to the client
+// of that moment: first one that cannot dial, then the connected one.
 type lazy struct {
-	option rueidis.ClientOption // set once: dials by dial
-	given  dialer               // set once: how option dialled before; nil if in the usual way
-	ctx    context.Context      // set once: of the dialling; ended by stop
+	option rueidis.ClientOption // set once; its DialCtxFn is dial
+	given  dialer               // set once: the DialCtxFn that option had before; nil if none
+	ctx    context.Context      // set once: the context of the dialling; stop ends it
 	cancel context.CancelFunc   // set once
 	tried  chan struct{}        // closed after the first attempt
-	done   chan struct{}        // closed when nothing goes on any more
+	done   chan struct{}        // closed when run has returned
 
-	unconnected rueidis.Client // set once: one that cannot dial
+	unconnected rueidis.Client // set once: a client that cannot dial
 
 	mu      sync.Mutex
 	rdb     rueidis.Client    // unconnected, or the connected one
@@ -55,7 +55,7 @@ type lazy struct {
 
 var _ rueidis.Client = (*lazy)(nil)
 
-// connectLazily returns a client for option, which it checks, and dials behind it.
+// connectLazily checks option, returns a client for it, and dials in the background.
 func connectLazily(option rueidis.ClientOption) (*lazy, error) {
 	l := &lazy{option: option, given: option.DialCtxFn, tried: make(chan struct{}), done: make(chan struct{}), why: net.ErrClosed}
 	// A single client comes with the error of its first dial, and dials for each command.
@@ -75,7 +75,7 @@ func connectLazily(option rueidis.ClientOption) (*lazy, error) {
 	return l, nil
 }
 
-// run connects.
+// run connects: it tries until it succeeds or l is stopped.
 func (l *lazy) run() {
 	defer close(l.done)
 	for pause, first := 10*time.Millisecond, true; ; first = false {
@@ -95,7 +95,7 @@ func (l *lazy) run() {
 			close(l.tried)
 		}
 		if err == nil {
-			return // a call may be under way on the other one, so that stays
+			return // a call may be in flight on unconnected, so that is not closed yet
 		}
 		select {
 		case <-time.After(pause/2 + rand.N(pause)):
@@ -129,7 +129,7 @@ func (l *lazy) attempt() (rueidis.Client, error) {
 }
 
 // dial dials as rueidis does. During an attempt the end of l ends the dialling and the
-// connection, too.
+// connection too.
 func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (conn net.Conn, err error) {
 	l.mu.Lock()
 	connected := l.dialing == nil
@@ -162,8 +162,8 @@ func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls
 	return conn, nil
 }
 
-// undialled makes err, which a client could not be made with, one after which nobody
-// wonders whether a command was carried out.
+// undialled makes err, with which making a client failed, an error of dialling: after it
+// nobody needs to wonder whether a command was carried out.
 func undialled(err error) error {
 	var dial *net.OpError
 	if _, refused := rueidis.IsRedisErr(err); refused || errors.As(err, &dial) && dial.Op == "dial" {
@@ -179,14 +179,14 @@ func (l *lazy) reason() error {
 	return l.why
 }
 
-// now returns the client that there is.
+// now returns the client of this moment.
 func (l *lazy) now() rueidis.Client {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.rdb
 }
 
-// soon returns the client that there is after the first attempt, or when ctx ends.
+// soon waits for the end of the first attempt, or of ctx, and returns the client of that moment.
 func (l *lazy) soon(ctx context.Context) rueidis.Client {
 	select {
 	case <-l.tried:
@@ -195,7 +195,7 @@ func (l *lazy) soon(ctx context.Context) rueidis.Client {
 	return l.now()
 }
 
-// stop ends the dialling. What is connected goes on.
+// stop ends the dialling. A connection that is made goes on.
 func (l *lazy) stop() {
 	l.cancel()
 	<-l.done

@@ -29,11 +29,11 @@ func openLazily(t *testing.T, url string, opts ...client.Option) *client.Client 
 	return c
 }
 
-// With its server down, a client is there all the same:
+// A client is made although its server is down:
 //
-//	1 TryLock says why the server is not
+//	1 TryLock says why there is no connection
 //	2 Lock waits for the server
-//	3 it goes on as any other
+//	3 from then on it works as any other client
 func TestWithLazyConnect_serverDown(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -79,7 +79,7 @@ func TestWithLazyConnect_serverDown(t *testing.T) {
 	}
 }
 
-// A server that accepts connections and says nothing keeps neither a call nor Close.
+// A server that accepts connections and sends nothing delays neither a call nor Close.
 func TestWithLazyConnect_serverFrozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

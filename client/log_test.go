@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// soon waits until what was said contains it.
+// soon waits until the log contains what.
 func (s *said) soon(t *testing.T, what string) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !s.contains(what); time.Sleep(5 * time.Millisecond) {
@@ -24,8 +24,8 @@ func (s *said) logger() client.Option {
 	return client.WithLogger(slog.New(slog.NewTextHandler(s, nil)))
 }
 
-// A server that evicts keys takes locks from their holders. That is told once, also to a
-// user with no more rights than the document lists, if it may ask.
+// A server that evicts keys takes locks from their holders. The client logs that once, also for a
+// user with no more rights than docs/SECURITY.md lists, if it may run the command.
 func TestLog_evictingServer(t *testing.T) {
 	t.Parallel()
 	for policy, warns := range map[string]bool{"allkeys-lru": true, "volatile-ttl": true, "noeviction": false} {
@@ -68,7 +68,7 @@ func TestLog_evictingServer(t *testing.T) {
 	}
 }
 
-// Who may not ask for it leaves no trace of having asked.
+// A user that may not ask for the policy leaves no trace of an attempt in ACL LOG.
 func TestLog_evictingServerDenied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
@@ -90,8 +90,8 @@ func TestLog_evictingServerDenied(t *testing.T) {
 	}
 }
 
-// A subscription that the server denies costs waiters their hints, and is told, without
-// an owner.
+// A subscription that the server denies costs waiters their hints. The client logs that,
+// without an owner.
 func TestLog_deniedHints(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

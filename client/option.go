@@ -17,17 +17,17 @@ const (
 	DefaultOpTimeout       = 3 * time.Second // or a sixth of the watchdog timeout, if that is less
 )
 
-// poll is how long a waiter relies on hints alone.
+// poll is the longest time for which a waiter relies on hints alone.
 const poll = time.Second
 
-// Option configures a client. What is not given follows from what is.
+// Option configures a client.
 type Option func(*config)
 
 type config struct {
 	session.Config
 	opTimeoutGiven bool
 	pubsub         PubSub
-	errs           []error // about what was given
+	errs           []error // about the options that were given
 	lazy           bool
 }
 

@@ -8,22 +8,22 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// PubSub says how a release reaches those who wait, on a cluster. All clients of a
-// lock should do it the same way: else they exclude each other all the same, but
-// their waiters hear of a release only when they ask the next time, which those
-// of leasehold do after a second, and those of Redisson when the lease ends.
+// PubSub says how a release reaches the waiters, on a cluster. All clients of a
+// lock should use the same way. Otherwise they still exclude each other, but
+// their waiters hear of a release only when they ask the next time: waiters
+// of leasehold ask after a second, waiters of Redisson when the lease ends.
 type PubSub int
 
 const (
-	// PubSubAuto is sharded where the cluster knows that (Redis 7.0), and plain
+	// PubSubAuto is sharded where the cluster supports it (since Redis 7.0), and plain
 	// elsewhere. Redisson's default is the same.
 	PubSubAuto PubSub = iota
 
-	// PubSubPlain sends each message to all nodes of the cluster (PUBLISH). So do
+	// PubSubPlain publishes each message to all nodes of the cluster (PUBLISH). So do
 	// Redisson before 3.22.0, and later ones with shardedSubscriptionMode OFF.
 	PubSubPlain
 
-	// PubSubSharded sends each message to the nodes of one shard (SPUBLISH).
+	// PubSubSharded publishes each message to the nodes of one shard (SPUBLISH).
 	PubSubSharded
 )
 
@@ -40,11 +40,11 @@ func (p PubSub) String() string {
 	return fmt.Sprintf("PubSub(%d)", int(p))
 }
 
-// sharded decides which it is on rdb. Outside of clusters there is nothing to
-// shard, whatever p says. It asks a node if it must, as Redisson does.
+// sharded reports whether p is sharded on rdb. Outside of a cluster there is nothing to
+// shard, whatever p says. For PubSubAuto it asks a node of the cluster, as Redisson does.
 //
-// An error reply means no: the server is too old, or does not let us ask. No reply
-// within timeout, or before ctx ends, is an error: to guess wrong would cost every
+// An error reply means no: the server is too old, or denies the command. No reply
+// within timeout, or before ctx ends, is an error: a wrong guess would cost every
 // waiter its hints.
 func (p PubSub) sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bool, error) {
 	if rdb.Mode() != rueidis.ClientModeCluster || p != PubSubAuto {

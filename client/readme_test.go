@@ -18,13 +18,13 @@ func ship(ctx context.Context, rdb rueidis.Client) error {
 	}
 	defer c.Close(ctx) // gives back every lock it still holds
 
-	h, err := c.NewLock("orders:42").Lock(ctx) // waits until it is ours or ctx ends
+	h, err := c.NewLock("orders:42").Lock(ctx) // waits until the lock is held or ctx ends
 	if err != nil {
 		return err
 	}
 	defer h.Unlock(ctx) // works although ctx may be over by then
 
-	return work(h.Context()) // over as soon as the lock is not certainly ours
+	return work(h.Context()) // over as soon as the lock is not certainly held
 }
 
 func work(ctx context.Context) error { return ctx.Err() }

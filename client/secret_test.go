@@ -42,10 +42,10 @@ func (s *said) contains(what string) bool {
 	return strings.Contains(s.text.String(), what)
 }
 
-// No error and no line of the log repeats the password, nor an owner, which is
-// all that is needed to give back its lock: while all goes well, with a wrong
-// password, without rights, after a loss, beside something else in the key, and
-// while the server is gone.
+// No error and no line of the log repeats the password or an owner, which is
+// all that a client needs to release the owner's lock: while all goes well, with a wrong
+// password, without rights, after a loss, with something else in the key, and
+// while the server is down.
 func TestSecrets(t *testing.T) {
 	const password = "hunter2-hunter2"
 	s := redistest.Start(t)
@@ -106,7 +106,7 @@ func TestSecrets(t *testing.T) {
 		lose(h)
 	}
 
-	// A server that does not know a command repeats what it was sent.
+	// A server that does not know a command repeats its arguments in the error.
 	renamed := redistest.Start(t, "--rename-command", "EVALSHA", "")
 	d, err := client.Open(t.Context(), renamed.URL(), options...)
 	if err != nil {

@@ -37,8 +37,8 @@ func TestOpen_tls(t *testing.T) {
 	}
 }
 
-// The Sentinels of a rediss URL are asked by TLS, too: who can answer in their
-// place tells clients where to take their locks and their password.
+// The client speaks TLS with the Sentinels of a rediss URL too: an attacker that answers in their
+// place could send clients, with their locks and password, to any server.
 func TestOpen_tlsToSentinels(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -54,7 +54,7 @@ func TestOpen_tlsToSentinels(t *testing.T) {
 		}
 		defer conn.Close()
 		first := make([]byte, 3)
-		_, _ = io.ReadFull(conn, first) // what did not come is not a handshake
+		_, _ = io.ReadFull(conn, first) // fewer bytes than that are not a handshake
 		heard <- first
 	}()
 	if c, err := client.Open(t.Context(), "rediss://"+l.Addr().String()+"?master_set=primary"); err == nil {
@@ -67,8 +67,8 @@ func TestOpen_tlsToSentinels(t *testing.T) {
 	}
 }
 
-// What an application adds to the options of a URL counts for the Sentinels and
-// for what they watch.
+// What an application adds to the options of a URL applies to the Sentinels and
+// to the servers that they watch.
 func TestParseURL_tlsBehindSentinels(t *testing.T) {
 	authority := redistest.NewAuthority(t)
 	option, err := client.ParseURL("rediss://" + redistest.StartTLSSentinel(t, authority) + "?master_set=primary")

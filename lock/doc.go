@@ -5,11 +5,11 @@
 //
 // # Words
 //
-//	owner    who holds: "<client uuid>:<number>", one per acquisition unless a context carries one
+//	owner    the identity that holds a lock: "<client uuid>:<number>", a fresh one for each acquisition unless a context carries one
 //	hold     one successful Lock, given back by one Unlock
 //	lease    how long Redis keeps the lock without hearing from its owner
 //	renew    to lengthen the lease of a lock that is held
-//	lost     no longer certainly ours, although nobody called Unlock
+//	lost     no longer certainly held, although the holder did not call Unlock
 //	token    a number that grows from holder to holder (a fencing token)
 //
 // # What a hold promises

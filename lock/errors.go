@@ -12,23 +12,23 @@ var (
 	// ErrUnavailable: the call ended without an answer from Redis to its last
 	// question. The server is silent, refuses connections, is no master, loads its
 	// data, or its cluster is down; of a quorum, fewer than a majority of the servers
-	// answered. Nobody said that another owner has the lock.
+	// answered. Whether another owner has the lock is not known.
 	//
 	// A wait that ended so matches ErrNotAcquired as well. A caller that answers
-	// differently in the two cases asks for ErrUnavailable first.
+	// differently in the two cases tests for ErrUnavailable first.
 	ErrUnavailable = errors.New("no answer from Redis")
 
 	// ErrNotHeld: this hold does not hold the lock (any more).
 	ErrNotHeld = errors.New("not held")
 
-	// ErrLost: the lease ended, or the server says that the lock is not ours,
-	// although nobody called Unlock.
+	// ErrLost: the lease ended, or the server says that this owner does not hold the lock,
+	// although the holder did not call Unlock.
 	ErrLost = errors.New("lock lost")
 
-	// ErrMaxHold: the hold was lost because it lasted as long as [WithMaxHold] allows.
+	// ErrMaxHold: the hold was lost because it reached the age that [WithMaxHold] allows.
 	ErrMaxHold = errors.New("held for as long as WithMaxHold allows")
 
-	// ErrAbandoned: the hold was lost because its context had ended, and nobody unlocked it
+	// ErrAbandoned: the hold was lost because its context had ended, and its holder did not unlock it
 	// within the time of [WithGrace].
 	ErrAbandoned = errors.New("not unlocked after the end of its context")
 
@@ -41,13 +41,13 @@ var (
 	// ErrName: the name cannot be a lock's name; the message says why.
 	ErrName = errors.New("bad lock name")
 
-	// ErrUpgrade: an owner who reads asked for the write lock. It would wait
-	// for itself. Let go of the read lock first, or take the write lock first
+	// ErrUpgrade: an owner that holds the read lock asked for the write lock. It would wait
+	// for itself. Unlock the read lock first, or take the write lock first
 	// and the read lock under it.
 	ErrUpgrade = errors.New("the owner holds the read lock, and would wait for itself")
 
 	// ErrReplicas: the lock was granted, but not confirmed by as many replicas as
-	// [WithReplicas] asks for, and was given back.
+	// [WithReplicas] requires, and was given back.
 	ErrReplicas = errors.New("not confirmed by enough replicas")
 
 	// ErrForeignKey: the key of this name holds something that is not this
@@ -58,7 +58,7 @@ var (
 // Error is what every error that leaves this module is, in the manner of
 // [io/fs.PathError]. Use [errors.Is] for the reason.
 type Error struct {
-	Op   string // what was asked for: "lock", "trylock", "unlock", "inspect", "hold", …
+	Op   string // the operation: "lock", "trylock", "unlock", "inspect", "hold", …
 	Name string // the lock, as the caller named it; empty where there is none
 	Err  error
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Locker is what every kind of lock is.
+// Locker is a lock of any kind.
 //
-// A Locker is a name with a way to lock it; making one does no I/O. It is safe
+// A Locker is a name and a way to lock it; making one does no I/O. It is safe
 // for concurrent use, and goroutines that share one exclude each other. It is
 // not a [sync.Locker]: locking can fail, and unlocking needs the proof that is
 // a [Hold].
@@ -17,9 +17,9 @@ type Locker interface {
 	Name() string
 
 	// Lock waits until the lock is held or ctx ends. When ctx ends first, the
-	// error matches both ctx.Err() and [ErrNotAcquired], and whatever reached
-	// the server meanwhile is taken back. The error matches [ErrUnavailable] as well
-	// if Redis gave no answer to the last question: then nobody said that another
+	// error matches both ctx.Err() and [ErrNotAcquired], and what the call did on
+	// the server is undone. The error matches [ErrUnavailable] as well
+	// if Redis gave no answer to the last question: then it is not known whether another
 	// owner has the lock.
 	Lock(ctx context.Context) (Hold, error)
 
@@ -39,32 +39,32 @@ type Hold interface {
 	// every call. [context.Cause] tells why: an error that matches [ErrLost],
 	// [ErrUnlocked] or [ErrClosed], or the cause of the parent context.
 	//
-	// The end of the context given to Lock is no Unlock. A hold that nobody unlocks after
-	// it is renewed for one more lease (see [WithGrace]), and lost then.
+	// The end of the context given to Lock is no Unlock. A hold that is not unlocked after
+	// that is renewed for one more lease (see [WithGrace]), and is then lost.
 	//
-	// Contexts derived from it with a new deadline or cancel function end with
-	// it, but on its signal: in a process that was just frozen, only this
-	// context, and ones that merely add values to it, are right at once.
+	// A context derived from it with a new deadline or cancel function ends with
+	// it, but only once its signal has arrived: in a process that was just frozen, only this
+	// context, and contexts that merely add values to it, tell the truth at once.
 	Context() context.Context
 
-	// Unlock gives this hold back. It works although ctx is over already; a ctx
-	// that ends during the call ends the call, and the release goes on behind
-	// it. It fails with [ErrNotHeld] when this hold was given back before or
+	// Unlock gives this hold back. It works even if ctx is over already; a ctx
+	// that ends during the call ends the call, and the release goes on in
+	// the background. Unlock fails with [ErrNotHeld] when this hold was given back before or
 	// was lost (then the error also matches [ErrLost]); another owner's lock is
 	// never touched. Any other error says that Redis did not confirm: the hold
-	// is over all the same, the release is repeated in the background, and the
+	// is over nevertheless, the release is repeated in the background, and the
 	// key is gone at the end of its lease at the latest.
 	//
-	// A plain lock for which others of the same client wait can go to the next of
-	// them without a word to Redis. Then a loss that nobody was told of yet is not
-	// this hold's error; the next holder is told of it.
+	// A plain lock for which other callers of the same client wait can go to the next of
+	// them without a command to Redis. Then a loss that has not been noticed yet is not
+	// an error of this hold; the next holder learns of it.
 	Unlock(ctx context.Context) error
 
-	// Err returns nil while Context is not over, and else its cause. It costs
+	// Err returns nil while Context is not over, and its cause afterwards. It costs
 	// two readings of a clock.
 	Err() error
 
-	// Until returns the instant up to which exclusion is promised. It moves
+	// Until returns the instant until which exclusion is promised. It moves
 	// forward with each renewal, and stands still in between unless a clock of the
 	// machine is set. After a loss it lies in the past.
 	Until() time.Time
@@ -76,8 +76,8 @@ type Hold interface {
 	// a multi-lock, and for a quorum of locks without fencing.
 	Token() uint64
 
-	// Owner returns the owner as it stands in Redis, "<client uuid>:<number>". Holds
-	// of several readers of one client can have the same.
+	// Owner returns the owner as it stands in Redis, "<client uuid>:<number>", or "" for
+	// a multi-lock and a quorum. Holds of several readers of one client can have the same.
 	Owner() string
 }
 
@@ -85,8 +85,8 @@ type Hold interface {
 // panics. The context given to fn is over as soon as the lock is not certainly
 // held any more.
 //
-// The error is that of Lock when fn was not called, and else those of fn and of
-// Unlock, joined. A loss that fn returns, as the cause of its context, is told once.
+// The error is that of Lock when fn was not called, and otherwise those of fn and of
+// Unlock, joined. A loss that fn returns, as the cause of its context, is in it once.
 func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) (err error) {
 	h, err := l.Lock(ctx)
 	if err != nil {

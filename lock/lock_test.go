@@ -69,7 +69,7 @@ func TestNewConfig(t *testing.T) {
 	}
 }
 
-// What cannot be meant is named as it was given, with the option and the least, and is
+// An error about a value that cannot be meant names the option, the value as given and the least; it is
 // never taken for something else.
 func TestNewConfig_says(t *testing.T) {
 	for want, option := range map[string]lock.Option{
@@ -115,7 +115,7 @@ func (h holder) Until() time.Time             { return time.Time{} }
 func (h holder) Token() uint64                { return 0 }
 func (h holder) Owner() string                { return "" }
 
-// Do tells each thing that went wrong, and each once.
+// Do returns each error, and each once.
 func TestDo_errors(t *testing.T) {
 	loss := &lock.Error{Op: "hold", Name: "orders", Err: fmt.Errorf("%w: the lease ran out", lock.ErrLost)}
 	late := &lock.Error{Op: "unlock", Name: "orders", Err: fmt.Errorf("%w: %w", lock.ErrNotHeld, loss.Err)}

@@ -10,12 +10,12 @@ import (
 // maxLease keeps the ends of leases within what clocks can count.
 const maxLease = 100 * 365 * 24 * time.Hour
 
-// MinLease is the shortest lease there is: below it, the margin for clock
-// drift and the time of a round trip would leave nothing to promise.
+// MinLease is the shortest lease there is: with a shorter one, the margin for clock
+// drift and the time of a round trip would leave no time to promise.
 const MinLease = 10 * time.Millisecond
 
 // Option changes how one lock handle locks. The zero options are the right
-// choice for most: a lease that renews itself for as long as the hold lives.
+// choice for most: a lease that is renewed until the hold ends.
 type Option interface {
 	apply(*Config) error
 }
@@ -26,11 +26,11 @@ type Config struct {
 	// Lease is the fixed lease, or 0 for one that is renewed.
 	Lease time.Duration
 
-	// Wait is how long Lock waits at most, or 0 for as long as its context.
+	// Wait is how long Lock waits at most, or 0 for no limit but its context.
 	Wait time.Duration
 
-	// Patience is for how long a waiter that is not heard from counts as alive,
-	// where waiting leaves a trace in Redis.
+	// Patience is how long a waiter counts as alive after the server last heard from it,
+	// for locks whose waiters are known in Redis.
 	Patience time.Duration
 
 	// Fencing says that tokens come from a register that outlives the lock.
@@ -41,27 +41,27 @@ type Config struct {
 	Replicas       int
 	ReplicaTimeout time.Duration
 
-	// MaxHold is how long a hold lasts at most, or 0 for as long as its holder wants.
+	// MaxHold is how long a hold lasts at most, or 0 for no limit.
 	MaxHold time.Duration
 
-	// Grace is for how long a hold whose context has ended is still renewed, or 0 for
+	// Grace is how long a hold is still renewed after its context has ended, or 0 for
 	// one lease.
 	Grace time.Duration
 
-	// ReadersFirst says that readers need not wait behind a waiting writer.
+	// ReadersFirst says that readers do not wait behind a waiting writer.
 	ReadersFirst bool
 }
 
-// DefaultPatience is for how long a waiter that is not heard from keeps its
-// place, if [WithPatience] does not say otherwise.
+// DefaultPatience is how long a waiter keeps its place after the server last heard
+// from it, if [WithPatience] does not say otherwise.
 const DefaultPatience = 5 * time.Second
 
-// MinPatience is the least patience there is: a place in a queue is renewed by a
-// heartbeat every third of it, and the wire may be slow.
+// MinPatience is the least patience there is: a heartbeat renews a place in a queue
+// every third of it, and the network may be slow.
 const MinPatience = 100 * time.Millisecond
 
-// minWait is the least that a wait can be limited to: less is a number without its
-// unit.
+// minWait is the shortest limit of a wait: a shorter one is most likely a number without
+// its unit.
 const minWait = time.Millisecond
 
 // NewConfig applies opts in order and checks the result.
@@ -157,36 +157,36 @@ func (readersFirstOption) apply(c *Config) error {
 	return nil
 }
 
-// WithLease gives holds a fixed lease that nothing renews: the lock frees
-// itself d after it was taken, whatever its holder does, and the hold is lost
+// WithLease gives holds a fixed lease that is not renewed: the lock becomes
+// free d after it was taken, whatever its holder does, and the hold is lost
 // then. Fractions of a millisecond are cut off. The shortest lease is
-// [MinLease]; a shorter one, such as a number without a unit, is an error of the first
+// [MinLease]; a shorter one, such as a number without a unit, is an error of the handle's first
 // call.
 //
 // Re-entry never shortens the lease of an outer hold, and may lengthen it.
 func WithLease(d time.Duration) Option { return leaseOption(d) }
 
-// WithWait lets Lock wait for at most d, and then fail with an error that
+// WithWait lets Lock wait for at most d. After that Lock fails with an error that
 // matches [ErrNotAcquired] and [os.ErrDeadlineExceeded], and [ErrUnavailable] if Redis
 // gave no answer. The least is a millisecond.
 //
-// A deadline on the context given to Lock does that too, but it also ends the
-// context of the hold. This does not: wait for five seconds, hold for hours.
+// A deadline on the context given to Lock limits the wait too, but it also ends the
+// context of the hold. WithWait does not: wait for five seconds, hold for hours.
 func WithWait(d time.Duration) Option { return waitOption(d) }
 
-// WithPatience sets for how long a waiter that is not heard from counts as alive:
-// for that long a process that died keeps those behind it in a fair lock's queue
-// waiting, and new readers behind a writer who died waiting. (A reader who died waiting
-// keeps writers waiting for 100 ms at most.) Waiters are heard
-// from every third of it, and once a second at least. A process that was frozen
+// WithPatience sets how long a waiter counts as alive after the server last heard from
+// it. A process that died keeps the waiters behind it in a fair lock's queue waiting for
+// that time, and a writer that died waiting keeps new readers waiting for it. (A reader that
+// died waiting keeps writers waiting for 100 ms at most.) A waiter reports
+// every third of it, and once a second at least. A process that was frozen
 // for longer goes to the end of the queue. It is [DefaultPatience] if not set, and
 // has no effect on locks that do not queue in Redis.
 func WithPatience(d time.Duration) Option { return patienceOption(d) }
 
-// WithReadersFirst lets readers in whenever nobody writes, also past a writer who
-// was there before them. Under readers that overlap without a gap, such a writer
-// waits for ever. For the writer's handle it says not to hold readers back. It
-// has no effect on other kinds of locks.
+// WithReadersFirst lets readers in whenever no owner writes, also ahead of a writer that
+// came before them. Under readers that overlap without a gap, such a writer
+// waits for ever. On the writer's handle, the option says that the writer does not hold
+// readers back. It has no effect on other kinds of locks.
 func WithReadersFirst() Option { return readersFirstOption{} }
 
 // WithFencing makes the tokens of holds grow whatever the clock of the server
@@ -198,38 +198,37 @@ func WithReadersFirst() Option { return readersFirstOption{} }
 //
 // With it, read holds have a token too: larger than that of every earlier writer, and
 // smaller than that of every later one. Readers that no writer came between have the same,
-// so that a resource that has seen one of them lets the others pass. An owner who reads while it
+// so that a resource that has seen one of them accepts the others. An owner that reads while it
 // writes has two tokens, and the reader's is the larger one.
 //
 // Without it, tokens are the server's time alone, and cost nothing: they grow as
 // long as that clock does not go back.
 func WithFencing() Option { return fencingOption{} }
 
-// WithReplicas makes an acquisition count only when n replicas have confirmed it
-// within timeout; else it is given back, and the error matches [ErrReplicas]. It
+// WithReplicas makes an acquisition count only if n replicas have confirmed it
+// within timeout; otherwise it is given back, and the error matches [ErrReplicas]. It
 // narrows the window in which a failover forgets a lock, and does not close it: a
-// replica that was not among the n can be promoted. A re-entry is not confirmed
-// again.
+// replica that was not among the n can be promoted. A re-entry needs no confirmation.
 //
 // It costs a connection of its own for each acquisition under way, and the time
 // of the slowest of n replicas. timeout must not be more than half of the lease.
 func WithReplicas(n int, timeout time.Duration) Option { return replicasOption{n, timeout} }
 
-// WithMaxHold ends a hold d after it was acquired, however well it is renewed: the hold is
-// lost then, by a cause that matches [ErrLost] and [ErrMaxHold], and is given back to
-// Redis. It bounds for how long a holder that hangs can keep the lock from others.
+// WithMaxHold ends a hold d after it was acquired, even if it is renewed: the hold is
+// then lost, with a cause that matches [ErrLost] and [ErrMaxHold], and is given back to
+// Redis. It bounds how long a holder that hangs can keep other owners out.
 //
 // Each hold of a re-entrant lock has its own d, or none. The lock is free when no hold of
 // the owner is left. d must not be less than [MinLease].
 func WithMaxHold(d time.Duration) Option { return maxHoldOption(d) }
 
-// WithGrace sets for how long a hold is still renewed that nobody unlocks, although the
-// context that was given to Lock has ended: for one lease if not set. The time counts from
+// WithGrace sets how long a hold is still renewed after the context that was given to
+// Lock has ended, if it is not unlocked: for one lease if not set. The time counts from
 // the renewal that finds the context over, which is at most a third of the lease after its
-// end. Then the hold is lost, by a cause that matches [ErrLost] and [ErrAbandoned], and is
-// given back to Redis. [Observer.Abandoned] is told when the time begins.
+// end. Then the hold is lost, with a cause that matches [ErrLost] and [ErrAbandoned], and is
+// given back to Redis. [Observer.Abandoned] is called when the time begins.
 //
 // A hold under context.Background is never abandoned, and neither is one that its holder
-// unlocks in time. The least is [MinLease]. It has no effect on a fixed lease, which is
+// unlocks in time. The least is [MinLease]. WithGrace has no effect on a fixed lease, which is
 // never renewed.
 func WithGrace(d time.Duration) Option { return graceOption(d) }

@@ -6,18 +6,18 @@ import (
 	"github.com/leasehold-go/leasehold/internal/owner"
 )
 
-// WithOwner returns a copy of ctx with a fresh owner. Everything locked below
-// it belongs to that owner: the same name re-enters, and holds outlive each
-// other in any order. Nothing outside re-enters.
+// WithOwner returns a copy of ctx with a fresh owner. Every lock taken under it
+// belongs to that owner: locking the same name re-enters, and the holds may be unlocked in
+// any order. A call outside of it does not re-enter.
 //
-// Use it where the holds do not nest, to let the first of two holds go before the
+// Use it where the holds do not nest, to unlock the first of two holds before the
 // second. A hold's own context carries the owner too, but ends with that hold.
 func WithOwner(ctx context.Context) context.Context {
 	return context.WithValue(ctx, owner.Key{}, owner.New())
 }
 
 // OwnerFrom returns the number of the owner that ctx carries, and whether it
-// carries one. Kinds of locks need it; other code rarely does.
+// carries one. It is for implementers of locks.
 func OwnerFrom(ctx context.Context) (number uint64, ok bool) {
 	number, ok = ctx.Value(owner.Key{}).(uint64)
 	return number, ok

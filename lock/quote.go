@@ -2,7 +2,7 @@ package lock
 
 import "strconv"
 
-// quoteMax bounds what a hostile or mistaken name can do to a log line.
+// quoteMax bounds how much of a log line a hostile or mistaken name can fill.
 const quoteMax = 128
 
 func quote(name string) string {

@@ -6,10 +6,10 @@ import "time"
 type Mode string
 
 const (
-	Free      Mode = ""          // nobody holds it
+	Free      Mode = ""          // no owner holds it
 	Exclusive Mode = "exclusive" // one owner, counted
 	Read      Mode = "read"      // any number of owners
-	Write     Mode = "write"     // one writer, who may also read
+	Write     Mode = "write"     // one writer, which may also read
 )
 
 // State is one consistent snapshot of a lock, read by one script on the server.
@@ -18,18 +18,18 @@ type State struct {
 	Mode    Mode
 	Holders []Holder      // by owner; empty when free
 	Lease   time.Duration // what is left of it; NoExpiry when the key has none
-	Waiters []Waiter      // first come first, as far as Redis knows: see Waiter
+	Waiters []Waiter      // in the order of their arrival, as far as Redis knows: see Waiter
 }
 
-// NoExpiry is the lease of a key without expiry. Leasehold never leaves one
-// behind; a PERSIST by hand does. A holder's next renewal puts it right.
+// NoExpiry is the lease of a key without expiry. Leasehold never sets one
+// so; a PERSIST by hand does. A holder's next renewal gives the key an expiry again.
 const NoExpiry time.Duration = -1
 
 // Holder is one owner that holds the lock.
 type Holder struct {
 	Owner string
 	Count int  // holds of this owner that are not given back yet
-	Mode  Mode // how it holds the lock; a writer can read too, and is there twice then
+	Mode  Mode // how it holds the lock; a writer that also reads is listed twice
 
 	// Since is when this owner began to ask for the lock, by the clock of its process. A
 	// plain lock that goes from one goroutine of a process to the next keeps its owner,
@@ -38,19 +38,19 @@ type Holder struct {
 }
 
 // Waiter is one owner that waits, as Redis knows it: an owner in the queue of a fair lock,
-// the writer whom readers let pass, or a process in the line of a plain lock, which waits
-// for all its goroutines.
+// the writer that new readers wait behind, or a process in the line of a plain lock, which waits
+// on behalf of all its goroutines.
 type Waiter struct {
 	Owner    string
-	Patience time.Duration // after which it counts as dead if it is not heard from; NoExpiry if it counts as alive while its process listens
+	Patience time.Duration // the time after which the waiter counts as dead if the server does not hear from it; NoExpiry if it counts as alive while its process listens
 	Since    time.Time     // as in Holder
 }
 
-// Locked reports whether anybody holds the lock.
+// Locked reports whether an owner holds the lock.
 func (s State) Locked() bool { return len(s.Holders) > 0 }
 
-// HoldCount returns how many holds owner has, reading and writing together, 0 if
-// none. [Hold.Owner] gives the owner of a hold.
+// HoldCount returns how many holds owner has, reading and writing together, or 0 if
+// it has none. [Hold.Owner] gives the owner of a hold.
 func (s State) HoldCount(owner string) (count int) {
 	for _, h := range s.Holders {
 		if h.Owner == owner {

@@ -10,10 +10,10 @@ import (
 
 var _ lock.Grouper = (*Lock)(nil)
 
-// Group returns a way to take all of lockers by one script in one round trip, if
-// they are plain locks of this client, different ones, which share a slot where
-// there are slots, and have neither lock.WithFencing nor lock.WithReplicas. Else it
-// returns nil. It is what a multi-lock uses.
+// Group returns a way to take all of lockers with one script in one round trip, if
+// they are plain locks of this client, all different, which share a slot on a cluster
+// and have neither lock.WithFencing nor lock.WithReplicas. Otherwise it
+// returns nil. The multi-lock uses it.
 func (l *Lock) Group(lockers []lock.Locker) lock.Group {
 	g := &group{session: l.session}
 	for _, other := range lockers {
