@@ -27,8 +27,8 @@ func BenchmarkLockUnlock(b *testing.B) {
 	}
 }
 
-// The same two round trips with nothing around them: what a bare SET NX PX and a
-// compare-and-delete cost.
+// The same two round trips with nothing around them: the cost of a bare SET NX PX and a
+// compare-and-delete.
 func BenchmarkFloor(b *testing.B) {
 	rdb := redistest.Start(b).Client(b)
 	b.ReportAllocs()
@@ -42,7 +42,7 @@ func BenchmarkFloor(b *testing.B) {
 	}
 }
 
-// What a look at the clocks costs.
+// The cost of a look at the clocks.
 func BenchmarkErr(b *testing.B) {
 	c, err := client.New(redistest.Start(b).Client(b))
 	if err != nil {

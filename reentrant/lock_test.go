@@ -41,7 +41,7 @@ func rules(t *testing.T, a, b *client.Client) {
 	})
 }
 
-// The rights that docs/SECURITY.md asks for are enough for everything a lock does.
+// The rights that docs/SECURITY.md lists are enough for everything a lock does.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
 	kindtest.Rights(t, plain, []string{"NewLock"}, func(t *testing.T, _ *redistest.Server, a, b *client.Client) {
@@ -81,8 +81,8 @@ func byForce(t *testing.T, c *client.Client) {
 	}
 }
 
-// Whoever chooses names, a process that waits for one lock hears nothing that is said
-// about another: what is ours has a channel of its own for each name.
+// Whatever the names are, a process that waits for one lock hears no message
+// about another: each name has a channel of its own.
 func TestChannels_ofNamesThatLookLikeChannels(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -94,7 +94,7 @@ func TestChannels_ofNamesThatLookLikeChannels(t *testing.T) {
 		kindtest.MustLock(t, a.NewLock(name))
 		waiters = append(waiters, kindtest.Go(t.Context(), b.NewLock(name)))
 	}
-	// Two of ours for each name, and one of Redisson's, which x and {x} share.
+	// Two of leasehold's for each name, and one of Redisson's, which x and {x} share.
 	want := 3*len(names) - 1
 	kindtest.WaitFor(t, "b listens", func() bool { return len(kindtest.Channels(t, s, "*")) >= want })
 	if all := kindtest.Channels(t, s, "*"); len(all) != want {

@@ -9,8 +9,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// A token that a holder raised is smaller than that of the next, also of one who waits in
-// the same process, to whom the lock could go without a word to Redis.
+// A token that a holder raised is smaller than that of the next holder, also if that one waits in
+// the same process, where a hand-off sends no command to Redis.
 func TestRaiseToken(t *testing.T) {
 	c := kindtest.NewClient(t, redistest.Start(t).Client(t))
 	l := c.NewLock("orders", lock.WithFencing())
@@ -32,7 +32,7 @@ func TestRaiseToken(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		// As a rule the other stands in line when the register is raised.
+		// As a rule the other waiter is in line when the register is raised.
 		raised := h.Token() + 1000
 		if err := h.(lock.Fenced).RaiseToken(t.Context(), raised); err != nil {
 			t.Fatal(err)
@@ -48,7 +48,7 @@ func TestRaiseToken(t *testing.T) {
 	}
 }
 
-// Who does not hold the lock, or has no register, raises nothing.
+// A hold that was lost, or has no register, raises nothing.
 func TestRaiseToken_fails(t *testing.T) {
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t))
