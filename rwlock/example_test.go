@@ -7,8 +7,8 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 )
 
-// A cache is filled by one process, which goes on reading what it wrote: the others read as well
-// by then, and nobody can have changed it in between.
+// One process fills a cache and goes on reading what it wrote. By then the others read as well,
+// and no other writer can have changed it in between.
 func ExampleLock_Downgrade() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
@@ -33,7 +33,7 @@ func ExampleLock_Downgrade() {
 	read, err := prices.Downgrade(ctx, write)
 	if err != nil {
 		log.Print(err)
-		_ = write.Unlock(ctx) // it is held yet, if it was not lost
+		_ = write.Unlock(ctx) // it is still held, if it was not lost
 		return
 	}
 	defer read.Unlock(ctx)

@@ -16,14 +16,14 @@ import (
 	"github.com/leasehold-go/leasehold/rwlock"
 )
 
-// What readers and writers owe each other when some of them die, give up or stop
+// These tests show what readers and writers do when some of them die, give up or stop
 // writing.
 
-// forever is a patience that nothing in these tests outlasts: a wish that is gone
-// was taken back.
+// forever is a patience that no test outlasts: a wish that is gone
+// was withdrawn.
 var forever = lock.WithPatience(time.Hour)
 
-// orders is the lock of these tests, by a client of its own.
+// orders is the lock of these tests, made by a client of its own.
 func orders(t *testing.T, s *redistest.Server, opts ...lock.Option) *rwlock.Lock {
 	t.Helper()
 	return kindtest.NewClient(t, s.Client(t)).NewRWLock("orders", opts...)
@@ -34,15 +34,15 @@ func exists(t *testing.T, s *redistest.Server, key string) bool {
 	return kindtest.Number(s.Do(t, "EXISTS", key)) == 1
 }
 
-// left is what is left of a key's life; less than zero if it has no end.
+// left returns the time to live of a key; less than zero if it has no expiry.
 func left(t *testing.T, s *redistest.Server, key string) time.Duration {
 	t.Helper()
 	return time.Duration(kindtest.Number(s.Do(t, "PTTL", key))) * time.Millisecond
 }
 
 // A reader dies, and another one reads on for longer than the dead one's lease.
-// When that one leaves, nobody keeps writers waiting: neither one who comes then,
-// nor one who has been waiting.
+// When the living one leaves, a writer enters: one that comes then,
+// and one that has been waiting.
 func TestDeadReader(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		name := "a writer comes"
@@ -95,7 +95,7 @@ func TestDeadReader(t *testing.T) {
 	}
 }
 
-// process has readers who wait. What it asks goes over a wire of its own.
+// process is a client with waiting readers. Its questions go over a connection of its own.
 type process struct {
 	s     *redistest.Server
 	wire  *redistest.Proxy
@@ -113,7 +113,7 @@ func newProcess(t *testing.T, s *redistest.Server) *process {
 	return p
 }
 
-// holdReplies has all replies to questions but the next few wait until held is
+// holdReplies delays the replies to all questions after the next few, until held is
 // closed.
 func (p *process) holdReplies(held chan struct{}, after int64) {
 	asked := p.asked.Load()
@@ -125,7 +125,7 @@ func (p *process) holdReplies(held chan struct{}, after int64) {
 	})
 }
 
-// polled waits until those who wait have asked by themselves: the next time is
+// polled waits until the waiters have asked by themselves: their next poll is
 // almost a second away.
 func (p *process) polled(t *testing.T) {
 	t.Helper()
@@ -133,7 +133,7 @@ func (p *process) polled(t *testing.T) {
 	kindtest.WaitFor(t, "they ask by themselves", func() bool { return p.asked.Load() > before })
 }
 
-// park lets readers wait.
+// park starts readers that have to wait.
 func (p *process) park(t *testing.T, opts ...lock.Option) (parked []*kindtest.Waiter) {
 	t.Helper()
 	for range readers {
@@ -157,9 +157,9 @@ func allIn(t *testing.T, parked []*kindtest.Waiter) (holds []lock.Hold) {
 	return holds
 }
 
-// byMessage fails if what a round does for parked readers reaches them by their
-// polls alone, of which there is one a second. A round changes something when they
-// have just polled, and returns how long after that all of them were in. A busy
+// byMessage fails if a round reaches the parked readers by their
+// polls alone, of which there is one a second. A round changes the lock when they
+// have just polled, and returns how long after that all of them had entered. A busy
 // machine can be late too, but not each time.
 func byMessage(t *testing.T, round func() time.Duration) {
 	t.Helper()
@@ -173,8 +173,8 @@ func byMessage(t *testing.T, round func() time.Duration) {
 	t.Errorf("readers were in after %v: they were not told", took)
 }
 
-// A writer who also reads stops writing. All readers that wait come in at once,
-// because they are told; and another writer does not.
+// A writer that also reads stops writing. All waiting readers enter at once,
+// because a message tells them; another writer does not enter.
 func TestDowngrade(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -206,16 +206,16 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
-// When a writer leaves, the readers of a process come in together: once one of
-// them is in, all others ask, and do not wait for each other's answers.
+// When a writer leaves, the waiting readers of a process enter together: once one of
+// them has entered, all others ask, and do not wait for each other's answers.
 func TestReadersComeInTogether(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := newProcess(t, s)
 	w := kindtest.MustLock(t, orders(t, s).Write())
-	parked := p.park(t, lock.WithLease(time.Minute)) // each for itself
+	parked := p.park(t, lock.WithLease(time.Minute)) // each has a hold of its own
 	held := make(chan struct{})
-	p.holdReplies(held, 3) // polls that come between, and the first that is let in
+	p.holdReplies(held, 3) // polls that come between, and the first reader that enters
 	kindtest.MustUnlock(t, w)
 	kindtest.WaitFor(t, "Redis has all as readers, although most have no answer", func() bool {
 		return len(kindtest.Hash(t, s, "orders")) == readers+1 // and the mode
@@ -225,8 +225,8 @@ func TestReadersComeInTogether(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// Behind a reader a writer waits, and behind that one readers do. When the writer
-// gives up, they come in at once, because they are told.
+// A writer waits behind a reader, and readers wait behind that writer. When the writer
+// gives up, they enter at once, because a message tells them.
 func TestWriterGivesUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -261,7 +261,7 @@ func TestWriterGivesUp(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// The same when its client closes.
+// The same happens when the writer's client closes.
 func TestWriterCloses(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -283,7 +283,7 @@ func TestWriterCloses(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A reader waits behind a writer, gives up or closes its client, and leaves nothing.
+// A reader waits behind a writer, gives up or closes its client, and leaves nothing in Redis.
 func TestReaderGivesUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -314,8 +314,8 @@ func TestReaderGivesUp(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A writer that waits dies. Readers who come wait behind it for its patience at
-// most, and then read beside the one who kept it waiting.
+// A waiting writer dies. Readers that come later wait behind it for its patience at
+// most, and then read together with the reader that it waited for.
 func TestDeadWriter(t *testing.T) {
 	t.Parallel()
 	const patience = 3 * time.Second // renewed each second
@@ -354,8 +354,8 @@ func TestDeadWriter(t *testing.T) {
 	kindtest.SoonEmpty(t, s)
 }
 
-// Who reads and asks to write gets an error at once, by either call and whichever
-// way the owner is carried; Redis does not hear of it.
+// An owner that reads and asks to write gets an error at once, from either call and however
+// the context carries the owner; no command is sent to Redis.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -384,11 +384,11 @@ func TestUpgrade(t *testing.T) {
 		kindtest.MustUnlock(t, holds[len(holds)-1])
 	}
 	kindtest.WantEmpty(t, s)
-	kindtest.MustUnlock(t, kindtest.MustLockUnder(t, owner, l.Write())) // it does not read any more
+	kindtest.MustUnlock(t, kindtest.MustLockUnder(t, owner, l.Write())) // it no longer reads
 }
 
-// When a writer stops writing and reads on, the lease is that of the reading:
-// neither as long as that of the writing, nor cut off with it.
+// When a writer stops writing and reads on, the lease becomes the reader's:
+// it is neither as long as the writer's was, nor ends with it.
 func TestDowngrade_lease(t *testing.T) {
 	t.Parallel()
 	const short, long = 2 * time.Minute, 20 * time.Minute
@@ -417,9 +417,9 @@ func TestDowngrade_lease(t *testing.T) {
 	}
 }
 
-// A reader gives one of its holds back. What is left has the longest lease that it
-// ever asked for; and when it has given all back, the lock lives as long as the
-// others read.
+// A reader gives one of its holds back. The rest has the longest lease that the reader
+// ever asked for. When it has given all back, the lock lives as long as the
+// longest lease of the other readers.
 func TestPartialRelease_lease(t *testing.T) {
 	t.Parallel()
 	const short, long = 2 * time.Minute, 20 * time.Minute
@@ -452,8 +452,8 @@ func TestPartialRelease_lease(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// The server stands still while readers wait behind a writer who waits behind a
-// reader, for longer than the writer's patience. All of them come in, and nothing
+// The server stands still while readers wait behind a writer that waits behind a
+// reader, for longer than the writer's patience. All of them are served, and nothing
 // is left.
 func TestServerFrozen_behindAWriter(t *testing.T) {
 	t.Parallel()
@@ -468,7 +468,7 @@ func TestServerFrozen_behindAWriter(t *testing.T) {
 	}
 	kindtest.WaitFor(t, "a writer has a wish", func() bool { return exists(t, s, wish("orders")) })
 	s.Freeze(t)
-	<-time.After(4 * patience) // so long it stands still
+	<-time.After(4 * patience) // the time for which the server stands still
 	s.Thaw(t)
 	kindtest.MustUnlock(t, reader)
 	kindtest.ServeAll(t, waiters...)

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { kindtest.Main(m) }
 
-// The two sides. Writers exclude each other, and readers and writers do.
+// These are the two sides. Writers exclude each other, and readers and writers exclude each other.
 var (
 	writing = kindtest.Kind{
 		New: func(c *client.Client, name string, opts ...lock.Option) lock.Locker {
@@ -38,7 +38,7 @@ var (
 		Keys: func(name, owner string, holds int) []string { return append(leases(name, owner, holds), name) },
 
 		Rival:     &writing,
-		Questions: 1, // until one of them was told to wait, readers ask each for itself
+		Questions: 1, // until one of them has to wait, each reader asks
 	}
 )
 
@@ -54,7 +54,7 @@ func init() {
 	}
 }
 
-// leases are the keys that an owner reads by, one for each of its holds.
+// leases returns the keys of an owner's read leases, one for each of its holds.
 func leases(name, owner string, holds int) (keys []string) {
 	for n := range holds {
 		keys = append(keys, fmt.Sprintf("{%s}:%s:rwlock_timeout:%d", name, owner, n+1))
@@ -62,10 +62,10 @@ func leases(name, owner string, holds int) (keys []string) {
 	return keys
 }
 
-// turn is where a waiting reader claims its turn.
+// turn is the key at which a waiting reader claims its turn.
 func turn(name string) string { return "leasehold_rwlock_turn:{" + name + "}" }
 
-// wish is where a waiting writer asks readers to let it pass.
+// wish is the key at which a waiting writer makes later readers wait.
 func wish(name string) string { return "leasehold_rwlock_wish:{" + name + "}" }
 
 func TestFaults(t *testing.T) {
@@ -74,7 +74,7 @@ func TestFaults(t *testing.T) {
 	t.Run("write", func(t *testing.T) { t.Parallel(); kindtest.Faults(t, writing) })
 }
 
-// Who only ever writes has a lock that one owner holds at a time.
+// For owners that only write, it is a lock that one owner holds at a time.
 func TestModel_writers(t *testing.T) { t.Parallel(); kindtest.Model(t, writing) }
 
 func TestRules(t *testing.T) {
@@ -94,7 +94,7 @@ func rules(t *testing.T, a, b *client.Client) {
 	})
 }
 
-// The rights that docs/SECURITY.md asks for are enough for everything a read/write lock
+// The rights that docs/SECURITY.md lists are enough for everything a read/write lock
 // does.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
@@ -103,7 +103,7 @@ func TestRules_withTheLeastRights(t *testing.T) {
 		l := a.NewRWLock("orders")
 		dead := kindtest.MustLock(t, l.Read())
 		s.Do(t, append([]string{"DEL"}, leases("orders:orders", dead.Owner(), 1)...)...)
-		kindtest.MustUnlock(t, kindtest.MustLock(t, b.NewRWLock("orders").Write())) // past the dead one
+		kindtest.MustUnlock(t, kindtest.MustLock(t, b.NewRWLock("orders").Write())) // although the dead writer's wish is there
 		kindtest.Lost(t, dead)
 		kindtest.MustLock(t, l.Read())
 		if _, err := l.Inspect(t.Context()); err != nil {
@@ -115,13 +115,13 @@ func TestRules_withTheLeastRights(t *testing.T) {
 	})
 }
 
-// On a real server: a writer and a reader of another client wait, a downgrade lets the reader
-// in and not the writer, and it is all given back.
+// On a real server: a writer and a reader of another client wait. A downgrade lets the reader
+// in and not the writer, and in the end nothing is left.
 func TestDowngrade_betweenWaiters(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	l, other := orders(t, s), orders(t, s)
-	first := orders(t, s, lock.WithReadersFirst()) // or the order of two who come together decided
+	first := orders(t, s, lock.WithReadersFirst()) // otherwise the order of two waiters that come together would decide
 	write := kindtest.MustLock(t, l.Write())
 	reader := kindtest.Go(t.Context(), first.Read())
 	kindtest.WaitFor(t, "the reader waits", reader.Waits)
@@ -149,7 +149,7 @@ func TestDowngrade_betweenWaiters(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A writer that waits for x lets no reader of {x} wait.
+// A writer that waits for x makes no reader of {x} wait.
 func TestNames_withBracesHaveAWishOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

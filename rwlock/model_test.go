@@ -19,8 +19,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is what the read/write locks of a few names should look like: who reads
-// and who writes, how often, and until when at least. After every step the server,
+// model is what the read/write locks of a few names should look like: the owners that read
+// and those that write, how often, and until when at least. After every step the server,
 // Inspect and every hold must agree with it.
 type model struct {
 	server  *redistest.Server
@@ -28,16 +28,16 @@ type model struct {
 	clients []*client.Client
 	owners  []context.Context
 	locks   map[string]*modelLock
-	stale   []*modelHold // unlocked or lost, whose Unlock must do nothing
+	stale   []*modelHold // unlocked or lost; their Unlock must do nothing
 }
 
 type modelLock struct {
 	name   string
 	holds  []*modelHold
 	token  uint64 // of the latest writer
-	wished bool   // a stranger waits to write
+	wished bool   // another program's owner waits to write
 
-	// What a loss leaves behind until its lease is over: keys of reading leases
+	// What a loss leaves in Redis until its lease is over: keys of reading leases
 	// whose hash was deleted, and fields of readers whose leases were.
 	orphans, dead map[string]bool
 }
@@ -47,7 +47,7 @@ type modelHold struct {
 	lock  *modelLock
 	side  lock.Mode
 	owner int       // in model.owners
-	least time.Time // its lease ends then at the earliest
+	least time.Time // when its lease ends at the earliest
 	lost  bool
 }
 
@@ -67,12 +67,12 @@ func (l *modelLock) of(side lock.Mode, owner int) (holds []*modelHold) {
 	return holds
 }
 
-// ofOthers reports whether anybody but owner holds l on that side.
+// ofOthers reports whether another owner holds l on that side.
 func (l *modelLock) ofOthers(side lock.Mode, owner int) bool {
 	return len(l.of(side, -1)) > len(l.of(side, owner))
 }
 
-// Read makes any owner of either client try to read: granted exactly when the
+// Read makes an owner of either client try to read: it is granted exactly when the
 // model says so.
 func (m *model) Read(rt *rapid.T) {
 	l, owner := m.anyLock(rt), m.anyOwner(rt)
@@ -94,7 +94,7 @@ func (m *model) Read(rt *rapid.T) {
 	}
 }
 
-// Write does the same for writing.
+// Write is as Read, for writing.
 func (m *model) Write(rt *rapid.T) {
 	l, owner := m.anyLock(rt), m.anyOwner(rt)
 	mine := l.of(lock.Write, owner)
@@ -126,7 +126,7 @@ func (m *model) anyOwner(rt *rapid.T) int {
 	return rapid.IntRange(0, len(m.owners)-1).Draw(rt, "owner")
 }
 
-// try asks for one hold, which must be refused with want, or granted if that is
+// try asks for one hold, which must be refused with want, or granted if want is
 // nil.
 func (m *model) try(rt *rapid.T, l *modelLock, side lock.Mode, owner int, want error, opts ...lock.Option) *modelHold {
 	lease := rapid.SampledFrom([]time.Duration{0, time.Minute, 10 * time.Minute}).Draw(rt, "lease")
@@ -165,7 +165,7 @@ func (m *model) locker(name string, side lock.Mode, owner int, opts ...lock.Opti
 	return l.Write()
 }
 
-// Unlock of any hold, in any order.
+// Unlock unlocks any hold, in any order.
 func (m *model) Unlock(rt *rapid.T) {
 	l := m.anyLock(rt)
 	if len(l.holds) == 0 {
@@ -197,7 +197,7 @@ func (m *model) Force(rt *rapid.T) {
 	l := m.anyLock(rt)
 	by := rapid.IntRange(0, len(m.clients)-1).Draw(rt, "client")
 	was, err := m.clients[by].NewRWLock(l.name).ForceUnlock(m.t.Context())
-	if err != nil || was != (len(l.holds) > 0) && len(l.dead) == 0 { // of the dead it cannot know
+	if err != nil || was != (len(l.holds) > 0) && len(l.dead) == 0 { // it does not count the dead
 		rt.Fatalf("force unlock of %q with %d holds: %v, %v", l.name, len(l.holds), was, err)
 	}
 	for _, h := range l.holds {
@@ -208,7 +208,7 @@ func (m *model) Force(rt *rapid.T) {
 	m.lose(rt, l, l.holds)
 }
 
-// Steal deletes the hash behind everybody's back.
+// Steal deletes the hash, unnoticed by the clients.
 func (m *model) Steal(rt *rapid.T) {
 	l := m.anyLock(rt)
 	if len(l.holds) == 0 {
@@ -223,7 +223,7 @@ func (m *model) Steal(rt *rapid.T) {
 	m.lose(rt, l, l.holds)
 }
 
-// StealLease deletes a reader's leases: it is dead then, whatever the hash says.
+// StealLease deletes a reader's leases: the reader is dead then, whatever the hash says.
 func (m *model) StealLease(rt *rapid.T) {
 	l := m.anyLock(rt)
 	readers := l.of(lock.Read, -1)
@@ -237,7 +237,7 @@ func (m *model) StealLease(rt *rapid.T) {
 	m.lose(rt, l, holds)
 }
 
-// lose ends holds in the model. Who has not been told finds out by re-entering.
+// lose ends holds in the model. A holder that has not been told finds out by re-entering.
 func (m *model) lose(rt *rapid.T, l *modelLock, holds []*modelHold) {
 	for _, h := range holds {
 		if h.Err() == nil {
@@ -251,7 +251,7 @@ func (m *model) lose(rt *rapid.T, l *modelLock, holds []*modelHold) {
 	l.holds = slices.DeleteFunc(slices.Clone(l.holds), func(h *modelHold) bool { return h.lost })
 }
 
-// Wish lets a stranger wait to write, or not any more.
+// Wish makes another program's writer wait, or stop waiting.
 func (m *model) Wish(rt *rapid.T) {
 	l := m.anyLock(rt)
 	if l.wished = !l.wished; l.wished {
@@ -264,7 +264,7 @@ func (m *model) Wish(rt *rapid.T) {
 // Flush makes the server forget the scripts.
 func (m *model) Flush(*rapid.T) { m.server.Do(m.t, "SCRIPT", "FLUSH") }
 
-// tick is by how many ms expiries may differ that one script set or read: the
+// tick is the most ms by which two expiries may differ that one script set or read: the
 // server's clock goes on meanwhile, and its machine may be busy.
 const tick = 1000
 
@@ -311,7 +311,7 @@ func (m *model) Check(rt *rapid.T) {
 	}
 }
 
-// check takes out of all what belongs to l.
+// check checks the keys of l, and removes them from all.
 func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time.Time) {
 	hash, exists := all[l.name]
 	delete(all, l.name)
@@ -319,7 +319,7 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 		clear(l.dead)
 	}
 
-	// The hash: mode and counts, and of the dead what may be left.
+	// The hash: mode and counts, and the fields that dead readers may have left.
 	want, holders := map[string]string{}, []lock.Holder{}
 	for owner := range m.owners {
 		for side, suffix := range map[lock.Mode]string{lock.Read: "", lock.Write: ":write"} {
@@ -347,8 +347,8 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 		rt.Fatalf("%q is %v on the server, want %v (dead: %v)", l.name, hash.Hash, want, l.dead)
 	}
 
-	// The leases: one key for each read hold, and the hash lives as long as the
-	// longest of all; no longer than that once nobody writes.
+	// The leases: one key for each read hold. The hash lives as long as the
+	// longest of all, and no longer once the writing is over.
 	var longest int64
 	for _, h := range l.of(lock.Read, -1) {
 		for _, key := range leases(l.name, h.Owner(), len(l.of(lock.Read, h.owner))) {
@@ -378,7 +378,7 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 		rt.Fatalf("%q has no expiry", l.name)
 	}
 
-	// And what is neither.
+	// All other keys.
 	for key := range all {
 		if l.orphans[key] && strings.HasPrefix(key, "{"+l.name+"}") {
 			delete(all, key)
@@ -398,7 +398,7 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 		return cmp.Or(-cmp.Compare(a.Mode, b.Mode), cmp.Compare(a.Owner, b.Owner)) // the writer first
 	})
 	for i := range state.Holders {
-		state.Holders[i].Since = time.Time{} // a matter of the clock
+		state.Holders[i].Since = time.Time{} // it depends on the clock
 	}
 	if err != nil || !slices.Equal(state.Holders, holders) || state.Mode != mode || len(state.Waiters) != waiters {
 		rt.Fatalf("Inspect of %q: %+v, %v, want %s by %v", l.name, state, err, mode, holders)
@@ -406,7 +406,7 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 }
 
 // checkLease fails unless h is valid, and its lease on the server, of which left ms
-// are left, is neither shorter than it was asked for nor than Until promises.
+// are left, is neither shorter than it was asked for nor ends before Until.
 func (m *model) checkLease(rt *rapid.T, h *modelHold, left int64, now time.Time) {
 	if err := h.Err(); err != nil {
 		rt.Fatalf("a hold (%s) of %q: %v", h.side, h.lock.name, err)
