@@ -1,57 +1,57 @@
-// Package fairlock is the fair lock: one owner at a time, counted, served in the
-// order in which they asked, across all processes. Make one with
-// client.Client.NewFairLock.
+// Package fairlock is the fair lock: one owner at a time, with a count; owners are served in
+// the order in which they asked, across all processes. client.Client.NewFairLock
+// makes one.
 //
 // # Protocol
 //
-// In Redis a fair lock is a hash like that of a plain lock, and beside it a queue
-// of waiting owners. It is Redisson's RFairLock, byte for byte.
+// In Redis a fair lock is a hash like that of a plain lock, and a queue
+// of waiting owners. The keys are those of Redisson's RFairLock, byte for byte.
 //
 //	<name>                           hash  owner -> hold count; expires with the lease
-//	redisson_lock_queue:{<name>}     list  waiting owners, first come first
-//	redisson_lock_timeout:{<name>}   zset  waiting owner -> server's ms until which it counts as alive
+//	redisson_lock_queue:{<name>}     list  waiting owners, in the order of their arrival
+//	redisson_lock_timeout:{<name>}   zset  waiting owner -> server's time in ms until which it counts as alive
 //
-//	acquire  free, and nobody alive is before us: leave the queue, set our count
+//	acquire  free, and no living owner is before us: leave the queue, set our count
 //	         ours: set our count, lengthen the lease
-//	         else: stand in line, if we do not yet
-//	keep     the heartbeat: our waiters are alive; tell whose turn it is
-//	release  ours: set our count; at none, delete our field
-//	         leave the queue; if the lock is free now, tell the first who is alive
+//	         otherwise: enter the queue, if we are not in it yet
+//	keep     the heartbeat: our waiters are alive; the answer says whose turn it is
+//	release  ours: set our count; at zero, delete our field
+//	         leave the queue; if the lock is free now, publish to the first living owner
 //	renew    as a plain lock
 //
-// Each of them drops the dead that it meets at the head of the queue, a hundred with
-// each script.
+// Acquire, keep and release drop the dead that they meet at the head of the queue, a hundred in
+// each call.
 //
-// A waiter asks once, which puts it in line in the order in which the server heard of it.
+// A waiter asks once, which puts it into the queue in the order in which the questions reach the server.
 // All waiters of a client listen at redisson_lock__channel:{<name>}:<client uuid>:fair.
-// Only the first in line is told of a release, by its number; then it asks, and has the
-// lock. Where a waiter of Redisson has the lock or stands before ours, ours also listens
-// at redisson_lock__channel:{<name>}:<owner>, where Redisson tells it. Each process sends
+// A release publishes the number of the first in the queue there; that waiter asks, and has the
+// lock. Where a waiter of Redisson has the lock or is before ours, ours also listens
+// at redisson_lock__channel:{<name>}:<owner>, where Redisson publishes. Each process sends
 // one heartbeat for all its waiters of a lock, every third of their patience and once a
-// second at least; the answer says whose turn it is, so that a lost message costs a
+// second at least; the answer says whose turn it is, so a lost message costs a
 // second. A waiter whose context ends, or whose client closes, leaves the queue at once.
 //
-// A waiter that is not heard from for its patience, by the server's clock, counts as
-// dead. Heartbeats go on in parallel, so the time that several dead cost is one
-// patience ([lock.WithPatience], 5 s if not set), not their sum. The waiters of a process
-// that was frozen for longer stand in line anew. The queue of a lock that nobody asks
-// for any more is gone an hour after the last of its waiters died; one in which a waiter
-// of Redisson stands has no expiry, as Redisson would not lengthen it.
+// A waiter counts as dead when the server has not heard from it for its patience, by the server's
+// clock. Heartbeats go on in parallel, so several dead waiters cost the others one
+// patience ([lock.WithPatience], 5 s if not set), not the sum of theirs. The waiters of a process
+// that was frozen for longer enter the queue anew. The keys of a queue that is no longer
+// used expire an hour after the last of its waiters died; a queue with a waiter
+// of Redisson has no expiry, as Redisson would not lengthen it.
 //
 // # Where it differs from Redisson
 //
-//   - Deadlines are counted by the server's clock, from the last heartbeat. A
+//   - A deadline counts by the server's clock, from the last heartbeat. A
 //     waiter of Redisson never renews its own, which begins 300 s after that of
-//     its predecessor. Behind one of those, ours are set so that they are right
-//     when it has been served and has taken its 300 s off everybody's.
-//   - Behind a dead head, waiters sleep until its deadline instead of asking in
-//     a loop; and the next is told at once when it is dropped.
+//     its predecessor. Behind such a waiter, ours get deadlines that are right
+//     once it has been served and has taken its 300 s off all deadlines.
+//   - Behind a dead waiter at the head, the others sleep until its deadline instead of asking in
+//     a loop; and the next is told at once when the dead one is dropped.
 //   - Waiters that give up for any reason leave the queue.
 //   - Unlocking a lock that is not held fails, also when it is free.
-//   - A head without a deadline, as after a DEL by hand, is given one.
+//   - A waiter at the head without a deadline, as after a DEL by hand, gets one.
 //
-// A waiter of Redisson that died keeps others waiting for as long as Redisson
-// lets it, whoever asks.
+// A waiter of Redisson that died keeps all others waiting for as long as Redisson's deadlines
+// say.
 package fairlock
 
 import (
@@ -70,14 +70,14 @@ var kind = &session.Kind{
 	Keys:    keys.Fair,
 	Acquire: luascripts.AcquireFair,
 	Release: luascripts.ReleaseFair,
-	Renew:   luascripts.RenewReentrant, // once held, it is a hash as any
+	Renew:   luascripts.RenewReentrant, // once held, it is a hash like a plain lock's
 	Queues:  true,
 	Keep:    luascripts.KeepFair,
 }
 
 // Lock is a handle of one fair lock. It is safe for concurrent use; goroutines
-// that share it exclude each other, in the order in which they came. It holds
-// nothing and need not be closed.
+// that share it exclude each other, in the order in which they came. It has
+// no resources and need not be closed.
 type Lock struct {
 	session *session.Session
 	spec    *session.Spec
@@ -96,46 +96,46 @@ func New(s *session.Session, name string, opts ...lock.Option) *Lock {
 // Name returns the name as it was given.
 func (l *Lock) Name() string { return l.spec.Name }
 
-// Lock stands in line until the lock is held or ctx ends. Under a context that
-// carries an owner who holds the lock already, it re-enters at once.
+// Lock waits in the queue until the lock is held or ctx ends. Under a context that
+// carries an owner that holds the lock already, it re-enters at once.
 //
-// Whoever's question reached the server before another's was sent is served
-// before it. When ctx ends first, the error matches lock.ErrNotAcquired and
-// ctx.Err(), and what Redis said last if it gave no answer; the place in the
-// queue is given up at once, and if Redis does not answer, it is lost when the
-// patience of [lock.WithPatience] ends. Else errors are as those of a plain lock.
+// A caller whose question reached the server before another caller sent its own is served
+// first. When ctx ends first, the error matches lock.ErrNotAcquired and
+// ctx.Err(), and the last error if Redis gave no answer. The call gives its place in the
+// queue up at once; if Redis does not answer, the place is lost when the
+// patience of [lock.WithPatience] ends. Other errors are as those of a plain lock.
 //
-// It costs one round trip when the lock is free and nobody waits, and else two
-// and a message; and one heartbeat a second for all waiters of this process.
+// It costs one round trip when the lock is free and the queue is empty, otherwise two
+// and a message, and one heartbeat a second for all waiters of this process.
 func (l *Lock) Lock(ctx context.Context) (lock.Hold, error) {
 	return l.session.Lock(ctx, l.spec)
 }
 
-// TryLock makes one attempt. It neither stands in line nor overtakes: it fails
-// with lock.ErrNotAcquired when another owner holds the lock, or when one who is
-// alive waits for it. It leaves nothing in Redis. When Redis does not answer
-// within the client's operation time-out, the error matches os.ErrDeadlineExceeded.
+// TryLock makes one attempt. It neither enters the queue nor overtakes: it fails
+// with lock.ErrNotAcquired when another owner holds the lock, or when a living
+// owner is in the queue. It leaves nothing in Redis. When Redis does not answer
+// within the client's operation timeout, the error matches os.ErrDeadlineExceeded.
 func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 	return l.session.TryLock(ctx, l.spec)
 }
 
 // Inspect returns a snapshot of the lock and its queue as they stand in Redis. It is
 // one consistent snapshot of a queue of up to 100 waiters. A longer queue is read in
-// parts, so that the server is not kept busy, and a waiter that comes or goes meanwhile
-// may be missing. The patience of a waiter is what is left of it: after that it counts
-// as dead if it is not heard from. Waiters with no patience left are dead, but have not
+// parts, to keep each script short, and a waiter that comes or goes meanwhile
+// may be missing. The patience of a waiter is what is left of it: after that the waiter counts
+// as dead if the server does not hear from it. Waiters with no patience left are dead, but have not
 // been dropped yet. When the key holds something else, the error matches
 // lock.ErrForeignKey.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, l.session, l.spec, luascripts.InspectFair)
 }
 
-// ForceUnlock frees the lock whoever holds it, and reports whether anybody did.
-// The queue stays as it is, and its first is told. A holder of this client learns
-// of it at once, any other at its next renewal at the latest; until then two may
-// believe they hold it. It is for operators.
+// ForceUnlock frees the lock, whichever owner holds it, and reports whether an owner did.
+// The living in the queue keep their places, and the first is told. A holder of this client learns
+// of the loss at once, any other at its next renewal at the latest; until then two owners may
+// believe that they hold the lock. It is for operators.
 //
-// It is sent once: when the outcome is not known, it is for the caller to look.
+// The command is sent once: when its outcome is not known, the caller has to look.
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 	return l.session.Force(ctx, l.spec, luascripts.ForceFair)
 }

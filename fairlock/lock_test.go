@@ -32,7 +32,7 @@ func kind() kindtest.Kind {
 	}
 	k.Queue = func(name string) string { return "redisson_lock_queue:{" + name + "}" }
 	k.TellsHashes = true
-	k.Questions = 1 // the one that puts it in line
+	k.Questions = 1 // the one that puts it into the queue
 	return k
 }
 
@@ -63,9 +63,9 @@ func rules(t *testing.T, a, b *client.Client) {
 	locktest.RunFair(t, h)
 }
 
-// The rights that docs/SECURITY.md asks for are enough for everything a fair lock does,
-// also when it has to do with the dead, with owners of Redisson, and with a queue
-// that somebody deleted.
+// The rights that docs/SECURITY.md lists are enough for everything a fair lock does,
+// also with dead waiters, with owners of Redisson, and with a queue
+// that was deleted by hand.
 func TestRules_withTheLeastRights(t *testing.T) {
 	t.Parallel()
 	kindtest.Rights(t, fair, []string{"NewFairLock"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
@@ -101,8 +101,8 @@ func TestRules_withTheLeastRights(t *testing.T) {
 	})
 }
 
-// forever is a patience that nothing in these tests outlasts: whoever leaves the
-// queue was taken out.
+// forever is a patience that no test outlasts: a waiter that is no longer in the
+// queue was taken out of it.
 var forever = lock.WithPatience(time.Hour)
 
 // Owners of other programs: one of leasehold, and one of Redisson, which sends no
@@ -112,7 +112,7 @@ const (
 	redissons = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
 )
 
-// lineOf is the queue of one fair lock, as it stands in Redis.
+// lineOf is the queue of one fair lock in Redis.
 type lineOf struct {
 	s    *redistest.Server
 	name string
@@ -123,8 +123,8 @@ var orders = func(s *redistest.Server) lineOf { return lineOf{s, "orders"} }
 func (q lineOf) queue() string    { return "redisson_lock_queue:{" + q.name + "}" }
 func (q lineOf) timeouts() string { return "redisson_lock_timeout:{" + q.name + "}" }
 
-// channel is where the client of an owner listens, and number what it hears there when it is
-// the owner's turn.
+// channel is the channel at which the client of an owner listens, and number the message that tells
+// the owner of its turn.
 func (q lineOf) channel(owner string) string {
 	client, _, _ := strings.Cut(owner, ":")
 	return fair.Channel(q.name) + ":" + client + luascripts.Turns
@@ -135,13 +135,13 @@ func number(owner string) string {
 	return number
 }
 
-// owners are those who stand in line, first come first.
+// owners returns the owners in the queue, in its order.
 func (q lineOf) owners(t *testing.T) []string {
 	t.Helper()
 	return kindtest.List(q.s.Do(t, "LRANGE", q.queue(), "0", "-1"))
 }
 
-// deadlines says until when, by the server's clock in ms, each owner counts as
+// deadlines returns until when, by the server's clock in ms, each owner counts as
 // alive.
 func (q lineOf) deadlines(t *testing.T) map[string]int64 {
 	t.Helper()
@@ -169,14 +169,14 @@ func (q lineOf) now(t *testing.T) int64 {
 	return seconds*1000 + micros/1000
 }
 
-// put lets an owner stand at the end of the line, who counts as alive for so long.
+// put adds an owner to the end of the queue. It counts as alive for the given time.
 func (q lineOf) put(t *testing.T, owner string, alive time.Duration) {
 	t.Helper()
 	q.s.Do(t, "RPUSH", q.queue(), owner)
 	q.s.Do(t, "ZADD", q.timeouts(), strconv.FormatInt(q.now(t)+alive.Milliseconds(), 10), owner)
 }
 
-// join starts a Lock of name, and returns when it stands in line.
+// join starts a Lock of name, and returns when it is in the queue.
 func (q lineOf) join(t *testing.T, c *client.Client, name string, opts ...lock.Option) *kindtest.Waiter {
 	t.Helper()
 	return q.joinUnder(t, t.Context(), c, name, opts...)
@@ -190,32 +190,32 @@ func (q lineOf) joinUnder(t *testing.T, ctx context.Context, c *client.Client, n
 	return w
 }
 
-// want waits until so many stand in line.
+// want waits until n owners are in the queue.
 func (q lineOf) want(t *testing.T, what string, n int) {
 	t.Helper()
 	kindtest.WaitFor(t, what, func() bool { return len(q.owners(t)) == n })
 }
 
-// wantOwners fails unless these stand in line, in this order, and the deadlines
-// are of nobody else.
+// wantOwners fails unless exactly these owners are in the queue, in this order, and have
+// the only deadlines.
 func (q lineOf) wantOwners(t *testing.T, what string, want ...string) {
 	t.Helper()
 	if got := q.owners(t); !slices.Equal(got, want) {
-		t.Errorf("%s: in line are %q, want %q", what, got, want)
+		t.Errorf("%s: in the queue are %q, want %q", what, got, want)
 	}
 	deadlines := q.deadlines(t)
 	for _, owner := range want {
 		if deadlines[owner] == 0 {
-			t.Errorf("%s: %s stands in line without a deadline", what, owner)
+			t.Errorf("%s: %s is in the queue without a deadline", what, owner)
 		}
 		delete(deadlines, owner)
 	}
 	if len(deadlines) > 0 {
-		t.Errorf("%s: deadlines of owners who do not stand in line: %v", what, deadlines)
+		t.Errorf("%s: deadlines of owners that are not in the queue: %v", what, deadlines)
 	}
 }
 
-// serveInOrder waits until the waiters have held the lock, one after the other.
+// serveInOrder waits until each of the waiters has held the lock, in order.
 func serveInOrder(t *testing.T, waiters ...*kindtest.Waiter) {
 	t.Helper()
 	for _, w := range waiters {

@@ -14,10 +14,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What becomes of the queue when those who stand in it, the server, or the way to
-// it fail. Waiters have a patience of an hour where nothing may depend on it.
+// These tests show what becomes of the queue when a process in it, the server, or the network
+// fails. Waiters have a patience of an hour where no test may depend on it.
 
-// scene is a lock that somebody holds, and two processes for its waiters.
+// scene is a lock that is held, and two processes for its waiters.
 type scene struct {
 	lineOf
 	holder, a, b *client.Client
@@ -37,7 +37,7 @@ func held(t *testing.T, opts ...client.Option) *scene {
 	return sc
 }
 
-// joinAll lets n waiters stand in line, of the two processes in turn.
+// joinAll puts n waiters into the queue, of the two processes alternately.
 func (sc *scene) joinAll(t *testing.T, n int, opts ...lock.Option) (waiters []*kindtest.Waiter) {
 	t.Helper()
 	for i := range n {
@@ -46,7 +46,7 @@ func (sc *scene) joinAll(t *testing.T, n int, opts ...lock.Option) (waiters []*k
 	return waiters
 }
 
-// Who stops waiting leaves the queue at once, and the others keep their places:
+// A waiter that stops waiting leaves the queue at once, and the others keep their places:
 // when its context ends, and when its client closes.
 func TestLeavesAtOnce(t *testing.T) {
 	t.Parallel()
@@ -76,8 +76,8 @@ func TestLeavesAtOnce(t *testing.T) {
 	kindtest.WantEmpty(t, sc.s)
 }
 
-// The reply to the question that puts a waiter in line is lost. It asks again,
-// after another one came, and still stands there once, where it stood.
+// The reply to the question that puts a waiter into the queue is lost. The waiter asks again,
+// after another one came, and is still in the queue once, at its old place.
 func TestLostReply_keepsThePlace(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
@@ -99,7 +99,7 @@ func TestLostReply_keepsThePlace(t *testing.T) {
 	kindtest.WantEmpty(t, sc.s)
 }
 
-// The server forgets its scripts all the time; nobody loses its place.
+// The server forgets its scripts all the time; no waiter loses its place.
 func TestScriptFlush_inLine(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
@@ -115,8 +115,8 @@ func TestScriptFlush_inLine(t *testing.T) {
 	kindtest.WantEmpty(t, sc.s)
 }
 
-// Somebody deletes a part of the queue. All who wait are served nevertheless, and
-// in order as long as the order is there.
+// A part of the queue is deleted by hand. All waiters are served nevertheless, and
+// in order if the list is still there.
 func TestDeletedByHand_inLine(t *testing.T) {
 	for name, keys := range map[string][]string{
 		"queue":     {"redisson_lock_queue:{orders}"},
@@ -139,7 +139,7 @@ func TestDeletedByHand_inLine(t *testing.T) {
 	}
 }
 
-// With memory full, heartbeats go on, so nobody loses its place; and when there is
+// With memory full, heartbeats still succeed, so no waiter loses its place; when there is
 // memory again, all are served in order.
 func TestMemoryFull_inLine(t *testing.T) {
 	t.Parallel()
@@ -164,8 +164,8 @@ func TestMemoryFull_inLine(t *testing.T) {
 	kindtest.WantEmpty(t, sc.s)
 }
 
-// When its turn comes and memory is full, a waiter is told, as anybody who comes
-// then; and nothing of it is left in line.
+// When a waiter's turn comes and memory is full, it gets the error, as a new caller would;
+// and nothing of it is left in the queue.
 func TestMemoryFull_atOnesTurn(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
@@ -180,7 +180,7 @@ func TestMemoryFull_atOnesTurn(t *testing.T) {
 	kindtest.SoonEmpty(t, sc.s)
 }
 
-// TryLock neither stands in line nor overtakes, and changes nothing.
+// TryLock neither enters the queue nor overtakes, and changes nothing.
 func TestTryLock_leavesTheLineAlone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -204,13 +204,13 @@ func TestTryLock_leavesTheLineAlone(t *testing.T) {
 			}
 		}
 	}
-	q.put(t, stranger, time.Hour) // whose message was lost, and whose process sleeps
+	q.put(t, stranger, time.Hour) // its message was lost, and its process sleeps
 	refused("free, but somebody is first")
-	h := kindtest.MustLock(t, c.NewLock("orders")) // a plain lock is the same hash, and knows of no queue
+	h := kindtest.MustLock(t, c.NewLock("orders")) // a plain lock has the same hash, and does not see the queue
 	refused("held, and somebody waits")
 	kindtest.MustUnlock(t, h)
 
-	// Only the living are before us.
+	// Only living owners count as before us.
 	s.Do(t, "ZADD", q.timeouts(), "1", stranger)
 	h, err := l.TryLock(t.Context())
 	if err != nil {
@@ -222,9 +222,9 @@ func TestTryLock_leavesTheLineAlone(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A process with several waiters dies. None of them keeps the others waiting for
-// longer than one patience from the last heartbeat, however many they are; and
-// the next is served although the release told a dead one.
+// A process with several waiters dies. Together they keep the others waiting for
+// one patience from the last heartbeat at most; and
+// the next waiter is served although the release told a dead one.
 func TestDeadWaiters(t *testing.T) {
 	t.Parallel()
 	const patience = 3 * time.Second // a heartbeat each second
@@ -257,7 +257,7 @@ func TestDeadWaiters(t *testing.T) {
 	}
 	kindtest.WantEmpty(t, sc.s)
 
-	p.Refuse(false) // and they rise again, only to be told
+	p.Refuse(false) // the process comes back, and its waiters are told
 	die()
 	for _, w := range dead {
 		if err := w.Err(t); !errors.Is(err, lock.ErrNotAcquired) {
@@ -266,7 +266,7 @@ func TestDeadWaiters(t *testing.T) {
 	}
 }
 
-// A release tells the first in line, at the channel of its client, and nobody else.
+// A release tells the first in the queue, at the channel of its client, and no other waiter.
 func TestRelease_tellsOnlyTheFirst(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
@@ -277,7 +277,7 @@ func TestRelease_tellsOnlyTheFirst(t *testing.T) {
 	want := map[string][]string{} // by channel
 	for i, w := range waiters {
 		h := w.Hold(t)
-		sc.s.Do(t, "PUBLISH", fair.Channel("orders")+"end", "0") // what was said before it has been heard when it is
+		sc.s.Do(t, "PUBLISH", fair.Channel("orders")+"end", "0") // when it has arrived, all messages before it have
 		kindtest.WaitFor(t, "all is heard", func() bool { return len(heard.On(fair.Channel("orders")+"end")) == i+1 })
 		first := sc.channel(owners[i])
 		want[first] = append(want[first], number(owners[i]))
@@ -291,8 +291,8 @@ func TestRelease_tellsOnlyTheFirst(t *testing.T) {
 	kindtest.WantEmpty(t, sc.s)
 }
 
-// ForceUnlock leaves the queue as it is, but for the dead at its head, and tells
-// the first who is alive.
+// ForceUnlock does not change the queue, except that it drops the dead at its head, and tells
+// the first living owner.
 func TestForceUnlock_tellsTheFirst(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
