@@ -18,27 +18,27 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// site is a server in memory, on the clock of a bubble. It can do all that a real
-// one does to its clients: be slow, freeze, die, come back empty, and have its clock
+// site is a server in memory, on the clock of a bubble. It can do to its clients all that a real
+// server can: be slow, freeze, die, come back empty, and have its clock
 // set.
 type site struct {
-	ctx context.Context // of the test: nothing outlives it
+	ctx context.Context // the test's: nothing outlives it
 
 	mu      sync.Mutex
-	wire    time.Duration // from a client to it, and back
+	wire    time.Duration // of a round trip
 	keys    map[string]entry
-	starts  int // how often it started
+	starts  int // how often it has started
 	up      time.Time
 	down    bool
 	thawed  chan struct{}     // nil while it is not frozen
-	replica bool              // it is one
-	denied  bool              // says nothing of itself
-	step    time.Duration     // of its clock
+	replica bool              // whether it is one
+	denied  bool              // refuses to say which server it is
+	step    time.Duration     // how far its clock was set
 	tokens  map[string]uint64 // the registers, which outlive a restart
-	asked   []string          // what it was asked, in order
+	asked   []string          // its commands, in order
 }
 
-// entry is a lock as a site has it.
+// entry is a lock on a site.
 type entry struct {
 	owner string
 	count int
@@ -50,7 +50,7 @@ const rtt = 2 * time.Millisecond
 
 var sites int
 
-// newSites makes n of them that have been up for long.
+// newSites makes n sites that have been up for a long time.
 func newSites(t *testing.T, n int) (all []*site) {
 	for range n {
 		sites++
@@ -65,7 +65,7 @@ func (s *site) kill() {
 	s.down = true
 }
 
-// restart starts it again, empty, whether it was killed or not.
+// restart starts the site again, empty, whether it was killed or not.
 func (s *site) restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *site) set(f func()) {
 	f()
 }
 
-// has reports whether name is locked there.
+// has reports whether name is locked on the site.
 func (s *site) has(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,8 +110,8 @@ func (s *site) entryLocked(name string) entry {
 
 var errRefused = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 
-// do carries out one command, and returns when the answer is back. Only the end of
-// the test ends it before.
+// do carries out one command, and returns when the reply is back. Only the end of
+// the test ends it earlier.
 func (s *site) do(what string, f func(now time.Time)) error {
 	s.mu.Lock()
 	wire := s.wire
@@ -151,8 +151,8 @@ func (s *site) sleep(d time.Duration) {
 	}
 }
 
-// answer runs f beside the caller, and waits for it while ctx lasts. If the caller
-// has left by then, late runs.
+// answer runs f in a goroutine, and waits for it until ctx ends. If the caller
+// has left by then, late runs with the value.
 func answer[T any](ctx context.Context, f func() (T, error), late func(T)) (value T, err error) {
 	type outcome struct {
 		value T
@@ -177,8 +177,8 @@ func answer[T any](ctx context.Context, f func() (T, error), late func(T)) (valu
 }
 
 // fake is a lock of one client on one site. It keeps the rules of package lock as
-// far as the tests need them: one owner string for each tenure, late grants given
-// back, leases that are renewed, and a hold whose Err compares the clocks.
+// far as the tests need them: one owner string for each tenure, late grants are given
+// back, leases are renewed, and a hold's Err compares the clocks.
 type fake struct {
 	s      *site
 	client string
@@ -196,10 +196,10 @@ func (s *site) lock(client, name string, lease time.Duration) *fake {
 	return &fake{s: s, client: client, name: name, lease: lease, tenures: make(map[uint64]*fakeTenure)}
 }
 
-// forFixed gives a lock leases that are not renewed.
+// forFixed gives the lock leases that are not renewed.
 func (f *fake) forFixed() *fake { f.fixed = true; return f }
 
-// forFenced gives a lock tokens from a register.
+// forFenced gives the lock tokens from a register.
 func (f *fake) forFenced() *fake { f.fenced = true; return f }
 
 type fakeTenure struct {
@@ -308,7 +308,7 @@ func (f *fake) try(ctx context.Context) (*fakeHold, error) {
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return nil, fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, err, lock.ErrUnavailable) // in the middle of its question
+		return nil, fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, err, lock.ErrUnavailable) // the command was in flight
 	case err != nil:
 		return nil, err
 	case !granted && !first:
@@ -348,7 +348,7 @@ func (s *site) leaveLocked(name, owner string) (was bool) {
 	return true
 }
 
-// live renews the lease, and ends it when it is over.
+// live renews the lease, and ends the tenure when that fails.
 func (t *fakeTenure) live() {
 	next := time.Now().Add(t.f.lease / 3)
 	for {
@@ -528,10 +528,10 @@ func (c fakeContext) Done() <-chan struct{}       { return c.h.inner.Done() }
 func (c fakeContext) Err() error                  { _ = c.h.t.check(); return c.h.inner.Err() }
 func (c fakeContext) Value(key any) any           { _ = c.h.t.check(); return c.h.inner.Value(key) }
 
-// odd is a lock that does something else than the one it is made of.
+// odd is a lock that can act before the lock that it is made of.
 type odd struct {
 	lock.Locker
-	before func(ctx context.Context, op string) error // an error is the answer; else the lock itself answers
+	before func(ctx context.Context, op string) error // if it returns nil, the lock itself answers
 	after  func(h lock.Hold) lock.Hold
 }
 
@@ -556,7 +556,7 @@ func (o odd) TryLock(ctx context.Context) (lock.Hold, error) {
 	return o.acquire(ctx, "trylock", o.Locker.TryLock)
 }
 
-// paper is a hold that says what it is told to, as one does in a process whose timers
+// paper is a hold that says what it is told to say, as a hold does in a process whose timers
 // have not fired yet.
 type paper struct {
 	lock.Hold

@@ -10,14 +10,14 @@ import (
 )
 
 // The token of a quorum's hold. Each server has a register, which a grant raises, and the
-// token is the largest that one of the majority gave. Before the hold is returned, that
-// majority has the token in its registers; and each server raises its own only while it
-// has the lock as this hold's.
+// token is the largest that a server of the majority gave. Before the hold is returned, that
+// majority has the token in its registers; and each server raises its own only while
+// this hold has its lock.
 //
-// So of any two holds, both were granted the lock by some server, and had their tokens
-// there while they had it. The one that came there later got a larger one from it.
+// So any two holds were both granted the lock by some server, and both raised its register
+// while they had that lock. The later of the two got a larger token from it.
 
-// fence gives the hold its token. It fails if no majority confirms it within the time of
+// fence gives the hold its token. It fails if no majority confirms the token within the time of
 // one server, or when ctx ends.
 func (h *quorumHold) fence(ctx context.Context) error {
 	seats, now := h.now(), time.Now()
@@ -58,7 +58,7 @@ func (h *quorumHold) fence(ctx context.Context) error {
 }
 
 // outer returns the token of a hold that this one re-enters, 0 if there is none: the owner
-// has it still, and a majority of the servers knows both as one.
+// still has that hold, and a majority of the servers knows both as one.
 func (h *quorumHold) outer(seats []seat) uint64 {
 	mine, now := make(map[string]bool), time.Now()
 	for _, s := range seats {
@@ -80,19 +80,19 @@ func (h *quorumHold) outer(seats []seat) uint64 {
 	return 0
 }
 
-// raise has the server of one raise its register to token.
+// raise makes the server of one raise its register to token.
 func (h *quorumHold) raise(one lock.Hold, token uint64) error {
 	ctx, cancel := context.WithTimeout(h.base, h.q.timeout)
 	defer cancel()
 	err := one.(lock.Fenced).RaiseToken(ctx, token)
 	if err != nil && ctx.Err() != nil {
-		return noVote{h.q.timeout, nil} // the deadline is none of the caller's
+		return noVote{h.q.timeout, nil} // the deadline is not the caller's
 	}
 	return err
 }
 
-// spreadLocked has those servers raise their registers, too, that voted while the others
-// did: the token outlives more of the registers then.
+// spreadLocked raises the registers of those servers, too, that voted while the others
+// raised theirs: then the token outlives the loss of more registers.
 func (h *quorumHold) spreadLocked() {
 	if !h.q.fenced || h.over {
 		return

@@ -11,11 +11,11 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Holds returns what h is made of: for a hold of a [MultiLock], a hold of each lock,
+// Holds returns the holds that h is made of: for a hold of a [MultiLock], a hold of each lock,
 // in the order in which the locks were given to [New]; for one of a [Quorum], a hold
-// of each lock that it has at this moment. Of any other hold it returns that hold.
+// of each lock that it has at this moment. For any other hold it returns that hold.
 //
-// They tell the tokens and the owners. They belong to h: unlock h, and not them.
+// They have the tokens and the owners. They belong to h: unlock h, and not them.
 func Holds(h lock.Hold) []lock.Hold {
 	if several, ok := h.(interface{ holds() []lock.Hold }); ok {
 		return several.holds()
@@ -23,8 +23,8 @@ func Holds(h lock.Hold) []lock.Hold {
 	return []lock.Hold{h}
 }
 
-// term is how long something is held: what the holds of this package have in
-// common. Its context asks look before it answers, and so is right at once in a
+// term is the time for which something is held: what the holds of this package have in
+// common. Its context calls look before it answers, and so is right at once in a
 // process that was stopped and whose timers have not fired yet.
 type term struct {
 	inner  context.Context         // set once: under the caller's; ended by end
@@ -33,7 +33,7 @@ type term struct {
 
 	mu    sync.Mutex
 	cause error     // why it is over; nil while it is not
-	ended time.Time // when
+	ended time.Time // when it ended
 }
 
 func newTerm(ctx context.Context, look func()) *term {
@@ -42,7 +42,7 @@ func newTerm(ctx context.Context, look func()) *term {
 	return t
 }
 
-// end ends the term with cause and returns nil, or returns why it was over before.
+// end ends the term with cause and returns nil, or returns the cause if it was over before.
 // When it returns, the context is over.
 func (t *term) end(cause error) (before error) {
 	t.mu.Lock()
@@ -53,7 +53,7 @@ func (t *term) end(cause error) (before error) {
 		cause = before
 	}
 	t.mu.Unlock()
-	t.cancel(cause) // without the mutex: it may ask a context that asks us
+	t.cancel(cause) // without the mutex: it may ask a context that asks this one
 	return before
 }
 
@@ -86,7 +86,7 @@ func (c termContext) Err() error {
 	return c.t.inner.Err()
 }
 
-// Value looks too: before Go 1.26, context.Cause asks a context for nothing else.
+// Value looks too: before Go 1.26, context.Cause calls no other method of a context.
 func (c termContext) Value(key any) any {
 	c.t.look()
 	return c.t.inner.Value(key)
@@ -114,7 +114,7 @@ func newHold(ctx context.Context, m *MultiLock, members []lock.Hold) *hold {
 	return h
 }
 
-// look asks all members: each of them compares the clocks.
+// look calls Err of all members, which compares the clocks.
 func (h *hold) look() {
 	if h.term.over() != nil {
 		return
@@ -127,7 +127,7 @@ func (h *hold) look() {
 	}
 }
 
-// Until is the earliest of the members'.
+// Until returns the earliest Until of the members.
 func (h *hold) Until() time.Time {
 	until := h.members[0].Until()
 	for _, one := range h.members[1:] {
@@ -163,9 +163,9 @@ func (h *hold) Unlock(ctx context.Context) error {
 	return errors.Join(h.release(ctx)...)
 }
 
-// release unlocks all members at the same time. Who waits for a group of locks waits
-// at the first of them that is another's, and shall find all free when that is; so
-// there, the first of all comes last.
+// release unlocks all members at the same time. A caller that waits for a group of locks waits
+// at the first of them that another owner has, and should find all of them free when that one is. So
+// the first of a group is released last.
 func (h *hold) release(ctx context.Context) []error {
 	if h.m.group == nil {
 		return unlockAll(ctx, h.m.locks, h.members)
@@ -183,8 +183,8 @@ func (h *hold) release(ctx context.Context) []error {
 	return errs
 }
 
-// unlockAll unlocks all holds at the same time, so that one that takes long keeps
-// none of the others, and returns the errors of each, which name the lock.
+// unlockAll unlocks all holds at the same time, so that a slow one does not delay
+// the others, and returns the errors of each, which name the lock.
 func unlockAll(ctx context.Context, locks []lock.Locker, holds []lock.Hold) []error {
 	errs := make([]error, len(holds))
 	var wg sync.WaitGroup
@@ -201,13 +201,13 @@ func unlockAll(ctx context.Context, locks []lock.Locker, holds []lock.Hold) []er
 	return errs
 }
 
-// grace is for how long a call that failed waits until what it had taken is confirmed to
-// be free.
+// grace is how long a call that failed waits until Redis confirms that what it had taken
+// is free.
 const grace = 200 * time.Millisecond
 
-// giveBack unlocks what there is of holds, and forgets it, also when ctx is over. It waits
+// giveBack unlocks the holds that are not nil, and clears holds, also when ctx is over. It waits
 // until the servers have confirmed that, until ctx ends, or for the grace; the releases go
-// on behind it, as lock.Hold promises. The error says what was not confirmed within the
+// on in the background, as lock.Hold promises. The error says what was not confirmed within the
 // grace. A hold that is lost is no error: there is nothing to give back.
 func giveBack(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
@@ -221,7 +221,7 @@ func giveBack(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error
 			if errors.Is(err, lock.ErrNotHeld) {
 				errs[i] = nil
 			} else if err != nil && within.Err() != nil {
-				errs[i] = named("unlock", locks[i], fmt.Errorf("not confirmed within %v", grace)) // the deadline is none of the caller's
+				errs[i] = named("unlock", locks[i], fmt.Errorf("not confirmed within %v", grace)) // the deadline is not the caller's
 			}
 		}
 		confirmed <- errors.Join(errs...)

@@ -7,15 +7,15 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// holder is an owner who holds a quorum of some name.
+// holder is an owner that holds a quorum of some name.
 type holder struct {
 	owner uint64
 	name  string
 }
 
-// holders has the holds of all quorums of this process. An owner who holds a quorum
-// re-enters it, also by another handle of it. He must not stand in a line with those who
-// wait for him.
+// holders has the holds of all quorums of this process. An owner that holds a quorum
+// re-enters it, also by another handle of it. It must not stand in line behind callers that
+// wait for it.
 var holders struct {
 	sync.Mutex
 	of map[holder]map[*quorumHold]bool
@@ -52,7 +52,7 @@ func (h *quorumHold) leave() {
 	}
 }
 
-// held returns the holds that the owner of ctx has of a quorum called as q.
+// held returns the holds that the owner of ctx has of quorums with the name of q.
 func (q *Quorum) held(ctx context.Context) (all []*quorumHold) {
 	holders.Lock()
 	defer holders.Unlock()

@@ -11,12 +11,12 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// quorumHold is an attempt, and if that wins, a hold of a Quorum.
+// quorumHold is an attempt to take a Quorum, and if that wins, a hold of it.
 //
-// It has a seat for each server. Who sits there has a hold of that server's lock, and
-// votes from the moment on at which that server has been up for the longest lease. As
-// long as a majority votes, nobody else can have one: two majorities have a server in
-// common, and what that server gives to one it does not give to the other, unless it
+// It has a seat for each server. A seat is taken by a hold of that server's lock, which
+// votes once that server has been up for the longest lease. While a
+// majority votes, no other attempt can have one: two majorities have a server in
+// common, and that server does not grant to one what it granted to the other, unless it
 // forgets. Once there is no majority, the hold is lost for good.
 //
 //	           a majority votes          fewer than a majority: lost
@@ -24,13 +24,13 @@ import (
 //	   │                            └─ Unlock ───────────────────────▶
 //	   └─ no majority, or too late ──────────────────────────────────▶
 //
-// An empty seat is filled again while the hold lasts, in the background. Who comes to
-// sit there proves nothing of the time before: that the lock was ours all the while
-// is known from the majority that was there already.
+// While the hold lasts, empty seats are filled again in the background. A seat that is filled
+// again proves nothing about the time before: the majority that
+// was there without it does.
 type quorumHold struct {
 	q      *Quorum            // set once
 	term   *term              // set once: under the caller's context
-	base   context.Context    // set once: of the members' holds; with the owner, and no end but stop's
+	base   context.Context    // set once: of the members' holds; it carries the owner, and only stop ends it
 	stop   context.CancelFunc // set once
 	token  uint64             // set by fence, before it is won; 0 without fencing
 	won    chan struct{}      // closed by win
@@ -38,41 +38,41 @@ type quorumHold struct {
 	idle   chan struct{}      // closed when it is over and no goroutine is left
 
 	mu    sync.Mutex
-	told  []lock.Hold // whose servers have the token, until it is won
+	told  []lock.Hold // those whose servers have the token, until it is won
 	began time.Time   // when the poll began, before it sent anything; zero before
 	seats []seat      // changed only by a copy
-	limit time.Time   // when it ends at the latest; zero if it has no such end,
-	why   error       // and why
+	limit time.Time   // when it ends at the latest; zero if it has no such limit
+	why   error       // why it ends at limit
 	timer *time.Timer // ends it at limit; nil without one
 	alone func() bool // stops the look at the end of caller; nil before it has won
-	busy  int         // goroutines
-	over  bool        // nothing may be added
+	busy  int         // the number of its goroutines
+	over  bool        // no seat may be filled any more
 }
 
 var _ lock.Hold = (*quorumHold)(nil)
 
-// seat is one server's.
+// seat is the place of one server in a quorumHold.
 type seat struct {
-	hold   lock.Hold // nil if nobody sits there
+	hold   lock.Hold // nil if the seat is empty
 	server string    // its id; "" if it is not known
-	votes  time.Time // from then on
-	err    error     // why nobody sits there
+	votes  time.Time // it votes from then on
+	err    error     // why the seat is empty
 }
 
 func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
 	h := &quorumHold{q: q, caller: ctx, won: make(chan struct{}), idle: make(chan struct{}), seats: make([]seat, len(q.locks))}
 	h.term = newTerm(ctx, h.look)
 	// The end of the caller's context ends the hold's, but it is no Unlock: the
-	// members are held on, for as long as abandon says.
+	// members are kept until the time of abandon is over.
 	h.base, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return h
 }
 
-// poll asks all servers at the same time for their votes, but those that gave theirs,
-// and returns nil as soon as there is a majority. Else, or when waiting ends, it gives
-// back what it got, and returns why it failed: once that is clear, or if it is patient,
-// once all have answered. Every poll has owners of its own in Redis: what is still
-// under way for one that is over is no vote for another.
+// poll asks all servers that have not voted yet for their votes, at the same time,
+// and returns nil as soon as there is a majority. If there is none, or waiting ends, it gives
+// back what it got, and returns why it failed: as soon as that is clear, or, if it is patient,
+// once all have answered. Each poll has owners of its own in Redis, so a command that is still
+// in flight for an earlier poll is no vote for a later one.
 func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 	answers, pending := make(chan struct{}, len(h.q.locks)), 0
 	h.mu.Lock()
@@ -84,7 +84,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 		}
 	}
 	h.mu.Unlock()
-	// Lockers keep the time-out themselves; this is for one that does not.
+	// Lockers return within the timeout by themselves; this is for one that does not.
 	late := time.NewTimer(h.q.timeout + h.q.timeout/4)
 	defer late.Stop()
 	for {
@@ -99,7 +99,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 		enough, err := h.decide(pending, patient)
 		if enough && h.q.fenced {
 			if err = h.fence(waiting); err == nil {
-				_, err = h.decide(0, false) // there must be enough of the time left
+				_, err = h.decide(0, false) // enough of the validity must be left
 			}
 		}
 		if err == nil && waiting.Err() != nil {
@@ -117,17 +117,17 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 }
 
 // wait waits at server i until the lock is granted there, which is its vote, and
-// reports whether it was. It does so for the longest pause between two polls. The
-// servers tell who waits when a lock is free, and those who wait at one server come
-// one after the other, where a poll of all would hinder the others.
+// reports whether it was. It waits for the longest pause between two polls. The
+// server wakes a waiter when the lock is free, and waiters at one server come
+// one after the other, where polls of all servers would hinder each other.
 func (h *quorumHold) wait(waiting context.Context, i int) bool {
 	defer context.AfterFunc(waiting, h.stop)() // then the poll will find that it is over
 	h.sit(i, h.q.locks[i].Lock, about(mostPause))
 	return h.now()[i].hold != nil
 }
 
-// gate returns a server to wait at: the first that answered, so that most will choose
-// the same, or -1 if none did.
+// gate returns a server to wait at, or -1 if none answered: the first in their order that did, so
+// that most waiters choose the same.
 func (h *quorumHold) gate() int {
 	return slices.IndexFunc(h.now(), func(s seat) bool {
 		return s.hold != nil || errors.Is(s.err, lock.ErrNotAcquired)
@@ -141,7 +141,7 @@ func (h *quorumHold) now() []seat {
 	return h.seats
 }
 
-// startLocked runs f in a goroutine. h must not be over.
+// startLocked runs f in a goroutine. When h is over, only end may call it.
 func (h *quorumHold) startLocked(f func()) {
 	h.busy++
 	go func() {
@@ -159,8 +159,8 @@ func (h *quorumHold) checkIdleLocked() {
 	}
 }
 
-// fill makes the first attempt at server i and reports that on answers. If the attempt
-// was in vain, the seat waits for its repair.
+// fill makes the first attempt at server i and reports its end on answers. If the attempt
+// failed, it goes on with repair.
 func (h *quorumHold) fill(i int, answers chan<- struct{}) {
 	done := h.sit(i, h.q.locks[i].TryLock, h.q.timeout)
 	answers <- struct{}{}
@@ -169,7 +169,7 @@ func (h *quorumHold) fill(i int, answers chan<- struct{}) {
 	}
 }
 
-// repair asks server i again and again, from the moment on at which the others have won,
+// repair asks server i again and again, once the attempt has won,
 // until the seat is taken or the hold is over.
 func (h *quorumHold) repair(i int) {
 	select {
@@ -185,12 +185,12 @@ func (h *quorumHold) repair(i int) {
 	}
 }
 
-// sit makes one attempt at server i, within a time, and reports whether there is
+// sit makes one attempt at server i, within a time, and reports whether repair has
 // nothing left to do.
 func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 	s := h.ask(i, acquire, within)
-	// Now that it is granted, there must still be a majority without it. If there were
-	// none, another could have had the lock since there was one.
+	// Now that the server has granted it, there must still be a majority without it. If there were
+	// none, another owner could have had the lock in between.
 	h.look()
 
 	h.mu.Lock()
@@ -227,12 +227,12 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 	return true
 }
 
-// vacate empties the seat of a hold that is over, and has the seat repaired. A seat that
-// is empty before the poll is the poll's to fill.
+// vacate empties the seat of a hold that is over, and has it repaired. A seat that
+// is emptied before the poll is filled by the poll.
 func (h *quorumHold) vacate(i int, gone lock.Hold) {
 	err := gone.Err()
 	if errors.Is(err, lock.ErrMaxHold) && h.hasWon() {
-		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrMaxHold)) // or it would last for ever, seat by seat
+		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrMaxHold)) // otherwise repair would make the hold last for ever
 		return
 	}
 	h.mu.Lock()
@@ -250,16 +250,16 @@ func (h *quorumHold) vacate(i int, gone lock.Hold) {
 // acquire is a Locker's Lock or TryLock.
 type acquire func(context.Context) (lock.Hold, error)
 
-// ask makes one attempt at server i.
+// ask makes one attempt at server i, and returns the seat that results.
 func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) {
 	q, l := h.q, h.q.locks[i]
-	// The context of the member's hold, which must not have a deadline.
+	// This is the context of the member's hold, which must not have a deadline.
 	ctx, cancel := context.WithCancel(h.base)
 	end := time.Now().Add(within)
 	timer := time.AfterFunc(within, cancel)
 	s.hold, s.err = acquire(ctx)
 	if s.err == nil {
-		if timer.Stop() { // else ctx is over, and with it the hold
+		if timer.Stop() { // otherwise ctx is over, and with it the hold
 			timer = time.AfterFunc(min(time.Until(end), q.timeout), cancel)
 		}
 		s.server, s.votes, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
@@ -267,7 +267,7 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 			s.err = errors.New("its holds cannot raise a token; they are no lock.Fenced")
 		}
 	} else if errors.Is(s.err, lock.ErrNotAcquired) && !q.apart.Load() {
-		s.server, _, _ = q.witness(ctx, l, 0) // perhaps it was given to another of us
+		s.server, _, _ = q.witness(ctx, l, 0) // perhaps another lock of this quorum has it
 	}
 	if !timer.Stop() {
 		s.err = noVote{within, s.err}
@@ -282,36 +282,36 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 	return s
 }
 
-// giveBack gives back what server i gave. Nobody waits for that but the hold's goroutine.
+// giveBack gives back the hold h of server i. Only the goroutine of that seat waits for it.
 func (q *Quorum) giveBack(i int, h lock.Hold) {
 	_ = giveBack(context.Background(), q.locks[i:i+1], []lock.Hold{h})
 }
 
-// young is why a server has no vote yet.
+// young is the reason of a server that has no vote yet.
 type young struct{ left time.Duration }
 
-// Error says when it will have one.
+// Error says when the server will have a vote.
 func (e young) Error() string {
 	return fmt.Sprintf("the server came up a short while ago, and may have forgotten a lock; it has a vote in %v", e.left.Round(time.Millisecond))
 }
 
-// Is makes it match ErrNotAcquired, as it passes, and ErrUnavailable, as nobody said
-// that somebody else has the lock.
+// Is makes it match ErrNotAcquired, as the reason passes, and ErrUnavailable, as the server did not
+// say that another owner has the lock.
 func (e young) Is(target error) bool {
 	return target == lock.ErrNotAcquired || target == lock.ErrUnavailable
 }
 
-// witness returns who has just granted l, and from when on that counts.
+// witness returns the server that has just granted l, and from when on its vote counts.
 //
-// A server that restarts may have forgotten a lock that it gave. That lock's holder
-// does not know, and relies on it until the end of its lease, but not for longer, as
-// there is nothing left to renew. So what the server gives counts from the moment on at
+// A server that restarts may have forgotten a lock that it granted. That lock's holder
+// does not know, and relies on it until the end of its lease. It does so no longer, as
+// there is nothing left to renew. So the server's grants count from the moment at
 // which it has been up for the longest lease.
 //
-// It is asked after the grant. Asked before, it could restart in between, and its old
-// answer would vouch for what the new process gives. Asked after, it has either been up
-// since before the grant, or it restarted since and may have forgotten this very grant:
-// then it counts from the longest lease after that, by when our hold of it is over.
+// The server is asked after the grant. If it were asked before, it could restart in between, and the old
+// answer would vouch for a grant of the new process. After the grant there are two cases: the server has been up
+// since before the grant; or it has restarted since, and may have forgotten this very grant.
+// Then the vote counts from the longest lease after the restart, when this hold of it is over.
 func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (server string, votes time.Time, err error) {
 	if lease > q.longest && !q.durable {
 		return "", votes, fmt.Errorf("its lease is longer than the longest lease, which is said to be %v; see WithLongestLease", q.longest)
@@ -354,7 +354,7 @@ func votes(seats []seat) (n int) {
 	return n
 }
 
-// until returns up to when a majority of seats will vote at least, the zero time if
+// until returns until when a majority of seats will vote at least; the zero time if
 // none does now.
 func (q *Quorum) until(seats []seat) time.Time {
 	now := time.Now()
@@ -371,8 +371,8 @@ func (q *Quorum) until(seats []seat) time.Time {
 	return ends[len(ends)-q.majority]
 }
 
-// decide reports whether there are enough votes, or why the attempt failed; neither while
-// that depends on the pending answers, or if it is patient, while there are any.
+// decide reports whether there are enough votes, or why the attempt failed. It reports neither while
+// that depends on the pending answers, or, if it is patient, while there are any.
 func (h *quorumHold) decide(pending int, patient bool) (enough bool, err error) {
 	q, seats := h.q, h.now()
 	until := q.until(seats)
@@ -391,7 +391,7 @@ func (h *quorumHold) decide(pending int, patient bool) (enough bool, err error) 
 	b := h.ballot(lock.ErrNotAcquired, seats)
 	for i, err := range b.reasons {
 		if err == errOpen && (pending == 0 || time.Since(h.began) >= q.timeout) {
-			b.reasons[i] = noVote{within: time.Since(h.began)} // it has had its time
+			b.reasons[i] = noVote{within: time.Since(h.began)} // the server has had its time
 		}
 	}
 	return false, b
@@ -409,10 +409,10 @@ func (h *quorumHold) win() {
 	h.spreadLocked()
 	h.mu.Unlock()
 	h.enter()
-	h.look() // a vote that was lost since the count found no hold to end
+	h.look() // a vote that was lost since the count could not end the hold yet
 }
 
-// limitLocked has h end at that time, if it does not end before.
+// limitLocked makes h end at that time at the latest.
 func (h *quorumHold) limitLocked(at time.Time, why error) {
 	if !h.limit.IsZero() && h.limit.Before(at) {
 		return
@@ -424,8 +424,8 @@ func (h *quorumHold) limitLocked(at time.Time, why error) {
 	h.timer = time.AfterFunc(time.Until(at), h.look)
 }
 
-// abandon bounds a hold that nobody unlocked when the caller's context ended: nothing is
-// renewed for nobody.
+// abandon bounds the life of a hold that is not unlocked when the caller's context has ended: a hold
+// that no caller wants is not renewed.
 func (h *quorumHold) abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -434,7 +434,7 @@ func (h *quorumHold) abandon() {
 	}
 }
 
-// ballot says why the seats are no majority.
+// ballot returns why the seats are no majority.
 func (h *quorumHold) ballot(verdict error, seats []seat) *ballot {
 	b := &ballot{verdict: verdict, majority: h.q.majority, reasons: make([]error, len(seats))}
 	now := time.Now()
@@ -464,14 +464,14 @@ func (h *quorumHold) hasWon() bool {
 	}
 }
 
-// fail ends an attempt, and gives back what it got: behind the caller if ctx is over.
+// fail ends an attempt, and gives back what it got: in the background if ctx is over.
 func (h *quorumHold) fail(ctx context.Context, cause error) {
 	if seats, before := h.end(cause, nil); before == nil {
 		_ = giveBack(ctx, h.q.locks, holdsOf(seats))
 	}
 }
 
-// look ends a hold that no majority votes for.
+// look ends the hold if it has reached its limit, or no majority votes for it.
 func (h *quorumHold) look() {
 	if !h.hasWon() || h.term.over() != nil {
 		return
@@ -487,21 +487,21 @@ func (h *quorumHold) look() {
 		return
 	}
 	if now := h.now(); &now[0] != &seats[0] {
-		h.look() // somebody may have come while we counted
+		h.look() // a seat may have been filled meanwhile
 		return
 	}
 	h.lose(h.ballot(lock.ErrLost, seats))
 }
 
-// lose ends the hold and gives back, behind the caller, what is left of it.
+// lose ends the hold and gives back what is left of it, in the background.
 func (h *quorumHold) lose(cause error) {
 	_, _ = h.end(cause, func(seats []seat) {
 		_ = giveBack(context.Background(), h.q.locks, holdsOf(seats))
 	})
 }
 
-// end ends it all with cause, and returns the seats as they were at the end, or why
-// it was over before. then, if there is one, runs behind the caller.
+// end ends the attempt or the hold with cause, and returns the last seats, or the cause
+// if it was over before. then, if there is one, runs in the background.
 func (h *quorumHold) end(cause error, then func([]seat)) (seats []seat, before error) {
 	if before := h.term.end(&lock.Error{Op: "hold", Name: h.q.name, Err: cause}); before != nil {
 		return nil, before
@@ -534,7 +534,7 @@ func holdsOf(seats []seat) []lock.Hold {
 	return holds
 }
 
-// Until is up to when a majority will vote at least, as far as is known now. It moves
+// Until returns until when a majority will vote at least, as far as is known now. It moves
 // back when a server that voted is lost.
 func (h *quorumHold) Until() time.Time {
 	h.look()
@@ -561,11 +561,11 @@ func (h *quorumHold) holds() []lock.Hold {
 	return slices.DeleteFunc(holdsOf(h.now()), func(h lock.Hold) bool { return h == nil })
 }
 
-// Unlock gives back what there is on all servers, and stops what is under way. It
-// succeeds when a majority is free of us.
+// Unlock gives back the lock on all servers, and stops what is under way. It
+// succeeds when it is free on a majority.
 func (h *quorumHold) Unlock(ctx context.Context) error {
 	h.look()
-	if ctx.Err() != nil { // a deferred Unlock is meant, also when ctx is over by then
+	if ctx.Err() != nil { // a deferred Unlock must work when ctx is over, too
 		ctx = context.WithoutCancel(ctx)
 	}
 	seats, before := h.end(lock.ErrUnlocked, nil)
@@ -576,7 +576,7 @@ func (h *quorumHold) Unlock(ctx context.Context) error {
 	case errors.Is(before, lock.ErrUnlocked):
 		err = lock.ErrNotHeld
 	default:
-		err = fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(before)) // without its name a second time
+		err = fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(before)) // without the name a second time
 	}
 	h.settle(ctx)
 	if err != nil {
@@ -585,8 +585,8 @@ func (h *quorumHold) Unlock(ctx context.Context) error {
 	return nil
 }
 
-// settle waits for what goes on behind the hold, for as long as one server may take and
-// ctx lasts.
+// settle waits for the goroutines of the hold, for the timeout of one server and until
+// ctx ends at most.
 func (h *quorumHold) settle(ctx context.Context) {
 	timer := time.NewTimer(h.q.timeout)
 	defer timer.Stop()
@@ -598,8 +598,8 @@ func (h *quorumHold) settle(ctx context.Context) {
 }
 
 // release gives back all seats at the same time. It returns when all have answered,
-// or when a majority is free and the others have had their time: as lock.Hold
-// promises, their releases go on behind us.
+// or when a majority is free and the timeout is over: as lock.Hold
+// promises, the other releases go on in the background.
 func (h *quorumHold) release(ctx context.Context, seats []seat) error {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()

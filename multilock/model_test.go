@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// record collects what is wrong inside of a bubble, for the test outside.
+// record collects the failures inside a bubble, for the test outside.
 type record struct {
 	mu    sync.Mutex
 	wrong []string
@@ -27,14 +27,14 @@ func (r *record) add(format string, args ...any) {
 	r.wrong = append(r.wrong, fmt.Sprintf(format, args...))
 }
 
-// caller is one who takes some locks once.
+// caller takes some locks once.
 type caller struct {
-	locks []int           // which, in the order in which they are given
-	try   bool            // TryLock
-	start time.Duration   // when
-	end   time.Duration   // of its context; 0 is never
-	hold  time.Duration   // for how long
-	fault map[int]mistake // of the locks
+	locks []int           // which locks, in the order in which they are given
+	try   bool            // with TryLock
+	start time.Duration   // when it begins
+	end   time.Duration   // when its context ends; 0 is never
+	hold  time.Duration   // how long it holds the locks
+	fault map[int]mistake // by lock
 }
 
 // mistake is what a lock does to a caller.
@@ -42,11 +42,11 @@ type mistake int
 
 const (
 	none     mistake = iota
-	fails            // with an error
-	refuses          // at first
+	fails            // it fails with an error
+	refuses          // it refuses at first
 	late             // it grants after a while
-	forgets          // the server does, after the grant
-	short            // its lease, which is not renewed
+	forgets          // its server forgets it after the grant
+	short            // its lease is short, and not renewed
 	unlockly         // the first copy of its Unlock fails
 	mistakes
 )
@@ -72,8 +72,8 @@ func drawCaller(t *rapid.T, locks int) (c caller) {
 	return c
 }
 
-// multi makes the caller's multi-lock. Lock i is called by the i-th letter, or by the
-// one before if twins says that two have one name, on different servers.
+// multi makes the caller's multi-lock. Lock i has the i-th letter for its name; with twins, two
+// have one name, on different servers.
 func (c caller) multi(client string, all []*site, twins bool) *multilock.MultiLock {
 	var locks []lock.Locker
 	for _, i := range c.locks {
@@ -116,8 +116,8 @@ func (c caller) multi(client string, all []*site, twins bool) *multilock.MultiLo
 }
 
 // Several callers take some of a few locks, in any order and with mistakes of all
-// kinds. All of them come to an end, all holds are of all locks or of none, nobody is
-// inside with anybody, and nothing stays behind.
+// kinds. All calls end, all holds are of all locks or of none, no two callers
+// are inside together, and nothing is left.
 func TestMultiLock_anything(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		locks := rapid.IntRange(1, 6).Draw(rt, "locks")
@@ -176,7 +176,7 @@ func TestMultiLock_anything(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			time.Sleep(100 * time.Millisecond) // what was granted late
+			time.Sleep(100 * time.Millisecond) // for late grants to be given back
 			for i, s := range all {
 				for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
 					if s.has(name) {
@@ -191,21 +191,21 @@ func TestMultiLock_anything(t *testing.T) {
 	})
 }
 
-// forgot reports whether the server of lock i forgets it for somebody.
+// forgot reports whether the server of lock i forgets it for a caller.
 func (c caller) forgot(all []caller, i int) bool {
 	return slices.ContainsFunc(all, func(c caller) bool { return c.fault[i] == forgets })
 }
 
 // event is something that happens to a server.
 type event struct {
-	after  time.Duration // the one before
+	after  time.Duration // the event before
 	server int
 	what   int
 	lasts  time.Duration
 }
 
 // The tokens of a quorum grow from holder to holder, while its servers restart, are down,
-// freeze and are slow, and their clocks are hours apart: as long as each register outlives
+// freeze and are slow, and their clocks are hours apart, if each register survives
 // the restarts.
 func TestQuorum_tokensGrow(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -234,8 +234,8 @@ func TestQuorum_tokensGrow(t *testing.T) {
 	})
 }
 
-// Some contend for a quorum while its servers restart, empty, are down, freeze and are
-// slow. Never do two hold it at once.
+// Several clients contend for a quorum while its servers restart empty, are down, freeze and are
+// slow. Never do two of them hold it at once.
 func TestQuorum_neverTwo(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.SampledFrom([]int{3, 5}).Draw(rt, "servers")
@@ -256,21 +256,21 @@ func TestQuorum_neverTwo(t *testing.T) {
 	})
 }
 
-// contend lets contenders take a quorum again and again while events happen to its n
-// servers, and records whenever two hold it at once. It returns how often it was taken.
+// contend makes contenders take a quorum again and again while events happen to its n
+// servers, and records when two hold it at once. It returns how often it was taken.
 func contend(t *testing.T, r *record, n, contenders int, events []event, opts ...multilock.Option) (taken int) {
 	w := &world{t, newSites(t, n)}
 	return contendFor(w, r, contenders, func(client string) *multilock.Quorum { return w.quorum(client, opts...) }, events)
 }
 
-// contendFor is contend for quorums of some other kind. If they have tokens, these must
+// contendFor is contend for other quorums. If they have tokens, these must
 // grow.
 func contendFor(w *world, r *record, contenders int, quorum func(client string) *multilock.Quorum, events []event) (taken int) {
 	t := w.T
 	ctx, cancel := context.WithCancel(t.Context())
 	var mu sync.Mutex
 	latest := uint64(0)             // guarded by mu
-	held := make(map[lock.Hold]int) // guarded by mu: by whom
+	held := make(map[lock.Hold]int) // guarded by mu; the value is the client
 	check := func() {
 		mu.Lock()
 		defer mu.Unlock()
@@ -351,7 +351,7 @@ func contendFor(w *world, r *record, contenders int, quorum func(client string) 
 	return taken
 }
 
-// stall freezes s for d, unless it is frozen.
+// stall freezes s for d, unless it is frozen already.
 func (s *site) stall(d time.Duration) {
 	s.mu.Lock()
 	if s.thawed != nil {
@@ -364,8 +364,8 @@ func (s *site) stall(d time.Duration) {
 	s.thaw()
 }
 
-// What the guard is for: servers that come back empty let a second majority form. With
-// the guard they do not, and whoever turns it off must know that nothing is forgotten.
+// The guard is needed: servers that come back empty let a second majority form. With
+// the guard they do not. A user that turns it off must know that the servers forget nothing.
 func TestQuorum_theGuardIsNeeded(t *testing.T) {
 	restarts := []event{{after: lease / 2, server: 0}, {server: 1}, {server: 2}}
 	for _, guarded := range []bool{true, false} {

@@ -13,24 +13,24 @@ import (
 )
 
 // MultiLock is several locks as one: all or none. It is safe for concurrent use;
-// goroutines that share it exclude each other. It holds nothing and need not be
+// goroutines that share it exclude each other. It has no resources and need not be
 // closed.
 type MultiLock struct {
 	locks []lock.Locker // in the order in which they were given
 	order []int         // of locks, by their names
 	group lock.Group    // takes all of them at once; nil if nothing can
-	err   error         // what is wrong with them
+	err   error         // why they make no multi-lock
 }
 
 var _ lock.Locker = (*MultiLock)(nil)
 
 // New returns a lock that is held when all of locks are. They may be of any kind
 // and of any clients. A [MultiLock] among them stands for the locks that it is made
-// of. It does no I/O; no locks at all, or a nil among them, show as an error of the
+// of. It does no I/O; no locks at all, or a nil among them, is an error of the
 // first call.
 //
-// A lock that is given twice is entered twice, as all are taken by one owner; so
-// both sides of a read/write lock are fine too. The same lock by two clients is
+// A lock that is given twice is entered twice, as one owner takes all; so
+// both sides of a read/write lock are allowed too. The same lock by two clients is
 // not: two clients are two owners, each of which waits for the other.
 func New(locks ...lock.Locker) *MultiLock {
 	m := &MultiLock{}
@@ -61,7 +61,7 @@ func New(locks ...lock.Locker) *MultiLock {
 }
 
 // Name returns the names of the locks in the order in which they were given,
-// joined by "+". It is for people: no lock in Redis is called so.
+// joined by "+". It is for people: no lock in Redis has that name.
 func (m *MultiLock) Name() string { return joined(m.locks) }
 
 func joined(locks []lock.Locker) string {
@@ -75,17 +75,17 @@ func joined(locks []lock.Locker) string {
 }
 
 // Lock waits until all locks are held or ctx ends. Under a context that carries an
-// owner, it re-enters those which the owner holds already.
+// owner, it re-enters the locks that the owner holds already.
 //
-// What an error says of a lock names that lock. None of them is held then, or else
-// the error says also which could not be given back, and that is repeated in the
+// An error about a lock names that lock. On an error none of the locks is held, or
+// the error says which could not be given back; their release is repeated in the
 // background. When ctx ends, Lock returns at once, and what it had taken is given back
-// behind it. lock.WithWait of a lock says for how long that one is waited for at most.
+// in the background. lock.WithWait of a lock limits the wait for that lock.
 func (m *MultiLock) Lock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "lock") }
 
-// TryLock makes one attempt at each lock. It fails with lock.ErrNotAcquired when one
-// of them is another owner's, or another caller of this process is ahead at it. What
-// it had taken before is given back then, as by Lock.
+// TryLock makes one attempt at each lock. It fails with lock.ErrNotAcquired when
+// another owner has one of them, or another caller of this process is ahead in its line. The
+// locks that it had taken before are given back, as by Lock.
 func (m *MultiLock) TryLock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "trylock") }
 
 func (m *MultiLock) acquire(ctx context.Context, op string) (lock.Hold, error) {
@@ -134,14 +134,14 @@ type taking struct {
 }
 
 // all takes the locks in the order of their names. While it waits for a lock, it
-// holds none that comes later, nor another of that name. So those who wait for each
-// other cannot form a ring: whoever waits for the last name of all would wait for
-// somebody who waits for nothing.
+// holds none that comes later, nor another of that name. So callers that wait for each
+// other cannot form a ring: the one that waits for the last name of all would wait for
+// a caller that does not wait.
 //
-// It asks for a lock out of order in two cases: when it holds others of that name,
-// as nobody knows which of them is first; and when the lease of that lock ran out
-// while later ones were waited for. Then it only tries. If that is refused, it gives
-// the later ones back, and waits.
+// It tries to take a lock out of order in two cases: when it holds others of that name,
+// whose order is not known; and when the lease of that lock ran out
+// while it waited for later ones. There it does not wait. If the attempt is refused, it gives
+// the later ones back, and then waits.
 func (t *taking) all(ctx context.Context) error {
 	order := slices.Clone(t.order)
 	for {
@@ -150,7 +150,7 @@ func (t *taking) all(ctx context.Context) error {
 			return nil
 		}
 		i := order[at]
-		if err := ctx.Err(); err != nil { // the holds are over by that, too
+		if err := ctx.Err(); err != nil { // that ends the holds, too
 			return named(t.op, t.locks[i], interrupted(ctx, nil))
 		}
 		if cause := t.ranOut(ctx, i); cause != nil {
@@ -167,15 +167,15 @@ func (t *taking) all(ctx context.Context) error {
 			}
 			first := slices.IndexFunc(order, func(j int) bool { return t.locks[j].Name() == t.locks[i].Name() })
 			order = slices.Insert(slices.Delete(order, at, at+1), first, i)
-			rest(ctx, rand.N(10*time.Millisecond)) // two who give way to each other shall not do it in step
+			rest(ctx, rand.N(10*time.Millisecond)) // so that two callers that give way to each other do not do it in step
 		default:
 			return named(t.op, t.locks[i], err)
 		}
 	}
 }
 
-// ranOut gives back what is left of a hold on lock i that is over, and returns what
-// ended it if that was once too often.
+// ranOut gives back what is left of a hold on lock i that is over. It returns the
+// cause if that happened too often.
 func (t *taking) ranOut(ctx context.Context, i int) error {
 	if t.holds[i] == nil {
 		return nil
@@ -188,13 +188,13 @@ func (t *taking) ranOut(ctx context.Context, i int) error {
 	return cause
 }
 
-// giveBack gives back the hold on lock i. What Redis does not confirm goes on
-// behind us, and costs whoever wants that lock some time.
+// giveBack gives back the hold on lock i. If Redis does not confirm it, the release goes on in
+// the background, and delays the next owner of that lock.
 func (t *taking) giveBack(ctx context.Context, i int) {
 	_ = giveBack(ctx, t.locks[i:i+1], t.holds[i:i+1])
 }
 
-// later returns what is held that comes after lock i, or has its name.
+// later returns the held locks that come after lock i, or have its name.
 func (t *taking) later(i int) (later []int) {
 	for j, h := range t.holds {
 		if h != nil && t.locks[j].Name() >= t.locks[i].Name() {
@@ -211,15 +211,15 @@ func (t *taking) ask(ctx context.Context, i int, outOfOrder bool) (lock.Hold, er
 	return t.locks[i].TryLock(ctx)
 }
 
-// mayBeOrder reports whether what failed out of order may go well in order. Both
-// sides of a read/write lock can be had, the one for writing first.
+// mayBeOrder reports whether err, of an attempt out of order, may not occur in order. Both
+// sides of a read/write lock can be held, if the one for writing is taken first.
 func (t *taking) mayBeOrder(err error) bool {
 	return errors.Is(err, lock.ErrUpgrade) || t.op == "lock" && errors.Is(err, lock.ErrNotAcquired)
 }
 
-// interrupted is the error of a wait that ctx ended, as the locks of this module
-// have it: it matches ErrNotAcquired, ctx.Err() and the context's cause, and last, if
-// there is something that went wrong before.
+// interrupted is the error of a wait that ctx ended, in the words of the locks of this module:
+// it matches ErrNotAcquired, ctx.Err(), the context's cause, and last, the
+// error before that, if there is one.
 func interrupted(ctx context.Context, last error) error {
 	ended := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(ended, cause) {

@@ -94,7 +94,7 @@ func TestMultiLock_hold(t *testing.T) {
 		m := multilock.New(c, b, a)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		h := must(t)(m.Lock(ctx))
-		// The first was asked for first, and its lease ends first.
+		// The first lock was taken first, so its lease ends first.
 		if want := multilock.Holds(h)[2].Until(); h.Until() != want {
 			t.Errorf("Until is %v after the start, want %v, which is the earliest", time.Until(h.Until()), time.Until(want))
 		}
@@ -108,8 +108,8 @@ func TestMultiLock_hold(t *testing.T) {
 			}
 		}
 		again := must(t)(m.Lock(h.Context()))     // re-enters
-		single := must(t)(b.TryLock(h.Context())) // so does one by itself
-		if _, err := m.TryLock(ctx); err == nil { // but no other owner
+		single := must(t)(b.TryLock(h.Context())) // so does one of the locks by itself
+		if _, err := m.TryLock(ctx); err == nil { // another owner does not
 			t.Error("a second owner got it")
 		}
 		time.Sleep(3 * lease) // it is renewed
@@ -152,7 +152,7 @@ func TestMultiLock_unlocked(t *testing.T) {
 	})
 }
 
-// The hold ends with the first loss, at the first look, and says whose.
+// The hold ends with the first loss, at the first look, and names the lock.
 func TestMultiLock_loss(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
@@ -188,7 +188,7 @@ func TestMultiLock_loss(t *testing.T) {
 			if !s.has("a") || !s.has("c") {
 				t.Errorf("%s: the others were given back before Unlock", name)
 			}
-			if err := h.Unlock(t.Context()); err != nil { // the paper lied
+			if err := h.Unlock(t.Context()); err != nil { // the paper was wrong
 				t.Error(err)
 			}
 			free(t, []*site{s}, "a", "b", "c")
@@ -199,7 +199,7 @@ func TestMultiLock_loss(t *testing.T) {
 
 type look struct{}
 
-// A loss that nobody looks at ends the context by its signal; Unlock says so too, and
+// A loss that no call notices ends the context by its signal; Unlock reports it too, and
 // gives back the others.
 func TestMultiLock_lossBySignal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestMultiLock_lossBySignal(t *testing.T) {
 	})
 }
 
-// Whatever fails, Unlock gives back all, and says what failed of which.
+// Whatever fails, Unlock gives back all, and the error names each lock that failed.
 func TestMultiLock_unlockFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
@@ -239,7 +239,7 @@ func TestMultiLock_unlockFails(t *testing.T) {
 	})
 }
 
-// However the second of three fails, nothing stays.
+// However the second of three locks fails, nothing is left.
 func TestMultiLock_failsInTheMiddle(t *testing.T) {
 	broken := errors.New("broken")
 	for name, test := range map[string]struct {
@@ -280,7 +280,7 @@ func TestMultiLock_failsInTheMiddle(t *testing.T) {
 						t.Errorf("%v does not name the lock", err)
 					}
 					if ctx.Err() != nil {
-						time.Sleep(rtt) // it is given back behind the call
+						time.Sleep(rtt) // it is given back in the background
 					}
 					free(t, []*site{s}, "a", "b", "c")
 				})
@@ -299,7 +299,7 @@ func TestMultiLock_tryIsRefused(t *testing.T) {
 		if e := new(lock.Error); !errors.As(err, &e) || e.Op != "trylock" || e.Name != "b" {
 			t.Errorf("%v does not say what of which lock", err)
 		}
-		if took := time.Since(began); took != 3*rtt { // a, b, and a back
+		if took := time.Since(began); took != 3*rtt { // a, b, and the release of a
 			t.Errorf("it took %v", took)
 		}
 		free(t, []*site{s}, "a", "c")
@@ -309,8 +309,8 @@ func TestMultiLock_tryIsRefused(t *testing.T) {
 	})
 }
 
-// What was taken is given back also when the server does not answer any more. The call
-// does not wait for that for long, and does not make it a deadline of the caller's.
+// What was taken is given back also when the server no longer answers. The call
+// does not wait long for that, and its error is no deadline of the caller's.
 func TestMultiLock_givesBackBehindTheCaller(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, _ := three(t)
@@ -332,7 +332,7 @@ func TestMultiLock_givesBackBehindTheCaller(t *testing.T) {
 	})
 }
 
-// A lease that runs out while others are waited for is taken again.
+// If a lease runs out while the call waits for other locks, the call takes that lock again.
 func TestMultiLock_leaseRunsOutMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, _, b, c := three(t)
@@ -358,8 +358,8 @@ func TestMultiLock_leaseRunsOutMeanwhile(t *testing.T) {
 	})
 }
 
-// And if somebody else has got it meanwhile, the later ones are given back for as
-// long as it is waited for.
+// If another owner has taken that lock meanwhile, the later ones are given back while
+// the call waits for it.
 func TestMultiLock_leaseRunsOutAndIsTaken(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, _, b, c := three(t)
@@ -385,7 +385,7 @@ func TestMultiLock_leaseRunsOutAndIsTaken(t *testing.T) {
 	})
 }
 
-// Leases that are too short to have all at once are an error, not a wait for ever.
+// Leases that are too short to hold all locks at once are an error, not an endless wait.
 func TestMultiLock_leaseTooShort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := newSites(t, 1)[0]
@@ -405,8 +405,8 @@ func TestMultiLock_leaseTooShort(t *testing.T) {
 	})
 }
 
-// Locks of one name, on different servers or by different clients: nobody knows their
-// order, so they are never waited for with another of them in hand.
+// The order of locks of one name, on different servers or of different clients, is not known.
+// So a call never waits for one of them while it holds another.
 func TestMultiLock_oneNameOnSeveralServers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		all := newSites(t, 3)
@@ -431,12 +431,12 @@ func TestMultiLock_oneNameOnSeveralServers(t *testing.T) {
 				}
 			})
 		}
-		wg.Wait() // a deadlock is one of the bubble
+		wg.Wait() // the bubble reports a deadlock
 		free(t, all, "x")
 	})
 }
 
-// rw is a read/write lock of one owner: who reads first may not write.
+// rw is a read/write lock of one owner, which must not write once it reads.
 type rw struct {
 	mu      sync.Mutex
 	reading int
@@ -472,7 +472,7 @@ type renamed struct {
 
 func (r renamed) Name() string { return r.name }
 
-// Both sides of a read/write lock are had in the only order there is.
+// Both sides of a read/write lock are taken in the only order that works.
 func TestMultiLock_bothSides(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, _, c := three(t)
@@ -486,7 +486,7 @@ func TestMultiLock_bothSides(t *testing.T) {
 				free(t, []*site{s}, "a", "b", "b\x00", "c")
 			}
 		}
-		// Who reads already can never have it.
+		// An owner that reads already can never have both.
 		outer := must(t)(read.Lock(t.Context()))
 		m := multilock.New(read, write)
 		for _, f := range []func(context.Context) (lock.Hold, error){m.Lock, m.TryLock} {
@@ -567,7 +567,7 @@ func TestMultiLock_group(t *testing.T) {
 			t.Errorf("the group's error became %v", err)
 		}
 		s.set(func() { s.asked = nil })
-		fails = errors.ErrUnsupported // one by one this time
+		fails = errors.ErrUnsupported // the locks must be taken one by one
 		h := must(t)(m.Lock(t.Context()))
 		if !slices.Equal(s.asked, []string{"acquire", "acquire"}) {
 			t.Errorf("the server was asked %q", s.asked)
@@ -585,8 +585,8 @@ func TestMultiLock_group(t *testing.T) {
 	})
 }
 
-// Who waits for a group waits at its first lock that is taken. So the first of all is
-// given back last, and whoever is woken finds the others free. A ctx that ends
+// A caller that waits for a group waits at its first lock that another owner has. So the first of all is
+// given back last, and a caller that is woken finds the others free. A ctx that ends
 // meanwhile still ends the call.
 func TestMultiLock_groupIsGivenBackInOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -636,7 +636,7 @@ func TestHolds_ofAnyHold(t *testing.T) {
 	})
 }
 
-// While one lock is waited for, those before it are held and those after it are not.
+// While the call waits for one lock, it holds those before it and not those after it.
 func TestMultiLock_whatAWaiterHolds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
@@ -657,8 +657,8 @@ func TestMultiLock_whatAWaiterHolds(t *testing.T) {
 	})
 }
 
-// On a server that answers nothing any more, calls end with their contexts. What they
-// had taken is given back behind them.
+// On a server that no longer answers, calls end with their contexts. What they
+// had taken is given back in the background.
 func TestMultiLock_endsWithItsContext(t *testing.T) {
 	const wait = 50 * time.Millisecond
 	for name, call := range map[string]func(t *testing.T, ctx context.Context, m *multilock.MultiLock) error{

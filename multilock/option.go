@@ -10,27 +10,27 @@ import (
 
 // Defaults of the options of a [Quorum].
 const (
-	DefaultServerTimeout = 50 * time.Millisecond // or a hundredth of the longest lease, if that is less
+	DefaultServerTimeout = 50 * time.Millisecond // or a hundredth of the longest lease, if that is less; 5 ms at least
 	DefaultLongestLease  = 30 * time.Second      // client.DefaultWatchdogTimeout
 )
 
-// leastServerTimeout is the default for very short leases.
+// leastServerTimeout is the least that the default is, for very short leases.
 const leastServerTimeout = 5 * time.Millisecond
 
-// Option configures a [Quorum]. What is not given follows from what is.
+// Option configures a [Quorum].
 type Option func(*config)
 
 type config struct {
 	timeout time.Duration // for one attempt at one server
-	longest time.Duration // the longest lease that anybody has
+	longest time.Duration // the longest lease that any holder has
 	least   time.Duration // the least validity of a fresh hold; 0 is a tenth of its own lease
-	most    time.Duration // for how long a hold lives at most; 0 is no limit
-	limit   time.Duration // for how long Lock waits at most; 0 is no limit
+	most    time.Duration // the longest that a hold lives; 0 is no limit
+	limit   time.Duration // the longest that Lock waits; 0 is no limit
 	durable bool          // the servers forget nothing
-	errs    []error       // about what was given
+	errs    []error       // about the options that were given
 }
 
-// set sets what an option with a duration is for, which must be more than least.
+// set sets what to d, the duration of an option, and notes an error if d is less than least.
 func (c *config) set(what *time.Duration, option string, d, least time.Duration) {
 	*what = d
 	if d < least {
@@ -38,31 +38,31 @@ func (c *config) set(what *time.Duration, option string, d, least time.Duration)
 	}
 }
 
-// WithServerTimeout sets for how long an attempt waits for the vote of one server:
+// WithServerTimeout sets how long an attempt waits for the vote of one server:
 // [DefaultServerTimeout] if not set. It should be some round trips, and a small part
-// of the lease: two who try at the same time hinder each other for that long.
+// of the lease: two attempts at the same time can hinder each other for that time.
 func WithServerTimeout(d time.Duration) Option {
 	return func(c *config) { c.set(&c.timeout, "WithServerTimeout", d, time.Millisecond) }
 }
 
-// WithLongestLease says how long the longest lease is that anybody ever takes on
-// these servers under this name: the watchdog timeout of a client, or what
-// lock.WithLease gives. It is [DefaultLongestLease] if not set. A server that came up
+// WithLongestLease says how long the longest lease is that any holder ever takes on
+// these servers under this name: the watchdog timeout of a client, or a duration of
+// lock.WithLease gives. It is [DefaultLongestLease] if not set. A server that started
 // less than that ago has no vote, as it may have forgotten a lease that its holder
 // still relies on. A lease of this Quorum's own locks that is longer is an error.
 func WithLongestLease(d time.Duration) Option {
 	return func(c *config) { c.set(&c.longest, "WithLongestLease", d, lock.MinLease) }
 }
 
-// WithMinValidity sets what must be left of a fresh hold's validity for it to be
-// worth having: a tenth of the lease if not set.
+// WithMinValidity sets how much of a fresh hold's validity must be left for the attempt
+// to succeed: a tenth of the lease if not set.
 func WithMinValidity(d time.Duration) Option {
 	return func(c *config) { c.set(&c.least, "WithMinValidity", d, time.Millisecond) }
 }
 
-// WithMaxHold ends a hold d after it was acquired, however well it is renewed: it is
-// lost then, by a cause that matches lock.ErrMaxHold, and given back. It bounds for how
-// long a holder that hangs can keep the lock from others. lock.WithMaxHold among the
+// WithMaxHold ends a hold d after it was acquired, even if it is renewed: the hold is then
+// lost, with a cause that matches lock.ErrMaxHold, and given back. It bounds how
+// long a holder that hangs can keep other owners out. lock.WithMaxHold among the
 // options of the servers' locks does the same, with the shortest of them.
 func WithMaxHold(d time.Duration) Option {
 	return func(c *config) { c.set(&c.most, "WithMaxHold", d, lock.MinLease) }
@@ -75,9 +75,9 @@ func WithWait(d time.Duration) Option {
 }
 
 // WithDurableServers says that no server forgets a lock when it restarts: appendonly
-// yes and appendfsync always on all of them, and disks that keep their word. Then a
+// yes and appendfsync always on all of them, and disks that really write when told to. Then a
 // server has its vote at once after a restart, and also if it cannot be asked how
-// long it has been up. Without that being true, two can hold the lock at once.
+// long it has been up. If that is not true, two owners can hold the lock at once.
 func WithDurableServers() Option {
 	return func(c *config) { c.durable = true }
 }

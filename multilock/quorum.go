@@ -17,9 +17,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Quorum is one lock on several independent servers: Redlock. It is held while a
-// majority of them has it as ours. It is safe for concurrent use; goroutines that
-// share it exclude each other, first come first served. It holds nothing and need
+// Quorum is one lock on several independent servers: Redlock. It is held while its owner has
+// it on a majority of them. It is safe for concurrent use; goroutines that
+// share it exclude each other, and are served in the order of their arrival. It has no resources and need
 // not be closed.
 type Quorum struct {
 	config
@@ -28,8 +28,8 @@ type Quorum struct {
 	name     string
 	fenced   bool          // its holds have tokens
 	err      error         // what is wrong with the locks or the options
-	turn     chan struct{} // cap 1; who has put a token in may make attempts
-	apart    atomic.Bool   // it was seen that no two of them are on one server
+	turn     chan struct{} // cap 1; the caller that has put a value in may make attempts
+	apart    atomic.Bool   // set once it is known that no two of them are on one server
 }
 
 var _ lock.Locker = (*Quorum)(nil)
@@ -39,10 +39,10 @@ var _ lock.Locker = (*Quorum)(nil)
 // shares nothing with the others and has no replica that takes over. Five let two
 // servers fail.
 //
-// A hold of fixed leases (lock.WithLease) lasts for as long as a majority of these, however
-// often a server is asked again.
+// A hold of fixed leases (lock.WithLease) lasts until a majority of these has run out, even
+// if a server is asked again.
 //
-// It does no I/O. What is wrong with the number of locks or with options shows as an
+// It does no I/O. A wrong number of locks or a wrong option is an
 // error of the first call. Locks that turn out to be on one server have one vote
 // together.
 //
@@ -50,7 +50,7 @@ var _ lock.Locker = (*Quorum)(nil)
 // client.WithLazyConnect.
 //
 // The locks should be [lock.Witness]es, as all of this module are; see
-// [WithDurableServers]. Other Lockers must give back by themselves what is granted
+// [WithDurableServers]. Other Lockers must give back by themselves a grant that arrives
 // after the context of their TryLock ended.
 func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 	q := &Quorum{locks: append([]lock.Locker(nil), locks...), majority: len(locks)/2 + 1, turn: make(chan struct{}, 1)}
@@ -77,7 +77,7 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 	return q
 }
 
-// lasts returns for how long a majority of fixed leases lasts; 0 if a majority is renewed.
+// lasts returns how long a majority of fixed leases lasts; 0 if a majority is renewed.
 func (q *Quorum) lasts() time.Duration {
 	var leases []time.Duration
 	for _, l := range q.locks {
@@ -111,17 +111,17 @@ func (q *Quorum) fencing() (bool, error) {
 func (q *Quorum) Name() string { return q.name }
 
 // Lock makes attempts, with pauses of random length between them, until one wins a
-// majority or ctx ends. The error matches lock.ErrNotAcquired then and says of each
+// majority or ctx ends. Then the error matches lock.ErrNotAcquired and says of each
 // server why it had no vote. It matches lock.ErrUnavailable as well when fewer than a
-// majority of the servers answered the last attempt, or may vote yet.
+// majority of the servers answered the last attempt, or are up too briefly to vote.
 //
-// Answers that waiting will not change, such as a denied command, are returned when
-// a majority gave them three times.
+// An error that waiting will not change, such as a denied command, is returned when
+// a majority gave such errors in three attempts in a row.
 //
-// Under a context that carries an owner who holds the lock already, it re-enters: on
-// each server that has it as his, and takes it on the others. If that reaches no
-// majority, it is tried again as any attempt, until ctx ends at the latest with the
-// outer hold; that one keeps what it has.
+// Under a context that carries an owner that holds the lock already, it re-enters the lock on
+// each server where that owner has it, and takes it on the others. If that reaches no
+// majority, further attempts follow until ctx ends, at the latest with the
+// outer hold, which keeps what it has.
 func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 	h, err := q.wait(ctx)
 	if err != nil {
@@ -132,9 +132,9 @@ func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 
 // TryLock makes one attempt. It fails with lock.ErrNotAcquired when that wins no
 // majority, for whatever reasons; the error says them, and matches lock.ErrUnavailable
-// as well when fewer than a majority of the servers answered. It takes the time-out of one
-// server at the most, and once more to give back; when ctx ends, it returns at once, and
-// gives back behind the call.
+// as well when fewer than a majority of the servers answered. It takes the timeout of one
+// server at the most, and as long again to give back; when ctx ends, it returns at once, and
+// gives back in the background.
 func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 	h, err := q.try(ctx)
 	if err != nil {
@@ -143,8 +143,8 @@ func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 	return h, nil
 }
 
-// tries is how many attempts in a row a majority must refuse for reasons that stay
-// before Lock believes them.
+// tries is how many attempts in a row a majority must refuse for lasting reasons
+// before Lock gives up.
 const tries = 3
 
 func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
@@ -177,7 +177,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 			return h, nil
 		case waiting.Err() != nil:
 			if last == nil && errors.Is(err, lock.ErrUnavailable) {
-				last = err // no attempt came to an end
+				last = err // no attempt has ended before
 			}
 			continue
 		case !q.stays(err):
@@ -226,8 +226,8 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 	}
 }
 
-// enter returns ctx with an owner, and whether he stands in line. One who holds the lock
-// does not: the others in the line wait for him.
+// enter returns ctx with an owner, and whether the caller has to stand in line. An owner that holds the lock
+// does not: the others in the line wait for it.
 func (q *Quorum) enter(ctx context.Context) (_ context.Context, stands bool, err error) {
 	if q.err != nil {
 		return nil, false, q.err
@@ -241,19 +241,19 @@ func (q *Quorum) enter(ctx context.Context) (_ context.Context, stands bool, err
 	return ctx, len(q.held(ctx)) == 0, nil
 }
 
-// mostPause is the longest pause between two attempts, or half as much more. A waiter
+// mostPause is the mean of the longest pause between two attempts, which varies by half of it. A waiter
 // asks at least once a second.
 const mostPause = 600 * time.Millisecond
 
-// about returns d, or up to a half more or less.
+// about returns a random duration between half of d and one and a half of it.
 func about(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
 
-// ballot is why there is no majority.
+// ballot is the error that there is no majority.
 type ballot struct {
 	verdict  error // ErrNotAcquired or ErrLost
 	votes    int
 	majority int
-	reasons  []error // of each server, why it has no vote; nil where it has one
+	reasons  []error // why each server has no vote; nil where it has one
 }
 
 // answered returns how many servers gave an answer.
@@ -266,7 +266,7 @@ func (b *ballot) answered() (n int) {
 	return n
 }
 
-// silent reports whether a server that failed with err gave no answer.
+// silent reports whether err means that the server gave no answer.
 func silent(err error) bool {
 	if errors.Is(err, lock.ErrUnavailable) {
 		return true
@@ -275,7 +275,7 @@ func silent(err error) bool {
 		(errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) || errors.As(err, new(net.Error)))
 }
 
-// Error says how many votes there were, and why not more.
+// Error returns how many votes there were, and why there were no more.
 func (b *ballot) Error() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%v: %d of %d votes", b.verdict, b.votes, len(b.reasons))
@@ -287,16 +287,16 @@ func (b *ballot) Error() string {
 			continue
 		}
 		if e, ok := err.(*lock.Error); ok {
-			err = e.Err // all servers have the lock by the same name
+			err = e.Err // the lock has the same name on all servers
 		}
 		fmt.Fprintf(&text, "; server %d: %v", i+1, err)
 	}
 	return text.String()
 }
 
-// Unwrap returns the verdict and the reasons; but what was lost was acquired. A quorum
-// is unavailable when fewer than a majority of its servers answered, and not when a
-// minority is.
+// Unwrap returns the verdict and the reasons. A reason that matches ErrNotAcquired is left out
+// of a loss. A quorum is unavailable when fewer than a majority of its servers answered, and not
+// when a minority gives no answer.
 func (b *ballot) Unwrap() []error {
 	all := []error{b.verdict}
 	unavailable := b.answered() < b.majority
@@ -341,7 +341,7 @@ func (q *Quorum) stays(err error) bool {
 	return left < q.majority
 }
 
-// passes reports whether err may be another next time: somebody else had the lock, or
+// passes reports whether another attempt may not meet err: another owner had the lock, or
 // there was no answer, or no connection.
 func passes(err error) bool {
 	for _, target := range []error{lock.ErrNotAcquired, lock.ErrLost, os.ErrDeadlineExceeded, errOpen, io.EOF} {
@@ -352,13 +352,13 @@ func passes(err error) bool {
 	return errors.As(err, new(net.Error))
 }
 
-// waited is what Lock fails with when WithWait ended it.
+// waited is the error of a Lock that WithWait ended.
 type waited struct {
 	limit time.Duration
-	last  error // why the last attempt failed; nil if it came to none
+	last  error // why the last attempt failed; nil if none ended
 }
 
-// Error says how long it waited.
+// Error says how long Lock waited.
 func (e waited) Error() string {
 	text := fmt.Sprintf("%v: waited for %v", lock.ErrNotAcquired, e.limit)
 	if e.last != nil {
@@ -367,7 +367,7 @@ func (e waited) Error() string {
 	return text
 }
 
-// Unwrap returns what it matches, which is not the end of a context.
+// Unwrap returns the errors that it matches; the end of a context is not one of them.
 func (e waited) Unwrap() []error {
 	all := []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded}
 	if errors.Is(e.last, lock.ErrUnavailable) {
@@ -379,16 +379,16 @@ func (e waited) Unwrap() []error {
 // Timeout reports true.
 func (e waited) Timeout() bool { return true }
 
-// errOpen is why a server has no vote whose answer would not have changed the outcome.
+// errOpen is the reason of a server whose answer would not have changed the outcome.
 var errOpen = errors.New("its answer was not waited for")
 
-// noVote is why a server has no vote that did not give it in time.
+// noVote is the reason of a server that did not vote in time.
 type noVote struct {
 	within time.Duration
-	said   error // what its Locker said when it was told to stop; nil if nothing
+	said   error // the error of its Locker when it was told to stop; nil if none
 }
 
-// Error says how long was waited.
+// Error says how long the attempt waited.
 func (e noVote) Error() string {
 	text := fmt.Sprintf("no vote within %v", e.within)
 	if e.said != nil {
@@ -397,9 +397,9 @@ func (e noVote) Error() string {
 	return text
 }
 
-// Is makes it match os.ErrDeadlineExceeded, and ErrUnavailable if the server did not say
-// that somebody else has the lock. The context that ended was none of the caller's, so
-// it matches nothing of that.
+// Is makes it match os.ErrDeadlineExceeded, and ErrUnavailable unless the server said
+// that another owner has the lock. The context that ended was not the caller's, so
+// it matches no context error.
 func (e noVote) Is(target error) bool {
 	if target == lock.ErrUnavailable {
 		return errors.Is(e.said, lock.ErrUnavailable) || !errors.Is(e.said, lock.ErrNotAcquired)

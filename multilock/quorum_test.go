@@ -16,10 +16,10 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// patience is the time-out of one server in these tests.
+// patience is the timeout of one server in these tests.
 const patience = 10 * time.Millisecond
 
-// world is some servers, and who uses them.
+// world is some servers and their users.
 type world struct {
 	*testing.T
 	sites []*site
@@ -79,7 +79,7 @@ func (w *world) unlock(holds ...lock.Hold) {
 	}
 }
 
-// held returns which servers have the lock, such as "1 2 5".
+// held returns the numbers of the servers that have the lock, such as "1 2 5".
 func (w *world) held() string {
 	synctest.Wait()
 	var all []string
@@ -109,7 +109,7 @@ func TestQuorum_allServersAtOnce(t *testing.T) {
 		}
 		began := time.Now()
 		h := w.lock(q)
-		if took := time.Since(began); took != 2*rtt { // the votes, and who the servers are
+		if took := time.Since(began); took != 2*rtt { // one for the votes, one for the identity of the servers
 			w.Errorf("it took %v, and a round trip is %v", took, rtt)
 		}
 		w.wantHeld("1 2 3 4 5")
@@ -136,7 +136,7 @@ func TestQuorum_allServersAtOnce(t *testing.T) {
 	})
 }
 
-// With a minority down, frozen or slow, nobody waits for it.
+// With a minority down, frozen or slow, no call waits for it.
 func TestQuorum_minorityFails(t *testing.T) {
 	for name, fail := range map[string]func(s *site){
 		"dead":   (*site).kill,
@@ -167,18 +167,18 @@ func TestQuorum_minorityFails(t *testing.T) {
 					w.sites[0].thaw()
 					w.sites[1].thaw()
 				}
-				time.Sleep(3 * time.Minute) // what comes late is given back
+				time.Sleep(3 * time.Minute) // for late grants to be given back
 				w.wantHeld("")
 			})
 		})
 	}
 }
 
-// With a majority down there is an answer soon, and nothing stays behind.
+// With a majority down the call fails soon, and nothing is left.
 func TestQuorum_majorityFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		fail  func(s *site)
-		votes string // before it was clear that there would be no majority
+		votes string // when it was clear that there would be no majority
 		says  string
 	}{
 		"dead":    {(*site).kill, "0 of 5 votes; no answer from Redis", "connection refused"},
@@ -229,9 +229,9 @@ func TestQuorum_majorityFails(t *testing.T) {
 	}
 }
 
-// A minority that is silent is not a quorum that is: the others say that somebody else
-// has the lock, and a wait that ends says so. Without an answer from a majority no wait
-// and no attempt says so, however short it was.
+// A silent minority is not a silent quorum: the other servers say that another owner
+// has the lock, so the error of a wait that ends does not match ErrUnavailable. Without an answer from a majority
+// every wait and every attempt matches it, however short it was.
 func TestQuorum_unavailable(t *testing.T) {
 	for name, fail := range map[string]func(*site){"dead": (*site).kill, "frozen": (*site).freeze} {
 		t.Run(name, func(t *testing.T) {
@@ -282,7 +282,7 @@ func TestQuorum_unavailable(t *testing.T) {
 	}
 }
 
-// Until is up to when a majority votes.
+// Until is the time until which a majority votes.
 func TestQuorum_until(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		locks := w.locks("one")
@@ -293,7 +293,7 @@ func TestQuorum_until(t *testing.T) {
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 		synctest.Wait()
 		for _, s := range w.sites {
-			s.kill() // what runs out cannot be taken again
+			s.kill() // a lease that runs out cannot be taken again
 		}
 		const third = 300 * time.Millisecond
 		if until := h.Until().Sub(began); until != third-third/100-2*time.Millisecond {
@@ -313,16 +313,16 @@ func TestQuorum_until(t *testing.T) {
 			s.set(func() { s.down = false })
 		}
 		time.Sleep(lease / 10)
-		w.wantHeld("") // also what had more left
+		w.wantHeld("") // also the lease with more time left
 		want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
 	})
 }
 
-// Servers that are asked again do not make a hold of fixed leases last longer than these.
+// Servers that are asked again do not make a hold of fixed leases last longer than its leases.
 func TestQuorum_fixedLeases(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
-		for i, d := range []time.Duration{lease * 7 / 10, lease, lease} { // as if the first had been waited at
+		for i, d := range []time.Duration{lease * 7 / 10, lease, lease} { // as if the call had waited at the first
 			locks[i].(*fake).forFixed().lease = d
 		}
 		w.sites[2].kill()
@@ -331,7 +331,7 @@ func TestQuorum_fixedLeases(t *testing.T) {
 		time.Sleep(lease / 2)
 		w.sites[2].set(func() { w.sites[2].down = false })
 		time.Sleep(lease * 4 / 10)
-		w.wantHeld("1 2 3") // the third since a short while, and the first for the second time
+		w.wantHeld("1 2 3") // the third recently, and the first for the second time
 		if until := h.Until().Sub(began); until > lease {
 			w.Errorf("until %v, and the leases are of %v", until, lease)
 		}
@@ -346,7 +346,7 @@ func TestQuorum_fixedLeases(t *testing.T) {
 	})
 }
 
-// A hold that is lost is found so by whoever looks first, without a signal.
+// The first look at a lost hold finds the loss, without a signal.
 func TestQuorum_look(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		var mu sync.Mutex
@@ -389,13 +389,13 @@ func TestQuorum_look(t *testing.T) {
 	})
 }
 
-// A majority that is lost between the count of its votes and the win is told of as any
+// A loss of the majority between the count of the votes and the win is reported like any
 // other, at once and by Done.
 func TestQuorum_lossWhileItWins(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		first, second := locks[0].(*fake), locks[1].(*fake)
-		var asked [2]int // for the Until of their holds: once by itself, and then by each count
+		var asked [2]int // calls of Until of their holds: one by the attempt, and then one by each count
 		for i, f := range []*fake{first, second} {
 			locks[i] = witness{odd{Locker: f, after: func(h lock.Hold) lock.Hold {
 				return &watched{h, func() {
@@ -409,7 +409,7 @@ func TestQuorum_lossWhileItWins(t *testing.T) {
 							tenure.end(fmt.Errorf("%w: all of a sudden", lock.ErrLost))
 						}
 					}
-					time.Sleep(time.Microsecond) // whoever is told of that has run
+					time.Sleep(time.Microsecond) // the functions that the loss starts have run
 				}}
 			}}, f}
 		}
@@ -425,7 +425,7 @@ func TestQuorum_lossWhileItWins(t *testing.T) {
 	})
 }
 
-// watched is a hold that tells when somebody asks for its Until.
+// watched is a hold that tells when its Until is called.
 type watched struct {
 	lock.Hold
 	asked func()
@@ -444,8 +444,8 @@ type witness struct {
 
 func (o witness) Server(ctx context.Context) (lock.Server, error) { return o.w.Server(ctx) }
 
-// A server that is lost is asked again. So a hold outlives all servers, one after the
-// other, if they have the time to be counted again.
+// A server that is lost is asked again. So a hold outlives all its servers, one after the
+// other, if there is time enough for each to vote again.
 func TestQuorum_repair(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		w.sites[4].kill()
@@ -456,7 +456,7 @@ func TestQuorum_repair(t *testing.T) {
 		for range 2 {
 			for _, s := range w.sites {
 				s.restart()
-				time.Sleep(3 * lease) // to notice, to take it again, and until the server counts
+				time.Sleep(3 * lease) // to notice the loss, to take the lock again, and until the server votes
 				if err := h.Err(); err != nil {
 					w.Fatal(err)
 				}
@@ -469,14 +469,14 @@ func TestQuorum_repair(t *testing.T) {
 }
 
 // A server that granted the lock, and lost it before the others had answered, is asked
-// again as well. Else one failure more would end the hold.
+// again as well. Otherwise one more failure would end the hold.
 func TestQuorum_repairOfALossBeforeTheWin(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks, lost := w.locks("one"), false
 		locks[0] = witness{odd{Locker: locks[0], after: func(h lock.Hold) lock.Hold {
 			if !lost {
 				lost = true
-				time.AfterFunc(rtt+rtt/2, func() { // it has its seat by then
+				time.AfterFunc(rtt+rtt/2, func() { // its seat is filled by then
 					w.sites[0].forget()
 					h.(*fakeHold).t.end(fmt.Errorf("%w: the server forgot it", lock.ErrLost))
 				})
@@ -501,13 +501,13 @@ func TestQuorum_repairOfALossBeforeTheWin(t *testing.T) {
 	})
 }
 
-// What was taken again joins a majority that is there without it. It does not bring
-// back one that was not.
+// A vote that is won again joins a majority that exists without it. It does not bring
+// a lost majority back.
 func TestQuorum_repairProvesNothing(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		h := w.lock(w.quorum("one"))
 		synctest.Wait()
-		w.sites[0].forget() // noticed at the next renewal
+		w.sites[0].forget() // the holder notices at the next renewal
 		w.sites[1].forget()
 		other := w.quorum("two", multilock.WithWait(lease/6))
 		if _, err := other.Lock(w.Context()); err != nil {
@@ -521,8 +521,8 @@ func TestQuorum_repairProvesNothing(t *testing.T) {
 	})
 }
 
-// The same without a signal, as in a process that was frozen: the majority was over
-// when a seat was filled again, although nobody had looked.
+// The same without a signal, as in a process that was frozen: the majority was lost
+// when a seat was filled again, although no call had looked.
 func TestQuorum_repairAfterASilentLoss(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		var first *paper
@@ -542,7 +542,7 @@ func TestQuorum_repairAfterASilentLoss(t *testing.T) {
 	})
 }
 
-// A server that came up a short while ago does not count, and then it does.
+// A server that started a short while ago does not vote yet, and later it does.
 func TestQuorum_youngServers(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.sites[0].restart()
@@ -559,7 +559,7 @@ func TestQuorum_youngServers(t *testing.T) {
 		if err != nil {
 			w.Fatal(err)
 		}
-		// Since is to the second.
+		// Since is in whole seconds.
 		if after := time.Since(up); after < lease || after > 3*lease {
 			w.Errorf("it took %v until they counted", after)
 		}
@@ -567,8 +567,8 @@ func TestQuorum_youngServers(t *testing.T) {
 	})
 }
 
-// Those who hold the lock on a young server hold it, but that server's vote counts
-// later. Meanwhile the hold needs the others.
+// A holder of the lock on a young server has a hold there, but that server votes
+// later. Meanwhile the hold needs the other servers.
 func TestQuorum_youngServersInAHold(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.sites[2].restart()
@@ -576,7 +576,7 @@ func TestQuorum_youngServersInAHold(t *testing.T) {
 		w.wantHeld("1 2 3")
 		w.sites[1].kill()
 		<-h.Context().Done()
-		want(t, h.Err(), lock.ErrLost) // the third has been up for less than the longest lease
+		want(t, h.Err(), lock.ErrLost) // the third server has been up for less than the longest lease
 
 		w.sites[1].restart()
 		time.Sleep(3 * lease)
@@ -592,7 +592,7 @@ func TestQuorum_youngServersInAHold(t *testing.T) {
 	})
 }
 
-// A server that restarts between the grant and the question is young.
+// A server that restarts between the grant and the INFO is young.
 func TestQuorum_restartAfterTheGrant(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
@@ -621,7 +621,7 @@ func TestQuorum_noWitness(t *testing.T) {
 			"long lease": w.quorum("two", multilock.WithLongestLease(lease/2)),
 		} {
 			began := time.Now()
-			_, err := q.Lock(w.Context()) // does not wait for ever
+			_, err := q.Lock(w.Context()) // must not wait for ever
 			if err == nil || time.Since(began) > time.Second {
 				w.Errorf("%s: after %v: %v", name, time.Since(began), err)
 			}
@@ -638,7 +638,7 @@ func TestQuorum_oneServerTwice(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		w.sites[3] = w.sites[1]
 		locks := w.locks("one")
-		locks[3].(*fake).name = "q2" // or the server itself would refuse
+		locks[3].(*fake).name = "q2" // otherwise the server itself would refuse
 		for _, durable := range []bool{false, true} {
 			var opts []multilock.Option
 			if durable {
@@ -723,7 +723,7 @@ func TestQuorum_minValidity(t *testing.T) {
 		}
 		w.wantHeld("")
 		w.unlock(w.lock(w.quorum("one", multilock.WithMinValidity(lease*9/10))))
-		for _, s := range w.sites { // a tenth is the least without the option
+		for _, s := range w.sites { // without the option the least is a tenth
 			s.wire = lease / 4
 		}
 		_, err = w.quorum("one", multilock.WithServerTimeout(lease/4)).TryLock(w.Context())
@@ -756,7 +756,7 @@ func TestQuorum_maxHold(t *testing.T) {
 	})
 }
 
-// bounded is a lock whose holds end after some time, as by lock.WithMaxHold.
+// bounded is a lock whose holds end after some time, as with lock.WithMaxHold.
 type bounded struct {
 	lock.Witness
 	most time.Duration
@@ -783,8 +783,8 @@ func (b bounded) TryLock(ctx context.Context) (lock.Hold, error) {
 	return boundedHold{h, under}, nil
 }
 
-// The locks of the servers bound their holds. The quorum does not outlive the first of them,
-// however many of the others were taken since.
+// The locks of the servers bound their holds. The quorum does not outlive the first of those holds,
+// even if the others were taken later.
 func TestQuorum_maxHoldOfItsMembers(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
@@ -793,7 +793,7 @@ func TestQuorum_maxHoldOfItsMembers(t *testing.T) {
 		}
 		began := time.Now()
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
-		for _, s := range w.sites[1:] { // each is taken again soon
+		for _, s := range w.sites[1:] { // each lock is taken again soon
 			time.Sleep(2 * lease)
 			s.forget()
 		}
@@ -809,8 +809,8 @@ func TestQuorum_maxHoldOfItsMembers(t *testing.T) {
 	})
 }
 
-// The caller's context ends, and nobody unlocks. The members are kept for the longest lease,
-// and are given back then.
+// The caller's context ends, and the hold is not unlocked. The members are kept for the longest lease,
+// and are then given back.
 func TestQuorum_abandoned(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for _, unlocked := range []bool{false, true} {
@@ -885,8 +885,8 @@ func TestQuorum_endsOfAWait(t *testing.T) {
 	})
 }
 
-// Calls end with their contexts, also when the servers that have granted the lock answer
-// nothing any more. What they gave is given back behind the call.
+// Calls end with their contexts, also when the servers that have granted the lock no longer
+// answer. What they granted is given back in the background.
 func TestQuorum_endsWithItsContext(t *testing.T) {
 	const wait = patience * 9 / 10
 	inWorld(t, 3, func(w *world) {
@@ -930,7 +930,7 @@ func TestQuorum_endsWithItsContext(t *testing.T) {
 
 		w.sites[2].set(func() { w.sites[2].down = false })
 		w.sites[2].freeze()
-		locks[2] = witness{stubborn{locks[2]}, locks[2].(lock.Witness)} // and something goes on behind the hold
+		locks[2] = witness{stubborn{locks[2]}, locks[2].(lock.Witness)} // so that a goroutine of the hold goes on
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 		w.sites[0].freeze()
 		w.sites[1].freeze()
@@ -945,7 +945,7 @@ func TestQuorum_endsWithItsContext(t *testing.T) {
 	})
 }
 
-// The end of the caller's context ends the hold's, and is no Unlock.
+// The end of the caller's context ends the hold's context, and is no Unlock.
 func TestQuorum_callersContext(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		why := errors.New("the request went away")
@@ -985,7 +985,7 @@ func TestQuorum_line(t *testing.T) {
 		}
 		_, err := q.TryLock(w.Context())
 		want(t, err, lock.ErrNotAcquired)
-		last := w.sites[2] // they wait at the first
+		last := w.sites[2] // the waiters wait at the first
 		last.set(func() { last.asked = nil })
 		time.Sleep(10 * time.Second)
 		acquired := 0
@@ -1008,8 +1008,8 @@ func TestQuorum_line(t *testing.T) {
 	})
 }
 
-// An owner who comes with the context, as that of a multi-lock does, stands in line as
-// any other. Only one who holds the lock does not, whatever handle he uses.
+// An owner that comes with the context, as that of a multi-lock does, stands in line like
+// any other. Only an owner that holds the lock does not, whichever handle it uses.
 func TestQuorum_lineOfOwners(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
@@ -1036,7 +1036,7 @@ func TestQuorum_lineOfOwners(t *testing.T) {
 			_, err := q.TryLock(ctx)
 			want(t, err, lock.ErrNotAcquired)
 			if strings.Contains(err.Error(), "votes") {
-				w.Errorf("he asked the servers, although others stand in line: %v", err)
+				w.Errorf("it asked the servers, although others stand in line: %v", err)
 			}
 		}
 		handle := multilock.NewQuorum(locks, with(nil)...)
@@ -1052,7 +1052,7 @@ func TestQuorum_lineOfOwners(t *testing.T) {
 	})
 }
 
-// Under its context a hold re-enters, also when others stand in line for it.
+// A call under a hold's context re-enters, also when others stand in line for the lock.
 func TestQuorum_reentry(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		q := w.quorum("one")
@@ -1083,7 +1083,7 @@ func TestQuorum_reentry(t *testing.T) {
 		}
 		w.wantHeld("1 2 3 4 5")
 
-		// One that reaches only a minority fails, and the outer hold keeps all.
+		// A re-entry that reaches only a minority fails, and the outer hold keeps all that it has.
 		for _, s := range w.sites[:3] {
 			s.freeze()
 		}
@@ -1105,8 +1105,8 @@ func TestQuorum_reentry(t *testing.T) {
 	})
 }
 
-// An inner hold is over with the outer one's context, and one under the same owner is
-// not.
+// An inner hold is over with the outer hold's context; a hold under the same owner, but not under that context,
+// is not.
 func TestQuorum_owners(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		q := w.quorum("one")
@@ -1122,7 +1122,7 @@ func TestQuorum_owners(t *testing.T) {
 	})
 }
 
-// Unlock is done when a majority is free; what the others do not confirm goes on.
+// Unlock returns when the lock is free on a majority; the other releases go on.
 func TestQuorum_unlockOfFrozenServers(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		q := w.quorum("one")
@@ -1153,7 +1153,7 @@ func TestQuorum_unlockOfFrozenServers(t *testing.T) {
 		time.Sleep(time.Second)
 		w.wantHeld("")
 
-		// The servers know that it was lost before the holder does.
+		// The servers know of the loss before the holder does.
 		h = w.lock(q)
 		synctest.Wait()
 		w.sites[0].forget()
@@ -1163,8 +1163,8 @@ func TestQuorum_unlockOfFrozenServers(t *testing.T) {
 	})
 }
 
-// A Locker that takes no notice of its context costs a little time, and what it gets
-// late is given back.
+// A Locker that ignores its context costs a little time, and its late
+// grants are given back.
 func TestQuorum_stubbornLockers(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		locks := w.locks("one")
@@ -1196,8 +1196,8 @@ func (s stubborn) TryLock(ctx context.Context) (lock.Hold, error) {
 	return s.Locker.TryLock(context.WithoutCancel(ctx))
 }
 
-// Errors that waiting will not change are not waited for; a minority of them does not
-// matter, and one that passes does not either.
+// Lock does not wait on errors that waiting will not change. A minority of such errors does not
+// matter, and neither does one that passes.
 func TestQuorum_errorsThatStay(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		denied := errors.New("NOPERM")
@@ -1211,7 +1211,7 @@ func TestQuorum_errorsThatStay(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			w.Errorf("it took %v", took)
 		}
-		time.Sleep(10 * rtt) // what was granted late is given back behind the call
+		time.Sleep(10 * rtt) // late grants are given back in the background
 		w.unlock(w.lock(multilock.NewQuorum([]lock.Locker{fails(locks[0], denied), locks[1], locks[2]}, with(nil)...)))
 		other := w.lock(w.quorum("two"))
 		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
@@ -1222,7 +1222,7 @@ func TestQuorum_errorsThatStay(t *testing.T) {
 	})
 }
 
-// A repair that comes while the hold ends is given back.
+// A seat that is filled while the hold ends is given back.
 func TestQuorum_repairAndUnlock(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for d := range 100 {
@@ -1237,7 +1237,7 @@ func TestQuorum_repairAndUnlock(t *testing.T) {
 	})
 }
 
-// Waiters stand at one server, and the first of them comes as soon as that is free.
+// Waiters wait at one server, and the first of them gets the lock as soon as it is free there.
 func TestQuorum_gate(t *testing.T) {
 	for name, fail := range map[string]func(w *world){
 		"all well":               func(w *world) {},
@@ -1272,7 +1272,7 @@ func TestQuorum_gate(t *testing.T) {
 				free = time.Now()
 				w.unlock(h)
 				wg.Wait()
-				if worst > time.Second { // so often a waiter asks
+				if worst > time.Second { // a waiter asks at least that often
 					w.Errorf("it was free for %v although others waited for it", worst)
 				}
 				t.Logf("it was free for %v at the most", worst)
@@ -1284,8 +1284,8 @@ func TestQuorum_gate(t *testing.T) {
 	}
 }
 
-// Who gets past the first server, and is refused by the others, does not come back at
-// once again and again.
+// A caller that is granted the lock on the first server, and is refused by the others, does not try again
+// at once, again and again.
 func TestQuorum_gateIsOpen(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for _, s := range w.sites[1:] {
@@ -1303,15 +1303,15 @@ func TestQuorum_gateIsOpen(t *testing.T) {
 	})
 }
 
-// With fencing, a hold has a token, for one round trip more. A majority knows it before the
-// holder does, and those who voted later soon after.
+// With fencing, a hold has a token, for one round trip more. A majority knows the token before the
+// holder does, and the servers that voted later soon after.
 func TestQuorum_token(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		for i, n := range []uint64{1000, 2000, 3000, 10, 9000} {
 			w.sites[i].tokens["q"] = n << 40 // beyond all clocks
 		}
-		w.sites[3].wire = rtt * 5 / 8 // votes while the others are told of the token
-		w.sites[4].wire = 4 * rtt     // votes when all is over
+		w.sites[3].wire = rtt * 5 / 8 // votes while the others raise their registers
+		w.sites[4].wire = 4 * rtt     // votes when all the others are done
 		q := w.fenced("one", multilock.WithServerTimeout(lease/10))
 		began := time.Now()
 		h := w.lock(q)
@@ -1361,7 +1361,7 @@ func TestQuorum_token(t *testing.T) {
 		w.unlock(next)
 		w.wantHeld("")
 
-		// The round trip counts as time that is gone.
+		// The round trip counts as used time.
 		left := lease - lease/100 - 2*time.Millisecond - 2*rtt
 		_, err := w.fenced("three", multilock.WithMinValidity(left-rtt/2)).TryLock(w.Context())
 		want(w.T, err, lock.ErrNotAcquired)
@@ -1371,8 +1371,8 @@ func TestQuorum_token(t *testing.T) {
 	})
 }
 
-// Without a majority that confirms the token there is no hold. What a holder who is late
-// asks for is not done.
+// Without a majority that confirms the token there is no hold. A request to raise a register
+// that comes after the loss is refused.
 func TestQuorum_tokenNotConfirmed(t *testing.T) {
 	for name, fail := range map[string]struct {
 		do   func(s *site)
@@ -1411,7 +1411,7 @@ func TestQuorum_tokenNotConfirmed(t *testing.T) {
 	}
 }
 
-// raising is a fake whose TryLock is another's.
+// raising is a fake with a TryLock of its own.
 type raising struct {
 	*fake
 	o odd

@@ -15,7 +15,7 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// dog is the watchdog timeout of the clients that keep the rules.
+// dog is the watchdog timeout of the clients under test.
 const dog = 3 * time.Second
 
 // user is a client on each of some servers.
@@ -52,8 +52,8 @@ func (u user) quorum(name string, opts ...lock.Option) lock.Locker {
 	return single{multilock.NewQuorum(locks, options...), name}
 }
 
-// single makes a lock of several look like one of one, for the rules that say what
-// only one lock has: a name, an owner and a token. All else is its own.
+// single makes a lock of several look like a single lock, for the rules about what
+// only a single lock has: a name, an owner and a token. All else is the lock's own.
 type single struct {
 	lock.Locker
 	name string
@@ -74,7 +74,7 @@ func (l single) hold(h lock.Hold, err error) (lock.Hold, error) {
 	owner, _ := lock.OwnerFrom(h.Context())
 	one := singleHold{Hold: h, owner: fmt.Sprintf("00000000-0000-0000-0000-000000000000:%d", owner)}
 	if strings.HasSuffix(l.name, ":tokens") {
-		// A quorum does not wait for the last vote. This rule wants the same token when
+		// A quorum does not wait for the last vote. A rule wants the same token when
 		// it re-enters, so it must be of the same servers.
 		for deadline := time.Now().Add(dog); len(multilock.Holds(h)) < 3 && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
@@ -95,7 +95,7 @@ type singleHold struct {
 func (h singleHold) Owner() string { return h.owner }
 func (h singleHold) Token() uint64 { return h.token }
 
-// The rules of package locktest, for all ways to take several locks.
+// TestRules runs the rules of package locktest for all ways to take several locks.
 func TestRules(t *testing.T) {
 	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
 	a, b := newUser(t, servers...), newUser(t, servers...)
