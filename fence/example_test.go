@@ -18,7 +18,7 @@ import (
 // Tokens of two holders, one after the other, as Hold.Token returns them.
 const first, second = 1795225388576199, 1795225388576200
 
-// Lock, work, and write what came of it behind a guard.
+// A holder locks, works, and writes its result behind a guard.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -42,7 +42,7 @@ func Example() {
 		return
 	}
 	defer h.Unlock(ctx)
-	// … write the report; who knows how long that takes …
+	// … write the report, however long that takes …
 	err = guard.Set(h.Context(), h.Token(), "report:text", "all is well")
 	switch {
 	case errors.Is(err, fence.ErrStale):
@@ -68,7 +68,7 @@ func ExampleRedis() {
 	}
 
 	fmt.Println(guard.Set(ctx, second, "stock:7", "9"))
-	fmt.Println(guard.Set(ctx, first, "stock:7", "11")) // it was paused
+	fmt.Println(guard.Set(ctx, first, "stock:7", "11")) // this holder was paused
 	// Output:
 	// <nil>
 	// leasehold: fenced set "stock:7": stale fencing token 1795225388576199: 1795225388576200 was seen
@@ -99,7 +99,7 @@ func ExampleRedis_Run() {
 	// true
 }
 
-// What only one process has is guarded by a mark: look and write are one step.
+// A mark guards data of one process: check and write are one step.
 func ExampleMark_Do() {
 	var mark fence.Mark
 	price := 0
@@ -131,8 +131,8 @@ func ExampleHandler() {
 	mux.Handle("PUT /accounts/{id}", fence.Handler(
 		func(r *http.Request, token uint64) error { return marks.Of(r.PathValue("id")).Check(token) },
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			// Between the check and here a newer holder may have come: write in one
-			// step with another look.
+			// Between the check and this point a newer holder may have come: write in one
+			// step with a second check.
 			err := marks.Of(r.PathValue("id")).Do(fence.FromContext(r.Context()), func() error { return nil })
 			if !fence.Refuse(w, err) {
 				fmt.Fprint(w, "saved")
@@ -141,7 +141,7 @@ func ExampleHandler() {
 	server := httptest.NewServer(mux)
 	defer server.Close()
 
-	for _, token := range []uint64{second, first} { // of a Hold
+	for _, token := range []uint64{second, first} { // as from Hold.Token
 		r, err := http.NewRequest(http.MethodPut, server.URL+"/accounts/1", nil)
 		if err != nil {
 			log.Fatal(err)
@@ -166,7 +166,7 @@ func ExampleHandler() {
 	// 412 Precondition Failed leasehold: fence: stale fencing token 1795225388576199: 1795225388576200 was seen
 }
 
-// Whatever a transaction writes, Advance first. The table is made once, by the
+// A transaction calls Advance first, whatever it writes. The table is made once, by the
 // statement that Schema returns.
 func ExampleSQL() {
 	guard, err := fence.NewSQL(fence.PostgreSQL, "")
@@ -193,7 +193,7 @@ func ExampleSQL() {
 	_ = transfer
 }
 
-// One row can have its fence in itself, and one statement then does both.
+// A row can have its fence in a column, and then one statement checks and writes.
 func ExampleRefused() {
 	set := func(ctx context.Context, db *sql.DB, token uint64, id, balance int) error {
 		n, err := fence.Int64(token)

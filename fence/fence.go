@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	// ErrStale: a larger token was seen, so whoever sent this one does not hold the
+	// ErrStale: a larger token was seen, so the sender of this one does not hold the
 	// lock any more. Nothing was written. The error is also a [*StaleError].
 	ErrStale = errors.New("stale fencing token")
 
@@ -19,7 +19,7 @@ var (
 
 // StaleError has both tokens. It matches [ErrStale].
 type StaleError struct {
-	Token   uint64 // the one that came
+	Token   uint64 // the token that was refused
 	Highest uint64 // the largest that was seen before
 }
 
@@ -31,7 +31,7 @@ func (e *StaleError) Error() string {
 // Is reports whether target is [ErrStale].
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
-// wrap says what was asked for; it keeps nil as it is.
+// wrap returns err with the operation and the name; it returns nil for nil.
 func wrap(op, name string, err error) error {
 	if err == nil {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// addr is where a server in memory is, for the examples.
+// addr is the address of a server in memory, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(withServer{m}, redistest.NotOurs()) }
@@ -37,12 +37,12 @@ func (w withServer) Run() int {
 }
 
 const (
-	younger uint64 = 1_795_225_388_576_200 // as tokens are: a time in µs
+	younger uint64 = 1_795_225_388_576_200 // like a token, a time in µs
 	older          = younger - 1
 )
 
 // isStale fails the test unless err says that token came after highest, in every
-// way in which one can ask.
+// way in which a caller can ask.
 func isStale(t *testing.T, what string, err error, token, highest uint64) {
 	t.Helper()
 	var stale *fence.StaleError
@@ -109,8 +109,8 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// Many writers with all kinds of tokens: what is written never goes back, and no
-// two write at once.
+// Many writers have all kinds of tokens: the tokens of the writes never go back, and no
+// two writes run at once.
 func TestMark_Do_inOrder(t *testing.T) {
 	var (
 		m      fence.Mark
@@ -128,7 +128,7 @@ func TestMark_Do_inOrder(t *testing.T) {
 						t.Errorf("%d inside", n)
 					}
 					passed = append(passed, token)
-					runtime.Gosched() // let others come and wait
+					runtime.Gosched() // let other goroutines come and wait
 					inside.Add(-1)
 					return nil
 				})
@@ -149,7 +149,7 @@ func TestMark_Do_inOrder(t *testing.T) {
 	}
 }
 
-// together calls f from n goroutines at the same time, as near as can be.
+// together calls f from n goroutines, as near to the same time as possible.
 func together(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	var ready atomic.Int32
@@ -164,8 +164,8 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// The larger of two tokens that come at once stays. That they meet is a matter of
-// nanoseconds, so they try again and again for a while.
+// Of two tokens that come at once the larger one stays. To meet is a matter of
+// nanoseconds, so the goroutines try again and again for a while.
 func TestMark_Check_atOnce(t *testing.T) {
 	var m fence.Mark
 	var arrived atomic.Int64
@@ -180,7 +180,7 @@ func TestMark_Check_atOnce(t *testing.T) {
 	together(2, func(i int) {
 		for round := int64(1); ; round++ {
 			meet(3*round - 2)
-			over := stop.Load() && i == 0 // one decides for both
+			over := stop.Load() && i == 0 // goroutine 0 decides for both
 			token := uint64(2*round) + uint64(i)
 			if over {
 				token = math.MaxUint64
@@ -224,7 +224,7 @@ func TestMark_Do_overtaken(t *testing.T) {
 	isStale(t, "the second write", <-second, older, younger)
 }
 
-// The error of a write comes back as it is, and a panic leaves the mark usable.
+// Do returns the error of a write as it is, and a panic leaves the mark usable.
 func TestMark_Do_fails(t *testing.T) {
 	var m fence.Mark
 	broken := errors.New("disk full")
@@ -266,7 +266,7 @@ func TestMarks(t *testing.T) {
 
 }
 
-// All who ask for one name at once get one mark.
+// All goroutines that ask for one name at once get one mark.
 func TestMarks_atOnce(t *testing.T) {
 	var m fence.Marks
 	for round := range 20_000 {

@@ -12,7 +12,7 @@ import (
 // 412 response to a stale token it carries the largest one that was seen.
 const Header = "Fencing-Token"
 
-// SetHeader puts a token, that of a [lock.Hold] or one that came by [FromContext],
+// SetHeader puts a token, that of a [lock.Hold] or of [FromContext],
 // into the headers of a request. It fails with [ErrNoToken] when it is 0.
 func SetHeader(h http.Header, token uint64) error {
 	if token == 0 {
@@ -22,8 +22,8 @@ func SetHeader(h http.Header, token uint64) error {
 	return nil
 }
 
-// FromResponse returns the [*StaleError] that a response of [Refuse] or [Handler]
-// tells of, and nil for every other response.
+// FromResponse returns the [*StaleError] in a response of [Refuse] or [Handler],
+// and nil for every other response.
 func FromResponse(r *http.Response) error {
 	highest, err := parse(r.Header)
 	if r.StatusCode != http.StatusPreconditionFailed || err != nil {
@@ -36,12 +36,12 @@ func FromResponse(r *http.Response) error {
 	return wrap("fence", "", stale)
 }
 
-// Handler reads the token of each request and passes it on to next in the
-// request's context; see [FromContext]. A request with no token, or none that
-// can be read, is answered by 400 Bad Request.
+// Handler reads the token of each request and gives it to next in the
+// request's context; see [FromContext]. A request with no token, or one that
+// cannot be read, is answered with 400 Bad Request.
 //
-// Before next, it asks check, which may be nil. An error ends the request as
-// [Refuse] says, and one that Refuse does not know by 500. For one resource:
+// Before next, it calls check, which may be nil. An error ends the request as
+// [Refuse] says; an error that Refuse does not know ends it with 500. For one resource:
 //
 //	fence.Handler(func(_ *http.Request, token uint64) error { return mark.Check(token) }, next)
 //
@@ -49,9 +49,9 @@ func FromResponse(r *http.Response) error {
 //
 //	fence.Handler(func(r *http.Request, token uint64) error { return marks.Of(r.PathValue("id")).Check(token) }, next)
 //
-// A request that passed can be overtaken while next runs. So let next write
-// behind a guard of its own: in [Mark.Do], or after [SQL.Advance]. And let only
-// those come here who may write at all: a token is whatever a client sends, and
+// A newer holder can overtake a request while next runs. So let next write
+// behind a guard of its own: in [Mark.Do], or after [SQL.Advance]. And admit
+// only clients that may write at all: a token is whatever a client sends, and
 // the largest one wins.
 func Handler(check func(r *http.Request, token uint64) error, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -69,11 +69,11 @@ func Handler(check func(r *http.Request, token uint64) error, next http.Handler)
 	})
 }
 
-// Refuse answers a request whose write a guard refused, and reports whether that
-// is what err says: 412 Precondition Failed where it matches [ErrStale], 400 Bad
-// Request where it matches [ErrNoToken]. Other errors it leaves to the caller.
+// Refuse answers a request whose write a guard refused, and reports whether it
+// did: with 412 Precondition Failed where err matches [ErrStale], with 400 Bad
+// Request where it matches [ErrNoToken]. The caller answers other errors.
 //
-// It is 412, as the token is a condition in a header that turned out to be false.
+// It is 412, because the token is a condition in a header that turned out to be false.
 // A 409 Conflict would invite the client to mend its request and send it again,
 // and there is nothing to mend: the lock is lost.
 func Refuse(w http.ResponseWriter, err error) bool {
@@ -93,7 +93,7 @@ func Refuse(w http.ResponseWriter, err error) bool {
 // parse reads the one token that is in h.
 func parse(h http.Header) (uint64, error) {
 	values := h.Values(Header)
-	if len(values) != 1 { // of two, another server might believe the other
+	if len(values) != 1 { // of two, another server might choose the other
 		return 0, fmt.Errorf("%w: %d headers %s", ErrNoToken, len(values), Header)
 	}
 	token, err := strconv.ParseUint(values[0], 10, 64)

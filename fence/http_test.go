@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// tells answers with the token that it was given.
+// tells answers with the token that the request's context has.
 var tells = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, fence.FromContext(r.Context()))
 })
@@ -81,7 +81,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// An error that is not about the token is not the client's to read.
+// The client does not see an error that is not about the token.
 func TestHandler_checkFails(t *testing.T) {
 	h := fence.Handler(func(*http.Request, uint64) error { return errors.New("dial tcp 10.1.2.3: refused") }, tells)
 	r, w := httptest.NewRequest(http.MethodPut, "/", nil), httptest.NewRecorder()
@@ -92,7 +92,7 @@ func TestHandler_checkFails(t *testing.T) {
 	}
 }
 
-// Behind a mux, each path has its mark; and a client learns both tokens.
+// Behind a mux, each path has its mark; and the client learns both tokens.
 func TestHandler_overTheWire(t *testing.T) {
 	var marks fence.Marks
 	mux := http.NewServeMux()

@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// Mark is the largest token that was seen, kept in memory: a guard for what
+// Mark is the largest token that was seen, in memory: a guard for data that
 // lives in one process. The zero value has seen none. It is safe for concurrent
 // use, and must not be copied.
 //
-// It ends with the process. Where the data does not, raise it to what is known
-// before the first write comes, or use a guard that lives with the data.
+// It ends with the process. If the data outlives the process, raise the mark to the largest known token
+// before the first write, or use a guard that lives with the data.
 type Mark struct {
 	highest atomic.Uint64 // only grows
 
@@ -22,8 +22,8 @@ type Mark struct {
 // Check raises the mark to token, or fails with [ErrStale] when a larger one was
 // seen. It does not wait.
 //
-// By itself it is an early answer and no guard: a newer holder can come between
-// it and the write. Where that must not be, write in [Mark.Do].
+// By itself it is an early answer and no guard: a newer holder can write between
+// the check and the write. To exclude that, write in [Mark.Do].
 func (m *Mark) Check(token uint64) error { return wrap("fence", m.name, m.raise(token)) }
 
 func (m *Mark) raise(token uint64) error {
@@ -39,8 +39,8 @@ func (m *Mark) raise(token uint64) error {
 }
 
 // Do calls write unless a larger token was seen, and returns its error as it is.
-// Only one function runs under a Mark at a time, so none with a smaller token
-// runs after one with a larger, or beside it. When write fails, the mark stays
+// Only one function runs under a Mark at a time, so no function with a smaller token
+// runs after one with a larger token, or at the same time. When write fails, the mark stays
 // raised. A write that calls Do of the same Mark waits for itself.
 func (m *Mark) Do(token uint64, write func() error) error {
 	m.mu.Lock()
@@ -57,10 +57,10 @@ func (m *Mark) Highest() uint64 { return m.highest.Load() }
 // Marks are the marks of many resources, by name. The zero value has none. It is
 // safe for concurrent use, and must not be copied.
 //
-// A name that was seen stays, for about a hundred bytes and its length, until
-// [Marks.Forget]: a mark that went by age, or to make room, would let a stale
-// holder in. So see that a resource exists before you ask for its mark; else
-// whoever can name resources can fill the memory.
+// A mark stays, with about a hundred bytes and the length of its name, until
+// [Marks.Forget]: a mark that was dropped by age, or to make room, would let a stale
+// holder in. So check that a resource exists before you ask for its mark. Otherwise
+// a client that can name resources can fill the memory.
 type Marks struct {
 	mu sync.RWMutex
 	of map[string]*Mark // guarded by mu
@@ -87,7 +87,7 @@ func (m *Marks) Of(name string) *Mark {
 }
 
 // Forget drops the mark of a resource that is gone for good. If it comes back,
-// the first token passes, whatever it is.
+// the first token is accepted, whatever it is.
 func (m *Marks) Forget(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

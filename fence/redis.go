@@ -12,23 +12,23 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Redis guards writes to keys of a Redis server, or of a cluster. Look and write
+// Redis guards writes to keys of a Redis server, or of a cluster. Check and write
 // are one script. It is safe for concurrent use.
 //
-// The register of a key is a string beside it, with the largest token in decimal:
+// The register of a key is a string in a key of its own, with the largest token in decimal:
 //
 //	orders:42      leasehold_fence:{orders:42}
 //	{orders}:42    leasehold_fence:{orders}:42:
 //
 // They share a slot, and no two keys have the same register. All writers of a key must go through the guard. The key must
-// not be the name of the lock, which is where the lock itself lives.
+// not be the name of the lock, which is the key of the lock itself.
 //
-// An error that is no answer (a time-out, a broken connection) leaves open
+// An error that is no answer (a timeout, a broken connection) does not say
 // whether the write was carried out. Set, HSet and Del can be repeated with the
-// same token. A copy that a broken connection delivers late is turned away once a
+// same token. A copy that a broken connection delivers late is refused once a
 // newer holder wrote, but can undo a later write of the same holder.
 //
-// Registers are as durable as the data beside them, and go back with it when a
+// Registers are as durable as the data, and go back with it when a
 // failover loses the last writes. They must not be evicted (maxmemory-policy
 // noeviction). A user needs +evalsha +eval +get +set, for Set +strlen, for HSet
 // +hlen +hset, for Del +persist +del, on the data and on leasehold_fence:*.
@@ -40,9 +40,9 @@ type Redis struct {
 // RedisOption is an option of [NewRedis].
 type RedisOption func(*Redis)
 
-// WithRegisterExpiry lets a register end d after the last write to its key that
-// passed. d is then your word that no holder comes back after being stuck for so
-// long; days are right. Without it a register stays for ever, about a hundred
+// WithRegisterExpiry lets a register expire d after the last accepted write to its
+// key. d is then your promise that no holder comes back after being stopped for
+// longer; days are right. Without it a register stays for ever, about a hundred
 // bytes and the length of the key, also when the data is deleted or expires.
 func WithRegisterExpiry(d time.Duration) RedisOption {
 	return func(r *Redis) { r.keep = d }
@@ -68,7 +68,7 @@ func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 }
 
 // Set sets a string, as SET does: an expiry that it had is gone. It fails with
-// [ErrStale] when a larger token was seen at key, with Redis' WRONGTYPE when the
+// [ErrStale] when a larger token was seen for key, with Redis' WRONGTYPE when the
 // key holds something else than a string, and with OOM when memory is full;
 // nothing was written then.
 func (r *Redis) Set(ctx context.Context, token uint64, key, value string) error {
@@ -101,15 +101,15 @@ func (r *Redis) Del(ctx context.Context, token uint64, key string) error {
 	})
 }
 
-// Script is a Lua script of yours, for what Set, HSet and Del cannot do. It runs
-// behind the guard, in one step with it; see [Redis.Run].
+// Script is a Lua script of yours, for writes beyond Set, HSet and Del. It runs
+// behind the guard, in one step with the check; see [Redis.Run].
 type Script struct{ own *luascripts.OwnFenced }
 
-// NewScript makes a [Script] of its text, which finds its KEYS and ARGV as it
-// would without a guard. It is code: let it be a constant of your program.
+// NewScript returns a [Script] with this text, which finds its KEYS and ARGV as it
+// would without a guard. The text is code: let it be a constant of your program.
 func NewScript(text string) *Script { return &Script{luascripts.NewOwnFenced(text)} }
 
-// Run runs s, unless a larger token was seen at the first of keys, and returns what
+// Run runs s, unless a larger token was seen for the first of keys, and returns what
 // the script returns; a nil reply is no error. On a cluster all keys must be in
 // one slot, or the client panics. A script that fails leaves the register raised.
 func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string, args ...string) (rueidis.RedisMessage, error) {
@@ -124,7 +124,7 @@ func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string,
 	return reply, err
 }
 
-// guard does one guarded write and says how it went.
+// guard makes one guarded write and returns its error.
 func (r *Redis) guard(op string, token uint64, key string, write func(luascripts.Fence) (luascripts.Fenced, error)) error {
 	if err := check(token, 0); err != nil {
 		return wrap(op, key, err)

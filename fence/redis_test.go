@@ -104,7 +104,7 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// What each write leaves, and what the script returned.
+// Each write leaves the right value, and a script's reply is returned.
 func TestRedis_writes(t *testing.T) {
 	s := redistest.Start(t)
 	g := newGuard(t, s.Client(t), fence.WithRegisterExpiry(time.Hour))
@@ -174,7 +174,7 @@ func TestRedis_registersAreApart(t *testing.T) {
 	}
 }
 
-// What cannot be right does not reach the server.
+// A call that cannot be right does not reach the server.
 func TestRedis_refusesBeforeSending(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -214,7 +214,7 @@ func TestRedis_refusesBeforeSending(t *testing.T) {
 	}
 }
 
-// On a cluster, register and data share a slot, whatever the key looks like.
+// On a cluster, register and data share a slot, whatever the key is.
 func TestRedis_onACluster(t *testing.T) {
 	s := redistest.Start(t, "--cluster-enabled", "yes")
 	s.AddSlots(t, 0, 16384)
@@ -252,7 +252,7 @@ func TestRedis_rights(t *testing.T) {
 	}
 }
 
-// Many writers with all kinds of tokens at once: what is written never goes back.
+// Many writers with all kinds of tokens write at once: the tokens of the writes never go back.
 func TestRedis_inOrder(t *testing.T) {
 	s := redistest.Start(t)
 	g := newGuard(t, s.Client(t))
@@ -282,7 +282,7 @@ func TestRedis_inOrder(t *testing.T) {
 	}
 }
 
-// The whole story: a holder is stopped past its lease, another writes, the first
+// A whole story: a holder is stopped past its lease, another writes, then the first
 // wakes and writes too.
 func TestRedis_turnsAStaleHolderAway(t *testing.T) {
 	s := redistest.Start(t)
@@ -304,7 +304,7 @@ func TestRedis_turnsAStaleHolderAway(t *testing.T) {
 	if err := g.Set(t.Context(), first.Token(), "stock", "10"); err != nil {
 		t.Fatal(err)
 	}
-	s.Do(t, "DEL", "orders") // its lease ends, and it has not looked yet
+	s.Do(t, "DEL", "orders") // its lease ends, and the holder has not looked yet
 	second := hold()
 	if err := g.Set(t.Context(), second.Token(), "stock", "9"); err != nil {
 		t.Fatal(err)

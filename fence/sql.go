@@ -9,7 +9,7 @@ import (
 	"regexp"
 )
 
-// Dialect is how a database wants its parameters named.
+// Dialect says how a database names parameters.
 type Dialect int
 
 // The databases on which the guard was tried.
@@ -18,19 +18,19 @@ const (
 	SQLite                        // ?; 3.35 and later
 )
 
-// SQL guards what a transaction writes, whatever that is, by a table of registers
+// SQL guards all that a transaction writes, with a table of registers
 // in the same database: a row for each resource, with the largest token seen. It
 // is safe for concurrent use.
 //
 // A row stays until you delete it; do so with its resource, if no stale holder
-// can bring that back. Where the data is one row, a column of its own does as
-// well, without a second table: see [Refused].
+// can bring the resource back. Where the data is one row, a column in that row is enough,
+// without a second table: see [Refused].
 type SQL struct{ table, advance string }
 
 // DefaultTable is the table of registers when none is named.
 const DefaultTable = "leasehold_fence"
 
-// tables are plain identifiers, maybe after that of a schema.
+// tables matches plain identifiers, with or without a schema.
 var tables = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
 
 // NewSQL returns a guard that keeps its registers in table, [DefaultTable] if it
@@ -54,9 +54,9 @@ func NewSQL(d Dialect, table string) (*SQL, error) {
 	return s, nil
 }
 
-// advance takes the row's lock, also when it leaves the token as it is, and
-// compares with the row as it is then, not as it was when the statement began. It
-// returns the largest token, so one round trip tells all.
+// advance takes the row's lock, also when it does not change the token, and
+// compares with the row of that moment, not of the begin of the statement. It
+// returns the largest token, so one round trip is enough.
 const advance = `INSERT INTO %s AS register (resource, token) VALUES (%s, %s)
 ON CONFLICT (resource) DO UPDATE
 SET token = CASE WHEN excluded.token > register.token THEN excluded.token ELSE register.token END
@@ -70,14 +70,14 @@ func (s *SQL) Schema() string {
 // Advance raises the register of a resource to token, or fails with [ErrStale]
 // when a larger one was seen: roll the transaction back then. It waits for a
 // transaction that has the register, until that ends. So from Advance to the
-// commit nobody else passes, and no older holder does after it. A rollback takes
+// commit no other transaction gets past Advance, and no older holder does after it. A rollback takes
 // the register back, too.
 //
-// Make it the first statement of the transaction that writes. It is right at every
-// isolation level. Above READ COMMITTED, PostgreSQL answers some of those who
+// Make it the first statement of the transaction that writes. It is correct at every
+// isolation level. Above READ COMMITTED, PostgreSQL fails some transactions that
 // waited with a serialization failure (40001): repeat the transaction, with the
-// same token. SQLite answers SQLITE_BUSY to those who may not wait (PRAGMA
-// busy_timeout). Who takes several registers must take them in one order.
+// same token. SQLite returns SQLITE_BUSY to a transaction that may not wait (PRAGMA
+// busy_timeout). A transaction that advances several registers must do so in one order.
 func (s *SQL) Advance(ctx context.Context, tx *sql.Tx, resource string, token uint64) error {
 	n, err := bigint(token)
 	if err != nil {
@@ -104,7 +104,7 @@ func bigint(token uint64) (int64, error) {
 	return int64(token), check(token, 0)
 }
 
-// Refused says why a guarded statement changed no row. The guard is a column in
+// Refused returns why a guarded statement changed no row. The guard is a column in
 // the row itself (fence BIGINT NOT NULL DEFAULT 0), and the statement one of
 //
 //	UPDATE accounts SET balance = $1, fence = $2 WHERE id = $3 AND fence <= $2
@@ -121,7 +121,7 @@ func bigint(token uint64) (int64, error) {
 //	}
 //
 // The error is never nil; it matches [ErrStale], or [sql.ErrNoRows] when there is
-// no such row. Pass tokens to such statements by [Int64], so that 0 does not slip
+// no such row. Give tokens to such statements by [Int64], so that 0 does not slip
 // through. A DELETE takes the fence along, and a stale upsert makes the row anew. Mark
 // such rows as deleted instead, or use [SQL.Advance].
 func Refused(row *sql.Row, token uint64) error {

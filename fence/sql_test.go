@@ -8,8 +8,8 @@ import (
 	"github.com/leasehold-go/leasehold/fence"
 )
 
-// What a database does with it is tried in the module of integration tests, on
-// real ones. Here is what needs none.
+// The integration tests try this guard on real databases. These tests need no
+// database.
 
 func TestNewSQL(t *testing.T) {
 	for table, want := range map[string]string{"": "leasehold_fence", "fences": "fences", "app.Fences_2": "app.Fences_2", "_x": "_x"} {
