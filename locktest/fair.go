@@ -15,18 +15,18 @@ import (
 
 // fairRules are what a fair lock must keep beyond the rules of Run.
 var fairRules = []rule{
-	{name: "order", says: "who came first is served first, whichever client it is of", test: order},
-	{name: "newcomers", says: "who comes while the lock changes hands does not overtake who stands in line", test: newcomers},
-	{name: "turns", says: "who comes again goes to the end of the line, in every round", test: turns},
-	{name: "re-entry past the line", says: "the holder re-enters at once, and those in line wait on", test: reentryPastTheLine},
-	{name: "TryLock and the line", says: "TryLock neither stands in line nor leaves anything there", test: tryLockAndTheLine},
-	{name: "TryLock does not overtake", says: "TryLock never gets the lock while anybody stands in line", test: tryLockDoesNotOvertake},
-	{name: "cancelled in line", says: "a waiter that is cancelled leaves the line at once, and the others keep their places", test: cancelledInLine},
-	{name: "limited wait in line", says: "a waiter whose own limit ends leaves the line at once, and the others keep their places", test: limitedWaitInLine},
-	{name: "cancelled at its turn", says: "a waiter that leaves when its turn comes passes it on", test: cancelledAtItsTurn},
+	{name: "order", says: "waiters of all clients are served in the order of their arrival", test: order},
+	{name: "newcomers", says: "a caller that comes while the lock changes hands does not overtake the queue", test: newcomers},
+	{name: "turns", says: "an owner that comes again goes to the end of the queue, in every round", test: turns},
+	{name: "re-entry past the queue", says: "the holder re-enters at once, and the queue waits on", test: reentryPastTheLine},
+	{name: "TryLock and the queue", says: "TryLock neither enters the queue nor leaves anything there", test: tryLockAndTheLine},
+	{name: "TryLock does not overtake", says: "TryLock never gets the lock while the queue is not empty", test: tryLockDoesNotOvertake},
+	{name: "cancelled in the queue", says: "a waiter that is cancelled leaves the queue at once, and the others keep their places", test: cancelledInLine},
+	{name: "limited wait in the queue", says: "a waiter whose limit ends leaves the queue at once, and the others keep their places", test: limitedWaitInLine},
+	{name: "cancelled at its turn", says: "when a waiter leaves at its turn, the next one gets the lock", test: cancelledAtItsTurn},
 	{name: "heartbeats", says: "a waiter that waits for longer than its patience keeps its place", test: heartbeats},
-	{name: "lease ends", says: "when a holder's lease ends, the next in line gets the lock", test: leaseEnds},
-	{name: "coming and going", says: "under contention of two clients whose waiters give up at random nobody is inside with anybody, and the line is empty after it", test: comingAndGoing},
+	{name: "lease ends", says: "when a holder's lease ends, the next in the queue gets the lock", test: leaseEnds},
+	{name: "coming and going", says: "under contention of two clients whose waiters give up at random no two callers are inside together, and the queue is empty in the end", test: comingAndGoing},
 }
 
 // RunFair tries every rule that a fair lock must keep beyond those of [Run],
@@ -44,22 +44,22 @@ var fairRules = []rule{
 //	locktest.Run(t, h)
 //	locktest.RunFair(t, h)
 //
-// Who came first is certain: the suite asks Waiters before it lets the next one
+// The order of arrival is certain: the suite calls Waiters before it lets the next waiter
 // come.
 func RunFair(t *testing.T, h Harness) {
 	t.Helper()
 	if h.Waiters == nil {
-		t.Fatal("locktest: RunFair needs Harness.Waiters, to know who stands in line")
+		t.Fatal("locktest: RunFair needs Harness.Waiters, to know who is in the queue")
 	}
 	try(t, fairRules, h, RWHarness{})
 }
 
-// A waiter with this patience keeps a place that nobody renews for longer than
-// any rule takes. Who leaves the line nevertheless was taken out.
+// forever is a patience that no rule outlasts: a waiter that leaves the queue nevertheless
+// was taken out of it.
 var forever = lock.WithPatience(time.Hour)
 
-// client returns New or Other, so that for i = 0, 1, 2… each client comes after
-// itself and after the other, in no period.
+// client returns New or Other, so that for i = 0, 1, 2… each client follows
+// itself and the other, without a period.
 func (t *trial) client(i int) func(name string, opts ...lock.Option) lock.Locker {
 	if bits.OnesCount(uint(i))%2 == 0 {
 		return t.h.New
@@ -95,8 +95,8 @@ func newcomers(t *trial) {
 	t.inLine(0)
 }
 
-// Everybody who has been served comes again. Who holds the lock waits until the
-// one before stands in line again, so it is certain who is next.
+// Each waiter that has been served comes again. The holder of the lock waits until the
+// one before is in the queue again, so the next one is certain.
 func turns(t *trial) {
 	const guests, rounds = 6, 6
 	var mu sync.Mutex
@@ -165,7 +165,7 @@ func tryLockAndTheLine(t *trial) {
 		for _, l := range []lock.Locker{t.h.New(t.lock, forever), t.h.Other(t.lock, forever)} {
 			t.refused("a TryLock", l)
 			if n, err := t.h.Waiters(t.ctx, t.lock); err != nil || n != waiters {
-				t.broken("after a TryLock %d stand in line (%v), want %d", n, err, waiters)
+				t.broken("after a TryLock %d are in the queue (%v), want %d", n, err, waiters)
 			}
 		}
 	}
@@ -179,7 +179,7 @@ func tryLockAndTheLine(t *trial) {
 	t.free(t.lock)
 }
 
-// The one in line has the lock until it is known that no TryLock had it before.
+// The waiter keeps the lock until it is certain that no TryLock had it before.
 func tryLockDoesNotOvertake(t *trial) {
 	for i := range 10 {
 		h := t.must(t.client(i)(t.lock).Lock(t.ctx))
@@ -207,7 +207,7 @@ func tryLockDoesNotOvertake(t *trial) {
 		t.unlock(h)
 		trying.Wait()
 		if n := overtook.Load(); n > 0 {
-			t.broken("%d of 2 who tried got the lock", n)
+			t.broken("%d of 2 TryLocks got the lock", n)
 		}
 		t.unlock(t.got(first)...)
 	}
@@ -224,7 +224,7 @@ func cancelledInLine(t *trial) {
 	for _, i := range []int{3, 2, 0, 7} { // in the middle, one of each client, and at both ends
 		c.leave(waiters[i])
 	}
-	c.join(t.h.Other(t.lock)) // the end of the line is where it should be
+	c.join(t.h.Other(t.lock)) // the end of the queue is where it should be
 	t.unlock(h)
 	c.want(1, 4, 5, 6, 8)
 	t.inLine(0)
@@ -247,8 +247,8 @@ func limitedWaitInLine(t *trial) {
 	t.free(t.lock)
 }
 
-// The one in front is cancelled at the moment of the unlock. Whether it is served
-// or not, the one behind it is.
+// The first waiter is cancelled at the moment of the unlock. Whether it is served
+// or not, the second is.
 func cancelledAtItsTurn(t *trial) {
 	for i := range 20 {
 		h := t.must(t.client(i)(t.lock).Lock(t.ctx))
@@ -259,7 +259,7 @@ func cancelledAtItsTurn(t *trial) {
 		t.unlock(h)
 		<-second.done
 		if second.err != nil {
-			t.fatal("the one behind: %v", second.err)
+			t.fatal("the second waiter: %v", second.err)
 		}
 		c.served.Wait()
 		if first.err != nil {
@@ -284,7 +284,7 @@ func heartbeats(t *trial) {
 	t.inLine(0)
 }
 
-// Nobody unlocks. The lease begins when all stand in line.
+// The holder does not unlock. Its lease begins when all waiters are in the queue.
 func leaseEnds(t *trial) {
 	h := t.must(t.h.New(t.lock).Lock(t.ctx))
 	fixed := t.wait(t.h.New(t.lock, lock.WithLease(t.h.Watchdog/4)))

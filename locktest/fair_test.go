@@ -30,7 +30,7 @@ func TestFairRules(t *testing.T) {
 	t.Run("fair", func(t *testing.T) { keeps(t, fairRules, locks) })
 }
 
-// flaw is what is wrong with a desk.
+// flaw is the defect of a desk.
 type flaw int
 
 const (
@@ -49,7 +49,7 @@ const (
 	noHeartbeats
 )
 
-// desk is a fair lock for this process alone: plain locks, and a line in front of
+// desk is a fair lock for this process alone: plain locks, and a queue in front of
 // each of them. Redis' fair lock cannot be made wrong from outside; a desk can.
 type desk struct {
 	flaw flaw
@@ -59,17 +59,17 @@ type desk struct {
 }
 
 type deskLine struct {
-	places []*place // first come first, unless the flaw says otherwise
-	owner  uint64   // the number of who holds the lock, 0 if nobody does
+	places []*place // in the order of arrival, unless the flaw says otherwise
+	owner  uint64   // the number of the owner that holds the lock, 0 if none does
 	holds  int
-	client string // of who held it last
+	client string // of the last holder
 }
 
 type place struct {
 	client string
 	until  time.Time // when it counts as dead
-	called bool      // an unlock said that it is its turn
-	gone   bool      // nobody waits there any more
+	called bool      // an unlock has called it
+	gone   bool      // its waiter has left
 }
 
 func (d *desk) harness(a, b *client.Client) Harness {
@@ -130,7 +130,7 @@ func (l *deskLock) Lock(ctx context.Context) (lock.Hold, error) {
 		case <-limit:
 			l.leave(p, l.d.flaw == limitedStay)
 			return nil, fmt.Errorf("desk: %w: %w", lock.ErrNotAcquired, os.ErrDeadlineExceeded)
-		case <-time.After(20 * time.Millisecond): // time for others to do what they should not
+		case <-time.After(20 * time.Millisecond): // time for other callers to break the rule
 		}
 		if l.turn(p) {
 			if h, err := l.take(ctx, p); err == nil {
@@ -176,7 +176,7 @@ func (l *deskLock) join() *place {
 	return p
 }
 
-// leave takes p out of the line, or lets it stand there for nothing.
+// leave takes p out of the queue, or leaves it there without a waiter.
 func (l *deskLock) leave(p *place, stays bool) {
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
@@ -216,7 +216,7 @@ func (l *deskLock) turn(p *place) bool {
 	return p == first
 }
 
-// take takes the lock if it is free, and leaves the line.
+// take takes the lock if it is free, and leaves the queue.
 func (l *deskLock) take(ctx context.Context, p *place) (lock.Hold, error) {
 	h, err := l.locker.TryLock(ctx)
 	if err != nil {
@@ -246,8 +246,8 @@ func (l *deskLock) take(ctx context.Context, p *place) (lock.Hold, error) {
 	}}, nil
 }
 
-// A desk with nothing wrong breaks no rule, so what the others break is their
-// flaw.
+// A desk without a flaw breaks no rule, so the rules that the others break are broken by their
+// flaws.
 func TestFairRules_onADesk(t *testing.T) {
 	t.Parallel()
 	keeps(t, fairRules, func(a, b *client.Client) (Harness, RWHarness) { return (&desk{}).harness(a, b), RWHarness{} })
@@ -266,24 +266,24 @@ func TestFairRules_canBeBroken(t *testing.T) {
 			"order": "served in the order",
 			"turns": "want 0 to 5 in turns",
 		}},
-		{"who comes takes the lock if it is free just now", newcomersFirst, map[string]string{"newcomers": "want 0 first"}},
-		{"who was served before goes to the front", regularsFirst, map[string]string{"turns": "want 0 to 5 in turns"}},
-		{"the holder stands in line as everybody does", holderWaits, map[string]string{"re-entry past the line": "not acquired: context deadline exceeded"}},
-		{"TryLock leaves a place in the line", triesWait, map[string]string{"TryLock and the line": "after a TryLock 1 stand in line"}},
-		{"TryLock takes the lock if it is free just now", triesOvertake, map[string]string{"TryLock does not overtake": "who tried got the lock"}},
-		{"who is cancelled still stands in line", cancelledStay, map[string]string{
-			"cancelled in line":     "8 stand in line, want 7",
-			"cancelled at its turn": "3 stand in line, want 2",
+		{"a new caller takes the lock if it is free at that moment", newcomersFirst, map[string]string{"newcomers": "want 0 first"}},
+		{"an owner that was served before goes to the front", regularsFirst, map[string]string{"turns": "want 0 to 5 in turns"}},
+		{"the holder queues like any other owner", holderWaits, map[string]string{"re-entry past the queue": "not acquired: context deadline exceeded"}},
+		{"TryLock leaves a place in the queue", triesWait, map[string]string{"TryLock and the queue": "after a TryLock 1 are in the queue"}},
+		{"TryLock takes the lock if it is free at that moment", triesOvertake, map[string]string{"TryLock does not overtake": "TryLocks got the lock"}},
+		{"a cancelled waiter stays in the queue", cancelledStay, map[string]string{
+			"cancelled in the queue": "8 are in the queue, want 7",
+			"cancelled at its turn":  "3 are in the queue, want 2",
 		}},
-		{"who leaves sends the one behind to the end", leaversMoveOthers, map[string]string{
-			"cancelled in line": "served in the order",
+		{"a waiter that leaves sends the next one to the end", leaversMoveOthers, map[string]string{
+			"cancelled in the queue": "served in the order",
 		}},
-		{"whose own limit ends still stands in line", limitedStay, map[string]string{
-			"limited wait in line": "2 stand in line, want 1",
-			"coming and going":     "stand in line, want 0",
+		{"a waiter whose limit ends stays in the queue", limitedStay, map[string]string{
+			"limited wait in the queue": "2 are in the queue, want 1",
+			"coming and going":          "are in the queue, want 0",
 		}},
-		{"only who was called by an unlock takes the lock", turnsGetLost, map[string]string{
-			"cancelled at its turn": "the one behind: desk: not acquired",
+		{"only a waiter that an unlock has called takes the lock", turnsGetLost, map[string]string{
+			"cancelled at its turn": "the second waiter: desk: not acquired",
 			"lease ends":            "served in the order []",
 		}},
 		{"places are not renewed", noHeartbeats, map[string]string{"heartbeats": "served in the order"}},

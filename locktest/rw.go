@@ -17,39 +17,39 @@ type RW interface {
 	Write() lock.Locker
 }
 
-// RWHarness tells [RunRW] how to make the locks it tries.
+// RWHarness tells [RunRW] how to make the locks that it tests.
 type RWHarness struct {
-	// New returns a lock called name, of a client that stays the same.
+	// New returns a lock called name, always of the same client.
 	New func(name string, opts ...lock.Option) RW
 
-	// Other does the same by another client on the same server, as another
+	// Other returns it of another client on the same server, as another
 	// process would.
 	Other func(name string, opts ...lock.Option) RW
 
 	// Watchdog is the watchdog timeout of both clients. Keep it short, such as
-	// a second: some rules take a few of them to show.
+	// a second: some rules take a few times as long.
 	Watchdog time.Duration
 }
 
-// rwRules are what a read/write lock must keep beyond what each side does alone.
+// rwRules are the rules of a read/write lock beyond those of each side alone.
 var rwRules = []rule{
 	{name: "readers share", says: "any number of owners read at once, of the same client and of others", test: readersShare},
 	{name: "readers unlock apart", says: "a reader gives back its own hold, once, and no other reader's", test: readersUnlockApart},
-	{name: "writers are alone", says: "nobody reads or writes while another owner writes, and nobody writes while another reads", test: writersAreAlone},
-	{name: "many readers and writers", says: "under contention of two clients nobody is inside with a writer", test: manyReadersAndWriters},
-	{name: "tokens of readers", says: "readers have token 0, and those of writers grow also when there was reading between", test: tokensOfReaders},
-	{name: "reading under writing", says: "the owner who writes may read, and each hold counts for itself", test: readingUnderWriting},
-	{name: "downgrade", says: "when a writer who reads stops writing, readers come in at once, and writers do not", test: downgrade},
-	{name: "downgraded lease", says: "reading goes on after the writing, under its own lease", test: downgradedLease},
-	{name: "upgrade", says: "an owner who only reads gets ErrUpgrade at once when it asks to write, and reads on", test: upgrade},
-	{name: "readers enter together", says: "when a writer leaves, all waiting readers come in together", test: readersEnterTogether},
-	{name: "readers wait behind a writer", says: "who comes to read after a waiting writer waits behind it", test: readersWaitBehindAWriter},
-	{name: "re-entry past a writer", says: "who reads already may read once more, also while a writer waits", test: reentryPastAWriter},
-	{name: "readers first", says: "with WithReadersFirst a reader does not wait behind a writer who waits", test: readersFirst},
-	{name: "readers first for a writer", says: "a writer who waits with WithReadersFirst holds no reader back", test: readersFirstForAWriter},
+	{name: "writers are alone", says: "no owner reads or writes while another writes, and none writes while another reads", test: writersAreAlone},
+	{name: "many readers and writers", says: "under contention of two clients no caller is inside together with a writer", test: manyReadersAndWriters},
+	{name: "tokens of readers", says: "readers have token 0, and the tokens of writers grow, also when readers come in between", test: tokensOfReaders},
+	{name: "reading under writing", says: "the owner that writes may read, and each hold counts for itself", test: readingUnderWriting},
+	{name: "downgrade", says: "when a writer that also reads stops writing, readers enter at once, and writers do not", test: downgrade},
+	{name: "downgraded lease", says: "the reading goes on after the writing, under its own lease", test: downgradedLease},
+	{name: "upgrade", says: "an owner that only reads gets ErrUpgrade at once when it asks to write, and goes on reading", test: upgrade},
+	{name: "readers enter together", says: "when a writer leaves, all waiting readers enter together", test: readersEnterTogether},
+	{name: "readers wait behind a writer", says: "a reader that comes after a waiting writer waits behind it", test: readersWaitBehindAWriter},
+	{name: "re-entry past a writer", says: "an owner that reads may read once more, also while a writer waits", test: reentryPastAWriter},
+	{name: "readers first", says: "with WithReadersFirst a reader does not wait behind a waiting writer", test: readersFirst},
+	{name: "readers first for a writer", says: "a writer that waits with WithReadersFirst makes no reader wait", test: readersFirstForAWriter},
 	{name: "patient writer", says: "readers wait behind a writer also when it waits for longer than its patience", test: patientWriter},
-	{name: "writer gives up", says: "when a waiting writer gives up, the readers behind it come in", test: writerGivesUp},
-	{name: "TryLock of a writer", says: "a writer who only tries holds no reader back", test: tryLockOfAWriter},
+	{name: "writer gives up", says: "when a waiting writer gives up, the readers behind it enter", test: writerGivesUp},
+	{name: "TryLock of a writer", says: "a TryLock of a writer makes no reader wait", test: tryLockOfAWriter},
 	{name: "leases of readers", says: "each reader has a lease of its own, which no other reader lengthens or ends", test: leasesOfReaders},
 }
 
@@ -63,7 +63,7 @@ var rwRules = []rule{
 //	})
 //
 // It includes the rules of [Run]: all of them for the side that writes, and those
-// that make sense for a reader whom a writer meets, and the other way round.
+// that make sense between a reader and a writer, in both directions.
 func RunRW(t *testing.T, h RWHarness) {
 	for _, p := range rwParts {
 		t.Run(strings.ReplaceAll(p.name, " ", "_"), func(t *testing.T) {
@@ -73,7 +73,7 @@ func RunRW(t *testing.T, h RWHarness) {
 	}
 }
 
-// rwPart is a part of RunRW: rules, and which sides they are tried on.
+// rwPart is a part of RunRW: rules, and the sides that they test.
 type rwPart struct {
 	name       string
 	rules      []rule
@@ -87,7 +87,7 @@ var rwParts = []rwPart{
 	{"write beside read", rulesFor(writing), writes, reads},
 }
 
-// harness is one whose New and Other make one side of a lock each.
+// harness returns a Harness whose New and Other make one side of a lock each.
 func (p rwPart) harness(h RWHarness) Harness {
 	return Harness{
 		New:      func(name string, opts ...lock.Option) lock.Locker { return p.one(h.New(name, opts...)) },
@@ -109,8 +109,8 @@ func rulesFor(s sides) (some []rule) {
 	return some
 }
 
-// read and write return sides of the trial's lock, of the client that stays the
-// same; otherRead and otherWrite of the other one.
+// read and write return sides of the trial's lock, of New's
+// client; otherRead and otherWrite of the other one.
 func (t *trial) read(opts ...lock.Option) lock.Locker  { return t.rw.New(t.lock, opts...).Read() }
 func (t *trial) write(opts ...lock.Option) lock.Locker { return t.rw.New(t.lock, opts...).Write() }
 
@@ -119,14 +119,14 @@ func (t *trial) otherWrite(opts ...lock.Option) lock.Locker {
 	return t.rw.Other(t.lock, opts...).Write()
 }
 
-// shut waits until no reader is let in any more, because w waits to write.
+// shut waits until no more readers enter, because w waits to write.
 func (t *trial) shut(w *waiter) {
 	t.Helper()
 	for pause := firstPause; ; pause = pause.rest() {
 		h, err := t.read().TryLock(t.ctx)
 		switch {
 		case t.ctx.Err() != nil:
-			t.fatal("readers come in although a writer waits")
+			t.fatal("readers enter although a writer waits")
 		case err != nil:
 			t.want(err, lock.ErrNotAcquired)
 			t.refused("a reader of the other client", t.otherRead())
@@ -143,15 +143,15 @@ func (t *trial) shut(w *waiter) {
 	}
 }
 
-// open checks that readers of both clients are let in: at once, and when the
-// clock has moved, as who comes in the same instant as a writer may pass it.
+// open checks that readers of both clients may enter: at once, and when the
+// clock has moved, as a reader may enter that comes in the same instant as a waiting writer.
 func (t *trial) open() {
 	t.Helper()
 	for range 2 {
 		for _, l := range []lock.Locker{t.read(), t.otherRead()} {
 			h, err := l.TryLock(t.ctx)
 			if err != nil {
-				t.broken("a reader should be let in: %v", err)
+				t.broken("a reader should enter: %v", err)
 				continue
 			}
 			t.unlock(h)
@@ -287,7 +287,7 @@ func tokensOfReaders(t *trial) {
 			if again.Token() != last {
 				t.broken("a re-entry has token %d, the writer %d", again.Token(), last)
 			}
-			time.Sleep(work) // time may stand still while nobody works
+			time.Sleep(work) // time may stand still otherwise
 			t.unlock(again, w)
 			beside := t.must(l.Read().Lock(t.ctx))
 			for _, r := range []lock.Hold{under, beside} {
@@ -362,7 +362,7 @@ func upgrade(t *trial) {
 		}
 	}
 	if err := r.Err(); err != nil {
-		t.broken("it does not read any more: %v", err)
+		t.broken("it no longer reads: %v", err)
 	}
 	t.held(t.lock)
 	t.open()
@@ -379,7 +379,7 @@ func readersEnterTogether(t *trial) {
 	}
 	t.waiting(readers...)
 	t.unlock(w)
-	t.unlock(t.got(readers...)...) // nobody leaves before all are in
+	t.unlock(t.got(readers...)...) // no reader leaves before all are in
 	t.free(t.lock)
 }
 
@@ -500,7 +500,7 @@ func leasesOfReaders(t *trial) {
 	t.unlock(long)
 	t.free(t.lock)
 
-	// A reader who died is no reader.
+	// A dead reader does not count as a reader.
 	lives = t.must(t.otherRead().Lock(t.ctx))
 	dies = t.must(t.read(lock.WithLease(short)).Lock(t.ctx))
 	t.pass(short+50*time.Millisecond, lives)

@@ -38,7 +38,7 @@ func rwLocks(a, b *client.Client, wrap func(rwMaker) rwMaker) RWHarness {
 	}
 }
 
-// apart changes each side of a lock for itself.
+// apart changes each side of a lock by itself.
 func apart(read, write func(maker) maker) func(rwMaker) rwMaker {
 	return func(mk rwMaker) rwMaker {
 		r := read(func(name string, opts ...option) locker { return mk(name, opts...).Read() })
@@ -52,12 +52,12 @@ type twoSides struct{ read, write locker }
 func (s twoSides) Read() locker  { return s.read }
 func (s twoSides) Write() locker { return s.write }
 
-// ownerless forgets who asks.
+// ownerless forgets the owner that asks.
 func ownerless(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 	return acquire(lock.WithOwner(ctx), l, wait)
 }
 
-// outlives lets somebody else go on with a Lock whose caller has left, until the
+// outlives lets another owner go on with a Lock whose caller has left, until the
 // client is closed.
 func outlives(ctx context.Context, l locker) (lock.Hold, error) {
 	got := make(chan lock.Hold)
@@ -80,14 +80,14 @@ func outlives(ctx context.Context, l locker) (lock.Hold, error) {
 	}
 }
 
-// leavesALock is what outlives does to who asks in vain, after a short while.
+// leavesALock leaves a Lock behind by outlives, for a caller that has left.
 func leavesALock(ctx context.Context, l locker) {
 	ctx, cancel := context.WithTimeout(ctx, aWhile)
 	defer cancel()
 	_, _ = outlives(ctx, l)
 }
 
-// ledger knows who reads, for what is wrong with one hold when another ends.
+// ledger knows the readers, for flaws of one hold that show when another ends.
 type ledger struct {
 	mu      sync.Mutex
 	readers []*reader
@@ -96,10 +96,10 @@ type ledger struct {
 type reader struct {
 	lock.Hold
 	owner uint64
-	after func() // what was put off until it ends
+	after func() // the work that was put off until it ends
 }
 
-// add is what a hold of a reader becomes: one that is in the ledger.
+// add returns the hold of a reader that is in the ledger.
 func (b *ledger) add(_ locker, h lock.Hold) lock.Hold {
 	owner, _ := lock.OwnerFrom(h.Context())
 	r := &reader{Hold: h, owner: owner, after: func() {}}
@@ -113,7 +113,7 @@ func (b *ledger) add(_ locker, h lock.Hold) lock.Hold {
 	}}
 }
 
-// take takes out a reader of whom which is true, nil if there is none.
+// take takes out a reader for which which is true, nil if there is none.
 func (b *ledger) take(which func(*reader) bool) *reader {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +165,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 		}, map[string]string{
 			"readers unlock apart": "another client got the lock",
 		}},
-		{"who stops reading ends all reading", func(mk rwMaker) rwMaker {
+		{"a reader that stops ends all reading", func(mk rwMaker) rwMaker {
 			return apart(changed(acquire, unlocks(func(ctx context.Context, l locker, h lock.Hold) error {
 				err := h.Unlock(ctx)
 				_, _ = mk(l.Name()).(*rwlock.Lock).ForceUnlock(ctx)
@@ -195,7 +195,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 		}, map[string]string{
 			"downgrade": "the end of the writing ended the reading",
 		}},
-		{"who reads goes on writing", func(mk rwMaker) rwMaker {
+		{"a writer that also reads goes on writing", func(mk rwMaker) rwMaker {
 			var b ledger
 			return apart(changed(acquire, b.add), changed(acquire, unlocks(func(ctx context.Context, _ locker, h lock.Hold) error {
 				owner, _ := lock.OwnerFrom(h.Context())
@@ -208,7 +208,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 		}, map[string]string{
 			"downgrade": "not acquired: context deadline exceeded",
 		}},
-		{"who writes reads under a short lease", apart(func(mk maker) maker {
+		{"a writer reads under a short lease", apart(func(mk maker) maker {
 			return func(name string, opts ...option) locker {
 				return changedLock{mk(name, opts...), func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 					if _, ok := lock.OwnerFrom(ctx); ok {
@@ -220,16 +220,16 @@ func TestRWRules_canBeBroken(t *testing.T) {
 		}, right), map[string]string{
 			"downgraded lease": "the hold is over",
 		}},
-		{"who asks to upgrade holds readers back", apart(right, changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
+		{"an owner that asks to upgrade makes readers wait", apart(right, changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 			h, err := acquire(ctx, l, wait)
 			if errors.Is(err, lock.ErrUpgrade) {
 				leavesALock(ctx, l)
 			}
 			return h, err
 		}, nil)), map[string]string{
-			"upgrade": "a reader should be let in",
+			"upgrade": "a reader should enter",
 		}},
-		{"who had to wait reads alone", func(mk rwMaker) rwMaker {
+		{"a reader that had to wait reads alone", func(mk rwMaker) rwMaker {
 			one := make(chan struct{}, 1)
 			return apart(changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 				h, err := l.TryLock(ctx)
@@ -255,16 +255,16 @@ func TestRWRules_canBeBroken(t *testing.T) {
 			"readers enter together": "context deadline exceeded",
 		}},
 		{"readers are first", apart(with(lock.WithReadersFirst()), right), map[string]string{
-			"readers wait behind a writer": "readers come in although a writer waits",
+			"readers wait behind a writer": "readers enter although a writer waits",
 		}},
 		{"options are ignored", func(mk rwMaker) rwMaker {
 			return func(name string, _ ...option) RW { return mk(name) }
 		}, map[string]string{
 			"readers first":              "not acquired: context deadline exceeded",
-			"readers first for a writer": "a reader should be let in",
+			"readers first for a writer": "a reader should enter",
 			"leases of readers":          "never ended",
 		}},
-		{"a writer holds readers back for a second", apart(right, func(mk maker) maker {
+		{"a writer makes readers wait for a second", apart(right, func(mk maker) maker {
 			return func(name string, opts ...option) locker {
 				return changedLock{mk(name, opts...), func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 					if !wait {
@@ -279,7 +279,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 		}), map[string]string{
 			"patient writer": "a reader got the lock",
 		}},
-		{"a writer who left holds readers back", apart(right, changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
+		{"a writer that has left makes readers wait", apart(right, changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 			if wait {
 				return outlives(ctx, l)
 			}
@@ -287,14 +287,14 @@ func TestRWRules_canBeBroken(t *testing.T) {
 		}, nil)), map[string]string{
 			"writer gives up": "not acquired: context deadline exceeded",
 		}},
-		{"a writer who tries holds readers back", apart(right, changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
+		{"a TryLock of a writer makes readers wait", apart(right, changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 			h, err := acquire(ctx, l, wait)
 			if err != nil && !wait {
 				leavesALock(ctx, l)
 			}
 			return h, err
 		}, nil)), map[string]string{
-			"TryLock of a writer": "a reader should be let in",
+			"TryLock of a writer": "a reader should enter",
 		}},
 	} {
 		locks = append(locks, wrong{w.what, func(a, b *client.Client) (Harness, RWHarness) {
@@ -305,7 +305,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 	testBroken(t, rwRules, locks)
 }
 
-// The rules of Run that are about two sides can be broken there, too.
+// The rules of Run that hold between two sides can be broken there, too.
 func TestRulesOfSides_canBeBroken(t *testing.T) {
 	t.Parallel()
 	for _, p := range rwParts {

@@ -1,9 +1,9 @@
-// Package locktest is for tests of code that locks, and of locks.
+// Package locktest helps to test code that locks, and locks.
 //
-// [Run] tries every rule that an exclusive lock must keep on a lock of yours.
-// [RunFair] tries what a lock that serves in the order of arrival must keep
-// beyond that, and [RunRW] the rules of a read/write lock. Each rule is a subtest,
-// and a failure says which is broken. They need two clients of one server, and
+// [Run] tests every rule of an exclusive lock on a lock of yours.
+// [RunFair] tests the rules of a lock that serves in the order of arrival, which come on top
+// of those, and [RunRW] the rules of a read/write lock. Each rule is a subtest,
+// and a failure says which rule is broken. The tests need two clients of one server, and
 // take seconds, as leases do:
 //
 //	func TestMyLock(t *testing.T) {
@@ -41,15 +41,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Server is a stand-in for Redis inside the test process. It needs no socket
-// and nothing installed.
+// Server is a stand-in for Redis inside the test process. It needs neither a socket
+// nor an installed program.
 //
-// It is good for logic and for time: who waits for whom, what your code does
-// when a lock is busy, runs out or is taken away. It tells time by time.Now, so
+// It is good for logic and for time: which caller waits for which, what your code does
+// when a lock is busy, runs out or is taken away. It reads the time with time.Now, so
 // in a [testing/synctest] bubble leases last exactly as long as they say, and
 // no test has to wait for them. Make the server and all its clients inside the
-// bubble then, with the bubble's own t. Time stands still there while anything
-// runs, so who holds a lock for no time at all leaves its token to the next,
+// bubble then, with the bubble's own t. Time stands still there while a goroutine
+// runs, so a hold that lasts no time at all leaves its token to the next one,
 // unless the lock has [lock.WithFencing].
 //
 // It is not Redis: it neither replicates nor evicts nor persists, and knows
@@ -75,7 +75,7 @@ func NewServer(tb testing.TB) *Server {
 
 // Client returns a new leasehold client with a connection of its own, as
 // another process would have it. It is closed at the end of tb, unless the test
-// does that, and the test fails if it cannot give back its locks then.
+// does that, and the test fails if the client cannot give back its locks then.
 func (s *Server) Client(tb testing.TB, opts ...client.Option) *client.Client {
 	tb.Helper()
 	c, err := client.New(s.connect(tb), opts...)
@@ -94,14 +94,14 @@ func (s *Server) Client(tb testing.TB, opts ...client.Option) *client.Client {
 }
 
 // Redis returns a plain connection to the server, to look at keys and to break
-// them: a DEL of a lock's name is what a failover or an operator may do to its
+// them: a DEL of a lock's name has the effect of a failover or an operator on its
 // holder. It belongs to the server; do not close it.
 func (s *Server) Redis() rueidis.Client { return s.rdb }
 
-// Listen opens a port on the loopback interface, for what needs an address: a
+// Listen opens a port on the loopback interface, for a user that needs an address: a
 // child process, or another Redis client. It returns that address, "host:port",
-// and closes the port at the end of tb. It has no place in a bubble, whose
-// clock stands still while anything waits for a socket.
+// and closes the port at the end of tb. It cannot be used in a bubble, whose
+// clock stands still while a goroutine waits for a socket.
 func (s *Server) Listen(tb testing.TB) (addr string) {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -12,9 +12,9 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-// A job that holds a lock under a lease of an hour, and takes longer. It learns
-// of that in time, another process takes over, and nobody waits an hour for
-// this test.
+// A job holds a lock under a lease of an hour, and takes longer. It learns
+// of the loss in time, another process takes over, and the test does not take an
+// hour.
 func TestServer_leaseEndsInVirtualTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestServer_leaseEndsInVirtualTime(t *testing.T) {
 			t.Errorf("the hold after 59 minutes: %v, want nil", err)
 		}
 		if _, err := there.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
-			t.Errorf("another's TryLock after 59 minutes: %v, want %v", err, lock.ErrNotAcquired)
+			t.Errorf("another client's TryLock after 59 minutes: %v, want %v", err, lock.ErrNotAcquired)
 		}
 
 		<-h.Context().Done()
@@ -40,13 +40,13 @@ func TestServer_leaseEndsInVirtualTime(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if _, err := there.TryLock(t.Context()); err != nil {
-			t.Errorf("another's TryLock after an hour: %v, want nil", err)
+			t.Errorf("another client's TryLock after an hour: %v, want nil", err)
 		}
 	})
 }
 
 // 1: A holds the lock, for minutes. 2: B waits for it. 3: A unlocks, and B has it
-// in the same instant: it was woken, and did not find out by itself.
+// in the same instant: a message woke it, not its own poll.
 func TestServer_unlockWakesAnotherClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestServer_unlockWakesAnotherClient(t *testing.T) {
 			woken <- time.Now()
 		}()
 
-		// A little more: B asks by itself at full seconds only.
+		// A little more than full seconds, at which B polls.
 		time.Sleep(5*time.Minute + 123*time.Millisecond)
 		unlocked := time.Now()
 		if err := held.Unlock(t.Context()); err != nil { // 3
@@ -80,7 +80,7 @@ func TestServer_unlockWakesAnotherClient(t *testing.T) {
 	})
 }
 
-// Somebody deletes the key by hand, and the holder is told by the next renewal.
+// The key is deleted by hand, and the next renewal tells the holder.
 func TestServer_redisTakesALockAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestServer_redisTakesALockAway(t *testing.T) {
 	})
 }
 
-// In an instant that lasts, tokens made of time are equal, and those of a
+// While time stands still, tokens made of time are equal, and those of a
 // register grow.
 func TestServer_tokensWhileTimeStandsStill(t *testing.T) {
 	t.Parallel()
@@ -130,7 +130,7 @@ func TestServer_tokensWhileTimeStandsStill(t *testing.T) {
 	})
 }
 
-// On request it is a server with an address.
+// Listen gives the server an address.
 func TestServer_listen(t *testing.T) {
 	t.Parallel()
 	s := locktest.NewServer(t)
@@ -150,7 +150,7 @@ func TestServer_listen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Client(t).NewLock("report").TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
-		t.Errorf("TryLock beside a holder on the port: %v, want %v", err, lock.ErrNotAcquired)
+		t.Errorf("TryLock on the port while the lock is held: %v, want %v", err, lock.ErrNotAcquired)
 	}
 	if err := h.Unlock(t.Context()); err != nil {
 		t.Error(err)

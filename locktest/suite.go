@@ -18,20 +18,20 @@ import (
 
 // Harness tells [Run] and [RunFair] how to make the locks they try.
 type Harness struct {
-	// New returns a lock called name, of a client that stays the same.
+	// New returns a lock called name, always of the same client.
 	New func(name string, opts ...lock.Option) lock.Locker
 
-	// Other does the same by another client on the same server, as another
+	// Other returns it of another client on the same server, as another
 	// process would.
 	Other func(name string, opts ...lock.Option) lock.Locker
 
 	// Watchdog is the watchdog timeout of both clients. Keep it short, such as
-	// a second: some rules take a few of them to show.
+	// a second: some rules take a few times as long.
 	Watchdog time.Duration
 
-	// Waiters returns how many stand in line for the lock called name, where
-	// the line is kept on the server; Inspect tells. RunFair needs it. Run does
-	// not, but cannot be sure then who came first, and gives each a moment.
+	// Waiters returns how many waiters are in the queue of the lock called name, for locks that
+	// queue on the server; Inspect tells. RunFair needs it. Without it, Run
+	// does not know the order of arrival, and gives each waiter a moment.
 	Waiters func(ctx context.Context, name string) (int, error)
 }
 
@@ -44,8 +44,8 @@ type rule struct {
 	sides sides
 }
 
-// sides says whether a rule is one of read/write locks, too, when New makes one
-// side of them and Other makes the other.
+// sides says whether a rule also holds for a read/write lock, when New makes one
+// side of it and Other makes the other.
 type sides int
 
 const (
@@ -53,7 +53,7 @@ const (
 	writing                   // New writes, and Other reads
 )
 
-// rules in the order of a lock's life.
+// rules are in the order of a lock's life.
 var rules = []rule{
 	{"free lock", "a free lock is granted, and its hold is valid", freeLock, reading},
 	{"exclusion", "two holds of different owners are never valid at once", exclusion, reading | writing},
@@ -64,20 +64,20 @@ var rules = []rule{
 	{"WithOwner", "holds under one owner may be given back in any order", withOwner, writing},
 	{"TryLock", "TryLock answers ErrNotAcquired and does not wait", tryLock, reading | writing},
 	{"Lock waits", "Lock gets the lock when its holder unlocks", lockWaits, reading | writing},
-	{"first come", "inside a process, who came first is served first", firstCome, 0},
+	{"first come", "inside a process, waiters are served in the order of their arrival", firstCome, 0},
 	{"cancelled wait", "a wait that ctx ends matches ErrNotAcquired and ctx.Err(), and leaves nothing", cancelledWait, reading | writing},
-	{"limited wait", "a wait that its own limit ends matches ErrNotAcquired and os.ErrDeadlineExceeded, and the limit does not end a hold", limitedWait, reading | writing},
+	{"limited wait", "a wait that ends at its own limit matches ErrNotAcquired and os.ErrDeadlineExceeded, and the limit does not end a hold", limitedWait, reading | writing},
 	{"dead context", "under a context that is over, nothing is locked", deadContext, reading},
-	{"unlock twice", "the second Unlock answers ErrNotHeld and frees nobody else's lock", unlockTwice, reading | writing},
+	{"unlock twice", "the second Unlock fails with ErrNotHeld and frees no other owner's lock", unlockTwice, reading | writing},
 	{"unlock with a dead context", "Unlock works although its context is over", unlockWithDeadContext, reading},
-	{"cause", "the context of a hold says ErrUnlocked after Unlock, and the parent's cause before", cause, reading},
+	{"cause", "the cause of a hold's context is ErrUnlocked after Unlock, and the parent's cause before", cause, reading},
 	{"fixed lease", "a fixed lease ends by itself, and the hold is lost", fixedLease, reading | writing},
-	{"renewed lease", "without a fixed lease a hold lives as long as it is wanted", renewedLease, reading},
+	{"renewed lease", "without a fixed lease a hold lives until it is unlocked", renewedLease, reading},
 	{"mixed leases", "an inner hold never ends the renewal of the outer one, nor shortens its lease", mixedLeases, reading},
 	{"tokens", "tokens grow from holder to holder, and re-entries keep them", tokens, 0},
 	{"Do", "Do unlocks after an error and after a panic, and joins errors", do, reading},
 	{"names", "odd names are locks of their own or ErrName, never two names on one lock", names, reading},
-	{"many", "under contention of two clients nobody is inside with anybody", many, 0},
+	{"many", "under contention of two clients no two callers are inside together", many, 0},
 }
 
 // Run tries every rule that an exclusive lock must keep, each in a subtest
@@ -95,7 +95,7 @@ func try(t *testing.T, rules []rule, h Harness, rw RWHarness) {
 	}
 }
 
-// try lets the rule have its time on t.
+// try tests the rule on t, within the limit.
 func (r rule) try(ctx context.Context, t *trial, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer t.waiters.Wait()
@@ -104,11 +104,11 @@ func (r rule) try(ctx context.Context, t *trial, limit time.Duration) {
 	r.test(t)
 }
 
-// trial is one try of one rule.
+// trial is one test of one rule.
 type trial struct {
 	testing.TB
 	h    Harness
-	rw   RWHarness // zero but in the rules of read/write locks
+	rw   RWHarness // only for the rules of read/write locks
 	ctx  context.Context
 	rule string
 	lock string // a name that no other rule uses
@@ -121,7 +121,7 @@ func (t *trial) broken(format string, args ...any) {
 	t.Errorf("%s.\nRule: %s.", fmt.Sprintf(format, args...), t.rule)
 }
 
-// fatal is for the goroutine of the trial alone.
+// fatal must run in the goroutine of the trial.
 func (t *trial) fatal(format string, args ...any) {
 	t.Helper()
 	t.Fatalf("%s.\nRule: %s.", fmt.Sprintf(format, args...), t.rule)
@@ -153,7 +153,7 @@ func (t *trial) want(err error, targets ...error) {
 	}
 }
 
-// refused fails if l grants a hold to an owner who comes now.
+// refused fails if l grants a hold to a new owner.
 func (t *trial) refused(who string, l lock.Locker) {
 	t.Helper()
 	h, err := l.TryLock(t.ctx)
@@ -165,7 +165,7 @@ func (t *trial) refused(who string, l lock.Locker) {
 	t.want(err, lock.ErrNotAcquired)
 }
 
-// pass lets d go by, in which h must stay valid.
+// pass waits for d. h must stay valid in that time.
 func (t *trial) pass(d time.Duration, h lock.Hold) {
 	t.Helper()
 	select {
@@ -175,13 +175,13 @@ func (t *trial) pass(d time.Duration, h lock.Hold) {
 	}
 }
 
-// aWhile is for how long something must not happen. On a machine so slow that
-// what is wrong takes longer, a rule may pass that should not, but not the other
-// way round.
+// aWhile is how long a test watches that something does not happen. On a machine so slow that
+// a broken lock takes longer, a rule may pass that should fail; a rule that should pass
+// never fails.
 const aWhile = 100 * time.Millisecond
 
-// work is what is done under a lock where many want it: enough for another who is
-// let in by mistake to be seen.
+// work is how long a goroutine is inside in the tests with contention: long enough for a second one
+// that is let in by mistake to be seen.
 const work = 100 * time.Microsecond
 
 // waiter is one Lock in a goroutine of its own.
@@ -203,7 +203,7 @@ func (t *trial) wait(l lock.Locker) *waiter {
 	return w
 }
 
-// got waits for what the waiters wait for.
+// got waits until the waiters have their holds.
 func (t *trial) got(waiters ...*waiter) (holds []lock.Hold) {
 	t.Helper()
 	for _, w := range waiters {
@@ -213,7 +213,7 @@ func (t *trial) got(waiters ...*waiter) (holds []lock.Hold) {
 	return holds
 }
 
-// waiting fails if one of the waiters is through within a while.
+// waiting fails if one of the waiters gets the lock within a while.
 func (t *trial) waiting(waiters ...*waiter) {
 	t.Helper()
 	time.Sleep(aWhile)
@@ -239,21 +239,21 @@ func (t *trial) gone(w *waiter) {
 	t.want(w.err, lock.ErrNotAcquired, context.Canceled)
 }
 
-// crowd is waiters who come one after the other and leave as soon as they are
+// crowd is a number of waiters that come one after the other and unlock as soon as they are
 // served.
 type crowd struct {
 	t    *trial
-	line int // how many stand in line, if nobody was served meanwhile
+	line int // how many are in the queue, if none was served meanwhile
 
 	came   int
 	served sync.WaitGroup
 
 	mu    sync.Mutex
-	order []int   // who was served, by when they came
-	errs  []error // of those who were not
+	order []int   // the waiters that were served, by number
+	errs  []error // of those that were not served
 }
 
-// come lets the next waiter come, and does not wait for its place.
+// come starts the next waiter, and does not wait for its place.
 func (c *crowd) come(l lock.Locker) *waiter {
 	n := c.came
 	c.came++
@@ -274,7 +274,7 @@ func (c *crowd) come(l lock.Locker) *waiter {
 	return w
 }
 
-// join lets the next waiter come, and returns when it stands in line.
+// join starts the next waiter, and returns when it is in the queue.
 func (c *crowd) join(l lock.Locker) *waiter {
 	c.t.Helper()
 	c.line++
@@ -282,12 +282,12 @@ func (c *crowd) join(l lock.Locker) *waiter {
 	if c.t.h.Waiters != nil {
 		c.t.inLine(c.line)
 	} else {
-		time.Sleep(30 * time.Millisecond) // nothing else tells from outside that it stands in line
+		time.Sleep(30 * time.Millisecond) // nothing else shows from outside that it is in the queue
 	}
 	return w
 }
 
-// leave cancels a waiter, and returns when it stands in line no more.
+// leave cancels a waiter, and returns when it has left the queue.
 func (c *crowd) leave(w *waiter) {
 	c.t.Helper()
 	c.line--
@@ -295,7 +295,7 @@ func (c *crowd) leave(w *waiter) {
 	c.t.inLine(c.line)
 }
 
-// want waits until all are served or gone, and fails unless those in want were
+// want waits until all are served or cancelled, and fails unless those in want were
 // served, in this order.
 func (c *crowd) want(want ...int) {
 	c.t.Helper()
@@ -305,7 +305,7 @@ func (c *crowd) want(want ...int) {
 	}
 }
 
-// everybody waits for all who came, and fails unless all were served.
+// everybody waits for all waiters, and fails unless all were served.
 func (c *crowd) everybody() {
 	c.t.Helper()
 	c.served.Wait()
@@ -314,7 +314,7 @@ func (c *crowd) everybody() {
 	}
 }
 
-// inLine waits until n waiters stand in line.
+// inLine waits until n waiters are in the queue.
 func (t *trial) inLine(n int) {
 	t.Helper()
 	if err := t.inLineErr(n); err != nil {
@@ -328,9 +328,9 @@ func (t *trial) inLineErr(n int) error {
 		waiters, err := t.h.Waiters(t.ctx, t.lock)
 		switch {
 		case t.ctx.Err() != nil:
-			return fmt.Errorf("%d stand in line, want %d", last, n)
+			return fmt.Errorf("%d are in the queue, want %d", last, n)
 		case err != nil:
-			return fmt.Errorf("asking who waits: %w", err)
+			return fmt.Errorf("asking for the waiters: %w", err)
 		case waiters == n:
 			return nil
 		}
@@ -338,12 +338,12 @@ func (t *trial) inLineErr(n int) error {
 	}
 }
 
-// pause is how long to wait before looking again for what should come soon.
+// pause is how long to wait before the next look at something that should come soon.
 type pause time.Duration
 
 const firstPause = pause(time.Millisecond)
 
-// rest lets the pause go by, and returns the next one, which is a little longer.
+// rest sleeps for the pause, and returns the next one, which is a little longer.
 func (p pause) rest() pause {
 	time.Sleep(time.Duration(p))
 	return min(p+p/8, pause(50*time.Millisecond))
@@ -360,8 +360,8 @@ func (t *trial) free(name string) {
 	t.unlock(h)
 }
 
-// freed fails if the lock called name does not become free. Who gives up waiting
-// returns at once, and what it may have left is taken back behind it.
+// freed fails if the lock called name does not become free. A waiter that gives up
+// returns at once, and what it may have left in Redis is removed in the background.
 func (t *trial) freed(name string) {
 	t.Helper()
 	h, err := t.h.Other(name).Lock(t.ctx)
@@ -373,7 +373,7 @@ func (t *trial) freed(name string) {
 }
 
 // forLong makes what a waiter leaves behind, a place or a lock, last for longer
-// than any rule does: it does not go away unless it is taken back.
+// than any rule: it stays unless the waiter takes it back.
 var forLong = []lock.Option{lock.WithPatience(time.Hour), lock.WithLease(time.Hour)}
 
 func (t *trial) held(name string) {
@@ -677,7 +677,7 @@ func tokens(t *trial) {
 		if again.Token() != last {
 			t.broken("a re-entry has token %d, the hold %d", again.Token(), last)
 		}
-		time.Sleep(work) // time may stand still while nobody works
+		time.Sleep(work) // time may stand still otherwise
 		t.unlock(again)
 		t.unlock(h)
 	}

@@ -94,7 +94,7 @@ var ways = []way{
 		"renewed lease": "the hold is over",
 		"mixed leases":  "lock lost",
 	}},
-	{"the last to come is served first, and tries wait", func(mk maker) maker {
+	{"the last to come is served first, and TryLock waits", func(mk maker) maker {
 		var n atomic.Int64
 		return changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 			if wait {
@@ -111,7 +111,7 @@ var ways = []way{
 	}},
 }
 
-// way is a way to make locks wrong, and what the suite says of them.
+// way is a way to make locks wrong, and what the suite reports then.
 type way struct {
 	what   string
 	wrap   func(maker) maker

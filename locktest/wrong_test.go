@@ -14,8 +14,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// wrong is a lock with something wrong, and the rules that it breaks, each with
-// a part of what the suite says then: that a rule fails is not enough.
+// wrong is a lock with a defect, and the rules that it breaks, each with
+// a part of the failure that the suite reports: it is not enough that a rule fails.
 type wrong struct {
 	what   string
 	locks  func(a, b *client.Client) (Harness, RWHarness)
@@ -23,7 +23,7 @@ type wrong struct {
 }
 
 // testBroken fails unless each rule is broken by one of the wrong locks, and each
-// wrong lock breaks the rules that it should. A rule that no lock can break says
+// wrong lock breaks the rules that it should. A rule that no lock can break proves
 // nothing.
 func testBroken(t *testing.T, rules []rule, locks []wrong) {
 	for _, r := range rules {
@@ -57,9 +57,9 @@ func keeps(t *testing.T, rules []rule, locks func(a, b *client.Client) (Harness,
 	}
 }
 
-// inBubble runs a subtest in virtual time: what takes long costs nothing, and a
-// machine that is busy does not look like a lock that is wrong. Run and its
-// sisters cannot be called there, as a bubble has no subtests; the tests of each
+// inBubble runs a subtest in virtual time: long waits cost nothing, and a
+// busy machine does not look like a broken lock. Run, RunFair and RunRW
+// cannot be called in a bubble, which has no subtests; the tests of each
 // kind call them, on a real server.
 func inBubble(t *testing.T, name string, test func(*testing.T)) {
 	t.Run(name, func(t *testing.T) {
@@ -71,8 +71,8 @@ func inBubble(t *testing.T, name string, test func(*testing.T)) {
 // watchdog is the watchdog timeout of the clients.
 const watchdog = time.Second
 
-// complaints tries a rule on the locks of two clients of a server in memory, and
-// returns what it says.
+// complaints tests a rule on the locks of two clients of a server in memory, and
+// returns its failures.
 func complaints(t *testing.T, r rule, locks func(a, b *client.Client) (Harness, RWHarness)) string {
 	s := NewServer(t)
 	short := client.WithWatchdogTimeout(watchdog)
@@ -90,7 +90,7 @@ func complaints(t *testing.T, r rule, locks func(a, b *client.Client) (Harness, 
 	return strings.Join(v.said, "\n")
 }
 
-// verdict is a testing.TB that only remembers.
+// verdict is a testing.TB that only records failures.
 type verdict struct {
 	testing.TB
 
@@ -122,7 +122,7 @@ type (
 	changing  func(l locker, h lock.Hold) lock.Hold                             // what a hold of l becomes
 )
 
-// acquire is the right way.
+// acquire locks l as it should.
 func acquire(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 	if wait {
 		return l.Lock(ctx)
@@ -140,7 +140,7 @@ func with(more ...option) func(maker) maker {
 	}
 }
 
-// changed gives locks another way to lock and, if change is not nil, other holds.
+// changed makes locks with another way to lock and, if change is not nil, other holds.
 func changed(way acquiring, change changing) func(maker) maker {
 	return func(mk maker) maker {
 		return func(name string, opts ...option) locker { return changedLock{mk(name, opts...), way, change} }
@@ -164,7 +164,7 @@ func (l changedLock) acquire(ctx context.Context, wait bool) (lock.Hold, error) 
 	return h, err
 }
 
-// unlocks gives holds another way to unlock.
+// unlocks makes holds with another way to unlock.
 func unlocks(way func(ctx context.Context, l locker, h lock.Hold) error) changing {
 	return func(l locker, h lock.Hold) lock.Hold {
 		return changedHold{h, func(ctx context.Context) error { return way(ctx, l, h) }}
