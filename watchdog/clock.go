@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// margin is what is cut off a lease of length d before it is trusted.
+// margin returns how much of a lease of length d is not trusted.
 func margin(d time.Duration) time.Duration { return d/100 + 2*time.Millisecond }
 
-// Trusted returns for how long a lease of length d is trusted, counted from the
+// Trusted returns how long a lease of length d is trusted, counted from the
 // send of the command that gave it.
 func Trusted(d time.Duration) time.Duration { return d - margin(d) }
 
-// instant is one moment as both clocks show it.
+// instant is one moment by both clocks.
 type instant struct {
-	mono time.Duration // since this process began, roughly; stands still while the machine sleeps
+	mono time.Duration // since about the start of this process; stands still while the machine sleeps
 	wall int64         // Unix nanoseconds; can be set
 }
 
@@ -23,13 +23,13 @@ var epoch = time.Now()
 // now reads both clocks.
 func now() instant { return of(time.Now()) }
 
-// of is at, for what is now. A variable, so that a test can let the clocks run apart.
+// of returns the moment of the present. It is a variable, so that a test can let the clocks run apart.
 var of = at
 
 // at returns the moment of t, which must come from time.Now.
 func at(t time.Time) instant { return instant{mono: t.Sub(epoch), wall: t.UnixNano()} }
 
-// Passed reports whether t, which must come from time.Now, is over by either clock.
+// Passed reports whether t, which must come from time.Now, has passed by either clock.
 func Passed(t time.Time) bool { return at(t).passed(now()) }
 
 // noTime is an instant that never comes.
@@ -39,19 +39,19 @@ func (i instant) add(d time.Duration) instant {
 	return instant{mono: i.mono + d, wall: i.wall + int64(d)}
 }
 
-// passed reports whether i is over at n, by either clock.
+// passed reports whether n is not before i, by either clock.
 func (i instant) passed(n instant) bool { return n.mono >= i.mono || n.wall >= i.wall }
 
 // before orders instants for the queue, by the clock that timers use.
 func (i instant) before(j instant) bool { return i.mono < j.mono }
 
-// left returns how long it is from n to i, by the clock that says less.
+// left returns the time from n to i, by the clock that says less.
 func (i instant) left(n instant) time.Duration {
 	return min(i.mono-n.mono, time.Duration(i.wall-n.wall))
 }
 
-// time returns i as a time.Time, with both readings. It reads the clocks once: however long
-// it is kept from going on, that makes no difference.
+// time returns i as a time.Time, with both readings. It reads the clocks once, so
+// a pause of the goroutine makes no difference.
 func (i instant) time() time.Time {
 	t := time.Now()
 	return t.Add(i.left(of(t)))

@@ -12,7 +12,7 @@ type Skew struct {
 	Restore func()
 }
 
-// NewSkew takes the clocks over.
+// NewSkew makes the watchdog read its clocks.
 func NewSkew() *Skew {
 	s := &Skew{}
 	before := of
@@ -25,7 +25,7 @@ func NewSkew() *Skew {
 	return s
 }
 
-// Set lets the wall clock jump.
+// Set makes the wall clock jump.
 func (s *Skew) Set(by time.Duration) { s.by.Store(int64(by)) }
 
 // Turns returns how often the watchdog woke up.

@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// A lease goes on to another subject if it is watched, is renewed, and has enough left.
+// A lease goes to another subject if it is watched, is renewed, and has enough left.
 func TestLease_hand(t *testing.T) {
 	for name, c := range map[string]struct {
 		alive, over bool

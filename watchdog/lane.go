@@ -14,35 +14,35 @@ type Group struct {
 
 // lane renews the leases of a group, one batch after the other.
 //
-//	due ── its time has come ─────────────► waiting ─┬─► under way ──┐
-//	 ▲  └─ there is room, and it nearly is ──────────┘               │
+//	due ── its time has come ─────────────► waiting ─┬─► in flight ──┐
+//	 ▲  └─ there is room, and it is almost due ──────┘               │
 //	 └───────── renewed, or failed and due again soon ───────────────┘
 type lane struct {
 	group Group // set once
 
 	// Guarded by the watchdog's mu.
 	due     queue    // leases by renewAt
-	waiting []*Lease // their time has come; first come first. Some may be over
-	front   *batch   // what waits goes after it; nil if nothing is under way, or only what takes too long
-	next    instant  // before that, no portion is renewed early
-	early   int      // how many more leases of this one
-	spare   *batch
+	waiting []*Lease // those whose time has come, in that order; some may be over
+	front   *batch   // the batch that the waiting leases go after; nil if none is in flight, or only batches that take too long
+	next    instant  // no portion is renewed early before that
+	early   int      // how many more leases of this portion are to be renewed
+	spare   *batch   // to be used again; nil if there is none
 }
 
-// batch is what one renewal carries. It is used again for the next.
+// batch is the leases of one call of renew. It is used again for the next call.
 type batch struct {
 	sent     instant
 	leases   []*Lease
-	subjects []Subject     // whose they are
-	over     chan struct{} // closed when it has been answered, and all are told
+	subjects []Subject     // of leases, in the same order
+	over     chan struct{} // closed when it has been answered, and all subjects are told
 	news     []news
 }
 
-// news is what a subject is told after a batch.
+// news is the result of a batch for one subject.
 type news struct {
 	subject Subject
-	until   time.Time // it was renewed; or else
-	lost    func()    // not nil
+	until   time.Time // the new end, if lost is nil
+	lost    func()    // tells the subject of the loss; nil if it was renewed
 }
 
 // laneLocked returns the lane of a group.
@@ -55,8 +55,8 @@ func (w *Watchdog) laneLocked(g Group) *lane {
 	return ln
 }
 
-// lookLocked lets those leases wait whose time has come, and lets them go on if
-// the batch before them takes too long. As long as they wait they are among the
+// lookLocked moves leases whose time has come to those that wait, and lets these go on if
+// the batch before them takes too long. While a lease waits it is among the
 // ends.
 func (ln *lane) lookLocked(w *Watchdog, n instant) {
 	if ln.front != nil && ln.front.sent.add(w.ahead).passed(n) {
@@ -73,7 +73,7 @@ func (ln *lane) lookLocked(w *Watchdog, n instant) {
 	}
 }
 
-// sleepLocked returns for how long there is nothing to do for ln.
+// sleepLocked returns how long ln has nothing to do.
 func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
 	d := never
 	if ln.front != nil {
@@ -91,9 +91,9 @@ func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
 	return max(d, 0)
 }
 
-// startLocked returns the first batch of a portion, nil if it is not time for one: when
-// something waits, or when it is time to renew a portion early, so that the next time not all
-// are due together.
+// startLocked returns the first batch of a portion, nil if it is not time for one. It is when
+// a lease waits, or when a portion should be renewed early, so that the leases are not
+// all due together the next time.
 func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
 	if ln.front != nil || ln.sleepLocked(w, n) > 0 {
 		return nil
@@ -113,8 +113,8 @@ func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
 	return ln.fillLocked(w, n, b)
 }
 
-// goOnLocked returns the batch that goes after b, nil if nothing waits, nothing is
-// due at about this time, and the portion is through.
+// goOnLocked returns the batch that goes after b, nil if no lease waits, none is
+// due at about this time, and the portion is done.
 func (ln *lane) goOnLocked(w *Watchdog, n instant, b *batch) *batch {
 	if ln.front == b {
 		ln.front = nil
@@ -129,8 +129,8 @@ func (ln *lane) goOnLocked(w *Watchdog, n instant, b *batch) *batch {
 	return nil
 }
 
-// fillLocked has b carry what waits, and what will be due soon. It returns nil if
-// that is nothing.
+// fillLocked fills b with the leases that wait and those that are due soon. It returns nil if
+// there are none.
 func (ln *lane) fillLocked(w *Watchdog, n instant, b *batch) *batch {
 	b.sent, b.over = n, make(chan struct{})
 	most := w.most
@@ -160,13 +160,13 @@ func (ln *lane) fillLocked(w *Watchdog, n instant, b *batch) *batch {
 	return b
 }
 
-// takeLocked has b carry l, unless that is not its place (any more).
+// takeLocked adds l to b, unless l is over, expired, of another group, or not to be renewed.
 func (w *Watchdog) takeLocked(ln *lane, b *batch, l *Lease) {
 	if l.over {
-		return // while it waited
+		return // it ended while it waited
 	}
 	if g := l.subject.Group(); l.until.passed(b.sent) {
-		l.renewAt = l.until // run sees to its end
+		l.renewAt = l.until // run will end it
 	} else if g != ln.group {
 		w.removeLocked(l)
 		l.lane = w.laneLocked(g)
@@ -177,8 +177,8 @@ func (w *Watchdog) takeLocked(ln *lane, b *batch, l *Lease) {
 	w.placeLocked(l)
 }
 
-// carry sends b and sees to the answers, and then goes on with the lane for as long
-// as there is something to renew.
+// carry sends b, handles the answers, and goes on with the lane until
+// no lease is left to renew.
 func (w *Watchdog) carry(ln *lane, b *batch) {
 	for b != nil {
 		errs := w.renew(w.ctx, b.subjects)
@@ -198,14 +198,14 @@ func (w *Watchdog) carry(ln *lane, b *batch) {
 	}
 }
 
-// answeredLocked records what became of b.
+// answeredLocked records the answers to b.
 func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
 	var last instant
-	var shown time.Time // mostly the same for all
+	var shown time.Time // the same for most of them
 	for i, l := range b.leases {
 		l.under = nil
 		if l.over {
-			continue // stopped, or lost by the clock: whatever came is too late
+			continue // stopped, or lost by the clock: the answer comes too late
 		}
 		var err error
 		if errs != nil {
@@ -237,7 +237,7 @@ func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
 	b.leases, b.subjects = b.leases[:0], b.subjects[:0]
 }
 
-// tell tells the subjects what became of b.
+// tell tells the subjects the results of b.
 func (b *batch) tell() {
 	for _, n := range b.news {
 		if n.lost != nil {

@@ -15,15 +15,15 @@ import (
 
 const interval = lease / 3
 
-// road is a renew function that takes its time, and notes what was under way.
+// road is a renew function that takes some time, and counts the batches in flight.
 type road struct {
 	t     *testing.T
 	s     *server
 	takes func(batch []watchdog.Subject) time.Duration
 
 	mu     sync.Mutex
-	under  map[watchdog.Group]int // batches under way
-	most   map[watchdog.Group]int // and how many there were at the same time
+	under  map[watchdog.Group]int // batches in flight
+	most   map[watchdog.Group]int // the most that were in flight at the same time
 	sizes  []int
 	began  []time.Time                      // of each batch
 	passes map[watchdog.Subject][]time.Time // when each was sent
@@ -61,7 +61,7 @@ func (r *road) renew(ctx context.Context, batch []watchdog.Subject) []error {
 	select {
 	case <-ctx.Done():
 		d = lease
-	case <-time.After(min(d, lease/4)): // as long as a command may stay unanswered
+	case <-time.After(min(d, lease/4)): // a command may stay unanswered for that time
 	}
 	if d > lease/4 {
 		errs := make([]error, len(batch))
@@ -102,7 +102,7 @@ func TestLane_oneSmallBatchAtATime(t *testing.T) {
 		defer w.Close()
 		subs, _ := r.burst(w, watchdog.Group{}, 5000)
 		before := runtime.NumGoroutine()
-		time.Sleep(interval + 20*time.Millisecond) // in the midst of the first pass
+		time.Sleep(interval + 20*time.Millisecond) // in the middle of the first pass
 		if extra := runtime.NumGoroutine() - before; extra > 1 {
 			t.Errorf("%d goroutines more than between the passes, want one", extra)
 		}
@@ -120,7 +120,7 @@ func TestLane_oneSmallBatchAtATime(t *testing.T) {
 	})
 }
 
-// What was taken at one instant is due at one instant, but not for ever: after a few
+// Leases that were taken at one instant are due at one instant, but not for ever: after a few
 // passes the renewals are spread over the interval. That costs next to nothing.
 func TestLane_aBurstIsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestLane_aBurstIsSpread(t *testing.T) {
 }
 
 // A group that gets no answers loses its leases, each at its own end, and is tried
-// again a few times; another does not notice.
+// again a few times; another group does not notice.
 func TestLane_aSilentGroupDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 3000
@@ -212,8 +212,8 @@ func TestLane_aSilentGroupDelaysNoOther(t *testing.T) {
 	})
 }
 
-// A server that is far away: one small batch after the other would take twice as long as
-// there is. So those that are late go together.
+// The server is far away: one small batch after the other would take twice the time that
+// there is. So the leases that are late go together.
 func TestLane_whatIsLateGoesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoad(t, func([]watchdog.Subject) time.Duration { return 200 * time.Millisecond })
@@ -226,7 +226,7 @@ func TestLane_whatIsLateGoesTogether(t *testing.T) {
 	})
 }
 
-// A batch that takes long does not keep the others of its group for as long.
+// A slow batch does not delay the others of its group for all of its time.
 func TestLane_aSlowBatchIsOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hang *subject
@@ -252,7 +252,7 @@ func TestLane_aSlowBatchIsOvertaken(t *testing.T) {
 	})
 }
 
-// Whoever changes the group, as a shard takes over, is renewed with the new one from
+// A lease whose group changes, as when a shard takes over, is renewed with the new group from
 // the next time on.
 func TestLane_aLeaseChangesItsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -278,8 +278,8 @@ func TestLane_aLeaseChangesItsGroup(t *testing.T) {
 	})
 }
 
-// In the midst of a pass: who is carried waits for that batch alone, and who is not does
-// not wait, and is in no later one.
+// In the middle of a pass, Stop of a lease that is carried waits for that batch alone. Stop of another lease does
+// not wait, and no later batch carries that lease.
 func TestLane_stopDuringAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 100 * time.Millisecond
@@ -288,11 +288,11 @@ func TestLane_stopDuringAPass(t *testing.T) {
 		defer w.Close()
 		subs, leases := r.burst(w, watchdog.Group{}, most) // not more than a batch: not renewed early
 		time.Sleep(interval - 10*time.Millisecond)
-		for range 2 { // they are due in the midst of it
+		for range 2 { // they are due in the middle of it
 			more, more2 := r.late(w, most)
 			subs, leases = append(subs, more...), append(leases, more2...)
 		}
-		time.Sleep(60 * time.Millisecond) // the first batch is under way, the others wait
+		time.Sleep(60 * time.Millisecond) // the first batch is in flight, the others wait
 		start := time.Now()
 		leases[len(leases)-1].Stop(t.Context())
 		if d := time.Since(start); d != 0 {
@@ -324,7 +324,7 @@ func (r *road) late(w *watchdog.Watchdog, n int) (subs []*subject, leases []*wat
 	return subs, leases
 }
 
-// Close in the midst of a pass: nothing more is sent, nobody is told.
+// After a Close in the middle of a pass nothing is sent, and no subject is told.
 func TestLane_closeDuringAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoad(t, func([]watchdog.Subject) time.Duration { return 100 * time.Millisecond })
@@ -355,8 +355,8 @@ func TestLane_closeDuringAPass(t *testing.T) {
 	})
 }
 
-// Leases of all lengths, taken, lengthened and stopped in any order: each is told
-// at its end, and no other is.
+// Leases of all lengths are taken, lengthened and stopped in any order: each subject is told
+// at the end of its lease, and no other is.
 func TestWatchdog_endsInAnyOrder(t *testing.T) {
 	seed := rand.Uint64()
 	synctest.Test(t, func(t *testing.T) {
@@ -403,7 +403,7 @@ func TestWatchdog_endsInAnyOrder(t *testing.T) {
 	})
 }
 
-// A hundred thousand leases are renewed without garbage to speak of.
+// A hundred thousand leases are renewed with hardly any allocation.
 func TestLane_allocatesLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, passes = 10_000, 5

@@ -8,30 +8,30 @@ import (
 	"time"
 )
 
-// ErrGone is what a renewal answers when the server says that the lease is not
-// ours (any more).
+// ErrGone is the error of a renewal when the server says that this owner does
+// not hold the lease.
 var ErrGone = errors.New("the server no longer has it as ours")
 
-// ErrExpired is the cause of a loss when a lease ran out without a word from
+// ErrExpired is the cause of a loss when a lease ran out without an answer from
 // the server.
 var ErrExpired = errors.New("the lease ran out")
 
-// ErrStopped is what Check answers after Stop, or after the watchdog's Close.
+// ErrStopped is the error of Check after Stop, or after the watchdog's Close.
 var ErrStopped = errors.New("the lease is not watched any more")
 
-// Subject is what a lease is for.
+// Subject is the user of a lease.
 type Subject interface {
-	// Lost is told once when the lease is over although nobody stopped it.
-	// cause matches ErrGone, ErrExpired or what was given to Lose. It runs on
-	// whichever goroutine saw it first and must not block. Others can see the
+	// Lost is called once when the lease is over although Stop was not called.
+	// cause matches ErrGone, ErrExpired or the cause given to Lose. Lost runs on
+	// the goroutine that saw the end first, and must not block. Other goroutines can see the
 	// end by Check before Lost has run.
 	Lost(cause error)
-	// Renewed is told after each renewal. It must not block.
+	// Renewed is called after each renewal. It must not block.
 	Renewed(until time.Time)
-	// Due is told when the time that was given to CallAt has come. It must not block.
+	// Due is called when the time that was given to CallAt has come. It must not block.
 	Due()
-	// Group says which leases it is renewed with. It is asked before each renewal,
-	// must not block, and must not call back.
+	// Group names the leases that it is renewed with. It is called before each renewal,
+	// must not block, and must not call the watchdog.
 	Group() Group
 }
 
@@ -40,24 +40,24 @@ type Lease struct {
 	w *Watchdog // set once
 
 	// A copy of until for Check, which must be cheap; both are zero once the
-	// lease is over. A reading that is torn, half of it old, only sends Check to
+	// lease is over. A torn reading, with one old half, only sends Check to
 	// the mutex, where it looks again.
 	mono, wall atomic.Int64
 
 	// Guarded by w.mu.
 	subject Subject
 	until   instant
-	shown   time.Time     // until, as it was told last; zero if it was not told yet
-	callAt  instant       // when the subject wants to be called; never if it does not
+	shown   time.Time     // until, as it was returned last; zero if it was not returned yet
+	callAt  instant       // when Due is called; never if it is not
 	renewAt instant       // when the next renewal is due, if alive
-	lane    *lane         // where it is renewed; nil before alive was ever true
+	lane    *lane         // where it is renewed; nil until alive is true for the first time
 	under   chan struct{} // closed when the renewal that carries it is over; nil if none does
-	err     error         // once it is over: why; before: why the latest renewal failed, nil if it did not
+	err     error         // once it is over, the cause; before, the error of the latest renewal, or nil
 	index   int32         // in the queue; -1 when it is in none
-	isDue   bool          // it is in lane.due; else in w.ends
-	alive   bool          // renew it?
+	isDue   bool          // it is in lane.due; otherwise in w.ends
+	alive   bool          // it is to be renewed
 	waiting bool          // it is in lane.waiting
-	over    bool          // nothing happens any more
+	over    bool          // it is stopped or lost
 }
 
 // Until returns the end of the trust. It is the same instant until the lease is renewed or
@@ -68,7 +68,7 @@ func (l *Lease) Until() time.Time {
 	return l.untilLocked()
 }
 
-// untilLocked keeps what it returned last, as two readings of two clocks never agree to
+// untilLocked returns the same instant as before, as two readings of two clocks never agree to
 // the nanosecond. Only a clock that was set makes a difference of a millisecond.
 func (l *Lease) untilLocked() time.Time {
 	if fresh := l.until.time(); fresh.Sub(l.shown).Abs() >= time.Millisecond {
@@ -77,8 +77,8 @@ func (l *Lease) untilLocked() time.Time {
 	return l.shown
 }
 
-// Check compares the clocks, and returns nil while the lease is to be trusted.
-// Else it returns why it is over: what Lost is told, or ErrStopped.
+// Check compares the clocks, and returns nil while the lease is trusted.
+// Otherwise it returns the cause of the loss, or ErrStopped.
 func (l *Lease) Check() error {
 	n := now()
 	quick := instant{mono: time.Duration(l.mono.Load()), wall: l.wall.Load()}
@@ -111,9 +111,9 @@ func (l *Lease) Extend(sent time.Time, d time.Duration) {
 }
 
 // Answered records the answer to a renewal that carried the lease and was sent at sent,
-// for which its [Renew] function did not wait any longer: nil or an error, as from Renew.
-// A confirmation counts from its own send. It changes nothing once the lease is over, and
-// neither does an answer that says nothing about the lease.
+// after its [Renew] function has returned: nil or an error, as from Renew.
+// A confirmation counts from its own send. Answered changes nothing once the lease is over, and
+// ignores an error that says nothing about the lease.
 func (l *Lease) Answered(sent time.Time, err error) {
 	l.w.mu.Lock()
 	n := now()
@@ -140,7 +140,7 @@ func (l *Lease) Answered(sent time.Time, err error) {
 	}
 }
 
-// KeepAlive turns renewals on or off. The trust runs out either way if nothing
+// KeepAlive turns renewals on or off. In both cases the trust runs out if nothing
 // is confirmed.
 func (l *Lease) KeepAlive(on bool) {
 	l.w.mu.Lock()
@@ -153,8 +153,8 @@ func (l *Lease) KeepAlive(on bool) {
 	l.w.placeLocked(l)
 }
 
-// CallAt has the subject's Due called once at t, which must come from time.Now, or sooner if
-// it is to be called sooner anyway. A lease that is over calls nobody.
+// CallAt makes the watchdog call the subject's Due once at t, which must come from time.Now, or
+// sooner if an earlier call is set. There is no call once the lease is over.
 func (l *Lease) CallAt(t time.Time) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -164,8 +164,8 @@ func (l *Lease) CallAt(t time.Time) {
 	}
 }
 
-// Hand gives the lease, as it is, to another subject: s hears of everything from
-// now on, and the one before of nothing. It reports false, and does nothing, when
+// Hand gives the lease, as it is, to another subject: s is called from
+// now on, and the subject before no longer. It reports false, and does nothing, when
 // the lease is over, is not renewed, or when less than atLeast of it is left.
 func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
 	l.w.mu.Lock()
@@ -189,8 +189,8 @@ func (l *Lease) Lose(cause error) {
 	tell()
 }
 
-// Stop ends the watch and reports whether the lease was still under it. It
-// waits for a renewal that carries the lease, for as long as ctx lasts.
+// Stop ends the watch and reports whether the lease was still watched. It
+// waits for a renewal that carries the lease, until ctx ends.
 func (l *Lease) Stop(ctx context.Context) bool {
 	l.w.mu.Lock()
 	was := !l.over
@@ -208,8 +208,8 @@ func (l *Lease) Stop(ctx context.Context) bool {
 	return was
 }
 
-// loseLocked ends the lease and returns the call that tells its subject, to be
-// made without the mutex.
+// loseLocked ends the lease and returns the function that tells its subject, to be
+// called without the mutex.
 func (l *Lease) loseLocked(n instant, cause error) (tell func()) {
 	if !l.until.passed(n) {
 		l.until, l.shown = n, time.Time{}
@@ -226,8 +226,8 @@ func (l *Lease) endLocked(cause error) {
 	l.w.removeLocked(l)
 }
 
-// expiredLocked is why a lease ran out: what its renewals failed with, if there
-// was anything.
+// expiredLocked returns the cause of an expiry, with the error of its latest renewal, if there
+// is one.
 func (l *Lease) expiredLocked() error {
 	if l.err != nil {
 		return fmt.Errorf("%w: its last renewal failed: %w", ErrExpired, l.err)
@@ -236,7 +236,7 @@ func (l *Lease) expiredLocked() error {
 }
 
 func (l *Lease) extendLocked(sent instant, d time.Duration) {
-	if until := sent.add(Trusted(d)); l.until.before(until) { // only ever later
+	if until := sent.add(Trusted(d)); l.until.before(until) { // it only grows
 		l.trustLocked(until)
 	}
 	l.w.placeLocked(l)
@@ -248,13 +248,13 @@ func (l *Lease) trustLocked(until instant) {
 	l.wall.Store(until.wall)
 }
 
-// renewsLocked reports whether a renewal is what happens to l next.
+// renewsLocked reports whether the next thing that happens to l is a renewal.
 func (l *Lease) renewsLocked() bool {
 	return l.alive && !l.waiting && l.under == nil && l.renewAt.before(l.until) && l.renewAt.before(l.callAt)
 }
 
-// endsLocked is what happens to l next if that is no renewal: its end, or a call of its
-// subject.
+// endsLocked returns when the next thing happens to l, if that is no renewal: its end, or a call of
+// Due.
 func (l *Lease) endsLocked() instant {
 	if l.callAt.before(l.until) {
 		return l.callAt

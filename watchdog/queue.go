@@ -2,9 +2,9 @@ package watchdog
 
 import "time"
 
-// queue is a heap of leases, the first due first. Each node has four children and
-// the time beside the lease: with a hundred thousand leases, what an operation
-// costs is the leases that it has to look at.
+// queue is a heap of leases; the first is due first. Each node has four children, and the
+// time next to the lease: with a hundred thousand leases, an operation costs
+// as much as the leases that it has to look at.
 type queue []entry
 
 type entry struct {
@@ -26,7 +26,7 @@ func (q *queue) put(l *Lease, at time.Duration) {
 	q.up(len(*q)-1, entry{at, l})
 }
 
-// move puts l, which must be in q, where it belongs now.
+// move puts l, which must be in q, in its new place.
 func (q *queue) move(l *Lease, at time.Duration) {
 	i := int(l.index)
 	if at < (*q)[i].at {

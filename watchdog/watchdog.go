@@ -6,48 +6,48 @@ import (
 	"time"
 )
 
-// Renew renews the leases of batch, which all are of one group, and returns one
+// Renew renews the leases of batch, which are all of one group, and returns one
 // error for each, in order: nil when the server confirmed it, one that matches
-// ErrGone when the server says that it is not ours, and any other when the outcome
+// ErrGone when the server says that this owner does not hold it, and any other when the outcome
 // is not known. Instead of a list of nils it may return nil. It returns within a
-// bounded time whatever the server does, and does not keep batch. An answer that comes
-// after it has returned is for [Lease.Answered]. ctx ends when the watchdog closes.
+// bounded time whatever the server does, and does not use batch after that. For an answer that comes
+// later it calls [Lease.Answered]. ctx ends when the watchdog closes.
 type Renew func(ctx context.Context, batch []Subject) []error
 
 const (
-	portions  = 16        // in which many leases are renewed, one after the other in each interval
-	pipelined = 16        // how many batches go together when they are late
-	atOnce    = 1000      // for how many leases a turn keeps the mutex, about
-	never     = time.Hour // nothing to do: a later Watch wakes us
+	portions  = 16        // the parts of an interval in which many leases are renewed
+	pipelined = 16        // how many batches are sent as one when they are late
+	atOnce    = 1000      // about how many leases of a lane a turn moves under the mutex
+	never     = time.Hour // the sleep with nothing to do: a later Watch wakes run
 )
 
-// Watchdog watches leases. Make one with New, end it with Close.
+// Watchdog watches leases. New makes one, Close ends it.
 type Watchdog struct {
-	lease    time.Duration // set once: what a renewal gives
+	lease    time.Duration // set once: the lease that a renewal gives
 	interval time.Duration // set once: from one renewal to the next
 	retry    time.Duration // set once: from a failed renewal to the next
-	slack    time.Duration // set once: what is due within it is due now, if another is
-	ahead    time.Duration // set once: how early a renewal may come; and when one is late
-	most     int           // set once: how many leases a batch has, if none is late
+	slack    time.Duration // set once: a lease that is due within it goes with the next batch
+	ahead    time.Duration // set once: how early a renewal may come, and how late it may be
+	most     int           // set once: the leases of a batch, if none is late
 	renew    Renew         // set once
 
 	ctx    context.Context // of the renewals
 	cancel context.CancelFunc
-	wake   chan struct{} // something is due before armed
+	wake   chan struct{} // has a value if something is due before armed
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
 	lanes   map[Group]*lane
-	ends    queue   // leases by their end, or by callAt if that is sooner: those that are in no lane's due
-	armed   instant // when run looks next, if it sleeps
+	ends    queue   // the leases that are in no lane's due, by their end, or by callAt if that is sooner
+	armed   instant // when run wakes up, if it sleeps
 	asleep  bool    // run sleeps until armed
-	turns   int     // how often run woke up; a number for tests
+	turns   int     // how often run woke up; for tests
 	running bool
 	closed  bool
 }
 
-// New returns a watchdog whose renewals give lease, and are made by renew every
-// third of it, most leases at a time. It starts no goroutine before the first
+// New returns a watchdog whose renewals give lease. It calls renew every
+// third of lease, with most leases at a time. It starts no goroutine before the first
 // Watch.
 func New(lease time.Duration, most int, renew Renew) *Watchdog {
 	w := &Watchdog{
@@ -66,7 +66,7 @@ func New(lease time.Duration, most int, renew Renew) *Watchdog {
 }
 
 // Watch starts to watch a lease of length d that the server confirmed by a
-// command sent at sent. alive says whether to renew it: a third of the watchdog's
+// command sent at sent. alive says whether to renew it, for the first time a third of the watchdog's
 // lease after that, or of d if it is shorter. After Close the lease is over at once.
 func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
 	l := &Lease{w: w, subject: s, alive: alive, callAt: noTime, index: -1}
@@ -88,7 +88,7 @@ func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool)
 	return l
 }
 
-// Close ends every watch without telling anybody, and waits for the goroutines.
+// Close ends every watch without a call of a subject, and waits for the goroutines.
 func (w *Watchdog) Close() {
 	w.mu.Lock()
 	w.closed = true
@@ -131,7 +131,7 @@ func (w *Watchdog) run() {
 	}
 }
 
-// turn tells the subjects whose leases ended, has the renewals sent that are due,
+// turn tells the subjects whose leases ended, starts the renewals that are due,
 // and returns how long to sleep.
 func (w *Watchdog) turn() time.Duration {
 	w.mu.Lock()
@@ -172,8 +172,8 @@ func (w *Watchdog) turn() time.Duration {
 	return sleep
 }
 
-// placeLocked puts l in the queue where it belongs, and wakes run if l is due
-// before run would look.
+// placeLocked puts l into its queue, and wakes run if l is due
+// before run would wake up.
 func (w *Watchdog) placeLocked(l *Lease) {
 	was, isDue := l.isDue, l.renewsLocked()
 	if l.index >= 0 && was != isDue {
@@ -195,7 +195,7 @@ func (w *Watchdog) placeLocked(l *Lease) {
 	w.wakeLocked(due)
 }
 
-// wakeLocked wakes run if it would not look before due.
+// wakeLocked wakes run if it would not wake up before due.
 func (w *Watchdog) wakeLocked(due instant) {
 	if w.asleep && due.before(w.armed) {
 		w.asleep = false // once is enough
@@ -212,7 +212,7 @@ func (w *Watchdog) removeLocked(l *Lease) {
 	}
 }
 
-// queueLocked is the queue that l is in, or is to be in.
+// queueLocked returns the queue that l is in, or belongs to.
 func (w *Watchdog) queueLocked(l *Lease) *queue {
 	if l.isDue {
 		return &l.lane.due

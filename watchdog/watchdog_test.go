@@ -20,11 +20,11 @@ const (
 )
 
 // server stands for Redis: it knows when each subject's lease really ends, and
-// has a clock that may run faster than ours.
+// has a clock that may run faster than the client's.
 type server struct {
-	rate  float64 // seconds of the server's for one of ours
+	rate  float64 // seconds of the server's clock for one of the client's
 	start time.Time
-	fail  func(call int) error // what a renewal answers instead of being carried out
+	fail  func(call int) error // the error of a renewal that is not carried out
 	lost  func(call int) bool  // whether the reply of a carried-out renewal is lost
 
 	mu    sync.Mutex
@@ -41,7 +41,7 @@ func (s *server) now() time.Duration {
 	return time.Duration(float64(time.Since(s.start)) * s.rate)
 }
 
-// grant is an acquire that the server answered.
+// grant grants sub a lease of d, as an acquire would.
 func (s *server) grant(sub *subject, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (s *server) renewals() int {
 	return s.calls
 }
 
-// subject records what it is told.
+// subject records the calls of its methods.
 type subject struct {
 	mu      sync.Mutex
 	group   watchdog.Group
@@ -134,7 +134,7 @@ func (s *subject) Renewed(until time.Time) {
 	s.until = until
 }
 
-// toldUntil returns what the latest renewal told; the zero time before.
+// toldUntil returns the end that the latest Renewed told; the zero time before the first.
 func (s *subject) toldUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +219,7 @@ func TestWatchdog_renewsEveryThird(t *testing.T) {
 		if _, cause := sub.lost(); cause != nil {
 			t.Fatalf("lost: %v", cause)
 		}
-		// A renewal may come up to a thirtieth early, to travel with others.
+		// A renewal may come a little early, to go with others.
 		if n := s.renewals(); n < 30 || n > 34 {
 			t.Errorf("%d renewals in ten leases, want 30", n)
 		}
@@ -299,8 +299,8 @@ func TestWatchdog_theWindowsEndIsALossWithItsCause(t *testing.T) {
 	})
 }
 
-// A renewal that hangs must not hide the end of its own lease, nor delay the
-// renewals of others.
+// A renewal that hangs neither hides the end of its own lease, nor delays the
+// renewals of other leases.
 func TestWatchdog_aHangingRenewalDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -316,7 +316,7 @@ func TestWatchdog_aHangingRenewalDelaysNobody(t *testing.T) {
 		defer w.Close()
 		hang, l := s.watch(w, lease, true)
 		until := l.Until()
-		time.Sleep(4 * time.Second) // so that they do not travel together
+		time.Sleep(4 * time.Second) // so that they do not go together
 		other, _ := s.watch(w, lease, true)
 
 		time.Sleep(5 * lease)
@@ -354,7 +354,7 @@ func TestLease_stopWaitsForTheRenewalThatCarriesIt(t *testing.T) {
 			t.Fatal("Stop returned while a renewal of the lease was under way")
 		default:
 		}
-		s.free(sub) // whatever it answers must not be told any more
+		s.free(sub) // its answer must not reach the subject
 		close(answer)
 		<-stopped
 		time.Sleep(lease)
@@ -441,7 +441,7 @@ func TestLease_loseIsFinalAndToldOnce(t *testing.T) {
 	})
 }
 
-// A machine that slept: the wall clock went on, the monotonic one did not.
+// On a machine that slept the wall clock went on, and the monotonic one did not.
 func TestLease_believesTheClockThatSaysLater(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		skew := watchdog.NewSkew()
@@ -468,14 +468,14 @@ func TestLease_believesTheClockThatSaysLater(t *testing.T) {
 	})
 }
 
-// Two looks without a renewal in between see the same end, on the real clocks. What the
-// subject is told of a renewal is what a look sees after it.
+// Two looks without a renewal in between see the same end, on the real clocks. After a renewal
+// the subject is told the end that a look sees.
 func TestLease_untilStandsStill(t *testing.T) {
 	w := watchdog.New(lease, most, func(context.Context, []watchdog.Subject) []error { return nil })
 	defer w.Close()
 	for _, alive := range []bool{false, true} {
 		sub := &subject{}
-		l := w.Watch(sub, time.Now().Add(-lease/3), lease, alive) // it is time to renew it
+		l := w.Watch(sub, time.Now().Add(-lease/3), lease, alive) // its renewal is due
 		for alive && sub.toldUntil().IsZero() {
 			runtime.Gosched()
 		}
@@ -494,7 +494,7 @@ func TestLease_untilStandsStill(t *testing.T) {
 	}
 }
 
-// A clock that is set is no reason to stand still.
+// Until follows a clock that is set.
 func TestLease_untilFollowsAClockThatIsSet(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		skew := watchdog.NewSkew()
@@ -510,7 +510,7 @@ func TestLease_untilFollowsAClockThatIsSet(t *testing.T) {
 	})
 }
 
-// However little a lease changes, a look sees it.
+// A look sees every change of a lease, however small.
 func TestLease_untilFollowsASmallChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		const little = 500 * time.Microsecond
@@ -529,7 +529,7 @@ func TestLease_untilFollowsASmallChange(t *testing.T) {
 	})
 }
 
-// The trust counts from the send of a renewal, however long its answer takes.
+// The trust counts from the send of a renewal, even if its answer takes long.
 func TestWatchdog_aSlowRenewalCountsFromItsSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -552,8 +552,8 @@ func TestWatchdog_aSlowRenewalCountsFromItsSend(t *testing.T) {
 	})
 }
 
-// The trust ran out while a renewal was under way, and nobody has looked yet:
-// its confirmation comes too late all the same.
+// The trust ran out while a renewal was in flight, and no call has looked yet:
+// the confirmation still comes too late.
 func TestWatchdog_aConfirmationAfterTheEndIsTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -573,13 +573,12 @@ func TestWatchdog_aConfirmationAfterTheEndIsTooLate(t *testing.T) {
 	})
 }
 
-// Whoever looks while the subjects are still being told sees the loss as well.
-// The renew function gives up before the server has answered. What the server says later
+// The renew function returns before the server has answered. A later answer
 // still counts, from the send of that renewal.
 func TestLease_answeredLate(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer error
-		after  time.Duration // the send of the renewal
+		after  time.Duration // when the renewal is sent
 		lost   error
 		until  time.Duration // after the grant
 		next   time.Duration // after the grant: when it is renewed again
@@ -622,7 +621,7 @@ func TestLease_answeredLate(t *testing.T) {
 	}
 }
 
-// A confirmation that comes after the end does not bring the lease back, whether somebody
+// A confirmation that comes after the end does not bring the lease back, whether a call
 // has seen the end or not.
 func TestLease_answeredTooLate(t *testing.T) {
 	for _, seen := range []bool{true, false} {
@@ -646,6 +645,7 @@ func TestLease_answeredTooLate(t *testing.T) {
 	}
 }
 
+// A call that looks while the subject is still being told sees the loss as well.
 func TestLease_isOverForEverybodyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -676,8 +676,8 @@ func (s *slowSubject) Lost(cause error) {
 	s.subject.Lost(cause)
 }
 
-// A step of the wall clock must not make the watchdog spin: what is due by one
-// clock is done, and what is not due is waited for.
+// A step of the wall clock must not make the watchdog spin: work that is due by one
+// clock is done, and work that is not due is waited for.
 func TestWatchdog_doesNotSpinWhenTheClocksRunApart(t *testing.T) {
 	for _, by := range []time.Duration{-time.Hour, -5 * time.Second, 5 * time.Second, 12 * time.Second} {
 		t.Run(by.String(), func(t *testing.T) {
@@ -687,7 +687,7 @@ func TestWatchdog_doesNotSpinWhenTheClocksRunApart(t *testing.T) {
 				sub, _ := s.watch(w, lease, true)
 				time.Sleep(time.Second)
 				skew.Set(by)
-				s.watch(w, time.Second, false) // its end wakes the watchdog while the other waits
+				s.watch(w, time.Second, false) // its end wakes the watchdog while the other lease waits
 				time.Sleep(10 * lease)
 				synctest.Wait()
 				if _, cause := sub.lost(); cause != nil {
@@ -743,14 +743,14 @@ func TestWatchdog_closeEndsEverythingSilently(t *testing.T) {
 		if l.Check() == nil || late.losses != 0 || s.renewals() != 0 {
 			t.Error("a watch after Close lives")
 		}
-		w.Close() // again
+		w.Close() // once more
 	})
 }
 
-// Thirty days of renewals against a server whose clock is one percent off,
-// while renewals and replies get lost in bursts that a lease can bear, and in
-// some that it cannot. The client must never think it holds what the server has
-// freed, and must not give up what it could have kept.
+// For thirty days renewals go to a server whose clock is one percent off,
+// while renewals and replies get lost, in bursts that a lease survives and in
+// some that it does not. The client must never think that it holds a lease that the server has
+// freed, and must not give up a lease that it could have kept.
 func TestWatchdog_thirtyDays(t *testing.T) {
 	for _, rate := range []float64{0.991, 1, 1.009} {
 		t.Run(fmt.Sprintf("rate %v", rate), func(t *testing.T) {
@@ -800,7 +800,7 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 						t.Fatalf("false loss at %v: %v (seed %d)", time.Now(), cause, seed)
 					}
 				}
-				// And one outage that no lease survives.
+				// Last comes one outage that no lease survives.
 				s.mu.Lock()
 				s.fail = func(int) error { return down }
 				s.mu.Unlock()
@@ -820,8 +820,8 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 	}
 }
 
-// A subject is called once at the time that it named, also while its lease is renewed, and
-// the renewals do not suffer.
+// Due is called once at the time of CallAt, also while the lease is renewed, and
+// the renewals go on as before.
 func TestLease_callAt(t *testing.T) {
 	for _, alive := range []bool{true, false} {
 		inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
@@ -837,7 +837,7 @@ func TestLease_callAt(t *testing.T) {
 			if alive && s.renewals() != 2 {
 				t.Errorf("%d renewals in 29s, want 2", s.renewals())
 			}
-			l.CallAt(time.Now()) // which is now
+			l.CallAt(time.Now()) // that is at once
 			synctest.Wait()
 			if len(sub.called) != 2 {
 				t.Errorf("renewed %v: called %d times, want twice", alive, len(sub.called))
@@ -864,8 +864,8 @@ func TestLease_callAt(t *testing.T) {
 	}
 }
 
-// What passes while nobody looks is told when somebody looks again, the end of the lease
-// before anything else.
+// An event that passes while no call looks is told at the next look, and the end of the lease
+// before all others.
 func TestLease_callAtAfterTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub, l := s.watch(w, time.Second, false)
