@@ -1,28 +1,28 @@
--- fair_acquire: an owner takes the lock if it is its turn, or stands in line for it.
+-- fair_acquire: an owner takes the lock if it is its turn, or enters the queue.
 -- include: time, plain, token, fair
 --
 -- KEYS[1] lock      hash   owner -> hold count
--- KEYS[2] queue     list   waiting owners, first come first
+-- KEYS[2] queue     list   waiting owners, in the order of their arrival
 -- KEYS[3] timeouts  zset   waiting owner -> server's ms until which it counts as alive
 -- KEYS[4] never     string never there (include_fair)
 -- KEYS[5] register  string the latest fencing token; only with fencing
 -- ARGV[1] owner     text   "<client uuid>:<number>"
 -- ARGV[2] lease     ms     what the lock lives on without a renewal
 -- ARGV[3] want      count  the hold count that must result; 1 for the first hold
--- ARGV[4] stay      ms     how long it keeps its place unheard; 0 does not queue
+-- ARGV[4] stay      ms     how long its place lives without a heartbeat; 0 does not queue
 --
 -- Returns a string when the owner holds `want` times now: the fencing token, or
 -- "0" for a re-entry.
--- Returns {n, own}: another owner has it or is before us, and n ms are left of its
+-- Returns {n, own}: another owner has the lock or is before this one, and n ms are left of its
 -- lease (-1 no expiry), or until it counts as dead. The owner is in the queue unless
--- stay is 0. If own is 1, it can be an owner of Redisson's that tells it of its turn, at
--- the channel "<channel>:<owner>"; else only ours do (include_fair).
+-- stay is 0. If own is 1, an owner of Redisson's may tell it of its turn, at
+-- the channel "<channel>:<owner>"; otherwise only ours do (include_fair).
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -4: the key holds something else; nothing was done.
 -- Returns -5: the lock is free, a hundred dead were dropped from the head of the
 -- queue, and there are more. Nothing else was done: ask again at once.
 --
--- Safe to repeat: an owner in the queue keeps its place and is heard from.
+-- Safe to repeat: an owner in the queue keeps its place, and the call counts as a heartbeat.
 local lock, queue, timeouts, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want, stay = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -52,11 +52,11 @@ local first, more, deadline = head(queue, timeouts, now)
 if more and not taken then return -5 end
 if not taken and (not first or first == owner) then
   local token = grown(register, time)
-  redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left behind
+  redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left in Redis
   local denied = redis.pcall('PEXPIRE', lock, lease)
   if type(denied) ~= 'table' then denied = first and dequeue(queue, timeouts, owner) end
   if denied then
-    redis.call('DEL', lock) -- an error means that we do not have it
+    redis.call('DEL', lock) -- an error means that the owner does not have it
     return denied
   end
   return token
@@ -68,7 +68,7 @@ if stay > 0 then
   if not queued and size > 100 then
     local score = redis.call('ZSCORE', timeouts, owner)
     queued = score
-    if size ~= redis.call('ZCARD', timeouts) then queued = redis.call('LPOS', queue, owner) end -- somebody deleted one of the two
+    if size ~= redis.call('ZCARD', timeouts) then queued = redis.call('LPOS', queue, owner) end -- one of the two was deleted by hand
     if not queued then
       foreign = math.max(foreign, behind(queue, timeouts, now, stay, size, foreign))
     elseif score then
@@ -78,7 +78,7 @@ if stay > 0 then
   count = count or foreign
   if count > 0 then own = 1 end
   if queued then
-    redis.call('ZREM', timeouts, '') -- nobody: a first write that memory limits let pass
+    redis.call('ZREM', timeouts, '') -- nobody: a first write that memory limits let through
   else
     redis.call('RPUSH', queue, owner)
   end

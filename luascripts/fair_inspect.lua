@@ -2,16 +2,16 @@
 -- include: time, plain
 --
 -- KEYS[1] lock      hash  owner -> hold count
--- KEYS[2] queue     list  waiting owners, first come first
+-- KEYS[2] queue     list  waiting owners, in the order of their arrival
 -- KEYS[3] timeouts  zset  waiting owner -> server's ms until which it counts as alive
 -- KEYS[4] never     string never there (include_fair)
--- ARGV[1] after     text  the owner behind whom the part begins; "" for the head of the queue
--- ARGV[2] seen      count how many owners were before the part; where it begins if `after` has left
+-- ARGV[1] after     text  the owner after which the part begins; "" for the head of the queue
+-- ARGV[2] seen      count how many owners were before the part; it begins there if `after` has left
 --
 -- Returns {lease, {field, value, …}, {owner, patience, …}}: what is left of the
 -- lease in ms (-1 no expiry, -2 no key), the hash as it is, and up to 100 of the queue
--- in order, with the ms for which each owner counts as alive if it is not heard
--- from (0 dead, though not dropped yet). Changes nothing.
+-- in order, with the ms for which each owner counts as alive without a heartbeat
+-- (0: dead, but not dropped yet). Changes nothing.
 -- Returns -4 when the key holds something else.
 local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local after, seen = ARGV[1], tonumber(ARGV[2])

@@ -2,23 +2,23 @@
 -- include: time, plain, fair
 --
 -- KEYS[1]     lock      hash  owner -> hold count
--- KEYS[2]     queue     list  waiting owners, first come first
+-- KEYS[2]     queue     list  waiting owners, in the order of their arrival
 -- KEYS[3]     timeouts  zset  waiting owner -> server's ms until which it counts as alive
 -- KEYS[4]     never     string never there (include_fair)
--- ARGV[1]     channel   text  where an owner listens begins so (include_fair)
+-- ARGV[1]     channel   text  the channel of an owner begins with it (include_fair)
 -- ARGV[2]     publish   text  the command that reaches it: PUBLISH or SPUBLISH
--- ARGV[3]     last      count 1 drops the dead; 0 leaves them, as more heartbeats of this process follow
--- ARGV[2*i+2] stay      ms    how long this owner keeps its place unheard
--- ARGV[2*i+3] owner     text  "<client uuid>:<number>", who should be in the queue
+-- ARGV[3]     last      count 1 drops the dead; 0 does not, as more heartbeats of this process follow
+-- ARGV[2*i+2] stay      ms    how long this owner's place lives without a heartbeat
+-- ARGV[2*i+3] owner     text  "<client uuid>:<number>", which should be in the queue
 --
 -- Returns a list. Its first number says when to look again if no message comes
 -- before: the ms that are left of the lock's lease (-1 no expiry), or, when the
--- lock is free, until the first of the queue counts as dead; 0 when nobody waits.
+-- lock is free, until the first of the queue counts as dead; 0 when no owner waits.
 -- Then, for each owner, 1 when it should ask now (it is its turn, it holds the
 -- lock, or the key holds something else), 0 when it waits on, -2 when it is not in the
--- queue (any more), or that cannot be told, and it may only ask again.
+-- queue, or that cannot be told, and it has to ask anew.
 --
--- Never queues anybody. Safe to repeat.
+-- It adds no owner to the queue. Safe to repeat.
 local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, publish, last = ARGV[1], ARGV[2], ARGV[3] == '1'
 
@@ -32,10 +32,10 @@ for i = 1, (#ARGV - 3) / 2 do
 end
 if not fields then return replies end
 local left = redis.call('PTTL', lock)
-redis.call('ZREM', timeouts, '') -- nobody: a first write that memory limits let pass
+redis.call('ZREM', timeouts, '') -- no such member: a first write that memory limits let through
 
--- Our own first: a process that is late with its heartbeat, but here before
--- anybody noticed, has lost nothing.
+-- Our own owners come first: a process that is late with its heartbeat, but here before
+-- it was dropped, has lost nothing.
 local before, foreign, was = near(queue)
 local size = redis.call('LLEN', queue)
 local long = size > 100 and size >= redis.call('ZCARD', timeouts) -- an owner with a deadline is in the queue
@@ -69,7 +69,7 @@ elseif first then
   if asker[first] then
     replies[asker[first] + 1] = 1
   elseif last and (was ~= first or not ours(first)) then
-    tell(channel, publish, first) -- the owner that was told of the release was one of the dead
+    tell(channel, publish, first) -- the owner that the release told was one of the dead
   end
 end
 if first or more then outlive(queue, timeouts, now, waits > 0) end

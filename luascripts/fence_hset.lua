@@ -1,12 +1,12 @@
--- fence_hset: a holder sets fields of a hash, if nobody with a larger token came before.
+-- fence_hset: a holder sets fields of a hash, if no larger token was seen.
 -- include: fence
 --
--- KEYS[1]   data      hash    what is guarded
+-- KEYS[1]   data      hash    the guarded key
 -- KEYS[2]   register  string  the largest token seen; in the slot of the data
 -- ARGV[1]   token     text    the holder's, in decimal without leading zeros, at least 1
 -- ARGV[2]   keep      ms      how long the register lives on after this; 0 is for ever
--- ARGV[i]   field     text    for i = 3, 5, …: which to set
--- ARGV[i+1] value     text    and to what
+-- ARGV[i]   field     text    for i = 3, 5, …: the name of a field
+-- ARGV[i+1] value     text    and its value
 --
 -- Returns 1 when all are set.
 -- Returns an error FENCED <highest> when a larger token was seen, and FENCEKEY

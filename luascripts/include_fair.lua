@@ -1,16 +1,16 @@
--- include_fair: what the scripts of the fair lock share. It has no keys of its own.
+-- include_fair: functions of the scripts of the fair lock. It has no keys of its own.
 --
--- The queue is a list of waiting owners, first come first, and beside it a zset
+-- The queue is a list of waiting owners, in the order of their arrival, and a zset
 -- waiting owner -> deadline, the server's time in ms until which the owner counts as
 -- alive. Redisson's owners put one deadline on top of another's, and take 300 s (or
--- what they were told to wait) off everybody's when they come to hold the lock. Ours
--- have deadlines of their own, which heartbeats move; so the deadlines of many dead do
--- not add up. A deadline of ours is 300 s later for each foreign owner that stands
+-- the wait that they were given) off all deadlines when they acquire the lock. Ours
+-- have deadlines of their own, which heartbeats move; so the deadlines of several dead do
+-- not add up. A deadline of ours is 300 s later for each foreign owner
 -- before it: it is right again when those have been served.
 --
 -- No script reads more than a hundred owners from the queue. So an owner of ours among
--- the first hundred counts the foreign ones before it. An owner behind them takes the
--- number from its own deadline, or from that of the owner before it: what is left of a
+-- the first hundred counts the foreign owners before it. An owner behind them takes the
+-- number from its own deadline, or from that of the owner before it: the part of a
 -- deadline beyond the patience is 300 s for each foreign owner that is not served yet.
 --
 -- While a slot moves between nodes of a cluster, a key that a script empties is gone,
@@ -18,24 +18,24 @@
 -- exists: a cluster answers TRYAGAIN when one of several keys is missing in a slot
 -- that moves.
 
--- ours reports whether an owner keeps its place by a heartbeat: leasehold's
+-- ours reports whether an owner renews its place by a heartbeat: leasehold's
 -- clients have a uuid of version 7, Redisson's one of version 4.
 local function ours(owner)
   return string.sub(owner, 15, 15) == '7'
 end
 
--- unbound takes the expiry off the queue. It returns an error if it may not.
+-- unbound takes the expiry off the queue. It returns an error if that is denied.
 local function unbound(queue, timeouts)
   local done = redis.pcall('PERSIST', queue)
   if type(done) ~= 'table' then done = redis.pcall('PERSIST', timeouts) end
   if type(done) == 'table' then return done end
 end
 
--- outlive lets the queue vanish an hour after its last deadline, so that the traces of
--- the dead do not stay when nobody ever comes again. It does not while a foreign owner
+-- outlive makes the queue expire an hour after its last deadline, so that the traces of
+-- the dead do not stay when no owner ever comes again. It does not while a foreign owner
 -- waits: Redisson never lengthens an expiry, and may go on with this queue for longer.
--- A foreign owner in the middle of a long queue is not seen from here; so a long queue
--- that has no expiry gets none. It returns an error if it may not.
+-- A foreign owner in the middle of a long queue is not seen here; so a long queue
+-- that has no expiry gets none. It returns an error if that is denied.
 local function outlive(queue, timeouts, now, foreign)
   if foreign then return unbound(queue, timeouts) end
   if redis.call('LLEN', queue) > 100 and redis.call('PTTL', queue) < 0 then return end
@@ -47,8 +47,8 @@ local function outlive(queue, timeouts, now, foreign)
   if type(done) == 'table' then return done end
 end
 
--- tell tells an owner that it is its turn: one of ours by its number, at a channel of its
--- client's; another as Redisson does, at a channel of its own. Being refused it must not
+-- tell tells an owner that it is its turn: an owner of ours by its number, at a channel of its
+-- client; another one as Redisson does, at a channel of its own. Its refusal must not
 -- undo anything: the message is only a reason to ask.
 local function tell(channel, publish, owner)
   if not ours(owner) then
@@ -60,12 +60,12 @@ local function tell(channel, publish, owner)
 end
 
 -- head drops the dead from the head of the queue, a hundred at most. It returns the
--- first owner who is alive, false, and its deadline; nil and false if there is none;
--- nil and true if only dead ones were found, and there are more.
+-- first living owner, false, and its deadline; nil and false if there is none;
+-- nil and true if it found only dead ones, and there are more.
 local function head(queue, timeouts, now)
   local first = redis.call('LINDEX', queue, 0)
   if not first then
-    if redis.call('ZCARD', timeouts) > 0 then redis.call('DEL', timeouts) end -- somebody deleted the queue
+    if redis.call('ZCARD', timeouts) > 0 then redis.call('DEL', timeouts) end -- the queue was deleted by hand
     return nil, false
   end
   local deadline = redis.call('ZSCORE', timeouts, first)
@@ -79,20 +79,20 @@ local function head(queue, timeouts, now)
     if not first then return nil, false end
     if deadline and tonumber(deadline) <= now then return nil, true end
   end
-  if not ours(first) and redis.call('PTTL', queue) >= 0 then -- those of ours that gave it an expiry may be gone
+  if not ours(first) and redis.call('PTTL', queue) >= 0 then -- our owners that gave it an expiry may be gone
     redis.call('PERSIST', queue)
     redis.call('PERSIST', timeouts)
   end
   if not deadline then
-    -- Somebody deleted the deadlines. It gets one, so that it is found out if dead.
+    -- The deadlines were deleted by hand. The owner gets one, so that it is dropped if it is dead.
     deadline = now + 5000
     redis.call('ZADD', timeouts, deadline, first)
   end
   return first, false, tonumber(deadline)
 end
 
--- near looks at the first hundred of the queue. It returns of each how many foreign
--- owners stand before it, how many foreign ones there are, and who is the first.
+-- near looks at the first hundred of the queue. It returns how many foreign
+-- owners are before each of them, how many foreign ones there are, and the first of all.
 local function near(queue)
   local members, before, foreign = redis.call('LRANGE', queue, 0, 99), {}, 0
   for _, member in ipairs(members) do
@@ -102,15 +102,15 @@ local function near(queue)
   return before, foreign, members[1]
 end
 
--- expected returns how many foreign owners a deadline of ours counts on, of which so
--- much is left. That is exact while the owner is less than 299 s late with its heartbeat.
+-- expected returns how many foreign owners a deadline of ours counts on, if `left` ms of it
+-- are left. That is exact while the owner is less than 299 s late with its heartbeat.
 local function expected(left, patience)
   return math.max(math.ceil((left - patience - 1000) / 300000), 0)
 end
 
--- behind returns how many foreign owners there are in a queue of more than a hundred, of
--- which the first hundred have so many. The owners at the tail tell, by their deadlines: none
--- too few, but one with a longer patience too many, so the least of what they tell counts.
+-- behind returns how many foreign owners there are in a queue of more than a hundred, if
+-- `first` of them are among the first hundred. It asks the deadlines of the owners at the tail: none of them says
+-- too few, but one with a longer patience says too many, so the least of them counts.
 local function behind(queue, timeouts, now, patience, size, first)
   local seen, foreign, least = math.min(size - 100, 100), 0, size
   local members = redis.call('LRANGE', queue, -seen, -1)
@@ -127,7 +127,7 @@ local function behind(queue, timeouts, now, patience, size, first)
   return math.min(least, first + size - 100 - seen + foreign)
 end
 
--- dequeue takes owner out of the queue. It returns an error if it may not.
+-- dequeue takes owner out of the queue. It returns an error if that is denied.
 local function dequeue(queue, timeouts, owner)
   local done = redis.pcall('ZREM', timeouts, owner)
   if done == 1 or type(done) ~= 'table' and redis.call('LLEN', queue) ~= redis.call('ZCARD', timeouts) then

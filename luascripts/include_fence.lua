@@ -1,9 +1,9 @@
--- include_fence: what lets a write pass only with a fencing token that is not stale. It has no keys of its own.
+-- include_fence: refuses a write with a stale fencing token. It has no keys of its own.
 --
--- A register beside the guarded key has the largest token that was seen there,
--- in decimal. An equal token passes: a holder may write many times.
+-- The register of the guarded key has the largest token that was seen there,
+-- in decimal. An equal token is accepted: a holder may write many times.
 
--- stale returns nothing when the token may write, and else the error to answer with:
+-- stale returns nothing when the token may write, and otherwise the error to answer with:
 --
 --   FENCED <highest>  a larger token was seen
 --   FENCEKEY …        the register holds something else
@@ -20,8 +20,8 @@ local function stale(register, token)
   end
 end
 
--- raise gives the register the token, before the data is written: whatever
--- refuses the data, older tokens stay out. keep is for how many ms the register
+-- raise sets the register to the token, before the data is written: even if the
+-- data is refused, older tokens stay out. keep is how many ms the register
 -- lives on; 0 is for ever.
 local function raise(register, token, keep)
   if tonumber(keep) > 0 then

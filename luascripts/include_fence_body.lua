@@ -1,7 +1,7 @@
--- include_fence_body: stands between the guard and a script of the user's own, whose KEYS and ARGV it puts right.
+-- include_fence_body: stands between the guard and a user's script, and restores the KEYS and ARGV of that.
 -- include: fence
---
--- KEYS    what the script has, and at the end the register
+-- KEYS    those of the script, and at the end the register
+-- ARGV    those of the script, and at the end the token and keep, in ms
 -- ARGV    what the script has, and at the end the token and keep, in ms
 --
 -- The script runs only when the token may write; see include_fence for the rest.

@@ -1,6 +1,6 @@
--- include_owner: how a lock is told from an application's own hash. It has no keys of its own.
+-- include_owner: how to tell a lock from an application's own hash. It has no keys of its own.
 --
--- The shape of its fields tells a lock. Values alone do not: counters are digits, too.
+-- A lock is told by the shape of its fields. Values alone do not tell it: counters are digits, too.
 
 -- is_owner reports whether a field names an owner: "<uuid>:<integer>". Redisson's
 -- integer is the number of a thread.

@@ -1,4 +1,4 @@
--- include_plain: the hash of a lock that has no sides: a plain or a fair one. It has no keys of its own.
+-- include_plain: the hash of a lock without sides: a plain or a fair one. It has no keys of its own.
 -- include: owner
 
 -- plain returns the hash as a list of fields and values, empty when there is no such

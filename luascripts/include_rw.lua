@@ -1,12 +1,12 @@
 -- include_rw: what the scripts of the read/write lock share. It has no keys of its own.
 -- include: owner
 --
--- Each hold of a reader has a key beside the hash, "<beside>:<owner>:rwlock_timeout:<n>",
+-- Each hold of a reader has a key of its own, "<beside>:<owner>:rwlock_timeout:<n>",
 -- whose expiry is the lease of that reader. The hash itself lives as long as the
--- longest of them. A field without such a key is of a reader who died.
+-- longest of them. A field without such a key is that of a dead reader.
 --
--- While a slot moves between nodes of a cluster, a node has some of these keys, and
--- would take those that are elsewhere for the dead. So each script names a key that
+-- While a slot moves between nodes of a cluster, a node has only some of these keys, and
+-- would take readers whose keys are elsewhere for dead. So each script names a key that
 -- never exists: a cluster answers TRYAGAIN when one of several keys is missing in
 -- a slot that moves.
 
@@ -15,7 +15,7 @@ local function timeout(beside, owner, n)
 end
 
 -- lives returns the ms that are left of an owner's read lease; 0 when there is none. Of
--- very many holds it looks at the latest.
+-- very many holds it looks at the latest only.
 local function lives(lock, beside, owner, count)
   local most = 0
   for n = count, math.max(count - 255, 1), -1 do
@@ -26,9 +26,9 @@ local function lives(lock, beside, owner, count)
   return most
 end
 
--- readers calls f(owner, count, left) for each reader in this part of the hash, dead ones
--- too, until f returns true; it reports whether it did. A small hash keeps the order in
--- which they came; the last is the first here, and has most of its lease left as a rule.
+-- readers calls f(owner, count, left) for each reader in this part of the hash, also for dead
+-- ones, until f returns true; it reports whether f did. A small hash keeps the order of
+-- arrival; the last reader comes first here, as it has most of its lease left as a rule.
 local function readers(lock, beside, part, f)
   for i = #part - 1, 1, -2 do
     local owner, count = part[i], tonumber(part[i + 1])
@@ -39,9 +39,9 @@ local function readers(lock, beside, part, f)
   return false
 end
 
--- survey looks at up to fifty readers but except, as a server stands still meanwhile.
+-- survey looks at up to fifty readers other than except, as the server stands still meanwhile.
 -- It returns the ms that are left of the longest lease among them, 0 when none is alive; whether
--- these were all; and who of them is dead. It looks no further when it has found a lease of
+-- these were all; and the dead among them. It stops when it has found a lease of
 -- at least enough.
 local function survey(lock, beside, except, enough)
   local most, seen, dead, cursor, stopped = 0, 0, {}, '0', false
@@ -61,14 +61,14 @@ local function survey(lock, beside, except, enough)
   return most, not stopped, dead
 end
 
--- bury removes the fields of dead readers, and reports whether there are none but theirs.
+-- bury removes the fields of dead readers, and reports whether there were no others.
 local function bury(lock, dead)
   if #dead > 0 then redis.call('HDEL', lock, unpack(dead)) end
   return redis.call('HLEN', lock) == 1
 end
 
--- prune removes some dead readers of a hash with many fields, wherever they are in it, so
--- that those of crashed processes do not stay while others read without a gap.
+-- prune removes some dead readers of a hash with many fields, at any place in it, so
+-- that the fields of crashed processes go while others read without a gap.
 local function prune(lock, beside)
   if redis.call('HLEN', lock) <= 16 then return end
   local dead, seen = {}, 0
@@ -82,7 +82,7 @@ end
 
 -- side returns the lock's mode, false when it is free, or nil and an answer for the
 -- caller: -4 when the key is not a read/write lock, or an error. A lock has a mode and
--- owners. Of a large hash some fields are looked at.
+-- owners. Of a large hash it looks at some fields.
 local function side(lock)
   local mode = redis.pcall('HGET', lock, 'mode')
   if type(mode) == 'table' then
@@ -99,8 +99,8 @@ local function side(lock)
   return mode
 end
 
--- turned returns the reader who waits for its turn, "" if there is none; since when it
--- waits; when the turn that is on began, 0 if none is (server's ms); and the ms for which
+-- turned returns the reader that waits for its turn, "" if there is none; since when it
+-- has waited; when the current turn began, 0 if none is on (server's ms); and the ms for which
 -- the key lives. A turn that never ends, made by hand, counts for nothing.
 local function turned(turn)
   local text = redis.pcall('GET', turn)
@@ -110,13 +110,13 @@ local function turned(turn)
   return owner or '', tonumber(since or 0), tonumber(start or 0), left
 end
 
--- turns sets what turned returns. A caller who is refused that goes on all the same.
+-- turns sets what turned returns. A refusal of the write changes nothing for the caller.
 local function turns(turn, owner, since, start, left)
   redis.pcall('SET', turn, string.format('%s %.0f %.0f', owner, since, start), 'PX', left)
 end
 
--- wished returns the waiting writer whom readers let pass, and since when
--- (server's ms) it waits. A wish that never ends, made by hand, counts for nothing.
+-- wished returns the waiting writer that readers wait behind, and since when
+-- (server's ms) it has waited. A wish that never ends, made by hand, counts for nothing.
 local function wished(wish)
   local text = redis.pcall('GET', wish)
   if type(text) ~= 'string' or redis.call('PTTL', wish) <= 0 then return nil end

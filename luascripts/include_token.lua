@@ -2,7 +2,7 @@
 
 -- grown returns the token of a new holder, and raises the register if there is
 -- one: the server's time in µs, or one more than the last token if the clock went
--- back. With no register the clock decides, and what the caller knows of the last.
+-- back. With no register it takes the clock, and the last token that the caller knows.
 -- The register is left at `spare` tokens more, which the holder may give out.
 local function grown(register, time, last, spare)
   local token = math.max(time[1] * 1000000 + time[2], (last or 0) + 1)

@@ -1,4 +1,4 @@
--- reentrant_acquire: an owner takes the lock, or enters it once more, or waits in line.
+-- reentrant_acquire: an owner takes the lock, or re-enters it, or stands in line.
 -- include: time, token, plain, line
 --
 -- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
@@ -7,28 +7,28 @@
 -- ARGV[2] lease    ms     what the lock lives on without a renewal
 -- ARGV[3] want     count  the hold count that must result; 1 for the first hold
 -- ARGV[4] spare    count  how many tokens more the register is raised by
--- ARGV[5] offer    ms     what the lock is granted for when it comes to an owner in line; it and what follows is missing if the owner does not stand in line
--- ARGV[6] waited   ms     for how long the owner has been waiting
--- ARGV[7] again    ms     after how long the owner asks again
--- ARGV[8] keep     ms     how long the place in line is kept unheard where the server cannot count listeners
--- ARGV[9] channel  text   where all clients listen that know of the line; a client that stands in it also at "<channel>:<client uuid>"
+-- ARGV[5] offer    ms     the lease with which the lock is granted to an owner in line; this and the following arguments are missing if the owner does not stand in line
+-- ARGV[6] waited   ms     how long the owner has been waiting
+-- ARGV[7] again    ms     the time after which the owner asks again
+-- ARGV[8] keep     ms     how long the place in line lives without a question where the server cannot count listeners
+-- ARGV[9] channel  text   the channel of all clients that know of the line; a client in it also listens at "<channel>:<client uuid>"
 -- ARGV[10] counts  count  1 when the server counts all listeners of a channel
 --
 -- Returns a string when the owner holds `want` times now: the fencing token, or
 -- "0" for a re-entry.
 -- Returns n >= 0: another owner has it, and n ms are left of its lease.
 -- Returns -1: another owner has it, and the key has no expiry.
--- Returns {n}: the same, and no message reaches the process that asks.
+-- Returns {n}: as n, and no message reaches the process that asks.
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -4: the key holds something else; nothing was done.
 --
--- An owner in line comes to hold the lock by the release of another. It learns of
--- that by this question: it finds itself the holder, with a full lease from now on.
+-- The release of another owner grants the lock to an owner in line. That owner learns
+-- of it by this question: it finds itself the holder, with a full lease from now on.
 --
 -- Safe to repeat: `want` says what must result, so the second of two equal
 -- calls finds it done and answers the same. The owner lives in one process,
--- which alone knows how often it holds; so whatever count stands here, `want`
--- is right.
+-- which alone knows how often it holds; so `want` is right whatever count stands
+-- here.
 local lock, register = KEYS[1], KEYS[2]
 local owner, lease, want, spare = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
@@ -46,10 +46,10 @@ end
 if not holder then
   if want ~= '1' then return -2 end
   local token = grown(register, redis.call('TIME'), 0, spare)
-  redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left behind
+  redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left in Redis
   local expiry = redis.pcall('PEXPIRE', lock, lease)
   if type(expiry) == 'table' then
-    redis.call('DEL', lock) -- without the right to PEXPIRE we would leave a lock that never ends
+    redis.call('DEL', lock) -- without the right to PEXPIRE the lock would never end
     return expiry
   end
   return token
@@ -72,7 +72,7 @@ if not offer then return left end
 local now = clock()
 local longer, hears = enlisted(line, owner, offer, waited, again, keep, channel, counts, now)
 if longer ~= line then
-  redis.pcall('HSET', lock, 'leasehold_line', longer) -- an owner who is refused this must ask again and again
+  redis.pcall('HSET', lock, 'leasehold_line', longer) -- an owner whose write is refused must ask again and again
 end
 if hears == false then return {left} end
 return left

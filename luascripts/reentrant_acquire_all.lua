@@ -2,17 +2,17 @@
 -- include: token, plain
 --
 -- KEYS[i]     lock   hash  owner -> hold count, and the line (include_line); all in one slot
--- ARGV[2*i-1] owner  text  "<client uuid>:<number>", who takes KEYS[i]
+-- ARGV[2*i-1] owner  text  "<client uuid>:<number>", which takes KEYS[i]
 -- ARGV[2*i]   lease  ms    what KEYS[i] lives on without a renewal
 --
 -- Returns a string when each owner holds its lock once now: the fencing token, the
 -- same for all.
--- Returns {i, n, holder}: KEYS[i] is another's, and n ms are left of its lease (-1 no
+-- Returns {i, n, holder}: another owner has KEYS[i], and n ms are left of its lease (-1 no
 -- expiry). Nothing was done.
 -- Returns {i, -4}: KEYS[i] holds something else. Nothing was done.
 --
--- Safe to repeat: what is held by its owner already is counted as taken, also when
--- memory is full, and its lease is only ever lengthened.
+-- Safe to repeat: a lock that its owner holds already counts as taken, also when
+-- memory is full, and its lease is never shortened.
 local time = redis.call('TIME')
 local owners, leases, held = {}, {}, {}
 for i, lock in ipairs(KEYS) do
@@ -31,7 +31,7 @@ for i, lock in ipairs(KEYS) do
   held[i] = holder ~= nil
 end
 
--- take makes the owner hold lock, the i-th, and returns an error if it may not.
+-- take makes its owner hold the i-th lock, and returns an error if that is denied.
 local function take(lock, i)
   local lease, done = leases[i], nil
   if held[i] then
@@ -46,7 +46,7 @@ local function take(lock, i)
   return type(done) == 'table' and done or nil
 end
 
--- What is held already comes first, so that a full memory lets the rest through.
+-- Locks that are held already come first, so that a full memory lets the rest through.
 for i, lock in ipairs(KEYS) do
   local denied = held[i] and take(lock, i)
   if denied then return denied end

@@ -5,8 +5,8 @@
 --
 -- Returns {lease, {field, value, …}, {owner, patience, …}}: what is left of the
 -- lease in ms (-1 no expiry, -2 no key), the hash as it is, and the line in order,
--- with the ms for which each owner counts as alive if it is not heard from (-1 for as
--- long as its process listens, 0 dead, though not dropped yet). Changes nothing.
+-- with the ms for which each owner counts as alive without a question (-1: while
+-- its process listens; 0: dead, but not dropped yet). Changes nothing.
 -- Returns -4 when the key holds something else.
 local lock = KEYS[1]
 

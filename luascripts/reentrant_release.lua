@@ -1,4 +1,4 @@
--- reentrant_release: an owner gives holds back, and the lock on to the next in line.
+-- reentrant_release: an owner gives holds back; with the last, the lock goes to the next in line.
 -- include: time, token, line
 --
 -- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
@@ -10,32 +10,32 @@
 -- ARGV[5] counts   count  1 when the server counts all listeners of a channel
 -- ARGV[6] last     text   the last token that the owner gave out
 -- ARGV[7] spare    count  how many tokens more the register is raised by
--- ARGV[8] ours     text   where all clients listen that know of the line; a client that stands in it also at "<ours>:<client uuid>"
--- ARGV[9] heir     text   the owner who waits in the same process; it and what follows is missing if there is none
--- ARGV[10] offer   ms     what the lock is granted for when it comes to the heir
--- ARGV[11] again   ms     after how long the heir asks again
--- ARGV[12] keep    ms     how long its place in line is kept unheard where the server cannot count listeners
+-- ARGV[8] ours     text   the channel of all clients that know of the line; a client in it also listens at "<ours>:<client uuid>"
+-- ARGV[9] heir     text   the owner that waits in the same process; this and the following arguments are missing if there is none
+-- ARGV[10] offer   ms     the lease with which the lock is granted to the heir
+-- ARGV[11] again   ms     the time after which the heir asks again
+-- ARGV[12] keep    ms     how long its place in line lives without a question where the server cannot count listeners
 --
 -- Returns 1 when the owner holds `leave` times now, and with none left the lock is free
 -- or another process has it.
 -- Returns a string when the heir has the lock now: its fencing token.
--- Returns 2 when the lock is free, and whoever stands in line is to ask a little later.
+-- Returns 2 when the lock is free, and the processes in line are to ask a little later.
 -- Returns -2 when the owner holds nothing: it was lost, or an earlier copy of
--- this call freed it. If it stands in line, it does no longer.
+-- this call freed it. Its place in line, if it has one, is given up.
 -- Returns -4 when the key holds something else; nothing was done.
 --
--- The first in line who is alive becomes the holder, with its offer for a lease. A
--- message to its process is the reason to ask, and the answer tells it that it holds
--- the lock. So a message that is lost or made up changes nothing, and nothing that was
--- said needs to be taken back. The heir's place is behind the others.
+-- The first living process in line becomes the holder, with its offer for a lease. A
+-- message to that process is the reason to ask, and the answer tells it that it holds
+-- the lock. So a message that is lost or forged changes nothing, and no message
+-- needs to be taken back. The heir's place is behind the others.
 --
--- Listeners that never stand in line, as Redisson's, and callers that only try, get a
--- lock that is free or none. So a lock that is passed on is let go now and then, with a
+-- Listeners that never stand in line, as Redisson's, and callers of TryLock get only a
+-- lock that is free. So a lock that is handed off is freed now and then, with a
 -- message to all: after 64 grants and a second; after 4 grants when there are such
 -- listeners; after 16 when that cannot be known; and never before each process in line
--- had its turn. The clients that know of the line all
--- listen at `ours` too. By that they are told from the others, and there they are told
--- before, "aside", to ask later, as they would always be the faster ones.
+-- had a grant. All clients that know of the line
+-- listen at `ours` too. The script counts them there, to tell them from the others, and publishes "aside"
+-- there first: it asks them to wait a little, as they would always be the faster ones.
 --
 -- Safe to repeat, and it never touches another owner's field.
 local lock, register = KEYS[1], KEYS[2]
@@ -53,8 +53,8 @@ local count, line = found[1], legible(found[2] or '')
 if not count then
   local rest = struck(line, owner)
   if rest ~= line then
-    redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it pass, and what follows it
-    -- Beside an owner only: a key that is gone would come back without an end.
+    redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it through, and what follows it
+    -- Only next to an owner: a key that is gone would come back without an expiry.
     if string.find(rest, ';', 1, true) and redis.call('HLEN', lock) > 0 then redis.call('HSET', lock, 'leasehold_line', rest) end
   end
   return -2
@@ -63,13 +63,13 @@ if not string.find(count, '^[0-9]+$') then return -4 end
 
 if leave ~= '0' then
   if count ~= leave then
-    redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let pass
+    redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through
     redis.call('HSET', lock, owner, leave)
   end
   return 1
 end
 
--- others reports whether anybody listens who does not stand in line; nil if that cannot
+-- others reports whether a client listens that does not stand in line; nil if that cannot
 -- be known.
 local function others()
   if not counts then return nil end
@@ -79,7 +79,7 @@ local function others()
 end
 
 -- granted makes who the holder, with this line. It reports false, and does nothing, where
--- the right to PEXPIRE is missing: nobody is given what would not end in time.
+-- the right to PEXPIRE is missing: a lock without an end must not be granted.
 local function granted(who, lease, line)
   redis.call('HSET', lock, who, 1, 'leasehold_line', line)
   if type(redis.pcall('PEXPIRE', lock, lease)) ~= 'table' then return true end
@@ -87,8 +87,8 @@ local function granted(who, lease, line)
   return false
 end
 
--- pass gives the lock to the next in line, and returns what the script answers; nil if
--- the lock is to be let go.
+-- pass grants the lock to the next in line, and returns the answer of the script; nil if
+-- the lock is to be freed.
 local function pass(now, time)
   local before, since = string.match(line, '^(%d+) (%d+)|')
   local grants = (tonumber(before) or 0) + 1
@@ -103,7 +103,7 @@ local function pass(now, time)
   local who, lease, rest = successor(line, heir, offer, ours, counts, now)
   if not who and heir ~= '' then who, lease = heir, offer end
   local sound, token = who ~= nil, nil
-  if who == heir then sound, token = pcall(grown, register, time, last, spare) end -- what is wrong with the register must not undo a release
+  if who == heir then sound, token = pcall(grown, register, time, last, spare) end -- a fault of the register must not undo a release
   if not sound then return nil, 1 end
 
   rest = string.format('%d %.0f|', grants, since) .. string.gsub(rest, '^[^|]*|', '', 1)
@@ -119,11 +119,11 @@ end
 -- node of a cluster, a key that is gone cannot be written any more.
 local freed = 1
 if heir ~= '' or found[2] then
-  redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it pass, and what follows it
+  redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it through, and what follows it
   local answer, without = pass(clock())
   if answer then return answer end
   freed = without
 end
 redis.call('HDEL', lock, owner)
-redis.pcall(publish, channel, '0') -- a hint: being refused it must not undo a release
+redis.pcall(publish, channel, '0') -- a hint: its refusal must not undo a release
 return freed

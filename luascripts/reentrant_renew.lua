@@ -2,12 +2,12 @@
 --
 -- KEYS[i]   lock   hash   owner -> hold count; all in one slot
 -- ARGV[1]   lease  ms     what each lock lives on from now
--- ARGV[i+1] owner  text   "<client uuid>:<number>", who must hold KEYS[i]
+-- ARGV[i+1] owner  text   "<client uuid>:<number>", which must hold KEYS[i]
 --
 -- Returns a list: how many keys there are, and for each that was not renewed its
 -- place i and -2 when the owner does not hold it, -4 when the key holds something else.
 --
--- Only ever lengthens, and never brings a key back. Safe to repeat.
+-- It never shortens a lease, and never brings a key back. Safe to repeat.
 local lease = tonumber(ARGV[1])
 
 local replies = {#KEYS}

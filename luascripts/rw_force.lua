@@ -1,4 +1,4 @@
--- rw_force: ends all reading and writing, whoever it is.
+-- rw_force: ends all reading and writing.
 -- include: rw
 --
 -- KEYS[1] lock     hash  mode, owner -> read holds, owner:write -> write holds
@@ -7,7 +7,7 @@
 -- ARGV[2] channel  text  where waiters listen
 -- ARGV[3] publish  text  the command that reaches them: PUBLISH or SPUBLISH
 --
--- Returns 1 when anybody held it, 0 when nobody did.
+-- Returns 1 when an owner held it, 0 when none did.
 -- Returns -3 when some fifty readers were removed, and there are more: ask again.
 -- Returns -4 when the key holds something else; nothing was done.
 local lock, never = KEYS[1], KEYS[2]

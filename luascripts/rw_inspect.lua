@@ -2,15 +2,15 @@
 -- include: rw
 --
 -- KEYS[1] lock    hash    mode, owner -> read holds, owner:write -> write holds
--- KEYS[2] wish    string  "<owner> <since ms>" of a writer who waits
+-- KEYS[2] wish    string  "<owner> <since ms>" of a waiting writer
 -- KEYS[3] never   string  never there (include_rw)
 -- ARGV[1] beside  text    what the keys of reading leases begin with
 -- ARGV[2] cursor  text    where to go on; 0 to begin
 --
 -- Returns {lease, mode, {field, value, …}, {owner, patience}, cursor}: what is left of
 -- the lease in ms (-1 no expiry, -2 no key), the mode or "", the holds without
--- those of readers who died, and the writer whom readers let pass, if any, with
--- the ms for which it counts as alive if it is not heard from, and where to go on, 0 at
+-- those of dead readers, the writer that readers wait behind, if any, with
+-- the ms for which it counts as alive without a question, and where to go on, 0 at
 -- the end.
 -- Returns -4 when the key holds something else. Changes nothing.
 local lock, wish, never = KEYS[1], KEYS[2], KEYS[3]

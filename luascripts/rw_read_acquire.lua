@@ -1,32 +1,32 @@
--- rw_read_acquire: an owner reads, or enters once more.
+-- rw_read_acquire: an owner reads, or re-enters.
 -- include: token, rw
 --
 -- KEYS[1] lock      hash    mode, owner -> read holds, owner:write -> write holds
--- KEYS[2] wish      string  "<owner> <since ms>" of a writer who waits
--- KEYS[3] turn      string  "<owner> <since ms> <start ms>": the turn of readers who wait
+-- KEYS[2] wish      string  "<owner> <since ms>" of a waiting writer
+-- KEYS[3] turn      string  "<owner> <since ms> <start ms>": the turn of waiting readers
 -- KEYS[4] never     string  never there (include_rw)
 -- KEYS[5] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner   text    "<client uuid>:<number>"
 -- ARGV[2] lease   ms      what this reader's hold lives on without a renewal
 -- ARGV[3] want    count   the read holds that must result; 1 for the first
--- ARGV[4] writer  text    as which owner the caller has the write lock; may be empty
--- ARGV[5] waited  ms      for how long the caller has been waiting
--- ARGV[6] yield   count   1: wait behind a writer who came before; 0: do not
+-- ARGV[4] writer  text    the owner under which the caller has the write lock; may be empty
+-- ARGV[5] waited  ms      how long the caller has been waiting
+-- ARGV[6] yield   count   1: wait behind a writer that came before; 0: do not
 -- ARGV[7] beside  text    what the keys of reading leases begin with
 -- ARGV[8] stay    ms      how long its claim to a turn lives; 0: it makes none
 --
 -- Returns a string when the owner reads `want` times now: the token that all readers
 -- have until the next writer, larger than that of the latest one; "0" without fencing or
 -- for a re-entry.
--- Returns n >= 0: a writer has it, or came before us and waits; n ms are left of
+-- Returns n >= 0: a writer has the lock, or waits and came before the caller; n ms are left of
 -- its lease, or until it counts as dead.
--- Returns -1: a writer has it, and the key has no expiry.
+-- Returns -1: a writer has the lock, and the key has no expiry.
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
 -- Returns -4: the key holds something else; nothing was done.
 --
--- A reader who is refused claims a turn, if no reader who came before has claimed one. When
+-- A reader that is refused claims a turn, if no reader that came before has claimed one. When
 -- a writer leaves, that reader's turn begins: no writer enters before that reader, for 100 ms,
--- and readers who came before the turn began pass a writer who waits. Safe to repeat.
+-- and readers that came before the turn began do not wait behind a waiting writer. Safe to repeat.
 local lock, wish, turn, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local writer, waited, yield, beside, stay = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
@@ -34,7 +34,7 @@ local writer, waited, yield, beside, stay = ARGV[4], tonumber(ARGV[5]), ARGV[6],
 local mode, answer = side(lock)
 if mode == nil then return answer end
 local count = mode and tonumber(redis.call('HGET', lock, owner) or 0) or 0
-if count > 0 and lives(lock, beside, owner, count) == 0 then count = 0 end -- its lease is over: dead
+if count > 0 and lives(lock, beside, owner, count) == 0 then count = 0 end -- its lease is over: it is dead
 local reader, since, start, rest = turned(turn)
 if count == 0 then
   if want > 1 then return -2 end
@@ -57,7 +57,7 @@ end
 local token = '0'
 if register and want == 1 then token = redis.call('GET', register) or grown(register, redis.call('TIME')) end
 
--- A lease never gets shorter, neither this owner's nor, by it, the lock's.
+-- Neither this owner's lease nor the lock's ever gets shorter.
 local left = redis.call('PTTL', lock)
 lease = math.max(lease, lives(lock, beside, owner, count))
 if count > 0 then redis.call('PEXPIRE', lock, math.max(left, lease)) end -- first, so that a full memory lets the rest through
@@ -69,7 +69,7 @@ for n = 1, want do
   done = redis.pcall('SET', timeout(beside, owner, n), 1, 'PX', lease)
 end
 if type(done) == 'table' and done.err then
-  -- Without the right to set them there would be a reader whom nobody sees.
+  -- Without the right to set them there would be a reader without a lease.
   if count == 0 then
     redis.call('HDEL', lock, owner)
     if not mode then redis.call('DEL', lock) end
@@ -77,7 +77,7 @@ if type(done) == 'table' and done.err then
   return done
 end
 if reader == owner then
-  -- It had its turn. Others who came before the turn began may follow.
+  -- The owner had its turn. Other readers that came before the turn began may follow.
   if start > 0 then turns(turn, '', 0, start, rest) else redis.pcall('DEL', turn) end
 end
 for n = want + 1, count do redis.pcall('DEL', timeout(beside, owner, n)) end -- of holds that are being given back

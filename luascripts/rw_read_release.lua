@@ -1,8 +1,8 @@
--- rw_read_release: a reader gives holds back, or does not wait any more.
+-- rw_read_release: a reader gives holds back, or stops waiting.
 -- include: rw
 --
 -- KEYS[1] lock     hash    mode, owner -> read holds, owner:write -> write holds
--- KEYS[2] turn     string  "<owner> <since ms> <start ms>": the turn of readers who wait
+-- KEYS[2] turn     string  "<owner> <since ms> <start ms>": the turn of waiting readers
 -- KEYS[3] never    string  never there (include_rw)
 -- ARGV[1] owner    text   "<client uuid>:<number>"
 -- ARGV[2] leave    count  the read holds that must remain; 0 ends its reading, and its claim to a turn
@@ -13,23 +13,23 @@
 -- Returns 1 when the owner reads `leave` times now.
 -- Returns -2 when the owner does not read: it was lost, it only waited, or an
 -- earlier copy of this call ended it.
--- Returns -3 when fifty readers who died were removed, and there are more to look
+-- Returns -3 when fifty dead readers were removed, and there are more to look
 -- at: ask again.
 -- Returns -4 when the key holds something else; nothing was done.
 --
--- The last reader who is alive takes the hash along, and with it the fields of
--- readers who died. Others remove some of those where there are many fields. Beside more
--- than fifty readers the hash keeps its expiry. Safe to repeat.
+-- The last living reader deletes the hash, and with it the fields of
+-- dead readers. Others remove some of those where there are many fields. With more
+-- than fifty other readers the hash keeps its expiry. Safe to repeat.
 local lock, turn, never = KEYS[1], KEYS[2], KEYS[3]
 local owner, leave, beside = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local channel, publish = ARGV[4], ARGV[5]
 
-local function tell() redis.pcall(publish, channel, '0') end -- a hint: being refused it must not undo a release
+local function tell() redis.pcall(publish, channel, '0') end -- a hint: its refusal must not undo a release
 
 local reader, _, start = turned(turn)
 if leave == 0 and reader == owner then
   redis.pcall('DEL', turn)
-  tell() -- writers may have waited for it to have its turn
+  tell() -- writers may have waited for its turn
 end
 local mode, answer = side(lock)
 if mode == nil then return answer end
@@ -39,16 +39,16 @@ if not count then return -2 end
 local mine = lives(lock, beside, owner, count)
 if leave > 0 then
   if mine == 0 then return -2 end
-  redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let pass
+  redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through
   redis.call('HSET', lock, owner, leave)
-  for n = 1, leave do redis.call('PEXPIRE', timeout(beside, owner, n), mine) end -- a partial release leaves the lease be
+  for n = 1, leave do redis.call('PEXPIRE', timeout(beside, owner, n), mine) end -- a partial release does not change the lease
   for n = count, leave + 1, -1 do redis.call('DEL', timeout(beside, owner, n)) end
   return 1
 end
-if mode == 'write' then -- it reads under its own writing, whose lease carries the hash
+if mode == 'write' then -- it reads under its own write hold; the hash lives on the lease of that
   redis.call('HDEL', lock, owner)
 else
-  -- The hash lives on the longest lease. Who carries it need not be replaced.
+  -- The hash lives on the longest lease. If another reader has that, its expiry can stay.
   local carried = redis.call('PTTL', lock) - 10
   local most, all, dead = survey(lock, beside, owner, math.max(carried, 1))
   if most == 0 and not all then
@@ -63,7 +63,7 @@ else
     redis.call('HDEL', lock, owner)
     if all and most < carried then
       redis.pcall('PEXPIRE', lock, most)
-      if most < 1000 then tell() end -- it may be a dead one: who waits must look again sooner
+      if most < 1000 then tell() end -- the reader with this lease may be dead: waiters must ask again sooner
     end
     prune(lock, beside)
   end

@@ -4,7 +4,7 @@
 -- KEYS[1]      never   string  never there (include_rw)
 -- KEYS[i+1]    lock    hash    mode, owner -> read holds, owner:write -> write holds; all in one slot
 -- ARGV[1]      lease   ms      what each reader lives on from now
--- ARGV[3*i-1]  owner   text    "<client uuid>:<number>", who must read the i-th lock
+-- ARGV[3*i-1]  owner   text    "<client uuid>:<number>", which must read the i-th lock
 -- ARGV[3*i]    holds   count   how often
 -- ARGV[3*i+1]  beside  text    what the keys of its reading leases begin with
 --
@@ -12,11 +12,11 @@
 -- place i and -2 when the owner does not read it or its lease ran out, -4 when the
 -- key holds something else.
 --
--- Only ever lengthens, brings nothing back, and keeps no other reader alive. Safe
+-- It never shortens a lease, brings nothing back, and keeps no other reader alive. Safe
 -- to repeat.
 local never, lease = KEYS[1], tonumber(ARGV[1])
 
--- renew returns nothing when it is done.
+-- renew renews one lock. It returns nothing on success.
 local function renew(lock, owner, holds, beside)
   local reads = redis.pcall('HEXISTS', lock, owner)
   if type(reads) == 'table' then

@@ -1,25 +1,25 @@
--- rw_write_acquire: an owner writes, or enters once more.
+-- rw_write_acquire: an owner writes, or re-enters.
 -- include: token, rw
 --
 -- KEYS[1] lock      hash    mode, owner -> read holds, owner:write -> write holds
--- KEYS[2] wish      string  "<owner> <since ms>" of a writer who waits
--- KEYS[3] turn      string  "<owner> <since ms> <start ms>": the turn of readers who wait
+-- KEYS[2] wish      string  "<owner> <since ms>" of a waiting writer
+-- KEYS[3] turn      string  "<owner> <since ms> <start ms>": the turn of waiting readers
 -- KEYS[4] never     string  never there (include_rw)
 -- KEYS[5] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner   text    "<client uuid>:<number>"
 -- ARGV[2] lease   ms      what the lock lives on without a renewal
 -- ARGV[3] want    count   the write holds that must result; 1 for the first
--- ARGV[4] waited  ms      for how long the caller has been waiting
--- ARGV[5] stay    ms      how long readers who come later wait behind it; 0: they do not
+-- ARGV[4] waited  ms      how long the caller has been waiting
+-- ARGV[5] stay    ms      how long readers that come later wait behind it; 0: they do not
 -- ARGV[6] beside  text    what the keys of reading leases begin with
 --
 -- Returns a string when the owner writes `want` times now: the fencing token, or
 -- "0" for a re-entry.
--- Returns n >= 0: others have it, and n ms are left of the longest of their leases, of
--- fifty of them if there are more; or it is free, and for n ms the turn of a reader.
--- Returns -1: others have it, and the key has no expiry.
+-- Returns n >= 0: others have the lock, and n ms are left of the longest of their leases, or of
+-- fifty of them if there are more; or the lock is free, and a reader's turn lasts for n ms more.
+-- Returns -1: others have the lock, and the key has no expiry.
 -- Returns -2: a re-entry found no hold of this owner; it was lost.
--- Returns -3: it removed fifty readers who died, and there are more to look at: ask again.
+-- Returns -3: it removed fifty dead readers, and there are more to look at: ask again.
 -- Returns -4: the key holds something else; nothing was done.
 --
 -- Safe to repeat.
@@ -58,11 +58,11 @@ local reader, came, start, rest = turned(turn)
 if not mode and reader ~= '' and came <= start then
   left = rest
 elseif not mode then
-  local token = grown(register, time, nil, 1) -- the one more is for readers, until the next writer
-  redis.call('HSET', lock, 'mode', 'write', owner .. ':write', 1) -- refused here when memory is full: nothing is left behind
+  local token = grown(register, time, nil, 1) -- the extra token is for readers, until the next writer
+  redis.call('HSET', lock, 'mode', 'write', owner .. ':write', 1) -- refused here when memory is full: nothing is left in Redis
   local expiry = redis.pcall('PEXPIRE', lock, lease)
   if type(expiry) == 'table' and expiry.err then
-    redis.call('DEL', lock) -- without the right to PEXPIRE we would leave a lock that never ends
+    redis.call('DEL', lock) -- without the right to PEXPIRE the lock would never end
     return expiry
   end
   if first == owner then redis.pcall('DEL', wish) end
@@ -72,7 +72,7 @@ if stay > 0 then
   local arrived = now - waited
   if first == owner then arrived = math.min(arrived, since) end
   if not first or arrived <= since then
-    redis.pcall('SET', wish, owner .. ' ' .. string.format('%.0f', arrived), 'PX', stay) -- who is refused it waits all the same
+    redis.pcall('SET', wish, owner .. ' ' .. string.format('%.0f', arrived), 'PX', stay) -- a writer whose write is refused waits nevertheless
   end
 end
 return left

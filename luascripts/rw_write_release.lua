@@ -1,9 +1,9 @@
--- rw_write_release: a writer gives holds back, or does not wait any more.
+-- rw_write_release: a writer gives holds back, or stops waiting.
 -- include: rw
 --
 -- KEYS[1] lock     hash    mode, owner -> read holds, owner:write -> write holds
--- KEYS[2] wish     string  "<owner> <since ms>" of a writer who waits
--- KEYS[3] turn     string  "<owner> <since ms> <start ms>": the turn of readers who wait
+-- KEYS[2] wish     string  "<owner> <since ms>" of a waiting writer
+-- KEYS[3] turn     string  "<owner> <since ms> <start ms>": the turn of waiting readers
 -- KEYS[4] never    string  never there (include_rw)
 -- ARGV[1] owner    text    "<client uuid>:<number>"
 -- ARGV[2] leave    count   the write holds that must remain; 0 ends its writing, and its wish
@@ -16,13 +16,13 @@
 -- earlier copy of this call ended it.
 -- Returns -4 when the key holds something else; nothing was done.
 --
--- If the owner reads too, the lock becomes a read lock, and readers are told. If a reader
--- has claimed a turn, it begins now, and lasts for 100 ms at most. Safe to repeat.
+-- If the owner reads too, the lock becomes a read lock. Readers are told in any case. If a reader
+-- has claimed a turn, the turn begins now, and lasts for 100 ms at most. Safe to repeat.
 local lock, wish, turn, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, leave, beside = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local channel, publish = ARGV[4], ARGV[5]
 
-local function tell() redis.pcall(publish, channel, '1') end -- a hint: being refused it must not undo a release
+local function tell() redis.pcall(publish, channel, '1') end -- a hint: its refusal must not undo a release
 
 if leave == 0 and wished(wish) == owner then
   redis.pcall('DEL', wish)
@@ -34,7 +34,7 @@ local count = mode == 'write' and redis.call('HGET', lock, owner .. ':write')
 if not count then return -2 end
 
 if leave > 0 then
-  redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let pass
+  redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through
   redis.call('HSET', lock, owner .. ':write', leave)
   return 1
 end

@@ -1,9 +1,9 @@
--- server_info: what the server that has a lock says of itself.
+-- server_info: which server has a lock, and in which role.
 --
--- KEYS[1] lock  hash  any lock's; it only tells a cluster which server is meant
+-- KEYS[1] lock  hash  the lock's key; it only tells a cluster which server to ask
 --
 -- Returns the text of INFO server and INFO replication. Changes nothing.
 local lock = KEYS[1]
 
-redis.call('PTTL', lock) -- on a cluster, the answer must be that of the slot's owner
+redis.call('PTTL', lock) -- on a cluster, the node of the slot must answer
 return redis.call('INFO', 'server') .. redis.call('INFO', 'replication')

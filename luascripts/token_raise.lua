@@ -2,15 +2,15 @@
 --
 -- KEYS[1] lock      hash    owner -> hold count
 -- KEYS[2] register  string  the latest fencing token
--- ARGV[1] holder    text    the owner as the hash has it, with ":write" behind it if it writes
--- ARGV[2] token     count   what the register must be at, or above
+-- ARGV[1] holder    text    the owner's field in the hash, which ends in ":write" if the owner writes
+-- ARGV[2] token     count   the least that the register must be
 --
 -- Returns 1 when the register is at the token or above.
--- Returns -2: the holder does not hold the lock (any more); nothing was done.
+-- Returns -2: the holder does not hold the lock; nothing was done.
 -- Returns -4: the key holds something else; nothing was done.
 --
 -- Safe to repeat, and in any order: the register never goes down. A copy that arrives
--- when another has the lock does nothing: that one's token may be the smaller one.
+-- when another owner has the lock does nothing: that owner's token may be the smaller one.
 
 local lock, register = KEYS[1], KEYS[2]
 local holder, token = ARGV[1], tonumber(ARGV[2])
