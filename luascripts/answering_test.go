@@ -19,7 +19,7 @@ import (
 )
 
 // answering returns a client whose server gives the same reply to every script.
-// It reports false for bytes that are no reply at all.
+// It reports false for bytes that are no reply.
 func answering(t *testing.T, reply []byte) (rueidis.Client, bool) {
 	t.Helper()
 	if !whole(reply) {
@@ -154,7 +154,7 @@ func one(b []byte, depth int) (left []byte, ok bool) {
 	return nil, false
 }
 
-// What a call may make of a reply that nobody gives.
+// The expect functions check what a call makes of a reply that no script gives.
 
 func plausibleGrant(t *testing.T, reply []byte, got luascripts.Acquired, err error) {
 	t.Helper()

@@ -8,27 +8,27 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Verdict is what a script found about the caller's owner.
+// Verdict is what a script found about an owner.
 type Verdict int
 
 const (
-	Done    Verdict = 1  // it is as asked
+	Done    Verdict = 1  // the owner has what it asked for
 	Held    Verdict = 0  // acquire: another owner has the lock
-	Free    Verdict = 0  // force: nobody had it
+	Free    Verdict = 0  // force: no owner had it
 	Gone    Verdict = -2 // the owner holds nothing
 	Foreign Verdict = -4 // the key holds something else
 )
 
-// Keys names what the scripts of one lock touch. What a kind does not have is
+// Keys names the keys and channels of the scripts of one lock. A name that the kind does not have is
 // empty.
 type Keys struct {
 	Lock    string // the hash
-	Channel string // where waiters listen; those for a fair lock at channels that begin so
-	Line    string // plain: where all clients listen that know of the line; a client that stands in it also at "<line>:<client uuid>"
+	Channel string // where waiters listen; the channels of a fair lock's waiters begin with it
+	Line    string // plain: the channel of all clients that know of the line; a client in it also listens at "<line>:<client uuid>"
 	Publish string // the command that reaches them: PUBLISH or SPUBLISH
 
-	// Scattered says that a message may reach listeners whom the server that
-	// publishes it does not count, as those on other nodes of a cluster.
+	// Scattered says that a message may reach listeners that the publishing server
+	// does not count, as those on other nodes of a cluster.
 	Scattered bool
 
 	Queue    string // fair: the list of waiting owners
@@ -38,53 +38,53 @@ type Keys struct {
 
 	Register string // the latest fencing token, or "" without fencing
 
-	Wish   string // read/write: the waiting writer whom readers let pass
-	Turn   string // read/write: the waiting reader whom writers let pass when a writer leaves
+	Wish   string // read/write: the waiting writer that later readers wait behind
+	Turn   string // read/write: the waiting reader that writers wait behind when a writer has left
 	Beside string // read/write: what the keys of reading leases begin with
 }
 
-// Question is what an owner asks of an acquire script. What a kind does not use
-// it leaves alone.
+// Question is what an owner asks of an acquire script. A kind ignores the fields that it
+// does not use.
 type Question struct {
 	Owner string
 	Lease time.Duration
 	Want  int // the hold count that must result; 1 for the first hold
 
-	// Patience is for how long the trace that waiting leaves in Redis lives
-	// without being renewed: the place in a fair queue or in a plain lock's line, a
-	// writer's wish, a reader's claim to a turn. 0 leaves none.
+	// Patience is how long the trace that waiting leaves in Redis lives
+	// without a renewal: the place in a fair queue or in a plain lock's line, a
+	// writer's wish, a reader's claim to a turn. With 0 there is none.
 	Patience time.Duration
 
-	Offer time.Duration // plain: what the lock is granted for when it comes to an owner in line; 0 does not stand in line
-	Again time.Duration // plain: after how long an owner in line asks again
+	Offer time.Duration // plain: the lease with which the lock is granted to an owner in line; 0 does not stand in line
+	Again time.Duration // plain: the time after which an owner in line asks again
 	Spare int           // plain: how many tokens more than its own the register gives this owner
 
-	Waited time.Duration // plain, read/write: for how long the owner has been waiting
+	Waited time.Duration // plain, read/write: how long the owner has been waiting
 	Writer string        // read: the owner string by which the caller writes, or ""
-	Yield  bool          // read: wait behind a writer who came before
+	Yield  bool          // read: wait behind a writer that came before
 
-	// Replicas is how many replicas are waited for, for ReplicaTimeout at most.
+	// Replicas is how many replicas must confirm, within ReplicaTimeout.
 	Replicas       int
 	ReplicaTimeout time.Duration
 }
 
-// NoExpiry stands for the lease of a key that has none.
+// NoExpiry is the lease of a key without an expiry.
 const NoExpiry time.Duration = -1
 
 // Acquired is the reply to an acquire script.
 type Acquired struct {
 	Verdict Verdict
 	Token   uint64        // Done on a first hold: the fencing token
-	Left    time.Duration // Held: what is left of the other's lease, or NoExpiry
-	Holder  string        // of several, Held: the owner who has that one
-	Deaf    bool          // plain, Held: no message reaches the process that stands in line
-	Own     bool          // fair, Held: the owner is told of its turn at a channel of its own, too
+	Left    time.Duration // Held: what is left of the other owner's lease, or NoExpiry
+	Holder  string        // of several, Held: the owner that has the refused one
+	Deaf    bool          // plain, Held: no message reaches the process of the owner
+	Own     bool          // fair, Held: a message at the owner's own channel may tell it of its turn, too
 
-	Confirmed int // Done: how many replicas confirmed it, if the question asks for any
+	Confirmed int // Done: how many replicas confirmed it, if the question requires any
 }
 
-// acquire runs an acquire script, and waits for the replicas if the question asks
-// for them.
+// acquire runs an acquire script, and waits for the replicas if the question requires
+// any.
 func acquire(ctx context.Context, rdb rueidis.Client, s *script, keys, args []string, q Question) (Acquired, error) {
 	if q.Replicas == 0 {
 		return acquired(s, s.exec(ctx, rdb, keys, args))
@@ -92,7 +92,7 @@ func acquire(ctx context.Context, rdb rueidis.Client, s *script, keys, args []st
 	return s.execReplicated(ctx, rdb, keys, args, q.Replicas, q.ReplicaTimeout)
 }
 
-// acquired reads the reply of an acquire script: a string is a grant, a number
+// acquired reads the reply of an acquire script: a string is a grant; a number
 // is not.
 func acquired(s *script, reply rueidis.RedisResult) (Acquired, error) {
 	msg, err := reply.ToMessage()
@@ -146,29 +146,29 @@ func verdict(s *script, reply rueidis.RedisResult, legal ...Verdict) (Verdict, e
 	return 0, &ReplyError{s.name, msg.String()}
 }
 
-// Snapshot is a lock as it stands.
+// Snapshot is a lock as it stands in Redis.
 type Snapshot struct {
 	Exists  bool
 	Foreign bool          // fair, read/write: the key holds something else
 	Left    time.Duration // or NoExpiry
 	Mode    string        // read/write: "read", "write", or "" when free
 	Fields  []Field       // in the server's order
-	Waiters []Waiter      // first come first
+	Waiters []Waiter      // in the order of their arrival
 }
 
 // Field is one field of the lock's hash.
 type Field struct{ Name, Value string }
 
-// Waiter is one owner who waits, as Redis knows it.
+// Waiter is one waiting owner, as Redis knows it.
 type Waiter struct {
 	Owner    string
-	Patience time.Duration // after which it counts as dead if it is not heard from; NoExpiry if it is alive while it listens
+	Patience time.Duration // the time after which it counts as dead without a sign of life; NoExpiry if it is alive while it listens
 }
 
-// ms is d as scripts take it.
+// ms returns d in the form that scripts take.
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// remaining is a PTTL reply as a duration.
+// remaining returns a PTTL reply as a duration.
 func remaining(pttl int64) time.Duration {
 	if pttl < 0 {
 		return NoExpiry
@@ -176,7 +176,7 @@ func remaining(pttl int64) time.Duration {
 	return time.Duration(pttl) * time.Millisecond
 }
 
-// fields reads a list of names and values in turn.
+// fields reads a list of alternating names and values.
 func fields(msgs []rueidis.RedisMessage) ([]Field, bool) {
 	if len(msgs)%2 != 0 {
 		return nil, false
@@ -193,7 +193,7 @@ func fields(msgs []rueidis.RedisMessage) ([]Field, bool) {
 	return all, true
 }
 
-// waiters reads a list of owners and milliseconds in turn.
+// waiters reads a list of alternating owners and milliseconds.
 func waiters(msgs []rueidis.RedisMessage) ([]Waiter, bool) {
 	if len(msgs)%2 != 0 {
 		return nil, false

@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// The header of each script is its contract. These tests read it: what a script
+// The header of each script is its contract. These tests read it: each key and argument that a script
 // uses must be listed, by the name of the local that receives it, and each
-// listed thing must be used. What scripts include has no keys and arguments, and so
-// another contract.
+// listed one must be used. Included files have no keys and arguments, and so
+// other rules.
 
 var (
 	sentence = regexp.MustCompile(`^-- ([a-z_]+): .+`)
@@ -24,7 +24,7 @@ var (
 	units    = map[string][]string{"KEYS": {"hash", "list", "zset", "string"}, "ARGV": {"text", "ms", "count"}}
 )
 
-// scripts returns the text of every script. What they include is none, and has
+// scripts returns the text of every script. An included file is no script, and has
 // other rules.
 func scripts(t *testing.T) map[string]string { return texts(t, false) }
 
@@ -116,7 +116,7 @@ func checkHeader(file, text string) (problems []string) {
 	return append(problems, checkWords(body)...)
 }
 
-// checkWords returns which words are in the code of a script that must not be.
+// checkWords returns the forbidden words in the code of a script.
 func checkWords(code string) (problems []string) {
 	for _, forbidden := range []string{"loadstring", "redis.setresp", "cmsgpack", "bit.", "struct.", "#!"} {
 		if strings.Contains(code, forbidden) {
@@ -177,7 +177,7 @@ func TestIncludes(t *testing.T) {
 	whole := loaded(t)
 	for name, text := range includes {
 		if slices.Contains(whole, strings.TrimSuffix(name, ".lua")) {
-			continue // it is run, and has not only functions
+			continue // it is run, and has more than functions
 		}
 		for _, problem := range checkInclude(name, text, users[name]) {
 			t.Errorf("%s: %s", name, problem)
@@ -185,13 +185,13 @@ func TestIncludes(t *testing.T) {
 	}
 	for name := range scripts {
 		if !slices.Contains(whole, strings.TrimSuffix(name, ".lua")) {
-			t.Errorf("%s: nobody loads it", name)
+			t.Errorf("%s: no script loads it", name)
 		}
 	}
 }
 
-// checkIncluding returns what is wrong with what a text says it includes: exactly the
-// files of whose functions it uses one.
+// checkIncluding returns what is wrong with the includes in a header: they must be exactly the
+// files that have a function which the text uses.
 func checkIncluding(text string, includes map[string]string) (problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	lists := including(text)
@@ -251,8 +251,8 @@ func TestIncluding_isReallyChecked(t *testing.T) {
 	}
 }
 
-// checkInclude returns what is wrong with a file that scripts include: users, by
-// their names. It has functions, and nothing happens by including it.
+// checkInclude returns what is wrong with an included file. users are the texts that include it, by
+// name. It has functions only, and including it does nothing.
 func checkInclude(file, text string, users map[string]string) (problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	first, _, _ := strings.Cut(text, "\n")
@@ -272,7 +272,7 @@ func checkInclude(file, text string, users map[string]string) (problems []string
 		}
 	}
 
-	// What is used: by a script, or by a function that is used.
+	// A function is used by a script, or by a function that is used.
 	bodies := map[string]string{}
 	starts := function.FindAllStringSubmatchIndex(code, -1)
 	for i, at := range starts {
@@ -341,11 +341,11 @@ func TestIncludes_areReallyChecked(t *testing.T) {
 		}
 	}
 	if p := checkInclude(name, good, nil); p == nil {
-		t.Error("nobody includes it: not noticed")
+		t.Error("no file includes it: not noticed")
 	}
 }
 
-// Script texts are constants: nothing a caller gives can become code.
+// Script texts are constants: no input of a caller can become code.
 func TestScripts_areOnlyFiles(t *testing.T) {
 	err := fs.WalkDir(os.DirFS(".."), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {

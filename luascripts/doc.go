@@ -1,5 +1,5 @@
 // Package luascripts holds every script that changes a lock, and one typed Go
-// function for each. Nothing else in this module writes to a lock's keys.
+// function for each. Only these scripts write to a lock's keys.
 //
 // A script is a file of its own, <kind>_<verb>.lua. Its header is its contract:
 // each key with its type, each argument with its unit, every reply. A test
@@ -7,41 +7,42 @@
 // The functions that scripts share are in include_<name>.lua; "-- include: <name>" in
 // the second line of a file puts them before it.
 //
-// # Rules the scripts keep
+// # Rules of the scripts
 //
-//   - Told what must result ("want 2"), never what to add. A script may be sent
+//   - A script is told what must result ("want 2"), never what to add. It may be sent
 //     twice, and the second copy changes nothing and answers the same.
-//   - Look first, write last. A reply below zero, and any error raised by the
-//     first read, mean that nothing was written.
-//   - The first write cannot grow memory, except when a free lock is taken. So
+//   - A script looks first and writes last. A reply below zero, and an error of the
+//     first read, mean that the script changed no hold of a living owner. It may have
+//     dropped dead owners, or the caller's place in a queue, as its header says.
+//   - The first write cannot grow memory, unless an owner takes the lock or begins to wait. So
 //     re-entering, renewing and releasing work on a server that is full.
-//   - A lease is only ever lengthened. Expiry is relative; no clock but the
-//     server's own counts.
-//   - One key for each plain lock. A script with two keys is refused with
-//     TRYAGAIN for as long as their cluster slot is on the move. Channels are
+//   - A script never shortens the lease of an owner. Expiry is relative; no clock but the
+//     server's counts.
+//   - A plain lock has one key, with lock.WithFencing two. A script with several keys is refused with
+//     TRYAGAIN while their cluster slot moves to another node. Channels are
 //     arguments, so that access lists need no key pattern for them.
-//   - PUBLISH by pcall: a hint that is denied must not turn a release that
+//   - A script calls PUBLISH by pcall: a hint that is denied must not turn a release that
 //     happened into an error.
 //
 // # Keys
 //
 //	kind       key      type  content
-//	reentrant  <name>   hash  owner -> hold count, one field
+//	reentrant  <name>   hash  owner -> hold count, one owner; and leasehold_line, the waiting processes
 //	fair       <name>   hash  as a plain lock
-//	           redisson_lock_queue:{<name>}     list    waiting owners, first come first
-//	           redisson_lock_timeout:{<name>}   zset    waiting owner -> server's ms until which it counts as alive
+//	           redisson_lock_queue:{<name>}     list    waiting owners, in the order of their arrival
+//	           redisson_lock_timeout:{<name>}   zset    waiting owner -> server's time in ms until which it counts as alive
 //	rw         <name>   hash  mode, owner -> read holds, owner:write -> write holds
 //	           {<name>}:<owner>:rwlock_timeout:<n>  string  the lease of a reader, for each of its holds
-//	           leasehold_rwlock_wish:{<name>}       string  the waiting writer whom readers let pass
-//	           leasehold_rwlock_turn:{<name>}       string  the waiting reader whom writers let pass when a writer leaves
+//	           leasehold_rwlock_wish:{<name>}       string  the waiting writer that later readers wait behind
+//	           leasehold_rwlock_turn:{<name>}       string  the waiting reader that writers wait behind when a writer has left
 //	any        redisson_lock_token:{<name>}     string  the latest fencing token, with lock.WithFencing
-//	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a key of the user's
+//	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a user's key
 //
-// Where a name brings braces of its own, none are added, and what begins with leasehold
+// Where a name has braces of its own, none are added, and a key that begins with leasehold
 // ends in a colon.
 //
-// The layout is Redisson's, but for what begins with leasehold, so that Java and Go
-// share locks. The scripts are our own. They differ from Redisson's where it matters here: the
-// resulting count is given, a re-entry never shortens the lease, and no unlock
-// latch key is needed, as a repeated release is recognised by its count.
+// The layout is Redisson's, apart from the keys and the field that begin with leasehold, so that Java and Go
+// share locks. The scripts differ from Redisson's in three points: they take the
+// resulting count, a re-entry never shortens the lease, and they need no unlock
+// latch key, as the count tells a repeated release.
 package luascripts

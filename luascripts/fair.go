@@ -18,23 +18,23 @@ var (
 	fairForce   = load("fair_force")
 )
 
-// Turns is what follows "<channel>:<client uuid>" in the name of the channel at which a client
-// hears the numbers of those of its owners whose turn it is.
+// Turns is the end of the name of a client's channel, after "<channel>:<client uuid>": there the
+// client hears the numbers of those of its owners whose turn it is.
 const Turns = ":fair"
 
-// again is the verdict of fair_acquire that means: the dead are not all dropped yet, ask
-// again at once. A script drops a bounded number of them, so that the server has time for
+// again is the verdict of fair_acquire that there are more dead to drop: ask
+// again at once. A script drops a bounded number of them, so that the server can serve
 // others in between.
 const again Verdict = -5
 
-// mostAgain is how often a script runs again for what it left to do: often enough for a
-// hundred thousand dead, and not for ever if something between us and the server answers so.
+// mostAgain is how often a script runs again for the rest of its work: often enough for a
+// hundred thousand dead, and not for ever if a broken peer answers so.
 const mostAgain = 1000
 
 func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts, k.Never} }
 
 // AcquireFair makes an owner hold the lock as often as it wants to, if it is its
-// turn. Else the owner stands in line, unless its patience is 0; then Left says
+// turn. Otherwise the owner enters the queue, unless its patience is 0. Left says
 // when to ask again if no message comes before.
 func AcquireFair(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	keys, args := k.withRegister(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Patience)}
@@ -53,9 +53,9 @@ func ReleaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, 
 	return fairRelease.tell(ctx, rdb, k.fair(), []string{owner, strconv.Itoa(leave), k.Channel, k.Publish}, Done, Gone, Foreign)
 }
 
-// tell runs s, which tells the first in line, until it has found that one. What else it
-// is for is done by its first run. So the verdict is that of the first run, and an error
-// after it is none: the next heartbeat of any process finds the first in line.
+// tell runs s, which tells the first in the queue, until it has found that one. The first run does
+// the rest of the work of s. So the verdict is that of the first run, and an error
+// after it is ignored: the next heartbeat of any process finds the first in the queue.
 func (s *script) tell(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) (Verdict, error) {
 	v, more, err := s.told(ctx, rdb, keys, args, legal)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *script) tell(ctx context.Context, rdb rueidis.Client, keys, args []stri
 	return v, nil
 }
 
-// told runs s once. It reports whether there are more of the dead in line.
+// told runs s once. It reports whether there are more dead in the queue.
 func (s *script) told(ctx context.Context, rdb rueidis.Client, keys, args []string, legal []Verdict) (v Verdict, more bool, err error) {
 	msg, err := s.exec(ctx, rdb, keys, args).ToMessage()
 	if err != nil {
@@ -86,13 +86,13 @@ type Kept struct {
 	Asks []bool        // for each waiter: it should ask now, as it is its turn, or it lost its place
 }
 
-// keepAtOnce is how many waiters one script keeps at most, so that it does not keep the
-// server busy for long.
+// keepAtOnce is how many waiters one script keeps at most, so that each script is
+// short.
 const keepAtOnce = 100
 
 // KeepFair is the heartbeat of the waiting owners of one process. Each keeps its place for
-// its patience from now on. Many are kept by several scripts in one pipeline; only the
-// last drops the dead, as a process that was frozen has many who seem to be.
+// its patience from now on. Many are kept by several scripts in one pipeline. Only the
+// last script drops the dead, as many of a process that was frozen seem to be dead.
 func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter) (Kept, error) {
 	kept := Kept{Asks: make([]bool, 0, len(waiting))}
 	keys := k.fair()
@@ -124,7 +124,7 @@ func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter)
 		if err != nil || len(numbers) != 1+(len(args[i])-3)/2 {
 			return Kept{}, &ReplyError{fairKeep.name, msg.String()}
 		}
-		kept.Left = remaining(numbers[0]) // that of the last counts
+		kept.Left = remaining(numbers[0]) // the last script's counts
 		for _, n := range numbers[1:] {
 			if n != 0 && n != 1 && n != int64(Gone) {
 				return Kept{}, &ReplyError{fairKeep.name, msg.String()}
@@ -135,8 +135,8 @@ func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter)
 	return kept, nil
 }
 
-// InspectFair reads the lock and its queue: a queue of more than 100 in parts, each as it
-// is then. The lock is as it was with the first part.
+// InspectFair reads the lock and its queue. It reads a queue of more than 100 in parts, one after
+// the other; the lock is that of the first part.
 func InspectFair(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error) {
 	s, err := inspectFair(ctx, rdb, k, "", 0)
 	seen := make(map[string]bool, len(s.Waiters))
@@ -157,7 +157,7 @@ func InspectFair(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, err
 			}
 		}
 		if len(s.Waiters) == before {
-			break // the rest has gone
+			break // the rest has left
 		}
 	}
 	if err != nil {
@@ -178,7 +178,7 @@ func inspectFair(ctx context.Context, rdb rueidis.Client, k Keys, after string, 
 		return Snapshot{Foreign: true}, nil
 	}
 	reply, err := msg.ToArray()
-	bad := &ReplyError{Script: fairInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))} // it has owners, which belong in no error
+	bad := &ReplyError{Script: fairInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))} // the reply has owners, which belong in no error
 	if err != nil || len(reply) != 3 {
 		return Snapshot{}, bad
 	}
@@ -194,8 +194,8 @@ func inspectFair(ctx context.Context, rdb rueidis.Client, k Keys, after string, 
 	return Snapshot{Exists: left != -2, Left: remaining(left), Fields: all, Waiters: waiting}, nil
 }
 
-// ForceFair frees the lock whoever holds it, and tells the first in line: Done
-// when somebody held it, Free when nobody did, or Foreign.
+// ForceFair frees the lock, whichever owner holds it, and tells the first in the queue: Done
+// when an owner held it, Free when none did, or Foreign.
 func ForceFair(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
 	return fairForce.tell(ctx, rdb, k.fair(), []string{k.Channel, k.Publish}, Done, Free, Foreign)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Waiters of ours do not put their deadlines on top of each other, so when
-// they are served they have nothing to take off those of Redisson behind them: J1
+// they are served they must take nothing off the deadlines of Redisson's waiters behind them. Otherwise J1
 // would count as dead before its turn, and J2 overtake it.
 func TestPeers_manyOfOursTakeNothingOff(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
@@ -30,8 +30,8 @@ func TestPeers_manyOfOursTakeNothingOff(t *testing.T) {
 	})
 }
 
-// A queue that never gets empty, ours and Redisson's in turn, heartbeats
-// once a second: all are served in the order in which they came, and no deadline
+// In a queue that never gets empty, with ours and Redisson's alternately and heartbeats
+// once a second, all are served in the order in which they came, and no deadline
 // drifts away.
 func TestPeers_noDriftInABusyQueue(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
@@ -57,7 +57,7 @@ func TestPeers_noDriftInABusyQueue(t *testing.T) {
 						}
 					}
 					if line := q.line(); line != strings.Join(want, " ") {
-						t.Fatalf("round %d: in line: %s, want %s", round, line, want)
+						t.Fatalf("round %d: in the queue: %s, want %s", round, line, want)
 					}
 					q.letsGo(holder)
 					holder, want = want[0], want[1:]
@@ -65,7 +65,7 @@ func TestPeers_noDriftInABusyQueue(t *testing.T) {
 					theirs := time.Duration(strings.Count(strings.Join(want, " "), "J"))
 					ours := time.Duration(len(want)+1) - theirs
 					if last := q.lastDeadline(); last > theirs*javaWait+ours*patience+61*time.Second {
-						t.Fatalf("round %d: with %s in line, somebody counts as alive for %v", round, want, last)
+						t.Fatalf("round %d: with %s in the queue, an owner counts as alive for %v", round, want, last)
 					}
 				}
 			})
@@ -73,7 +73,7 @@ func TestPeers_noDriftInABusyQueue(t *testing.T) {
 	})
 }
 
-// in its smallest form, and with ours giving up instead of being served.
+// This is the smallest form of it; in another, ours give up instead of being served.
 func TestPeers_noDriftInTurn(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for name, leave := range map[string]func(q fair, name, holder string) (has string){
@@ -93,7 +93,7 @@ func TestPeers_noDriftInTurn(t *testing.T) {
 					q.keeps(ours, next)
 					has = leave(q, ours, has)
 					if left := q.left(theirs); left > javaWait+61*time.Second { // it is first now
-						t.Fatalf("round %d: the first in line, of Redisson, counts as alive for %v", round, left)
+						t.Fatalf("round %d: the first in the queue, of Redisson, counts as alive for %v", round, left)
 					}
 					q.letsGo(has)
 					q.javaGets(theirs)
@@ -104,8 +104,8 @@ func TestPeers_noDriftInTurn(t *testing.T) {
 	})
 }
 
-// G4 comes when the one before it, of ours, is dead, and one of Redisson is
-// alive before that: its deadline must be as far ahead as anybody's behind J2.
+// G4 comes when the owner before it, of ours, is dead, and an owner of Redisson is
+// alive before that: the deadline of G4 must be as far ahead as that of any owner behind J2.
 func TestPeers_behindTheDeadBehindOneOfRedisson(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G1")
@@ -120,9 +120,9 @@ func TestPeers_behindTheDeadBehindOneOfRedisson(t *testing.T) {
 	})
 }
 
-// The dead before J2 were dropped by a question, and not by a heartbeat. It
-// is told all the same that it is its turn: it sleeps for as long as it was told
-// when it came, and asks nobody meanwhile.
+// A question, and not a heartbeat, dropped the dead before J2. It
+// is still told that it is its turn: it sleeps for the time that it was told
+// when it came, and asks nothing meanwhile.
 func TestFair_nextIsToldWhoeverFindsTheDead(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for _, p := range []time.Duration{0, patience} {
@@ -139,7 +139,7 @@ func TestFair_nextIsToldWhoeverFindsTheDead(t *testing.T) {
 	})
 }
 
-// As TestFair_deniedCommands, for those who wait and those who leave others
+// This is as TestFair_deniedCommands, for owners that wait and owners that leave others
 // waiting.
 func TestFair_deniedCommandsWithAQueue(t *testing.T) {
 	deniedFair(t,
@@ -150,7 +150,7 @@ func TestFair_deniedCommandsWithAQueue(t *testing.T) {
 	)
 }
 
-// A queue or zset that is something else: an error, and nothing done.
+// A queue or zset of another type is an error, and nothing is done.
 func TestFair_foreignQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {

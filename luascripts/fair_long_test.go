@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// What is different in a queue of more owners than a script reads at once.
+// These tests are about queues of more owners than one script reads.
 
 // names returns "G1 G2 …", from the first to the last number.
 func names(first, last int) (all []string) {
@@ -41,7 +41,7 @@ func (q fair) length() int64 {
 }
 
 // Hundreds of dead stand at the head. No script drops more than a hundred of them, and no
-// caller notices that: the first who is alive has the lock, or is told.
+// caller notices that: the first living owner has the lock, or is told.
 func TestFair_manyDead(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		dead := names(1001, 1350)
@@ -57,21 +57,21 @@ func TestFair_manyDead(t *testing.T) {
 		oneScript := func(t *testing.T, q fair, what string) {
 			t.Helper()
 			if got := q.length(); got < 250 {
-				t.Errorf("%s: one script left %d of 350 in line", what, got)
+				t.Errorf("%s: one script left %d of 350 in the queue", what, got)
 			}
 		}
 		story("a question, script by script", func(t *testing.T, q fair) {
 			for _, left := range []int64{250, 150, 50} {
 				m := eval(t, q.rdb, source(t, "fair_acquire"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, owner("G1"), "60000", "1", "60000")
 				if n, err := m.ToInt64(); err != nil || n != -5 || q.length() != left {
-					t.Fatalf("the script answers %d, %v, and %d are in line; want -5 and %d", n, err, q.length(), left)
+					t.Fatalf("the script answers %d, %v, and %d are in the queue; want -5 and %d", n, err, q.length(), left)
 				}
 			}
 			q.gets("G1")
 		})
 		story("a question", func(t *testing.T, q fair) {
 			if got := q.ask("G1", 0); got.Verdict != luascripts.Done || q.length() != 0 {
-				t.Errorf("%+v, and %d are in line", got, q.length())
+				t.Errorf("%+v, and %d are in the queue", got, q.length())
 			}
 		})
 		story("a question, and another has it", func(t *testing.T, q fair) {
@@ -79,11 +79,11 @@ func TestFair_manyDead(t *testing.T) {
 			q.waits("G1")
 			oneScript(t, q, "a question")
 		})
-		story("a question behind one who is alive", func(t *testing.T, q fair) {
+		story("a question behind a living owner", func(t *testing.T, q fair) {
 			q.queuedMany(patience, "J2")
 			q.waits("G1")
 			if q.line() != "J2 G1" {
-				t.Errorf("in line: %s", q.line())
+				t.Errorf("in the queue: %s", q.line())
 			}
 			q.lasts("one of Redisson is first")
 		})
@@ -119,7 +119,7 @@ func TestFair_manyDead(t *testing.T) {
 			q.queuedMany(patience, "G1", "G2")
 			e.heard()
 			if kept := q.keeps("G2"); kept.Left != time.Millisecond {
-				t.Errorf("look again in %v, and nobody knows who is first", kept.Left)
+				t.Errorf("look again in %v, and the first is not known", kept.Left)
 			}
 			oneScript(t, q, "a heartbeat")
 			e.expect()
@@ -131,8 +131,8 @@ func TestFair_manyDead(t *testing.T) {
 	})
 }
 
-// A process with many waiters was frozen for longer than their patience, and nobody
-// noticed. Its heartbeat is several scripts, and none of them takes those that come later
+// A process with many waiters was frozen for longer than their patience, and no other
+// process noticed. Its heartbeat takes several scripts, and none of them takes the waiters of a later one
 // for dead, in whatever order they are in.
 func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
@@ -147,12 +147,12 @@ func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 			q.queuedMany(left, all...)
 			backwards := slices.Clone(all)
 			slices.Reverse(backwards)
-			kept := q.keeps(append(backwards, "G998")...) // and one who is not in line
+			kept := q.keeps(append(backwards, "G998")...) // and one that is not in the queue
 			if len(kept.Asks) != 451 || slices.Contains(kept.Asks[:450], true) || !kept.Asks[450] {
 				t.Errorf("late %v: asks %v", late, kept.Asks)
 			}
 			if got := q.line(); got != strings.Join(all, " ") {
-				t.Errorf("late %v: in line are %s", late, got)
+				t.Errorf("late %v: in the queue are %s", late, got)
 			}
 			for _, name := range []string{"G1", "G200", "G450"} {
 				about(t, name, q.left(name), patience)
@@ -161,7 +161,7 @@ func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 	})
 }
 
-// Ours and Redisson's stand in a long queue. Ours far behind know from their deadlines how
+// Ours and Redisson's wait in a long queue. Ours far behind know from their deadlines how
 // many of Redisson's are before them: each stays alive until its turn, without a heartbeat, and
 // no dead one keeps the others waiting for longer than its patience.
 func TestPeers_longQueue(t *testing.T) {
@@ -191,7 +191,7 @@ func TestPeers_longQueue(t *testing.T) {
 			t.Helper()
 			kept := q.keeps(slices.DeleteFunc(slices.Clone(line), func(name string) bool { return name[0] == 'J' })...)
 			if slices.Contains(kept.Asks, true) {
-				t.Errorf("somebody should ask: %v", kept.Asks)
+				t.Errorf("an owner should ask: %v", kept.Asks)
 			}
 		}
 		right("when all have come")
@@ -214,7 +214,7 @@ func TestPeers_longQueue(t *testing.T) {
 	})
 }
 
-// More of Redisson's than a script reads stand before ours: it counts no fewer than there are.
+// More of Redisson's than a script reads are before ours: the script counts no fewer than there are.
 func TestPeers_longQueueOfTheirs(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G9999")
@@ -234,7 +234,7 @@ func TestPeers_longQueueOfTheirs(t *testing.T) {
 	})
 }
 
-// The patience of others is no part of anybody's deadline for long: it is not added up.
+// The patience of others does not stay a part of a deadline: it is not added up.
 func TestFair_patienceInALongQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G999")
@@ -252,7 +252,7 @@ func TestFair_patienceInALongQueue(t *testing.T) {
 	})
 }
 
-// As TestFair_deletedByHand.
+// This is as TestFair_deletedByHand.
 func TestFair_deletedByHandInALongQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		all := names(1, 150)
@@ -262,12 +262,12 @@ func TestFair_deletedByHandInALongQueue(t *testing.T) {
 				q.held("G999", long)
 				q.queuedMany(patience, all...)
 				want := slices.Clone(all)
-				if key == fairKeys.Queue { // whose deadlines stay behind
+				if key == fairKeys.Queue { // the deadlines stay
 					q.queuedMany(patience, names(201, 300)...)
 				}
 				do(t, q.rdb, "DEL", key)
 				if comes != "" {
-					q.waits(comes) // before anybody noticed
+					q.waits(comes) // before any heartbeat
 					want = append(want, comes)
 				}
 				for i, asks := range q.keeps(all...).Asks {
@@ -281,10 +281,10 @@ func TestFair_deletedByHandInALongQueue(t *testing.T) {
 					slices.Sort(want)
 				}
 				if !slices.Equal(got, want) {
-					t.Errorf("without %s: in line are %s", key, got)
+					t.Errorf("without %s: in the queue are %s", key, got)
 				}
 				if asks := q.keeps(all...).Asks; slices.Contains(asks, true) {
-					t.Errorf("without %s, all are back in line, and yet: %v", key, asks)
+					t.Errorf("without %s, all are back in the queue, and yet: %v", key, asks)
 				}
 			}
 		}
@@ -312,8 +312,8 @@ func TestInspectFair_longQueue(t *testing.T) {
 	})
 }
 
-// Somebody took some out of the line, and left their deadlines. They are told to ask, and stand in
-// line anew.
+// Some owners are taken out of the queue by hand, and their deadlines stay. Their heartbeat tells them to ask, and they
+// enter the queue anew.
 func TestFair_takenOutOfALongQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
@@ -321,12 +321,12 @@ func TestFair_takenOutOfALongQueue(t *testing.T) {
 		do(t, q.rdb, "LTRIM", fairKeys.Queue, "0", "119")
 		for _, name := range names(121, 150) {
 			if !q.keeps(name).Asks[0] {
-				t.Fatalf("%s waits on, and is not in line", name)
+				t.Fatalf("%s waits on, and is not in the queue", name)
 			}
 			q.waits(name)
 		}
 		if got, want := q.line(), strings.Join(names(1, 150), " "); got != want {
-			t.Errorf("in line: %s", got)
+			t.Errorf("in the queue: %s", got)
 		}
 	})
 }

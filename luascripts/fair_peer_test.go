@@ -11,9 +11,9 @@ import (
 )
 
 // Redisson's clients share fair locks with ours. These scripts do to the keys of a
-// lock what theirs do, so that both can stand in one queue here.
+// lock what Redisson's do, so that both can be in one queue here.
 
-// javaPurge drops the dead from the head of the queue; nobody else's deadline
+// javaPurge drops the dead from the head of the queue; no other deadline
 // changes.
 const javaPurge = `
 local function purge(queue, timeouts, now)
@@ -28,7 +28,7 @@ local function purge(queue, timeouts, now)
 end
 `
 
-// javaAcquire takes the lock, or stands in line: nil, or the ms to wait.
+// javaAcquire takes the lock, or enters the queue: nil, or the ms to wait.
 const javaAcquire = javaPurge + `
 local lock, queue, timeouts = KEYS[1], KEYS[2], KEYS[3]
 local lease, owner, wait, now = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -61,7 +61,7 @@ end
 return ttl
 `
 
-// javaFail is a waiter whose time is over: those behind it move up.
+// javaFail ends the wait of a waiter whose time is over: those behind it move up.
 const javaFail = `
 local queue, timeouts = KEYS[2], KEYS[3]
 local owner, wait = ARGV[1], tonumber(ARGV[2])
@@ -74,7 +74,7 @@ redis.call('ZREM', timeouts, owner)
 redis.call('LREM', queue, 0, owner)
 `
 
-// javaUnlock frees the lock and tells the first in line: 1, or nil to a stranger.
+// javaUnlock frees the lock and tells the first in the queue: 1, or nil if the caller does not hold it.
 const javaUnlock = javaPurge + `
 local lock, queue, timeouts, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[3]
 local owner, now = ARGV[1], tonumber(ARGV[2])
@@ -85,7 +85,7 @@ if head then redis.call('PUBLISH', channel .. ':' .. head, '0') end
 return 1
 `
 
-// withPeers runs a test on a real server alone: what is shown here is how two kinds
+// withPeers runs a test on a real server alone: the tests show how two kinds
 // of clients get on with each other there.
 func withPeers(t *testing.T, f func(t *testing.T, q fair)) {
 	f(t, fair{t, redistest.Start(t).Client(t)})
@@ -93,8 +93,8 @@ func withPeers(t *testing.T, f func(t *testing.T, q fair)) {
 
 var fairKeyList = []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts}
 
-// javaAsks is a thread of Redisson that asks, and would wait for so long. It
-// reports whether it has the lock now.
+// javaAsks makes a thread of Redisson ask, which would wait for the given time. It
+// reports whether the thread has the lock now.
 func (q fair) javaAsks(name string, wait time.Duration) bool {
 	q.t.Helper()
 	m := eval(q.t, q.rdb, javaAcquire, fairKeyList, fmt.Sprint(long.Milliseconds()), owner(name), fmt.Sprint(wait.Milliseconds()), fmt.Sprint(now(q.t, q.rdb)))
@@ -129,8 +129,8 @@ func (q fair) javaReleases(name string) {
 	}
 }
 
-// serve lets the holder go, and whoever waits be served in order, until nobody
-// does. It returns who was served.
+// serve releases the holder's lock, and lets the waiters be served in order, until none
+// is left. It returns the owners that were served.
 func (q fair) serve(holder string) string {
 	q.t.Helper()
 	var served []string
@@ -149,8 +149,8 @@ func (q fair) serve(holder string) string {
 }
 
 // 1: J2 has been waiting for minutes, and G3 and J4 stand behind it. 2: J2 gets the
-// lock, and takes its 300 s off everybody's deadline. 3: it unlocks, and before G3
-// asks, J4 looks: G3 must not have become one of the dead by that.
+// lock, and takes its 300 s off all deadlines. 3: J2 unlocks, and before G3
+// asks, J4 asks: G3 must not count as dead then.
 func TestPeers_behindOneOfRedisson(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for _, waited := range []time.Duration{0, time.Second, 2 * time.Minute, 299 * time.Second} {
@@ -173,7 +173,7 @@ func TestPeers_behindOneOfRedisson(t *testing.T) {
 				e.expect(javaTold("J2"), javaTold("G3"))
 				q.javaWaits("J4")
 				if q.line() != "G3 J4" {
-					t.Fatalf("in line: %s, want G3 J4", q.line())
+					t.Fatalf("in the queue: %s, want G3 J4", q.line())
 				}
 				q.gets("G3")
 				if served := q.serve("G3"); served != "J4" {
@@ -184,7 +184,7 @@ func TestPeers_behindOneOfRedisson(t *testing.T) {
 	})
 }
 
-// The same with two of Redisson's ahead, and with heartbeats in between.
+// This is the same with two of Redisson's ahead, and with heartbeats in between.
 func TestPeers_behindTwoOfRedisson(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for _, heartbeats := range []bool{false, true} {
@@ -219,7 +219,7 @@ func TestPeers_behindTwoOfRedisson(t *testing.T) {
 				for _, name := range []string{"J2", "J3"} {
 					beat()
 					q.javaReleases(map[string]string{"J2": "J1", "J3": "J2"}[name])
-					q.javaWaits("J5") // it looks whenever it can
+					q.javaWaits("J5") // it asks whenever it can
 					q.javaGets(name)
 					for _, g := range []string{"G4", "G6"} {
 						if left := q.left(g); left < patience-slow {
@@ -232,8 +232,8 @@ func TestPeers_behindTwoOfRedisson(t *testing.T) {
 	})
 }
 
-// A dead one of ours keeps Redisson's waiters behind it for no longer than its
-// patience, whoever looks; also when its deadline was set behind another of theirs.
+// A dead owner of ours keeps Redisson's waiters behind it for no longer than its
+// patience, whichever client asks; also when its deadline was set behind another of Redisson's.
 func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G9")
@@ -245,7 +245,7 @@ func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 		q.javaGets("J2")
 		q.javaReleases("J2")
 
-		// The same when its deadline was set behind another of theirs.
+		// Now its deadline was set behind another of Redisson's.
 		q.clear()
 		q.gets("G9")
 		q.waits("G1")
@@ -261,12 +261,12 @@ func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 		q.pass(2 * patience) // it may have counted from that of G1
 		q.javaGets("J4")
 		if q.line() != "" {
-			t.Errorf("in line: %s", q.line())
+			t.Errorf("in the queue: %s", q.line())
 		}
 	})
 }
 
-// lastDeadline is how far ahead the latest deadline is.
+// lastDeadline returns how far ahead the latest deadline is.
 func (q fair) lastDeadline() (last time.Duration) {
 	q.t.Helper()
 	for _, name := range strings.Fields(q.line()) {
@@ -275,7 +275,7 @@ func (q fair) lastDeadline() (last time.Duration) {
 	return last
 }
 
-// letsGo makes the holder give the lock back.
+// letsGo makes the holder release the lock.
 func (q fair) letsGo(holder string) {
 	q.t.Helper()
 	if holder[0] == 'J' {
@@ -285,7 +285,7 @@ func (q fair) letsGo(holder string) {
 	}
 }
 
-// takes says that name asks, whoever it is, and is given the lock.
+// takes makes name ask, of whichever client it is, and fails unless it is granted the lock.
 func (q fair) takes(name string) {
 	q.t.Helper()
 	if name[0] == 'J' {
@@ -295,7 +295,7 @@ func (q fair) takes(name string) {
 	}
 }
 
-// queues says that name asks, whoever it is, and must wait.
+// queues makes name ask, of whichever client it is, and fails unless it must wait.
 func (q fair) queues(name string) {
 	q.t.Helper()
 	if name[0] == 'J' {
@@ -305,13 +305,13 @@ func (q fair) queues(name string) {
 	}
 }
 
-// The deadlines of Redisson's waiters are put on top of each other. Whoever comes
-// and goes must take its own part off again, or else they would drift away, and
+// The deadlines of Redisson's waiters are put on top of each other. An owner that leaves
+// must take its own part off again. Otherwise the deadlines would drift away, and
 // with them the time for which a dead waiter keeps the others waiting. In each of
 // these stories many come and go while G1 and J2 wait; none of them may leave a
 // deadline that is later than it would be without them.
 func TestPeers_noDrift(t *testing.T) {
-	const briefly = 3 * time.Second // for which some of Redisson's wait
+	const briefly = 3 * time.Second // how long some of Redisson's wait
 	withPeers(t, func(t *testing.T, q fair) {
 		for name, come := range map[string]func(q fair, n int){
 			"ours give up": func(q fair, n int) {
@@ -347,7 +347,7 @@ func TestPeers_noDrift(t *testing.T) {
 			},
 			"the holder dies": func(q fair, n int) {
 				do(q.t, q.rdb, "DEL", fairKeys.Lock)
-				q.waits(fmt.Sprint("G", n)) // it is the turn of G1, who does not come
+				q.waits(fmt.Sprint("G", n)) // it is the turn of G1, which does not ask
 				q.releases(fmt.Sprint("G", n), luascripts.Gone)
 				q.held("G9999", long)
 			},
@@ -376,10 +376,10 @@ func TestPeers_noDrift(t *testing.T) {
 				q.waits("G3")
 				q.keeps("G3", "G1")
 				if left := q.left("G3"); left > javaWait+2*patience {
-					t.Errorf("G3, who came last, counts as alive for %v", left)
+					t.Errorf("G3, which came last, counts as alive for %v", left)
 				}
 				if last := q.lastDeadline(); last > javaWait+2*patience {
-					t.Errorf("somebody counts as alive for %v", last)
+					t.Errorf("an owner counts as alive for %v", last)
 				}
 				if served := q.serve("G9999"); served != "G1 J2 G3" {
 					t.Errorf("served: %s, want G1 J2 G3", served)
@@ -389,8 +389,8 @@ func TestPeers_noDrift(t *testing.T) {
 	})
 }
 
-// One in the middle gives up: nobody behind it waits for longer by that, and who
-// is dead behind it is found out no later.
+// A waiter in the middle gives up. None behind it waits longer because of that, and
+// a dead one behind it is found no later.
 func TestPeers_middleGivesUp(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for name, c := range map[string]struct {
@@ -431,13 +431,13 @@ func TestPeers_middleGivesUp(t *testing.T) {
 	})
 }
 
-// All who came before were abandoned. The last gets the lock when their deadlines
+// All earlier waiters are dead. The last one gets the lock when their deadlines
 // have passed, and no later.
 func TestPeers_abandoned(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for line, after := range map[string]time.Duration{
 			"G1 G2 G3": patience,
-			"J1 G2 G3": 2*javaWait + lease, // theirs may count what was left of the lease
+			"J1 G2 G3": 2*javaWait + lease, // Redisson's may count what was left of the lease
 			"G1 J2 G3": javaWait + 2*patience,
 		} {
 			t.Run(line, func(t *testing.T) {
@@ -452,20 +452,20 @@ func TestPeers_abandoned(t *testing.T) {
 				q.releases("G9", luascripts.Done)
 				for beats := after / (patience / 2); beats > 0; beats-- {
 					q.pass(patience / 2)
-					q.keeps(last) // only this one lives
+					q.keeps(last) // only this owner lives
 				}
 				q.pass(patience / 2)
 				q.gets(last)
 				if q.line() != "" {
-					t.Errorf("in line: %s", q.line())
+					t.Errorf("in the queue: %s", q.line())
 				}
 			})
 		}
 	})
 }
 
-// Redisson never lengthens the expiry of a queue. So whatever becomes of ours, a queue in
-// which one of Redisson waits has none; and one of ours alone has.
+// Redisson never lengthens the expiry of a queue. So a queue with a waiter of Redisson
+// has none, whatever becomes of ours; and a queue of ours alone has one.
 func TestPeers_expiry(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for name, story := range map[string]func(q fair){
@@ -478,31 +478,31 @@ func TestPeers_expiry(t *testing.T) {
 				q.waits("G1")
 				q.releases("G1", luascripts.Gone)
 			},
-			"theirs comes behind ours, who gives up": func(q fair) {
+			"theirs comes behind ours, which gives up": func(q fair) {
 				q.waits("G1")
 				q.javaWaits("J2")
 				q.releases("G1", luascripts.Gone)
 			},
-			"theirs comes behind ours, who is served": func(q fair) {
+			"theirs comes behind ours, which is served": func(q fair) {
 				q.waits("G1")
 				q.javaWaits("J2")
 				q.releases("G9", luascripts.Done)
 				q.gets("G1")
 			},
-			"theirs comes behind ours, who sends a heartbeat and dies": func(q fair) {
+			"theirs comes behind ours, which sends a heartbeat and dies": func(q fair) {
 				q.waits("G1")
 				q.javaWaits("J2")
 				q.keeps("G1")
 				q.dies("G1")
 				q.javaWaits("J3")
 			},
-			"theirs comes behind ours, who dies; then the holder, of ours, unlocks": func(q fair) {
+			"theirs comes behind ours, which dies; then the holder, of ours, unlocks": func(q fair) {
 				q.waits("G1")
 				q.javaWaits("J2")
 				q.dies("G1")
 				q.releases("G9", luascripts.Done)
 			},
-			"theirs comes behind ours, who dies; then another of ours only tries": func(q fair) {
+			"theirs comes behind ours, which dies; then another of ours calls TryLock": func(q fair) {
 				q.waits("G1")
 				q.javaWaits("J2")
 				q.dies("G1")
@@ -518,7 +518,7 @@ func TestPeers_expiry(t *testing.T) {
 				q.javaWaits("J2")
 				q.waits(names(221, 340)...)
 				q.keeps("G340")
-				q.keeps("G101") // who cannot see it
+				q.keeps("G101") // which cannot see it
 			},
 		} {
 			t.Run(name, func(t *testing.T) {

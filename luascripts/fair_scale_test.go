@@ -12,10 +12,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// BenchmarkFair_serverTime prints for how long one script keeps the server busy, by the
+// BenchmarkFair_serverTime prints how long one script keeps the server busy, by the
 // length of the queue: the µs that the server counts itself. Where a call of this package
-// takes several scripts, it is the longest of them. The result is the least of all rounds, so
-// that it leaves out what else the machine does.
+// takes several scripts, it prints the longest of them. The result is the least of all rounds,
+// to leave out other work of the machine.
 func BenchmarkFair_serverTime(b *testing.B) {
 	s := redistest.Start(b, "--slowlog-log-slower-than", "0", "--slowlog-max-len", "1000")
 	rdb := s.Client(b)
@@ -84,7 +84,7 @@ func BenchmarkFair_serverTime(b *testing.B) {
 		for _, n := range []int{10, 100, 1000, 10000} {
 			b.Run(fmt.Sprintf("%s/%d", c.name, n), func(b *testing.B) {
 				c.before(n)
-				c.call(n) // the server knows the script from now on
+				c.call(n) // from now on the server knows the script
 				var longest []int64
 				for b.Loop() {
 					c.before(n)

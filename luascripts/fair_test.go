@@ -15,7 +15,7 @@ import (
 )
 
 // The waiters in these tests are called G1, G2 and so on if they are ours, J1, J2
-// if they are Redisson's, which send no heartbeats. Nobody sleeps: time goes by
+// if they are Redisson's, which send no heartbeats. No test sleeps: time goes by
 // when deadlines are moved towards now.
 
 var fairKeys = luascripts.Keys{
@@ -29,13 +29,13 @@ var fairKeys = luascripts.Keys{
 
 const (
 	patience = time.Minute      // of our waiters
-	long     = 10 * time.Minute // the lease of whoever holds the lock before a test begins
+	long     = 10 * time.Minute // the lease of the holder before a test begins
 	javaWait = 300 * time.Second
-	persist  = -time.Millisecond // a lease without an end, as PTTL has it
+	persist  = -time.Millisecond // a lease without an expiry, in the form of PTTL
 )
 
-// owner returns the owner string of G1 or J1. Who sends heartbeats is told by
-// the version of the uuid.
+// owner returns the owner string of G1 or J1. The version of the uuid tells an owner that sends
+// heartbeats.
 func owner(name string) string {
 	version := map[byte]int{'G': 7, 'J': 4}[name[0]]
 	n, err := strconv.Atoi(name[1:])
@@ -62,7 +62,7 @@ func ownerOrNone(name string) string {
 	return owner(name)
 }
 
-// told is what the ears hear when our scripts tell these that it is their turn.
+// told returns what the ears hear when our scripts tell these owners that it is their turn.
 func told(names ...string) (all []string) {
 	for _, name := range names {
 		if name[0] == 'J' {
@@ -75,10 +75,10 @@ func told(names ...string) (all []string) {
 	return all
 }
 
-// javaTold is what they hear when a script of Redisson's tells it, whoever it is.
+// javaTold returns what the ears hear when a script of Redisson's tells an owner, of whichever client.
 func javaTold(name string) string { return fairKeys.Channel + ":" + owner(name) + " 0" }
 
-// fair is a fair lock on a server, and words for what happens to it.
+// fair is a fair lock on a server, with methods for the events of the tests.
 type fair struct {
 	t   *testing.T
 	rdb rueidis.Client
@@ -110,7 +110,7 @@ func (q fair) held(name string, lease time.Duration) {
 	}
 }
 
-// queued puts "G1 G2! J3" into the queue: G1 first, and G2 is dead. Each alive
+// queued puts "G1 G2! J3" into the queue: G1 first, and G2 is dead. Each living owner
 // has its patience left.
 func (q fair) queued(names string) {
 	q.t.Helper()
@@ -128,13 +128,13 @@ func (q fair) queued(names string) {
 	}
 }
 
-// deadline lets name count as alive for d from now.
+// deadline makes name count as alive for d from now.
 func (q fair) deadline(name string, d time.Duration) {
 	q.t.Helper()
 	do(q.t, q.rdb, "ZADD", fairKeys.Timeouts, strconv.FormatInt(now(q.t, q.rdb)+d.Milliseconds(), 10), owner(name))
 }
 
-// dies says that name has not been heard from for its patience.
+// dies makes the names count as dead.
 func (q fair) dies(names ...string) {
 	q.t.Helper()
 	for _, name := range names {
@@ -142,7 +142,7 @@ func (q fair) dies(names ...string) {
 	}
 }
 
-// pass lets d go by.
+// pass moves all deadlines as if d had gone by.
 func (q fair) pass(d time.Duration) {
 	q.t.Helper()
 	for _, member := range list(q.t, q.rdb, "ZRANGE", fairKeys.Timeouts, "0", "-1") {
@@ -153,7 +153,7 @@ func (q fair) pass(d time.Duration) {
 	}
 }
 
-// ask is an owner asking for the lock. It waits for it if p is not 0.
+// ask makes an owner ask for the lock. It enters the queue if p is not 0.
 func (q fair) ask(name string, p time.Duration) luascripts.Acquired {
 	q.t.Helper()
 	got, err := luascripts.AcquireFair(q.t.Context(), q.rdb, fairKeys, luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, Patience: p})
@@ -163,7 +163,7 @@ func (q fair) ask(name string, p time.Duration) luascripts.Acquired {
 	return got
 }
 
-// gets says that name asks, and is given the lock.
+// gets makes name ask, and fails unless it is granted the lock.
 func (q fair) gets(name string) {
 	q.t.Helper()
 	if got := q.ask(name, patience); got.Verdict != luascripts.Done || got.Token == 0 || q.holder() != name+"=1" {
@@ -171,7 +171,7 @@ func (q fair) gets(name string) {
 	}
 }
 
-// waits says that each of these asks, and must wait.
+// waits makes each of these ask, and fails unless it must wait.
 func (q fair) waits(names ...string) {
 	q.t.Helper()
 	for _, name := range names {
@@ -181,7 +181,7 @@ func (q fair) waits(names ...string) {
 	}
 }
 
-// keeps is the heartbeat of a process for these waiters.
+// keeps sends the heartbeat of a process for these waiters.
 func (q fair) keeps(names ...string) luascripts.Kept {
 	q.t.Helper()
 	var waiting []luascripts.Waiter
@@ -203,8 +203,8 @@ func (q fair) releases(name string, want luascripts.Verdict) {
 	}
 }
 
-// line is who waits, in order. That the zset has the same, each once, is checked
-// on the way.
+// line returns the owners in the queue, in order. It also checks that the zset has the same
+// owners, each once.
 func (q fair) line() string {
 	q.t.Helper()
 	members := list(q.t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1")
@@ -216,12 +216,12 @@ func (q fair) line() string {
 	slices.Sort(members)
 	slices.Sort(deadlines)
 	if !slices.Equal(members, deadlines) {
-		q.t.Errorf("in line are %q, with deadlines %q", members, deadlines)
+		q.t.Errorf("in the queue are %q, with deadlines %q", members, deadlines)
 	}
 	return strings.Join(names, " ")
 }
 
-// holder is the lock: "G1=2", or "" when it is free.
+// holder returns the lock: "G1=2", or "" when it is free.
 func (q fair) holder() string {
 	q.t.Helper()
 	m := do(q.t, q.rdb, "HGETALL", fairKeys.Lock)
@@ -237,7 +237,7 @@ func (q fair) holder() string {
 	return strings.Join(all, " ")
 }
 
-// left is for how long name counts as alive.
+// left returns how long name counts as alive.
 func (q fair) left(name string) time.Duration {
 	q.t.Helper()
 	m := do(q.t, q.rdb, "ZSCORE", fairKeys.Timeouts, owner(name))
@@ -248,8 +248,8 @@ func (q fair) left(name string) time.Duration {
 	return time.Duration(int64(score)-now(q.t, q.rdb)) * time.Millisecond
 }
 
-// outlives checks that queue and zset vanish, both together, an hour after the last
-// deadline; never if one of Redisson waits, which would not lengthen an expiry.
+// outlives checks that queue and zset expire, both together, an hour after the last
+// deadline; never if an owner of Redisson waits, as Redisson would not lengthen an expiry.
 func (q fair) outlives(what string) {
 	q.t.Helper()
 	var last time.Duration
@@ -287,15 +287,15 @@ func TestAcquireFair(t *testing.T) {
 			verdict  luascripts.Verdict
 			left     time.Duration
 			holds    string
-			after    string // in line
+			after    string // in the queue
 		}{
 			{"free", "", 0, "", 1, patience, luascripts.Done, 0, "G1=1", ""},
 			{"free, without waiting", "", 0, "", 1, 0, luascripts.Done, 0, "G1=1", ""},
 			{"free, and another waits", "", 0, "G2 G3", 1, patience, luascripts.Held, patience, "", "G2 G3 G1"},
 			{"free, and another waits, without waiting", "", 0, "G2 G3", 1, 0, luascripts.Held, patience, "", "G2 G3"},
 			{"free, and one of Redisson waits", "", 0, "J2", 1, patience, luascripts.Held, patience, "", "J2 G1"},
-			{"free, and all who wait are dead", "", 0, "G2! J3! G4!", 1, patience, luascripts.Done, 0, "G1=1", ""},
-			{"free, and all who wait are dead, without waiting", "", 0, "G2! J3! G4!", 1, 0, luascripts.Done, 0, "G1=1", ""},
+			{"free, and all waiters are dead", "", 0, "G2! J3! G4!", 1, patience, luascripts.Done, 0, "G1=1", ""},
+			{"free, and all waiters are dead, without waiting", "", 0, "G2! J3! G4!", 1, 0, luascripts.Done, 0, "G1=1", ""},
 			{"free, and the second is alive", "", 0, "G2! G3 G4!", 1, patience, luascripts.Held, patience, "", "G3 G4 G1"},
 			{"free, and the second is alive, without waiting", "", 0, "G2! G3 G4!", 1, 0, luascripts.Held, patience, "", "G3 G4"},
 			{"free, and we are first", "", 0, "G1 G2 G3", 1, patience, luascripts.Done, 0, "G1=1", "G2 G3"},
@@ -310,7 +310,7 @@ func TestAcquireFair(t *testing.T) {
 			{"held for ever", "G2", persist, "", 1, patience, luascripts.Held, luascripts.NoExpiry, "G2=1", "G1"},
 			{"held, dead at the head", "J2=3", long, "G3! G4", 1, patience, luascripts.Held, long, "J2=3", "G4 G1"},
 			{"ours already", "G1", long, "G2", 1, patience, luascripts.Done, 0, "G1=1", "G2"},
-			{"re-entry past those who wait", "G1", long, "G2 J3", 2, patience, luascripts.Done, 0, "G1=2", "G2 J3"},
+			{"re-entry past the queue", "G1", long, "G2 J3", 2, patience, luascripts.Done, 0, "G1=2", "G2 J3"},
 			{"re-entry again", "G1=2", long, "G2", 2, patience, luascripts.Done, 0, "G1=2", "G2"},
 			{"re-entry into a key without expiry", "G1", persist, "", 2, patience, luascripts.Done, 0, "G1=2", ""},
 			{"a count that is too large", "G1=3", long, "", 2, patience, luascripts.Done, 0, "G1=2", ""},
@@ -363,8 +363,8 @@ func TestAcquireFair(t *testing.T) {
 	})
 }
 
-// foreignBefore is by how much further ahead the deadline of name is when it stands
-// behind waiters of Redisson, each of whom takes 300 s off when it is served.
+// foreignBefore returns how much further ahead the deadline of name is when it is
+// behind waiters of Redisson, each of which takes 300 s off when it is served.
 func foreignBefore(line, name string) time.Duration {
 	before, _, _ := strings.Cut(line, name)
 	return time.Duration(strings.Count(before, "J")) * javaWait
@@ -380,14 +380,14 @@ func TestReleaseFair(t *testing.T) {
 			leave   int
 			verdict luascripts.Verdict
 			holds   string
-			after   string   // in line
-			told    []string // whose turn it is
+			after   string   // in the queue
+			told    []string // the owners that are told
 		}{
 			{"the only hold", "G1", "", 0, luascripts.Done, "", "", nil},
 			{"the only hold, and others wait", "G1", "G2 G3", 0, luascripts.Done, "", "G2 G3", told("G2")},
 			{"the only hold, and one of Redisson waits", "G1", "J2 G3", 0, luascripts.Done, "", "J2 G3", told("J2")},
 			{"the only hold, and the first are dead", "G1", "G2! J3! G4 G5!", 0, luascripts.Done, "", "G4 G5", told("G4")},
-			{"the only hold, and all who wait are dead", "G1", "G2! J3!", 0, luascripts.Done, "", "", nil},
+			{"the only hold, and all waiters are dead", "G1", "G2! J3!", 0, luascripts.Done, "", "", nil},
 			{"all holds at once", "G1=3", "G2", 0, luascripts.Done, "", "G2", told("G2")},
 			{"one of two", "G1=2", "G2! G3", 1, luascripts.Done, "G1=1", "G2 G3", nil},
 			{"one of two, again", "G1=1", "G2", 1, luascripts.Done, "G1=1", "G2", nil},
@@ -448,8 +448,8 @@ func TestKeepFair(t *testing.T) {
 			keep    string // whose heartbeat it is
 			left    time.Duration
 			replies []int64
-			after   string   // in line
-			told    []string // of other processes
+			after   string   // in the queue
+			told    []string // the owners of other processes that are told
 		}{
 			{"nobody waits", "", 0, "", "", 0, nil, "", nil},
 			{"nobody waits, but we thought so", "", 0, "", "G1", 0, []int64{-2}, "", nil},
@@ -499,8 +499,8 @@ func TestKeepFair(t *testing.T) {
 					q.outlives("after a heartbeat")
 				}
 
-				// The same again, by the replies themselves: what the script says is
-				// in its header.
+				// The same again, by the replies themselves: the header of the script says
+				// what they mean.
 				args := []string{fairKeys.Channel, fairKeys.Publish, "1"}
 				for _, name := range strings.Fields(c.keep) {
 					args = append(args, "60000", owner(name))
@@ -551,11 +551,11 @@ func TestInspectFair(t *testing.T) {
 		about(t, "the lease", s.Left, long)
 		want := []luascripts.Waiter{{Owner: owner("G2")}, {Owner: owner("G1"), Patience: patience}, {Owner: owner("J3"), Patience: 5 * time.Minute}}
 		if len(s.Waiters) != len(want) {
-			t.Fatalf("in line: %+v", s.Waiters)
+			t.Fatalf("in the queue: %+v", s.Waiters)
 		}
 		for i, w := range s.Waiters {
 			if w.Owner != want[i].Owner {
-				t.Errorf("%d in line: %s, want %s", i, w.Owner, want[i].Owner)
+				t.Errorf("%d in the queue: %s, want %s", i, w.Owner, want[i].Owner)
 			}
 			about(t, "patience of "+short(w.Owner), w.Patience, want[i].Patience)
 		}
@@ -588,7 +588,7 @@ func TestForceFair(t *testing.T) {
 	})
 }
 
-// Once held, a fair lock is renewed as a plain one; nothing that others do makes
+// Once held, a fair lock is renewed as a plain one; no other call makes
 // its lease shorter.
 func TestFair_lease(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
@@ -606,7 +606,7 @@ func TestFair_lease(t *testing.T) {
 }
 
 // 1: ten come, one after the other. 2: some ask again, some send heartbeats, one
-// tries without waiting. 3: they are served in the order of 1, each told in turn.
+// calls TryLock. 3: they are served in the order of 1, each told at its turn.
 func TestFair_order(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
@@ -621,10 +621,10 @@ func TestFair_order(t *testing.T) {
 		q.keeps("G10", "G2", "G7")
 		q.keeps("G8")
 		if got := q.ask("G12", 0); got.Verdict != luascripts.Held {
-			t.Errorf("who only tried: %+v", got)
+			t.Errorf("a TryLock: %+v", got)
 		}
 		if got := q.line(); got != strings.Join(names, " ") {
-			t.Fatalf("in line: %s", got)
+			t.Fatalf("in the queue: %s", got)
 		}
 
 		last := "G11" // 3
@@ -647,8 +647,8 @@ func TestFair_order(t *testing.T) {
 	})
 }
 
-// The place in the queue does not matter for how long the dead of ours keep their
-// places: the patience of many is not added up.
+// The dead of ours keep their places for one patience, at any place in the queue:
+// the patience of many does not add up.
 func TestFair_deadMenDoNotAddUp(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G999")
@@ -672,12 +672,12 @@ func TestFair_deadMenDoNotAddUp(t *testing.T) {
 		q.pass(patience)
 		q.gets("G998")
 		if got := q.line(); got != "" || number(t, q.rdb, "EXISTS", fairKeys.Queue, fairKeys.Timeouts) != 0 {
-			t.Errorf("left in line: %s", got)
+			t.Errorf("left in the queue: %s", got)
 		}
 	})
 }
 
-// Each has the patience that it asked for, whoever stands before it.
+// Each owner has the patience that it asked for, whichever owners are before it.
 func TestFair_patienceOfItsOwn(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G9")
@@ -720,8 +720,8 @@ func TestFair_nextIsToldWhenTheHeadDies(t *testing.T) {
 	})
 }
 
-// Whatever is deleted by hand, everybody still gets the lock, and nobody stands
-// in line twice.
+// After any part is deleted by hand, all waiters still get the lock, and none is
+// in the queue twice.
 func TestFair_deletedByHand(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for name, doomed := range map[string][]string{
@@ -738,11 +738,11 @@ func TestFair_deletedByHand(t *testing.T) {
 				q.waits(waiting...)
 				do(t, q.rdb, append([]string{"DEL"}, doomed...)...)
 
-				// One comes anew before anybody noticed. Then all send heartbeats, and
+				// An owner comes anew before any heartbeat. Then all send heartbeats, and
 				// ask if they are told to; some do anyhow.
 				got := q.ask("G5", patience)
 				if freed := slices.Contains(doomed, fairKeys.Lock); freed != (got.Verdict == luascripts.Done) {
-					t.Errorf("who came anew: %+v", got)
+					t.Errorf("the new owner: %+v", got)
 				}
 				for i, asks := range q.keeps(waiting...).Asks {
 					if asks {
@@ -752,7 +752,7 @@ func TestFair_deletedByHand(t *testing.T) {
 				q.waits("G2", "G4")
 				for _, name := range strings.Fields(q.line()) {
 					if n := strings.Count(" "+q.line()+" ", " "+name+" "); n != 1 {
-						t.Errorf("%s stands in line %d times: %s", name, n, q.line())
+						t.Errorf("%s is in the queue %d times: %s", name, n, q.line())
 					}
 				}
 				wait := map[string]bool{}
@@ -761,7 +761,7 @@ func TestFair_deletedByHand(t *testing.T) {
 				}
 				for _, name := range waiting {
 					if !wait[name] {
-						t.Errorf("%s does not wait any more: %s", name, q.line())
+						t.Errorf("%s no longer waits: %s", name, q.line())
 					}
 				}
 
@@ -782,8 +782,8 @@ func TestFair_deletedByHand(t *testing.T) {
 	})
 }
 
-// The first in line, without a deadline because they were deleted, gets one: if
-// it is dead, it is found out.
+// The first in the queue, whose deadline was deleted by hand, gets one: if
+// it is dead, it is dropped then.
 func TestFair_headWithoutDeadline(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.queued("G1 G2")
@@ -798,12 +798,12 @@ func TestFair_headWithoutDeadline(t *testing.T) {
 		q.dies("G1")
 		q.gets("G2")
 		if q.line() != "" {
-			t.Errorf("in line: %s", q.line())
+			t.Errorf("in the queue: %s", q.line())
 		}
 	})
 }
 
-// What was made to last by hand ends again when somebody uses it.
+// A key that was persisted by hand gets an expiry again at the next use.
 func TestFair_persisted(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G9")
@@ -822,15 +822,15 @@ func TestFair_persisted(t *testing.T) {
 		}
 		do(t, q.rdb, "PERSIST", fairKeys.Lock)
 		if got := q.ask("G1", patience); got.Verdict != luascripts.Held || got.Left != luascripts.NoExpiry {
-			t.Errorf("a lock without an end: %+v", got)
+			t.Errorf("a lock without an expiry: %+v", got)
 		}
 		q.releases("G9", luascripts.Done)
 		q.gets("G1")
 	})
 }
 
-// Whatever stands at the lock's key and is no fair lock is left as it is, and so
-// is the queue beside it.
+// A key that is no fair lock does not change, whatever it is, and neither does
+// its queue.
 func TestFair_foreignKeys(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for name, make := range map[string][]string{
@@ -878,10 +878,10 @@ func TestFair_foreignKeys(t *testing.T) {
 				about(t, "its expiry", pttl(t, q.rdb, fairKeys.Lock), long)
 				e.expect()
 
-				// A waiter leaves, and nobody is told: nobody can have the lock.
+				// A waiter leaves, and no other is told: none can have the lock.
 				q.releases("G2", luascripts.Foreign)
 				if q.line() != "G3" {
-					t.Errorf("in line: %s", q.line())
+					t.Errorf("in the queue: %s", q.line())
 				}
 				e.expect()
 			})
@@ -889,7 +889,7 @@ func TestFair_foreignKeys(t *testing.T) {
 	})
 }
 
-// With memory full, nobody begins to hold or to wait, and everybody goes on.
+// With memory full, no owner begins to hold or to wait, and all others go on.
 func TestFair_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -942,11 +942,11 @@ type deniedCase struct {
 	name         string
 	script       string
 	holder, line string
-	leave        int // what G1 leaves; -1: it asks
+	leave        int // the holds that G1 keeps; -1: it asks
 }
 
-// deniedFair denies a user one command after the other. An error says that nothing
-// was done: so a refused question leaves neither a hold nor a place in line, and a
+// deniedFair denies a user one command after the other. An error means that nothing
+// was done: so a refused question leaves neither a hold nor a place in the queue, and a
 // refused release leaves the hold.
 func deniedFair(t *testing.T, cases ...deniedCase) {
 	t.Helper()
@@ -974,7 +974,7 @@ func deniedFair(t *testing.T, cases ...deniedCase) {
 				t.Errorf("%s without %s failed, and yet %q has it, %q had", c.name, command, got, holder)
 			}
 			if got := list(t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1"); len(got) > len(strings.Fields(line)) {
-				t.Errorf("%s without %s failed, and yet it stands in line", c.name, command)
+				t.Errorf("%s without %s failed, and yet it is in the queue", c.name, command)
 			}
 		}
 		if refused == 0 {
@@ -990,7 +990,7 @@ func TestFair_deniedCommands(t *testing.T) {
 		deniedCase{"release in part", "fair_release", "G1=2", "G2 J3", 1},
 	)
 
-	// A hint that is denied is no reason not to do it.
+	// A denied hint does not stop the rest of the script.
 	s := redistest.Start(t)
 	admin := fair{t, s.Client(t)}
 	mute := fair{t, denied(t, s, "publish")}
@@ -1015,7 +1015,7 @@ func TestFair_deniedCommands(t *testing.T) {
 	}
 }
 
-// A server that forgot its scripts is told them again.
+// The scripts are sent again to a server that forgot them.
 func TestFair_noScript(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -1038,7 +1038,7 @@ func TestFair_noScript(t *testing.T) {
 	}
 }
 
-// Whatever a broken peer answers is an error and not a lock.
+// Every answer of a broken peer is an error and not a lock.
 func FuzzFairReplies(f *testing.F) {
 	for _, s := range []string{
 		"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-4\r\n", ":-5\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "-ERR x\r\n", "+OK\r\n",

@@ -14,16 +14,16 @@ var (
 	fenceSet  = load("fence_set")
 	fenceHSet = load("fence_hset")
 	fenceDel  = load("fence_del")
-	fenceBody = load("include_fence_body") // with a script of the user's own after it
+	fenceBody = load("include_fence_body") // with a user's script after it
 )
 
 // Stale is what a guard found about the token: a larger one was seen.
 const Stale Verdict = -1
 
-// Fence is what a guard compares, and where.
+// Fence is the guarded key and what its guard compares.
 type Fence struct {
 	Data     string        // the guarded key
-	Register string        // where the largest token is kept; in the slot of Data
+	Register string        // the key of the largest token; in the slot of Data
 	Token    uint64        // not 0
 	Keep     time.Duration // how long the register lives on; 0 is for ever
 }
@@ -67,7 +67,7 @@ func fenced(s *script, reply rueidis.RedisResult) (Fenced, error) {
 	return got, nil
 }
 
-// refused tells what a guard says from what else can be wrong.
+// refused tells the answers of a guard from other errors.
 func refused(s *script, err error) (Fenced, error) {
 	if err == nil || rueidis.IsRedisNil(err) {
 		return Fenced{Verdict: Done}, nil
@@ -90,18 +90,18 @@ func refused(s *script, err error) (Fenced, error) {
 	return Fenced{}, err
 }
 
-// OwnFenced is a script of the user's own behind the guard.
+// OwnFenced is a user's script behind the guard.
 type OwnFenced struct{ s *script }
 
-// NewOwnFenced makes one. The text is code: it must be written by whoever
-// writes the program, and never be put together from what comes in.
+// NewOwnFenced makes one. The text is code: the author of the program must write it; it
+// must never be put together from input.
 func NewOwnFenced(body string) *OwnFenced {
 	text := fenceBody.text + body
 	return &OwnFenced{&script{name: "of the user's own", text: text, lua: rueidis.NewLuaScript(text)}}
 }
 
-// Exec runs the script if the token may write. Its KEYS are f.Data and the more
-// keys, its ARGV args; the reply is what it returns, and may be nil.
+// Exec runs the script if the token may write. Its KEYS are f.Data and
+// more, its ARGV args; the reply is the script's, and may be nil.
 func (o *OwnFenced) Exec(ctx context.Context, rdb rueidis.Client, f Fence, more, args []string) (rueidis.RedisMessage, Fenced, error) {
 	keys := append(append([]string{f.Data}, more...), f.Register)
 	reply := o.s.exec(ctx, rdb, keys, append(slices.Clone(args), f.args()...))
@@ -109,6 +109,6 @@ func (o *OwnFenced) Exec(ctx context.Context, rdb rueidis.Client, f Fence, more,
 	if err != nil || got.Verdict != Done {
 		return rueidis.RedisMessage{}, got, err
 	}
-	msg, _ := reply.ToMessage() // the error can only be that it is nil
+	msg, _ := reply.ToMessage() // the only possible error is that it is nil
 	return msg, got, nil
 }

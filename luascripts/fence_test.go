@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	younger = 1_795_225_388_576_200 // as tokens are: a time in µs
+	younger = 1_795_225_388_576_200 // like a token, a time in µs
 	older   = younger - 1
 )
 
@@ -64,7 +64,7 @@ func registered(token uint64) string {
 	return fmt.Sprintf("leasehold_fence:{data}* string [\"%d\"]\n", token)
 }
 
-// What is refused changes nothing; what passes raises the register.
+// A refused write changes nothing; an accepted one raises the register.
 func TestFence(t *testing.T) {
 	for _, c := range []struct {
 		name             string
@@ -106,7 +106,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// A repetition changes nothing, but for a script that says "one more".
+// A repetition changes nothing, unless the script says "one more".
 func TestFence_again(t *testing.T) {
 	eachGuard(t, func(t *testing.T, rdb rueidis.Client, g guard) {
 		if strings.Contains(g.left, "list") {
@@ -140,7 +140,7 @@ func TestFence_deleted(t *testing.T) {
 	})
 }
 
-// The register's expiry begins anew at each write, and a refusal leaves it alone.
+// The register's expiry begins anew at each write; a refusal does not change it.
 func TestFence_keep(t *testing.T) {
 	eachGuard(t, func(t *testing.T, rdb rueidis.Client, g guard) {
 		register := guarded(0).Register
@@ -166,7 +166,7 @@ func TestFence_keep(t *testing.T) {
 	})
 }
 
-// A register that is none, and data of another type, are left as they are.
+// A register and data of another type do not change.
 func TestFence_foreign(t *testing.T) {
 	eachGuard(t, func(t *testing.T, rdb rueidis.Client, g guard) {
 		for _, make := range [][]string{{"HSET", "leasehold_fence:{data}", "f", "1"}, {"SET", "leasehold_fence:{data}", "soon"}, {"SET", "leasehold_fence:{data}", "-1"}, {"SET", "leasehold_fence:{data}", ""}, {"SET", "leasehold_fence:{data}", "007"}} {
@@ -194,7 +194,7 @@ func TestFence_foreign(t *testing.T) {
 	})
 }
 
-// On a full server what grows is refused, without a trace; a delete goes on.
+// On a full server a write that needs memory is refused, without a trace; a delete works.
 func TestFence_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -226,13 +226,13 @@ func TestFence_fullMemory(t *testing.T) {
 	}
 }
 
-// Whatever command is denied: an error, and never data without its register.
+// Whatever command is denied, the result is an error, and never data without its register.
 func TestFence_deniedCommands(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	for name, g := range guards {
 		if name == "own" {
-			continue // its commands are its author's
+			continue // the author chooses its commands
 		}
 		for _, deny := range append(commands(t, "fence_"+name), "evalsha") {
 			s.Do(t, "FLUSHALL")
@@ -245,7 +245,7 @@ func TestFence_deniedCommands(t *testing.T) {
 			}
 			want := before
 			if deny == "hset" || deny == "del" {
-				want += registered(younger) // the data is refused, and older holders stay out
+				want += registered(younger) // the data is refused, and so are older holders
 			}
 			if after := contents(t, admin); after != want {
 				t.Errorf("%s without %s leaves\n%s", name, deny, after)
@@ -254,7 +254,7 @@ func TestFence_deniedCommands(t *testing.T) {
 	}
 }
 
-// A script of the user's own has its own KEYS and ARGV, and its own reply.
+// A user's script has its own KEYS and ARGV, and its own reply.
 func TestFence_ownScript(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		f := guarded(younger)
@@ -262,7 +262,7 @@ func TestFence_ownScript(t *testing.T) {
 		run := func(text string, more, args []string) (rueidis.RedisMessage, luascripts.Fenced, error) {
 			return luascripts.NewOwnFenced(text).Exec(t.Context(), rdb, f, more, args)
 		}
-		args := make([]string, 1, 9) // room behind, which is not ours
+		args := make([]string, 1, 9) // capacity that belongs to the caller
 		args[0] = "x"
 		m, _, err := run(`return {table.concat(KEYS, ' '), table.concat(ARGV, ' '), #KEYS .. ' and ' .. #ARGV}`, []string{"{data}2", "{data}3"}, args)
 		if list, _ := m.AsStrSlice(); err != nil || !slices.Equal(list, []string{"{data}1 {data}2 {data}3", "x", "3 and 1"}) {
@@ -285,7 +285,7 @@ func TestFence_ownScript(t *testing.T) {
 			t.Errorf("a script that failed left %d registers", n)
 		}
 
-		// What is refused does not run.
+		// A script that is refused does not run.
 		f.Token = older
 		m, got, err := run(`redis.call('SET', KEYS[1], 'x') return 1`, nil, nil)
 		if err != nil || got != (luascripts.Fenced{Verdict: luascripts.Stale, Highest: younger}) || m != (rueidis.RedisMessage{}) {
@@ -297,7 +297,7 @@ func TestFence_ownScript(t *testing.T) {
 	})
 }
 
-// Many fields, more than Lua could pass on at once, and values of any bytes.
+// HSet takes more fields than Lua could unpack at once, and values of any bytes.
 func TestFence_hsetLarge(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		var fields []string
@@ -316,7 +316,7 @@ func TestFence_hsetLarge(t *testing.T) {
 	})
 }
 
-// Whatever a broken peer answers is not a write that passed, nor one that was refused.
+// No answer of a broken peer counts as an accepted write, nor as a refused one.
 func FuzzFenceReplies(f *testing.F) {
 	for _, s := range []string{":1\r\n", ":0\r\n", ":-1\r\n", "$1\r\n1\r\n", "$-1\r\n", "+OK\r\n", "*1\r\n:1\r\n", "-FENCED 5\r\n", "-FENCED\r\n", "-FENCED x\r\n", "-FENCED -1\r\n", "-FENCEKEY x\r\n", "-ERR x\r\n", "-FENCEDKEY 1\r\n"} {
 		f.Add([]byte(s))

@@ -17,9 +17,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// What the tests of all kinds share.
+// Helpers of the tests of all kinds.
 
-// onBoth runs a test on a real server and on the one in memory: the scripts
+// onBoth runs a test on a real server and on one in memory: the scripts
 // must mean the same on both.
 func onBoth(t *testing.T, f func(t *testing.T, rdb rueidis.Client)) {
 	t.Run("redis", func(t *testing.T) { f(t, redistest.Start(t).Client(t)) })
@@ -55,7 +55,7 @@ func list(t testing.TB, rdb rueidis.Client, args ...string) []string {
 	return all
 }
 
-// now is the server's time in ms.
+// now returns the server's time in ms.
 func now(t testing.TB, rdb rueidis.Client) int64 {
 	t.Helper()
 	parts := list(t, rdb, "TIME")
@@ -67,8 +67,8 @@ func now(t testing.TB, rdb rueidis.Client) int64 {
 	return s*1000 + us/1000
 }
 
-// contents is all that the server keeps, but for how long it will keep it and for
-// scores, which are times: one line a key, with a * when the key has no end.
+// contents returns all that the server has, except times to live and
+// scores, which are times: one line for each key, with a * when the key has no expiry.
 func contents(t *testing.T, rdb rueidis.Client) string {
 	t.Helper()
 	names := list(t, rdb, "KEYS", "*")
@@ -90,7 +90,7 @@ func contents(t *testing.T, rdb rueidis.Client) string {
 		} else {
 			inside, _ = m.AsStrSlice()
 		}
-		if kind == "hash" || kind == "zset" { // members of equal scores go by their names
+		if kind == "hash" || kind == "zset" { // members of equal scores are in the order of their names
 			slices.Sort(inside)
 		}
 		end := ""
@@ -110,7 +110,7 @@ func check(t *testing.T, what string, got, want luascripts.Verdict, err error) {
 }
 
 // about fails the test if a duration, which shrinks while the test runs, is not
-// what it was a moment ago.
+// about want.
 func about(t *testing.T, what string, got, want time.Duration) {
 	t.Helper()
 	if want > 0 && (got > want || got < want-slow) || want <= 0 && got != want {
@@ -118,8 +118,8 @@ func about(t *testing.T, what string, got, want time.Duration) {
 	}
 }
 
-// slow is how long a test may take between two lines of it. Leases and patience
-// in these tests are such that it does not matter.
+// slow is how long a test may take between two of its lines. Leases and patience
+// in these tests are long enough for that.
 const slow = 15 * time.Second
 
 func pttl(t *testing.T, rdb rueidis.Client, key string) time.Duration {
@@ -127,7 +127,7 @@ func pttl(t *testing.T, rdb rueidis.Client, key string) time.Duration {
 	return time.Duration(number(t, rdb, "PTTL", key)) * time.Millisecond
 }
 
-// ears hear every message that the server passes on.
+// ears hear every message that the server delivers.
 type ears struct {
 	t    *testing.T
 	rdb  rueidis.Client
@@ -136,7 +136,7 @@ type ears struct {
 
 const endOfTalk = "end of talk"
 
-// listen returns ears that hear all that is published from now on.
+// listen returns ears that hear all messages from now on.
 func listen(t *testing.T, rdb rueidis.Client) *ears {
 	t.Helper()
 	e := &ears{t, rdb, make(chan string, 1000)}
@@ -153,11 +153,11 @@ func listen(t *testing.T, rdb rueidis.Client) *ears {
 		t.Fatal("cannot listen")
 	}
 	t.Cleanup(func() { cancel(); <-done })
-	e.heard() // what other ears on the same connection were too late for
+	e.heard() // messages that came too late for other ears on the connection
 	return e
 }
 
-// heard returns what was said since it was last asked, as "<channel> <message>".
+// heard returns the messages since its last call, as "<channel> <message>".
 func (e *ears) heard() (all []string) {
 	e.t.Helper()
 	do(e.t, e.rdb, "PUBLISH", endOfTalk, "")
@@ -169,7 +169,7 @@ func (e *ears) heard() (all []string) {
 			}
 			all = append(all, m)
 		case <-time.After(time.Minute):
-			e.t.Fatal("the server does not pass messages on")
+			e.t.Fatal("the server does not deliver messages")
 		}
 	}
 }
@@ -181,7 +181,7 @@ func (e *ears) expect(want ...string) {
 	}
 }
 
-// denied returns a client that may do everything but one command.
+// denied returns a client that may run all commands except one.
 func denied(t *testing.T, s *redistest.Server, command string) rueidis.Client {
 	t.Helper()
 	return user(t, s, "no-"+command, "~*", "&*", "+@all", "-"+command)
@@ -194,7 +194,7 @@ func user(t *testing.T, s *redistest.Server, name string, rights ...string) ruei
 	return s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = name, "x" })
 }
 
-// full makes the server refuse what could need more memory.
+// full makes the server refuse writes that could need more memory.
 func full(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
@@ -223,7 +223,7 @@ func loaded(t *testing.T) (names []string) {
 	return names
 }
 
-// including returns the files that the header of a text says it includes.
+// including returns the files that the header of a text includes.
 func including(text string) (files []string) {
 	for _, m := range listing.FindAllStringSubmatch(header(text), -1) {
 		for name := range strings.SplitSeq(m[1], ",") {
@@ -233,7 +233,7 @@ func including(text string) (files []string) {
 	return files
 }
 
-// header is what a text begins with: comments, up to the first line that is none.
+// header returns the first lines of a text, up to the first one that is no comment.
 func header(text string) string {
 	end := 0
 	for line := range strings.Lines(text) {
@@ -254,7 +254,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// source is the text of a script as it is sent.
+// source returns the text of a script as it is sent.
 func source(t *testing.T, name string) string {
 	t.Helper()
 	var text string
@@ -287,7 +287,7 @@ func eval(t *testing.T, rdb rueidis.Client, text string, keys []string, args ...
 
 var calls = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`)
 
-// commands are those that a script can call, but for publishing.
+// commands returns the commands that a script can call, without those that publish.
 func commands(t *testing.T, script string) []string {
 	t.Helper()
 	var all []string

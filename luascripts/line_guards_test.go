@@ -13,8 +13,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// What an entry says of how its process is known to be alive is put right by the next
-// question, when that has changed: it is heard again, or nobody can count listeners now.
+// When the way in which a process is known to be alive has changed, its next
+// question corrects the entry: it is heard again, or the server cannot count listeners now.
 func TestLine_entriesFollowTheirProcess(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -27,9 +27,9 @@ func TestLine_entriesFollowTheirProcess(t *testing.T) {
 	}
 	listening(t, s, first)
 	stand(t, rdb, keys, first, time.Second)
-	pass(t, rdb, keys, holder) // now, as it hears
+	pass(t, rdb, keys, holder) // now that messages reach it
 	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 {
-		t.Errorf("heard again, and passed over: %q", contents(t, rdb))
+		t.Errorf("reached again, and passed over: %q", contents(t, rdb))
 	}
 
 	hold(t, rdb)
@@ -39,13 +39,13 @@ func TestLine_entriesFollowTheirProcess(t *testing.T) {
 	if got := ask(t, rdb, scattered, second, time.Second, 0); got.Deaf {
 		t.Fatalf("%+v", got)
 	}
-	pass(t, rdb, scattered, holder) // now, as nobody can tell that it hears nothing
+	pass(t, rdb, scattered, holder) // now that the server cannot tell that no message reaches it
 	if n := number(t, rdb, "HEXISTS", keys.Lock, second); n != 1 {
-		t.Errorf("nobody can count, and passed over: %q", contents(t, rdb))
+		t.Errorf("the server cannot count, and passed it over: %q", contents(t, rdb))
 	}
 }
 
-// Where nobody can count listeners, a process is alive for `keep` since its latest question,
+// Where the server cannot count listeners, a process is alive for `keep` since its latest question,
 // and its entry is written again when half of that is over.
 func TestLine_isKeptAliveByQuestions(t *testing.T) {
 	s := redistest.Start(t)
@@ -55,7 +55,7 @@ func TestLine_isKeptAliveByQuestions(t *testing.T) {
 	hold(t, rdb)
 	start := now(t, rdb)
 	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("0 %d|%s 1000 0 0 %d;", start, first, start+29_000))
-	if got := ask(t, rdb, scattered, first, time.Second, 0); got.Verdict != luascripts.Held { // is kept for a minute
+	if got := ask(t, rdb, scattered, first, time.Second, 0); got.Verdict != luascripts.Held { // it is kept for a minute
 		t.Fatalf("%+v", got)
 	}
 	entry := strings.Fields(strings.TrimSuffix(text(do(t, rdb, "HGET", keys.Lock, luascripts.LineField)), ";"))
@@ -64,8 +64,8 @@ func TestLine_isKeptAliveByQuestions(t *testing.T) {
 	}
 }
 
-// The heir of a release is granted the lock for its own offer, not for that of the waiter in
-// whose place it is.
+// The heir of a release is granted the lock for its own offer, not for that of the waiter whose
+// place it takes.
 func TestLine_theHeirsOffer(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -79,8 +79,8 @@ func TestLine_theHeirsOffer(t *testing.T) {
 	about(t, "the lease", pttl(t, rdb, keys.Lock), 20*time.Second)
 }
 
-// A dead process that the release passes over leaves the line, and one that hears nothing is
-// alive until its deadline, however seldom it asks.
+// A dead process that the release passes over leaves the line. A process that no message reaches is
+// alive until its deadline, even if it asks seldom.
 func TestLine_forgetsTheDead(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -100,7 +100,7 @@ func TestLine_forgetsTheDead(t *testing.T) {
 	}
 }
 
-// A late copy of a question for several locks changes nothing about what its owner holds:
+// A late copy of a question for several locks changes nothing about what its owner holds,
 // when memory is full, and when a lease was lengthened since.
 func TestAll_aLateCopyTakesNothingAway(t *testing.T) {
 	s := redistest.Start(t)
@@ -127,8 +127,8 @@ func TestAll_aLateCopyTakesNothingAway(t *testing.T) {
 	}
 }
 
-// What somebody else wrote into the field of the line does not grow, is given nothing, and
-// keeps nobody from the lock.
+// Text of another program in the field of the line does not grow, is granted nothing, and
+// keeps no owner from the lock.
 func TestLine_ofSomebodyElse(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -162,7 +162,7 @@ func TestLine_ofSomebodyElse(t *testing.T) {
 	}
 }
 
-// Redisson's owners have the numbers of threads, and any integer is one.
+// Redisson's owners have the numbers of threads, which can be any integer.
 func TestPlain_anyThread(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours[:37]+"-5", 1, 30_000)
@@ -172,7 +172,7 @@ func TestPlain_anyThread(t *testing.T) {
 	})
 }
 
-// A caller that only tries leaves nothing in line.
+// A TryLock leaves nothing in line.
 func TestLine_triesAreNotInIt(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb)
@@ -185,7 +185,7 @@ func TestLine_triesAreNotInIt(t *testing.T) {
 	})
 }
 
-// The last one in line leaves it, and the line goes with it.
+// When the last process leaves the line, the line goes with it.
 func TestLine_goesWithTheLast(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb, first)
@@ -198,8 +198,8 @@ func TestLine_goesWithTheLast(t *testing.T) {
 	})
 }
 
-// With memory full nobody comes to stand in line, and who asks is told what is left. Who
-// stands there already is given the lock.
+// With memory full no process enters the line, and a question is answered with what is left of the lease. A process
+// in line is granted the lock.
 func TestLine_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -213,8 +213,8 @@ func TestLine_fullMemory(t *testing.T) {
 	}
 }
 
-// Rights that are missing do not undo a release, and do not stop those who need none: to ask
-// for listeners, to send messages, to write what is written already.
+// Missing rights do not undo a release, and do not stop the work that needs none: the rights to count
+// listeners, to send messages, to write an equal value.
 func TestLine_deniedCommands(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -231,7 +231,7 @@ func TestLine_deniedCommands(t *testing.T) {
 	if after := line(t, rdb); !slices.Equal(after, []string{second}) {
 		t.Errorf("in line are %q", after)
 	}
-	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("17 %d|%s 1000 0 0 0;", now(t, rdb), first)) // it is to be let go
+	do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("17 %d|%s 1000 0 0 0;", now(t, rdb), first)) // it is to be freed
 	scattered := keys
 	scattered.Scattered = true
 	if got, err := luascripts.PassReentrant(t.Context(), denied(t, s, "publish"), scattered, holder, luascripts.Pass{}); err != nil || number(t, rdb, "EXISTS", keys.Lock) != 0 {
@@ -243,15 +243,15 @@ func TestLine_deniedCommands(t *testing.T) {
 		t.Errorf("a count that is right: %v, %v", v, err)
 	}
 	if v, err := luascripts.ReleaseReentrant(t.Context(), denied(t, s, "hdel"), keys, first, 0); err != nil || v != luascripts.Gone {
-		t.Errorf("who does not stand in line: %v, %v", v, err)
+		t.Errorf("a process that is not in line: %v, %v", v, err)
 	}
 	if v, err := luascripts.ReleaseReentrant(t.Context(), denied(t, s, "hmget"), keys, holder, 0); err == nil {
 		t.Errorf("a denial is no verdict: %v", v)
 	}
 }
 
-// What somebody else wrote in place of a line is nobody's place: it ends with the lock, and
-// stops nobody.
+// Text of another program in place of a line has no places: it ends with the lock, and
+// stops no owner.
 func TestLine_strangeTexts(t *testing.T) {
 	scattered := keys
 	scattered.Scattered = true
@@ -265,7 +265,7 @@ func TestLine_strangeTexts(t *testing.T) {
 				for _, k := range []luascripts.Keys{keys, scattered} {
 					hold(t, rdb)
 					do(t, rdb, "HSET", keys.Lock, luascripts.LineField, text)
-					for range 32 { // it looks for the dead in one ms of 16
+					for range 32 { // the script looks for the dead in one ms of 16
 						stand(t, rdb, k, second, time.Second)
 						time.Sleep(time.Millisecond)
 					}
@@ -280,7 +280,7 @@ func TestLine_strangeTexts(t *testing.T) {
 	}
 }
 
-// A release looks at as many places as a line has, and no further.
+// A release looks at no more places than a line can have.
 func TestLine_longerThanItCanBe(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -298,9 +298,9 @@ func TestLine_longerThanItCanBe(t *testing.T) {
 	}
 }
 
-// Nobody can count listeners any more. Those who were heard stay in line and have their
-// turn, also when the line is full; those whose deadline is over have no place, and those
-// that hear nothing keep theirs until the deadline.
+// The server cannot count listeners any more. Processes that were reached stay in line and are
+// granted the lock, also when the line is full; those whose deadline is over have no place, and those
+// that no message reaches keep theirs until the deadline.
 func TestLine_aliveOrNot(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -308,7 +308,7 @@ func TestLine_aliveOrNot(t *testing.T) {
 	scattered.Scattered = true
 	seat := func(i int) string { return fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i+100) }
 	for name, c := range map[string]struct {
-		entry string // the ms from now on are left out
+		entry string // without the ms from now on
 		till  int64
 		k     luascripts.Keys
 		stays bool
@@ -331,7 +331,7 @@ func TestLine_aliveOrNot(t *testing.T) {
 				fmt.Fprintf(&full, "%s 1000 %s%d;", seat(i), c.entry, till)
 			}
 			do(t, rdb, "HSET", keys.Lock, luascripts.LineField, full.String())
-			for range 100 { // it looks for the dead now and then
+			for range 100 { // the script looks for the dead now and then
 				stand(t, rdb, c.k, second, time.Second)
 				if len(line(t, rdb)) < 64 {
 					break
@@ -348,11 +348,11 @@ func TestLine_aliveOrNot(t *testing.T) {
 	hold(t, rdb, first)
 	pass(t, rdb, scattered, holder)
 	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 {
-		t.Errorf("heard before, and passed over: %q", contents(t, rdb))
+		t.Errorf("reached before, and passed over: %q", contents(t, rdb))
 	}
 }
 
-// Several locks are taken together, all or none.
+// AcquireAllReentrant takes several locks together, all or none.
 func TestAcquireAllReentrant(t *testing.T) {
 	two := keys
 	two.Lock = "others"
@@ -380,7 +380,7 @@ func TestAcquireAllReentrant(t *testing.T) {
 			t.Errorf("%+v, %d, %v", got, at, err)
 		}
 		if n := number(t, rdb, "EXISTS", two.Lock); n != 0 {
-			t.Error("it has one of the two")
+			t.Error("one of the two is held")
 		}
 	})
 	s := redistest.Start(t)

@@ -13,13 +13,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The cost of a line of many processes, on request:
+// TestLine_table prints the cost of a line of many processes, on request:
 //
 //	LEASEHOLD_TABLE=1 go test -run TestLine_table -v ./luascripts
 //
-// One round of questions is what the processes ask in a poll interval while nothing
-// happens to the lock. Bytes are those of the append-only file, which are also those
-// that each replica gets.
+// One round of questions is what the processes ask in a poll interval while the lock does
+// not change hands. Bytes are those of the append-only file, which each replica
+// gets as well.
 func TestLine_table(t *testing.T) {
 	if os.Getenv("LEASEHOLD_TABLE") == "" {
 		t.Skip("LEASEHOLD_TABLE is not set")
@@ -44,7 +44,7 @@ func TestLine_table(t *testing.T) {
 				leave = crowd(t, s, owners)
 			}
 			hold(t, rdb)
-			pass(t, rdb, c.k, holder) // the server knows the scripts from now on
+			pass(t, rdb, c.k, holder) // from now on the server knows the scripts
 			do(t, rdb, "HSET", keys.Lock, holder, "1")
 			round := func() {
 				for _, owner := range owners {
@@ -54,7 +54,7 @@ func TestLine_table(t *testing.T) {
 					}
 				}
 			}
-			round() // they come
+			round() // the processes come
 			const rounds = 3
 			before := appended(t, rdb)
 			do(t, rdb, "CONFIG", "RESETSTAT")
@@ -103,12 +103,12 @@ func crowd(t *testing.T, s *redistest.Server, owners []string) (leave func()) {
 	}
 }
 
-// appended is the size of the append-only file.
+// appended returns the size of the append-only file.
 func appended(t *testing.T, rdb rueidis.Client) int64 {
 	return info(t, rdb, "persistence", "aof_current_size:")
 }
 
-// scriptTime is the µs that a script took since the statistics were reset, in the mean.
+// scriptTime returns the mean time of a script, in µs, since the statistics were reset.
 func scriptTime(t *testing.T, rdb rueidis.Client) float64 {
 	t.Helper()
 	for line := range strings.SplitSeq(text(do(t, rdb, "INFO", "commandstats")), "\r\n") {
@@ -126,7 +126,7 @@ func scriptTime(t *testing.T, rdb rueidis.Client) float64 {
 	return 0
 }
 
-// info is a number of INFO.
+// info returns a number of INFO.
 func info(t *testing.T, rdb rueidis.Client, section, name string) int64 {
 	t.Helper()
 	for line := range strings.SplitSeq(text(do(t, rdb, "INFO", section)), "\r\n") {

@@ -13,8 +13,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A plain and a fair lock of one name are one hash. The line of who waits for the
-// plain one must not look like a holder to the fair one.
+// A plain and a fair lock of one name are one hash. The line of the plain one
+// must not look like a holder to the fair one.
 func TestLine_besideAFairLock(t *testing.T) {
 	fair, next := luascripts.Question{Owner: ours, Lease: lease, Want: 1}, luascripts.Question{Owner: ours + "2", Lease: lease, Want: 1}
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
@@ -44,7 +44,7 @@ func TestLine_besideAFairLock(t *testing.T) {
 			t.Errorf("%v, %v", got, err)
 		}
 		if n := number(t, rdb, "EXISTS", keys.Lock); n != 0 {
-			t.Error("what is left is held by nobody")
+			t.Error("what is left has no holder")
 		}
 		take(luascripts.Done, fair)
 		stand()
@@ -54,8 +54,8 @@ func TestLine_besideAFairLock(t *testing.T) {
 	})
 }
 
-// The lock is free, and its next holder's register is spoilt. The release says that the
-// lock is free, and others hear of it; a waiter who needs the register is told.
+// The lock is released, and the register of its next holder is damaged. The release reports that the
+// lock is free, and publishes it; a waiter that needs the register gets the error.
 func TestRelease_toAnHeirWithASpoiltRegister(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours, 1, 30000)
@@ -72,7 +72,7 @@ func TestRelease_toAnHeirWithASpoiltRegister(t *testing.T) {
 	})
 }
 
-// stand puts an owner in line.
+// stand puts an owner into the line.
 func stand(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer time.Duration) {
 	t.Helper()
 	if got := ask(t, rdb, k, owner, offer, 0); got.Verdict != luascripts.Held {
@@ -80,8 +80,8 @@ func stand(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, of
 	}
 }
 
-// ask is the question of an owner who stands in line if it is refused. It has been
-// waiting for so long, and asks again in a second.
+// ask sends the question of an owner that stands in line if it is refused. It has been
+// waiting for the given time, and asks again in a second.
 func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer, waited time.Duration) luascripts.Acquired {
 	t.Helper()
 	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: lease, Want: 1, Offer: offer, Waited: waited, Again: time.Second, Patience: time.Minute})
@@ -91,7 +91,7 @@ func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offe
 	return got
 }
 
-// pass releases the lock of an owner, with nobody who waits in its process.
+// pass releases the lock of an owner, with no waiter in its process.
 func pass(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string) {
 	t.Helper()
 	if got, err := luascripts.PassReentrant(t.Context(), rdb, k, owner, luascripts.Pass{}); err != nil || got.Verdict != luascripts.Done {
@@ -104,7 +104,7 @@ func text(m rueidis.RedisMessage) string {
 	return s
 }
 
-// line is who stands in line, first come first.
+// line returns the owners in line, in order.
 func line(t *testing.T, rdb rueidis.Client) (owners []string) {
 	t.Helper()
 	_, entries, _ := strings.Cut(text(do(t, rdb, "HGET", keys.Lock, luascripts.LineField)), "|")
@@ -116,8 +116,8 @@ func line(t *testing.T, rdb rueidis.Client) (owners []string) {
 	return owners
 }
 
-// listening subscribes to what a process of ours listens to, for each of these owners,
-// and returns what was said there, except at the channel that all listen to.
+// listening subscribes to the channels that a process of ours listens to, for each of these owners,
+// and returns the messages there, except those at the channel that all listen to.
 func listening(t *testing.T, s *redistest.Server, owners ...string) (said chan string) {
 	t.Helper()
 	said = make(chan string, 100)
@@ -129,12 +129,12 @@ func listening(t *testing.T, s *redistest.Server, owners ...string) (said chan s
 	return said
 }
 
-// process is the channel of the process of an owner.
+// process returns the channel of the process of an owner.
 func process(owner string) string {
 	return keys.Line + ":" + owner[:strings.LastIndexByte(owner, ':')]
 }
 
-// subscribe listens to a channel on a connection of its own, and passes on what is said.
+// subscribe listens to a channel on a connection of its own, and sends the messages to said.
 func subscribe(t *testing.T, s *redistest.Server, channel string, said chan string) {
 	t.Helper()
 	conn, release := s.Client(t).Dedicate()
@@ -159,7 +159,7 @@ func listener(t *testing.T, s *redistest.Server, channel string) (leave func()) 
 	}
 }
 
-// listeners is how many the server counts at a channel.
+// listeners returns how many listeners the server counts at a channel.
 func listeners(t *testing.T, rdb rueidis.Client, channel string) int64 {
 	t.Helper()
 	reply := do(t, rdb, "PUBSUB", "NUMSUB", channel)
@@ -198,7 +198,7 @@ const (
 	second = "22222222-2222-7222-8222-222222222222:6"
 )
 
-// hold lets holder have the lock, and others stand in line for it.
+// hold makes holder hold the lock, and puts others in line.
 func hold(t *testing.T, rdb rueidis.Client, waiting ...string) {
 	t.Helper()
 	do(t, rdb, "DEL", keys.Lock)
@@ -208,14 +208,14 @@ func hold(t *testing.T, rdb rueidis.Client, waiting ...string) {
 	}
 }
 
-// The release gives the lock to the first in line, for its offer, and tells its process.
-// The others move up, and the waiter of the process that releases stands behind them.
+// The release grants the lock to the first in line, for its offer, and tells its process.
+// The others move up, and the waiter of the process that releases is behind them.
 func TestLine_firstComeFirstServed(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	said := listening(t, s, first, second)
 	hold(t, rdb, first, second)
-	stand(t, rdb, keys, first, 2*time.Second) // asks again, and stays where it is
+	stand(t, rdb, keys, first, 2*time.Second) // it asks again, and keeps its place
 	const heir = "00000000-0000-7000-8000-000000000000:2"
 	p := luascripts.Pass{Last: 1 << 52, Heir: heir, Offer: time.Second, Patience: time.Minute, Again: time.Second}
 	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, p)
@@ -245,7 +245,7 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 
-	// A waiter who gives up leaves the line.
+	// A waiter that gives up leaves the line.
 	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, second, 0); err != nil || v != luascripts.Gone {
 		t.Errorf("%v, %v", v, err)
 	}
@@ -253,7 +253,7 @@ func TestLine_firstComeFirstServed(t *testing.T) {
 		t.Errorf("%v, %v, %q are left in line", v, err, line(t, rdb))
 	}
 
-	// With nobody else in line the heir comes to hold the lock by the answer.
+	// With no other process in line the answer grants the lock to the heir.
 	p.Heir, p.Last = second, 1<<52+1
 	got, err = luascripts.PassReentrant(t.Context(), rdb, keys, first, p)
 	if err != nil || got.Token != 1<<52+2 {
@@ -273,7 +273,7 @@ func TestLine_theHeirKeepsItsPlace(t *testing.T) {
 	rdb := s.Client(t)
 	listening(t, s, first, second)
 	hold(t, rdb, first, second)
-	const heir = first + "9" // of the process that is the first in line
+	const heir = first + "9" // of the process that is first in line
 	got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{Heir: heir, Offer: time.Second, Patience: time.Minute})
 	if err != nil || got.Token == 0 || number(t, rdb, "HEXISTS", keys.Lock, heir) != 1 {
 		t.Errorf("%+v, %v, %q", got, err, contents(t, rdb))
@@ -283,8 +283,8 @@ func TestLine_theHeirKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// While nothing happens, a waiter who asks again writes nothing: its entry stays as it is
-// for as long as the server counts it as a listener, and half of its time on a cluster.
+// While nothing happens, a question of a waiter writes nothing: its entry does not change
+// while the server counts it as a listener, and on a cluster for half of its time.
 func TestLine_writesOnlyWhatIsNew(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -303,7 +303,7 @@ func TestLine_writesOnlyWhatIsNew(t *testing.T) {
 			if n := dirty() - before; n != 0 {
 				t.Errorf("%d changes in ten questions", n)
 			}
-			stand(t, rdb, k, first, 2*time.Second) // what it is to be granted is new
+			stand(t, rdb, k, first, 2*time.Second) // the offer is new
 			if n := dirty() - before; n != 1 {
 				t.Errorf("%d changes for a new offer, want 1", n)
 			}
@@ -315,8 +315,8 @@ func TestLine_writesOnlyWhatIsNew(t *testing.T) {
 	}
 }
 
-// A process that nobody reaches is passed over, also when somebody listens to all
-// channels by a pattern. So is one that was not heard of in time, where nobody counts.
+// A process that no message reaches is passed over, also when a client listens to all
+// channels by a pattern. So is a process whose deadline is over, where the server cannot count listeners.
 func TestLine_passesOverTheDead(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -346,7 +346,7 @@ func TestLine_passesOverTheDead(t *testing.T) {
 			}
 			leave()
 			stand(t, rdb, c.k, second, time.Second)
-			for start := now(t, rdb); now(t, rdb) < start+2; { // the server's clock, by which it is late
+			for start := now(t, rdb); now(t, rdb) < start+2; { // the deadline is by the server's clock
 			}
 			pass(t, rdb, c.k, holder)
 			if n := number(t, rdb, "HEXISTS", keys.Lock, c.want); n != 1 {
@@ -361,7 +361,7 @@ func TestLine_passesOverTheDead(t *testing.T) {
 	}
 }
 
-// What was granted stays granted, whoever hears the message: a listener that the server
+// A grant is not taken back, whether the message reaches a listener or not: a listener that the server
 // does not count may be there.
 func TestLine_takesNothingBack(t *testing.T) {
 	s := redistest.Start(t)
@@ -370,14 +370,14 @@ func TestLine_takesNothingBack(t *testing.T) {
 	scattered.Scattered = true
 	hold(t, rdb)
 	stand(t, rdb, scattered, first, time.Second)
-	pass(t, rdb, keys, holder) // counts, and reaches nobody
+	pass(t, rdb, keys, holder) // it counts listeners, and reaches none
 	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 {
 		t.Errorf("%q", contents(t, rdb))
 	}
 }
 
-// A process that no message reaches is told so. It is given the lock shortly before it
-// asks again, and sooner the longer it has waited; till then others are, and it keeps its place.
+// A process that no message reaches is told so. It is granted the lock shortly before it
+// asks again, and sooner the longer it has waited. Until then others are, and it keeps its place.
 func TestLine_deaf(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -439,7 +439,7 @@ func TestLine_isBounded(t *testing.T) {
 	for _, f := range leave {
 		f()
 	}
-	for range 1000 { // it looks for the dead now and then
+	for range 1000 { // the script looks for the dead now and then
 		stand(t, rdb, keys, all[69], time.Second)
 		if len(line(t, rdb)) < 64 {
 			break
@@ -450,7 +450,7 @@ func TestLine_isBounded(t *testing.T) {
 		t.Errorf("in line are %q, want %q", after, want)
 	}
 
-	// What somebody else wrote is not read to its end.
+	// A long text of another program is not read to its end.
 	var long strings.Builder
 	long.WriteString("1 0|")
 	for i := range 10_000 {
@@ -465,9 +465,9 @@ func TestLine_isBounded(t *testing.T) {
 	}
 }
 
-// Listeners who know of no line get the lock free now and then, and ours are told to ask
-// later: after four grants; after 16 where nobody can know of such listeners. If there are
-// none it is let go after 64 and a second, for callers that only try.
+// Listeners that know of no line get the lock free now and then, and ours are told to ask
+// later: after four grants; after 16 where the server cannot count such listeners. If there are
+// none the lock is freed after 64 grants and a second, for callers of TryLock.
 func TestLine_letsGoForOthers(t *testing.T) {
 	scattered := keys
 	scattered.Scattered = true
@@ -479,7 +479,7 @@ func TestLine_letsGoForOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Start(t)
 			rdb := s.Client(t)
-			said := listening(t, s, holder, first) // and first does not stand in line
+			said := listening(t, s, holder, first) // and first is not in line
 			free := make(chan string, 100)
 			subscribe(t, s, keys.Line, nil) // a listener there is ours
 			subscribe(t, s, keys.Channel, free)
@@ -499,7 +499,7 @@ func TestLine_letsGoForOthers(t *testing.T) {
 					continue
 				}
 				if i != c.want || !got.Aside || number(t, rdb, "EXISTS", keys.Lock) != 0 {
-					t.Errorf("let go after %d grants, want %d; %+v, left %q", i, c.want, got, contents(t, rdb))
+					t.Errorf("freed after %d grants, want %d; %+v, left %q", i, c.want, got, contents(t, rdb))
 				}
 				if m := <-free; m != "0" {
 					t.Errorf("told %q", m)
@@ -510,14 +510,14 @@ func TestLine_letsGoForOthers(t *testing.T) {
 				return
 			}
 			if c.want < 200 {
-				t.Error("it was never let go")
+				t.Error("it was never freed")
 			}
 		})
 	}
 }
 
-// A waiter with the register of tokens may stand behind a holder without it, and the other
-// way round: its token comes from its own question.
+// A waiter that uses the register of tokens may stand behind a holder that does not, and the other
+// way round: the waiter's token comes from its own question.
 func TestLine_needsTheRegister(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -543,7 +543,7 @@ func TestLine_needsTheRegister(t *testing.T) {
 	}
 }
 
-// What would not end in time is given to nobody: the lock is free, and its waiters ask.
+// A grant that would not end in time is not made: the lock is free, and its waiters ask.
 func TestLine_withoutTheRightToPEXPIRE(t *testing.T) {
 	s := redistest.Start(t)
 	said := listening(t, s, first)
@@ -603,7 +603,7 @@ func TestPlain_isToldByItsFields(t *testing.T) {
 	})
 }
 
-// A line alone holds nothing, as an operator leaves it who takes the owner out.
+// A line alone holds nothing; it is left when an operator deletes the owner's field.
 func TestLine_aloneIsFree(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb, first)

@@ -20,11 +20,11 @@ var (
 	reentrantForce   = load("reentrant_force")
 )
 
-// LineField is the field of a plain lock's hash in which the line of waiting
-// processes stands. It is no owner.
+// LineField is the field of a plain lock's hash that has the line of waiting
+// processes. It is no owner.
 const LineField = "leasehold_line"
 
-// AcquireReentrant makes an owner hold the lock as often as it wants to, or puts
+// AcquireReentrant makes an owner hold the lock q.Want times, or puts
 // it in line.
 func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	args := make([]string, 0, 10)
@@ -35,15 +35,15 @@ func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Questio
 	return acquire(ctx, rdb, reentrantAcquire, k.withRegister(k.Lock), args, q)
 }
 
-// Taking is one of several locks that are taken at once.
+// Taking is one of several locks that one script takes.
 type Taking struct {
 	Keys  Keys
 	Owner string
 	Lease time.Duration
 }
 
-// AcquireAllReentrant makes each owner hold its lock once, all or none. When one
-// is refused, the verdict and what is left are that one's, and first is its index.
+// AcquireAllReentrant makes each owner hold its lock once, all or none. When a lock
+// is refused, the verdict and what is left are about that one, and first is its index.
 func AcquireAllReentrant(ctx context.Context, rdb rueidis.Client, all []Taking) (a Acquired, first int, err error) {
 	keys, args := make([]string, len(all)), make([]string, 0, 2*len(all))
 	for i, t := range all {
@@ -87,24 +87,24 @@ func AcquireAllReentrant(ctx context.Context, rdb rueidis.Client, all []Taking) 
 	}
 }
 
-// ReleaseReentrant leaves owner leave holds of the lock: Done, Gone or Foreign. With
-// none left the lock goes to the first in line. An owner who stands in line leaves it.
+// ReleaseReentrant makes owner hold the lock leave times: Done, Gone or Foreign. With
+// none left the lock goes to the first in line. An owner that stands in line leaves it.
 func ReleaseReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
 	p, err := passReentrant(ctx, rdb, k, owner, leave, Pass{})
 	return p.Verdict, err
 }
 
-// Aside says, at the channel of the line, that others should be the first to ask for the
-// lock: those who listen and do not know of the line.
+// Aside says, at the channel of the line, that other clients should be the first to ask for the
+// lock: those that listen and do not know of the line.
 const Aside = "aside"
 
-// Pass is what a release knows of those who come after.
+// Pass is what a release knows of the next owner.
 type Pass struct {
 	Last  uint64 // the latest token that the owner gave out
 	Spare int    // as in a Question
 
-	// Heir is the owner who waits in the same process, at the end of the line, or
-	// "". The others are as in its Question.
+	// Heir is the owner that waits in the same process, at the end of the line, or
+	// "". The other fields are as in its Question.
 	Heir     string
 	Offer    time.Duration
 	Again    time.Duration
@@ -114,14 +114,14 @@ type Pass struct {
 // Passed is the reply to a release: Done, Gone or Foreign.
 type Passed struct {
 	Verdict Verdict
-	Token   uint64 // Done: the heir's, if it has the lock now; else 0
-	Aside   bool   // Done: the lock is free, and those who stand in line are to ask a little later
+	Token   uint64 // Done: the heir's, if it has the lock now; otherwise 0
+	Aside   bool   // Done: the lock is free, and the processes in line are to ask a little later
 }
 
-// aside is the reply to a release that let the lock go for others.
+// aside is the reply to a release that freed the lock for others.
 const aside = 2
 
-// PassReentrant frees the lock, or rather gives it to the first in line.
+// PassReentrant gives the last hold back: it grants the lock to the first in line, or frees it.
 func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, p Pass) (Passed, error) {
 	return passReentrant(ctx, rdb, k, owner, 0, p)
 }
@@ -134,9 +134,9 @@ func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 	}
 	msg, err := reentrantRelease.exec(ctx, rdb, k.withRegister(k.Lock), args).ToMessage()
 	if e, refused := rueidis.IsRedisErr(err); refused && k.Register != "" && strings.Contains(e.Error(), "TRYAGAIN") {
-		// The slot is moving, and one of the two keys has moved. That must not keep
-		// anybody from releasing. But a token that the register does not know of must not
-		// be given to the heir, which may give out more: it asks for its own.
+		// The slot is moving, and one of the two keys has moved. That must not stop
+		// a release. But the heir may give out more tokens, so it must not get one that the
+		// register does not know of: it asks for its own.
 		k.Register, p.Heir = "", ""
 		return passReentrant(ctx, rdb, k, owner, leave, p)
 	}
@@ -162,7 +162,7 @@ func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 	return Passed{}, &ReplyError{reentrantRelease.name, msg.String()}
 }
 
-// bit is b as scripts take it.
+// bit returns b in the form that scripts take.
 func bit(b bool) string {
 	if b {
 		return "1"
@@ -170,9 +170,9 @@ func bit(b bool) string {
 	return "0"
 }
 
-// RenewReentrant lengthens the leases of all batch, as long as their owners hold
-// them: perCall locks in each script call, but only such of one slot that come one
-// after the other. So it does for fair locks, which are the same in Redis once they
+// RenewReentrant lengthens the leases of all locks of batch whose owners hold
+// them: perCall locks in each script call, but only neighbours in batch of one
+// slot. It does so for fair locks as well, which are the same in Redis once they
 // are held.
 func RenewReentrant(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
 	return reentrantRenew.renew(ctx, rdb, batch, lease, perCall)
@@ -204,8 +204,8 @@ func InspectReentrant(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot
 	return Snapshot{Exists: left != -2, Left: remaining(left), Fields: all, Waiters: waiting}, nil
 }
 
-// ForceReentrant frees the lock whoever holds it: Done when somebody did, Free
-// when nobody did, or Foreign.
+// ForceReentrant frees the lock, whichever owner holds it: Done when an owner did, Free
+// when none did, or Foreign.
 func ForceReentrant(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
 	reply := reentrantForce.exec(ctx, rdb, []string{k.Lock}, []string{k.Channel, k.Publish})
 	return verdict(reentrantForce, reply, Done, Free, Foreign)

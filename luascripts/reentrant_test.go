@@ -22,7 +22,7 @@ const (
 
 var keys = luascripts.Keys{Lock: "orders", Channel: "redisson_lock__channel:{orders}", Line: "leasehold_channel:{orders}", Publish: "PUBLISH"}
 
-// state is the lock as redis-cli would show it: "owner=count …", and what is
+// state returns the lock as redis-cli would show it: "owner=count …", and what is
 // left of its lease in ms.
 func state(t *testing.T, rdb rueidis.Client) (string, int64) {
 	t.Helper()
@@ -40,7 +40,7 @@ func state(t *testing.T, rdb rueidis.Client) (string, int64) {
 	return strings.TrimSpace(b.String()), number(t, rdb, "PTTL", keys.Lock)
 }
 
-// seed puts a lock there: 0 ms is no expiry, and no count no key.
+// seed sets a lock: 0 ms is no expiry, and count 0 is no key.
 func seed(t *testing.T, rdb rueidis.Client, owner string, count int, ms int64) {
 	t.Helper()
 	do(t, rdb, "DEL", keys.Lock)
@@ -63,7 +63,7 @@ func TestAcquireReentrant(t *testing.T) {
 			lease       time.Duration
 			verdict     luascripts.Verdict
 			after       string
-			least, most int64 // of the lease, ms
+			least, most int64 // bounds of the lease, in ms
 		}{
 			{"free", "", 0, 0, 1, lease, luascripts.Done, "1=1", 29_000, 30_000},
 			{"the same question again", ours, 1, 20_000, 1, lease, luascripts.Done, "1=1", 29_000, 30_000},
@@ -223,7 +223,7 @@ func TestForceReentrant(t *testing.T) {
 	})
 }
 
-// Whatever stands at the key and is not such a lock is left as it is.
+// A key that is not such a lock does not change, whatever it is.
 func TestForeignKeys(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for name, c := range map[string]struct {
@@ -260,8 +260,8 @@ func TestForeignKeys(t *testing.T) {
 	})
 }
 
-// With memory full, nobody can begin to hold, and everybody can go on: re-enter,
-// renew, give back in part and whole.
+// With memory full, no owner can acquire the lock, and its holder can go on: re-enter,
+// renew, release in part and whole.
 func TestFullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -288,8 +288,8 @@ func TestFullMemory(t *testing.T) {
 	}
 }
 
-// A user who may not do one of the commands gets an error, and no lock without
-// an end is left; a denied PUBLISH does not undo a release.
+// A user that may not run one of the commands gets an error, and no lock without
+// an expiry is left; a denied PUBLISH does not undo a release.
 func TestDeniedCommands(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -312,7 +312,7 @@ func TestDeniedCommands(t *testing.T) {
 		t.Errorf("renewal without hexists: %+v: a denial is no verdict about the lock", got[0])
 	}
 
-	// One key that is denied does not end the renewals that travel with it.
+	// A denied key does not end the other renewals of its batch.
 	some := user(t, s, "some", "~orders", "&*", "+@all")
 	got = luascripts.RenewReentrant(t.Context(), some, []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: "denied"}, Owner: ours}, {Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 100)
 	if got[0].Err == nil || got[1] != (luascripts.Renewed{Verdict: luascripts.Done}) {
@@ -320,7 +320,7 @@ func TestDeniedCommands(t *testing.T) {
 	}
 }
 
-// A server that forgot its scripts is told them again, in pipelines too.
+// The scripts are sent again to a server that forgot them, in pipelines too.
 func TestNoScript(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -366,7 +366,7 @@ func TestTokensGrow(t *testing.T) {
 	})
 }
 
-// Whatever a broken peer answers is an error and not a lock.
+// Every answer of a broken peer is an error and not a lock.
 func FuzzReplies(f *testing.F) {
 	for _, s := range []string{"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n$1\r\na\r\n$1\r\n1\r\n", "-ERR x\r\n", "+OK\r\n", "_\r\n"} {
 		f.Add([]byte(s))

@@ -11,8 +11,8 @@ import (
 type Renewal struct {
 	Keys  *Keys
 	Owner string
-	Holds int    // how often the owner reads it; of no other kind
-	Slot  uint16 // of the keys on a cluster; else the same for all
+	Holds int    // how often the owner reads the lock; only for readers
+	Slot  uint16 // the slot of the keys on a cluster; otherwise the same for all
 }
 
 // Renewed is the reply for one lock: Done, Gone or Foreign, or an error.
@@ -21,24 +21,24 @@ type Renewed struct {
 	Err     error
 }
 
-// renewer is a script that renews: first the key that never gives, if it is not nil,
-// then that of each lock; and after the lease what argsOf adds for each lock.
+// renewer is a script that renews. Its keys are the one that never exists, if it is not nil,
+// and that of each lock; its arguments are the lease and what argsOf adds for each lock.
 type renewer struct {
 	*script
 	never  func(*Keys) string
 	argsOf func(args []string, r *Renewal) []string
 }
 
-// renew runs the script for all batch, all calls in one pipeline: perCall locks in
-// each, but only such of one slot that come one after the other. One reply for each
+// renew runs the script for all of batch, all calls in one pipeline: perCall locks in
+// each call, but only neighbours in batch of one slot. It returns one reply for each
 // lock, in order.
 //
-// A call of several that the server refuses is made again for each lock alone: it
-// may be a cluster that looks like one server, or a slot that is half moved; and one
-// lock that is denied must not end the others. [rueidis.Lua.ExecMulti] would load
-// the script on every node at every call; here only the calls that were answered
+// A call of several locks that the server refuses is repeated for each lock alone: the
+// server may be a cluster that looks like one server, or a slot may be half moved; and one
+// denied lock must not end the others. [rueidis.Lua.ExecMulti] would load
+// the script on every node at every call. Here only the calls that were answered
 // NOSCRIPT run again, with the text, all in one pipeline: a script that the server does
-// not know costs one trip more.
+// not know costs one more round trip.
 func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
 	ends := make([]int, 0, 1+(len(batch)-1)/perCall) // where in batch each call ends
 	for i := range batch {
@@ -73,7 +73,7 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 	return renewed
 }
 
-// withText runs the calls again that were answered NOSCRIPT, with the text and in one
+// withText repeats the calls that were answered NOSCRIPT, with the text and in one
 // pipeline, and puts the answers in their places.
 func (s *renewer) withText(ctx context.Context, rdb rueidis.Client, replies []rueidis.RedisResult, words func(i int) (keys, args []string)) {
 	var unknown []int
@@ -93,7 +93,7 @@ func (s *renewer) withText(ctx context.Context, rdb rueidis.Client, replies []ru
 	}
 }
 
-// starts returns where the i-th part begins, of parts that end at ends.
+// starts returns where the i-th part begins; ends says where the parts end.
 func starts(ends []int, i int) int {
 	if i == 0 {
 		return 0
@@ -101,7 +101,7 @@ func starts(ends []int, i int) int {
 	return ends[i-1]
 }
 
-// words are the keys and the arguments of one call.
+// words returns the keys and the arguments of one call.
 func (s *renewer) words(part []Renewal, lease time.Duration) (keys, args []string) {
 	keys, args = make([]string, 0, 1+len(part)), make([]string, 1, 1+3*len(part))
 	args[0] = ms(lease)

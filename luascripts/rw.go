@@ -26,11 +26,11 @@ var (
 	writeRenew = renewer{reentrantRenew.script, nil, func(args []string, r *Renewal) []string { return append(args, r.Owner+Writing) }}
 )
 
-// Writing is what follows the owner in the hash's field for writing.
+// Writing is the end of a writer's field in the hash, after the owner.
 const Writing = ":write"
 
-// AcquireRead makes an owner read as often as it wants to. If it is refused, and its
-// patience is not 0, it claims a turn: when a writer leaves, no other writer comes in before it.
+// AcquireRead makes an owner read q.Want times. If it is refused, and its
+// patience is not 0, it claims a turn: when a writer leaves, no other writer enters before it.
 func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	yield := "0"
 	if q.Yield {
@@ -39,8 +39,8 @@ func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (A
 	return acquire(ctx, rdb, readAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.Beside, ms(q.Patience)}, q)
 }
 
-// ReleaseRead leaves owner leave read holds: Done, Gone or Foreign. With none, it claims
-// no turn any more.
+// ReleaseRead makes owner read leave times: Done, Gone or Foreign. With none, it gives up its
+// claim to a turn.
 func ReleaseRead(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
 	for range mostCalls {
 		reply := readRelease.exec(ctx, rdb, []string{k.Lock, k.Turn, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
@@ -56,8 +56,8 @@ func RenewRead(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease t
 	return readRenew.renew(ctx, rdb, batch, lease, perCall)
 }
 
-// AcquireWrite makes an owner write as often as it wants to. If others have the
-// lock and its patience is not 0, readers who come later wait behind it.
+// AcquireWrite makes an owner write q.Want times. If others have the
+// lock and its patience is not 0, readers that come later wait behind it.
 func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
 	for range mostCalls {
 		got, err := acquire(ctx, rdb, writeAcquire, k.withRegister(k.Lock, k.Wish, k.Turn, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Waited), ms(q.Patience), k.Beside}, q)
@@ -68,33 +68,33 @@ func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (
 	return Acquired{}, endless(writeAcquire)
 }
 
-// ReleaseWrite leaves owner leave write holds: Done, Gone or Foreign. With none,
-// readers need not wait behind it any more.
+// ReleaseWrite makes owner write leave times: Done, Gone or Foreign. With none,
+// readers no longer wait behind it.
 func ReleaseWrite(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
 	reply := writeRelease.exec(ctx, rdb, []string{k.Lock, k.Wish, k.Turn, k.Never}, []string{owner, strconv.Itoa(leave), k.Beside, k.Channel, k.Publish})
 	return verdict(writeRelease, reply, Done, Gone, Foreign)
 }
 
 // RenewWrite lengthens the leases of writers: the same as for a plain lock, with
-// the field that says who writes.
+// the field of the writer.
 func RenewWrite(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
 	return writeRenew.renew(ctx, rdb, batch, lease, perCall)
 }
 
-// more is the verdict of a script that looked at some fifty readers, so that the server
-// does not stand still for long, and has to look at others: the same question goes on from
+// more is the verdict of a script that looked at some fifty readers, so that it
+// is short, and has to look at others: the same question goes on from
 // there.
 const more Verdict = -3
 
-// mostCalls bounds how often the same is asked for that reason: a peer that answers so for ever
+// mostCalls bounds how often a question is repeated for that reason: a peer that answers so for ever
 // is broken.
 const mostCalls = 10000
 
 func endless(s *script) error { return &ReplyError{s.name, "there is more, again and again"} }
 
-// InspectRW reads the lock. Fields holds the readers who are alive, by owner, and
+// InspectRW reads the lock. Fields holds the living readers, by owner, and
 // the writer, as "<owner>:write". Where there are some fifty readers or more it asks
-// several times, so it may miss some who come meanwhile and have some who leave.
+// several times, so it may miss some that come meanwhile and have some that leave.
 func InspectRW(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error) {
 	var all []Field
 	mode, cursor := "", "0"
@@ -104,7 +104,7 @@ func InspectRW(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error
 			return part, err
 		}
 		if cursor != "0" && part.Mode != mode {
-			all, cursor = nil, "0" // it is another lock by now
+			all, cursor = nil, "0" // the lock has changed hands
 			continue
 		}
 		all = append(all, part.Fields...)
@@ -117,7 +117,7 @@ func InspectRW(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error
 	return Snapshot{}, endless(rwInspect)
 }
 
-// inspectRW reads a part of the lock, from cursor on, and returns where the next begins.
+// inspectRW reads a part of the lock, from cursor on, and returns where the next part begins.
 func inspectRW(ctx context.Context, rdb rueidis.Client, k Keys, cursor string) (part Snapshot, next string, err error) {
 	msg, err := rwInspect.exec(ctx, rdb, []string{k.Lock, k.Wish, k.Never}, []string{k.Beside, cursor}).ToMessage()
 	if err != nil {
@@ -144,8 +144,8 @@ func inspectRW(ctx context.Context, rdb rueidis.Client, k Keys, cursor string) (
 	return Snapshot{Exists: left != -2, Left: remaining(left), Mode: mode, Fields: fields, Waiters: waiting}, next, nil
 }
 
-// ForceRW ends all reading and writing: Done when anybody did, Free when nobody
-// did, or Foreign. Where there are some fifty readers or more it ends them a part at a time.
+// ForceRW ends all reading and writing: Done when an owner had the lock, Free when none
+// did, or Foreign. It ends some fifty readers at a time.
 func ForceRW(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
 	for i := range mostCalls {
 		reply := rwForce.exec(ctx, rdb, []string{k.Lock, k.Never}, []string{k.Beside, k.Channel, k.Publish})
@@ -154,7 +154,7 @@ func ForceRW(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
 		case err != nil:
 			return v, err
 		case v == Free && i > 0:
-			return Done, nil // the last of them left by itself
+			return Done, nil // the last reader left by itself
 		case v != more:
 			return v, nil
 		}

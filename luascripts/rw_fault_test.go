@@ -8,8 +8,8 @@ import (
 )
 
 // A writer of Redisson that stops writing and reads on leaves the lock with
-// the writer's lease. When it dies as a reader, the last reader of ours must take the
-// lock along, and not believe that another carries it.
+// the writer's lease. When it dies as a reader, the last reader of ours must delete the
+// lock, and not believe that another reader has that lease.
 func TestRWPeers_downgradedAndDead(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
@@ -27,8 +27,8 @@ func TestRWPeers_downgradedAndDead(t *testing.T) {
 	})
 }
 
-// A register that is something else, or may not be read: an error, and nothing
-// done.
+// A register that is something else, or may not be read, is an error, and nothing
+// is done.
 func TestRW_foreignRegister(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.keys.Register = "register"
@@ -43,13 +43,13 @@ func TestRW_foreignRegister(t *testing.T) {
 	})
 }
 
-// With a register, a reader's token is larger than that of every writer before, also while
-// that one writes yet, and smaller than that of every writer after. Readers with no writer
-// between them share one, so that a guard which has seen one lets the others pass.
+// With a register, a reader's token is larger than that of every earlier writer, also while
+// that writer still writes, and smaller than that of every later writer. Readers with no writer
+// between them share one, so that a guard which has seen one accepts the others.
 func TestRW_tokensWithARegister(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.keys.Register = "redisson_lock_token:{orders}"
-		for _, before := range []string{"", "4000000000000000"} { // of a clock that has gone back since
+		for _, before := range []string{"", "4000000000000000"} { // as of a clock that has gone back since
 			l.clear()
 			if before != "" {
 				do(t, l.rdb, "SET", l.keys.Register, before)
@@ -75,7 +75,7 @@ func TestRW_tokensWithARegister(t *testing.T) {
 	})
 }
 
-// As TestRW_deniedCommands, for those who leave.
+// This is as TestRW_deniedCommands, for owners that leave.
 func TestRW_deniedCommandsAtTheEnd(t *testing.T) {
 	deniedRW(t,
 		deniedRWCase{"stop reading", "rw_read_release", "read G1=1(1)", "", leavesReading(0)},

@@ -12,10 +12,10 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// What many readers cost. A server does nothing else while a script runs, so each call looks
+// These tests show the cost of many readers. A server does nothing else while a script runs, so each call looks
 // at fifty of them at the most.
 
-// crowd makes a lock that so many read, the first of them alive.
+// crowd makes a lock with alive living readers, and dead ones after them.
 func (l rw) crowd(alive, dead int) {
 	l.t.Helper()
 	l.clear()
@@ -59,12 +59,12 @@ func (c manyCase) crowd(l rw, times int) {
 	l.crowd(c.alive*times, c.dead*times)
 }
 
-// manyCase is one thing that somebody does with a lock that many read.
+// manyCase is one call on a lock with many readers.
 type manyCase struct {
 	name        string
 	alive, dead int // of 10,000
 	run         func(l rw)
-	after       int64 // how many fields there are then; -1 is not said
+	after       int64 // how many fields there are then; -1 is not checked
 }
 
 func manyCases() []manyCase {
@@ -100,7 +100,7 @@ func manyCases() []manyCase {
 	}
 }
 
-// Whatever is done, no call looks at more than some fifty readers; and what needs all of
+// No call looks at more than some fifty readers, and a call that needs all of
 // them has looked at all of them when it returns.
 func TestRW_manyReaders(t *testing.T) {
 	l := rw{t, redistest.Start(t).Client(t), rwKeys}
@@ -131,7 +131,7 @@ func TestRW_manyReaders(t *testing.T) {
 }
 
 // Processes crash, and others go on reading without a gap: the fields of the dead go with
-// those who leave, a few at a time.
+// the readers that leave, a few at a time.
 func TestRW_theDeadDoNotStay(t *testing.T) {
 	l := rw{t, redistest.Start(t).Client(t), rwKeys}
 	l.crowd(50, 1000)
@@ -140,7 +140,7 @@ func TestRW_theDeadDoNotStay(t *testing.T) {
 		l.stopsReading("G1", luascripts.Done)
 	}
 	if n := number(t, l.rdb, "HLEN", l.keys.Lock); n > 150 {
-		t.Errorf("%d fields, of 50 who read", n)
+		t.Errorf("%d fields, of 50 readers", n)
 	}
 	if s, err := luascripts.InspectRW(t.Context(), l.rdb, l.keys); err != nil || len(s.Fields) != 50 {
 		t.Errorf("%d read, %v, want 50", len(s.Fields), err)

@@ -11,9 +11,9 @@ import (
 )
 
 // Redisson's clients share read/write locks with ours. These scripts do to the keys
-// of a lock what theirs do.
+// of a lock what Redisson's do.
 
-// javaRead enters, or enters once more: nil, or the ms to wait.
+// javaRead acquires the read lock, or re-enters it: nil, or the ms to wait.
 const javaRead = `
 local lock, leases = KEYS[1], ARGV[4] .. ':' .. ARGV[2] .. ':rwlock_timeout'
 local lease, owner, writer = ARGV[1], ARGV[2], ARGV[3]
@@ -29,8 +29,8 @@ redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
 return nil
 `
 
-// javaStopReading gives one hold back: nil to a stranger, 1 when the lock is free
-// now, else 0.
+// javaStopReading gives one hold back: nil if the caller does not read, 1 when the lock is free
+// now, otherwise 0.
 const javaStopReading = `
 local lock, prefix, channel = KEYS[1], ARGV[2], ARGV[3]
 local owner = ARGV[1]
@@ -62,7 +62,7 @@ redis.call('PUBLISH', channel, '0')
 return 1
 `
 
-// javaWrite begins to write, or does so once more: nil, or the ms to wait.
+// javaWrite acquires the write lock, or re-enters it: nil, or the ms to wait.
 const javaWrite = `
 local lock, lease, writer = KEYS[1], ARGV[1], ARGV[2]
 local mode = redis.call('HGET', lock, 'mode')
@@ -79,8 +79,8 @@ end
 return redis.call('PTTL', lock)
 `
 
-// javaStopWriting gives one hold back: nil to a stranger, 1 when it was the last,
-// else 0. Who reads on is not told of.
+// javaStopWriting gives one hold back: nil if the caller does not write, 1 when it was the last,
+// otherwise 0. It tells no waiter if the owner reads on.
 const javaStopWriting = `
 local lock, lease, writer, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local mode = redis.call('HGET', lock, 'mode')
@@ -139,7 +139,7 @@ func (l rw) javaStopsWriting(name string) {
 }
 
 // A reader of Redisson that leaves looks for the leases of all others: it must find
-// ours, and leave the lock to them.
+// ours, and not delete the lock.
 func TestRWPeers_theirsLeaveOursRead(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		for name, tagged := range map[string]string{"orders": "{orders}", "a:b": "{a:b}", "{eu}:x": "{eu}:x"} {
@@ -180,7 +180,7 @@ func TestRWPeers_theirsLeaveOursRead(t *testing.T) {
 	})
 }
 
-// Ours leave, in any order, and leave the lock to those of Redisson who read on.
+// Ours leave, in any order, and do not delete the lock while readers of Redisson read on.
 func TestRWPeers_oursLeaveTheirsRead(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
@@ -203,8 +203,8 @@ func TestRWPeers_oursLeaveTheirsRead(t *testing.T) {
 	})
 }
 
-// The dead of either side keep nobody: the last reader alive, whosever it is, takes
-// the lock along.
+// The dead of either side keep no owner waiting: the last living reader, of whichever side, deletes
+// the lock.
 func TestRWPeers_dead(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		for _, last := range []string{"G1", "J1"} {
@@ -288,7 +288,7 @@ func TestRWPeers_writers(t *testing.T) {
 	})
 }
 
-// Redisson knows nothing of a wish, and passes it; ours wait behind it.
+// Redisson does not know of a wish, and ignores it; ours wait behind it.
 func TestRWPeers_wish(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		if !l.javaReads("J1", long) {
@@ -313,7 +313,7 @@ func TestRWPeers_wish(t *testing.T) {
 	})
 }
 
-// Redisson knows nothing of a turn: its readers and writers enter when they could without
+// Redisson does not know of a turn: its readers and writers enter when they could without
 // one, and ours claim the next.
 func TestRWPeers_turn(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {

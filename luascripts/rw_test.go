@@ -19,7 +19,7 @@ import (
 
 var rwKeys = rwKeysOf("orders", "{orders}")
 
-// rwKeysOf is what belongs to a lock of this name; tagged is the name in braces if
+// rwKeysOf returns the keys of a lock of this name; tagged is the name in braces if
 // it has none of its own.
 func rwKeysOf(name, tagged string) luascripts.Keys {
 	return luascripts.Keys{
@@ -55,8 +55,8 @@ func (l rw) lease(name string, n int) string {
 }
 
 // held makes a lock by hand, such as "write G1:write=2 G2=1(1)" or
-// "read G1=2(1,2) G3=1()": the mode, who writes, who reads, how often, and which of
-// a reader's leases there are. Everything ends after d.
+// "read G1=2(1,2) G3=1()": the mode, the writer, the readers, how often, and which of
+// a reader's leases there are. All keys expire after d.
 func (l rw) held(state string, d time.Duration) {
 	l.t.Helper()
 	for i, part := range strings.Fields(state) {
@@ -83,7 +83,7 @@ func (l rw) held(state string, d time.Duration) {
 	}
 }
 
-// ends makes a key end after d, if d is not persist.
+// ends makes a key expire after d, if d is not persist.
 func (l rw) ends(key string, d time.Duration) {
 	l.t.Helper()
 	if d > 0 {
@@ -91,7 +91,7 @@ func (l rw) ends(key string, d time.Duration) {
 	}
 }
 
-// reads ends the leases of a reader after d.
+// reads makes the leases of a reader expire after d.
 func (l rw) reads(name string, d time.Duration) {
 	l.t.Helper()
 	for n := 1; number(l.t, l.rdb, "EXISTS", l.lease(name, n)) == 1; n++ {
@@ -99,7 +99,7 @@ func (l rw) reads(name string, d time.Duration) {
 	}
 }
 
-// dies lets the leases of readers run out.
+// dies deletes the leases of readers.
 func (l rw) dies(names ...string) {
 	l.t.Helper()
 	for _, name := range names {
@@ -108,7 +108,7 @@ func (l rw) dies(names ...string) {
 	}
 }
 
-// state is the lock as held takes it: the writer first, then the readers.
+// state returns the lock in the form of held: the writer first, then the readers.
 func (l rw) state() string {
 	l.t.Helper()
 	m := do(l.t, l.rdb, "HGETALL", l.keys.Lock)
@@ -130,7 +130,7 @@ func (l rw) state() string {
 	return strings.Join(append(append(strings.Fields(fields["mode"]), writers...), readers...), " ")
 }
 
-// leases are the numbers of the leases that name has.
+// leases returns the numbers of the leases that name has.
 func (l rw) leases(name string) string {
 	l.t.Helper()
 	var all []string
@@ -142,8 +142,8 @@ func (l rw) leases(name string) string {
 	return strings.Join(all, ",")
 }
 
-// wish says that a writer has been waiting for a while, and may do so for d more
-// without being heard from. "G5 10s" has been waiting for 10 s.
+// wish sets a wish: a writer has been waiting for a while, and counts as alive for d more.
+// "G5 10s" has been waiting for 10 s.
 func (l rw) wish(wish string, d time.Duration) {
 	l.t.Helper()
 	name, waited, ok := strings.Cut(wish, " ")
@@ -158,7 +158,7 @@ func (l rw) wish(wish string, d time.Duration) {
 	l.ends(l.keys.Wish, d)
 }
 
-// wished is the wish, as wish takes it, "" if there is none. Times are cut down to
+// wished returns the wish, in the form of wish, "" if there is none. Times are cut down to
 // minutes.
 func (l rw) wished() string {
 	l.t.Helper()
@@ -176,7 +176,7 @@ func (l rw) wished() string {
 	return fmt.Sprintf("%s %dm", short(o), int(waited.Minutes()))
 }
 
-// asksToRead and asksToWrite are first questions. They return the reply.
+// asksToRead and asksToWrite send a first question, and return the reply.
 func (l rw) asksToRead(name string, change ...func(*luascripts.Question)) luascripts.Acquired {
 	l.t.Helper()
 	q := luascripts.Question{Owner: owner(name), Lease: lease, Want: 1, Yield: true}
@@ -230,22 +230,22 @@ func (l rw) stopsWriting(name string, want luascripts.Verdict) {
 }
 
 func TestAcquireRead(t *testing.T) {
-	const early, late = "G5 10m", "G5 1m" // wishes; who asks has been waiting for 5 minutes
+	const early, late = "G5 10m", "G5 1m" // wishes; the caller has been waiting for 5 minutes
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
 			name    string
 			before  string
-			lease   time.Duration // of all that is there before
+			lease   time.Duration // of all keys that are there before
 			wish    string
 			want    int
 			ask     time.Duration // the lease asked for
 			writer  string
 			first   bool // do not yield
 			verdict luascripts.Verdict
-			left    time.Duration // told, if it is refused
+			left    time.Duration // in the reply, if it is refused
 			after   string
-			ours    time.Duration // our lease
-			hash    time.Duration // that of the hash
+			ours    time.Duration // the caller's lease
+			hash    time.Duration // the lease of the hash
 		}{
 			{"free", "", 0, "", 1, lease, "", false, luascripts.Done, 0, "read G1=1(1)", lease, lease},
 			{"the same question again", "read G1=1(1)", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1)", long, long},
@@ -261,7 +261,7 @@ func TestAcquireRead(t *testing.T) {
 			{"re-entry into what others read", "read G2=1(1)", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G2=1(1)", 0, long},
 			{"re-entry of the dead", "read G1=1()", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G1=1()", 0, long},
 			{"the dead anew", "read G1=3()", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1)", long, long},
-			{"a count that is too large", "read G1=3(1,2,3)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(1,2)", long, long}, // the third goes
+			{"a count that is too large", "read G1=3(1,2,3)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(1,2)", long, long}, // the third is deleted
 			{"another writes", "write G2:write=1", long, "", 1, lease, "", false, luascripts.Held, long, "write G2:write=1", 0, long},
 			{"another writes for ever", "write G2:write=1", persist, "", 1, lease, "", false, luascripts.Held, luascripts.NoExpiry, "write G2:write=1", 0, persist},
 			{"another writes and reads", "write G2:write=1 G2=1(1)", long, "", 1, lease, "", false, luascripts.Held, long, "write G2:write=1 G2=1(1)", 0, long},
@@ -270,10 +270,10 @@ func TestAcquireRead(t *testing.T) {
 			{"we write, with a shorter lease", "write G9:write=1", lease, "", 1, long, "G9", false, luascripts.Done, 0, "write G9:write=1 G1=1(1)", long, long},
 			{"we write and read", "write G9:write=1 G1=1(1)", long, "", 2, lease, "", false, luascripts.Done, 0, "write G9:write=1 G1=2(1,2)", long, long},
 			{"we write, and another waits to", "write G9:write=1", long, early, 1, lease, "G9", false, luascripts.Done, 0, "write G9:write=1 G1=1(1)", lease, long},
-			{"behind a writer who came before", "read G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, patience, "read G2=1(1)", 0, long},
-			{"behind a writer who came before, and it is free", "", 0, early, 1, lease, "", false, luascripts.Held, patience, "", 0, 0},
-			{"behind a writer who came before, dead", "read G1=1() G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, patience, "read G1=1() G2=1(1)", 0, long},
-			{"before a writer who came later", "read G2=1(1)", long, late, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
+			{"behind a writer that came before", "read G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, patience, "read G2=1(1)", 0, long},
+			{"behind a writer that came before, and it is free", "", 0, early, 1, lease, "", false, luascripts.Held, patience, "", 0, 0},
+			{"behind a writer that came before, dead", "read G1=1() G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, patience, "read G1=1() G2=1(1)", 0, long},
+			{"before a writer that came later", "read G2=1(1)", long, late, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
 			{"past a writer, readers first", "read G2=1(1)", long, early, 1, lease, "", true, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
 			{"re-entry past a writer", "read G1=1(1) G2=1(1)", long, early, 2, lease, "", false, luascripts.Done, 0, "read G1=2(1,2) G2=1(1)", long, long},
 			{"the same question again, past a writer", "read G1=1(1) G2=1(1)", long, early, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", long, long},
@@ -328,13 +328,13 @@ func TestAcquireWrite(t *testing.T) {
 		for _, c := range []struct {
 			name     string
 			before   string
-			lease    time.Duration // of all that is there before
-			wish     string        // of a writer who waits; who asks has been waiting for 5 minutes
+			lease    time.Duration // of all keys that are there before
+			wish     string        // of a waiting writer; the caller has been waiting for 5 minutes
 			want     int
 			ask      time.Duration // the lease asked for
 			patience time.Duration
 			verdict  luascripts.Verdict
-			left     time.Duration // told, if it is refused
+			left     time.Duration // in the reply, if it is refused
 			after    string
 			hash     time.Duration // the lease of the hash
 			wished   string
@@ -348,7 +348,7 @@ func TestAcquireWrite(t *testing.T) {
 			{"re-entry again", "write G1:write=2", lease, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
 			{"re-entry with less of a lease", "write G1:write=1", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
 			{"re-entry without an end", "write G1:write=1", persist, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
-			{"re-entry past one who waits", "write G1:write=1", long, "G5 10m", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, "G5 10m"},
+			{"re-entry past a waiting writer", "write G1:write=1", long, "G5 10m", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, "G5 10m"},
 			{"re-entry while reading", "write G1:write=1 G8=1(1)", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2 G8=1(1)", long, ""},
 			{"a count that is too large", "write G1:write=3", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
 			{"re-entry into what is gone", "", 0, "", 2, lease, 0, luascripts.Gone, 0, "", 0, ""},
@@ -365,9 +365,9 @@ func TestAcquireWrite(t *testing.T) {
 			{"the dead read, after waiting", "read G2=1()", long, "G1 5m", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
 			{"the dead and the living read", "read G2=1() G3=1(1) J4=1()", long, "", 1, lease, patience, luascripts.Held, long, "read G3=1(1)", long, "G1 5m"},
 			{"half dead", "read G2=2(2)", long, "", 1, lease, patience, luascripts.Held, long, "read G2=2(2)", long, "G1 5m"},
-			{"one waits who came before", "read G2=1(1)", long, "G5 10m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G5 10m"},
-			{"one waits who came later", "read G2=1(1)", long, "G5 1m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
-			{"one waits who came later, without waiting", "read G2=1(1)", long, "G5 1m", 1, lease, 0, luascripts.Held, long, "read G2=1(1)", long, "G5 1m"},
+			{"a writer waits that came before", "read G2=1(1)", long, "G5 10m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G5 10m"},
+			{"a writer waits that came later", "read G2=1(1)", long, "G5 1m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
+			{"a writer waits that came later, without waiting", "read G2=1(1)", long, "G5 1m", 1, lease, 0, luascripts.Held, long, "read G2=1(1)", long, "G5 1m"},
 			{"we wait already, and came before", "read G2=1(1)", long, "G1 10m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 10m"},
 			{"we wait already", "read G2=1(1)", long, "G1 1m", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
 		} {
@@ -424,13 +424,13 @@ func TestReleaseRead(t *testing.T) {
 		for _, c := range []struct {
 			name    string
 			before  string
-			ours    time.Duration // our lease; the hash's is that of others, and the longest
+			ours    time.Duration // the caller's lease; the hash has the longest, that of others
 			others  time.Duration
 			leave   int
 			verdict luascripts.Verdict
 			after   string
 			hash    time.Duration
-			told    bool // that the lock is free
+			told    bool // waiters are told that the lock is free
 		}{
 			{"the only one", "read G1=1(1)", long, 0, 0, luascripts.Done, "", 0, true},
 			{"all holds at once", "read G1=3(1,2,3)", long, 0, 0, luascripts.Done, "", 0, true},
@@ -442,7 +442,7 @@ func TestReleaseRead(t *testing.T) {
 			{"the longest, and one of Redisson stays", "read G1=1(1) J2=2(1,2)", long, time.Minute, 0, luascripts.Done, "read J2=2(1,2)", time.Minute, false},
 			{"the longest of the living", "read G1=1(1) G2=1(1) G3=1()", long, time.Minute, 0, luascripts.Done, "read G2=1(1) G3=1()", time.Minute, false},
 			{"in part, as the longest", "read G1=2(1,2) G2=1(1)", long, time.Minute, 1, luascripts.Done, "read G1=1(1) G2=1(1)", long, false},
-			{"the last who is alive", "read G1=1(1) G2=1() J3=2()", long, long, 0, luascripts.Done, "", 0, true},
+			{"the last living reader", "read G1=1(1) G2=1() J3=2()", long, long, 0, luascripts.Done, "", 0, true},
 			{"dead, and others are alive", "read G1=1() G2=1(1)", 0, long, 0, luascripts.Gone, "read G2=1(1)", long, false},
 			{"dead, in part", "read G1=2() G2=1(1)", 0, long, 1, luascripts.Gone, "read G1=2() G2=1(1)", long, false},
 			{"dead as all", "read G1=1() G2=1()", 0, long, 0, luascripts.Gone, "", 0, true},
@@ -490,7 +490,7 @@ func TestReleaseRead(t *testing.T) {
 	})
 }
 
-// Holds given back do not take the lease along, whichever of them it was asked with.
+// A hold that is given back does not end the lease, whichever hold asked for it.
 func TestReleaseRead_inPartKeepsTheLease(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.held("read G1=3(1,2,3)", long)
@@ -510,7 +510,7 @@ func TestReleaseWrite(t *testing.T) {
 		for _, c := range []struct {
 			name    string
 			before  string
-			reading time.Duration // the lease of our reading; that of writing is long
+			reading time.Duration // the lease of the owner's reading; that of its writing is long
 			wish    string
 			leave   int
 			verdict luascripts.Verdict
@@ -538,7 +538,7 @@ func TestReleaseWrite(t *testing.T) {
 			{"a waiter", "read G8=1(1)", time.Minute, "G1 5m", 0, luascripts.Gone, "read G8=1(1)", time.Minute, "", true},
 			{"a waiter, and it is free", "", 0, "G1 5m", 0, luascripts.Gone, "", 0, "", true},
 			{"a waiter, and another writes", "write G2:write=1", 0, "G1 5m", 0, luascripts.Gone, "write G2:write=1", long, "", true},
-			{"a waiter whom nobody lets pass", "read G8=1(1)", time.Minute, "G5 10m", 0, luascripts.Gone, "read G8=1(1)", time.Minute, "G5 10m", false},
+			{"a waiter that no reader waits behind", "read G8=1(1)", time.Minute, "G5 10m", 0, luascripts.Gone, "read G8=1(1)", time.Minute, "G5 10m", false},
 			{"in part, and we wait", "read G8=1(1)", time.Minute, "G1 5m", 1, luascripts.Gone, "read G8=1(1)", time.Minute, "G1 5m", false},
 		} {
 			t.Run(c.name, func(t *testing.T) {
@@ -553,7 +553,7 @@ func TestReleaseWrite(t *testing.T) {
 				var first string
 				want, told := c.verdict, []string(nil)
 				if c.told {
-					told = []string{l.keys.Channel + " 1"} // all readers may come in
+					told = []string{l.keys.Channel + " 1"} // all readers may enter
 				}
 				for range 2 {
 					got, err := luascripts.ReleaseWrite(t.Context(), l.rdb, l.keys, owner("G1"), c.leave)
@@ -580,7 +580,7 @@ func TestReleaseWrite(t *testing.T) {
 	})
 }
 
-// Keys and values byte for byte, for names of all kinds: Redisson's peers look for
+// Keys and values are right byte for byte, for names of all kinds: Redisson's peers look for
 // the same ones.
 func TestRW_bytes(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
@@ -662,7 +662,7 @@ func TestRenewRW(t *testing.T) {
 		add("both", "write G1:write=1 G1=2(1,2)", 20*time.Second, luascripts.Done, luascripts.Done)
 		do(t, l.rdb, "SET", "foreign", "x")
 		add("foreign", "", 0, luascripts.Foreign, luascripts.Foreign)
-		before := strings.ReplaceAll(contents(t, l.rdb), "*", "") // persisted keys end again
+		before := strings.ReplaceAll(contents(t, l.rdb), "*", "") // persisted keys get an expiry again
 		for _, perCall := range []int{1, 3, 100} {
 			for what, c := range map[string]struct {
 				got  []luascripts.Renewed
@@ -690,7 +690,7 @@ func TestRenewRW(t *testing.T) {
 		for key, want := range map[string]time.Duration{
 			named("mine").lease("G1", 2):   long,
 			named("shared").lease("G1", 1): long,
-			named("shared").lease("G2", 1): 20 * time.Second, // whoever else reads is not kept alive
+			named("shared").lease("G2", 1): 20 * time.Second, // other readers are not kept alive
 			named("longer").lease("G1", 1): 20 * time.Minute,
 			named("half").lease("G1", 1):   -2 * time.Millisecond,
 			named("dead").lease("G2", 1):   20 * time.Second,
@@ -781,8 +781,8 @@ func TestForceRW(t *testing.T) {
 	})
 }
 
-// 1: G1 writes. 2: it reads too. 3: it stops writing; readers are told, and come in
-// at once; writers do not. 4: all stop reading, and the last of them tells.
+// 1: G1 writes. 2: it reads too. 3: it stops writing; readers are told, and enter
+// at once; writers do not. 4: all stop reading, and the last of them tells the waiters.
 func TestRW_downgrade(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
@@ -801,7 +801,7 @@ func TestRW_downgrade(t *testing.T) {
 		l.isNow("read G2=1(1)")
 		l.expect("a reader", l.asksToRead("G3").Verdict, luascripts.Done)
 		l.expect("a writer", l.asksToWrite("G4").Verdict, luascripts.Held)
-		l.expect("who wrote before", l.asksToWrite("G1").Verdict, luascripts.Held)
+		l.expect("the former writer", l.asksToWrite("G1").Verdict, luascripts.Held)
 
 		l.stopsReading("G2", luascripts.Done) // 4
 		e.expect()
@@ -814,9 +814,9 @@ func TestRW_downgrade(t *testing.T) {
 	})
 }
 
-// 1: many read. 2: a writer waits, and readers who come later wait behind it, for as
-// long as it is heard from. 3: who reads already may do so once more. 4: the last of
-// the old readers leaves, the writer writes. 5: it stops; all come in.
+// 1: many read. 2: a writer waits, and readers that come later wait behind it, while
+// it asks in time. 3: an owner that reads may read once more. 4: the last of
+// the old readers leaves, the writer writes. 5: it stops; all enter.
 func TestRW_writerIsNotStarved(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.asksToRead("G1") // 1
@@ -826,7 +826,7 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 		reply := l.asksToRead("G3")
 		l.expect("a newcomer", reply.Verdict, luascripts.Held)
 		about(t, "a newcomer waits for", reply.Left, patience)
-		l.expect("who came before", l.asksToRead("G4", func(q *luascripts.Question) { q.Waited = 2 * time.Minute }).Verdict, luascripts.Done)
+		l.expect("a reader that came before", l.asksToRead("G4", func(q *luascripts.Question) { q.Waited = 2 * time.Minute }).Verdict, luascripts.Done)
 
 		l.expect("re-entry", l.asksToRead("G1", func(q *luascripts.Question) { q.Want = 2 }).Verdict, luascripts.Done) // 3
 
@@ -839,7 +839,7 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 		l.stopsWriting("G5", luascripts.Done) // 5
 		l.expect("the newcomer", l.asksToRead("G3").Verdict, luascripts.Done)
 
-		// A writer who died waiting keeps readers for its patience, and no longer.
+		// A writer that died waiting keeps readers waiting for its patience, and no longer.
 		l.expect("another writer", l.asksToWrite("G6").Verdict, luascripts.Held)
 		if left := pttl(t, l.rdb, l.keys.Wish); left <= 0 || left > patience {
 			t.Errorf("its wish lives for %v", left)
@@ -849,7 +849,7 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 	})
 }
 
-// A wish that is none keeps nobody waiting; the next writer makes a real one of it.
+// A damaged wish keeps no reader waiting; the next writer replaces it.
 func TestRW_strangeWishes(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][][]string{
@@ -891,8 +891,8 @@ func TestRW_strangeWishes(t *testing.T) {
 	})
 }
 
-// Leases that were made to last by hand end again when their reader renews, and
-// keep the lock until then; a hash without an end does not.
+// Leases that were made to last by hand get an expiry again when their reader renews, and
+// keep the lock until then; a hash without an expiry does not.
 func TestRW_persisted(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.held("read G1=1(1) G2=1(1)", long)
@@ -927,7 +927,7 @@ func counters(n int) (fields []string) {
 	return fields
 }
 
-// Whatever stands at the key and is no read/write lock is left as it is.
+// A key that is no read/write lock does not change, whatever it is.
 func TestRW_foreignKeys(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][]string{
@@ -984,7 +984,7 @@ func TestRW_foreignKeys(t *testing.T) {
 	})
 }
 
-// With memory full, nobody begins to hold, and everybody goes on.
+// With memory full, no owner can acquire the lock, and its holders can go on.
 func TestRW_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	l := rw{t, s.Client(t), rwKeys}
@@ -1022,7 +1022,7 @@ func TestRW_fullMemory(t *testing.T) {
 	full(t, s)
 	refused("another reader", read("G4", 1))
 	got, err := write("G1", 1)()
-	check(t, "a writer, who leaves no wish", got.Verdict, luascripts.Held, err)
+	check(t, "a writer, which leaves no wish", got.Verdict, luascripts.Held, err)
 	granted("re-entry to read", read("G2", 3))
 	for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G2"), Holds: 3}}, long, 1) {
 		check(t, "renewal", r.Verdict, luascripts.Done, r.Err)
@@ -1057,8 +1057,8 @@ type deniedRWCase struct {
 	call   func(l rw) error
 }
 
-// deniedRW denies a user one command after the other. An error says that nothing was
-// done: so G1, who calls, reads and writes as often as before.
+// deniedRW denies a user one command after the other. An error means that nothing was
+// done: so the caller, G1, reads and writes as often as before.
 func deniedRW(t *testing.T, cases ...deniedRWCase) {
 	t.Helper()
 	s := redistest.Start(t)
@@ -1124,7 +1124,7 @@ func TestRW_deniedCommands(t *testing.T) {
 		deniedRWCase{"stop waiting to write", "rw_write_release", "read G2=1(1)", "G1 5m", leavesWriting(0)},
 	)
 
-	// The keys of reading leases can be denied alone, as they look different.
+	// The keys of read leases can be denied alone, as their names differ.
 	s := redistest.Start(t)
 	l := rw{t, s.Client(t), rwKeys}
 	some := rw{t, user(t, s, "some", "~orders", "~leasehold_rwlock_wish:{orders}", "&*", "+@all"), rwKeys}
@@ -1137,7 +1137,7 @@ func TestRW_deniedCommands(t *testing.T) {
 		l.isNow(before)
 	}
 
-	// A hint that is denied is no reason not to do it.
+	// A denied hint does not stop the rest of the script.
 	mute := rw{t, denied(t, s, "publish"), rwKeys}
 	l.clear()
 	l.held("read G1=1(1)", long)
@@ -1153,8 +1153,8 @@ func TestRW_deniedCommands(t *testing.T) {
 		t.Errorf("left behind:\n%s", all)
 	}
 
-	// A denial is no verdict about the lock, and one lock that is denied does not end
-	// the renewals that travel with it.
+	// A denial is no verdict about the lock, and one denied lock does not end
+	// the other renewals of its batch.
 	l.held("read G1=1(1)", long)
 	deniedKeys := rwKeysOf("denied", "{denied}")
 	batch := []luascripts.Renewal{{Keys: &deniedKeys, Owner: owner("G1"), Holds: 1}, {Keys: &rwKeys, Owner: owner("G1"), Holds: 1}}
@@ -1172,7 +1172,7 @@ func TestRW_deniedCommands(t *testing.T) {
 	}
 }
 
-// A server that forgot its scripts is told them again.
+// The scripts are sent again to a server that forgot them.
 func TestRW_noScript(t *testing.T) {
 	s := redistest.Start(t)
 	l := rw{t, s.Client(t), rwKeys}
@@ -1206,7 +1206,7 @@ func TestRW_noScript(t *testing.T) {
 	}
 }
 
-// Whatever a broken peer answers is an error and not a lock.
+// Every answer of a broken peer is an error and not a lock.
 func FuzzRWReplies(f *testing.F) {
 	for _, s := range []string{
 		"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-3\r\n", ":-4\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1\r\n", "*1\r\n:-2\r\n", "*2\r\n:1\r\n:1\r\n", "-ERR x\r\n", "+OK\r\n",

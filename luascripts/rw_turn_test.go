@@ -11,11 +11,11 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// turnTime is for how long a turn keeps writers out.
+// turnTime is how long a turn keeps writers out.
 const turnTime = 100 * time.Millisecond
 
-// turn makes a turn by hand: who waits for it, for how long, and how long ago it began, such
-// as "G5 10m 1m". "G5 10m -" has not begun, and "- - 1m" waits for nobody any more. It lives for d.
+// turn makes a turn by hand: its reader, how long that has waited, and how long ago the turn began, such
+// as "G5 10m 1m". "G5 10m -" has not begun, and "- - 1m" has no reader any more. It lives for d.
 func (l rw) turn(turn string, d time.Duration) {
 	l.t.Helper()
 	words := strings.Fields(turn)
@@ -41,7 +41,7 @@ func (l rw) turn(turn string, d time.Duration) {
 	l.ends(l.keys.Turn, d)
 }
 
-// turned is the turn, as turn takes it, "" if there is none. Times are cut down to minutes.
+// turned returns the turn, in the form of turn, "" if there is none. Times are cut down to minutes.
 func (l rw) turned() string {
 	l.t.Helper()
 	m := do(l.t, l.rdb, "GET", l.keys.Turn)
@@ -69,7 +69,7 @@ func (l rw) turned() string {
 	return strings.Join(words, " ")
 }
 
-// G1, who has been waiting for five minutes, asks to read. All that is there lives long.
+// G1, which has been waiting for five minutes, asks to read. All keys live long.
 func TestRWTurn_aReaderAsks(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
@@ -84,15 +84,15 @@ func TestRWTurn_aReaderAsks(t *testing.T) {
 		}{
 			{"another writes", "write G2:write=1", "", "", patience, luascripts.Held, "G1 5m -", patience},
 			{"another writes, and it does not wait", "write G2:write=1", "", "", 0, luascripts.Held, "", 0},
-			{"behind a reader who came before", "write G2:write=1", "", "G5 10m -", patience, luascripts.Held, "G5 10m -", long},
-			{"behind a reader who came later", "write G2:write=1", "", "G5 1m -", patience, luascripts.Held, "G1 5m -", patience},
+			{"behind a reader that came before", "write G2:write=1", "", "G5 10m -", patience, luascripts.Held, "G5 10m -", long},
+			{"behind a reader that came later", "write G2:write=1", "", "G5 1m -", patience, luascripts.Held, "G1 5m -", patience},
 			{"again", "write G2:write=1", "", "G1 10m -", patience, luascripts.Held, "G1 10m -", patience},
 			{"again, and a delay made it seem older", "write G2:write=1", "", "G1 1m -", patience, luascripts.Held, "G1 5m -", patience},
 			{"a writer took it in the turn of a reader", "write G2:write=1", "", "G1 5m 1m", patience, luascripts.Held, "G1 5m -", patience},
 			{"a writer took it in the turn of others", "write G2:write=1", "", "- - 1m", patience, luascripts.Held, "G1 5m -", patience},
-			{"behind a writer who came before", "read G2=1(1)", "G3 10m", "", patience, luascripts.Held, "G1 5m -", patience},
+			{"behind a writer that came before", "read G2=1(1)", "G3 10m", "", patience, luascripts.Held, "G1 5m -", patience},
 			{"behind a writer, after the turn began", "read G2=1(1)", "G3 10m", "- - 7m", patience, luascripts.Held, "G1 5m 7m", patience},
-			{"behind a writer, in the turn of a reader who came before", "", "G3 10m", "G5 8m 7m", patience, luascripts.Held, "G5 8m 7m", long},
+			{"behind a writer, in the turn of a reader that came before", "", "G3 10m", "G5 8m 7m", patience, luascripts.Held, "G5 8m 7m", long},
 			{"past a writer, in its turn", "", "G3 10m", "G1 5m 1m", patience, luascripts.Done, "- - 1m", long},
 			{"past a writer, in its turn, beside others", "read G2=1(1)", "G3 10m", "G1 5m 1m", patience, luascripts.Done, "- - 1m", long},
 			{"past a writer, in the turn of another", "", "G3 10m", "G5 5m 1m", patience, luascripts.Done, "G5 5m 1m", long},
@@ -121,7 +121,7 @@ func TestRWTurn_aReaderAsks(t *testing.T) {
 	})
 }
 
-// G1, who has been waiting for five minutes, asks to write.
+// G1, which has been waiting for five minutes, asks to write.
 func TestRWTurn_aWriterAsks(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
@@ -134,11 +134,11 @@ func TestRWTurn_aWriterAsks(t *testing.T) {
 		}{
 			{"a reader waits, and it is nobody's turn", "", "G5 10m -", luascripts.Done, 0, ""},
 			{"the turn of a reader", "", "G5 10m 1m", luascripts.Held, time.Minute, "G1 5m"},
-			{"the turn of a reader who came as it began", "", "G5 1m 1m", luascripts.Held, time.Minute, "G1 5m"},
+			{"the turn of a reader that came as it began", "", "G5 1m 1m", luascripts.Held, time.Minute, "G1 5m"},
 			{"the turn of a reader, and the dead read", "read G2=1()", "G5 10m 1m", luascripts.Held, time.Minute, "G1 5m"},
 			{"the turn of a reader, and others read", "read G2=1(1)", "G5 10m 1m", luascripts.Held, long, "G1 5m"},
 			{"a reader came after the turn began", "", "G5 1m 10m", luascripts.Done, 0, ""},
-			{"who waited had its turn", "", "- - 1m", luascripts.Done, 0, ""},
+			{"the waiting reader had its turn", "", "- - 1m", luascripts.Done, 0, ""},
 			{"it writes", "write G1:write=1", "G5 10m 1m", luascripts.Done, 0, ""},
 		} {
 			t.Run(c.name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestRWTurn_aWriterLeaves(t *testing.T) {
 					_, err := luascripts.ReleaseWrite(t.Context(), l.rdb, l.keys, owner("G1"), c.leave)
 					got, left := l.turned(), pttl(t, l.rdb, l.keys.Turn)
 					if time.Since(began) >= turnTime {
-						continue // it may be over already
+						continue // the turn may be over already
 					}
 					if err != nil || got != c.after {
 						t.Errorf("the turn is %q, %v, want %q", got, err, c.after)
@@ -252,7 +252,7 @@ func TestRWTurn_aReaderLeaves(t *testing.T) {
 //  1. G1 writes; G2 waits to write, then G5 and G6 wait to read
 //  2. G1 leaves: G2 is refused, and so is G1 that comes back; the readers enter
 //  3. G7 comes to read, after the turn began: it waits
-//  4. the readers leave: now it is G2's, and then G7's before G1's
+//  4. the readers leave: G2 is next, and then G7 before G1
 func TestRWTurn(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		since := func(d time.Duration) func(*luascripts.Question) {
@@ -271,9 +271,9 @@ func TestRWTurn(t *testing.T) {
 			first := l.asksToRead("G5", since(3*time.Minute)).Verdict
 			second := l.asksToRead("G6", since(2*time.Minute)).Verdict
 			if time.Since(began) >= turnTime {
-				continue // the turn may have been over, which TestRWTurn_ofTheDead is about
+				continue // the turn may have been over, see TestRWTurn_ofTheDead
 			}
-			l.expect("a writer who comes back", again, luascripts.Held)
+			l.expect("a writer that comes back", again, luascripts.Held)
 			l.expect("a reader", first, luascripts.Done)
 			l.expect("another reader", second, luascripts.Done)
 			break
@@ -313,7 +313,7 @@ func TestRWTurn_ofTheDead(t *testing.T) {
 	l.expect("a writer", l.asksToWrite("G1").Verdict, luascripts.Done)
 }
 
-// A turn that is none keeps nobody waiting; the next reader makes a real one of it.
+// A damaged turn keeps no writer waiting; the next reader replaces it.
 func TestRWTurn_strange(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][][]string{

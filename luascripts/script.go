@@ -24,12 +24,12 @@ type script struct {
 	lua  *rueidis.Lua
 }
 
-// load makes a script of <name>.lua and what that includes.
+// load makes a script of <name>.lua and the files that it includes.
 func load(name string) *script {
 	text := assemble(name, map[string]bool{})
 	sum := sha1.Sum([]byte(text))
-	// Not a "retryable" script: the session repeats what it knows to be safe to
-	// repeat, and rueidis repeating it unseen would blur what was sent when.
+	// This is no "retryable" script: the session repeats calls that it knows to be safe to
+	// repeat, and if rueidis repeated them unseen, the session would not know what was sent when.
 	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:]), lua: rueidis.NewLuaScript(text)}
 }
 
@@ -38,7 +38,7 @@ const includes = "-- include: "
 
 // assemble returns the text of <file>.lua behind that of the files that it includes,
 // and that these include: "-- include: token, line" are include_token.lua and
-// include_line.lua. What have says is there already is left out.
+// include_line.lua. It leaves out the files in have.
 func assemble(file string, have map[string]bool) string {
 	if have[file] {
 		return ""
@@ -46,7 +46,7 @@ func assemble(file string, have map[string]bool) string {
 	have[file] = true
 	text, err := files.ReadFile(file + ".lua")
 	if err != nil {
-		panic(err) // a name without its file: the package cannot work
+		panic(err) // the file is missing: the package cannot work
 	}
 	var before string
 	for line := range strings.Lines(string(text)) {
@@ -68,8 +68,8 @@ func (s *script) exec(ctx context.Context, rdb rueidis.Client, keys, args []stri
 }
 
 // execReplicated runs s, and if that granted a lock, waits until n replicas have what
-// it wrote, for timeout at most. It returns how many have. WAIT counts only what was
-// written on its own connection, so both go over one that is theirs alone.
+// it wrote, for timeout at most. It returns how many have. WAIT counts only the writes
+// of its own connection, so both go over a connection of their own.
 //
 // The client library sets no bound for WAIT. So ctx must end; then the library closes the
 // connection.
@@ -86,7 +86,7 @@ func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, a
 	}
 	have, err := conn.Do(ctx, conn.B().Wait().Numreplicas(int64(n)).Timeout(timeout.Milliseconds()).Build()).ToInt64()
 	if reply, refused := rueidis.IsRedisErr(err); refused {
-		// The script ran. Only its caller may say what becomes of that.
+		// The script ran. Only its caller can decide what follows from that.
 		return Acquired{}, &WaitError{reply.Error()}
 	}
 	a.Confirmed = int(have)
@@ -94,17 +94,17 @@ func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, a
 }
 
 // UnknownError says that the server does not know a command that scripts need: EVALSHA
-// or EVAL was renamed, or a proxy does not pass it on.
+// or EVAL was renamed, or a proxy does not forward it.
 type UnknownError struct{ Reply string }
 
-// Error repeats the server's words, but not the arguments.
+// Error repeats the server's message, but not the arguments.
 func (e *UnknownError) Error() string {
 	return e.Reply + " (leasehold needs EVALSHA and EVAL; it may have been renamed)"
 }
 
-// Discreet returns err, which a script failed with, without the arguments of the
-// command, which a server repeats when it does not know the command. They have an
-// owner among them.
+// Discreet returns err, the error of a script, without the arguments of the
+// command, which a server repeats when it does not know the command. An owner is
+// among them.
 func Discreet(err error) error {
 	var reply *rueidis.RedisError
 	if errors.As(err, &reply) {
@@ -119,13 +119,13 @@ func Discreet(err error) error {
 // script before it was carried out.
 type WaitError struct{ Reply string }
 
-// Error repeats the server's words.
+// Error repeats the server's message.
 func (e *WaitError) Error() string {
 	return "the server cannot wait for replicas (WAIT): " + e.Reply
 }
 
 // ReplyError is a reply that no script gives. It means that something between
-// us and the server answers for it.
+// the client and the server answers in the server's place.
 type ReplyError struct {
 	Script string
 	Reply  string

@@ -15,8 +15,8 @@ var (
 	memoryPolicy = load("memory_policy")
 )
 
-// Evicts returns by which policy the server evicts keys when its memory is full, "" if it
-// does not or does not say.
+// Evicts returns the policy by which the server evicts keys when its memory is full, "" if it
+// does not evict or does not say.
 func Evicts(ctx context.Context, rdb rueidis.Client) (policy string, err error) {
 	text, err := memoryPolicy.exec(ctx, rdb, nil, nil).ToString()
 	if err != nil {
@@ -37,14 +37,14 @@ func Evicts(ctx context.Context, rdb rueidis.Client) (policy string, err error) 
 	return policy, nil
 }
 
-// Server is what the server of a lock says of itself.
+// Server is the identity and the role of a lock's server.
 type Server struct {
-	RunID  string        // another after each start
+	RunID  string        // a new one after each start
 	Uptime time.Duration // in whole seconds, and wrong by up to one
 	Role   string        // master or slave
 }
 
-// ServerInfo asks the server that has a lock who it is, and for how long it has
+// ServerInfo asks the server that has a lock for its identity, and how long it has
 // been up.
 func ServerInfo(ctx context.Context, rdb rueidis.Client, k Keys) (Server, error) {
 	text, err := serverInfo.exec(ctx, rdb, []string{k.Lock}, nil).ToString()

@@ -8,13 +8,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A holder raises the register, and never lowers it. Nobody else does anything to it.
+// A holder raises the register, and never lowers it. A client that does not hold the lock does not change it.
 func TestRaiseToken(t *testing.T) {
 	k := luascripts.Keys{Lock: "orders", Register: "redisson_lock_token:{orders}"}
 	const above = "1795225388576201"
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for name, test := range map[string]struct {
-			lock, register string // commands that come before
+			lock, register string // commands that are run before
 			want           luascripts.Verdict
 			left           string // in the register
 		}{
@@ -32,7 +32,7 @@ func TestRaiseToken(t *testing.T) {
 					do(t, rdb, strings.Split(command, " ")...)
 				}
 			}
-			for range 2 { // it is safe to repeat
+			for range 2 { // the call is safe to repeat
 				got, err := luascripts.RaiseToken(t.Context(), rdb, k, "me", younger)
 				if err != nil || got != test.want {
 					t.Errorf("%s: %v, %v, want %v", name, got, err, test.want)
