@@ -10,36 +10,36 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// feed is one connection of the hub, and what it subscribes. It lives for as long as
-// the connection does; then its channels are routed anew.
+// feed is one connection of the hub, with its subscriptions. It lives as long as
+// the connection; then its channels are routed anew.
 //
-// With sharded Pub/Sub, what the node answers decides where a channel is subscribed:
+// With sharded Pub/Sub, the answer of the node decides where a channel is subscribed:
 //
-//	confirmed             here: the node has the slot, or is a replica of who has
-//	MOVED                 by the feed of the node that it names
+//	confirmed             here: the node has the slot, or is a replica of the node that has it
+//	MOVED                 by the feed of the node that the answer names
 //	sunsubscribe, unasked the slot left, or another took over: here again, which
 //	                      is confirmed or MOVED
 //	CLUSTERDOWN and such  after a pause
-//	any other error       nowhere: who waits lives on polls
-//	nothing               by the feed of any other node, which may say MOVED
+//	any other error       nowhere: the waiters only poll
+//	nothing               by the feed of another node, which may say MOVED
 //
 // A listener must be where the scripts run: only there it is counted. So a feed asks
-// its server for its role, before it subscribes the first channel, after a
-// subscription was ended, and now and then while somebody listens. A server that
-// follows a master is the wrong one, and the feed ends. One whose master is gone is as
-// good as any: it may be the next master.
+// its server for its role: before it subscribes the first channel, after the server has
+// ended a subscription, and now and then while a channel has listeners. A server that
+// follows a master is the wrong one, and the feed ends. A replica whose master is gone is
+// right: it may be the next master.
 type feed struct {
 	hub     *Hub          // set once
 	addr    string        // set once: the node's, or "" for any
-	changed chan struct{} // cap 1: what is wanted is not what there is
+	changed chan struct{} // cap 1: the subscriptions are to be compared with the wanted channels
 
 	// Guarded by the hub's mu.
 	have   map[string]bool // sent on this connection; true when confirmed
 	looked time.Time       // when the server was last asked for its role; zero if it must be asked now
-	denied bool            // it does not answer that
+	denied bool            // the server denies that command
 }
 
-// change has the feed look at what is wanted. It does not block.
+// change makes the feed compare its subscriptions with the wanted channels. It does not block.
 func (f *feed) change() {
 	select {
 	case f.changed <- struct{}{}:
@@ -58,7 +58,7 @@ func (f *feed) run() {
 		switch {
 		case c.feed != f:
 		case c.idle != nil:
-			h.unsubscribe(c) // not worth a new connection
+			h.unsubscribe(c) // it is not worth a new connection
 		default:
 			left = append(left, c)
 		}
@@ -117,8 +117,8 @@ func (f *feed) serve() {
 	}
 }
 
-// lookDue returns when to ask the server for its role, unless nobody listens here or
-// it makes no difference.
+// lookDue returns when to ask the server for its role. Without listeners here, or if the
+// role makes no difference, wanted is false.
 func (f *feed) lookDue() (due time.Time, wanted bool) {
 	h := f.hub
 	h.mu.Lock()
@@ -134,7 +134,7 @@ func (f *feed) lookDue() (due time.Time, wanted bool) {
 	return due, false
 }
 
-// look asks the server for its role, and reports whether this feed is right there.
+// look asks the server for its role, and reports whether the feed may stay there.
 func (f *feed) look(conn rueidis.DedicatedClient) bool {
 	h := f.hub
 	h.mu.Lock()
@@ -162,7 +162,7 @@ func (f *feed) look(conn rueidis.DedicatedClient) bool {
 	return role != "slave" || link != "connected"
 }
 
-// difference records what is wanted as sent, and returns what must be sent.
+// difference records the wanted channels as sent, and returns the channels to add and to remove.
 func (f *feed) difference() (add, remove []string) {
 	h := f.hub
 	h.mu.Lock()
@@ -196,11 +196,11 @@ func (f *feed) unsubscribe(b rueidis.Builder, channels []string) rueidis.Complet
 	return b.Unsubscribe().Channel(channels...).Build()
 }
 
-// send sends a command for channels: together if that goes, and else one by one, in
-// one write. It reports whether the connection is well.
+// send sends a command for channels: one for all of them if possible, otherwise one for each, in
+// one write. It reports whether the connection is usable.
 func (f *feed) send(conn rueidis.DedicatedClient, channels []string, command func(rueidis.Builder, []string) rueidis.Completed) bool {
 	parts := slices.Collect(slices.Chunk(channels, 1))
-	if len(channels) > 1 && !f.hub.Sharded { // else their slots differ
+	if len(channels) > 1 && !f.hub.Sharded { // with sharded Pub/Sub their slots can differ
 		parts = [][]string{channels}
 	}
 	cmds := make(rueidis.Commands, len(parts))
@@ -222,7 +222,7 @@ func (f *feed) send(conn rueidis.DedicatedClient, channels []string, command fun
 			f.refused(parts[i][0], refusal)
 		default:
 			// Perhaps one of them is denied. That must not take the hints from
-			// all the others.
+			// the others.
 			for _, channel := range parts[i] {
 				if !f.send(conn, []string{channel}, command) {
 					return false
@@ -233,7 +233,7 @@ func (f *feed) send(conn rueidis.DedicatedClient, channels []string, command fun
 	return true
 }
 
-// refused decides what becomes of a channel that the server did not subscribe.
+// refused handles a channel that the server did not subscribe.
 func (f *feed) refused(name string, err *rueidis.RedisError) {
 	h := f.hub
 	if _, moved := err.IsMoved(); !moved && !retry.Passes(err.Error()) && h.Denied != nil {
@@ -251,7 +251,7 @@ func (f *feed) refused(name string, err *rueidis.RedisError) {
 	}
 	switch {
 	case moved && c.pause.Fresh():
-		c.pause.Next() // the node there may say MOVED as well, until all have heard
+		c.pause.Next() // that node may say MOVED as well, until all nodes know
 		delete(f.have, name)
 		h.hand(c, addr)
 	case retry.Passes(err.Error()):
@@ -260,8 +260,8 @@ func (f *feed) refused(name string, err *rueidis.RedisError) {
 	}
 }
 
-// dropped says that the server ended a subscription. If that was not our wish, it is
-// for another node now to say what happens on the channel, or soon.
+// dropped handles the end of a subscription by the server. If this feed did not send the command for it, it
+// subscribes again: the answer tells where the channel is now.
 func (f *feed) dropped(name string) {
 	f.hub.mu.Lock()
 	defer f.hub.mu.Unlock()

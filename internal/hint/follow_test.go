@@ -12,11 +12,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The hub must listen where the scripts run. A server that is demoted goes on to hear
-// its master, so the messages still come; but that master does not count who listens
-// there, and takes a process that waits for dead.
+// The hub must listen where the scripts run. A server that is demoted still gets the
+// messages from its master. But that master does not count the listeners
+// there, and takes a waiting process for dead.
 
-// testConfig asks often.
+// testConfig is a Config that asks for the role often.
 func testConfig(sharded bool) Config {
 	return Config{Timeout: 3 * time.Second, Look: 50 * time.Millisecond, Sharded: sharded}
 }
@@ -52,7 +52,7 @@ func within[T any](t *testing.T, what string, c <-chan T) (v T) {
 	return v
 }
 
-// counted waits until server counts a listener to channel, and nothing else does.
+// counted waits until server counts a listener to channel.
 func counted(t *testing.T, command string, server *redistest.Server, channel string) {
 	t.Helper()
 	waitFor(t, "the listener is counted at the new master", func() bool { return count(t, command, server, channel) == 1 })
@@ -90,7 +90,7 @@ func (e *ear) hears(t *testing.T, command string, server *redistest.Server, chan
 	}
 }
 
-// atOnce makes a server send its data to a replica without waiting for others.
+// atOnce makes a server send its data to a replica without waiting for other replicas.
 var atOnce = []string{"--repl-diskless-sync-delay", "0"}
 
 // replicaOf starts a server that follows master.
@@ -108,7 +108,7 @@ func follow(t *testing.T, replica, master *redistest.Server) {
 	waitFor(t, "the replica is in step", func() bool { return role(t, replica) == "slave connected" })
 }
 
-// role is "master", or "slave" and the state of its link.
+// role returns "master", or "slave" and the state of its link.
 func role(t *testing.T, s *redistest.Server) string {
 	t.Helper()
 	reply := s.Do(t, "ROLE")
@@ -124,12 +124,12 @@ func role(t *testing.T, s *redistest.Server) string {
 	return name
 }
 
-// An address that moves to the new master leaves the connections that there are on
+// An address moves to the new master, and its old connections stay on
 // the old one:
 //
-//	1 somebody listens
+//	1 the hub has a listener
 //	2 FAILOVER: the two change roles; the address leads to the new master from now on
-//	3 the hub finds out and moves, though nothing has broken
+//	3 the hub finds out and moves, although no connection has broken
 func TestFollows_anAddressThatMoves(t *testing.T) {
 	t.Parallel()
 	old := redistest.Start(t, atOnce...)
@@ -150,7 +150,7 @@ func TestFollows_anAddressThatMoves(t *testing.T) {
 	}
 }
 
-// Sentinels that change the master on request.
+// The same with Sentinels that change the master on request.
 func TestFollows_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
@@ -169,7 +169,7 @@ func TestFollows_sentinel(t *testing.T) {
 func TestFollows_sharded(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
-	h := New(c.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }), testConfig(true)) // no command tells the client of a new master
+	h := New(c.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }), testConfig(true)) // otherwise no command tells the client of a new master
 	for i := range 3 {
 		channel := fmt.Sprintf("redisson_lock__channel:{orders:%d}", i)
 		e := listen(t, h, channel)
@@ -182,7 +182,7 @@ func TestFollows_sharded(t *testing.T) {
 	}
 }
 
-// Every node of a cluster hears what is said by plain Pub/Sub, so there the hub stays
+// Every node of a cluster hears plain Pub/Sub messages, so there the hub stays
 // where it is.
 func TestFollows_notWherePlainPubSubReachesAll(t *testing.T) {
 	t.Parallel()
@@ -198,11 +198,11 @@ func TestFollows_notWherePlainPubSubReachesAll(t *testing.T) {
 	}
 }
 
-// As long as there is no other master, a replica is as good as any server, and the
-// hub stays. A replica that follows a master is left, but not without a pause:
+// While there is no other master, a replica is as good as any server, and the
+// hub stays. The hub leaves a replica that follows a master, but not without a pause:
 //
 //	1 the master is gone: the hub stays on the replica
-//	2 it is back, and the address still leads to the replica: the hub comes again and
+//	2 it is back, and the address still leads to the replica: the hub connects again and
 //	  again, and more and more rarely
 //	3 the replica becomes a master: the hub stays
 func TestFollows_stays(t *testing.T) {
@@ -251,13 +251,13 @@ func TestFollows_stays(t *testing.T) {
 	e.hears(t, "PUBLISH", replica, channel)
 }
 
-// A server that refuses the question is asked once for each connection, and heard.
+// A server that refuses the question is asked once for each connection, and its messages arrive.
 func TestFollows_notWithoutTheRight(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	const channel = "redisson_lock__channel:{orders}"
 	e := listen(t, New(s.Client(t, s.AddUser(t, "deaf", "&*", "+subscribe", "+unsubscribe", "+ping", "+cluster|slots")), testConfig(false)), channel)
-	listen(t, New(s.Client(t), testConfig(false)), channel) // asks as often as the other would
+	listen(t, New(s.Client(t), testConfig(false)), channel) // it would ask as often
 	asks(t, s, 10)
 	stats := s.Do(t, "INFO", "commandstats")
 	text, _ := stats.ToString()
@@ -267,21 +267,21 @@ func TestFollows_notWithoutTheRight(t *testing.T) {
 	e.hears(t, "PUBLISH", s, channel)
 }
 
-// A server is asked while somebody listens, and not while a subscription lingers.
+// A server is asked while a channel has listeners, and not while a subscription lingers.
 func TestFollows_whileSomebodyListens(t *testing.T) {
 	t.Parallel()
 	s, other := redistest.Start(t), redistest.Start(t)
 	const channel = "redisson_lock__channel:{orders}"
-	listen(t, New(other.Client(t), testConfig(false)), channel) // to see how often it would be asked
+	listen(t, New(other.Client(t), testConfig(false)), channel) // to see how often a server is asked
 	h := New(s.Client(t), testConfig(false))
 	e := listen(t, h, channel)
 	asks(t, s, 4)
 	e.sub.CloseSoon()
-	asks(t, other, 4) // a question may be under way
+	asks(t, other, 4) // a question may be in flight
 	before := s.CommandCallsByClients(t, "role")
 	asks(t, other, 10)
 	if n := s.CommandCallsByClients(t, "role") - before; n != 0 {
-		t.Errorf("asked %d times, and nobody listens", n)
+		t.Errorf("asked %d times, without a listener", n)
 	}
 	listen(t, h, channel)
 	asks(t, s, 4)

@@ -1,17 +1,17 @@
-// Package hint hears what is published to the channels of locks. A hint is only a
+// Package hint listens to the channels of locks. A hint is only a
 // reason to ask: nothing depends on one that is lost.
 //
-// A [Hub] subscribes each channel that somebody wants to hear of:
+// A [Hub] subscribes each channel that has a listener:
 //
 //	sub := hub.Subscribe("redisson_lock__channel:{orders}", time.Time{},
-//		func(message string) { … }, // somebody published this
-//		func() { … })               // the server confirmed the subscription: look once
+//		func(message string) { … }, // this was published
+//		func() { … })               // the server confirmed the subscription: ask once
 //	…
 //	sub.CloseSoon()
 //
 // Messages that are published before the confirmation, or while a connection is
 // broken, are lost. The next confirmation makes up for them: it is a reason to ask,
-// too. With sharded Pub/Sub a channel is subscribed where its slot is, and follows it.
+// too. With sharded Pub/Sub a channel is subscribed at the node of its slot, and follows the slot.
 package hint
 
 import (
@@ -23,60 +23,60 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Config is what a hub needs to know.
+// Config configures a hub.
 type Config struct {
 	Timeout time.Duration // how long a subscription may stay unconfirmed
-	Look    time.Duration // how often a server is asked whether it is the master, while somebody listens there
+	Look    time.Duration // how often a server is asked whether it is the master, while channels there have listeners
 	Sharded bool          // messages go by sharded Pub/Sub; only on a cluster
 
-	// Denied is told of a subscription that the server refuses, if it is not nil. It must
+	// Denied is called with each subscription that the server refuses, if it is not nil. It must
 	// not block.
 	Denied func(channel string, err error)
 }
 
-// Hub subscribes the channels that somebody wants to hear of. Each channel is
-// subscribed while anybody wants it, by a feed, which is one connection. Its methods
-// are safe for concurrent use, and none but Close waits for the server.
+// Hub subscribes the channels that have listeners. A feed, which is one connection,
+// subscribes each of them while it has one. The methods of a Hub
+// are safe for concurrent use, and only Close waits for the server.
 //
 // With plain Pub/Sub there is one feed, as every node of a cluster hears every
 // message. With sharded Pub/Sub only the nodes of the shard that has a channel's
-// slot do, so there is one feed for each node that is needed, and a channel goes
-// on to another one when its slot has (feed.go).
+// slot hear it, so there is one feed for each node that is needed, and a channel goes
+// to another feed when its slot moves (feed.go).
 //
-// The hooks run in the connection's reading goroutine, so they only look up a
+// The hooks run in the goroutine that reads the connection, so they only look up a
 // map and never wait: a command sent from there could stop it for good.
 type Hub struct {
 	Config                  // set once
 	rdb      rueidis.Client // set once
-	anywhere bool           // set once: all servers hear the same, and none counts the listeners of the others
+	anywhere bool           // set once: all servers hear the same messages, and none counts the listeners of the others
 
 	stop context.CancelFunc
 	ctx  context.Context // ends with Close
 	done sync.WaitGroup
 
 	mu       sync.Mutex
-	channels map[string]*channel // wanted
+	channels map[string]*channel // those that have listeners, or linger
 	feeds    map[string]*feed    // by the node's address; plain Pub/Sub has one, at ""
-	owners   map[uint16]string   // sharded: the node that has a slot, as far as was heard
+	owners   map[uint16]string   // sharded: the node that has a slot, as far as is known
 }
 
 // Linger is how long a channel stays subscribed after the CloseSoon of its last
 // listener. A process that waits for a lock often waits again soon.
 const Linger = 5 * time.Second
 
-// channel is what somebody listens to. It is guarded by the hub's mu.
+// channel is a channel that has listeners, or lingers. It is guarded by the hub's mu.
 type channel struct {
 	name      string
 	slot      uint16 // sharded
 	listeners map[*Subscription]struct{}
-	feed      *feed         // that subscribes it; nil between two tries
-	pause     retry.Backoff // before the next try; begins anew when one is confirmed
+	feed      *feed         // the feed that subscribes it; nil between two tries
+	pause     retry.Backoff // before the next try; reset by a confirmation
 
 	since time.Time   // of the latest confirmation
-	idle  *time.Timer // until it is given up; nil while somebody listens
+	idle  *time.Timer // ends the lingering; nil while it has listeners
 }
 
-// Subscription is one listener's wish to hear of a channel.
+// Subscription is one listener to a channel.
 type Subscription struct {
 	hub       *Hub
 	channel   string
@@ -84,8 +84,8 @@ type Subscription struct {
 	confirmed func()
 }
 
-// New returns a hub on rdb, which it borrows. It connects when the first channel is
-// wanted.
+// New returns a hub on rdb, and never closes rdb. The hub connects when the first channel gets
+// a listener.
 func New(rdb rueidis.Client, c Config) *Hub {
 	h := &Hub{
 		Config:   c,
@@ -131,13 +131,13 @@ func (h *Hub) Subscribe(name string, heard time.Time, hint func(message string),
 		c.idle.Stop()
 		c.idle = nil
 		if c.feed != nil {
-			c.feed.change() // it may have to look at its server again
+			c.feed.change() // it may have to ask its server for the role again
 		}
 	}
 	return s, c.feed != nil && c.feed.have[name] && !c.since.Before(heard)
 }
 
-// Lingers reports whether name is subscribed, or about to be, whoever listens to it.
+// Lingers reports whether name is subscribed, or about to be, with a listener or without.
 func (h *Hub) Lingers(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -154,7 +154,7 @@ func (h *Hub) Channels() int {
 // Close ends the subscription. The channel's last one unsubscribes.
 func (s *Subscription) Close() { s.end(0) }
 
-// CloseSoon is Close, but the channel's last one leaves it subscribed for Linger.
+// CloseSoon is Close, but after the last listener the channel stays subscribed for Linger.
 func (s *Subscription) CloseSoon() { s.end(Linger) }
 
 func (s *Subscription) end(after time.Duration) {
@@ -174,14 +174,14 @@ func (s *Subscription) end(after time.Duration) {
 		c.idle = time.AfterFunc(after, func() {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			if c.idle != nil && h.channels[c.name] == c { // nobody came at the last moment
+			if c.idle != nil && h.channels[c.name] == c { // no listener came at the last moment
 				h.unsubscribe(c)
 			}
 		})
 	}
 }
 
-// unsubscribe gives up a channel that nobody listens to, with h.mu held.
+// unsubscribe removes a channel without listeners, with h.mu held.
 func (h *Hub) unsubscribe(c *channel) {
 	delete(h.channels, c.name)
 	if c.feed != nil {
@@ -189,8 +189,8 @@ func (h *Hub) unsubscribe(c *channel) {
 	}
 }
 
-// Close ends everything and waits for it. Channels that somebody still listens to
-// stay known until that listener closes its subscription.
+// Close ends all subscriptions on the server, and waits for the feeds. A channel with listeners
+// stays in the hub until they have closed their subscriptions.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	h.stop()
@@ -204,8 +204,8 @@ func (h *Hub) Close() {
 	h.done.Wait()
 }
 
-// route gives c to the feed of the node that has its slot, with h.mu held. Where that
-// is not known, or is the node at not, it is any other: that one will say.
+// route gives c to the feed of the node that has its slot, with h.mu held. If that node
+// is not known, or is the one at not, route takes another node, which will name the right one.
 func (h *Hub) route(c *channel, not string) {
 	addr := ""
 	if h.Sharded {
@@ -217,7 +217,7 @@ func (h *Hub) route(c *channel, not string) {
 	h.hand(c, addr)
 }
 
-// other is any node but the one at not, if there is another; best one with a
+// other returns a node that is not the one at not, if there is one; it prefers a node with a
 // connection.
 func (h *Hub) other(not string) string {
 	for addr := range h.feeds {
@@ -246,7 +246,7 @@ func (h *Hub) hand(c *channel, addr string) {
 }
 
 // later takes channels from their feed, and routes them anew after a pause, with h.mu
-// held. They go together, so that what their confirmations lead to comes at once.
+// held. They go together, so that their confirmations come together.
 func (h *Hub) later(not string, channels ...*channel) {
 	pause := time.Duration(0)
 	for _, c := range channels {

@@ -1,4 +1,4 @@
-// Package house holds the architecture to its word: who may import whom. See
+// Package house tests the architecture: which package may import which. See
 // docs/ARCHITECTURE.md for the floors.
 package house
 
@@ -15,15 +15,15 @@ import (
 const module = "github.com/leasehold-go/leasehold/"
 
 // floors says, for each package, which others of this module it may import, and
-// which of other people's. What is not listed here may not exist: adding a
-// package means deciding where it stands.
+// which of other modules. A package that is not listed here must not exist: to add a
+// package means to decide its floor.
 var floors = map[string]struct {
 	ours   []string
 	others []string
 	why    string
 }{
 	"internal/owner":     {why: "what a context carries; the words and the session agree on it"},
-	"lock":               {ours: []string{"internal/owner"}, why: "the words; whoever takes a lock as a parameter depends on this and on nothing else"},
+	"lock":               {ours: []string{"internal/owner"}, why: "the words; code that takes a lock as a parameter depends on this and on nothing else"},
 	"watchdog":           {why: "knows leases and time, no locks and no Redis, so that it can be tested on virtual time alone"},
 	"luascripts":         {others: []string{"github.com/redis/rueidis"}, why: "all that changes a lock, and nothing that decides when"},
 	"internal/keys":      {ours: []string{"lock", "luascripts"}, why: "every key and channel, from a name: it knows what a bad name is and what scripts need, and sends nothing"},

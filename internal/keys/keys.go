@@ -1,13 +1,13 @@
-// Package keys makes every key and every channel of a lock, from the lock's name
-// alone. It sends nothing. Only the keys of reading leases are made elsewhere: the
-// scripts make them, from the owners that they find.
+// Package keys makes the keys and channels of a lock from the lock's name
+// alone. It sends nothing. The scripts make the rest from the owners that they find, by the same rules:
+// the keys of read leases, and the channel of one owner or one client.
 //
-// The rules for what Redisson has, too, are Redisson's, byte for byte. The lock's key is
-// its name. The rest is "<prefix>:{<name>}", or "<prefix>:<name>" where the name brings
-// braces of its own. So all that belongs to a lock is in one slot of a cluster. By that
-// rule x and {x} share the rest.
+// The names of keys and channels that Redisson has, too, are Redisson's, byte for byte. The lock's key is
+// its name. The rest is "<prefix>:{<name>}", or "<prefix>:<name>" where the name has
+// braces of its own. So all keys and channels of a lock are in one slot of a cluster. By that
+// rule x and {x} share all but the lock's key.
 //
-// What is ours begins with leasehold, and no two names share it: where the name brings
+// The names of leasehold's own begin with leasehold, and no two locks share one: where the name has
 // braces of its own, it is "<prefix>:<name>:".
 package keys
 
@@ -20,8 +20,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// The keys and channels of a lock, apart from its own key, begin with these. What
-// begins with leasehold is ours, the rest is Redisson's.
+// The keys and channels of a lock, apart from its own key, begin with these prefixes. Those that
+// begin with leasehold are ours, the others Redisson's.
 const (
 	channelPrefix   = "redisson_lock__channel"
 	queuePrefix     = "redisson_lock_queue"
@@ -34,8 +34,8 @@ const (
 	fencePrefix     = "leasehold_fence"
 )
 
-// reserved begin the keys that locks and package fence keep. A lock with such a
-// name could lie on one of them.
+// reserved begin the keys of locks and of package fence. A lock with such a
+// name could be one of those keys.
 var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":"}
 
 // Plain returns the keys of a plain lock.
@@ -46,7 +46,7 @@ func Plain(name string) luascripts.Keys {
 // Fair returns the keys of a fair lock.
 func Fair(name string) luascripts.Keys {
 	k := luascripts.Keys{Lock: name, Channel: beside(channelPrefix, name), Publish: "PUBLISH", Queue: beside(queuePrefix, name), Timeouts: beside(timeoutPrefix, name)}
-	k.Never = k.Queue + "::never" // a user with rights to the queue has rights to it
+	k.Never = k.Queue + "::never" // a user with rights to the queue has rights to this key
 	return k
 }
 
@@ -57,14 +57,14 @@ func ReadWrite(name string) luascripts.Keys {
 	if !strings.Contains(name, "{") {
 		k.Beside = "{" + name + "}"
 	}
-	k.Never = k.Beside + "::rwlock_timeout:0" // a user with rights to the reading leases has rights to it
+	k.Never = k.Beside + "::rwlock_timeout:0" // a user with rights to the read leases has rights to this key
 	return k
 }
 
 // Tokens returns the register of a lock's fencing tokens.
 func Tokens(name string) string { return beside(tokenPrefix, name) }
 
-// Fence returns the register of package fence for a key of the user's, or what is
+// Fence returns the register of package fence for a user's key, or what is
 // wrong with that key.
 func Fence(key string) (string, error) {
 	if key == "" {
@@ -79,7 +79,7 @@ func Fence(key string) (string, error) {
 	return ours(fencePrefix, key), nil
 }
 
-// OfOwner returns the channel of one owner who waits for a fair lock.
+// OfOwner returns the channel of one owner that waits for a fair lock.
 func OfOwner(channel, owner string) string { return channel + ":" + owner }
 
 // OfTurns returns the channel at which a client hears which of its owners are next in a
@@ -89,7 +89,7 @@ func OfTurns(channel, client string) string { return channel + ":" + client + lu
 // OfClient returns the channel of one client that stands in the line of a plain lock.
 func OfClient(line, client string) string { return line + ":" + client }
 
-// beside is Redisson's prefixName.
+// beside returns a name by the rule of Redisson's prefixName.
 func beside(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name
@@ -97,8 +97,8 @@ func beside(prefix, name string) string {
 	return prefix + ":{" + name + "}"
 }
 
-// ours is the name of something that Redisson does not have. No two locks share it: it
-// ends in a brace, or in a colon if the lock's name brings braces of its own.
+// ours returns the name of a key or channel that Redisson does not have. No two locks share it: it
+// ends in a brace, or in a colon if the lock's name has braces of its own.
 func ours(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name + ":"
@@ -106,13 +106,13 @@ func ours(prefix, name string) string {
 	return prefix + ":{" + name + "}"
 }
 
-// maxName is the most bytes that a name has. A name is repeated in every command, in
-// the replication stream and in a channel; Redis itself would take half a gigabyte.
+// maxName is the largest number of bytes of a name. A name is in every command, in
+// the replication stream and in a channel; Redis itself would accept half a gigabyte.
 const maxName = 4096
 
-// Check says what is wrong with a name, which has the client's prefix before it in
+// Check returns what is wrong with a name, which has the client's prefix before it in
 // Redis. It refuses names whose keys would not share a cluster slot: no script could
-// reach them together. A name is never changed to fit, as two names must not become
+// use them together. A name is never changed to fit, as two names must not become
 // one key.
 func Check(prefix, name string) error {
 	full := prefix + name
@@ -133,7 +133,7 @@ func Check(prefix, name string) error {
 	return nil
 }
 
-// CheckPrefix says what is wrong with a prefix that no name could follow.
+// CheckPrefix returns what is wrong with a prefix that no name could follow.
 func CheckPrefix(prefix string) error {
 	if err := Check(prefix, "x"); err != nil {
 		return fmt.Errorf("key prefix %.64q: %w", prefix, err)
@@ -141,7 +141,7 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// checkBraces refuses a key with braces that are no hash tag.
+// checkBraces returns an error for a key with braces that are no hash tag.
 func checkBraces(key string) error {
 	before, after, open := strings.Cut(key, "{")
 	switch {
@@ -150,7 +150,7 @@ func checkBraces(key string) error {
 	case !open:
 		return nil
 	}
-	// The hash tag is what stands between the first { and the first } after it.
+	// The hash tag is the text between the first { and the first } after it.
 	switch strings.IndexByte(after, '}') {
 	case -1:
 		return errors.New("a { without a } after it")

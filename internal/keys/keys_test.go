@@ -9,9 +9,9 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// slotPart is the part of a key that decides its cluster slot, by the rule of
-// the cluster specification: what stands between the first { and the first }
-// after it, unless that is nothing.
+// slotPart returns the part of a key that decides its cluster slot, by the rule of
+// the cluster specification: the text between the first { and the first }
+// after it, unless that is empty.
 func slotPart(key string) string {
 	open := strings.IndexByte(key, '{')
 	if open < 0 {
@@ -69,7 +69,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// Whatever the name, it is refused, or all its keys and channels share a slot,
+// Every name is refused, or all its keys and channels share a slot,
 // and no other name has the same key.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{"", "orders", "{a}", "a{b", "a}b", "{}x", "}a{b}", "a{b}c", "{{a}}", "\x00\xff", "redisson_lock_token:{a}"} {
@@ -101,7 +101,7 @@ func FuzzNames(f *testing.F) {
 			t.Errorf("%q and %q share what is ours: %+v, %+v", a, b, plain, rw)
 		}
 		if fair.Lock == "{"+other.Lock+"}" || other.Lock == "{"+fair.Lock+"}" {
-			return // what is Redisson's is the same
+			return // the keys of Redisson's are the same
 		}
 		if err == nil && (fair.Channel == other.Channel || fair.Queue == other.Queue) != (a == b) {
 			t.Errorf("%q and %q have keys %+v and %+v", a, b, fair, other)
@@ -116,7 +116,7 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// No name makes a channel of ours that is a channel of another name, also not one that
+// No name has a channel of ours that is also a channel of another name, even if one
 // looks like such a channel.
 func TestChannels_areNobodyElses(t *testing.T) {
 	const client = "0190b5a2-7e2f-7abc-8def-0123456789ab"

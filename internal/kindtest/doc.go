@@ -1,11 +1,11 @@
-// Package kindtest is what the tests of all kinds of locks share: helpers, and
+// Package kindtest has what the tests of all kinds of locks share: helpers, and
 // suites that each kind must pass on a real server. For tests only.
 //
-//	Kind    describes a kind of lock to the suites: how it looks in Redis, and what excludes it
-//	Faults  what a lock does when its server or the way to it fails
+//	Kind    describes a kind of lock to the suites: how it looks in Redis, and which locks exclude it
+//	Faults  what a lock does when its server or the network fails
 //	Model   random calls against a model, for locks that one owner holds at a time
-//	Rights  the access rights that docs/SECURITY.md asks for: enough, and none too many
+//	Rights  the access rights that docs/SECURITY.md lists: enough, and none too many
 //
-// What must be true of every lock, whatever it runs on, is not here but in
-// package locktest.
+// The rules of every lock, whatever it runs on, are in package
+// locktest.
 package kindtest

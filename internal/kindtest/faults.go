@@ -20,7 +20,7 @@ var faults = []struct {
 	name string
 	test func(*testing.T, Kind)
 }{
-	// The server, and the way to it.
+	// The server, and the network.
 	{"ScriptFlush", scriptFlush},
 	{"ScriptFlush_waiting", scriptFlushWaiting},
 	{"LostMessage", lostMessage},
@@ -40,7 +40,7 @@ var faults = []struct {
 	{"AccessDenied", accessDenied},
 	{"DeniedChannel", deniedChannel},
 
-	// Somebody's hand in the keys.
+	// Keys that are changed by hand.
 	{"ForeignKey", foreignKey},
 	{"UnlockOfAForeignKey", unlockOfAForeignKey},
 	{"ForceUnlockOfSomethingElse", forceUnlockOfSomethingElse},
@@ -48,7 +48,7 @@ var faults = []struct {
 	{"ReentryIntoALostLock", reentryIntoALostLock},
 	{"PersistedByHand", persistedByHand},
 
-	// What operators and the ends of programs do.
+	// Acts of operators, and the ends of programs.
 	{"Close", closeClient},
 	{"CloseOnAFrozenServer", closeOnAFrozenServer},
 	{"ForceUnlock", forceUnlock},
@@ -57,7 +57,7 @@ var faults = []struct {
 	{"WaitersOfOneProcessAskOnce", waitersOfOneProcessAskOnce},
 }
 
-// Faults tries what a lock does when its server or the way to it fails, on a real
+// Faults tests what a lock does when its server or the network fails, on a real
 // server, each fault in a subtest.
 func Faults(t *testing.T, k Kind) {
 	for _, f := range faults {
@@ -100,8 +100,8 @@ func scriptFlushWaiting(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// The subscription dies just before the release, so its message reaches nobody.
-// The new subscription's confirmation must make the waiter look, and the poll
+// The subscription dies just before the release, so no listener gets its message.
+// The confirmation of the new subscription must make the waiter ask. The poll
 // would in any case; the lease of 30 s would not.
 func lostMessage(t *testing.T, k Kind) {
 	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
@@ -154,7 +154,7 @@ func lostReplies(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// A grant that crosses the end of its caller's context is given back.
+// A grant that arrives after the end of its caller's context is given back.
 func cancelledMidway(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
@@ -172,7 +172,7 @@ func cancelledMidway(t *testing.T, k Kind) {
 			t.Errorf("%v", err)
 		}
 		cancel()
-		close(held) // and now it goes through
+		close(held) // now the question arrives
 		WaitFor(t, "the late grant is taken back", func() bool {
 			h, err := k.rival().New(other, "orders").TryLock(t.Context())
 			if err == nil {
@@ -185,9 +185,9 @@ func cancelledMidway(t *testing.T, k Kind) {
 	}
 }
 
-// A context ends while its question is under way to a lock that another owner
-// has. Whatever becomes of that question, no trace of the waiter is left, although
-// it would have had the patience for one.
+// A context ends while its question is in flight, for a lock that another owner
+// has. Whatever happens to that question, no trace of the waiter is left, although
+// its patience would let the trace live.
 func cancelledMidwayWaiting(t *testing.T, k Kind) {
 	for name, act := range map[string]redistest.Action{
 		"request late": {},
@@ -200,7 +200,7 @@ func cancelledMidwayWaiting(t *testing.T, k Kind) {
 			p := redistest.NewProxy(t, s.Addr())
 			c := NewClient(t, s.Client(t, redistest.Via(p)))
 			h := MustLock(t, k.rival().New(NewClient(t, s.Client(t)), "orders"))
-			MustUnlock(t, MustLock(t, k.New(c, "free"))) // from now on the server knows the script
+			MustUnlock(t, MustLock(t, k.New(c, "free"))) // now the server knows the script
 			s.ResetStats(t)
 
 			pass, asked := make(chan struct{}), make(chan struct{})
@@ -228,17 +228,17 @@ func cancelledMidwayWaiting(t *testing.T, k Kind) {
 				t.Errorf("%v", err)
 			}
 			close(pass)
-			if err := c.Close(t.Context()); err != nil { // waits for what goes on behind the call
+			if err := c.Close(t.Context()); err != nil { // waits for what goes on in the background
 				t.Error(err)
 			}
-			k.rival().WantHeld(t, s, "orders", h.Owner(), 1) // and nothing else is there
+			k.rival().WantHeld(t, s, "orders", h.Owner(), 1) // and there is no other key
 			MustUnlock(t, h)
 		})
 	}
 }
 
-// A process dies while it holds the lock, and is not heard from any more. A waiter
-// gets in when the lease is over, and not before the dead one would know.
+// A process dies while it holds the lock, and is silent from then on. A waiter
+// gets the lock when the lease is over, and not before the dead process would have noticed.
 func holderDies(t *testing.T, k Kind) {
 	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
 		s := redistest.Start(t)
@@ -253,7 +253,7 @@ func holderDies(t *testing.T, k Kind) {
 		waits.WantHeld(t, s, "orders", h.Owner(), 1)
 		MustUnlock(t, h)
 		WantEmpty(t, s)
-		p.Refuse(false) // it comes back, and gives back what is gone
+		p.Refuse(false) // it comes back, and releases a lock that it has lost
 		MustUnlock(t, MustLock(t, holds.New(NewClient(t, s.Client(t)), "orders")))
 	})
 }
@@ -263,7 +263,7 @@ func serverRestartsEmpty(t *testing.T, k Kind) {
 		s := redistest.Start(t)
 		c := NewClient(t, s.Client(t), Fast...)
 		h := MustLock(t, holds.New(c, "orders"))
-		w := Go(t.Context(), waits.New(c, "orders")) // goes on by itself
+		w := Go(t.Context(), waits.New(c, "orders")) // it goes on by itself
 		s.Kill(t)
 		s.Restart(t)
 		Lost(t, h)
@@ -281,11 +281,11 @@ func serverDown(t *testing.T, k Kind) {
 	c := NewClient(t, s.Client(t), Fast...)
 	l, o := k.New(c, "orders"), k.Operator(c, "orders")
 	s.Kill(t)
-	// The connections that were open end one after another; whoever meets such
-	// an end sees EOF, and not yet that nobody listens.
+	// The open connections end one after another; a call on such a connection
+	// gets EOF, and not yet a refused connection.
 	refused := func(err error) bool { return err != nil && strings.Contains(err.Error(), "refused") }
 	WaitFor(t, "connections are refused", func() bool { _, err := o.Inspect(t.Context()); return refused(err) })
-	WaitFor(t, "Lock names what Redis said last", func() bool { // a busy machine may not even refuse in time
+	WaitFor(t, "Lock names what Redis said last", func() bool { // a busy machine may not refuse in time
 		ctx, cancel := context.WithTimeout(t.Context(), OpTimeout)
 		defer cancel()
 		_, err := l.Lock(ctx)
@@ -305,15 +305,15 @@ func serverDown(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// endless is a lease that does not end by itself in these tests: what is gone was
-// given back.
+// endless is a lease that does not end by itself in these tests: a lock that is free
+// was released.
 var endless = lock.WithLease(time.Hour)
 
-// Every call returns by its deadline although nothing answers, and the holder
+// Every call returns by its deadline although the server does not answer, and the holder
 // is told at Until.
 func serverFrozen(t *testing.T, k Kind) { testServerFrozen(t, k, false) }
 
-// The same when whoever needs a connection dials, and hangs in that.
+// The same when a call that needs a connection dials, and hangs in that.
 func serverFrozenDialing(t *testing.T, k Kind) { testServerFrozen(t, k, true) }
 
 func testServerFrozen(t *testing.T, k Kind, dialing bool) {
@@ -329,7 +329,7 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 	}
 
 	const deadline = 200 * time.Millisecond
-	const slack = 5 * time.Second // for a busy machine; a missing bound takes 10 s and more
+	const slack = 5 * time.Second // for a busy machine; without its bound a call takes 10 s and more
 	var wg sync.WaitGroup
 	for i := range 20 {
 		for name, call := range map[string]func(context.Context) error{
@@ -358,7 +358,7 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 	}
 	wg.Go(func() {
 		start := time.Now()
-		err := other.Unlock(t.Context()) // bounded without any deadline
+		err := other.Unlock(t.Context()) // bounded although it has no deadline
 		if took := time.Since(start); !errors.Is(err, os.ErrDeadlineExceeded) || !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotHeld) || took > 2*OpTimeout+slack {
 			t.Errorf("Unlock on a frozen server: %v after %v", err, took)
 		}
@@ -366,10 +366,10 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 	wg.Wait()
 	wantToldAtUntil(t, h)
 	s.Thaw(t)
-	SoonEmpty(t, s) // what was sent meanwhile is carried out now, and taken back
+	SoonEmpty(t, s) // commands that were sent meanwhile are executed now, and undone
 }
 
-// The server stands still for longer than the patience of all who wait. They may
+// The server stands still for longer than the patience of all waiters. They may
 // have lost their places, if the kind has any; all of them are served, and nothing
 // is left.
 func serverFrozenWaiting(t *testing.T, k Kind) {
@@ -385,15 +385,15 @@ func serverFrozenWaiting(t *testing.T, k Kind) {
 	}
 	k.Waiting(t, s, "orders", len(waiters))
 	s.Freeze(t)
-	<-time.After(4 * patience) // so long it stands still
+	<-time.After(4 * patience) // the time for which the server stands still
 	s.Thaw(t)
 	MustUnlock(t, h)
 	ServeAll(t, waiters...)
-	SoonEmpty(t, s) // what was given up may be carried out late
+	SoonEmpty(t, s) // a command that was given up may be executed late
 }
 
-// wantToldAtUntil waits until h is lost, which must not be before its Until: what
-// cannot be asked is no loss yet.
+// wantToldAtUntil waits until h is lost, which must not be before its Until: a lock
+// that cannot be asked about is not lost yet.
 func wantToldAtUntil(t *testing.T, h lock.Hold) {
 	t.Helper()
 	until := h.Until()
@@ -404,8 +404,8 @@ func wantToldAtUntil(t *testing.T, h lock.Hold) {
 	Lost(t, h)
 }
 
-// A link that swallows everything: the holder is told at Until, and what became
-// of its lock is cleared up when the link is back.
+// The network swallows everything: the holder is told at Until, and what is left
+// of its lock is removed when the network is back.
 func partition(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
@@ -437,7 +437,7 @@ func readOnly(t *testing.T, k Kind) {
 	}
 	s.ResetStats(t)
 	_, try := l.TryLock(t.Context())
-	if n := s.CommandCalls(t, "evalsha") + s.CommandCalls(t, "eval"); n > 2 { // the script may be new to the server
+	if n := s.CommandCalls(t, "evalsha") + s.CommandCalls(t, "eval"); n > 2 { // the script may be unknown to the server
 		t.Errorf("TryLock asked a replica %d times", n)
 	}
 	for _, err := range []error{wait, try} {
@@ -485,7 +485,7 @@ func memoryFullWaiting(t *testing.T, k Kind) {
 	k.Waiting(t, s, "orders", len(waiters))
 	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
 	s.ResetStats(t)
-	s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub") // a reason to ask or to send a heartbeat; and time is another
+	s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub") // a reason to ask or to send a heartbeat; another reason is time
 	WaitFor(t, "some polls have passed", func() bool { return s.CommandCalls(t, "evalsha") >= 3 })
 	for i, w := range waiters {
 		if !w.Waits() {
@@ -514,14 +514,14 @@ func accessDenied(t *testing.T, k Kind) {
 		t.Errorf("Lock: %v, want NOPERM", err)
 	}
 	wantToldAtUntil(t, h)
-	if !strings.Contains(h.Err().Error(), "NOPERM") && !errors.Is(h.Err(), os.ErrDeadlineExceeded) { // on a busy machine the last one may not even be denied in time
+	if !strings.Contains(h.Err().Error(), "NOPERM") && !errors.Is(h.Err(), os.ErrDeadlineExceeded) { // on a busy machine the last renewal may not be denied in time
 		t.Errorf("cause %v does not say that renewals were denied", h.Err())
 	}
 	s.Do(t, "ACL", "SETUSER", "locks", "+evalsha", "+eval")
 	SoonEmpty(t, s)
 }
 
-// A channel that is denied costs its own waiters their hints, and nobody else.
+// A channel that is denied costs its own waiters their hints, and no others.
 func deniedChannel(t *testing.T, k Kind) {
 	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
 		s := redistest.Start(t)
@@ -551,14 +551,14 @@ func deniedChannel(t *testing.T, k Kind) {
 	})
 }
 
-// connection is the id in a line of CLIENT LIST.
+// connection returns the id in a line of CLIENT LIST.
 func connection(list string) string {
 	_, rest, _ := strings.Cut(list, "id=")
 	id, _, _ := strings.Cut(rest, " ")
 	return id
 }
 
-// somebody is an owner of no client in these tests.
+// somebody is an owner that belongs to no client of these tests.
 const somebody = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
 
 func foreignKey(t *testing.T, k Kind) {
@@ -672,9 +672,9 @@ func reentryIntoALostLock(t *testing.T, k Kind) {
 		if err := Go(ctx, l).Err(t); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("re-entry: %v, want ErrLost: it must not take the lock afresh", err)
 		}
-		Lost(t, h) // told by that, long before the first renewal
+		Lost(t, h) // told by the failed re-entry, long before the first renewal
 		WantHash(t, s, "orders", nil)
-		again := MustLockUnder(t, ctx, l) // and now afresh
+		again := MustLockUnder(t, ctx, l) // and now a fresh acquisition
 		if again.Owner() == h.Owner() {
 			t.Error("two tenures have one owner in Redis: a late command of the first could end the second")
 		}
@@ -685,8 +685,8 @@ func reentryIntoALostLock(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// A lock whose keys have no expiry: waiters go on asking, and the holder's
-// renewal puts the expiry back.
+// The lock's keys have no expiry: waiters go on asking, and the holder's
+// renewal sets an expiry again.
 func persistedByHand(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	c := NewClient(t, s.Client(t), Fast...)
@@ -704,7 +704,7 @@ func persistedByHand(t *testing.T, k Kind) {
 	}
 	w := Go(t.Context(), k.New(c, "orders"))
 	k.Waiting(t, s, "orders", 1)
-	s.Do(t, "DEL", "orders") // tells nobody
+	s.Do(t, "DEL", "orders") // no message tells of it
 	MustUnlock(t, w.Hold(t))
 	WantEmpty(t, s)
 }
@@ -730,7 +730,7 @@ func closeClient(t *testing.T, k Kind) {
 
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := c.Close(over); err != nil { // works although its context is over
+	if err := c.Close(over); err != nil { // Close works although its context is over
 		t.Errorf("Close: %v", err)
 	}
 	for _, w := range waiters {
@@ -746,7 +746,7 @@ func closeClient(t *testing.T, k Kind) {
 			t.Errorf("unlock after Close: %v", err)
 		}
 	}
-	k.rival().WantHeld(t, s, "theirs", theirs.Owner(), 1) // and nothing else
+	k.rival().WantHeld(t, s, "theirs", theirs.Owner(), 1) // and no other key
 	k.Waiting(t, s, "theirs", 0)
 	if _, err := k.New(c, "new").Lock(t.Context()); !errors.Is(err, lock.ErrClosed) {
 		t.Errorf("Lock after Close: %v", err)
@@ -780,7 +780,7 @@ func closeOnAFrozenServer(t *testing.T, k Kind) {
 		t.Errorf("the hold: %v", h.Err())
 	}
 	s.Thaw(t)
-	_ = c.Close(t.Context()) // waits for what is left
+	_ = c.Close(t.Context()) // waits for what goes on in the background
 	SoonEmpty(t, s)
 }
 
@@ -802,7 +802,7 @@ func forceUnlock(t *testing.T, k Kind) {
 		t.Errorf("the holder of this client was not told at once: %v", err)
 	}
 	MustUnlock(t, w.Hold(t))
-	Lost(t, remote) // at its next renewal
+	Lost(t, remote) // it learns of it at its next renewal
 	WantEmpty(t, s)
 }
 
@@ -834,8 +834,8 @@ func keyPrefix(t *testing.T, k Kind) {
 	MustUnlock(t, h)
 }
 
-// However many wait in a process, it asks for all of them together, but for the
-// questions that each must ask when it comes.
+// However many waiters a process has, it asks once for all of them, apart from the
+// questions that each waiter asks when it comes.
 func waitersOfOneProcessAskOnce(t *testing.T, k Kind) {
 	const waiters = 200
 	s := redistest.Start(t)

@@ -16,18 +16,18 @@ import (
 )
 
 // The watchdog timeout of these tests is four seconds: renewals come every one and
-// a third, and one command may take a second. Less is more than a busy machine can
-// keep up with; and tests that wait for the end of a lease wait side by side.
+// a third, and one command may take a second. With less, a busy machine cannot
+// keep up. Tests that wait for the end of a lease run in parallel.
 const (
 	WatchdogTimeout = 4 * time.Second
 	OpTimeout       = time.Second
 )
 
-// Fast has those time-outs.
+// Fast has those timeouts.
 var Fast = []client.Option{client.WithWatchdogTimeout(WatchdogTimeout), client.WithOpTimeout(OpTimeout)}
 
 // patience is long enough for a slow machine, and shorter than the default lease:
-// what comes within it did not wait for that to end.
+// an event within it did not wait for the end of a lease.
 const patience = 20 * time.Second
 
 // NewClient returns a client on rdb that is closed, and must close cleanly, at
@@ -70,14 +70,14 @@ func MustUnlock(t *testing.T, holds ...lock.Hold) {
 	}
 }
 
-// Waiter is a Lock that waits behind the test.
+// Waiter is a Lock in a goroutine of its own.
 type Waiter struct {
 	done chan struct{} // closed when Lock has returned
 	hold lock.Hold
 	err  error
 }
 
-// Go calls Lock.
+// Go calls Lock in a goroutine of its own.
 func Go(ctx context.Context, l lock.Locker) *Waiter {
 	w := &Waiter{done: make(chan struct{})}
 	go func() {
@@ -141,7 +141,7 @@ func ServeAll(t *testing.T, waiters ...*Waiter) (order []int) {
 	return order
 }
 
-// WaitFor returns when done holds, or fails after long enough for a slow machine.
+// WaitFor returns when done returns true. It fails after a time that is long enough for a slow machine.
 func WaitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !done(); time.Sleep(5 * time.Millisecond) {
@@ -151,7 +151,7 @@ func WaitFor(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// Lost waits for the hold's context and checks that it says why.
+// Lost waits for the end of the hold's context and checks its cause.
 func Lost(t *testing.T, h lock.Hold, also ...error) {
 	t.Helper()
 	select {
@@ -174,16 +174,16 @@ func Lost(t *testing.T, h lock.Hold, also ...error) {
 	}
 }
 
-// Text is a reply as text, "" if it is none.
+// Text returns a reply as text, "" if it is none.
 func Text(m rueidis.RedisMessage) string { s, _ := m.ToString(); return s }
 
-// Number is a reply as a number, 0 if it is none.
+// Number returns a reply as a number, 0 if it is none.
 func Number(m rueidis.RedisMessage) int64 { n, _ := m.ToInt64(); return n }
 
-// List is a reply as a list of texts, empty if it is none.
+// List returns a reply as a list of texts, empty if it is none.
 func List(m rueidis.RedisMessage) []string { all, _ := m.AsStrSlice(); return all }
 
-// Keys are all keys of the server, sorted.
+// Keys returns all keys of the server, sorted.
 func Keys(t testing.TB, s *redistest.Server) []string {
 	t.Helper()
 	return slices.Sorted(slices.Values(List(s.Do(t, "KEYS", "*"))))
@@ -197,14 +197,14 @@ func WantEmpty(t testing.TB, s *redistest.Server) {
 	}
 }
 
-// SoonEmpty waits until there is no key on the server: for what is taken back
-// behind a call that has returned.
+// SoonEmpty waits until there is no key on the server: calls undo some of their work in the
+// background.
 func SoonEmpty(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	WaitFor(t, "nothing is left", func() bool { return len(Keys(t, s)) == 0 })
 }
 
-// Hash is what a hash has on the server, empty if there is none.
+// Hash returns the fields of a hash on the server, empty if there is none.
 func Hash(t testing.TB, s *redistest.Server, key string) map[string]string {
 	t.Helper()
 	reply := s.Do(t, "HGETALL", key)
@@ -223,13 +223,13 @@ func WantHash(t testing.TB, s *redistest.Server, key string, want map[string]str
 	}
 }
 
-// Channels are those that somebody listens to and that match pattern.
+// Channels returns the channels that have listeners and match pattern.
 func Channels(t testing.TB, s *redistest.Server, pattern string) []string {
 	t.Helper()
 	return List(s.Do(t, "PUBSUB", "CHANNELS", pattern))
 }
 
-// Messages is what was published since Listen.
+// Messages are the messages since Listen.
 type Messages struct {
 	mu  sync.Mutex
 	all []rueidis.PubSubMessage // guarded by mu
@@ -270,7 +270,7 @@ func (m *Messages) On(channel string) (texts []string) {
 	return texts
 }
 
-// Flushing lets the server forget all scripts, again and again while f runs.
+// Flushing makes the server forget all scripts, again and again while f runs.
 func Flushing(t *testing.T, s *redistest.Server, f func()) {
 	t.Helper()
 	rdb := s.Client(t)
@@ -294,7 +294,7 @@ func Flushing(t *testing.T, s *redistest.Server, f func()) {
 	f()
 }
 
-// UnderOwner is ctx with the owner of h.
+// UnderOwner returns ctx with the owner of h.
 func UnderOwner(ctx context.Context, h lock.Hold) context.Context {
 	return ownerOf{ctx, h.Context()}
 }

@@ -14,46 +14,46 @@ import (
 // Maker makes a handle of a lock.
 type Maker func(c *client.Client, name string, opts ...lock.Option) lock.Locker
 
-// Operator is what every kind has for operators.
+// Operator has the methods of every kind for operators.
 type Operator interface {
 	Inspect(ctx context.Context) (lock.State, error)
 	ForceUnlock(ctx context.Context) (bool, error)
 }
 
-// Kind describes a kind of lock, or one side of a read/write lock. Where kinds
-// differ, the suites ask here, and do not know which kind it is.
+// Kind describes a kind of lock, or one side of a read/write lock. The suites read here where
+// kinds differ, and do not know which kind it is.
 type Kind struct {
 	New      Maker
 	Operator func(c *client.Client, name string) Operator
 
-	// Rival is what New's locks exclude and are excluded by, if it is not they
-	// themselves: for readers, writers.
+	// Rival is the kind of locks that exclude New's locks, and are excluded by them, if it is not
+	// New's own: for readers, writers.
 	Rival *Kind
 
-	// Mode is how Inspect says that an owner holds it.
+	// Mode is the mode that Inspect returns while an owner holds it.
 	Mode lock.Mode
 
-	// Hash is the lock's hash while owner holds it so often, and nobody else does.
+	// Hash returns the lock's hash while owner has so many holds, and no other owner has any.
 	Hash func(owner string, holds int) map[string]string
 
-	// Keys are all the keys that there are then. Each of them expires.
+	// Keys returns all keys that there are then. Each of them expires.
 	Keys func(name, owner string, holds int) []string
 
-	// Patterns are the key patterns of an access list for all locks whose names
+	// Patterns returns the key patterns of an access list for all locks whose names
 	// begin with prefix.
 	Patterns func(prefix string) []string
 
-	// Channel is where those who wait for the lock listen. If they stand in a queue in
-	// Redis, each client has a channel of its own, whose name only begins so.
+	// Channel returns the channel at which the lock's waiters listen. If they stand in a queue in
+	// Redis, each client has a channel of its own, whose name begins so.
 	Channel func(name string) string
 	Queue   func(name string) string
 
 	// Questions is how many questions each waiter asks for itself when it comes.
-	// All others are asked for all waiters of a process together.
+	// A process asks all others once for all its waiters.
 	Questions int
 
-	// OtherKind is the hash of a lock of another kind. TellsHashes says that any
-	// other hash is told from a lock that was lost, also by Unlock.
+	// OtherKind is the hash of a lock of another kind. TellsHashes says that the kind tells any
+	// other hash from a lock that was lost, also in Unlock.
 	OtherKind   map[string]string
 	TellsHashes bool
 }
@@ -72,7 +72,7 @@ func OneHash(new Maker, operator func(c *client.Client, name string) Operator) K
 	}
 }
 
-// rival is the kind that excludes k.
+// rival returns the kind that excludes k.
 func (k Kind) rival() Kind {
 	if k.Rival == nil {
 		return k
@@ -112,7 +112,7 @@ func (k Kind) Waiting(t *testing.T, s *redistest.Server, name string, n int) {
 	}
 }
 
-// take lets owner hold name, as nobody would who follows the rules: without expiry.
+// take makes owner hold name without an expiry, as no client would.
 func (k Kind) take(t *testing.T, s *redistest.Server, name, owner string) {
 	t.Helper()
 	setHash(t, s, name, k.rival().Hash(owner, 1))
@@ -127,7 +127,7 @@ func setHash(t *testing.T, s *redistest.Server, name string, hash map[string]str
 	s.Do(t, command...)
 }
 
-// WantHeld fails unless all there is on the server are so many holds of owner.
+// WantHeld fails unless the server has exactly so many holds of owner, and no other key.
 func (k Kind) WantHeld(t *testing.T, s *redistest.Server, name, owner string, holds int) {
 	t.Helper()
 	var want []string

@@ -8,11 +8,11 @@ import (
 )
 
 // Main runs the tests of a package and fails if they leave a goroutine behind.
-// Most of the time tests of locks wait for leases to end, so eight of them run at
-// once even on a small machine; -parallel says otherwise.
+// Tests of locks wait for leases to end most of the time, so eight of them run at
+// once even on a small machine; -parallel sets another number.
 func Main(m *testing.M) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err) // the testing package has no such flag any more
+		panic(err) // the testing package no longer has this flag
 	}
 	redistest.VerifyTestMain(m)
 }

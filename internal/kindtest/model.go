@@ -15,7 +15,7 @@ import (
 )
 
 // model is what the locks of a few names should look like, of a kind that one
-// owner holds at a time: who holds, and how often. After every step the server
+// owner holds at a time: the owner, and how often it holds. After every step the server
 // must agree with it.
 type model struct {
 	kind    Kind
@@ -24,7 +24,7 @@ type model struct {
 	clients []*client.Client
 	owners  []context.Context
 	holds   map[string][]*modelHold // by name; in one tenure all have one owner
-	stale   []*modelHold            // unlocked or lost, whose Unlock must do nothing
+	stale   []*modelHold            // unlocked or lost; their Unlock must do nothing
 	tokens  map[string]uint64
 }
 
@@ -69,10 +69,10 @@ func (m *model) anyName(rt *rapid.T) string {
 	return rapid.SampledFrom(modelNames).Draw(rt, "name")
 }
 
-// client is where an owner lives.
+// client returns the client of an owner.
 func (m *model) client(owner int) *client.Client { return m.clients[owner%len(m.clients)] }
 
-// TryLock by any owner of either client: granted exactly when the model says so.
+// TryLock tries with any owner of either client: it is granted exactly when the model says so.
 func (m *model) TryLock(rt *rapid.T) {
 	name, owner := m.anyName(rt), rapid.IntRange(0, len(m.owners)-1).Draw(rt, "owner")
 	h, err := m.kind.New(m.client(owner), name).TryLock(m.owners[owner])
@@ -96,7 +96,7 @@ func (m *model) TryLock(rt *rapid.T) {
 	m.holds[name] = append(held, &modelHold{Hold: h, name: name, owner: owner})
 }
 
-// Unlock of any hold, in any order.
+// Unlock unlocks any hold, in any order.
 func (m *model) Unlock(rt *rapid.T) {
 	name := m.anyName(rt)
 	held := m.holds[name]
@@ -112,7 +112,7 @@ func (m *model) Unlock(rt *rapid.T) {
 	m.stale = append(m.stale, h)
 }
 
-// Unlock of a hold that is over.
+// UnlockAgain unlocks a hold that is over.
 func (m *model) UnlockAgain(rt *rapid.T) {
 	if len(m.stale) == 0 {
 		rt.Skip("none is over")
@@ -130,7 +130,7 @@ func (m *model) Force(rt *rapid.T) {
 	held := m.holds[name]
 	c := m.clients[0]
 	if len(held) > 0 {
-		c = m.client(held[0].owner) // which learns of it at once
+		c = m.client(held[0].owner) // it learns of the loss at once
 	}
 	was, err := m.kind.Operator(c, name).ForceUnlock(m.t.Context())
 	if err != nil || was != (len(held) > 0) {
@@ -139,7 +139,7 @@ func (m *model) Force(rt *rapid.T) {
 	m.lose(name)
 }
 
-// Steal deletes the key behind everybody's back, and the holder finds out by
+// Steal deletes the key, unnoticed by the clients, and the holder finds out by
 // re-entering.
 func (m *model) Steal(rt *rapid.T) {
 	name := m.anyName(rt)
@@ -166,7 +166,7 @@ func (m *model) lose(name string) {
 // Flush makes the server forget the scripts.
 func (m *model) Flush(*rapid.T) { m.server.Do(m.t, "SCRIPT", "FLUSH") }
 
-// Check compares the server, what Inspect says of it, and every hold with the
+// Check compares the server, the result of Inspect, and every hold with the
 // model.
 func (m *model) Check(rt *rapid.T) {
 	var keys []string
@@ -188,7 +188,7 @@ func (m *model) Check(rt *rapid.T) {
 		}
 		state, err := m.kind.Operator(m.clients[0], name).Inspect(m.t.Context())
 		for i := range state.Holders {
-			state.Holders[i].Since = time.Time{} // a matter of the clock
+			state.Holders[i].Since = time.Time{} // it depends on the clock
 		}
 		if err != nil || !slices.Equal(state.Holders, holders) || len(state.Waiters) != 0 {
 			rt.Fatalf("Inspect of %q: %+v, %v, want %v", name, state, err, holders)

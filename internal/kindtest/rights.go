@@ -13,12 +13,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Rights tries whether the rights that docs/SECURITY.md asks for are enough for all
-// that play does with two clients, and whether something is denied without any one
-// of them. Play must therefore do all that can be done with the kind.
+// Rights tests whether the rights that docs/SECURITY.md lists are enough for all
+// that play does with two clients, and whether a call is denied when any one of them is
+// missing. Play must therefore do all that can be done with the kind.
 //
-// heads are the words under which the document lists what the kind and its options
-// need beside the rights that every kind needs, such as "NewLock".
+// heads are the words under which the document lists the rights of the kind and its options,
+// on top of the rights of every kind, such as "NewLock".
 func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *redistest.Server, a, b *client.Client)) {
 	rights := redistest.Rights(t, heads...)
 	s := redistest.Start(t)
@@ -35,10 +35,10 @@ func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *red
 		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
 	}
 	for i, right := range rights {
-		// The server looks at every call. So, without the right to a command, something
-		// is denied exactly if there was a call.
+		// The server checks every call. So, without the right to a command, a call
+		// is denied exactly if there was one.
 		if command, ok := strings.CutPrefix(right, "+"); ok {
-			if command == "unsubscribe" { // a while after the last waiter
+			if command == "unsubscribe" { // it comes a while after the last waiter
 				WaitFor(t, "they listen no more", func() bool { return s.CommandCallsByClients(t, command) > 0 })
 			}
 			calls := s.CommandCallsByClients(t, command)
@@ -71,7 +71,7 @@ func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *red
 	}
 }
 
-// meet lets one owner hold a lock while another waits for it in vain, as far as
+// meet makes one owner hold a lock while another waits for it in vain, as far as
 // their rights go.
 func meet(t *testing.T, holder, waiter lock.Locker) {
 	t.Helper()

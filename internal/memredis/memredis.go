@@ -1,5 +1,5 @@
-// Package memredis makes a miniredis that a lock can live on: for users' tests
-// (package locktest) and for the demo.
+// Package memredis starts a miniredis that locks can run on: for users' tests
+// (package locktest), for the demo, and for tests.
 package memredis
 
 import (
@@ -31,9 +31,9 @@ func StartInside() (*miniredis.Miniredis, error) {
 	return fit(m), first.Close()
 }
 
-// fit makes keys expire as time goes by, and keeps the server from promising
-// what it cannot do: it would claim to be a cluster, and to speak RESP3, in
-// which a connection of its that listens to a channel takes no other commands.
+// fit makes keys expire as time goes by, and makes the server refuse
+// what it does not implement: it would claim to be a cluster, and to speak RESP3, in
+// which a connection of miniredis that listens to a channel takes no other commands.
 func fit(m *miniredis.Miniredis) *miniredis.Miniredis {
 	m.ClockTTL(true)
 	m.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) (done bool) {

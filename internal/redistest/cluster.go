@@ -9,19 +9,19 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Cluster is three masters with a replica each, all of them processes of their
-// own. Which is which changes with each failover: ask.
+// Cluster is three masters with a replica each, each a process of its
+// own. Their roles change with each failover: ask for them.
 type Cluster struct {
 	Nodes []*Server
 }
 
-// clusterMasters is how many it takes: a majority of masters must agree that one
+// clusterMasters is how many masters are needed: a majority of them must agree that one
 // is dead.
 const clusterMasters = 3
 
 // StartCluster starts a cluster and returns when all its nodes agree that it is
 // well, and all replicas are in step. When a master dies, its replica takes over
-// within two or three seconds. config is for the nodes.
+// within two or three seconds. config is the configuration of each node.
 func StartCluster(tb testing.TB, config ...string) *Cluster {
 	tb.Helper()
 	c := &Cluster{}
@@ -29,7 +29,7 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 		c.Nodes = append(c.Nodes, Start(tb, append(append(nodeConfig(""),
 			"--cluster-enabled", "yes",
 			"--cluster-node-timeout", "1000",
-			"--cluster-replica-validity-factor", "0", // also a replica that lost its link long ago may take over
+			"--cluster-replica-validity-factor", "0", // a replica that lost its link long ago may take over, too
 			"--cluster-allow-replica-migration", "no",
 		), config...)...))
 	}
@@ -38,7 +38,7 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 		const slots = 16384
 		first, next := i*slots/clusterMasters, (i+1)*slots/clusterMasters
 		n.AddSlots(tb, first, next)
-		n.Do(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)) // else they quarrel about it
+		n.Do(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)) // otherwise two nodes have the same epoch
 	}
 	for _, n := range c.Nodes[1:] {
 		host, port, _ := strings.Cut(n.Addr(), ":")
@@ -59,7 +59,7 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 	return c
 }
 
-// text is what a node answers to a subcommand of CLUSTER.
+// text returns the answer of a node to a subcommand of CLUSTER.
 func (c *Cluster) text(tb testing.TB, node *Server, subcommand string) string {
 	tb.Helper()
 	reply := node.Do(tb, "CLUSTER", subcommand)
@@ -75,7 +75,7 @@ func (c *Cluster) id(tb testing.TB, node *Server) string {
 	return c.text(tb, node, "MYID")
 }
 
-// Addrs are the addresses of all nodes, as a client is given them.
+// Addrs returns the addresses of all nodes, for a client.
 func (c *Cluster) Addrs() (addrs []string) {
 	for _, n := range c.Nodes {
 		addrs = append(addrs, n.Addr())
@@ -90,8 +90,8 @@ func (c *Cluster) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rue
 }
 
 // WaitUntilWell waits until all nodes that run agree that the cluster is well and
-// who has which slots, and until every replica among them is in step: by its own
-// word, and by its master's, who keeps what is written back until the replica has
+// which node has which slots, and until every replica among them is in step: by its own
+// word, and by that of its master, which holds writes back until the replica has
 // confirmed something.
 func (c *Cluster) WaitUntilWell(tb testing.TB) {
 	tb.Helper()
@@ -124,7 +124,7 @@ func (c *Cluster) WaitUntilWell(tb testing.TB) {
 	})
 }
 
-// view is who has which slots and who is whose replica, as node sees it.
+// view returns which node has which slots and which is a replica of which, as node sees it.
 func (c *Cluster) view(tb testing.TB, node *Server) (view []string) {
 	tb.Helper()
 	for _, n := range c.nodesSeenBy(tb, node) {
@@ -137,7 +137,7 @@ func (c *Cluster) view(tb testing.TB, node *Server) (view []string) {
 // seen is one node as another sees it.
 type seen struct {
 	id, addr, role, master string
-	slots                  []string // "0-5460", without those that move
+	slots                  []string // "0-5460", without those that are moving
 }
 
 // nodesSeenBy reads CLUSTER NODES: "<id> <ip:port@bus> <flags> <master> <ping>
@@ -166,7 +166,7 @@ func (c *Cluster) nodesSeenBy(tb testing.TB, node *Server) (all []seen) {
 	return all
 }
 
-// Slot is the slot of a key or a channel.
+// Slot returns the slot of a key or a channel.
 func (c *Cluster) Slot(tb testing.TB, key string) int {
 	tb.Helper()
 	reply := c.anyone(tb).Do(tb, "CLUSTER", "KEYSLOT", key)
@@ -177,7 +177,7 @@ func (c *Cluster) Slot(tb testing.TB, key string) int {
 	return int(n)
 }
 
-// anyone is a node that runs.
+// anyone returns a node that runs.
 func (c *Cluster) anyone(tb testing.TB) *Server {
 	tb.Helper()
 	i := slices.IndexFunc(c.Nodes, (*Server).running)
@@ -242,8 +242,8 @@ func (c *Cluster) byAddr(tb testing.TB, addr string) *Server {
 	return c.Nodes[i]
 }
 
-// CutReplication lets nothing that master writes from now on reach its replica, for
-// as long as it lives. What it is told meanwhile, a failover forgets.
+// CutReplication keeps everything that master writes from now on from its replica, as
+// long as the master lives. A failover forgets those writes.
 func (c *Cluster) CutReplication(tb testing.TB, master *Server) {
 	tb.Helper()
 	cutReplication(tb, master)
@@ -251,7 +251,7 @@ func (c *Cluster) CutReplication(tb testing.TB, master *Server) {
 
 // WaitForReplica waits until the replica of master has all that was written so far.
 // A link that is up is not enough: after a resynchronisation the master holds
-// back what comes next.
+// the next writes back.
 func (c *Cluster) WaitForReplica(tb testing.TB, master *Server) {
 	tb.Helper()
 	offset := func(name string) int {
@@ -265,8 +265,8 @@ func (c *Cluster) WaitForReplica(tb testing.TB, master *Server) {
 	waitUntil(tb, "the replica has everything", func() bool { return offset(",offset=") >= written })
 }
 
-// Failover kills master and returns the replica that took over, once all that are
-// left agree on it.
+// Failover kills master and returns the replica that took over, once all other nodes
+// agree on it.
 func (c *Cluster) Failover(tb testing.TB, master *Server) *Server {
 	tb.Helper()
 	next := c.Replica(tb, master)
@@ -293,8 +293,8 @@ func (c *Cluster) waitForMaster(tb testing.TB, next *Server) {
 	c.WaitUntilWell(tb)
 }
 
-// Rejoin starts a node that was killed, empty. If another has taken over from it
-// since, it comes back as that one's replica.
+// Rejoin starts a node that was killed, empty. If another node has taken over from it
+// since, it comes back as the replica of that node.
 func (c *Cluster) Rejoin(tb testing.TB, node *Server) {
 	tb.Helper()
 	node.Restart(tb)
@@ -308,8 +308,8 @@ type Migration struct {
 	from, to *Server
 }
 
-// Migrate begins to move a slot, as redis-cli does it. Keys that are not there
-// begin at the new master from now on.
+// Migrate begins to move a slot, as redis-cli does it. Keys that do not exist yet
+// are made at the new master from now on.
 func (c *Cluster) Migrate(tb testing.TB, slot int, from, to *Server) *Migration {
 	tb.Helper()
 	m := &Migration{cluster: c, slot: strconv.Itoa(slot), from: from, to: to}
@@ -329,7 +329,7 @@ func (m *Migration) Keys(tb testing.TB) []string {
 	return keys
 }
 
-// Move moves keys of the slot. What is gone meanwhile is left out.
+// Move moves keys of the slot. Keys that are gone meanwhile are left out.
 func (m *Migration) Move(tb testing.TB, keys ...string) {
 	tb.Helper()
 	if len(keys) > 0 {
@@ -338,21 +338,21 @@ func (m *Migration) Move(tb testing.TB, keys ...string) {
 	}
 }
 
-// Finish moves what is left, and the slot itself.
+// Finish moves the remaining keys, and the slot itself.
 func (m *Migration) Finish(tb testing.TB) {
 	tb.Helper()
 	for keys := m.Keys(tb); len(keys) > 0; keys = m.Keys(tb) {
 		m.Move(tb, keys...)
 	}
-	// The new owner first: there is never a moment in which nobody is.
+	// The new owner first: the slot always has an owner.
 	for _, node := range append([]*Server{m.to, m.from}, m.cluster.Masters(tb)...) {
 		node.Do(tb, "CLUSTER", "SETSLOT", m.slot, "NODE", m.cluster.id(tb, m.to))
 	}
 	m.cluster.WaitUntilWell(tb)
 }
 
-// AddSlots gives a node of a cluster the slots from first to before next. It does
-// so one by one, as ADDSLOTSRANGE is of Redis 7.0.
+// AddSlots gives a node of a cluster the slots from first up to, but not including, next. It adds them
+// one by one, as ADDSLOTSRANGE is new in Redis 7.0.
 func (s *Server) AddSlots(tb testing.TB, first, next int) {
 	tb.Helper()
 	args := []string{"CLUSTER", "ADDSLOTS"}

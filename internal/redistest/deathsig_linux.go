@@ -2,8 +2,8 @@ package redistest
 
 import "syscall"
 
-// dieWithParent has the kernel kill the child when the thread that started it
-// ends. launch keeps that thread for as long as the child lives, so that is
+// dieWithParent makes the kernel kill the child when the thread that started it
+// ends. launch keeps that thread as long as the child lives, so the child ends
 // when the test process ends: also by a panic, a -timeout or a SIGKILL, which
 // run no Cleanup.
 func dieWithParent() *syscall.SysProcAttr {

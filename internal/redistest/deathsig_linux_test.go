@@ -15,7 +15,7 @@ import (
 
 // A test process that is killed runs no Cleanup. Its server must not outlive
 // it. 1: this binary runs again, as a child with a server. 2: the server's
-// address arrives. 3: the child is killed. 4: nobody listens there any more.
+// address arrives. 3: the child is killed. 4: no server listens there any more.
 func TestServer_diesWithTheTestProcess(t *testing.T) {
 	t.Parallel()
 	const role = "LEASEHOLD_REDISTEST_CHILD"
@@ -27,7 +27,7 @@ func TestServer_diesWithTheTestProcess(t *testing.T) {
 	redistest.Start(t) // skips without a server
 
 	child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")      // 1
-	child.Env = append(os.Environ(), role+"=1", "TMPDIR="+t.TempDir()) // it will not tidy up
+	child.Env = append(os.Environ(), role+"=1", "TMPDIR="+t.TempDir()) // it will not remove its files
 	out, err := child.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

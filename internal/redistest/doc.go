@@ -1,11 +1,11 @@
-// Package redistest gives tests a Redis they may break. For tests only.
+// Package redistest gives tests a Redis that they may break. For tests only.
 //
 //	Server  a private redis-server process: kill it, restart it, freeze it
 //	Cluster three masters with a replica each: fail over, migrate slots
-//	Proxy   a wire to a server that loses, delays and holds back what it carries
+//	Proxy   a connection to a server that loses, delays and holds back requests and replies
 //	Mini    a server in memory, for tests that run on synctest's clock
 //
-// The smallest uses:
+// Use it so:
 //
 //	s := redistest.Start(t)                // a real server, gone with the test
 //	c := s.Client(t)                       // a rueidis.Client, closed with the test
@@ -19,7 +19,7 @@
 //		c := m.Client(t, redistest.Via(m.Proxy(t)))
 //	})
 //
-// Everything made here ends with the test that made it, and its goroutines
-// with it. Only Server needs something installed: see [Start] for what happens
+// Everything ends with the test that made it, and its goroutines
+// with it. Only Server and Cluster need an installed program: see [Start] for what happens
 // where that is missing.
 package redistest

@@ -43,7 +43,7 @@ func readFrame(r *bufio.Reader, raw *bytes.Buffer) error {
 	case '*', '~', '>': // n frames; -1 is RESP2's null
 	case '%': // n pairs
 		n *= 2
-	case '|': // n pairs, and then the frame they say something about
+	case '|': // n pairs, and then the frame that they describe
 		n = 2*n + 1
 	default:
 		return fmt.Errorf("redistest: not RESP: %q", line)
@@ -56,7 +56,7 @@ func readFrame(r *bufio.Reader, raw *bytes.Buffer) error {
 	return nil
 }
 
-// readRequest reads one command, as it came and split into its words.
+// readRequest reads one command, and returns its bytes and its words.
 func readRequest(r *bufio.Reader) (raw []byte, req [][]byte, err error) {
 	var b bytes.Buffer
 	if err := readFrame(r, &b); err != nil {
@@ -79,7 +79,7 @@ func readRequest(r *bufio.Reader) (raw []byte, req [][]byte, err error) {
 	return raw, req, nil
 }
 
-// pubsubWord returns what a frame of publish/subscribe begins with, such as
+// pubsubWord returns the first word of a publish/subscribe frame, such as
 // "message" or "subscribe", and "" for any other frame.
 func pubsubWord(frame []byte) string {
 	if frame[0] != '>' && frame[0] != '*' {

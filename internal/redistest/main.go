@@ -5,9 +5,9 @@ import (
 	"log/slog"
 )
 
-// NotOurs leaves one goroutine out when leaks are looked for: when rueidis has
-// probed whether a server is a cluster, closing that connection leaves a
-// goroutine of its own that sleeps for up to a second and then ends.
+// NotOurs leaves one goroutine out of the search for leaks: when rueidis has
+// tested whether a server is a cluster, the closing of that connection leaves a
+// goroutine of rueidis that sleeps for up to a second and then ends.
 func NotOurs() goleak.Option {
 	return goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1")
 }
@@ -15,9 +15,9 @@ func NotOurs() goleak.Option {
 // VerifyTestMain runs the tests of a package and fails if they leave a
 // goroutine behind.
 //
-// Closing the connection to a node that left a cluster, rueidis sleeps for five
+// When it closes the connection to a node that left a cluster, rueidis sleeps for five
 // seconds more: a last test may end before that.
 func VerifyTestMain(m goleak.TestingM) {
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // what tests break on purpose is no news
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // faults that tests make on purpose need no log
 	goleak.VerifyTestMain(m, NotOurs(), goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
 }

@@ -30,7 +30,7 @@ func NewMini(tb testing.TB) *Mini {
 	return &Mini{m}
 }
 
-// Client connects to the server. Edits change the options before that: [Via]
+// Client connects to the server. Edits change the options first: [Via]
 // leads through a proxy, and others can wrap opt.DialCtxFn. The end of tb
 // closes it.
 func (m *Mini) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client {

@@ -63,7 +63,7 @@ func TestMini_publishesFromScripts(t *testing.T) {
 	})
 }
 
-// The wire fails the same way in virtual time.
+// The proxy fails in the same way in virtual time.
 func TestMini_proxy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestMini_proxy(t *testing.T) {
 	})
 }
 
-// Subscriptions pass the wire in RESP2, where they look like replies.
+// Subscriptions go through the proxy in RESP2, where they look like replies.
 func TestMini_proxySubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

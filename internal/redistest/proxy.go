@@ -16,8 +16,8 @@ import (
 )
 
 // Action says what becomes of one request. The zero Action forwards it and
-// delivers its reply. The order on a connection is kept, so whatever is held
-// or delayed holds up all that comes behind it in the same direction.
+// delivers its reply. The order on a connection is kept, so a request or reply that is held
+// or delayed holds up all that come after it in the same direction.
 type Action struct {
 	// DropRequest closes the connection instead of forwarding: the server
 	// never hears of the request. Replies under way can be lost with it.
@@ -45,7 +45,7 @@ func Once(command string, a Action) func(req [][]byte) Action {
 	}
 }
 
-// Via makes a client connect through p, to whatever server p leads to.
+// Via makes a client connect through p, to the server that p leads to.
 func Via(p *Proxy) func(*rueidis.ClientOption) {
 	return func(opt *rueidis.ClientOption) {
 		if p.listener != nil {
@@ -58,16 +58,16 @@ func Via(p *Proxy) func(*rueidis.ClientOption) {
 	}
 }
 
-// Proxy is a wire between clients and a server that can fail in the ways wires
-// do. It reads RESP2 and RESP3, so it knows which reply belongs to which
-// request. It does not understand CLIENT REPLY, MONITOR and replication. Safe
+// Proxy is a connection between clients and a server that can fail in the ways of a
+// network. It reads RESP2 and RESP3, so it knows which reply belongs to which
+// request. It does not understand CLIENT REPLY, MONITOR and replication. It is safe
 // for concurrent use.
 type Proxy struct {
 	dial     func() (net.Conn, error) // set once: connects to the server
 	listener net.Listener             // set once; nil if there is only Dial
 	wg       sync.WaitGroup           // all goroutines
 
-	// passing is held for reading while bytes are handed on, so that nothing
+	// passing is held for reading while bytes are forwarded, so that nothing
 	// is on its way any more when Freeze returns.
 	passing sync.RWMutex
 	thawed  chan struct{} // guarded by passing: nil, or closed by the thaw
@@ -95,7 +95,7 @@ func NewProxy(tb testing.TB, upstream string) *Proxy {
 		return net.DialTimeout("tcp", upstream, patience)
 	}
 	p.upstream, p.listener = upstream, listener
-	tb.Cleanup(func() { listener.Close() }) // runs before the one that waits
+	tb.Cleanup(func() { listener.Close() }) // runs before the Cleanup that waits
 	p.wg.Go(func() {
 		for {
 			c, err := listener.Accept()
@@ -118,7 +118,7 @@ func newProxy(tb testing.TB, dial func() (net.Conn, error)) *Proxy {
 	return p
 }
 
-// Addr is where clients connect, "127.0.0.1:port".
+// Addr returns the address for clients, "127.0.0.1:port".
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 // Dial makes a connection through the proxy that needs no socket.
@@ -130,10 +130,10 @@ func (p *Proxy) Dial() (net.Conn, error) {
 	return near, nil
 }
 
-// OnRequest has f decide about every request from now on; nil forwards all.
-// f sees the words of the request, and the connection's own too: HELLO, CLIENT,
-// PING. It is called on many goroutines, and must not block; [Action.HoldRequest]
-// is for that.
+// OnRequest makes f decide about every request from now on; nil forwards all.
+// f sees the words of the request, also of the connection's own: HELLO, CLIENT,
+// PING. It is called on many goroutines, and must not block; use [Action.HoldRequest]
+// for that.
 func (p *Proxy) OnRequest(f func(req [][]byte) Action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,17 +167,17 @@ func (p *Proxy) Refuse(refuse bool) {
 }
 
 // Redirect makes connections from now on lead to upstream, a "host:port", as an
-// address that moves to another server does. Those there are stay where they are.
+// address that moves to another server does. Existing connections stay as they are.
 func (p *Proxy) Redirect(upstream string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.upstream = upstream
 }
 
-// Freeze sets whether the wire holds back everything, both ways, without
-// closing anything: neither side learns that the other one is gone, or closed.
-// Once Freeze(true) returns nothing passes; Freeze(false) delivers what waited.
-// Closing a rueidis client over a frozen wire takes it a second.
+// Freeze sets whether the proxy holds back everything, in both directions, without
+// closing a connection: neither side learns that the other one is gone, or closed.
+// After Freeze(true) returns, no byte goes through; Freeze(false) delivers what waited.
+// To close a rueidis client over a frozen connection takes a second.
 func (p *Proxy) Freeze(frozen bool) {
 	p.passing.Lock()
 	defer p.passing.Unlock()
@@ -310,13 +310,13 @@ func (l *link) replies() {
 	}
 }
 
-// hangUp tells each side that the other one closed, once the wire allows.
+// hangUp tells each side that the other one closed, once the proxy is not frozen.
 func (l *link) hangUp() {
 	l.pass(nil, nil)
 	l.cut()
 }
 
-// pass writes b to c when the wire is not frozen. With no c it only waits for
+// pass writes b to c when the proxy is not frozen. If c is nil it only waits for
 // that. It reports whether the link can go on.
 func (l *link) pass(c net.Conn, b []byte) bool {
 	p := l.proxy
@@ -374,8 +374,8 @@ func (l *link) expect(req [][]byte, act Action) {
 	l.waiting = append(l.waiting, a)
 }
 
-// answered finds the request that the frame answers, and returns what shall
-// happen to it. A frame that answers none is delivered.
+// answered finds the request that the frame answers, and returns its
+// action. A frame that answers none is delivered.
 func (l *link) answered(frame []byte) Action {
 	l.mu.Lock()
 	defer l.mu.Unlock()

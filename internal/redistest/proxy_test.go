@@ -19,7 +19,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// oneConn is a client with one connection, on which everything is in order.
+// oneConn makes a client use one connection, so that its commands are in order.
 func oneConn(o *rueidis.ClientOption) {
 	o.PipelineMultiplex = -1
 	o.AlwaysPipelining = true
@@ -29,7 +29,7 @@ func incr(ctx context.Context, c rueidis.Client) (int64, error) {
 	return c.Do(ctx, c.B().Incr().Key("n").Build()).AsInt64()
 }
 
-// executed is how many INCRs reached the server.
+// executed returns how many INCRs the server has executed.
 func executed(t *testing.T, s *redistest.Server) int64 {
 	t.Helper()
 	msg := s.Do(t, "GET", "n")
@@ -79,8 +79,8 @@ func TestProxy_dropRequest(t *testing.T) {
 	}
 }
 
-// 1: an INCR is held on its way there. 2: the server has not seen it. 3: it is
-// let go. 4: the next one is held on its way back. 5: the server has seen it,
+// 1: an INCR is held on its way to the server. 2: the server has not seen it. 3: it is
+// released. 4: the reply to the next one is held. 5: the server has seen it,
 // the client has not.
 func TestProxy_hold(t *testing.T) {
 	t.Parallel()
@@ -167,7 +167,7 @@ func TestProxy_cutAndRefuse(t *testing.T) {
 		t.Fatalf("INCR: %d, %v, want 1", n, err)
 	}
 
-	// A wire that has been cut for good shows to one that waits.
+	// A waiting call sees that its connection was cut for good.
 	p.OnRequest(redistest.Once("INCR", redistest.Action{HoldRequest: make(chan struct{})}))
 	failed := make(chan error)
 	go func() {
@@ -194,7 +194,7 @@ func TestProxy_cutAndRefuse(t *testing.T) {
 	}
 }
 
-// A frozen wire is silent in both directions, also about the end of a side.
+// A frozen connection is silent in both directions, also about the end of a side.
 func TestProxy_freeze(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -205,7 +205,7 @@ func TestProxy_freeze(t *testing.T) {
 	}
 
 	p.Freeze(true)
-	p.Freeze(true) // again is nothing
+	p.Freeze(true) // a second call does nothing
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	if _, err := incr(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
@@ -306,10 +306,10 @@ func TestProxy_matchesReplies(t *testing.T) {
 				t.Errorf("read: %v", err)
 			}
 			want := tt.want
-			if after, ok := strings.CutPrefix(want, "HELLO"); ok { // differs from version to version
+			if after, ok := strings.CutPrefix(want, "HELLO"); ok { // it differs from version to version
 				got, want = got[max(0, bytes.Index(got, []byte(">3\r\n"))):], after
 			}
-			got = regexp.MustCompile(`-NOPERM[^\r]*`).ReplaceAll(got, []byte("-NOPERM")) // so do its words
+			got = regexp.MustCompile(`-NOPERM[^\r]*`).ReplaceAll(got, []byte("-NOPERM")) // so does its text
 			// UNSUBSCRIBE goes through the channels in any order.
 			anyOrder := strings.NewReplacer("\r\nb\r\n:", "\r\na\r\n:")
 			if anyOrder.Replace(string(got)) != anyOrder.Replace(want) {
@@ -322,7 +322,7 @@ func TestProxy_matchesReplies(t *testing.T) {
 	}
 }
 
-// In RESP2 a message looks like a reply. One that comes while a reply is held
+// In RESP2 a message looks like a reply. A message that comes while a reply is held
 // back must not be taken for it.
 func TestProxy_messageIsNoReply(t *testing.T) {
 	t.Parallel()
@@ -348,7 +348,7 @@ func TestProxy_messageIsNoReply(t *testing.T) {
 	}
 }
 
-// All types of RESP pass unchanged, and one reply is one reply.
+// The proxy changes no type of RESP, and counts one reply as one.
 func TestProxy_frames(t *testing.T) {
 	t.Parallel()
 	frames := []string{
@@ -378,7 +378,7 @@ func TestProxy_frames(t *testing.T) {
 		_, _ = r.ReadByte() // until the proxy hangs up
 	})
 	p := redistest.NewProxy(t, upstream)
-	asked := 0 // by one connection only
+	asked := 0 // only one connection is used
 	p.OnRequest(func([][]byte) redistest.Action {
 		asked++
 		return redistest.Action{DropReply: asked == len(frames)}
@@ -426,7 +426,7 @@ func TestProxy_noUpstream(t *testing.T) {
 	}
 }
 
-// FuzzReadFrame: a frame is a prefix of what came, to the byte.
+// FuzzReadFrame checks that a frame is a prefix of the input, to the byte.
 func FuzzReadFrame(f *testing.F) {
 	for _, s := range []string{"+OK\r\n", "$3\r\nabc\r\n:1\r\n", "*2\r\n:1\r\n$-1\r\n", "|1\r\n+a\r\n:1\r\n_\r\n", ">1\r\n+a\r\n", "%1\r\n+a\r\n#t\r\n", "$536870912\r\n"} {
 		f.Add([]byte(s))
@@ -445,7 +445,7 @@ func FuzzReadFrame(f *testing.F) {
 	})
 }
 
-// wire is a connection that speaks bytes.
+// wire is a connection that sends and receives bytes.
 type wire struct {
 	net.Conn
 	t *testing.T
@@ -497,7 +497,7 @@ func (w *wire) want(frame string) {
 	}
 }
 
-// fakeServer listens for one connection, and returns where.
+// fakeServer listens for one connection, and returns its address.
 func fakeServer(t *testing.T, serve func(net.Conn, *bufio.Reader)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

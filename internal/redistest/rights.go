@@ -8,11 +8,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Rights returns what docs/SECURITY.md says that a user needs, as ACL SETUSER
-// takes it: the list for every kind, and those that begin with one of the heads,
+// Rights returns the rights that a user needs by docs/SECURITY.md, in the form of ACL SETUSER:
+// the list for every kind, and the lists that begin with one of the heads,
 // such as "NewLock". They are for names that begin with "orders:".
 //
-// It is for packages whose directory is beside docs.
+// It works in packages whose directory is next to docs.
 func Rights(tb testing.TB, heads ...string) (rights []string) {
 	tb.Helper()
 	doc, err := os.ReadFile("../docs/SECURITY.md")
@@ -47,15 +47,15 @@ func (s *Server) AddUser(tb testing.TB, user string, rights ...string) func(*rue
 	s.Do(tb, append([]string{"ACL", "SETUSER", user, "reset", "on", ">secret", "resetchannels", "-@all"}, rights...)...)
 	return func(o *rueidis.ClientOption) {
 		o.Username, o.Password = user, "secret"
-		o.ClientSetInfo = rueidis.DisableClientSetInfo // works without the right, but leaves a denial
+		o.ClientSetInfo = rueidis.DisableClientSetInfo // it works without the right, but leaves a denial
 	}
 }
 
-// Denied returns what the server refused to the user since it started, each with
+// Denied returns the denials of the server to the user since it started, each with
 // the kind of right that was missing.
 func (s *Server) Denied(tb testing.TB, user string) (denied []string) {
 	tb.Helper()
-	log := s.Do(tb, "ACL", "LOG", "1000") // it keeps 128
+	log := s.Do(tb, "ACL", "LOG", "1000") // the server keeps 128
 	entries, err := log.ToArray()
 	if err != nil {
 		tb.Fatal(err)

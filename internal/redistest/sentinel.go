@@ -15,19 +15,19 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Sentinel is a primary with replicas, watched by three Sentinels, all of them
-// processes of their own.
+// Sentinel is a primary with replicas, watched by three Sentinels, each a
+// process of its own.
 type Sentinel struct {
 	Nodes     []*Server
 	Sentinels []*Server
 }
 
-// primaryName is what the Sentinels call what they watch.
+// primaryName is the name of the primary for the Sentinels.
 const primaryName = "primary"
 
 // StartSentinel starts nodes servers, the first of them the primary, and the
-// Sentinels. They notice a dead primary within half a second, those of Valkey
-// within one and a half. config is for the nodes.
+// Sentinels. They notice a dead primary within half a second, Sentinels of Valkey
+// within one and a half. config is the configuration of each node.
 func StartSentinel(tb testing.TB, nodes int, config ...string) *Sentinel {
 	tb.Helper()
 	s := &Sentinel{}
@@ -56,8 +56,8 @@ func StartSentinel(tb testing.TB, nodes int, config ...string) *Sentinel {
 	return s
 }
 
-// nodeConfig makes a server that replicates as a user of its own, which can be
-// switched off, and from the one at of if that is not empty.
+// nodeConfig returns the configuration of a server that replicates as a user of its own, which can be
+// switched off, from the server at of if that is not empty.
 func nodeConfig(of string) []string {
 	config := []string{
 		"--repl-diskless-sync-delay", "0",
@@ -79,8 +79,8 @@ func startSentinel(tb testing.TB, primary string) *Server {
 	})
 }
 
-// downAfter is for how long a primary may be silent. Valkey's Sentinels (seen with
-// 9.1) connect to one that was just promoted only after a second, and would take it
+// downAfter returns how long a primary may be silent. Valkey's Sentinels (seen with
+// 9.1) connect to a primary that was just promoted only after a second, and would take it
 // for dead before.
 func downAfter(tb testing.TB) time.Duration {
 	tb.Helper()
@@ -94,8 +94,8 @@ func downAfter(tb testing.TB) time.Duration {
 	return 500 * time.Millisecond
 }
 
-// sentinelConf writes what a Sentinel is to watch, and how many must agree that it
-// is dead. A Sentinel writes to its own file.
+// sentinelConf writes the configuration of a Sentinel: the primary that it watches, and how many
+// must agree that it is dead. A Sentinel writes to its own file.
 func sentinelConf(tb testing.TB, primary string, quorum int) (file string) {
 	tb.Helper()
 	host, port, err := net.SplitHostPort(primary)
@@ -110,7 +110,7 @@ func sentinelConf(tb testing.TB, primary string, quorum int) (file string) {
 	return file
 }
 
-// Client connects by way of the Sentinels. The end of tb closes it.
+// Client connects through the Sentinels. The end of tb closes it.
 func (s *Sentinel) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client {
 	tb.Helper()
 	opt := rueidis.ClientOption{
@@ -149,14 +149,14 @@ func (s *Sentinel) Primary(tb testing.TB) *Server {
 	return primary
 }
 
-// CutReplication lets nothing that the primary writes from now on reach a replica,
-// for as long as it lives. What it is told meanwhile, a failover forgets.
+// CutReplication keeps everything that the primary writes from now on from its replicas,
+// as long as the primary lives. A failover forgets those writes.
 func (s *Sentinel) CutReplication(tb testing.TB, primary *Server) {
 	tb.Helper()
 	cutReplication(tb, primary)
 }
 
-// cutReplication locks out the user as whom the replicas come (nodeConfig).
+// cutReplication locks out the user of the replicas (nodeConfig).
 func cutReplication(tb testing.TB, primary *Server) {
 	tb.Helper()
 	primary.Do(tb, "ACL", "SETUSER", "repl", "off")
@@ -201,7 +201,7 @@ func waitUntil(tb testing.TB, what string, done func() bool) {
 	}
 }
 
-// pairs reads a list of names and values in turn, or a map.
+// pairs reads a list of alternating names and values, or a map.
 func pairs(m rueidis.RedisMessage) map[string]string {
 	facts, err := m.AsStrMap()
 	if err != nil {

@@ -2,7 +2,7 @@ package redistest
 
 import "testing"
 
-// What is written after CutReplication is gone with the primary, and the others
+// The writes after CutReplication are lost with the primary, and the other nodes
 // go on; twice, so that a node that joined again can be promoted.
 func TestSentinel(t *testing.T) {
 	s := StartSentinel(t, 2)
@@ -14,7 +14,7 @@ func TestSentinel(t *testing.T) {
 		if replica == primary {
 			replica = s.Nodes[1]
 		}
-		waitUntil(t, "the replica has it", func() bool { // WAIT on another connection says nothing
+		waitUntil(t, "the replica has it", func() bool { // WAIT on another connection does not tell
 			reply := replica.Do(t, "EXISTS", "kept")
 			n, _ := reply.ToInt64()
 			return n == 1

@@ -21,22 +21,22 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// patience bounds everything that a healthy server does at once.
+// patience bounds the calls that a healthy server answers at once.
 const patience = 10 * time.Second
 
-// Server is a redis-server process that belongs to one test. It keeps nothing
-// on disk unless told to, so a restart forgets everything, as a crash of a
-// server without persistence does. Safe for concurrent use.
+// Server is a redis-server process that belongs to one test. It writes nothing
+// to disk unless told to, so a restart forgets everything, as a crash of a
+// server without persistence does. It is safe for concurrent use.
 type Server struct {
 	bin    string                 // set once
 	args   func(*Server) []string // set once: its command line
-	config []string               // set once, but for a node of a Sentinel topology that joins again
+	config []string               // set once, and again by Rejoin of a Sentinel topology
 	dir    string                 // set once
-	port   int                    // changes only while start looks for a free one
+	port   int                    // changed only while start looks for a free one
 
 	mu   sync.Mutex
 	proc *process         // guarded by mu; nil while the server is killed
-	did  map[string]int64 // guarded by mu; what Do did, by the command's name
+	did  map[string]int64 // guarded by mu; the calls of Do, by the command's name
 }
 
 // process is one life of the server.
@@ -52,7 +52,7 @@ type process struct {
 // config is appended to the command line: Start(t, "--maxmemory", "1mb").
 // Do not set port, bind or requirepass.
 //
-// The binary is $LEASEHOLD_REDIS_SERVER, else redis-server, else valkey-server
+// The binary is $LEASEHOLD_REDIS_SERVER, or redis-server, or valkey-server
 // from $PATH. Without any of them the test is skipped, but fails if $CI is set
 // or $LEASEHOLD_REQUIRE_REDIS is 1: a suite that quietly tests nothing is worse
 // than a red one.
@@ -82,8 +82,8 @@ func start(tb testing.TB, args func(*Server) []string, config ...string) *Server
 		// client that redials a killed server can take its port, and Restart
 		// would not get it back.
 		s.port = 12000 + rand.IntN(10000)
-		// Nor must another test's server take it meanwhile, in whatever
-		// process. So each holds the UDP port of that number, which no Redis uses.
+		// Another test's server, also of another process, must not take the port meanwhile.
+		// So each holds the UDP port of that number, which no Redis uses.
 		claim, busy := net.ListenPacket("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)))
 		if busy != nil {
 			continue
@@ -104,7 +104,7 @@ func Installed() bool {
 	return err == nil
 }
 
-// errNone is what there is when nobody has named a binary, and none is installed.
+// errNone is what is missing when no binary is named, and none is installed.
 var errNone = errors.New("redis-server or valkey-server on the PATH")
 
 // binary returns the path of the server's binary.
@@ -163,7 +163,7 @@ func (s *Server) launch() error {
 	started := make(chan error)
 	go func() {
 		// Linux kills the child when the *thread* that started it ends, not
-		// the process. So this goroutine keeps its thread for itself until the
+		// the process. So this goroutine keeps its thread to itself until the
 		// child is reaped: the thread cannot end before the child, unless the
 		// whole process does.
 		runtime.LockOSThread()
@@ -172,7 +172,7 @@ func (s *Server) launch() error {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // "signal: killed" is how it is meant to end
+			_ = cmd.Wait() // "signal: killed" is the intended end
 		}
 	}()
 	if err := <-started; err != nil {
@@ -210,7 +210,7 @@ func (p *process) ready(addr string) error {
 	}
 }
 
-// answers asks for PONG and for the process id. When two test binaries pick
+// answers sends PING and asks for the process id. When two test binaries pick
 // the same port, the PONG can come from the other one's server.
 func (p *process) answers(addr string) error {
 	c, err := net.DialTimeout("tcp", addr, time.Second)
@@ -239,10 +239,10 @@ func (p *process) answers(addr string) error {
 }
 
 // kill ends the process, also a frozen one, and waits until it is gone. A
-// frozen one is not woken first: it would use the moment to run what had
+// frozen process is not woken first: it would execute the commands that had
 // arrived meanwhile.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // fails only when it is gone already
+	_ = p.cmd.Process.Kill() // fails only if it is gone already
 	<-p.exited
 }
 
@@ -264,13 +264,13 @@ func (s *Server) running() bool {
 	return s.proc != nil
 }
 
-// Addr is the server's "127.0.0.1:port". It stays the same over a Restart.
+// Addr returns the server's "127.0.0.1:port". It stays the same over a Restart.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-// URL is the server's "redis://127.0.0.1:port".
+// URL returns the server's "redis://127.0.0.1:port".
 func (s *Server) URL() string { return "redis://" + s.Addr() }
 
-// Pid is the process id of the running server, 0 when it is killed.
+// Pid returns the process id of the running server, 0 when it is killed.
 func (s *Server) Pid() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,8 +300,8 @@ func (s *Server) Restart(tb testing.TB) {
 }
 
 // Freeze stops the server without closing a connection, and returns when
-// nothing in it moves any more. Requests wait in its sockets until Thaw, and
-// are executed then. The end of tb thaws too, so that clients close quickly.
+// no thread of it runs any more. Requests wait in its sockets until Thaw, and
+// are executed then. The end of tb thaws it too, so that clients close quickly.
 func (s *Server) Freeze(tb testing.TB) {
 	tb.Helper()
 	if err := s.setFrozen(true); err != nil {
@@ -310,7 +310,7 @@ func (s *Server) Freeze(tb testing.TB) {
 	tb.Cleanup(func() { _ = s.setFrozen(false) }) // fails if the server was killed since
 }
 
-// Thaw lets a frozen server go on. It does nothing to one that runs.
+// Thaw lets a frozen server go on. It does nothing to a server that runs.
 func (s *Server) Thaw(tb testing.TB) {
 	tb.Helper()
 	if err := s.setFrozen(false); err != nil {
@@ -339,7 +339,7 @@ func (s *Server) setFrozen(frozen bool) error {
 }
 
 // Client connects to the server, without a client-side cache. Edits change the
-// options before that; see [Via]. The end of tb closes it.
+// options first; see [Via]. The end of tb closes it.
 func (s *Server) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client {
 	tb.Helper()
 	return connect(tb, rueidis.ClientOption{InitAddress: []string{s.Addr()}, DisableCache: true}, edit)
@@ -359,7 +359,7 @@ func connect(tb testing.TB, opt rueidis.ClientOption, edit []func(*rueidis.Clien
 }
 
 // Do runs one command, such as Do(t, "SCRIPT", "FLUSH"), and fails the test if
-// it fails. A null reply is no failure: the message says IsNil.
+// that fails. A null reply is no failure: the message says IsNil.
 //
 // Each call has a connection of its own, which no proxy and no earlier Kill
 // can have broken. It costs about a millisecond, and a HELLO in the server's
@@ -397,9 +397,9 @@ func (s *Server) Do(tb testing.TB, args ...string) rueidis.RedisMessage {
 	return msg
 }
 
-// CommandCalls is how often the server executed the command since it started
+// CommandCalls returns how often the server executed the command since it started
 // or since ResetStats, from INFO commandstats. A subcommand is "config|get"; Redis
-// before 7.0 counts those of a command all together.
+// before 7.0 counts the subcommands of a command together.
 // Calls from inside scripts count, and so do calls that failed while they ran:
 // an EVALSHA answered by NOSCRIPT is a call.
 func (s *Server) CommandCalls(tb testing.TB, name string) int64 {
@@ -424,8 +424,8 @@ func (s *Server) CommandCalls(tb testing.TB, name string) int64 {
 	return n
 }
 
-// CommandCallsByClients is CommandCalls without the calls by way of Do. It is
-// for commands without subcommands, and for servers whose statistics nobody has
+// CommandCallsByClients is CommandCalls without the calls of Do. It is
+// for commands without subcommands, and for servers whose statistics were not
 // reset.
 func (s *Server) CommandCallsByClients(tb testing.TB, name string) int64 {
 	tb.Helper()

@@ -65,11 +65,11 @@ func TestServer_persistsWhenTold(t *testing.T) {
 func TestServer_freeze(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	// One connection that queues: a deadline gives up the wait, not the command.
+	// One connection with a queue: a deadline ends the wait, not the command.
 	c := s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true; o.PipelineMultiplex = -1 })
 
 	s.Freeze(t)
-	s.Freeze(t) // again is nothing
+	s.Freeze(t) // a second call does nothing
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	if err := c.Do(ctx, c.B().Incr().Key("k").Build()).Error(); !errors.Is(err, context.DeadlineExceeded) {
@@ -84,7 +84,7 @@ func TestServer_freeze(t *testing.T) {
 	}
 }
 
-// What had arrived at a frozen server dies with it.
+// Commands that had arrived at a frozen server die with it.
 func TestServer_killFrozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -147,7 +147,7 @@ func TestServer_URL(t *testing.T) {
 	}
 }
 
-// Where a suite must not shrink quietly, no server means failure.
+// Where tests must not be skipped, a missing server is a failure.
 func TestStart_missing(t *testing.T) {
 	for _, tt := range []struct {
 		name                string
@@ -184,7 +184,7 @@ func TestStart_missing(t *testing.T) {
 
 const falseBinary = "/bin/false"
 
-// verdict is a test that notes how it ended.
+// verdict is a testing.TB that records how it ended.
 type verdict struct {
 	testing.TB
 	is string

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Authority issues certificates that nobody else trusts.
+// Authority issues certificates that no other program trusts.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -49,7 +49,7 @@ func (a *Authority) Issue(tb testing.TB) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
 }
 
-// Config is what a client needs who trusts the authority, and shows the
+// Config returns the configuration of a client that trusts the authority, and shows the
 // certificates.
 func (a *Authority) Config(certificates ...tls.Certificate) *tls.Config {
 	pool := x509.NewCertPool()
@@ -90,8 +90,8 @@ func newKey(tb testing.TB) *ecdsa.PrivateKey {
 }
 
 // StartTLS starts a server that also listens for TLS, at addr, with a certificate
-// of the authority. It wants one from its clients, unless config says otherwise.
-// The methods of Server go on to use its other port.
+// of the authority. It requires one from its clients, unless config says otherwise.
+// The methods of Server still use its other port.
 func StartTLS(tb testing.TB, a *Authority, config ...string) (s *Server, addr string) {
 	tb.Helper()
 	addr, args := a.listen(tb)
@@ -99,7 +99,7 @@ func StartTLS(tb testing.TB, a *Authority, config ...string) (s *Server, addr st
 }
 
 // StartTLSSentinel starts a primary as StartTLS does, without replicas, and one
-// Sentinel that watches it, and is asked, by TLS. addr is the Sentinel's; it calls
+// Sentinel, which uses TLS for its clients and for the primary. addr is the Sentinel's; it calls
 // the primary "primary".
 func StartTLSSentinel(tb testing.TB, a *Authority) (addr string) {
 	tb.Helper()
@@ -109,7 +109,7 @@ func StartTLSSentinel(tb testing.TB, a *Authority) (addr string) {
 	s := start(tb, func(s *Server) []string {
 		return append([]string{
 			conf, "--sentinel", "--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir,
-			"--tls-replication", "yes", // by which it asks those it watches
+			"--tls-replication", "yes", // for its connections to the primary
 		}, args...)
 	})
 	waitUntil(tb, "the Sentinel sees the primary", func() bool {
@@ -118,7 +118,7 @@ func StartTLSSentinel(tb testing.TB, a *Authority) (addr string) {
 	return addr
 }
 
-// Files writes what the authority has to files in PEM: its own certificate, and one that
+// Files writes to files in PEM: the certificate of the authority, and a certificate that
 // it issues, with its key.
 func (a *Authority) Files(tb testing.TB) (authority, cert, key string) {
 	tb.Helper()

@@ -21,16 +21,16 @@ func (b *Backoff) Next() time.Duration {
 	return b.last/2 + rand.N(b.last/2+1)
 }
 
-// Reset begins anew with short pauses.
+// Reset makes the pauses short again.
 func (b *Backoff) Reset() { b.last = 0 }
 
-// Fresh reports whether there was no pause yet since the beginning.
+// Fresh reports whether there was no pause yet since the start or the last Reset.
 func (b *Backoff) Fresh() bool { return b.last == 0 }
 
 // Grown reports whether the pauses have reached Most.
 func (b *Backoff) Grown() bool { return b.last >= b.Most }
 
-// passing are the codes of the error replies of a server that will take the same
+// passing are the codes of the error replies of a server that will accept the same
 // command later. Our scripts give them before their first write or not at all.
 var passing = map[string]bool{
 	"LOADING": true, "TRYAGAIN": true, "CLUSTERDOWN": true, "MASTERDOWN": true,

@@ -1,8 +1,8 @@
-// Package slots knows which slots of a cluster are at the same node. So renewals go
-// to one node at a time, and a node that is slow delays no other.
+// Package slots knows which slots of a cluster are on the same node. So each batch of renewals goes
+// to one node, and a slow node delays no other.
 //
-// rueidis finds the way of each command, but does not tell it. What a [Table] says
-// decides nothing else, so it only needs to be right as a rule.
+// rueidis finds the way of each command, but does not tell it. A [Table]
+// decides nothing else, so it need not always be right.
 package slots
 
 import (
@@ -15,29 +15,29 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// count is how many slots a cluster has.
+// count is the number of slots of a cluster.
 const count = 16384
 
-// OfKey returns the slot of a key on a cluster, as rueidis will see it.
+// OfKey returns the slot of a key on a cluster, by the rule of rueidis.
 func OfKey(rdb rueidis.Client, key string) uint16 {
 	c := rdb.B().Exists().Key(key).Build()
 	return c.Slot()
 }
 
-// Table says which slots are at the same node. The zero Table guesses. It is safe for
+// Table knows which slots are on the same node. The zero Table guesses. It is safe for
 // concurrent use.
 type Table struct {
 	known atomic.Pointer[nodes] // nil before the first answer
 	next  atomic.Int64          // when to ask again, in ns since begun
 }
 
-// nodes has for each slot the lowest one at the same node: that names the node, and
+// nodes has for each slot the lowest slot on the same node: that number names the node, and
 // stays when a replica takes over.
 type nodes [count]uint16
 
 var begun = time.Now()
 
-// guess is for a cluster that has not answered: neighbours are together.
+// guess is used until a cluster has answered: neighbours are together.
 var guess = func() *nodes {
 	var n nodes
 	for slot := range n {
@@ -46,7 +46,7 @@ var guess = func() *nodes {
 	return &n
 }()
 
-// Of returns the node of a slot, which is a number that all slots of that node share.
+// Of returns the node of a slot: a number that all slots of that node share.
 func (t *Table) Of(slot uint16) uint16 {
 	if known := t.known.Load(); known != nil {
 		return known[slot]
@@ -54,15 +54,15 @@ func (t *Table) Of(slot uint16) uint16 {
 	return guess[slot]
 }
 
-// Due reports whether the caller should call Refresh now. Of all callers, one in each
-// interval is told so.
+// Due reports whether the caller should call Refresh now. It returns true to one of all callers in each
+// interval.
 func (t *Table) Due(interval time.Duration) bool {
 	now, next := int64(time.Since(begun)), t.next.Load()
 	return now >= next && t.next.CompareAndSwap(next, now+int64(interval))
 }
 
-// Refresh asks any node which slots are where, by CLUSTER SLOTS. After an error the
-// Table says what it said before. The next question may go to another node.
+// Refresh asks a node for the slots of each node, with CLUSTER SLOTS. After an error the
+// Table is as before. The next question may go to another node.
 func (t *Table) Refresh(ctx context.Context, rdb rueidis.Client) error {
 	known, err := parse(rdb.Do(ctx, rdb.B().ClusterSlots().Build()))
 	if err == nil {
@@ -73,7 +73,7 @@ func (t *Table) Refresh(ctx context.Context, rdb rueidis.Client) error {
 
 var errReply = errors.New("not an answer to CLUSTER SLOTS")
 
-// parse reads the answer to CLUSTER SLOTS. A slot that is in no range stays with its
+// parse reads the answer to CLUSTER SLOTS. A slot that is in no range is with its
 // neighbours.
 func parse(reply rueidis.RedisResult) (*nodes, error) {
 	answer, err := reply.ToArray()

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// The answer of a cluster, with a node that has its slots in pieces.
+// TestTable reads the answer of a cluster with a node that has several ranges of slots.
 func TestTable(t *testing.T) {
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)
@@ -55,7 +55,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// One of all callers is told to refresh, once in an interval.
+// Due tells one of all callers to refresh, once in an interval.
 func TestTable_due(t *testing.T) {
 	var table Table
 	due := 0
