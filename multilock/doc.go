@@ -61,7 +61,6 @@
 // asked again in the background while the majority lasts, so the hold can outlive one
 // server after the other. A vote that is won so joins a majority that exists without it, and
 // proves nothing about the time before.
-// is no proof of the time before.
 //
 // Two holders cannot both have a majority, as they would share a server, and a server
 // grants the lock to one of them. That holds unless a server forgets a grant:
