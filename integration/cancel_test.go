@@ -22,18 +22,18 @@ import (
 )
 
 // Does a call that was given up leave anything behind? 10,000 acquisitions end
-// with their context at random instants. Half of them have a name of their own
-// and the other half meet others, so that they also end while they wait. No key
-// may outlive the error by more than two operation time-outs and a round trip,
+// with their context at random instants. Half of them have a name of their own,
+// and the others contend for a few names, so that they also end while they wait. No key
+// may outlive the error by more than two operation timeouts and a round trip,
 // and in the end no subscription and no goroutine may be left.
 //
-// There are two kinds of wire: one that delays every request and every reply by
-// up to 20 ms, so that the end falls into all phases of a call, and one without
-// delays, where it falls on the very moment of the answer as often as may be.
+// There are two kinds of connection: one delays every request and every reply by
+// up to 20 ms, so that the end of the context falls into all phases of a call. The other has no
+// delays, and the end falls on the very moment of the answer as often as possible.
 //
-// Other kinds of locks do it less often: the fair lock, where waiting leaves a place
+// Other kinds of locks do it less often: the fair lock, whose waiters have a place
 // in the queue, and both sides of a read/write lock, where readers have a key each
-// and writers a wish. They are patient, so that what is left behind does not fade.
+// and writers a wish. Their patience is long, so that traces do not expire by themselves.
 func TestCancel(t *testing.T) {
 	for _, wire := range []struct {
 		name  string
@@ -58,7 +58,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 		callers   = 2 // of each client
 		opTimeout = time.Second
 		prefix    = "cancel:"
-		ahead     = 10 // calls of a caller whose commands may still be under way
+		ahead     = 10 // the calls of a caller whose commands may still be in flight
 	)
 	s := seed(t)
 	server := redistest.Start(t)
@@ -127,13 +127,13 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 						if err := h.Unlock(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 							t.Errorf("%v", err)
 						}
-						watch.failed(name) // given back: the same bound holds
+						watch.failed(name) // the lock is given back: the same bound holds
 					}
 					cancel()
 					if calls%ahead == 0 {
-						// Nobody waits for the commands of calls that ended. On a busy machine
-						// they would come faster than they are carried out, and what takes a
-						// lock back stood behind thousands of them. This one goes the same way.
+						// No caller waits for the commands of calls that ended. On a busy machine
+						// they would come faster than the server executes them, and a release
+						// would stand behind thousands of them. This call goes the same way.
 						if err := rdb.Do(t.Context(), rdb.B().Exists().Key(prefix+name).Build()).Error(); err != nil {
 							t.Errorf("a round trip: %v", err)
 						}
@@ -145,7 +145,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	wg.Wait()
 	took := time.Since(began)
 
-	// All calls have returned. What they left behind has one bound more to go.
+	// All calls have returned. Their traces must be gone within one more bound.
 	deadline := time.Now().Add(bound)
 	keys := watch.wait(t, direct, deadline, "KEYS", "*")
 	if len(keys) > 0 {
@@ -181,9 +181,9 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	}
 }
 
-// And when the context ends in the very instant in which the answer arrives?
+// What if the context ends in the very instant in which the answer arrives?
 // Here the client library itself ends it, with the reply in its hands. Either
-// the caller gets the lock, or nobody keeps it.
+// the caller gets the lock, or the lock is free.
 func TestCancel_withTheAnswer(t *testing.T) {
 	eachKind(t, testCancelWithTheAnswer, plain, fair, read, write)
 }
@@ -241,8 +241,8 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 	}
 }
 
-// The same for a re-entry: the hold that there was before must not suffer. It
-// is held, once, and its unlock frees the lock and says so.
+// The same for a re-entry: the earlier hold must not suffer. The lock
+// is held once, and its unlock frees the lock and says so.
 func TestCancel_reentryWithTheAnswer(t *testing.T) {
 	eachKind(t, testCancelReentryWithTheAnswer, plain, fair, read, write)
 }
@@ -304,7 +304,7 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 }
 
 // cancelling ends the context of a lock's call when a reply about that lock has
-// come, before anybody else sees it.
+// come, before any other code sees it.
 type cancelling struct {
 	rueidis.Client
 	cancels sync.Map // name -> context.CancelFunc
@@ -323,12 +323,12 @@ func (c *cancelling) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redi
 	return reply
 }
 
-// orphans looks for keys of calls that are over.
+// orphans looks for keys of calls that have returned.
 type orphans struct {
 	mu    sync.Mutex
-	count int                      // names given out
+	count int                      // names that were given out
 	ended map[string]time.Time     // own name -> when its call returned
-	lives map[string]time.Duration // own name -> how long after that a key of it was seen last
+	lives map[string]time.Duration // own name -> how long after that a key of the call was seen last
 }
 
 func (o *orphans) next() int {
@@ -338,8 +338,8 @@ func (o *orphans) next() int {
 	return o.count
 }
 
-// ownName is what names that only one call has look like, also inside the keys
-// that stand beside the lock's own.
+// ownName matches the names that belong to one call only, also inside the names of the keys
+// that belong to such a lock.
 var ownName = regexp.MustCompile(`own[0-9]+`)
 
 // failed notes that the only call for name has returned.

@@ -18,9 +18,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Do we make the mistakes that everybody makes first? Each row is one of them:
-// a small lock that makes it, on a real server, and ours in the same scene. The
-// small one must fail; else the scene would prove nothing.
+// Does leasehold make the mistakes that every first lock makes? Each row is one of them:
+// a small lock that makes the mistake, on a real server, and leasehold's in the same scene. The
+// small one must fail; otherwise the scene would prove nothing.
 func TestClassic(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -40,7 +40,7 @@ func TestClassic(t *testing.T) {
 	}
 }
 
-// scene is a server, and clients A, B and C of it. A's wire can fail.
+// scene is a server, and its clients A, B and C. A's connection can fail.
 type scene struct {
 	server  *redistest.Server
 	wire    *redistest.Proxy
@@ -57,7 +57,7 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// ours returns a client of this library on rdb.
+// ours returns a leasehold client on rdb.
 func ours(t *testing.T, rdb rueidis.Client, options ...client.Option) *client.Client {
 	t.Helper()
 	c, err := client.New(rdb, options...)
@@ -115,8 +115,8 @@ func untilWithin(t *testing.T, most time.Duration, happened func() bool) {
 	}
 }
 
-// holdOn lets the wire hold back the command's next request until resume is
-// closed, and closes reached when it has it.
+// holdOn makes the proxy hold the command's next request back until resume is
+// closed, and closes reached when the proxy has it.
 func (s *scene) holdOn(command string, resume <-chan struct{}) (reached <-chan struct{}) {
 	at := make(chan struct{})
 	first := redistest.Once(command, redistest.Action{HoldRequest: resume})
@@ -130,7 +130,7 @@ func (s *scene) holdOn(command string, resume <-chan struct{}) (reached <-chan s
 	return at
 }
 
-// soon waits for a channel to be closed or to give something.
+// soon waits until a channel is closed or gives a value.
 func soon[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -150,8 +150,8 @@ func setnxThenExpire(ctx context.Context, rdb rueidis.Client, name string, lease
 	return rdb.Do(ctx, rdb.B().Pexpire().Key(name).Milliseconds(lease.Milliseconds()).Build()).Error()
 }
 
-// killAfter has a worker carry out r, and kills it when the reply to its first
-// command is on the wire. It returns the PTTL of what it left behind, in ms.
+// killAfter makes a worker carry out r, and kills it when the reply to its first
+// command is on its way. It returns the PTTL of the lock that is left, in ms.
 func (s *scene) killAfter(t *testing.T, command string, r request) (left int64) {
 	t.Helper()
 	w := startWorker(t)
@@ -194,8 +194,8 @@ func oursKilledAtOnce(t *testing.T, s *scene) {
 
 // ---- One client's clock is wrong.
 
-// valueClock keeps the end of the lock as its value, as the SETNX page of the
-// Redis documentation had it for years. It returns that value.
+// valueClock stores the end of the lock as its value, as the SETNX page of the
+// Redis documentation did for years. It returns that value.
 func valueClock(ctx context.Context, rdb rueidis.Client, name string, lease time.Duration) (mine string, ok bool, err error) {
 	mine = strconv.FormatInt(time.Now().Add(lease).UnixMilli(), 10)
 	if ok, err = rdb.Do(ctx, rdb.B().Setnx().Key(name).Value(mine).Build()).AsBool(); ok || err != nil {
@@ -209,12 +209,12 @@ func valueClock(ctx context.Context, rdb rueidis.Client, name string, lease time
 	return mine, err == nil && before == seen, err
 }
 
-// wrongClock runs f where it is the year 2000. The function it is given has a
+// wrongClock runs f where it is the year 2000. The function that f gets makes a
 // worker, where it is today, carry out a command.
 func (s *scene) wrongClock(t *testing.T, f func(t *testing.T, today func(request) reply)) {
 	w := startWorker(t)
 	w.do(t, request{Do: "open", Addr: s.server.Addr()})
-	// Made outside of the bubble, so that both sides may use them.
+	// They are made outside of the bubble, so that both sides may use them.
 	requests, replies := make(chan request), make(chan (<-chan reply))
 	go func() {
 		for r := range requests {
@@ -267,11 +267,11 @@ func oursSkewedClock(t *testing.T, s *scene) {
 	})
 }
 
-// ---- A dead holder's lock has ended, two want it, and the slower one's command
-// arrives when the other one has it.
+// ---- A dead holder's lock has ended, two clients want it, and the slower one's command
+// arrives when the other one has the lock.
 
 func naiveGetsetByLoser(t *testing.T, s *scene) {
-	do(t, s.b, "SET", name, "1") // ended in 1970
+	do(t, s.b, "SET", name, "1") // it ended in 1970
 	resume := make(chan struct{})
 	reached := s.holdOn("GETSET", resume)
 	slower := make(chan bool, 1)
@@ -288,7 +288,7 @@ func naiveGetsetByLoser(t *testing.T, s *scene) {
 	if soon(t, slower) {
 		t.Fatal("both got it")
 	}
-	// The winner frees its lock if it is its own still.
+	// The winner frees its lock if it still has it.
 	left, err := do(t, s.b, "GET", name).ToString()
 	if err != nil || left == mine {
 		t.Errorf("the lock's value is %s (%v), which is the winner's; want the mistake: the loser's, an hour that nobody holds", left, err)

@@ -16,13 +16,13 @@ import (
 )
 
 // A shard dies, master and replica, and the whole cluster refuses all work. What do
-// holders and callers see, on the shard that is dead and on one that lives?
+// holders and callers see, on the dead shard and on a living one?
 //
-//	1 two locks are held, and waited for, one on each shard
+//	1 two locks are held and have waiters, one on each shard
 //	2 the shard dies
 //	3 calls say why they fail, and return in time
 //	4 the holders are told at Until
-//	5 the shard is back, empty: who waited goes on by itself, and nothing is left
+//	5 the shard is back, empty: the waiters go on by themselves, and nothing is left
 func TestCluster_down(t *testing.T) {
 	t.Parallel()
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
@@ -43,7 +43,7 @@ func TestCluster_down(t *testing.T) {
 
 		crowd := wait(t, holder, waiter, names) // 1
 		replica := c.Replica(t, dies)
-		replica.Kill(t) // 2: first, else it would take over
+		replica.Kill(t) // 2: first, otherwise it would take over
 		dies.Kill(t)
 		until(t, func() bool {
 			reply := c.Master(t, lives).Do(t, "CLUSTER", "INFO")
@@ -89,13 +89,13 @@ func TestCluster_down(t *testing.T) {
 			select {
 			case r := <-crowd.got[i]:
 				if r.err != nil {
-					t.Fatalf("%s: who waited: %v", name, r.err)
+					t.Fatalf("%s: the waiter: %v", name, r.err)
 				}
 				if err := r.hold.Unlock(t.Context()); err != nil {
 					t.Error(err)
 				}
 			case <-time.After(patience):
-				t.Fatalf("%s: who waited is stuck", name)
+				t.Fatalf("%s: the waiter is stuck", name)
 			}
 			if err := crowd.holds[i].Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 				t.Errorf("%s: the first holder's Unlock: %v, want ErrLost", name, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Names that a hash tag stands in, in every way that is allowed, and that need
+// oddNames have a hash tag in every way that is allowed, or need
 // quoting somewhere.
 var oddNames = []string{
 	"orders", "orders:42", "{user:1}:cart", "cart:{user:2}", "a{b}c{d}", "{{x}}", "{a}{b}", "x{y}}", "{z}}{",
@@ -54,11 +54,11 @@ func listeners(t *testing.T, c *redistest.Cluster, p client.PubSub, channels []s
 	return all
 }
 
-// crowdOf is what waits in TestCluster_hints: one waiter for each name.
+// crowdOf is the waiters of TestCluster_hints: one for each name.
 type crowdOf struct {
-	holds    []lock.Hold   // who has them
-	got      []chan passed // by whom they are waited for
-	channels []string      // where
+	holds    []lock.Hold   // the locks that they wait for
+	got      []chan passed // one for each waiter
+	channels []string      // where they listen
 }
 
 type passed struct {
@@ -67,7 +67,7 @@ type passed struct {
 	at   time.Time
 }
 
-// wait has one client take a plain lock of each name, and another wait for them.
+// wait makes one client take a plain lock of each name, and another wait for them.
 func wait(t *testing.T, holder, waiter *client.Client, names []string) *crowdOf {
 	t.Helper()
 	var c crowdOf
@@ -90,8 +90,8 @@ func wait(t *testing.T, holder, waiter *client.Client, names []string) *crowdOf 
 	return &c
 }
 
-// pass gives the locks to those who wait, one by one, and returns how long that
-// took.
+// pass releases the locks, one by one, and returns how long it took until their waiters
+// had them.
 func (c *crowdOf) pass(t *testing.T) (took time.Duration) {
 	t.Helper()
 	for i, h := range c.holds {
@@ -116,8 +116,8 @@ func (c *crowdOf) pass(t *testing.T) (took time.Duration) {
 }
 
 // Do waiters hear of a release, whatever the name, and do they hear again after
-// everything that can happen to a cluster? It is compared with those who cannot
-// hear, as the release is published in the other way: they go on by their polls.
+// everything that can happen to a cluster? The test compares them with waiters that cannot
+// hear, as the release is published in the other way: those go on by their polls.
 //
 //	1 nothing has happened
 //	2 slots have moved to another master, while they waited
@@ -131,7 +131,7 @@ func TestCluster_hints(t *testing.T) {
 		c := redistest.StartCluster(t)
 		refreshed := func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }
 		other := client.PubSubPlain + client.PubSubSharded - p
-		// Leases outlive the failovers, so that the locks are there to be passed on.
+		// Leases outlive the failovers, so that the locks are there to be released.
 		options := []client.Option{client.WithWatchdogTimeout(time.Minute), client.WithOpTimeout(2 * time.Second)}
 		holder := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(p))...)
 		waiter := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(p))...)
@@ -183,7 +183,7 @@ func TestCluster_hints(t *testing.T) {
 			t.Logf("%s: %d waiters went on %v after the release, in the mean", step.when, len(oddNames), took/time.Duration(len(oddNames)))
 			heard += took
 		}
-		until(t, func() bool { // nobody waits, nobody listens
+		until(t, func() bool { // no waiter, no listener
 			for _, n := range listeners(t, c, p, channels) {
 				if n != 0 {
 					return false
@@ -192,14 +192,14 @@ func TestCluster_hints(t *testing.T) {
 			return true
 		})
 		unheard = wait(t, holder, deaf, oddNames).pass(t) * 5 // as many steps
-		t.Logf("%d waiters who cannot hear: %v", len(oddNames), unheard/time.Duration(5*len(oddNames)))
+		t.Logf("%d waiters that cannot hear: %v", len(oddNames), unheard/time.Duration(5*len(oddNames)))
 		if heard*2 > unheard {
-			t.Errorf("who hears waited for %v, and who does not for %v: the messages are worth nothing", heard, unheard)
+			t.Errorf("waiters that hear waited for %v, and others for %v: the messages are worth nothing", heard, unheard)
 		}
 	})
 }
 
-// another returns a master that is not this one.
+// another returns a master that is not the given one.
 func another(t *testing.T, c *redistest.Cluster, not *redistest.Server) *redistest.Server {
 	t.Helper()
 	for _, n := range c.Masters(t) {

@@ -24,13 +24,13 @@ const (
 	loadLease     = 12 * time.Second // no renewal is due while a replica takes over
 	loadOpTimeout = time.Second
 
-	// told is how long a holder may believe in a lock that another was given: until
-	// its next renewal is answered. What a busy machine adds is generous.
+	// told is how long a holder may believe in a lock that another owner was granted: until
+	// its next renewal is answered. The time for a busy machine is generous.
 	told = loadLease/3 + loadOpTimeout + 2*time.Second
 )
 
-// clusterLoad is many owners who take locks of all kinds on a cluster, and hold each for a
-// moment. What it counts is what holders know: a lock is held while Err is nil.
+// clusterLoad is many owners that take locks of all kinds on a cluster, and hold each for a
+// moment. It counts by what holders know: a lock is held while Err is nil.
 type clusterLoad struct {
 	t       *testing.T
 	cluster *redistest.Cluster
@@ -42,12 +42,12 @@ type clusterLoad struct {
 	checks  sync.WaitGroup
 
 	mu          sync.Mutex
-	inside      map[string]map[*stay]struct{} // by name: who is
-	excused     time.Time                     // until then two owners may be a failover's doing
+	inside      map[string]map[*stay]struct{} // by name: the owners inside
+	excused     time.Time                     // until then two owners may be the effect of a failover
 	grants      map[kind]int
-	overlaps    int      // pairs of owners who believed in the same lock at once
-	lost        int      // holds that were told
-	unconfirmed []string // of Unlocks that Redis did not confirm, what they returned
+	overlaps    int      // pairs of owners that believed in the same lock at once
+	lost        int      // holds that were told of a loss
+	unconfirmed []string // the errors of Unlocks that Redis did not confirm
 	slowest     time.Duration
 }
 
@@ -58,7 +58,7 @@ type stay struct {
 	left chan struct{}
 }
 
-// startClusterLoad has two clients, each with two owners at once for each of 16 locks.
+// startClusterLoad starts two clients, each with two owners at once for each of 16 locks.
 func startClusterLoad(t *testing.T, cluster *redistest.Cluster, p client.PubSub) *clusterLoad {
 	t.Helper()
 	l := &clusterLoad{t: t, cluster: cluster, inside: make(map[string]map[*stay]struct{}), grants: make(map[kind]int)}
@@ -81,8 +81,8 @@ func startClusterLoad(t *testing.T, cluster *redistest.Cluster, p client.PubSub)
 	return l
 }
 
-// work takes a lock again and again. It never gives up, and no error but the end
-// of the lock is an excuse.
+// work takes a lock again and again. It never gives up, and the end of the lease is the only
+// error that it accepts.
 func (l *clusterLoad) work(k kind, locker lock.Locker, random *rand.Rand) {
 	for !l.stop.Load() {
 		asked := time.Now()
@@ -109,8 +109,8 @@ func (l *clusterLoad) work(k kind, locker lock.Locker, random *rand.Rand) {
 	}
 }
 
-// enter records a grant, and has it checked that whoever believes in the lock as
-// well is told in time.
+// enter records a grant, and checks that every other owner that believes in the lock
+// is told in time.
 func (l *clusterLoad) enter(k kind, name string, h lock.Hold, waited time.Duration) *stay {
 	s := &stay{hold: h, read: k == read, left: make(chan struct{})}
 	l.mu.Lock()
@@ -142,7 +142,7 @@ func (l *clusterLoad) enter(k kind, name string, h lock.Hold, waited time.Durati
 	return s
 }
 
-// leave comes before the Unlock: the next is let in before that returns.
+// leave comes before the Unlock: the next owner enters before the Unlock returns.
 func (l *clusterLoad) leave(name string, s *stay) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,7 +150,7 @@ func (l *clusterLoad) leave(name string, s *stay) {
 	close(s.left)
 }
 
-// total is how often a lock was granted.
+// total returns how often a lock was granted.
 func (l *clusterLoad) total() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,14 +160,14 @@ func (l *clusterLoad) total() (n int) {
 	return n
 }
 
-// goesOn waits until everybody could have had several turns more.
+// goesOn waits until every owner could have had several more turns.
 func (l *clusterLoad) goesOn() {
 	l.t.Helper()
 	before := l.total()
 	until(l.t, func() bool { return l.total() > before+200 })
 }
 
-// end stops the load. Nobody may be stuck, and nothing may be left.
+// end stops the load. No owner may be stuck, and nothing may be left.
 func (l *clusterLoad) end() {
 	l.t.Helper()
 	l.stop.Store(true)
@@ -178,7 +178,7 @@ func (l *clusterLoad) end() {
 	case <-time.After(patience):
 		l.t.Fatal("waiters are stuck")
 	}
-	until(l.t, func() bool { // what was not confirmed is settled behind the call
+	until(l.t, func() bool { // unconfirmed releases are settled in the background
 		n := int64(0)
 		for _, master := range l.cluster.Masters(l.t) {
 			n += keys(l.t, master)
@@ -194,7 +194,7 @@ func (l *clusterLoad) end() {
 	}
 }
 
-// failover kills a master that random picks, just after cut, and has its replica take
+// failover kills a master that random picks, just after cut, and makes its replica take
 // over. Then it starts the dead one again.
 func (l *clusterLoad) failover(random *rand.Rand, cut func(dies *redistest.Server) (after func())) {
 	l.t.Helper()
@@ -215,8 +215,8 @@ func (l *clusterLoad) excuse(d time.Duration) {
 	l.excused = time.Now().Add(d)
 }
 
-// forgets has a lock of each kind granted that the replica of dies never hears of, and
-// waited for. After the failover, who waited is let in, and the first is told in
+// forgets takes a lock of each kind that the replica of dies never hears of, and starts a waiter
+// for each. After the failover, the waiters enter, and the first holders are told in
 // time. It returns how many locks had two owners for a while.
 func (l *clusterLoad) forgets(dies *redistest.Server, overlaps *int) (after func()) {
 	t := l.t
@@ -248,7 +248,7 @@ func (l *clusterLoad) forgets(dies *redistest.Server, overlaps *int) (after func
 	}
 }
 
-// migrate moves the slot of a lock to another master. Half-way, when each has some
+// migrate moves the slot of a lock to another master. Half-way, when each master has some
 // of the keys, work goes on.
 func (l *clusterLoad) migrate(random *rand.Rand) {
 	l.t.Helper()
@@ -262,8 +262,8 @@ func (l *clusterLoad) migrate(random *rand.Rand) {
 }
 
 // Masters die under load. Replication is asynchronous, so a lock that was granted
-// a moment before can be forgotten, and granted again; here four are each time. Whoever
-// has one is told in time, everybody else keeps what he has, and all who wait go on
+// a moment before can be forgotten, and granted again; here four are, each time. Their
+// holders are told in time, all others keep their locks, and all waiters go on
 // by themselves.
 // LEASEHOLD_FAILOVERS says how many masters die.
 func TestCluster_failovers(t *testing.T) {
@@ -286,8 +286,8 @@ func TestCluster_failovers(t *testing.T) {
 }
 
 // Slots move under load: no lock is lost. While the two masters have some of a
-// lock's keys each, whoever has to do with that lock waits, and an Unlock may give
-// up waiting. A plain lock is one key, and nobody notices.
+// lock's keys each, all calls about that lock wait, and an Unlock may give
+// up waiting. A plain lock is one key, and its owners notice nothing.
 func TestCluster_migrations(t *testing.T) {
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
@@ -310,7 +310,7 @@ func TestCluster_migrations(t *testing.T) {
 	})
 }
 
-// Everything at once, for as long as LEASEHOLD_SOAK says, else for a few seconds.
+// Everything at once, for the time that LEASEHOLD_SOAK says, or for a few seconds.
 func TestCluster_soak(t *testing.T) {
 	took := 5 * time.Second
 	if given := os.Getenv("LEASEHOLD_SOAK"); given != "" {
@@ -338,12 +338,12 @@ func TestCluster_soak(t *testing.T) {
 
 // While a slot moves, each master has some of the keys of a lock, and could take the
 // others for gone: a reader for dead, whose lease is elsewhere, or a queue for empty.
-// Nobody may decide anything then, whichever key has moved.
+// No script may decide anything then, whichever key has moved.
 //
 //	1 a reader holds the lock, and a writer waits
 //	2 some of the keys move; the reader renews
-//	3 nobody else gets in, nor is the reader told that it has lost
-//	4 the others follow: it goes on as if nothing had been
+//	3 no other owner enters, and the reader is not told of a loss
+//	4 the other keys follow: work goes on as before
 func TestCluster_halfOfALock(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

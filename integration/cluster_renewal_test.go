@@ -66,8 +66,8 @@ func holdAll(t *testing.T, c *client.Client, names []string) (holds []lock.Hold)
 	return holds
 }
 
-// One shard, master and replica, answers nothing any more, and keeps its connections. The
-// locks of the others are renewed as if nothing were; its own are lost, each at its end.
+// One shard, master and replica, stops answering, and keeps its connections. The
+// locks of the other shards are renewed as before; its own are lost, each at its end.
 func TestClusterRenewal_aSilentShardDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const lease, opTimeout = 4 * time.Second, time.Second
@@ -88,7 +88,7 @@ func TestClusterRenewal_aSilentShardDelaysNoOther(t *testing.T) {
 	holds, lost := holdAll(t, l, others), holdAll(t, l, theirs)
 	r.often(t, append(others, theirs...), 1)
 
-	replica.Freeze(t) // first, else it would take over
+	replica.Freeze(t) // first, otherwise it would take over
 	silent.Freeze(t)
 	defer replica.Thaw(t)
 	defer silent.Thaw(t)
@@ -106,8 +106,8 @@ func TestClusterRenewal_aSilentShardDelaysNoOther(t *testing.T) {
 	}
 }
 
-// Locks whose names share a hash tag share scripts, also when those of two slots of a
-// node are due in turn.
+// Locks whose names share a hash tag share scripts, also when the locks of two slots of a
+// node are due alternately.
 func TestClusterRenewal_locksOfOneSlotShareAScript(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -147,8 +147,8 @@ func TestClusterRenewal_locksOfOneSlotShareAScript(t *testing.T) {
 	}
 }
 
-// A slot moves, and some of the locks in it are at the one node and some at the other: no
-// script can have them all, so each is renewed for itself.
+// A slot moves, and some of its locks are on one node and some on the other: no
+// script can have them all, so each is renewed alone.
 func TestClusterRenewal_aSlotIsHalfMoved(t *testing.T) {
 	t.Parallel()
 	const n = 20

@@ -20,8 +20,8 @@ func eachPubSub(t *testing.T, test func(*testing.T, client.PubSub)) {
 	}
 }
 
-// The rules of every kind hold on a cluster: with sharded Pub/Sub, which is found to
-// be there, as a user with no more rights than it takes, and with plain Pub/Sub.
+// The rules of every kind hold on a cluster: with sharded Pub/Sub, which the client finds
+// there, for a user with the least rights, and with plain Pub/Sub.
 func TestConformance_cluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -46,8 +46,8 @@ func TestConformance_cluster(t *testing.T) {
 	})
 }
 
-// A client that may not ask whether the cluster knows sharded Pub/Sub takes the
-// plain one, and works. One that cannot ask at all is not made.
+// A client that may not ask whether the cluster knows sharded Pub/Sub uses the
+// plain one, and works. A client that gets no answer at all is not made.
 func TestCluster_probe(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

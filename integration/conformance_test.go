@@ -17,11 +17,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// connector connects to one deployment of Redis, each time anew. The end of tb
+// connector makes a new connection to one deployment of Redis. The end of tb
 // closes the connection.
 type connector func(tb testing.TB) rueidis.Client
 
-// conformance tries every rule of package locktest on a deployment, with every
+// conformance tests every rule of package locktest on a deployment, with every
 // kind of lock. It needs no more than two connections, and leaves nothing: it can
 // be run on a server that others use.
 //
@@ -38,10 +38,10 @@ func conformance(t *testing.T, connect connector, options ...client.Option) {
 }
 
 // conformanceOf does so with one kind; the two sides of a read/write lock are
-// tried together. It looks for what is left as admin, who may SCAN.
+// tested together. It looks for remaining keys as admin, which may SCAN.
 func conformanceOf(t *testing.T, k kind, connect, admin connector, options ...client.Option) {
 	t.Helper()
-	const watchdog = 4 * time.Second // the least that a busy machine keeps up with
+	const watchdog = 4 * time.Second // a busy machine keeps up with this at least
 	prefix := fmt.Sprintf("orders:%08x:", rand.Uint32())
 	options = append([]client.Option{
 		client.WithWatchdogTimeout(watchdog), client.WithOpTimeout(watchdog / 4), client.WithKeyPrefix(prefix),
@@ -114,9 +114,9 @@ func scan(t *testing.T, node rueidis.Client, pattern string) (keys []string) {
 	}
 }
 
-// aServer is any one server, which the test must not break: that of
-// LEASEHOLD_REDIS_URL, which may be anything that client.Open understands; else one
-// that redistest starts; else, where no binary is installed, one in a container.
+// aServer returns any one server, which the test must not break: that of
+// LEASEHOLD_REDIS_URL, which may be any URL that client.Open takes; otherwise one
+// that redistest starts; where no binary is installed, one in a container.
 func aServer(t *testing.T) connector {
 	t.Helper()
 	if url := os.Getenv("LEASEHOLD_REDIS_URL"); url != "" {

@@ -21,7 +21,7 @@ import (
 )
 
 // The server is no child of the test, but process 1 of a machine of its own, and
-// the way to it leads through a port mapping.
+// its address leads through a port mapping.
 //
 // Without an engine or the image the test is skipped, and fails if
 // LEASEHOLD_REQUIRE_CONTAINERS is 1.
@@ -31,20 +31,20 @@ func TestContainer(t *testing.T) {
 		if os.Getenv("LEASEHOLD_REQUIRE_CONTAINERS") == "1" {
 			t.Fatalf("this test must not be skipped here (LEASEHOLD_REQUIRE_CONTAINERS is set): %v", err)
 		}
-		t.Skipf("NOT TESTED: %v; make containers brings what is needed", err)
+		t.Skipf("NOT TESTED: %v; make containers installs what is needed", err)
 	}
 	conformance(t, connect)
 }
 
 // inContainer starts a server in a container, which ends with t. The image is
-// $LEASEHOLD_REDIS_IMAGE, else one that the engine has to get from afar.
+// $LEASEHOLD_REDIS_IMAGE, or one that the engine has to download.
 func inContainer(t *testing.T) (connector, error) {
 	t.Helper()
 	image := os.Getenv("LEASEHOLD_REDIS_IMAGE")
 	if image == "" {
 		image = "redis:8"
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // an image may have to be fetched
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // an image may have to be downloaded
 	defer cancel()
 	addr, err := startContainer(ctx, t, image)
 	if err != nil {
@@ -57,8 +57,8 @@ func inContainer(t *testing.T) (connector, error) {
 func startContainer(ctx context.Context, t *testing.T, image string) (addr string, err error) {
 	t.Helper()
 	const port = "6379/tcp"
-	// A server without a password is for this machine alone. Whoever has the engine
-	// elsewhere says how to reach it.
+	// A server without a password is for this machine alone. A user with an engine
+	// elsewhere has to say how to reach it.
 	host, bind := "127.0.0.1", netip.MustParseAddr("127.0.0.1")
 	if other := os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"); other != "" {
 		host, bind = other, netip.IPv4Unspecified()
@@ -88,7 +88,7 @@ func startContainer(ctx context.Context, t *testing.T, image string) (addr strin
 	return net.JoinHostPort(host, mapped.Port()), nil
 }
 
-// connectTo connects to whatever client.Open understands.
+// connectTo connects to any URL that client.Open takes.
 func connectTo(t *testing.T, url string) connector {
 	t.Helper()
 	option, err := client.ParseURL(url)

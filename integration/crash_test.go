@@ -14,12 +14,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// poll is how long a waiter relies on hints alone, as package client has it.
+// poll is the longest time for which a waiter relies on hints alone, as in package client.
 const poll = time.Second
 
-// Does a process that is killed while it holds a lock hold up the others? They
-// get it when its lease is over, which is how much of it the server says is left
-// when the process is gone; and not before the end of what it was promised.
+// Does a process that is killed while it holds a lock delay the others? They
+// get the lock when its lease is over, which is the time that the server still has left
+// when the process is gone; and not before the end of its promise.
 //
 //	1 a worker holds the lock, another waits for it (if the first reads, to write)
 //	2 the holder is killed, at a random instant
@@ -43,7 +43,7 @@ func testCrashHolder(t *testing.T, k kind) {
 		}
 	}()
 	var mu sync.Mutex
-	var after, early []time.Duration // the grant: after the kill; before the end of the lease
+	var after, early []time.Duration // of the grant: after the kill; before the end of the lease
 	var wg sync.WaitGroup
 	for i := range side {
 		random := rand.New(rand.NewPCG(s, uint64(i)))
@@ -96,7 +96,7 @@ func testCrashHolder(t *testing.T, k kind) {
 		len(after), median(after), slices.Max(after), median(early), slices.Max(early))
 }
 
-// Does a process that is killed while it waits disturb anybody?
+// Does a process that is killed while it waits disturb others?
 //
 //	1 this process holds the lock, two workers wait for it
 //	2 one of them, the first of a queue, is killed; in every second round at the
@@ -123,7 +123,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 	survivor := startWorker(t)
 	survivor.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
 	const name = "waiter"
-	waiters := func(n int64) { // waits until so many wait
+	waiters := func(n int64) { // waits until n callers wait
 		t.Helper()
 		if k == fair {
 			until(t, func() bool { return queued(t, rdb, name) == n })
@@ -132,7 +132,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 		}
 	}
 	var took []time.Duration
-	behind := 0 // how often the killed one had got the lock
+	behind := 0 // how often the killed worker had got the lock
 	for round := range n {
 		h, err := k.lock(c, name).Lock(t.Context()) // 1
 		if err != nil {
@@ -189,7 +189,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 		len(took), median(took), slices.Max(took), behind)
 }
 
-// Does a reader who was killed keep a writer out for longer than its own lease,
+// Does a reader that was killed keep a writer out for longer than its own lease,
 // because others read on and are renewed?
 //
 //	1 two workers read, and renew; a third wants to write
@@ -247,11 +247,11 @@ func TestCrash_reader(t *testing.T) {
 					}
 				}
 				if left := pttl(1); left <= 0 {
-					t.Errorf("the one who reads on has %v left of its lease", left)
+					t.Errorf("the living reader has %v left of its lease", left)
 				}
 				state, err := read.inspect(t.Context(), c, name)
 				if err != nil || len(state.Holders) != 1 || state.Holders[0].Owner != readers[1].Op.Owner {
-					t.Errorf("the holders are %+v (%v), want the one who reads on", state.Holders, err)
+					t.Errorf("the holders are %+v (%v), want the living reader", state.Holders, err)
 				}
 			}
 			released := monotonic() // 4
@@ -265,7 +265,7 @@ func TestCrash_reader(t *testing.T) {
 				t.Errorf("the writer got in %v before the end of what the dead reader was promised", time.Duration(readers[0].Op.Until-g.Op.Return))
 			}
 			if took := time.Duration(g.Op.Return - released); test.late && took > lease/2 {
-				t.Errorf("the writer got in %v after the last reader who was alive had left", took)
+				t.Errorf("the writer got in %v after the last living reader had left", took)
 			}
 			t.Logf("the writer got in %v after the death, and %v after the other one had left", took.Round(time.Millisecond), time.Duration(g.Op.Return-released).Round(time.Millisecond))
 			workers[2].do(t, request{Do: "unlock", Hold: g.Hold})
@@ -277,9 +277,9 @@ func TestCrash_reader(t *testing.T) {
 	}
 }
 
-// Does a writer who was killed while it waited keep readers out?
+// Does a writer that was killed while it waited keep readers out?
 //
-//	1 this process reads, and a worker wants to write; so another one, who wants to
+//	1 this process reads, and a worker wants to write; so another worker, which wants to
 //	  read, waits behind it
 //	2 the writer is killed
 //	3 the reader gets in when the writer's patience is over

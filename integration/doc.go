@@ -1,65 +1,70 @@
-// Package integration tests leasehold as its users meet it: against real
-// servers, from several operating system processes, with faults. It holds tests
-// only, in a module of its own, so that what they need burdens nobody else.
+// Package integration tests leasehold in the environment of its users: on real
+// servers, from several operating system processes, with faults. It has tests
+// only, in a module of its own, so that their dependencies burden no user.
 //
-//	exclusion    many processes, few names: never two inside, and a checked history
-//	rwexclusion  the same for read/write locks: never a writer with anybody
-//	fairorder    a thousand waiters of whom many die or give up: nobody is overtaken
+//	exclusion    many processes, few names: never two owners inside, and a checked history
+//	rwexclusion  the same for read/write locks: never a writer together with another owner
+//	fairorder    a thousand waiters, many of which die or give up: none is overtaken
 //	fairqueue    the ways in which a queue can go wrong
 //	readwrite    the leases of readers and writers, side by side
-//	readers      those who wait behind a writer come in together
+//	readers      readers that wait behind a writer enter together
+//	turn         readers among writers without a pause
 //	preference   a writer under a stream of readers
 //	lostreply    every reply lost once: counts and answers stay right
-//	cancel       calls that were given up: nothing of them stays behind
+//	cancel       calls that were given up: nothing of them is left
 //	pause        processes stopped past their leases: the first look tells
 //	crash        processes killed: others go on in time
-//	handover     a plain lock goes from one to the next: processes killed, stopped, cut off
-//	             and robbed at each step, turns, and somebody who knows of no line
-//	classic      the well-known mistakes of home-made locks, beside ours
+//	handover     a plain lock goes from one owner to the next: processes killed, stopped, cut off
+//	             and robbed at each step, turns, and a client that knows of no line
+//	classic      the well-known mistakes of home-made locks, next to leasehold
 //	many         ten thousand locks at once
-//	renewal      names that were lost, or come and go: what is held is renewed
+//	multilock    several locks at once, taken in any order; quorum: one lock on five servers
+//	fence        guards in PostgreSQL and SQLite; fencing: the registers of tokens
+//	replicas     locks that replicas confirm
+//	renewal      names that were lost, or come and go: held locks are renewed
 //	subscriptions many waiters, one connection
 //	cluster      the rules, and what a cluster can do to them: hints, load, a shard that dies
-//	conformance  the rules of package locktest on one server, also one of yours
+//	conformance  the rules of package locktest on one server, also a server of yours
+//	container    the same on a server in a container
 //	topologies   the same over a Unix socket, TLS, Sentinels, and with few rights
 //	failover     failovers that forget: tokens guard
-//	failoverload failovers under load: who is told, and when; who goes on
+//	failoverload failovers under load: which holders are told, and when; waiters go on
 //	java         Redisson on a JVM as the peer, on one server and on a cluster (make interop)
-//	model        can the checker of histories fail? And rwmodel, that of read/write locks
+//	model        can the checker of histories fail? rwmodel asks the same for read/write locks
 //
-// Each test file answers one question, and says in its head what would be a
+// Each test file answers one question, and says at its head what would be a
 // wrong answer.
 //
 // # How to run it
 //
 //	cd integration && go test ./...
 //
-// It needs Linux and a redis-server (or valkey-server) on the PATH; see
-// internal/redistest for which one it takes, and for when it skips and when it
-// fails without. It starts and ends its servers itself. A run takes about four
+// It needs Linux and a redis-server (or valkey-server) on the PATH; internal/redistest
+// says which one it takes, and when the tests are skipped and when they
+// fail without one. It starts and ends its servers itself. A run takes some
 // minutes on two cores; -short does a tenth of the work.
 //
 //	LEASEHOLD_ACQUISITIONS=1000000   how many acquisitions each exclusion test makes
 //	LEASEHOLD_SEED=42                repeats a run's random choices, though not its timing
 //	LEASEHOLD_FAILOVERS=20           how many failovers each failover test provokes
-//	LEASEHOLD_SOAK=5m                for how long the soak tests go on
+//	LEASEHOLD_SOAK=5m                how long the soak tests go on
 //	LEASEHOLD_REQUIRE_JAVA=1         runs the tests with Java, as make interop does, and fails without a JDK and Maven
 //	LEASEHOLD_REDIS_URL=redis://…    a server for TestConformance, which leaves nothing on it
-//	LEASEHOLD_FAILURES=dir           where histories of failed runs go; else a temporary directory
+//	LEASEHOLD_FAILURES=dir           where histories of failed runs go; a temporary directory if not set
 //
 // # Workers
 //
 // A process that is to be stopped or killed is this test binary, started once
-// more: TestMain looks for a variable in the environment and then does not run
-// tests but what it is told, in JSON, one line a command, by standard input and
+// more: TestMain looks for a variable in the environment, and then does not run
+// tests but carries out commands, in JSON, one line each, from standard input to standard
 // output. Times are read from CLOCK_MONOTONIC, which all processes of a host
-// share, so that what two processes saw can be put in order.
+// share, so that events of two processes can be put in order.
 //
 // # Redisson's own scenarios
 //
-// What the tests of Redisson 4.7.0 try with its locks, and where we do. A name without
-// a package is a test here; "rule" is one of package locktest, "fault" one of
-// internal/kindtest, and both are tried with every kind.
+// What the tests of Redisson 4.7.0 try with its locks, and where leasehold tests it. A name without
+// a package is a test in this package; "rule" is a rule of package locktest, "fault" a fault of
+// internal/kindtest, and both are tested with every kind.
 //
 //	many threads, few names, one connection    TestSubscriptions_oneConnectionForAll
 //	an interrupted tryLock                     TestCancel
@@ -69,7 +74,7 @@
 //	expiry; unlocking after it                 rule "fixed lease"
 //	force                                      fault ForceUnlock, TestReadWrite_force, TestJava_force
 //	a client that goes away                    TestCrash_holder, TestJava_killed, TestJava_weAreKilled
-//	unlock by somebody else, or twice          rule "unlock twice"; a Hold is the proof
+//	unlock by another owner, or twice          rule "unlock twice"; a Hold is the proof
 //	re-entry; and none by accident             rules "re-entry", "no accidental re-entry"
 //	contention, one client and many            TestExclusion, TestExclusion_readWrite, rule "many"
 //	many names                                 TestMany
@@ -92,6 +97,6 @@
 //	multi-lock                                 TestMultiLock, TestQuorum…, rules in package multilock
 //	fenced: tokens grow                        TestFencing_register, TestJava_fencing
 //
-// Not ours: locks that poll instead of listening, listeners of key events, and the
+// leasehold has none of these: locks that poll instead of listening, listeners of key events, and the
 // synchronizers that are not locks.
 package integration

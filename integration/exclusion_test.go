@@ -26,10 +26,10 @@ const (
 	exclusionGoroutines = 8 // of each process
 	exclusionNames      = 5
 	exclusionRound      = 5000             // acquisitions between two checks; the checker's memory grows with the square
-	exclusionLong       = 10 * time.Second // nobody holds a lock for a hundredth of it, so no wait may take as long
+	exclusionLong       = 10 * time.Second // no owner holds a lock for a hundredth of it, so no wait may take so long
 )
 
-// acquisitions is how many an exclusion test makes, if the environment does not
+// acquisitions is how many acquisitions an exclusion test makes, if the environment does not
 // say otherwise.
 func acquisitions(t *testing.T, n int) int {
 	t.Helper()
@@ -44,14 +44,14 @@ func acquisitions(t *testing.T, n int) int {
 	return n
 }
 
-// Do two ever hold one lock? 64 goroutines in 8 processes take 5 locks in all
-// the ways there are. Three witnesses watch each section:
+// Do two owners ever hold one lock at once? 64 goroutines in 8 processes take 5 locks in all
+// possible ways. Three witnesses watch each section:
 //
 //	inside:<name>   a counter that is raised in the section and lowered at its
 //	                end; it must go from 0 to 1 and back
-//	written:<name>  read, and written plus one; an update that got lost
-//	                means that two were between the reading and the writing
-//	the history     what each call promised to whom and until when, checked
+//	written:<name>  read, and written plus one; a lost update
+//	                means that two owners were between the reading and the writing
+//	the history     the promises of each call, to which owner and until when, checked
 //	                for an order that explains it
 func TestExclusion(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
@@ -69,8 +69,8 @@ func TestExclusion(t *testing.T) {
 	}, plain, fair, write)
 }
 
-// contest lets workers take locks, as p says, until there were total acquisitions,
-// and has the history of each name checked, round by round.
+// contest makes workers take locks by the plan p, up to total acquisitions,
+// and checks the history of each name, round by round.
 func contest(t *testing.T, total int, p plan, check func(name string, history []op)) (sum tally) {
 	t.Helper()
 	total, random := acquisitions(t, total), rand.New(rand.NewPCG(seed(t), 1))
@@ -137,19 +137,19 @@ func contest(t *testing.T, total int, p plan, check func(name string, history []
 
 func contended(i int) string { return "contended" + strconv.Itoa(i) }
 
-// plan is what a worker shall do in one round.
+// plan is the work of a worker in one round.
 type plan struct {
 	Kind       kind // of the locks
 	RW         bool // read/write locks instead: most goroutines read, a few write
 	Goroutines int  // of each worker
 	Names      int
 
-	Grants int // how often to get a lock, re-entries included
+	Grants int // how many grants to get, re-entries included
 	Seed   uint64
 	First  int // the number of the worker's first goroutine in the run
 }
 
-// contention is what came of it.
+// contention is the result of a round.
 type contention struct {
 	tally
 	History []op
@@ -159,9 +159,9 @@ type contention struct {
 // tally counts what happened.
 type tally struct {
 	Grants, Reentries, Sections int // the sections of writers only
-	Refused, Cancelled          int // TryLock, and Lock that ended with its context
+	Refused, Cancelled          int // of TryLock, and of Lock that ended with its context
 	RanOut                      int // holds that were left to their lease
-	Readings, Together          int // sections of readers, and those in which others read too
+	Readings, Together          int // sections of readers, and the sections in which others read too
 	Upgrades, Downgrades        int
 }
 
@@ -223,13 +223,13 @@ type contender struct {
 	left    *atomic.Int64
 }
 
-// once takes one lock in one of the ways, and gives it back.
+// once takes one lock in one of the ways, and releases it.
 func (c *contender) once(ctx context.Context) {
 	name := contended(c.random.IntN(c.plan.Names))
 	switch dice := c.random.IntN(1000); {
 	case dice < 600:
 		c.hold(ctx, c.plan.Kind, name, exclusionLong, true)
-	case dice < 680: // short of time
+	case dice < 680: // with little time
 		c.hold(ctx, c.plan.Kind, name, time.Duration(c.random.IntN(int(8*time.Millisecond))), true)
 	case dice < 870:
 		c.hold(ctx, c.plan.Kind, name, exclusionLong, false)
@@ -240,8 +240,8 @@ func (c *contender) once(ctx context.Context) {
 	}
 }
 
-// hold takes a lock, now and then more than once, passes through the section
-// and gives it back.
+// hold takes a lock, now and then more than once, runs the section
+// and releases the lock.
 func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.Duration, wait bool, options ...lock.Option) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -272,7 +272,7 @@ func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.
 	if err := h.Err(); errors.Is(err, lock.ErrLost) {
 		c.wrong("%s was lost, but nothing was done to it: %v", name, err)
 	}
-	var reading lock.Hold // the writer reads, and reads on when it has stopped writing
+	var reading lock.Hold // the writer reads, and goes on reading when it has stopped writing
 	if c.plan.RW && k == write && free && c.random.IntN(2) == 0 {
 		reading = c.take(ctx, read, name, false, h.Owner(), options...)
 	}
@@ -300,7 +300,7 @@ func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.
 	}
 }
 
-// runOut takes a lock, and lets its lease run out.
+// runOut takes a lock, and waits until its lease has run out.
 func (c *contender) runOut(ctx context.Context, k kind, name string, lease time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, exclusionLong)
 	defer cancel()
@@ -316,7 +316,7 @@ func (c *contender) runOut(ctx context.Context, k kind, name string, lease time.
 }
 
 // take asks for a lock and records it. It returns nil if there was a reason not
-// to get it.
+// to get the lock.
 func (c *contender) take(ctx context.Context, k kind, name string, wait bool, under string, options ...lock.Option) lock.Hold {
 	l := k.lock(c.process.client, name, options...)
 	ask := l.TryLock
@@ -341,7 +341,7 @@ func (c *contender) take(ctx context.Context, k kind, name string, wait bool, un
 		left, _ := c.process.side.Do(context.Background(), c.process.side.B().Pttl().Key(name).Build()).AsInt64()
 		c.wrong("%v: it waited for %v, and the lock lives for %d ms more", err, time.Duration(o.Return-o.Call), left)
 	case under != "" && ctx.Err() == nil:
-		c.wrong("who writes may not read: %v", err)
+		c.wrong("an owner that writes may not read: %v", err)
 	case wait:
 		c.Cancelled++
 	default:
@@ -354,7 +354,7 @@ func (c *contender) take(ctx context.Context, k kind, name string, wait bool, un
 	return h
 }
 
-// give gives a hold back and records it.
+// give unlocks a hold and records it.
 func (c *contender) give(h lock.Hold, k kind, name string) op {
 	o := op{Kind: release, Name: name, Goroutine: c.number, Owner: h.Owner(), Token: h.Token(), Call: monotonic()}
 	if c.plan.RW {
@@ -374,7 +374,7 @@ func (c *contender) give(h lock.Hold, k kind, name string) op {
 	return o
 }
 
-// section is what must not happen twice at once. Each of its two halves is a
+// section must not run twice at once. Each of its two halves is a
 // round trip of its own, on connections that the locks do not use.
 func (c *contender) section(k kind, name string) {
 	if k == read {
@@ -402,7 +402,7 @@ func (c *contender) section(k kind, name string) {
 	}
 }
 
-// orNil takes what is not there for 0.
+// orNil returns 0 for a nil reply.
 func orNil(n int64, err error) (int64, error) {
 	if rueidis.IsRedisNil(err) {
 		return 0, nil

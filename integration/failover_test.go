@@ -31,11 +31,11 @@ func failovers(t *testing.T) int {
 	return n
 }
 
-// Failovers that forget the lock: no replica had it when the primary died. The
+// Failovers forget the lock: no replica had it when the primary died. The
 // next owner gets it while the first still believes in it, and no lock on Redis
-// can prevent that. What must hold all the same: tokens never go back, and a
-// resource that is guarded by them accepts nothing from the first owner once it
-// has heard of the second; and the first is told.
+// can prevent that. This must hold nevertheless: tokens never go back; a
+// resource that checks them accepts nothing from the first owner once it
+// has heard of the second; and the first owner is told.
 func TestFailover_tokensGuard(t *testing.T) {
 	s := redistest.StartSentinel(t, 2)
 	resource := redistest.Start(t)
@@ -54,7 +54,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 	for round := range failovers(t) {
 		primary := s.Primary(t)
 		s.CutReplication(t, primary)
-		// Nothing renews a fixed lease, so nothing tells the first owner.
+		// A fixed lease is not renewed, so nothing tells the first owner.
 		first, err := clients[round%2].NewLock("orders", lock.WithFencing(), lock.WithLease(time.Minute)).Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +62,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 		if first.Token() <= last {
 			t.Errorf("round %d: token %d after %d", round, first.Token(), last)
 		}
-		// The first owner writes for as long as it may, and longer: it looks at
+		// The first owner writes while it may, and longer: it looks at
 		// nothing but the answers of the guard.
 		var heard atomic.Bool // the resource has heard of the second
 		var refusals atomic.Int64

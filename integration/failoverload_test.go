@@ -18,12 +18,12 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Failovers under load, with every kind of lock. What the promoted replica knows
-// of is kept; what it does not know of is lost, and can be granted again at once,
-// so two owners may believe in a lock for a while. How often they did is reported,
-// as nothing on Redis can prevent it. What must hold all the same: every owner of
-// a lock that was lost is told one renewal interval and one operation time-out
-// after the promotion, whoever waits goes on by itself, no call fails for any
+// Failovers under load, with every kind of lock. A lock that the promoted replica knows
+// is kept; a lock that it does not know is lost, and can be granted again at once,
+// so two owners may believe in it for a while. The test reports how often they did,
+// as no lock on Redis can prevent it. This must hold nevertheless: every owner of
+// a lost lock is told one renewal interval and one operation timeout
+// after the promotion, waiters go on by themselves, no call fails for any
 // other reason, and nothing is left.
 func TestFailover_underLoad(t *testing.T) {
 	const (
@@ -41,7 +41,7 @@ func TestFailover_underLoad(t *testing.T) {
 	load := startTraffic(t, clients[:])
 
 	var kept, told, overlaps int
-	var latest, slowest time.Duration // to tell an owner, to let a waiter in
+	var latest, slowest time.Duration // until an owner was told, until a waiter was in
 	for round := range failovers(t) {
 		one, other := clients[round%2], clients[(round+1)%2]
 		primary := s.Primary(t)
@@ -80,7 +80,7 @@ func TestFailover_underLoad(t *testing.T) {
 		}
 		for _, k := range kinds {
 			p := known[k]
-			// A renewal that was confirmed by the new primary, or a loss.
+			// Either the new primary confirms a renewal, or the lock is lost.
 			until(t, func() bool { return p.first.Err() != nil || p.first.Until().After(promoted.Add(lease-lease/100)) })
 			has := next.Do(t, "HEXISTS", p.name, k.field(p.first.Owner()))
 			if n, err := has.ToInt64(); p.first.Err() == nil {
@@ -101,7 +101,7 @@ func TestFailover_underLoad(t *testing.T) {
 			}
 			p.unlock(t, p.second)
 		}
-		load.goesOn(t) // at the latest when the lease ends whose release was forgotten
+		load.goesOn(t) // at the latest at the end of the lease whose release was forgotten
 		s.Rejoin(t, primary, next)
 	}
 	load.stop()
@@ -115,7 +115,7 @@ func TestFailover_underLoad(t *testing.T) {
 		t.Error("no lock was kept, or none had two owners: the test proves nothing")
 	}
 
-	// What a failover brought back of the dead goes when somebody asks, or with its lease.
+	// Dead readers that a failover brought back go with the next question, or with their lease.
 	for _, k := range kinds {
 		h, err := k.lock(clients[0], load.name(k)).Lock(t.Context())
 		if err != nil {
@@ -129,13 +129,13 @@ func TestFailover_underLoad(t *testing.T) {
 	untilWithin(t, lease+patience, func() bool { return keys(t, primary) == 0 })
 }
 
-// pair is an owner of a lock, and another of another client who waits for it.
+// pair is an owner of a lock, and an owner of another client that waits for it.
 type pair struct {
 	name   string
 	first  lock.Hold
 	second lock.Hold
 	at     time.Time // when second was granted
-	both   bool      // first believed in it then
+	both   bool      // first still believed in it then
 	done   chan error
 	lost   chan time.Time
 }
@@ -163,10 +163,10 @@ func (p *pair) wait(t *testing.T) {
 	select {
 	case err := <-p.done:
 		if err != nil {
-			t.Fatalf("%s: who waited for it: %v", p.name, err)
+			t.Fatalf("%s: its waiter: %v", p.name, err)
 		}
 	case <-time.After(time.Minute):
-		t.Fatalf("%s: who waits for it was forgotten", p.name)
+		t.Fatalf("%s: its waiter was forgotten", p.name)
 	}
 }
 
@@ -199,7 +199,7 @@ func exists(t *testing.T, server *redistest.Server, key string) bool {
 	return n == 1
 }
 
-// traffic is owners who come and go, of one lock of each kind; readers and writers
+// traffic is owners that come and go, of one lock of each kind; readers and writers
 // share one.
 type traffic struct {
 	cancel context.CancelFunc
@@ -257,7 +257,7 @@ func (l *traffic) once(t *testing.T, ctx context.Context, k kind, c *client.Clie
 	}
 }
 
-// enter counts whom h meets although both believe in their locks.
+// enter counts the other holds that h meets inside, while both believe in their locks.
 func (l *traffic) enter(h lock.Hold, k kind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -284,7 +284,7 @@ func (l *traffic) goesOn(t *testing.T) {
 	}
 }
 
-// stop lets all of them finish.
+// stop waits until all of them have finished.
 func (l *traffic) stop() {
 	l.cancel()
 	l.all.Wait()

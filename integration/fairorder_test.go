@@ -20,17 +20,17 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Does anybody get a fair lock before somebody who came earlier? A thousand
-// waiters in ten processes, of whom nearly a third die or give up:
+// Does an owner ever get a fair lock before an owner that came earlier? A thousand
+// waiters in ten processes, of which nearly a third die or give up:
 //
 //	1 this process holds the lock, and most of the others come, at random instants
 //	2 a seventh of them gives up, at random instants from then on
 //	3 one process is killed, and this one unlocks; the rest comes while the queue is
 //	  being served, and while it waits behind the dead
 //	4 another process is killed meanwhile
-//	5 of all who were served, nobody was served before one who was known to be in
+//	5 no owner was served before one that was known to be in
 //	  the queue when it had not even asked
-//	6 the deaths did not cost more than one patience for each time that somebody
+//	6 the deaths did not cost more than one patience for each time that a process
 //	  died, and not one for each of the dead
 //	7 nothing is left
 func TestFairOrder(t *testing.T) {
@@ -118,7 +118,7 @@ func TestFairOrder(t *testing.T) {
 		t.Error(w)
 	}
 	if all := len(served) * (len(served) - 1) / 2; pairs < all/2 && !testing.Short() {
-		t.Errorf("only of %d of %d pairs of waiters it is known who came first: that says nothing", pairs, all)
+		t.Errorf("the order of only %d of %d pairs of waiters is known: that says nothing", pairs, all)
 	}
 
 	last := slices.MaxFunc(served, func(a, b op) int { return cmp.Compare(a.Return, b.Return) })
@@ -127,7 +127,7 @@ func TestFairOrder(t *testing.T) {
 		t.Errorf("it took %v until all were served; two deaths at once should cost two times %v and no more", took, lock.DefaultPatience)
 	}
 
-	h, err = c.NewFairLock(name).Lock(t.Context()) // 7: it also finds those out who died at the end of the queue
+	h, err = c.NewFairLock(name).Lock(t.Context()) // 7: it also drops the dead at the end of the queue
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +147,8 @@ func TestFairOrder(t *testing.T) {
 		each*processes, first, 2*each, quit, len(served), took.Round(time.Millisecond), pairs, len(wrong))
 }
 
-// overtaken finds who was served although another one was known to be in the
-// queue before it asked. It also returns of how many pairs the order is known.
+// overtaken finds owners that were served although another one was known to be in the
+// queue before they asked. It also returns of how many pairs the order is known.
 func overtaken(served []op) (wrong []string, pairs int) {
 	served = slices.Clone(served)
 	slices.SortFunc(served, func(a, b op) int { return cmp.Compare(a.Token, b.Token) })
@@ -157,7 +157,7 @@ func overtaken(served []op) (wrong []string, pairs int) {
 		calls[i] = int(o.Call)
 	}
 	sort.Ints(calls)
-	var youngest op // who asked last of those who were served by now
+	var youngest op // of the owners served so far, the one that asked last
 	for _, o := range served {
 		if o.Queued != 0 {
 			pairs += len(calls) - sort.SearchInts(calls, int(o.Queued)+1)
@@ -173,12 +173,12 @@ func overtaken(served []op) (wrong []string, pairs int) {
 	return wrong, pairs
 }
 
-// Can that find anything?
+// Can overtaken find anything?
 func TestFairOrder_bites(t *testing.T) {
 	one := op{Owner: "one", Call: 1, Queued: 3, Token: 10}
 	overlaps := op{Owner: "overlaps", Call: 2, Queued: 4, Token: 11}
 	late := op{Owner: "late", Call: 5, Queued: 6, Token: 12}
-	free := op{Owner: "free", Call: 7, Token: 13} // did not wait
+	free := op{Owner: "free", Call: 7, Token: 13} // it did not wait
 	swap := func(a, b op) []op {
 		a.Token, b.Token = b.Token, a.Token
 		return []op{a, b}
@@ -192,7 +192,7 @@ func TestFairOrder_bites(t *testing.T) {
 		{"in order", []op{one, overlaps, late, free}, 0, 5},
 		{"either order", swap(one, overlaps), 0, 0},
 		{"overtaken", swap(one, late), 1, 1},
-		{"overtaken by one who did not wait", swap(late, free), 1, 1},
+		{"overtaken by one that did not wait", swap(late, free), 1, 1},
 	} {
 		if wrong, pairs := overtaken(test.ops); len(wrong) != test.wrong || pairs != test.pairs {
 			t.Errorf("%s: %d of %d pairs are wrong, want %d of %d: %q", test.name, len(wrong), pairs, test.wrong, test.pairs, wrong)
@@ -208,7 +208,7 @@ func TestFairOrder_bites(t *testing.T) {
 //	2 the three processes are killed, and this one unlocks
 //	3 the three others are served within a patience and a poll interval; it would
 //	  be minutes if each of the dead cost a patience
-//	4 nobody asked in a loop meanwhile
+//	4 no waiter asked in a loop meanwhile
 func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 	const (
 		stay    = time.Second
@@ -282,7 +282,7 @@ func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 	t.Logf("%d dead with a patience of %v each: those behind them got the lock %v after the death, by %d commands", dead, stay, after, calls)
 }
 
-// Are waiters of several processes served one after the other as they came? This
+// Are waiters of several processes served in the order of their arrival? This
 // time they come one by one, so that there is only one order.
 func TestFairOrder_oneByOne(t *testing.T) {
 	const processes, n, name = 4, 40, "fair"
@@ -328,8 +328,8 @@ func TestFairOrder_oneByOne(t *testing.T) {
 	noKeys(t, server)
 }
 
-// What becomes of a waiter whose process is stopped? For less than its patience,
-// nothing. For longer, the others go on, and it stands in line anew.
+// What happens to a waiter whose process is stopped? If that takes less than its patience,
+// nothing. If it takes longer, the others go on, and it enters the queue anew.
 //
 //	1 this process holds the lock, a worker waits for it, and a second one
 //	2 the first worker is stopped
@@ -405,7 +405,7 @@ func TestFairOrder_stopped(t *testing.T) {
 	}
 }
 
-// queued is how many stand in the queue of a fair lock.
+// queued returns the length of the queue of a fair lock.
 func queued(t *testing.T, rdb rueidis.Client, name string) int64 {
 	t.Helper()
 	list, _ := queue(name)
@@ -421,14 +421,14 @@ type crowd struct {
 	N      int
 	Seed   uint64
 	Spread time.Duration // each comes at a random instant within it
-	Quit   int           // so many give up, at random instants within twice of it
-	Meet   int64         // nobody unlocks before so many, ever and of all processes, have locked
+	Quit   int           // so many give up, at random instants within twice that time
+	Meet   int64         // no goroutine unlocks before so many, of all processes together, have locked
 }
 
 // meetKey counts them.
 const meetKey = "met"
 
-// crowd runs one, and returns how each of them fared. One that gave up in vain
+// crowd runs a crowd, and returns how each of its goroutines fared. A goroutine that gave up in vain
 // has no error.
 func (p *process) crowd(ctx context.Context, r request) ([]op, error) {
 	l := r.Kind.lock(p.client, r.Name, r.options()...)

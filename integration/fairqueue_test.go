@@ -18,17 +18,17 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Can the queue of a fair lock go wrong, so that a lock which is free is given to
-// nobody for a long time? These are the ways in which Redisson's did: deadlines
-// of waiters that crept into the future with each one who came, went or died, and
-// places of waiters who had left. Each scene has a lock, and clients that wait
+// Can the queue of a fair lock go wrong, so that a free lock is granted to
+// no owner for a long time? These are the ways in which Redisson's queue did: deadlines
+// of waiters crept into the future with each waiter that came, went or died, and
+// places of waiters stayed that had left. Each scene has a lock, and clients that wait
 // for it; after each step,
 //
-//	nobody in the queue counts as alive for longer than its patience
+//	no owner in the queue counts as alive for longer than its patience
 //	there are as many deadlines as there are places
 //	in the end there are no keys
 //
-// Others are in TestFairOrder….
+// Other ways are in TestFairOrder….
 type fairScene struct {
 	*testing.T
 	server *redistest.Server
@@ -45,7 +45,7 @@ func newFairScene(t *testing.T) *fairScene {
 	return s
 }
 
-// lock takes the lock, which is free.
+// lock takes the lock, which must be free.
 func (s *fairScene) lock(options ...lock.Option) lock.Hold {
 	s.Helper()
 	h, err := s.c.NewFairLock(fairName, options...).Lock(s.Context())
@@ -70,7 +70,7 @@ type fairWaiter struct {
 	err    error
 }
 
-// wait lets another client wait, and returns when it is in the queue, as number
+// wait makes another client wait, and returns when it is in the queue, as number
 // place.
 func (s *fairScene) wait(place int, options ...lock.Option) *fairWaiter {
 	s.Helper()
@@ -97,13 +97,13 @@ func (s *fairScene) granted(w *fairWaiter) lock.Hold {
 	return w.hold
 }
 
-// waiters waits until so many stand in the queue.
+// waiters waits until n owners are in the queue.
 func (s *fairScene) waiters(n int) {
 	s.Helper()
 	until(s.T, func() bool { return queued(s.T, s.rdb, fairName) == int64(n) })
 }
 
-// sound looks whether nobody counts as alive for longer than most.
+// sound checks that no owner counts as alive for longer than most.
 func (s *fairScene) sound(most time.Duration) {
 	s.Helper()
 	state, err := s.c.NewFairLock(fairName).Inspect(s.Context())
@@ -125,11 +125,11 @@ func (s *fairScene) sound(most time.Duration) {
 
 // Waiters come and give up, over and over, and one process dies among them.
 //
-//	1 somebody holds the lock
+//	1 the lock is held
 //	2 three times ten waiters come, for 50 ms each, and in the middle of it a
 //	  process that is killed
-//	3 of the queue nothing is left but the dead one, and one who still waits
-//	4 the lock is freed: that one gets it within a patience
+//	3 nothing is left in the queue but the dead waiter, and one that still waits
+//	4 the lock is freed: the waiter gets it within a patience
 func TestFairQueue_whoComesAndGoesLeavesNothing(t *testing.T) {
 	const stay = 2 * time.Second
 	s := newFairScene(t)
@@ -158,7 +158,7 @@ func TestFairQueue_whoComesAndGoesLeavesNothing(t *testing.T) {
 	doomed.kill()
 	w := s.wait(2, lock.WithPatience(stay))
 	come()
-	until(t, func() bool { return queued(t, s.rdb, fairName) <= 2 }) // 3: the dead one may have been found out
+	until(t, func() bool { return queued(t, s.rdb, fairName) <= 2 }) // 3: the dead waiter may have been dropped
 	s.sound(stay)
 	began := time.Now()
 	s.unlock(h) // 4
@@ -169,10 +169,10 @@ func TestFairQueue_whoComesAndGoesLeavesNothing(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// Each of the waiters has a deadline of its own: neither one who gives up, nor one
-// who is served, moves that of another.
+// Each waiter has a deadline of its own: neither a waiter that gives up, nor one
+// that is served, moves the deadline of another.
 //
-//	1 somebody holds the lock, and four wait
+//	1 the lock is held, and four wait
 //	2 the second one gives up
 //	3 the others are served in their order
 func TestFairQueue_deadlinesAreTheirOwn(t *testing.T) {
@@ -187,7 +187,7 @@ func TestFairQueue_deadlinesAreTheirOwn(t *testing.T) {
 	waiting[1].cancel() // 2
 	soon(t, waiting[1].done)
 	if err := waiting[1].err; !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
-		t.Errorf("who gave up: %v", err)
+		t.Errorf("the waiter that gave up: %v", err)
 	}
 	s.waiters(3)
 	s.sound(stay)
@@ -205,7 +205,7 @@ func TestFairQueue_deadlinesAreTheirOwn(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// Who only tried, or waited for too short a time, does not stand in the way of the
+// A caller of TryLock, or one that waited for too short a time, does not stand in the way of the
 // next one.
 func TestFairQueue_aFailedTryIsForgotten(t *testing.T) {
 	s := newFairScene(t)
@@ -230,12 +230,12 @@ func TestFairQueue_aFailedTryIsForgotten(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// Trying does not overtake: a lock that was freed this moment belongs to the first
-// in the queue, also before that has heard of it.
+// TryLock does not overtake: a lock that was freed this moment belongs to the first
+// in the queue, also before that one has heard of it.
 //
-//	1 somebody holds the lock, a process waits for it, and is stopped
+//	1 the lock is held, a process waits for it, and is stopped
 //	2 the lock is freed
-//	3 nobody gets it by trying
+//	3 no TryLock gets it
 //	4 the process goes on, and gets it
 func TestFairQueue_tryingDoesNotOvertake(t *testing.T) {
 	s := newFairScene(t)
@@ -258,7 +258,7 @@ func TestFairQueue_tryingDoesNotOvertake(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// Leases that run out pass the lock on as unlocks do. Eight owners want it, and
+// Leases that run out let the queue go on as unlocks do. Eight owners want the lock, and
 // none of them ever unlocks.
 func TestFairQueue_leasesThatRunOut(t *testing.T) {
 	const n, lease = 8, 300 * time.Millisecond
@@ -287,13 +287,13 @@ func TestFairQueue_leasesThatRunOut(t *testing.T) {
 	until(t, func() bool { return dbsize(t, s.rdb) == 0 })
 }
 
-// A waiter gives up while the server takes no writes, so that it cannot take its
-// place back at once. Nothing of it is left soon after the server does again.
+// A waiter gives up while the server takes no writes, so that it cannot give up its
+// place at once. Soon after the server takes writes again nothing of it is left.
 //
-//	1 somebody holds the lock, and one waits
+//	1 the lock is held, and one caller waits
 //	2 the server takes no writes for a while
 //	3 the waiter gives up, and so does another, which has come only now
-//	4 the server takes writes: the queue is empty within two operation time-outs
+//	4 the server takes writes: the queue is empty within two operation timeouts
 func TestFairQueue_serverTakesNoWrites(t *testing.T) {
 	const pause, opTimeout = 1500 * time.Millisecond, 400 * time.Millisecond
 	s := newFairScene(t)
@@ -336,8 +336,8 @@ func TestFairQueue_serverTakesNoWrites(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// The queue or the deadlines are deleted by hand, while some wait. Everybody is
-// served all the same, and soon.
+// The queue or the deadlines are deleted by hand, while some callers wait. All of them are
+// served nevertheless, and soon.
 func TestFairQueue_deletedByHand(t *testing.T) {
 	const n = 5
 	list, zset := queue(fairName)

@@ -31,10 +31,10 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// Does the SQL guard keep stale holders out of a real PostgreSQL and of SQLite,
-// whoever comes first, waits, gives up, at every isolation level? Wrong answers: a
+// Does the SQL guard keep stale holders out of a real PostgreSQL and of SQLite, at every
+// isolation level, whichever transaction comes first, waits or is rolled back? Wrong answers: a
 // write with a smaller token that is committed after one with a larger; a stale
-// write that is not told both tokens; a register that a rollback left raised.
+// write whose error lacks one of the tokens; a register that a rollback left raised.
 
 // Two holders, one after the other.
 const (
@@ -42,13 +42,13 @@ const (
 	stale = fresh - 1
 )
 
-// database is where the guard is tried.
+// database is a database on which the guard is tested.
 type database struct {
 	*sql.DB
 	dialect fence.Dialect
 	levels  []sql.IsolationLevel
-	repeat  func(error) bool         // is the transaction to be repeated?
-	waiting func(t *testing.T) bool  // does anybody wait for a lock? nil where nobody can tell, and the race has to do
+	repeat  func(error) bool         // whether the transaction is to be repeated
+	waiting func(t *testing.T) bool  // whether a transaction waits for a lock; nil where that cannot be known, and the race has to do
 	query   func(text string) string // with parameters as the database names them
 }
 
@@ -69,8 +69,8 @@ func (d *database) number(t *testing.T, text string, args ...any) (n int64) {
 	return n
 }
 
-// tables makes empty ones: the registers, an account with a fence of its own, and
-// a log of what was committed.
+// tables makes empty tables: the registers, an account with a fence of its own, and
+// a log of the commits.
 func (d *database) tables(t *testing.T) *fence.SQL {
 	t.Helper()
 	guard, err := fence.NewSQL(d.dialect, "")
@@ -146,11 +146,11 @@ func fenceAdvance(t *testing.T, d *database) {
 		{"a", stale, 0, rollback},
 		{"a", stale, stale, commit},
 		{"a", stale, stale, commit},
-		{"a", fresh, stale, rollback}, // what was rolled back was never seen
+		{"a", fresh, stale, rollback}, // a token that was rolled back was never seen
 		{"a", stale, stale, commit},
 		{"a", fresh, fresh, commit},
 		{"a", stale, fresh, rollback},
-		{"a", stale, fresh, commit}, // whoever commits all the same has not lowered it
+		{"a", stale, fresh, commit}, // a commit in spite of the refusal has not lowered it
 		{"b", stale, stale, commit}, // another resource, another sequence
 		{"it's; -- ∞", 1, 1, commit},
 		{"a", 1, fresh, rollback},
@@ -195,7 +195,7 @@ func fenceAdvance(t *testing.T, d *database) {
 }
 
 // Of two transactions that want the same register, the second waits for the
-// first, and goes by what that one left.
+// first, and uses the value that the first one left.
 //
 //  1. The first holder's transaction advances.
 //  2. The second one's advances, and waits.
@@ -265,7 +265,7 @@ func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 }
 
 // fenceForms are the ways to guard a write: each writes with a token in tx, and
-// reports whether it passed.
+// reports whether the write was accepted.
 var fenceForms = map[string]func(ctx context.Context, d *database, guard *fence.SQL, tx *sql.Tx, token uint64) (bool, error){
 	"advance": func(ctx context.Context, _ *database, guard *fence.SQL, tx *sql.Tx, token uint64) (bool, error) {
 		err := guard.Advance(ctx, tx, "account 1", token)
@@ -298,7 +298,7 @@ func changes(ctx context.Context, d *database, tx *sql.Tx, text string, token ui
 	return changed > 0, err
 }
 
-// Many holders, fresh and stale, write at once: the log of what passed, which is
+// Many holders, fresh and stale, write at once. The log of the accepted writes, which is
 // written in the same transactions and so in the order of their commits, never
 // goes back.
 func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(context.Context, *database, *fence.SQL, *sql.Tx, uint64) (bool, error)) {
@@ -374,7 +374,7 @@ func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(co
 	}
 }
 
-// Which row has a fence of its own, and says why it was not changed.
+// A row with a fence of its own tells why it was not changed.
 func fenceRefused(t *testing.T, d *database) {
 	d.tables(t)
 	set := func(token uint64, id int) error {
@@ -404,15 +404,15 @@ func fenceRefused(t *testing.T, d *database) {
 	if err := set(0, 1); !errors.Is(err, fence.ErrNoToken) {
 		t.Errorf("no token: %v", err)
 	}
-	// Who says "refused" where the fence did not refuse is not believed.
+	// Refused does not call a row stale that the fence did not refuse.
 	tx := d.begin(t, sql.LevelDefault)
 	if err := fence.Refused(tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1"), fresh); err == nil || errors.Is(err, fence.ErrStale) {
 		t.Errorf("not refused at all: %v", err)
 	}
 }
 
-// The whole story. A holder loses its lock and does not look, another takes it and
-// writes, and the first writes too.
+// A whole story: a holder loses its lock and does not look, another takes the lock and
+// writes, and then the first writes too.
 func fenceHolders(t *testing.T, d *database) {
 	guard := d.tables(t)
 	server := redistest.Start(t)
@@ -514,8 +514,8 @@ func openSQLite(t *testing.T) *database {
 // startPostgres runs a PostgreSQL server of its own, on a socket in a directory
 // of its own, and returns once it answers. Both end with the test.
 //
-// Its programs are those in $LEASEHOLD_POSTGRES, else on $PATH, else where
-// distributions keep them. Without them the test is skipped, but fails if $CI is
+// Its programs are those in $LEASEHOLD_POSTGRES, or on $PATH, or where
+// distributions install them. Without them the test is skipped, but fails if $CI is
 // set or $LEASEHOLD_REQUIRE_POSTGRES is 1.
 func startPostgres(t *testing.T) *database {
 	t.Helper()
@@ -525,7 +525,7 @@ func startPostgres(t *testing.T) *database {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	who := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT} // it cleans up, and does not wait for anybody
+	who := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT} // it cleans up, and does not wait for clients
 	if os.Getuid() == 0 {                                   // as whom it refuses to run
 		who.Credential = nobody(t)
 		if err := os.Chown(dir, int(who.Credential.Uid), int(who.Credential.Gid)); err != nil {
@@ -643,7 +643,7 @@ func findPostgres(t *testing.T) string {
 	return ""
 }
 
-// nobody is a user who is not root.
+// nobody returns a user that is not root.
 func nobody(t *testing.T) *syscall.Credential {
 	t.Helper()
 	for _, name := range []string{"postgres", "nobody"} {

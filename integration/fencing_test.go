@@ -25,10 +25,10 @@ func token(t *testing.T, ctx context.Context, l lock.Locker) uint64 {
 	return h.Token()
 }
 
-// With a register, tokens grow although the server's clock went back, which is the
-// same as a register that is ahead of it. A peer that counts it up by one, as
+// With a register, tokens grow although the server's clock went back, which has the
+// same effect as a register that is ahead of the clock. A peer that counts the register up by one, as
 // Redisson's fenced lock does, is part of the sequence. A plain lock raises the register
-// beyond its token, by as many as it may be passed on without a command, and a writer by
+// beyond its token, by the number of hand-offs that need no command, and a writer by
 // one, which is for readers.
 func TestFencing_register(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
@@ -57,7 +57,7 @@ func TestFencing_register(t *testing.T) {
 			return n
 		}
 
-		server.Do(t, "INCR", register) // a peer was here before us
+		server.Do(t, "INCR", register) // a peer was here before
 		first := token(t, t.Context(), l)
 		if first < 1e15 || last() != first+spare {
 			t.Errorf("the first token is %d, the register %d", first, last())
@@ -94,7 +94,7 @@ func TestFencing_register(t *testing.T) {
 	}, plain, fair, write)
 }
 
-// A register that is too far ahead to count on is an error, and no token twice.
+// A register that is too far ahead to count further is an error, and no token is granted twice.
 func TestFencing_registerTooFar(t *testing.T) {
 	server := redistest.Start(t)
 	c := ours(t, server.Client(t))
@@ -109,8 +109,8 @@ func TestFencing_registerTooFar(t *testing.T) {
 	}
 }
 
-// A reader's token is larger than that of every writer before, so that one that is late is
-// refused where a reader was seen. It is the same for all readers until another has written.
+// A reader's token is larger than that of every earlier writer, so that a late writer is
+// refused where a reader was seen. It is the same for all readers until another owner has written.
 func TestFencing_readers(t *testing.T) {
 	server := redistest.Start(t)
 	c := ours(t, server.Client(t))

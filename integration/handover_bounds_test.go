@@ -14,8 +14,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Two processes share a plain lock without a pause, and hand it over to each other. A third
-// process has a handicap. The library promises how long that one waits.
+// Two processes share a plain lock without a pause, and hand it off to each other. A third
+// process has a handicap. The library promises how long that process waits.
 
 // busy starts two processes that share the lock without a pause.
 func (s *handover) busy() []*relayer {
@@ -27,19 +27,19 @@ func (s *handover) busy() []*relayer {
 	return all
 }
 
-// visit notes a grant to the test's own process, for exclusive.
+// visit returns the visit of a grant to the test's own process, for exclusive.
 func (s *handover) visit(call int64, h lock.Hold) visit {
 	s.Helper()
 	return visit{op: op{Kind: acquire, Name: handed, Owner: h.Owner(), Token: h.Token(), Call: call, Return: monotonic()}, gave: true}
 }
 
-// endBusy stops the busy processes, and checks that nobody was inside together with another.
-// It returns who was let in since an instant, in order.
+// endBusy stops the busy processes, and checks that no two owners were inside together.
+// It returns the visits since an instant, in order.
 func (s *handover) endBusy(busy []*relayer, others []visit, instant int64) []visit {
 	s.Helper()
 	for _, p := range busy {
 		if sum := s.relayed(p); sum.Lost > 0 {
-			s.Errorf("%d were told of a loss", sum.Lost)
+			s.Errorf("%d holders were told of a loss", sum.Lost)
 		}
 	}
 	history := append(visits(s.T, s.journal), others...)
@@ -81,7 +81,7 @@ func TestHandover_deaf(t *testing.T) {
 	}
 	took := time.Duration(monotonic() - began)
 	history := s.endBusy(busy, own, began)
-	var idle time.Duration // what lies between the others and it
+	var idle time.Duration // the time between the others' visits and its own
 	for i, v := range history[1:] {
 		if slices.ContainsFunc(own, func(o visit) bool { return o.Token == v.Token }) {
 			idle += time.Duration(v.Return - history[i].left)
@@ -94,8 +94,8 @@ func TestHandover_deaf(t *testing.T) {
 	}
 }
 
-// A process only ever tries, every four milliseconds, and stands in no line. It has the lock
-// about once a second: as often as the lock is let go.
+// A process only calls TryLock, every four milliseconds, and stands in no line. It has the lock
+// about once a second: as often as the lock is freed.
 func TestHandover_poller(t *testing.T) {
 	times := amount(10)
 	s := newHandover(t)

@@ -22,23 +22,23 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// relay is how goroutines of a process share a lock.
+// relay is the way in which goroutines of a process share a lock.
 type relay struct {
 	Goroutines int
-	Stay       time.Duration `json:",omitempty"` // of each of them, inside
-	Pause      time.Duration `json:",omitempty"` // between
-	Stays      int           `json:",omitempty"` // who has it as the last of so many passes in a row stays inside; 0: nobody
+	Stay       time.Duration `json:",omitempty"` // how long each of them is inside
+	Pause      time.Duration `json:",omitempty"` // between two turns
+	Stays      int           `json:",omitempty"` // the last of so many hand-offs in a row stays inside; 0: none does
 	Grants     int           `json:",omitempty"` // for each goroutine; 0: until it is stopped
-	Journal    string        // a directory: a file for each process says who is inside
+	Journal    string        // a directory: a file for each process says which owner is inside
 }
 
-// section is as long as what most locks protect, so that a run is no longer than it must be.
+// section is about as long as the work under most locks, so that a run is not longer than necessary.
 const section = 200 * time.Microsecond
 
-// relayed is what came of it.
+// relayed is the result of a relay.
 type relayed struct {
 	Grants int
-	Lost   int // of them, by what their Unlock said
+	Lost   int // of them, the holds whose Unlock reported a loss
 }
 
 // runner runs a relay, in a worker.
@@ -54,11 +54,11 @@ type runner struct {
 	sum    relayed // guarded by mu
 	err    error   // guarded by mu
 	owner  string  // guarded by mu: of the latest grant
-	passes int     // guarded by mu: how often it was passed on to that owner string before
-	stays  bool    // guarded by mu: somebody does
+	passes int     // guarded by mu: how often it was handed off under that owner string before
+	stays  bool    // guarded by mu: a holder stays
 }
 
-// relay starts one.
+// relay starts a relay.
 func (p *process) relay(ctx context.Context, r request) error {
 	run := &runner{process: p, relay: *r.Relay, stayed: make(chan granted, 1)}
 	var err error
@@ -79,13 +79,13 @@ func (p *process) relay(ctx context.Context, r request) error {
 	return nil
 }
 
-// stop lets nobody go on.
+// stop ends the relay.
 func (run *runner) stop() (relayed, error) {
 	run.enough.Store(true)
 	return run.finish()
 }
 
-// finish waits until all are through.
+// finish waits until all goroutines are done.
 func (run *runner) finish() (relayed, error) {
 	run.wg.Wait()
 	run.mu.Lock()
@@ -93,7 +93,7 @@ func (run *runner) finish() (relayed, error) {
 	return run.sum, errors.Join(run.err, run.journal.Close())
 }
 
-// once is inside once, and reports whether this goroutine may go on.
+// once takes the lock once, and reports whether this goroutine may go on.
 func (run *runner) once(ctx context.Context, l lock.Locker, g int) bool {
 	o := op{Kind: acquire, Name: l.Name(), Goroutine: g, Call: monotonic()}
 	h, err := l.Lock(ctx)
@@ -123,7 +123,7 @@ func (run *runner) once(ctx context.Context, l lock.Locker, g int) bool {
 	switch {
 	case errors.Is(err, lock.ErrLost):
 		run.sum.Lost++
-	case errors.Is(err, os.ErrDeadlineExceeded): // a busy machine; it goes on behind the call
+	case errors.Is(err, os.ErrDeadlineExceeded): // on a busy machine; the release goes on in the background
 	case err != nil:
 		run.err = errors.Join(run.err, err)
 	}
@@ -161,14 +161,14 @@ func (run *runner) write(o op) {
 	}
 }
 
-// visit is one time that somebody was inside.
+// visit is one stay of an owner inside.
 type visit struct {
 	op
-	left int64 // before it gave the lock back, by monotonic; if it never did, until the end of its promise
-	gave bool  // it did
+	left int64 // before it unlocked, by monotonic; if it never did, the end of its promise
+	gave bool  // it unlocked
 }
 
-// visits reads the journal, and returns it in the order in which they were let in.
+// visits reads the journal, and returns it in the order of the grants.
 func visits(t *testing.T, journal string) (all []visit) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(journal, "*"))
@@ -181,7 +181,7 @@ func visits(t *testing.T, journal string) (all []visit) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text = text[:bytes.LastIndexByte(text, '\n')+1] // the rest is being written, or never will be
+		text = text[:bytes.LastIndexByte(text, '\n')+1] // the rest is being written, or will never be
 		for line := range bytes.Lines(text) {
 			var o op
 			if err := json.Unmarshal(line, &o); err != nil {
@@ -200,7 +200,7 @@ func visits(t *testing.T, journal string) (all []visit) {
 	return all
 }
 
-// since is how often each process was let in after an instant.
+// since returns how often each process entered after an instant.
 func since(all []visit, instant int64) map[string]int {
 	n := make(map[string]int)
 	for _, v := range all {
@@ -211,16 +211,16 @@ func since(all []visit, instant int64) map[string]int {
 	return n
 }
 
-// taken says that a lock was taken from an owner by force.
+// taken is a lock that was taken from an owner by force.
 type taken struct {
-	owner string // "" if it is not known from whom
+	owner string // "" if the owner is not known
 	call  int64  // by monotonic
 	done  time.Time
 }
 
-// exclusive fails the test when two were inside at one time, when tokens did not grow, or
-// when a process passed the lock on more often than it may; but for those from whom it
-// was taken by force, until they have heard of it. Where it is not known who they are, the
+// exclusive fails the test when two owners were inside at one time, when tokens did not grow, or
+// when a process handed the lock off more often than it may. It excuses owners that lost the lock
+// by force, until they have heard of it. Where these are not known, the
 // first token under an owner string must say when it was granted, in µs.
 func exclusive(t *testing.T, all []visit, forced ...taken) {
 	t.Helper()
@@ -287,7 +287,7 @@ func TestHandover_anyKilled(t *testing.T) {
 		untilWithin(t, hurry, func() bool {
 			history = visits(t, s.journal)
 			later := since(history, killed)
-			delete(later, all[i].id) // what it wrote in its last moment is not later, but may look so
+			delete(later, all[i].id) // its last entry is not later, but may look so
 			return len(later) == processes-1
 		})
 		for _, v := range history {
@@ -309,12 +309,12 @@ func TestHandover_anyKilled(t *testing.T) {
 }
 
 // The lock is taken by force, again and again, from processes that share it without a
-// pause. Who had it then is told once, and all others have it one after the other.
+// pause. The holder of that moment is told once, and all others have the lock one after the other.
 func TestHandover_forcedAtAnyTime(t *testing.T) {
 	forces := amount(50)
 	random := rand.New(rand.NewPCG(seed(t), 0))
 	s := newHandover(t)
-	do(t, s.rdb, "DEL", register) // tokens say when
+	do(t, s.rdb, "DEL", register) // tokens are times
 	c := ours(t, s.rdb)
 	all := []*relayer{s.process(medium), s.process(medium), s.process(medium)}
 	for _, p := range all {
@@ -348,11 +348,11 @@ func TestHandover_forcedAtAnyTime(t *testing.T) {
 }
 
 // A busy process has 50 goroutines that want the lock without a pause, and a quiet one has
-// one that wants it now and then. The quiet one stands in line, and has it after the one
-// turn that is going on.
+// one that wants it now and then. The quiet one stands in line, and has the lock after the
+// current turn.
 //
-// Now and then, after 64 grants, the lock is let go, and whoever asks first has it: a wish
-// of that moment can be later, and there are no more of those than such moments.
+// Now and then, after 64 grants, the lock is freed, and the first caller that asks has it: a wish
+// of that moment can be served later, and there are no more such wishes than such moments.
 func TestHandover_busyAndQuiet(t *testing.T) {
 	wishes := amount(200)
 	s := newHandover(t)
@@ -396,8 +396,8 @@ func TestHandover_busyAndQuiet(t *testing.T) {
 	}
 }
 
-// listen counts how often the lock was let go, until its result is called; as somebody who
-// knows of the line, or as somebody who does not.
+// listen counts how often the lock was freed, until its result is called; as a client that
+// knows of the line, or as one that does not.
 func (s *handover) listen(knows bool) (count func() int) {
 	s.Helper()
 	var n atomic.Int64
@@ -422,21 +422,21 @@ func (s *handover) listen(knows bool) (count func() int) {
 		<-confirmed
 	}
 	return func() int {
-		// What was published before this is here when it is.
+		// When this is answered, all earlier messages are here.
 		conn.Do(s.Context(), conn.B().Ping().Build())
 		release()
 		return int(n.Load())
 	}
 }
 
-// stranger is somebody who knows of a plain lock what Redisson's clients know: the hash, the
-// message when it is let go, and how long the lease lasts.
+// stranger knows of a plain lock what Redisson's clients know: the hash, the
+// message when it is freed, and how long the lease lasts.
 type stranger struct {
 	*testing.T
 	rdb   rueidis.Client
 	owner string
-	heard chan string // what was said at the lock's channel
-	zeros int         // how often it was let go, as far as it looked
+	heard chan string // the messages at the lock's channel
+	zeros int         // how often it was freed, as far as the stranger looked
 	all   []visit
 }
 
@@ -455,7 +455,7 @@ redis.call('publish', KEYS[2], '0')
 return 1`
 )
 
-// meet lets a stranger listen.
+// meet makes a stranger that listens.
 func (s *handover) meet() *stranger {
 	s.Helper()
 	p := &stranger{T: s.T, rdb: s.rdb, owner: "5e7c5fd1-6f3e-4c0a-9d4c-6b8a36b29f10:31", heard: make(chan string, 10_000)}
@@ -501,23 +501,23 @@ func (p *stranger) lock(lease time.Duration) {
 	}
 }
 
-// unlock gives the lock back.
+// unlock releases the lock.
 func (p *stranger) unlock() {
 	p.Helper()
 	v := &p.all[len(p.all)-1]
 	v.left, v.gave = monotonic(), true
 	if n, err := do(p.T, p.rdb, "EVAL", strangerUnlocks, "2", handed, plain.channel(handed), p.owner).AsInt64(); err != nil || n != 1 {
-		p.Errorf("its lock is not its own any more: %d, %v", n, err)
+		p.Errorf("its lock is no longer its own: %d, %v", n, err)
 	}
 }
 
-// Does somebody who only knows what Redisson knows have his turns of a lock that ours hand
-// over all the time? And do ours respect his locks, as long as they last?
+// Does a client that only knows what Redisson knows have its turns of a lock that ours hand
+// off all the time? And do ours respect its locks until they end?
 //
 //	1 two processes share the lock without a pause; a stranger wants it again and again
-//	2 he has it, and is alone then; ours have had it for five turns at the most each time
-//	  that it was let go, which is what they have to do for him
-//	3 he takes it for a second, and is never heard of again
+//	2 the stranger has it, and is alone then; ours have had it for five turns at the most each time
+//	  that it was freed, which is what they have to do for the stranger
+//	3 the stranger takes it for a second, and is silent from then on
 func TestHandover_stranger(t *testing.T) {
 	turns := amount(30)
 	const lease = time.Second

@@ -14,72 +14,72 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Does a plain lock go on when a process dies, or stops, in the middle of being given it
-// or of giving it on? Each scene is told step by step, to processes that have a wire each.
+// Does a plain lock go on when a process dies, or stops, in the middle of a hand-off, to it
+// or from it? Each scene is told step by step, to processes that have a connection each.
 // In all of them
 //
-//	whoever gets the lock gets it after the one before gave it back, died, or was past the
+//	an owner gets the lock after the one before released it, died, or was past the
 //	end of its promise, and with a larger token
-//	all who wait and live are served, after no more than the scene names
+//	all living waiters are served, after no more than the time that the scene names
 //	in the end there are no keys
 //
-// What the library promises in seconds is read at the server, as what is left of the
-// lease. The test's own clock only tells that from the leases that must not be waited
+// The library's promises in seconds are read at the server, as what is left of the
+// lease. The test's own clock only tells them from leases that no waiter must wait
 // for, which are much longer.
 type handover struct {
 	*testing.T
 	server  *redistest.Server
 	rdb     rueidis.Client
-	journal string // the directory where relays write who is inside
+	journal string // the directory where relays write which owner is inside
 
 	token uint64 // of the latest grant
-	since int64  // the next one may be from then on, by monotonic
+	since int64  // the earliest time of the next grant, by monotonic
 }
 
 const (
 	handed   = "handed" // the lock's name
 	register = "redisson_lock_token:{" + handed + "}"
 
-	// offer is what a process is granted the lock for that stood in line, and hurry is
-	// more than that takes on a machine that is busy with other things.
+	// offer is the lease with which a process in line is granted the lock, and hurry is
+	// more than a hand-off takes on a machine that is busy with other work.
 	offer = 3 * poll
 	hurry = 5 * offer
 
-	// maxPassTime is for how long a process passes the lock on inside, and maxPasses how
+	// maxPassTime is how long a process hands the lock off inside, and maxPasses how
 	// often at the most.
 	maxPassTime = 10 * time.Millisecond
 	maxPasses   = 64
 
-	// long is the lease where nobody should have to wait for one, and short where
-	// somebody has to.
+	// long is a lease for scenes where no waiter should have to wait for its end, and short for scenes where
+	// a waiter has to.
 	long   = 10 * hurry
 	short  = 2 * poll
-	medium = 6 * poll // the holder is told in a third of it; commands may take a while
+	medium = 6 * poll // the holder is told within a third of it; commands may take a while
 )
 
 func newHandover(t *testing.T) *handover {
 	server := redistest.Start(t)
 	s := &handover{T: t, server: server, rdb: server.Client(t), journal: t.TempDir()}
-	do(t, s.rdb, "SET", register, "4000000000000000") // ahead of the clock, which helps nobody so
+	do(t, s.rdb, "SET", register, "4000000000000000") // ahead of the clock, which then plays no part
 	return s
 }
 
-// relayer is a process, and the wire that it alone uses.
+// relayer is a process, and a proxy that it alone uses.
 type relayer struct {
 	*worker
 	wire *redistest.Proxy
 	id   string // its client's, in all its owner strings
 
-	wish    <-chan reply // of the call for the lock that is under way
-	granted granted      // what it got last
+	wish    <-chan reply // the reply to its call in flight
+	granted granted      // its latest grant
 }
 
-// process starts one whose leases are of this length.
+// process starts a relayer with leases of this length.
 func (s *handover) process(lease time.Duration) *relayer {
 	s.Helper()
 	p := &relayer{worker: startWorker(s.T), wire: redistest.NewProxy(s.T, s.server.Addr())}
 	p.do(s.T, request{Do: "open", Addr: p.wire.Addr(), Dog: lease})
-	// The server knows the scripts from now on, and we know the process.
+	// After this the server knows the scripts, and the test knows the process.
 	hello := value[granted](s.T, p.do(s.T, request{Do: "lock", Name: "hello", Wait: patience}))
 	p.do(s.T, request{Do: "unlock", Hold: hello.Hold})
 	p.id = clientOf(hello.Op.Owner)
@@ -89,14 +89,14 @@ func (s *handover) process(lease time.Duration) *relayer {
 // clientOf is the client's part of an owner string.
 func clientOf(owner string) string { return owner[:strings.LastIndexByte(owner, ':')] }
 
-// wants has p call for the lock.
+// wants makes p ask for the lock.
 func (s *handover) wants(p *relayer) {
 	s.Helper()
 	p.wish = p.send(s.T, request{Do: "lock", Name: handed, Fenced: true, Wait: time.Hour})
 }
 
-// waits has p call for the lock, and returns when it stands in line, listens, and has
-// asked again since it listens: so it does nothing more until the lock comes, or for a
+// waits makes p ask for the lock, and returns when p is in line, listens, and has
+// asked again since it listens: so p does nothing more until the lock comes, or for a
 // poll interval.
 func (s *handover) waits(p *relayer) {
 	s.Helper()
@@ -110,7 +110,7 @@ func (s *handover) standsInLine(p *relayer) {
 	subscribers(s.T, s.rdb, s.channel(p), 1)
 }
 
-// channel is where p is told that it has the lock.
+// channel is the channel at which p is told that it has the lock.
 func (s *handover) channel(p *relayer) string { return "leasehold_channel:{" + handed + "}:" + p.id }
 
 // got waits for p's grant, which must be its turn.
@@ -122,7 +122,7 @@ func (s *handover) got(p *relayer) granted {
 	return p.granted
 }
 
-// turn checks that o may have been granted the lock.
+// turn checks that the grant of o was allowed.
 func (s *handover) turn(o op) {
 	s.Helper()
 	if early := time.Duration(s.since - o.Return); early > 0 {
@@ -134,22 +134,22 @@ func (s *handover) turn(o op) {
 	s.token, s.since = o.Token, math.MaxInt64
 }
 
-// gives has p give the lock back.
+// gives makes p release the lock.
 func (s *handover) gives(p *relayer) {
 	s.Helper()
 	s.since = monotonic()
 	p.do(s.T, request{Do: "unlock", Hold: p.granted.Hold})
 }
 
-// kill kills p, and the server hears of it.
+// kill kills p, and makes the server notice.
 func (s *handover) kill(p *relayer) {
 	s.Helper()
 	p.worker.kill()
-	p.wire.CutAll() // of what it still holds back
+	p.wire.CutAll() // also replies that the proxy still holds back
 	subscribers(s.T, s.rdb, s.channel(p), 0)
 }
 
-// serve waits until each of those who wait had the lock and gave it back.
+// serve waits until each of the waiters had the lock and released it.
 func (s *handover) serve(waiting ...*relayer) {
 	s.Helper()
 	type answer struct {
@@ -167,24 +167,24 @@ func (s *handover) serve(waiting ...*relayer) {
 			s.turn(a.p.granted.Op)
 			s.gives(a.p)
 		case <-time.After(patience):
-			s.Fatalf("nobody was served within %v: %+v", patience, s.state())
+			s.Fatalf("no waiter was served within %v: %+v", patience, s.state())
 		}
 	}
 }
 
-// end closes those who are left, and looks for what is left.
+// end closes the remaining processes, and looks for remaining keys.
 func (s *handover) end(left ...*relayer) {
 	s.Helper()
 	for _, p := range left {
 		p.do(s.T, request{Do: "close"})
 	}
-	do(s.T, s.rdb, "DEL", register) // is meant to stay
+	do(s.T, s.rdb, "DEL", register) // it is meant to stay
 	noKeys(s.T, s.server)
 }
 
 // handedState is the lock as it stands in Redis.
 type handedState struct {
-	owner string // of who holds it; "" if nobody does
+	owner string // of the holder; "" if there is none
 	count string
 	line  string
 	lease time.Duration
@@ -212,7 +212,7 @@ func (s *handover) state() (state handedState) {
 	return state
 }
 
-// listens reports whether p stands in line, and the server counts it as a listener.
+// listens reports whether p is in line, and the server counts it as a listener.
 func (state handedState) listens(p *relayer) bool {
 	for entry := range strings.SplitSeq(state.line, ";") {
 		words := strings.Fields(entry[strings.IndexByte(entry, '|')+1:])
@@ -223,7 +223,7 @@ func (state handedState) listens(p *relayer) bool {
 	return false
 }
 
-// has fails unless p is the one who holds the lock in Redis, for most of a lease.
+// has fails unless p holds the lock in Redis, for a lease of most.
 func (s *handover) has(p *relayer, most time.Duration) handedState {
 	s.Helper()
 	state := s.state()
@@ -233,7 +233,7 @@ func (s *handover) has(p *relayer, most time.Duration) handedState {
 	return state
 }
 
-// within fails when what began then took longer than most.
+// within fails when more than most has passed since began.
 func (s *handover) within(most time.Duration, began int64) {
 	s.Helper()
 	if took := time.Duration(monotonic() - began); took > most {
@@ -241,9 +241,9 @@ func (s *handover) within(most time.Duration, began int64) {
 	}
 }
 
-// script is what a request for a lock's script is for: "acquire", "release" or "renew";
-// "" for anything else. A release names the command that tells of it, and a renewal is for
-// many owners, so that the lease is named first.
+// script returns what a request for a lock's script does: "acquire", "release" or "renew";
+// "" for anything else. A release names the command that publishes, and a renewal has
+// many owners, so its first argument is the lease.
 func script(req [][]byte) string {
 	if command := strings.ToUpper(string(req[0])); command != "EVALSHA" && command != "EVAL" {
 		return ""
@@ -263,13 +263,13 @@ func script(req [][]byte) string {
 func number(word []byte) int {
 	n, err := strconv.Atoi(string(word))
 	if err != nil {
-		panic(err) // nobody else writes there
+		panic(err) // no other code writes there
 	}
 	return n
 }
 
-// once does a to the next such script of p, and closes reached when it is there. What p
-// asks after that is never heard.
+// once does a to the next such script of p, and closes reached when it is there. All later
+// requests of p are lost.
 func (s *handover) once(p *relayer, what string, a redistest.Action) (reached <-chan struct{}) {
 	at := make(chan struct{})
 	var done atomic.Bool
@@ -295,8 +295,8 @@ func (s *handover) reached(at <-chan struct{}) {
 	}
 }
 
-// A process is killed with kill -9, at each step of what goes on when it hands the lock
-// over, or is handed it.
+// A process is killed with kill -9, at each step of a hand-off from it
+// or to it.
 func TestHandover_killed(t *testing.T) {
 	for name, scene := range map[string]func(*handover){
 		"before its release is sent":     killedBeforeItsRelease,
@@ -327,7 +327,7 @@ func killedBeforeItsRelease(s *handover) {
 	a.send(s.T, request{Do: "unlock", Hold: dead.Hold})
 	s.reached(release)
 	s.kill(a)
-	s.since = dead.Op.Until // it was renewed perhaps, but has this for sure
+	s.since = dead.Op.Until // it was perhaps renewed, but has this for sure
 	s.has(a, short)
 	began := monotonic()
 	s.serve(b, c)
@@ -335,17 +335,17 @@ func killedBeforeItsRelease(s *handover) {
 	s.end(b, c)
 }
 
-// The release was carried out, and the one who sent it does not hear of it. The next has
-// the lock by then, and the dead one's place in line holds nobody up.
+// The release was carried out, and its sender does not hear of it. The next process has
+// the lock by then, and the dead one's place in line delays no other.
 func killedBeforeTheAnswer(s *handover) {
 	a, b, c := s.process(long), s.process(long), s.process(long)
 	s.wants(a)
 	s.got(a)
 	s.waits(b)
 	s.waits(c)
-	s.wants(a) // behind it in this process; so the release puts it in line
+	s.wants(a) // behind the holder in this process; so the release puts it in line
 	until(s.T, func() bool { return value[int64](s.T, a.do(s.T, request{Do: "begun"})) == 3 })
-	until(s.T, func() bool { return monotonic() > a.granted.Op.Return+int64(maxPassTime) }) // it is released, and not passed on
+	until(s.T, func() bool { return monotonic() > a.granted.Op.Return+int64(maxPassTime) }) // it is released, and not handed off inside
 	never := make(chan struct{})
 	release := s.once(a, "release", redistest.Action{HoldReply: never})
 	s.since = monotonic()
@@ -361,7 +361,7 @@ func killedBeforeTheAnswer(s *handover) {
 	s.end(b, c)
 }
 
-// The only one in line is of the same process, so the release grants it the lock; and then
+// The only waiter in line is of the same process, so the release grants it the lock; then
 // the process is dead. That costs an offer.
 func killedAsItsOwnHeir(s *handover) {
 	a, b := s.process(long), s.process(long)
@@ -384,7 +384,7 @@ func killedAsItsOwnHeir(s *handover) {
 	s.end(b)
 }
 
-// The message was sent, and does not arrive. That costs an offer, which nobody believed in.
+// The message was sent, and does not arrive. That costs an offer, in which no process believed.
 func killedBeforeItIsTold(s *handover) {
 	a, b, c, d := s.process(long), s.process(long), s.process(long), s.process(long)
 	s.wants(a)
@@ -405,8 +405,8 @@ func killedBeforeItIsTold(s *handover) {
 	s.end(a, c, d)
 }
 
-// It holds the lock since a moment ago, for an offer, or for a lease if it has come to
-// renew it.
+// The process has held the lock since a moment ago, for an offer, or for a lease if it has
+// renewed it already.
 func killedAfterItWasTold(s *handover) {
 	a, b, c := s.process(short), s.process(short), s.process(short)
 	s.wants(a)
@@ -423,14 +423,14 @@ func killedAfterItWasTold(s *handover) {
 	s.end(a, c)
 }
 
-// Redis knows of the first of the chain, and the others hold under its name.
+// Redis knows of the first holder of the chain, and the others hold under its name.
 func killedInAChain(s *handover) {
 	a, b, c := s.process(short), s.process(short), s.process(short)
 	dead := s.chain(a)
 	s.waits(b)
 	s.waits(c)
 	if state := s.has(a, short); state.owner != dead.Op.Owner {
-		s.Errorf("in Redis %s holds the lock, and %s does here", state.owner, dead.Op.Owner)
+		s.Errorf("in Redis %s holds the lock, and in the process %s does", state.owner, dead.Op.Owner)
 	}
 	s.kill(a)
 	s.since = dead.Op.Until
@@ -440,7 +440,7 @@ func killedInAChain(s *handover) {
 	s.end(b, c)
 }
 
-// The server knows that it is gone, so it is passed over at no cost.
+// The server knows that the process is gone, so it is passed over at no cost.
 func killedFirstInLine(s *handover) {
 	a, b, c := s.process(long), s.process(long), s.process(long)
 	s.wants(a)
@@ -455,7 +455,7 @@ func killedFirstInLine(s *handover) {
 	s.end(a, c)
 }
 
-// So is one behind, when its turn comes.
+// So is a process behind it, when its turn comes.
 func killedFurtherBehind(s *handover) {
 	a, b, c, d := s.process(long), s.process(long), s.process(long), s.process(long)
 	s.wants(a)
@@ -481,8 +481,8 @@ func (s *handover) free() {
 	}
 }
 
-// chain lets goroutines of p pass the lock on, and returns when one of them stays that had
-// it from another one of them, which had it from another.
+// chain makes goroutines of p hand the lock off, and returns when one of them stays that had
+// it from another one, which had it from a third.
 func (s *handover) chain(p *relayer) granted {
 	s.Helper()
 	p.do(s.T, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 6, Stay: section, Stays: 3, Journal: s.journal}})
@@ -497,8 +497,8 @@ func (s *handover) relayed(p *relayer) relayed {
 	return value[relayed](s.T, p.do(s.T, request{Do: "stop"}))
 }
 
-// A process was stopped while it stood in line, and is granted the lock. It costs the
-// others an offer. When it goes on, long after, it reads the message of then, asks, and
+// A process was stopped while it was in line, and is granted the lock. It costs the
+// others an offer. When it goes on, long after, it reads the old message, asks, and
 // is refused.
 func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	t.Parallel()
@@ -515,7 +515,7 @@ func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	s.got(c)
 	s.within(hurry, began)
 	b.cont(t)
-	until(t, func() bool { return s.state().listens(b) }) // it was refused, and stands in line
+	until(t, func() bool { return s.state().listens(b) }) // it was refused, and is in line
 	s.has(c, long)
 	select {
 	case r := <-b.wish:
@@ -529,7 +529,7 @@ func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 }
 
 // A process is stopped that has the lock by a message, or in a chain. It goes on when
-// another has it, and its first look tells that it has not.
+// another owner has the lock, and its first look tells that it has lost it.
 func TestHandover_frozenAfterItWasTold(t *testing.T) {
 	for _, how := range []string{"by a message", "in a chain"} {
 		t.Run(how, func(t *testing.T) {
@@ -574,9 +574,9 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 	}
 }
 
-// A chain ends with a holder who stays for longer than the lease that it goes on. It is
-// his as long as it is renewed; if that fails he is told in time, and nobody else in his
-// process believes to have it after him.
+// A chain ends with a holder that stays for longer than the lease of the chain. It has
+// the lock while it is renewed; if that fails the holder is told in time, and no other holder of its
+// process believes to have it after that.
 func TestHandover_outlivesItsLease(t *testing.T) {
 	const lease = time.Second
 	for name, fault := range map[string]func(*relayer){
@@ -613,7 +613,7 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 			} else {
 				looking := a.send(t, request{Do: "watch", Hold: a.granted.Hold})
 				fault(a)
-				s.since = 0 // of that, watch knows more
+				s.since = 0 // watch checks that in detail
 				s.waits(b)
 				next := s.got(b)
 				seen := value[watched](t, receive(t, looking))
@@ -626,7 +626,7 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 				}
 				a.wire.Freeze(false)
 				a.wire.OnRequest(nil)
-				a.wire.CutAll() // what is delayed yet
+				a.wire.CutAll() // replies that are still delayed
 				until(t, func() bool { return strings.Contains(s.state().line, a.id) })
 			}
 			s.has(b, lease)
@@ -642,8 +642,8 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 	}
 }
 
-// The lock is taken by force from the holder at the end of a chain. He is told, and all
-// who wait, in his process and in others, have it one after the other.
+// The lock is taken by force from the holder at the end of a chain. That holder is told, and all
+// waiters, in its process and in others, have the lock one after the other.
 func TestHandover_forcedInAChain(t *testing.T) {
 	t.Parallel()
 	s := newHandover(t)

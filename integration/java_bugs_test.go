@@ -10,11 +10,11 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What Redisson does, and should rather not. Ours gets along with all of it, which
-// is tested elsewhere. These tests pass as long as Redisson behaves so: one that
-// fails after an upgrade is good news, and then what was done about it can go.
+// These tests show what Redisson does and should not do. leasehold gets along with all of it, which
+// other tests show. They pass while Redisson behaves so: a test that
+// fails after an upgrade is good news, and then the workaround for it can go.
 
-// A writer that enters again adds to the lease: dead, it would keep everybody
+// A writer that re-enters adds to the lease: when it is dead, it keeps all others
 // waiting for the sum.
 func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
 	t.Parallel()
@@ -34,7 +34,7 @@ func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
 	s.empty()
 }
 
-// A writer that stops writing but reads on tells nobody. Readers of Java that wait
+// A writer that stops writing but reads on tells no waiter. Readers of Java that wait
 // sleep for the rest of the lease that they were told of, while others read.
 func TestJavaBug_downgradeIsNotTold(t *testing.T) {
 	t.Parallel()
@@ -47,7 +47,7 @@ func TestJavaBug_downgradeIsNotTold(t *testing.T) {
 	w.unlock(t)
 	s.javaMay(read, javaRW, true)
 	h := s.get(read, javaRW)
-	time.Sleep(time.Second) // it would be long awake
+	time.Sleep(time.Second) // otherwise it would have been awake for long
 	if !sleeper.sleeps(t) {
 		t.Error("the reader was woken")
 	}
@@ -58,8 +58,8 @@ func TestJavaBug_downgradeIsNotTold(t *testing.T) {
 	s.empty()
 }
 
-// Behind one who died at the head of the queue of a free lock, Java asks in a loop
-// until that one's deadline.
+// Behind a dead waiter at the head of the queue of a free lock, Java asks in a loop
+// until the deadline of the dead one.
 func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
@@ -78,7 +78,7 @@ func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
 	s.empty()
 }
 
-// Unlocking a fair lock that somebody else held succeeds when it is free. So a
+// The unlock of a fair lock that another thread held succeeds when the lock is free. So a
 // thread whose lease ran out is not told.
 func TestJavaBug_strangersFairUnlock(t *testing.T) {
 	t.Parallel()
@@ -93,7 +93,7 @@ func TestJavaBug_strangersFairUnlock(t *testing.T) {
 	s.empty()
 }
 
-// lockAndGetToken(lease) does not hear of the lease.
+// lockAndGetToken(lease) ignores the lease.
 func TestJavaBug_tokenIgnoresTheLease(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -113,7 +113,7 @@ func TestJavaBug_tryForATokenWaits(t *testing.T) {
 	h := s.get(fenced, "fenced")
 	l := s.java.lock("thread", fenced, "fenced")
 	answer := l.begin(t, "tryLockAndGetToken")
-	s.listens(javaChannel(fenced, "fenced")) // that is waiting
+	s.listens(javaChannel(fenced, "fenced")) // this call is waiting
 	s.unlock(h)
 	if token := result[uint64](t, value[did](t, must(t, receive(t, answer)))); token <= h.Token() {
 		t.Errorf("it got the token %d after %d", token, h.Token())
@@ -122,8 +122,8 @@ func TestJavaBug_tryForATokenWaits(t *testing.T) {
 	s.empty()
 }
 
-// A lock that somebody has made eternal by hand is taken by whoever asks for it with
-// a token: "no expiry" is what means "granted" there.
+// A lock that has lost its expiry by hand is taken by every thread that asks for it with
+// a token: "no expiry" means "granted" there.
 func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -140,8 +140,8 @@ func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 	s.empty()
 }
 
-// A second hold with a lease of its own takes the first one's renewal along when it
-// is given back: the first one ends with that lease, and is not told.
+// A second hold with a lease of its own ends the first one's renewal when it
+// is unlocked: the first one ends with that lease, and is not told.
 func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
 	t.Parallel()
 	const dog, lease = time.Second, 3 * time.Second
@@ -159,8 +159,8 @@ func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
 	s.empty()
 }
 
-// The keys of reading leases stay behind a readers' lock that was ended by force,
-// until they expire. Ours are taken along.
+// The keys of read leases stay after ForceUnlock of a readers' lock,
+// until they expire. leasehold's ForceUnlock deletes them.
 func TestJavaBug_forceLeavesLeases(t *testing.T) {
 	t.Parallel()
 	const lease = 5 * time.Second
@@ -173,7 +173,7 @@ func TestJavaBug_forceLeavesLeases(t *testing.T) {
 	if n, err := do(t, s.rdb, "EXISTS", key).AsInt64(); err != nil || n != 1 {
 		t.Errorf("%q is gone (%v)", key, err)
 	}
-	s.goMay(write, javaRW, true) // it disturbs nobody
+	s.goMay(write, javaRW, true) // it disturbs no other owner
 	s.javaMay(write, javaRW, true)
 	l.get(t, leased(lease))
 	if _, err := s.c.NewRWLock(javaRW).ForceUnlock(t.Context()); err != nil {

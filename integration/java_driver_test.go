@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The Go side of redisson/, a driver process that does with Redisson what it is
-// told: see redisson/src/main/java/leasehold/interop/Driver.java.
+// The Go side of redisson/, a driver process that carries out commands with
+// Redisson: see redisson/src/main/java/leasehold/interop/Driver.java.
 
 // fenced is a plain lock with tokens from the register: Java's RFencedLock.
 const fenced kind = "fenced"
@@ -31,7 +31,7 @@ const fenced kind = "fenced"
 // javaKinds are all kinds of locks that both sides have.
 var javaKinds = []kind{plain, fair, read, write, fenced}
 
-// goLock returns our handle of a kind that both sides have.
+// goLock returns leasehold's handle of a kind that both sides have.
 func goLock(c *client.Client, k kind, name string, options ...lock.Option) lock.Locker {
 	if k == fenced {
 		return c.NewLock(name, append(options, lock.WithFencing())...)
@@ -48,13 +48,13 @@ const (
 // javaBuilt makes the driver's jar once a run.
 var javaBuilt = sync.OnceValue(buildJava)
 
-// buildJava makes the driver's jar, if it is older than what it is made of. The
-// first time, Maven may have to download half of the internet.
+// buildJava makes the driver's jar, if it is older than its sources. The
+// first time, Maven may have to download a lot.
 func buildJava() error {
 	if err := os.MkdirAll(javaTarget, 0o755); err != nil {
 		return err
 	}
-	// go test runs in as many processes as somebody likes to start.
+	// go test may run in several processes at once.
 	guard, err := os.OpenFile(filepath.Join(javaTarget, "go.lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return err
@@ -72,12 +72,12 @@ func buildJava() error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
 	}
-	// Maven leaves a jar alone whose content would not change.
+	// Maven does not touch a jar whose content would not change.
 	now := time.Now()
 	return os.Chtimes(javaJar, now, now)
 }
 
-// javaIsFresh reports whether the jar is younger than all it is made of.
+// javaIsFresh reports whether the jar is younger than all its sources.
 func javaIsFresh() (fresh bool, err error) {
 	jar, err := os.Stat(javaJar)
 	if err != nil {
@@ -102,8 +102,8 @@ func javaIsFresh() (fresh bool, err error) {
 	return fresh, err
 }
 
-// needJava ends a test that needs Java. They are asked for by
-// LEASEHOLD_REQUIRE_JAVA, as make interop does, and then fail without it.
+// needJava skips a test that needs Java, unless LEASEHOLD_REQUIRE_JAVA is set, as make interop
+// does; then the test fails without Java.
 func needJava(tb testing.TB) {
 	tb.Helper()
 	if os.Getenv("LEASEHOLD_REQUIRE_JAVA") != "1" {
@@ -145,11 +145,11 @@ func startJava(tb testing.TB) *java {
 	return j
 }
 
-// javaForAll is the driver process of all tests that do nothing to it. It takes
+// javaForAll is the driver process of all tests that do not harm it. It takes
 // a second or two of a processor until Redisson works in a process.
 var javaForAll struct {
 	sync.Mutex
-	*java // nil until somebody needs it
+	*java // nil until a test needs it
 }
 
 // sharedJava returns it.
@@ -168,7 +168,7 @@ func sharedJava(tb testing.TB) *java {
 	return javaForAll.java
 }
 
-// endJava ends it, when all tests are through.
+// endJava ends it, when all tests are done.
 func endJava() {
 	if javaForAll.java != nil {
 		javaForAll.kill()
@@ -187,7 +187,7 @@ type javaRequest struct {
 	Lease    *int64    `json:"lease,omitempty"`
 	ThreadID int64     `json:"threadId,omitempty"`
 	Contest  *javaPlan `json:"contest,omitempty"`
-	Threads  int       `json:"threads,omitempty"` // this and the next are of a share
+	Threads  int       `json:"threads,omitempty"` // this and the next are for share
 	History  string    `json:"history,omitempty"`
 	javaOptions
 }
@@ -201,7 +201,7 @@ type javaOptions struct {
 	Sharded   string   `json:"shardedSubscriptionMode,omitempty"` // AUTO, ON or OFF
 }
 
-// send gives the process a command, as that of a worker does.
+// send gives the process a command, as send of a worker does.
 func (j *java) send(tb testing.TB, r javaRequest) <-chan reply {
 	tb.Helper()
 	return j.tell(tb, r.Do, func(id int) any { r.ID = id; return r })
@@ -214,7 +214,7 @@ type redisson struct {
 	uuid string
 }
 
-// open connects to where o says. The client is closed with tb.
+// open connects with the options o. The client is closed with tb.
 func (j *java) open(tb testing.TB, o javaOptions) *redisson {
 	tb.Helper()
 	r := &redisson{java: j, name: "client" + strconv.FormatInt(j.clients.Add(1), 10)}
@@ -235,7 +235,7 @@ func (r *redisson) lock(thread string, k kind, name string) *javaLock {
 	return &javaLock{r, thread, k, name}
 }
 
-// javaLock is what one Java thread does with one lock.
+// javaLock is one lock for one Java thread.
 type javaLock struct {
 	*redisson
 	thread string
@@ -243,7 +243,7 @@ type javaLock struct {
 	lock   string
 }
 
-// did is what a thread answers: whose thread it is, and when it began and ended,
+// did is the answer of a thread: the owner of the thread, and when the call began and ended,
 // by monotonic.
 type did struct {
 	Result           json.RawMessage
@@ -251,7 +251,7 @@ type did struct {
 	Called, Returned int64
 }
 
-// begin lets the thread call a method of Redisson, and does not wait for it.
+// begin makes the thread call a method of Redisson, and does not wait for its end.
 func (l *javaLock) begin(tb testing.TB, method string, times ...func(*javaRequest)) <-chan reply {
 	tb.Helper()
 	r := javaRequest{Do: method, Client: l.name, Thread: l.thread, Kind: l.kind, Name: l.lock}
@@ -261,7 +261,7 @@ func (l *javaLock) begin(tb testing.TB, method string, times ...func(*javaReques
 	return l.java.send(tb, r)
 }
 
-// call lets the thread call a method of Redisson that must succeed.
+// call makes the thread call a method of Redisson that must succeed.
 func (l *javaLock) call(tb testing.TB, method string, times ...func(*javaRequest)) did {
 	tb.Helper()
 	return value[did](tb, must(tb, receive(tb, l.begin(tb, method, times...))))
@@ -275,7 +275,7 @@ func leased(d time.Duration) func(*javaRequest) {
 	return func(r *javaRequest) { r.Lease = new(int64); *r.Lease = d.Milliseconds() }
 }
 
-// result reads what the method returned.
+// result reads the result of the method.
 func result[T any](tb testing.TB, d did) (v T) {
 	tb.Helper()
 	if err := json.Unmarshal(d.Result, &v); err != nil {
@@ -290,7 +290,7 @@ func (l *javaLock) try(tb testing.TB) bool {
 	return result[bool](tb, l.call(tb, "tryLock"))
 }
 
-// get takes a lock that must be free, and returns as whom.
+// get takes a lock that must be free, and returns its owner.
 func (l *javaLock) get(tb testing.TB, times ...func(*javaRequest)) (owner string) {
 	tb.Helper()
 	return l.call(tb, "lock", times...).Owner
@@ -299,8 +299,8 @@ func (l *javaLock) get(tb testing.TB, times ...func(*javaRequest)) (owner string
 // unlock gives one hold back.
 func (l *javaLock) unlock(tb testing.TB) did { tb.Helper(); return l.call(tb, "unlock") }
 
-// locked, holds and left are what Java says about the lock: does anybody hold it,
-// how often does this thread, and what is left of the lease.
+// locked, holds and left return what Java says about the lock: whether it is held,
+// how often by this thread, and what is left of the lease.
 func (l *javaLock) locked(tb testing.TB) bool {
 	tb.Helper()
 	return result[bool](tb, l.call(tb, "isLocked"))
@@ -314,8 +314,8 @@ func (l *javaLock) left(tb testing.TB) time.Duration {
 	return time.Duration(result[int64](tb, l.call(tb, "remainTimeToLive"))) * time.Millisecond
 }
 
-// parks lets the thread lock, and waits until it sleeps in Redisson's method, so that
-// nothing but a message or the end of the lease wakes it.
+// parks makes the thread lock, and waits until it sleeps in Redisson's method, so that
+// only a message or the end of the lease wakes it.
 func (l *javaLock) parks(t *testing.T) <-chan reply {
 	t.Helper()
 	answer := l.begin(t, "lock")
@@ -334,7 +334,7 @@ func (l *javaLock) sleeps(tb testing.TB) bool {
 	return value[bool](tb, must(tb, receive(tb, l.java.send(tb, javaRequest{Do: "waits", Client: l.name, Thread: l.thread}))))
 }
 
-// javaFails asks for an error, by the name of its exception.
+// javaFails fails unless the answer is the error with this exception.
 func javaFails(t *testing.T, answer <-chan reply, exception string) {
 	t.Helper()
 	if r := receive(t, answer); !slices.Contains(r.Is, exception) {

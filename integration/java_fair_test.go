@@ -16,10 +16,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// In the queue of a fair lock, Java's waiters and ours stand behind each other, and
-// count the deadlines until which they are believed to be alive in different ways.
+// In the queue of a fair lock, Java's waiters and ours wait behind each other, and
+// count the deadlines until which they count as alive in different ways.
 
-// javaFairWait is for how long Java's waiters count as alive, after the one before.
+// javaFairWait is how long Java's waiters count as alive, after the one before.
 const javaFairWait = 300 * time.Second
 
 // inLine is a waiter of one side in the queue.
@@ -28,11 +28,11 @@ type inLine struct {
 	owner   string
 	granted func() (returned int64) // waits until it has the lock
 	unlock  func() (called int64)
-	over    func() bool // whether it has waited to the end
-	quit    func()      // gives up, or waits until it has
+	over    func() bool // whether its call has returned
+	quit    func()      // gives up, or waits until its wait is over
 }
 
-// now is the server's time in ms, by which deadlines are.
+// now returns the server's time in ms, which deadlines are in.
 func (s *javaScene) now() int64 {
 	s.Helper()
 	clock, err := do(s.T, s.rdb, "TIME").AsIntSlice()
@@ -42,7 +42,7 @@ func (s *javaScene) now() int64 {
 	return clock[0]*1000 + clock[1]/1000
 }
 
-// members is the queue, first come first.
+// members returns the queue, in its order.
 func (s *javaScene) members(name string) []string {
 	s.Helper()
 	list, _ := queue(name)
@@ -53,7 +53,7 @@ func (s *javaScene) members(name string) []string {
 	return members
 }
 
-// line lets somebody wait, and returns when he is the last of the queue, or was.
+// line makes a caller wait, and returns when it is the last of the queue, or was.
 func (s *javaScene) line(name string, begin func() *inLine) *inLine {
 	s.Helper()
 	before := s.members(name)
@@ -69,7 +69,7 @@ func (s *javaScene) line(name string, begin func() *inLine) *inLine {
 	return w
 }
 
-// goLine lets a goroutine wait.
+// goLine makes a goroutine wait.
 func (s *javaScene) goLine(name string, options ...lock.Option) *inLine {
 	s.Helper()
 	return s.line(name, func() *inLine {
@@ -105,7 +105,7 @@ func (s *javaScene) goLine(name string, options ...lock.Option) *inLine {
 	})
 }
 
-// javaLine lets a thread of Java wait that has a name of its own: for ever, or for
+// javaLine makes a thread of Java wait that has a name of its own: for ever, or for
 // some time.
 func (s *javaScene) javaLine(name, thread string, times ...func(*javaRequest)) *inLine {
 	s.Helper()
@@ -137,12 +137,12 @@ func (s *javaScene) javaLine(name, thread string, times ...func(*javaRequest)) *
 }
 
 // Are both sides served in the order in which they came? The queue of one lock is
-// never empty: somebody comes, of either side, and the first is served, over and
-// over. Now and then one who stands in the middle gives up.
+// never empty: a caller comes, of either side, and the first is served, over and
+// over. Now and then a waiter in the middle gives up.
 //
-//	1 who is served is the first of the queue, and the queue behind it is as it was
-//	2 nobody is taken for dead, and no deadline creeps away with those who come and
-//	  go: it is at most what as many as can wait at once add up to
+//	1 the owner that is served is the first of the queue, and the queue behind it is unchanged
+//	2 no waiter is taken for dead, and no deadline creeps away with the waiters that come and
+//	  go: it is at most the sum for as many as can wait at once
 func TestJavaFair_mixedQueue(t *testing.T) {
 	t.Parallel()
 	const name, most = "fair", 6
@@ -208,7 +208,7 @@ func TestJavaFair_mixedQueue(t *testing.T) {
 	})
 }
 
-// deadlines looks whether everybody in the queue is alive, and not for too long.
+// deadlines checks that every waiter in the queue counts as alive, and not for too long.
 func (s *javaScene) deadlines(name string, rest []*inLine, most time.Duration) {
 	s.Helper()
 	state, err := s.c.NewFairLock(name).Inspect(s.Context())
@@ -228,8 +228,8 @@ func (s *javaScene) deadlines(name string, rest []*inLine, most time.Duration) {
 	}
 }
 
-// A thread of Java stands behind many of ours, and is served in its turn. None of
-// them takes anything off its deadline that it had not counted from theirs.
+// A thread of Java waits behind many of ours, and is served in its turn. None of
+// them takes anything off its deadline that it had not added before.
 func TestJavaFair_behindManyOfOurs(t *testing.T) {
 	t.Parallel()
 	const name, many = "fair", 80
@@ -252,12 +252,12 @@ func TestJavaFair_behindManyOfOurs(t *testing.T) {
 }
 
 // A waiter of Java has been waiting for nearly as long as it can, and takes 300 s
-// off everybody's deadline when it is served, although not many of its own are
-// left. Those of ours that stand behind it keep their places.
+// off all deadlines when it is served, although not many of its own are
+// left. Waiters of ours behind it keep their places.
 //
 //	1 Go holds; a thread of Java waits, a goroutine, another thread, another goroutine
-//	2 the first thread has been waiting for five minutes: that is what its deadline says
-//	3 in spite of all that try to get in between, all are served in order
+//	2 the first thread has been waiting for five minutes, by its deadline
+//	3 all are served in order, although others call TryLock in between
 func TestJavaFair_longWait(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
@@ -275,7 +275,7 @@ func TestJavaFair_longWait(t *testing.T) {
 		for i, w := range line {
 			w.granted()
 			for range 5 {
-				s.javaMay(fair, name, false) // Java looks for the dead whenever it asks
+				s.javaMay(fair, name, false) // Java drops the dead with each question
 				s.goMay(fair, name, false)
 			}
 			var want []string
@@ -292,7 +292,7 @@ func TestJavaFair_longWait(t *testing.T) {
 }
 
 // A thread of Java that waits for longer than Java itself believes it to be alive
-// loses its place, also to ours, and is served all the same: it asks again when
+// loses its place, also to ours. It is still served: it asks again when
 // the lease that it was told of is over.
 func TestJavaFair_waitsTooLong(t *testing.T) {
 	t.Parallel()
@@ -301,7 +301,7 @@ func TestJavaFair_waitsTooLong(t *testing.T) {
 	_, deadlines := queue(name)
 	h := s.get(fair, name)
 	w := s.javaLine(name, "thread")
-	until(t, func() bool { return s.java.lock("thread", fair, name).sleeps(t) }) // it asks twice before
+	until(t, func() bool { return s.java.lock("thread", fair, name).sleeps(t) }) // it asks twice before it sleeps
 	do(t, s.rdb, "ZADD", deadlines, "XX", "1", w.owner)
 	s.unlock(h)
 	s.goMay(fair, name, true)
@@ -310,8 +310,8 @@ func TestJavaFair_waitsTooLong(t *testing.T) {
 	s.empty()
 }
 
-// A process dies that waits as the first of the queue. The next one, of the other
-// side, is served when the dead one is known to be dead.
+// A process dies that is the first in the queue. The next waiter, of the other
+// side, is served when the dead one counts as dead.
 //
 //	1 Go holds; the doomed waits, and then the other side
 //	2 the doomed is killed, and Go unlocks
@@ -364,13 +364,13 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 	})
 }
 
-// The first of the queue is told that the lock is free, and gives up at that moment:
-// in Redisson, nobody tells the next one then, who sleeps for the lease that it was
-// told of. Ours who wait behind it need not sleep as long.
+// The first in the queue is told that the lock is free, and gives up at that moment.
+// Redisson then does not tell the next waiter, which sleeps for the lease that it was
+// told of. Waiters of ours behind it need not sleep as long.
 //
 //	1 Go holds; a thread of Java waits, a second one, and a goroutine
-//	2 the lock is freed, and the first one told; it gives up
-//	3 the second one is served soon all the same, and the goroutine
+//	2 the lock is freed, and the first one is told; it gives up
+//	3 the second one is still served soon, and so is the goroutine
 func TestJavaFair_headGivesUp(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
@@ -396,8 +396,8 @@ func TestJavaFair_headGivesUp(t *testing.T) {
 	s.empty()
 }
 
-// Nobody keeps a place behind whom nobody comes any more: after clients of both
-// sides that died and gave up, the lock is free for whoever asks.
+// No waiter that has left keeps its place: after clients of both
+// sides that died and gave up, the lock is free for the next caller.
 func TestJavaFair_othersClient(t *testing.T) {
 	t.Parallel()
 	const name = "fair"

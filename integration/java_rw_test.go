@@ -9,12 +9,12 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Readers and writers of both sides share one hash, and the keys of the reading
-// leases beside it.
+// Readers and writers of both sides share one hash, and the keys of the read
+// leases.
 
 const javaRW = "rw"
 
-// goHolds looks how our hold stands: as what, and how often.
+// goHolds checks our hold: its mode, and its count.
 func (s *javaScene) goHolds(h lock.Hold, mode lock.Mode, count int) {
 	s.Helper()
 	state, err := s.c.NewRWLock(javaRW).Inspect(s.Context())
@@ -27,13 +27,13 @@ func (s *javaScene) goHolds(h lock.Hold, mode lock.Mode, count int) {
 }
 
 // Readers of both sides read together, in whatever order they come and go, and the
-// last of them to leave lets the writers in. None of them takes the hash away under
-// another.
+// last of them to leave lets the writers in. None of them deletes the hash while
+// another reads.
 //
-//	1 readers come, one of each side, and again the first
-//	2 they leave one by one, and those who are left still read; for as long, no
-//	  writer gets in
-//	3 after the last one a writer of the other side, which waits, is in at once
+//	1 readers come, one of each side, and the first once more
+//	2 they leave one by one, and the others still read; until the last has left, no
+//	  writer enters
+//	3 after the last one a waiting writer of the other side enters at once
 func TestJavaRW_readersShare(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -75,7 +75,7 @@ func TestJavaRW_readersShare(t *testing.T) {
 				reads[leaves] = 0
 				for n, h := range []lock.Hold{one, two} {
 					if reads[2+n] > 0 {
-						s.goHolds(h, lock.Read, reads[2]+reads[3]) // both are one owner's
+						s.goHolds(h, lock.Read, reads[2]+reads[3]) // both are of one owner
 					}
 				}
 				for n, l := range java {
@@ -96,7 +96,7 @@ func TestJavaRW_readersShare(t *testing.T) {
 	})
 }
 
-// A writer of ours who also reads stops writing: readers of Java, who wait, come in
+// A writer of ours that also reads stops writing: waiting readers of Java enter
 // at once, and writers do not.
 func TestJavaRW_weDowngrade(t *testing.T) {
 	t.Parallel()
@@ -133,8 +133,8 @@ func TestJavaRW_weDowngrade(t *testing.T) {
 	})
 }
 
-// A writer of Java who also reads stops writing. That is not said on the channel,
-// and our readers come in all the same, within a poll interval; our writers when
+// A writer of Java that also reads stops writing. Java does not publish that,
+// and our readers still enter, within a poll interval; our writers enter when
 // the reading is over, at once.
 func TestJavaRW_javaDowngrades(t *testing.T) {
 	t.Parallel()
@@ -162,13 +162,13 @@ func TestJavaRW_javaDowngrades(t *testing.T) {
 	})
 }
 
-// A writer of ours who waits keeps new readers of ours out. Java's readers do not
-// know of that, and their counting is not disturbed by it.
+// A waiting writer of ours keeps new readers of ours out. Java's readers do not
+// know of it, and it does not disturb their counting.
 //
 //	1 Java reads, and a writer of ours waits
-//	2 a reader of ours does not get in; another thread of Java does
-//	3 both of Java leave: the writer is in
-//	4 the other way round it waits for Java's writer, and so does everybody
+//	2 a reader of ours does not enter; another thread of Java does
+//	3 both threads of Java leave: the writer enters
+//	4 the other way round it waits for Java's writer, and so do all others
 func TestJavaRW_ourWritersWish(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -203,11 +203,11 @@ func TestJavaRW_ourWritersWish(t *testing.T) {
 }
 
 // A reader that died does not keep writers out for longer than its own lease, also
-// when others read on, who keep the hash alive.
+// when other readers keep the hash alive.
 //
 //	1 the doomed reads, and one of each side
 //	2 it is killed, and its lease runs out; the others are renewed
-//	3 they leave: a writer of each side gets in, at once
+//	3 they leave: a writer of each side enters at once
 func TestJavaRW_deadReader(t *testing.T) {
 	t.Parallel()
 	const dog = 2 * time.Second
@@ -267,12 +267,12 @@ func TestJavaRW_deadReader(t *testing.T) {
 	})
 }
 
-// The hash may outlive the last reader who is alive: a writer of Java leaves it with
-// the lease of the writing when it only reads on. Our writers look at the readers.
+// The hash may outlive the last living reader: a writer of Java leaves it with
+// the write lease when it only reads on. Our writers look at the readers.
 //
 //	1 a thread of Java writes, for a minute, and reads, for two seconds
 //	2 it stops writing, and never stops reading
-//	3 a writer of ours is in when the two seconds are over
+//	3 a writer of ours enters when the two seconds are over
 func TestJavaRW_leaseOfTheReadingCounts(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second

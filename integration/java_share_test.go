@@ -10,18 +10,19 @@ import (
 	"time"
 )
 
-// shareHistory is a list of who was inside, in that order.
+// shareHistory is a list of the sides that were inside, in order.
 const shareHistory = "history"
 
 // Does each side get its turns of a plain lock that the other one never leaves free?
-// Ours pass it on among themselves, inside a process without a command and between
+// Ours hand it off among themselves, inside a process without a command and between
+// processes by the release, and Redisson's cannot stand in that line.
 // processes by the release, and Redisson's cannot stand in that line.
 //
 //	1 goroutines of two processes and threads of Java lock and unlock without a pause,
 //	  many on the one side and few on the other
-//	2 in the order in which they are inside, both have their turns, again and again
+//	2 in the history both sides have their turns, again and again
 func TestJava_share(t *testing.T) {
-	const least = 20 // turns; on a machine that does nothing else it takes half a second
+	const least = 20 // turns; on an idle machine it takes half a second
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
 		for _, test := range []struct {
 			name                string
@@ -72,8 +73,8 @@ func TestJava_share(t *testing.T) {
 	})
 }
 
-// history is what was read of shareHistory: who was inside how many times without the
-// other side, and how often that was at the most.
+// history is the part of shareHistory that was read: the side that was inside, how many times without the
+// other side, and the most times.
 type history struct {
 	s        *javaScene
 	sections int
@@ -87,7 +88,7 @@ func newHistory(s *javaScene) *history {
 	return &history{s: s, turns: make(map[string]int), longest: make(map[string]int)}
 }
 
-// read goes on with it, and reports whether there was any more.
+// read reads on, and reports whether there was more.
 func (h *history) read() bool {
 	h.s.Helper()
 	more, err := do(h.s.T, h.s.rdb, "LRANGE", shareHistory, strconv.Itoa(h.sections), strconv.Itoa(h.sections+10_000)).AsStrSlice()
@@ -106,7 +107,7 @@ func (h *history) read() bool {
 	return len(more) > 0
 }
 
-// share locks and unlocks until it is enough, and returns how often.
+// share locks and unlocks until enough is set, and returns how often.
 func (p *process) share(ctx context.Context, r request) (int, error) {
 	p.enough.Store(false)
 	l := r.Kind.lock(p.client, r.Name)

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// javaPlan is what the contenders of one process do. Its twin, and that of all that
+// javaPlan is the work of the contenders of one process. Its twin, and that of all that
 // follows, is redisson/src/main/java/leasehold/interop/Contest.java.
 type javaPlan struct {
 	Clients []string    `json:"clients,omitempty"`
@@ -36,12 +36,12 @@ type javaPlace struct {
 	Name string `json:"name"`
 }
 
-// javaTally is what came of it. Times are in ns.
+// javaTally is the result. Times are in ns.
 type javaTally struct {
-	Waits, Refused int // who waited, and when a TryLock or a wait was in vain
+	Waits, Refused int // calls that waited, and those that failed
 	Written, Read  int // sections
 	Wrong          []string
-	HandOvers      []int64        // from the other side's leaving to the lock
+	HandOvers      []int64        // from the end of the other side's stay to the grant
 	Longest        map[kind]int64 // wait
 }
 
@@ -65,17 +65,17 @@ func (a *javaTally) longest(k kind, ns int64) {
 }
 
 // Do goroutines and threads of Java that take the same twenty locks, of all kinds
-// and in all ways, ever overlap, and is everybody served? LEASEHOLD_SOAK says for
-// how long they do; else it is a few seconds. Witnesses are keys in Redis:
+// and in all ways, ever overlap, and are all of them served? LEASEHOLD_SOAK says how
+// long they do so; a few seconds if not set. Witnesses are keys in Redis:
 //
-//	inside:<name>   who is inside alone; from 0 to 1 and back
-//	reading:<name>  readers who are inside; 0 while anybody is inside alone
-//	updates:<name>  read, and written plus one: one that got lost was an overlap
-//	written:<name>  when the latest of those who were alone left, and of which side
+//	inside:<name>   how many are inside alone; from 0 to 1 and back
+//	reading:<name>  readers that are inside; 0 while an owner is inside alone
+//	updates:<name>  read, and written plus one: a lost update was an overlap
+//	written:<name>  when the latest writer left, and of which side it was
 //	read:<name>     the same of readers
 //
-// Who waited from before the latest one left, and that was one of the other side,
-// knows how long the hand-over took.
+// A caller that has waited since before the latest owner left, when that was of the other side,
+// knows how long the hand-off took.
 func TestJava_soak(t *testing.T) {
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
 		took := 5 * time.Second
@@ -202,7 +202,7 @@ type javaContender struct {
 	random *rand.Rand
 }
 
-// once takes one lock in one of the ways there are, and gives it back.
+// once takes one lock in one of the possible ways, and releases it.
 func (p *javaContender) once(ctx context.Context, place javaPlace) {
 	ctx = lock.WithOwner(ctx)
 	l := goLock(p.client, place.Kind, place.Name)
@@ -248,7 +248,7 @@ func (p *javaContender) section(ctx context.Context, place javaPlace, called, gr
 	if place.Kind == read {
 		p.count(ctx, place, "INCR", "reading:")
 		p.expect(place, "writers beside a reader", p.count(ctx, place, "GET", "inside:"), 0)
-		p.expect(place, "writers beside a reader who leaves", p.count(ctx, place, "GET", "inside:"), 0)
+		p.expect(place, "writers beside a reader that leaves", p.count(ctx, place, "GET", "inside:"), 0)
 		p.handedOver(ctx, place, called, granted, "written:")
 		p.stamp(ctx, place, "read:")
 		p.count(ctx, place, "DECR", "reading:")
@@ -265,7 +265,7 @@ func (p *javaContender) section(ctx context.Context, place javaPlace, called, gr
 	p.Written++
 }
 
-// count does something to a counter of the place, and returns what it is then.
+// count changes a counter of the place, and returns its new value.
 func (p *javaContender) count(ctx context.Context, place javaPlace, command, prefix string, more ...string) int64 {
 	reply := p.rdb.Do(ctx, p.rdb.B().Arbitrary(command).Keys(prefix+place.Name).Args(more...).Build())
 	if command == "SET" {
@@ -281,12 +281,12 @@ func (p *javaContender) count(ctx context.Context, place javaPlace, command, pre
 	return n
 }
 
-// stamp says that one of ours leaves now.
+// stamp records that one of ours leaves now.
 func (p *javaContender) stamp(ctx context.Context, place javaPlace, prefix string) {
 	p.count(ctx, place, "SET", prefix, fmt.Sprint(monotonic(), " go"))
 }
 
-// handedOver notes how long it took from the moment when a peer in Java left until
+// handedOver records how long it took from the moment when a peer in Java left until
 // we were in, if we waited then.
 func (p *javaContender) handedOver(ctx context.Context, place javaPlace, called, granted int64, prefixes ...string) {
 	var at int64

@@ -21,14 +21,14 @@ import (
 // both sides.
 //
 //	this file         what all kinds have in common
-//	java_share_test   a lock that is never free, and who gets it
-//	java_fair_test    queues in which both stand
+//	java_share_test   a lock that is never free, and which side gets it
+//	java_fair_test    queues with waiters of both
 //	java_rw_test      readers and writers of both
-//	java_bugs_test    what is Redisson's own, kept here to notice when it changes
-//	java_soak_test    both at once, for as long as one likes
+//	java_bugs_test    behaviour of Redisson's own, to notice when it changes
+//	java_soak_test    both at once, for any time
 //
 // javaScene is a place where both sides meet, with one client of each. Leases are a
-// minute: who is not woken sleeps for longer than any test waits.
+// minute: a waiter that is not woken sleeps for longer than any test waits.
 type javaScene struct {
 	*testing.T
 	*javaSite
@@ -43,7 +43,7 @@ func newJavaScene(t *testing.T, at *javaSite) *javaScene {
 	return newJavaSceneWith(t, at, javaLease)
 }
 
-// newJavaSceneWith has other leases, on both sides.
+// newJavaSceneWith makes a scene with other leases, on both sides.
 func newJavaSceneWith(t *testing.T, at *javaSite, lease time.Duration) *javaScene {
 	t.Helper()
 	j := sharedJava(t)
@@ -54,7 +54,7 @@ func newJavaSceneWith(t *testing.T, at *javaSite, lease time.Duration) *javaScen
 	}
 }
 
-// javaSite is where both sides meet: one server, or a cluster.
+// javaSite is the place where both sides meet: one server, or a cluster.
 type javaSite struct {
 	nodes   []*redistest.Server
 	cluster *redistest.Cluster // nil if it is one server
@@ -79,7 +79,7 @@ func eachJavaSite(t *testing.T, test func(*testing.T, *javaSite)) {
 	t.Run("cluster", func(t *testing.T) { test(t, aCluster(t, client.PubSubSharded)) })
 }
 
-// client connects one of ours.
+// client makes a client of ours.
 func (at *javaSite) client(t *testing.T) rueidis.Client {
 	t.Helper()
 	if at.cluster != nil {
@@ -88,10 +88,10 @@ func (at *javaSite) client(t *testing.T) rueidis.Client {
 	return at.nodes[0].Client(t)
 }
 
-// addr is what a worker connects to.
+// addr returns the address for a worker.
 func (at *javaSite) addr() string { return at.nodes[0].Addr() }
 
-// options are o, with where and how a client of Redisson connects.
+// options returns o with the addresses and the mode for a client of Redisson.
 func (at *javaSite) options(o javaOptions) javaOptions {
 	for _, n := range at.nodes {
 		o.Addresses = append(o.Addresses, n.Addr())
@@ -102,7 +102,7 @@ func (at *javaSite) options(o javaOptions) javaOptions {
 	return o
 }
 
-// scripts is how many were called.
+// scripts returns how many scripts were called.
 func (at *javaSite) scripts(t *testing.T) (calls int64) {
 	t.Helper()
 	for _, n := range at.nodes {
@@ -130,7 +130,7 @@ func (s *javaScene) get(k kind, name string, options ...lock.Option) lock.Hold {
 	return h
 }
 
-// goMay looks whether Go may have a lock now.
+// goMay checks whether Go may have a lock now.
 func (s *javaScene) goMay(k kind, name string, may bool) {
 	s.Helper()
 	h, err := goLock(s.c, k, name).TryLock(s.Context())
@@ -145,7 +145,7 @@ func (s *javaScene) goMay(k kind, name string, may bool) {
 	}
 }
 
-// javaMay looks whether a thread of Java that nobody else uses may.
+// javaMay checks whether an otherwise unused thread of Java may.
 func (s *javaScene) javaMay(k kind, name string, may bool) {
 	s.Helper()
 	l := s.java.lock("somebody", k, name)
@@ -158,8 +158,8 @@ func (s *javaScene) javaMay(k kind, name string, may bool) {
 	}
 }
 
-// javaBeside is the name of what stands beside a lock of any name, as Redisson's
-// prefixName makes it.
+// javaBeside returns the name of a key or channel of a lock of any name, by the rule of Redisson's
+// prefixName.
 func javaBeside(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name
@@ -167,7 +167,7 @@ func javaBeside(prefix, name string) string {
 	return prefix + ":{" + name + "}"
 }
 
-// javaChannel is where waiters listen, of a lock of any name.
+// javaChannel returns the channel of the waiters for a lock of any name.
 func javaChannel(k kind, name string) string {
 	if k == read || k == write {
 		return javaBeside("redisson_rwlock", name)
@@ -175,14 +175,14 @@ func javaChannel(k kind, name string) string {
 	return javaBeside("redisson_lock__channel", name)
 }
 
-// waiter is a call of Lock under way.
+// waiter is the result of a call of Lock in flight.
 type waiter struct {
 	returned int64 // by monotonic
 	hold     lock.Hold
 	err      error
 }
 
-// wait lets Go wait for a lock, and returns when it listens to what happens.
+// wait makes Go wait for a lock, and returns when it listens.
 func (s *javaScene) wait(k kind, name string, options ...lock.Option) <-chan waiter {
 	s.Helper()
 	got := make(chan waiter, 1)
@@ -202,13 +202,13 @@ func (s *javaScene) wait(k kind, name string, options ...lock.Option) <-chan wai
 	return got
 }
 
-// listens waits until somebody listens to a channel.
+// listens waits until a channel has a listener.
 func (s *javaScene) listens(channel string) {
 	s.Helper()
 	until(s.T, func() bool { return s.listeners(channel) > 0 })
 }
 
-// listeners is how many listen to a channel.
+// listeners returns the number of listeners of a channel.
 func (s *javaScene) listeners(channel string) (sum int64) {
 	s.Helper()
 	for _, node := range s.nodes {
@@ -234,8 +234,8 @@ func (s *javaScene) granted(got <-chan waiter) waiter {
 	return w
 }
 
-// empty waits until there is nothing in Redis: Java takes a key away behind its
-// unlock. What is kept for ever may stay.
+// empty waits until there is nothing in Redis: Java deletes a key in the background of its
+// unlock. Keys that are kept for ever may stay.
 func (s *javaScene) empty() {
 	s.Helper()
 	var left []string
@@ -261,7 +261,7 @@ func (s *javaScene) empty() {
 	}
 }
 
-// Does the driver answer whatever it is told? A peer that dies of a mistake would
+// Does the driver answer every command? A peer that dies of a mistake would
 // look like one that was killed.
 func TestJava_driver(t *testing.T) {
 	t.Parallel()
@@ -288,8 +288,8 @@ func TestJava_driver(t *testing.T) {
 	s.empty()
 }
 
-// Does one side get what the other one holds? For each kind, once with a holder in
-// Go and once in Java: no owner of either side gets it, and everybody can see that
+// Does one side get a lock that the other one holds? For each kind, once with a holder in
+// Go and once in Java: no owner of either side gets it, and both sides see that
 // it is held; after the unlock, each of them gets it.
 func TestJava_excludes(t *testing.T) {
 	t.Parallel()
@@ -413,11 +413,11 @@ func TestJava_reentry(t *testing.T) {
 	})
 }
 
-// javaPairs are a holder's kind and that of somebody who waits for it.
+// javaPairs are the kinds of a holder and of a waiter for its lock.
 var javaPairs = [][2]kind{{plain, plain}, {fair, fair}, {fenced, fenced}, {write, write}, {write, read}, {read, write}}
 
-// Does an unlock wake who waits on the other side? Nobody else is there, and the
-// leases are a minute: a Java waiter that is not woken sleeps for as long, and one
+// Does an unlock wake a waiter of the other side? There is no other client, and the
+// leases are a minute: a Java waiter that is not woken sleeps for all of it, and a waiter
 // of ours for a poll interval of a second.
 //
 //	1 Go holds, Java waits; Go unlocks, and Java has it soon
@@ -460,7 +460,7 @@ func TestJava_wakes(t *testing.T) {
 	t.Run("cluster, plain Pub/Sub", func(t *testing.T) { wakes(t, aCluster(t, client.PubSubPlain)) })
 }
 
-// spread says how durations are distributed.
+// spread returns how durations are distributed.
 func spread(d []time.Duration) string {
 	if len(d) == 0 {
 		return "never"
@@ -470,8 +470,8 @@ func spread(d []time.Duration) string {
 	return fmt.Sprintf("p50 %v, p99 %v, most %v", d[len(d)/2].Round(10*time.Microsecond), d[len(d)*99/100].Round(10*time.Microsecond), d[len(d)-1].Round(10*time.Microsecond))
 }
 
-// Do both watchdogs keep up their own locks side by side, also where both read one
-// lock? They hold for three times the watchdog timeout. Nobody gets any of it, and
+// Do both watchdogs renew their own locks at the same time, also where both sides read one
+// lock? They hold for three times the watchdog timeout. No other owner gets any of the locks, and
 // no lease comes near its end.
 func TestJava_watchdogs(t *testing.T) {
 	t.Parallel()
@@ -526,7 +526,7 @@ func TestJava_watchdogs(t *testing.T) {
 	})
 }
 
-// Does a Java process that is killed hold up ours for longer than its leases?
+// Does a Java process that is killed delay ours for longer than its leases?
 //
 //	1 a Java process holds a lock of each kind; Go waits for each
 //	2 it is killed
@@ -573,7 +573,7 @@ func TestJava_killed(t *testing.T) {
 	})
 }
 
-// And one of ours that is killed?
+// And does a process of ours that is killed?
 //
 //	1 a Go process holds a lock of each kind, and a thread of Java waits for each
 //	2 it is killed
@@ -624,8 +624,8 @@ func TestJava_weAreKilled(t *testing.T) {
 	})
 }
 
-// Does force reach across? For each kind: the holder's side is told, as far as it
-// can be, and a waiter of either side gets the lock; one of Java would else sleep
+// Does ForceUnlock reach the other side? For each kind: the holder's side is told, as far as it
+// can be, and a waiter of either side gets the lock; a waiter of Java would otherwise sleep
 // for a minute.
 func TestJava_force(t *testing.T) {
 	t.Parallel()
@@ -696,8 +696,8 @@ func TestJava_force(t *testing.T) {
 	})
 }
 
-// Do both sides make the same keys and channels of a name, whatever stands in it?
-// For each kind, one side holds, the other does not get it and waits, and is
+// Do both sides make the same keys and channels of a name, whatever the name is?
+// For each kind, one side holds, the other does not get the lock and waits, and is
 // woken.
 func TestJava_names(t *testing.T) {
 	t.Parallel()
@@ -734,7 +734,7 @@ func TestJava_names(t *testing.T) {
 
 // Do the tokens of Java's fenced lock and of ours with fencing grow together? They
 // take turns; Java re-enters now and then, and counts that. The register is ahead of
-// Go's token by what Go may give out without asking, and Java goes on from there.
+// Go's token by the tokens that Go may give out without a command, and Java goes on from there.
 func TestJava_fencing(t *testing.T) {
 	t.Parallel()
 	const ahead = 64
@@ -775,7 +775,7 @@ func TestJava_fencing(t *testing.T) {
 				l.unlock(t)
 			}
 		}
-		// A lock that Java waits for, with the token.
+		// Java waits for a lock, with the token.
 		h := s.get(fenced, "fenced")
 		answer := l.begin(t, "lockAndGetToken")
 		s.listens(javaChannel(fenced, "fenced"))

@@ -11,11 +11,11 @@ import (
 )
 
 // kind names a kind of lock, or a side of a read/write lock, so that one test can
-// be run with several, and workers can be told which.
+// run with several kinds, and a command can name one to a worker.
 type kind string
 
 const (
-	plain kind = "plain" // also what the empty kind is
+	plain kind = "plain" // also the meaning of the empty kind
 	fair  kind = "fair"
 	read  kind = "read"
 	write kind = "write"
@@ -56,7 +56,7 @@ func (k kind) force(ctx context.Context, c *client.Client, name string) (bool, e
 	return c.NewLock(name).ForceUnlock(ctx)
 }
 
-// rival is the kind that nobody gets while another owner holds k.
+// rival returns the kind that no owner gets while another owner holds k.
 func (k kind) rival() kind {
 	if k == read {
 		return write
@@ -64,7 +64,7 @@ func (k kind) rival() kind {
 	return k
 }
 
-// field is where the hold count of owner stands in the lock's hash.
+// field returns the field of owner's hold count in the lock's hash.
 func (k kind) field(owner string) string {
 	if k == write {
 		return owner + ":write"
@@ -72,7 +72,7 @@ func (k kind) field(owner string) string {
 	return owner
 }
 
-// lease is the key whose expiry is the lease of owner.
+// lease returns the key whose expiry is the lease of owner.
 func (k kind) lease(name, owner string) string {
 	if k == read {
 		return "{" + name + "}:" + owner + ":rwlock_timeout:1"
@@ -80,8 +80,8 @@ func (k kind) lease(name, owner string) string {
 	return name
 }
 
-// channel is where waiters listen; those of a fair lock each at one of its own,
-// whose name only begins so.
+// channel returns the channel of the waiters; each waiter of a fair lock has one of its own,
+// whose name begins so.
 func (k kind) channel(name string) string {
 	if k == read || k == write {
 		return "redisson_rwlock:{" + name + "}"
@@ -89,8 +89,8 @@ func (k kind) channel(name string) string {
 	return "redisson_lock__channel:{" + name + "}"
 }
 
-// queue is the list in which waiters of a fair lock stand, and their deadlines
-// are in a zset beside it.
+// queue returns the list in which waiters of a fair lock stand, and the zset of their
+// deadlines.
 func queue(name string) (list, zset string) {
 	return "redisson_lock_queue:{" + name + "}", "redisson_lock_timeout:{" + name + "}"
 }

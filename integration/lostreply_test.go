@@ -22,9 +22,9 @@ import (
 )
 
 // Does a call count once when its reply is lost? 10,000 acquisitions, a half of
-// them re-entries, and as many unlocks: the wire executes each command, loses
-// its first reply and breaks the connection. After each step the hold count is
-// read at the server itself.
+// them re-entries, and as many unlocks: the proxy lets each command through, loses
+// its first reply and breaks the connection. After each step the test reads the hold count
+// at the server itself.
 //
 //	callers, each on a connection of its own:
 //	  1 lock        the reply is lost; it returns a hold, and the count is 1
@@ -32,9 +32,9 @@ import (
 //	  3 unlock      each: nil, and the count is one less; after the last the key is gone
 func TestLostReply(t *testing.T) { eachKind(t, testLostReply, plain, fair, read, write) }
 
-// firstLost is a wire that loses the first reply to each command of a lock. A
-// repeated one says the same about the same owner, though perhaps for how much
-// longer it has been waiting by now.
+// firstLost makes a proxy that loses the first reply to each command of a lock. A
+// repeated command has the same owner and the same effect, though perhaps another
+// waiting time.
 func firstLost(t *testing.T, server *redistest.Server) (proxy *redistest.Proxy, commands, lost *atomic.Int64) {
 	proxy, commands, lost = redistest.NewProxy(t, server.Addr()), new(atomic.Int64), new(atomic.Int64)
 	var seen sync.Map
@@ -144,7 +144,7 @@ func testLostReply(t *testing.T, k kind) {
 		grants.Load(), reentries.Load(), unlocks.Load(), time.Since(began).Round(time.Millisecond), lost.Load(), commands.Load())
 }
 
-// The wire that TestLostReply relies on: a script that adds one, on a client
+// The proxy that TestLostReply relies on works: a script that adds one, on a client
 // that repeats it, has added two when it answers.
 func TestLostReply_bites(t *testing.T) {
 	server := redistest.Start(t)
@@ -164,11 +164,11 @@ func TestLostReply_bites(t *testing.T) {
 // Does a waiter whose first answers are lost keep its place in a fair lock's
 // queue, and only one?
 //
-//	1 somebody holds the lock; waiters come one after the other, over a wire that
+//	1 the lock is held; waiters come one after the other, through a proxy that
 //	  loses the first reply to each command
 //	2 each stands in the queue once, in the order in which they came
 //	3 they are served in that order
-//	4 those who give up, over that wire, are out of the queue
+//	4 waiters that give up, through that proxy, leave the queue
 func TestLostReply_queue(t *testing.T) {
 	const n, name = 20, "fair"
 	server := redistest.Start(t)
@@ -185,7 +185,7 @@ func TestLostReply_queue(t *testing.T) {
 	var wg sync.WaitGroup
 	var quit []context.CancelFunc
 	for i := range n { // 1
-		// Two on a connection each, so that they lose each other's replies too.
+		// Two on each connection, so that they lose each other's replies too.
 		waiters := ours(t, server.Client(t, redistest.Via(proxy)))
 		for j := range 2 {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -197,7 +197,7 @@ func TestLostReply_queue(t *testing.T) {
 				h, err := waiters.NewFairLock(name).Lock(ctx)
 				if j == 1 {
 					if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
-						t.Errorf("who gives up: %v", err)
+						t.Errorf("a waiter that gives up: %v", err)
 					}
 					return
 				}
@@ -241,7 +241,7 @@ func TestLostReply_queue(t *testing.T) {
 		t.Errorf("the order of the tokens is %v", tokens)
 	}
 	t.Logf("%d waiters, %d of them gave up; %d replies were lost", 2*n, n, lost.Load())
-	// What they left behind goes on for a while, as their wire breaks again and again.
+	// Their commands go on for a while, as their connection breaks again and again.
 	until(t, func() bool { return dbsize(t, rdb) == 0 })
 }
 

@@ -20,17 +20,17 @@ func TestMain(m *testing.M) {
 	if os.Getenv(workerEnv) != "" {
 		os.Exit(work(os.Stdin, os.Stdout))
 	}
-	// Tests that may run beside others wait for leases to end, most of the time;
+	// Parallel tests wait for leases to end, most of the time;
 	// but those with a JVM each keep the processors busy.
 	if os.Getenv("LEASEHOLD_REQUIRE_JAVA") != "1" {
 		if err := flag.Set("test.parallel", "16"); err != nil {
-			panic(err) // the testing package has no such flag any more
+			panic(err) // the testing package no longer has this flag
 		}
 	}
 	redistest.VerifyTestMain(thenEnd{m})
 }
 
-// thenEnd ends what tests share when all of them are through.
+// thenEnd ends the shared processes when all tests are done.
 type thenEnd struct{ *testing.M }
 
 func (m thenEnd) Run() int {
@@ -38,7 +38,7 @@ func (m thenEnd) Run() int {
 	return m.M.Run()
 }
 
-// seed returns what the random choices of a test come from, and says so.
+// seed returns the seed of the random choices of a test, and logs it.
 func seed(t *testing.T) uint64 {
 	t.Helper()
 	s := rand.Uint64() >> 1
@@ -52,7 +52,7 @@ func seed(t *testing.T) uint64 {
 	return s
 }
 
-// amount is how often a test does what it does: n times, or a tenth with -short.
+// amount returns how often a test repeats its work: n times, or a tenth with -short.
 func amount(n int) int {
 	if testing.Short() {
 		return n / 10
@@ -60,8 +60,8 @@ func amount(n int) int {
 	return n
 }
 
-// failures returns the directory for what a failed run leaves behind, and says
-// where it is.
+// failures returns the directory for the histories of a failed run, and logs
+// it.
 func failures(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("LEASEHOLD_FAILURES")
@@ -85,7 +85,7 @@ func noKeys(t *testing.T, server *redistest.Server) {
 	}
 }
 
-// dbsize is how many keys there are.
+// dbsize returns the number of keys.
 func dbsize(t *testing.T, rdb rueidis.Client) int64 {
 	t.Helper()
 	n, err := do(t, rdb, "DBSIZE").AsInt64()

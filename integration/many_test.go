@@ -20,23 +20,23 @@ import (
 //
 //	1 it takes them, and holds them until each was renewed three times: for
 //	  longer than a lease
-//	2 meanwhile the number of goroutines does not grow with that of the locks
-//	3 none is lost: not by its hold's word, nor by the server's
+//	2 meanwhile the number of goroutines does not grow with the number of locks
+//	3 none is lost: neither by its hold nor by the server
 //	4 Close gives them all back
 func TestMany(t *testing.T) {
 	const (
 		few      = 10
 		dog      = 3 * time.Second
 		renewals = 3
-		most     = 20 // goroutines more than with a few locks
+		most     = 20 // more goroutines than with a few locks
 	)
 	n := amount(10_000)
 	server := redistest.Start(t)
 	rdb := server.Client(t)
 
 	var mu sync.Mutex
-	renewed := make(map[string]int, n) // guarded by mu: how often each was
-	ready := 0                         // guarded by mu: how many were often enough
+	renewed := make(map[string]int, n) // guarded by mu: how often each lock was
+	ready := 0                         // guarded by mu: how many were renewed often enough
 	enough := make(chan struct{})
 	c, err := client.New(rdb, client.WithWatchdogTimeout(dog), client.WithObserver(lock.Observer{
 		Renewed: func(e lock.Event) {

@@ -18,7 +18,7 @@ import (
 // op is one call of the library, as its caller saw it. Together they are the
 // history of a run.
 //
-// A history holds what callers were promised, not what the server did: an
+// A history has the promises to callers, not the events of the server: an
 // acquisition that failed claims nothing, and a lock that ran out is no longer
 // claimed from the end of the promise on.
 type op struct {
@@ -27,7 +27,7 @@ type op struct {
 	Name      string
 	Goroutine int    // unique in the run
 	Call      int64  // by monotonic, before the call
-	Queued    int64  `json:",omitempty"` // when Redis had told it to wait, if it did; the grant came later
+	Queued    int64  `json:",omitempty"` // when Redis had refused it, if it did; the grant came later
 	Return    int64  // by monotonic, after it
 	OK        bool   // it returned no error
 	Owner     string // of the hold; empty if there is none
@@ -44,19 +44,19 @@ const (
 	release opKind = "release"
 )
 
-// claims is the state of the model: what has been promised to whom.
+// claims is the state of the model: which owner has which promise.
 type claims struct {
-	owner    string // "" when nobody holds it
+	owner    string // "" when no owner holds it
 	count    int
 	token    uint64
-	until    int64  // the end of what the owner was promised
-	maxToken uint64 // the largest that was ever given
+	until    int64  // the end of the owner's promise
+	maxToken uint64 // the largest that was ever granted
 }
 
 // step reports whether o may come next in state s, and what the state is then.
 //
-// An owner is told by its token as well: one that a plain lock was passed on to has the
-// owner string of the one before. (The worker's releases have none.)
+// An owner is told by its token as well: a hold that a plain lock was handed off to has the
+// owner string of the hold before. (The worker's releases have none.)
 func (s claims) step(o op) (legal bool, next claims) {
 	mine := o.Owner == s.owner && (o.Token == s.token || o.Kind == release && o.Token == 0)
 	switch {
@@ -91,7 +91,7 @@ func (s claims) step(o op) (legal bool, next claims) {
 // equal reports whether two states are one.
 func (s claims) equal(o claims) bool { return s == o }
 
-// idle is s when nobody holds the lock any more.
+// idle is s when no owner holds the lock.
 func (s claims) idle(maxToken uint64) claims { return claims{maxToken: max(s.maxToken, maxToken)} }
 
 // state is the state of a model.
@@ -125,14 +125,14 @@ func model[S state[S]](first S) porcupine.Model {
 
 // check fails the test when no order of the history's operations explains what
 // their callers saw. It returns the state in which the next part of the history
-// begins, if this one ended with nobody holding the lock.
+// begins, if no owner held the lock at the end of this part.
 func check[S state[S]](t *testing.T, name string, first S, history []op) (last S) {
 	t.Helper()
 	operations := make([]porcupine.Operation, 0, len(history))
 	maxToken := uint64(0)
 	for _, o := range history {
 		if o.Kind == acquire && !o.OK {
-			continue // legal anywhere; each of them would only double the search
+			continue // it is legal anywhere; each of them would only double the search
 		}
 		operations = append(operations, o.operation())
 		maxToken = max(maxToken, o.Token)
@@ -155,13 +155,13 @@ func check[S state[S]](t *testing.T, name string, first S, history []op) (last S
 	return last
 }
 
-// operation is o as Porcupine reads it. What was granted to one who had been told
-// to wait was granted later than that.
+// operation is o in the form that Porcupine reads. A caller that had been refused was granted
+// the lock later than that.
 //
-// Readers are put where they have their answers. Wherever before that they were
-// granted the lock, they have it there; so a history that was legal still is, and
-// one that is legal so, is. Without it, the orders of a crowd of waiting readers,
-// of which each is as good as any other, are too many to search.
+// Readers are put where they have their answers. If a reader was granted the lock
+// earlier, it still has it there; so a legal history stays legal, and
+// an illegal one stays illegal. Otherwise the orders of a crowd of waiting readers,
+// each of which is as good as any other, would be too many to search.
 func (o op) operation() porcupine.Operation {
 	call := max(o.Call, o.Queued)
 	if o.Kind == acquire && o.Side == read {
@@ -204,7 +204,7 @@ func TestModel(t *testing.T) {
 		{"a hand-over", true, []op{
 			acq("a", 1, 2, 10, 100), rel("a", 3, 4), acq("b", 5, 6, 11, 100), rel("b", 7, 8),
 		}},
-		{"a hand-over to one who waits", true, []op{
+		{"a hand-off to a waiter", true, []op{
 			acq("a", 1, 2, 10, 100), acq("b", 2, 6, 11, 100), rel("a", 4, 7), rel("b", 8, 9),
 		}},
 		{"two at once", false, []op{

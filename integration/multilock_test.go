@@ -19,7 +19,7 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// seconds is for how long a test goes on that could go on for ever.
+// seconds returns how long a test goes on that could go on for ever.
 func seconds(t *testing.T) time.Duration {
 	t.Helper()
 	given := os.Getenv("LEASEHOLD_SECONDS")
@@ -36,18 +36,18 @@ func seconds(t *testing.T) time.Duration {
 // Do callers ever wait for each other in a ring? 16 goroutines of two clients take
 // random subsets of 8 locks, in random order, and
 //
-//	1 each of them waits for not much longer than the others hold theirs
-//	2 nobody is inside a lock with anybody
+//	1 each of them waits not much longer than the others hold their locks
+//	2 no two owners are inside a lock together
 //	3 in the end there is no key left
 //
-// The locks are plain ones that are taken together by a script; and of several kinds,
-// on two servers, taken one by one; and plain ones again, that some take together and
+// The locks are plain ones, which a script takes together; then locks of several kinds,
+// on two servers, taken one by one; then plain ones again, which some callers take together and
 // others one by one.
 func TestMultiLock(t *testing.T) {
 	const (
 		goroutines = 16
 		names      = 8
-		stuck      = patience // nobody holds a lock for a thousandth of that
+		stuck      = patience // no owner holds a lock for a thousandth of that
 	)
 	for _, way := range []struct {
 		name string
@@ -95,7 +95,7 @@ func TestMultiLock(t *testing.T) {
 						switch random.IntN(8) {
 						case 0:
 							acquire = m.TryLock
-						case 1: // short of time
+						case 1: // with little time
 							limit = time.Duration(random.IntN(int(20 * time.Millisecond)))
 						}
 						waiting, cancel := context.WithTimeout(t.Context(), limit)
@@ -163,7 +163,7 @@ func TestMultiLock_oneRoundTrip(t *testing.T) {
 	}
 	m := multilock.New(members...)
 	for _, acquire := range []func(context.Context) (lock.Hold, error){m.Lock, m.TryLock} {
-		warm, err := acquire(t.Context()) // the script is known then
+		warm, err := acquire(t.Context()) // then the server knows the script
 		if err != nil {
 			t.Fatal(err)
 		}

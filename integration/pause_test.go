@@ -21,18 +21,18 @@ import (
 
 // Is a process that was stopped past its lease told so at its first look? And
 // does it leave the next holder alone? 200 times, with leases of 150 to 300 ms,
-// fixed ones and renewed ones:
+// some fixed and some renewed:
 //
 //	1 a worker takes the lock, and looks at it without a pause
 //	2 at a random instant it is stopped
 //	3 another process, this one, waits for the lock, and gets it when the server's
-//	  lease is over: not before the worker's promise was
-//	4 the worker goes on. No look of its that began after the end of the promise,
+//	  lease is over, which is not before the end of the worker's promise
+//	4 the worker goes on. No look that began after the end of the promise,
 //	  and so none that began after 3, may find the lock held
 //	5 its unlock says that the lock was lost, and does nothing to the new holder
 //
-// The worker's answers travel over a wire that delays them, so that a promise
-// counted from the answer would end after the lease. Other kinds do it less often;
+// The worker's replies are delayed, so that a promise
+// counted from the reply would end after the lease. Other kinds do it less often;
 // where the worker reads, this process writes.
 func TestPause(t *testing.T) { eachKind(t, testPause, plain, fair, read, write) }
 
@@ -94,9 +94,9 @@ func testPause(t *testing.T, k kind) {
 	}
 }
 
-// And when very many leases end at one instant, as they do in a process that was
+// And if very many leases end at one instant, as they do in a process that was
 // stopped? It takes time to tell all their holders; a look must not wait for
-// its turn. No process is stopped here, the leases just end together.
+// its turn. No process is stopped here; the leases just end together.
 func TestPause_manyAtOnce(t *testing.T) {
 	const holds, lookers = 1000, 2
 	rounds := amount(10)
@@ -128,7 +128,7 @@ func TestPause_manyAtOnce(t *testing.T) {
 			return
 		}
 		until := make([]int64, holds)
-		for range 3 { // it can say too little, but never too much
+		for range 3 { // Until can be too early, but never too late
 			for i, h := range all {
 				until[i] = max(until[i], onMonotonic(h.Until()))
 			}
@@ -172,11 +172,11 @@ func median(d []time.Duration) time.Duration {
 	return d[len(d)/2]
 }
 
-// paused is what came of some pauses.
+// paused is the result of some pauses.
 type paused struct {
 	pauses, looks, late, control int
 	worst, controlWorst          time.Duration
-	slack                        []time.Duration // by how much the server's lease outlived the promise
+	slack                        []time.Duration // how much longer than the promise the server's lease was
 }
 
 func (a *paused) add(b paused) {
@@ -210,7 +210,7 @@ func (p *pauser) once(round int) (sum paused) {
 	g := value[granted](p, p.worker.do(p, request{Do: "lock", Kind: p.kind, Name: p.name, Lease: fixed, Wait: patience})) // 1
 	looking := p.worker.send(p, request{Do: "watch", Hold: g.Hold})
 
-	// What the server says is left, it says at some time before we have it.
+	// The server computed its answer some time before it arrived.
 	left, err := p.rdb.Do(p.Context(), p.rdb.B().Pttl().Key(p.kind.lease(p.name, g.Op.Owner)).Build()).AsInt64()
 	end := monotonic() + max(left, 0)*int64(time.Millisecond)
 	slack := time.Duration(end - g.Op.Until)
@@ -275,19 +275,19 @@ func (p *pauser) once(round int) (sum paused) {
 	return sum
 }
 
-// watched is what a worker saw of a hold, until that was over.
+// watched is what a worker saw of a hold, until the hold was over.
 type watched struct {
 	Looks    int
 	Late     int           // looks that found it held after the end of its promise
 	Worst    time.Duration // the latest of them
-	LastHeld int64         // when the last look began that found it held
-	First    int64         // when the first look was over that did not
+	LastHeld int64         // when the last look began that found the lock held
+	First    int64         // when the first look ended that did not
 	Until    int64         // the end of the promise, after all renewals
 	Err      string
 	Is       []string
 
 	// The same for a standard context with that deadline. It ends when its
-	// timer fires, which in a process that was stopped is later.
+	// timer fires, which is later in a process that was stopped.
 	Control      int
 	ControlWorst time.Duration
 }
@@ -320,8 +320,8 @@ func watch(h lock.Hold) (w watched) {
 			break
 		}
 		w.LastHeld = before
-		// Until reads its clocks one after the other, so that it can say too
-		// little, but never too much: the most that it ever said counts.
+		// Until reads its clocks one after the other, so it can be too
+		// early, but never too late: the latest of its answers counts.
 		if until := onMonotonic(h.Until()); until > w.Until {
 			w.Until = until
 		}
@@ -339,7 +339,7 @@ func watch(h lock.Hold) (w watched) {
 	return w
 }
 
-// control is a standard context that ends with the promise, as it is now.
+// control is a standard context that ends at the present end of the promise.
 type control struct {
 	ctx    context.Context
 	cancel context.CancelFunc

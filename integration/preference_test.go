@@ -27,15 +27,15 @@ const (
 )
 
 // Does a writer get in while readers come and go without a gap? Eight readers in
-// four processes do not leave before they are in once more, as another owner, or
-// were refused that; so there is never nobody, unless they are held back. Time says
-// little on a busy machine: what is counted is how many readers leave while the
+// four processes do not leave before they have entered once more, as another owner, or
+// were refused that; so there is always a reader, unless a writer makes them wait. Time says
+// little on a busy machine: the test counts how many readers leave while the
 // writer waits.
 //
-//	writers are let pass   each reader who is in leaves once, and one may slip in in
+//	writers first          each reader inside leaves once, and one may enter in
 //	                       the millisecond in which the writer comes; and readers of a
 //	                       process that asked for one of them before the writer came may
-//	                       go on sharing that answer for ten milliseconds, of which each
+//	                       go on sharing that answer for ten milliseconds, in which each
 //	                       chain can stay for one or two at a time
 //	readers first          the writer sees hundreds leave and is not in
 func TestPreference(t *testing.T) {
@@ -49,7 +49,7 @@ func TestPreference(t *testing.T) {
 		workers[i] = startWorker(t)
 		workers[i].do(t, request{Do: "open", Addr: server.Addr()})
 	}
-	t.Run("writers are let pass", func(t *testing.T) {
+	t.Run("writers first", func(t *testing.T) {
 		s := startStream(t, server, workers, false)
 		var left []int
 		for range amount(rounds * 10) {
@@ -109,24 +109,24 @@ func TestPreference(t *testing.T) {
 	noKeys(t, server)
 }
 
-// stream is readers who come and go without a gap, in workers.
+// stream is readers that come and go without a gap, in workers.
 type stream struct {
 	N            int           // goroutines of each worker
 	ReadersFirst bool          // on the handles
 	Seed         uint64        // of how long each stays
 	Stay         time.Duration // how long
-	For          time.Duration // a loop: ends after that
+	For          time.Duration // for loop: its duration
 }
 
-// streaming is one that runs.
+// streaming is a stream that runs.
 type streaming struct {
 	rdb     rueidis.Client
 	c       *client.Client
-	waits   chan struct{} // got something when the writer has been refused
+	waits   chan struct{} // has a value when the writer has been refused
 	t       *testing.T
 	workers []*worker
 	answers []<-chan reply
-	gaps    int // set by stop: how often a reader was refused to come in once more
+	gaps    int // set by stop: how often a reader was refused to enter once more
 }
 
 func startStream(t *testing.T, server *redistest.Server, workers []*worker, readersFirst bool) *streaming {
@@ -142,7 +142,7 @@ func startStream(t *testing.T, server *redistest.Server, workers []*worker, read
 	return s
 }
 
-// write begins to wait for the write lock, and returns when it is known to.
+// write begins to wait for the write lock, and returns when it waits.
 func (s *streaming) write(options ...lock.Option) <-chan lock.Hold {
 	s.t.Helper()
 	got := make(chan lock.Hold, 1)
@@ -159,7 +159,7 @@ func (s *streaming) write(options ...lock.Option) <-chan lock.Hold {
 	return got
 }
 
-// left is how many readers have left so far.
+// left returns how many readers have left so far.
 func (s *streaming) left(t *testing.T) int64 {
 	t.Helper()
 	n, err := orNil(s.rdb.Do(t.Context(), s.rdb.B().Get().Key(streamReleases).Build()).AsInt64())
@@ -179,8 +179,8 @@ func (s *streaming) stop(t *testing.T) {
 	}
 }
 
-// stream reads without a gap, until it is enough. It returns how often there was
-// one, because a reader was refused to come in once more.
+// stream reads without a gap, until enough is set. It returns how often there was
+// a gap, because a reader was refused to enter once more.
 func (p *process) stream(ctx context.Context, r request) (int, error) {
 	p.enough.Store(false)
 	var options []lock.Option
@@ -200,7 +200,7 @@ func (p *process) stream(ctx context.Context, r request) (int, error) {
 	return int(gaps.Load()), errors.Join(all...)
 }
 
-// chain reads as one owner after the other, each of whom comes before the other
+// chain reads as one owner after the other; each comes before the previous
 // one leaves.
 func (p *process) chain(ctx context.Context, l lock.Locker, random *rand.Rand, stay time.Duration, gaps *atomic.Int64) error {
 	h, err := l.Lock(ctx)
@@ -227,9 +227,9 @@ func (p *process) chain(ctx context.Context, l lock.Locker, random *rand.Rand, s
 	return h.Unlock(ctx)
 }
 
-// BenchmarkPreference is what it costs readers that writers are let pass: sixteen
+// BenchmarkPreference measures what the preference of writers costs readers: sixteen
 // readers in four processes, against none, one and four writers that write, and
-// write again. All of them hold the lock for as long as the name says.
+// write again. All of them hold the lock for the time in the name.
 //
 //	go test -run '^$' -bench Preference -benchtime 4x -count 6
 func BenchmarkPreference(b *testing.B) {

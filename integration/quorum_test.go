@@ -28,7 +28,7 @@ import (
 type quorums struct {
 	*testing.T
 	servers []*redistest.Server
-	lease   time.Duration // of all; the longest there is
+	lease   time.Duration // of all locks; the longest lease
 	timeout time.Duration // of one server
 }
 
@@ -71,7 +71,7 @@ func (q *quorums) locks(options ...lock.Option) (locks []lock.Locker) {
 	return locks
 }
 
-// empty waits until no server has a key: what servers got late is taken back.
+// empty waits until no server has a key: late grants are given back.
 func (q *quorums) empty() {
 	q.Helper()
 	until(q.T, func() bool {
@@ -85,18 +85,18 @@ func (q *quorums) empty() {
 	})
 }
 
-// full waits until h has all servers.
+// full waits until h has the votes of all servers.
 func (q *quorums) full(h lock.Hold) {
 	q.Helper()
 	until(q.T, func() bool { return len(multilock.Holds(h)) == len(q.servers) || h.Err() != nil })
 }
 
-// How does it go on without a minority of the servers? Two of five are dead, or
+// How does a quorum work without a minority of the servers? Two of five are dead, or
 // frozen, and
 //
 //	1 at least 99 of 100 attempts succeed
-//	2 most of them take less than the time-out of one server, which nobody waits for
-//	3 in the end nothing is left, also on servers that come back to life
+//	2 most of them take less than the timeout of one server, as no call waits for the dead ones
+//	3 in the end nothing is left, also on servers that come back
 func TestQuorum_minorityFails(t *testing.T) {
 	for name, fail := range map[string]func(*redistest.Server, testing.TB){
 		"dead":   (*redistest.Server).Kill,
@@ -165,7 +165,7 @@ func TestQuorum_majorityFails(t *testing.T) {
 	q.empty()
 }
 
-// rounds is how often the lock is taken while servers restart.
+// rounds returns how often the lock is taken while servers restart.
 func rounds(t *testing.T) int {
 	t.Helper()
 	given := os.Getenv("LEASEHOLD_ROUNDS")
@@ -179,11 +179,11 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// Do two ever hold it at once while servers are killed and come back empty? Ten users
-// contend, and each who gets it looks at the holds of all others: if one of those is
-// valid, and his own is before and after that look, there were two.
+// Do two users ever hold the lock at once while servers are killed and come back empty? Ten users
+// contend, and each user that gets it looks at the holds of all others: if one of those is
+// valid, and its own is before and after that look, there were two.
 //
-// LEASEHOLD_GUARD=off makes the same test without that restarted servers have no vote.
+// LEASEHOLD_GUARD=off makes the same test without the rule that restarted servers have no vote.
 // It must fail then.
 func TestQuorum_restarts(t *testing.T) {
 	var options []multilock.Option
@@ -195,7 +195,7 @@ func TestQuorum_restarts(t *testing.T) {
 	total := rounds(t)
 
 	var mu sync.Mutex
-	held := make(map[lock.Hold]int) // guarded by mu: by which user
+	held := make(map[lock.Hold]int) // guarded by mu; the value is the user
 	taken, lost, twice := 0, 0, 0   // guarded by mu
 	enough := make(chan struct{})
 	look := func(mine lock.Hold) {
@@ -288,12 +288,12 @@ func TestQuorum_restarts(t *testing.T) {
 	q.empty()
 }
 
-// The same once, step by step, with the guard and without:
+// This is one such case, step by step, with the guard and without:
 //
 //	1 one user holds the lock on all servers
-//	2 three of them are killed, and come back empty; he is not told yet
-//	3 another user asks. Three servers would give it to him. With the guard these have
-//	  no vote; without it there are two who hold it
+//	2 three of them are killed, and come back empty; the user is not told yet
+//	3 another user asks. Three servers would grant it the lock. With the guard these have
+//	  no vote; without it two users hold the lock
 func TestQuorum_guard(t *testing.T) {
 	for _, guarded := range []bool{true, false} {
 		t.Run(fmt.Sprint("guarded ", guarded), func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestQuorum_guard(t *testing.T) {
 				options = append(options, multilock.WithDurableServers())
 			}
 			options = append(options, multilock.WithLongestLease(q.lease), multilock.WithServerTimeout(q.lease/4))
-			// A fixed lease is not renewed, so he is told at its end.
+			// A fixed lease is not renewed, so the user is told at its end.
 			first := multilock.NewQuorum(q.locks(lock.WithLease(q.lease)), options...)
 			second := multilock.NewQuorum(q.locks(), options...)
 			h, err := first.TryLock(t.Context()) // 1
@@ -338,8 +338,8 @@ func TestQuorum_guard(t *testing.T) {
 }
 
 // Do the tokens of a quorum grow while a minority of its servers restarts, and keeps its
-// registers? The registers begin far from each other, and further on than any clock, so only
-// what holders write to a majority makes them agree.
+// registers? The registers begin far from each other, and beyond any clock, so only
+// the tokens that holders write to a majority make them agree.
 //
 //	1 one or two of five servers are killed, and come back as they were
 //	2 the next holder's token is larger than all before
@@ -396,8 +396,8 @@ func TestQuorum_tokens(t *testing.T) {
 	t.Logf("%d tokens, each larger than the one before", grown)
 }
 
-// clockSource is a library that sets a server's clock by what a file says, in
-// microseconds. That needs no rights and moves nobody else's clock.
+// clockSource is a library that sets a server's clock to the value in a file, in
+// microseconds. That needs no rights and changes no other program's clock.
 const clockSource = `
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -471,23 +471,23 @@ func startWithClock(t *testing.T) (*redistest.Server, clock) {
 	t.Setenv("LD_PRELOAD", library)
 	t.Setenv("LEASEHOLD_CLOCK", file)
 	server := redistest.Start(t)
-	// Only for that one.
+	// Only that server gets the library.
 	t.Setenv("LD_PRELOAD", "")
 	t.Setenv("LEASEHOLD_CLOCK", "")
 	return server, clock{offset}
 }
 
-// set lets the server's clock be ahead by d.
+// set makes the server's clock be ahead by d.
 func (c clock) set(d time.Duration) {
 	binary.NativeEndian.PutUint64(c.offset, uint64(d.Microseconds()))
 }
 
-// The clock of one server is set by a minute, forth and back, while somebody holds the
-// lock. Forth, the server frees what it gave. Others try all the time:
+// The clock of one server is set by a minute, forth and back, while a user holds the
+// lock. When it is set forth, the server frees the lock. Others try all the time:
 //
-//	1 nobody gets it, as one server more is no majority
-//	2 the holder takes that server again
-//	3 with the clock set back, the lock goes from one to the next as ever
+//	1 none of them gets the lock, as one more server is no majority
+//	2 the holder takes the lock on that server again
+//	3 with the clock set back, the lock goes from one user to the next as before
 func TestQuorum_clockStep(t *testing.T) {
 	server, clock := startWithClock(t)
 	q := &quorums{T: t, servers: []*redistest.Server{server}, lease: 2 * time.Second, timeout: 200 * time.Millisecond}
@@ -519,7 +519,7 @@ func TestQuorum_clockStep(t *testing.T) {
 		})
 	}
 	for range 3 {
-		there := multilock.Holds(h)[0] // what it has on that server
+		there := multilock.Holds(h)[0] // its hold on that server
 		clock.set(time.Minute)
 		until(t, func() bool { // 2
 			now := multilock.Holds(h)
@@ -531,7 +531,7 @@ func TestQuorum_clockStep(t *testing.T) {
 		clock.set(-time.Minute)
 		again := multilock.Holds(h)[0]
 		last := again.Until()
-		until(t, func() bool { return again.Until().After(last.Add(q.lease)) || h.Err() != nil }) // is renewed by that clock
+		until(t, func() bool { return again.Until().After(last.Add(q.lease)) || h.Err() != nil }) // it is renewed by that clock
 		if err := h.Err(); err != nil {
 			t.Fatalf("the clock of one server went back, and it is lost: %v", err)
 		}
@@ -554,6 +554,6 @@ func TestQuorum_clockStep(t *testing.T) {
 			}
 		}
 	}
-	clock.set(time.Minute) // or the last would live there for a minute
+	clock.set(time.Minute) // otherwise the last lock would live there for a minute
 	q.empty()
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Do readers who wait behind a writer come in together when it leaves, and not one
-// after the other, and not when they next ask?
+// Do readers that wait behind a writer enter together when it leaves, and neither one
+// after the other, nor at their next poll?
 //
 //	1 this process writes; five readers in each of four workers wait for it
-//	2 it stops writing, or it reads too and stops only writing
-//	3 all the readers are in, before any of them leaves: a few milliseconds later,
+//	2 it unlocks, or it reads too and stops only writing
+//	3 all readers are in, before any of them leaves: a few milliseconds later,
 //	  and not a poll interval
 //
-// What must not be slow is measured; what fails the test is a message that was
-// missed, which costs a poll interval, and is told from a busy machine by
-// happening again and again.
+// The test measures what must not be slow. What fails it is a missed
+// message, which costs a poll interval. On a busy machine the same can happen once, but not
+// again and again.
 func TestReaders(t *testing.T) {
 	t.Run("an unlock", func(t *testing.T) { testReaders(t, false) })
 	t.Run("a downgrade", func(t *testing.T) { testReaders(t, true) })
@@ -83,7 +83,7 @@ func testReaders(t *testing.T, downgrade bool) {
 		for _, answer := range answers { // 3
 			for _, o := range value[[]op](t, must(t, receive(t, answer))) {
 				if !o.OK || o.Err != "" || o.Return < start {
-					t.Errorf("a reader who waited: %+v, with the unlock at %d", o, start)
+					t.Errorf("a waiting reader: %+v, with the unlock at %d", o, start)
 				}
 				took = append(took, time.Duration(o.Return-start))
 			}

@@ -16,10 +16,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Do the leases of a read/write lock's owners keep out of each other's way? One
-// hash stands for all of them, and in other locks of this layout the lease of one
-// became longer or shorter by what others did, readers were forgotten, and a
-// writer who only read on left everybody waiting. Each test is one such scene.
+// Are the leases of a read/write lock's owners independent? One
+// hash stands for all of them, and in other locks of this layout the lease of one owner
+// became longer or shorter by acts of others, readers were forgotten, and a
+// writer that only read on kept all others waiting. Each test is one such scene.
 type rwScene struct {
 	*testing.T
 	server *redistest.Server
@@ -56,7 +56,7 @@ func (s *rwScene) unlock(holds ...lock.Hold) {
 	}
 }
 
-// others looks what the other client may do now.
+// others checks what the other client may do now.
 func (s *rwScene) others(reads, writes bool) {
 	s.Helper()
 	for _, test := range []struct {
@@ -77,7 +77,7 @@ func (s *rwScene) others(reads, writes bool) {
 	}
 }
 
-// held looks how the lock is held: as what, and how often by the owner of h.
+// held checks how the lock is held: its mode, and the count of the owner of h.
 func (s *rwScene) held(mode lock.Mode, h lock.Hold, holds int) {
 	s.Helper()
 	state, err := s.b.Inspect(s.Context())
@@ -89,7 +89,7 @@ func (s *rwScene) held(mode lock.Mode, h lock.Hold, holds int) {
 	}
 }
 
-// ttl is what is left of the lock's lease.
+// ttl returns what is left of the lock's lease.
 func (s *rwScene) ttl() time.Duration {
 	s.Helper()
 	ms, err := do(s.T, s.rdb, "PTTL", rwName).AsInt64()
@@ -100,7 +100,7 @@ func (s *rwScene) ttl() time.Duration {
 }
 
 // One reader has a long lease and another a short one, and neither unlocks. A
-// writer gets in when the long one is over, whichever came first.
+// writer enters when the long one is over, whichever came first.
 func TestReadWrite_theLongestReadLeaseCounts(t *testing.T) {
 	const long, short = 1500 * time.Millisecond, 300 * time.Millisecond
 	for _, test := range []struct {
@@ -134,9 +134,9 @@ func TestReadWrite_theLongestReadLeaseCounts(t *testing.T) {
 }
 
 // Fifty readers of one client hold for longer than a lease. All are renewed, and
-// no writer gets in; then one does at once.
+// no writer enters; when they leave, one does at once.
 func TestReadWrite_allReadersAreRenewed(t *testing.T) {
-	const n, renewals = 50, 4 // a lease is three
+	const n, renewals = 50, 4 // a lease is three renewals
 	var mu sync.Mutex
 	renewed := make(map[string]int)
 	s := newRWScene(t)
@@ -180,8 +180,8 @@ func TestReadWrite_allReadersAreRenewed(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// Entering once more with a shorter lease does not shorten the first, and with a
-// renewed one it does not add to it.
+// A re-entry with a shorter lease does not shorten the first lease, and one with a
+// renewed lease does not add to it.
 func TestReadWrite_reentryLeavesTheLeaseBe(t *testing.T) {
 	const long, short = 20 * time.Second, 500 * time.Millisecond
 	s := newRWScene(t)
@@ -242,7 +242,7 @@ func TestReadWrite_readersBehindALease(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// One reader never unlocks and another one does: a writer gets in when the first
+// One reader never unlocks and another one does: a writer enters when the first
 // one's lease is over.
 func TestReadWrite_writerBehindALease(t *testing.T) {
 	const lease = 700 * time.Millisecond
@@ -276,7 +276,7 @@ func TestReadWrite_writerBehindALease(t *testing.T) {
 
 // A writer reads as well.
 //
-//	1 it writes, twice, and reads, twice: nobody else may do anything
+//	1 it writes, twice, and reads, twice: no other owner may do anything
 //	2 it stops reading: it still writes
 //	3 it reads, and stops writing: others may read, and not write
 //	4 it cannot write again while it reads, and is told at once
@@ -323,8 +323,8 @@ func TestReadWrite_writerReads(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// The lease of a writer who reads is kept up, and after it has stopped writing
-// that of a reader is, which it then is.
+// The lease of a writer that also reads is renewed, and after it has stopped writing
+// its lease as a reader is.
 func TestReadWrite_leaseIsKeptUp(t *testing.T) {
 	const lease, renewals = 1500 * time.Millisecond, 4
 	var mu sync.Mutex
@@ -361,8 +361,8 @@ func TestReadWrite_leaseIsKeptUp(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// ForceUnlock ends both sides: the writer who also reads, and readers of several
-// clients. They are told, and whoever waits is woken.
+// ForceUnlock ends both sides: a writer that also reads, and readers of several
+// clients. They are told, and waiters are woken.
 func TestReadWrite_force(t *testing.T) {
 	s := newRWScene(t, client.WithWatchdogTimeout(time.Second))
 	if forced, err := s.b.ForceUnlock(t.Context()); err != nil || forced {
@@ -372,7 +372,7 @@ func TestReadWrite_force(t *testing.T) {
 		name string
 		take func() []lock.Hold
 	}{
-		{"a writer who reads", func() []lock.Hold {
+		{"a writer that reads", func() []lock.Hold {
 			ctx := lock.WithOwner(t.Context())
 			return []lock.Hold{s.lock(ctx, s.a.Write()), s.lock(ctx, s.a.Read())}
 		}},

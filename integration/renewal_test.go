@@ -13,8 +13,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Is a lock renewed for as long as it is held, whatever happened to its name before?
-// These are scenarios in which Redisson had forgotten to, or went on when it should
+// Is a lock renewed while it is held, whatever happened to its name before?
+// These are scenarios in which Redisson had forgotten to renew, or went on when it should
 // not.
 
 const renewalDog = 2 * time.Second
@@ -32,8 +32,8 @@ func outlives(t *testing.T, h lock.Hold) {
 	}
 }
 
-// The server restarts empty while somebody holds. He is told, and can take the same
-// name again, which then is renewed.
+// The server restarts empty while an owner holds. It is told, and can take the same
+// name again, which is then renewed.
 func TestRenewal_sameNameAfterALoss(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, k kind) {
@@ -62,7 +62,7 @@ func TestRenewal_sameNameAfterALoss(t *testing.T) {
 }
 
 // One owner enters twice and leaves twice. Half-way it is still renewed, and so is
-// the next owner after it; in the end nobody is.
+// the next owner after it; in the end no owner is.
 func TestRenewal_reentry(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, k kind) {
@@ -101,8 +101,8 @@ func TestRenewal_reentry(t *testing.T) {
 	}, plain, fair, read, write)
 }
 
-// Sixteen goroutines take what they can get, and give it back, all the time. Who
-// keeps a lock for longer than a lease meanwhile has it renewed.
+// Sixteen goroutines take any lock that is free, and release it, all the time. A goroutine that
+// keeps a lock for longer than a lease has it renewed.
 func TestRenewal_amongLocksThatComeAndGo(t *testing.T) {
 	t.Parallel()
 	const goroutines = 16

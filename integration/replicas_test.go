@@ -26,8 +26,8 @@ func replica(t *testing.T, primary *redistest.Server) *redistest.Server {
 	return r
 }
 
-// A lock counts when a replica has it, and not before. One that does not count is
-// given back before the caller hears of it.
+// A lock counts when a replica has it, and not before. A lock that does not count is
+// given back before the call returns.
 func TestReplicas(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
 		t.Parallel()
@@ -62,7 +62,7 @@ func TestReplicas(t *testing.T) {
 		refused("without a replica")
 		r := replica(t, server)
 		granted("with one")
-		server.Do(t, "SCRIPT", "FLUSH") // the answer to WAIT beside a NOSCRIPT says nothing
+		server.Do(t, "SCRIPT", "FLUSH") // the answer to WAIT after a NOSCRIPT says nothing
 		r.Freeze(t)
 		refused("with a frozen one")
 		refused("with a frozen one again")
@@ -70,7 +70,7 @@ func TestReplicas(t *testing.T) {
 		granted("when it is back")
 		granted("for the next")
 
-		// Who holds it needs nobody's confirmation to enter once more.
+		// A holder needs no confirmation to re-enter.
 		h, err := l.Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)

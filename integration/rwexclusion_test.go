@@ -11,13 +11,13 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Does a writer ever meet anybody? 100 readers and 4 writers in 8 processes take
-// read/write locks in all the ways there are. A half of the time it is one name,
-// for which they all crowd, and else one of many. The witnesses:
+// Does a writer ever meet another owner? 100 readers and 4 writers in 8 processes take
+// read/write locks in all possible ways. Half of the time they all contend for one name,
+// otherwise for one of many. The witnesses:
 //
-//	inside:<name>   how many write: 1 in a writer's section, 0 in a reader's
-//	reading:<name>  how many read: 0 in a writer's section
-//	written:<name>  as for other locks; and it does not change while one reads
+//	inside:<name>   the number of writers: 1 in a writer's section, 0 in a reader's
+//	reading:<name>  the number of readers: 0 in a writer's section
+//	written:<name>  as for other locks; and it does not change in a reader's section
 //	the history     as for other locks
 func TestExclusion_readWrite(t *testing.T) {
 	states := make(map[string]rwClaims)
@@ -31,11 +31,11 @@ func TestExclusion_readWrite(t *testing.T) {
 }
 
 const (
-	rwNames = 25 // where few meet
+	rwNames = 25 // names at which few meet
 	rwEach  = 26 // of so many goroutines, one writes
 )
 
-// onceRW takes one read/write lock in one of the ways, and gives it back.
+// onceRW takes one read/write lock in one of the ways, and releases it.
 func (c *contender) onceRW(ctx context.Context) {
 	name := contended(0)
 	if c.random.IntN(2) == 0 {
@@ -52,7 +52,7 @@ func (c *contender) onceRW(ctx context.Context) {
 	switch dice := c.random.IntN(1000); {
 	case dice < 600:
 		c.hold(ctx, k, name, exclusionLong, true, options...)
-	case dice < 680: // short of time
+	case dice < 680: // with little time
 		c.hold(ctx, k, name, time.Duration(c.random.IntN(int(8*time.Millisecond))), true, options...)
 	case dice < 870:
 		c.hold(ctx, k, name, exclusionLong, false, options...)
@@ -63,14 +63,14 @@ func (c *contender) onceRW(ctx context.Context) {
 	}
 }
 
-// upgrade asks to write under ctx, whose owner reads.
+// upgrade asks for the write lock under ctx, whose owner reads.
 func (c *contender) upgrade(ctx context.Context, name string) {
 	c.Upgrades++
 	h, err := write.lock(c.process.client, name).Lock(ctx)
 	if err == nil {
-		c.wrong("who reads %s may write: %v", name, h.Unlock(context.Background()))
+		c.wrong("a reader of %s may write: %v", name, h.Unlock(context.Background()))
 	} else if !errors.Is(err, lock.ErrUpgrade) && ctx.Err() == nil {
-		c.wrong("who reads %s and asks to write: %v", name, err)
+		c.wrong("a reader of %s that asks to write: %v", name, err)
 	}
 }
 

@@ -15,7 +15,7 @@ type rwClaims struct {
 	readers []rwReader // by owner
 }
 
-// rwReader is what has been promised to a reader.
+// rwReader is the promise to a reader.
 type rwReader struct {
 	owner string
 	count int
@@ -28,7 +28,7 @@ func (s rwClaims) equal(o rwClaims) bool {
 
 func (s rwClaims) idle(maxToken uint64) rwClaims { return rwClaims{writer: s.writer.idle(maxToken)} }
 
-// reader returns what owner was promised.
+// reader returns the promise to owner.
 func (s rwClaims) reader(owner string) rwReader {
 	for _, r := range s.readers {
 		if r.owner == owner {
@@ -38,7 +38,7 @@ func (s rwClaims) reader(owner string) rwReader {
 	return rwReader{owner: owner}
 }
 
-// with is s with r in the place of what its owner was promised before.
+// with returns s with r in place of its owner's earlier promise.
 func (s rwClaims) with(r rwReader) rwClaims {
 	readers := make([]rwReader, 0, len(s.readers)+1)
 	for _, o := range s.readers {
@@ -96,8 +96,8 @@ func (s rwClaims) step(o op) (legal bool, next rwClaims) {
 	}
 }
 
-// Can this one fail? As TestModel asks of the model of other locks, which is also
-// that of writers among each other.
+// Can this checker fail? As in TestModel, which is also for
+// writers among each other.
 func TestModel_readWrite(t *testing.T) {
 	on := func(side kind, o op) op {
 		o.Side = side
@@ -135,7 +135,7 @@ func TestModel_readWrite(t *testing.T) {
 		{"a reader beside a writer", false, []op{
 			acq(write, "w", 1, 2, 10, 100), acq(read, "a", 3, 4, 0, 100), rel(write, "w", 5, 6), rel(read, "a", 7, 8),
 		}},
-		{"a reader beside a writer, who never unlocks", false, []op{
+		{"a reader together with a writer, which never unlocks", false, []op{
 			acq(write, "w", 1, 2, 10, 100), acq(read, "a", 3, 4, 0, 100), rel(read, "a", 7, 8),
 		}},
 		{"a reader granted just before the writer's release was called", false, []op{
@@ -174,7 +174,7 @@ func TestModel_readWrite(t *testing.T) {
 		{"a writer stopped writing, and another one got in while it read", false, []op{
 			acq(write, "w", 1, 2, 10, 100), under(acq(read, "r", 3, 4, 0, 100), "w"), rel(write, "w", 5, 6), acq(write, "v", 7, 8, 11, 100), rel(read, "r", 9, 10),
 		}},
-		{"a reader who writes", false, []op{
+		{"a reader that writes", false, []op{
 			acq(read, "a", 1, 2, 0, 100), acq(write, "w", 3, 4, 10, 100), rel(write, "w", 5, 6), rel(read, "a", 7, 8),
 		}},
 		{"a writer's token goes back", false, []op{

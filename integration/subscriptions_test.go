@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// subscriptions is how many connections listen to anything.
+// subscriptions returns how many connections listen to a channel.
 func subscriptions(t *testing.T, server *redistest.Server) (n int) {
 	t.Helper()
 	reply := server.Do(t, "CLIENT", "LIST")
@@ -43,7 +43,7 @@ func TestSubscriptions_oneConnectionForAll(t *testing.T) {
 			for j := range acquisitions / goroutines {
 				var options []lock.Option
 				if j%2 == 0 {
-					options = append(options, lock.WithWait(patience)) // never too short
+					options = append(options, lock.WithWait(patience)) // long enough
 				}
 				h, err := clients[i%len(clients)].NewLock("orders:"+strconv.Itoa((i+j)%names), options...).Lock(t.Context())
 				if err == nil {

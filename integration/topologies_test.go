@@ -28,7 +28,7 @@ func TestConformance_unixSocket(t *testing.T) {
 	})
 }
 
-// With TLS both sides show who they are, and nobody gets in who does not.
+// With TLS both sides show a certificate, and a client without one gets no access.
 func TestConformance_tls(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
@@ -47,11 +47,11 @@ func TestConformance_tls(t *testing.T) {
 
 	stranger := redistest.NewAuthority(t)
 	for who, config := range map[string]func(o *rueidis.ClientOption){
-		"without a certificate":             func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config() },
-		"with a stranger's certificate":     func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(stranger.Issue(t)) },
-		"who does not know the server":      func(o *rueidis.ClientOption) { o.TLSConfig = stranger.Config(known) },
-		"who takes it for another server":   func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(known); o.TLSConfig.ServerName = "other" },
-		"who speaks plain text to the port": func(o *rueidis.ClientOption) { o.TLSConfig = nil },
+		"without a certificate":              func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config() },
+		"with a stranger's certificate":      func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(stranger.Issue(t)) },
+		"that does not know the server":      func(o *rueidis.ClientOption) { o.TLSConfig = stranger.Config(known) },
+		"that takes it for another server":   func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(known); o.TLSConfig.ServerName = "other" },
+		"that speaks plain text to the port": func(o *rueidis.ClientOption) { o.TLSConfig = nil },
 	} {
 		o := option
 		config(&o)
@@ -63,27 +63,27 @@ func TestConformance_tls(t *testing.T) {
 }
 
 // A user with the rights that docs/SECURITY.md lists for a kind can do with it all
-// that there are rules for.
+// that the rules need.
 func TestConformance_leastRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	leastRights(t, []*redistest.Server{server}, server.Client)
 }
 
-// The same by way of Sentinels.
+// The same behind Sentinels.
 func TestConformance_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
 	leastRights(t, s.Nodes, s.Client)
 }
 
-// The same on a cluster, where hints travel by sharded Pub/Sub.
+// The same on a cluster, where hints go by sharded Pub/Sub.
 func TestConformance_leastRightsOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	leastRights(t, cluster.Nodes, cluster.Client, "Cluster")
 
-	// While a slot moves, its keys are asked for with ASKING.
+	// While a slot moves, rueidis sends ASKING before commands for its keys.
 	var as func(*rueidis.ClientOption)
 	for _, node := range cluster.Nodes {
 		as = node.AddUser(t, "locks", redistest.Rights(t, "NewLock", "Cluster")...)
@@ -142,11 +142,11 @@ func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.T
 	}
 }
 
-// Several locks as one need no more than each of them, and a quorum may ask its
-// servers since when they have been up.
+// Several locks as one need no more rights than each of them, and a quorum needs the right to
+// ask its servers how long they have been up.
 func TestLeastRights_multilock(t *testing.T) {
 	t.Parallel()
-	const lease = 2 * time.Second // servers vote when they have been up for so long
+	const lease = 2 * time.Second // servers vote when they have been up for that time
 	var denied func() []string
 	start := func(rights ...string) *client.Client {
 		t.Helper()

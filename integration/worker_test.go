@@ -32,7 +32,7 @@ const workerEnv = "LEASEHOLD_WORKER"
 // patience bounds what should happen at once, on a machine that may be busy.
 const patience = 30 * time.Second
 
-// request is one command for a worker. What each command needs stands there.
+// request is one command for a worker. Each command uses some of the fields.
 type request struct {
 	ID       int
 	Do       string
@@ -42,8 +42,8 @@ type request struct {
 	Name     string        `json:",omitempty"`
 	Lease    time.Duration `json:",omitempty"` // a fixed lease, or 0
 	Patience time.Duration `json:",omitempty"` // of lock.WithPatience, or 0
-	Wait     time.Duration `json:",omitempty"` // for how long; 0 tries once
-	Hold     int           `json:",omitempty"` // as a reply named it
+	Wait     time.Duration `json:",omitempty"` // how long to wait; 0 tries once
+	Hold     int           `json:",omitempty"` // the number of a hold, from a reply
 	Contend  *plan         `json:",omitempty"`
 	Crowd    *crowd        `json:",omitempty"`
 	Stream   *stream       `json:",omitempty"`
@@ -52,7 +52,7 @@ type request struct {
 	Relay    *relay        `json:",omitempty"`
 }
 
-// options are those of the lock that r is about.
+// options returns the options of the lock that r is about.
 func (r request) options() (options []lock.Option) {
 	if r.Lease != 0 {
 		options = append(options, lock.WithLease(r.Lease))
@@ -66,7 +66,7 @@ func (r request) options() (options []lock.Option) {
 	return options
 }
 
-// reply is the answer to one.
+// reply is the answer to a request.
 type reply struct {
 	ID    int
 	Err   string          `json:",omitempty"`
@@ -93,7 +93,7 @@ func (r reply) is(names ...string) bool {
 // worker is the parent's side of a worker process.
 type worker struct {
 	cmd    *exec.Cmd
-	exited chan struct{} // closed once it is reaped
+	exited chan struct{} // closed once the process is reaped
 
 	mu      sync.Mutex
 	in      *json.Encoder      // guarded by mu
@@ -101,7 +101,7 @@ type worker struct {
 	pending map[int]chan reply // guarded by mu; nil once it is gone
 }
 
-// startWorker starts a process that ends with tb, also when it is stopped then.
+// startWorker starts a process that ends with tb, also when it is stopped at that moment.
 func startWorker(tb testing.TB) *worker {
 	tb.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -114,8 +114,8 @@ func startWorker(tb testing.TB) *worker {
 	return w
 }
 
-// launch starts a process that is told what to do by lines of JSON, and ends with
-// this one at the latest.
+// launch starts a process that takes commands in lines of JSON, and ends with
+// this process at the latest.
 func launch(cmd *exec.Cmd) (*worker, error) {
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -149,7 +149,7 @@ func launch(cmd *exec.Cmd) (*worker, error) {
 	return w, nil
 }
 
-// read hands out the replies until the process is gone.
+// read delivers the replies until the process is gone.
 func (w *worker) read(out io.Reader) {
 	for replies := json.NewDecoder(out); ; {
 		var r reply
@@ -171,14 +171,14 @@ func (w *worker) read(out io.Reader) {
 }
 
 // send gives the worker a command. The channel gets the reply, or is closed
-// when the process ends before.
+// if the process ends before.
 func (w *worker) send(tb testing.TB, r request) <-chan reply {
 	tb.Helper()
 	return w.tell(tb, r.Do, func(id int) any { r.ID = id; return r })
 }
 
-// tell gives the process a command of its own language, to do what; with makes it
-// under the number by which it will be answered.
+// tell gives the process a command of its own language, to do what; with returns the command
+// for the number of its answer.
 func (w *worker) tell(tb testing.TB, what string, with func(id int) any) <-chan reply {
 	tb.Helper()
 	w.mu.Lock()
@@ -230,7 +230,7 @@ func must(tb testing.TB, r reply) reply {
 	return r
 }
 
-// value reads what a reply carries.
+// value reads the value of a reply.
 func value[T any](tb testing.TB, r reply) (v T) {
 	tb.Helper()
 	if err := json.Unmarshal(r.Value, &v); err != nil {
@@ -239,7 +239,7 @@ func value[T any](tb testing.TB, r reply) (v T) {
 	return v
 }
 
-// stop stops the process, and returns when nothing in it moves any more.
+// stop stops the process, and returns when no thread of it runs any more.
 func (w *worker) stop(tb testing.TB) {
 	tb.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -258,7 +258,7 @@ func (w *worker) stop(tb testing.TB) {
 	}
 }
 
-// cont lets it go on.
+// cont makes it go on.
 func (w *worker) cont(tb testing.TB) {
 	tb.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -272,7 +272,7 @@ func (w *worker) kill() {
 	<-w.exited
 }
 
-// granted is what a worker answers about a hold.
+// granted is the answer of a worker about a hold.
 type granted struct {
 	Hold int // its name in the commands that follow
 	Op   op
@@ -281,12 +281,12 @@ type granted struct {
 // process is the worker's own side.
 type process struct {
 	rdb    rueidis.Client // the client's
-	side   rueidis.Client // for what the locks protect
+	side   rueidis.Client // for the data that the locks protect
 	client *client.Client
 
-	begun  atomic.Int64 // calls of Lock that have begun
+	begun  atomic.Int64 // the number of calls of Lock so far
 	enough atomic.Bool  // ends streams
-	queued sync.Map     // owner -> when Redis had told it to wait, by monotonic
+	queued sync.Map     // owner -> when Redis had refused it, by monotonic
 	runner *runner      // set by relay
 
 	mu    sync.Mutex
@@ -311,7 +311,7 @@ func work(in io.Reader, out io.Writer) (code int) {
 			_ = replies.Encode(a) // without a parent there is nobody to tell
 		}
 		if r.Do == "close" {
-			serve() // alone: it looks for goroutines that are left
+			serve() // alone: it looks for remaining goroutines
 		} else {
 			go serve()
 		}
@@ -328,7 +328,7 @@ func answer(id int, v any, err error) reply {
 			}
 		}
 	}
-	a.Value, _ = json.Marshal(v) // all our types can be
+	a.Value, _ = json.Marshal(v) // all of these types can be marshalled
 	return a
 }
 
@@ -396,7 +396,7 @@ func (p *process) open(r request) (err error) {
 	return err
 }
 
-// lock takes Name, by Lock for as long as Wait, or by TryLock without.
+// lock takes Name, by Lock with the limit Wait, or by TryLock without.
 func (p *process) lock(ctx context.Context, r request) (granted, error) {
 	l := r.Kind.lock(p.client, r.Name, r.options()...)
 	p.begun.Add(1)
@@ -413,7 +413,7 @@ func (p *process) lock(ctx context.Context, r request) (granted, error) {
 	return granted{Hold: len(p.holds), Op: o}, nil
 }
 
-// lockWithin waits for d at the most; 0 only tries. A deadline would do, if it
+// lockWithin waits for d at the most; with 0 it only tries. A deadline would do, if it
 // did not end the hold's context as well.
 func lockWithin(ctx context.Context, l lock.Locker, d time.Duration) (lock.Hold, error) {
 	if d == 0 {
@@ -433,8 +433,8 @@ func (o *op) grant(h lock.Hold) {
 	o.OK, o.Owner, o.Token, o.Until = true, h.Owner(), h.Token(), onMonotonic(h.Until())
 }
 
-// one tells the owner of o, which reads by h, from those who share the read hold in
-// Redis with it: by its number in its process.
+// one distinguishes the owner of o, which reads by h, from the others that share the read hold in
+// Redis: by its number in its process.
 func (o *op) one(h lock.Hold) {
 	if o.Side == read {
 		n, _ := lock.OwnerFrom(h.Context())
@@ -442,7 +442,7 @@ func (o *op) one(h lock.Hold) {
 	}
 }
 
-// grant records that o got h, and since when it is known to have waited for it.
+// grant records that o got h, and when it was refused before, if it was.
 func (p *process) grant(o *op, h lock.Hold) {
 	o.grant(h)
 	if at, ok := p.queued.LoadAndDelete(h.Owner()); ok {
