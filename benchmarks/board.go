@@ -11,27 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// board is memory that all processes of a cell share. It is how two holders of
-// one lock are seen, whatever the lock says: a fast lock that is wrong is no
+// board is memory that all processes of a cell share. It shows two holders of
+// one lock, whatever the lock says: a fast lock that is wrong is no
 // contender.
 type board struct {
 	unlocking atomic.Int64 // when the last Unlock was called, by monotonic
-	slots     [1024]slot   // one for each lock that is looked at
+	slots     [1024]slot   // one for each lock that is checked
 }
 
 // slot is what is known of one lock. It fills a cache line.
 type slot struct {
-	inside atomic.Int32 // how many hold it
-	last   atomic.Int32 // who held it last, a holder
+	inside atomic.Int32 // the number of its holders
+	last   atomic.Int32 // its last holder
 	_      [56]byte
 }
 
-// holder names a goroutine among those of all processes; 0 is nobody.
+// holder names a goroutine among those of all processes; 0 is none.
 func holder(process, goroutine int) int32 { return int32(process+1)<<16 | int32(goroutine) }
 
 func processOf(holder int32) int32 { return holder >> 16 }
 
-// openBoard maps the board in the file, which is made if it is not there.
+// openBoard maps the board in the file. It makes the file if there is none.
 func openBoard(path string) (*board, func(), error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -49,7 +49,7 @@ func openBoard(path string) (*board, func(), error) {
 	return (*board)(unsafe.Pointer(&mem[0])), func() { _ = unix.Munmap(mem) }, nil
 }
 
-// enter notes that h holds the lock. It returns who held it before, and whether
+// enter notes that h holds the lock. It returns the holder before, and whether
 // h is alone.
 func (s *slot) enter(h int32) (before int32, alone bool) {
 	alone = s.inside.Add(1) == 1

@@ -4,23 +4,23 @@ package main
 
 import "time"
 
-// cell is one work that contenders do, one after the other, again and again.
+// cell is one kind of work, which the contenders do one after the other, again and again.
 type cell struct {
 	name       string
 	title      string
 	contenders []string
-	reference  string // of the columns that are multiples
-	processes  int    // of each contender
+	reference  string // the contender that the multiples in columns refer to
+	processes  int    // processes of each contender
 	settings   settings
-	roundTrip  time.Duration // added; 0 for none
-	more       int           // so many times as many repetitions, where slices are short
-	large      bool          // only when asked for
+	roundTrip  time.Duration // the added round trip; 0 for none
+	more       int           // multiplies the repetitions, where slices are short
+	large      bool          // only with -large
 	slice      func(*stage) (sample, error)
 	columns    []column
 	aims       []aim
 }
 
-// column is a metric in a table, or its multiple of the reference's.
+// column is a metric in a table, or its multiple of the reference's metric.
 type column struct {
 	head     string
 	metric   string
@@ -28,7 +28,7 @@ type column struct {
 	digits   int
 }
 
-// aim is what a metric of ours should be, absolutely or as a multiple.
+// aim is the bound for a metric of leasehold, absolute or as a multiple.
 type aim struct {
 	what    string
 	of      string // leasehold if not set
@@ -43,7 +43,7 @@ const best = "best peer"
 var (
 	peers   = []string{"rueidislock", "redsync-rueidis", "redsync-goredis", "redislock"}
 	hotFive = append([]string{"f2", "f3", "f4", "leasehold", "rueidislock-loop"}, peers...)
-	// Pollers at their defaults serve nobody but whoever released; at 5 ms they are
+	// With pollers at their defaults only the goroutine that released gets the lock; with 5 ms they are
 	// at their best here.
 	polling = settings{Poll: 5 * time.Millisecond}
 )
@@ -69,7 +69,7 @@ func cat(lists ...[]column) (all []column) {
 	return all
 }
 
-// cells are all there are, in the order of the tables.
+// cells are all cells, in the order of the tables.
 var cells = []*cell{
 	{
 		name: "free", title: "A free lock, one goroutine: Lock and Unlock",
@@ -231,7 +231,7 @@ func holdingLocks(name string, n int, title string) *cell {
 	}
 }
 
-// readers is the slice of readers of one lock; who has no read locks has a lock
+// readers is the slice of readers of one lock; a contender without read locks has a lock
 // for each.
 func readers(goroutines int, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {

@@ -35,16 +35,16 @@ type reader interface {
 	ReadLock(name string) locker
 }
 
-// extender is an acquisition that nobody renews unless the caller does.
+// extender is an acquisition that only the caller can renew.
 type extender interface {
 	Extend(ctx context.Context) error
 }
 
 // settings are what a cell asks of a contender.
 type settings struct {
-	Addr  string        // of the server, or of the way to it
-	Lease time.Duration // what a lock lives on without a renewal
-	Poll  time.Duration // for those that poll: how often; 0 is what they do by default
+	Addr  string        // of the server, or of the proxy to it
+	Lease time.Duration // the lease of a lock
+	Poll  time.Duration // how often a polling contender polls; 0 is its default
 }
 
 type entry struct {
@@ -62,7 +62,7 @@ const (
 	floor kind = "floor" // a bound, not a lock to use
 )
 
-// contenders are all there are, by the name in the tables.
+// contenders are all contenders, by the name in the tables.
 var contenders = map[string]entry{
 	"leasehold":        {what: "this library, on a rueidis client like that of f1", kind: ours, open: openLeasehold},
 	"leasehold-open":   {what: "this library, by client.Open and nothing else", kind: ours, open: openLeaseholdByURL},
@@ -77,7 +77,7 @@ var contenders = map[string]entry{
 	"redislock":        {what: "bsm/redislock on go-redis", kind: peer, open: openRedislock},
 }
 
-// rueidisClient connects as all contenders on rueidis do that can choose.
+// rueidisClient connects with the options of all contenders on rueidis that can choose.
 func rueidisClient(addr string) (rueidis.Client, error) {
 	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 }

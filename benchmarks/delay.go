@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// delay is a way to a server that takes half a round trip in each direction. It
-// delays and does not throttle: what comes close together arrives so.
+// delay is a proxy to a server that takes half a round trip in each direction. It
+// delays and does not throttle: bytes that are sent close together arrive close together.
 type delay struct {
 	listener net.Listener
 	target   string
@@ -53,7 +53,7 @@ func (d *delay) accept() {
 	}
 }
 
-// keep notes the connections for close, unless that was called.
+// keep records the connections for close, unless close was called.
 func (d *delay) keep(conns ...net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -99,7 +99,7 @@ func (d *delay) carry(from, to net.Conn) {
 }
 
 // wait sleeps in the kernel: time.Sleep can be a millisecond late in a process
-// that has nothing else to do.
+// that has no other work.
 func wait(until int64) {
 	ts := unix.NsecToTimespec(until)
 	for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &ts, nil) == unix.EINTR {

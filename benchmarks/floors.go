@@ -13,11 +13,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The floors say what is possible. None is a lock to use: they leave out what
-// makes a lock safe, and that is why they are fast.
+// The floors show what is possible. None is a lock to use: they leave out what
+// makes a lock safe, and therefore they are fast.
 
 // f1 is a floor, not a lock to use: SET NX PX, and compare-and-delete. It does
-// not wait, does not renew, and tells nobody of a loss.
+// not wait, does not renew, and does not tell of a loss.
 type f1 struct {
 	rdb   rueidis.Client
 	lease time.Duration
@@ -45,7 +45,7 @@ func (l *f1Lock) Lock(ctx context.Context) (held, error) {
 	token := strconv.FormatInt(l.f.last.Add(1), 10)
 	set := l.f.rdb.B().Set().Key(l.name).Value(token).Nx().Px(l.f.lease).Build()
 	if err := l.f.rdb.Do(ctx, set).Error(); err != nil {
-		return nil, err // also when somebody else has it
+		return nil, err // also when another owner has it
 	}
 	return &f1Hold{l, token}, nil
 }
@@ -68,10 +68,10 @@ func freed(r rueidis.RedisResult) error {
 	return err
 }
 
-// f2 is a floor, not a lock to use: the barest hash lock in Redisson's shape. A
+// f2 is a floor, not a lock to use: the simplest hash lock in Redisson's shape. A
 // waiter asks again when a message came, one in each process for each message;
-// one goroutine renews what is held, a hundred locks a command, every third of the
-// lease. It does not settle lost replies, and tells nobody of a loss.
+// one goroutine renews the held locks, a hundred in each command, every third of the
+// lease. It does not settle lost replies, and does not tell of a loss.
 type f2 struct {
 	rdb   rueidis.Client
 	lease string // ms
@@ -83,7 +83,7 @@ type f2 struct {
 
 	mu    sync.Mutex
 	held  map[string]string        // guarded by mu: name -> owner
-	hints map[string]chan struct{} // guarded by mu: what is subscribed to, by name
+	hints map[string]chan struct{} // guarded by mu: the subscriptions, by name
 }
 
 var (
@@ -122,7 +122,7 @@ func openF2(s settings) (contender, error) {
 	return f, nil
 }
 
-// unique is a word that no other process says.
+// unique returns a word that no other process uses.
 func unique() string { return strconv.FormatInt(monotonic(), 36) }
 
 func (f *f2) Close() {
@@ -194,8 +194,8 @@ func (l *f2Lock) Lock(ctx context.Context) (held, error) {
 	}
 }
 
-// listen returns where a hint wakes one waiter for name. What was subscribed to
-// once stays so.
+// listen returns the channel at which a hint wakes one waiter for name. A subscription
+// stays for good.
 func (f *f2) listen(name string) chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -213,9 +213,9 @@ func (f *f2) listen(name string) chan struct{} {
 	return c
 }
 
-// subscribe has heard called for each message until ctx ends, and returns when
+// subscribe calls heard for each message until ctx ends, and returns when
 // the server will send them. It has a connection of its own: rueidis is slower on
-// one that messages come by.
+// a connection that messages come by.
 func subscribe(ctx context.Context, wg *sync.WaitGroup, rdb rueidis.Client, channel string, heard func(message string)) {
 	conn, release := rdb.Dedicate()
 	ended := conn.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) { heard(m.Message) }})

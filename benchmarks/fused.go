@@ -13,17 +13,17 @@ import (
 
 // f3 is a floor, not a lock to use: the script that unlocks also grants. A process
 // with waiters stands once in a list in Redis, and has a queue of its own for its
-// goroutines. The release writes who is next, and tells that process on its own
-// channel. f4 is the same, but passes the lock on inside the process up to 32
-// times in a row, by which nothing is sent.
+// goroutines. The release writes the next owner, and tells that process on its own
+// channel. f4 is the same, but hands the lock off inside the process up to 32
+// times in a row, without a command.
 //
-// A waiter cannot give up, a process that dies in the list stops everybody, a
-// lost message too, and nothing is renewed.
+// A waiter cannot give up. A process that dies in the list, or a lost message, stops
+// all others. Nothing is renewed.
 type f3 struct {
 	rdb    rueidis.Client
 	lease  string // ms
 	id     string // in Redis, and the channel
-	passes int    // in a row, inside this process
+	passes int    // the most hand-offs in a row inside this process
 	end    context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -36,7 +36,7 @@ var (
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
 redis.call('RPUSH', KEYS[2], ARGV[1])
 return 0`)
-	// Returns 1 when the same process has it again, 0 when another has it or nobody.
+	// Returns 1 when the same process has it again, 0 when another process or none has it.
 	f3Release = rueidis.NewLuaScript(`
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end
 if ARGV[3] == '1' then redis.call('RPUSH', KEYS[2], ARGV[1]) end
@@ -94,17 +94,17 @@ type f3Line struct {
 
 	mu      sync.Mutex
 	state   f3State         // guarded by mu
-	round   int             // guarded by mu: grows with every question, release and grant
-	passed  int             // guarded by mu: how often in a row it was passed on
-	waiting []chan struct{} // guarded by mu, first come first
+	round   int             // guarded by mu: it grows with every question, release and grant
+	passed  int             // guarded by mu: how often in a row it was handed off
+	waiting []chan struct{} // guarded by mu, in the order of arrival
 }
 
 type f3State int
 
 const (
-	f3Idle   f3State = iota // not ours, and nobody here wants it
-	f3Asking                // a question or a release is under way
-	f3Queued                // we stand in Redis' list
+	f3Idle   f3State = iota // not held here, and not wanted here
+	f3Asking                // a question or a release is in flight
+	f3Queued                // this process is in Redis' list
 	f3Held
 )
 
@@ -133,15 +133,15 @@ func (l *f3Line) startLocked() (round int) {
 	return l.round
 }
 
-// serveLocked gives the lock, which this process has, to the first who waits;
-// whoever stands in the list for them all is one of them.
+// serveLocked gives the lock, which this process has, to the first waiter;
+// the goroutine that is in Redis' list for them all is one of them.
 func (l *f3Line) serveLocked() {
 	first := l.waiting[0]
 	l.waiting = l.waiting[1:]
 	close(first)
 }
 
-// told is called when another process passed the lock on to this one.
+// told is called when another process has handed the lock off to this one.
 func (l *f3Line) told() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +193,7 @@ func (l *f3Line) Unlock(ctx context.Context) error {
 	return nil
 }
 
-// ask asks for those who wait.
+// ask asks for all waiters.
 func (l *f3Line) ask(ctx context.Context, round int) error {
 	granted, err := f3Acquire.Exec(ctx, l.f.rdb, l.keys, []string{l.f.id, l.f.lease}).AsInt64()
 	if err != nil {
@@ -205,7 +205,7 @@ func (l *f3Line) ask(ctx context.Context, round int) error {
 	case granted == 1:
 		l.state = f3Held
 		l.serveLocked()
-	case l.round == round: // else the message overtook the answer
+	case l.round == round: // otherwise the message overtook the answer
 		l.state = f3Queued
 	}
 	return nil

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// handover passes a lock between two processes that both run this, and measures
+// handover hands a lock off between two processes that both run this, and measures
 // the time from the call of Unlock in one to the return of Lock in the other.
-// Each waits for the other to have it before it asks again, so it is always the
-// other who gets it.
+// Each waits for the other to have it before it asks again, so the other always
+// gets it.
 func (w *working) handover(j job, res *result) error {
 	sleepUntil(j.Begin)
 	type outcome struct {

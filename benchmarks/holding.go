@@ -12,21 +12,21 @@ import (
 // keep is what a worker holds, or waits for, between two jobs.
 type keep struct {
 	holds     []held
-	extending context.CancelFunc // nil unless we must renew ourselves
+	extending context.CancelFunc // nil unless the worker must renew the locks
 	extenders sync.WaitGroup
 
 	waiters    sync.WaitGroup
-	served     atomic.Int64 // how many of them
+	served     atomic.Int64 // how many of the waiters were served
 	queued     int64
 	violations atomic.Int64
 	failed     atomic.Int64
 }
 
-// hands is how many goroutines take and give back many locks.
+// hands is how many goroutines take and release many locks.
 const hands = 64
 
-// take locks Names locks and keeps them. What has to be renewed by the caller is,
-// every third of the lease, by a goroutine a lock. Hung is 1 when it takes too
+// take locks Names locks and keeps them. Where the caller must renew, one goroutine for each lock does so
+// every third of the lease. Hung is 1 when it takes too
 // long.
 func (w *working) take(j job, res *result) error {
 	done := make(chan error, 1)
@@ -77,14 +77,14 @@ func extend(ctx context.Context, e extender, interval time.Duration) {
 	for {
 		select {
 		case <-ticker.C:
-			_ = e.Extend(ctx) // a loss shows when it is given back
+			_ = e.Extend(ctx) // a loss shows at its release
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// give gives back all that was taken. Failed are those that were lost.
+// give releases all locks that were taken. Failed counts those that were lost.
 func (w *working) give(_ job, res *result) error {
 	k := &w.keep
 	k.extending()
@@ -117,7 +117,7 @@ func inParallel(n int, f func(int)) {
 	wg.Wait()
 }
 
-// queue has goroutines wait for lock 0, and does not wait for them.
+// queue makes goroutines wait for lock 0, and does not wait for them.
 func (w *working) queue(j job, res *result) error {
 	k := &w.keep
 	k.queued = int64(j.Goroutines)
@@ -146,7 +146,7 @@ func (w *working) queue(j job, res *result) error {
 	return nil
 }
 
-// drain waits until all that queue are served.
+// drain waits until all waiters are served.
 func (w *working) drain(j job, res *result) error {
 	k := &w.keep
 	done := make(chan struct{})

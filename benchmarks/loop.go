@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// tally is what one goroutine of a loop counted.
+// tally is the counts of one goroutine of a loop.
 type tally struct {
 	goroutine                               int
 	count, total, switches, moves, allMoves int64
@@ -19,7 +19,7 @@ type tally struct {
 	longest                                 time.Duration
 }
 
-// loop has goroutines lock and unlock from Begin to End.
+// loop makes goroutines lock and unlock from Begin to End.
 func (w *working) loop(j job, res *result) error {
 	lockers := make([]locker, j.Goroutines)
 	tallies := make(chan tally, j.Goroutines)
@@ -95,7 +95,7 @@ func (w *working) lockAndUnlock(l locker, j job, t *tally) {
 	end := time.Now().Add(time.Duration(j.End - monotonic()))
 	for {
 		began := time.Now()
-		if began.After(end) && t.total+t.failed > 0 { // once at least, also on a busy machine
+		if began.After(end) && t.total+t.failed > 0 { // at least once, also on a busy machine
 			return
 		}
 		h, err := l.Lock(ctx)
@@ -136,7 +136,7 @@ func (w *working) lockAndUnlock(l locker, j job, t *tally) {
 		}
 		took := got.Sub(began)
 		if j.Each {
-			took = time.Since(began) // nobody waits here: what counts is the pair
+			took = time.Since(began) // there are no waiters here: the pair counts
 		}
 		t.waits.note(took)
 		t.longest = max(t.longest, took)
@@ -159,7 +159,7 @@ func bucket(d time.Duration) int {
 	return min((shift+1)*32+int(n>>shift)-32, len(histogram{})-1)
 }
 
-// middle is a duration in the bucket.
+// middle returns a duration in the bucket.
 func middle(bucket int) time.Duration {
 	if bucket < 32 {
 		return time.Duration(bucket)
@@ -174,7 +174,7 @@ func (h *histogram) add(o *histogram) {
 	}
 }
 
-// quantile is the duration that a part q of all does not exceed.
+// quantile returns the duration that a part q of all does not exceed.
 func (h *histogram) quantile(q float64) time.Duration {
 	var all, seen int64
 	for _, n := range h {

@@ -24,7 +24,7 @@ type bench struct {
 	contenders *regexp.Regexp
 	cpuprofile string
 	memprofile string
-	dir        string // for what is gone after the run
+	dir        string // for files that are deleted after the run
 	progress   io.Writer
 }
 
@@ -97,7 +97,7 @@ func run() error {
 	return errors.Join(err, wrong(outcomes))
 }
 
-// wrong is an error when a contender let two in at once.
+// wrong returns an error when a contender let two in at once.
 func wrong(outcomes []outcome) error {
 	for _, o := range outcomes {
 		for _, name := range o.cell.contenders {
@@ -132,7 +132,7 @@ func (b *bench) about(redis string) string {
 		strings.Join(versions(), ", "), b.reps)
 }
 
-// versions are those of the peers and of what they stand on.
+// versions returns the versions of the peers and of the libraries below them.
 func versions() (all []string) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -147,8 +147,8 @@ func versions() (all []string) {
 	return all
 }
 
-// measure runs a cell. In each repetition all contenders have their turn, one
-// right after the other, and another one is the first.
+// measure runs a cell. In each repetition all contenders are measured, one
+// right after the other, in an order that changes each time.
 func (b *bench) measure(c *cell) (o outcome, version string, err error) {
 	o = outcome{cell: c, errs: map[string][]string{}}
 	s, err := startServer(b.dir)
@@ -203,8 +203,8 @@ func (b *bench) repetitions(c *cell) int {
 	return b.reps * max(1, c.more)
 }
 
-// comeBack is how long goroutines have to come back, once they should. Those who
-// poll can need long.
+// comeBack returns how long goroutines have to come back, once they should. Pollers
+// can need long.
 func (b *bench) comeBack() time.Duration {
 	if b.short {
 		return 2 * time.Second
@@ -212,7 +212,7 @@ func (b *bench) comeBack() time.Duration {
 	return 5 * time.Second
 }
 
-// time is how long something takes that should take d.
+// time returns d, or less in a short run.
 func (b *bench) time(d time.Duration) time.Duration {
 	if b.short {
 		return max(d/50, 100*time.Millisecond)
@@ -220,7 +220,7 @@ func (b *bench) time(d time.Duration) time.Duration {
 	return d
 }
 
-// many is n, or few.
+// many returns n, or less in a short run.
 func (b *bench) many(n int) int {
 	if b.short {
 		return max(n/50, 1)

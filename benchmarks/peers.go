@@ -124,7 +124,7 @@ func openRedislock(s settings) (contender, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr})
 	ctx, cancel := context.WithTimeout(context.Background(), 24*time.Hour)
 	if s.Poll == 0 {
-		s.Poll = 100 * time.Millisecond // of its README; by default it does not wait at all
+		s.Poll = 100 * time.Millisecond // from its README; by default it does not wait at all
 	}
 	return redislocks{s, rdb, redislock.New(rdb), ctx, cancel}, nil
 }

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// outcome is what a cell came to: a map of samples for each repetition.
+// outcome is the result of a cell: a map of samples for each repetition.
 type outcome struct {
 	cell *cell
 	reps []map[string]sample // by contender
 	errs map[string][]string // by contender
 }
 
-// median over the repetitions in which f has a number; NaN if there is none.
+// median returns the median over the repetitions in which f has a number; NaN if there is none.
 func (o outcome) median(f func(map[string]sample) (float64, bool)) float64 {
 	var all []float64
 	for _, rep := range o.reps {
@@ -36,7 +36,7 @@ func (o outcome) median(f func(map[string]sample) (float64, bool)) float64 {
 	return all[len(all)/2]
 }
 
-// value is the median of a metric.
+// value returns the median of a metric.
 func (o outcome) value(contender, metric string) float64 {
 	return o.median(func(rep map[string]sample) (float64, bool) {
 		v, ok := rep[contender][metric]
@@ -44,7 +44,7 @@ func (o outcome) value(contender, metric string) float64 {
 	})
 }
 
-// multiple is the median of ratios, each of one repetition: the machine is then
+// multiple returns the median of ratios, each of one repetition: the machine is then
 // as fast or slow for both.
 func (o outcome) multiple(contender, metric, over string, bestIsMost bool) float64 {
 	return o.median(func(rep map[string]sample) (float64, bool) {
@@ -71,7 +71,7 @@ func (o outcome) multiple(contender, metric, over string, bestIsMost bool) float
 	})
 }
 
-// worst is the largest value in any repetition.
+// worst returns the largest value in any repetition.
 func (o outcome) worst(contender, metric string) (most float64) {
 	for _, rep := range o.reps {
 		most = max(most, rep[contender][metric])
@@ -79,7 +79,7 @@ func (o outcome) worst(contender, metric string) (most float64) {
 	return most
 }
 
-// reached returns the median of what an aim is about, and whether it is reached.
+// reached returns the median of an aim's metric, and whether the aim is reached.
 func (o outcome) reached(a aim) (float64, bool) {
 	of := a.of
 	if of == "" {
@@ -89,7 +89,7 @@ func (o outcome) reached(a aim) (float64, bool) {
 	switch {
 	case a.over != "":
 		v = o.multiple(of, a.metric, a.over, a.atLeast > 0)
-	case a.atMost == 0 && a.atLeast == 0: // never, not just as a rule
+	case a.atMost == 0 && a.atLeast == 0: // never, in no repetition
 		v = o.worst(of, a.metric)
 	default:
 		v = o.value(of, a.metric)
@@ -118,7 +118,7 @@ func report(w io.Writer, about string, all []outcome) {
 			case ok:
 				said = "reached"
 			case math.IsNaN(v) && o.errs["leasehold"] == nil:
-				continue // not asked for in this run
+				continue // not part of this run
 			}
 			fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", o.cell.name, a.what, a.bound(), number(v, 2), said)
 		}
@@ -139,7 +139,7 @@ func (o outcome) write(w io.Writer) {
 	for _, name := range c.contenders {
 		_, measured := o.reps[0][name]
 		if o.errs[name] == nil && !measured {
-			continue // not asked for in this run
+			continue // not part of this run
 		}
 		fmt.Fprintf(w, "| %s", name)
 		for _, col := range c.columns {
@@ -167,7 +167,7 @@ func (o outcome) write(w io.Writer) {
 	}
 }
 
-// number is v with so many digits after the point, and commas between thousands.
+// number returns v with so many digits after the point, and commas between thousands.
 func number(v float64, digits int) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return "–"
@@ -188,7 +188,7 @@ const (
 	docEnd   = "<!-- make bench: end -->\n"
 )
 
-// replaced returns the document with what stands between the marks replaced.
+// replaced returns the document with the tables between its marks.
 func replaced(document, tables string) (string, error) {
 	before, rest, ok := strings.Cut(document, docBegin)
 	_, after, end := strings.Cut(rest, docEnd)

@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// server is a redis-server of our own, which keeps nothing on disk.
+// server is a redis-server of the run, which writes nothing to disk.
 type server struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed once the process is reaped
 	addr   string
-	wire   *wire // ours, for looking
+	wire   *wire // the run's own connection
 }
 
-// errNoServer says that none is installed.
+// errNoServer says that no server is installed.
 var errNoServer = errors.New("needs redis-server or valkey-server on the PATH; scripts/redis-server.sh installs it")
 
 func startServer(dir string) (*server, error) {
@@ -78,7 +78,7 @@ func launch(bin, dir string) (*server, error) {
 	for range 500 {
 		if s.wire, err = dial(s.addr); err == nil {
 			if info, e := s.wire.ask("INFO server"); e == nil {
-				// Else another server was faster to take the port.
+				// Otherwise another server has taken the port first.
 				if strings.Contains(info, fmt.Sprintf("\nprocess_id:%d\r", cmd.Process.Pid)) {
 					return s, nil
 				}
@@ -111,7 +111,7 @@ func (s *server) stop() {
 	<-s.exited
 }
 
-// freeze has the server answer nobody for d.
+// freeze makes the server answer no client for d.
 func (s *server) freeze(d time.Duration) error {
 	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -123,12 +123,12 @@ func (s *server) freeze(d time.Duration) error {
 // calls is how often each command was executed.
 type calls map[string]int64
 
-// sent are the commands that clients send and no script here does: but for SET,
-// which some send, and others have in a script.
+// sent are the commands that clients send and no script calls here. SET is an exception:
+// some contenders send it, and others call it in a script.
 var sent = []string{"evalsha", "eval", "script|load", "hello", "client|tracking", "client|setinfo", "subscribe", "unsubscribe"}
 
-// sentBy is how many commands the clients sent. PING is left out: it is rueidis
-// that sends one a second on each connection.
+// sentBy returns how many commands the clients sent. PING is left out: rueidis
+// sends one a second on each connection by itself.
 func (c calls) sentBy(e entry) (n int64) {
 	for _, name := range sent {
 		n += c[name]
@@ -139,8 +139,8 @@ func (c calls) sentBy(e entry) (n int64) {
 	return n
 }
 
-// counted returns what was executed since the last call of it, but for what is
-// ours.
+// counted returns the commands executed since its last call, without
+// the run's own.
 func (s *server) counted() (calls, error) {
 	info, err := s.wire.ask("INFO commandstats")
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *server) counted() (calls, error) {
 	return c, err
 }
 
-// wire is a connection without a client library, which would add commands of its
+// wire is a connection without a client library, which would send commands of its
 // own.
 type wire struct {
 	conn net.Conn
@@ -205,7 +205,7 @@ func (w *wire) ask(command string) (string, error) {
 	return "", fmt.Errorf("%s: %s", command, line)
 }
 
-// version is what the server says that it is.
+// version returns the name and the version of the server.
 func (s *server) version() (string, error) {
 	info, err := s.wire.ask("INFO server")
 	_, rest, _ := strings.Cut(info, "redis_version:")

@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// What no lock should do, to see that it shows. Workers know it too.
+	// A lock with a flaw, to see that it shows. Workers know it too.
 	contenders["broken"] = entry{kind: peer, open: func(settings) (contender, error) { return broken{}, nil }}
 	if text := os.Getenv(workerEnv); text != "" {
 		if err := work(text, os.Stdin, os.Stdout); err != nil {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	redistest.VerifyTestMain(m)
 }
 
-// broken lets everybody in.
+// broken grants the lock to every caller.
 type broken struct{}
 
 func (b broken) Lock(string) locker                   { return brokenLock{} }
@@ -74,8 +74,8 @@ func needServer(t *testing.T) {
 	t.Skip("NOT TESTED:", errNoServer)
 }
 
-// Every cell runs, with every contender; nobody lets two in at once; and of ours
-// and the floors nothing fails and all come back. How fast they are is not asked.
+// Every cell runs, with every contender; no contender lets two in at once; and of leasehold
+// and the floors nothing fails and all goroutines come back. The test does not ask how fast they are.
 func TestCells(t *testing.T) {
 	all := once(t, true)
 	if err := wrong(all); err != nil {
@@ -115,7 +115,7 @@ func TestCells(t *testing.T) {
 	}
 }
 
-// Two at once are seen: in a process, in several, and where a lock is handed over.
+// The run sees two holders at once: in a process, in several, and where a lock is handed off.
 func TestViolations(t *testing.T) {
 	known := cells
 	t.Cleanup(func() { cells = known })
@@ -130,7 +130,7 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// The way with a round trip is no faster than that, and does not throttle: of
+// The proxy with a round trip is no faster than that, and does not throttle: of
 // many bytes that are sent one after the other, the last is back a round trip
 // after it was sent.
 func TestDelay(t *testing.T) {
@@ -139,7 +139,7 @@ func TestDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go func() { // gives back what it gets
+	go func() { // sends back what it gets
 		for {
 			c, err := l.Accept()
 			if err != nil {
@@ -169,7 +169,7 @@ func TestDelay(t *testing.T) {
 		}()
 		var last time.Time
 		for range n {
-			wait(monotonic() + 100_000) // so that each travels alone
+			wait(monotonic() + 100_000) // so that each is sent alone
 			last = time.Now()
 			if _, err := c.Write([]byte{'x'}); err != nil {
 				t.Fatal(err)
@@ -220,7 +220,7 @@ func TestMultiple(t *testing.T) {
 		{"leasehold": {"m": 20}, "f1": {"m": 10}, "redislock": {"m": 4}, "rueidislock": {"m": 5}},
 		{"leasehold": {"m": 2}, "f1": {"m": 1}, "redislock": {"m": 0.5}, "rueidislock": {"m": 0.4}},
 		{"leasehold": {"m": 200}, "f1": {"m": 100}, "redislock": {"m": 40}},
-		{"f1": {"m": 1}}, // ours failed
+		{"f1": {"m": 1}}, // leasehold failed
 	}}
 	for over, want := range map[string]float64{"f1": 2, best: 4} {
 		if got := o.multiple("leasehold", "m", over, true); got != want {
@@ -238,7 +238,7 @@ func TestMultiple(t *testing.T) {
 		{metric: "m", over: "f1", atLeast: 3}:   false,
 		{metric: "m", atMost: 20}:               true,
 		{metric: "m", atMost: 19}:               false,
-		{metric: "m", of: "redsync", atMost: 9}: false, // was not there
+		{metric: "m", of: "redsync", atMost: 9}: false, // it did not take part
 	} {
 		if got, ok := o.reached(a); ok != want {
 			t.Errorf("%+v: %v with %v", a, ok, got)
@@ -285,7 +285,7 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-// Every name in the tables means something.
+// Every name in the tables is known.
 func TestTables(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range cells {

@@ -20,14 +20,14 @@ type stage struct {
 	cell      *cell
 	contender string
 	server    *server
-	way       *delay // nil if there is none between
+	way       *delay // nil if there is none
 	board     *board
 	boardFile string
 	unmap     func()
 	workers   []*worker
 }
 
-// sample is what one slice of one contender came to, by metric.
+// sample is the result of one slice of one contender, by metric.
 type sample map[string]float64
 
 func (b *bench) newStage(c *cell, contender string, s *server, way *delay) (*stage, error) {
@@ -64,7 +64,7 @@ func (s *stage) start() error {
 	return nil
 }
 
-// lease is what locks live on.
+// lease returns the lease of locks.
 func (s *stage) lease() time.Duration {
 	switch lease := s.cell.settings.Lease; {
 	case lease == 0:
@@ -91,7 +91,7 @@ func (s *stage) close() {
 	os.Remove(s.boardFile)
 }
 
-// slice runs the cell's work once. Whatever a slice before left is gone.
+// slice runs the cell's work once. Nothing is left of the slice before.
 func (s *stage) slice() (sample, error) {
 	if _, err := s.server.wire.ask("FLUSHALL"); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (s *stage) slice() (sample, error) {
 			return nil, err
 		}
 	}
-	if _, err := s.all(job{Do: "look"}); err != nil { // it is up, and has no garbage
+	if _, err := s.all(job{Do: "look"}); err != nil { // the worker is up, and has no garbage
 		return nil, err
 	}
 	if _, err := s.server.counted(); err != nil {
@@ -110,7 +110,7 @@ func (s *stage) slice() (sample, error) {
 	}
 	got, err := s.cell.slice(s)
 	if err != nil || got["hung"] > 0 {
-		s.stop() // the next slice begins with new ones
+		s.stop() // the next slice begins with new workers
 	}
 	return got, err
 }
@@ -132,8 +132,8 @@ func (s *stage) all(j job) ([]result, error) {
 	return results, nil
 }
 
-// allMeasured is all, with round trips measured at the same time, and something
-// else done beside, if not nil.
+// allMeasured is all, with round trips measured at the same time, and with
+// beside running at the same time, if it is not nil.
 func (s *stage) allMeasured(j job, beside func() error) (results []result, roundTrips []time.Duration, err error) {
 	var besideErr, tripErr error
 	var wg sync.WaitGroup
@@ -173,7 +173,7 @@ func loop(j job, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) { return s.loop(j, s.time(d), nil) }
 }
 
-// loop runs j for d, and beside when that has begun.
+// loop runs j for d, and beside once j has begun.
 func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error) {
 	j = s.timed(j, d)
 	results, roundTrips, err := s.allMeasured(j, beside)
@@ -239,8 +239,8 @@ func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error
 func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// jain is Jain's index of fairness: 1 when all have the same, 1/n when one has
-// all, NaN when nobody has any.
+// jain returns Jain's index of fairness: 1 when all have the same, 1/n when one has
+// all, NaN when none has any.
 func jain(counts []int64) float64 {
 	var sum, squares float64
 	for _, n := range counts {
@@ -250,8 +250,8 @@ func jain(counts []int64) float64 {
 	return sum * sum / (float64(len(counts)) * squares)
 }
 
-// roundTrips measures the way to the server beside the job, as a busy machine
-// makes it longer. There are none if it is the direct way.
+// roundTrips measures the round trip to the server during the job, as a busy machine
+// makes it longer. It measures nothing if there is no proxy.
 func (s *stage) roundTrips(j job) (took []time.Duration, err error) {
 	if s.way == nil {
 		return nil, nil
@@ -271,7 +271,7 @@ func (s *stage) roundTrips(j job) (took []time.Duration, err error) {
 	return took, nil
 }
 
-// median and mean are 0 if there are none.
+// median and mean return 0 if there are none.
 func median(all []time.Duration) time.Duration {
 	if len(all) == 0 {
 		return 0
@@ -288,8 +288,8 @@ func mean(all []time.Duration) time.Duration {
 	return sum / time.Duration(max(len(all), 1))
 }
 
-// handover is the slice of two processes that pass a lock to and fro for d. Whoever
-// has it works for long enough that the other surely waits.
+// handover is the slice of two processes that hand a lock to and fro for d. The holder
+// works for long enough that the other surely waits.
 func handover(inside, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
 		d := max(s.time(d), 100*inside)
@@ -311,13 +311,13 @@ func handover(inside, d time.Duration) func(*stage) (sample, error) {
 			failed += float64(r.Failed)
 			hung += float64(r.Hung)
 		}
-		if hung > 0 { // what it did before says little
+		if hung > 0 { // the times before that say little
 			return sample{"hung": hung}, nil
 		}
 		if len(took) == 0 {
 			return nil, fmt.Errorf("not once passed on in %v", d)
 		}
-		p50 := median(took) // and they are sorted now
+		p50 := median(took) // and it has sorted them
 		got := sample{
 			"p50 us":     us(p50),
 			"p99 us":     us(took[len(took)*99/100]),
@@ -441,7 +441,7 @@ func holding(n int, d time.Duration) func(*stage) (sample, error) {
 }
 
 // probe sends commands of its own for d, and returns the 99th percentile of the
-// times that those took which met renewals: other commands were executed since
+// times of those that met renewals: the server had executed other commands since
 // the one before.
 func probe(addr string, d time.Duration) (time.Duration, error) {
 	w, err := dial(addr)

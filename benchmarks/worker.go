@@ -24,7 +24,7 @@ import (
 // workerEnv is set, to a role, in the environment of worker processes.
 const workerEnv = "LEASEHOLD_BENCHMARKS_WORKER"
 
-// role is what a worker process is for.
+// role is the task of a worker process.
 type role struct {
 	Contender string
 	Settings  settings
@@ -33,7 +33,7 @@ type role struct {
 	CPU, Mem  string // files for profiles; empty for none
 }
 
-// job is one thing to do. A worker does one at a time.
+// job is one piece of work. A worker does one at a time.
 type job struct {
 	Do         string // a name in jobs
 	Goroutines int
@@ -41,27 +41,27 @@ type job struct {
 	Read       bool          // read locks
 	Inside     time.Duration // work while the lock is held
 	Begin, End int64         // by monotonic
-	ComeBack   time.Duration // what goroutines have to come back, once they should
+	ComeBack   time.Duration // the time that goroutines have to come back, once they should
 	Names      int           // how many locks to hold
 }
 
-// result is what came of a job; each sets what it has.
+// result is the result of a job; each job sets some of the fields.
 type result struct {
 	Err string
 
 	Counts   []int64 // acquisitions of each goroutine between Begin and End
 	Total    int64   // acquisitions, with those after End of goroutines that waited then
-	Switches int64   // of Counts, how many followed one of another goroutine
-	Moves    int64   // of Counts, how many followed one of another process
-	AllMoves int64   // of Total
+	Switches int64   // how many of Counts followed an acquisition of another goroutine
+	Moves    int64   // how many of Counts followed an acquisition of another process
+	AllMoves int64   // how many of Total did so
 	Waits    histogram
 	Longest  time.Duration
 
-	Violations int64 // somebody else was inside too
+	Violations int64 // another holder was inside too
 	Failed     int64 // calls that returned an error
 	Hung       int64 // goroutines that did not come back
 
-	CPU       time.Duration // of a loop; else of the process, at the begin of the job
+	CPU       time.Duration // of a loop; otherwise of the process, at the begin of the job
 	CPUAfter  time.Duration // of the process, at the end of the job
 	Mallocs   uint64
 	Bytes     uint64
@@ -112,18 +112,18 @@ func work(text string, in io.Reader, out io.Writer) error {
 			return err
 		}
 	}
-	if !w.hung { // else Close could wait for ever
+	if !w.hung { // otherwise Close could wait for ever
 		c.Close()
 	}
 	return nil
 }
 
-// working is a worker from the inside.
+// working is the worker's own side.
 type working struct {
 	role
 	board     *board
 	contender contender
-	hung      bool // a goroutine of ours did not come back
+	hung      bool // a goroutine of the worker did not come back
 	keep      keep
 }
 
@@ -137,17 +137,17 @@ var toDo = map[string]func(*working, job, *result) error{
 	"look":     (*working).look,
 }
 
-// look tells what the process needs at this moment.
+// look returns the resources that the process uses at this moment.
 func (w *working) look(_ job, res *result) (err error) {
 	res.Routines = runtime.NumGoroutine()
 	res.RSS, err = residentSize()
 	return err
 }
 
-// lockName is what the n-th lock is called.
+// lockName returns the name of the n-th lock.
 func lockName(n int) string { return "bench:" + strconv.Itoa(n) }
 
-// cpu is the processor time that this process has used.
+// cpu returns the processor time that this process has used.
 func cpu() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -156,7 +156,7 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// residentSize is what the process has in memory once garbage is given back.
+// residentSize returns the resident size of the process once garbage is given back.
 func residentSize() (int64, error) {
 	debug.FreeOSMemory()
 	text, err := os.ReadFile("/proc/self/statm")
@@ -196,7 +196,7 @@ func profile(r role) (stop func(), err error) {
 	}, err
 }
 
-// worker is a worker from the outside.
+// worker is the parent's side of a worker process.
 type worker struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
@@ -231,7 +231,7 @@ func startWorker(r role) (*worker, error) {
 	return &worker{cmd: cmd, in: in, out: json.NewDecoder(bufio.NewReader(out)), jobs: json.NewEncoder(in)}, nil
 }
 
-// send gives the worker a job; receive waits for what came of it.
+// send gives the worker a job; receive waits for its result.
 func (w *worker) send(j job) error { return w.jobs.Encode(j) }
 
 func (w *worker) receive() (result, error) {
@@ -245,7 +245,7 @@ func (w *worker) receive() (result, error) {
 	return res, nil
 }
 
-// stop ends the process: it goes by itself when there are no more jobs, or soon
+// stop ends the process: it exits by itself when there are no more jobs; if not, it is killed soon
 // after.
 func (w *worker) stop() {
 	w.in.Close()
@@ -254,7 +254,7 @@ func (w *worker) stop() {
 	kill.Stop()
 }
 
-// profiles are where a worker's profiles go, in the directories cpu and mem.
+// profiles returns the files for a worker's profiles, in the directories cpu and mem.
 func profiles(cpu, mem, cell, contender string, process int) (cpuFile, memFile string) {
 	name := fmt.Sprintf("%s-%s-%d", cell, contender, process)
 	if cpu != "" {

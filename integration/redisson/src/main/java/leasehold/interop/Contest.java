@@ -16,7 +16,7 @@ import org.redisson.client.codec.StringCodec;
 
 /**
  * Threads that take the same few locks over and over, as goroutines of other processes do. It is the
- * twin of the contest in the Go tests; what the keys of a section mean stands there.
+ * twin of the contest in the Go tests; the Go test says what the keys of a section mean.
  */
 final class Contest {
     record Place(String kind, String name) {}
@@ -67,7 +67,7 @@ final class Contest {
         return new Result(waits.get(), refused.get(), written.get(), read.get(), wrong, handOvers, longest);
     }
 
-    /** Takes one lock in one of the ways there are, and gives it back. */
+    /** Takes one lock in one of the possible ways, and releases it. */
     private void once(RedissonClient c, Place p, Random random) throws Exception {
         RLock l = Driver.lock(c, p.kind, p.name);
         long called = System.nanoTime();
@@ -116,7 +116,7 @@ final class Contest {
             if (reads) {
                 readers.incrementAndGet();
                 expect("writers beside a reader", writers.get(), 0);
-                expect("writers beside a reader who leaves", writers.get(), 0);
+                expect("writers beside a reader that leaves", writers.get(), 0);
                 handedOver("written:");
                 bucket("read:").set(System.nanoTime() + " java");
                 readers.decrementAndGet();
@@ -138,7 +138,7 @@ final class Contest {
             return client.getBucket(prefix + place.name, StringCodec.INSTANCE);
         }
 
-        /** Notes how long it took from the moment when a peer in Go left until we were in, if we waited then. */
+        /** Records how long it took from the moment when a peer in Go left until this thread was in, if it waited then. */
         private void handedOver(String... prefixes) {
             long at = 0;
             String by = "";

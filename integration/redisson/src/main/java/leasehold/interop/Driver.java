@@ -83,7 +83,7 @@ public final class Driver {
 
         Contest.Plan contest;
 
-        /** Only for share: so many threads, until "enough", and the list of who was inside. */
+        /** Only for share: the number of threads, which run until "enough", and the list of the sides that were inside. */
         int threads;
         String history;
     }
@@ -91,7 +91,7 @@ public final class Driver {
     /** An answer: a value, or an error with the names of the exceptions in its chain of causes. */
     record Reply(long id, Object value, String err, List<String> is) {}
 
-    /** What a thread did: for whom, and from when to when, by a clock that all processes of a host share. */
+    /** What a thread did: its owner, and from when to when, by a clock that all processes of a host share. */
     record Did(Object result, String owner, long called, long returned) {}
 
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
@@ -108,10 +108,10 @@ public final class Driver {
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             driver.take(line);
         }
-        Runtime.getRuntime().halt(0); // whoever sent commands is gone
+        Runtime.getRuntime().halt(0); // the process that sent commands is gone
     }
 
-    /** Sees to it that a command is carried out. */
+    /** Carries out a command, on its thread if it names one. */
     private void take(String line) {
         Request r = new Request();
         try {
@@ -201,7 +201,7 @@ public final class Driver {
         }
     }
 
-    /** Lets threads lock and unlock without a pause, and says how often they did. */
+    /** Makes threads lock and unlock without a pause, and returns how often they did. */
     private int share(RedissonClient c, Request r) throws Exception {
         enough = false;
         List<FutureTask<Integer>> all = new ArrayList<>();
@@ -248,7 +248,7 @@ public final class Driver {
                 cluster.setShardedSubscriptionMode(r.shardedSubscriptionMode);
             }
             cluster.setMasterConnectionMinimumIdleSize(IDLE).setSlaveConnectionMinimumIdleSize(IDLE);
-            cluster.setReadMode(ReadMode.MASTER); // what a replica says of the keys of a contest is old
+            cluster.setReadMode(ReadMode.MASTER); // the answers of a replica are old
             patient(cluster);
         } else {
             patient(config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(IDLE));
@@ -259,7 +259,7 @@ public final class Driver {
     /** Idle connections of a client, for a test opens many clients. */
     private static final int IDLE = 2;
 
-    /** Lets a client wait for the server for longer than by default, as the machine may be busy. */
+    /** Makes a client wait for the server for longer than by default, as the machine may be busy. */
     private static void patient(BaseConfig<?> config) {
         config.setTimeout(10_000).setSubscriptionTimeout(30_000);
     }
@@ -291,7 +291,7 @@ public final class Driver {
                     answer(todo.take(), this);
                 }
             } catch (InterruptedException e) {
-                // nobody interrupts it
+                // it is never interrupted
             }
         }
 
