@@ -37,7 +37,7 @@ race: server ## the same under the race detector (needs a C compiler)
 	$(call each,go test -race -count=1 -timeout 40m ./...)
 
 interop: export LEASEHOLD_REQUIRE_JAVA = 1
-interop: server ## locks shared with Redisson, on a JVM beside the tests
+interop: server ## locks shared with Redisson, on a JVM next to the tests
 	@sh scripts/java.sh
 	cd integration && go test -count=1 -timeout 25m -run '^TestJava' ./...
 
@@ -64,7 +64,7 @@ fuzz: ## every fuzz test for FUZZTIME=10s
 		done; \
 	done); done
 
-bench: server ## beside its peers and the floors, in half an hour; BENCH='-h' for less
+bench: server ## next to its peers and the floors, in half an hour; BENCH='-h' for less
 	@cd benchmarks && go run . $(BENCH)
 
 fmt: ## gofmt everything

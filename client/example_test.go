@@ -95,7 +95,7 @@ func Example_fixedLease() {
 	fmt.Println("ours until", h.Until())
 }
 
-// Wait for five seconds at most, and hold for as long as the work takes. A
+// Wait for five seconds at most, and hold the lock while the work goes on. A
 // deadline on ctx would end the context of the hold as well.
 func Example_limitedWait() {
 	ctx := context.Background()

@@ -162,8 +162,8 @@ func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls
 	return conn, nil
 }
 
-// undialled makes err, with which making a client failed, an error of dialling: after it
-// nobody needs to wonder whether a command was carried out.
+// undialled makes err, the error of a client that could not be made, an error of dialling: after it
+// a caller knows that no command was carried out.
 func undialled(err error) error {
 	var dial *net.OpError
 	if _, refused := rueidis.IsRedisErr(err); refused || errors.As(err, &dial) && dial.Op == "dial" {

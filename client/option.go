@@ -79,16 +79,16 @@ func WithKeyPrefix(prefix string) Option {
 
 // WithLogger makes the client log to l instead of [slog.Default].
 //
-// The client logs what goes wrong behind the caller's back, at Warn: a lock that was
-// lost, a renewal that failed, a waiter whom Redis gives no answer for a second, a
+// The client logs faults that no call returns, at Warn: a lock that was lost, a hold that
+// was abandoned, a renewal that failed, a waiter that gets no answer from Redis for a second, a
 // release that Redis never confirmed, a subscription that the server denies, and a
 // server that evicts keys when its memory is full. It logs nothing else, and nothing
-// while all goes well. The same of the same lock is logged once in 10 s, and of ten
-// locks in that time at most; the next such message counts in left_out what was not.
+// while all goes well. It logs each of these about one lock once in 10 s, and about ten
+// locks in that time at most; the next such message counts in left_out how many it left out.
 // No message has a password or an owner in it.
 //
-// With a logger of its own the client also logs at Debug. One on [slog.DiscardHandler] is
-// silence.
+// With a logger from this option the client also logs at Debug. A logger on
+// [slog.DiscardHandler] silences it.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) {
 		if c.Logger = l; l == nil {
@@ -97,19 +97,19 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithObserver tells o what happens to the client's locks, for metrics and
+// WithObserver makes the client call the functions of o for events of its locks, for metrics and
 // traces.
 func WithObserver(o lock.Observer) Option {
 	return func(c *config) { c.Observer = o }
 }
 
-// WithPubSub says how a release reaches those who wait. It only matters on a cluster;
-// everywhere else it is plain. The default is PubSubAuto.
+// WithPubSub says how a release reaches the waiters. It only matters on a cluster;
+// on other servers Pub/Sub is plain. The default is PubSubAuto.
 func WithPubSub(p PubSub) Option {
 	return func(c *config) { c.pubsub = p }
 }
 
-// configure applies opts and checks what comes of it.
+// configure applies opts and checks the result.
 func configure(opts []Option) (config, error) {
 	c := config{Config: session.Config{
 		Lease: DefaultWatchdogTimeout,

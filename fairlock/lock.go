@@ -50,8 +50,8 @@
 //   - Unlocking a lock that is not held fails, also when it is free.
 //   - A waiter at the head without a deadline, as after a DEL by hand, gets one.
 //
-// A waiter of Redisson that died keeps all others waiting for as long as Redisson's deadlines
-// say.
+// A waiter of Redisson that died keeps all others waiting until Redisson's deadlines
+// are over.
 package fairlock
 
 import (

@@ -526,7 +526,7 @@ func startPostgres(t *testing.T) *database {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	who := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT} // it cleans up, and does not wait for clients
-	if os.Getuid() == 0 {                                   // as whom it refuses to run
+	if os.Getuid() == 0 {                                   // PostgreSQL refuses to run as root
 		who.Credential = nobody(t)
 		if err := os.Chown(dir, int(who.Credential.Uid), int(who.Credential.Gid)); err != nil {
 			t.Fatal(err)

@@ -169,7 +169,7 @@ func TestJavaFair_mixedQueue(t *testing.T) {
 			for len(rest) < 2 || len(rest) < most && random.IntN(3) > 0 {
 				rest = append(rest, come())
 			}
-			if random.IntN(5) == 0 { // somebody comes, and another one behind him, and he gives up
+			if random.IntN(5) == 0 { // a waiter comes, and another one behind it, and the first one gives up
 				number++
 				var quitter *inLine
 				if random.IntN(2) == 0 {

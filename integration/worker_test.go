@@ -308,7 +308,7 @@ func work(in io.Reader, out io.Writer) (code int) {
 			a := answer(r.ID, v, err)
 			mu.Lock()
 			defer mu.Unlock()
-			_ = replies.Encode(a) // without a parent there is nobody to tell
+			_ = replies.Encode(a) // without a parent there is no reader
 		}
 		if r.Do == "close" {
 			serve() // alone: it looks for remaining goroutines

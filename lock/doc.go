@@ -23,7 +23,7 @@
 // step that matters, or send [Hold.Token] along and let the resource refuse
 // older ones. The repository's docs/GUARANTEES.md has the details.
 //
-// # Who owns a lock
+// # Ownership
 //
 // Go has no thread that could own a lock. A plain context gets a fresh owner
 // for each acquisition: a second Lock waits for the first, also in the same

@@ -201,8 +201,8 @@ func WithReadersFirst() Option { return readersFirstOption{} }
 // so that a resource that has seen one of them accepts the others. An owner that reads while it
 // writes has two tokens, and the reader's is the larger one.
 //
-// Without it, tokens are the server's time alone, and cost nothing: they grow as
-// long as that clock does not go back.
+// Without it, tokens are the server's time alone, and cost nothing: they grow
+// if that clock does not go back.
 func WithFencing() Option { return fencingOption{} }
 
 // WithReplicas makes an acquisition count only if n replicas have confirmed it

@@ -49,7 +49,7 @@ var fairRules = []rule{
 func RunFair(t *testing.T, h Harness) {
 	t.Helper()
 	if h.Waiters == nil {
-		t.Fatal("locktest: RunFair needs Harness.Waiters, to know who is in the queue")
+		t.Fatal("locktest: RunFair needs Harness.Waiters, to know the queue")
 	}
 	try(t, fairRules, h, RWHarness{})
 }

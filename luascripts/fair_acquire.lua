@@ -78,7 +78,7 @@ if stay > 0 then
   count = count or foreign
   if count > 0 then own = 1 end
   if queued then
-    redis.call('ZREM', timeouts, '') -- nobody: a first write that memory limits let through
+    redis.call('ZREM', timeouts, '') -- no such member: a first write that memory limits let through
   else
     redis.call('RPUSH', queue, owner)
   end

@@ -84,7 +84,7 @@
 // raise theirs in the background. A re-entry keeps the token, and costs no more.
 //
 // Any two majorities share a server, and that server's register is what makes the later
-// token the larger one. So this holds as long as the registers survive: servers may be down,
+// token the larger one. So this holds if the registers survive: servers may be down,
 // restart, or be slow, and their clocks may be hours apart. It does not hold
 //
 //   - when a register is lost: a server that restarts empty, a FLUSHALL, a replica that is

@@ -4,9 +4,9 @@
 #	containers.sh go test -run TestContainer ./...
 #
 # The engine is the one that `docker` reaches. If there is none, it installs Docker,
-# and if no service has started it then, runs a daemon of its own for as long as the
-# command. The image is $LEASEHOLD_REDIS_IMAGE; without one, it is made of the
-# redis-server of this machine, so that nothing has to be fetched.
+# and if no service has started it then, runs a daemon of its own while the
+# command runs. The image is $LEASEHOLD_REDIS_IMAGE; without one, it is made of the
+# redis-server of this machine, so that nothing has to be downloaded.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -43,7 +43,7 @@ install() {
 
 dir=
 pid=
-# Containers end with the daemon, and all that they and it have written with the
+# Containers end with the daemon, and all files of theirs and its with the
 # directory; but not the interfaces of networks that tests have made.
 stop() {
 	if [ -n "$pid" ]; then
@@ -55,7 +55,7 @@ stop() {
 	[ -z "$dir" ] || rm -rf "$dir"
 }
 
-# daemon starts one that nobody else knows of, and waits until it answers.
+# daemon starts a daemon that no other program knows of, and waits until it answers.
 daemon() {
 	if [ "$(id -u)" -ne 0 ]; then
 		say "no container engine runs, and starting one takes root"
@@ -88,7 +88,7 @@ if [ -z "${LEASEHOLD_REDIS_IMAGE:-}" ]; then
 	export LEASEHOLD_REDIS_IMAGE=leasehold-redis:local
 	sh "$(dirname "$0")/../integration/image.sh" "$LEASEHOLD_REDIS_IMAGE" "${LEASEHOLD_REDIS_SERVER:-redis-server}"
 fi
-# The container that cleans up after tests that died would have to be fetched, too.
+# The container that cleans up after tests that died would have to be downloaded, too.
 export TESTCONTAINERS_RYUK_DISABLED="${TESTCONTAINERS_RYUK_DISABLED:-true}"
 
 "$@"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes sure that a JDK (17 or later) and Maven are on the PATH, for the tests in
-# which Redisson is the peer, and that the driver which those tests use is built, so
-# that what Maven has to download is there. Says nothing and installs nothing if all
+# Makes sure that a JDK (17 or later) and Maven are on the PATH, for the tests with
+# Redisson as the peer, and that the driver of those tests is built, so
+# that Maven has its downloads. Says nothing and installs nothing if all
 # of it is there.
 set -eu
 
@@ -26,7 +26,7 @@ root() {
 	fi
 }
 
-# Installs what is missing, with the first manager that there is.
+# Installs what is missing, with the first package manager that it finds.
 install() {
 	maven=maven
 	have mvn && maven=

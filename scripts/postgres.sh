@@ -2,7 +2,7 @@
 # Makes sure that the programs of a PostgreSQL server (initdb, postgres) are there,
 # for the tests that start their own. Says nothing and changes nothing if they
 # are, or if LEASEHOLD_POSTGRES names their directory, which the tests prefer; nor
-# where those tests do not run, which is everywhere but on Linux.
+# where those tests do not run: they run on Linux only.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -46,7 +46,7 @@ install() {
 }
 
 # The tests use a socket of their own. A service that the package has started is
-# only in the way, but harmless: whatever fails here may fail.
+# only in the way, but harmless: a failure here does not matter.
 stop() {
 	if have systemctl; then
 		root systemctl stop postgresql

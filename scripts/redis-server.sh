@@ -38,7 +38,7 @@ install() {
 }
 
 # The tests use ports of their own. A service that the package has started is
-# only in the way, but harmless: whatever fails here may fail.
+# only in the way, but harmless: a failure here does not matter.
 stop() {
 	for service in redis-server redis valkey-server valkey; do
 		if have systemctl; then

@@ -32,7 +32,7 @@ root() {
 	fi
 }
 
-# Python brings pip, and unpacks wheels.
+# python makes sure that there is pip, which gets the wheels; Python unpacks them.
 python() {
 	python3 -m pip --version >/dev/null 2>&1 && return 0
 	for manager in apt-get dnf yum apk; do
