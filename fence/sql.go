@@ -129,7 +129,7 @@ func Refused(row *sql.Row, token uint64) error {
 	err := row.Scan(&highest)
 	if err == nil {
 		if err = check(token, uint64(highest)); err == nil {
-			err = errors.New("no row was changed, but not for its fence")
+			err = errors.New("no row was changed, and its fence is not the reason")
 		}
 	}
 	return wrap("fence", "", err)

@@ -642,7 +642,7 @@ func (h *quorumHold) release(ctx context.Context, seats []seat) error {
 	}
 	switch {
 	case len(seats)-gone < h.q.majority:
-		return fmt.Errorf("%w: %w: %d of %d servers no longer had it as ours", lock.ErrNotHeld, lock.ErrLost, gone, len(seats))
+		return fmt.Errorf("%w: %w: %d of %d servers no longer had it for this owner", lock.ErrNotHeld, lock.ErrLost, gone, len(seats))
 	case free >= h.q.majority:
 		return nil
 	case ctx.Err() != nil:

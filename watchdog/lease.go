@@ -10,7 +10,7 @@ import (
 
 // ErrGone is the error of a renewal when the server says that this owner does
 // not hold the lease.
-var ErrGone = errors.New("the server no longer has it as ours")
+var ErrGone = errors.New("the server no longer has it for this owner")
 
 // ErrExpired is the cause of a loss when a lease ran out without an answer from
 // the server.
