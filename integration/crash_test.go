@@ -283,7 +283,7 @@ func TestCrash_reader(t *testing.T) {
 //	  read, waits behind it
 //	2 the writer is killed
 //	3 the reader gets in when the writer's patience is over
-func TestCrash_writerWhoWaits(t *testing.T) {
+func TestCrash_waitingWriter(t *testing.T) {
 	const stay, name = time.Second, "rw"
 	server := redistest.Start(t)
 	rdb := server.Client(t)

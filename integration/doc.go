@@ -83,7 +83,7 @@
 //	fair: order                                TestFairOrder, TestJavaFair_mixedQueue
 //	fair: leases that run out                  TestFairQueue_leasesThatRunOut
 //	fair: deadlines that drift                 TestFairQueue_deadlinesAreTheirOwn, TestFairOrder_deathsDoNotAddUp
-//	fair: a failed try leaves nothing          TestFairQueue_aFailedTryIsForgotten, TestFairQueue_whoComesAndGoesLeavesNothing
+//	fair: a failed try leaves nothing          TestFairQueue_aFailedTryIsForgotten, TestFairQueue_comingAndGoingLeavesNothing
 //	fair: the server takes no writes           TestFairQueue_serverTakesNoWrites
 //	read/write: leases of several readers      TestReadWrite_theLongestReadLeaseCounts, _readersBehindALease, _writerBehindALease
 //	read/write: fifty readers are renewed      TestReadWrite_allReadersAreRenewed

@@ -130,7 +130,7 @@ func (s *fairScene) sound(most time.Duration) {
 //	  process that is killed
 //	3 nothing is left in the queue but the dead waiter, and one that still waits
 //	4 the lock is freed: the waiter gets it within a patience
-func TestFairQueue_whoComesAndGoesLeavesNothing(t *testing.T) {
+func TestFairQueue_comingAndGoingLeavesNothing(t *testing.T) {
 	const stay = 2 * time.Second
 	s := newFairScene(t)
 	h := s.lock() // 1

@@ -123,7 +123,7 @@ func TestPeers_behindTheDeadBehindOneOfRedisson(t *testing.T) {
 // A question, and not a heartbeat, dropped the dead before J2. It
 // is still told that it is its turn: it sleeps for the time that it was told
 // when it came, and asks nothing meanwhile.
-func TestFair_nextIsToldWhoeverFindsTheDead(t *testing.T) {
+func TestFair_nextIsToldWhenAQuestionFindsTheDead(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for _, p := range []time.Duration{0, patience} {
 			t.Run(fmt.Sprint(p), func(t *testing.T) {

@@ -649,7 +649,7 @@ func TestFair_order(t *testing.T) {
 
 // The dead of ours keep their places for one patience, at any place in the queue:
 // the patience of many does not add up.
-func TestFair_deadMenDoNotAddUp(t *testing.T) {
+func TestFair_patiencesDoNotAddUp(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G999")
 		var names []string

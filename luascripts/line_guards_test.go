@@ -129,7 +129,7 @@ func TestAll_aLateCopyTakesNothingAway(t *testing.T) {
 
 // Text of another program in the field of the line does not grow, is granted nothing, and
 // keeps no owner from the lock.
-func TestLine_ofSomebodyElse(t *testing.T) {
+func TestLine_ofAnotherProgram(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	nines := strings.Repeat("9", 400)

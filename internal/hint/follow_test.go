@@ -268,7 +268,7 @@ func TestFollows_notWithoutTheRight(t *testing.T) {
 }
 
 // A server is asked while a channel has listeners, and not while a subscription lingers.
-func TestFollows_whileSomebodyListens(t *testing.T) {
+func TestFollows_whileThereAreListeners(t *testing.T) {
 	t.Parallel()
 	s, other := redistest.Start(t), redistest.Start(t)
 	const channel = "redisson_lock__channel:{orders}"

@@ -118,7 +118,7 @@ func FuzzNames(f *testing.F) {
 
 // No name has a channel of ours that is also a channel of another name, even if one
 // looks like such a channel.
-func TestChannels_areNobodyElses(t *testing.T) {
+func TestChannels_areNotShared(t *testing.T) {
 	const client = "0190b5a2-7e2f-7abc-8def-0123456789ab"
 	names := []string{"x", "x:", "x::"}
 	for range 3 { // names that are made of others, and of their channels
