@@ -71,8 +71,8 @@ type Hold interface {
 
 	// Token returns the fencing token: larger than that of every earlier
 	// holder of the name, the same for all re-entries, and for readers that no
-	// writer came between. It grows if the server's clock does not go back,
-	// and with [WithFencing] also then. It is 0 for a read hold without fencing, for
+	// writer came between. It grows while the server's clock does not go back,
+	// and with [WithFencing] even if it does. It is 0 for a read hold without fencing, for
 	// a multi-lock, and for a quorum of locks without fencing.
 	Token() uint64
 
