@@ -29,7 +29,7 @@ type jobReport struct {
 // longJob works under a lock for much longer than its lease lasts, and a rival
 // wants the lock all the time. The watchdog renews the lease.
 func longJob(ctx context.Context, s *stage) error {
-	s.out.line("A job of %v under a lease of %v, and a rival who keeps trying to get the lock.", jobTime, shortLease)
+	s.out.line("A job of %v under a lease of %v, and a rival that keeps trying to get the lock.", jobTime, shortLease)
 	var report jobReport
 	var renewals atomic.Int64
 	worker, err := s.open(ctx,

@@ -27,7 +27,7 @@ const (
 // library has a catalogue of two pages, which must be of the same edition. The
 // readers are let in together, and the librarian who revises it is let in alone.
 func library(ctx context.Context, s *stage) error {
-	s.out.line("A catalogue of two pages, which must be of the same edition; %d readers, who keep coming, and a librarian.", readers)
+	s.out.line("A catalogue of two pages, which must be of the same edition; %d readers that keep coming, and a librarian.", readers)
 	s.out.line("To read: page 1, a pause, page 2. To revise: write page 1, a pause, write page 2; then let readers in, and read.")
 	clients, err := s.openMany(ctx, branches)
 	if err != nil {

@@ -21,7 +21,7 @@ type nestedReport struct {
 // context of the hold carries the owner, so the second Lock does not wait for
 // the first one. Redis counts.
 func nestedCall(ctx context.Context, s *stage) error {
-	s.out.line("A call locks and, with the lock held, calls something that locks as well.")
+	s.out.line("A call locks and, with the lock held, makes another call that locks as well.")
 	c, err := s.open(ctx)
 	if err != nil {
 		return err

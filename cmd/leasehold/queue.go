@@ -40,7 +40,7 @@ type queueReport struct {
 // client they come by. One of them gives up waiting, and one dies.
 func fairQueue(ctx context.Context, s *stage) (err error) {
 	s.out.line("Customers A to H come, one after the other and by several clients, to a counter that serves one at a time.")
-	s.out.line("In line, F gives up and C dies. Who is not heard from for %v counts as dead.", patience)
+	s.out.line("In the queue, F gives up and C dies. A customer without a heartbeat for %v counts as dead.", patience)
 	q, err := openQueue(ctx, s)
 	if err != nil {
 		return err
@@ -259,7 +259,7 @@ func (q *queue) watch(ctx context.Context, done func(lock.State) bool) error {
 func (q *queue) show(ctx context.Context, event string) (lock.State, error) {
 	line, err := q.counter.Inspect(ctx)
 	if err == nil {
-		q.out.line("%-13s  in line: %s", event, q.text(line))
+		q.out.line("%-13s  queue: %s", event, q.text(line))
 	}
 	return line, err
 }
@@ -317,11 +317,11 @@ func checkQueue(r queueReport) []claim {
 	return []claim{
 		claimf(r.line == customers, "in Redis they stood in the order in which they came: %s", r.line),
 		claimf(r.served == living && r.overlaps == 0, "the living were served in that order, one at a time: %s", r.served),
-		claimf(r.leftAfter < patience, "F was out of the line %d ms after it gave up", r.leftAfter.Milliseconds()),
-		claimf(r.deadStays, "C died without a word, and its place in Redis was left behind"),
+		claimf(r.leftAfter < patience, "F was out of the queue %d ms after it gave up", r.leftAfter.Milliseconds()),
+		claimf(r.deadStays, "C died without leaving, and its place stayed in Redis"),
 		claimf(r.deadCost < 2*patience, "D, behind it, was served %.2f s after its death; a patience is %.2f s", r.deadCost.Seconds(), patience.Seconds()),
-		claimf(r.changes < patience, "it cost nobody else anything: the other changes at the counter took %d ms together", r.changes.Milliseconds()),
+		claimf(r.changes < patience, "it cost no other customer any time: the other changes at the counter took %d ms together", r.changes.Milliseconds()),
 		claimf(r.lastWait > patience, "heartbeats kept places: H waited for %.1f s, more than a patience", r.lastWait.Seconds()),
-		claimf(r.atEnd == 0, "%d left in line at the end", r.atEnd),
+		claimf(r.atEnd == 0, "%d left in the queue at the end", r.atEnd),
 	}
 }

@@ -42,8 +42,8 @@ type quorumReport struct {
 // quorum has one lock on five servers, of which one after the other dies. It lasts, and
 // can be had, as long as three are there.
 func quorum(ctx context.Context, s *stage) error {
-	s.out.line("One lock on five servers: small ones in memory, also with --url, for three of them are going to die.")
-	s.out.line("They cannot say how long they have been up, but none that died comes back: hence WithDurableServers.")
+	s.out.line("One lock on five servers: small ones in memory, also with --url, as three of them are going to die.")
+	s.out.line("They cannot say how long they have been up, but a dead one never comes back: hence WithDurableServers.")
 	report, err := playQuorum(ctx, s, "leader", "leader")
 	if err != nil {
 		return err
@@ -223,17 +223,17 @@ func checkQuorum(r quorumReport) []claim {
 	claims := []claim{
 		claimf(r.first == siteCount, "A got the lock on %d servers of %d", r.first, siteCount),
 		claimf(r.lost == nil && r.votes == siteCount-2 && r.until > quorumLease,
-			"two died, and it was still A's, by %d votes, for %d ms after that at least; a lease is %d ms", r.votes, r.until.Milliseconds(), quorumLease.Milliseconds()),
+			"two died, and A still held it, by %d votes, for %d ms after that at least; a lease is %d ms", r.votes, r.until.Milliseconds(), quorumLease.Milliseconds()),
 		claimf(r.tries[0] > 0 && r.grants[0] == 0, "B tried %d times meanwhile and got it %d times", r.tries[0], r.grants[0]),
-		claimf(r.unlock == nil, "A's Unlock did not need the dead%s", but(r.unlock)),
+		claimf(r.unlock == nil, "A's Unlock did not need the dead servers%s", but(r.unlock)),
 	}
 	if r.next != nil {
 		return append(claims, claimf(false, "B did not get it after that: %v", r.next))
 	}
 	return append(claims,
-		claimf(r.then == siteCount-2, "B got it after that, on the %d that were left", r.then),
+		claimf(r.then == siteCount-2, "B got it after that, on the %d servers that were left", r.then),
 		claimf(errors.Is(r.cause, lock.ErrLost), "a third died, and B's hold ended: %s", said(r.cause)),
-		claimf(r.told < 2*quorumLease, "that was %d ms after the death, with the lease of the dead: one is %d ms", r.told.Milliseconds(), quorumLease.Milliseconds()),
+		claimf(r.told < 2*quorumLease, "that was %d ms after the death, when the lease on the dead server ended; a lease is %d ms", r.told.Milliseconds(), quorumLease.Milliseconds()),
 		claimf(r.tries[1] > 1 && r.grants[1] == 0 && errors.Is(r.after, lock.ErrNotAcquired),
 			"two are no majority: A tried %d times and got it %d times: %s", r.tries[1], r.grants[1], said(r.after)),
 	)

@@ -158,7 +158,7 @@ func (s *stage) tidyUp(ctx context.Context) {
 
 func checkLeft(keys []string, err error) []claim {
 	if err != nil {
-		return []claim{claimf(false, "nobody knows what is left in Redis: %v", err)}
+		return []claim{claimf(false, "it is not known what is left in Redis: %v", err)}
 	}
 	if len(keys) > 0 {
 		return []claim{claimf(false, "%d keys left in Redis: %q", len(keys), keys)}

@@ -28,7 +28,7 @@ type staleReport struct {
 // the lock and its write. No lock can prevent that write; who keeps the data can.
 func staleHolder(ctx context.Context, s *stage) error {
 	s.out.line("Two accounts of %d euros: one has a guard, which keeps the largest fencing token, and one has none.", opening)
-	s.out.line("A is to pay in %d, reads both, and is stuck for longer than its lease. B pays in %d. Then A goes on.", ofA, ofB)
+	s.out.line("A wants to pay in %d, reads both, and is stuck for longer than its lease. B pays in %d. Then A goes on.", ofA, ofB)
 	report, err := playStale(ctx, s, s.data.setGuarded)
 	if err != nil {
 		return err
@@ -123,9 +123,9 @@ func checkStale(r staleReport) []claim {
 		claimf(r.before == nil, "A looked at its lock just before it was stuck, and had it"),
 		claimf(r.tokens[0] < r.tokens[1], "its lease ran out, and B got the lock, with a larger token"),
 		claimf(r.bare == opening+ofA, "without a guard it goes wrong: A wrote over what B had written, and of %d euros %d are there", opening+ofA+ofB, r.bare),
-		claimf(named && errors.Is(r.refusal, fence.ErrStale), "with a guard A was turned away: %v", r.refusal),
+		claimf(named && errors.Is(r.refusal, fence.ErrStale), "with a guard A was refused: %v", r.refusal),
 		claimf(r.guarded == opening+ofB, "and %d euros are there, as B wrote", r.guarded),
 		claimf(errors.Is(r.after, lock.ErrLost), "A's hold says so as well, now that A looks again: %v", r.after),
-		claimf(r.again == opening+ofA+ofB, "A began anew, with a token of now, and %d euros are there", r.again),
+		claimf(r.again == opening+ofA+ofB, "A began anew, with a new token, and %d euros are there", r.again),
 	}
 }

@@ -26,7 +26,7 @@ type theftReport struct {
 // hand, and gives the lock to another client. Nobody can prevent that; the
 // holder is told.
 func stolenLock(ctx context.Context, s *stage) error {
-	s.out.line("Somebody deletes the key of a lock by hand, and another client takes the lock.")
+	s.out.line("The key of a lock is deleted by hand, and another client takes the lock.")
 	owner, err := s.open(ctx, client.WithWatchdogTimeout(shortLease))
 	if err != nil {
 		return err
@@ -77,8 +77,8 @@ func checkTheft(r theftReport) []claim {
 		claimf(errors.Is(r.cause, lock.ErrLost), "the context of the job ended: %v", r.cause),
 		claimf(r.told <= toldWithin, "that was %d ms after the theft; the next renewal and its answer are due in %d ms",
 			r.told.Milliseconds(), toldWithin.Milliseconds()),
-		claimf(errors.Is(r.unlock, lock.ErrNotHeld), "its Unlock says so as well: %v", r.unlock),
-		claimf(r.thiefHolds == 1, "it left the lock of the thief alone: holds of the thief in Redis: %d", r.thiefHolds),
+		claimf(errors.Is(r.unlock, lock.ErrNotHeld), "the Unlock of the job says so as well: %v", r.unlock),
+		claimf(r.thiefHolds == 1, "and it did not touch the lock of the thief: holds of the thief in Redis: %d", r.thiefHolds),
 		claimf(r.tokens[0] < r.tokens[1], "the thief has a larger fencing token, %d after %d", r.tokens[1], r.tokens[0]),
 	}
 }

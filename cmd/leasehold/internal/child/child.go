@@ -7,19 +7,19 @@ import (
 	"syscall"
 )
 
-// Options are how a command is started.
+// Options say how a command is started.
 type Options struct {
-	Env []string // of the command
+	Env []string // the environment of the command
 
-	// Orphaned is sent to the command when this process dies without a word, as by
-	// SIGKILL. It is 0 for nothing. Only Linux can do it.
+	// Orphaned is sent to the command when this process dies without cleaning up, as by
+	// SIGKILL. With 0 nothing is sent. Only Linux can do it.
 	Orphaned syscall.Signal
 }
 
 // Status is how a command ended.
 type Status struct {
-	Code   int            // if it exited
-	Signal syscall.Signal // if a signal ended it, else 0
+	Code   int            // if the command exited
+	Signal syscall.Signal // if a signal ended the command, otherwise 0
 }
 
 // ExitCode returns the code as a shell reports it: 128+n for signal n.

@@ -1,5 +1,5 @@
-// Package child runs one command for a program that looks after it: in a process
-// group of its own, so that all of it can be stopped; with the terminal, if there is
+// Package child runs one command for a program that controls it: in a process
+// group of its own, so that the program can stop all of it; with the terminal, if there is
 // one; and with a signal when the program dies.
 //
 //	p, err := child.Start(argv, child.Options{})
@@ -8,24 +8,24 @@
 //	}
 //	p.Signal(syscall.SIGTERM)       // to the whole group
 //	status := <-p.Exited()          // the command itself is over
-//	p.Alive()                       // something of its group is not
+//	p.Alive()                       // another process of its group is not
 //
 // # One for each process
 //
 // On Unix the package reaps all children of its process, also those that it did not
-// start: what a command leaves behind becomes a child of this process on Linux, and
+// start: an orphan of the command becomes a child of this process on Linux, and
 // of a container's first process anywhere. So a process has one command at a time, and starts
-// nothing else.
+// no other.
 //
 // # The terminal
 //
-// Only one process group of a terminal may read from it, and gets what Ctrl-C sends.
+// Only one process group of a terminal may read from it, and gets the signal of Ctrl-C.
 // Where this process has the terminal on its standard input and output, it gives the
 // terminal to the command at once. Where only the input is the terminal, as at
-// the head of a pipeline, the command gets it when it first asks for it, so that
+// the head of a pipeline, the command gets the terminal when it first reads from it, so that
 // a pager at the end of the pipeline keeps it until then. When the command stops
 // (Ctrl-Z), this process stops too, with all of its own group, as the shell that
 // started it expects; when it is continued, it gives the terminal to the command again,
 // and continues it. When the command is over, this process has the terminal again, in
-// the mode in which it was if a signal ended the command.
+// its earlier mode if a signal ended the command.
 package child

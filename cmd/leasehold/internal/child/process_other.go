@@ -8,7 +8,7 @@ import (
 )
 
 // Process is a command that was started. Without process groups, only the command
-// itself is looked after. It is safe for concurrent use.
+// itself is controlled. It is safe for concurrent use.
 type Process struct {
 	cmd    *exec.Cmd
 	exited chan Status // of one element
@@ -23,14 +23,14 @@ func Start(argv []string, o Options) (*Process, error) {
 		return nil, err
 	}
 	go func() {
-		_ = p.cmd.Wait() // the status says it
+		_ = p.cmd.Wait() // the status has the error
 		p.exited <- Status{Code: p.cmd.ProcessState.ExitCode()}
 	}()
 	return p, nil
 }
 
-// Exited returns a channel that has the status once the command is over. That is
-// told once.
+// Exited returns a channel that has the status once the command is over. The status is
+// sent once.
 func (p *Process) Exited() <-chan Status { return p.exited }
 
 // Signal ends the command: there is no other signal that all systems have. An
@@ -42,5 +42,5 @@ func (p *Process) Signal(sig os.Signal) error {
 	return p.cmd.Process.Kill()
 }
 
-// Alive reports false: what the command left behind is not known.
+// Alive reports false: the other processes of the command are not known.
 func (p *Process) Alive() bool { return false }

@@ -33,8 +33,8 @@ func Start(argv []string, o Options) (*Process, error) {
 	return p, nil
 }
 
-// look starts the command and reaps all there is to reap. It keeps its thread to
-// itself, for as long as this process lives: Linux sends o.Orphaned when the thread
+// look starts the command and reaps all children. It locks its goroutine to its thread
+// as long as this process lives: Linux sends o.Orphaned when the thread
 // ends that started the command.
 func (p *Process) look(argv []string, o Options, started chan<- error) {
 	runtime.LockOSThread()
@@ -49,7 +49,7 @@ func (p *Process) look(argv []string, o Options, started chan<- error) {
 	p.pid = cmd.Process.Pid
 	_ = cmd.Process.Release() // reaped below
 	if p.tty != nil {
-		// From here on, so that the command does not inherit it: else this process
+		// From here on, so that the command does not inherit it: otherwise this process
 		// would be stopped when it takes the terminal back.
 		signal.Ignore(syscall.SIGTTOU)
 		p.tty.begin(p.pid)
@@ -67,7 +67,7 @@ func (p *Process) reap() {
 		case errors.Is(err, syscall.EINTR):
 		case err != nil: // ECHILD
 			return
-		case pid != p.pid: // left behind by the command
+		case pid != p.pid: // an orphan of the command
 		case status.Stopped():
 			p.stopped(status.StopSignal())
 		case status.Signaled():
@@ -87,15 +87,15 @@ func (p *Process) over(s Status) {
 
 // resumeAfter is how long the command stays stopped at least when Ctrl-Z has stopped it.
 // By then this process is stopped too, and goes on with this when it is continued. It is
-// not stopped where nobody could continue it, as in a session without a shell.
+// not stopped where no shell could continue it, as in a session without one.
 const resumeAfter = 100 * time.Millisecond
 
 // stopped is called when sig has stopped the command.
 func (p *Process) stopped(sig syscall.Signal) {
 	switch {
-	case p.tty == nil: // somebody stopped it, and may continue it
+	case p.tty == nil: // another process stopped it, and may continue it
 	case (sig == syscall.SIGTTIN || sig == syscall.SIGTTOU) && p.tty.give(p.pid):
-		_ = p.signal(syscall.SIGCONT) // it wanted the terminal, and has it
+		_ = p.signal(syscall.SIGCONT) // the command wanted the terminal, and has it
 	default:
 		time.AfterFunc(resumeAfter, func() {
 			p.tty.give(p.pid)
@@ -105,14 +105,14 @@ func (p *Process) stopped(sig syscall.Signal) {
 	}
 }
 
-// Exited returns a channel that has the status once the command itself is over. That
-// is told once.
+// Exited returns a channel that has the status once the command itself is over. The status
+// is sent once.
 func (p *Process) Exited() <-chan Status { return p.exited }
 
-// Signal sends sig to the whole group of the command. What asks to end also continues
-// those that are stopped, so that they get it.
+// Signal sends sig to the whole group of the command. A signal that asks to end also continues
+// stopped processes, so that they get it.
 func (p *Process) Signal(sig os.Signal) error {
-	number, _ := sig.(syscall.Signal) // os makes no other
+	number, _ := sig.(syscall.Signal) // os has no other type of signal
 	err := p.signal(number)
 	if err == nil && Ends(sig) {
 		err = p.signal(syscall.SIGCONT)

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Catch returns a channel with the signals that are for the command from now on. What
-// this process was told to ignore, as by nohup, it goes on to ignore.
+// Catch returns a channel with the signals for the command from now on. A signal that
+// this process was started to ignore, as by nohup, stays ignored.
 func Catch() (signals <-chan os.Signal, stop func()) {
 	c := make(chan os.Signal, 32)
 	for _, s := range append(slices.Clone(ending), other...) {

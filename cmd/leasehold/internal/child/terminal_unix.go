@@ -15,8 +15,8 @@ const (
 
 // terminal is the terminal of this process.
 type terminal struct {
-	group int         // of this process
-	mode  *term.State // in which the terminal was
+	group int         // the group of this process
+	mode  *term.State // the earlier mode of the terminal
 	eager bool        // the command gets it at once
 }
 
@@ -40,8 +40,8 @@ func openTerminal() *terminal {
 // foreground returns the process group that has the terminal.
 func foreground() (group int, err error) { return unix.IoctlGetInt(stdin, unix.TIOCGPGRP) }
 
-// begin is called when the command of the group has just been started. It may have
-// asked for the terminal already, and have been stopped; then it stops being so.
+// begin is called when the command of the group has just been started. The command may have
+// asked for the terminal already, and have been stopped; begin then continues it.
 func (t *terminal) begin(group int) {
 	if t.eager && t.give(group) {
 		_ = unix.Kill(-group, unix.SIGCONT)
@@ -56,8 +56,8 @@ func (t *terminal) give(group int) bool {
 	return unix.IoctlSetPointerInt(stdin, unix.TIOCSPGRP, group) == nil
 }
 
-// end takes the terminal back from the group of the command, which is over. One that a
-// signal has killed had no time to leave it as it was.
+// end takes the terminal back from the group of the command, which is over. A command that a
+// signal has killed had no time to restore its mode.
 func (t *terminal) end(group int, killed bool) {
 	if has, err := foreground(); err != nil || has != group {
 		return

@@ -1,5 +1,5 @@
-// Package doctor examines whether a Redis is fit for locks, and what a user of it may
-// do. It changes nothing but a key or two of its own, which expire at once.
+// Package doctor examines whether a Redis is fit for locks, and what a Redis user may
+// do. It changes only a key or two of its own, which expire at once.
 package doctor
 
 import (
@@ -14,20 +14,20 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Status is how well something is.
+// Status is the result of a check.
 type Status string
 
 const (
 	OK      Status = "ok"
-	Unknown Status = "unknown" // the user may not ask; nothing is wrong for all that is known
+	Unknown Status = "unknown" // the user may not ask; no fault is known
 	Warning Status = "warning" // locks work, but not as well as they could, or not all kinds
 	Failure Status = "failure" // locks do not work, or can be lost without a fault
 )
 
-// severity puts them in order.
+// severity is the order of the statuses.
 var severity = []Status{OK, Unknown, Warning, Failure}
 
-// Report is what was found out about a deployment.
+// Report is the result for a deployment.
 type Report struct {
 	Server string  `json:"server"` // its address, without secrets
 	Mode   string  `json:"mode,omitempty"`
@@ -35,7 +35,7 @@ type Report struct {
 	Checks []Check `json:"checks"`
 }
 
-// Check is one thing that was looked at.
+// Check is one part of the examination.
 type Check struct {
 	Name   string `json:"name"`
 	Node   string `json:"node,omitempty"` // where there are several
@@ -44,22 +44,22 @@ type Check struct {
 	Advice string `json:"advice,omitempty"` // what to do about it
 }
 
-// Options are what is asked for.
+// Options say what to examine.
 type Options struct {
 	Server string   // its address, for the report
-	User   string   // whose rights are looked at, for the advice
+	User   string   // the user whose rights are examined, for the advice
 	Prefix string   // of the names of the locks, which the user has rights to
 	Kinds  []string // the user must have the rights for these; without any, a missing right is a warning
 }
 
-// Unreachable is the report about a deployment to which there is no connection.
+// Unreachable returns the report about a deployment to which there is no connection.
 func Unreachable(o Options, why, advice string) Report {
 	r := Report{Server: o.Server}
 	r.add(Check{Name: "connection", Status: Failure, Found: why, Advice: advice})
 	return r
 }
 
-// add adds c, and what follows from it for all.
+// add adds c, and updates the status of the whole.
 func (r *Report) add(c Check) {
 	r.Checks = append(r.Checks, c)
 	if slices.Index(severity, c.Status) >= slices.Index(severity, r.Status) {
@@ -72,11 +72,11 @@ type node struct {
 	rueidis.Client
 	name string // empty if there is only one
 	info map[string]string
-	said map[string]rueidis.RedisMessage // to HELLO
+	said map[string]rueidis.RedisMessage // its reply to HELLO
 	err  error                           // why there is no info
 }
 
-// lost returns why the node gave no answer at all, nil if it gave one.
+// lost returns why the node gave no answer, nil if it gave one.
 func (n *node) lost() error {
 	if _, refused := rueidis.IsRedisErr(n.err); refused {
 		return nil
@@ -98,11 +98,11 @@ const patient = 3 * time.Second
 type exam struct {
 	Options
 	rdb   rueidis.Client
-	name  string // of a lock that nobody else has
+	name  string // the name of a lock that no other client has
 	nodes []*node
 }
 
-// Examine asks all nodes that rdb knows. It ends with ctx at the latest.
+// Examine examines all nodes that rdb knows. It ends with ctx at the latest.
 func Examine(ctx context.Context, rdb rueidis.Client, o Options) Report {
 	e := &exam{Options: o, rdb: rdb, name: o.Prefix + "leasehold-doctor:" + strings.ToLower(rand.Text()[:12])}
 	e.meet(ctx)
@@ -148,7 +148,7 @@ func mode(rdb rueidis.Client) string {
 	return "standalone"
 }
 
-// meet finds the nodes, and asks them who they are.
+// meet finds the nodes, and asks for their identity.
 func (e *exam) meet(ctx context.Context) {
 	clients := e.rdb.Nodes()
 	var asking sync.WaitGroup
@@ -169,7 +169,7 @@ func (e *exam) meet(ctx context.Context) {
 	slices.SortFunc(e.nodes, func(a, b *node) int { return strings.Compare(a.name, b.name) })
 }
 
-// connection looks whether the server answers at all.
+// connection checks whether the server answers.
 func (e *exam) connection(ctx context.Context) Check {
 	sent := time.Now()
 	if err := ask(ctx, e.rdb, "PING").Error(); err != nil && !denied(err) {
@@ -182,7 +182,7 @@ func (e *exam) connection(ctx context.Context) Check {
 	return Check{Name: "connection", Status: OK, Found: fmt.Sprintf("%s%s, an answer in %v", mode(e.rdb), as, round(time.Since(sent)))}
 }
 
-// ask asks one question.
+// ask sends one command.
 func ask(ctx context.Context, c rueidis.CoreClient, words ...string) rueidis.RedisResult {
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()
@@ -195,12 +195,12 @@ func denied(err error) bool {
 	return ok && strings.Contains(reply.Error(), "NOPERM")
 }
 
-// unasked is a check of something that the user may not ask.
+// unasked returns a check of something that the user may not ask.
 func unasked(name, right string, err error) Check {
 	if !denied(err) {
 		return Check{Name: name, Status: Unknown, Found: err.Error()}
 	}
-	return Check{Name: name, Status: Unknown, Found: "the user may not ask", Advice: "give the one who runs leasehold doctor " + right}
+	return Check{Name: name, Status: Unknown, Found: "the user may not ask", Advice: "give the user of leasehold doctor " + right}
 }
 
 // parseInfo returns the fields of a reply to INFO.

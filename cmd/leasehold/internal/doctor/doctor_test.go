@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// want is what a check must say.
+// want is the expected result of a check.
 type want struct {
 	status Status
 	found  string // a part of it
@@ -110,7 +110,7 @@ func TestExamine_eviction(t *testing.T) {
 	}
 }
 
-// What the user may not ask is no fault of the server; what it lacks for a lock it needs
+// A right to ask that the user lacks is no fault of the server; a right that it lacks for a lock it needs
 // is one.
 func TestExamine_user(t *testing.T) {
 	t.Parallel()
@@ -151,14 +151,14 @@ func TestExamine_user(t *testing.T) {
 	noKeys(t, s)
 }
 
-// 1: A replica copies, and confirms. 2: It does not any more. 3: It is asked itself.
+// 1: A replica copies, and confirms. 2: It no longer does. 3: The doctor asks the replica itself.
 func TestExamine_replica(t *testing.T) {
 	t.Parallel()
 	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	host, port, _ := strings.Cut(primary.Addr(), ":")
 	replica := redistest.Start(t, "--replicaof", host+" "+port)
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		info := primary.Do(t, "INFO", "replication") // the replica calls itself up before its primary does
+		info := primary.Do(t, "INFO", "replication") // the replica says that it is up before its primary does
 		text, err := info.ToString()
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("no replica: %q, %v", text, err)
@@ -201,7 +201,7 @@ func TestExamine_cluster(t *testing.T) {
 		"lock":           {OK, "taken", ""},
 	})
 
-	// One that is dead is no primary and no replica.
+	// A dead node is no primary and no replica.
 	rdb := c.Client(t)
 	dead := c.Masters(t)[0]
 	dead.Kill(t)
@@ -214,7 +214,7 @@ func TestExamine_cluster(t *testing.T) {
 	}
 }
 
-// A clock that is wrong, and a server that knows little.
+// A server with a wrong clock, and one that knows few commands.
 func TestExamine_clock(t *testing.T) {
 	t.Parallel()
 	s, err := memredis.Start()
@@ -239,7 +239,7 @@ func TestExamine_clock(t *testing.T) {
 	}
 }
 
-// A server that stops answering is found to do so, within the time that there is.
+// The doctor finds that a server stops answering, within the time limit.
 func TestExamine_frozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

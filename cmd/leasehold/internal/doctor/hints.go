@@ -13,7 +13,7 @@ import (
 // hintLimit is how long a message may take.
 const hintLimit = 2 * time.Second
 
-// pubsub looks whether a message reaches who listens. Waiters learn by one that a lock
+// pubsub checks whether a message reaches a listener. A message tells waiters that a lock
 // is free; without it they ask once a second.
 func (e *exam) pubsub(ctx context.Context) []Check {
 	sharded, kind := false, "plain"
@@ -34,10 +34,10 @@ func (e *exam) pubsub(ctx context.Context) []Check {
 	return []Check{c}
 }
 
-// errLost is that of a message.
+// errLost is the error for a lost message.
 var errLost = errors.New("no message arrived")
 
-// hint sends a message to itself.
+// hint publishes a message to a channel that it listens to.
 func (e *exam) hint(ctx context.Context, sharded bool) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, hintLimit, errLost)
 	defer cancel()
@@ -54,7 +54,7 @@ func (e *exam) hint(ctx context.Context, sharded bool) (took time.Duration, err 
 		if s.Kind != "subscribe" && s.Kind != "ssubscribe" {
 			return
 		}
-		go func() { // the hook holds up what is read
+		go func() { // the hook delays the reading
 			sent <- time.Now()
 			err := e.rdb.Do(ctx, e.rdb.B().Arbitrary(publish[0]).Keys(channel).Args(publish[2]).Build()).Error()
 			if err != nil {
@@ -73,7 +73,7 @@ func (e *exam) hint(ctx context.Context, sharded bool) (took time.Duration, err 
 	switch {
 	case arrived:
 		return took, nil
-	case ctx.Err() == nil: // it was refused
+	case ctx.Err() == nil: // the subscription was refused
 		return 0, err
 	}
 	select {
@@ -86,7 +86,7 @@ func (e *exam) hint(ctx context.Context, sharded bool) (took time.Duration, err 
 	return 0, context.Cause(ctx)
 }
 
-// lock takes a lock and gives it back: that is what all the rest is for.
+// lock takes a lock and releases it, which is the purpose of all other checks.
 func (e *exam) lock(ctx context.Context) []Check {
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()

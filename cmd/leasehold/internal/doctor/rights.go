@@ -10,12 +10,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// need is what a user needs for something, as ACL SETUSER takes it, for locks whose
-// names begin with "orders:". These are the lists of docs/SECURITY.md, without what is
-// for names that bring braces of their own; a test compares them.
+// need is the list of rights for one purpose, in the form of ACL SETUSER, for locks whose
+// names begin with "orders:". These are the lists of docs/SECURITY.md, without the patterns
+// for names that have braces of their own; a test compares them.
 type need struct {
-	head   string // as there
-	kind   string // as the option names it; empty if it is not to be chosen
+	head   string // the head of the list there
+	kind   string // the name in the option; empty if it cannot be chosen
 	rights string
 }
 
@@ -34,7 +34,7 @@ var needs = []need{
 	{"Cluster", "", "+asking +pubsub|shardnumsub +ssubscribe +sunsubscribe +spublish"},
 }
 
-// Kinds returns what Options.Kinds may be.
+// Kinds returns the values for Options.Kinds.
 func Kinds() (kinds []string) {
 	for _, n := range needs {
 		if n.kind != "" {
@@ -45,10 +45,10 @@ func Kinds() (kinds []string) {
 }
 
 // questions are commands that need a right, in a form that changes nothing: either they
-// only read, or their arguments are wrong, and Redis looks at the right first. One writes
-// all the same. KEY and CHANNEL are those of a lock that nobody has.
+// only read, or their arguments are wrong, and Redis checks the right first. One of them
+// writes. KEY and CHANNEL are those of a lock that no client has.
 //
-// Those not here are not asked: an unsubscription cannot be asked by itself, and goes
+// The other rights are not tested: an unsubscription cannot be tested by itself, and goes
 // with the subscription.
 var questions = map[string]string{
 	"evalsha": "EVALSHA ffffffffffffffffffffffffffffffffffffffff 0", "eval": "EVAL return 0", "ping": "PING",
@@ -63,10 +63,10 @@ var questions = map[string]string{
 	"pubsub|shardnumsub": "PUBSUB SHARDNUMSUB CHANNEL", "spublish": "SPUBLISH CHANNEL doctor",
 }
 
-// writing is the command whose question writes. It is asked if the key can be deleted.
+// writing is the command whose question writes. It is tested if the key can be deleted.
 const writing = "rpush"
 
-// rights looks what the user lacks for each kind of lock and option.
+// rights checks which rights the user lacks for each kind of lock and option.
 func (e *exam) rights(ctx context.Context) (checks []Check) {
 	lacking := map[string]bool{}
 	for _, n := range e.nodes {
@@ -155,7 +155,7 @@ func (e *exam) lacks(ctx context.Context, n *node, right string) bool {
 	return deniedFor(ask(ctx, n, words...).Error(), object)
 }
 
-// like returns a key or channel that the pattern is for.
+// like returns a key or channel that matches the pattern.
 func (e *exam) like(pattern string) string {
 	name := strings.Replace(pattern, "orders:*", e.name, 1)
 	if strings.Contains(name, "{") && !strings.Contains(name, "}") {
@@ -165,7 +165,7 @@ func (e *exam) like(pattern string) string {
 }
 
 // deniedFor reports whether err says that the user may not use an object of that sort: a
-// command, a key, or a channel. Redis looks at them in this order.
+// command, a key, or a channel. Redis checks them in this order.
 func deniedFor(err error, object string) bool {
 	if !denied(err) {
 		return false

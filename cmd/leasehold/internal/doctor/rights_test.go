@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// documented returns the lists of docs/SECURITY.md, without what is for names that bring
+// documented returns the lists of docs/SECURITY.md, without the patterns for names that have
 // braces of their own.
 func documented(t *testing.T) map[string][]string {
 	t.Helper()
@@ -55,7 +55,7 @@ func TestNeeds_asDocumented(t *testing.T) {
 	}
 }
 
-// all returns all rights that there are to have, once each.
+// all returns all rights of all lists, once each.
 func all() (rights []string) {
 	for _, n := range needs {
 		for right := range strings.FieldsSeq(n.rights) {
@@ -67,7 +67,7 @@ func all() (rights []string) {
 	return rights
 }
 
-// ourPrefix is that of the names to which the users of these tests have rights.
+// ourPrefix is the prefix of the names to which the users of these tests have rights.
 const ourPrefix = "orders:"
 
 // asUser returns the examination by a user with these rights.
@@ -80,7 +80,7 @@ func asUser(t *testing.T, s *redistest.Server, user string, rights []string) (*e
 	return e, n
 }
 
-// A user who has all rights lacks none, and one who lacks one is found to lack that.
+// A user with all rights lacks none, and the doctor finds each single right that a user lacks.
 func TestRights_eachOne(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -93,7 +93,7 @@ func TestRights_eachOne(t *testing.T) {
 			t.Parallel()
 			switch right {
 			case "+unsubscribe", "+sunsubscribe":
-				t.Skip("it cannot be asked by itself")
+				t.Skip("it cannot be tested by itself")
 			case "~orders:*":
 				t.Skip("it covers the others") // see the next test
 			}
@@ -107,7 +107,7 @@ func TestRights_eachOne(t *testing.T) {
 	}
 }
 
-// A user who has nothing lacks everything that can be asked; the doctor writes nothing.
+// A user without rights lacks everything that can be tested; the doctor writes nothing.
 func TestRights_none(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -117,7 +117,7 @@ func TestRights_none(t *testing.T) {
 		case "+ping", "+unsubscribe", "+sunsubscribe", "+rpush":
 			return true
 		}
-		// Without a command there is no asking for keys and channels.
+		// Without the command, keys and channels cannot be tested.
 		return r[0] != '+'
 	})
 	got := e.ask(t.Context(), n)

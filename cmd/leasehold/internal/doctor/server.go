@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// version looks which server it is. Redis before 6.2 was never tried.
+// version checks which server it is. Redis before 6.2 was never tested.
 func (e *exam) version(_ context.Context, n *node) Check {
 	said := func(key string) string {
 		m := n.said[key]
@@ -28,7 +28,7 @@ func (e *exam) version(_ context.Context, n *node) Check {
 	case number == "":
 		return Check{Name: "version", Status: Unknown, Found: "the server does not say"}
 	case product == "Redis" && older(number, 6, 2):
-		c.Status, c.Advice = Warning, "take 6.2 or later; nobody has tried locks on this one"
+		c.Status, c.Advice = Warning, "take 6.2 or later; locks were never tested on this version"
 	}
 	return c
 }
@@ -44,7 +44,7 @@ func older(version string, major, minor int) bool {
 	return a < major || a == major && b < minor
 }
 
-// role looks whether the server takes writes. The replicas of a cluster do not.
+// role checks whether the server takes writes. The replicas of a cluster do not.
 func (e *exam) role(_ context.Context, n *node) Check {
 	switch {
 	case n.primary():
@@ -56,11 +56,11 @@ func (e *exam) role(_ context.Context, n *node) Check {
 		Advice: "connect to the primary, or by way of the Sentinels (?master_set=NAME)"}
 }
 
-// nearlyFull is how much of maxmemory may be used before it is a matter of time that
+// nearlyFull is the part of maxmemory from which it is a matter of time until
 // locks are refused.
 const nearlyFull = 0.9
 
-// memory looks what the server does when its memory is full.
+// memory checks what the server does when its memory is full.
 func (e *exam) memory(_ context.Context, n *node) Check {
 	if n.err != nil {
 		return unasked("memory", "+info", n.err)
@@ -88,7 +88,7 @@ func number(text string) int64 {
 	return n
 }
 
-// skew is by how much a clock may be off before somebody should look at it.
+// skew is how much a clock may be off without a warning.
 const skew = time.Second
 
 // clock compares the server's clock with this machine's. No lease depends on it; tokens
@@ -103,7 +103,7 @@ func (e *exam) clock(ctx context.Context, n *node) Check {
 			return unasked("clock", "+time", cmp.Or(err, fmt.Errorf("TIME: %q", reply)))
 		}
 		at := time.Unix(number(reply[0]), number(reply[1])*1000)
-		if i == 0 || took < trip { // the shortest trip says it best
+		if i == 0 || took < trip { // the shortest round trip gives the best value
 			off, trip = at.Sub(sent.Add(took/2)), took
 		}
 	}
@@ -114,7 +114,7 @@ func (e *exam) clock(ctx context.Context, n *node) Check {
 	return c
 }
 
-// beside returns where a clock is that is off by so much.
+// beside returns in words how far a clock is off.
 func beside(off time.Duration) string {
 	if off < 0 {
 		return "behind"
@@ -122,7 +122,7 @@ func beside(off time.Duration) string {
 	return "ahead of"
 }
 
-// replicas looks who else has the data, and how fast they confirm a write.
+// replicas checks how many replicas there are, and how fast they confirm a write.
 func (e *exam) replicas(ctx context.Context, n *node) Check {
 	switch {
 	case n.err != nil:
@@ -159,7 +159,7 @@ func (e *exam) replicas(ctx context.Context, n *node) Check {
 	return c
 }
 
-// waitLimit is for how long replicas are waited for.
+// waitLimit is how long to wait for replicas.
 const waitLimit = time.Second
 
 // wait writes something, and waits until count replicas have it. On a node of a cluster
@@ -178,11 +178,11 @@ func (e *exam) wait(ctx context.Context, n *node, count int) (confirmed int, too
 }
 
 const (
-	runs = 20                     // of the script, for its latency
-	slow = 100 * time.Millisecond // for one of them
+	runs = 20                     // runs of the script, for its latency
+	slow = 100 * time.Millisecond // the limit for one run
 )
 
-// latency runs a script some times. Without scripts there are no locks.
+// latency runs a script some times. Locks need scripts.
 func (e *exam) latency(ctx context.Context, n *node) Check {
 	if !n.primary() {
 		return Check{}
