@@ -40,7 +40,7 @@ type Keys struct {
 
 	Wish   string // read/write: the waiting writer that later readers wait behind
 	Turn   string // read/write: the waiting reader that writers wait behind when a writer has left
-	Beside string // read/write: what the keys of reading leases begin with
+	Beside string // read/write: what the keys of read leases begin with
 }
 
 // Question is what an owner asks of an acquire script. A kind ignores the fields that it

@@ -3,7 +3,7 @@
 --
 -- KEYS[1] lock     hash  mode, owner -> read holds, owner:write -> write holds
 -- KEYS[2] never    string  never there (include_rw)
--- ARGV[1] beside   text  what the keys of reading leases begin with
+-- ARGV[1] beside   text  what the keys of read leases begin with
 -- ARGV[2] channel  text  where waiters listen
 -- ARGV[3] publish  text  the command that reaches them: PUBLISH or SPUBLISH
 --

@@ -4,7 +4,7 @@
 -- KEYS[1] lock    hash    mode, owner -> read holds, owner:write -> write holds
 -- KEYS[2] wish    string  "<owner> <since ms>" of a waiting writer
 -- KEYS[3] never   string  never there (include_rw)
--- ARGV[1] beside  text    what the keys of reading leases begin with
+-- ARGV[1] beside  text    what the keys of read leases begin with
 -- ARGV[2] cursor  text    where to go on; 0 to begin
 --
 -- Returns {lease, mode, {field, value, …}, {owner, patience}, cursor}: what is left of

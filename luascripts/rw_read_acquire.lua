@@ -12,7 +12,7 @@
 -- ARGV[4] writer  text    the owner under which the caller has the write lock; may be empty
 -- ARGV[5] waited  ms      how long the caller has been waiting
 -- ARGV[6] yield   count   1: wait behind a writer that came before; 0: do not
--- ARGV[7] beside  text    what the keys of reading leases begin with
+-- ARGV[7] beside  text    what the keys of read leases begin with
 -- ARGV[8] stay    ms      how long its claim to a turn lives; 0: it makes none
 --
 -- Returns a string when the owner reads `want` times now: the token that all readers

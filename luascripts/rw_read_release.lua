@@ -6,7 +6,7 @@
 -- KEYS[3] never    string  never there (include_rw)
 -- ARGV[1] owner    text   "<client uuid>:<number>"
 -- ARGV[2] leave    count  the read holds that must remain; 0 ends its reading, and its claim to a turn
--- ARGV[3] beside   text   what the keys of reading leases begin with
+-- ARGV[3] beside   text   what the keys of read leases begin with
 -- ARGV[4] channel  text   where waiters listen
 -- ARGV[5] publish  text   the command that reaches them: PUBLISH or SPUBLISH
 --

@@ -6,7 +6,7 @@
 -- ARGV[1]      lease   ms      what each reader lives on from now
 -- ARGV[3*i-1]  owner   text    "<client uuid>:<number>", which must read the i-th lock
 -- ARGV[3*i]    holds   count   how often
--- ARGV[3*i+1]  beside  text    what the keys of its reading leases begin with
+-- ARGV[3*i+1]  beside  text    what the keys of its read leases begin with
 --
 -- Returns a list: how many locks there are, and for each that was not renewed its
 -- place i and -2 when the owner does not read it or its lease ran out, -4 when the

@@ -11,7 +11,7 @@
 -- ARGV[3] want    count   the write holds that must result; 1 for the first
 -- ARGV[4] waited  ms      how long the caller has been waiting
 -- ARGV[5] stay    ms      how long readers that come later wait behind it; 0: they do not
--- ARGV[6] beside  text    what the keys of reading leases begin with
+-- ARGV[6] beside  text    what the keys of read leases begin with
 --
 -- Returns a string when the owner writes `want` times now: the fencing token, or
 -- "0" for a re-entry.

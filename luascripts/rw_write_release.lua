@@ -7,7 +7,7 @@
 -- KEYS[4] never    string  never there (include_rw)
 -- ARGV[1] owner    text    "<client uuid>:<number>"
 -- ARGV[2] leave    count   the write holds that must remain; 0 ends its writing, and its wish
--- ARGV[3] beside   text    what the keys of reading leases begin with
+-- ARGV[3] beside   text    what the keys of read leases begin with
 -- ARGV[4] channel  text    where waiters listen
 -- ARGV[5] publish  text    the command that reaches them: PUBLISH or SPUBLISH
 --

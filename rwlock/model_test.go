@@ -37,7 +37,7 @@ type modelLock struct {
 	token  uint64 // of the latest writer
 	wished bool   // another program's owner waits to write
 
-	// What a loss leaves in Redis until its lease is over: keys of reading leases
+	// What a loss leaves in Redis until its lease is over: keys of read leases
 	// whose hash was deleted, and fields of readers whose leases were.
 	orphans, dead map[string]bool
 }

@@ -23,7 +23,7 @@ var epoch = time.Now()
 // now reads both clocks.
 func now() instant { return of(time.Now()) }
 
-// of returns the moment of the present. It is a variable, so that a test can let the clocks run apart.
+// of returns the moment of t, which is now. It is a variable, so that a test can let the clocks run apart.
 var of = at
 
 // at returns the moment of t, which must come from time.Now.

@@ -50,7 +50,7 @@ func Fair(name string) luascripts.Keys {
 	return k
 }
 
-// ReadWrite returns the keys of a read/write lock. The keys of its reading leases
+// ReadWrite returns the keys of a read/write lock. The keys of its read leases
 // begin with Beside, which is Redisson's suffixName.
 func ReadWrite(name string) luascripts.Keys {
 	k := luascripts.Keys{Lock: name, Channel: beside(rwChannelPrefix, name), Publish: "PUBLISH", Wish: ours(wishPrefix, name), Turn: ours(turnPrefix, name), Beside: name}
