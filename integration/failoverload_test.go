@@ -107,7 +107,7 @@ func TestFailover_underLoad(t *testing.T) {
 	load.stop()
 	t.Logf("%d failovers: %d locks that the new primary knew of were kept and %d lost; of %d that it did not know of, %d had two owners for a while",
 		failovers(t), kept, told, failovers(t)*len(kinds), overlaps)
-	t.Logf("the last owner was told %v after the promotion (renewal %v + time-out %v), the last waiter let in after %v",
+	t.Logf("the last owner was told %v after the promotion (renewal %v + timeout %v), the last waiter let in after %v",
 		latest.Round(time.Millisecond), renewal, opTimeout, slowest.Round(time.Millisecond))
 	t.Logf("load: locked %v times, %d lost, %d releases unconfirmed, %d times with two owners",
 		load.locked, load.lost.Load(), load.unconfirmed.Load(), load.overlaps.Load())

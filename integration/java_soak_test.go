@@ -164,7 +164,7 @@ func TestJava_soak(t *testing.T) {
 			for _, ns := range tally.HandOvers {
 				handOvers = append(handOvers, time.Duration(ns))
 			}
-			t.Logf("%s: %d sections alone, %d of readers, %d waited, %d refused; the longest waits were %v; %d times handed over from the other side: %s",
+			t.Logf("%s: %d sections alone, %d of readers, %d waited, %d refused; the longest waits were %v; %d times handed off from the other side: %s",
 				name, tally.Written, tally.Read, tally.Waits, tally.Refused, longest, len(handOvers), spread(handOvers))
 		}
 		s.empty()

@@ -201,7 +201,7 @@ func TestModel(t *testing.T) {
 		history []op
 	}{
 		{"nothing", true, nil},
-		{"a hand-over", true, []op{
+		{"a hand-off", true, []op{
 			acq("a", 1, 2, 10, 100), rel("a", 3, 4), acq("b", 5, 6, 11, 100), rel("b", 7, 8),
 		}},
 		{"a hand-off to a waiter", true, []op{

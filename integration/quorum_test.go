@@ -129,7 +129,7 @@ func TestQuorum_minorityFails(t *testing.T) {
 				t.Errorf("%d of %d attempts failed", failed, n)
 			}
 			if median(took) > q.timeout { // 2
-				t.Errorf("attempts take %v, and one server's time-out is %v", median(took), q.timeout)
+				t.Errorf("attempts take %v, and one server's timeout is %v", median(took), q.timeout)
 			}
 			for _, s := range q.servers[1:3] {
 				if s.Pid() == 0 {

@@ -325,7 +325,7 @@ func TestPeers_noDrift(t *testing.T) {
 					q.javaFails(name, briefly)
 				}
 			},
-			"both give up, first come first": func(q fair, n int) {
+			"both give up, in the order of arrival": func(q fair, n int) {
 				ours, theirs := fmt.Sprint("G", n), fmt.Sprint("J", n)
 				q.waits(ours)
 				q.javaAsks(theirs, briefly)

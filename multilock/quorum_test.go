@@ -688,7 +688,7 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 			"no validity":        multilock.NewQuorum(locks, multilock.WithMinValidity(0)),
 			"no hold":            multilock.NewQuorum(locks, multilock.WithMaxHold(0)),
 			"no wait":            multilock.NewQuorum(locks, multilock.WithWait(0)),
-			"a long time-out":    multilock.NewQuorum(locks, multilock.WithLongestLease(lease), multilock.WithServerTimeout(lease)),
+			"a long timeout":     multilock.NewQuorum(locks, multilock.WithLongestLease(lease), multilock.WithServerTimeout(lease)),
 			"validity over hold": multilock.NewQuorum(locks, multilock.WithMaxHold(lease), multilock.WithMinValidity(2*lease)),
 		} {
 			for _, f := range []func(context.Context) (lock.Hold, error){q.Lock, q.TryLock} {

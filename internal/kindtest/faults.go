@@ -290,7 +290,7 @@ func serverDown(t *testing.T, k Kind) {
 		defer cancel()
 		_, err := l.Lock(ctx)
 		if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lock.ErrUnavailable) {
-			t.Fatalf("Lock: %v, want one that names the time-out, and says that Redis is silent", err)
+			t.Fatalf("Lock: %v, want one that names the timeout, and says that Redis is silent", err)
 		}
 		return refused(err)
 	})

@@ -11,7 +11,7 @@
 //	c := s.Client(t)                       // a rueidis.Client, closed with the test
 //
 //	p := redistest.NewProxy(t, s.Addr())
-//	c := s.Client(t, redistest.Via(p))     // the same, over a wire that can fail
+//	c := s.Client(t, redistest.Via(p))     // the same, through a proxy that can fail
 //	p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 //
 //	synctest.Test(t, func(t *testing.T) {

@@ -48,7 +48,7 @@ func (m *Mini) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidi
 	}, edit)
 }
 
-// Proxy makes a wire to the server that needs no socket either. The end of tb
+// Proxy makes a proxy to the server that needs no socket either. The end of tb
 // closes it.
 func (m *Mini) Proxy(tb testing.TB) *Proxy {
 	tb.Helper()
