@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -43,6 +44,13 @@ var builtIn string // the directory of the binary; empty if it was not built
 type mainTests struct{ m *testing.M }
 
 func (m mainTests) Run() int {
+	// A process that ignores a signal, as under nohup, hands that on to what it starts, and
+	// a shell there cannot trap the signal. What this process catches is not handed on.
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	defer func() {
 		if builtIn != "" {
 			os.RemoveAll(builtIn)
