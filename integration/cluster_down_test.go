@@ -45,6 +45,7 @@ func TestCluster_down(t *testing.T) {
 		replica := c.Replica(t, dies)
 		replica.Kill(t) // 2: first, otherwise it would take over
 		dies.Kill(t)
+		c.FindTheDead(t)
 		until(t, func() bool {
 			reply := c.Master(t, lives).Do(t, "CLUSTER", "INFO")
 			text, _ := reply.ToString()

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -19,17 +20,26 @@ type Cluster struct {
 // is dead.
 const clusterMasters = 3
 
+// After how long the nodes take one that is silent for dead. On a busy machine one that is
+// well can be silent for a second, and then its replica takes over, or the cluster is down.
+// So the nodes are in a hurry only when one is dead indeed, and while they get to know each
+// other, as they talk more often then.
+const (
+	nodeTimeout  = time.Second
+	nodePatience = 15 * time.Second // as Redis has it
+)
+
 // StartCluster starts a cluster and returns when all its nodes agree that it is
-// well, and all replicas are in step. When a master dies, its replica takes over
-// within two or three seconds. config is the configuration of each node.
+// well, and all replicas are in step. The nodes are patient with one that is silent:
+// [Cluster.Failover] has them look for the dead. config is for the nodes.
 func StartCluster(tb testing.TB, config ...string) *Cluster {
 	tb.Helper()
 	c := &Cluster{}
 	for range 2 * clusterMasters {
 		c.Nodes = append(c.Nodes, Start(tb, append(append(nodeConfig(""),
 			"--cluster-enabled", "yes",
-			"--cluster-node-timeout", "1000",
-			"--cluster-replica-validity-factor", "0", // a replica that lost its link long ago may take over, too
+			"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
+			"--cluster-replica-validity-factor", "0", // also a replica that lost its link long ago may take over
 			"--cluster-allow-replica-migration", "no",
 		), config...)...))
 	}
@@ -56,10 +66,26 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 		n.Do(tb, "CLUSTER", "REPLICATE", c.id(tb, masters[i]))
 	}
 	c.WaitUntilWell(tb)
+	c.setNodeTimeout(tb, nodePatience)
 	return c
 }
 
-// text returns the answer of a node to a subcommand of CLUSTER.
+// FindTheDead has the nodes that run look for those that are dead, for the rest of the test.
+func (c *Cluster) FindTheDead(tb testing.TB) {
+	tb.Helper()
+	c.setNodeTimeout(tb, nodeTimeout)
+}
+
+func (c *Cluster) setNodeTimeout(tb testing.TB, d time.Duration) {
+	tb.Helper()
+	for _, n := range c.Nodes {
+		if n.running() {
+			n.Do(tb, "CONFIG", "SET", "cluster-node-timeout", strconv.FormatInt(d.Milliseconds(), 10))
+		}
+	}
+}
+
+// text is what a node answers to a subcommand of CLUSTER.
 func (c *Cluster) text(tb testing.TB, node *Server, subcommand string) string {
 	tb.Helper()
 	reply := node.Do(tb, "CLUSTER", subcommand)
@@ -271,7 +297,10 @@ func (c *Cluster) Failover(tb testing.TB, master *Server) *Server {
 	tb.Helper()
 	next := c.Replica(tb, master)
 	master.Kill(tb)
-	c.waitForMaster(tb, next)
+	c.FindTheDead(tb)
+	waitUntil(tb, "the replica takes over", func() bool { return !next.replicates(tb) })
+	c.WaitUntilWell(tb)
+	c.setNodeTimeout(tb, nodePatience)
 	return next
 }
 
@@ -279,18 +308,25 @@ func (c *Cluster) Failover(tb testing.TB, master *Server) *Server {
 // replica.
 func (c *Cluster) TakeOver(tb testing.TB, replica *Server) {
 	tb.Helper()
-	replica.Do(tb, "CLUSTER", "FAILOVER")
-	c.waitForMaster(tb, replica)
-}
-
-func (c *Cluster) waitForMaster(tb testing.TB, next *Server) {
-	tb.Helper()
+	c.FindTheDead(tb) // who is patient votes a second time about the same master only after a while
+	var asked time.Time
 	waitUntil(tb, "the replica takes over", func() bool {
-		reply := next.Do(tb, "INFO", "replication")
-		text, _ := reply.ToString()
-		return strings.Contains(text, "role:master")
+		if replica.replicates(tb) && time.Since(asked) > 6*time.Second { // after five it gives up
+			asked = time.Now()
+			replica.Do(tb, "CLUSTER", "FAILOVER")
+		}
+		return !replica.replicates(tb)
 	})
 	c.WaitUntilWell(tb)
+	c.setNodeTimeout(tb, nodePatience)
+}
+
+// replicates reports whether s calls itself a replica.
+func (s *Server) replicates(tb testing.TB) bool {
+	tb.Helper()
+	reply := s.Do(tb, "INFO", "replication")
+	text, _ := reply.ToString()
+	return !strings.Contains(text, "role:master")
 }
 
 // Rejoin starts a node that was killed, empty. If another node has taken over from it
@@ -299,6 +335,7 @@ func (c *Cluster) Rejoin(tb testing.TB, node *Server) {
 	tb.Helper()
 	node.Restart(tb)
 	c.WaitUntilWell(tb)
+	c.setNodeTimeout(tb, nodePatience)
 }
 
 // Migration is a slot on its way from one master to another. Clients go on.
