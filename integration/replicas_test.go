@@ -18,11 +18,7 @@ func replica(t *testing.T, primary *redistest.Server) *redistest.Server {
 	t.Helper()
 	host, port, _ := strings.Cut(primary.Addr(), ":")
 	r := redistest.Start(t, "--replicaof", host, port)
-	until(t, func() bool {
-		reply := r.Do(t, "INFO", "replication")
-		text, _ := reply.ToString()
-		return strings.Contains(text, "master_link_status:up")
-	})
+	r.WaitUntilFollows(t, primary)
 	return r
 }
 
@@ -34,18 +30,19 @@ func TestReplicas(t *testing.T) {
 		server := redistest.Start(t)
 		server.Do(t, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
 		c := ours(t, server.Client(t))
-		const timeout = 1500 * time.Millisecond // a busy machine confirms in less
-		l := k.lock(c, "orders", lock.WithReplicas(1, timeout))
+		l := k.lock(c, "orders", lock.WithReplicas(1, patience/2)) // for those who confirm, sooner or later
+		const timeout = 300 * time.Millisecond                     // for those who never do
+		alone := k.lock(c, "orders", lock.WithReplicas(1, timeout))
 
 		refused := func(when string) {
 			t.Helper()
-			if _, err := l.Lock(t.Context()); !errors.Is(err, lock.ErrReplicas) || errors.Is(err, lock.ErrNotAcquired) {
+			if _, err := alone.Lock(t.Context()); !errors.Is(err, lock.ErrReplicas) || errors.Is(err, lock.ErrNotAcquired) {
 				t.Errorf("%s: %v, want ErrReplicas", when, err)
 			}
 			if n := keys(t, server); n != 0 {
 				t.Errorf("%s: %d keys are left when Lock returns", when, n)
 			}
-			if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrReplicas) {
+			if _, err := alone.TryLock(t.Context()); !errors.Is(err, lock.ErrReplicas) {
 				t.Errorf("%s: TryLock: %v, want ErrReplicas", when, err)
 			}
 		}

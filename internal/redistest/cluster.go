@@ -123,7 +123,7 @@ func (c *Cluster) WaitUntilWell(tb testing.TB) {
 	tb.Helper()
 	waitUntil(tb, "the cluster is well", func() bool {
 		views := map[string]bool{}
-		replicas, inStep := 0, 0
+		replicas, follow := 0, 0
 		for _, n := range c.Nodes {
 			if !n.running() {
 				continue
@@ -139,14 +139,10 @@ func (c *Cluster) WaitUntilWell(tb testing.TB) {
 					return false
 				}
 			}
-			for line := range strings.Lines(text) {
-				if strings.Contains(line, ",state=online,") && (!strings.Contains(line, ",offset=0,") || strings.Contains(text, "master_repl_offset:0\r")) {
-					inStep++
-				}
-			}
+			follow += len(inStep(text))
 			views[strings.Join(c.view(tb, n), "\n")] = true
 		}
-		return len(views) == 1 && replicas == inStep
+		return len(views) == 1 && replicas == follow
 	})
 }
 

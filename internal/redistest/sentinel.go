@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,7 +40,7 @@ func StartSentinel(tb testing.TB, nodes int, config ...string) *Sentinel {
 		s.Nodes = append(s.Nodes, Start(tb, append(nodeConfig(of), config...)...))
 	}
 	for _, n := range s.Nodes[1:] {
-		n.waitForLink(tb)
+		n.WaitUntilFollows(tb, s.Nodes[0])
 	}
 	for range 3 {
 		s.Sentinels = append(s.Sentinels, startSentinel(tb, s.Nodes[0].Addr()))
@@ -191,17 +192,36 @@ func (s *Sentinel) Rejoin(tb testing.TB, node, primary *Server) {
 	tb.Helper()
 	node.config = nodeConfig(primary.Addr())
 	node.Restart(tb)
-	node.waitForLink(tb)
+	node.WaitUntilFollows(tb, primary)
 }
 
-// waitForLink waits until a replica has all of its primary's data.
-func (s *Server) waitForLink(tb testing.TB) {
+// WaitUntilFollows waits until s is a replica of primary and in step: by its own word, and
+// by that of primary, which counts it, and sends it what is written, only a moment later.
+func (s *Server) WaitUntilFollows(tb testing.TB, primary *Server) {
 	tb.Helper()
 	waitUntil(tb, "a replica is in step", func() bool {
-		reply := s.Do(tb, "INFO", "replication")
-		text, _ := reply.ToString()
-		return strings.Contains(text, "master_link_status:up")
+		own, theirs := s.Do(tb, "INFO", "replication"), primary.Do(tb, "INFO", "replication")
+		text, _ := own.ToString()
+		if !strings.Contains(text, "master_link_status:up") {
+			return false
+		}
+		text, _ = theirs.ToString()
+		return slices.ContainsFunc(inStep(text), func(line string) bool {
+			return strings.Contains(line, ",port="+strconv.Itoa(s.port)+",")
+		})
 	})
+}
+
+// inStep returns the lines about the replicas that are in step by the word of their primary,
+// whose INFO replication this is. It keeps what is written back until a replica has
+// confirmed something.
+func inStep(info string) (lines []string) {
+	for line := range strings.Lines(info) {
+		if strings.Contains(line, ",state=online,") && (!strings.Contains(line, ",offset=0,") || strings.Contains(info, "master_repl_offset:0\r")) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 func waitUntil(tb testing.TB, what string, done func() bool) {
