@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -18,7 +19,10 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-func TestOptions(t *testing.T) {
+// On virtual time: with the shortest watchdog, a server has 16 ms to answer.
+func TestOptions(t *testing.T) { synctest.Test(t, testOptions) }
+
+func testOptions(t *testing.T) {
 	rdb := redistest.NewMini(t).Client(t)
 	for name, opts := range map[string][]client.Option{
 		"none":                  {},
@@ -44,6 +48,10 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+func TestOptions_bad(t *testing.T) {
+	rdb := redistest.NewMini(t).Client(t)
 	for name, bad := range map[string]struct {
 		opts []client.Option
 		says string
