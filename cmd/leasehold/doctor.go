@@ -54,6 +54,9 @@ Exit code, as monitoring expects it:
 					return usagef("--for %q: it must be one of %s", kind, strings.Join(doctor.Kinds(), ", "))
 				}
 			}
+			if options.Slow <= 0 {
+				return usagef("--slow %v: it must be more than 0", options.Slow)
+			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), limit, fmt.Errorf("it took more than %v", limit))
 			defer cancel()
 			report, err := examine(ctx, &via, options)
@@ -75,6 +78,7 @@ Exit code, as monitoring expects it:
 	f := cmd.Flags()
 	f.StringVar(&options.Prefix, "prefix", "", "how the names of the locks begin, to which the user has rights")
 	f.StringSliceVar(&options.Kinds, "for", nil, "what the user needs: "+strings.Join(doctor.Kinds(), ", ")+" (default: unknown)")
+	f.DurationVar(&options.Slow, "slow", 100*time.Millisecond, "warn of a script that takes longer, with the way to the server and back")
 	f.DurationVar(&limit, "timeout", 30*time.Second, "for how long to examine")
 	out.addFlag(cmd)
 	via.addFlags(cmd)

@@ -28,12 +28,15 @@ func TestDoctor(t *testing.T) {
 		"a wrong user":    {"--url redis://jobs:secrets@" + well.Addr(), 2, []string{"→ is the user or the password wrong?"}},
 		"unknown kind":    {"--for semaphore --url " + well.URL(), 2, nil},
 		"two servers":     {"--url redis://a --url redis://b", 2, nil},
+		"slow":            {"--slow 1ns --url " + well.URL(), 1, []string{": warning\n", "! scripts", "→ see SLOWLOG GET"}},
+		"never slow":      {"--slow 0 --url " + well.URL(), 2, nil},
 		"unknown output":  {"-o yaml --url " + well.URL(), 2, nil},
 		"a word too many": {"redis://user:secret@a", 2, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := prepare(t, nil, append([]string{"doctor"}, strings.Fields(test.args)...)...).start()
+			args := append([]string{"doctor", "--slow", "1h"}, strings.Fields(test.args)...) // whatever this machine does
+			c := prepare(t, nil, args...).start()
 			c.ends(test.want)
 			for _, want := range test.says {
 				if !strings.Contains(c.stdout.String(), want) {

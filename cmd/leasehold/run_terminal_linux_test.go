@@ -310,7 +310,7 @@ func TestTerminal_colours(t *testing.T) {
 	}{"colours": {"NO_COLOR=", true}, "none": {"NO_COLOR=1", false}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := inTerminal(t, s, "doctor").begin(test.env)
+			p := inTerminal(t, s, "doctor", "--slow", "1h").begin(test.env)
 			p.stdout.await(t, "taken and given back")
 			p.ends(0)
 			if got := strings.Contains(p.stdout.String(), "\x1b[32m✓"); got != test.want {

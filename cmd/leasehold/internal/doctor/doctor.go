@@ -50,6 +50,8 @@ type Options struct {
 	User   string   // the user whose rights are examined, for the advice
 	Prefix string   // of the names of the locks, which the user has rights to
 	Kinds  []string // the user must have the rights for these; without any, a missing right is a warning
+
+	Slow time.Duration // a script that takes longer is worth a warning; 0 is a tenth of a second
 }
 
 // Unreachable returns the report about a deployment to which there is no connection.

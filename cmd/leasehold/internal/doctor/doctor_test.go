@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"testing"
@@ -46,8 +47,10 @@ func verify(t *testing.T, r Report, wants map[string]want) {
 	}
 }
 
+// examine examines, and warns of nothing that is only slow: that depends on this machine.
 func examine(t *testing.T, rdb rueidis.Client, o Options) Report {
 	t.Helper()
+	o.Slow = cmp.Or(o.Slow, time.Hour)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	return Examine(ctx, rdb, o)
@@ -214,7 +217,23 @@ func TestExamine_cluster(t *testing.T) {
 	}
 }
 
-// A server with a wrong clock, and one that knows few commands.
+// One script takes longer than it may, and the others do not count.
+func TestExamine_slow(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(proxy))
+	const late = 20 * time.Millisecond
+	for limit, says := range map[time.Duration]want{
+		late - 1:  {Warning, "the slowest of 20 ", "SLOWLOG"},
+		time.Hour: {OK, "the slowest of 20 ", ""},
+	} {
+		proxy.OnRequest(redistest.Once("EVAL", redistest.Action{DelayReply: late}))
+		verify(t, examine(t, rdb, Options{Slow: limit}), map[string]want{"scripts": says})
+	}
+}
+
+// A clock that is wrong, and a server that knows little.
 func TestExamine_clock(t *testing.T) {
 	t.Parallel()
 	s, err := memredis.Start()
