@@ -344,8 +344,10 @@ func TestReadWrite_leaseIsKeptUp(t *testing.T) {
 		clear(renewed)
 		mu.Unlock()
 		untilWithin(t, patience, func() bool {
-			if left := s.ttl(); left < lease/6 || left > lease {
-				t.Errorf("%v are left of a lease of %v that is renewed", left, lease)
+			promised := r.Until()
+			left := s.ttl()
+			if ahead := time.Until(promised); left < ahead || left > lease {
+				t.Errorf("%v are left of a lease of %v that is renewed, and its owner has it for %v more", left, lease, ahead)
 			}
 			mu.Lock()
 			defer mu.Unlock()
