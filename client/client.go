@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/fairlock"
+	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/reentrant"
@@ -38,7 +39,8 @@ import (
 // concurrent use.
 type Client struct {
 	session *session.Session
-	owned   rueidis.Client // nil if it is the caller's
+	owned   rueidis.Client  // nil if the caller's
+	entry   *registry.Entry // nil without a registry
 }
 
 // New returns a client on rdb. It never closes rdb: close the client first, then rdb.
@@ -66,7 +68,20 @@ func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, &lock.Error{Op: "new client", Err: err}
 	}
-	return &Client{session: session.New(rdb, config.Config)}, nil
+	return newClient(rdb, config), nil
+}
+
+// newClient returns a client on rdb.
+func newClient(rdb rueidis.Client, config config) *Client {
+	c := &Client{session: session.New(rdb, config.Config)}
+	if !config.unregistered {
+		c.entry = registry.New(rdb, registry.Config{
+			Client:  registry.Self(c.session.ID(), config.name, config.label),
+			Timeout: config.OpTimeout,
+			Logger:  config.Logger,
+		})
+	}
+	return c
 }
 
 // Open connects to the server at url and returns a client that owns the
@@ -97,7 +112,8 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 		rdb.Close()
 		return nil, &lock.Error{Op: "open", Err: err}
 	}
-	c := &Client{session: session.New(rdb, config.Config), owned: rdb}
+	c := newClient(rdb, config)
+	c.owned = rdb
 	c.session.LookOnce()
 	return c, nil
 }
@@ -141,12 +157,25 @@ func connect(ctx context.Context, option rueidis.ClientOption, lazily bool) (rue
 	return dial(ctx, option)
 }
 
-// NewLock returns a handle of the re-entrant lock called name. It does no I/O
-// and is cheap; a bad name or option is an error of the first call.
+// ID returns the uuid of the client, with which the owner strings of all its locks begin.
+func (c *Client) ID() string { return c.session.ID() }
+
+// used returns the session for a lock that is going to be used, after which operators
+// find out who the client is.
+func (c *Client) used() *session.Session {
+	if c.entry != nil {
+		c.entry.Begin()
+	}
+	return c.session
+}
+
+// NewLock returns a handle of the re-entrant lock called name. It does no I/O and is
+// cheap; a bad name or option shows as an error of the first call. The first
+// handle of a client makes it known to operators: see [WithName].
 //
 // Java services lock it by RedissonClient.getLock(name).
 func (c *Client) NewLock(name string, opts ...lock.Option) *reentrant.Lock {
-	return reentrant.New(c.session, name, opts...)
+	return reentrant.New(c.used(), name, opts...)
 }
 
 // NewFairLock returns a handle of the fair lock called name: owners are served in
@@ -155,7 +184,7 @@ func (c *Client) NewLock(name string, opts ...lock.Option) *reentrant.Lock {
 //
 // Java services lock it by RedissonClient.getFairLock(name).
 func (c *Client) NewFairLock(name string, opts ...lock.Option) *fairlock.Lock {
-	return fairlock.New(c.session, name, opts...)
+	return fairlock.New(c.used(), name, opts...)
 }
 
 // NewRWLock returns a handle of the read/write lock called name: any number of
@@ -164,7 +193,7 @@ func (c *Client) NewFairLock(name string, opts ...lock.Option) *fairlock.Lock {
 //
 // Java services lock it by RedissonClient.getReadWriteLock(name).
 func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
-	return rwlock.New(c.session, name, opts...)
+	return rwlock.New(c.used(), name, opts...)
 }
 
 // Close gives back every lock that the client still holds, ends their holds and
@@ -181,7 +210,13 @@ func (c *Client) Close(ctx context.Context) error {
 	if l, ok := c.owned.(*lazy); ok {
 		l.stop() // a client that was never connected holds nothing, and its calls must not wait for a server
 	}
+	if c.entry != nil {
+		c.entry.End() // meanwhile
+	}
 	err := c.session.Close(ctx)
+	if c.entry != nil && err == nil {
+		err = c.entry.Wait(ctx)
+	}
 	if c.owned != nil && c.session.GaveBack() {
 		c.owned.Close()
 	}

@@ -32,6 +32,8 @@ func testOptions(t *testing.T) {
 		"in any order":          {client.WithOpTimeout(250 * time.Millisecond), client.WithWatchdogTimeout(time.Second)},
 		"prefix":                {client.WithKeyPrefix("{shop}:")},
 		"logger":                {client.WithLogger(slog.Default())},
+		"known":                 {client.WithName("billing"), client.WithLabel("zone=a, ä")},
+		"unknown":               {client.WithoutRegistry()},
 	} {
 		c, err := client.New(rdb, opts...)
 		if err != nil {
@@ -64,6 +66,11 @@ func TestOptions_bad(t *testing.T) {
 		"nil option":          {[]client.Option{client.WithKeyPrefix("x"), nil}, "option 2 of 2 is nil"},
 		"no time to try anew": {[]client.Option{client.WithWatchdogTimeout(time.Second), client.WithOpTimeout(251 * time.Millisecond)}, "a quarter of the watchdog timeout"},
 		"longer than default": {[]client.Option{client.WithOpTimeout(8 * time.Second)}, "which is 30s"},
+		"no name":             {[]client.Option{client.WithName("")}, "leave the option away"},
+		"two lines":           {[]client.Option{client.WithName("a\nb")}, `WithName("a\nb"): it must be text on one line`},
+		"no text":             {[]client.Option{client.WithLabel("\xff")}, `WithLabel("\xff"): it must be text`},
+		"a long label":        {[]client.Option{client.WithLabel(strings.Repeat("x", 257))}, "WithLabel: 257 bytes, the most is 256"},
+		"nobody sees it":      {[]client.Option{client.WithName("x"), client.WithoutRegistry()}, "WithoutRegistry: nobody would see"},
 		"half a brace":        {[]client.Option{client.WithKeyPrefix("shop{")}, "key prefix"},
 		"for ever":            {[]client.Option{client.WithWatchdogTimeout(1<<63 - 1)}, "the most is 8760h0m0s"},
 		"no such Pub/Sub":     {[]client.Option{client.WithPubSub(7)}, "PubSub(7)"},
@@ -209,7 +216,7 @@ func TestClose_twiceAtOnce(t *testing.T) {
 				err := c.Close(t.Context())
 				if n := s.Do(t, "DBSIZE"); err == nil {
 					if left, _ := n.ToInt64(); left != 0 {
-						err = fmt.Errorf("Close returned nil, and %d locks were left", left)
+						err = fmt.Errorf("Close returned nil, and %d keys were left", left)
 					}
 				}
 				errs <- err

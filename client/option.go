@@ -4,9 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -29,6 +33,8 @@ type config struct {
 	pubsub         PubSub
 	errs           []error // about the options that were given
 	lazy           bool
+	name, label    string
+	unregistered   bool
 }
 
 // within notes an error about a duration that was given to an option and is less than
@@ -103,8 +109,52 @@ func WithObserver(o lock.Observer) Option {
 	return func(c *config) { c.Observer = o }
 }
 
-// WithPubSub says how a release reaches the waiters. It only matters on a cluster;
-// on other servers Pub/Sub is plain. The default is PubSubAuto.
+// WithName says as what the client is known to operators: the name of the application or
+// of the service. It is the name of the program if not set, and at most 256 bytes.
+//
+// A client whose locks are used keeps a small hash, leasehold_client:<uuid>, for as long as it lives:
+// name, label, host, process id, version of this library, and since when. An owner string begins with
+// that uuid. So Inspect and the tool tell who holds a lock, and who waits. The entry is written in
+// the background when the first handle of a lock is made, heard of every ten seconds, removed
+// by Close, and gone a minute after the process died. No lock depends on it. Everybody with the
+// right to read it sees it: keep secrets out of it.
+func WithName(name string) Option {
+	return func(c *config) {
+		c.name = name
+		c.text("WithName", name)
+		if name == "" {
+			c.errs = append(c.errs, errors.New(`WithName(""): leave the option away for the name of the program`))
+		}
+	}
+}
+
+// WithLabel adds whatever else operators should know of the client, such as a zone or a
+// revision, to what [WithName] describes. It is at most 256 bytes.
+func WithLabel(label string) Option {
+	return func(c *config) {
+		c.label = label
+		c.text("WithLabel", label)
+	}
+}
+
+// WithoutRegistry keeps the client from telling who it is: see [WithName]. It then
+// writes no key but those of its locks, and operators see its uuid alone.
+func WithoutRegistry() Option {
+	return func(c *config) { c.unregistered = true }
+}
+
+// text notes an error about a text that was given to an option and that operators could not read.
+func (c *config) text(option, text string) {
+	switch {
+	case len(text) > registry.MostText:
+		c.errs = append(c.errs, fmt.Errorf("%s: %d bytes, the most is %d", option, len(text), registry.MostText))
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
+		c.errs = append(c.errs, fmt.Errorf("%s(%q): it must be text on one line", option, text))
+	}
+}
+
+// WithPubSub says how a release reaches those who wait. It only matters on a cluster;
+// everywhere else it is plain. The default is PubSubAuto.
 func WithPubSub(p PubSub) Option {
 	return func(c *config) { c.pubsub = p }
 }
@@ -131,6 +181,8 @@ func configure(opts []Option) (config, error) {
 		return c, errors.Join(c.errs...)
 	case c.OpTimeout > c.Lease/4:
 		return c, fmt.Errorf("WithOpTimeout(%v): it must not be more than a quarter of the watchdog timeout, which is %v", c.OpTimeout, c.Lease)
+	case c.unregistered && (c.name != "" || c.label != ""):
+		return c, errors.New("WithoutRegistry: nobody would see what WithName and WithLabel say; leave them away")
 	case c.pubsub < PubSubAuto || c.pubsub > PubSubSharded:
 		return c, fmt.Errorf("WithPubSub(%v): it must be PubSubAuto, PubSubPlain or PubSubSharded", c.pubsub)
 	}

@@ -100,7 +100,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := client.New(rdb, client.WithOpTimeout(opTimeout), client.WithKeyPrefix(prefix))
+		c, err := client.New(rdb, client.WithOpTimeout(opTimeout), client.WithKeyPrefix(prefix), client.WithoutRegistry())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +197,7 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 	server := redistest.Start(t)
 	rdb := &cancelling{Client: server.Client(t)}
 	knowScripts(t, rdb, k)
-	c, err := client.New(rdb, client.WithOpTimeout(opTimeout))
+	c, err := client.New(rdb, client.WithOpTimeout(opTimeout), client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 	server := redistest.Start(t)
 	rdb := &cancelling{Client: server.Client(t)}
 	knowScripts(t, rdb, k)
-	c, err := client.New(rdb)
+	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

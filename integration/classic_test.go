@@ -57,8 +57,14 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// ours returns a leasehold client on rdb.
+// ours returns a client of this library on rdb that writes the keys of its locks alone.
 func ours(t *testing.T, rdb rueidis.Client, options ...client.Option) *client.Client {
+	t.Helper()
+	return registered(t, rdb, append(options, client.WithoutRegistry())...)
+}
+
+// registered returns a client of this library on rdb.
+func registered(t *testing.T, rdb rueidis.Client, options ...client.Option) *client.Client {
 	t.Helper()
 	c, err := client.New(rdb, options...)
 	if err != nil {

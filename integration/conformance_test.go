@@ -46,7 +46,7 @@ func conformanceOf(t *testing.T, k kind, connect, admin connector, options ...cl
 	options = append([]client.Option{
 		client.WithWatchdogTimeout(watchdog), client.WithOpTimeout(watchdog / 4), client.WithKeyPrefix(prefix),
 	}, options...)
-	a, b := ours(t, connect(t), options...), ours(t, connect(t), options...)
+	a, b := registered(t, connect(t), options...), registered(t, connect(t), options...)
 	t.Run("rules", func(t *testing.T) {
 		if k == read || k == write {
 			locktest.RunRW(t, locktest.RWHarness{

@@ -116,7 +116,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 	random := rand.New(rand.NewPCG(seed(t), 0))
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	c, err := client.New(rdb)
+	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

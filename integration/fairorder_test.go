@@ -45,7 +45,7 @@ func TestFairOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed(t), 1))
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	c, err := client.New(rdb)
+	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 	)
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	c, err := client.New(rdb)
+	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func TestFairOrder_oneByOne(t *testing.T) {
 	const processes, n, name = 4, 40, "fair"
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	c, err := client.New(rdb)
+	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,7 +349,7 @@ func TestFairOrder_stopped(t *testing.T) {
 			const name = "fair"
 			server := redistest.Start(t)
 			rdb := server.Client(t)
-			c, err := client.New(rdb)
+			c, err := client.New(rdb, client.WithoutRegistry())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -243,12 +243,7 @@ func (s *javaScene) empty() {
 	for {
 		left = nil
 		for _, node := range s.nodes {
-			reply := node.Do(s, "KEYS", "*")
-			keys, err := reply.AsStrSlice()
-			if err != nil {
-				s.Fatal(err)
-			}
-			left = append(left, slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token:") })...)
+			left = append(left, slices.DeleteFunc(node.LockKeys(s), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token:") })...)
 		}
 		if len(left) == 0 {
 			return

@@ -76,7 +76,7 @@ func testLostReply(t *testing.T, k kind) {
 	began := time.Now()
 	for i := range callers {
 		rdb := server.Client(t, redistest.Via(proxy), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
-		c, err := client.New(rdb)
+		c, err := client.New(rdb, client.WithoutRegistry())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -249,7 +249,7 @@ func TestLostReply_queue(t *testing.T) {
 // is one command.
 func knowScripts(t *testing.T, rdb rueidis.Client, kinds ...kind) {
 	t.Helper()
-	c, err := client.New(rdb)
+	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,18 +79,17 @@ func failures(t *testing.T) string {
 // noKeys fails the test when the server has any.
 func noKeys(t *testing.T, server *redistest.Server) {
 	t.Helper()
-	reply := server.Do(t, "KEYS", "*")
-	if keys, err := reply.AsStrSlice(); err != nil || len(keys) > 0 {
-		t.Errorf("%d keys are left, such as %q (%v)", len(keys), keys[:min(3, len(keys))], err)
+	if keys := server.LockKeys(t); len(keys) > 0 {
+		t.Errorf("%d keys are left, such as %q", len(keys), keys[:min(3, len(keys))])
 	}
 }
 
-// dbsize returns the number of keys.
+// dbsize is how many keys of locks there are.
 func dbsize(t *testing.T, rdb rueidis.Client) int64 {
 	t.Helper()
-	n, err := do(t, rdb, "DBSIZE").AsInt64()
+	keys, err := do(t, rdb, "KEYS", "*").AsStrSlice()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n
+	return int64(len(redistest.OfLocks(keys)))
 }

@@ -38,7 +38,7 @@ func TestMany(t *testing.T) {
 	renewed := make(map[string]int, n) // guarded by mu: how often each lock was
 	ready := 0                         // guarded by mu: how many were renewed often enough
 	enough := make(chan struct{})
-	c, err := client.New(rdb, client.WithWatchdogTimeout(dog), client.WithObserver(lock.Observer{
+	c, err := client.New(rdb, client.WithoutRegistry(), client.WithWatchdogTimeout(dog), client.WithObserver(lock.Observer{
 		Renewed: func(e lock.Event) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -53,7 +53,7 @@ func testPause(t *testing.T, k kind) {
 		return redistest.Action{DelayReply: time.Duration(random.Int64N(int64(15 * time.Millisecond)))}
 	})
 	rdb := server.Client(t)
-	c, err := client.New(rdb)
+	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestPause_manyAtOnce(t *testing.T) {
 	const holds, lookers = 1000, 2
 	rounds := amount(10)
 	server := redistest.Start(t)
-	c, err := client.New(server.Client(t))
+	c, err := client.New(server.Client(t), client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,8 +76,7 @@ func (q *quorums) empty() {
 	q.Helper()
 	until(q.T, func() bool {
 		for _, s := range q.servers {
-			reply := s.Do(q.T, "DBSIZE")
-			if n, err := reply.ToInt64(); err != nil || n != 0 {
+			if len(s.LockKeys(q.T)) != 0 {
 				return false
 			}
 		}

@@ -39,7 +39,7 @@ func testReaders(t *testing.T, downgrade bool) {
 	rounds := amount(50)
 	server := redistest.Start(t)
 	rdb := server.Client(t)
-	c, err := client.New(rdb)
+	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

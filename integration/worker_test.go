@@ -392,7 +392,7 @@ func (p *process) open(r request) (err error) {
 	if r.Dog != 0 {
 		options = append(options, client.WithWatchdogTimeout(r.Dog))
 	}
-	p.client, err = client.New(p.rdb, options...)
+	p.client, err = client.New(p.rdb, append(options, client.WithoutRegistry())...)
 	return err
 }
 

@@ -35,6 +35,8 @@ type Holder struct {
 	// plain lock that goes from one goroutine of a process to the next keeps its owner,
 	// and so its Since. It is zero for an owner of Redisson's.
 	Since time.Time
+
+	Client Client // whose owner it is, as far as that is known
 }
 
 // Waiter is one owner that waits, as Redis knows it: an owner in the queue of a fair lock,
@@ -44,6 +46,7 @@ type Waiter struct {
 	Owner    string
 	Patience time.Duration // the time after which the waiter counts as dead if the server does not hear from it; NoExpiry if it counts as alive while its process listens
 	Since    time.Time     // as in Holder
+	Client   Client        // as in Holder
 }
 
 // Locked reports whether an owner holds the lock.

@@ -36,7 +36,8 @@
 //	           leasehold_rwlock_wish:{<name>}       string  the waiting writer that later readers wait behind
 //	           leasehold_rwlock_turn:{<name>}       string  the waiting reader that writers wait behind when a writer has left
 //	any        redisson_lock_token:{<name>}     string  the latest fencing token, with lock.WithFencing
-//	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a user's key
+//	client     leasehold_client:<uuid>           hash    what a client tells of itself
+//	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a key of the user's
 //
 // Where a name has braces of its own, none are added, and a key that begins with leasehold
 // ends in a colon.

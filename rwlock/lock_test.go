@@ -80,8 +80,8 @@ func TestModel_writers(t *testing.T) { t.Parallel(); kindtest.Model(t, writing) 
 func TestRules(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	a := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
-	b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	a := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
+	b := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
 	t.Run("on Redis", func(t *testing.T) { rules(t, a, b) })
 	kindtest.WantEmpty(t, s)
 }

@@ -57,7 +57,7 @@ var quiet = client.WithLogger(slog.New(slog.DiscardHandler))
 // open returns a client with a connection and an identity of its own, as
 // another process would have it. It is closed at the end of the scene.
 func (s *stage) open(ctx context.Context, opts ...client.Option) (*client.Client, error) {
-	c, err := client.Open(ctx, s.address, append(opts, client.WithKeyPrefix(s.prefix), quiet)...)
+	c, err := client.Open(ctx, s.address, append(opts, client.WithKeyPrefix(s.prefix), quiet, client.WithoutRegistry())...)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (s *stage) openMortal(address string, opts ...client.Option) (c *client.Cli
 		return nil, nil, err
 	}
 	disconnect := sync.OnceFunc(rdb.Close)
-	c, err = client.New(rdb, append(opts, client.WithKeyPrefix(s.prefix), quiet)...)
+	c, err = client.New(rdb, append(opts, client.WithKeyPrefix(s.prefix), quiet, client.WithoutRegistry())...)
 	if err != nil {
 		disconnect()
 		return nil, nil, err

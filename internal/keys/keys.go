@@ -32,11 +32,12 @@ const (
 	wishPrefix      = "leasehold_rwlock_wish"
 	turnPrefix      = "leasehold_rwlock_turn"
 	fencePrefix     = "leasehold_fence"
+	clientPrefix    = "leasehold_client"
 )
 
-// reserved begin the keys of locks and of package fence. A lock with such a
-// name could be one of those keys.
-var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":"}
+// reserved begin the keys that locks, clients and package fence keep. A lock with such a
+// name could lie on one of them.
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":"}
 
 // Plain returns the keys of a plain lock.
 func Plain(name string) luascripts.Keys {
@@ -79,7 +80,14 @@ func Fence(key string) (string, error) {
 	return ours(fencePrefix, key), nil
 }
 
-// OfOwner returns the channel of one owner that waits for a fair lock.
+// Client returns the key at which a client tells who it is, and the channel at which it
+// hears that one of its locks was taken from it.
+func Client(id string) string { return clientPrefix + ":" + id }
+
+// ClientOf returns the client whose key or channel this is, and whether it is one.
+func ClientOf(key string) (id string, ok bool) { return strings.CutPrefix(key, clientPrefix+":") }
+
+// OfOwner returns the channel of one owner who waits for a fair lock.
 func OfOwner(channel, owner string) string { return channel + ":" + owner }
 
 // OfTurns returns the channel at which a client hears which of its owners are next in a

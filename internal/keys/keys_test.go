@@ -56,7 +56,7 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
 		}
 	}
-	for _, name := range []string{"", "a{b", "a}b", "{}", "{}{a}", "a{}b", strings.Repeat("x", maxName+1), "redisson_lock_queue:{a}", "leasehold_rwlock_wish:{a}", "leasehold_rwlock_turn:{a}", "leasehold_fence:{a}"} {
+	for _, name := range []string{"", "a{b", "a}b", "{}", "{}{a}", "a{}b", strings.Repeat("x", maxName+1), "redisson_lock_queue:{a}", "leasehold_rwlock_wish:{a}", "leasehold_rwlock_turn:{a}", "leasehold_fence:{a}", "leasehold_client:a"} {
 		if k, err := keysOf(Plain, "", name); !errors.Is(err, lock.ErrName) {
 			t.Errorf("%.40q: %+v, %v, want ErrName", name, k, err)
 		}
@@ -69,7 +69,19 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// Every name is refused, or all its keys and channels share a slot,
+func TestClient(t *testing.T) {
+	if key := Client("uuid"); key != "leasehold_client:uuid" {
+		t.Error(key)
+	}
+	if id, ok := ClientOf(Client("uuid")); id != "uuid" || !ok {
+		t.Error(id, ok)
+	}
+	if id, ok := ClientOf("leasehold_fence:{a}"); ok {
+		t.Error(id)
+	}
+}
+
+// Whatever the name, it is refused, or all its keys and channels share a slot,
 // and no other name has the same key.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{"", "orders", "{a}", "a{b", "a}b", "{}x", "}a{b}", "a{b}c", "{{a}}", "\x00\xff", "redisson_lock_token:{a}"} {

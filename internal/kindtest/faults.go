@@ -712,7 +712,7 @@ func persistedByHand(t *testing.T, k Kind) {
 func closeClient(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	c, err := client.New(rdb)
+	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

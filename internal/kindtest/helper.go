@@ -31,8 +31,15 @@ var Fast = []client.Option{client.WithWatchdogTimeout(WatchdogTimeout), client.W
 const patience = 20 * time.Second
 
 // NewClient returns a client on rdb that is closed, and must close cleanly, at
-// the end of t.
+// the end of t. It sends nothing that is not about a lock, as tests count commands, and
+// hold some up.
 func NewClient(t testing.TB, rdb rueidis.Client, opts ...client.Option) *client.Client {
+	t.Helper()
+	return NewRegistered(t, rdb, append(slices.Clone(opts), client.WithoutRegistry())...)
+}
+
+// NewRegistered returns a client as NewClient does, which tells who it is.
+func NewRegistered(t testing.TB, rdb rueidis.Client, opts ...client.Option) *client.Client {
 	t.Helper()
 	c, err := client.New(rdb, opts...)
 	if err != nil {
@@ -183,13 +190,13 @@ func Number(m rueidis.RedisMessage) int64 { n, _ := m.ToInt64(); return n }
 // List returns a reply as a list of texts, empty if it is none.
 func List(m rueidis.RedisMessage) []string { all, _ := m.AsStrSlice(); return all }
 
-// Keys returns all keys of the server, sorted.
+// Keys are all keys of the server's locks, sorted.
 func Keys(t testing.TB, s *redistest.Server) []string {
 	t.Helper()
-	return slices.Sorted(slices.Values(List(s.Do(t, "KEYS", "*"))))
+	return slices.Sorted(slices.Values(s.LockKeys(t)))
 }
 
-// WantEmpty fails if there is a key on the server.
+// WantEmpty fails if there is a key of a lock on the server.
 func WantEmpty(t testing.TB, s *redistest.Server) {
 	t.Helper()
 	if keys := Keys(t, s); len(keys) != 0 {

@@ -20,13 +20,13 @@ import (
 // heads are the words under which the document lists the rights of the kind and its options,
 // on top of the rights of every kind, such as "NewLock".
 func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *redistest.Server, a, b *client.Client)) {
-	rights := redistest.Rights(t, heads...)
+	rights := redistest.Rights(t, append([]string{"Registry"}, heads...)...)
 	s := redistest.Start(t)
 	// The document lists the rights for names that begin with "orders:".
 	options := append([]client.Option{client.WithKeyPrefix("orders:")}, Fast...)
 	clients := func(t *testing.T, as func(*rueidis.ClientOption)) (a, b *client.Client) {
 		t.Helper()
-		return NewClient(t, s.Client(t, as), options...), NewClient(t, s.Client(t, as), options...)
+		return NewRegistered(t, s.Client(t, as), options...), NewRegistered(t, s.Client(t, as), options...)
 	}
 
 	a, b := clients(t, s.AddUser(t, "locks", rights...))

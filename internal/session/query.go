@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
@@ -47,16 +48,36 @@ func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.S
 	if err != nil {
 		return lock.State{}, err
 	}
-	state, err := stateOf(spec, snapshot)
+	state, err := StateOf(spec.Name, spec.Beside != nil, snapshot)
 	if err != nil {
 		return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, err)}
 	}
+	s.name(ctx, &state)
 	return state, nil
 }
 
-// stateOf reads a snapshot. The field of a writer ends in ":write".
-func stateOf(spec *Spec, s luascripts.Snapshot) (lock.State, error) {
-	state := lock.State{Name: spec.Name}
+// name adds to state which clients the holders and waiters are of, if Redis says it in time.
+func (s *Session) name(ctx context.Context, state *lock.State) {
+	ids := registry.Name(state, nil)
+	if len(ids) == 0 || s.enter() != nil {
+		return
+	}
+	defer s.sender.Done()
+	clients, answered, _ := command.Await[map[string]lock.Client](ctx, s.sender, s.OpTimeout, command.Func[map[string]lock.Client](func(ctx context.Context) (map[string]lock.Client, error) {
+		return registry.Read(ctx, s.rdb, ids)
+	}))
+	if answered {
+		registry.Name(state, clients)
+	}
+}
+
+// ID returns the uuid in the owner strings of all locks of the session.
+func (s *Session) ID() string { return s.id }
+
+// StateOf reads a snapshot of the lock called name; sided says that it is a read/write lock.
+// The field of a writer ends in ":write".
+func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error) {
+	state := lock.State{Name: name}
 	if s.Foreign {
 		return state, lock.ErrForeignKey
 	}
@@ -67,7 +88,7 @@ func stateOf(spec *Spec, s luascripts.Snapshot) (lock.State, error) {
 		return state, nil
 	}
 	state.Mode, state.Lease = lock.Exclusive, s.Left
-	if spec.Beside != nil {
+	if sided {
 		state.Mode = lock.Mode(s.Mode)
 	}
 	for _, f := range s.Fields {
@@ -76,7 +97,7 @@ func stateOf(spec *Spec, s luascripts.Snapshot) (lock.State, error) {
 			return lock.State{}, lock.ErrForeignKey // its fields and values are none of our business
 		}
 		h := lock.Holder{Owner: f.Name, Count: count, Mode: lock.Exclusive}
-		if spec.Beside != nil {
+		if sided {
 			h.Mode = lock.Read
 			if owner, writes := strings.CutSuffix(f.Name, luascripts.Writing); writes {
 				h.Owner, h.Mode = owner, lock.Write
@@ -85,7 +106,7 @@ func stateOf(spec *Spec, s luascripts.Snapshot) (lock.State, error) {
 		h.Since = askedSince(h.Owner)
 		state.Holders = append(state.Holders, h)
 	}
-	if spec.Beside != nil && len(state.Holders) == 0 {
+	if sided && len(state.Holders) == 0 {
 		state.Mode, state.Lease = lock.Free, 0 // all who read are dead
 	}
 	slices.SortFunc(state.Holders, func(a, b lock.Holder) int {

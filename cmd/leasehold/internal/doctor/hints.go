@@ -90,7 +90,7 @@ func (e *exam) hint(ctx context.Context, sharded bool) (took time.Duration, err 
 func (e *exam) lock(ctx context.Context) []Check {
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()
-	c, err := client.New(e.rdb, client.WithWatchdogTimeout(patient))
+	c, err := client.New(e.rdb, client.WithWatchdogTimeout(patient), client.WithoutRegistry())
 	if err != nil {
 		return []Check{{Name: "lock", Status: Failure, Found: err.Error()}}
 	}

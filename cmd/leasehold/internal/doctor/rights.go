@@ -28,6 +28,7 @@ var needs = []need{
 	{"NewFairLock", "fair", plainChannel + "+hgetall ~redisson_lock_queue:{orders:* ~redisson_lock_timeout:{orders:* " +
 		"+llen +lindex +lpos +lrange +lrem +ltrim +rpush +persist +zadd +zcard +zmscore +zrem +zrevrange +zscore"},
 	{"NewRWLock", "rw", "&redisson_rwlock:{orders:* ~{orders:*:rwlock_timeout:* ~leasehold_rwlock_wish:{orders:* ~leasehold_rwlock_turn:{orders:* +exists +hget +hscan +get +set"},
+	{"Registry", "registry", "~leasehold_client:* +hmget"},
 	{"WithFencing", "fencing", "~redisson_lock_token:{orders:* +get +set"},
 	{"WithReplicas", "replicas", "+wait"},
 	{"NewQuorum", "quorum", "+info"},

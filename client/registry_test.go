@@ -1,0 +1,219 @@
+package client_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// open returns a client on rdb that is closed at the end of t.
+func open(t *testing.T, rdb rueidis.Client, opts ...client.Option) *client.Client {
+	t.Helper()
+	c, err := client.New(rdb, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// inspector is a lock of any kind.
+type inspector interface {
+	Inspect(ctx context.Context) (lock.State, error)
+}
+
+// eventually inspects l until ok says that it is as it should be.
+func eventually(t *testing.T, l inspector, ok func(lock.State) bool) lock.State {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		s, err := l.Inspect(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok(s) {
+			return s
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it stays %+v", s)
+		}
+	}
+}
+
+// Inspect tells who holds a lock of any kind, and who waits, on one server and on a cluster.
+func TestRegistry(t *testing.T) {
+	t.Parallel()
+	t.Run("one server", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		registry(t, func() rueidis.Client { return s.Client(t) })
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.StartCluster(t)
+		registry(t, func() rueidis.Client { return s.Client(t) })
+	})
+}
+
+func registry(t *testing.T, connect func() rueidis.Client) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	billing := open(t, connect(), client.WithName("billing"), client.WithLabel("zone=a"))
+	cron := open(t, connect(), client.WithName("cron"))
+	looks := open(t, connect(), client.WithoutRegistry())
+	kinds := map[string]func(*client.Client) (lock.Locker, inspector){
+		"plain": func(c *client.Client) (lock.Locker, inspector) { l := c.NewLock("plain"); return l, l },
+		"fair":  func(c *client.Client) (lock.Locker, inspector) { l := c.NewFairLock("fair"); return l, l },
+		"write": func(c *client.Client) (lock.Locker, inspector) { l := c.NewRWLock("rw"); return l.Write(), l },
+	}
+	for name, of := range kinds {
+		t.Run(name, func(t *testing.T) {
+			held, _ := of(billing)
+			h, err := held.Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			waited := make(chan error)
+			go func() {
+				l, _ := of(cron)
+				_, err := l.Lock(ctx)
+				waited <- err
+			}()
+			_, l := of(looks)
+			s := eventually(t, l, func(s lock.State) bool {
+				return len(s.Holders) == 1 && s.Holders[0].Client.Known() && len(s.Waiters) == 1 && s.Waiters[0].Client.Known()
+			})
+			holder, waiter := s.Holders[0].Client, s.Waiters[0].Client
+			if holder.ID != billing.ID() || holder.Name != "billing" || holder.Label != "zone=a" || holder.Host != host || holder.PID != os.Getpid() || holder.Version == "" || time.Since(holder.Started).Abs() > time.Minute {
+				t.Errorf("the holder is %+v", holder)
+			}
+			if waiter.ID != cron.ID() || waiter.Name != "cron" || waiter.Label != "" || waiter == holder {
+				t.Errorf("the waiter is %+v", waiter)
+			}
+			cancel()
+			<-waited
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The entry comes with the first handle of a lock and goes with Close, and there is none without a
+// registry, nor of a client that locks nothing.
+func TestRegistry_entries(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	entries := func() []string {
+		t.Helper()
+		reply := s.Do(t, "KEYS", "*")
+		keys, err := reply.AsStrSlice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return keys
+	}
+	open(t, s.Client(t), client.WithName("idle"))
+	open(t, s.Client(t), client.WithoutRegistry()).NewLock("orders")
+	c, err := client.Open(t.Context(), s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keys := entries(); len(keys) > 0 {
+		t.Errorf("there is %q already", keys)
+	}
+	c.NewLock("orders")
+	for end := time.Now().Add(20 * time.Second); len(entries()) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("there is no entry")
+		}
+	}
+	if keys := entries(); len(keys) != 1 || keys[0] != "leasehold_client:"+c.ID() {
+		t.Errorf("%q", keys)
+	}
+	for range 2 {
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if keys := entries(); len(keys) > 0 {
+		t.Errorf("there is %q still", keys)
+	}
+}
+
+// Without the rights a client locks all the same, says so once, and Inspect shows the ID alone.
+func TestRegistry_denied(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	as := s.AddUser(t, "locks", redistest.Rights(t, "NewLock")...)
+	var all said
+	c := open(t, s.Client(t, as), client.WithKeyPrefix("orders:"), all.logger())
+	l := c.NewLock("42")
+	h, err := l.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all.soon(t, "refuses the entry")
+	state, err := l.Inspect(t.Context())
+	if err != nil || len(state.Holders) != 1 || state.Holders[0].Client != (lock.Client{ID: c.ID()}) {
+		t.Errorf("%+v, %v", state, err)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if text := all.text.String(); strings.Count(text, "\n") != 1 || strings.Contains(text, c.ID()) {
+		t.Errorf("it says %s", text)
+	}
+}
+
+// With the rights that the document lists for it, nothing is denied; and each is needed.
+func TestRegistry_leastRights(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rights := redistest.Rights(t, "Registry")
+	with := func(user string, rights []string) []string {
+		c := open(t, s.Client(t, s.AddUser(t, user, rights...)), client.WithKeyPrefix("orders:"), client.WithLogger(slog.New(slog.DiscardHandler)))
+		l := c.NewRWLock("42").Write()
+		h, err := l.TryLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.NewRWLock("42").Inspect(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		return s.Denied(t, user)
+	}
+	rw := redistest.Rights(t, "NewRWLock")
+	if denied := with("full", append(rights, rw...)); len(denied) > 0 {
+		t.Errorf("docs/SECURITY.md does not cover %q", denied)
+	}
+	for i, right := range rights[len(redistest.Rights(t)):] {
+		less := append(append([]string{}, rw...), rights[len(redistest.Rights(t)):]...)
+		less = append(less[:len(rw)+i], less[len(rw)+i+1:]...)
+		if denied := with("less"+string(rune('a'+i)), less); len(denied) == 0 {
+			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+		}
+	}
+}

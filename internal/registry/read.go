@@ -1,0 +1,82 @@
+package registry
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// MostRead is how many entries Read reads at the most.
+const MostRead = 256
+
+// fields are those of an entry, in the order in which Read asks for them.
+var fields = []string{"host", "pid", "name", "label", "version", "started"}
+
+// Read returns what the clients with these ids tell of themselves, MostRead of them at the most.
+// Those that tell nothing are missing. An error says that some could not be read.
+func Read(ctx context.Context, rdb rueidis.Client, ids []string) (map[string]lock.Client, error) {
+	ids = ids[:min(len(ids), MostRead)]
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	questions := make(rueidis.Commands, len(ids))
+	for i, id := range ids {
+		questions[i] = rdb.B().Hmget().Key(keys.Client(id)).Field(fields...).Build()
+	}
+	clients := make(map[string]lock.Client, len(ids))
+	var failed error
+	for i, reply := range rdb.DoMulti(ctx, questions...) {
+		values, err := reply.ToArray()
+		if err != nil {
+			failed = err
+			continue
+		}
+		if c := parse(ids[i], values); c.Known() {
+			clients[c.ID] = c
+		}
+	}
+	return clients, failed
+}
+
+// parse reads an entry. What cannot be read is left out.
+func parse(id string, values []rueidis.RedisMessage) lock.Client {
+	text := func(i int) string {
+		if i >= len(values) {
+			return ""
+		}
+		s, _ := values[i].ToString()
+		return bounded(s)
+	}
+	c := lock.Client{ID: id, Host: text(0), Name: text(2), Label: text(3), Version: text(4)}
+	c.PID, _ = strconv.Atoi(text(1))
+	c.Started, _ = time.Parse(time.RFC3339Nano, text(5))
+	return c
+}
+
+// Name says who the holders and the waiters of s are: what is in clients, and else the ID
+// alone. It returns the IDs of all of them, each once.
+func Name(s *lock.State, clients map[string]lock.Client) (ids []string) {
+	seen := make(map[string]bool)
+	name := func(owner string) lock.Client {
+		id := lock.ClientOf(owner)
+		if id != "" && !seen[id] {
+			seen[id] = true
+			ids = append(ids, id)
+		}
+		if c, ok := clients[id]; ok {
+			return c
+		}
+		return lock.Client{ID: id}
+	}
+	for i := range s.Holders {
+		s.Holders[i].Client = name(s.Holders[i].Owner)
+	}
+	for i := range s.Waiters {
+		s.Waiters[i].Client = name(s.Waiters[i].Owner)
+	}
+	return ids
+}

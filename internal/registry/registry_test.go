@@ -1,0 +1,292 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+const id = "0190b5a2-7e2f-7abc-8def-0123456789ab"
+
+var someone = lock.Client{ID: id, Host: "host-7", PID: 4711, Name: "billing", Label: "zone=a", Version: "v1.2.3", Started: time.Date(2026, 11, 22, 3, 4, 5, 600700800, time.UTC)}
+
+// configOf is that of someone who logs to said.
+func configOf(said *bytes.Buffer) Config {
+	return Config{Client: someone, Timeout: time.Second, Logger: slog.New(slog.NewTextHandler(said, nil))}
+}
+
+// inBubble runs f with a server in memory on virtual time, and an entry on it.
+func inBubble(t *testing.T, f func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *bytes.Buffer)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		var said bytes.Buffer
+		e := New(m.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), configOf(&said))
+		f(t, m, wire, e, &said)
+		e.End()
+		if err := e.Wait(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if keys := m.Keys(); len(keys) > 0 {
+			t.Errorf("left in Redis: %q", keys)
+		}
+	})
+}
+
+func read(t *testing.T, rdb rueidis.Client, ids ...string) map[string]lock.Client {
+	t.Helper()
+	clients, err := Read(t.Context(), rdb, ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clients
+}
+
+// The entry says what it was given, lives for a minute after the client was last heard of, and
+// is written anew where it got lost.
+func TestEntry(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *bytes.Buffer) {
+		rdb := m.Client(t)
+		time.Sleep(time.Hour)
+		if keys := m.Keys(); len(keys) > 0 {
+			t.Errorf("before Begin: %q", keys)
+		}
+		e.Begin()
+		e.Begin()
+		synctest.Wait()
+		if got := read(t, rdb, id)[id]; got != someone {
+			t.Errorf("%+v, want %+v", got, someone)
+		}
+		if ttl := m.TTL(keys.Client(id)); ttl != TTL {
+			t.Errorf("it lives for %v, want %v", ttl, TTL)
+		}
+		calls := 0
+		wire.OnRequest(func(req [][]byte) redistest.Action {
+			if strings.EqualFold(string(req[0]), "EVALSHA") {
+				calls++
+			}
+			return redistest.Action{}
+		})
+		time.Sleep(Interval - time.Millisecond)
+		synctest.Wait()
+		if calls != 0 {
+			t.Errorf("%d calls in less than an interval", calls)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if ttl := m.TTL(keys.Client(id)); ttl != TTL || calls != 1 {
+			t.Errorf("after an interval and %d calls it lives for %v", calls, ttl)
+		}
+		m.FlushAll()
+		time.Sleep(Interval)
+		synctest.Wait()
+		if got := read(t, rdb, id)[id]; got != someone {
+			t.Errorf("after a flush: %+v", got)
+		}
+		if said.Len() > 0 {
+			t.Errorf("it says %s", said)
+		}
+	})
+}
+
+// An entry that never began needs nothing to end; one that ended does not begin.
+func TestEntry_never(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, _ *redistest.Proxy, e *Entry, _ *bytes.Buffer) {
+		e.End()
+		e.Begin()
+		synctest.Wait()
+		if n := m.CommandCount(); n > 3 { // of the connection
+			t.Errorf("%d commands", n)
+		}
+	})
+}
+
+// A client that dies is known for another minute.
+func TestEntry_dies(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *bytes.Buffer) {
+		rdb := m.Client(t)
+		e.Begin()
+		synctest.Wait()
+		wire.Refuse(true)
+		wire.CutAll()
+		time.Sleep(TTL - time.Millisecond)
+		if len(read(t, rdb, id)) != 1 {
+			t.Error("it is forgotten too soon")
+		}
+		time.Sleep(time.Millisecond)
+		if len(read(t, rdb, id)) != 0 {
+			t.Error("it is known for too long")
+		}
+		wire.Refuse(false)
+	})
+}
+
+// A server that is away is a warning once it is away for as long as an entry lives, and one
+// that comes back has the entry again.
+func TestEntry_serverAway(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *bytes.Buffer) {
+		rdb := m.Client(t)
+		e.Begin()
+		synctest.Wait()
+		wire.Refuse(true)
+		wire.CutAll()
+		time.Sleep(TTL)
+		if said.Len() > 0 {
+			t.Errorf("within %v it says %s", TTL, said)
+		}
+		time.Sleep(time.Hour)
+		if n := strings.Count(said.String(), "cannot be kept"); n != 1 {
+			t.Errorf("it says %d times: %s", n, said)
+		}
+		wire.Refuse(false)
+		time.Sleep(2 * Interval)
+		synctest.Wait()
+		if len(read(t, rdb, id)) != 1 {
+			t.Error("the entry is not back")
+		}
+	})
+}
+
+// End waits neither for a server that does not answer for longer than two commands may
+// take, nor for longer than its context.
+func TestEntry_endsWithoutAnAnswer(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *bytes.Buffer) {
+		e.Begin()
+		synctest.Wait()
+		wire.Freeze(true)
+		e.End()
+		began := time.Now()
+		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := e.Wait(short); err == nil || time.Since(began) != time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if err := e.Wait(short); err != nil { // which is over
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		wire.Freeze(false)
+		m.FlushAll()
+	})
+}
+
+// A user without the right is told so once, and asks no more.
+func TestEntry_denied(t *testing.T) {
+	t.Parallel()
+	for name, rights := range map[string]string{
+		"key":     "~other:* +@all",
+		"hset":    "~* +@all -hset",
+		"expire":  "~* +@all -pexpire",
+		"script":  "~* +@all -evalsha -eval",
+		"hexists": "~* +@all -hexists",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			as := s.AddUser(t, "locks", strings.Fields(rights)...)
+			var said bytes.Buffer
+			e := New(s.Client(t, as), configOf(&said))
+			e.Begin()
+			<-e.done
+			if n := strings.Count(said.String(), "\n"); n != 1 || !strings.Contains(said.String(), "the server refuses the entry") || strings.Contains(said.String(), id) {
+				t.Errorf("it says %s", &said)
+			}
+			e.End()
+			if err := e.Wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+			reply := s.Do(t, "KEYS", "*")
+			if left, err := reply.AsStrSlice(); err != nil || len(left) > 0 {
+				t.Errorf("left: %q, %v", left, err)
+			}
+		})
+	}
+}
+
+// A key that holds something else is left as it is, and is nobody.
+func TestEntry_foreignKey(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	s.Do(t, "SET", keys.Client(id), "theirs")
+	s.Do(t, "HSET", keys.Client("other"), "host", strings.Repeat("x", 10000), "pid", "many", "started", "long ago")
+	e := New(rdb, configOf(new(bytes.Buffer)))
+	if err := e.keep(); !refused(err) {
+		t.Errorf("%v", err)
+	}
+	clients, err := Read(t.Context(), rdb, []string{id, "other", "nobody"})
+	if other := clients["other"]; err == nil || len(clients) != 1 || len(other.Host) != MostText || other.PID != 0 || !other.Started.IsZero() {
+		t.Errorf("%+v", clients)
+	}
+	reply := s.Do(t, "GET", keys.Client(id))
+	if text, err := reply.ToString(); text != "theirs" {
+		t.Errorf("%q, %v", text, err)
+	}
+	ttl := s.Do(t, "PTTL", keys.Client(id))
+	if n, err := ttl.ToInt64(); n != -1 {
+		t.Errorf("it lives for %d ms, %v", n, err)
+	}
+}
+
+// Reading is bounded, and says when it may not.
+func TestRead(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	var ids []string
+	for i := range MostRead + 10 {
+		ids = append(ids, fmt.Sprint("client", i))
+		s.Do(t, "HSET", keys.Client(ids[i]), "host", "h", "pid", fmt.Sprint(i))
+	}
+	clients := read(t, rdb, ids...)
+	if len(clients) != MostRead || clients["client7"].PID != 7 {
+		t.Errorf("%d entries, client7 is %+v", len(clients), clients["client7"])
+	}
+	if clients := read(t, rdb); len(clients) != 0 {
+		t.Errorf("of nobody: %+v", clients)
+	}
+	as := s.AddUser(t, "stranger", "~orders:*", "+@all")
+	if clients, err := Read(t.Context(), s.Client(t, as), ids); err == nil {
+		t.Errorf("without the right: %d entries", len(clients))
+	}
+}
+
+func TestName(t *testing.T) {
+	const other = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b"
+	s := lock.State{
+		Holders: []lock.Holder{{Owner: id + ":1"}, {Owner: id + ":2"}},
+		Waiters: []lock.Waiter{{Owner: other + ":84"}, {Owner: "nonsense"}},
+	}
+	ids := Name(&s, map[string]lock.Client{id: someone})
+	if fmt.Sprint(ids) != fmt.Sprint([]string{id, other}) {
+		t.Errorf("%q", ids)
+	}
+	if s.Holders[0].Client != someone || s.Holders[1].Client != someone || s.Waiters[0].Client != (lock.Client{ID: other}) || s.Waiters[1].Client != (lock.Client{}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestSelf(t *testing.T) {
+	c := Self(id, "", "")
+	if c.ID != id || c.Host == "" || c.PID == 0 || !strings.HasPrefix(c.Name, "registry.test") || c.Version == "" || time.Since(c.Started) > time.Minute {
+		t.Errorf("%+v", c)
+	}
+	if c := Self(id, "billing", "zone=a"); c.Name != "billing" || c.Label != "zone=a" {
+		t.Errorf("%+v", c)
+	}
+}

@@ -1,0 +1,41 @@
+package registry
+
+import (
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// module is whose version is told.
+const module = "github.com/leasehold-go/leasehold"
+
+// Self returns what this process can say of itself. name is "" if the application did not
+// say who it is: then it is called as its program is.
+func Self(id, name, label string) lock.Client {
+	if name == "" {
+		name = filepath.Base(os.Args[0])
+	}
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "unknown"
+	}
+	return lock.Client{ID: id, Host: host, PID: os.Getpid(), Name: name, Label: label, Version: version(), Started: time.Now()}
+}
+
+// version is that of the library in this program.
+var version = sync.OnceValue(func() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == module && m.Version != "" {
+			return m.Version
+		}
+	}
+	return "(devel)"
+})
