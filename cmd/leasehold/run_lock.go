@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/lock"
@@ -144,7 +147,7 @@ func (r *runner) openVoter(ctx context.Context, address string, o *opened) *vote
 	if err != nil {
 		return &voter{name: r.name, absent: err}
 	}
-	c, err := client.New(rdb, client.WithWatchdogTimeout(r.lease), client.WithLogger(r.logger()), client.WithObserver(r.observer()))
+	c, err := client.New(rdb, client.WithName("leasehold run"), client.WithLabel(r.label()), client.WithWatchdogTimeout(r.lease), client.WithLogger(r.logger()), client.WithObserver(r.observer()))
 	if err != nil {
 		rdb.Close()
 		return &voter{name: r.name, absent: fmt.Errorf("%s: %w", redacted(address), err)}
@@ -271,4 +274,15 @@ func (v *voter) Server(ctx context.Context) (lock.Server, error) {
 		return lock.Server{}, v.absent
 	}
 	return v.Witness.Server(ctx)
+}
+
+// label is what operators see of the command: its name. Its arguments may have secrets in them.
+func (r *runner) label() string {
+	name := strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) {
+			return '?'
+		}
+		return c
+	}, strings.ToValidUTF8(filepath.Base(r.argv[0]), "?"))
+	return strings.ToValidUTF8(name[:min(len(name), 128)], "")
 }
