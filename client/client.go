@@ -22,6 +22,7 @@ package client
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/leasehold-go/leasehold/fairlock"
@@ -73,14 +74,26 @@ func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 
 // newClient returns a client on rdb.
 func newClient(rdb rueidis.Client, config config) *Client {
-	c := &Client{session: session.New(rdb, config.Config)}
-	if !config.unregistered {
-		c.entry = registry.New(rdb, registry.Config{
-			Client:  registry.Self(c.session.ID(), config.name, config.label),
-			Timeout: config.OpTimeout,
-			Logger:  config.Logger,
-		})
+	if config.unregistered {
+		return &Client{session: session.New(rdb, config.Config)}
 	}
+	// Who holds a lock for long enough to have it renewed is worth a subscription, and the connection
+	// that it may take.
+	c := &Client{}
+	var hears sync.Once
+	renewed := config.Observer.Renewed
+	config.Observer.Renewed = func(e lock.Event) {
+		hears.Do(func() { c.session.Hear() })
+		if renewed != nil {
+			renewed(e)
+		}
+	}
+	c.session = session.New(rdb, config.Config)
+	c.entry = registry.New(rdb, registry.Config{
+		Client:  registry.Self(c.session.ID(), config.name, config.label),
+		Timeout: config.OpTimeout,
+		Logger:  config.Logger,
+	})
 	return c
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/hint"
 	"github.com/redis/rueidis"
 )
 
@@ -40,30 +41,15 @@ func (p PubSub) String() string {
 	return fmt.Sprintf("PubSub(%d)", int(p))
 }
 
-// sharded reports whether p is sharded on rdb. Outside of a cluster there is nothing to
-// shard, whatever p says. For PubSubAuto it asks a node of the cluster, as Redisson does.
-//
-// An error reply means no: the server is too old, or denies the command. No reply
-// within timeout, or before ctx ends, is an error: a wrong guess would cost every
-// waiter its hints.
+// sharded decides which it is on rdb. Outside of clusters there is nothing to
+// shard, whatever p says. It asks a node if it must.
 func (p PubSub) sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bool, error) {
-	if rdb.Mode() != rueidis.ClientModeCluster || p != PubSubAuto {
+	if p != PubSubAuto {
 		return rdb.Mode() == rueidis.ClientModeCluster && p == PubSubSharded, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	answer := make(chan error, 1)
-	go func() { // a client that is dialling does not look at ctx
-		answer <- rdb.Do(ctx, rdb.B().PubsubShardnumsub().Build()).Error()
-	}()
-	var err error
-	select {
-	case err = <-answer:
-	case <-ctx.Done():
-		err = ctx.Err()
+	sharded, err := hint.Sharded(ctx, rdb, timeout)
+	if err != nil {
+		return false, fmt.Errorf("asking the cluster for sharded Pub/Sub (see WithPubSub): %w", err)
 	}
-	if _, refused := rueidis.IsRedisErr(err); err == nil || refused {
-		return err == nil, nil
-	}
-	return false, fmt.Errorf("asking the cluster for sharded Pub/Sub (see WithPubSub): %w", err)
+	return sharded, nil
 }

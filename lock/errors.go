@@ -28,7 +28,11 @@ var (
 	// ErrMaxHold: the hold was lost because it reached the age that [WithMaxHold] allows.
 	ErrMaxHold = errors.New("held for as long as WithMaxHold allows")
 
-	// ErrAbandoned: the hold was lost because its context had ended, and its holder did not unlock it
+	// ErrForced: the hold was lost because somebody unlocked the lock by force; the message
+	// says who, if that was told.
+	ErrForced = errors.New("unlocked by force")
+
+	// ErrAbandoned: the hold was lost because its context had ended, and nobody unlocked it
 	// within the time of [WithGrace].
 	ErrAbandoned = errors.New("not unlocked after the end of its context")
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/leasehold-go/leasehold/watchdog"
 	"github.com/redis/rueidis"
 )
 
@@ -113,45 +111,6 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 		return cmp.Or(strings.Compare(string(b.Mode), string(a.Mode)), strings.Compare(a.Owner, b.Owner)) // the writer first
 	})
 	return state, nil
-}
-
-var errForced = errors.New("it was unlocked by force")
-
-// Force runs a script that frees spec whoever holds it, and reports whether
-// anybody did. It is sent once. The holders of this session are told.
-func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Verdict]) (bool, error) {
-	// Taken down before the script runs: who comes to hold the lock after it
-	// must not be told that it lost it.
-	held := s.holding(spec)
-	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
-		v, _, err := command.Await[luascripts.Verdict](ctx, s.sender, s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) { return q(ctx, s.rdb, spec.Keys) }))
-		if err == nil && v == luascripts.Foreign {
-			err = command.Final{Err: lock.ErrForeignKey}
-		}
-		return v, err
-	})
-	if err != nil {
-		return false, err
-	}
-	for _, t := range held {
-		t.lease.Lose(fmt.Errorf("%w: %w", watchdog.ErrGone, errForced))
-	}
-	s.free(spec)
-	return verdict == luascripts.Done, nil
-}
-
-// holding returns the tenures of this session on spec, on both sides of it.
-func (s *Session) holding(spec *Spec) (held []*tenure) {
-	at := s.find(spec.id())
-	if at == nil {
-		return nil
-	}
-	at.lock()
-	defer at.unlock()
-	for _, t := range append(at.Held(), at.Offered()...) {
-		held = append(held, tenureOf(t))
-	}
-	return held
 }
 
 // foreign is err with what the key of spec holds, if that is what is wrong.

@@ -1,0 +1,129 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/registry"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// Force runs a script that frees spec, and reports whether anybody held it. It is sent once.
+// The holders of this session are told.
+func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Verdict]) (bool, error) {
+	// Taken down before the script runs: an owner that comes to hold the lock after it
+	// must not be told that it lost it.
+	held := s.holding(spec)
+	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
+		v, _, err := command.Await[luascripts.Verdict](ctx, s.sender, s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+			return q(ctx, s.rdb, spec.Keys)
+		}))
+		if err == nil && v == luascripts.Foreign {
+			err = command.Final{Err: lock.ErrForeignKey}
+		}
+		return v, err
+	})
+	if err != nil {
+		return false, err
+	}
+	for _, t := range held {
+		t.lease.Lose(fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForced))
+	}
+	s.free(spec)
+	return verdict == luascripts.Done, nil
+}
+
+// holding returns the tenures of this session on spec, on both sides of it.
+func (s *Session) holding(spec *Spec) []*tenure {
+	at := s.find(spec.id())
+	if at == nil {
+		return nil
+	}
+	return at.holding(nil)
+}
+
+// holding appends the tenures that have the lock in this process to held.
+func (at *spot) holding(held []*tenure) []*tenure {
+	at.lock()
+	defer at.unlock()
+	for _, t := range append(at.Held(), at.Offered()...) {
+		held = append(held, tenureOf(t))
+	}
+	return held
+}
+
+// hearMost is how many messages about forced unlocks are looked at at a time. What is more
+// than that, the renewals find out.
+const hearMost = 16
+
+// Hear listens, until the session closes, for messages that a lock of the session was
+// unlocked by force. So the holder is told at once, and not at its next renewal. A message
+// is only a reason to ask.
+func (s *Session) Hear() {
+	asking := make(chan struct{}, hearMost)
+	s.hub.Subscribe(keys.Client(s.id), time.Time{}, func(message string) {
+		number, by, ok := registry.ParseTaken(message)
+		if !ok {
+			return
+		}
+		select {
+		case asking <- struct{}{}:
+			go func() { // a command must not be sent from where messages are heard
+				defer func() { <-asking }()
+				s.taken(s.id+":"+number, by)
+			}()
+		default:
+		}
+	}, func() {})
+}
+
+// taken asks whether the owner still has its lock, of which a message says that it was
+// unlocked by force, and ends the holds if not.
+func (s *Session) taken(owner, by string) {
+	if s.enter() != nil {
+		return
+	}
+	defer s.sender.Done()
+	t := s.tenureNamed(owner)
+	if t == nil {
+		return
+	}
+	question := luascripts.Renewal{Keys: &t.spec.Keys, Owner: owner, Slot: t.spec.slot}
+	if t.spec.reads() {
+		question.Holds = max(t.stands(), 1)
+	}
+	// A renewal only ever lengthens a lease; so this one changes nothing.
+	renewed, answered, _ := command.Await[luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[luascripts.Renewed](func(ctx context.Context) (luascripts.Renewed, error) {
+		r := t.spec.Renew(ctx, s.rdb, []luascripts.Renewal{question}, time.Millisecond, 1)[0]
+		return r, r.Err
+	}))
+	if lease := t.watch(); lease != nil && answered && renewed.Verdict == luascripts.Gone {
+		lease.Lose(fmt.Errorf("%w: %w by %s", watchdog.ErrGone, lock.ErrForced, by))
+	}
+}
+
+// tenureNamed returns the tenure that has a lock under this owner string now, nil if there
+// is none.
+func (s *Session) tenureNamed(owner string) *tenure {
+	s.places.mu.Lock()
+	var all []*spot
+	for _, at := range s.places.known {
+		all = append(all, at)
+	}
+	s.places.mu.Unlock()
+	var held []*tenure
+	for _, at := range all {
+		held = at.holding(held[:0])
+		for _, t := range held {
+			if t.Name == owner {
+				return t
+			}
+		}
+	}
+	return nil
+}
