@@ -36,6 +36,7 @@
 //	           leasehold_rwlock_wish:{<name>}       string  the waiting writer that later readers wait behind
 //	           leasehold_rwlock_turn:{<name>}       string  the waiting reader that writers wait behind when a writer has left
 //	any        redisson_lock_token:{<name>}     string  the latest fencing token, with lock.WithFencing
+//	any        leasehold_forced:{<name>}        string  how the lock was last unlocked by force, for a week (written by package admin)
 //	client     leasehold_client:<uuid>           hash    what a client tells of itself
 //	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a key of the user's
 //

@@ -33,11 +33,12 @@ const (
 	turnPrefix      = "leasehold_rwlock_turn"
 	fencePrefix     = "leasehold_fence"
 	clientPrefix    = "leasehold_client"
+	forcedPrefix    = "leasehold_forced"
 )
 
 // reserved begin the keys that locks, clients and package fence keep. A lock with such a
 // name could lie on one of them.
-var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":"}
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":"}
 
 // Plain returns the keys of a plain lock.
 func Plain(name string) luascripts.Keys {
@@ -79,6 +80,9 @@ func Fence(key string) (string, error) {
 	}
 	return ours(fencePrefix, key), nil
 }
+
+// Forced returns the note of who unlocked the lock by force.
+func Forced(name string) string { return ours(forcedPrefix, name) }
 
 // Client returns the key at which a client tells who it is, and the channel at which it
 // hears that one of its locks was taken from it.

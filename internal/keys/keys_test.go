@@ -56,7 +56,7 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%q: %+v, %v, want %+v", name, k, err, want)
 		}
 	}
-	for _, name := range []string{"", "a{b", "a}b", "{}", "{}{a}", "a{}b", strings.Repeat("x", maxName+1), "redisson_lock_queue:{a}", "leasehold_rwlock_wish:{a}", "leasehold_rwlock_turn:{a}", "leasehold_fence:{a}", "leasehold_client:a"} {
+	for _, name := range []string{"", "a{b", "a}b", "{}", "{}{a}", "a{}b", strings.Repeat("x", maxName+1), "redisson_lock_queue:{a}", "leasehold_rwlock_wish:{a}", "leasehold_rwlock_turn:{a}", "leasehold_fence:{a}", "leasehold_client:a", "leasehold_forced:{a}"} {
 		if k, err := keysOf(Plain, "", name); !errors.Is(err, lock.ErrName) {
 			t.Errorf("%.40q: %+v, %v, want ErrName", name, k, err)
 		}
@@ -99,7 +99,7 @@ func FuzzNames(f *testing.F) {
 		}
 		rw := ReadWrite(prefix + a)
 		plain := Plain(prefix + a)
-		all := []string{plain.Line, OfClient(plain.Line, "uuid"), fair.Channel, fair.Queue, fair.Timeouts, rw.Channel, rw.Wish, rw.Turn, rw.Beside + ":1:rwlock_timeout:1", Tokens(fair.Lock)}
+		all := []string{plain.Line, OfClient(plain.Line, "uuid"), fair.Channel, fair.Queue, fair.Timeouts, rw.Channel, rw.Wish, rw.Turn, rw.Beside + ":1:rwlock_timeout:1", Tokens(fair.Lock), Forced(fair.Lock)}
 		for _, key := range all {
 			if slotPart(key) != slotPart(fair.Lock) {
 				t.Errorf("%q and %q do not share a slot", fair.Lock, key)
@@ -119,7 +119,7 @@ func FuzzNames(f *testing.F) {
 			t.Errorf("%q and %q have keys %+v and %+v", a, b, fair, other)
 		}
 		if err == nil {
-			for _, key := range []string{fair.Queue, fair.Timeouts, rw.Wish, rw.Turn, Tokens(fair.Lock)} {
+			for _, key := range []string{fair.Queue, fair.Timeouts, rw.Wish, rw.Turn, Tokens(fair.Lock), Forced(fair.Lock)} {
 				if other.Lock == key {
 					t.Errorf("the lock %q lies on a key of the lock %q", b, a)
 				}

@@ -29,9 +29,11 @@ var needs = []need{
 		"+llen +lindex +lpos +lrange +lrem +ltrim +rpush +persist +zadd +zcard +zmscore +zrem +zrevrange +zscore"},
 	{"NewRWLock", "rw", "&redisson_rwlock:{orders:* ~{orders:*:rwlock_timeout:* ~leasehold_rwlock_wish:{orders:* ~leasehold_rwlock_turn:{orders:* +exists +hget +hscan +get +set"},
 	{"Registry", "registry", "~leasehold_client:* +hmget"},
+	{"Forced", "forced", "&leasehold_client:*"},
 	{"WithFencing", "fencing", "~redisson_lock_token:{orders:* +get +set"},
 	{"WithReplicas", "replicas", "+wait"},
 	{"NewQuorum", "quorum", "+info"},
+	{"admin", "admin", "~leasehold_client:* &leasehold_client:* ~leasehold_forced:{orders:* ~redisson_lock_token:{orders:* +scan +hscan +hget +hmget +exists +llen +get +set"},
 	{"Cluster", "", "+asking +pubsub|shardnumsub +ssubscribe +sunsubscribe +spublish"},
 }
 
@@ -54,7 +56,7 @@ func Kinds() (kinds []string) {
 var questions = map[string]string{
 	"evalsha": "EVALSHA ffffffffffffffffffffffffffffffffffffffff 0", "eval": "EVAL return 0", "ping": "PING",
 	"cluster|slots": "CLUSTER SLOTS", "cluster|shards": "CLUSTER SHARDS", "publish": "PUBLISH CHANNEL doctor",
-	"exists": "EXISTS KEY", "hset": "HSET KEY a 1 odd", "hdel": "HDEL KEY a", "hgetall": "HGETALL KEY", "hexists": "HEXISTS KEY a",
+	"exists": "EXISTS KEY", "scan": "SCAN 0 COUNT 1", "hset": "HSET KEY a 1 odd", "hdel": "HDEL KEY a", "hgetall": "HGETALL KEY", "hexists": "HEXISTS KEY a",
 	"pexpire": "PEXPIRE KEY 1000", "pttl": "PTTL KEY", "time": "TIME", "del": "DEL KEY", "hmget": "HMGET KEY a",
 	"pubsub|numsub": "PUBSUB NUMSUB CHANNEL", "hget": "HGET KEY a", "llen": "LLEN KEY", "lindex": "LINDEX KEY 0",
 	"lrange": "LRANGE KEY 0 0", "lrem": "LREM KEY 0 a", "lpos": "LPOS KEY a", "ltrim": "LTRIM KEY odd odd", "persist": "PERSIST KEY", "zmscore": "ZMSCORE KEY a",
@@ -88,7 +90,7 @@ func (e *exam) rights(ctx context.Context) (checks []Check) {
 			continue
 		}
 		wanted := n.kind == "" || slices.Contains(e.Kinds, n.kind)
-		if len(e.Kinds) > 0 && !wanted {
+		if (len(e.Kinds) > 0 || n.head == "admin") && !wanted { // an application needs nothing of admin
 			continue
 		}
 		c := Check{Name: "rights " + strings.ToLower(cmp.Or(n.kind, n.head)), Status: OK, Found: "nothing is missing"}

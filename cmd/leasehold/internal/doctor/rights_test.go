@@ -30,7 +30,7 @@ func documented(t *testing.T) map[string][]string {
 			head, words = words[0], words[1:]
 		}
 		for _, w := range words {
-			if w[0] == '+' || w == "~orders:*" || w == "~leasehold_client:*" || strings.Contains(w, "{orders:") {
+			if w[0] == '+' || w == "~orders:*" || strings.HasSuffix(w, "leasehold_client:*") || strings.Contains(w, "{orders:") {
 				lists[head] = append(lists[head], w)
 			}
 		}

@@ -1,0 +1,167 @@
+// Package admin is for operators and for the tools that they use: it lists the locks of a
+// server or a cluster, tells who holds them and who waits, and unlocks one by force. It
+// knows locks of every kind, those of Redisson included, by the shape of their fields, and leaves alone
+// whatever else is in Redis.
+//
+//	a, err := admin.New(rdb)
+//	…
+//	for l, err := range a.Locks(ctx, admin.Query{Match: "orders:*"}) {
+//		if err != nil {
+//			return err
+//		}
+//		fmt.Println(l.Name, l.Kind, l.Lease, l.Holders)
+//	}
+//
+// Names are those of the keys, so a prefix that clients have (client.WithKeyPrefix) is a part
+// of them. Applications need none of this: a lock has Inspect and ForceUnlock of its own.
+//
+// The rights that a user needs for it are those of the kinds that there are, and those under "admin" in docs/SECURITY.md.
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/internal/registry"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// DefaultOpTimeout is for how long one question may stay unanswered.
+const DefaultOpTimeout = 5 * time.Second
+
+// Admin looks at locks from outside. It holds none, keeps nothing open but what rdb does, and is
+// safe for concurrent use.
+type Admin struct {
+	rdb     rueidis.Client // set once
+	timeout time.Duration  // set once
+	who     string         // set once
+
+	mu      sync.Mutex
+	publish string // PUBLISH or SPUBLISH; empty before it was asked for
+}
+
+// Option configures an Admin.
+type Option func(*Admin) error
+
+// WithOpTimeout sets for how long one question to Redis may stay unanswered: for 5 s if not
+// set. The least is a millisecond.
+func WithOpTimeout(d time.Duration) Option {
+	return func(a *Admin) error {
+		if d < time.Millisecond {
+			return fmt.Errorf("WithOpTimeout(%v): the least is %v", d, time.Millisecond)
+		}
+		a.timeout = d
+		return nil
+	}
+}
+
+// WithOperator says who unlocks locks by force. The holder is told, and it is noted for a week.
+// It is the user of the program and the machine, such as "alice@host-7", if not set; it is
+// at most 256 bytes.
+func WithOperator(who string) Option {
+	return func(a *Admin) error {
+		if err := legible(who); err != nil || who == "" {
+			return fmt.Errorf("WithOperator(%.300q): it must be text on one line of up to %d bytes", who, registry.MostText)
+		}
+		a.who = who
+		return nil
+	}
+}
+
+// legible returns what is wrong with a text for people to read.
+func legible(text string) error {
+	if len(text) > registry.MostText {
+		return fmt.Errorf("%d bytes, the most is %d", len(text), registry.MostText)
+	}
+	for _, c := range text {
+		if unicode.IsControl(c) || c == unicode.ReplacementChar {
+			return errors.New("it must be text on one line")
+		}
+	}
+	return nil
+}
+
+// New returns an Admin on rdb, which it borrows: any kind of rueidis client does. It does no I/O.
+func New(rdb rueidis.Client, opts ...Option) (*Admin, error) {
+	if rdb == nil {
+		return nil, &lock.Error{Op: "new admin", Err: errors.New("the rueidis client is nil")}
+	}
+	a := &Admin{rdb: rdb, timeout: DefaultOpTimeout, who: operator()}
+	for i, o := range opts {
+		err := fmt.Errorf("option %d of %d is nil", i+1, len(opts))
+		if o != nil {
+			err = o(a)
+		}
+		if err != nil {
+			return nil, &lock.Error{Op: "new admin", Err: err}
+		}
+	}
+	return a, nil
+}
+
+// Kind is a kind of lock.
+type Kind string
+
+// The kinds of locks. A fair lock without waiters looks like a plain one in Redis, and is
+// shown as one.
+const (
+	Plain     Kind = "plain"
+	Fair      Kind = "fair"
+	ReadWrite Kind = "rw"
+)
+
+// Lock is a lock as it stands in Redis.
+type Lock struct {
+	lock.State
+	Kind    Kind   // empty if nobody holds it and nobody waits
+	Holding int    // how many owners hold it; more than Holders has, where a list shows only some
+	Waiting int    // how many wait, as far as Redis knows: see lock.Waiter
+	Token   uint64 // the latest token in its register, 0 if it has none; only of Inspect
+
+	// Forced is how it was last unlocked by force, in the last week; nil if it was not. Only of
+	// Inspect.
+	Forced *Forced
+}
+
+// within returns the context of one question.
+func (a *Admin) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("no answer from Redis for %v", a.timeout))
+}
+
+// failed is err, which a question under ctx failed with, as its caller gets it.
+func (a *Admin) failed(ctx context.Context, op, name string, err error) error {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
+		err = cause
+	}
+	var reply *rueidis.RedisError
+	err = luascripts.Discreet(err)
+	if errors.As(err, &reply) && command.Refused(reply) {
+		err = command.Refusal("", "", err)
+	}
+	return &lock.Error{Op: op, Name: name, Err: err}
+}
+
+// publishes returns the command by which messages are sent: the one that clients use.
+func (a *Admin) publishes(ctx context.Context) (string, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.publish == "" {
+		sharded, err := hint.Sharded(ctx, a.rdb, a.timeout)
+		if err != nil {
+			return "", err
+		}
+		a.publish = "PUBLISH"
+		if sharded {
+			a.publish = "SPUBLISH"
+		}
+	}
+	return a.publish, nil
+}

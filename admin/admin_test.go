@@ -1,0 +1,386 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+// patience is how long to wait for what should happen at once, on a busy machine.
+const patience = 20 * time.Second
+
+// watchdog is the lease of the locks; they are renewed every third of it.
+const watchdog = 6 * time.Second
+
+// redissons is the uuid of a client of Redisson.
+const redissons = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b"
+
+// scene is a server or a cluster, with an admin and a client.
+type scene struct {
+	*testing.T
+	connect func() rueidis.Client
+	rdb     rueidis.Client
+	admin   *admin.Admin
+	c       *client.Client
+}
+
+// everywhere runs f on one server and on a cluster: one after the other, as a cluster is six servers.
+func everywhere(t *testing.T, f func(s *scene)) {
+	for name, connect := range map[string]func(t *testing.T) func() rueidis.Client{
+		"server": func(t *testing.T) func() rueidis.Client {
+			s := redistest.Start(t)
+			return func() rueidis.Client { return s.Client(t) }
+		},
+		"cluster": func(t *testing.T) func() rueidis.Client {
+			s := redistest.StartCluster(t)
+			return func() rueidis.Client { return s.Client(t) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f(newScene(t, connect(t)))
+		})
+	}
+}
+
+func newScene(t *testing.T, connect func() rueidis.Client) *scene {
+	s := &scene{T: t, connect: connect, rdb: connect()}
+	var err error
+	if s.admin, err = admin.New(s.rdb, admin.WithOperator("alice@desk")); err != nil {
+		t.Fatal(err)
+	}
+	s.c = s.client("billing")
+	return s
+}
+
+// client returns a client that is called name, and whose locks are renewed often.
+func (s *scene) client(name string, opts ...client.Option) *client.Client {
+	s.Helper()
+	c, err := client.New(s.connect(), append(opts, client.WithName(name), client.WithWatchdogTimeout(watchdog))...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			s.Error(err)
+		}
+	})
+	return c
+}
+
+// do sends a command whose second word is a key.
+func (s *scene) do(words ...string) {
+	s.Helper()
+	cmd := s.rdb.B().Arbitrary(words[0]).Keys(words[1]).Args(words[2:]...).Build()
+	if err := s.rdb.Do(s.Context(), cmd).Error(); err != nil {
+		s.Fatalf("%q: %v", words, err)
+	}
+}
+
+func (s *scene) lock(l lock.Locker) lock.Hold {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	s.Cleanup(cancel)
+	h, err := l.Lock(ctx)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return h
+}
+
+// list returns "name kind holding waiting" of all locks that q asks for, sorted.
+func (s *scene) list(q admin.Query) (all []string) {
+	s.Helper()
+	for l, err := range s.admin.Locks(s.Context(), q) {
+		if err != nil {
+			s.Fatal(err)
+		}
+		all = append(all, fmt.Sprintf("%s %s %d %d", l.Name, l.Kind, l.Holding, l.Waiting))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (s *scene) inspect(name string) admin.Lock {
+	s.Helper()
+	l, err := s.admin.Inspect(s.Context(), name)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return l
+}
+
+// until waits until ok is true.
+func (s *scene) until(what string, ok func() bool) {
+	s.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// waits waits for l behind the test, until s says that n wait for it.
+func (s *scene) waits(l lock.Locker, n int) (got chan lock.Hold, cancel func()) {
+	s.Helper()
+	ctx, stop := context.WithCancel(s.Context())
+	got = make(chan lock.Hold, 1)
+	go func() {
+		defer close(got)
+		if h, err := l.Lock(ctx); err == nil {
+			got <- h
+		}
+	}()
+	s.until("it waits", func() bool { return s.inspect(l.Name()).Waiting == n })
+	return got, func() {
+		stop()
+		for range got {
+		}
+	}
+}
+
+// others puts into Redis what is no lock, although some of it looks like one.
+func (s *scene) others() (names []string) {
+	s.Helper()
+	for name, words := range map[string][]string{
+		"string":                        {"SET", "1"},
+		"digits":                        {"HSET", "1", "1", "2", "2"},
+		"counters":                      {"HSET", "visits", "1"},
+		"uuids":                         {"HSET", redissons, "1"},
+		"text":                          {"HSET", redissons + ":1", "one"},
+		"a mode":                        {"HSET", "mode", "read"},
+		"mode of op":                    {"HSET", "mode", "fast", redissons + ":1", "1"},
+		"mixed":                         {"HSET", "mode", "read", "visits", "1"},
+		"writes":                        {"HSET", redissons + ":1:write", "1"},
+		"a list":                        {"RPUSH", redissons + ":1"},
+		"a set":                         {"SADD", redissons + ":1"},
+		"a line":                        {"HSET", "leasehold_line", "0 0|"},
+		"leasehold_client:" + redissons: {"HSET", "host", "host-9", "pid", "7", "name", "java"},
+	} {
+		s.do(append([]string{words[0], name}, words[1:]...)...)
+		names = append(names, name)
+	}
+	return names
+}
+
+func TestLocks(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		for _, name := range []string{"orders:1", "orders:2", "{orders}:3"} {
+			s.lock(s.c.NewLock(name))
+		}
+		s.lock(s.c.NewRWLock("rw:read").Read())
+		s.lock(s.client("other").NewRWLock("rw:read").Read())
+		s.lock(s.c.NewRWLock("rw:write").Write())
+		s.lock(s.c.NewFairLock("fair:alone"))
+		s.lock(s.c.NewFairLock("fair:wanted"))
+		s.do("HSET", "java:plain", redissons+":84", "2")
+		s.do("HSET", "java:write", "mode", "write", redissons+":84:write", "1")
+		words := []string{"HSET", "crowd", "mode", "read"}
+		for i := range 1000 {
+			words = append(words, fmt.Sprintf("%s:%d", redissons, i), "1")
+		}
+		s.do(words...)
+		s.others()
+		_, cancel := s.waits(s.client("second").NewFairLock("fair:wanted"), 1)
+		defer cancel()
+		_, cancel2 := s.waits(s.client("third").NewLock("orders:2"), 1)
+		defer cancel2()
+		_, cancel3 := s.waits(s.client("fourth").NewRWLock("rw:read").Write(), 1)
+		defer cancel3()
+
+		for _, test := range []struct {
+			query admin.Query
+			want  string
+		}{
+			{admin.Query{}, "crowd rw 1000 0|fair:alone plain 1 0|fair:wanted fair 1 1|java:plain plain 1 0|java:write rw 1 0|orders:1 plain 1 0|orders:2 plain 1 1|rw:read rw 2 1|rw:write rw 1 0|{orders}:3 plain 1 0"},
+			{admin.Query{Match: "orders:*"}, "orders:1 plain 1 0|orders:2 plain 1 1"},
+			{admin.Query{Match: admin.Prefix("orders:")}, "orders:1 plain 1 0|orders:2 plain 1 1"},
+			{admin.Query{Match: admin.Prefix("[o]rders")}, ""},
+			{admin.Query{Kind: admin.ReadWrite, Match: "rw*"}, "rw:read rw 2 1|rw:write rw 1 0"},
+			{admin.Query{Kind: admin.Fair}, "fair:wanted fair 1 1"},
+			{admin.Query{Match: "nothing"}, ""},
+		} {
+			if got := strings.Join(s.list(test.query), "|"); got != test.want {
+				s.Errorf("%+v: %s, want %s", test.query, got, test.want)
+			}
+		}
+		for l, err := range s.admin.Locks(s.Context(), admin.Query{}) {
+			switch h := l.Holders[0]; {
+			case err != nil:
+				s.Fatal(err)
+			case strings.HasPrefix(l.Name, "java:"):
+				if h.Client.Name != "java" || h.Client.PID != 7 || !h.Since.IsZero() || l.Lease != lock.NoExpiry {
+					s.Errorf("%+v", l)
+				}
+			case l.Name == "orders:1":
+				if h.Client.ID != s.c.ID() || h.Client.Name != "billing" || h.Count != 1 || time.Since(h.Since).Abs() > time.Minute || l.Lease <= 0 || l.Lease > watchdog {
+					s.Errorf("%+v", l)
+				}
+			}
+		}
+		if _, err := s.admin.Page(s.Context(), admin.Query{Kind: "semaphore"}, ""); err == nil || !strings.Contains(err.Error(), "semaphore") {
+			s.Errorf("an unknown kind: %v", err)
+		}
+	})
+}
+
+// Pages are bounded, and a list goes on where the page before ended.
+func TestPage(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		want := make(map[string]bool)
+		for i := range 1000 {
+			name := fmt.Sprint("mine:", i)
+			want[name] = true
+			s.do("HSET", name, fmt.Sprintf("%s:%d", redissons, i), "1")
+		}
+		var noise rueidis.Commands
+		for i := range 30000 {
+			noise = append(noise, s.rdb.B().Set().Key(fmt.Sprint("noise", i)).Value("x").Build())
+		}
+		for _, r := range s.rdb.DoMulti(s.Context(), noise...) {
+			if err := r.Error(); err != nil {
+				s.Fatal(err)
+			}
+		}
+		pages := 0
+		for cursor, first := "", true; first || cursor != ""; first = false {
+			page, err := s.admin.Page(s.Context(), admin.Query{}, cursor)
+			if err != nil {
+				s.Fatal(err)
+			}
+			if len(page.Locks) > 1000 {
+				s.Errorf("a page of %d", len(page.Locks))
+			}
+			for _, l := range page.Locks {
+				delete(want, l.Name)
+			}
+			cursor = page.Next
+			pages++
+		}
+		if len(want) > 0 || pages < 4 {
+			s.Errorf("%d locks are missing on %d pages", len(want), pages)
+		}
+		for _, bad := range []string{"nonsense", "127.0.0.1:1 7", "- x", "-"} {
+			if _, err := s.admin.Page(s.Context(), admin.Query{}, bad); !errors.Is(err, admin.ErrCursor) {
+				s.Errorf("from %q: %v", bad, err)
+			}
+		}
+		n := 0
+		for range s.admin.Locks(s.Context(), admin.Query{}) { // which may end early
+			if n++; n == 3 {
+				break
+			}
+		}
+		ctx, cancel := context.WithCancel(s.Context())
+		cancel()
+		for _, err := range s.admin.Locks(ctx, admin.Query{}) {
+			if !errors.Is(err, context.Canceled) {
+				s.Errorf("after the end of its context: %v", err)
+			}
+		}
+	})
+}
+
+func TestClients(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		s.client("idle")
+		s.client("cron", client.WithLabel("zone=a")).NewLock("x")
+		s.c.NewLock("x")
+		s.others()
+		var names []string
+		s.until("all are there", func() bool {
+			names = nil
+			for c, err := range s.admin.Clients(s.Context()) {
+				if err != nil {
+					s.Fatal(err)
+				}
+				names = append(names, strings.TrimSpace(c.Name+" "+c.Label))
+			}
+			slices.Sort(names)
+			return len(names) == 3
+		})
+		if got := strings.Join(names, "|"); got != "billing|cron zone=a|java" {
+			s.Errorf("%s", got)
+		}
+	})
+}
+
+func TestInspect(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		for name, of := range map[string]func(c *client.Client, name string, opts ...lock.Option) lock.Locker{
+			"plain": func(c *client.Client, name string, opts ...lock.Option) lock.Locker { return c.NewLock(name, opts...) },
+			"fair": func(c *client.Client, name string, opts ...lock.Option) lock.Locker {
+				return c.NewFairLock(name, opts...)
+			},
+			"rw": func(c *client.Client, name string, opts ...lock.Option) lock.Locker {
+				return c.NewRWLock(name, opts...).Write()
+			},
+		} {
+			if l := s.inspect(name); l.Kind != "" || l.Locked() || l.Name != name || l.Token != 0 || l.Forced != nil {
+				s.Errorf("free: %+v", l)
+			}
+			h := s.lock(of(s.c, name, lock.WithFencing()))
+			_, cancel := s.waits(of(s.client("second"), name), 1)
+			var l admin.Lock
+			s.until("all are known", func() bool {
+				l = s.inspect(name)
+				return len(l.Holders) == 1 && l.Holders[0].Client.Known() && len(l.Waiters) == 1 && l.Waiters[0].Client.Known()
+			})
+			if string(l.Kind) != name || l.Holders[0].Owner != h.Owner() || l.Holders[0].Client.Name != "billing" || l.Waiters[0].Client.Name != "second" ||
+				l.Holders[0].Since.After(l.Waiters[0].Since) || l.Token < h.Token() || l.Lease <= 0 || l.Holding != 1 {
+				s.Errorf("%s: %+v", name, l)
+			}
+			cancel()
+			if err := h.Unlock(s.Context()); err != nil {
+				s.Error(err)
+			}
+		}
+		for _, name := range s.others() {
+			want := lock.ErrForeignKey
+			if strings.HasPrefix(name, "leasehold_client:") {
+				want = lock.ErrName
+			}
+			if name == "a line" { // Redis has a plain lock's line here that nobody holds
+				continue
+			}
+			if l, err := s.admin.Inspect(s.Context(), name); !errors.Is(err, want) {
+				s.Errorf("%q: %+v, %v, want %v", name, l, err, want)
+			}
+			if _, err := s.admin.Unlock(s.Context(), name, "", ""); !errors.Is(err, want) {
+				s.Errorf("%q, unlocked: %v, want %v", name, err, want)
+			}
+		}
+	})
+}
+
+func TestNew(t *testing.T) {
+	rdb := redistest.NewMini(t).Client(t)
+	for name, opts := range map[string][]admin.Option{
+		"nil option":  {nil},
+		"no time":     {admin.WithOpTimeout(0)},
+		"nobody":      {admin.WithOperator("")},
+		"two lines":   {admin.WithOperator("a\nb")},
+		"a long name": {admin.WithOperator(strings.Repeat("x", 257))},
+	} {
+		if _, err := admin.New(rdb, opts...); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := admin.New(nil); err == nil {
+		t.Error("no client: no error")
+	}
+	if _, err := admin.New(rdb, admin.WithOpTimeout(time.Second), admin.WithOperator("alice")); err != nil {
+		t.Error(err)
+	}
+}

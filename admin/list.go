@@ -1,0 +1,314 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/registry"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// Query says which locks to list.
+type Query struct {
+	// Match is a pattern of Redis for the names, such as "orders:*": * is any text, ? any
+	// character, [ab] one of these, and \ takes the meaning from the next. Empty is all.
+	Match string
+
+	// Kind is the kind of locks to list, empty for all.
+	Kind Kind
+}
+
+// Prefix returns the pattern of all names that begin with prefix.
+func Prefix(prefix string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(prefix) + "*"
+}
+
+// Page is a part of a list.
+type Page struct {
+	Locks []Lock // in no order; can be empty although there are more
+	Next  string // where the next page begins; empty at the end
+}
+
+// The bounds of a page. Pipelines are short, as a server is there for nobody else while it
+// answers one, and so are the steps of SCAN.
+const (
+	scanCount = 500
+	pageScans = 20  // calls of SCAN for a page
+	pageLocks = 200 // a page ends when it has so many
+	atOnce    = 25  // hashes in one pipeline
+	someHolds = 16  // fields of a hash that are asked for at the least; small ones come as a whole
+)
+
+// ErrCursor: a page cannot begin there, as the cursor is none of a page's, or the cluster
+// has changed since.
+var ErrCursor = errors.New("the list cannot go on there; begin anew")
+
+// Page lists some locks: from the beginning if cursor is empty, and else from where the
+// page before said. It looks at some 10,000 keys or finds some 200 locks, whichever comes first, and
+// takes a time that does not grow with the number of keys.
+//
+// It asks with SCAN. So locks that are there from the first page to the last are on one of them at least,
+// and can be on two. Of a lock with many readers only some are among the Holders. Waiters
+// are counted, and not listed: see Inspect.
+func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) {
+	page, err := a.page(ctx, q, cursor)
+	if err != nil {
+		return Page{}, a.failed(ctx, "list", "", err)
+	}
+	return page, nil
+}
+
+// Locks lists all locks that q asks for, page by page: each once. After an error it ends.
+func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
+	return func(yield func(Lock, error) bool) {
+		seen := make(map[string]bool)
+		for cursor, first := "", true; first || cursor != ""; first = false {
+			page, err := a.Page(ctx, q, cursor)
+			if err != nil {
+				yield(Lock{}, err)
+				return
+			}
+			for _, l := range page.Locks {
+				if seen[l.Name] {
+					continue
+				}
+				seen[l.Name] = true
+				if !yield(l, nil) {
+					return
+				}
+			}
+			cursor = page.Next
+		}
+	}
+}
+
+func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) {
+	switch q.Kind {
+	case "", Plain, Fair, ReadWrite:
+	default:
+		return Page{}, fmt.Errorf("there is no kind of lock called %q; there are %s, %s and %s", q.Kind, Plain, Fair, ReadWrite)
+	}
+	var page Page
+	next, err := a.scan(ctx, cmp.Or(q.Match, "*"), "hash", cursor, func(names []string) (bool, error) {
+		names = slices.DeleteFunc(names, func(name string) bool { return keys.Check("", name) != nil })
+		for part := range slices.Chunk(names, atOnce) {
+			locks, err := a.look(ctx, part)
+			if err != nil {
+				return false, err
+			}
+			for _, l := range locks {
+				if q.Kind == "" || l.Kind == q.Kind {
+					page.Locks = append(page.Locks, l)
+				}
+			}
+		}
+		return len(page.Locks) < pageLocks, nil
+	})
+	if err != nil {
+		return Page{}, err
+	}
+	page.Next = next
+	a.name(ctx, page.Locks)
+	return page, nil
+}
+
+// scan calls f with names of keys of this type, from cursor on, until f returns false or
+// enough was looked at. It returns where to go on, empty at the end.
+func (a *Admin) scan(ctx context.Context, match, kind, cursor string, f func(names []string) (more bool, err error)) (next string, err error) {
+	nodes, err := a.masters(ctx)
+	if err != nil {
+		return "", err
+	}
+	at, from := 0, uint64(0)
+	if cursor != "" {
+		addr, number, ok := strings.Cut(cursor, " ")
+		at = slices.IndexFunc(nodes, func(n node) bool { return n.addr == addr })
+		if _, err := fmt.Sscanf(number, "%d", &from); err != nil || !ok || at < 0 {
+			return "", ErrCursor
+		}
+	}
+	for scans := 0; at < len(nodes); at, from = at+1, 0 {
+		for {
+			if scans == pageScans {
+				return fmt.Sprintf("%s %d", nodes[at].addr, from), nil
+			}
+			scans++
+			entry, err := a.step(ctx, nodes[at], match, kind, from)
+			if err != nil {
+				return "", err
+			}
+			more, err := f(entry.Elements)
+			if err != nil {
+				return "", err
+			}
+			from = entry.Cursor
+			if from == 0 {
+				if at+1 == len(nodes) {
+					return "", nil
+				}
+				if !more {
+					return nodes[at+1].addr + " 0", nil
+				}
+				break
+			}
+			if !more {
+				return fmt.Sprintf("%s %d", nodes[at].addr, from), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// step is one call of SCAN.
+func (a *Admin) step(ctx context.Context, n node, match, kind string, from uint64) (rueidis.ScanEntry, error) {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	return n.Do(ctx, n.B().Scan().Cursor(from).Match(match).Count(scanCount).Type(kind).Build()).AsScanEntry()
+}
+
+// node is a server that has keys of its own.
+type node struct {
+	rueidis.Client
+	addr string
+}
+
+// masters returns the servers that have keys of their own, in an order that stays.
+func (a *Admin) masters(ctx context.Context) ([]node, error) {
+	if a.rdb.Mode() != rueidis.ClientModeCluster {
+		return []node{{a.rdb, "-"}}, nil
+	}
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	var nodes []node
+	for addr, c := range a.rdb.Nodes() {
+		role, err := c.Do(ctx, c.B().Role().Build()).ToArray()
+		if err != nil {
+			return nil, fmt.Errorf("the node at %s: %w", addr, err)
+		}
+		if len(role) > 0 {
+			if name, _ := role[0].ToString(); name == "master" {
+				nodes = append(nodes, node{c, addr})
+			}
+		}
+	}
+	slices.SortFunc(nodes, func(a, b node) int { return cmp.Compare(a.addr, b.addr) })
+	return nodes, nil
+}
+
+// look returns those of names that are locks, without who their clients are.
+func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	var questions rueidis.Commands
+	for _, name := range names {
+		questions = append(questions,
+			a.rdb.B().Hscan().Key(name).Cursor(0).Count(someHolds).Build(),
+			a.rdb.B().Pttl().Key(name).Build(),
+			a.rdb.B().Hlen().Key(name).Build(),
+			a.rdb.B().Hget().Key(name).Field("mode").Build())
+	}
+	replies := a.rdb.DoMulti(ctx, questions...)
+	var locks []Lock
+	var more rueidis.Commands
+	for i, name := range names {
+		l, ok, err := lockOf(name, replies[4*i:])
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			continue
+		}
+		locks = append(locks, l)
+		if l.Kind == ReadWrite {
+			more = append(more, a.rdb.B().Exists().Key(keys.ReadWrite(name).Wish).Build())
+		} else {
+			more = append(more, a.rdb.B().Llen().Key(keys.Fair(name).Queue).Build())
+		}
+	}
+	if len(locks) == 0 {
+		return nil, nil
+	}
+	for i, reply := range a.rdb.DoMulti(ctx, more...) {
+		waiting, err := reply.AsInt64()
+		if _, refused := rueidis.IsRedisErr(err); err != nil && !refused { // refused: somebody else's key, or no right to such a kind
+			return nil, err
+		}
+		if waiting > 0 && locks[i].Kind == Plain {
+			locks[i].Kind = Fair
+		}
+		locks[i].Waiting += int(waiting)
+	}
+	return locks, nil
+}
+
+// lockOf reads the answers to the questions of look; ok says that it is a lock.
+func lockOf(name string, replies []rueidis.RedisResult) (l Lock, ok bool, err error) {
+	part, err := replies[0].AsScanEntry()
+	left, err2 := replies[1].AsInt64()
+	size, err3 := replies[2].AsInt64()
+	for _, err := range []error{err, err2, err3} {
+		if reply, refused := rueidis.IsRedisErr(err); refused && strings.Contains(reply.Error(), "WRONGTYPE") {
+			return Lock{}, false, nil
+		}
+		if err != nil {
+			return Lock{}, false, err
+		}
+	}
+	var fields []luascripts.Field
+	for i := 0; i+1 < len(part.Elements); i += 2 {
+		fields = append(fields, luascripts.Field{Name: part.Elements[i], Value: part.Elements[i+1]})
+	}
+	if mode, err := replies[3].ToString(); err == nil && part.Cursor != 0 {
+		fields = append(fields, luascripts.Field{Name: "mode", Value: mode}) // it may be in another part
+	}
+	s := shapeOf(fields, part.Cursor == 0)
+	if s.kind == "" || left == -2 {
+		return Lock{}, false, nil
+	}
+	state, err := s.state(name)
+	if err != nil || len(state.Holders) == 0 {
+		return Lock{}, false, nil
+	}
+	state.Lease = lock.NoExpiry
+	if left >= 0 {
+		state.Lease = ms(left)
+	}
+	holding := len(state.Holders)
+	if part.Cursor != 0 {
+		holding = int(size) - 1 // one is the mode
+	}
+	return Lock{State: state, Kind: s.kind, Holding: holding, Waiting: s.waiting}, true, nil
+}
+
+// name says who the holders and waiters of locks are, as far as Redis says it.
+func (a *Admin) name(ctx context.Context, locks []Lock) {
+	var ids []string
+	for i := range locks {
+		ids = append(ids, registry.Name(&locks[i].State, nil)...)
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	clients := make(map[string]lock.Client)
+	for part := range slices.Chunk(ids, registry.MostRead) {
+		ctx, cancel := a.within(ctx)
+		some, err := registry.Read(ctx, a.rdb, part)
+		cancel()
+		for id, c := range some {
+			clients[id] = c
+		}
+		if err != nil {
+			break
+		}
+	}
+	for i := range locks {
+		registry.Name(&locks[i].State, clients)
+	}
+}

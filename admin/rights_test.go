@@ -1,0 +1,64 @@
+package admin_test
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// An operator needs what docs/SECURITY.md lists for the kinds and for admin, and each of it.
+func TestLeastRights(t *testing.T) {
+	s := redistest.Start(t)
+	kinds := redistest.Rights(t, "NewLock", "NewFairLock", "NewRWLock")
+	for i, less := range append([]string{""}, redistest.Rights(t, "admin")[len(redistest.Rights(t)):]...) {
+		user := "ops" + strconv.Itoa(i)
+		rights := append(slices.Clone(kinds), redistest.Rights(t, "admin")...)
+		rights = slices.DeleteFunc(rights, func(r string) bool { return r == less })
+		as := s.AddUser(t, user, rights...)
+		sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+		a, err := admin.New(s.Client(t, as))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var holds []lock.Hold
+		for _, name := range []string{"orders:1", "orders:{1}"} {
+			holds = append(holds, sc.lock(sc.c.NewLock(name)), sc.lock(sc.c.NewRWLock(name+":rw").Write()), sc.lock(sc.c.NewFairLock(name+":fair")))
+		}
+		for range a.Locks(t.Context(), admin.Query{}) {
+		}
+		for range a.Clients(t.Context()) {
+		}
+		for _, h := range holds {
+			_, err := a.Unlock(t.Context(), nameOf(t, sc, h), "", "")
+			if less == "" && err != nil {
+				t.Error(err)
+			}
+		}
+		switch denied := s.Denied(t, user); {
+		case less == "" && len(denied) > 0:
+			t.Errorf("docs/SECURITY.md does not cover %q", denied)
+		case less != "" && len(denied) == 0:
+			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", less)
+		}
+		if err := sc.c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// nameOf returns the lock that h holds.
+func nameOf(t *testing.T, sc *scene, h lock.Hold) string {
+	t.Helper()
+	for l, err := range sc.admin.Locks(t.Context(), admin.Query{}) {
+		if err == nil && len(l.Holders) > 0 && l.Holders[0].Owner == h.Owner() {
+			return l.Name
+		}
+	}
+	return "orders:gone"
+}
+

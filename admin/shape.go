@@ -1,0 +1,76 @@
+package admin
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/internal/session"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// What is a lock is told from the shape of its fields, as the scripts do it
+// (luascripts/include_plain.lua, include_rw.lua): a hash of digits may be anybody's.
+
+// owners are the fields that name one: "<uuid>:<integer>".
+var owners = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}:-?[0-9]+$`)
+
+// shape is what a part of a hash shows.
+type shape struct {
+	kind    Kind               // Plain or ReadWrite; empty if it is no lock
+	mode    string             // of ReadWrite: read or write
+	holds   []luascripts.Field // by owner
+	waiting int                // of Plain: in its line
+}
+
+// shapeOf tells what a hash is, of which these are some fields. whole says that they are all.
+func shapeOf(fields []luascripts.Field, whole bool) shape {
+	var s shape
+	for _, f := range fields {
+		switch {
+		case f.Name == "mode":
+			s.mode = f.Value
+		case f.Name == luascripts.LineField:
+			s.waiting = strings.Count(f.Value, ";")
+		default:
+			writes := strings.HasSuffix(f.Name, luascripts.Writing)
+			if !owners.MatchString(strings.TrimSuffix(f.Name, luascripts.Writing)) || !counts(f.Value) {
+				return shape{}
+			}
+			if writes {
+				s.kind = ReadWrite // unless there is no mode
+			}
+			s.holds = append(s.holds, f)
+		}
+	}
+	switch {
+	case s.mode == "read" || s.mode == "write":
+		if len(s.holds) == 0 && whole {
+			return shape{}
+		}
+		s.kind = ReadWrite
+	case s.mode != "" || s.kind == ReadWrite && whole:
+		return shape{}
+	case s.kind == "" && whole && len(s.holds) == 1:
+		s.kind = Plain
+	default:
+		return shape{}
+	}
+	return s
+}
+
+// counts reports whether a value is a number of holds.
+func counts(value string) bool {
+	n, err := strconv.Atoi(value)
+	return err == nil && n >= 0
+}
+
+// state is what the shape says of the lock called name.
+func (s *shape) state(name string) (lock.State, error) {
+	slices.SortFunc(s.holds, func(a, b luascripts.Field) int { return cmp.Compare(a.Name, b.Name) })
+	s.holds = slices.CompactFunc(s.holds, func(a, b luascripts.Field) bool { return a.Name == b.Name }) // a field can come twice
+	return session.StateOf(name, s.kind == ReadWrite, luascripts.Snapshot{Exists: true, Mode: s.mode, Fields: s.holds})
+}

@@ -1,0 +1,146 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/registry"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// noteKept is for how long the note of a forced unlock is kept.
+const noteKept = 7 * 24 * time.Hour
+
+// Forced is how a lock was unlocked by force.
+type Forced struct {
+	At     time.Time `json:"at"`               // by the operator's clock
+	By     string    `json:"by"`               // who did it: see WithOperator
+	Reason string    `json:"reason,omitempty"` // why, as that one says
+	From   []string  `json:"from"`             // who held it, as lock.Client shows it
+}
+
+// Unlocked is what Unlock did.
+type Unlocked struct {
+	Holders []lock.Holder // who held the lock, and does no longer
+	Told    int           // how many of them were reached by the message. On a cluster with plain Pub/Sub some are not counted
+	NoteErr error         // why there is no note of it, nil if there is one
+}
+
+// Unlock takes the lock called name from its holders by force, or from owner alone if that is
+// not empty. The lock goes to the next who waits, as if they had given it back.
+//
+// It only takes it from those whom it has seen: one who comes to hold the lock meanwhile
+// keeps it. The error matches lock.ErrNotHeld if nobody holds the lock, or owner does not.
+//
+// Each holder is told at once, by a message to its client, and its hold is lost by a cause that
+// matches lock.ErrLost and lock.ErrForced and says who did it. A client hears it while it holds a lock that
+// was renewed once. Others learn it from their next renewal, which is within a third of the lease; a client
+// of Redisson, and a hold with a fixed lease, learn it when they unlock. Until then the old holder and the new
+// one both believe that they have the lock, unless what they do is guarded by fencing tokens.
+//
+// It leaves a note in leasehold_forced:{name} for a week, which Inspect shows.
+func (a *Admin) Unlock(ctx context.Context, name, owner, reason string) (Unlocked, error) {
+	u, err := a.unlock(ctx, name, owner, reason)
+	if err != nil {
+		return u, a.failed(ctx, "unlock by force", name, err)
+	}
+	return u, nil
+}
+
+func (a *Admin) unlock(ctx context.Context, name, owner, reason string) (u Unlocked, err error) {
+	if err := legible(reason); err != nil {
+		return u, fmt.Errorf("the reason: %w", err)
+	}
+	publish, err := a.publishes(ctx)
+	if err != nil {
+		return u, err
+	}
+	l, err := a.inspect(ctx, name)
+	if err != nil {
+		return u, err
+	}
+	if !l.Locked() {
+		return u, fmt.Errorf("%w: nobody holds it", lock.ErrNotHeld)
+	}
+	for _, h := range l.Holders {
+		if owner != "" && h.Owner != owner {
+			continue
+		}
+		verdict, err := a.release(ctx, l.Kind, name, publish, h)
+		switch {
+		case err != nil:
+			return u, err
+		case verdict == luascripts.Foreign:
+			return u, lock.ErrForeignKey
+		case verdict == luascripts.Done:
+			u.Holders = append(u.Holders, h)
+			if a.tell(ctx, publish, h.Owner, reason) {
+				u.Told++
+			}
+		}
+	}
+	if len(u.Holders) == 0 {
+		if owner != "" {
+			return u, fmt.Errorf("%w: this owner does not hold it (any more)", lock.ErrNotHeld)
+		}
+		return u, fmt.Errorf("%w: it was given back meanwhile", lock.ErrNotHeld)
+	}
+	u.NoteErr = a.note(ctx, name, reason, u.Holders)
+	return u, nil
+}
+
+// release gives back all holds that h is about.
+func (a *Admin) release(ctx context.Context, kind Kind, name, publish string, h lock.Holder) (luascripts.Verdict, error) {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	k, release := keys.Plain(name), luascripts.ReleaseReentrant
+	switch {
+	case kind == Fair:
+		k, release = keys.Fair(name), luascripts.ReleaseFair
+	case h.Mode == lock.Read:
+		k, release = keys.ReadWrite(name), luascripts.ReleaseRead
+	case h.Mode == lock.Write:
+		k, release = keys.ReadWrite(name), luascripts.ReleaseWrite
+	}
+	k.Publish = publish
+	k.Scattered = a.rdb.Mode() == rueidis.ClientModeCluster
+	return release(ctx, a.rdb, k, h.Owner, 0)
+}
+
+// tell tells the client of owner that its lock was taken, and reports whether it was
+// reached. It learns it sooner or later anyway.
+func (a *Admin) tell(ctx context.Context, publish, owner, reason string) bool {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	by := a.who
+	if reason != "" {
+		by += ": " + reason
+	}
+	channel, message := registry.Taken(owner, by)
+	question := a.rdb.B().Publish().Channel(channel).Message(message).Build()
+	if publish == "SPUBLISH" {
+		question = a.rdb.B().Spublish().Channel(channel).Message(message).Build()
+	}
+	n, err := a.rdb.Do(ctx, question).AsInt64()
+	return err == nil && n > 0
+}
+
+// note leaves a note of what was done.
+func (a *Admin) note(ctx context.Context, name, reason string, holders []lock.Holder) error {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	f := Forced{At: time.Now().UTC().Truncate(time.Millisecond), By: a.who, Reason: reason}
+	for _, h := range holders[:min(len(holders), 16)] {
+		f.From = append(f.From, h.Client.String())
+	}
+	text, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	return a.rdb.Do(ctx, a.rdb.B().Set().Key(keys.Forced(name)).Value(string(text)).Px(noteKept).Build()).Error()
+}

@@ -1,0 +1,192 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/registry"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// say publishes a message as clients do, and returns how many heard it.
+func (s *scene) say(channel, message string) int64 {
+	s.Helper()
+	cmd := s.rdb.B().Publish().Channel(channel).Message(message).Build()
+	if s.rdb.Mode() == rueidis.ClientModeCluster {
+		cmd = s.rdb.B().Spublish().Channel(channel).Message(message).Build()
+	}
+	n, err := s.rdb.Do(s.Context(), cmd).AsInt64()
+	if err != nil {
+		s.Fatal(err)
+	}
+	return n
+}
+
+// hears waits until the client listens for word of its locks, as it does once one was renewed.
+func (s *scene) hears(c *client.Client) {
+	s.Helper()
+	channel, _ := registry.Taken(c.ID()+":1", "")
+	s.until("it listens", func() bool { return s.say(channel, "hello") > 0 })
+}
+
+// The holder of a lock that is unlocked by force is told at once, by whom and why, and who waits
+// has the lock. That the cause is the message's shows that it was not the next renewal that told.
+func TestUnlock(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		second := s.client("second")
+		s.lock(s.c.NewLock("long")) // so that it is renewed while the others come
+		s.hears(s.c)
+		for kind, of := range map[string]func(*client.Client) lock.Locker{
+			"plain": func(c *client.Client) lock.Locker { return c.NewLock("plain") },
+			"fair":  func(c *client.Client) lock.Locker { return c.NewFairLock("fair") },
+			"write": func(c *client.Client) lock.Locker { return c.NewRWLock("write").Write() },
+			"read":  func(c *client.Client) lock.Locker { return c.NewRWLock("read").Read() },
+		} {
+			if _, err := s.admin.Unlock(s.Context(), kind, "", ""); !errors.Is(err, lock.ErrNotHeld) {
+				s.Errorf("%s, free: %v", kind, err)
+			}
+			h := s.lock(of(s.c))
+			waiter := of(second)
+			if kind == "read" {
+				waiter = second.NewRWLock(kind).Write()
+			}
+			next, cancel := s.waits(waiter, 1)
+			if _, err := s.admin.Unlock(s.Context(), kind, second.ID()+":1", ""); !errors.Is(err, lock.ErrNotHeld) || h.Err() != nil {
+				s.Errorf("%s, of somebody else: %v, %v", kind, err, h.Err())
+			}
+			u, err := s.admin.Unlock(s.Context(), kind, "", "stuck")
+			if err != nil || len(u.Holders) != 1 || u.Holders[0].Owner != h.Owner() || u.Holders[0].Client.Name != "billing" || u.Told != 1 || u.NoteErr != nil {
+				s.Fatalf("%s: %+v, %v", kind, u, err)
+			}
+			<-h.Context().Done()
+			if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice@desk: stuck") {
+				s.Errorf("%s: the holder is told %v", kind, err)
+			}
+			select {
+			case h, ok := <-next:
+				if !ok {
+					s.Errorf("%s: the waiter has given up", kind)
+				} else if err := h.Unlock(s.Context()); err != nil {
+					s.Error(err)
+				}
+			case <-time.After(patience):
+				s.Errorf("%s: the waiter does not get the lock", kind)
+			}
+			cancel()
+			if f := s.inspect(kind).Forced; f == nil || f.By != "alice@desk" || f.Reason != "stuck" || len(f.From) != 1 || !strings.HasPrefix(f.From[0], "billing on ") || time.Since(f.At).Abs() > time.Minute {
+				s.Errorf("%s: the note is %+v", kind, f)
+			}
+			if err := h.Unlock(s.Context()); !errors.Is(err, lock.ErrLost) {
+				s.Errorf("%s: unlocked later: %v", kind, err)
+			}
+		}
+	})
+}
+
+// Of several readers one can be taken out, and the others go on.
+func TestUnlock_oneOfSeveral(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		second := s.client("second")
+		a, b := s.lock(s.c.NewRWLock("rw").Read()), s.lock(second.NewRWLock("rw").Read())
+		u, err := s.admin.Unlock(s.Context(), "rw", a.Owner(), "")
+		if err != nil || len(u.Holders) != 1 || u.Holders[0].Owner != a.Owner() {
+			s.Fatalf("%+v, %v", u, err)
+		}
+		if l := s.inspect("rw"); len(l.Holders) != 1 || l.Holders[0].Owner != b.Owner() || b.Err() != nil {
+			s.Errorf("%+v, and its hold: %v", l, b.Err())
+		}
+		<-a.Context().Done() // it was not told yet that it is listened to: by its renewal
+		if u, err := s.admin.Unlock(s.Context(), "rw", "", ""); err != nil || len(u.Holders) != 1 || u.Holders[0].Owner != b.Owner() {
+			s.Errorf("the rest: %+v, %v", u, err)
+		}
+		if l := s.inspect("rw"); l.Locked() {
+			s.Errorf("%+v", l)
+		}
+	})
+}
+
+// Owners of Redisson can be unlocked, too; the lock of each kind is free then.
+func TestUnlock_redissons(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		for name, words := range map[string][]string{
+			"plain": {redissons + ":84", "2"},
+			"write": {"mode", "write", redissons + ":84:write", "1", redissons + ":84", "1"},
+			"read":  {"mode", "read", redissons + ":84", "1"},
+		} {
+			s.do(append([]string{"HSET", name}, words...)...)
+			s.do("SET", "{"+name+"}:"+redissons+":84:rwlock_timeout:1", "1")
+			if u, err := s.admin.Unlock(s.Context(), name, "", ""); err != nil || u.Holders[0].Owner != redissons+":84" || u.Told != 0 {
+				s.Errorf("%s: %+v, %v", name, u, err)
+			}
+			if l := s.inspect(name); l.Locked() {
+				s.Errorf("%s: %+v", name, l)
+			}
+		}
+	})
+}
+
+// A message is a reason to ask, and no more: who makes one up takes nothing from anybody.
+func TestUnlock_forged(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	h, fixed := sc.lock(sc.c.NewLock("orders")), sc.lock(sc.c.NewRWLock("rw", lock.WithLease(time.Hour)).Read())
+	sc.hears(sc.c)
+	calls := s.CommandCallsByClients(t, "evalsha")
+	for _, h := range []lock.Hold{h, fixed} {
+		channel, message := registry.Taken(h.Owner(), "mallory")
+		for _, m := range []string{message, "taken", "taken ", "taken x", "taken 1 \x00\xff", "nonsense", ""} {
+			sc.say(channel, m)
+		}
+	}
+	sc.until("it has asked", func() bool { return s.CommandCallsByClients(t, "evalsha") >= calls+2 })
+	if h.Err() != nil || fixed.Err() != nil {
+		t.Errorf("%v, %v", h.Err(), fixed.Err())
+	}
+	if l := sc.inspect("rw"); l.Lease > time.Hour {
+		t.Errorf("the question changed the lease to %v", l.Lease)
+	}
+	if err := errors.Join(h.Unlock(t.Context()), fixed.Unlock(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
+// A server that gives no answer is an error in time, and one that denies says what to do.
+func TestUnlock_fails(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client {
+		return s.Client(t, s.AddUser(t, "ops", "~orders:*", "+@all", "-scan"))
+	})
+	for _, err := range []error{
+		func() error { _, err := sc.admin.Inspect(t.Context(), "else"); return err }(),
+		func() error { _, err := sc.admin.Unlock(t.Context(), "else", "", ""); return err }(),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "NOPERM") || !strings.Contains(err.Error(), "docs/SECURITY.md") || !strings.Contains(err.Error(), `"else"`) {
+			t.Errorf("%v", err)
+		}
+	}
+	for _, err := range sc.admin.Locks(t.Context(), admin.Query{}) {
+		if err == nil || !strings.Contains(err.Error(), "NOPERM") {
+			t.Errorf("%v", err)
+		}
+	}
+	for _, bad := range []string{"", "a{", strings.Repeat("x", 5000)} {
+		if _, err := sc.admin.Unlock(t.Context(), bad, "", ""); !errors.Is(err, lock.ErrName) {
+			t.Errorf("%.10q: %v", bad, err)
+		}
+	}
+	if _, err := sc.admin.Unlock(t.Context(), "orders:1", "", "two\nlines"); err == nil || !strings.Contains(err.Error(), "reason") {
+		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := sc.admin.Inspect(ctx, "orders:1"); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
