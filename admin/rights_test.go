@@ -61,4 +61,3 @@ func nameOf(t *testing.T, sc *scene, h lock.Hold) string {
 	}
 	return "orders:gone"
 }
-

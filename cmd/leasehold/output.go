@@ -30,6 +30,11 @@ func (o *output) write(w io.Writer, v tabular) error {
 	if o.format.value != "json" {
 		return v.table(w)
 	}
+	return writeJSON(w, v)
+}
+
+// writeJSON writes v for programs, and for people who read along.
+func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")

@@ -335,3 +335,38 @@ func TestRun_reaps(t *testing.T) {
 		t.Errorf("it says %q", c.stderr)
 	}
 }
+
+// unlock shows the holder, asks, and does nothing unless the answer is yes.
+func TestUnlock_terminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for answer, code := range map[string]int{"y": 0, "YES": 0, "n": 1, "": 1, "maybe": 1} {
+		name := lockName(t) + answer
+		s.Do(t, "HSET", name, redissonOwner, "1")
+		p := inTerminal(t, s, "unlock", name)
+		p.start()
+		p.stdout.await(t, "[y/N] ")
+		if !strings.Contains(p.stdout.String(), "thread 84") {
+			t.Errorf("it does not show the holder: %q", p.stdout)
+		}
+		if _, err := p.master.WriteString(answer + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		p.ends(code)
+		if held(t, s, name) != (code == 1) {
+			t.Errorf("after %q the lock is held: %v", answer, held(t, s, name))
+		}
+	}
+	name := lockName(t) + "interrupted"
+	s.Do(t, "HSET", name, redissonOwner, "1")
+	p := inTerminal(t, s, "unlock", name)
+	p.start()
+	p.stdout.await(t, "[y/N] ")
+	if _, err := p.master.WriteString("\x03"); err != nil {
+		t.Fatal(err)
+	}
+	p.ends(exitInterrupted)
+	if !held(t, s, name) {
+		t.Error("it was unlocked")
+	}
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+	"github.com/spf13/cobra"
+)
+
+func clientsCommand() *cobra.Command {
+	var (
+		via connection
+		out output
+	)
+	cmd := &cobra.Command{
+		Use:   "clients",
+		Short: "List the clients that use locks",
+		Example: `  leasehold clients
+  leasehold clients -o jsonl | jq -r .host | sort | uniq -c`,
+		Long: `List the clients of leasehold that use locks, held or not: the application, its
+host and process, and since when. A client that died stays in the list for a
+minute. Clients of Redisson, and those that chose to tell nothing, are not in it.
+
+` + connectionHelp,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w := cmd.OutOrStdout()
+			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
+				var clients []lock.Client
+				for c, err := range a.Clients(cmd.Context()) {
+					if err == nil {
+						switch out.format.value {
+						case "jsonl":
+							err = jsonLine(w, clientToJSON(c))
+						case "name":
+							_, err = fmt.Fprintln(w, shown(c.Name))
+						default:
+							clients = append(clients, c)
+						}
+					}
+					if err != nil {
+						return err
+					}
+				}
+				slices.SortFunc(clients, func(a, b lock.Client) int {
+					return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Host, b.Host), a.PID-b.PID, cmp.Compare(a.ID, b.ID))
+				})
+				switch out.format.value {
+				case "jsonl", "name":
+					return nil
+				case "json":
+					list := []clientJSON{}
+					for _, c := range clients {
+						list = append(list, clientToJSON(c))
+					}
+					return writeJSON(w, list)
+				}
+				return listClients(w, clients, out.format.value == "wide")
+			})
+		},
+	}
+	out.addFlag(cmd, "wide", "jsonl", "name")
+	via.addFlags(cmd)
+	return cmd
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+	"github.com/spf13/cobra"
+)
+
+func inspectCommand() *cobra.Command {
+	var (
+		via connection
+		out output
+	)
+	cmd := &cobra.Command{
+		Use:   "inspect NAME",
+		Short: "Tell who holds a lock and who waits for it",
+		Example: `  leasehold inspect orders:42
+  leasehold inspect orders:42 -o json | jq -r '.holders[].owner'`,
+		Long: `Tell all that Redis knows of the lock called NAME: who holds it, since when, on
+which host, in which process, for how much longer without a renewal; who waits, in
+which order; its latest fencing token; and by whom it was last unlocked by force.
+
+NAME is that of the key, with the prefix that the application may put before it.
+For a plain lock Redis knows the processes that wait, and not how many of their
+goroutines; for a read/write lock the writer whom readers let pass.
+
+Exit code: 0 also if the lock is free; 1 if the key holds no lock, or if Redis could
+not be asked; 2 if inspect was called the wrong way.
+
+` + connectionHelp,
+		Args: cobra.ExactArgs(1),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+			return via.completeNames(cmd, args, begin)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
+				l, err := a.Inspect(cmd.Context(), args[0])
+				switch {
+				case err != nil:
+					return noLock(args[0], err)
+				case out.format.value == "json":
+					return writeJSON(cmd.OutOrStdout(), toJSON(l))
+				}
+				return detail(l).table(cmd.OutOrStdout())
+			})
+		},
+	}
+	out.addFlag(cmd)
+	via.addFlags(cmd)
+	return cmd
+}
+
+// noLock is err about the lock called name, for operators.
+func noLock(name string, err error) error {
+	switch {
+	case errors.Is(err, lock.ErrForeignKey):
+		return fmt.Errorf("the key %s holds something that is no lock; it was left as it is", shown(name))
+	case errors.Is(err, lock.ErrName):
+		return usage(err)
+	}
+	return err
+}
+
+// detail is a lock for people.
+type detail admin.Lock
+
+// table writes the lock, with a line for each holder and for each who waits.
+func (d detail) table(w io.Writer) error {
+	s := newScreen(w)
+	switch {
+	case d.Locked():
+		s.print("%s: %s\n", s.in(bold, shown(d.Name)), heldAs(admin.Lock(d)))
+	default:
+		s.print("%s: free\n", s.in(bold, shown(d.Name)))
+	}
+	var text strings.Builder
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	for _, h := range d.Holders {
+		count := ""
+		if h.Count > 1 {
+			count = fmt.Sprintf(", %d times", h.Count)
+		}
+		fmt.Fprintf(t, "%s\t%s\n", role(h), who(h.Owner, h.Client))
+		fmt.Fprintf(t, "\t%s%s\n", since(h), count)
+		fmt.Fprintf(t, "\towner %s\n", h.Owner)
+	}
+	if d.Locked() {
+		lease := "no expiry: somebody has taken it away (PERSIST)"
+		if d.Lease >= 0 {
+			lease = left(d.Lease) + " left"
+		}
+		fmt.Fprintf(t, "lease\t%s\n", lease)
+	}
+	for i, w := range d.Waiters {
+		head := ""
+		if i == 0 {
+			head = "waits"
+		}
+		patience := ""
+		switch {
+		case w.Patience == 0:
+			patience = "; dead"
+		case w.Patience > 0:
+			patience = fmt.Sprintf("; counts as dead if not heard of for %s", left(w.Patience))
+		}
+		asked := ""
+		if !w.Since.IsZero() {
+			asked = fmt.Sprintf(", for %s", ago(w.Since))
+		}
+		fmt.Fprintf(t, "%s\t%d. %s%s%s\n", head, i+1, who(w.Owner, w.Client), asked, patience)
+	}
+	if d.Token > 0 {
+		fmt.Fprintf(t, "token\t%d\n", d.Token)
+	}
+	if f := d.Forced; f != nil {
+		fmt.Fprintf(t, "forced\t%s ago, by %s\n", ago(f.At), shown(f.By))
+		if f.Reason != "" {
+			fmt.Fprintf(t, "\t%s\n", shown(f.Reason))
+		}
+		for _, from := range f.From {
+			fmt.Fprintf(t, "\tfrom %s\n", shown(from))
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	s.print("%s", text.String())
+	return nil
+}
+
+// heldAs says how a lock is held.
+func heldAs(l admin.Lock) string {
+	switch l.Mode {
+	case lock.Read:
+		return fmt.Sprintf("a read/write lock, read by %d", l.Holding)
+	case lock.Write:
+		return "a read/write lock, written"
+	}
+	return fmt.Sprintf("a %s lock, held", l.Kind)
+}
+
+// role is what a holder does.
+func role(h lock.Holder) string {
+	switch h.Mode {
+	case lock.Read:
+		return "reads"
+	case lock.Write:
+		return "writes"
+	}
+	return "holds"
+}
+
+// since says since when h asked for the lock.
+func since(h lock.Holder) string {
+	if h.Since.IsZero() {
+		return "nobody says since when"
+	}
+	return fmt.Sprintf("for %s, since %s", ago(h.Since), h.Since.Local().Format("2006-01-02 15:04:05 MST"))
+}

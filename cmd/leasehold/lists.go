@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// listLocks writes a line for each lock.
+func listLocks(w io.Writer, locks []admin.Lock, wide bool) error {
+	head := "NAME\tKIND\tMODE\tHOLDER\tSINCE\tLEASE\tWAITING"
+	if wide {
+		head += "\tCOUNT\tPID\tLABEL\tOWNER"
+	}
+	var lines []string
+	for _, l := range locks {
+		h := l.Holders[0]
+		holder := brief(h.Client)
+		if l.Holding > 1 {
+			holder += fmt.Sprintf(" +%d", l.Holding-1)
+		}
+		line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d", shown(l.Name), l.Kind, l.Mode, holder, ago(h.Since), left(l.Lease), l.Waiting)
+		if wide {
+			line += fmt.Sprintf("\t%d\t%s\t%s\t%s", h.Count, pid(h.Client), label(h.Client), h.Owner)
+		}
+		lines = append(lines, line)
+	}
+	return rows(w, head, lines)
+}
+
+// listClients writes a line for each client.
+func listClients(w io.Writer, clients []lock.Client, wide bool) error {
+	head := "NAME\tHOST\tPID\tLABEL\tUP"
+	if wide {
+		head += "\tVERSION\tID"
+	}
+	var lines []string
+	for _, c := range clients {
+		line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", shown(c.Name), shown(c.Host), pid(c), label(c), ago(c.Started))
+		if wide {
+			line += fmt.Sprintf("\t%s\t%s", shown(c.Version), shown(c.ID))
+		}
+		lines = append(lines, line)
+	}
+	return rows(w, head, lines)
+}
+
+func pid(c lock.Client) string {
+	if c.PID == 0 {
+		return "-"
+	}
+	return fmt.Sprint(c.PID)
+}
+
+func label(c lock.Client) string {
+	if c.Label == "" {
+		return "-"
+	}
+	return shown(c.Label)
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+	"github.com/spf13/cobra"
+)
+
+// What the commands for operators share: ls, inspect, clients, unlock, watch.
+
+// operate connects, and calls f with an admin.
+func (c *connection) operate(ctx context.Context, f func(*admin.Admin, rueidis.Client) error, opts ...admin.Option) error {
+	address, err := c.address()
+	if err != nil {
+		return err
+	}
+	rdb, err := c.dial(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	a, err := admin.New(rdb, opts...)
+	if err != nil {
+		return usage(err)
+	}
+	return f(a, rdb)
+}
+
+// completeNames completes the name of a lock with those that there are.
+func (c *connection) completeNames(cmd *cobra.Command, args []string, begin string) (names []string, _ cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Name() != "watch" {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second) // somebody waits for it
+	defer cancel()
+	_ = c.operate(ctx, func(a *admin.Admin, _ rueidis.Client) error { // a shell shows no errors
+		for l, err := range a.Locks(ctx, admin.Query{Match: admin.Prefix(begin)}) {
+			if err != nil || len(names) == 1000 {
+				return err
+			}
+			names = append(names, l.Name+"\t"+string(l.Kind)+", "+brief(l.Holders[0].Client))
+		}
+		return nil
+	})
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// The JSON of these commands is made of these. Docs/TOOL.md describes it.
+type (
+	lockJSON struct {
+		Name    string        `json:"name"`
+		Kind    string        `json:"kind,omitempty"` // empty if it is free
+		Mode    string        `json:"mode,omitempty"`
+		LeaseMS *int64        `json:"lease_ms"` // null without an expiry, and if it is free
+		Holding int           `json:"holding"`
+		Waiting int           `json:"waiting"`
+		Holders []ownerJSON   `json:"holders"`
+		Waiters []ownerJSON   `json:"waiters,omitempty"`
+		Token   uint64        `json:"token,omitempty"`
+		Forced  *admin.Forced `json:"forced,omitempty"`
+	}
+	ownerJSON struct {
+		Owner      string     `json:"owner"`
+		Mode       string     `json:"mode,omitempty"`
+		Count      int        `json:"count,omitempty"`
+		Since      *time.Time `json:"since"`                 // null if nobody says
+		PatienceMS *int64     `json:"patience_ms,omitempty"` // of a waiter whose place ends if it is not heard from
+		Client     clientJSON `json:"client"`
+	}
+	clientJSON struct {
+		ID      string     `json:"id"`
+		Name    string     `json:"name,omitempty"`
+		Host    string     `json:"host,omitempty"`
+		PID     int        `json:"pid,omitempty"`
+		Label   string     `json:"label,omitempty"`
+		Version string     `json:"version,omitempty"`
+		Started *time.Time `json:"started,omitempty"`
+	}
+)
+
+func toJSON(l admin.Lock) lockJSON {
+	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Token: l.Token, Forced: l.Forced}
+	if l.Locked() && l.Lease >= 0 {
+		j.LeaseMS = milliseconds(l.Lease)
+	}
+	for _, h := range l.Holders {
+		j.Holders = append(j.Holders, ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Count: h.Count, Since: instant(h.Since), Client: clientToJSON(h.Client)})
+	}
+	for _, w := range l.Waiters {
+		o := ownerJSON{Owner: w.Owner, Since: instant(w.Since), Client: clientToJSON(w.Client)}
+		if w.Patience >= 0 {
+			o.PatienceMS = milliseconds(w.Patience)
+		}
+		j.Waiters = append(j.Waiters, o)
+	}
+	return j
+}
+
+func clientToJSON(c lock.Client) clientJSON {
+	return clientJSON{ID: c.ID, Name: c.Name, Host: c.Host, PID: c.PID, Label: c.Label, Version: c.Version, Started: instant(c.Started)}
+}
+
+// instant is t, nil if nobody says.
+func instant(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+func milliseconds(d time.Duration) *int64 {
+	ms := d.Milliseconds()
+	return &ms
+}
+
+// jsonLine writes v in one line.
+func jsonLine(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// rows writes a table: the head and the rows, with tabs between the cells.
+func rows(w io.Writer, head string, rows []string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range append([]string{head}, rows...) {
+		fmt.Fprintln(t, row)
+	}
+	return t.Flush()
+}
+
+// shown is text of somebody else's as a terminal may have it: what would move the cursor, and what
+// would be taken for something else, is quoted.
+func shown(text string) string {
+	odd := func(c rune) bool { return !unicode.IsPrint(c) || c == unicode.ReplacementChar }
+	if text == "" || strings.ContainsFunc(text, odd) || strings.TrimSpace(text) != text || strings.HasPrefix(text, `"`) {
+		return strconv.Quote(text)
+	}
+	return text
+}
+
+// brief is a client in a cell.
+func brief(c lock.Client) string {
+	if !c.Known() {
+		return cmp.Or(maker(c.ID), "?") + " " + shown(c.ID)
+	}
+	return shown(c.Name) + " on " + shown(c.Host)
+}
+
+// maker is whose clients have such a uuid: those of leasehold have one of version 7.
+func maker(id string) string {
+	if len(id) > 14 && id[14] != '7' {
+		return "Redisson"
+	}
+	return "client"
+}
+
+// whole is a client in a sentence.
+func whole(c lock.Client) string {
+	if !c.Known() {
+		return brief(c)
+	}
+	text := fmt.Sprintf("%s, pid %d", brief(c), c.PID)
+	if c.Label != "" {
+		text += ", " + shown(c.Label)
+	}
+	return text
+}
+
+// who is an owner in a sentence: of Redisson's its thread, too.
+func who(owner string, c lock.Client) string {
+	if _, thread, ok := strings.Cut(owner, ":"); ok && maker(c.ID) == "Redisson" {
+		return whole(c) + ", thread " + shown(thread)
+	}
+	return whole(c)
+}
+
+// ago is how long ago t was, "-" if nobody says.
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return short(max(time.Since(t), 0))
+}
+
+// left is what is left of a lease.
+func left(d time.Duration) string {
+	if d < 0 {
+		return "no expiry"
+	}
+	return short(d)
+}
+
+// short is d with the two units that matter.
+func short(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		d = d.Round(time.Second)
+		return fmt.Sprintf("%dm%02ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < 48*time.Hour:
+		d = d.Round(time.Minute)
+		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	d = d.Round(time.Hour)
+	return fmt.Sprintf("%dd%02dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}

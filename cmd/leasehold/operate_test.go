@@ -1,0 +1,276 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// redissonOwner is an owner of Redisson's.
+const redissonOwner = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:84"
+
+// billing is a client that holds locks.
+func billing(t *testing.T, rdb rueidis.Client) *client.Client {
+	t.Helper()
+	c, err := client.New(rdb, client.WithName("billing"), client.WithLabel("zone=a"), client.WithWatchdogTimeout(6*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func mustLock(t *testing.T, l lock.Locker) lock.Hold {
+	t.Helper()
+	h, err := l.Lock(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// knows waits until the server knows who the client is.
+func knows(t *testing.T, rdb rueidis.Client, c *client.Client) {
+	t.Helper()
+	for end := time.Now().Add(promptly); ; time.Sleep(5 * time.Millisecond) {
+		if n, err := rdb.Do(t.Context(), rdb.B().Exists().Key("leasehold_client:"+c.ID()).Build()).AsInt64(); err == nil && n == 1 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the client is not known")
+		}
+	}
+}
+
+// host is this machine's name.
+func host(t *testing.T) string {
+	t.Helper()
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// says runs the tool, and checks its exit code, what its output has and what it has not.
+func says(t *testing.T, c *tool, code int, want ...string) {
+	t.Helper()
+	c.ends(code)
+	all := c.stdout.String() + c.stderr.String()
+	for _, text := range want {
+		if !strings.Contains(all, text) {
+			t.Errorf("%q does not say %q, but\n%s", c.cmd.Args[1:], text, all)
+		}
+	}
+	if strings.Contains(all, "\x1b") || strings.Contains(all, "secret") {
+		t.Errorf("%q has codes for a terminal, or a password: %q", c.cmd.Args[1:], all)
+	}
+}
+
+func TestLs(t *testing.T) {
+	t.Parallel()
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		ls(t, s.Client(t), s.URL())
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.StartCluster(t)
+		ls(t, s.Client(t), s.Nodes[0].URL())
+	})
+}
+
+func ls(t *testing.T, rdb rueidis.Client, url string) {
+	c := billing(t, rdb)
+	mustLock(t, c.NewLock("orders:1"))
+	h := mustLock(t, c.NewLock("orders:2"))
+	mustLock(t, c.NewRWLock("catalogue").Read())
+	mustLock(t, c.NewLock("odd\x1b[31m\nname"))
+	for _, words := range [][]string{{"HSET", "java", redissonOwner, "1"}, {"HSET", "visits", "today", "1"}, {"SET", "text", "x"}} {
+		if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words[0]).Keys(words[1]).Args(words[2:]...).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	knows(t, rdb, c)
+	call := func(args ...string) *tool {
+		return prepare(t, []string{"REDIS_URL=" + url}, args...).start()
+	}
+	all := call("ls")
+	says(t, all, 0, "NAME ", "WAITING", "billing on "+host(t), "Redisson "+redissonOwner[:36], `"odd\x1b[31m\nname"`, "no expiry")
+	if text := all.stdout.String(); strings.Count(text, "\n") != 6 || strings.Contains(text, "visits") || strings.Contains(text, h.Owner()) || strings.Index(text, "orders:1") > strings.Index(text, "orders:2") {
+		t.Errorf("%s", text)
+	}
+	says(t, call("ls", "orders:*", "-o", "wide"), 0, "OWNER", h.Owner(), "zone=a")
+	names := call("ls", "orders:*", "-o", "name")
+	says(t, names, 0)
+	if text := names.stdout.String(); text != "orders:1\norders:2\n" && text != "orders:2\norders:1\n" {
+		t.Errorf("%q", text)
+	}
+	rw := call("ls", "--kind", "rw", "-o", "json")
+	says(t, rw, 0)
+	var list []lockJSON
+	if err := json.Unmarshal([]byte(rw.stdout.String()), &list); err != nil || len(list) != 1 || list[0].Name != "catalogue" || list[0].Holders[0].Client.Name != "billing" || list[0].Holders[0].Since == nil || *list[0].LeaseMS <= 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	lines := call("ls", "java", "-o", "jsonl")
+	says(t, lines, 0)
+	var one lockJSON
+	if err := json.Unmarshal([]byte(lines.stdout.String()), &one); err != nil || one.LeaseMS != nil || one.Holders[0].Since != nil || one.Holders[0].Owner != redissonOwner {
+		t.Errorf("%+v, %v", one, err)
+	}
+	none := call("ls", "nothing:*", "-o", "json")
+	says(t, none, 0)
+	if none.stdout.String() != "[]\n" {
+		t.Errorf("%q", none.stdout)
+	}
+	says(t, call("clients"), 0, "NAME ", "billing", host(t), "zone=a")
+	says(t, call("clients", "-o", "wide"), 0, c.ID())
+	clients := call("clients", "-o", "jsonl")
+	says(t, clients, 0)
+	var who clientJSON
+	if err := json.Unmarshal([]byte(clients.stdout.String()), &who); err != nil || who.ID != c.ID() || who.Host != host(t) || who.Started == nil {
+		t.Errorf("%+v, %v", who, err)
+	}
+	says(t, call("__complete", "inspect", "ord"), 0, "orders:1\tplain, billing on ", "orders:2\tplain", ":4\n")
+}
+
+func TestOperate_wrongly(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.AddUser(t, "jobs", "~orders:*", "+@all", "-scan")
+	as := "redis://jobs:secret@" + s.Addr()
+	s.Do(t, "SET", "text", "x")
+	for args, test := range map[string]struct {
+		code int
+		says string
+	}{
+		"ls --kind semaphore":                   {2, "it must be one of any, plain, fair, rw"},
+		"ls a b":                                {2, "accepts at most 1 arg"},
+		"ls -o yaml":                            {2, "it must be one of table, json, wide, jsonl, name"},
+		"inspect":                               {2, "accepts 1 arg"},
+		"inspect a{b":                           {2, "bad lock name"},
+		"inspect text":                          {1, "the key text holds something that is no lock; it was left as it is"},
+		"unlock text --yes":                     {1, "the key text holds something that is no lock; it was left as it is"},
+		"unlock orders:1 --yes":                 {1, "orders:1: nobody holds it; nothing was changed"},
+		"unlock orders:1 --as a\nb":             {2, "WithOperator"},
+		"clients x":                             {2, "unknown command"},
+		"ls --url " + as:                        {1, "the user lacks a right: leasehold doctor says which"},
+		"inspect else --url " + as:              {1, "the user lacks a right"},
+		"ls --url redis://a:secret@127.0.0.1:1": {1, "connection refused; is the server running"},
+	} {
+		words := strings.Split(args, " ")
+		says(t, on(t, s, words...), test.code, test.says)
+	}
+	says(t, prepare(t, nil, "ls").start(), 2, "no server: give its URL by --url or in LEASEHOLD_REDIS_URL")
+}
+
+func TestInspect(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	c := billing(t, rdb)
+	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: free\n")
+	h := mustLock(t, c.NewFairLock("orders:1", lock.WithFencing()))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = c.NewFairLock("orders:1").Lock(ctx)
+	}()
+	for {
+		if state, err := c.NewFairLock("orders:1").Inspect(t.Context()); err != nil || len(state.Waiters) == 1 {
+			break
+		}
+	}
+	knows(t, rdb, c)
+	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: a fair lock, held\n", "holds  billing on "+host(t)+", pid ", "zone=a", ", since ",
+		"owner "+h.Owner(), " left\n", "waits  1. billing on ", "counts as dead if not heard of for ", "token ")
+	j := on(t, s, "inspect", "orders:1", "-o", "json")
+	says(t, j, 0)
+	var l lockJSON
+	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || l.Kind != "fair" || l.Mode != "exclusive" || l.Waiting != 1 || len(l.Waiters) != 1 || l.Waiters[0].PatienceMS == nil || l.Token < h.Token() {
+		t.Errorf("%+v, %v", l, err)
+	}
+	cancel()
+	<-done
+	s.Do(t, "HSET", "java", "mode", "read", redissonOwner, "2")
+	s.Do(t, "SET", "{java}:"+redissonOwner+":rwlock_timeout:1", "1")
+	says(t, on(t, s, "inspect", "java"), 0, "java: a read/write lock, read by 1\n", "Redisson "+redissonOwner[:36]+", thread 84", "nobody says since when, 2 times", "no expiry")
+}
+
+// unlock takes a lock only from whom it has shown, tells the holder, and leaves a note. Off a
+// terminal it does nothing without --yes.
+func TestUnlock(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	c := billing(t, rdb)
+	h := mustLock(t, c.NewLock("orders:1"))
+	knows(t, rdb, c)
+	says(t, on(t, s, "unlock", "orders:1"), 2, "holds  billing on ", "no terminal to ask at: give --yes")
+	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", redissonOwner), 1, "does not hold it (any more); nothing was changed")
+	if h.Err() != nil {
+		t.Fatal(h.Err())
+	}
+	for hears := false; !hears; { // it does so once the lock was renewed
+		reply := s.Do(t, "PUBLISH", "leasehold_client:"+c.ID(), "hello")
+		n, err := reply.ToInt64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		hears = n > 0
+	}
+	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", h.Owner(), "--as", "alice", "--reason", "stuck since 3"), 0, "holds  billing on ", "unlocked; its holder was told\n")
+	<-h.Context().Done()
+	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
+		t.Errorf("the holder is told %v", err)
+	}
+	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: free\n", "ago, by alice\n", "stuck since 3\n", "from billing on ")
+
+	// All readers that it has shown.
+	a, b := mustLock(t, c.NewRWLock("rw").Read()), mustLock(t, billing(t, s.Client(t)).NewRWLock("rw").Read())
+	says(t, on(t, s, "unlock", "rw", "-y"), 0, "a read/write lock, read by 2\n", "holders were told")
+	if held(t, s, "rw") {
+		t.Error("it is held still")
+	}
+	<-a.Context().Done()
+	<-b.Context().Done()
+}
+
+// The three of the night: one is stuck, found, understood and unlocked, and told.
+func TestUnlock_run(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	name := lockName(t)
+	stuck := on(t, s, "run", "--lease", "3s", name, "--", "sleep", "1000")
+	for !held(t, s, name) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	for n := int64(0); n == 0; { // somebody listens
+		reply := s.Do(t, "PUBSUB", "CHANNELS", "leasehold_client:*")
+		channels, err := reply.AsStrSlice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n = int64(len(channels))
+	}
+	next := on(t, s, "run", name, "--", "echo", "mine")
+	says(t, on(t, s, "ls"), 0, name, "leasehold run on ")
+	says(t, on(t, s, "unlock", name, "--yes", "--as", "alice"), 0, "sleep", "unlocked; its holder was told")
+	says(t, stuck, 123, "by alice")
+	says(t, next, 0, "mine")
+}
