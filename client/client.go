@@ -27,6 +27,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/fairlock"
 	"github.com/leasehold-go/leasehold/internal/registry"
+	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/reentrant"
@@ -40,6 +41,7 @@ import (
 // concurrent use.
 type Client struct {
 	session *session.Session
+	sender  *send.Sender    // for what holds no lease
 	owned   rueidis.Client  // nil if the caller's
 	entry   *registry.Entry // nil without a registry
 }
@@ -75,11 +77,11 @@ func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 // newClient returns a client on rdb.
 func newClient(rdb rueidis.Client, config config) *Client {
 	if config.unregistered {
-		return &Client{session: session.New(rdb, config.Config)}
+		return &Client{session: session.New(rdb, config.Config), sender: send.New(rdb, config.KeyPrefix)}
 	}
 	// Who holds a lock for long enough to have it renewed is worth a subscription, and the connection
 	// that it may take.
-	c := &Client{}
+	c := &Client{sender: send.New(rdb, config.KeyPrefix)}
 	var hears sync.Once
 	renewed := config.Observer.Renewed
 	config.Observer.Renewed = func(e lock.Event) {
@@ -226,7 +228,7 @@ func (c *Client) Close(ctx context.Context) error {
 	if c.entry != nil {
 		c.entry.End() // meanwhile
 	}
-	err := c.session.Close(ctx)
+	err := errors.Join(c.sender.Close(ctx), c.session.Close(ctx))
 	if c.entry != nil && err == nil {
 		err = c.entry.Wait(ctx)
 	}

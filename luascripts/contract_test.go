@@ -18,10 +18,10 @@ import (
 
 var (
 	sentence = regexp.MustCompile(`^-- ([a-z_]+): .+`)
-	listed   = regexp.MustCompile(`^-- (KEYS|ARGV)\[([0-9a-z*+-]+)\]\s+(\S+)\s+(hash|list|zset|string|text|ms|count)\s+\S`)
+	listed   = regexp.MustCompile(`^-- (KEYS|ARGV)\[([0-9a-z*+-]+)\]\s+(\S+)\s+(hash|list|zset|string|text|ms|µs|count)\s+\S`)
 	used     = regexp.MustCompile(`(KEYS|ARGV)\[([0-9a-z *+-]+)\]`)
 	replies  = regexp.MustCompile(`return (?:redis\.status_reply\()?(-?[0-9]+)`)
-	units    = map[string][]string{"KEYS": {"hash", "list", "zset", "string"}, "ARGV": {"text", "ms", "count"}}
+	units    = map[string][]string{"KEYS": {"hash", "list", "zset", "string"}, "ARGV": {"text", "ms", "µs", "count"}}
 )
 
 // scripts returns the text of every script. An included file is no script, and has

@@ -1,5 +1,8 @@
-// Package luascripts holds every script that changes a lock, and one typed Go
-// function for each. Only these scripts write to a lock's keys.
+// Package luascripts holds every script of this module, and one typed Go function for
+// each. Nothing else in this module writes to a lock's keys, or to a rate limiter's.
+//
+// The scripts of rate limiters are here, too: a script is loaded, included and checked in
+// one way, and no script text is anywhere else.
 //
 // A script is a file of its own, <kind>_<verb>.lua. Its header is its contract:
 // each key with its type, each argument with its unit, every reply. A test
@@ -10,7 +13,8 @@
 // # Rules of the scripts
 //
 //   - A script is told what must result ("want 2"), never what to add. It may be sent
-//     twice, and the second copy changes nothing and answers the same.
+//     twice, and the second copy changes nothing and answers the same. The scripts of
+//     rate limiters add, and are sent once.
 //   - A script looks first and writes last. A reply below zero, and an error of the
 //     first read, mean that the script changed no hold of a living owner. It may have
 //     dropped dead owners, or the caller's place in a queue, as its header says.

@@ -20,17 +20,7 @@ func Rights(tb testing.TB, heads ...string) (rights []string) {
 		tb.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(doc), "\n## Rights")
-	_, rest, _ = strings.Cut(rest, "```\n")
-	block, _, _ := strings.Cut(rest, "```")
-	lists := map[string][]string{}
-	head := ""
-	for line := range strings.Lines(block) {
-		words := strings.Fields(line)
-		if len(words) > 0 && !strings.HasPrefix(line, " ") {
-			head, words = words[0], words[1:]
-		}
-		lists[head] = append(lists[head], words...)
-	}
+	lists := listed(rest)
 	for _, head := range append([]string{"every"}, heads...) {
 		if len(lists[head]) == 0 {
 			tb.Fatalf("docs/SECURITY.md does not say which rights %q needs", head)
@@ -38,6 +28,37 @@ func Rights(tb testing.TB, heads ...string) (rights []string) {
 		rights = append(rights, lists[head]...)
 	}
 	return rights
+}
+
+// RightsWithoutLocks returns what docs/SECURITY.md says that a user needs for what holds
+// no lock, by its head, such as "NewRateLimiter".
+func RightsWithoutLocks(tb testing.TB, head string) []string {
+	tb.Helper()
+	doc, err := os.ReadFile("../docs/SECURITY.md")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(doc), "\n### Without locks")
+	rights := listed(rest)[head]
+	if len(rights) == 0 {
+		tb.Fatalf("docs/SECURITY.md does not say which rights %q needs", head)
+	}
+	return rights
+}
+
+// listed reads the first block of text, by the first words of its lists.
+func listed(text string) map[string][]string {
+	_, rest, _ := strings.Cut(text, "```\n")
+	block, _, _ := strings.Cut(rest, "```")
+	lists, head := map[string][]string{}, ""
+	for line := range strings.Lines(block) {
+		words := strings.Fields(line)
+		if len(words) > 0 && !strings.HasPrefix(line, " ") {
+			head, words = words[0], words[1:]
+		}
+		lists[head] = append(lists[head], words...)
+	}
+	return lists
 }
 
 // AddUser makes a user on the server with these rights and no others, and returns

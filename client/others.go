@@ -1,0 +1,15 @@
+package client
+
+import (
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+// What a client hands out that holds no lease.
+
+// NewRateLimiter returns a limiter whose limits hold for each key, in all processes that use
+// the name. onFailure says what it decides when Redis gives no answer; there is no default. It
+// does no I/O; a bad name, policy or limit shows as an error of the first call. Make it
+// once: what callers have in common is kept in it.
+func (c *Client) NewRateLimiter(name string, onFailure ratelimit.Policy, limits ...ratelimit.Limit) *ratelimit.Limiter {
+	return ratelimit.On(c.sender, name, onFailure, limits...)
+}

@@ -1,0 +1,33 @@
+package keys
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// CheckLimiter says what is wrong with the name of a rate limiter, which has the prefix
+// before it in Redis. No colon may be in it: "a:b" and the key c of a caller, and "a" and
+// the key b:c, would be one key in Redis.
+func CheckLimiter(prefix, name string) error {
+	if strings.Contains(name, ":") {
+		return fmt.Errorf("%w: there is a colon in it, and a limiter keeps what is owed of a key at <name>:<key>", lock.ErrName)
+	}
+	return Check(prefix, name)
+}
+
+// Limiter returns where the rate limiter of a checked name keeps what is owed of key, or what is wrong
+// with that key. It can be any text, also with braces: there is one key in each command.
+func Limiter(prefix, name, key string) (string, error) {
+	full := prefix + name + ":" + key
+	if len(full) > maxName {
+		return "", fmt.Errorf("%w: with its key it has %d bytes, the most is %d", lock.ErrName, len(full), maxName)
+	}
+	for _, r := range reserved {
+		if strings.HasPrefix(full, r) {
+			return "", fmt.Errorf("%w: %q is where locks keep their state", lock.ErrName, r)
+		}
+	}
+	return full, nil
+}

@@ -1,0 +1,99 @@
+-- include_limit: what a rate limiter keeps of one key, read and written. It has no keys of its own.
+--
+-- "gcra <last> <ahead> <state> <state> ...", one state for each limit, times in µs:
+--
+--   last   when it was written, by the server's clock
+--   ahead  for how long after that the latest reservation waits; 0 without one
+--   state  of a limit with a burst, the debt: how long after `last` the bucket is
+--          full again. Of an aligned limit "<end>:<used>": when its window ends, and
+--          how many units of the window are taken
+--
+-- A debt is relative, so a clock that goes back does not lengthen it. States beyond
+-- those of the caller's limits belong to callers with more limits, and are kept.
+
+-- rules reads n limits from the arguments: rate, per and burst of each, from the second
+-- on. An aligned limit has burst 0.
+local function rules(n, args)
+  local limits = {}
+  for i = 1, n do
+    local rate, per, burst = tonumber(args[3 * i - 1]), tonumber(args[3 * i]), tonumber(args[3 * i + 1])
+    local unit = per / rate
+    limits[i] = {rate = rate, per = per, unit = unit, slack = unit / 1e9, aligned = burst == 0, room = burst * unit, most = burst}
+    if burst == 0 then limits[i].most = rate end
+  end
+  return limits
+end
+
+-- recall sets what is owed of each limit now, and returns `ahead` and the states of
+-- other callers' limits. It returns nil and the answer of the script when the key holds
+-- something else.
+local function recall(limits, debts, now)
+  local text = redis.pcall('GET', debts)
+  local ahead, others, i = 0, {}, 0
+  if type(text) == 'table' then
+    if string.find(text.err, 'WRONGTYPE', 1, true) then return nil, -4 end
+    return nil, text
+  end
+  if text then
+    local last, later, states = string.match(text, '^gcra (%d+) (%S+)(.*)$')
+    if not last or not tonumber(later) then return nil, -4 end
+    local elapsed = math.max(0, now - last)
+    ahead = math.max(0, later - elapsed)
+    for state in string.gmatch(states, '%S+') do
+      i = i + 1
+      local debt, limit = tonumber(state), limits[i]
+      local stop, used = string.match(state, '^(%d+):(%d+)$')
+      if not debt and not stop then return nil, -4 end
+      if debt then debt = math.max(0, debt - elapsed) end
+      if not limit then
+        others[#others + 1] = debt or {tonumber(stop), used}
+      elseif limit.aligned and stop then
+        -- No window lies behind the latest reservation, unless the clock went back.
+        limit.window = math.min(math.ceil(stop / limit.per) - 1, math.floor((now + ahead) / limit.per))
+        limit.used = tonumber(used)
+      elseif debt and not limit.aligned then
+        limit.debt = debt
+      end
+    end
+  end
+  for _, limit in ipairs(limits) do
+    local window = math.floor(now / limit.per)
+    if limit.aligned and (limit.window or -1) < window then
+      limit.window, limit.used = window, 0
+    end
+    limit.debt = limit.debt or 0
+  end
+  return ahead, others
+end
+
+-- record writes what is owed, for as long as anything is.
+local function record(limits, debts, now, ahead, others)
+  local text, longest = {string.format('gcra %.0f %.17g', now, ahead)}, ahead
+  for _, limit in ipairs(limits) do
+    if limit.aligned then
+      local stop = (limit.window + 1) * limit.per
+      text[#text + 1] = string.format('%.0f:%.0f', stop, limit.used)
+      longest = math.max(longest, stop - now)
+    else
+      text[#text + 1] = string.format('%.17g', limit.debt)
+      longest = math.max(longest, limit.debt)
+    end
+  end
+  for _, other in ipairs(others) do
+    if type(other) == 'table' then
+      text[#text + 1] = string.format('%.0f:%s', other[1], other[2])
+      longest = math.max(longest, other[1] - now)
+    else
+      text[#text + 1] = string.format('%.17g', other)
+      longest = math.max(longest, other)
+    end
+  end
+  redis.call('SET', debts, table.concat(text, ' '), 'PX', string.format('%.0f', math.ceil(longest / 1000) + 1))
+end
+
+-- reset returns for how long anything is owed of a limit.
+local function reset(limit, now)
+  if not limit.aligned then return limit.debt end
+  if limit.used == 0 then return 0 end
+  return (limit.window + 1) * limit.per - now
+end

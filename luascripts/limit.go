@@ -1,0 +1,108 @@
+package luascripts
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+var (
+	limitTake   = load("limit_take")
+	limitRefund = load("limit_refund")
+)
+
+// Never is the time after which something is taken that cannot be taken at all.
+const Never time.Duration = -1
+
+// LimitRule is one limit of a rate limiter: rate units in each period.
+type LimitRule struct {
+	Rate, Burst int64
+	Per         time.Duration // in whole µs
+	Aligned     bool          // counted in windows that begin at multiples of Per since 1970; Burst does not matter then
+}
+
+// LimitRules are the limits of a rate limiter as the scripts take them.
+type LimitRules []string
+
+// NewLimitRules puts limits into the words of the scripts.
+func NewLimitRules(limits ...LimitRule) LimitRules {
+	words := LimitRules{strconv.Itoa(len(limits))}
+	for _, l := range limits {
+		if l.Aligned {
+			l.Burst = 0
+		}
+		words = append(words, strconv.FormatInt(l.Rate, 10), us(l.Per), strconv.FormatInt(l.Burst, 10))
+	}
+	return words
+}
+
+// LimitQuestion is what callers of one process want of a rate limiter.
+type LimitQuestion struct {
+	Units int64         // how many; 0 only asks
+	Times int           // how many callers want so many; more than 1 only where Least is Units and Wait is 0
+	Least int64         // the least that a caller takes
+	Wait  time.Duration // for how long a caller would wait
+}
+
+// LimitReply is the answer to one LimitQuestion.
+type LimitReply struct {
+	Taken     int64         // by all callers together
+	Delay     time.Duration // after what time they may be used
+	Remaining int64         // after that
+	Retry     time.Duration // not taken: after what time Least can be had; or Never
+	Reset     time.Duration // after what time nothing is owed
+	Scarcest  int           // which limit has the least left, from 0 on
+}
+
+// TakeUnits asks the questions about one key of a rate limiter in one step, one after the
+// other. It returns the server's time in µs with the answers. The Verdict is Done or
+// Foreign.
+func TakeUnits(ctx context.Context, rdb rueidis.Client, key string, rules LimitRules, questions []LimitQuestion) (at int64, replies []LimitReply, v Verdict, err error) {
+	args := make([]string, len(rules), len(rules)+4*len(questions))
+	copy(args, rules)
+	for _, q := range questions {
+		args = append(args, strconv.FormatInt(q.Units, 10), strconv.Itoa(q.Times), strconv.FormatInt(q.Least, 10), us(q.Wait))
+	}
+	msg, err := limitTake.exec(ctx, rdb, []string{key}, args).ToMessage()
+	if err != nil {
+		return 0, nil, 0, err
+	}
+	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
+		return 0, nil, Foreign, nil
+	}
+	const words = 6
+	n, err := msg.AsIntSlice()
+	if err != nil || len(n) != 1+words*len(questions) || n[0] <= 0 {
+		return 0, nil, 0, &ReplyError{limitTake.name, msg.String()}
+	}
+	limits := int64(len(rules)-1) / 3
+	replies = make([]LimitReply, len(questions))
+	for i, q := range questions {
+		r := n[1+words*i : 1+words*(i+1)]
+		if r[0] < 0 || r[0] > q.Units*int64(q.Times) || r[1] < 0 || r[2] < 0 || r[3] < int64(Never) || r[4] < 0 || r[5] < 1 || r[5] > limits {
+			return 0, nil, 0, &ReplyError{limitTake.name, msg.String()}
+		}
+		replies[i] = LimitReply{Taken: r[0], Delay: fromUs(r[1]), Remaining: r[2], Retry: fromUs(r[3]), Reset: fromUs(r[4]), Scarcest: int(r[5] - 1)}
+	}
+	return n[0], replies, Done, nil
+}
+
+// RefundUnits gives back units that would have been used at a time in µs by the server's clock, as far as
+// time has not given them back: Done, Free when there was nothing to give back, or Foreign.
+func RefundUnits(ctx context.Context, rdb rueidis.Client, key string, rules LimitRules, units, at int64) (Verdict, error) {
+	args := append(append([]string(nil), rules...), strconv.FormatInt(units, 10), strconv.FormatInt(at, 10))
+	return verdict(limitRefund, limitRefund.exec(ctx, rdb, []string{key}, args), Done, Free, Foreign)
+}
+
+// us is d as scripts take it.
+func us(d time.Duration) string { return strconv.FormatInt(d.Microseconds(), 10) }
+
+// fromUs is a time in µs, or Never.
+func fromUs(us int64) time.Duration {
+	if us == int64(Never) {
+		return Never
+	}
+	return time.Duration(us) * time.Microsecond
+}

@@ -1,0 +1,55 @@
+-- limit_refund: a caller gives back units that it took of a rate limiter and did not use.
+-- include: limit
+--
+-- KEYS[1]    debts  string  what is owed of each limit (include_limit)
+-- ARGV[1]    count  count   how many limits there are; of each follow rate, per (µs) and burst, 0 for an aligned one (include_limit)
+-- ARGV[at+1] units  count   how many units come back
+-- ARGV[at+2] used   µs      when they would have been used, by the server's clock
+--
+-- Returns 1 when they came back, as far as time has not given them back already.
+-- Returns 0: nothing is owed any more.
+-- Returns -4: the key holds something else; nothing was done.
+--
+-- Of a debt, time pays the oldest part first. What was used by others since then, or is
+-- promised to those who wait behind, was paid for by these units as well. So no more comes
+-- back than what the units cost, less the time between their use and the latest use.
+--
+-- Not safe to repeat: units that came back twice would be admitted twice.
+local debts, count = KEYS[1], tonumber(ARGV[1])
+local at = 3 * count + 1
+local units, used = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local limits = rules(count, ARGV)
+local ahead, others = recall(limits, debts, now)
+if not ahead then return others end
+
+local since = math.max(0, now + ahead - used)
+local back = 0
+for _, limit in ipairs(limits) do
+  if limit.aligned then
+    if math.floor(used / limit.per) == limit.window then
+      back = math.max(back, math.min(units, limit.used))
+      limit.used = math.max(0, limit.used - units)
+    end
+  else
+    local credit = math.min(limit.debt, math.max(0, units * limit.unit - since))
+    back = math.max(back, credit)
+    limit.debt = limit.debt - credit
+  end
+end
+if back == 0 then return 0 end
+if since < 1 and ahead > 0 then -- it was the last in line; who was before it waits no longer than this
+  local latest = 0
+  for _, limit in ipairs(limits) do
+    if limit.aligned then -- what was taken in the window before is not known any more
+      latest = math.max(latest, limit.window * limit.per - now)
+    else
+      latest = math.max(latest, limit.debt - limit.room)
+    end
+  end
+  ahead = math.min(ahead, latest)
+end
+record(limits, debts, now, ahead, others)
+return 1

@@ -1,0 +1,130 @@
+-- limit_take: callers take units of a rate limiter, or ask what is left, in the order in which they stand here.
+-- include: limit
+--
+-- KEYS[1]    debts  string  what is owed of each limit (include_limit)
+-- ARGV[1]    count  count   how many limits there are; of each follow rate, per (µs) and burst, 0 for an aligned one (include_limit)
+-- ARGV[at+1] units  count   how many units a caller wants; 0 only asks. This and what follows are repeated for each question
+-- ARGV[at+2] times  count   how many callers want so many, one after the other; more than 1 only if they take all or none and do not wait
+-- ARGV[at+3] least  count   the least that a caller takes; as `units` to take all or none
+-- ARGV[at+4] wait   µs      for how long a caller would wait for its turn
+--
+-- Returns a list: the server's time in µs, and for each question: how many units
+-- were taken; for how long the caller must wait before it uses them; what
+-- is left; for how long the least that was asked for cannot be taken, 0 if it was and -1 if
+-- it never can; for how long anything is owed; and which of the limits has the
+-- least left, from 1 on.
+-- Returns -4: the key holds something else; nothing was done.
+--
+-- A caller takes of all limits or of none. Several callers who want equally much are
+-- served from the first on: so many as the units suffice for.
+--
+-- Not safe to repeat: a second copy takes again. What was taken twice is back when
+-- time has paid the debt, so the limit errs on the strict side until then.
+local debts, count = KEYS[1], tonumber(ARGV[1])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local limits = rules(count, ARGV)
+local ahead, others = recall(limits, debts, now)
+if not ahead then return others end
+
+-- left returns how many units a limit has now.
+local function left(limit)
+  if limit.aligned then
+    if limit.window * limit.per > now then return 0 end
+    return math.max(0, limit.rate - limit.used)
+  end
+  return math.max(0, math.floor((limit.room - limit.debt + limit.slack) / limit.unit))
+end
+
+-- scarcest returns how many units all limits have now, and which has the least.
+local function scarcest()
+  local least, which
+  for i, limit in ipairs(limits) do
+    local n = left(limit)
+    if not least or n < least then least, which = n, i end
+  end
+  if ahead > 0 then least = 0 end -- somebody came before
+  return least, which
+end
+
+-- earliest returns after what time all limits have so many units. An aligned limit can move it
+-- to the beginning of a window, so the others are asked again.
+local function earliest(units)
+  local after, moved = ahead, true
+  while moved do
+    moved = false
+    for _, limit in ipairs(limits) do
+      local need = limit.debt + units * limit.unit - limit.room
+      if limit.aligned then
+        local window = math.max(limit.window, math.floor((now + after) / limit.per))
+        if window == limit.window and limit.used + units > limit.rate then window = window + 1 end
+        need = window * limit.per - now
+      end
+      if need > after then
+        after, moved = need, true
+      end
+    end
+  end
+  return after
+end
+
+-- charge takes units, to be used after a time.
+local function charge(units, after)
+  for _, limit in ipairs(limits) do
+    if limit.aligned then
+      local window = math.floor((now + after) / limit.per)
+      if limit.window < window then
+        limit.window, limit.used = window, 0
+      end
+      limit.used = limit.used + units
+    else
+      limit.debt = math.max(limit.debt, after) + units * limit.unit
+    end
+  end
+  ahead = math.max(ahead, after)
+end
+
+local most = math.huge
+for _, limit in ipairs(limits) do most = math.min(most, limit.most) end
+
+local replies, changed = {now}, false
+for at = 3 * count + 1, #ARGV - 4, 4 do
+  local units, times = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  local least, wait = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local have = scarcest()
+  local taken, after, retry = math.min(units, have), 0, 0
+  if times > 1 then
+    taken = units * math.min(times, math.floor(have / units))
+  elseif taken < least then
+    taken = 0
+  end
+  if taken < least * times then
+    retry = -1
+    if least <= most then
+      if taken > 0 then charge(taken, 0) end
+      retry = earliest(least)
+      if taken > 0 then
+        changed = true
+      elseif retry <= wait and times == 1 then
+        taken, after, retry = least, retry, 0
+        charge(taken, after)
+        changed = true
+      end
+    end
+  elseif taken > 0 then
+    charge(taken, 0)
+    changed = true
+  end
+  local remaining, which = scarcest()
+  local full = 0
+  for _, limit in ipairs(limits) do full = math.max(full, reset(limit, now)) end
+  replies[#replies + 1] = taken
+  replies[#replies + 1] = math.ceil(after)
+  replies[#replies + 1] = remaining
+  replies[#replies + 1] = math.ceil(retry)
+  replies[#replies + 1] = math.ceil(full)
+  replies[#replies + 1] = which
+end
+if changed then record(limits, debts, now, ahead, others) end
+return replies

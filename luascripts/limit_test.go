@@ -1,0 +1,194 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+var (
+	hourly = luascripts.LimitRule{Rate: 10, Burst: 10, Per: time.Hour}
+	dozen  = luascripts.LimitRule{Rate: 12, Burst: 12, Per: 24 * time.Hour}
+	yearly = luascripts.LimitRule{Rate: 100, Per: 365 * 24 * time.Hour, Aligned: true}
+)
+
+func want(n int64) luascripts.LimitQuestion {
+	return luascripts.LimitQuestion{Units: n, Times: 1, Least: n}
+}
+
+func takeUnits(t *testing.T, rdb rueidis.Client, key string, rules luascripts.LimitRules, questions ...luascripts.LimitQuestion) (at int64, replies []luascripts.LimitReply) {
+	t.Helper()
+	at, replies, v, err := luascripts.TakeUnits(t.Context(), rdb, key, rules, questions)
+	if err != nil || v != luascripts.Done || len(replies) != len(questions) {
+		t.Fatalf("take of %q: %+v, %d, %v", key, replies, v, err)
+	}
+	return at, replies
+}
+
+func TestLimit_severalQuestions(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		rules := luascripts.NewLimitRules(hourly, dozen)
+		three := want(3)
+		three.Times = 5
+		_, r := takeUnits(t, rdb, "k", rules, want(0), want(2), three, luascripts.LimitQuestion{Units: 4, Times: 1, Least: 1}, want(1), want(11),
+			luascripts.LimitQuestion{Units: 1, Times: 1, Least: 1, Wait: time.Hour}, want(0))
+		for i, wanted := range []struct{ taken, left int64 }{{0, 10}, {2, 8}, {6, 2}, {2, 0}, {0, 0}, {0, 0}, {1, 0}, {0, 0}} {
+			if r[i].Taken != wanted.taken || r[i].Remaining != wanted.left {
+				t.Errorf("question %d: %+v, want %+v", i+1, r[i], wanted)
+			}
+		}
+		about(t, "refused 1 of 10 an hour", r[4].Retry, 6*time.Minute)
+		about(t, "waits for 1", r[6].Delay, 6*time.Minute)
+		if r[5].Retry != luascripts.Never || r[3].Retry != 0 || r[0].Scarcest != 0 {
+			t.Errorf("retry %v and %v, want never and 0; scarcest %d", r[5].Retry, r[3].Retry, r[0].Scarcest)
+		}
+		about(t, "nothing is owed", r[7].Reset, 22*time.Hour)
+		about(t, "the key ends", pttl(t, rdb, "k"), 22*time.Hour+2*time.Millisecond)
+	})
+}
+
+// What is owed of limits that the caller does not have stays.
+func TestLimit_otherCallersStates(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		all, one := luascripts.NewLimitRules(hourly, dozen, yearly), luascripts.NewLimitRules(hourly)
+		takeUnits(t, rdb, "k", all, want(7))
+		takeUnits(t, rdb, "k", one, want(1))
+		if _, r := takeUnits(t, rdb, "k", all, want(0)); r[0].Remaining != 2 || r[0].Scarcest != 0 {
+			t.Errorf("%+v, want 2 of the hour left", r[0])
+		}
+		if _, r := takeUnits(t, rdb, "k", luascripts.NewLimitRules(luascripts.LimitRule{Rate: 1000, Burst: 1000, Per: time.Second}, dozen, yearly), want(0)); r[0].Remaining != 0 {
+			t.Errorf("%+v: a debt of most of an hour is more than a bucket of a second", r[0])
+		}
+	})
+}
+
+// The clock of the server goes back: what is owed is owed for no longer than before, and no less.
+func TestLimit_clockGoesBack(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	at := func(when time.Time) { m.SetTime(when) }
+	rules := luascripts.NewLimitRules(hourly, luascripts.LimitRule{Rate: 8, Per: 24 * time.Hour, Aligned: true})
+	at(noon)
+	takeUnits(t, rdb, "k", rules, want(6))
+	for _, back := range []time.Duration{time.Millisecond, time.Hour, 30 * 24 * time.Hour} {
+		at(noon.Add(-back))
+		if _, r := takeUnits(t, rdb, "k", rules, want(0)); r[0].Remaining != 2 || r[0].Reset > 24*time.Hour {
+			t.Errorf("%v back: %+v, want 2 left, and less than a day", back, r[0])
+		}
+	}
+	at(noon.Add(-30 * 24 * time.Hour))
+	takeUnits(t, rdb, "k", rules, want(1))
+	at(noon.Add(-29 * 24 * time.Hour))
+	if _, r := takeUnits(t, rdb, "k", rules, want(0)); r[0].Remaining != 8 {
+		t.Errorf("a day later: %+v, want 8 left", r[0])
+	}
+}
+
+func TestLimit_foreign(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		do(t, rdb, "HSET", "hash", "f", "1")
+		for name, text := range map[string]string{"counter": "17", "text": "gcra", "words": "gcra 1 2 x", "time": "gcra x 0 0", "later": "gcra 1 x 0"} {
+			do(t, rdb, "SET", name, text)
+		}
+		before := contents(t, rdb)
+		rules := luascripts.NewLimitRules(hourly)
+		for _, key := range []string{"hash", "counter", "text", "words", "time", "later"} {
+			_, _, v, err := luascripts.TakeUnits(t.Context(), rdb, key, rules, []luascripts.LimitQuestion{want(1)})
+			check(t, "take of "+key, v, luascripts.Foreign, err)
+			v, err = luascripts.RefundUnits(t.Context(), rdb, key, rules, 1, 1)
+			check(t, "refund of "+key, v, luascripts.Foreign, err)
+		}
+		if after := contents(t, rdb); after != before {
+			t.Errorf("what is not ours was changed:\n%s\n%s", before, after)
+		}
+	})
+}
+
+func TestLimit_refund(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		rules := luascripts.NewLimitRules(hourly, yearly)
+		at, _ := takeUnits(t, rdb, "k", rules, want(10))
+		v, err := luascripts.RefundUnits(t.Context(), rdb, "k", rules, 4, at)
+		check(t, "refund", v, luascripts.Done, err)
+		// Since the units were taken, some µs of their debt were paid.
+		_, r := takeUnits(t, rdb, "k", rules, want(0))
+		if r[0].Remaining != 4 && r[0].Remaining != 3 {
+			t.Errorf("%+v, want 4 left", r[0])
+		}
+		v, err = luascripts.RefundUnits(t.Context(), rdb, "k", luascripts.NewLimitRules(hourly), 4, at-3*time.Hour.Microseconds())
+		check(t, "refund of what was paid long ago", v, luascripts.Free, err)
+		v, err = luascripts.RefundUnits(t.Context(), rdb, "nothing", rules, 4, at)
+		check(t, "refund where nothing is owed", v, luascripts.Free, err)
+		if n := number(t, rdb, "EXISTS", "nothing"); n != 0 {
+			t.Error("a refund made a key")
+		}
+	})
+}
+
+func TestLimit_faults(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	rules := luascripts.NewLimitRules(hourly)
+	takeUnits(t, rdb, "k", rules, want(1))
+	before := contents(t, rdb)
+	for _, command := range []string{"get", "set", "time"} {
+		_, _, _, err := luascripts.TakeUnits(t.Context(), denied(t, s, command), "k", rules, []luascripts.LimitQuestion{want(1)})
+		if err == nil || !strings.Contains(err.Error(), "can't run this command") {
+			t.Errorf("without %s: %v", command, err)
+		}
+	}
+	full(t, s)
+	if _, _, _, err := luascripts.TakeUnits(t.Context(), rdb, "k", rules, []luascripts.LimitQuestion{want(1)}); err == nil || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("a full memory: %v", err)
+	}
+	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+	if after := contents(t, rdb); after != before {
+		t.Errorf("changed by what failed:\n%s\n%s", before, after)
+	}
+}
+
+// A reply that the script never gives is an error, whatever it is.
+func TestLimit_replies(t *testing.T) {
+	rules := luascripts.NewLimitRules(hourly)
+	good := []int64{1_795_000_000_000_000, 1, 0, 9, 0, 0, 1}
+	reply := func(n ...int64) []byte {
+		text := fmt.Sprintf("*%d\r\n", len(n))
+		for _, i := range n {
+			text += fmt.Sprintf(":%d\r\n", i)
+		}
+		return []byte(text)
+	}
+	ask := func(t *testing.T, b []byte) error {
+		rdb, _ := answering(t, b)
+		_, _, _, err := luascripts.TakeUnits(t.Context(), rdb, "k", rules, []luascripts.LimitQuestion{want(1)})
+		return err
+	}
+	if err := ask(t, reply(good...)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range good {
+		bad := append([]int64(nil), good...)
+		bad[i] = -2
+		if ask(t, reply(bad...)) == nil {
+			t.Errorf("%d is taken for an answer", bad)
+		}
+	}
+	for _, b := range []string{"+OK\r\n", ":1\r\n", "$-1\r\n", "*0\r\n"} {
+		if ask(t, []byte(b)) == nil {
+			t.Errorf("%q is taken for an answer", b)
+		}
+	}
+	for i, n := range map[int]int64{1: 2, 6: 2, 0: 0} {
+		bad := append([]int64(nil), good...)
+		bad[i] = n
+		if ask(t, reply(bad...)) == nil {
+			t.Errorf("%d is taken for an answer", bad)
+		}
+	}
+}

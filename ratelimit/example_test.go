@@ -1,0 +1,132 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/ratelimit"
+	"github.com/redis/rueidis"
+)
+
+// Three calls a minute for each user, in all processes together.
+func Example() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	limiter := c.NewRateLimiter("api", ratelimit.Closed(), ratelimit.PerMinute(3))
+
+	for range 4 {
+		d, err := limiter.Take(ctx, "ann", 1)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(d.OK, d.Remaining, d.RetryAfter.Round(10*time.Second))
+	}
+	// Output:
+	// true 2 0s
+	// true 1 0s
+	// true 0 0s
+	// false 0 20s
+}
+
+// A limiter on a rueidis client of the application. Whoever came too often in a second or in a day is refused; a
+// refusal charges neither.
+func ExampleNew() {
+	ctx := context.Background()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	limiter := ratelimit.New(rdb, "mail", ratelimit.Local(4),
+		ratelimit.PerSecond(100),
+		ratelimit.Limit{Rate: 50, Per: 24 * time.Hour, Aligned: true}, // of a day of UTC
+	)
+
+	d, err := limiter.Take(ctx, "ann", 60)
+	fmt.Println(d.OK, d.RetryAfter == ratelimit.Never, err)
+	d, err = limiter.TakeUpTo(ctx, "ann", 60)
+	fmt.Println(d.Taken, d.Remaining, d.Limit.Per, err)
+	// Output:
+	// false true <nil>
+	// 50 0 24h0m0s <nil>
+}
+
+// Ten messages a second to a partner, one after the other: a queue across all processes.
+func ExampleLimiter_Wait() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	limiter := ratelimit.New(rdb, "partner", ratelimit.Open(), ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 1})
+
+	start := time.Now()
+	for range 4 {
+		if err := limiter.Wait(ctx, "acme", 1); errors.Is(err, ratelimit.ErrLimited) {
+			fmt.Println("the queue is too long for our five seconds")
+		} else if err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(time.Since(start) >= 300*time.Millisecond)
+	// Output: true
+}
+
+// What was not used comes back.
+func ExampleLimiter_Refund() {
+	ctx := context.Background()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	limiter := ratelimit.New(rdb, "export", ratelimit.Closed(), ratelimit.Limit{Rate: 5, Per: 24 * time.Hour, Aligned: true})
+
+	d, _ := limiter.Take(ctx, "ann", 1)
+	if nothingToExport := true; nothingToExport {
+		_ = limiter.Refund(ctx, "ann", d)
+	}
+	d, _ = limiter.Peek(ctx, "ann")
+	fmt.Println(d.Remaining)
+	// Output: 5
+}
+
+// Two requests a minute from each address.
+func ExampleHandler() {
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	limiter := ratelimit.New(rdb, "http", ratelimit.Open(), ratelimit.PerMinute(2))
+	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") })
+	server := httptest.NewServer(ratelimit.Handler(limiter, "per-address", func(r *http.Request) (string, int64) {
+		return "192.0.2.1", 1 // of r.RemoteAddr
+	}, hello, nil))
+	defer server.Close()
+
+	for range 3 {
+		r, err := server.Client().Get(server.URL)
+		if err != nil {
+			log.Fatal(err)
+		}
+		r.Body.Close()
+		fmt.Printf("%d %s %s retry after %q\n", r.StatusCode, r.Header.Get("RateLimit-Policy"), r.Header.Get("RateLimit"), r.Header.Get("Retry-After"))
+	}
+	// Output:
+	// 200 "per-address";q=2;w=60 "per-address";r=1;t=30 retry after ""
+	// 200 "per-address";q=2;w=60 "per-address";r=0;t=60 retry after ""
+	// 429 "per-address";q=2;w=60 "per-address";r=0;t=30 retry after "30"
+}

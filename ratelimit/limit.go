@@ -1,0 +1,88 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// Limit is Rate units in each Per, and Burst of them at once. It is a bucket of Burst units that is
+// full in the beginning, and into which Rate units flow in each Per, one after the other.
+// In any time W at most Burst + Rate·W/Per units are taken.
+type Limit struct {
+	Rate int64
+	Per  time.Duration // whole µs
+	// Burst is the size of the bucket; 0 is Rate. With Burst 1 units are Per/Rate apart.
+	Burst int64
+	// Aligned counts in windows instead, for quotas of the calendar: at most Rate units in each
+	// window, which begins at a multiple of Per since 1970 (UTC). A Per of 24 h is a day
+	// of UTC, one of seven days begins on a Thursday. Around the border of two
+	// windows up to 2·Rate units are taken in a moment. Burst is 0 then.
+	Aligned bool
+}
+
+// PerSecond returns the limit of n units a second, and as many at once.
+func PerSecond(n int64) Limit { return Limit{Rate: n, Per: time.Second} }
+
+// PerMinute returns the limit of n units a minute, and as many at once.
+func PerMinute(n int64) Limit { return Limit{Rate: n, Per: time.Minute} }
+
+// PerHour returns the limit of n units an hour, and as many at once.
+func PerHour(n int64) Limit { return Limit{Rate: n, Per: time.Hour} }
+
+const (
+	maxLimits = 8
+	maxUnits  = 1_000_000_000_000_000 // a double counts them exactly, and so do sums of them
+	maxPer    = 10 * 366 * 24 * time.Hour
+)
+
+// full returns l with the burst that it means.
+func (l Limit) full() Limit {
+	if l.Burst == 0 {
+		l.Burst = l.Rate
+	}
+	return l
+}
+
+// check says what is wrong with l.
+func (l Limit) check() error {
+	switch {
+	case l.Rate < 1 || l.Rate > maxUnits:
+		return fmt.Errorf("a rate of %d: it must be from 1 to %d", l.Rate, int64(maxUnits))
+	case l.Per < time.Microsecond || l.Per > maxPer:
+		return fmt.Errorf("a rate per %v: it must be from 1µs to %v", l.Per, maxPer)
+	case l.Per%time.Microsecond != 0:
+		return fmt.Errorf("a rate per %v: it must be in whole µs", l.Per)
+	case l.Burst < 0 || l.Burst > maxUnits:
+		return fmt.Errorf("a burst of %d: it must be from 1 to %d, or 0 for the rate", l.Burst, int64(maxUnits))
+	case l.Aligned && l.Burst != 0 && l.Burst != l.Rate:
+		return errors.New("an aligned limit has no burst")
+	case float64(l.full().Burst)/float64(l.Rate)*float64(l.Per) > float64(maxPer):
+		return fmt.Errorf("a burst of %d at %d per %v: it would take more than %v to come back", l.Burst, l.Rate, l.Per, maxPer)
+	}
+	return nil
+}
+
+// checkLimits says what is wrong with the limits of a limiter.
+func checkLimits(limits []Limit) error {
+	if len(limits) == 0 || len(limits) > maxLimits {
+		return fmt.Errorf("%d limits: it must be from 1 to %d", len(limits), maxLimits)
+	}
+	for i, l := range limits {
+		if err := l.check(); err != nil {
+			return fmt.Errorf("limit %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// rules returns limits as the scripts take them.
+func rules(limits []Limit) luascripts.LimitRules {
+	all := make([]luascripts.LimitRule, len(limits))
+	for i, l := range limits {
+		all[i] = luascripts.LimitRule{Rate: l.Rate, Burst: l.Burst, Per: l.Per, Aligned: l.Aligned}
+	}
+	return luascripts.NewLimitRules(all...)
+}

@@ -1,0 +1,422 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+// Everything that cannot be asked is an error that says what it is about, and nothing is sent.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	fine := ratelimit.PerSecond(10)
+	s.ResetStats(t)
+	for what, l := range map[string]*ratelimit.Limiter{
+		"no client":     ratelimit.New(nil, "api", closed, fine),
+		"no name":       ratelimit.New(rdb, "", closed, fine),
+		"a colon":       ratelimit.New(rdb, "api:v1", closed, fine),
+		"a long name":   ratelimit.New(rdb, strings.Repeat("x", 5000), closed, fine),
+		"of locks":      ratelimit.New(rdb, "redisson_lock_queue", closed, fine),
+		"no policy":     ratelimit.New(rdb, "api", ratelimit.Policy{}, fine),
+		"no patience":   ratelimit.New(rdb, "api", ratelimit.Open().After(0), fine),
+		"no processes":  ratelimit.New(rdb, "api", ratelimit.Local(0), fine),
+		"no limit":      ratelimit.New(rdb, "api", closed),
+		"many limits":   ratelimit.New(rdb, "api", closed, slices.Repeat([]ratelimit.Limit{fine}, 9)...),
+		"no rate":       ratelimit.New(rdb, "api", closed, ratelimit.Limit{Per: time.Second}),
+		"rate below 0":  ratelimit.New(rdb, "api", closed, ratelimit.PerSecond(-1)),
+		"huge rate":     ratelimit.New(rdb, "api", closed, ratelimit.PerSecond(math.MaxInt64)),
+		"no period":     ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1}),
+		"of a ns":       ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1, Per: time.Nanosecond}),
+		"of 1.5 µs":     ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1, Per: 1500}),
+		"of centuries":  ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1, Per: math.MaxInt64 / 1000 * 1000}),
+		"burst below 0": ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1, Per: time.Second, Burst: -1}),
+		"huge burst":    ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1, Per: time.Hour, Burst: 1_000_000_000_000}),
+		"aligned burst": ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 9, Per: time.Second, Burst: 5, Aligned: true}),
+		"then no limit": ratelimit.New(rdb, "api", closed, fine).With(),
+	} {
+		_, err1 := l.Take(t.Context(), "k", 1)
+		_, err2 := l.Peek(t.Context(), "k")
+		_, err3 := l.Reserve(t.Context(), "k", 1)
+		for op, err := range map[string]error{"take": err1, "peek": err2, "reserve": err3, "wait": l.Wait(t.Context(), "k", 1), "refund": l.Refund(t.Context(), "k", ratelimit.Decision{})} {
+			var e *lock.Error
+			if !errors.As(err, &e) || e.Op != op || !strings.HasSuffix(e.Name, ":k") || len(err.Error()) > 500 {
+				t.Errorf("%s: %s: %v", what, op, err)
+			}
+		}
+	}
+	l := ratelimit.New(rdb, "api", closed, fine)
+	for _, n := range []int64{-1, math.MinInt64, math.MaxInt64} {
+		if _, err := l.Take(t.Context(), "k", n); err == nil {
+			t.Errorf("%d units: no error", n)
+		}
+	}
+	if _, err := l.Take(t.Context(), strings.Repeat("k", 5000), 1); !errors.Is(err, lock.ErrName) {
+		t.Errorf("a long key: %v", err)
+	}
+	if n := s.CommandCalls(t, "evalsha"); n != 0 {
+		t.Errorf("%d scripts were sent", n)
+	}
+	// Keys come from strangers: every text is one.
+	for _, key := range []string{"", ":", "{", "}{", "{}", "a\x00b", "ü", strings.Repeat("k", 4000)} {
+		if d := take(t, l, key, 10); !d.OK {
+			t.Errorf("%q: %+v", key, d)
+		}
+	}
+}
+
+func TestTake_foreignKey(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Do(t, "HSET", "api:hash", "a", "b")
+	s.Do(t, "SET", "api:counter", "17")
+	for _, policy := range []ratelimit.Policy{closed, ratelimit.Open().After(time.Minute), ratelimit.Local(1).After(time.Minute)} {
+		l := ratelimit.New(s.Client(t), "api", policy, ratelimit.PerSecond(1))
+		for _, key := range []string{"hash", "counter"} {
+			if d, err := l.Take(t.Context(), key, 1); !errors.Is(err, lock.ErrForeignKey) || d.OK {
+				t.Errorf("%s: %+v, %v", key, d, err)
+			}
+		}
+	}
+}
+
+// Limits are all kept or none is charged.
+func TestTake_severalLimits(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1, Per: time.Hour, Burst: 5}, ratelimit.Limit{Rate: 100, Per: 24 * time.Hour, Burst: 8}, ratelimit.Limit{Rate: 7, Per: 365 * 24 * time.Hour, Aligned: true})
+	for i, step := range []struct {
+		n, remaining int64
+		ok           bool
+		scarcest     int64
+	}{{4, 1, true, 5}, {2, 1, false, 5}, {1, 0, true, 5}} {
+		if d := take(t, l, "k", step.n); d.OK != step.ok || d.Remaining != step.remaining || d.Limit.Burst != step.scarcest {
+			t.Errorf("step %d: %+v, want %+v", i+1, d, step)
+		}
+	}
+	if d := take(t, l, "k", 6); d.OK || d.RetryAfter != ratelimit.Never {
+		t.Errorf("6 of 5: %+v, want never", d)
+	}
+	if d := take(t, l.With(ratelimit.Limit{Rate: 1000, Per: time.Second}, ratelimit.Limit{Rate: 100, Per: 24 * time.Hour, Burst: 8}, ratelimit.Limit{Rate: 7, Per: 365 * 24 * time.Hour, Aligned: true}), "k", 3); d.OK || d.Remaining != 0 {
+		t.Errorf("other limits: %+v", d)
+	}
+	// Five of an hour each are owed, so a rate of two an hour is free of debt after five hours, too.
+	if d := peek(t, l.With(ratelimit.Limit{Rate: 2, Per: time.Hour, Burst: 20}), "k"); d.Remaining != 10 {
+		t.Errorf("twice the rate: %+v, want 10 left", d)
+	}
+}
+
+// Clients of several connections take as fast as they can. By what they saw, no more than the
+// burst and the rate was let pass in any time.
+func TestTake_neverMoreThanTheLimit(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	limit := ratelimit.Limit{Rate: 2000, Per: time.Second, Burst: 50}
+	type seen struct{ sent, heard time.Time }
+	var mu sync.Mutex
+	var log []seen
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range 8 {
+		l := ratelimit.New(s.Client(t), "api", closed, limit)
+		for range 4 {
+			wg.Go(func() {
+				for range 150 {
+					sent := time.Now()
+					d, err := l.Take(t.Context(), "hot", 1)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if d.OK {
+						mu.Lock()
+						log = append(log, seen{sent, time.Now()})
+						mu.Unlock()
+					} else if err := l.Wait(t.Context(), "hot", 1); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	slices.SortFunc(log, func(a, b seen) int { return a.heard.Compare(b.heard) })
+	worst := 0.0
+	for i, from := range log {
+		n := 0
+		for _, to := range log {
+			// Whatever was sent after and heard before happened in between.
+			if !to.sent.Before(from.sent) {
+				n++
+				if allowed := float64(limit.Burst) + to.heard.Sub(from.sent).Seconds()*float64(limit.Rate); float64(n) > allowed+1e-6 {
+					t.Fatalf("from the %d-th on: %d in %v, allowed are %.1f", i, n, to.heard.Sub(from.sent), allowed)
+				} else {
+					worst = max(worst, float64(n)/allowed)
+				}
+			}
+		}
+	}
+	if worst < 0.5 || len(log) < 100 {
+		t.Errorf("%d taken in %v, at most %.2f of what is allowed: that proves little", len(log), time.Since(start), worst)
+	}
+}
+
+// Callers who come while a question is under way go together in the next one, first come first served.
+func TestTake_together(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(p))
+	l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 60, Per: 24 * time.Hour})
+	peek(t, l, "k") // the server knows the script
+	s.ResetStats(t)
+
+	answer := make(chan struct{})
+	p.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+	var wg sync.WaitGroup
+	first := make(chan ratelimit.Decision, 1)
+	wg.Go(func() { d, _ := l.Take(t.Context(), "k", 1); first <- d })
+	for s.CommandCalls(t, "evalsha") == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	const crowd = 200
+	var taken, remaining sync.Map
+	ready := make(chan struct{}, crowd)
+	for i := range crowd {
+		wg.Go(func() {
+			ready <- struct{}{}
+			d, err := l.Take(t.Context(), "k", 1)
+			if err != nil {
+				t.Error(err)
+			}
+			if d.OK {
+				taken.Store(i, true)
+				if _, twice := remaining.LoadOrStore(d.Remaining, true); twice {
+					t.Errorf("two callers were told that %d are left", d.Remaining)
+				}
+			}
+		})
+	}
+	for range crowd {
+		<-ready
+	}
+	ratelimit.WaitForAsks(l, "k", crowd)
+	close(answer)
+	wg.Wait()
+	n := 0
+	taken.Range(func(any, any) bool { n++; return true })
+	if d := <-first; !d.OK || n != 59 {
+		t.Errorf("the first: %+v; of the crowd %d, want 59", d, n)
+	}
+	if calls := s.CommandCalls(t, "evalsha"); calls != 2 {
+		t.Errorf("%d commands for %d callers, want 2", calls, crowd+1)
+	}
+}
+
+// After a refusal nothing is sent before something can be had, or a second is over.
+func TestTake_refusedHere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		l := ratelimit.New(m.Client(t), "api", closed, ratelimit.Limit{Rate: 5, Per: time.Second})
+		slow := l.With(ratelimit.Limit{Rate: 1, Per: time.Hour})
+		take(t, l, "k", 5)
+		first := take(t, l, "k", 2)
+		before := m.CommandCount()
+		for range 10 {
+			if d := take(t, l, "k", 2); d.OK || d.RetryAfter > first.RetryAfter {
+				t.Errorf("%+v, after %+v", d, first)
+			}
+			time.Sleep(first.RetryAfter / 11)
+		}
+		if n := m.CommandCount() - before; n != 0 {
+			t.Errorf("%d commands", n)
+		}
+		time.Sleep(first.RetryAfter)
+		if d := take(t, l, "k", 2); !d.OK {
+			t.Errorf("after its time: %+v", d)
+		}
+		d := take(t, slow, "slow", 1)
+		if take(t, slow, "slow", 1).OK {
+			t.Error("twice an hour")
+		}
+		if err := l.Refund(t.Context(), "slow", d); err != nil {
+			t.Fatal(err)
+		}
+		m.Del("api:slow") // by hand, or a refund elsewhere
+		time.Sleep(time.Second)
+		if d := take(t, slow, "slow", 1); !d.OK {
+			t.Errorf("a second after the debt was gone: %+v", d)
+		}
+	})
+}
+
+// A refusal is forgotten when this process gives units back.
+func TestRefund_isSeenAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 2, Per: time.Minute})
+		d := take(t, l, "k", 2)
+		if take(t, l, "k", 2).OK {
+			t.Fatal("four of two")
+		}
+		if err := l.Refund(t.Context(), "k", d); err != nil {
+			t.Fatal(err)
+		}
+		if d := take(t, l, "k", 2); !d.OK {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// A lost reply costs the units once; the caller is told that nobody knows.
+func TestTake_lostReply(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	l := ratelimit.New(s.Client(t, redistest.Via(p)), "api", closed, ratelimit.Limit{Rate: 10, Per: 24 * time.Hour})
+	peek(t, l, "k")
+	for what, act := range map[string]redistest.Action{"reply": {DropReply: true}, "request": {DropRequest: true}} {
+		p.OnRequest(redistest.Once("EVALSHA", act))
+		if d, err := l.Take(t.Context(), what, 3); !errors.Is(err, lock.ErrUnavailable) || d.OK || !errors.Is(d.Err, lock.ErrUnavailable) {
+			t.Errorf("a lost %s: %+v, %v", what, d, err)
+		}
+		want := map[string]int64{"reply": 7, "request": 10}[what]
+		if d := peek(t, l, what); d.Remaining != want {
+			t.Errorf("a lost %s: %+v, want %d left", what, d, want)
+		}
+	}
+}
+
+// A caller who leaves before the answer leaves nothing taken.
+func TestTake_cancelled(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	l := ratelimit.New(s.Client(t, redistest.Via(p)), "api", closed, ratelimit.Limit{Rate: 10, Per: 24 * time.Hour})
+	peek(t, l, "k")
+	for what, call := range map[string]func(ctx context.Context) error{
+		"take":    func(ctx context.Context) error { _, err := l.Take(ctx, "k", 3); return err },
+		"reserve": func(ctx context.Context) error { _, err := l.Reserve(ctx, "k", 3); return err },
+		"wait":    func(ctx context.Context) error { return l.Wait(ctx, "k", 3) },
+	} {
+		answer := make(chan struct{})
+		p.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		ctx, cancel := context.WithCancel(t.Context())
+		s.ResetStats(t)
+		done := make(chan error)
+		go func() { done <- call(ctx) }()
+		for s.CommandCalls(t, "evalsha") == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+		var e *lock.Error
+		if err := <-done; !errors.Is(err, context.Canceled) || !errors.As(err, &e) || e.Op != what || e.Name != "api:k" {
+			t.Errorf("%s: %v", what, err)
+		}
+		close(answer)
+		untilLeft(t, l, "k", 10)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Take(ctx, "k", 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled before: %v", err)
+	}
+}
+
+// untilLeft waits until at least n are left, within a rounding.
+func untilLeft(t *testing.T, l *ratelimit.Limiter, key string, n int64) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		d := peek(t, l, key)
+		// The µs between taking and giving back are paid, but not exactly.
+		if d.Remaining >= n || d.Remaining == n-1 && d.ResetAfter < time.Minute {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%+v, want %d left", d, n)
+		}
+	}
+}
+
+// Close ends whoever waits, and what waited is given back.
+func TestClose(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := send.New(redistest.NewMini(t).Client(t), "p:")
+		l := ratelimit.On(s, "api", closed, ratelimit.Limit{Rate: 1, Per: time.Minute})
+		take(t, l, "k", 1)
+		done := make(chan error)
+		go func() { done <- l.Wait(t.Context(), "k", 1) }()
+		synctest.Wait()
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("a waiter: %v", err)
+		}
+		if _, err := l.Take(t.Context(), "k", 1); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("after it: %v", err)
+		}
+		if err := l.Wait(t.Context(), "k", 1); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("after it: %v", err)
+		}
+		other := ratelimit.On(send.New(s.Redis, "p:"), "api", closed, ratelimit.Limit{Rate: 1, Per: time.Minute})
+		if d := peek(t, other, "k"); d.ResetAfter > time.Minute {
+			t.Errorf("%+v: the waiter's unit is still taken", d)
+		}
+	})
+}
+
+// On a cluster every key has its slot, whatever is in it.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	l := ratelimit.New(c.Client(t), "api", closed, ratelimit.PerHour(3), ratelimit.PerHour(100))
+	var wg sync.WaitGroup
+	for i := range 60 {
+		for _, key := range []string{fmt.Sprint("k", i), fmt.Sprintf("{%d", i), fmt.Sprintf("}%d{x}", i)} {
+			wg.Go(func() {
+				if a, b := take(t, l, key, 3), take(t, l, key, 1); !a.OK || b.OK {
+					t.Errorf("%q: %+v, %+v", key, a, b)
+				}
+				if err := l.Wait(soon(t, 20*time.Second), key, 3); !errors.Is(err, ratelimit.ErrLimited) {
+					t.Errorf("%q: %v", key, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+
+	// A key that moves to another node.
+	key := "moved"
+	take(t, l, key, 2)
+	from := c.Master(t, "api:"+key)
+	to := c.Masters(t)[0]
+	if to == from {
+		to = c.Masters(t)[1]
+	}
+	m := c.Migrate(t, c.Slot(t, "api:"+key), from, to)
+	if d := peek(t, l, key); d.Remaining != 1 {
+		t.Errorf("while its slot moves: %+v", d)
+	}
+	m.Move(t, m.Keys(t)...)
+	if d := peek(t, l, key); d.Remaining != 1 {
+		t.Errorf("when it has moved: %+v", d)
+	}
+	m.Finish(t)
+	if d := take(t, l, key, 1); !d.OK || d.Remaining != 0 {
+		t.Errorf("after that: %+v", d)
+	}
+}

@@ -1,0 +1,58 @@
+package ratelimit_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/memredis"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/ratelimit"
+	"go.uber.org/goleak"
+)
+
+// addr is where a server in memory is, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(withServer{m}, redistest.NotOurs()) }
+
+type withServer struct{ m *testing.M }
+
+func (w withServer) Run() int {
+	server, err := memredis.Start()
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	addr = server.Addr()
+	return w.m.Run()
+}
+
+// closed is the policy of tests whose server answers, though the machine may be busy.
+var closed = ratelimit.Closed().After(30 * time.Second)
+
+// take takes n units, and fails the test if there is an error.
+func take(t testing.TB, l *ratelimit.Limiter, key string, n int64) ratelimit.Decision {
+	t.Helper()
+	d, err := l.Take(t.Context(), key, n)
+	if err != nil {
+		t.Fatalf("take %d of %q: %v", n, key, err)
+	}
+	return d
+}
+
+func peek(t testing.TB, l *ratelimit.Limiter, key string) ratelimit.Decision {
+	t.Helper()
+	d, err := l.Peek(t.Context(), key)
+	if err != nil {
+		t.Fatalf("peek at %q: %v", key, err)
+	}
+	return d
+}
+
+// soon is a context that is over after d.
+func soon(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,367 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/ratelimit"
+	"pgregory.net/rapid"
+)
+
+// bucket is the reference for one limit: a bucket of units into which the rate flows, as
+// the words of Limit say it. It counts in fractions, and so exactly. Times are µs since
+// 1970.
+type bucket struct {
+	limit ratelimit.Limit
+	level *big.Rat // at the time of at
+	at    *big.Rat
+}
+
+func newBucket(l ratelimit.Limit, now int64) *bucket {
+	return &bucket{l, new(big.Rat).SetInt64(capacity(l)), new(big.Rat).SetInt64(now)}
+}
+
+func capacity(l ratelimit.Limit) int64 {
+	if l.Burst > 0 {
+		return l.Burst
+	}
+	return l.Rate
+}
+
+func (b *bucket) per() *big.Rat { return new(big.Rat).SetInt64(b.limit.Per.Microseconds()) }
+
+// window returns the number of the window of t.
+func (b *bucket) window(t *big.Rat) *big.Int {
+	q := new(big.Rat).Quo(t, b.per())
+	return new(big.Int).Div(q.Num(), q.Denom())
+}
+
+// levelAt returns how many units there are at t, which is not before at.
+func (b *bucket) levelAt(t *big.Rat) *big.Rat {
+	most := new(big.Rat).SetInt64(capacity(b.limit))
+	if b.limit.Aligned {
+		if b.window(t).Cmp(b.window(b.at)) > 0 {
+			return most
+		}
+		return b.level
+	}
+	in := new(big.Rat).Sub(t, b.at)
+	in.Mul(in, new(big.Rat).SetInt64(b.limit.Rate)).Quo(in, b.per()).Add(in, b.level)
+	if in.Cmp(most) > 0 {
+		return most
+	}
+	return in
+}
+
+// enough returns the earliest time from t on at which there are n units.
+func (b *bucket) enough(n int64, t *big.Rat) *big.Rat {
+	lacks := new(big.Rat).Sub(new(big.Rat).SetInt64(n), b.levelAt(t))
+	if lacks.Sign() <= 0 {
+		return t
+	}
+	if b.limit.Aligned {
+		next := new(big.Rat).SetInt(new(big.Int).Add(b.window(t), big.NewInt(1)))
+		return next.Mul(next, b.per())
+	}
+	lacks.Mul(lacks, b.per()).Quo(lacks, new(big.Rat).SetInt64(b.limit.Rate))
+	return lacks.Add(lacks, t)
+}
+
+// use takes n units at t.
+func (b *bucket) use(n int64, t *big.Rat) {
+	b.level = new(big.Rat).Sub(b.levelAt(t), new(big.Rat).SetInt64(n))
+	b.at = t
+}
+
+// buckets are the reference for a limiter.
+type buckets struct {
+	all    []*bucket
+	latest *big.Rat // when the latest reservation is due
+}
+
+func newBuckets(limits []ratelimit.Limit, now int64) *buckets {
+	b := &buckets{latest: new(big.Rat)}
+	for _, l := range limits {
+		b.all = append(b.all, newBucket(l, now))
+	}
+	return b
+}
+
+// from is when somebody who comes at now can use units at the earliest.
+func (b *buckets) from(now int64) *big.Rat {
+	t := new(big.Rat).SetInt64(now)
+	if b.latest.Cmp(t) > 0 {
+		return b.latest
+	}
+	return t
+}
+
+func (b *buckets) left(now int64) int64 {
+	if b.latest.Cmp(new(big.Rat).SetInt64(now)) > 0 {
+		return 0
+	}
+	least := int64(math.MaxInt64)
+	for _, one := range b.all {
+		level := one.levelAt(b.from(now))
+		least = min(least, new(big.Int).Div(level.Num(), level.Denom()).Int64())
+	}
+	return max(0, least)
+}
+
+func (b *buckets) earliest(n, now int64) *big.Rat {
+	for t := b.from(now); ; {
+		next := t
+		for _, one := range b.all {
+			next = one.enough(n, next)
+		}
+		if next.Cmp(t) == 0 {
+			return t
+		}
+		t = next
+	}
+}
+
+func (b *buckets) use(n int64, t *big.Rat) {
+	for _, one := range b.all {
+		one.use(n, t)
+	}
+	if b.latest.Cmp(t) < 0 {
+		b.latest = t
+	}
+}
+
+// after returns the time from now to t, rounded up to µs.
+func after(now int64, t *big.Rat) time.Duration {
+	d := new(big.Rat).Sub(t, new(big.Rat).SetInt64(now))
+	q, m := new(big.Int).DivMod(d.Num(), d.Denom(), new(big.Int))
+	if m.Sign() > 0 {
+		q.Add(q, big.NewInt(1))
+	}
+	return time.Duration(q.Int64()) * time.Microsecond
+}
+
+// near reports whether two durations differ by a µs at most: what a double can do.
+func near(a, b time.Duration) bool { return max(a-b, b-a) <= time.Microsecond }
+
+func drawLimit(rt *rapid.T, label string) ratelimit.Limit {
+	l := ratelimit.Limit{
+		Rate: rapid.Int64Range(1, 20).Draw(rt, label+" rate"),
+		Per:  rapid.SampledFrom([]time.Duration{100 * time.Microsecond, time.Second, 7 * time.Second, time.Minute}).Draw(rt, label+" per"),
+	}
+	if l.Aligned = rapid.IntRange(0, 3).Draw(rt, label+" aligned") == 0; !l.Aligned {
+		l.Burst = rapid.Int64Range(0, 25).Draw(rt, label+" burst")
+	}
+	return l
+}
+
+// timeless is a test whose deadline is not asked for, which a bubble does not allow.
+type timeless struct{ rapid.TB }
+
+// bubble runs f on virtual time.
+func bubble(t *testing.T, f func(t *testing.T)) { t.Parallel(); synctest.Test(t, f) }
+
+// Every answer is that of the reference, for one limit and for several.
+func TestModel(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb := redistest.NewMini(t).Client(t)
+		round := 0
+		rapid.Check(timeless{t}, func(rt *rapid.T) {
+			round++
+			key := fmt.Sprint(round)
+			var limits []ratelimit.Limit
+			for i := range rapid.IntRange(1, 3).Draw(rt, "limits") {
+				limits = append(limits, drawLimit(rt, fmt.Sprint("limit ", i)))
+			}
+			// A limiter that was made anew remembers no refusal, and asks.
+			fresh := func() *ratelimit.Limiter { return ratelimit.New(rdb, "model", closed, limits...) }
+			l, remembers := fresh(), rapid.Bool().Draw(rt, "remembers")
+			limiter := func() *ratelimit.Limiter {
+				if remembers {
+					return l
+				}
+				return fresh()
+			}
+			most := int64(math.MaxInt64)
+			for _, one := range limits {
+				most = min(most, capacity(one))
+			}
+			now := func() int64 { return time.Now().UnixMicro() }
+			ref := newBuckets(limits, now())
+			check := func(what string, d ratelimit.Decision, taken, least int64, ok bool) {
+				rt.Helper()
+				retry := time.Duration(0)
+				switch {
+				case ok || least == 0:
+				case least > most:
+					retry = ratelimit.Never
+				default:
+					retry = after(now(), ref.earliest(least, now()))
+				}
+				if remembers && !ok && d.OK == ok && d.Taken == 0 && d.RetryAfter <= retry+time.Microsecond {
+					return // the rest is what was true when it was refused
+				}
+				if d.OK != ok || d.Taken != taken || d.Remaining != ref.left(now()) || !near(d.RetryAfter, retry) || d.Err != nil {
+					rt.Fatalf("%s at %d: %+v, want %v, %d, %d left, retry after %v", what, now(), d, ok, taken, ref.left(now()), retry)
+				}
+			}
+			units := func() int64 { return rapid.Int64Range(1, 30).Draw(rt, "units") }
+			rt.Repeat(map[string]func(*rapid.T){
+				"time goes by": func(rt *rapid.T) {
+					longest := rapid.SampledFrom([]int64{100, 1_000_000, 90_000_000}).Draw(rt, "at most")
+					time.Sleep(time.Duration(rapid.Int64Range(1, longest).Draw(rt, "µs")) * time.Microsecond)
+				},
+				"take": func(rt *rapid.T) {
+					n := units()
+					d, err := limiter().Take(t.Context(), key, n)
+					if err != nil {
+						rt.Fatal(err)
+					}
+					ok := n <= ref.left(now())
+					taken := int64(0)
+					if ok {
+						taken = n
+						ref.use(n, ref.from(now()))
+					}
+					check(fmt.Sprint("take ", n), d, taken, n, ok)
+				},
+				"take up to": func(rt *rapid.T) {
+					n := units()
+					d, err := limiter().TakeUpTo(t.Context(), key, n)
+					if err != nil {
+						rt.Fatal(err)
+					}
+					taken := min(n, ref.left(now()))
+					if taken > 0 {
+						ref.use(taken, ref.from(now()))
+					}
+					check(fmt.Sprint("take up to ", n), d, taken, 1, taken > 0)
+				},
+				"peek": func(rt *rapid.T) {
+					d, err := limiter().Peek(t.Context(), key)
+					if err != nil {
+						rt.Fatal(err)
+					}
+					check("peek", d, 0, 0, ref.left(now()) > 0)
+				},
+				"reserve": func(rt *rapid.T) {
+					n := units()
+					wait := time.Duration(rapid.Int64Range(1, 100_000_000).Draw(rt, "wait µs")) * time.Microsecond
+					ctx, cancel := context.WithTimeout(t.Context(), wait)
+					defer cancel()
+					r, err := limiter().Reserve(ctx, key, n)
+					due := ref.earliest(min(n, most), now())
+					delay := after(now(), due)
+					var limited *ratelimit.LimitedError
+					switch {
+					case n > most:
+						if !errors.As(err, &limited) || limited.RetryAfter != ratelimit.Never {
+							rt.Fatalf("reserve %d of %d: %v", n, most, err)
+						}
+					case errors.As(err, &limited) && errors.Is(err, ratelimit.ErrLimited):
+						if delay+time.Microsecond <= wait || !near(limited.RetryAfter, delay) && !(remembers && limited.RetryAfter < delay) {
+							rt.Fatalf("reserve %d within %v: %v, want a delay of %v", n, wait, err, delay)
+						}
+					case err != nil:
+						rt.Fatal(err)
+					default:
+						if !near(r.Delay(), delay) || r.Delay() > wait+time.Microsecond {
+							rt.Fatalf("reserve %d within %v: a delay of %v, want %v", n, wait, r.Delay(), delay)
+						}
+						ref.use(n, due)
+					}
+				},
+			})
+		})
+	})
+}
+
+// use is what a caller was let do, and when.
+type use struct {
+	at int64 // µs
+	n  int64
+}
+
+// Whatever is refunded and cancelled, what was used stays within the limits: it is replayed through the
+// reference in the order of use, which must never be short of a unit.
+func TestRefund_neverLetsMorePass(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb := redistest.NewMini(t).Client(t)
+		round := 0
+		rapid.Check(timeless{t}, func(rt *rapid.T) {
+			round++
+			key := fmt.Sprint(round)
+			var limits []ratelimit.Limit
+			for i := range rapid.IntRange(1, 2).Draw(rt, "limits") {
+				l := drawLimit(rt, fmt.Sprint("limit ", i))
+				l.Per = max(l.Per, time.Second)
+				limits = append(limits, l)
+			}
+			l := ratelimit.New(rdb, "refund", closed, limits...)
+			start := time.Now().UnixMicro()
+			type taken struct {
+				use
+				back func() error
+			}
+			var out []*taken
+			var used []use
+			rt.Repeat(map[string]func(*rapid.T){
+				"time goes by": func(rt *rapid.T) {
+					time.Sleep(time.Duration(rapid.Int64Range(1, 3_000_000).Draw(rt, "µs")) * time.Microsecond)
+				},
+				"take": func(rt *rapid.T) {
+					d, err := l.TakeUpTo(t.Context(), key, rapid.Int64Range(1, 10).Draw(rt, "units"))
+					if err != nil {
+						rt.Fatal(err)
+					}
+					if d.OK {
+						out = append(out, &taken{use{time.Now().UnixMicro(), d.Taken}, func() error { return l.Refund(t.Context(), key, d) }})
+					}
+				},
+				"reserve": func(rt *rapid.T) {
+					n := rapid.Int64Range(1, 10).Draw(rt, "units")
+					r, err := l.Reserve(t.Context(), key, n)
+					if err == nil {
+						due := time.Now().Add(r.Delay()).UnixMicro()
+						out = append(out, &taken{use{due, n}, func() error { return r.Cancel(t.Context()) }})
+					} else if !errors.Is(err, ratelimit.ErrLimited) {
+						rt.Fatal(err)
+					}
+				},
+				"give back": func(rt *rapid.T) {
+					// What is due in the past was used, or is given back late: neither may let more pass.
+					if len(out) == 0 {
+						return
+					}
+					i := rapid.IntRange(0, len(out)-1).Draw(rt, "which")
+					if err := out[i].back(); err != nil {
+						rt.Fatal(err)
+					}
+					out = slices.Delete(out, i, i+1)
+				},
+			})
+			for _, o := range out {
+				used = append(used, o.use)
+			}
+			slices.SortStableFunc(used, func(a, b use) int { return int(a.at - b.at) })
+			ref := newBuckets(limits, start)
+			for _, u := range used {
+				at := new(big.Rat).SetInt64(u.at)
+				for i, b := range ref.all {
+					// A delay is rounded up to a µs, so the one before may be a µs early beside it.
+					if d := after(u.at, b.enough(u.n, at)); d > 2*time.Microsecond {
+						rt.Fatalf("limit %+v: the use of %d at %d is %v early; of %v", limits[i], u.n, u.at, d, used)
+					}
+					b.use(u.n, b.enough(u.n, at))
+				}
+			}
+		})
+	})
+}

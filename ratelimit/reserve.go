@@ -1,0 +1,124 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// LongestWait is the longest that Wait and Reserve wait.
+const LongestWait = time.Hour
+
+// Wait waits until the caller may use n units of key. Callers of all processes are served in the order
+// in which they came, by one command each, however long they wait; none of them asks twice.
+//
+// If the turn of the caller comes after the end of ctx, or after [LongestWait], Wait fails at once with
+// [ErrLimited] and takes nothing. If ctx ends while the caller waits, Wait returns its error, and
+// the units come back at once, as far as nobody who waits behind was promised its turn because of
+// them.
+//
+// Without Redis the Policy decides: Open returns at once, and Local waits for its turn
+// in this process.
+func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
+	const op = "wait"
+	if l.bad == nil {
+		if err := l.desk.send.Enter(); err != nil {
+			return l.wrap(op, key, err)
+		}
+		defer l.desk.send.Leave()
+	}
+	r, err := l.reserve(ctx, op, key, n)
+	if err != nil {
+		return err
+	}
+	if r.ready.IsZero() {
+		return nil
+	}
+	if err := l.desk.sleep(ctx, time.Until(r.ready)); err != nil {
+		l.desk.send.Behind(r.undo)
+		return l.wrap(op, key, err)
+	}
+	return nil
+}
+
+// Reserve takes n units of key that the caller may use after [Reservation.Delay]. It fails
+// with [ErrLimited], and takes nothing, if that is after the end of ctx, or after
+// [LongestWait]. Otherwise it is as [Limiter.Wait].
+func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
+	return l.reserve(ctx, "reserve", key, n)
+}
+
+// Reservation is units that were taken and may be used later. It is safe for concurrent
+// use.
+type Reservation struct {
+	limiter *Limiter
+	key     string
+	id      laneID
+	n       int64
+	ready   time.Time // zero: at once
+	at      int64     // by the server's clock, in µs; 0 if it was not asked
+	err     error     // see Decision.Err
+
+	cancelled sync.Once
+	failed    error // of Cancel
+}
+
+// Delay returns for how long the caller must wait yet before it uses the units.
+func (r *Reservation) Delay() time.Duration {
+	if r.ready.IsZero() {
+		return 0
+	}
+	return max(0, time.Until(r.ready))
+}
+
+// Err returns what Redis failed with if the Policy decided instead.
+func (r *Reservation) Err() error { return r.err }
+
+// Cancel gives the units back, as far as time has not given them back and nobody who waits
+// behind was promised its turn because of them. The caller must not use them then. Only the first call does something.
+func (r *Reservation) Cancel(ctx context.Context) error {
+	r.cancelled.Do(func() {
+		if r.n > 0 && r.at > 0 {
+			r.failed = r.limiter.wrap("cancel", r.key, r.limiter.refund(ctx, r.id, r.n, r.at))
+		}
+	})
+	return r.failed
+}
+
+// undo is Cancel for a caller who has left, also if the client is being closed. If it fails, time gives the units back.
+func (r *Reservation) undo() {
+	if r.n > 0 && r.at > 0 {
+		_, _ = luascripts.RefundUnits(context.Background(), r.limiter.desk.send.Redis, r.id.key, r.limiter.rules, r.n, r.at)
+		r.limiter.desk.forget(r.id)
+	}
+}
+
+func (l *Limiter) reserve(ctx context.Context, op, key string, n int64) (*Reservation, error) {
+	id, err := l.enter(key, n)
+	if err != nil {
+		return nil, l.wrap(op, key, err)
+	}
+	wait := LongestWait
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = max(0, min(wait, time.Until(deadline)))
+	}
+	q := luascripts.LimitQuestion{Units: n, Least: n, Wait: wait.Truncate(time.Microsecond)}
+	r, err := l.desk.ask(ctx, l, id, q)
+	switch {
+	case errors.Is(err, lock.ErrUnavailable):
+		return l.reserveWithout(op, key, id, n, wait, err)
+	case err != nil:
+		return nil, l.wrap(op, key, err)
+	case r.Taken == 0 && n > 0:
+		return nil, l.wrap(op, key, &LimitedError{RetryAfter: r.Retry})
+	}
+	reserved := &Reservation{limiter: l, key: key, id: id, n: n, at: r.at + r.Delay.Microseconds()}
+	if r.Delay > 0 {
+		reserved.ready = time.Now().Add(r.Delay)
+	}
+	return reserved, nil
+}

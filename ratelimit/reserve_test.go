@@ -1,0 +1,191 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+// near fails the test if two durations differ by more than rounding.
+func isNear(t *testing.T, what string, got, want time.Duration) {
+	t.Helper()
+	if d := got - want; max(d, -d) > 10*time.Microsecond {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// Whoever waits is served in the order of arrival, in two processes, by one command each.
+func TestWait_inOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		limit := ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 2}
+		processes := []*ratelimit.Limiter{
+			ratelimit.New(m.Client(t), "api", closed, limit),
+			ratelimit.New(m.Client(t), "api", closed, limit),
+		}
+		for _, l := range processes {
+			peek(t, l, "k")
+		}
+		before, start := m.CommandCount(), time.Now()
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var order []int
+		for i := range 20 {
+			wg.Go(func() {
+				if err := processes[i%2].Wait(t.Context(), "k", 1); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, i)
+				isNear(t, "its turn", time.Since(start), time.Duration(max(0, i-1))*100*time.Millisecond)
+			})
+			synctest.Wait()
+		}
+		// Nobody passes those who wait.
+		if d := take(t, processes[0], "k", 1); d.OK {
+			t.Errorf("%+v, before those who wait", d)
+		}
+		wg.Wait()
+		for i := range order {
+			if order[i] != i {
+				t.Fatalf("served in the order %d", order)
+			}
+		}
+		// A script is two commands there: EVALSHA, GET, SET and TIME of its own do count.
+		if n := m.CommandCount() - before; n > 4*21 {
+			t.Errorf("%d commands for 21 callers", n)
+		}
+	})
+}
+
+// A turn that comes too late is refused at once, and nothing is taken.
+func TestWait_tooLate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 6, Per: time.Minute, Burst: 3})
+		take(t, l, "k", 3)
+		start := time.Now()
+		var limited *ratelimit.LimitedError
+		err := l.Wait(soon(t, 9*time.Second), "k", 1)
+		if !errors.As(err, &limited) || !errors.Is(err, ratelimit.ErrLimited) {
+			t.Fatal(err)
+		}
+		isNear(t, "retry after", limited.RetryAfter, 10*time.Second)
+		if err := l.Wait(t.Context(), "k", 4); !errors.As(err, &limited) || limited.RetryAfter != ratelimit.Never {
+			t.Errorf("more than the burst: %v", err)
+		}
+		slow := l.With(ratelimit.Limit{Rate: 1, Per: 2 * time.Hour, Burst: 1})
+		take(t, slow, "slow", 1)
+		if err := slow.Wait(t.Context(), "slow", 1); !errors.As(err, &limited) || limited.RetryAfter <= ratelimit.LongestWait {
+			t.Errorf("two hours: %v", err)
+		}
+		if passed := time.Since(start); passed > time.Millisecond {
+			t.Errorf("refused after %v", passed)
+		}
+		if err := l.Wait(soon(t, 11*time.Second), "k", 1); err != nil {
+			t.Error(err)
+		}
+		isNear(t, "served after", time.Since(start), 10*time.Second)
+	})
+}
+
+// The units of a waiter who gives up are there at once for the next.
+func TestWait_cancelled(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 1, Per: time.Minute})
+		take(t, l, "k", 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		for range 5 {
+			go func() { done <- l.Wait(ctx, "k", 1) }()
+			synctest.Wait()
+		}
+		cancel()
+		for range 5 {
+			var e *lock.Error
+			if err := <-done; !errors.Is(err, context.Canceled) || !errors.As(err, &e) || e.Op != "wait" {
+				t.Error(err)
+			}
+		}
+		synctest.Wait()
+		r, err := l.Reserve(t.Context(), "k", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Delay() > 5*time.Minute {
+			t.Errorf("a delay of %v: all five are still in line", r.Delay())
+		}
+	})
+}
+
+// The last in line gives back all that it took. Who waits behind keeps its turn.
+func TestReservation_Cancel(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 1, Per: time.Second})
+		reserve := func() *ratelimit.Reservation {
+			t.Helper()
+			r, err := l.Reserve(t.Context(), "k", 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		cancel := func(r *ratelimit.Reservation) {
+			t.Helper()
+			if err := r.Cancel(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, b, c := reserve(), reserve(), reserve()
+		isNear(t, "the first", a.Delay(), 0)
+		isNear(t, "the second", b.Delay(), time.Second)
+		isNear(t, "the third", c.Delay(), 2*time.Second)
+		cancel(c)
+		cancel(c) // the first call counts
+		d := reserve()
+		isNear(t, "in the place of the third", d.Delay(), 2*time.Second)
+		cancel(b) // d was promised the time after b
+		e := reserve()
+		isNear(t, "behind who waits", e.Delay(), 3*time.Second)
+		time.Sleep(10 * time.Second)
+		isNear(t, "a turn that came", e.Delay(), 0)
+		cancel(e) // used long ago: nothing comes back
+		if d := peek(t, l, "k"); d.Remaining != 1 || e.Err() != nil {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// Aligned windows: who comes too late for this one waits for the next.
+func TestWait_aligned(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 3, Per: time.Hour, Aligned: true})
+		time.Sleep(15 * time.Minute) // a bubble begins at midnight
+		d := take(t, l, "k", 2)
+		isNear(t, "the window ends", d.ResetAfter, 45*time.Minute)
+		if d := take(t, l, "k", 2); d.OK || d.Remaining != 1 {
+			t.Errorf("%+v", d)
+		}
+		r, err := l.Reserve(t.Context(), "k", 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		isNear(t, "the next window", r.Delay(), 45*time.Minute)
+		if d := take(t, l, "k", 1); d.OK {
+			t.Errorf("%+v, though somebody waits", d)
+		}
+		if err := l.Wait(t.Context(), "k", 1); err != nil {
+			t.Fatal(err)
+		}
+		if now := time.Now(); now.Minute() != 0 || now.Hour() != 1 {
+			t.Errorf("served at %v", now)
+		}
+	})
+}

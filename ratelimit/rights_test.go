@@ -1,0 +1,49 @@
+package ratelimit_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/ratelimit"
+	"github.com/redis/rueidis"
+)
+
+// withEach runs play as a user who has the rights of docs/SECURITY.md, who must be denied
+// nothing, and as users who lack one of them, who must be denied something.
+func withEach(t *testing.T, head string, play func(t *testing.T, rdb rueidis.Client)) {
+	rights := redistest.RightsWithoutLocks(t, head)
+	s := redistest.Start(t)
+	single := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
+	user := s.AddUser(t, "all", rights...)
+	play(t, s.Client(t, user, single))
+	if denied := s.Denied(t, "all"); len(denied) > 0 {
+		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+	}
+	for _, right := range rights {
+		name := "no" + strings.NewReplacer("+", "-", "~", "-", "*", "", ":", "", "{", "", "&", "").Replace(right)
+		less := slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right })
+		s.Do(t, "SCRIPT", "FLUSH") // so that EVAL is needed
+		s.Do(t, "FLUSHALL")
+		play(t, s.Client(t, s.AddUser(t, name, less...), single))
+		if len(s.Denied(t, name)) == 0 {
+			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+		}
+	}
+}
+
+func TestRights(t *testing.T) {
+	t.Parallel()
+	withEach(t, "NewRateLimiter", func(t *testing.T, rdb rueidis.Client) {
+		l := ratelimit.On(send.New(rdb, "orders:"), "api", closed, ratelimit.PerHour(2))
+		d, _ := l.Take(t.Context(), "k", 1)
+		_, _ = l.Reserve(t.Context(), "k", 1)
+		_ = l.Refund(t.Context(), "k", d)
+		_, err := l.Peek(t.Context(), "k")
+		if err != nil && !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "SECURITY.md") && !strings.Contains(err.Error(), "permission") {
+			t.Errorf("what is denied: %v", err)
+		}
+	})
+}

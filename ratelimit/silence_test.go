@@ -1,0 +1,208 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+var daily = ratelimit.Limit{Rate: 10, Per: 24 * time.Hour}
+
+// silent returns a limiter of ten a day whose server says nothing while frozen.
+func silent(t *testing.T, p ratelimit.Policy) (l *ratelimit.Limiter, wire *redistest.Proxy) {
+	t.Helper()
+	m := redistest.NewMini(t)
+	wire = m.Proxy(t)
+	l = ratelimit.New(m.Client(t, redistest.Via(wire)), "api", p, daily)
+	peek(t, l, "k")
+	return l, wire
+}
+
+// thaw lets the server speak again, and waits until what it has to say is heard.
+func thaw(wire *redistest.Proxy) {
+	wire.Freeze(false)
+	time.Sleep(time.Second)
+	synctest.Wait()
+}
+
+func TestClosed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l, wire := silent(t, ratelimit.Closed())
+		wire.Freeze(true)
+		for i, want := range []time.Duration{50 * time.Millisecond, 0, 0} {
+			start := time.Now()
+			d, err := l.Take(t.Context(), fmt.Sprint(i), 1)
+			var e *lock.Error
+			if !errors.Is(err, lock.ErrUnavailable) || !errors.As(err, &e) || d.OK || d.Taken != 0 || d.Err == nil {
+				t.Errorf("call %d: %+v, %v", i, d, err)
+			}
+			// While a question is overdue, nobody is made to wait.
+			isNear(t, fmt.Sprintf("call %d took", i), time.Since(start), want)
+		}
+		if err := l.Wait(t.Context(), "k", 1); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("wait: %v", err)
+		}
+		thaw(wire)
+		for i := range 3 {
+			if d := peek(t, l, fmt.Sprint(i)); d.Remaining != 10 {
+				t.Errorf("key %d: %+v: what nobody was let do is still taken", i, d)
+			}
+		}
+		if d := take(t, l, "k", 10); !d.OK {
+			t.Errorf("afterwards: %+v", d)
+		}
+	})
+}
+
+func TestOpen(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l, wire := silent(t, ratelimit.Open().After(20*time.Millisecond))
+		wire.Freeze(true)
+		for i, want := range []time.Duration{20 * time.Millisecond, 0} {
+			start := time.Now()
+			d, err := l.Take(t.Context(), "k", 4)
+			if err != nil || !d.OK || d.Taken != 4 || !errors.Is(d.Err, lock.ErrUnavailable) {
+				t.Errorf("call %d: %+v, %v", i, d, err)
+			}
+			isNear(t, fmt.Sprintf("call %d took", i), time.Since(start), want)
+		}
+		if d, err := l.Take(t.Context(), "k", 1000); err != nil || !d.OK {
+			t.Errorf("more than the limit: %+v, %v", d, err)
+		}
+		r, err := l.Reserve(t.Context(), "k", 1)
+		if err != nil || r.Delay() != 0 || !errors.Is(r.Err(), lock.ErrUnavailable) {
+			t.Errorf("reserve: %+v, %v", r, err)
+		}
+		if err := l.Wait(t.Context(), "k", 1); err != nil {
+			t.Errorf("wait: %v", err)
+		}
+		thaw(wire)
+		if d := peek(t, l, "k"); d.Remaining != 6 {
+			t.Errorf("%+v: the server was told of 4 that were let pass", d)
+		}
+	})
+}
+
+func TestLocal(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l, wire := silent(t, ratelimit.Local(2))
+		fast := l.With(ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 4}, ratelimit.Limit{Rate: 40, Per: time.Hour, Aligned: true})
+		wire.Freeze(true)
+		take := func(l *ratelimit.Limiter, key string, n int64) ratelimit.Decision {
+			t.Helper()
+			d, err := l.Take(t.Context(), key, n)
+			if err != nil || !errors.Is(d.Err, lock.ErrUnavailable) {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			return d
+		}
+		// A half of ten a day.
+		if d := take(l, "k", 5); !d.OK || d.Remaining != 0 {
+			t.Errorf("%+v", d)
+		}
+		if d := take(l, "k", 1); d.OK || d.RetryAfter <= 4*time.Hour || d.RetryAfter > 5*time.Hour {
+			t.Errorf("%+v, want in 4.8 h", d)
+		}
+		if d := take(l, "k", 6); d.OK || d.RetryAfter != ratelimit.Never {
+			t.Errorf("%+v, want never", d)
+		}
+		if d := take(l, "other", 1); !d.OK {
+			t.Errorf("%+v", d)
+		}
+		// Two at once, five a second, twenty an hour: all or none.
+		start := time.Now()
+		for i := range 20 {
+			if err := fast.Wait(t.Context(), "k", 1); err != nil {
+				t.Fatal(err)
+			}
+			isNear(t, fmt.Sprintf("turn %d", i), time.Since(start), time.Duration(max(0, i-1))*200*time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		if d := take(fast, "k", 1); d.OK || d.Limit.Per != time.Hour {
+			t.Errorf("%+v, want the hour's limit", d)
+		}
+		if err := fast.Wait(soon(t, time.Minute), "k", 1); !errors.Is(err, ratelimit.ErrLimited) {
+			t.Errorf("in this hour: %v", err)
+		}
+		r, err := fast.Reserve(t.Context(), "k", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		isNear(t, "the next hour", r.Delay(), time.Until(start.Truncate(time.Hour).Add(time.Hour)))
+	})
+}
+
+// Redis refuses connections.
+func TestRefusedConnections(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l, wire := silent(t, ratelimit.Closed().After(time.Minute))
+		wire.Refuse(true)
+		wire.CutAll()
+		if _, err := l.Take(t.Context(), "k", 1); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("%v", err)
+		}
+		wire.Refuse(false)
+		for range 100 {
+			if d, err := l.Take(t.Context(), "k", 1); err == nil && d.OK {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		t.Error("it never works again")
+	})
+}
+
+// A context that ends before the patience is the caller's matter: no policy decides.
+func TestPolicy_ofAContextThatEnds(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l, wire := silent(t, ratelimit.Open())
+		wire.Freeze(true)
+		d, err := l.Take(soon(t, 10*time.Millisecond), "k", 1)
+		if !errors.Is(err, context.DeadlineExceeded) || d.OK {
+			t.Errorf("%+v, %v", d, err)
+		}
+		thaw(wire)
+		if d := peek(t, l, "k"); d.Remaining != 10 {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// A node of a cluster that is silent decides nothing about the keys of others.
+func TestPolicy_onACluster(t *testing.T) {
+	t.Parallel()
+	// No replica takes over.
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
+	rdb := c.Client(t)
+	l := ratelimit.New(rdb, "api", ratelimit.Open().After(2*time.Second), daily)
+	frozen := c.Master(t, "api:0")
+	var here, elsewhere []string
+	for i := 0; len(here) < 3 || len(elsewhere) < 3; i++ {
+		key := fmt.Sprint(i)
+		if c.Master(t, "api:"+key) == frozen {
+			here = append(here, key)
+		} else {
+			elsewhere = append(elsewhere, key)
+		}
+	}
+	for _, key := range append(here, elsewhere...) {
+		take(t, l, key, 1)
+	}
+	frozen.Freeze(t)
+	defer frozen.Thaw(t)
+	for i := range 3 {
+		if d := take(t, l, here[i], 1); !d.OK || d.Err == nil {
+			t.Errorf("at the frozen node: %+v", d)
+		}
+		if d := take(t, l, elsewhere[i], 1); !d.OK || d.Err != nil {
+			t.Errorf("at another node: %+v", d)
+		}
+	}
+}
