@@ -61,8 +61,13 @@ func TestLimit_otherCallersStates(t *testing.T) {
 		if _, r := takeUnits(t, rdb, "k", all, want(0)); r[0].Remaining != 2 || r[0].Scarcest != 0 {
 			t.Errorf("%+v, want 2 of the hour left", r[0])
 		}
-		if _, r := takeUnits(t, rdb, "k", luascripts.NewLimitRules(luascripts.LimitRule{Rate: 1000, Burst: 1000, Per: time.Second}, dozen, yearly), want(0)); r[0].Remaining != 0 {
-			t.Errorf("%+v: a debt of most of an hour is more than a bucket of a second", r[0])
+		faster := luascripts.LimitRule{Rate: 100, Burst: 100, Per: time.Hour}
+		if _, r := takeUnits(t, rdb, "k", luascripts.NewLimitRules(faster, dozen, yearly), want(0)); r[0].Remaining != 5 || r[0].Scarcest != 1 {
+			t.Errorf("%+v, want 5 of the day left", r[0])
+		}
+		takeUnits(t, rdb, "k", luascripts.NewLimitRules(faster, dozen), want(1))
+		if _, r := takeUnits(t, rdb, "k", luascripts.NewLimitRules(faster, luascripts.LimitRule{Rate: 100, Burst: 100, Per: time.Hour}, luascripts.LimitRule{Rate: 10, Per: yearly.Per, Aligned: true}), want(0)); r[0].Remaining != 0 {
+			t.Errorf("%+v, want nothing of 10 a year left", r[0])
 		}
 	})
 }

@@ -2,12 +2,15 @@ package ratelimit_test
 
 import (
 	"context"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/memredis"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/ratelimit"
+	"github.com/redis/rueidis"
 	"go.uber.org/goleak"
 )
 
@@ -48,6 +51,20 @@ func peek(t testing.TB, l *ratelimit.Limiter, key string) ratelimit.Decision {
 		t.Fatalf("peek at %q: %v", key, err)
 	}
 	return d
+}
+
+// counted returns a client of m, and how many scripts it has sent.
+func counted(t testing.TB, m *redistest.Mini) (rdb rueidis.Client, scripts *atomic.Int64) {
+	t.Helper()
+	scripts = new(atomic.Int64)
+	wire := m.Proxy(t)
+	wire.OnRequest(func(req [][]byte) (none redistest.Action) {
+		if strings.HasPrefix(strings.ToUpper(string(req[0])), "EVAL") {
+			scripts.Add(1)
+		}
+		return none
+	})
+	return m.Client(t, redistest.Via(wire)), scripts
 }
 
 // soon is a context that is over after d.

@@ -26,14 +26,13 @@ func TestWait_inOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		limit := ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 2}
-		processes := []*ratelimit.Limiter{
-			ratelimit.New(m.Client(t), "api", closed, limit),
-			ratelimit.New(m.Client(t), "api", closed, limit),
-		}
+		a, scriptsOfA := counted(t, m)
+		b, scriptsOfB := counted(t, m)
+		processes := []*ratelimit.Limiter{ratelimit.New(a, "api", closed, limit), ratelimit.New(b, "api", closed, limit)}
 		for _, l := range processes {
 			peek(t, l, "k")
 		}
-		before, start := m.CommandCount(), time.Now()
+		before, start := scriptsOfA.Load()+scriptsOfB.Load(), time.Now()
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		var order []int
@@ -59,9 +58,8 @@ func TestWait_inOrder(t *testing.T) {
 				t.Fatalf("served in the order %d", order)
 			}
 		}
-		// A script is two commands there: EVALSHA, GET, SET and TIME of its own do count.
-		if n := m.CommandCount() - before; n > 4*21 {
-			t.Errorf("%d commands for 21 callers", n)
+		if n := scriptsOfA.Load() + scriptsOfB.Load() - before; n != 21 {
+			t.Errorf("%d scripts for 21 callers", n)
 		}
 	})
 }
@@ -160,6 +158,20 @@ func TestReservation_Cancel(t *testing.T) {
 		if d := peek(t, l, "k"); d.Remaining != 1 || e.Err() != nil {
 			t.Errorf("%+v", d)
 		}
+
+		// When nobody waits any more, nobody is kept waiting.
+		wide := l.With(ratelimit.Limit{Rate: 1, Per: time.Second, Burst: 5})
+		take(t, wide, "wide", 5)
+		f, err := wide.Reserve(t.Context(), "wide", 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		isNear(t, "five of five", f.Delay(), 5*time.Second)
+		cancel(f)
+		time.Sleep(time.Second)
+		if d := take(t, wide, "wide", 1); !d.OK {
+			t.Errorf("%+v, after everybody had left", d)
+		}
 	})
 }
 
@@ -187,5 +199,16 @@ func TestWait_aligned(t *testing.T) {
 		if now := time.Now(); now.Minute() != 0 || now.Hour() != 1 {
 			t.Errorf("served at %v", now)
 		}
+
+		// What waits for a window is owed of the other limit from then on, not from now on.
+		time.Sleep(15 * time.Minute)
+		both := l.With(ratelimit.Limit{Rate: 3, Per: time.Hour, Aligned: true}, ratelimit.Limit{Rate: 1, Per: 10 * time.Minute, Burst: 2})
+		take(t, both, "both", 2)
+		if r, err = both.Reserve(t.Context(), "both", 2); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(r.Delay() + time.Minute)
+		d = take(t, both, "both", 1)
+		isNear(t, "refused for", d.RetryAfter, 9*time.Minute)
 	})
 }

@@ -135,6 +135,14 @@ func TestLocal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		hourly := l.With(ratelimit.Limit{Rate: 4, Per: time.Hour, Aligned: true})
+		take(hourly, "hourly", 2)
+		if _, err := hourly.Reserve(t.Context(), "hourly", 1); err != nil {
+			t.Fatal(err)
+		}
+		if d := take(hourly, "hourly", 1); d.OK {
+			t.Errorf("%+v, before one who waits for the next hour", d)
+		}
 		isNear(t, "the next hour", r.Delay(), time.Until(start.Truncate(time.Hour).Add(time.Hour)))
 	})
 }

@@ -1,0 +1,139 @@
+package send_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+// A caller leaves when its context ends, when its patience is over, or at Close; what it asked
+// goes on under a context that does not end, and Close waits for it.
+func TestAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := send.New(nil, "")
+		answer := make(chan struct{})
+		defer close(answer)
+		var under []context.Context
+		slow := func(ctx context.Context) (int, error) {
+			under = append(under, ctx)
+			<-answer
+			return 1, ctx.Err()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if _, err := send.Ask(ctx, s, time.Minute, slow); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			t.Errorf("a context that ends: %v after %v", err, time.Since(start))
+		}
+		if _, err := send.Ask(ctx, s, time.Minute, slow); !errors.Is(err, context.DeadlineExceeded) || len(under) != 1 {
+			t.Errorf("a context that has ended: %v, %d sent", err, len(under))
+		}
+		if _, err := send.Ask(t.Context(), s, time.Minute, slow); !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "1m0s") {
+			t.Errorf("no patience any more: %v", err)
+		}
+		if n, err := send.Ask(t.Context(), s, time.Minute, func(context.Context) (int, error) { return 7, nil }); n != 7 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			synctest.Wait()
+			short, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			if err := s.Close(short); err == nil {
+				t.Error("Close did not wait for what goes on")
+			}
+		}()
+		if _, err := send.Ask(t.Context(), s, time.Hour, slow); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("Close: %v", err)
+		}
+		<-closed
+		for _, ctx := range under {
+			if ctx.Err() != nil {
+				t.Error("a command's context has ended")
+			}
+		}
+		if _, err := send.Ask(t.Context(), s, time.Hour, slow); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+		if err := s.Enter(); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// What callers enter for is waited for, and may be begun after Close.
+func TestEnter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := send.New(nil, "")
+		if err := s.Enter(); err != nil {
+			t.Fatal(err)
+		}
+		done := false
+		go func() {
+			<-s.Closing()
+			time.Sleep(time.Second)
+			s.Behind(func() { time.Sleep(time.Second); done = true })
+			s.Leave()
+		}()
+		if err := s.Close(t.Context()); err != nil || !done {
+			t.Errorf("%v, %v", err, done)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Errorf("again: %v", err)
+		}
+	})
+}
+
+func TestTold(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	reply := func(text string) error {
+		return rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.error_reply(ARGV[1])").Numkeys(0).Arg(text).Build()).Error()
+	}
+	for what, c := range map[string]struct {
+		err  error
+		want error // nil: as it is
+	}{
+		"loading":     {reply("LOADING Redis is loading"), lock.ErrUnavailable},
+		"a replica":   {reply("READONLY You can't write"), lock.ErrUnavailable},
+		"full":        {reply("OOM command not allowed"), lock.ErrUnavailable},
+		"no disk":     {reply("MISCONF Redis is configured"), lock.ErrUnavailable},
+		"no replicas": {reply("NOREPLICAS Not enough"), lock.ErrUnavailable},
+		"a hash":      {reply("WRONGTYPE Operation against"), lock.ErrForeignKey},
+		"denied":      {reply("NOPERM this user has no"), nil},
+		"a bug":       {reply("ERR something"), nil},
+		"nonsense":    {&luascripts.ReplyError{}, nil},
+		"closed":      {rueidis.ErrClosing, lock.ErrClosed},
+		"cut":         {io.EOF, lock.ErrUnavailable},
+		"refused":     {&net.OpError{Op: "dial", Err: io.EOF}, lock.ErrUnavailable},
+	} {
+		got := send.Told(c.err)
+		if !errors.Is(got, c.err) || c.want != nil && !errors.Is(got, c.want) || c.want == nil && errors.Is(got, lock.ErrUnavailable) {
+			t.Errorf("%s: %v", what, got)
+		}
+		if again := send.Told(got); c.want == lock.ErrUnavailable && again.Error() != got.Error() {
+			t.Errorf("%s: told twice: %v", what, again)
+		}
+	}
+	if err := send.Told(reply("NOPERM")); !strings.Contains(err.Error(), "docs/SECURITY.md") {
+		t.Errorf("no advice: %v", err)
+	}
+	if send.Told(nil) != nil {
+		t.Error("no error became one")
+	}
+}
