@@ -42,6 +42,10 @@
 //	any        redisson_lock_token:{<name>}     string  the latest fencing token, with lock.WithFencing
 //	any        leasehold_forced:{<name>}        string  how the lock was last unlocked by force, for a week (written by package admin)
 //	client     leasehold_client:<uuid>           hash    what a client tells of itself
+//	limit      <name>:<key>  string  what is owed of each limit (include_limit)
+//	window     <name>             hash    rate, interval, type, keepAliveTime
+//	           {<name>}:value     string  how many units are left
+//	           {<name>}:permits   zset    what was taken (include_window) -> when, in the server's ms
 //	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a key of the user's
 //
 // Where a name has braces of its own, none are added, and a key that begins with leasehold

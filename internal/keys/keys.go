@@ -55,11 +55,8 @@ func Fair(name string) luascripts.Keys {
 // ReadWrite returns the keys of a read/write lock. The keys of its read leases
 // begin with Beside, which is Redisson's suffixName.
 func ReadWrite(name string) luascripts.Keys {
-	k := luascripts.Keys{Lock: name, Channel: beside(rwChannelPrefix, name), Publish: "PUBLISH", Wish: ours(wishPrefix, name), Turn: ours(turnPrefix, name), Beside: name}
-	if !strings.Contains(name, "{") {
-		k.Beside = "{" + name + "}"
-	}
-	k.Never = k.Beside + "::rwlock_timeout:0" // a user with rights to the read leases has rights to this key
+	k := luascripts.Keys{Lock: name, Channel: beside(rwChannelPrefix, name), Publish: "PUBLISH", Wish: ours(wishPrefix, name), Turn: ours(turnPrefix, name), Beside: tagged(name)}
+	k.Never = k.Beside + "::rwlock_timeout:0" // a user with rights to the reading leases has rights to it
 	return k
 }
 
@@ -109,8 +106,22 @@ func beside(prefix, name string) string {
 	return prefix + ":{" + name + "}"
 }
 
-// ours returns the name of a key or channel that Redisson does not have. No two locks share it: it
-// ends in a brace, or in a colon if the lock's name has braces of its own.
+// tagged is what Redisson's suffixName begins with.
+func tagged(name string) string {
+	if strings.Contains(name, "{") {
+		return name
+	}
+	return "{" + name + "}"
+}
+
+// suffixed is Redisson's suffixName.
+func suffixed(name, suffix string) string { return tagged(name) + ":" + suffix }
+
+// suffixes end the keys that rate limiters and Bloom filters of Redisson keep beside their own.
+var suffixes = []string{"}:value", "}:permits", "}:config", "}:timeout"}
+
+// ours is the name of something that Redisson does not have. No two locks share it: it
+// ends in a brace, or in a colon if the lock's name brings braces of its own.
 func ours(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name + ":"
@@ -141,6 +152,11 @@ func Check(prefix, name string) error {
 	}
 	if err := checkBraces(full); err != nil {
 		return fmt.Errorf("%w: %w", lock.ErrName, err)
+	}
+	for _, s := range suffixes {
+		if strings.HasPrefix(full, "{") && strings.HasSuffix(full, s) && strings.Count(full, "}") == 1 {
+			return fmt.Errorf("%w: {…%s is where rate limiters, filters and semaphores keep their state", lock.ErrName, s)
+		}
 	}
 	return nil
 }

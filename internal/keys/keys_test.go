@@ -158,3 +158,40 @@ func TestChannels_areNotShared(t *testing.T) {
 		t.Errorf("only %d channels were compared", len(whose))
 	}
 }
+
+// The keys of rate limiters, windows and filters are in one slot, and no lock has their names.
+func TestOthers(t *testing.T) {
+	for name, want := range map[string]string{"a": "{a}", "a{b}c": "a{b}c"} {
+		w := Window(name)
+		bits, config := Bloom(name)
+		if w.Config != name || w.Value != want+":value" || w.Permits != want+":permits" || bits != name || config != want+":config" {
+			t.Errorf("%q: %+v, %q, %q", name, w, bits, config)
+		}
+		for _, key := range []string{w.Value, w.Permits, config} {
+			if Tag(key) != Tag(name) {
+				t.Errorf("%q and %q are in two slots", name, key)
+			}
+		}
+	}
+	for _, name := range []string{"{a}:value", "{a}:permits", "{a}:config", "{a}:timeout"} {
+		if err := Check("", name); !errors.Is(err, lock.ErrName) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"{a}:values", "a:value", "{a}{b}:value"} {
+		if err := Check("", name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for name, ok := range map[string]bool{"api": true, "": false, "a:b": false, "redisson_lock_queue": true} {
+		if err := CheckLimiter("p-", name); (err == nil) != ok {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if _, err := Limiter("", "redisson_lock_queue", "x"); !errors.Is(err, lock.ErrName) {
+		t.Errorf("a key of locks: %v", err)
+	}
+	if full, err := Limiter("p:", "api", "}{"); err != nil || full != "p:api:}{" {
+		t.Errorf("%q, %v", full, err)
+	}
+}

@@ -1,0 +1,11 @@
+package keys
+
+import "github.com/leasehold-go/leasehold/luascripts"
+
+// Window returns the keys of a rate limiter in Redisson's layout, for a checked name.
+func Window(name string) luascripts.WindowKeys {
+	return luascripts.WindowKeys{Config: name, Value: suffixed(name, "value"), Permits: suffixed(name, "permits")}
+}
+
+// Bloom returns the keys of a Bloom filter in Redisson's layout, for a checked name.
+func Bloom(name string) (bits, config string) { return name, suffixed(name, "config") }

@@ -1,0 +1,69 @@
+-- include_window: a rate limiter in the layout of Redisson's RRateLimiter. It has no keys of its own.
+--
+-- config   rate, interval (ms), type (0: all clients together) and keepAliveTime (ms, 0 for none)
+-- value    how many units are left
+-- permits  what was taken: byte 16, 16 bytes of an id, the units as four bytes, least first -> when, in ms
+--
+-- Redisson writes `when` by the clock of its client; here it is that of the server.
+
+-- rate_of returns the rate and the interval in ms, or nil and the answer of the script.
+local function rate_of(config)
+  local fields = redis.pcall('HMGET', config, 'rate', 'interval', 'type')
+  if fields.err then
+    if string.find(fields.err, 'WRONGTYPE', 1, true) then return nil, -4 end
+    return nil, fields
+  end
+  if not fields[1] and not fields[2] and not fields[3] then return nil, -3 end
+  local rate, interval = tonumber(fields[1] or nil), tonumber(fields[2] or nil)
+  if not rate or not interval then return nil, -4 end
+  if fields[3] ~= '0' then return nil, -5 end
+  return rate, interval
+end
+
+-- packed returns what permits has for so many units.
+local function packed(id, units)
+  local low = units % 65536
+  local high = (units - low) / 65536
+  return string.char(#id) .. id .. string.char(low % 256, math.floor(low / 256), high % 256, math.floor(high / 256))
+end
+
+-- cost returns how many units an entry is for.
+local function cost(text)
+  if #text < 5 then return 0 end
+  local a, b, c, d = string.byte(text, #text - 3, #text)
+  return a + 256 * (b + 256 * (c + 256 * d))
+end
+
+-- purge removes entries that are over, a thousand at most. It returns how many units are
+-- left, and whether there is more to remove.
+local function purge(value, permits, rate, before)
+  local left = tonumber(redis.call('GET', value) or nil)
+  if not left then return rate, false end
+  local over = redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)
+  for _, text in ipairs(over) do left = left + cost(text) end
+  if #over > 0 then
+    redis.call('ZREMRANGEBYRANK', permits, 0, #over - 1)
+  end
+  if left > rate or left < 0 then
+    -- Somebody gave back what is counted twice now, or took what was not counted.
+    left = rate
+    for _, text in ipairs(redis.call('ZRANGE', permits, 0, 999)) do left = left - cost(text) end
+    left = math.max(0, left)
+  end
+  if #over > 0 then redis.call('SET', value, string.format('%.0f', left)) end
+  return left, #over == 1000
+end
+
+-- keep lets the state live as long as Redisson lets it.
+local function keep(config, value, permits)
+  local alive = tonumber(redis.call('HGET', config, 'keepAliveTime') or nil) or 0
+  if alive > 0 then
+    redis.call('PEXPIRE', config, alive)
+  else
+    alive = redis.call('PTTL', config)
+  end
+  if alive > 0 then
+    redis.call('PEXPIRE', value, alive)
+    redis.call('PEXPIRE', permits, alive)
+  end
+end

@@ -1,0 +1,85 @@
+package luascripts
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+var (
+	windowTake   = load("window_take")
+	windowRefund = load("window_refund")
+	windowInit   = load("window_init")
+)
+
+// What a script of a window finds beside Done, Free and Foreign.
+const (
+	Uninitialised Verdict = -3 // there is no rate
+	PerClient     Verdict = -5 // each client of Redisson has a rate of its own
+)
+
+// WindowKeys are the keys of a window, all in one slot.
+type WindowKeys struct{ Config, Value, Permits string }
+
+func (k WindowKeys) list() []string { return []string{k.Config, k.Value, k.Permits} }
+
+// WindowReply is the answer of a window.
+type WindowReply struct {
+	Verdict   Verdict // Done: it has answered
+	Taken     int64
+	Remaining int64
+	Retry     time.Duration // not taken: when to ask again, 0 at once; or Never
+	Reset     time.Duration
+	Rate      int64
+	Per       time.Duration
+}
+
+// TakeWindow takes units, the least at least, or asks what is left if they are 0. id is 16 bytes of the
+// call's own; the same call again changes nothing if it takes all or none.
+func TakeWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units, least int64, id string) (WindowReply, error) {
+	msg, err := windowTake.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), strconv.FormatInt(least, 10), id}).ToMessage()
+	if err != nil {
+		return WindowReply{}, err
+	}
+	if n, err := msg.ToInt64(); err == nil {
+		switch v := Verdict(n); v {
+		case Uninitialised, Foreign, PerClient:
+			return WindowReply{Verdict: v}, nil
+		}
+	}
+	n, err := msg.AsIntSlice()
+	if err != nil || len(n) != 6 || n[0] < 0 || n[0] > units || n[1] < 0 || n[2] < -1 || n[3] < 0 || n[4] < 1 || n[5] < 1 {
+		return WindowReply{}, &ReplyError{windowTake.name, msg.String()}
+	}
+	r := WindowReply{Verdict: Done, Taken: n[0], Remaining: n[1], Retry: time.Duration(n[2]) * time.Millisecond, Reset: time.Duration(n[3]) * time.Millisecond, Rate: n[4], Per: time.Duration(n[5]) * time.Millisecond}
+	if n[2] == -1 {
+		r.Retry = Never
+	}
+	return r, nil
+}
+
+// RefundWindow gives back what a call took: Done, Free when it is not there any more,
+// Uninitialised, Foreign or PerClient.
+func RefundWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units int64, id string) (Verdict, error) {
+	return verdict(windowRefund, windowRefund.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), id}), Done, Free, Uninitialised, Foreign, PerClient)
+}
+
+// InitWindow sets the rate of a window: Done when it was set, and Free when it is so already. Another rate that is
+// there is changed or, without change, returned with Other.
+func InitWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, rate int64, per time.Duration, change bool) (v Verdict, was int64, every time.Duration, err error) {
+	flag := "0"
+	if change {
+		flag = "1"
+	}
+	reply := windowInit.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(rate, 10), ms(per), flag})
+	if n, err := reply.AsIntSlice(); err == nil && len(n) == 2 {
+		return Other, n[0], time.Duration(n[1]) * time.Millisecond, nil
+	}
+	v, err = verdict(windowInit, reply, Done, Free, Foreign, PerClient)
+	return v, 0, 0, err
+}
+
+// Other is what is found where something differs from what the caller says.
+const Other Verdict = 2

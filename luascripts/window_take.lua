@@ -1,0 +1,67 @@
+-- window_take: a caller takes units of a window, or asks what is left.
+-- include: time, window
+--
+-- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
+-- KEYS[2] value    string  how many units are left
+-- KEYS[3] permits  zset    what was taken -> when, in ms
+-- ARGV[1] units    count   how many the caller wants; 0 only asks
+-- ARGV[2] least    count   the least that it takes
+-- ARGV[3] id       text    16 bytes that nobody else has
+--
+-- Returns a list: how many units were taken; how many are left; for how many ms the
+-- least cannot be had, 0 if it was taken or to ask again at once, and -1 if it never can;
+-- after how many ms nothing is taken any more; the rate; and the interval in ms.
+-- Returns -3: the limiter has no rate yet.
+-- Returns -4: a key holds something else.
+-- Returns -5: each client has a rate of its own, which is not known here.
+--
+-- Safe to repeat with the same id, as long as the window lasts: what it took is found.
+local config, value, permits = KEYS[1], KEYS[2], KEYS[3]
+local units, least, id = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+
+local rate, interval = rate_of(config)
+if not rate then return interval end
+local now = clock()
+local held = redis.pcall('ZCARD', permits)
+if type(held) == 'table' then
+  if string.find(held.err, 'WRONGTYPE', 1, true) then return -4 end
+  return held
+end
+
+local left, more = purge(value, permits, rate, string.format('%.0f', now - interval))
+local taken, retry = math.min(units, left), 0
+if units > 0 and redis.call('ZSCORE', permits, packed(id, units)) then
+  taken = units -- a copy of this call was here before
+elseif units > 0 then
+  if taken < least and not more then
+    -- A client whose answer was lost may have taken from the value twice.
+    local there = rate
+    local all = redis.call('ZRANGE', permits, 0, 999)
+    for _, text in ipairs(all) do there = there - cost(text) end
+    if #all < 1000 and there > left then
+      left = there
+      taken = math.min(units, left)
+    end
+  end
+  if taken < least then
+    taken = 0
+    if least > rate then
+      retry = -1
+    elseif not more then
+      local freed, all = left, redis.call('ZRANGE', permits, 0, 999, 'WITHSCORES')
+      for i = 1, #all, 2 do
+        freed = freed + cost(all[i])
+        retry = math.max(1, all[i + 1] + interval - now)
+        if freed >= least then break end
+      end
+    end
+  else
+    redis.call('ZADD', permits, string.format('%.0f', now), packed(id, taken))
+    left = left - taken
+    redis.call('SET', value, string.format('%.0f', left))
+    keep(config, value, permits)
+  end
+end
+local reset, latest = 0, redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')
+if latest[2] then reset = math.max(0, latest[2] + interval - now) end
+return {taken, left, math.ceil(retry), math.ceil(reset), rate, interval}
