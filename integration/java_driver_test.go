@@ -189,6 +189,11 @@ type javaRequest struct {
 	Contest  *javaPlan `json:"contest,omitempty"`
 	Threads  int       `json:"threads,omitempty"` // this and the next are for share
 	History  string    `json:"history,omitempty"`
+	N        int64     `json:"n,omitempty"`        // this and the next are of what is no lock
+	Interval int64     `json:"interval,omitempty"` // ms
+	P        float64   `json:"p,omitempty"`
+	Elements []string  `json:"elements,omitempty"`
+	Kryo     bool      `json:"kryo,omitempty"`
 	javaOptions
 }
 

@@ -24,7 +24,8 @@ type Decision struct {
 	// then say what this process knows, which with Open is nothing.
 	Err error
 
-	at int64 // when the units were taken, in µs by the server's clock; 0 if it was not asked
+	at int64  // of a Limiter: when the units were taken, in µs by the server's clock; 0 if it was not asked
+	id string // of a Window: by which call the units were taken
 }
 
 // ErrLimited: the units cannot be had in time. The error is also a [*LimitedError].

@@ -34,7 +34,7 @@ func (d Decision) SetHeader(h http.Header, policy string) {
 		after = d.RetryAfter
 		h.Set("Retry-After", strconv.FormatInt(seconds(after), 10))
 	}
-	if d.at != 0 || d.Err == nil {
+	if d.Err == nil {
 		h.Set("RateLimit", fmt.Sprintf("%s;r=%d;t=%d", name, d.Remaining, seconds(after)))
 	}
 }

@@ -11,13 +11,12 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/ratelimit"
 	"github.com/redis/rueidis"
-	"go.uber.org/goleak"
 )
 
 // addr is where a server in memory is, for the examples.
 var addr string
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(withServer{m}, redistest.NotOurs()) }
+func TestMain(m *testing.M) { redistest.VerifyTestMain(withServer{m}) }
 
 type withServer struct{ m *testing.M }
 

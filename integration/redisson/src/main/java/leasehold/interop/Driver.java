@@ -86,6 +86,13 @@ public final class Driver {
         /** Only for share: the number of threads, which run until "enough", and the list of the sides that were inside. */
         int threads;
         String history;
+
+        // Only for what is no lock; see Others.
+        long n;
+        long interval;
+        double p;
+        List<String> elements;
+        boolean kryo;
     }
 
     /** An answer: a value, or an error with the names of the exceptions in its chain of causes. */
@@ -197,7 +204,7 @@ public final class Driver {
                 enough = true;
                 return null;
             default:
-                throw new IllegalArgumentException("what is " + r.what + "?");
+                return Others.serve(client(r.client), r);
         }
     }
 

@@ -1,0 +1,175 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+// asks lets a client of Redisson call a method of what is no lock, which must succeed.
+func asks[T any](tb testing.TB, r *redisson, q javaRequest) (v T) {
+	tb.Helper()
+	q.Client = r.name
+	answer := must(tb, receive(tb, r.java.send(tb, q)))
+	if err := json.Unmarshal(answer.Value, &v); err != nil {
+		tb.Fatalf("%s: Java's answer %s: %v", q.Do, answer.Value, err)
+	}
+	return v
+}
+
+// A rate limiter that both sides take of: each sees what the other took, and gives back.
+func TestJavaWindow(t *testing.T) {
+	t.Parallel()
+	eachJavaSite(t, func(t *testing.T, at *javaSite) {
+		s := newJavaScene(t, at)
+		tries := func(name string, n int64) bool {
+			t.Helper()
+			return asks[bool](t, s.java, javaRequest{Do: "rate.tryAcquire", Name: name, N: n})
+		}
+		available := func(name string) int64 {
+			t.Helper()
+			return asks[int64](t, s.java, javaRequest{Do: "rate.availablePermits", Name: name})
+		}
+		takes := func(w *ratelimit.Window, n int64) ratelimit.Decision {
+			t.Helper()
+			d, err := w.Take(t.Context(), n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		for _, name := range []string{"calls", "{calls}:of:ann"} {
+			w := s.c.NewWindow(name)
+			t.Run(name+" made by Go", func(t *testing.T) {
+				if _, err := w.Init(t.Context(), 10, time.Hour); err != nil {
+					t.Fatal(err)
+				}
+				if asks[bool](t, s.java, javaRequest{Do: "rate.trySetRate", Name: name, N: 7, Interval: 1000}) {
+					t.Error("Java made it anew")
+				}
+				if got := asks[[]int64](t, s.java, javaRequest{Do: "rate.getConfig", Name: name}); got[0] != 10 || got[1] != time.Hour.Milliseconds() {
+					t.Errorf("Java reads %d", got)
+				}
+				first := takes(w, 4)
+				if !first.OK || available(name) != 6 || !tries(name, 5) || tries(name, 2) {
+					t.Errorf("%+v; for Java %d are left", first, available(name))
+				}
+				if d := takes(w, 2); d.OK || d.Remaining != 1 || d.RetryAfter > time.Hour || d.RetryAfter < 50*time.Minute {
+					t.Errorf("two of one: %+v", d)
+				}
+				if err := w.Refund(t.Context(), first); err != nil {
+					t.Fatal(err)
+				}
+				if got := available(name); got != 5 {
+					t.Errorf("for Java %d are left, want 5", got)
+				}
+				if !tries(name, 5) || takes(w, 1).OK {
+					t.Error("the five that came back")
+				}
+			})
+		}
+		t.Run("made by Java", func(t *testing.T) {
+			if !asks[bool](t, s.java, javaRequest{Do: "rate.trySetRate", Name: "java", N: 70_000, Interval: 3_600_000}) {
+				t.Fatal("Java could not make it")
+			}
+			w := s.c.NewWindow("java")
+			if created, err := w.Init(t.Context(), 70_000, time.Hour); created || err != nil {
+				t.Errorf("init: %v, %v", created, err)
+			}
+			if _, err := w.Init(t.Context(), 1, time.Hour); !errors.Is(err, ratelimit.ErrOtherRate) {
+				t.Errorf("init with another rate: %v", err)
+			}
+			// More than two bytes of an entry.
+			if !tries("java", 66_000) || takes(w, 5_000).OK || !takes(w, 4_000).OK || tries("java", 1) {
+				t.Error("both together take what there is not")
+			}
+			if err := w.SetRate(t.Context(), 71_000, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if got := available("java"); got != 1_000 {
+				t.Errorf("after another rate %d are left for Java, want 1000", got)
+			}
+		})
+	})
+}
+
+// Both sides at once, for some windows: never more than the rate in any of them, by the list that
+// Redis keeps, and no unit is lost for good.
+func TestJavaWindow_together(t *testing.T) {
+	t.Parallel()
+	s := newJavaScene(t, oneServer(t))
+	const rate, per = 40, 500 * time.Millisecond
+	w := s.c.NewWindow("both")
+	if _, err := w.Init(t.Context(), rate, per); err != nil {
+		t.Fatal(err)
+	}
+	type use struct {
+		sent, heard time.Time
+		n           int64
+	}
+	java, ours := make(chan []use), make(chan []use)
+	const rounds = 150
+	go func() {
+		var log []use
+		for range rounds {
+			n, sent := 1+rand.Int64N(4), time.Now()
+			if asks[bool](t, s.java, javaRequest{Do: "rate.tryAcquire", Name: "both", N: n}) {
+				log = append(log, use{sent, time.Now(), n})
+			}
+		}
+		java <- log
+	}()
+	go func() {
+		var log []use
+		for i := range rounds {
+			n, sent := 1+rand.Int64N(4), time.Now()
+			d, err := w.Take(t.Context(), n)
+			if err != nil {
+				t.Error(err)
+				break
+			}
+			switch {
+			case d.OK && i%5 == 0:
+				if err := w.Refund(t.Context(), d); err != nil {
+					t.Error(err)
+				}
+			case d.OK:
+				log = append(log, use{sent, time.Now(), n})
+			default:
+				time.Sleep(min(d.RetryAfter, 20*time.Millisecond))
+			}
+		}
+		ours <- log
+	}()
+	a, b := <-java, <-ours
+	all := append(a, b...)
+	sum := int64(0)
+	for _, from := range all {
+		n := int64(0)
+		for _, to := range all {
+			// Whatever lies wholly within a window. Redisson counts in ms, and by the clock of this host, too.
+			if !to.sent.Before(from.sent) && to.heard.Sub(from.sent) < per-2*time.Millisecond {
+				n += to.n
+			}
+		}
+		if n > rate {
+			t.Fatalf("%d in %v, the rate is %d", n, per, rate)
+		}
+		sum += from.n
+	}
+	if len(a) == 0 || len(b) == 0 || sum < 2*rate {
+		t.Errorf("Java took %d times, Go %d, %d units: that proves little", len(a), len(b), sum)
+	}
+	until(t, func() bool {
+		return asks[int64](t, s.java, javaRequest{Do: "rate.availablePermits", Name: "both"}) == rate
+	})
+	if d, err := w.Peek(t.Context()); err != nil || d.Remaining != rate {
+		t.Errorf("%+v, %v: at last all must be there again", d, err)
+	}
+}
