@@ -33,6 +33,7 @@
 //	the same key in many goroutines           1 under way at a time, which has them all
 //	after a refusal                           0 until something can be had, or for a second
 //	a Wait or Reserve that is cancelled       1 more
+//	Take after [Limiter.Pregrant] of b        1 for b units
 //
 // # Which algorithm
 //

@@ -28,6 +28,7 @@ import (
 type Limiter struct {
 	desk   *desk
 	local  *memory
+	stock  *stock // nil without Pregrant
 	name   string
 	policy Policy
 	limits []Limit
@@ -72,6 +73,9 @@ func (l *Limiter) With(limits ...Limit) *Limiter {
 		with.limits[i] = with.limits[i].full()
 		with.most = min(with.most, with.limits[i].Burst)
 	}
+	if with.stock != nil && with.bad == nil {
+		with.bad = with.stock.check(with.most)
+	}
 	with.rules = rules(with.limits)
 	with.id = strings.Join(with.rules, " ")
 	return &with
@@ -106,7 +110,12 @@ func (l *Limiter) take(ctx context.Context, op, key string, n, least int64) (Dec
 	if err != nil {
 		return Decision{}, l.wrap(op, key, err)
 	}
-	r, err := l.desk.ask(ctx, l, id, luascripts.LimitQuestion{Units: n, Least: least})
+	var r answer
+	if l.stock != nil && n > 0 && n == least && n <= l.most {
+		r, err = l.stock.take(ctx, l, id, n)
+	} else {
+		r, err = l.desk.ask(ctx, l, id, luascripts.LimitQuestion{Units: n, Least: least})
+	}
 	if err != nil {
 		return l.without(op, key, id, n, least, err)
 	}

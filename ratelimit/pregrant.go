@@ -1,0 +1,130 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// Pregrant returns a limiter on the same keys whose Take asks for b units more than it needs, and spends those
+// in this process within the time. So a busy key costs a command for each b units, and most calls cost none.
+//
+// The price is exactness. Units are used up to `within` after they were taken, so in any time W at most
+// Burst + Rate·(W + within)/Per are let pass. What a process has and does not use is lost to the others: up
+// to b for each key and process. So b must not be more than half of a Burst, and should not be more than
+// Burst/(2·processes). TakeUpTo, Peek, Reserve and Wait ask as ever.
+func (l *Limiter) Pregrant(b int64, within time.Duration) *Limiter {
+	with := *l
+	with.stock = &stock{extra: b, within: within, grants: make(map[laneID]*grant)}
+	return with.With(l.limits...)
+}
+
+// stock is what a process has of each key. Its users share it.
+type stock struct {
+	extra  int64         // set once
+	within time.Duration // set once
+
+	mu     sync.Mutex
+	grants map[laneID]*grant
+	sweep  int // how many there are before those that are over are removed
+}
+
+// grant is what a process has of one key. The mutex of the stock guards it.
+type grant struct {
+	left     int64
+	until    time.Time
+	r        answer        // by which it was granted
+	fetching chan struct{} // closed when the question under way is over; nil without one
+}
+
+// check says what is wrong with s for limits of which so much can be taken at once.
+func (s *stock) check(most int64) error {
+	switch {
+	case s.extra < 1 || s.extra > most/2:
+		return fmt.Errorf("Pregrant(%d): it must be from 1 to half of the smallest burst, which is %d", s.extra, most)
+	case s.within < time.Millisecond || s.within > LongestWait:
+		return fmt.Errorf("Pregrant within %v: it must be from 1ms to %v", s.within, LongestWait)
+	}
+	return nil
+}
+
+// take is Take with what this process has. One caller of a key asks at a time; the others wait for what
+// it gets.
+func (s *stock) take(ctx context.Context, l *Limiter, id laneID, n int64) (answer, error) {
+	timer := time.NewTimer(l.policy.after)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		g := s.of(id)
+		now := time.Now()
+		if !now.Before(g.until) {
+			g.left = 0
+		}
+		if g.left >= n {
+			g.left -= n
+			r := g.r
+			r.Taken, r.Remaining, r.Retry = n, r.Remaining+g.left, 0
+			r.Reset = max(0, r.Reset-now.Sub(r.sent))
+			s.mu.Unlock()
+			return r, nil
+		}
+		under := g.fetching
+		if under == nil {
+			had, until, before := g.left, g.until, g.r
+			g.left, g.fetching = 0, make(chan struct{})
+			s.mu.Unlock()
+			return s.fetch(ctx, l, id, g, n, had, until, before)
+		}
+		s.mu.Unlock()
+		select {
+		case <-under:
+		case <-ctx.Done():
+			return answer{}, ctx.Err()
+		case <-timer.C:
+			return answer{}, fmt.Errorf("%w within %v", lock.ErrUnavailable, l.policy.after)
+		}
+	}
+}
+
+// fetch asks for what a caller needs beside what the process had, and for more.
+func (s *stock) fetch(ctx context.Context, l *Limiter, id laneID, g *grant, n, had int64, until time.Time, before answer) (answer, error) {
+	need := n - had
+	r, err := l.desk.ask(ctx, l, id, luascripts.LimitQuestion{Units: need + s.extra, Least: need})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		close(g.fetching)
+		g.fetching = nil
+	}()
+	if err != nil || r.Taken < need {
+		g.left, g.until, g.r = had, until, before
+		r.Taken = 0
+		return r, err
+	}
+	g.left, g.until, g.r = r.Taken-need, r.sent.Add(s.within), r
+	r.Taken, r.Remaining = n, r.Remaining+g.left
+	return r, nil
+}
+
+// of returns what the process has of a key. The mutex is held.
+func (s *stock) of(id laneID) *grant {
+	if g := s.grants[id]; g != nil {
+		return g
+	}
+	if len(s.grants) >= max(s.sweep, 1024) {
+		now := time.Now()
+		for id, g := range s.grants {
+			if g.fetching == nil && !now.Before(g.until) {
+				delete(s.grants, id)
+			}
+		}
+		s.sweep = 2 * len(s.grants)
+	}
+	g := &grant{}
+	s.grants[id] = g
+	return g
+}
