@@ -165,10 +165,11 @@ func (a *attempt) inTurn() (*hold, error) {
 
 // first acquires the owner's first hold.
 func (a *attempt) first(p *part) (*hold, error) {
-	if !p.spec.reads() && p.at.beside(p.owner, p.spec) != nil {
+	beside := p.at.beside(p.owner, p.spec)
+	if beside != nil && !p.spec.reads() {
 		return nil, command.Final{Err: lock.ErrUpgrade}
 	}
-	if !a.start(p) {
+	if !a.start(p, beside != nil) {
 		return nil, p.at.behind(p.spec)
 	}
 	if err := a.run(); err != nil {
@@ -178,28 +179,33 @@ func (a *attempt) first(p *part) (*hold, error) {
 }
 
 // start has the attempt stand in line for p. It reports false if it is a TryLock and others
-// are ahead.
-func (a *attempt) start(p *part) bool {
-	var writes *tenure
-	if p.spec.reads() {
-		writes = p.at.beside(p.owner, p.spec)
-	}
+// are ahead. writes says that the owner has the other side of the lock.
+func (a *attempt) start(p *part, writes bool) bool {
 	p.at.lock()
 	defer p.at.unlock()
 	a.w = p.at.waiter(p, a.limit > 0)
-	if a.limit > 0 || p.spec.Pass == nil {
-		p.t = p.at.newTenure(p.spec)
-		a.w.Tenure = &p.t.Tenure
-		p.at.seat(a, p)
-	}
+	a.ownTenure(p)
 	if a.limit > 0 {
 		return p.at.Try(a.w, a.began)
 	}
 	p.at.Join(a.w, place.Stands, a.began)
-	if p.spec.reads() {
-		p.at.WaitToRead(a.w, writes != nil)
-	}
+	p.at.WaitToRead(a.w, writes)
 	return true
+}
+
+// ownTenure makes the tenure in whose name the waiter of p asks, unless that is the ticket
+// of its line. The caller has the mutex of the place.
+func (a *attempt) ownTenure(p *part) {
+	if a.limit == 0 && p.spec.terms.Passes {
+		return
+	}
+	p.t = p.at.newTenure(p.spec)
+	a.w.Tenure = &p.t.Tenure
+	if p.spec.terms.MayShare() {
+		h := new(hold) // for when it is let in with another reader
+		h.init(a.ctx, false)
+		a.w.Seat = &h.Hold
+	}
 }
 
 // joinOpen lets an owner in to read without a command, if it may: another reader of this

@@ -148,10 +148,8 @@ func (a *attempt) next(p *part) (place.Step, error) {
 			return place.Step{Do: place.Ask}, nil
 		}
 		var beside *place.Tenure
-		if p.spec.reads() {
-			if t := p.at.beside(p.owner, p.spec); t != nil {
-				beside = &t.Tenure
-			}
+		if t := p.at.beside(p.owner, p.spec); t != nil {
+			beside = &t.Tenure
 		}
 		p.at.lock()
 		step := p.at.Next(a.w, beside, cmp.Or(a.left(), a.s.OpTimeout), time.Now())
@@ -337,27 +335,15 @@ func (a *attempt) anew() {
 		p := &a.parts[i]
 		p.t = nil
 		p.at.lock()
-		if a.script != nil || p.spec.Pass == nil || a.limit > 0 {
+		if a.script != nil {
 			p.t = p.at.newTenure(p.spec)
+		} else {
+			a.ownTenure(p)
 		}
 		if a.w != nil && i == a.at {
-			a.w.Tenure = nil
-			if p.t != nil && a.script == nil {
-				a.w.Tenure = &p.t.Tenure
-				p.at.seat(a, p)
-			}
 			p.at.Ask(a.w)
 		}
 		p.at.unlock()
-	}
-}
-
-// seat gives the waiter of a reader a hold for when it is let in with another.
-func (at *spot) seat(a *attempt, p *part) {
-	if p.spec.terms.MayShare() {
-		h := new(hold)
-		h.init(a.ctx, false)
-		a.w.Seat = &h.Hold
 	}
 }
 

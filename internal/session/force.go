@@ -93,10 +93,7 @@ func (s *Session) taken(owner, by string) {
 	if t == nil {
 		return
 	}
-	question := luascripts.Renewal{Keys: &t.spec.Keys, Owner: owner, Slot: t.spec.slot}
-	if t.spec.reads() {
-		question.Holds = max(t.stands(), 1)
-	}
+	question := t.renewal()
 	// A renewal only ever lengthens a lease; so this one changes nothing.
 	renewed, answered, _ := command.Await[luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[luascripts.Renewed](func(ctx context.Context) (luascripts.Renewed, error) {
 		r := t.spec.Renew(ctx, s.rdb, []luascripts.Renewal{question}, time.Millisecond, 1)[0]

@@ -48,6 +48,16 @@ type Kind struct {
 
 func (k *Kind) reads() bool { return k.Mode == lock.Read }
 
+// free gives back all holds of owner, in favour of the heir that p names if the kind passes
+// its locks on.
+func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Pass) (r luascripts.Passed, err error) {
+	if k.Pass != nil {
+		return k.Pass(ctx, rdb, keys, owner, p)
+	}
+	r.Verdict, err = k.Release(ctx, rdb, keys, owner, 0)
+	return r, err
+}
+
 // family is the kind by which the session finds the places of k: both sides of a
 // read/write lock are one place.
 func (k *Kind) family() *Kind {
@@ -144,7 +154,7 @@ func (s *Session) keep() time.Duration { return keepPolls * s.Poll }
 
 // spare is how many tokens beyond its own a holder needs, to pass them on.
 func (spec *Spec) spare() int {
-	if spec.Pass == nil || spec.Keys.Register == "" {
+	if !spec.terms.Passes || spec.Keys.Register == "" {
 		return 0 // without a register the server's clock leaves room enough
 	}
 	return place.MaxPasses

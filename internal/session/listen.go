@@ -41,38 +41,38 @@ func (at *spot) listenEarly(l *place.Line, spec *Spec) {
 	if l.Listens() {
 		return
 	}
-	channel := spec.Keys.Channel
-	if spec.Keep != nil {
-		channel = keys.OfTurns(channel, at.s.id)
-	}
-	if at.s.hub.Lingers(channel) {
+	if channel, _ := (&ears{at: at}).channel(spec); at.s.hub.Lingers(channel) {
 		l.Listen(&spec.terms, time.Now())
 	}
+}
+
+// channel returns where a line of waiters by spec hears of its lock, and what hears it.
+func (e *ears) channel(spec *Spec) (name string, hear func(message string)) {
+	if spec.Keep != nil {
+		return keys.OfTurns(spec.Keys.Channel, e.at.s.id), e.turn
+	}
+	return spec.Keys.Channel, e.message
 }
 
 // listen subscribes the channels of a line.
 func (at *spot) listen(a place.Action) {
 	e, spec, hub := at.ears(a.Line), a.Terms.Of.(*Spec), at.s.hub
-	var look bool
-	switch {
-	case spec.Keep != nil: // one heartbeat says for all whether a message was missed
-		e.lock, look = hub.Subscribe(keys.OfTurns(spec.Keys.Channel, at.s.id), a.Sent, e.turn, e.hint)
-	case spec.Pass == nil:
-		e.lock, look = hub.Subscribe(spec.Keys.Channel, a.Sent, e.message, e.hint)
-	default:
-		var ownLook bool
-		e.lock, look = hub.Subscribe(spec.Keys.Channel, a.Sent, e.message, func() { e.half(0) })
-		e.own, ownLook = hub.Subscribe(keys.OfClient(spec.Keys.Line, at.s.id), a.Sent, e.told, func() { e.half(1) })
-		e.all, _ = hub.Subscribe(spec.Keys.Line, a.Sent, e.stepAside, func() {})
-		for i, l := range [2]bool{look, ownLook} {
-			if l {
-				e.halfLocked(i)
-			}
+	channel, hear := e.channel(spec)
+	var look, ownLook bool
+	if !spec.terms.Passes {
+		e.lock, look = hub.Subscribe(channel, a.Sent, hear, e.hint)
+		if look {
+			a.Line.Hint()
 		}
 		return
 	}
-	if look {
-		a.Line.Hint()
+	e.lock, look = hub.Subscribe(channel, a.Sent, hear, func() { e.half(0) })
+	e.own, ownLook = hub.Subscribe(keys.OfClient(spec.Keys.Line, at.s.id), a.Sent, e.told, func() { e.half(1) })
+	e.all, _ = hub.Subscribe(spec.Keys.Line, a.Sent, e.stepAside, func() {})
+	for i, l := range [2]bool{look, ownLook} {
+		if l {
+			e.halfLocked(i)
+		}
 	}
 }
 
@@ -95,6 +95,13 @@ func (e *ears) hint() {
 // message is for what is published at the channel of the lock.
 func (e *ears) message(string) { e.hint() }
 
+// turn is for the number of an owner whose turn it is.
+func (e *ears) turn(number string) {
+	e.at.lock()
+	e.line.Turn(e.at.s.id + ":" + number)
+	e.at.unlock()
+}
+
 // told is for what is published to this process.
 func (e *ears) told(string) {
 	e.at.lock()
@@ -109,13 +116,6 @@ func (e *ears) stepAside(message string) {
 		e.line.StepAside(time.Now().Add(asideTime))
 		e.at.unlock()
 	}
-}
-
-// turn is for the number of an owner whose turn it is.
-func (e *ears) turn(number string) {
-	e.at.lock()
-	e.line.Turn(e.at.s.id + ":" + number)
-	e.at.unlock()
 }
 
 // half is for the confirmation of one of two channels that are subscribed together: one

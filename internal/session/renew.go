@@ -109,20 +109,16 @@ func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 	}
 	for _, i := range r.order {
 		t := batch[i].(*tenure)
-		l := luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
-		if t.spec.reads() {
-			l.Holds = max(t.stands(), 1)
-		}
-		r.tenures, r.locks = append(r.tenures, t), append(r.locks, l)
+		r.tenures, r.locks = append(r.tenures, t), append(r.locks, t.renewal())
 	}
 	return errs
 }
 
-// stands returns how many holds Redis should have of t.
-func (t *tenure) stands() int {
+// renewal is what a script needs to know to renew t.
+func (t *tenure) renewal() luascripts.Renewal {
 	t.at.lock()
 	defer t.at.unlock()
-	return t.Stand()
+	return luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot, Holds: max(t.Stand(), 1)}
 }
 
 // Send sends the renewals.

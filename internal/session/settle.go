@@ -275,10 +275,10 @@ func (s *Session) settleOnce(t *tenure) error {
 // leave tells Redis that t has this many holds. last is the latest token that it gave out:
 // with none left, the script may grant the lock to the next.
 func (s *Session) leave(ctx context.Context, t *tenure, holds int, last uint64) (luascripts.Verdict, error) {
-	if holds > 0 || t.spec.Pass == nil {
+	if holds > 0 {
 		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.Name, holds)
 	}
-	reply, err := t.spec.Pass(ctx, s.rdb, t.spec.Keys, t.Name, luascripts.Pass{Last: last, Spare: t.spec.spare()})
+	reply, err := t.spec.free(ctx, s.rdb, t.spec.Keys, t.Name, luascripts.Pass{Last: last, Spare: t.spec.spare()})
 	return reply.Verdict, err
 }
 

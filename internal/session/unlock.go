@@ -96,11 +96,7 @@ func (f freeing) Send(ctx context.Context) (r freed, err error) {
 	t, keys := f.t, f.t.spec.Keys
 	keys.Register = f.register
 	r.sent = time.Now()
-	if t.spec.Pass == nil {
-		r.Verdict, err = t.spec.Release(ctx, t.s.rdb, keys, t.Name, 0)
-	} else {
-		r.Passed, err = t.spec.Pass(ctx, t.s.rdb, keys, t.Name, f.pass)
-	}
+	r.Passed, err = t.spec.free(ctx, t.s.rdb, keys, t.Name, f.pass)
 	return r, err
 }
 
@@ -152,7 +148,7 @@ func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 func (t *tenure) freeing() freeing {
 	s := t.s
 	f := freeing{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare()}}
-	if t.spec.Pass == nil {
+	if !t.Terms.Passes {
 		return f
 	}
 	t.at.lock()
