@@ -117,16 +117,15 @@ func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 	if f.heir != nil {
 		s.inherit(f, o.Value, o.Err)
 	}
-	t.unhold()
+	confirmed := o.Answered && o.Err == nil
+	unsure, settled := t.afterRelease(confirmed && f.heir == nil, o.Value.Aside)
 	switch {
 	case !o.Answered:
 		return o.Err
 	case o.Err != nil:
 		s.sender.Go(func() { s.settle(t, true) })
 		return o.Err
-	}
-	unsure, settled := t.isFree(f, o.Value.Aside)
-	if unsure {
+	case unsure:
 		// A question for this tenure broke off, and may be carried out yet.
 		s.sender.Go(func() { s.settle(t, true) })
 	}
@@ -184,15 +183,17 @@ func (s *Session) inherit(f freeing, r freed, err error) {
 	}
 }
 
-// isFree tells those that wait here that Redis confirmed the release f. It reports whether t
-// is in doubt all the same, and whether settling may have released it before.
-func (t *tenure) isFree(f freeing, aside bool) (unsure, settled bool) {
+// afterRelease tells the waiters here that the lock is not t's any more, and whether it is free;
+// aside says that others come first then. It reports whether t is in doubt all the same,
+// and whether settling may have released it before.
+func (t *tenure) afterRelease(free, aside bool) (unsure, settled bool) {
 	t.at.lock()
 	defer t.at.unlock()
-	if f.heir == nil {
-		if aside {
-			t.at.LetGo(t.Terms, time.Now().Add(asideTime))
-		}
+	if free && aside {
+		t.at.LetGo(t.Terms, time.Now().Add(asideTime)) // before any waiter can ask
+	}
+	t.at.Unhold(&t.Tenure)
+	if free {
 		t.at.Free(t.Terms)
 	}
 	return t.Unsure(), t.Freed()
