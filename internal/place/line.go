@@ -48,16 +48,20 @@ type Waiter struct {
 	Tenure *Tenure       // in whose name it asks; nil if it asks in that of its line, or for several locks at once
 	Of     any           // the session's
 
-	line    *Line     // nil if it stands in none
-	stands  bool      // for what comes to the line; else for the answer to its own question alone
-	once    bool      // it makes one attempt
-	since   time.Time // when it came
+	line   *Line     // nil if it stands in none
+	since  time.Time // when it came
+	stands bool      // for what comes to the line; else for the answer to its own question alone
+	once   bool      // it makes one attempt
+	asking
+	queued queued // of kinds with a queue in Redis
+	rider         // of readers
+}
+
+// asking is why and when a waiter asks, wherever it stands.
+type asking struct {
+	reason  bool      // it has a reason to ask now
+	retryAt time.Time // it asks again then; zero if not
 	asked   time.Time // when its latest question was due
-	reason  bool      // it has a reason to ask, wherever it stands
-	retryAt time.Time // it asks again then, wherever it stands; zero if not
-	queued  *Tenure   // as this it stands in the queue in Redis; nil if it does not
-	ownEar  bool      // it hears of its turn at a channel of its own
-	rider             // of readers
 }
 
 // Stay says for what a waiter stands in a line: for anything that comes to it, or for the

@@ -16,6 +16,12 @@ type heartbeat struct {
 	early  string // the owner that was told of its turn before it knew that it stands in the queue
 }
 
+// queued is what a waiter knows of its place in the queue.
+type queued struct {
+	as  *Tenure // as this it stands there; nil if it does not
+	own bool    // it hears of its turn at a channel of its own
+}
+
 // queue says that w was told to wait in the queue in Redis.
 func (l *Line) queue(w *Waiter, r Refusal, now time.Time) {
 	p := l.side.p
@@ -25,24 +31,24 @@ func (l *Line) queue(w *Waiter, r Refusal, now time.Time) {
 		p.act(Action{Verb: Beat, Line: l, Terms: w.Terms})
 	}
 	l.Listen(w.Terms, r.Sent)
-	if w.queued != w.Tenure {
+	if w.queued.as != w.Tenure {
 		l.unqueue(w)
-		w.queued = w.Tenure
+		w.queued.as = w.Tenure
 		if l.beat.early == w.Tenure.Name {
 			p.Ask(w)
 		}
 	}
-	if r.Own && !w.ownEar {
-		w.ownEar = true
+	if r.Own && !w.queued.own {
+		w.queued.own = true
 		p.act(Action{Verb: HearOwn, Waiter: w})
 	}
 }
 
 // unqueue says that w does not stand in the queue any more, if it did.
 func (l *Line) unqueue(w *Waiter) {
-	w.queued = nil
-	if w.ownEar {
-		w.ownEar = false
+	w.queued.as = nil
+	if w.queued.own {
+		w.queued.own = false
 		l.side.p.act(Action{Verb: Unhear, Waiter: w})
 	}
 }
@@ -50,7 +56,7 @@ func (l *Line) unqueue(w *Waiter) {
 // Turn says that it is the turn of the waiter with this owner string.
 func (l *Line) Turn(name string) {
 	for _, w := range l.waiters {
-		if w.queued != nil && w.queued.Name == name {
+		if w.queued.as != nil && w.queued.as.Name == name {
 			l.side.p.Ask(w)
 			return
 		}
@@ -72,7 +78,7 @@ func (l *Line) NextBeat(now time.Time) (due time.Time, queued []*Waiter) {
 	}
 	l.when.askAt = l.due(now, -1)
 	for _, w := range l.waiters {
-		if w.queued != nil {
+		if w.queued.as != nil {
 			queued = append(queued, w)
 		}
 	}
@@ -98,7 +104,7 @@ func (l *Line) Beaten(sent time.Time, err error) {
 }
 
 // Queued returns as what w stands in the queue in Redis; nil if it does not.
-func (w *Waiter) Queued() *Tenure { return w.queued }
+func (w *Waiter) Queued() *Tenure { return w.queued.as }
 
 // BeatIn has the next heartbeat sent when the first of the queue may have its turn, if
 // nothing happens for left.

@@ -30,14 +30,19 @@ type Tenure struct {
 	// share the tenure.
 	Turn chan struct{}
 
-	owner   *Owner // the owner that asks; nil while it is Queued or Offered
-	phase   Phase
+	owner *Owner // the owner that asks; nil while it is Queued or Offered
+	phase Phase
+	grant grant
+	holdings
+	ledger
+}
+
+// holdings are the holds of a tenure.
+type holdings struct {
 	holds   []*Hold
 	few     [1]*Hold // memory for holds
 	owners  int      // how many owners they belong to
 	renewed int      // how many of holds want renewals
-	grant   grant
-	ledger
 }
 
 // grant is what is known of the grant by which a tenure holds the lock.
