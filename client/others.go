@@ -1,6 +1,7 @@
 package client
 
 import (
+	"github.com/leasehold-go/leasehold/bloom"
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
@@ -21,4 +22,19 @@ func (c *Client) NewRateLimiter(name string, onFailure ratelimit.Policy, limits 
 // Java services have it by RedissonClient.getRateLimiter(name), with RateType.OVERALL.
 func (c *Client) NewWindow(name string) *ratelimit.Window {
 	return ratelimit.WindowOn(c.sender, name)
+}
+
+// NewBloomFilter returns a handle of the Bloom filter called name. It does no I/O; a bad name shows as an error of the
+// first call.
+//
+// Java services have it by RedissonClient.getBloomFilter(name, StringCodec.INSTANCE), or without a codec and
+// [bloom.WithKryo5] here.
+func (c *Client) NewBloomFilter(name string, opts ...bloom.Option) *bloom.Filter {
+	return bloom.On(c.sender, name, opts...)
+}
+
+// NewShardedBloomFilter returns a handle of the filter called name that is made of several, for a cluster or for more
+// than 512 MB. It does no I/O; a bad name or number shows as an error of the first call.
+func (c *Client) NewShardedBloomFilter(name string, shards int, opts ...bloom.Option) *bloom.Sharded {
+	return bloom.ShardedOn(c.sender, name, shards, opts...)
 }

@@ -46,6 +46,8 @@
 //	window     <name>             hash    rate, interval, type, keepAliveTime
 //	           {<name>}:value     string  how many units are left
 //	           {<name>}:permits   zset    what was taken (include_window) -> when, in the server's ms
+//	bloom      <name>             string  the bits
+//	           {<name>}:config    hash    size, hashIterations, expectedInsertions, falseProbability
 //	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a key of the user's
 //
 // Where a name has braces of its own, none are added, and a key that begins with leasehold

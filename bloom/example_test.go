@@ -1,0 +1,71 @@
+package bloom_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/leasehold-go/leasehold/bloom"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/redis/rueidis"
+)
+
+// Which addresses has a crawler seen?
+func Example() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	seen := c.NewBloomFilter("seen")
+	if _, err := seen.Init(ctx, 100_000, 0.001); err != nil {
+		log.Fatal(err)
+	}
+
+	added, err := seen.Add(ctx, []byte("https://example.com/"), []byte("https://example.org/"))
+	fmt.Println(added, err)
+	there, err := seen.Contains(ctx, []byte("https://example.org/"), []byte("https://example.net/"))
+	fmt.Println(there, err)
+	n, err := seen.Count(ctx)
+	fmt.Println(n, err)
+	// Output:
+	// 2 <nil>
+	// [true false] <nil>
+	// 2 <nil>
+}
+
+// A filter that Java fills with its default codec.
+func ExampleWithKryo5() {
+	ctx := context.Background()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	users := bloom.New(rdb, "users", bloom.WithKryo5())
+	if _, err := users.Init(ctx, 1000, 0.01); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(users.Add(ctx, []byte("ann")))
+	// Output: 1 <nil>
+}
+
+// One filter of four, which spread over a cluster.
+func ExampleNewSharded() {
+	ctx := context.Background()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	mails := bloom.NewSharded(rdb, "mails", 4)
+	if _, err := mails.Init(ctx, 100_000, 0.001); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(mails.Add(ctx, []byte("ann@example.com"), []byte("bob@example.com")))
+	fmt.Println(mails.Contains(ctx, []byte("ann@example.com"), []byte("eve@example.com")))
+	// Output:
+	// 2 <nil>
+	// [true false] <nil>
+}

@@ -1,0 +1,447 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+var (
+	// ErrNotInitialised: there is no filter in Redis. Call Init.
+	ErrNotInitialised = errors.New("not initialised")
+
+	// ErrOtherConfig: there is a filter with other parameters. The error is also a [*ConfigError].
+	ErrOtherConfig = errors.New("it has other parameters")
+
+	// ErrConfigLost: there are bits in Redis, and nothing says any more how they were made. Only Delete helps.
+	ErrConfigLost = errors.New("its configuration is lost")
+)
+
+// ConfigError says which parameters there are. It matches [ErrOtherConfig].
+type ConfigError struct{ Config Config }
+
+// Error names the parameters.
+func (e *ConfigError) Error() string { return fmt.Sprintf("%v: %+v", ErrOtherConfig, e.Config) }
+
+// Is reports whether target is [ErrOtherConfig].
+func (e *ConfigError) Is(target error) bool { return target == ErrOtherConfig }
+
+// Config is what a filter was made with.
+type Config struct {
+	Size     uint64  // bits
+	Hashes   uint64  // bits that an element sets
+	Expected uint64  // n of Init
+	P        float64 // p of Init
+}
+
+// Filter is a Bloom filter. It is safe for concurrent use.
+//
+// An error that matches [lock.ErrUnavailable] leaves open what an Add has set. It can be repeated.
+type Filter struct {
+	send   *send.Sender
+	name   string
+	bits   string
+	config string
+	kryo   bool
+	shards uint64 // how many there are; 0 for one alone
+	bad    error
+
+	known   atomic.Pointer[luascripts.BloomConfig] // nil before the first answer
+	without atomic.Bool                            // the server does not know BITFIELD
+}
+
+// Option is an option of [New].
+type Option func(*Filter)
+
+// WithKryo5 hashes elements, which must be strings in UTF-8, as Redisson's default codec encodes them (Kryo5,
+// since 3.19). A filter must be filled and asked with one codec.
+func WithKryo5() Option { return func(f *Filter) { f.kryo = true } }
+
+// New returns a handle of the filter called name, on rdb, which it borrows. It does no I/O; a bad name
+// shows as an error of the first call.
+//
+// A caller who has a client of this module uses its NewBloomFilter instead.
+func New(rdb rueidis.Client, name string, opts ...Option) *Filter {
+	return On(send.New(rdb, ""), name, opts...)
+}
+
+// On is New for a client of this module.
+func On(s *send.Sender, name string, opts ...Option) *Filter {
+	f := &Filter{send: s, name: name, bad: keys.Check(s.Prefix, name)}
+	f.bits, f.config = keys.Bloom(s.Prefix + name)
+	if s.Redis == nil {
+		f.bad = errors.New("the rueidis client is nil")
+	}
+	for i, o := range opts {
+		if o == nil {
+			f.bad = fmt.Errorf("option %d of %d is nil", i+1, len(opts))
+			continue
+		}
+		o(f)
+	}
+	return f
+}
+
+const (
+	maxSize   = 4_294_967_294 // Redisson's
+	maxHashes = 1_000         // bits in one command
+	patience  = 3 * time.Second
+)
+
+// Init makes the filter for n elements, of which a share of p or so is then found that was never added. If
+// there is one already it does nothing, and fails with [ErrOtherConfig] if that has other parameters.
+func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, err error) {
+	const op = "init"
+	c, err := f.parameters(n, p)
+	if err != nil {
+		return false, f.wrap(op, err)
+	}
+	type found struct {
+		v  luascripts.Verdict
+		is luascripts.BloomConfig
+	}
+	r, err := send.Ask(ctx, f.send, patience, func(ctx context.Context) (r found, err error) {
+		r.v, r.is, err = luascripts.InitBloom(ctx, f.send.Redis, f.config, f.bits, c)
+		return r, err
+	})
+	switch {
+	case err != nil:
+	case r.v == luascripts.Foreign:
+		err = lock.ErrForeignKey
+	case r.v == luascripts.Orphaned:
+		err = ErrConfigLost
+	case r.v == luascripts.Other && r.is != c && !(r.is.Size == c.Size && r.is.Hashes == c.Hashes && r.is.Expected == c.Expected && r.is.Shards == c.Shards && configOf(r.is).P == p):
+		err = f.other(r.is)
+	default:
+		f.known.Store(&c)
+	}
+	return err == nil && r.v == luascripts.Done, f.wrap(op, err)
+}
+
+// parameters are what a filter for n and p is made with, or what is wrong with them.
+func (f *Filter) parameters(n uint64, p float64) (c luascripts.BloomConfig, err error) {
+	if f.bad != nil {
+		return c, f.bad
+	}
+	switch {
+	case n == 0 || n > math.MaxInt64:
+		return c, fmt.Errorf("%d elements: it must be from 1 to %d", n, int64(math.MaxInt64))
+	case !(p > 0 && p < 1):
+		return c, fmt.Errorf("a share of %v: it must be between 0 and 1", p)
+	}
+	size, hashes := sizeOf(n, p)
+	switch {
+	case size < 1:
+		return c, fmt.Errorf("%d elements at %v: they need no bit at all", n, p)
+	case size > maxSize:
+		return c, fmt.Errorf("%d elements at %v: they need %.0f bits, the most is %d; see NewSharded", n, p, size, int64(maxSize))
+	case hashes > maxHashes:
+		return c, fmt.Errorf("%d elements at %v: each needs %d bits, the most is %d", n, p, hashes, maxHashes)
+	}
+	return luascripts.BloomConfig{Size: uint64(size), Hashes: hashes, Expected: n, Probability: javaText(p), Shards: f.shards}, nil
+}
+
+// Add adds elements, and returns how many of them were not there before. One that was probably there counts as there.
+func (f *Filter) Add(ctx context.Context, elements ...[]byte) (added int, err error) {
+	return news(f.all(ctx, "add", elements, true))
+}
+
+// Contains says of each element whether it is probably there. What it says is not there was not added.
+func (f *Filter) Contains(ctx context.Context, elements ...[]byte) ([]bool, error) {
+	return f.all(ctx, "contains", elements, false)
+}
+
+// news counts what was not there before.
+func news(there []bool, err error) (n int, _ error) {
+	for _, was := range there {
+		if !was {
+			n++
+		}
+	}
+	return n, err
+}
+
+// all sets or looks at the bits of elements, and says of which all were set.
+func (f *Filter) all(ctx context.Context, op string, elements [][]byte, set bool) (there []bool, err error) {
+	if f.bad != nil {
+		return nil, f.wrap(op, f.bad)
+	}
+	hashes, err := f.hashes(elements)
+	if err == nil && len(hashes) > 0 {
+		there, err = f.do(ctx, hashes, set)
+	}
+	return there, f.wrap(op, err)
+}
+
+// hashes returns the numbers of elements.
+func (f *Filter) hashes(elements [][]byte) ([]pair, error) {
+	hashes := make([]pair, len(elements))
+	for i, e := range elements {
+		if f.kryo {
+			encoded, ok := kryo5(e)
+			if !ok {
+				return nil, fmt.Errorf("element %d is no string in UTF-8", i+1)
+			}
+			e = encoded
+		}
+		hashes[i].h1, hashes[i].h2 = hash(e)
+	}
+	return hashes, nil
+}
+
+// do sets or looks at the bits of elements, and says of which all were set.
+func (f *Filter) do(ctx context.Context, hashes []pair, set bool) (there []bool, err error) {
+	// The parameters come with each answer. If they are not those that were taken for granted, the
+	// answer is worth nothing, and what was set is only a few bits too many.
+	for tries := 0; ; tries++ {
+		c := f.known.Load()
+		if c == nil {
+			if c, err = f.read(ctx); err != nil {
+				return nil, err
+			}
+		}
+		var is *luascripts.BloomConfig
+		there, is, err = f.ask(ctx, c, hashes, set)
+		switch {
+		case err != nil:
+			return nil, err
+		case is.Size == c.Size && is.Hashes == c.Hashes && is.Shards == f.shards:
+			return there, nil
+		case is.Shards != f.shards || tries == 2:
+			return nil, f.other(*is)
+		}
+		f.known.Store(is)
+	}
+}
+
+type pair struct{ h1, h2 uint64 }
+
+// ask sets or looks at bits for a configuration, and returns the one that there is.
+func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []pair, set bool) (there []bool, is *luascripts.BloomConfig, err error) {
+	var all []uint64
+	for _, e := range elements {
+		all = indexes(all, e.h1, e.h2, c.Size, c.Hashes)
+	}
+	type answer struct {
+		bits  []int64
+		words []string
+		gone  bool
+	}
+	a, err := send.Ask(ctx, f.send, patience, func(ctx context.Context) (a answer, err error) {
+		var replies []rueidis.RedisResult
+		for range 2 {
+			commands := f.commands(all, set)
+			replies = f.send.Redis.DoMulti(ctx, append(commands, f.configCommand())...)
+			if err := replies[0].Error(); err == nil || f.without.Load() || !strings.Contains(err.Error(), "unknown command") {
+				break
+			}
+			f.without.Store(true)
+		}
+		last := len(replies) - 1
+		for _, r := range replies[:last] {
+			if f.without.Load() {
+				bit, err := r.ToInt64()
+				if err != nil {
+					return a, err
+				}
+				a.bits = append(a.bits, bit)
+				continue
+			}
+			some, err := r.AsIntSlice()
+			if err != nil {
+				return a, err
+			}
+			a.bits = append(a.bits, some...)
+		}
+		a.words, a.gone, err = words(replies[last])
+		return a, err
+	})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case a.gone:
+		f.known.Store(nil)
+		return nil, nil, ErrNotInitialised
+	case len(a.bits) != len(all):
+		return nil, nil, fmt.Errorf("the server answers with %d bits to a question for %d", len(a.bits), len(all))
+	}
+	found, ok := luascripts.NewBloomConfig(a.words)
+	if !ok {
+		return nil, nil, lock.ErrForeignKey
+	}
+	for some := range slices.Chunk(a.bits, int(c.Hashes)) {
+		there = append(there, !slices.Contains(some, 0))
+	}
+	return there, &found, nil
+}
+
+// commands set or look at bits, up to a thousand in each command; without BITFIELD one in each.
+func (f *Filter) commands(all []uint64, set bool) (commands []rueidis.Completed) {
+	if f.without.Load() {
+		for _, i := range all {
+			if set {
+				commands = append(commands, f.send.Redis.B().Setbit().Key(f.bits).Offset(int64(i)).Value(1).Build())
+			} else {
+				commands = append(commands, f.send.Redis.B().Arbitrary("GETBIT").Keys(f.bits).Args(strconv.FormatUint(i, 10)).Build())
+			}
+		}
+		return commands
+	}
+	for some := range slices.Chunk(all, maxHashes) {
+		var args []string
+		for _, i := range some {
+			if set {
+				args = append(args, "SET", "u1", strconv.FormatUint(i, 10), "1")
+			} else {
+				args = append(args, "GET", "u1", strconv.FormatUint(i, 10))
+			}
+		}
+		// Written by hand, no command counts as one that a replica may answer.
+		verb := "BITFIELD_RO"
+		if set {
+			verb = "BITFIELD"
+		}
+		commands = append(commands, f.send.Redis.B().Arbitrary(verb).Keys(f.bits).Args(args...).Build())
+	}
+	return commands
+}
+
+func (f *Filter) configCommand() rueidis.Completed {
+	return f.send.Redis.B().Arbitrary("HMGET").Keys(f.config).Args("size", "hashIterations", "expectedInsertions", "falseProbability", "leasehold_shards").Build()
+}
+
+// words reads the answer to configCommand, and whether there is no configuration.
+func words(r rueidis.RedisResult) (words []string, gone bool, err error) {
+	all, err := r.ToArray()
+	if err != nil {
+		return nil, false, err
+	}
+	for i, m := range all {
+		text, err := m.ToString()
+		if rueidis.IsRedisNil(err) {
+			if i < 2 {
+				return nil, true, nil
+			}
+			text = "0"
+		} else if err != nil {
+			return nil, false, err
+		}
+		words = append(words, text)
+	}
+	if len(words) != 5 {
+		return nil, false, fmt.Errorf("%d words of a configuration", len(words))
+	}
+	return words, false, nil
+}
+
+// read reads the configuration.
+func (f *Filter) read(ctx context.Context) (*luascripts.BloomConfig, error) {
+	type found struct {
+		words []string
+		gone  bool
+	}
+	r, err := send.Ask(ctx, f.send, patience, func(ctx context.Context) (r found, err error) {
+		r.words, r.gone, err = words(f.send.Redis.Do(ctx, f.configCommand()))
+		return r, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if r.gone {
+		return nil, ErrNotInitialised
+	}
+	c, ok := luascripts.NewBloomConfig(r.words)
+	if !ok {
+		return nil, lock.ErrForeignKey
+	}
+	f.known.Store(&c)
+	return &c, nil
+}
+
+// Config returns what the filter was made with.
+func (f *Filter) Config(ctx context.Context) (Config, error) {
+	const op = "config"
+	if f.bad != nil {
+		return Config{}, f.wrap(op, f.bad)
+	}
+	c, err := f.read(ctx)
+	if err != nil {
+		return Config{}, f.wrap(op, err)
+	}
+	return configOf(*c), nil
+}
+
+func configOf(c luascripts.BloomConfig) Config {
+	p, _ := strconv.ParseFloat(c.Probability, 64)
+	return Config{Size: c.Size, Hashes: c.Hashes, Expected: c.Expected, P: p}
+}
+
+// Count estimates how many elements were added. Of a filter whose bits are all set it is math.MaxInt64.
+func (f *Filter) Count(ctx context.Context) (int64, error) {
+	const op = "count"
+	if f.bad != nil {
+		return 0, f.wrap(op, f.bad)
+	}
+	c, err := f.read(ctx)
+	if err != nil {
+		return 0, f.wrap(op, err)
+	}
+	set, err := send.Ask(ctx, f.send, patience, func(ctx context.Context) (int64, error) {
+		return f.send.Redis.Do(ctx, f.send.Redis.B().Arbitrary("BITCOUNT").Keys(f.bits).Build()).ToInt64()
+	})
+	if err != nil {
+		return 0, f.wrap(op, err)
+	}
+	return estimate(c.Size, c.Hashes, set), nil
+}
+
+// estimate is Redisson's.
+func estimate(size, hashes uint64, set int64) int64 {
+	n := math.Floor(-float64(size)/float64(hashes)*math.Log(1-float64(set)/float64(size)) + 0.5)
+	if !(n < math.MaxInt64) {
+		return math.MaxInt64
+	}
+	return int64(n)
+}
+
+// Delete deletes the filter. It is no error when there is none.
+func (f *Filter) Delete(ctx context.Context) error {
+	const op = "delete"
+	if f.bad != nil {
+		return f.wrap(op, f.bad)
+	}
+	_, err := send.Ask(ctx, f.send, patience, func(ctx context.Context) (int64, error) {
+		return f.send.Redis.Do(ctx, f.send.Redis.B().Del().Key(f.config, f.bits).Build()).ToInt64()
+	})
+	f.known.Store(nil)
+	return f.wrap(op, err)
+}
+
+// other is the error of a filter that has other parameters than the caller thinks.
+func (f *Filter) other(is luascripts.BloomConfig) error {
+	err := error(&ConfigError{configOf(is)})
+	if is.Shards != f.shards {
+		err = fmt.Errorf("%w: it is one of %d shards, not of %d", err, is.Shards, f.shards)
+	}
+	return err
+}
+
+// wrap says what was asked for; it keeps nil as it is.
+func (f *Filter) wrap(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &lock.Error{Op: op, Name: f.name, Err: err}
+}

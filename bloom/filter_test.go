@@ -1,0 +1,421 @@
+package bloom_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/bloom"
+	"github.com/leasehold-go/leasehold/internal/memredis"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+	"pgregory.net/rapid"
+)
+
+// addr is where a server in memory is, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(withServer{m}) }
+
+type withServer struct{ m *testing.M }
+
+func (w withServer) Run() int {
+	server, err := memredis.Start()
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	addr = server.Addr()
+	return w.m.Run()
+}
+
+func made(t testing.TB, f *bloom.Filter, n uint64, p float64) *bloom.Filter {
+	t.Helper()
+	if created, err := f.Init(t.Context(), n, p); err != nil || !created {
+		t.Fatalf("init: %v, %v", created, err)
+	}
+	return f
+}
+
+func add(t testing.TB, f *bloom.Filter, elements ...string) int {
+	t.Helper()
+	n, err := f.Add(t.Context(), bytes(elements)...)
+	if err != nil {
+		t.Fatalf("add: %v", err)
+	}
+	return n
+}
+
+func contains(t testing.TB, f *bloom.Filter, elements ...string) []bool {
+	t.Helper()
+	all, err := f.Contains(t.Context(), bytes(elements)...)
+	if err != nil || len(all) != len(elements) {
+		t.Fatalf("contains: %v, %v", all, err)
+	}
+	return all
+}
+
+func bytes(texts []string) (all [][]byte) {
+	for _, text := range texts {
+		all = append(all, []byte(text))
+	}
+	return all
+}
+
+// onBoth runs a test on a real server and on the one in memory, which does not know BITFIELD.
+func onBoth(t *testing.T, f func(t *testing.T, rdb rueidis.Client)) {
+	t.Run("redis", func(t *testing.T) { t.Parallel(); f(t, redistest.Start(t).Client(t)) })
+	t.Run("memory", func(t *testing.T) { t.Parallel(); f(t, redistest.NewMini(t).Client(t)) })
+}
+
+// The bits in Redis are always those of a plain list of bits, and so are the answers.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		rapid.Check(t, func(rt *rapid.T) {
+			if err := rdb.Do(t.Context(), rdb.B().Flushall().Build()).Error(); err != nil {
+				t.Fatal(err)
+			}
+			n, p := rapid.Uint64Range(1, 50).Draw(rt, "n"), rapid.Float64Range(1e-6, 0.6).Draw(rt, "p")
+			size, hashes := bloom.SizeOf(n, p)
+			if size < 1 {
+				return
+			}
+			f := made(t, bloom.New(rdb, "f"), n, p)
+			set := make([]bool, uint64(size))
+			of := func(e string) []uint64 {
+				h1, h2 := bloom.Hash([]byte(e))
+				return bloom.Indexes(nil, h1, h2, uint64(size), hashes)
+			}
+			there := func(e string) bool {
+				return !slices.ContainsFunc(of(e), func(bit uint64) bool { return !set[bit] })
+			}
+			elements := rapid.SliceOfN(rapid.StringN(0, 4, 8), 1, 20)
+			rt.Repeat(map[string]func(*rapid.T){
+				"add": func(rt *rapid.T) {
+					some, want := elements.Draw(rt, "elements"), 0
+					for _, e := range some {
+						if !there(e) {
+							want++
+						}
+						for _, bit := range of(e) {
+							set[bit] = true
+						}
+					}
+					if got := add(t, f, some...); got != want {
+						rt.Fatalf("%d were new, want %d", got, want)
+					}
+				},
+				"contains": func(rt *rapid.T) {
+					some := elements.Draw(rt, "elements")
+					for i, got := range contains(t, f, some...) {
+						if got != there(some[i]) {
+							rt.Fatalf("%q: %v", some[i], got)
+						}
+					}
+				},
+				"": func(rt *rapid.T) {
+					text, err := rdb.Do(t.Context(), rdb.B().Get().Key("f").Build()).ToString()
+					if err != nil || len(text) != (len(set)+7)/8 {
+						rt.Fatalf("%d bytes for %d bits, %v", len(text), len(set), err)
+					}
+					ones := int64(0)
+					for i, want := range set {
+						if got := text[i/8]>>(7-i%8)&1 == 1; got != want {
+							rt.Fatalf("bit %d is %v", i, got)
+						}
+						if want {
+							ones++
+						}
+					}
+					if got, err := f.Count(t.Context()); err != nil || got != bloom.Estimate(uint64(size), hashes, ones) {
+						rt.Fatalf("count: %d, %v", got, err)
+					}
+				},
+			})
+		})
+	})
+}
+
+func TestInit(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		do := func(args ...string) {
+			t.Helper()
+			if err := rdb.Do(t.Context(), rdb.B().Arbitrary(args...).Build()).Error(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var wg sync.WaitGroup
+		var created atomic.Int64
+		for range 50 {
+			wg.Go(func() {
+				made, err := bloom.New(rdb, "race").Init(t.Context(), 1000, 0.01)
+				if err != nil {
+					t.Error(err)
+				}
+				if made {
+					created.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if created.Load() != 1 {
+			t.Errorf("%d of 50 made it", created.Load())
+		}
+		f := bloom.New(rdb, "race")
+		if c, err := f.Config(t.Context()); err != nil || c != (bloom.Config{Size: 9585, Hashes: 7, Expected: 1000, P: 0.01}) {
+			t.Errorf("%+v, %v", c, err)
+		}
+		fields, err := rdb.Do(t.Context(), rdb.B().Hgetall().Key("{race}:config").Build()).AsStrMap()
+		if err != nil || len(fields) != 4 || fields["size"] != "9585" || fields["hashIterations"] != "7" || fields["expectedInsertions"] != "1000" || fields["falseProbability"] != "0.01" {
+			t.Errorf("%q, %v", fields, err)
+		}
+
+		var other *bloom.ConfigError
+		if _, err := f.Init(t.Context(), 1000, 0.02); !errors.Is(err, bloom.ErrOtherConfig) || !errors.As(err, &other) || other.Config.P != 0.01 {
+			t.Errorf("other parameters: %v", err)
+		}
+		for op, err := range map[string]error{
+			"add": second(bloom.New(rdb, "none").Add(t.Context(), nil)), "contains": second(bloom.New(rdb, "none").Contains(t.Context(), nil)),
+			"count": second(bloom.New(rdb, "none").Count(t.Context())), "config": second(bloom.New(rdb, "none").Config(t.Context())),
+		} {
+			var e *lock.Error
+			if !errors.Is(err, bloom.ErrNotInitialised) || !errors.As(err, &e) || e.Op != op || e.Name != "none" {
+				t.Errorf("%s of nothing: %v", op, err)
+			}
+		}
+
+		// The parameters change behind a handle's back, or are lost: never a false "no".
+		add(t, f, "a", "b")
+		again := bloom.New(rdb, "race")
+		if err := again.Delete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		made(t, again, 77, 0.001)
+		add(t, again, "c")
+		if got := contains(t, f, "c", "a"); !got[0] || got[1] {
+			t.Errorf("after a change: %v", got)
+		}
+		if n := add(t, f, "d"); n != 1 || !contains(t, again, "d")[0] {
+			t.Error("what was added after a change is not there")
+		}
+		do("DEL", "{race}:config")
+		if _, err := f.Contains(t.Context(), []byte("c")); !errors.Is(err, bloom.ErrNotInitialised) {
+			t.Errorf("a lost configuration: %v", err)
+		}
+		if _, err := f.Init(t.Context(), 77, 0.001); !errors.Is(err, bloom.ErrConfigLost) {
+			t.Errorf("init of bits without a configuration: %v", err)
+		}
+		if err := f.Delete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		made(t, f, 77, 0.001)
+
+		do("SET", "{text}:config", "x")
+		do("HSET", "hash", "a", "b")
+		do("HSET", "{partly}:config", "size", "100")
+		for _, name := range []string{"text", "hash", "partly"} {
+			if _, err := bloom.New(rdb, name).Init(t.Context(), 10, 0.1); !errors.Is(err, lock.ErrForeignKey) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		do("HSET", "{words}:config", "size", "x", "hashIterations", "3")
+		if _, err := bloom.New(rdb, "words").Add(t.Context(), nil); !errors.Is(err, lock.ErrForeignKey) {
+			t.Errorf("words: %v", err)
+		}
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	f := bloom.New(rdb, "f")
+	s.ResetStats(t)
+	for _, c := range []struct {
+		n uint64
+		p float64
+	}{{0, 0.1}, {10, 0}, {10, 1}, {10, -1}, {10, 2}, {10, math.NaN()}, {10, math.Inf(1)}, {1 << 40, 0.01}, {math.MaxUint64, 0.5}, {1, 0.9999}, {1, 1e-306}} {
+		var e *lock.Error
+		if _, err := f.Init(t.Context(), c.n, c.p); !errors.As(err, &e) || e.Op != "init" || e.Name != "f" {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	for what, bad := range map[string]*bloom.Filter{
+		"": bloom.New(rdb, ""), "}{": bloom.New(rdb, "}{"), "of others": bloom.New(rdb, "{x}:config"), "nil": bloom.New(nil, "x"), "option": bloom.New(rdb, "x", nil),
+	} {
+		_, err1 := bad.Init(t.Context(), 10, 0.1)
+		_, err2 := bad.Add(t.Context(), nil)
+		_, err3 := bad.Count(t.Context())
+		if err1 == nil || err2 == nil || err3 == nil || bad.Delete(t.Context()) == nil {
+			t.Errorf("%q: no error", what)
+		}
+	}
+	for what, bad := range map[string]*bloom.Sharded{
+		"": bloom.NewSharded(rdb, "", 2), "{x}": bloom.NewSharded(rdb, "{x}", 2), "none": bloom.NewSharded(rdb, "x", 0), "many": bloom.NewSharded(rdb, "x", 5000), "nil": bloom.NewSharded(nil, "x", 2),
+	} {
+		if _, err := bad.Init(t.Context(), 10, 0.1); err == nil {
+			t.Errorf("%q: no error", what)
+		}
+		if _, err := bad.Add(t.Context(), nil); err == nil {
+			t.Errorf("%q: no error", what)
+		}
+	}
+	if _, err := bloom.New(rdb, "f", bloom.WithKryo5()).Add(t.Context(), []byte{0xff}); err == nil {
+		t.Error("what is no text was encoded")
+	}
+	if n, err := f.Add(t.Context()); n != 0 || err != nil {
+		t.Errorf("nothing added: %d, %v", n, err)
+	}
+	if n := s.CommandCalls(t, "evalsha") + s.CommandCalls(t, "hmget"); n != 0 {
+		t.Errorf("%d commands were sent", n)
+	}
+}
+
+// A call is two commands in one round trip, for up to a thousand bits.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	f := made(t, bloom.New(s.Client(t), "f"), 1000, 0.01) // 7 bits
+	var many []string
+	for i := range 300 {
+		many = append(many, fmt.Sprint(i))
+	}
+	for _, c := range []struct {
+		elements []string
+		commands int64
+	}{{many[:1], 1}, {many[:100], 1}, {many, 3}} {
+		s.ResetStats(t)
+		add(t, f, c.elements...)
+		if a, b := s.CommandCalls(t, "bitfield"), s.CommandCalls(t, "hmget"); a != c.commands || b != 1 {
+			t.Errorf("%d added: %d BITFIELD, %d HMGET, want %d and 1", len(c.elements), a, b, c.commands)
+		}
+		if all := contains(t, f, c.elements...); slices.Contains(all, false) {
+			t.Errorf("%v", all)
+		}
+		if n := s.CommandCalls(t, "bitfield_ro"); n != c.commands {
+			t.Errorf("%d asked for: %d BITFIELD_RO", len(c.elements), n)
+		}
+	}
+}
+
+// A lost answer is an error that says so; what was added is there all the same.
+func TestLostReply(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	f := made(t, bloom.New(s.Client(t, redistest.Via(p)), "f"), 100, 0.01)
+	add(t, f, "a")
+	p.OnRequest(redistest.Once("BITFIELD", redistest.Action{DropReply: true}))
+	if _, err := f.Add(t.Context(), []byte("b")); !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	if n := add(t, f, "b"); n != 0 {
+		t.Errorf("the repetition added %d", n)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.Add(ctx, []byte("c")); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled before: %v", err)
+	}
+	hold := make(chan struct{})
+	defer close(hold)
+	p.OnRequest(redistest.Once("BITFIELD_RO", redistest.Action{HoldReply: hold}))
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := f.Contains(ctx, []byte("c")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a context that ends: %v", err)
+	}
+}
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	rdb := c.Client(t)
+	for _, name := range []string{"f", "{f}:of:ann"} {
+		f := made(t, bloom.New(rdb, name), 100, 0.001)
+		if add(t, f, "a", "b") != 2 || !slices.Equal(contains(t, f, "a", "b", "c"), []bool{true, true, false}) {
+			t.Errorf("%s: not as it was filled", name)
+		}
+		if err := f.Delete(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	s := bloom.NewSharded(rdb, "s", 12)
+	if created, err := s.Init(t.Context(), 2000, 0.001); !created || err != nil {
+		t.Fatal(created, err)
+	}
+	var many []string
+	for i := range 1000 {
+		many = append(many, fmt.Sprint(i))
+	}
+	n, err := s.Add(t.Context(), bytes(many)...)
+	if err != nil || n < 995 {
+		t.Errorf("%d added, %v", n, err)
+	}
+	there, err := s.Contains(t.Context(), bytes(append(many, "x", "y"))...)
+	if err != nil || slices.Contains(there[:1000], false) || there[1000] && there[1001] {
+		t.Errorf("%v, %v", there, err)
+	}
+	if n, err := s.Count(t.Context()); err != nil || n < 950 || n > 1050 {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := bloom.NewSharded(rdb, "s", 11).Add(t.Context(), bytes(many)...); !errors.Is(err, bloom.ErrOtherConfig) {
+		t.Errorf("another number of shards: %v", err)
+	}
+	if _, err := bloom.New(rdb, "s:{1}").Contains(t.Context(), []byte("1")); !errors.Is(err, bloom.ErrOtherConfig) {
+		t.Errorf("one shard alone: %v", err)
+	}
+	if created, err := s.Init(t.Context(), 2000, 0.001); created || err != nil {
+		t.Errorf("again: %v, %v", created, err)
+	}
+	if err := s.Delete(t.Context()); err != nil {
+		t.Error(err)
+	}
+	slots := map[int]bool{}
+	for i := range 12 {
+		slots[c.Slot(t, fmt.Sprintf("s:{%d}", i))] = true
+	}
+	if len(slots) != 12 {
+		t.Errorf("12 shards in %d slots", len(slots))
+	}
+}
+
+func TestRights(t *testing.T) {
+	t.Parallel()
+	rights := redistest.RightsWithoutLocks(t, "NewBloomFilter")
+	s := redistest.Start(t)
+	play := func(t *testing.T, user string, rights []string) {
+		s.Do(t, "SCRIPT", "FLUSH")
+		s.Do(t, "FLUSHALL")
+		rdb := s.Client(t, s.AddUser(t, user, rights...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
+		f := bloom.On(send.New(rdb, "orders:"), "f")
+		_, _ = f.Init(t.Context(), 10, 0.1)
+		_, _ = f.Add(t.Context(), []byte("a"))
+		_, _ = f.Contains(t.Context(), []byte("a"))
+		_, _ = f.Count(t.Context())
+		_ = f.Delete(t.Context())
+	}
+	play(t, "all", rights)
+	if denied := s.Denied(t, "all"); len(denied) > 0 {
+		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+	}
+	for i, right := range rights {
+		user := fmt.Sprint("less", i)
+		play(t, user, slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right }))
+		if len(s.Denied(t, user)) == 0 {
+			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+		}
+	}
+}

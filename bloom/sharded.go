@@ -1,0 +1,173 @@
+package bloom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// Sharded is one filter made of several, each with keys of its own, <name>:{0}, <name>:{1} and so on, so that they spread over
+// a cluster and none is too big. An element is in the filter that its hash names. How many there are stands in each
+// configuration; a handle with another number fails with [ErrOtherConfig]. Java has nothing that can use it. It is safe
+// for concurrent use.
+type Sharded struct {
+	name    string
+	filters []*Filter
+	bad     error
+}
+
+// maxShards is the most filters of one.
+const maxShards = 1024
+
+// NewSharded returns a handle of the filter called name, made of shards filters, on rdb, which it borrows. It does no
+// I/O; a bad name or number shows as an error of the first call. The name has no braces.
+func NewSharded(rdb rueidis.Client, name string, shards int, opts ...Option) *Sharded {
+	return ShardedOn(send.New(rdb, ""), name, shards, opts...)
+}
+
+// ShardedOn is NewSharded for a client of this module.
+func ShardedOn(s *send.Sender, name string, shards int, opts ...Option) *Sharded {
+	sh := &Sharded{name: name}
+	switch {
+	case name == "":
+		sh.bad = fmt.Errorf("%w: it is empty", lock.ErrName)
+	case strings.ContainsAny(s.Prefix+name, "{}"):
+		sh.bad = fmt.Errorf("%w: braces would put all shards into one slot", lock.ErrName)
+	case shards < 1 || shards > maxShards:
+		sh.bad = fmt.Errorf("%d shards: it must be from 1 to %d", shards, maxShards)
+	default:
+		for i := range shards {
+			f := On(s, name+":{"+strconv.Itoa(i)+"}", opts...)
+			f.shards = uint64(shards)
+			sh.filters = append(sh.filters, f)
+			sh.bad = errors.Join(sh.bad, f.bad)
+		}
+	}
+	return sh
+}
+
+// Init makes the filters, for n elements together. It is as [Filter.Init]. After an error some may be made; the next
+// call makes the others.
+func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, err error) {
+	if s.bad != nil {
+		return false, s.wrap("init", s.bad)
+	}
+	if n == 0 || n > math.MaxInt64 {
+		return false, s.wrap("init", fmt.Errorf("%d elements: it must be from 1 to %d", n, int64(math.MaxInt64)))
+	}
+	each := (n-1)/uint64(len(s.filters)) + 1
+	var mu sync.Mutex
+	err = s.each(func(i int, f *Filter) error {
+		made, err := f.Init(ctx, each, p)
+		mu.Lock()
+		defer mu.Unlock()
+		created = created || made
+		return err
+	})
+	return created, err
+}
+
+// Add is as [Filter.Add]. After an error some elements may have been added.
+func (s *Sharded) Add(ctx context.Context, elements ...[]byte) (added int, err error) {
+	return news(s.all(ctx, "add", elements, true))
+}
+
+// Contains is as [Filter.Contains].
+func (s *Sharded) Contains(ctx context.Context, elements ...[]byte) ([]bool, error) {
+	return s.all(ctx, "contains", elements, false)
+}
+
+func (s *Sharded) all(ctx context.Context, op string, elements [][]byte, set bool) ([]bool, error) {
+	if s.bad != nil {
+		return nil, s.wrap(op, s.bad)
+	}
+	hashes, err := s.filters[0].hashes(elements)
+	if err != nil {
+		return nil, s.wrap(op, err)
+	}
+	parts, places := make([][]pair, len(s.filters)), make([][]int, len(s.filters))
+	for i, h := range hashes {
+		n := shard(h.h1, h.h2, uint64(len(s.filters)))
+		parts[n], places[n] = append(parts[n], h), append(places[n], i)
+	}
+	all := make([]bool, len(elements))
+	err = s.each(func(i int, f *Filter) error {
+		if len(parts[i]) == 0 {
+			return nil
+		}
+		there, err := f.do(ctx, parts[i], set)
+		for j, is := range there {
+			all[places[i][j]] = is
+		}
+		return f.wrap(op, err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Count is as [Filter.Count], of all together.
+func (s *Sharded) Count(ctx context.Context) (int64, error) {
+	if s.bad != nil {
+		return 0, s.wrap("count", s.bad)
+	}
+	counts := make([]int64, len(s.filters))
+	err := s.each(func(i int, f *Filter) (err error) {
+		counts[i], err = f.Count(ctx)
+		return err
+	})
+	sum := int64(0)
+	for _, n := range counts {
+		if sum += n; sum < n {
+			return math.MaxInt64, err
+		}
+	}
+	return sum, err
+}
+
+// Delete deletes all filters.
+func (s *Sharded) Delete(ctx context.Context) error {
+	if s.bad != nil {
+		return s.wrap("delete", s.bad)
+	}
+	return s.each(func(_ int, f *Filter) error { return f.Delete(ctx) })
+}
+
+// each calls f for each filter, some at once, and returns the first error.
+func (s *Sharded) each(f func(i int, filter *Filter) error) error {
+	const atOnce = 16
+	errs := make([]error, len(s.filters))
+	places := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	for i, filter := range s.filters {
+		places <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-places }()
+			errs[i] = f(i, filter)
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wrap says what was asked for; it keeps nil as it is.
+func (s *Sharded) wrap(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &lock.Error{Op: op, Name: s.name, Err: err}
+}

@@ -1,0 +1,46 @@
+package luascripts
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/redis/rueidis"
+)
+
+var bloomInit = load("bloom_init")
+
+// Orphaned is what is found where there are bits of a Bloom filter, and nothing says how they were made.
+const Orphaned Verdict = -6
+
+// BloomConfig is what a Bloom filter's configuration says.
+type BloomConfig struct {
+	Size, Hashes, Expected uint64
+	Probability            string // as Java writes it
+	Shards                 uint64 // 0 for one filter alone
+}
+
+// InitBloom makes a Bloom filter: Done when it was made, Other with what is there, Foreign or Orphaned.
+func InitBloom(ctx context.Context, rdb rueidis.Client, config, bits string, c BloomConfig) (Verdict, BloomConfig, error) {
+	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	reply := bloomInit.exec(ctx, rdb, []string{config, bits}, []string{number(c.Size), number(c.Hashes), number(c.Expected), c.Probability, number(c.Shards)})
+	if words, err := reply.AsStrSlice(); err == nil && len(words) == 5 {
+		is, ok := NewBloomConfig(words)
+		if !ok {
+			return Foreign, is, nil
+		}
+		return Other, is, nil
+	}
+	v, err := verdict(bloomInit, reply, Done, Foreign, Orphaned)
+	return v, BloomConfig{}, err
+}
+
+// NewBloomConfig reads a configuration from its words, in the order of BloomConfig.
+func NewBloomConfig(words []string) (c BloomConfig, ok bool) {
+	var errs [4]error
+	c.Probability = words[3]
+	c.Size, errs[0] = strconv.ParseUint(words[0], 10, 64)
+	c.Hashes, errs[1] = strconv.ParseUint(words[1], 10, 64)
+	c.Expected, errs[2] = strconv.ParseUint(words[2], 10, 64)
+	c.Shards, errs[3] = strconv.ParseUint(words[4], 10, 64)
+	return c, errs == [4]error{} && c.Size > 0 && c.Hashes > 0
+}

@@ -1,0 +1,39 @@
+-- bloom_init: a Bloom filter in the layout of Redisson's RBloomFilter gets its parameters, once.
+--
+-- KEYS[1] config      hash   size, hashIterations, expectedInsertions, falseProbability; leasehold_shards where the filter is one of several
+-- KEYS[2] bits        string the filter
+-- ARGV[1] size        count  how many bits
+-- ARGV[2] hashes      count  how many of them an element sets
+-- ARGV[3] expected    count  for how many elements
+-- ARGV[4] probability text   of a false positive then, as Java writes it
+-- ARGV[5] shards      count  how many filters there are; 0 for one alone
+--
+-- Returns 1 when the filter was made.
+-- Returns a list of texts: what is there already, in the order of the arguments.
+-- Returns -4: a key holds something else.
+-- Returns -6: there are bits, and nothing says how they were made.
+--
+-- Safe to repeat.
+local config, bits = KEYS[1], KEYS[2]
+local size, hashes, expected, probability, shards = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+
+local is = redis.pcall('HMGET', config, 'size', 'hashIterations', 'expectedInsertions', 'falseProbability', 'leasehold_shards')
+if is.err then
+  if string.find(is.err, 'WRONGTYPE', 1, true) then return -4 end
+  return is
+end
+if is[1] and is[2] then
+  return {is[1], is[2], is[3] or '0', is[4] or '0', is[5] or '0'}
+end
+if redis.call('EXISTS', config) == 1 then return -4 end
+local length = redis.pcall('STRLEN', bits)
+if type(length) == 'table' then
+  if string.find(length.err, 'WRONGTYPE', 1, true) then return -4 end
+  return length
+end
+if length > 0 then return -6 end
+-- The memory of the whole filter is taken now, and not at the first element that sets a bit far out.
+redis.call('SETBIT', bits, string.format('%.0f', size - 1), 0)
+redis.call('HSET', config, 'size', size, 'hashIterations', hashes, 'expectedInsertions', expected, 'falseProbability', probability)
+if shards ~= '0' then redis.call('HSET', config, 'leasehold_shards', shards) end
+return 1
