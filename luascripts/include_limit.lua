@@ -17,9 +17,10 @@ local function rules(n, args)
   local limits = {}
   for i = 1, n do
     local rate, per, burst = tonumber(args[3 * i - 1]), tonumber(args[3 * i]), tonumber(args[3 * i + 1])
-    local unit = per / rate
-    limits[i] = {rate = rate, per = per, unit = unit, slack = unit / 1e9, aligned = burst == 0, room = burst * unit, most = burst}
-    if burst == 0 then limits[i].most = rate end
+    local unit, most = per / rate, burst
+    if burst == 0 then most = rate end
+    -- A table that has all its fields from the beginning is made twice as fast.
+    limits[i] = {rate = rate, per = per, unit = unit, aligned = burst == 0, room = burst * unit, most = most, debt = 0, window = -1, used = 0}
   end
   return limits
 end
@@ -41,10 +42,13 @@ local function recall(limits, debts, now)
     ahead = math.max(0, later - elapsed)
     for state in string.gmatch(states, '%S+') do
       i = i + 1
-      local debt, limit = tonumber(state), limits[i]
-      local stop, used = string.match(state, '^(%d+):(%d+)$')
-      if not debt and not stop then return nil, -4 end
-      if debt then debt = math.max(0, debt - elapsed) end
+      local debt, limit, stop, used = tonumber(state), limits[i], nil, nil
+      if debt then
+        debt = math.max(0, debt - elapsed)
+      else
+        stop, used = string.match(state, '^(%d+):(%d+)$')
+        if not stop then return nil, -4 end
+      end
       if not limit then
         others[#others + 1] = debt or {tonumber(stop), used}
       elseif limit.aligned and stop then
@@ -57,17 +61,23 @@ local function recall(limits, debts, now)
     end
   end
   for _, limit in ipairs(limits) do
-    local window = math.floor(now / limit.per)
-    if limit.aligned and (limit.window or -1) < window then
-      limit.window, limit.used = window, 0
+    if limit.aligned then
+      local window = math.floor(now / limit.per)
+      if limit.window < window then
+        limit.window, limit.used = window, 0
+      end
     end
-    limit.debt = limit.debt or 0
   end
   return ahead, others
 end
 
 -- record writes what is owed, for as long as anything is.
 local function record(limits, debts, now, ahead, others)
+  if #limits == 1 and #others == 0 and ahead == 0 and not limits[1].aligned then -- the usual case in one step
+    local debt = limits[1].debt
+    redis.call('SET', debts, string.format('gcra %.0f 0 %.17g', now, debt), 'PX', math.ceil(debt / 1000) + 1)
+    return
+  end
   local text, longest = {string.format('gcra %.0f %.17g', now, ahead)}, ahead
   for _, limit in ipairs(limits) do
     if limit.aligned then

@@ -34,7 +34,7 @@ local function left(limit)
     if limit.window * limit.per > now then return 0 end
     return math.max(0, limit.rate - limit.used)
   end
-  return math.max(0, math.floor((limit.room - limit.debt + limit.slack) / limit.unit))
+  return math.max(0, math.floor((limit.room - limit.debt) / limit.unit + 1e-9))
 end
 
 -- scarcest returns how many units all limits have now, and which has the least.
@@ -92,7 +92,7 @@ local replies, changed = {now}, false
 for at = 3 * count + 1, #ARGV - 4, 4 do
   local units, times = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local least, wait = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
-  local have = scarcest()
+  local have, which = scarcest()
   local taken, after, retry = math.min(units, have), 0, 0
   if times > 1 then
     taken = units * math.min(times, math.floor(have / units))
@@ -116,15 +116,13 @@ for at = 3 * count + 1, #ARGV - 4, 4 do
     charge(taken, 0)
     changed = true
   end
-  local remaining, which = scarcest()
+  local remaining = have - taken
+  if after > 0 then remaining = 0 end
   local full = 0
   for _, limit in ipairs(limits) do full = math.max(full, reset(limit, now)) end
-  replies[#replies + 1] = taken
-  replies[#replies + 1] = math.ceil(after)
-  replies[#replies + 1] = remaining
-  replies[#replies + 1] = math.ceil(retry)
-  replies[#replies + 1] = math.ceil(full)
-  replies[#replies + 1] = which
+  local n = #replies
+  replies[n + 1], replies[n + 2], replies[n + 3] = taken, math.ceil(after), remaining
+  replies[n + 4], replies[n + 5], replies[n + 6] = math.ceil(retry), math.ceil(full), which
 end
 if changed then record(limits, debts, now, ahead, others) end
 return replies

@@ -32,6 +32,7 @@ func TestBadInput(t *testing.T) {
 		"a long name":   ratelimit.New(rdb, strings.Repeat("x", 5000), closed, fine),
 		"of locks":      ratelimit.New(rdb, "redisson_lock_queue", closed, fine),
 		"no policy":     ratelimit.New(rdb, "api", ratelimit.Policy{}, fine),
+		"no mode":       ratelimit.New(rdb, "api", ratelimit.Policy{}.After(time.Second), fine),
 		"no patience":   ratelimit.New(rdb, "api", ratelimit.Open().After(0), fine),
 		"no processes":  ratelimit.New(rdb, "api", ratelimit.Local(0), fine),
 		"no limit":      ratelimit.New(rdb, "api", closed),
