@@ -123,7 +123,7 @@ func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.T
 		for _, k := range []kind{plain, fair, write} {
 			var as func(*rueidis.ClientOption)
 			for _, node := range nodes {
-				as = node.AddUser(t, k.maker(), redistest.Rights(t, append(more, "Registry", k.maker())...)...)
+				as = node.AddUser(t, k.maker(), redistest.Rights(t, append(more, "Registry", "Forced", k.maker())...)...)
 			}
 			t.Run(k.maker(), func(t *testing.T) {
 				t.Parallel()
