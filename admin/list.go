@@ -40,8 +40,8 @@ type Page struct {
 // The bounds of a page. Pipelines are short, as a server is there for nobody else while it
 // answers one, and so are the steps of SCAN.
 const (
-	scanCount = 500
-	pageScans = 20  // calls of SCAN for a page
+	scanCount = 100
+	pageScans = 100 // calls of SCAN for a page
 	pageLocks = 200 // a page ends when it has so many
 	atOnce    = 25  // hashes in one pipeline
 	someHolds = 16  // fields of a hash that are asked for at the least; small ones come as a whole
@@ -203,77 +203,97 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 	return nodes, nil
 }
 
-// look returns those of names that are locks, without who their clients are.
+// look returns those of names that are locks, without who their clients are. It asks one question about
+// each key, and more only about those that may be locks.
 func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	var questions rueidis.Commands
-	for _, name := range names {
-		questions = append(questions,
-			a.rdb.B().Hscan().Key(name).Cursor(0).Count(someHolds).Build(),
-			a.rdb.B().Pttl().Key(name).Build(),
-			a.rdb.B().Hlen().Key(name).Build(),
-			a.rdb.B().Hget().Key(name).Field("mode").Build())
-	}
-	replies := a.rdb.DoMulti(ctx, questions...)
-	var locks []Lock
-	var more rueidis.Commands
+	questions := make(rueidis.Commands, len(names))
 	for i, name := range names {
-		l, ok, err := lockOf(name, replies[4*i:])
+		questions[i] = a.rdb.B().Hscan().Key(name).Cursor(0).Count(someHolds).Build()
+	}
+	var parts []part
+	for i, reply := range a.rdb.DoMulti(ctx, questions...) {
+		entry, err := reply.AsScanEntry()
+		if wrongType(err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
-		if !ok {
-			continue
+		p := part{name: names[i], whole: entry.Cursor == 0}
+		for j := 0; j+1 < len(entry.Elements); j += 2 {
+			p.fields = append(p.fields, luascripts.Field{Name: entry.Elements[j], Value: entry.Elements[j+1]})
 		}
-		locks = append(locks, l)
-		if l.Kind == ReadWrite {
-			more = append(more, a.rdb.B().Exists().Key(keys.ReadWrite(name).Wish).Build())
-		} else {
-			more = append(more, a.rdb.B().Llen().Key(keys.Fair(name).Queue).Build())
+		if p.plausible() {
+			parts = append(parts, p)
 		}
 	}
-	if len(locks) == 0 {
+	if len(parts) == 0 {
 		return nil, nil
 	}
-	for i, reply := range a.rdb.DoMulti(ctx, more...) {
-		waiting, err := reply.AsInt64()
-		if _, refused := rueidis.IsRedisErr(err); err != nil && !refused { // refused: somebody else's key, or no right to such a kind
+	const each = 5
+	questions = make(rueidis.Commands, 0, each*len(parts))
+	for _, p := range parts {
+		questions = append(questions,
+			a.rdb.B().Pttl().Key(p.name).Build(),
+			a.rdb.B().Hlen().Key(p.name).Build(),
+			a.rdb.B().Hget().Key(p.name).Field("mode").Build(),
+			a.rdb.B().Llen().Key(keys.Fair(p.name).Queue).Build(),
+			a.rdb.B().Exists().Key(keys.ReadWrite(p.name).Wish).Build())
+	}
+	replies := a.rdb.DoMulti(ctx, questions...)
+	var locks []Lock
+	for i, p := range parts {
+		l, ok, err := p.lock(replies[each*i:])
+		if err != nil {
 			return nil, err
 		}
-		if waiting > 0 && locks[i].Kind == Plain {
-			locks[i].Kind = Fair
+		if ok {
+			locks = append(locks, l)
 		}
-		locks[i].Waiting += int(waiting)
 	}
 	return locks, nil
 }
 
-// lockOf reads the answers to the questions of look; ok says that it is a lock.
-func lockOf(name string, replies []rueidis.RedisResult) (l Lock, ok bool, err error) {
-	part, err := replies[0].AsScanEntry()
-	left, err2 := replies[1].AsInt64()
-	size, err3 := replies[2].AsInt64()
-	for _, err := range []error{err, err2, err3} {
-		if reply, refused := rueidis.IsRedisErr(err); refused && strings.Contains(reply.Error(), "WRONGTYPE") {
+// part is a part of a hash.
+type part struct {
+	name   string
+	fields []luascripts.Field
+	whole  bool // these are all
+}
+
+// plausible reports whether the hash may be a lock.
+func (p *part) plausible() bool {
+	return !slices.ContainsFunc(p.fields, func(f luascripts.Field) bool {
+		return f.Name != "mode" && f.Name != luascripts.LineField && !owners.MatchString(strings.TrimSuffix(f.Name, luascripts.Writing))
+	})
+}
+
+// lock reads the answers to the second questions of look; ok says that it is a lock.
+func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) {
+	left, err1 := replies[0].AsInt64()
+	size, err2 := replies[1].AsInt64()
+	mode, err3 := replies[2].ToString()
+	if rueidis.IsRedisNil(err3) {
+		err3 = nil
+	}
+	for _, err := range []error{err1, err2, err3} {
+		if wrongType(err) {
 			return Lock{}, false, nil
 		}
 		if err != nil {
 			return Lock{}, false, err
 		}
 	}
-	var fields []luascripts.Field
-	for i := 0; i+1 < len(part.Elements); i += 2 {
-		fields = append(fields, luascripts.Field{Name: part.Elements[i], Value: part.Elements[i+1]})
+	if !p.whole && mode != "" { // it may be in another part
+		p.fields = append(p.fields, luascripts.Field{Name: "mode", Value: mode})
 	}
-	if mode, err := replies[3].ToString(); err == nil && part.Cursor != 0 {
-		fields = append(fields, luascripts.Field{Name: "mode", Value: mode}) // it may be in another part
-	}
-	s := shapeOf(fields, part.Cursor == 0)
+	s := shapeOf(p.fields, p.whole)
 	if s.kind == "" || left == -2 {
 		return Lock{}, false, nil
 	}
-	state, err := s.state(name)
+	state, err := s.state(p.name)
 	if err != nil || len(state.Holders) == 0 {
 		return Lock{}, false, nil
 	}
@@ -281,11 +301,29 @@ func lockOf(name string, replies []rueidis.RedisResult) (l Lock, ok bool, err er
 	if left >= 0 {
 		state.Lease = ms(left)
 	}
-	holding := len(state.Holders)
-	if part.Cursor != 0 {
-		holding = int(size) - 1 // one is the mode
+	l = Lock{State: state, Kind: s.kind, Holding: len(state.Holders), Waiting: s.waiting}
+	if !p.whole {
+		l.Holding = int(size) - 1 // one is the mode
 	}
-	return Lock{State: state, Kind: s.kind, Holding: holding, Waiting: s.waiting}, true, nil
+	beside := replies[3]
+	if l.Kind == ReadWrite {
+		beside = replies[4]
+	}
+	waiting, err := beside.AsInt64()
+	if _, refused := rueidis.IsRedisErr(err); err != nil && !refused { // refused: somebody else's key, or no right to such a kind
+		return Lock{}, false, err
+	}
+	if waiting > 0 && l.Kind == Plain {
+		l.Kind = Fair
+	}
+	l.Waiting += int(waiting)
+	return l, true, nil
+}
+
+// wrongType reports whether err says that a key is no hash.
+func wrongType(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	return ok && strings.Contains(reply.Error(), "WRONGTYPE")
 }
 
 // name says who the holders and waiters of locks are, as far as Redis says it.
