@@ -1,0 +1,164 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// watching is a Watch, and what it has told so far.
+type watching struct {
+	*scene
+	told chan admin.Event
+	seen []string
+}
+
+func (s *scene) watch(names ...string) *watching {
+	s.Helper()
+	w := &watching{scene: s, told: make(chan admin.Event, 1000)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e, err := range s.admin.Watch(ctx, names...) {
+			if err != nil {
+				s.Error(err)
+				continue
+			}
+			w.told <- e
+		}
+	}()
+	s.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return w
+}
+
+// tells waits for an event of this kind about an owner of this lock.
+func (w *watching) tells(what admin.What, name, owner string) admin.Event {
+	w.Helper()
+	limit := time.After(patience)
+	for {
+		select {
+		case e := <-w.told:
+			w.seen = append(w.seen, fmt.Sprint(e.What, " ", e.Lock.Name))
+			if e.What == what && e.Lock.Name == name && e.Owner == owner {
+				return e
+			}
+		case <-limit:
+			w.Fatalf("nothing says that %s was %s, but %q", name, what, w.seen)
+		}
+	}
+}
+
+func TestWatch(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		first := s.lock(s.c.NewLock("plain"))
+		w := s.watch("plain", "fair", "rw")
+		w.tells(admin.Seen, "plain", first.Owner())
+		w.tells(admin.Seen, "fair", "")
+		second := s.client("second")
+		for name, l := range map[string]lock.Locker{"plain": second.NewLock("plain"), "fair": second.NewFairLock("fair"), "rw": second.NewRWLock("rw").Write()} {
+			held := first
+			if name != "plain" {
+				if name == "fair" {
+					held = s.lock(s.c.NewFairLock(name))
+				} else {
+					held = s.lock(s.c.NewRWLock(name).Read())
+				}
+				w.tells(admin.Acquired, name, held.Owner())
+			}
+			next, _ := s.waits(l, 1)
+			waiter := s.inspect(name).Waiters[0].Owner
+			w.tells(admin.Waits, name, waiter)
+			if err := held.Unlock(s.Context()); err != nil {
+				s.Error(err)
+			}
+			w.tells(admin.Released, name, held.Owner())
+			h := <-next
+			e := w.tells(admin.Acquired, name, h.Owner())
+			if e.Client.ID != second.ID() || e.Lock.Holding != 1 || time.Since(e.At).Abs() > time.Minute {
+				s.Errorf("%+v", e)
+			}
+			w.tells(admin.Renewed, name, "")
+			if _, err := s.admin.Unlock(s.Context(), name, "", ""); err != nil {
+				s.Error(err)
+			}
+			if e := w.tells(admin.Taken, name, h.Owner()); e.Lock.Forced == nil {
+				s.Errorf("%+v", e)
+			}
+		}
+		s.do("HSET", "plain", redissons+":7", "1")
+		s.do("PEXPIRE", "plain", "1500")
+		w.tells(admin.Acquired, "plain", redissons+":7")
+		w.tells(admin.Expired, "plain", redissons+":7")
+
+		h := s.lock(s.c.NewLock("plain"))
+		_, cancel := s.waits(second.NewLock("plain"), 1)
+		owner := s.inspect("plain").Waiters[0].Owner
+		w.tells(admin.Waits, "plain", owner)
+		cancel()
+		w.tells(admin.Leaves, "plain", owner)
+		if err := h.Unlock(s.Context()); err != nil {
+			s.Error(err)
+		}
+	})
+}
+
+// Nobody who watches counts as a waiter, for whom a plain lock would be let go.
+func TestWatch_countsAsNobody(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	w := sc.watch("orders")
+	w.tells(admin.Seen, "orders", "")
+	sc.until("it listens", func() bool {
+		reply := s.Do(t, "PUBSUB", "NUMSUB", "redisson_lock__channel:{orders}", "leasehold_channel:{orders}")
+		counts, err := reply.ToArray()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, _ := counts[1].ToInt64()
+		m, _ := counts[3].ToInt64()
+		return n == 1 && m == 1
+	})
+}
+
+func TestWatch_fails(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	for want, names := range map[string][]string{
+		"no lock to watch":   nil,
+		"101 locks":          slices.Repeat([]string{"a"}, 101),
+		lock.ErrName.Error(): {"a", "b{"},
+	} {
+		n := 0
+		for _, err := range sc.admin.Watch(t.Context(), names...) {
+			if n++; err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %s", err, want)
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d errors", n)
+		}
+	}
+	sc.do("SET", "text", "x")
+	n := 0
+	for _, err := range sc.admin.Watch(t.Context(), "text") { // and goes on
+		if !errors.Is(err, lock.ErrForeignKey) {
+			t.Errorf("%v", err)
+		}
+		if n++; n == 2 {
+			break
+		}
+	}
+}
