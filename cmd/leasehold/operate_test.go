@@ -274,3 +274,31 @@ func TestUnlock_run(t *testing.T) {
 	says(t, stuck, 123, "by alice")
 	says(t, next, 0, "mine")
 }
+
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := billing(t, s.Client(t))
+	h := mustLock(t, c.NewLock("orders:1"))
+	knows(t, s.Client(t), c)
+	w := on(t, s, "watch", "orders:1", "text")
+	w.stdout.await(t, `"event":"seen","name":"orders:1","owner":"`+h.Owner()+`","client":{"id":"`+c.ID()+`","name":"billing"`)
+	w.stdout.await(t, `"event":"seen","name":"text","lease_ms":null,"holding":0,"waiting":0}`)
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	w.stdout.await(t, `"event":"released","name":"orders:1","owner":"`+h.Owner())
+	s.Do(t, "HSET", "orders:1", redissonOwner, "1")
+	w.stdout.await(t, `"event":"acquired","name":"orders:1","owner":"`+redissonOwner)
+	says(t, on(t, s, "unlock", "orders:1", "-y", "--as", "alice"), 0, "unlocked")
+	w.stdout.await(t, `"by":"alice"`)
+	s.Do(t, "SET", "text", "x")
+	w.stderr.await(t, "key holds something else")
+	w.signal(os.Interrupt)
+	says(t, w, exitInterrupted)
+	if n := strings.Count(w.stderr.String(), "something else"); n != 1 {
+		t.Errorf("it says so %d times", n)
+	}
+	says(t, on(t, s, "watch"), 2, "requires at least 1 arg")
+	says(t, on(t, s, "watch", "a{b"), 2, "bad lock name")
+}
