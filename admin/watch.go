@@ -71,7 +71,8 @@ func (a *Admin) Watch(ctx context.Context, names ...string) iter.Seq2[Event, err
 			// Who listens to the first of these and not to the second counts as a waiter of Redisson, for whom a
 			// plain lock is let go now and then.
 			for _, channel := range []string{keys.Plain(name).Channel, keys.Plain(name).Line, keys.ReadWrite(name).Channel} {
-				defer hub.Subscribe(channel, time.Time{}, func(string) { w.look() }, func() {}).Close()
+				sub, _ := hub.Subscribe(channel, time.Time{}, func(string) { w.look() }, func() {})
+				defer sub.Close()
 			}
 		}
 		tick := time.NewTicker(watchEvery)

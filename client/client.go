@@ -52,7 +52,8 @@ type Client struct {
 //
 // rdb may be of any kind: standalone, Sentinel or cluster. With
 // SendToReplicas it must not send EVALSHA to replicas. Its blocking pool must have a
-// free connection for the hints, on each node of a cluster. Its
+// free connection for the hints, on each node of a cluster, and one for the entry of
+// [WithName]. Its
 // ConnWriteTimeout, 10 s if not set, bounds how long a goroutine of the client can wait for
 // a server that is frozen; calls return long before that. When a call whose context
 // cannot end gets no answer within the operation timeout, rueidis may close the

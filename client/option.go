@@ -116,7 +116,8 @@ func WithObserver(o lock.Observer) Option {
 // name, label, host, process id, version of this library, and since when. An owner string begins with
 // that uuid. So Inspect and the tool tell who holds a lock, and who waits. The entry is written in
 // the background when the first handle of a lock is made, heard of every ten seconds, removed
-// by Close, and gone a minute after the process died. No lock depends on it. Everybody with the
+// by Close, and gone a minute after the process died. It takes a connection of the rueidis client's
+// blocking pool, so that no lock waits for it, and none depends on it. Everybody with the
 // right to read it sees it: keep secrets out of it.
 func WithName(name string) Option {
 	return func(c *config) {

@@ -145,6 +145,10 @@ func TestRegistry_entries(t *testing.T) {
 	if keys := entries(); len(keys) != 1 || keys[0] != "leasehold_client:"+c.ID() {
 		t.Errorf("%q", keys)
 	}
+	list := s.Do(t, "CLIENT", "LIST")
+	if text, err := list.ToString(); strings.Count(text, " name=leasehold ") != 2 {
+		t.Errorf("the entry has no connection of its own: %s, %v", text, err)
+	}
 	for range 2 {
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)

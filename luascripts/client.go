@@ -17,8 +17,8 @@ type Client struct {
 
 // KeepClient lets the entry of a client live for another ttl, and writes it if it is not
 // there: then known is false.
-func KeepClient(ctx context.Context, rdb rueidis.Client, key string, ttl time.Duration, c *Client) (known bool, err error) {
-	msg, err := clientKeep.exec(ctx, rdb, []string{key}, []string{ms(ttl), c.Host, c.PID, c.Name, c.Label, c.Version, c.Started}).ToMessage()
+func KeepClient(ctx context.Context, conn rueidis.DedicatedClient, key string, ttl time.Duration, c *Client) (known bool, err error) {
+	msg, err := clientKeep.execOn(ctx, conn, []string{key}, []string{ms(ttl), c.Host, c.PID, c.Name, c.Label, c.Version, c.Started}).ToMessage()
 	if err != nil {
 		return false, err
 	}

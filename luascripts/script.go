@@ -67,6 +67,16 @@ func (s *script) exec(ctx context.Context, rdb rueidis.Client, keys, args []stri
 	return s.lua.Exec(ctx, rdb, keys, args)
 }
 
+// execOn is exec on one connection.
+func (s *script) execOn(ctx context.Context, conn rueidis.DedicatedClient, keys, args []string) rueidis.RedisResult {
+	count := int64(len(keys))
+	reply := conn.Do(ctx, conn.B().Evalsha().Sha1(s.sha).Numkeys(count).Key(keys...).Arg(args...).Build())
+	if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
+		reply = conn.Do(ctx, conn.B().Eval().Script(s.text).Numkeys(count).Key(keys...).Arg(args...).Build())
+	}
+	return reply
+}
+
 // execReplicated runs s, and if that granted a lock, waits until n replicas have what
 // it wrote, for timeout at most. It returns how many have. WAIT counts only the writes
 // of its own connection, so both go over a connection of their own.
@@ -76,11 +86,7 @@ func (s *script) exec(ctx context.Context, rdb rueidis.Client, keys, args []stri
 func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, args []string, n int, timeout time.Duration) (a Acquired, err error) {
 	conn, release := rdb.Dedicate()
 	defer release()
-	count := int64(len(keys))
-	reply := conn.Do(ctx, conn.B().Evalsha().Sha1(s.sha).Numkeys(count).Key(keys...).Arg(args...).Build())
-	if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
-		reply = conn.Do(ctx, conn.B().Eval().Script(s.text).Numkeys(count).Key(keys...).Arg(args...).Build())
-	}
+	reply := s.execOn(ctx, conn, keys, args)
 	if a, err = acquired(s, reply); err != nil || a.Verdict != Done {
 		return a, err
 	}

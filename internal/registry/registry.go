@@ -134,17 +134,28 @@ func (e *Entry) run() {
 
 // keep writes the entry, or lets it live on.
 func (e *Entry) keep() error {
-	ctx, cancel := context.WithTimeout(context.Background(), e.config.Timeout)
-	defer cancel()
-	_, err := luascripts.KeepClient(ctx, e.rdb, e.key, TTL, &e.told)
-	return err
+	return e.apart(func(ctx context.Context, conn rueidis.DedicatedClient) error {
+		_, err := luascripts.KeepClient(ctx, conn, e.key, TTL, &e.told)
+		return err
+	})
 }
 
 // remove deletes the entry. If it fails, the entry is gone in a minute.
 func (e *Entry) remove() {
-	ctx, cancel := context.WithTimeout(context.Background(), e.config.Timeout)
-	defer cancel()
-	_ = e.rdb.Do(ctx, e.rdb.B().Del().Key(e.key).Build()).Error()
+	_ = e.apart(func(ctx context.Context, conn rueidis.DedicatedClient) error {
+		return conn.Do(ctx, conn.B().Del().Key(e.key).Build()).Error()
+	})
+}
+
+// apart calls f with a connection from the pool. On the connection of the locks a command beside
+// another makes the client library use goroutines of its own from then on, which makes each lock of
+// one who locks alone some 15 % slower.
+func (e *Entry) apart(f func(context.Context, rueidis.DedicatedClient) error) error {
+	return e.rdb.Dedicated(func(conn rueidis.DedicatedClient) error {
+		ctx, cancel := context.WithTimeout(context.Background(), e.config.Timeout)
+		defer cancel()
+		return f(ctx, conn)
+	})
 }
 
 // logger is asked for each time, as an application may set its default late.
