@@ -124,7 +124,7 @@ func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 // parts, to keep each script short, and a waiter that comes or goes meanwhile
 // may be missing. The patience of a waiter is what is left of it: after that the waiter counts
 // as dead if the server does not hear from it. Waiters with no patience left are dead, but have not
-// been dropped yet. When the key holds something else, the error matches
+// been dropped yet. Inspect reads who the clients are after that, if Redis says it: see client.WithName. When the key holds something else, the error matches
 // lock.ErrForeignKey.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, l.session, l.spec, luascripts.InspectFair)
@@ -133,7 +133,8 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // ForceUnlock frees the lock, whichever owner holds it, and reports whether an owner did.
 // The living in the queue keep their places, and the first is told. A holder of this client learns
 // of the loss at once, any other at its next renewal at the latest; until then two owners may
-// believe that they hold the lock. It is for operators.
+// believe that they hold the lock. It is for operators. The cause of the loss
+// matches lock.ErrForced. admin.Admin.Unlock tells all holders at once.
 //
 // The command is sent once: when its outcome is not known, the caller has to look.
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
