@@ -159,6 +159,7 @@ func (s *scene) others() (names []string) {
 		"counters":                      {"HSET", "visits", "1"},
 		"uuids":                         {"HSET", redissons, "1"},
 		"text":                          {"HSET", redissons + ":1", "one"},
+		"negative":                      {"HSET", redissons + ":1", "-1"},
 		"a mode":                        {"HSET", "mode", "read"},
 		"mode of op":                    {"HSET", "mode", "fast", redissons + ":1", "1"},
 		"mixed":                         {"HSET", "mode", "read", "visits", "1"},
@@ -270,6 +271,9 @@ func TestPage(t *testing.T) {
 		}
 		if len(want) > 0 || pages < 4 {
 			s.Errorf("%d locks are missing on %d pages", len(want), pages)
+		}
+		if page, err := s.admin.Page(s.Context(), admin.Query{Match: "nothing"}, ""); err != nil || len(page.Locks) > 0 || page.Next == "" {
+			s.Errorf("a page that finds nothing looks at all keys: %+v, %v", page, err)
 		}
 		for _, bad := range []string{"nonsense", "127.0.0.1:1 7", "- x", "-"} {
 			if _, err := s.admin.Page(s.Context(), admin.Query{}, bad); !errors.Is(err, admin.ErrCursor) {
