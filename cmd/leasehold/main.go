@@ -5,6 +5,7 @@
 //	leasehold ls [PATTERN]           lists locks
 //	leasehold inspect NAME           tells who holds a lock and who waits for it
 //	leasehold unlock NAME            unlocks a lock by force, and tells its holder
+//	leasehold top [PATTERN]          shows locks in a terminal, again and again
 //	leasehold watch NAME...          prints what happens to locks
 //	leasehold clients                lists the clients that use locks
 //	leasehold doctor                 says whether a server is fit for locks
@@ -42,7 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 		SilenceErrors:    true,
 		PersistentPreRun: func(*cobra.Command, []string) { started = true },
 	}
-	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), watchCommand(), clientsCommand(), doctorCommand(), demoCommand(), versionCommand())
+	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), doctorCommand(), demoCommand(), versionCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

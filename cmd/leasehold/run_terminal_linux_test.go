@@ -370,3 +370,41 @@ func TestUnlock_terminal(t *testing.T) {
 		t.Error("it was unlocked")
 	}
 }
+
+// top shows the longest held first, again and again, and leaves the terminal as it was; one that
+// cannot move its cursor gets no codes.
+func TestTop(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := billing(t, s.Client(t))
+	mustLock(t, c.NewLock("z:older"))
+	for _, name := range []string{"odd\x1b[31m", "a:younger"} {
+		mustLock(t, c.NewLock(name))
+	}
+	for _, kind := range []string{"dumb", "xterm"} {
+		p := inTerminal(t, s, "top", "--every", "100ms")
+		p.cmd.Env = append(p.cmd.Env, "TERM="+kind)
+		p.start()
+		p.stdout.await(t, "3 held, 0 waiting")
+		p.stdout.await(t, "a:younger")
+		mustLock(t, c.NewLock("new:"+kind))
+		p.stdout.await(t, "new:"+kind)
+		if _, err := p.master.WriteString("\x03"); err != nil {
+			t.Fatal(err)
+		}
+		p.ends(exitInterrupted)
+		text := p.stdout.String()
+		if older, younger := strings.Index(text, "z:older"), strings.Index(text, "a:younger"); older > younger {
+			t.Errorf("%s: the younger comes first: %q", kind, text)
+		}
+		if strings.Contains(text, "\x1b[31m") || (kind == "dumb") == strings.Contains(text, "\x1b") {
+			t.Errorf("%s: %q", kind, text)
+		}
+		if kind == "xterm" && (!strings.Contains(text, otherScreen) || !strings.Contains(text, shellScreen)) {
+			t.Errorf("the shell's screen does not come back: %q", text)
+		}
+		s.Do(t, "DEL", "new:"+kind)
+	}
+	says(t, on(t, s, "top"), 2, "top is for terminals")
+	says(t, inTerminal(t, s, "top", "--every", "1ms").start(), 2, "the least is 100ms")
+}

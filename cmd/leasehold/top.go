@@ -1,0 +1,167 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/redis/rueidis"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// byWhat are the orders of top.
+var byWhat = map[string]func(a, b admin.Lock) int{
+	"since":   func(a, b admin.Lock) int { return cmp.Compare(age(b), age(a)) },
+	"waiting": func(a, b admin.Lock) int { return b.Waiting - a.Waiting },
+	"lease":   func(a, b admin.Lock) int { return cmp.Compare(a.Lease, b.Lease) },
+	"name":    func(admin.Lock, admin.Lock) int { return 0 },
+}
+
+func topCommand() *cobra.Command {
+	var (
+		via   connection
+		by    choice
+		every time.Duration
+		wide  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "top [PATTERN]",
+		Short: "Show locks in a terminal, again and again",
+		Example: `  leasehold top
+  leasehold top 'orders:*' --sort waiting`,
+		Long: `Show the locks that somebody holds, again and again, until it is interrupted: those
+that are held for longest first. It shows as many as the terminal has lines for.
+
+On a terminal that cannot move its cursor (TERM=dumb) one table comes after the
+other. Off a terminal there is leasehold ls, for a list, and leasehold watch, for what happens.
+
+` + connectionHelp,
+		Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
+			return via.completeNames(cmd, args, begin)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, ok := cmd.OutOrStdout().(*os.File)
+			switch {
+			case every < 100*time.Millisecond:
+				return usagef("--every %v: the least is 100ms", every)
+			case !ok || !term.IsTerminal(int(f.Fd())):
+				return usagef("top is for terminals: take leasehold ls for a list, and leasehold watch for what happens")
+			}
+			q := admin.Query{}
+			if len(args) > 0 {
+				q.Match = args[0]
+			}
+			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
+				t := &topScreen{f: f, moves: os.Getenv("TERM") != "dumb"}
+				t.begin()
+				defer t.end()
+				for {
+					locks, err := all(cmd.Context(), a, q)
+					if cmd.Context().Err() != nil {
+						return context.Cause(cmd.Context())
+					}
+					slices.SortStableFunc(locks, byWhat[by.value])
+					t.show(locks, wide, err)
+					select {
+					case <-time.After(every):
+					case <-cmd.Context().Done():
+						return context.Cause(cmd.Context())
+					}
+				}
+			})
+		},
+	}
+	by.init("since", "since", "waiting", "lease", "name")
+	by.addFlag(cmd, "sort", "", "what comes first: the longest held, the most waiting, the shortest lease, the name")
+	cmd.Flags().DurationVar(&every, "every", 2*time.Second, "how long to wait between two looks")
+	cmd.Flags().BoolVar(&wide, "wide", false, "show count, process id, label and owner, too")
+	via.addFlags(cmd)
+	return cmd
+}
+
+// all returns all locks that q asks for, by name.
+func all(ctx context.Context, a *admin.Admin, q admin.Query) (locks []admin.Lock, err error) {
+	for l, err := range a.Locks(ctx, q) {
+		if err != nil {
+			return nil, err
+		}
+		locks = append(locks, l)
+	}
+	slices.SortFunc(locks, func(a, b admin.Lock) int { return cmp.Compare(a.Name, b.Name) })
+	return locks, nil
+}
+
+// age is how long the oldest holder has held the lock, 0 if nobody says.
+func age(l admin.Lock) (oldest time.Duration) {
+	for _, h := range l.Holders {
+		if !h.Since.IsZero() {
+			oldest = max(oldest, time.Since(h.Since))
+		}
+	}
+	return oldest
+}
+
+// topScreen is the terminal of top.
+type topScreen struct {
+	f     *os.File
+	moves bool // it can move its cursor
+}
+
+// The codes for a screen beside that of the shell, which comes back at the end.
+const (
+	otherScreen = "\x1b[?1049h\x1b[?25l"
+	shellScreen = "\x1b[?25h\x1b[?1049l"
+	home        = "\x1b[H"
+	eraseBelow  = "\x1b[J"
+	eraseRight  = "\x1b[K"
+)
+
+func (t *topScreen) begin() {
+	if t.moves {
+		io.WriteString(t.f, otherScreen)
+	}
+}
+
+func (t *topScreen) end() {
+	if t.moves {
+		io.WriteString(t.f, shellScreen)
+	}
+}
+
+// show writes as many locks as there are lines for, in one write, so that nothing flickers.
+func (t *topScreen) show(locks []admin.Lock, wide bool, err error) {
+	width, height, failed := term.GetSize(int(t.f.Fd()))
+	if failed != nil || width == 0 || height == 0 {
+		width, height = 80, 24
+	}
+	waiting, oldest := 0, time.Duration(0)
+	for _, l := range locks {
+		waiting, oldest = waiting+l.Waiting, max(oldest, age(l))
+	}
+	lines := []string{fmt.Sprintf("%s  %d held, %d waiting, the longest for %s", time.Now().Format(time.TimeOnly), len(locks), waiting, short(oldest)), ""}
+	if err != nil {
+		lines = []string{time.Now().Format(time.TimeOnly) + "  " + oneLine(explain(err)), ""}
+	}
+	var text strings.Builder
+	_ = listLocks(&text, locks[:min(len(locks), max(height-4, 1))], wide) // a Builder takes everything
+	lines = append(lines, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
+	if !t.moves {
+		io.WriteString(t.f, strings.Join(lines, "\n")+"\n\n")
+		return
+	}
+	for i, line := range lines {
+		if letters := []rune(line); len(letters) > width {
+			line = string(letters[:width])
+		}
+		lines[i] = line + eraseRight
+	}
+	io.WriteString(t.f, home+strings.Join(lines, "\r\n")+eraseBelow)
+}
