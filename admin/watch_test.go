@@ -67,6 +67,7 @@ func TestWatch(t *testing.T) {
 		w := s.watch("plain", "fair", "rw")
 		w.tells(admin.Seen, "plain", first.Owner())
 		w.tells(admin.Seen, "fair", "")
+		w.tells(admin.Seen, "rw", "")
 		second := s.client("second")
 		for name, l := range map[string]lock.Locker{"plain": second.NewLock("plain"), "fair": second.NewFairLock("fair"), "rw": second.NewRWLock("rw").Write()} {
 			held := first

@@ -239,7 +239,7 @@ func TestRun_signalWhileReleasing(t *testing.T) {
 			c.stdout.await(t, "ready")
 			releasing, goOn := make(chan struct{}, 1), make(chan struct{})
 			proxy.OnRequest(func(req [][]byte) redistest.Action {
-				if !strings.EqualFold(string(req[0]), "EVALSHA") {
+				if !isAbout(req, lock) {
 					return redistest.Action{}
 				}
 				select {

@@ -213,7 +213,12 @@ func TestRun_serverFrozen(t *testing.T) {
 	proxy := redistest.NewProxy(t, s.Addr())
 	lock := lockName(t)
 	for _, wait := range []string{"--no-wait", "--wait=300ms"} {
-		proxy.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: t.Context().Done()}))
+		proxy.OnRequest(func(req [][]byte) (a redistest.Action) {
+			if isAbout(req, lock) {
+				a.HoldRequest = t.Context().Done()
+			}
+			return a
+		})
 		c := prepare(t, []string{"REDIS_URL=redis://" + proxy.Addr()}, "run", wait, "--lease", "600ms", lock, "--", "true").start()
 		c.ends(exitBroken)
 		proxy.CutAll()

@@ -231,6 +231,11 @@ func lockName(t *testing.T) string {
 	return strings.NewReplacer("/", ":", " ", "_").Replace(t.Name()) + "."
 }
 
+// isAbout reports whether a request is a script for this lock. A client's entry is not.
+func isAbout(req [][]byte, lock string) bool {
+	return strings.EqualFold(string(req[0]), "EVALSHA") && slices.ContainsFunc(req, func(word []byte) bool { return string(word) == lock })
+}
+
 // held reports whether there is a lock called name.
 func held(t *testing.T, s *redistest.Server, name string) bool {
 	t.Helper()
