@@ -100,13 +100,13 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	if config.Fencing {
 		spec.Keys.Register = keys.Tokens(mapped)
 	}
-	spec.terms = spec.place(s.lease(spec))
+	spec.terms = spec.newTerms(s.lease(spec))
 	return spec
 }
 
-// place returns what the place of a lock by spec needs to know.
-func (spec *Spec) place(lease time.Duration) place.Terms {
-	c := place.Terms{
+// newTerms returns what the place of a lock by spec needs to know.
+func (spec *Spec) newTerms(lease time.Duration) place.Terms {
+	terms := place.Terms{
 		Kind:     place.Kind{Discipline: spec.Waits, Reads: spec.reads(), Sided: spec.Beside != nil, Passes: spec.Pass != nil},
 		Of:       spec,
 		Lease:    lease,
@@ -115,17 +115,17 @@ func (spec *Spec) place(lease time.Duration) place.Terms {
 		Register: spec.Keys.Register,
 		Yield:    !spec.Config.ReadersFirst,
 	}
-	wishes := c.Sided && !c.Reads // a writer
-	if spec.Queues && !(wishes && !c.Yield) {
-		c.Patience = spec.Config.Patience
+	wishes := terms.Sided && !terms.Reads // a writer
+	if spec.Queues && !(wishes && !terms.Yield) {
+		terms.Patience = spec.Config.Patience
 	}
-	if c.Sided && !c.Yield {
-		c.Apart |= place.ReadersFirst
+	if terms.Sided && !terms.Yield {
+		terms.Apart |= place.ReadersFirst
 	}
-	if c.Reads && c.Replicas {
-		c.Apart |= place.Replicated
+	if terms.Reads && terms.Replicas {
+		terms.Apart |= place.Replicated
 	}
-	return c
+	return terms
 }
 
 // lease is how long a grant of spec lives without a renewal.
