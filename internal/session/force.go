@@ -34,7 +34,7 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 	for _, t := range held {
 		t.lease.Lose(fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForced))
 	}
-	s.free(spec)
+	s.mayBeFree(spec)
 	return verdict == luascripts.Done, nil
 }
 

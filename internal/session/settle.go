@@ -265,7 +265,7 @@ func (s *Session) settleOnce(t *tenure) error {
 	case err != nil:
 		return err
 	case holds == 0:
-		s.free(t.spec)
+		s.mayBeFree(t.spec)
 	case verdict != luascripts.Done && t.isLive():
 		t.lease.Lose(watchdog.ErrGone)
 	}

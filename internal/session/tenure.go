@@ -139,7 +139,7 @@ func (t *tenure) Lost(cause error) {
 		t.s.observe(t.s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
 	}
 	t.unhold()
-	t.s.free(t.spec)
+	t.s.mayBeFree(t.spec)
 	if counted {
 		if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) {
 			// The server may have it as ours for a while yet, or again by a
@@ -176,8 +176,8 @@ func (t *tenure) wrap(err error) error {
 	return &lock.Error{Op: "hold", Name: t.spec.Name, Err: err}
 }
 
-// free tells the waiters for the lock in this process that it may be free.
-func (s *Session) free(spec *Spec) {
+// mayBeFree tells the waiters for the lock in this process that it may be free.
+func (s *Session) mayBeFree(spec *Spec) {
 	at := s.find(spec.id())
 	if at == nil {
 		return
