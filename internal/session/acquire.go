@@ -98,7 +98,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool) (*hold, er
 // waited is err, or, if the attempt's own limit ended the wait, says so.
 func (a *attempt) waited(err error, limit time.Duration) error {
 	if err != nil && command.FaultOf(err).Again && a.waiting.Err() != nil && a.ctx.Err() == nil {
-		return waited{limit, err}
+		return outOfTime{limit, err}
 	}
 	return err
 }

@@ -72,7 +72,7 @@ func (a *attempt) run() error {
 				p := &a.parts[a.at]
 				a.s.observe(a.s.Observer.Waiting, &tenure{Tenure: place.Tenure{Name: p.t.Name}, spec: p.spec}, lock.Event{}) // a ticket may be granted at this moment
 			}
-		case errors.As(err, new(ended)):
+		case errors.As(err, new(waitOver)):
 			return a.giveUp(errors.Unwrap(err))
 		case errors.As(err, new(tooLate)) && late < 2:
 			// A slow answer can be chance. Three of them are a lease that is
@@ -94,10 +94,10 @@ var (
 	errAgain   = errors.New("look again")
 )
 
-// ended is what a step comes to when the wait is over.
-type ended struct{ error }
+// waitOver is what a step comes to when the wait is over.
+type waitOver struct{ error }
 
-func (e ended) Unwrap() error { return e.error }
+func (e waitOver) Unwrap() error { return e.error }
 
 // step waits until there is something to do, and does it. It returns nil when all locks are
 // held.
@@ -105,7 +105,7 @@ func (a *attempt) step() error {
 	p := &a.parts[a.at]
 	step, err := a.next(p)
 	if err != nil {
-		return ended{a.cutOff(p, err)}
+		return waitOver{a.cutOff(p, err)}
 	}
 	switch step.Do {
 	case place.Take:
@@ -201,7 +201,7 @@ func (a *attempt) left() time.Duration {
 // again reports whether a TryLock asks again after err, when d has passed, and else with
 // what it fails.
 func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
-	var over ended
+	var over waitOver
 	switch {
 	case err == errRefused:
 		return false, lock.ErrNotAcquired
@@ -410,13 +410,13 @@ func (e tooLate) Error() string {
 // Final says that asking again would not help.
 func (e tooLate) Final() {}
 
-// waited is what a wait fails with that its own limit ended.
-type waited struct {
+// outOfTime is what a wait fails with that its own limit ended.
+type outOfTime struct {
 	limit time.Duration
 	last  error // what it failed with else: no answer of Redis, or only the end of the limit
 }
 
-func (e waited) Error() string {
+func (e outOfTime) Error() string {
 	text := fmt.Sprintf("%v: waited for %v", lock.ErrNotAcquired, e.limit)
 	if e.last != context.DeadlineExceeded {
 		text += fmt.Sprintf(": %v", e.last)
@@ -425,11 +425,11 @@ func (e waited) Error() string {
 }
 
 // Unwrap leaves out the end of a context that is none of the caller's.
-func (e waited) Unwrap() []error {
+func (e outOfTime) Unwrap() []error {
 	if e.last == context.DeadlineExceeded {
 		return []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded}
 	}
 	return []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded, e.last}
 }
 
-func (e waited) Timeout() bool { return true }
+func (e outOfTime) Timeout() bool { return true }
