@@ -77,22 +77,22 @@ func pass(of *place.Tenure) bool {
 	return true
 }
 
-// freeing is the release of a tenure that is over, perhaps in favour of another.
-type freeing struct {
+// release is the command that gives a tenure back that is over, perhaps in favour of another.
+type release struct {
 	t        *tenure
 	register string // of the tokens; "" without fencing
 	pass     luascripts.Pass
 	heir     *tenure // the ticket of the line in this process; nil if nobody waits here
 }
 
-// freed is the answer to a release that was sent then.
-type freed struct {
+// released is the answer to a release that was sent then.
+type released struct {
 	luascripts.Passed
 	sent time.Time
 }
 
 // Send sends the release.
-func (f freeing) Send(ctx context.Context) (r freed, err error) {
+func (f release) Send(ctx context.Context) (r released, err error) {
 	t, keys := f.t, f.t.spec.Keys
 	keys.Register = f.register
 	r.sent = time.Now()
@@ -101,7 +101,7 @@ func (f freeing) Send(ctx context.Context) (r freed, err error) {
 }
 
 // Late goes on until Redis confirms that the lock is given back.
-func (f freeing) Late(_ freed, err error) {
+func (f release) Late(_ released, err error) {
 	f.t.s.settle(f.t, err != nil || f.t.isUnsure())
 }
 
@@ -112,8 +112,8 @@ func (f freeing) Late(_ freed, err error) {
 func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 	began := time.Now()
 	t.lease.Stop(ctx) // no renewal may follow the release
-	f := t.freeing()
-	o := command.Insist[freed](ctx, s.sender, max(s.OpTimeout-time.Since(began), 10*time.Millisecond), f)
+	f := t.newRelease()
+	o := command.Insist[released](ctx, s.sender, max(s.OpTimeout-time.Since(began), 10*time.Millisecond), f)
 	if f.heir != nil {
 		s.inherit(f, o.Value, o.Err)
 	}
@@ -143,10 +143,10 @@ func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
 }
 
-// freeing returns the release of t, in favour of the line in this process if there is one.
-func (t *tenure) freeing() freeing {
+// newRelease returns the release of t, in favour of the line in this process if there is one.
+func (t *tenure) newRelease() release {
 	s := t.s
-	f := freeing{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare()}}
+	f := release{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare()}}
 	if !t.Terms.Passes {
 		return f
 	}
@@ -167,7 +167,7 @@ func (t *tenure) freeing() freeing {
 }
 
 // inherit tells the place what became of a release in favour of its line.
-func (s *Session) inherit(f freeing, r freed, err error) {
+func (s *Session) inherit(f release, r released, err error) {
 	i := place.Inheritance{Broke: err != nil, Done: err == nil && r.Verdict == luascripts.Done, Token: r.Token, Sent: r.sent}
 	now := time.Now()
 	if r.Aside {
