@@ -305,8 +305,9 @@ func (a *attempt) leave() {
 	a.w = nil
 }
 
-// giveUp ends what the attempt asks for, for good, or until the next waiter of the line
-// goes on with it. It returns err.
+// giveUp ends what the attempt asks for in Redis, for good, or until the next waiter of the
+// line goes on with it. The attempt itself may go on, with new tenures, or have a hold by
+// another reader's question: then it has no use for what it asked before. It returns err.
 func (a *attempt) giveUp(err error) error {
 	for i := range a.parts {
 		p := &a.parts[i]
