@@ -270,8 +270,8 @@ func (r reentry) Late(_ luascripts.Acquired, err error) {
 // the turn on to the goroutine that sees to the answer, so that nothing else of this tenure
 // can overtake it.
 func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) {
-	s, c := a.s, p.owner
-	lease, leave := p.spec.terms.Lease, func() { <-c.Turn }
+	s := a.s
+	lease, leave := p.spec.terms.Lease, func() { <-p.owner.Turn }
 	if t.Turn != nil {
 		if err := s.take(a.waiting, t.Turn, a.left()); err != nil {
 			return nil, false, a.ended(err)
@@ -281,7 +281,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 				<-t.Turn
 			}
 		}()
-		leave = func() { <-t.Turn; <-c.Turn }
+		leave = func() { <-t.Turn; <-p.owner.Turn }
 	}
 	began := time.Now()
 	p.at.lock()
@@ -302,7 +302,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 		h := new(hold)
 		h.init(a.ctx, p.spec.terms.Fixed)
 		p.at.lock()
-		added := p.at.Add(&t.Tenure, c, &h.Hold)
+		added := p.at.Add(&t.Tenure, p.owner, &h.Hold)
 		p.at.unlock()
 		if added {
 			t.lease.Extend(sent, lease)
