@@ -283,7 +283,8 @@ func (a *attempt) stand(i int, sent time.Time) {
 	p.at.unlock()
 }
 
-// waiter returns a waiter for p, with memory of the place's if there is some to be had.
+// waiter returns a waiter for p, with memory of the place's if there is some to be had. The
+// caller has the mutex of the place.
 func (at *spot) waiter(p *part, once bool) *place.Waiter {
 	w := at.Waiter(&p.spec.terms, once)
 	if w.Wake == nil {

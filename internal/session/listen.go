@@ -9,8 +9,9 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// ears is how a line hears of its lock. The functions that the hub calls take the mutex of
-// the place, so the hub calls them without its own.
+// ears is how a line hears of its lock. Its fields are set, and heard changes, under the mutex
+// of the place. The functions that the hub calls take that mutex, so the hub calls them without
+// its own.
 type ears struct {
 	at   *spot
 	line *place.Line
@@ -19,7 +20,7 @@ type ears struct {
 	// Of kinds with a Pass.
 	own   *hint.Subscription // to the channel of this process
 	all   *hint.Subscription // to that of all that know of the line
-	heard [2]int             // how often lock and own were confirmed; guarded by at.mu
+	heard [2]int             // how often lock and own were confirmed
 
 	beating chan struct{} // cap 1: the sender of heartbeats looks again; nil if there is none
 }
@@ -27,7 +28,7 @@ type ears struct {
 // earsOf returns the ears of a line, which has some if it listens or has a heartbeat.
 func earsOf(l *place.Line) *ears { return l.Ears.(*ears) }
 
-// ears returns the ears of l, new if need be.
+// ears returns the ears of l, new if need be. The caller has the mutex of the place.
 func (at *spot) ears(l *place.Line) *ears {
 	if l.Ears == nil {
 		l.Ears = &ears{at: at, line: l}
@@ -36,7 +37,7 @@ func (at *spot) ears(l *place.Line) *ears {
 }
 
 // listenEarly listens before anybody asks, if that is to be had for nothing. What is said
-// before the answer comes is heard then.
+// before the answer comes is heard then. The caller has the mutex of the place.
 func (at *spot) listenEarly(l *place.Line, spec *Spec) {
 	if l.Listens() {
 		return

@@ -21,10 +21,15 @@ func (spec *Spec) id() placeID { return placeID{spec.family(), spec.Keys.Lock} }
 //
 // Its mutex guards which places there are, and is held for a few instructions. Each place
 // has a mutex of its own for everything else. The mutex of places is taken first, then
-// that of one place, then those of the watchdog and the hub; hold.mu is taken last and
-// under nothing. No mutex is held while a command is sent, a caller's function runs, or a
+// that of one place, then those of the watchdog and the hub. That of a hold is taken
+// alone: under no other mutex, and with no other under it. Those of the settlers are never
+// taken together with that of a place. No mutex is held while a command is sent, a caller's function runs, or a
 // context is cancelled: a context may ask its parent, which may be that of a hold, which
 // looks at its lease.
+//
+// Lease.Check, Lease.Lose and Lease.Answered may find that a lease is over, and then end its
+// tenure, which takes the mutex of the place; Lease.Stop waits for a renewal, which may do
+// so. None of them is called under that mutex. The other methods of a lease may be.
 type places struct {
 	s     *Session    // set once
 	rules place.Rules // set once
@@ -39,7 +44,9 @@ type places struct {
 // spareSpots is how many places are kept to be used again.
 const spareSpots = 512
 
-// spot is one place, and its mutex.
+// spot is one place, and its mutex. The methods of place.Place, and those of what a place
+// has, need the mutex. The session's own methods of a spot, a tenure or ears take it
+// themselves, where they do not say that the caller has it.
 type spot struct {
 	s *Session // set once
 
@@ -172,7 +179,8 @@ func (at *spot) unlock() {
 	at.mu.Unlock()
 }
 
-// carryOut does what the place asks for, with its mutex held. So it waits for nothing.
+// carryOut does what the place asks for. The caller has its mutex, as it has in each method
+// that carryOut calls: so none of them waits for anything.
 func (at *spot) carryOut(a place.Action) {
 	switch a.Verb {
 	case place.Wake:

@@ -18,7 +18,7 @@ type tenure struct {
 	place.Tenure
 	s     *Session        // set once
 	at    *spot           // set once: where, with its mutex for the place's part
-	spec  *Spec           // guarded by at.mu: as the first hold asks for it; of a ticket, as its waiter does
+	spec  *Spec           // as the first hold asks for it; of a ticket, as its waiter does. Set under at.mu, and for good before lease is
 	lease *watchdog.Lease // set under at.mu, before others see that it is granted
 	first hold            // memory for the first hold
 }
