@@ -78,12 +78,9 @@ const (
 	Replicated
 )
 
-// mayShare reports whether holds by these terms may share a tenure with other readers: they
+// MayShare reports whether holds by these terms may share a tenure with other readers: they
 // have no lease of their own, and no replicas to wait for.
-func (c *Terms) mayShare() bool { return c.Reads && !c.Fixed && !c.Replicas }
-
-// MayShare reports whether readers may share what is granted by these terms.
-func (c *Terms) MayShare() bool { return c.mayShare() }
+func (c *Terms) MayShare() bool { return c.Reads && !c.Fixed && !c.Replicas }
 
 // Place is one lock in this process. The caller guards it by a mutex, and carries out
 // its actions before the mutex is free again.
