@@ -16,9 +16,11 @@
 // locks have one. A [Tenure] is an owner's time with the lock, from the first question
 // until the last [Hold] is gone. It has a [Phase]:
 //
-//	Asking ───────────────────────granted──────────────────▶ Held ──▶ Released
-//	Queued ──granted by a release──▶ Offered ──taken────────▶ Held ──▶ Closed
-//	   └─────granted as an answer───────────────────────────▶ Held ──▶ Lost
+//	Asking ───────────────────────granted──────────────────▶ Held
+//	Queued ──granted by a release──▶ Offered ──taken────────▶ Held
+//	   └─────granted as an answer───────────────────────────▶ Held
+//
+// Held, and each phase before it, ends as Released, Closed or Lost.
 //
 // A [Waiter] is a call that waits for the lock. Waiters stand in a [Line], first come,
 // first served. Which of them ask depends on the kind's [Discipline].
