@@ -25,7 +25,7 @@ type Line struct {
 
 // schedule says when a line asks.
 type schedule struct {
-	askAt  time.Time     // a question, or a heartbeat, is due then without a hint; zero before the first answer
+	askAt  time.Time     // a question, or a heartbeat, is due then without a hint; zero is at once
 	pace   time.Duration // and that often
 	hinted bool          // something happened to the lock
 	armed  bool          // Alarm will come
