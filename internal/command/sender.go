@@ -96,7 +96,8 @@ func (s *Sender) Wait() {
 // 0 is none. answered tells whether value and err are what c.Send returned. If they are
 // not, c.Late hears of the answer.
 //
-// The caller is counted by Add, or is a renewal, for which Close waits first.
+// The caller is counted by Add. A renewal need not be: the watchdog's Close, which comes
+// before Wait, waits for it.
 func Await[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
 	own := s.mayInline(ctx, limit)
 	if own == nil {
@@ -195,9 +196,13 @@ func (s *Sender) nextJob() (f func()) {
 // what a client does for it. The client library returns when the context ends, and then
 // nothing is known of the command, as if the connection had broken.
 const (
-	inlineMost  = 768 // at a time, with those of others: with more on one connection the library can block without regard to the context
-	inlineShort = 64  // its time-out is shorter by this part of it, as some of it has passed,
-	inlineSlack = 16  // or by up to this part, so that many commands share a context
+	inlineMost = 768 // at a time, with those of others: with more on one connection the library can block without regard to the context
+
+	// Many commands share a context. It is made to last 1/inlineShort of the time-out less
+	// than that, as some of the caller's time may have passed; and a command may use it
+	// until it lasts 1/inlineSlack less.
+	inlineShort = 64
+	inlineSlack = 16
 )
 
 // mayInline returns the context of a command that may run in the goroutine of a caller
