@@ -292,7 +292,7 @@ func TestStaleHolder_noGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	claims := checkStale(report)
-	untrue(t, claims, "with a guard A was turned away")
+	untrue(t, claims, "with a guard A was refused")
 	untrue(t, claims, "as B wrote")
 	untrue(t, claims, "A began anew")
 }

@@ -130,7 +130,9 @@ func (q *settler) callLocked() {
 func (q *settler) work() {
 	for d := q.next(); d != nil; d = q.next() {
 		err := q.s.settleOnce(d.t)
-		q.done(d, err)
+		if q.done(d, err) {
+			q.s.report.warn("lock: Redis never confirmed a release; the lease has run out", d.t.spec.Name, "lock", d.t.spec.Name, "err", q.s.sender.Explain(err))
+		}
 	}
 }
 
@@ -189,8 +191,9 @@ func (q *settler) hurryLocked() {
 	heap.Init(&q.queue)
 }
 
-// done records what settling d, which is out of the queue, came to.
-func (q *settler) done(d *doubt, err error) {
+// done records what settling d, which is out of the queue, came to. It reports whether d is
+// given up, although Redis never confirmed it.
+func (q *settler) done(d *doubt, err error) (givenUp bool) {
 	lives := d.t.mayLive()
 	now := time.Now()
 	q.mu.Lock()
@@ -198,12 +201,12 @@ func (q *settler) done(d *doubt, err error) {
 	switch {
 	case errors.Is(err, rueidis.ErrClosing):
 		delete(q.of, d.t) // somebody closed the client: nothing can be sent any more
-		return
+		return false
 	case d.anew:
 		d.anew = false // and due
 	case err == nil && (!d.broken || d.again > lives):
 		delete(q.of, d.t)
-		return
+		return false
 	case err == nil:
 		d.looks = true
 		d.due, d.again = now.Add(d.again), 2*d.again
@@ -214,9 +217,8 @@ func (q *settler) done(d *doubt, err error) {
 		default:
 		}
 	case now.Sub(d.began) > lives:
-		q.s.report.warn("lock: Redis never confirmed a release; the lease has run out", d.t.spec.Name, "lock", d.t.spec.Name, "err", q.s.sender.Explain(err))
 		delete(q.of, d.t)
-		return
+		return true
 	default:
 		d.looks = false
 		d.due = now.Add(d.pause.Next())
@@ -225,6 +227,7 @@ func (q *settler) done(d *doubt, err error) {
 	if q.sleeps {
 		q.callLocked() // the one that sleeps may do so for longer
 	}
+	return false
 }
 
 // mayLive is for how long a command that was sent for t can keep the lock.
