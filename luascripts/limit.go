@@ -56,37 +56,90 @@ type LimitReply struct {
 	Scarcest  int           // which limit has the least left, from 0 on
 }
 
-// TakeUnits asks the questions about one key of a rate limiter in one step, one after the
-// other. It returns the server's time in µs with the answers. The Verdict is Done or
-// Foreign.
-func TakeUnits(ctx context.Context, rdb rueidis.Client, key string, rules LimitRules, questions []LimitQuestion) (at int64, replies []LimitReply, v Verdict, err error) {
-	args := make([]string, len(rules), len(rules)+4*len(questions))
-	copy(args, rules)
-	for _, q := range questions {
+// LimitCall is what callers of one process want of one key.
+type LimitCall struct {
+	Key       string
+	Rules     LimitRules
+	Questions []LimitQuestion
+}
+
+func (c LimitCall) args() []string {
+	args := make([]string, len(c.Rules), len(c.Rules)+4*len(c.Questions))
+	copy(args, c.Rules)
+	for _, q := range c.Questions {
 		args = append(args, strconv.FormatInt(q.Units, 10), strconv.Itoa(q.Times), strconv.FormatInt(q.Least, 10), us(q.Wait))
 	}
-	msg, err := limitTake.exec(ctx, rdb, []string{key}, args).ToMessage()
+	return args
+}
+
+// LimitAnswer is the answer to one LimitCall.
+type LimitAnswer struct {
+	At      int64        // the server's time, in µs
+	Replies []LimitReply // to each question
+	Verdict Verdict      // Done or Foreign
+	Err     error
+}
+
+// AskLimits asks about several keys, each in one step, all in one pipeline. Calls that are answered NOSCRIPT
+// go again, with the text.
+func AskLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall) []LimitAnswer {
+	commands := make(rueidis.Commands, len(calls))
+	for i, c := range calls {
+		commands[i] = rdb.B().Evalsha().Sha1(limitTake.sha).Numkeys(1).Key(c.Key).Arg(c.args()...).Build()
+	}
+	replies := doAll(ctx, rdb, commands)
+	var unknown []int
+	commands = nil
+	for i, reply := range replies {
+		if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
+			unknown = append(unknown, i)
+			commands = append(commands, rdb.B().Eval().Script(limitTake.text).Numkeys(1).Key(calls[i].Key).Arg(calls[i].args()...).Build())
+		}
+	}
+	if commands != nil {
+		for j, reply := range doAll(ctx, rdb, commands) {
+			replies[unknown[j]] = reply
+		}
+	}
+	answers := make([]LimitAnswer, len(calls))
+	for i, reply := range replies {
+		answers[i] = limitAnswer(calls[i], reply)
+	}
+	return answers
+}
+
+// doAll sends commands in one pipeline.
+func doAll(ctx context.Context, rdb rueidis.Client, commands rueidis.Commands) []rueidis.RedisResult {
+	if len(commands) == 1 {
+		return []rueidis.RedisResult{rdb.Do(ctx, commands[0])}
+	}
+	return rdb.DoMulti(ctx, commands...)
+}
+
+// limitAnswer reads the reply to c.
+func limitAnswer(c LimitCall, reply rueidis.RedisResult) LimitAnswer {
+	msg, err := reply.ToMessage()
 	if err != nil {
-		return 0, nil, 0, err
+		return LimitAnswer{Err: err}
 	}
 	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
-		return 0, nil, Foreign, nil
+		return LimitAnswer{Verdict: Foreign}
 	}
 	const words = 6
 	n, err := msg.AsIntSlice()
-	if err != nil || len(n) != 1+words*len(questions) || n[0] <= 0 {
-		return 0, nil, 0, &ReplyError{limitTake.name, msg.String()}
+	if err != nil || len(n) != 1+words*len(c.Questions) || n[0] <= 0 {
+		return LimitAnswer{Err: &ReplyError{limitTake.name, msg.String()}}
 	}
-	limits := int64(len(rules)-1) / 3
-	replies = make([]LimitReply, len(questions))
-	for i, q := range questions {
+	limits := int64(len(c.Rules)-1) / 3
+	replies := make([]LimitReply, len(c.Questions))
+	for i, q := range c.Questions {
 		r := n[1+words*i : 1+words*(i+1)]
 		if r[0] < 0 || r[0] > q.Units*int64(q.Times) || r[1] < 0 || r[2] < 0 || r[3] < int64(Never) || r[4] < 0 || r[5] < 1 || r[5] > limits {
-			return 0, nil, 0, &ReplyError{limitTake.name, msg.String()}
+			return LimitAnswer{Err: &ReplyError{limitTake.name, msg.String()}}
 		}
 		replies[i] = LimitReply{Taken: r[0], Delay: fromUs(r[1]), Remaining: r[2], Retry: fromUs(r[3]), Reset: fromUs(r[4]), Scarcest: int(r[5] - 1)}
 	}
-	return n[0], replies, Done, nil
+	return LimitAnswer{At: n[0], Replies: replies, Verdict: Done}
 }
 
 // RefundUnits gives back units that would have been used at a time in µs by the server's clock, as far as

@@ -1,6 +1,7 @@
 package luascripts_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -21,9 +22,15 @@ func want(n int64) luascripts.LimitQuestion {
 	return luascripts.LimitQuestion{Units: n, Times: 1, Least: n}
 }
 
+// askLimit asks about one key.
+func askLimit(ctx context.Context, rdb rueidis.Client, key string, rules luascripts.LimitRules, questions []luascripts.LimitQuestion) (at int64, replies []luascripts.LimitReply, v luascripts.Verdict, err error) {
+	a := luascripts.AskLimits(ctx, rdb, []luascripts.LimitCall{{Key: key, Rules: rules, Questions: questions}})[0]
+	return a.At, a.Replies, a.Verdict, a.Err
+}
+
 func takeUnits(t *testing.T, rdb rueidis.Client, key string, rules luascripts.LimitRules, questions ...luascripts.LimitQuestion) (at int64, replies []luascripts.LimitReply) {
 	t.Helper()
-	at, replies, v, err := luascripts.TakeUnits(t.Context(), rdb, key, rules, questions)
+	at, replies, v, err := askLimit(t.Context(), rdb, key, rules, questions)
 	if err != nil || v != luascripts.Done || len(replies) != len(questions) {
 		t.Fatalf("take of %q: %+v, %d, %v", key, replies, v, err)
 	}
@@ -104,7 +111,7 @@ func TestLimit_foreign(t *testing.T) {
 		before := contents(t, rdb)
 		rules := luascripts.NewLimitRules(hourly)
 		for _, key := range []string{"hash", "counter", "text", "words", "time", "later"} {
-			_, _, v, err := luascripts.TakeUnits(t.Context(), rdb, key, rules, []luascripts.LimitQuestion{want(1)})
+			_, _, v, err := askLimit(t.Context(), rdb, key, rules, []luascripts.LimitQuestion{want(1)})
 			check(t, "take of "+key, v, luascripts.Foreign, err)
 			v, err = luascripts.RefundUnits(t.Context(), rdb, key, rules, 1, 1)
 			check(t, "refund of "+key, v, luascripts.Foreign, err)
@@ -143,13 +150,13 @@ func TestLimit_faults(t *testing.T) {
 	takeUnits(t, rdb, "k", rules, want(1))
 	before := contents(t, rdb)
 	for _, command := range []string{"get", "set", "time"} {
-		_, _, _, err := luascripts.TakeUnits(t.Context(), denied(t, s, command), "k", rules, []luascripts.LimitQuestion{want(1)})
+		_, _, _, err := askLimit(t.Context(), denied(t, s, command), "k", rules, []luascripts.LimitQuestion{want(1)})
 		if err == nil || !strings.Contains(err.Error(), "can't run this command") {
 			t.Errorf("without %s: %v", command, err)
 		}
 	}
 	full(t, s)
-	if _, _, _, err := luascripts.TakeUnits(t.Context(), rdb, "k", rules, []luascripts.LimitQuestion{want(1)}); err == nil || !strings.Contains(err.Error(), "OOM") {
+	if _, _, _, err := askLimit(t.Context(), rdb, "k", rules, []luascripts.LimitQuestion{want(1)}); err == nil || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("a full memory: %v", err)
 	}
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
@@ -171,7 +178,7 @@ func TestLimit_replies(t *testing.T) {
 	}
 	ask := func(t *testing.T, b []byte) error {
 		rdb, _ := answering(t, b)
-		_, _, _, err := luascripts.TakeUnits(t.Context(), rdb, "k", rules, []luascripts.LimitQuestion{want(1)})
+		_, _, _, err := askLimit(t.Context(), rdb, "k", rules, []luascripts.LimitQuestion{want(1)})
 		return err
 	}
 	if err := ask(t, reply(good...)); err != nil {
@@ -196,4 +203,24 @@ func TestLimit_replies(t *testing.T) {
 			t.Errorf("%d is taken for an answer", bad)
 		}
 	}
+}
+
+// Several keys go in one pipeline, also to a server that does not know the script.
+func TestLimit_severalKeys(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		do(t, rdb, "HSET", "hash", "f", "1")
+		var calls []luascripts.LimitCall
+		for i, key := range []string{"a", "hash", "b"} {
+			calls = append(calls, luascripts.LimitCall{Key: key, Rules: luascripts.NewLimitRules(hourly), Questions: []luascripts.LimitQuestion{want(int64(i + 1))}})
+		}
+		for round, left := range [][3]int64{{9, 0, 7}, {8, 0, 4}} {
+			for i, a := range luascripts.AskLimits(t.Context(), rdb, calls) {
+				if i == 1 {
+					check(t, "a hash", a.Verdict, luascripts.Foreign, a.Err)
+				} else if a.Err != nil || a.Replies[0].Remaining != left[i] {
+					t.Errorf("round %d, key %d: %+v, want %d left", round, i, a, left[i])
+				}
+			}
+		}
+	})
 }

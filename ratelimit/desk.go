@@ -16,11 +16,12 @@ import (
 
 // desk is where the callers of a limiter in this process stand. For each key one question
 // is under way at a time. Callers who come meanwhile go together in the next
-// one, first come first served; so the number of commands does not grow with that of the callers.
+// one, first come first served; so the number of commands does not grow with that of the callers. The questions of
+// several keys travel in one pipeline, if more keys are asked for than there are senders.
 //
-//	caller ── ask ──▶ lane.next ──▶ a question under way ──▶ its answer
-//	            │         │                  │
-//	            │         │                  └ the caller has left: what it got is refunded
+//	caller ── ask ──▶ lane.next ──▶ group.ready ──▶ a question under way ──▶ its answer
+//	            │         │                                 │
+//	            │         │                                 └ the caller has left: what it got is refunded
 //	            │         └ the caller leaves: nothing was sent for it
 //	            └ refused here: by an answer that still holds, or while a question is overdue
 type desk struct {
@@ -31,7 +32,7 @@ type desk struct {
 	lanes   map[laneID]*lane     // those with a question under way
 	refused map[laneID][]refusal // what is known of a key, by how much was refused
 	sweep   int                  // how many refusals there are before those that are over are removed
-	overdue [groups]int          // how many questions are overdue, by the group of their slot
+	groups  [groups]group
 }
 
 // laneID is what callers who can go together have in common.
@@ -40,10 +41,17 @@ type laneID struct {
 	rules string
 }
 
-// lane is a key about which a question is under way. The mutex of the desk guards it.
+// group is the keys of neighbouring slots. The mutex of the desk guards it.
+type group struct {
+	ready   []*lane // who goes next, first come first served
+	senders int     // how many goroutines send
+	overdue int     // how many questions are overdue
+}
+
+// lane is a key that callers ask about. The mutex of the desk guards it.
 type lane struct {
 	id     laneID
-	group  int
+	group  *group
 	rules  luascripts.LimitRules
 	next   []*ask // who comes with the next question
 	isLate bool   // the question under way is overdue
@@ -81,6 +89,11 @@ const (
 	groups   = 64
 	perGroup = 16384 / groups
 
+	// maxSenders is how many pipelines of a group are under way, and maxLanes of how many keys are the
+	// questions in one.
+	maxSenders = 8
+	maxLanes   = 64
+
 	// maxQuestions is how many questions travel in one command. Equal ones count as one.
 	maxQuestions = 64
 
@@ -111,25 +124,29 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id laneID, q luascripts.Li
 	}
 	q.Times = 1
 	a := &ask{q: q, done: make(chan struct{})}
-	group := d.groupOf(id.key)
+	g := &d.groups[d.groupOf(id.key)]
 
 	d.mu.Lock()
 	if r, ok := d.knows(id, q); ok && q.Least <= lim.most {
 		d.mu.Unlock()
 		return r, nil
 	}
-	if d.overdue[group] > 0 {
+	if g.overdue > 0 {
 		d.mu.Unlock()
 		return answer{}, fmt.Errorf("%w: a question before this one is overdue", lock.ErrUnavailable)
 	}
 	l := d.lanes[id]
 	if l == nil {
-		l = &lane{id: id, group: group, rules: lim.rules}
-		if err := d.send.Go(func() { d.run(l) }); err != nil {
-			d.mu.Unlock()
-			return answer{}, err
+		if g.senders < maxSenders {
+			if err := d.send.Go(func() { d.run(g) }); err != nil {
+				d.mu.Unlock()
+				return answer{}, err
+			}
+			g.senders++
 		}
+		l = &lane{id: id, group: g, rules: lim.rules}
 		d.lanes[id] = l
+		g.ready = append(g.ready, l)
 	}
 	l.next = append(l.next, a)
 	d.mu.Unlock()
@@ -167,31 +184,57 @@ func (d *desk) leave(l *lane, a *ask, err error, late, keep bool) (answer, error
 	// Whoever waited for so long came before the question under way or while it was.
 	if late && !l.isLate {
 		l.isLate = true
-		d.overdue[l.group]++
+		l.group.overdue++
 	}
 	return answer{}, err
 }
 
-// run asks the questions of a lane until there is none.
-func (d *desk) run(l *lane) {
+// flight is the question of one lane.
+type flight struct {
+	lane *lane
+	asks [][]*ask // by the questions of the call
+}
+
+// run asks the questions of a group until there is none.
+func (d *desk) run(g *group) {
 	for {
 		d.mu.Lock()
-		if len(l.next) == 0 {
-			d.onTime(l)
-			delete(d.lanes, l.id)
+		if len(g.ready) == 0 {
+			g.senders--
 			d.mu.Unlock()
 			return
 		}
-		asks, questions := together(&l.next)
-		d.mu.Unlock()
-
-		sent := time.Now()
-		at, replies, verdict, err := luascripts.TakeUnits(context.Background(), d.send.Redis, l.id.key, l.rules, questions)
-		if err = send.Told(err); err == nil && verdict == luascripts.Foreign {
-			err = lock.ErrForeignKey
+		var flights []flight
+		var calls []luascripts.LimitCall
+		n := min(len(g.ready), maxLanes)
+		for _, l := range g.ready[:n] {
+			if len(l.next) == 0 { // all have left
+				d.end(l)
+				continue
+			}
+			asks, questions := together(&l.next)
+			flights = append(flights, flight{l, asks})
+			calls = append(calls, luascripts.LimitCall{Key: l.id.key, Rules: l.rules, Questions: questions})
 		}
-		d.answer(l, asks, questions, replies, answer{at: at, sent: sent}, err)
+		g.ready = append([]*lane(nil), g.ready[n:]...)
+		d.mu.Unlock()
+		if len(flights) == 0 {
+			continue
+		}
+		sent := time.Now()
+		for i, a := range luascripts.AskLimits(context.Background(), d.send.Redis, calls) {
+			if a.Err = send.Told(a.Err); a.Err == nil && a.Verdict == luascripts.Foreign {
+				a.Err = lock.ErrForeignKey
+			}
+			d.answer(flights[i], calls[i].Questions, a, sent)
+		}
 	}
+}
+
+// end ends a lane that nobody waits in. The mutex is held.
+func (d *desk) end(l *lane) {
+	d.onTime(l)
+	delete(d.lanes, l.id)
 }
 
 // together takes from next who goes in one command, in the order in which they came, and returns
@@ -223,40 +266,52 @@ func together(next *[]*ask) (asks [][]*ask, questions []luascripts.LimitQuestion
 }
 
 // answer gives each caller its answer.
-func (d *desk) answer(l *lane, asks [][]*ask, questions []luascripts.LimitQuestion, replies []luascripts.LimitReply, of answer, err error) {
+func (d *desk) answer(f flight, questions []luascripts.LimitQuestion, a luascripts.LimitAnswer, sent time.Time) {
 	var back []answer // what is refunded
+	of := answer{at: a.At, sent: sent}
+	l := f.lane
 	d.mu.Lock()
 	d.onTime(l)
-	for i, callers := range asks {
-		for j, a := range callers {
-			if a.err = err; err == nil {
-				a.r = of
-				a.r.LimitReply = share(replies[i], questions[i], j)
-				if a.left && !a.kept && a.r.Taken > 0 {
-					back = append(back, a.r)
+	for i, callers := range f.asks {
+		for j, c := range callers {
+			if c.err = a.Err; a.Err == nil {
+				c.r = of
+				c.r.LimitReply = share(a.Replies[i], questions[i], j)
+				if c.left && !c.kept && c.r.Taken > 0 {
+					back = append(back, c.r)
 				}
 			}
-			close(a.done)
+			close(c.done)
 		}
 	}
-	if err == nil {
+	if a.Err == nil {
 		// The last question says how things stand.
 		last := len(questions) - 1
-		of.LimitReply = replies[last]
+		of.LimitReply = a.Replies[last]
 		d.learn(l.id, questions[last], of)
 	}
-	d.mu.Unlock()
-	for _, r := range sum(back) {
-		// It may fail: then time gives the units back.
-		_, _ = luascripts.RefundUnits(context.Background(), d.send.Redis, l.id.key, l.rules, r.Taken, r.at+r.Delay.Microseconds())
+	if len(l.next) > 0 {
+		l.group.ready = append(l.group.ready, l)
+	} else {
+		d.end(l)
 	}
+	d.mu.Unlock()
+	if back == nil {
+		return
+	}
+	d.send.Behind(func() {
+		for _, r := range sum(back) {
+			// It may fail: then time gives the units back.
+			_, _ = luascripts.RefundUnits(context.Background(), d.send.Redis, l.id.key, l.rules, r.Taken, r.at+r.Delay.Microseconds())
+		}
+	})
 }
 
 // onTime says that no question of l is overdue any more. The mutex is held.
 func (d *desk) onTime(l *lane) {
 	if l.isLate {
 		l.isLate = false
-		d.overdue[l.group]--
+		l.group.overdue--
 	}
 }
 
