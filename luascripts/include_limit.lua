@@ -11,12 +11,17 @@
 -- A debt is relative, so a clock that goes back does not lengthen it. States beyond
 -- those of the caller's limits belong to callers with more limits, and are kept.
 
--- rules reads n limits from the arguments: rate, per and burst of each, from the second
--- on. An aligned limit has burst 0.
+-- numbers returns rate, per and burst of the i-th limit in the arguments, which begin with the second
+-- of them. An aligned limit has burst 0.
+local function numbers(args, i)
+  return tonumber(args[3 * i - 1]), tonumber(args[3 * i]), tonumber(args[3 * i + 1])
+end
+
+-- rules reads n limits from the arguments.
 local function rules(n, args)
   local limits = {}
   for i = 1, n do
-    local rate, per, burst = tonumber(args[3 * i - 1]), tonumber(args[3 * i]), tonumber(args[3 * i + 1])
+    local rate, per, burst = numbers(args, i)
     local unit, most = per / rate, burst
     if burst == 0 then most = rate end
     -- A table that has all its fields from the beginning is made twice as fast.
@@ -25,11 +30,10 @@ local function rules(n, args)
   return limits
 end
 
--- recall sets what is owed of each limit now, and returns `ahead` and the states of
+-- recall sets what is owed of each limit now, by the text of the key, and returns `ahead` and the states of
 -- other callers' limits. It returns nil and the answer of the script when the key holds
 -- something else.
-local function recall(limits, debts, now)
-  local text = redis.pcall('GET', debts)
+local function recall(limits, text, now)
   local ahead, others, i = 0, {}, 0
   if type(text) == 'table' then
     if string.find(text.err, 'WRONGTYPE', 1, true) then return nil, -4 end
@@ -73,11 +77,6 @@ end
 
 -- record writes what is owed, for as long as anything is.
 local function record(limits, debts, now, ahead, others)
-  if #limits == 1 and #others == 0 and ahead == 0 and not limits[1].aligned then -- the usual case in one step
-    local debt = limits[1].debt
-    redis.call('SET', debts, string.format('gcra %.0f 0 %.17g', now, debt), 'PX', math.ceil(debt / 1000) + 1)
-    return
-  end
   local text, longest = {string.format('gcra %.0f %.17g', now, ahead)}, ahead
   for _, limit in ipairs(limits) do
     if limit.aligned then

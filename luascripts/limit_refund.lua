@@ -22,7 +22,7 @@ local units, used = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local limits = rules(count, ARGV)
-local ahead, others = recall(limits, debts, now)
+local ahead, others = recall(limits, redis.pcall('GET', debts), now)
 if not ahead then return others end
 
 local since = math.max(0, now + ahead - used)

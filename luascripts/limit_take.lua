@@ -24,8 +24,37 @@ local debts, count = KEYS[1], tonumber(ARGV[1])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+
+-- question returns units, times, least and wait of a question.
+local function question(at)
+  local units, times, least, wait = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  return tonumber(units), tonumber(times), tonumber(least), tonumber(wait)
+end
+
+local text = redis.pcall('GET', debts)
+if #ARGV == 8 and type(text) ~= 'table' then
+  -- The usual case in fewer steps: one limit, one question, nobody waits, and the units are there.
+  local last, debt = '0', '0'
+  if text then last, debt = string.match(text, '^gcra (%d+) 0 (%S+)$') end
+  debt = tonumber(debt or nil)
+  local rate, per, burst = numbers(ARGV, 1)
+  if debt and burst > 0 then
+    local units, times = question(4)
+    local unit = per / rate
+    debt = math.max(0, debt - math.max(0, now - last))
+    units = units * times
+    local have = math.floor((burst * unit - debt) / unit + 1e-9)
+    if units > 0 and units <= have then
+      debt = debt + units * unit
+      local full = math.ceil(debt)
+      redis.call('SET', debts, string.format('gcra %.0f 0 %.17g', now, debt), 'PX', math.ceil(full / 1000) + 1)
+      return {now, units, 0, have - units, 0, full, 1}
+    end
+  end
+end
+
 local limits = rules(count, ARGV)
-local ahead, others = recall(limits, debts, now)
+local ahead, others = recall(limits, text, now)
 if not ahead then return others end
 
 -- left returns how many units a limit has now.
@@ -90,8 +119,7 @@ for _, limit in ipairs(limits) do most = math.min(most, limit.most) end
 
 local replies, changed = {now}, false
 for at = 3 * count + 1, #ARGV - 4, 4 do
-  local units, times = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  local least, wait = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local units, times, least, wait = question(at)
   local have, which = scarcest()
   local taken, after, retry = math.min(units, have), 0, 0
   if times > 1 then
