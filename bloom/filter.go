@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/send"
@@ -48,6 +47,7 @@ type Config struct {
 
 // Filter is a Bloom filter. It is safe for concurrent use.
 //
+// A call waits for an answer for the operation timeout of the client, three seconds without one.
 // An error that matches [lock.ErrUnavailable] leaves open what an Add has set. It can be repeated.
 type Filter struct {
 	send   *send.Sender
@@ -74,7 +74,7 @@ func WithKryo5() Option { return func(f *Filter) { f.kryo = true } }
 //
 // A caller who has a client of this module uses its NewBloomFilter instead.
 func New(rdb rueidis.Client, name string, opts ...Option) *Filter {
-	return On(send.New(rdb, ""), name, opts...)
+	return On(send.New(rdb, "", send.DefaultTimeout), name, opts...)
 }
 
 // On is New for a client of this module.
@@ -97,7 +97,6 @@ func On(s *send.Sender, name string, opts ...Option) *Filter {
 const (
 	maxSize   = 4_294_967_294 // Redisson's
 	maxHashes = 1_000         // bits in one command
-	patience  = 3 * time.Second
 )
 
 // Init makes the filter for n elements, of which a share of p or so is then found that was never added. If
@@ -112,7 +111,7 @@ func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, e
 		v  luascripts.Verdict
 		is luascripts.BloomConfig
 	}
-	r, err := send.Ask(ctx, f.send, patience, func(ctx context.Context) (r found, err error) {
+	r, err := send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (r found, err error) {
 		r.v, r.is, err = luascripts.InitBloom(ctx, f.send.Redis, f.config, f.bits, c)
 		return r, err
 	})
@@ -239,7 +238,7 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 		words []string
 		gone  bool
 	}
-	a, err := send.Ask(ctx, f.send, patience, func(ctx context.Context) (a answer, err error) {
+	a, err := send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (a answer, err error) {
 		var replies []rueidis.RedisResult
 		for range 2 {
 			commands := f.commands(all, set)
@@ -352,7 +351,7 @@ func (f *Filter) read(ctx context.Context) (*luascripts.BloomConfig, error) {
 		words []string
 		gone  bool
 	}
-	r, err := send.Ask(ctx, f.send, patience, func(ctx context.Context) (r found, err error) {
+	r, err := send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (r found, err error) {
 		r.words, r.gone, err = words(f.send.Redis.Do(ctx, f.configCommand()))
 		return r, err
 	})
@@ -398,7 +397,7 @@ func (f *Filter) Count(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, f.wrap(op, err)
 	}
-	set, err := send.Ask(ctx, f.send, patience, func(ctx context.Context) (int64, error) {
+	set, err := send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (int64, error) {
 		return f.send.Redis.Do(ctx, f.send.Redis.B().Arbitrary("BITCOUNT").Keys(f.bits).Build()).ToInt64()
 	})
 	if err != nil {
@@ -422,7 +421,7 @@ func (f *Filter) Delete(ctx context.Context) error {
 	if f.bad != nil {
 		return f.wrap(op, f.bad)
 	}
-	_, err := send.Ask(ctx, f.send, patience, func(ctx context.Context) (int64, error) {
+	_, err := send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (int64, error) {
 		return f.send.Redis.Do(ctx, f.send.Redis.B().Del().Key(f.config, f.bits).Build()).ToInt64()
 	})
 	f.known.Store(nil)

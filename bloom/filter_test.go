@@ -37,6 +37,13 @@ func (w withServer) Run() int {
 	return w.m.Run()
 }
 
+// patient is a timeout for a machine that is busy.
+const patient = time.Minute
+
+func open(rdb rueidis.Client, name string, opts ...bloom.Option) *bloom.Filter {
+	return bloom.On(send.New(rdb, "", patient), name, opts...)
+}
+
 func made(t testing.TB, f *bloom.Filter, n uint64, p float64) *bloom.Filter {
 	t.Helper()
 	if created, err := f.Init(t.Context(), n, p); err != nil || !created {
@@ -89,7 +96,7 @@ func TestModel(t *testing.T) {
 			if size < 1 {
 				return
 			}
-			f := made(t, bloom.New(rdb, "f"), n, p)
+			f := made(t, open(rdb, "f"), n, p)
 			set := make([]bool, uint64(size))
 			of := func(e string) []uint64 {
 				h1, h2 := bloom.Hash([]byte(e))
@@ -158,7 +165,7 @@ func TestInit(t *testing.T) {
 		var created atomic.Int64
 		for range 50 {
 			wg.Go(func() {
-				made, err := bloom.New(rdb, "race").Init(t.Context(), 1000, 0.01)
+				made, err := open(rdb, "race").Init(t.Context(), 1000, 0.01)
 				if err != nil {
 					t.Error(err)
 				}
@@ -171,7 +178,7 @@ func TestInit(t *testing.T) {
 		if created.Load() != 1 {
 			t.Errorf("%d of 50 made it", created.Load())
 		}
-		f := bloom.New(rdb, "race")
+		f := open(rdb, "race")
 		if c, err := f.Config(t.Context()); err != nil || c != (bloom.Config{Size: 9585, Hashes: 7, Expected: 1000, P: 0.01}) {
 			t.Errorf("%+v, %v", c, err)
 		}
@@ -185,8 +192,8 @@ func TestInit(t *testing.T) {
 			t.Errorf("other parameters: %v", err)
 		}
 		for op, err := range map[string]error{
-			"add": second(bloom.New(rdb, "none").Add(t.Context(), nil)), "contains": second(bloom.New(rdb, "none").Contains(t.Context(), nil)),
-			"count": second(bloom.New(rdb, "none").Count(t.Context())), "config": second(bloom.New(rdb, "none").Config(t.Context())),
+			"add": second(open(rdb, "none").Add(t.Context(), nil)), "contains": second(open(rdb, "none").Contains(t.Context(), nil)),
+			"count": second(open(rdb, "none").Count(t.Context())), "config": second(open(rdb, "none").Config(t.Context())),
 		} {
 			var e *lock.Error
 			if !errors.Is(err, bloom.ErrNotInitialised) || !errors.As(err, &e) || e.Op != op || e.Name != "none" {
@@ -196,7 +203,7 @@ func TestInit(t *testing.T) {
 
 		// The parameters change behind a handle's back, or are lost: never a false "no".
 		add(t, f, "a", "b")
-		again := bloom.New(rdb, "race")
+		again := open(rdb, "race")
 		if err := again.Delete(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -224,12 +231,12 @@ func TestInit(t *testing.T) {
 		do("HSET", "hash", "a", "b")
 		do("HSET", "{partly}:config", "size", "100")
 		for _, name := range []string{"text", "hash", "partly"} {
-			if _, err := bloom.New(rdb, name).Init(t.Context(), 10, 0.1); !errors.Is(err, lock.ErrForeignKey) {
+			if _, err := open(rdb, name).Init(t.Context(), 10, 0.1); !errors.Is(err, lock.ErrForeignKey) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 		do("HSET", "{words}:config", "size", "x", "hashIterations", "3")
-		if _, err := bloom.New(rdb, "words").Add(t.Context(), nil); !errors.Is(err, lock.ErrForeignKey) {
+		if _, err := open(rdb, "words").Add(t.Context(), nil); !errors.Is(err, lock.ErrForeignKey) {
 			t.Errorf("words: %v", err)
 		}
 	})
@@ -241,7 +248,7 @@ func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	f := bloom.New(rdb, "f")
+	f := open(rdb, "f")
 	s.ResetStats(t)
 	for _, c := range []struct {
 		n uint64
@@ -253,7 +260,7 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 	for what, bad := range map[string]*bloom.Filter{
-		"": bloom.New(rdb, ""), "}{": bloom.New(rdb, "}{"), "of others": bloom.New(rdb, "{x}:config"), "nil": bloom.New(nil, "x"), "option": bloom.New(rdb, "x", nil),
+		"": open(rdb, ""), "}{": open(rdb, "}{"), "of others": open(rdb, "{x}:config"), "nil": bloom.New(nil, "x"), "option": open(rdb, "x", nil),
 	} {
 		_, err1 := bad.Init(t.Context(), 10, 0.1)
 		_, err2 := bad.Add(t.Context(), nil)
@@ -272,7 +279,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%q: no error", what)
 		}
 	}
-	if _, err := bloom.New(rdb, "f", bloom.WithKryo5()).Add(t.Context(), []byte{0xff}); err == nil {
+	if _, err := open(rdb, "f", bloom.WithKryo5()).Add(t.Context(), []byte{0xff}); err == nil {
 		t.Error("what is no text was encoded")
 	}
 	if n, err := f.Add(t.Context()); n != 0 || err != nil {
@@ -287,7 +294,7 @@ func TestBadInput(t *testing.T) {
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	f := made(t, bloom.New(s.Client(t), "f"), 1000, 0.01) // 7 bits
+	f := made(t, open(s.Client(t), "f"), 1000, 0.01) // 7 bits
 	var many []string
 	for i := range 300 {
 		many = append(many, fmt.Sprint(i))
@@ -315,7 +322,7 @@ func TestLostReply(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
-	f := made(t, bloom.New(s.Client(t, redistest.Via(p)), "f"), 100, 0.01)
+	f := made(t, open(s.Client(t, redistest.Via(p)), "f"), 100, 0.01)
 	add(t, f, "a")
 	p.OnRequest(redistest.Once("BITFIELD", redistest.Action{DropReply: true}))
 	if _, err := f.Add(t.Context(), []byte("b")); !errors.Is(err, lock.ErrUnavailable) {
@@ -344,7 +351,7 @@ func TestCluster(t *testing.T) {
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)
 	for _, name := range []string{"f", "{f}:of:ann"} {
-		f := made(t, bloom.New(rdb, name), 100, 0.001)
+		f := made(t, open(rdb, name), 100, 0.001)
 		if add(t, f, "a", "b") != 2 || !slices.Equal(contains(t, f, "a", "b", "c"), []bool{true, true, false}) {
 			t.Errorf("%s: not as it was filled", name)
 		}
@@ -352,7 +359,7 @@ func TestCluster(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	s := bloom.NewSharded(rdb, "s", 12)
+	s := bloom.ShardedOn(send.New(rdb, "", patient), "s", 12)
 	if created, err := s.Init(t.Context(), 2000, 0.001); !created || err != nil {
 		t.Fatal(created, err)
 	}
@@ -371,10 +378,10 @@ func TestCluster(t *testing.T) {
 	if n, err := s.Count(t.Context()); err != nil || n < 950 || n > 1050 {
 		t.Errorf("%d, %v", n, err)
 	}
-	if _, err := bloom.NewSharded(rdb, "s", 11).Add(t.Context(), bytes(many)...); !errors.Is(err, bloom.ErrOtherConfig) {
+	if _, err := bloom.ShardedOn(send.New(rdb, "", patient), "s", 11).Add(t.Context(), bytes(many)...); !errors.Is(err, bloom.ErrOtherConfig) {
 		t.Errorf("another number of shards: %v", err)
 	}
-	if _, err := bloom.New(rdb, "s:{1}").Contains(t.Context(), []byte("1")); !errors.Is(err, bloom.ErrOtherConfig) {
+	if _, err := open(rdb, "s:{1}").Contains(t.Context(), []byte("1")); !errors.Is(err, bloom.ErrOtherConfig) {
 		t.Errorf("one shard alone: %v", err)
 	}
 	if created, err := s.Init(t.Context(), 2000, 0.001); created || err != nil {
@@ -400,7 +407,7 @@ func TestRights(t *testing.T) {
 		s.Do(t, "SCRIPT", "FLUSH")
 		s.Do(t, "FLUSHALL")
 		rdb := s.Client(t, s.AddUser(t, user, rights...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
-		f := bloom.On(send.New(rdb, "orders:"), "f")
+		f := bloom.On(send.New(rdb, "orders:", patient), "f")
 		_, _ = f.Init(t.Context(), 10, 0.1)
 		_, _ = f.Add(t.Context(), []byte("a"))
 		_, _ = f.Contains(t.Context(), []byte("a"))

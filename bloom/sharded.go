@@ -30,7 +30,7 @@ const maxShards = 1024
 // NewSharded returns a handle of the filter called name, made of shards filters, on rdb, which it borrows. It does no
 // I/O; a bad name or number shows as an error of the first call. The name has no braces.
 func NewSharded(rdb rueidis.Client, name string, shards int, opts ...Option) *Sharded {
-	return ShardedOn(send.New(rdb, ""), name, shards, opts...)
+	return ShardedOn(send.New(rdb, "", send.DefaultTimeout), name, shards, opts...)
 }
 
 // ShardedOn is NewSharded for a client of this module.

@@ -43,7 +43,7 @@ type Limiter struct {
 //
 // A caller who has a client of this module uses its NewRateLimiter instead.
 func New(rdb rueidis.Client, name string, onFailure Policy, limits ...Limit) *Limiter {
-	return On(send.New(rdb, ""), name, onFailure, limits...)
+	return On(send.New(rdb, "", send.DefaultTimeout), name, onFailure, limits...)
 }
 
 // On is New for a client of this module.

@@ -356,7 +356,7 @@ func untilLeft(t *testing.T, l *ratelimit.Limiter, key string, n int64) {
 // Close ends whoever waits, and what waited is given back.
 func TestClose(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s := send.New(redistest.NewMini(t).Client(t), "p:")
+		s := send.New(redistest.NewMini(t).Client(t), "p:", time.Minute)
 		l := ratelimit.On(s, "api", closed, ratelimit.Limit{Rate: 1, Per: time.Minute})
 		take(t, l, "k", 1)
 		done := make(chan error)
@@ -374,7 +374,7 @@ func TestClose(t *testing.T) {
 		if err := l.Wait(t.Context(), "k", 1); !errors.Is(err, lock.ErrClosed) {
 			t.Errorf("after it: %v", err)
 		}
-		other := ratelimit.On(send.New(s.Redis, "p:"), "api", closed, ratelimit.Limit{Rate: 1, Per: time.Minute})
+		other := ratelimit.On(send.New(s.Redis, "p:", time.Minute), "api", closed, ratelimit.Limit{Rate: 1, Per: time.Minute})
 		if d := peek(t, other, "k"); d.ResetAfter > time.Minute {
 			t.Errorf("%+v: the waiter's unit is still taken", d)
 		}

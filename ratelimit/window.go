@@ -53,7 +53,7 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 // sooner. What Redisson gives back by release is counted here until its time is over.
 //
 // A Window has no policy: without an answer its calls fail with [lock.ErrUnavailable]. They try for
-// three seconds, or until their context ends; a call counts once however often it was sent, and what a caller took who
+// the operation timeout of the client, three seconds without one, or until their context ends; a call counts once however often it was sent, and what a caller took who
 // has left is given back.
 type Window struct {
 	send *send.Sender
@@ -67,7 +67,9 @@ type Window struct {
 // shows as an error of the first call.
 //
 // A caller who has a client of this module uses its NewWindow instead.
-func NewWindow(rdb rueidis.Client, name string) *Window { return WindowOn(send.New(rdb, ""), name) }
+func NewWindow(rdb rueidis.Client, name string) *Window {
+	return WindowOn(send.New(rdb, "", send.DefaultTimeout), name)
+}
 
 // WindowOn is NewWindow for a client of this module.
 func WindowOn(s *send.Sender, name string) *Window {
@@ -252,14 +254,11 @@ func refusedBy(v luascripts.Verdict) error {
 	return nil
 }
 
-// persistence is for how long a call that gets no answer tries.
-const persistence = 3 * time.Second
-
 // persist sends what can be sent again until there is an answer, and tells late, which may be nil, the answer
 // that comes after the caller has left.
 func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, error), late func(T)) (none T, err error) {
-	pause := retry.Backoff{Most: persistence / 4}
-	for end := time.Now().Add(persistence); ; {
+	pause := retry.Backoff{Most: w.send.Timeout / 4}
+	for end := time.Now().Add(w.send.Timeout); ; {
 		var (
 			mu   sync.Mutex
 			got  *T   // guarded by mu

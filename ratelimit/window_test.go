@@ -20,9 +20,13 @@ import (
 	"pgregory.net/rapid"
 )
 
+func window(rdb rueidis.Client, name string) *ratelimit.Window {
+	return ratelimit.WindowOn(send.New(rdb, "", time.Minute), name)
+}
+
 func newWindow(t testing.TB, rdb rueidis.Client, name string, rate int64, per time.Duration) *ratelimit.Window {
 	t.Helper()
-	w := ratelimit.NewWindow(rdb, name)
+	w := window(rdb, name)
 	if created, err := w.Init(t.Context(), rate, per); err != nil || !created {
 		t.Fatalf("init: %v, %v", created, err)
 	}
@@ -176,7 +180,7 @@ func TestWindow_Init(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	fresh := ratelimit.NewWindow(rdb, "fresh")
+	fresh := window(rdb, "fresh")
 	for op, err := range map[string]error{
 		"take": second(fresh.Take(t.Context(), 1)), "peek": second(fresh.Peek(t.Context())), "wait": fresh.Wait(t.Context(), 1),
 	} {
@@ -228,22 +232,22 @@ func TestWindow_Init(t *testing.T) {
 	if err := w.Wait(t.Context(), 3); !errors.Is(err, ratelimit.ErrLimited) {
 		t.Errorf("wait for more than the rate: %v", err)
 	}
-	for what, bad := range map[string]*ratelimit.Window{"": ratelimit.NewWindow(rdb, ""), "of others": ratelimit.NewWindow(rdb, "{x}:value"), "nil": ratelimit.NewWindow(nil, "x")} {
+	for what, bad := range map[string]*ratelimit.Window{"": window(rdb, ""), "of others": window(rdb, "{x}:value"), "nil": window(nil, "x")} {
 		if _, err := bad.Take(t.Context(), 1); err == nil {
 			t.Errorf("%q: no error", what)
 		}
 	}
 	s.Do(t, "HSET", "perclient", "rate", "1", "interval", "1000", "type", "1", "keepAliveTime", "0")
-	if _, err := ratelimit.NewWindow(rdb, "perclient").Take(t.Context(), 1); !errors.Is(err, ratelimit.ErrPerClient) {
+	if _, err := window(rdb, "perclient").Take(t.Context(), 1); !errors.Is(err, ratelimit.ErrPerClient) {
 		t.Errorf("PER_CLIENT: %v", err)
 	}
 	s.Do(t, "SET", "text", "x")
 	s.Do(t, "HSET", "hash", "a", "b", "rate", "x")
 	for _, name := range []string{"text", "hash"} {
-		if _, err := ratelimit.NewWindow(rdb, name).Take(t.Context(), 1); !errors.Is(err, lock.ErrForeignKey) {
+		if _, err := window(rdb, name).Take(t.Context(), 1); !errors.Is(err, lock.ErrForeignKey) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := ratelimit.NewWindow(rdb, name).Init(t.Context(), 1, time.Second); !errors.Is(err, lock.ErrForeignKey) {
+		if _, err := window(rdb, name).Init(t.Context(), 1, time.Second); !errors.Is(err, lock.ErrForeignKey) {
 			t.Errorf("init of %s: %v", name, err)
 		}
 	}
@@ -284,7 +288,7 @@ func TestWindow_heals(t *testing.T) {
 		end
 		redis.call('SET', KEYS[1], 0)`, "2", "{many}:value", "{many}:permits")
 		s.Do(t, "CONFIG", "SET", "slowlog-log-slower-than", "10000")
-		w := ratelimit.NewWindow(rdb, "many")
+		w := window(rdb, "many")
 		if d := takeOf(t, w, 15_000); !d.OK {
 			t.Errorf("%+v", d)
 		}
@@ -383,7 +387,7 @@ func TestWindow_cluster(t *testing.T) {
 func TestRights_window(t *testing.T) {
 	t.Parallel()
 	withEach(t, "NewWindow", func(t *testing.T, rdb rueidis.Client) {
-		w := ratelimit.WindowOn(send.New(rdb, "orders:"), "w")
+		w := ratelimit.WindowOn(send.New(rdb, "orders:", time.Minute), "w")
 		_, err := w.Init(t.Context(), 2, 20*time.Millisecond)
 		for range 3 {
 			if err == nil {

@@ -19,8 +19,9 @@ import (
 
 // Sender is a way to Redis. It is safe for concurrent use.
 type Sender struct {
-	Redis  rueidis.Client // set once; nil if there is none
-	Prefix string         // set once: what every key begins with
+	Redis   rueidis.Client // set once; nil if there is none
+	Prefix  string         // set once: what every key begins with
+	Timeout time.Duration  // set once: how long a call without a patience of its own waits for an answer
 
 	closing chan struct{} // closed by Close
 
@@ -29,9 +30,12 @@ type Sender struct {
 	work   sync.WaitGroup // what goes on; grows only under mu while the sender is not closed
 }
 
+// DefaultTimeout is the Timeout of a sender that no client makes.
+const DefaultTimeout = 3 * time.Second
+
 // New returns a sender on rdb, which it borrows.
-func New(rdb rueidis.Client, prefix string) *Sender {
-	return &Sender{Redis: rdb, Prefix: prefix, closing: make(chan struct{})}
+func New(rdb rueidis.Client, prefix string, timeout time.Duration) *Sender {
+	return &Sender{Redis: rdb, Prefix: prefix, Timeout: timeout, closing: make(chan struct{})}
 }
 
 // Closing returns a channel that is closed when Close begins.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,14 +24,22 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 // goes on under a context that does not end, and Close waits for it.
 func TestAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := send.New(nil, "")
+		s := send.New(nil, "", time.Minute)
 		answer := make(chan struct{})
 		defer close(answer)
-		var under []context.Context
+		var mu sync.Mutex
+		var under []context.Context // guarded by mu
 		slow := func(ctx context.Context) (int, error) {
+			mu.Lock()
 			under = append(under, ctx)
+			mu.Unlock()
 			<-answer
 			return 1, ctx.Err()
+		}
+		sent := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(under)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -38,8 +47,8 @@ func TestAsk(t *testing.T) {
 		if _, err := send.Ask(ctx, s, time.Minute, slow); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
 			t.Errorf("a context that ends: %v after %v", err, time.Since(start))
 		}
-		if _, err := send.Ask(ctx, s, time.Minute, slow); !errors.Is(err, context.DeadlineExceeded) || len(under) != 1 {
-			t.Errorf("a context that has ended: %v, %d sent", err, len(under))
+		if _, err := send.Ask(ctx, s, time.Minute, slow); !errors.Is(err, context.DeadlineExceeded) || sent() != 1 {
+			t.Errorf("a context that has ended: %v, %d sent", err, sent())
 		}
 		if _, err := send.Ask(t.Context(), s, time.Minute, slow); !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "1m0s") {
 			t.Errorf("no patience any more: %v", err)
@@ -61,11 +70,13 @@ func TestAsk(t *testing.T) {
 			t.Errorf("Close: %v", err)
 		}
 		<-closed
+		mu.Lock()
 		for _, ctx := range under {
 			if ctx.Err() != nil {
 				t.Error("a command's context has ended")
 			}
 		}
+		mu.Unlock()
 		if _, err := send.Ask(t.Context(), s, time.Hour, slow); !errors.Is(err, lock.ErrClosed) {
 			t.Errorf("after Close: %v", err)
 		}
@@ -78,7 +89,7 @@ func TestAsk(t *testing.T) {
 // What callers enter for is waited for, and may be begun after Close.
 func TestEnter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := send.New(nil, "")
+		s := send.New(nil, "", time.Minute)
 		if err := s.Enter(); err != nil {
 			t.Fatal(err)
 		}
