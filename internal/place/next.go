@@ -146,6 +146,14 @@ func (p *Place) Broke(w *Waiter, t *Tenure, mayHaveRun bool, err error) {
 	p.land(w, t, landing{err: err}, time.Time{})
 }
 
+// GaveBack records that a question of w for t was answered by a grant that w had no use for, as
+// err says, and that the grant was given back; confirmed says whether Redis confirmed that. A
+// copy of what gave it back may arrive late, so no question is asked in the name of t any more.
+func (p *Place) GaveBack(w *Waiter, t *Tenure, confirmed bool, err error) {
+	w.adopt(t, w.Owner)
+	p.Broke(w, t, !confirmed, err)
+}
+
 // CutOff records that the caller of w does not wait any longer for the answer to the
 // question for t, which is for Unheard. The readers that ride along ask themselves.
 func (p *Place) CutOff(w *Waiter, t *Tenure) { p.land(w, t, landing{}, time.Time{}) }

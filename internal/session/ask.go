@@ -135,8 +135,12 @@ func (a *attempt) granted(p *part, reply luascripts.Acquired) error {
 		return err
 	}
 	if reply.Confirmed < q.Replicas {
-		unsure := !a.s.takeBack(a.waiting, p.t)
-		return a.broke(p, unsure, command.Final{Err: fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, reply.Confirmed, q.Replicas, q.ReplicaTimeout)})
+		confirmed := a.s.takeBack(a.waiting, p.t)
+		err := command.Final{Err: fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, reply.Confirmed, q.Replicas, q.ReplicaTimeout)}
+		p.at.lock()
+		p.at.GaveBack(a.w, &p.t.Tenure, confirmed, err)
+		p.at.unlock()
+		return err
 	}
 	return a.grant(p, a.w, q.sent, reply.Token)
 }

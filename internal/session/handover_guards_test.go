@@ -801,3 +801,37 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 		w.unlock(h)
 	})
 }
+
+// A grant that too few replicas confirmed is given back. The next waiter of the line asks by
+// another owner string: a copy of what gave the grant back may arrive late.
+func TestGuard_anUnconfirmedGrantIsNotAskedForAgain(t *testing.T) {
+	inBubble(t, func(w *world) {
+		goes, asked := make(chan struct{}), make(chan string, 10)
+		k := *plain
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			asked <- q.Owner
+			if q.Replicas == 0 {
+				return luascripts.AcquireReentrant(ctx, rdb, keys, q)
+			}
+			<-goes
+			q.Replicas, q.ReplicaTimeout = 0, 0 // nothing confirms it
+			return luascripts.AcquireReentrant(ctx, rdb, keys, q)
+		}
+		failed := make(chan error)
+		go func() {
+			_, err := w.a.Lock(w.Context(), w.a.NewSpec(&k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)}))
+			failed <- err
+		}()
+		synctest.Wait()
+		next := w.gets(w.a, &k, w.Context())
+		close(goes)
+		if err := <-failed; !errors.Is(err, lock.ErrReplicas) {
+			t.Error(err)
+		}
+		h := <-next
+		if first := <-asked; h.Owner() == first {
+			t.Error("the next waiter holds the lock by the owner string that was given back")
+		}
+		w.unlock(h)
+	})
+}
