@@ -80,6 +80,7 @@ func (a *attempt) run() error {
 			late++
 			_ = a.giveUp(err)
 			a.anew()
+			a.askAgain()
 		case !command.FaultOf(err).Again:
 			return a.giveUp(err)
 		default:
@@ -217,12 +218,7 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	case !a.s.sender.MayPass(err) || a.limit-time.Since(a.began) <= d || !command.Rest(a.waiting, d):
 		return false, err
 	}
-	if a.w != nil {
-		p := &a.parts[a.at]
-		p.at.lock()
-		p.at.Ask(a.w)
-		p.at.unlock()
-	}
+	a.askAgain()
 	return true, err
 }
 
@@ -271,7 +267,7 @@ func (a *attempt) accept(p *part, t *tenure) error {
 }
 
 // stand has the attempt stand in line for the lock of part i, and in no other. Its latest
-// question was sent at sent.
+// question was sent at sent; zero if it has not asked.
 func (a *attempt) stand(i int, sent time.Time) {
 	a.leave()
 	a.at = i
@@ -279,7 +275,9 @@ func (a *attempt) stand(i int, sent time.Time) {
 	p.at.lock()
 	a.w = p.at.waiter(p, false)
 	p.at.Join(a.w, place.Stay(a.script == nil), time.Now())
-	a.w.AskedAt(sent)
+	if !sent.IsZero() {
+		a.w.AskedAt(sent)
+	}
 	p.at.unlock()
 }
 
@@ -342,11 +340,19 @@ func (a *attempt) anew() {
 		} else {
 			a.ownTenure(p)
 		}
-		if a.w != nil && i == a.at {
-			p.at.Ask(a.w)
-		}
 		p.at.unlock()
 	}
+}
+
+// askAgain gives the waiter a reason to ask, wherever it stands.
+func (a *attempt) askAgain() {
+	if a.w == nil {
+		return // it asks without one
+	}
+	p := &a.parts[a.at]
+	p.at.lock()
+	p.at.Ask(a.w)
+	p.at.unlock()
 }
 
 // cutOff is the error of an attempt whose wait was ended by err while it waited for the

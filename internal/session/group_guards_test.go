@@ -110,3 +110,34 @@ func TestGroup_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
 		}
 	})
 }
+
+// A call for several locks stands behind those that wait for one of them, and asks nothing
+// before it is the first.
+func TestGroup_asksInTurn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		held := w.take(w.b, plain, w.Context())
+		ahead := w.gets(w.a, plain, w.Context())
+		var asked atomic.Int64
+		script := func(ctx context.Context, rdb rueidis.Client, all []luascripts.Taking) (luascripts.Acquired, int, error) {
+			asked.Add(1)
+			return luascripts.AcquireAllReentrant(ctx, rdb, all)
+		}
+		got := make(chan []lock.Hold)
+		go func() {
+			holds, err := w.a.LockAll(w.Context(), w.all(w.a, "a", "orders"), script, true)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- holds
+		}()
+		time.Sleep(10 * pollTime)
+		if n := asked.Load(); n != 0 {
+			t.Errorf("it asked %d times while another waiter was ahead", n)
+		}
+		w.unlock(held)
+		w.unlock(<-ahead)
+		for _, h := range <-got {
+			w.unlock(h)
+		}
+	})
+}
