@@ -234,6 +234,14 @@ func (p *Place) landed(w *Waiter, beside *Tenure, now time.Time) (step Step, ove
 	return step, true
 }
 
+// CameIn records that w came in with another reader, and so without an answer of its own.
+func (p *Place) CameIn(w *Waiter, now time.Time) {
+	if l := w.line; l != nil {
+		l.silence.hears(w.asked)
+		w.Terms.Discipline.granted(l, w, now)
+	}
+}
+
 // Rides returns when the question was sent that w rides along with, if it does.
 func (w *Waiter) Rides() (sent time.Time, rides bool) {
 	if w.trip == nil {

@@ -115,12 +115,12 @@ func (a *attempt) step() error {
 		if p.h = a.s.join(a.ctx, p.at, p.spec, tenureOf(step.Tenure), p.owner.Number, false, p.t.Asked); p.h == nil {
 			return errAgain
 		}
-		_ = a.giveUp(nil) // what it asked before is of no use any more
+		a.cameIn(p)
 		return nil
 	case place.Share:
 		p.h = step.Hold.Of.(*hold)
 		a.s.observeAcquired(p.h, p.t.Asked)
-		_ = a.giveUp(nil)
+		a.cameIn(p)
 		return nil
 	case place.Refuse:
 		p.at.lock()
@@ -134,6 +134,14 @@ func (a *attempt) step() error {
 		return a.askAll()
 	}
 	return a.ask(p)
+}
+
+// cameIn ends what the attempt asked for p before another reader let it in.
+func (a *attempt) cameIn(p *part) {
+	p.at.lock()
+	p.at.CameIn(a.w, time.Now())
+	p.at.unlock()
+	_ = a.giveUp(nil)
 }
 
 // next waits until the place has something for p to do.

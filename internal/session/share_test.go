@@ -1302,3 +1302,45 @@ func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
 		}
 	})
 }
+
+// The first reader of a line comes in with a reader that stands in none. The others of the
+// line ask at once.
+func TestShare_theLineFollowsARider(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		var slow atomic.Bool
+		goes := make(chan struct{})
+		read := *reading
+		read.Queues = false // nothing is left to settle, which would tell the others
+		read.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			if slow.Swap(false) {
+				<-goes
+			}
+			return luascripts.AcquireRead(ctx, rdb, k, q)
+		}
+		writer := w.take(w.b, writing, w.Context())
+		first := w.gets(w.a, &read, w.Context(), lock.WithReadersFirst())
+		second := w.gets(w.a, &read, w.Context(), lock.WithReadersFirst())
+		slow.Store(true)
+		try := make(chan lock.Hold)
+		go func() {
+			h, err := w.a.TryLock(w.Context(), w.a.NewSpec(&read, "orders", []lock.Option{lock.WithReadersFirst()}))
+			if err != nil {
+				t.Error(err)
+			}
+			try <- h
+		}()
+		synctest.Wait()
+		w.unlock(writer)
+		synctest.Wait() // the first of the line rides along
+		began := time.Now()
+		close(goes)
+		holds := []lock.Hold{<-try, <-first, <-second}
+		if d := time.Since(began); d != 0 {
+			t.Errorf("the last of them came in after %v", d)
+		}
+		for _, h := range holds {
+			w.unlock(h)
+		}
+	})
+}
