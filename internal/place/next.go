@@ -130,7 +130,11 @@ func (p *Place) Refused(w *Waiter, t *Tenure, r Refusal, now time.Time) {
 // reader.
 func (p *Place) Waits(w *Waiter, r Refusal, now time.Time) {
 	l := w.line
-	if l != nil && (w.stands || w.leads()) {
+	switch {
+	case l == nil:
+	case w.once:
+		l.silence.hears(w.asked) // no more: the next waiter must ask, for a place in the queue
+	case w.stands || w.leads():
 		l.shut = true
 		l.silence.hears(w.asked)
 		w.Terms.Discipline.refused(l, w, r, now)

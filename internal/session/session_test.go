@@ -1214,3 +1214,49 @@ func TestObserver(t *testing.T) {
 		}
 	})
 }
+
+// A TryLock that is refused subscribes nothing: it does not wait.
+func TestTryLock_doesNotListen(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Error(err)
+		}
+		if n := w.a.hub.Channels(); n != 0 {
+			t.Errorf("%d channels are subscribed", n)
+		}
+		w.unlock(h)
+	})
+}
+
+// A waiter behind a TryLock asks when that is refused: it wants to be in the queue.
+func TestTryLock_leavesTheQuestionToTheNext(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		if _, err := w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Error(err) // it leaves its subscriptions for a while
+		}
+		goes := make(chan struct{})
+		var asked, slow atomic.Int64
+		k := *plain
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			if slow.Add(1) == 1 {
+				<-goes
+			}
+			if q.Offer > 0 {
+				asked.Add(1)
+			}
+			return luascripts.AcquireReentrant(ctx, rdb, k, q)
+		}
+		go func() { _, _ = w.a.TryLock(w.Context(), w.a.NewSpec(&k, "orders", nil)) }()
+		synctest.Wait()
+		next := w.gets(w.a, &k, w.Context())
+		close(goes)
+		synctest.Wait()
+		if asked.Load() == 0 {
+			t.Error("the waiter does not stand in the queue")
+		}
+		w.unlock(h)
+		w.unlock(<-next)
+	})
+}

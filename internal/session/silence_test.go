@@ -327,3 +327,17 @@ func TestUnavailable_otherCalls(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// A TryLock is told that others have the lock. So a waiter behind it does not say that Redis
+// gives no answer.
+func TestUnavailable_notBehindATryLockThatWasAnswered(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.slowScripts(20 * time.Millisecond)
+		go func() { _, _ = w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)) }()
+		time.Sleep(time.Millisecond)
+		_, err := w.a.Lock(w.within(900*time.Millisecond), w.a.NewSpec(plain, "orders", nil))
+		w.wantEnd("Lock", err, []error{lock.ErrNotAcquired, context.DeadlineExceeded}, lock.ErrUnavailable)
+		w.unlock(h)
+	})
+}
