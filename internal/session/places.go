@@ -130,7 +130,7 @@ func (all *places) tidyLocked(at *spot) {
 		return
 	}
 	now := time.Now()
-	for len(all.kept) > 0 && (all.closed || all.kept[0].unused(now)) {
+	for len(all.kept) > 0 && (all.closed || !all.kept[0].remembers(now)) {
 		first := all.kept[0]
 		all.kept, first.kept = all.kept[1:], false
 		all.forgetLocked(first, now)
@@ -138,11 +138,12 @@ func (all *places) tidyLocked(at *spot) {
 	all.forgetLocked(at, now)
 }
 
-// unused reports whether nothing is to be remembered of a place that nobody uses.
-func (at *spot) unused(now time.Time) bool {
+// remembers reports whether there is something to remember of a place that nobody uses. A
+// place that is used again is kept again when that ends.
+func (at *spot) remembers(now time.Time) bool {
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	return at.Idle(now)
+	return at.Unused() && !at.Idle(now)
 }
 
 func (all *places) forgetLocked(at *spot, now time.Time) {

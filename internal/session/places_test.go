@@ -64,3 +64,34 @@ func TestPlaces_rememberWhatWasLetGo(t *testing.T) {
 		}
 	})
 }
+
+// A lock that was let go is held again. That keeps no other lock from being forgotten.
+func TestPlaces_areForgottenBesideOneThatIsHeld(t *testing.T) {
+	inBubble(t, func(w *world) {
+		letGo := func(i int) {
+			spec := w.a.NewSpec(plain, fmt.Sprint("orders", i), nil)
+			at, err := w.a.begin(spec)
+			if err != nil {
+				w.Fatal(err)
+			}
+			at.lock()
+			at.LetGo(&spec.terms, time.Now().Add(asideTime))
+			at.unlock()
+			w.a.done(at)
+		}
+		letGo(0)
+		h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders0", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 9 {
+			letGo(1 + i)
+		}
+		time.Sleep(asideTime)
+		letGo(10)
+		if known, _ := w.places(w.a); known != 2 {
+			t.Errorf("%d places are known, want the one that is held and the latest", known)
+		}
+		w.unlock(h)
+	})
+}
