@@ -74,7 +74,7 @@ func (t *Tenure) suitsReader(c *Terms) bool {
 // if there is none.
 func (p *Place) Open(c *Terms, came, now time.Time) *Tenure {
 	t := p.side(true).open
-	if t == nil || !t.suitsReader(c) || came.After(t.grant.latest) || now.Sub(t.grant.since) > ShareTime || p.writerWaits(c) {
+	if t == nil || p.closed || !t.suitsReader(c) || came.After(t.grant.latest) || now.Sub(t.grant.since) > ShareTime || p.writerWaits(c) {
 		return nil
 	}
 	return t

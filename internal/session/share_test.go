@@ -1344,3 +1344,22 @@ func TestShare_theLineFollowsARider(t *testing.T) {
 		}
 	})
 }
+
+// Nobody is sent to join another reader once Close has begun: it would not be let in, and look
+// again and again.
+func TestShare_notAfterClose(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(reading, "orders", nil)
+		_ = w.take(w.a, reading, w.Context())
+		at, now := w.a.find(spec.id()), time.Now()
+		at.lock()
+		defer at.unlock()
+		if at.Open(&spec.terms, now, now) == nil {
+			t.Error("the reader that was let in cannot be joined")
+		}
+		at.Close()
+		if at.Open(&spec.terms, now, now) != nil {
+			t.Error("a reader can be joined after Close")
+		}
+	})
+}
