@@ -165,11 +165,10 @@ func (a *attempt) inTurn() (*hold, error) {
 
 // first acquires the owner's first hold.
 func (a *attempt) first(p *part) (*hold, error) {
-	beside := p.at.beside(p.owner, p.spec)
-	if beside != nil && !p.spec.reads() {
+	if !p.spec.reads() && p.at.beside(p.owner, p.spec) != nil {
 		return nil, command.Final{Err: lock.ErrUpgrade}
 	}
-	if !a.start(p, beside != nil) {
+	if !a.start(p) {
 		return nil, p.at.behind(p.spec)
 	}
 	if err := a.run(); err != nil {
@@ -179,8 +178,8 @@ func (a *attempt) first(p *part) (*hold, error) {
 }
 
 // start has the attempt stand in line for p. It reports false if it is a TryLock and others
-// are ahead. writes says that the owner has the other side of the lock.
-func (a *attempt) start(p *part, writes bool) bool {
+// are ahead.
+func (a *attempt) start(p *part) bool {
 	p.at.lock()
 	defer p.at.unlock()
 	a.w = p.at.waiter(p, a.limit > 0)
@@ -189,7 +188,7 @@ func (a *attempt) start(p *part, writes bool) bool {
 		return p.at.Try(a.w, a.began)
 	}
 	p.at.Join(a.w, place.Stands, a.began)
-	p.at.WaitToRead(a.w, writes)
+	p.at.WaitToRead(a.w, p.owner.Beside() != nil)
 	return true
 }
 

@@ -156,11 +156,9 @@ func (a *attempt) next(p *part) (place.Step, error) {
 		if a.w == nil {
 			return place.Step{Do: place.Ask}, nil
 		}
-		var beside *place.Tenure
-		if t := p.at.beside(p.owner, p.spec); t != nil {
-			beside = &t.Tenure
-		}
+		p.at.beside(p.owner, p.spec) // this very look may find that it is lost
 		p.at.lock()
+		beside := p.owner.Beside() // with the mutex: an owner that comes to write now gives the waiter its next reason to ask
 		step := p.at.Next(a.w, beside, cmp.Or(a.left(), a.s.OpTimeout), time.Now())
 		switch step.Do {
 		case place.Ask:
