@@ -3,7 +3,9 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
@@ -67,10 +69,23 @@ func (a *Admin) unlock(ctx context.Context, name, owner, reason string) (u Unloc
 	if !l.Locked() {
 		return u, fmt.Errorf("%w: nobody holds it", lock.ErrNotHeld)
 	}
-	for _, h := range l.Holders {
-		if owner != "" && h.Owner != owner {
-			continue
+	from := slices.DeleteFunc(slices.Clone(l.Holders), func(h lock.Holder) bool { return owner != "" && h.Owner != owner })
+	if len(from) == 0 {
+		return u, fmt.Errorf("%w: this owner does not hold it (any more)", lock.ErrNotHeld)
+	}
+	// The note comes first, so that who sees the lock go finds out why.
+	u.NoteErr = a.note(ctx, name, a.noteOf(reason, from))
+	defer func() {
+		known := err == nil || errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrForeignKey) // else some may have been released
+		if known && len(u.Holders) < len(from) && u.NoteErr == nil {                                 // it says too much
+			note := l.Forced
+			if len(u.Holders) > 0 {
+				note = a.noteOf(reason, u.Holders)
+			}
+			u.NoteErr = a.note(context.WithoutCancel(ctx), name, note)
 		}
+	}()
+	for _, h := range from {
 		verdict, err := a.release(ctx, l.Kind, name, publish, h)
 		switch {
 		case err != nil:
@@ -85,12 +100,8 @@ func (a *Admin) unlock(ctx context.Context, name, owner, reason string) (u Unloc
 		}
 	}
 	if len(u.Holders) == 0 {
-		if owner != "" {
-			return u, fmt.Errorf("%w: this owner does not hold it (any more)", lock.ErrNotHeld)
-		}
 		return u, fmt.Errorf("%w: it was given back meanwhile", lock.ErrNotHeld)
 	}
-	u.NoteErr = a.note(ctx, name, reason, u.Holders)
 	return u, nil
 }
 
@@ -130,17 +141,26 @@ func (a *Admin) tell(ctx context.Context, publish, owner, reason string) bool {
 	return err == nil && n > 0
 }
 
-// note leaves a note of what was done.
-func (a *Admin) note(ctx context.Context, name, reason string, holders []lock.Holder) error {
-	ctx, cancel := a.within(ctx)
-	defer cancel()
-	f := Forced{At: time.Now().UTC().Truncate(time.Millisecond), By: a.who, Reason: reason}
+// noteOf is the note that these holders have lost the lock.
+func (a *Admin) noteOf(reason string, holders []lock.Holder) *Forced {
+	f := &Forced{At: time.Now().UTC().Truncate(time.Millisecond), By: a.who, Reason: reason}
 	for _, h := range holders[:min(len(holders), 16)] {
 		f.From = append(f.From, h.Client.String())
+	}
+	return f
+}
+
+// note leaves a note for a week from when it is about; nil removes it.
+func (a *Admin) note(ctx context.Context, name string, f *Forced) error {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	if f == nil {
+		return a.rdb.Do(ctx, a.rdb.B().Del().Key(keys.Forced(name)).Build()).Error()
 	}
 	text, err := json.Marshal(f)
 	if err != nil {
 		return err
 	}
-	return a.rdb.Do(ctx, a.rdb.B().Set().Key(keys.Forced(name)).Value(string(text)).Px(noteKept).Build()).Error()
+	keep := max(time.Until(f.At.Add(noteKept)), time.Second)
+	return a.rdb.Do(ctx, a.rdb.B().Set().Key(keys.Forced(name)).Value(string(text)).Px(keep).Build()).Error()
 }

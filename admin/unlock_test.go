@@ -190,3 +190,52 @@ func TestUnlock_fails(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A holder that gives the lock back between the look and the release is not noted as one from
+// whom it was taken, and neither is an earlier note lost.
+func TestUnlock_givenBackMeanwhile(t *testing.T) {
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	a, err := admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOperator("alice"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := func() { s.Do(t, "HSET", "orders", redissons+":84", "1") }
+	forced := func() string {
+		t.Helper()
+		l, err := a.Inspect(t.Context(), "orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Forced == nil {
+			return ""
+		}
+		return l.Forced.Reason
+	}
+	inVain := func() {
+		t.Helper()
+		proxy.OnRequest(func(req [][]byte) redistest.Action {
+			if strings.EqualFold(string(req[0]), "SET") { // the note
+				s.Do(t, "DEL", "orders")
+			}
+			return redistest.Action{}
+		})
+		take()
+		if u, err := a.Unlock(t.Context(), "orders", "", "in vain"); !errors.Is(err, lock.ErrNotHeld) || len(u.Holders) != 0 || u.NoteErr != nil {
+			t.Errorf("%+v, %v", u, err)
+		}
+		proxy.OnRequest(nil)
+	}
+	inVain()
+	if reason := forced(); reason != "" {
+		t.Errorf("noted: %q", reason)
+	}
+	take()
+	if _, err := a.Unlock(t.Context(), "orders", "", "first"); err != nil {
+		t.Fatal(err)
+	}
+	inVain()
+	if reason := forced(); reason != "first" {
+		t.Errorf("noted: %q", reason)
+	}
+}
