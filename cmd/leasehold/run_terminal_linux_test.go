@@ -392,6 +392,7 @@ func TestTop(t *testing.T) {
 		if _, err := p.master.WriteString("\x03"); err != nil {
 			t.Fatal(err)
 		}
+		p.stdout.await(t, "interrupted") // what a terminal got is read later than it was written
 		p.ends(exitInterrupted)
 		text := p.stdout.String()
 		if older, younger := strings.Index(text, "z:older"), strings.Index(text, "a:younger"); older > younger {
@@ -406,5 +407,8 @@ func TestTop(t *testing.T) {
 		s.Do(t, "DEL", "new:"+kind)
 	}
 	says(t, on(t, s, "top"), 2, "top is for terminals")
-	says(t, inTerminal(t, s, "top", "--every", "1ms").start(), 2, "the least is 100ms")
+	p := inTerminal(t, s, "top", "--every", "1ms")
+	p.start()
+	p.stdout.await(t, "the least is 100ms")
+	p.ends(exitUsage)
 }
