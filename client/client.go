@@ -229,7 +229,15 @@ func (c *Client) Close(ctx context.Context) error {
 	if c.entry != nil {
 		c.entry.End() // meanwhile
 	}
-	err := errors.Join(c.sender.Close(ctx), c.session.Close(ctx))
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 2*c.session.OpTimeout)
+		defer cancel()
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- c.sender.Close(ctx) }() // what takes no locks keeps none from being given back
+	err := c.session.Close(ctx)
+	err = errors.Join(err, <-sent)
 	if c.entry != nil && err == nil {
 		err = c.entry.Wait(ctx)
 	}

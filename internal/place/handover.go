@@ -52,12 +52,17 @@ func (p *Place) mayPass(t *Tenure, now time.Time) bool {
 	return l.waiters[0].stands && l.waiters[0].Terms.suits(t)
 }
 
-// PassTo makes next, which has the lease of t from now on, the tenure that is offered to
-// t's line. Unlock calls it, by its argument pass.
-func (p *Place) PassTo(t, next *Tenure) {
+// Follows makes next the tenure that has the lock after t, by the same owner string and with
+// the next token.
+func (next *Tenure) Follows(t *Tenure) {
 	next.Terms, next.Name, next.phase = t.Terms, t.Name, Offered
 	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.grant.passes + 1, alive: true}
 	next.ledger = ledger{longest: t.longest, counted: 1}
+}
+
+// PassTo offers next, which Follows t and has its lease from now on, to t's line. Unlock
+// calls it, by its argument pass.
+func (p *Place) PassTo(t, next *Tenure) {
 	t.grant.next = next
 	p.offer(p.Line(t.Terms), next)
 }

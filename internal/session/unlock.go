@@ -69,7 +69,7 @@ func pass(of *place.Tenure) bool {
 	t := tenureOf(of)
 	next := &tenure{s: t.s, at: t.at, spec: t.spec, lease: t.lease}
 	next.Of = next
-	next.Terms, next.Name = t.Terms, t.Name // before the watchdog knows it
+	next.Follows(of) // before the watchdog knows it
 	if !t.lease.Hand(next, t.s.offer(t.spec)/3) {
 		return false
 	}
