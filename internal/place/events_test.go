@@ -1,0 +1,478 @@
+package place
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// enabled returns what may happen now.
+func (w *world) enabled() (all []event) {
+	add := func(v verb, a, b int) { all = append(all, event{v, uint8(a), uint8(b)}) }
+	mayFail := w.faults < w.cast.faults
+	for i, c := range w.calls {
+		switch c.state {
+		case idle:
+			if w.mayStart(i) {
+				add(start, i, 0)
+			}
+		case awake:
+			add(look, i, 0)
+			add(cancel, i, 0)
+		case sleeping:
+			if len(c.w.Wake) > 0 {
+				add(look, i, 0)
+			}
+			add(cancel, i, 0)
+		case asking:
+			add(cancel, i, 0)
+		case taking:
+			add(accept, i, 0)
+			add(cancel, i, 0)
+		case leaving:
+			add(leave, i, 0)
+		case holding:
+			add(unlock, i, 0)
+		}
+	}
+	for i, k := range w.flying {
+		if k.copy {
+			add(run, i, 0)
+			continue
+		}
+		add(answer, i, 0)
+		if !k.ran {
+			add(run, i, 0)
+		}
+		if w.cast.aside && k.errand == toRelease && !k.ran && k.terms.Passes {
+			add(answerAside, i, 0)
+		}
+		if k.errand == toAsk && k.c != nil && k.reply.granted {
+			add(cross, i, 0)
+		}
+		if mayFail {
+			if !k.ran {
+				add(breakBefore, i, 0)
+				add(breakCopy, i, 0)
+			}
+			add(breakAfter, i, 0)
+			if k.errand == toAsk && k.c != nil {
+				add(timeOut, i, 0)
+			}
+		}
+	}
+	for i, p := range w.procs {
+		for j := range p.settling {
+			add(settle, i, j)
+		}
+		for j, e := range p.ears {
+			if e.listens && !e.heard {
+				add(confirm, i, j)
+			}
+			if e.news || e.told || len(e.turns) > 0 {
+				add(deliver, i, j)
+				if mayFail {
+					add(drop, i, j)
+				}
+			}
+			if e.look {
+				add(beat, i, j)
+			}
+		}
+		if mayFail {
+			for j := range p.place.granted() {
+				add(lose, i, j)
+			}
+		}
+		if w.cast.close && !p.closed {
+			add(shut, i, 0)
+		}
+	}
+	if mayFail && w.forsaken() {
+		add(expire, 0, 0)
+	}
+	if w.next() >= 0 {
+		add(tick, 0, 0)
+	}
+	if w.cast.pause && len(all) > 0 {
+		add(pause, 0, 0)
+	}
+	return all
+}
+
+// mayStart reports whether call i may begin: of calls that are alike, the first comes first.
+func (w *world) mayStart(i int) bool {
+	c := w.calls[i]
+	for _, other := range w.calls[:i] {
+		if other.state == idle && other.role == w.like(other, c.role) {
+			return false
+		}
+	}
+	if c.terms.Reads {
+		for _, other := range w.calls {
+			if other.owner == c.owner && other != c && other.terms.Reads && other.state != idle && other.state != done {
+				return false
+			}
+		}
+	} else if o := c.p.place.side(true).owners[c.owner]; o != nil {
+		return false // it would wait for itself
+	}
+	if o := c.p.place.side(c.terms.Reads).owners[c.owner]; o != nil && (len(o.Turn) > 0 || o.tenure != nil) {
+		return false // its own turn comes first
+	}
+	return !c.p.closed
+}
+
+// like is r if other is as r but for its owner.
+func (w *world) like(other *call, r role) role {
+	if other.owner < 100 && r.owner < 100 {
+		r.owner = other.owner
+	}
+	return r
+}
+
+// forsaken reports whether Redis has the lock for somebody that does not know it, or has lost
+// it: nobody renews that.
+func (w *world) forsaken() bool {
+	return w.redis.holder != "" && !w.trusted(w.redis.holder)
+}
+
+func (w *world) trusted(name string) bool {
+	for _, p := range w.procs {
+		for _, t := range p.place.granted() {
+			if t.Name == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// do has one thing happen.
+func (w *world) do(e event) {
+	w.now = w.now.Add(stepTime)
+	if e.verb >= breakBefore && e.verb <= timeOut || e.verb == drop || e.verb == lose || e.verb == expire {
+		w.faults++
+		w.lossy = true
+	}
+	var c *call
+	var k *command
+	switch e.verb {
+	case start, look, accept, leave, cancel, unlock:
+		c = w.calls[e.a]
+	case answer, answerAside, run, breakBefore, breakAfter, breakCopy, timeOut, cross:
+		k = w.flying[e.a]
+		c = k.c
+	}
+	switch e.verb {
+	case start:
+		w.begin(c)
+		w.act(c.p)
+	case look:
+		w.look(c)
+	case accept:
+		w.accept(c)
+	case leave:
+		w.parts(c)
+	case cancel:
+		w.cancel(c)
+	case unlock:
+		w.unlock(c)
+	case answer, answerAside:
+		w.carryOut(k, e.verb == answerAside)
+		w.answered(k, false, false)
+	case run:
+		w.carryOut(k, false)
+		if k.copy {
+			w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
+		}
+	case breakBefore:
+		w.answered(k, true, true)
+	case breakAfter:
+		w.carryOut(k, false)
+		w.answered(k, true, true)
+	case breakCopy:
+		dup := *k
+		dup.copy, dup.c = true, nil
+		w.answered(k, true, true)
+		w.flying = append(w.flying, &dup)
+	case timeOut:
+		k.c = nil
+		if c.how != passer {
+			c.p.place.CutOff(c.w, k.t)
+		}
+		w.unanswered(c, errBroke)
+	case cross:
+		w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
+		c.p.place.Cross(c.w, k.t)
+		w.cancel(c)
+	case settle:
+		p := w.procs[e.a]
+		w.settles(p, p.settling[e.b])
+	case confirm:
+		p := w.procs[e.a]
+		x := p.ears[e.b]
+		x.heard = true
+		x.line.Hint()
+		w.act(p)
+	case deliver:
+		w.deliver(w.procs[e.a], w.procs[e.a].ears[e.b])
+	case drop:
+		x := w.procs[e.a].ears[e.b]
+		x.news, x.told, x.turns = false, false, nil
+	case beat:
+		w.beats(w.procs[e.a], w.procs[e.a].ears[e.b])
+	case tick:
+		w.passes(w.next())
+	case pause:
+		w.passes(11 * time.Millisecond)
+	case lose:
+		p := w.procs[e.a]
+		w.lost(p, p.place.granted()[e.b])
+	case expire:
+		w.redis.holder = ""
+		if w.terms[0].Passes {
+			w.redis.queue = nil // it stands in the same key
+		}
+		for _, k := range w.flying {
+			k.late = k.late || k.ran
+		}
+	case shut:
+		w.closes(w.procs[e.a])
+	}
+	for _, p := range w.procs {
+		w.act(p)
+		p.ears = slices.DeleteFunc(p.ears, func(e *ears) bool { return e.over })
+	}
+	// A question that took too long is not trusted.
+	for _, k := range w.flying {
+		k.late = k.late || w.now.Sub(k.sent) > offerTime/3
+	}
+	w.check()
+}
+
+func (w *world) deliver(p *proc, e *ears) {
+	news, told, turns := e.news, e.told, e.turns
+	e.news, e.told, e.turns = false, false, nil
+	if news {
+		e.line.Hint()
+	}
+	if told {
+		e.line.Told()
+	}
+	for _, name := range turns {
+		e.line.Turn(name)
+	}
+	w.act(p)
+}
+
+// check looks at what must be so at any time.
+func (w *world) check() {
+	var writers, readers []*Tenure
+	for _, p := range w.procs {
+		for _, t := range p.place.granted() {
+			if t.Terms.Reads {
+				readers = append(readers, t)
+			} else {
+				writers = append(writers, t)
+			}
+		}
+		w.checkPlace(p)
+	}
+	if len(writers) > 1 {
+		w.fail("%d tenures have the lock", len(writers))
+	}
+	for _, t := range writers {
+		if w.redis.holder != t.Name {
+			w.fail("a tenure trusts that it has the lock, and Redis has it for %q", w.redis.holder)
+		}
+		for _, r := range readers {
+			if o := r.holds[0].By.other(); o == nil || o.tenure != t {
+				w.fail("others read while an owner writes")
+			}
+		}
+	}
+	for _, t := range readers {
+		if !slices.Contains(w.redis.readers, t.Name) {
+			w.fail("a tenure trusts that it reads, and Redis does not know it")
+		}
+	}
+}
+
+// checkPlace looks at one place.
+func (w *world) checkPlace(p *proc) {
+	flying, pending := 0, map[*Tenure]int{}
+	for _, k := range w.flying {
+		if k.p == p && k.errand == toAsk && !k.copy {
+			flying++
+			pending[k.t]++
+		}
+	}
+	if p.place.flying != flying {
+		w.fail("%d questions are under way, and the place counts %d", flying, p.place.flying)
+	}
+	for t, n := range pending {
+		if t.pending != n {
+			w.fail("%d questions for one tenure are under way, and it counts %d", n, t.pending)
+		}
+	}
+	for i := range p.place.sides {
+		s := &p.place.sides[i]
+		w.checkSide(p, s)
+	}
+}
+
+func (w *world) checkSide(p *proc, s *side) {
+	for _, o := range s.owners {
+		n := 0
+		if o.tenure != nil {
+			for _, h := range o.tenure.holds {
+				if h.By == o {
+					n++
+				}
+			}
+			if !o.tenure.Lives() {
+				w.fail("the tenure of an owner is over")
+			}
+			if o.tenure.Terms.Passes && s.held != o.tenure && o.tenure.phase == Held {
+				w.fail("the place does not know what has the lock")
+			}
+		}
+		if n != o.holds && o.tenure != nil {
+			w.fail("an owner has %d holds, and counts %d", n, o.holds)
+		}
+	}
+	if t := s.open; t != nil && (!t.Lives() || len(t.holds) == 0) {
+		w.fail("what nobody holds is open to others")
+	}
+	if s.trips < 0 || s.trip != nil && s.trips == 0 {
+		w.fail("%d trips are under way", s.trips)
+	}
+	for _, l := range s.lines {
+		if len(l.waiters) == 0 {
+			w.fail("an empty line")
+		}
+		if t := l.hand.ticket; t != nil && t.phase != Queued {
+			w.fail("a ticket in phase %d", t.phase)
+		}
+		if t := l.hand.offered; t != nil && t.Lives() && (t.phase != Offered || s.held != t) {
+			w.fail("an offer in phase %d", t.phase)
+		}
+		w.checkLine(p, l)
+	}
+}
+
+// checkLine sees to it that a line waits for something that comes for certain.
+func (w *world) checkLine(p *proc, l *Line) {
+	if p.closed {
+		return
+	}
+	for _, x := range l.waiters {
+		if c := w.callOf(x); c != nil && c.state == sleeping && w.comes(p, l, c) == "" {
+			w.fail("call %d waits for nothing", c.order)
+		}
+	}
+}
+
+// comes returns what a call that sleeps waits for.
+func (w *world) comes(p *proc, l *Line, c *call) string {
+	x := c.w
+	switch {
+	case len(x.Wake) > 0:
+		return "it is awake"
+	case !c.due.IsZero():
+		return "its time"
+	case x.trip != nil:
+		return "the answer to another"
+	case c.terms.Discipline == QueueInRedis:
+		if x.queued != nil && slices.ContainsFunc(p.ears, func(e *ears) bool { return e.line == l && e.beats }) {
+			return "a heartbeat"
+		}
+		return ""
+	case !x.First():
+		return "the first of the line"
+	case !l.roused && slices.ContainsFunc(p.arms, func(a arm) bool { return a.line == l }):
+		return "an alarm"
+	}
+	return ""
+}
+
+// drain has all that is under way come to its end, as it does when nothing goes wrong any
+// more, and looks at what is left.
+func (w *world) drain() {
+	began := w.now
+	w.faults = w.cast.faults
+	for n := 0; w.wrong == nil; n++ {
+		if n == 1000 {
+			w.fail("it does not come to an end")
+		}
+		e, ok := w.calm()
+		if !ok {
+			break
+		}
+		w.do(e)
+	}
+	took := w.now.Sub(began)
+	if w.wrong == nil && !w.lossy && took > pollTime/2 {
+		w.fail("nothing was lost, and it took %v: a call was not woken", took)
+	}
+	for _, c := range w.calls {
+		if c.state != idle && c.state != done {
+			w.fail("call %d is in state %d for ever", c.order, c.state)
+		}
+		if c.state == done && !c.got && !c.quit {
+			w.fail("call %d has not had the lock", c.order)
+		}
+	}
+	if !w.redis.empty() {
+		w.fail("something is left in Redis: %+v", w.redis)
+	}
+	for _, p := range w.procs {
+		if !p.place.Unused() {
+			w.fail("the place is in use")
+		}
+		if p.place.flying != 0 {
+			w.fail("%d questions are under way for ever", p.place.flying)
+		}
+		if !p.place.Idle(w.now.Add(asideTime)) {
+			w.fail("the place is never idle")
+		}
+	}
+}
+
+// calm returns what happens next when nothing goes wrong: time passes only when nothing else
+// can happen.
+func (w *world) calm() (event, bool) {
+	best, found := event{}, false
+	for _, e := range w.enabled() {
+		switch e.verb {
+		case start, cancel, shut, pause, answerAside, cross:
+			continue
+		case run:
+			if !w.flying[e.a].copy {
+				continue
+			}
+		case tick:
+			if found {
+				continue
+			}
+		}
+		if !found {
+			best, found = e, true
+		}
+	}
+	return best, found
+}
+
+// story is a history, as a failure tells it.
+func (c *cast) story(path []event) string {
+	s := fmt.Sprintf("processes %d, faults %d, close %t, pause %t, fine %t, aside %t\n", c.procs, c.faults, c.close, c.pause, c.fine, c.aside)
+	for i, r := range c.calls {
+		t := r.terms
+		s += fmt.Sprintf("call %d: process %d, how %d, owner %d, reads %t, sided %t, fixed %t, replicas %t, register %q, yield %t\n", i, r.proc, r.how, r.owner, t.Reads, t.Sided, t.Fixed, t.Replicas, t.Register, t.Yield)
+	}
+	for i, e := range path {
+		s += fmt.Sprintf("%3d %v\n", i+1, e)
+	}
+	return s
+}

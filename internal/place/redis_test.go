@@ -1,0 +1,221 @@
+package place
+
+import (
+	"slices"
+	"time"
+)
+
+// redis is what the server has of one lock. It answers as the scripts do, as far as a place
+// can tell the difference.
+type redis struct {
+	token   uint64 // the latest
+	holder  string // of a lock that one owner has at a time, or of its writing side
+	readers []string
+	wish    string    // the writer that readers let pass
+	wished  time.Time // since when
+	queue   []entry   // of a kind that is passed on: processes; of a fair one: owners
+}
+
+// entry is one that waits in Redis.
+type entry struct {
+	p    *proc
+	name string
+}
+
+// reply is what Redis says.
+type reply struct {
+	granted bool          // a question: the owner holds the lock
+	token   uint64        // of a release: that of the heir, 0 if another process has the lock, or nobody
+	left    time.Duration // a refusal
+	gone    bool          // a release: the owner held nothing
+	aside   bool          // a release: the lock is free, and others come first
+	turns   []bool        // a heartbeat: whether this waiter should ask
+	keep    time.Duration // a heartbeat: when to look again; 0 is nothing
+}
+
+// grown returns the token of a new holder: the clock, or more than the last that is known.
+func (r *redis) grown(w *world, last uint64) uint64 {
+	r.token = max(uint64(w.now.UnixMicro()), last+1)
+	return r.token
+}
+
+// ask carries a question out.
+func (r *redis) ask(w *world, c *command) (a reply) {
+	c.ran = true
+	switch {
+	case c.terms.Reads:
+		a.granted = r.read(c)
+	case c.terms.Discipline == QueueInRedis:
+		a.granted = r.inQueue(c)
+	default:
+		a.granted = r.take(c)
+	}
+	a.left = -1
+	if a.granted {
+		a.token = r.grown(w, 0)
+	}
+	return a
+}
+
+func (r *redis) take(c *command) bool {
+	switch {
+	case r.holder == c.name:
+		return true
+	case r.holder == "" && len(r.readers) == 0:
+		r.holder = c.name
+		if r.wish == c.name {
+			r.wish = ""
+		}
+		return true
+	}
+	if c.queued {
+		i := slices.IndexFunc(r.queue, func(e entry) bool { return e.p == c.p })
+		if i < 0 {
+			r.queue = append(r.queue, entry{c.p, c.name})
+		} else {
+			r.queue[i].name = c.name
+		}
+	}
+	if c.terms.Sided && c.patience > 0 && (r.wish == "" || r.wish == c.name) {
+		r.wish, r.wished = c.name, c.came
+	}
+	return false
+}
+
+func (r *redis) read(c *command) bool {
+	if slices.Contains(r.readers, c.name) {
+		return true
+	}
+	if r.holder != "" && r.holder != c.writer {
+		return false
+	}
+	if r.holder == "" && c.terms.Yield && r.wish != "" && r.wished.Before(c.came) {
+		return false
+	}
+	r.readers = append(r.readers, c.name)
+	return true
+}
+
+func (r *redis) inQueue(c *command) bool {
+	if r.holder == c.name {
+		return true
+	}
+	at := func(e entry) bool { return e.name == c.name }
+	i := slices.IndexFunc(r.queue, at)
+	if r.holder == "" && (len(r.queue) == 0 || i == 0) {
+		r.holder = c.name
+		r.queue = slices.DeleteFunc(r.queue, at)
+		return true
+	}
+	if i < 0 && c.patience > 0 {
+		r.queue = append(r.queue, entry{c.p, c.name})
+	}
+	return false
+}
+
+// release carries a release out. heir is the ticket that stands for the process, if any. If
+// aside, the lock is let go for others.
+func (r *redis) release(w *world, c *command, aside bool) (a reply) {
+	c.ran = true
+	heir := ""
+	if c.heir != nil {
+		heir = c.heir.Name
+	}
+	switch {
+	case c.terms.Reads:
+		return r.leave(w, c)
+	case c.terms.Sided:
+		wished := r.wish == c.name
+		if wished {
+			r.wish = ""
+		}
+		if r.holder != c.name {
+			a.gone = true
+		} else {
+			r.holder = ""
+		}
+		if wished || !a.gone {
+			w.publish()
+		}
+		return a
+	case c.terms.Discipline == QueueInRedis:
+		r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return e.name == c.name })
+		if r.holder == c.name {
+			r.holder = ""
+		} else {
+			a.gone = true
+		}
+		if r.holder == "" && len(r.queue) > 0 {
+			w.turn(r.queue[0])
+		}
+		return a
+	case r.holder != c.name:
+		r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return e.name == c.name })
+		return reply{gone: true}
+	}
+	r.holder = ""
+	if aside && (heir != "" || len(r.queue) > 0) {
+		r.queue = nil
+		w.stepAside()
+		w.publish()
+		return reply{aside: true}
+	}
+	next := entry{c.p, heir}
+	if len(r.queue) > 0 {
+		next = r.queue[0]
+		r.queue = r.queue[1:]
+		if next.p == c.p && heir != "" {
+			next.name = heir
+		}
+	}
+	switch {
+	case next.name == "":
+		w.publish()
+	case next.name == heir:
+		r.holder, a.token = heir, r.grown(w, c.t.Token())
+	default:
+		r.holder = next.name
+		if heir != "" {
+			r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return e.p == c.p })
+			r.queue = append(r.queue, entry{c.p, heir})
+		}
+		w.tell(next.p)
+	}
+	return a
+}
+
+func (r *redis) leave(w *world, c *command) (a reply) {
+	i := slices.Index(r.readers, c.name)
+	if i < 0 {
+		return reply{gone: true}
+	}
+	r.readers = slices.Delete(r.readers, i, i+1)
+	if len(r.readers) == 0 {
+		w.publish()
+	}
+	return a
+}
+
+// keep carries a heartbeat out.
+func (r *redis) keep(w *world, c *command) (a reply) {
+	c.ran = true
+	for _, name := range c.names {
+		i := slices.IndexFunc(r.queue, func(e entry) bool { return e.name == name })
+		a.turns = append(a.turns, i < 0 || i == 0 && r.holder == "")
+	}
+	switch {
+	case r.holder != "":
+		a.keep = w.rules.Lease
+	case len(r.queue) > 0:
+		a.keep = w.terms[0].Patience
+		if !slices.Contains(c.names, r.queue[0].name) {
+			w.turn(r.queue[0])
+		}
+	}
+	return a
+}
+
+// empty reports whether nothing is left.
+func (r *redis) empty() bool {
+	return r.holder == "" && len(r.readers) == 0 && r.wish == "" && len(r.queue) == 0
+}
