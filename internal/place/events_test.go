@@ -248,6 +248,11 @@ func (w *world) do(e event) {
 	for _, k := range w.flying {
 		k.late = k.late || w.now.Sub(k.sent) > offerTime/3
 	}
+}
+
+// step has one thing happen, and looks at what must be so at any time.
+func (w *world) step(e event) {
+	w.do(e)
 	w.check()
 }
 
@@ -301,20 +306,24 @@ func (w *world) check() {
 
 // checkPlace looks at one place.
 func (w *world) checkPlace(p *proc) {
-	flying, pending := 0, map[*Tenure]int{}
+	flying := 0
 	for _, k := range w.flying {
-		if k.p == p && k.errand == toAsk && !k.copy {
-			flying++
-			pending[k.t]++
+		if k.p != p || k.errand != toAsk || k.copy {
+			continue
+		}
+		flying++
+		pending := 0
+		for _, other := range w.flying {
+			if other.t == k.t && other.errand == toAsk && !other.copy {
+				pending++
+			}
+		}
+		if k.t.pending != pending {
+			w.fail("%d questions for one tenure are under way, and it counts %d", pending, k.t.pending)
 		}
 	}
 	if p.place.flying != flying {
 		w.fail("%d questions are under way, and the place counts %d", flying, p.place.flying)
-	}
-	for t, n := range pending {
-		if t.pending != n {
-			w.fail("%d questions for one tenure are under way, and it counts %d", n, t.pending)
-		}
 	}
 	for i := range p.place.sides {
 		s := &p.place.sides[i]
@@ -410,7 +419,7 @@ func (w *world) drain() {
 		if !ok {
 			break
 		}
-		w.do(e)
+		w.step(e)
 	}
 	took := w.now.Sub(began)
 	if w.wrong == nil && !w.lossy && took > pollTime/2 {

@@ -13,28 +13,50 @@ var deeper = flag.Int("deeper", 0, "how many events longer the histories are")
 // at no time is anything wrong. Histories that lead to the same state are followed once.
 func TestHistories(t *testing.T) {
 	t.Parallel()
-	plain, read, write, fair := &plainTerms, &readTerms, &writeTerms, &fairTerms
+	var (
+		plain, read, write, fair = &plainTerms, &readTerms, &writeTerms, &fairTerms
+
+		alone  = []role{{terms: plain}, {terms: plain}, {terms: plain}}
+		two    = []role{{terms: plain}, {terms: plain}, {proc: 1, terms: plain}}
+		mixed  = []role{{terms: plain}, {terms: plain}, {terms: plain, how: tryLock}, {terms: plain, how: passer}}
+		sides  = []role{{terms: read}, {terms: read}, {terms: write}}
+		fairly = []role{{terms: fair}, {terms: fair}, {proc: 1, terms: fair}}
+
+		granted = []event{{start, 0, 0}, {answer, 0, 0}}                                                                // the first call holds the lock
+		behind  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}}                                  // and two wait for it
+		beyond  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}, {answer, 0, 0}, {confirm, 1, 0}} // in another process, one hears of it
+		gently  = []event{{start, 0, 0}, {look, 0, 0}, {answer, 0, 0}, {leave, 0, 0}}
+		queued  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {answer, 0, 0}, {confirm, 0, 0}, {start, 2, 0}, {answer, 0, 0}} // and Redis has them queued
+	)
 	for name, test := range map[string]struct {
-		cast  cast
-		depth int
+		cast   cast
+		before []event
+		depth  int
 	}{
-		"plain, one process":   {cast{procs: 1, calls: []role{{terms: plain}, {terms: plain}, {terms: plain}}, faults: 1}, 6},
-		"plain, two processes": {cast{procs: 2, calls: []role{{terms: plain}, {terms: plain}, {proc: 1, terms: plain}}, faults: 1}, 6},
-		"readers and a writer": {cast{procs: 1, calls: []role{{terms: read}, {terms: read}, {terms: write}}, faults: 1}, 6},
-		"fair":                 {cast{procs: 2, calls: []role{{terms: fair}, {terms: fair}, {proc: 1, terms: fair}}, faults: 1}, 6},
+		"plain":                      {cast{procs: 1, calls: alone, faults: 1}, nil, 7},
+		"plain, two processes":       {cast{procs: 2, calls: two, faults: 1}, nil, 5},
+		"plain, two wait":            {cast{procs: 1, calls: alone, faults: 1, pause: true, aside: true}, behind, 5},
+		"plain, two wait and close":  {cast{procs: 1, calls: alone, faults: 1, close: true}, behind, 5},
+		"plain, two processes wait":  {cast{procs: 2, calls: two, faults: 1, aside: true}, beyond, 5},
+		"plain, interrupted":         {cast{procs: 1, calls: alone[:2], faults: 1, fine: true}, gently, 7},
+		"plain, several at once":     {cast{procs: 1, calls: mixed, faults: 1}, nil, 5},
+		"readers and a writer":       {cast{procs: 1, calls: sides, faults: 1}, nil, 5},
+		"a reader and one behind it": {cast{procs: 1, calls: sides, faults: 1, pause: true, close: true}, granted, 5},
+		"fair":                       {cast{procs: 2, calls: fairly, faults: 1}, nil, 5},
+		"fair, two wait":             {cast{procs: 2, calls: fairly, faults: 1, close: true}, queued, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			explore(t, &test.cast, test.depth+*deeper)
+			explore(t, &test.cast, test.before, test.depth+*deeper)
 		})
 	}
 }
 
-// explore follows all histories of so many events.
-func explore(t *testing.T, c *cast, depth int) {
+// explore follows all histories that begin like this and go on for so many events.
+func explore(t *testing.T, c *cast, before []event, depth int) {
 	f := new(finger)
 	seen := map[uint64]bool{}
-	frontier := [][]event{nil}
+	frontier := [][]event{before}
 	events := 0
 	for range depth {
 		var next [][]event
@@ -42,7 +64,7 @@ func explore(t *testing.T, c *cast, depth int) {
 			w := follow(c, path)
 			for _, e := range w.enabled() {
 				w := follow(c, path)
-				w.do(e)
+				w.step(e)
 				events++
 				path := append(slices.Clip(path), e)
 				if w.wrong != nil {
@@ -61,6 +83,9 @@ func explore(t *testing.T, c *cast, depth int) {
 			}
 		}
 		frontier = next
+	}
+	if events < 500 {
+		t.Errorf("only %d events were followed", events)
 	}
 	t.Logf("%d states, %d events", len(seen), events)
 }

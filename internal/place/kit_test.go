@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -239,7 +240,7 @@ func newWorld(c *cast) *world {
 
 func (w *world) tenure(c *Terms) *Tenure {
 	w.named++
-	t := &Tenure{Terms: c, Name: fmt.Sprint("p:", w.named), Asked: w.now}
+	t := &Tenure{Terms: c, Name: "p:" + strconv.Itoa(int(w.named)), Asked: w.now}
 	if c.mayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}

@@ -22,7 +22,7 @@ func TestHistories_long(t *testing.T) {
 			}
 			e := all[rapid.IntRange(0, len(all)-1).Draw(t, "event")]
 			path = append(path, e)
-			if w.do(e); w.wrong != nil {
+			if w.step(e); w.wrong != nil {
 				t.Fatalf("%v, after\n%s", w.wrong, c.story(path))
 			}
 		}
