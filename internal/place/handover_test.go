@@ -1,0 +1,560 @@
+package place
+
+import (
+	"testing"
+	"time"
+)
+
+// fixed, replicated and fenced are plain locks that what is passed on does not do for.
+var (
+	fixedTerms      = with(plainTerms, func(c *Terms) { c.Fixed = true })
+	replicatedTerms = with(plainTerms, func(c *Terms) { c.Replicas = true })
+	fencedTerms     = with(plainTerms, func(c *Terms) { c.Register = "register" })
+)
+
+// Each of these alone is a reason not to pass a lock on.
+func TestMayPass(t *testing.T) {
+	none := func(*stage, *Tenure) {}
+	first := func(c *Terms) func(*stage) { return func(s *stage) { s.stand(c, 2) } }
+	for name, test := range map[string]struct {
+		waits  func(*stage)          // who waits; nil is a plain call
+		change func(*stage, *Tenure) // after the grant
+		held   time.Duration         // 0 is a millisecond
+		may    bool
+	}{
+		"nothing is against it":        {change: none, may: true},
+		"nobody waits":                 {waits: func(*stage) {}, change: none},
+		"closed":                       {change: func(s *stage, _ *Tenure) { s.Close() }},
+		"another is offered":           {change: func(s *stage, _ *Tenure) { s.Line(&plainTerms).hand.offered = s.tenure(&plainTerms) }},
+		"another has the lock":         {change: func(s *stage, _ *Tenure) { s.side(false).held = s.tenure(&plainTerms) }},
+		"given up":                     {change: func(s *stage, t *Tenure) { s.Unhold(t) }},
+		"in doubt":                     {change: func(_ *stage, t *Tenure) { t.Doubt() }},
+		"a question is under way":      {change: func(s *stage, t *Tenure) { s.Asks(t, 0, 0) }},
+		"and answered":                 {change: func(s *stage, t *Tenure) { s.Asks(t, 0, 0); s.Answered(t) }, may: true},
+		"the holds are not known":      {change: func(s *stage, t *Tenure) { t.WillChange(s.now) }},
+		"two holds stand":              {change: func(_ *stage, t *Tenure) { t.Count(2) }},
+		"one hold stands again":        {change: func(s *stage, t *Tenure) { t.WillChange(s.now); t.Count(1) }, may: true},
+		"the register was raised":      {change: func(_ *stage, t *Tenure) { t.Raise() }},
+		"a longer lease":               {change: func(_ *stage, t *Tenure) { t.MayTake(leaseTime + 1) }},
+		"the lease of the next":        {change: func(_ *stage, t *Tenure) { t.MayTake(leaseTime) }, may: true},
+		"passed on too often":          {change: func(_ *stage, t *Tenure) { t.grant.passes = MaxPasses }},
+		"passed on often":              {change: func(_ *stage, t *Tenure) { t.grant.passes = MaxPasses - 1 }, may: true},
+		"held for too long":            {change: none, held: MaxPassTime},
+		"held for long":                {change: none, held: MaxPassTime - 1, may: true},
+		"the clock is not behind":      {change: none, held: 2 * time.Microsecond},
+		"the clock is behind":          {change: none, held: 2*time.Microsecond + 1, may: true},
+		"it is not behind the fourth":  {change: func(_ *stage, t *Tenure) { t.grant.passes = 3 }, held: 8 * time.Microsecond},
+		"it is behind the fourth":      {change: func(_ *stage, t *Tenure) { t.grant.passes = 3 }, held: 8*time.Microsecond + 1, may: true},
+		"a call for several is first":  {waits: func(s *stage) { s.Join(s.waiter(&plainTerms, 2), Passes, s.now); s.stand(&plainTerms, 3) }, change: none},
+		"a call for several is behind": {waits: func(s *stage) { s.stand(&plainTerms, 3); s.Join(s.waiter(&plainTerms, 2), Passes, s.now) }, change: none, may: true},
+		"one with a lease of its own":  {waits: first(fixedTerms), change: none},
+		"one with replicas":            {waits: first(replicatedTerms), change: none},
+		"one with a register":          {waits: first(fencedTerms), change: none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			held, h := s.take(&plainTerms, 1)
+			if test.waits == nil {
+				s.stand(&plainTerms, 2)
+			} else {
+				test.waits(s)
+			}
+			if test.held == 0 {
+				test.held = time.Millisecond
+			}
+			s.pass(test.held)
+			test.change(s, held)
+			next := s.give(h)
+			if (next != nil) != test.may {
+				t.Fatalf("it was passed on: %t", next != nil)
+			}
+			if held.Lives() {
+				t.Error("who gave it back has it")
+			}
+		})
+	}
+}
+
+// What is passed on goes on with the name, the token and the age of what was granted.
+func TestPassTo(t *testing.T) {
+	s := newStage(t)
+	first, h := s.take(&plainTerms, 1)
+	since := s.now
+	w := s.stand(&plainTerms, 2)
+	if step := s.next(w); step.Do != Wait {
+		t.Fatalf("it asks for what its process has: %+v", step)
+	}
+	s.pass(time.Millisecond)
+	s.done()
+	next := s.give(h)
+	if wakes := s.wakes(); len(wakes) != 1 || wakes[0] != w {
+		t.Error("the first of the line is not woken")
+	}
+	if next.Name != first.Name || next.Token() != first.Token()+1 || next.Passes() != 1 || next.grant.since != since || next.phase != Offered || !next.grant.alive || next.counted != 1 || next.longest != leaseTime {
+		t.Errorf("%+v", next)
+	}
+	if all := s.Offered(); len(all) != 1 || all[0] != next {
+		t.Errorf("offered: %v", all)
+	}
+	if first.Latest() != next || s.Unused() {
+		t.Error("the next is not known")
+	}
+	if first.phase != Released || !first.Doubt() || first.unsure || !next.unsure {
+		t.Error("a doubt about the first is not about the next, which has its name")
+	}
+	next.unsure = false
+
+	came := s.now
+	s.pass(time.Millisecond)
+	step := s.next(w)
+	if step.Do != Take || step.Tenure != next || next.phase != Held || next.Owner() != w.Owner || w.Owner.Tenure() != next || next.Asked != came.Add(-time.Millisecond) {
+		t.Fatalf("%+v, phase %d", step, next.phase)
+	}
+	h = new(Hold)
+	if !s.Add(next, w.Owner, h) || w.Owner.holds != 1 {
+		t.Fatal("it has no hold")
+	}
+	s.Quit(w, s.now)
+	s.stand(&plainTerms, 3)
+	if third := s.give(h); third == nil || third.Token() != first.Token()+2 || third.Passes() != 2 {
+		t.Errorf("%+v", third)
+	}
+}
+
+// What is offered is taken by the first, unless it has no use for it, it is lost, or the
+// place is closed.
+func TestTake(t *testing.T) {
+	scene := func(t *testing.T) (*stage, *Tenure, *Waiter) {
+		s := newStage(t)
+		_, h := s.take(&plainTerms, 1)
+		w := s.stand(&plainTerms, 2)
+		s.pass(time.Millisecond)
+		next := s.give(h)
+		s.done()
+		return s, next, w
+	}
+	t.Run("lost", func(t *testing.T) {
+		s, next, w := scene(t)
+		s.End(next, Lost)
+		if step := s.next(w); step.Do != Ask {
+			t.Errorf("%+v", step)
+		}
+		if s.gives() != nil {
+			t.Error("what is lost is given back")
+		}
+	})
+	t.Run("closed", func(t *testing.T) {
+		s, next, w := scene(t)
+		s.Close()
+		if step := s.next(w); step.Do == Take {
+			t.Errorf("%+v", step)
+		}
+		if all := s.gives(); len(all) != 1 || all[0] != next {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("another comes first", func(t *testing.T) {
+		s, next, w := scene(t)
+		other := s.stand(fixedTerms, 3)
+		s.Quit(w, s.now)
+		if all := s.wakes(); len(all) != 1 || all[0] != other {
+			t.Error("the next is not woken")
+		}
+		if step := s.next(other); step.Do == Take {
+			t.Errorf("%+v", step)
+		}
+		if all := s.gives(); len(all) != 1 || all[0] != next || next.Lives() {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("a call for several comes first", func(t *testing.T) {
+		s, next, w := scene(t)
+		s.Join(s.waiter(&plainTerms, 3), Passes, s.now)
+		s.Quit(w, s.now)
+		if all := s.gives(); len(all) != 1 || all[0] != next {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("nobody is left", func(t *testing.T) {
+		s, next, w := scene(t)
+		if seat := s.GiveUp(w, nil); seat != nil {
+			t.Error(seat)
+		}
+		s.Quit(w, s.now)
+		if all := s.gives(); len(all) != 1 || all[0] != next {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("given up by the first", func(t *testing.T) {
+		s, next, w := scene(t)
+		behind := s.stand(&plainTerms, 3)
+		s.GiveUp(w, next)
+		s.Quit(w, s.now)
+		if s.gives() != nil {
+			t.Error("what the next may take is given back")
+		}
+		if step := s.next(behind); step.Do != Take {
+			t.Errorf("%+v", step)
+		}
+	})
+}
+
+// A release names the ticket of the line as the heir, if the first of the line can have the
+// lock by that.
+func TestHeir(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*stage)
+		heir   bool
+	}{
+		"a call waits":                {func(s *stage) { s.stand(&plainTerms, 2) }, true},
+		"nobody waits":                {func(s *stage) {}, false},
+		"closed":                      {func(s *stage) { s.stand(&plainTerms, 2); s.Close() }, false},
+		"another is offered":          {func(s *stage) { s.stand(&plainTerms, 2); s.Line(&plainTerms).hand.offered = s.tenure(&plainTerms) }, false},
+		"a call for several is first": {func(s *stage) { s.Join(s.waiter(&plainTerms, 2), Passes, s.now); s.stand(&plainTerms, 3) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			held, h := s.take(&plainTerms, 1)
+			test.change(s)
+			s.Unlock(held, h, s.now, func(*Tenure) bool { return false })
+			w, ticket := s.Heir(held, offerTime, pollTime)
+			if (w != nil) != test.heir || (ticket != nil) != test.heir {
+				t.Fatalf("%v, %v", w, ticket)
+			}
+			if ticket == nil {
+				return
+			}
+			if ticket.phase != Queued || ticket.longest != offerTime || ticket.patience != pollTime || w != s.Line(&plainTerms).waiters[0] {
+				t.Errorf("%+v", ticket)
+			}
+			if s.Fail(ticket); len(s.gives()) != 1 {
+				t.Error("Redis may have it queued, and nobody takes that back")
+			}
+		})
+	}
+	t.Run("leases do not get shorter", func(t *testing.T) {
+		s := newStage(t)
+		held, _ := s.take(&plainTerms, 1)
+		s.stand(&plainTerms, 2)
+		s.Heir(held, 2*offerTime, 2*pollTime)
+		if _, ticket := s.Heir(held, offerTime, pollTime); ticket.longest != 2*offerTime || ticket.patience != 2*pollTime || ticket.MayLive() != 2*offerTime {
+			t.Errorf("%+v", ticket)
+		}
+	})
+}
+
+// The answer to a release says what became of the heir.
+func TestInherit(t *testing.T) {
+	scene := func(t *testing.T, c *Terms) (*stage, *Tenure, *Waiter) {
+		s := newStage(t)
+		held, h := s.take(&plainTerms, 1)
+		w := s.stand(c, 2)
+		s.next(w)
+		s.pass(2 * MaxPassTime)
+		s.Unlock(held, h, s.now, nil)
+		_, ticket := s.Heir(held, offerTime, pollTime)
+		t.Cleanup(func() {
+			if w.line != nil && s.side(false).held == held {
+				s.Unhold(held)
+				if !w.leads() {
+					t.Error("the lock is nobody's, and the first does not know")
+				}
+			}
+		})
+		s.done()
+		return s, ticket, w
+	}
+	t.Run("it has the lock", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		if !s.Inherit(ticket, Inheritance{Done: true, Token: 200, Sent: s.now}, s.now) {
+			t.Fatal("it is not offered")
+		}
+		if ticket.phase != Offered || ticket.Token() != 200 || ticket.grant.since != s.now || !ticket.grant.alive || ticket.counted != 1 || s.side(false).held != ticket {
+			t.Errorf("%+v", ticket)
+		}
+		if step := s.next(w); step.Do != Take || step.Tenure != ticket {
+			t.Errorf("%+v", step)
+		}
+	})
+	for name, test := range map[string]struct {
+		c    *Terms
+		i    Inheritance
+		swap bool // a call for several comes first
+	}{
+		"too late":                       {&plainTerms, Inheritance{Done: true, Token: 200, Late: true}, false},
+		"one with a lease of its own":    {fixedTerms, Inheritance{Done: true, Token: 200}, false},
+		"a call for several comes first": {&plainTerms, Inheritance{Done: true, Token: 200}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ticket, w := scene(t, test.c)
+			if test.swap {
+				w.stands = false
+			}
+			if s.Inherit(ticket, test.i, s.now) || ticket.phase != Queued {
+				t.Fatal("it is offered")
+			}
+			if len(s.wakes()) != 1 || s.next(w).Do != Ask {
+				t.Error("the first does not ask")
+			}
+		})
+	}
+	t.Run("others come first", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		until := s.now.Add(asideTime)
+		s.Inherit(ticket, Inheritance{Done: true, Aside: until}, s.now)
+		s.Unhold(s.side(false).held)
+		if step := s.next(w); step.Do != Wait || step.Due != until {
+			t.Errorf("%+v", step)
+		}
+		s.pass(asideTime)
+		if step := s.next(w); step.Do != Ask {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("another process has it", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		s.Inherit(ticket, Inheritance{Done: true, Sent: s.now}, s.now)
+		if all := s.done(); len(all) != 1 || all[0].Verb != Listen || all[0].Sent != s.now {
+			t.Errorf("%+v", all)
+		}
+		s.Unhold(s.side(false).held)
+		if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(pollTime) {
+			t.Errorf("%+v", step)
+		}
+	})
+	for name, i := range map[string]Inheritance{"it broke": {Broke: true}, "it was lost": {}} {
+		t.Run(name, func(t *testing.T) {
+			s, ticket, w := scene(t, &plainTerms)
+			s.Inherit(ticket, i, s.now)
+			s.Unhold(s.side(false).held)
+			if step := s.next(w); step.Do != Ask || step.Tenure != ticket {
+				t.Errorf("%+v", step)
+			}
+			if ticket.unsure != i.Broke {
+				t.Error("in doubt:", ticket.unsure)
+			}
+		})
+	}
+	t.Run("given up meanwhile", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		s.Quit(w, s.now)
+		if len(s.gives()) != 1 {
+			t.Fatal("the line did not give it up")
+		}
+		if s.Inherit(ticket, Inheritance{Done: true, Token: 200}, s.now) {
+			t.Error("it is offered")
+		}
+		if all := s.gives(); len(all) != 1 || all[0] != ticket {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("the line has another", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		s.Line(&plainTerms).hand.ticket = nil
+		s.Fail(ticket)
+		second := s.Line(&plainTerms).ticket(&plainTerms)
+		if s.Inherit(ticket, Inheritance{Done: true, Token: 200}, s.now) || second.phase != Queued || w.line.hand.offered != nil {
+			t.Error("another's grant is offered")
+		}
+	})
+}
+
+// The answer to a question is about the ticket, whoever of the line asked it.
+func TestAdopt(t *testing.T) {
+	scene := func(t *testing.T) (*stage, *Tenure, *Waiter) {
+		s := newStage(t)
+		w := s.stand(&plainTerms, 2)
+		ticket := s.asks(w)
+		if ticket.phase != Queued {
+			t.Fatal("it does not ask in the name of the line")
+		}
+		return s, ticket, w
+	}
+	grant := func(s *stage, w *Waiter, ticket *Tenure, late bool) Outcome {
+		return s.Granted(w, ticket, w.Owner, &Hold{Fixed: w.Terms.Fixed}, 100, late, s.now)
+	}
+	t.Run("granted", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		if out := grant(s, w, ticket, false); out != Holds || ticket.phase != Held || ticket.Owner() != w.Owner || w.line.hand != (hand{}) || s.side(false).held != ticket {
+			t.Errorf("%d, %+v", out, ticket)
+		}
+	})
+	t.Run("granted to another waiter than the first", func(t *testing.T) {
+		s := newStage(t)
+		w := s.stand(&plainTerms, 2)
+		ticket := s.refused(w)
+		came := s.now.Add(pollTime / 2)
+		s.pass(pollTime / 2)
+		own := with(plainTerms, func(c *Terms) { c.Fixed, c.Lease = true, leaseTime/2 })
+		second := s.stand(own, 3)
+		s.GiveUp(w, ticket)
+		s.Quit(w, s.now)
+		s.pass(pollTime)
+		if again := s.asks(second); again != ticket {
+			t.Fatal("the place in the queue is not kept")
+		}
+		if out := grant(s, second, ticket, false); out != Holds || ticket.Asked != came || ticket.Terms != own || ticket.grant.alive {
+			t.Errorf("%d, asked %v, %+v", out, ticket.Asked, ticket.Terms)
+		}
+	})
+	t.Run("offered before", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		s.Inherit(ticket, Inheritance{Done: true, Token: 200}, s.now)
+		if out := grant(s, w, ticket, true); out != Holds || ticket.Token() != 200 || ticket.phase != Held || len(ticket.holds) != 1 {
+			t.Errorf("%d, %+v", out, ticket)
+		}
+		if len(s.Offered()) > 0 {
+			t.Error("it is offered still")
+		}
+	})
+	t.Run("offered before, and lost", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		s.Inherit(ticket, Inheritance{Done: true, Token: 200}, s.now)
+		s.End(ticket, Lost)
+		if out := grant(s, w, ticket, false); out != TooLate || ticket.phase != Lost {
+			t.Errorf("%d, phase %d", out, ticket.phase)
+		}
+	})
+	t.Run("offered before, and closed", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		s.Inherit(ticket, Inheritance{Done: true, Token: 200}, s.now)
+		s.Close()
+		if out := grant(s, w, ticket, false); out != Shut || ticket.phase != Closed || w.Owner.Tenure() != nil {
+			t.Errorf("%d, phase %d", out, ticket.phase)
+		}
+	})
+	t.Run("another was offered", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		other := s.tenure(&plainTerms)
+		other.grant.since, other.phase = s.now, Offered
+		s.offer(w.line, other)
+		if out := grant(s, w, ticket, false); out != Holds || other.Lives() || s.side(false).held != ticket {
+			t.Errorf("%d, %+v", out, other)
+		}
+		if all := s.gives(); len(all) != 1 || all[0] != other {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("too late", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		if out := grant(s, w, ticket, true); out != TooLate || !ticket.unsure || ticket.grant.since != (time.Time{}) {
+			t.Errorf("%d, %+v", out, ticket)
+		}
+		s.GiveUp(w, ticket)
+		if all := s.gives(); len(all) != 1 || all[0] != ticket {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("closed", func(t *testing.T) {
+		s, ticket, w := scene(t)
+		s.Close()
+		if out := grant(s, w, ticket, false); out != Shut || !ticket.unsure || len(ticket.holds) > 0 || s.side(false).held != nil {
+			t.Errorf("%d, %+v", out, ticket)
+		}
+		s.GiveUp(w, ticket)
+		if all := s.gives(); len(all) != 1 {
+			t.Errorf("%v is given back", all)
+		}
+	})
+	t.Run("an attempt of its own", func(t *testing.T) {
+		s := newStage(t)
+		w := s.waiter(&plainTerms, 2)
+		w.Tenure = s.tenure(&plainTerms)
+		if !s.Try(w, s.now) {
+			t.Fatal("others are ahead")
+		}
+		if own := s.asks(w); own != w.Tenure || w.line.hand.ticket != nil {
+			t.Error("it asks in the name of the line")
+		}
+		if out := grant(s, w, w.Tenure, false); out != Holds {
+			t.Error(out)
+		}
+	})
+	t.Run("ended meanwhile", func(t *testing.T) {
+		s := newStage(t)
+		o, own := s.owner(&writeTerms, 1), s.tenure(&writeTerms)
+		s.Asks(own, leaseTime, 0)
+		s.Fail(own)
+		if out := s.Granted(nil, own, o, new(Hold), 100, false, s.now); out != TooLate || !own.unsure || o.Tenure() != nil {
+			t.Errorf("%d, %+v", out, own)
+		}
+		s.Fail(own)
+		if len(s.gives()) != 1 {
+			t.Error("nobody takes the grant back")
+		}
+	})
+}
+
+// A call that gives up leaves to the next of its line what the next can use, and nothing that
+// may turn into a grant that nobody expects.
+func TestGiveUp(t *testing.T) {
+	scene := func(t *testing.T) (*stage, *Tenure, *Waiter, *Waiter) {
+		s := newStage(t)
+		w, behind := s.stand(&plainTerms, 2), s.stand(&plainTerms, 3)
+		ticket := s.refused(w)
+		s.done()
+		return s, ticket, w, behind
+	}
+	for name, test := range map[string]struct {
+		change func(*stage, *Tenure)
+		kept   bool
+	}{
+		"nothing is under way":    {func(*stage, *Tenure) {}, true},
+		"a question is under way": {func(s *stage, t *Tenure) { s.Asks(t, 0, 0) }, false},
+		"in doubt":                {func(_ *stage, t *Tenure) { t.Doubt() }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ticket, w, behind := scene(t)
+			test.change(s, ticket)
+			s.GiveUp(w, ticket)
+			if kept := w.line.hand.ticket == ticket && s.gives() == nil; kept != test.kept || ticket.Lives() != test.kept {
+				t.Errorf("kept: %t, it lives: %t", kept, ticket.Lives())
+			}
+			s.Quit(w, s.now)
+			s.pass(pollTime)
+			if next := s.asks(behind); (next == ticket) != test.kept {
+				t.Errorf("the next asks for %v", next)
+			}
+		})
+	}
+	t.Run("its own, of which Redis has not heard", func(t *testing.T) {
+		s := newStage(t)
+		w := s.stand(&writeTerms, 2)
+		s.GiveUp(w, w.Tenure)
+		if w.Tenure.Lives() || s.gives() != nil {
+			t.Error("it lives, or is given back")
+		}
+	})
+	t.Run("its own, of which Redis has a trace", func(t *testing.T) {
+		s := newStage(t)
+		w := s.stand(&writeTerms, 2)
+		s.refused(w)
+		s.GiveUp(w, w.Tenure)
+		if all := s.gives(); w.Tenure.Lives() || len(all) != 1 {
+			t.Error("it lives, or is not given back")
+		}
+	})
+	t.Run("nothing", func(t *testing.T) {
+		s, _, w, _ := scene(t)
+		if s.GiveUp(w, nil) != nil || s.done() != nil {
+			t.Error("something was given up")
+		}
+	})
+}
+
+// A line asks for one register at a time: a ticket for another does not do.
+func TestTicket(t *testing.T) {
+	s := newStage(t)
+	w, behind := s.stand(&plainTerms, 2), s.stand(fencedTerms, 3)
+	ticket := s.refused(w)
+	s.GiveUp(w, ticket)
+	s.Quit(w, s.now)
+	s.done()
+	s.pass(pollTime)
+	if next := s.asks(behind); next == ticket || ticket.Lives() || next.Terms != fencedTerms {
+		t.Errorf("%+v", next)
+	}
+	if all := s.gives(); len(all) != 1 || all[0] != ticket {
+		t.Errorf("%v is given back", all)
+	}
+}

@@ -1,0 +1,137 @@
+package place
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// stage is one place at one time, for tests of a single rule.
+type stage struct {
+	*testing.T
+	Place
+	now   time.Time
+	named int
+}
+
+func newStage(t *testing.T) *stage {
+	s := &stage{T: t, now: time.Unix(1_800_000_000, 0)}
+	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Place, c *Terms) *Tenure { return s.tenure(c) }}, nil)
+	return s
+}
+
+func (s *stage) tenure(c *Terms) *Tenure {
+	s.named++
+	t := &Tenure{Terms: c, Name: "p:" + strconv.Itoa(s.named), Asked: s.now}
+	if c.mayShare() {
+		t.Turn = make(chan struct{}, 1)
+	}
+	return t
+}
+
+// pass has some time pass.
+func (s *stage) pass(d time.Duration) { s.now = s.now.Add(d) }
+
+// owner returns an owner with this number.
+func (s *stage) owner(c *Terms, number uint64) *Owner { return s.Enter(c.Reads, number) }
+
+// take has an owner take the lock, without waiting.
+func (s *stage) take(c *Terms, number uint64) (*Tenure, *Hold) {
+	s.Helper()
+	t, h := s.tenure(c), new(Hold)
+	s.Asks(t, c.Lease, 0)
+	if out := s.Granted(nil, t, s.owner(c, number), h, 100, false, s.now); out != Holds {
+		s.Fatalf("the lock was not taken: %d", out)
+	}
+	return t, h
+}
+
+// reader has an owner come to read, and wait.
+func (s *stage) reader(c *Terms, number uint64) *Waiter {
+	w := s.waiter(c, number)
+	w.Tenure, w.Seat = s.tenure(c), new(Hold)
+	s.Join(w, Stands, s.now)
+	s.WaitToRead(w, false)
+	return w
+}
+
+func (s *stage) waiter(c *Terms, number uint64) *Waiter {
+	w := s.Waiter(c, false)
+	w.Wake, w.Terms, w.Owner = make(chan struct{}, 1), c, s.owner(c, number)
+	return w
+}
+
+// stand has an owner wait in line.
+func (s *stage) stand(c *Terms, number uint64) *Waiter {
+	w := s.waiter(c, number)
+	if !c.Passes {
+		w.Tenure = s.tenure(c)
+	}
+	s.Join(w, Stands, s.now)
+	return w
+}
+
+// next is what the call of w does now.
+func (s *stage) next(w *Waiter) Step { return s.Next(w, nil, opTime, s.now) }
+
+// asks has w ask now.
+func (s *stage) asks(w *Waiter) *Tenure {
+	s.Helper()
+	step := s.next(w)
+	if step.Do != Ask {
+		s.Fatalf("it does not ask: %+v", step)
+	}
+	s.Asks(step.Tenure, w.Terms.Lease, w.Terms.Patience)
+	return step.Tenure
+}
+
+// refused has w ask, and be refused.
+func (s *stage) refused(w *Waiter) *Tenure {
+	s.Helper()
+	t := s.asks(w)
+	s.Refused(w, t, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
+	return t
+}
+
+// done returns what is to be done, and does it.
+func (s *stage) done() (all []Action) {
+	s.Do(func(a Action) { all = append(all, a) })
+	return all
+}
+
+// did reports whether this was to be done.
+func (s *stage) did(v Verb) bool {
+	return slices.ContainsFunc(s.done(), func(a Action) bool { return a.Verb == v })
+}
+
+// gives returns what is to be given back now.
+func (s *stage) gives() (all []*Tenure) {
+	for _, a := range s.done() {
+		if a.Verb == GiveBack {
+			all = append(all, a.Tenure)
+		}
+	}
+	return all
+}
+
+// wakes returns which waiters are woken now.
+func (s *stage) wakes() (all []*Waiter) {
+	for _, a := range s.done() {
+		if a.Verb == Wake {
+			all = append(all, a.Waiter)
+		}
+	}
+	return all
+}
+
+// give gives a hold back, and passes the lock on if that may be.
+func (s *stage) give(h *Hold) (next *Tenure) {
+	t := h.Tenure
+	s.Unlock(t, h, s.now, func(t *Tenure) bool {
+		next = new(Tenure)
+		s.PassTo(t, next)
+		return true
+	})
+	return next
+}
