@@ -485,6 +485,34 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
+// What was offered is lost while a question for it is under way, and Redis grants the lock
+// by the question. If the waiter has no use for the answer, the grant is given back.
+func TestAdopt_lostBefore(t *testing.T) {
+	for name, ends := range map[string]func(*stage, *Waiter, *Tenure){
+		"its wait ends":     func(s *stage, w *Waiter, t *Tenure) { s.Cross(w, t); s.GiveUp(w, t) },
+		"the answer breaks": func(s *stage, w *Waiter, t *Tenure) { s.Broke(w, t, true, errBroke); s.Retry(w, s.now); s.next(w) },
+		"nobody hears it":   func(s *stage, w *Waiter, t *Tenure) { s.CutOff(w, t); s.GiveUp(w, t); s.unheard(w, t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			w := s.stand(&plainTerms, 2)
+			s.stand(&plainTerms, 3)
+			ticket := s.asks(w)
+			s.Inherit(ticket, Inheritance{Done: true, Token: 200}, s.now)
+			s.End(ticket, Lost)
+			s.Unhold(ticket)
+			s.done()
+			ends(s, w, ticket)
+			if all := s.gives(); len(all) != 1 || all[0] != ticket {
+				t.Errorf("%v is given back", all)
+			}
+			if next := s.asks(w); next == ticket {
+				t.Error("the next asks for what is over")
+			}
+		})
+	}
+}
+
 // A call that gives up leaves to the next of its line what the next can use, and nothing that
 // may turn into a grant that nobody expects.
 func TestGiveUp(t *testing.T) {

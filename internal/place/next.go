@@ -145,7 +145,7 @@ func (p *Place) Waits(w *Waiter, r Refusal, now time.Time) {
 func (p *Place) Broke(w *Waiter, t *Tenure, mayHaveRun bool, err error) {
 	t.answered(p)
 	if mayHaveRun {
-		t.Doubt()
+		p.doubt(t)
 	}
 	p.land(w, t, landing{err: err}, time.Time{})
 }
@@ -264,6 +264,15 @@ func (p *Place) Granted(w *Waiter, t *Tenure, o *Owner, h *Hold, token uint64, l
 // The end of t takes the grant back.
 func (p *Place) Cross(w *Waiter, t *Tenure) {
 	t.answered(p)
-	t.Doubt()
+	p.doubt(t)
 	p.land(w, t, landing{}, time.Time{})
+}
+
+// doubt notes that a question for t was or may be carried out, and its caller does not use
+// that. A tenure that was offered may be lost by now: nothing else gives back what Redis has
+// of it since.
+func (p *Place) doubt(t *Tenure) {
+	if !t.Doubt() {
+		p.giveBack(t)
+	}
 }

@@ -135,3 +135,10 @@ func (s *stage) give(h *Hold) (next *Tenure) {
 	})
 	return next
 }
+
+// unheard has nobody wait for the grant to w, and gives back what the place does not.
+func (s *stage) unheard(w *Waiter, t *Tenure) {
+	if s.Unheard(w, t, true) {
+		s.giveBack(t)
+	}
+}
