@@ -1,0 +1,517 @@
+package place
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+var (
+	hastyTerms     = with(readTerms, func(c *Terms) { c.Yield, c.Apart = false, ReadersFirst })
+	registerTerms  = with(readTerms, func(c *Terms) { c.Register = "register" })
+	ownLeaseTerms  = with(readTerms, func(c *Terms) { c.Fixed = true })
+	confirmedTerms = with(readTerms, func(c *Terms) { c.Replicas, c.Apart = true, Replicated })
+	hastyWriter    = with(writeTerms, func(c *Terms) { c.Yield, c.Patience, c.Apart = false, 0, ReadersFirst })
+)
+
+// lets has the question of w answered by a grant.
+func (s *stage) lets(w *Waiter, t *Tenure) {
+	s.Helper()
+	if out := s.Granted(w, t, w.Owner, w.Seat, 100, false, s.now); out != Holds {
+		s.Fatalf("it was not let in: %d", out)
+	}
+	w.Owner.EndReading()
+	s.Quit(w, s.now)
+}
+
+// reads has an owner read, by a question of its own.
+func (s *stage) reads(c *Terms, number uint64) (*Tenure, *Hold) {
+	s.Helper()
+	w := s.reader(c, number)
+	t, h := s.asks(w), w.Seat
+	s.lets(w, t) // the waiter may be another's then
+	return t, h
+}
+
+// joins reports whether a reader that comes now may come in without a question.
+func (s *stage) joins(c *Terms, number uint64) bool {
+	t := s.Open(c, s.now, s.now)
+	return t != nil && s.Seat(t, new(Hold), number, true)
+}
+
+// The tenure of a reader is open to others for ShareTime, and not longer.
+func TestOpen(t *testing.T) {
+	s := newStage(t)
+	first, _ := s.reads(&readTerms, 1)
+	came := s.now
+	s.pass(ShareTime)
+	if s.Open(&readTerms, came, s.now) != first || s.Open(&readTerms, s.now, s.now) != first {
+		t.Error("it is not open for ShareTime")
+	}
+	s.pass(1)
+	if s.Open(&readTerms, s.now, s.now) != nil || s.Open(&readTerms, came, s.now) != nil {
+		t.Error("it is open for more than ShareTime")
+	}
+}
+
+// The answer opens the tenure to readers that came at most ShareTime and its round trip after
+// the one that asked.
+func TestOpen_roundTrip(t *testing.T) {
+	const trip = 2 * ShareTime
+	s := newStage(t)
+	w := s.reader(&readTerms, 1)
+	first := s.asks(w)
+	came := s.now
+	s.pass(trip)
+	s.lets(w, first)
+	if s.Open(&readTerms, came.Add(trip+ShareTime), s.now) != first {
+		t.Error("one that came in time does not join")
+	}
+	if s.Open(&readTerms, came.Add(trip+ShareTime+1), s.now) != nil {
+		t.Error("one that came too late joins")
+	}
+}
+
+// What readers ask for must suit each other, and a reader with terms of its own shares
+// nothing.
+func TestOpen_terms(t *testing.T) {
+	for name, test := range map[string]struct {
+		first, second *Terms
+		joins         bool
+	}{
+		"alike":                          {&readTerms, &readTerms, true},
+		"another register":               {&readTerms, registerTerms, false},
+		"the same register":              {registerTerms, registerTerms, true},
+		"one that lets no writer pass":   {&readTerms, hastyTerms, true},
+		"beside one that lets none pass": {hastyTerms, &readTerms, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.reads(test.first, 1)
+			if s.joins(test.second, 2) != test.joins {
+				t.Errorf("it joins: %t", !test.joins)
+			}
+		})
+	}
+	for _, c := range []*Terms{&writeTerms, ownLeaseTerms, confirmedTerms} {
+		if c.MayShare() {
+			t.Errorf("%+v may share", c)
+		}
+	}
+	if !readTerms.MayShare() {
+		t.Error("readers may not share")
+	}
+}
+
+// Nobody joins what was open once the place knows of a writer that waits, or has closed.
+func TestSeat(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(s *stage, t *Tenure, h *Hold)
+		number uint64
+		joins  bool
+	}{
+		"nothing is against it":                         {func(*stage, *Tenure, *Hold) {}, 2, true},
+		"a reader was refused":                          {func(s *stage, _ *Tenure, _ *Hold) { s.refused(s.later(&readTerms, 3)) }, 2, false},
+		"a reader that lets no writer pass was refused": {func(s *stage, _ *Tenure, _ *Hold) { s.refused(s.later(hastyTerms, 3)) }, 2, true},
+		"a reader with terms of its own was refused":    {func(s *stage, _ *Tenure, _ *Hold) { s.refused(s.reader(ownLeaseTerms, 3)) }, 2, false},
+		"it is over":                        {func(s *stage, _ *Tenure, h *Hold) { s.give(h) }, 2, false},
+		"it is lost":                        {func(s *stage, t *Tenure, _ *Hold) { s.End(t, Lost) }, 2, false},
+		"closed":                            {func(s *stage, _ *Tenure, _ *Hold) { s.Close() }, 2, false},
+		"another call of the owner is here": {func(s *stage, _ *Tenure, _ *Hold) { s.owner(&readTerms, 2) }, 2, false},
+		"another tenure is open":            {func(s *stage, _ *Tenure, _ *Hold) { s.side(true).open = s.tenure(&readTerms) }, 2, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			first, h := s.reads(&readTerms, 1)
+			test.change(s, first, h)
+			seat := new(Hold)
+			if s.Seat(first, seat, test.number, true) != test.joins {
+				t.Fatalf("it joins: %t", !test.joins)
+			}
+			if test.joins && (first.Owners() != 2 || first.Stand() != 1 || seat.Tenure != first || seat.By.Tenure() != first) {
+				t.Errorf("%d owners, %d holds in Redis", first.Owners(), first.Stand())
+			}
+		})
+	}
+	t.Run("a call of the owner that asks itself", func(t *testing.T) {
+		s := newStage(t)
+		first, _ := s.reads(&readTerms, 1)
+		s.owner(&readTerms, 2)
+		if !s.Seat(first, new(Hold), 2, false) {
+			t.Error("it may not join")
+		}
+	})
+}
+
+// later is a reader that asks itself, as it came long after what is open.
+func (s *stage) later(c *Terms, number uint64) *Waiter {
+	w := s.reader(c, number)
+	w.Tenure.Asked = s.now.Add(time.Hour)
+	return w
+}
+
+// Readers do not join while a writer of this process waits which they let pass, or after a
+// refusal of their line.
+func TestWriterWaits(t *testing.T) {
+	for name, test := range map[string]struct {
+		c      *Terms
+		change func(*stage)
+		joins  bool
+	}{
+		"a writer waits": {&readTerms, func(s *stage) { s.stand(&writeTerms, 3) }, false},
+		"a writer waits, which lets readers pass":      {&readTerms, func(s *stage) { s.stand(hastyWriter, 3) }, true},
+		"a call for several waits to write":            {&readTerms, func(s *stage) { s.Join(s.waiter(&writeTerms, 3), Passes, s.now) }, true},
+		"a writer waits, and the reader does not care": {hastyTerms, func(s *stage) { s.stand(&writeTerms, 3) }, true},
+		"a line that was refused":                      {&readTerms, func(s *stage) { s.reader(&readTerms, 3).line.shut = true }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.reads(&readTerms, 1)
+			test.change(s)
+			if s.joins(test.c, 2) != test.joins {
+				t.Errorf("it joins: %t", !test.joins)
+			}
+		})
+	}
+}
+
+// An answer does not open a tenure where it cannot be relied on, or where it came for a
+// reader that came sooner than the one of the open one.
+func TestLand(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(s *stage, w *Waiter, t *Tenure)
+		opens  bool
+	}{
+		"nothing is against it":                {func(*stage, *Waiter, *Tenure) {}, true},
+		"its owner writes":                     {func(_ *stage, _ *Waiter, t *Tenure) { t.grant.beside = true }, false},
+		"it is in doubt":                       {func(_ *stage, _ *Waiter, t *Tenure) { t.Doubt() }, false},
+		"another question is under way for it": {func(s *stage, _ *Waiter, t *Tenure) { s.Asks(t, 0, 0) }, false},
+		"a reader was refused meanwhile":       {func(s *stage, _ *Waiter, _ *Tenure) { s.side(true).refuse() }, false},
+		"a later one is open": {func(s *stage, _ *Waiter, _ *Tenure) {
+			s.now = s.now.Add(2 * ShareTime)
+			later := s.reader(&readTerms, 9)
+			later.reason, later.alone = true, true
+			s.lets(later, s.asks(later))
+			s.now = s.now.Add(-2 * ShareTime)
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			w := s.reader(&readTerms, 1)
+			asked := s.asks(w)
+			test.change(s, w, asked)
+			s.lets(w, asked)
+			if (s.side(true).open == asked) != test.opens {
+				t.Errorf("it is open: %t", !test.opens)
+			}
+		})
+	}
+	t.Run("one that came as late is open", func(t *testing.T) {
+		s := newStage(t)
+		first, second := s.reader(&readTerms, 1), s.reader(registerTerms, 2)
+		one, two := s.asks(first), s.asks(second)
+		s.lets(first, one)
+		s.lets(second, two)
+		if s.side(true).open != two {
+			t.Error("the last is not the open one")
+		}
+	})
+	for name, late := range map[string]bool{"closed": false, "too late": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			w, rider := s.reader(&readTerms, 1), s.reader(&readTerms, 2)
+			asked := s.asks(w)
+			s.next(rider)
+			if !late {
+				s.Close()
+			}
+			s.Granted(w, asked, w.Owner, w.Seat, 100, late, s.now)
+			if s.side(true).open != nil || s.side(true).trips != 0 || rider.Owner.Tenure() != nil {
+				t.Error("it is open to others")
+			}
+			if step := s.next(rider); step.Do != Ask {
+				t.Errorf("%+v", step)
+			}
+		})
+	}
+}
+
+// Readers that come while a question is under way wait for its answer, and are let in with
+// it before any of them runs.
+func TestRide(t *testing.T) {
+	scene := func(t *testing.T) (*stage, *Waiter, *Tenure, *Waiter) {
+		s := newStage(t)
+		w := s.reader(&readTerms, 1)
+		asked := s.asks(w)
+		rider := s.reader(&readTerms, 2)
+		sent := s.now
+		s.pass(time.Millisecond)
+		if step := s.next(rider); step.Do != Wait || step.Due != s.now.Add(opTime) {
+			t.Fatalf("%+v", step)
+		}
+		if at, rides := rider.Rides(); !rides || at != sent {
+			t.Fatalf("it rides: %t, with a question sent at %v", rides, at)
+		}
+		s.done()
+		return s, w, asked, rider
+	}
+	t.Run("granted", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		h := w.Seat
+		s.lets(w, asked)
+		if asked.Owners() != 2 || asked.Stand() != 1 || rider.Owner.Tenure() != asked {
+			t.Fatalf("%d owners", asked.Owners())
+		}
+		s.give(h)
+		if !asked.Lives() {
+			t.Error("the first to leave ends it")
+		}
+		if step := s.next(rider); step.Do != Share || step.Hold != rider.Seat {
+			t.Errorf("%+v", step)
+		}
+		if _, rides := rider.Rides(); rides {
+			t.Error("it rides along still")
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second, Trace: true}, s.now)
+		if step := s.next(rider); step.Do != Refuse || step.Left != time.Second {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("refused, and it came sooner", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		rider.Tenure.Asked = asked.Asked.Add(-time.Second)
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
+		if step := s.next(rider); step.Do != Ask || step.Tenure != rider.Tenure {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("refused, and its owner writes", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
+		if step := s.Next(rider, s.tenure(&writeTerms), opTime, s.now); step.Do != Ask {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("refused, and it lets no writer pass", func(t *testing.T) {
+		s := newStage(t)
+		w, rider := s.reader(&readTerms, 1), s.reader(hastyTerms, 2)
+		asked := s.asks(w)
+		s.next(rider)
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
+		if step := s.next(rider); step.Do != Ask {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("it broke", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		err := errors.New("no")
+		s.Broke(w, asked, true, err)
+		if step := s.next(rider); step.Do != Fail || step.Err != err {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("nobody waits for the answer", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.CutOff(w, asked)
+		if all := s.wakes(); len(all) != 1 || all[0] != rider {
+			t.Error("it is not woken")
+		}
+		if step := s.next(rider); step.Do != Ask || step.Tenure != rider.Tenure {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("it has waited for long enough", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.pass(opTime - 1)
+		if step := s.next(rider); step.Do != Wait {
+			t.Errorf("%+v", step)
+		}
+		s.pass(1)
+		if step := s.next(rider); step.Do != Fail || step.Err != nil {
+			t.Errorf("%+v", step)
+		}
+		s.lets(w, asked)
+		if asked.Owners() != 1 {
+			t.Error("it was let in after its time")
+		}
+	})
+	t.Run("it leaves", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		if seat := s.GiveUp(rider, rider.Tenure); seat != nil {
+			t.Error("it has a hold")
+		}
+		s.Quit(rider, s.now)
+		s.lets(w, asked)
+		if asked.Owners() != 1 {
+			t.Error("it was let in after it had left")
+		}
+	})
+	t.Run("it leaves, and was let in", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.lets(w, asked)
+		if seat := s.GiveUp(rider, rider.Tenure); seat != rider.Seat {
+			t.Error("its hold is nobody's")
+		}
+	})
+	t.Run("it leaves, and was refused", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
+		if seat := s.GiveUp(rider, rider.Tenure); seat != nil {
+			t.Error("it has a hold")
+		}
+	})
+	t.Run("granted to one that writes", func(t *testing.T) {
+		s, w, asked, rider := scene(t)
+		asked.grant.beside = true
+		s.lets(w, asked)
+		if step := s.next(rider); asked.Owners() != 1 || step.Do != Ask {
+			t.Errorf("%d owners, %+v", asked.Owners(), step)
+		}
+	})
+}
+
+// A question is good for those alone who would ask the same.
+func TestRide_alone(t *testing.T) {
+	for name, test := range map[string]struct {
+		c      *Terms
+		change func(s *stage, w *Waiter)
+		rides  bool
+	}{
+		"nothing is against it":   {&readTerms, func(*stage, *Waiter) {}, true},
+		"it came too late":        {&readTerms, func(s *stage, w *Waiter) { w.Tenure.Asked = s.now.Add(ShareTime + 1) }, false},
+		"it came in time":         {&readTerms, func(s *stage, w *Waiter) { w.Tenure.Asked = s.now.Add(ShareTime) }, true},
+		"a reader was refused":    {&readTerms, func(s *stage, _ *Waiter) { s.side(true).refuse() }, false},
+		"a writer waits":          {&readTerms, func(s *stage, _ *Waiter) { s.stand(&writeTerms, 3) }, false},
+		"another register":        {registerTerms, func(*stage, *Waiter) {}, false},
+		"a lease of its own":      {ownLeaseTerms, func(*stage, *Waiter) {}, false},
+		"it was refused with one": {&readTerms, func(_ *stage, w *Waiter) { w.alone = true }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.asks(s.reader(&readTerms, 1))
+			w := s.reader(test.c, 2)
+			test.change(s, w)
+			if step := s.next(w); (step.Do == Wait) != test.rides {
+				t.Errorf("%+v", step)
+			}
+		})
+	}
+	t.Run("its owner writes", func(t *testing.T) {
+		s := newStage(t)
+		s.asks(s.reader(&readTerms, 1))
+		writes := s.tenure(&writeTerms)
+		w := s.reader(&readTerms, 2)
+		if step := s.Next(w, writes, opTime, s.now); step.Do != Ask || step.Beside != writes || !step.Tenure.grant.beside {
+			t.Errorf("%+v", step)
+		}
+	})
+	t.Run("it waits for so long in all", func(t *testing.T) {
+		s := newStage(t)
+		first, second, rider := s.reader(&readTerms, 1), s.reader(&readTerms, 2), s.reader(&readTerms, 3)
+		asked := s.asks(first)
+		limit := s.next(rider).Due
+		s.pass(time.Second)
+		s.CutOff(first, asked)
+		s.asks(second)
+		if step := s.next(rider); step.Do != Wait || step.Due != limit {
+			t.Errorf("%+v, not until %v", step, limit)
+		}
+	})
+}
+
+// An owner that comes to write while it waits to read asks at once, wherever it stands.
+func TestReadOn(t *testing.T) {
+	s := newStage(t)
+	first := s.reader(&readTerms, 2)
+	s.refused(first)
+	w := s.reader(&readTerms, 1)
+	if step := s.next(w); step.Do != Wait {
+		t.Fatalf("%+v", step)
+	}
+	s.done()
+	s.take(&writeTerms, 1)
+	if all := s.wakes(); len(all) != 1 || all[0] != w {
+		t.Fatal("it is not woken")
+	}
+	if s.Next(w, w.Owner.Beside(), opTime, s.now).Do != Ask {
+		t.Error("it does not ask")
+	}
+	w.Owner.EndReading()
+	if w.Owner.waits != nil {
+		t.Error("it waits still")
+	}
+
+	s = newStage(t)
+	s.refused(s.reader(&readTerms, 2))
+	writes, _ := s.take(&writeTerms, 1)
+	w = s.waiter(&readTerms, 1)
+	w.Tenure = s.tenure(&readTerms)
+	s.Join(w, Stands, s.now)
+	s.WaitToRead(w, true)
+	if w.Owner.Beside() != writes || s.Next(w, writes, opTime, s.now).Do != Ask {
+		t.Error("one that writes stands behind those that wait for it")
+	}
+}
+
+// The grant of an owner that writes says nothing about others.
+func TestReadOn_isNotForOthers(t *testing.T) {
+	s := newStage(t)
+	behind := s.reader(&readTerms, 2)
+	s.refused(behind)
+	s.take(&writeTerms, 1)
+	w := s.reader(&readTerms, 1)
+	w.reason = true
+	step := s.Next(w, w.Owner.Beside(), opTime, s.now)
+	s.Asks(step.Tenure, leaseTime, 0)
+	s.done()
+	s.lets(w, step.Tenure)
+	if all := s.wakes(); len(all) > 0 {
+		t.Error("others are told to ask")
+	}
+}
+
+// Each reader leaves for itself; the last gives the lock back.
+func TestDrop(t *testing.T) {
+	s := newStage(t)
+	first, h := s.reads(&readTerms, 1)
+	second := new(Hold)
+	s.Seat(first, second, 2, true)
+	again := new(Hold)
+	s.Add(first, second.By, again)
+	if first.Stand() != 2 {
+		t.Errorf("Redis should have %d holds", first.Stand())
+	}
+	if s.Drop(first, second) {
+		t.Error("an owner has one hold less, and Redis does not hear of it")
+	}
+	if left, _ := s.Unlock(first, again, s.now, nil); left != Others || first.Stand() != 1 {
+		t.Errorf("%d is left", left)
+	}
+	if !s.Drop(first, second) || first.Owners() != 1 {
+		t.Error("Redis hears that one of two readers leaves")
+	}
+	if s.Drop(first, second) {
+		t.Error("it left twice")
+	}
+	if s.Drop(first, h) {
+		t.Error("the last one leaves, and Redis does not hear of it")
+	}
+	if left, _ := s.Unlock(first, h, s.now, nil); left != None || first.Lives() {
+		t.Errorf("%d is left", left)
+	}
+
+	writes, h := s.take(&writeTerms, 1)
+	if s.Drop(writes, h) || !writes.Lives() {
+		t.Error("a writer drops its hold")
+	}
+	first, h = s.reads(hastyTerms, 3)
+	if s.Seat(first, second, 4, true); s.side(true).owners[4] == nil {
+		t.Fatal("it did not join")
+	}
+	if left, _ := s.Unlock(first, h, s.now, nil); left != Sharers || !first.Lives() {
+		t.Errorf("%d is left", left)
+	}
+}
