@@ -1,0 +1,224 @@
+package place
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// queues has w ask, and be told to wait in the queue.
+func (s *stage) queues(w *Waiter, r Refusal) {
+	s.Helper()
+	asked := s.asks(w)
+	r.Sent, r.Trace = s.now, true
+	s.Refused(w, asked, r, s.now)
+}
+
+// Each waiter asks when it comes, and then a heartbeat goes for all.
+func TestNextBeat(t *testing.T) {
+	s := newStage(t)
+	w := s.stand(&fairTerms, 1)
+	s.queues(w, Refusal{Left: time.Hour})
+	all := s.done()
+	if len(all) != 2 || all[0].Verb != Beat || all[0].Terms != &fairTerms || all[1].Verb != Listen {
+		t.Fatalf("%+v", all)
+	}
+	if step := s.next(w); step.Do != Wait || !step.Due.IsZero() {
+		t.Errorf("%+v", step)
+	}
+	if due, queued := w.line.NextBeat(s.now); due != s.now.Add(pollTime) || queued != nil {
+		t.Errorf("%v, %d", due, len(queued))
+	}
+	s.pass(pollTime / 2)
+	second, third := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3)
+	s.queues(second, Refusal{Left: -1})
+	if s.done() != nil {
+		t.Error("one that comes puts the heartbeat off")
+	}
+	if s.next(third).Do != Ask || second.Queued() != second.Tenure || third.Queued() != nil {
+		t.Error("who is queued?")
+	}
+	s.pass(pollTime / 2)
+	due, queued := w.line.NextBeat(s.now)
+	if due != s.now.Add(pollTime) || !slices.Equal(queued, []*Waiter{w, second}) {
+		t.Errorf("%v, %d", due, len(queued))
+	}
+	if d, _ := w.line.Silence().Lasts(s.now.Add(time.Second), true, time.Second); d == 0 {
+		t.Error("a heartbeat is under way, and nobody knows")
+	}
+	w.line.Beaten(s.now, nil)
+	if d, _ := w.line.Silence().Lasts(s.now.Add(time.Second), true, time.Second); d != 0 {
+		t.Error("a heartbeat was answered, and nobody knows")
+	}
+	w.line.Beaten(s.now, errBroke)
+	w.line.beat.flying = 0
+	if _, err := w.line.Silence().Lasts(s.now.Add(1), true, time.Second); err != errBroke {
+		t.Error("a heartbeat broke, and nobody knows")
+	}
+}
+
+// The lease of the holder that ends soon has the heartbeat sent then.
+func TestQueue_sooner(t *testing.T) {
+	s := newStage(t)
+	w, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
+	s.queues(w, Refusal{Left: -1})
+	s.done()
+	s.queues(second, Refusal{Left: 10 * time.Millisecond})
+	if !s.did(Beat) {
+		t.Error("the sender does not look again")
+	}
+	if due, _ := w.line.NextBeat(s.now); due != s.now.Add(11*time.Millisecond) {
+		t.Error(due)
+	}
+	w.line.BeatIn(s.now, 20*time.Millisecond)
+	if !s.did(Beat) {
+		t.Error("the sender does not look again")
+	}
+	if due, _ := w.line.NextBeat(s.now); due != s.now.Add(21*time.Millisecond) {
+		t.Error(due)
+	}
+	l := w.line
+	s.Quit(w, s.now)
+	s.Quit(second, s.now)
+	s.done()
+	if l.BeatIn(s.now, 0); s.done() != nil {
+		t.Error("a line that ended has a heartbeat")
+	}
+}
+
+// A hint has a heartbeat sent; many that come together, one more when this one is answered.
+func TestNextBeat_hints(t *testing.T) {
+	s := newStage(t)
+	w := s.stand(&fairTerms, 1)
+	s.queues(w, Refusal{Left: -1})
+	s.done()
+	l := w.line
+	l.Hint()
+	if all := s.done(); len(all) != 1 || all[0].Verb != Beat {
+		t.Fatalf("%+v", all)
+	}
+	if _, queued := l.NextBeat(s.now); len(queued) != 1 {
+		t.Fatal("no heartbeat is sent")
+	}
+	if _, queued := l.NextBeat(s.now); queued != nil {
+		t.Error("one hint, and two heartbeats")
+	}
+	for range 3 {
+		l.Hint()
+		if _, queued := l.NextBeat(s.now); queued != nil {
+			t.Error("a second is sent before the first is answered")
+		}
+	}
+	s.done()
+	l.Beaten(s.now, nil)
+	if !s.did(Beat) {
+		t.Error("the hints meanwhile are lost")
+	}
+	if _, queued := l.NextBeat(s.now); len(queued) != 1 {
+		t.Error("the hints meanwhile are lost")
+	}
+	l.Beaten(s.now, nil)
+	if s.done() != nil {
+		t.Error("it does not end")
+	}
+
+	// What is due is sent, whatever is under way.
+	l.Hint()
+	l.NextBeat(s.now)
+	s.pass(pollTime)
+	l.Hint()
+	if _, queued := l.NextBeat(s.now); len(queued) != 1 || l.beat.flying != 2 {
+		t.Error("what is due waits for an answer")
+	}
+	l.Beaten(s.now, nil)
+	if s.done(); !l.beat.missed {
+		t.Error("the hint is forgotten before the last answer")
+	}
+	if l.Beaten(s.now, nil); !s.did(Beat) {
+		t.Error("the hint is forgotten")
+	}
+}
+
+// A waiter asks when its turn has come, also if it hears that before it knows that it stands
+// in the queue.
+func TestTurn(t *testing.T) {
+	s := newStage(t)
+	w, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
+	s.queues(w, Refusal{Left: -1})
+	s.queues(second, Refusal{Left: -1})
+	s.done()
+	w.line.Turn(second.Tenure.Name)
+	if all := s.wakes(); !slices.Equal(all, []*Waiter{second}) || s.next(second).Do != Ask || s.next(w).Do != Wait {
+		t.Error("whose turn is it?")
+	}
+	third := s.stand(&fairTerms, 3)
+	asked := s.asks(third)
+	w.line.Turn(asked.Name)
+	if s.wakes() != nil {
+		t.Error("one asks while it asks")
+	}
+	s.Refused(third, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+	if all := s.wakes(); !slices.Equal(all, []*Waiter{third}) || s.next(third).Do != Ask {
+		t.Error("its turn is forgotten")
+	}
+	s.Asks(asked, 0, 0)
+	s.Refused(third, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+	if s.wakes() != nil {
+		t.Error("it is its turn twice")
+	}
+}
+
+// A waiter that may be told at a channel of its own hears that, as long as it stands in the
+// queue.
+func TestHearOwn(t *testing.T) {
+	s := newStage(t)
+	w := s.stand(&fairTerms, 1)
+	s.queues(w, Refusal{Left: -1})
+	if s.did(HearOwn) {
+		t.Error("it hears what nobody says")
+	}
+	own := Refusal{Sent: s.now, Left: -1, Own: true}
+	s.Asks(w.Tenure, 0, 0)
+	s.Refused(w, w.Tenure, own, s.now)
+	if !s.did(HearOwn) {
+		t.Error("it does not hear")
+	}
+	s.Asks(w.Tenure, 0, 0)
+	s.Refused(w, w.Tenure, own, s.now)
+	if s.did(HearOwn) {
+		t.Error("it hears twice")
+	}
+	w.Tenure = s.tenure(&fairTerms) // of the next question, after an answer that came too late
+	s.Asks(w.Tenure, 0, 0)
+	s.Refused(w, w.Tenure, own, s.now)
+	if all := s.done(); len(all) != 2 || all[0].Verb != Unhear || all[1].Verb != HearOwn || w.Queued() != w.Tenure {
+		t.Errorf("%+v", all)
+	}
+	s.stand(&fairTerms, 2)
+	s.Quit(w, s.now)
+	if !s.did(Unhear) || w.Queued() != nil {
+		t.Error("it hears after it has left")
+	}
+}
+
+// A waiter of a kind with a queue asks again after an error, wherever it stands.
+func TestQueueInRedis_retry(t *testing.T) {
+	s := newStage(t)
+	s.stand(&fairTerms, 1)
+	w := s.stand(&fairTerms, 2)
+	asked := s.asks(w)
+	s.Broke(w, asked, true, errBroke)
+	s.Retry(w, s.now.Add(time.Second))
+	if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(time.Second) {
+		t.Errorf("%+v", step)
+	}
+	s.pass(time.Second)
+	if step := s.next(w); step.Do != Ask || step.Tenure != asked {
+		t.Errorf("%+v", step)
+	}
+	s.Asks(asked, 0, 0)
+	s.done()
+	if out := s.Granted(w, asked, w.Owner, new(Hold), 1, false, s.now); out != Holds || s.wakes() != nil {
+		t.Error("others are told, and Redis does that")
+	}
+}

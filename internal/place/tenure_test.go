@@ -1,0 +1,250 @@
+package place
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// A tenure has the holds of its owner, and Redis should have as many.
+func TestAdd(t *testing.T) {
+	s := newStage(t)
+	held, h := s.take(&writeTerms, 1)
+	o := h.By
+	if held.Stand() != 1 || o.Tenure() != held || held.Owner() != o || !slices.Equal(held.Holds(), []*Hold{h}) || held.longest != leaseTime {
+		t.Fatalf("%+v", held)
+	}
+	again := new(Hold)
+	if !s.Add(held, o, again) || held.Stand() != 2 || held.Owners() != 1 {
+		t.Fatal("it did not enter once more")
+	}
+	if s.Add(held, s.owner(&writeTerms, 2), new(Hold)) {
+		t.Error("another owner has a hold of it")
+	}
+	if left, passed := s.Unlock(held, h, s.now, nil); left != Others || passed || held.Stand() != 1 || o.Tenure() != held {
+		t.Errorf("%d is left", left)
+	}
+	if left, _ := s.Unlock(held, h, s.now, nil); left != Nothing || held.Stand() != 1 {
+		t.Errorf("given back twice, %d is left", left)
+	}
+	if left, _ := s.Unlock(held, again, s.now, nil); left != None || held.Stand() != 0 || o.Tenure() != nil || held.phase != Released || held.Owners() != 0 {
+		t.Errorf("%d is left", left)
+	}
+	if s.Add(held, o, new(Hold)) {
+		t.Error("what is over has a hold")
+	}
+	o.Leave()
+	if s.side(false).owners[1] != nil {
+		t.Error("an owner that has nothing to do with the lock is here")
+	}
+}
+
+// The lease is renewed while a hold wants that.
+func TestAdd_renewals(t *testing.T) {
+	s := newStage(t)
+	own := with(writeTerms, func(c *Terms) { c.Fixed, c.Lease = true, time.Second })
+	asked, o, first := s.tenure(own), s.owner(own, 1), &Hold{Fixed: true}
+	s.Asks(asked, own.Lease, 0)
+	s.Granted(nil, asked, o, first, 1, false, s.now)
+	if s.done() != nil || asked.grant.alive || asked.longest != time.Second {
+		t.Fatal("a lease of its own is renewed")
+	}
+	second, third := new(Hold), new(Hold)
+	s.Add(asked, o, second)
+	if all := s.done(); len(all) != 1 || all[0].Verb != Renew || all[0].Tenure != asked || asked.longest != leaseTime {
+		t.Errorf("%+v", all)
+	}
+	s.Add(asked, o, third)
+	s.Unlock(asked, second, s.now, nil)
+	if all := s.done(); all != nil {
+		t.Errorf("%+v", all)
+	}
+	s.Unlock(asked, third, s.now, nil)
+	if all := s.done(); len(all) != 1 || all[0].Verb != Unrenew {
+		t.Errorf("%+v", all)
+	}
+	s.Add(asked, o, second)
+	if all := s.done(); len(all) != 1 || all[0].Verb != Renew {
+		t.Errorf("%+v", all)
+	}
+	s.Unlock(asked, first, s.now, nil)
+	s.Unlock(asked, second, s.now, nil)
+	if all := s.done(); all != nil { // it is over
+		t.Errorf("%+v", all)
+	}
+}
+
+// End ends all holds, of all owners, once.
+func TestEnd(t *testing.T) {
+	s := newStage(t)
+	first, h := s.reads(&readTerms, 1)
+	second := new(Hold)
+	s.Seat(first, second, 2, true)
+	ended, owners, before := s.End(first, Lost)
+	if len(ended) != 2 || owners != 2 || before != Held || first.Phase() != Lost || first.Stand() != 0 {
+		t.Errorf("%d holds of %d owners, in phase %d", len(ended), owners, before)
+	}
+	if h.By.Tenure() != nil || second.By.Tenure() != nil || s.side(true).open != nil {
+		t.Error("they read still")
+	}
+	if ended, owners, before = s.End(first, Closed); ended != nil || owners != 0 || before != Lost || first.Phase() != Lost {
+		t.Error("it ended twice")
+	}
+	if left, _ := s.Unlock(first, h, s.now, nil); left != Nothing {
+		t.Error("it is given back after the end")
+	}
+	for _, p := range []Phase{Asking, Queued, Offered, Held} {
+		if !p.Lives() {
+			t.Errorf("phase %d is over", p)
+		}
+	}
+	for _, p := range []Phase{Released, Closed, Lost} {
+		if p.Lives() {
+			t.Errorf("phase %d lives", p)
+		}
+	}
+}
+
+// While a command changes how many holds stand in Redis, nobody knows how many do.
+func TestWillChange(t *testing.T) {
+	s := newStage(t)
+	held, _ := s.take(&plainTerms, 1)
+	if held.counted != 1 || !held.Changing().IsZero() {
+		t.Fatalf("%+v", held.ledger)
+	}
+	began := s.now
+	if n := held.WillChange(began); n != 1 || held.counted != 0 {
+		t.Errorf("%d, %+v", n, held.ledger)
+	}
+	held.WillChange(began.Add(time.Second))
+	if held.Changing() != began {
+		t.Error("it counts from the last command")
+	}
+	if held.Count(2); held.counted != 2 || !held.Changing().IsZero() {
+		t.Errorf("%+v", held.ledger)
+	}
+}
+
+// Settling leaves the holds that there are; with none, nobody can say who released the
+// tenure.
+func TestFreeing(t *testing.T) {
+	s := newStage(t)
+	held, h := s.take(&plainTerms, 1)
+	if held.Freeing() != 1 || held.Freed() {
+		t.Error("it is freed")
+	}
+	s.Unlock(held, h, s.now, func(*Tenure) bool { return false })
+	if held.Freeing() != 0 || !held.Freed() {
+		t.Error("it is not freed")
+	}
+	s.Asks(held, leaseTime/2, 2*leaseTime)
+	s.Asks(held, leaseTime/3, leaseTime)
+	if held.MayLive() != 2*leaseTime || held.longest != leaseTime {
+		t.Errorf("%+v", held.ledger)
+	}
+	held.MayTake(3 * leaseTime)
+	if held.MayTake(1); held.MayLive() != 3*leaseTime {
+		t.Errorf("%+v", held.ledger)
+	}
+}
+
+// What failed is given back if Redis may have anything of it.
+func TestFail(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*stage, *Tenure)
+		gives  bool
+	}{
+		"Redis has not heard of it": {func(*stage, *Tenure) {}, false},
+		"it was granted":            {func(s *stage, t *Tenure) { t.grant.since = s.now }, true},
+		"it waited":                 {func(_ *stage, t *Tenure) { t.traced = true }, true},
+		"it is in doubt":            {func(_ *stage, t *Tenure) { t.Doubt() }, true},
+		"it has the lock here":      {func(s *stage, t *Tenure) { s.side(false).held = t; s.stand(&plainTerms, 2) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			asked := s.tenure(&plainTerms)
+			test.change(s, asked)
+			s.done()
+			s.Fail(asked)
+			all := s.done()
+			gives := slices.ContainsFunc(all, func(a Action) bool { return a.Verb == GiveBack && a.Tenure == asked })
+			if gives != test.gives || asked.Lives() || s.Forgotten() == test.gives || s.side(false).held != nil {
+				t.Errorf("it is given back: %t", gives)
+			}
+			if l := s.Line(&plainTerms); l != nil && !l.waiters[0].Leads() {
+				t.Error("the lock is nobody's, and the first does not know")
+			}
+		})
+	}
+	t.Run("it was over", func(t *testing.T) {
+		s := newStage(t)
+		held, _ := s.take(&plainTerms, 1)
+		s.End(held, Lost)
+		if s.Fail(held); held.phase != Lost || len(s.gives()) != 1 {
+			t.Error("it ends twice, or is not given back")
+		}
+	})
+}
+
+// A place is in use while anybody has anything to do with the lock, and closed for good.
+func TestUnused(t *testing.T) {
+	for name, change := range map[string]func(*stage){
+		"an owner":          func(s *stage) { s.owner(&plainTerms, 1) },
+		"a reader":          func(s *stage) { s.owner(&readTerms, 1) },
+		"a line":            func(s *stage) { s.Join(&Waiter{Terms: &plainTerms}, Stands, s.now) },
+		"what is open":      func(s *stage) { s.side(true).open = s.tenure(&readTerms) },
+		"a question":        func(s *stage) { s.side(true).trips = 1 },
+		"what has the lock": func(s *stage) { s.side(false).held = s.tenure(&plainTerms) },
+	} {
+		s := newStage(t)
+		if change(s); s.Unused() || s.Idle(s.now) {
+			t.Errorf("%s, and it is unused", name)
+		}
+	}
+	s := newStage(t)
+	held, _ := s.take(&plainTerms, 1)
+	shared, _ := s.reads(&readTerms, 1)
+	s.Seat(shared, new(Hold), 2, true)
+	all := s.Close()
+	if len(all) != 2 || !slices.Contains(all, held) || !slices.Contains(all, shared) || !s.IsClosed() {
+		t.Errorf("%d are held", len(all))
+	}
+}
+
+// The tenure of an owner that ends for another reason than its own is not another's.
+func TestOwner(t *testing.T) {
+	s := newStage(t)
+	o := s.owner(&plainTerms, 7)
+	if again := s.owner(&plainTerms, 7); again != o || o.Number != 7 || cap(o.Turn) != 1 {
+		t.Fatal("two owners have one number")
+	}
+	if o.Asks() {
+		t.Error("nobody asks")
+	}
+	o.Turn <- struct{}{}
+	if !o.Asks() {
+		t.Error("a call asks")
+	}
+	held := s.tenure(&plainTerms)
+	o.hold(held)
+	if o.Asks() {
+		t.Error("it holds the lock")
+	}
+	o.tenure = nil
+	if o.Beside() != nil {
+		t.Error("it has something on the other side")
+	}
+	o.Leave()
+	if s.side(false).owners[7] != o {
+		t.Error("one call left, and the other's owner is gone")
+	}
+	if o.Leave(); !s.Unused() {
+		t.Error("the owner is here, and needed by nobody")
+	}
+	writer, reader := s.owner(&writeTerms, 7), s.owner(&readTerms, 7)
+	writes := s.tenure(&writeTerms)
+	writer.hold(writes)
+	if reader.Beside() != writes || writer.Beside() != nil {
+		t.Error("it does not know what it has on the other side")
+	}
+}
