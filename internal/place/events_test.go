@@ -123,7 +123,7 @@ func (w *world) mayStart(i int) bool {
 	return !c.p.closed
 }
 
-// like is r if other is as r but for its owner.
+// like is r with the owner of other, if neither owner is one that several calls share.
 func (w *world) like(other *call, r role) role {
 	if other.owner < 100 && r.owner < 100 {
 		r.owner = other.owner

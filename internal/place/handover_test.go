@@ -17,7 +17,7 @@ func TestMayPass(t *testing.T) {
 	none := func(*stage, *Tenure) {}
 	first := func(c *Terms) func(*stage) { return func(s *stage) { s.stand(c, 2) } }
 	for name, test := range map[string]struct {
-		waits  func(*stage)          // who waits; nil is a plain call
+		waits  func(*stage)          // a call that waits; nil is a plain one
 		change func(*stage, *Tenure) // after the grant
 		held   time.Duration         // 0 is a millisecond
 		may    bool
@@ -69,7 +69,7 @@ func TestMayPass(t *testing.T) {
 				t.Fatalf("it was passed on: %t", next != nil)
 			}
 			if held.Lives() {
-				t.Error("who gave it back has it")
+				t.Error("what was given back lives")
 			}
 		})
 	}
@@ -359,7 +359,7 @@ func TestInherit(t *testing.T) {
 	})
 }
 
-// The answer to a question is about the ticket, whoever of the line asked it.
+// The answer to a question is about the ticket, whichever waiter of the line asked it.
 func TestAdopt(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Tenure, *Waiter) {
 		s := newStage(t)

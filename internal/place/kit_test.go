@@ -37,7 +37,7 @@ var (
 
 var errBroke = errors.New("the connection broke")
 
-// cast is who takes part in a history.
+// cast says what a history has: processes, calls, and what may go wrong.
 type cast struct {
 	procs  int
 	calls  []role

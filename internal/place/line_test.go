@@ -12,7 +12,7 @@ func TestFirstAsks(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
 	if !w.First() || behind.First() || !w.Leads() || behind.Leads() || s.Line(&writeTerms) != w.Line() || w.Since() != s.now {
-		t.Fatal("who is the first?")
+		t.Fatal("the first is not the first")
 	}
 	s.refused(w)
 	if step := s.next(behind); step.Do != Wait || !step.Due.IsZero() {
@@ -415,7 +415,7 @@ func TestAllAsk(t *testing.T) {
 	}
 }
 
-// After an error the first asks again, and whoever leads then.
+// After an error the first asks again, and the next does in its place.
 func TestRetry(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&plainTerms, 1), s.stand(&plainTerms, 2)

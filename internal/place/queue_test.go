@@ -36,7 +36,7 @@ func TestNextBeat(t *testing.T) {
 		t.Error("one that comes puts the heartbeat off")
 	}
 	if s.next(third).Do != Ask || second.Queued() != second.Tenure || third.Queued() != nil {
-		t.Error("who is queued?")
+		t.Error("Redis has one queued, and the place another")
 	}
 	s.pass(pollTime / 2)
 	due, queued := w.line.NextBeat(s.now)
@@ -149,7 +149,7 @@ func TestTurn(t *testing.T) {
 	s.done()
 	w.line.Turn(second.Tenure.Name)
 	if all := s.wakes(); !slices.Equal(all, []*Waiter{second}) || s.next(second).Do != Ask || s.next(w).Do != Wait {
-		t.Error("whose turn is it?")
+		t.Error("it is not the turn of the second")
 	}
 	third := s.stand(&fairTerms, 3)
 	asked := s.asks(third)
@@ -168,7 +168,7 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// A waiter that may be told at a channel of its own hears that, as long as it stands in the
+// A waiter that may be told at a channel of its own hears that, while it stands in the
 // queue.
 func TestHearOwn(t *testing.T) {
 	s := newStage(t)

@@ -79,11 +79,11 @@ func TestOpen_terms(t *testing.T) {
 		first, second *Terms
 		joins         bool
 	}{
-		"alike":                          {&readTerms, &readTerms, true},
-		"another register":               {&readTerms, registerTerms, false},
-		"the same register":              {registerTerms, registerTerms, true},
-		"one that lets no writer pass":   {&readTerms, hastyTerms, true},
-		"beside one that lets none pass": {hastyTerms, &readTerms, false},
+		"alike":                               {&readTerms, &readTerms, true},
+		"another register":                    {&readTerms, registerTerms, false},
+		"the same register":                   {registerTerms, registerTerms, true},
+		"one that lets no writer pass":        {&readTerms, hastyTerms, true},
+		"behind one that lets no writer pass": {hastyTerms, &readTerms, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -373,7 +373,7 @@ func TestRide(t *testing.T) {
 	})
 }
 
-// A question is good for those alone who would ask the same.
+// A question is good for those readers alone that would ask the same.
 func TestRide_alone(t *testing.T) {
 	for name, test := range map[string]struct {
 		c      *Terms

@@ -125,8 +125,8 @@ func TestWillChange(t *testing.T) {
 	}
 }
 
-// Settling leaves the holds that there are; with none, nobody can say who released the
-// tenure.
+// Settling leaves the holds that there are; with none, the tenure may have been
+// released by settling.
 func TestFreeing(t *testing.T) {
 	s := newStage(t)
 	held, h := s.take(&plainTerms, 1)
