@@ -325,6 +325,7 @@ func TestInherit(t *testing.T) {
 	for name, i := range map[string]Inheritance{"it broke": {Broke: true}, "it was lost": {}} {
 		t.Run(name, func(t *testing.T) {
 			s, ticket, w := scene(t, &plainTerms)
+			w.line.when.askAt = s.now.Add(pollTime) // it was refused before
 			s.Inherit(ticket, i, s.now)
 			s.Unhold(s.side(false).held)
 			if step := s.next(w); step.Do != Ask || step.Tenure != ticket {
