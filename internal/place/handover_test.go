@@ -471,6 +471,16 @@ func TestAdopt(t *testing.T) {
 			t.Error(out)
 		}
 	})
+	t.Run("a reader that asks anew", func(t *testing.T) {
+		s := newStage(t)
+		w := s.reader(&readTerms, 2)
+		s.pass(time.Second)
+		w.Tenure = s.tenure(&readTerms) // after an answer that came too late
+		own := s.asks(w)
+		if out := grant(s, w, own, false); out != Holds || own.Asked != s.now {
+			t.Errorf("%d, asked %v", out, own.Asked)
+		}
+	})
 	t.Run("ended meanwhile", func(t *testing.T) {
 		s := newStage(t)
 		o, own := s.owner(&writeTerms, 1), s.tenure(&writeTerms)

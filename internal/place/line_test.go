@@ -63,6 +63,7 @@ func TestArm(t *testing.T) {
 		t.Error("a second alarm is set")
 	}
 	s.pass(pollTime)
+	w.line.when.askAt = s.now.Add(pollTime) // it was refused before
 	w.line.Alarm()
 	if !slices.Equal(s.wakes(), []*Waiter{w}) || s.next(w).Do != Ask {
 		t.Error("it does not ask")
@@ -415,6 +416,23 @@ func TestAllAsk(t *testing.T) {
 	}
 }
 
+// A reader that had an error when it was not the first looks again at its own time, or at
+// that of the line, whichever comes first.
+func TestRetry_ofAReader(t *testing.T) {
+	for own, due := range map[time.Duration]time.Duration{time.Second / 2: time.Second / 2, 2 * time.Second: time.Second} {
+		s := newStage(t)
+		first, w := s.reader(ownLeaseTerms, 1), s.reader(ownLeaseTerms, 2)
+		s.asks(first)
+		s.next(w)
+		s.Retry(w, s.now.Add(own))
+		s.Refused(first, first.Tenure, Refusal{Sent: s.now, Left: time.Second - time.Millisecond}, s.now)
+		s.Quit(first, s.now)
+		if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(due) {
+			t.Errorf("%+v", step)
+		}
+	}
+}
+
 // After an error the first asks again, and the next does in its place.
 func TestRetry(t *testing.T) {
 	s := newStage(t)
@@ -513,11 +531,8 @@ func TestUnheard(t *testing.T) {
 	s.Asks(ticket, 0, 0)
 	s.GiveUp(w, ticket)
 	s.Quit(w, s.now)
-	if s.done(); !s.Forgotten() == false || !s.Unheard(w, ticket, true) {
+	if s.done(); !s.Unheard(w, ticket, true) {
 		t.Error("nobody settles it")
-	}
-	if s.Forgotten() {
-		t.Error("settling comes back to a place that is another's")
 	}
 
 	s = newStage(t)
@@ -525,6 +540,11 @@ func TestUnheard(t *testing.T) {
 	s.Asks(own, 0, 0)
 	if s.Forgotten() || s.Unheard(nil, own, true) || s.done() != nil || !s.Forgotten() {
 		t.Error("of a call without a place in line")
+	}
+	own = s.tenure(&writeTerms)
+	s.Asks(own, 0, 0)
+	if s.Fail(own); s.done() != nil || !s.Unheard(nil, own, true) || s.Forgotten() {
+		t.Error("it was given up before its answer, and nobody settles it")
 	}
 	s.Asks(own, 0, 0)
 	s.Answered(own)

@@ -103,6 +103,24 @@ func TestOpen_terms(t *testing.T) {
 	}
 }
 
+// A reader that may join, and finds that the tenure is over, looks again at once.
+func TestOpen_isOver(t *testing.T) {
+	s := newStage(t)
+	w := s.reader(&readTerms, 2)
+	first, h := s.reads(&readTerms, 1)
+	if step := s.next(w); step.Do != Join || step.Tenure != first {
+		t.Fatalf("%+v", step)
+	}
+	s.give(h)
+	if s.Seat(first, new(Hold), 2, false) {
+		t.Error("it joins what is over")
+	}
+	w.line.when.askAt = s.now.Add(pollTime)
+	if step := s.next(w); step.Do != Ask {
+		t.Errorf("%+v", step)
+	}
+}
+
 // Nobody joins what was open once the place knows of a writer that waits, or has closed.
 func TestSeat(t *testing.T) {
 	for name, test := range map[string]struct {
