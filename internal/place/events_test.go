@@ -259,6 +259,9 @@ func (w *world) step(e event) {
 func (w *world) deliver(p *proc, e *ears) {
 	news, told, turns := e.news, e.told, e.turns
 	e.news, e.told, e.turns = false, false, nil
+	if w.cast.deaf {
+		return
+	}
 	if news {
 		e.line.Hint()
 	}
@@ -475,7 +478,7 @@ func (w *world) calm() (event, bool) {
 
 // story is a history, as a failure tells it.
 func (c *cast) story(path []event) string {
-	s := fmt.Sprintf("processes %d, faults %d, close %t, pause %t, fine %t, aside %t\n", c.procs, c.faults, c.close, c.pause, c.fine, c.aside)
+	s := fmt.Sprintf("processes %d, faults %d, close %t, pause %t, fine %t, aside %t, deaf %t, keeps %t\n", c.procs, c.faults, c.close, c.pause, c.fine, c.aside, c.deaf, c.keeps)
 	for i, r := range c.calls {
 		t := r.terms
 		s += fmt.Sprintf("call %d: process %d, how %d, owner %d, reads %t, sided %t, fixed %t, replicas %t, register %q, yield %t\n", i, r.proc, r.how, r.owner, t.Reads, t.Sided, t.Fixed, t.Replicas, t.Register, t.Yield)

@@ -46,6 +46,8 @@ type cast struct {
 	faults int  // how many of the following there may be
 	fine   bool // a call is interrupted wherever it can be
 	aside  bool // Redis may let the lock go
+	deaf   bool // no message reaches anybody
+	keeps  bool // a lease cannot be handed on
 }
 
 // role is one call of a history: it takes the lock once, and gives it back.
@@ -221,7 +223,7 @@ type event struct {
 func (e event) String() string { return fmt.Sprintf("%s %d.%d", verbNames[e.verb], e.a, e.b) }
 
 func newWorld(c *cast) *world {
-	w := &world{cast: c, now: time.Unix(1_800_000_000, 0)}
+	w := &world{cast: c, now: time.Unix(1_800_000_000, 0), lossy: c.deaf}
 	w.rules = Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Place, c *Terms) *Tenure { return w.tenure(c) }}
 	for range c.procs {
 		p := new(proc)
@@ -660,6 +662,9 @@ func (w *world) unlock(c *call) {
 
 // pass hands the lease of a tenure on.
 func (w *world) pass(t *Tenure) bool {
+	if w.cast.keeps {
+		return false
+	}
 	next := &Tenure{Terms: t.Terms, Name: t.Name}
 	for _, p := range w.procs {
 		if p.place.side(false).held == t {
@@ -759,7 +764,7 @@ func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
 		w.awake(c)
 	default:
 		own := c.terms.Discipline == QueueInRedis
-		p.Refused(c.w, k.t, Refusal{Sent: k.sent, Left: k.reply.left, Own: own, Trace: k.patience > 0}, w.now)
+		p.Refused(c.w, k.t, Refusal{Sent: k.sent, Left: k.reply.left, Deaf: w.cast.deaf, Own: own, Trace: k.patience > 0}, w.now)
 		if c.how == tryLock {
 			w.giveUp(c)
 			c.quit = true

@@ -40,6 +40,8 @@ func anyCast(t *rapid.T) *cast {
 		pause:  rapid.Bool().Draw(t, "pause"),
 		aside:  rapid.Bool().Draw(t, "aside"),
 		fine:   rapid.Bool().Draw(t, "fine"),
+		deaf:   rapid.IntRange(0, 5).Draw(t, "deaf") == 0,
+		keeps:  rapid.IntRange(0, 3).Draw(t, "keeps") == 0,
 		faults: rapid.IntRange(0, 4).Draw(t, "faults"),
 	}
 	kind := rapid.IntRange(0, 2).Draw(t, "kind")
