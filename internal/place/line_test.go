@@ -89,6 +89,14 @@ func TestArm(t *testing.T) {
 	}
 
 	s, held, _, w = scene(t)
+	w.line.Alarm()
+	s.refused(w)
+	s.done()
+	if s.Unhold(held); s.done() != nil {
+		t.Error("one that asks already is told that it may ask")
+	}
+
+	s, held, _, w = scene(t)
 	l := w.line
 	s.Quit(w, s.now)
 	s.done()
