@@ -440,6 +440,43 @@ func TestRide_alone(t *testing.T) {
 	})
 }
 
+// Two questions are under way: readers ride along with the later one until that is answered.
+func TestRide_two(t *testing.T) {
+	s := newStage(t)
+	first, second := s.reader(&readTerms, 1), s.reader(registerTerms, 2)
+	one, two := s.asks(first), s.asks(second)
+	s.CutOff(first, one)
+	rider := s.reader(registerTerms, 3)
+	if step := s.next(rider); step.Do != Wait {
+		t.Errorf("%+v", step)
+	}
+	s.lets(second, two)
+	if step := s.next(rider); step.Do != Share || two.Owners() != 2 {
+		t.Errorf("%+v", step)
+	}
+}
+
+// A reader that has asked itself rides along afterwards as if for the first time.
+func TestRide_again(t *testing.T) {
+	s := newStage(t)
+	first, w := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2)
+	w.Tenure.Asked = s.now.Add(-time.Second)
+	asked := s.asks(first)
+	s.next(w)
+	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+	if own := s.asks(w); own != w.Tenure { // it came sooner
+		t.Fatal("it asks for another")
+	}
+	s.pass(time.Second)
+	s.Broke(w, w.Tenure, false, errBroke)
+	s.Ask(first)
+	s.asks(first)
+	s.Ask(w)
+	if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(opTime) {
+		t.Errorf("%+v", step)
+	}
+}
+
 // An owner that comes to write while it waits to read asks at once, wherever it stands.
 func TestReadOn(t *testing.T) {
 	s := newStage(t)
