@@ -456,6 +456,21 @@ func TestRide_two(t *testing.T) {
 	}
 }
 
+// A reader that came sooner than one that was refused asks itself, whatever else is under
+// way: it may be let in.
+func TestRide_sooner(t *testing.T) {
+	s := newStage(t)
+	first, w, third := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2), s.reader(hastyTerms, 3)
+	w.Tenure.Asked, third.alone = s.now.Add(-time.Second), true
+	asked := s.asks(first)
+	s.next(w)
+	s.asks(third)
+	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+	if step := s.next(w); step.Do != Ask {
+		t.Errorf("%+v", step)
+	}
+}
+
 // A reader that has asked itself rides along afterwards as if for the first time.
 func TestRide_again(t *testing.T) {
 	s := newStage(t)
