@@ -290,6 +290,14 @@ func TestRefused_deaf(t *testing.T) {
 	if step := s.next(w); step.Again != 40*time.Millisecond {
 		t.Errorf("Redis hears that it asks again after %v", step.Again)
 	}
+	deaf.Deaf = false
+	asks()
+	deaf.Deaf = true
+	for _, want := range []time.Duration{10, 20} {
+		if d := asks(); d != want*time.Millisecond {
+			t.Errorf("a message reached it, and it asks again after %v", d)
+		}
+	}
 	s.now = w.since.Add(deafPolls*pollTime - 1)
 	if d := asks(); d != 40*time.Millisecond {
 		t.Error(d)

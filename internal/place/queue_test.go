@@ -26,6 +26,9 @@ func TestNextBeat(t *testing.T) {
 	if step := s.next(w); step.Do != Wait || !step.Due.IsZero() {
 		t.Errorf("%+v", step)
 	}
+	if s.Forgotten() {
+		t.Error("a heartbeat comes back to a place that is another's")
+	}
 	if due, queued := w.line.NextBeat(s.now); due != s.now.Add(pollTime) || queued != nil {
 		t.Errorf("%v, %d", due, len(queued))
 	}
@@ -42,9 +45,6 @@ func TestNextBeat(t *testing.T) {
 	due, queued := w.line.NextBeat(s.now)
 	if due != s.now.Add(pollTime) || !slices.Equal(queued, []*Waiter{w, second}) {
 		t.Errorf("%v, %d", due, len(queued))
-	}
-	if d, _ := w.line.Silence().Lasts(s.now.Add(time.Second), true, time.Second); d == 0 {
-		t.Error("a heartbeat is under way, and nobody knows")
 	}
 	w.line.Beaten(s.now, nil)
 	if d, _ := w.line.Silence().Lasts(s.now.Add(time.Second), true, time.Second); d != 0 {
@@ -99,6 +99,9 @@ func TestNextBeat_hints(t *testing.T) {
 	}
 	if _, queued := l.NextBeat(s.now); len(queued) != 1 {
 		t.Fatal("no heartbeat is sent")
+	}
+	if d, _ := l.Silence().Lasts(s.now.Add(time.Second), false, time.Second); d != time.Second {
+		t.Error("a heartbeat is under way, and nobody knows")
 	}
 	if _, queued := l.NextBeat(s.now); queued != nil {
 		t.Error("one hint, and two heartbeats")
