@@ -23,14 +23,16 @@ import (
 //	BUSY MOVED ASK, a failed dial                            no       yes
 //	NOAUTH WRONGPASS NOPERM OOM MISCONF NOREPLICAS
 //	WRONGTYPE and all other error replies                    no       no
-//	a reply that no script of ours gives, WAIT refused       yes      no
-//	time-out, EOF, reset, a caller that went away            yes      yes
+//	EVALSHA or EVAL is not known, Final, lock.ErrClosed      no       no
+//	a reply that no script of ours gives, WAIT refused,
+//	the application closed the client library                yes      no
+//	time-out, EOF, reset, the end of the caller's wait       yes      yes
 type Fault struct {
 	MayHaveRun bool // the server may have carried the command out
 	Again      bool // the same command may go better next time
 }
 
-// FaultOf returns what err means, which a command failed with.
+// FaultOf returns what err, with which a command failed, means.
 func FaultOf(err error) Fault {
 	var sure interface{ Final() }
 	var garbled *luascripts.ReplyError
@@ -49,7 +51,7 @@ func FaultOf(err error) Fault {
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return Fault{Again: true}
 	case errors.Is(err, rueidis.ErrClosing):
-		return Fault{MayHaveRun: true} // somebody closed the client under us
+		return Fault{MayHaveRun: true} // the application closed the client library under us
 	default:
 		return Fault{MayHaveRun: true, Again: true}
 	}
@@ -67,14 +69,14 @@ func (e Final) Unwrap() error { return e.Err }
 // Final says that it is one.
 func (e Final) Final() {}
 
-// Explain returns what a caller gets of err, which a command failed with: with the
-// sentinel that the caller looks for, and with what to do about it.
+// Explain returns err, with which a command failed, as callers get it: with the sentinel of
+// package lock that says what is wrong, and with advice.
 func (s *Sender) Explain(err error) error {
 	var reply *rueidis.RedisError
 	err = luascripts.Discreet(err)
 	switch {
 	case err == nil || errors.Is(err, lock.ErrUnavailable):
-		return err // it was explained before
+		return err // an earlier Explain made it
 	case errors.As(err, &reply) && strings.Contains(reply.Error(), "WRONGTYPE"):
 		return fmt.Errorf("%w: %w", lock.ErrForeignKey, err)
 	case errors.As(err, new(*luascripts.WaitError)):
@@ -89,9 +91,9 @@ func (s *Sender) Explain(err error) error {
 	return err
 }
 
-// CutOff is the error of a command sent at sent whose caller did not wait for the answer:
-// err is the end of the caller's context, or NoAnswer. Of another error, and of nil, it
-// is what Explain makes of it.
+// CutOff returns the error of a command sent at sent. If err is the end of the caller's
+// context, the error says that Redis gave no answer in the meantime. For any other err, as
+// NoAnswer, it is what Explain makes of that.
 func (s *Sender) CutOff(sent time.Time, err error) error {
 	if err == context.Canceled || err == context.DeadlineExceeded {
 		return s.Silent(max(time.Since(sent), 1), nil)
@@ -99,8 +101,8 @@ func (s *Sender) CutOff(sent time.Time, err error) error {
 	return s.Explain(err)
 }
 
-// Failed is the error of a call that waits for nothing but its own command, and began
-// at began: err is what the command failed with.
+// Failed returns the error of a call that began at began and waits for nothing except its own
+// command, which failed with err.
 func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 	if err != nil && err == ctx.Err() {
 		return fmt.Errorf("%w: %w", err, s.Silent(max(time.Since(began), 1), nil))
@@ -108,15 +110,15 @@ func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 	return s.Explain(err)
 }
 
-// MayPass reports whether a command that failed with err is worth another attempt. A
-// server that turned out to be a replica stays one, unless something else than the
-// address says where the master is.
+// MayPass reports whether a command that failed with err is worth another attempt by a call
+// that has little time. A server that turned out to be a replica stays one, unless a Sentinel
+// or a cluster says where the master is.
 func (s *Sender) MayPass(err error) bool {
 	return FaultOf(err).Again && !(IsReadOnly(err) && s.rdb.Mode() == rueidis.ClientModeStandalone)
 }
 
-// Refused reports whether reply says that the server does not let the user in, or does
-// not let it do something.
+// Refused reports whether reply says that the server does not accept the user, or that the
+// user lacks a right.
 func Refused(reply *rueidis.RedisError) bool {
 	for word := range strings.FieldsSeq(reply.Error()) {
 		switch strings.TrimPrefix(word, "-") {
@@ -127,8 +129,8 @@ func Refused(reply *rueidis.RedisError) bool {
 	return false
 }
 
-// Refusal is err, which says that the server at addr does not let user in, or does not
-// let it do something, with what to do about it. What is not known is empty.
+// Refusal returns err, which says that the server at addr does not accept user, or that user
+// lacks a right, with advice. addr and user are "" if they are not known.
 func Refusal(addr, user string, err error) error {
 	server := "Redis"
 	if addr != "" {
@@ -157,10 +159,10 @@ var kinds = map[string]string{
 	"stream": "a stream",
 }
 
-// Foreign is err, which a call about key failed with. If err says that the key holds
-// something else, Foreign asks the server what that is, for a part of the operation
-// time-out. A server that does not say it, or may not, leaves err as it is. The caller is
-// counted by Add.
+// Foreign returns err, with which a call about key failed. If err says that the key holds
+// something else, Foreign asks the server what that is, for a quarter of the operation
+// time-out, and the error says it. If the server does not answer that, Foreign returns err as
+// it is. The caller is counted by Add.
 func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
 	if !errors.Is(err, lock.ErrForeignKey) || ctx.Err() != nil {
 		return err
@@ -194,15 +196,16 @@ func (s *Sender) Address() string {
 	return ""
 }
 
-// unavailable is what a call ends with that Redis gave no answer to.
+// unavailable is the error of a call to which Redis gave no answer.
 type unavailable struct {
 	at    string        // the server's address; "" if there are several
 	quiet time.Duration // since its first question without an answer; 0 if that is not known
 	err   error         // what came instead; nil if nothing came
 }
 
-// Silent is the error of a call whose questions had no answer for d, if that is known; err
-// is what came instead, or the end of the caller's wait. It matches lock.ErrUnavailable.
+// Silent returns the error of a call whose questions had no answer for d; 0 if that is not
+// known. err is what came instead, or the end of the caller's wait. It matches
+// lock.ErrUnavailable.
 func (s *Sender) Silent(d time.Duration, err error) error {
 	var told unavailable
 	if errors.As(err, &told) {
@@ -252,7 +255,7 @@ func Brief(d time.Duration) string {
 	return d.String()
 }
 
-// NoAnswer is what a call fails with when the operation time-out ends it.
+// NoAnswer is the error of a call that the operation time-out ended.
 type NoAnswer struct{ After time.Duration }
 
 // Error says how long the call waited.

@@ -1,10 +1,9 @@
 // Package command sends the commands of a client, and says what became of each: it was
 // carried out, it was not, or nobody knows.
 //
-// A [Sender] returns in time whatever the server does. A caller that does not wait any
-// longer leaves its command behind: the command stays in the connection's queue, and may
-// still take effect. So each [Call] has a second half, Late, which hears the answer that
-// its caller did not wait for.
+// [Await] sends a command and returns in time whatever the server does. If the caller stops
+// waiting, the command stays in the connection's queue, and may still take effect. So each
+// [Call] has a second half, Late, which hears the answer for which the caller did not wait.
 //
 //	reply, answered, err := command.Await(ctx, sender, limit, call)
 //
@@ -31,13 +30,12 @@ type Call[T any] interface {
 	// answered, when the connection ends, or when ctx ends.
 	Send(ctx context.Context) (T, error)
 
-	// Late hears the answer that the caller did not wait for: the reply, or an error
-	// after which the server may have carried the command out. It runs in a goroutine
-	// that the Sender counts.
+	// Late hears the answer for which the caller did not wait: the reply, or an error. It
+	// runs in a goroutine that the Sender counts.
 	Late(reply T, err error)
 }
 
-// Func is a Call that ignores an answer for which nobody waits.
+// Func is a Call that ignores an answer for which the caller does not wait.
 type Func[T any] func(ctx context.Context) (T, error)
 
 // Send calls f.
@@ -49,24 +47,24 @@ func (f Func[T]) Late(T, error) {}
 // Config is what a Sender needs to know.
 type Config struct {
 	Timeout time.Duration   // how long one command may stay unanswered
-	User    string          // as whom the client connects, for errors; "" if that is not known
+	User    string          // the name of the Redis user, for errors; "" if that is not known
 	Closing <-chan struct{} // closed when the client closes
 }
 
-// Sender sends the commands of one client, and counts the goroutines that do.
+// Sender sends the commands of one client, and counts its calls and what goes on after them.
 type Sender struct {
 	Config                // set once
 	rdb    rueidis.Client // set once
 
 	work sync.WaitGroup // see Add
 
-	jobs chan func()  // to a goroutine that waits for something to do
-	idle atomic.Int32 // how many of them wait
+	jobs chan func()  // set once: to a goroutine that waits for something to do
+	idle atomic.Int32 // how many goroutines wait for something to do
 
 	answering atomic.Bool           // the latest command was answered
 	inline    atomic.Int32          // how many commands run in the goroutines of their callers
-	detached  atomic.Int32          // and in others
-	end       atomic.Pointer[endOf] // the context of the first
+	detached  atomic.Int32          // how many commands run in goroutines of their own
+	end       atomic.Pointer[endOf] // the context that the inline commands share; nil before the first
 }
 
 // New returns a sender on rdb, which it borrows.
@@ -74,17 +72,18 @@ func New(rdb rueidis.Client, c Config) *Sender {
 	return &Sender{Config: c, rdb: rdb, jobs: make(chan func())}
 }
 
-// Add counts a call of the client, or something that goes on behind one. Each Add needs a
-// Done. The caller sees to it that no Add comes after Wait has begun.
+// Add counts a call of the client, or something that goes on after one. Each Add needs a
+// Done. While nothing is counted, no Add may come after Wait has begun: a caller that adds
+// is counted already, or knows that Close has not begun.
 func (s *Sender) Add() { s.work.Add(1) }
 
 // Done ends what Add counts.
 func (s *Sender) Done() { s.work.Done() }
 
-// Go runs f in a goroutine that is counted.
+// Go runs f in a goroutine, which is counted as by Add.
 func (s *Sender) Go(f func()) { s.work.Go(f) }
 
-// Wait waits until nothing is counted any more.
+// Wait waits until nothing is counted any more. No command may follow.
 func (s *Sender) Wait() {
 	s.work.Wait()
 	if end := s.end.Load(); end != nil {
@@ -93,8 +92,8 @@ func (s *Sender) Wait() {
 }
 
 // Await sends c and waits for the answer, until ctx ends or limit has passed; a limit of
-// 0 is none. answered tells whether value and err are what c.Send returned. If they are
-// not, c.Late hears of the answer.
+// 0 is none. answered reports whether value and err are what c.Send returned. If they are
+// not, err is why the wait ended, and c.Late hears the answer.
 //
 // The caller is counted by Add. A renewal need not be: the watchdog's Close, which comes
 // before Wait, waits for it.
@@ -118,7 +117,9 @@ func lateInline[T any, C Call[T]](s *Sender, c C) {
 	})
 }
 
-// Detached is Await for a command that must not run in the goroutine of its caller.
+// Detached is Await for a command that must not run in the goroutine of its caller: a
+// goroutine of the sender's sends it, and returns with the server's answer or with the end of
+// the connection.
 func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
 	type answer struct {
 		value T
@@ -127,10 +128,10 @@ func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Durat
 	answers := make(chan answer) // unbuffered: a send that succeeds was received
 	away := make(chan struct{})
 	if s.detached.Add(1) == 1 {
-		s.answering.Store(false) // it may have to connect first, and others would wait for that with no regard to a context
+		s.answering.Store(false) // it may have to connect first, and inline commands would wait for that without regard to their context
 	}
 	s.do(func() {
-		value, err := c.Send(context.Background()) // returns with the server's reply or with the end of the connection
+		value, err := c.Send(context.Background())
 		s.detached.Add(-1)
 		s.answering.Store(IsAnswer(err))
 		select {
@@ -159,11 +160,11 @@ func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Durat
 	}
 }
 
-// idlers is how many goroutines wait for the next command of a caller who can be
-// cancelled. One that has grown its stack and sleeps is half the price of a new one.
+// idlers is how many goroutines at the most wait for the next command of a caller that can
+// be cancelled. One that sleeps, with its stack grown, costs half as much as a new one.
 const idlers = 8
 
-// do runs f in a goroutine that is counted.
+// do runs f in a goroutine that is counted: one that waits for something to do, or a new one.
 func (s *Sender) do(f func()) {
 	select {
 	case s.jobs <- f:
@@ -171,14 +172,15 @@ func (s *Sender) do(f func()) {
 		s.work.Go(func() {
 			for f != nil {
 				f()
-				f = nil // it would be kept alive while there is nothing to do
+				f = nil // else this goroutine would keep it alive while it waits
 				f = s.nextJob()
 			}
 		})
 	}
 }
 
-// nextJob waits for something to do; nil is nothing any more.
+// nextJob waits for something to do. It returns nil when the goroutine is to end: enough
+// others wait, or the client closes.
 func (s *Sender) nextJob() (f func()) {
 	defer s.idle.Add(-1)
 	if s.idle.Add(1) > idlers {
@@ -191,9 +193,9 @@ func (s *Sender) nextJob() (f func()) {
 	return f
 }
 
-// A command of a caller that cannot be cancelled runs in the caller's own goroutine,
-// while the server answers. Two changes of goroutine would cost as much as the rest of
-// what a client does for it. The client library returns when the context ends, and then
+// While the server answers, a command of a caller that cannot be cancelled runs inline: in the
+// caller's own goroutine. Two changes of goroutine would cost as much as everything else that
+// a client does for the command. The client library returns when the context ends, and then
 // nothing is known of the command, as if the connection had broken.
 const (
 	inlineMost = 768 // at a time, with those of others: with more on one connection the library can block without regard to the context
@@ -205,8 +207,8 @@ const (
 	inlineSlack = 16
 )
 
-// mayInline returns the context of a command that may run in the goroutine of a caller
-// with ctx and so much time, or nil if it may not. If it may, inlined must follow.
+// mayInline returns the context of a command that may run inline, for a caller with ctx and so
+// much time; nil if it may not. If it may, inlined must follow.
 func (s *Sender) mayInline(ctx context.Context, limit time.Duration) *endOf {
 	if ctx.Done() != nil || limit > s.Timeout || !s.answering.Load() {
 		return nil
@@ -219,7 +221,7 @@ func (s *Sender) mayInline(ctx context.Context, limit time.Duration) *endOf {
 		s.end.Store(end)
 	}
 	if end.at.Sub(now) > limit {
-		return nil // it has less
+		return nil // the caller has less time than the shared context
 	}
 	if s.inline.Add(1)+s.detached.Load() > inlineMost {
 		s.inline.Add(-1)
@@ -235,10 +237,10 @@ type endOf struct {
 	cancel context.CancelFunc
 }
 
-// inlined reports whether a command that returned err under a context of mayInline was
-// answered, and with what. If the context ended first, it was not. The same error long
-// before that is another command's: when that one times out, the client library may
-// close the connection, with its error for all that wait there.
+// inlined ends an inline command that returned err under own. It reports whether the command was
+// answered, and with which error. If own ended first, it was not. The same error long before
+// the end of own belongs to another command: when that one times out, the client library may
+// close the connection, and gives its error to all commands there.
 func (s *Sender) inlined(own *endOf, err error) (answered bool, _ error) {
 	s.inline.Add(-1)
 	if IsAnswer(err) {
@@ -263,12 +265,12 @@ func IsAnswer(err error) bool {
 type Outcome[T any] struct {
 	Value    T
 	Err      error
-	Answered bool // Value and Err are an answer; else the call's Late gets it
+	Answered bool // Value and Err are an answer; else Late hears it
 	Repeated bool // an earlier copy of the command may have been carried out
 }
 
-// Insist awaits c, again and again while that may help: for at most within (0 is no
-// limit), and while ctx lasts. The command must be safe to repeat.
+// Insist awaits c, again and again while that may help: until within has passed (0 is no
+// limit), or ctx ends. The command must be safe to repeat.
 func Insist[T any, C Call[T]](ctx context.Context, s *Sender, within time.Duration, c C) (o Outcome[T]) {
 	began := time.Now()
 	pause := retry.Backoff{Most: s.Timeout / 4}
@@ -301,11 +303,11 @@ func Rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Load is what a Sender does at one moment.
+// Load is what a Sender does at one moment, for tests.
 type Load struct {
-	Inline    int  // commands in the goroutines of their callers
-	Detached  int  // commands in goroutines of the sender's own
-	Idle      int  // such goroutines that wait for the next command
+	Inline    int  // how many commands run in the goroutines of their callers
+	Detached  int  // how many commands run in goroutines of the sender's own
+	Idle      int  // how many such goroutines wait for the next command
 	Answering bool // the latest command was answered
 }
 

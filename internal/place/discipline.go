@@ -8,41 +8,43 @@ import (
 // Discipline is how the waiters of a kind wait: which of them ask Redis, and when. There are
 // three.
 type Discipline interface {
-	// asksAtOnce reports whether a waiter asks when it comes, wherever it stands in l.
+	// asksAtOnce reports whether a waiter that comes has a reason to ask at once, wherever
+	// it stands in l.
 	asksAtOnce(l *Line) bool
 
-	// next reports whether w has a reason to ask now, and else when it will have one if
-	// nothing happens; the zero time is never.
+	// next reports whether the state of l is a reason for w to ask now. If it is not, due
+	// is when it will be, if nothing happens before; the zero time is never.
 	next(l *Line, w *Waiter, now time.Time) (ready bool, due time.Time)
 
-	// refused says that w was told that others have the lock, for left if nothing happens
-	// before.
+	// refused records that w was told that others have the lock.
 	refused(l *Line, w *Waiter, r Refusal, now time.Time)
 
-	// granted says that w got the lock.
+	// granted records that w got the lock.
 	granted(l *Line, w *Waiter, now time.Time)
 
-	// retry has w ask again at that time, as it had no answer.
+	// retry has w ask again at that time: an error came instead of an answer.
 	retry(l *Line, w *Waiter, at time.Time)
 
-	// freed reports whether others may have reason to ask when an owner gives the lock
-	// back.
+	// freed reports whether an Unlock in this process is a reason for waiters to ask.
 	freed() bool
 
-	// inLine reports whether a single attempt must stand behind those that wait.
+	// inLine reports whether a single attempt stands in line, and fails if it is not the
+	// first.
 	inLine() bool
 }
 
 var (
-	// FirstAsks is for locks that one owner has at a time: only the first of a line asks.
+	// FirstAsks is that of locks which one owner has at a time: only the first of a line
+	// asks.
 	FirstAsks Discipline = firstAsks{}
 
-	// AllAsk is for readers: the first of a line asks. Once one is let in, all others ask
-	// at once; and while nobody has to wait, each asks when it comes.
+	// AllAsk is that of readers. While no reader of the line was refused, each asks when it
+	// comes. After a refusal only the first asks; once it is let in, all others ask at once.
 	AllAsk Discipline = allAsk{}
 
-	// QueueInRedis is for kinds with a queue in Redis: each waiter asks when it comes, and
-	// when it is told that its turn has come. The line sends one heartbeat for all.
+	// QueueInRedis is that of kinds whose waiters queue in Redis. Each waiter asks when it
+	// comes, and when it is told that its turn has come. The line sends one heartbeat for
+	// all.
 	QueueInRedis Discipline = queueInRedis{}
 )
 
@@ -109,16 +111,17 @@ func (queueInRedis) next(*Line, *Waiter, time.Time) (bool, time.Time) { return f
 
 func (queueInRedis) refused(l *Line, w *Waiter, r Refusal, now time.Time) { l.queue(w, r, now) }
 
-func (queueInRedis) granted(*Line, *Waiter, time.Time) {} // Redis tells whose turn is next
+func (queueInRedis) granted(*Line, *Waiter, time.Time) {} // Redis tells the next waiter
 
 func (queueInRedis) retry(l *Line, w *Waiter, at time.Time) { w.retryAt = at }
 
-// next is for the first waiter of l: whether it has a reason to ask now, or else when.
+// next reports whether the first waiter of l has a reason to ask now, and else when it will
+// have one.
 func (l *Line) next(now time.Time) (ready bool, due time.Time) {
 	if now.Before(l.when.aside) {
-		l.when.hinted = false // it is the lock that others should have
+		l.when.hinted = false // the hint says that the lock is free, and it is free for others
 		if l.when.askAt.IsZero() || l.when.askAt.After(l.when.aside) {
-			l.when.askAt = l.when.aside // but what is due before that stays due, however often this is said again
+			l.when.askAt = l.when.aside // a question that is due before that stays due, however often others come first
 		}
 	}
 	ready = l.when.hinted || l.hand.offered != nil || l.when.askAt.IsZero() || !now.Before(l.when.askAt)
@@ -126,9 +129,9 @@ func (l *Line) next(now time.Time) (ready bool, due time.Time) {
 	return ready, l.when.askAt
 }
 
-// refused is for the lines that ask by themselves. The waiter listens from now on. A
-// release can slip in between the question and the subscription; so the confirmation that
-// it listens is a reason to ask again.
+// refused records a refusal of w, of a discipline in which a line asks. From now on the line
+// listens. A release can slip in between the question and the subscription; so the
+// confirmation of the subscription is a reason to ask again.
 func (l *Line) refused(w *Waiter, r Refusal, now time.Time) {
 	l.when.askAt = l.due(now, r.Left)
 	if r.Deaf && l.listens {
@@ -140,20 +143,23 @@ func (l *Line) refused(w *Waiter, r Refusal, now time.Time) {
 }
 
 const (
-	// A process that no message reaches asks again after this time, twice this, and so
-	// on up to a poll interval, and then from the beginning: a lock that goes round in
-	// turns comes by while it asks often.
+	// DeafPause is the first pause of a process that no message reaches. The next pauses
+	// are twice as long each, up to a poll interval, and then from the beginning: a lock
+	// that goes from process to process comes by while this one asks often.
 	DeafPause = 10 * time.Millisecond
-	DeafPolls = 10 // after so many poll intervals it asks once in each
+
+	// DeafPolls is after how many poll intervals of waiting such a process asks once in
+	// each.
+	DeafPolls = 10
 )
 
-// unheard says that no message reaches this process. It returns after how long to ask
+// unheard records that no message reaches this process, and returns after how long it asks
 // again.
 func (l *Line) unheard(now time.Time) time.Duration {
 	w := &l.when
 	pause := cmp.Or(w.deaf, DeafPause)
 	if now.Sub(l.waiters[0].since) >= DeafPolls*w.pace {
-		w.deaf = w.pace // now the lock waits for it for that long
+		w.deaf = w.pace // by now the script gives it the lock that long before it asks
 		return w.pace
 	}
 	if w.deaf = 2 * pause; w.deaf > w.pace {

@@ -2,37 +2,36 @@ package place
 
 import "time"
 
-// How a lock goes from one holder to the next without becoming free in between, for kinds
-// that pass it on.
+// How a lock goes from one holder to the next without becoming free in between, if its kind
+// passes locks on.
 //
-// Inside a process it is passed on without a command: the next holder goes on with the
-// owner string and the lease of the one before. After MaxPasses of them, or
-// MaxPassTime, the lock is released, and the same script gives it to the first in the
-// queue in Redis, which is a process. The process that released stands at the end of that
-// queue.
+// Inside a process a lock is passed on without a command: the next tenure has the owner
+// string and the lease of the one before. After MaxPasses of them, or MaxPassTime, the lock
+// is released, and the same script gives it to the first process in the queue in Redis. The
+// process that released stands at the end of that queue.
 //
 // If the first in the queue is the process that releases, the reply to the release says
-// so. Any other process is told by a message to a channel of its own. The message is only
-// a reason to ask: the question finds that the ticket holds the lock, and gives it a full
-// lease. So nothing depends on the message, or on its sender.
+// so. Any other process gets a message at a channel of its own. The message is only a reason
+// to ask: the question finds that the ticket has the lock, and gets a full lease. So nothing
+// depends on the message, or on its sender.
 
 // MaxPasses is how often a lock is passed on in a process before it is released. A register
 // gives out so many tokens at once.
 const MaxPasses = 64
 
-// MaxPassTime is for how long a lock is passed on. After that a process elsewhere may be
-// next.
+// MaxPassTime is for how long a lock is passed on in a process before it is released.
 const MaxPassTime = 10 * time.Millisecond
 
-// suits reports whether a tenure that was granted or passed on does for a waiter with these
-// terms as it is: the waiter wants no lease of its own, and has no replicas to wait for.
+// suits reports whether a waiter with these terms can take t, which was granted by a release or
+// passed on: the waiter wants no lease of its own, no confirmation by replicas, and tokens of
+// the same register.
 func (c *Terms) suits(t *Tenure) bool {
 	return !c.Fixed && !c.Replicas && c.Register == t.Terms.Register
 }
 
 // mayPass reports whether the lock of t, which has no hold any more, may be passed on to
-// the first waiter of its line. Redis hears nothing of that. So nothing may be under way
-// or in doubt about this owner string, and it must stand in Redis with one hold.
+// the first waiter of its line. Redis hears nothing of that. So no question may be under
+// way or in doubt for this owner string, and it must stand in Redis with one hold.
 func (p *Place) mayPass(t *Tenure, now time.Time) bool {
 	s := p.side(t.Terms.Reads)
 	l := s.line(t.Terms)
@@ -43,11 +42,11 @@ func (p *Place) mayPass(t *Tenure, now time.Time) bool {
 	case t.unsure || t.pending > 0 || t.counted != 1 || t.grant.raised:
 		return false
 	case t.longest > p.rules.Lease:
-		return false // the key would outlive the next holder by more than its lease
+		return false // the key would live for longer than the next holder wants if that one died
 	case t.grant.passes >= MaxPasses || held >= MaxPassTime:
 		return false
 	case held <= time.Duration(t.grant.passes+1)*2*time.Microsecond:
-		return false // the token of the next must lie behind the server's clock
+		return false // the next token would be ahead of the server's clock
 	}
 	return l.waiters[0].stands && l.waiters[0].Terms.suits(t)
 }
@@ -67,15 +66,15 @@ func (p *Place) PassTo(t, next *Tenure) {
 	p.offer(p.Line(t.Terms), next)
 }
 
-// offer makes t, which holds the lock, what the first waiter of l takes.
+// offer offers t, which has the lock, to the first waiter of l.
 func (p *Place) offer(l *Line, t *Tenure) {
 	l.hand.offered, l.side.held = t, t
 	l.rouse()
 }
 
-// Heir returns the waiter in this process to which the release of t may give the lock, and
-// the ticket that stands for it; nil if there is none. The ticket is queued in Redis from
-// when the release is sent, for this offer and with this patience.
+// Heir returns the first waiter of this process, if the release of t may give the lock to it,
+// and the ticket of its line; else nil. The release puts the ticket into the queue in Redis,
+// with this offer for a lease, and this patience.
 func (p *Place) Heir(t *Tenure, offer, patience time.Duration) (w *Waiter, ticket *Tenure) {
 	l := p.Line(t.Terms)
 	if l == nil || p.closed || l.hand.offered != nil || !l.waiters[0].stands {
@@ -88,10 +87,11 @@ func (p *Place) Heir(t *Tenure, offer, patience time.Duration) (w *Waiter, ticke
 	return w, ticket
 }
 
-// Pace returns how often l asks.
+// Pace returns after how long l asks again without a hint.
 func (l *Line) Pace() time.Duration { return l.when.pace }
 
-// ticket returns the tenure in whose name l asks, for a waiter with these terms.
+// ticket returns the ticket of l for a waiter with these terms, and makes it if there is none.
+// A waiter whose tokens come from another register needs another ticket.
 func (l *Line) ticket(c *Terms) *Tenure {
 	p := l.side.p
 	if t := l.hand.ticket; t != nil && t.Terms.Register != c.Register {
@@ -105,18 +105,18 @@ func (l *Line) ticket(c *Terms) *Tenure {
 	return l.hand.ticket
 }
 
-// Inheritance is what is known of a release that named a ticket as the heir.
+// Inheritance is what became of a release that named a ticket as the heir.
 type Inheritance struct {
 	Broke bool      // the release came to an error
 	Done  bool      // the lock was given back
-	Token uint64    // Done: the heir's, if it has the lock now; else 0
-	Late  bool      // Token: too late to make much of the offer
-	Aside time.Time // Done: if not zero, the lock is free, and others come first until then
+	Token uint64    // Done: the heir's token, if the heir has the lock now; else 0
+	Late  bool      // Token: too little is left of the offer
+	Aside time.Time // Done: the lock was let go, and others come first until then; zero if it was not
 	Sent  time.Time // when the release was sent
 }
 
-// Inherit records what became of a release that named ticket. It reports whether ticket
-// has the lock now, and is offered to the line: then the session watches its lease.
+// Inherit records what became of a release that named ticket as the heir. It reports whether
+// ticket is offered to the line now: then the session watches its lease.
 func (p *Place) Inherit(ticket *Tenure, i Inheritance, now time.Time) (offered bool) {
 	l := p.Line(ticket.Terms)
 	mine := l != nil && l.hand.ticket == ticket
@@ -131,21 +131,21 @@ func (p *Place) Inherit(ticket *Tenure, i Inheritance, now time.Time) (offered b
 		l.hint()
 	case mine && i.Done:
 		l.when.askAt = l.due(now, -1)
-		l.Listen(ticket.Terms, i.Sent) // and asks then, as a message before that is lost
+		l.Listen(ticket.Terms, i.Sent) // the confirmation is a reason to ask, as a message before it is lost
 	}
 	if l != nil && (i.Broke || !i.Done) {
 		l.when.askAt = time.Time{}
 		l.hint()
 	}
 	if over {
-		// It was given up meanwhile, and what took it back may have come too soon.
+		// It was given up meanwhile, and the command that gave it back may have come before the release.
 		p.giveBack(ticket)
 	}
 	return offered
 }
 
-// inherit offers the ticket of l, which was granted the lock by a release, to the first
-// waiter, if it suits that one; else the waiter has a reason to ask.
+// inherit offers the ticket of l, to which a release gave the lock, to the first waiter, if it
+// suits that one. Else it has the waiter ask.
 func (p *Place) inherit(l *Line, i Inheritance, now time.Time) bool {
 	t, first := l.hand.ticket, l.waiters[0]
 	if !first.stands || !first.Terms.suits(t) || i.Late {
@@ -160,8 +160,8 @@ func (p *Place) inherit(l *Line, i Inheritance, now time.Time) bool {
 	return true
 }
 
-// take gives what is offered to the line to w, which is the first; nil if there is nothing
-// for it.
+// take returns the tenure that is offered to the line, which w takes; nil if there is nothing
+// for w to take. Only the first waiter comes here.
 func (w *Waiter) take() *Tenure {
 	l := w.line
 	p := l.side.p
@@ -182,9 +182,9 @@ func (w *Waiter) take() *Tenure {
 	return t
 }
 
-// adopt makes t, which was granted as the answer to a question of w, the tenure of o, if it
-// was asked for in the name of the line. It reports whether t was known to be granted
-// before, and is o's now.
+// adopt makes t, which was granted as the answer to a question of w, the tenure of o, if t is
+// the ticket of the line or was. It reports whether t was known to have the lock before, as
+// it was offered.
 func (w *Waiter) adopt(t *Tenure, o *Owner) (known bool) {
 	if w == nil || w.line == nil || !w.stands || !t.Terms.Passes {
 		return false
@@ -192,7 +192,7 @@ func (w *Waiter) adopt(t *Tenure, o *Owner) (known bool) {
 	l := w.line
 	p := l.side.p
 	if l.hand.offered != nil && l.hand.offered != t {
-		// Redis has it as the ticket's: what was passed on is lost.
+		// Redis says that the ticket has the lock: what was passed on is lost.
 		p.Fail(l.hand.offered)
 		l.hand.offered = nil
 	}
@@ -204,7 +204,7 @@ func (w *Waiter) adopt(t *Tenure, o *Owner) (known bool) {
 		t.Terms = w.Terms
 	case !t.Lives():
 	case p.closed:
-		p.end(t, Closed) // Close did not see it, or would give it back
+		p.end(t, Closed) // Close did not see it, or else would give it back
 	default:
 		t.phase = Held
 		o.hold(t)
@@ -212,23 +212,23 @@ func (w *Waiter) adopt(t *Tenure, o *Owner) (known bool) {
 	return known
 }
 
-// GiveUp ends what w asks for, in the name of t: for good, or until the next waiter of the
-// line goes on with it. If w came in with another reader as its wait ended, GiveUp returns
-// its hold, which is to be given back.
+// GiveUp ends what w asks for in the name of t. A ticket stays for the next waiter of the
+// line, if no question for it is under way or in doubt. If another reader's question let w
+// in just as its wait ended, GiveUp returns its hold, and the caller gives that back.
 func (p *Place) GiveUp(w *Waiter, t *Tenure) *Hold {
 	seat := w.leaveTrip()
 	if t == nil {
 		return seat
 	}
 	if l := w.line; l != nil && t == l.hand.offered {
-		return seat // for the next, or for the line to give up
+		return seat // the next waiter takes it, or the line gives it back
 	} else if l != nil && t == l.hand.ticket {
 		if t.unsure || t.pending > 0 {
-			// It may come to hold the lock when nobody expects it any more.
+			// It may come to have the lock, or a longer lease, when no waiter expects that any more.
 			l.hand.ticket = nil
 			p.Fail(t)
 		}
-		return seat // when the last waiter leaves, the line gives it up
+		return seat // the end of the line gives it up
 	}
 	p.Fail(t)
 	return seat

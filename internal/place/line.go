@@ -6,47 +6,47 @@ import (
 )
 
 // Line is where the waiters of this process stand for one side of one lock, first come,
-// first served. What it has learnt about when to ask next stays with it when the next
-// waiter is the first.
+// first served. It ends with its last waiter. What it has learnt about when to ask stays
+// with it when the next waiter comes to be the first.
 type Line struct {
-	side    *side
+	side    *side // nil when the line has ended
 	apart   Apart
-	waiters []*Waiter
-	only    Waiter  // memory for the first of a new line
-	roused  bool    // the first waiter leads: it asks when there is a reason to
-	shut    bool    // the latest answer was that others have the lock
-	listens bool    // it hears of the lock
-	silence Silence // whether there are answers
+	waiters []*Waiter // in the order in which they came
+	only    Waiter    // memory for the first waiter of a new line
+	roused  bool      // the first waiter is to ask when there is a reason; else it waits for what this process has
+	shut    bool      // the latest answer was that others have the lock
+	listens bool      // it is subscribed
+	silence Silence   // since when Redis gives it no answer
 	when    schedule
 	hand    hand
 	beat    heartbeat
-	Ears    any // the session's: how it hears of the lock; nil if it does not
+	Ears    any // the session's: how the line hears of the lock, and its heartbeat; nil before it needs them
 }
 
-// schedule says when a line asks.
+// schedule says when a line asks, or sends a heartbeat.
 type schedule struct {
 	askAt  time.Time     // a question, or a heartbeat, is due then without a hint; zero is at once
 	pace   time.Duration // and that often
 	hinted bool          // something happened to the lock
 	armed  bool          // Alarm will come
-	timed  bool          // it was armed once
-	aside  time.Time     // until then others come first
-	deaf   time.Duration // after how long it asks again if no message reaches this process; 0 if one does, as far as is known
+	timed  bool          // Alarm was to come once, so a timer may refer to the line
+	aside  time.Time     // until then others come first, and a hint is no reason to ask
+	deaf   time.Duration // the next pause, while no message reaches this process; 0 if messages do, as far as is known
 }
 
-// hand is what a line has of a kind that is passed on.
+// hand is what a line has of a lock that is passed on.
 type hand struct {
-	ticket  *Tenure // Queued: the waiters ask in its name; nil before the first question
+	ticket  *Tenure // Queued: the waiters ask in its name; nil if none has asked
 	offered *Tenure // Offered: for the first waiter to take; nil if there is none
 }
 
 // Waiter is a call that waits for a lock, or makes one attempt.
 type Waiter struct {
-	Wake   chan struct{} // the session's: cap 1; the call looks at Next again
+	Wake   chan struct{} // the session's: a token in it, which has room for one, has the call look at Next again
 	Terms  *Terms        // what it asks for
-	Owner  *Owner        // for which owner
-	Tenure *Tenure       // in whose name it asks; nil if it asks in that of its line, or for several locks at once
-	Of     any           // the session's
+	Owner  *Owner        // its owner
+	Tenure *Tenure       // in whose name it asks; nil if that is the line's ticket, or if it asks for several locks at once
+	Of     any           // the session's: the subscription of HearOwn
 
 	line   *Line     // nil if it stands in none
 	since  time.Time // when it came
@@ -64,8 +64,8 @@ type asking struct {
 	asked   time.Time // when its latest question was due
 }
 
-// Stay says for what a waiter stands in a line: for anything that comes to it, or for the
-// answer to its own question alone.
+// Stay says what a waiter wants of the line in which it stands: whatever comes to the line, or
+// only its place there, as it takes nothing but the answer to its own question.
 type Stay bool
 
 const (
@@ -83,10 +83,10 @@ func (s *side) line(c *Terms) *Line {
 	return nil
 }
 
-// Line returns the line in which waiters with these terms stand; nil if there is none.
+// Line returns the line in which waiters with these terms stand; nil if none waits.
 func (p *Place) Line(c *Terms) *Line { return p.side(c.Reads).line(c) }
 
-// Silence returns what the line knows of how Redis answers; nil for no line.
+// Silence returns what the line knows of Redis' answers. It is nil for a nil line.
 func (l *Line) Silence() *Silence {
 	if l == nil {
 		return nil
@@ -103,11 +103,11 @@ func (w *Waiter) Since() time.Time { return w.since }
 // First reports whether w is the first of its line.
 func (w *Waiter) First() bool { return w.line != nil && w.line.waiters[0] == w }
 
-// leads reports whether w is the first of its line, and has something to do.
+// leads reports whether w is the first of its line, and the line is roused.
 func (w *Waiter) leads() bool { return w.First() && w.line.roused }
 
-// Waiter returns a waiter for these terms, which is about to Join, or to Try once. It is the
-// memory of the line that is made for it, if it is the first.
+// Waiter returns a waiter for these terms, which is about to Join, or to Try once. If a new
+// line will be made for it, it is memory of that line.
 func (p *Place) Waiter(c *Terms, once bool) *Waiter {
 	s := p.side(c.Reads)
 	if s.line(c) != nil || once && !c.Discipline.inLine() {
@@ -119,7 +119,7 @@ func (p *Place) Waiter(c *Terms, once bool) *Waiter {
 	return &s.spare.only
 }
 
-// Join has w take a place at the end of the line of its terms.
+// Join has w stand at the end of the line of its terms.
 func (p *Place) Join(w *Waiter, stay Stay, now time.Time) {
 	s := p.side(w.Terms.Reads)
 	l := s.line(w.Terms)
@@ -131,7 +131,7 @@ func (p *Place) Join(w *Waiter, stay Stay, now time.Time) {
 		l.roused = s.held == nil
 	}
 	if w.Terms.Patience > 0 {
-		l.when.pace = min(l.when.pace, w.Terms.Patience/3) // its trace in Redis must not fade
+		l.when.pace = min(l.when.pace, w.Terms.Patience/3) // its trace in Redis must not run out
 	}
 	l.waiters = append(l.waiters, w)
 	if w.Terms.Discipline.asksAtOnce(l) {
@@ -140,7 +140,8 @@ func (p *Place) Join(w *Waiter, stay Stay, now time.Time) {
 	l.arm(now)
 }
 
-// Try has w make one attempt, and reports false if others are ahead of it.
+// Try has w make one attempt. It reports false if the kind's waiters stand in line, and others
+// are ahead of w.
 func (p *Place) Try(w *Waiter, now time.Time) bool {
 	w.since, w.reason, w.once = now, true, true
 	if !w.Terms.Discipline.inLine() {
@@ -163,7 +164,8 @@ func (s *side) newLine(a Apart) *Line {
 	return l
 }
 
-// Quit has w give up its place in the line. The waiter behind it moves up.
+// Quit has w leave its line. If w was the first, the next waiter is from now on; and if that
+// one does not want what comes to the line, it is given back.
 func (p *Place) Quit(w *Waiter, now time.Time) {
 	l := w.line
 	if l == nil {
@@ -186,13 +188,14 @@ func (p *Place) Quit(w *Waiter, now time.Time) {
 	}
 	l.roused = false
 	if l.hand.offered == nil && l.side.held != nil {
-		l.arm(now) // its holder in this process will pass it on
+		l.arm(now) // the holder in this process will pass the lock on, or give it back
 	} else {
 		l.rouse()
 	}
 }
 
-// end is for a line that nobody stands in any more.
+// end ends the line, which has no waiter any more. The line is used again if nothing outside
+// the place may refer to it.
 func (l *Line) end() {
 	s := l.side
 	s.lines = slices.DeleteFunc(s.lines, func(other *Line) bool { return other == l })
@@ -206,16 +209,16 @@ func (l *Line) end() {
 	heard := l.listens || l.beat.on || l.when.timed
 	waiters := l.waiters
 	*l = Line{waiters: waiters, only: Waiter{Wake: l.only.Wake, Of: l.only.Of}, Ears: l.Ears}
-	if !heard && s.spare == nil { // else something outside may know of it yet
+	if !heard && s.spare == nil {
 		s.spare = l
 	}
 }
 
-// Ended reports whether nobody stands in l any more.
+// Ended reports whether l has ended.
 func (l *Line) Ended() bool { return l.side == nil }
 
-// refuse gives back what came to the line, or may come yet: its first waiter has no use for
-// it, or there is none.
+// refuse gives back what came to the line, or may come yet: the first waiter does not want
+// it, or there is no waiter.
 func (l *Line) refuse() {
 	for _, t := range []*Tenure{l.hand.ticket, l.hand.offered} {
 		if t != nil {
@@ -225,10 +228,10 @@ func (l *Line) refuse() {
 	l.hand = hand{}
 }
 
-// wake has w look at Next again.
+// wake has the call of w look at Next again.
 func (l *Line) wake(w *Waiter) { l.side.p.act(Action{Verb: Wake, Waiter: w}) }
 
-// rouse tells the first waiter that it has something to do.
+// rouse has the first waiter look at Next: it may have a reason to ask, or something to take.
 func (l *Line) rouse() {
 	if l.roused {
 		l.hint()
@@ -238,7 +241,7 @@ func (l *Line) rouse() {
 	l.wake(l.waiters[0])
 }
 
-// hint notes that something happened to the lock.
+// hint notes a hint: a reason for the line to ask, or to send a heartbeat.
 func (l *Line) hint() {
 	l.when.hinted = true
 	switch {
@@ -250,8 +253,8 @@ func (l *Line) hint() {
 	}
 }
 
-// arm sees to it that the first waiter asks in time although this process has the lock: it
-// may have lost it without knowing.
+// arm has Alarm called after a poll interval, if this process has the lock. Until then the
+// first waiter need not ask. After that it must, as the lock may be lost and nobody may know.
 func (l *Line) arm(now time.Time) {
 	if !l.when.armed && l.side.held != nil {
 		l.when.armed, l.when.timed = true, true
@@ -259,7 +262,7 @@ func (l *Line) arm(now time.Time) {
 	}
 }
 
-// Alarm says that the time of an Arm has come.
+// Alarm says that the time of an Arm has come. The line may have ended meanwhile.
 func (l *Line) Alarm() {
 	l.when.armed = false
 	if l.side != nil && !l.roused {
@@ -268,8 +271,8 @@ func (l *Line) Alarm() {
 	}
 }
 
-// due is when to look again if Redis said that nothing will happen for left; a negative
-// left is no such word.
+// due returns when to ask again if Redis said that nothing will happen for left. A negative
+// left says nothing.
 func (l *Line) due(now time.Time, left time.Duration) time.Time {
 	d := l.when.pace
 	if left >= 0 {
@@ -278,30 +281,32 @@ func (l *Line) due(now time.Time, left time.Duration) time.Time {
 	return now.Add(d)
 }
 
-// Hint notes that something happened to the lock: a message came, or the confirmation that
-// the line listens.
+// Hint notes a hint: a message came, or the confirmation of a subscription. The line may have
+// ended meanwhile.
 func (l *Line) Hint() {
 	if l.side != nil {
 		l.hint()
 	}
 }
 
-// Told notes a message to this process alone: it may have been granted the lock.
+// Told notes a message to this process alone, which may have been given the lock.
 func (l *Line) Told() {
 	l.when.aside = time.Time{}
 	l.Hint()
 }
 
-// StepAside notes that somebody else should be the first to ask, until then.
+// StepAside notes that the lock is let go for others, and that the line does not ask for it
+// until then.
 func (l *Line) StepAside(until time.Time) { l.when.aside = until }
 
-// Ask gives w a reason to ask, wherever it stands.
+// Ask gives w a reason to ask, whichever waiter is the first.
 func (p *Place) Ask(w *Waiter) {
 	w.reason = true
 	p.act(Action{Verb: Wake, Waiter: w})
 }
 
-// LetGo notes that the lock was let go for others, which come first until then.
+// LetGo notes that the lock was let go for others, which come first until then. If there is
+// no line, the next one knows.
 func (p *Place) LetGo(c *Terms, until time.Time) {
 	s := p.side(c.Reads)
 	if l := s.line(c); l != nil {
@@ -311,9 +316,9 @@ func (p *Place) LetGo(c *Terms, until time.Time) {
 	}
 }
 
-// Free tells the waiters on either side that the lock may be free, after an owner by these
-// terms gave it back. Where Redis itself tells whose turn it is, or where others may still
-// hold the lock, there is nothing to tell.
+// Free gives the waiters on either side a hint, after an owner by these terms gave the lock
+// back. It does nothing where Redis itself tells the next waiter, and where others may still
+// hold the lock.
 func (p *Place) Free(c *Terms) {
 	if !c.Discipline.freed() {
 		return
@@ -325,11 +330,11 @@ func (p *Place) Free(c *Terms) {
 	}
 }
 
-// Listens reports whether l hears of the lock.
+// Listens reports whether l is subscribed.
 func (l *Line) Listens() bool { return l.listens }
 
-// Listen has l hear of the lock from now on, if it does not. What there is to know was
-// asked for at sent.
+// Listen has l subscribed, if it is not. Its latest question was sent at sent: what was said
+// since then may be missed.
 func (l *Line) Listen(c *Terms, sent time.Time) {
 	if !l.listens {
 		l.listens = true
@@ -337,7 +342,8 @@ func (l *Line) Listen(c *Terms, sent time.Time) {
 	}
 }
 
-// PassOver says that the lock may be free, but not for w: the next waiter must ask.
+// PassOver says that w, which is about to leave its line, did not take the lock although it
+// may be free: the next waiter must ask.
 func (w *Waiter) PassOver() {
 	if w.line != nil {
 		w.line.when.askAt = time.Time{}

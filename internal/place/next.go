@@ -9,32 +9,33 @@ import (
 type Do uint8
 
 const (
-	Wait   Do = iota // until Due, or until its waiter is woken
+	Wait   Do = iota // wait until Due, or until the waiter is woken
 	Ask              // send a question for Tenure
 	Take             // Tenure is the owner's now: add a hold
-	Join             // Tenure is open to readers: add a hold, if its lease is well
-	Share            // Hold is the call's: it was let in with the answer to another's question
-	Refuse           // the answer to another reader's question is a refusal for this one, too
-	Fail             // the answer to another reader's question is an error, Err
+	Join             // Tenure is open to readers: add a hold, if its lease has not run out
+	Share            // Hold is the call's: the answer to another reader's question let it in
+	Refuse           // the answer to another reader's question was a refusal, which holds for this one, too
+	Fail             // the answer to another reader's question was an error, Err; or it did not come in time, and Err is nil
 )
 
-// Step is what a call does next.
+// Step is what a call does next. Do says which fields are set.
 type Step struct {
 	Do     Do
-	Due    time.Time // zero is never
-	Tenure *Tenure
-	Queued bool          // Ask: the question is that of the line, and Redis has it queued if it is refused
+	Due    time.Time     // Wait: until then; zero is never
+	Tenure *Tenure       // Ask, Take, Join
+	Queued bool          // Ask: Tenure is the ticket of the line, and Redis queues it if it refuses
 	Again  time.Duration // Ask, Queued: after how long the line asks again
-	Beside *Tenure       // Ask: what the owner has on the other side
-	Hold   *Hold
+	Beside *Tenure       // Ask: the tenure that the owner has on the other side
+	Hold   *Hold         // Share
 	Left   time.Duration // Refuse: what is left of the other's lease
 	Sent   time.Time     // Refuse, Fail: when the question was sent
-	Err    error
+	Err    error         // Fail
 }
 
-// Next returns what the call of w does at this time. beside is what its owner has on the
-// other side of the lock, nil if it has nothing there. limit is how long a call waits for
-// the answer to a question.
+// Next returns what the call of w does at this time. beside is the tenure that its owner
+// has on the other side of the lock, nil if there is none. limit is how long a call waits
+// for the answer to a question. After a Step that says Ask, the caller calls Asks and sends
+// the question.
 func (p *Place) Next(w *Waiter, beside *Tenure, limit time.Duration, now time.Time) Step {
 	if w.trip != nil {
 		step, over := p.landed(w, beside, now)
@@ -66,11 +67,12 @@ func (p *Place) Next(w *Waiter, beside *Tenure, limit time.Duration, now time.Ti
 	return p.share(w, beside, limit, now)
 }
 
-// share is Next for a waiter that has a reason to ask. A reader may come in with another.
+// share returns the Step of a waiter that has a reason to ask. A reader may join another, or
+// ride along with another's question, instead.
 func (p *Place) share(w *Waiter, beside *Tenure, limit time.Duration, now time.Time) Step {
 	if w.Tenure != nil && w.Tenure.Turn != nil && beside == nil {
 		if t := p.Open(w.Terms, w.Tenure.Asked, now); t != nil {
-			w.reason = true // it asks if that one is over
+			w.reason = true // it asks if that tenure turns out to be over
 			return Step{Do: Join, Tenure: t}
 		}
 		if p.ride(w, limit, now) {
@@ -94,10 +96,10 @@ func (p *Place) ask(w *Waiter, beside *Tenure) Step {
 	return step
 }
 
-// Answered records that a question for t has its answer, which is about another lock.
+// Answered records that a question for t has its answer, which says nothing about t.
 func (p *Place) Answered(t *Tenure) { t.answered(p) }
 
-// AskedAt notes that w asks, or rides along with another that does, at that time.
+// AskedAt notes that w asked, or began to ride along with another's question, at that time.
 func (w *Waiter) AskedAt(sent time.Time) {
 	w.asked = sent
 	if w.line != nil {
@@ -105,17 +107,18 @@ func (w *Waiter) AskedAt(sent time.Time) {
 	}
 }
 
-// Asks records that a question for t is sent, which asks for this lease, and leaves a trace
-// that lives so long.
+// Asks records that a question for t is about to be sent. It asks for this lease, and may
+// leave a trace in Redis that lives so long. Each Asks needs one of Granted, Refused, Broke,
+// Cross, Unheard and Answered.
 func (p *Place) Asks(t *Tenure, lease, patience time.Duration) { t.asks(p, lease, patience) }
 
 // Refusal is the answer that others have the lock.
 type Refusal struct {
 	Sent  time.Time     // when the question was sent
-	Left  time.Duration // what is left of the other's lease; negative if it has none
+	Left  time.Duration // what is left of the other's lease; negative if that is not known
 	Deaf  bool          // no message reaches this process
-	Own   bool          // the waiter may be told of its turn at a channel of its own
-	Trace bool          // waiting leaves a trace in Redis
+	Own   bool          // an owner of Redisson may tell the waiter of its turn, at a channel of its own
+	Trace bool          // the question left a trace in Redis
 }
 
 // Refused records the answer to a question of w for t that others have the lock.
@@ -126,8 +129,8 @@ func (p *Place) Refused(w *Waiter, t *Tenure, r Refusal, now time.Time) {
 	p.Waits(w, r, now)
 }
 
-// Waits says that w was refused: by the answer to its own question, or to that of another
-// reader.
+// Waits records that w was refused: by the answer to its own question, or to that of another
+// reader, or to one for several locks.
 func (p *Place) Waits(w *Waiter, r Refusal, now time.Time) {
 	l := w.line
 	switch {
@@ -141,7 +144,8 @@ func (p *Place) Waits(w *Waiter, r Refusal, now time.Time) {
 	}
 }
 
-// Broke records that a question of w for t was answered with err.
+// Broke records that a question of w for t came to err. mayHaveRun says that the server may
+// have carried it out, or may do so yet.
 func (p *Place) Broke(w *Waiter, t *Tenure, mayHaveRun bool, err error) {
 	t.answered(p)
 	if mayHaveRun {
@@ -162,9 +166,9 @@ func (p *Place) GaveBack(w *Waiter, t *Tenure, confirmed bool, err error) {
 // question for t, which is for Unheard. The readers that ride along ask themselves.
 func (p *Place) CutOff(w *Waiter, t *Tenure) { p.land(w, t, landing{}, time.Time{}) }
 
-// Unheard records the answer to a question of w for t that nobody waited for. If it wrote, it
-// is a grant or a place in a queue; or nobody knows, as the question broke. It reports
-// whether t must be settled now.
+// Unheard records the answer to a question of w for t for which the call did not wait. wrote
+// says that the script may have written: it granted the lock, or queued the waiter, or the
+// question broke off. Unheard reports whether the caller must settle t.
 func (p *Place) Unheard(w *Waiter, t *Tenure, wrote bool) (settle bool) {
 	t.answered(p)
 	if !wrote {
@@ -175,13 +179,13 @@ func (p *Place) Unheard(w *Waiter, t *Tenure, wrote bool) (settle bool) {
 		return true
 	}
 	if w != nil && w.line != nil {
-		p.Ask(w) // it may be ours: a good reason to ask
+		p.Ask(w) // it may have the lock
 	}
 	return false
 }
 
-// Retry has w ask again at a time after an error came instead of an answer, and nothing
-// came before.
+// Retry has w ask again at a time, if nothing is a reason to do so before: an error came
+// instead of an answer.
 func (p *Place) Retry(w *Waiter, at time.Time) {
 	switch {
 	case w.line == nil || w.once:
@@ -191,8 +195,8 @@ func (p *Place) Retry(w *Waiter, at time.Time) {
 	}
 }
 
-// Leads reports whether w is the first of its line, and has something to do; or stands in no
-// line.
+// Leads reports whether w asks for itself: it is the first of its line, and roused, or it
+// stands in no line.
 func (w *Waiter) Leads() bool { return w.line == nil || w.leads() }
 
 // Silent notes that err came instead of an answer to w's latest question.
@@ -207,13 +211,13 @@ type Outcome uint8
 
 const (
 	Holds   Outcome = iota // the hold is added
-	TooLate                // the grant came too late for its lease
+	TooLate                // the grant came too late for its lease, or the tenure was over by then
 	Shut                   // the place is closed
 )
 
 // Granted records that a question of w for t was answered by a grant with this token, and
-// adds h, a hold of o. late says that the grant came too late for its lease; a tenure that
-// was known to be granted before does not care.
+// adds h, a hold of o. late says that the answer took as long as the lease is trusted. That
+// does not matter to a tenure that was known to have the lock before.
 func (p *Place) Granted(w *Waiter, t *Tenure, o *Owner, h *Hold, token uint64, late bool, now time.Time) Outcome {
 	t.answered(p)
 	known := w.adopt(t, o)
@@ -248,7 +252,7 @@ func (p *Place) Granted(w *Waiter, t *Tenure, o *Owner, h *Hold, token uint64, l
 	p.land(w, t, landing{granted: added}, now)
 	switch {
 	case added:
-		if w != nil && w.line != nil && !t.grant.beside { // or it was let in because its owner writes, and nobody else is
+		if w != nil && w.line != nil && !t.grant.beside { // else it was let in because its owner writes, which says nothing about the others
 			w.line.silence.hears(w.asked)
 			w.Terms.Discipline.granted(w.line, w, now)
 		}
@@ -260,8 +264,8 @@ func (p *Place) Granted(w *Waiter, t *Tenure, o *Owner, h *Hold, token uint64, l
 	}
 }
 
-// Cross records that a question for t was answered by a grant as its caller's wait ended.
-// The end of t takes the grant back.
+// Cross records that a question for t was answered by a grant just as the wait of its call
+// ended. The end of t gives the grant back.
 func (p *Place) Cross(w *Waiter, t *Tenure) {
 	t.answered(p)
 	p.doubt(t)

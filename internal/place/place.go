@@ -1,14 +1,14 @@
 // Package place is one lock in one process, as a state machine. It decides which waiter
-// asks Redis and when, what an answer means for the others, to whom a lock goes next, and
-// what must be settled later. It holds no context, no client, no timer, no goroutine and
-// no mutex: package session brings those.
+// asks Redis and when, what an answer means for the others, to which waiter a lock goes
+// next, and what must be settled later. It holds no context, no client, no timer, no
+// goroutine and no mutex: package session brings those.
 //
-// A [Place] is told of events, by its methods, and of the time by their argument now. It
-// answers with what to do:
+// Methods tell a [Place] of events, and their argument now tells it the time. It answers
+// with what to do:
 //
-//	the wait loop asks Next                ─▶ wait until a time, ask Redis, or take the lock
-//	an answer: Granted, Refused, Broke     ─▶ actions: wake a waiter, listen, settle a tenure
-//	Unlock, Lost, Hint, Freed, Quit        ─▶ the same
+//	Next, which the wait loop calls              ─▶ a Step: wait until a time, ask Redis, take the lock
+//	an answer: Granted, Refused, Broke, Unheard  ─▶ Actions: wake a waiter, listen, give a tenure back
+//	Unlock, End, Hint, Alarm, Inherit, Quit      ─▶ the same
 //
 // # Words
 //
@@ -22,12 +22,20 @@
 //
 // Held, and each phase before it, ends as Released, Closed or Lost.
 //
-// A [Waiter] is a call that waits for the lock. Waiters stand in a [Line], first come,
-// first served. Which of them ask depends on the kind's [Discipline].
+// From each of these it can go to Released, Closed or Lost, and then it is over.
 //
-// A Queued tenure is the ticket of a line: its waiters ask in its name, one after the
-// other, and Redis has it in the queue of waiting processes. An Offered tenure holds the
-// lock for the line, and its first waiter takes it.
+// A [Waiter] is a call that waits for the lock. The waiters of a process stand in a [Line],
+// first come, first served. Which of them ask depends on the kind's [Discipline]. What Redis
+// knows of waiters is a queue: of a plain lock it has the waiting processes, of a fair lock
+// each waiter.
+//
+// A Queued tenure is the ticket of a line: the waiters ask in its name, one after the
+// other, and Redis has it in the queue of waiting processes. An Offered tenure has the lock
+// for the line, and the first waiter takes it.
+//
+// A lock is passed on when the next holder is in this process, and Redis hears nothing of
+// it. A release gives the lock to the next process in the queue. A lock that is let go
+// becomes free.
 package place
 
 import (
@@ -38,7 +46,7 @@ import (
 // Rules are what all places of a client share.
 type Rules struct {
 	Lease time.Duration // of a hold that is renewed
-	Poll  time.Duration // for how long a waiter relies on hints alone
+	Poll  time.Duration // how often a line asks without a hint
 
 	// Ticket makes the tenure in whose name a line asks.
 	Ticket func(*Place, *Terms) *Tenure
@@ -49,22 +57,22 @@ type Kind struct {
 	Discipline Discipline
 	Reads      bool // several owners can hold it at once
 	Sided      bool // the lock has another side
-	Passes     bool // a holder passes it on, inside the process and by its release
+	Passes     bool // a holder passes it on inside the process, or gives it to another by its release
 }
 
 // Terms are what a call asks a lock for.
 type Terms struct {
 	Kind
 	Of       any           // the session's: its spec
-	Lease    time.Duration // that a grant gives
+	Lease    time.Duration // what a grant gives
 	Fixed    bool          // the lease is not renewed
 	Replicas bool          // replicas must confirm the first hold
 	Register string        // of fencing tokens; "" without fencing
 	Yield    bool          // a reader waits behind a writer that came before
-	Patience time.Duration // how long the trace of a waiter lives in Redis unheard; 0 is none
+	Patience time.Duration // how long the trace of a waiter lives in Redis if it does not ask again; 0 is no trace
 
-	// Apart tells which line a waiter stands in, where there are several. The waiters of
-	// a read/write lock stand behind those only whose question is as good as their own.
+	// Apart says in which line a waiter stands, where a side has several. A waiter of a
+	// read/write lock stands behind those waiters alone whose answer holds for it, too.
 	Apart Apart
 }
 
@@ -84,16 +92,17 @@ const (
 // have no lease of their own, and no replicas to wait for.
 func (c *Terms) MayShare() bool { return c.Reads && !c.Fixed && !c.Replicas }
 
-// Place is one lock in this process. The caller guards it by a mutex, and carries out
-// its actions before the mutex is free again.
+// Place is one lock in this process. The session guards it by a mutex, and carries its
+// actions out, by Do, before it unlocks the mutex. That mutex guards all of its owners,
+// tenures, holds, lines and waiters, too.
 type Place struct {
-	Of     any // the session's
-	rules  *Rules
-	sides  [2]side // of those who read, and of all others
+	Of     any     // the session's: its spot
+	rules  *Rules  // set once
+	sides  [2]side // 1 is for reading, 0 for everything else
 	closed bool
-	flying int  // questions that are not answered yet
-	stays  bool // something may refer to it when nobody uses it any more
-	acts   []Action
+	flying int      // how many questions have no answer yet
+	stays  bool     // something may still refer to the place when it is unused
+	acts   []Action // what is to be done
 }
 
 // side is one way to hold the lock.
@@ -102,12 +111,12 @@ type side struct {
 	owners map[uint64]*Owner
 	lines  []*Line
 	spare  *Line     // an empty one, to be used again
-	held   *Tenure   // has the lock in this process; only where locks are passed on
-	letGo  time.Time // until then others come first: the lock was let go when no line was here
+	held   *Tenure   // Held or Offered: has the lock in this process; only of a kind that passes locks on
+	letGo  time.Time // until then other processes come first: the lock was let go while there was no line
 	reading
 }
 
-// Init makes p the place of a lock that nobody here has anything to do with yet.
+// Init makes p the place of a lock that this process has nothing to do with yet.
 // of is the session's.
 func (p *Place) Init(r *Rules, of any) {
 	p.rules, p.Of = r, of
@@ -128,18 +137,18 @@ type Verb uint8
 
 const (
 	Wake     Verb = iota // Waiter: its call looks at Next again
-	GiveBack             // Tenure: it is over; end its lease, and see to it that Redis has nothing of it
-	Listen               // Line, by Terms: hear of the lock from now on; what there is to know was asked for at Sent
-	Deafen               // Line: nobody listens any more
-	Beat                 // Line, by Terms: its heartbeat looks at NextBeat again; it begins if there is none
+	GiveBack             // Tenure, which is over: stop its lease, and settle it, so that Redis has nothing of it
+	Listen               // Line, by Terms: subscribe its channels; its latest question was sent at Sent, so what was said after that may be missed
+	Deafen               // Line: end the subscriptions
+	Beat                 // Line, by Terms: its heartbeat looks at NextBeat again, and begins if there is none
 	Arm                  // Line: call Alarm at Due
-	HearOwn              // Waiter: hear of its turn at a channel of its own, too
-	Unhear               // Waiter: do not
+	HearOwn              // Waiter: subscribe a channel of its own, at which it hears of its turn
+	Unhear               // Waiter: end that subscription
 	Renew                // Tenure: renew its lease from now on
-	Unrenew              // Tenure: do not
+	Unrenew              // Tenure: stop renewing its lease
 )
 
-// Action is something that the session does for a place.
+// Action is something that the session does for a place. Verb says which fields are set.
 type Action struct {
 	Verb   Verb
 	Waiter *Waiter
@@ -152,7 +161,7 @@ type Action struct {
 
 func (p *Place) act(a Action) { p.acts = append(p.acts, a) }
 
-// Do calls f with each action that is to be done, also with those that f itself leads to.
+// Do calls f with each action that is to be done, and with those that f leads to.
 func (p *Place) Do(f func(Action)) {
 	for i := 0; i < len(p.acts); i++ {
 		f(p.acts[i])
@@ -161,8 +170,9 @@ func (p *Place) Do(f func(Action)) {
 	p.acts = p.acts[:0]
 }
 
-// Close ends the place: nothing is passed on, offered or joined from now on. It returns the
-// tenures that holds belong to.
+// Close closes the place: from now on no lock is passed on, no release names an heir here,
+// no waiter takes what is offered, and no reader joins. It returns the tenures that are
+// Held.
 func (p *Place) Close() (held []*Tenure) {
 	p.closed = true
 	return p.Held()
@@ -171,7 +181,7 @@ func (p *Place) Close() (held []*Tenure) {
 // IsClosed reports whether the place is closed.
 func (p *Place) IsClosed() bool { return p.closed }
 
-// Held returns the tenures of all owners here, on both sides.
+// Held returns the tenures of all owners, on both sides.
 func (p *Place) Held() (held []*Tenure) {
 	for i := range p.sides {
 		s := &p.sides[i]
@@ -184,7 +194,7 @@ func (p *Place) Held() (held []*Tenure) {
 	return held
 }
 
-// Offered returns the tenures that hold the lock for a line here.
+// Offered returns the tenures that are offered to a line.
 func (p *Place) Offered() (offered []*Tenure) {
 	for i := range p.sides {
 		for _, l := range p.sides[i].lines {
@@ -196,7 +206,7 @@ func (p *Place) Offered() (offered []*Tenure) {
 	return offered
 }
 
-// Unused reports whether nobody has anything to do with the lock here.
+// Unused reports whether the place has no owner, no line and no tenure.
 func (p *Place) Unused() bool {
 	for i := range p.sides {
 		s := &p.sides[i]
@@ -207,14 +217,14 @@ func (p *Place) Unused() bool {
 	return true
 }
 
-// Idle reports whether the place is unused, and there is nothing to remember of the lock at
-// this time.
+// Idle reports whether the place is unused, and has nothing to remember: the time in which
+// others come first is over.
 func (p *Place) Idle(now time.Time) bool {
 	return !now.Before(p.sides[0].letGo) && !now.Before(p.sides[1].letGo) && p.Unused()
 }
 
-// Forgotten reports whether nothing refers to the place any more, when it is idle: it can be
-// used for another lock after Reset.
+// Forgotten reports whether nothing refers to the place, which is idle. After Reset it can
+// be the place of another lock.
 func (p *Place) Forgotten() bool { return p.flying == 0 && !p.stays }
 
 // Reset makes an idle and forgotten place as new.
@@ -225,19 +235,25 @@ func (p *Place) Reset() {
 	p.closed = false
 }
 
-// Owner is what one owner of this process has to do with one side of a lock. It lives
-// while a call or a hold needs it.
+// Owner is one owner of this process on one side of a lock. It lives while a call or a
+// hold needs it.
 type Owner struct {
-	Number uint64        // as the context carries it
-	Turn   chan struct{} // cap 1; a call that has put a token in may send commands for this owner; nil before the first call that needs one
-	side   *side
-	users  int     // calls and holds that need it
+	Number uint64 // set once: as the context carries it
+
+	// Turn is the right to send commands for this owner: a call has it while its token is
+	// in the channel, which has room for one. It is nil before the first Enter: a reader
+	// that joins sends nothing.
+	Turn chan struct{}
+
+	side   *side   // set once
+	users  int     // calls and holds that need the owner
 	tenure *Tenure // nil while the owner does not hold the lock
-	holds  int     // the owner's, of that tenure
-	waits  *Waiter // for the first hold to read; nil if none does
+	holds  int     // how many holds of that tenure are the owner's
+	waits  *Waiter // the waiter for the owner's first hold to read; nil if there is none
 }
 
-// Enter returns the owner of this number, new if need be. Each Enter needs a Leave.
+// Enter returns the owner of this number, and makes it if there is none. Each Enter needs a
+// Leave.
 func (p *Place) Enter(reads bool, number uint64) *Owner {
 	s := p.side(reads)
 	o := s.owners[number]
@@ -270,7 +286,7 @@ func (o *Owner) Leave() {
 // Tenure returns the tenure of the owner's holds; nil if it has none.
 func (o *Owner) Tenure() *Tenure { return o.tenure }
 
-// Beside returns the tenure that the same owner has on the other side, nil if it has none.
+// Beside returns the tenure that the same owner has on the other side; nil if it has none.
 func (o *Owner) Beside() *Tenure {
 	if other := o.other(); other != nil {
 		return other.tenure
@@ -278,22 +294,22 @@ func (o *Owner) Beside() *Tenure {
 	return nil
 }
 
-// other is the same owner on the other side of the lock; nil if it has nothing to do there.
+// other returns the same owner on the other side of the lock; nil if there is none.
 func (o *Owner) other() *Owner {
 	p := o.side.p
 	return p.side(o.side == p.side(false)).owners[o.Number]
 }
 
-// Asks reports whether a call asks for the first hold of o.
+// Asks reports whether a call of o has the turn, and asks for the first hold.
 func (o *Owner) Asks() bool { return o.tenure == nil && len(o.Turn) > 0 }
 
-// hold makes t, of which o has no hold yet, the tenure of o.
+// hold makes t the tenure of o, which has no hold of it yet.
 func (o *Owner) hold(t *Tenure) {
 	o.tenure, o.holds = t, 0
 	t.owners++
 }
 
-// lose notes that o has one hold of t less.
+// lose notes that one of o's holds is gone, which was of t.
 func (o *Owner) lose(t *Tenure) {
 	if o.tenure == t {
 		if o.holds--; o.holds == 0 {

@@ -2,18 +2,18 @@ package place
 
 import "time"
 
-// How waiters of kinds with a queue in Redis are kept there. The line sends one heartbeat
-// for all of them, behind the calls: a call may be asking, and wait for an answer that is
-// slow. The answers also tell whose turn it is. So a heartbeat is the poll of all waiters,
-// and a hint is a reason to send one. Many hints that come together, as when a connection
-// is back, are a reason for one more when this one is answered.
+// How waiters keep their places in a fair queue in Redis. The line sends one heartbeat for
+// all of them, and no call sends it, as a call may be waiting for a slow answer. The answer
+// says whose turn it is, too. So a heartbeat is the poll of all waiters, and a hint is a
+// reason to send one. Hints that come while one is under way, as many do when a connection
+// is back, are together a reason for one more.
 
 // heartbeat is what a line knows of its heartbeats.
 type heartbeat struct {
-	on     bool   // somebody sends them
-	flying int    // how many are not answered yet
-	missed bool   // there was a hint meanwhile
-	early  string // the owner that was told of its turn before it knew that it stands in the queue
+	on     bool   // a goroutine of the session sends them
+	flying int    // how many have no answer yet
+	missed bool   // there was a hint while one was under way
+	early  string // the owner string that a message about a turn named before the answer came that it stands in the queue
 }
 
 // queued is what a waiter knows of its place in the queue.
@@ -26,7 +26,7 @@ type queued struct {
 func (l *Line) queue(w *Waiter, r Refusal, now time.Time) {
 	p := l.side.p
 	if due := l.due(now, r.Left); !l.beat.on || l.when.askAt.IsZero() || due.Before(l.when.askAt) {
-		l.when.askAt = due // sooner, but never put off by those who come
+		l.when.askAt = due // waiters that come can make the next heartbeat sooner, and never later
 		l.beat.on, p.stays = true, true
 		p.act(Action{Verb: Beat, Line: l, Terms: w.Terms})
 	}
@@ -44,7 +44,7 @@ func (l *Line) queue(w *Waiter, r Refusal, now time.Time) {
 	}
 }
 
-// unqueue says that w does not stand in the queue any more, if it did.
+// unqueue records that w does not stand in the queue any more, if it did.
 func (l *Line) unqueue(w *Waiter) {
 	w.queued.as = nil
 	if w.queued.own {
@@ -53,7 +53,7 @@ func (l *Line) unqueue(w *Waiter) {
 	}
 }
 
-// Turn says that it is the turn of the waiter with this owner string.
+// Turn records a message that it is the turn of the waiter with this owner string.
 func (l *Line) Turn(name string) {
 	for _, w := range l.waiters {
 		if w.queued.as != nil && w.queued.as.Name == name {
@@ -61,11 +61,11 @@ func (l *Line) Turn(name string) {
 			return
 		}
 	}
-	l.beat.early = name // its own answer is on the way
+	l.beat.early = name // the answer that it stands in the queue is on the way
 }
 
-// NextBeat tells the sender of l's heartbeats when to look again, or, if one is due now, for
-// which waiters. Each that is for any needs a Beaten.
+// NextBeat returns when the goroutine that sends l's heartbeats looks again, and if one is due
+// now, the waiters that it names. If there are any, a Beaten must follow.
 func (l *Line) NextBeat(now time.Time) (due time.Time, queued []*Waiter) {
 	ready := !now.Before(l.when.askAt)
 	if l.when.hinted {
@@ -89,8 +89,8 @@ func (l *Line) NextBeat(now time.Time) (due time.Time, queued []*Waiter) {
 	return l.when.askAt, queued
 }
 
-// Beaten records that a heartbeat that was sent at sent was answered, or came to err and
-// may come to something else next time.
+// Beaten records the answer to a heartbeat that was sent at sent. err is not nil if an error
+// came instead, and the next heartbeat may go better.
 func (l *Line) Beaten(sent time.Time, err error) {
 	if l.beat.flying--; l.beat.flying == 0 && l.beat.missed {
 		l.beat.missed = false
@@ -106,8 +106,8 @@ func (l *Line) Beaten(sent time.Time, err error) {
 // Queued returns as what w stands in the queue in Redis; nil if it does not.
 func (w *Waiter) Queued() *Tenure { return w.queued.as }
 
-// BeatIn has the next heartbeat sent when the first of the queue may have its turn, if
-// nothing happens for left.
+// BeatIn has the next heartbeat sent when left has passed, or when a negative left says
+// nothing, after a poll interval.
 func (l *Line) BeatIn(now time.Time, left time.Duration) {
 	if l.side != nil {
 		l.when.askAt = l.due(now, left)

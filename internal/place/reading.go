@@ -7,71 +7,73 @@ import (
 
 // How the readers of a process share one read hold in Redis.
 //
-// The tenure of a reader that was let in is open for others for a while: they enter
-// by being counted here, each as an owner of its own with holds of its own. Redis has
-// all of them as one owner with one hold, and one more for each time that one of them
-// enters once more. The last of them to leave gives it back.
+// The tenure of a reader that was let in is open for a while: other readers join it without a
+// command, each as an owner of its own with holds of its own. Redis has all of them as one
+// owner with one hold, and one more for each time that one of them enters once more. The
+// last of them to leave gives it back.
 //
 // A reader that joins has not asked whether a writer waits. So a tenure is open only for
 // readers that came at most ShareTime, and a round trip, after the reader that asked; and
-// for no longer than that after the answer. A reader that comes later asks, for a tenure
-// of its own that is the open one then; a writer that came in between refuses that. And
-// nobody joins once this process knows of a writer that waits.
+// only for ShareTime after the answer. A reader that comes later asks, for a tenure of its
+// own that is the open one then; a writer that came in between refuses that. And no reader
+// joins while this process knows of a writer that waits.
 //
-// Readers that come while such a question is under way ride along: the answer is for
-// them too. They are let in before any of them runs, so that a reader that leaves at
-// once is not the last.
+// Readers that come while such a question is under way ride along: the answer lets them in,
+// too. They are let in before any of them runs, so that a reader that leaves at once is not
+// the last.
 
-// ShareTime is how much later than a reader, which asked, others may come and enter
-// without a question. As long can a writer be passed by readers that came after it.
+// ShareTime is how much later than a reader that asked others may come and enter without a
+// question. For so long, and a round trip, a writer can be passed by readers that came after
+// it.
 const ShareTime = 10 * time.Millisecond
 
 // reading is what the readers of a place have in common.
 type reading struct {
-	open     *Tenure // may be joined; nil if none may
-	trip     *trip   // the latest question that is under way; nil if that one is answered
-	trips    int     // how many are under way
-	refusals int     // how often a reader was refused meanwhile
+	open     *Tenure // readers may join it; nil if there is none
+	trip     *trip   // the latest question, if it is under way; else nil
+	trips    int     // how many questions are under way
+	refusals int     // how often a reader was refused so far
 }
 
-// trip is a question that others wait for as well.
+// trip is a question for whose answer other readers wait as well.
 type trip struct {
 	t        *Tenure   // in whose name it is asked
 	sent     time.Time // when
-	refusals int       // those of reading, by then
-	riders   []*Waiter // their holds are of t if it is granted
-	landed   bool      // the answer is there
-	landing            // which is this
+	refusals int       // what reading.refusals was then
+	riders   []*Waiter // get holds of t if it is granted
+	landed   bool      // the answer is there,
+	landing            // and this is it
 }
 
-// landing is what became of a question. If it is nothing of these, nobody waited for the
-// answer.
+// landing is the answer to a question. The zero landing is none: the reader that asked did not
+// wait for it, or it says nothing about other readers.
 type landing struct {
 	granted bool
 	refused bool          // others have the lock,
 	left    time.Duration // for that long if nothing happens
-	err     error         // what Redis said if that was no answer
+	err     error         // an error came instead
 }
 
-// rider is what a reader knows of the questions of others, and of its own.
+// rider is what a reader knows of its own question and of another's.
 type rider struct {
-	Seat  *Hold     // the session's: the hold that it gets if it is let in with another reader
-	own   *trip     // its own question, while it is under way
-	trip  *trip     // the question of another that it waits for
-	until time.Time // for so long
-	alone bool      // it asks itself: it may be let in where the other reader was refused
+	Seat  *Hold     // the session's: the hold that it gets if another's question lets it in
+	own   *trip     // its own question, while that is under way
+	trip  *trip     // another's question, while it rides along with that
+	until time.Time // then it gives up riding along
+	alone bool      // it asks for itself: the other reader was refused, and this one may be let in
 }
 
-// opens has readers join t from now on; nil is nobody.
+// opens has readers join t from now on; with nil none can.
 func (s *side) opens(t *Tenure) { s.open = t }
 
-// suitsReader reports whether what t asked is enough for a reader with these terms.
+// suitsReader reports whether a reader with these terms can join t: t has a token of the same
+// register, and its question waited behind writers if the reader does.
 func (t *Tenure) suitsReader(c *Terms) bool {
 	return c.Register == t.Terms.Register && (t.Terms.Yield || !c.Yield)
 }
 
-// Open returns the tenure that a reader with these terms, which came then, may join now; nil
-// if there is none.
+// Open returns the tenure that a reader with these terms, which came at came, may join now;
+// nil if there is none.
 func (p *Place) Open(c *Terms, came, now time.Time) *Tenure {
 	t := p.side(true).open
 	if t == nil || p.closed || !t.suitsReader(c) || came.After(t.grant.latest) || now.Sub(t.grant.since) > ShareTime || p.writerWaits(c) {
@@ -80,14 +82,14 @@ func (p *Place) Open(c *Terms, came, now time.Time) *Tenure {
 	return t
 }
 
-// writerWaits reports whether a writer of this process waits which readers with these terms
-// let pass.
+// writerWaits reports whether a writer waits which readers with these terms let pass, as far
+// as this process knows.
 func (p *Place) writerWaits(c *Terms) bool {
 	if !c.Yield {
 		return false
 	}
 	if l := p.side(true).line(c); l != nil && l.shut {
-		return true // or one elsewhere
+		return true // a reader was refused: a writer writes or waits, perhaps in another process
 	}
 	for _, l := range p.side(false).lines {
 		if l.apart == 0 && slices.ContainsFunc(l.waiters, func(w *Waiter) bool { return w.stands }) {
@@ -97,9 +99,9 @@ func (p *Place) writerWaits(c *Terms) bool {
 	return false
 }
 
-// WaitToRead notes that w waits in line for the first hold of its owner. An owner that
-// writes is let in whatever waits, so it asks wherever it stands: those before it may wait
-// for that very writer.
+// WaitToRead notes that w waits in line for its owner's first hold to read. writes says that
+// the owner writes: then Redis lets it in at once, and w asks whichever waiter is the first,
+// as those before it may wait for that very writer.
 func (p *Place) WaitToRead(w *Waiter, writes bool) {
 	w.Owner.waits = w
 	if writes {
@@ -107,7 +109,7 @@ func (p *Place) WaitToRead(w *Waiter, writes bool) {
 	}
 }
 
-// readOn lets the owner of t, which has come to write, ask if it waits to read as well.
+// readOn has the owner of t, which came to write just now, ask to read if it waits for that.
 func (p *Place) readOn(t *Tenure) {
 	if !t.Terms.Sided || t.Terms.Reads {
 		return
@@ -117,8 +119,8 @@ func (p *Place) readOn(t *Tenure) {
 	}
 }
 
-// Seat makes h a hold of t for the owner of this number, if t is open yet. It is for a reader
-// that joins without a command. If fresh, no call or hold of the owner may be here.
+// Seat makes h a hold of t for the owner of this number, without a command. It reports false
+// if t is not open any more, or if fresh says that the owner must be new, and it is not.
 func (p *Place) Seat(t *Tenure, h *Hold, number uint64, fresh bool) bool {
 	s := p.side(true)
 	o := s.owners[number]
@@ -132,8 +134,8 @@ func (p *Place) Seat(t *Tenure, h *Hold, number uint64, fresh bool) bool {
 	return p.Add(t, o, h)
 }
 
-// ride has w wait for the question of another reader if one is under way that is as good as
-// its own, and reports whether it does.
+// ride has w ride along with another reader's question, if one is under way whose answer holds
+// for w. It reports whether w does.
 func (p *Place) ride(w *Waiter, limit time.Duration, now time.Time) bool {
 	s := p.side(true)
 	f := s.trip
@@ -148,7 +150,7 @@ func (p *Place) ride(w *Waiter, limit time.Duration, now time.Time) bool {
 	return true
 }
 
-// depart notes that w's question is about to be sent, and that others may ride along.
+// depart notes that the question of w is about to be sent, and that others may ride along.
 func (p *Place) depart(w *Waiter, now time.Time) {
 	s := p.side(true)
 	w.own = &trip{t: w.Tenure, sent: now, refusals: s.refusals}
@@ -157,8 +159,8 @@ func (p *Place) depart(w *Waiter, now time.Time) {
 	s.trips++
 }
 
-// land lets those in that waited for the question of w for t, if it was granted, and opens
-// the tenure to others.
+// land records the answer to the question of w for t. A grant lets in the readers that rode
+// along, and opens t to others. A refusal ends that others join.
 func (p *Place) land(w *Waiter, t *Tenure, how landing, now time.Time) {
 	s := p.side(t.Terms.Reads)
 	if w == nil || w.own == nil {
@@ -185,7 +187,7 @@ func (p *Place) land(w *Waiter, t *Tenure, how landing, now time.Time) {
 			p.Add(t, r.Owner, r.Seat)
 		}
 	case how.granted:
-		f.landing = landing{} // not for others
+		f.landing = landing{} // t is not one to share: the riders ask
 	case how.refused && t.Terms.Yield:
 		s.refuse()
 	}
@@ -194,20 +196,20 @@ func (p *Place) land(w *Waiter, t *Tenure, how landing, now time.Time) {
 	}
 }
 
-// refuse ends that others join: a reader was refused, as a writer waits, or writes.
+// refuse ends that readers join: one was refused, so a writer waits or writes.
 func (s *side) refuse() {
-	s.refusals++ // also those that were asked for before, and come to know late
+	s.refusals++ // so that a question sent before opens nothing if its grant comes later
 	s.opens(nil)
 }
 
-// unshare ends that others join t, which is over.
+// unshare ends that readers join t, which is over.
 func (p *Place) unshare(t *Tenure) {
 	if s := p.side(true); s.open == t {
 		s.opens(nil)
 	}
 }
 
-// landed is Next for a waiter that rides along. It reports whether that is over.
+// landed returns the Step of a waiter that rides along, and whether the ride is over.
 func (p *Place) landed(w *Waiter, beside *Tenure, now time.Time) (step Step, over bool) {
 	f := w.trip
 	if !f.landed {
@@ -227,7 +229,7 @@ func (p *Place) landed(w *Waiter, beside *Tenure, now time.Time) (step Step, ove
 	case f.refused && !w.Tenure.Asked.Before(f.t.Asked) && w.Terms.Yield == f.t.Terms.Yield && beside == nil:
 		step = Step{Do: Refuse, Sent: f.sent, Left: f.left}
 	default:
-		w.alone = f.refused // as it came sooner, or lets nobody pass, it may be let in
+		w.alone = f.refused // it came sooner, or does not wait behind writers, or writes: it may be let in
 		return Step{Do: Ask}, true
 	}
 	w.until, w.alone = time.Time{}, false
@@ -250,7 +252,8 @@ func (w *Waiter) Rides() (sent time.Time, rides bool) {
 	return w.trip.sent, true
 }
 
-// leaveTrip ends that w rides along. It returns the hold of w if it has one already.
+// leaveTrip ends that w rides along. If the question has let w in already, it returns the hold
+// of w.
 func (w *Waiter) leaveTrip() (seat *Hold) {
 	f := w.trip
 	if f == nil {

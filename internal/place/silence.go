@@ -2,19 +2,19 @@ package place
 
 import "time"
 
-// Silence is what the waiters of one line know of how Redis answers them. It tells
-// "somebody else has it" from "Redis gives no answer", also for waiters that do not
-// ask themselves, as another waiter asks for them.
+// Silence is since when Redis gives a line no answer. It tells "another owner has the lock"
+// from "Redis gives no answer", also for a waiter that does not ask, as the first of the
+// line asks for all.
 //
-// Redis is silent if something else than an answer came to the latest question: a
-// refused connection, a time-out, LOADING. A question that is still under way when a
-// wait ends says less, as every question is under way for a while. It counts if there
-// was no answer at all before, or if it has been under way for long (overdue).
+// Redis is silent if an error came instead of the latest answer: a refused connection, a
+// time-out, LOADING. A question that is still under way when a wait ends says less, as every
+// question is under way for a while. It counts if there was no answer at all before, or if
+// it has been under way for long (overdue).
 type Silence struct {
-	from   time.Time // when the first question without an answer was sent; zero if the latest was answered
+	from   time.Time // when the first question without an answer was sent; zero if there is none
 	latest time.Time // when the latest question was sent
-	heard  bool      // there was an answer
-	err    error     // what came instead of the latest answer; nil if nothing came yet
+	heard  bool      // there was an answer once
+	err    error     // what came instead of the latest answer; nil if an answer came, or nothing yet
 }
 
 // asks notes that a question is sent.
@@ -29,11 +29,11 @@ func (q *Silence) asks(sent time.Time) {
 func (q *Silence) hears(sent time.Time) {
 	q.heard, q.err, q.from = true, nil, time.Time{}
 	if q.latest.After(sent) {
-		q.from = q.latest // that one is under way yet
+		q.from = q.latest // that one has no answer yet
 	}
 }
 
-// fails notes that err came and not an answer.
+// fails notes that err came instead of the answer to the question that was sent at sent.
 func (q *Silence) fails(sent time.Time, err error) {
 	q.err = err
 	if q.from.IsZero() {
@@ -41,9 +41,9 @@ func (q *Silence) fails(sent time.Time, err error) {
 	}
 }
 
-// Lasts returns for how long Redis has been silent, 0 if it is not, to the knowledge of a
-// caller that waited for an answer or did not. It returns what came instead of an answer,
-// too. A nil Silence is of nobody that asks: it lasts for 0.
+// Lasts returns for how long Redis has been silent, and what came instead of an answer; 0 if
+// it is not silent. waited says that the caller waited for an answer: then a first question
+// that is under way counts at once. A nil Silence lasts for 0.
 func (q *Silence) Lasts(now time.Time, waited bool, overdue time.Duration) (time.Duration, error) {
 	if q == nil || q.from.IsZero() {
 		return 0, nil

@@ -6,13 +6,13 @@ import "time"
 type Phase uint8
 
 const (
-	Asking   Phase = iota // an owner asks for the lock
-	Queued                // the waiters of a line ask for it in turn, and Redis has it in its queue
+	Asking   Phase = iota // a waiter asks in its name
+	Queued                // the waiters of a line ask in its name, one after the other, and Redis has it in the queue of processes
 	Offered               // it has the lock, and the first waiter of its line is to take it
 	Held                  // an owner has it
-	Released              // its last hold was given back or passed on, or it never had one
-	Closed                // by Close
-	Lost                  // by the clock, or by the server's word
+	Released              // over: the last hold was given back, or the lock was passed on, or there never was a hold
+	Closed                // over: Close ended it
+	Lost                  // over: the lease ran out, or the server said that the owner holds nothing
 )
 
 // Lives reports whether a tenure in this phase is not over.
@@ -22,12 +22,12 @@ func (p Phase) Lives() bool { return p <= Held }
 // hold is given back, or all are lost.
 type Tenure struct {
 	Of    any       // the session's
-	Name  string    // its owner string in Redis; no other tenure has it, except one that the lock is passed on to in this process
-	Terms *Terms    // as the first hold asks for it
-	Asked time.Time // when the first question was due
+	Name  string    // set once: its owner string in Redis. Only tenures that passed the lock on to each other have the same
+	Terms *Terms    // those of the waiter that asks in its name, and from the grant on those of its first hold
+	Asked time.Time // since when it is asked for; of one that a line asks for, from the grant on, when its waiter came
 
-	// Turn is as that of an owner, and in its place. It is nil where readers cannot
-	// share the tenure.
+	// Turn is the right to send commands for the tenure, where several owners can share
+	// it: set once. Where it is nil, that right is the turn of the owner.
 	Turn chan struct{}
 
 	owner *Owner // the owner that asks; nil while it is Queued or Offered
@@ -51,33 +51,33 @@ type grant struct {
 	since  time.Time // when this process was granted the lock; zero if it was not
 	passes int       // how often the lock was passed on in this process since then
 	next   *Tenure   // the tenure that it was passed on to, under the same owner string; nil if it was not
-	raised bool      // the register was raised beyond the tokens that come after its own
-	alive  bool      // the lease is renewed
+	raised bool      // the register was raised, so the tokens that this process counts up from its own are of no use
+	alive  bool      // the watchdog is to renew the lease
 
 	// Of readers.
-	beside bool      // the owner writes, too
-	latest time.Time // a reader that came later needs a grant of its own
+	beside bool      // the owner wrote when it asked, and was let in because of that
+	latest time.Time // readers that came until then may join
 }
 
 // ledger is what Redis may have of a tenure, and for how long.
 type ledger struct {
 	longest  time.Duration // the longest lease that was ever asked for
-	patience time.Duration // the longest for which a trace of waiting lives unheard
-	pending  int           // questions for it that are not answered yet
+	patience time.Duration // the longest for which a trace of waiting lives if nobody asks again
+	pending  int           // how many questions for it have no answer yet
 	unsure   bool          // a question for it broke off, and may be carried out late
-	traced   bool          // it was told to wait, and that left a trace in Redis
+	traced   bool          // it was told to wait, or named as an heir: Redis may have a trace of that
 	freed    bool          // settling may have released it
-	counted  int           // the holds that stand in Redis; 0 while that is not certain
-	changing time.Time     // when the first command was due that changes how many, and has no answer; zero if there is none
+	counted  int           // how many holds stand in Redis; 0 while that is not certain
+	changing time.Time     // when the first command was due that changes the count and has no answer yet; zero if there is none
 }
 
 // Hold is one acquisition.
 type Hold struct {
 	Of     any     // the session's
-	Fixed  bool    // it does not ask for renewals
-	Tenure *Tenure // set when it is added
-	By     *Owner  // its owner
-	at     int     // its place in the tenure's holds
+	Fixed  bool    // it does not want renewals
+	Tenure *Tenure // set once, when it is added
+	By     *Owner  // set once, when it is added: its owner
+	at     int     // its index in the tenure's holds
 }
 
 // Phase returns the phase that t is in.
@@ -86,8 +86,7 @@ func (t *Tenure) Phase() Phase { return t.phase }
 // Lives reports whether t is not over.
 func (t *Tenure) Lives() bool { return t.phase.Lives() }
 
-// Owner returns the owner that asks for t, or had its first hold; nil while t is Queued or
-// Offered.
+// Owner returns the owner of t's first hold; nil before t is Held.
 func (t *Tenure) Owner() *Owner { return t.owner }
 
 // Token returns the fencing token of t; 0 before it is granted.
@@ -105,7 +104,7 @@ func (t *Tenure) Holds() []*Hold { return t.holds }
 // Unsure reports whether a question for t may be carried out late.
 func (t *Tenure) Unsure() bool { return t.unsure }
 
-// Freed reports whether settling may have released t.
+// Freed reports whether settling may have released t, so that a release finds nothing.
 func (t *Tenure) Freed() bool { return t.freed }
 
 // Raise notes that the register is about to be raised. The next holder must have a token
@@ -115,7 +114,7 @@ func (t *Tenure) Raise() { t.grant.raised = true }
 // MayLive returns for how long a command that was sent for t can keep the lock.
 func (t *Tenure) MayLive() time.Duration { return max(t.longest, t.patience) }
 
-// MayTake notes that a lease of d is about to be asked for.
+// MayTake notes that a command asks for a lease of d.
 func (t *Tenure) MayTake(d time.Duration) { t.longest = max(t.longest, d) }
 
 // Stand returns how many holds Redis should have of t: one for all owners that share it,
@@ -128,7 +127,7 @@ func (t *Tenure) Stand() int {
 }
 
 // WillChange notes that a command is about to change how many holds stand in Redis, and
-// returns how many there are here. Count is for when the command is confirmed.
+// returns how many should stand there now. When the command is confirmed, Count follows.
 func (t *Tenure) WillChange(now time.Time) (holds int) {
 	t.counted = 0
 	if t.changing.IsZero() {
@@ -140,12 +139,12 @@ func (t *Tenure) WillChange(now time.Time) (holds int) {
 // Count notes that Redis has n holds of t.
 func (t *Tenure) Count(n int) { t.counted, t.changing = n, time.Time{} }
 
-// Changing returns since when a command that changes the count has no answer; zero if
-// there is none.
+// Changing returns since when a command that changes the count has no answer; the zero
+// time if there is none.
 func (t *Tenure) Changing() time.Time { return t.changing }
 
-// Latest returns the tenure that t was passed on to, t itself if it was not: what is known
-// of their owner string concerns that one.
+// Latest returns the tenure that t's lock was passed on to, and t itself if it was not.
+// They have the same owner string, and whatever is known of that concerns the latest.
 func (t *Tenure) Latest() *Tenure {
 	for t.grant.next != nil {
 		t = t.grant.next
@@ -153,24 +152,24 @@ func (t *Tenure) Latest() *Tenure {
 	return t
 }
 
-// Doubt notes that a question for t may be carried out late. It reports whether the
-// tenure lives: then its end sees to that.
+// Doubt notes that a question for t may be carried out late. It reports whether the latest
+// tenure of that owner string lives: then its end settles that, and else the caller does.
 func (t *Tenure) Doubt() (lives bool) {
 	t = t.Latest()
 	t.unsure = true
 	return t.Lives()
 }
 
-// Freeing returns how many holds settling is to leave of t in Redis. After 0 nobody can say
-// whether it was settling that released t.
+// Freeing returns how many holds of t settling leaves in Redis. Once that was 0, a release
+// that finds nothing says nothing: settling may have released t.
 func (t *Tenure) Freeing() (holds int) {
 	holds = t.Stand()
 	t.freed = t.freed || holds == 0
 	return holds
 }
 
-// asks notes that a question for t is about to be sent, which asks for this lease, and
-// leaves a trace that lives so long.
+// asks notes that a question for t is about to be sent. It asks for this lease, and may
+// leave a trace in Redis that lives so long.
 func (t *Tenure) asks(p *Place, lease, patience time.Duration) {
 	t.longest, t.patience = max(t.longest, lease), max(t.patience, patience)
 	t.pending++
@@ -183,8 +182,8 @@ func (t *Tenure) answered(p *Place) {
 	p.flying--
 }
 
-// Add records h, a hold of o, and reports false if t is over, or o has given back all that
-// it had of it.
+// Add records h, a hold of o. It reports false if t is over, or if o has given all its holds
+// of t back.
 func (p *Place) Add(t *Tenure, o *Owner, h *Hold) bool {
 	if !t.Lives() || o.tenure != t {
 		return false
@@ -206,8 +205,8 @@ func (p *Place) Add(t *Tenure, o *Owner, h *Hold) bool {
 	return true
 }
 
-// take takes h out of the holds, and reports whether it was there.
-func (p *Place) take(t *Tenure, h *Hold) bool {
+// remove takes h out of the holds of t, and reports whether it was there.
+func (p *Place) remove(t *Tenure, h *Hold) bool {
 	end := len(t.holds) - 1
 	if h.at > end || t.holds[h.at] != h {
 		return false
@@ -230,16 +229,17 @@ func (p *Place) take(t *Tenure, h *Hold) bool {
 type Left uint8
 
 const (
-	Nothing Left = iota // the hold was not there: the tenure has ended, and ended the hold with it
-	Others              // holds of the same owner
-	Sharers             // holds of other owners alone
-	None                // no hold: the tenure is over, and is to be released, or passed on before
+	Nothing Left = iota // the hold was not there: the tenure was over, and the hold with it
+	Others              // other holds of the same owner
+	Sharers             // no hold of that owner, but holds of others
+	None                // no hold: the tenure is over
 )
 
-// Unlock takes h out of t. If it was the last one, the tenure is over, unless pass, which
-// Unlock calls then, passes it on to another: that reports whether it did.
+// Unlock takes h out of t. If h was the last hold, t is over. If the lock may then be passed
+// on, Unlock first calls pass, which makes the next tenure and calls PassTo, and reports
+// whether it did. If it did not, the caller releases t.
 func (p *Place) Unlock(t *Tenure, h *Hold, now time.Time, pass func(*Tenure) bool) (left Left, passed bool) {
-	if !p.take(t, h) {
+	if !p.remove(t, h) {
 		return Nothing, false
 	}
 	switch {
@@ -254,14 +254,14 @@ func (p *Place) Unlock(t *Tenure, h *Hold, now time.Time, pass func(*Tenure) boo
 	}
 }
 
-// Drop takes h out of t if that is nothing to Redis: its owner has no other hold, and
-// others share the tenure. It reports whether it did.
+// Drop takes h out of t if the count in Redis stays the same: its owner has no other hold,
+// and other owners share the tenure. It reports whether it did.
 func (p *Place) Drop(t *Tenure, h *Hold) bool {
-	return t.Turn != nil && t.owners > 1 && h.By.tenure == t && h.By.holds == 1 && p.take(t, h)
+	return t.Turn != nil && t.owners > 1 && h.By.tenure == t && h.By.holds == 1 && p.remove(t, h)
 }
 
-// End ends t, if it lives, and all its holds, which it returns, and how many owners they
-// had. before is the phase that t was in.
+// End ends t, if it lives, and takes all its holds out. It returns them, how many owners
+// they had, and the phase that t was in before.
 func (p *Place) End(t *Tenure, how Phase) (ended []*Hold, owners int, before Phase) {
 	ended, before = t.holds, t.phase
 	t.holds = nil
@@ -277,6 +277,7 @@ func (p *Place) End(t *Tenure, how Phase) (ended []*Hold, owners int, before Pha
 	return ended, owners, before
 }
 
+// end makes t over. Its holds stay to be taken out.
 func (p *Place) end(t *Tenure, how Phase) {
 	t.phase = how
 	if t.owner != nil && t.owner.tenure == t {
@@ -285,20 +286,19 @@ func (p *Place) end(t *Tenure, how Phase) {
 	p.unshare(t)
 }
 
-// Fail ends t, whose first hold came to nothing, and has what Redis may have of it given
-// back.
+// Fail ends t, which no owner came to hold, and has given back what Redis may have of it.
 func (p *Place) Fail(t *Tenure) {
 	if t.Lives() {
 		p.end(t, Released)
 	}
 	p.Unhold(t)
 	if !t.grant.since.IsZero() || t.traced || t.unsure {
-		p.giveBack(t) // else Redis has not heard of it
+		p.giveBack(t) // else Redis has nothing of it, or Unheard sees to the answer
 	}
 }
 
-// Unhold notes that the lock is not t's any more, as far as this process goes. A waiter
-// here may ask again.
+// Unhold notes that t does not have the lock any more, so that the first waiter of its line
+// asks Redis.
 func (p *Place) Unhold(t *Tenure) {
 	s := p.side(t.Terms.Reads)
 	if s.held != t {
@@ -310,6 +310,7 @@ func (p *Place) Unhold(t *Tenure) {
 	}
 }
 
+// giveBack has the session settle t, which is over.
 func (p *Place) giveBack(t *Tenure) {
 	p.stays = true // settling comes back to t
 	p.act(Action{Verb: GiveBack, Tenure: t})

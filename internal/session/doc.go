@@ -1,63 +1,59 @@
-// Package session is what all kinds of locks share: owners and their holds, the
-// one wait loop, the hints, and the cleaning up after calls whose outcome is not
-// known. A kind adds its scripts and its rules.
+// Package session joins what locks are made of: the places, which decide; the sender,
+// which sends; the watchdog, which renews; the hub, which hears; and the settlers, which
+// clean up after calls whose outcome is not known. A kind of lock adds its scripts.
 //
-// # From a call to Redis and back
+// # Where things are
 //
-// An owner of this process has one [claim] on a lock (on each side of a
-// read/write lock), and while it holds the
-// lock one [tenure], which all its holds share. The claim's turn puts the
-// commands of a tenure in order: whoever has it may send one.
+//	session.go  kind.go             a client's session; kinds, specs and their terms
+//	places.go   tenure.go  hold.go  what there is of each lock, and its mutex; the order of mutexes is at type places
+//	acquire.go                      Lock and TryLock: the owner's turn, re-entry, joining readers
+//	attempt.go  ask.go              the one wait loop; one question and its answer
+//	several.go                      several locks by one question, in the same loop
+//	unlock.go   downgrade.go        what an Unlock does; a write hold that becomes a read hold
+//	settle.go                       doubts
+//	listen.go   heartbeat.go        how a line hears of its lock, and keeps its waiters in a queue
+//	renew.go    limit.go            renewals; holds that nobody unlocks
+//	close.go    query.go  raise.go  Close; inspection and force; a quorum's tokens
+//	report.go                       warnings
 //
-//	             first question            granted
-//	claim ─────────────────────▶ tenure ──────────▶ tenure with holds ─┬─ last Unlock ─▶ released
-//	                               │                  ▲      │         ├─ the clock, or
-//	                               │ ctx ends, or     └──────┘         │  "not yours" ──▶ lost
-//	                               ▼ an error       re-entry, Unlock   └─ Close ────────▶ closed
-//	                             released
+// # The life of a tenure
 //
-// A tenure has an owner string of its own in Redis, or that of the tenure that passed
-// the lock on to it inside the process (handover.go). Whatever is still under way for an
-// owner string that is over is therefore about a stranger: it can neither free nor take
-// what comes later, and is found by its own name.
+// An owner that wants a lock has a tenure, from the first question until the last hold is
+// gone. Its phases are those of package place:
+//
+//	Asking ──granted──────────▶ Held ─┬─ last Unlock ──────────▶ Released
+//	Queued ──granted, or taken▶  │ ▲  ├─ the clock, "not yours" ▶ Lost
+//	   │                         └─┘  └─ Close ────────────────▶ Closed
+//	   │ the wait ends, an error  re-entry, Unlock
+//	   └▶ Released
+//
+// A tenure has an owner string of its own in Redis, or that of the tenure that passed the
+// lock on to it inside the process. So what is still under way for an owner string that is
+// over concerns a stranger: it can neither free nor take what comes later, and settling
+// finds it by its name.
 //
 // # What is known, and what is not
 //
-// A command was carried out, or was not, or nobody knows: the connection broke,
-// or the caller left before the answer. fault.go decides which. Commands say
-// what must result ("want 2", "leave 0"), so asking again is always safe, and
-// is how the unknown becomes known while the caller still waits. When the caller
-// has left, the goroutine that sent the command stays behind and sees to the
-// answer:
+// A command was carried out, or was not, or nobody knows: the connection broke, or the
+// caller left before the answer. command.FaultOf decides which. Commands say what must
+// result ("want 2", "leave 0"), so it is safe to ask again, and that is how the unknown
+// becomes known while the caller waits. When the caller has left, the command's Late hears
+// the answer:
 //
-//	grant, and the tenure is over       take it back (settle)
-//	grant, and the tenure still asks    nothing: the next question finds it
-//	broken off, and the tenure is over  settle, twice: a copy may arrive late
-//	broken off, and it still asks       remember it (tenure.unsure); settle when it is over
+//	a grant, and the tenure is over        give it back (settle)
+//	a grant, and the tenure is still asked for   the next question finds it
+//	broken off, and the tenure is over     settle, and look again later: a copy may arrive late
+//	broken off, and still asked for        remember it (Tenure.Doubt); settle when it is over
 //
-// Settling repeats until the server confirms, or until the longest lease that
-// was asked for has run out.
+// Settling repeats until the server confirms, or until the longest lease that was asked for
+// has run out. Where waiting leaves a trace in Redis, a place in a queue or a writer's wish,
+// the trace belongs to the tenure, and giving up the wait settles it.
 //
 // # Waiting
 //
-// The waiters of a lock stand in a line, which decides who asks (line.go). A hint,
-// a message or the confirmation that we listen, is a reason to ask again; so are
-// the end of the other's lease and of a poll interval. Nothing depends on a
-// hint. The line keeps what its first has learnt for the next one.
-//
-// Where waiting leaves a trace in Redis, a place in a queue or a writer's wish,
-// the trace is part of the tenure: whoever stops waiting settles it.
-//
-// # Two sides
-//
-// Reading and writing are two kinds that know of each other. An owner has a claim
-// and a tenure on each, and commands of one do not wait for those of the other.
-//
-// # Locks of our own
-//
-// Session.mu guards the maps, the claims, the tenures and the lines. The
-// mutexes of the watchdog and of the hub are taken under it, never around it;
-// hold.mu is taken last and under nothing. No mutex is held while a command is
-// sent, a caller's function runs, or a context is cancelled: a context may ask
-// its parent, which may be that of a hold, which looks at its lease.
+// A call asks its place what to do, does it, and tells the place what came of it. A hint,
+// which is a message or the confirmation of a subscription, is a reason to ask Redis
+// again; so are the end of the other's lease and of a poll interval. Nothing depends on a
+// hint. Reading and writing are two kinds, and two sides of one place. An owner has a
+// tenure on each side, and the commands of one do not wait for those of the other.
 package session
