@@ -14,19 +14,20 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// Lock waits for the lock.
+// Lock waits until the lock is held, or ctx or the wait that spec allows ends.
 func (s *Session) Lock(ctx context.Context, spec *Spec) (lock.Hold, error) {
 	h, err := s.acquire(ctx, spec, true)
 	return s.acquired(ctx, spec, "lock", h, err)
 }
 
-// TryLock makes one attempt. It has the operation time-out for it: within that,
-// what broke off on the way is asked again.
+// TryLock makes one attempt, within the operation time-out. A question that broke off is
+// asked again within that time.
 func (s *Session) TryLock(ctx context.Context, spec *Spec) (lock.Hold, error) {
 	h, err := s.acquire(ctx, spec, false)
 	return s.acquired(ctx, spec, "trylock", h, err)
 }
 
+// acquired returns what Lock or TryLock returns, after an acquisition that came to h or err.
 func (s *Session) acquired(ctx context.Context, spec *Spec, op string, h *hold, err error) (lock.Hold, error) {
 	if err == nil {
 		s.limit(h, spec)
@@ -38,9 +39,9 @@ func (s *Session) acquired(ctx context.Context, spec *Spec, op string, h *hold, 
 	return nil, &lock.Error{Op: op, Name: spec.Name, Err: err}
 }
 
-// interrupted is the error of an acquisition that ctx ended. It matches
-// ErrNotAcquired, ctx.Err() and the context's cause, and also last, which is what
-// the last question failed with if Redis did not answer that another owner has it.
+// interrupted returns the error of an acquisition that ctx ended. It matches
+// ErrNotAcquired, ctx.Err() and the context's cause. It matches last, too, unless that says
+// no more than that another owner has the lock.
 func interrupted(ctx context.Context, last error) error {
 	ended := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(ended, cause) {
@@ -95,7 +96,8 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool) (*hold, er
 	return h, a.waited(err, spec.Config.Wait)
 }
 
-// waited is err, or, if the attempt's own limit ended the wait, says so.
+// waited returns err. If limit, the wait that the spec allows, ended the attempt, the error
+// says so.
 func (a *attempt) waited(err error, limit time.Duration) error {
 	if err != nil && command.FaultOf(err).Again && a.waiting.Err() != nil && a.ctx.Err() == nil {
 		return outOfTime{limit, err}
@@ -103,14 +105,14 @@ func (a *attempt) waited(err error, limit time.Duration) error {
 	return err
 }
 
-// enter returns the owner of this number, which leaves by done.
+// enter returns the owner of this number, which leaves by attempt.done.
 func (at *spot) enter(spec *Spec, number uint64) *place.Owner {
 	at.lock()
 	defer at.unlock()
 	return at.Enter(spec.reads(), number)
 }
 
-// done has the attempt leave its line, and its owners leave.
+// done has the attempt leave its line, and its owners leave their places.
 func (a *attempt) done() {
 	for i := range a.parts {
 		p := &a.parts[i]
@@ -127,19 +129,19 @@ func (a *attempt) done() {
 	}
 }
 
-// asks reports whether another call asks for the first hold of o.
+// asks reports whether another call of o asks for the first hold.
 func (at *spot) asks(o *place.Owner) bool {
 	at.lock()
 	defer at.unlock()
 	return o.Asks()
 }
 
-// inTurn takes the owner's turn, so that one command at a time is under way for it. It
-// re-enters if the owner has the lock, and else runs the attempt.
+// inTurn takes the owner's turn, so that one command at a time is under way for the owner. If
+// the owner has the lock, inTurn re-enters it, and else acquires the first hold.
 func (a *attempt) inTurn() (*hold, error) {
 	p := &a.parts[0]
 	for {
-		if err := a.s.take(a.waiting, p.owner.Turn, a.left()); err != nil {
+		if err := a.s.takeTurn(a.waiting, p.owner.Turn, a.left()); err != nil {
 			return nil, a.ended(err)
 		}
 		var t *tenure
@@ -158,8 +160,8 @@ func (a *attempt) inTurn() (*hold, error) {
 		if err != errReleased {
 			return h, err
 		}
-		// Back to the end of the queue for the turn: the goroutine that gave the other
-		// holds back may stand in it.
+		// Let go of the turn and take it again: the goroutine that gave the other holds
+		// back may wait for it.
 	}
 }
 
@@ -177,8 +179,8 @@ func (a *attempt) first(p *part) (*hold, error) {
 	return p.h, nil
 }
 
-// start has the attempt stand in line for p. It reports false if it is a TryLock and others
-// are ahead.
+// start has the attempt stand in line for p. It reports false if the attempt is a TryLock
+// and others are ahead.
 func (a *attempt) start(p *part) bool {
 	p.at.lock()
 	defer p.at.unlock()
@@ -220,8 +222,8 @@ func (s *Session) joinOpen(ctx context.Context, at *spot, spec *Spec, number uin
 	return s.join(ctx, at, spec, t, number, true, now)
 }
 
-// join makes a hold of t, which is open, for the owner of this number; nil if t is not open
-// any more. If fresh, no other call or hold of the owner may be here.
+// join returns a hold of t for the owner of this number; nil if t is not open any more, or if
+// fresh says that the owner must be new, and it is not.
 func (s *Session) join(ctx context.Context, at *spot, spec *Spec, t *tenure, number uint64, fresh bool, came time.Time) *hold {
 	if t.lease.Check() != nil {
 		return nil
@@ -239,7 +241,7 @@ func (s *Session) join(ctx context.Context, at *spot, spec *Spec, t *tenure, num
 }
 
 // errReleased says that another goroutine of the owner gave the last hold back
-// while this one wanted to re-enter.
+// while this goroutine wanted to re-enter.
 var errReleased = command.Final{Err: errors.New("released meanwhile")}
 
 // reentry is the command that adds a hold to a tenure.
@@ -259,20 +261,21 @@ func (r reentry) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return r.t.spec.Acquire(ctx, r.t.s.rdb, r.t.spec.Keys, r.q)
 }
 
-// Late passes the turn on, and has Redis agree with what there is.
+// Late lets go of the turn, and settles the tenure: Redis may have one hold more than there
+// are.
 func (r reentry) Late(_ luascripts.Acquired, err error) {
 	r.leave()
 	r.t.s.settle(r.t, err != nil)
 }
 
-// reenter adds a hold to t, with the owner's turn. When the question breaks off, it passes
-// the turn on to the goroutine that sees to the answer, so that nothing else of this tenure
-// can overtake it.
+// reenter adds a hold to t. The caller has the owner's turn. If the call does not wait for
+// the answer, passed is true, and Late lets go of the turn: so no other command of this tenure
+// can overtake the question.
 func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) {
 	s := a.s
 	lease, leave := p.spec.terms.Lease, func() { <-p.owner.Turn }
 	if t.Turn != nil {
-		if err := s.take(a.waiting, t.Turn, a.left()); err != nil {
+		if err := s.takeTurn(a.waiting, t.Turn, a.left()); err != nil {
 			return nil, false, a.ended(err)
 		}
 		defer func() {
@@ -311,7 +314,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	}
 	switch phase := t.phase(); {
 	case phase.Lives():
-		if o.Value.Verdict == luascripts.Done { // others share it
+		if o.Value.Verdict == luascripts.Done { // Redis counted it, and the owner has left a tenure that others share
 			s.sender.Go(func() { s.settle(t, false) })
 			return nil, false, errReleased
 		}
@@ -325,7 +328,8 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	return nil, false, fmt.Errorf("%w: %w", lock.ErrLost, cause)
 }
 
-// goneBy is why a hold is lost of which the server says that it is not ours.
+// goneBy returns why a hold is lost: the server gave verdict v, and so does not have it as
+// ours.
 func goneBy(v luascripts.Verdict) error {
 	if v == luascripts.Foreign {
 		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForeignKey)

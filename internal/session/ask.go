@@ -13,18 +13,18 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// question is one question for the first hold of a lock.
+// question is one question for the first hold of a lock: a command.Call.
 type question struct {
 	luascripts.Question
 	s    *Session
-	t    *tenure
-	spec *Spec         // the waiter's; the tenure may be a ticket that was another's
-	w    *place.Waiter // that waits for the answer
+	t    *tenure       // in whose name it asks
+	spec *Spec         // the waiter's; a ticket may have another waiter's
+	w    *place.Waiter // waits for the answer
 	sent time.Time
 }
 
-// prepare makes the question of a step, which is about to be sent. The caller has the mutex
-// of the place.
+// prepare makes the question of step, which says Ask, and tells the place that it is about to
+// be sent. The mutex of the place is held.
 func (a *attempt) prepare(p *part, step *place.Step) {
 	s, spec := a.s, p.spec
 	p.t = tenureOf(step.Tenure)
@@ -54,8 +54,8 @@ func (q question) Send(ctx context.Context) (luascripts.Acquired, error) {
 	if q.Replicas == 0 {
 		return q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Question)
 	}
-	// It has a bound of its own: for WAIT the client library has none, and without an answer
-	// this would stay for ever.
+	// The question has a time-out of its own: for WAIT the client library has none, and without
+	// an answer this goroutine would never end.
 	within := q.ReplicaTimeout + q.s.OpTimeout
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -66,9 +66,9 @@ func (q question) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return reply, err
 }
 
-// Late sees to the answer for which nobody waits. A grant is a copy of one that the tenure
-// had by a later question, or one that nobody wants any more; so is a place in a queue, if
-// there is one.
+// Late hears the answer for which the call did not wait. The tenure may have the lock by it,
+// or a place in a queue. If the tenure lives, a later question finds that, and if it is over,
+// Late settles it.
 func (q question) Late(reply luascripts.Acquired, err error) {
 	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.Patience > 0
 	at := q.t.at
@@ -80,8 +80,8 @@ func (q question) Late(reply luascripts.Acquired, err error) {
 	}
 }
 
-// ask sends the question for p and records the answer. It returns nil when the lock is held,
-// errRefused, or an error.
+// ask sends the question for p and records the answer. It returns nil if p has its hold, and
+// errRefused if others have the lock.
 func (a *attempt) ask(p *part) error {
 	s, q := a.s, a.question
 	limit := a.s.OpTimeout
@@ -93,13 +93,13 @@ func (a *attempt) ask(p *part) error {
 	var err error
 	if q.Replicas == 0 {
 		reply, answered, err = command.Await[luascripts.Acquired](a.waiting, s.sender, limit, q)
-	} else { // it takes longer, and a connection of its own, for which the library waits without regard to a context
+	} else { // it takes a connection of its own, for which the library waits without regard to a context
 		reply, answered, err = command.Detached[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
 	}
 	switch {
 	case !answered:
 		p.at.lock()
-		p.at.CutOff(a.w, &p.t.Tenure) // the answer goes to Late
+		p.at.CutOff(a.w, &p.t.Tenure) // Late hears the answer
 		p.at.unlock()
 		return s.sender.CutOff(q.sent, err)
 	case err != nil:
@@ -124,8 +124,8 @@ func (a *attempt) broke(p *part, mayHaveRun bool, err error) error {
 	return err
 }
 
-// granted makes the first hold of p, unless the grant came too late for the wait, for its
-// lease or for the session.
+// granted makes the first hold of p, unless the wait has ended, or too few replicas confirmed
+// the grant, or grant returns an error.
 func (a *attempt) granted(p *part, reply luascripts.Acquired) error {
 	q := &a.question
 	if err := a.waiting.Err(); err != nil {
@@ -145,7 +145,8 @@ func (a *attempt) granted(p *part, reply luascripts.Acquired) error {
 	return a.grant(p, a.w, q.sent, reply.Token)
 }
 
-// grant records that the question for p, sent at sent, was answered by a grant.
+// grant records that the question for p, sent at sent, was answered by a grant, and makes the
+// first hold. It fails if the answer came too late for the lease, or the session closed.
 func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) error {
 	t, lease := p.t, p.spec.terms.Lease
 	h := &t.first
@@ -155,7 +156,7 @@ func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) 
 	late := took >= watchdog.Trusted(lease)
 	p.at.lock()
 	if t.lease == nil {
-		t.spec = p.spec // the ticket may have been another waiter's
+		t.spec = p.spec // a ticket may have another waiter's
 	}
 	if t.lease != nil {
 		t.lease.Extend(sent, lease)
@@ -175,8 +176,8 @@ func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) 
 	return nil
 }
 
-// takeBack gives a grant for t back that must not become a hold, before the caller
-// hears of it. It reports whether Redis confirmed that.
+// takeBack gives a grant for t back before the caller hears of it: it is not to become a hold.
+// It reports whether Redis confirmed that.
 func (s *Session) takeBack(ctx context.Context, t *tenure) bool {
 	o := command.Insist[luascripts.Verdict](ctx, s.sender, s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 		return s.leave(ctx, t, 0, 0)

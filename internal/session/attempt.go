@@ -14,26 +14,29 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// attempt is one call for the first hold of a lock, or of several at once.
+// attempt is one call for the first hold of one lock, or of several at once: the wait loop.
 //
-// It asks only when there is a reason to: it never asked, a hint came, the other's lease
-// ran out, or a poll interval is over; the place decides when, and for which waiter. A hint
-// is never more than a reason to ask, so losing one costs a poll.
+// It asks Redis only when there is a reason to: it never asked, a hint came, the other's
+// lease ran out, or a poll interval is over. The place decides when, and which waiter. A hint
+// is only a reason to ask, so a lost hint costs a poll.
+//
+// One goroutine uses an attempt. What other goroutines see of it is the waiter, which the
+// mutex of the place guards.
 type attempt struct {
 	s       *Session
 	ctx     context.Context // the holds are under it
-	waiting context.Context // ends the wait: ctx or less
-	limit   time.Duration   // a TryLock has so much time; 0 is a Lock
+	waiting context.Context // ends the wait: ctx, or a part of it
+	limit   time.Duration   // how much time a TryLock has; 0 is a Lock
 	began   time.Time
-	fresh   bool // its owner is new: nobody else can know it
+	fresh   bool // its owner is new, so no other call can have it
 
 	parts []part
 	one   [1]part       // memory for parts
-	at    int           // the part in whose line w stands
-	w     *place.Waiter // nil while it stands in no line
+	at    int           // the part in whose line w stands, or about which the error is
+	w     *place.Waiter // nil while the attempt stands in no line
 
-	question question // the latest, for one
-	several           // what is for several
+	question question // the latest, for one lock
+	several           // of an attempt for several locks
 }
 
 // part is one lock of an attempt.
@@ -41,19 +44,19 @@ type part struct {
 	spec  *Spec
 	at    *spot
 	owner *place.Owner
-	t     *tenure // in whose name it asks; nil before a question in that of its line
+	t     *tenure // in whose name it asks; nil before its line asks, and after a step that came to nothing
 	h     *hold   // the result
 }
 
-// run asks until all locks are granted, or the attempt ends with an error. A TryLock ends
-// with the first refusal. Nothing of a failed attempt is left in Redis.
+// run takes steps until all locks are granted, or the attempt ends with an error. A TryLock
+// ends with the first refusal. Nothing of a failed attempt stays in Redis.
 func (a *attempt) run() error {
 	pause := retry.Backoff{Most: a.s.Poll}
 	if a.limit > 0 {
 		pause.Most = a.s.OpTimeout / 4
 	}
 	late, told := 0, false
-	var last error // of the attempt before
+	var last error // TryLock: of the step before
 	for {
 		err := a.step()
 		switch {
@@ -75,8 +78,8 @@ func (a *attempt) run() error {
 		case errors.As(err, new(waitOver)):
 			return a.giveUp(errors.Unwrap(err))
 		case errors.As(err, new(tooLate)) && late < 2:
-			// A slow answer can be chance. Three of them are a lease that is
-			// too short for this server.
+			// A slow answer can be chance. After three of them the lease is too short
+			// for this server.
 			late++
 			_ = a.giveUp(err)
 			a.anew()
@@ -89,7 +92,7 @@ func (a *attempt) run() error {
 	}
 }
 
-// What a step comes to, beside the errors of commands.
+// What a step can come to, other than the errors of commands.
 var (
 	errRefused = errors.New("others have the lock")
 	errAgain   = errors.New("look again")
@@ -178,7 +181,7 @@ func (a *attempt) next(p *part) (place.Step, error) {
 	}
 }
 
-// sleep waits until then, or until the waiter is woken; the zero time is never.
+// sleep waits until due, where the zero time is never, or until the waiter is woken.
 func (a *attempt) sleep(due time.Time) error {
 	var timeout <-chan time.Time
 	if !due.IsZero() {
@@ -197,7 +200,7 @@ func (a *attempt) sleep(due time.Time) error {
 	return nil
 }
 
-// left is how much time a TryLock has; 0 for a Lock.
+// left returns how much time a TryLock has left; 0 for a Lock.
 func (a *attempt) left() time.Duration {
 	if a.limit == 0 {
 		return 0
@@ -205,8 +208,9 @@ func (a *attempt) left() time.Duration {
 	return max(a.limit-time.Since(a.began), time.Millisecond)
 }
 
-// again reports whether a TryLock asks again after err, when d has passed, and else with
-// what it fails.
+// again reports whether a TryLock takes another step after err, for which it waits until d has
+// passed. If not, it fails with the error that again returns. last is the error of the step
+// before.
 func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	var over waitOver
 	switch {
@@ -218,7 +222,7 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 		return false, cmp.Or(last, over.error)
 	case errors.As(err, new(command.NoAnswer)):
 		if last != nil {
-			err = fmt.Errorf("%w (before that: %w)", err, last) // the last attempt may have had no time left
+			err = fmt.Errorf("%w (before that: %w)", err, last) // the last step may have had no time left
 		}
 		return false, err
 	case !a.s.sender.MayPass(err) || a.limit-time.Since(a.began) <= d || !command.Rest(a.waiting, d):
@@ -228,10 +232,10 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	return true, err
 }
 
-// unanswered has the waiter ask again after err came instead of an answer, when d has passed
-// and nothing comes before.
+// unanswered has the waiter ask again when d has passed, or when there is a reason before: err
+// came instead of an answer.
 func (a *attempt) unanswered(err error, d time.Duration) {
-	over := a.waiting.Err() != nil // next will say which of the two ended
+	over := a.waiting.Err() != nil // the next step says so
 	if a.w == nil {
 		a.stand(a.at, a.sent)
 	}
@@ -298,7 +302,7 @@ func (at *spot) waiter(p *part, once bool) *place.Waiter {
 	return w
 }
 
-// leave gives the place in line up.
+// leave has the attempt leave its line.
 func (a *attempt) leave() {
 	if a.w == nil {
 		return
@@ -323,7 +327,7 @@ func (a *attempt) giveUp(err error) error {
 		p.at.lock()
 		if a.w != nil && i == a.at {
 			if seat := p.at.GiveUp(a.w, t); seat != nil && p.h == nil {
-				h := seat.Of.(*hold) // it came as the wait ended
+				h := seat.Of.(*hold) // another's question let it in as the wait ended
 				a.s.observeAcquired(h, p.t.Asked)
 				a.s.sender.Go(func() { _ = a.s.unlock(context.Background(), h) })
 			}
@@ -335,7 +339,7 @@ func (a *attempt) giveUp(err error) error {
 	return err
 }
 
-// anew makes the tenures of the next questions.
+// anew makes the tenures in whose names the attempt asks next.
 func (a *attempt) anew() {
 	for i := range a.parts {
 		p := &a.parts[i]
@@ -361,8 +365,7 @@ func (a *attempt) askAgain() {
 	p.at.unlock()
 }
 
-// cutOff is the error of an attempt whose wait was ended by err while it waited for the
-// place.
+// cutOff returns the error of an attempt whose wait err ended, between two questions.
 func (a *attempt) cutOff(p *part, err error) error {
 	if a.limit > 0 && a.w != nil {
 		p.at.lock()
@@ -375,15 +378,14 @@ func (a *attempt) cutOff(p *part, err error) error {
 	return a.ended(err)
 }
 
-// ended is the error of an attempt whose wait was ended by err: with the silence of Redis,
-// if that is what kept the call waiting.
+// ended returns the error of an attempt whose wait err ended; it says so if Redis was silent.
 func (a *attempt) ended(err error) error {
 	p := &a.parts[a.at]
 	return a.s.ended(p.at, p.owner, p.spec, err)
 }
 
-// ended is the error of a call for an owner whose wait was ended by err: with the silence of
-// Redis, if that is what kept the call waiting.
+// ended returns the error of a call for o whose wait err ended. If the call waited because
+// Redis was silent, the error says so.
 func (s *Session) ended(at *spot, o *place.Owner, spec *Spec, err error) error {
 	if err == lock.ErrClosed {
 		return err
@@ -392,7 +394,7 @@ func (s *Session) ended(at *spot, o *place.Owner, spec *Spec, err error) error {
 	at.lock()
 	defer at.unlock()
 	if t := o.Tenure(); t != nil && !t.Changing().IsZero() {
-		return s.sender.Silent(now.Sub(t.Changing()), err) // the owner has the lock: it waits for Redis alone
+		return s.sender.Silent(now.Sub(t.Changing()), err) // the owner has the lock, so it waited only for Redis
 	}
 	if d, instead := at.Line(&spec.terms).Silence().Lasts(now, true, s.overdue()); d > 0 {
 		return s.sender.Silent(d, cmp.Or(instead, err))
@@ -400,11 +402,10 @@ func (s *Session) ended(at *spot, o *place.Owner, spec *Spec, err error) error {
 	return err
 }
 
-// overdue is for how long a question is under way that a server which is well would
-// have answered.
+// overdue returns after how long a question under way counts as silence of Redis.
 func (s *Session) overdue() time.Duration { return s.OpTimeout / 10 }
 
-// behind is the error of a TryLock that stands behind another call of this process.
+// behind returns the error of a TryLock that stands behind another call of this process.
 func (at *spot) behind(spec *Spec) error {
 	at.lock()
 	defer at.unlock()
@@ -414,7 +415,7 @@ func (at *spot) behind(spec *Spec) error {
 	return lock.ErrNotAcquired
 }
 
-// tooLate is what a grant fails with that outlived its lease on the way.
+// tooLate is the error of a grant whose answer took as long as the lease is trusted.
 type tooLate struct{ lease, took time.Duration }
 
 func (e tooLate) Error() string {
@@ -427,7 +428,7 @@ func (e tooLate) Final() {}
 // outOfTime is what a wait fails with that its own limit ended.
 type outOfTime struct {
 	limit time.Duration
-	last  error // what it failed with else: no answer of Redis, or only the end of the limit
+	last  error // no answer from Redis; or context.DeadlineExceeded, the end of the limit itself
 }
 
 func (e outOfTime) Error() string {

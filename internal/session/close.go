@@ -39,8 +39,8 @@ func (s *Session) Close(ctx context.Context) error {
 	}
 	held, first := s.places.close()
 
-	// Only the first gives back. Until it has, nothing may be stopped that its
-	// holders rely on, and nobody may find that there is no work.
+	// Only the first Close gives the locks back. Until it has, the watchdog and the hub must
+	// go on, and another Close must not return.
 	failed := 0
 	if first {
 		close(s.closer.closing)
@@ -72,8 +72,7 @@ func (s *Session) Close(ctx context.Context) error {
 	return late
 }
 
-// close closes all places, and returns the tenures that are held; first is whether it is
-// the first to do so.
+// close closes all places. If it is the first call, it returns the tenures that are Held.
 func (all *places) close() (held []*tenure, first bool) {
 	all.mu.Lock()
 	first, all.closed = !all.closed, true
@@ -106,8 +105,7 @@ func (s *Session) isClosing() bool {
 	}
 }
 
-// GaveBack reports whether a Close has come so far that nothing is sent any more
-// but what settles.
+// GaveBack reports whether a Close has ended all holds. After that only settlers send.
 func (s *Session) GaveBack() bool {
 	select {
 	case <-s.closer.givenBack:
@@ -130,9 +128,9 @@ func (s *Session) giveBackAll(ctx context.Context, held []*tenure) (failed int) 
 			defer func() { <-slots }()
 			owners, before, _ := t.end(place.Closed, t.wrap(lock.ErrClosed))
 			if before == place.Released {
-				return // by an Unlock, which sees to it
+				return // an Unlock was faster, and releases it
 			}
-			// One that was lost just now may still be in Redis as ours.
+			// A tenure that was lost just now may still be in Redis as ours.
 			if err := s.release(ctx, t, owners); err != nil && !errors.Is(err, lock.ErrLost) {
 				unconfirmed.Add(1)
 			}

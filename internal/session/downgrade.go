@@ -61,18 +61,19 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold
 		_ = s.unlock(ctx, read)
 		return nil, err
 	}
-	return read, nil // although Redis may hear later that the writing is over
+	return read, nil // although the settler may have to tell Redis that the writing is over
 }
 
-// over is what Unlock fails with if h is over, and else nil.
+// over returns the error with which an Unlock of h would fail; nil if h is not over.
 func (h *hold) over() error {
-	h.look() // a lease that ran out is lost, whoever looks first
+	h.look() // a lease that ran out is lost, whichever goroutine looks first
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return notHeld(h.cause)
 }
 
-// notHeld is what Unlock fails with if the hold had ended before by that cause.
+// notHeld returns the error of an Unlock of a hold that had ended before, by that cause; nil
+// if cause is nil.
 func notHeld(cause error) error {
 	switch {
 	case cause == nil:

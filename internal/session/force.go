@@ -16,8 +16,8 @@ import (
 // Force runs a script that frees spec, and reports whether anybody held it. It is sent once.
 // The holders of this session are told.
 func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Verdict]) (bool, error) {
-	// Taken down before the script runs: an owner that comes to hold the lock after it
-	// must not be told that it lost it.
+	// Before the script runs: an owner that comes to hold the lock after it must not be
+	// told that the lock is lost.
 	held := s.holding(spec)
 	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
 		v, _, err := command.Await[luascripts.Verdict](ctx, s.sender, s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
@@ -38,7 +38,7 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 	return verdict == luascripts.Done, nil
 }
 
-// holding returns the tenures of this session on spec, on both sides of it.
+// holding returns the tenures of this session that have the lock of spec, on both sides.
 func (s *Session) holding(spec *Spec) []*tenure {
 	at := s.find(spec.id())
 	if at == nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// beat tells the goroutine that sends the heartbeats of a line to look again, and begins it.
+// beat has the goroutine that sends the heartbeats of a line look again, and starts it if
+// there is none. The mutex of the place is held.
 func (at *spot) beat(a place.Action) {
 	e := at.ears(a.Line)
 	if e.beating == nil {
@@ -23,8 +24,8 @@ func (at *spot) beat(a place.Action) {
 	}
 }
 
-// beats sends heartbeats for all waiters of the line that stand in a queue in Redis, until
-// there is none. A heartbeat does not wait for the answer to the one before.
+// beats sends heartbeats for all waiters of the line that stand in the queue in Redis, until
+// the line ends. A heartbeat does not wait for the answer to the one before.
 func (e *ears) beats(spec *Spec) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -52,8 +53,8 @@ func (e *ears) beats(spec *Spec) {
 	}
 }
 
-// keep sends one heartbeat for these waiters, due at sent, and tells those to ask that have a
-// reason to.
+// keep sends one heartbeat for these waiters, due at sent. It has those ask whose turn it is,
+// and those that lost their places.
 func (e *ears) keep(spec *Spec, waiters []*place.Waiter, queued []luascripts.Waiter, sent time.Time) {
 	s := e.at.s
 	kept, err := spec.Keep(context.Background(), s.rdb, spec.Keys, queued)
@@ -68,7 +69,7 @@ func (e *ears) keep(spec *Spec, waiters []*place.Waiter, queued []luascripts.Wai
 	quiet, _ := e.line.Silence().Lasts(now, true, 0)
 	for i, w := range waiters {
 		if err == nil && kept.Asks[i] || err != nil && !again {
-			e.at.Ask(w) // after an error that stays: its own question keeps its place, or says what is wrong
+			e.at.Ask(w) // after an error that will come again: its own question keeps its place, or says what is wrong
 		}
 	}
 	if err == nil && kept.Left != 0 {

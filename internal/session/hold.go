@@ -16,23 +16,23 @@ import (
 
 // hold is one acquisition, and with holdContext the lock.Hold that callers get.
 type hold struct {
-	place.Hold                 // guarded by the mutex of its place
+	place.Hold                 // guarded by the mutex of its place, except what is set once
 	parent     context.Context // set by init: the caller's
 
-	limit atomic.Pointer[limit] // when it ends at the latest; nil if it has no such end. Set under the mutex of its place
+	limit atomic.Pointer[limit] // when it ends at the latest; nil if there is no limit. Set under the mutex of its place
 
 	// Guarded by the mutex of its place.
 	grace     time.Duration // for how long it is renewed after the end of parent; 0 is a lease
-	abandoned bool          // parent has ended, and that was told
+	abandoned bool          // parent has ended, and the observer was told
 
 	// Guarded by mu.
 	mu    sync.Mutex
 	cause error     // why it is over; nil while it is not
-	ended time.Time // when
+	ended time.Time // when it was over
 
-	// What the hold's context does with a channel. Few ask for that, so it is made
-	// for the first who does.
-	inner *inside // nil before
+	// inner has the channel of the hold's context. Few callers ask for that, so it is nil
+	// until one does, or looks at the context after the end.
+	inner *inside
 }
 
 // inside is a context under the parent of a hold, and its end.
@@ -55,7 +55,7 @@ func (h *hold) tenure() *tenure { return tenureOf(h.Tenure) }
 // before. When it returns, the context is over.
 func (h *hold) end(cause error) (before error) {
 	if h.parent.Err() != nil {
-		h.context() // it was over before
+		h.context() // its context ended before, and has the parent's cause
 	}
 	h.mu.Lock()
 	before = h.cause
@@ -70,7 +70,7 @@ func (h *hold) end(cause error) (before error) {
 	return before
 }
 
-// context returns the inside of the hold's context, over if the hold is.
+// context returns the inside of the hold's context. It has ended if the hold has.
 func (h *hold) context() context.Context {
 	h.mu.Lock()
 	inner, cause := h.inner, h.cause
@@ -95,7 +95,7 @@ func (h *hold) context() context.Context {
 		}
 	}
 	if cause == lock.ErrUnlocked {
-		cause = h.tenure().wrap(cause) // which is not worth it before somebody looks
+		cause = h.tenure().wrap(cause) // not at each Unlock: few callers look
 	}
 	if cause != nil {
 		inner.cancel(cause)
@@ -103,8 +103,8 @@ func (h *hold) context() context.Context {
 	return inner
 }
 
-// now is what the hold's context is at this moment: its parent for as long as nobody
-// can tell the difference.
+// now returns the context that the hold's context equals at this moment: the parent, while
+// nobody can tell the difference.
 func (h *hold) now() context.Context {
 	h.look()
 	h.mu.Lock()
@@ -116,8 +116,8 @@ func (h *hold) now() context.Context {
 	return h.parent
 }
 
-// look compares the clocks. When the lease is over, it ends the hold itself, and
-// does not rely on whoever saw it first to have told everybody.
+// look compares the clocks. If the lease is over, look ends the hold, as the goroutine that
+// saw the end first may not have told all holds yet.
 func (h *hold) look() {
 	h.mu.Lock()
 	over := h.cause != nil
@@ -134,7 +134,7 @@ func (h *hold) look() {
 	}
 }
 
-// Until is the tenure's, but not after the end of this hold, or its limit.
+// Until returns the end of the lease, or the end of this hold or its limit if that is sooner.
 func (h *hold) Until() time.Time {
 	until := h.tenure().lease.Until()
 	if l := h.limit.Load(); l != nil && l.at.Before(until) {
@@ -165,16 +165,16 @@ func (h *hold) Unlock(ctx context.Context) error {
 	return nil
 }
 
-// String says what the hold is of, without its owner: who knows that can
+// String names the lock, and not the owner: a reader of a log that knows the owner can
 // release the lock.
 func (h *hold) String() string { return fmt.Sprintf("hold of %q", h.tenure().spec.Name) }
 
-// holdContext is a hold's context. Its channel closes on the watchdog's word;
-// everything else looks for itself first, so that it is right at once in a
-// process that was stopped and whose timers have not fired yet.
+// holdContext is a hold's context. Its channel closes when the watchdog says so. All other
+// methods look at the clocks first, so that they are right at once in a process that was
+// stopped and whose timers have not fired yet.
 type holdContext struct{ h *hold }
 
-// Deadline is the parent's: a lease that is renewed has no end known before.
+// Deadline returns the parent's: the end of a lease that is renewed is not known before.
 func (c holdContext) Deadline() (time.Time, bool) { return c.h.parent.Deadline() }
 
 func (c holdContext) Done() <-chan struct{} { return c.h.context().Done() }

@@ -15,34 +15,34 @@ import (
 )
 
 // Kind is what a kind of lock adds to the session: its scripts, and how its waiters wait.
-// The two sides of a read/write lock are a kind each.
+// The two sides of a read/write lock are a kind each. It never changes.
 type Kind struct {
 	Keys    func(name string) luascripts.Keys
 	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error)
 	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
 	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
 
-	// Pass is the Release of a kind whose locks go from one holder to the next without
-	// becoming free in between, inside a process and from one to another. It is nil for
-	// the others.
+	// Pass is the Release of a kind whose locks are passed on: they go from one holder to
+	// the next without becoming free in between, inside a process and from one to another.
+	// Other kinds have none.
 	Pass func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
 
-	// Keep is the heartbeat of a kind whose waiters queue in Redis. It is nil for the
-	// others: their waiters stand in line in this process.
+	// Keep is the heartbeat of a kind whose waiters queue in Redis. Other kinds have none.
 	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter) (luascripts.Kept, error)
 
 	// Waits is how the waiters wait.
 	Waits place.Discipline
 
-	// Queues says that waiting leaves a trace in Redis, which Release with
-	// nothing left takes back.
+	// Queues says that waiting leaves a trace in Redis for the waiter's patience, which a
+	// Release that leaves nothing takes back: a place in a fair queue, a writer's wish, a
+	// reader's claim to a turn.
 	Queues bool
 
 	// Mode says how an owner holds the lock. Several owners can hold it for
 	// reading at once.
 	Mode lock.Mode
 
-	// Beside is the other side of a read/write lock, nil for other kinds.
+	// Beside is the other side of a read/write lock. Other kinds have none.
 	Beside *Kind
 }
 
@@ -73,12 +73,12 @@ type Spec struct {
 	Name   string          // as the caller gave it
 	Keys   luascripts.Keys // as it stands in Redis
 	Config lock.Config     // what the options say
-	Err    error           // what is wrong with the name or the options
+	Err    error           // what is wrong with the name or the options; then the fields below are zero
 	slot   uint16          // on a cluster
 	terms  place.Terms     // what the place needs to know
 }
 
-// NewSpec makes the spec of a lock. What is wrong shows as Spec.Err.
+// NewSpec makes the spec of a lock. If the name or the options are wrong, Spec.Err says so.
 func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	mapped := s.KeyPrefix + name
 	config, err := lock.NewConfig(opts...)
@@ -128,7 +128,7 @@ func (spec *Spec) newTerms(lease time.Duration) place.Terms {
 	return terms
 }
 
-// lease is how long a grant of spec lives without a renewal.
+// lease returns how long a grant of spec lives without a renewal.
 func (s *Session) lease(spec *Spec) time.Duration {
 	if spec.Config.Lease != 0 {
 		return spec.Config.Lease
@@ -137,22 +137,25 @@ func (s *Session) lease(spec *Spec) time.Duration {
 }
 
 const (
-	offerPolls = 3  // for how many poll intervals a process in line is granted the lock: what it costs if it died
-	keepPolls  = 10 // and for how many its place is kept unheard where nobody can count listeners
+	offerPolls = 3  // for how many poll intervals a release gives the lock to the next process: what a dead process costs the others
+	keepPolls  = 10 // for how many poll intervals a process that does not ask keeps its place in the queue, where the server cannot count listeners
 
-	// For so long our waiters do not ask for a free lock that is for others. Redisson wakes a
-	// thread before it asks, which takes it a few times as long as us.
+	// asideTime is for how long our waiters do not ask for a lock that was let go for
+	// others. Redisson wakes a thread before it asks, which takes it a few times as long as
+	// us.
 	asideTime = 5 * time.Millisecond
 )
 
-// offer is what spec's lock is granted for when it comes to this process in line. The
-// question that finds it granted makes it a full lease.
+// offer returns the lease with which a release gives spec's lock to this process, if it
+// stands in the queue. The question that finds the lock given makes it a full lease.
 func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll, s.lease(spec)) }
 
-// keep is how long a place in line lives unheard where nobody can count listeners.
+// keep returns how long a process that does not ask keeps its place in the queue, where the
+// server cannot count listeners.
 func (s *Session) keep() time.Duration { return keepPolls * s.Poll }
 
-// spare is how many tokens beyond its own a holder needs, to pass them on.
+// spare returns how many tokens beyond its own a holder takes from the register, as this
+// process gives them out when it passes the lock on.
 func (spec *Spec) spare() int {
 	if !spec.terms.Passes || spec.Keys.Register == "" {
 		return 0 // without a register the server's clock leaves room enough

@@ -12,11 +12,11 @@ import (
 )
 
 // Two things bound a hold that its holder does not give back: lock.WithMaxHold, and the end
-// of its context, as nothing is renewed for nobody. Each sets a limit. The watchdog calls
-// when it has come, from the queue in which it has the lease; nothing else runs or sleeps
-// for a limit. The hold is lost then, and what it has in Redis is given back.
+// of its context, as nothing is renewed for nobody. Each sets a limit. The watchdog calls Due
+// when the limit has come, from the queue in which it has the lease; no timer and no goroutine
+// wait for a limit. The hold is lost then, and the settler gives back what it has in Redis.
 
-// limit is when a hold ends at the latest, and why. It does not change.
+// limit is when a hold ends at the latest, and why. It never changes.
 type limit struct {
 	at    time.Time
 	cause error
@@ -37,7 +37,8 @@ func (s *Session) limit(h *hold, spec *Spec) {
 	}
 }
 
-// limitLocked has h end at that time, if it does not end before.
+// limitLocked has h end at that time, if it does not end before. The mutex of the place is
+// held.
 func (h *hold) limitLocked(at time.Time, cause error) {
 	if l := h.limit.Load(); l == nil || at.Before(l.at) {
 		h.limit.Store(&limit{at, cause})
@@ -45,8 +46,8 @@ func (h *hold) limitLocked(at time.Time, cause error) {
 	}
 }
 
-// abandon looks for holds whose contexts have ended, among those of tenures, which are about
-// to be renewed. Each gets a limit. It returns holds, the memory that it used.
+// abandon looks at the contexts of the holds of tenures, which are about to be renewed. A hold
+// whose context has ended gets a limit. It returns holds, the memory that it used.
 func (s *Session) abandon(tenures []*tenure, holds []*hold) []*hold {
 	for _, t := range tenures {
 		t.at.lock()
@@ -66,12 +67,13 @@ func (s *Session) abandon(tenures []*tenure, holds []*hold) []*hold {
 	return holds[:0]
 }
 
+// abandonOne sets a limit for h, whose context has ended.
 func (s *Session) abandonOne(h *hold) {
 	t := h.tenure()
 	t.at.lock()
 	if !slices.Contains(t.Holds(), &h.Hold) {
 		t.at.unlock()
-		return // its holder was faster
+		return // an Unlock was faster
 	}
 	grace := h.grace
 	if grace == 0 {
@@ -92,7 +94,7 @@ func (t *tenure) Due() {
 	t.at.lock()
 	if !t.Lives() || t.at.IsClosed() {
 		t.at.unlock()
-		return // what ended it sees to all holds
+		return // what ended it ends all holds
 	}
 	var over []*hold
 	var next time.Time
@@ -118,24 +120,24 @@ func (t *tenure) Due() {
 	t.at.tidy()
 }
 
-// past is over.
+// past is a context that has ended.
 var past = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// expire ends h, whose limit has come, as lost, and gives it back behind everybody's back. It
-// does not wait for Redis.
+// expire ends h, whose limit has come, as lost, and has the settler give it back. It does not
+// wait for Redis.
 func (s *Session) expire(h *hold) {
 	t := h.tenure()
 	cause := t.lostBy(h.limit.Load().cause)
 	if before := h.end(cause); errors.Is(before, lock.ErrUnlocked) {
-		return // its holder was faster
+		return // an Unlock was faster
 	}
 	left, passed := t.remove(h)
 	if left == place.None && !passed {
-		t.lease.Stop(past) // a renewal that is under way comes before the release, or finds nothing
+		t.lease.Stop(past) // without waiting: a renewal that is under way comes before the release, or finds nothing
 		t.unhold()
 	}
 	if left == place.None && !passed || left == place.Others || left == place.Nothing {

@@ -13,19 +13,19 @@ import (
 // of the place. The functions that the hub calls take that mutex, so the hub calls them without
 // its own.
 type ears struct {
-	at   *spot
-	line *place.Line
-	lock *hint.Subscription // to the lock's channel
+	at   *spot              // set once
+	line *place.Line        // set once
+	lock *hint.Subscription // to the lock's channel; of a fair lock, to that of this client's turns
 
 	// Of kinds with a Pass.
 	own   *hint.Subscription // to the channel of this process
 	all   *hint.Subscription // to that of all that know of the line
 	heard [2]int             // how often lock and own were confirmed
 
-	beating chan struct{} // cap 1: the sender of heartbeats looks again; nil if there is none
+	beating chan struct{} // set once: a token in it, which has room for one, has the goroutine that sends heartbeats look again; nil if there is none
 }
 
-// earsOf returns the ears of a line, which has some if it listens or has a heartbeat.
+// earsOf returns the ears of a line that has some.
 func earsOf(l *place.Line) *ears { return l.Ears.(*ears) }
 
 // ears returns the ears of l, new if need be. The caller has the mutex of the place.
@@ -86,14 +86,14 @@ func (e *ears) close() {
 	}
 }
 
-// hint is for anything that is a reason to ask.
+// hint gives the line a hint. The hub calls it when a subscription is confirmed.
 func (e *ears) hint() {
 	e.at.lock()
 	e.line.Hint()
 	e.at.unlock()
 }
 
-// message is for what is published at the channel of the lock.
+// message hears what is published at the channel of the lock.
 func (e *ears) message(string) { e.hint() }
 
 // turn is for the number of an owner whose turn it is.
@@ -110,7 +110,7 @@ func (e *ears) told(string) {
 	e.at.unlock()
 }
 
-// stepAside is for what is published to all that know of the line.
+// stepAside hears what is published to all clients that know of the queue.
 func (e *ears) stepAside(message string) {
 	if message == luascripts.Aside {
 		e.at.lock()
@@ -137,13 +137,13 @@ func (e *ears) halfLocked(this int) {
 	time.AfterFunc(time.Millisecond, func() {
 		e.at.lock()
 		if e.heard[other] < n {
-			e.line.Hint() // that one may be denied
+			e.line.Hint() // the other one may be denied
 		}
 		e.at.unlock()
 	})
 }
 
-// hearOwn subscribes the channel of one owner in a queue.
+// hearOwn subscribes the channel at which Redisson tells w that it is its turn.
 func (at *spot) hearOwn(w *place.Waiter) {
 	l, t := w.Line(), tenureOf(w.Queued())
 	sub, look := at.s.hub.Subscribe(keys.OfOwner(t.spec.Keys.Channel, t.Name), time.Time{}, func(string) {
@@ -157,7 +157,7 @@ func (at *spot) hearOwn(w *place.Waiter) {
 	}
 }
 
-// unhear ends that.
+// unhear ends what hearOwn began.
 func (at *spot) unhear(w *place.Waiter) {
 	w.Of.(*hint.Subscription).Close()
 	w.Of = nil

@@ -9,9 +9,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// placeID names a lock: both sides of a read/write lock are one place.
+// placeID names a place: both sides of a read/write lock are one.
 type placeID struct {
-	kind *Kind // a family
+	kind *Kind // as family returns it
 	key  string
 }
 
@@ -35,13 +35,13 @@ type places struct {
 	rules place.Rules // set once
 
 	mu     sync.Mutex
-	closed bool
-	known  map[placeID]*spot
-	spare  []*spot // unused, to be used again: most locks are free, and a place is dear for a lock that nobody waits for
-	kept   []*spot // unused, but there is something to remember for a few milliseconds
+	closed bool              // by Close: no call begins any more
+	known  map[placeID]*spot // every place that has users, or is not Idle
+	spare  []*spot           // to be used again: most locks are free, and to make a place costs more than such a lock needs
+	kept   []*spot           // in known and without users, but not Idle for some milliseconds: the lock was let go for others
 }
 
-// spareSpots is how many places are kept to be used again.
+// spareSpots is how many places at the most are there to be used again.
 const spareSpots = 512
 
 // spot is one place, and its mutex. The methods of place.Place, and those of what a place
@@ -52,8 +52,8 @@ type spot struct {
 
 	// Guarded by the mutex of places.
 	id    placeID
-	users int  // calls that are about it
-	kept  bool // in places.kept
+	users int  // how many calls are about it
+	kept  bool // it is in places.kept
 
 	mu          sync.Mutex
 	place.Place // guarded by mu
@@ -165,14 +165,15 @@ func (all *places) forgetLocked(at *spot, now time.Time) {
 	}
 }
 
-// find returns the place of a lock, nil if nobody has anything to do with it.
+// find returns the place of a lock; nil if this process has nothing to do with it.
 func (s *Session) find(id placeID) *spot {
 	s.places.mu.Lock()
 	defer s.places.mu.Unlock()
 	return s.places.known[id]
 }
 
-// lock locks the place for one or more events; unlock carries out what they ask for.
+// lock locks the place, which the caller then tells of events; unlock carries their actions
+// out first.
 func (at *spot) lock() { at.mu.Lock() }
 
 func (at *spot) unlock() {
@@ -212,8 +213,8 @@ func (at *spot) carryOut(a place.Action) {
 	}
 }
 
-// giveBack sees to it that Redis has nothing of t any more, which is over and whose first
-// hold came to nothing. It does not wait for Redis.
+// giveBack settles t, which is over and which no owner came to hold: Redis is to have nothing
+// of it. It does not wait for Redis.
 func (s *Session) giveBack(t *tenure) {
 	lease, unsure := t.lease, t.Unsure()
 	s.sender.Go(func() {

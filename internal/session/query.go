@@ -19,8 +19,8 @@ import (
 // inquiry is a script about a lock that belongs to no owner.
 type inquiry[T any] = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (T, error)
 
-// Ask runs a script that changes nothing: again, for as long as that may help
-// and the operation time-out lasts.
+// Ask runs a script that changes nothing, again and again while that may help, within the
+// operation time-out.
 func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
 	return once(ctx, s, spec, op, func() (T, error) {
 		o := command.Insist[T](ctx, s.sender, s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
@@ -34,7 +34,7 @@ func (s *Session) Server(ctx context.Context, spec *Spec) (lock.Server, error) {
 	if err != nil {
 		return lock.Server{}, err
 	}
-	// It is the difference of two times that are cut to seconds, and so up to a
+	// Uptime is the difference of two times that are cut to seconds, and so up to a
 	// second too long.
 	uptime := max(info.Uptime-time.Second, 0)
 	return lock.Server{ID: info.RunID, Since: time.Now().Add(-uptime), Primary: info.Role == "master"}, nil
@@ -105,7 +105,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 		state.Holders = append(state.Holders, h)
 	}
 	if sided && len(state.Holders) == 0 {
-		state.Mode, state.Lease = lock.Free, 0 // all who read are dead
+		state.Mode, state.Lease = lock.Free, 0 // all readers are dead
 	}
 	slices.SortFunc(state.Holders, func(a, b lock.Holder) int {
 		return cmp.Or(strings.Compare(string(b.Mode), string(a.Mode)), strings.Compare(a.Owner, b.Owner)) // the writer first
@@ -113,7 +113,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 	return state, nil
 }
 
-// foreign is err with what the key of spec holds, if that is what is wrong.
+// foreign returns err, with what the key of spec holds if it holds something else.
 func (s *Session) foreign(ctx context.Context, spec *Spec, err error) error {
 	if !errors.Is(err, lock.ErrForeignKey) || s.enter() != nil {
 		return err
@@ -122,6 +122,8 @@ func (s *Session) foreign(ctx context.Context, spec *Spec, err error) error {
 	return s.sender.Foreign(ctx, spec.Keys.Lock, err)
 }
 
+// once is the frame of a call that belongs to no owner: it checks, counts the call, runs it and
+// names the lock in its error.
 func once[T any](ctx context.Context, s *Session, spec *Spec, op string, run func() (T, error)) (value T, err error) {
 	defer func() {
 		if err != nil {

@@ -29,8 +29,8 @@ type nodes struct {
 // sliced reports whether the server is a cluster, where keys have slots.
 func (s *Session) sliced() bool { return s.nodes.sliced }
 
-// node returns the node of a slot, which does not block. Once in each interval between
-// renewals it asks the cluster in the background.
+// node returns the node of a slot. It does not block. Once in each interval between renewals
+// it has a goroutine ask the cluster.
 func (s *Session) node(slot uint16) uint16 {
 	if s.nodes.slots.Due(s.Lease / 3) {
 		s.sender.Go(func() {
@@ -42,10 +42,10 @@ func (s *Session) node(slot uint16) uint16 {
 	return s.nodes.slots.Of(slot)
 }
 
-// renewal is what one command renews. It is used again.
+// renewal is what one command renews: a command.Call. It is used again once it was answered.
 type renewal struct {
 	s       *Session
-	order   []int // of the tenures, in the watchdog's batch
+	order   []int // the index of each tenure in the watchdog's batch
 	tenures []*tenure
 	locks   []luascripts.Renewal
 	holds   []*hold // memory for abandon
@@ -66,8 +66,8 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	}
 	r.holds = s.abandon(r.tenures, r.holds)
 	r.sent = time.Now()
-	// Never in the goroutine of the watchdog, as that would leave with the operation
-	// time-out: an answer that comes later still counts.
+	// Not inline: that would end with the operation time-out, and an answer that comes
+	// later still counts.
 	replies, answered, err := command.Detached[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
 	if s.Look {
 		s.LookOnce()
@@ -82,7 +82,7 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 		}
 	}
 	s.unrenewed(r.tenures, r.order, errs)
-	if answered { // else they may be on their way yet
+	if answered { // else the command may still use r
 		clear(r.tenures)
 		clear(r.locks)
 		r.tenures, r.locks = r.tenures[:0], r.locks[:0]
@@ -91,7 +91,8 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	return errs
 }
 
-// choose takes along what of the batch is to be renewed, and returns errors for the rest.
+// choose takes the tenures of the batch that are to be renewed into r, and returns errors for
+// the others.
 func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 	s := r.s
 	r.order = r.order[:0]
@@ -125,12 +126,12 @@ func (t *tenure) renewal() luascripts.Renewal {
 func (r *renewal) Send(ctx context.Context) ([]luascripts.Renewed, error) {
 	renewed := r.tenures[0].spec.Renew(ctx, r.s.rdb, r.locks, r.s.Lease, batchSize)
 	if !slices.ContainsFunc(renewed, func(r luascripts.Renewed) bool { return command.IsAnswer(r.Err) }) {
-		return nil, renewed[0].Err // so that it does not count as an answer
+		return nil, renewed[0].Err // so that the sender does not take it for an answer
 	}
 	return renewed, nil
 }
 
-// Late passes on what confirmations say that come late: they count from their send.
+// Late tells the leases of confirmations that come late: they count from their send.
 func (r *renewal) Late(replies []luascripts.Renewed, err error) {
 	for j, t := range r.tenures {
 		if err == nil {
@@ -139,8 +140,8 @@ func (r *renewal) Late(replies []luascripts.Renewed, err error) {
 	}
 }
 
-// errUntaken is the answer to the renewal of a lock that was passed on to this process and
-// that no waiter has taken yet: it is renewed for nobody.
+// errUntaken is the answer to the renewal of an Offered tenure: no waiter has taken it yet, and
+// nothing is renewed for nobody.
 var errUntaken = errors.New("nobody has taken it yet")
 
 // withError returns errs, of n, with err at i.
@@ -152,7 +153,7 @@ func withError(errs []error, n, i int, err error) []error {
 	return errs
 }
 
-// renewed is the answer to a renewal as the watchdog wants it.
+// renewed returns the answer to a renewal as the watchdog wants it.
 func (s *Session) renewed(r luascripts.Renewed) error {
 	switch {
 	case r.Err != nil:
@@ -166,9 +167,8 @@ func (s *Session) renewed(r luascripts.Renewed) error {
 	}
 }
 
-// unrenewed reports that renewals failed, unless the server said that the locks are not
-// ours. If several were refused together, each is asked for again by itself, and reported
-// then.
+// unrenewed warns of a renewal that failed, or of several that Redis did not answer. What the
+// server said is not ours is lost, and Lost warns of that.
 func (s *Session) unrenewed(tenures []*tenure, order []int, errs []error) {
 	failed, first := 0, error(nil)
 	var t *tenure

@@ -11,8 +11,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// reporter tells operators what goes wrong behind the caller's back. What goes wrong
-// often is said once in a while, with how much of it was left out.
+// reporter tells operators what goes wrong while no call is there to return an error. A
+// message that comes often is said once in a while, with how often it was left out.
 type reporter struct {
 	given  *slog.Logger // set once: the caller's; nil is slog.Default, which hears no Debug
 	looked sync.Once    // see LookOnce
@@ -33,7 +33,7 @@ const (
 	reportMost  = 10               // of how many locks it is said in one
 )
 
-// logger is asked for each time, as an application may set its default late.
+// logger returns the logger to use now: an application may set slog's default late.
 func (r *reporter) logger() *slog.Logger {
 	if r.given != nil {
 		return r.given
@@ -41,14 +41,14 @@ func (r *reporter) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// debug is for a logger that the caller gave.
+// debug says something only to a logger that the caller gave.
 func (r *reporter) debug(message string, args ...any) {
 	if r.given != nil {
 		r.given.Debug(message, args...)
 	}
 }
 
-// warn says that something went wrong with what about names.
+// warn says message, which is about what about names, unless it was said often of late.
 func (r *reporter) warn(message, about string, args ...any) {
 	left, say := r.due(message, about)
 	if !say {
@@ -85,8 +85,8 @@ func (r *reporter) due(message, about string) (left int, say bool) {
 	return left, true
 }
 
-// silent reports that a question for spec has no answer, for quiet so far. A replica
-// is named at once; what passes within a poll interval is worth no warning.
+// silent warns that a question for spec has no answer, for quiet so far. A silence of less
+// than a poll interval is worth no warning, unless the server is a replica.
 func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
 	if quiet < s.Poll && !command.IsReadOnly(err) {
 		s.report.debug("lock: asking again", "lock", spec.Name, "err", err)
@@ -95,16 +95,16 @@ func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
 	s.report.warn("lock: Redis gives no answer; the waiter asks on until its wait ends", spec.Name, "lock", spec.Name, "for", command.Brief(quiet), "err", err)
 }
 
-// unhinted reports that the server refuses the subscription to a channel. The names of some
-// channels end in an owner, which is not told.
+// unhinted warns that the server refuses the subscription to a channel. The warning leaves out
+// the owner in which the names of some channels end.
 func (s *Session) unhinted(channel string, err error) {
 	lockOf, _, _ := strings.Cut(channel, ":"+s.id)
 	s.report.warn("lock: the server denies a subscription; waiters ask once a second instead", lockOf, "channel", lockOf, "err", err)
 }
 
-// LookOnce asks the server behind the caller's back whether it evicts keys when its memory is
-// full, which takes locks from their holders, and reports that. It asks once in the life
-// of a session; a server that does not say, or may not, is not asked again.
+// LookOnce has a goroutine ask the server whether it evicts keys when its memory is full, and
+// warn of that: it takes locks from their holders. It asks once in the life of a session,
+// whatever the server answers.
 func (s *Session) LookOnce() {
 	s.report.looked.Do(func() {
 		if s.enter() != nil {

@@ -22,28 +22,28 @@ type Config struct {
 	OpTimeout time.Duration // how long one command may stay unanswered
 	Poll      time.Duration // how long a waiter relies on hints alone
 	KeyPrefix string
-	User      string       // as whom the client connects, for errors; "" if that is not known
+	User      string       // the name of the Redis user, for errors; "" if that is not known
 	Sharded   bool         // hints go by sharded Pub/Sub; only on a cluster
 	Logger    *slog.Logger // nil is slog.Default, and warnings only
 	Look      bool         // ask a server once whether it evicts keys
 	Observer  lock.Observer
 }
 
-// Session is one client's identity, and what all its locks share. Its fields are set once;
-// each guards itself.
+// Session is one client: its identity, and what all its locks share. New sets all that does
+// not change; every other field has its own mutex, or is atomic.
 type Session struct {
 	Config
 	rdb      rueidis.Client
 	id       string             // the uuid in every owner string
 	number   atomic.Uint64      // the number in the latest owner string
-	sender   *command.Sender    // sends, and counts calls and what goes on behind them
+	sender   *command.Sender    // sends, and counts calls and what goes on after them
 	dog      *watchdog.Watchdog // renews
-	hub      *hint.Hub          // listens
+	hub      *hint.Hub          // hears
 	places   places             // the locks that this process has to do with
 	settlers settlers           // what is in doubt
 	nodes    nodes              // of a cluster
-	report   reporter           // what goes wrong behind the callers' backs
-	closer   closer
+	report   reporter           // warns
+	closer   closer             // how far Close has come
 }
 
 // New returns a session on rdb, which it borrows.
@@ -64,11 +64,10 @@ func New(rdb rueidis.Client, c Config) *Session {
 }
 
 // newOwner returns an owner string that never was before, for a tenure that is asked for
-// from now on. Each tenure takes a new one, so that nothing that is still under way for an
-// earlier tenure can touch a later one.
+// from now on. A command that is still under way for an earlier tenure cannot touch it.
 //
-// Its number is the clock in µs, and ten random bits. So it shows since when the owner
-// asks, to everybody that looks at the lock, and nobody can guess it.
+// Its number is the clock in µs, and ten random bits. So everybody that looks at the lock
+// sees since when the owner asks, and nobody can guess the string.
 func (s *Session) newOwner(now time.Time) string {
 	n := uint64(now.UnixMicro())<<10 | rand.Uint64N(1<<10)
 	for {
@@ -81,8 +80,8 @@ func (s *Session) newOwner(now time.Time) string {
 	return string(strconv.AppendUint(append(append(b[:0], s.id...), ':'), n, 10))
 }
 
-// askedSince returns since when an owner asks, as its string tells; zero if that is not one
-// of ours.
+// askedSince returns since when an owner asks, as its string tells; the zero time if the
+// string is not one of ours.
 func askedSince(owner string) time.Time {
 	client, number, _ := strings.Cut(owner, ":")
 	n, err := strconv.ParseUint(number, 10, 63)

@@ -15,16 +15,16 @@ import (
 
 // settle makes Redis agree with this process about t, after a command for t
 // whose outcome is not known: it leaves as many holds as t has now, which is
-// none when t is over. That happens behind the caller, and is repeated until the server
-// confirms, or until the lease of that command must have run out. If t was passed on,
-// the owner string is the next tenure's; then that one's release sees to it.
+// none when t is over. Goroutines of the settler do that, and repeat it until the server
+// confirms, or until the lease of that command must have run out. If the lock of t was passed
+// on, the owner string is that of a later tenure; then the release of that one settles t, too.
 //
-// If broken, the settler looks again later: when a connection broke, or was given up, a
-// copy of the command may still be on its way, and the first confirmation may have
-// overtaken it. Nobody says how long that takes, so the pauses double, from an operation
-// time-out to when the lease that the command asked for would be over.
+// If broken, the settler looks again later: when a connection broke, or a caller left, a copy
+// of the command may still be on its way, and the first confirmation may have overtaken it.
+// Nobody knows how long that takes, so the pauses double, from an operation time-out to when
+// the lease that the command asked for would be over.
 //
-// The caller is counted by the sender.
+// The caller is counted by the sender, and holds no mutex.
 func (s *Session) settle(t *tenure, broken bool) {
 	s.settlers.of(s, t).add(t, broken)
 }
@@ -55,36 +55,37 @@ func (all *settlers) of(s *Session, t *tenure) *settler {
 	return q
 }
 
-// settlersAtOnce is how many goroutines settle at one node at the same time. While nothing is
-// due, one of them waits; while there is nothing to do, none is left.
+// settlersAtOnce is how many goroutines at the most settle at one node at the same time. While
+// nothing is due, one of them sleeps; while nothing is in doubt, there is none.
 const settlersAtOnce = 256
 
-// settler settles what is in doubt at one node, however much that is.
+// settler settles what is in doubt at one node, however much that is. Its mutex is taken while
+// no mutex of a place is held.
 type settler struct {
 	s    *Session      // set once
 	wake chan struct{} // cap 1: something is due before the time for which a goroutine sleeps
 
 	mu      sync.Mutex
-	queue   doubts             // by due; without what is being settled at this moment
-	of      map[*tenure]*doubt // all
+	queue   doubts             // by due; without those that a worker settles at this moment
+	of      map[*tenure]*doubt // all doubts
 	workers int
 	sleeps  bool // one of the workers sleeps until something is due
 }
 
-// doubt is what is to be settled about one tenure.
+// doubt is what is to be settled about one tenure. The settler's mutex guards it.
 type doubt struct {
-	t      *tenure
+	t      *tenure // set once
 	due    time.Time
-	began  time.Time     // what is not confirmed for mayLive after this is given up
+	began  time.Time     // if nothing is confirmed for mayLive after this, the settler gives up
 	broken bool          // look again after a confirmation,
 	again  time.Duration // so much later
 	pause  retry.Backoff // after an error
 	looks  bool          // it was confirmed, and waits for another look
-	anew   bool          // there is another doubt since this one was taken out of the queue
-	at     int           // in the queue; -1 while it is not there
+	anew   bool          // there is another doubt about t since a worker took this one
+	at     int           // index in the queue; -1 while a worker has it
 }
 
-// add puts t into the queue, or notes that there is one doubt more about it.
+// add puts a doubt about t into the queue, or notes that there is one doubt more.
 func (q *settler) add(t *tenure, broken bool) {
 	now := time.Now()
 	q.mu.Lock()
@@ -103,7 +104,7 @@ func (q *settler) add(t *tenure, broken bool) {
 	}
 	switch {
 	case d.anew:
-		return // whoever has it in hand sees to it
+		return // the worker that has it puts it back
 	case d.at < 0:
 		heap.Push(&q.queue, d)
 	default:
@@ -112,7 +113,7 @@ func (q *settler) add(t *tenure, broken bool) {
 	q.callLocked()
 }
 
-// callLocked sees to it that somebody takes what is due.
+// callLocked has a worker take what is due.
 func (q *settler) callLocked() {
 	switch {
 	case q.sleeps:
@@ -136,8 +137,8 @@ func (q *settler) work() {
 	}
 }
 
-// next waits until something is due and takes it out of the queue. It returns nil when
-// nothing is left, when another worker waits already, or when Close gave up.
+// next waits until something is due and takes it out of the queue. It returns nil, and the
+// worker ends, when nothing is left, when another worker sleeps already, or when Close gave up.
 func (q *settler) next() *doubt {
 	closing := q.s.closer.closing
 	q.mu.Lock()
@@ -180,7 +181,7 @@ func (q *settler) next() *doubt {
 	}
 }
 
-// hurryLocked has everything that waits for another look take that look now, and no later one.
+// hurryLocked makes every doubt that waits for another look due now, and that look the last.
 func (q *settler) hurryLocked() {
 	now := time.Now()
 	for _, d := range q.queue {
@@ -213,7 +214,7 @@ func (q *settler) done(d *doubt, err error) (givenUp bool) {
 		d.began = d.due
 		select {
 		case <-q.s.closer.closing:
-			d.due, d.began, d.broken = now, now, false // once more, and no later
+			d.due, d.began, d.broken = now, now, false // one look more, now
 		default:
 		}
 	case now.Sub(d.began) > lives:
@@ -225,21 +226,23 @@ func (q *settler) done(d *doubt, err error) (givenUp bool) {
 	}
 	heap.Push(&q.queue, d)
 	if q.sleeps {
-		q.callLocked() // the one that sleeps may do so for longer
+		q.callLocked() // the worker that sleeps may sleep for too long
 	}
 	return false
 }
 
-// mayLive is for how long a command that was sent for t can keep the lock.
+// mayLive returns for how long after now a command for t can keep the lock: it may be carried
+// out an operation time-out late.
 func (t *tenure) mayLive() time.Duration {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.MayLive() + t.s.OpTimeout
 }
 
-// errTurn says that another call sends a command for the tenure at this moment.
+// errTurn says that a call has the turn of a tenure that lives.
 var errTurn = errors.New("another command is under way")
 
+// settleOnce sends one command that leaves as many holds in Redis as there are.
 func (s *Session) settleOnce(t *tenure) error {
 	t.at.lock()
 	lives, o := t.Lives(), t.Tenure.Owner()
@@ -275,8 +278,8 @@ func (s *Session) settleOnce(t *tenure) error {
 	return nil
 }
 
-// leave tells Redis that t has this many holds. last is the latest token that it gave out:
-// with none left, the script may grant the lock to the next.
+// leave tells Redis that t has this many holds. last is the latest token that this process
+// gave out: if no hold is left, the script may give the lock to the next process.
 func (s *Session) leave(ctx context.Context, t *tenure, holds int, last uint64) (luascripts.Verdict, error) {
 	if holds > 0 {
 		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.Name, holds)
@@ -285,21 +288,21 @@ func (s *Session) leave(ctx context.Context, t *tenure, holds int, last uint64) 
 	return reply.Verdict, err
 }
 
-// doubts is a heap, what is due first comes first.
+// doubts is a heap: the doubt that is due first is the first.
 type doubts []*doubt
 
 func (q doubts) Len() int           { return len(q) }
 func (q doubts) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
 func (q doubts) Swap(i, j int)      { q[i], q[j] = q[j], q[i]; q[i].at, q[j].at = i, j }
 
-// Push adds one at the end.
+// Push adds a doubt at the end.
 func (q *doubts) Push(x any) {
 	d := x.(*doubt)
 	d.at = len(*q)
 	*q = append(*q, d)
 }
 
-// Pop takes the last one out.
+// Pop takes the last doubt out.
 func (q *doubts) Pop() any {
 	end := len(*q) - 1
 	d := (*q)[end]

@@ -20,8 +20,7 @@ import (
 type TakeAll func(ctx context.Context, rdb rueidis.Client, all []luascripts.Taking) (a luascripts.Acquired, first int, err error)
 
 // CanGroup reports whether one script can take the locks of specs: they are
-// different ones, ask for nothing that such a script does not know of, and share
-// a slot where there are slots.
+// different locks without replicas and registers, and share a slot where there are slots.
 func (s *Session) CanGroup(specs []*Spec) bool {
 	seen := make(map[string]bool)
 	for _, spec := range specs {
@@ -39,12 +38,12 @@ func (s *Session) CanGroup(specs []*Spec) bool {
 // tooBusy is how often locks of a group may change hands while a call waits for them.
 const tooBusy = 3
 
-// several is what an attempt for several locks at once knows.
+// several is what only an attempt for several locks at once knows.
 type several struct {
-	script  TakeAll   // takes them; nil for one
+	script  TakeAll   // takes them; nil in an attempt for one lock
 	sent    time.Time // when the latest question was sent
-	holder  string    // of the lock that was refused last
-	changes int       // how often that one changed
+	holder  string    // the owner string that the latest refusal named
+	changes int       // how often a refusal named another one than the refusal before
 }
 
 // LockAll waits for all locks of specs, or tries once, and takes them together by
@@ -52,10 +51,11 @@ type several struct {
 // when they must be taken one by one: the owner holds one of them already, or the
 // server keeps them in different slots.
 //
-// While one of them is another's it holds none, and stands in the line of that
-// one. So nobody ever waits for a call that waits itself. But locks that are busy all
-// the time are hardly ever free together. Once they have changed hands too often before
-// its eyes, LockAll fails with errors.ErrUnsupported, too: one by one, each comes in turn.
+// While another owner has one of them, the call holds none, and stands in the line of that
+// one. So no call ever waits for a call that waits itself. But locks that are busy all
+// the time are hardly ever free together. Once they have changed hands more than tooBusy
+// times while LockAll waited, it fails with errors.ErrUnsupported, too: one by one, each comes
+// in turn.
 func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wait bool) ([]lock.Hold, error) {
 	a := &attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), fresh: true, several: several{script: script}}
 	for _, spec := range specs {
@@ -128,7 +128,7 @@ func (a *attempt) all(wait bool) error {
 		if !wait && at.asks(p.owner) {
 			return at.behind(p.spec) // another goroutine of this owner waits for it already
 		}
-		if err := s.take(a.waiting, p.owner.Turn, a.left()); err != nil {
+		if err := s.takeTurn(a.waiting, p.owner.Turn, a.left()); err != nil {
 			return a.ended(err)
 		}
 		defer func() { <-p.owner.Turn }()
@@ -147,7 +147,7 @@ func (a *attempt) all(wait bool) error {
 	return a.waited(a.run(), limit)
 }
 
-// ahead returns a lock for which others of this process wait, or -1.
+// ahead returns the index of a lock for which others of this process wait, or -1.
 func (a *attempt) ahead() int {
 	return slices.IndexFunc(a.parts, func(p part) bool {
 		p.at.lock()
@@ -156,7 +156,7 @@ func (a *attempt) ahead() int {
 	})
 }
 
-// questions is one question for all locks of a group.
+// questions is one question for all locks of a group: a command.Call.
 type questions struct {
 	s       *Session
 	script  TakeAll
@@ -164,7 +164,7 @@ type questions struct {
 	all     []luascripts.Taking
 }
 
-// acquiredAll is the answer: when it is a refusal, by the lock at.
+// acquiredAll is the answer. A refusal is about the lock with the index at.
 type acquiredAll struct {
 	luascripts.Acquired
 	at int
@@ -176,13 +176,13 @@ func (q questions) Send(ctx context.Context) (acquiredAll, error) {
 	return acquiredAll{a, at}, err
 }
 
-// Late sees to the answer for which nobody waits, as that of one question does.
+// Late hears the answer for which the call did not wait, as question.Late does.
 func (q questions) Late(reply acquiredAll, err error) {
 	for _, t := range q.tenures {
 		t.at.lock()
 		settle := t.at.Unheard(nil, &t.Tenure, err == nil && reply.Verdict == luascripts.Done || err != nil && command.FaultOf(err).MayHaveRun)
 		if !settle && t.Unsure() {
-			t.at.Free(t.Terms) // it may be ours: a good reason to ask
+			t.at.Free(t.Terms) // the call may have the locks: a reason to ask
 		}
 		t.at.unlock()
 		if settle {
@@ -241,7 +241,7 @@ func (a *attempt) answeredAll(mayHaveRun bool) {
 	}
 }
 
-// refusedAll has the attempt stand in line for the lock that another has.
+// refusedAll has the attempt stand in line for the lock that another owner has.
 func (a *attempt) refusedAll(reply acquiredAll) error {
 	if a.limit > 0 {
 		a.at = reply.at
@@ -254,8 +254,8 @@ func (a *attempt) refusedAll(reply acquiredAll) error {
 		a.holder = reply.Holder
 	}
 	if slices.ContainsFunc(a.parts, func(p part) bool { return p.t.isUnsure() }) {
-		// A question that broke off may have been carried out, and others
-		// would wait for what it took.
+		// A question that broke off may have been carried out. What it took must not
+		// be held while the call waits.
 		_ = a.giveUp(lock.ErrNotAcquired)
 		a.anew()
 	}
@@ -277,7 +277,7 @@ func (a *attempt) refusedAll(reply acquiredAll) error {
 
 // grantedAll makes the first hold of each lock, or of none.
 func (a *attempt) grantedAll(token uint64) error {
-	err := a.waiting.Err() // crossed the end of the wait
+	err := a.waiting.Err() // the grant crossed the end of the wait
 	for i := range a.parts {
 		p := &a.parts[i]
 		if err != nil {

@@ -32,7 +32,7 @@ func tenureOf(t *place.Tenure) *tenure {
 	return t.Of.(*tenure)
 }
 
-// newTenure returns a tenure that is asked for from now on.
+// newTenure returns a tenure that is Asking, from now on.
 func (at *spot) newTenure(spec *Spec) *tenure {
 	now := time.Now()
 	t := &tenure{s: at.s, at: at, spec: spec}
@@ -43,14 +43,14 @@ func (at *spot) newTenure(spec *Spec) *tenure {
 	return t
 }
 
-// newTicket returns the tenure in whose name a line asks. The caller has the mutex of its
-// place.
+// newTicket returns the tenure in whose name a line asks: place.Rules.Ticket. The mutex of
+// the place is held.
 func (s *Session) newTicket(p *place.Place, c *place.Terms) *place.Tenure {
 	return &p.Of.(*spot).newTenure(c.Of.(*Spec)).Tenure
 }
 
-// turn is the right to send a command for t: that of its owner, or its own if owners share
-// it.
+// turn returns the right to send a command for t: t's own if owners can share it, and else
+// that of its owner.
 func (t *tenure) turn(o *place.Owner) chan struct{} {
 	if t.Turn != nil {
 		return t.Turn
@@ -93,25 +93,27 @@ func (t *tenure) count(n int) {
 	t.Count(n)
 }
 
-// unhold notes that the lock is not t's any more, as far as this process goes.
+// unhold notes that t does not have the lock any more.
 func (t *tenure) unhold() {
 	t.at.lock()
 	defer t.at.unlock()
 	t.at.Unhold(&t.Tenure)
 }
 
-// watch returns the lease of t, which the watchdog may renew before its grant is recorded.
+// watch returns the lease of t. The watchdog may renew it before the goroutine that set it
+// has unlocked the place.
 func (t *tenure) watch() *watchdog.Lease {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.lease
 }
 
-// end ends the tenure and all its holds with cause. It returns how many owners they had,
-// and the phase that the tenure was in.
+// end ends the tenure, and all its holds with cause. It returns how many owners they had,
+// and the phase that the tenure was in before.
 //
-// Unless Close has begun, a tenure that this call ended as lost is counted: the caller sees
-// to what is left of it, and calls s.sender.Done. After that, Close does.
+// counted reports that this call ended the tenure as lost, and that Close has not come to
+// its place. Then the caller settles what is left in Redis, and calls s.sender.Done. Else
+// Close does that.
 func (t *tenure) end(how place.Phase, cause error) (owners int, before place.Phase, counted bool) {
 	t.at.lock()
 	ended, owners, before := t.at.End(&t.Tenure, how)
@@ -125,8 +127,8 @@ func (t *tenure) end(how place.Phase, cause error) (owners int, before place.Pha
 	return owners, before, counted
 }
 
-// Lost ends the tenure: the watchdog saw the lease end, or the server said that
-// it is not ours.
+// Lost ends the tenure: the watchdog saw the lease end, or the server said that the owner
+// does not have it. The watchdog calls it.
 func (t *tenure) Lost(cause error) {
 	owners, before, counted := t.end(place.Lost, t.lostBy(cause))
 	if !before.Lives() {
@@ -142,8 +144,8 @@ func (t *tenure) Lost(cause error) {
 	t.s.mayBeFree(t.spec)
 	if counted {
 		if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) {
-			// The server may have it as ours for a while yet, or again by a
-			// late copy, and others would wait for nothing.
+			// The server may have it as ours for a while yet, or again by a late copy of a
+			// question, and others would wait for nobody.
 			t.s.settle(t, unsure)
 		}
 		t.at.tidy()
@@ -151,13 +153,13 @@ func (t *tenure) Lost(cause error) {
 	}
 }
 
-// Renewed passes on that the watchdog renewed the lease.
+// Renewed tells the observer that the watchdog renewed the lease.
 func (t *tenure) Renewed(until time.Time) {
 	t.s.observe(t.s.Observer.Renewed, t, lock.Event{Until: until})
 }
 
-// Group is what is renewed together with t: what shares its script, and on a cluster its
-// node.
+// Group returns what names the leases that are renewed together with that of t: their script,
+// and on a cluster their node.
 func (t *tenure) Group() watchdog.Group {
 	g := watchdog.Group{What: t.spec.Kind}
 	if t.s.sliced() {
@@ -166,12 +168,12 @@ func (t *tenure) Group() watchdog.Group {
 	return g
 }
 
-// lostBy is the cause that holds of t end with when the lease ended by cause.
+// lostBy returns the cause with which holds of t end when the lease ended by cause.
 func (t *tenure) lostBy(cause error) error {
 	return t.wrap(fmt.Errorf("%w: %w", lock.ErrLost, cause))
 }
 
-// wrap gives an error about a hold of this tenure its name.
+// wrap returns err, which is about a hold of t, with the name of the lock.
 func (t *tenure) wrap(err error) error {
 	return &lock.Error{Op: "hold", Name: t.spec.Name, Err: err}
 }
@@ -187,13 +189,14 @@ func (s *Session) mayBeFree(spec *Spec) {
 	at.Free(&spec.terms)
 }
 
-// observeAcquired tells of h, for which a call waited since then.
+// observeAcquired tells the observer of h, for which a call waited since then.
 func (s *Session) observeAcquired(h *hold, since time.Time) {
 	if s.Observer.Acquired != nil { // or the clocks need not be read
 		s.observe(s.Observer.Acquired, h.tenure(), lock.Event{Until: h.Until(), Wait: time.Since(since)})
 	}
 }
 
+// observe calls f, a function of the observer, if the observer has it. No mutex may be held.
 func (s *Session) observe(f func(lock.Event), t *tenure, e lock.Event) {
 	if f != nil {
 		e.Name, e.Mode, e.Owner, e.Token = t.spec.Name, t.spec.Mode, t.Name, t.Token()
@@ -201,9 +204,9 @@ func (s *Session) observe(f func(lock.Event), t *tenure, e lock.Event) {
 	}
 }
 
-// take waits for a turn: until ctx ends, the session closes, or limit has passed (0
+// takeTurn waits for a turn: until ctx ends, the session closes, or limit has passed (0
 // is no limit).
-func (s *Session) take(ctx context.Context, turn chan<- struct{}, limit time.Duration) error {
+func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time.Duration) error {
 	select {
 	case turn <- struct{}{}:
 		return nil
@@ -227,8 +230,8 @@ func (s *Session) take(ctx context.Context, turn chan<- struct{}, limit time.Dur
 	}
 }
 
-// held returns the tenure of the owner, nil if it does not hold the lock. The very look may
-// find that the tenure is lost.
+// held returns the tenure of the owner; nil if the owner does not hold the lock. It looks at
+// the clocks, and so may find that the tenure is lost.
 func (at *spot) held(o *place.Owner) *tenure {
 	at.lock()
 	t := tenureOf(o.Tenure())
@@ -239,8 +242,8 @@ func (at *spot) held(o *place.Owner) *tenure {
 	return t
 }
 
-// beside returns the tenure that the owner has on the other side of the lock, nil if it has
-// none.
+// beside returns the tenure that the owner has on the other side of the lock; nil if it has
+// none there.
 func (at *spot) beside(o *place.Owner, spec *Spec) *tenure {
 	if spec.Beside == nil {
 		return nil

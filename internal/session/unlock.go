@@ -19,7 +19,7 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	if err := notHeld(h.end(lock.ErrUnlocked)); err != nil {
 		return err
 	}
-	if t.Turn != nil && t.drop(h) {
+	if t.Turn != nil && t.drop(h) { // other readers share it
 		return nil
 	}
 	at, err := s.begin(t.spec)
@@ -28,12 +28,12 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	}
 	defer s.done(at)
 
-	// A caller that defers an unlock means it, also when ctx is over by then.
+	// A caller that defers an Unlock means it, also when ctx has ended by then.
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
 	switch left, passed := t.remove(h); {
-	case passed, left == place.Sharers: // they came to share it at this moment
+	case passed, left == place.Sharers: // others came to share it after drop looked
 		s.observe(s.Observer.Released, t, lock.Event{})
 		return nil
 	case left == place.None:
@@ -43,8 +43,8 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	}
 }
 
-// drop gives h back if that is nothing to Redis: its owner has no other hold, and is not
-// the last of those that share the tenure. It reports whether it did.
+// drop gives h back without a command, if the count in Redis stays the same. It reports
+// whether it did.
 func (t *tenure) drop(h *hold) bool {
 	t.at.lock()
 	left := t.at.Drop(&t.Tenure, &h.Hold)
@@ -55,16 +55,17 @@ func (t *tenure) drop(h *hold) bool {
 	return left
 }
 
-// remove takes h out. It returns what is left, and whether the lock was passed on to another
-// owner in this process.
+// remove takes h out of t. It returns what is left of t, and whether the lock was passed on to
+// the next waiter of this process.
 func (t *tenure) remove(h *hold) (left place.Left, passed bool) {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.at.Unlock(&t.Tenure, &h.Hold, time.Now(), pass)
 }
 
-// pass hands the lease of t on to the tenure that is to have the lock next in this process,
-// and reports whether it did.
+// pass passes the lock of a tenure on to a next one, which gets its lease. It reports false if
+// too little of the lease is left, or the watchdog does not renew it. Place.Unlock calls it,
+// with the mutex of the place held.
 func pass(of *place.Tenure) bool {
 	t := tenureOf(of)
 	next := &tenure{s: t.s, at: t.at, spec: t.spec, lease: t.lease}
@@ -82,7 +83,7 @@ type release struct {
 	t        *tenure
 	register string // of the tokens; "" without fencing
 	pass     luascripts.Pass
-	heir     *tenure // the ticket of the line in this process; nil if nobody waits here
+	heir     *tenure // the ticket of the line in this process; nil if the release names no heir
 }
 
 // released is the answer to a release that was sent then.
@@ -105,10 +106,10 @@ func (f release) Late(_ released, err error) {
 	f.t.s.settle(f.t, err != nil || f.t.isUnsure())
 }
 
-// release gives a tenure that is over back to Redis. It fails with ErrNotHeld
-// and ErrLost when Redis has it as gone, and with what went wrong when Redis did
-// not confirm; then it goes on in the background. The observer hears of it for so many
-// owners.
+// release gives a tenure that is over back to Redis, in favour of the next waiter if the kind
+// passes locks on. It fails with ErrNotHeld and ErrLost when Redis has no hold of the tenure,
+// and with what went wrong when Redis did not confirm; then the settler goes on. The observer
+// hears of it once for each of owners.
 func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 	began := time.Now()
 	t.lease.Stop(ctx) // no renewal may follow the release
@@ -129,7 +130,7 @@ func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 		// A question for this tenure broke off, and may be carried out yet.
 		s.sender.Go(func() { s.settle(t, true) })
 	}
-	// Gone at a repetition: the first copy did it, and only its reply was lost.
+	// Gone at a repetition: the first copy was carried out, and its reply was lost.
 	if v := o.Value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || settled) {
 		for range owners {
 			s.observe(s.Observer.Released, t, lock.Event{})
@@ -199,11 +200,11 @@ func (t *tenure) afterRelease(free, aside bool) (unsure, settled bool) {
 	return t.Unsure(), t.Freed()
 }
 
-// reduction tells Redis that a tenure which lives on has fewer holds.
+// reduction is the command that leaves some holds of a tenure: a command.Call.
 type reduction struct {
 	t     *tenure
 	holds int
-	turn  chan struct{}
+	turn  chan struct{} // which the call has
 }
 
 // Send sends the command.
@@ -211,7 +212,7 @@ func (r reduction) Send(ctx context.Context) (luascripts.Verdict, error) {
 	return r.t.spec.Release(ctx, r.t.s.rdb, r.t.spec.Keys, r.t.Name, r.holds)
 }
 
-// Late passes the turn on.
+// Late lets go of the turn.
 func (r reduction) Late(_ luascripts.Verdict, err error) {
 	<-r.turn
 	if err != nil {
@@ -219,11 +220,11 @@ func (r reduction) Late(_ luascripts.Verdict, err error) {
 	}
 }
 
-// reduce tells Redis that o has one hold less of t, which lives on.
+// reduce tells Redis that o has one hold less of t, which others hold on to.
 func (s *Session) reduce(ctx context.Context, t *tenure, o *place.Owner) error {
 	turn := t.turn(o)
 	began := time.Now()
-	if err := s.take(ctx, turn, s.OpTimeout); err != nil {
+	if err := s.takeTurn(ctx, turn, s.OpTimeout); err != nil {
 		if phase := t.phase(); !phase.Lives() {
 			return reducedAfter(phase)
 		}
@@ -257,8 +258,8 @@ func (s *Session) reduce(ctx context.Context, t *tenure, o *place.Owner) error {
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, watchdog.ErrGone)
 }
 
-// reducedAfter is the answer to an Unlock whose tenure ended before Redis was
-// told of it. What ended it sees to all of it; but a loss is not an Unlock.
+// reducedAfter returns the error of an Unlock whose tenure ended before Redis was told of the
+// Unlock. What ended the tenure released all holds. If that was a loss, the Unlock failed.
 func reducedAfter(phase place.Phase) error {
 	if phase == place.Lost {
 		return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost)
