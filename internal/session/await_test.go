@@ -54,8 +54,9 @@ func TestInline_timeoutOfAnother(t *testing.T) {
 	})
 }
 
-// Who waits for replicas needs a connection of his own, and gets it without regard to a
-// context. He does not wait for that himself, also not when he asks again and has less time.
+// A question that waits for replicas needs a connection of its own, and the library gets it
+// without regard to a context. So its caller does not send it itself, also not when the caller
+// asks again and has less time.
 func TestInline_notForReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
 		asked := 0
@@ -99,8 +100,8 @@ func TestInline_notAfterRenewalsThatBrokeOff(t *testing.T) {
 	})
 }
 
-// The commands of others fill what the client library keeps for those under way. Whoever
-// comes then would wait for a free place with no regard to any context.
+// The commands of others fill the client library's queue of commands under way. The next
+// command would wait for a free place without regard to any context.
 func TestInline_notBehindTooManyOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, _ := w.shared()
@@ -125,8 +126,8 @@ func TestInline_notBehindTooManyOthers(t *testing.T) {
 	})
 }
 
-// Somebody who can be cancelled is the first to come after a break, and connects. That
-// takes as long as it takes; who comes next waits for it, but not in his own goroutine.
+// A caller that can be cancelled is the first after a break, and its command connects, which may
+// take long. The next caller waits for that, but not in its own goroutine.
 func TestInline_notBehindADial(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var dials atomic.Int32

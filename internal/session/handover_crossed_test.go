@@ -254,8 +254,8 @@ func TestInherit_crossedByClose(t *testing.T) {
 	})
 }
 
-// Who stood in line goes, and a group is next in this process, which has no use for
-// the place in Redis: the lock must not come to it.
+// The waiter that stood in line leaves, and a group is next in this process, which has no use
+// for the place in the queue in Redis: the lock must not come to it.
 func TestTicket_isOfNoUseForAGroup(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())

@@ -224,8 +224,8 @@ func TestGuard_notPassedOnWhileAQuestionIsUnderWay(t *testing.T) {
 	})
 }
 
-// Who comes next has a lease of its own. The lock is released to it, and not passed on and then
-// let go: nobody else comes in between.
+// The next waiter wants a lease of its own. The lock is released to its process, and not passed on
+// and then let go: no other owner comes in between.
 func TestGuard_aFixedLeaseIsNotFreeInBetween(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes := make(chan struct{})

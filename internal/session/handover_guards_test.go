@@ -310,7 +310,7 @@ func TestGuard_asksOnceAPoll(t *testing.T) {
 	})
 }
 
-// A lock with a lease of its own is not passed on: who comes next wants it renewed.
+// A lock with a lease of its own is not passed on: the next waiter wants it renewed.
 func TestGuard_aFixedLeaseIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithLease(7*time.Second))
@@ -731,7 +731,8 @@ func TestGuard_aGroupsGrantThatIsTooLate(t *testing.T) {
 	})
 }
 
-// Who comes next waits for replicas. The lock is not passed on to it, as nobody asked them.
+// The next waiter wants the confirmation of replicas. The lock is not passed on to it, as no
+// replica was asked.
 func TestGuard_notPassedOnToOneWhoWaitsForReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var confirmed atomic.Int32

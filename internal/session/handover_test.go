@@ -86,7 +86,7 @@ func TestHandover_insideAProcess(t *testing.T) {
 		if n := sent.Load(); n != 0 {
 			w.Errorf("%d scripts were sent", n)
 		}
-		// It is renewed for whoever has it.
+		// It is renewed, whichever owner has it.
 		time.Sleep(3 * leaseTime)
 		if err := h.Err(); err != nil || w.count(h) != 1 {
 			w.Errorf("after three leases: %v, count %d", err, w.count(h))
@@ -442,8 +442,8 @@ func TestHandover_fixedLeases(t *testing.T) {
 	}
 }
 
-// Those who wait behind somebody who cannot take what comes to the line are not
-// forgotten: a group, and who gave up at that moment.
+// A first waiter cannot take what comes to the line: a group, or a waiter that gave up at that
+// moment. The waiters behind it are not forgotten.
 func TestHandover_pastWhoCannotTakeIt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -466,8 +466,8 @@ func TestHandover_pastWhoCannotTakeIt(t *testing.T) {
 	})
 }
 
-// By force, by this process and by another, in the middle of a chain: who holds it
-// learns of it, and who waits goes on.
+// The lock is unlocked by force, by this process and by another, in the middle of a chain: its
+// holder learns of it, and a waiter goes on.
 func TestHandover_byForce(t *testing.T) {
 	for _, by := range []string{"the same process", "another process"} {
 		t.Run(by, func(t *testing.T) {
@@ -582,7 +582,7 @@ func TestHandover_heirGivesUp(t *testing.T) {
 	})
 }
 
-// Tokens of the register grow in a chain, and after it, whoever else counts on.
+// Tokens of the register grow in a chain, and after it, while others count on in the register.
 func TestHandover_registeredTokens(t *testing.T) {
 	inBubble(t, func(w *world) {
 		fenced := lock.WithFencing()

@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Whatever ends a hold's context first is its cause, whoever looked at it when.
+// What ends a hold's context first is its cause, whichever goroutine looks at it, and when.
 func TestContext_causeIsWhatCameFirst(t *testing.T) {
 	gone := errors.New("the caller has gone")
 	looks := map[string]func(context.Context) context.Context{

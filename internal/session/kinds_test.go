@@ -19,7 +19,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Who asks when, of the kinds that do not simply stand in line.
+// Which waiters ask, and when, of the kinds that do not simply stand in line.
 
 var fair = &Kind{
 	Waits:   place.QueueInRedis,
@@ -178,9 +178,9 @@ func TestQueue_aBreakCostsOneHeartbeat(t *testing.T) {
 	})
 }
 
-// All waiters of a process are cut off at once. Who stands behind them waits until
-// they count as dead, all together, and asks no more than it would anyway. They
-// come back to the end of the queue.
+// All waiters of a process are cut off at once. A waiter behind them waits until they count as
+// dead, all together, and asks no more than it would anyway. They come back to the end of the
+// queue.
 func TestQueue_manyDeadCostOnePatience(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
@@ -244,7 +244,7 @@ func TestQueue_leavingIsToldToTheNext(t *testing.T) {
 	})
 }
 
-// Whoever comes must not put the heartbeat off for those who are there.
+// A waiter that comes must not put the heartbeat off for those that are there.
 func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action { // its confirmation would be a reason for a heartbeat
@@ -282,7 +282,7 @@ func TestQueue_leftBeforeTheAnswer(t *testing.T) {
 		time.Sleep(600 * time.Millisecond) // the answer, and what follows from it
 		synctest.Wait()
 		if queue, _ := w.mini.List("redisson_lock_queue:{orders}"); len(queue) != 0 {
-			w.Errorf("who left stands in line: %q", queue)
+			w.Errorf("a waiter that left stands in the queue: %q", queue)
 		}
 		w.unlock(h)
 	})
@@ -306,7 +306,7 @@ func TestReaders_enterTogether(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(pollTime)
 		n := w.scripts()
-		for range readers { // who comes later finds others waiting, and asks nothing
+		for range readers { // a later reader finds others waiting, and asks nothing
 			time.Sleep(2 * time.Second)
 			wg.Go(func() {
 				h := w.take(w.a, reading, w.Context())
@@ -444,7 +444,7 @@ func TestWriter_readsAlthoughItStoodInLine(t *testing.T) {
 			w.unlock(<-first)
 			w.unlock(r)
 		default:
-			w.Error("who writes waits to read")
+			w.Error("an owner that writes waits to read")
 			w.unlock(write)
 			w.unlock(<-first)
 			w.unlock(<-read)

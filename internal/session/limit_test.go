@@ -50,8 +50,8 @@ func (w *world) ended(h lock.Hold, cause error) {
 
 var limited = map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing}
 
-// Whatever renews it, a hold ends when it has lasted for as long as it may. Whoever waits has
-// the lock at that moment.
+// A hold ends when it has lasted for as long as it may, however it is renewed. A waiter has the
+// lock at that moment.
 func TestMaxHold(t *testing.T) {
 	for name, kind := range limited {
 		for _, fixed := range []time.Duration{0, 5 * time.Minute} {
@@ -217,7 +217,7 @@ func TestMaxHold_howeverItWasAcquired(t *testing.T) {
 //
 //  1. The context ends.
 //  2. The next renewal finds that, and tells it.
-//  3. A lease later the hold is lost, and whoever waits has the lock.
+//  3. A lease later the hold is lost, and a waiter has the lock.
 func TestAbandonedHold(t *testing.T) {
 	for name, kind := range limited {
 		for _, grace := range []time.Duration{0, time.Second, 10 * leaseTime} {
@@ -262,7 +262,7 @@ func TestAbandonedHold(t *testing.T) {
 	}
 }
 
-// Who unlocks within the time has lost nothing.
+// A holder that unlocks within the time has lost nothing.
 func TestAbandonedHold_unlockedInTime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -318,7 +318,7 @@ func TestAbandonedHold_fixedLease(t *testing.T) {
 	})
 }
 
-// Whoever waits in the same process has the lock when the limit has come, and not a poll later.
+// A waiter of the same process has the lock when the limit has come, and not a poll later.
 func TestMaxHold_waiterOfTheSameProcess(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const most = pollTime / 3 // before the waiter asks by itself

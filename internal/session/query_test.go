@@ -10,8 +10,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Whoever looks at a lock sees since when its holder and its waiters ask for it, also
-// the processes in the line of a plain lock.
+// A look at a lock shows since when its holder and its waiters ask for it, also the processes in the
+// queue of a plain lock.
 func TestInspect_since(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())

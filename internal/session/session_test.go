@@ -508,9 +508,9 @@ func TestAbandoned_onManyConnections(t *testing.T) {
 	})
 }
 
-// Who cannot be cancelled sends from his own goroutine. He comes back in time all the
-// same, whether the client library waits at the connection, which it closes then, or
-// behind others; and what the server gets long after that is taken back.
+// A caller that cannot be cancelled sends in its own goroutine. It returns in time all the
+// same, whether the client library waits at the connection, which it closes then, or behind
+// others; and what the server gets long after that is given back.
 func TestAbandoned_inline(t *testing.T) {
 	for name, pipelining := range map[string]bool{"alone on the connection": false, "behind others": true} {
 		t.Run(name, func(t *testing.T) {
@@ -562,8 +562,8 @@ func TestAbandoned_inline(t *testing.T) {
 	}
 }
 
-// An inner and the outer hold are given back at once. Whoever has to say "one
-// less" comes second, and must not say "none" in the place of the other.
+// An inner and the outer hold are given back at once. The Unlock that has to say "one less"
+// comes second, and must not say "none" in the place of the other.
 func TestReduce_leavesTheEndToRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.WithOwner(w.Context())
@@ -818,7 +818,7 @@ func TestSameOwner_anyOrder(t *testing.T) {
 	})
 }
 
-// Who looks while others are still being told must see the loss too.
+// A goroutine that looks while others are still being told must see the loss, too.
 func TestLoss_isSeenByAllAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -1063,7 +1063,7 @@ func TestReduce_isSettled(t *testing.T) {
 	})
 }
 
-// Who waits often finds the subscription still there, and need not ask a second time.
+// A process that waits often finds the subscription still there, and need not ask a second time.
 func TestHub_lingers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for i, want := range []int64{2, 1, 1} {
@@ -1136,7 +1136,7 @@ func TestHub_subscribesWhileSomebodyWaits(t *testing.T) {
 	})
 }
 
-// The hub's connection breaks: it comes back, and whoever waits asks at once.
+// The hub's connection breaks: it comes back, and the first waiter asks at once.
 func TestHub_asksAfterABreak(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())

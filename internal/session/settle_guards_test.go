@@ -67,8 +67,8 @@ func TestSettle_waitsForTheOwnersTurn(t *testing.T) {
 	})
 }
 
-// A re-entry breaks off, and the lock is gone. Whoever sees to the re-entry finds that out: the
-// holder is told at once, and not at the next renewal.
+// A re-entry breaks off, and the lock is gone. The settler finds that out: the holder is told at
+// once, and not at the next renewal.
 func TestSettle_tellsOfALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks, never atomic.Bool
@@ -236,8 +236,8 @@ func passes(k *Kind, nth int32, answer <-chan struct{}) (sent *atomic.Int32) {
 	return sent
 }
 
-// There is another doubt about a hold while the one before is being settled. Whoever settles that
-// one sees to both, at once and one after the other.
+// There is another doubt about a hold while the one before is being settled. The same worker
+// settles both, at once and one after the other.
 func TestSettle_oneAtATime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late, answer := make(chan struct{}), make(chan struct{})

@@ -47,8 +47,8 @@ func (w *world) gets(s *Session, kind *Kind, ctx context.Context, opts ...lock.O
 	return got
 }
 
-// Readers come in beside one who reads, and leave, and Redis hears nothing of it; the
-// last one gives the lock back, whoever that is.
+// Readers join one that reads, and leave, and Redis hears nothing of it; the last one gives the
+// lock back, whichever that is.
 func TestShare_noCommands(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -184,8 +184,8 @@ func TestShare_writerGetsIn(t *testing.T) {
 	}
 }
 
-// Who came long after the one who asked asks for itself; so does everybody once a
-// reader was refused.
+// A reader that came long after the one that asked asks for itself; so does every reader once one
+// was refused.
 func TestShare_notPastAKnownWriter(t *testing.T) {
 	for name, alone := range map[string]lock.Option{"a lease of its own": lock.WithLease(time.Second), "a token": lock.WithFencing()} {
 		t.Run(name, func(t *testing.T) { testNotPastAKnownWriter(t, alone) })
@@ -211,11 +211,11 @@ func testNotPastAKnownWriter(t *testing.T, alone lock.Option) {
 		if past.Owner() != third.Owner() {
 			t.Error("it asked")
 		}
-		// Who cannot share it asks, and is refused. Now it is known.
+		// A reader that cannot share it asks, and is refused. Now it is known.
 		w.refused(reading, alone)
 		w.refused(reading)
 		w.unlock(w.take(w.a, reading, w.Context(), lock.WithReadersFirst()))
-		again := w.take(w.a, reading, third.Context()) // who reads may
+		again := w.take(w.a, reading, third.Context()) // an owner that reads may
 		w.unlock(again)
 		w.unlock(third)
 		w.unlock(<-writer)
@@ -296,7 +296,7 @@ func TestShare_reentry(t *testing.T) {
 			t.Errorf("the lease of 10m: %v", err)
 		}
 		if _, err := w.a.TryLock(under.Context(), w.a.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrUpgrade) {
-			t.Errorf("who reads asks to write: %v", err)
+			t.Errorf("an owner that reads asks to write: %v", err)
 		}
 		w.unlock(under)
 	})
@@ -431,8 +431,8 @@ func TestShare_renewedTogether(t *testing.T) {
 	})
 }
 
-// A question is under way that nobody answers. Who rides along is out with its context,
-// with the operation time-out, and with Close.
+// A question is under way that the server does not answer. A rider gives up with its context, with
+// the operation time-out, and with Close.
 func TestShare_riderGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -502,8 +502,8 @@ func TestShare_riderLeavesAtTheAnswer(t *testing.T) {
 	})
 }
 
-// The one who asks gives up, or its question is refused. Who rides along then asks for
-// itself, or waits as it does.
+// The reader that asks gives up, or its question is refused. A rider then asks for itself, or
+// waits as that reader does.
 func TestShare_askerGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -591,7 +591,7 @@ func TestShare_notWithOneWhoCameToWrite(t *testing.T) {
 		<-asks
 		reader := <-rides
 		if reader == nil {
-			t.Fatal("who writes cannot read")
+			t.Fatal("an owner that writes cannot read")
 		}
 		if h, err := w.a.TryLock(w.Context(), w.a.NewSpec(&read, "orders", nil)); err == nil {
 			t.Error("a reader came in beside a writer")
@@ -628,8 +628,8 @@ func TestShare_refusalOfAnother(t *testing.T) {
 	})
 }
 
-// Whoever is told of one who was let in is told that it left, also where that crossed the
-// end of its context.
+// An observer that is told of a reader that was let in is told that it left, also where that crossed
+// the end of its context.
 func TestShare_observedInPairs(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -729,7 +729,7 @@ func TestShare_refusalOvertakesAGrant(t *testing.T) {
 }
 
 // The owner of a rider comes to write, and so the question of the other reader is
-// refused. That is nothing to the rider: who writes may read.
+// refused. That does not concern the rider: an owner that writes may read.
 func TestShare_riderComesToWrite(t *testing.T) {
 	inBubble(t, func(w *world) {
 		read, write, sent, told := heldBack()
@@ -748,7 +748,7 @@ func TestShare_riderComesToWrite(t *testing.T) {
 		writer := w.take(w.a, write, owner)
 		close(sent)
 		if err := <-rides; err != nil {
-			t.Errorf("who writes cannot read: %v", err)
+			t.Errorf("an owner that writes cannot read: %v", err)
 		}
 		w.unlock(writer)
 		w.unlock(<-asks)
@@ -793,7 +793,7 @@ func TestShare_oneAsksAnew(t *testing.T) {
 				if took := time.Since(start); took > ends+2*answer {
 					t.Errorf("in after %v", took)
 				}
-				if got := n.Load(); got > 3 { // and that of who gave up is settled, or asked anew
+				if got := n.Load(); got > 3 { // and what the reader that gave up asked is settled, or asked anew
 					t.Errorf("%d commands", got)
 				}
 				w.wire.OnRequest(nil)
@@ -854,7 +854,7 @@ func TestShare_joinedAsTheLastLeaves(t *testing.T) {
 }
 
 // Owners come, enter once more, and leave both holds at the same moment as others come and
-// go. Whoever was seen to come in is seen to leave.
+// go. An owner that the observer saw come in is seen to leave.
 func TestShare_observedInPairsAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -884,8 +884,8 @@ func TestShare_observedInPairsAtOnce(t *testing.T) {
 	})
 }
 
-// A tenure is lost in the moment in which others are let into it. Whoever is told that one
-// lost it was told that it came in.
+// A tenure is lost in the moment in which others are let into it. An observer that is told of a
+// loss was told before that the owner came in.
 func TestShare_lossAtTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -1023,8 +1023,8 @@ func TestShare_riderBeforeTheWriter(t *testing.T) {
 	})
 }
 
-// A reader came long ago, and is let in because of that, before a writer who came since. It is
-// asked for late, as Redis was loading; who comes then does not ride along.
+// A reader came long ago, and is let in because of that, before a writer that came since. Its
+// question is sent late, as Redis was loading; a reader that comes then does not ride along.
 func TestShare_notWithOneWhoCameLongAgo(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -1052,8 +1052,8 @@ func TestShare_notWithOneWhoCameLongAgo(t *testing.T) {
 	})
 }
 
-// Whoever comes after a writer of the same process does not ride along with a question from
-// before, nor join those whom it lets in.
+// A reader that comes after a writer of the same process does not ride along with a question from
+// before, nor join the readers that it lets in.
 func TestShare_notPastAWriterHere(t *testing.T) {
 	inBubble(t, func(w *world) {
 		read, write, sent, told := heldBack()
@@ -1070,7 +1070,7 @@ func TestShare_notPastAWriterHere(t *testing.T) {
 	})
 }
 
-// While others wait, as they were refused, nobody joins who would let a writer pass.
+// While others wait, as they were refused, no reader joins that would let a writer pass.
 func TestShare_notPastThoseWhoWait(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -1145,7 +1145,7 @@ func TestShare_notWithReplicas(t *testing.T) {
 	})
 }
 
-// Who writes reads at once, whoever asks, and is not answered.
+// An owner that writes reads at once, also while another reader asks and gets no answer.
 func TestShare_whoWritesNeedNotRide(t *testing.T) {
 	inBubble(t, func(w *world) {
 		read, write, sent, told := heldBack()
@@ -1278,7 +1278,7 @@ func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		var leave context.CancelFunc
-		w.a.Observer = lock.Observer{Acquired: func(lock.Event) { leave() }} // of who asked, before the others are let in
+		w.a.Observer = lock.Observer{Acquired: func(lock.Event) { leave() }} // of the reader that asked, before the riders are let in
 		for range 100 {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
 			ctx, cancel := context.WithCancel(w.Context())
