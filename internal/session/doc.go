@@ -40,10 +40,10 @@
 // becomes known while the caller waits. When the caller has left, the command's Late hears
 // the answer:
 //
-//	a grant, and the tenure is over        give it back (settle)
-//	a grant, and the tenure is still asked for   the next question finds it
-//	broken off, and the tenure is over     settle, and look again later: a copy may arrive late
-//	broken off, and still asked for        remember it (Tenure.Doubt); settle when it is over
+//	a grant, and the tenure is over     give it back (settle)
+//	a grant, and the tenure lives       the next question finds it
+//	broken off, and the tenure is over  settle, and look again later: a copy may arrive late
+//	broken off, and the tenure lives    remember it (Tenure.Doubt); settle when it is over
 //
 // Settling repeats until the server confirms, or until the longest lease that was asked for
 // has run out. Where waiting leaves a trace in Redis, a place in a queue or a writer's wish,

@@ -196,7 +196,7 @@ func TestGroup_passesOnWhatItCannotUse(t *testing.T) {
 		w.unlock(others[0])
 		synctest.Wait()
 		if served.IsZero() || served.Sub(freed) != 0 {
-			w.Errorf("who wants nothing else was served %v after the release", served.Sub(freed))
+			w.Errorf("a call that wants nothing else was served %v after the release", served.Sub(freed))
 		}
 		w.unlock(others[1])
 		wg.Wait()

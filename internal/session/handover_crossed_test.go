@@ -281,7 +281,7 @@ func TestTicket_isOfNoUseForAGroup(t *testing.T) {
 	})
 }
 
-// muted is a context whose end is only seen by who looks.
+// muted is a context whose end is seen only by a caller that looks.
 type muted struct {
 	context.Context
 	over atomic.Bool

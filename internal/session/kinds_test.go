@@ -384,7 +384,7 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 				w.Fatalf("a reader came in past a waiting writer: %v", err)
 			}
 		}
-		again := w.take(w.b, reading, h.Context()) // who reads already may
+		again := w.take(w.b, reading, h.Context()) // an owner that reads already may
 		w.unlock(again)
 		left := time.Now()
 		cancel()

@@ -31,7 +31,7 @@ func TestShare_everything(t *testing.T) {
 			var mu sync.Mutex // also for r
 			n := func(n int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(n) }
 			inside := make(map[lock.Hold]*Kind)
-			owners := make(map[lock.Hold]context.Context) // who a hold is for
+			owners := make(map[lock.Hold]context.Context) // the owner of each hold
 			enter := func(h lock.Hold, k *Kind, owner context.Context) {
 				mu.Lock()
 				defer mu.Unlock()
