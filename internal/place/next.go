@@ -91,7 +91,7 @@ func (p *Place) ask(w *Waiter, beside *Tenure) Step {
 		step.Tenure, step.Queued, step.Again = l.ticket(w.Terms), true, cmp.Or(l.when.deaf, l.when.pace)
 	}
 	if step.Tenure != nil && beside != nil {
-		step.Tenure.grant.beside = true
+		step.Tenure.grant.writes = true
 	}
 	return step
 }
@@ -252,7 +252,7 @@ func (p *Place) Granted(w *Waiter, t *Tenure, o *Owner, h *Hold, token uint64, l
 	p.land(w, t, landing{granted: added}, now)
 	switch {
 	case added:
-		if w != nil && w.line != nil && !t.grant.beside { // else it was let in because its owner writes, which says nothing about the others
+		if w != nil && w.line != nil && !t.grant.writes { // else it was let in because its owner writes, which says nothing about the others
 			w.line.silence.hears(w.asked)
 			w.Terms.Discipline.granted(w.line, w, now)
 		}

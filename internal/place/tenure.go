@@ -55,7 +55,7 @@ type grant struct {
 	alive  bool      // the watchdog is to renew the lease
 
 	// Of readers.
-	beside bool      // the owner wrote when it asked, and was let in because of that
+	writes bool      // the owner wrote when it asked, and was let in because of that
 	latest time.Time // readers that came until then may join
 }
 

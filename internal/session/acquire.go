@@ -249,7 +249,7 @@ type reentry struct {
 	t     *tenure
 	q     luascripts.Question
 	sent  *time.Time
-	leave func()
+	letGo func() // of the turn
 }
 
 // Send sends the command, unless the tenure is over.
@@ -264,7 +264,7 @@ func (r reentry) Send(ctx context.Context) (luascripts.Acquired, error) {
 // Late lets go of the turn, and settles the tenure: Redis may have one hold more than there
 // are.
 func (r reentry) Late(_ luascripts.Acquired, err error) {
-	r.leave()
+	r.letGo()
 	r.t.s.settle(r.t, err != nil)
 }
 
@@ -291,7 +291,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	t.MayTake(lease)
 	p.at.unlock()
 	var sent time.Time
-	o := command.Insist[luascripts.Acquired](a.waiting, s.sender, a.left(), reentry{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, leave})
+	o := command.Insist[luascripts.Acquired](a.waiting, s.sender, a.left(), reentry{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, letGo})
 	switch {
 	case !o.Answered:
 		return nil, true, s.sender.CutOff(began, o.Err)

@@ -36,7 +36,7 @@ func (a *attempt) prepare(p *part, step *place.Step) {
 	}
 	switch {
 	case step.Queued:
-		q.Offer, q.Patience, q.Again = s.offer(spec), s.keep(), step.Again
+		q.Offer, q.Patience, q.Again = s.offer(spec), s.patience(), step.Again
 	case a.limit == 0:
 		q.Patience = spec.terms.Patience
 	}

@@ -279,7 +279,7 @@ func (a *attempt) accept(p *part, t *tenure) error {
 // stand has the attempt stand in line for the lock of part i, and in no other. Its latest
 // question was sent at sent; zero if it has not asked.
 func (a *attempt) stand(i int, sent time.Time) {
-	a.leave()
+	a.quit()
 	a.at = i
 	p := &a.parts[i]
 	p.at.lock()
@@ -302,8 +302,8 @@ func (at *spot) waiter(p *part, once bool) *place.Waiter {
 	return w
 }
 
-// leave has the attempt leave its line.
-func (a *attempt) leave() {
+// quit has the attempt leave its line.
+func (a *attempt) quit() {
 	if a.w == nil {
 		return
 	}

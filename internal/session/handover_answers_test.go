@@ -255,7 +255,7 @@ func TestSettle_outlastsAPlaceByARelease(t *testing.T) {
 			w.Errorf("it does not stand in line: %q", line)
 		}
 		time.AfterFunc(time.Millisecond, cancel)
-		w.cutOff((keepPolls - 1) * pollTime)
+		w.cutOff((patiencePolls - 1) * pollTime)
 		<-here
 		time.Sleep(pollTime + pollTime/2)
 		if line := w.mini.HGet("orders", "leasehold_line"); strings.Contains(line, us) {

@@ -307,7 +307,7 @@ func TestHandover_pastTheLongDead(t *testing.T) {
 		w.wire.Freeze(true)
 		c := New(w.mini.Client(w.T), testConfig())
 		waiter := scattered(c, w.Context())
-		time.Sleep((keepPolls + 1) * pollTime)
+		time.Sleep((patiencePolls + 1) * pollTime)
 		start := time.Now()
 		w.unlock(h)
 		w.unlock(<-waiter)

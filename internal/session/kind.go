@@ -137,8 +137,8 @@ func (s *Session) lease(spec *Spec) time.Duration {
 }
 
 const (
-	offerPolls = 3  // for how many poll intervals a release gives the lock to the next process: what a dead process costs the others
-	keepPolls  = 10 // for how many poll intervals a process that does not ask keeps its place in the queue, where the server cannot count listeners
+	offerPolls    = 3  // for how many poll intervals a release gives the lock to the next process: what a dead process costs the others
+	patiencePolls = 10 // for how many poll intervals a process that does not ask keeps its place in the queue, where the server cannot count listeners
 
 	// asideTime is for how long our waiters do not ask for a lock that was let go for
 	// others. Redisson wakes a thread before it asks, which takes it a few times as long as
@@ -150,9 +150,9 @@ const (
 // stands in the queue. The question that finds the lock given makes it a full lease.
 func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll, s.lease(spec)) }
 
-// keep returns how long a process that does not ask keeps its place in the queue, where the
+// patience returns how long a process that does not ask keeps its place in the queue, where the
 // server cannot count listeners.
-func (s *Session) keep() time.Duration { return keepPolls * s.Poll }
+func (s *Session) patience() time.Duration { return patiencePolls * s.Poll }
 
 // spare returns how many tokens beyond its own a holder takes from the register, as this
 // process gives them out when it passes the lock on.

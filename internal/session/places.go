@@ -34,11 +34,11 @@ type places struct {
 	s     *Session    // set once
 	rules place.Rules // set once
 
-	mu     sync.Mutex
-	closed bool              // by Close: no call begins any more
-	known  map[placeID]*spot // every place that has users, or is not Idle
-	spare  []*spot           // to be used again: most locks are free, and to make a place costs more than such a lock needs
-	kept   []*spot           // in known and without users, but not Idle for some milliseconds: the lock was let go for others
+	mu         sync.Mutex
+	closed     bool              // by Close: no call begins any more
+	known      map[placeID]*spot // every place that has users, or is not Idle
+	spare      []*spot           // to be used again: most locks are free, and to make a place costs more than such a lock needs
+	remembered []*spot           // in known and without users, but not Idle for some milliseconds: the lock was let go for others
 }
 
 // spareSpots is how many places at the most are there to be used again.
@@ -51,9 +51,9 @@ type spot struct {
 	s *Session // set once
 
 	// Guarded by the mutex of places.
-	id    placeID
-	users int  // how many calls are about it
-	kept  bool // it is in places.kept
+	id         placeID
+	users      int  // how many calls are about it
+	remembered bool // it is in places.remembered
 
 	mu          sync.Mutex
 	place.Place // guarded by mu
@@ -126,7 +126,7 @@ func (at *spot) tidy() {
 }
 
 func (all *places) tidyLocked(at *spot) {
-	if at.users > 0 && len(all.kept) == 0 {
+	if at.users > 0 && len(all.remembered) == 0 {
 		return
 	}
 	now := time.Now()
@@ -155,13 +155,13 @@ func (all *places) forgetLocked(at *spot, now time.Time) {
 	switch {
 	case at.Idle(now), all.closed && at.Unused():
 		delete(all.known, at.id)
-		if at.Forgotten() && !at.kept && len(all.spare) < spareSpots {
+		if at.Forgotten() && !at.remembered && len(all.spare) < spareSpots {
 			at.Reset()
 			all.spare = append(all.spare, at)
 		}
-	case at.Unused() && !at.kept:
-		at.kept = true
-		all.kept = append(all.kept, at)
+	case at.Unused() && !at.remembered:
+		at.remembered = true
+		all.remembered = append(all.remembered, at)
 	}
 }
 

@@ -224,7 +224,7 @@ func (a *attempt) askAll() error {
 	}
 	a.answeredAll(false)
 	if reply.Verdict != luascripts.Held {
-		a.leave()
+		a.quit()
 		a.at = reply.at
 		return s.sender.Foreign(a.waiting, a.parts[reply.at].spec.Keys.Lock, command.Final{Err: lock.ErrForeignKey})
 	}
@@ -291,7 +291,7 @@ func (a *attempt) grantedAll(token uint64) error {
 			w = a.w
 		}
 		if err = a.grant(p, w, a.sent, token); err != nil {
-			a.leaveAt(i)
+			a.blame(i)
 		}
 	}
 	if err == nil {
@@ -308,10 +308,10 @@ func (a *attempt) grantedAll(token uint64) error {
 	return err
 }
 
-// leaveAt has the attempt leave its line, as its error is about part i.
-func (a *attempt) leaveAt(i int) {
+// blame has the attempt leave its line, as its error is about part i.
+func (a *attempt) blame(i int) {
 	if i != a.at {
-		a.leave()
+		a.quit()
 		a.at = i
 	}
 }

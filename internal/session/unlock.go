@@ -153,13 +153,13 @@ func (t *tenure) newRelease() release {
 	}
 	t.at.lock()
 	defer t.at.unlock()
-	w, heir := t.at.Heir(&t.Tenure, s.offer(t.spec), s.keep())
+	w, heir := t.at.Heir(&t.Tenure, s.offer(t.spec), s.patience())
 	if w == nil {
 		return f
 	}
 	spec := w.Terms.Of.(*Spec)
 	f.heir = tenureOf(heir)
-	f.pass.Heir, f.pass.Offer, f.pass.Again, f.pass.Patience = heir.Name, s.offer(spec), w.Line().Pace(), s.keep()
+	f.pass.Heir, f.pass.Offer, f.pass.Again, f.pass.Patience = heir.Name, s.offer(spec), w.Line().Pace(), s.patience()
 	if r := spec.Keys.Register; r != "" {
 		f.register, f.pass.Spare = r, place.MaxPasses
 	}
