@@ -22,7 +22,7 @@
 //
 // Held, and each phase before it, ends as Released, Closed or Lost.
 //
-// From each of these it can go to Released, Closed or Lost, and then it is over.
+// Then it is over: Released; or, if it had the lock, Lost or Closed.
 //
 // A [Waiter] is a call that waits for the lock. The waiters of a process stand in a [Line],
 // first come, first served. Which of them ask depends on the kind's [Discipline]. What Redis

@@ -293,7 +293,7 @@ func (p *Place) Fail(t *Tenure) {
 	}
 	p.Unhold(t)
 	if !t.grant.since.IsZero() || t.traced || t.unsure {
-		p.giveBack(t) // else Redis has nothing of it, or Unheard sees to the answer
+		p.giveBack(t) // else Redis has nothing of it, or Unheard has the answer settled
 	}
 }
 
