@@ -13,7 +13,8 @@
 //	settle.go                       doubts
 //	listen.go   heartbeat.go        how a line hears of its lock, and keeps its waiters in a queue
 //	renew.go    limit.go            renewals; holds that nobody unlocks
-//	close.go    query.go  raise.go  Close; inspection and force; a quorum's tokens
+//	close.go    query.go  raise.go  Close; inspection; a quorum's tokens
+//	force.go                        unlocking by force, and hearing of it
 //	report.go                       warnings
 //
 // # The life of a tenure
