@@ -242,7 +242,7 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 		var replies []rueidis.RedisResult
 		for range 2 {
 			commands := f.commands(all, set)
-			replies = f.send.Redis.DoMulti(ctx, append(commands, f.configCommand())...)
+			replies = f.pipeline(ctx, append(commands, f.configCommand()))
 			if err := replies[0].Error(); err == nil || f.without.Load() || !strings.Contains(err.Error(), "unknown command") {
 				break
 			}
@@ -284,6 +284,19 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 		there = append(there, !slices.Contains(some, 0))
 	}
 	return there, &found, nil
+}
+
+// pipeline sends commands. A server in memory that is reached by a pipe reads no further while its answers are not
+// read, so without BITFIELD only a few go at a time.
+func (f *Filter) pipeline(ctx context.Context, commands []rueidis.Completed) (replies []rueidis.RedisResult) {
+	atOnce := len(commands)
+	if f.without.Load() {
+		atOnce = 32
+	}
+	for some := range slices.Chunk(commands, atOnce) {
+		replies = append(replies, f.send.Redis.DoMulti(ctx, some...)...)
+	}
+	return replies
 }
 
 // commands set or look at bits, up to a thousand in each command; without BITFIELD one in each.

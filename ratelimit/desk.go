@@ -92,7 +92,7 @@ const (
 	// maxSenders is how many pipelines of a group are under way, and maxLanes of how many keys are the
 	// questions in one.
 	maxSenders = 8
-	maxLanes   = 64
+	maxLanes   = 16
 
 	// maxQuestions is how many questions travel in one command. Equal ones count as one.
 	maxQuestions = 64

@@ -142,14 +142,16 @@ func TestTake_neverMoreThanTheLimit(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					if d.OK {
-						mu.Lock()
-						log = append(log, seen{sent, time.Now()})
-						mu.Unlock()
-					} else if err := l.Wait(t.Context(), "hot", 1); err != nil {
-						t.Error(err)
-						return
+					if !d.OK {
+						sent = time.Now() // its turn comes between now and the return
+						if err := l.Wait(t.Context(), "hot", 1); err != nil {
+							t.Error(err)
+							return
+						}
 					}
+					mu.Lock()
+					log = append(log, seen{sent, time.Now()})
+					mu.Unlock()
 				}
 			})
 		}
