@@ -24,7 +24,7 @@ func (w *world) enabled() (all []event) {
 				add(look, i, 0)
 			}
 			add(cancel, i, 0)
-		case asking:
+		case asks:
 			add(cancel, i, 0)
 		case taking:
 			add(accept, i, 0)
@@ -397,7 +397,7 @@ func (w *world) comes(p *proc, l *Line, c *call) string {
 	case x.trip != nil:
 		return "the answer to another"
 	case c.terms.Discipline == QueueInRedis:
-		if x.queued != nil && slices.ContainsFunc(p.ears, func(e *ears) bool { return e.line == l && e.beats }) {
+		if x.queued.as != nil && slices.ContainsFunc(p.ears, func(e *ears) bool { return e.line == l && e.beats }) {
 			return "a heartbeat"
 		}
 		return ""

@@ -124,7 +124,7 @@ const (
 	idle state = iota
 	awake
 	sleeping
-	asking
+	asks
 	taking // what is offered
 	leaving
 	holding
@@ -243,7 +243,7 @@ func newWorld(c *cast) *world {
 func (w *world) tenure(c *Terms) *Tenure {
 	w.named++
 	t := &Tenure{Terms: c, Name: "p:" + strconv.Itoa(int(w.named)), Asked: w.now}
-	if c.mayShare() {
+	if c.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
 	return t
@@ -378,7 +378,7 @@ func (w *world) begin(c *call) {
 		w.ask(c, Step{Tenure: c.t})
 		return
 	}
-	if c.terms.mayShare() {
+	if c.terms.MayShare() {
 		if t := p.Open(c.terms, w.now, w.now); t != nil && w.seat(c, t, true) {
 			return
 		}
@@ -417,7 +417,7 @@ func (w *world) begin(c *call) {
 
 // seated gives the waiter of a reader a hold.
 func (w *world) seated(c *call) {
-	if c.terms.mayShare() {
+	if c.terms.MayShare() {
 		c.w.Seat = &Hold{Of: c}
 	}
 }
@@ -467,7 +467,6 @@ func (w *world) part(c *call) {
 func (w *world) parts(c *call) {
 	p := &c.p.place
 	if c.w != nil {
-		c.o.EndReading()
 		p.Quit(c.w, w.now)
 		w.act(c.p)
 		if c.w.Of != nil {
@@ -566,7 +565,7 @@ func (w *world) ask(c *call, step Step) {
 	}
 	c.p.place.Asks(t, lease, k.patience)
 	w.flying = append(w.flying, k)
-	c.state = asking
+	c.state = asks
 }
 
 // accept adds the hold of what a call took.
@@ -668,6 +667,7 @@ func (w *world) pass(t *Tenure) bool {
 	next := &Tenure{Terms: t.Terms, Name: t.Name}
 	for _, p := range w.procs {
 		if p.place.side(false).held == t {
+			next.Follows(t)
 			p.place.PassTo(t, next)
 		}
 	}

@@ -150,7 +150,7 @@ func TestLine_usedAgain(t *testing.T) {
 				t.Errorf("the memory is used again: %t", !test.again)
 			}
 			s.Join(w, Stands, s.now)
-			if (w.line == l) != test.again || w.line.when.pace != s.rules.Poll || w.line.when.hinted || w.queued != nil {
+			if (w.line == l) != test.again || w.line.when.pace != s.rules.Poll || w.line.when.hinted || w.queued.as != nil {
 				t.Errorf("%+v", w.line)
 			}
 		})
@@ -188,12 +188,8 @@ func TestTry(t *testing.T) {
 				t.Error("it passes another")
 			}
 			s.refused(w)
-			if s.next(w).Do != Wait {
-				t.Error("it asks again by itself")
-			}
-			s.Ask(w)
-			if s.next(w).Do != Ask {
-				t.Error("it does not ask")
+			if l := w.line; l.listens || !l.when.askAt.IsZero() || l.silence.from != (time.Time{}) {
+				t.Errorf("the next relies on its answer: %+v", l)
 			}
 		})
 	}
@@ -298,7 +294,7 @@ func TestRefused_deaf(t *testing.T) {
 			t.Errorf("a message reached it, and it asks again after %v", d)
 		}
 	}
-	s.now = w.since.Add(deafPolls*pollTime - 1)
+	s.now = w.since.Add(DeafPolls*pollTime - 1)
 	if d := asks(); d != 40*time.Millisecond {
 		t.Error(d)
 	}

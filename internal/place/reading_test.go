@@ -20,7 +20,6 @@ func (s *stage) lets(w *Waiter, t *Tenure) {
 	if out := s.Granted(w, t, w.Owner, w.Seat, 100, false, s.now); out != Holds {
 		s.Fatalf("it was not let in: %d", out)
 	}
-	w.Owner.EndReading()
 	s.Quit(w, s.now)
 }
 
@@ -201,7 +200,7 @@ func TestLand(t *testing.T) {
 		opens  bool
 	}{
 		"nothing is against it":                {func(*stage, *Waiter, *Tenure) {}, true},
-		"its owner writes":                     {func(_ *stage, _ *Waiter, t *Tenure) { t.grant.beside = true }, false},
+		"its owner writes":                     {func(_ *stage, _ *Waiter, t *Tenure) { t.grant.writes = true }, false},
 		"it is in doubt":                       {func(_ *stage, _ *Waiter, t *Tenure) { t.Doubt() }, false},
 		"another question is under way for it": {func(s *stage, _ *Waiter, t *Tenure) { s.Asks(t, 0, 0) }, false},
 		"a reader was refused meanwhile":       {func(s *stage, _ *Waiter, _ *Tenure) { s.side(true).refuse() }, false},
@@ -383,7 +382,7 @@ func TestRide(t *testing.T) {
 	})
 	t.Run("granted to one that writes", func(t *testing.T) {
 		s, w, asked, rider := scene(t)
-		asked.grant.beside = true
+		asked.grant.writes = true
 		s.lets(w, asked)
 		if step := s.next(rider); asked.Owners() != 1 || step.Do != Ask {
 			t.Errorf("%d owners, %+v", asked.Owners(), step)
@@ -422,7 +421,7 @@ func TestRide_alone(t *testing.T) {
 		s.asks(s.reader(&readTerms, 1))
 		writes := s.tenure(&writeTerms)
 		w := s.reader(&readTerms, 2)
-		if step := s.Next(w, writes, opTime, s.now); step.Do != Ask || step.Beside != writes || !step.Tenure.grant.beside {
+		if step := s.Next(w, writes, opTime, s.now); step.Do != Ask || step.Beside != writes || !step.Tenure.grant.writes {
 			t.Errorf("%+v", step)
 		}
 	})
@@ -509,7 +508,7 @@ func TestReadOn(t *testing.T) {
 	if s.Next(w, w.Owner.Beside(), opTime, s.now).Do != Ask {
 		t.Error("it does not ask")
 	}
-	w.Owner.EndReading()
+	s.Quit(w, s.now)
 	if w.Owner.waits != nil {
 		t.Error("it waits still")
 	}

@@ -24,7 +24,7 @@ func newStage(t *testing.T) *stage {
 func (s *stage) tenure(c *Terms) *Tenure {
 	s.named++
 	t := &Tenure{Terms: c, Name: "p:" + strconv.Itoa(s.named), Asked: s.now}
-	if c.mayShare() {
+	if c.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
 	return t
@@ -130,6 +130,7 @@ func (s *stage) give(h *Hold) (next *Tenure) {
 	t := h.Tenure
 	s.Unlock(t, h, s.now, func(t *Tenure) bool {
 		next = new(Tenure)
+		next.Follows(t)
 		s.PassTo(t, next)
 		return true
 	})

@@ -273,7 +273,7 @@ func (r reentry) Late(_ luascripts.Acquired, err error) {
 // can overtake the question.
 func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) {
 	s := a.s
-	lease, leave := p.spec.terms.Lease, func() { <-p.owner.Turn }
+	lease, letGo := p.spec.terms.Lease, func() { <-p.owner.Turn }
 	if t.Turn != nil {
 		if err := s.takeTurn(a.waiting, t.Turn, a.left()); err != nil {
 			return nil, false, a.ended(err)
@@ -283,7 +283,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 				<-t.Turn
 			}
 		}()
-		leave = func() { <-t.Turn; <-p.owner.Turn }
+		letGo = func() { <-t.Turn; <-p.owner.Turn }
 	}
 	began := time.Now()
 	p.at.lock()

@@ -252,6 +252,10 @@ func (a *attempt) unanswered(err error, d time.Duration) {
 	p.at.unlock()
 	if leads || a.script == nil {
 		a.s.silent(p.spec, quiet, err)
+	} else {
+		// The waiter ahead would be refused by what the lost question may have taken.
+		_ = a.giveUp(err)
+		a.anew()
 	}
 }
 
@@ -324,17 +328,19 @@ func (a *attempt) giveUp(err error) error {
 		if p.t != nil {
 			t = &p.t.Tenure
 		}
+		var seat *place.Hold
 		p.at.lock()
 		if a.w != nil && i == a.at {
-			if seat := p.at.GiveUp(a.w, t); seat != nil && p.h == nil {
-				h := seat.Of.(*hold) // another's question let it in as the wait ended
-				a.s.observeAcquired(h, p.t.Asked)
-				a.s.sender.Go(func() { _ = a.s.unlock(context.Background(), h) })
-			}
+			seat = p.at.GiveUp(a.w, t)
 		} else if t != nil {
 			p.at.Fail(t)
 		}
 		p.at.unlock()
+		if seat != nil && p.h == nil {
+			h := seat.Of.(*hold) // another's question let it in as the wait ended
+			a.s.observeAcquired(h, p.t.Asked)
+			a.s.sender.Go(func() { _ = a.s.unlock(context.Background(), h) })
+		}
 	}
 	return err
 }

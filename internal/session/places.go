@@ -130,9 +130,9 @@ func (all *places) tidyLocked(at *spot) {
 		return
 	}
 	now := time.Now()
-	for len(all.kept) > 0 && (all.closed || !all.kept[0].remembers(now)) {
-		first := all.kept[0]
-		all.kept, first.kept = all.kept[1:], false
+	for len(all.remembered) > 0 && (all.closed || !all.remembered[0].remembers(now)) {
+		first := all.remembered[0]
+		all.remembered, first.remembered = all.remembered[1:], false
 		all.forgetLocked(first, now)
 	}
 	all.forgetLocked(at, now)

@@ -170,8 +170,9 @@ func (s *Session) renewed(r luascripts.Renewed) error {
 // unrenewed warns of a renewal that failed, or of several that Redis did not answer. What the
 // server said is not ours is lost, and Lost warns of that.
 func (s *Session) unrenewed(tenures []*tenure, order []int, errs []error) {
-	failed, first := 0, error(nil)
+	var first error
 	var t *tenure
+	failed := 0
 	for j, i := range order {
 		if errs == nil || errs[i] == nil || errors.Is(errs[i], watchdog.ErrGone) {
 			continue
@@ -180,7 +181,7 @@ func (s *Session) unrenewed(tenures []*tenure, order []int, errs []error) {
 			t, first = tenures[j], errs[i]
 		}
 	}
-	if failed == 1 || failed > 0 && errors.Is(first, lock.ErrUnavailable) {
+	if failed > 0 {
 		s.report.warn("lock: a renewal failed; it is tried again until the lease ends", t.spec.Name, "lock", t.spec.Name, "locks", failed, "err", first)
 	}
 }
