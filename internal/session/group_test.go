@@ -450,3 +450,32 @@ func TestGroup_aQuestionCarriedOutLate(t *testing.T) {
 		}
 	})
 }
+
+// 1: A call for two locks takes them, and its answer is lost. 2: Meanwhile another call of
+// the process waits for one of them. The second call is not kept waiting by what the first
+// one does not know of.
+func TestGroup_lostBehindAnother(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context()))
+		w.wire.OnRequest(redistest.Once("EVAL", redistest.Action{DelayReply: 100 * time.Millisecond, DropReply: true}))
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		specs := []*Spec{w.a.NewSpec(plain, "orders", nil), w.a.NewSpec(plain, "stock", nil)}
+		ended := make(chan []lock.Hold, 1)
+		go func() { // 1
+			holds, _ := w.a.LockAll(ctx, specs, luascripts.AcquireAllReentrant, true)
+			ended <- holds
+		}()
+		synctest.Wait()
+		start := time.Now()
+		waiter := w.waiting(w.a, w.Context()) // 2
+		h := <-waiter
+		if took := time.Since(start); took > leaseTime/2 {
+			w.Errorf("it waited for %v", took)
+		}
+		w.unlock(h)
+		for _, h := range <-ended {
+			w.unlock(h)
+		}
+	})
+}
