@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
@@ -98,8 +99,12 @@ func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
 // unhinted warns that the server refuses the subscription to a channel. The warning leaves out
 // the owner in which the names of some channels end.
 func (s *Session) unhinted(channel string, err error) {
+	price := "waiters ask once a second instead"
+	if channel == keys.Client(s.id) {
+		price = "a holder hears of a forced unlock at its next renewal"
+	}
 	lockOf, _, _ := strings.Cut(channel, ":"+s.id)
-	s.report.warn("lock: the server denies a subscription; waiters ask once a second instead", lockOf, "channel", lockOf, "err", err)
+	s.report.warn("lock: the server denies a subscription; "+price, lockOf, "channel", lockOf, "err", err)
 }
 
 // LookOnce has a goroutine ask the server whether it evicts keys when its memory is full, and

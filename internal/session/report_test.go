@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -165,6 +167,21 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 		}
 		for _, h := range holds {
 			_ = h.Unlock(w.Context()) // it is lost
+		}
+	})
+}
+
+// What a denied subscription costs depends on what would be heard, and no owner is told.
+func TestReport_deniedSubscriptions(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *heard) {
+		w.a.unhinted(keys.Client(w.a.id), errors.New("NOPERM"))
+		w.a.unhinted(keys.OfClient("leasehold_channel:{orders}", w.a.id), errors.New("NOPERM"))
+		lines := log.lines("denies a subscription")
+		if len(lines) != 2 || !strings.Contains(lines[0], "forced unlock at its next renewal") || !strings.Contains(lines[1], "ask once a second") {
+			t.Errorf("%q", lines)
+		}
+		if strings.Contains(strings.Join(lines, ""), w.a.id) {
+			t.Errorf("an owner is told: %q", lines)
 		}
 	})
 }
