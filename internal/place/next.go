@@ -37,15 +37,24 @@ type Step struct {
 // for the answer to a question. After a Step that says Ask, the caller calls Asks and sends
 // the question.
 func (p *Place) Next(w *Waiter, beside *Tenure, limit time.Duration, now time.Time) Step {
-	if w.trip != nil {
-		step, over := p.landed(w, beside, now)
-		if !over || step.Do != Ask {
-			return step
-		}
-		return p.share(w, beside, limit, now)
+	if w.Terms.Reads {
+		return p.nextToRead(w, beside, limit, now)
 	}
-	due := w.retryAt
-	ready := w.reason || !due.IsZero() && !now.Before(due)
+	if ready, due := w.next(now); !ready {
+		return Step{Do: Wait, Due: due}
+	}
+	if w.stands && w.Terms.Passes {
+		if t := w.take(); t != nil {
+			return Step{Do: Take, Tenure: t}
+		}
+	}
+	return p.ask(w, beside)
+}
+
+// next reports whether w has a reason to ask, which it loses, or else when it looks again.
+func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
+	due = w.retryAt
+	ready = w.reason || !due.IsZero() && !now.Before(due)
 	w.reason = false
 	if l := w.line; l != nil {
 		reason, at := w.Terms.Discipline.next(l, w, now)
@@ -54,33 +63,11 @@ func (p *Place) Next(w *Waiter, beside *Tenure, limit time.Duration, now time.Ti
 			due = at
 		}
 	}
-	if !ready {
-		return Step{Do: Wait, Due: due}
+	if ready {
+		w.retryAt = time.Time{}
+		w.AskedAt(now)
 	}
-	w.retryAt = time.Time{}
-	w.AskedAt(now)
-	if w.stands && w.Terms.Passes {
-		if t := w.take(); t != nil {
-			return Step{Do: Take, Tenure: t}
-		}
-	}
-	return p.share(w, beside, limit, now)
-}
-
-// share returns the Step of a waiter that has a reason to ask. A reader may join another, or
-// ride along with another's question, instead.
-func (p *Place) share(w *Waiter, beside *Tenure, limit time.Duration, now time.Time) Step {
-	if w.Tenure != nil && w.Tenure.Turn != nil && beside == nil {
-		if t := p.Open(w.Terms, w.Tenure.Asked, now); t != nil {
-			w.reason = true // it asks if that tenure turns out to be over
-			return Step{Do: Join, Tenure: t}
-		}
-		if p.ride(w, limit, now) {
-			return Step{Do: Wait, Due: w.until}
-		}
-		p.depart(w, now)
-	}
-	return p.ask(w, beside)
+	return ready, due
 }
 
 // ask is the Step of a waiter that sends its question now.

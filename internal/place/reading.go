@@ -134,6 +134,37 @@ func (p *Place) Seat(t *Tenure, h *Hold, number uint64, fresh bool) bool {
 	return p.Add(t, o, h)
 }
 
+// nextToRead is Next for a reader.
+func (p *Place) nextToRead(w *Waiter, beside *Tenure, limit time.Duration, now time.Time) Step {
+	if w.trip != nil {
+		step, over := p.landed(w, beside, now)
+		if !over || step.Do != Ask {
+			return step
+		}
+		return p.share(w, beside, limit, now)
+	}
+	if ready, due := w.next(now); !ready {
+		return Step{Do: Wait, Due: due}
+	}
+	return p.share(w, beside, limit, now)
+}
+
+// share returns the Step of a reader that has a reason to ask. It may join another reader, or
+// ride along with another's question, instead.
+func (p *Place) share(w *Waiter, beside *Tenure, limit time.Duration, now time.Time) Step {
+	if w.Tenure.Turn != nil && beside == nil {
+		if t := p.Open(w.Terms, w.Tenure.Asked, now); t != nil {
+			w.reason = true // it asks if that tenure turns out to be over
+			return Step{Do: Join, Tenure: t}
+		}
+		if p.ride(w, limit, now) {
+			return Step{Do: Wait, Due: w.until}
+		}
+		p.depart(w, now)
+	}
+	return p.ask(w, beside)
+}
+
 // ride has w ride along with another reader's question, if one is under way whose answer holds
 // for w. It reports whether w does.
 func (p *Place) ride(w *Waiter, limit time.Duration, now time.Time) bool {
