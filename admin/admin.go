@@ -1,7 +1,7 @@
-// Package admin is for operators and for the tools that they use: it lists the locks of a
-// server or a cluster, tells who holds them and who waits, and unlocks one by force. It
-// knows locks of every kind, those of Redisson included, by the shape of their fields, and leaves alone
-// whatever else is in Redis.
+// Package admin serves operators and their tools. It lists the locks of a server or a
+// cluster, shows the holders and the waiters of each, and unlocks a lock by force. It
+// recognises locks of every kind, those of Redisson included, by the shape of their fields. It
+// leaves every other key alone.
 //
 //	a, err := admin.New(rdb)
 //	…
@@ -12,10 +12,10 @@
 //		fmt.Println(l.Name, l.Kind, l.Lease, l.Holders)
 //	}
 //
-// Names are those of the keys, so a prefix that clients have (client.WithKeyPrefix) is a part
-// of them. Applications need none of this: a lock has Inspect and ForceUnlock of its own.
+// The name of a lock here is its key, so it includes the prefix of the clients that use it
+// (client.WithKeyPrefix). Applications need none of this: a lock has Inspect and ForceUnlock of its own.
 //
-// The rights that a user needs for it are those of the kinds that there are, and those under "admin" in docs/SECURITY.md.
+// The Redis user needs the rights of the kinds of locks in use, and those under "admin" in docs/SECURITY.md.
 package admin
 
 import (
@@ -34,25 +34,26 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// DefaultOpTimeout is for how long one question may stay unanswered.
+// DefaultOpTimeout is the time that one question to Redis may stay unanswered, unless
+// WithOpTimeout sets another.
 const DefaultOpTimeout = 5 * time.Second
 
-// Admin looks at locks from outside. It holds none, keeps nothing open but what rdb does, and is
-// safe for concurrent use.
+// An Admin looks at locks from outside. It holds no lock and opens no connection beside those of
+// its client. It is safe for concurrent use.
 type Admin struct {
 	rdb     rueidis.Client // set once
 	timeout time.Duration  // set once
 	who     string         // set once
 
 	mu      sync.Mutex
-	publish string // PUBLISH or SPUBLISH; empty before it was asked for
+	publish string // PUBLISH or SPUBLISH; empty until publishes has asked the server
 }
 
 // Option configures an Admin.
 type Option func(*Admin) error
 
-// WithOpTimeout sets for how long one question to Redis may stay unanswered: for 5 s if not
-// set. The least is a millisecond.
+// WithOpTimeout sets the time that one question to Redis may stay unanswered. The default is
+// DefaultOpTimeout, and the least is a millisecond.
 func WithOpTimeout(d time.Duration) Option {
 	return func(a *Admin) error {
 		if d < time.Millisecond {
@@ -63,9 +64,9 @@ func WithOpTimeout(d time.Duration) Option {
 	}
 }
 
-// WithOperator says who unlocks locks by force. The holder is told, and it is noted for a week.
-// It is the user of the program and the machine, such as "alice@host-7", if not set; it is
-// at most 256 bytes.
+// WithOperator names the operator. Unlock tells the name to the holder, and notes it for a week.
+// The default is the user of the program and the machine, such as "alice@host-7". The name has
+// at most 256 bytes, on one line.
 func WithOperator(who string) Option {
 	return func(a *Admin) error {
 		if err := legible(who); err != nil || who == "" {
@@ -76,7 +77,7 @@ func WithOperator(who string) Option {
 	}
 }
 
-// legible returns what is wrong with a text for people to read.
+// legible returns an error if a text is not fit for people to read.
 func legible(text string) error {
 	if len(text) > registry.MostText {
 		return fmt.Errorf("%d bytes, the most is %d", len(text), registry.MostText)
@@ -89,7 +90,7 @@ func legible(text string) error {
 	return nil
 }
 
-// New returns an Admin on rdb, which it borrows: any kind of rueidis client does. It does no I/O.
+// New returns an Admin on rdb, a rueidis client of any kind, which the Admin never closes. New does no I/O.
 func New(rdb rueidis.Client, opts ...Option) (*Admin, error) {
 	if rdb == nil {
 		return nil, &lock.Error{Op: "new admin", Err: errors.New("the rueidis client is nil")}
@@ -121,13 +122,13 @@ const (
 // Lock is a lock as it stands in Redis.
 type Lock struct {
 	lock.State
-	Kind    Kind   // empty if nobody holds it and nobody waits
-	Holding int    // how many owners hold it; more than Holders has, where a list shows only some
-	Waiting int    // how many wait, as far as Redis knows: see lock.Waiter
-	Token   uint64 // the latest token in its register, 0 if it has none; only of Inspect
+	Kind    Kind   // empty if the lock has neither holders nor waiters
+	Holding int    // the number of owners that hold it; Holders has fewer where a list shows only some
+	Waiting int    // the number of waiters that Redis knows of: see lock.Waiter
+	Token   uint64 // the latest token in its register, 0 if it has none; only Inspect sets it
 
-	// Forced is how it was last unlocked by force, in the last week; nil if it was not. Only of
-	// Inspect.
+	// Forced tells how the lock was last unlocked by force in the last week, and is nil if it was not.
+	// Only Inspect sets it.
 	Forced *Forced
 }
 
@@ -136,7 +137,7 @@ func (a *Admin) within(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("no answer from Redis for %v", a.timeout))
 }
 
-// failed is err, which a question under ctx failed with, as its caller gets it.
+// failed returns the error of the caller for err, with which a question under ctx failed.
 func (a *Admin) failed(ctx context.Context, op, name string, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
 		err = cause
@@ -149,7 +150,7 @@ func (a *Admin) failed(ctx context.Context, op, name string, err error) error {
 	return &lock.Error{Op: op, Name: name, Err: err}
 }
 
-// publishes returns the command by which messages are sent: the one that clients use.
+// publishes returns the command that sends messages: the same one that clients use.
 func (a *Admin) publishes(ctx context.Context) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -18,13 +18,13 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// patience is how long to wait for what should happen at once, on a busy machine.
+// patience limits the wait for something that happens at once, even on a busy machine.
 const patience = 20 * time.Second
 
-// watchdog is the lease of the locks; they are renewed every third of it.
+// watchdog is the lease of the locks. Clients renew them every third of it.
 const watchdog = 6 * time.Second
 
-// redissons is the uuid of a client of Redisson.
+// redissons is the uuid of a Redisson client.
 const redissons = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b"
 
 // scene is a server or a cluster, with an admin and a client.
@@ -36,7 +36,7 @@ type scene struct {
 	c       *client.Client
 }
 
-// everywhere runs f on one server and on a cluster: one after the other, as a cluster is six servers.
+// everywhere runs f on one server, and then on a cluster. A cluster is six servers, so the two do not run at once.
 func everywhere(t *testing.T, f func(s *scene)) {
 	for name, connect := range map[string]func(t *testing.T) func() rueidis.Client{
 		"server": func(t *testing.T) func() rueidis.Client {
@@ -64,7 +64,7 @@ func newScene(t *testing.T, connect func() rueidis.Client) *scene {
 	return s
 }
 
-// client returns a client that is called name, and whose locks are renewed often.
+// client returns a client with this name, which renews its locks often.
 func (s *scene) client(name string, opts ...client.Option) *client.Client {
 	s.Helper()
 	c, err := client.New(s.connect(), append(opts, client.WithName(name), client.WithWatchdogTimeout(watchdog))...)
@@ -99,7 +99,7 @@ func (s *scene) lock(l lock.Locker) lock.Hold {
 	return h
 }
 
-// list returns "name kind holding waiting" of all locks that q asks for, sorted.
+// list returns "name kind holding waiting" of each lock that matches q, sorted.
 func (s *scene) list(q admin.Query) (all []string) {
 	s.Helper()
 	for l, err := range s.admin.Locks(s.Context(), q) {
@@ -150,7 +150,7 @@ func (s *scene) waits(l lock.Locker, n int) (got chan lock.Hold, cancel func()) 
 	}
 }
 
-// others puts into Redis what is no lock, although some of it looks like one.
+// others writes keys to Redis that are no locks, although some of them look like one.
 func (s *scene) others() (names []string) {
 	s.Helper()
 	for name, words := range map[string][]string{
@@ -236,7 +236,7 @@ func TestLocks(t *testing.T) {
 	})
 }
 
-// Pages are bounded, and a list goes on where the page before ended.
+// A page is bounded, and the next page begins where it ended.
 func TestPage(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		want := make(map[string]bool)
@@ -281,7 +281,7 @@ func TestPage(t *testing.T) {
 			}
 		}
 		n := 0
-		for range s.admin.Locks(s.Context(), admin.Query{}) { // which may end early
+		for range s.admin.Locks(s.Context(), admin.Query{}) { // the caller may stop early
 			if n++; n == 3 {
 				break
 			}
@@ -355,7 +355,7 @@ func TestInspect(t *testing.T) {
 			if strings.HasPrefix(name, "leasehold_client:") {
 				want = lock.ErrName
 			}
-			if name == "a line" { // Redis has a plain lock's line here that nobody holds
+			if name == "a line" { // Redis has the line of a plain lock here, and the lock is free
 				continue
 			}
 			if l, err := s.admin.Inspect(s.Context(), name); !errors.Is(err, want) {

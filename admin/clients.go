@@ -10,14 +10,14 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// ClientPage is a part of a list of clients.
+// A ClientPage is a part of a list of clients.
 type ClientPage struct {
-	Clients []lock.Client // in no order; can be empty although there are more
-	Next    string        // where the next page begins; empty at the end
+	Clients []lock.Client // in no order; can be empty before the last page
+	Next    string        // the cursor of the next page; empty on the last page
 }
 
-// ClientPage lists some of the clients that tell who they are (client.WithName), as Page lists
-// locks.
+// ClientPage lists some of the clients that have an entry in Redis (client.WithName), as Page
+// lists locks.
 func (a *Admin) ClientPage(ctx context.Context, cursor string) (ClientPage, error) {
 	page, err := a.clientPage(ctx, cursor)
 	if err != nil {
@@ -26,7 +26,7 @@ func (a *Admin) ClientPage(ctx context.Context, cursor string) (ClientPage, erro
 	return page, nil
 }
 
-// Clients lists all clients that tell who they are: each once. After an error it ends.
+// Clients lists each client that has an entry in Redis, once. It ends after an error.
 func (a *Admin) Clients(ctx context.Context) iter.Seq2[lock.Client, error] {
 	return func(yield func(lock.Client, error) bool) {
 		seen := make(map[string]bool)

@@ -17,13 +17,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Inspect tells all that Redis knows of the lock called name: who holds it and who waits, since when, and
-// for how much longer. A lock that is free has no holders; it can have waiters for a moment. The
+// Inspect returns all that Redis knows of the lock called name: its holders and its waiters, since when they
+// hold or wait, and the rest of the lease. A free lock has no holders; it can have waiters for a moment. The
 // error matches lock.ErrForeignKey if the key holds something that is no lock, and lock.ErrName
-// if nothing of that name can be one.
+// if no lock can have that name.
 //
-// It reads the lock by one script. What belongs to it besides, such as its clients and its tokens, is
-// read after that.
+// One script reads the lock. Inspect then reads its clients, its tokens and the note of a forced
+// unlock, which can be a moment younger.
 func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	l, err := a.inspect(ctx, name)
 	if err != nil {
@@ -59,15 +59,15 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 			return l, err
 		}
 	}
-	// The two are the same as long as nobody waits, and a plain lock can become free between two
-	// questions, and be taken by the other side's rules. So both are asked, and the queue decides.
+	// A plain lock and a fair lock without waiters look the same. The lock can also become free between two
+	// questions, and change its kind. So both scripts look at it, and the queue decides.
 	plain, err := a.ask(ctx, name, Plain)
 	if err != nil {
 		return Lock{}, err
 	}
 	fair, err := a.ask(ctx, name, Fair)
 	if errors.Is(err, lock.ErrForeignKey) || refused(err) {
-		return plain, nil // its queue is none, or nobody here may use fair locks
+		return plain, nil // the queue belongs to no fair lock, or this user may not read fair locks
 	}
 	if err != nil {
 		return Lock{}, err
@@ -105,7 +105,7 @@ func (a *Admin) ask(ctx context.Context, name string, kind Kind) (Lock, error) {
 	return Lock{State: state, Kind: kind}, nil
 }
 
-// besides reads what belongs to a lock and is not in it. What may not be read is left out.
+// besides reads what belongs to the lock under other keys. It leaves out what the user may not read.
 func (a *Admin) besides(ctx context.Context, l *Lock) error {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -128,13 +128,13 @@ func (a *Admin) besides(ctx context.Context, l *Lock) error {
 	return nil
 }
 
-// refused reports whether err is an answer of Redis that no later question would change.
+// refused reports whether err is an answer of Redis that stays the same for every later question.
 func refused(err error) bool {
 	var reply *rueidis.RedisError
 	return errors.As(err, &reply) && command.Refused(reply)
 }
 
-// operator is who uses this program.
+// operator returns the name of the user of this program and its machine.
 func operator() string {
 	name := strconv.Itoa(os.Getuid())
 	if u, err := user.Current(); err == nil && u.Username != "" {
@@ -150,5 +150,5 @@ func operator() string {
 	return "somebody"
 }
 
-// ms is what PTTL says.
+// ms returns the duration that an answer of PTTL means.
 func ms(left int64) time.Duration { return time.Duration(left) * time.Millisecond }

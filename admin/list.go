@@ -16,13 +16,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Query says which locks to list.
+// A Query selects the locks to list.
 type Query struct {
-	// Match is a pattern of Redis for the names, such as "orders:*": * is any text, ? any
-	// character, [ab] one of these, and \ takes the meaning from the next. Empty is all.
+	// Match is a Redis pattern for the names, such as "orders:*": * stands for any text, ? for any
+	// character, [ab] for one of these, and \ makes the next character literal. Empty selects all.
 	Match string
 
-	// Kind is the kind of locks to list, empty for all.
+	// Kind is the kind of the locks to list. Empty selects all.
 	Kind Kind
 }
 
@@ -31,33 +31,33 @@ func Prefix(prefix string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(prefix) + "*"
 }
 
-// Page is a part of a list.
+// A Page is a part of a list of locks.
 type Page struct {
-	Locks []Lock // in no order; can be empty although there are more
-	Next  string // where the next page begins; empty at the end
+	Locks []Lock // in no order; can be empty before the last page
+	Next  string // the cursor of the next page; empty on the last page
 }
 
-// The bounds of a page. Pipelines are short, as a server is there for nobody else while it
-// answers one, and so are the steps of SCAN.
+// The bounds of a page. Pipelines and the steps of SCAN are short, as a server answers no other
+// client meanwhile.
 const (
 	scanCount = 100
 	pageScans = 100 // calls of SCAN for a page
-	pageLocks = 200 // a page ends when it has so many
+	pageLocks = 200 // a page ends when it has this number of locks
 	atOnce    = 25  // hashes in one pipeline
-	someHolds = 16  // fields of a hash that are asked for at the least; small ones come as a whole
+	someHolds = 16  // the least number of fields to ask for; small hashes come as a whole
 )
 
-// ErrCursor: a page cannot begin there, as the cursor is none of a page's, or the cluster
-// has changed since.
+// ErrCursor: no page can begin at the cursor. Either the cursor comes from no page, or the cluster
+// has changed since then.
 var ErrCursor = errors.New("the list cannot go on there; begin anew")
 
-// Page lists some locks: from the beginning if cursor is empty, and else from where the
-// page before said. It looks at some 10,000 keys or finds some 200 locks, whichever comes first, and
-// takes a time that does not grow with the number of keys.
+// Page lists some locks. It begins anew if cursor is empty, and otherwise at cursor, the Next of the
+// page before. It looks at some 10,000 keys or finds some 200 locks, whichever comes first, so the
+// time of a call does not grow with the number of keys.
 //
-// It asks with SCAN. So locks that are there from the first page to the last are on one of them at least,
-// and can be on two. Of a lock with many readers only some are among the Holders. Waiters
-// are counted, and not listed: see Inspect.
+// Page uses SCAN. A lock that exists from the first page to the last is on at least one of them,
+// and can be on two. Of a lock with many readers, Holders has only some. Page counts the waiters and
+// does not list them: see Inspect.
 func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) {
 	page, err := a.page(ctx, q, cursor)
 	if err != nil {
@@ -66,7 +66,7 @@ func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) 
 	return page, nil
 }
 
-// Locks lists all locks that q asks for, page by page: each once. After an error it ends.
+// Locks lists each lock that matches q, page by page and once. It ends after an error.
 func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
 		seen := make(map[string]bool)
@@ -121,7 +121,7 @@ func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) 
 }
 
 // scan calls f with names of keys of this type, from cursor on, until f returns false or
-// enough was looked at. It returns where to go on, empty at the end.
+// scan has looked at a page of keys. It returns the cursor of the next page, empty at the end.
 func (a *Admin) scan(ctx context.Context, match, kind, cursor string, f func(names []string) (more bool, err error)) (next string, err error) {
 	nodes, err := a.masters(ctx)
 	if err != nil {
@@ -167,20 +167,20 @@ func (a *Admin) scan(ctx context.Context, match, kind, cursor string, f func(nam
 	return "", nil
 }
 
-// step is one call of SCAN.
+// step makes one call of SCAN.
 func (a *Admin) step(ctx context.Context, n node, match, kind string, from uint64) (rueidis.ScanEntry, error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
 	return n.Do(ctx, n.B().Scan().Cursor(from).Match(match).Count(scanCount).Type(kind).Build()).AsScanEntry()
 }
 
-// node is a server that has keys of its own.
+// node is a server that has keys of its own: a master.
 type node struct {
 	rueidis.Client
 	addr string
 }
 
-// masters returns the servers that have keys of their own, in an order that stays.
+// masters returns the servers that have keys of their own, always in the same order.
 func (a *Admin) masters(ctx context.Context) ([]node, error) {
 	if a.rdb.Mode() != rueidis.ClientModeCluster {
 		return []node{{a.rdb, "-"}}, nil
@@ -203,8 +203,8 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 	return nodes, nil
 }
 
-// look returns those of names that are locks, without who their clients are. It asks one question about
-// each key, and more only about those that may be locks.
+// look returns the locks among names, without their clients. It asks one question about
+// each key, and more only about a key that may be a lock.
 func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -260,7 +260,7 @@ func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
 type part struct {
 	name   string
 	fields []luascripts.Field
-	whole  bool // these are all
+	whole  bool // the part has all fields of the hash
 }
 
 // plausible reports whether the hash may be a lock.
@@ -270,7 +270,7 @@ func (p *part) plausible() bool {
 	})
 }
 
-// lock reads the answers to the second questions of look; ok says that it is a lock.
+// lock reads the answers to the second questions of look. ok reports whether the hash is a lock.
 func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) {
 	left, err1 := replies[0].AsInt64()
 	size, err2 := replies[1].AsInt64()
@@ -286,7 +286,7 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 			return Lock{}, false, err
 		}
 	}
-	if !p.whole && mode != "" { // it may be in another part
+	if !p.whole && mode != "" { // the mode may be in another part
 		p.fields = append(p.fields, luascripts.Field{Name: "mode", Value: mode})
 	}
 	s := shapeOf(p.fields, p.whole)
@@ -303,14 +303,14 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 	}
 	l = Lock{State: state, Kind: s.kind, Holding: len(state.Holders), Waiting: s.waiting}
 	if !p.whole {
-		l.Holding = int(size) - 1 // one is the mode
+		l.Holding = int(size) - 1 // the mode is one of the fields
 	}
 	beside := replies[3]
 	if l.Kind == ReadWrite {
 		beside = replies[4]
 	}
 	waiting, err := beside.AsInt64()
-	if _, refused := rueidis.IsRedisErr(err); err != nil && !refused { // refused: somebody else's key, or no right to such a kind
+	if _, refused := rueidis.IsRedisErr(err); err != nil && !refused { // refused: a foreign key, or no right to such a kind
 		return Lock{}, false, err
 	}
 	if waiting > 0 && l.Kind == Plain {
@@ -326,7 +326,7 @@ func wrongType(err error) bool {
 	return ok && strings.Contains(reply.Error(), "WRONGTYPE")
 }
 
-// name says who the holders and waiters of locks are, as far as Redis says it.
+// name adds the clients of holders and waiters to locks, as far as Redis has entries of them.
 func (a *Admin) name(ctx context.Context, locks []Lock) {
 	var ids []string
 	for i := range locks {

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// An operator needs what docs/SECURITY.md lists for the kinds and for admin, and each of it.
+// An operator needs each right that docs/SECURITY.md lists for the kinds and for admin, and no other.
 func TestLeastRights(t *testing.T) {
 	s := redistest.Start(t)
 	kinds := redistest.Rights(t, "NewLock", "NewFairLock", "NewRWLock")
@@ -51,7 +51,7 @@ func TestLeastRights(t *testing.T) {
 	}
 }
 
-// nameOf returns the lock that h holds.
+// nameOf returns the name of the lock that h holds.
 func nameOf(t *testing.T, sc *scene, h lock.Hold) string {
 	t.Helper()
 	for l, err := range sc.admin.Locks(t.Context(), admin.Query{}) {

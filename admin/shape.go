@@ -12,21 +12,21 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// What is a lock is told from the shape of its fields, as the scripts do it
-// (luascripts/include_plain.lua, include_rw.lua): a hash of digits may be anybody's.
+// A hash is a lock if its fields have the shape of one, by the rules of the scripts
+// (luascripts/include_plain.lua, include_rw.lua). Digits as values do not suffice: a foreign hash can have them.
 
-// owners are the fields that name one: "<uuid>:<integer>".
+// owners matches the fields that name an owner: "<uuid>:<integer>".
 var owners = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}:-?[0-9]+$`)
 
-// shape is what a part of a hash shows.
+// shape is what the fields of a hash, or some of them, show.
 type shape struct {
 	kind    Kind               // Plain or ReadWrite; empty if it is no lock
 	mode    string             // of ReadWrite: read or write
 	holds   []luascripts.Field // by owner
-	waiting int                // of Plain: in its line
+	waiting int                // of Plain: the number of waiters in its line
 }
 
-// shapeOf tells what a hash is, of which these are some fields. whole says that they are all.
+// shapeOf returns the shape of a hash with these fields. whole says that the hash has no others.
 func shapeOf(fields []luascripts.Field, whole bool) shape {
 	var s shape
 	for _, f := range fields {
@@ -41,7 +41,7 @@ func shapeOf(fields []luascripts.Field, whole bool) shape {
 				return shape{}
 			}
 			if writes {
-				s.kind = ReadWrite // unless there is no mode
+				s.kind = ReadWrite // unless the hash has no mode
 			}
 			s.holds = append(s.holds, f)
 		}
@@ -62,13 +62,13 @@ func shapeOf(fields []luascripts.Field, whole bool) shape {
 	return s
 }
 
-// counts reports whether a value is a number of holds.
+// counts reports whether a value counts holds.
 func counts(value string) bool {
 	n, err := strconv.Atoi(value)
 	return err == nil && n >= 0
 }
 
-// state is what the shape says of the lock called name.
+// state returns the state that the shape gives the lock called name.
 func (s *shape) state(name string) (lock.State, error) {
 	slices.SortFunc(s.holds, func(a, b luascripts.Field) int { return cmp.Compare(a.Name, b.Name) })
 	s.holds = slices.CompactFunc(s.holds, func(a, b luascripts.Field) bool { return a.Name == b.Name }) // a field can come twice

@@ -15,37 +15,37 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// noteKept is for how long the note of a forced unlock is kept.
+// noteKept is the time that the note of a forced unlock stays in Redis.
 const noteKept = 7 * 24 * time.Hour
 
-// Forced is how a lock was unlocked by force.
+// Forced tells how a lock was unlocked by force.
 type Forced struct {
 	At     time.Time `json:"at"`               // by the operator's clock
-	By     string    `json:"by"`               // who did it: see WithOperator
-	Reason string    `json:"reason,omitempty"` // why, as that one says
-	From   []string  `json:"from"`             // who held it, as lock.Client shows it
+	By     string    `json:"by"`               // the operator: see WithOperator
+	Reason string    `json:"reason,omitempty"` // the operator's reason
+	From   []string  `json:"from"`             // the holders, as lock.Client shows them
 }
 
-// Unlocked is what Unlock did.
+// Unlocked is the outcome of Unlock.
 type Unlocked struct {
-	Holders []lock.Holder // who held the lock, and does no longer
-	Told    int           // how many of them were reached by the message. On a cluster with plain Pub/Sub some are not counted
-	NoteErr error         // why there is no note of it, nil if there is one
+	Holders []lock.Holder // the holders that lost the lock
+	Told    int           // how many of them the message reached. On a cluster with plain Pub/Sub some are not counted
+	NoteErr error         // why there is no note in Redis; nil if there is one
 }
 
-// Unlock takes the lock called name from its holders by force, or from owner alone if that is
-// not empty. The lock goes to the next who waits, as if they had given it back.
+// Unlock takes the lock called name from its holders by force, or from owner alone if owner is
+// not empty. The lock goes to the next waiter, as if the holders had given it back.
 //
-// It only takes it from those whom it has seen: one who comes to hold the lock meanwhile
-// keeps it. The error matches lock.ErrNotHeld if nobody holds the lock, or owner does not.
+// Unlock takes the lock only from holders that it has seen: an owner that obtains the lock meanwhile
+// keeps it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it.
 //
-// Each holder is told at once, by a message to its client, and its hold is lost by a cause that
-// matches lock.ErrLost and lock.ErrForced and says who did it. A client hears it while it holds a lock that
-// was renewed once. Others learn it from their next renewal, which is within a third of the lease; a client
-// of Redisson, and a hold with a fixed lease, learn it when they unlock. Until then the old holder and the new
-// one both believe that they have the lock, unless what they do is guarded by fencing tokens.
+// A message tells the client of each holder at once, and the hold is lost with a cause that
+// matches lock.ErrLost and lock.ErrForced and names the operator. A client hears the message while it holds a
+// lock that it has renewed at least once. Another client learns of the loss from its next renewal, within a third of
+// the lease. A client of Redisson, and a hold with a fixed lease, learn of it when they unlock. Until then the old
+// holder and the new one both believe that they have the lock, and only fencing tokens protect what they do.
 //
-// It leaves a note in leasehold_forced:{name} for a week, which Inspect shows.
+// Unlock leaves a note in leasehold_forced:{name} for a week, which Inspect shows.
 func (a *Admin) Unlock(ctx context.Context, name, owner, reason string) (Unlocked, error) {
 	u, err := a.unlock(ctx, name, owner, reason)
 	if err != nil {
@@ -73,11 +73,11 @@ func (a *Admin) unlock(ctx context.Context, name, owner, reason string) (u Unloc
 	if len(from) == 0 {
 		return u, fmt.Errorf("%w: this owner does not hold it (any more)", lock.ErrNotHeld)
 	}
-	// The note comes first, so that who sees the lock go finds out why.
+	// The note comes first: a client that sees the lock go finds the reason there.
 	u.NoteErr = a.note(ctx, name, a.noteOf(reason, from))
 	defer func() {
-		known := err == nil || errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrForeignKey) // else some may have been released
-		if known && len(u.Holders) < len(from) && u.NoteErr == nil {                                 // it says too much
+		known := err == nil || errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrForeignKey) // after other errors some may have been released
+		if known && len(u.Holders) < len(from) && u.NoteErr == nil {                                 // the note names too many holders
 			note := l.Forced
 			if len(u.Holders) > 0 {
 				note = a.noteOf(reason, u.Holders)
@@ -123,8 +123,8 @@ func (a *Admin) release(ctx context.Context, kind Kind, name, publish string, h 
 	return release(ctx, a.rdb, k, h.Owner, 0)
 }
 
-// tell tells the client of owner that its lock was taken, and reports whether it was
-// reached. It learns it sooner or later anyway.
+// tell tells the client of owner that its lock was taken, and reports whether the message
+// reached it. A client that it does not reach learns of the loss from its next renewal.
 func (a *Admin) tell(ctx context.Context, publish, owner, reason string) bool {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -141,7 +141,7 @@ func (a *Admin) tell(ctx context.Context, publish, owner, reason string) bool {
 	return err == nil && n > 0
 }
 
-// noteOf is the note that these holders have lost the lock.
+// noteOf returns the note that these holders have lost the lock.
 func (a *Admin) noteOf(reason string, holders []lock.Holder) *Forced {
 	f := &Forced{At: time.Now().UTC().Truncate(time.Millisecond), By: a.who, Reason: reason}
 	for _, h := range holders[:min(len(holders), 16)] {
@@ -150,7 +150,7 @@ func (a *Admin) noteOf(reason string, holders []lock.Holder) *Forced {
 	return f
 }
 
-// note leaves a note for a week from when it is about; nil removes it.
+// note writes f, which ends a week after the unlock that it is about. A nil f removes the note.
 func (a *Admin) note(ctx context.Context, name string, f *Forced) error {
 	ctx, cancel := a.within(ctx)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// say publishes a message as clients do, and returns how many heard it.
+// say publishes a message as clients do, and returns the number of its listeners.
 func (s *scene) say(channel, message string) int64 {
 	s.Helper()
 	cmd := s.rdb.B().Publish().Channel(channel).Message(message).Build()
@@ -29,15 +29,15 @@ func (s *scene) say(channel, message string) int64 {
 	return n
 }
 
-// hears waits until the client listens for word of its locks, as it does once one was renewed.
+// hears waits until the client listens for messages about its locks, as it does once it has renewed one.
 func (s *scene) hears(c *client.Client) {
 	s.Helper()
 	channel, _ := registry.Taken(c.ID()+":1", "")
 	s.until("it listens", func() bool { return s.say(channel, "hello") > 0 })
 }
 
-// The holder of a lock that is unlocked by force is told at once, by whom and why, and who waits
-// has the lock. That the cause is the message's shows that it was not the next renewal that told.
+// Unlock tells the holder at once who took the lock and why, and the waiter gets the lock. The
+// cause of the loss has the words of the message, so it does not come from the next renewal.
 func TestUnlock(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		second := s.client("second")
@@ -90,7 +90,7 @@ func TestUnlock(t *testing.T) {
 	})
 }
 
-// Of several readers one can be taken out, and the others go on.
+// Unlock takes the lock from one of several readers, and the others keep it.
 func TestUnlock_oneOfSeveral(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		second := s.client("second")
@@ -102,7 +102,7 @@ func TestUnlock_oneOfSeveral(t *testing.T) {
 		if l := s.inspect("rw"); len(l.Holders) != 1 || l.Holders[0].Owner != b.Owner() || b.Err() != nil {
 			s.Errorf("%+v, and its hold: %v", l, b.Err())
 		}
-		<-a.Context().Done() // it was not told yet that it is listened to: by its renewal
+		<-a.Context().Done() // the client does not listen yet: its next renewal finds the loss
 		if u, err := s.admin.Unlock(s.Context(), "rw", "", ""); err != nil || len(u.Holders) != 1 || u.Holders[0].Owner != b.Owner() {
 			s.Errorf("the rest: %+v, %v", u, err)
 		}
@@ -112,7 +112,7 @@ func TestUnlock_oneOfSeveral(t *testing.T) {
 	})
 }
 
-// Owners of Redisson can be unlocked, too; the lock of each kind is free then.
+// Unlock also takes a lock of any kind from owners of Redisson.
 func TestUnlock_redissons(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		for name, words := range map[string][]string{
@@ -132,7 +132,7 @@ func TestUnlock_redissons(t *testing.T) {
 	})
 }
 
-// A message is a reason to ask, and no more: who makes one up takes nothing from anybody.
+// A message is only a reason to ask Redis: a forged message takes no lock from its holder.
 func TestUnlock_forged(t *testing.T) {
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
@@ -157,7 +157,7 @@ func TestUnlock_forged(t *testing.T) {
 	}
 }
 
-// A server that gives no answer is an error in time, and one that denies says what to do.
+// Unlock fails in time if the server gives no answer. If the server denies a command, the error says what to do.
 func TestUnlock_fails(t *testing.T) {
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client {
@@ -191,8 +191,8 @@ func TestUnlock_fails(t *testing.T) {
 	}
 }
 
-// A holder that gives the lock back between the look and the release is not noted as one from
-// whom it was taken, and neither is an earlier note lost.
+// A holder gives the lock back between the look and the release. The note does not name it,
+// and an earlier note stays.
 func TestUnlock_givenBackMeanwhile(t *testing.T) {
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())

@@ -12,44 +12,44 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What happens to a lock.
+// What is the kind of an Event.
 type What string
 
 // The events of Watch.
 const (
-	Seen     What = "seen"     // the first look: an owner holds it, or nobody does
-	Acquired What = "acquired" // an owner has come to hold it
-	Released What = "released" // an owner has given it back
-	Expired  What = "expired"  // the lease of an owner ran out
-	Taken    What = "taken"    // it was taken from an owner by force; Lock.Forced says by whom
-	Renewed  What = "renewed"  // its lease was lengthened
-	Waits    What = "waits"    // an owner has begun to wait
-	Leaves   What = "leaves"   // an owner has stopped to wait, and does not hold it
+	Seen     What = "seen"     // the first look: Owner holds the lock, or it is free
+	Acquired What = "acquired" // Owner obtained the lock
+	Released What = "released" // Owner gave the lock back
+	Expired  What = "expired"  // the lease of Owner ran out
+	Taken    What = "taken"    // an operator took the lock from Owner by force: see Lock.Forced
+	Renewed  What = "renewed"  // a holder renewed its lease
+	Waits    What = "waits"    // Owner began to wait
+	Leaves   What = "leaves"   // Owner stopped waiting without the lock
 )
 
-// Event is something that happened to a lock.
+// An Event is something that happened to a lock.
 type Event struct {
 	What   What
-	At     time.Time   // when it was noticed
-	Owner  string      // whom it is about; empty of a lock that was free when it was first seen, and of Renewed
-	Client lock.Client // of the owner
-	Lock   Lock        // as it stands now
+	At     time.Time   // when Watch noticed it
+	Owner  string      // the owner that the event is about; empty for Renewed, and for Seen of a free lock
+	Client lock.Client // the client of Owner
+	Lock   Lock        // the lock after the event
 }
 
-// MostWatched is how many locks one Watch watches at the most.
+// MostWatched is the most locks that one Watch watches.
 const MostWatched = 100
 
-// watchEvery is how often a lock is looked at without a reason.
+// watchEvery is the time between two looks at a lock when no message gives a reason for one.
 const watchEvery = time.Second
 
-// Watch tells what happens to these locks, until ctx ends or the caller stops: first of each who
-// holds it, and then what changes.
+// Watch yields what happens to these locks, until ctx ends or the caller stops: first the holders of
+// each lock, and then every change.
 //
-// It looks at a lock when somebody publishes a release of it, and once a second. So what begins and ends between two looks is
-// missed, and a plain lock that goes from one goroutine of a process to the next looks as if it stayed with the
-// first. Whether a lease ran out or was given back is told from the time at which it would have ended.
+// Watch looks at a lock when a client publishes a release of it, and once a second. It misses what begins and ends
+// between two looks. A plain lock that goes from one goroutine of a process to the next looks as if it stayed with
+// the first. A lock that went before the end of its lease counts as released, and otherwise as expired.
 //
-// A look that fails is an error, and Watch goes on. A name that cannot be a lock's is an error, and ends it.
+// Watch yields the error of a look that fails, and goes on. If a name can be no lock's, it yields that error and ends.
 func (a *Admin) Watch(ctx context.Context, names ...string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := a.watchable(names); err != nil {
@@ -68,8 +68,8 @@ func (a *Admin) Watch(ctx context.Context, names ...string) iter.Seq2[Event, err
 		for i, name := range names {
 			w := newWatched(name, wake)
 			watched[i] = w
-			// Who listens to the first of these and not to the second counts as a waiter of Redisson, for whom a
-			// plain lock is let go now and then.
+			// The release script takes a client that listens to the first of these channels and not to the
+			// second for a waiter of Redisson, for which a holder lets a plain lock go now and then.
 			for _, channel := range []string{keys.Plain(name).Channel, keys.Plain(name).Line, keys.ReadWrite(name).Channel} {
 				sub, _ := hub.Subscribe(channel, time.Time{}, func(string) { w.look() }, func() {})
 				defer sub.Close()
@@ -107,7 +107,7 @@ func (a *Admin) Watch(ctx context.Context, names ...string) iter.Seq2[Event, err
 	}
 }
 
-// watchable returns what is wrong with names.
+// watchable returns an error if Watch cannot watch names.
 func (a *Admin) watchable(names []string) error {
 	switch {
 	case len(names) == 0:
@@ -123,12 +123,12 @@ func (a *Admin) watchable(names []string) error {
 	return nil
 }
 
-// watched is a lock that is watched.
+// watched is a lock that Watch watches.
 type watched struct {
 	name   string
 	wake   chan<- struct{}
-	dirty  chan struct{} // somebody published something
-	known  bool          // last is something
+	dirty  chan struct{} // a message came in
+	known  bool          // last is set
 	last   Lock
 	lastAt time.Time
 }
@@ -137,7 +137,7 @@ func newWatched(name string, wake chan<- struct{}) *watched {
 	return &watched{name: name, wake: wake, dirty: make(chan struct{}, 1)}
 }
 
-// look says that there is a reason to look. It does not block.
+// look notes a reason to look at the lock. It does not block.
 func (w *watched) look() {
 	for _, c := range []chan<- struct{}{w.dirty, w.wake} {
 		select {
@@ -147,7 +147,7 @@ func (w *watched) look() {
 	}
 }
 
-// due reports whether there is a reason to look.
+// due reports whether there is a reason to look at the lock.
 func (w *watched) due() bool {
 	select {
 	case <-w.dirty:
@@ -161,7 +161,7 @@ func (w *watched) due() bool {
 func (w *watched) step(ctx context.Context, a *Admin) ([]Event, error) {
 	l, err := a.Inspect(ctx, w.name)
 	if errors.Is(err, lock.ErrForeignKey) {
-		return nil, err // known or not, it is no lock now
+		return nil, err // whether known or not, it is no lock now
 	}
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ type side struct {
 	mode  lock.Mode
 }
 
-// changes tells l from what was seen last.
+// changes returns the events that lead from the last look to l.
 func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 	add := func(what What, owner string, c lock.Client) {
 		events = append(events, Event{What: what, At: now, Owner: owner, Client: c, Lock: l})

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// watching is a Watch, and what it has told so far.
+// watching is a Watch and the events that it has yielded so far.
 type watching struct {
 	*scene
 	told chan admin.Event
@@ -44,7 +44,7 @@ func (s *scene) watch(names ...string) *watching {
 	return w
 }
 
-// tells waits for an event of this kind about an owner of this lock.
+// tells waits for an event of this kind about this lock and this owner.
 func (w *watching) tells(what admin.What, name, owner string) admin.Event {
 	w.Helper()
 	limit := time.After(patience)
@@ -116,7 +116,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// Nobody who watches counts as a waiter, for whom a plain lock would be let go.
+// A watcher does not count as a waiter, for which a holder would let a plain lock go.
 func TestWatch_countsAsNobody(t *testing.T) {
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
@@ -154,7 +154,7 @@ func TestWatch_fails(t *testing.T) {
 	}
 	sc.do("SET", "text", "x")
 	n := 0
-	for _, err := range sc.admin.Watch(t.Context(), "text") { // and goes on
+	for _, err := range sc.admin.Watch(t.Context(), "text") { // Watch goes on after the error
 		if !errors.Is(err, lock.ErrForeignKey) {
 			t.Errorf("%v", err)
 		}
