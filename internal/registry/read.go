@@ -10,14 +10,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// MostRead is how many entries Read reads at the most.
+// MostRead is the most entries that one Read reads.
 const MostRead = 256
 
-// fields are those of an entry, in the order in which Read asks for them.
+// fields are the fields of an entry, in the order in which Read asks for them.
 var fields = []string{"host", "pid", "name", "label", "version", "started"}
 
-// Read returns what the clients with these ids tell of themselves, MostRead of them at the most.
-// Those that tell nothing are missing. An error says that some could not be read.
+// Read returns the entries of the clients with these ids, of MostRead of them at the most.
+// Clients without an entry are missing. After an error some entries could not be read.
 func Read(ctx context.Context, rdb rueidis.Client, ids []string) (map[string]lock.Client, error) {
 	ids = ids[:min(len(ids), MostRead)]
 	if len(ids) == 0 {
@@ -42,7 +42,7 @@ func Read(ctx context.Context, rdb rueidis.Client, ids []string) (map[string]loc
 	return clients, failed
 }
 
-// parse reads an entry. What cannot be read is left out.
+// parse reads an entry, and leaves out the fields that it cannot read.
 func parse(id string, values []rueidis.RedisMessage) lock.Client {
 	text := func(i int) string {
 		if i >= len(values) {
@@ -57,8 +57,8 @@ func parse(id string, values []rueidis.RedisMessage) lock.Client {
 	return c
 }
 
-// Name says who the holders and the waiters of s are: what is in clients, and else the ID
-// alone. It returns the IDs of all of them, each once.
+// Name sets the clients of the holders and the waiters of s: to the entry in clients, or to the
+// ID alone if there is none. It returns the ID of each client, once.
 func Name(s *lock.State, clients map[string]lock.Client) (ids []string) {
 	seen := make(map[string]bool)
 	name := func(owner string) lock.Client {

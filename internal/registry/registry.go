@@ -1,8 +1,8 @@
-// Package registry tells operators who the clients are: each keeps a small hash in Redis,
-// with its host, process and application, for as long as it lives. An owner string has the
-// client's uuid in it, so whoever looks at a lock finds out who holds it.
+// Package registry lets operators find the process behind an owner string. Each client keeps
+// a small hash in Redis, its entry, with its host, process and application, until it is closed.
+// An owner string contains the uuid of its client, which is the name of the entry.
 //
-// No lock depends on it. What goes wrong here is logged, and nothing else.
+// No lock depends on an entry. An error here is logged and changes nothing else.
 package registry
 
 import (
@@ -22,24 +22,24 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// TTL is how long an entry lives if nothing is heard of its client, and Interval is how
-// often the client is heard.
+// TTL is the time that an entry outlives the last sign of life of its client. Interval is the
+// time between two such signs.
 const (
 	TTL      = time.Minute
 	Interval = 10 * time.Second
 )
 
-// MostText is how many bytes of a name, a host or a label are kept, and shown.
+// MostText is the most bytes of a name, a host or a label that an entry has.
 const MostText = 256
 
-// Config is what an Entry needs to know.
+// Config configures an Entry.
 type Config struct {
-	Client  lock.Client   // what is told
-	Timeout time.Duration // how long one command may stay unanswered
-	Logger  *slog.Logger  // nil is slog.Default
+	Client  lock.Client   // the contents of the entry
+	Timeout time.Duration // the time that one command may stay unanswered
+	Logger  *slog.Logger  // nil means slog.Default
 }
 
-// Entry is what one client tells of itself. Make one with New, end it with End.
+// An Entry keeps the entry of one client in Redis. Make one with New, and end it with End.
 type Entry struct {
 	config Config            // set once
 	rdb    rueidis.Client    // set once
@@ -49,7 +49,7 @@ type Entry struct {
 	begun sync.Once
 	end   sync.Once
 	ended chan struct{} // closed by End
-	done  chan struct{} // closed when the goroutine is over, or will never be
+	done  chan struct{} // closed when the goroutine ends, or when End finds that it never began
 }
 
 // New returns the entry of a client on rdb, which it borrows. It does no I/O before Begin.
@@ -69,26 +69,26 @@ func New(rdb rueidis.Client, c Config) *Entry {
 	}
 }
 
-// bounded is text without what would make an entry large.
+// bounded returns text, cut to MostText bytes.
 func bounded(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), MostText)], "")
 }
 
-// Begin writes the entry, and keeps it, behind the caller's back. Only the first call does
-// anything. It costs next to nothing, so whoever comes to use a lock calls it.
+// Begin starts a goroutine that writes the entry and keeps it, and does not wait for it. Only the
+// first call does anything. Later calls cost next to nothing, so each use of a lock makes one.
 func (e *Entry) Begin() {
 	e.begun.Do(func() { go e.run() })
 }
 
-// End ends what Begin began, and deletes the entry behind the caller's back. Calling it again
-// is fine.
+// End stops the goroutine of Begin, which then deletes the entry. End does not wait for it. It can
+// be called again.
 func (e *Entry) End() {
 	e.begun.Do(func() { close(e.done) })
 	e.end.Do(func() { close(e.ended) })
 }
 
-// Wait waits after End until nothing goes on any more, for as long as ctx lasts, or for two
-// commands at the most if ctx is over already.
+// Wait waits, after End, until the goroutine has ended. It waits until the end of ctx at the most,
+// or for the time of two commands if ctx has ended already.
 func (e *Entry) Wait(ctx context.Context) error {
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
@@ -118,7 +118,7 @@ func (e *Entry) run() {
 			}
 			return
 		}
-		written = true // also if no answer comes
+		written = true // even if no answer comes: the command may be carried out
 		err := e.keep()
 		if refused(err) {
 			e.logger().Warn("client: the server refuses the entry that says who this client is, so there is none; grant the rights of docs/SECURITY.md, or use client.WithoutRegistry",
@@ -132,7 +132,7 @@ func (e *Entry) run() {
 	}
 }
 
-// keep writes the entry, or lets it live on.
+// keep writes the entry, or prolongs its life.
 func (e *Entry) keep() error {
 	return e.apart(func(ctx context.Context, conn rueidis.DedicatedClient) error {
 		_, err := luascripts.KeepClient(ctx, conn, e.key, TTL, &e.told)
@@ -140,16 +140,16 @@ func (e *Entry) keep() error {
 	})
 }
 
-// remove deletes the entry. If it fails, the entry is gone in a minute.
+// remove deletes the entry. If that fails, the entry ends by itself after TTL.
 func (e *Entry) remove() {
 	_ = e.apart(func(ctx context.Context, conn rueidis.DedicatedClient) error {
 		return conn.Do(ctx, conn.B().Del().Key(e.key).Build()).Error()
 	})
 }
 
-// apart calls f with a connection from the pool. On the connection of the locks a command beside
-// another makes the client library use goroutines of its own from then on, which makes each lock of
-// one who locks alone some 15 % slower.
+// apart calls f with a connection from the pool. On the connection of the locks, a command at the
+// same time as another makes the client library use goroutines of its own from then on. That makes
+// each lock some 15 % slower for an application that locks in one goroutine.
 func (e *Entry) apart(f func(context.Context, rueidis.DedicatedClient) error) error {
 	return e.rdb.Dedicated(func(conn rueidis.DedicatedClient) error {
 		ctx, cancel := context.WithTimeout(context.Background(), e.config.Timeout)
@@ -158,7 +158,7 @@ func (e *Entry) apart(f func(context.Context, rueidis.DedicatedClient) error) er
 	})
 }
 
-// logger is asked for each time, as an application may set its default late.
+// logger returns the logger. It looks for the default each time, as an application may set it late.
 func (e *Entry) logger() *slog.Logger {
 	if e.config.Logger != nil {
 		return e.config.Logger
@@ -166,15 +166,14 @@ func (e *Entry) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// failing is for how long the entry could not be kept. A server that is away for less than
-// the TTL costs nothing, and the locks say what is wrong with it anyway.
+// failing counts the time for which the entry could not be kept. A server that is away for less
+// than TTL costs nothing, and the locks report its absence anyway.
 type failing struct {
-	since time.Time // the first failure in a row; zero if the last call went well
+	since time.Time // the first failure in a row; zero if the last call succeeded
 	told  bool
 }
 
-// said reports whether err is worth a word: once in a row of failures that lasts as long
-// as the entry would.
+// said reports whether to log err: once in each row of failures, when the row has lasted for TTL.
 func (f *failing) said(now time.Time, err error) bool {
 	if err == nil {
 		*f = failing{}
@@ -190,8 +189,8 @@ func (f *failing) said(now time.Time, err error) bool {
 	return true
 }
 
-// refused reports whether err says that the server does not do that, and will not do it later
-// either: the user may not, or the key holds something else.
+// refused reports whether err says that the server will never carry out the command: the user
+// lacks a right, or the key holds something else.
 func refused(err error) bool {
 	var reply *rueidis.RedisError
 	if !errors.As(err, &reply) || retry.Passes(reply.Error()) {

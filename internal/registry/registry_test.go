@@ -22,12 +22,12 @@ const id = "0190b5a2-7e2f-7abc-8def-0123456789ab"
 
 var someone = lock.Client{ID: id, Host: "host-7", PID: 4711, Name: "billing", Label: "zone=a", Version: "v1.2.3", Started: time.Date(2026, 11, 22, 3, 4, 5, 600700800, time.UTC)}
 
-// configOf is that of someone who logs to said.
+// configOf returns the configuration of an entry that logs to said.
 func configOf(said *bytes.Buffer) Config {
 	return Config{Client: someone, Timeout: time.Second, Logger: slog.New(slog.NewTextHandler(said, nil))}
 }
 
-// inBubble runs f with a server in memory on virtual time, and an entry on it.
+// inBubble runs f on virtual time, with a server in memory and an entry on it.
 func inBubble(t *testing.T, f func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *bytes.Buffer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,8 +55,8 @@ func read(t *testing.T, rdb rueidis.Client, ids ...string) map[string]lock.Clien
 	return clients
 }
 
-// The entry says what it was given, lives for a minute after the client was last heard of, and
-// is written anew where it got lost.
+// The entry has the fields of its Config, and outlives the last sign of life by a minute. If it
+// gets lost, the client writes it anew.
 func TestEntry(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *bytes.Buffer) {
 		rdb := m.Client(t)
@@ -71,7 +71,7 @@ func TestEntry(t *testing.T) {
 			t.Errorf("%+v, want %+v", got, someone)
 		}
 		if ttl := m.TTL(keys.Client(id)); ttl != TTL {
-			t.Errorf("it lives for %v, want %v", ttl, TTL)
+			t.Errorf("the entry lives for %v, want %v", ttl, TTL)
 		}
 		calls := 0
 		wire.OnRequest(func(req [][]byte) redistest.Action {
@@ -88,7 +88,7 @@ func TestEntry(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		if ttl := m.TTL(keys.Client(id)); ttl != TTL || calls != 1 {
-			t.Errorf("after an interval and %d calls it lives for %v", calls, ttl)
+			t.Errorf("after an interval and %d calls the entry lives for %v", calls, ttl)
 		}
 		m.FlushAll()
 		time.Sleep(Interval)
@@ -97,12 +97,12 @@ func TestEntry(t *testing.T) {
 			t.Errorf("after a flush: %+v", got)
 		}
 		if said.Len() > 0 {
-			t.Errorf("it says %s", said)
+			t.Errorf("the client logs %s", said)
 		}
 	})
 }
 
-// An entry that never began needs nothing to end; one that ended does not begin.
+// An entry that has not begun ends without a command. An entry that has ended does not begin.
 func TestEntry_never(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, _ *redistest.Proxy, e *Entry, _ *bytes.Buffer) {
 		e.End()
@@ -114,7 +114,7 @@ func TestEntry_never(t *testing.T) {
 	})
 }
 
-// A client that dies is known for another minute.
+// The entry of a client that dies stays for another minute.
 func TestEntry_dies(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *bytes.Buffer) {
 		rdb := m.Client(t)
@@ -124,18 +124,18 @@ func TestEntry_dies(t *testing.T) {
 		wire.CutAll()
 		time.Sleep(TTL - time.Millisecond)
 		if len(read(t, rdb, id)) != 1 {
-			t.Error("it is forgotten too soon")
+			t.Error("the entry of a dead client goes too soon")
 		}
 		time.Sleep(time.Millisecond)
 		if len(read(t, rdb, id)) != 0 {
-			t.Error("it is known for too long")
+			t.Error("the entry of a dead client stays for too long")
 		}
 		wire.Refuse(false)
 	})
 }
 
-// A server that is away is a warning once it is away for as long as an entry lives, and one
-// that comes back has the entry again.
+// When a server is away for as long as an entry lives, the client logs one warning. When the
+// server comes back, the client writes the entry again.
 func TestEntry_serverAway(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *bytes.Buffer) {
 		rdb := m.Client(t)
@@ -145,11 +145,11 @@ func TestEntry_serverAway(t *testing.T) {
 		wire.CutAll()
 		time.Sleep(TTL)
 		if said.Len() > 0 {
-			t.Errorf("within %v it says %s", TTL, said)
+			t.Errorf("within %v the client logs %s", TTL, said)
 		}
 		time.Sleep(time.Hour)
 		if n := strings.Count(said.String(), "cannot be kept"); n != 1 {
-			t.Errorf("it says %d times: %s", n, said)
+			t.Errorf("the client logs %d times: %s", n, said)
 		}
 		wire.Refuse(false)
 		time.Sleep(2 * Interval)
@@ -160,8 +160,8 @@ func TestEntry_serverAway(t *testing.T) {
 	})
 }
 
-// End waits neither for a server that does not answer for longer than two commands may
-// take, nor for longer than its context.
+// Without an answer of the server, Wait waits for the time of two commands at the most, and not
+// beyond the end of its context.
 func TestEntry_endsWithoutAnAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *bytes.Buffer) {
 		e.Begin()
@@ -174,18 +174,18 @@ func TestEntry_endsWithoutAnAnswer(t *testing.T) {
 		if err := e.Wait(short); err == nil || time.Since(began) != time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
-		if err := e.Wait(short); err != nil { // which is over
+		if err := e.Wait(short); err != nil { // short has ended
 			t.Error(err)
 		}
 		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("it took %v", took)
+			t.Errorf("Wait took %v", took)
 		}
 		wire.Freeze(false)
 		m.FlushAll()
 	})
 }
 
-// A user without the right is told so once, and asks no more.
+// If the server denies the command, the client logs that once and asks no more.
 func TestEntry_denied(t *testing.T) {
 	t.Parallel()
 	for name, rights := range map[string]string{
@@ -204,7 +204,7 @@ func TestEntry_denied(t *testing.T) {
 			e.Begin()
 			<-e.done
 			if n := strings.Count(said.String(), "\n"); n != 1 || !strings.Contains(said.String(), "the server refuses the entry") || strings.Contains(said.String(), id) {
-				t.Errorf("it says %s", &said)
+				t.Errorf("the client logs %s", &said)
 			}
 			e.End()
 			if err := e.Wait(t.Context()); err != nil {
@@ -218,7 +218,7 @@ func TestEntry_denied(t *testing.T) {
 	}
 }
 
-// A key that holds something else is left as it is, and is nobody.
+// A key that holds something else stays as it is, and Read takes it for no client.
 func TestEntry_foreignKey(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -239,11 +239,11 @@ func TestEntry_foreignKey(t *testing.T) {
 	}
 	ttl := s.Do(t, "PTTL", keys.Client(id))
 	if n, err := ttl.ToInt64(); n != -1 {
-		t.Errorf("it lives for %d ms, %v", n, err)
+		t.Errorf("the foreign key lives for %d ms, %v", n, err)
 	}
 }
 
-// Reading is bounded, and says when it may not.
+// Read reads a bounded number of entries, and fails if the server denies it.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -258,7 +258,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("%d entries, client7 is %+v", len(clients), clients["client7"])
 	}
 	if clients := read(t, rdb); len(clients) != 0 {
-		t.Errorf("of nobody: %+v", clients)
+		t.Errorf("without ids: %+v", clients)
 	}
 	as := s.AddUser(t, "stranger", "~orders:*", "+@all")
 	if clients, err := Read(t.Context(), s.Client(t, as), ids); err == nil {

@@ -10,11 +10,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// module is whose version is told.
+// module is the module whose version the entry has.
 const module = "github.com/leasehold-go/leasehold"
 
-// Self returns what this process can say of itself. name is "" if the application did not
-// say who it is: then it is called as its program is.
+// Self returns the client of this process. If name is "", it has the name of the program.
 func Self(id, name, label string) lock.Client {
 	if name == "" {
 		name = filepath.Base(os.Args[0])
@@ -26,7 +25,7 @@ func Self(id, name, label string) lock.Client {
 	return lock.Client{ID: id, Host: host, PID: os.Getpid(), Name: name, Label: label, Version: version(), Started: time.Now()}
 }
 
-// version is that of the library in this program.
+// version returns the version of the library in this program.
 var version = sync.OnceValue(func() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -7,17 +7,17 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Whoever unlocks a lock by force tells the client whose lock it was, at the channel that is called as
-// the client's entry: "taken <number> <who>", with the number of the owner string. The
-// client asks Redis then, and believes Redis alone.
+// An operator that unlocks a lock by force tells the client of its holder. The channel has the name
+// of the client's entry, and the message is "taken <number> <operator>", with the number of the
+// owner string. The client then asks Redis, and believes Redis alone.
 
-// Taken returns the channel and the message that say that by has unlocked a lock of owner's.
+// Taken returns the channel and the message which say that the operator by has taken a lock from owner.
 func Taken(owner, by string) (channel, message string) {
 	_, number, _ := strings.Cut(owner, ":")
 	return keys.Client(lock.ClientOf(owner)), "taken " + number + " " + bounded(by)
 }
 
-// ParseTaken reads such a message. What is no such message is not ok.
+// ParseTaken reads a message of Taken. For any other message ok is false.
 func ParseTaken(message string) (number, by string, ok bool) {
 	rest, ok := strings.CutPrefix(message, "taken ")
 	if !ok {
@@ -31,7 +31,7 @@ func ParseTaken(message string) (number, by string, ok bool) {
 	return number, by, number != ""
 }
 
-// printable is c, or something else where c would change a line of a log.
+// printable returns c, or a harmless character if c would change a line of a log.
 func printable(c rune) rune {
 	if c < ' ' || c == 0x7f || c >= 0x80 && c < 0xa0 {
 		return ' '

@@ -1,6 +1,6 @@
-// Package send carries what callers ask of Redis who hold no lease: those of rate
-// limiters and Bloom filters. A caller can leave before the answer; the command goes on
-// behind it, and Close knows of everything that goes on.
+// Package send sends the commands of rate limiters and Bloom filters, whose callers hold no
+// lease. A caller can leave before the answer: the command then goes on in the background, and
+// Close waits for it.
 package send
 
 import (
@@ -17,20 +17,20 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Sender is a way to Redis. It is safe for concurrent use.
+// A Sender sends commands to Redis. It is safe for concurrent use.
 type Sender struct {
 	Redis   rueidis.Client // set once; nil if there is none
-	Prefix  string         // set once: what every key begins with
-	Timeout time.Duration  // set once: how long a call without a patience of its own waits for an answer
+	Prefix  string         // set once: the beginning of every key
+	Timeout time.Duration  // set once: the patience of a call that has none of its own
 
 	closing chan struct{} // closed by Close
 
 	mu     sync.Mutex
 	closed bool
-	work   sync.WaitGroup // what goes on; grows only under mu while the sender is not closed
+	work   sync.WaitGroup // the calls and goroutines under way; grows only under mu while the sender is not closed
 }
 
-// DefaultTimeout is the Timeout of a sender that no client makes.
+// DefaultTimeout is the Timeout of a sender without a client of this module.
 const DefaultTimeout = 3 * time.Second
 
 // New returns a sender on rdb, which it borrows.
@@ -41,7 +41,7 @@ func New(rdb rueidis.Client, prefix string, timeout time.Duration) *Sender {
 // Closing returns a channel that is closed when Close begins.
 func (s *Sender) Closing() <-chan struct{} { return s.closing }
 
-// Go runs f in a goroutine of its own, which Close waits for. It fails with
+// Go runs f in a goroutine of its own, which Close waits for. After Close it fails with
 // [lock.ErrClosed].
 func (s *Sender) Go(f func()) error {
 	s.mu.Lock()
@@ -53,8 +53,8 @@ func (s *Sender) Go(f func()) error {
 	return nil
 }
 
-// Enter begins a call that waits here and has something to do at its end, also if Close
-// ended it. It fails with [lock.ErrClosed]; otherwise the caller calls Leave.
+// Enter begins a call that waits here and still has work to do when Close ends the wait. After
+// Close it fails with [lock.ErrClosed]. If it succeeds, the caller must call Leave.
 func (s *Sender) Enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,15 +65,15 @@ func (s *Sender) Enter() error {
 	return nil
 }
 
-// Leave ends what Enter began.
+// Leave ends the call that Enter began.
 func (s *Sender) Leave() { s.work.Done() }
 
-// Behind runs f in a goroutine of its own, which Close waits for, for a caller between
+// Behind runs f in a goroutine of its own, which Close waits for. The caller calls it between
 // Enter and Leave.
 func (s *Sender) Behind(f func()) { s.work.Go(f) }
 
-// Close ends the waiting of all callers, and waits for what goes on, for as long as ctx
-// lasts.
+// Close ends the wait of all callers. It then waits for the calls and goroutines under way, until
+// the end of ctx at the most.
 func (s *Sender) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.closed {
@@ -99,12 +99,11 @@ func (s *Sender) Close(ctx context.Context) error {
 	}
 }
 
-// Ask runs f, which sends a command, and returns what f does. If ctx ends, the patience
+// Ask runs f, which sends a command, and returns the results of f. If ctx ends, the patience
 // is over or the sender is closed, Ask returns before f does.
 //
-// f runs under a context that does not end: a command that stands in the queue of a
-// connection is carried out all the same, and a context that ends can close the connection
-// under other commands.
+// The context of f does not end with ctx. A command in the queue of a connection is carried out
+// all the same, and the end of its context can close the connection under other commands.
 func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(context.Context) (T, error)) (none T, err error) {
 	if err := ctx.Err(); err != nil {
 		return none, err
@@ -134,15 +133,14 @@ func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(c
 	}
 }
 
-// Silent is what a question fails with that has no answer for d.
+// Silent returns the error of a question that Redis has not answered within d.
 func Silent(d time.Duration) error { return fmt.Errorf("%w within %v", lock.ErrUnavailable, d) }
 
-// unwritable are the codes of the error replies of a server that answers, and that
-// cannot keep what it is told.
+// unwritable has the codes of the error replies of a server that answers, but cannot write.
 var unwritable = map[string]bool{"OOM": true, "MISCONF": true, "NOREPLICAS": true}
 
-// Told is what a caller gets of err, which a command failed with. It matches
-// [lock.ErrUnavailable] if Redis did not decide, and the same may go better later.
+// Told returns the error of the caller for err, with which a command failed. It matches
+// [lock.ErrUnavailable] if Redis did not decide, so that the same command may succeed later.
 func Told(err error) error {
 	var reply *rueidis.RedisError
 	err = luascripts.Discreet(err)
@@ -154,7 +152,7 @@ func Told(err error) error {
 	case !errors.As(err, &reply), retry.Passes(reply.Error()):
 		return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
 	}
-	if strings.Contains(reply.Error(), "The user executing the script can't") { // it has no code
+	if strings.Contains(reply.Error(), "The user executing the script can't") { // this reply has no code
 		return denied(err)
 	}
 	for word := range strings.FieldsSeq(reply.Error()) {
@@ -170,7 +168,7 @@ func Told(err error) error {
 	return err
 }
 
-// denied is err, which says that the user may not do something, with what to do about it.
+// denied returns err, which says that the user lacks a right, with advice.
 func denied(err error) error {
 	return fmt.Errorf(`%w (grant the rights that docs/SECURITY.md lists under "Rights")`, err)
 }

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// A caller leaves when its context ends, when its patience is over, or at Close; what it asked
+// A caller leaves when its context ends, when its patience is over, or at Close. Its command
 // goes on under a context that does not end, and Close waits for it.
 func TestAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestAsk(t *testing.T) {
 			short, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			if err := s.Close(short); err == nil {
-				t.Error("Close did not wait for what goes on")
+				t.Error("Close did not wait for the command under way")
 			}
 		}()
 		if _, err := send.Ask(t.Context(), s, time.Hour, slow); !errors.Is(err, lock.ErrClosed) {
@@ -73,7 +73,7 @@ func TestAsk(t *testing.T) {
 		mu.Lock()
 		for _, ctx := range under {
 			if ctx.Err() != nil {
-				t.Error("a command's context has ended")
+				t.Error("the context of a command has ended")
 			}
 		}
 		mu.Unlock()
@@ -86,7 +86,7 @@ func TestAsk(t *testing.T) {
 	})
 }
 
-// What callers enter for is waited for, and may be begun after Close.
+// Close waits for callers between Enter and Leave, and they may start goroutines after Close.
 func TestEnter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := send.New(nil, "", time.Minute)
@@ -118,7 +118,7 @@ func TestTold(t *testing.T) {
 	}
 	for what, c := range map[string]struct {
 		err  error
-		want error // nil: as it is
+		want error // nil: the error stays as it is
 	}{
 		"loading":     {reply("LOADING Redis is loading"), lock.ErrUnavailable},
 		"a replica":   {reply("READONLY You can't write"), lock.ErrUnavailable},
@@ -145,6 +145,6 @@ func TestTold(t *testing.T) {
 		t.Errorf("no advice: %v", err)
 	}
 	if send.Told(nil) != nil {
-		t.Error("no error became one")
+		t.Error("Told made an error of nil")
 	}
 }
