@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// barest is GCRA for one limit and nothing else: the floor.
+// barest is GCRA for one limit and nothing else. It is the floor for the others.
 const barest = `
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -21,7 +21,8 @@ if tat - now > tonumber(ARGV[2]) then return {0, tat - now - ARGV[2]} end
 redis.call('SET', KEYS[1], string.format('%.0f', tat), 'PX', math.max(1, math.ceil((tat - now) / 1000)))
 return {1, 0}`
 
-// One round trip each, but for what callers of a hot key share and what is refused here.
+// Each call costs one round trip, except where callers of a hot key share one, and where the limiter refuses
+// a call without asking.
 func BenchmarkTake(b *testing.B) {
 	s := redistest.Start(b)
 	for _, bench := range []struct {

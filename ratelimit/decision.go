@@ -8,30 +8,30 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Never is the RetryAfter of what cannot be taken at all: more than a Burst at once.
+// Never is the RetryAfter of a call for more than a Burst, which no wait makes possible.
 const Never = luascripts.Never
 
-// Decision is the answer of a limiter: what CL.THROTTLE gives, in durations.
+// A Decision is the answer of a limiter. It has the fields of CL.THROTTLE, as durations.
 type Decision struct {
-	OK         bool          // units were taken; of a Peek, one could be
-	Taken      int64         // how many
-	Remaining  int64         // how many are left at once
-	RetryAfter time.Duration // not OK: after what time the least that was asked for can be had if nobody takes it before; or Never
-	ResetAfter time.Duration // after what time everything is as if nothing had been taken
-	Limit      Limit         // the one of the limits that has the least left
+	OK         bool          // units were taken; for Peek, a unit could be taken
+	Taken      int64         // the number of units taken
+	Remaining  int64         // the number of units that can be taken at once
+	RetryAfter time.Duration // not OK: the time until the least that was asked for is there, if no other call takes it before; or Never
+	ResetAfter time.Duration // the time until the key is as if no unit had been taken
+	Limit      Limit         // the limit that has the least left
 
-	// Err is what Redis failed with where the Policy decided instead. Remaining, RetryAfter and ResetAfter
-	// then say what this process knows, which with Open is nothing.
+	// Err is the error of Redis if the Policy decided instead. Remaining, RetryAfter and ResetAfter
+	// then say what this process knows, which is nothing with Open.
 	Err error
 
-	at int64  // of a Limiter: when the units were taken, in µs by the server's clock; 0 if it was not asked
-	id string // of a Window: by which call the units were taken
+	at int64  // of a Limiter: when the units were taken, in µs by the server's clock; 0 if the server was not asked
+	id string // of a Window: the call that took the units
 }
 
-// ErrLimited: the units cannot be had in time. The error is also a [*LimitedError].
+// ErrLimited: the units are not there in time. The error is also a [*LimitedError].
 var ErrLimited = errors.New("rate limited")
 
-// LimitedError says after what time the units could be had. It matches [ErrLimited].
+// A LimitedError has the time after which the units could be taken. It matches [ErrLimited].
 type LimitedError struct {
 	RetryAfter time.Duration // or Never
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// desk is where the callers of a limiter in this process stand. For each key one question
-// is under way at a time. Callers who come meanwhile go together in the next
-// one, first come first served; so the number of commands does not grow with that of the callers. The questions of
-// several keys travel in one pipeline, if more keys are asked for than there are senders.
+// desk collects the calls of all callers of a limiter in this process. For each key one question
+// is under way at a time. The next question carries all callers that come meanwhile,
+// first come first served, so the number of commands does not grow with the number of callers. If there are
+// more keys than senders, one pipeline carries the questions of several keys.
 //
 //	caller ── ask ──▶ lane.next ──▶ group.ready ──▶ a question under way ──▶ its answer
 //	            │         │                                 │
@@ -26,26 +26,26 @@ import (
 //	            └ refused here: by an answer that still holds, or while a question is overdue
 type desk struct {
 	send   *send.Sender // set once
-	sliced bool         // set once: it is a cluster
+	sliced bool         // set once: Redis is a cluster
 
 	mu      sync.Mutex
 	lanes   map[laneID]*lane     // those with a question under way
-	refused map[laneID][]refusal // what is known of a key, by how much was refused
-	sweep   int                  // how many refusals there are before those that are over are removed
+	refused map[laneID][]refusal // the refusals of each key, by the number of units refused
+	sweep   int                  // the number of keys in refused at which the desk removes refusals that are over
 	groups  [groups]group
 }
 
-// laneID is what callers who can go together have in common.
+// laneID identifies a lane: callers with the same laneID can go together.
 type laneID struct {
 	key   string
 	rules string
 }
 
-// group is the keys of neighbouring slots. The mutex of the desk guards it.
+// group holds the keys of neighbouring slots. The mutex of the desk guards it.
 type group struct {
-	ready   []*lane // who goes next, first come first served
-	senders int     // how many goroutines send
-	overdue int     // how many questions are overdue
+	ready   []*lane // the lanes that go next, first come first served
+	senders int     // the number of goroutines that send
+	overdue int     // the number of overdue questions
 }
 
 // lane is a key that callers ask about. The mutex of the desk guards it.
@@ -53,11 +53,11 @@ type lane struct {
 	id     laneID
 	group  *group
 	rules  luascripts.LimitRules
-	next   []*ask // who comes with the next question
+	next   []*ask // the callers that go with the next question
 	isLate bool   // the question under way is overdue
 }
 
-// ask is what one caller wants.
+// ask is the call of one caller.
 type ask struct {
 	q    luascripts.LimitQuestion // of one caller
 	done chan struct{}            // closed when the rest is set
@@ -65,44 +65,44 @@ type ask struct {
 	err  error
 
 	left bool // guarded by the mutex of the desk: the caller has left
-	kept bool // guarded by it, too: and was let pass, so what it gets is not refunded
+	kept bool // guarded by the same mutex: the Policy let the caller pass, so its units are not refunded
 }
 
 // answer is a reply for one caller.
 type answer struct {
 	luascripts.LimitReply
 	at   int64     // by the server's clock, in µs
-	sent time.Time // the question
+	sent time.Time // when the question was sent
 }
 
-// refusal is what is known of a key without asking.
+// refusal is an answer that decides later calls without a question.
 type refusal struct {
-	least  int64     // so many units cannot be had
-	until  time.Time // before this
-	forget time.Time // when it is not believed any more
+	least  int64     // this number of units cannot be taken
+	until  time.Time // before this time
+	forget time.Time // the desk believes the refusal until then
 	r      answer
 }
 
 const (
-	// A cluster has 16,384 slots. As a rule, neighbours are at one node, so a node that is silent
-	// makes the groups of its slots overdue, and hardly any others.
+	// groups is the number of groups on a cluster, which has 16,384 slots. As a rule, neighbouring slots are
+	// on one node, so a silent node makes the groups of its slots overdue, and hardly any others.
 	groups   = 64
 	perGroup = 16384 / groups
 
-	// maxSenders is how many pipelines of a group are under way, and maxLanes of how many keys are the
-	// questions in one.
+	// maxSenders is the most pipelines of a group under way, and maxLanes the most keys with
+	// a question in one pipeline.
 	maxSenders = 8
 	maxLanes   = 16
 
-	// maxQuestions is how many questions travel in one command. Equal ones count as one.
+	// maxQuestions is the most questions in one command. Equal questions count as one.
 	maxQuestions = 64
 
-	// believed is for how long a refusal is believed. A refund elsewhere, or a key that
-	// somebody deletes, is noticed after that.
+	// believed is the time for which the desk believes a refusal. After that time it notices a refund
+	// of another process, or a deleted key.
 	believed = time.Second
 
-	// remembered is of how many keys refusals are remembered, and sizes of how many different
-	// numbers of units of a key.
+	// remembered is the most keys whose refusals the desk remembers, and sizes the most different
+	// numbers of units for a key.
 	remembered = 100_000
 	sizes      = 4
 )
@@ -117,7 +117,7 @@ func newDesk(s *send.Sender) *desk {
 	}
 }
 
-// ask asks for what one caller of a limiter wants, and returns the answer.
+// ask asks the question of one caller, and returns the answer.
 func (d *desk) ask(ctx context.Context, lim *Limiter, id laneID, q luascripts.LimitQuestion) (answer, error) {
 	if err := ctx.Err(); err != nil {
 		return answer{}, err
@@ -168,7 +168,7 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id laneID, q luascripts.Li
 	return d.leave(l, a, err, late, late && lim.policy.mode == open)
 }
 
-// leave ends the waiting of a caller with err, unless its answer has come just now.
+// leave ends the wait of a caller with err, unless its answer has come just now.
 func (d *desk) leave(l *lane, a *ask, err error, late, keep bool) (answer, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -179,9 +179,10 @@ func (d *desk) leave(l *lane, a *ask, err error, late, keep bool) (answer, error
 	}
 	a.left, a.kept = true, keep
 	if i := slices.Index(l.next, a); i >= 0 {
-		l.next = slices.Delete(l.next, i, i+1) // it was never sent
+		l.next = slices.Delete(l.next, i, i+1) // nothing was sent for this caller
 	}
-	// Whoever waited for so long came before the question under way or while it was.
+	// A caller that has waited for its whole patience came before the question under way was sent, or while it
+	// was under way, so that question is overdue.
 	if late && !l.isLate {
 		l.isLate = true
 		l.group.overdue++
@@ -195,7 +196,7 @@ type flight struct {
 	asks [][]*ask // by the questions of the call
 }
 
-// run asks the questions of a group until there is none.
+// run asks the questions of a group until none is left.
 func (d *desk) run(g *group) {
 	for {
 		d.mu.Lock()
@@ -208,7 +209,7 @@ func (d *desk) run(g *group) {
 		var calls []luascripts.LimitCall
 		n := min(len(g.ready), maxLanes)
 		for _, l := range g.ready[:n] {
-			if len(l.next) == 0 { // all have left
+			if len(l.next) == 0 { // all callers have left
 				d.end(l)
 				continue
 			}
@@ -231,14 +232,14 @@ func (d *desk) run(g *group) {
 	}
 }
 
-// end ends a lane that nobody waits in. The mutex is held.
+// end ends a lane without callers. The mutex is held.
 func (d *desk) end(l *lane) {
 	d.onTime(l)
 	delete(d.lanes, l.id)
 }
 
-// together takes from next who goes in one command, in the order in which they came, and returns
-// them by question.
+// together takes from next the callers that go in one command, in the order in which they came, and
+// returns them by question.
 func together(next *[]*ask) (asks [][]*ask, questions []luascripts.LimitQuestion) {
 	n := 0
 	for _, a := range *next {
@@ -267,7 +268,7 @@ func together(next *[]*ask) (asks [][]*ask, questions []luascripts.LimitQuestion
 
 // answer gives each caller its answer.
 func (d *desk) answer(f flight, questions []luascripts.LimitQuestion, a luascripts.LimitAnswer, sent time.Time) {
-	var back []answer // what is refunded
+	var back []answer // the answers to refund
 	of := answer{at: a.At, sent: sent}
 	l := f.lane
 	d.mu.Lock()
@@ -285,7 +286,7 @@ func (d *desk) answer(f flight, questions []luascripts.LimitQuestion, a luascrip
 		}
 	}
 	if a.Err == nil {
-		// The last question says how things stand.
+		// The reply to the last question has the latest state.
 		last := len(questions) - 1
 		of.LimitReply = a.Replies[last]
 		d.learn(l.id, questions[last], of)
@@ -301,13 +302,13 @@ func (d *desk) answer(f flight, questions []luascripts.LimitQuestion, a luascrip
 	}
 	d.send.Behind(func() {
 		for _, r := range sum(back) {
-			// It may fail: then time gives the units back.
+			// If the refund fails, time gives the units back.
 			_, _ = luascripts.RefundUnits(context.Background(), d.send.Redis, l.id.key, l.rules, r.Taken, r.at+r.Delay.Microseconds())
 		}
 	})
 }
 
-// onTime says that no question of l is overdue any more. The mutex is held.
+// onTime notes that no question of l is overdue any more. The mutex is held.
 func (d *desk) onTime(l *lane) {
 	if l.isLate {
 		l.isLate = false
@@ -315,8 +316,8 @@ func (d *desk) onTime(l *lane) {
 	}
 }
 
-// share returns what the j-th of several callers with the same question gets: the first
-// of them get all they want, the others nothing.
+// share returns the reply for the j-th of several callers with the same question. The first callers
+// get all that they want, and the others get nothing.
 func share(r luascripts.LimitReply, q luascripts.LimitQuestion, j int) luascripts.LimitReply {
 	if q.Times == 1 {
 		return r
@@ -331,7 +332,7 @@ func share(r luascripts.LimitReply, q luascripts.LimitQuestion, j int) luascript
 	return r
 }
 
-// sum puts together what was taken at the same time.
+// sum adds up the answers whose units were taken at the same time.
 func sum(back []answer) (sums []answer) {
 	for _, r := range back {
 		if n := len(sums); n > 0 && r.Delay == 0 && sums[n-1].Delay == 0 {
@@ -343,8 +344,8 @@ func sum(back []answer) (sums []answer) {
 	return sums
 }
 
-// knows returns the answer to a question that a refusal answers: nobody can have
-// as much before its time. The mutex is held.
+// knows returns the answer to a question if a refusal answers it: the units are not there
+// before the time of the refusal. The mutex is held.
 func (d *desk) knows(id laneID, q luascripts.LimitQuestion) (answer, bool) {
 	if q.Units == 0 {
 		return answer{}, false
@@ -352,7 +353,7 @@ func (d *desk) knows(id laneID, q luascripts.LimitQuestion) (answer, bool) {
 	now := time.Now()
 	for _, known := range d.refused[id] {
 		left := known.until.Sub(now)
-		// Somebody who wants more has to come back later than that.
+		// For another number of units the time is another one.
 		if known.least != q.Least || q.Wait >= left || !now.Before(known.forget) {
 			continue
 		}
@@ -367,7 +368,8 @@ func (d *desk) knows(id laneID, q luascripts.LimitQuestion) (answer, bool) {
 
 // learn remembers a refusal. The mutex is held.
 func (d *desk) learn(id laneID, q luascripts.LimitQuestion, r answer) {
-	// A reservation is refused what is too late for it, not what cannot be had at once.
+	// The refusal of a reservation says that the units are there too late for it. It does not
+	// say that they are not there at once.
 	if r.Retry <= 0 || q.Wait > 0 || r.Taken > 0 && q.Times == 1 {
 		return
 	}
@@ -383,7 +385,7 @@ func (d *desk) learn(id laneID, q luascripts.LimitQuestion, r answer) {
 			return
 		}
 	}
-	// The server looked after the question was sent.
+	// The server answered after the question was sent, so until is not too late.
 	until := r.sent.Add(r.Retry)
 	forget := r.sent.Add(believed)
 	if until.Before(forget) {
@@ -396,7 +398,7 @@ func (d *desk) learn(id laneID, q luascripts.LimitQuestion, r answer) {
 	d.refused[id] = append(all, refusal{least: q.Least, until: until, forget: forget, r: r})
 }
 
-// forget forgets what a refusal said of a key.
+// forget forgets the refusals of a key.
 func (d *desk) forget(id laneID) {
 	d.mu.Lock()
 	delete(d.refused, id)

@@ -1,6 +1,6 @@
-// Package ratelimit limits how often something is done, in all processes together: calls of
-// a user, log-ins from an address, messages to a partner. Redis keeps the count; its
-// clock alone matters.
+// Package ratelimit limits how often all processes together do something: serve calls of a
+// user, accept log-ins from an address, send messages to a partner. Redis keeps the count, and only
+// the clock of Redis matters.
 //
 //	limiter := ratelimit.New(rdb, "api", ratelimit.Open(), ratelimit.PerSecond(10), ratelimit.PerMinute(200))
 //
@@ -14,31 +14,31 @@
 //
 // [Limiter.Wait] waits for its turn instead. [Handler] does all of it for an HTTP server.
 //
-// # What is promised
+// # Guarantees
 //
-// In any time W at most Burst + Rate·W/Per units are let pass, of each limit, in all processes
-// together, whatever is cancelled and refunded. A key costs one script and one string of
-// some 50 bytes that ends when nothing is owed. A call whose outcome is not known costs its units once,
+// In any time W, each limit lets at most Burst + Rate·W/Per units pass in all processes
+// together, whatever callers cancel and refund. A key costs one script, and one string of
+// some 50 bytes that expires when nothing is owed. A call with an unknown outcome costs its units at most once,
 // and they come back as time goes by.
 //
-// Not promised: Redis replicates asynchronously, so a failover can forget what was taken just
-// before, and so admit one burst more. A server whose clock jumps ahead forgives what is owed. With the
-// policies [Open] and [Local] more passes while Redis gives no answer. An [Aligned] window admits twice
-// its rate around its border.
+// There are four exceptions. Redis replicates asynchronously, so a failover can forget the latest
+// calls, and so admit one burst more. A server whose clock jumps ahead forgives what is owed. With the
+// policies [Open] and [Local] more units pass while Redis gives no answer. An aligned window
+// ([Limit].Aligned) admits twice its rate around its border.
 //
 // # Commands
 //
 //	call                                      commands
 //	Take, TakeUpTo, Peek, Reserve, Wait       1, however long Wait waits
-//	the same key in many goroutines           1 under way at a time, which has them all
-//	after a refusal                           0 until something can be had, or for a second
+//	the same key in many goroutines           1 under way at a time, for all of them
+//	after a refusal                           0 until units are there, or for a second
 //	a Wait or Reserve that is cancelled       1 more
 //	Take after [Limiter.Pregrant] of b        1 for b units
 //
 // # Which algorithm
 //
-// There are five that are usually named, and the module redis-cell. L is how much is let pass in
-// each window W.
+// The table lists the five usual algorithms and the module redis-cell. L is the number of units that may
+// pass in each window W.
 //
 //	wanted                   use                                            at worst, in any W
 //	fixed window             Limit{Rate: L, Per: W, Aligned: true}          2·L, around a border
@@ -49,10 +49,10 @@
 //	leaky bucket (queue)     Limit{Rate: L, Per: W, Burst: 1} and Wait      L + 1
 //	CL.THROTTLE k b L W n    Limit{Rate: L, Per: W, Burst: b + 1}, Take n   L + b + 1
 //
-// Never more than L in any W, by a limit with a burst: let Burst + Rate·W/Per be L. CL.THROTTLE's
-// answers are the fields of a [Decision].
+// To let at most L pass in any W by a limit with a burst, choose Burst + Rate·W/Per = L. A
+// [Decision] has the fields of CL.THROTTLE's answer.
 //
 // The algorithm is GCRA: a limit is one number, the time after which its bucket is full
-// again. Several limits are several numbers in one string, so they are kept together or not at all,
-// and every key is its own slot of a cluster.
+// again. Several limits are several numbers in one string. So a call takes units of all limits or of none,
+// and the keys of a limiter spread over the slots of a cluster.
 package ratelimit

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Three calls a minute for each user, in all processes together.
+// The limiter allows each user three calls a minute, in all processes together.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -38,8 +38,8 @@ func Example() {
 	// false 0 20s
 }
 
-// A limiter on a rueidis client of the application. Whoever came too often in a second or in a day is refused; a
-// refusal charges neither.
+// A limiter can use a rueidis client of the application. This one has a limit for a second and one for a day.
+// A call that either of them refuses is charged to neither.
 func ExampleNew() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -49,7 +49,7 @@ func ExampleNew() {
 	defer rdb.Close()
 	limiter := ratelimit.New(rdb, "mail", ratelimit.Local(4),
 		ratelimit.PerSecond(100),
-		ratelimit.Limit{Rate: 50, Per: 24 * time.Hour, Aligned: true}, // of a day of UTC
+		ratelimit.Limit{Rate: 50, Per: 24 * time.Hour, Aligned: true}, // for each day of UTC
 	)
 
 	d, err := limiter.Take(ctx, "ann", 60)
@@ -61,7 +61,7 @@ func ExampleNew() {
 	// 50 0 24h0m0s <nil>
 }
 
-// Ten messages a second to a partner, one after the other: a queue across all processes.
+// A partner accepts ten messages a second, one after the other. Wait makes a queue across all processes.
 func ExampleLimiter_Wait() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -84,7 +84,7 @@ func ExampleLimiter_Wait() {
 	// Output: true
 }
 
-// What was not used comes back.
+// A caller gives back units that it has not used.
 func ExampleLimiter_Refund() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -103,7 +103,7 @@ func ExampleLimiter_Refund() {
 	// Output: 5
 }
 
-// Two requests a minute from each address.
+// The handler allows two requests a minute from each address.
 func ExampleHandler() {
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// SetHeader puts d into the headers of a response, under the name of the policy, in the words of the
-// IETF's draft-ietf-httpapi-ratelimit-headers-10: RateLimit-Policy with the limit (q units in w
-// seconds), RateLimit with what is left (r) and after how many seconds that changes (t); and if d is not OK,
-// Retry-After in seconds, rounded up. Where d says nothing of them, as with [Open] or [Never],
-// they are left out.
+// SetHeader writes d to the headers of a response, under the name of the policy, as the IETF's
+// draft-ietf-httpapi-ratelimit-headers-10 defines them. RateLimit-Policy has the limit (q units in w
+// seconds). RateLimit has the units that are left (r) and the seconds until that number changes (t). If d is
+// not OK, Retry-After has the seconds to wait, rounded up. SetHeader leaves out a header of which d says
+// nothing, as with [Open] or [Never].
 func (d Decision) SetHeader(h http.Header, policy string) {
 	quota, window := d.Limit.Rate, d.Limit.Per
-	if window > 0 && window < time.Second { // there are no parts of a second
+	if window > 0 && window < time.Second { // the header has whole seconds only
 		quota, window = int64(float64(quota)*float64(time.Second)/float64(window)), time.Second
 	}
 	name := quoted(policy)
@@ -39,10 +39,10 @@ func (d Decision) SetHeader(h http.Header, policy string) {
 	}
 }
 
-// seconds is d in seconds, rounded up.
+// seconds returns d in seconds, rounded up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// quoted is a name as a string of a structured field, which is of ASCII only.
+// quoted returns a name as a string of a structured field, which has ASCII characters only.
 func quoted(name string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -61,19 +61,19 @@ func quoted(name string) string {
 	return b.String()
 }
 
-// quotaExceeded is the type of the problem in RFC 9457's words, as the draft names it.
+// quotaExceeded is the problem type (RFC 9457) that the draft defines.
 const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
-// Handler takes units for each request before next has it. cost says which key a request counts
-// for and how many units it costs; a request of 0 units is not limited. name is that of the policy in the
-// headers of [Decision.SetHeader], which every response has.
+// Handler returns a handler that takes units for each request before it calls next. cost returns the key of
+// a request and the number of units that it costs; a request of 0 units is not limited. name is the name of the
+// policy in the headers of [Decision.SetHeader], which every response has.
 //
-// A request that is refused is answered by 429 Too Many Requests with a problem of the type quota-exceeded
-// (RFC 9457). Where Redis gives no answer, the Policy of the limiter decides; with [Closed], and after any other
-// error, the answer is 503 Service Unavailable, and failed, which may be nil, is told the error.
+// If the limiter refuses a request, the answer is 429 Too Many Requests with a problem of the type
+// quota-exceeded (RFC 9457). If Redis gives no answer, the Policy of the limiter decides. With [Closed], and after
+// any other error, the answer is 503 Service Unavailable, and Handler calls failed, which may be nil, with the error.
 //
-// The key should be what nobody can choose at will: a user who has logged in, or the address of
-// the connection; not a header that anybody can send.
+// A client must not be able to choose its key. Good keys are a user that has logged in and the address
+// of the connection. A header that any client can send is a bad one.
 func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n int64), next http.Handler, failed func(*http.Request, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, n := cost(r)
@@ -99,13 +99,13 @@ func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n in
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.Header().Set("X-Content-Type-Options", "nosniff")
 			w.WriteHeader(http.StatusTooManyRequests)
-			// The answer is the status; that the client is gone is not our matter.
+			// The status is the answer. An error here means only that the client is gone.
 			_, _ = fmt.Fprintf(w, `{"type":%q,"title":"Too many requests","status":429,"violated-policies":[%q]}`+"\n", quotaExceeded, ascii(name))
 		}
 	})
 }
 
-// ascii is name as both a Go and a JSON string can quote it.
+// ascii returns name without the characters that a Go string and a JSON string quote differently.
 func ascii(name string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {

@@ -8,18 +8,18 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Limit is Rate units in each Per, and Burst of them at once. It is a bucket of Burst units that is
-// full in the beginning, and into which Rate units flow in each Per, one after the other.
-// In any time W at most Burst + Rate·W/Per units are taken.
+// A Limit allows Rate units in each Per, and Burst of them at once. It is a bucket of Burst units
+// that begins full, and into which Rate units flow in each Per, one after the other.
+// In any time W callers take at most Burst + Rate·W/Per units.
 type Limit struct {
 	Rate int64
 	Per  time.Duration // whole µs
-	// Burst is the size of the bucket; 0 is Rate. With Burst 1 units are Per/Rate apart.
+	// Burst is the size of the bucket; 0 means Rate. With Burst 1, units are Per/Rate apart.
 	Burst int64
-	// Aligned counts in windows instead, for quotas of the calendar: at most Rate units in each
-	// window, which begins at a multiple of Per since 1970 (UTC). A Per of 24 h is a day
-	// of UTC, one of seven days begins on a Thursday. Around the border of two
-	// windows up to 2·Rate units are taken in a moment. Burst is 0 then.
+	// Aligned makes the limit count in windows instead, as a quota of the calendar does: at most
+	// Rate units in each window, which begins at a multiple of Per since 1970 (UTC). A Per of 24 h
+	// is a day of UTC, and one of seven days begins on a Thursday. Around the border of two
+	// windows callers can take up to 2·Rate units in a moment. Burst must be 0 if Aligned is set.
 	Aligned bool
 }
 
@@ -34,11 +34,11 @@ func PerHour(n int64) Limit { return Limit{Rate: n, Per: time.Hour} }
 
 const (
 	maxLimits = 8
-	maxUnits  = 1_000_000_000_000_000 // a double counts them exactly, and so do sums of them
+	maxUnits  = 1_000_000_000_000_000 // a double holds this number exactly, and sums of such numbers
 	maxPer    = 10 * 366 * 24 * time.Hour
 )
 
-// full returns l with the burst that it means.
+// full returns l with its Burst filled in.
 func (l Limit) full() Limit {
 	if l.Burst == 0 {
 		l.Burst = l.Rate
@@ -46,7 +46,7 @@ func (l Limit) full() Limit {
 	return l
 }
 
-// check says what is wrong with l.
+// check returns an error if l is not valid.
 func (l Limit) check() error {
 	switch {
 	case l.Rate < 1 || l.Rate > maxUnits:
@@ -65,7 +65,7 @@ func (l Limit) check() error {
 	return nil
 }
 
-// checkLimits says what is wrong with the limits of a limiter.
+// checkLimits returns an error if a limiter cannot have these limits.
 func checkLimits(limits []Limit) error {
 	if len(limits) == 0 || len(limits) > maxLimits {
 		return fmt.Errorf("%d limits: it must be from 1 to %d", len(limits), maxLimits)
@@ -78,7 +78,7 @@ func checkLimits(limits []Limit) error {
 	return nil
 }
 
-// rules returns limits as the scripts take them.
+// rules returns limits in the form that the scripts take.
 func rules(limits []Limit) luascripts.LimitRules {
 	all := make([]luascripts.LimitRule, len(limits))
 	for i, l := range limits {

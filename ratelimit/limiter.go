@@ -15,15 +15,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Limiter limits how much is done for each of any number of keys: users, addresses, tenants.
-// All limiters of one name count together, in all processes. It is safe for
-// concurrent use. A copy made by [Limiter.With] shares with it what is known of Redis.
+// A Limiter limits the units that callers take of each key: a user, an address, a tenant.
+// All limiters of one name count together, in all processes. A Limiter is safe for
+// concurrent use. A limiter made by [Limiter.With] shares with its origin what this process knows of Redis.
 //
-// What is owed of a key stands in Redis at <prefix><name>:<key>, a string of some 50 bytes, for as
-// long as anything is owed. Each call is one command, or none: see the package comment.
+// The debt of a key stands in Redis at <prefix><name>:<key>, a string of some 50 bytes, which
+// expires when nothing is owed. Each call is one command, or none: see the package comment.
 //
-// All calls return an error for what cannot be asked: a bad name, limit, policy or number of
-// units; a key in Redis that holds something else ([lock.ErrForeignKey]); and a command that
+// Every call returns an error for a bad name, limit, policy or number of
+// units; for a key in Redis that holds something else ([lock.ErrForeignKey]); and for a command that
 // the server does not know or does not allow. If Redis gives no answer, the [Policy] decides.
 type Limiter struct {
 	desk   *desk
@@ -33,20 +33,20 @@ type Limiter struct {
 	policy Policy
 	limits []Limit
 	rules  luascripts.LimitRules
-	id     string // of the rules
-	most   int64  // what can be taken at once
-	bad    error  // what every call fails with
+	id     string // identifies the rules
+	most   int64  // the most units that a call can take at once
+	bad    error  // the error of every call; nil if New was called well
 }
 
-// New returns a limiter on rdb, which it borrows and never closes. It does no I/O and cannot
-// fail: a bad name, policy or limit shows as an error of the first call.
+// New returns a limiter on rdb, which the limiter never closes. New does no I/O and cannot
+// fail: with a bad name, policy or limit, every call returns the error.
 //
-// A caller who has a client of this module uses its NewRateLimiter instead.
+// A caller that has a client of this module uses its NewRateLimiter instead.
 func New(rdb rueidis.Client, name string, onFailure Policy, limits ...Limit) *Limiter {
 	return On(send.New(rdb, "", send.DefaultTimeout), name, onFailure, limits...)
 }
 
-// On is New for a client of this module.
+// On is [New] on the sender of a client of this module.
 func On(s *send.Sender, name string, onFailure Policy, limits ...Limit) *Limiter {
 	l := &Limiter{desk: newDesk(s), local: new(memory), name: name, policy: onFailure}
 	switch {
@@ -58,10 +58,10 @@ func On(s *send.Sender, name string, onFailure Policy, limits ...Limit) *Limiter
 	return l.With(limits...)
 }
 
-// With returns a limiter with other limits on the same keys. What is owed stays, as a time: a
-// bucket that is full again in a minute is so under the new limits, too. Limits and what is owed of
-// them belong together by their place; what is owed of places that the new limits do
-// not have is kept for those who do.
+// With returns a limiter with other limits on the same keys. A debt stays the same time: a
+// bucket that is full again in a minute is so under the new limits, too. A debt belongs to the limit
+// at the same index. The debts at indexes that the new limits do not have stay in Redis,
+// where limiters with more limits use them.
 func (l *Limiter) With(limits ...Limit) *Limiter {
 	with := *l
 	with.limits = slices.Clone(limits)
@@ -81,22 +81,23 @@ func (l *Limiter) With(limits ...Limit) *Limiter {
 	return &with
 }
 
-// Take takes n units of key, of all limits, or none. That they are refused is no error. More than a Burst is
-// refused for ever, with RetryAfter [Never].
+// Take takes n units of key, of all limits, or none. A refusal is a Decision that is not OK, and no
+// error. A call for more than a Burst is always refused, with RetryAfter [Never].
 //
-// If ctx ends before the answer, Take returns its error, and what is taken later is given
-// back. If a connection breaks, nobody knows: the units may be taken, and come back as time goes by.
+// If ctx ends before the answer, Take returns the error of ctx. If Redis takes the units later, the
+// limiter gives them back. If a connection breaks, the outcome is unknown: the units may be taken, and come
+// back as time goes by.
 func (l *Limiter) Take(ctx context.Context, key string, n int64) (Decision, error) {
 	return l.take(ctx, "take", key, n, n)
 }
 
-// TakeUpTo takes as many units of key as there are, n at most. OK says that it is at least one.
-// Otherwise it is as [Limiter.Take].
+// TakeUpTo takes the units of key that are there, n at most. The Decision is OK if it took at least
+// one. Otherwise TakeUpTo is like [Limiter.Take].
 func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (Decision, error) {
 	return l.take(ctx, "take up to", key, n, min(n, 1))
 }
 
-// Peek says what is left of key, and takes nothing. OK says that a unit could be taken.
+// Peek returns the state of key, and takes nothing. The Decision is OK if a unit could be taken.
 func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
 	d, err := l.take(ctx, "peek", key, 0, 0)
 	if err == nil && d.Err == nil {
@@ -122,9 +123,9 @@ func (l *Limiter) take(ctx context.Context, op, key string, n, least int64) (Dec
 	return l.decision(r, r.Taken > 0 || n == 0), nil
 }
 
-// Refund gives back what d, the answer to a Take or TakeUpTo of key, took, if the caller did not use it, as
-// far as time has not given it back. It must not be repeated. What Redis did not count is
-// not given back.
+// Refund gives back the units of d, the answer to a Take or TakeUpTo of key, which the caller has not used.
+// It leaves out units that time has given back already, and units that Redis has not counted. The
+// caller must not repeat it: a second Refund would give the units back twice.
 func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 	const op = "refund"
 	id, err := l.enter(key, d.Taken)
@@ -134,7 +135,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 	return l.wrap(op, key, l.refund(ctx, id, d.Taken, d.at))
 }
 
-// refund gives back units that would have been used at a time of the server.
+// refund gives back units that would have been used at the server's time at.
 func (l *Limiter) refund(ctx context.Context, id laneID, units, at int64) error {
 	v, err := send.Ask(ctx, l.desk.send, l.policy.after, func(ctx context.Context) (luascripts.Verdict, error) {
 		return luascripts.RefundUnits(ctx, l.desk.send.Redis, id.key, l.rules, units, at)
@@ -146,7 +147,7 @@ func (l *Limiter) refund(ctx context.Context, id laneID, units, at int64) error 
 	return err
 }
 
-// enter checks what can be checked here, and says where the caller stands.
+// enter checks what a caller asks for, and returns its lane.
 func (l *Limiter) enter(key string, n int64) (laneID, error) {
 	if l.bad != nil {
 		return laneID{}, l.bad
@@ -158,7 +159,7 @@ func (l *Limiter) enter(key string, n int64) (laneID, error) {
 	return laneID{full, l.id}, err
 }
 
-// decision is r for the caller.
+// decision returns r as a Decision.
 func (l *Limiter) decision(r answer, ok bool) Decision {
 	return Decision{
 		OK: ok, Taken: r.Taken, Remaining: r.Remaining, RetryAfter: r.Retry, ResetAfter: r.Reset,
@@ -166,7 +167,7 @@ func (l *Limiter) decision(r answer, ok bool) Decision {
 	}
 }
 
-// wrap says what was asked for; it keeps nil as it is.
+// wrap adds the operation and the key to err. It returns nil for nil.
 func (l *Limiter) wrap(op, key string, err error) error {
 	if err == nil {
 		return nil
@@ -174,7 +175,7 @@ func (l *Limiter) wrap(op, key string, err error) error {
 	return &lock.Error{Op: op, Name: l.name + ":" + key, Err: err}
 }
 
-// sleep waits for d, and says what ended it before.
+// sleep waits for t. It returns an error if something ends the wait before.
 func (d *desk) sleep(ctx context.Context, t time.Duration) error {
 	timer := time.NewTimer(t)
 	defer timer.Stop()

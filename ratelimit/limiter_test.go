@@ -18,7 +18,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// Everything that cannot be asked is an error that says what it is about, and nothing is sent.
+// A call with bad input fails with an error that names the operation and the input, and sends nothing.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -71,7 +71,7 @@ func TestBadInput(t *testing.T) {
 	if n := s.CommandCalls(t, "evalsha"); n != 0 {
 		t.Errorf("%d scripts were sent", n)
 	}
-	// Keys come from strangers: every text is one.
+	// Keys come from strangers, so every text is a valid key.
 	for _, key := range []string{"", ":", "{", "}{", "{}", "a\x00b", "ü", strings.Repeat("k", 4000)} {
 		if d := take(t, l, key, 10); !d.OK {
 			t.Errorf("%q: %+v", key, d)
@@ -94,7 +94,7 @@ func TestTake_foreignKey(t *testing.T) {
 	}
 }
 
-// Limits are all kept or none is charged.
+// A call is charged to all limits, or to none.
 func TestTake_severalLimits(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -114,14 +114,14 @@ func TestTake_severalLimits(t *testing.T) {
 	if d := take(t, l.With(ratelimit.Limit{Rate: 1000, Per: time.Second}, ratelimit.Limit{Rate: 100, Per: 24 * time.Hour, Burst: 8}, ratelimit.Limit{Rate: 7, Per: 365 * 24 * time.Hour, Aligned: true}), "k", 3); d.OK || d.Remaining != 0 {
 		t.Errorf("other limits: %+v", d)
 	}
-	// Five of an hour each are owed, so a rate of two an hour is free of debt after five hours, too.
+	// The debt is five hours. It stays five hours under a rate of two an hour.
 	if d := peek(t, l.With(ratelimit.Limit{Rate: 2, Per: time.Hour, Burst: 20}), "k"); d.Remaining != 10 {
 		t.Errorf("twice the rate: %+v, want 10 left", d)
 	}
 }
 
-// Clients of several connections take as fast as they can. By what they saw, no more than the
-// burst and the rate was let pass in any time.
+// Clients with several connections take as fast as they can. By their own clocks, no more than the
+// burst and the rate passes in any time.
 func TestTake_neverMoreThanTheLimit(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -143,7 +143,7 @@ func TestTake_neverMoreThanTheLimit(t *testing.T) {
 						return
 					}
 					if !d.OK {
-						sent = time.Now() // its turn comes between now and the return
+						sent = time.Now() // the turn comes between now and the return
 						if err := l.Wait(t.Context(), "hot", 1); err != nil {
 							t.Error(err)
 							return
@@ -162,7 +162,7 @@ func TestTake_neverMoreThanTheLimit(t *testing.T) {
 	for i, from := range log {
 		n := 0
 		for _, to := range log {
-			// Whatever was sent after and heard before happened in between.
+			// A call that was sent after from and answered before to happened in between.
 			if !to.sent.Before(from.sent) {
 				n++
 				if allowed := float64(limit.Burst) + to.heard.Sub(from.sent).Seconds()*float64(limit.Rate); float64(n) > allowed+1e-6 {
@@ -174,11 +174,11 @@ func TestTake_neverMoreThanTheLimit(t *testing.T) {
 		}
 	}
 	if worst < 0.5 || len(log) < 100 {
-		t.Errorf("%d taken in %v, at most %.2f of what is allowed: that proves little", len(log), time.Since(start), worst)
+		t.Errorf("%d taken in %v, at most %.2f of the allowed number: that proves little", len(log), time.Since(start), worst)
 	}
 }
 
-// Callers who come while a question is under way go together in the next one, first come first served.
+// Callers that come while a question is under way share the next question, first come first served.
 func TestTake_together(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -230,7 +230,7 @@ func TestTake_together(t *testing.T) {
 	}
 }
 
-// After a refusal nothing is sent before something can be had, or a second is over.
+// After a refusal the limiter sends nothing until units are there, or until a second is over.
 func TestTake_refusedHere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -260,7 +260,7 @@ func TestTake_refusedHere(t *testing.T) {
 		if err := l.Refund(t.Context(), "slow", d); err != nil {
 			t.Fatal(err)
 		}
-		m.Del("api:slow") // by hand, or a refund elsewhere
+		m.Del("api:slow") // as an operator or a refund of another process does
 		time.Sleep(time.Second)
 		if d := take(t, slow, "slow", 1); !d.OK {
 			t.Errorf("a second after the debt was gone: %+v", d)
@@ -268,7 +268,7 @@ func TestTake_refusedHere(t *testing.T) {
 	})
 }
 
-// A refusal is forgotten when this process gives units back.
+// The limiter forgets a refusal when this process gives units back.
 func TestRefund_isSeenAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 2, Per: time.Minute})
@@ -285,7 +285,7 @@ func TestRefund_isSeenAtOnce(t *testing.T) {
 	})
 }
 
-// A lost reply costs the units once; the caller is told that nobody knows.
+// A lost reply costs the units once. The error says that the outcome is unknown.
 func TestTake_lostReply(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -304,7 +304,7 @@ func TestTake_lostReply(t *testing.T) {
 	}
 }
 
-// A caller who leaves before the answer leaves nothing taken.
+// The units of a caller that leaves before the answer come back.
 func TestTake_cancelled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -345,7 +345,7 @@ func untilLeft(t *testing.T, l *ratelimit.Limiter, key string, n int64) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		d := peek(t, l, key)
-		// The µs between taking and giving back are paid, but not exactly.
+		// Time pays for the µs between the two calls, though not exactly.
 		if d.Remaining >= n || d.Remaining == n-1 && d.ResetAfter < time.Minute {
 			return
 		}
@@ -355,7 +355,7 @@ func untilLeft(t *testing.T, l *ratelimit.Limiter, key string, n int64) {
 	}
 }
 
-// Close ends whoever waits, and what waited is given back.
+// Close ends every wait, and the units of the waiters come back.
 func TestClose(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := send.New(redistest.NewMini(t).Client(t), "p:", time.Minute)
@@ -383,7 +383,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// On a cluster every key has its slot, whatever is in it.
+// On a cluster every key has a slot of its own, whatever characters it has.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -403,7 +403,7 @@ func TestCluster(t *testing.T) {
 	}
 	wg.Wait()
 
-	// A key that moves to another node.
+	// A key moves to another node.
 	key := "moved"
 	take(t, l, key, 2)
 	from := c.Master(t, "api:"+key)

@@ -9,7 +9,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// without decides about a Take or a Peek without Redis, which failed with err.
+// without decides about a Take or a Peek after Redis failed with err.
 func (l *Limiter) without(op, key string, id laneID, n, least int64, err error) (Decision, error) {
 	d := Decision{Err: err, Limit: l.limits[0]}
 	switch {
@@ -26,7 +26,7 @@ func (l *Limiter) without(op, key string, id laneID, n, least int64, err error) 
 	return d, nil
 }
 
-// reserveWithout decides about a reservation without Redis, which failed with err.
+// reserveWithout decides about a reservation after Redis failed with err.
 func (l *Limiter) reserveWithout(op, key string, id laneID, n int64, wait time.Duration, err error) (*Reservation, error) {
 	reserved := &Reservation{limiter: l, key: key, id: id, n: n, err: err}
 	switch l.policy.mode {
@@ -45,31 +45,30 @@ func (l *Limiter) reserveWithout(op, key string, id laneID, n int64, wait time.D
 	return reserved, nil
 }
 
-// memory is what the policy Local counts. The zero memory has counted nothing.
+// memory is the count of the policy Local. The zero memory has counted nothing.
 type memory struct {
 	mu    sync.Mutex
 	keys  map[laneID]*bucket // guarded by mu
-	sweep int                // guarded by mu: how many there are before those that owe nothing are removed
+	sweep int                // guarded by mu: the number of keys at which those that owe nothing are removed
 }
 
-// bucket is what is owed of each limit of one key.
+// bucket is the debt of one key, for each limit.
 type bucket struct {
-	full   []time.Time // of a limit with a burst: when its bucket is full again
-	window []int64     // of an aligned limit
-	used   []int64     // in that window
+	full   []time.Time // for a limit with a burst: when its bucket is full again
+	window []int64     // for an aligned limit: its window
+	used   []int64     // for an aligned limit: the units taken in that window
 	idle   time.Time   // when nothing is owed
 	latest time.Time   // when the latest reservation is due
 }
 
-// take takes units of a share of each limit, as limit_take.lua does of the whole.
+// take takes units of this process's share of each limit, as limit_take.lua does of the whole limit.
 func (m *memory) take(id laneID, limits []Limit, processes, n, least int64, wait time.Duration) (r answer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
 	b := m.of(id, len(limits), now)
 
-	// Of a limit that cannot be shared evenly, the share is at least one unit: a limiter that lets
-	// nothing pass is Closed.
+	// The share is at least one unit: a share of none would make Local the same as Closed.
 	most := func(i int) int64 { return max(1, limits[i].Burst/processes) }
 	unit := func(i int) float64 {
 		return float64(limits[i].Per) / float64(limits[i].Rate) * float64(processes)
@@ -82,7 +81,7 @@ func (m *memory) take(id laneID, limits []Limit, processes, n, least int64, wait
 		}
 		return 0
 	}
-	// left is how many units limit i has at t, when nobody waits.
+	// left returns the units that limit i has at t if no reservation is ahead.
 	left := func(i int, t time.Time) int64 {
 		if limits[i].Aligned {
 			return max(0, most(i)-taken(i, window(i, t)))
@@ -162,7 +161,7 @@ func (m *memory) take(id laneID, limits []Limit, processes, n, least int64, wait
 	return r
 }
 
-// of returns what is owed of a key. The mutex is held.
+// of returns the bucket of a key. The mutex is held.
 func (m *memory) of(id laneID, limits int, now time.Time) *bucket {
 	if b := m.keys[id]; b != nil {
 		return b

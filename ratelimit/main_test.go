@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// addr is where a server in memory is, for the examples.
+// addr is the address of a server in memory, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(withServer{m}) }
@@ -30,7 +30,7 @@ func (w withServer) Run() int {
 	return w.m.Run()
 }
 
-// closed is the policy of tests whose server answers, though the machine may be busy.
+// closed is the policy of tests with a server that answers, on a machine that may be busy.
 var closed = ratelimit.Closed().After(30 * time.Second)
 
 // take takes n units, and fails the test if there is an error.
@@ -52,7 +52,7 @@ func peek(t testing.TB, l *ratelimit.Limiter, key string) ratelimit.Decision {
 	return d
 }
 
-// counted returns a client of m, and how many scripts it has sent.
+// counted returns a client of m, and the number of scripts that it has sent.
 func counted(t testing.TB, m *redistest.Mini) (rdb rueidis.Client, scripts *atomic.Int64) {
 	t.Helper()
 	scripts = new(atomic.Int64)
@@ -66,7 +66,7 @@ func counted(t testing.TB, m *redistest.Mini) (rdb rueidis.Client, scripts *atom
 	return m.Client(t, redistest.Via(wire)), scripts
 }
 
-// soon is a context that is over after d.
+// soon returns a context that ends after d.
 func soon(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)

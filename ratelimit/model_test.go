@@ -17,11 +17,11 @@ import (
 )
 
 // bucket is the reference for one limit: a bucket of units into which the rate flows, as
-// the words of Limit say it. It counts in fractions, and so exactly. Times are µs since
+// the comment of Limit describes it. It counts in fractions, so it is exact. Times are µs since
 // 1970.
 type bucket struct {
 	limit ratelimit.Limit
-	level *big.Rat // at the time of at
+	level *big.Rat // the units at the time at
 	at    *big.Rat
 }
 
@@ -44,7 +44,7 @@ func (b *bucket) window(t *big.Rat) *big.Int {
 	return new(big.Int).Div(q.Num(), q.Denom())
 }
 
-// levelAt returns how many units there are at t, which is not before at.
+// levelAt returns the units that are there at t, which is not before at.
 func (b *bucket) levelAt(t *big.Rat) *big.Rat {
 	most := new(big.Rat).SetInt64(capacity(b.limit))
 	if b.limit.Aligned {
@@ -61,7 +61,7 @@ func (b *bucket) levelAt(t *big.Rat) *big.Rat {
 	return in
 }
 
-// enough returns the earliest time from t on at which there are n units.
+// enough returns the earliest time from t on at which n units are there.
 func (b *bucket) enough(n int64, t *big.Rat) *big.Rat {
 	lacks := new(big.Rat).Sub(new(big.Rat).SetInt64(n), b.levelAt(t))
 	if lacks.Sign() <= 0 {
@@ -81,7 +81,7 @@ func (b *bucket) use(n int64, t *big.Rat) {
 	b.at = t
 }
 
-// buckets are the reference for a limiter.
+// buckets is the reference for a limiter.
 type buckets struct {
 	all    []*bucket
 	latest *big.Rat // when the latest reservation is due
@@ -95,7 +95,7 @@ func newBuckets(limits []ratelimit.Limit, now int64) *buckets {
 	return b
 }
 
-// from is when somebody who comes at now can use units at the earliest.
+// from returns the earliest time at which a caller that comes at now can use units.
 func (b *buckets) from(now int64) *big.Rat {
 	t := new(big.Rat).SetInt64(now)
 	if b.latest.Cmp(t) > 0 {
@@ -148,7 +148,7 @@ func after(now int64, t *big.Rat) time.Duration {
 	return time.Duration(q.Int64()) * time.Microsecond
 }
 
-// near reports whether two durations differ by a µs at most: what a double can do.
+// near reports whether two durations differ by a µs at most, the precision of a double.
 func near(a, b time.Duration) bool { return max(a-b, b-a) <= time.Microsecond }
 
 func drawLimit(rt *rapid.T, label string) ratelimit.Limit {
@@ -162,7 +162,7 @@ func drawLimit(rt *rapid.T, label string) ratelimit.Limit {
 	return l
 }
 
-// timeless is a test whose deadline is not asked for, which a bubble does not allow.
+// timeless hides the deadline of a test from rapid: a bubble does not allow the question.
 type timeless struct{ rapid.TB }
 
 // bubble runs f on virtual time.
@@ -180,7 +180,7 @@ func TestModel(t *testing.T) {
 			for i := range rapid.IntRange(1, 3).Draw(rt, "limits") {
 				limits = append(limits, drawLimit(rt, fmt.Sprint("limit ", i)))
 			}
-			// A limiter that was made anew remembers no refusal, and asks.
+			// A new limiter remembers no refusal, so it asks Redis.
 			fresh := func() *ratelimit.Limiter { return ratelimit.New(rdb, "model", closed, limits...) }
 			l, remembers := fresh(), rapid.Bool().Draw(rt, "remembers")
 			limiter := func() *ratelimit.Limiter {
@@ -206,7 +206,7 @@ func TestModel(t *testing.T) {
 					retry = after(now(), ref.earliest(least, now()))
 				}
 				if remembers && !ok && d.OK == ok && d.Taken == 0 && d.RetryAfter <= retry+time.Microsecond {
-					return // the rest is what was true when it was refused
+					return // the other fields are those at the time of the refusal
 				}
 				if d.OK != ok || d.Taken != taken || d.Remaining != ref.left(now()) || !near(d.RetryAfter, retry) || d.Err != nil {
 					rt.Fatalf("%s at %d: %+v, want %v, %d, %d left, retry after %v", what, now(), d, ok, taken, ref.left(now()), retry)
@@ -283,14 +283,14 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// use is what a caller was let do, and when.
+// use is a number of units that a caller used, and the time.
 type use struct {
 	at int64 // µs
 	n  int64
 }
 
-// Whatever is refunded and cancelled, what was used stays within the limits: it is replayed through the
-// reference in the order of use, which must never be short of a unit.
+// Whatever callers refund and cancel, the units that they use stay within the limits. The test replays all
+// uses through the reference in their order, and the reference must always have the units.
 func TestRefund_neverLetsMorePass(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb := redistest.NewMini(t).Client(t)
@@ -336,7 +336,7 @@ func TestRefund_neverLetsMorePass(t *testing.T) {
 					}
 				},
 				"give back": func(rt *rapid.T) {
-					// What is due in the past was used, or is given back late: neither may let more pass.
+					// Units that were due in the past were used, or come back late. Neither may let more units pass.
 					if len(out) == 0 {
 						return
 					}
@@ -355,7 +355,7 @@ func TestRefund_neverLetsMorePass(t *testing.T) {
 			for _, u := range used {
 				at := new(big.Rat).SetInt64(u.at)
 				for i, b := range ref.all {
-					// A delay is rounded up to a µs, so the one before may be a µs early beside it.
+					// Delays are rounded up to a µs, so the distance of two uses may be a µs too short.
 					if d := after(u.at, b.enough(u.n, at)); d > 2*time.Microsecond {
 						rt.Fatalf("limit %+v: the use of %d at %d is %v early; of %v", limits[i], u.n, u.at, d, used)
 					}

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// Policy says what a limiter decides when Redis does not: the server is silent, refuses
-// connections, is no master, or cannot keep what it is told. There is no default. Where a
-// limit protects from an attack, as that of logins, it is [Closed]; where it
-// shares out capacity and an outage of Redis must not be one of the service, it is [Open] or
-// [Local].
+// A Policy decides for a limiter when Redis does not: when the server is silent, refuses
+// connections, is no master, or cannot write. There is no default. Choose [Closed] for a
+// limit that protects against an attack, such as a limit of log-ins. Choose [Open] or [Local] for a
+// limit that shares out capacity, where an outage of Redis must not become an outage of the service.
 type Policy struct {
 	mode      mode
 	processes int64
@@ -26,35 +25,35 @@ const (
 	local
 )
 
-// patience is how long a limiter waits for an answer.
+// patience is the time that a limiter waits for an answer, unless [Policy.After] sets another.
 const patience = 50 * time.Millisecond
 
-// Closed takes nothing without Redis: calls fail with [lock.ErrUnavailable].
+// Closed returns the policy that refuses every call without Redis: calls fail with [lock.ErrUnavailable].
 func Closed() Policy { return Policy{mode: closed, after: patience} }
 
-// Open lets everything pass without Redis, and says so in Decision.Err.
+// Open returns the policy that lets every call pass without Redis. The Decision has the error of Redis in Err.
 func Open() Policy { return Policy{mode: open, after: patience} }
 
-// Local counts in the memory of this process without Redis, and says so in Decision.Err: of
-// each limit it lets an n-th pass, where n is how many processes there are. They let pass no more than the limit together, if
-// they are no more than that. When Redis falls silent or comes back, the units of
-// both together pass, as neither knows what the other has counted.
+// Local returns the policy that counts in the memory of this process without Redis. The Decision has the
+// error of Redis in Err. Each process lets an equal share of each limit pass: the limit divided by processes. If no
+// more processes than that run, they let no more than the limit pass together. When Redis falls silent or
+// comes back, the units of both counts pass, as neither count includes the other.
 func Local(processes int) Policy {
 	return Policy{mode: local, processes: int64(processes), after: patience}
 }
 
-// After returns p for a limiter that waits for an answer for d instead of 50 ms. A caller
-// whose context ends before gets the context's error: then p decides nothing.
+// After returns p with another patience: the limiter waits for an answer for d instead of 50 ms. If
+// the context of a caller ends before, the caller gets the error of the context, and p decides nothing.
 //
-// A command that was not answered in time may be carried out later. Its units are given back then,
-// unless they were let pass. While one is overdue, callers are not made to wait: p decides at once
-// for all keys, on a cluster for those of the neighbouring slots.
+// Redis may carry out a command whose answer was late. The limiter then gives its units back,
+// unless p has let them pass. While an answer is overdue, callers do not wait: p decides at once
+// for all keys, and on a cluster for the keys of the neighbouring slots.
 func (p Policy) After(d time.Duration) Policy {
 	p.after = d
 	return p
 }
 
-// check says what is wrong with p.
+// check returns an error if p is not valid.
 func (p Policy) check() error {
 	switch {
 	case p.mode == unchosen:

@@ -10,38 +10,38 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Pregrant returns a limiter on the same keys whose Take asks for b units more than it needs, and spends those
-// in this process within the time. So a busy key costs a command for each b units, and most calls cost none.
+// Pregrant returns a limiter on the same keys whose Take takes b units more than the call needs. Later calls
+// of this process use them, until within is over. So a busy key costs one command for b units, and most calls cost none.
 //
-// The price is exactness. Units are used up to `within` after they were taken, so in any time W at most
-// Burst + Rate·(W + within)/Per are let pass. What a process has and does not use is lost to the others: up
-// to b for each key and process. So b must not be more than half of a Burst, and should not be more than
-// Burst/(2·processes). TakeUpTo, Peek, Reserve and Wait ask as ever.
+// The price is exactness. Units are used up to within after they were taken, so in any time W at most
+// Burst + Rate·(W + within)/Per units pass. Units that a process has taken and does not use are lost to the
+// other processes: up to b for each key and process. So b must not be more than half of a Burst, and should not
+// be more than Burst/(2·processes). TakeUpTo, Peek, Reserve and Wait still ask Redis each time.
 func (l *Limiter) Pregrant(b int64, within time.Duration) *Limiter {
 	with := *l
 	with.stock = &stock{extra: b, within: within, grants: make(map[laneID]*grant)}
 	return with.With(l.limits...)
 }
 
-// stock is what a process has of each key. Its users share it.
+// stock holds the units that this process has of each key. Limiters with the same stock share them.
 type stock struct {
 	extra  int64         // set once
 	within time.Duration // set once
 
 	mu     sync.Mutex
 	grants map[laneID]*grant
-	sweep  int // how many there are before those that are over are removed
+	sweep  int // the number of grants at which those that are over are removed
 }
 
-// grant is what a process has of one key. The mutex of the stock guards it.
+// grant holds the units that this process has of one key. The mutex of the stock guards it.
 type grant struct {
 	left     int64
 	until    time.Time
-	r        answer        // by which it was granted
-	fetching chan struct{} // closed when the question under way is over; nil without one
+	r        answer        // the answer that granted the units
+	fetching chan struct{} // closed when the question under way is over; nil if none is under way
 }
 
-// check says what is wrong with s for limits of which so much can be taken at once.
+// check returns an error if s does not fit limits of which callers can take most units at once.
 func (s *stock) check(most int64) error {
 	switch {
 	case s.extra < 1 || s.extra > most/2:
@@ -52,8 +52,8 @@ func (s *stock) check(most int64) error {
 	return nil
 }
 
-// take is Take with what this process has. One caller of a key asks at a time; the others wait for what
-// it gets.
+// take is Take from the stock. One caller of a key asks Redis at a time, and the others wait for the units
+// that it gets.
 func (s *stock) take(ctx context.Context, l *Limiter, id laneID, n int64) (answer, error) {
 	timer := time.NewTimer(l.policy.after)
 	defer timer.Stop()
@@ -90,7 +90,7 @@ func (s *stock) take(ctx context.Context, l *Limiter, id laneID, n int64) (answe
 	}
 }
 
-// fetch asks for what a caller needs beside what the process had, and for more.
+// fetch asks Redis for the units that a caller needs beyond the stock, and for extra ones.
 func (s *stock) fetch(ctx context.Context, l *Limiter, id laneID, g *grant, n, had int64, until time.Time, before answer) (answer, error) {
 	need := n - had
 	r, err := l.desk.ask(ctx, l, id, luascripts.LimitQuestion{Units: need + s.extra, Least: need})
@@ -110,7 +110,7 @@ func (s *stock) fetch(ctx context.Context, l *Limiter, id laneID, g *grant, n, h
 	return r, nil
 }
 
-// of returns what the process has of a key. The mutex is held.
+// of returns the grant of a key. The mutex is held.
 func (s *stock) of(id laneID) *grant {
 	if g := s.grants[id]; g != nil {
 		return g

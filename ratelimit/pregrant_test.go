@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// Many units cost few commands, and all of them are found.
+// Many units cost few commands, and callers get all of the units.
 func TestPregrant(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb, scripts := counted(t, redistest.NewMini(t))
@@ -36,18 +36,18 @@ func TestPregrant(t *testing.T) {
 		if n := scripts.Load() - before; n != 6 {
 			t.Errorf("%d commands, want one for ten refusals", n-5)
 		}
-		// What is not spent in time is lost: 21 are taken for one.
+		// Units that are not used in time are lost: this call takes 21 units for one.
 		take(t, l, "late", 1)
 		time.Sleep(time.Second)
 		take(t, l, "late", 1)
 		if d := peek(t, plain, "late"); d.Remaining != 58 {
 			t.Errorf("%+v, want 58 left", d)
 		}
-		// What is there is used with what is fetched.
+		// The call uses the units in the stock together with those that it fetches.
 		if d := take(t, l, "late", 30); !d.OK || d.Remaining != 48 {
 			t.Errorf("%+v, want 48 left, here and there", d)
 		}
-		// What it has is still there after a refusal.
+		// The units in the stock are still there after a refusal.
 		before = scripts.Load()
 		if d := take(t, l, "late", 90); d.OK {
 			t.Errorf("%+v", d)
@@ -61,7 +61,7 @@ func TestPregrant(t *testing.T) {
 	})
 }
 
-// In no time more is let pass than was said, by processes that spend late.
+// Processes that use their units late still let no more pass in any time than the documented bound.
 func TestPregrant_bound(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -97,12 +97,12 @@ func TestPregrant_bound(t *testing.T) {
 			}
 		}
 		if len(log) < 500 {
-			t.Errorf("only %d were let pass", len(log))
+			t.Errorf("only %d units passed", len(log))
 		}
 	})
 }
 
-// Callers who come while one asks wait for what it gets.
+// Callers that come while one asks wait for the units that it gets.
 func TestPregrant_crowd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb, scripts := counted(t, redistest.NewMini(t))
@@ -130,7 +130,7 @@ func TestPregrant_silence(t *testing.T) {
 		l = l.Pregrant(3, time.Minute)
 		take(t, l, "k", 1)
 		wire.Freeze(true)
-		for range 3 { // it has them
+		for range 3 { // the stock has these units
 			if d := take(t, l, "k", 1); !d.OK {
 				t.Errorf("%+v", d)
 			}

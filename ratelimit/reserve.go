@@ -10,19 +10,18 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// LongestWait is the longest that Wait and Reserve wait.
+// LongestWait is the longest delay that Wait and Reserve accept.
 const LongestWait = time.Hour
 
-// Wait waits until the caller may use n units of key. Callers of all processes are served in the order
-// in which they came, by one command each, however long they wait; none of them asks twice.
+// Wait waits until the caller may use n units of key. Redis serves the callers of all processes in the order
+// in which they came. Each caller sends one command, however long it waits.
 //
 // If the turn of the caller comes after the end of ctx, or after [LongestWait], Wait fails at once with
-// [ErrLimited] and takes nothing. If ctx ends while the caller waits, Wait returns its error, and
-// the units come back at once, as far as nobody who waits behind was promised its turn because of
-// them.
+// [ErrLimited] and takes nothing. If ctx ends while the caller waits, Wait returns the error of ctx, and
+// the units come back at once, except those that the turns of later callers depend on.
 //
-// Without Redis the Policy decides: Open returns at once, and Local waits for its turn
-// in this process.
+// Without an answer of Redis the Policy decides: with Open Wait returns at once, and with Local the caller
+// waits for its turn in this process.
 func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	const op = "wait"
 	if l.bad == nil {
@@ -47,12 +46,12 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 
 // Reserve takes n units of key that the caller may use after [Reservation.Delay]. It fails
 // with [ErrLimited], and takes nothing, if that is after the end of ctx, or after
-// [LongestWait]. Otherwise it is as [Limiter.Wait].
+// [LongestWait]. Otherwise Reserve is like [Limiter.Wait].
 func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
 	return l.reserve(ctx, "reserve", key, n)
 }
 
-// Reservation is units that were taken and may be used later. It is safe for concurrent
+// A Reservation holds units that the caller has taken and may use later. It is safe for concurrent
 // use.
 type Reservation struct {
 	limiter *Limiter
@@ -60,14 +59,14 @@ type Reservation struct {
 	id      laneID
 	n       int64
 	ready   time.Time // zero: at once
-	at      int64     // by the server's clock, in µs; 0 if it was not asked
+	at      int64     // when the units are due, by the server's clock, in µs; 0 if the server was not asked
 	err     error     // see Decision.Err
 
 	cancelled sync.Once
-	failed    error // of Cancel
+	failed    error // the error of Cancel
 }
 
-// Delay returns for how long the caller must wait yet before it uses the units.
+// Delay returns the time that the caller must still wait before it uses the units.
 func (r *Reservation) Delay() time.Duration {
 	if r.ready.IsZero() {
 		return 0
@@ -75,11 +74,11 @@ func (r *Reservation) Delay() time.Duration {
 	return max(0, time.Until(r.ready))
 }
 
-// Err returns what Redis failed with if the Policy decided instead.
+// Err returns the error of Redis if the Policy decided instead, and nil otherwise.
 func (r *Reservation) Err() error { return r.err }
 
-// Cancel gives the units back, as far as time has not given them back and nobody who waits
-// behind was promised its turn because of them. The caller must not use them then. Only the first call does something.
+// Cancel gives the units back, except those that time has given back already and those that the turns of
+// later callers depend on. The caller must not use the units afterwards. Only the first call does anything.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	r.cancelled.Do(func() {
 		if r.n > 0 && r.at > 0 {
@@ -89,7 +88,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return r.failed
 }
 
-// undo is Cancel for a caller who has left, also if the client is being closed. If it fails, time gives the units back.
+// undo is Cancel for a caller that has left, even while the client is closing. If it fails, time gives the units back.
 func (r *Reservation) undo() {
 	if r.n > 0 && r.at > 0 {
 		_, _ = luascripts.RefundUnits(context.Background(), r.limiter.desk.send.Redis, r.id.key, r.limiter.rules, r.n, r.at)

@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// near fails the test if two durations differ by more than rounding.
+// isNear fails the test if two durations differ by more than rounding.
 func isNear(t *testing.T, what string, got, want time.Duration) {
 	t.Helper()
 	if d := got - want; max(d, -d) > 10*time.Microsecond {
@@ -21,7 +21,7 @@ func isNear(t *testing.T, what string, got, want time.Duration) {
 	}
 }
 
-// Whoever waits is served in the order of arrival, in two processes, by one command each.
+// Redis serves the waiters of two processes in the order of arrival, with one command each.
 func TestWait_inOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -48,9 +48,9 @@ func TestWait_inOrder(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		// Nobody passes those who wait.
+		// A Take does not pass the waiters.
 		if d := take(t, processes[0], "k", 1); d.OK {
-			t.Errorf("%+v, before those who wait", d)
+			t.Errorf("%+v, before the waiters", d)
 		}
 		wg.Wait()
 		for i := range order {
@@ -64,7 +64,7 @@ func TestWait_inOrder(t *testing.T) {
 	})
 }
 
-// A turn that comes too late is refused at once, and nothing is taken.
+// Wait and Reserve fail at once if the turn comes too late, and take nothing.
 func TestWait_tooLate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 6, Per: time.Minute, Burst: 3})
@@ -94,7 +94,7 @@ func TestWait_tooLate(t *testing.T) {
 	})
 }
 
-// The units of a waiter who gives up are there at once for the next.
+// The units of a waiter that gives up are there at once for the next waiter.
 func TestWait_cancelled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 1, Per: time.Minute})
@@ -123,7 +123,7 @@ func TestWait_cancelled(t *testing.T) {
 	})
 }
 
-// The last in line gives back all that it took. Who waits behind keeps its turn.
+// The last reservation in line gives all its units back. A later reservation keeps its turn.
 func TestReservation_Cancel(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 1, Per: time.Second})
@@ -151,15 +151,15 @@ func TestReservation_Cancel(t *testing.T) {
 		isNear(t, "in the place of the third", d.Delay(), 2*time.Second)
 		cancel(b) // d was promised the time after b
 		e := reserve()
-		isNear(t, "behind who waits", e.Delay(), 3*time.Second)
+		isNear(t, "behind the others", e.Delay(), 3*time.Second)
 		time.Sleep(10 * time.Second)
 		isNear(t, "a turn that came", e.Delay(), 0)
-		cancel(e) // used long ago: nothing comes back
+		cancel(e) // its units were used long ago: none comes back
 		if d := peek(t, l, "k"); d.Remaining != 1 || e.Err() != nil {
 			t.Errorf("%+v", d)
 		}
 
-		// When nobody waits any more, nobody is kept waiting.
+		// Without reservations ahead, a call does not wait.
 		wide := l.With(ratelimit.Limit{Rate: 1, Per: time.Second, Burst: 5})
 		take(t, wide, "wide", 5)
 		f, err := wide.Reserve(t.Context(), "wide", 5)
@@ -175,7 +175,7 @@ func TestReservation_Cancel(t *testing.T) {
 	})
 }
 
-// Aligned windows: who comes too late for this one waits for the next.
+// With aligned windows, a caller that comes too late for one window waits for the next.
 func TestWait_aligned(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 3, Per: time.Hour, Aligned: true})
@@ -191,7 +191,7 @@ func TestWait_aligned(t *testing.T) {
 		}
 		isNear(t, "the next window", r.Delay(), 45*time.Minute)
 		if d := take(t, l, "k", 1); d.OK {
-			t.Errorf("%+v, though somebody waits", d)
+			t.Errorf("%+v, though a caller waits", d)
 		}
 		if err := l.Wait(t.Context(), "k", 1); err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestWait_aligned(t *testing.T) {
 			t.Errorf("served at %v", now)
 		}
 
-		// What waits for a window is owed of the other limit from then on, not from now on.
+		// A reservation for a later window is charged to the other limit from that time on, not from now on.
 		time.Sleep(15 * time.Minute)
 		both := l.With(ratelimit.Limit{Rate: 3, Per: time.Hour, Aligned: true}, ratelimit.Limit{Rate: 1, Per: 10 * time.Minute, Burst: 2})
 		take(t, both, "both", 2)

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// withEach runs play as a user who has the rights of docs/SECURITY.md, who must be denied
-// nothing, and as users who lack one of them, who must be denied something.
+// withEach runs play as a user with the rights of docs/SECURITY.md, which Redis must not deny
+// anything. It then runs play without each of these rights, and Redis must deny something.
 func withEach(t *testing.T, head string, play func(t *testing.T, rdb rueidis.Client)) {
 	rights := redistest.RightsWithoutLocks(t, head)
 	s := redistest.Start(t)
@@ -26,7 +26,7 @@ func withEach(t *testing.T, head string, play func(t *testing.T, rdb rueidis.Cli
 	for _, right := range rights {
 		name := "no" + strings.NewReplacer("+", "-", "~", "-", "*", "", ":", "", "{", "", "&", "").Replace(right)
 		less := slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right })
-		s.Do(t, "SCRIPT", "FLUSH") // so that EVAL is needed
+		s.Do(t, "SCRIPT", "FLUSH") // the client then needs EVAL
 		s.Do(t, "FLUSHALL")
 		play(t, s.Client(t, s.AddUser(t, name, less...), single))
 		if len(s.Denied(t, name)) == 0 {
@@ -44,7 +44,7 @@ func TestRights(t *testing.T) {
 		_ = l.Refund(t.Context(), "k", d)
 		_, err := l.Peek(t.Context(), "k")
 		if err != nil && !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "SECURITY.md") && !strings.Contains(err.Error(), "permission") {
-			t.Errorf("what is denied: %v", err)
+			t.Errorf("denied: %v", err)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 
 var daily = ratelimit.Limit{Rate: 10, Per: 24 * time.Hour}
 
-// silent returns a limiter of ten a day whose server says nothing while frozen.
+// silent returns a limiter of ten units a day, whose server gives no answer while wire is frozen.
 func silent(t *testing.T, p ratelimit.Policy) (l *ratelimit.Limiter, wire *redistest.Proxy) {
 	t.Helper()
 	m := redistest.NewMini(t)
@@ -25,7 +25,7 @@ func silent(t *testing.T, p ratelimit.Policy) (l *ratelimit.Limiter, wire *redis
 	return l, wire
 }
 
-// thaw lets the server speak again, and waits until what it has to say is heard.
+// thaw lets the server answer again, and waits until its late answers have arrived.
 func thaw(wire *redistest.Proxy) {
 	wire.Freeze(false)
 	time.Sleep(time.Second)
@@ -43,7 +43,7 @@ func TestClosed(t *testing.T) {
 			if !errors.Is(err, lock.ErrUnavailable) || !errors.As(err, &e) || d.OK || d.Taken != 0 || d.Err == nil {
 				t.Errorf("call %d: %+v, %v", i, d, err)
 			}
-			// While a question is overdue, nobody is made to wait.
+			// While a question is overdue, callers do not wait.
 			isNear(t, fmt.Sprintf("call %d took", i), time.Since(start), want)
 		}
 		if err := l.Wait(t.Context(), "k", 1); !errors.Is(err, lock.ErrUnavailable) {
@@ -52,7 +52,7 @@ func TestClosed(t *testing.T) {
 		thaw(wire)
 		for i := range 3 {
 			if d := peek(t, l, fmt.Sprint(i)); d.Remaining != 10 {
-				t.Errorf("key %d: %+v: what nobody was let do is still taken", i, d)
+				t.Errorf("key %d: %+v: the units of a refused call are still taken", i, d)
 			}
 		}
 		if d := take(t, l, "k", 10); !d.OK {
@@ -103,7 +103,7 @@ func TestLocal(t *testing.T) {
 			}
 			return d
 		}
-		// A half of ten a day.
+		// The share is half of ten a day.
 		if d := take(l, "k", 5); !d.OK || d.Remaining != 0 {
 			t.Errorf("%+v", d)
 		}
@@ -116,7 +116,7 @@ func TestLocal(t *testing.T) {
 		if d := take(l, "other", 1); !d.OK {
 			t.Errorf("%+v", d)
 		}
-		// Two at once, five a second, twenty an hour: all or none.
+		// The limits are two at once, five a second and twenty an hour: a call takes of all or of none.
 		start := time.Now()
 		for i := range 20 {
 			if err := fast.Wait(t.Context(), "k", 1); err != nil {
@@ -141,7 +141,7 @@ func TestLocal(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d := take(hourly, "hourly", 1); d.OK {
-			t.Errorf("%+v, before one who waits for the next hour", d)
+			t.Errorf("%+v, before a caller that waits for the next hour", d)
 		}
 		isNear(t, "the next hour", r.Delay(), time.Until(start.Truncate(time.Hour).Add(time.Hour)))
 	})
@@ -163,11 +163,11 @@ func TestRefusedConnections(t *testing.T) {
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		t.Error("it never works again")
+		t.Error("the limiter never works again")
 	})
 }
 
-// A context that ends before the patience is the caller's matter: no policy decides.
+// If the context of the caller ends before the patience, Take returns its error and no policy decides.
 func TestPolicy_ofAContextThatEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l, wire := silent(t, ratelimit.Open())
@@ -183,10 +183,10 @@ func TestPolicy_ofAContextThatEnds(t *testing.T) {
 	})
 }
 
-// A node of a cluster that is silent decides nothing about the keys of others.
+// A silent node of a cluster does not affect the keys of other nodes.
 func TestPolicy_onACluster(t *testing.T) {
 	t.Parallel()
-	// No replica takes over.
+	// The options keep replicas from taking over.
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
 	rdb := c.Client(t)
 	l := ratelimit.New(rdb, "api", ratelimit.Open().After(2*time.Second), daily)

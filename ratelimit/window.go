@@ -28,7 +28,7 @@ var (
 	ErrPerClient = errors.New("it has a rate for each client (RateType.PER_CLIENT)")
 )
 
-// RateError says which rate there is. It matches [ErrOtherRate].
+// A RateError has the rate that is in Redis. It matches [ErrOtherRate].
 type RateError struct {
 	Rate int64
 	Per  time.Duration
@@ -40,38 +40,38 @@ func (e *RateError) Error() string { return fmt.Sprintf("%v: %d per %v", ErrOthe
 // Is reports whether target is [ErrOtherRate].
 func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 
-// Window is a limiter of one thing that Java services share: RedissonClient.getRateLimiter(name), with
-// RateType.OVERALL. At most Rate units are taken in any time of its interval: it
-// remembers each taking for that long, some 130 bytes. Where Java has no part, a [Limiter] costs less and
-// does more. It is safe for concurrent use.
+// A Window is a rate limiter that Go shares with Java services: RedissonClient.getRateLimiter(name), with
+// RateType.OVERALL. In any interval callers take at most the rate. Redis remembers each
+// call for an interval, in some 130 bytes. Where Java has no part, a [Limiter] costs less and
+// does more. A Window is safe for concurrent use.
 //
-// The rate stands in Redis, so there are three keys: <name>, {<name>}:value and {<name>}:permits. Like Redisson's they
-// stay for good, or for the keepAliveTime that Java gave them.
+// The rate stands in Redis, so there are three keys: <name>, {<name>}:value and {<name>}:permits. Like those of
+// Redisson they stay for good, or for the keepAliveTime that Java gave them.
 //
-// The clock of the server counts. Redisson counts by the clocks of its clients: an entry
-// of a client that is ahead by d lasts d longer here, and to that client entries of others are over d
-// sooner. What Redisson gives back by release is counted here until its time is over.
+// A Window uses the clock of the server. Redisson uses the clocks of its clients: an entry
+// of a client whose clock is ahead by d lasts d longer here, and for that client the entries of others end d
+// sooner. Units that Redisson gives back by release count here until their interval is over.
 //
 // A Window has no policy: without an answer its calls fail with [lock.ErrUnavailable]. They try for
-// the operation timeout of the client, three seconds without one, or until their context ends; a call counts once however often it was sent, and what a caller took who
-// has left is given back.
+// the operation timeout of the client, or for three seconds without a client, or until their context ends. A call
+// takes its units once, however often it was sent. If the caller has left, the units come back.
 type Window struct {
 	send *send.Sender
 	name string
 	keys luascripts.WindowKeys
-	turn chan struct{} // holds one thing while a caller of this handle waits in Redis
+	turn chan struct{} // holds an element while a caller of this handle waits for Redis
 	bad  error
 }
 
-// NewWindow returns a handle of the limiter called name, on rdb, which it borrows. It does no I/O; a bad name
-// shows as an error of the first call.
+// NewWindow returns a handle of the limiter called name, on rdb, which the handle never closes. NewWindow does
+// no I/O: with a bad name, every call returns the error.
 //
-// A caller who has a client of this module uses its NewWindow instead.
+// A caller that has a client of this module uses its NewWindow instead.
 func NewWindow(rdb rueidis.Client, name string) *Window {
 	return WindowOn(send.New(rdb, "", send.DefaultTimeout), name)
 }
 
-// WindowOn is NewWindow for a client of this module.
+// WindowOn is [NewWindow] on the sender of a client of this module.
 func WindowOn(s *send.Sender, name string) *Window {
 	w := &Window{send: s, name: name, keys: keys.Window(s.Prefix + name), turn: make(chan struct{}, 1)}
 	w.bad = keys.Check(s.Prefix, name)
@@ -81,16 +81,16 @@ func WindowOn(s *send.Sender, name string) *Window {
 	return w
 }
 
-// maxWindow is the most units of a Window: an entry has four bytes for them.
+// maxWindow is the most units of a Window: an entry has four bytes for the number.
 const maxWindow = math.MaxUint32
 
-// Init gives the limiter its rate, as trySetRate does, if it has none. It fails with [ErrOtherRate] if it
-// has another one: a program that does not mind calls SetRate.
+// Init sets the rate of the limiter if it has none, as trySetRate does. If the limiter has another rate, Init
+// fails with [ErrOtherRate]; SetRate replaces it.
 func (w *Window) Init(ctx context.Context, rate int64, per time.Duration) (created bool, err error) {
 	return w.init(ctx, "init", rate, per, false)
 }
 
-// SetRate gives the limiter its rate, whatever it was. What was taken before counts on.
+// SetRate sets the rate of the limiter, whatever it was. Units that were taken before still count.
 func (w *Window) SetRate(ctx context.Context, rate int64, per time.Duration) error {
 	_, err := w.init(ctx, "set rate", rate, per, true)
 	return err
@@ -123,18 +123,18 @@ func (w *Window) init(ctx context.Context, op string, rate int64, per time.Durat
 	return f.v == luascripts.Done, w.wrap(op, refusedBy(f.v))
 }
 
-// Take takes n units, or none. That they are refused is no error. More than the rate is refused for ever, with
-// RetryAfter [Never].
+// Take takes n units, or none. A refusal is a Decision that is not OK, and no error. A call for more than the rate
+// is always refused, with RetryAfter [Never].
 func (w *Window) Take(ctx context.Context, n int64) (Decision, error) {
 	return w.take(ctx, "take", n, n)
 }
 
-// TakeUpTo takes as many units as there are, n at most.
+// TakeUpTo takes the units that are there, n at most.
 func (w *Window) TakeUpTo(ctx context.Context, n int64) (Decision, error) {
 	return w.take(ctx, "take up to", n, min(n, 1))
 }
 
-// Peek says what is left, and takes nothing. OK says that a unit could be taken.
+// Peek returns the state of the limiter, and takes nothing. The Decision is OK if a unit could be taken.
 func (w *Window) Peek(ctx context.Context) (Decision, error) {
 	d, err := w.take(ctx, "peek", 0, 0)
 	d.OK = err == nil && d.Remaining > 0
@@ -152,7 +152,7 @@ func (w *Window) take(ctx context.Context, op string, n, least int64) (Decision,
 		r, err := persist(ctx, w, func(ctx context.Context) (luascripts.WindowReply, error) {
 			return luascripts.TakeWindow(ctx, w.send.Redis, w.keys, n, least, call)
 		}, func(r luascripts.WindowReply) {
-			if r.Taken > 0 { // it may fail: then the units come back when the window is over
+			if r.Taken > 0 { // if the refund fails, the units come back when the window is over
 				_, _ = luascripts.RefundWindow(context.Background(), w.send.Redis, w.keys, r.Taken, call)
 			}
 		})
@@ -163,7 +163,7 @@ func (w *Window) take(ctx context.Context, op string, n, least int64) (Decision,
 			return Decision{Err: err}, w.wrap(op, err)
 		}
 		if r.Taken < least && r.Retry == 0 {
-			continue // so much was over that the server did not remove it all at once
+			continue // the server removes entries that are over in steps, and has not removed all
 		}
 		return Decision{
 			OK: r.Taken > 0 || n == 0, Taken: r.Taken, Remaining: r.Remaining, RetryAfter: r.Retry, ResetAfter: r.Reset,
@@ -172,7 +172,7 @@ func (w *Window) take(ctx context.Context, op string, n, least int64) (Decision,
 	}
 }
 
-// Refund gives back what d, the answer to a Take or TakeUpTo, took, if the caller did not use it. It can be
+// Refund gives back the units of d, the answer to a Take or TakeUpTo, which the caller has not used. It can be
 // repeated.
 func (w *Window) Refund(ctx context.Context, d Decision) error {
 	const op = "refund"
@@ -188,10 +188,10 @@ func (w *Window) Refund(ctx context.Context, d Decision) error {
 	return w.wrap(op, err)
 }
 
-// Wait waits until it has taken n units. Callers of this handle are served in the order in which they
-// came, and one of them asks at a time. Between processes, and with Java, there is no order: as Redisson does, each asks
-// again when it was told to. It fails with [ErrLimited] at once if n is more than the rate, or if
-// the units cannot be had before ctx ends.
+// Wait waits until it has taken n units. It serves the callers of this handle in the order in which they
+// came, and one of them asks at a time. Between processes, and with Java, there is no order: each process asks
+// again at the time that Redis gave it, as Redisson does. Wait fails with [ErrLimited] at once if n is more than
+// the rate, or if the units are not there before ctx ends.
 func (w *Window) Wait(ctx context.Context, n int64) error {
 	const op = "wait"
 	if err := w.check(n); err != nil {
@@ -224,7 +224,7 @@ func (w *Window) sleep(ctx context.Context, d time.Duration) error {
 	return (&desk{send: w.send}).sleep(ctx, d)
 }
 
-// check checks what can be checked here.
+// check returns an error if a call for n units is not valid.
 func (w *Window) check(n int64) error {
 	if w.bad == nil && (n < 0 || n > maxWindow) {
 		return fmt.Errorf("%d units: it must be from 0 to %d", n, int64(maxWindow))
@@ -232,7 +232,7 @@ func (w *Window) check(n int64) error {
 	return w.bad
 }
 
-// wrap says what was asked for; it keeps nil as it is.
+// wrap adds the operation and the name to err. It returns nil for nil.
 func (w *Window) wrap(op string, err error) error {
 	var e *lock.Error
 	if err == nil || errors.As(err, &e) {
@@ -241,7 +241,7 @@ func (w *Window) wrap(op string, err error) error {
 	return &lock.Error{Op: op, Name: w.name, Err: err}
 }
 
-// refusedBy is what a verdict of a window means as an error.
+// refusedBy returns the error that a verdict of a window means.
 func refusedBy(v luascripts.Verdict) error {
 	switch v {
 	case luascripts.Uninitialised:
@@ -254,8 +254,8 @@ func refusedBy(v luascripts.Verdict) error {
 	return nil
 }
 
-// persist sends what can be sent again until there is an answer, and tells late, which may be nil, the answer
-// that comes after the caller has left.
+// persist calls f, which must be safe to repeat, until there is an answer. It passes an answer that comes after the
+// caller has left to late, which may be nil.
 func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, error), late func(T)) (none T, err error) {
 	pause := retry.Backoff{Most: w.send.Timeout / 4}
 	for end := time.Now().Add(w.send.Timeout); ; {
@@ -284,7 +284,7 @@ func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, 
 		answer := got
 		mu.Unlock()
 		if answer != nil {
-			return *answer, nil // it came at the last moment
+			return *answer, nil // the answer came at the last moment
 		}
 		if ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) || time.Until(end) <= 0 {
 			return none, err

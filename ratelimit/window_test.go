@@ -42,7 +42,7 @@ func takeOf(t testing.TB, w *ratelimit.Window, n int64) ratelimit.Decision {
 	return d
 }
 
-// Every answer is that of a plain list of what was taken, and when.
+// Every answer equals that of a reference, a plain list of units with their times.
 func TestWindow_model(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb := redistest.NewMini(t).Client(t)
@@ -121,7 +121,7 @@ func TestWindow_model(t *testing.T) {
 						return
 					}
 					i := rapid.IntRange(0, len(log)-1).Draw(rt, "which")
-					for range 2 { // the second finds it done
+					for range 2 { // the second refund finds the units back
 						if err := w.Refund(t.Context(), log[i].d); err != nil {
 							rt.Fatal(err)
 						}
@@ -130,7 +130,7 @@ func TestWindow_model(t *testing.T) {
 				},
 				"another rate": func(rt *rapid.T) {
 					entries, used := live()
-					log = entries // what is over does not come back by a longer interval
+					log = entries // a longer interval does not bring back entries that are over
 					rate = max(used, rapid.Int64Range(1, 20).Draw(rt, "rate"))
 					per = max(per, time.Duration(rapid.Int64Range(1, 3000).Draw(rt, "ms"))*time.Millisecond)
 					if err := w.SetRate(t.Context(), rate, per); err != nil {
@@ -148,7 +148,7 @@ func TestWindow_model(t *testing.T) {
 	})
 }
 
-// What is in Redis is what Redisson has there.
+// The keys in Redis have the layout of Redisson.
 func TestWindow_layout(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -199,7 +199,7 @@ func TestWindow_Init(t *testing.T) {
 		t.Errorf("another rate: %v", err)
 	}
 	if d := takeOf(t, w, 2); d.OK {
-		t.Errorf("%+v: Init forgot what was taken", d)
+		t.Errorf("%+v: Init forgot units that were taken", d)
 	}
 	if err := w.SetRate(t.Context(), 7, time.Minute); err != nil {
 		t.Fatal(err)
@@ -255,7 +255,7 @@ func TestWindow_Init(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// What is wrong with Redisson's is not wrong here: synchronised counters that drift, releases counted twice.
+// The script mends two defects of Redisson's limiter: a counter that drifts, and releases that count twice.
 func TestWindow_heals(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -263,7 +263,7 @@ func TestWindow_heals(t *testing.T) {
 	t.Run("taken twice from the value", func(t *testing.T) {
 		w := newWindow(t, rdb, "drift", 10, time.Hour)
 		takeOf(t, w, 4)
-		s.Do(t, "DECRBY", "{drift}:value", "4") // Redisson's copy of a call whose answer was lost
+		s.Do(t, "DECRBY", "{drift}:value", "4") // Redisson repeats a call whose answer was lost
 		if d := takeOf(t, w, 6); !d.OK {
 			t.Errorf("%+v: the rate is smaller for ever", d)
 		}
@@ -271,7 +271,7 @@ func TestWindow_heals(t *testing.T) {
 	t.Run("given back without its entry", func(t *testing.T) {
 		w := newWindow(t, rdb, "release", 10, 2*time.Second)
 		takeOf(t, w, 10)
-		s.Do(t, "INCRBY", "{release}:value", "5") // Redisson's release
+		s.Do(t, "INCRBY", "{release}:value", "5") // Redisson releases
 		takeOf(t, w, 5)
 		for end := time.Now().Add(20 * time.Second); takeOf(t, w, 0).ResetAfter > 0 && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
@@ -282,7 +282,7 @@ func TestWindow_heals(t *testing.T) {
 	})
 	t.Run("a million entries are over", func(t *testing.T) {
 		newWindow(t, rdb, "many", 20_000, 5*time.Second)
-		// Member by member as Redisson writes them, all long over.
+		// These members are as Redisson writes them, and long over.
 		s.Do(t, "EVAL", `for i = 1, 20000 do
 			redis.call('ZADD', KEYS[2], 1000 + i, string.char(16) .. string.format('%016d', i) .. string.char(1, 0, 0, 0))
 		end
@@ -299,7 +299,7 @@ func TestWindow_heals(t *testing.T) {
 	})
 }
 
-// An answer that is lost is asked for again, and counts once.
+// After a lost answer the handle asks again, and the call counts once.
 func TestWindow_lostReply(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -322,7 +322,7 @@ func TestWindow_lostReply(t *testing.T) {
 	}
 }
 
-// A caller who leaves before the answer leaves nothing taken.
+// The units of a caller that leaves before the answer come back.
 func TestWindow_cancelled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -345,12 +345,12 @@ func TestWindow_cancelled(t *testing.T) {
 	close(answer)
 	for end := time.Now().Add(30 * time.Second); takeOf(t, w, 0).Remaining != 10; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("what it took is still taken")
+			t.Fatal("the units of the caller are still taken")
 		}
 	}
 }
 
-// Waiters of a handle are served one after the other, each when a unit is free.
+// A handle serves its waiters one after the other, each when a unit is free.
 func TestWindow_Wait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWindow(t, redistest.NewMini(t).Client(t), "w", 2, time.Second)
@@ -399,14 +399,14 @@ func TestRights_window(t *testing.T) {
 			}
 			_, _ = w.Take(t.Context(), 2) // refused
 			time.Sleep(25 * time.Millisecond)
-			_, _ = w.Take(t.Context(), 1) // what is over goes
+			_, _ = w.Take(t.Context(), 1) // removes the entries that are over
 			_ = w.SetRate(t.Context(), 3, 30*time.Millisecond)
 			_ = w.SetRate(t.Context(), 2, 20*time.Millisecond)
 		}
 		_ = rdb.Do(t.Context(), rdb.B().Pexpire().Key("orders:w").Milliseconds(60_000).Build()).Error()
 		_, _ = w.Take(t.Context(), 1)
 		if err != nil && !strings.Contains(err.Error(), "SECURITY.md") && !errors.Is(err, ratelimit.ErrNotInitialised) {
-			t.Errorf("what is denied: %v", err)
+			t.Errorf("denied: %v", err)
 		}
 	})
 }
