@@ -1,5 +1,5 @@
-// Package bloom is a Bloom filter on Redis: a set that says "surely not" or "probably", in ten bits an element,
-// whatever the elements are. It is Redisson's RBloomFilter bit for bit, so Java and Go fill and ask one filter.
+// Package bloom implements a Bloom filter on Redis: a set that answers "surely not" or "probably", in ten bits an
+// element, whatever the elements are. It is Redisson's RBloomFilter bit for bit, so Java and Go can share a filter.
 //
 //	seen := c.NewBloomFilter("seen")
 //	if _, err := seen.Init(ctx, 1_000_000, 0.01); err != nil {
@@ -8,32 +8,33 @@
 //	added, err := seen.Add(ctx, []byte("https://example.com/"))
 //	known, err := seen.Contains(ctx, []byte("https://example.com/"))
 //
-// # What is promised
+// # Guarantees
 //
-// No false negative, as long as both keys live: what was added is found. Parameters cannot differ silently: they stand
-// in Redis beside the bits, each call compares them, and what does not fit is read anew or an error, never "no".
+// There are no false negatives while both keys exist: Contains finds every element that was added. Parameters cannot
+// differ silently. They stand in Redis beside the bits, and each call compares them. If they differ from those of the
+// handle, the call reads them anew or fails. It never answers "no".
 //
-// The share of false positives is what Redisson's choice of bits gives. It is near p for 10⁻² and above, and misses it
-// below, as was measured with n elements in a filter for n (2 to 4 million questions each):
+// The share of false positives follows from Redisson's choice of bits. It is near p for 10⁻² and above, and above p
+// for smaller p. These shares were measured with n elements in a filter for n (2 to 4 million questions each):
 //
 //	promised   0.03    0.01    10⁻³            10⁻⁴            10⁻⁵                 10⁻⁶
 //	measured   0.035   0.011   1.4–1.9·10⁻³    1.8–3.4·10⁻⁴    2.5–9·10⁻⁵           3–8·10⁻⁶
 //
-// Worst is a number of bits that four divides. [Suggest] finds a p for both sides that gives an odd one. Nobody can
-// take an element out, and a filter with more than n elements says "probably" more often.
+// A number of bits that four divides gives the worst share. [Suggest] finds a p that gives an odd number; both sides
+// must use it. No call removes an element, and a filter with more than n elements answers "probably" more often.
 //
 // # In Redis
 //
 // <name> is the string of bits, {<name>}:config the hash with size, hashIterations, expectedInsertions and falseProbability.
-// Neither ends by itself. A filter takes all its memory when it is made: 1.2 MB for a million elements at 0.01; the
-// most is 512 MB. Above 64 MB the server stands still for 60 ms and more when it is made and counted, and a slot that
-// moves carries it whole: [NewSharded] makes several of one.
+// Neither key expires by itself. Init takes all the memory of a filter at once: 1.2 MB for a million elements at 0.01,
+// and 512 MB at the most. With more than 64 MB, Init and Count block the server for 60 ms and more, and a slot that
+// moves carries the whole filter with it. [NewSharded] splits one filter into several.
 //
-// Add and Contains are one pipeline of BITFIELD (or BITFIELD_RO) and HMGET, for up to a thousand bits in a command. They ask
-// the master: a replica can miss what was just added.
+// Add and Contains send one pipeline of BITFIELD (or BITFIELD_RO) and HMGET, with up to a thousand bits in a command. They
+// ask the master, as a replica can miss the latest elements.
 //
 // # Elements
 //
-// What is hashed is the element as Java's codec encodes it. Java should use StringCodec, whose bytes are the element's own.
-// Redisson's default, Kryo5, is understood for strings: see [WithKryo5].
+// Redisson hashes an element as its codec encodes it. Java should use StringCodec, whose bytes are those of the element.
+// This package supports Redisson's default codec, Kryo5, for strings: see [WithKryo5].
 package bloom

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Which addresses has a crawler seen?
+// A crawler remembers the addresses that it has seen.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -35,7 +35,7 @@ func Example() {
 	// 2 <nil>
 }
 
-// A filter that Java fills with its default codec.
+// Java fills the filter with its default codec.
 func ExampleWithKryo5() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -51,7 +51,7 @@ func ExampleWithKryo5() {
 	// Output: 1 <nil>
 }
 
-// One filter of four, which spread over a cluster.
+// One filter is made of four, which spread over a cluster.
 func ExampleNewSharded() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})

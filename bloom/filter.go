@@ -24,11 +24,11 @@ var (
 	// ErrOtherConfig: there is a filter with other parameters. The error is also a [*ConfigError].
 	ErrOtherConfig = errors.New("it has other parameters")
 
-	// ErrConfigLost: there are bits in Redis, and nothing says any more how they were made. Only Delete helps.
+	// ErrConfigLost: there are bits in Redis, and their configuration is gone. Only Delete helps.
 	ErrConfigLost = errors.New("its configuration is lost")
 )
 
-// ConfigError says which parameters there are. It matches [ErrOtherConfig].
+// A ConfigError has the parameters that are in Redis. It matches [ErrOtherConfig].
 type ConfigError struct{ Config Config }
 
 // Error names the parameters.
@@ -37,47 +37,48 @@ func (e *ConfigError) Error() string { return fmt.Sprintf("%v: %+v", ErrOtherCon
 // Is reports whether target is [ErrOtherConfig].
 func (e *ConfigError) Is(target error) bool { return target == ErrOtherConfig }
 
-// Config is what a filter was made with.
+// Config has the parameters of a filter.
 type Config struct {
-	Size     uint64  // bits
-	Hashes   uint64  // bits that an element sets
+	Size     uint64  // the number of bits
+	Hashes   uint64  // the number of bits that an element sets
 	Expected uint64  // n of Init
 	P        float64 // p of Init
 }
 
-// Filter is a Bloom filter. It is safe for concurrent use.
+// A Filter is a handle of a Bloom filter in Redis. It is safe for concurrent use.
 //
-// A call waits for an answer for the operation timeout of the client, three seconds without one.
-// An error that matches [lock.ErrUnavailable] leaves open what an Add has set. It can be repeated.
+// A call waits for an answer for the operation timeout of the client, or for three seconds without a client.
+// After an Add that fails with an error that matches [lock.ErrUnavailable], some of its bits may be set. The
+// caller can repeat the Add.
 type Filter struct {
 	send   *send.Sender
 	name   string
 	bits   string
 	config string
 	kryo   bool
-	shards uint64 // how many there are; 0 for one alone
+	shards uint64 // the number of filters of a Sharded; 0 for a filter of its own
 	bad    error
 
 	known   atomic.Pointer[luascripts.BloomConfig] // nil before the first answer
-	without atomic.Bool                            // the server does not know BITFIELD
+	without atomic.Bool                            // the server does not have BITFIELD
 }
 
 // Option is an option of [New].
 type Option func(*Filter)
 
-// WithKryo5 hashes elements, which must be strings in UTF-8, as Redisson's default codec encodes them (Kryo5,
-// since 3.19). A filter must be filled and asked with one codec.
+// WithKryo5 makes the filter hash elements as Redisson's default codec encodes them (Kryo5, since 3.19). The
+// elements must be strings in UTF-8. All users of a filter must use the same codec.
 func WithKryo5() Option { return func(f *Filter) { f.kryo = true } }
 
-// New returns a handle of the filter called name, on rdb, which it borrows. It does no I/O; a bad name
-// shows as an error of the first call.
+// New returns a handle of the filter called name, on rdb, which the handle never closes. New does no I/O: with
+// a bad name, every call returns the error.
 //
-// A caller who has a client of this module uses its NewBloomFilter instead.
+// A caller that has a client of this module uses its NewBloomFilter instead.
 func New(rdb rueidis.Client, name string, opts ...Option) *Filter {
 	return On(send.New(rdb, "", send.DefaultTimeout), name, opts...)
 }
 
-// On is New for a client of this module.
+// On is [New] on the sender of a client of this module.
 func On(s *send.Sender, name string, opts ...Option) *Filter {
 	f := &Filter{send: s, name: name, bad: keys.Check(s.Prefix, name)}
 	f.bits, f.config = keys.Bloom(s.Prefix + name)
@@ -95,12 +96,13 @@ func On(s *send.Sender, name string, opts ...Option) *Filter {
 }
 
 const (
-	maxSize   = 4_294_967_294 // Redisson's
-	maxHashes = 1_000         // bits in one command
+	maxSize   = 4_294_967_294 // the limit of Redisson
+	maxHashes = 1_000         // the most bits in one command
 )
 
-// Init makes the filter for n elements, of which a share of p or so is then found that was never added. If
-// there is one already it does nothing, and fails with [ErrOtherConfig] if that has other parameters.
+// Init makes the filter for n elements. With n elements in it, Contains finds some share p of the elements that
+// were never added. If the filter exists, Init does nothing, and fails with [ErrOtherConfig] if that filter has
+// other parameters.
 func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, err error) {
 	const op = "init"
 	c, err := f.parameters(n, p)
@@ -129,7 +131,7 @@ func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, e
 	return err == nil && r.v == luascripts.Done, f.wrap(op, err)
 }
 
-// parameters are what a filter for n and p is made with, or what is wrong with them.
+// parameters returns the parameters of a filter for n and p, or an error if n or p is not valid.
 func (f *Filter) parameters(n uint64, p float64) (c luascripts.BloomConfig, err error) {
 	if f.bad != nil {
 		return c, f.bad
@@ -152,17 +154,18 @@ func (f *Filter) parameters(n uint64, p float64) (c luascripts.BloomConfig, err 
 	return luascripts.BloomConfig{Size: uint64(size), Hashes: hashes, Expected: n, Probability: javaText(p), Shards: f.shards}, nil
 }
 
-// Add adds elements, and returns how many of them were not there before. One that was probably there counts as there.
+// Add adds elements, and returns the number of those that were not there before. An element that was probably there
+// counts as there.
 func (f *Filter) Add(ctx context.Context, elements ...[]byte) (added int, err error) {
 	return news(f.all(ctx, "add", elements, true))
 }
 
-// Contains says of each element whether it is probably there. What it says is not there was not added.
+// Contains reports for each element whether it is probably there. An element for which it reports false was never added.
 func (f *Filter) Contains(ctx context.Context, elements ...[]byte) ([]bool, error) {
 	return f.all(ctx, "contains", elements, false)
 }
 
-// news counts what was not there before.
+// news counts the elements that were not there before.
 func news(there []bool, err error) (n int, _ error) {
 	for _, was := range there {
 		if !was {
@@ -172,7 +175,7 @@ func news(there []bool, err error) (n int, _ error) {
 	return n, err
 }
 
-// all sets or looks at the bits of elements, and says of which all were set.
+// all sets or reads the bits of elements. It reports for each element whether all its bits were set.
 func (f *Filter) all(ctx context.Context, op string, elements [][]byte, set bool) (there []bool, err error) {
 	if f.bad != nil {
 		return nil, f.wrap(op, f.bad)
@@ -184,7 +187,7 @@ func (f *Filter) all(ctx context.Context, op string, elements [][]byte, set bool
 	return there, f.wrap(op, err)
 }
 
-// hashes returns the numbers of elements.
+// hashes returns the two hashes of each element.
 func (f *Filter) hashes(elements [][]byte) ([]pair, error) {
 	hashes := make([]pair, len(elements))
 	for i, e := range elements {
@@ -200,10 +203,10 @@ func (f *Filter) hashes(elements [][]byte) ([]pair, error) {
 	return hashes, nil
 }
 
-// do sets or looks at the bits of elements, and says of which all were set.
+// do sets or reads the bits of hashed elements. It reports for each element whether all its bits were set.
 func (f *Filter) do(ctx context.Context, hashes []pair, set bool) (there []bool, err error) {
-	// The parameters come with each answer. If they are not those that were taken for granted, the
-	// answer is worth nothing, and what was set is only a few bits too many.
+	// The parameters come with each answer. If they differ from those that the question assumed, the
+	// answer has no meaning, and an Add has set a few bits too many, which is harmless.
 	for tries := 0; ; tries++ {
 		c := f.known.Load()
 		if c == nil {
@@ -227,7 +230,7 @@ func (f *Filter) do(ctx context.Context, hashes []pair, set bool) (there []bool,
 
 type pair struct{ h1, h2 uint64 }
 
-// ask sets or looks at bits for a configuration, and returns the one that there is.
+// ask sets or reads bits by the configuration c, and returns the configuration in Redis.
 func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []pair, set bool) (there []bool, is *luascripts.BloomConfig, err error) {
 	var all []uint64
 	for _, e := range elements {
@@ -286,8 +289,8 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 	return there, &found, nil
 }
 
-// pipeline sends commands. A server in memory that is reached by a pipe reads no further while its answers are not
-// read, so without BITFIELD only a few go at a time.
+// pipeline sends commands. A server in memory behind a pipe reads nothing while its client does not read its
+// answers, so without BITFIELD pipeline sends only a few commands at a time.
 func (f *Filter) pipeline(ctx context.Context, commands []rueidis.Completed) (replies []rueidis.RedisResult) {
 	atOnce := len(commands)
 	if f.without.Load() {
@@ -299,7 +302,7 @@ func (f *Filter) pipeline(ctx context.Context, commands []rueidis.Completed) (re
 	return replies
 }
 
-// commands set or look at bits, up to a thousand in each command; without BITFIELD one in each.
+// commands returns the commands that set or read bits: up to a thousand bits in each, and one without BITFIELD.
 func (f *Filter) commands(all []uint64, set bool) (commands []rueidis.Completed) {
 	if f.without.Load() {
 		for _, i := range all {
@@ -320,7 +323,7 @@ func (f *Filter) commands(all []uint64, set bool) (commands []rueidis.Completed)
 				args = append(args, "GET", "u1", strconv.FormatUint(i, 10))
 			}
 		}
-		// Written by hand, no command counts as one that a replica may answer.
+		// A command built word by word does not count as one that a replica may answer.
 		verb := "BITFIELD_RO"
 		if set {
 			verb = "BITFIELD"
@@ -334,7 +337,7 @@ func (f *Filter) configCommand() rueidis.Completed {
 	return f.send.Redis.B().Arbitrary("HMGET").Keys(f.config).Args("size", "hashIterations", "expectedInsertions", "falseProbability", "leasehold_shards").Build()
 }
 
-// words reads the answer to configCommand, and whether there is no configuration.
+// words reads the answer to configCommand. gone reports that there is no configuration.
 func words(r rueidis.RedisResult) (words []string, gone bool, err error) {
 	all, err := r.ToArray()
 	if err != nil {
@@ -382,7 +385,7 @@ func (f *Filter) read(ctx context.Context) (*luascripts.BloomConfig, error) {
 	return &c, nil
 }
 
-// Config returns what the filter was made with.
+// Config returns the parameters of the filter.
 func (f *Filter) Config(ctx context.Context) (Config, error) {
 	const op = "config"
 	if f.bad != nil {
@@ -400,7 +403,7 @@ func configOf(c luascripts.BloomConfig) Config {
 	return Config{Size: c.Size, Hashes: c.Hashes, Expected: c.Expected, P: p}
 }
 
-// Count estimates how many elements were added. Of a filter whose bits are all set it is math.MaxInt64.
+// Count returns an estimate of the number of elements. It is math.MaxInt64 if all bits are set.
 func (f *Filter) Count(ctx context.Context) (int64, error) {
 	const op = "count"
 	if f.bad != nil {
@@ -419,7 +422,7 @@ func (f *Filter) Count(ctx context.Context) (int64, error) {
 	return estimate(c.Size, c.Hashes, set), nil
 }
 
-// estimate is Redisson's.
+// estimate returns the number of elements that Redisson estimates.
 func estimate(size, hashes uint64, set int64) int64 {
 	n := math.Floor(-float64(size)/float64(hashes)*math.Log(1-float64(set)/float64(size)) + 0.5)
 	if !(n < math.MaxInt64) {
@@ -428,7 +431,7 @@ func estimate(size, hashes uint64, set int64) int64 {
 	return int64(n)
 }
 
-// Delete deletes the filter. It is no error when there is none.
+// Delete deletes the filter. It succeeds if there is no filter.
 func (f *Filter) Delete(ctx context.Context) error {
 	const op = "delete"
 	if f.bad != nil {
@@ -441,7 +444,7 @@ func (f *Filter) Delete(ctx context.Context) error {
 	return f.wrap(op, err)
 }
 
-// other is the error of a filter that has other parameters than the caller thinks.
+// other returns the error of a filter with other parameters than the caller expects.
 func (f *Filter) other(is luascripts.BloomConfig) error {
 	err := error(&ConfigError{configOf(is)})
 	if is.Shards != f.shards {
@@ -450,7 +453,7 @@ func (f *Filter) other(is luascripts.BloomConfig) error {
 	return err
 }
 
-// wrap says what was asked for; it keeps nil as it is.
+// wrap adds the operation and the name to err. It returns nil for nil.
 func (f *Filter) wrap(op string, err error) error {
 	if err == nil {
 		return nil

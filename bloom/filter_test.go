@@ -20,7 +20,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// addr is where a server in memory is, for the examples.
+// addr is the address of a server in memory, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(withServer{m}) }
@@ -37,7 +37,7 @@ func (w withServer) Run() int {
 	return w.m.Run()
 }
 
-// patient is a timeout for a machine that is busy.
+// patient is a timeout for a busy machine.
 const patient = time.Minute
 
 func open(rdb rueidis.Client, name string, opts ...bloom.Option) *bloom.Filter {
@@ -77,13 +77,13 @@ func bytes(texts []string) (all [][]byte) {
 	return all
 }
 
-// onBoth runs a test on a real server and on the one in memory, which does not know BITFIELD.
+// onBoth runs a test on a real server and on the one in memory, which does not have BITFIELD.
 func onBoth(t *testing.T, f func(t *testing.T, rdb rueidis.Client)) {
 	t.Run("redis", func(t *testing.T) { t.Parallel(); f(t, redistest.Start(t).Client(t)) })
 	t.Run("memory", func(t *testing.T) { t.Parallel(); f(t, redistest.NewMini(t).Client(t)) })
 }
 
-// The bits in Redis are always those of a plain list of bits, and so are the answers.
+// The bits in Redis and the answers always equal those of a reference, a plain list of bits.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
@@ -201,7 +201,7 @@ func TestInit(t *testing.T) {
 			}
 		}
 
-		// The parameters change behind a handle's back, or are lost: never a false "no".
+		// The parameters change without the handle, or are lost. The handle never answers a false "no".
 		add(t, f, "a", "b")
 		again := open(rdb, "race")
 		if err := again.Delete(t.Context()); err != nil {
@@ -213,7 +213,7 @@ func TestInit(t *testing.T) {
 			t.Errorf("after a change: %v", got)
 		}
 		if n := add(t, f, "d"); n != 1 || !contains(t, again, "d")[0] {
-			t.Error("what was added after a change is not there")
+			t.Error("an element added after a change is not there")
 		}
 		do("DEL", "{race}:config")
 		if _, err := f.Contains(t.Context(), []byte("c")); !errors.Is(err, bloom.ErrNotInitialised) {
@@ -280,7 +280,7 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 	if _, err := open(rdb, "f", bloom.WithKryo5()).Add(t.Context(), []byte{0xff}); err == nil {
-		t.Error("what is no text was encoded")
+		t.Error("an element that is no text was encoded")
 	}
 	if n, err := f.Add(t.Context()); n != 0 || err != nil {
 		t.Errorf("nothing added: %d, %v", n, err)
@@ -290,7 +290,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// A call is two commands in one round trip, for up to a thousand bits.
+// A call sends two commands in one round trip, for up to a thousand bits.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -317,7 +317,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A lost answer is an error that says so; what was added is there all the same.
+// A call whose answer is lost fails with an error that says so. Its elements are added all the same.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -12,19 +12,19 @@ import (
 	"github.com/minio/highwayhash"
 )
 
-// hashKey is Redisson's.
+// hashKey is the key of Redisson's hash function.
 var hashKey = []byte{
 	0x15, 0x7c, 0x4a, 0x7f, 0xb9, 0x79, 0x37, 0x9e, 0x34, 0xc8, 0xed, 0x5c, 0x60, 0xc0, 0x9c, 0xf3,
 	0x51, 0x72, 0xa2, 0xf3, 0x6b, 0x27, 0x82, 0x10, 0x95, 0x8e, 0xc1, 0xd0, 0x11, 0x6a, 0x6c, 0xf8,
 }
 
-// hash returns the two numbers that an element's bits are made of.
+// hash returns the two numbers from which the bits of an element follow.
 func hash(element []byte) (h1, h2 uint64) {
 	sum := highwayhash.Sum128(element, hashKey)
 	return binary.LittleEndian.Uint64(sum[:8]), binary.LittleEndian.Uint64(sum[8:])
 }
 
-// indexes appends the bits of an element to all.
+// indexes appends the indexes of an element's bits to all.
 func indexes(all []uint64, h1, h2, size, hashes uint64) []uint64 {
 	x := h1
 	for i := range hashes {
@@ -38,20 +38,20 @@ func indexes(all []uint64, h1, h2, size, hashes uint64) []uint64 {
 	return all
 }
 
-// shard returns which of several filters has an element. The bits are made of the same numbers, but by other parts
-// of them.
+// shard returns the index of the filter that has an element. The bits in that filter follow from the same numbers,
+// but from other parts of them.
 func shard(h1, h2, shards uint64) uint64 {
 	high, _ := bits.Mul64(h1^bits.RotateLeft64(h2, 29), shards)
 	return high
 }
 
-// sizeOf returns how many bits a filter has and how many of them an element sets, as Redisson computes it.
+// sizeOf returns the number of bits of a filter, and the number of bits that an element sets, as Redisson computes them.
 func sizeOf(n uint64, p float64) (size float64, hashes uint64) {
 	size = math.Trunc(-float64(n) * math.Log(p) / (math.Ln2 * math.Ln2))
 	return size, uint64(max(1, math.Floor(size/float64(n)*math.Ln2+0.5)))
 }
 
-// kryo5 is what Redisson's default codec makes of a string: the class, and the string in one of two forms.
+// kryo5 returns a string as Redisson's default codec encodes it: the class, and then the string in one of two forms.
 func kryo5(element []byte) (encoded []byte, ok bool) {
 	if !utf8.Valid(element) {
 		return nil, false
@@ -80,7 +80,7 @@ func kryo5(element []byte) (encoded []byte, ok bool) {
 		}
 		encoded = append(encoded, b)
 	}
-	for _, u := range units { // each by itself, also a half of a surrogate pair
+	for _, u := range units { // Kryo encodes each unit by itself, even half of a surrogate pair
 		switch {
 		case u < 0x80:
 			encoded = append(encoded, byte(u))
@@ -93,7 +93,7 @@ func kryo5(element []byte) (encoded []byte, ok bool) {
 	return encoded, true
 }
 
-// javaText is p as Java's Double.toString writes it.
+// javaText returns p as Java's Double.toString writes it.
 func javaText(p float64) string {
 	if p >= 1e-3 {
 		text := strconv.FormatFloat(p, 'f', -1, 64)
@@ -110,8 +110,9 @@ func javaText(p float64) string {
 	return mantissa + "E" + strconv.Itoa(n)
 }
 
-// Suggest returns a p that is at most the given one and gives a filter for n elements an odd number of bits, one or two more,
-// with which fewer are false than with an even one. Both sides must give it to Init. It returns p itself where there is none.
+// Suggest returns a probability of at most p that gives a filter for n elements one or two bits more, and so an odd number
+// of bits, which gives fewer false positives than an even one. Both sides must pass it to Init. If p
+// already gives an odd number, or there is no such probability, Suggest returns p.
 func Suggest(n uint64, p float64) float64 {
 	if n == 0 || !(p > 0 && p < 1) {
 		return p

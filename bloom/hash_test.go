@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/bloom"
 )
 
-// The numbers were taken from Redisson 4.7.0; TestJavaBloom compares whole filters.
+// The wanted numbers come from Redisson 4.7.0. TestJavaBloom compares whole filters.
 func TestHash(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][2]uint64{
@@ -43,10 +43,10 @@ func TestKryo5(t *testing.T) {
 		}
 	}
 	if long, ok := bloom.Kryo5([]byte(strings.Repeat("x", 100_000))); !ok || hex.EncodeToString(long[:4]) != "03e19a0c" {
-		t.Errorf("a long one begins with %x", long[:4])
+		t.Errorf("a long string begins with %x", long[:4])
 	}
 	if _, ok := bloom.Kryo5([]byte{0xff}); ok {
-		t.Error("what is no UTF-8 was encoded")
+		t.Error("an element that is no UTF-8 was encoded")
 	}
 }
 
@@ -68,7 +68,7 @@ func TestEstimate(t *testing.T) {
 	}
 }
 
-// What the package comment says of false positives is what is measured, within three standard deviations; no
+// The measured shares of false positives equal those of the package comment, within three standard deviations. No
 // element that was added is missing.
 func TestFalsePositives(t *testing.T) {
 	t.Parallel()

@@ -14,9 +14,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Sharded is one filter made of several, each with keys of its own, <name>:{0}, <name>:{1} and so on, so that they spread over
-// a cluster and none is too big. An element is in the filter that its hash names. How many there are stands in each
-// configuration; a handle with another number fails with [ErrOtherConfig]. Java has nothing that can use it. It is safe
+// A Sharded is one filter made of several. Each has keys of its own, <name>:{0}, <name>:{1} and so on, so they spread over
+// a cluster and none is too big. The hash of an element selects its filter. Each configuration has the number of
+// filters, and a handle with another number fails with [ErrOtherConfig]. Java cannot use such a filter. A Sharded is safe
 // for concurrent use.
 type Sharded struct {
 	name    string
@@ -24,16 +24,16 @@ type Sharded struct {
 	bad     error
 }
 
-// maxShards is the most filters of one.
+// maxShards is the most filters of a Sharded.
 const maxShards = 1024
 
-// NewSharded returns a handle of the filter called name, made of shards filters, on rdb, which it borrows. It does no
-// I/O; a bad name or number shows as an error of the first call. The name has no braces.
+// NewSharded returns a handle of the filter called name, made of shards filters, on rdb, which the handle never closes.
+// The name must have no braces. NewSharded does no I/O: with a bad name or number, every call returns the error.
 func NewSharded(rdb rueidis.Client, name string, shards int, opts ...Option) *Sharded {
 	return ShardedOn(send.New(rdb, "", send.DefaultTimeout), name, shards, opts...)
 }
 
-// ShardedOn is NewSharded for a client of this module.
+// ShardedOn is [NewSharded] on the sender of a client of this module.
 func ShardedOn(s *send.Sender, name string, shards int, opts ...Option) *Sharded {
 	sh := &Sharded{name: name}
 	switch {
@@ -54,8 +54,8 @@ func ShardedOn(s *send.Sender, name string, shards int, opts ...Option) *Sharded
 	return sh
 }
 
-// Init makes the filters, for n elements together. It is as [Filter.Init]. After an error some may be made; the next
-// call makes the others.
+// Init makes the filters for n elements together, as [Filter.Init] does. After an error some of them may exist, and the
+// next Init makes the others.
 func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, err error) {
 	if s.bad != nil {
 		return false, s.wrap("init", s.bad)
@@ -75,12 +75,12 @@ func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, 
 	return created, err
 }
 
-// Add is as [Filter.Add]. After an error some elements may have been added.
+// Add is like [Filter.Add]. After an error some elements may have been added.
 func (s *Sharded) Add(ctx context.Context, elements ...[]byte) (added int, err error) {
 	return news(s.all(ctx, "add", elements, true))
 }
 
-// Contains is as [Filter.Contains].
+// Contains is like [Filter.Contains].
 func (s *Sharded) Contains(ctx context.Context, elements ...[]byte) ([]bool, error) {
 	return s.all(ctx, "contains", elements, false)
 }
@@ -115,7 +115,7 @@ func (s *Sharded) all(ctx context.Context, op string, elements [][]byte, set boo
 	return all, nil
 }
 
-// Count is as [Filter.Count], of all together.
+// Count is like [Filter.Count], for all filters together.
 func (s *Sharded) Count(ctx context.Context) (int64, error) {
 	if s.bad != nil {
 		return 0, s.wrap("count", s.bad)
@@ -142,7 +142,7 @@ func (s *Sharded) Delete(ctx context.Context) error {
 	return s.each(func(_ int, f *Filter) error { return f.Delete(ctx) })
 }
 
-// each calls f for each filter, some at once, and returns the first error.
+// each calls f for each filter, for some of them at once, and returns the first error.
 func (s *Sharded) each(f func(i int, filter *Filter) error) error {
 	const atOnce = 16
 	errs := make([]error, len(s.filters))
@@ -164,7 +164,7 @@ func (s *Sharded) each(f func(i int, filter *Filter) error) error {
 	return nil
 }
 
-// wrap says what was asked for; it keeps nil as it is.
+// wrap adds the operation and the name to err. It returns nil for nil.
 func (s *Sharded) wrap(op string, err error) error {
 	if err == nil {
 		return nil
