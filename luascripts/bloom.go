@@ -9,17 +9,18 @@ import (
 
 var bloomInit = load("bloom_init")
 
-// Orphaned is what is found where there are bits of a Bloom filter, and nothing says how they were made.
+// Orphaned is the verdict when a Bloom filter has bits and no configuration.
 const Orphaned Verdict = -6
 
-// BloomConfig is what a Bloom filter's configuration says.
+// BloomConfig is the configuration of a Bloom filter.
 type BloomConfig struct {
 	Size, Hashes, Expected uint64
 	Probability            string // as Java writes it
-	Shards                 uint64 // 0 for one filter alone
+	Shards                 uint64 // 0 for a filter that is not one of several
 }
 
-// InitBloom makes a Bloom filter: Done when it was made, Other with what is there, Foreign or Orphaned.
+// InitBloom makes a Bloom filter. It returns Done if it made the filter, Other with the configuration of a filter
+// that exists, Foreign or Orphaned.
 func InitBloom(ctx context.Context, rdb rueidis.Client, config, bits string, c BloomConfig) (Verdict, BloomConfig, error) {
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	reply := bloomInit.exec(ctx, rdb, []string{config, bits}, []string{number(c.Size), number(c.Hashes), number(c.Expected), c.Probability, number(c.Shards)})

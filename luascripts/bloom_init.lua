@@ -2,16 +2,16 @@
 --
 -- KEYS[1] config      hash   size, hashIterations, expectedInsertions, falseProbability; leasehold_shards where the filter is one of several
 -- KEYS[2] bits        string the filter
--- ARGV[1] size        count  how many bits
--- ARGV[2] hashes      count  how many of them an element sets
--- ARGV[3] expected    count  for how many elements
--- ARGV[4] probability text   of a false positive then, as Java writes it
--- ARGV[5] shards      count  how many filters there are; 0 for one alone
+-- ARGV[1] size        count  the number of bits
+-- ARGV[2] hashes      count  the number of bits that an element sets
+-- ARGV[3] expected    count  the number of elements
+-- ARGV[4] probability text   the share of false positives with that number, as Java writes it
+-- ARGV[5] shards      count  the number of filters; 0 for a filter that is not one of several
 --
--- Returns 1 when the filter was made.
--- Returns a list of texts: what is there already, in the order of the arguments.
+-- Returns 1 when the script made the filter.
+-- Returns a list of texts: the configuration of a filter that exists, in the order of the arguments.
 -- Returns -4: a key holds something else.
--- Returns -6: there are bits, and nothing says how they were made.
+-- Returns -6: there are bits and no configuration.
 --
 -- Safe to repeat.
 local config, bits = KEYS[1], KEYS[2]
@@ -32,7 +32,7 @@ if type(length) == 'table' then
   return length
 end
 if length > 0 then return -6 end
--- The memory of the whole filter is taken now, and not at the first element that sets a bit far out.
+-- The script takes the memory of the whole filter now, and not when an element first sets a late bit.
 redis.call('SETBIT', bits, string.format('%.0f', size - 1), 0)
 redis.call('HSET', config, 'size', size, 'hashIterations', hashes, 'expectedInsertions', expected, 'falseProbability', probability)
 if shards ~= '0' then redis.call('HSET', config, 'leasehold_shards', shards) end

@@ -10,13 +10,13 @@ import (
 
 var clientKeep = load("client_keep")
 
-// Client is what a client tells of itself.
+// Client is the entry of a client.
 type Client struct {
 	Host, PID, Name, Label, Version, Started string
 }
 
-// KeepClient lets the entry of a client live for another ttl, and writes it if it is not
-// there: then known is false.
+// KeepClient prolongs the life of a client's entry to ttl. If there is no entry, KeepClient writes
+// it and returns known false.
 func KeepClient(ctx context.Context, conn rueidis.DedicatedClient, key string, ttl time.Duration, c *Client) (known bool, err error) {
 	msg, err := clientKeep.execOn(ctx, conn, []string{key}, []string{ms(ttl), c.Host, c.PID, c.Name, c.Label, c.Version, c.Started}).ToMessage()
 	if err != nil {

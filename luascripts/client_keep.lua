@@ -1,16 +1,16 @@
--- client_keep: a client says who it is, and that it lives.
+-- client_keep: a client gives a sign of life, and writes its entry if there is none.
 --
--- KEYS[1] client  hash  what a client tells of itself
--- ARGV[1] ttl      ms    how long the entry lives if nothing is heard of the client
--- ARGV[2] host     text  the machine that it runs on
--- ARGV[3] pid      text  its process there
--- ARGV[4] name     text  the application
--- ARGV[5] label    text  what the application says besides; can be empty
--- ARGV[6] version  text  of the library
+-- KEYS[1] client  hash  the entry of the client
+-- ARGV[1] ttl      ms    the life of the entry after this call
+-- ARGV[2] host     text  the machine of the client
+-- ARGV[3] pid      text  the process of the client
+-- ARGV[4] name     text  the name of the application
+-- ARGV[5] label    text  a label that the application chooses; can be empty
+-- ARGV[6] version  text  the version of the library
 -- ARGV[7] started  text  when the client was made
 --
 -- Returns 1 when the entry was there, and now lives for another ttl.
--- Returns 0 when it was not there, and was written.
+-- Returns 0 when the entry was not there, and the script wrote it.
 -- An error changes nothing: the key holds something else, or a right is missing.
 local client, ttl = KEYS[1], ARGV[1]
 local host, pid, name, label = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -23,7 +23,7 @@ if known == 0 then
 end
 local lives = redis.pcall('PEXPIRE', client, ttl)
 if type(lives) == 'table' then
-  if known == 0 then redis.call('DEL', client) end -- it would never end
+  if known == 0 then redis.call('DEL', client) end -- without a TTL the entry would stay for good
   return lives
 end
 return known

@@ -1,18 +1,18 @@
--- include_limit: what a rate limiter keeps of one key, read and written. It has no keys of its own.
+-- include_limit: reads and writes the state of a rate limiter for one key. It has no keys of its own.
 --
 -- "gcra <last> <ahead> <state> <state> ...", one state for each limit, times in µs:
 --
---   last   when it was written, by the server's clock
---   ahead  for how long after that the latest reservation waits; 0 without one
---   state  of a limit with a burst, the debt: how long after `last` the bucket is
---          full again. Of an aligned limit "<end>:<used>": when its window ends, and
---          how many units of the window are taken
+--   last   the server's time when the script wrote the state
+--   ahead  the time from `last` to the turn of the latest reservation; 0 without one
+--   state  of a limit with a burst, the debt: the time from `last` until the bucket is
+--          full again. Of an aligned limit "<end>:<used>": the end of its window, and
+--          the units taken in the window
 --
 -- A debt is relative, so a clock that goes back does not lengthen it. States beyond
--- those of the caller's limits belong to callers with more limits, and are kept.
+-- those of the caller's limits belong to callers with more limits, and stay.
 
--- numbers returns rate, per and burst of the i-th limit in the arguments, which begin with the second
--- of them. An aligned limit has burst 0.
+-- numbers returns rate, per and burst of the i-th limit. The limits begin with the second
+-- argument. An aligned limit has burst 0.
 local function numbers(args, i)
   return tonumber(args[3 * i - 1]), tonumber(args[3 * i]), tonumber(args[3 * i + 1])
 end
@@ -24,14 +24,14 @@ local function rules(n, args)
     local rate, per, burst = numbers(args, i)
     local unit, most = per / rate, burst
     if burst == 0 then most = rate end
-    -- A table that has all its fields from the beginning is made twice as fast.
+    -- Lua makes a table twice as fast if it has all its fields from the beginning.
     limits[i] = {rate = rate, per = per, unit = unit, aligned = burst == 0, room = burst * unit, most = most, debt = 0, window = -1, used = 0}
   end
   return limits
 end
 
--- recall sets what is owed of each limit now, by the text of the key, and returns `ahead` and the states of
--- other callers' limits. It returns nil and the answer of the script when the key holds
+-- recall sets the state of each limit from the text of the key, as of now. It gives `ahead` and the
+-- states that belong to callers with more limits, or nil and the answer of the script when the key holds
 -- something else.
 local function recall(limits, text, now)
   local ahead, others, i = 0, {}, 0
@@ -56,7 +56,7 @@ local function recall(limits, text, now)
       if not limit then
         others[#others + 1] = debt or {tonumber(stop), used}
       elseif limit.aligned and stop then
-        -- No window lies behind the latest reservation, unless the clock went back.
+        -- No window is later than that of the latest reservation, unless the clock went back.
         limit.window = math.min(math.ceil(stop / limit.per) - 1, math.floor((now + ahead) / limit.per))
         limit.used = tonumber(used)
       elseif debt and not limit.aligned then
@@ -75,7 +75,7 @@ local function recall(limits, text, now)
   return ahead, others
 end
 
--- record writes what is owed, for as long as anything is.
+-- record writes the state, which expires when nothing is owed.
 local function record(limits, debts, now, ahead, others)
   local text, longest = {string.format('gcra %.0f %.17g', now, ahead)}, ahead
   for _, limit in ipairs(limits) do
@@ -100,7 +100,7 @@ local function record(limits, debts, now, ahead, others)
   redis.call('SET', debts, table.concat(text, ' '), 'PX', string.format('%.0f', math.ceil(longest / 1000) + 1))
 end
 
--- reset returns for how long anything is owed of a limit.
+-- reset returns the time until nothing of a limit is owed.
 local function reset(limit, now)
   if not limit.aligned then return limit.debt end
   if limit.used == 0 then return 0 end

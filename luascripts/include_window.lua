@@ -1,10 +1,10 @@
 -- include_window: a rate limiter in the layout of Redisson's RRateLimiter. It has no keys of its own.
 --
 -- config   rate, interval (ms), type (0: all clients together) and keepAliveTime (ms, 0 for none)
--- value    how many units are left
--- permits  what was taken: byte 16, 16 bytes of an id, the units as four bytes, least first -> when, in ms
+-- value    the units that are left
+-- permits  the units taken: byte 16, 16 bytes of an id, the units as four bytes, least first -> when, in ms
 --
--- Redisson writes `when` by the clock of its client; here it is that of the server.
+-- Redisson takes `when` from the clock of its client, and these scripts from that of the server.
 
 -- rate_of returns the rate and the interval in ms, or nil and the answer of the script.
 local function rate_of(config)
@@ -20,22 +20,22 @@ local function rate_of(config)
   return rate, interval
 end
 
--- packed returns what permits has for so many units.
+-- packed returns the member of permits for a call and its units.
 local function packed(id, units)
   local low = units % 65536
   local high = (units - low) / 65536
   return string.char(#id) .. id .. string.char(low % 256, math.floor(low / 256), high % 256, math.floor(high / 256))
 end
 
--- cost returns how many units an entry is for.
+-- cost returns the units of an entry.
 local function cost(text)
   if #text < 5 then return 0 end
   local a, b, c, d = string.byte(text, #text - 3, #text)
   return a + 256 * (b + 256 * (c + 256 * d))
 end
 
--- purge removes entries that are over, a thousand at most. It returns how many units are
--- left, and whether there is more to remove.
+-- purge removes entries that are over, a thousand at most. It returns the units that are
+-- left, and whether more entries may be over.
 local function purge(value, permits, rate, before)
   local left = tonumber(redis.call('GET', value) or nil)
   if not left then return rate, false end
@@ -45,7 +45,7 @@ local function purge(value, permits, rate, before)
     redis.call('ZREMRANGEBYRANK', permits, 0, #over - 1)
   end
   if left > rate or left < 0 then
-    -- Somebody gave back what is counted twice now, or took what was not counted.
+    -- Redisson gave units back without their entries, or took units without counting them.
     left = rate
     for _, text in ipairs(redis.call('ZRANGE', permits, 0, 999)) do left = left - cost(text) end
     left = math.max(0, left)
@@ -54,7 +54,7 @@ local function purge(value, permits, rate, before)
   return left, #over == 1000
 end
 
--- keep lets the state live as long as Redisson lets it.
+-- keep gives the state the life that Redisson gives it.
 local function keep(config, value, permits)
   local alive = tonumber(redis.call('HGET', config, 'keepAliveTime') or nil) or 0
   if alive > 0 then

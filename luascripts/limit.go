@@ -13,20 +13,20 @@ var (
 	limitRefund = load("limit_refund")
 )
 
-// Never is the time after which something is taken that cannot be taken at all.
+// Never stands for the time until units are there that cannot be taken at all.
 const Never time.Duration = -1
 
-// LimitRule is one limit of a rate limiter: rate units in each period.
+// LimitRule is one limit of a rate limiter: Rate units in each Per.
 type LimitRule struct {
 	Rate, Burst int64
 	Per         time.Duration // in whole µs
-	Aligned     bool          // counted in windows that begin at multiples of Per since 1970; Burst does not matter then
+	Aligned     bool          // the limit counts in windows that begin at multiples of Per since 1970, and ignores Burst
 }
 
-// LimitRules are the limits of a rate limiter as the scripts take them.
+// LimitRules are the limits of a rate limiter, in the form that the scripts take.
 type LimitRules []string
 
-// NewLimitRules puts limits into the words of the scripts.
+// NewLimitRules returns limits in the form that the scripts take.
 func NewLimitRules(limits ...LimitRule) LimitRules {
 	words := LimitRules{strconv.Itoa(len(limits))}
 	for _, l := range limits {
@@ -38,25 +38,25 @@ func NewLimitRules(limits ...LimitRule) LimitRules {
 	return words
 }
 
-// LimitQuestion is what callers of one process want of a rate limiter.
+// LimitQuestion is a question of one or several callers of a process.
 type LimitQuestion struct {
-	Units int64         // how many; 0 only asks
-	Times int           // how many callers want so many; more than 1 only where Least is Units and Wait is 0
-	Least int64         // the least that a caller takes
-	Wait  time.Duration // for how long a caller would wait
+	Units int64         // the units that a caller wants; 0 only asks
+	Times int           // the number of callers; more than 1 only if Least is Units and Wait is 0
+	Least int64         // the least units that a caller takes
+	Wait  time.Duration // the longest that a caller would wait
 }
 
 // LimitReply is the answer to one LimitQuestion.
 type LimitReply struct {
 	Taken     int64         // by all callers together
-	Delay     time.Duration // after what time they may be used
-	Remaining int64         // after that
-	Retry     time.Duration // not taken: after what time Least can be had; or Never
-	Reset     time.Duration // after what time nothing is owed
-	Scarcest  int           // which limit has the least left, from 0 on
+	Delay     time.Duration // the time until the callers may use them
+	Remaining int64         // the units that are left
+	Retry     time.Duration // not taken: the time until Least units are there; or Never
+	Reset     time.Duration // the time until nothing is owed
+	Scarcest  int           // the index of the limit that has the least left
 }
 
-// LimitCall is what callers of one process want of one key.
+// LimitCall has the questions of the callers of one process about one key.
 type LimitCall struct {
 	Key       string
 	Rules     LimitRules
@@ -80,8 +80,8 @@ type LimitAnswer struct {
 	Err     error
 }
 
-// AskLimits asks about several keys, each in one step, all in one pipeline. Calls that are answered NOSCRIPT
-// go again, with the text.
+// AskLimits asks about several keys in one pipeline; each key is one atomic step. It repeats the calls that the
+// server answers with NOSCRIPT, with the text of the script.
 func AskLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall) []LimitAnswer {
 	commands := make(rueidis.Commands, len(calls))
 	for i, c := range calls {
@@ -142,17 +142,17 @@ func limitAnswer(c LimitCall, reply rueidis.RedisResult) LimitAnswer {
 	return LimitAnswer{At: n[0], Replies: replies, Verdict: Done}
 }
 
-// RefundUnits gives back units that would have been used at a time in µs by the server's clock, as far as
-// time has not given them back: Done, Free when there was nothing to give back, or Foreign.
+// RefundUnits gives back units that would have been used at the time at, in µs by the server's clock. It leaves
+// out units that time has given back already. It returns Done, Free if no unit was left to give back, or Foreign.
 func RefundUnits(ctx context.Context, rdb rueidis.Client, key string, rules LimitRules, units, at int64) (Verdict, error) {
 	args := append(append([]string(nil), rules...), strconv.FormatInt(units, 10), strconv.FormatInt(at, 10))
 	return verdict(limitRefund, limitRefund.exec(ctx, rdb, []string{key}, args), Done, Free, Foreign)
 }
 
-// us is d as scripts take it.
+// us returns d in µs, in the form that the scripts take.
 func us(d time.Duration) string { return strconv.FormatInt(d.Microseconds(), 10) }
 
-// fromUs is a time in µs, or Never.
+// fromUs returns the duration of a number of µs. It returns Never for a negative number.
 func fromUs(us int64) time.Duration {
 	if us == int64(Never) {
 		return Never

@@ -1,20 +1,20 @@
 -- limit_refund: a caller gives back units that it took of a rate limiter and did not use.
 -- include: limit
 --
--- KEYS[1]    debts  string  what is owed of each limit (include_limit)
--- ARGV[1]    count  count   how many limits there are; of each follow rate, per (µs) and burst, 0 for an aligned one (include_limit)
--- ARGV[at+1] units  count   how many units come back
--- ARGV[at+2] used   µs      when they would have been used, by the server's clock
+-- KEYS[1]    debts  string  the debt of each limit (include_limit)
+-- ARGV[1]    count  count   the number of limits; rate, per (µs) and burst of each follow, with burst 0 for an aligned one (include_limit)
+-- ARGV[at+1] units  count   the number of units to give back
+-- ARGV[at+2] used   µs      when the caller would have used the units, by the server's clock
 --
--- Returns 1 when they came back, as far as time has not given them back already.
--- Returns 0: nothing is owed any more.
+-- Returns 1 when the units came back, except those that time has given back already.
+-- Returns 0: no debt of these units is left.
 -- Returns -4: the key holds something else; nothing was done.
 --
--- Of a debt, time pays the oldest part first. What was used by others since then, or is
--- promised to those who wait behind, was paid for by these units as well. So no more comes
--- back than what the units cost, less the time between their use and the latest use.
+-- Time pays the oldest part of a debt first. Later uses and reservations rely on the time that
+-- has passed since the use of these units. So the refund is the cost of the units, less the
+-- time between their use and the latest use.
 --
--- Not safe to repeat: units that came back twice would be admitted twice.
+-- Not safe to repeat: units that come back twice would be admitted twice.
 local debts, count = KEYS[1], tonumber(ARGV[1])
 local at = 3 * count + 1
 local units, used = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
@@ -40,10 +40,10 @@ for _, limit in ipairs(limits) do
   end
 end
 if back == 0 then return 0 end
-if since < 1 and ahead > 0 then -- it was the last in line; who was before it waits no longer than this
+if since < 1 and ahead > 0 then -- it was the last in line; the reservations before it wait no longer than this
   local latest = 0
   for _, limit in ipairs(limits) do
-    if limit.aligned then -- what was taken in the window before is not known any more
+    if limit.aligned then -- the key no longer has the count of the window before
       latest = math.max(latest, limit.window * limit.per - now)
     else
       latest = math.max(latest, limit.debt - limit.room)

@@ -1,25 +1,25 @@
--- limit_take: callers take units of a rate limiter, or ask what is left, in the order in which they stand here.
+-- limit_take: callers take units of a rate limiter, or ask for its state, in the order of the arguments.
 -- include: limit
 --
--- KEYS[1]    debts  string  what is owed of each limit (include_limit)
--- ARGV[1]    count  count   how many limits there are; of each follow rate, per (µs) and burst, 0 for an aligned one (include_limit)
--- ARGV[at+1] units  count   how many units a caller wants; 0 only asks. This and what follows are repeated for each question
--- ARGV[at+2] times  count   how many callers want so many, one after the other; more than 1 only if they take all or none and do not wait
--- ARGV[at+3] least  count   the least that a caller takes; as `units` to take all or none
--- ARGV[at+4] wait   µs      for how long a caller would wait for its turn
+-- KEYS[1]    debts  string  the debt of each limit (include_limit)
+-- ARGV[1]    count  count   the number of limits; rate, per (µs) and burst of each follow, with burst 0 for an aligned one (include_limit)
+-- ARGV[at+1] units  count   the units that a caller wants; 0 only asks. Each question repeats these four arguments
+-- ARGV[at+2] times  count   the number of callers that want these units, one after the other; more than 1 only if they take all or none and do not wait
+-- ARGV[at+3] least  count   the least units that a caller takes; the same as `units` to take all or none
+-- ARGV[at+4] wait   µs      the longest that a caller would wait for its turn
 --
--- Returns a list: the server's time in µs, and for each question: how many units
--- were taken; for how long the caller must wait before it uses them; what
--- is left; for how long the least that was asked for cannot be taken, 0 if it was and -1 if
--- it never can; for how long anything is owed; and which of the limits has the
+-- Returns a list: the server's time in µs, and for each question: the number of units
+-- taken; the time that the caller must wait before it uses them; the units that are
+-- left; the time until the least units are there, 0 if they were taken and -1 if
+-- they never are; the time until nothing is owed; and the number of the limit that has the
 -- least left, from 1 on.
 -- Returns -4: the key holds something else; nothing was done.
 --
--- A caller takes of all limits or of none. Several callers who want equally much are
--- served from the first on: so many as the units suffice for.
+-- A caller takes units of all limits or of none. Of several callers that want the same number, the
+-- script serves the first ones, until the units run out.
 --
--- Not safe to repeat: a second copy takes again. What was taken twice is back when
--- time has paid the debt, so the limit errs on the strict side until then.
+-- Not safe to repeat: a second copy takes again. Time gives back the units that were taken
+-- twice, and the limit is too strict until then.
 local debts, count = KEYS[1], tonumber(ARGV[1])
 
 local time = redis.call('TIME')
@@ -33,7 +33,7 @@ end
 
 local text = redis.pcall('GET', debts)
 if #ARGV == 8 and type(text) ~= 'table' then
-  -- The usual case in fewer steps: one limit, one question, nobody waits, and the units are there.
+  -- The usual case takes fewer steps: one limit, one question, no reservation ahead, and the units are there.
   local last, debt = '0', '0'
   if text then last, debt = string.match(text, '^gcra (%d+) 0 (%S+)$') end
   debt = tonumber(debt or nil)
@@ -57,7 +57,7 @@ local limits = rules(count, ARGV)
 local ahead, others = recall(limits, text, now)
 if not ahead then return others end
 
--- left returns how many units a limit has now.
+-- left returns the units that a limit has now.
 local function left(limit)
   if limit.aligned then
     if limit.window * limit.per > now then return 0 end
@@ -66,19 +66,19 @@ local function left(limit)
   return math.max(0, math.floor((limit.room - limit.debt) / limit.unit + 1e-9))
 end
 
--- scarcest returns how many units all limits have now, and which has the least.
+-- scarcest returns the units that all limits have now, and the number of the limit that has the least.
 local function scarcest()
   local least, which
   for i, limit in ipairs(limits) do
     local n = left(limit)
     if not least or n < least then least, which = n, i end
   end
-  if ahead > 0 then least = 0 end -- somebody came before
+  if ahead > 0 then least = 0 end -- a reservation comes before
   return least, which
 end
 
--- earliest returns after what time all limits have so many units. An aligned limit can move it
--- to the beginning of a window, so the others are asked again.
+-- earliest returns the time until all limits have these units. An aligned limit can move the time
+-- to the beginning of a window, so the loop checks the other limits again.
 local function earliest(units)
   local after, moved = ahead, true
   while moved do
@@ -98,7 +98,7 @@ local function earliest(units)
   return after
 end
 
--- charge takes units, to be used after a time.
+-- charge takes units that the caller uses after a time.
 local function charge(units, after)
   for _, limit in ipairs(limits) do
     if limit.aligned then

@@ -59,7 +59,7 @@ func TestLimit_severalQuestions(t *testing.T) {
 	})
 }
 
-// What is owed of limits that the caller does not have stays.
+// The debts of limits that the caller does not have stay.
 func TestLimit_otherCallersStates(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		all, one := luascripts.NewLimitRules(hourly, dozen, yearly), luascripts.NewLimitRules(hourly)
@@ -79,7 +79,7 @@ func TestLimit_otherCallersStates(t *testing.T) {
 	})
 }
 
-// The clock of the server goes back: what is owed is owed for no longer than before, and no less.
+// When the clock of the server goes back, a debt grows neither longer nor shorter.
 func TestLimit_clockGoesBack(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -117,7 +117,7 @@ func TestLimit_foreign(t *testing.T) {
 			check(t, "refund of "+key, v, luascripts.Foreign, err)
 		}
 		if after := contents(t, rdb); after != before {
-			t.Errorf("what is not ours was changed:\n%s\n%s", before, after)
+			t.Errorf("the script changed a foreign key:\n%s\n%s", before, after)
 		}
 	})
 }
@@ -128,13 +128,13 @@ func TestLimit_refund(t *testing.T) {
 		at, _ := takeUnits(t, rdb, "k", rules, want(10))
 		v, err := luascripts.RefundUnits(t.Context(), rdb, "k", rules, 4, at)
 		check(t, "refund", v, luascripts.Done, err)
-		// Since the units were taken, some µs of their debt were paid.
+		// Time has paid some µs of the debt since the units were taken.
 		_, r := takeUnits(t, rdb, "k", rules, want(0))
 		if r[0].Remaining != 4 && r[0].Remaining != 3 {
 			t.Errorf("%+v, want 4 left", r[0])
 		}
 		v, err = luascripts.RefundUnits(t.Context(), rdb, "k", luascripts.NewLimitRules(hourly), 4, at-3*time.Hour.Microseconds())
-		check(t, "refund of what was paid long ago", v, luascripts.Free, err)
+		check(t, "refund of units that time has given back", v, luascripts.Free, err)
 		v, err = luascripts.RefundUnits(t.Context(), rdb, "nothing", rules, 4, at)
 		check(t, "refund where nothing is owed", v, luascripts.Free, err)
 		if n := number(t, rdb, "EXISTS", "nothing"); n != 0 {
@@ -161,11 +161,11 @@ func TestLimit_faults(t *testing.T) {
 	}
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
 	if after := contents(t, rdb); after != before {
-		t.Errorf("changed by what failed:\n%s\n%s", before, after)
+		t.Errorf("a failed script changed the key:\n%s\n%s", before, after)
 	}
 }
 
-// A reply that the script never gives is an error, whatever it is.
+// Any reply that the script never gives is an error.
 func TestLimit_replies(t *testing.T) {
 	rules := luascripts.NewLimitRules(hourly)
 	good := []int64{1_795_000_000_000_000, 1, 0, 9, 0, 0, 1}
@@ -205,7 +205,7 @@ func TestLimit_replies(t *testing.T) {
 	}
 }
 
-// Several keys go in one pipeline, also to a server that does not know the script.
+// One pipeline asks about several keys, even on a server that does not know the script.
 func TestLimit_severalKeys(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		do(t, rdb, "HSET", "hash", "f", "1")

@@ -14,9 +14,9 @@ var (
 	windowInit   = load("window_init")
 )
 
-// What a script of a window finds beside Done, Free and Foreign.
+// The verdicts of a window's scripts beside Done, Free and Foreign.
 const (
-	Uninitialised Verdict = -3 // there is no rate
+	Uninitialised Verdict = -3 // the window has no rate
 	PerClient     Verdict = -5 // each client of Redisson has a rate of its own
 )
 
@@ -27,17 +27,17 @@ func (k WindowKeys) list() []string { return []string{k.Config, k.Value, k.Permi
 
 // WindowReply is the answer of a window.
 type WindowReply struct {
-	Verdict   Verdict // Done: it has answered
+	Verdict   Verdict // Done: the other fields are set
 	Taken     int64
 	Remaining int64
-	Retry     time.Duration // not taken: when to ask again, 0 at once; or Never
+	Retry     time.Duration // not taken: the time until the next question, 0 for at once; or Never
 	Reset     time.Duration
 	Rate      int64
 	Per       time.Duration
 }
 
-// TakeWindow takes units, the least at least, or asks what is left if they are 0. id is 16 bytes of the
-// call's own; the same call again changes nothing if it takes all or none.
+// TakeWindow takes units, or at least the least number of them, and only asks for the state if units is 0. id
+// is 16 bytes that no other call has. A repeated call with the same id changes nothing if it takes all or none.
 func TakeWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units, least int64, id string) (WindowReply, error) {
 	msg, err := windowTake.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), strconv.FormatInt(least, 10), id}).ToMessage()
 	if err != nil {
@@ -60,14 +60,14 @@ func TakeWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units, le
 	return r, nil
 }
 
-// RefundWindow gives back what a call took: Done, Free when it is not there any more,
+// RefundWindow gives back the units that a call took. It returns Done, Free if they are not there any more,
 // Uninitialised, Foreign or PerClient.
 func RefundWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units int64, id string) (Verdict, error) {
 	return verdict(windowRefund, windowRefund.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), id}), Done, Free, Uninitialised, Foreign, PerClient)
 }
 
-// InitWindow sets the rate of a window: Done when it was set, and Free when it is so already. Another rate that is
-// there is changed or, without change, returned with Other.
+// InitWindow sets the rate of a window. It returns Done if it set the rate, and Free if the window has this rate
+// already. If the window has another rate, InitWindow replaces it with change set, and otherwise returns it with Other.
 func InitWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, rate int64, per time.Duration, change bool) (v Verdict, was int64, every time.Duration, err error) {
 	flag := "0"
 	if change {
@@ -81,5 +81,5 @@ func InitWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, rate int6
 	return v, 0, 0, err
 }
 
-// Other is what is found where something differs from what the caller says.
+// Other is the verdict when the parameters in Redis differ from those of the caller.
 const Other Verdict = 2

@@ -2,17 +2,17 @@
 -- include: time, window
 --
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
--- KEYS[2] value    string  how many units are left
--- KEYS[3] permits  zset    what was taken -> when, in ms
--- ARGV[1] rate     count   how many units
--- ARGV[2] interval ms      in which time
--- ARGV[3] change   count   1 to change a rate that is there
+-- KEYS[2] value    string  the units that are left
+-- KEYS[3] permits  zset    units taken -> when, in ms
+-- ARGV[1] rate     count   the units of each interval
+-- ARGV[2] interval ms      the interval
+-- ARGV[3] change   count   1 to replace another rate
 --
--- Returns 1 when it was set or changed, with what was taken before kept.
--- Returns 0: it is so already.
--- Returns {rate, interval} that differ; nothing was done.
+-- Returns 1 when the script set or replaced the rate. Units that were taken before still count.
+-- Returns 0: the window has this rate already.
+-- Returns {rate, interval} of the window, which differ; nothing was done.
 -- Returns -4: a key holds something else.
--- Returns -5: each client has a rate of its own, which is not known here.
+-- Returns -5: each client has a rate of its own, which the script does not know.
 --
 -- Safe to repeat.
 local config, value, permits = KEYS[1], KEYS[2], KEYS[3]

@@ -2,18 +2,18 @@
 -- include: window
 --
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
--- KEYS[2] value    string  how many units are left
--- KEYS[3] permits  zset    what was taken -> when, in ms
--- ARGV[1] units    count   how many were taken
--- ARGV[2] id       text    by which call
+-- KEYS[2] value    string  the units that are left
+-- KEYS[3] permits  zset    units taken -> when, in ms
+-- ARGV[1] units    count   the number of units that the call took
+-- ARGV[2] id       text    the id of the call
 --
--- Returns 1 when they came back.
--- Returns 0: they are not there any more, as the window is over or they came back before.
+-- Returns 1 when the units came back.
+-- Returns 0: the entry is not there, as its interval is over or the units came back before.
 -- Returns -3: the limiter has no rate yet.
 -- Returns -4: a key holds something else.
--- Returns -5: each client has a rate of its own, which is not known here.
+-- Returns -5: each client has a rate of its own, which the script does not know.
 --
--- Safe to repeat: what comes back goes from the zset first.
+-- Safe to repeat: the units come back only if the script removes their entry from the zset.
 local config, value, permits = KEYS[1], KEYS[2], KEYS[3]
 local units, id = tonumber(ARGV[1]), ARGV[2]
 

@@ -1,21 +1,21 @@
--- window_take: a caller takes units of a window, or asks what is left.
+-- window_take: a caller takes units of a window, or asks for its state.
 -- include: time, window
 --
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
--- KEYS[2] value    string  how many units are left
--- KEYS[3] permits  zset    what was taken -> when, in ms
--- ARGV[1] units    count   how many the caller wants; 0 only asks
--- ARGV[2] least    count   the least that it takes
--- ARGV[3] id       text    16 bytes that nobody else has
+-- KEYS[2] value    string  the units that are left
+-- KEYS[3] permits  zset    units taken -> when, in ms
+-- ARGV[1] units    count   the units that the caller wants; 0 only asks
+-- ARGV[2] least    count   the least units that the caller takes
+-- ARGV[3] id       text    16 bytes that no other call has
 --
--- Returns a list: how many units were taken; how many are left; for how many ms the
--- least cannot be had, 0 if it was taken or to ask again at once, and -1 if it never can;
--- after how many ms nothing is taken any more; the rate; and the interval in ms.
+-- Returns a list: the units taken; the units left; the time in ms until the least units are
+-- there, 0 if they were taken or if the caller asks again at once, and -1 if they never are;
+-- the time in ms until no unit counts as taken; the rate; and the interval in ms.
 -- Returns -3: the limiter has no rate yet.
 -- Returns -4: a key holds something else.
--- Returns -5: each client has a rate of its own, which is not known here.
+-- Returns -5: each client has a rate of its own, which the script does not know.
 --
--- Safe to repeat with the same id, as long as the window lasts: what it took is found.
+-- Safe to repeat with the same id within the interval: the script finds the entry of the call.
 local config, value, permits = KEYS[1], KEYS[2], KEYS[3]
 local units, least, id = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 
@@ -31,10 +31,10 @@ end
 local left, more = purge(value, permits, rate, string.format('%.0f', now - interval))
 local taken, retry = math.min(units, left), 0
 if units > 0 and redis.call('ZSCORE', permits, packed(id, units)) then
-  taken = units -- a copy of this call was here before
+  taken = units -- a copy of this call has taken the units before
 elseif units > 0 then
   if taken < least and not more then
-    -- A client whose answer was lost may have taken from the value twice.
+    -- A client of Redisson that lost an answer may have taken from the value twice.
     local there = rate
     local all = redis.call('ZRANGE', permits, 0, 999)
     for _, text in ipairs(all) do there = there - cost(text) end
