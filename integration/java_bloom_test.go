@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/bloom"
 )
 
-// Java and Go fill filters with the same elements: the bits are the same, and each finds what the other added.
+// Java and Go fill filters with the same elements. The bits are the same, and each side finds the elements of the other.
 func TestJavaBloom(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -42,15 +42,15 @@ func TestJavaBloom(t *testing.T) {
 					if !asks[bool](t, s.java, java("tryInit", theirs, javaRequest{N: 1000, P: p})) {
 						t.Fatal("Java could not make its filter")
 					}
-					// Java's filter is found as ours would be, and the other way round.
+					// Init of each side accepts the filter of the other.
 					if created, err := s.c.NewBloomFilter(theirs, codec.opts...).Init(t.Context(), 1000, p); created || err != nil {
 						t.Fatalf("init of Java's: %v, %v", created, err)
 					}
 					if created, err := s.c.NewBloomFilter(ours, codec.opts...).Init(t.Context(), 1000, p); !created || err != nil {
-						t.Fatalf("init of ours: %v, %v", created, err)
+						t.Fatalf("init of Go's: %v, %v", created, err)
 					}
 					if asks[bool](t, s.java, java("tryInit", ours, javaRequest{N: 1000, P: p})) {
-						t.Error("Java made our filter anew")
+						t.Error("Java made the filter of Go anew")
 					}
 					config := func(name string) []string {
 						t.Helper()
@@ -61,7 +61,7 @@ func TestJavaBloom(t *testing.T) {
 						return all
 					}
 					if a, b := config(theirs), config(ours); !slices.Equal(a, b) {
-						t.Errorf("Java's is %q, ours %q", a, b)
+						t.Errorf("Java's configuration is %q, Go's %q", a, b)
 					}
 
 					f, g := s.c.NewBloomFilter(ours, codec.opts...), s.c.NewBloomFilter(theirs, codec.opts...)
@@ -78,7 +78,7 @@ func TestJavaBloom(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						return strings.TrimRight(text, "\x00") // we take all the memory at once
+						return strings.TrimRight(text, "\x00") // Go takes all the memory of its filter at once
 					}
 					if bits(theirs) != bits(ours) {
 						t.Error("the bits differ")
@@ -96,14 +96,14 @@ func TestJavaBloom(t *testing.T) {
 				})
 			}
 		}
-		// What Redisson says false to, and then forgets, is an error here.
+		// Redisson returns false for other parameters, and then ignores them. Go returns an error.
 		if _, err := s.c.NewBloomFilter("javastring0.03").Init(t.Context(), 1000, 0.02); !errors.Is(err, bloom.ErrOtherConfig) {
 			t.Errorf("other parameters: %v", err)
 		}
 	})
 }
 
-// configKey is where the configuration of a filter is.
+// configKey returns the key of a filter's configuration.
 func configKey(name string) string {
 	if strings.Contains(name, "{") {
 		return name + ":config"

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// asks lets a client of Redisson call a method of what is no lock, which must succeed.
+// asks lets a client of Redisson call a method of an object that is no lock. The call must succeed.
 func asks[T any](tb testing.TB, r *redisson, q javaRequest) (v T) {
 	tb.Helper()
 	q.Client = r.name
@@ -23,7 +23,7 @@ func asks[T any](tb testing.TB, r *redisson, q javaRequest) (v T) {
 	return v
 }
 
-// A rate limiter that both sides take of: each sees what the other took, and gives back.
+// Java and Go take units of one rate limiter. Each side sees the units that the other takes and gives back.
 func TestJavaWindow(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -51,7 +51,7 @@ func TestJavaWindow(t *testing.T) {
 					t.Fatal(err)
 				}
 				if asks[bool](t, s.java, javaRequest{Do: "rate.trySetRate", Name: name, N: 7, Interval: 1000}) {
-					t.Error("Java made it anew")
+					t.Error("Java made the limiter anew")
 				}
 				if got := asks[[]int64](t, s.java, javaRequest{Do: "rate.getConfig", Name: name}); got[0] != 10 || got[1] != time.Hour.Milliseconds() {
 					t.Errorf("Java reads %d", got)
@@ -70,13 +70,13 @@ func TestJavaWindow(t *testing.T) {
 					t.Errorf("for Java %d are left, want 5", got)
 				}
 				if !tries(name, 5) || takes(w, 1).OK {
-					t.Error("the five that came back")
+					t.Error("Java cannot take the five units that came back")
 				}
 			})
 		}
 		t.Run("made by Java", func(t *testing.T) {
 			if !asks[bool](t, s.java, javaRequest{Do: "rate.trySetRate", Name: "java", N: 70_000, Interval: 3_600_000}) {
-				t.Fatal("Java could not make it")
+				t.Fatal("Java could not make the limiter")
 			}
 			w := s.c.NewWindow("java")
 			if created, err := w.Init(t.Context(), 70_000, time.Hour); created || err != nil {
@@ -85,9 +85,9 @@ func TestJavaWindow(t *testing.T) {
 			if _, err := w.Init(t.Context(), 1, time.Hour); !errors.Is(err, ratelimit.ErrOtherRate) {
 				t.Errorf("init with another rate: %v", err)
 			}
-			// More than two bytes of an entry.
+			// The number of units needs more than two bytes of an entry.
 			if !tries("java", 66_000) || takes(w, 5_000).OK || !takes(w, 4_000).OK || tries("java", 1) {
-				t.Error("both together take what there is not")
+				t.Error("both sides together take more than the rate")
 			}
 			if err := w.SetRate(t.Context(), 71_000, time.Hour); err != nil {
 				t.Fatal(err)
@@ -99,8 +99,8 @@ func TestJavaWindow(t *testing.T) {
 	})
 }
 
-// Both sides at once, for some windows: never more than the rate in any of them, by the list that
-// Redis keeps, and no unit is lost for good.
+// Both sides take at once, for some windows. By the list in Redis, they take no more than the rate in any
+// window, and no unit is lost for good.
 func TestJavaWindow_together(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -153,7 +153,7 @@ func TestJavaWindow_together(t *testing.T) {
 	for _, from := range all {
 		n := int64(0)
 		for _, to := range all {
-			// Whatever lies wholly within a window. Redisson counts in ms, and by the clock of this host, too.
+			// The calls from here to there lie within a window. Redisson counts in ms, and by the clock of this host, too.
 			if !to.sent.Before(from.sent) && to.heard.Sub(from.sent) < per-2*time.Millisecond {
 				n += to.n
 			}
