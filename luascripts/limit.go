@@ -152,7 +152,7 @@ func RefundUnits(ctx context.Context, rdb rueidis.Client, key string, rules Limi
 // us returns d in µs, in the form that the scripts take.
 func us(d time.Duration) string { return strconv.FormatInt(d.Microseconds(), 10) }
 
-// fromUs returns the duration of a number of µs. It returns Never for a negative number.
+// fromUs returns the duration of a number of µs. It returns Never for the number of Never.
 func fromUs(us int64) time.Duration {
 	if us == int64(Never) {
 		return Never
