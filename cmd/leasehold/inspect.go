@@ -57,7 +57,7 @@ not be asked; 2 if inspect was called the wrong way.
 	return cmd
 }
 
-// noLock is err about the lock called name, for operators.
+// noLock returns err, about the lock called name, in words for operators.
 func noLock(name string, err error) error {
 	switch {
 	case errors.Is(err, lock.ErrForeignKey):
@@ -68,10 +68,10 @@ func noLock(name string, err error) error {
 	return err
 }
 
-// detail is a lock for people.
+// detail is a lock, shown for people.
 type detail admin.Lock
 
-// table writes the lock, with a line for each holder and for each who waits.
+// table writes the lock, with a line for each holder and each waiter.
 func (d detail) table(w io.Writer) error {
 	s := newScreen(w)
 	switch {
@@ -135,7 +135,7 @@ func (d detail) table(w io.Writer) error {
 	return nil
 }
 
-// heldAs says how a lock is held.
+// heldAs returns words for the way in which a lock is held.
 func heldAs(l admin.Lock) string {
 	switch l.Mode {
 	case lock.Read:
@@ -146,7 +146,7 @@ func heldAs(l admin.Lock) string {
 	return fmt.Sprintf("a %s lock, held", l.Kind)
 }
 
-// role is what a holder does.
+// role returns the word for what a holder does.
 func role(h lock.Holder) string {
 	switch h.Mode {
 	case lock.Read:
@@ -157,7 +157,7 @@ func role(h lock.Holder) string {
 	return "holds"
 }
 
-// since says since when h asked for the lock.
+// since returns words for the time at which h asked for the lock.
 func since(h lock.Holder) string {
 	if h.Since.IsZero() {
 		return "nobody says since when"

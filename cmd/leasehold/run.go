@@ -17,7 +17,7 @@ type runner struct {
 
 	name    string
 	argv    []string
-	waiting sync.Once // has been said
+	waiting sync.Once // says once that run waits
 
 	onLost       choice
 	killAfter    time.Duration
@@ -108,8 +108,8 @@ not, and elsewhere nothing is: only the fencing token protects then.
 	return cmd
 }
 
-// completeRun completes the words of the command as a shell does; there is nothing to
-// complete a name with.
+// completeRun completes the words of the command as a shell does. It does not complete the name
+// of the lock.
 func completeRun(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -16,11 +16,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// locking is which lock is taken, and how: flags of run.
+// locking has the flags of run that select the lock and how to take it.
 type locking struct {
 	shared, exclusive, fair, quorum bool
 
-	waits       bool // wait was given
+	waits       bool // the --wait flag was given
 	wait        time.Duration
 	noWait      bool
 	lease       time.Duration
@@ -30,10 +30,10 @@ type locking struct {
 	voteTimeout time.Duration
 }
 
-// leastLease is the least that a client takes as its watchdog's timeout.
+// leastLease is the least timeout that a client accepts for its watchdog.
 const leastLease = 10 * lock.MinLease
 
-// check returns what is wrong with the flags, given the number of servers.
+// check returns an error if the flags do not fit each other or the number of servers.
 func (l *locking) check(servers int) error {
 	switch {
 	case l.waits && l.noWait:
@@ -58,7 +58,7 @@ func (l *locking) check(servers int) error {
 	return nil
 }
 
-// tries reports whether the lock is asked for once.
+// tries reports whether run asks for the lock only once.
 func (l *locking) tries() bool { return l.noWait || l.waits && l.wait == 0 }
 
 // lockOf returns the lock called name on c.
@@ -84,7 +84,7 @@ func (l *locking) lockOf(c *client.Client, name string) lock.Witness {
 	return c.NewLock(name, opts...)
 }
 
-// quorumOf returns the lock that locks make together.
+// quorumOf returns the quorum lock made of locks.
 func (l *locking) quorumOf(locks []lock.Locker) lock.Locker {
 	opts := []multilock.Option{
 		multilock.WithLongestLease(max(l.lease, multilock.DefaultLongestLease)),
@@ -99,7 +99,7 @@ func (l *locking) quorumOf(locks []lock.Locker) lock.Locker {
 	return multilock.NewQuorum(locks, opts...)
 }
 
-// opened is a lock with the connections that it needs.
+// opened is a lock with its connections.
 type opened struct {
 	lock.Locker
 	voters []*voter
@@ -158,16 +158,16 @@ func (r *runner) openVoter(ctx context.Context, address string, o *opened) *vote
 	return &voter{Witness: r.lockOf(c, r.name), name: r.name, within: r.voteTimeout}
 }
 
-// observer returns one that says, once, that the waiting has begun.
+// observer returns an observer that says, once, that run waits.
 func (r *runner) observer() lock.Observer {
 	return lock.Observer{Waiting: func(lock.Event) {
 		r.waiting.Do(func() { r.happens("another owner has %q: waiting", r.name) })
 	}}
 }
 
-// closeClient closes c and then its connection. What a call that ended has left in
-// Redis is taken back by then. A server that does not answer keeps the connection open;
-// the end of the process does not wait for that.
+// closeClient closes c and then its connection. Closing c takes back what an ended call has
+// left in Redis. A server that does not answer keeps the connection open, and the end of the
+// process does not wait for it.
 func (r *runner) closeClient(ctx context.Context, c *client.Client, rdb rueidis.Client) {
 	if err := c.Close(ctx); err != nil {
 		r.happens("%v; what is left in Redis is gone when the lease of %v ends", err, r.lease)
@@ -176,7 +176,7 @@ func (r *runner) closeClient(ctx context.Context, c *client.Client, rdb rueidis.
 	rdb.Close()
 }
 
-// close closes the clients, for as long as ctx lasts.
+// close closes the clients, and waits for that until the end of ctx at the most.
 func (o *opened) close(ctx context.Context) {
 	var closing sync.WaitGroup
 	for _, closeClient := range o.closers {
@@ -193,8 +193,8 @@ func (o *opened) take(ctx context.Context, l *locking) (lock.Hold, error) {
 	return o.Lock(ctx)
 }
 
-// refused reports whether err of take says that somebody else has the lock. Where a majority
-// of the servers said nothing about it, nobody knows.
+// refused reports whether err of take says that another owner has the lock. If a majority
+// of the servers gave no answer, the holder is unknown and refused reports false.
 func (o *opened) refused(err error) bool {
 	if len(o.voters) == 1 {
 		return busy(err)
@@ -208,21 +208,21 @@ func (o *opened) refused(err error) bool {
 	return errors.Is(err, lock.ErrNotAcquired) && failed <= len(o.voters)/2
 }
 
-// voter is the lock on one server. It remembers whether the server failed to say who has
-// the lock; one that could not be reached at the start has no vote.
+// voter is the lock on one server. It remembers whether the server failed to answer. A server
+// that could not be reached at the start has no vote.
 type voter struct {
-	lock.Witness // nil if absent
+	lock.Witness // nil if the server could not be reached at the start
 	name         string
 	absent       error
-	within       time.Duration // what an attempt waits for the vote
+	within       time.Duration // the time that an attempt waits for the vote
 
 	mu     sync.Mutex
-	failed bool      // to answer the last question
-	asked  time.Time // when, of a question under way; else zero
+	failed bool      // the server did not answer the last question
+	asked  time.Time // when the question under way was sent; zero if none is under way
 }
 
-// silent reports whether the server did not say who has the lock. That one answer was not
-// waited for, as others had decided, does not count.
+// silent reports whether the server failed to answer. A question that the quorum no longer waits for,
+// as other servers have decided, does not count.
 func (v *voter) silent() bool {
 	if v.absent != nil {
 		return true
@@ -232,7 +232,7 @@ func (v *voter) silent() bool {
 	return v.failed || v.overdueLocked()
 }
 
-// overdueLocked reports whether an answer is missing for a long time.
+// overdueLocked reports whether an answer has been missing for a long time.
 func (v *voter) overdueLocked() bool {
 	return !v.asked.IsZero() && time.Since(v.asked) > v.within/2
 }
@@ -240,7 +240,7 @@ func (v *voter) overdueLocked() bool {
 // Name returns the name of the lock.
 func (v *voter) Name() string { return v.name }
 
-// Lock is that of the lock.
+// Lock calls Lock of the lock.
 func (v *voter) Lock(ctx context.Context) (lock.Hold, error) {
 	if v.absent != nil {
 		return nil, v.absent
@@ -248,7 +248,7 @@ func (v *voter) Lock(ctx context.Context) (lock.Hold, error) {
 	return v.Witness.Lock(ctx)
 }
 
-// TryLock is that of the lock.
+// TryLock calls TryLock of the lock.
 func (v *voter) TryLock(ctx context.Context) (lock.Hold, error) {
 	if v.absent != nil {
 		return nil, v.absent
@@ -268,7 +268,7 @@ func (v *voter) TryLock(ctx context.Context) (lock.Hold, error) {
 	return h, err
 }
 
-// Server is that of the lock.
+// Server calls Server of the lock.
 func (v *voter) Server(ctx context.Context) (lock.Server, error) {
 	if v.absent != nil {
 		return lock.Server{}, v.absent
@@ -276,7 +276,8 @@ func (v *voter) Server(ctx context.Context) (lock.Server, error) {
 	return v.Witness.Server(ctx)
 }
 
-// label is what operators see of the command: its name. Its arguments may have secrets in them.
+// label returns the name of the command, which operators see. It leaves out the arguments, which may have
+// secrets in them.
 func (r *runner) label() string {
 	name := strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) {

@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// notes are what run says on standard error: trouble, and with --verbose what
-// happens. It never writes to standard output, which is the command's.
+// notes writes the messages of run to standard error: trouble, and with --verbose also
+// events. Standard output belongs to the command, so notes never writes to it.
 type notes struct {
 	quiet, verbose bool
 
@@ -18,7 +18,7 @@ type notes struct {
 	w  io.Writer
 }
 
-// trouble says something that the user should know.
+// trouble writes a message that the user should see.
 func (n *notes) trouble(format string, args ...any) {
 	if n.quiet {
 		return
@@ -28,14 +28,14 @@ func (n *notes) trouble(format string, args ...any) {
 	fmt.Fprintln(n.w, "leasehold:", oneLine(fmt.Sprintf(format, args...)))
 }
 
-// happens says what is only for those who asked.
+// happens writes a message only with --verbose.
 func (n *notes) happens(format string, args ...any) {
 	if n.verbose {
 		n.trouble(format, args...)
 	}
 }
 
-// logger returns a logger whose warnings are trouble.
+// logger returns a logger that writes its warnings and errors as trouble.
 func (n *notes) logger() *slog.Logger { return slog.New(warnings{n, ""}) }
 
 // warnings is the handler of that logger.
@@ -47,7 +47,7 @@ type warnings struct {
 // Enabled reports true for warnings and errors.
 func (h warnings) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
 
-// Handle says the message and its attributes.
+// Handle writes the message and its attributes.
 func (h warnings) Handle(_ context.Context, r slog.Record) error {
 	attrs := h.attrs
 	r.Attrs(func(a slog.Attr) bool {
@@ -61,7 +61,7 @@ func (h warnings) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// WithAttrs returns a handler that says attrs too.
+// WithAttrs returns a handler that also writes attrs.
 func (h warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for _, a := range attrs {
 		h.attrs += ", " + a.String()
@@ -69,5 +69,5 @@ func (h warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return h
 }
 
-// WithGroup returns h: there are no groups in a line.
+// WithGroup returns h, as a line has no groups.
 func (h warnings) WithGroup(string) slog.Handler { return h }

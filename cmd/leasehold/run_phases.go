@@ -18,31 +18,30 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// closeLimit is how long the clean-up in Redis may take, unless the lease is shorter:
-// nothing of this process is left there when the lease is over.
+// closeLimit limits the time of the clean-up in Redis. A shorter lease limits it further, as nothing of
+// this process is left in Redis when the lease is over.
 const closeLimit = 5 * time.Second
 
-// closing returns a context for the clean-up.
+// closing returns the context of the clean-up.
 func (r *runner) closing(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, min(r.lease, closeLimit))
 }
 
-// keepRunning is the word for leaving the command alone when the lock is lost.
+// keepRunning is the value of --on-lost that leaves the command alone when the lock is lost.
 const keepRunning = "ignore"
 
-// onLostWords returns what can be sent to a command whose lock is lost.
+// onLostWords returns the values of --on-lost.
 func onLostWords() []string {
 	return append(slices.Sorted(maps.Keys(child.ByName)), keepRunning)
 }
 
 // run goes through the phases: wait for the lock, run the command, give the lock back.
-// In each of them signals have their own meaning, and in each one way out: by the
-// returns below.
+// A signal has another meaning in each phase. Each phase ends by a return below.
 func (r *runner) run(ctx context.Context) error {
 	signals, stop := child.Catch()
 	defer stop()
 	if ctx.Err() != nil {
-		return r.failed(context.Cause(ctx)) // by a signal that came before that
+		return r.failed(context.Cause(ctx)) // a signal has come before
 	}
 	ctx = context.WithoutCancel(ctx)
 
@@ -56,7 +55,7 @@ func (r *runner) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := child.Find(r.argv[0]); err != nil { // better now than after waiting for an hour
+	if _, err := child.Find(r.argv[0]); err != nil { // fail now rather than after an hour of waiting
 		return r.failed(&exitError{child.StartCode(err), err})
 	}
 
@@ -81,7 +80,7 @@ func (r *runner) run(ctx context.Context) error {
 	return &exitError{code: status.ExitCode()}
 }
 
-// checkOwn returns what is wrong with the flags that are about the command.
+// checkOwn returns an error if the flags that are about the command are not valid.
 func (r *runner) checkOwn() error {
 	switch {
 	case r.killAfter < 0:
@@ -94,7 +93,7 @@ func (r *runner) checkOwn() error {
 	return nil
 }
 
-// failed is err with its exit code.
+// failed returns err with its exit code.
 func (r *runner) failed(err error) error {
 	var e *exitError
 	var i interrupted
@@ -113,8 +112,8 @@ func (r *runner) failed(err error) error {
 	return e
 }
 
-// acquire waits for the lock. A signal that asks to end ends the waiting; others would
-// be for the command, which is not there yet.
+// acquire waits for the lock. A signal that asks to end ends the wait. acquire ignores other signals:
+// they are for the command, which does not run yet.
 func (r *runner) acquire(ctx context.Context, signals <-chan os.Signal, addresses []string) (*opened, lock.Hold, error) {
 	waiting, listened := untilSignal(ctx, signals)
 	o, err := r.open(waiting, addresses)
@@ -125,7 +124,7 @@ func (r *runner) acquire(ctx context.Context, signals <-chan os.Signal, addresse
 	hold, err := o.take(waiting, &r.locking)
 	listened()
 	switch {
-	case waiting.Err() != nil: // perhaps just after the grant: Close gives it back
+	case waiting.Err() != nil: // perhaps just after the grant: Close gives the lock back
 		err = context.Cause(waiting)
 	case err != nil && o.refused(err):
 		err = &exitError{r.conflictCode, fmt.Errorf("%w; another owner has it", err)}
@@ -165,17 +164,17 @@ func untilSignal(ctx context.Context, signals <-chan os.Signal) (_ context.Conte
 }
 
 const (
-	groupPoll = 10 * time.Millisecond // between two looks whether the command's process group is empty
-	killLimit = 2 * time.Second       // for a process group to be empty after SIGKILL
+	groupPoll = 10 * time.Millisecond // the time between two looks whether the command's process group is empty
+	killLimit = 2 * time.Second       // the longest wait for an empty process group after SIGKILL
 )
 
-// attend runs the command, and returns when nothing of its process group is left. An
-// error says that it was not started.
+// attend runs the command, and returns when its process group is empty. It returns an
+// error if the command did not start.
 //
 //	a signal                  the command gets it
-//	the lock is lost          the command gets that of --on-lost, and later SIGKILL
-//	the command is over       what it left behind gets SIGTERM, and later SIGKILL
-//	nothing is left           done
+//	the lock is lost          the command gets the signal of --on-lost, and later SIGKILL
+//	the command is over       the rest of its group gets SIGTERM, and later SIGKILL
+//	the group is empty        attend returns
 func (r *runner) attend(hold lock.Hold, signals <-chan os.Signal) (status child.Status, err error) {
 	sayLost := child.ByName[r.onLost.value] // 0 for keepRunning
 	p, err := child.Start(r.argv, child.Options{Env: r.environment(hold), Orphaned: sayLost})
@@ -223,14 +222,14 @@ func (r *runner) attend(hold lock.Hold, signals <-chan os.Signal) (status child.
 	}
 }
 
-// send says if a signal could not be sent. That there is nobody left is no trouble.
+// send writes a message if a signal could not be sent. An empty process group is no trouble.
 func (r *runner) send(err error) {
 	if err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, os.ErrProcessDone) {
 		r.trouble("the command cannot be sent a signal: %v", err)
 	}
 }
 
-// environment returns that of the command.
+// environment returns the environment of the command.
 func (r *runner) environment(hold lock.Hold) []string {
 	var owners []string
 	for _, h := range multilock.Holds(hold) {
@@ -240,14 +239,14 @@ func (r *runner) environment(hold lock.Hold) []string {
 	if t := hold.Token(); t > 0 {
 		token = strconv.FormatUint(t, 10)
 	}
-	return append(os.Environ(), // the last of a name counts
+	return append(os.Environ(), // the last variable of a name counts
 		"LEASEHOLD_LOCK_NAME="+r.name,
 		"LEASEHOLD_LOCK_ID="+strings.Join(owners, " "),
 		"LEASEHOLD_FENCING_TOKEN="+token,
 		"LEASEHOLD_LEASE_MS="+strconv.FormatInt(r.lease.Milliseconds(), 10))
 }
 
-// keep keeps the lock until the given time. A signal that asks to end ends that, and
+// keep keeps the lock until the given time. A signal that asks to end makes keep return early, and
 // so does the loss of the lock.
 func (r *runner) keep(hold lock.Hold, signals <-chan os.Signal, until time.Time) {
 	left := time.Until(until)
@@ -271,8 +270,8 @@ func (r *runner) keep(hold lock.Hold, signals <-chan os.Signal, until time.Time)
 	}
 }
 
-// release gives the lock back and closes the connections. Signals change nothing about
-// that: it is short, and has a limit. It reports whether the lock was lost before.
+// release gives the lock back and closes the connections. It ignores signals, as it is short and
+// has a limit. It reports whether the lock was lost before.
 func (r *runner) release(ctx context.Context, o *opened, hold lock.Hold) (lost bool) {
 	ctx, cancel := r.closing(ctx)
 	defer cancel()

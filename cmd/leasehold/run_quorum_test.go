@@ -10,8 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// startServers starts n servers, and returns them with their URLs as the environment
-// has them.
+// startServers starts n servers. It returns them with an environment that has their URLs.
 func startServers(t *testing.T, n int) (servers []*redistest.Server, env []string) {
 	t.Helper()
 	servers = make([]*redistest.Server, n)
@@ -26,8 +25,8 @@ func startServers(t *testing.T, n int) (servers []*redistest.Server, env []strin
 // quorumArgs are for servers that are young and slow.
 var quorumArgs = []string{"run", "--quorum", "--durable", "--lease", "2s", "--vote-timeout", "500ms"}
 
-// 1: One of three servers is dead from the start, and the lock is had on two. 2: Nobody
-// else gets it. 3: A second one dies, and the lock is lost.
+// 1: One of three servers is dead from the start, and the command gets the lock on two. 2: No other
+// run gets the lock. 3: A second server dies, and the lock is lost.
 func TestRun_quorum(t *testing.T) {
 	t.Parallel()
 	servers, env := startServers(t, 3)
@@ -56,7 +55,7 @@ func TestRun_quorumSignal(t *testing.T) {
 	c.stdout.await(t, "ready")
 	waiting := prepare(t, env, append(quorumArgs, lock, "--", "echo", "ran")...).start()
 	waiting.signal(syscall.SIGINT)
-	waiting.wait() // it may have been before it could catch the signal
+	waiting.wait() // the signal may have come before the process could catch it
 	if waiting.stdout.String() != "" {
 		t.Error("the command ran")
 	}
@@ -67,8 +66,8 @@ func TestRun_quorumSignal(t *testing.T) {
 	}
 }
 
-// Without a majority of servers nobody knows who has the lock: that is another exit
-// code than that somebody has it.
+// Without a majority of servers the holder is unknown. The exit code differs from that of a lock that
+// another owner has.
 func TestRun_quorumUnreachable(t *testing.T) {
 	t.Parallel()
 	servers, env := startServers(t, 3)
@@ -106,6 +105,6 @@ func TestRun_quorumUnreachable(t *testing.T) {
 	c := prepare(t, env, append(quorumArgs, lock, "--", "true")...).start()
 	c.ends(exitBroken)
 	if said := c.stderr.String(); strings.Count(said, "cannot connect") != 2 || strings.Count(said, "\n") != 1 {
-		t.Errorf("it says %q", said)
+		t.Errorf("run says %q", said)
 	}
 }

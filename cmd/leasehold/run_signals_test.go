@@ -11,11 +11,11 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// The matrix: signal × phase × child. Each test ends with no process of its own, which
-// is what ends waits for, and no key in Redis.
+// The tests cover the matrix signal × phase × child. Each test ends without a process of its own,
+// for which ends waits, and without a key in Redis.
 
-// command returns one of the kind, which minds the signal in its way. It writes
-// ready when it is, and says by its exit code that it came to its own end.
+// command returns a command of the kind, which has its own way to handle the signal. The command
+// writes ready when it is ready. Its exit code says that it came to its own end.
 func command(kind, signal string) []string {
 	script := map[string]string{
 		"exits":   `echo ready; exec sleep 60`,
@@ -23,13 +23,13 @@ func command(kind, signal string) []string {
 		"stopped": `echo ready; kill -STOP $$; sleep 60`,
 		"ignores": `trap "" ` + signal + `; echo ready; read line; exit 5`,
 		"forks":   `sleep 60 & (sleep 60 & sleep 60) & echo ready; wait; wait`,
-		// The command itself ends, and what it leaves behind does not want to.
+		// The command itself ends, and leaves a process behind that ignores the signals.
 		"leaves": `trap "exit 7" ` + signal + `; (trap "" TERM HUP INT QUIT; echo ready; sleep 60) & while :; do sleep 0.01; done`,
 	}[kind]
 	return []string{"sh", "-c", script}
 }
 
-// While it waits, a signal ends it, and the command is never started.
+// A signal ends run while it waits, and the command never starts.
 func TestRun_signalWhileWaiting(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -56,7 +56,7 @@ func TestRun_signalWhileWaiting(t *testing.T) {
 	}
 }
 
-// Signals that are for the command do not end the waiting.
+// A signal that does not ask to end does not end the wait.
 func TestRun_otherSignalWhileWaiting(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -72,11 +72,11 @@ func TestRun_otherSignalWhileWaiting(t *testing.T) {
 	holder.ends(0)
 	c.ends(0)
 	if got := c.stdout.String(); got != "ran\n" {
-		t.Errorf("it wrote %q", got)
+		t.Errorf("the command wrote %q", got)
 	}
 }
 
-// A signal that comes while the connection is made ends it too.
+// A signal also ends run while it connects.
 func TestRun_signalWhileConnecting(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -93,7 +93,7 @@ func TestRun_signalWhileConnecting(t *testing.T) {
 	proxy.CutAll()
 }
 
-// While the command runs, it gets the signal, with all of its group.
+// While the command runs, its whole process group gets the signal.
 func TestRun_signalWhileRunning(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -122,7 +122,7 @@ func TestRun_signalWhileRunning(t *testing.T) {
 	}
 }
 
-// Other signals reach the command too.
+// Other signals reach the command, too.
 func TestRun_otherSignalWhileRunning(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -137,7 +137,7 @@ func TestRun_otherSignalWhileRunning(t *testing.T) {
 	}
 }
 
-// When the lock is lost, the command is told as --on-lost says, with all of its group.
+// When the lock is lost, the whole process group of the command gets the signal of --on-lost.
 func TestRun_lost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -178,7 +178,7 @@ func TestRun_lost(t *testing.T) {
 	}
 }
 
-// 1: The lock is lost, and the command does not mind. 2: Signals reach it all the same.
+// 1: The lock is lost, and the command ignores the signal. 2: Later signals still reach the command.
 func TestRun_signalWhileLost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -198,7 +198,7 @@ func TestRun_signalWhileLost(t *testing.T) {
 	}
 }
 
-// The server dies: the lock is lost when its lease ends.
+// When the server dies, the lock is lost at the end of its lease.
 func TestRun_serverDies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -207,12 +207,12 @@ func TestRun_serverDies(t *testing.T) {
 	s.Kill(t)
 	c.ends(exitLost)
 	if said := c.stderr.String(); !strings.Contains(said, "lost") {
-		t.Errorf("it says %q", said)
+		t.Errorf("run says %q", said)
 	}
 }
 
-// leasehold is stopped for longer than its lease, with its command going on. It finds
-// out as soon as it goes on.
+// leasehold is stopped for longer than its lease, while its command goes on. leasehold notices the loss as
+// soon as it goes on.
 func TestRun_frozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -225,8 +225,8 @@ func TestRun_frozen(t *testing.T) {
 	c.ends(exitLost)
 }
 
-// While the lock is given back, signals change nothing: neither the exit code, which is
-// the command's, nor what is left in Redis.
+// While leasehold gives the lock back, a signal changes neither the exit code, which is that of the
+// command, nor the keys in Redis.
 func TestRun_signalWhileReleasing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -258,7 +258,7 @@ func TestRun_signalWhileReleasing(t *testing.T) {
 	}
 }
 
-// With --min-hold the lock outlives the command; a signal ends that.
+// With --min-hold the lock outlives the command, until a signal comes.
 func TestRun_minHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -269,7 +269,7 @@ func TestRun_minHold(t *testing.T) {
 		c := on(t, s, "run", "--min-hold", "500ms", lock, "--", "sh", "-c", "exit 5")
 		c.ends(5)
 		if took := time.Since(start); took < 500*time.Millisecond {
-			t.Errorf("it was over after %v", took)
+			t.Errorf("run ended after %v", took)
 		}
 		noKeys(t, s, lock)
 	})
@@ -297,12 +297,12 @@ func TestRun_minHold(t *testing.T) {
 	})
 }
 
-// What the command leaves behind is ended before the lock is free.
+// leasehold ends the processes that the command leaves behind before the lock is free.
 func TestRun_leftBehind(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	lock := lockName(t)
-	// The one that is left behind tells what it finds when it is told to stop.
+	// The process left behind writes whether the lock is still held when it gets the signal.
 	c := on(t, s, "run", lock, "--", "sh", "-c", `
 		exec 3<&0 # what a shell starts behind its back reads from nowhere
 		(trap 'echo told; read line; exit' TERM; echo ready; while :; do sleep 0.01; done) <&3 &
@@ -311,14 +311,14 @@ func TestRun_leftBehind(t *testing.T) {
 	c.say("")
 	c.stdout.await(t, "told")
 	if !held(t, s, lock) {
-		t.Error("the lock is free, and something of the command is left")
+		t.Error("the lock is free, and a process of the command is left")
 	}
 	c.say("")
 	c.ends(5)
 	noKeys(t, s, lock)
 }
 
-// A command that has left the group, as a daemon does, is left alone.
+// leasehold leaves alone a process that has left the group, as a daemon does.
 func TestRun_daemon(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

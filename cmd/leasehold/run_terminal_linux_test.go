@@ -12,14 +12,14 @@ import (
 	"golang.org/x/term"
 )
 
-// screenplay is a terminal with somebody who types, and a program that runs in it.
+// screenplay is a terminal in which a program runs and the test types.
 type screenplay struct {
 	*tool
 	master, slave *os.File
 }
 
-// inTerminal makes a program in a terminal of its own, as the leader of its session, which
-// begin starts. Without arguments it is a shell, and else the tool.
+// inTerminal prepares a program in a terminal of its own, as the leader of its session; begin starts
+// it. The program is a shell without arguments, and otherwise the tool.
 func inTerminal(t *testing.T, s *redistest.Server, args ...string) *screenplay {
 	t.Helper()
 	path, err := binary()
@@ -35,7 +35,7 @@ func inTerminal(t *testing.T, s *redistest.Server, args ...string) *screenplay {
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = slave, slave, slave
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	p := &screenplay{c, master, slave}
-	t.Cleanup(func() { // after that of start, which shows what was written
+	t.Cleanup(func() { // runs after the cleanup of start, which shows the output
 		slave.Close()
 		master.Close()
 	})
@@ -59,7 +59,7 @@ func inTerminal(t *testing.T, s *redistest.Server, args ...string) *screenplay {
 	return p
 }
 
-// begin starts it with more in its environment.
+// begin starts the program with env added to its environment.
 func (p *screenplay) begin(env ...string) *screenplay {
 	p.t.Helper()
 	p.cmd.Env = append(p.cmd.Env, env...)
@@ -93,7 +93,7 @@ func openPTY(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// keys that the terminal makes signals of.
+// The keys that the terminal turns into signals.
 const (
 	ctrlC         = "\x03"
 	ctrlZ         = "\x1a"
@@ -108,8 +108,7 @@ func (p *screenplay) types(keys string) {
 	}
 }
 
-// A program that reads from the terminal may, and one Ctrl-C is one SIGINT, for it
-// alone.
+// The command can read from the terminal. One Ctrl-C is one SIGINT, which only the command gets.
 func TestTerminal_interactive(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -117,7 +116,7 @@ func TestTerminal_interactive(t *testing.T) {
 	p := inTerminal(t, s, "run", lock, "--", "sh", "-c", `
 		trap 'echo interrupted' INT
 		echo ready
-		while :; do read line || continue; echo "<$line>"; [ "$line" = end ] && exit 4; done`).begin() // an interrupted read fails
+		while :; do read line || continue; echo "<$line>"; [ "$line" = end ] && exit 4; done`).begin() // a signal makes read fail
 	p.stdout.await(t, "ready")
 	p.types("one\n")
 	p.stdout.await(t, "<one>")
@@ -163,8 +162,8 @@ func TestTerminal_interrupt(t *testing.T) {
 	}
 }
 
-// A command that never reads has the terminal too: Ctrl-C and changes of the window's size
-// are for it alone, and what it asks of the terminal is granted at once.
+// A command that never reads has the terminal, too. It alone gets Ctrl-C and changes of the window's size,
+// and the terminal accepts its settings at once.
 func TestTerminal_foreground(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -195,7 +194,7 @@ func TestTerminal_modeRestored(t *testing.T) {
 	}
 }
 
-// Where nobody could continue it, Ctrl-Z stops nothing for long.
+// Without a shell that could continue the command, Ctrl-Z does not stop it for long.
 func TestTerminal_noShell(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -206,7 +205,7 @@ func TestTerminal_noShell(t *testing.T) {
 	p.ends(4)
 }
 
-// In a shell: 1: Ctrl-Z gives the prompt back. 2: fg goes on with the command, which has
+// The tool runs in a shell. 1: Ctrl-Z gives the prompt back. 2: fg continues the command, which has
 // the terminal again.
 func TestTerminal_jobControl(t *testing.T) {
 	t.Parallel()
@@ -216,7 +215,7 @@ func TestTerminal_jobControl(t *testing.T) {
 	p.types("$leasehold run " + lock + " -- sh -c 'echo re\"\"ady; read line; echo \"<$line>\"; exit 4'\n")
 	p.stdout.await(t, "ready")
 	p.types(ctrlZ)
-	p.stdout.await(t, "Stopped") // by the shell; until then, the command may read what is typed
+	p.stdout.await(t, "Stopped") // the shell writes this; until then, the command may read the keys
 	p.types("echo pro\"\"mpt\n")
 	p.stdout.await(t, "prompt") // 1
 	if !held(t, s, lock) {
@@ -231,7 +230,7 @@ func TestTerminal_jobControl(t *testing.T) {
 	noKeys(t, s, lock)
 }
 
-// In a script, what comes after run has the terminal again.
+// In a script, the next command after run has the terminal again.
 func TestTerminal_script(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -245,8 +244,8 @@ func TestTerminal_script(t *testing.T) {
 	p.ends(0)
 }
 
-// A command in the background that wants the terminal stops, as any program does, and
-// has it after fg.
+// A background command that uses the terminal stops, as any program does. After fg it has the
+// terminal.
 func TestTerminal_background(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -262,19 +261,19 @@ func TestTerminal_background(t *testing.T) {
 	p.ends(0)
 }
 
-// At the head of a pipeline the command does not take the terminal from its end, unless
-// it asks for it.
+// At the head of a pipeline the command does not take the terminal from the end of the pipeline, unless
+// the command reads from it.
 func TestTerminal_pipeline(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := inTerminal(t, s).begin()
-	// The end of the pipeline reads, while the command runs.
+	// The end of the pipeline reads from the terminal while the command runs.
 	p.types("$leasehold run " + lockName(t) + " -- sh -c 'echo re\"\"ady; sleep 60' | (read x; echo \"$x\"; read y </dev/tty; echo \"<$y>\"; exit 0)\n")
 	p.stdout.await(t, "ready")
 	p.types("pager\n")
 	p.stdout.await(t, "<pager>")
 	p.types(ctrlC)
-	// The command reads.
+	// The command reads from the terminal.
 	p.types("$leasehold run " + lockName(t) + " -- sh -c 'echo be\"\"gun; read line; echo \"<$line>\"' | cat\n")
 	p.stdout.await(t, "begun")
 	p.types("command\n")
@@ -283,7 +282,7 @@ func TestTerminal_pipeline(t *testing.T) {
 	p.ends(0)
 }
 
-// leasehold is killed: its command is told, and the lock is free when its lease ends.
+// When leasehold is killed, its command gets the signal, and the lock is free at the end of its lease.
 func TestRun_killed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -300,7 +299,7 @@ func TestRun_killed(t *testing.T) {
 	}
 }
 
-// Colours are for a terminal that wants them.
+// leasehold writes colours only to a terminal that supports them.
 func TestTerminal_colours(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -320,11 +319,11 @@ func TestTerminal_colours(t *testing.T) {
 	}
 }
 
-// Where nobody reaps orphans, as in many a container, leasehold does: what it cannot tell
-// from a process that lives would keep the lock.
+// In many containers no process reaps orphans, so leasehold does. It cannot tell a zombie from a
+// living process, and a zombie would keep the lock.
 func TestRun_reaps(t *testing.T) {
 	t.Parallel()
-	// From here on, this process is who should reap, and does not.
+	// From here on, this process is the one to reap orphans, and does not do it.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -332,11 +331,11 @@ func TestRun_reaps(t *testing.T) {
 	c := on(t, s, "run", "-k", "50ms", lockName(t), "--", "sh", "-c", "sleep 60 & sleep 60 & exit 5")
 	c.ends(5)
 	if c.stderr.String() != "" {
-		t.Errorf("it says %q", c.stderr)
+		t.Errorf("run says %q", c.stderr)
 	}
 }
 
-// unlock shows the holder, asks, and does nothing unless the answer is yes.
+// unlock shows the holder and asks. It does nothing unless the answer is yes.
 func TestUnlock_terminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -347,7 +346,7 @@ func TestUnlock_terminal(t *testing.T) {
 		p.start()
 		p.stdout.await(t, "[y/N] ")
 		if !strings.Contains(p.stdout.String(), "thread 84") {
-			t.Errorf("it does not show the holder: %q", p.stdout)
+			t.Errorf("unlock does not show the holder: %q", p.stdout)
 		}
 		if _, err := p.master.WriteString(answer + "\n"); err != nil {
 			t.Fatal(err)
@@ -367,12 +366,12 @@ func TestUnlock_terminal(t *testing.T) {
 	}
 	p.ends(exitInterrupted)
 	if !held(t, s, name) {
-		t.Error("it was unlocked")
+		t.Error("the lock was unlocked")
 	}
 }
 
-// top shows the longest held first, again and again, and leaves the terminal as it was; one that
-// cannot move its cursor gets no codes.
+// top shows the locks again and again, the longest held first, and leaves the terminal as it was. It writes
+// no codes to a terminal that cannot move its cursor.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -392,7 +391,7 @@ func TestTop(t *testing.T) {
 		if _, err := p.master.WriteString("\x03"); err != nil {
 			t.Fatal(err)
 		}
-		p.stdout.await(t, "interrupted") // what a terminal got is read later than it was written
+		p.stdout.await(t, "interrupted") // the test reads the output later than top writes it
 		p.ends(exitInterrupted)
 		text := p.stdout.String()
 		if older, younger := strings.Index(text, "z:older"), strings.Index(text, "a:younger"); older > younger {

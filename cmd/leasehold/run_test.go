@@ -17,7 +17,7 @@ var endings = map[string]syscall.Signal{
 	"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "TERM": syscall.SIGTERM,
 }
 
-// Exit codes where no signal plays a part.
+// The exit codes of calls without signals.
 func TestRun_exitCodes(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -54,7 +54,7 @@ func TestRun_exitCodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			lock := lockName(t)
-			// Commands of more than a word are for a shell.
+			// A shell runs commands of more than one word.
 			words := strings.Fields(strings.ReplaceAll(test.args, "%s", lock))
 			for i, w := range words {
 				if w == "--" && i+2 < len(words) {
@@ -65,13 +65,13 @@ func TestRun_exitCodes(t *testing.T) {
 			c := on(t, s, words...)
 			c.ends(test.want)
 			if said := c.stderr.String(); !strings.Contains(said, test.said) || (test.said == "") != (said == "") {
-				t.Errorf("it says %q, want %q", said, test.said)
+				t.Errorf("run says %q, want %q", said, test.said)
 			}
 			if c.stdout.String() != "" {
-				t.Errorf("it writes to standard output: %q", c.stdout)
+				t.Errorf("run writes to standard output: %q", c.stdout)
 			}
 			if all := c.stdout.String() + c.stderr.String(); strings.Contains(all, "secret") {
-				t.Errorf("the password is shown: %s", all)
+				t.Errorf("the output shows the password: %s", all)
 			}
 			noKeys(t, s, lock)
 		})
@@ -87,12 +87,12 @@ func TestRun_exitCodes(t *testing.T) {
 		c := on(t, s, "run", "-q", "x", "--url", nobody, "--", "true")
 		c.ends(exitBroken)
 		if c.stderr.String() != "" {
-			t.Errorf("it says %q", c.stderr)
+			t.Errorf("run says %q", c.stderr)
 		}
 	})
 }
 
-// What the command gets: standard input, its environment, arguments as they are.
+// The command gets standard input, its environment, and its arguments as they are.
 func TestRun_command(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -114,14 +114,14 @@ func TestRun_command(t *testing.T) {
 		c.stdout.await(t, "owner "+fields[0]+".\n")
 	}
 	c.stdin.Close()
-	c.ends(1) // of read at the end of its input
+	c.ends(1) // the exit code of read at the end of its input
 	if c.stderr.String() != "" {
-		t.Errorf("it says %q", c.stderr)
+		t.Errorf("run says %q", c.stderr)
 	}
 	noKeys(t, s, lock)
 }
 
-// A lock within a lock: the environment is that of the inner one.
+// In a lock within a lock, the environment is that of the inner lock.
 func TestRun_nested(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -133,11 +133,11 @@ func TestRun_nested(t *testing.T) {
 	c := on(t, s, "run", lock, "--", tool, "run", "--shared", lock+"2", "--", "sh", "-c", `echo "$LEASEHOLD_LOCK_NAME, token: $LEASEHOLD_FENCING_TOKEN."`)
 	c.ends(0)
 	if got, want := c.stdout.String(), lock+"2, token: .\n"; got != want {
-		t.Errorf("it says %q, want %q", got, want)
+		t.Errorf("the command says %q, want %q", got, want)
 	}
 }
 
-// Who excludes whom. Each row: a holder, one who comes, and what it gets.
+// Each row has the kind of a holder, the kind of a newcomer, and the exit code of the newcomer.
 func TestRun_kinds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -171,7 +171,7 @@ func TestRun_kinds(t *testing.T) {
 			c := on(t, s, append(append([]string{"run"}, flags...), lock, "--", "true")...)
 			c.ends(test.want)
 			if said := c.stderr.String(); (said == "") != (test.want == 0) || strings.Count(said, "\n") > 1 {
-				t.Errorf("it says %q", said)
+				t.Errorf("run says %q", said)
 			}
 			holder.say("")
 			holder.ends(0)
@@ -180,8 +180,8 @@ func TestRun_kinds(t *testing.T) {
 	}
 }
 
-// 1: One holds the lock, 2: another waits for it, 3: the first is over, and the other
-// has it.
+// 1: One run holds the lock. 2: Another run waits for it. 3: The first ends, and the other gets the
+// lock.
 func TestRun_waits(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -205,8 +205,7 @@ func TestRun_waits(t *testing.T) {
 	}
 }
 
-// A file name that is given in place of a server's answer: none. The tool says that,
-// and not that somebody has the lock.
+// The server gives no answer. The tool says that, and not that another owner has the lock.
 func TestRun_serverFrozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -225,7 +224,7 @@ func TestRun_serverFrozen(t *testing.T) {
 	}
 }
 
-// TestRun_nohup: what leasehold was told to ignore, it ignores.
+// leasehold ignores the signals that its parent has set to be ignored.
 func TestRun_nohup(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -244,7 +243,7 @@ func TestRun_nohup(t *testing.T) {
 	c.ends(6)
 }
 
-// A lease that is not renewed ends, and the lock is lost with it.
+// A lease that leasehold does not renew ends, and the lock is lost with it.
 func TestRun_noRenew(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -254,7 +253,7 @@ func TestRun_noRenew(t *testing.T) {
 	noKeys(t, s, lock)
 }
 
-// With a register, readers have a token too, larger than that of each earlier writer, and
+// With --fencing readers have a token, too. It is larger than that of each earlier writer and
 // smaller than that of each later one.
 func TestRun_fencing(t *testing.T) {
 	t.Parallel()

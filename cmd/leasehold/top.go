@@ -16,7 +16,7 @@ import (
 	"golang.org/x/term"
 )
 
-// byWhat are the orders of top.
+// byWhat has the orders in which top can sort.
 var byWhat = map[string]func(a, b admin.Lock) int{
 	"since":   func(a, b admin.Lock) int { return cmp.Compare(age(b), age(a)) },
 	"waiting": func(a, b admin.Lock) int { return b.Waiting - a.Waiting },
@@ -87,7 +87,7 @@ other. Off a terminal there is leasehold ls, for a list, and leasehold watch, fo
 	return cmd
 }
 
-// all returns all locks that q asks for, by name.
+// all returns the locks that match q, sorted by name.
 func all(ctx context.Context, a *admin.Admin, q admin.Query) (locks []admin.Lock, err error) {
 	for l, err := range a.Locks(ctx, q) {
 		if err != nil {
@@ -99,7 +99,7 @@ func all(ctx context.Context, a *admin.Admin, q admin.Query) (locks []admin.Lock
 	return locks, nil
 }
 
-// age is how long the oldest holder has held the lock, 0 if nobody says.
+// age returns the time for which the oldest holder has held the lock, or 0 if it is unknown.
 func age(l admin.Lock) (oldest time.Duration) {
 	for _, h := range l.Holders {
 		if !h.Since.IsZero() {
@@ -112,10 +112,10 @@ func age(l admin.Lock) (oldest time.Duration) {
 // topScreen is the terminal of top.
 type topScreen struct {
 	f     *os.File
-	moves bool // it can move its cursor
+	moves bool // the terminal can move its cursor
 }
 
-// The codes for a screen beside that of the shell, which comes back at the end.
+// The codes for a second screen. The screen of the shell comes back at the end.
 const (
 	otherScreen = "\x1b[?1049h\x1b[?25l"
 	shellScreen = "\x1b[?25h\x1b[?1049l"
@@ -136,7 +136,7 @@ func (t *topScreen) end() {
 	}
 }
 
-// show writes as many locks as there are lines for, in one write, so that nothing flickers.
+// show writes one lock for each line of the screen. It makes one write, so that nothing flickers.
 func (t *topScreen) show(locks []admin.Lock, wide bool, err error) {
 	width, height, failed := term.GetSize(int(t.f.Fd()))
 	if failed != nil || width == 0 || height == 0 {
@@ -151,7 +151,7 @@ func (t *topScreen) show(locks []admin.Lock, wide bool, err error) {
 		lines = []string{time.Now().Format(time.TimeOnly) + "  " + oneLine(explain(err)), ""}
 	}
 	var text strings.Builder
-	_ = listLocks(&text, locks[:min(len(locks), max(height-4, 1))], wide) // a Builder takes everything
+	_ = listLocks(&text, locks[:min(len(locks), max(height-4, 1))], wide) // writing to a Builder never fails
 	lines = append(lines, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
 	if !t.moves {
 		io.WriteString(t.f, strings.Join(lines, "\n")+"\n\n")

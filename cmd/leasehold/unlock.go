@@ -115,11 +115,11 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 	return nil
 }
 
-// owners are those from whom to take the lock.
+// owners returns the owners from which to take the lock.
 func (u *unlocker) owners(l admin.Lock) (owners []string, err error) {
 	for _, h := range l.Holders {
 		if u.owner == "" || u.owner == h.Owner {
-			if len(owners) == 0 || owners[len(owners)-1] != h.Owner { // a writer who reads comes twice
+			if len(owners) == 0 || owners[len(owners)-1] != h.Owner { // a writer that also reads comes twice
 				owners = append(owners, h.Owner)
 			}
 		}
@@ -133,7 +133,7 @@ func (u *unlocker) owners(l admin.Lock) (owners []string, err error) {
 	return nil, fmt.Errorf("%s: nobody holds it; nothing was changed", shown(u.name))
 }
 
-// toldOf says how many holders were told, of so many.
+// toldOf returns words for the number of holders that the message reached.
 func toldOf(told, of int) string {
 	switch {
 	case told == of && of == 1:
@@ -158,7 +158,7 @@ func (u *unlocker) confirm(ctx context.Context, in io.Reader, out io.Writer, hol
 	fmt.Fprintf(out, "Take %s from %s? [y/N] ", shown(u.name), from)
 	answer := make(chan string, 1)
 	go func() {
-		line, _ := bufio.NewReader(in).ReadString('\n') // no line is no answer
+		line, _ := bufio.NewReader(in).ReadString('\n') // without a line the answer is empty
 		answer <- line
 	}()
 	select {

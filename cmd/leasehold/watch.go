@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// eventJSON is a line of watch.
+// eventJSON is one line of the output of watch.
 type eventJSON struct {
 	At      time.Time     `json:"at"`
 	Event   admin.What    `json:"event"`
@@ -21,7 +21,7 @@ type eventJSON struct {
 	LeaseMS *int64        `json:"lease_ms"`
 	Holding int           `json:"holding"`
 	Waiting int           `json:"waiting"`
-	Forced  *admin.Forced `json:"forced,omitempty"` // of taken
+	Forced  *admin.Forced `json:"forced,omitempty"` // only for taken
 }
 
 func watchCommand() *cobra.Command {
