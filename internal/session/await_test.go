@@ -33,8 +33,8 @@ func (w *world) shared() (*Session, rueidis.Client) {
 	return s, rdb
 }
 
-// The application's own command gives up, and the client library closes the connection
-// with its error for all who wait there. That is no time-out of ours.
+// A command of the application gives up, and the client library closes the connection. All
+// commands there fail with its error. For the session that is no time-out.
 func TestInline_timeoutOfAnother(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, rdb := w.shared()
@@ -80,7 +80,7 @@ func TestInline_notForReplicas(t *testing.T) {
 	})
 }
 
-// Renewals that nobody answers are no answer.
+// Renewals without an answer do not count as a sign of life.
 func TestInline_notAfterRenewalsThatBrokeOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, _ := w.shared()
@@ -155,15 +155,15 @@ func TestInline_notBehindADial(t *testing.T) {
 		if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime {
 			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
 		}
-		time.Sleep(2 * time.Minute) // the lock is taken, and given back as nobody waited
+		time.Sleep(2 * time.Minute) // the server grants the lock, and the session gives it back as its caller has gone
 		if err := s.Close(context.Background()); err != nil {
 			w.Error(err)
 		}
 	})
 }
 
-// A goroutine that waits for its next command keeps nothing of the one before alive, such
-// as the context of a caller who has gone.
+// A goroutine that waits for its next command keeps nothing of the last command alive, such
+// as the context of a caller that has gone.
 func TestIdlers_keepNothingAlive(t *testing.T) {
 	m := redistest.NewMini(t)
 	s := New(m.Client(t), testConfig())

@@ -22,8 +22,8 @@ func (w *world) downgrade(s *Session, ctx context.Context, h lock.Hold, opts ...
 	return read
 }
 
-// It reads on for as long as it likes, readers come in at once, and no writer does, although
-// one was there before.
+// After a downgrade the owner reads on. Other readers come in at once, and no writer does, not
+// even one that has waited since before.
 func TestDowngrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context())
@@ -89,7 +89,7 @@ func TestDowngrade_context(t *testing.T) {
 	})
 }
 
-// An owner with several write holds goes on writing, and one who reads already reads twice.
+// An owner with several write holds goes on writing. An owner that reads already has two read holds.
 func TestDowngrade_oneOfSeveral(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.WithOwner(w.Context())
@@ -157,7 +157,7 @@ func TestDowngrade_ofWhatIsLost(t *testing.T) {
 	}
 }
 
-// What is no write hold of this lock is refused, and stays as it is.
+// Downgrade refuses a hold that is no write hold of this lock, and leaves it as it is.
 func TestDowngrade_ofSomethingElse(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(reading, "orders", nil)

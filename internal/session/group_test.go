@@ -95,7 +95,7 @@ func TestGroup_oneScriptForAll(t *testing.T) {
 	})
 }
 
-// While one of them is another's, none is taken, and nobody waits for the waiter.
+// While another owner has one of the locks, the waiter holds none of them, and no other owner waits for it.
 func TestGroup_waitsWithNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		other, err := w.b.Lock(w.Context(), w.b.NewSpec(plain, "b", nil))
@@ -220,7 +220,7 @@ func TestGroup_tryDoesNotOvertake(t *testing.T) {
 			w.unlock(h)
 		}()
 		synctest.Wait()
-		w.mini.Del("a") // nobody is told
+		w.mini.Del("a") // publishes nothing
 		if _, err := w.a.LockAll(w.Context(), w.all(w.a, "b", "a"), luascripts.AcquireAllReentrant, false); !errors.Is(err, lock.ErrNotAcquired) {
 			w.Errorf("past a waiter of the same process: %v", err)
 		}
@@ -252,8 +252,8 @@ func TestGroup_abandoned(t *testing.T) {
 	})
 }
 
-// Groups that overlap in all ways, and single locks among them: all come through,
-// and nobody is ever inside with another.
+// Groups overlap in all ways, with single locks among them. All calls get their locks,
+// and no two owners ever hold the same lock.
 func TestGroup_noDeadlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var inside [5]atomic.Int32

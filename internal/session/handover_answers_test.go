@@ -96,9 +96,9 @@ func TestGuard_aReleaseOfWhatIsGone(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		next := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime * 3 / 2)
-		w.mini.Del("orders") // tells nobody
+		w.mini.Del("orders") // publishes nothing
 		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Errorf("unlock of what was lost: %v", err)
+			w.Errorf("unlock of a lost hold: %v", err)
 		}
 		w.unlock(w.next(next))
 	})
@@ -155,7 +155,7 @@ func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
 				carryOut()
 				time.Sleep(2 * time.Millisecond)
 				if w.mini.Exists("orders") {
-					w.Errorf("it is held for %v more, by nobody", w.mini.TTL("orders"))
+					w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
 				}
 				close(settles)
 			})
@@ -208,7 +208,7 @@ func TestGuard_aQuestionThatBrokeOffAndACallerThatGoes(t *testing.T) {
 		<-w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
 		synctest.Wait()
 		if n := asked.Load(); n != 1 || w.mini.Exists("orders") {
-			w.Errorf("asked %d times; the lock is held for %v more, by nobody", n, w.mini.TTL("orders"))
+			w.Errorf("asked %d times; the lock is held for %v more, without a holder", n, w.mini.TTL("orders"))
 		}
 	})
 }
@@ -365,8 +365,8 @@ func (c *hooked) Err() error {
 	return c.Context.Err()
 }
 
-// The lock has been passed on, and Close comes before the next takes it. The next does not have
-// it then: nobody would give it back.
+// The lock has been passed on, and Close comes before the next waiter takes it. The waiter does not get
+// the lock: after Close no release would give it back.
 func TestGuard_notTakenAfterClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		closed, left := make(chan error, 1), make(chan error, 1)

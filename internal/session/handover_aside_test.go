@@ -11,8 +11,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Somebody says "aside" again and again. Our waiters ask all the same: a lock of which
-// nobody tells that it is free is found.
+// A client publishes "aside" again and again. The waiters of the session still ask, and find a lock
+// that becomes free without a message.
 func TestAside_saidWithoutEnd(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.lock(w.a, w.Context())
@@ -26,7 +26,7 @@ func TestAside_saidWithoutEnd(t *testing.T) {
 			}
 		})
 		time.Sleep(2 * asideTime)
-		w.mini.Del("orders") // tells nobody
+		w.mini.Del("orders") // publishes nothing
 		time.Sleep(pollTime)
 		synctest.Wait()
 		w.unlock(w.next(waiter))
@@ -82,7 +82,7 @@ func TestAside_alsoForThoseWhoComeBack(t *testing.T) {
 		cancel()
 		wg.Wait()
 		if got < tries {
-			w.Errorf("somebody who stands in no line got the lock %d times of %d that it was let go", got, tries)
+			w.Errorf("a client outside the line got the lock %d times of %d that it was let go", got, tries)
 		}
 	})
 }

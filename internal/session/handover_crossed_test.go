@@ -296,8 +296,8 @@ func (c *muted) Err() error {
 	return nil
 }
 
-// The lock is passed on to somebody who goes before it comes; a group is next in this
-// process. Nobody would ever take what is renewed for ever.
+// The lock is passed on to a waiter that leaves before the lock arrives, and a group is next in this
+// process. The group cannot take the lock, so the session must not renew it for ever.
 func TestGift_isOfNoUseForAGroup(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -329,8 +329,8 @@ func TestGift_isOfNoUseForAGroup(t *testing.T) {
 	})
 }
 
-// A fenced lock is passed on to somebody who goes before it comes, and settled; so the next
-// process is granted it by a release in the background. It may pass on as many tokens as
+// A fenced lock is passed on to a waiter that leaves before the lock arrives. The session settles it, so a
+// release in the background grants it to the next process. That process may pass on as many tokens as
 // any other holder.
 func TestSettle_leavesTokensForTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {

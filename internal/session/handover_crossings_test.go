@@ -152,9 +152,9 @@ func TestGuard_closeReleasesToNobodyHere(t *testing.T) {
 	})
 }
 
-// The lock has been passed on, and nobody has taken it yet: the next in line is asking Redis.
-// It is lost then, and a call that waits for several locks is granted it. What that call gives
-// back does not come to the line beside what is there: one of them would be renewed for nobody.
+// The lock has been passed on, and no waiter has taken it yet: the next in line is asking Redis.
+// The lock is lost then, and Redis grants it to a call that waits for several locks. The grant that the
+// call gives back does not join the first one in the line: the session would renew one of them without a holder.
 func TestGuard_aGiftBesideAGift(t *testing.T) {
 	for name, held := range map[string]time.Duration{"passed on": time.Millisecond, "released": 2 * place.MaxPassTime} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestGuard_aGiftBesideAGift(t *testing.T) {
 				synctest.Wait() // it stands in the line of "a"
 				ctx, cancel := context.WithCancel(w.Context())
 				h, next := w.justGranted(k, ctx)
-				w.mini.Del("orders") // tells nobody
+				w.mini.Del("orders") // publishes nothing
 				w.unlock(h)          // passes it on
 				w.unlock(other)
 				holds := <-several
@@ -194,7 +194,7 @@ func TestGuard_aGiftBesideAGift(t *testing.T) {
 				close(answer)
 				time.Sleep(leaseTime)
 				if n := renewed.Load(); n != 0 {
-					w.Errorf("%d locks are renewed for nobody", n)
+					w.Errorf("%d locks are renewed without a holder", n)
 				}
 			})
 		})

@@ -43,11 +43,11 @@ func TestGuard_whatWasLostIsNotPassedOn(t *testing.T) {
 		time.Sleep(pollTime - place.MaxPassTime/5) // a moment later the first in line asks, just in case
 		w.unlock(h)
 		lost := w.next(waiters[0]) // by the release, and it may pass the lock on for place.MaxPassTime
-		w.mini.Del("orders")       // tells nobody
+		w.mini.Del("orders")       // publishes nothing
 		time.Sleep(place.MaxPassTime / 2)
 		h = w.next(waiters[1])
 		if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Errorf("unlock of what was lost: %v", err)
+			w.Errorf("unlock of a lost hold: %v", err)
 		}
 		w.waitsOn(waiters[2])
 		w.ours(h)
@@ -82,7 +82,7 @@ func (w *world) brokenOnce() (k *Kind, carryOut func()) {
 }
 
 // The first question breaks off, and the second is granted. The server carries the first
-// one out when all is given back: the lock is free again soon, also when somebody in the
+// one out when every hold is given back. The lock is free again soon, even when another caller of the
 // process waited for it in between.
 func TestGuard_aQuestionCarriedOutLate(t *testing.T) {
 	for _, more := range []string{"nobody waits", "somebody waits"} {
@@ -103,7 +103,7 @@ func TestGuard_aQuestionCarriedOutLate(t *testing.T) {
 				carryOut()
 				time.Sleep(opTime + time.Millisecond)
 				if w.mini.Exists("orders") {
-					w.Errorf("it is held for %v more, by nobody", w.mini.TTL("orders"))
+					w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
 				}
 			})
 		})
@@ -156,14 +156,14 @@ func TestGuard_anHeirThatHasGone(t *testing.T) {
 		<-unlocked
 		synctest.Wait()
 		if w.mini.Exists("orders") {
-			w.Errorf("it is held for %v more, by nobody", w.mini.TTL("orders"))
+			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
 		}
 	})
 }
 
 // The answer to a release comes when the heir that it names has had the lock and passed it
-// on, and the next waiter has asked for itself. What was the first heir's is not given to
-// that one.
+// on, and the next waiter has asked for itself. The session does not give that waiter the
+// grant of the first heir.
 func TestGuard_anAnswerAboutAnEarlierHeir(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
@@ -193,8 +193,8 @@ func TestGuard_anAnswerAboutAnEarlierHeir(t *testing.T) {
 	})
 }
 
-// A waiter asks in the place of one who has gone, and with a lease of its own. The hold is
-// trusted for that lease, and has waited for its own time, not for those of the other.
+// A waiter asks in the place of one that has gone, with a lease of its own. The hold has the lease and
+// the waiting time of the waiter that asks, not those of the other.
 func TestGuard_theLeaseOfWhoAsks(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -219,9 +219,9 @@ func TestGuard_theLeaseOfWhoAsks(t *testing.T) {
 	})
 }
 
-// While a question is under way, the lock is passed on to the waiter who asked; and the
-// answer is that it has the lock by the question. What was passed on is lost, and is
-// not renewed any more.
+// While a question is under way, the lock is passed on to the waiter that asked. The
+// answer grants the waiter the lock by the question. So the lock that was passed on is lost, and the
+// session renews it no more.
 func TestGuard_aGiftBesideAGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
@@ -241,7 +241,7 @@ func TestGuard_aGiftBesideAGrant(t *testing.T) {
 		time.Sleep(pollTime - place.MaxPassTime/5) // a moment later the first in line asks, just in case
 		w.unlock(h)
 		h = w.next(waiters[0])
-		w.mini.Del("orders") // tells nobody
+		w.mini.Del("orders") // publishes nothing
 		time.Sleep(place.MaxPassTime / 2)
 		w.unlock(h) // passes it on
 		close(late)
@@ -275,8 +275,8 @@ func TestGuard_aChainGoesOnAfterARelease(t *testing.T) {
 	})
 }
 
-// The lock changes hands in this process while others wait. Each who comes to be the next
-// asks once a poll interval, and no sooner.
+// The lock changes hands in this process while others wait. Each waiter that becomes the next
+// asks once in a poll interval, and no sooner.
 func TestGuard_asksOnceAPoll(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -300,11 +300,11 @@ func TestGuard_asksOnceAPoll(t *testing.T) {
 		w.unlock(h)
 		h = w.next(waiters[2])
 		time.Sleep(pollTime * 3 / 2) // here, too
-		w.mini.Del("orders")         // tells nobody
+		w.mini.Del("orders")         // publishes nothing
 		time.Sleep(pollTime)
 		next := w.next(waiters[3])
 		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Errorf("unlock of what was lost: %v", err)
+			w.Errorf("unlock of a lost hold: %v", err)
 		}
 		w.unlock(next)
 	})
@@ -446,7 +446,7 @@ func TestGuard_howOftenTheDeafAsk(t *testing.T) {
 				again = append(again, q.Again)
 				mu.Unlock()
 				a, err := acquire(ctx, rdb, k, q)
-				a.Deaf = a.Verdict == luascripts.Held && (deaf.Load() || first) // nobody hears before it listens
+				a.Deaf = a.Verdict == luascripts.Held && (deaf.Load() || first) // the first waiter does not listen yet
 				return a, err
 			}
 		}, nil)
@@ -554,8 +554,8 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 	})
 }
 
-// The lock is passed on to somebody who goes before it comes; the next in this process has
-// a lease of its own, and asks for that.
+// The lock is passed on to a waiter that leaves before the lock arrives. The next waiter in this process has
+// a lease of its own, and asks for the lock itself.
 func TestGuard_aGiftOfNoUseForAFixedLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -616,8 +616,8 @@ func TestGuard_theAnswerBringsAFullLease(t *testing.T) {
 	})
 }
 
-// A release gives the lock to a waiter whose own question is under way, and who gives up
-// now. The next in this process takes the lock, without a command.
+// A release gives the lock to a waiter whose own question is under way, and the waiter gives up
+// now. The next waiter in this process takes the lock, without a command.
 func TestGuard_aGiftOfOneWhoGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -701,7 +701,7 @@ func TestGuard_aQuestionCarriedOutAfterALateAnswer(t *testing.T) {
 		carryOut()
 		time.Sleep(opTime + time.Millisecond)
 		if w.mini.Exists("orders") {
-			w.Errorf("it is held for %v more, by nobody", w.mini.TTL("orders"))
+			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
 		}
 	})
 }
@@ -759,8 +759,8 @@ func TestGuard_notPassedOnToOneWhoWaitsForReplicas(t *testing.T) {
 	})
 }
 
-// A re-entry broke off, and is looked at again while the lock has been passed on and nobody
-// has taken it yet. It stays with the process.
+// A re-entry broke off. The session looks at it again when the lock has been passed on and no waiter
+// has taken it yet. The lock stays with the process.
 func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})

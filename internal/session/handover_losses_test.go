@@ -28,7 +28,7 @@ func TestGuard_aLossWakesTheNext(t *testing.T) {
 				time.Sleep(joins)
 				next := w.waiting(w.a, w.Context())
 				time.Sleep(leaseTime/3 - pollTime/10 - time.Since(start))
-				w.mini.Del("orders") // tells nobody
+				w.mini.Del("orders") // publishes nothing
 				got := <-next
 				if took := time.Since(start); took != leaseTime/3 {
 					w.Errorf("the next has it after %v, and the renewal was after %v", took, leaseTime/3)
@@ -54,14 +54,14 @@ func TestGuard_aQuestionCarriedOutAfterALoss(t *testing.T) {
 					w.Fatal(err)
 				}
 				if name == "gone" {
-					w.mini.Del("orders") // tells nobody
+					w.mini.Del("orders") // publishes nothing
 				}
 				<-h.Context().Done()
 				synctest.Wait()
 				carryOut()
 				time.Sleep(opTime + time.Millisecond)
 				if w.mini.Exists("orders") {
-					w.Errorf("it is held for %v more, by nobody", w.mini.TTL("orders"))
+					w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
 				}
 			})
 		})
@@ -134,15 +134,15 @@ func TestGuard_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
 			}
 			synctest.Wait()
 			if w.mini.Exists("orders") {
-				w.Errorf("it is held for %v more, by nobody", w.mini.TTL("orders"))
+				w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
 			}
 		})
 	}
 }
 
-// The answer to a release gives the lock to a waiter here, and most of what it was granted for is
-// over by then. The waiter's own question is under way. Its answer is worth more: with what is
-// left of the grant, the lock would be lost, and asked for once more.
+// The answer to a release gives the lock to a waiter here, and most of the lease of that grant is
+// over by then. The waiter's own question is under way, and its answer brings a longer lease. With the rest
+// of the first grant, the waiter would lose the lock and ask once more.
 func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const offer = offerPolls * pollTime

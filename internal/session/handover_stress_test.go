@@ -27,19 +27,19 @@ type watched struct {
 	forced time.Time // holds of before may be of no worth without knowing
 }
 
-// everything is many waiters of some processes for two locks, in all ways there are, who
+// everything has many waiters of several processes for two locks. They wait in all ways that exist, and
 // come and go at random.
 type everything struct {
 	*testing.T
 	faults, force bool
 	fenced        bool
-	idle          time.Duration // the longest that a lock may be free while somebody waits
+	idle          time.Duration // the longest that a lock may be free while a caller waits
 
 	locks map[string]*watched
 	names []string
 }
 
-// enter notes that h was granted to somebody who waited since then.
+// enter notes the grant of h to a caller that has waited since the given time.
 func (e *everything) enter(name string, h lock.Hold, since time.Time) {
 	if h.Err() != nil {
 		return // lost already
@@ -58,7 +58,7 @@ func (e *everything) enter(name string, h lock.Hold, since time.Time) {
 		since = l.freed
 	}
 	if took := time.Since(since); l.inside == nil && !l.freed.IsZero() && took > e.idle {
-		e.Errorf("%s: it was free for %v while somebody waited", name, took)
+		e.Errorf("%s: the lock was free for %v while a caller waited", name, took)
 	}
 	l.inside, l.token = h, max(l.token, h.Token())
 }
@@ -159,8 +159,8 @@ func (e *everything) work(s *Session, r *rand.Rand, rounds int) {
 	}
 }
 
-// harm is what a wire does at random. What listens is only ever cut off: the server in
-// memory stands still for a listener who is slow.
+// harm returns the random actions of a wire. It cuts listeners off and never slows them: the server in
+// memory stands still for a slow listener.
 func harm(seed uint64) func(req [][]byte) redistest.Action {
 	var mu sync.Mutex
 	r := rand.New(rand.NewPCG(seed, 1))

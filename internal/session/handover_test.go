@@ -67,7 +67,7 @@ func TestHandover_insideAProcess(t *testing.T) {
 		for range 5 {
 			waiters = append(waiters, w.waiting(w.a, w.Context()))
 		}
-		time.Sleep(time.Millisecond) // the clock in a bubble moves for nobody, and tokens need it
+		time.Sleep(time.Millisecond) // the clock of a bubble stands still, and tokens need it to move
 		sent := w.scripts()
 		for _, waiter := range waiters {
 			before := h
@@ -109,14 +109,14 @@ func TestHandover_asksInTime(t *testing.T) {
 		if n := sent.Load(); n != 0 {
 			w.Errorf("%d questions at once", n)
 		}
-		w.mini.Del("orders") // tells nobody
+		w.mini.Del("orders") // publishes nothing
 		start := time.Now()
 		got := <-waiter
 		if took := time.Since(start); took > pollTime {
 			w.Errorf("it got the lock after %v", took)
 		}
 		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Errorf("unlock of what was lost: %v", err)
+			w.Errorf("unlock of a lost hold: %v", err)
 		}
 		if got.Err() != nil || w.count(got) != 1 {
 			w.Errorf("the next: %v, count %d", got.Err(), w.count(got))
@@ -163,16 +163,16 @@ func TestHandover_takesTurns(t *testing.T) {
 			}
 		}
 		// Session a asks at the start and when it listens, asks at the begin and releases at
-		// the end of each of its turns, and at the end of the day again for each waiter who
-		// has none to pass to.
+		// the end of each of its turns, and at the end of the test again for each waiter that
+		// has no next one.
 		if n, most := int(sent.Load()), len(lengths)+7; n > most {
 			w.Errorf("a sent %d scripts for %d turns, want %d at the most", n, len(lengths), most)
 		}
 	})
 }
 
-// Somebody who cannot stand in line listens, and takes a while to wake. It gets the
-// lock all the same, again and again, and holds ours up for no longer than it has it.
+// A client that cannot stand in line listens, and takes a while to wake. It still gets the
+// lock, again and again, and the waiters of the session wait only while it has the lock.
 func TestHandover_othersFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const channel = "redisson_lock__channel:{orders}"
@@ -227,8 +227,8 @@ func TestHandover_othersFirst(t *testing.T) {
 	})
 }
 
-// Processes of ours that listen and do not wait, as they did a moment ago, are not taken
-// for somebody who cannot stand in line.
+// A session does not take an idle process, which still listens as it waited a moment ago,
+// for a client that cannot stand in line.
 func TestHandover_idleProcesses(t *testing.T) {
 	inBubble(t, func(w *world) {
 		c := New(w.mini.Client(w.T), testConfig())
@@ -252,7 +252,7 @@ func TestHandover_idleProcesses(t *testing.T) {
 		}
 		wg.Wait()
 		if took, want := time.Since(start), 2*goroutines*each*time.Millisecond; took >= want+asideTime {
-			w.Errorf("it took %v, want %v: the lock was let go, and nobody took it", took, want)
+			w.Errorf("the hand-over took %v, want %v: the lock was let go, and no client took it", took, want)
 		}
 		if err := c.Close(w.Context()); err != nil {
 			w.Error(err)
@@ -292,8 +292,8 @@ func TestHandover_toADeadProcess(t *testing.T) {
 	})
 }
 
-// Where nobody can count listeners, a process that is long dead costs nothing: its place
-// in line is forgotten.
+// Where the server cannot count listeners, a process that is long dead costs nothing: the session
+// forgets its place in line.
 func TestHandover_pastTheLongDead(t *testing.T) {
 	inBubble(t, func(w *world) {
 		scattered := func(s *Session, ctx context.Context) <-chan lock.Hold {
@@ -599,11 +599,11 @@ func TestHandover_registeredTokens(t *testing.T) {
 			}
 			last = h.Token()
 		}
-		// It is not passed on to one who does not count on the register, but released:
-		// to the other process, which stands in line, and then to that one.
+		// The holder does not pass the lock on to a waiter that does not count on the register. The holder
+		// releases it: to the other process, which stands in line, and then to that waiter.
 		other := w.waiting(w.b, w.Context(), fenced)
 		for _, waiter := range []<-chan lock.Hold{other, plainly} {
-			time.Sleep(time.Microsecond) // the clock in a bubble moves for nobody, and tokens need it
+			time.Sleep(time.Microsecond) // the clock of a bubble stands still, and tokens need it to move
 			w.unlock(h)
 			h = w.next(waiter)
 			if h.Token() <= last {

@@ -127,7 +127,7 @@ func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
 			}
 			for _, waiter := range state.Waiters {
 				if waiter.Patience <= 0 {
-					w.Fatalf("a waiter who is alive counts as dead: %+v", state.Waiters)
+					w.Fatalf("a living waiter counts as dead: %+v", state.Waiters)
 				}
 			}
 		}
@@ -138,7 +138,7 @@ func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
 	})
 }
 
-// Nobody hears a message: the heartbeat tells whose turn it is.
+// No message arrives, and the heartbeat tells whose turn it is.
 func TestQueue_servedWithoutMessages(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
@@ -329,7 +329,7 @@ func TestReaders_enterTogether(t *testing.T) {
 	})
 }
 
-// Where nobody has to wait, nobody stands in line: the first questions of many
+// Readers that need not wait do not stand in line: the first questions of many
 // readers are under way together.
 func TestReaders_doNotWaitForEachOther(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -362,8 +362,8 @@ func TestReaders_doNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// The wish of a waiting writer outlives its patience as long as it waits, and goes
-// with it.
+// The wish of a writer stays while the writer waits, even longer than the patience of one question, and
+// goes with the writer.
 func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
@@ -397,8 +397,8 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 	})
 }
 
-// A reader of this process waits for a writer, who then asks to read. The writer is let
-// in at once: it would wait for the reader, and the reader waits for the writer.
+// A reader of this process waits for a writer, which then asks to read. The writer gets
+// in at once: otherwise it would wait for the reader, and the reader for the writer.
 func TestWriter_readsAtOnce(t *testing.T) {
 	for name, opts := range map[string][]lock.Option{"as others": nil, "readers first": {lock.WithReadersFirst()}} {
 		t.Run(name, func(t *testing.T) {
@@ -415,7 +415,7 @@ func TestWriter_readsAtOnce(t *testing.T) {
 				}
 				synctest.Wait()
 				if got := n.Load(); got != 1 {
-					w.Errorf("%d questions, want that of the writer alone: nobody else can be let in", got)
+					w.Errorf("%d questions, want that of the writer alone: no other caller can get in", got)
 				}
 				w.unlock(write)
 				other := <-waits
@@ -455,8 +455,8 @@ func TestWriter_readsAlthoughItStoodInLine(t *testing.T) {
 	})
 }
 
-// A reader waits for a writer who only waits itself. One who lets no writer pass does not
-// stand behind that reader.
+// A reader waits for a writer that only waits itself. A second reader, which lets no writer pass, does
+// not stand behind the first.
 func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
@@ -472,7 +472,7 @@ func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-polite:
-			w.Fatal("a reader came in past a writer who waits")
+			w.Fatal("a reader came in past a waiting writer")
 		default:
 		}
 		w.unlock(rude)
@@ -482,18 +482,18 @@ func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
 	})
 }
 
-// A writer who holds no readers back waits, and behind it in the same process one who does:
-// that one has its wish, and gets in although others read without a gap.
+// A writer that holds no readers back waits, and behind it in the same process a writer that does.
+// The second has its wish in Redis, and gets in although others read without a gap.
 func TestWriter_wishesBehindOneWhoDoesNot(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
 		rude := w.gets(w.a, writing, w.Context(), lock.WithReadersFirst())
 		time.Sleep(pollTime / 2)
-		w.unlock(w.take(w.b, reading, w.Context(), lock.WithLease(leaseTime))) // nobody waits who holds it back
+		w.unlock(w.take(w.b, reading, w.Context(), lock.WithLease(leaseTime))) // no waiting writer holds the reader back
 		polite := w.gets(w.a, writing, w.Context())
 		time.Sleep(time.Millisecond)
 		if past, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); err == nil {
-			w.Error("a reader came in past a writer who waits")
+			w.Error("a reader came in past a waiting writer")
 			w.unlock(past)
 		}
 		w.unlock(h)
@@ -536,7 +536,7 @@ func TestReaders_doNotWaitForReplicasOfOthers(t *testing.T) {
 		}
 		w.unlock(<-slow)
 		if took := time.Since(freed); took != wait {
-			w.Errorf("the one who waits for replicas is in after %v", took)
+			w.Errorf("the waiter for replicas is in after %v", took)
 		}
 	})
 }
@@ -608,7 +608,7 @@ func TestReaders_keepOnlyThemselvesAlive(t *testing.T) {
 		w.unlock(stays)
 		served()
 		if took := time.Since(freed); took != 0 {
-			w.Errorf("a reader who died %v ago kept a writer waiting for %v", time.Since(cut), took)
+			w.Errorf("a reader that died %v ago kept a writer waiting for %v", time.Since(cut), took)
 		}
 		w.wire.Refuse(false)
 	})
@@ -668,7 +668,7 @@ func TestReaders_passAWriterWhoCameLater(t *testing.T) {
 		time.Sleep(pollTime / 2)
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
 		time.Sleep(pollTime / 4)
-		// Somebody reads now, whom the writer has to wait for; no hint tells of it.
+		// A reader is in now, and the writer has to wait for it. No hint tells of the reader.
 		w.mini.Del("orders")
 		stays := w.take(w.b, reading, w.Context(), lock.WithReadersFirst())
 		first := <-in
@@ -684,8 +684,8 @@ func TestReaders_passAWriterWhoCameLater(t *testing.T) {
 	})
 }
 
-// A writer waits, and then readers come. When the one who writes leaves, the readers enter, all
-// of them and before that writer; those that come after that wait for it.
+// A writer waits, and then readers come. When the writer inside leaves, all these readers enter before
+// the waiting writer. Readers that come later wait for it.
 func TestReaders_haveATurnWhenAWriterLeaves(t *testing.T) {
 	for name, of := range map[string]func(w *world) *Session{
 		"beside a writer of their process": func(w *world) *Session { return w.a },

@@ -50,7 +50,7 @@ func (w *world) ended(h lock.Hold, cause error) {
 
 var limited = map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing}
 
-// A hold ends when it has lasted for as long as it may, however it is renewed. A waiter has the
+// A hold ends when its limit is over, although it is renewed. A waiter has the
 // lock at that moment.
 func TestMaxHold(t *testing.T) {
 	for name, kind := range limited {
@@ -129,8 +129,7 @@ func TestMaxHold_atTheFirstLook(t *testing.T) {
 	})
 }
 
-// Each hold of an owner has its own limit, and the lock stays for as long as any of them
-// wants it.
+// Each hold of an owner has its own limit, and the lock stays until the last hold ends.
 func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
 	for name, outerEnds := range map[string]bool{"the outer one": true, "the inner one": false} {
 		t.Run(name, func(t *testing.T) {
@@ -186,7 +185,7 @@ func TestMaxHold_ofReadersWhoShare(t *testing.T) {
 	})
 }
 
-// What is taken together ends together; what comes from another holder of the process ends
+// Locks that were taken together end together. A hold that comes from another holder of the process ends,
 // too.
 func TestMaxHold_howeverItWasAcquired(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -213,7 +212,7 @@ func TestMaxHold_howeverItWasAcquired(t *testing.T) {
 	})
 }
 
-// The context of a hold ends, and nobody unlocks it: it is renewed for one lease more.
+// The context of a hold ends without an Unlock. The session renews the lock for one lease more.
 //
 //  1. The context ends.
 //  2. The next renewal finds that, and tells it.
@@ -282,7 +281,7 @@ func TestAbandonedHold_unlockedInTime(t *testing.T) {
 	})
 }
 
-// An owner holds the lock twice. The lock is renewed for as long as one of the contexts lasts.
+// An owner holds the lock twice. The session renews the lock until both contexts have ended.
 func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 	for _, kind := range []*Kind{plain, reading} {
 		inBubble(t, func(w *world) {
@@ -351,7 +350,7 @@ func TestMaxHold_ofAnAbandonedHold(t *testing.T) {
 	})
 }
 
-// What comes of a downgrade ends by the limit of the handle for reading.
+// The read hold of a downgrade ends by the limit of the handle for reading.
 func TestMaxHold_ofADowngrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context())

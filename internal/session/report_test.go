@@ -79,8 +79,8 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 	})
 }
 
-// A Lock on a dead or a frozen Redis is told soon, and then once in a while for as long
-// as it lasts.
+// The session soon reports a Lock that waits for a dead or a frozen Redis, and then reports it at
+// intervals until it ends.
 func TestReport_silence(t *testing.T) {
 	for name, fail := range map[string]func(*world){
 		"dead":   func(w *world) { w.wire.Refuse(true); w.wire.CutAll() },

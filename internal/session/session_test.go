@@ -138,7 +138,7 @@ func TestHold_livesForHours(t *testing.T) {
 
 type key struct{}
 
-// lostOnly takes out what is not the cause that was asked for.
+// lostOnly returns err if it matches lock.ErrLost, and nil otherwise.
 func lostOnly(err error) error {
 	if errors.Is(err, lock.ErrLost) {
 		return err
@@ -310,7 +310,7 @@ func TestWaiter_asksByItself(t *testing.T) {
 		w.unlock(h)
 
 		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1").Build())
-		time.AfterFunc(10*time.Second, func() { w.mini.Del("orders") }) // tells nobody
+		time.AfterFunc(10*time.Second, func() { w.mini.Del("orders") }) // publishes nothing
 		start = time.Now()
 		h = w.lock(w.a, w.Context())
 		if took := time.Since(start); took < 10*time.Second || took > 10*time.Second+pollTime {
@@ -333,7 +333,7 @@ func TestWaiter_asksAgainWhenItListens(t *testing.T) {
 			done <- time.Now()
 		}()
 		synctest.Wait() // it was refused, and its subscription is under way
-		w.unlock(h)     // publishes to nobody
+		w.unlock(h)     // publishes without a listener
 		start := time.Now()
 		close(subscribe)
 		if took := (<-done).Sub(start); took != 0 {
@@ -610,8 +610,8 @@ func TestUnlock_crossedByALoss(t *testing.T) {
 	})
 }
 
-// The answer comes between two questions of a wait, and then the wait ends: the
-// grant belongs to nobody.
+// The answer comes between two questions of a wait, and then the wait ends. The
+// session gives the grant back.
 func TestAbandoned_betweenTwoQuestions(t *testing.T) {
 	for _, end := range []string{"context", "wait", "close"} {
 		t.Run(end, func(t *testing.T) {
@@ -729,8 +729,8 @@ func TestOpTimeout_isForTheWhole(t *testing.T) {
 		h := w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime - time.Millisecond}))
 		go func() {
-			if h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil { // has the turn for nearly as long
-				_ = h.Unlock(w.Context()) // nobody answers that in time
+			if h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil { // has the turn for nearly that time
+				_ = h.Unlock(w.Context()) // the answer does not come in time
 			}
 		}()
 		synctest.Wait()
@@ -921,8 +921,8 @@ func TestLoss_givesBackWhatTheServerStillHas(t *testing.T) {
 	})
 }
 
-// A server that is down is dialled by the hub while somebody waits, and left
-// alone when nobody does.
+// The hub dials a server that is down while a caller waits, and leaves it
+// alone otherwise.
 func TestHub_doesNotDialForNobody(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -945,15 +945,15 @@ func TestHub_doesNotDialForNobody(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if dials > 0 {
-			w.Errorf("%d tries to connect in a minute, and nobody waits", dials)
+			w.Errorf("%d tries to connect in a minute, and no caller waits", dials)
 		}
 		w.wire.OnRequest(nil)
 		w.unlock(h)
 	})
 }
 
-// A re-entry whose answer does not come keeps the owner's turn, but nobody waits
-// for that longer than for Redis.
+// A re-entry whose answer does not come keeps the owner's turn. Other calls wait for
+// the turn no longer than for Redis.
 func TestTurn_isWaitedForNoLongerThanRedis(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.WithOwner(w.Context())
@@ -993,7 +993,7 @@ func TestGhostOfAnEarlierTenure(t *testing.T) {
 		if _, err := w.a.Lock(short, w.a.NewSpec(plain, "orders", nil)); err == nil {
 			w.Fatal("granted")
 		}
-		other := w.lock(w.b, w.Context()) // the lock went to somebody else meanwhile, and back
+		other := w.lock(w.b, w.Context()) // another owner has the lock meanwhile
 		w.unlock(other)
 		close(ghost) // now the old question arrives, and is granted
 		h := w.lock(w.a, ctx)
@@ -1035,7 +1035,7 @@ func TestUnlock_onASlowServer(t *testing.T) {
 	})
 }
 
-// A partial release that nobody confirms is made good in the background.
+// The session makes up for an unconfirmed partial release in the background.
 func TestReduce_isSettled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, lock.WithOwner(w.Context()))
@@ -1051,7 +1051,7 @@ func TestReduce_isSettled(t *testing.T) {
 		w.wire.Refuse(true)
 		w.wire.CutAll()
 		if err := inner.Unlock(w.Context()); err == nil {
-			w.Error("confirmed by nobody")
+			w.Error("the release was confirmed, without an answer")
 		}
 		w.wire.Refuse(false)
 		time.Sleep(2 * opTime)
@@ -1085,7 +1085,7 @@ func TestHub_lingers(t *testing.T) {
 	})
 }
 
-// It hears what is said between its question and the answer.
+// A waiter hears the messages between its question and the answer.
 func TestHub_lingersAndHears(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -1125,11 +1125,11 @@ func TestHub_subscribesWhileSomebodyWaits(t *testing.T) {
 			wg.Wait()
 			time.Sleep(hint.Linger - time.Second)
 			if n := w.mini.PubSubNumSub(channel)[channel]; n != 1 {
-				w.Errorf("%d subscriptions, and somebody waited a moment ago", n)
+				w.Errorf("%d subscriptions, and a caller waited a moment ago", n)
 			}
 			time.Sleep(time.Second + time.Millisecond)
 			if n := w.mini.PubSubNumSub(channel)[channel]; n != 0 {
-				w.Errorf("%d subscriptions, and nobody waits", n)
+				w.Errorf("%d subscriptions, and no caller waits", n)
 			}
 			w.unlock(h)
 		}
@@ -1148,7 +1148,7 @@ func TestHub_asksAfterABreak(t *testing.T) {
 		}()
 		time.Sleep(5*time.Second + pollTime/2)
 		w.wire.CutAll()
-		w.unlock(h) // the message reaches nobody
+		w.unlock(h) // the message reaches no listener
 		start := time.Now()
 		if took := (<-served).Sub(start); took > 50*time.Millisecond {
 			w.Errorf("served after %v, want as soon as the subscription is back", took)

@@ -74,7 +74,7 @@ func TestSettle_tellsOfALoss(t *testing.T) {
 		var breaks, never atomic.Bool
 		k := garbledReentry(&breaks, &never, nil)
 		h := w.take(w.a, k, w.Context())
-		w.mini.Del("orders") // tells nobody
+		w.mini.Del("orders") // publishes nothing
 		breaks.Store(true)
 		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
 			w.Error("the re-entry did not break off")
@@ -149,8 +149,8 @@ func (w *world) brokenTwice(late <-chan struct{}) (k *Kind, carryOut func()) {
 }
 
 // Of two questions for one hold, the first broke off long ago, and the looks at it are far apart
-// by now. The second breaks off then. The looks begin anew: a copy of it that is carried out a
-// moment later does not keep the lock for nobody.
+// by now. The second breaks off then. The looks begin anew: if the server carries out a copy of it a
+// moment later, the lock does not stay without a holder.
 func TestSettle_looksAnewAfterAnotherDoubt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
@@ -163,7 +163,7 @@ func TestSettle_looksAnewAfterAnotherDoubt(t *testing.T) {
 		carryOut()
 		time.Sleep(opTime)
 		if w.mini.Exists("orders") {
-			w.Errorf("it is held for %v more, by nobody", w.mini.TTL("orders"))
+			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
 		}
 	})
 }
@@ -215,7 +215,7 @@ func TestSettle_outlastsALateCopy(t *testing.T) {
 		}
 		time.Sleep(pollTime + 100*ms)
 		if left := w.mini.TTL("orders"); w.mini.Exists("orders") {
-			w.Errorf("it is held for %v more, by nobody", left)
+			w.Errorf("the lock is held for %v more, without a holder", left)
 		}
 	})
 }
@@ -258,8 +258,8 @@ func TestSettle_oneAtATime(t *testing.T) {
 	})
 }
 
-// What waits for another look when Close comes is looked at once. What is being looked at is
-// looked at once more.
+// Close looks once at each doubt that waits for another look. It looks once more at a doubt that
+// the session is looking at.
 func TestSettle_closeLooksOnce(t *testing.T) {
 	for _, during := range []bool{false, true} {
 		t.Run(fmt.Sprintf("during a look %v", during), func(t *testing.T) {

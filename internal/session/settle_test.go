@@ -82,8 +82,8 @@ func TestSettle_aThousandAbandonedCalls(t *testing.T) {
 	}
 }
 
-// What is in doubt is looked at again, at times that come closer to the end of the lease, by
-// one goroutine for all. Close does not wait for those times.
+// One goroutine looks again at every lock in doubt, at times that come closer to the end of the lease.
+// Close does not wait for those times.
 func TestSettle_looksAgainWithOneGoroutine(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
@@ -241,8 +241,8 @@ func TestSettle_ends(t *testing.T) {
 	})
 }
 
-// The server does not answer any more. What is in doubt is given up when its lease must be
-// over; and sooner if Close does not wait for that.
+// The server does not answer any more. The session gives up a lock in doubt when its lease must be
+// over, and sooner if Close does not wait for that.
 func TestSettle_givesUp(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Close %v", closes), func(t *testing.T) {
@@ -286,7 +286,7 @@ func TestSettle_theLastLookFails(t *testing.T) {
 		w.mini.SetError("")
 		time.Sleep(pollTime)
 		if w.mini.Exists("orders") {
-			w.Errorf("it is held for %v more, by nobody", w.mini.TTL("orders"))
+			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
 		}
 	})
 }

@@ -15,9 +15,9 @@ import (
 )
 
 // Readers and writers of two processes come and go at random: with contexts that end, once
-// more under the same owner, several goroutines as one owner, writers who read, and, in
-// half of the rounds, on a network that delays and loses replies. A writer is never with
-// anyone, and nothing is left.
+// more under the same owner, several goroutines as one owner, writers that read, and, in
+// half of the rounds, on a network that delays and loses replies. A writer is always alone
+// inside, and no key is left in Redis.
 func TestShare_everything(t *testing.T) {
 	rounds := 4
 	if n, err := strconv.Atoi(os.Getenv("LEASEHOLD_ROUNDS")); err == nil {

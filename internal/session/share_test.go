@@ -87,7 +87,7 @@ func TestShare_noCommands(t *testing.T) {
 	})
 }
 
-// Many come at once where nobody reads: one asks, and all are in, before any of
+// Many readers come at once to a free lock. One of them asks, and all are in before any of
 // them has left.
 func TestShare_rideAlong(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -126,8 +126,8 @@ func TestShare_rideAlong(t *testing.T) {
 }
 
 // Readers of one process come and go without a gap. A writer elsewhere is in within
-// place.ShareTime, and the stay of a reader; and so is one of this process, before which
-// nobody who comes later gets in at all.
+// place.ShareTime and the stay of a reader. A writer of this process is in within that time, too, and
+// no reader that comes later gets in before it.
 func TestShare_writerGetsIn(t *testing.T) {
 	const stay = 5 * time.Millisecond
 	for _, from := range []string{"the same process", "another process"} {
@@ -206,7 +206,7 @@ func testNotPastAKnownWriter(t *testing.T, alone lock.Option) {
 		w.unlock(second)
 		writer := w.gets(w.b, writing, w.Context())
 		time.Sleep(time.Millisecond)
-		past := w.take(w.a, reading, w.Context()) // nobody here knows of the writer
+		past := w.take(w.a, reading, w.Context()) // this process does not know of the writer
 		w.unlock(past)
 		if past.Owner() != third.Owner() {
 			t.Error("it asked")
@@ -222,8 +222,8 @@ func testNotPastAKnownWriter(t *testing.T, alone lock.Option) {
 	})
 }
 
-// What is not alike is not shared: leases, registers, and readers who let writers pass
-// with one who does not. One who does not may share with one who does.
+// Readers with different leases or registers do not share a hold. A reader that lets writers pass does not
+// join a reader that lets none pass, but the other way round they share.
 func TestShare_alikeOnly(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first := w.take(w.a, reading, w.Context())
@@ -254,7 +254,7 @@ func TestShare_alikeOnly(t *testing.T) {
 		rude := w.take(w.a, reading, w.Context(), lock.WithReadersFirst())
 		polite := w.take(w.a, reading, w.Context())
 		if polite.Owner() == rude.Owner() {
-			t.Error("it let nobody pass")
+			t.Error("the reader joined one that lets no writer pass")
 		}
 		w.unlock(rude)
 		w.unlock(polite)
@@ -262,9 +262,9 @@ func TestShare_alikeOnly(t *testing.T) {
 	})
 }
 
-// One of those who share enters once more, and once more with a lease of its own; the
-// others leave, and the first of all. Redis has one hold for all, and one for each time
-// more.
+// One of the readers that share enters once more, and once more with a lease of its own. The
+// others leave, and the first reader before them. Redis has one hold for all, and one for each
+// re-entry.
 func TestShare_reentry(t *testing.T) {
 	inBubble(t, func(w *world) {
 		owner, ctx := lock.WithOwner(w.Context()), lock.WithOwner(w.Context())
@@ -328,8 +328,8 @@ func TestShare_reentryCrossesTheUnlock(t *testing.T) {
 	})
 }
 
-// A writer who reads shares with nobody, and nobody with it: while it writes, no other
-// may read.
+// A writer that reads shares its hold with no other reader: while it writes, no other
+// owner may read.
 func TestShare_notWithAWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.WithOwner(w.Context())
@@ -348,7 +348,7 @@ func TestShare_notWithAWriter(t *testing.T) {
 	})
 }
 
-// All who share are told of a loss, with its cause, and the observer hears of each.
+// Every reader that shares a hold learns of its loss and the cause, and the observer hears of each.
 func TestShare_loss(t *testing.T) {
 	for _, how := range []string{"cut off", "deleted", "by force", "by force elsewhere", "Close"} {
 		t.Run(how, func(t *testing.T) {
@@ -398,7 +398,7 @@ func TestShare_loss(t *testing.T) {
 				if late := time.Since(until); late > 0 {
 					t.Errorf("told %v after the end", late)
 				}
-				synctest.Wait() // for what is observed behind
+				synctest.Wait() // for the observer, which runs in the background
 				ended := &lost
 				if how == "Close" {
 					ended = &out
@@ -411,7 +411,7 @@ func TestShare_loss(t *testing.T) {
 	}
 }
 
-// They live on one renewal, as long as one of them reads.
+// One renewal keeps the hold of all readers, until the last of them leaves.
 func TestShare_renewedTogether(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -454,7 +454,7 @@ func TestShare_riderGivesUp(t *testing.T) {
 		w.wire.Freeze(false)
 		time.Sleep(2*opTime + time.Second)
 		if w.mini.Exists("orders") {
-			t.Error("somebody reads")
+			t.Error("a reader is in")
 		}
 
 		w.wire.Freeze(true)
@@ -496,7 +496,7 @@ func TestShare_riderLeavesAtTheAnswer(t *testing.T) {
 			cancel()
 			time.Sleep(time.Millisecond)
 			if w.mini.Exists("orders") {
-				t.Fatal("somebody reads")
+				t.Fatal("a reader is in")
 			}
 		}
 	})
@@ -527,7 +527,7 @@ func TestShare_askerGivesUp(t *testing.T) {
 		}
 		time.Sleep(pollTime / 2)
 		if got := n.Load(); got > 3 { // and the confirmation that they listen
-			t.Errorf("10 readers who wait sent %d commands", got)
+			t.Errorf("10 waiting readers sent %d commands", got)
 		}
 		w.unlock(h)
 		for _, r := range waiting {
@@ -544,7 +544,7 @@ func TestShare_notInDoubt(t *testing.T) {
 		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
 			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
 			if n.Add(1) == 1 {
-				err = context.DeadlineExceeded // nobody knows
+				err = context.DeadlineExceeded // the outcome is unknown
 			}
 			return a, err
 		}
@@ -567,8 +567,8 @@ func TestShare_notInDoubt(t *testing.T) {
 	})
 }
 
-// An owner writes by the time that its question to read is sent: nobody comes in with it,
-// and nobody comes in beside it.
+// An owner writes by the time that its question to read is sent. No other reader comes in with that
+// question or beside it.
 func TestShare_notWithOneWhoCameToWrite(t *testing.T) {
 	inBubble(t, func(w *world) {
 		read, write := *reading, *writing
@@ -602,7 +602,7 @@ func TestShare_notWithOneWhoCameToWrite(t *testing.T) {
 	})
 }
 
-// A reader who lets no writer pass is not refused because another one was who does.
+// The refusal of a reader that lets writers pass does not refuse a reader that lets none pass.
 func TestShare_refusalOfAnother(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -657,8 +657,8 @@ func TestShare_observedInPairs(t *testing.T) {
 	})
 }
 
-// Two holds are given back, and before Redis is told so somebody enters once more. Nothing
-// of them is left behind.
+// Two holds are given back, and before Redis hears of it a reader enters once more. No hold
+// is left behind.
 func TestShare_reentryOvertakesTheUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -706,8 +706,8 @@ func heldBack() (read, write *Kind, sent, told chan struct{}) {
 }
 
 // A reader is granted the lock, and then another is refused it, as a writer came in
-// between; the refusal is heard first. From then on nobody comes in with the grant, not
-// before it is heard, and not after.
+// between. The answers cross, and the session hears the refusal first. From then on no reader comes in
+// with the grant, neither before nor after the session hears it.
 func TestShare_refusalOvertakesAGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		read, _, sent, told := heldBack()
@@ -808,7 +808,7 @@ func TestShare_oneAsksAnew(t *testing.T) {
 	}
 }
 
-// Redis cannot carry a question out. That is heard by all who wait for it.
+// Redis cannot carry a question out. All readers that wait for the answer get the error.
 func TestShare_errorOfAnother(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -915,8 +915,8 @@ func TestShare_lossAtTheAnswer(t *testing.T) {
 	})
 }
 
-// A reader has been waiting since before a writer came, which is let pass by others who
-// come all the time. That they are refused is nothing to it, and does not keep it from
+// A reader has been waiting since before a writer came. Other readers come all the time and let the
+// writer pass. Their refusals do not concern the first reader, and do not keep it from
 // asking.
 func TestShare_cameBeforeTheWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -960,8 +960,8 @@ func TestShare_cameBeforeTheWriter(t *testing.T) {
 	})
 }
 
-// wish is what a writer who came now leaves behind while it waits. The function takes it
-// back.
+// wish writes the wish of a writer that comes now and waits. The returned function removes
+// the wish.
 func (w *world) wish() (gone func()) {
 	const wish = "leasehold_rwlock_wish:{orders}"
 	_ = w.mini.Set(wish, "somebody "+strconv.FormatInt(time.Now().UnixMilli(), 10))
@@ -982,7 +982,7 @@ func (w *world) refused(kind *Kind, opts ...lock.Option) {
 }
 
 // Two ride along. The question comes to nothing, and a writer has come between them.
-// The one who came before it is let in, though the other is refused.
+// The reader that came before the writer gets in, though the other is refused.
 func TestShare_riderBeforeTheWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -1087,7 +1087,7 @@ func TestShare_notPastThoseWhoWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		if first.Owner() == second.Owner() {
-			t.Error("it joined past those who wait")
+			t.Error("the reader joined past the waiters")
 		}
 		for _, h := range []lock.Hold{first, second, <-waits} {
 			w.unlock(h)
@@ -1105,7 +1105,7 @@ func TestShare_joinsAfterItsOwnQuestion(t *testing.T) {
 		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
 			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
 			if n.Add(1) == 1 {
-				err = context.DeadlineExceeded // nobody knows
+				err = context.DeadlineExceeded // the outcome is unknown
 			}
 			return a, err
 		}
@@ -1165,8 +1165,8 @@ func TestShare_whoWritesNeedNotRide(t *testing.T) {
 	})
 }
 
-// A reader who came before a writer rode along with one who came after it, in vain. Now it
-// asks, though others who came after the writer do so again and again.
+// A reader that came before a writer rode along with one that came after the writer, in vain. Now it
+// asks itself, though readers that came after the writer ask again and again.
 func TestShare_ridesInVainOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -1216,7 +1216,7 @@ func TestShare_ridesInVainOnce(t *testing.T) {
 	})
 }
 
-// Two of those who share enter once more at the same moment. Redis has a hold for each.
+// Two of the readers that share enter once more at the same moment. Redis has a hold for each.
 func TestShare_reentriesOfTwo(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
@@ -1297,7 +1297,7 @@ func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
 			cancel()
 			time.Sleep(time.Millisecond)
 			if w.mini.Exists("orders") {
-				t.Fatal("somebody reads")
+				t.Fatal("a reader is in")
 			}
 		}
 	})
@@ -1345,8 +1345,8 @@ func TestShare_theLineFollowsARider(t *testing.T) {
 	})
 }
 
-// Nobody is sent to join another reader once Close has begun: it would not be let in, and look
-// again and again.
+// Once Close has begun, the session sends no caller to join another reader: the caller would not get in,
+// and would look again and again.
 func TestShare_notAfterClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(reading, "orders", nil)

@@ -60,8 +60,8 @@ var ends = map[string]struct {
 
 var allKinds = map[string]*Kind{"plain": plain, "fair": fair, "reading": reading, "writing": writing}
 
-// Redis gives no answer from the start. No wait and no try says that somebody else has
-// the lock: neither that of the waiter who asks, nor that of one for whom it asks.
+// Redis gives no answer from the start. No wait and no try says that another owner has
+// the lock: neither that of the waiter that asks, nor that of a waiter for which it asks.
 func TestUnavailable_fromTheStart(t *testing.T) {
 	for kindName, kind := range allKinds {
 		for endName, end := range ends {
@@ -87,7 +87,7 @@ func TestUnavailable_fromTheStart(t *testing.T) {
 							w.wantEnd("Lock", <-errs, []error{lock.ErrUnavailable, lock.ErrNotAcquired, end.match}, end.not)
 						}
 						w.wire.Freeze(false)
-						time.Sleep(2 * leaseTime) // what was frozen is carried out now, and taken back
+						time.Sleep(2 * leaseTime) // the server carries out the frozen commands now, and the session takes the grants back
 					})
 				})
 			}
@@ -132,8 +132,8 @@ func (w *world) within(d time.Duration) context.Context {
 	return ctx
 }
 
-// Somebody else has the lock, and Redis says so. However a wait ends, also in the
-// moment in which the next question is due or under way, that is what it says.
+// Another owner has the lock, and Redis says so. However a wait ends, even while the next
+// question is due or under way, its error says that another owner has the lock.
 func TestUnavailable_notWhileRedisAnswers(t *testing.T) {
 	for kindName, kind := range allKinds {
 		for endName, end := range ends {
@@ -173,9 +173,9 @@ func TestUnavailable_notWhileRedisAnswers(t *testing.T) {
 	}
 }
 
-// A waiter was told that somebody else has the lock, and then Redis falls silent.
-// Shortly after, that is what it knows. When its next question has been without an
-// answer for long, it knows nothing any more.
+// Redis tells a waiter that another owner has the lock, and then falls silent.
+// The waiter relies on the answer for a short time. When its next question has been without an
+// answer for long, the waiter knows nothing any more.
 func TestUnavailable_afterARefusal(t *testing.T) {
 	for kindName, kind := range allKinds {
 		t.Run(kindName, func(t *testing.T) {
@@ -311,7 +311,7 @@ func TestUnavailable_otherCalls(t *testing.T) {
 		w.wire.Freeze(true)
 		spec := w.a.NewSpec(plain, "orders", nil)
 		_, err := w.a.Lock(lock.WithOwner(w.within(time.Millisecond)), spec)
-		w.wantEnd("another owner", err, []error{lock.ErrNotAcquired}, lock.ErrUnavailable) // the process knows who has it
+		w.wantEnd("another owner", err, []error{lock.ErrNotAcquired}, lock.ErrUnavailable) // the process knows that another owner has the lock
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		_, err = w.a.Lock(short, spec)
