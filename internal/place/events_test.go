@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// enabled returns what may happen now.
+// enabled returns the events that may happen now.
 func (w *world) enabled() (all []event) {
 	add := func(v verb, a, b int) { all = append(all, event{v, uint8(a), uint8(b)}) }
 	mayFail := w.faults < w.cast.faults
@@ -100,7 +100,7 @@ func (w *world) enabled() (all []event) {
 	return all
 }
 
-// mayStart reports whether call i may begin: of calls that are alike, the first comes first.
+// mayStart reports whether call i may begin. Of calls that are alike, the first begins first.
 func (w *world) mayStart(i int) bool {
 	c := w.calls[i]
 	for _, other := range w.calls[:i] {
@@ -115,10 +115,10 @@ func (w *world) mayStart(i int) bool {
 			}
 		}
 	} else if o := c.p.place.side(true).owners[c.owner]; o != nil {
-		return false // it would wait for itself
+		return false // the call would wait for itself
 	}
 	if o := c.p.place.side(c.terms.Reads).owners[c.owner]; o != nil && (len(o.Turn) > 0 || o.tenure != nil) {
-		return false // its own turn comes first
+		return false // the call's own turn comes first
 	}
 	return !c.p.closed
 }
@@ -131,8 +131,8 @@ func (w *world) like(other *call, r role) role {
 	return r
 }
 
-// forsaken reports whether Redis has the lock for somebody that does not know it, or has lost
-// it: nobody renews that.
+// forsaken reports whether Redis has the lock for an owner that does not know it, or has lost
+// it. No process renews such a lock.
 func (w *world) forsaken() bool {
 	return w.redis.holder != "" && !w.trusted(w.redis.holder)
 }
@@ -148,7 +148,7 @@ func (w *world) trusted(name string) bool {
 	return false
 }
 
-// do has one thing happen.
+// do carries out one event.
 func (w *world) do(e event) {
 	w.now = w.now.Add(stepTime)
 	if e.verb >= breakBefore && e.verb <= timeOut || e.verb == drop || e.verb == lose || e.verb == expire {
@@ -232,7 +232,7 @@ func (w *world) do(e event) {
 	case expire:
 		w.redis.holder = ""
 		if w.terms[0].Passes {
-			w.redis.queue = nil // it stands in the same key
+			w.redis.queue = nil // the queue stands in the same key
 		}
 		for _, k := range w.flying {
 			k.late = k.late || k.ran
@@ -244,13 +244,13 @@ func (w *world) do(e event) {
 		w.act(p)
 		p.ears = slices.DeleteFunc(p.ears, func(e *ears) bool { return e.over })
 	}
-	// A question that took too long is not trusted.
+	// A process does not trust the answer to a question that took too long.
 	for _, k := range w.flying {
 		k.late = k.late || w.now.Sub(k.sent) > offerTime/3
 	}
 }
 
-// step has one thing happen, and looks at what must be so at any time.
+// step carries out one event, and checks the invariants.
 func (w *world) step(e event) {
 	w.do(e)
 	w.check()
@@ -274,7 +274,7 @@ func (w *world) deliver(p *proc, e *ears) {
 	w.act(p)
 }
 
-// check looks at what must be so at any time.
+// check checks the invariants.
 func (w *world) check() {
 	var writers, readers []*Tenure
 	for _, p := range w.procs {
@@ -307,7 +307,7 @@ func (w *world) check() {
 	}
 }
 
-// checkPlace looks at one place.
+// checkPlace checks the invariants of one place.
 func (w *world) checkPlace(p *proc) {
 	flying := 0
 	for _, k := range w.flying {
@@ -355,7 +355,7 @@ func (w *world) checkSide(p *proc, s *side) {
 		}
 	}
 	if t := s.open; t != nil && (!t.Lives() || len(t.holds) == 0) {
-		w.fail("what nobody holds is open to others")
+		w.fail("a tenure without a hold is open to others")
 	}
 	if s.trips < 0 || s.trip != nil && s.trips == 0 {
 		w.fail("%d trips are under way", s.trips)
@@ -374,7 +374,7 @@ func (w *world) checkSide(p *proc, s *side) {
 	}
 }
 
-// checkLine sees to it that a line waits for something that comes for certain.
+// checkLine checks that a line waits for an event that is certain to come.
 func (w *world) checkLine(p *proc, l *Line) {
 	if p.closed {
 		return
@@ -386,7 +386,7 @@ func (w *world) checkLine(p *proc, l *Line) {
 	}
 }
 
-// comes returns what a call that sleeps waits for.
+// comes returns the event that a sleeping call waits for.
 func (w *world) comes(p *proc, l *Line, c *call) string {
 	x := c.w
 	switch {
@@ -409,14 +409,14 @@ func (w *world) comes(p *proc, l *Line, c *call) string {
 	return ""
 }
 
-// drain has all that is under way come to its end, as it does when nothing goes wrong any
-// more, and looks at what is left.
+// drain lets everything under way come to its end, as when nothing goes wrong any
+// more, and checks the state that is left.
 func (w *world) drain() {
 	began := w.now
 	w.faults = w.cast.faults
 	for n := 0; w.wrong == nil; n++ {
 		if n == 1000 {
-			w.fail("it does not come to an end")
+			w.fail("the history does not come to an end")
 		}
 		e, ok := w.calm()
 		if !ok {
@@ -452,7 +452,7 @@ func (w *world) drain() {
 	}
 }
 
-// calm returns what happens next when nothing goes wrong: time passes only when nothing else
+// calm returns the next event when nothing goes wrong. Time passes only when no other event
 // can happen.
 func (w *world) calm() (event, bool) {
 	best, found := event{}, false
@@ -476,7 +476,7 @@ func (w *world) calm() (event, bool) {
 	return best, found
 }
 
-// story is a history, as a failure tells it.
+// story returns a history in the words of a failure message.
 func (c *cast) story(path []event) string {
 	s := fmt.Sprintf("processes %d, faults %d, close %t, pause %t, fine %t, aside %t, deaf %t, keeps %t\n", c.procs, c.faults, c.close, c.pause, c.fine, c.aside, c.deaf, c.keeps)
 	for i, r := range c.calls {

@@ -10,7 +10,7 @@ import (
 var deeper = flag.Int("deeper", 0, "how many events longer the histories are")
 
 // Every short history of a few calls comes to a good end, whatever happens on the way, and
-// at no time is anything wrong. Histories that lead to the same state are followed once.
+// keeps the invariants. The test follows histories that lead to the same state once.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	var (
@@ -24,9 +24,9 @@ func TestHistories(t *testing.T) {
 
 		granted = []event{{start, 0, 0}, {answer, 0, 0}}                                                                // the first call holds the lock
 		behind  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}}                                  // and two wait for it
-		beyond  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}, {answer, 0, 0}, {confirm, 1, 0}} // in another process, one hears of it
+		beyond  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {start, 2, 0}, {answer, 0, 0}, {confirm, 1, 0}} // in another process, one call hears of the lock
 		gently  = []event{{start, 0, 0}, {look, 0, 0}, {answer, 0, 0}, {leave, 0, 0}}
-		queued  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {answer, 0, 0}, {confirm, 0, 0}, {start, 2, 0}, {answer, 0, 0}} // and Redis has them queued
+		queued  = []event{{start, 0, 0}, {answer, 0, 0}, {start, 1, 0}, {answer, 0, 0}, {confirm, 0, 0}, {start, 2, 0}, {answer, 0, 0}} // and Redis has the waiters queued
 	)
 	for name, test := range map[string]struct {
 		cast   cast
@@ -52,7 +52,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// explore follows all histories that begin like this and go on for so many events.
+// explore follows all histories that begin with before and go on for depth events.
 func explore(t *testing.T, c *cast, before []event, depth int) {
 	f := new(finger)
 	seen := map[uint64]bool{}
@@ -90,7 +90,7 @@ func explore(t *testing.T, c *cast, before []event, depth int) {
 	t.Logf("%d states, %d events", len(seen), events)
 }
 
-// follow returns the world after these events.
+// follow returns the world after the events of path.
 func follow(c *cast, path []event) *world {
 	w := newWorld(c)
 	for _, e := range path {

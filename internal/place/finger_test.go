@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// finger makes one number of a state, so that histories that lead to the same state are
-// followed once. Names and pointers count by when they are met first, times by how far they
-// are from now, in milliseconds. What is only counted, as an uint32, does not count here.
+// finger turns a state into a number, so that the test follows histories that lead to the same state
+// once. Names and pointers count by the order in which finger meets them, and times by their distance
+// from now, in milliseconds. A counter, which is an uint32, does not count here.
 type finger struct {
 	buf   []byte
 	seen  map[met]byte
@@ -28,7 +28,7 @@ var (
 	seed     = maphash.MakeSeed()
 )
 
-// of returns the number of what v points to.
+// of returns the number of the state that v points to.
 func (f *finger) of(v any, now time.Time) uint64 {
 	if f.seen == nil {
 		f.seen, f.names = make(map[met]byte), make(map[string]byte)

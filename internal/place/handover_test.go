@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// fixed, replicated and fenced are plain locks that what is passed on does not do for.
+// fixed, replicated and fenced are the terms of plain locks for which a lock that is passed on does not suffice.
 var (
 	fixedTerms      = with(plainTerms, func(c *Terms) { c.Fixed = true })
 	replicatedTerms = with(plainTerms, func(c *Terms) { c.Replicas = true })
@@ -18,8 +18,8 @@ func TestMayPass(t *testing.T) {
 	first := func(c *Terms) func(*stage) { return func(s *stage) { s.stand(c, 2) } }
 	for name, test := range map[string]struct {
 		waits  func(*stage)          // a call that waits; nil is a plain one
-		change func(*stage, *Tenure) // after the grant
-		held   time.Duration         // 0 is a millisecond
+		change func(*stage, *Tenure) // runs after the grant
+		held   time.Duration         // 0 means a millisecond
 		may    bool
 	}{
 		"nothing is against it":        {change: none, may: true},
@@ -66,23 +66,23 @@ func TestMayPass(t *testing.T) {
 			test.change(s, held)
 			next := s.give(h)
 			if (next != nil) != test.may {
-				t.Fatalf("it was passed on: %t", next != nil)
+				t.Fatalf("the lock was passed on: %t", next != nil)
 			}
 			if held.Lives() {
-				t.Error("what was given back lives")
+				t.Error("the tenure that was given back lives")
 			}
 		})
 	}
 }
 
-// What is passed on goes on with the name, the token and the age of what was granted.
+// A tenure that is passed on keeps the name, the token and the age of the grant.
 func TestPassTo(t *testing.T) {
 	s := newStage(t)
 	first, h := s.take(&plainTerms, 1)
 	since := s.now
 	w := s.stand(&plainTerms, 2)
 	if step := s.next(w); step.Do != Wait {
-		t.Fatalf("it asks for what its process has: %+v", step)
+		t.Fatalf("the next waiter asks for a lock that its process has: %+v", step)
 	}
 	s.pass(time.Millisecond)
 	s.done()
@@ -112,7 +112,7 @@ func TestPassTo(t *testing.T) {
 	}
 	h = new(Hold)
 	if !s.Add(next, w.Owner, h) || w.Owner.holds != 1 {
-		t.Fatal("it has no hold")
+		t.Fatal("the waiter has no hold")
 	}
 	s.Quit(w, s.now)
 	s.stand(&plainTerms, 3)
@@ -121,7 +121,7 @@ func TestPassTo(t *testing.T) {
 	}
 }
 
-// What is offered is taken by the first, unless it has no use for it, it is lost, or the
+// The first waiter takes an offered tenure, unless the waiter has no use for it, the tenure is lost, or the
 // place is closed.
 func TestTake(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Tenure, *Waiter) {
@@ -140,7 +140,7 @@ func TestTake(t *testing.T) {
 			t.Errorf("%+v", step)
 		}
 		if s.gives() != nil {
-			t.Error("what is lost is given back")
+			t.Error("a lost tenure is given back")
 		}
 	})
 	t.Run("closed", func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestTake(t *testing.T) {
 		s.GiveUp(w, next)
 		s.Quit(w, s.now)
 		if s.gives() != nil {
-			t.Error("what the next may take is given back")
+			t.Error("a tenure that the next may take is given back")
 		}
 		if step := s.next(behind); step.Do != Take {
 			t.Errorf("%+v", step)
@@ -199,8 +199,8 @@ func TestTake(t *testing.T) {
 	})
 }
 
-// A release names the ticket of the line as the heir, if the first of the line can have the
-// lock by that.
+// A release names the ticket of the line as the heir, if the first of the line can take the
+// lock in the name of the ticket.
 func TestHeir(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*stage)
@@ -228,7 +228,7 @@ func TestHeir(t *testing.T) {
 				t.Errorf("%+v", ticket)
 			}
 			if s.Fail(ticket); len(s.gives()) != 1 {
-				t.Error("Redis may have it queued, and nobody takes that back")
+				t.Error("Redis may have the ticket queued, and no command takes it back")
 			}
 		})
 	}
@@ -257,7 +257,7 @@ func TestInherit(t *testing.T) {
 			if w.line != nil && s.side(false).held == held {
 				s.Unhold(held)
 				if !w.leads() {
-					t.Error("the lock is nobody's, and the first does not know")
+					t.Error("the lock has no holder, and the first does not know")
 				}
 			}
 		})
@@ -325,7 +325,7 @@ func TestInherit(t *testing.T) {
 	for name, i := range map[string]Inheritance{"it broke": {Broke: true}, "it was lost": {}} {
 		t.Run(name, func(t *testing.T) {
 			s, ticket, w := scene(t, &plainTerms)
-			w.line.when.askAt = s.now.Add(pollTime) // it was refused before
+			w.line.when.askAt = s.now.Add(pollTime) // the line was refused before
 			s.Inherit(ticket, i, s.now)
 			s.Unhold(s.side(false).held)
 			if step := s.next(w); step.Do != Ask || step.Tenure != ticket {
@@ -491,13 +491,13 @@ func TestAdopt(t *testing.T) {
 		}
 		s.Fail(own)
 		if len(s.gives()) != 1 {
-			t.Error("nobody takes the grant back")
+			t.Error("no command takes the grant back")
 		}
 	})
 }
 
-// What was offered is lost while a question for it is under way, and Redis grants the lock
-// by the question. If the waiter has no use for the answer, the grant is given back.
+// An offered tenure is lost while a question for it is under way, and Redis grants the lock
+// by the question. If the waiter has no use for the answer, the place gives the grant back.
 func TestAdopt_lostBefore(t *testing.T) {
 	for name, ends := range map[string]func(*stage, *Waiter, *Tenure){
 		"its wait ends":     func(s *stage, w *Waiter, t *Tenure) { s.Cross(w, t); s.GiveUp(w, t) },
@@ -518,14 +518,14 @@ func TestAdopt_lostBefore(t *testing.T) {
 				t.Errorf("%v is given back", all)
 			}
 			if next := s.asks(w); next == ticket {
-				t.Error("the next asks for what is over")
+				t.Error("the next asks in a tenure that is over")
 			}
 		})
 	}
 }
 
-// A call that gives up leaves to the next of its line what the next can use, and nothing that
-// may turn into a grant that nobody expects.
+// A call that gives up leaves to the next of its line what the next can use. It leaves nothing that
+// may turn into a grant without a waiter.
 func TestGiveUp(t *testing.T) {
 	scene := func(t *testing.T) (*stage, *Tenure, *Waiter, *Waiter) {
 		s := newStage(t)
@@ -581,7 +581,7 @@ func TestGiveUp(t *testing.T) {
 	})
 }
 
-// A line asks for one register at a time: a ticket for another does not do.
+// A line asks for one register at a time: a ticket for another register does not suffice.
 func TestTicket(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&plainTerms, 2), s.stand(fencedTerms, 3)

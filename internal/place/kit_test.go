@@ -15,8 +15,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The tests of histories play a session: processes with calls, commands that are under way,
-// messages, and what is to be settled. Nothing here waits: a history is a list of events,
-// and each event is carried out at once.
+// messages, and tenures to settle. Nothing here waits: a history is a list of events,
+// and the world carries out each event at once.
 
 const (
 	leaseTime = 30 * time.Second
@@ -25,7 +25,7 @@ const (
 	opTime    = 3 * time.Second
 	asideTime = 5 * time.Millisecond
 	pauseTime = time.Millisecond      // after an error
-	stepTime  = 25 * time.Microsecond // what an event takes
+	stepTime  = 25 * time.Microsecond // the time of an event
 )
 
 var (
@@ -37,24 +37,24 @@ var (
 
 var errBroke = errors.New("the connection broke")
 
-// cast says what a history has: processes, calls, and what may go wrong.
+// cast has the processes and the calls of a history, and the faults that may happen.
 type cast struct {
 	procs  int
 	calls  []role
 	close  bool // a place may be closed
 	pause  bool // time may pass for no reason
-	faults int  // how many of the following there may be
+	faults int  // the most of the following faults
 	fine   bool // a call is interrupted wherever it can be
 	aside  bool // Redis may let the lock go
-	deaf   bool // no message reaches anybody
-	keeps  bool // a lease cannot be handed on
+	deaf   bool // no message arrives
+	keeps  bool // no process can hand a lease on
 }
 
-// role is one call of a history: it takes the lock once, and gives it back.
+// role is one call of a history, which takes the lock once and gives it back.
 type role struct {
 	proc  int
 	terms *Terms
-	owner uint64 // 0 is one of its own
+	owner uint64 // 0 is an owner of the call's own
 	how   how
 }
 
@@ -63,10 +63,10 @@ type how uint8
 const (
 	lock how = iota
 	tryLock
-	passer // takes several locks at once, this is one of them
+	passer // takes several locks at once, and this lock is one of them
 )
 
-// world is everything that a place has to do with.
+// world has everything that a place deals with.
 type world struct {
 	cast   *cast
 	now    time.Time
@@ -79,7 +79,7 @@ type world struct {
 	faults int
 	lossy  bool // a time must pass before all is well
 	named  uint32
-	wrong  error // what is broken
+	wrong  error // the invariant that is broken
 }
 
 // proc is a process.
@@ -92,17 +92,17 @@ type proc struct {
 	order    uint32
 }
 
-// ears is how a line hears of its lock.
+// ears is the state of a line's subscriptions and heartbeats.
 type ears struct {
 	line    *Line
 	terms   *Terms
 	listens bool
-	heard   bool     // it is confirmed
+	heard   bool     // the subscription is confirmed
 	news    bool     // a message is on its way
-	told    bool     // one to this process alone
-	turns   []string // those that say whose turn it is
-	beats   bool     // its heartbeats are sent
-	look    bool     // and are looked at now
+	told    bool     // a message to this process alone is on its way
+	turns   []string // the messages that tell whose turn it is
+	beats   bool     // the line sends heartbeats
+	look    bool     // the line looks at its heartbeats now
 	due     time.Time
 	over    bool
 }
@@ -112,7 +112,7 @@ type arm struct {
 	due  time.Time
 }
 
-// doubt is a tenure that is to be settled.
+// doubt is a tenure to settle.
 type doubt struct {
 	t      *Tenure
 	broken bool
@@ -125,7 +125,7 @@ const (
 	awake
 	sleeping
 	asks
-	taking // what is offered
+	taking // takes an offered tenure
 	leaving
 	holding
 	releasing
@@ -139,12 +139,12 @@ type call struct {
 	state   state
 	o       *Owner
 	w       *Waiter
-	t       *Tenure // in whose name it asks
+	t       *Tenure // the tenure in whose name the call asks
 	h       *Hold
 	due     time.Time
 	order   uint32
 	late    int
-	quit    bool // it was cancelled, or may fail
+	quit    bool // the call was cancelled, or may fail
 	got     bool
 	entered bool
 }
@@ -161,7 +161,7 @@ const (
 type command struct {
 	errand   errand
 	p        *proc
-	c        *call // that waits for the answer; nil if none does
+	c        *call // the call that waits for the answer; nil if none does
 	w        *Waiter
 	t        *Tenure
 	name     string
@@ -178,7 +178,7 @@ type command struct {
 	ran      bool
 	reply    reply
 	late     bool // the lease is over by now
-	copy     bool // nobody will hear of it
+	copy     bool // no call hears of the answer
 }
 
 // events.
@@ -281,7 +281,7 @@ func (w *world) act(p *proc) {
 		case Deafen:
 			e := p.earsOf(a.Line)
 			if !e.listens {
-				w.fail("nobody listens, and stops")
+				w.fail("a line that does not listen stops listening")
 			}
 			*e = ears{line: a.Line, over: !e.beats, beats: e.beats, look: e.look, due: e.due}
 		case Beat:
@@ -428,7 +428,7 @@ func (w *world) seat(c *call, t *Tenure, fresh bool) bool {
 		return false
 	}
 	if c.h = h; c.w != nil {
-		w.giveUp(c) // what it asked before is of no use any more
+		w.giveUp(c) // the earlier question of the call is of no use any more
 	}
 	w.holds(c, h)
 	return true
@@ -568,7 +568,7 @@ func (w *world) ask(c *call, step Step) {
 	c.state = asks
 }
 
-// accept adds the hold of what a call took.
+// accept adds a hold to the tenure that a call took.
 func (w *world) accept(c *call) {
 	h := &Hold{Of: c}
 	if c.p.place.Add(c.t, c.o, h) {
@@ -583,7 +583,7 @@ func (w *world) accept(c *call) {
 	w.awake(c)
 }
 
-// giveUp ends what a call asks for.
+// giveUp ends the question of a call.
 func (w *world) giveUp(c *call) {
 	if c.w != nil {
 		if seat := c.p.place.GiveUp(c.w, c.t); seat != nil && c.h == nil {
@@ -623,7 +623,7 @@ func (w *world) unanswered(c *call, err error) {
 		w.stand(c)
 	}
 	if c.how == passer && !c.w.First() {
-		w.giveUp(c) // those before it would wait for what it may have taken
+		w.giveUp(c) // the waiters before the call would wait for a lock that it may have taken
 		w.anew(c)
 	}
 	c.w.Silent(err)
@@ -699,7 +699,7 @@ func (w *world) carryOut(k *command, aside bool) {
 		for _, p := range w.procs {
 			for _, t := range p.place.granted() {
 				if t.Name == k.name {
-					w.fail("what %q has is released", k.name)
+					w.fail("the lock that %q still has is released", k.name)
 				}
 			}
 		}
@@ -720,7 +720,7 @@ func (p *Place) granted() (all []*Tenure) {
 	return all
 }
 
-// answered is when the answer to a command comes back; broken is what comes instead.
+// answered is when the answer to a command comes back, or an error instead if broken.
 func (w *world) answered(k *command, broken, mayHaveRun bool) {
 	w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
 	switch k.errand {
@@ -952,7 +952,7 @@ func (w *world) passes(d time.Duration) {
 	}
 }
 
-// next returns how long nothing happens by itself; negative if nothing ever does.
+// next returns the time until something happens by itself, and a negative number if nothing ever does.
 func (w *world) next() time.Duration {
 	first := time.Time{}
 	at := func(due time.Time) {

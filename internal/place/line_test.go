@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Only the first of a line asks; the next does when the first has left.
+// Only the first of a line asks. The next asks when the first has left.
 func TestFirstAsks(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
@@ -25,7 +25,7 @@ func TestFirstAsks(t *testing.T) {
 	}
 	s.Quit(behind, s.now)
 	if s.wakes() != nil || !w.First() {
-		t.Error("somebody is woken as the last leaves")
+		t.Error("a waiter is woken as the last one leaves")
 	}
 	behind = s.stand(&writeTerms, 2)
 	s.Quit(w, s.now)
@@ -37,9 +37,9 @@ func TestFirstAsks(t *testing.T) {
 	}
 	s.Quit(behind, s.now)
 	if s.Line(&writeTerms) != nil {
-		t.Error("there is a line with nobody in it")
+		t.Error("a line is left without waiters")
 	}
-	s.Quit(new(Waiter), s.now) // stands in none
+	s.Quit(new(Waiter), s.now) // this waiter stands in no line
 }
 
 // A line whose process has the lock asks in time all the same: the process may have lost it
@@ -63,7 +63,7 @@ func TestArm(t *testing.T) {
 		t.Error("a second alarm is set")
 	}
 	s.pass(pollTime)
-	w.line.when.askAt = s.now.Add(pollTime) // it was refused before
+	w.line.when.askAt = s.now.Add(pollTime) // the line was refused before
 	w.line.Alarm()
 	if !slices.Equal(s.wakes(), []*Waiter{w}) || s.next(w).Do != Ask {
 		t.Error("it does not ask")
@@ -81,7 +81,7 @@ func TestArm(t *testing.T) {
 	}
 	s.Unhold(held)
 	if len(s.wakes()) != 1 || !w.line.waiters[0].Leads() {
-		t.Error("the lock is nobody's, and the first does not know")
+		t.Error("the lock has no holder, and the first does not know")
 	}
 	s.Unhold(held)
 	if s.done() != nil {
@@ -93,7 +93,7 @@ func TestArm(t *testing.T) {
 	s.refused(w)
 	s.done()
 	if s.Unhold(held); s.done() != nil {
-		t.Error("one that asks already is told that it may ask")
+		t.Error("a waiter that asks already is told that it may ask")
 	}
 
 	s, held, _, w = scene(t)
@@ -114,7 +114,7 @@ func TestArm(t *testing.T) {
 	}
 }
 
-// A line is used again only if nothing outside may know of it.
+// A place uses a line again only if nothing outside can know of it.
 func TestLine_usedAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		c       *Terms
@@ -315,7 +315,7 @@ func TestRefused_deaf(t *testing.T) {
 	}
 }
 
-// While others come first, a line asks neither at a hint nor at its time, but then.
+// While others come first, a line asks neither at a hint nor at its own time. It asks when their time is over.
 func TestStepAside(t *testing.T) {
 	scene := func(t *testing.T, left time.Duration) (*stage, *Waiter) {
 		s := newStage(t)
@@ -344,7 +344,7 @@ func TestStepAside(t *testing.T) {
 	s.pass(due.Sub(s.now))
 	w.line.StepAside(s.now.Add(asideTime))
 	if s.next(w).Do != Ask {
-		t.Error("what is due is put off")
+		t.Error("a question that is due is put off")
 	}
 
 	s, w = scene(t, -1)
@@ -355,8 +355,8 @@ func TestStepAside(t *testing.T) {
 	}
 }
 
-// That the lock was let go for others is remembered for the next line, or told to the one
-// that is there.
+// After a process lets the lock go for others, its line steps aside. If there is none, the next line
+// does.
 func TestLetGo(t *testing.T) {
 	s := newStage(t)
 	until := s.now.Add(asideTime)
@@ -391,7 +391,7 @@ func TestLetGo(t *testing.T) {
 	}
 }
 
-// All readers of a line ask when one is let in, and each when it comes, until one was
+// All readers of a line ask when one gets in, and each reader asks when it comes, until one is
 // refused.
 func TestAllAsk(t *testing.T) {
 	s := newStage(t)
@@ -415,7 +415,7 @@ func TestAllAsk(t *testing.T) {
 		t.Error("they do not ask")
 	}
 	if s.next(s.reader(ownLeaseTerms, 4)).Do != Ask {
-		t.Error("one that comes now does not ask")
+		t.Error("a reader that comes now does not ask")
 	}
 
 	s.Retry(third, s.now.Add(time.Second))
@@ -445,7 +445,7 @@ func TestRetry_ofAReader(t *testing.T) {
 	}
 }
 
-// After an error the first asks again, and the next does in its place.
+// After an error the first asks again. If the first has left, the next asks in its place.
 func TestRetry(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&plainTerms, 1), s.stand(&plainTerms, 2)
@@ -471,7 +471,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// What is freed is a reason to ask for the kinds alone that Redis does not tell.
+// A free lock is a reason to ask, except for kinds where Redis tells the next waiter and for readers.
 func TestFree(t *testing.T) {
 	for name, test := range map[string]struct {
 		c     *Terms
@@ -490,8 +490,8 @@ func TestFree(t *testing.T) {
 	}
 }
 
-// When the lock was granted to the first of a line, the next asks at once if nobody listens
-// yet, and else in its time.
+// When the first of a line gets the lock, the next asks at once if the line does not listen
+// yet, and otherwise at its own time.
 func TestFirstAsks_afterAGrant(t *testing.T) {
 	for _, listens := range []bool{false, true} {
 		s := newStage(t)
@@ -508,7 +508,7 @@ func TestFirstAsks_afterAGrant(t *testing.T) {
 	}
 }
 
-// A refusal of a call that does not lead, and stands for its own answer alone, says nothing to the line.
+// The refusal of a call that does not lead, and waits for its own answer alone, changes nothing for the line.
 func TestWaits_ofNobody(t *testing.T) {
 	s := newStage(t)
 	s.stand(&plainTerms, 1)
@@ -526,7 +526,7 @@ func TestWaits_ofNobody(t *testing.T) {
 	}
 }
 
-// The answer for which nobody waits is a reason to ask, or to settle, if it wrote.
+// An answer that no call waits for is a reason to ask. If the command wrote, it is a reason to settle.
 func TestUnheard(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&plainTerms, 1)
@@ -544,7 +544,7 @@ func TestUnheard(t *testing.T) {
 	s.GiveUp(w, ticket)
 	s.Quit(w, s.now)
 	if s.done(); !s.Unheard(w, ticket, true) {
-		t.Error("nobody settles it")
+		t.Error("no look settles the answer")
 	}
 
 	s = newStage(t)
@@ -556,7 +556,7 @@ func TestUnheard(t *testing.T) {
 	own = s.tenure(&writeTerms)
 	s.Asks(own, 0, 0)
 	if s.Fail(own); s.done() != nil || !s.Unheard(nil, own, true) || s.Forgotten() {
-		t.Error("it was given up before its answer, and nobody settles it")
+		t.Error("the tenure was given up before its answer, and no look settles it")
 	}
 	s.Asks(own, 0, 0)
 	s.Answered(own)
@@ -565,7 +565,7 @@ func TestUnheard(t *testing.T) {
 	}
 }
 
-// What came instead of an answer is known to the line.
+// The line knows the error that came instead of an answer.
 func TestSilence(t *testing.T) {
 	const overdue = 300 * time.Millisecond
 	no := errors.New("no")
@@ -620,18 +620,18 @@ func TestSilence(t *testing.T) {
 	ticket := s.asks(w)
 	s.pass(time.Second)
 	if lasts() != time.Second {
-		t.Error("its question is under way, and nobody knows")
+		t.Error("the question is under way, and the line does not know")
 	}
 	s.Broke(w, ticket, false, no)
 	w.Silent(no)
 	if lasts() != time.Second {
-		t.Error("there was an error, and nobody knows")
+		t.Error("there was an error, and the line does not know")
 	}
 	s.Retry(w, s.now)
 	again := s.asks(w)
 	s.Refused(w, again, Refusal{Sent: s.now, Left: -1}, s.now)
 	if lasts() != 0 {
-		t.Error("there was a refusal, and nobody knows")
+		t.Error("there was a refusal, and the line does not know")
 	}
 	s.Fail(ticket)
 	w.line.hand.ticket = nil
@@ -641,6 +641,6 @@ func TestSilence(t *testing.T) {
 	s.pass(time.Second)
 	s.Granted(w, again, w.Owner, new(Hold), 1, false, s.now)
 	if lasts() != 0 {
-		t.Error("there was a grant, and nobody knows")
+		t.Error("there was a grant, and the line does not know")
 	}
 }

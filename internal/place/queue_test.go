@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// queues has w ask, and be told to wait in the queue.
+// queues lets w ask. The answer tells w to wait in the queue.
 func (s *stage) queues(w *Waiter, r Refusal) {
 	s.Helper()
 	asked := s.asks(w)
@@ -14,7 +14,7 @@ func (s *stage) queues(w *Waiter, r Refusal) {
 	s.Refused(w, asked, r, s.now)
 }
 
-// Each waiter asks when it comes, and then a heartbeat goes for all.
+// Each waiter asks when it comes. After that one heartbeat speaks for all.
 func TestNextBeat(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&fairTerms, 1)
@@ -36,7 +36,7 @@ func TestNextBeat(t *testing.T) {
 	second, third := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3)
 	s.queues(second, Refusal{Left: -1})
 	if s.done() != nil {
-		t.Error("one that comes puts the heartbeat off")
+		t.Error("a new waiter puts the heartbeat off")
 	}
 	if s.next(third).Do != Ask || second.Queued() != second.Tenure || third.Queued() != nil {
 		t.Error("Redis has one queued, and the place another")
@@ -48,16 +48,16 @@ func TestNextBeat(t *testing.T) {
 	}
 	w.line.Beaten(s.now, nil)
 	if d, _ := w.line.Silence().Lasts(s.now.Add(time.Second), true, time.Second); d != 0 {
-		t.Error("a heartbeat was answered, and nobody knows")
+		t.Error("a heartbeat was answered, and the line does not know")
 	}
 	w.line.Beaten(s.now, errBroke)
 	w.line.beat.flying = 0
 	if _, err := w.line.Silence().Lasts(s.now.Add(1), true, time.Second); err != errBroke {
-		t.Error("a heartbeat broke, and nobody knows")
+		t.Error("a heartbeat broke, and the line does not know")
 	}
 }
 
-// The lease of the holder that ends soon has the heartbeat sent then.
+// If the lease of the holder ends soon, the line sends its heartbeat then.
 func TestQueue_sooner(t *testing.T) {
 	s := newStage(t)
 	w, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
@@ -86,7 +86,7 @@ func TestQueue_sooner(t *testing.T) {
 	}
 }
 
-// A hint has a heartbeat sent; many that come together, one more when this one is answered.
+// A hint makes the line send a heartbeat. Hints that come meanwhile cause one more, when the first is answered.
 func TestNextBeat_hints(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&fairTerms, 1)
@@ -101,7 +101,7 @@ func TestNextBeat_hints(t *testing.T) {
 		t.Fatal("no heartbeat is sent")
 	}
 	if d, _ := l.Silence().Lasts(s.now.Add(time.Second), false, time.Second); d != time.Second {
-		t.Error("a heartbeat is under way, and nobody knows")
+		t.Error("a heartbeat is under way, and the line does not know")
 	}
 	if _, queued := l.NextBeat(s.now); queued != nil {
 		t.Error("one hint, and two heartbeats")
@@ -125,13 +125,13 @@ func TestNextBeat_hints(t *testing.T) {
 		t.Error("it does not end")
 	}
 
-	// What is due is sent, whatever is under way.
+	// The line sends a heartbeat that is due, whatever is under way.
 	l.Hint()
 	l.NextBeat(s.now)
 	s.pass(pollTime)
 	l.Hint()
 	if _, queued := l.NextBeat(s.now); len(queued) != 1 || l.beat.flying != 2 {
-		t.Error("what is due waits for an answer")
+		t.Error("a heartbeat that is due waits for an answer")
 	}
 	l.Beaten(s.now, nil)
 	if s.done(); !l.beat.missed {
@@ -142,7 +142,7 @@ func TestNextBeat_hints(t *testing.T) {
 	}
 }
 
-// A waiter asks when its turn has come, also if it hears that before it knows that it stands
+// A waiter asks when its turn has come, even if it hears of its turn before it knows that it stands
 // in the queue.
 func TestTurn(t *testing.T) {
 	s := newStage(t)
@@ -178,7 +178,7 @@ func TestHearOwn(t *testing.T) {
 	w := s.stand(&fairTerms, 1)
 	s.queues(w, Refusal{Left: -1})
 	if s.did(HearOwn) {
-		t.Error("it hears what nobody says")
+		t.Error("the waiter hears a channel that it has not been told of")
 	}
 	own := Refusal{Sent: s.now, Left: -1, Own: true}
 	s.Asks(w.Tenure, 0, 0)

@@ -14,7 +14,7 @@ var (
 	hastyWriter    = with(writeTerms, func(c *Terms) { c.Yield, c.Patience, c.Apart = false, 0, ReadersFirst })
 )
 
-// lets has the question of w answered by a grant.
+// lets answers the question of w with a grant.
 func (s *stage) lets(w *Waiter, t *Tenure) {
 	s.Helper()
 	if out := s.Granted(w, t, w.Owner, w.Seat, 100, false, s.now); out != Holds {
@@ -23,7 +23,7 @@ func (s *stage) lets(w *Waiter, t *Tenure) {
 	s.Quit(w, s.now)
 }
 
-// reads has an owner read, by a question of its own.
+// reads lets an owner read, by a question of its own.
 func (s *stage) reads(c *Terms, number uint64) (*Tenure, *Hold) {
 	s.Helper()
 	w := s.reader(c, number)
@@ -64,10 +64,10 @@ func TestOpen_roundTrip(t *testing.T) {
 	s.pass(trip)
 	s.lets(w, first)
 	if s.Open(&readTerms, came.Add(trip+ShareTime), s.now) != first {
-		t.Error("one that came in time does not join")
+		t.Error("a reader that came in time does not join")
 	}
 	if s.Open(&readTerms, came.Add(trip+ShareTime+1), s.now) != nil {
-		t.Error("one that came too late joins")
+		t.Error("a reader that came too late joins")
 	}
 }
 
@@ -88,7 +88,7 @@ func TestOpen_terms(t *testing.T) {
 			s := newStage(t)
 			s.reads(test.first, 1)
 			if s.joins(test.second, 2) != test.joins {
-				t.Errorf("it joins: %t", !test.joins)
+				t.Errorf("the reader joins: %t", !test.joins)
 			}
 		})
 	}
@@ -112,7 +112,7 @@ func TestOpen_isOver(t *testing.T) {
 	}
 	s.give(h)
 	if s.Seat(first, new(Hold), 2, false) {
-		t.Error("it joins what is over")
+		t.Error("the reader joins a tenure that is over")
 	}
 	w.line.when.askAt = s.now.Add(pollTime)
 	if step := s.next(w); step.Do != Ask {
@@ -120,7 +120,7 @@ func TestOpen_isOver(t *testing.T) {
 	}
 }
 
-// Nobody joins what was open once the place knows of a writer that waits, or has closed.
+// No reader joins an open tenure once the place knows of a waiting writer, or has closed.
 func TestSeat(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(s *stage, t *Tenure, h *Hold)
@@ -143,7 +143,7 @@ func TestSeat(t *testing.T) {
 			test.change(s, first, h)
 			seat := new(Hold)
 			if s.Seat(first, seat, test.number, true) != test.joins {
-				t.Fatalf("it joins: %t", !test.joins)
+				t.Fatalf("the reader joins: %t", !test.joins)
 			}
 			if test.joins && (first.Owners() != 2 || first.Stand() != 1 || seat.Tenure != first || seat.By.Tenure() != first) {
 				t.Errorf("%d owners, %d holds in Redis", first.Owners(), first.Stand())
@@ -160,7 +160,7 @@ func TestSeat(t *testing.T) {
 	})
 }
 
-// later is a reader that asks itself, as it came long after what is open.
+// later returns a reader that asks itself, as it came long after the open tenure.
 func (s *stage) later(c *Terms, number uint64) *Waiter {
 	w := s.reader(c, number)
 	w.Tenure.Asked = s.now.Add(time.Hour)
@@ -186,7 +186,7 @@ func TestWriterWaits(t *testing.T) {
 			s.reads(&readTerms, 1)
 			test.change(s)
 			if s.joins(test.c, 2) != test.joins {
-				t.Errorf("it joins: %t", !test.joins)
+				t.Errorf("the reader joins: %t", !test.joins)
 			}
 		})
 	}
@@ -370,7 +370,7 @@ func TestRide(t *testing.T) {
 		s, w, asked, rider := scene(t)
 		s.lets(w, asked)
 		if seat := s.GiveUp(rider, rider.Tenure); seat != rider.Seat {
-			t.Error("its hold is nobody's")
+			t.Error("GiveUp does not return the hold of the reader")
 		}
 	})
 	t.Run("it leaves, and was refused", func(t *testing.T) {
@@ -390,7 +390,7 @@ func TestRide(t *testing.T) {
 	})
 }
 
-// A question is good for those readers alone that would ask the same.
+// A reader rides along only with a question that it would ask itself.
 func TestRide_alone(t *testing.T) {
 	for name, test := range map[string]struct {
 		c      *Terms
@@ -478,7 +478,7 @@ func TestRide_again(t *testing.T) {
 	asked := s.asks(first)
 	s.next(w)
 	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
-	if own := s.asks(w); own != w.Tenure { // it came sooner
+	if own := s.asks(w); own != w.Tenure { // this reader came sooner
 		t.Fatal("it asks for another")
 	}
 	s.pass(time.Second)
@@ -521,7 +521,7 @@ func TestReadOn(t *testing.T) {
 	s.Join(w, Stands, s.now)
 	s.WaitToRead(w, true)
 	if w.Owner.Beside() != writes || s.Next(w, writes, opTime, s.now).Do != Ask {
-		t.Error("one that writes stands behind those that wait for it")
+		t.Error("a writer stands behind the waiters for its lock")
 	}
 }
 

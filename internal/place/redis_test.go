@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// redis is what the server has of one lock. It answers as the scripts do, as far as a place
+// redis is the state of one lock on the server. It answers as the scripts do, as far as a place
 // can tell the difference.
 type redis struct {
 	token   uint64 // the latest
 	holder  string // of a lock that one owner has at a time, or of its writing side
 	readers []string
 	wish    string    // the writer that readers let pass
-	wished  time.Time // since when
+	wished  time.Time // when the wish was written
 	queue   []entry   // of a kind that is passed on: processes; of a fair one: owners
 }
 
-// entry is one that waits in Redis.
+// entry is a waiter in Redis.
 type entry struct {
 	p    *proc
 	name string
 }
 
-// reply is what Redis says.
+// reply is the answer of Redis to a command.
 type reply struct {
 	granted bool          // a question: the owner holds the lock
-	token   uint64        // of a release: that of the heir, 0 if another process has the lock, or nobody
+	token   uint64        // of a release: that of the heir, 0 if another process has the lock or the lock is free
 	left    time.Duration // a refusal
 	gone    bool          // a release: the owner held nothing
 	aside   bool          // a release: the lock is free, and others come first
@@ -215,7 +215,7 @@ func (r *redis) keep(w *world, c *command) (a reply) {
 	return a
 }
 
-// empty reports whether nothing is left.
+// empty reports whether the lock has no keys left.
 func (r *redis) empty() bool {
 	return r.holder == "" && len(r.readers) == 0 && r.wish == "" && len(r.queue) == 0
 }

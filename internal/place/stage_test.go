@@ -72,10 +72,10 @@ func (s *stage) stand(c *Terms, number uint64) *Waiter {
 	return w
 }
 
-// next is what the call of w does now.
+// next returns what the call of w does now.
 func (s *stage) next(w *Waiter) Step { return s.Next(w, nil, opTime, s.now) }
 
-// asks has w ask now.
+// asks lets w ask now.
 func (s *stage) asks(w *Waiter) *Tenure {
 	s.Helper()
 	step := s.next(w)
@@ -86,7 +86,7 @@ func (s *stage) asks(w *Waiter) *Tenure {
 	return step.Tenure
 }
 
-// refused has w ask, and be refused.
+// refused lets w ask, and refuses it.
 func (s *stage) refused(w *Waiter) *Tenure {
 	s.Helper()
 	t := s.asks(w)
@@ -94,18 +94,18 @@ func (s *stage) refused(w *Waiter) *Tenure {
 	return t
 }
 
-// done returns what is to be done, and does it.
+// done returns the actions of the place, and carries them out.
 func (s *stage) done() (all []Action) {
 	s.Do(func(a Action) { all = append(all, a) })
 	return all
 }
 
-// did reports whether this was to be done.
+// did reports whether the actions of the place include v.
 func (s *stage) did(v Verb) bool {
 	return slices.ContainsFunc(s.done(), func(a Action) bool { return a.Verb == v })
 }
 
-// gives returns what is to be given back now.
+// gives returns the tenures to give back now.
 func (s *stage) gives() (all []*Tenure) {
 	for _, a := range s.done() {
 		if a.Verb == GiveBack {
@@ -115,7 +115,7 @@ func (s *stage) gives() (all []*Tenure) {
 	return all
 }
 
-// wakes returns which waiters are woken now.
+// wakes returns the waiters to wake now.
 func (s *stage) wakes() (all []*Waiter) {
 	for _, a := range s.done() {
 		if a.Verb == Wake {
@@ -125,7 +125,7 @@ func (s *stage) wakes() (all []*Waiter) {
 	return all
 }
 
-// give gives a hold back, and passes the lock on if that may be.
+// give gives a hold back, and passes the lock on if it may.
 func (s *stage) give(h *Hold) (next *Tenure) {
 	t := h.Tenure
 	s.Unlock(t, h, s.now, func(t *Tenure) bool {
@@ -137,7 +137,7 @@ func (s *stage) give(h *Hold) (next *Tenure) {
 	return next
 }
 
-// unheard has nobody wait for the grant to w, and gives back what the place does not.
+// unheard delivers a grant for which w no longer waits, and gives it back if the place does not.
 func (s *stage) unheard(w *Waiter, t *Tenure) {
 	if s.Unheard(w, t, true) {
 		s.giveBack(t)

@@ -31,7 +31,7 @@ func TestAdd(t *testing.T) {
 		t.Errorf("%d is left", left)
 	}
 	if s.Add(held, o, new(Hold)) {
-		t.Error("what is over has a hold")
+		t.Error("a tenure that is over has a hold")
 	}
 	o.Leave()
 	if s.side(false).owners[1] != nil {
@@ -39,7 +39,7 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// The lease is renewed while a hold wants that.
+// A tenure is renewed while one of its holds asks for renewal.
 func TestAdd_renewals(t *testing.T) {
 	s := newStage(t)
 	own := with(writeTerms, func(c *Terms) { c.Fixed, c.Lease = true, time.Second })
@@ -69,7 +69,7 @@ func TestAdd_renewals(t *testing.T) {
 	}
 	s.Unlock(asked, first, s.now, nil)
 	s.Unlock(asked, second, s.now, nil)
-	if all := s.done(); all != nil { // it is over
+	if all := s.done(); all != nil { // the tenure is over
 		t.Errorf("%+v", all)
 	}
 }
@@ -105,7 +105,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// While a command changes how many holds stand in Redis, nobody knows how many do.
+// While a command changes the number of holds in Redis, that number is unknown.
 func TestWillChange(t *testing.T) {
 	s := newStage(t)
 	held, _ := s.take(&plainTerms, 1)
@@ -125,8 +125,8 @@ func TestWillChange(t *testing.T) {
 	}
 }
 
-// Settling leaves the holds that there are; with none, the tenure may have been
-// released by settling.
+// Settling keeps the holds of a tenure. If it has none, settling may have released the
+// tenure.
 func TestFreeing(t *testing.T) {
 	s := newStage(t)
 	held, h := s.take(&plainTerms, 1)
@@ -148,7 +148,7 @@ func TestFreeing(t *testing.T) {
 	}
 }
 
-// What failed is given back if Redis may have anything of it.
+// A failed tenure is given back if Redis may have anything of it.
 func TestFail(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*stage, *Tenure)
@@ -172,7 +172,7 @@ func TestFail(t *testing.T) {
 				t.Errorf("it is given back: %t", gives)
 			}
 			if l := s.Line(&plainTerms); l != nil && !l.waiters[0].Leads() {
-				t.Error("the lock is nobody's, and the first does not know")
+				t.Error("the lock has no holder, and the first does not know")
 			}
 		})
 	}
@@ -186,7 +186,7 @@ func TestFail(t *testing.T) {
 	})
 }
 
-// A place is in use while anybody has anything to do with the lock, and closed for good.
+// A place is in use while any call or command concerns its lock. A closed place stays closed.
 func TestUnused(t *testing.T) {
 	for name, change := range map[string]func(*stage){
 		"an owner":          func(s *stage) { s.owner(&plainTerms, 1) },
@@ -211,7 +211,7 @@ func TestUnused(t *testing.T) {
 	}
 }
 
-// The tenure of an owner that ends for another reason than its own is not another's.
+// Calls with one owner number share an Owner, which knows its tenures and stays until the last call leaves.
 func TestOwner(t *testing.T) {
 	s := newStage(t)
 	o := s.owner(&plainTerms, 7)
@@ -219,7 +219,7 @@ func TestOwner(t *testing.T) {
 		t.Fatal("two owners have one number")
 	}
 	if o.Asks() {
-		t.Error("nobody asks")
+		t.Error("no call asks")
 	}
 	o.Turn <- struct{}{}
 	if !o.Asks() {
@@ -239,7 +239,7 @@ func TestOwner(t *testing.T) {
 		t.Error("one call left, and the other's owner is gone")
 	}
 	if o.Leave(); !s.Unused() {
-		t.Error("the owner is here, and needed by nobody")
+		t.Error("the owner is here, and no call needs it")
 	}
 	writer, reader := s.owner(&writeTerms, 7), s.owner(&readTerms, 7)
 	writes := s.tenure(&writeTerms)
