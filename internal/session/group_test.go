@@ -110,7 +110,7 @@ func TestGroup_waitsWithNothing(t *testing.T) {
 			done <- time.Now()
 		}()
 		synctest.Wait()
-		time.Sleep(pollTime + pollTime/2) // not when it asks: it would be told of our own tries
+		time.Sleep(pollTime + pollTime/2) // between two questions: otherwise the waiter hears of the test's own tries
 		n := w.scripts()
 		for range 10 {
 			time.Sleep(pollTime)

@@ -48,12 +48,12 @@ func (w *world) goLock(s *Session, k *Kind, ctx context.Context, opts ...lock.Op
 	return got
 }
 
-// ours fails when Redis does not have the lock as h's alone.
+// ours fails the test unless Redis has the lock for the owner of h, once.
 func (w *world) ours(h lock.Hold) {
 	w.Helper()
 	synctest.Wait()
 	if w.count(h) != 1 || h.Err() != nil {
-		w.Errorf("Redis has the lock %d times as ours, and the hold says %v", w.count(h), h.Err())
+		w.Errorf("Redis has the lock %d times for the owner, and the hold says %v", w.count(h), h.Err())
 	}
 	if other, err := w.b.TryLock(w.Context(), w.b.NewSpec(plain, "orders", nil)); err == nil {
 		w.Errorf("another has it too: %v", other.Unlock(w.Context()))

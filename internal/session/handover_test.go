@@ -207,7 +207,7 @@ func TestHandover_othersFirst(t *testing.T) {
 			<-heard
 			time.Sleep(asideTime / 2)
 			if w.mini.Exists("orders") {
-				w.Fatalf("round %d: ours were faster", round)
+				w.Fatalf("round %d: the waiters of the session were faster", round)
 			}
 			w.mini.HSet("orders", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1")
 			time.Sleep(time.Millisecond)
@@ -222,7 +222,7 @@ func TestHandover_othersFirst(t *testing.T) {
 		cancel()
 		wg.Wait()
 		if ours < rounds {
-			w.Errorf("ours had it %d times in %d rounds", ours, rounds)
+			w.Errorf("the session had the lock %d times in %d rounds", ours, rounds)
 		}
 	})
 }

@@ -66,8 +66,8 @@ func TestQueue_messageBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// An owner of Redisson's has the lock, or stands before ours. Its release tells ours at a
-// channel of its own, and ours listens there; behind ours alone it does not.
+// If an owner of Redisson has the lock, or stands first in the queue, its release tells the waiter of the
+// session at a channel of the waiter's own, and the waiter listens there. Behind owners of this module it does not.
 func TestQueue_toldByRedisson(t *testing.T) {
 	const (
 		theirs   = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
@@ -111,7 +111,7 @@ func TestQueue_toldByRedisson(t *testing.T) {
 		h := w.take(w.b, fair, w.Context())
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
 		if all := w.mini.PubSubChannels(channel + "*"); len(all) != 1 || all[0] != channel+w.a.id+":fair" {
-			w.Errorf("with ours alone they listen at %q", all)
+			w.Errorf("without an owner of Redisson, the waiters listen at %q", all)
 		}
 		w.unlock(h)
 		served()

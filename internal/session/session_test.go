@@ -146,8 +146,8 @@ func lostOnly(err error) error {
 	return nil
 }
 
-// A process that was stopped: no goroutine of ours ran, and the first look must
-// be right. Here nothing has run because nothing could: the look comes before
+// A process was stopped: no goroutine of the session ran, and the first look must
+// be right. In the test none has run because none could: the look comes before
 // the bubble's timers.
 func TestContext_tellsTheTruthAtTheFirstLook(t *testing.T) {
 	for name, look := range map[string]func(h lock.Hold) error{
@@ -1207,7 +1207,7 @@ func TestObserver(t *testing.T) {
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		// The next holder can hear of its grant before we hear of our release.
+		// The next holder can hear of its grant before the session hears of its release.
 		if got, want := fmt.Sprint(told), "[acquired waiting renewed "; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, " lost]") ||
 			!strings.Contains(got, " released ") || strings.Count(got, "acquired") != 2 || len(told) != 6 {
 			t.Errorf("told %s, want %sreleased acquired lost]", got, want)
