@@ -294,7 +294,7 @@ func TestWindow_heals(t *testing.T) {
 		}
 		left := s.Do(t, "ZCARD", "{many}:permits")
 		if n, _ := left.ToInt64(); n != 20_000-15_000+1 {
-			t.Errorf("%d entries, want 5,000 of the old and ours: a call removes a thousand", n)
+			t.Errorf("%d entries, want 5,000 old ones and the new one: a call removes a thousand", n)
 		}
 	})
 }
