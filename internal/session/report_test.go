@@ -185,3 +185,26 @@ func TestReport_deniedSubscriptions(t *testing.T) {
 		}
 	})
 }
+
+// The server denies the renewals of several locks together.
+func TestReport_deniedRenewals(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *heard) {
+		var holds []lock.Hold
+		for i := range 5 {
+			h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			holds = append(holds, h)
+		}
+		w.mini.SetError("NOPERM this user has no permissions")
+		time.Sleep(leaseTime / 2)
+		w.mini.SetError("")
+		if lines := log.lines("a renewal failed"); len(lines) == 0 || !strings.Contains(lines[0], "NOPERM") {
+			t.Errorf("%q", lines)
+		}
+		for _, h := range holds {
+			w.unlock(h)
+		}
+	})
+}
