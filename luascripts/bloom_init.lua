@@ -32,7 +32,7 @@ if type(length) == 'table' then
   return length
 end
 if length > 0 then return -6 end
--- The script takes the memory of the whole filter now, and not when an element first sets a late bit.
+-- The script takes the memory of the whole filter now, and not when an element first sets a high bit of it.
 redis.call('SETBIT', bits, string.format('%.0f', size - 1), 0)
 redis.call('HSET', config, 'size', size, 'hashIterations', hashes, 'expectedInsertions', expected, 'falseProbability', probability)
 if shards ~= '0' then redis.call('HSET', config, 'leasehold_shards', shards) end
