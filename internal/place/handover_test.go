@@ -30,7 +30,7 @@ func TestMayPass(t *testing.T) {
 		"given up":                     {change: func(s *stage, t *Tenure) { s.Unhold(t) }},
 		"in doubt":                     {change: func(_ *stage, t *Tenure) { t.Doubt() }},
 		"a question is under way":      {change: func(s *stage, t *Tenure) { s.Asks(t, 0, 0) }},
-		"and answered":                 {change: func(s *stage, t *Tenure) { s.Asks(t, 0, 0); s.Answered(t) }, may: true},
+		"and answered":                 {change: func(s *stage, t *Tenure) { s.Asks(t, 0, 0); t.answered(&s.Place) }, may: true},
 		"the holds are not known":      {change: func(s *stage, t *Tenure) { t.WillChange(s.now) }},
 		"two holds stand":              {change: func(_ *stage, t *Tenure) { t.Count(2) }},
 		"one hold stands again":        {change: func(s *stage, t *Tenure) { t.WillChange(s.now); t.Count(1) }, may: true},

@@ -559,7 +559,7 @@ func TestUnheard(t *testing.T) {
 		t.Error("the tenure was given up before its answer, and no look settles it")
 	}
 	s.Asks(own, 0, 0)
-	s.Answered(own)
+	own.answered(&s.Place)
 	if own.pending != 0 || s.flying != 0 {
 		t.Error("it is counted")
 	}

@@ -83,9 +83,6 @@ func (p *Place) ask(w *Waiter, beside *Tenure) Step {
 	return step
 }
 
-// Answered records that a question for t has its answer, which says nothing about t.
-func (p *Place) Answered(t *Tenure) { t.answered(p) }
-
 // AskedAt notes that w asked, or began to ride along with another's question, at that time.
 func (w *Waiter) AskedAt(sent time.Time) {
 	w.asked = sent
