@@ -68,27 +68,25 @@ func (s *Session) Hear() {
 	asking := make(chan struct{}, hearMost)
 	s.hub.Subscribe(keys.Client(s.id), time.Time{}, func(message string) {
 		number, by, ok := registry.ParseTaken(message)
-		if !ok {
+		if !ok || s.enter() != nil {
 			return
 		}
 		select {
 		case asking <- struct{}{}:
 			go func() { // a command must not be sent from where messages are heard
+				defer s.sender.Done()
 				defer func() { <-asking }()
 				s.taken(s.id+":"+number, by)
 			}()
 		default:
+			s.sender.Done()
 		}
 	}, func() {})
 }
 
 // taken asks whether the owner still has its lock, of which a message says that it was
-// unlocked by force, and ends the holds if not.
+// unlocked by force, and ends the holds if not. The sender counts the caller.
 func (s *Session) taken(owner, by string) {
-	if s.enter() != nil {
-		return
-	}
-	defer s.sender.Done()
 	t := s.tenureNamed(owner)
 	if t == nil {
 		return
