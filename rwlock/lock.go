@@ -197,7 +197,7 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // there was any. It wakes the waiters. Holders of this client learn of the loss at once,
 // others at their next renewal at the latest; until then they may believe that
 // they hold the lock. It is for operators. The cause of the loss
-// matches lock.ErrForced. admin.Admin.Unlock tells all holders at once.
+// matches lock.ErrForced. admin.Admin.Unlock tells other clients, too.
 //
 // The command is sent once: when its outcome is not known, the caller has to look. More than some fifty
 // readers are ended by several calls.
