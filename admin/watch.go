@@ -160,9 +160,6 @@ func (w *watched) due() bool {
 // step looks at the lock, and returns what has happened since the last look.
 func (w *watched) step(ctx context.Context, a *Admin) ([]Event, error) {
 	l, err := a.Inspect(ctx, w.name)
-	if errors.Is(err, lock.ErrForeignKey) {
-		return nil, err // whether known or not, it is no lock now
-	}
 	if err != nil {
 		return nil, err
 	}
