@@ -77,12 +77,13 @@ func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 
 // newClient returns a client on rdb.
 func newClient(rdb rueidis.Client, config config) *Client {
-	if config.unregistered {
-		return &Client{session: session.New(rdb, config.Config), sender: send.New(rdb, config.KeyPrefix, config.OpTimeout)}
-	}
-	// Who holds a lock for long enough to have it renewed is worth a subscription, and the connection
-	// that it may take.
 	c := &Client{sender: send.New(rdb, config.KeyPrefix, config.OpTimeout)}
+	if config.unregistered {
+		c.session = session.New(rdb, config.Config)
+		return c
+	}
+	// A client whose lock is renewed listens for word of forced unlocks. For shorter holds that is
+	// not worth a subscription, and the connection that it may take.
 	var hears sync.Once
 	renewed := config.Observer.Renewed
 	config.Observer.Renewed = func(e lock.Event) {
