@@ -180,7 +180,7 @@ func whole(c lock.Client) string {
 	return text
 }
 
-// who is an owner in a sentence: of Redisson's its thread, too.
+// who returns an owner as a part of a sentence: with the thread, if it is Redisson's.
 func who(owner string, c lock.Client) string {
 	if _, thread, ok := strings.Cut(owner, ":"); ok && maker(c.ID) == "Redisson" {
 		return whole(c) + ", thread " + shown(thread)

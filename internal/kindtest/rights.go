@@ -29,7 +29,7 @@ func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *red
 		return NewRegistered(t, s.Client(t, as), options...), NewRegistered(t, s.Client(t, as), options...)
 	}
 
-	// Who holds a lock through a renewal listens for word of it; package admin tries that right.
+	// A client whose lock is renewed listens for word of forced unlocks; the tests of package admin try that right.
 	forced := redistest.Rights(t, "Forced")[len(redistest.Rights(t)):]
 	a, b := clients(t, s.AddUser(t, "locks", slices.Concat(rights, forced)...))
 	t.Run("on Redis", func(t *testing.T) { play(t, s, a, b) })

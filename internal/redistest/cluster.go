@@ -304,7 +304,7 @@ func (c *Cluster) Failover(tb testing.TB, master *Server) *Server {
 // replica.
 func (c *Cluster) TakeOver(tb testing.TB, replica *Server) {
 	tb.Helper()
-	c.FindTheDead(tb) // who is patient votes a second time about the same master only after a while
+	c.FindTheDead(tb) // a patient node votes a second time about the same master only after a while
 	var asked time.Time
 	waitUntil(tb, "the replica takes over", func() bool {
 		if replica.replicates(tb) && time.Since(asked) > 6*time.Second { // after five it gives up
