@@ -57,7 +57,7 @@ type several struct {
 // times while LockAll waited, it fails with errors.ErrUnsupported, too: one by one, each comes
 // in turn.
 func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wait bool) ([]lock.Hold, error) {
-	a := &attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), fresh: true, several: several{script: script}}
+	a := &attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), several: several{script: script}}
 	for _, spec := range specs {
 		a.parts = append(a.parts, part{spec: spec})
 	}
