@@ -99,6 +99,11 @@ func acquired(s *script, reply rueidis.RedisResult) (Acquired, error) {
 	if err != nil {
 		return Acquired{}, err
 	}
+	return acquiredBy(s, &msg)
+}
+
+// acquiredBy is acquired for a reply that is no error.
+func acquiredBy(s *script, msg *rueidis.RedisMessage) (Acquired, error) {
 	if msg.IsString() {
 		text, _ := msg.ToString()
 		token, err := strconv.ParseUint(text, 10, 64)

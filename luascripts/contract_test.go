@@ -128,25 +128,25 @@ func checkWords(code string) (problems []string) {
 
 // The check itself must be able to fail.
 func TestHeaders_areReallyChecked(t *testing.T) {
-	good := scripts(t)["reentrant_release.lua"]
-	if p := checkHeader("reentrant_release.lua", good); p != nil {
+	good := scripts(t)["rw_read_release.lua"]
+	if p := checkHeader("rw_read_release.lua", good); p != nil {
 		t.Fatalf("the original: %q", p)
 	}
 	for name, change := range map[string][2]string{
-		"unlisted argument": {"local count", "local extra = ARGV[5]\nlocal count"},
-		"unused argument":   {"-- Returns 1", "-- ARGV[5] more  text  what nobody reads\n--\n-- Returns 1"},
+		"unlisted argument": {"local count", "local extra = ARGV[6]\nlocal count"},
+		"unused argument":   {"-- Returns 1", "-- ARGV[6] more  text  what nobody reads\n--\n-- Returns 1"},
 		"other name":        {"ARGV[2] leave ", "ARGV[2] remain "},
 		"wrong unit":        {"-- ARGV[2] leave    count", "-- ARGV[2] leave    hash "},
 		"unknown reply":     {"return 1", "return 7"},
 		"index twice":       {"return 1", "redis.call('GET', KEYS[1])\nreturn 1"},
-		"wrong title":       {"-- reentrant_release:", "-- reentrant_free:"},
+		"wrong title":       {"-- rw_read_release:", "-- rw_read_free:"},
 		"no replies":        {"Returns", "Gives"},
 	} {
 		text := strings.Replace(good, change[0], change[1], -1)
 		if text == good {
 			t.Fatalf("%s: the mutation changed nothing", name)
 		}
-		if p := checkHeader("reentrant_release.lua", text); p == nil {
+		if p := checkHeader("rw_read_release.lua", text); p == nil {
 			t.Errorf("%s: not noticed", name)
 		}
 	}
@@ -231,18 +231,18 @@ func checkIncluding(text string, includes map[string]string) (problems []string)
 
 func TestIncluding_isReallyChecked(t *testing.T) {
 	includes := includes(t)
-	good := scripts(t)["reentrant_release.lua"]
+	good := includes["include_give.lua"]
 	list := listing.FindString(good)
 	if p := checkIncluding(good, includes); p != nil || list == "" {
 		t.Fatalf("the original: %q", p)
 	}
 	for what, change := range map[string]string{
 		"not said":        "--",
-		"one is missing":  "-- include: token",
+		"one is missing":  "-- include: time, token",
 		"one too many":    list + ", fair",
 		"twice":           list + ", token",
 		"not there":       list + ", nothing",
-		"not to be read":  "--include: token, line",
+		"not to be read":  "--include: time, token, line",
 		"in another line": "--\n" + list,
 	} {
 		if p := checkIncluding(strings.Replace(good, list, change, 1), includes); p == nil {

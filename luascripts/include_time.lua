@@ -1,7 +1,8 @@
 -- include_time: the server's clock. It has no keys of its own.
 
--- clock returns the server's time in ms, and also as TIME gives it: seconds and µs.
-local function clock()
-  local time = redis.call('TIME')
+-- clock returns the server's time in ms, and also as TIME gives it: seconds and µs. time is
+-- what TIME gave before; nil asks now.
+local function clock(time)
+  time = time or redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000), time
 end

@@ -27,12 +27,18 @@ const LineField = "leasehold_line"
 // AcquireReentrant makes an owner hold the lock q.Want times, or puts
 // it in line.
 func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	args := make([]string, 0, 10)
+	keys, args := acquireWords(&k, &q)
+	return acquire(ctx, rdb, reentrantAcquire, keys, args, q)
+}
+
+// acquireWords returns the words of reentrant_acquire.
+func acquireWords(k *Keys, q *Question) (keys, args []string) {
+	args = make([]string, 0, 10)
 	args = append(args, q.Owner, ms(q.Lease), strconv.Itoa(q.Want), strconv.Itoa(q.Spare))
 	if q.Offer > 0 {
 		args = append(args, ms(q.Offer), ms(q.Waited), ms(q.Again), ms(q.Patience), k.Line, bit(!k.Scattered))
 	}
-	return acquire(ctx, rdb, reentrantAcquire, k.withRegister(k.Lock), args, q)
+	return k.withRegister(k.Lock), args
 }
 
 // Taking is one of several locks that one script takes.
@@ -127,13 +133,9 @@ func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 }
 
 func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, p Pass) (Passed, error) {
-	args := make([]string, 0, 12)
-	args = append(args, owner, strconv.Itoa(leave), k.Channel, k.Publish, bit(!k.Scattered), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare), k.Line)
-	if p.Heir != "" {
-		args = append(args, p.Heir, ms(p.Offer), ms(p.Again), ms(p.Patience))
-	}
-	msg, err := reentrantRelease.exec(ctx, rdb, k.withRegister(k.Lock), args).ToMessage()
-	if e, refused := rueidis.IsRedisErr(err); refused && k.Register != "" && strings.Contains(e.Error(), "TRYAGAIN") {
+	keys, args := releaseWords(&k, owner, leave, &p)
+	msg, err := reentrantRelease.exec(ctx, rdb, keys, args).ToMessage()
+	if k.Register != "" && isTryAgain(err) {
 		// The slot is moving, and one of the two keys has moved. That must not stop
 		// a release. But the heir may give out more tokens, so it must not get one that the
 		// register does not know of: it asks for its own.
@@ -143,10 +145,32 @@ func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 	if err != nil {
 		return Passed{}, err
 	}
+	return passed(&msg, p.Heir != "")
+}
+
+// releaseWords returns the words of reentrant_release.
+func releaseWords(k *Keys, owner string, leave int, p *Pass) (keys, args []string) {
+	args = make([]string, 0, 12)
+	args = append(args, owner, strconv.Itoa(leave), k.Channel, k.Publish, bit(!k.Scattered), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare), k.Line)
+	if p.Heir != "" {
+		args = append(args, p.Heir, ms(p.Offer), ms(p.Again), ms(p.Patience))
+	}
+	return k.withRegister(k.Lock), args
+}
+
+// isTryAgain reports whether a cluster refused a command because one of several keys is
+// missing in a slot that moves.
+func isTryAgain(err error) bool {
+	e, refused := rueidis.IsRedisErr(err)
+	return refused && strings.Contains(e.Error(), "TRYAGAIN")
+}
+
+// passed reads the reply of reentrant_release, with an heir or without.
+func passed(msg *rueidis.RedisMessage, heir bool) (Passed, error) {
 	if msg.IsString() {
 		text, _ := msg.ToString()
 		token, err := strconv.ParseUint(text, 10, 64)
-		if err != nil || p.Heir == "" {
+		if err != nil || !heir {
 			return Passed{}, &ReplyError{reentrantRelease.name, strconv.Quote(text)}
 		}
 		return Passed{Verdict: Done, Token: token}, nil

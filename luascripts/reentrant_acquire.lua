@@ -1,5 +1,5 @@
 -- reentrant_acquire: an owner takes the lock, or re-enters it, or stands in line.
--- include: time, token, plain, line
+-- include: take
 --
 -- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
 -- KEYS[2] register  string  the latest fencing token; only with fencing
@@ -31,48 +31,8 @@
 -- here.
 local lock, register = KEYS[1], KEYS[2]
 local owner, lease, want, spare = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-
-local fields, answer = plain(lock)
-if not fields then return answer end
-local holder, line = nil, ''
-for i = 1, #fields, 2 do
-  if fields[i] == 'leasehold_line' then
-    line = legible(fields[i + 1])
-  else
-    holder = fields[i]
-  end
-end
-
-if not holder then
-  if want ~= '1' then return -2 end
-  local token = grown(register, redis.call('TIME'), 0, spare)
-  redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left in Redis
-  local expiry = redis.pcall('PEXPIRE', lock, lease)
-  if type(expiry) == 'table' then
-    redis.call('DEL', lock) -- without the right to PEXPIRE the lock would never end
-    return expiry
-  end
-  return token
-end
-
-local left = redis.call('PTTL', lock)
-if holder == owner then
-  -- PEXPIRE before HSET: after a write that cannot grow memory, Redis lets the
-  -- rest of the script through even when memory is full.
-  redis.call('PEXPIRE', lock, math.max(left, lease))
-  redis.call('HSET', lock, owner, want)
-  if want ~= '1' then return '0' end
-  return grown(register, redis.call('TIME'), 0, spare)
-end
-
-if want ~= '1' then return -2 end
-local offer, waited, again, keep = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local offer, waited, again, keep = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local channel, counts = ARGV[9], ARGV[10] == '1'
-if not offer then return left end
-local now = clock()
-local longer, hears = enlisted(line, owner, offer, waited, again, keep, channel, counts, now)
-if longer ~= line then
-  redis.pcall('HSET', lock, 'leasehold_line', longer) -- an owner whose write is refused must ask again and again
-end
-if hears == false then return {left} end
-return left
+
+local place = offer and {offer = offer, waited = tonumber(waited), again = tonumber(again), keep = tonumber(keep), channel = channel, counts = counts}
+return taken(lock, register, nil, owner, lease, want, spare, place)

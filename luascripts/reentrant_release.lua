@@ -1,5 +1,5 @@
 -- reentrant_release: an owner gives holds back; with the last, the lock goes to the next in line.
--- include: time, token, line
+-- include: give
 --
 -- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
 -- KEYS[2] register  string  the latest fencing token; only with fencing
@@ -42,88 +42,8 @@ local lock, register = KEYS[1], KEYS[2]
 local owner, leave = ARGV[1], ARGV[2]
 local channel, publish, counts = ARGV[3], ARGV[4], ARGV[5] == '1'
 local last, spare, ours = ARGV[6], ARGV[7], ARGV[8]
-local heir, offer, again, keep = ARGV[9] or '', ARGV[10], ARGV[11], ARGV[12]
+local heir, offer, again, keep = ARGV[9], ARGV[10], ARGV[11], ARGV[12]
 
-local found = redis.pcall('HMGET', lock, owner, 'leasehold_line')
-if found.err then
-  if string.find(found.err, 'WRONGTYPE', 1, true) then return -4 end
-  return found
-end
-local count, line = found[1], legible(found[2] or '')
-if not count then
-  local rest = struck(line, owner)
-  if rest ~= line then
-    redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it through, and what follows it
-    -- Only next to an owner: a key that is gone would come back without an expiry.
-    if string.find(rest, ';', 1, true) and redis.call('HLEN', lock) > 0 then redis.call('HSET', lock, 'leasehold_line', rest) end
-  end
-  return -2
-end
-if not string.find(count, '^[0-9]+$') then return -4 end
-
-if leave ~= '0' then
-  if count ~= leave then
-    redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through
-    redis.call('HSET', lock, owner, leave)
-  end
-  return 1
-end
-
--- others reports whether a client listens that does not stand in line; nil if that cannot
--- be known.
-local function others()
-  if not counts then return nil end
-  local listeners = redis.pcall('PUBSUB', 'NUMSUB', channel, ours)
-  if listeners.err then return nil end
-  return tonumber(listeners[2]) > tonumber(listeners[4])
-end
-
--- granted makes who the holder, with this line. It reports false, and does nothing, where
--- the right to PEXPIRE is missing: a lock without an end must not be granted.
-local function granted(who, lease, line)
-  redis.call('HSET', lock, who, 1, 'leasehold_line', line)
-  if type(redis.pcall('PEXPIRE', lock, lease)) ~= 'table' then return true end
-  redis.call('HDEL', lock, who, 'leasehold_line')
-  return false
-end
-
--- pass grants the lock to the next in line, and returns the answer of the script; nil if
--- the lock is to be freed.
-local function pass(now, time)
-  local before, since = string.match(line, '^(%d+) (%d+)|')
-  local grants = (tonumber(before) or 0) + 1
-  since = tonumber(since) or now
-  local strangers, waiting = others(), standing(line)
-  local most = strangers and 4 or strangers == nil and 16 or 64
-  if grants > math.max(most, waiting) and (strangers ~= false or math.abs(now - since) >= 1000) then
-    redis.pcall(publish, ours, 'aside')
-    return nil, 2
-  end
-
-  local who, lease, rest = successor(line, heir, offer, ours, counts, now)
-  if not who and heir ~= '' then who, lease = heir, offer end
-  local sound, token = who ~= nil, nil
-  if who == heir then sound, token = pcall(grown, register, time, last, spare) end -- a fault of the register must not undo a release
-  if not sound then return nil, 1 end
-
-  rest = string.format('%d %.0f|', grants, since) .. string.gsub(rest, '^[^|]*|', '', 1)
-  if who ~= heir and heir ~= '' then rest = enlisted(rest, heir, offer, 0, tonumber(again), tonumber(keep), ours, counts, now) end
-  if not granted(who, lease, rest) then return nil, 1 end
-  redis.call('HDEL', lock, owner)
-  if who == heir then return token end
-  redis.pcall(publish, ours .. ':' .. client(who), '0')
-  return 1
-end
-
--- The owner's field goes last, and the key with it: in a slot that moves to another
--- node of a cluster, a key that is gone cannot be written any more.
-local freed = 1
-if heir ~= '' or found[2] then
-  redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it through, and what follows it
-  local answer, without = pass(clock())
-  if answer then return answer end
-  freed = without
-end
-redis.call('HDEL', lock, owner)
-redis.pcall(publish, channel, '0') -- a hint: its refusal must not undo a release
-return freed
+local waiters = {channel = channel, publish = publish, counts = counts, ours = ours}
+local next = heir and {owner = heir, offer = offer, again = tonumber(again), keep = tonumber(keep)} or nil
+return given(lock, register, nil, owner, leave, waiters, last, spare, next)

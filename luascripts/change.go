@@ -1,0 +1,176 @@
+package luascripts
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/redis/rueidis"
+)
+
+var reentrantChange = load("reentrant_change")
+
+// Change is one change of a plain lock that can travel together with others: a question, or a
+// release without an heir.
+type Change struct {
+	Keys  *Keys
+	Slot  uint16 // the slot of the keys on a cluster; otherwise the same for all
+	Gives bool   // it is a release; otherwise it is a question
+
+	Question Question // of a release Owner, Want, which is how many holds must remain, and Spare
+	Last     uint64   // of a release: the latest token that the owner gave out
+
+	// The answer.
+	Acquired Acquired // of a question
+	Passed   Passed   // of a release
+	Err      error
+}
+
+// ChangeReentrant carries out all of batch, and puts the answer to each in its place: perCall
+// locks in each script call, but only neighbours in batch of one slot, and all calls in one
+// pipeline. A single change goes by the script that is for it alone.
+//
+// A call of several changes that the server refuses is repeated for each change alone: the
+// server may be a cluster that looks like one server, or a slot may be half moved; and one
+// denied lock must not end the others. Nothing of a refused call was carried out.
+func ChangeReentrant(ctx context.Context, rdb rueidis.Client, batch []*Change, perCall int) {
+	if len(batch) == 1 {
+		reply := change(batch).exec(ctx, rdb)
+		change(batch).answered(ctx, rdb, reply)
+		return
+	}
+	var memory [8]change
+	calls := memory[:0]
+	for i, c := range batch {
+		if last := len(calls) - 1; last >= 0 && len(calls[last]) < perCall && c.Slot == batch[i-1].Slot {
+			calls[last] = batch[i-len(calls[last]) : i+1]
+		} else {
+			calls = append(calls, batch[i:i+1])
+		}
+	}
+	if len(calls) == 1 {
+		reply := calls[0].exec(ctx, rdb)
+		calls[0].answered(ctx, rdb, reply)
+		return
+	}
+	commands := make(rueidis.Commands, len(calls))
+	for i, call := range calls {
+		commands[i] = call.command(rdb, false)
+	}
+	replies := rdb.DoMulti(ctx, commands...)
+	var unknown []int
+	commands = nil
+	for i, reply := range replies {
+		if isUnknown(reply) {
+			unknown = append(unknown, i)
+			commands = append(commands, calls[i].command(rdb, true))
+		}
+	}
+	if commands != nil {
+		for j, reply := range rdb.DoMulti(ctx, commands...) {
+			replies[unknown[j]] = reply
+		}
+	}
+	for i, reply := range replies {
+		calls[i].answered(ctx, rdb, reply)
+	}
+}
+
+// isUnknown reports whether the server does not know the script of a call.
+func isUnknown(reply rueidis.RedisResult) bool {
+	e, refused := rueidis.IsRedisErr(reply.Error())
+	return refused && e.IsNoScript()
+}
+
+// change is what one script call carries out.
+type change []*Change
+
+// exec runs the script, by its digest, and by its text where the server does not know it.
+func (call change) exec(ctx context.Context, rdb rueidis.Client) rueidis.RedisResult {
+	reply := rdb.Do(ctx, call.command(rdb, false))
+	if isUnknown(reply) {
+		reply = rdb.Do(ctx, call.command(rdb, true))
+	}
+	return reply
+}
+
+// command returns the command: the digest of the script, or its text, with its words.
+func (call change) command(rdb rueidis.Client, text bool) rueidis.Completed {
+	s, keys, args := call.words()
+	if text {
+		return rdb.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+	}
+	return rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+}
+
+// words returns the script and its words: for one change the script that is for it alone.
+func (call change) words() (s *script, keys, args []string) {
+	first := call[0]
+	switch {
+	case len(call) > 1:
+	case first.Gives:
+		keys, args = releaseWords(first.Keys, first.Question.Owner, first.Question.Want, &Pass{Last: first.Last, Spare: first.Question.Spare})
+		return reentrantRelease, keys, args
+	default:
+		keys, args = acquireWords(first.Keys, &first.Question)
+		return reentrantAcquire, keys, args
+	}
+	keys, args = make([]string, 0, 2*len(call)), make([]string, 0, 2+10*len(call))
+	args = append(args, first.Keys.Publish, bit(!first.Keys.Scattered))
+	for _, c := range call {
+		count := "1"
+		keys = append(keys, c.Keys.Lock)
+		if c.Keys.Register != "" {
+			count = "2"
+			keys = append(keys, c.Keys.Register)
+		}
+		q := &c.Question
+		args = append(args, count, q.Owner, strconv.Itoa(q.Want), strconv.Itoa(q.Spare), c.Keys.Line)
+		switch {
+		case c.Gives:
+			args = append(args, "", strconv.FormatUint(c.Last, 10), c.Keys.Channel)
+		case q.Offer > 0:
+			args = append(args, ms(q.Lease), ms(q.Offer), ms(q.Waited), ms(q.Again), ms(q.Patience))
+		default:
+			args = append(args, ms(q.Lease), "")
+		}
+	}
+	return reentrantChange, keys, args
+}
+
+// answered puts the answers of reply in their places.
+func (call change) answered(ctx context.Context, rdb rueidis.Client, reply rueidis.RedisResult) {
+	if len(call) == 1 {
+		msg, err := reply.ToMessage()
+		call[0].answered(ctx, rdb, &msg, err)
+		return
+	}
+	all, err := reply.ToArray()
+	if err == nil && len(all) != len(call) {
+		err = &ReplyError{reentrantChange.name, "list of " + strconv.Itoa(len(all))}
+	}
+	if _, refused := rueidis.IsRedisErr(err); refused {
+		ChangeReentrant(ctx, rdb, call, 1)
+		return
+	}
+	for i, c := range call {
+		if err != nil {
+			c.Err = err
+		} else {
+			c.answered(ctx, rdb, &all[i], all[i].Error())
+		}
+	}
+}
+
+// answered puts the answer to c, which is msg or err, in its place.
+func (c *Change) answered(ctx context.Context, rdb rueidis.Client, msg *rueidis.RedisMessage, err error) {
+	switch {
+	case c.Gives && c.Keys.Register != "" && isTryAgain(err):
+		c.Passed, c.Err = passReentrant(ctx, rdb, *c.Keys, c.Question.Owner, c.Question.Want, Pass{Last: c.Last, Spare: c.Question.Spare})
+	case err != nil:
+		c.Err = err
+	case c.Gives:
+		c.Passed, c.Err = passed(msg, false)
+	default:
+		c.Acquired, c.Err = acquiredBy(reentrantAcquire, msg)
+	}
+}

@@ -1,0 +1,49 @@
+-- include_take: takes a plain lock. It has no keys of its own.
+-- include: time, token, plain, line
+
+-- taken makes owner hold the lock `want` times, or puts it in line if it has a place
+-- there. The answer is that of reentrant_acquire. time is what TIME says; nil if the
+-- caller does not know it.
+local function taken(lock, register, time, owner, lease, want, spare, place)
+  local fields, answer = plain(lock)
+  if not fields then return answer end
+  local holder, line = nil, ''
+  for i = 1, #fields, 2 do
+    if fields[i] == 'leasehold_line' then
+      line = legible(fields[i + 1])
+    else
+      holder = fields[i]
+    end
+  end
+
+  if not holder then
+    if want ~= '1' then return -2 end
+    local token = grown(register, time or redis.call('TIME'), 0, spare)
+    redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left in Redis
+    local expiry = redis.pcall('PEXPIRE', lock, lease)
+    if type(expiry) == 'table' then
+      redis.call('DEL', lock) -- without the right to PEXPIRE the lock would never end
+      return expiry
+    end
+    return token
+  end
+
+  local left = redis.call('PTTL', lock)
+  if holder == owner then
+    -- PEXPIRE before HSET: after a write that cannot grow memory, Redis lets the
+    -- rest of the script through even when memory is full.
+    redis.call('PEXPIRE', lock, math.max(left, lease))
+    redis.call('HSET', lock, owner, want)
+    if want ~= '1' then return '0' end
+    return grown(register, time or redis.call('TIME'), 0, spare)
+  end
+
+  if want ~= '1' then return -2 end
+  if not place then return left end
+  local longer, hears = enlisted(line, owner, place.offer, place.waited, place.again, place.keep, place.channel, place.counts, (clock(time)))
+  if longer ~= line then
+    redis.pcall('HSET', lock, 'leasehold_line', longer) -- an owner whose write is refused must ask again and again
+  end
+  if hears == false then return {left} end
+  return left
+end
