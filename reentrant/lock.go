@@ -60,6 +60,7 @@ var kind = &session.Kind{
 	Acquire: luascripts.AcquireReentrant,
 	Release: luascripts.ReleaseReentrant,
 	Pass:    luascripts.PassReentrant,
+	Joins:   true,
 	Renew:   luascripts.RenewReentrant,
 }
 

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
 
@@ -33,6 +34,16 @@ type Call[T any] interface {
 	// Late hears the answer for which the caller did not wait: the reply, or an error. It
 	// runs in a goroutine that the Sender counts.
 	Late(reply T, err error)
+
+	// Joins reports whether the command is a change of a plain lock, which may travel with
+	// those of other calls to the same node. Then Fill and Answer are used instead of Send.
+	Joins() (node uint16, joins bool)
+
+	// Fill fills in the change.
+	Fill(change *luascripts.Change)
+
+	// Answer returns the answer to the change.
+	Answer(change *luascripts.Change) (T, error)
 }
 
 // Func is a Call that ignores an answer for which the caller does not wait.
@@ -43,6 +54,15 @@ func (f Func[T]) Send(ctx context.Context) (T, error) { return f(ctx) }
 
 // Late does nothing.
 func (f Func[T]) Late(T, error) {}
+
+// Joins reports false.
+func (f Func[T]) Joins() (uint16, bool) { return Alone[T]{}.Joins() }
+
+// Fill is not called.
+func (f Func[T]) Fill(*luascripts.Change) {}
+
+// Answer is not called.
+func (f Func[T]) Answer(*luascripts.Change) (none T, err error) { return none, nil }
 
 // Config is what a Sender needs to know.
 type Config struct {
@@ -64,6 +84,7 @@ type Sender struct {
 	answering atomic.Bool           // the latest command was answered
 	inline    atomic.Int32          // how many commands run in the goroutines of their callers
 	detached  atomic.Int32          // how many commands run in goroutines of their own
+	combiners combiners             // of changes that travel together
 	end       atomic.Pointer[endOf] // the context that the inline commands share; nil before the first
 }
 
@@ -98,6 +119,9 @@ func (s *Sender) Wait() {
 // The caller is counted by Add. A renewal need not be: the watchdog's Close, which comes
 // before Wait, waits for it.
 func Await[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
+	if node, joins := c.Joins(); joins {
+		return together[T](ctx, s.combinerOf(node), limit, c)
+	}
 	own := s.mayInline(ctx, limit)
 	if own == nil {
 		return Detached[T](ctx, s, limit, c)

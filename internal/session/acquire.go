@@ -261,6 +261,23 @@ func (r reentry) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return r.t.spec.Acquire(ctx, r.t.s.rdb, r.t.spec.Keys, r.q)
 }
 
+// Joins reports whether the question travels with others. If the tenure is over, Send says so.
+func (r reentry) Joins() (node uint16, joins bool) {
+	if node, joins = r.t.s.joins(r.t.spec); joins && !r.t.isLive() {
+		return 0, false
+	}
+	return node, joins
+}
+
+// Fill fills in the change.
+func (r reentry) Fill(c *luascripts.Change) {
+	*r.sent = time.Now()
+	r.t.spec.fill(c, r.q)
+}
+
+// Answer returns the answer to the change.
+func (r reentry) Answer(c *luascripts.Change) (luascripts.Acquired, error) { return c.Acquired, c.Err }
+
 // Late lets go of the turn, and settles the tenure: Redis may have one hold more than there
 // are.
 func (r reentry) Late(_ luascripts.Acquired, err error) {

@@ -66,6 +66,20 @@ func (q question) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return reply, err
 }
 
+// Joins reports whether the question travels with others.
+func (q question) Joins() (node uint16, joins bool) {
+	if q.Replicas > 0 {
+		return 0, false
+	}
+	return q.s.joins(q.spec)
+}
+
+// Fill fills in the change.
+func (q question) Fill(c *luascripts.Change) { q.spec.fill(c, q.Question) }
+
+// Answer returns the answer to the change.
+func (q question) Answer(c *luascripts.Change) (luascripts.Acquired, error) { return c.Acquired, c.Err }
+
 // Late hears the answer for which the call did not wait. The tenure may have the lock by it,
 // or a place in a queue. If the tenure lives, a later question finds that, and if it is over,
 // Late settles it.

@@ -30,6 +30,10 @@ type Kind struct {
 	// Keep is the heartbeat of a kind whose waiters queue in Redis. Other kinds have none.
 	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter) (luascripts.Kept, error)
 
+	// Joins says that Acquire, Release and Pass are those of plain locks, so that the
+	// commands of several calls can travel together: luascripts.ChangeReentrant.
+	Joins bool
+
 	// Waits is how the waiters wait.
 	Waits place.Discipline
 
@@ -56,6 +60,19 @@ func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Key
 	}
 	r.Verdict, err = k.Release(ctx, rdb, keys, owner, 0)
 	return r, err
+}
+
+// joins reports whether the changes of the lock travel with those of others, and to which node.
+func (s *Session) joins(spec *Spec) (node uint16, joins bool) {
+	if spec.Joins && s.sliced() {
+		node = s.node(spec.slot)
+	}
+	return node, spec.Joins
+}
+
+// fill fills in a change of the lock.
+func (spec *Spec) fill(c *luascripts.Change, q luascripts.Question) {
+	c.Keys, c.Slot, c.Question = &spec.Keys, spec.slot, q
 }
 
 // family is the kind by which the session finds the places of k: both sides of a

@@ -44,6 +44,7 @@ func (s *Session) node(slot uint16) uint16 {
 
 // renewal is what one command renews: a command.Call. It is used again once it was answered.
 type renewal struct {
+	command.Alone[[]luascripts.Renewed]
 	s       *Session
 	order   []int // the index of each tenure in the watchdog's batch
 	tenures []*tenure

@@ -158,6 +158,7 @@ func (a *attempt) ahead() int {
 
 // questions is one question for all locks of a group: a command.Call.
 type questions struct {
+	command.Alone[acquiredAll]
 	s       *Session
 	script  TakeAll
 	tenures []*tenure

@@ -101,6 +101,25 @@ func (f release) Send(ctx context.Context) (r released, err error) {
 	return r, err
 }
 
+// Joins reports whether the release travels with others: it names no heir.
+func (f release) Joins() (node uint16, joins bool) {
+	if f.heir != nil {
+		return 0, false
+	}
+	return f.t.s.joins(f.t.spec)
+}
+
+// Fill fills in the change.
+func (f release) Fill(c *luascripts.Change) {
+	f.t.spec.fill(c, luascripts.Question{Owner: f.t.Name, Spare: f.pass.Spare})
+	c.Gives, c.Last = true, f.pass.Last
+}
+
+// Answer returns the answer to the change.
+func (f release) Answer(c *luascripts.Change) (released, error) {
+	return released{Passed: c.Passed}, c.Err
+}
+
 // Late goes on until Redis confirms that the lock is given back.
 func (f release) Late(_ released, err error) {
 	f.t.s.settle(f.t, err != nil || f.t.isUnsure())
@@ -210,6 +229,20 @@ type reduction struct {
 // Send sends the command.
 func (r reduction) Send(ctx context.Context) (luascripts.Verdict, error) {
 	return r.t.spec.Release(ctx, r.t.s.rdb, r.t.spec.Keys, r.t.Name, r.holds)
+}
+
+// Joins reports whether the command travels with others.
+func (r reduction) Joins() (node uint16, joins bool) { return r.t.s.joins(r.t.spec) }
+
+// Fill fills in the change.
+func (r reduction) Fill(c *luascripts.Change) {
+	r.t.spec.fill(c, luascripts.Question{Owner: r.t.Name, Want: r.holds})
+	c.Gives = true
+}
+
+// Answer returns the answer to the change.
+func (r reduction) Answer(c *luascripts.Change) (luascripts.Verdict, error) {
+	return c.Passed.Verdict, c.Err
 }
 
 // Late lets go of the turn.
