@@ -90,6 +90,11 @@ func (w *working) lockNumber(j job, g int) int {
 
 func (w *working) lockAndUnlock(l locker, j job, t *tally) {
 	ctx := context.Background()
+	if !j.Endless { // the context of a request, a job, or a service that ends
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+	}
 	me := holder(w.Process, t.goroutine)
 	slot := &w.board.slots[w.lockNumber(j, t.goroutine)]
 	end := time.Now().Add(time.Duration(j.End - monotonic()))

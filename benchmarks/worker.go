@@ -39,6 +39,7 @@ type job struct {
 	Goroutines int
 	Each       bool          // a lock for each goroutine, not one for all
 	Read       bool          // read locks
+	Endless    bool          // the context of the calls never ends
 	Inside     time.Duration // work while the lock is held
 	Begin, End int64         // by monotonic
 	ComeBack   time.Duration // the time that goroutines have to come back, once they should
