@@ -22,8 +22,8 @@ type Discipline interface {
 	// granted records that w got the lock.
 	granted(l *Line, w *Waiter, now time.Time)
 
-	// retry has w ask again at that time: an error came instead of an answer.
-	retry(l *Line, w *Waiter, at time.Time)
+	// retry has w ask again at due: an error came instead of an answer.
+	retry(l *Line, w *Waiter, due time.Time)
 
 	// freed reports whether an Unlock in this process is a reason for waiters to ask.
 	freed() bool
@@ -71,7 +71,7 @@ func (firstAsks) granted(l *Line, w *Waiter, now time.Time) {
 	}
 }
 
-func (firstAsks) retry(l *Line, w *Waiter, at time.Time) { l.when.askAt = at }
+func (firstAsks) retry(l *Line, w *Waiter, due time.Time) { l.when.askAt = due }
 
 type allAsk struct{}
 
@@ -89,15 +89,15 @@ func (allAsk) granted(l *Line, w *Waiter, now time.Time) {
 	l.shut, l.when.askAt = false, time.Time{}
 	for _, other := range l.waiters {
 		if other != w {
-			l.side.p.Ask(other)
+			l.side.p.Prompt(other)
 		}
 	}
 }
 
-func (allAsk) retry(l *Line, w *Waiter, at time.Time) {
-	w.retryAt = at
+func (allAsk) retry(l *Line, w *Waiter, due time.Time) {
+	w.retryAt = due
 	if w.leads() {
-		l.when.askAt = at
+		l.when.askAt = due
 	}
 }
 
@@ -113,7 +113,7 @@ func (queueInRedis) refused(l *Line, w *Waiter, r Refusal, now time.Time) { l.qu
 
 func (queueInRedis) granted(*Line, *Waiter, time.Time) {} // Redis tells the next waiter
 
-func (queueInRedis) retry(l *Line, w *Waiter, at time.Time) { w.retryAt = at }
+func (queueInRedis) retry(l *Line, w *Waiter, due time.Time) { w.retryAt = due }
 
 // next reports whether the first waiter of l has a reason to ask now, and else when it will
 // have one.

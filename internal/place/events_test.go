@@ -269,7 +269,7 @@ func (w *world) deliver(p *proc, e *ears) {
 		e.line.Told()
 	}
 	for _, name := range turns {
-		e.line.Turn(name)
+		e.line.Called(name)
 	}
 	w.act(p)
 }

@@ -48,7 +48,7 @@ func (p *Place) mayPass(t *Tenure, now time.Time) bool {
 	case held <= time.Duration(t.grant.passes+1)*2*time.Microsecond:
 		return false // the next token would be ahead of the server's clock
 	}
-	return l.waiters[0].stands && l.waiters[0].Terms.suits(t)
+	return l.waiters[0].receives && l.waiters[0].Terms.suits(t)
 }
 
 // Follows makes next the tenure that has the lock after t, by the same owner string and with
@@ -77,7 +77,7 @@ func (p *Place) offer(l *Line, t *Tenure) {
 // with this offer for a lease, and this patience.
 func (p *Place) Heir(t *Tenure, offer, patience time.Duration) (w *Waiter, ticket *Tenure) {
 	l := p.Line(t.Terms)
-	if l == nil || p.closed || l.hand.offered != nil || !l.waiters[0].stands {
+	if l == nil || p.closed || l.hand.offered != nil || !l.waiters[0].receives {
 		return nil, nil
 	}
 	w = l.waiters[0]
@@ -148,7 +148,7 @@ func (p *Place) Inherit(ticket *Tenure, i Inheritance, now time.Time) (offered b
 // suits that one. Else it has the waiter ask.
 func (p *Place) inherit(l *Line, i Inheritance, now time.Time) bool {
 	t, first := l.hand.ticket, l.waiters[0]
-	if !first.stands || !first.Terms.suits(t) || i.Late {
+	if !first.receives || !first.Terms.suits(t) || i.Late {
 		l.when.askAt = time.Time{}
 		l.rouse()
 		return false
@@ -177,7 +177,7 @@ func (w *Waiter) take() *Tenure {
 		p.Fail(t)
 		return nil
 	}
-	t.phase, t.owner, t.Asked = Held, w.Owner, w.since
+	t.phase, t.owner, t.Came = Held, w.Owner, w.since
 	w.Owner.hold(t)
 	return t
 }
@@ -186,7 +186,7 @@ func (w *Waiter) take() *Tenure {
 // the ticket of the line or was. It reports whether t was known to have the lock before, as
 // it was offered.
 func (w *Waiter) adopt(t *Tenure, o *Owner) (known bool) {
-	if w == nil || w.line == nil || !w.stands || !t.Terms.Passes {
+	if w == nil || w.line == nil || !w.receives || !t.Terms.Passes {
 		return false
 	}
 	l := w.line
@@ -198,7 +198,7 @@ func (w *Waiter) adopt(t *Tenure, o *Owner) (known bool) {
 	}
 	known = l.hand.offered == t
 	l.hand = hand{}
-	t.owner, t.Asked = o, w.since
+	t.owner, t.Came = o, w.since
 	switch {
 	case !known:
 		t.Terms = w.Terms

@@ -45,8 +45,8 @@ func TestMayPass(t *testing.T) {
 		"the clock is behind":          {change: none, held: 2*time.Microsecond + 1, may: true},
 		"it is not behind the fourth":  {change: func(_ *stage, t *Tenure) { t.grant.passes = 3 }, held: 8 * time.Microsecond},
 		"it is behind the fourth":      {change: func(_ *stage, t *Tenure) { t.grant.passes = 3 }, held: 8*time.Microsecond + 1, may: true},
-		"a call for several is first":  {waits: func(s *stage) { s.Join(s.waiter(&plainTerms, 2), Passes, s.now); s.stand(&plainTerms, 3) }, change: none},
-		"a call for several is behind": {waits: func(s *stage) { s.stand(&plainTerms, 3); s.Join(s.waiter(&plainTerms, 2), Passes, s.now) }, change: none, may: true},
+		"a call for several is first":  {waits: func(s *stage) { s.Join(s.waiter(&plainTerms, 2), OnlyAsks, s.now); s.stand(&plainTerms, 3) }, change: none},
+		"a call for several is behind": {waits: func(s *stage) { s.stand(&plainTerms, 3); s.Join(s.waiter(&plainTerms, 2), OnlyAsks, s.now) }, change: none, may: true},
 		"one with a lease of its own":  {waits: first(fixedTerms), change: none},
 		"one with replicas":            {waits: first(replicatedTerms), change: none},
 		"one with a register":          {waits: first(fencedTerms), change: none},
@@ -90,7 +90,7 @@ func TestPassTo(t *testing.T) {
 	if wakes := s.wakes(); len(wakes) != 1 || wakes[0] != w {
 		t.Error("the first of the line is not woken")
 	}
-	if next.Name != first.Name || next.Token() != first.Token()+1 || next.Passes() != 1 || next.grant.since != since || next.phase != Offered || !next.grant.alive || next.counted != 1 || next.longest != leaseTime {
+	if next.Name != first.Name || next.Token() != first.Token()+1 || next.PassCount() != 1 || next.grant.since != since || next.phase != Offered || !next.grant.alive || next.counted != 1 || next.longest != leaseTime {
 		t.Errorf("%+v", next)
 	}
 	if all := s.Offered(); len(all) != 1 || all[0] != next {
@@ -107,7 +107,7 @@ func TestPassTo(t *testing.T) {
 	came := s.now
 	s.pass(time.Millisecond)
 	step := s.next(w)
-	if step.Do != Take || step.Tenure != next || next.phase != Held || next.Owner() != w.Owner || w.Owner.Tenure() != next || next.Asked != came.Add(-time.Millisecond) {
+	if step.Do != Take || step.Tenure != next || next.phase != Held || next.Owner() != w.Owner || w.Owner.Tenure() != next || next.Came != came.Add(-time.Millisecond) {
 		t.Fatalf("%+v, phase %d", step, next.phase)
 	}
 	h = new(Hold)
@@ -116,7 +116,7 @@ func TestPassTo(t *testing.T) {
 	}
 	s.Quit(w, s.now)
 	s.stand(&plainTerms, 3)
-	if third := s.give(h); third == nil || third.Token() != first.Token()+2 || third.Passes() != 2 {
+	if third := s.give(h); third == nil || third.Token() != first.Token()+2 || third.PassCount() != 2 {
 		t.Errorf("%+v", third)
 	}
 }
@@ -169,7 +169,7 @@ func TestTake(t *testing.T) {
 	})
 	t.Run("a call for several comes first", func(t *testing.T) {
 		s, next, w := scene(t)
-		s.Join(s.waiter(&plainTerms, 3), Passes, s.now)
+		s.Join(s.waiter(&plainTerms, 3), OnlyAsks, s.now)
 		s.Quit(w, s.now)
 		if all := s.gives(); len(all) != 1 || all[0] != next {
 			t.Errorf("%v is given back", all)
@@ -210,7 +210,7 @@ func TestHeir(t *testing.T) {
 		"nobody waits":                {func(s *stage) {}, false},
 		"closed":                      {func(s *stage) { s.stand(&plainTerms, 2); s.Close() }, false},
 		"another is offered":          {func(s *stage) { s.stand(&plainTerms, 2); s.Line(&plainTerms).hand.offered = s.tenure(&plainTerms) }, false},
-		"a call for several is first": {func(s *stage) { s.Join(s.waiter(&plainTerms, 2), Passes, s.now); s.stand(&plainTerms, 3) }, false},
+		"a call for several is first": {func(s *stage) { s.Join(s.waiter(&plainTerms, 2), OnlyAsks, s.now); s.stand(&plainTerms, 3) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -288,7 +288,7 @@ func TestInherit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, ticket, w := scene(t, test.c)
 			if test.swap {
-				w.stands = false
+				w.receives = false
 			}
 			if s.Inherit(ticket, test.i, s.now) || ticket.phase != Queued {
 				t.Fatal("it is offered")
@@ -394,8 +394,8 @@ func TestAdopt(t *testing.T) {
 		if again := s.asks(second); again != ticket {
 			t.Fatal("the place in the queue is not kept")
 		}
-		if out := grant(s, second, ticket, false); out != Holds || ticket.Asked != came || ticket.Terms != own || ticket.grant.alive {
-			t.Errorf("%d, asked %v, %+v", out, ticket.Asked, ticket.Terms)
+		if out := grant(s, second, ticket, false); out != Holds || ticket.Came != came || ticket.Terms != own || ticket.grant.alive {
+			t.Errorf("%d, asked %v, %+v", out, ticket.Came, ticket.Terms)
 		}
 	})
 	t.Run("offered before", func(t *testing.T) {
@@ -477,8 +477,8 @@ func TestAdopt(t *testing.T) {
 		s.pass(time.Second)
 		w.Tenure = s.tenure(&readTerms) // after an answer that came too late
 		own := s.asks(w)
-		if out := grant(s, w, own, false); out != Holds || own.Asked != s.now {
-			t.Errorf("%d, asked %v", out, own.Asked)
+		if out := grant(s, w, own, false); out != Holds || own.Came != s.now {
+			t.Errorf("%d, asked %v", out, own.Came)
 		}
 	})
 	t.Run("ended meanwhile", func(t *testing.T) {

@@ -242,7 +242,7 @@ func newWorld(c *cast) *world {
 
 func (w *world) tenure(c *Terms) *Tenure {
 	w.named++
-	t := &Tenure{Terms: c, Name: "p:" + strconv.Itoa(int(w.named)), Asked: w.now}
+	t := &Tenure{Terms: c, Name: "p:" + strconv.Itoa(int(w.named)), Came: w.now}
 	if c.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
@@ -257,7 +257,7 @@ func (w *world) fail(format string, args ...any) {
 
 // act carries out what the place of p asks for.
 func (w *world) act(p *proc) {
-	p.place.Do(func(a Action) {
+	p.place.Drain(func(a Action) {
 		if a.Line != nil && a.Line.Ended() && a.Verb != Deafen && a.Verb != Beat {
 			w.fail("action %d is about a line that has ended", a.Verb)
 		}
@@ -407,7 +407,7 @@ func (w *world) begin(c *call) {
 			return
 		}
 	} else {
-		p.Join(c.w, Stands, w.now)
+		p.Join(c.w, Receives, w.now)
 		if c.terms.Reads {
 			p.WaitToRead(c.w, writes != nil)
 		}
@@ -437,9 +437,9 @@ func (w *world) seat(c *call, t *Tenure, fresh bool) bool {
 // holds is when a call has its hold.
 func (w *world) holds(c *call, h *Hold) {
 	c.h, c.got = h, true
-	if c.w != nil && c.w.line != nil && c.w.stands && c.terms.Discipline == FirstAsks {
+	if c.w != nil && c.w.line != nil && c.w.receives && c.terms.Discipline == FirstAsks {
 		for _, other := range c.w.line.waiters {
-			if other.stands && w.callOf(other).order < c.order && other != c.w {
+			if other.receives && w.callOf(other).order < c.order && other != c.w {
 				w.fail("a waiter that came sooner is passed")
 			}
 		}
@@ -552,7 +552,7 @@ func (w *world) ask(c *call, step Step) {
 		w.fail("a question for a tenure that is over")
 	}
 	c.t = t
-	k := &command{p: c.p, c: c, w: c.w, t: t, name: t.Name, terms: c.terms, queued: step.Queued, came: t.Asked, sent: w.now}
+	k := &command{p: c.p, c: c, w: c.w, t: t, name: t.Name, terms: c.terms, queued: step.Queued, came: t.Came, sent: w.now}
 	lease := c.terms.Lease
 	switch {
 	case step.Queued:
@@ -639,7 +639,7 @@ func (w *world) stand(c *call) {
 		c.w.Wake = make(chan struct{}, 1)
 	}
 	c.w.Terms, c.w.Owner = c.terms, c.o
-	p.Join(c.w, Passes, w.now)
+	p.Join(c.w, OnlyAsks, w.now)
 	c.w.AskedAt(w.now)
 }
 
@@ -654,7 +654,7 @@ func (w *world) unlock(c *call) {
 	}
 	left, passed := p.Unlock(t, h, w.now, w.pass)
 	w.act(c.p)
-	if left == None && !passed {
+	if left == NobodyHolds && !passed {
 		w.release(c.p, c, t)
 	}
 }
@@ -815,7 +815,7 @@ func (w *world) anew(c *call) {
 		c.w.Tenure = c.t
 		w.seated(c)
 	}
-	c.p.place.Ask(c.w)
+	c.p.place.Prompt(c.w)
 }
 
 func (w *world) answeredRelease(k *command, broken bool) {
@@ -856,7 +856,7 @@ func (w *world) answeredBeat(k *command, broken bool) {
 	l.Beaten(k.sent, nil)
 	for i, x := range k.waiters {
 		if k.reply.turns[i] {
-			p.Ask(x)
+			p.Prompt(x)
 		}
 	}
 	if k.reply.keep != 0 {

@@ -48,10 +48,10 @@ type Waiter struct {
 	Tenure *Tenure       // in whose name it asks; nil if that is the line's ticket, or if it asks for several locks at once
 	Of     any           // the session's: the subscription of HearOwn
 
-	line   *Line     // nil if it stands in none
-	since  time.Time // when it came
-	stands bool      // for what comes to the line; else for the answer to its own question alone
-	once   bool      // it makes one attempt
+	line     *Line     // nil if it stands in none
+	since    time.Time // when it came
+	receives bool      // its Stay
+	once     bool      // it makes one attempt
 	asking
 	queued queued // of kinds with a queue in Redis
 	rider         // of readers
@@ -64,13 +64,12 @@ type asking struct {
 	asked   time.Time // when its latest question was due
 }
 
-// Stay says what a waiter wants of the line in which it stands: whatever comes to the line, or
-// only its place there, as it takes nothing but the answer to its own question.
+// Stay says what a waiter takes while it stands in a line.
 type Stay bool
 
 const (
-	Stands Stay = true
-	Passes Stay = false
+	Receives Stay = true  // whatever comes to the line: a lock that is passed on, or given by a release
+	OnlyAsks Stay = false // the answer to its own question, and nothing else
 )
 
 // line returns the line in which waiters with these terms stand; nil if there is none.
@@ -126,7 +125,7 @@ func (p *Place) Join(w *Waiter, stay Stay, now time.Time) {
 	if l == nil {
 		l = s.newLine(w.Terms.Apart)
 	}
-	w.line, w.since, w.stands = l, now, bool(stay)
+	w.line, w.since, w.receives = l, now, bool(stay)
 	if len(l.waiters) == 0 {
 		l.roused = s.held == nil
 	}
@@ -147,7 +146,7 @@ func (p *Place) Try(w *Waiter, now time.Time) bool {
 	if !w.Terms.Discipline.inLine() {
 		return true
 	}
-	p.Join(w, Passes, now)
+	p.Join(w, OnlyAsks, now)
 	return w.First()
 }
 
@@ -183,7 +182,7 @@ func (p *Place) Quit(w *Waiter, now time.Time) {
 		return
 	case i > 0:
 		return
-	case !l.waiters[0].stands:
+	case !l.waiters[0].receives:
 		l.refuse()
 	}
 	l.roused = false
@@ -299,8 +298,8 @@ func (l *Line) Told() {
 // until then.
 func (l *Line) StepAside(until time.Time) { l.when.aside = until }
 
-// Ask gives w a reason to ask, whichever waiter is the first.
-func (p *Place) Ask(w *Waiter) {
+// Prompt gives w a reason to ask, whichever waiter is the first.
+func (p *Place) Prompt(w *Waiter) {
 	w.reason = true
 	p.act(Action{Verb: Wake, Waiter: w})
 }

@@ -149,7 +149,7 @@ func TestLine_usedAgain(t *testing.T) {
 			if (w == &l.only) != test.again {
 				t.Errorf("the memory is used again: %t", !test.again)
 			}
-			s.Join(w, Stands, s.now)
+			s.Join(w, Receives, s.now)
 			if (w.line == l) != test.again || w.line.when.pace != s.rules.Poll || w.line.when.hinted || w.queued.as != nil {
 				t.Errorf("%+v", w.line)
 			}
@@ -460,7 +460,7 @@ func TestRetry(t *testing.T) {
 		t.Errorf("%+v", step)
 	}
 	several := s.waiter(&plainTerms, 3)
-	s.Join(several, Passes, s.now)
+	s.Join(several, OnlyAsks, s.now)
 	s.Retry(several, s.now)
 	if step := s.next(behind); step.Do != Wait {
 		t.Error("an error of one behind is a reason to ask")
@@ -513,7 +513,7 @@ func TestWaits_ofNobody(t *testing.T) {
 	s := newStage(t)
 	s.stand(&plainTerms, 1)
 	several := s.waiter(&plainTerms, 2)
-	s.Join(several, Passes, s.now)
+	s.Join(several, OnlyAsks, s.now)
 	s.done()
 	s.Waits(several, Refusal{Sent: s.now, Left: -1}, s.now)
 	if several.line.shut || several.line.listens || s.done() != nil {

@@ -43,12 +43,12 @@ func (p *Place) Next(w *Waiter, beside *Tenure, limit time.Duration, now time.Ti
 	if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
 	}
-	if w.stands && w.Terms.Passes {
+	if w.receives && w.Terms.Passes {
 		if t := w.take(); t != nil {
 			return Step{Do: Take, Tenure: t}
 		}
 	}
-	return p.ask(w, beside)
+	return p.askStep(w, beside)
 }
 
 // next reports whether w has a reason to ask, which it loses, or else when it looks again.
@@ -57,10 +57,10 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 	ready = w.reason || !due.IsZero() && !now.Before(due)
 	w.reason = false
 	if l := w.line; l != nil {
-		reason, at := w.Terms.Discipline.next(l, w, now)
+		reason, lineDue := w.Terms.Discipline.next(l, w, now)
 		ready = ready || reason
-		if due.IsZero() || !at.IsZero() && at.Before(due) {
-			due = at
+		if due.IsZero() || !lineDue.IsZero() && lineDue.Before(due) {
+			due = lineDue
 		}
 	}
 	if ready {
@@ -70,11 +70,11 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 	return ready, due
 }
 
-// ask is the Step of a waiter that sends its question now.
-func (p *Place) ask(w *Waiter, beside *Tenure) Step {
+// askStep is the Step of a waiter that sends its question now.
+func (p *Place) askStep(w *Waiter, beside *Tenure) Step {
 	step := Step{Do: Ask, Tenure: w.Tenure, Beside: beside}
 	l := w.line
-	if l != nil && w.stands && w.Terms.Passes {
+	if l != nil && w.receives && w.Terms.Passes {
 		step.Tenure, step.Queued, step.Again = l.ticket(w.Terms), true, cmp.Or(l.when.deaf, l.when.pace)
 	}
 	if step.Tenure != nil && beside != nil {
@@ -91,7 +91,7 @@ func (w *Waiter) AskedAt(sent time.Time) {
 	}
 }
 
-// Asks records that a question for t is about to be sent. It asks for this lease, and may
+// Asks records that a question for t is about to be sent. The question asks for this lease, and may
 // leave a trace in Redis that lives so long. Each Asks needs one of Granted, Refused, Broke,
 // Cross, Unheard and Answered.
 func (p *Place) Asks(t *Tenure, lease, patience time.Duration) { t.asks(p, lease, patience) }
@@ -121,7 +121,7 @@ func (p *Place) Waits(w *Waiter, r Refusal, now time.Time) {
 	case l == nil:
 	case w.once:
 		l.silence.hears(w.asked) // no more: the next waiter must ask, for a place in the queue
-	case w.stands || w.leads():
+	case w.receives || w.leads():
 		l.shut = true
 		l.silence.hears(w.asked)
 		w.Terms.Discipline.refused(l, w, r, now)
@@ -163,19 +163,19 @@ func (p *Place) Unheard(w *Waiter, t *Tenure, wrote bool) (settle bool) {
 		return true
 	}
 	if w != nil && w.line != nil {
-		p.Ask(w) // it may have the lock
+		p.Prompt(w) // it may have the lock
 	}
 	return false
 }
 
-// Retry has w ask again at a time, if nothing is a reason to do so before: an error came
+// Retry has w ask again at due, if nothing is a reason to do so before: an error came
 // instead of an answer.
-func (p *Place) Retry(w *Waiter, at time.Time) {
+func (p *Place) Retry(w *Waiter, due time.Time) {
 	switch {
 	case w.line == nil || w.once:
-		w.retryAt = at
-	case w.stands || w.leads():
-		w.Terms.Discipline.retry(w.line, w, at)
+		w.retryAt = due
+	case w.receives || w.leads():
+		w.Terms.Discipline.retry(w.line, w, due)
 	}
 }
 

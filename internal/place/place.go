@@ -93,7 +93,7 @@ const (
 func (c *Terms) MayShare() bool { return c.Reads && !c.Fixed && !c.Replicas }
 
 // Place is one lock in this process. The session guards it by a mutex, and carries its
-// actions out, by Do, before it unlocks the mutex. That mutex guards all of its owners,
+// actions out, by Drain, before it unlocks the mutex. That mutex guards all of its owners,
 // tenures, holds, lines and waiters, too.
 type Place struct {
 	Of     any     // the session's: its spot
@@ -161,8 +161,8 @@ type Action struct {
 
 func (p *Place) act(a Action) { p.acts = append(p.acts, a) }
 
-// Do calls f with each action that is to be done, and with those that f leads to.
-func (p *Place) Do(f func(Action)) {
+// Drain calls f with each action that is to be done, and with those that f leads to.
+func (p *Place) Drain(f func(Action)) {
 	for i := 0; i < len(p.acts); i++ {
 		f(p.acts[i])
 	}
@@ -240,8 +240,8 @@ func (p *Place) Reset() {
 type Owner struct {
 	Number uint64 // set once: as the context carries it
 
-	// Turn is the right to send commands for this owner: a call has it while its token is
-	// in the channel, which has room for one. It is nil before the first Enter: a reader
+	// Turn is the right to send commands for this owner: a call has the turn while its token
+	// is in the channel, which has room for one. It is nil before the first Enter: a reader
 	// that joins sends nothing.
 	Turn chan struct{}
 
@@ -300,8 +300,8 @@ func (o *Owner) other() *Owner {
 	return p.side(o.side == p.side(false)).owners[o.Number]
 }
 
-// Asks reports whether a call of o has the turn, and asks for the first hold.
-func (o *Owner) Asks() bool { return o.tenure == nil && len(o.Turn) > 0 }
+// Acquires reports whether a call of o has the turn, and asks for the first hold.
+func (o *Owner) Acquires() bool { return o.tenure == nil && len(o.Turn) > 0 }
 
 // hold makes t the tenure of o, which has no hold of it yet.
 func (o *Owner) hold(t *Tenure) {

@@ -35,7 +35,7 @@ func (l *Line) queue(w *Waiter, r Refusal, now time.Time) {
 		l.unqueue(w)
 		w.queued.as = w.Tenure
 		if l.beat.early == w.Tenure.Name {
-			p.Ask(w)
+			p.Prompt(w)
 		}
 	}
 	if r.Own && !w.queued.own {
@@ -53,11 +53,11 @@ func (l *Line) unqueue(w *Waiter) {
 	}
 }
 
-// Turn records a message that it is the turn of the waiter with this owner string.
-func (l *Line) Turn(name string) {
+// Called records a message that it is the turn of the waiter with this owner string.
+func (l *Line) Called(name string) {
 	for _, w := range l.waiters {
 		if w.queued.as != nil && w.queued.as.Name == name {
-			l.side.p.Ask(w)
+			l.side.p.Prompt(w)
 			return
 		}
 	}

@@ -150,13 +150,13 @@ func TestTurn(t *testing.T) {
 	s.queues(w, Refusal{Left: -1})
 	s.queues(second, Refusal{Left: -1})
 	s.done()
-	w.line.Turn(second.Tenure.Name)
+	w.line.Called(second.Tenure.Name)
 	if all := s.wakes(); !slices.Equal(all, []*Waiter{second}) || s.next(second).Do != Ask || s.next(w).Do != Wait {
 		t.Error("it is not the turn of the second")
 	}
 	third := s.stand(&fairTerms, 3)
 	asked := s.asks(third)
-	w.line.Turn(asked.Name)
+	w.line.Called(asked.Name)
 	if s.wakes() != nil {
 		t.Error("one asks while it asks")
 	}

@@ -92,7 +92,7 @@ func (p *Place) writerWaits(c *Terms) bool {
 		return true // a reader was refused: a writer writes or waits, perhaps in another process
 	}
 	for _, l := range p.side(false).lines {
-		if l.apart == 0 && slices.ContainsFunc(l.waiters, func(w *Waiter) bool { return w.stands }) {
+		if l.apart == 0 && slices.ContainsFunc(l.waiters, func(w *Waiter) bool { return w.receives }) {
 			return true
 		}
 	}
@@ -115,7 +115,7 @@ func (p *Place) readOn(t *Tenure) {
 		return
 	}
 	if o := t.owner.other(); o != nil && o.waits != nil {
-		p.Ask(o.waits)
+		p.Prompt(o.waits)
 	}
 }
 
@@ -153,7 +153,7 @@ func (p *Place) nextToRead(w *Waiter, beside *Tenure, limit time.Duration, now t
 // ride along with another's question, instead.
 func (p *Place) share(w *Waiter, beside *Tenure, limit time.Duration, now time.Time) Step {
 	if w.Tenure.Turn != nil && beside == nil {
-		if t := p.Open(w.Terms, w.Tenure.Asked, now); t != nil {
+		if t := p.Open(w.Terms, w.Tenure.Came, now); t != nil {
 			w.reason = true // it asks if that tenure turns out to be over
 			return Step{Do: Join, Tenure: t}
 		}
@@ -162,7 +162,7 @@ func (p *Place) share(w *Waiter, beside *Tenure, limit time.Duration, now time.T
 		}
 		p.depart(w, now)
 	}
-	return p.ask(w, beside)
+	return p.askStep(w, beside)
 }
 
 // ride has w ride along with another reader's question, if one is under way whose answer holds
@@ -173,7 +173,7 @@ func (p *Place) ride(w *Waiter, limit time.Duration, now time.Time) bool {
 	if w.until.IsZero() {
 		w.until = now.Add(limit)
 	}
-	if f == nil || w.alone || f.refusals != s.refusals || !f.t.suitsReader(w.Terms) || w.Tenure.Asked.After(f.t.Asked.Add(ShareTime+now.Sub(f.sent))) || p.writerWaits(w.Terms) {
+	if f == nil || w.alone || f.refusals != s.refusals || !f.t.suitsReader(w.Terms) || w.Tenure.Came.After(f.t.Came.Add(ShareTime+now.Sub(f.sent))) || p.writerWaits(w.Terms) {
 		return false
 	}
 	w.trip = f
@@ -209,7 +209,7 @@ func (p *Place) land(w *Waiter, t *Tenure, how landing, now time.Time) {
 	s.trips--
 	switch {
 	case how.granted && t.Lives() && !t.grant.writes && !t.unsure && t.pending == 0 && !p.closed:
-		t.grant.latest = t.Asked.Add(ShareTime + t.grant.since.Sub(f.sent))
+		t.grant.latest = t.Came.Add(ShareTime + t.grant.since.Sub(f.sent))
 		if f.refusals == s.refusals && (s.open == nil || !t.grant.latest.Before(s.open.grant.latest)) {
 			s.opens(t)
 		}
@@ -257,7 +257,7 @@ func (p *Place) landed(w *Waiter, beside *Tenure, now time.Time) (step Step, ove
 		step = Step{Do: Share, Hold: w.Seat}
 	case f.err != nil:
 		step = Step{Do: Fail, Sent: f.sent, Err: f.err}
-	case f.refused && !w.Tenure.Asked.Before(f.t.Asked) && w.Terms.Yield == f.t.Terms.Yield && beside == nil:
+	case f.refused && !w.Tenure.Came.Before(f.t.Came) && w.Terms.Yield == f.t.Terms.Yield && beside == nil:
 		step = Step{Do: Refuse, Sent: f.sent, Left: f.left}
 	default:
 		w.alone = f.refused // it came sooner, or does not wait behind writers, or writes: it may be let in

@@ -163,7 +163,7 @@ func TestSeat(t *testing.T) {
 // later returns a reader that asks itself, as it came long after the open tenure.
 func (s *stage) later(c *Terms, number uint64) *Waiter {
 	w := s.reader(c, number)
-	w.Tenure.Asked = s.now.Add(time.Hour)
+	w.Tenure.Came = s.now.Add(time.Hour)
 	return w
 }
 
@@ -177,7 +177,7 @@ func TestWriterWaits(t *testing.T) {
 	}{
 		"a writer waits": {&readTerms, func(s *stage) { s.stand(&writeTerms, 3) }, false},
 		"a writer waits, which lets readers pass":      {&readTerms, func(s *stage) { s.stand(hastyWriter, 3) }, true},
-		"a call for several waits to write":            {&readTerms, func(s *stage) { s.Join(s.waiter(&writeTerms, 3), Passes, s.now) }, true},
+		"a call for several waits to write":            {&readTerms, func(s *stage) { s.Join(s.waiter(&writeTerms, 3), OnlyAsks, s.now) }, true},
 		"a writer waits, and the reader does not care": {hastyTerms, func(s *stage) { s.stand(&writeTerms, 3) }, true},
 		"a line that was refused":                      {&readTerms, func(s *stage) { s.reader(&readTerms, 3).line.shut = true }, false},
 	} {
@@ -299,7 +299,7 @@ func TestRide(t *testing.T) {
 	})
 	t.Run("refused, and it came sooner", func(t *testing.T) {
 		s, w, asked, rider := scene(t)
-		rider.Tenure.Asked = asked.Asked.Add(-time.Second)
+		rider.Tenure.Came = asked.Came.Add(-time.Second)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
 		if step := s.next(rider); step.Do != Ask || step.Tenure != rider.Tenure {
 			t.Errorf("%+v", step)
@@ -398,8 +398,8 @@ func TestRide_alone(t *testing.T) {
 		rides  bool
 	}{
 		"nothing is against it":   {&readTerms, func(*stage, *Waiter) {}, true},
-		"it came too late":        {&readTerms, func(s *stage, w *Waiter) { w.Tenure.Asked = s.now.Add(ShareTime + 1) }, false},
-		"it came in time":         {&readTerms, func(s *stage, w *Waiter) { w.Tenure.Asked = s.now.Add(ShareTime) }, true},
+		"it came too late":        {&readTerms, func(s *stage, w *Waiter) { w.Tenure.Came = s.now.Add(ShareTime + 1) }, false},
+		"it came in time":         {&readTerms, func(s *stage, w *Waiter) { w.Tenure.Came = s.now.Add(ShareTime) }, true},
 		"a reader was refused":    {&readTerms, func(s *stage, _ *Waiter) { s.side(true).refuse() }, false},
 		"a writer waits":          {&readTerms, func(s *stage, _ *Waiter) { s.stand(&writeTerms, 3) }, false},
 		"another register":        {registerTerms, func(*stage, *Waiter) {}, false},
@@ -460,7 +460,7 @@ func TestRide_two(t *testing.T) {
 func TestRide_sooner(t *testing.T) {
 	s := newStage(t)
 	first, w, third := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2), s.reader(hastyTerms, 3)
-	w.Tenure.Asked, third.alone = s.now.Add(-time.Second), true
+	w.Tenure.Came, third.alone = s.now.Add(-time.Second), true
 	asked := s.asks(first)
 	s.next(w)
 	s.asks(third)
@@ -474,7 +474,7 @@ func TestRide_sooner(t *testing.T) {
 func TestRide_again(t *testing.T) {
 	s := newStage(t)
 	first, w := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2)
-	w.Tenure.Asked = s.now.Add(-time.Second)
+	w.Tenure.Came = s.now.Add(-time.Second)
 	asked := s.asks(first)
 	s.next(w)
 	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
@@ -483,9 +483,9 @@ func TestRide_again(t *testing.T) {
 	}
 	s.pass(time.Second)
 	s.Broke(w, w.Tenure, false, errBroke)
-	s.Ask(first)
+	s.Prompt(first)
 	s.asks(first)
-	s.Ask(w)
+	s.Prompt(w)
 	if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(opTime) {
 		t.Errorf("%+v", step)
 	}
@@ -518,7 +518,7 @@ func TestReadOn(t *testing.T) {
 	writes, _ := s.take(&writeTerms, 1)
 	w = s.waiter(&readTerms, 1)
 	w.Tenure = s.tenure(&readTerms)
-	s.Join(w, Stands, s.now)
+	s.Join(w, Receives, s.now)
 	s.WaitToRead(w, true)
 	if w.Owner.Beside() != writes || s.Next(w, writes, opTime, s.now).Do != Ask {
 		t.Error("a writer stands behind the waiters for its lock")
@@ -556,7 +556,7 @@ func TestDrop(t *testing.T) {
 	if s.Drop(first, second) {
 		t.Error("an owner has one hold less, and Redis does not hear of it")
 	}
-	if left, _ := s.Unlock(first, again, s.now, nil); left != Others || first.Stand() != 1 {
+	if left, _ := s.Unlock(first, again, s.now, nil); left != OwnerHolds || first.Stand() != 1 {
 		t.Errorf("%d is left", left)
 	}
 	if !s.Drop(first, second) || first.Owners() != 1 {
@@ -568,7 +568,7 @@ func TestDrop(t *testing.T) {
 	if s.Drop(first, h) {
 		t.Error("the last one leaves, and Redis does not hear of it")
 	}
-	if left, _ := s.Unlock(first, h, s.now, nil); left != None || first.Lives() {
+	if left, _ := s.Unlock(first, h, s.now, nil); left != NobodyHolds || first.Lives() {
 		t.Errorf("%d is left", left)
 	}
 
@@ -580,7 +580,7 @@ func TestDrop(t *testing.T) {
 	if s.Seat(first, second, 4, true); s.side(true).owners[4] == nil {
 		t.Fatal("it did not join")
 	}
-	if left, _ := s.Unlock(first, h, s.now, nil); left != Sharers || !first.Lives() {
+	if left, _ := s.Unlock(first, h, s.now, nil); left != SharersHold || !first.Lives() {
 		t.Errorf("%d is left", left)
 	}
 }

@@ -23,7 +23,7 @@ func newStage(t *testing.T) *stage {
 
 func (s *stage) tenure(c *Terms) *Tenure {
 	s.named++
-	t := &Tenure{Terms: c, Name: "p:" + strconv.Itoa(s.named), Asked: s.now}
+	t := &Tenure{Terms: c, Name: "p:" + strconv.Itoa(s.named), Came: s.now}
 	if c.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
@@ -51,7 +51,7 @@ func (s *stage) take(c *Terms, number uint64) (*Tenure, *Hold) {
 func (s *stage) reader(c *Terms, number uint64) *Waiter {
 	w := s.waiter(c, number)
 	w.Tenure, w.Seat = s.tenure(c), new(Hold)
-	s.Join(w, Stands, s.now)
+	s.Join(w, Receives, s.now)
 	s.WaitToRead(w, false)
 	return w
 }
@@ -68,7 +68,7 @@ func (s *stage) stand(c *Terms, number uint64) *Waiter {
 	if !c.Passes {
 		w.Tenure = s.tenure(c)
 	}
-	s.Join(w, Stands, s.now)
+	s.Join(w, Receives, s.now)
 	return w
 }
 
@@ -96,7 +96,7 @@ func (s *stage) refused(w *Waiter) *Tenure {
 
 // done returns the actions of the place, and carries them out.
 func (s *stage) done() (all []Action) {
-	s.Do(func(a Action) { all = append(all, a) })
+	s.Drain(func(a Action) { all = append(all, a) })
 	return all
 }
 

@@ -24,7 +24,7 @@ type Tenure struct {
 	Of    any       // the session's
 	Name  string    // set once: its owner string in Redis. Only tenures that passed the lock on to each other have the same
 	Terms *Terms    // those of the waiter that asks in its name, and from the grant on those of its first hold
-	Asked time.Time // since when it is asked for; of one that a line asks for, from the grant on, when its waiter came
+	Came  time.Time // when its waiter came, or began anew with it; of a ticket, when it was made, and from the grant on, when the waiter came that got it
 
 	// Turn is the right to send commands for the tenure, where several owners can share
 	// it: set once. Where it is nil, that right is the turn of the owner.
@@ -77,7 +77,7 @@ type Hold struct {
 	Fixed  bool    // it does not want renewals
 	Tenure *Tenure // set once, when it is added
 	By     *Owner  // set once, when it is added: its owner
-	at     int     // its index in the tenure's holds
+	index  int     // its index in the tenure's holds
 }
 
 // Phase returns the phase that t is in.
@@ -92,8 +92,8 @@ func (t *Tenure) Owner() *Owner { return t.owner }
 // Token returns the fencing token of t; 0 before it is granted.
 func (t *Tenure) Token() uint64 { return t.grant.token }
 
-// Passes returns how often the lock was passed on in this process before it came to t.
-func (t *Tenure) Passes() int { return t.grant.passes }
+// PassCount returns how often the lock was passed on in this process before it came to t.
+func (t *Tenure) PassCount() int { return t.grant.passes }
 
 // Owners returns how many owners have holds of t.
 func (t *Tenure) Owners() int { return t.owners }
@@ -188,7 +188,7 @@ func (p *Place) Add(t *Tenure, o *Owner, h *Hold) bool {
 	if !t.Lives() || o.tenure != t {
 		return false
 	}
-	h.Tenure, h.By, h.at = t, o, len(t.holds)
+	h.Tenure, h.By, h.index = t, o, len(t.holds)
 	if t.holds == nil {
 		t.holds = t.few[:0]
 	}
@@ -208,11 +208,11 @@ func (p *Place) Add(t *Tenure, o *Owner, h *Hold) bool {
 // remove takes h out of the holds of t, and reports whether it was there.
 func (p *Place) remove(t *Tenure, h *Hold) bool {
 	end := len(t.holds) - 1
-	if h.at > end || t.holds[h.at] != h {
+	if h.index > end || t.holds[h.index] != h {
 		return false
 	}
-	t.holds[end].at = h.at
-	t.holds[h.at] = t.holds[end]
+	t.holds[end].index = h.index
+	t.holds[h.index] = t.holds[end]
 	t.holds[end] = nil
 	t.holds = t.holds[:end]
 	if !h.Fixed {
@@ -225,32 +225,32 @@ func (p *Place) remove(t *Tenure, h *Hold) bool {
 	return true
 }
 
-// Left is what is left of a tenure after a hold is given back.
-type Left uint8
+// Remains says who else holds a tenure after a hold is given back.
+type Remains uint8
 
 const (
-	Nothing Left = iota // the hold was not there: the tenure was over, and the hold with it
-	Others              // other holds of the same owner
-	Sharers             // no hold of that owner, but holds of others
-	None                // no hold: the tenure is over
+	NotThere    Remains = iota // the hold was not there: the tenure was over, and the hold with it
+	OwnerHolds                 // other holds of the same owner
+	SharersHold                // no hold of that owner, but holds of others
+	NobodyHolds                // no hold: the tenure is over
 )
 
 // Unlock takes h out of t. If h was the last hold, t is over. If the lock may then be passed
 // on, Unlock first calls pass, which makes the next tenure and calls PassTo, and reports
 // whether it did. If it did not, the caller releases t.
-func (p *Place) Unlock(t *Tenure, h *Hold, now time.Time, pass func(*Tenure) bool) (left Left, passed bool) {
+func (p *Place) Unlock(t *Tenure, h *Hold, now time.Time, pass func(*Tenure) bool) (remains Remains, passed bool) {
 	if !p.remove(t, h) {
-		return Nothing, false
+		return NotThere, false
 	}
 	switch {
 	case len(t.holds) == 0:
 		passed = t.Terms.Passes && p.mayPass(t, now) && pass(t)
 		p.end(t, Released)
-		return None, passed
+		return NobodyHolds, passed
 	case h.By.tenure != t:
-		return Sharers, false
+		return SharersHold, false
 	default:
-		return Others, false
+		return OwnerHolds, false
 	}
 }
 

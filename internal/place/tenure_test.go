@@ -21,13 +21,13 @@ func TestAdd(t *testing.T) {
 	if s.Add(held, s.owner(&writeTerms, 2), new(Hold)) {
 		t.Error("another owner has a hold of it")
 	}
-	if left, passed := s.Unlock(held, h, s.now, nil); left != Others || passed || held.Stand() != 1 || o.Tenure() != held {
+	if left, passed := s.Unlock(held, h, s.now, nil); left != OwnerHolds || passed || held.Stand() != 1 || o.Tenure() != held {
 		t.Errorf("%d is left", left)
 	}
-	if left, _ := s.Unlock(held, h, s.now, nil); left != Nothing || held.Stand() != 1 {
+	if left, _ := s.Unlock(held, h, s.now, nil); left != NotThere || held.Stand() != 1 {
 		t.Errorf("given back twice, %d is left", left)
 	}
-	if left, _ := s.Unlock(held, again, s.now, nil); left != None || held.Stand() != 0 || o.Tenure() != nil || held.phase != Released || held.Owners() != 0 {
+	if left, _ := s.Unlock(held, again, s.now, nil); left != NobodyHolds || held.Stand() != 0 || o.Tenure() != nil || held.phase != Released || held.Owners() != 0 {
 		t.Errorf("%d is left", left)
 	}
 	if s.Add(held, o, new(Hold)) {
@@ -90,7 +90,7 @@ func TestEnd(t *testing.T) {
 	if ended, owners, before = s.End(first, Closed); ended != nil || owners != 0 || before != Lost || first.Phase() != Lost {
 		t.Error("it ended twice")
 	}
-	if left, _ := s.Unlock(first, h, s.now, nil); left != Nothing {
+	if left, _ := s.Unlock(first, h, s.now, nil); left != NotThere {
 		t.Error("it is given back after the end")
 	}
 	for _, p := range []Phase{Asking, Queued, Offered, Held} {
@@ -191,7 +191,7 @@ func TestUnused(t *testing.T) {
 	for name, change := range map[string]func(*stage){
 		"an owner":          func(s *stage) { s.owner(&plainTerms, 1) },
 		"a reader":          func(s *stage) { s.owner(&readTerms, 1) },
-		"a line":            func(s *stage) { s.Join(&Waiter{Terms: &plainTerms}, Stands, s.now) },
+		"a line":            func(s *stage) { s.Join(&Waiter{Terms: &plainTerms}, Receives, s.now) },
 		"what is open":      func(s *stage) { s.side(true).open = s.tenure(&readTerms) },
 		"a question":        func(s *stage) { s.side(true).trips = 1 },
 		"what has the lock": func(s *stage) { s.side(false).held = s.tenure(&plainTerms) },
@@ -218,16 +218,16 @@ func TestOwner(t *testing.T) {
 	if again := s.owner(&plainTerms, 7); again != o || o.Number != 7 || cap(o.Turn) != 1 {
 		t.Fatal("two owners have one number")
 	}
-	if o.Asks() {
+	if o.Acquires() {
 		t.Error("no call asks")
 	}
 	o.Turn <- struct{}{}
-	if !o.Asks() {
+	if !o.Acquires() {
 		t.Error("a call asks")
 	}
 	held := s.tenure(&plainTerms)
 	o.hold(held)
-	if o.Asks() {
+	if o.Acquires() {
 		t.Error("it holds the lock")
 	}
 	o.tenure = nil

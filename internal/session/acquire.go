@@ -133,7 +133,7 @@ func (a *attempt) done() {
 func (at *spot) asks(o *place.Owner) bool {
 	at.lock()
 	defer at.unlock()
-	return o.Asks()
+	return o.Acquires()
 }
 
 // inTurn takes the owner's turn, so that one command at a time is under way for the owner. If
@@ -189,7 +189,7 @@ func (a *attempt) start(p *part) bool {
 	if a.limit > 0 {
 		return p.at.Try(a.w, a.began)
 	}
-	p.at.Join(a.w, place.Stands, a.began)
+	p.at.Join(a.w, place.Receives, a.began)
 	p.at.WaitToRead(a.w, p.owner.Beside() != nil)
 	return true
 }

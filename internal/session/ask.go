@@ -30,7 +30,7 @@ func (a *attempt) prepare(p *part, step *place.Step) {
 	p.t = tenureOf(step.Tenure)
 	q := &a.question
 	*q = question{s: s, t: p.t, spec: spec, w: a.w, sent: time.Now()}
-	q.Question = luascripts.Question{Owner: p.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(p.t.Asked), Yield: spec.terms.Yield, Spare: spec.spare()}
+	q.Question = luascripts.Question{Owner: p.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(p.t.Came), Yield: spec.terms.Yield, Spare: spec.spare()}
 	if step.Beside != nil {
 		q.Writer = step.Beside.Name
 	}
@@ -186,7 +186,7 @@ func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) 
 		return command.Final{Err: lock.ErrClosed}
 	}
 	p.h = h
-	a.s.observeAcquired(h, t.Asked)
+	a.s.observeAcquired(h, t.Came)
 	return nil
 }
 

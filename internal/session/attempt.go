@@ -115,14 +115,14 @@ func (a *attempt) step() error {
 	case place.Take:
 		return a.accept(p, tenureOf(step.Tenure))
 	case place.Join:
-		if p.h = a.s.join(a.ctx, p.at, p.spec, tenureOf(step.Tenure), p.owner.Number, false, p.t.Asked); p.h == nil {
+		if p.h = a.s.join(a.ctx, p.at, p.spec, tenureOf(step.Tenure), p.owner.Number, false, p.t.Came); p.h == nil {
 			return errAgain
 		}
 		a.cameIn(p)
 		return nil
 	case place.Share:
 		p.h = step.Hold.Of.(*hold)
-		a.s.observeAcquired(p.h, p.t.Asked)
+		a.s.observeAcquired(p.h, p.t.Came)
 		a.cameIn(p)
 		return nil
 	case place.Refuse:
@@ -338,7 +338,7 @@ func (a *attempt) giveUp(err error) error {
 		p.at.unlock()
 		if seat != nil && p.h == nil {
 			h := seat.Of.(*hold) // another's question let it in as the wait ended
-			a.s.observeAcquired(h, p.t.Asked)
+			a.s.observeAcquired(h, p.t.Came)
 			a.s.sender.Go(func() { _ = a.s.unlock(context.Background(), h) })
 		}
 	}
@@ -367,7 +367,7 @@ func (a *attempt) askAgain() {
 	}
 	p := &a.parts[a.at]
 	p.at.lock()
-	p.at.Ask(a.w)
+	p.at.Prompt(a.w)
 	p.at.unlock()
 }
 

@@ -136,14 +136,14 @@ func (s *Session) expire(h *hold) {
 		return // an Unlock was faster
 	}
 	left, passed := t.remove(h)
-	if left == place.None && !passed {
+	if left == place.NobodyHolds && !passed {
 		t.lease.Stop(past) // without waiting: a renewal that is under way comes before the release, or finds nothing
 		t.unhold()
 	}
-	if left == place.None && !passed || left == place.Others || left == place.Nothing {
+	if left == place.NobodyHolds && !passed || left == place.OwnerHolds || left == place.NotThere {
 		s.settle(t, t.isUnsure())
 	}
-	if left == place.Others || left == place.Nothing {
+	if left == place.OwnerHolds || left == place.NotThere {
 		return // its owner has other holds, or lost them all at this moment
 	}
 	s.report.warn("lock lost", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", h.limit.Load().cause)

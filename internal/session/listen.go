@@ -99,7 +99,7 @@ func (e *ears) message(string) { e.hint() }
 // turn is for the number of an owner whose turn it is.
 func (e *ears) turn(number string) {
 	e.at.lock()
-	e.line.Turn(e.at.s.id + ":" + number)
+	e.line.Called(e.at.s.id + ":" + number)
 	e.at.unlock()
 }
 
@@ -148,7 +148,7 @@ func (at *spot) hearOwn(w *place.Waiter) {
 	l, t := w.Line(), tenureOf(w.Queued())
 	sub, look := at.s.hub.Subscribe(keys.OfOwner(t.spec.Keys.Channel, t.Name), time.Time{}, func(string) {
 		at.lock()
-		at.Ask(w)
+		at.Prompt(w)
 		at.unlock()
 	}, earsOf(l).hint)
 	w.Of = sub

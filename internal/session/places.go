@@ -177,7 +177,7 @@ func (s *Session) find(id placeID) *spot {
 func (at *spot) lock() { at.mu.Lock() }
 
 func (at *spot) unlock() {
-	at.Do(at.carryOut)
+	at.Drain(at.carryOut)
 	at.mu.Unlock()
 }
 

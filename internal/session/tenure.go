@@ -36,7 +36,7 @@ func tenureOf(t *place.Tenure) *tenure {
 func (at *spot) newTenure(spec *Spec) *tenure {
 	now := time.Now()
 	t := &tenure{s: at.s, at: at, spec: spec}
-	t.Of, t.Terms, t.Name, t.Asked = t, &spec.terms, at.s.newOwner(now), now
+	t.Of, t.Terms, t.Name, t.Came = t, &spec.terms, at.s.newOwner(now), now
 	if spec.terms.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}

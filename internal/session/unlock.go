@@ -33,10 +33,10 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 		ctx = context.WithoutCancel(ctx)
 	}
 	switch left, passed := t.remove(h); {
-	case passed, left == place.Sharers: // others came to share it after drop looked
+	case passed, left == place.SharersHold: // others came to share it after drop looked
 		s.observe(s.Observer.Released, t, lock.Event{})
 		return nil
-	case left == place.None:
+	case left == place.NobodyHolds:
 		return s.release(ctx, t, 1)
 	default:
 		return s.reduce(ctx, t, h.By)
@@ -57,7 +57,7 @@ func (t *tenure) drop(h *hold) bool {
 
 // remove takes h out of t. It returns what is left of t, and whether the lock was passed on to
 // the next waiter of this process.
-func (t *tenure) remove(h *hold) (left place.Left, passed bool) {
+func (t *tenure) remove(h *hold) (left place.Remains, passed bool) {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.at.Unlock(&t.Tenure, &h.Hold, time.Now(), pass)
