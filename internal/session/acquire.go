@@ -80,7 +80,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool) (*hold, er
 	a.parts = a.one[:]
 	defer a.done()
 	if !wait {
-		if at.asks(a.one[0].owner) {
+		if at.acquires(a.one[0].owner) {
 			return nil, at.behind(spec) // another goroutine of this owner waits for it already
 		}
 		a.limit = s.OpTimeout
@@ -120,7 +120,7 @@ func (a *attempt) done() {
 			return
 		}
 		p.at.lock()
-		if a.w != nil && i == a.at {
+		if a.w != nil && i == a.current {
 			p.at.Quit(a.w, time.Now())
 			a.w = nil
 		}
@@ -129,8 +129,8 @@ func (a *attempt) done() {
 	}
 }
 
-// asks reports whether another call of o asks for the first hold.
-func (at *spot) asks(o *place.Owner) bool {
+// acquires reports whether another call of o asks for the first hold.
+func (at *spot) acquires(o *place.Owner) bool {
 	at.lock()
 	defer at.unlock()
 	return o.Acquires()
@@ -141,7 +141,7 @@ func (at *spot) asks(o *place.Owner) bool {
 func (a *attempt) inTurn() (*hold, error) {
 	p := &a.parts[0]
 	for {
-		if err := a.s.takeTurn(a.waiting, p.owner.Turn, a.left()); err != nil {
+		if err := a.s.takeTurn(a.waiting, p.owner.Turn, a.timeLeft()); err != nil {
 			return nil, a.ended(err)
 		}
 		var t *tenure
@@ -292,7 +292,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	s := a.s
 	lease, letGo := p.spec.terms.Lease, func() { <-p.owner.Turn }
 	if t.Turn != nil {
-		if err := s.takeTurn(a.waiting, t.Turn, a.left()); err != nil {
+		if err := s.takeTurn(a.waiting, t.Turn, a.timeLeft()); err != nil {
 			return nil, false, a.ended(err)
 		}
 		defer func() {
@@ -308,7 +308,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	t.MayTake(lease)
 	p.at.unlock()
 	var sent time.Time
-	o := command.Insist[luascripts.Acquired](a.waiting, s.sender, a.left(), reentry{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, letGo})
+	o := command.Insist[luascripts.Acquired](a.waiting, s.sender, a.timeLeft(), reentry{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, letGo})
 	switch {
 	case !o.Answered:
 		return nil, true, s.sender.CutOff(began, o.Err)

@@ -100,7 +100,7 @@ func (a *attempt) ask(p *part) error {
 	s, q := a.s, a.question
 	limit := a.s.OpTimeout
 	if a.limit > 0 {
-		limit = a.left()
+		limit = a.timeLeft()
 	}
 	var reply luascripts.Acquired
 	var answered bool

@@ -30,10 +30,10 @@ type attempt struct {
 	began   time.Time
 	fresh   bool // its owner is new, so no other call can have it
 
-	parts []part
-	one   [1]part       // memory for parts
-	at    int           // the part in whose line w stands, or about which the error is
-	w     *place.Waiter // nil while the attempt stands in no line
+	parts   []part
+	one     [1]part       // memory for parts
+	current int           // the part in whose line w stands, or about which the error is
+	w       *place.Waiter // nil while the attempt stands in no line
 
 	question question // the latest, for one lock
 	several           // of an attempt for several locks
@@ -72,7 +72,7 @@ func (a *attempt) run() error {
 			pause.Reset()
 			if !told {
 				told = true
-				p := &a.parts[a.at]
+				p := &a.parts[a.current]
 				a.s.observe(a.s.Observer.Waiting, &tenure{Tenure: place.Tenure{Name: p.t.Name}, spec: p.spec}, lock.Event{}) // a ticket may be granted at this moment
 			}
 		case errors.As(err, new(waitOver)):
@@ -83,7 +83,7 @@ func (a *attempt) run() error {
 			late++
 			_ = a.giveUp(err)
 			a.anew()
-			a.askAgain()
+			a.prompt()
 		case !command.FaultOf(err).Again:
 			return a.giveUp(err)
 		default:
@@ -106,7 +106,7 @@ func (e waitOver) Unwrap() error { return e.error }
 // step waits until there is something to do, and does it. It returns nil when all locks are
 // held.
 func (a *attempt) step() error {
-	p := &a.parts[a.at]
+	p := &a.parts[a.current]
 	step, err := a.next(p)
 	if err != nil {
 		return waitOver{a.cutOff(p, err)}
@@ -162,7 +162,7 @@ func (a *attempt) next(p *part) (place.Step, error) {
 		p.at.beside(p.owner, p.spec) // this very look may find that it is lost
 		p.at.lock()
 		beside := p.owner.Beside() // with the mutex: an owner that comes to write now gives the waiter its next reason to ask
-		step := p.at.Next(a.w, beside, cmp.Or(a.left(), a.s.OpTimeout), time.Now())
+		step := p.at.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), time.Now())
 		switch step.Do {
 		case place.Ask:
 			if a.script == nil {
@@ -200,8 +200,8 @@ func (a *attempt) sleep(due time.Time) error {
 	return nil
 }
 
-// left returns how much time a TryLock has left; 0 for a Lock.
-func (a *attempt) left() time.Duration {
+// timeLeft returns how much time a TryLock has left; 0 for a Lock.
+func (a *attempt) timeLeft() time.Duration {
 	if a.limit == 0 {
 		return 0
 	}
@@ -228,7 +228,7 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	case !a.s.sender.MayPass(err) || a.limit-time.Since(a.began) <= d || !command.Rest(a.waiting, d):
 		return false, err
 	}
-	a.askAgain()
+	a.prompt()
 	return true, err
 }
 
@@ -237,12 +237,12 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 func (a *attempt) unanswered(err error, d time.Duration) {
 	over := a.waiting.Err() != nil // the next step says so
 	if a.w == nil {
-		a.stand(a.at, a.sent)
+		a.stand(a.current, a.sent)
 	}
 	if over {
 		return
 	}
-	p := &a.parts[a.at]
+	p := &a.parts[a.current]
 	now := time.Now()
 	p.at.lock()
 	a.w.Silent(err)
@@ -284,7 +284,7 @@ func (a *attempt) accept(p *part, t *tenure) error {
 // question was sent at sent; zero if it has not asked.
 func (a *attempt) stand(i int, sent time.Time) {
 	a.quit()
-	a.at = i
+	a.current = i
 	p := &a.parts[i]
 	p.at.lock()
 	a.w = p.at.waiter(p, false)
@@ -311,7 +311,7 @@ func (a *attempt) quit() {
 	if a.w == nil {
 		return
 	}
-	p := &a.parts[a.at]
+	p := &a.parts[a.current]
 	p.at.lock()
 	p.at.Quit(a.w, time.Now())
 	p.at.unlock()
@@ -330,7 +330,7 @@ func (a *attempt) giveUp(err error) error {
 		}
 		var seat *place.Hold
 		p.at.lock()
-		if a.w != nil && i == a.at {
+		if a.w != nil && i == a.current {
 			seat = p.at.GiveUp(a.w, t)
 		} else if t != nil {
 			p.at.Fail(t)
@@ -360,12 +360,12 @@ func (a *attempt) anew() {
 	}
 }
 
-// askAgain gives the waiter a reason to ask, wherever it stands.
-func (a *attempt) askAgain() {
+// prompt gives the waiter a reason to ask, wherever it stands.
+func (a *attempt) prompt() {
 	if a.w == nil {
 		return // it asks without one
 	}
-	p := &a.parts[a.at]
+	p := &a.parts[a.current]
 	p.at.lock()
 	p.at.Prompt(a.w)
 	p.at.unlock()
@@ -386,7 +386,7 @@ func (a *attempt) cutOff(p *part, err error) error {
 
 // ended returns the error of an attempt whose wait err ended; it says so if Redis was silent.
 func (a *attempt) ended(err error) error {
-	p := &a.parts[a.at]
+	p := &a.parts[a.current]
 	return a.s.ended(p.at, p.owner, p.spec, err)
 }
 

@@ -125,7 +125,7 @@ func (h *hold) look() {
 	if over {
 		return
 	}
-	if l := h.limit.Load(); l != nil && watchdog.Passed(l.at) {
+	if l := h.limit.Load(); l != nil && watchdog.Passed(l.end) {
 		h.end(h.tenure().lostBy(l.cause))
 		return
 	}
@@ -137,8 +137,8 @@ func (h *hold) look() {
 // Until returns the end of the lease, or the end of this hold or its limit if that is sooner.
 func (h *hold) Until() time.Time {
 	until := h.tenure().lease.Until()
-	if l := h.limit.Load(); l != nil && l.at.Before(until) {
-		until = l.at
+	if l := h.limit.Load(); l != nil && l.end.Before(until) {
+		until = l.end
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 
 // limit is when a hold ends at the latest, and why. It never changes.
 type limit struct {
-	at    time.Time
+	end   time.Time
 	cause error
 }
 
@@ -37,12 +37,12 @@ func (s *Session) limit(h *hold, spec *Spec) {
 	}
 }
 
-// limitLocked has h end at that time, if it does not end before. The mutex of the place is
+// limitLocked has h end at end, if it does not end before. The mutex of the place is
 // held.
-func (h *hold) limitLocked(at time.Time, cause error) {
-	if l := h.limit.Load(); l == nil || at.Before(l.at) {
-		h.limit.Store(&limit{at, cause})
-		h.tenure().lease.CallAt(at)
+func (h *hold) limitLocked(end time.Time, cause error) {
+	if l := h.limit.Load(); l == nil || end.Before(l.end) {
+		h.limit.Store(&limit{end, cause})
+		h.tenure().lease.CallAt(end)
 	}
 }
 
@@ -81,7 +81,7 @@ func (s *Session) abandonOne(h *hold) {
 	}
 	h.abandoned = true
 	h.limitLocked(time.Now().Add(grace), lock.ErrAbandoned)
-	until := h.limit.Load().at
+	until := h.limit.Load().end
 	t.at.unlock()
 	cause := context.Cause(h.parent)
 	s.report.warn("lock abandoned: its context has ended, and nobody unlocked it", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "renewed until", until, "cause", cause)
@@ -102,10 +102,10 @@ func (t *tenure) Due() {
 		h := held.Of.(*hold)
 		switch l := h.limit.Load(); {
 		case l == nil:
-		case watchdog.Passed(l.at):
+		case watchdog.Passed(l.end):
 			over = append(over, h)
-		case next.IsZero() || l.at.Before(next):
-			next = l.at
+		case next.IsZero() || l.end.Before(next):
+			next = l.end
 		}
 	}
 	if !next.IsZero() {
@@ -135,15 +135,15 @@ func (s *Session) expire(h *hold) {
 	if before := h.end(cause); errors.Is(before, lock.ErrUnlocked) {
 		return // an Unlock was faster
 	}
-	left, passed := t.remove(h)
-	if left == place.NobodyHolds && !passed {
+	remains, passed := t.remove(h)
+	if remains == place.NobodyHolds && !passed {
 		t.lease.Stop(past) // without waiting: a renewal that is under way comes before the release, or finds nothing
 		t.unhold()
 	}
-	if left == place.NobodyHolds && !passed || left == place.OwnerHolds || left == place.NotThere {
+	if remains == place.NobodyHolds && !passed || remains == place.OwnerHolds || remains == place.NotThere {
 		s.settle(t, t.isUnsure())
 	}
-	if left == place.OwnerHolds || left == place.NotThere {
+	if remains == place.OwnerHolds || remains == place.NotThere {
 		return // its owner has other holds, or lost them all at this moment
 	}
 	s.report.warn("lock lost", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", h.limit.Load().cause)

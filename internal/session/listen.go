@@ -50,7 +50,7 @@ func (at *spot) listenEarly(l *place.Line, spec *Spec) {
 // channel returns where a line of waiters by spec hears of its lock, and what hears it.
 func (e *ears) channel(spec *Spec) (name string, hear func(message string)) {
 	if spec.Keep != nil {
-		return keys.OfTurns(spec.Keys.Channel, e.at.s.id), e.turn
+		return keys.OfTurns(spec.Keys.Channel, e.at.s.id), e.called
 	}
 	return spec.Keys.Channel, e.message
 }
@@ -96,14 +96,14 @@ func (e *ears) hint() {
 // message hears what is published at the channel of the lock.
 func (e *ears) message(string) { e.hint() }
 
-// turn is for the number of an owner whose turn it is.
-func (e *ears) turn(number string) {
+// called hears the number of an owner whose turn in the queue has come.
+func (e *ears) called(number string) {
 	e.at.lock()
 	e.line.Called(e.at.s.id + ":" + number)
 	e.at.unlock()
 }
 
-// told is for what is published to this process.
+// told hears what is published to this process alone.
 func (e *ears) told(string) {
 	e.at.lock()
 	e.line.Told()
@@ -119,7 +119,7 @@ func (e *ears) stepAside(message string) {
 	}
 }
 
-// half is for the confirmation of one of two channels that are subscribed together: one
+// half hears the confirmation of one of two channels that are subscribed together: one
 // question after the other one's does for both.
 func (e *ears) half(this int) {
 	e.at.lock()

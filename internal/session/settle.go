@@ -82,7 +82,7 @@ type doubt struct {
 	pause  retry.Backoff // after an error
 	looks  bool          // it was confirmed, and waits for another look
 	anew   bool          // there is another doubt about t since a worker took this one
-	at     int           // index in the queue; -1 while a worker has it
+	index  int           // in the queue; -1 while a worker has it
 }
 
 // add puts a doubt about t into the queue, or notes that there is one doubt more.
@@ -92,9 +92,9 @@ func (q *settler) add(t *tenure, broken bool) {
 	defer q.mu.Unlock()
 	d := q.of[t]
 	if d == nil {
-		d = &doubt{t: t, again: q.s.OpTimeout, at: -1}
+		d = &doubt{t: t, again: q.s.OpTimeout, index: -1}
 		q.of[t] = d
-	} else if d.at < 0 {
+	} else if d.index < 0 {
 		d.anew = true
 	}
 	d.due, d.began, d.looks = now, now, false
@@ -105,10 +105,10 @@ func (q *settler) add(t *tenure, broken bool) {
 	switch {
 	case d.anew:
 		return // the worker that has it puts it back
-	case d.at < 0:
+	case d.index < 0:
 		heap.Push(&q.queue, d)
 	default:
-		heap.Fix(&q.queue, d.at)
+		heap.Fix(&q.queue, d.index)
 	}
 	q.callLocked()
 }
@@ -293,12 +293,12 @@ type doubts []*doubt
 
 func (q doubts) Len() int           { return len(q) }
 func (q doubts) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
-func (q doubts) Swap(i, j int)      { q[i], q[j] = q[j], q[i]; q[i].at, q[j].at = i, j }
+func (q doubts) Swap(i, j int)      { q[i], q[j] = q[j], q[i]; q[i].index, q[j].index = i, j }
 
 // Push adds a doubt at the end.
 func (q *doubts) Push(x any) {
 	d := x.(*doubt)
-	d.at = len(*q)
+	d.index = len(*q)
 	*q = append(*q, d)
 }
 
@@ -306,7 +306,7 @@ func (q *doubts) Push(x any) {
 func (q *doubts) Pop() any {
 	end := len(*q) - 1
 	d := (*q)[end]
-	(*q)[end], d.at = nil, -1
+	(*q)[end], d.index = nil, -1
 	*q = (*q)[:end]
 	return d
 }

@@ -74,7 +74,7 @@ func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wa
 		if ctx.Err() != nil {
 			err = interrupted(ctx, err)
 		}
-		return nil, &lock.Error{Op: op, Name: a.parts[a.at].spec.Name, Err: err}
+		return nil, &lock.Error{Op: op, Name: a.parts[a.current].spec.Name, Err: err}
 	}
 	inOrder := make([]lock.Hold, len(specs))
 	for i, spec := range specs {
@@ -85,7 +85,7 @@ func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wa
 	return inOrder, nil
 }
 
-// all acquires a hold of each lock. An error is about the one that a.at names.
+// all acquires a hold of each lock. An error is about the one that a.current names.
 func (a *attempt) all(wait bool) error {
 	s := a.s
 	if err := a.ctx.Err(); err != nil {
@@ -118,17 +118,17 @@ func (a *attempt) all(wait bool) error {
 	}()
 	// In the order of the keys, as two groups of one owner may share some.
 	for i := range a.parts {
-		a.at = i
+		a.current = i
 		p := &a.parts[i]
 		at, err := s.begin(p.spec)
 		if err != nil {
 			return err
 		}
 		p.at, p.owner = at, at.enter(p.spec, number)
-		if !wait && at.asks(p.owner) {
+		if !wait && at.acquires(p.owner) {
 			return at.behind(p.spec) // another goroutine of this owner waits for it already
 		}
-		if err := s.takeTurn(a.waiting, p.owner.Turn, a.left()); err != nil {
+		if err := s.takeTurn(a.waiting, p.owner.Turn, a.timeLeft()); err != nil {
 			return a.ended(err)
 		}
 		defer func() { <-p.owner.Turn }()
@@ -136,9 +136,9 @@ func (a *attempt) all(wait bool) error {
 			return errors.ErrUnsupported
 		}
 	}
-	a.at = 0
+	a.current = 0
 	if i := a.ahead(); i >= 0 && !wait {
-		a.at = i
+		a.current = i
 		return a.parts[i].at.behind(a.parts[i].spec)
 	} else if i >= 0 {
 		a.stand(i, time.Time{})
@@ -165,10 +165,10 @@ type questions struct {
 	all     []luascripts.Taking
 }
 
-// acquiredAll is the answer. A refusal is about the lock with the index at.
+// acquiredAll is the answer. A refusal is about the lock with that index.
 type acquiredAll struct {
 	luascripts.Acquired
-	at int
+	index int
 }
 
 // Send sends the question.
@@ -207,7 +207,7 @@ func (a *attempt) askAll() error {
 	}
 	limit := s.OpTimeout
 	if a.limit > 0 {
-		limit = a.left()
+		limit = a.timeLeft()
 	}
 	a.sent = time.Now()
 	reply, answered, err := command.Await[acquiredAll](a.waiting, s.sender, limit, q)
@@ -226,8 +226,8 @@ func (a *attempt) askAll() error {
 	a.answeredAll(false)
 	if reply.Verdict != luascripts.Held {
 		a.quit()
-		a.at = reply.at
-		return s.sender.Foreign(a.waiting, a.parts[reply.at].spec.Keys.Lock, command.Final{Err: lock.ErrForeignKey})
+		a.current = reply.index
+		return s.sender.Foreign(a.waiting, a.parts[reply.index].spec.Keys.Lock, command.Final{Err: lock.ErrForeignKey})
 	}
 	return a.refusedAll(reply)
 }
@@ -245,7 +245,7 @@ func (a *attempt) answeredAll(mayHaveRun bool) {
 // refusedAll has the attempt stand in line for the lock that another owner has.
 func (a *attempt) refusedAll(reply acquiredAll) error {
 	if a.limit > 0 {
-		a.at = reply.at
+		a.current = reply.index
 		return errRefused
 	}
 	if reply.Holder != a.holder {
@@ -260,16 +260,16 @@ func (a *attempt) refusedAll(reply acquiredAll) error {
 		_ = a.giveUp(lock.ErrNotAcquired)
 		a.anew()
 	}
-	if a.w == nil || reply.at != a.at {
+	if a.w == nil || reply.index != a.current {
 		if a.w != nil {
-			p := &a.parts[a.at]
+			p := &a.parts[a.current]
 			p.at.lock()
 			a.w.PassOver()
 			p.at.unlock()
 		}
-		a.stand(reply.at, a.sent)
+		a.stand(reply.index, a.sent)
 	}
-	p := &a.parts[a.at]
+	p := &a.parts[a.current]
 	p.at.lock()
 	p.at.Waits(a.w, place.Refusal{Sent: a.sent, Left: reply.Left}, time.Now())
 	p.at.unlock()
@@ -288,7 +288,7 @@ func (a *attempt) grantedAll(token uint64) error {
 			continue
 		}
 		var w *place.Waiter
-		if i == a.at {
+		if i == a.current {
 			w = a.w
 		}
 		if err = a.grant(p, w, a.sent, token); err != nil {
@@ -311,8 +311,8 @@ func (a *attempt) grantedAll(token uint64) error {
 
 // blame has the attempt leave its line, as its error is about part i.
 func (a *attempt) blame(i int) {
-	if i != a.at {
+	if i != a.current {
 		a.quit()
-		a.at = i
+		a.current = i
 	}
 }

@@ -32,11 +32,11 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	switch left, passed := t.remove(h); {
-	case passed, left == place.SharersHold: // others came to share it after drop looked
+	switch remains, passed := t.remove(h); {
+	case passed, remains == place.SharersHold: // others came to share it after drop looked
 		s.observe(s.Observer.Released, t, lock.Event{})
 		return nil
-	case left == place.NobodyHolds:
+	case remains == place.NobodyHolds:
 		return s.release(ctx, t, 1)
 	default:
 		return s.reduce(ctx, t, h.By)
@@ -47,17 +47,17 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 // whether it did.
 func (t *tenure) drop(h *hold) bool {
 	t.at.lock()
-	left := t.at.Drop(&t.Tenure, &h.Hold)
+	dropped := t.at.Drop(&t.Tenure, &h.Hold)
 	t.at.unlock()
-	if left {
+	if dropped {
 		t.s.observe(t.s.Observer.Released, t, lock.Event{})
 	}
-	return left
+	return dropped
 }
 
 // remove takes h out of t. It returns what is left of t, and whether the lock was passed on to
 // the next waiter of this process.
-func (t *tenure) remove(h *hold) (left place.Remains, passed bool) {
+func (t *tenure) remove(h *hold) (remains place.Remains, passed bool) {
 	t.at.lock()
 	defer t.at.unlock()
 	return t.at.Unlock(&t.Tenure, &h.Hold, time.Now(), pass)
