@@ -109,7 +109,7 @@ func (a *attempt) waited(err error, limit time.Duration) error {
 func (at *spot) enter(spec *Spec, number uint64) *place.Owner {
 	at.lock()
 	defer at.unlock()
-	return at.Enter(spec.reads(), number)
+	return at.place.Enter(spec.reads(), number)
 }
 
 // done has the attempt leave its line, and its owners leave their places.
@@ -121,7 +121,7 @@ func (a *attempt) done() {
 		}
 		p.at.lock()
 		if a.w != nil && i == a.current {
-			p.at.Quit(a.w, time.Now())
+			p.at.place.Quit(a.w, time.Now())
 			a.w = nil
 		}
 		p.owner.Leave()
@@ -187,10 +187,10 @@ func (a *attempt) start(p *part) bool {
 	a.w = p.at.waiter(p, a.limit > 0)
 	a.ownTenure(p)
 	if a.limit > 0 {
-		return p.at.Try(a.w, a.began)
+		return p.at.place.Try(a.w, a.began)
 	}
-	p.at.Join(a.w, place.Receives, a.began)
-	p.at.WaitToRead(a.w, p.owner.Beside() != nil)
+	p.at.place.Join(a.w, place.Receives, a.began)
+	p.at.place.WaitToRead(a.w, p.owner.Beside() != nil)
 	return true
 }
 
@@ -214,7 +214,7 @@ func (a *attempt) ownTenure(p *part) {
 func (s *Session) joinOpen(ctx context.Context, at *spot, spec *Spec, number uint64) *hold {
 	now := time.Now()
 	at.lock()
-	t := tenureOf(at.Open(&spec.terms, now, now))
+	t := tenureOf(at.place.Open(&spec.terms, now, now))
 	at.unlock()
 	if t == nil {
 		return nil
@@ -231,7 +231,7 @@ func (s *Session) join(ctx context.Context, at *spot, spec *Spec, t *tenure, num
 	h := new(hold)
 	h.init(ctx, false)
 	at.lock()
-	seated := at.Seat(&t.Tenure, &h.Hold, number, fresh)
+	seated := at.place.Seat(&t.Tenure, &h.Hold, number, fresh)
 	at.unlock()
 	if !seated {
 		return nil
@@ -321,7 +321,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 		h := new(hold)
 		h.init(a.ctx, p.spec.terms.Fixed)
 		p.at.lock()
-		added := p.at.Add(&t.Tenure, p.owner, &h.Hold)
+		added := p.at.place.Add(&t.Tenure, p.owner, &h.Hold)
 		p.at.unlock()
 		if added {
 			t.lease.Extend(sent, lease)

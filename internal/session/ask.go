@@ -43,7 +43,7 @@ func (a *attempt) prepare(p *part, step *place.Step) {
 	if spec.terms.Replicas {
 		q.Replicas, q.ReplicaTimeout = spec.Config.Replicas, spec.Config.ReplicaTimeout
 	}
-	p.at.Asks(&p.t.Tenure, max(q.Lease, q.Offer), q.Patience)
+	p.at.place.Asks(&p.t.Tenure, max(q.Lease, q.Offer), q.Patience)
 	if l := a.w.Line(); l != nil && a.limit == 0 {
 		p.at.listenEarly(l, spec)
 	}
@@ -87,7 +87,7 @@ func (q question) Late(reply luascripts.Acquired, err error) {
 	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.Patience > 0
 	at := q.t.at
 	at.lock()
-	settle := at.Unheard(q.w, &q.t.Tenure, err == nil && wrote || err != nil && command.FaultOf(err).MayHaveRun)
+	settle := at.place.Unheard(q.w, &q.t.Tenure, err == nil && wrote || err != nil && command.FaultOf(err).MayHaveRun)
 	at.unlock()
 	if settle {
 		q.s.settle(q.t, err != nil)
@@ -113,7 +113,7 @@ func (a *attempt) ask(p *part) error {
 	switch {
 	case !answered:
 		p.at.lock()
-		p.at.CutOff(a.w, &p.t.Tenure) // Late hears the answer
+		p.at.place.CutOff(a.w, &p.t.Tenure) // Late hears the answer
 		p.at.unlock()
 		return s.sender.CutOff(q.sent, err)
 	case err != nil:
@@ -124,7 +124,7 @@ func (a *attempt) ask(p *part) error {
 		return a.broke(p, false, command.Final{Err: lock.ErrForeignKey})
 	}
 	p.at.lock()
-	p.at.Refused(a.w, &p.t.Tenure, place.Refusal{Sent: q.sent, Left: reply.Left, Deaf: reply.Deaf, Own: reply.Own, Trace: q.Patience > 0}, time.Now())
+	p.at.place.Refused(a.w, &p.t.Tenure, place.Refusal{Sent: q.sent, Left: reply.Left, Deaf: reply.Deaf, Own: reply.Own, Trace: q.Patience > 0}, time.Now())
 	p.at.unlock()
 	return errRefused
 }
@@ -133,7 +133,7 @@ func (a *attempt) ask(p *part) error {
 func (a *attempt) broke(p *part, mayHaveRun bool, err error) error {
 	err = a.s.sender.Foreign(a.waiting, p.spec.Keys.Lock, err)
 	p.at.lock()
-	p.at.Broke(a.w, &p.t.Tenure, mayHaveRun, err)
+	p.at.place.Broke(a.w, &p.t.Tenure, mayHaveRun, err)
 	p.at.unlock()
 	return err
 }
@@ -144,7 +144,7 @@ func (a *attempt) granted(p *part, reply luascripts.Acquired) error {
 	q := &a.question
 	if err := a.waiting.Err(); err != nil {
 		p.at.lock()
-		p.at.Cross(a.w, &p.t.Tenure)
+		p.at.place.Cross(a.w, &p.t.Tenure)
 		p.at.unlock()
 		return err
 	}
@@ -152,7 +152,7 @@ func (a *attempt) granted(p *part, reply luascripts.Acquired) error {
 		confirmed := a.s.takeBack(a.waiting, p.t)
 		err := command.Final{Err: fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, reply.Confirmed, q.Replicas, q.ReplicaTimeout)}
 		p.at.lock()
-		p.at.GaveBack(a.w, &p.t.Tenure, confirmed, err)
+		p.at.place.GaveBack(a.w, &p.t.Tenure, confirmed, err)
 		p.at.unlock()
 		return err
 	}
@@ -177,7 +177,7 @@ func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) 
 	} else if !late {
 		t.lease = a.s.dog.Watch(t, sent, lease, !p.spec.terms.Fixed)
 	}
-	outcome := p.at.Granted(w, &t.Tenure, p.owner, &h.Hold, token, late, now)
+	outcome := p.at.place.Granted(w, &t.Tenure, p.owner, &h.Hold, token, late, now)
 	p.at.unlock()
 	switch outcome {
 	case place.TooLate:

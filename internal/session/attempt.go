@@ -127,7 +127,7 @@ func (a *attempt) step() error {
 		return nil
 	case place.Refuse:
 		p.at.lock()
-		p.at.Waits(a.w, place.Refusal{Sent: step.Sent, Left: step.Left}, time.Now())
+		p.at.place.Waits(a.w, place.Refusal{Sent: step.Sent, Left: step.Left}, time.Now())
 		p.at.unlock()
 		return errRefused
 	case place.Fail:
@@ -142,7 +142,7 @@ func (a *attempt) step() error {
 // cameIn ends what the attempt asked for p before another reader let it in.
 func (a *attempt) cameIn(p *part) {
 	p.at.lock()
-	p.at.CameIn(a.w, time.Now())
+	p.at.place.CameIn(a.w, time.Now())
 	p.at.unlock()
 	_ = a.giveUp(nil)
 }
@@ -162,7 +162,7 @@ func (a *attempt) next(p *part) (place.Step, error) {
 		p.at.beside(p.owner, p.spec) // this very look may find that it is lost
 		p.at.lock()
 		beside := p.owner.Beside() // with the mutex: an owner that comes to write now gives the waiter its next reason to ask
-		step := p.at.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), time.Now())
+		step := p.at.place.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), time.Now())
 		switch step.Do {
 		case place.Ask:
 			if a.script == nil {
@@ -247,7 +247,7 @@ func (a *attempt) unanswered(err error, d time.Duration) {
 	p.at.lock()
 	a.w.Silent(err)
 	quiet, _ := a.w.Line().Silence().Lasts(now, true, 0)
-	p.at.Retry(a.w, now.Add(d))
+	p.at.place.Retry(a.w, now.Add(d))
 	leads := a.w.Leads()
 	p.at.unlock()
 	if leads || a.script == nil {
@@ -264,7 +264,7 @@ func (a *attempt) accept(p *part, t *tenure) error {
 	h := &t.first
 	p.t = t
 	p.at.lock()
-	held := p.at.Add(&t.Tenure, p.owner, &h.Hold)
+	held := p.at.place.Add(&t.Tenure, p.owner, &h.Hold)
 	closed := t.Phase() == place.Closed
 	p.at.unlock()
 	switch {
@@ -288,7 +288,7 @@ func (a *attempt) stand(i int, sent time.Time) {
 	p := &a.parts[i]
 	p.at.lock()
 	a.w = p.at.waiter(p, false)
-	p.at.Join(a.w, place.Stay(a.script == nil), time.Now())
+	p.at.place.Join(a.w, place.Stay(a.script == nil), time.Now())
 	if !sent.IsZero() {
 		a.w.AskedAt(sent)
 	}
@@ -298,7 +298,7 @@ func (a *attempt) stand(i int, sent time.Time) {
 // waiter returns a waiter for p, with memory of the place's if there is some to be had. The
 // caller has the mutex of the place.
 func (at *spot) waiter(p *part, once bool) *place.Waiter {
-	w := at.Waiter(&p.spec.terms, once)
+	w := at.place.Waiter(&p.spec.terms, once)
 	if w.Wake == nil {
 		w.Wake = make(chan struct{}, 1)
 	}
@@ -313,7 +313,7 @@ func (a *attempt) quit() {
 	}
 	p := &a.parts[a.current]
 	p.at.lock()
-	p.at.Quit(a.w, time.Now())
+	p.at.place.Quit(a.w, time.Now())
 	p.at.unlock()
 	a.w = nil
 }
@@ -331,9 +331,9 @@ func (a *attempt) giveUp(err error) error {
 		var seat *place.Hold
 		p.at.lock()
 		if a.w != nil && i == a.current {
-			seat = p.at.GiveUp(a.w, t)
+			seat = p.at.place.GiveUp(a.w, t)
 		} else if t != nil {
-			p.at.Fail(t)
+			p.at.place.Fail(t)
 		}
 		p.at.unlock()
 		if seat != nil && p.h == nil {
@@ -367,7 +367,7 @@ func (a *attempt) prompt() {
 	}
 	p := &a.parts[a.current]
 	p.at.lock()
-	p.at.Prompt(a.w)
+	p.at.place.Prompt(a.w)
 	p.at.unlock()
 }
 
@@ -402,7 +402,7 @@ func (s *Session) ended(at *spot, o *place.Owner, spec *Spec, err error) error {
 	if t := o.Tenure(); t != nil && !t.Changing().IsZero() {
 		return s.sender.Silent(now.Sub(t.Changing()), err) // the owner has the lock, so it waited only for Redis
 	}
-	if d, instead := at.Line(&spec.terms).Silence().Lasts(now, true, s.overdue()); d > 0 {
+	if d, instead := at.place.Line(&spec.terms).Silence().Lasts(now, true, s.overdue()); d > 0 {
 		return s.sender.Silent(d, cmp.Or(instead, err))
 	}
 	return err
@@ -415,7 +415,7 @@ func (s *Session) overdue() time.Duration { return s.OpTimeout / 10 }
 func (at *spot) behind(spec *Spec) error {
 	at.lock()
 	defer at.unlock()
-	if d, err := at.Line(&spec.terms).Silence().Lasts(time.Now(), false, at.s.overdue()); d > 0 {
+	if d, err := at.place.Line(&spec.terms).Silence().Lasts(time.Now(), false, at.s.overdue()); d > 0 {
 		return fmt.Errorf("%w: another call of this process is ahead: %w", lock.ErrNotAcquired, at.s.sender.Silent(d, err))
 	}
 	return lock.ErrNotAcquired

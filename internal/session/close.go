@@ -86,7 +86,7 @@ func (all *places) close() (held []*tenure, first bool) {
 	}
 	for _, at := range open {
 		at.lock()
-		for _, t := range at.Close() {
+		for _, t := range at.place.Close() {
 			held = append(held, tenureOf(t))
 		}
 		at.unlock()

@@ -51,7 +51,7 @@ func (s *Session) holding(spec *Spec) []*tenure {
 func (at *spot) holding(held []*tenure) []*tenure {
 	at.lock()
 	defer at.unlock()
-	for _, t := range append(at.Held(), at.Offered()...) {
+	for _, t := range append(at.place.Held(), at.place.Offered()...) {
 		held = append(held, tenureOf(t))
 	}
 	return held

@@ -333,7 +333,7 @@ func TestHandover_lostMessage(t *testing.T) {
 		other, _ := w.a.hub.Subscribe(note, time.Now(), func(string) {}, func() {}) // so that the process counts as listening
 		defer other.Close()
 		spec := w.a.NewSpec(plain, "orders", nil)
-		earsOf(w.a.find(spec.id()).Line(&spec.terms)).own.Close()
+		earsOf(w.a.find(spec.id()).place.Line(&spec.terms)).own.Close()
 		start := time.Now()
 		w.unlock(h)
 		got := <-waiter

@@ -69,7 +69,7 @@ func (e *ears) keep(spec *Spec, waiters []*place.Waiter, queued []luascripts.Wai
 	quiet, _ := e.line.Silence().Lasts(now, true, 0)
 	for i, w := range waiters {
 		if err == nil && kept.Asks[i] || err != nil && !again {
-			e.at.Prompt(w) // after an error that will come again: its own question keeps its place, or says what is wrong
+			e.at.place.Prompt(w) // after an error that will come again: its own question keeps its place, or says what is wrong
 		}
 	}
 	if err == nil && kept.Left != 0 {

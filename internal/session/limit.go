@@ -92,7 +92,7 @@ func (s *Session) abandonOne(h *hold) {
 func (t *tenure) Due() {
 	s := t.s
 	t.at.lock()
-	if !t.Lives() || t.at.IsClosed() {
+	if !t.Lives() || t.at.place.IsClosed() {
 		t.at.unlock()
 		return // what ended it ends all holds
 	}

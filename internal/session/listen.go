@@ -148,7 +148,7 @@ func (at *spot) hearOwn(w *place.Waiter) {
 	l, t := w.Line(), tenureOf(w.Queued())
 	sub, look := at.s.hub.Subscribe(keys.OfOwner(t.spec.Keys.Channel, t.Name), time.Time{}, func(string) {
 		at.lock()
-		at.Prompt(w)
+		at.place.Prompt(w)
 		at.unlock()
 	}, earsOf(l).hint)
 	w.Of = sub

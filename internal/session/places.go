@@ -44,9 +44,9 @@ type places struct {
 // spareSpots is how many places at the most are there to be used again.
 const spareSpots = 512
 
-// spot is one place, and its mutex. The methods of place.Place, and those of what a place
-// has, need the mutex. The session's own methods of a spot, a tenure or ears take it
-// themselves, where they do not say that the caller has it.
+// spot is one place, and its mutex. The methods of its field place, and those of what a place
+// has, are pure, and need the mutex. The session's own methods of a spot, a tenure or ears
+// take it themselves, where they do not say that the caller has it.
 type spot struct {
 	s *Session // set once
 
@@ -55,8 +55,8 @@ type spot struct {
 	users      int  // how many calls are about it
 	remembered bool // it is in places.remembered
 
-	mu          sync.Mutex
-	place.Place // guarded by mu
+	mu    sync.Mutex
+	place place.Place // guarded by mu
 }
 
 func (all *places) init(s *Session) {
@@ -100,7 +100,7 @@ func (all *places) newLocked(id placeID) (at *spot) {
 		at, all.spare = all.spare[end], all.spare[:end]
 	} else {
 		at = &spot{s: all.s}
-		at.Init(&all.rules, at)
+		at.place.Init(&all.rules, at)
 	}
 	at.id = id
 	all.known[id] = at
@@ -143,7 +143,7 @@ func (all *places) tidyLocked(at *spot) {
 func (at *spot) remembers(now time.Time) bool {
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	return at.Unused() && !at.Idle(now)
+	return at.place.Unused() && !at.place.Idle(now)
 }
 
 func (all *places) forgetLocked(at *spot, now time.Time) {
@@ -153,13 +153,13 @@ func (all *places) forgetLocked(at *spot, now time.Time) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	switch {
-	case at.Idle(now), all.closed && at.Unused():
+	case at.place.Idle(now), all.closed && at.place.Unused():
 		delete(all.known, at.id)
-		if at.Forgotten() && !at.remembered && len(all.spare) < spareSpots {
-			at.Reset()
+		if at.place.Forgotten() && !at.remembered && len(all.spare) < spareSpots {
+			at.place.Reset()
 			all.spare = append(all.spare, at)
 		}
-	case at.Unused() && !at.remembered:
+	case at.place.Unused() && !at.remembered:
 		at.remembered = true
 		all.remembered = append(all.remembered, at)
 	}
@@ -177,7 +177,7 @@ func (s *Session) find(id placeID) *spot {
 func (at *spot) lock() { at.mu.Lock() }
 
 func (at *spot) unlock() {
-	at.Drain(at.carryOut)
+	at.place.Drain(at.carryOut)
 	at.mu.Unlock()
 }
 

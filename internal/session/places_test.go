@@ -41,7 +41,7 @@ func TestPlaces_rememberWhatWasLetGo(t *testing.T) {
 				w.Fatal(err)
 			}
 			at.lock()
-			at.LetGo(&spec.terms, time.Now().Add(asideTime))
+			at.place.LetGo(&spec.terms, time.Now().Add(asideTime))
 			at.unlock()
 			w.a.done(at)
 		}
@@ -75,7 +75,7 @@ func TestPlaces_areForgottenBesideOneThatIsHeld(t *testing.T) {
 				w.Fatal(err)
 			}
 			at.lock()
-			at.LetGo(&spec.terms, time.Now().Add(asideTime))
+			at.place.LetGo(&spec.terms, time.Now().Add(asideTime))
 			at.unlock()
 			w.a.done(at)
 		}

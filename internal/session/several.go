@@ -152,7 +152,7 @@ func (a *attempt) ahead() int {
 	return slices.IndexFunc(a.parts, func(p part) bool {
 		p.at.lock()
 		defer p.at.unlock()
-		return p.at.Line(&p.spec.terms) != nil
+		return p.at.place.Line(&p.spec.terms) != nil
 	})
 }
 
@@ -181,9 +181,9 @@ func (q questions) Send(ctx context.Context) (acquiredAll, error) {
 func (q questions) Late(reply acquiredAll, err error) {
 	for _, t := range q.tenures {
 		t.at.lock()
-		settle := t.at.Unheard(nil, &t.Tenure, err == nil && reply.Verdict == luascripts.Done || err != nil && command.FaultOf(err).MayHaveRun)
+		settle := t.at.place.Unheard(nil, &t.Tenure, err == nil && reply.Verdict == luascripts.Done || err != nil && command.FaultOf(err).MayHaveRun)
 		if !settle && t.Unsure() {
-			t.at.Free(t.Terms) // the call may have the locks: a reason to ask
+			t.at.place.Free(t.Terms) // the call may have the locks: a reason to ask
 		}
 		t.at.unlock()
 		if settle {
@@ -202,7 +202,7 @@ func (a *attempt) askAll() error {
 		q.tenures = append(q.tenures, p.t)
 		q.all = append(q.all, luascripts.Taking{Keys: p.spec.Keys, Owner: p.t.Name, Lease: lease})
 		p.at.lock()
-		p.at.Asks(&p.t.Tenure, lease, 0)
+		p.at.place.Asks(&p.t.Tenure, lease, 0)
 		p.at.unlock()
 	}
 	limit := s.OpTimeout
@@ -237,7 +237,7 @@ func (a *attempt) answeredAll(mayHaveRun bool) {
 	for i := range a.parts {
 		p := &a.parts[i]
 		p.at.lock()
-		p.at.Broke(nil, &p.t.Tenure, mayHaveRun, nil)
+		p.at.place.Broke(nil, &p.t.Tenure, mayHaveRun, nil)
 		p.at.unlock()
 	}
 }
@@ -271,7 +271,7 @@ func (a *attempt) refusedAll(reply acquiredAll) error {
 	}
 	p := &a.parts[a.current]
 	p.at.lock()
-	p.at.Waits(a.w, place.Refusal{Sent: a.sent, Left: reply.Left}, time.Now())
+	p.at.place.Waits(a.w, place.Refusal{Sent: a.sent, Left: reply.Left}, time.Now())
 	p.at.unlock()
 	return errRefused
 }
@@ -283,7 +283,7 @@ func (a *attempt) grantedAll(token uint64) error {
 		p := &a.parts[i]
 		if err != nil {
 			p.at.lock()
-			p.at.Cross(nil, &p.t.Tenure)
+			p.at.place.Cross(nil, &p.t.Tenure)
 			p.at.unlock()
 			continue
 		}

@@ -1354,11 +1354,11 @@ func TestShare_notAfterClose(t *testing.T) {
 		at, now := w.a.find(spec.id()), time.Now()
 		at.lock()
 		defer at.unlock()
-		if at.Open(&spec.terms, now, now) == nil {
+		if at.place.Open(&spec.terms, now, now) == nil {
 			t.Error("the reader that was let in cannot be joined")
 		}
-		at.Close()
-		if at.Open(&spec.terms, now, now) != nil {
+		at.place.Close()
+		if at.place.Open(&spec.terms, now, now) != nil {
 			t.Error("a reader can be joined after Close")
 		}
 	})

@@ -97,7 +97,7 @@ func (t *tenure) count(n int) {
 func (t *tenure) unhold() {
 	t.at.lock()
 	defer t.at.unlock()
-	t.at.Unhold(&t.Tenure)
+	t.at.place.Unhold(&t.Tenure)
 }
 
 // watch returns the lease of t. The watchdog may renew it before the goroutine that set it
@@ -116,8 +116,8 @@ func (t *tenure) watch() *watchdog.Lease {
 // Close does that.
 func (t *tenure) end(how place.Phase, cause error) (owners int, before place.Phase, counted bool) {
 	t.at.lock()
-	ended, owners, before := t.at.End(&t.Tenure, how)
-	if counted = before.Lives() && how == place.Lost && !t.at.IsClosed(); counted {
+	ended, owners, before := t.at.place.End(&t.Tenure, how)
+	if counted = before.Lives() && how == place.Lost && !t.at.place.IsClosed(); counted {
 		t.s.sender.Add()
 	}
 	t.at.unlock()
@@ -186,7 +186,7 @@ func (s *Session) mayBeFree(spec *Spec) {
 	}
 	at.lock()
 	defer at.unlock()
-	at.Free(&spec.terms)
+	at.place.Free(&spec.terms)
 }
 
 // observeAcquired tells the observer of h, for which a call waited since then.

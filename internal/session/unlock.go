@@ -47,7 +47,7 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 // whether it did.
 func (t *tenure) drop(h *hold) bool {
 	t.at.lock()
-	dropped := t.at.Drop(&t.Tenure, &h.Hold)
+	dropped := t.at.place.Drop(&t.Tenure, &h.Hold)
 	t.at.unlock()
 	if dropped {
 		t.s.observe(t.s.Observer.Released, t, lock.Event{})
@@ -60,7 +60,7 @@ func (t *tenure) drop(h *hold) bool {
 func (t *tenure) remove(h *hold) (remains place.Remains, passed bool) {
 	t.at.lock()
 	defer t.at.unlock()
-	return t.at.Unlock(&t.Tenure, &h.Hold, time.Now(), pass)
+	return t.at.place.Unlock(&t.Tenure, &h.Hold, time.Now(), pass)
 }
 
 // pass passes the lock of a tenure on to a next one, which gets its lease. It reports false if
@@ -74,7 +74,7 @@ func pass(of *place.Tenure) bool {
 	if !t.lease.Hand(next, t.s.offer(t.spec)/3) {
 		return false
 	}
-	t.at.PassTo(of, &next.Tenure)
+	t.at.place.PassTo(of, &next.Tenure)
 	return true
 }
 
@@ -172,7 +172,7 @@ func (t *tenure) newRelease() release {
 	}
 	t.at.lock()
 	defer t.at.unlock()
-	w, heir := t.at.Heir(&t.Tenure, s.offer(t.spec), s.patience())
+	w, heir := t.at.place.Heir(&t.Tenure, s.offer(t.spec), s.patience())
 	if w == nil {
 		return f
 	}
@@ -198,7 +198,7 @@ func (s *Session) inherit(f release, r released, err error) {
 	heir := f.heir
 	heir.at.lock()
 	defer heir.at.unlock()
-	if heir.at.Inherit(&heir.Tenure, i, now) {
+	if heir.at.place.Inherit(&heir.Tenure, i, now) {
 		heir.lease = s.dog.Watch(heir, r.sent, offer, true)
 	}
 }
@@ -210,11 +210,11 @@ func (t *tenure) afterRelease(free, aside bool) (unsure, settled bool) {
 	t.at.lock()
 	defer t.at.unlock()
 	if free && aside {
-		t.at.LetGo(t.Terms, time.Now().Add(asideTime)) // before any waiter can ask
+		t.at.place.LetGo(t.Terms, time.Now().Add(asideTime)) // before any waiter can ask
 	}
-	t.at.Unhold(&t.Tenure)
+	t.at.place.Unhold(&t.Tenure)
 	if free {
-		t.at.Free(t.Terms)
+		t.at.place.Free(t.Terms)
 	}
 	return t.Unsure(), t.Freed()
 }
