@@ -86,7 +86,7 @@ func (allAsk) next(l *Line, w *Waiter, now time.Time) (ready bool, due time.Time
 func (allAsk) refused(l *Line, w *Waiter, r Refusal, now time.Time) { l.refused(w, r, now) }
 
 func (allAsk) granted(l *Line, w *Waiter, now time.Time) {
-	l.shut, l.when.askAt = false, time.Time{}
+	l.shut = false
 	for _, other := range l.waiters {
 		if other != w {
 			l.side.p.Prompt(other)

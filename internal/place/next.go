@@ -168,11 +168,11 @@ func (p *Place) Unheard(w *Waiter, t *Tenure, wrote bool) (settle bool) {
 	return false
 }
 
-// Retry has w ask again at due, if nothing is a reason to do so before: an error came
-// instead of an answer.
+// Retry has w, which is to Join or did, ask again at due, if nothing is a reason to do so
+// before: an error came instead of an answer.
 func (p *Place) Retry(w *Waiter, due time.Time) {
 	switch {
-	case w.line == nil || w.once:
+	case w.line == nil:
 		w.retryAt = due
 	case w.receives || w.leads():
 		w.Terms.Discipline.retry(w.line, w, due)

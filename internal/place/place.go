@@ -309,13 +309,11 @@ func (o *Owner) hold(t *Tenure) {
 	t.owners++
 }
 
-// lose notes that one of o's holds is gone, which was of t.
+// lose notes that one of o's holds of t, which is its tenure, is gone.
 func (o *Owner) lose(t *Tenure) {
-	if o.tenure == t {
-		if o.holds--; o.holds == 0 {
-			o.tenure = nil
-			t.owners--
-		}
+	if o.holds--; o.holds == 0 {
+		o.tenure = nil
+		t.owners--
 	}
 	o.Leave()
 }

@@ -25,7 +25,7 @@ type queued struct {
 // queue says that w was told to wait in the queue in Redis.
 func (l *Line) queue(w *Waiter, r Refusal, now time.Time) {
 	p := l.side.p
-	if due := l.due(now, r.Left); !l.beat.on || l.when.askAt.IsZero() || due.Before(l.when.askAt) {
+	if due := l.due(now, r.Left); !l.beat.on || due.Before(l.when.askAt) {
 		l.when.askAt = due // waiters that come can make the next heartbeat sooner, and never later
 		l.beat.on, p.stays = true, true
 		p.act(Action{Verb: Beat, Line: l, Terms: w.Terms})
@@ -93,8 +93,7 @@ func (l *Line) NextBeat(now time.Time) (due time.Time, queued []*Waiter) {
 // came instead, and the next heartbeat may go better.
 func (l *Line) Beaten(sent time.Time, err error) {
 	if l.beat.flying--; l.beat.flying == 0 && l.beat.missed {
-		l.beat.missed = false
-		l.Hint()
+		l.Hint() // NextBeat, which it leads to, forgets missed
 	}
 	if err != nil {
 		l.silence.fails(sent, err)

@@ -208,7 +208,7 @@ func (p *Place) land(w *Waiter, t *Tenure, how landing, now time.Time) {
 	}
 	s.trips--
 	switch {
-	case how.granted && t.Lives() && !t.grant.writes && !t.unsure && t.pending == 0 && !p.closed:
+	case how.granted && !t.grant.writes && !t.unsure && t.pending == 0:
 		t.grant.latest = t.Came.Add(ShareTime + t.grant.since.Sub(f.sent))
 		if f.refusals == s.refusals && (s.open == nil || !t.grant.latest.Before(s.open.grant.latest)) {
 			s.opens(t)

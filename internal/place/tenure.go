@@ -39,7 +39,7 @@ type Tenure struct {
 
 // holdings are the holds of a tenure.
 type holdings struct {
-	holds   []*Hold
+	holds   []*Hold  // each is of an owner whose tenure this is
 	few     [1]*Hold // memory for holds
 	owners  int      // how many owners they belong to
 	renewed int      // how many of holds want renewals
@@ -182,10 +182,10 @@ func (t *Tenure) answered(p *Place) {
 	p.flying--
 }
 
-// Add records h, a hold of o. It reports false if t is over, or if o has given all its holds
-// of t back.
+// Add records h, a hold of o. It reports false if t is not the tenure of o: t is over, or o
+// has given all its holds of t back.
 func (p *Place) Add(t *Tenure, o *Owner, h *Hold) bool {
-	if !t.Lives() || o.tenure != t {
+	if o.tenure != t {
 		return false
 	}
 	h.Tenure, h.By, h.index = t, o, len(t.holds)
@@ -244,7 +244,7 @@ func (p *Place) Unlock(t *Tenure, h *Hold, now time.Time, pass func(*Tenure) boo
 	}
 	switch {
 	case len(t.holds) == 0:
-		passed = t.Terms.Passes && p.mayPass(t, now) && pass(t)
+		passed = p.mayPass(t, now) && pass(t)
 		p.end(t, Released)
 		return NobodyHolds, passed
 	case h.By.tenure != t:
@@ -257,7 +257,7 @@ func (p *Place) Unlock(t *Tenure, h *Hold, now time.Time, pass func(*Tenure) boo
 // Drop takes h out of t if the count in Redis stays the same: its owner has no other hold,
 // and other owners share the tenure. It reports whether it did.
 func (p *Place) Drop(t *Tenure, h *Hold) bool {
-	return t.Turn != nil && t.owners > 1 && h.By.tenure == t && h.By.holds == 1 && p.remove(t, h)
+	return t.owners > 1 && h.By.holds == 1 && p.remove(t, h)
 }
 
 // End ends t, if it lives, and takes all its holds out. It returns them, how many owners
@@ -268,11 +268,11 @@ func (p *Place) End(t *Tenure, how Phase) (ended []*Hold, owners int, before Pha
 	if len(ended) > 0 {
 		owners = t.owners
 	}
-	if t.Lives() {
-		p.end(t, how)
-	}
 	for _, h := range ended {
 		h.By.lose(t)
+	}
+	if t.Lives() {
+		p.end(t, how)
 	}
 	return ended, owners, before
 }
