@@ -32,7 +32,7 @@ type Change struct {
 // A call of several changes that the server refuses is repeated for each change alone: the
 // server may be a cluster that looks like one server, or a slot may be half moved; and one
 // denied lock must not end the others. Nothing of a refused call was carried out.
-func ChangeReentrant(ctx context.Context, rdb rueidis.Client, batch []*Change, perCall int) {
+func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Change, perCall int) {
 	if len(batch) == 1 {
 		reply := change(batch).exec(ctx, rdb)
 		change(batch).answered(ctx, rdb, reply)
@@ -85,7 +85,7 @@ func isUnknown(reply rueidis.RedisResult) bool {
 type change []*Change
 
 // exec runs the script, by its digest, and by its text where the server does not know it.
-func (call change) exec(ctx context.Context, rdb rueidis.Client) rueidis.RedisResult {
+func (call change) exec(ctx context.Context, rdb rueidis.CoreClient) rueidis.RedisResult {
 	reply := rdb.Do(ctx, call.command(rdb, false))
 	if isUnknown(reply) {
 		reply = rdb.Do(ctx, call.command(rdb, true))
@@ -94,7 +94,7 @@ func (call change) exec(ctx context.Context, rdb rueidis.Client) rueidis.RedisRe
 }
 
 // command returns the command: the digest of the script, or its text, with its words.
-func (call change) command(rdb rueidis.Client, text bool) rueidis.Completed {
+func (call change) command(rdb rueidis.CoreClient, text bool) rueidis.Completed {
 	s, keys, args := call.words()
 	if text {
 		return rdb.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
@@ -138,7 +138,7 @@ func (call change) words() (s *script, keys, args []string) {
 }
 
 // answered puts the answers of reply in their places.
-func (call change) answered(ctx context.Context, rdb rueidis.Client, reply rueidis.RedisResult) {
+func (call change) answered(ctx context.Context, rdb rueidis.CoreClient, reply rueidis.RedisResult) {
 	if len(call) == 1 {
 		msg, err := reply.ToMessage()
 		call[0].answered(ctx, rdb, &msg, err)
@@ -162,10 +162,14 @@ func (call change) answered(ctx context.Context, rdb rueidis.Client, reply rueid
 }
 
 // answered puts the answer to c, which is msg or err, in its place.
-func (c *Change) answered(ctx context.Context, rdb rueidis.Client, msg *rueidis.RedisMessage, err error) {
+func (c *Change) answered(ctx context.Context, rdb rueidis.CoreClient, msg *rueidis.RedisMessage, err error) {
 	switch {
 	case c.Gives && c.Keys.Register != "" && isTryAgain(err):
-		c.Passed, c.Err = passReentrant(ctx, rdb, *c.Keys, c.Question.Owner, c.Question.Want, Pass{Last: c.Last, Spare: c.Question.Spare})
+		// One of the two keys has moved to another node. That must not stop a release.
+		keys, again := *c.Keys, *c
+		keys.Register, again.Keys = "", &keys
+		ChangeReentrant(ctx, rdb, []*Change{&again}, 1)
+		c.Passed, c.Err = again.Passed, again.Err
 	case err != nil:
 		c.Err = err
 	case c.Gives:

@@ -39,6 +39,7 @@ type combiner struct {
 	queue   []*joint // to be sent, in the order of their arrival
 	workers int      // how many goroutines send a batch, or are about to
 	under   []*batch // what they have sent
+	apart   int      // how many of these over a connection of their own
 	latest  time.Time
 	trip    time.Duration // the shortest round trip of late
 	pacer   timer         // is to have one more batch follow the latest
@@ -57,6 +58,7 @@ type timer struct {
 // batch is some changes that are under way.
 type batch struct {
 	sent    time.Time
+	apart   bool // it goes over a connection of its own
 	joints  []*joint
 	changes []*luascripts.Change // those of joints
 }
@@ -324,6 +326,10 @@ func (c *combiner) next(b *batch) bool {
 		c.under = append(c.under, b)
 	}
 	c.latest, b.sent = now, now
+	b.apart = c.apart == 0 && c.s.rdb.Mode() != rueidis.ClientModeCluster
+	if b.apart {
+		c.apart++
+	}
 	return true
 }
 
@@ -332,7 +338,13 @@ func (c *combiner) carryOut(b *batch) {
 	if c.s.rdb.Mode() == rueidis.ClientModeCluster { // the changes of a slot share a script
 		slices.SortFunc(b.changes, func(x, y *luascripts.Change) int { return int(x.Slot) - int(y.Slot) })
 	}
-	luascripts.ChangeReentrant(context.Background(), c.s.rdb, b.changes, callMost)
+	if b.apart {
+		conn, release := c.s.rdb.Dedicate()
+		luascripts.ChangeReentrant(context.Background(), conn, b.changes, callMost)
+		release()
+	} else {
+		luascripts.ChangeReentrant(context.Background(), c.s.rdb, b.changes, callMost)
+	}
 	took := time.Since(b.sent)
 	if answers := IsAnswer(b.changes[0].Err); answers != c.s.answering.Load() {
 		c.s.answering.Store(answers)
@@ -341,6 +353,9 @@ func (c *combiner) carryOut(b *batch) {
 	defer c.mu.Unlock()
 	i := slices.Index(c.under, b)
 	c.under = slices.Delete(c.under, i, i+1)
+	if b.apart {
+		c.apart--
+	}
 	if c.trip == 0 || took < c.trip {
 		c.trip = took
 	} else {
