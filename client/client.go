@@ -22,7 +22,6 @@ package client
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/leasehold-go/leasehold/fairlock"
@@ -84,14 +83,7 @@ func newClient(rdb rueidis.Client, config config) *Client {
 	}
 	// A client whose lock is renewed listens for word of forced unlocks. For shorter holds that is
 	// not worth a subscription, and the connection that it may take.
-	var hears sync.Once
-	renewed := config.Observer.Renewed
-	config.Observer.Renewed = func(e lock.Event) {
-		hears.Do(func() { c.session.Hear() })
-		if renewed != nil {
-			renewed(e)
-		}
-	}
+	config.Hears = true
 	c.session = session.New(rdb, config.Config)
 	c.entry = registry.New(rdb, registry.Config{
 		Client:  registry.Self(c.session.ID(), config.name, config.label),

@@ -1,9 +1,11 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"strings"
 	"time"
 	"unicode"
@@ -103,10 +105,40 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithObserver makes the client call the functions of o for events of its locks, for metrics and
-// traces.
+// WithObserver makes the client call the functions of o for what happens to its locks, for metrics
+// and traces: packages leaseholdotel and leaseholdprom, which are modules of their own, make such
+// observers. If the option is given several times, all of them are called, in that order.
 func WithObserver(o lock.Observer) Option {
-	return func(c *config) { c.Observer = o }
+	return func(c *config) {
+		switch {
+		case reflect.ValueOf(o).IsZero(): // nobody observes, and that costs nothing
+		case c.Observer == nil:
+			c.Observer = &o
+		default:
+			c.Observer = both(c.Observer, &o)
+		}
+	}
+}
+
+// both returns an observer that tells a and then b.
+func both(a, b *lock.Observer) *lock.Observer {
+	type function = func(context.Context, lock.Event)
+	var ab lock.Observer
+	to, as, bs := reflect.ValueOf(&ab).Elem(), reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
+	for i := range to.NumField() {
+		switch f, g := as.Field(i).Interface().(function), bs.Field(i).Interface().(function); {
+		case f == nil:
+			to.Field(i).Set(bs.Field(i))
+		case g == nil:
+			to.Field(i).Set(as.Field(i))
+		default:
+			to.Field(i).Set(reflect.ValueOf(func(ctx context.Context, e lock.Event) {
+				f(ctx, e)
+				g(ctx, e)
+			}))
+		}
+	}
+	return &ab
 }
 
 // WithName says as what the client is known to operators: the name of the application or

@@ -65,6 +65,7 @@ import (
 )
 
 var kind = &session.Kind{
+	Name:    "fair",
 	Mode:    lock.Exclusive,
 	Waits:   place.QueueInRedis,
 	Keys:    keys.Fair,

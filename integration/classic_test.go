@@ -449,7 +449,7 @@ func naiveShortLease(t *testing.T, s *scene) {
 func oursShortLease(t *testing.T, s *scene) {
 	renewed := make(chan time.Time, 1000)
 	a, err := lockWithin(t.Context(), ours(t, s.a, client.WithWatchdogTimeout(shortLease), client.WithObserver(lock.Observer{
-		Renewed: func(lock.Event) { renewed <- time.Now() },
+		Renewed: func(context.Context, lock.Event) { renewed <- time.Now() },
 	})).NewLock(name), patience)
 	if err != nil {
 		t.Fatal(err)

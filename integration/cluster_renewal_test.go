@@ -25,7 +25,7 @@ type renewed struct {
 
 func (r *renewed) observe() client.Option {
 	r.count = make(map[string]int)
-	return client.WithObserver(lock.Observer{Renewed: func(e lock.Event) {
+	return client.WithObserver(lock.Observer{Renewed: func(_ context.Context, e lock.Event) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.count[e.Name]++

@@ -39,7 +39,7 @@ func TestMany(t *testing.T) {
 	ready := 0                         // guarded by mu: how many were renewed often enough
 	enough := make(chan struct{})
 	c, err := client.New(rdb, client.WithoutRegistry(), client.WithWatchdogTimeout(dog), client.WithObserver(lock.Observer{
-		Renewed: func(e lock.Event) {
+		Renewed: func(_ context.Context, e lock.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			if renewed[e.Name]++; renewed[e.Name] == renewals {
@@ -48,7 +48,7 @@ func TestMany(t *testing.T) {
 				}
 			}
 		},
-		Lost: func(e lock.Event) { t.Errorf("lost: %v", e.Err) },
+		Lost: func(_ context.Context, e lock.Event) { t.Errorf("lost: %v", e.Err) },
 	}))
 	if err != nil {
 		t.Fatal(err)

@@ -131,7 +131,7 @@ type streaming struct {
 
 func startStream(t *testing.T, server *redistest.Server, workers []*worker, readersFirst bool) *streaming {
 	s := &streaming{t: t, rdb: server.Client(t), waits: make(chan struct{}, 1), workers: workers}
-	s.c = ours(t, s.rdb, client.WithObserver(lock.Observer{Waiting: func(lock.Event) { s.waits <- struct{}{} }}))
+	s.c = ours(t, s.rdb, client.WithObserver(lock.Observer{Waiting: func(context.Context, lock.Event) { s.waits <- struct{}{} }}))
 	for i, w := range workers {
 		s.answers = append(s.answers, w.send(t, request{Do: "stream", Name: streamName, Stream: &stream{
 			N: streamChains, ReadersFirst: readersFirst, Seed: uint64(i), Stay: 2 * time.Millisecond,

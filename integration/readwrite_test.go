@@ -141,12 +141,12 @@ func TestReadWrite_allReadersAreRenewed(t *testing.T) {
 	renewed := make(map[string]int)
 	s := newRWScene(t)
 	l := ours(t, s.server.Client(t), client.WithWatchdogTimeout(time.Second), client.WithObserver(lock.Observer{
-		Renewed: func(e lock.Event) {
+		Renewed: func(_ context.Context, e lock.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			renewed[e.Owner]++
 		},
-		Lost: func(e lock.Event) { t.Errorf("lost: %v", e.Err) },
+		Lost: func(_ context.Context, e lock.Event) { t.Errorf("lost: %v", e.Err) },
 	})).NewRWLock(rwName)
 	var holds []lock.Hold
 	owners := make(map[string]bool) // readers of a client can share one
@@ -330,7 +330,7 @@ func TestReadWrite_leaseIsKeptUp(t *testing.T) {
 	var mu sync.Mutex
 	renewed := make(map[lock.Mode]int)
 	s := newRWScene(t, client.WithWatchdogTimeout(lease), client.WithObserver(lock.Observer{
-		Renewed: func(e lock.Event) {
+		Renewed: func(_ context.Context, e lock.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			renewed[e.Mode]++

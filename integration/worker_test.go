@@ -387,7 +387,7 @@ func (p *process) open(r request) (err error) {
 		return err
 	}
 	options := []client.Option{client.WithObserver(lock.Observer{
-		Waiting: func(e lock.Event) { p.queued.Store(e.Owner, monotonic()) },
+		Waiting: func(_ context.Context, e lock.Event) { p.queued.Store(e.Owner, monotonic()) },
 	})}
 	if r.Dog != 0 {
 		options = append(options, client.WithWatchdogTimeout(r.Dog))

@@ -1,31 +1,109 @@
 package lock
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
-// Observer is a set of functions that are told what happens to locks, in the manner of
-// net/http/httptrace: set the functions you want, leave the rest nil. They run
-// in the middle of locking and must neither block nor lock. More may be added.
+// Observer is a set of functions that a client calls for what happens to its locks, in the
+// manner of net/http/httptrace: set the functions that you want, and leave the rest nil. More
+// may be added.
+//
+// The functions run in the middle of locking, several of them at the same time. They must
+// neither block nor lock. A client without an observer spends nothing on events.
+//
+// # Calls
+//
+// Each call of Lock or TryLock ends with exactly one of Granted, Refused, TimedOut, Canceled,
+// Unavailable and Failed. Waiting comes before that, at most once. A call for several locks at
+// once is a call for each of them here.
+//
+// # Holds
+//
+// Each hold begins with Granted, and ends with exactly one of Released and Lost. All other
+// events of the hold come in between: none comes before Granted has returned. A re-entry is a
+// hold of its own.
+//
+// # Contexts
+//
+// The context is that of the call of Lock or TryLock which the event is about. For the events of
+// a hold it is the context of the call that the hold came from, which may have ended. So it has
+// the caller's values, such as a span, and Event.ID is the same in all events of that call and
+// its hold.
 type Observer struct {
-	Waiting  func(Event) // another owner has the lock; this call starts to wait
-	Acquired func(Event) // an owner acquired the lock, with its first hold; Wait is how long that took
-	Renewed  func(Event) // Until is the new end
-	Released func(Event) // the owner's last hold was given back
-	// Abandoned: the context of a hold has ended, and its holder did not unlock it before
-	// the next renewal. The hold is renewed until Until, and then lost if it is not unlocked.
-	Abandoned func(Event)
+	// Waiting: Lock begins to wait, as another owner has the lock, or as other calls of this
+	// process are ahead.
+	Waiting func(context.Context, Event)
 
-	Lost func(Event) // Err tells why; it is called also when an Unlock found the lock gone
+	// Granted: the call has its hold.
+	Granted func(context.Context, Event)
+
+	// Refused: another owner has the lock, and the call does not wait.
+	Refused func(context.Context, Event)
+
+	// TimedOut: the wait reached the limit of WithWait, or the deadline of the context.
+	TimedOut func(context.Context, Event)
+
+	// Canceled: the context of the call was cancelled.
+	Canceled func(context.Context, Event)
+
+	// Unavailable: the call ended without an answer from Redis to its last question, as for
+	// ErrUnavailable.
+	Unavailable func(context.Context, Event)
+
+	// Failed: the call ended by any other error, such as ErrForeignKey, ErrReplicas, ErrClosed, or
+	// one that Redis answered.
+	Failed func(context.Context, Event)
+
+	// Renewed: the watchdog renewed the lease of a hold. Holds that share a lease, such as
+	// re-entries and the readers of a process, are renewed together. The event is about one of
+	// them.
+	Renewed func(context.Context, Event)
+
+	// RenewalFailed: a renewal of that lease came to an error, or was not answered in time. It is
+	// tried again until the lease ends.
+	RenewalFailed func(context.Context, Event)
+
+	// Abandoned: the context of the hold has ended, and the holder did not unlock it before the
+	// next renewal. The hold is renewed until Until, and then lost if it is not unlocked.
+	Abandoned func(context.Context, Event)
+
+	// PassedOn: an Unlock gave the lock to the next waiter of this process, without a command
+	// to Redis. Released follows.
+	PassedOn func(context.Context, Event)
+
+	// Released: the hold was given back, by Unlock or by Close. If Err is not nil, Redis has
+	// not confirmed it yet, and the client goes on trying.
+	Released func(context.Context, Event)
+
+	// Lost: the hold ended although its holder did not give it back, or an Unlock found it
+	// gone. Err tells why.
+	Lost func(context.Context, Event)
 }
 
-// Event is what an [Observer] is told. Fields that do not apply are zero.
-// Owner is a capability: a client that knows it can act as that owner in a script. Keep it out of
-// metric labels.
+// Event is what an [Observer] is told. Name, Kind, Mode and ID are set in all events, and other
+// fields in those that they name.
 type Event struct {
-	Name  string
-	Mode  Mode // how the owner holds the lock, or wants to
+	Name string // the lock, as the caller named it
+	Kind string // "plain", "fair" or "rw"
+	Mode Mode   // how the owner holds the lock, or wants to
+
+	// ID tells a call, and the hold that it comes to, from all others of this process.
+	ID uint64
+
+	// Owner is the owner string, in Granted and in the events of holds, and in Waiting if it is
+	// known. It is a capability: a client that knows it can act as that owner in a script. Keep
+	// it out of metrics and traces.
 	Owner string
-	Token uint64
-	Until time.Time
-	Wait  time.Duration
-	Err   error
+	Token uint64 // the fencing token, in the same events, if the hold has one
+
+	Took   time.Duration // the end of a call: how long the call took
+	Waited time.Duration // the end of a call: how much of that came after Waiting; 0 if that was not called
+	Held   time.Duration // Released and Lost: how long the hold lasted
+	Left   time.Duration // Renewed and RenewalFailed: what was left of the lease when the answer came, or the error
+	Until  time.Time     // Granted and Renewed: the end of the lease; Abandoned: the end of the hold, if it is not unlocked
+
+	// Err is what the call returned, in Refused, TimedOut, Canceled, Unavailable and Failed;
+	// what went wrong, in RenewalFailed and Released; and why, in Lost and Abandoned.
+	Err error
 }

@@ -54,6 +54,7 @@ import (
 )
 
 var kind = &session.Kind{
+	Name:    "plain",
 	Mode:    lock.Exclusive,
 	Waits:   place.FirstAsks,
 	Keys:    keys.Plain,

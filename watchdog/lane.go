@@ -41,8 +41,10 @@ type batch struct {
 // news is the result of a batch for one subject.
 type news struct {
 	subject Subject
-	until   time.Time // the new end, if lost is nil
-	lost    func()    // tells the subject of the loss; nil if it was renewed
+	until   time.Time     // the new end, if lost and err are nil
+	left    time.Duration // of the lease, before the new end
+	err     error         // why it was not renewed
+	lost    func()        // tells the subject of the loss; nil if it was not lost
 }
 
 // laneLocked returns the lane of a group.
@@ -221,15 +223,17 @@ func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
 			l.err = err
 			l.renewAt = n.add(w.retry)
 			w.placeLocked(l)
+			b.news = append(b.news, news{subject: l.subject, left: l.until.left(n), err: err})
 		default:
 			l.err = nil
+			left := l.until.left(n)
 			l.renewAt = b.sent.add(w.interval)
 			l.extendLocked(b.sent, w.lease)
 			if l.until != last {
 				last, shown = l.until, l.untilLocked()
 			}
 			l.shown = shown
-			b.news = append(b.news, news{subject: l.subject, until: shown})
+			b.news = append(b.news, news{subject: l.subject, until: shown, left: left})
 		}
 	}
 	clear(b.leases)
@@ -240,10 +244,13 @@ func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
 // tell tells the subjects the results of b.
 func (b *batch) tell() {
 	for _, n := range b.news {
-		if n.lost != nil {
+		switch {
+		case n.lost != nil:
 			n.lost()
-		} else {
-			n.subject.Renewed(n.until)
+		case n.err != nil:
+			n.subject.Unrenewed(n.err, n.left)
+		default:
+			n.subject.Renewed(n.until, n.left)
 		}
 	}
 	clear(b.news)

@@ -26,8 +26,12 @@ type Subject interface {
 	// the goroutine that saw the end first, and must not block. Other goroutines can see the
 	// end by Check before Lost has run.
 	Lost(cause error)
-	// Renewed is called after each renewal. It must not block.
-	Renewed(until time.Time)
+	// Renewed is called after each renewal, with what was left of the lease when the
+	// confirmation came. It must not block.
+	Renewed(until time.Time, left time.Duration)
+	// Unrenewed is called after each renewal that came to an error, with what is left of the
+	// lease, unless the lease is over. It must not block.
+	Unrenewed(err error, left time.Duration)
 	// Due is called when the time that was given to CallAt has come. It must not block.
 	Due()
 	// Group names the leases that it is renewed with. It is called before each renewal,
@@ -126,13 +130,13 @@ func (l *Lease) Answered(sent time.Time, err error) {
 		tell = l.loseLocked(n, err)
 	default:
 		l.err = nil
-		start := at(sent)
+		start, left := at(sent), l.until.left(n)
 		if next := start.add(l.w.interval); l.renewAt.before(next) {
 			l.renewAt = next
 		}
 		l.extendLocked(start, l.w.lease)
 		subject, until := l.subject, l.untilLocked()
-		tell = func() { subject.Renewed(until) }
+		tell = func() { subject.Renewed(until, left) }
 	}
 	l.w.mu.Unlock()
 	if tell != nil {

@@ -105,6 +105,8 @@ type subject struct {
 	losses  int
 	renewed int
 	until   time.Time
+	left    time.Duration // as Renewed or Unrenewed told last
+	failed  []error       // as Unrenewed told
 	called  []time.Time
 }
 
@@ -127,11 +129,18 @@ func (s *subject) Lost(cause error) {
 	s.losses++
 }
 
-func (s *subject) Renewed(until time.Time) {
+func (s *subject) Renewed(until time.Time, left time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.renewed++
-	s.until = until
+	s.until, s.left = until, left
+}
+
+func (s *subject) Unrenewed(err error, left time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = append(s.failed, err)
+	s.left = left
 }
 
 // toldUntil returns the end that the latest Renewed told; the zero time before the first.
@@ -619,6 +628,45 @@ func TestLease_answeredLate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A subject hears what is left of the lease when its renewal fails, when it succeeds, and when it
+// is confirmed late.
+func TestWatchdog_tellsWhatIsLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		refused := errors.New("refused")
+		s.fail = func(call int) error {
+			if call == 1 {
+				return refused
+			}
+			return nil
+		}
+		start := time.Now()
+		sub, l := s.watch(w, lease, true)
+		end := l.Until().Sub(start)
+		wantLeft := func(what string, after time.Duration, failed, renewed int) {
+			t.Helper()
+			sub.mu.Lock()
+			defer sub.mu.Unlock()
+			if want := end - after; sub.left != want || len(sub.failed) != failed || sub.renewed != renewed {
+				t.Errorf("%s: %v were left, want %v; %d failed and %d succeeded, want %d and %d", what, sub.left, want, len(sub.failed), sub.renewed, failed, renewed)
+			}
+		}
+		time.Sleep(lease/3 + time.Millisecond)
+		synctest.Wait()
+		wantLeft("failed", lease/3, 1, 0)
+		if len(sub.failed) == 1 && sub.failed[0] != refused {
+			t.Errorf("told of %v", sub.failed[0])
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		wantLeft("renewed", lease/3+min(lease/24, time.Second), 1, 1)
+		end = l.Until().Sub(start)
+		sent := time.Now()
+		time.Sleep(time.Second)
+		l.Answered(sent, nil)
+		wantLeft("confirmed late", sent.Sub(start)+time.Second, 1, 2)
+	})
 }
 
 // A confirmation that comes after the end does not bring the lease back, whether a call

@@ -34,7 +34,7 @@ func longJob(ctx context.Context, s *stage) error {
 	var renewals atomic.Int64
 	worker, err := s.open(ctx,
 		client.WithWatchdogTimeout(shortLease),
-		client.WithObserver(lock.Observer{Renewed: func(lock.Event) { renewals.Add(1) }}),
+		client.WithObserver(lock.Observer{Renewed: func(context.Context, lock.Event) { renewals.Add(1) }}),
 	)
 	if err != nil {
 		return err

@@ -82,7 +82,7 @@ type catalogue struct {
 func visitLibrary(ctx context.Context, s *stage, lockOf func(reader int) lock.Locker) (libraryReport, error) {
 	c := &catalogue{s: s, waits: make(chan time.Time, 1)}
 	librarian, err := s.open(ctx, client.WithObserver(lock.Observer{
-		Waiting: func(lock.Event) { c.waits <- time.Now() },
+		Waiting: func(context.Context, lock.Event) { c.waits <- time.Now() },
 	}))
 	if err != nil {
 		return libraryReport{}, err

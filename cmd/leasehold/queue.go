@@ -102,7 +102,7 @@ func openQueue(ctx context.Context, s *stage) (*queue, error) {
 	}
 	q.counter = shop.NewFairLock("counter")
 
-	observer := client.WithObserver(lock.Observer{Waiting: func(e lock.Event) { q.standing <- e.Owner }})
+	observer := client.WithObserver(lock.Observer{Waiting: func(_ context.Context, e lock.Event) { q.standing <- e.Owner }})
 	clients, err := s.openMany(ctx, doors, observer)
 	if err != nil {
 		return nil, err

@@ -160,7 +160,7 @@ func (r *runner) openVoter(ctx context.Context, address string, o *opened) *vote
 
 // observer returns an observer that says, once, that run waits.
 func (r *runner) observer() lock.Observer {
-	return lock.Observer{Waiting: func(lock.Event) {
+	return lock.Observer{Waiting: func(context.Context, lock.Event) {
 		r.waiting.Do(func() { r.happens("another owner has %q: waiting", r.name) })
 	}}
 }

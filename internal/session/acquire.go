@@ -16,27 +16,32 @@ import (
 
 // Lock waits until the lock is held, or ctx or the wait that spec allows ends.
 func (s *Session) Lock(ctx context.Context, spec *Spec) (lock.Hold, error) {
-	h, err := s.acquire(ctx, spec, true)
-	return s.acquired(ctx, spec, "lock", h, err)
+	c := s.observe(ctx, spec)
+	h, err := s.acquire(ctx, spec, true, c)
+	return s.acquired(ctx, spec, "lock", h, err, c)
 }
 
 // TryLock makes one attempt, within the operation time-out. A question that broke off is
 // asked again within that time.
 func (s *Session) TryLock(ctx context.Context, spec *Spec) (lock.Hold, error) {
-	h, err := s.acquire(ctx, spec, false)
-	return s.acquired(ctx, spec, "trylock", h, err)
+	c := s.observe(ctx, spec)
+	h, err := s.acquire(ctx, spec, false, c)
+	return s.acquired(ctx, spec, "trylock", h, err, c)
 }
 
 // acquired returns what Lock or TryLock returns, after an acquisition that came to h or err.
-func (s *Session) acquired(ctx context.Context, spec *Spec, op string, h *hold, err error) (lock.Hold, error) {
+func (s *Session) acquired(ctx context.Context, spec *Spec, op string, h *hold, err error, c *call) (lock.Hold, error) {
 	if err == nil {
 		s.limit(h, spec)
+		c.tellGranted(h)
 		return h, nil
 	}
 	if ctx.Err() != nil {
 		err = interrupted(ctx, err)
 	}
-	return nil, &lock.Error{Op: op, Name: spec.Name, Err: err}
+	err = &lock.Error{Op: op, Name: spec.Name, Err: err}
+	c.tellFailed(err)
+	return nil, err
 }
 
 // interrupted returns the error of an acquisition that ctx ended. It matches
@@ -54,7 +59,7 @@ func interrupted(ctx context.Context, last error) error {
 }
 
 // acquire acquires one hold for the owner that ctx carries, or for a fresh one.
-func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool) (*hold, error) {
+func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (*hold, error) {
 	if spec.Err != nil {
 		return nil, spec.Err
 	}
@@ -76,7 +81,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool) (*hold, er
 		}
 	}
 	a := &attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), fresh: !known}
-	a.one[0] = part{spec: spec, at: at, owner: at.enter(spec, number)}
+	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, number)}
 	a.parts = a.one[:]
 	defer a.done()
 	if !wait {
@@ -219,12 +224,12 @@ func (s *Session) joinOpen(ctx context.Context, at *spot, spec *Spec, number uin
 	if t == nil {
 		return nil
 	}
-	return s.join(ctx, at, spec, t, number, true, now)
+	return s.join(ctx, at, t, number, true)
 }
 
 // join returns a hold of t for the owner of this number; nil if t is not open any more, or if
 // fresh says that the owner must be new, and it is not.
-func (s *Session) join(ctx context.Context, at *spot, spec *Spec, t *tenure, number uint64, fresh bool, came time.Time) *hold {
+func (s *Session) join(ctx context.Context, at *spot, t *tenure, number uint64, fresh bool) *hold {
 	if t.lease.Check() != nil {
 		return nil
 	}
@@ -236,7 +241,6 @@ func (s *Session) join(ctx context.Context, at *spot, spec *Spec, t *tenure, num
 	if !seated {
 		return nil
 	}
-	s.observeAcquired(h, came)
 	return h
 }
 

@@ -186,7 +186,6 @@ func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) 
 		return command.Final{Err: lock.ErrClosed}
 	}
 	p.h = h
-	a.s.observeAcquired(h, t.Came)
 	return nil
 }
 

@@ -42,6 +42,7 @@ type attempt struct {
 // part is one lock of an attempt.
 type part struct {
 	spec  *Spec
+	call  *call // nil if nobody observes
 	at    *spot
 	owner *place.Owner
 	t     *tenure // in whose name it asks; nil before its line asks, and after a step that came to nothing
@@ -55,7 +56,7 @@ func (a *attempt) run() error {
 	if a.limit > 0 {
 		pause.Most = a.s.OpTimeout / 4
 	}
-	late, told := 0, false
+	late := 0
 	var last error // TryLock: of the step before
 	for {
 		err := a.step()
@@ -70,11 +71,7 @@ func (a *attempt) run() error {
 		case err == errAgain:
 		case err == errRefused:
 			pause.Reset()
-			if !told {
-				told = true
-				p := &a.parts[a.current]
-				a.s.observe(a.s.Observer.Waiting, &tenure{Tenure: place.Tenure{Name: p.t.Name}, spec: p.spec}, lock.Event{}) // a ticket may be granted at this moment
-			}
+			a.tellWaiting()
 		case errors.As(err, new(waitOver)):
 			return a.giveUp(errors.Unwrap(err))
 		case errors.As(err, new(tooLate)) && late < 2:
@@ -115,14 +112,13 @@ func (a *attempt) step() error {
 	case place.Take:
 		return a.accept(p, tenureOf(step.Tenure))
 	case place.Join:
-		if p.h = a.s.join(a.ctx, p.at, p.spec, tenureOf(step.Tenure), p.owner.Number, false, p.t.Came); p.h == nil {
+		if p.h = a.s.join(a.ctx, p.at, tenureOf(step.Tenure), p.owner.Number, false); p.h == nil {
 			return errAgain
 		}
 		a.cameIn(p)
 		return nil
 	case place.Share:
 		p.h = step.Hold.Of.(*hold)
-		a.s.observeAcquired(p.h, p.t.Came)
 		a.cameIn(p)
 		return nil
 	case place.Refuse:
@@ -175,6 +171,7 @@ func (a *attempt) next(p *part) (place.Step, error) {
 		if step.Do != place.Wait {
 			return step, nil
 		}
+		a.tellBehind(p)
 		if err := a.sleep(step.Due); err != nil {
 			return step, err
 		}
@@ -270,7 +267,6 @@ func (a *attempt) accept(p *part, t *tenure) error {
 	switch {
 	case held:
 		p.h = h
-		a.s.observeAcquired(h, a.w.Since())
 		return nil
 	case closed:
 		return command.Final{Err: lock.ErrClosed}
@@ -338,7 +334,6 @@ func (a *attempt) giveUp(err error) error {
 		p.at.unlock()
 		if seat != nil && p.h == nil {
 			h := seat.Of.(*hold) // another's question let it in as the wait ended
-			a.s.observeAcquired(h, p.t.Came)
 			a.s.sender.Go(func() { _ = a.s.unlock(context.Background(), h) })
 		}
 	}

@@ -126,12 +126,14 @@ func (s *Session) giveBackAll(ctx context.Context, held []*tenure) (failed int) 
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			owners, before, _ := t.end(place.Closed, t.wrap(lock.ErrClosed))
+			ended, before, _ := t.end(place.Closed, t.wrap(lock.ErrClosed))
 			if before == place.Released {
 				return // an Unlock was faster, and releases it
 			}
 			// A tenure that was lost just now may still be in Redis as ours.
-			if err := s.release(ctx, t, owners); err != nil && !errors.Is(err, lock.ErrLost) {
+			err := s.release(ctx, t)
+			s.tellClosed(ended, s.sender.Explain(err))
+			if err != nil && !errors.Is(err, lock.ErrLost) {
 				unconfirmed.Add(1)
 			}
 			t.at.tidy()

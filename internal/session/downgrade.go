@@ -46,7 +46,8 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold
 	}
 	defer s.done(at)
 	a := &attempt{s: s, ctx: h.parent, waiting: ctx, began: time.Now(), limit: s.OpTimeout}
-	a.one[0] = part{spec: spec, at: at, owner: at.enter(spec, h.By.Number)}
+	c := s.observe(h.parent, spec)
+	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, h.By.Number)}
 	a.parts = a.one[:]
 	defer a.done()
 	read, err := a.inTurn()
@@ -54,8 +55,11 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold
 		h.tenure().lease.Lose(watchdog.ErrGone)
 	}
 	if err != nil {
-		return nil, cmp.Or(h.over(), err)
+		err = cmp.Or(h.over(), err)
+		c.tellFailed(err)
+		return nil, err
 	}
+	c.tellGranted(read)
 	if err := s.unlock(ctx, h); errors.Is(err, lock.ErrNotHeld) {
 		// It was lost, perhaps before the owner came to read: another may have written.
 		_ = s.unlock(ctx, read)

@@ -344,7 +344,9 @@ func TestGroup_closedInTheMiddle(t *testing.T) {
 		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: 10 * time.Millisecond} })
 		var once sync.Once
 		closed := make(chan error, 1)
-		w.a.Observer.Acquired = func(lock.Event) {
+		before := betweenGrants
+		defer func() { betweenGrants = before }()
+		betweenGrants = func() {
 			once.Do(func() {
 				go func() { closed <- w.a.Close(context.Background()) }()
 				<-w.a.closer.closing

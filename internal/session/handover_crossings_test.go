@@ -298,8 +298,8 @@ func TestGuard_aReleaseThatIsRepeated(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
 				var lost, released atomic.Int32
-				w.a.Observer.Lost = func(lock.Event) { lost.Add(1) }
-				w.a.Observer.Released = func(lock.Event) { released.Add(1) }
+				w.observer().Lost = func(context.Context, lock.Event) { lost.Add(1) }
+				w.observer().Released = func(context.Context, lock.Event) { released.Add(1) }
 				h := w.lock(w.a, w.Context())
 				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 				if ctx.Done() != nil {

@@ -202,7 +202,7 @@ func TestGuard_theLeaseOfWhoAsks(t *testing.T) {
 		gone := w.waiting(w.a, ctx)
 		time.Sleep(pollTime / 2)
 		var waited time.Duration
-		w.a.Observer.Acquired = func(e lock.Event) { waited = e.Wait }
+		w.observer().Granted = func(_ context.Context, e lock.Event) { waited = e.Took }
 		fixed := w.waiting(w.a, w.Context(), lock.WithLease(7*time.Second))
 		cancel()
 		<-gone

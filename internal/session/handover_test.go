@@ -391,7 +391,7 @@ func TestHandover_leaseOfAGrant(t *testing.T) {
 func TestHandover_notRenewedForNobody(t *testing.T) {
 	inBubble(t, func(w *world) {
 		stuck := make(chan struct{})
-		w.a.Observer.Waiting = func(lock.Event) { <-stuck }
+		w.observer().Waiting = func(context.Context, lock.Event) { <-stuck }
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		gone := w.waiting(w.a, ctx)

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -29,6 +28,7 @@ type hold struct {
 	mu    sync.Mutex
 	cause error     // why it is over; nil while it is not
 	ended time.Time // when it was over
+	call  *call     // the call that it came from; nil while the observer knows nothing of it
 
 	// inner has the channel of the hold's context. Few callers ask for that, so it is nil
 	// until one does, or looks at the context after the end.
@@ -154,12 +154,7 @@ func (h *hold) Token() uint64            { return h.tenure().Token() }
 func (h *hold) Owner() string            { return h.tenure().Name }
 
 func (h *hold) Unlock(ctx context.Context) error {
-	began := time.Now()
-	s := h.tenure().s
-	if err := s.unlock(ctx, h); err != nil {
-		if !errors.Is(err, lock.ErrNotHeld) {
-			err = s.sender.Failed(ctx, began, err)
-		}
+	if err := h.tenure().s.unlock(ctx, h); err != nil {
 		return &lock.Error{Op: "unlock", Name: h.tenure().spec.Name, Err: err}
 	}
 	return nil

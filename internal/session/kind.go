@@ -17,6 +17,7 @@ import (
 // Kind is what a kind of lock adds to the session: its scripts, and how its waiters wait.
 // The two sides of a read/write lock are a kind each. It never changes.
 type Kind struct {
+	Name    string // as an observer knows it
 	Keys    func(name string) luascripts.Keys
 	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error)
 	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)

@@ -85,7 +85,9 @@ func (s *Session) abandonOne(h *hold) {
 	t.at.unlock()
 	cause := context.Cause(h.parent)
 	s.report.warn("lock abandoned: its context has ended, and nobody unlocked it", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "renewed until", until, "cause", cause)
-	s.observe(s.Observer.Abandoned, t, lock.Event{Until: until, Err: cause})
+	if s.Observer != nil {
+		h.tell(s.Observer.Abandoned, func(*call) lock.Event { return lock.Event{Until: until, Err: cause} })
+	}
 }
 
 // Due ends the holds of t whose limits have come. The watchdog calls it.
@@ -143,9 +145,11 @@ func (s *Session) expire(h *hold) {
 	if remains == place.NobodyHolds && !passed || remains == place.OwnerHolds || remains == place.NotThere {
 		s.settle(t, t.isUnsure())
 	}
-	if remains == place.OwnerHolds || remains == place.NotThere {
-		return // its owner has other holds, or lost them all at this moment
+	if remains == place.NotThere {
+		return // its owner lost all holds at this moment
 	}
-	s.report.warn("lock lost", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", h.limit.Load().cause)
-	s.observe(s.Observer.Lost, t, lock.Event{Err: cause})
+	if remains != place.OwnerHolds { // else its owner has other holds
+		s.report.warn("lock lost", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", h.limit.Load().cause)
+	}
+	s.tellLost(h, cause)
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,11 +23,12 @@ type Config struct {
 	OpTimeout time.Duration // how long one command may stay unanswered
 	Poll      time.Duration // how long a waiter relies on hints alone
 	KeyPrefix string
-	User      string       // the name of the Redis user, for errors; "" if that is not known
-	Sharded   bool         // hints go by sharded Pub/Sub; only on a cluster
-	Logger    *slog.Logger // nil is slog.Default, and warnings only
-	Look      bool         // ask a server once whether it evicts keys
-	Observer  lock.Observer
+	User      string         // the name of the Redis user, for errors; "" if that is not known
+	Sharded   bool           // hints go by sharded Pub/Sub; only on a cluster
+	Logger    *slog.Logger   // nil is slog.Default, and warnings only
+	Look      bool           // ask a server once whether it evicts keys
+	Observer  *lock.Observer // nil if nobody observes; it never changes
+	Hears     bool           // listen for messages of forced unlocks, from the first renewal on
 }
 
 // Session is one client: its identity, and what all its locks share. New sets all that does
@@ -44,6 +46,7 @@ type Session struct {
 	nodes    nodes              // of a cluster
 	report   reporter           // warns
 	closer   closer             // how far Close has come
+	hearing  sync.Once          // see Hears
 }
 
 // New returns a session on rdb, which it borrows.

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -55,14 +54,20 @@ type world struct {
 	wire *redistest.Proxy // between a and the server
 	rdb  rueidis.Client   // to look at the server with
 	a, b *Session
+
+	witness   *witness // of a, in each test that sets no other observer
+	witnesses *lock.Observer
 }
 
 func inBubble(t *testing.T, f func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
-		w := &world{T: t, mini: m, wire: m.Proxy(t), rdb: m.Client(t)}
-		w.a = New(m.Client(t, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), testConfig())
+		w := &world{T: t, mini: m, wire: m.Proxy(t), rdb: m.Client(t), witness: newWitness(t)}
+		w.witnesses = w.witness.observer()
+		observed := testConfig()
+		observed.Observer = w.witnesses
+		w.a = New(m.Client(t, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), observed)
 		w.b = New(m.Client(t), testConfig())
 		f(w)
 		for _, s := range []*Session{w.a, w.b} {
@@ -75,6 +80,10 @@ func inBubble(t *testing.T, f func(w *world)) {
 		}
 		if keys := m.Keys(); len(keys) != 0 {
 			t.Errorf("left in Redis: %q", keys)
+		}
+		if w.a.Observer == w.witnesses {
+			synctest.Wait()
+			w.witness.check()
 		}
 	})
 }
@@ -213,7 +222,8 @@ func TestHold_livesOnLateAnswers(t *testing.T) {
 		c := testConfig()
 		c.Lease, c.OpTimeout = lease, op
 		var renewed atomic.Int64
-		c.Observer.Renewed = func(lock.Event) { renewed.Add(1) }
+		c.Observer = new(lock.Observer)
+		c.Observer.Renewed = func(context.Context, lock.Event) { renewed.Add(1) }
 		s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), c)
 		h := w.lock(s, w.Context())
 		start := time.Now()
@@ -824,7 +834,7 @@ func TestLoss_isSeenByAllAtOnce(t *testing.T) {
 		m := redistest.NewMini(t)
 		c := testConfig()
 		tell := make(chan struct{})
-		c.Observer.Lost = func(lock.Event) { <-tell } // a slow one
+		c.Observer = &lock.Observer{Lost: func(context.Context, lock.Event) { <-tell }} // a slow one
 		s := New(m.Client(t), c)
 		w := &world{T: t, mini: m, a: s}
 		var holds []lock.Hold
@@ -1174,44 +1184,6 @@ func TestClose_wakesWaiters(t *testing.T) {
 			}
 		}
 		w.unlock(h)
-	})
-}
-
-func TestObserver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := redistest.NewMini(t)
-		var mu sync.Mutex
-		var told []string
-		tell := func(what string) func(lock.Event) {
-			return func(e lock.Event) {
-				mu.Lock()
-				defer mu.Unlock()
-				if e.Name != "orders" || e.Owner == "" {
-					t.Errorf("%s: %+v", what, e)
-				}
-				told = append(told, what)
-			}
-		}
-		c := testConfig()
-		c.Observer = lock.Observer{Waiting: tell("waiting"), Acquired: tell("acquired"), Renewed: tell("renewed"), Released: tell("released"), Lost: tell("lost")}
-		s := New(m.Client(t), c)
-		w := &world{T: t, mini: m, a: s}
-		h := w.lock(s, t.Context())
-		done := make(chan lock.Hold)
-		go func() { done <- w.lock(s, t.Context()) }()
-		time.Sleep(leaseTime/3 + time.Second)
-		w.unlock(h)
-		h = <-done
-		m.Del("orders")
-		<-h.Context().Done()
-		if err := s.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-		// The next holder can hear of its grant before the session hears of its release.
-		if got, want := fmt.Sprint(told), "[acquired waiting renewed "; !strings.HasPrefix(got, want) || !strings.HasSuffix(got, " lost]") ||
-			!strings.Contains(got, " released ") || strings.Count(got, "acquired") != 2 || len(told) != 6 {
-			t.Errorf("told %s, want %sreleased acquired lost]", got, want)
-		}
 	})
 }
 

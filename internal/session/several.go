@@ -59,11 +59,12 @@ type several struct {
 func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wait bool) ([]lock.Hold, error) {
 	a := &attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), several: several{script: script}}
 	for _, spec := range specs {
-		a.parts = append(a.parts, part{spec: spec})
+		a.parts = append(a.parts, part{spec: spec, call: s.observe(ctx, spec)})
 	}
 	slices.SortFunc(a.parts, func(a, b part) int { return strings.Compare(a.spec.Keys.Lock, b.spec.Keys.Lock) })
 	err := a.all(wait)
 	if errors.Is(err, errors.ErrUnsupported) {
+		a.tellFallback()
 		return nil, err
 	}
 	if err != nil {
@@ -74,13 +75,16 @@ func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wa
 		if ctx.Err() != nil {
 			err = interrupted(ctx, err)
 		}
-		return nil, &lock.Error{Op: op, Name: a.parts[a.current].spec.Name, Err: err}
+		err = &lock.Error{Op: op, Name: a.parts[a.current].spec.Name, Err: err}
+		a.tellFailed(err)
+		return nil, err
 	}
 	inOrder := make([]lock.Hold, len(specs))
 	for i, spec := range specs {
-		h := a.parts[slices.IndexFunc(a.parts, func(p part) bool { return p.spec == spec })].h
-		s.limit(h, spec)
-		inOrder[i] = h
+		p := &a.parts[slices.IndexFunc(a.parts, func(p part) bool { return p.spec == spec })]
+		s.limit(p.h, spec)
+		p.call.tellGranted(p.h)
+		inOrder[i] = p.h
 	}
 	return inOrder, nil
 }
@@ -276,6 +280,9 @@ func (a *attempt) refusedAll(reply acquiredAll) error {
 	return errRefused
 }
 
+// betweenGrants is a variable, so that a test can come between the holds of a group.
+var betweenGrants = func() {}
+
 // grantedAll makes the first hold of each lock, or of none.
 func (a *attempt) grantedAll(token uint64) error {
 	err := a.waiting.Err() // the grant crossed the end of the wait
@@ -293,7 +300,9 @@ func (a *attempt) grantedAll(token uint64) error {
 		}
 		if err = a.grant(p, w, a.sent, token); err != nil {
 			a.blame(i)
+			continue
 		}
+		betweenGrants()
 	}
 	if err == nil {
 		return nil

@@ -354,10 +354,10 @@ func TestShare_loss(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				var in, out, lost atomic.Int64
-				w.a.Observer = lock.Observer{
-					Acquired: func(lock.Event) { in.Add(1) },
-					Released: func(lock.Event) { out.Add(1) },
-					Lost:     func(lock.Event) { lost.Add(1) },
+				w.a.Observer = &lock.Observer{
+					Granted:  func(context.Context, lock.Event) { in.Add(1) },
+					Released: func(context.Context, lock.Event) { out.Add(1) },
+					Lost:     func(context.Context, lock.Event) { lost.Add(1) },
 				}
 				var holds []lock.Hold
 				for range 5 {
@@ -634,9 +634,9 @@ func TestShare_observedInPairs(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		var in, out, given atomic.Int64
-		w.a.Observer = lock.Observer{
-			Acquired: func(lock.Event) { in.Add(1) },
-			Released: func(lock.Event) { out.Add(1) },
+		w.a.Observer = &lock.Observer{
+			Granted:  func(context.Context, lock.Event) { in.Add(1) },
+			Released: func(context.Context, lock.Event) { out.Add(1) },
 		}
 		for range 50 {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 10 * time.Millisecond}))
@@ -839,7 +839,7 @@ func TestShare_joinedAsTheLastLeaves(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		var out atomic.Int64
-		w.a.Observer = lock.Observer{Released: func(lock.Event) { out.Add(1) }}
+		w.a.Observer = &lock.Observer{Released: func(context.Context, lock.Event) { out.Add(1) }}
 		first, second := w.take(w.a, reading, w.Context()).(*hold), w.take(w.a, reading, w.Context())
 		n := w.scripts()
 		turn := first.tenure().Turn
@@ -859,9 +859,9 @@ func TestShare_observedInPairsAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		var in, out atomic.Int64
-		w.a.Observer = lock.Observer{
-			Acquired: func(lock.Event) { in.Add(1) },
-			Released: func(lock.Event) { out.Add(1) },
+		w.a.Observer = &lock.Observer{
+			Granted:  func(context.Context, lock.Event) { in.Add(1) },
+			Released: func(context.Context, lock.Event) { out.Add(1) },
 		}
 		for range 300 {
 			stays := w.take(w.a, reading, w.Context())
@@ -890,10 +890,10 @@ func TestShare_lossAtTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		var in, out atomic.Int64
-		w.a.Observer = lock.Observer{
-			Acquired: func(lock.Event) { in.Add(1) },
-			Released: func(lock.Event) { out.Add(1) },
-			Lost:     func(lock.Event) { out.Add(1) },
+		w.a.Observer = &lock.Observer{
+			Granted:  func(context.Context, lock.Event) { in.Add(1) },
+			Released: func(context.Context, lock.Event) { out.Add(1) },
+			Lost:     func(context.Context, lock.Event) { out.Add(1) },
 		}
 		for range 100 {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 10 * time.Millisecond}))
@@ -1278,7 +1278,7 @@ func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		var leave context.CancelFunc
-		w.a.Observer = lock.Observer{Acquired: func(lock.Event) { leave() }} // of the reader that asked, before the riders are let in
+		w.a.Observer = &lock.Observer{Granted: func(context.Context, lock.Event) { leave() }} // of the reader that asked, before the riders are let in
 		for range 100 {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
 			ctx, cancel := context.WithCancel(w.Context())

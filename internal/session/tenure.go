@@ -108,15 +108,15 @@ func (t *tenure) watch() *watchdog.Lease {
 	return t.lease
 }
 
-// end ends the tenure, and all its holds with cause. It returns how many owners they had,
-// and the phase that the tenure was in before.
+// end ends the tenure, and all its holds with cause. It returns the holds, and the phase
+// that the tenure was in before.
 //
 // counted reports that this call ended the tenure as lost, and that Close has not come to
 // its place. Then the caller settles what is left in Redis, and calls s.sender.Done. Else
 // Close does that.
-func (t *tenure) end(how place.Phase, cause error) (owners int, before place.Phase, counted bool) {
+func (t *tenure) end(how place.Phase, cause error) (ended []*place.Hold, before place.Phase, counted bool) {
 	t.at.lock()
-	ended, owners, before := t.at.place.End(&t.Tenure, how)
+	ended, _, before = t.at.place.End(&t.Tenure, how)
 	if counted = before.Lives() && how == place.Lost && !t.at.place.IsClosed(); counted {
 		t.s.sender.Add()
 	}
@@ -124,22 +124,20 @@ func (t *tenure) end(how place.Phase, cause error) (owners int, before place.Pha
 	for _, h := range ended {
 		h.Of.(*hold).end(cause)
 	}
-	return owners, before, counted
+	return ended, before, counted
 }
 
 // Lost ends the tenure: the watchdog saw the lease end, or the server said that the owner
 // does not have it. The watchdog calls it.
 func (t *tenure) Lost(cause error) {
-	owners, before, counted := t.end(place.Lost, t.lostBy(cause))
+	ended, before, counted := t.end(place.Lost, t.lostBy(cause))
 	if !before.Lives() {
 		return
 	}
-	if owners > 0 {
+	if len(ended) > 0 {
 		t.s.report.warn("lock lost", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
 	}
-	for range owners {
-		t.s.observe(t.s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
-	}
+	t.s.tellEnded(ended, t.lostBy(cause))
 	t.unhold()
 	t.s.mayBeFree(t.spec)
 	if counted {
@@ -151,11 +149,6 @@ func (t *tenure) Lost(cause error) {
 		t.at.tidy()
 		t.s.sender.Done()
 	}
-}
-
-// Renewed tells the observer that the watchdog renewed the lease.
-func (t *tenure) Renewed(until time.Time) {
-	t.s.observe(t.s.Observer.Renewed, t, lock.Event{Until: until})
 }
 
 // Group returns what names the leases that are renewed together with that of t: their script,
@@ -187,21 +180,6 @@ func (s *Session) mayBeFree(spec *Spec) {
 	at.lock()
 	defer at.unlock()
 	at.place.Free(&spec.terms)
-}
-
-// observeAcquired tells the observer of h, for which a call waited since then.
-func (s *Session) observeAcquired(h *hold, since time.Time) {
-	if s.Observer.Acquired != nil { // or the clocks need not be read
-		s.observe(s.Observer.Acquired, h.tenure(), lock.Event{Until: h.Until(), Wait: time.Since(since)})
-	}
-}
-
-// observe calls f, a function of the observer, if the observer has it. No mutex may be held.
-func (s *Session) observe(f func(lock.Event), t *tenure, e lock.Event) {
-	if f != nil {
-		e.Name, e.Mode, e.Owner, e.Token = t.spec.Name, t.spec.Mode, t.Name, t.Token()
-		f(e)
-	}
 }
 
 // takeTurn waits for a turn: until ctx ends, the session closes, or limit has passed (0

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,11 +15,22 @@ import (
 
 // unlock gives h back.
 func (s *Session) unlock(ctx context.Context, h *hold) error {
-	t := h.tenure()
+	began := time.Now()
 	h.look() // a lease that ran out is lost, whichever goroutine looks first
 	if err := notHeld(h.end(lock.ErrUnlocked)); err != nil {
 		return err
 	}
+	err := s.unlockEnded(ctx, h)
+	if err != nil && !errors.Is(err, lock.ErrNotHeld) {
+		err = s.sender.Failed(ctx, began, err)
+	}
+	s.tellGivenBack(h, err)
+	return err
+}
+
+// unlockEnded gives h back, which an Unlock has ended.
+func (s *Session) unlockEnded(ctx context.Context, h *hold) error {
+	t := h.tenure()
 	if t.Turn != nil && t.drop(h) { // other readers share it
 		return nil
 	}
@@ -33,11 +45,13 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 		ctx = context.WithoutCancel(ctx)
 	}
 	switch remains, passed := t.remove(h); {
-	case passed, remains == place.SharersHold: // others came to share it after drop looked
-		s.observe(s.Observer.Released, t, lock.Event{})
+	case passed:
+		s.tellPassedOn(h)
+		return nil
+	case remains == place.SharersHold: // others came to share it after drop looked
 		return nil
 	case remains == place.NobodyHolds:
-		return s.release(ctx, t, 1)
+		return s.release(ctx, t)
 	default:
 		return s.reduce(ctx, t, h.By)
 	}
@@ -47,12 +61,8 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 // whether it did.
 func (t *tenure) drop(h *hold) bool {
 	t.at.lock()
-	dropped := t.at.place.Drop(&t.Tenure, &h.Hold)
-	t.at.unlock()
-	if dropped {
-		t.s.observe(t.s.Observer.Released, t, lock.Event{})
-	}
-	return dropped
+	defer t.at.unlock()
+	return t.at.place.Drop(&t.Tenure, &h.Hold)
 }
 
 // remove takes h out of t. It returns what is left of t, and whether the lock was passed on to
@@ -127,9 +137,8 @@ func (f release) Late(_ released, err error) {
 
 // release gives a tenure that is over back to Redis, in favour of the next waiter if the kind
 // passes locks on. It fails with ErrNotHeld and ErrLost when Redis has no hold of the tenure,
-// and with what went wrong when Redis did not confirm; then the settler goes on. The observer
-// hears of it once for each of owners.
-func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
+// and with what went wrong when Redis did not confirm; then the settler goes on.
+func (s *Session) release(ctx context.Context, t *tenure) error {
 	began := time.Now()
 	t.lease.Stop(ctx) // no renewal may follow the release
 	f := t.newRelease()
@@ -151,16 +160,9 @@ func (s *Session) release(ctx context.Context, t *tenure, owners int) error {
 	}
 	// Gone at a repetition: the first copy was carried out, and its reply was lost.
 	if v := o.Value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || settled) {
-		for range owners {
-			s.observe(s.Observer.Released, t, lock.Event{})
-		}
 		return nil
 	}
-	cause := goneBy(o.Value.Verdict)
-	for range owners {
-		s.observe(s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
-	}
-	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
+	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, goneBy(o.Value.Verdict))
 }
 
 // newRelease returns the release of t, in favour of the line in this process if there is one.

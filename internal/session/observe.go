@@ -1,0 +1,304 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// call is a call of Lock or TryLock for one lock, and the hold that it comes to, as the observer
+// knows them. It is nil where nobody observes. Its methods then do nothing, not even look at a
+// clock.
+type call struct {
+	s     *Session        // set once
+	ctx   context.Context // set once: the caller's
+	spec  *Spec           // set once
+	id    uint64          // set once
+	began time.Time       // set once
+
+	// Used by the goroutine of the call.
+	waits time.Time // when it began to wait; zero if it did not
+	over  bool      // the observer knows how it ended
+
+	granted time.Time // set before the call is that of its hold
+
+	// Guarded by the mutex of the hold, which sees to it that the observer hears of the grant
+	// first, and of one end.
+	told bool   // the observer knows of the grant
+	end  func() // tells of the end; nil before that
+}
+
+// calls numbers all calls of this process that are observed.
+var calls atomic.Uint64
+
+// observe returns the call that begins now; nil if nobody observes.
+func (s *Session) observe(ctx context.Context, spec *Spec) *call {
+	if s.Observer == nil {
+		return nil
+	}
+	return &call{s: s, ctx: ctx, spec: spec, id: calls.Add(1), began: time.Now()}
+}
+
+// event returns e with what all events of c have.
+func (c *call) event(e lock.Event) lock.Event {
+	e.Name, e.Kind, e.Mode, e.ID = c.spec.Name, c.spec.Kind.Name, c.spec.Mode, c.id
+	return e
+}
+
+// ends returns an event of the end of c.
+func (c *call) ends() lock.Event {
+	now := time.Now()
+	e := c.event(lock.Event{Took: now.Sub(c.began)})
+	if !c.waits.IsZero() {
+		e.Waited = max(now.Sub(c.waits), 1) // 0 would say that it did not wait
+	}
+	return e
+}
+
+// tellWaiting tells the observer that the call begins to wait for p's lock, unless it knows.
+func (p *part) tellWaiting() {
+	c := p.call
+	if c == nil || !c.waits.IsZero() {
+		return
+	}
+	c.waits = time.Now()
+	if f := c.s.Observer.Waiting; f != nil {
+		var owner string
+		if p.t != nil {
+			owner = p.t.Name
+		}
+		f(c.ctx, c.event(lock.Event{Owner: owner}))
+	}
+}
+
+// tellWaiting tells the observer, once, that the attempt begins to wait, as others have the lock.
+func (a *attempt) tellWaiting() {
+	for i := range a.parts {
+		a.parts[i].tellWaiting()
+	}
+}
+
+// tellBehind does so if the attempt is about to sleep because other calls of this process are
+// ahead: it has not asked, so nobody refused it.
+func (a *attempt) tellBehind(p *part) {
+	if p.call == nil || a.limit > 0 || p.spec.Waits == place.QueueInRedis {
+		return
+	}
+	p.at.lock()
+	_, rides := a.w.Rides()
+	behind := !rides && !a.w.Leads()
+	p.at.unlock()
+	if behind {
+		a.tellWaiting()
+	}
+}
+
+// tellFailed tells the observer that the call ended with err, which the caller gets.
+func (c *call) tellFailed(err error) {
+	if c == nil || c.over {
+		return
+	}
+	c.over = true
+	o := c.s.Observer
+	f := o.Failed
+	switch {
+	case errors.Is(err, lock.ErrUnavailable):
+		f = o.Unavailable
+	case !errors.Is(err, lock.ErrNotAcquired):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		f = o.TimedOut
+	case c.ctx.Err() != nil:
+		f = o.Canceled
+	default:
+		f = o.Refused
+	}
+	if f != nil {
+		e := c.ends()
+		e.Err = err
+		f(c.ctx, e)
+	}
+}
+
+// tellGranted tells the observer that the call has h.
+func (c *call) tellGranted(h *hold) {
+	if c == nil {
+		return
+	}
+	c.over = true
+	e := c.ends()
+	c.granted = c.began.Add(e.Took)
+	h.mu.Lock()
+	if early := h.call; early != nil {
+		c.end = early.end // it is over already
+	}
+	h.call = c
+	h.mu.Unlock()
+	if f := c.s.Observer.Granted; f != nil {
+		e.Owner, e.Token, e.Until = h.Owner(), h.Token(), h.Until()
+		f(c.ctx, e)
+	}
+	h.mu.Lock()
+	c.told = true
+	end := c.end
+	h.mu.Unlock()
+	if end != nil {
+		end()
+	}
+}
+
+// tellEnd has the observer hear of the end of h, by err or by none, once it has heard of the
+// grant. If the call that h came from did not return it, the observer hears of neither. No mutex
+// may be held.
+func (s *Session) tellEnd(h *hold, lost bool, err error) {
+	if s.Observer == nil {
+		return
+	}
+	h.mu.Lock()
+	ended := h.ended
+	if h.call == nil {
+		h.call = new(call) // until tellGranted comes
+	}
+	c := h.call
+	if c.end != nil {
+		h.mu.Unlock()
+		return
+	}
+	c.end = func() {
+		f := s.Observer.Released
+		if lost {
+			f = s.Observer.Lost
+		}
+		h.tell(f, func(c *call) lock.Event { return lock.Event{Held: max(ended.Sub(c.granted), 0), Err: err} })
+	}
+	told, end := c.told, c.end
+	h.mu.Unlock()
+	if told {
+		end()
+	}
+}
+
+// tellLost tells the observer that h is lost by cause.
+func (s *Session) tellLost(h *hold, cause error) { s.tellEnd(h, true, cause) }
+
+// tellFailed tells the observer that the call for several locks ended with err.
+func (a *attempt) tellFailed(err error) {
+	for i := range a.parts {
+		a.parts[i].call.tellFailed(err)
+	}
+}
+
+// tellFallback tells the observer of locks that a call waited for together, and takes one by one
+// now, by calls of their own.
+func (a *attempt) tellFallback() {
+	for i := range a.parts {
+		if c := a.parts[i].call; c != nil && !c.waits.IsZero() {
+			c.tellFailed(&lock.Error{Op: "lock", Name: c.spec.Name, Err: fmt.Errorf("%w together with others; the locks are taken one by one", lock.ErrNotAcquired)})
+		}
+	}
+}
+
+// tellGivenBack tells the observer what giving h back came to.
+func (s *Session) tellGivenBack(h *hold, err error) {
+	if s.Observer != nil {
+		s.tellEnd(h, errors.Is(err, lock.ErrLost), err)
+	}
+}
+
+// tellPassedOn tells the observer that the Unlock of h passed the lock on.
+func (s *Session) tellPassedOn(h *hold) {
+	if s.Observer != nil {
+		h.tell(s.Observer.PassedOn, func(c *call) lock.Event { return lock.Event{} })
+	}
+}
+
+// tellClosed tells the observer what giving holds back came to that ended together. The Unlock of
+// a hold that was unlocked before tells of that one.
+func (s *Session) tellClosed(ended []*place.Hold, err error) {
+	if s.Observer == nil {
+		return
+	}
+	for _, held := range ended {
+		if h := held.Of.(*hold); !h.unlocked() {
+			s.tellGivenBack(h, err)
+		}
+	}
+}
+
+// tellEnded tells the observer of holds that ended together as lost. The Unlock of a hold that was
+// unlocked before tells of that one.
+func (s *Session) tellEnded(ended []*place.Hold, cause error) {
+	if s.Observer == nil {
+		return
+	}
+	for _, held := range ended {
+		if h := held.Of.(*hold); !h.unlocked() {
+			s.tellLost(h, cause)
+		}
+	}
+}
+
+// unlocked reports whether an Unlock ended h.
+func (h *hold) unlocked() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cause == lock.ErrUnlocked
+}
+
+// tell calls f, if that is not nil, with the event of h that e returns, if the observer knows of h.
+// No mutex may be held.
+func (h *hold) tell(f func(context.Context, lock.Event), e func(c *call) lock.Event) {
+	if f == nil {
+		return
+	}
+	h.mu.Lock()
+	c := h.call
+	known := c != nil && c.told
+	h.mu.Unlock()
+	if !known {
+		return
+	}
+	event := c.event(e(c))
+	event.Owner, event.Token = h.Owner(), h.Token()
+	f(c.ctx, event)
+}
+
+// one returns a hold of t; nil if there is none.
+func (t *tenure) one() *hold {
+	t.at.lock()
+	defer t.at.unlock()
+	if holds := t.Holds(); len(holds) > 0 {
+		return holds[0].Of.(*hold)
+	}
+	return nil
+}
+
+// Renewed tells the observer that the watchdog renewed the lease, when left was left of it. The
+// first renewal of a client that hears of forced unlocks has it listen.
+func (t *tenure) Renewed(until time.Time, left time.Duration) {
+	s := t.s
+	if s.Hears {
+		s.hearing.Do(s.Hear)
+	}
+	if s.Observer == nil {
+		return
+	}
+	if h := t.one(); h != nil {
+		h.tell(s.Observer.Renewed, func(*call) lock.Event { return lock.Event{Until: until, Left: left} })
+	}
+}
+
+// Unrenewed tells the observer that a renewal came to err.
+func (t *tenure) Unrenewed(err error, left time.Duration) {
+	if t.s.Observer == nil || errors.Is(err, errUntaken) {
+		return
+	}
+	if h := t.one(); h != nil {
+		h.tell(t.s.Observer.RenewalFailed, func(*call) lock.Event { return lock.Event{Left: left, Err: err} })
+	}
+}

@@ -1,0 +1,452 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// witness observes session a in the tests, and checks what lock.Observer promises.
+type witness struct {
+	*testing.T
+
+	mu    sync.Mutex
+	calls map[uint64]*witnessed
+	told  []string // what happened, in order
+	all   []lock.Event
+}
+
+// witnessed is what a witness knows of a call and its hold.
+type witnessed struct {
+	ctx     context.Context
+	name    string
+	waits   bool
+	ended   bool // the call
+	granted bool // and Granted has returned
+	over    bool // the hold
+}
+
+func newWitness(t *testing.T) *witness {
+	return &witness{T: t, calls: make(map[uint64]*witnessed)}
+}
+
+// observer returns an observer that tells the witness.
+func (w *witness) observer() *lock.Observer {
+	function := func(what string) func(context.Context, lock.Event) {
+		return func(ctx context.Context, e lock.Event) { w.hear(ctx, what, e) }
+	}
+	return &lock.Observer{
+		Waiting: function("waiting"), Granted: function("granted"), Refused: function("refused"), TimedOut: function("timed out"), Canceled: function("canceled"),
+		Unavailable: function("unavailable"), Failed: function("failed"), Renewed: function("renewed"), RenewalFailed: function("renewal failed"),
+		Abandoned: function("abandoned"), PassedOn: function("passed on"), Released: function("released"), Lost: function("lost"),
+	}
+}
+
+func (w *witness) hear(ctx context.Context, what string, e lock.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told, w.all = append(w.told, what), append(w.all, e)
+	c := w.calls[e.ID]
+	if c == nil {
+		c = &witnessed{ctx: ctx, name: e.Name}
+		w.calls[e.ID] = c
+	}
+	wrong := func(why string) { w.Errorf("the observer hears of %q, %s: %+v", what, why, e) }
+	switch {
+	case e.ID == 0:
+		wrong("of no call")
+	case c.ctx != ctx:
+		wrong("with the context of another call")
+	case c.name != e.Name:
+		wrong("of the call for " + c.name)
+	}
+	switch what {
+	case "waiting":
+		if c.waits || c.ended {
+			wrong("late, or twice")
+		}
+		c.waits = true
+	case "granted", "refused", "timed out", "canceled", "unavailable", "failed":
+		switch {
+		case c.ended:
+			wrong("and the call had ended")
+		case c.waits != (e.Waited > 0) || e.Waited > max(e.Took, 1):
+			wrong("with a wait that was not told")
+		case (what == "granted") != (e.Err == nil):
+			wrong("with the wrong error")
+		case what == "granted" && (e.Owner == "" || e.Token == 0 && e.Mode != lock.Read || e.Until.IsZero()):
+			wrong("without its lease")
+		}
+		c.ended, c.granted = true, what == "granted"
+	default:
+		switch {
+		case !c.granted:
+			wrong("before the grant")
+		case c.over:
+			wrong("after the end of the hold")
+		case e.Owner == "" || e.Held < 0:
+			wrong("and knows nothing of the hold")
+		case (e.Err == nil) && (what == "lost" || what == "renewal failed" || what == "abandoned"):
+			wrong("without a cause")
+		}
+		c.over = what == "released" || what == "lost"
+	}
+}
+
+// check fails the test unless all calls have ended, and all holds.
+func (w *witness) check() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, c := range w.calls {
+		if !c.ended || c.granted && !c.over {
+			w.Errorf("call %d for %q: the observer does not hear of the end: %+v", id, c.name, *c)
+		}
+	}
+}
+
+// take returns what was told, in order, and forgets it.
+func (w *witness) take() (told []string, all []lock.Event) {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	told, all = w.told, w.all
+	w.told, w.all = nil, nil
+	return told, all
+}
+
+// observer returns an observer of session a for functions that a test sets, in place of the
+// witness.
+func (w *world) observer() *lock.Observer {
+	if w.a.Observer == w.witnesses {
+		w.a.Observer = new(lock.Observer)
+	}
+	return w.a.Observer
+}
+
+// wantTold fails the test unless exactly that was told since the last time, and returns the events.
+func (w *world) wantTold(want ...string) []lock.Event {
+	w.Helper()
+	told, all := w.witness.take()
+	if !slices.Equal(told, want) {
+		w.Errorf("the observer hears of %q, want %q", told, want)
+	}
+	for len(all) < len(want) {
+		all = append(all, lock.Event{})
+	}
+	return all
+}
+
+func TestObserver_callsThatFail(t *testing.T) {
+	for name, c := range map[string]struct {
+		call func(w *world) error
+		want string
+		err  error
+	}{
+		"refused": {func(w *world) error {
+			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
+			return err
+		}, "refused", lock.ErrNotAcquired},
+		"WithWait": {func(w *world) error {
+			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(time.Second)}))
+			return err
+		}, "waiting, timed out", lock.ErrNotAcquired},
+		"deadline": {func(w *world) error {
+			_, err := w.a.Lock(w.within(time.Second), w.a.NewSpec(fair, "orders", nil))
+			return err
+		}, "waiting, timed out", context.DeadlineExceeded},
+		"cancelled": {func(w *world) error {
+			ctx, cancel := context.WithCancel(w.Context())
+			time.AfterFunc(time.Second, cancel)
+			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
+			return err
+		}, "waiting, canceled", context.Canceled},
+		"cancelled before": {func(w *world) error {
+			ctx, cancel := context.WithCancel(w.Context())
+			cancel()
+			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
+			return err
+		}, "canceled", context.Canceled},
+		"no answer to TryLock": {func(w *world) error {
+			w.wire.Freeze(true)
+			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
+			w.thaw()
+			return err
+		}, "unavailable", lock.ErrUnavailable},
+		"no answer to Lock": {func(w *world) error {
+			w.wire.Freeze(true)
+			_, err := w.a.Lock(w.within(time.Minute), w.a.NewSpec(plain, "orders", nil))
+			w.thaw()
+			return err
+		}, "unavailable", lock.ErrUnavailable},
+		"other key": {func(w *world) error {
+			_ = w.mini.Set("customers", "many")
+			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "customers", nil))
+			w.mini.Del("customers")
+			return err
+		}, "failed", lock.ErrForeignKey},
+		"bad name": {func(w *world) error {
+			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "", nil))
+			return err
+		}, "failed", lock.ErrName},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				kind := plain
+				if name == "deadline" {
+					kind = fair
+				}
+				h := w.take(w.b, kind, w.Context())
+				err := c.call(w)
+				all := w.wantTold(strings.Split(c.want, ", ")...)
+				if last := all[len(all)-1]; last.Err != err || !errors.Is(err, c.err) {
+					t.Errorf("the call returns %v, and the observer hears of %v, want %v", err, last.Err, c.err)
+				}
+				w.unlock(h)
+			})
+		})
+	}
+}
+
+// thaw has the server answer again.
+func (w *world) thaw() {
+	w.wire.Freeze(false)
+	w.wire.CutAll()
+	time.Sleep(time.Minute) // the settler is through
+}
+
+// What the observer hears of a hold, with the times.
+func TestObserver_aHold(t *testing.T) {
+	for name, kind := range allKinds {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.take(w.a, kind, w.Context())
+				e := w.wantTold("granted")[0]
+				if e.Name != "orders" || e.Mode != kind.Mode || e.Owner != h.Owner() || e.Token != h.Token() || !e.Until.Equal(h.Until()) || e.Waited != 0 {
+					t.Errorf("granted: %+v", e)
+				}
+				granted := time.Now()
+				until := h.Until()
+				time.Sleep(leaseTime/3 + time.Second)
+				e = w.wantTold("renewed")[0]
+				if want := until.Sub(granted) - leaseTime/3; (e.Left-want).Abs() > time.Second || !e.Until.Equal(h.Until()) || e.Owner != h.Owner() {
+					t.Errorf("renewed: %+v, want %v left", e, want)
+				}
+				w.wire.Refuse(true)
+				w.wire.CutAll()
+				time.Sleep(leaseTime/3 + opTime)
+				w.wire.Refuse(false)
+				told, all := w.witness.take()
+				if len(told) == 0 || told[0] != "renewal failed" || all[0].Left <= 0 || all[0].Left > leaseTime*2/3 {
+					t.Errorf("%q: %+v", told, all)
+				}
+				time.Sleep(5 * time.Second)
+				w.witness.take()
+				w.unlock(h)
+				e = w.wantTold("released")[0]
+				if want := time.Since(granted); e.Held != want || e.Err != nil {
+					t.Errorf("released: held for %v, want %v, %v", e.Held, want, e.Err)
+				}
+			})
+		})
+	}
+}
+
+func TestObserver_theWayAHoldEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts  []lock.Option
+		end   func(w *world, h lock.Hold, cancel func())
+		want  string
+		cause error
+	}{
+		"by force": {nil, func(w *world, h lock.Hold, _ func()) {
+			if done, err := w.a.Force(w.Context(), w.a.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
+				w.Fatal(done, err)
+			}
+		}, "lost", lock.ErrForced},
+		"gone at Unlock": {nil, func(w *world, h lock.Hold, _ func()) {
+			w.mini.Del("orders")
+			_ = h.Unlock(w.Context()) // it is lost
+		}, "lost", lock.ErrLost},
+		"expired": {[]lock.Option{lock.WithLease(time.Second)}, func(*world, lock.Hold, func()) { time.Sleep(2 * time.Second) }, "lost", lock.ErrLost},
+		"held too long": {[]lock.Option{lock.WithMaxHold(time.Second)}, func(*world, lock.Hold, func()) {
+			time.Sleep(2 * time.Second)
+		}, "lost", lock.ErrMaxHold},
+		"abandoned": {[]lock.Option{lock.WithGrace(time.Second)}, func(w *world, _ lock.Hold, cancel func()) {
+			cancel()
+			time.Sleep(leaseTime)
+		}, "abandoned, renewed, lost", lock.ErrAbandoned},
+		"not confirmed": {nil, func(w *world, h lock.Hold, _ func()) {
+			w.wire.Freeze(true)
+			_ = h.Unlock(w.Context()) // no answer
+			w.thaw()
+		}, "released", lock.ErrUnavailable},
+		"closed": {nil, func(w *world, h lock.Hold, _ func()) {
+			if err := w.a.Close(w.Context()); err != nil {
+				w.Error(err)
+			}
+		}, "released", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ctx, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				h := w.take(w.a, plain, ctx, c.opts...)
+				w.wantTold("granted")
+				c.end(w, h, cancel)
+				all := w.wantTold(strings.Split(c.want, ", ")...)
+				last := all[len(all)-1]
+				if !errors.Is(last.Err, c.cause) || last.Held < 0 || name == "expired" && (last.Held < 900*time.Millisecond || last.Held > time.Second) {
+					t.Errorf("%+v, want %v", last, c.cause)
+				}
+			})
+		})
+	}
+}
+
+// A lock that is passed on inside the process: the next call waited behind the holder, also where
+// it never asked.
+func TestObserver_passedOn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		next := w.waiting(w.a, w.Context())
+		first, second := w.wantTold("granted", "waiting"), time.Now()
+		time.Sleep(5 * time.Millisecond)
+		w.unlock(h)
+		h = w.next(next)
+		told, all := w.witness.take()
+		slices.Sort(told)
+		if fmt.Sprint(told) != "[granted passed on released]" {
+			t.Errorf("told %q", told)
+		}
+		for _, e := range all {
+			if e.ID == first[1].ID && (e.Waited != time.Since(second) || e.Took != e.Waited) {
+				t.Errorf("granted to the next: %+v", e)
+			}
+		}
+		w.unlock(h)
+	})
+}
+
+// A call for several locks is a call for each of them, whatever it comes to.
+func TestObserver_severalLocks(t *testing.T) {
+	inBubble(t, func(w *world) {
+		all := w.all(w.a, "a", "b", "c")
+		holds, err := w.a.LockAll(w.Context(), all, luascripts.AcquireAllReentrant, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.wantTold("granted", "granted", "granted")
+		other, err := w.b.Lock(w.Context(), w.b.NewSpec(plain, "d", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.a.LockAll(w.within(time.Second), w.all(w.a, "d", "e"), luascripts.AcquireAllReentrant, true); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Error(err)
+		}
+		w.wantTold("waiting", "waiting", "timed out", "timed out")
+		w.unlock(other)
+		for _, h := range holds {
+			w.unlock(h)
+		}
+		w.wantTold("released", "released", "released")
+	})
+}
+
+// Each re-entry is a hold of its own, and their lease is renewed once for all.
+func TestObserver_reentry(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
+		time.Sleep(leaseTime/3 + time.Second)
+		w.wantTold("granted", "granted", "renewed")
+		w.mini.Del("orders")
+		<-outer.Context().Done()
+		<-inner.Context().Done()
+		all := w.wantTold("lost", "lost")
+		if all[0].ID == all[1].ID {
+			t.Error("the two losses are of one hold")
+		}
+	})
+}
+
+// A writer that goes on as a reader has a hold more for a moment.
+func TestObserver_downgrade(t *testing.T) {
+	inBubble(t, func(w *world) {
+		write := w.take(w.a, writing, w.Context())
+		w.wantTold("granted")
+		read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), write)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := w.wantTold("granted", "released")
+		if all[0].Mode != lock.Read || all[1].Mode != lock.Write {
+			t.Errorf("%+v", all)
+		}
+		w.unlock(read)
+	})
+}
+
+// A client without an observer makes no calls of it, and allocates nothing for it.
+func TestObserver_costsNothing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.a.Observer = nil
+		spec := w.a.NewSpec(plain, "orders", nil)
+		p := &part{spec: spec}
+		a := &attempt{s: w.a, parts: []part{*p}}
+		h := w.lock(w.a, w.Context()).(*hold)
+		if n := testing.AllocsPerRun(100, func() {
+			c := w.a.observe(w.Context(), spec)
+			a.tellWaiting()
+			a.tellBehind(p)
+			c.tellFailed(lock.ErrNotAcquired)
+			c.tellGranted(h)
+			w.a.tellGivenBack(h, nil)
+			w.a.tellPassedOn(h)
+			w.a.tellEnded(h.tenure().Holds(), nil)
+			w.a.tellClosed(h.tenure().Holds(), nil)
+			h.tenure().Renewed(time.Time{}, 0)
+			h.tenure().Unrenewed(nil, 0)
+		}); n != 0 {
+			t.Errorf("%v allocations", n)
+		}
+		if h.call != nil {
+			t.Error("the hold has a call")
+		}
+		w.unlock(h)
+	})
+}
+
+// The observer hears of the grant first, however early the hold ends.
+func TestObserver_hearsOfTheGrantFirst(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var told []string
+		var mu sync.Mutex
+		tell := func(what string) func(context.Context, lock.Event) {
+			return func(context.Context, lock.Event) { mu.Lock(); told = append(told, what); mu.Unlock() }
+		}
+		slow := make(chan struct{})
+		w.a.Observer = &lock.Observer{Granted: func(context.Context, lock.Event) { <-slow; tell("granted")(nil, lock.Event{}) }, Lost: tell("lost"), Released: tell("released")}
+		got := w.gets(w.a, plain, w.Context())
+		synctest.Wait()
+		w.mini.Del("orders")
+		time.Sleep(leaseTime) // the renewal finds it gone
+		if len(told) != 0 {
+			t.Errorf("told %q before the grant", told)
+		}
+		close(slow)
+		_ = (<-got).Unlock(w.Context()) // it is lost
+		synctest.Wait()
+		if fmt.Sprint(told) != "[granted lost]" {
+			t.Errorf("told %q", told)
+		}
+	})
+}
