@@ -2,11 +2,13 @@ package client_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/observetest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -28,7 +30,7 @@ func TestWithObserver_several(t *testing.T) {
 		client.WithObserver(lock.Observer{Granted: tell("second"), Released: tell("second")}),
 	)
 	ctx := context.WithValue(t.Context(), key{}, "caller")
-	for kind, l := range map[string]lock.Locker{"plain": c.NewLock("a"), "fair": c.NewFairLock("b"), "rw": c.NewRWLock("c").Read()} {
+	for kind, l := range map[string]lock.Locker{"plain": c.NewLock("a"), "fair": c.NewFairLock("b"), "read": c.NewRWLock("c").Read()} {
 		told = nil
 		h, err := l.Lock(ctx)
 		if err != nil {
@@ -41,5 +43,50 @@ func TestWithObserver_several(t *testing.T) {
 		if !slices.Equal(told, want) {
 			t.Errorf("told %q, want %q", told, want)
 		}
+	}
+}
+
+// All that an observer can hear of happens on a real server. What it hears is true, and comes with
+// the context of its call.
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	r := observetest.Play(t, client.WithName("observed"))
+	for _, what := range []string{"Waiting", "Granted", "Refused", "TimedOut", "Canceled", "Unavailable", "Failed", "Renewed", "RenewalFailed", "Abandoned", "PassedOn", "Released", "Lost"} {
+		all := r.Of(what)
+		if len(all) == 0 {
+			t.Errorf("the observer does not hear of %s", what)
+		}
+		for _, e := range all {
+			if e.Name == "" || e.Kind == "" || e.Mode == "" || e.ID == 0 || e.Ctx == nil {
+				t.Errorf("%s: %+v", what, e)
+			}
+		}
+	}
+	one := func(what, name string) observetest.Told {
+		t.Helper()
+		return r.Await(t, what, name)
+	}
+	for name, cause := range map[string]error{"expired": lock.ErrLost, "aged": lock.ErrMaxHold, "forced": lock.ErrForced, "gone": lock.ErrLost, "abandoned": lock.ErrAbandoned} {
+		if e := one("Lost", name); !errors.Is(e.Err, cause) || !errors.Is(e.Err, lock.ErrLost) || e.Held <= 0 || e.ID != one("Granted", name).ID || e.Ctx != one("Granted", name).Ctx {
+			t.Errorf("%s is lost by %v: %+v", name, e.Err, e)
+		}
+	}
+	if e := one("Released", "unconfirmed"); !errors.Is(e.Err, lock.ErrUnavailable) {
+		t.Errorf("a release without an answer: %v", e.Err)
+	}
+	if e := one("RenewalFailed", "held"); !errors.Is(e.Err, lock.ErrUnavailable) || e.Left <= 0 {
+		t.Errorf("a renewal without an answer: %v, %v left", e.Err, e.Left)
+	}
+	if e := one("Renewed", "held"); e.Left <= 0 || e.Until.IsZero() {
+		t.Errorf("a renewal: %v left, until %v", e.Left, e.Until)
+	}
+	if e := one("Canceled", "canceled"); e.Ctx.Err() != context.Canceled || e.Waited <= 0 || e.Took < e.Waited {
+		t.Errorf("a wait that is cancelled: %+v", e)
+	}
+	if e := one("Failed", "no lock"); !errors.Is(e.Err, lock.ErrForeignKey) || e.Waited != 0 {
+		t.Errorf("a key that is no lock: %+v", e)
+	}
+	if e := one("Released", "held"); e.Err != nil || e.Held <= 0 {
+		t.Errorf("a release: %+v", e)
 	}
 }

@@ -104,7 +104,7 @@ var reading, writing = kinds()
 
 func kinds() (r, w *session.Kind) {
 	r = &session.Kind{
-		Name:    "rw",
+		Name:    "read",
 		Mode:    lock.Read,
 		Waits:   place.AllAsk,
 		Keys:    keys.ReadWrite,
@@ -114,7 +114,7 @@ func kinds() (r, w *session.Kind) {
 		Queues:  true,
 	}
 	w = &session.Kind{
-		Name:    "rw",
+		Name:    "write",
 		Mode:    lock.Write,
 		Waits:   place.FirstAsks,
 		Keys:    keys.ReadWrite,
