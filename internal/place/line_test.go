@@ -422,8 +422,8 @@ func TestAllAsk(t *testing.T) {
 	if step := s.next(third); step.Do != Wait || step.Due != s.now.Add(time.Second) {
 		t.Errorf("%+v", step)
 	}
-	s.Retry(first, s.now.Add(time.Second))
-	if step := s.next(first); step.Do != Wait || step.Due != s.now.Add(time.Second) || first.line.when.askAt != step.Due {
+	s.Retry(first, s.now.Add(2*pollTime))
+	if step := s.next(first); step.Do != Wait || step.Due != s.now.Add(2*pollTime) || first.line.when.askAt != step.Due {
 		t.Errorf("%+v", step)
 	}
 }

@@ -2,6 +2,7 @@ package place
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 )
@@ -50,6 +51,19 @@ func TestOpen(t *testing.T) {
 	s.pass(1)
 	if s.Open(&readTerms, s.now, s.now) != nil || s.Open(&readTerms, came, s.now) != nil {
 		t.Error("it is open for more than ShareTime")
+	}
+}
+
+// The tenure of a reader is not open once the place is closed: a caller that is sent to join
+// would not get in, and would look again and again.
+func TestOpen_closed(t *testing.T) {
+	s := newStage(t)
+	if first, _ := s.reads(&readTerms, 1); s.Open(&readTerms, s.now, s.now) != first {
+		t.Fatal("it is not open")
+	}
+	s.Close()
+	if s.Open(&readTerms, s.now, s.now) != nil {
+		t.Error("it is open after Close")
 	}
 }
 
@@ -487,6 +501,72 @@ func TestRide_again(t *testing.T) {
 	s.asks(first)
 	s.Prompt(w)
 	if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(opTime) {
+		t.Errorf("%+v", step)
+	}
+}
+
+// A reader that rode along, and had nothing of it, rides along afterwards as if for the first
+// time.
+func TestRide_inVain(t *testing.T) {
+	for name, end := range map[string]func(s *stage, w *Waiter, asked *Tenure) Do{
+		"refused": func(s *stage, w *Waiter, asked *Tenure) Do {
+			s.Refused(w, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+			return Refuse
+		},
+		"an error": func(s *stage, w *Waiter, asked *Tenure) Do {
+			s.Broke(w, asked, false, errBroke)
+			return Fail
+		},
+		"no answer": func(s *stage, _ *Waiter, _ *Tenure) Do {
+			s.pass(opTime)
+			return Fail
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			first, second, rider := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2), s.reader(hastyTerms, 3)
+			asked := s.asks(first)
+			s.next(rider)
+			s.pass(time.Second)
+			want := end(s, first, asked)
+			if step := s.next(rider); step.Do != want {
+				t.Fatalf("%+v", step)
+			}
+			if name != "no answer" { // else the first question is under way still
+				s.Prompt(second)
+				s.asks(second)
+			}
+			s.Prompt(rider)
+			if step := s.next(rider); step.Do != Wait || step.Due != s.now.Add(opTime) {
+				t.Errorf("%+v", step)
+			}
+		})
+	}
+}
+
+// The first reader of a line comes in with a reader that stands in none. The others of the
+// line ask at once.
+func TestCameIn(t *testing.T) {
+	s := newStage(t)
+	first := s.reader(hastyTerms, 1)
+	s.refused(first)
+	second := s.reader(hastyTerms, 2)
+	try := s.Waiter(hastyTerms, true)
+	try.Wake, try.Terms, try.Owner, try.Tenure, try.Seat = make(chan struct{}, 1), hastyTerms, s.owner(hastyTerms, 3), s.tenure(hastyTerms), new(Hold)
+	s.Try(try, s.now)
+	asked := s.asks(try)
+	s.Prompt(first)
+	if step := s.next(first); step.Do != Wait {
+		t.Fatalf("it does not ride along: %+v", step)
+	}
+	s.lets(try, asked)
+	if step := s.next(first); step.Do != Share {
+		t.Fatalf("%+v", step)
+	}
+	s.pass(2 * ShareTime) // so that no reader can join
+	s.done()
+	s.CameIn(first, s.now)
+	if step := s.next(second); step.Do != Ask || !slices.Contains(s.wakes(), second) {
 		t.Errorf("%+v", step)
 	}
 }
