@@ -163,32 +163,6 @@ func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
 	}
 }
 
-// A process that hears nothing has waited for ten poll intervals. From then on it asks once in
-// each, as the lock waits for it for that long.
-func TestGuard_theDeafAskOnceAPollAtLast(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.deafened()
-		var asked atomic.Int32
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-				asked.Add(1)
-				return acquire(ctx, rdb, k, q)
-			}
-		}, nil)
-		h := w.lock(w.b, w.Context())
-		waiter := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		time.Sleep((place.DeafPolls + 1) * pollTime)
-		asked.Store(0)
-		time.Sleep(10 * pollTime)
-		if n := asked.Load(); n != 10 {
-			w.Errorf("it asked %d times in ten poll intervals", n)
-		}
-		w.wire.OnRequest(nil)
-		w.unlock(h)
-		w.unlock(<-waiter)
-	})
-}
-
 // A question is carried out, and breaks off. Its caller gives up before it asks again: nothing is
 // left in Redis.
 func TestGuard_aQuestionThatBrokeOffAndACallerThatGoes(t *testing.T) {
@@ -295,100 +269,6 @@ func TestGuard_hearsBeforeTheAnswer(t *testing.T) {
 			w.Errorf("it has the lock after %v", took)
 		}
 		w.unlock(h)
-	})
-}
-
-// The lock was given to a waiter whose own question is under way, and its lease ran out before
-// the answer came: others have it. The waiter asks at once.
-func TestGuard_aGiftThatRanOut(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.deafened()
-		answer := make(chan struct{})
-		k := asksOnce(2, false, answer)
-		h := w.take(w.a, k, w.Context())
-		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		time.Sleep(pollTime + time.Millisecond) // it asks, just in case
-		w.unlock(h)
-		time.Sleep(opTime - opTime/200)
-		start := time.Now()
-		close(answer)
-		h = <-next
-		if took := time.Since(start); took != 0 {
-			w.Errorf("it has the lock after %v", took)
-		}
-		w.unlock(h)
-	})
-}
-
-// The same, where the answer is that the waiter has the lock. While it asks again, another try of
-// its owner ends at once: it finds a call that waits, and no hold.
-func TestGuard_aGiftThatRanOutBeforeTheAnswer(t *testing.T) {
-	inBubble(t, func(w *world) {
-		gates := map[int32]chan struct{}{2: make(chan struct{}), 3: make(chan struct{})}
-		var asked atomic.Int32
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-				if goes := gates[asked.Add(1)]; goes != nil {
-					<-goes
-				}
-				return acquire(ctx, rdb, k, q)
-			}
-		}, nil)
-		h := w.take(w.a, k, w.Context())
-		ctx := lock.WithOwner(w.Context())
-		next := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-		time.Sleep(pollTime + time.Millisecond) // it asks, just in case
-		w.unlock(h)
-		time.Sleep(opTime - opTime/200)
-		close(gates[2])
-		synctest.Wait()
-		start := time.Now()
-		if _, err := w.a.TryLock(ctx, w.a.NewSpec(k, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) || time.Since(start) != 0 {
-			w.Errorf("%v after %v", err, time.Since(start))
-		}
-		close(gates[3])
-		w.unlock(<-next)
-	})
-}
-
-// hooked is a context. The first look at it after arm runs f.
-type hooked struct {
-	context.Context
-	armed atomic.Bool
-	f     func()
-}
-
-func (c *hooked) Err() error {
-	if c.armed.CompareAndSwap(true, false) {
-		c.f()
-	}
-	return c.Context.Err()
-}
-
-// The lock has been passed on, and Close comes before the next waiter takes it. The waiter does not get
-// the lock: after Close no release would give it back.
-func TestGuard_notTakenAfterClose(t *testing.T) {
-	inBubble(t, func(w *world) {
-		closed, left := make(chan error, 1), make(chan error, 1)
-		ctx := &hooked{Context: w.Context(), f: func() {
-			go func() { closed <- w.a.Close(context.Background()) }()
-			synctest.Wait()
-		}}
-		h := w.lock(w.a, w.Context())
-		go func() {
-			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
-			left <- err
-		}()
-		synctest.Wait()
-		time.Sleep(time.Millisecond)
-		ctx.armed.Store(true)
-		w.unlock(h)
-		if err := <-left; !errors.Is(err, lock.ErrClosed) {
-			w.Errorf("the next: %v", err)
-		}
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
 	})
 }
 

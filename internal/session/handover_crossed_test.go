@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -198,59 +197,6 @@ func TestInherit_afterTheHeirPassedOn(t *testing.T) {
 		time.Sleep(3 * opTime)
 		w.ours(after)
 		w.unlock(after)
-	})
-}
-
-// The heir's grant is known when its own question is answered; but Close came before.
-func TestInherit_crossedByClose(t *testing.T) {
-	inBubble(t, func(w *world) {
-		released, answer := make(chan struct{}), make(chan struct{})
-		var asked atomic.Int32
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-				a, err := acquire(ctx, rdb, k, q)
-				if asked.Add(1) == 2 {
-					<-answer
-				}
-				return a, err
-			}
-		}, func(pass passFunc) passFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
-				reply, err := pass(ctx, rdb, k, owner, p)
-				<-released
-				return reply, err
-			}
-		})
-		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond)
-		var heir error
-		left := make(chan struct{})
-		go func() {
-			defer close(left)
-			_, heir = w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-		}()
-		synctest.Wait()
-		go w.unlock(h)
-		time.Sleep(pollTime + 10*time.Millisecond) // the heir has asked
-		close(released)
-		synctest.Wait()
-		closed := make(chan error, 1)
-		go func() { closed <- w.a.Close(context.Background()) }()
-		synctest.Wait()
-		close(answer)
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
-		<-left
-		if !errors.Is(heir, lock.ErrClosed) {
-			w.Errorf("%v, want ErrClosed", heir)
-		}
-		if keys := w.mini.Keys(); len(keys) != 0 {
-			w.Errorf("left in Redis: %q", keys)
-		}
 	})
 }
 

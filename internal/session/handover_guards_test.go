@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -128,71 +126,6 @@ func TestGuard_aLongLeaseIsNotPassedOn(t *testing.T) {
 	})
 }
 
-// The heir of a release gives up while the release is on its way; what takes its place
-// back overtakes the release. The lock is not left with the heir.
-func TestGuard_anHeirThatHasGone(t *testing.T) {
-	inBubble(t, func(w *world) {
-		late := make(chan struct{})
-		var passed atomic.Int32
-		k := gated(nil, func(pass passFunc) passFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
-				if passed.Add(1) == 1 {
-					<-late
-				}
-				return pass(ctx, rdb, k, owner, p)
-			}
-		})
-		h := w.take(w.a, k, w.Context())
-		ctx, cancel := context.WithCancel(w.Context())
-		heir := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-		time.Sleep(2 * place.MaxPassTime) // too long to be passed on
-		unlocked := make(chan struct{})
-		go func() { w.unlock(h); close(unlocked) }()
-		synctest.Wait()
-		cancel()
-		<-heir
-		synctest.Wait() // its place is taken back
-		close(late)
-		<-unlocked
-		synctest.Wait()
-		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
-		}
-	})
-}
-
-// The answer to a release comes when the heir that it names has had the lock and passed it
-// on, and the next waiter has asked for itself. The session does not give that waiter the
-// grant of the first heir.
-func TestGuard_anAnswerAboutAnEarlierHeir(t *testing.T) {
-	inBubble(t, func(w *world) {
-		late := make(chan struct{})
-		var passed atomic.Int32
-		k := gated(nil, func(pass passFunc) passFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
-				first := passed.Add(1) == 1
-				reply, err := pass(ctx, rdb, k, owner, p)
-				if first {
-					<-late
-				}
-				return reply, err
-			}
-		})
-		h := w.take(w.a, k, w.Context())
-		second := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		third := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		time.Sleep(pollTime - place.MaxPassTime) // a moment later the first in line asks, just in case
-		go w.unlock(h)
-		heir := <-second                   // it asked
-		time.Sleep(pollTime + pollTime/10) // and the third has asked, just in case: the answer is not too late for it
-		close(late)
-		w.waitsOn(third)
-		w.ours(heir)
-		w.unlock(heir)
-		w.unlock(w.next(third))
-	})
-}
-
 // A waiter asks in the place of one that has gone, with a lease of its own. The hold has the lease and
 // the waiting time of the waiter that asks, not those of the other.
 func TestGuard_theLeaseOfWhoAsks(t *testing.T) {
@@ -216,41 +149,6 @@ func TestGuard_theLeaseOfWhoAsks(t *testing.T) {
 			w.Errorf("the observer hears that it waited for %v", waited)
 		}
 		w.unlock(got)
-	})
-}
-
-// While a question is under way, the lock is passed on to the waiter that asked. The
-// answer grants the waiter the lock by the question. So the lock that was passed on is lost, and the
-// session renews it no more.
-func TestGuard_aGiftBesideAGrant(t *testing.T) {
-	inBubble(t, func(w *world) {
-		late := make(chan struct{})
-		var asked atomic.Int32
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-				a, err := acquire(ctx, rdb, k, q)
-				if asked.Add(1) == 2 {
-					<-late
-				}
-				return a, err
-			}
-		}, nil)
-		spec := w.a.NewSpec(k, "orders", nil)
-		h := w.take(w.a, k, w.Context())
-		waiters := []<-chan lock.Hold{w.waitingFor(w.a, w.Context(), spec), w.waitingFor(w.a, w.Context(), spec)}
-		time.Sleep(pollTime - place.MaxPassTime/5) // a moment later the first in line asks, just in case
-		w.unlock(h)
-		h = w.next(waiters[0])
-		w.mini.Del("orders") // publishes nothing
-		time.Sleep(place.MaxPassTime / 2)
-		w.unlock(h) // passes it on
-		close(late)
-		h = w.next(waiters[1])
-		w.ours(h)
-		if n := w.a.dog.Len(); n != 1 {
-			w.Errorf("%d leases are watched", n)
-		}
-		w.unlock(h)
 	})
 }
 
@@ -375,50 +273,6 @@ func TestGuard_anUncertainCountIsNotPassedOn(t *testing.T) {
 		h = w.next(next)
 		w.ours(h)
 		w.unlock(h)
-	})
-}
-
-// The lock is passed on 64 times under one owner string, and then released, however short
-// the time was.
-func TestGuard_noMoreThan64InARow(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context())
-		var waiters []<-chan lock.Hold
-		for range place.MaxPasses + 2 {
-			waiters = append(waiters, w.waiting(w.a, w.Context()))
-		}
-		time.Sleep(place.MaxPassTime / 2)
-		holders := map[string]int{h.Owner(): 1}
-		for _, waiter := range waiters {
-			w.unlock(h)
-			h = w.next(waiter)
-			holders[h.Owner()]++
-		}
-		w.unlock(h)
-		if most := slices.Max(slices.Collect(maps.Values(holders))); most != place.MaxPasses+1 {
-			w.Errorf("%d holders under one owner string, want %d", most, place.MaxPasses+1)
-		}
-	})
-}
-
-// Tokens inside a process count up from that of the grant. The lock is not passed on before
-// the server's clock, from which others get theirs, is ahead of that.
-func TestGuard_noFasterThanTokens(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context())
-		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
-		time.Sleep(3 * time.Microsecond)
-		w.unlock(h)
-		next := w.next(waiters[0])
-		if next.Owner() != h.Owner() {
-			w.Error("it was not passed on after 3 µs")
-		}
-		w.unlock(next) // at the same instant: the second pass needs 4 µs
-		last := w.next(waiters[1])
-		if last.Owner() == h.Owner() {
-			w.Error("it was passed on twice within 3 µs")
-		}
-		w.unlock(last)
 	})
 }
 
@@ -554,30 +408,6 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 	})
 }
 
-// The lock is passed on to a waiter that leaves before the lock arrives. The next waiter in this process has
-// a lease of its own, and asks for the lock itself.
-func TestGuard_aGiftOfNoUseForAFixedLease(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context())
-		ctx := &muted{Context: w.Context()}
-		go func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)) }()
-		synctest.Wait()
-		fixed := w.waiting(w.a, w.Context(), lock.WithLease(7*time.Second))
-		time.Sleep(time.Millisecond)
-		ctx.over.Store(true)
-		start := time.Now()
-		w.unlock(h)
-		h = <-fixed
-		if took := time.Since(start); took > pollTime || w.mini.TTL("orders") > 7*time.Second {
-			w.Errorf("it came after %v, and its key lives for %v", took, w.mini.TTL("orders"))
-		}
-		if n := w.a.dog.Len(); n != 1 {
-			w.Errorf("%d leases are watched", n)
-		}
-		w.unlock(h)
-	})
-}
-
 // heirAsks has a waiter of this process ask at the moment when a release gives the lock to
 // it. The waiter's question waits for go. The waiter that comes next stands behind it.
 func (w *world) heirAsks(ctx context.Context) (first, next <-chan lock.Hold, goes chan struct{}) {
@@ -614,66 +444,6 @@ func TestGuard_theAnswerBringsAFullLease(t *testing.T) {
 		w.unlock(h)
 		w.unlock(w.next(next))
 	})
-}
-
-// A release gives the lock to a waiter whose own question is under way, and the waiter gives up
-// now. The next waiter in this process takes the lock, without a command.
-func TestGuard_aGiftOfOneWhoGivesUp(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ctx, cancel := context.WithCancel(w.Context())
-		first, next, goes := w.heirAsks(ctx)
-		sent := w.scripts()
-		cancel()
-		<-first
-		h := w.next(next)
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d scripts were sent", n)
-		}
-		close(goes)
-		w.ours(h)
-		w.unlock(h)
-	})
-}
-
-// A waiter asks with a long lease, and gives up. Its question is carried out when the next in
-// line has the lock, and does not lengthen the lease of that one.
-func TestGuard_theQuestionOfOneWhoGaveUp(t *testing.T) {
-	for _, answer := range []string{"is not there yet", "was an error"} {
-		t.Run(answer, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				goes := make(chan struct{})
-				var asked atomic.Int32
-				k := gated(func(acquire acquireFunc) acquireFunc {
-					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-						switch first := asked.Add(1) == 1; {
-						case first && answer == "was an error":
-							go func() {
-								<-goes
-								_, _ = acquire(context.Background(), rdb, k, q)
-							}()
-							return luascripts.Acquired{}, io.EOF
-						case first:
-							<-goes
-						}
-						return acquire(ctx, rdb, k, q)
-					}
-				}, nil)
-				ctx, cancel := context.WithCancel(w.Context())
-				first := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithLease(time.Hour)}))
-				next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-				cancel()
-				<-first
-				time.Sleep(pollTime) // it asks again after an error
-				h := w.next(next)
-				close(goes)
-				synctest.Wait()
-				if left := w.mini.TTL("orders"); left > leaseTime {
-					w.Errorf("the key of the next holder lives for %v", left)
-				}
-				w.unlock(h)
-			})
-		})
-	}
 }
 
 // A release has no answer when its caller goes, and then it has one. A question for the same

@@ -192,24 +192,3 @@ func TestGuard_aGrantAfterAside(t *testing.T) {
 		w.unlock(w.next(next))
 	})
 }
-
-// A waiter is to ask in a poll interval, just in case. Before that another process has the lock,
-// and the waiter asks. It asks again a poll interval after that, and no sooner.
-func TestGuard_asksJustInCaseOnce(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context())
-		there := w.waiting(w.b, w.Context())
-		here := w.waiting(w.a, w.Context())
-		time.Sleep(pollTime / 2)
-		w.unlock(h)
-		h = w.next(there)
-		time.Sleep(pollTime / 10)
-		sent := w.scripts()
-		time.Sleep(pollTime * 8 / 10)
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d scripts within a poll interval", n)
-		}
-		w.unlock(h)
-		w.unlock(w.next(here))
-	})
-}

@@ -14,7 +14,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/leasehold-go/leasehold/watchdog"
 	"github.com/redis/rueidis"
 )
 
@@ -536,37 +535,6 @@ func TestShare_askerGivesUp(t *testing.T) {
 	})
 }
 
-// A grant whose owner string may be in a command under way is not shared.
-func TestShare_notInDoubt(t *testing.T) {
-	inBubble(t, func(w *world) {
-		var n atomic.Int64
-		far := *reading
-		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
-			if n.Add(1) == 1 {
-				err = context.DeadlineExceeded // the outcome is unknown
-			}
-			return a, err
-		}
-		first, err := w.a.Lock(w.Context(), w.a.NewSpec(&far, "orders", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := w.a.Lock(w.Context(), w.a.NewSpec(&far, "orders", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if first.Owner() == second.Owner() {
-			t.Error("shared, although its question may be carried out once more")
-		}
-		w.unlock(first)
-		w.unlock(second)
-		if left := time.Until(first.Until()); left > watchdog.Trusted(leaseTime) {
-			t.Error(left)
-		}
-	})
-}
-
 // An owner writes by the time that its question to read is sent. No other reader comes in with that
 // question or beside it.
 func TestShare_notWithOneWhoCameToWrite(t *testing.T) {
@@ -599,32 +567,6 @@ func TestShare_notWithOneWhoCameToWrite(t *testing.T) {
 		}
 		w.unlock(writer)
 		w.unlock(reader)
-	})
-}
-
-// The refusal of a reader that lets writers pass does not refuse a reader that lets none pass.
-func TestShare_refusalOfAnother(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.known()
-		first := w.take(w.b, reading, w.Context())
-		writer := w.gets(w.b, writing, w.Context())
-		time.Sleep(time.Millisecond)
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-				t.Errorf("past a waiting writer: %v", err)
-			}
-		})
-		synctest.Wait()
-		if h, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", []lock.Option{lock.WithReadersFirst()})); err != nil {
-			t.Error(err)
-		} else {
-			w.unlock(h)
-		}
-		wg.Wait()
-		w.unlock(first)
-		w.unlock(<-writer)
 	})
 }
 
@@ -703,56 +645,6 @@ func heldBack() (read, write *Kind, sent, told chan struct{}) {
 		return a, err
 	}
 	return &r, &wr, sent, told
-}
-
-// A reader is granted the lock, and then another is refused it, as a writer came in
-// between. The answers cross, and the session hears the refusal first. From then on no reader comes in
-// with the grant, neither before nor after the session hears it.
-func TestShare_refusalOvertakesAGrant(t *testing.T) {
-	inBubble(t, func(w *world) {
-		read, _, sent, told := heldBack()
-		close(sent)
-		first := w.gets(w.a, read, w.Context())
-		rides := w.gets(w.a, read, w.Context())
-		writer := w.gets(w.b, writing, w.Context())
-		time.Sleep(time.Millisecond)
-		w.refused(read, lock.WithLease(time.Second))
-		w.refused(read) // before the grant is heard
-		close(told)
-		synctest.Wait()
-		w.refused(read)                                      // and after
-		for _, r := range []<-chan lock.Hold{first, rides} { // it came before the refusal
-			w.unlock(<-r)
-		}
-		w.unlock(<-writer)
-	})
-}
-
-// The owner of a rider comes to write, and so the question of the other reader is
-// refused. That does not concern the rider: an owner that writes may read.
-func TestShare_riderComesToWrite(t *testing.T) {
-	inBubble(t, func(w *world) {
-		read, write, sent, told := heldBack()
-		close(told)
-		asks := w.gets(w.a, read, w.Context())
-		owner := lock.WithOwner(w.Context())
-		rides := make(chan error)
-		go func() {
-			h, err := w.a.TryLock(owner, w.a.NewSpec(read, "orders", nil))
-			if err == nil {
-				err = h.Unlock(w.Context())
-			}
-			rides <- err
-		}()
-		synctest.Wait()
-		writer := w.take(w.a, write, owner)
-		close(sent)
-		if err := <-rides; err != nil {
-			t.Errorf("an owner that writes cannot read: %v", err)
-		}
-		w.unlock(writer)
-		w.unlock(<-asks)
-	})
 }
 
 // The question that thirty wait for comes to nothing. One of them asks for all, and has as
@@ -960,15 +852,6 @@ func TestShare_cameBeforeTheWriter(t *testing.T) {
 	})
 }
 
-// wish writes the wish of a writer that comes now and waits. The returned function removes
-// the wish.
-func (w *world) wish() (gone func()) {
-	const wish = "leasehold_rwlock_wish:{orders}"
-	_ = w.mini.Set(wish, "somebody "+strconv.FormatInt(time.Now().UnixMilli(), 10))
-	w.mini.SetTTL(wish, time.Hour)
-	return func() { w.mini.Del(wish) }
-}
-
 // refused fails unless a reader of a is told that others have the lock.
 func (w *world) refused(kind *Kind, opts ...lock.Option) {
 	w.Helper()
@@ -979,120 +862,6 @@ func (w *world) refused(kind *Kind, opts ...lock.Option) {
 	} else if took := time.Since(start); !errors.Is(err, lock.ErrNotAcquired) || took > opTime/2 {
 		w.Errorf("after %v: %v", took, err)
 	}
-}
-
-// Two ride along. The question comes to nothing, and a writer has come between them.
-// The reader that came before the writer gets in, though the other is refused.
-func TestShare_riderBeforeTheWriter(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.known()
-		for range 20 {
-			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 100 * time.Millisecond}))
-			ctx, cancel := context.WithTimeout(w.Context(), 90*time.Millisecond)
-			asks := w.reads(w.a, ctx)
-			rides := make(chan lock.Hold)
-			go func() {
-				h, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil))
-				if err != nil {
-					t.Error(err)
-				}
-				rides <- h
-			}()
-			synctest.Wait()
-			time.Sleep(20 * time.Millisecond) // longer than a question may be held up by the one that is delayed
-			gone := w.wish()
-			time.Sleep(60 * time.Millisecond) // more than place.ShareTime and a round trip
-			var wg sync.WaitGroup
-			for range 10 {
-				wg.Go(func() { w.refused(reading) })
-			}
-			<-asks
-			start := time.Now()
-			h := <-rides
-			if took := time.Since(start); took > 15*time.Millisecond {
-				t.Errorf("in after %v", took)
-			}
-			wg.Wait()
-			if h != nil {
-				w.unlock(h)
-			}
-			gone()
-			cancel()
-			time.Sleep(pollTime)
-		}
-	})
-}
-
-// A reader came long ago, and is let in because of that, before a writer that came since. Its
-// question is sent late, as Redis was loading; a reader that comes then does not ride along.
-func TestShare_notWithOneWhoCameLongAgo(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.known()
-		w.mini.SetError("LOADING Redis is loading the dataset in memory")
-		first := w.reads(w.a, w.Context())
-		time.Sleep(pollTime)
-		gone := w.wish()
-		w.wire.OnRequest(func(req [][]byte) redistest.Action {
-			if string(req[0]) != "EVALSHA" {
-				return redistest.Action{}
-			}
-			return redistest.Action{DelayReply: pollTime / 4}
-		})
-		time.Sleep(pollTime / 2)
-		w.mini.SetError("")
-		for range 10 {
-			time.Sleep(pollTime / 20)
-			w.refused(reading)
-		}
-		w.wire.OnRequest(nil)
-		h := <-first
-		w.refused(reading)
-		w.unlock(h)
-		gone()
-	})
-}
-
-// A reader that comes after a writer of the same process does not ride along with a question from
-// before, nor join the readers that it lets in.
-func TestShare_notPastAWriterHere(t *testing.T) {
-	inBubble(t, func(w *world) {
-		read, write, sent, told := heldBack()
-		close(sent)
-		first := w.gets(w.a, read, w.Context())
-		writer := w.gets(w.a, write, w.Context())
-		time.Sleep(time.Millisecond)
-		w.refused(read)
-		close(told)
-		h := <-first
-		w.refused(read)
-		w.unlock(h)
-		w.unlock(<-writer)
-	})
-}
-
-// While others wait, as they were refused, no reader joins that would let a writer pass.
-func TestShare_notPastThoseWhoWait(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.known()
-		gone := w.wish()
-		time.Sleep(time.Millisecond)
-		waits := w.reads(w.a, w.Context())
-		gone()
-		first, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)) // it asks
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if first.Owner() == second.Owner() {
-			t.Error("the reader joined past the waiters")
-		}
-		for _, h := range []lock.Hold{first, second, <-waits} {
-			w.unlock(h)
-		}
-	})
 }
 
 // A question broke off, and may have been carried out; then its reader joins another. What
@@ -1142,77 +911,6 @@ func TestShare_notWithReplicas(t *testing.T) {
 		for _, h := range []lock.Hold{first, second, third} {
 			w.unlock(h)
 		}
-	})
-}
-
-// An owner that writes reads at once, also while another reader asks and gets no answer.
-func TestShare_whoWritesNeedNotRide(t *testing.T) {
-	inBubble(t, func(w *world) {
-		read, write, sent, told := heldBack()
-		close(told)
-		owner := lock.WithOwner(w.Context())
-		writer := w.take(w.a, write, owner)
-		asks := w.gets(w.a, read, w.Context())
-		start := time.Now()
-		reader := w.take(w.a, read, owner)
-		if took := time.Since(start); took > 0 {
-			t.Errorf("in after %v", took)
-		}
-		close(sent)
-		w.unlock(writer)
-		w.unlock(reader)
-		w.unlock(<-asks)
-	})
-}
-
-// A reader that came before a writer rode along with one that came after the writer, in vain. Now it
-// asks itself, though readers that came after the writer ask again and again.
-func TestShare_ridesInVainOnce(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.known()
-		const answer = time.Millisecond
-		var n atomic.Int64
-		slow := *reading
-		slow.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
-			if n.Add(1) == 1 {
-				time.Sleep(pollTime)
-			}
-			time.Sleep(answer)
-			return a, err
-		}
-		ctx, cancel := context.WithCancel(w.Context())
-		asks := w.gets(w.a, &slow, ctx)
-		rides := w.gets(w.a, &slow, w.Context())
-		time.Sleep(answer)
-		gone := w.wish()
-		time.Sleep(80 * time.Millisecond)
-		over := make(chan struct{})
-		var wg sync.WaitGroup
-		for range 50 {
-			wg.Go(func() {
-				for {
-					w.refused(&slow)
-					select {
-					case <-over:
-						return
-					default:
-					}
-				}
-			})
-		}
-		time.Sleep(20 * time.Millisecond)
-		start := time.Now()
-		cancel() // another asks now
-		h := <-rides
-		if took := time.Since(start); took > 3*answer {
-			t.Errorf("in after %v", took)
-		}
-		close(over)
-		<-asks
-		wg.Wait()
-		w.unlock(h)
-		gone()
 	})
 }
 
@@ -1299,67 +997,6 @@ func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
 			if w.mini.Exists("orders") {
 				t.Fatal("a reader is in")
 			}
-		}
-	})
-}
-
-// The first reader of a line comes in with a reader that stands in none. The others of the
-// line ask at once.
-func TestShare_theLineFollowsARider(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.known()
-		var slow atomic.Bool
-		goes := make(chan struct{})
-		read := *reading
-		read.Queues = false // nothing is left to settle, which would tell the others
-		read.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-			if slow.Swap(false) {
-				<-goes
-			}
-			return luascripts.AcquireRead(ctx, rdb, k, q)
-		}
-		writer := w.take(w.b, writing, w.Context())
-		first := w.gets(w.a, &read, w.Context(), lock.WithReadersFirst())
-		second := w.gets(w.a, &read, w.Context(), lock.WithReadersFirst())
-		slow.Store(true)
-		try := make(chan lock.Hold)
-		go func() {
-			h, err := w.a.TryLock(w.Context(), w.a.NewSpec(&read, "orders", []lock.Option{lock.WithReadersFirst()}))
-			if err != nil {
-				t.Error(err)
-			}
-			try <- h
-		}()
-		synctest.Wait()
-		w.unlock(writer)
-		synctest.Wait() // the first of the line rides along
-		began := time.Now()
-		close(goes)
-		holds := []lock.Hold{<-try, <-first, <-second}
-		if d := time.Since(began); d != 0 {
-			t.Errorf("the last of them came in after %v", d)
-		}
-		for _, h := range holds {
-			w.unlock(h)
-		}
-	})
-}
-
-// Once Close has begun, the session sends no caller to join another reader: the caller would not get in,
-// and would look again and again.
-func TestShare_notAfterClose(t *testing.T) {
-	inBubble(t, func(w *world) {
-		spec := w.a.NewSpec(reading, "orders", nil)
-		_ = w.take(w.a, reading, w.Context())
-		at, now := w.a.find(spec.id()), time.Now()
-		at.lock()
-		defer at.unlock()
-		if at.place.Open(&spec.terms, now, now) == nil {
-			t.Error("the reader that was let in cannot be joined")
-		}
-		at.place.Close()
-		if at.place.Open(&spec.terms, now, now) != nil {
-			t.Error("a reader can be joined after Close")
 		}
 	})
 }
