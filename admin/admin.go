@@ -142,9 +142,8 @@ func (a *Admin) failed(ctx context.Context, op, name string, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
 		err = cause
 	}
-	var reply *rueidis.RedisError
 	err = luascripts.Discreet(err)
-	if errors.As(err, &reply) && command.Refused(reply) {
+	if command.Refused(err) {
 		err = command.Refusal("", "", err)
 	}
 	return &lock.Error{Op: op, Name: name, Err: err}

@@ -66,7 +66,7 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 		return Lock{}, err
 	}
 	fair, err := a.ask(ctx, name, Fair)
-	if errors.Is(err, lock.ErrForeignKey) || refused(err) {
+	if errors.Is(err, lock.ErrForeignKey) || command.Refused(err) {
 		return plain, nil // the queue belongs to no fair lock, or this user may not read fair locks
 	}
 	if err != nil {
@@ -126,12 +126,6 @@ func (a *Admin) besides(ctx context.Context, l *Lock) error {
 		}
 	}
 	return nil
-}
-
-// refused reports whether err is an answer of Redis that stays the same for every later question.
-func refused(err error) bool {
-	var reply *rueidis.RedisError
-	return errors.As(err, &reply) && command.Refused(reply)
 }
 
 // operator returns the name of the user of this program and its machine.

@@ -121,7 +121,7 @@ func (w *way) explain(option rueidis.ClientOption, err error, over bool) error {
 	w.mu.Unlock()
 	var reply *rueidis.RedisError
 	if errors.As(err, &reply) {
-		if command.Refused(reply) {
+		if command.Refused(err) {
 			return command.Refusal(addr, userOf(option), err)
 		}
 		return fmt.Errorf("the server at %s: %w", addr, err)

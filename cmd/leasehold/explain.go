@@ -46,13 +46,14 @@ func advice(err error) string {
 // adviceOnReply returns what to do about an error reply of Redis.
 func adviceOnReply(reply string) string {
 	for code, do := range map[string]string{
-		"NOAUTH":    "give the password in the URL, or in REDISCLI_AUTH",
-		"WRONGPASS": "is the user or the password wrong?",
-		"NOPERM":    "the user lacks a right: leasehold doctor says which",
-		"READONLY":  "this is a replica: connect to the primary, or by way of the Sentinels (?master_set=NAME)",
-		"OOM":       "the server is full: raise maxmemory",
-		"LOADING":   "the server is starting: try again",
-		"MISCONF":   "the server cannot save its data: see its log",
+		"NOAUTH":                        "give the password in the URL, or in REDISCLI_AUTH",
+		"WRONGPASS":                     "is the user or the password wrong?",
+		"NOPERM":                        "the user lacks a right: leasehold doctor says which",
+		"The user executing the script": "the user lacks a right: leasehold doctor says which", // Redis before 7.2, without a code
+		"READONLY":                      "this is a replica: connect to the primary, or by way of the Sentinels (?master_set=NAME)",
+		"OOM":                           "the server is full: raise maxmemory",
+		"LOADING":                       "the server is starting: try again",
+		"MISCONF":                       "the server cannot save its data: see its log",
 	} {
 		if strings.Contains(reply, code) {
 			return do

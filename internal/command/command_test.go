@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -74,6 +75,58 @@ func TestFaultOf(t *testing.T) {
 	s := New(rdb, Config{Timeout: time.Second})
 	if err := s.Explain(reply("WRONGTYPE Operation against a key")); !errors.Is(err, lock.ErrForeignKey) {
 		t.Errorf("%v", err)
+	}
+}
+
+// ReplyOf sorts the error replies of all versions of the server.
+func TestReplyOf(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	for text, want := range map[string]Reply{
+		"LOADING Redis is loading the dataset in memory":                                             Passing,
+		"ERR Error running script (call to f_1): @user_script:43: -READONLY You can't write":         Passing,
+		"OOM command not allowed when used memory > 'maxmemory'.":                                    Full,
+		"MISCONF Redis is configured to save RDB snapshots":                                          Full,
+		"NOREPLICAS Not enough good replicas to write.":                                              Full,
+		"NOAUTH Authentication required.":                                                            Stranger,
+		"WRONGPASS invalid username-password pair":                                                   Stranger,
+		"NOPERM User x has no permissions to run the 'hset' command":                                 Denied,
+		"NOPERM ACL failure in script: User x has no permissions to run the 'hset' command":          Denied,
+		"ERR The user executing the script can't run this command or subcommand script: 14fa":        Denied,
+		"ERR The user executing the script can't access at least one of the keys script: 14fa":       Denied,
+		"ERR Error running script: The user executing the script can't publish to the channel":       Denied,
+		"WRONGTYPE Operation against a key holding the wrong kind of value":                          Misfit,
+		"ERR Error running script (call to f_1): @user_script:2: -WRONGTYPE Operation against a key": Misfit,
+		"ERR syntax error": Other,
+	} {
+		m.SetError(text)
+		err := rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()
+		if got := ReplyOf(fmt.Errorf("wrapped: %w", err)); got != want {
+			t.Errorf("%q is %d, want %d", text, got, want)
+		}
+	}
+	for _, err := range []error{nil, io.EOF, lock.ErrClosed} {
+		if got := ReplyOf(err); got != None {
+			t.Errorf("%v is %d", err, got)
+		}
+	}
+}
+
+// A script calls a command for which its user lacks the right. Whatever the server's version
+// says to that, the error says what to do.
+func TestExplain_deniedInAScript(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	if err := admin.Do(t.Context(), admin.B().Arbitrary("ACL", "SETUSER", "default", "-hset").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	rdb := s.Client(t)
+	err := rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.call('HSET', KEYS[1], 'a', 1)").Numkeys(1).Key("k").Build()).Error()
+	if ReplyOf(err) != Denied {
+		t.Fatalf("%v", err)
+	}
+	if err := New(rdb, Config{Timeout: time.Second}).Explain(err); !strings.Contains(err.Error(), "docs/SECURITY.md") {
+		t.Errorf("no advice: %v", err)
 	}
 }
 

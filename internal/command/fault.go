@@ -9,14 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
 
 // Fault says what an error means for a command that was sent. FaultOf is the one place
-// that decides it.
+// that decides it, and ReplyOf the one that sorts the error replies of the server.
 //
 //	reply or error                                       MayHaveRun  Again
 //	LOADING TRYAGAIN CLUSTERDOWN MASTERDOWN READONLY
@@ -37,9 +36,8 @@ func FaultOf(err error) Fault {
 	var sure interface{ Final() }
 	var garbled *luascripts.ReplyError
 	var dial *net.OpError
-	var reply *rueidis.RedisError
-	if errors.As(err, &reply) {
-		return Fault{Again: retry.Passes(reply.Error())}
+	if r := ReplyOf(err); r != None {
+		return Fault{Again: r == Passing}
 	}
 	switch {
 	case errors.As(err, &sure), errors.Is(err, lock.ErrClosed):
@@ -72,16 +70,15 @@ func (e Final) Final() {}
 // Explain returns err, with which a command failed, as callers get it: with the sentinel of
 // package lock that says what is wrong, and with advice.
 func (s *Sender) Explain(err error) error {
-	var reply *rueidis.RedisError
 	err = luascripts.Discreet(err)
 	switch {
 	case err == nil || errors.Is(err, lock.ErrUnavailable):
 		return err // an earlier Explain made it
-	case errors.As(err, &reply) && strings.Contains(reply.Error(), "WRONGTYPE"):
+	case ReplyOf(err) == Misfit:
 		return fmt.Errorf("%w: %w", lock.ErrForeignKey, err)
 	case errors.As(err, new(*luascripts.WaitError)):
 		return fmt.Errorf("%w: %w", lock.ErrReplicas, err)
-	case errors.As(err, &reply) && Refused(reply):
+	case Refused(err):
 		return Refusal(s.Address(), s.User, err)
 	case IsReadOnly(err):
 		return s.Silent(0, fmt.Errorf("it is a replica, and takes no writes: %w", err))
@@ -115,38 +112,6 @@ func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 // or a cluster says where the master is.
 func (s *Sender) MayPass(err error) bool {
 	return FaultOf(err).Again && !(IsReadOnly(err) && s.rdb.Mode() == rueidis.ClientModeStandalone)
-}
-
-// Refused reports whether reply says that the server does not accept the user, or that the
-// user lacks a right.
-func Refused(reply *rueidis.RedisError) bool {
-	for word := range strings.FieldsSeq(reply.Error()) {
-		switch strings.TrimPrefix(word, "-") {
-		case "NOAUTH", "WRONGPASS", "NOPERM":
-			return true
-		}
-	}
-	return false
-}
-
-// Refusal returns err, which says that the server at addr does not accept user, or that user
-// lacks a right, with advice. addr and user are "" if they are not known.
-func Refusal(addr, user string, err error) error {
-	server := "Redis"
-	if addr != "" {
-		server += " at " + addr
-	}
-	if user != "" {
-		server += fmt.Sprintf(", user %q", user)
-	}
-	advice := "check the user and the password"
-	switch text := err.Error(); {
-	case strings.Contains(text, "NOPERM"):
-		advice = `grant the rights that docs/SECURITY.md lists under "Rights"`
-	case strings.Contains(text, "NOAUTH"):
-		advice = "the server wants a password, and none was given, as in redis://user:password@host:port"
-	}
-	return fmt.Errorf("%s: %w (%s)", server, err, advice)
 }
 
 // kinds of values that a foreign key can hold, as TYPE has them, and what they may be.

@@ -7,11 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -136,39 +135,24 @@ func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(c
 // Silent returns the error of a question that Redis has not answered within d.
 func Silent(d time.Duration) error { return fmt.Errorf("%w within %v", lock.ErrUnavailable, d) }
 
-// unwritable has the codes of the error replies of a server that answers, but cannot write.
-var unwritable = map[string]bool{"OOM": true, "MISCONF": true, "NOREPLICAS": true}
-
 // Told returns the error of the caller for err, with which a command failed. It matches
 // [lock.ErrUnavailable] if Redis did not decide, so that the same command may succeed later.
 func Told(err error) error {
-	var reply *rueidis.RedisError
 	err = luascripts.Discreet(err)
 	switch {
 	case err == nil, errors.Is(err, lock.ErrUnavailable), errors.As(err, new(*luascripts.ReplyError)), errors.As(err, new(*luascripts.UnknownError)):
 		return err
 	case errors.Is(err, rueidis.ErrClosing):
 		return fmt.Errorf("%w: %w", lock.ErrClosed, err)
-	case !errors.As(err, &reply), retry.Passes(reply.Error()):
+	}
+	switch command.ReplyOf(err) {
+	case command.None, command.Passing, command.Full:
 		return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+	case command.Misfit:
+		return fmt.Errorf("%w: %w", lock.ErrForeignKey, err)
+	case command.Stranger, command.Denied:
+		return command.Refusal("", "", err)
+	default:
+		return err
 	}
-	if strings.Contains(reply.Error(), "The user executing the script can't") { // this reply has no code
-		return denied(err)
-	}
-	for word := range strings.FieldsSeq(reply.Error()) {
-		switch code := strings.TrimPrefix(word, "-"); {
-		case code == "WRONGTYPE":
-			return fmt.Errorf("%w: %w", lock.ErrForeignKey, err)
-		case code == "NOPERM":
-			return denied(err)
-		case unwritable[code]:
-			return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
-		}
-	}
-	return err
-}
-
-// denied returns err, which says that the user lacks a right, with advice.
-func denied(err error) error {
-	return fmt.Errorf(`%w (grant the rights that docs/SECURITY.md lists under "Rights")`, err)
 }
