@@ -353,7 +353,7 @@ func TestInspect(t *testing.T) {
 		for _, name := range s.others() {
 			want := lock.ErrForeignKey
 			if strings.HasPrefix(name, "leasehold_client:") {
-				want = lock.ErrName
+				want = lock.ErrBadName
 			}
 			if name == "a line" { // Redis has the line of a plain lock here, and the lock is free
 				continue

@@ -19,7 +19,7 @@ import (
 
 // Inspect returns all that Redis knows of the lock called name: its holders and its waiters, since when they
 // hold or wait, and the rest of the lease. A free lock has no holders; it can have waiters for a moment. The
-// error matches lock.ErrForeignKey if the key holds something that is no lock, and lock.ErrName
+// error matches lock.ErrForeignKey if the key holds something that is no lock, and lock.ErrBadName
 // if no lock can have that name.
 //
 // One script reads the lock. Inspect then reads its clients, its tokens and the note of a forced

@@ -177,7 +177,7 @@ func TestUnlock_fails(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "a{", strings.Repeat("x", 5000)} {
-		if _, err := sc.admin.Unlock(t.Context(), bad, "", ""); !errors.Is(err, lock.ErrName) {
+		if _, err := sc.admin.Unlock(t.Context(), bad, "", ""); !errors.Is(err, lock.ErrBadName) {
 			t.Errorf("%.10q: %v", bad, err)
 		}
 	}

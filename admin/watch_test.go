@@ -138,9 +138,9 @@ func TestWatch_fails(t *testing.T) {
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
 	for want, names := range map[string][]string{
-		"no lock to watch":   nil,
-		"101 locks":          slices.Repeat([]string{"a"}, 101),
-		lock.ErrName.Error(): {"a", "b{"},
+		"no lock to watch":      nil,
+		"101 locks":             slices.Repeat([]string{"a"}, 101),
+		lock.ErrBadName.Error(): {"a", "b{"},
 	} {
 		n := 0
 		for _, err := range sc.admin.Watch(t.Context(), names...) {

@@ -38,9 +38,9 @@ func ShardedOn(s *send.Sender, name string, shards int, opts ...Option) *Sharded
 	sh := &Sharded{name: name}
 	switch {
 	case name == "":
-		sh.bad = fmt.Errorf("%w: it is empty", lock.ErrName)
+		sh.bad = fmt.Errorf("%w: it is empty", lock.ErrBadName)
 	case strings.ContainsAny(s.Prefix+name, "{}"):
-		sh.bad = fmt.Errorf("%w: braces would put all shards into one slot", lock.ErrName)
+		sh.bad = fmt.Errorf("%w: braces would put all shards into one slot", lock.ErrBadName)
 	case shards < 1 || shards > maxShards:
 		sh.bad = fmt.Errorf("%d shards: it must be from 1 to %d", shards, maxShards)
 	default:

@@ -42,8 +42,8 @@ var (
 	// ErrClosed: the client was closed.
 	ErrClosed = errors.New("client closed")
 
-	// ErrName: the name cannot be a lock's name; the message says why.
-	ErrName = errors.New("bad lock name")
+	// ErrBadName: the name cannot be a lock's name; the message says why.
+	ErrBadName = errors.New("bad lock name")
 
 	// ErrUpgrade: an owner that holds the read lock asked for the write lock. It would wait
 	// for itself. Unlock the read lock first, or take the write lock first

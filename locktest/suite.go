@@ -76,7 +76,7 @@ var rules = []rule{
 	{"mixed leases", "an inner hold never ends the renewal of the outer one, nor shortens its lease", mixedLeases, reading},
 	{"tokens", "tokens grow from holder to holder, and re-entries keep them", tokens, 0},
 	{"Do", "Do unlocks after an error and after a panic, and joins errors", do, reading},
-	{"names", "odd names are locks of their own or ErrName, never two names on one lock", names, reading},
+	{"names", "odd names are locks of their own or ErrBadName, never two names on one lock", names, reading},
 	{"many", "under contention of two clients no two callers are inside together", many, 0},
 }
 
@@ -733,8 +733,8 @@ func names(t *trial) {
 		}
 		for _, f := range []func(context.Context) (lock.Hold, error){t.h.New(name).Lock, t.h.New(name).TryLock} {
 			_, err := f(t.ctx)
-			if !errors.Is(err, lock.ErrName) {
-				t.broken("name %.40q: %v, want ErrName", name, err)
+			if !errors.Is(err, lock.ErrBadName) {
+				t.broken("name %.40q: %v, want ErrBadName", name, err)
 			}
 		}
 	}

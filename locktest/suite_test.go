@@ -55,7 +55,7 @@ var ways = []way{
 		}, nil)(mk)
 	}, map[string]string{
 		"re-entry is per name": "waited for 300ms",
-		"names":                "want ErrName",
+		"names":                "want ErrBadName",
 	}},
 	{"unlock does nothing", changed(acquire, unlocks(func(context.Context, locker, lock.Hold) error { return nil })), map[string]string{
 		"free lock":    "the lock should be free",

@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Holds returns the holds that h is made of: for a hold of a [MultiLock], a hold of each lock,
+// Holds returns the holds that h is made of: for a hold of a [Lock], a hold of each lock,
 // in the order in which the locks were given to [New]; for one of a [Quorum], a hold
 // of each lock that it has at this moment. For any other hold it returns that hold.
 //
@@ -92,9 +92,9 @@ func (c termContext) Value(key any) any {
 	return c.t.inner.Value(key)
 }
 
-// hold is a hold of a MultiLock.
+// hold is a hold of a Lock.
 type hold struct {
-	m       *MultiLock  // set once
+	m       *Lock       // set once
 	term    *term       // set once
 	members []lock.Hold // set once: of each lock
 
@@ -105,7 +105,7 @@ type hold struct {
 var _ lock.Hold = (*hold)(nil)
 
 // newHold makes a hold under ctx, which carries the owner.
-func newHold(ctx context.Context, m *MultiLock, members []lock.Hold) *hold {
+func newHold(ctx context.Context, m *Lock, members []lock.Hold) *hold {
 	h := &hold{m: m, members: members}
 	h.term = newTerm(ctx, h.look)
 	for _, one := range members {

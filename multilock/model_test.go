@@ -74,7 +74,7 @@ func drawCaller(t *rapid.T, locks int) (c caller) {
 
 // multi makes the caller's multi-lock. Lock i has the i-th letter for its name; with twins, two
 // have one name, on different servers.
-func (c caller) multi(client string, all []*site, twins bool) *multilock.MultiLock {
+func (c caller) multi(client string, all []*site, twins bool) *multilock.Lock {
 	var locks []lock.Locker
 	for _, i := range c.locks {
 		s, name := all[i%2], string(rune('a'+i))

@@ -12,30 +12,30 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// MultiLock is several locks as one: all or none. It is safe for concurrent use;
+// Lock is several locks as one: all or none. It is safe for concurrent use;
 // goroutines that share it exclude each other. It has no resources and need not be
 // closed.
-type MultiLock struct {
+type Lock struct {
 	locks []lock.Locker // in the order in which they were given
 	order []int         // of locks, by their names
 	group lock.Group    // takes all of them at once; nil if nothing can
 	err   error         // why they make no multi-lock
 }
 
-var _ lock.Locker = (*MultiLock)(nil)
+var _ lock.Locker = (*Lock)(nil)
 
 // New returns a lock that is held when all of locks are. They may be of any kind
-// and of any clients. A [MultiLock] among them stands for the locks that it is made
+// and of any clients. A [Lock] among them stands for the locks that it is made
 // of. It does no I/O; no locks at all, or a nil among them, is an error of the
 // first call.
 //
 // A lock that is given twice is entered twice, as one owner takes all; so
 // both sides of a read/write lock are allowed too. The same lock by two clients is
 // not: two clients are two owners, each of which waits for the other.
-func New(locks ...lock.Locker) *MultiLock {
-	m := &MultiLock{}
+func New(locks ...lock.Locker) *Lock {
+	m := &Lock{}
 	for i, l := range locks {
-		if inner, ok := l.(*MultiLock); ok && inner != nil {
+		if inner, ok := l.(*Lock); ok && inner != nil {
 			m.locks = append(m.locks, inner.locks...)
 			m.err = errors.Join(m.err, inner.err)
 		} else if ok || l == nil {
@@ -62,7 +62,7 @@ func New(locks ...lock.Locker) *MultiLock {
 
 // Name returns the names of the locks in the order in which they were given,
 // joined by "+". It is for people: no lock in Redis has that name.
-func (m *MultiLock) Name() string { return joined(m.locks) }
+func (m *Lock) Name() string { return joined(m.locks) }
 
 func joined(locks []lock.Locker) string {
 	var names []string
@@ -81,14 +81,14 @@ func joined(locks []lock.Locker) string {
 // the error says which could not be given back; their release is repeated in the
 // background. When ctx ends, Lock returns at once, and what it had taken is given back
 // in the background. lock.WithWait of a lock limits the wait for that lock.
-func (m *MultiLock) Lock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "lock") }
+func (m *Lock) Lock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "lock") }
 
 // TryLock makes one attempt at each lock. It fails with lock.ErrNotAcquired when
 // another owner has one of them, or another caller of this process is ahead in its line. The
 // locks that it had taken before are given back, as by Lock.
-func (m *MultiLock) TryLock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "trylock") }
+func (m *Lock) TryLock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "trylock") }
 
-func (m *MultiLock) acquire(ctx context.Context, op string) (lock.Hold, error) {
+func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 	if m.err != nil {
 		return nil, &lock.Error{Op: op, Name: m.Name(), Err: m.err}
 	}
@@ -97,7 +97,7 @@ func (m *MultiLock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 	}
 	holds, err := m.together(ctx, op)
 	if errors.Is(err, errors.ErrUnsupported) {
-		t := &taking{MultiLock: m, op: op, holds: make([]lock.Hold, len(m.locks)), lost: make([]int, len(m.locks))}
+		t := &taking{m: m, op: op, holds: make([]lock.Hold, len(m.locks)), lost: make([]int, len(m.locks))}
 		if err = t.all(ctx); err != nil {
 			err = errors.Join(err, giveBack(ctx, m.locks, t.holds))
 		}
@@ -110,7 +110,7 @@ func (m *MultiLock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 }
 
 // together takes all at once, if there is a way.
-func (m *MultiLock) together(ctx context.Context, op string) ([]lock.Hold, error) {
+func (m *Lock) together(ctx context.Context, op string) ([]lock.Hold, error) {
 	switch {
 	case m.group == nil:
 		return nil, errors.ErrUnsupported
@@ -127,7 +127,7 @@ const tooOften = 3
 
 // taking is one call that takes the locks one by one.
 type taking struct {
-	*MultiLock
+	m     *Lock
 	op    string
 	holds []lock.Hold // of each lock; nil where there is none
 	lost  []int       // how often each ran out meanwhile
@@ -143,7 +143,7 @@ type taking struct {
 // while it waited for later ones. There it does not wait. If the attempt is refused, it gives
 // the later ones back, and then waits.
 func (t *taking) all(ctx context.Context) error {
-	order := slices.Clone(t.order)
+	order := slices.Clone(t.m.order)
 	for {
 		at := slices.IndexFunc(order, func(i int) bool { return t.holds[i] == nil || t.holds[i].Err() != nil })
 		if at < 0 {
@@ -151,10 +151,10 @@ func (t *taking) all(ctx context.Context) error {
 		}
 		i := order[at]
 		if err := ctx.Err(); err != nil { // that ends the holds, too
-			return named(t.op, t.locks[i], interrupted(ctx, nil))
+			return named(t.op, t.m.locks[i], interrupted(ctx, nil))
 		}
 		if cause := t.ranOut(ctx, i); cause != nil {
-			return named(t.op, t.locks[i], fmt.Errorf("%w: it ran out while the others were waited for, %d times: %w", lock.ErrNotAcquired, tooOften, cause))
+			return named(t.op, t.m.locks[i], fmt.Errorf("%w: it ran out while the others were waited for, %d times: %w", lock.ErrNotAcquired, tooOften, cause))
 		}
 		later := t.later(i)
 		h, err := t.ask(ctx, i, len(later) > 0)
@@ -165,11 +165,11 @@ func (t *taking) all(ctx context.Context) error {
 			for _, j := range later {
 				t.giveBack(ctx, j)
 			}
-			first := slices.IndexFunc(order, func(j int) bool { return t.locks[j].Name() == t.locks[i].Name() })
+			first := slices.IndexFunc(order, func(j int) bool { return t.m.locks[j].Name() == t.m.locks[i].Name() })
 			order = slices.Insert(slices.Delete(order, at, at+1), first, i)
 			rest(ctx, rand.N(10*time.Millisecond)) // so that two callers that give way to each other do not do it in step
 		default:
-			return named(t.op, t.locks[i], err)
+			return named(t.op, t.m.locks[i], err)
 		}
 	}
 }
@@ -191,13 +191,13 @@ func (t *taking) ranOut(ctx context.Context, i int) error {
 // giveBack gives back the hold on lock i. If Redis does not confirm it, the release goes on in
 // the background, and delays the next owner of that lock.
 func (t *taking) giveBack(ctx context.Context, i int) {
-	_ = giveBack(ctx, t.locks[i:i+1], t.holds[i:i+1])
+	_ = giveBack(ctx, t.m.locks[i:i+1], t.holds[i:i+1])
 }
 
 // later returns the held locks that come after lock i, or have its name.
 func (t *taking) later(i int) (later []int) {
 	for j, h := range t.holds {
-		if h != nil && t.locks[j].Name() >= t.locks[i].Name() {
+		if h != nil && t.m.locks[j].Name() >= t.m.locks[i].Name() {
 			later = append(later, j)
 		}
 	}
@@ -206,9 +206,9 @@ func (t *taking) later(i int) (later []int) {
 
 func (t *taking) ask(ctx context.Context, i int, outOfOrder bool) (lock.Hold, error) {
 	if t.op == "lock" && !outOfOrder {
-		return t.locks[i].Lock(ctx)
+		return t.m.locks[i].Lock(ctx)
 	}
-	return t.locks[i].TryLock(ctx)
+	return t.m.locks[i].TryLock(ctx)
 }
 
 // mayBeOrder reports whether err, of an attempt out of order, may not occur in order. Both

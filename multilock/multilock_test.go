@@ -70,8 +70,8 @@ func TestNew_oneOrderForAll(t *testing.T) {
 func TestNew_badLocks(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, _, _ := three(t)
-		var none *multilock.MultiLock
-		for name, m := range map[string]*multilock.MultiLock{
+		var none *multilock.Lock
+		for name, m := range map[string]*multilock.Lock{
 			"no locks":         multilock.New(),
 			"a nil":            multilock.New(a, nil),
 			"a nil multi-lock": multilock.New(none, a),
@@ -250,8 +250,8 @@ func TestMultiLock_failsInTheMiddle(t *testing.T) {
 			return func(context.Context, string) error { return broken }
 		}, []error{broken}},
 		"a name": {func(func()) func(context.Context, string) error {
-			return func(context.Context, string) error { return &lock.Error{Op: "lock", Name: "b", Err: lock.ErrName} }
-		}, []error{lock.ErrName}},
+			return func(context.Context, string) error { return &lock.Error{Op: "lock", Name: "b", Err: lock.ErrBadName} }
+		}, []error{lock.ErrBadName}},
 		"ctx ends while it waits": {func(cancel func()) func(context.Context, string) error {
 			return func(ctx context.Context, _ string) error {
 				time.AfterFunc(time.Minute, cancel)
@@ -477,7 +477,7 @@ func TestMultiLock_bothSides(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, _, c := three(t)
 		read, write := new(rw).sides(s, "b")
-		for _, m := range []*multilock.MultiLock{multilock.New(read, write), multilock.New(write, read), multilock.New(c, read, a, write)} {
+		for _, m := range []*multilock.Lock{multilock.New(read, write), multilock.New(write, read), multilock.New(c, read, a, write)} {
 			for _, f := range []func(context.Context) (lock.Hold, error){m.Lock, m.TryLock} {
 				h := must(t)(f(t.Context()))
 				if err := h.Unlock(t.Context()); err != nil {
@@ -503,7 +503,7 @@ func TestMultiLock_bothSides(t *testing.T) {
 func TestMultiLock_twice(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, _ := three(t)
-		for _, m := range []*multilock.MultiLock{multilock.New(a, b, a), multilock.New(a, multilock.New(b, a))} {
+		for _, m := range []*multilock.Lock{multilock.New(a, b, a), multilock.New(a, multilock.New(b, a))} {
 			h := must(t)(m.Lock(t.Context()))
 			if err := h.Unlock(t.Context()); err != nil {
 				t.Error(err)
@@ -661,12 +661,12 @@ func TestMultiLock_whatAWaiterHolds(t *testing.T) {
 // had taken is given back in the background.
 func TestMultiLock_endsWithItsContext(t *testing.T) {
 	const wait = 50 * time.Millisecond
-	for name, call := range map[string]func(t *testing.T, ctx context.Context, m *multilock.MultiLock) error{
-		"lock": func(t *testing.T, ctx context.Context, m *multilock.MultiLock) error {
+	for name, call := range map[string]func(t *testing.T, ctx context.Context, m *multilock.Lock) error{
+		"lock": func(t *testing.T, ctx context.Context, m *multilock.Lock) error {
 			_, err := m.Lock(ctx)
 			return err
 		},
-		"trylock": func(t *testing.T, ctx context.Context, m *multilock.MultiLock) error {
+		"trylock": func(t *testing.T, ctx context.Context, m *multilock.Lock) error {
 			_, err := m.TryLock(ctx)
 			return err
 		},

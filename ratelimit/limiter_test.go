@@ -65,7 +65,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%d units: no error", n)
 		}
 	}
-	if _, err := l.Take(t.Context(), strings.Repeat("k", 5000), 1); !errors.Is(err, lock.ErrName) {
+	if _, err := l.Take(t.Context(), strings.Repeat("k", 5000), 1); !errors.Is(err, lock.ErrBadName) {
 		t.Errorf("a long key: %v", err)
 	}
 	if n := s.CommandCalls(t, "evalsha"); n != 0 {

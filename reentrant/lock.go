@@ -93,7 +93,7 @@ func (l *Lock) Name() string { return l.spec.Name }
 // limit only the waiting, use lock.WithWait.
 //
 // The error matches lock.ErrClosed when the client closes, lock.ErrLost when it
-// would have re-entered a lock that was lost, lock.ErrName and lock.ErrForeignKey
+// would have re-entered a lock that was lost, lock.ErrBadName and lock.ErrForeignKey
 // when the name or the key is not that of a lock. An answer from Redis that
 // waiting will not change, such as a denied command or full memory, is returned
 // at once. After an error nothing of this call is left in Redis: at once if the server answers, and otherwise a round trip

@@ -62,7 +62,7 @@ func noLock(name string, err error) error {
 	switch {
 	case errors.Is(err, lock.ErrForeignKey):
 		return fmt.Errorf("the key %s holds something that is no lock; it was left as it is", shown(name))
-	case errors.Is(err, lock.ErrName):
+	case errors.Is(err, lock.ErrBadName):
 		return usage(err)
 	}
 	return err

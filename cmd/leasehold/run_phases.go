@@ -101,7 +101,7 @@ func (r *runner) failed(err error) error {
 	case errors.As(err, &e):
 	case errors.As(err, &i):
 		e = &exitError{i.code(), fmt.Errorf("%w before the command was started", i)}
-	case errors.Is(err, lock.ErrName):
+	case errors.Is(err, lock.ErrBadName):
 		e = &exitError{exitUsage, err}
 	default:
 		e = &exitError{exitBroken, err}

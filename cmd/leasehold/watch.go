@@ -63,7 +63,7 @@ the start, else 128+n for signal n.
 				said := ""
 				for e, err := range a.Watch(cmd.Context(), args...) {
 					switch {
-					case errors.Is(err, lock.ErrName):
+					case errors.Is(err, lock.ErrBadName):
 						return usage(err)
 					case err != nil:
 						if text := oneLine(err.Error()); text != said {

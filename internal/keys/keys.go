@@ -141,21 +141,21 @@ func Check(prefix, name string) error {
 	full := prefix + name
 	switch {
 	case name == "":
-		return fmt.Errorf("%w: it is empty", lock.ErrName)
+		return fmt.Errorf("%w: it is empty", lock.ErrBadName)
 	case len(full) > maxName:
-		return fmt.Errorf("%w: %d bytes, the most is %d", lock.ErrName, len(full), maxName)
+		return fmt.Errorf("%w: %d bytes, the most is %d", lock.ErrBadName, len(full), maxName)
 	}
 	for _, r := range reserved {
 		if strings.HasPrefix(full, r) {
-			return fmt.Errorf("%w: %q is where other locks keep their state", lock.ErrName, r)
+			return fmt.Errorf("%w: %q is where other locks keep their state", lock.ErrBadName, r)
 		}
 	}
 	if err := checkBraces(full); err != nil {
-		return fmt.Errorf("%w: %w", lock.ErrName, err)
+		return fmt.Errorf("%w: %w", lock.ErrBadName, err)
 	}
 	for _, s := range suffixes {
 		if strings.HasPrefix(full, "{") && strings.HasSuffix(full, s) && strings.Count(full, "}") == 1 {
-			return fmt.Errorf("%w: {…%s is where rate limiters, filters and semaphores keep their state", lock.ErrName, s)
+			return fmt.Errorf("%w: {…%s is where rate limiters, filters and semaphores keep their state", lock.ErrBadName, s)
 		}
 	}
 	return nil

@@ -57,11 +57,11 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"", "a{b", "a}b", "{}", "{}{a}", "a{}b", strings.Repeat("x", maxName+1), "redisson_lock_queue:{a}", "leasehold_rwlock_wish:{a}", "leasehold_rwlock_turn:{a}", "leasehold_fence:{a}", "leasehold_client:a", "leasehold_forced:{a}"} {
-		if k, err := keysOf(Plain, "", name); !errors.Is(err, lock.ErrName) {
-			t.Errorf("%.40q: %+v, %v, want ErrName", name, k, err)
+		if k, err := keysOf(Plain, "", name); !errors.Is(err, lock.ErrBadName) {
+			t.Errorf("%.40q: %+v, %v, want ErrBadName", name, k, err)
 		}
 	}
-	if err := CheckPrefix("a{"); !errors.Is(err, lock.ErrName) {
+	if err := CheckPrefix("a{"); !errors.Is(err, lock.ErrBadName) {
 		t.Errorf("a prefix with half a brace: %v", err)
 	}
 	if err := CheckPrefix("shop:"); err != nil {
@@ -92,7 +92,7 @@ func FuzzNames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, prefix, a, b string) {
 		fair, err := keysOf(Fair, prefix, a)
 		if err != nil {
-			if !errors.Is(err, lock.ErrName) {
+			if !errors.Is(err, lock.ErrBadName) {
 				t.Errorf("%q: %v", a, err)
 			}
 			return
@@ -174,7 +174,7 @@ func TestOthers(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"{a}:value", "{a}:permits", "{a}:config", "{a}:timeout"} {
-		if err := Check("", name); !errors.Is(err, lock.ErrName) {
+		if err := Check("", name); !errors.Is(err, lock.ErrBadName) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -188,7 +188,7 @@ func TestOthers(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	if _, err := Limiter("", "redisson_lock_queue", "x"); !errors.Is(err, lock.ErrName) {
+	if _, err := Limiter("", "redisson_lock_queue", "x"); !errors.Is(err, lock.ErrBadName) {
 		t.Errorf("a key of locks: %v", err)
 	}
 	if full, err := Limiter("p:", "api", "}{"); err != nil || full != "p:api:}{" {

@@ -12,7 +12,7 @@ import (
 // the key b:c, would be one key in Redis.
 func CheckLimiter(prefix, name string) error {
 	if strings.Contains(name, ":") {
-		return fmt.Errorf("%w: there is a colon in it, and a limiter keeps what is owed of a key at <name>:<key>", lock.ErrName)
+		return fmt.Errorf("%w: there is a colon in it, and a limiter keeps what is owed of a key at <name>:<key>", lock.ErrBadName)
 	}
 	return Check(prefix, name)
 }
@@ -22,11 +22,11 @@ func CheckLimiter(prefix, name string) error {
 func Limiter(prefix, name, key string) (string, error) {
 	full := prefix + name + ":" + key
 	if len(full) > maxName {
-		return "", fmt.Errorf("%w: with its key it has %d bytes, the most is %d", lock.ErrName, len(full), maxName)
+		return "", fmt.Errorf("%w: with its key it has %d bytes, the most is %d", lock.ErrBadName, len(full), maxName)
 	}
 	for _, r := range reserved {
 		if strings.HasPrefix(full, r) {
-			return "", fmt.Errorf("%w: %q is where locks keep their state", lock.ErrName, r)
+			return "", fmt.Errorf("%w: %q is where locks keep their state", lock.ErrBadName, r)
 		}
 	}
 	return full, nil
