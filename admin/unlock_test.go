@@ -136,7 +136,7 @@ func TestUnlock_redissons(t *testing.T) {
 func TestUnlock_forged(t *testing.T) {
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
-	h, fixed := sc.lock(sc.c.NewLock("orders")), sc.lock(sc.c.NewRWLock("rw", lock.WithLease(time.Hour)).Read())
+	h, fixed := sc.lock(sc.c.NewLock("orders")), sc.lock(sc.c.NewRWLock("rw", lock.WithFixedLease(time.Hour)).Read())
 	sc.hears(sc.c)
 	calls := s.CommandCallsByClients(t, "evalsha")
 	for _, h := range []lock.Hold{h, fixed} {

@@ -86,7 +86,7 @@ func Example_fixedLease() {
 	}
 	defer c.Close(ctx)
 
-	h, err := c.NewLock("import", lock.WithLease(time.Minute)).Lock(ctx)
+	h, err := c.NewLock("import", lock.WithFixedLease(time.Minute)).Lock(ctx)
 	if err != nil {
 		log.Print(err)
 		return

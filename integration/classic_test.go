@@ -255,7 +255,7 @@ func naiveSkewedClock(t *testing.T, s *scene) {
 func oursSkewedClock(t *testing.T, s *scene) {
 	s.wrongClock(t, func(t *testing.T, today func(request) reply) {
 		c := ours(t, s.server.Client(t))
-		h, err := c.NewLock(name, lock.WithLease(time.Hour)).TryLock(t.Context())
+		h, err := c.NewLock(name, lock.WithFixedLease(time.Hour)).TryLock(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,11 +309,11 @@ func oursTwoAfterAnExpiry(t *testing.T, s *scene) {
 	reached := s.holdOn("EVALSHA", resume)
 	slower := make(chan error, 1)
 	go func() {
-		_, err := slow.NewLock(name, lock.WithLease(time.Hour)).TryLock(t.Context())
+		_, err := slow.NewLock(name, lock.WithFixedLease(time.Hour)).TryLock(t.Context())
 		slower <- err
 	}()
 	soon(t, reached)
-	h, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name, lock.WithLease(time.Minute)), patience)
+	h, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name, lock.WithFixedLease(time.Minute)), patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +348,7 @@ func naiveBareDel(t *testing.T, s *scene) {
 }
 
 func oursUnlockAfterExpiry(t *testing.T, s *scene) {
-	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithLease(30*time.Millisecond)), patience)
+	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(30*time.Millisecond)), patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +407,7 @@ func naiveGetThenDel(t *testing.T, s *scene) {
 }
 
 func oursSlowRelease(t *testing.T, s *scene) {
-	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithLease(300*time.Millisecond)), patience)
+	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(300*time.Millisecond)), patience)
 	if err != nil {
 		t.Fatal(err)
 	}

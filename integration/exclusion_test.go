@@ -234,7 +234,7 @@ func (c *contender) once(ctx context.Context) {
 	case dice < 870:
 		c.hold(ctx, c.plan.Kind, name, exclusionLong, false)
 	case dice < 990:
-		c.hold(ctx, c.plan.Kind, name, exclusionLong, true, lock.WithLease(2*exclusionLong))
+		c.hold(ctx, c.plan.Kind, name, exclusionLong, true, lock.WithFixedLease(2*exclusionLong))
 	default:
 		c.runOut(ctx, c.plan.Kind, name, time.Duration(20+c.random.IntN(30))*time.Millisecond)
 	}
@@ -304,7 +304,7 @@ func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.
 func (c *contender) runOut(ctx context.Context, k kind, name string, lease time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, exclusionLong)
 	defer cancel()
-	h := c.take(ctx, k, name, true, "", lock.WithLease(lease))
+	h := c.take(ctx, k, name, true, "", lock.WithFixedLease(lease))
 	if h == nil {
 		return
 	}

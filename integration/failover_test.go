@@ -55,7 +55,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 		primary := s.Primary(t)
 		s.CutReplication(t, primary)
 		// A fixed lease is not renewed, so nothing tells the first owner.
-		first, err := clients[round%2].NewLock("orders", lock.WithFencing(), lock.WithLease(time.Minute)).Lock(t.Context())
+		first, err := clients[round%2].NewLock("orders", lock.WithFencing(), lock.WithFixedLease(time.Minute)).Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

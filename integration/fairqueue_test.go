@@ -266,7 +266,7 @@ func TestFairQueue_leasesThatRunOut(t *testing.T) {
 	before := s.lock()
 	var waiting []*fairWaiter
 	for i := range n {
-		waiting = append(waiting, s.wait(i+1, lock.WithLease(lease)))
+		waiting = append(waiting, s.wait(i+1, lock.WithFixedLease(lease)))
 	}
 	s.unlock(before)
 	began := time.Now()

@@ -210,7 +210,7 @@ func (p *javaContender) once(ctx context.Context, place javaPlace) {
 	switch dice := p.random.IntN(100); {
 	case dice < 50:
 	case dice < 65:
-		ask = goLock(p.client, place.Kind, place.Name, lock.WithLease(javaLease)).Lock
+		ask = goLock(p.client, place.Kind, place.Name, lock.WithFixedLease(javaLease)).Lock
 	case dice < 80:
 		ask = l.TryLock
 	default:

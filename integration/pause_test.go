@@ -113,7 +113,7 @@ func TestPause_manyAtOnce(t *testing.T) {
 		for part := range 20 {
 			wg.Go(func() {
 				for i := part; i < holds; i += 20 {
-					l := c.NewLock("many"+strconv.Itoa(i), lock.WithLease(time.Until(end)))
+					l := c.NewLock("many"+strconv.Itoa(i), lock.WithFixedLease(time.Until(end)))
 					h, err := l.Lock(t.Context())
 					if err != nil {
 						t.Error(err)

@@ -115,7 +115,7 @@ func TestReadWrite_theLongestReadLeaseCounts(t *testing.T) {
 			c := ours(t, s.rdb)
 			var until time.Time
 			for _, lease := range test.leases {
-				h := s.lock(t.Context(), c.NewRWLock(rwName, lock.WithLease(lease)).Read())
+				h := s.lock(t.Context(), c.NewRWLock(rwName, lock.WithFixedLease(lease)).Read())
 				if h.Until().After(until) {
 					until = h.Until()
 				}
@@ -188,7 +188,7 @@ func TestReadWrite_reentryLeavesTheLeaseBe(t *testing.T) {
 	c := ours(t, s.rdb, client.WithWatchdogTimeout(long))
 	for _, k := range []kind{read, write} {
 		t.Run(string(k), func(t *testing.T) {
-			for _, first := range [][]lock.Option{{lock.WithLease(long)}, nil} {
+			for _, first := range [][]lock.Option{{lock.WithFixedLease(long)}, nil} {
 				ctx := lock.WithOwner(t.Context())
 				outer := s.lock(ctx, k.lock(c, rwName, first...))
 				lives := func(when string) {
@@ -199,7 +199,7 @@ func TestReadWrite_reentryLeavesTheLeaseBe(t *testing.T) {
 						}
 					}
 				}
-				inner := s.lock(ctx, k.lock(c, rwName, lock.WithLease(short)))
+				inner := s.lock(ctx, k.lock(c, rwName, lock.WithFixedLease(short)))
 				lives("after a shorter one")
 				again := s.lock(ctx, k.lock(c, rwName, first...))
 				lives("after one more of the same")
@@ -218,7 +218,7 @@ func TestReadWrite_reentryLeavesTheLeaseBe(t *testing.T) {
 func TestReadWrite_readersBehindALease(t *testing.T) {
 	const lease = 700 * time.Millisecond
 	s := newRWScene(t)
-	w := s.lock(t.Context(), ours(t, s.rdb).NewRWLock(rwName, lock.WithLease(lease)).Write())
+	w := s.lock(t.Context(), ours(t, s.rdb).NewRWLock(rwName, lock.WithFixedLease(lease)).Write())
 	began := time.Now()
 	var wg sync.WaitGroup
 	var both sync.WaitGroup
@@ -247,7 +247,7 @@ func TestReadWrite_readersBehindALease(t *testing.T) {
 func TestReadWrite_writerBehindALease(t *testing.T) {
 	const lease = 700 * time.Millisecond
 	s := newRWScene(t)
-	r := s.lock(t.Context(), ours(t, s.rdb).NewRWLock(rwName, lock.WithLease(lease)).Read())
+	r := s.lock(t.Context(), ours(t, s.rdb).NewRWLock(rwName, lock.WithFixedLease(lease)).Read())
 	began := time.Now()
 	other := s.lock(t.Context(), s.a.Read())
 	got := make(chan lock.Hold)

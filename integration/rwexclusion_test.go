@@ -57,7 +57,7 @@ func (c *contender) onceRW(ctx context.Context) {
 	case dice < 870:
 		c.hold(ctx, k, name, exclusionLong, false, options...)
 	case dice < 990:
-		c.hold(ctx, k, name, exclusionLong, true, append(options, lock.WithLease(2*exclusionLong))...)
+		c.hold(ctx, k, name, exclusionLong, true, append(options, lock.WithFixedLease(2*exclusionLong))...)
 	default:
 		c.runOut(ctx, k, name, time.Duration(20+c.random.IntN(30))*time.Millisecond)
 	}

@@ -55,7 +55,7 @@ type request struct {
 // options returns the options of the lock that r is about.
 func (r request) options() (options []lock.Option) {
 	if r.Lease != 0 {
-		options = append(options, lock.WithLease(r.Lease))
+		options = append(options, lock.WithFixedLease(r.Lease))
 	}
 	if r.Patience != 0 {
 		options = append(options, lock.WithPatience(r.Patience))

@@ -37,11 +37,11 @@ func TestNewConfig(t *testing.T) {
 		ok   bool
 	}{
 		"none":            {nil, lock.Config{Patience: lock.DefaultPatience}, true},
-		"lease":           {[]lock.Option{lock.WithLease(time.Minute)}, lock.Config{Lease: time.Minute, Patience: lock.DefaultPatience}, true},
-		"fraction":        {[]lock.Option{lock.WithLease(time.Second + 1)}, lock.Config{Lease: time.Second, Patience: lock.DefaultPatience}, true},
-		"shortest":        {[]lock.Option{lock.WithLease(lock.MinLease)}, lock.Config{Lease: lock.MinLease, Patience: lock.DefaultPatience}, true},
+		"lease":           {[]lock.Option{lock.WithFixedLease(time.Minute)}, lock.Config{Lease: time.Minute, Patience: lock.DefaultPatience}, true},
+		"fraction":        {[]lock.Option{lock.WithFixedLease(time.Second + 1)}, lock.Config{Lease: time.Second, Patience: lock.DefaultPatience}, true},
+		"shortest":        {[]lock.Option{lock.WithFixedLease(lock.MinLease)}, lock.Config{Lease: lock.MinLease, Patience: lock.DefaultPatience}, true},
 		"wait":            {[]lock.Option{lock.WithWait(time.Millisecond)}, lock.Config{Wait: time.Millisecond, Patience: lock.DefaultPatience}, true},
-		"the last counts": {[]lock.Option{lock.WithLease(time.Minute), lock.WithLease(time.Hour)}, lock.Config{Lease: time.Hour, Patience: lock.DefaultPatience}, true},
+		"the last counts": {[]lock.Option{lock.WithFixedLease(time.Minute), lock.WithFixedLease(time.Hour)}, lock.Config{Lease: time.Hour, Patience: lock.DefaultPatience}, true},
 		"patience":        {[]lock.Option{lock.WithPatience(lock.MinPatience + 1)}, lock.Config{Patience: lock.MinPatience}, true},
 		"max hold":        {[]lock.Option{lock.WithMaxHold(lock.MinLease)}, lock.Config{MaxHold: lock.MinLease, Patience: lock.DefaultPatience}, true},
 		"grace":           {[]lock.Option{lock.WithGrace(lock.MinLease)}, lock.Config{Grace: lock.MinLease, Patience: lock.DefaultPatience}, true},
@@ -55,10 +55,10 @@ func TestNewConfig(t *testing.T) {
 		"no patience":     {[]lock.Option{lock.WithPatience(0)}, lock.Config{}, false},
 		"little patience": {[]lock.Option{lock.WithPatience(lock.MinPatience - 1)}, lock.Config{}, false},
 		"long patience":   {[]lock.Option{lock.WithPatience(1<<63 - 1)}, lock.Config{}, false},
-		"too short":       {[]lock.Option{lock.WithLease(lock.MinLease - 1)}, lock.Config{}, false},
-		"too long":        {[]lock.Option{lock.WithLease(1<<63 - 1)}, lock.Config{}, false},
-		"no lease":        {[]lock.Option{lock.WithLease(0)}, lock.Config{}, false},
-		"negative lease":  {[]lock.Option{lock.WithLease(-time.Second)}, lock.Config{}, false},
+		"too short":       {[]lock.Option{lock.WithFixedLease(lock.MinLease - 1)}, lock.Config{}, false},
+		"too long":        {[]lock.Option{lock.WithFixedLease(1<<63 - 1)}, lock.Config{}, false},
+		"no lease":        {[]lock.Option{lock.WithFixedLease(0)}, lock.Config{}, false},
+		"negative lease":  {[]lock.Option{lock.WithFixedLease(-time.Second)}, lock.Config{}, false},
 		"no wait":         {[]lock.Option{lock.WithWait(0)}, lock.Config{}, false},
 		"negative wait":   {[]lock.Option{lock.WithWait(-time.Second)}, lock.Config{}, false},
 	} {
@@ -73,10 +73,10 @@ func TestNewConfig(t *testing.T) {
 // never taken for something else.
 func TestNewConfig_says(t *testing.T) {
 	for want, option := range map[string]lock.Option{
-		"WithLease(5ns): the least is 10ms":              lock.WithLease(5),
-		"WithLease(900µs): the least is 10ms":            lock.WithLease(900 * time.Microsecond),
-		"WithLease(0s): the least is 10ms":               lock.WithLease(0),
-		"WithLease(-1s): the least is 10ms":              lock.WithLease(-time.Second),
+		"WithFixedLease(5ns): the least is 10ms":         lock.WithFixedLease(5),
+		"WithFixedLease(900µs): the least is 10ms":       lock.WithFixedLease(900 * time.Microsecond),
+		"WithFixedLease(0s): the least is 10ms":          lock.WithFixedLease(0),
+		"WithFixedLease(-1s): the least is 10ms":         lock.WithFixedLease(-time.Second),
 		"WithWait(5ns): the least is 1ms":                lock.WithWait(5),
 		"WithWait(900µs): the least is 1ms":              lock.WithWait(900 * time.Microsecond),
 		"WithWait(0s): the least is 1ms":                 lock.WithWait(0),

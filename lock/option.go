@@ -96,7 +96,7 @@ type leaseOption time.Duration
 
 func (o leaseOption) apply(c *Config) error {
 	c.Lease = time.Duration(o).Truncate(time.Millisecond)
-	return within("WithLease", time.Duration(o), MinLease, maxLease)
+	return within("WithFixedLease", time.Duration(o), MinLease, maxLease)
 }
 
 type waitOption time.Duration
@@ -157,14 +157,19 @@ func (readersFirstOption) apply(c *Config) error {
 	return nil
 }
 
-// WithLease gives holds a fixed lease that is not renewed: the lock becomes
-// free d after it was taken, whatever its holder does, and the hold is lost
-// then. Fractions of a millisecond are cut off. The shortest lease is
-// [MinLease]; a shorter one, such as a number without a unit, is an error of the handle's first
-// call.
+// WithFixedLease turns renewals off: the lock becomes free d after it was taken, whatever its
+// holder does, and the hold is lost then, with a cause that matches [ErrExpired]. Without it
+// the lease is renewed until Unlock, and a holder that works for longer than expected keeps
+// the lock; so most callers want no such option. To bound a hold that is renewed, use
+// [WithMaxHold].
 //
-// Re-entry never shortens the lease of an outer hold, and may lengthen it.
-func WithLease(d time.Duration) Option { return leaseOption(d) }
+// It is what the lease time of Redisson's lock(leaseTime, unit), redsync's WithExpiry and
+// redislock's ttl are. Fractions of a millisecond are cut off. The least is [MinLease]; a
+// shorter one, such as a number without a unit, is an error of the handle's first call.
+//
+// A re-entry under a hold that is renewed, or whose lease lasts longer, changes nothing: it
+// never shortens the lease of an outer hold, and may lengthen it.
+func WithFixedLease(d time.Duration) Option { return leaseOption(d) }
 
 // WithWait lets Lock wait for at most d. After that Lock fails with an error that
 // matches [ErrNotAcquired] and [os.ErrDeadlineExceeded], and [ErrUnavailable] if Redis

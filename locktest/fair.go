@@ -287,7 +287,7 @@ func heartbeats(t *trial) {
 // The holder does not unlock. Its lease begins when all waiters are in the queue.
 func leaseEnds(t *trial) {
 	h := t.must(t.h.New(t.lock).Lock(t.ctx))
-	fixed := t.wait(t.h.New(t.lock, lock.WithLease(t.h.Watchdog/4)))
+	fixed := t.wait(t.h.New(t.lock, lock.WithFixedLease(t.h.Watchdog/4)))
 	t.inLine(1)
 	c := &crowd{t: t, line: 1}
 	c.join(t.h.Other(t.lock))

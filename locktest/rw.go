@@ -340,7 +340,7 @@ func downgrade(t *trial) {
 
 func downgradedLease(t *trial) {
 	ctx := lock.WithOwner(t.ctx)
-	w := t.must(t.write(lock.WithLease(t.h.Watchdog / 2)).Lock(ctx))
+	w := t.must(t.write(lock.WithFixedLease(t.h.Watchdog / 2)).Lock(ctx))
 	r := t.must(t.read().Lock(ctx))
 	t.unlock(w)
 	t.pass(t.h.Watchdog+t.h.Watchdog/2, r)
@@ -477,10 +477,10 @@ func tryLockOfAWriter(t *trial) {
 
 func leasesOfReaders(t *trial) {
 	short := t.h.Watchdog / 4
-	dies := t.must(t.read(lock.WithLease(short)).Lock(t.ctx))
+	dies := t.must(t.read(lock.WithFixedLease(short)).Lock(t.ctx))
 	dead := time.After(short + 50*time.Millisecond) // on the server, too
 	lives := t.must(t.otherRead().Lock(t.ctx))
-	long := t.must(t.read(lock.WithLease(3 * t.h.Watchdog)).Lock(t.ctx))
+	long := t.must(t.read(lock.WithFixedLease(3 * t.h.Watchdog)).Lock(t.ctx))
 
 	select {
 	case <-dies.Context().Done():
@@ -502,7 +502,7 @@ func leasesOfReaders(t *trial) {
 
 	// A dead reader does not count as a reader.
 	lives = t.must(t.otherRead().Lock(t.ctx))
-	dies = t.must(t.read(lock.WithLease(short)).Lock(t.ctx))
+	dies = t.must(t.read(lock.WithFixedLease(short)).Lock(t.ctx))
 	t.pass(short+50*time.Millisecond, lives)
 	t.unlock(lives)
 	t.free(t.lock)

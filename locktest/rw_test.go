@@ -212,7 +212,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 			return func(name string, opts ...option) locker {
 				return changedLock{mk(name, opts...), func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 					if _, ok := lock.OwnerFrom(ctx); ok {
-						l = with(lock.WithLease(500*time.Millisecond))(mk)(name, opts...)
+						l = with(lock.WithFixedLease(500*time.Millisecond))(mk)(name, opts...)
 					}
 					return acquire(ctx, l, wait)
 				}, nil}

@@ -19,7 +19,7 @@ func TestServer_leaseEndsInVirtualTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
-		here := s.Client(t).NewLock("report", lock.WithLease(time.Hour))
+		here := s.Client(t).NewLock("report", lock.WithFixedLease(time.Hour))
 		there := s.Client(t).NewLock("report")
 
 		h, err := here.Lock(t.Context())

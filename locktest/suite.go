@@ -374,7 +374,7 @@ func (t *trial) freed(name string) {
 
 // forLong makes what a waiter leaves behind, a place or a lock, last for longer
 // than any rule: it stays unless the waiter takes it back.
-var forLong = []lock.Option{lock.WithPatience(time.Hour), lock.WithLease(time.Hour)}
+var forLong = []lock.Option{lock.WithPatience(time.Hour), lock.WithFixedLease(time.Hour)}
 
 func (t *trial) held(name string) {
 	t.Helper()
@@ -615,7 +615,7 @@ func cause(t *trial) {
 
 func fixedLease(t *trial) {
 	lease := t.h.Watchdog / 4
-	h := t.must(t.h.New(t.lock, lock.WithLease(lease)).Lock(t.ctx))
+	h := t.must(t.h.New(t.lock, lock.WithFixedLease(lease)).Lock(t.ctx))
 	next := t.must(t.h.Other(t.lock).Lock(t.ctx)) // gets it when the lease is over
 	if h.Until().After(time.Now()) {
 		t.broken("another got it %v before Until", time.Until(h.Until()))
@@ -630,7 +630,7 @@ func fixedLease(t *trial) {
 		t.broken("the stale holder's Unlock freed another owner's lock: %v", err)
 	}
 	t.unlock(next)
-	_, err := t.h.New(t.lock, lock.WithLease(time.Millisecond)).Lock(t.ctx)
+	_, err := t.h.New(t.lock, lock.WithFixedLease(time.Millisecond)).Lock(t.ctx)
 	if err == nil {
 		t.broken("a lease that nobody can keep was accepted")
 	}
@@ -651,7 +651,7 @@ func renewedLease(t *trial) {
 func mixedLeases(t *trial) {
 	ctx := lock.WithOwner(t.ctx)
 	outer := t.must(t.h.New(t.lock).Lock(ctx))
-	inner := t.must(t.h.New(t.lock, lock.WithLease(t.h.Watchdog/4)).Lock(ctx))
+	inner := t.must(t.h.New(t.lock, lock.WithFixedLease(t.h.Watchdog/4)).Lock(ctx))
 	if left := time.Until(outer.Until()); left < t.h.Watchdog/2 {
 		t.broken("the inner lease shortened the outer one to %v", left)
 	}
@@ -701,7 +701,7 @@ func do(t *trial) {
 		_ = lock.Do(t.ctx, l, func(context.Context) error { panic("at work") })
 	}()
 	t.free(t.lock)
-	err = lock.Do(t.ctx, t.h.New(t.lock, lock.WithLease(t.h.Watchdog/10)), func(ctx context.Context) error {
+	err = lock.Do(t.ctx, t.h.New(t.lock, lock.WithFixedLease(t.h.Watchdog/10)), func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-t.ctx.Done():

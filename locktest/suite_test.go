@@ -89,7 +89,7 @@ var ways = []way{
 		"limited wait":   "want one that matches not acquired",
 		"dead context":   "error <nil>",
 	}},
-	{"leases are short", with(lock.WithLease(100 * time.Millisecond)), map[string]string{
+	{"leases are short", with(lock.WithFixedLease(100 * time.Millisecond)), map[string]string{
 		"limited wait":  "the hold is over",
 		"renewed lease": "the hold is over",
 		"mixed leases":  "lock lost",

@@ -47,7 +47,7 @@ func WithServerTimeout(d time.Duration) Option {
 
 // WithLongestLease says how long the longest lease is that any holder ever takes on
 // these servers under this name: the watchdog timeout of a client, or a duration of
-// lock.WithLease gives. It is [DefaultLongestLease] if not set. A server that started
+// lock.WithFixedLease gives. It is [DefaultLongestLease] if not set. A server that started
 // less than that ago has no vote, as it may have forgotten a lease that its holder
 // still relies on. A lease of this Quorum's own locks that is longer is an error.
 func WithLongestLease(d time.Duration) Option {

@@ -39,7 +39,7 @@ var _ lock.Locker = (*Quorum)(nil)
 // shares nothing with the others and has no replica that takes over. Five let two
 // servers fail.
 //
-// A hold of fixed leases (lock.WithLease) lasts until a majority of these has run out, even
+// A hold of fixed leases (lock.WithFixedLease) lasts until a majority of these has run out, even
 // if a server is asked again.
 //
 // It does no I/O. A wrong number of locks or a wrong option is an

@@ -213,7 +213,7 @@ func TestReadersComeInTogether(t *testing.T) {
 	s := redistest.Start(t)
 	p := newProcess(t, s)
 	w := kindtest.MustLock(t, orders(t, s).Write())
-	parked := p.park(t, lock.WithLease(time.Minute)) // each has a hold of its own
+	parked := p.park(t, lock.WithFixedLease(time.Minute)) // each has a hold of its own
 	held := make(chan struct{})
 	p.holdReplies(held, 3) // polls that come between, and the first reader that enters
 	kindtest.MustUnlock(t, w)
@@ -395,7 +395,7 @@ func TestDowngrade_lease(t *testing.T) {
 	for _, c := range []struct{ write, read time.Duration }{{long, short}, {short, long}} {
 		s := redistest.Start(t)
 		client := kindtest.NewClient(t, s.Client(t))
-		l := func(lease time.Duration) *rwlock.Lock { return client.NewRWLock("orders", lock.WithLease(lease)) }
+		l := func(lease time.Duration) *rwlock.Lock { return client.NewRWLock("orders", lock.WithFixedLease(lease)) }
 		owner := lock.WithOwner(t.Context())
 		w := kindtest.MustLockUnder(t, owner, l(c.write).Write())
 		r := kindtest.MustLockUnder(t, owner, l(c.read).Read())
@@ -425,7 +425,7 @@ func TestPartialRelease_lease(t *testing.T) {
 	const short, long = 2 * time.Minute, 20 * time.Minute
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t))
-	l := func(lease time.Duration) lock.Locker { return c.NewRWLock("orders", lock.WithLease(lease)).Read() }
+	l := func(lease time.Duration) lock.Locker { return c.NewRWLock("orders", lock.WithFixedLease(lease)).Read() }
 	other := kindtest.MustLock(t, l(short))
 	for _, first := range []int{0, 1} { // which of the two is given back first
 		owner := lock.WithOwner(t.Context())

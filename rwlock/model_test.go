@@ -134,7 +134,7 @@ func (m *model) try(rt *rapid.T, l *modelLock, side lock.Mode, owner int, want e
 		lease = client.DefaultWatchdogTimeout // without one, readers of a client can share what it was granted a moment ago
 	}
 	if lease > 0 {
-		opts = append(opts, lock.WithLease(lease))
+		opts = append(opts, lock.WithFixedLease(lease))
 	}
 	sent := time.Now()
 	h, err := m.locker(l.name, side, owner, opts...).TryLock(m.owners[owner])

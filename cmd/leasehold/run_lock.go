@@ -65,7 +65,7 @@ func (l *locking) tries() bool { return l.noWait || l.waits && l.wait == 0 }
 func (l *locking) lockOf(c *client.Client, name string) lock.Witness {
 	var opts []lock.Option
 	if l.noRenew {
-		opts = append(opts, lock.WithLease(l.lease))
+		opts = append(opts, lock.WithFixedLease(l.lease))
 	}
 	if l.wait > 0 {
 		opts = append(opts, lock.WithWait(l.wait))

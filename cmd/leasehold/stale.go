@@ -52,7 +52,7 @@ func playStale(ctx context.Context, s *stage, write func(ctx context.Context, to
 			return r, err
 		}
 	}
-	lockOfA := a.NewLock("accounts", lock.WithLease(stuckLease))
+	lockOfA := a.NewLock("accounts", lock.WithFixedLease(stuckLease))
 
 	stuck, err := lockOfA.Lock(ctx)
 	if err != nil {

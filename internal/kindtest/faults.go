@@ -307,7 +307,7 @@ func serverDown(t *testing.T, k Kind) {
 
 // endless is a lease that does not end by itself in these tests: a lock that is free
 // was released.
-var endless = lock.WithLease(time.Hour)
+var endless = lock.WithFixedLease(time.Hour)
 
 // Every call returns by its deadline although the server does not answer, and the holder
 // is told at Until.

@@ -31,7 +31,7 @@ func TestGroup_anAnswerThatIsTooLate(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 				defer cancel()
-				specs := []*Spec{w.a.NewSpec(plain, "a", nil), w.a.NewSpec(plain, "b", []lock.Option{lock.WithLease(lease)})}
+				specs := []*Spec{w.a.NewSpec(plain, "a", nil), w.a.NewSpec(plain, "b", []lock.Option{lock.WithFixedLease(lease)})}
 				holds, err := w.a.LockAll(ctx, specs, script, true)
 				switch {
 				case !always && err != nil:

@@ -398,7 +398,7 @@ func TestGroup_keepsNothingOfABrokenQuestion(t *testing.T) {
 			w.unlock(h) // the scripts are known now
 		}
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 6 * time.Second}))
-		specs := []*Spec{w.a.NewSpec(plain, "a", []lock.Option{lock.WithLease(time.Second)}), w.a.NewSpec(plain, "b", nil)}
+		specs := []*Spec{w.a.NewSpec(plain, "a", []lock.Option{lock.WithFixedLease(time.Second)}), w.a.NewSpec(plain, "b", nil)}
 		ctx, cancel := context.WithCancel(w.Context())
 		gone := make(chan struct{})
 		go func() {

@@ -112,7 +112,7 @@ func TestGuard_aQuestionCarriedOutLate(t *testing.T) {
 // with that lease: when the next holder dies, its own lease must do.
 func TestGuard_aLongLeaseIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
-		outer := w.lock(w.a, w.Context(), lock.WithLease(time.Hour))
+		outer := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Hour))
 		inner := w.lock(w.a, outer.Context())
 		next := w.waiting(w.a, w.Context())
 		time.Sleep(time.Millisecond)
@@ -136,7 +136,7 @@ func TestGuard_theLeaseOfWhoAsks(t *testing.T) {
 		time.Sleep(pollTime / 2)
 		var waited time.Duration
 		w.observer().Granted = func(_ context.Context, e lock.Event) { waited = e.Took }
-		fixed := w.waiting(w.a, w.Context(), lock.WithLease(7*time.Second))
+		fixed := w.waiting(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
 		cancel()
 		<-gone
 		time.Sleep(pollTime / 2)
@@ -211,7 +211,7 @@ func TestGuard_asksOnceAPoll(t *testing.T) {
 // A lock with a lease of its own is not passed on: the next waiter wants it renewed.
 func TestGuard_aFixedLeaseIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context(), lock.WithLease(7*time.Second))
+		h := w.lock(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
 		next := w.waiting(w.a, w.Context())
 		time.Sleep(time.Millisecond)
 		w.unlock(h)
@@ -484,7 +484,7 @@ func TestGuard_aGroupsGrantThatIsTooLate(t *testing.T) {
 		for _, h := range w.takeAll(w.b, w.Context(), "a", "orders") {
 			w.unlock(h) // the server knows the script
 		}
-		specs := []*Spec{w.a.NewSpec(plain, "orders", nil), w.a.NewSpec(plain, "the last", []lock.Option{lock.WithLease(time.Second)})}
+		specs := []*Spec{w.a.NewSpec(plain, "orders", nil), w.a.NewSpec(plain, "the last", []lock.Option{lock.WithFixedLease(time.Second)})}
 		if _, err := w.a.LockAll(w.Context(), specs, luascripts.AcquireAllReentrant, false); !errors.As(err, new(tooLate)) {
 			w.Error(err)
 		}

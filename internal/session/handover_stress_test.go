@@ -93,7 +93,7 @@ func (e *everything) work(s *Session, r *rand.Rand, rounds int) {
 			opts = append(opts, lock.WithFencing())
 		}
 		if r.IntN(6) == 0 {
-			opts = append(opts, lock.WithLease(time.Duration(100+r.IntN(4000))*time.Millisecond))
+			opts = append(opts, lock.WithFixedLease(time.Duration(100+r.IntN(4000))*time.Millisecond))
 		}
 		since := time.Now()
 		holds, err := make([]lock.Hold, 0, 2), error(nil)

@@ -421,7 +421,7 @@ func TestHandover_fixedLeases(t *testing.T) {
 					s = w.a
 				}
 				h := w.lock(s, w.Context())
-				fixed := w.waiting(w.a, w.Context(), lock.WithLease(7*time.Second))
+				fixed := w.waiting(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
 				renewed := w.waiting(w.a, w.Context())
 				time.Sleep(pollTime / 2)
 				freed := time.Now()

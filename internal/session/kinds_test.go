@@ -489,7 +489,7 @@ func TestWriter_wishesBehindOneWhoDoesNot(t *testing.T) {
 		h := w.take(w.b, reading, w.Context())
 		rude := w.gets(w.a, writing, w.Context(), lock.WithReadersFirst())
 		time.Sleep(pollTime / 2)
-		w.unlock(w.take(w.b, reading, w.Context(), lock.WithLease(leaseTime))) // no waiting writer holds the reader back
+		w.unlock(w.take(w.b, reading, w.Context(), lock.WithFixedLease(leaseTime))) // no waiting writer holds the reader back
 		polite := w.gets(w.a, writing, w.Context())
 		time.Sleep(time.Millisecond)
 		if past, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); err == nil {
@@ -619,8 +619,8 @@ func TestReaders_keepOnlyThemselvesAlive(t *testing.T) {
 func TestReaders_mixedLeases(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.WithOwner(w.Context())
-		long := w.take(w.a, reading, ctx, lock.WithLease(10*time.Minute))
-		short := w.take(w.a, reading, ctx, lock.WithLease(time.Second))
+		long := w.take(w.a, reading, ctx, lock.WithFixedLease(10*time.Minute))
+		short := w.take(w.a, reading, ctx, lock.WithFixedLease(time.Second))
 		w.unlock(short)
 		time.Sleep(5 * time.Minute)
 		if err := long.Err(); err != nil {
@@ -641,7 +641,7 @@ func TestWriter_isToldByTheLastReader(t *testing.T) {
 		w.unlock(w.take(w.a, reading, w.Context()))
 		var readers []lock.Hold
 		for range 20 { // each for itself
-			readers = append(readers, w.take(w.a, reading, w.Context(), lock.WithLease(leaseTime)))
+			readers = append(readers, w.take(w.a, reading, w.Context(), lock.WithFixedLease(leaseTime)))
 		}
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, writing, w.Context()) })
 		time.Sleep(pollTime / 2)

@@ -61,7 +61,7 @@ func TestMaxHold(t *testing.T) {
 					const most = 3*leaseTime + leaseTime/2
 					opts := []lock.Option{lock.WithMaxHold(most)}
 					if fixed > 0 {
-						opts = append(opts, lock.WithLease(fixed))
+						opts = append(opts, lock.WithFixedLease(fixed))
 					}
 					start := time.Now()
 					h := w.take(w.a, kind, context.Background(), opts...)
@@ -306,7 +306,7 @@ func TestAbandonedHold_fixedLease(t *testing.T) {
 		n := w.listen()
 		owner := lock.WithOwner(w.Context())
 		under, cancel := context.WithCancel(owner)
-		renewed, h := w.lock(w.a, owner), w.lock(w.a, under, lock.WithLease(time.Hour)) // one of them is renewed
+		renewed, h := w.lock(w.a, owner), w.lock(w.a, under, lock.WithFixedLease(time.Hour)) // one of them is renewed
 		cancel()
 		time.Sleep(30 * time.Minute)
 		if len(n.abandoned) != 0 || len(n.lost) != 0 {

@@ -172,7 +172,7 @@ func TestContext_tellsTheTruthAtTheFirstLook(t *testing.T) {
 				// At one instant of virtual time the sleeper or the watchdog's
 				// timer runs first, by chance; only the former is a first look.
 				for range 100 {
-					h := w.lock(w.a, w.Context(), lock.WithLease(time.Second))
+					h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
 					ended := h.Context().Done()
 					time.Sleep(time.Until(h.Until()))
 					select {
@@ -450,7 +450,7 @@ func TestGrantBornTooLate(t *testing.T) {
 			}
 			return redistest.Action{}
 		})
-		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithLease(100 * time.Millisecond)})
+		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)})
 		for name, f := range map[string]func(context.Context, *Spec) (lock.Hold, error){"Lock": w.a.Lock, "TryLock": w.a.TryLock} {
 			h, err := f(w.Context(), spec)
 			if h != nil || !errors.As(err, new(tooLate)) {
@@ -839,7 +839,7 @@ func TestLoss_isSeenByAllAtOnce(t *testing.T) {
 		w := &world{T: t, mini: m, a: s}
 		var holds []lock.Hold
 		for i := range 10 {
-			h, err := s.Lock(t.Context(), s.NewSpec(plain, fmt.Sprint("orders", i), []lock.Option{lock.WithLease(time.Second)}))
+			h, err := s.Lock(t.Context(), s.NewSpec(plain, fmt.Sprint("orders", i), []lock.Option{lock.WithFixedLease(time.Second)}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -886,12 +886,12 @@ func TestUntil_endsWithTheHold(t *testing.T) {
 func TestSettle_outlastsTheLongestLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.WithOwner(w.Context())
-		outer := w.lock(w.a, ctx, lock.WithLease(2*time.Second))
+		outer := w.lock(w.a, ctx, lock.WithFixedLease(2*time.Second))
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 		w.wire.Refuse(true)
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		if _, err := w.a.Lock(short, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithLease(time.Hour)})); err == nil {
+		if _, err := w.a.Lock(short, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(time.Hour)})); err == nil {
 			w.Error("granted without a connection")
 		}
 		time.Sleep(time.Minute) // the outer lease is long over

@@ -119,7 +119,9 @@ func TestSettle_looksAgainWithOneGoroutine(t *testing.T) {
 func TestSettle_whatIsDueFirstComesFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
-		spec := func(name string) *Spec { return w.a.NewSpec(plain, name, []lock.Option{lock.WithLease(time.Hour)}) }
+		spec := func(name string) *Spec {
+			return w.a.NewSpec(plain, name, []lock.Option{lock.WithFixedLease(time.Hour)})
+		}
 		abandon := func(name string) {
 			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 			defer cancel()

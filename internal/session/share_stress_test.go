@@ -101,7 +101,7 @@ func TestShare_everything(t *testing.T) {
 						case 0:
 							opts = append(opts, lock.WithReadersFirst())
 						case 1:
-							opts = append(opts, lock.WithLease(time.Minute))
+							opts = append(opts, lock.WithFixedLease(time.Minute))
 						}
 						lockIt := s.Lock
 						if n(4) == 0 {

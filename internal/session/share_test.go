@@ -186,7 +186,7 @@ func TestShare_writerGetsIn(t *testing.T) {
 // A reader that came long after the one that asked asks for itself; so does every reader once one
 // was refused.
 func TestShare_notPastAKnownWriter(t *testing.T) {
-	for name, alone := range map[string]lock.Option{"a lease of its own": lock.WithLease(time.Second), "a token": lock.WithFencing()} {
+	for name, alone := range map[string]lock.Option{"a lease of its own": lock.WithFixedLease(time.Second), "a token": lock.WithFencing()} {
 		t.Run(name, func(t *testing.T) { testNotPastAKnownWriter(t, alone) })
 	}
 }
@@ -227,7 +227,7 @@ func TestShare_alikeOnly(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first := w.take(w.a, reading, w.Context())
 		same := w.take(w.a, reading, w.Context(), lock.WithReadersFirst())
-		fixed := w.take(w.a, reading, w.Context(), lock.WithLease(time.Second))
+		fixed := w.take(w.a, reading, w.Context(), lock.WithFixedLease(time.Second))
 		fenced := w.take(w.a, reading, w.Context(), lock.WithFencing())
 		if same.Owner() != first.Owner() || fixed.Owner() == first.Owner() || fenced.Owner() == first.Owner() || fenced.Token() == 0 {
 			t.Errorf("owners %s; %s, %s, %s; token %d", first.Owner(), same.Owner(), fixed.Owner(), fenced.Owner(), fenced.Token())
@@ -270,7 +270,7 @@ func TestShare_reentry(t *testing.T) {
 		first := w.take(w.a, reading, owner)
 		second := w.take(w.a, reading, ctx)
 		again := w.take(w.a, reading, ctx)
-		under := w.take(w.a, reading, owner, lock.WithLease(10*time.Minute))
+		under := w.take(w.a, reading, owner, lock.WithFixedLease(10*time.Minute))
 		want := func(n int) {
 			t.Helper()
 			if got := w.count(first); got != n {
