@@ -115,7 +115,11 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.Int64N(int64(end))))
 					k := kinds[random.IntN(len(kinds))]
-					h, err := k.lock(c, name, lock.WithPatience(time.Hour)).Lock(ctx)
+					var options []lock.Option
+					if k != plain {
+						options = append(options, lock.WithPatience(time.Hour))
+					}
+					h, err := k.lock(c, name, options...).Lock(ctx)
 					if err != nil {
 						watch.failed(name)
 						cancelled.Add(1)

@@ -20,6 +20,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/multilock"
 	"golang.org/x/sys/unix"
 )
@@ -48,7 +49,7 @@ func (q *quorums) ready() {
 	locks := q.locks()
 	until(q.T, func() bool {
 		return !slices.ContainsFunc(locks, func(l lock.Locker) bool {
-			s, err := l.(lock.Witness).Server(q.Context())
+			s, err := l.(lockimpl.Witness).Server(q.Context())
 			return err != nil || time.Since(s.Since) < q.lease
 		})
 	})

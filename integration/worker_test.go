@@ -21,6 +21,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/redis/rueidis"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -57,7 +58,7 @@ func (r request) options() (options []lock.Option) {
 	if r.Lease != 0 {
 		options = append(options, lock.WithFixedLease(r.Lease))
 	}
-	if r.Patience != 0 {
+	if r.Patience != 0 && r.Kind != plain && r.Kind != "" {
 		options = append(options, lock.WithPatience(r.Patience))
 	}
 	if r.Fenced {
@@ -437,7 +438,7 @@ func (o *op) grant(h lock.Hold) {
 // Redis: by its number in its process.
 func (o *op) one(h lock.Hold) {
 	if o.Side == read {
-		n, _ := lock.OwnerFrom(h.Context())
+		n, _ := lockimpl.OwnerFrom(h.Context())
 		o.Owner = fmt.Sprintf("%s/%d", h.Owner(), n)
 	}
 }

@@ -30,71 +30,6 @@ func TestError(t *testing.T) {
 	}
 }
 
-func TestNewConfig(t *testing.T) {
-	for name, c := range map[string]struct {
-		opts []lock.Option
-		want lock.Config
-		ok   bool
-	}{
-		"none":            {nil, lock.Config{Patience: lock.DefaultPatience}, true},
-		"lease":           {[]lock.Option{lock.WithFixedLease(time.Minute)}, lock.Config{Lease: time.Minute, Patience: lock.DefaultPatience}, true},
-		"fraction":        {[]lock.Option{lock.WithFixedLease(time.Second + 1)}, lock.Config{Lease: time.Second, Patience: lock.DefaultPatience}, true},
-		"shortest":        {[]lock.Option{lock.WithFixedLease(lock.MinLease)}, lock.Config{Lease: lock.MinLease, Patience: lock.DefaultPatience}, true},
-		"wait":            {[]lock.Option{lock.WithWait(time.Millisecond)}, lock.Config{Wait: time.Millisecond, Patience: lock.DefaultPatience}, true},
-		"the last counts": {[]lock.Option{lock.WithFixedLease(time.Minute), lock.WithFixedLease(time.Hour)}, lock.Config{Lease: time.Hour, Patience: lock.DefaultPatience}, true},
-		"patience":        {[]lock.Option{lock.WithPatience(lock.MinPatience + 1)}, lock.Config{Patience: lock.MinPatience}, true},
-		"max hold":        {[]lock.Option{lock.WithMaxHold(lock.MinLease)}, lock.Config{MaxHold: lock.MinLease, Patience: lock.DefaultPatience}, true},
-		"grace":           {[]lock.Option{lock.WithGrace(lock.MinLease)}, lock.Config{Grace: lock.MinLease, Patience: lock.DefaultPatience}, true},
-		"no max hold":     {[]lock.Option{lock.WithMaxHold(0)}, lock.Config{}, false},
-		"little max hold": {[]lock.Option{lock.WithMaxHold(lock.MinLease - 1)}, lock.Config{}, false},
-		"long max hold":   {[]lock.Option{lock.WithMaxHold(1<<63 - 1)}, lock.Config{}, false},
-		"no grace":        {[]lock.Option{lock.WithGrace(-1)}, lock.Config{}, false},
-		"little grace":    {[]lock.Option{lock.WithGrace(lock.MinLease - 1)}, lock.Config{}, false},
-		"long grace":      {[]lock.Option{lock.WithGrace(1<<63 - 1)}, lock.Config{}, false},
-		"readers first":   {[]lock.Option{lock.WithReadersFirst()}, lock.Config{Patience: lock.DefaultPatience, ReadersFirst: true}, true},
-		"no patience":     {[]lock.Option{lock.WithPatience(0)}, lock.Config{}, false},
-		"little patience": {[]lock.Option{lock.WithPatience(lock.MinPatience - 1)}, lock.Config{}, false},
-		"long patience":   {[]lock.Option{lock.WithPatience(1<<63 - 1)}, lock.Config{}, false},
-		"too short":       {[]lock.Option{lock.WithFixedLease(lock.MinLease - 1)}, lock.Config{}, false},
-		"too long":        {[]lock.Option{lock.WithFixedLease(1<<63 - 1)}, lock.Config{}, false},
-		"no lease":        {[]lock.Option{lock.WithFixedLease(0)}, lock.Config{}, false},
-		"negative lease":  {[]lock.Option{lock.WithFixedLease(-time.Second)}, lock.Config{}, false},
-		"no wait":         {[]lock.Option{lock.WithWait(0)}, lock.Config{}, false},
-		"negative wait":   {[]lock.Option{lock.WithWait(-time.Second)}, lock.Config{}, false},
-	} {
-		got, err := lock.NewConfig(c.opts...)
-		if (err == nil) != c.ok || c.ok && got != c.want {
-			t.Errorf("%s: %+v, %v", name, got, err)
-		}
-	}
-}
-
-// An error about a value that cannot be meant names the option, the value as given and the least; it is
-// never taken for something else.
-func TestNewConfig_says(t *testing.T) {
-	for want, option := range map[string]lock.Option{
-		"WithFixedLease(5ns): the least is 10ms":         lock.WithFixedLease(5),
-		"WithFixedLease(900µs): the least is 10ms":       lock.WithFixedLease(900 * time.Microsecond),
-		"WithFixedLease(0s): the least is 10ms":          lock.WithFixedLease(0),
-		"WithFixedLease(-1s): the least is 10ms":         lock.WithFixedLease(-time.Second),
-		"WithWait(5ns): the least is 1ms":                lock.WithWait(5),
-		"WithWait(900µs): the least is 1ms":              lock.WithWait(900 * time.Microsecond),
-		"WithWait(0s): the least is 1ms":                 lock.WithWait(0),
-		"WithWait(-1ns): the least is 1ms":               lock.WithWait(-1),
-		"WithPatience(5ns): the least is 100ms":          lock.WithPatience(5),
-		"WithPatience(-1h0m0s): the least is 100ms":      lock.WithPatience(-time.Hour),
-		"WithReplicas(0, 1s): at least one must confirm": lock.WithReplicas(0, time.Second),
-		"WithReplicas(1, 5ns): the least timeout is 1ms": lock.WithReplicas(1, 5),
-		"WithReplicas(1, -1s): the least timeout is 1ms": lock.WithReplicas(1, -time.Second),
-		"option 2 of 3 is nil":                           nil,
-	} {
-		_, err := lock.NewConfig(lock.WithFencing(), option, lock.WithReadersFirst())
-		if err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
-	}
-}
-
 // holder is a Locker whose one hold was lost, or was not.
 type holder struct{ loss, unlock error }
 
@@ -138,22 +73,5 @@ func TestDo_errors(t *testing.T) {
 		if got := fmt.Sprint(err); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-	}
-}
-
-func TestWithOwner(t *testing.T) {
-	if _, ok := lock.OwnerFrom(context.Background()); ok {
-		t.Error("a plain context has an owner")
-	}
-	ctx := lock.WithOwner(context.Background())
-	a, ok := lock.OwnerFrom(ctx)
-	b, _ := lock.OwnerFrom(lock.WithOwner(ctx))
-	if !ok || a == b {
-		t.Errorf("owners %d and %d", a, b)
-	}
-	child, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if c, _ := lock.OwnerFrom(child); c != a {
-		t.Errorf("below it, the owner is %d and not %d", c, a)
 	}
 }

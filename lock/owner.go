@@ -15,10 +15,3 @@ import (
 func WithOwner(ctx context.Context) context.Context {
 	return context.WithValue(ctx, owner.Key{}, owner.New())
 }
-
-// OwnerFrom returns the number of the owner that ctx carries, and whether it
-// carries one. It is for implementers of locks.
-func OwnerFrom(ctx context.Context) (number uint64, ok bool) {
-	number, ok = ctx.Value(owner.Key{}).(uint64)
-	return number, ok
-}

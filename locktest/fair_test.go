@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
 func TestFairRules(t *testing.T) {
@@ -75,7 +76,7 @@ type place struct {
 func (d *desk) harness(a, b *client.Client) Harness {
 	d.lines = map[string]*deskLine{}
 	of := func(name string, c *client.Client) maker {
-		return func(lock string, opts ...option) locker { return d.lock(c.NewLock(lock, opts...), name, opts) }
+		return func(lock string, opts ...option) locker { return d.lock(c.NewLock(lock, impatient(opts)...), name, opts) }
 	}
 	return Harness{New: of("a", a), Other: of("b", b), Watchdog: watchdog, Waiters: d.waiters}
 }
@@ -95,8 +96,13 @@ func (d *desk) line(name string) *deskLine {
 	return l
 }
 
+// impatient returns the options that a plain lock knows.
+func impatient(opts []option) []option {
+	return slices.DeleteFunc(slices.Clone(opts), func(o option) bool { return o.Setting().Which == lockimpl.Patience })
+}
+
 func (d *desk) lock(plain locker, client string, opts []option) locker {
-	config, err := lock.NewConfig(opts...)
+	config, err := lockimpl.NewConfig("a fair lock", lockimpl.All, opts...)
 	if err != nil {
 		return plain
 	}
@@ -107,7 +113,7 @@ type deskLock struct {
 	locker
 	d       *desk
 	client  string
-	config  lock.Config
+	config  lockimpl.Config
 	regular bool // it was served before; guarded by d.mu
 }
 
@@ -156,7 +162,7 @@ func (l *deskLock) TryLock(ctx context.Context) (lock.Hold, error) {
 }
 
 func (l *deskLock) reenters(ctx context.Context) bool {
-	owner, ok := lock.OwnerFrom(ctx)
+	owner, ok := lockimpl.OwnerFrom(ctx)
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
 	return ok && owner == l.d.line(l.Name()).owner
@@ -222,7 +228,7 @@ func (l *deskLock) take(ctx context.Context, p *place) (lock.Hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	owner, _ := lock.OwnerFrom(h.Context())
+	owner, _ := lockimpl.OwnerFrom(h.Context())
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
 	line := l.d.line(l.Name())

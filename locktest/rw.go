@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
 // RW is a read/write lock: two sides, each of them a Locker.
@@ -168,8 +169,8 @@ func readersShare(t *trial) {
 	} {
 		h := t.must(f(t.ctx))
 		for _, other := range holds {
-			one, _ := lock.OwnerFrom(other.Context())
-			two, _ := lock.OwnerFrom(h.Context())
+			one, _ := lockimpl.OwnerFrom(other.Context())
+			two, _ := lockimpl.OwnerFrom(h.Context())
 			if one == two {
 				t.broken("two holds under a plain context have the same owner")
 			}

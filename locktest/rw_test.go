@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/rwlock"
 )
 
@@ -101,7 +102,7 @@ type reader struct {
 
 // add returns the hold of a reader that is in the ledger.
 func (b *ledger) add(_ locker, h lock.Hold) lock.Hold {
-	owner, _ := lock.OwnerFrom(h.Context())
+	owner, _ := lockimpl.OwnerFrom(h.Context())
 	r := &reader{Hold: h, owner: owner, after: func() {}}
 	b.mu.Lock()
 	b.readers = append(b.readers, r)
@@ -198,7 +199,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 		{"a writer that also reads goes on writing", func(mk rwMaker) rwMaker {
 			var b ledger
 			return apart(changed(acquire, b.add), changed(acquire, unlocks(func(ctx context.Context, _ locker, h lock.Hold) error {
-				owner, _ := lock.OwnerFrom(h.Context())
+				owner, _ := lockimpl.OwnerFrom(h.Context())
 				if r := b.take(func(r *reader) bool { return r.owner == owner }); r != nil {
 					r.after = func() { _ = h.Unlock(ctx) }
 					return nil
@@ -211,7 +212,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 		{"a writer reads under a short lease", apart(func(mk maker) maker {
 			return func(name string, opts ...option) locker {
 				return changedLock{mk(name, opts...), func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
-					if _, ok := lock.OwnerFrom(ctx); ok {
+					if _, ok := lockimpl.OwnerFrom(ctx); ok {
 						l = with(lock.WithFixedLease(500*time.Millisecond))(mk)(name, opts...)
 					}
 					return acquire(ctx, l, wait)

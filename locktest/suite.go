@@ -374,7 +374,16 @@ func (t *trial) freed(name string) {
 
 // forLong makes what a waiter leaves behind, a place or a lock, last for longer
 // than any rule: it stays unless the waiter takes it back.
-var forLong = []lock.Option{lock.WithPatience(time.Hour), lock.WithFixedLease(time.Hour)}
+func (t *trial) forLong() []lock.Option {
+	t.Helper()
+	options := []lock.Option{lock.WithFixedLease(time.Hour), lock.WithPatience(time.Hour)}
+	h, err := t.h.New(t.lock+":patience", options...).TryLock(t.ctx)
+	if err != nil { // the kind has no patience
+		return options[:1]
+	}
+	t.unlock(h)
+	return options
+}
 
 func (t *trial) held(name string) {
 	t.Helper()
@@ -532,9 +541,10 @@ func firstCome(t *trial) {
 func cancelledWait(t *trial) {
 	h := t.must(t.h.Other(t.lock).Lock(t.ctx))
 	why := errors.New("the request went away")
+	options := t.forLong()
 	ctx, cancel := context.WithCancelCause(t.ctx)
 	time.AfterFunc(aWhile, func() { cancel(why) })
-	_, err := t.h.New(t.lock, forLong...).Lock(ctx)
+	_, err := t.h.New(t.lock, options...).Lock(ctx)
 	t.want(err, lock.ErrNotAcquired, context.Canceled, why)
 	t.unlock(h)
 	t.freed(t.lock)
@@ -543,7 +553,7 @@ func cancelledWait(t *trial) {
 func limitedWait(t *trial) {
 	limit := 50 * time.Millisecond
 	other := t.must(t.h.Other(t.lock).Lock(t.ctx))
-	_, err := t.h.New(t.lock, append(forLong, lock.WithWait(limit))...).Lock(t.ctx)
+	_, err := t.h.New(t.lock, append(t.forLong(), lock.WithWait(limit))...).Lock(t.ctx)
 	t.want(err, lock.ErrNotAcquired, os.ErrDeadlineExceeded)
 	t.unlock(other)
 	t.freed(t.lock)

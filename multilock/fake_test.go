@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
@@ -217,7 +218,7 @@ type fakeTenure struct {
 
 func (f *fake) Name() string { return f.name }
 
-func (f *fake) Config() (c lock.Config) {
+func (f *fake) Config() (c lockimpl.Config) {
 	if f.fixed {
 		c.Lease = f.lease
 	}
@@ -225,19 +226,19 @@ func (f *fake) Config() (c lock.Config) {
 	return c
 }
 
-func (f *fake) Server(ctx context.Context) (lock.Server, error) {
-	return answer(ctx, func() (server lock.Server, err error) {
+func (f *fake) Server(ctx context.Context) (lockimpl.Server, error) {
+	return answer(ctx, func() (server lockimpl.Server, err error) {
 		denied := false
 		err = f.s.do("server", func(time.Time) {
 			denied = f.s.denied
 			up := time.Since(f.s.up).Truncate(time.Second)
-			server = lock.Server{ID: fmt.Sprint("run", f.s.starts), Since: time.Now().Add(-up), Primary: !f.s.replica}
+			server = lockimpl.Server{ID: fmt.Sprint("run", f.s.starts), Since: time.Now().Add(-up), Primary: !f.s.replica}
 		})
 		if denied {
-			return lock.Server{}, errors.New("NOPERM")
+			return lockimpl.Server{}, errors.New("NOPERM")
 		}
 		return server, err
-	}, func(lock.Server) {})
+	}, func(lockimpl.Server) {})
 }
 
 func (f *fake) TryLock(ctx context.Context) (lock.Hold, error) {
@@ -268,10 +269,10 @@ func (f *fake) try(ctx context.Context) (*fakeHold, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", lock.ErrNotAcquired, ctx.Err())
 	}
-	number, ok := lock.OwnerFrom(ctx)
+	number, ok := lockimpl.OwnerFrom(ctx)
 	if !ok {
 		ctx = lock.WithOwner(ctx)
-		number, _ = lock.OwnerFrom(ctx)
+		number, _ = lockimpl.OwnerFrom(ctx)
 	}
 	f.mu.Lock()
 	t := f.tenures[number]

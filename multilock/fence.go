@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
 // The token of a quorum's hold. Each server has a register, which a grant raises, and the
@@ -84,7 +85,7 @@ func (h *quorumHold) outer(seats []seat) uint64 {
 func (h *quorumHold) raise(one lock.Hold, token uint64) error {
 	ctx, cancel := context.WithTimeout(h.base, h.q.timeout)
 	defer cancel()
-	err := one.(lock.Fenced).RaiseToken(ctx, token)
+	err := one.(lockimpl.Fenced).RaiseToken(ctx, token)
 	if err != nil && ctx.Err() != nil {
 		return noVote{h.q.timeout, nil} // the deadline is not the caller's
 	}

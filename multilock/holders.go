@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
 // holder is an owner that holds a quorum of some name.
@@ -23,7 +23,7 @@ var holders struct {
 
 // holderOf returns the owner that ctx carries as a holder of q.
 func holderOf(ctx context.Context, q *Quorum) holder {
-	owner, _ := lock.OwnerFrom(ctx)
+	owner, _ := lockimpl.OwnerFrom(ctx)
 	return holder{owner, q.name}
 }
 

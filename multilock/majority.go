@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
 // quorumHold is an attempt to take a Quorum, and if that wins, a hold of it.
@@ -263,8 +264,8 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 			timer = time.AfterFunc(min(time.Until(end), q.timeout), cancel)
 		}
 		s.server, s.votes, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
-		if _, ok := s.hold.(lock.Fenced); q.fenced && !ok {
-			s.err = errors.New("its holds cannot raise a token; they are no lock.Fenced")
+		if _, ok := s.hold.(lockimpl.Fenced); q.fenced && !ok {
+			s.err = errors.New("its holds cannot raise a token; they are no lockimpl.Fenced")
 		}
 	} else if errors.Is(s.err, lock.ErrNotAcquired) && !q.apart.Load() {
 		s.server, _, _ = q.witness(ctx, l, 0) // perhaps another lock of this quorum has it
@@ -316,11 +317,11 @@ func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration
 	if lease > q.longest && !q.durable {
 		return "", votes, fmt.Errorf("its lease is longer than the longest lease, which is said to be %v; see WithLongestLease", q.longest)
 	}
-	var s lock.Server
-	if w, ok := l.(lock.Witness); ok {
+	var s lockimpl.Server
+	if w, ok := l.(lockimpl.Witness); ok {
 		s, err = w.Server(ctx)
 	} else {
-		err = errors.New("it is no lock.Witness")
+		err = errors.New("it is no lockimpl.Witness")
 	}
 	switch {
 	case err != nil && q.durable:

@@ -10,16 +10,17 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
 // Lock is several locks as one: all or none. It is safe for concurrent use;
 // goroutines that share it exclude each other. It has no resources and need not be
 // closed.
 type Lock struct {
-	locks []lock.Locker // in the order in which they were given
-	order []int         // of locks, by their names
-	group lock.Group    // takes all of them at once; nil if nothing can
-	err   error         // why they make no multi-lock
+	locks []lock.Locker  // in the order in which they were given
+	order []int          // of locks, by their names
+	group lockimpl.Group // takes all of them at once; nil if nothing can
+	err   error          // why they make no multi-lock
 }
 
 var _ lock.Locker = (*Lock)(nil)
@@ -54,7 +55,7 @@ func New(locks ...lock.Locker) *Lock {
 		m.order = append(m.order, i)
 	}
 	slices.SortStableFunc(m.order, func(i, j int) int { return strings.Compare(m.locks[i].Name(), m.locks[j].Name()) })
-	if g, ok := m.locks[0].(lock.Grouper); ok && len(m.locks) > 1 {
+	if g, ok := m.locks[0].(lockimpl.Grouper); ok && len(m.locks) > 1 {
 		m.group = g.Group(slices.Clone(m.locks))
 	}
 	return m
@@ -92,7 +93,7 @@ func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 	if m.err != nil {
 		return nil, &lock.Error{Op: op, Name: m.Name(), Err: m.err}
 	}
-	if _, ok := lock.OwnerFrom(ctx); !ok {
+	if _, ok := lockimpl.OwnerFrom(ctx); !ok {
 		ctx = lock.WithOwner(ctx)
 	}
 	holds, err := m.together(ctx, op)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
@@ -101,9 +102,9 @@ func TestMultiLock_hold(t *testing.T) {
 		if h.Token() != 0 || h.Owner() != "" {
 			t.Errorf("token %d and owner %q of several locks", h.Token(), h.Owner())
 		}
-		owner, ok := lock.OwnerFrom(h.Context())
+		owner, ok := lockimpl.OwnerFrom(h.Context())
 		for _, one := range multilock.Holds(h) {
-			if its, _ := lock.OwnerFrom(one.Context()); !ok || its != owner {
+			if its, _ := lockimpl.OwnerFrom(one.Context()); !ok || its != owner {
 				t.Errorf("owner %d of a member, and %d of the whole", its, owner)
 			}
 		}
@@ -516,10 +517,10 @@ func TestMultiLock_twice(t *testing.T) {
 // grouper is a lock that can be taken together with others.
 type grouper struct {
 	*fake
-	group func(lockers []lock.Locker) lock.Group
+	group func(lockers []lock.Locker) lockimpl.Group
 }
 
-func (g grouper) Group(lockers []lock.Locker) lock.Group { return g.group(lockers) }
+func (g grouper) Group(lockers []lock.Locker) lockimpl.Group { return g.group(lockers) }
 
 type groupOf struct {
 	acquire func(op string) ([]lock.Hold, error)
@@ -542,7 +543,7 @@ func TestMultiLock_group(t *testing.T) {
 			ctx := lock.WithOwner(t.Context())
 			return []lock.Hold{must(t)(b.Lock(ctx)), must(t)(a.Lock(ctx))}, nil
 		}
-		can := func(lockers []lock.Locker) lock.Group {
+		can := func(lockers []lock.Locker) lockimpl.Group {
 			if len(lockers) != 2 || lockers[0].Name() != "b" || lockers[1].Name() != "a" {
 				t.Errorf("asked for a group of %v", lockers)
 			}
@@ -577,7 +578,7 @@ func TestMultiLock_group(t *testing.T) {
 		}
 		free(t, []*site{s}, "a", "b")
 
-		cannot := func([]lock.Locker) lock.Group { return nil }
+		cannot := func([]lock.Locker) lockimpl.Group { return nil }
 		h = must(t)(multilock.New(grouper{b, cannot}, a).Lock(t.Context()))
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Error(err)
@@ -595,7 +596,7 @@ func TestMultiLock_groupIsGivenBackInOrder(t *testing.T) {
 			ctx := lock.WithOwner(t.Context())
 			return []lock.Hold{must(t)(c.Lock(ctx)), must(t)(a.Lock(ctx)), must(t)(b.Lock(ctx))}, nil
 		}}
-		m := multilock.New(grouper{c, func([]lock.Locker) lock.Group { return g }}, a, b)
+		m := multilock.New(grouper{c, func([]lock.Locker) lockimpl.Group { return g }}, a, b)
 		h := must(t)(m.Lock(t.Context()))
 		done := make(chan error)
 		go func() { done <- h.Unlock(t.Context()) }()

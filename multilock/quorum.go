@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
 // Quorum is one lock on several independent servers: Redlock. It is held while its owner has
@@ -49,7 +50,7 @@ var _ lock.Locker = (*Quorum)(nil)
 // To start while a minority of the servers is down, open their clients with
 // client.WithLazyConnect.
 //
-// The locks should be [lock.Witness]es, as all of this module are; see
+// The locks should be [lockimpl.Witness]es, as all of this module are; see
 // [WithDurableServers]. Other Lockers must give back by themselves a grant that arrives
 // after the context of their TryLock ended.
 func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
@@ -81,7 +82,7 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 func (q *Quorum) lasts() time.Duration {
 	var leases []time.Duration
 	for _, l := range q.locks {
-		if c, ok := l.(lock.Configured); ok && c.Config().Lease > 0 {
+		if c, ok := l.(lockimpl.Configured); ok && c.Config().Lease > 0 {
 			leases = append(leases, c.Config().Lease)
 		}
 	}
@@ -97,7 +98,7 @@ func (q *Quorum) lasts() time.Duration {
 func (q *Quorum) fencing() (bool, error) {
 	n := 0
 	for _, l := range q.locks {
-		if c, ok := l.(lock.Configured); ok && c.Config().Fencing {
+		if c, ok := l.(lockimpl.Configured); ok && c.Config().Fencing {
 			n++
 		}
 	}
@@ -235,7 +236,7 @@ func (q *Quorum) enter(ctx context.Context) (_ context.Context, stands bool, err
 	if ctx.Err() != nil {
 		return nil, false, interrupted(ctx, nil)
 	}
-	if _, ok := lock.OwnerFrom(ctx); !ok {
+	if _, ok := lockimpl.OwnerFrom(ctx); !ok {
 		return lock.WithOwner(ctx), true, nil
 	}
 	return ctx, len(q.held(ctx)) == 0, nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
@@ -359,7 +360,7 @@ func TestQuorum_look(t *testing.T) {
 				p := &paper{Hold: h}
 				papers = append(papers, p)
 				return p
-			}}, l.(lock.Witness)}
+			}}, l.(lockimpl.Witness)}
 		}
 		q := multilock.NewQuorum(locks, with(nil)...)
 		for name, look := range map[string]func(h lock.Hold) error{
@@ -439,10 +440,10 @@ func (h *watched) Until() time.Time {
 
 type witness struct {
 	lock.Locker
-	w lock.Witness
+	w lockimpl.Witness
 }
 
-func (o witness) Server(ctx context.Context) (lock.Server, error) { return o.w.Server(ctx) }
+func (o witness) Server(ctx context.Context) (lockimpl.Server, error) { return o.w.Server(ctx) }
 
 // A server that is lost is asked again. So a hold outlives all its servers, one after the
 // other, if there is time enough for each to vote again.
@@ -482,7 +483,7 @@ func TestQuorum_repairOfALossBeforeTheWin(t *testing.T) {
 				})
 			}
 			return h
-		}}, locks[0].(lock.Witness)}
+		}}, locks[0].(lockimpl.Witness)}
 		for _, s := range w.sites[1:] {
 			s.wire = 2 * rtt
 		}
@@ -530,7 +531,7 @@ func TestQuorum_repairAfterASilentLoss(t *testing.T) {
 		locks[0] = witness{odd{Locker: locks[0], after: func(h lock.Hold) lock.Hold {
 			first = &paper{Hold: h}
 			return first
-		}}, locks[0].(lock.Witness)}
+		}}, locks[0].(lockimpl.Witness)}
 		w.sites[2].kill()
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 		first.tell(lock.ErrLost)
@@ -600,7 +601,7 @@ func TestQuorum_restartAfterTheGrant(t *testing.T) {
 			locks[i] = witness{odd{Locker: l, after: func(h lock.Hold) lock.Hold {
 				w.sites[i].restart()
 				return h
-			}}, l.(lock.Witness)}
+			}}, l.(lockimpl.Witness)}
 		}
 		_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
 		want(t, err, lock.ErrNotAcquired)
@@ -758,7 +759,7 @@ func TestQuorum_maxHold(t *testing.T) {
 
 // bounded is a lock whose holds end after some time, as with lock.WithMaxHold.
 type bounded struct {
-	lock.Witness
+	lockimpl.Witness
 	most time.Duration
 }
 
@@ -789,7 +790,7 @@ func TestQuorum_maxHoldOfItsMembers(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		for i, l := range locks {
-			locks[i] = bounded{l.(lock.Witness), 5 * lease}
+			locks[i] = bounded{l.(lockimpl.Witness), 5 * lease}
 		}
 		began := time.Now()
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
@@ -909,7 +910,7 @@ func TestQuorum_endsWithItsContext(t *testing.T) {
 			time.Sleep(2*rtt + rtt/2) // the first has voted
 			freeze()
 			return nil
-		}}, locks[1].(lock.Witness)}
+		}}, locks[1].(lockimpl.Witness)}
 		q := multilock.NewQuorum(freezing, with([]multilock.Option{multilock.WithDurableServers()})...)
 		limited := multilock.NewQuorum(freezing, with([]multilock.Option{multilock.WithDurableServers(), multilock.WithWait(wait)})...)
 		for name, call := range map[string]func(context.Context) error{
@@ -930,7 +931,7 @@ func TestQuorum_endsWithItsContext(t *testing.T) {
 
 		w.sites[2].set(func() { w.sites[2].down = false })
 		w.sites[2].freeze()
-		locks[2] = witness{stubborn{locks[2]}, locks[2].(lock.Witness)} // so that a goroutine of the hold goes on
+		locks[2] = witness{stubborn{locks[2]}, locks[2].(lockimpl.Witness)} // so that a goroutine of the hold goes on
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 		w.sites[0].freeze()
 		w.sites[1].freeze()
@@ -1170,7 +1171,7 @@ func TestQuorum_stubbornLockers(t *testing.T) {
 		locks := w.locks("one")
 		for i, l := range locks {
 			if i < 3 {
-				locks[i] = witness{stubborn{l}, l.(lock.Witness)}
+				locks[i] = witness{stubborn{l}, l.(lockimpl.Witness)}
 			}
 		}
 		for _, s := range w.sites[:3] {
@@ -1202,7 +1203,7 @@ func TestQuorum_errorsThatStay(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		denied := errors.New("NOPERM")
 		fails := func(l lock.Locker, err error) lock.Locker {
-			return witness{odd{Locker: l, before: func(context.Context, string) error { return err }}, l.(lock.Witness)}
+			return witness{odd{Locker: l, before: func(context.Context, string) error { return err }}, l.(lockimpl.Witness)}
 		}
 		locks := w.locks("one")
 		began := time.Now()
@@ -1427,7 +1428,7 @@ type raised struct {
 
 func (r *raised) RaiseToken(ctx context.Context, token uint64) error {
 	r.before()
-	return r.Hold.(lock.Fenced).RaiseToken(ctx, token)
+	return r.Hold.(lockimpl.Fenced).RaiseToken(ctx, token)
 }
 
 func TestNewQuorum_fencingOfSome(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/leasehold-go/leasehold/multilock"
 )
@@ -46,7 +47,7 @@ func (u user) quorum(name string, opts ...lock.Option) lock.Locker {
 		locks = append(locks, c.NewLock(name, opts...))
 	}
 	options := []multilock.Option{multilock.WithLongestLease(dog), multilock.WithServerTimeout(dog / 4)}
-	if config, err := lock.NewConfig(opts...); err == nil && config.Wait > 0 {
+	if config, err := lockimpl.NewConfig("a plain lock", lockimpl.All, opts...); err == nil && config.Wait > 0 {
 		options = append(options, multilock.WithWait(config.Wait))
 	}
 	return single{multilock.NewQuorum(locks, options...), name}
@@ -71,7 +72,7 @@ func (l single) hold(h lock.Hold, err error) (lock.Hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	owner, _ := lock.OwnerFrom(h.Context())
+	owner, _ := lockimpl.OwnerFrom(h.Context())
 	one := singleHold{Hold: h, owner: fmt.Sprintf("00000000-0000-0000-0000-000000000000:%d", owner)}
 	if strings.HasSuffix(l.name, ":tokens") {
 		// A quorum does not wait for the last vote. A rule wants the same token when

@@ -5,16 +5,17 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-var _ lock.Grouper = (*Lock)(nil)
+var _ lockimpl.Grouper = (*Lock)(nil)
 
 // Group returns a way to take all of lockers with one script in one round trip, if
 // they are plain locks of this client, all different, which share a slot on a cluster
 // and have neither lock.WithFencing nor lock.WithReplicas. Otherwise it
 // returns nil. The multi-lock uses it.
-func (l *Lock) Group(lockers []lock.Locker) lock.Group {
+func (l *Lock) Group(lockers []lock.Locker) lockimpl.Group {
 	g := &group{session: l.session}
 	for _, other := range lockers {
 		o, ok := other.(*Lock)

@@ -50,11 +50,13 @@ import (
 	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 var kind = &session.Kind{
 	Name:    "plain",
+	Called:  "a plain lock",
 	Mode:    lock.Exclusive,
 	Waits:   place.FirstAsks,
 	Keys:    keys.Plain,
@@ -73,8 +75,8 @@ type Lock struct {
 }
 
 var (
-	_ lock.Witness    = (*Lock)(nil)
-	_ lock.Configured = (*Lock)(nil)
+	_ lockimpl.Witness    = (*Lock)(nil)
+	_ lockimpl.Configured = (*Lock)(nil)
 )
 
 // New is for package client; use client.Client.NewLock.
@@ -130,10 +132,10 @@ func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {
 }
 
 // Config returns what the options of the handle say.
-func (l *Lock) Config() lock.Config { return l.spec.Config }
+func (l *Lock) Config() lockimpl.Config { return l.spec.Config }
 
 // Server asks the server that has the lock which one it is, and since when it has
 // been running. It needs the right to INFO.
-func (l *Lock) Server(ctx context.Context) (lock.Server, error) {
+func (l *Lock) Server(ctx context.Context) (lockimpl.Server, error) {
 	return l.session.Server(ctx, l.spec)
 }

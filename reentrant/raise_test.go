@@ -7,6 +7,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
 // A token that a holder raised is smaller than that of the next holder, also if that one waits in
@@ -34,7 +35,7 @@ func TestRaiseToken(t *testing.T) {
 		}()
 		// As a rule the other waiter is in line when the register is raised.
 		raised := h.Token() + 1000
-		if err := h.(lock.Fenced).RaiseToken(t.Context(), raised); err != nil {
+		if err := h.(lockimpl.Fenced).RaiseToken(t.Context(), raised); err != nil {
 			t.Fatal(err)
 		}
 		if err := h.Unlock(t.Context()); err != nil {
@@ -56,7 +57,7 @@ func TestRaiseToken_fails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.(lock.Fenced).RaiseToken(t.Context(), 1); !errors.Is(err, errors.ErrUnsupported) {
+	if err := h.(lockimpl.Fenced).RaiseToken(t.Context(), 1); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("without a register: %v", err)
 	}
 	fenced, err := c.NewLock("fenced", lock.WithFencing()).Lock(t.Context())
@@ -64,7 +65,7 @@ func TestRaiseToken_fails(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Do(t, "DEL", "fenced")
-	if err := fenced.(lock.Fenced).RaiseToken(t.Context(), fenced.Token()+1); !errors.Is(err, lock.ErrLost) {
+	if err := fenced.(lockimpl.Fenced).RaiseToken(t.Context(), fenced.Token()+1); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("the server no longer has it: %v", err)
 	}
 	for _, h := range []lock.Hold{h, fenced} {

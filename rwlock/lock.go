@@ -97,6 +97,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
@@ -105,6 +106,7 @@ var reading, writing = kinds()
 func kinds() (r, w *session.Kind) {
 	r = &session.Kind{
 		Name:    "read",
+		Called:  "a read/write lock",
 		Mode:    lock.Read,
 		Waits:   place.AllAsk,
 		Keys:    keys.ReadWrite,
@@ -115,6 +117,7 @@ func kinds() (r, w *session.Kind) {
 	}
 	w = &session.Kind{
 		Name:    "write",
+		Called:  "a read/write lock",
 		Mode:    lock.Write,
 		Waits:   place.FirstAsks,
 		Keys:    keys.ReadWrite,
@@ -214,16 +217,18 @@ type side struct {
 }
 
 var (
-	_ lock.Witness    = (*side)(nil)
-	_ lock.Configured = (*side)(nil)
+	_ lockimpl.Witness    = (*side)(nil)
+	_ lockimpl.Configured = (*side)(nil)
 )
 
 func (s *side) Name() string { return s.spec.Name }
 
-func (s *side) Config() lock.Config { return s.spec.Config }
+func (s *side) Config() lockimpl.Config { return s.spec.Config }
 
 func (s *side) Lock(ctx context.Context) (lock.Hold, error) { return s.session.Lock(ctx, s.spec) }
 
 func (s *side) TryLock(ctx context.Context) (lock.Hold, error) { return s.session.TryLock(ctx, s.spec) }
 
-func (s *side) Server(ctx context.Context) (lock.Server, error) { return s.session.Server(ctx, s.spec) }
+func (s *side) Server(ctx context.Context) (lockimpl.Server, error) {
+	return s.session.Server(ctx, s.spec)
+}

@@ -44,6 +44,7 @@ var (
 
 func init() {
 	for _, side := range []*kindtest.Kind{&writing, &reading} {
+		side.Patient = true
 		side.Operator = func(c *client.Client, name string) kindtest.Operator { return c.NewRWLock(name) }
 		side.Patterns = func(prefix string) []string {
 			return []string{"~" + prefix + "*", "~{" + prefix + "*:rwlock_timeout:*", "~leasehold_rwlock_wish:{" + prefix + "*", "~leasehold_rwlock_turn:{" + prefix + "*"}

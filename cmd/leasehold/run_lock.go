@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/multilock"
 	"github.com/redis/rueidis"
 )
@@ -62,7 +63,7 @@ func (l *locking) check(servers int) error {
 func (l *locking) tries() bool { return l.noWait || l.waits && l.wait == 0 }
 
 // lockOf returns the lock called name on c.
-func (l *locking) lockOf(c *client.Client, name string) lock.Witness {
+func (l *locking) lockOf(c *client.Client, name string) lockimpl.Witness {
 	var opts []lock.Option
 	if l.noRenew {
 		opts = append(opts, lock.WithFixedLease(l.lease))
@@ -75,9 +76,9 @@ func (l *locking) lockOf(c *client.Client, name string) lock.Witness {
 	}
 	switch {
 	case l.shared:
-		return c.NewRWLock(name, opts...).Read().(lock.Witness)
+		return c.NewRWLock(name, opts...).Read().(lockimpl.Witness)
 	case l.exclusive:
-		return c.NewRWLock(name, opts...).Write().(lock.Witness)
+		return c.NewRWLock(name, opts...).Write().(lockimpl.Witness)
 	case l.fair:
 		return c.NewFairLock(name, opts...)
 	}
@@ -211,10 +212,10 @@ func (o *opened) refused(err error) bool {
 // voter is the lock on one server. It remembers whether the server failed to answer. A server
 // that could not be reached at the start has no vote.
 type voter struct {
-	lock.Witness // nil if the server could not be reached at the start
-	name         string
-	absent       error
-	within       time.Duration // the time that an attempt waits for the vote
+	lockimpl.Witness // nil if the server could not be reached at the start
+	name             string
+	absent           error
+	within           time.Duration // the time that an attempt waits for the vote
 
 	mu     sync.Mutex
 	failed bool      // the server did not answer the last question
@@ -269,9 +270,9 @@ func (v *voter) TryLock(ctx context.Context) (lock.Hold, error) {
 }
 
 // Server calls Server of the lock.
-func (v *voter) Server(ctx context.Context) (lock.Server, error) {
+func (v *voter) Server(ctx context.Context) (lockimpl.Server, error) {
 	if v.absent != nil {
-		return lock.Server{}, v.absent
+		return lockimpl.Server{}, v.absent
 	}
 	return v.Witness.Server(ctx)
 }

@@ -218,7 +218,7 @@ func cancelledMidwayWaiting(t *testing.T, k Kind) {
 				return a
 			})
 			ctx, cancel := context.WithCancel(t.Context())
-			w := Go(ctx, k.New(c, "orders", lock.WithPatience(time.Hour)))
+			w := Go(ctx, k.New(c, "orders", k.patience(time.Hour)...))
 			<-asked
 			if act.HoldReply != nil {
 				WaitFor(t, "the question was carried out", func() bool { return s.CommandCalls(t, "evalsha") > 0 })
@@ -380,7 +380,7 @@ func serverFrozenWaiting(t *testing.T, k Kind) {
 	for range 2 {
 		c := NewClient(t, s.Client(t), client.WithOpTimeout(OpTimeout))
 		for range 5 {
-			waiters = append(waiters, Go(t.Context(), k.New(c, "orders", lock.WithPatience(patience))))
+			waiters = append(waiters, Go(t.Context(), k.New(c, "orders", k.patience(patience)...)))
 		}
 	}
 	k.Waiting(t, s, "orders", len(waiters))

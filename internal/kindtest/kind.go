@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
@@ -48,6 +49,9 @@ type Kind struct {
 	Channel func(name string) string
 	Queue   func(name string) string
 
+	// Patient says that the kind knows lock.WithPatience.
+	Patient bool
+
 	// Questions is how many questions each waiter asks for itself when it comes.
 	// A process asks all others once for all its waiters.
 	Questions int
@@ -70,6 +74,14 @@ func OneHash(new Maker, operator func(c *client.Client, name string) Operator) K
 		Channel:   func(name string) string { return "redisson_lock__channel:{" + name + "}" },
 		OtherKind: map[string]string{"mode": "read", "x": "1"},
 	}
+}
+
+// patience returns the option for a patience of d, if the kind knows it.
+func (k Kind) patience(d time.Duration) []lock.Option {
+	if !k.Patient {
+		return nil
+	}
+	return []lock.Option{lock.WithPatience(d)}
 }
 
 // rival returns the kind that excludes k.

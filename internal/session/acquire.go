@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
 )
@@ -66,7 +67,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	number, known := lock.OwnerFrom(ctx)
+	number, known := lockimpl.OwnerFrom(ctx)
 	if !known {
 		number = owner.New()
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -18,6 +19,7 @@ import (
 // The two sides of a read/write lock are a kind each. It never changes.
 type Kind struct {
 	Name    string // as an observer knows it
+	Called  string // what errors call it: "a plain lock"
 	Keys    func(name string) luascripts.Keys
 	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error)
 	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
@@ -49,6 +51,18 @@ type Kind struct {
 
 	// Beside is the other side of a read/write lock. Other kinds have none.
 	Beside *Kind
+}
+
+// knows returns the options that a lock of the kind takes.
+func (k *Kind) knows() lockimpl.Options {
+	known := lockimpl.FixedLease | lockimpl.Wait | lockimpl.Fencing | lockimpl.Replicas | lockimpl.MaxHold | lockimpl.Grace
+	if k.Queues {
+		known |= lockimpl.Patience
+	}
+	if k.Beside != nil {
+		known |= lockimpl.ReadersFirst
+	}
+	return known
 }
 
 func (k *Kind) reads() bool { return k.Mode == lock.Read }
@@ -90,7 +104,7 @@ type Spec struct {
 	*Kind
 	Name   string          // as the caller gave it
 	Keys   luascripts.Keys // as it stands in Redis
-	Config lock.Config     // what the options say
+	Config lockimpl.Config // what the options say
 	Err    error           // what is wrong with the name or the options; then the fields below are zero
 	slot   uint16          // on a cluster
 	terms  place.Terms     // what the place needs to know
@@ -99,7 +113,7 @@ type Spec struct {
 // NewSpec makes the spec of a lock. If the name or the options are wrong, Spec.Err says so.
 func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 	mapped := s.KeyPrefix + name
-	config, err := lock.NewConfig(opts...)
+	config, err := lockimpl.NewConfig(k.Called, k.knows(), opts...)
 	spec := &Spec{Kind: k, Name: name, Config: config, Err: errors.Join(keys.Check(s.KeyPrefix, name), err)}
 	if lease := s.lease(spec); spec.Err == nil && config.ReplicaTimeout > lease/2 {
 		spec.Err = fmt.Errorf("WithReplicas(%d, %v): the timeout must not be more than half of the lease, which is %v", config.Replicas, config.ReplicaTimeout, lease)

@@ -12,6 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -29,15 +30,15 @@ func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquir
 }
 
 // Server asks the server that has spec's key about itself.
-func (s *Session) Server(ctx context.Context, spec *Spec) (lock.Server, error) {
+func (s *Session) Server(ctx context.Context, spec *Spec) (lockimpl.Server, error) {
 	info, err := Ask(ctx, s, spec, "server", luascripts.ServerInfo)
 	if err != nil {
-		return lock.Server{}, err
+		return lockimpl.Server{}, err
 	}
 	// Uptime is the difference of two times that are cut to seconds, and so up to a
 	// second too long.
 	uptime := max(info.Uptime-time.Second, 0)
-	return lock.Server{ID: info.RunID, Since: time.Now().Add(-uptime), Primary: info.Role == "master"}, nil
+	return lockimpl.Server{ID: info.RunID, Since: time.Now().Add(-uptime), Primary: info.Role == "master"}, nil
 }
 
 // Inspect reads spec's state by a script.

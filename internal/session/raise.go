@@ -7,10 +7,11 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-var _ lock.Fenced = (*hold)(nil)
+var _ lockimpl.Fenced = (*hold)(nil)
 
 // RaiseToken raises the register of the lock, while the tenure of h holds it.
 func (h *hold) RaiseToken(ctx context.Context, token uint64) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -95,7 +96,7 @@ func (a *attempt) all(wait bool) error {
 	if err := a.ctx.Err(); err != nil {
 		return err
 	}
-	number, known := lock.OwnerFrom(a.ctx)
+	number, known := lockimpl.OwnerFrom(a.ctx)
 	if !known {
 		number = owner.New()
 	}

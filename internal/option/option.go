@@ -1,0 +1,58 @@
+// Package option has what the options of package lock say. Package lock makes the options,
+// and package lockimpl reads them.
+package option
+
+import "time"
+
+// Set is a set of options.
+type Set uint16
+
+// The options of package lock.
+const (
+	FixedLease Set = 1 << iota
+	Wait
+	Patience
+	Fencing
+	Replicas
+	MaxHold
+	Grace
+	ReadersFirst
+)
+
+// Config is what a list of options says: lockimpl.Config.
+type Config struct {
+	// Lease is the fixed lease, or 0 for one that is renewed.
+	Lease time.Duration
+
+	// Wait is how long Lock waits at most, or 0 for no limit but its context.
+	Wait time.Duration
+
+	// Patience is how long a waiter counts as alive after the server last heard from it,
+	// for locks whose waiters are known in Redis.
+	Patience time.Duration
+
+	// Fencing says that tokens come from a register that outlives the lock.
+	Fencing bool
+
+	// Replicas is how many replicas must confirm an acquisition within
+	// ReplicaTimeout.
+	Replicas       int
+	ReplicaTimeout time.Duration
+
+	// MaxHold is how long a hold lasts at most, or 0 for no limit.
+	MaxHold time.Duration
+
+	// Grace is how long a hold is still renewed after its context has ended, or 0 for
+	// one lease.
+	Grace time.Duration
+
+	// ReadersFirst says that readers do not wait behind a waiting writer.
+	ReadersFirst bool
+}
+
+// Setting is one option.
+type Setting struct {
+	Which Set
+	Name  string // of the function that made it
+	Apply func(*Config) error
+}
