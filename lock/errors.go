@@ -22,14 +22,23 @@ var (
 	ErrNotHeld = errors.New("not held")
 
 	// ErrLost: the lease ended, or the server says that this owner does not hold the lock,
-	// although the holder did not call Unlock.
+	// although the holder did not call Unlock. The error matches one of the five
+	// causes below as well, as far as the cause is known.
 	ErrLost = errors.New("lock lost")
+
+	// ErrExpired: the hold was lost because the lease ran out. Redis did not confirm a renewal in time,
+	// the process or the machine was stopped for too long, or the lease was a fixed one.
+	ErrExpired = errors.New("the lease ran out")
+
+	// ErrGone: the hold was lost because the server said that it does not have the lock for this
+	// owner any more. The key was deleted or evicted, or a failover forgot it.
+	ErrGone = errors.New("the server no longer has it for this owner")
 
 	// ErrMaxHold: the hold was lost because it reached the age that [WithMaxHold] allows.
 	ErrMaxHold = errors.New("held for as long as WithMaxHold allows")
 
 	// ErrForced: the hold was lost because somebody unlocked the lock by force; the message
-	// says who, if that was told.
+	// says who, if that was told. The error matches ErrGone as well.
 	ErrForced = errors.New("unlocked by force")
 
 	// ErrAbandoned: the hold was lost because its context had ended, and nobody unlocked it

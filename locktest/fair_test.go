@@ -76,7 +76,9 @@ type place struct {
 func (d *desk) harness(a, b *client.Client) Harness {
 	d.lines = map[string]*deskLine{}
 	of := func(name string, c *client.Client) maker {
-		return func(lock string, opts ...option) locker { return d.lock(c.NewLock(lock, impatient(opts)...), name, opts) }
+		return func(lock string, opts ...option) locker {
+			return d.lock(c.NewLock(lock, impatient(opts)...), name, opts)
+		}
 	}
 	return Harness{New: of("a", a), Other: of("b", b), Watchdog: watchdog, Waiters: d.waiters}
 }

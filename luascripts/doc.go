@@ -1,6 +1,9 @@
 // Package luascripts holds every script of this module, and one typed Go function for
 // each. Nothing else in this module writes to a lock's keys, or to a rate limiter's.
 //
+// It is a part of leasehold that can be read by itself, and carries no promise: its API can
+// change in every version.
+//
 // The scripts of rate limiters are here, too: a script is loaded, included and checked in
 // one way, and no script text is anywhere else.
 //

@@ -404,7 +404,7 @@ func (h *quorumHold) win() {
 	h.mu.Lock()
 	close(h.won)
 	if h.q.most > 0 {
-		h.limitLocked(h.began.Add(h.q.most), lock.ErrMaxHold)
+		h.limitLocked(h.began.Add(h.q.most), h.q.why)
 	}
 	h.alone = alone
 	h.spreadLocked()

@@ -341,6 +341,10 @@ func TestQuorum_fixedLeases(t *testing.T) {
 		case <-time.After(lease / 10):
 			w.Error("it has outlived its lease")
 		}
+		want(t, h.Err(), lock.ErrLost, lock.ErrExpired)
+		if errors.Is(h.Err(), lock.ErrMaxHold) {
+			w.Errorf("%v: there is no WithMaxHold", h.Err())
+		}
 		time.Sleep(rtt)
 		w.wantHeld("")
 		_ = h.Unlock(w.Context())

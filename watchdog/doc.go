@@ -1,6 +1,9 @@
 // Package watchdog renews leases while their holders want them,
-// and tells at once when one has ended. It knows neither Redis nor locks: a function
-// renews a lease.
+// and tells at once when one has ended. It knows neither Redis nor locks, only the causes of
+// a loss in package lock: a function renews a lease.
+//
+// It is a part of leasehold that can be read by itself, and carries no promise: its API can
+// change in every version.
 //
 // # The end of a lease
 //

@@ -6,15 +6,17 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
 )
 
 // ErrGone is the error of a renewal when the server says that this owner does
 // not hold the lease.
-var ErrGone = errors.New("the server no longer has it for this owner")
+var ErrGone = lock.ErrGone
 
 // ErrExpired is the cause of a loss when a lease ran out without an answer from
 // the server.
-var ErrExpired = errors.New("the lease ran out")
+var ErrExpired = lock.ErrExpired
 
 // ErrStopped is the error of Check after Stop, or after the watchdog's Close.
 var ErrStopped = errors.New("the lease is not watched any more")

@@ -24,7 +24,7 @@ var floors = map[string]struct {
 }{
 	"internal/owner":                {why: "what a context carries; the words and the session agree on it"},
 	"lock":                          {ours: []string{"internal/option", "internal/owner"}, why: "the words; code that takes a lock as a parameter depends on this and on nothing else"},
-	"watchdog":                      {why: "knows leases and time, no locks and no Redis, so that it can be tested on virtual time alone"},
+	"watchdog":                      {ours: []string{"lock"}, why: "knows leases, time and the causes of a loss, no Redis, so that it can be tested on virtual time alone"},
 	"luascripts":                    {others: []string{"github.com/redis/rueidis"}, why: "all that changes a lock, and nothing that decides when"},
 	"internal/keys":                 {ours: []string{"lock", "luascripts"}, why: "every key and channel, from a name: it knows what a bad name is and what scripts need, and sends nothing"},
 	"internal/retry":                {why: "after which pause, and after which refusals, to try again; hints and the session agree on it"},
@@ -127,7 +127,7 @@ func check(p pkg) (problems []string) {
 func TestFloors_areReallyChecked(t *testing.T) {
 	for _, p := range []pkg{
 		{ImportPath: module + "lock", Imports: []string{"github.com/redis/rueidis"}},
-		{ImportPath: module + "watchdog", Imports: []string{module + "lock"}},
+		{ImportPath: module + "watchdog", Imports: []string{module + "luascripts"}},
 		{ImportPath: module + "luascripts", Imports: []string{module + "lock"}},
 		{ImportPath: module + "internal/session", Imports: []string{module + "reentrant"}},
 		{ImportPath: module + "reentrant", Imports: []string{module + "locktest"}},
