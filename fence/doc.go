@@ -1,5 +1,5 @@
-// Package fence refuses the writes of stale holders where the data is: in Redis, in a SQL
-// database, in a service's memory, at an HTTP server.
+// Package fence refuses the writes of stale holders where the data is: in Redis, in a service's
+// memory; and by fencesql in a SQL database, by fencehttp at an HTTP server.
 //
 // # Why a lock is not enough
 //
@@ -23,10 +23,10 @@
 //	the data is in                 guard
 //	a Redis string, hash           Redis.Set, Redis.HSet, Redis.Del
 //	any other type in Redis        Redis.Run, your script behind the guard
-//	SQL, a row                     a fence column and "WHERE fence <= $token"; see Refused
-//	SQL, anything                  SQL.Advance, first in the transaction
+//	SQL, a row                     a fence column and "WHERE fence <= $token"; see fencesql.Unchanged
+//	SQL, anything                  fencesql.Guard.Advance, first in the transaction
 //	the memory of one process      Mark, and Marks for many resources
-//	a service behind HTTP          Handler at its door, and one of the above behind it
+//	a service behind HTTP          fencehttp.Handler at its door, and one of the above behind it
 //
 // # What to mind
 //

@@ -39,8 +39,10 @@ func wrap(op, name string, err error) error {
 	return &lock.Error{Op: op, Name: name, Err: err}
 }
 
-// check compares a token with the largest one that was seen.
-func check(token, highest uint64) error {
+// Check compares a token with the largest one that was seen before, for guards of your own. It
+// fails with [ErrNoToken] if token is 0, and with a [*StaleError] if highest is larger. It keeps
+// nothing: to raise the register is one step with the write, and the guard's.
+func Check(token, highest uint64) error {
 	switch {
 	case token == 0:
 		return ErrNoToken

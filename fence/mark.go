@@ -29,7 +29,7 @@ func (m *Mark) Check(token uint64) error { return wrap("fence", m.name, m.raise(
 func (m *Mark) raise(token uint64) error {
 	for {
 		highest := m.highest.Load()
-		if err := check(token, highest); err != nil {
+		if err := Check(token, highest); err != nil {
 			return err
 		}
 		if m.highest.CompareAndSwap(highest, token) {

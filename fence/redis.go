@@ -126,7 +126,7 @@ func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string,
 
 // guard makes one guarded write and returns its error.
 func (r *Redis) guard(op string, token uint64, key string, write func(luascripts.Fence) (luascripts.Fenced, error)) error {
-	if err := check(token, 0); err != nil {
+	if err := Check(token, 0); err != nil {
 		return wrap(op, key, err)
 	}
 	register, err := keys.Fence(key)

@@ -25,6 +25,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/leasehold-go/leasehold/fence"
+	"github.com/leasehold-go/leasehold/fence/fencesql"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"modernc.org/sqlite"
@@ -45,7 +46,7 @@ const (
 // database is a database on which the guard is tested.
 type database struct {
 	*sql.DB
-	dialect fence.Dialect
+	dialect fencesql.Dialect
 	levels  []sql.IsolationLevel
 	repeat  func(error) bool         // whether the transaction is to be repeated
 	waiting func(t *testing.T) bool  // whether a transaction waits for a lock; nil where that cannot be known, and the race has to do
@@ -71,15 +72,15 @@ func (d *database) number(t *testing.T, text string, args ...any) (n int64) {
 
 // tables makes empty tables: the registers, an account with a fence of its own, and
 // a log of the commits.
-func (d *database) tables(t *testing.T) *fence.SQL {
+func (d *database) tables(t *testing.T) *fencesql.Guard {
 	t.Helper()
-	guard, err := fence.NewSQL(d.dialect, "")
+	guard, err := fencesql.New(d.dialect, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	serial := map[fence.Dialect]string{fence.PostgreSQL: "bigserial PRIMARY KEY", fence.SQLite: "integer PRIMARY KEY AUTOINCREMENT"}[d.dialect]
+	serial := map[fencesql.Dialect]string{fencesql.PostgreSQL: "bigserial PRIMARY KEY", fencesql.SQLite: "integer PRIMARY KEY AUTOINCREMENT"}[d.dialect]
 	for _, text := range []string{
-		"DROP TABLE IF EXISTS " + fence.DefaultTable, guard.Schema(), guard.Schema(), // twice is no error
+		"DROP TABLE IF EXISTS " + fencesql.DefaultTable, guard.Schema(), guard.Schema(), // twice is no error
 		"DROP TABLE IF EXISTS accounts", "CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL, fence bigint NOT NULL DEFAULT 0)",
 		"DROP TABLE IF EXISTS log", "CREATE TABLE log (n " + serial + ", token bigint NOT NULL)",
 	} {
@@ -179,7 +180,7 @@ func fenceAdvance(t *testing.T, d *database) {
 	}
 
 	// Without its table, and after its context, it is an error like any other.
-	other, err := fence.NewSQL(d.dialect, "no_such_table")
+	other, err := fencesql.New(d.dialect, "no_such_table")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,18 +267,18 @@ func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 
 // fenceForms are the ways to guard a write: each writes with a token in tx, and
 // reports whether the write was accepted.
-var fenceForms = map[string]func(ctx context.Context, d *database, guard *fence.SQL, tx *sql.Tx, token uint64) (bool, error){
-	"advance": func(ctx context.Context, _ *database, guard *fence.SQL, tx *sql.Tx, token uint64) (bool, error) {
+var fenceForms = map[string]func(ctx context.Context, d *database, guard *fencesql.Guard, tx *sql.Tx, token uint64) (bool, error){
+	"advance": func(ctx context.Context, _ *database, guard *fencesql.Guard, tx *sql.Tx, token uint64) (bool, error) {
 		err := guard.Advance(ctx, tx, "account 1", token)
 		if errors.Is(err, fence.ErrStale) {
 			return false, nil
 		}
 		return err == nil, err
 	},
-	"update": func(ctx context.Context, d *database, _ *fence.SQL, tx *sql.Tx, token uint64) (bool, error) {
+	"update": func(ctx context.Context, d *database, _ *fencesql.Guard, tx *sql.Tx, token uint64) (bool, error) {
 		return changes(ctx, d, tx, "UPDATE accounts SET balance = $1, fence = $2 WHERE id = $3 AND fence <= $2", token, 1)
 	},
-	"upsert": func(ctx context.Context, d *database, _ *fence.SQL, tx *sql.Tx, token uint64) (bool, error) {
+	"upsert": func(ctx context.Context, d *database, _ *fencesql.Guard, tx *sql.Tx, token uint64) (bool, error) {
 		return changes(ctx, d, tx, `INSERT INTO accounts (id, balance, fence) VALUES ($3, $1, $2)
 			ON CONFLICT (id) DO UPDATE SET balance = excluded.balance, fence = excluded.fence
 			WHERE accounts.fence <= excluded.fence`, token, 2)
@@ -286,7 +287,7 @@ var fenceForms = map[string]func(ctx context.Context, d *database, guard *fence.
 
 // changes reports whether a guarded statement changed a row.
 func changes(ctx context.Context, d *database, tx *sql.Tx, text string, token uint64, id int) (bool, error) {
-	n, err := fence.Int64(token)
+	n, err := fencesql.Int64(token)
 	if err != nil {
 		return false, err
 	}
@@ -301,7 +302,7 @@ func changes(ctx context.Context, d *database, tx *sql.Tx, text string, token ui
 // Many holders, fresh and stale, write at once. The log of the accepted writes, which is
 // written in the same transactions and so in the order of their commits, never
 // goes back.
-func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(context.Context, *database, *fence.SQL, *sql.Tx, uint64) (bool, error)) {
+func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(context.Context, *database, *fencesql.Guard, *sql.Tx, uint64) (bool, error)) {
 	guard := d.tables(t)
 	d.do(t, "INSERT INTO accounts VALUES (1, 0, 0)")
 	const writers = 6
@@ -384,7 +385,7 @@ func fenceRefused(t *testing.T, d *database) {
 			ok, err = changes(t.Context(), d, tx, "UPDATE accounts SET balance = $1, fence = $2 WHERE id = $3 AND fence <= $2", token, id)
 		}
 		if err == nil && !ok {
-			err = fence.Refused(tx.QueryRowContext(t.Context(), d.query("SELECT fence FROM accounts WHERE id = $1"), id), token)
+			err = fencesql.Unchanged(tx.QueryRowContext(t.Context(), d.query("SELECT fence FROM accounts WHERE id = $1"), id), token)
 		}
 		return errors.Join(err, tx.Commit())
 	}
@@ -406,7 +407,7 @@ func fenceRefused(t *testing.T, d *database) {
 	}
 	// Refused does not call a row stale that the fence did not refuse.
 	tx := d.begin(t, sql.LevelDefault)
-	if err := fence.Refused(tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1"), fresh); err == nil || errors.Is(err, fence.ErrStale) {
+	if err := fencesql.Unchanged(tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1"), fresh); err == nil || errors.Is(err, fence.ErrStale) {
 		t.Errorf("not refused at all: %v", err)
 	}
 }
@@ -460,7 +461,7 @@ func Example_fencedTransaction() {
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(1) // each connection would have a memory of its own
-	guard, err := fence.NewSQL(fence.SQLite, "")
+	guard, err := fencesql.New(fencesql.SQLite, "")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -502,7 +503,7 @@ func openSQLite(t *testing.T) *database {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	return &database{
-		DB: db, dialect: fence.SQLite, levels: []sql.IsolationLevel{sql.LevelDefault},
+		DB: db, dialect: fencesql.SQLite, levels: []sql.IsolationLevel{sql.LevelDefault},
 		repeat: func(err error) bool {
 			var e *sqlite.Error
 			return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_BUSY
@@ -596,7 +597,7 @@ func startPostgres(t *testing.T) *database {
 		}
 	}
 	d := &database{
-		DB: db, dialect: fence.PostgreSQL,
+		DB: db, dialect: fencesql.PostgreSQL,
 		levels: []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable},
 		repeat: func(err error) bool {
 			var e *pgconn.PgError

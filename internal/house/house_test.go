@@ -55,6 +55,8 @@ var floors = map[string]struct {
 	"internal/house":                {why: "this test"},
 	"internal/option":               {why: "what options say; package lock makes them, and lockimpl reads them"},
 	"lock/lockimpl":                 {ours: []string{"internal/option", "internal/owner", "lock"}, why: "what only authors of locks need"},
+	"fence/fencesql":                {ours: []string{"fence", "lock"}, why: "a guard for databases; it knows no Redis"},
+	"fence/fencehttp":               {ours: []string{"fence", "lock"}, why: "a guard for HTTP; it knows no Redis"},
 }
 
 type pkg struct {

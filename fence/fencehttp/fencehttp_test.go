@@ -1,4 +1,4 @@
-package fence_test
+package fencehttp_test
 
 import (
 	"errors"
@@ -10,12 +10,42 @@ import (
 	"testing"
 
 	"github.com/leasehold-go/leasehold/fence"
+	"github.com/leasehold-go/leasehold/fence/fencehttp"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
+const (
+	younger uint64 = 1_795_225_388_576_200 // like a token, a time in µs
+	older          = younger - 1
+)
+
+// isStale fails the test unless err says that token came after highest, in every
+// way in which a caller can ask.
+func isStale(t *testing.T, what string, err error, token, highest uint64) {
+	t.Helper()
+	var stale *fence.StaleError
+	var e *lock.Error
+	switch {
+	case !errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrNoToken):
+		t.Errorf("%s: %v, want ErrStale", what, err)
+	case !errors.As(err, &stale) || *stale != (fence.StaleError{Token: token, Highest: highest}):
+		t.Errorf("%s: %+v, want token %d after %d", what, stale, token, highest)
+	case !errors.As(err, &e):
+		t.Errorf("%s: %T is no lock.Error", what, err)
+	}
+}
+
+func isNoToken(t *testing.T, what string, err error) {
+	t.Helper()
+	var e *lock.Error
+	if !errors.Is(err, fence.ErrNoToken) || errors.Is(err, fence.ErrStale) || !errors.As(err, &e) {
+		t.Errorf("%s: %v, want ErrNoToken", what, err)
+	}
+}
+
 // tells answers with the token that the request's context has.
 var tells = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-	fmt.Fprint(w, fence.FromContext(r.Context()))
+	fmt.Fprint(w, fencehttp.FromContext(r.Context()))
 })
 
 func TestHandler(t *testing.T) {
@@ -61,18 +91,18 @@ func TestHandler(t *testing.T) {
 				check = nil
 			}
 			called := false
-			h := fence.Handler(check, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h := fencehttp.Handler(check, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				called = true
 				tells(w, r)
 			}))
 			r := httptest.NewRequest(http.MethodPut, "/stock", nil)
 			for _, token := range c.tokens {
-				r.Header.Add(fence.Header, token)
+				r.Header.Add(fencehttp.Header, token)
 			}
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
-			if w.Code != c.status || !strings.Contains(w.Body.String(), c.body) || w.Header().Get(fence.Header) != c.highest {
-				t.Errorf("%d %q %s, want %d %q %s", w.Code, w.Body, w.Header().Get(fence.Header), c.status, c.body, c.highest)
+			if w.Code != c.status || !strings.Contains(w.Body.String(), c.body) || w.Header().Get(fencehttp.Header) != c.highest {
+				t.Errorf("%d %q %s, want %d %q %s", w.Code, w.Body, w.Header().Get(fencehttp.Header), c.status, c.body, c.highest)
 			}
 			if called != (c.status == 200) {
 				t.Errorf("next was called: %v", called)
@@ -83,9 +113,9 @@ func TestHandler(t *testing.T) {
 
 // The client does not see an error that is not about the token.
 func TestHandler_checkFails(t *testing.T) {
-	h := fence.Handler(func(*http.Request, uint64) error { return errors.New("dial tcp 10.1.2.3: refused") }, tells)
+	h := fencehttp.Handler(func(*http.Request, uint64) error { return errors.New("dial tcp 10.1.2.3: refused") }, tells)
 	r, w := httptest.NewRequest(http.MethodPut, "/", nil), httptest.NewRecorder()
-	r.Header.Set(fence.Header, "5")
+	r.Header.Set(fencehttp.Header, "5")
 	h.ServeHTTP(w, r)
 	if w.Code != 500 || strings.Contains(w.Body.String(), "10.1.2.3") {
 		t.Errorf("%d %q", w.Code, w.Body)
@@ -96,7 +126,7 @@ func TestHandler_checkFails(t *testing.T) {
 func TestHandler_overTheWire(t *testing.T) {
 	var marks fence.Marks
 	mux := http.NewServeMux()
-	mux.Handle("PUT /stock/{id}", fence.Handler(func(r *http.Request, token uint64) error {
+	mux.Handle("PUT /stock/{id}", fencehttp.Handler(func(r *http.Request, token uint64) error {
 		return marks.Of(r.PathValue("id")).Check(token)
 	}, tells))
 	s := httptest.NewServer(mux)
@@ -107,7 +137,7 @@ func TestHandler_overTheWire(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := fence.SetHeader(r.Header, token); err != nil {
+		if err := fencehttp.SetHeader(r.Header, token); err != nil {
 			t.Fatal(err)
 		}
 		resp, err := s.Client().Do(r)
@@ -118,7 +148,7 @@ func TestHandler_overTheWire(t *testing.T) {
 		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
 			t.Fatal(err)
 		}
-		return resp.StatusCode, fence.FromResponse(resp)
+		return resp.StatusCode, fencehttp.FromResponse(resp)
 	}
 	for _, c := range []struct {
 		path   string
@@ -142,14 +172,14 @@ func TestHandler_overTheWire(t *testing.T) {
 func TestFromResponse_ofOthers(t *testing.T) {
 	for name, r := range map[string]*http.Response{
 		"another precondition":      {StatusCode: 412, Header: http.Header{}},
-		"a header that is no token": {StatusCode: 412, Header: http.Header{fence.Header: {"soon"}}},
-		"not refused":               {StatusCode: 200, Header: http.Header{fence.Header: {"5"}}},
+		"a header that is no token": {StatusCode: 412, Header: http.Header{fencehttp.Header: {"soon"}}},
+		"not refused":               {StatusCode: 200, Header: http.Header{fencehttp.Header: {"5"}}},
 	} {
-		if err := fence.FromResponse(r); err != nil {
+		if err := fencehttp.FromResponse(r); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	isStale(t, "without its request", fence.FromResponse(&http.Response{StatusCode: 412, Header: http.Header{fence.Header: {"5"}}}), 0, 5)
+	isStale(t, "without its request", fencehttp.FromResponse(&http.Response{StatusCode: 412, Header: http.Header{fencehttp.Header: {"5"}}}), 0, 5)
 }
 
 func TestRefuse(t *testing.T) {
@@ -165,7 +195,7 @@ func TestRefuse(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		w.Code = 0
-		if refused := fence.Refuse(w, c.err); refused != (c.status != 0) || w.Code != c.status {
+		if refused := fencehttp.Refuse(w, c.err); refused != (c.status != 0) || w.Code != c.status {
 			t.Errorf("%v: %v, %d, want %d", c.err, refused, w.Code, c.status)
 		}
 	}
@@ -173,26 +203,26 @@ func TestRefuse(t *testing.T) {
 
 func TestSetHeader(t *testing.T) {
 	h := http.Header{}
-	isNoToken(t, "0", fence.SetHeader(h, 0))
+	isNoToken(t, "0", fencehttp.SetHeader(h, 0))
 	if len(h) != 0 {
 		t.Errorf("%v", h)
 	}
 	for _, token := range []uint64{older, younger} { // the second replaces the first
-		if err := fence.SetHeader(h, token); err != nil || len(h[fence.Header]) != 1 || h.Get(fence.Header) != fmt.Sprint(token) {
+		if err := fencehttp.SetHeader(h, token); err != nil || len(h[fencehttp.Header]) != 1 || h.Get(fencehttp.Header) != fmt.Sprint(token) {
 			t.Errorf("%v, %v", h, err)
 		}
 	}
-	if http.CanonicalHeaderKey(fence.Header) != fence.Header {
+	if http.CanonicalHeaderKey(fencehttp.Header) != fencehttp.Header {
 		t.Error("the name is not as net/http keeps it")
 	}
 }
 
 func TestContext(t *testing.T) {
-	if token := fence.FromContext(t.Context()); token != 0 {
+	if token := fencehttp.FromContext(t.Context()); token != 0 {
 		t.Errorf("none: %d", token)
 	}
-	ctx := fence.NewContext(fence.NewContext(t.Context(), older), younger)
-	if token := fence.FromContext(ctx); token != younger {
+	ctx := fencehttp.NewContext(fencehttp.NewContext(t.Context(), older), younger)
+	if token := fencehttp.FromContext(ctx); token != younger {
 		t.Errorf("%d, want the inner one", token)
 	}
 }

@@ -1,4 +1,6 @@
-package fence
+// Package fencehttp carries fencing tokens over HTTP, and refuses requests whose token is stale.
+// Package fence says why, and what to mind.
+package fencehttp
 
 import (
 	"context"
@@ -6,6 +8,9 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+
+	"github.com/leasehold-go/leasehold/fence"
+	"github.com/leasehold-go/leasehold/lock"
 )
 
 // Header is the name of the HTTP header that carries a token, in decimal. In a
@@ -13,27 +18,27 @@ import (
 const Header = "Fencing-Token"
 
 // SetHeader puts a token, that of a [lock.Hold] or of [FromContext],
-// into the headers of a request. It fails with [ErrNoToken] when it is 0.
+// into the headers of a request. It fails with [fence.ErrNoToken] when it is 0.
 func SetHeader(h http.Header, token uint64) error {
 	if token == 0 {
-		return wrap("fence", "", ErrNoToken)
+		return wrap(fence.ErrNoToken)
 	}
 	h.Set(Header, strconv.FormatUint(token, 10))
 	return nil
 }
 
-// FromResponse returns the [*StaleError] in a response of [Refuse] or [Handler],
+// FromResponse returns the [*fence.StaleError] in a response of [Refuse] or [Handler],
 // and nil for every other response.
 func FromResponse(r *http.Response) error {
 	highest, err := parse(r.Header)
 	if r.StatusCode != http.StatusPreconditionFailed || err != nil {
 		return nil // another precondition failed, or none
 	}
-	stale := &StaleError{Highest: highest}
+	stale := &fence.StaleError{Highest: highest}
 	if r.Request != nil {
 		stale.Token, _ = parse(r.Request.Header) // 0 when it is not known
 	}
-	return wrap("fence", "", stale)
+	return wrap(stale)
 }
 
 // Handler reads the token of each request and gives it to next in the
@@ -43,14 +48,14 @@ func FromResponse(r *http.Response) error {
 // Before next, it calls check, which may be nil. An error ends the request as
 // [Refuse] says; an error that Refuse does not know ends it with 500. For one resource:
 //
-//	fence.Handler(func(_ *http.Request, token uint64) error { return mark.Check(token) }, next)
+//	fencehttp.Handler(func(_ *http.Request, token uint64) error { return mark.Check(token) }, next)
 //
 // and for many, inside a [http.ServeMux], which knows the path:
 //
-//	fence.Handler(func(r *http.Request, token uint64) error { return marks.Of(r.PathValue("id")).Check(token) }, next)
+//	fencehttp.Handler(func(r *http.Request, token uint64) error { return marks.Of(r.PathValue("id")).Check(token) }, next)
 //
 // A newer holder can overtake a request while next runs. So let next write
-// behind a guard of its own: in [Mark.Do], or after [SQL.Advance]. And admit
+// behind a guard of its own: in [fence.Mark.Do], or after fencesql.Guard.Advance. And admit
 // only clients that may write at all: a token is whatever a client sends, and
 // the largest one wins.
 func Handler(check func(r *http.Request, token uint64) error, next http.Handler) http.Handler {
@@ -70,20 +75,20 @@ func Handler(check func(r *http.Request, token uint64) error, next http.Handler)
 }
 
 // Refuse answers a request whose write a guard refused, and reports whether it
-// did: with 412 Precondition Failed where err matches [ErrStale], with 400 Bad
-// Request where it matches [ErrNoToken]. The caller answers other errors.
+// did: with 412 Precondition Failed where err matches [fence.ErrStale], with 400 Bad
+// Request where it matches [fence.ErrNoToken]. The caller answers other errors.
 //
 // It is 412, because the token is a condition in a header that turned out to be false.
 // A 409 Conflict would invite the client to mend its request and send it again,
 // and there is nothing to mend: the lock is lost.
 func Refuse(w http.ResponseWriter, err error) bool {
-	var stale *StaleError
+	var stale *fence.StaleError
 	switch {
 	case errors.As(err, &stale):
 		w.Header().Set(Header, strconv.FormatUint(stale.Highest, 10))
 		http.Error(w, stale.Error(), http.StatusPreconditionFailed)
-	case errors.Is(err, ErrNoToken):
-		http.Error(w, ErrNoToken.Error()+" in the header "+Header, http.StatusBadRequest)
+	case errors.Is(err, fence.ErrNoToken):
+		http.Error(w, fence.ErrNoToken.Error()+" in the header "+Header, http.StatusBadRequest)
 	default:
 		return false
 	}
@@ -94,11 +99,11 @@ func Refuse(w http.ResponseWriter, err error) bool {
 func parse(h http.Header) (uint64, error) {
 	values := h.Values(Header)
 	if len(values) != 1 { // of two, another server might choose the other
-		return 0, fmt.Errorf("%w: %d headers %s", ErrNoToken, len(values), Header)
+		return 0, fmt.Errorf("%w: %d headers %s", fence.ErrNoToken, len(values), Header)
 	}
 	token, err := strconv.ParseUint(values[0], 10, 64)
 	if err != nil || token == 0 {
-		return 0, fmt.Errorf("%w: the header %s has none", ErrNoToken, Header)
+		return 0, fmt.Errorf("%w: the header %s has none", fence.ErrNoToken, Header)
 	}
 	return token, nil
 }
@@ -115,3 +120,6 @@ func FromContext(ctx context.Context) uint64 {
 	token, _ := ctx.Value(contextKey{}).(uint64)
 	return token
 }
+
+// wrap returns err as every error of this module is.
+func wrap(err error) error { return &lock.Error{Op: "fence", Err: err} }

@@ -1,4 +1,9 @@
-package fence
+// Package fencesql guards SQL databases: it refuses the writes of holders whose fencing token is
+// stale. Package fence says why, and what to mind.
+//
+// A [Guard] is for whatever a transaction writes. Where the data is one row, a column in that row is
+// enough: see [Unchanged].
+package fencesql
 
 import (
 	"context"
@@ -7,6 +12,9 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+
+	"github.com/leasehold-go/leasehold/fence"
+	"github.com/leasehold-go/leasehold/lock"
 )
 
 // Dialect says how a database names parameters.
@@ -18,14 +26,14 @@ const (
 	SQLite                        // ?; 3.35 and later
 )
 
-// SQL guards all that a transaction writes, with a table of registers
+// Guard guards all that a transaction writes, with a table of registers
 // in the same database: a row for each resource, with the largest token seen. It
 // is safe for concurrent use.
 //
 // A row stays until you delete it; do so with its resource, if no stale holder
 // can bring the resource back. Where the data is one row, a column in that row is enough,
-// without a second table: see [Refused].
-type SQL struct{ table, advance string }
+// without a second table: see [Unchanged].
+type Guard struct{ table, advance string }
 
 // DefaultTable is the table of registers when none is named.
 const DefaultTable = "leasehold_fence"
@@ -33,16 +41,16 @@ const DefaultTable = "leasehold_fence"
 // tables matches plain identifiers, with or without a schema.
 var tables = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`)
 
-// NewSQL returns a guard that keeps its registers in table, [DefaultTable] if it
-// is empty. It does no I/O: make the table as [SQL.Schema] says.
-func NewSQL(d Dialect, table string) (*SQL, error) {
+// New returns a guard that keeps its registers in table, [DefaultTable] if it
+// is empty. It does no I/O: make the table as [Guard.Schema] says.
+func New(d Dialect, table string) (*Guard, error) {
 	if table == "" {
 		table = DefaultTable
 	}
 	if !tables.MatchString(table) { // it becomes part of statements
 		return nil, wrap("fence", "", fmt.Errorf("bad table name %.64q", table))
 	}
-	s := &SQL{table: table}
+	s := &Guard{table: table}
 	switch d {
 	case PostgreSQL:
 		s.advance = fmt.Sprintf(advance, table, "$1", "$2")
@@ -63,11 +71,11 @@ SET token = CASE WHEN excluded.token > register.token THEN excluded.token ELSE r
 RETURNING token`
 
 // Schema returns the statement that makes the table, for your migrations.
-func (s *SQL) Schema() string {
+func (s *Guard) Schema() string {
 	return "CREATE TABLE IF NOT EXISTS " + s.table + " (resource text PRIMARY KEY, token bigint NOT NULL)"
 }
 
-// Advance raises the register of a resource to token, or fails with [ErrStale]
+// Advance raises the register of a resource to token, or fails with [fence.ErrStale]
 // when a larger one was seen: roll the transaction back then. It waits for a
 // transaction that has the register, until that ends. So from Advance to the
 // commit no other transaction gets past Advance, and no older holder does after it. A rollback takes
@@ -78,7 +86,7 @@ func (s *SQL) Schema() string {
 // waited with a serialization failure (40001): repeat the transaction, with the
 // same token. SQLite returns SQLITE_BUSY to a transaction that may not wait (PRAGMA
 // busy_timeout). A transaction that advances several registers must do so in one order.
-func (s *SQL) Advance(ctx context.Context, tx *sql.Tx, resource string, token uint64) error {
+func (s *Guard) Advance(ctx context.Context, tx *sql.Tx, resource string, token uint64) error {
 	n, err := bigint(token)
 	if err != nil {
 		return wrap("fence", resource, err)
@@ -87,11 +95,11 @@ func (s *SQL) Advance(ctx context.Context, tx *sql.Tx, resource string, token ui
 	if err := tx.QueryRowContext(ctx, s.advance, resource, n).Scan(&highest); err != nil {
 		return wrap("fence", resource, err)
 	}
-	return wrap("fence", resource, check(token, uint64(highest)))
+	return wrap("fence", resource, fence.Check(token, uint64(highest)))
 }
 
 // Int64 returns a token as SQL takes it, for statements of your own. It fails with
-// [ErrNoToken] when it is 0.
+// [fence.ErrNoToken] when it is 0.
 func Int64(token uint64) (int64, error) {
 	n, err := bigint(token)
 	return n, wrap("fence", "", err)
@@ -101,10 +109,10 @@ func bigint(token uint64) (int64, error) {
 	if token > math.MaxInt64 {
 		return 0, fmt.Errorf("token %d does not fit a BIGINT", token)
 	}
-	return int64(token), check(token, 0)
+	return int64(token), fence.Check(token, 0)
 }
 
-// Refused returns why a guarded statement changed no row. The guard is a column in
+// Unchanged returns why a guarded statement changed no row. The guard is a column in
 // the row itself (fence BIGINT NOT NULL DEFAULT 0), and the statement one of
 //
 //	UPDATE accounts SET balance = $1, fence = $2 WHERE id = $3 AND fence <= $2
@@ -117,20 +125,28 @@ func bigint(token uint64) (int64, error) {
 // row is missing or the token stale. A query for the fence column tells which:
 //
 //	if n == 0 {
-//		return fence.Refused(db.QueryRowContext(ctx, "SELECT fence FROM accounts WHERE id = $1", id), token)
+//		return fencesql.Unchanged(db.QueryRowContext(ctx, "SELECT fence FROM accounts WHERE id = $1", id), token)
 //	}
 //
-// The error is never nil; it matches [ErrStale], or [sql.ErrNoRows] when there is
+// The error is never nil; it matches [fence.ErrStale], or [sql.ErrNoRows] when there is
 // no such row. Give tokens to such statements by [Int64], so that 0 does not slip
 // through. A DELETE takes the fence along, and a stale upsert makes the row anew. Mark
-// such rows as deleted instead, or use [SQL.Advance].
-func Refused(row *sql.Row, token uint64) error {
+// such rows as deleted instead, or use [Guard.Advance].
+func Unchanged(row *sql.Row, token uint64) error {
 	var highest int64
 	err := row.Scan(&highest)
 	if err == nil {
-		if err = check(token, uint64(highest)); err == nil {
+		if err = fence.Check(token, uint64(highest)); err == nil {
 			err = errors.New("no row was changed, and its fence is not the reason")
 		}
 	}
 	return wrap("fence", "", err)
+}
+
+// wrap returns err with the operation and the resource; it returns nil for nil.
+func wrap(op, resource string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &lock.Error{Op: op, Name: resource, Err: err}
 }
