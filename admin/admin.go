@@ -50,31 +50,35 @@ type Admin struct {
 }
 
 // Option configures an Admin.
-type Option func(*Admin) error
+type Option interface{ apply(*Admin) error }
+
+type option func(*Admin) error
+
+func (o option) apply(a *Admin) error { return o(a) }
 
 // WithOpTimeout sets the time that one question to Redis may stay unanswered. The default is
 // DefaultOpTimeout, and the least is a millisecond.
 func WithOpTimeout(d time.Duration) Option {
-	return func(a *Admin) error {
+	return option(func(a *Admin) error {
 		if d < time.Millisecond {
 			return fmt.Errorf("WithOpTimeout(%v): the least is %v", d, time.Millisecond)
 		}
 		a.timeout = d
 		return nil
-	}
+	})
 }
 
 // WithOperator names the operator. Unlock tells the name to the holder, and notes it for a week.
 // The default is the user of the program and the machine, such as "alice@host-7". The name has
 // at most 256 bytes, on one line.
 func WithOperator(who string) Option {
-	return func(a *Admin) error {
+	return option(func(a *Admin) error {
 		if err := legible(who); err != nil || who == "" {
 			return fmt.Errorf("WithOperator(%.300q): it must be text on one line of up to %d bytes", who, registry.MostText)
 		}
 		a.who = who
 		return nil
-	}
+	})
 }
 
 // legible returns an error if a text is not fit for people to read.
@@ -99,7 +103,7 @@ func New(rdb rueidis.Client, opts ...Option) (*Admin, error) {
 	for i, o := range opts {
 		err := fmt.Errorf("option %d of %d is nil", i+1, len(opts))
 		if o != nil {
-			err = o(a)
+			err = o.apply(a)
 		}
 		if err != nil {
 			return nil, &lock.Error{Op: "new admin", Err: err}

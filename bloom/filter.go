@@ -64,11 +64,15 @@ type Filter struct {
 }
 
 // Option is an option of [New].
-type Option func(*Filter)
+type Option interface{ apply(*Filter) }
+
+type option func(*Filter)
+
+func (o option) apply(f *Filter) { o(f) }
 
 // WithKryo5 makes the filter hash elements as Redisson's default codec encodes them (Kryo5, since 3.19). The
 // elements must be strings in UTF-8. All users of a filter must use the same codec.
-func WithKryo5() Option { return func(f *Filter) { f.kryo = true } }
+func WithKryo5() Option { return option(func(f *Filter) { f.kryo = true }) }
 
 // New returns a handle of the filter called name, on rdb, which the handle never closes. New does no I/O: with
 // a bad name, every call returns the error.
@@ -90,7 +94,7 @@ func On(s *send.Sender, name string, opts ...Option) *Filter {
 			f.bad = fmt.Errorf("option %d of %d is nil", i+1, len(opts))
 			continue
 		}
-		o(f)
+		o.apply(f)
 	}
 	return f
 }

@@ -22,7 +22,7 @@ import (
 // The URL must name one server, or Sentinels. On a cluster each command fails, as a cluster
 // can only be opened without this option. [New] refuses the option: its client is connected already.
 func WithLazyConnect() Option {
-	return func(c *config) { c.lazy = true }
+	return option(func(c *config) { c.lazy = true })
 }
 
 var (

@@ -27,7 +27,11 @@ const (
 const poll = time.Second
 
 // Option configures a client.
-type Option func(*config)
+type Option interface{ apply(*config) }
+
+type option func(*config)
+
+func (o option) apply(c *config) { o(c) }
 
 type config struct {
 	session.Config
@@ -61,10 +65,10 @@ const (
 // renews it every third; when the process dies, the lock is free after at most
 // this time. The default is 30 s, the least is 100 ms, the most a year.
 func WithWatchdogTimeout(d time.Duration) Option {
-	return func(c *config) {
+	return option(func(c *config) {
 		c.Lease = d
 		c.within("WithWatchdogTimeout", d, minWatchdogTimeout, maxWatchdogTimeout)
-	}
+	})
 }
 
 // WithOpTimeout sets how long one command to Redis may stay unanswered before
@@ -73,16 +77,16 @@ func WithWatchdogTimeout(d time.Duration) Option {
 // timeout if that is less; the least is a millisecond. It must not be more than a
 // quarter of the watchdog timeout: a renewal that gets no answer would leave no time for another try.
 func WithOpTimeout(d time.Duration) Option {
-	return func(c *config) {
+	return option(func(c *config) {
 		c.OpTimeout, c.opTimeoutGiven = d, true
 		c.within("WithOpTimeout", d, minOpTimeout, maxWatchdogTimeout)
-	}
+	})
 }
 
 // WithKeyPrefix puts prefix before the name of every lock in Redis, as a
 // NameMapper of Redisson would.
 func WithKeyPrefix(prefix string) Option {
-	return func(c *config) { c.KeyPrefix = prefix }
+	return option(func(c *config) { c.KeyPrefix = prefix })
 }
 
 // WithLogger makes the client log to l instead of [slog.Default].
@@ -98,18 +102,18 @@ func WithKeyPrefix(prefix string) Option {
 // With a logger from this option the client also logs at Debug. A logger on
 // [slog.DiscardHandler] silences it.
 func WithLogger(l *slog.Logger) Option {
-	return func(c *config) {
+	return option(func(c *config) {
 		if c.Logger = l; l == nil {
 			c.errs = append(c.errs, errors.New("WithLogger(nil): leave the option away, or give slog.New(slog.DiscardHandler)"))
 		}
-	}
+	})
 }
 
 // WithObserver makes the client call the functions of o for what happens to its locks, for metrics
 // and traces: packages leaseholdotel and leaseholdprom, which are modules of their own, make such
 // observers. If the option is given several times, all of them are called, in that order.
 func WithObserver(o lock.Observer) Option {
-	return func(c *config) {
+	return option(func(c *config) {
 		switch {
 		case reflect.ValueOf(o).IsZero(): // nobody observes, and that costs nothing
 		case c.Observer == nil:
@@ -117,7 +121,7 @@ func WithObserver(o lock.Observer) Option {
 		default:
 			c.Observer = both(c.Observer, &o)
 		}
-	}
+	})
 }
 
 // both returns an observer that tells a and then b.
@@ -152,28 +156,28 @@ func both(a, b *lock.Observer) *lock.Observer {
 // blocking pool, so that no lock waits for it, and none depends on it. Everybody with the
 // right to read it sees it: keep secrets out of it.
 func WithName(name string) Option {
-	return func(c *config) {
+	return option(func(c *config) {
 		c.name = name
 		c.text("WithName", name)
 		if name == "" {
 			c.errs = append(c.errs, errors.New(`WithName(""): leave the option away for the name of the program`))
 		}
-	}
+	})
 }
 
 // WithLabel adds whatever else operators should know of the client, such as a zone or a
 // revision, to what [WithName] describes. It is at most 256 bytes.
 func WithLabel(label string) Option {
-	return func(c *config) {
+	return option(func(c *config) {
 		c.label = label
 		c.text("WithLabel", label)
-	}
+	})
 }
 
 // WithoutRegistry keeps the client from telling who it is: see [WithName]. It then
 // writes no key but those of its locks, and operators see its uuid alone.
 func WithoutRegistry() Option {
-	return func(c *config) { c.unregistered = true }
+	return option(func(c *config) { c.unregistered = true })
 }
 
 // text notes an error about a text that was given to an option and that operators could not read.
@@ -189,7 +193,7 @@ func (c *config) text(option, text string) {
 // WithPubSub says how a release reaches those who wait. It only matters on a cluster;
 // everywhere else it is plain. The default is PubSubAuto.
 func WithPubSub(p PubSub) Option {
-	return func(c *config) { c.pubsub = p }
+	return option(func(c *config) { c.pubsub = p })
 }
 
 // configure applies opts and checks the result.
@@ -204,7 +208,7 @@ func configure(opts []Option) (config, error) {
 			c.errs = append(c.errs, fmt.Errorf("option %d of %d is nil", i+1, len(opts)))
 			continue
 		}
-		o(&c)
+		o.apply(&c)
 	}
 	if !c.opTimeoutGiven {
 		c.OpTimeout = min(DefaultOpTimeout, c.Lease/6).Truncate(time.Millisecond)

@@ -38,14 +38,18 @@ type Redis struct {
 }
 
 // RedisOption is an option of [NewRedis].
-type RedisOption func(*Redis)
+type RedisOption interface{ apply(*Redis) }
+
+type redisOption func(*Redis)
+
+func (o redisOption) apply(r *Redis) { o(r) }
 
 // WithRegisterExpiry lets a register expire d after the last accepted write to its
 // key. d is then your promise that no holder comes back after being stopped for
 // longer; days are right. Without it a register stays for ever, about a hundred
 // bytes and the length of the key, also when the data is deleted or expires.
 func WithRegisterExpiry(d time.Duration) RedisOption {
-	return func(r *Redis) { r.keep = d }
+	return redisOption(func(r *Redis) { r.keep = d })
 }
 
 // NewRedis returns a guard on rdb, which it borrows and never closes. It does no
@@ -56,7 +60,7 @@ func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 		if o == nil {
 			return nil, wrap("fence", "", fmt.Errorf("option %d of %d is nil", i+1, len(opts)))
 		}
-		o(r)
+		o.apply(r)
 		if r.keep < time.Millisecond {
 			return nil, wrap("fence", "", fmt.Errorf("WithRegisterExpiry(%v): the least is 1ms", r.keep))
 		}

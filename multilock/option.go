@@ -18,7 +18,11 @@ const (
 const leastServerTimeout = 5 * time.Millisecond
 
 // Option configures a [Quorum].
-type Option func(*config)
+type Option interface{ apply(*config) }
+
+type option func(*config)
+
+func (o option) apply(c *config) { o(c) }
 
 type config struct {
 	timeout time.Duration // for one attempt at one server
@@ -42,7 +46,7 @@ func (c *config) set(what *time.Duration, option string, d, least time.Duration)
 // [DefaultServerTimeout] if not set. It should be some round trips, and a small part
 // of the lease: two attempts at the same time can hinder each other for that time.
 func WithServerTimeout(d time.Duration) Option {
-	return func(c *config) { c.set(&c.timeout, "WithServerTimeout", d, time.Millisecond) }
+	return option(func(c *config) { c.set(&c.timeout, "WithServerTimeout", d, time.Millisecond) })
 }
 
 // WithLongestLease says how long the longest lease is that any holder ever takes on
@@ -51,13 +55,13 @@ func WithServerTimeout(d time.Duration) Option {
 // less than that ago has no vote, as it may have forgotten a lease that its holder
 // still relies on. A lease of this Quorum's own locks that is longer is an error.
 func WithLongestLease(d time.Duration) Option {
-	return func(c *config) { c.set(&c.longest, "WithLongestLease", d, lock.MinLease) }
+	return option(func(c *config) { c.set(&c.longest, "WithLongestLease", d, lock.MinLease) })
 }
 
 // WithMinValidity sets how much of a fresh hold's validity must be left for the attempt
 // to succeed: a tenth of the lease if not set.
 func WithMinValidity(d time.Duration) Option {
-	return func(c *config) { c.set(&c.least, "WithMinValidity", d, time.Millisecond) }
+	return option(func(c *config) { c.set(&c.least, "WithMinValidity", d, time.Millisecond) })
 }
 
 // WithMaxHold ends a hold d after it was acquired, even if it is renewed: the hold is then
@@ -65,13 +69,13 @@ func WithMinValidity(d time.Duration) Option {
 // long a holder that hangs can keep other owners out. lock.WithMaxHold among the
 // options of the servers' locks does the same, with the shortest of them.
 func WithMaxHold(d time.Duration) Option {
-	return func(c *config) { c.set(&c.most, "WithMaxHold", d, lock.MinLease) }
+	return option(func(c *config) { c.set(&c.most, "WithMaxHold", d, lock.MinLease) })
 }
 
 // WithWait lets Lock wait for at most d, as lock.WithWait does for one lock. A deadline
 // on the context would end the hold too.
 func WithWait(d time.Duration) Option {
-	return func(c *config) { c.set(&c.limit, "WithWait", d, time.Millisecond) }
+	return option(func(c *config) { c.set(&c.limit, "WithWait", d, time.Millisecond) })
 }
 
 // WithDurableServers says that no server forgets a lock when it restarts: appendonly
@@ -79,7 +83,7 @@ func WithWait(d time.Duration) Option {
 // server has its vote at once after a restart, and also if it cannot be asked how
 // long it has been up. If that is not true, two owners can hold the lock at once.
 func WithDurableServers() Option {
-	return func(c *config) { c.durable = true }
+	return option(func(c *config) { c.durable = true })
 }
 
 func configure(opts []Option) (config, error) {
@@ -89,7 +93,7 @@ func configure(opts []Option) (config, error) {
 			c.errs = append(c.errs, fmt.Errorf("option %d of %d is nil", i+1, len(opts)))
 			continue
 		}
-		o(&c)
+		o.apply(&c)
 	}
 	if c.timeout == 0 {
 		c.timeout = min(max(c.longest/100, leastServerTimeout), DefaultServerTimeout)
