@@ -31,7 +31,7 @@ type Locker interface {
 
 // Hold is one acquisition of a lock. Each Lock returns a Hold of its own, also
 // when it re-enters, and each Hold gives back exactly what it took, once. All
-// methods are safe for concurrent use, and only Unlock does I/O.
+// methods are safe for concurrent use, and only Unlock and Extend do I/O.
 type Hold interface {
 	// Context returns a context under the one given to Lock. It carries the
 	// owner, so locking the same name under it re-enters. It is over as soon as
@@ -60,6 +60,17 @@ type Hold interface {
 	// an error of this hold; the next holder learns of it.
 	Unlock(ctx context.Context) error
 
+	// Extend makes the lease last for d from now on, unless it lasts longer already. After that
+	// Until is d after the call began, less the margin for the drift of clocks, or later. A
+	// hold of [WithFixedLease] so gets more time. A hold that is renewed needs Extend only before
+	// a time in which its process cannot renew, such as a planned pause: if the process dies then, the
+	// lock stays for the rest of d. [WithMaxHold] bounds the hold all the same.
+	//
+	// Extend fails with [ErrNotHeld] when the hold was given back before or is lost; then the error also
+	// matches [ErrLost]. After any other error the lease is as it was, or was lengthened. It costs
+	// a round trip. d must be [MinLease] at least.
+	Extend(ctx context.Context, d time.Duration) error
+
 	// Err returns nil while Context is not over, and its cause afterwards. It costs
 	// two readings of a clock.
 	Err() error
@@ -87,11 +98,32 @@ type Hold interface {
 //
 // The error is that of Lock when fn was not called, and otherwise those of fn and of
 // Unlock, joined. A loss that fn returns, as the cause of its context, is in it once.
-func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) (err error) {
+func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) error {
 	h, err := l.Lock(ctx)
 	if err != nil {
 		return err
 	}
+	return under(ctx, h, fn)
+}
+
+// TryDo is [Do] for a caller that does not wait: if another owner has l, fn is not called, and
+// the error matches [ErrNotAcquired].
+//
+//	err := lock.TryDo(ctx, l, report)
+//	if errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable) {
+//		return nil // another replica does it
+//	}
+//	return err
+func TryDo(ctx context.Context, l Locker, fn func(ctx context.Context) error) error {
+	h, err := l.TryLock(ctx)
+	if err != nil {
+		return err
+	}
+	return under(ctx, h, fn)
+}
+
+// under calls fn with the context of h, and unlocks.
+func under(ctx context.Context, h Hold, fn func(ctx context.Context) error) (err error) {
 	defer func() {
 		unlock := h.Unlock(ctx)
 		if loss := h.Err(); errors.Is(unlock, ErrLost) && errors.Is(err, loss) {

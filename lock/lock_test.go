@@ -50,6 +50,8 @@ func (h holder) Until() time.Time             { return time.Time{} }
 func (h holder) Token() uint64                { return 0 }
 func (h holder) Owner() string                { return "" }
 
+func (h holder) Extend(context.Context, time.Duration) error { return nil }
+
 // Do returns each error, and each once.
 func TestDo_errors(t *testing.T) {
 	loss := &lock.Error{Op: "hold", Name: "orders", Err: fmt.Errorf("%w: the lease ran out", lock.ErrLost)}
@@ -73,5 +75,26 @@ func TestDo_errors(t *testing.T) {
 		if got := fmt.Sprint(err); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+		err = lock.TryDo(t.Context(), c.h, func(context.Context) error { return c.fn })
+		if got := fmt.Sprint(err); got != c.want {
+			t.Errorf("%s, TryDo: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// busy is a Locker that another owner has.
+type busy struct{ holder }
+
+func (busy) Lock(context.Context) (lock.Hold, error)    { panic("TryDo waits") }
+func (busy) TryLock(context.Context) (lock.Hold, error) { return nil, lock.ErrNotAcquired }
+
+// TryDo neither waits nor calls its function when another owner has the lock.
+func TestTryDo_busy(t *testing.T) {
+	err := lock.TryDo(t.Context(), busy{}, func(context.Context) error {
+		t.Error("it was called")
+		return nil
+	})
+	if !errors.Is(err, lock.ErrNotAcquired) {
+		t.Error(err)
 	}
 }

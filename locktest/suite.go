@@ -72,6 +72,7 @@ var rules = []rule{
 	{"unlock with a dead context", "Unlock works although its context is over", unlockWithDeadContext, reading},
 	{"cause", "the cause of a hold's context is ErrUnlocked after Unlock, and the parent's cause before", cause, reading},
 	{"fixed lease", "a fixed lease ends by itself, and the hold is lost", fixedLease, reading | writing},
+	{"Extend", "Extend lengthens the lease and never shortens it, and fails with ErrNotHeld after Unlock", extend, reading | writing},
 	{"renewed lease", "without a fixed lease a hold lives until it is unlocked", renewedLease, reading},
 	{"mixed leases", "an inner hold never ends the renewal of the outer one, nor shortens its lease", mixedLeases, reading},
 	{"tokens", "tokens grow from holder to holder, and re-entries keep them", tokens, 0},
@@ -644,6 +645,39 @@ func fixedLease(t *trial) {
 	if err == nil {
 		t.broken("a lease that nobody can keep was accepted")
 	}
+}
+
+func extend(t *trial) {
+	lease := t.h.Watchdog / 4
+	h := t.must(t.h.New(t.lock, lock.WithFixedLease(lease)).Lock(t.ctx))
+	before := h.Until()
+	if err := h.Extend(t.ctx, lease/2); err != nil {
+		t.fatal("a shorter lease: %v", err)
+	}
+	if until := h.Until(); until.Before(before) {
+		t.broken("the lease is %v shorter", before.Sub(until))
+	}
+	began := time.Now()
+	if err := h.Extend(t.ctx, 3*lease); err != nil {
+		t.fatal("%v", err)
+	}
+	if until := h.Until(); until.Sub(began) < 2*lease {
+		t.broken("a lease of %v more is promised for %v", 3*lease, until.Sub(began))
+	}
+	t.pass(time.Until(before)+lease/4, h)
+	t.held(t.lock)
+	t.unlock(h)
+	t.want(h.Extend(t.ctx, lease), lock.ErrNotHeld)
+	t.free(t.lock)
+
+	h = t.must(t.h.New(t.lock, lock.WithFixedLease(lock.MinLease)).Lock(t.ctx))
+	<-h.Context().Done()
+	t.want(h.Extend(t.ctx, lease), lock.ErrNotHeld, lock.ErrLost)
+	h = t.must(t.h.New(t.lock).Lock(t.ctx))
+	if err := h.Extend(t.ctx, 0); err == nil {
+		t.broken("a lease of nothing was accepted")
+	}
+	t.unlock(h)
 }
 
 func renewedLease(t *trial) {

@@ -105,6 +105,9 @@ var ways = []way{
 	}, map[string]string{
 		"first come": "served in the order",
 	}},
+	{"Extend says yes, and does nothing", changed(acquire, func(_ locker, h lock.Hold) lock.Hold { return lazyHold{h} }), map[string]string{
+		"Extend": "is promised for",
+	}},
 	{"tokens stand still", changed(acquire, token7), map[string]string{
 		"tokens": "token 7 after 7",
 		"many":   "token 7 after 7",

@@ -184,3 +184,8 @@ func token7(_ locker, h lock.Hold) lock.Hold { return sevenHold{h} }
 type sevenHold struct{ lock.Hold }
 
 func (sevenHold) Token() uint64 { return 7 }
+
+// lazyHold does not extend.
+type lazyHold struct{ lock.Hold }
+
+func (lazyHold) Extend(context.Context, time.Duration) error { return nil }

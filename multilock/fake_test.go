@@ -375,16 +375,20 @@ func (t *fakeTenure) live() {
 		}
 		if wake == next {
 			next = time.Now().Add(t.f.lease / 3)
-			go t.renew()
+			go t.renew(t.f.lease)
 		}
 	}
 }
 
-func (t *fakeTenure) renew() {
+// renew lengthens the lease to d from now.
+func (t *fakeTenure) renew(d time.Duration) error {
 	sent, ours := time.Now(), false
 	err := t.f.s.do("renew", func(now time.Time) {
 		if e := t.f.s.entryLocked(t.f.name); e.owner == t.owner {
-			e.end, ours = now.Add(t.f.lease), true
+			if end := now.Add(d); end.After(e.end) {
+				e.end = end
+			}
+			ours = true
 			t.f.s.keys[t.f.name] = e
 		}
 	})
@@ -392,11 +396,15 @@ func (t *fakeTenure) renew() {
 	case err != nil:
 	case !ours:
 		t.end(fmt.Errorf("%w: the server no longer has it", lock.ErrLost))
+		err = fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost)
 	case t.check() == nil:
 		t.mu.Lock()
-		t.until = sent.Add(t.f.lease - t.f.lease/100 - 2*time.Millisecond)
+		if until := sent.Add(d - d/100 - 2*time.Millisecond); until.After(t.until) {
+			t.until = until
+		}
 		t.mu.Unlock()
 	}
+	return err
 }
 
 // check compares the clocks.
@@ -446,6 +454,18 @@ func (h *fakeHold) end(cause error) (before error) {
 	h.mu.Unlock()
 	h.cancel(&lock.Error{Op: "hold", Name: h.t.f.name, Err: cause})
 	return before
+}
+
+func (h *fakeHold) Extend(ctx context.Context, d time.Duration) error {
+	_ = h.t.check()
+	h.mu.Lock()
+	over := h.cause
+	h.mu.Unlock()
+	if over != nil {
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, over)
+	}
+	_, err := answer(ctx, func() (bool, error) { return true, h.t.renew(d) }, func(bool) {})
+	return err
 }
 
 func (h *fakeHold) Unlock(ctx context.Context) error {

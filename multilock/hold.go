@@ -145,6 +145,22 @@ func (h *hold) Owner() string            { return "" }
 func (h *hold) holds() []lock.Hold       { return slices.Clone(h.members) }
 func (h *hold) String() string           { return fmt.Sprintf("hold of %q", h.m.Name()) }
 
+// Extend extends the leases of all members, at the same time.
+func (h *hold) Extend(ctx context.Context, d time.Duration) error {
+	errs := make([]error, len(h.members))
+	var wg sync.WaitGroup
+	for i, one := range h.members {
+		wg.Go(func() {
+			if err := one.Extend(ctx, d); err != nil {
+				errs[i] = named("extend", h.m.locks[i], err)
+			}
+		})
+	}
+	wg.Wait()
+	h.look()
+	return errors.Join(errs...)
+}
+
 // Unlock gives all members back, whatever fails.
 func (h *hold) Unlock(ctx context.Context) error {
 	h.look()

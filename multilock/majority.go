@@ -44,7 +44,8 @@ type quorumHold struct {
 	seats []seat      // changed only by a copy
 	limit time.Time   // when it ends at the latest; zero if it has no such limit
 	why   error       // why it ends at limit
-	timer *time.Timer // ends it at limit; nil without one
+	fixed time.Time   // when the fixed leases of a majority have run out; zero if they are renewed
+	timer *time.Timer // ends it at the first of limit and fixed; nil without one
 	alone func() bool // stops the look at the end of caller; nil before it has won
 	busy  int         // the number of its goroutines
 	over  bool        // no seat may be filled any more
@@ -404,7 +405,11 @@ func (h *quorumHold) win() {
 	h.mu.Lock()
 	close(h.won)
 	if h.q.most > 0 {
-		h.limitLocked(h.began.Add(h.q.most), h.q.why)
+		h.limitLocked(h.began.Add(h.q.most), lock.ErrMaxHold)
+	}
+	if h.q.fixed > 0 {
+		h.fixed = h.began.Add(h.q.fixed)
+		h.setTimerLocked()
 	}
 	h.alone = alone
 	h.spreadLocked()
@@ -418,10 +423,24 @@ func (h *quorumHold) limitLocked(at time.Time, why error) {
 	if !h.limit.IsZero() && h.limit.Before(at) {
 		return
 	}
+	h.limit, h.why = at, why
+	h.setTimerLocked()
+}
+
+// endLocked returns when h ends at the latest, and why; the zero time if it has no such limit.
+func (h *quorumHold) endLocked() (at time.Time, why error) {
+	if h.limit.IsZero() || !h.fixed.IsZero() && h.fixed.Before(h.limit) {
+		return h.fixed, lock.ErrExpired
+	}
+	return h.limit, h.why
+}
+
+// setTimerLocked sets the timer anew, as one of its times has changed.
+func (h *quorumHold) setTimerLocked() {
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-	h.limit, h.why = at, why
+	at, _ := h.endLocked()
 	h.timer = time.AfterFunc(time.Until(at), h.look)
 }
 
@@ -478,7 +497,8 @@ func (h *quorumHold) look() {
 		return
 	}
 	h.mu.Lock()
-	seats, limit, why := h.seats, h.limit, h.why
+	seats := h.seats
+	limit, why := h.endLocked()
 	h.mu.Unlock()
 	if !limit.IsZero() && !time.Now().Before(limit) {
 		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, why))
@@ -540,7 +560,8 @@ func holdsOf(seats []seat) []lock.Hold {
 func (h *quorumHold) Until() time.Time {
 	h.look()
 	h.mu.Lock()
-	seats, limit := h.seats, h.limit
+	seats := h.seats
+	limit, _ := h.endLocked()
 	h.mu.Unlock()
 	until := h.q.until(seats)
 	if until.IsZero() {
@@ -560,6 +581,81 @@ func (h *quorumHold) String() string           { return fmt.Sprintf("hold of %q"
 
 func (h *quorumHold) holds() []lock.Hold {
 	return slices.DeleteFunc(holdsOf(h.now()), func(h lock.Hold) bool { return h == nil })
+}
+
+// Extend extends the leases on all servers, at the same time, and succeeds when a majority has
+// confirmed it within the timeout of one server.
+func (h *quorumHold) Extend(ctx context.Context, d time.Duration) error {
+	if err := h.extend(ctx, d); err != nil {
+		return &lock.Error{Op: "extend", Name: h.q.name, Err: err}
+	}
+	return nil
+}
+
+func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
+	if err := h.notHeld(); err != nil {
+		return err
+	}
+	if d > h.q.longest && !h.q.durable {
+		return fmt.Errorf("%v: the longest lease is said to be %v; see WithLongestLease", d, h.q.longest)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	began := time.Now()
+	seats := h.now()
+	answers, pending := make(chan error, len(seats)), 0
+	h.mu.Lock()
+	for _, s := range seats {
+		if s.hold != nil && !h.over {
+			pending++
+			h.startLocked(func() {
+				within, cancel := context.WithTimeout(h.base, h.q.timeout)
+				defer cancel()
+				answers <- s.hold.Extend(within, d)
+			})
+		}
+	}
+	h.mu.Unlock()
+	var errs []error
+	for confirmed := 0; confirmed < h.q.majority; pending-- {
+		if confirmed+pending < h.q.majority {
+			if err := h.notHeld(); err != nil {
+				return err
+			}
+			return fmt.Errorf("no majority of %d servers confirmed it: %w", len(seats), errors.Join(errs...))
+		}
+		select {
+		case err := <-answers:
+			if err == nil {
+				confirmed++
+			} else {
+				errs = append(errs, err)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	h.mu.Lock()
+	if at := began.Add(d); !h.fixed.IsZero() && h.fixed.Before(at) && !h.over {
+		h.fixed = at
+		h.setTimerLocked()
+	}
+	h.mu.Unlock()
+	return h.notHeld()
+}
+
+// notHeld returns the error of a call that needs the hold, if it is over.
+func (h *quorumHold) notHeld() error {
+	h.look()
+	switch cause := h.term.over(); {
+	case cause == nil:
+		return nil
+	case errors.Is(cause, lock.ErrUnlocked):
+		return lock.ErrNotHeld
+	default:
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(cause)) // without the name a second time
+	}
 }
 
 // Unlock gives back the lock on all servers, and stops what is under way. It

@@ -27,7 +27,7 @@ type Quorum struct {
 	locks    []lock.Locker // one of each server
 	majority int
 	name     string
-	why      error         // why a hold is lost that lives for most
+	fixed    time.Duration // how long a majority of fixed leases lasts; 0 if a majority is renewed
 	fenced   bool          // its holds have tokens
 	err      error         // what is wrong with the locks or the options
 	turn     chan struct{} // cap 1; the caller that has put a value in may make attempts
@@ -57,7 +57,6 @@ var _ lock.Locker = (*Quorum)(nil)
 func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 	q := &Quorum{locks: append([]lock.Locker(nil), locks...), majority: len(locks)/2 + 1, turn: make(chan struct{}, 1)}
 	q.config, q.err = configure(opts)
-	q.why = lock.ErrMaxHold
 	if len(locks) < 3 || len(locks)%2 == 0 {
 		q.err = errors.Join(q.err, fmt.Errorf("a quorum of %d locks: an odd number is needed, and three at least", len(locks)))
 	}
@@ -72,9 +71,7 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 		}
 	}
 	if q.err == nil {
-		if d := q.lasts(); d > 0 && (q.most == 0 || d < q.most) {
-			q.most, q.why = d, lock.ErrExpired
-		}
+		q.fixed = q.lasts()
 		q.fenced, q.err = q.fencing()
 	}
 	return q

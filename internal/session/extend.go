@@ -1,0 +1,102 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// maxExtension keeps the ends of leases within what clocks can count.
+const maxExtension = 100 * 365 * 24 * time.Hour
+
+// Extend makes the lease of h last for d from now on, if it does not last longer.
+//
+// It is a renewal with another lease, which the server carries out only while the owner has the
+// lock. So it may be repeated, and a copy that comes late finds nothing.
+func (h *hold) Extend(ctx context.Context, d time.Duration) error {
+	t := h.tenure()
+	began := time.Now()
+	err := t.s.extend(ctx, h, d.Truncate(time.Millisecond))
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, lock.ErrNotHeld) {
+		err = t.s.sender.Failed(ctx, began, err)
+	}
+	return &lock.Error{Op: "extend", Name: t.spec.Name, Err: err}
+}
+
+func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
+	switch {
+	case d < lock.MinLease:
+		return fmt.Errorf("%v: the least is %v", d, lock.MinLease)
+	case d > maxExtension:
+		return fmt.Errorf("%v: the most is %v", d, maxExtension)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	if err := h.over(); err != nil {
+		return err
+	}
+	t := h.tenure()
+	at, err := s.begin(t.spec)
+	if err != nil {
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, err)
+	}
+	defer s.done(at)
+	e := &extension{t: t, lease: d}
+	at.lock()
+	held := slices.Contains(t.Holds(), &h.Hold)
+	if held {
+		t.MayTake(d) // before it is sent: a lock with a longer lease is not passed on
+		e.renewal = luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot, Holds: max(t.Stand(), 1)}
+	}
+	at.unlock()
+	if !held {
+		return lock.ErrNotHeld // an Unlock was faster
+	}
+	o := command.Insist[luascripts.Renewed](ctx, s.sender, s.OpTimeout, e)
+	switch {
+	case !o.Answered || o.Err != nil:
+		if err := h.over(); err != nil {
+			return err
+		}
+		return o.Err
+	case o.Value.Verdict == luascripts.Done:
+		e.confirmed()
+	default:
+		t.lease.Lose(goneBy(o.Value.Verdict))
+	}
+	return h.over()
+}
+
+// extension is the command that lengthens a lease: a command.Call.
+type extension struct {
+	t       *tenure
+	lease   time.Duration
+	renewal luascripts.Renewal
+	sent    time.Time
+}
+
+// Send sends the command.
+func (e *extension) Send(ctx context.Context) (luascripts.Renewed, error) {
+	e.sent = time.Now()
+	r := e.t.spec.Renew(ctx, e.t.s.rdb, []luascripts.Renewal{e.renewal}, e.lease, 1)[0]
+	return r, r.Err
+}
+
+// confirmed tells the lease, which counts from the send.
+func (e *extension) confirmed() { e.t.lease.Extend(e.sent, e.lease) }
+
+// Late hears the answer for which the call did not wait.
+func (e *extension) Late(r luascripts.Renewed, err error) {
+	if err == nil && r.Verdict == luascripts.Done {
+		e.confirmed()
+	}
+}

@@ -1,0 +1,87 @@
+package multilock_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+)
+
+// A majority is enough to extend a quorum, also past the end of its fixed leases.
+func TestQuorum_extend(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		locks := w.locks("one")
+		for i := range locks {
+			locks[i].(*fake).forFixed().lease = lease / 2
+		}
+		began := time.Now()
+		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
+		time.Sleep(rtt) // so that all three have it
+		w.wantHeld("1 2 3")
+		w.sites[2].kill()
+		if err := h.Extend(w.Context(), lease); err != nil {
+			t.Fatal(err)
+		}
+		if until := h.Until().Sub(began); until < lease*9/10 || until > lease+patience {
+			w.Errorf("until %v, want %v", until, lease)
+		}
+		time.Sleep(lease * 3 / 4)
+		if err := h.Err(); err != nil {
+			w.Errorf("after the first lease: %v", err)
+		}
+		if err := h.Extend(w.Context(), lease+1); err == nil || errors.Is(err, lock.ErrNotHeld) {
+			w.Errorf("longer than the longest lease: %v", err)
+		}
+		w.sites[1].kill()
+		if err := h.Extend(w.Context(), lease); err == nil {
+			w.Error("a minority extended it")
+		}
+		<-h.Context().Done()
+		want(t, h.Err(), lock.ErrLost)
+		want(t, h.Extend(w.Context(), lease), lock.ErrNotHeld, lock.ErrLost)
+		_ = h.Unlock(w.Context())
+	})
+}
+
+// After Unlock there is nothing to extend, and nothing is extended.
+func TestQuorum_extendAfterUnlock(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		h := w.lock(multilock.NewQuorum(w.locks("one"), with(nil)...))
+		if err := h.Unlock(w.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := h.Extend(w.Context(), lease)
+		want(t, err, lock.ErrNotHeld)
+		if errors.Is(err, lock.ErrLost) {
+			w.Errorf("%v: it was not lost", err)
+		}
+		w.wantHeld("")
+	})
+}
+
+// Extend is for all members of a multi-lock, and names those that it could not extend.
+func TestMultiLock_extend(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		a, b := w.locks("a")[0], w.locks("b")[1]
+		for _, l := range []lock.Locker{a, b} {
+			l.(*fake).forFixed().lease = lease / 2
+		}
+		h, err := multilock.New(a, b).Lock(w.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Extend(w.Context(), lease); err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(h.Until()); left < lease*9/10 {
+			w.Errorf("for %v, want %v", left, lease)
+		}
+		w.sites[1].forget()
+		err = h.Extend(w.Context(), lease)
+		want(t, err, lock.ErrNotHeld, lock.ErrLost)
+		want(t, h.Err(), lock.ErrLost)
+		_ = h.Unlock(w.Context())
+	})
+}
