@@ -78,6 +78,8 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 
 // extension is the command that lengthens a lease: a command.Call.
 type extension struct {
+	command.Alone[luascripts.Renewed]
+
 	t       *tenure
 	lease   time.Duration
 	renewal luascripts.Renewal

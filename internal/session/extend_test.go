@@ -43,12 +43,13 @@ func TestExtend_fixedLease(t *testing.T) {
 func TestExtend_renewed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		if err := h.Extend(w.Context(), time.Hour); err != nil {
-			w.Fatal(err)
-		}
 		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
 		next := w.waitingFor(w.a, ctx, w.a.NewSpec(plain, "orders", nil))
+		time.Sleep(time.Millisecond) // for so long that it may be passed on
+		if err := h.Extend(w.Context(), time.Hour); err != nil {
+			w.Fatal(err)
+		}
 		if err := h.Unlock(w.Context()); err != nil {
 			w.Fatal(err)
 		}
