@@ -73,6 +73,7 @@ var kind = &session.Kind{
 	Keys:    keys.Fair,
 	Acquire: luascripts.AcquireFair,
 	Release: luascripts.ReleaseFair,
+	Retain:  luascripts.RetainReentrant,
 	Renew:   luascripts.RenewReentrant, // once held, it is a hash like a plain lock's
 	Queues:  true,
 	Keep:    luascripts.KeepFair,

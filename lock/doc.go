@@ -31,4 +31,29 @@
 // returns; locking the same name under such a context re-enters, and counts.
 // Goroutines that share such a context are one owner and do not exclude each
 // other. Call [WithOwner] again for each of them to split them.
+//
+// # Re-entry
+//
+// One rule says what a call does: it re-enters if its context carries an owner that has the lock
+// by the same client, and otherwise waits for whichever owner has it. Goroutine, call stack and
+// handle do not matter. What a re-entry does:
+//
+//	it is granted at once, although others wait; WithWait, WithPatience, WithReplicas have no effect
+//	it has a Hold of its own, which needs an Unlock of its own, in any order; the last one frees the lock
+//	it has the token and the owner of the first hold; WithFencing of the first hold decides
+//	it never shortens the lease, and lengthens it if its own is longer; if any hold is renewed, the lease is
+//	its MaxHold and its Grace are its own; its AtLeast counts from the re-entry
+//	a loss ends all holds of the owner
+//
+// Nested calls pass the context of the hold on. The inner hold's context is under the outer
+// hold's, so the outer Unlock ends it; the lock stays locked until the inner Unlock too. Holds that
+// do not nest share a context of [WithOwner]: each ends by its own Unlock.
+//
+//	outer, err := l.Lock(ctx)                // waits for others
+//	inner, err := l.Lock(outer.Context())    // re-enters; ends with outer
+//	again, err := l.Lock(ctx)                // waits for outer: for ever, if this goroutine has it
+//
+//	one := lock.WithOwner(ctx)
+//	first, err := l.Lock(one)
+//	second, err := l.Lock(one)               // re-enters; outlives first
 package lock

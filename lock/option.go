@@ -166,6 +166,25 @@ func WithMaxHold(d time.Duration) Option {
 	}}
 }
 
+// WithAtLeast keeps the lock locked for d after it was acquired, even if it is unlocked before:
+// for a job that must not run twice within a minute, although it takes a second and the clocks of
+// the machines differ.
+//
+// Unlock returns at once and ends the hold. What it leaves in Redis is the lock, which expires when d
+// is over; until then other owners wait, and TryLock fails with [ErrNotAcquired]. Neither Close nor
+// the end of the process frees it sooner, and Inspect shows the owner, who is not there any more. The
+// lease is d at least, so that the lock also outlives a process that dies. A waiter of Redisson asks again
+// when the lease ends that it saw.
+//
+// Plain and fair locks know it. d is [MinLease] at least, and no more than that of
+// [WithFixedLease] and [WithMaxHold].
+func WithAtLeast(d time.Duration) Option {
+	return setting{option.AtLeast, "WithAtLeast", func(c *option.Config) error {
+		c.AtLeast = d
+		return within("WithAtLeast", d, MinLease, maxLease)
+	}}
+}
+
 // WithGrace sets how long a hold is still renewed after the context that was given to
 // Lock has ended, if it is not unlocked: for one lease if not set. The time counts from
 // the renewal that finds the context over, which is at most a third of the lease after its

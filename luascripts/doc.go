@@ -23,7 +23,8 @@
 //     dropped dead owners, or the caller's place in a queue, as its header says.
 //   - The first write cannot grow memory, unless an owner takes the lock or begins to wait. So
 //     re-entering, renewing and releasing work on a server that is full.
-//   - A script never shortens the lease of an owner. Expiry is relative; no clock but the
+//   - A script never shortens the lease of an owner, except reentrant_retain, whose owner is
+//     done. Expiry is relative; no clock but the
 //     server's counts.
 //   - A plain lock has one key, with lock.WithFencing two. A script with several keys is refused with
 //     TRYAGAIN while their cluster slot moves to another node. Channels are

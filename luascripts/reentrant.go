@@ -16,6 +16,7 @@ var (
 	reentrantAll     = load("reentrant_acquire_all")
 	reentrantRelease = load("reentrant_release")
 	reentrantRenew   = renewer{load("reentrant_renew"), nil, func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
+	reentrantRetain  = load("reentrant_retain")
 	reentrantInspect = load("reentrant_inspect")
 	reentrantForce   = load("reentrant_force")
 )
@@ -98,6 +99,13 @@ func AcquireAllReentrant(ctx context.Context, rdb rueidis.Client, all []Taking) 
 func ReleaseReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
 	p, err := passReentrant(ctx, rdb, k, owner, leave, Pass{})
 	return p.Verdict, err
+}
+
+// RetainReentrant makes a lock that owner holds expire after rest, if it would live for longer: Done, Gone or Foreign. It
+// is for plain and for fair locks.
+func RetainReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, rest time.Duration) (Verdict, error) {
+	reply := reentrantRetain.exec(ctx, rdb, []string{k.Lock}, []string{owner, ms(max(rest, time.Millisecond))})
+	return verdict(reentrantRetain, reply, Done, Gone, Foreign)
 }
 
 // Aside says, at the channel of the line, that other clients should be the first to ask for the

@@ -387,3 +387,43 @@ func FuzzReplies(f *testing.F) {
 		plausibleSnapshot(t, reply, snapshot, err, "*")
 	})
 }
+
+// A lock that its owner lets stand lives for the rest at most, and never for longer than before.
+func TestRetainReentrant(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for _, c := range []struct {
+			name        string
+			owner       string
+			count       int
+			ms          int64
+			verdict     luascripts.Verdict
+			after       string
+			least, most int64 // bounds of the lease, in ms
+		}{
+			{"free", "", 0, 0, luascripts.Gone, "", -2, -2},
+			{"a longer lease", ours, 1, 20_000, luascripts.Done, "1=1", 4_000, 5_000},
+			{"a shorter lease", ours, 2, 3_000, luascripts.Done, "1=2", 2_000, 3_000},
+			{"no expiry", ours, 1, 0, luascripts.Done, "1=1", 4_000, 5_000},
+			{"another owner's", other, 1, 20_000, luascripts.Gone, "7=1", 19_000, 20_000},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				seed(t, rdb, c.owner, c.count, c.ms)
+				for range 2 { // safe to repeat
+					got, err := luascripts.RetainReentrant(t.Context(), rdb, keys, ours, 5*time.Second)
+					if err != nil || got != c.verdict {
+						t.Fatalf("%d, %v, want %d", got, err, c.verdict)
+					}
+				}
+				if after, left := state(t, rdb); after != c.after || left < c.least || left > c.most {
+					t.Errorf("%q for %d ms, want %q for %d to %d", after, left, c.after, c.least, c.most)
+				}
+			})
+		}
+		do(t, rdb, "DEL", keys.Lock)
+		do(t, rdb, "SET", keys.Lock, "text")
+		if got, err := luascripts.RetainReentrant(t.Context(), rdb, keys, ours, time.Second); err != nil || got != luascripts.Foreign {
+			t.Errorf("a string: %d, %v", got, err)
+		}
+		do(t, rdb, "DEL", keys.Lock)
+	})
+}

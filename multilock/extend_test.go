@@ -2,10 +2,12 @@ package multilock_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
@@ -84,4 +86,19 @@ func TestMultiLock_extend(t *testing.T) {
 		want(t, h.Err(), lock.ErrLost)
 		_ = h.Unlock(w.Context())
 	})
+}
+
+// A call that does not get all locks gives back what it has. A lock that stays locked cannot be.
+func TestAtLeast(t *testing.T) {
+	s := locktest.NewServer(t)
+	c := s.Client(t)
+	one, two, three := c.NewLock("1"), c.NewLock("2"), c.NewLock("3", lock.WithAtLeast(time.Second))
+	for name, l := range map[string]lock.Locker{
+		"a multi-lock": multilock.New(one, two, three),
+		"a quorum":     multilock.NewQuorum([]lock.Locker{one, two, three}),
+	} {
+		if _, err := l.TryLock(t.Context()); err == nil || !strings.Contains(err.Error(), "lock 3 of 3: WithAtLeast") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -45,6 +45,11 @@ func New(locks ...lock.Locker) *Lock {
 			m.locks = append(m.locks, l)
 		}
 	}
+	for i, l := range m.locks {
+		if err := mayGiveBack(l); err != nil {
+			m.err = errors.Join(m.err, fmt.Errorf("lock %d of %d: %w", i+1, len(m.locks), err))
+		}
+	}
 	if len(locks) == 0 {
 		m.err = errors.New("a multi-lock of no locks")
 	}
@@ -59,6 +64,15 @@ func New(locks ...lock.Locker) *Lock {
 		m.group = g.Group(slices.Clone(m.locks))
 	}
 	return m
+}
+
+// mayGiveBack returns an error about a lock that a call which did not get the others could not
+// give back.
+func mayGiveBack(l lock.Locker) error {
+	if c, ok := l.(lockimpl.Configured); ok && c.Config().AtLeast > 0 {
+		return errors.New("WithAtLeast: an attempt that does not get all locks could not give this one back; leave the option away")
+	}
+	return nil
 }
 
 // Name returns the names of the locks in the order in which they were given,

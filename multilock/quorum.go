@@ -70,6 +70,11 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 			break
 		}
 	}
+	for i, l := range locks {
+		if err := mayGiveBack(l); err != nil {
+			q.err = errors.Join(q.err, fmt.Errorf("lock %d of %d: %w", i+1, len(locks), err))
+		}
+	}
 	if q.err == nil {
 		q.fixed = q.lasts()
 		q.fenced, q.err = q.fencing()

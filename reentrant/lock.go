@@ -65,6 +65,7 @@ var kind = &session.Kind{
 	Pass:    luascripts.PassReentrant,
 	Joins:   true,
 	Renew:   luascripts.RenewReentrant,
+	Retain:  luascripts.RetainReentrant,
 }
 
 // Lock is a handle of one lock. It is safe for concurrent use; goroutines that

@@ -17,6 +17,7 @@ const (
 	MaxHold
 	Grace
 	ReadersFirst
+	AtLeast
 )
 
 // Config is what a list of options says: lockimpl.Config.
@@ -45,6 +46,9 @@ type Config struct {
 	// Grace is how long a hold is still renewed after its context has ended, or 0 for
 	// one lease.
 	Grace time.Duration
+
+	// AtLeast is how long the lock stays locked at least, or 0.
+	AtLeast time.Duration
 
 	// ReadersFirst says that readers do not wait behind a waiting writer.
 	ReadersFirst bool

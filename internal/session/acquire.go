@@ -34,6 +34,9 @@ func (s *Session) TryLock(ctx context.Context, spec *Spec) (lock.Hold, error) {
 func (s *Session) acquired(ctx context.Context, spec *Spec, op string, h *hold, err error, c *call) (lock.Hold, error) {
 	if err == nil {
 		s.limit(h, spec)
+		err = s.stand(ctx, h, spec)
+	}
+	if err == nil {
 		c.tellGranted(h)
 		return h, nil
 	}

@@ -37,6 +37,10 @@ type Kind struct {
 	// commands of several calls can travel together: luascripts.ChangeReentrant.
 	Joins bool
 
+	// Retain lets a lock that its owner is done with stand for a while. Kinds that have none do
+	// not know lock.WithAtLeast.
+	Retain func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, rest time.Duration) (luascripts.Verdict, error)
+
 	// Waits is how the waiters wait.
 	Waits place.Discipline
 
@@ -58,6 +62,9 @@ func (k *Kind) knows() lockimpl.Options {
 	known := lockimpl.FixedLease | lockimpl.Wait | lockimpl.Fencing | lockimpl.Replicas | lockimpl.MaxHold | lockimpl.Grace
 	if k.Queues {
 		known |= lockimpl.Patience
+	}
+	if k.Retain != nil {
+		known |= lockimpl.AtLeast
 	}
 	if k.Beside != nil {
 		known |= lockimpl.ReadersFirst
@@ -165,7 +172,7 @@ func (s *Session) lease(spec *Spec) time.Duration {
 	if spec.Config.Lease != 0 {
 		return spec.Config.Lease
 	}
-	return s.Lease
+	return max(s.Lease, s.standing(spec.Config.AtLeast))
 }
 
 const (

@@ -27,6 +27,7 @@ var fair = &Kind{
 	Keys:    keys.Fair,
 	Acquire: luascripts.AcquireFair,
 	Release: luascripts.ReleaseFair,
+	Retain:  luascripts.RetainReentrant,
 	Renew:   luascripts.RenewReentrant,
 	Queues:  true,
 	Keep:    luascripts.KeepFair,

@@ -38,6 +38,7 @@ var plain = &Kind{
 	Acquire: luascripts.AcquireReentrant,
 	Release: luascripts.ReleaseReentrant,
 	Pass:    luascripts.PassReentrant,
+	Retain:  luascripts.RetainReentrant,
 	Renew:   luascripts.RenewReentrant,
 }
 

@@ -284,6 +284,9 @@ func (s *Session) leave(ctx context.Context, t *tenure, holds int, last uint64) 
 	if holds > 0 {
 		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.Name, holds)
 	}
+	if t.retains() {
+		return retention{t: t}.Send(ctx)
+	}
 	reply, err := t.spec.free(ctx, s.rdb, t.spec.Keys, t.Name, luascripts.Pass{Last: last, Spare: t.spec.spare()})
 	return reply.Verdict, err
 }

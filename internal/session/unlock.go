@@ -78,6 +78,9 @@ func (t *tenure) remove(h *hold) (remains place.Remains, passed bool) {
 // with the mutex of the place held.
 func pass(of *place.Tenure) bool {
 	t := tenureOf(of)
+	if t.rest() > 0 {
+		return false
+	}
 	next := &tenure{s: t.s, at: t.at, spec: t.spec, lease: t.lease}
 	next.Of = next
 	next.Follows(of) // before the watchdog knows it
@@ -141,8 +144,12 @@ func (f release) Late(_ released, err error) {
 func (s *Session) release(ctx context.Context, t *tenure) error {
 	began := time.Now()
 	t.lease.Stop(ctx) // no renewal may follow the release
+	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
+	if t.retains() {
+		return s.retain(ctx, t, within, owners)
+	}
 	f := t.newRelease()
-	o := command.Insist[released](ctx, s.sender, max(s.OpTimeout-time.Since(began), 10*time.Millisecond), f)
+	o := command.Insist[released](ctx, s.sender, within, f)
 	if f.heir != nil {
 		s.inherit(f, o.Value, o.Err)
 	}

@@ -40,9 +40,10 @@ const (
 	MaxHold      = option.MaxHold
 	Grace        = option.Grace
 	ReadersFirst = option.ReadersFirst
+	AtLeast      = option.AtLeast
 
 	// All is every option that there is.
-	All = FixedLease | Wait | Patience | Fencing | Replicas | MaxHold | Grace | ReadersFirst
+	All = FixedLease | Wait | Patience | Fencing | Replicas | MaxHold | Grace | ReadersFirst | AtLeast
 )
 
 // NewConfig applies opts in order. An option that is nil, that is not in known or that has a
@@ -68,6 +69,11 @@ func NewConfig(kind string, known Options, opts ...lock.Option) (Config, error) 
 	}
 	if given&FixedLease != 0 && given&Grace != 0 {
 		errs = append(errs, errors.New("WithGrace: a lease of WithFixedLease is never renewed; leave one of them away"))
+	}
+	for name, d := range map[string]time.Duration{"WithFixedLease": c.Lease, "WithMaxHold": c.MaxHold} {
+		if 0 < d && d < c.AtLeast {
+			errs = append(errs, fmt.Errorf("WithAtLeast(%v): it must not be more than %s(%v)", c.AtLeast, name, d))
+		}
 	}
 	return c, errors.Join(errs...)
 }

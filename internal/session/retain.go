@@ -1,0 +1,110 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// A lock with lock.WithAtLeast stays locked for a while after its grant. If its last hold is given
+// back before, the tenure is over as any other, but Redis is told when the lock is to expire, instead
+// of freeing it. Whatever gives a tenure back does that: Unlock, Close, the end of a limit and the
+// settler.
+
+// standing returns the lease with which a lock is asked for that is to stay locked for d: long
+// enough that after a prompt answer the lease is trusted for d. Then the lock also outlives a
+// process that dies.
+func (s *Session) standing(d time.Duration) time.Duration {
+	if d == 0 {
+		return 0
+	}
+	return d + d/50 + s.OpTimeout
+}
+
+// stand has the lock of h stay locked for as long as spec says. A lock that was passed on may
+// have less of its lease left than that.
+func (s *Session) stand(ctx context.Context, h *hold, spec *Spec) error {
+	d := spec.Config.AtLeast
+	if d == 0 {
+		return nil
+	}
+	until := time.Now().Add(d)
+	t := h.tenure()
+	if !h.Fixed && t.lease.Until().Before(until) {
+		if err := s.extend(ctx, h, s.standing(d)); err != nil {
+			_ = s.unlock(context.WithoutCancel(ctx), h)
+			return err
+		}
+	}
+	t.at.lock()
+	defer t.at.unlock()
+	if until.After(t.keeps) {
+		t.keeps = until
+	}
+	return nil
+}
+
+// rest returns for how long the lock is to stay locked from now on, 0 if it may be free. The
+// mutex of the place is held.
+func (t *tenure) rest() time.Duration {
+	if t.keeps.IsZero() {
+		return 0
+	}
+	return max(time.Until(t.keeps), 0)
+}
+
+// retains reports whether the lock is to stay locked for a while.
+func (t *tenure) retains() bool {
+	t.at.lock()
+	defer t.at.unlock()
+	return t.rest() > 0
+}
+
+// retention is the command that lets the lock of a tenure stand: a command.Call.
+type retention struct {
+	command.Alone[luascripts.Verdict]
+	t *tenure
+}
+
+// Send sends the command.
+func (r retention) Send(ctx context.Context) (luascripts.Verdict, error) {
+	t := r.t
+	t.at.lock()
+	rest := t.rest()
+	t.at.unlock()
+	return t.spec.Retain(ctx, t.s.rdb, t.spec.Keys, t.Name, rest)
+}
+
+// Late goes on until Redis confirms that the lock expires in time.
+func (r retention) Late(_ luascripts.Verdict, err error) {
+	if err != nil {
+		r.t.s.settle(r.t, true)
+	}
+}
+
+// retain lets the lock of a tenure that is over stand in Redis. It fails as release does.
+func (s *Session) retain(ctx context.Context, t *tenure, within time.Duration, owners int) error {
+	o := command.Insist[luascripts.Verdict](ctx, s.sender, within, retention{t: t})
+	t.unhold()
+	switch {
+	case !o.Answered:
+		return o.Err
+	case o.Err != nil:
+		s.sender.Go(func() { s.settle(t, true) })
+		return o.Err
+	case o.Value != luascripts.Done:
+		cause := goneBy(o.Value)
+		for range owners {
+			s.observe(s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
+		}
+		return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
+	}
+	for range owners {
+		s.observe(s.Observer.Released, t, lock.Event{})
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+const minute = time.Minute // longer than a lease
+
+// A lock that is unlocked early keeps others out for as long as it was told to, and no longer.
+func TestAtLeast(t *testing.T) {
+	for name, k := range map[string]*Kind{"plain": plain, "fair": fair} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				began := time.Now()
+				h := w.take(w.a, k, w.Context(), lock.WithAtLeast(minute))
+				time.Sleep(time.Second)
+				if err := h.Unlock(w.Context()); err != nil {
+					w.Fatal(err)
+				}
+				if err := h.Err(); !errors.Is(err, lock.ErrUnlocked) {
+					w.Errorf("after Unlock: %v", err)
+				}
+				if left := w.mini.TTL("orders"); left > minute-time.Second {
+					w.Errorf("the key lives for %v", left)
+				}
+				for _, s := range []*Session{w.a, w.b} {
+					if _, err := s.TryLock(w.Context(), s.NewSpec(k, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+						w.Errorf("it is not locked: %v", err)
+					}
+				}
+				here, there := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil)), w.waitingFor(w.b, w.Context(), w.b.NewSpec(k, "orders", nil))
+				for range 2 {
+					select {
+					case h = <-here:
+						here = nil
+					case h = <-there:
+						there = nil
+					}
+					if after := time.Since(began); after < minute || after > minute+2*pollTime {
+						w.Errorf("the next got it after %v", after)
+					}
+					w.unlock(h)
+				}
+			})
+		})
+	}
+}
+
+// A process that dies, or closes, leaves the lock for as long as well.
+func TestAtLeast_withoutUnlock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context())) // the server knows the script
+		n := w.scripts()
+		h := w.lock(w.a, w.Context(), lock.WithAtLeast(minute))
+		if n := n.Load(); n != 1 {
+			w.Errorf("a free lock took %d scripts", n)
+		}
+		if left := w.mini.TTL("orders"); left < minute {
+			w.Errorf("without a renewal the key lives for %v", left)
+		}
+		time.Sleep(time.Second)
+		if err := w.a.Close(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+		if left := w.mini.TTL("orders"); left > minute-time.Second || left < minute-2*time.Second {
+			w.Errorf("after Close the key lives for %v", left)
+		}
+		if err := h.Err(); !errors.Is(err, lock.ErrClosed) {
+			w.Error(err)
+		}
+		time.Sleep(minute)
+		if keys := w.mini.Keys(); len(keys) != 0 {
+			w.Errorf("left: %q", keys)
+		}
+	})
+}
+
+// Once the time is over, Unlock frees the lock at once.
+func TestAtLeast_later(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context(), lock.WithAtLeast(minute))
+		time.Sleep(minute)
+		w.unlock(h)
+		if keys := w.mini.Keys(); len(keys) != 0 {
+			w.Errorf("left: %q", keys)
+		}
+	})
+}
+
+// Redis does not answer the Unlock. The settler tells it later, and does not free the lock.
+func TestAtLeast_settles(t *testing.T) {
+	inBubble(t, func(w *world) {
+		began := time.Now()
+		h := w.lock(w.a, w.Context(), lock.WithAtLeast(minute))
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		if err := h.Unlock(w.Context()); err == nil {
+			w.Error("Unlock was confirmed")
+		}
+		time.Sleep(5 * time.Second)
+		w.wire.Refuse(false)
+		time.Sleep(10 * time.Second)
+		left := w.mini.TTL("orders")
+		if want := minute - time.Since(began); left > want || left < want-time.Second {
+			w.Errorf("the key lives for %v, want %v", left, want)
+		}
+		time.Sleep(minute)
+	})
+}
+
+// A lock that was passed on inside the process has less of its lease left, so its key is made to
+// live for longer.
+func TestAtLeast_passedOn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		next := w.waitingFor(w.a, ctx, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithAtLeast(minute)}))
+		time.Sleep(time.Millisecond)
+		if err := h.Unlock(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+		h = <-next
+		if left := w.mini.TTL("orders"); left < minute {
+			w.Errorf("the key lives for %v", left)
+		}
+		w.unlock(h)
+		if left := w.mini.TTL("orders"); left > minute || left < minute-time.Second {
+			w.Errorf("after Unlock the key lives for %v", left)
+		}
+		time.Sleep(minute)
+	})
+}
+
+// Nor is a lock that is to stay locked passed on inside the process.
+func TestAtLeast_isNotPassedOn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		began := time.Now()
+		h := w.lock(w.a, w.Context(), lock.WithAtLeast(leaseTime/2))
+		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(plain, "orders", nil))
+		time.Sleep(time.Millisecond)
+		w.unlock(h)
+		h = <-next
+		if after := time.Since(began); after < leaseTime/2 {
+			w.Errorf("the next got it after %v", after)
+		}
+		w.unlock(h)
+	})
+}
