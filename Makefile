@@ -14,7 +14,7 @@ VERSIONS_TESTS    := ^Test(Conformance|Exclusion|Model|Crash|LostReply|Failover|
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo server test race interop versions containers fuzz bench fmt tidy lint ci
+.PHONY: help demo server test race interop versions containers fuzz bench fmt tidy lint api ci
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ lint: ## gofmt, go.mod, go vet and staticcheck
 	$(call each,go mod tidy -diff)
 	$(call each,go vet ./...)
 	$(call each,go run $(STATICCHECK) ./...)
+
+api: ## what breaks code of users is listed in .ci/api; see scripts/api.sh
+	@sh scripts/api.sh
 
 ci: ## what CI runs
 	.ci/run
