@@ -1,6 +1,6 @@
-# The modules of this repository: the library, the tests that need more, and the
-# peers to measure against.
-MODULES := $(dir $(wildcard go.mod */go.mod))
+# The modules of this repository: the library, the tests that need more, the
+# peers to measure against, and the tool.
+MODULES := $(dir $(wildcard go.mod */go.mod */*/go.mod))
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 10s
@@ -14,13 +14,16 @@ VERSIONS_TESTS    := ^Test(Conformance|Exclusion|Model|Crash|LostReply|Failover|
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo server test race interop versions containers fuzz bench fmt tidy lint api ci
+.PHONY: help demo install server test race interop versions containers fuzz bench fmt tidy lint api ci
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## show what the locks do, in the terminal
-	go run ./cmd/leasehold demo
+	@cd cmd/leasehold && go run . demo
+
+install: ## install the tool, leasehold, where go install puts programs
+	cd cmd/leasehold && go install .
 
 server: ## install what the tests run, if it is not there: Redis, PostgreSQL
 	@sh scripts/redis-server.sh

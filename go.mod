@@ -7,15 +7,11 @@ require (
 	github.com/google/uuid v1.6.0
 	github.com/minio/highwayhash v1.0.4
 	github.com/redis/rueidis v1.0.79
-	github.com/spf13/cobra v1.10.2
 	go.uber.org/goleak v1.3.0
-	golang.org/x/sys v0.47.0
-	golang.org/x/term v0.45.0
 	pgregory.net/rapid v1.3.0
 )
 
 require (
-	github.com/inconshreveable/mousetrap v1.1.0 // indirect
-	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
+	golang.org/x/sys v0.47.0 // indirect
 )

@@ -66,24 +66,27 @@ type pkg struct {
 	GoFiles    []string
 }
 
-func list(t *testing.T) []pkg {
+// list returns the packages of the library, and those of the tool, which is a module of its own.
+func list(t *testing.T) (all []pkg) {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Standard,Imports,GoFiles", "./...")
-	cmd.Dir = "../.."
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
-	var all []pkg
-	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p pkg
-		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			return all
-		} else if err != nil {
-			t.Fatal(err)
+	for _, dir := range []string{"../..", "../../cmd/leasehold"} {
+		cmd := exec.Command("go", "list", "-json=ImportPath,Standard,Imports,GoFiles", "./...")
+		cmd.Dir = dir
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list in %s: %v", dir, err)
 		}
-		all = append(all, p)
+		for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+			var p pkg
+			if err := d.Decode(&p); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, p)
+		}
 	}
+	return all
 }
 
 func TestFloors(t *testing.T) {

@@ -196,7 +196,7 @@ func TestObserver_callsThatFail(t *testing.T) {
 		"bad name": {func(w *world) error {
 			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "", nil))
 			return err
-		}, "failed", lock.ErrName},
+		}, "failed", lock.ErrBadName},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -276,7 +276,7 @@ func TestObserver_theWayAHoldEnds(t *testing.T) {
 			w.mini.Del("orders")
 			_ = h.Unlock(w.Context()) // it is lost
 		}, "lost", lock.ErrLost},
-		"expired": {[]lock.Option{lock.WithLease(time.Second)}, func(*world, lock.Hold, func()) { time.Sleep(2 * time.Second) }, "lost", lock.ErrLost},
+		"expired": {[]lock.Option{lock.WithFixedLease(time.Second)}, func(*world, lock.Hold, func()) { time.Sleep(2 * time.Second) }, "lost", lock.ErrLost},
 		"held too long": {[]lock.Option{lock.WithMaxHold(time.Second)}, func(*world, lock.Hold, func()) {
 			time.Sleep(2 * time.Second)
 		}, "lost", lock.ErrMaxHold},

@@ -87,7 +87,7 @@ func (r retention) Late(_ luascripts.Verdict, err error) {
 }
 
 // retain lets the lock of a tenure that is over stand in Redis. It fails as release does.
-func (s *Session) retain(ctx context.Context, t *tenure, within time.Duration, owners int) error {
+func (s *Session) retain(ctx context.Context, t *tenure, within time.Duration) error {
 	o := command.Insist[luascripts.Verdict](ctx, s.sender, within, retention{t: t})
 	t.unhold()
 	switch {
@@ -97,14 +97,7 @@ func (s *Session) retain(ctx context.Context, t *tenure, within time.Duration, o
 		s.sender.Go(func() { s.settle(t, true) })
 		return o.Err
 	case o.Value != luascripts.Done:
-		cause := goneBy(o.Value)
-		for range owners {
-			s.observe(s.Observer.Lost, t, lock.Event{Err: t.lostBy(cause)})
-		}
-		return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
-	}
-	for range owners {
-		s.observe(s.Observer.Released, t, lock.Event{})
+		return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, goneBy(o.Value))
 	}
 	return nil
 }

@@ -146,7 +146,7 @@ func (s *Session) release(ctx context.Context, t *tenure) error {
 	t.lease.Stop(ctx) // no renewal may follow the release
 	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
 	if t.retains() {
-		return s.retain(ctx, t, within, owners)
+		return s.retain(ctx, t, within)
 	}
 	f := t.newRelease()
 	o := command.Insist[released](ctx, s.sender, within, f)
