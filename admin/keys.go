@@ -1,0 +1,82 @@
+package admin
+
+import (
+	"context"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// A Key is a key of Redis that belongs to a lock.
+type Key struct {
+	Name string
+	Type string        // the type of such a key: hash, list, zset or string
+	Role string        // what leasehold keeps there, in a few words
+	Left time.Duration // what is left until the key expires; lock.NoExpiry if it does not
+}
+
+// Keys returns the keys that Redis has of l, a lock that Inspect or a list has returned: the key of the lock
+// first, and last the entry of each client that holds it or waits for it. It leaves out the keys of the leases of readers:
+// their names contain the owners. A key that the user may not read is left out, too.
+func (a *Admin) Keys(ctx context.Context, l Lock) ([]Key, error) {
+	found, err := a.keysOf(ctx, l)
+	if err != nil {
+		return nil, a.failed(ctx, "list keys", l.Name, err)
+	}
+	return found, nil
+}
+
+func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
+	if err := keys.Check("", l.Name); err != nil {
+		return nil, err
+	}
+	all := []Key{{Name: l.Name, Type: "hash", Role: "the holders"}}
+	switch l.Kind {
+	case Fair:
+		k := keys.Fair(l.Name)
+		all = append(all, Key{Name: k.Queue, Type: "list", Role: "the queue"}, Key{Name: k.Timeouts, Type: "zset", Role: "when each place in the queue ends"})
+	case ReadWrite:
+		k := keys.ReadWrite(l.Name)
+		all = append(all, Key{Name: k.Wish, Type: "string", Role: "the writer that readers wait behind"}, Key{Name: k.Turn, Type: "string", Role: "the reader that writers wait behind"})
+	}
+	all = append(all, Key{Name: keys.Tokens(l.Name), Type: "string", Role: "the latest fencing token"},
+		Key{Name: keys.Forced(l.Name), Type: "string", Role: "the note of a forced unlock"})
+	seen := make(map[string]bool)
+	entry := func(owner string, c lock.Client) {
+		if id := lock.ClientOf(owner); c.Known() && !seen[id] {
+			seen[id] = true
+			all = append(all, Key{Name: keys.Client(id), Type: "hash", Role: "who the client is: " + c.String()})
+		}
+	}
+	for _, h := range l.Holders {
+		entry(h.Owner, h.Client)
+	}
+	for _, w := range l.Waiters {
+		entry(w.Owner, w.Client)
+	}
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	questions := make(rueidis.Commands, len(all))
+	for i, k := range all {
+		questions[i] = a.rdb.B().Pttl().Key(k.Name).Build()
+	}
+	for i, reply := range a.rdb.DoMulti(ctx, questions...) {
+		left, err := reply.AsInt64()
+		if _, refused := rueidis.IsRedisErr(err); err != nil && !refused {
+			return nil, luascripts.Discreet(err)
+		}
+		if err != nil || left == -2 {
+			continue
+		}
+		k := all[i]
+		k.Left = lock.NoExpiry
+		if left >= 0 {
+			k.Left = ms(left)
+		}
+		found = append(found, k)
+	}
+	return found, nil
+}
