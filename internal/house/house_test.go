@@ -49,7 +49,7 @@ var floors = map[string]struct {
 	"internal/redistest":            {others: []string{"github.com/alicebob/miniredis/v2", "github.com/redis/rueidis", "go.uber.org/goleak"}, why: "servers and wires for tests; only tests import it"},
 	"internal/kindtest":             {ours: []string{"client", "lock", "internal/redistest"}, others: []string{"github.com/redis/rueidis", "pgregory.net/rapid"}, why: "what the tests of all kinds share; only tests import it"},
 	"internal/observetest":          {ours: []string{"client", "lock", "internal/redistest"}, why: "what the tests of observers share; only tests import it"},
-	"cmd/leasehold":                 {ours: []string{"admin", "client", "lock", "lock/lockimpl", "reentrant", "fairlock", "rwlock", "multilock", "fence", "internal/memredis", "cmd/leasehold/internal/child", "cmd/leasehold/internal/doctor"}, others: []string{"github.com/redis/rueidis", "github.com/spf13/cobra", "golang.org/x/term"}, why: "uses the library as any application does"},
+	"cmd/leasehold":                 {ours: []string{"admin", "client", "dashboard", "lock", "reentrant", "fairlock", "rwlock", "multilock", "fence", "internal/memredis", "cmd/leasehold/internal/child", "cmd/leasehold/internal/doctor", "lock/lockimpl"}, others: []string{"github.com/redis/rueidis", "github.com/spf13/cobra", "golang.org/x/term"}, why: "uses the library as any application does"},
 	"cmd/leasehold/internal/child":  {others: []string{"golang.org/x/sys", "golang.org/x/term"}, why: "a command and its terminal; it knows no locks"},
 	"cmd/leasehold/internal/doctor": {ours: []string{"client", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "asks a server what it would answer a client"},
 	"internal/house":                {why: "this test"},
@@ -57,6 +57,7 @@ var floors = map[string]struct {
 	"lock/lockimpl":                 {ours: []string{"internal/option", "internal/owner", "lock"}, why: "what only authors of locks need"},
 	"fence/fencesql":                {ours: []string{"fence", "lock"}, why: "a guard for databases; it knows no Redis"},
 	"fence/fencehttp":               {ours: []string{"fence", "lock"}, why: "a guard for HTTP; it knows no Redis"},
+	"dashboard":                     {ours: []string{"admin", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "shows what admin sees"},
 }
 
 type pkg struct {

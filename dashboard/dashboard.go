@@ -1,0 +1,266 @@
+// Package dashboard serves web pages for operators: the locks of a server or a cluster, who holds each of
+// them and since when, who waits, which clients there are, and whether clients block each other.
+//
+//	h, err := dashboard.New(rdb)
+//	…
+//	mux.Handle("/leasehold/", http.StripPrefix("/leasehold", auth(h)))
+//
+// The pages work under any path that ends in a slash. They need no JavaScript; with it, they follow what
+// happens. One question to Redis serves all browsers, and nobody asks while no browser is there.
+//
+// The handler asks for no password: put your own check before it. The pages only show, unless
+// WithUnlock lets an operator unlock a lock by force. They show no owner strings, with which a user of Redis could
+// give back the lock of another.
+//
+// The Redis user needs the rights of the kinds of locks in use, and those under "admin" in docs/SECURITY.md. With the right
+// to INFO the overview also tells the version and the eviction policy.
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// Option configures a Handler.
+type Option func(*Handler) error
+
+// WithUnlock lets a visitor of the page unlock a lock by force, after typing its name. who tells the
+// name of the operator, from what your check has put into the request; nil means the user of this program and its
+// machine. The name has at most 256 bytes, on one line. An empty name refuses the request.
+func WithUnlock(who func(*http.Request) string) Option {
+	return func(h *Handler) error {
+		h.unlocks, h.who = true, who
+		return nil
+	}
+}
+
+// WithLogger sets the logger that hears of each forced unlock. The default is slog.Default.
+func WithLogger(l *slog.Logger) Option {
+	return func(h *Handler) error {
+		if l == nil {
+			return errors.New("WithLogger: the logger is nil")
+		}
+		h.logger = l
+		return nil
+	}
+}
+
+// A Handler serves the pages. It is safe for concurrent use, and has no goroutine while there is no request.
+type Handler struct {
+	rdb     rueidis.Client             // set once
+	admin   *admin.Admin               // set once
+	logger  *slog.Logger               // set once; nil means slog.Default
+	unlocks bool                       // set once
+	who     func(*http.Request) string // set once; can be nil
+	mux     *http.ServeMux             // set once
+
+	survey  *poll[*survey]
+	streams atomic.Int64 // the browsers that follow a page
+
+	mu    sync.Mutex
+	locks map[string]*poll[*detail] // by name; those that browsers look at, or did a moment ago
+}
+
+// The bounds of a Handler.
+const (
+	every       = time.Second // the least time between two looks
+	mostLocks   = 20000       // the most locks of a survey
+	mostStreams = 256         // the most browsers that follow a page
+	mostDetails = 256         // the most locks to remember that no browser looks at
+)
+
+// New returns a Handler on rdb, a rueidis client of any kind, which the Handler never closes. New does no I/O.
+func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
+	h := &Handler{rdb: rdb, locks: make(map[string]*poll[*detail])}
+	var err error
+	if h.admin, err = admin.New(rdb); err != nil {
+		return nil, &lock.Error{Op: "new dashboard", Err: errors.Unwrap(err)}
+	}
+	for i, o := range opts {
+		err := fmt.Errorf("option %d of %d is nil", i+1, len(opts))
+		if o != nil {
+			err = o(h)
+		}
+		if err != nil {
+			return nil, &lock.Error{Op: "new dashboard", Err: err}
+		}
+	}
+	surveyor := &surveyor{rdb: rdb, admin: h.admin}
+	h.survey = newPoll(surveyor.look)
+	h.mux = http.NewServeMux()
+	for name, page := range pages {
+		h.mux.HandleFunc("GET /"+page.path, func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, name) })
+	}
+	h.mux.HandleFunc("GET /events", h.follow)
+	h.mux.HandleFunc("POST /unlock", h.unlock)
+	files, err := fs.Sub(static, "static")
+	if err != nil {
+		return nil, &lock.Error{Op: "new dashboard", Err: err}
+	}
+	served := http.StripPrefix("/static", http.FileServerFS(files))
+	h.mux.HandleFunc("GET /static/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable") // the address changes with the content
+		served.ServeHTTP(w, r)
+	})
+	return h, nil
+}
+
+// policy is the Content-Security-Policy of each answer: nothing from elsewhere, and nothing inline.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// ServeHTTP serves a page.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	head := w.Header()
+	head.Set("Content-Security-Policy", policy)
+	head.Set("X-Content-Type-Options", "nosniff")
+	head.Set("Referrer-Policy", "no-referrer")
+	head.Set("Cache-Control", "no-store")
+	h.mux.ServeHTTP(w, r)
+}
+
+// page is one kind of page.
+type page struct {
+	path  string
+	title string // empty if the page is not in the menu
+	build func(h *Handler, ctx context.Context, q url.Values, live bool) (any, int, error)
+}
+
+// pages are the pages, by the names of their templates.
+var pages map[string]page
+
+func init() { // a variable of its own would depend on itself
+	pages = map[string]page{
+		"overview": {"{$}", "Overview", (*Handler).overviewPage},
+		"locks":    {"locks", "Locks", (*Handler).locksPage},
+		"lock":     {"lock", "", (*Handler).lockPage},
+		"clients":  {"clients", "Clients", (*Handler).clientsPage},
+		"graph":    {"graph", "Waits", (*Handler).graphPage},
+	}
+}
+
+//go:embed static
+var static embed.FS
+
+//go:embed pages
+var texts embed.FS
+
+// templates are the pages, and what they share.
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"clientName": clientName,
+	"lockURL":    lockURL,
+	"plural":     plural,
+	"list":       func(all ...any) []any { return all },
+	"inc":        func(i int) int { return i + 1 },
+	"cut":        cut,
+}).ParseFS(texts, "pages/*.html"))
+
+// build is a mark of the static files, so that a browser keeps them until they change.
+var build = sync.OnceValue(func() string {
+	sum := fnv.New64a()
+	_ = fs.WalkDir(static, ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			var b []byte
+			if b, err = static.ReadFile(path); err == nil {
+				sum.Write(b)
+			}
+		}
+		return err
+	})
+	return hex.EncodeToString(sum.Sum(nil))
+})
+
+// layout is what stands around the content of a page.
+type layout struct {
+	View, Title, Build string
+	Menu               []link
+	Now                int64
+	Content            template.HTML
+	Unlocks            bool
+}
+
+type link struct {
+	URL, Title string
+	Here       bool
+}
+
+// content returns the content of a page. live leaves out what the browser counts by itself, so
+// that the content stays the same while nothing happens.
+func (h *Handler) content(ctx context.Context, name string, q url.Values, live bool) (template.HTML, int, error) {
+	model, status, err := pages[name].build(h, ctx, q, live)
+	if err != nil {
+		return "", 0, err
+	}
+	var b bytes.Buffer
+	if err := templates.ExecuteTemplate(&b, name, model); err != nil {
+		return "", 0, err
+	}
+	return template.HTML(b.String()), status, nil
+}
+
+// serve serves a page as a whole.
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, name string) {
+	if name == "lock" && h.unlocks {
+		r = r.WithContext(context.WithValue(r.Context(), csrfKey{}, h.csrf(w, r)))
+	}
+	content, status, err := h.content(r.Context(), name, r.URL.Query(), false)
+	if err != nil {
+		if r.Context().Err() == nil {
+			http.Error(w, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
+		}
+		return
+	}
+	l := layout{View: name, Title: pages[name].title, Build: build(), Now: time.Now().UnixMilli(), Content: content, Unlocks: h.unlocks}
+	if l.Title == "" {
+		l.Title = r.URL.Query().Get("name")
+	}
+	for _, n := range []string{"overview", "locks", "graph", "clients"} {
+		p := pages[n]
+		l.Menu = append(l.Menu, link{URL: "./" + strings.TrimSuffix(p.path, "{$}"), Title: p.title, Here: n == name})
+	}
+	var b bytes.Buffer
+	if err := templates.ExecuteTemplate(&b, "layout", l); err != nil {
+		http.Error(w, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = b.WriteTo(w) // a browser that left needs no answer
+}
+
+// detailOf returns the poll of the lock called name.
+func (h *Handler) detailOf(name string) *poll[*detail] {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p, ok := h.locks[name]; ok {
+		return p
+	}
+	if len(h.locks) >= mostDetails {
+		for other, p := range h.locks {
+			if p.idle() {
+				delete(h.locks, other)
+			}
+		}
+	}
+	d := &inspector{admin: h.admin, name: name}
+	p := newPoll(d.look)
+	h.locks[name] = p
+	return p
+}

@@ -1,0 +1,62 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"net/http"
+	"time"
+)
+
+// followed is an event of the stream that a page follows.
+type followed struct {
+	Now  int64         `json:"now"`            // the time here, in ms since 1970
+	HTML template.HTML `json:"html,omitempty"` // the content of the page, if it has changed
+}
+
+// follow sends the content of a page whenever it changes, as server-sent events.
+func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	name := q.Get("view")
+	if _, ok := pages[name]; !ok {
+		http.Error(w, "there is no such page", http.StatusNotFound)
+		return
+	}
+	if h.streams.Add(1) > mostStreams {
+		h.streams.Add(-1)
+		w.Header().Set("Retry-After", "30")
+		http.Error(w, fmt.Sprintf("%d browsers follow a page already", mostStreams), http.StatusServiceUnavailable)
+		return
+	}
+	defer h.streams.Add(-1)
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Time{}) // a server can limit the time of an answer, and this one goes on
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
+	ctx := context.WithValue(r.Context(), csrfKey{}, cookieOf(r))
+	var sent template.HTML
+	send := func() bool {
+		content, _, err := h.content(ctx, name, q, true)
+		if err != nil {
+			return false // the browser comes back
+		}
+		e := followed{Now: time.Now().UnixMilli()}
+		if content != sent {
+			e.HTML, sent = content, content
+		}
+		text, err := json.Marshal(e)
+		if err == nil {
+			_, err = fmt.Fprintf(w, "data: %s\n\n", text)
+		}
+		return err == nil && control.Flush() == nil
+	}
+	if !send() {
+		return
+	}
+	if name == "lock" {
+		h.detailOf(q.Get("name")).each(ctx, send)
+		return
+	}
+	h.survey.each(ctx, send)
+}

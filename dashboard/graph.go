@@ -1,0 +1,327 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// A graph says which clients wait for which locks, and which clients hold these. Clients that wait for each other
+// in a ring may never go on.
+type graph struct {
+	Drawings []drawing // those with a ring first
+	Rings    int
+	Hidden   int // how many drawings there are no room for
+}
+
+// The bounds of a graph.
+const (
+	mostDrawings = 30
+	mostBeside   = 8 // clients on each side of a lock
+)
+
+// drawing is a part of the graph that has nothing to do with the others.
+type drawing struct {
+	Width, Height int
+	Nodes         []*node
+	Edges         []*edge
+	Ring          []string // the links of the ring as sentences; empty if there is none
+	Sentences     []string // what the drawing shows
+}
+
+// node is a client or a lock.
+type node struct {
+	Name, Note string
+	Full       string // the name of a lock, as it is
+	Lock       bool
+	InRing     bool
+	X, Y       int
+
+	id        string
+	in, out   []*edge
+	rank      int
+	component int
+	state     int // of a walk
+}
+
+// edge leads from a client to a lock that it waits for, or from a lock to a client that holds it.
+type edge struct {
+	From, To *node
+	InRing   bool
+	Back     bool
+	Path     string
+}
+
+// graphOf returns the graph of these locks.
+func graphOf(locks []admin.Lock) graph {
+	b := builder{nodes: make(map[string]*node)}
+	for _, l := range locks {
+		b.add(l)
+	}
+	return b.graph()
+}
+
+// builder makes a graph.
+type builder struct {
+	nodes map[string]*node
+	all   []*node
+}
+
+func (b *builder) node(id string, make func() *node) *node {
+	n := b.nodes[id]
+	if n == nil {
+		n = make()
+		n.id = id
+		b.nodes[id] = n
+		b.all = append(b.all, n)
+	}
+	return n
+}
+
+func (b *builder) client(owner string, c lock.Client) *node {
+	return b.node("client "+lock.ClientOf(owner), func() *node {
+		n := &node{Name: clientName(c)}
+		if c.Known() {
+			n.Name, n.Note = shown(c.Name), fmt.Sprintf("%s, pid %d", shown(c.Host), c.PID)
+		}
+		return n
+	})
+}
+
+func (b *builder) add(l admin.Lock) {
+	at := b.node("lock "+l.Name, func() *node {
+		return &node{Name: shown(l.Name), Full: l.Name, Note: fmt.Sprintf("%s, %s", l.Kind, plural(len(l.Waiters), "waiter")), Lock: true}
+	})
+	join := func(from, to *node) {
+		if slices.ContainsFunc(from.out, func(e *edge) bool { return e.To == to }) {
+			return
+		}
+		e := &edge{From: from, To: to}
+		from.out, to.in = append(from.out, e), append(to.in, e)
+	}
+	holders := make(map[string]bool)
+	for _, h := range l.Holders {
+		if id := lock.ClientOf(h.Owner); !holders[id] && len(holders) < mostBeside {
+			holders[id] = true
+			join(at, b.client(h.Owner, h.Client))
+		}
+	}
+	waiters := 0
+	for _, w := range l.Waiters {
+		// Other goroutines of the process that holds the lock wait for it as they should.
+		if id := lock.ClientOf(w.Owner); !(holders[id] && len(holders) == 1) && waiters < mostBeside {
+			waiters++
+			join(b.client(w.Owner, w.Client), at)
+		}
+	}
+}
+
+func (b *builder) graph() (g graph) {
+	for _, ring := range rings(b.all) {
+		for _, n := range ring {
+			n.InRing = true
+			for _, e := range n.out {
+				e.InRing = slices.Contains(ring, e.To)
+			}
+		}
+		g.Rings++
+	}
+	for _, n := range b.all {
+		if n.component == 0 && len(n.in)+len(n.out) > 0 {
+			if d, ok := draw(n); ok {
+				g.Drawings = append(g.Drawings, d)
+			}
+		}
+	}
+	slices.SortStableFunc(g.Drawings, func(a, b drawing) int {
+		return cmp.Or(cmp.Compare(len(b.Ring), len(a.Ring)), cmp.Compare(len(b.Nodes), len(a.Nodes)))
+	})
+	g.Hidden = max(len(g.Drawings)-mostDrawings, 0)
+	g.Drawings = g.Drawings[:min(len(g.Drawings), mostDrawings)]
+	return g
+}
+
+// rings returns the strongly connected parts with more than one client (Tarjan).
+func rings(all []*node) (found [][]*node) {
+	index, low := make(map[*node]int), make(map[*node]int)
+	on := make(map[*node]bool)
+	var stack []*node
+	var walk func(n *node)
+	walk = func(n *node) {
+		index[n], low[n] = len(index)+1, len(index)+1
+		stack, on[n] = append(stack, n), true
+		for _, e := range n.out {
+			if index[e.To] == 0 {
+				walk(e.To)
+				low[n] = min(low[n], low[e.To])
+			} else if on[e.To] {
+				low[n] = min(low[n], index[e.To])
+			}
+		}
+		if low[n] != index[n] {
+			return
+		}
+		at := slices.Index(stack, n)
+		part := slices.Clone(stack[at:])
+		stack = stack[:at]
+		clients := 0
+		for _, m := range part {
+			on[m] = false
+			if !m.Lock {
+				clients++
+			}
+		}
+		if clients > 1 {
+			found = append(found, part)
+		}
+	}
+	for _, n := range all {
+		if index[n] == 0 {
+			walk(n)
+		}
+	}
+	return found
+}
+
+// The measures of a drawing.
+const (
+	boxWidth, boxHeight = 190, 46
+	stepX, stepY        = 250, 66
+	margin              = 12
+)
+
+// draw draws the part of the graph that n is in: from left to right, each node right of those that lead to it. An
+// edge that would close a ring leads back, below all else.
+func draw(n *node) (d drawing, ok bool) {
+	var part []*node
+	var collect func(n *node)
+	collect = func(n *node) {
+		if n.component != 0 {
+			return
+		}
+		n.component = 1
+		part = append(part, n)
+		for _, e := range n.out {
+			collect(e.To)
+		}
+		for _, e := range n.in {
+			collect(e.From)
+		}
+	}
+	collect(n)
+	var order []*node // each node before those it leads to
+	var walk func(n *node)
+	walk = func(n *node) {
+		n.state = 1
+		for _, e := range n.out {
+			switch e.To.state {
+			case 0:
+				walk(e.To)
+			case 1:
+				e.Back = true
+			}
+		}
+		n.state = 2
+		order = append(order, n)
+	}
+	slices.SortStableFunc(part, func(a, b *node) int { // those that nobody waits for first, and clients before locks
+		return cmp.Or(cmp.Compare(len(a.in), len(b.in)), cmp.Compare(a.id, b.id))
+	})
+	for _, n := range part {
+		if n.state == 0 {
+			walk(n)
+		}
+	}
+	slices.Reverse(order)
+	columns := make(map[int][]*node)
+	last, tallest := 0, 0
+	for _, n := range order {
+		for _, e := range n.out {
+			if !e.Back {
+				e.To.rank = max(e.To.rank, n.rank+1)
+				last = max(last, e.To.rank)
+			}
+		}
+	}
+	for _, n := range order { // one that nothing leads to stands close to what it leads to
+		first := last
+		for _, e := range n.out {
+			first = min(first, e.To.rank)
+		}
+		if len(n.in) == 0 {
+			n.rank = first - 1
+		}
+	}
+	for _, n := range order {
+		columns[n.rank] = append(columns[n.rank], n)
+		tallest = max(tallest, len(columns[n.rank]))
+	}
+	back := 0
+	for rank := 0; rank <= last; rank++ {
+		column := columns[rank]
+		slices.SortStableFunc(column, func(a, b *node) int { return cmp.Compare(middle(a), middle(b)) })
+		for i, n := range column {
+			n.X = margin + rank*stepX
+			n.Y = margin + (tallest-len(column))*stepY/2 + i*stepY
+		}
+	}
+	for _, n := range order {
+		for _, e := range n.out {
+			if e.Back {
+				back++
+			}
+		}
+	}
+	d.Width = 2*margin + last*stepX + boxWidth
+	d.Height = 2*margin + (tallest-1)*stepY + boxHeight
+	bottom := d.Height
+	if back > 0 {
+		d.Height += 44
+	}
+	for _, n := range order {
+		for _, e := range n.out {
+			x1, y1, x2, y2 := e.From.X+boxWidth, e.From.Y+boxHeight/2, e.To.X-7, e.To.Y+boxHeight/2
+			e.Path = fmt.Sprintf("M%d %d C%d %d %d %d %d %d", x1, y1, x1+30, y1, x2-30, y2, x2, y2)
+			if e.Back {
+				x1, y1, x2, y2 = e.From.X+boxWidth/2, e.From.Y+boxHeight, e.To.X+boxWidth/2, e.To.Y+boxHeight+7
+				e.Path = fmt.Sprintf("M%d %d C%d %d %d %d %d %d", x1, y1, x1, bottom+40, x2, bottom+40, x2, y2)
+			}
+			d.Edges = append(d.Edges, e)
+			says := fmt.Sprintf("%s waits for %s.", label(e.From), label(e.To))
+			if e.From.Lock {
+				says = fmt.Sprintf("%s is held by %s.", label(e.From), label(e.To))
+			}
+			d.Sentences = append(d.Sentences, says)
+			if e.InRing {
+				d.Ring = append(d.Ring, says)
+			}
+		}
+	}
+	d.Nodes = order
+	return d, len(d.Edges) > 0
+}
+
+// middle returns where the nodes that lead to n are.
+func middle(n *node) float64 {
+	sum, count := 0, 0
+	for _, e := range n.in {
+		if !e.Back {
+			sum, count = sum+e.From.Y, count+1
+		}
+	}
+	if count == 0 {
+		return 0
+	}
+	return float64(sum) / float64(count)
+}
+
+// label returns the name of a node in a sentence.
+func label(n *node) string {
+	if n.Note == "" || n.Lock {
+		return n.Name
+	}
+	return n.Name + " (" + n.Note + ")"
+}

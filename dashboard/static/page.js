@@ -1,0 +1,177 @@
+// Keeps a page of leasehold up to date. The page is complete without it.
+"use strict";
+
+(() => {
+  const main = document.getElementById("main");
+  const fresh = document.getElementById("fresh");
+  const say = document.getElementById("say");
+  const pause = document.getElementById("pause");
+  let ahead = Number(document.body.dataset.now) - Date.now(); // the server's clock before this one's
+  let heard = performance.now(); // when the server was last heard of
+  let connected = false;
+  let paused = false;
+  let stream = null;
+  const now = () => Date.now() + ahead;
+
+  // short says a time as the server does: see short in words.go.
+  function short(ms) {
+    const two = (n) => String(n).padStart(2, "0");
+    const s = Math.floor(Math.max(ms, 0) / 1000);
+    if (ms < 10000) return (Math.max(ms, 0) / 1000).toFixed(1) + "s";
+    if (s < 60) return s + "s";
+    if (s < 3600) return Math.floor(s / 60) + "m " + two(s % 60) + "s";
+    if (s < 48 * 3600) return Math.floor(s / 3600) + "h " + two(Math.floor((s % 3600) / 60)) + "m";
+    return Math.floor(s / 86400) + "d " + two(Math.floor((s % 86400) / 3600)) + "h";
+  }
+
+  function setText(el, text) {
+    if (el.textContent !== text) el.textContent = text;
+  }
+
+  // count sets what changes with the time alone.
+  function count() {
+    if (paused) return;
+    for (const el of main.querySelectorAll("[data-since]")) setText(el, short(now() - Number(el.dataset.since)));
+    for (const el of main.querySelectorAll("[data-until]")) {
+      const left = Math.max(Number(el.dataset.until) - now(), 0);
+      const bar = el.querySelector("progress");
+      setText(bar ? el.querySelector(".left") : el, short(left));
+      if (!bar) continue;
+      const full = Number(el.dataset.full);
+      bar.value = left;
+      bar.className = left < full / 4 ? "low" : left < full * 0.55 ? "late" : "good";
+    }
+  }
+
+  // The lists of what the script itself sets on an element, or a person: updates leave it alone.
+  const own = { PROGRESS: ["value", "class"], DETAILS: ["open"] };
+
+  // patch makes the old element like the new one, and replaces as little as it can, so that the focus, a
+  // selection and what is typed stay.
+  function patch(old, next) {
+    if (old.isEqualNode(next) || old.hasAttribute("data-keep")) return;
+    const left = own[old.nodeName] || [];
+    const renewed = Number(next.dataset.until) - Number(old.dataset.until) > 500 && old.classList.contains("lease");
+    for (const a of [...old.attributes]) if (!next.hasAttribute(a.name) && !left.includes(a.name)) old.removeAttribute(a.name);
+    for (const a of next.attributes) if (old.getAttribute(a.name) !== a.value && !left.includes(a.name)) old.setAttribute(a.name, a.value);
+    if (renewed) {
+      old.classList.add("renewed");
+      old.addEventListener("animationend", () => old.classList.remove("renewed"), { once: true });
+      setTimeout(() => old.classList.remove("renewed"), 1500);
+    }
+    if (old.hasAttribute("data-since") || old.hasAttribute("data-until")) return; // count sets what is inside
+    children(old, next);
+  }
+
+  const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.dataset.key || "" : "");
+
+  function children(old, next) {
+    const keyed = new Map();
+    const wanted = new Set([...next.children].map(keyOf));
+    for (const c of [...old.children]) {
+      if (!keyOf(c)) continue;
+      if (wanted.has(keyOf(c))) keyed.set(keyOf(c), c);
+      else c.remove();
+    }
+    const stays = (node) => node.nodeType === Node.ELEMENT_NODE && node.hasAttribute("data-stay");
+    let at = old.firstChild;
+    for (const n of [...next.childNodes]) {
+      while (at && stays(at)) at = at.nextSibling;
+      const known = keyed.get(keyOf(n));
+      while (known && at && at !== known && at.nodeType === Node.TEXT_NODE) { // what was around a row that is gone
+        const following = at.nextSibling;
+        at.remove();
+        at = following;
+      }
+      if (known && known !== at) {
+        old.insertBefore(known, at);
+        at = known;
+      }
+      if (at && at.nodeType === n.nodeType && at.nodeName === n.nodeName && keyOf(at) === keyOf(n) && classOf(at) === classOf(n)) {
+        const following = at.nextSibling;
+        if (n.nodeType === Node.ELEMENT_NODE) patch(at, n);
+        else if (at.nodeValue !== n.nodeValue) at.nodeValue = n.nodeValue;
+        at = following;
+      } else {
+        old.insertBefore(n, at);
+      }
+    }
+    while (at) {
+      const following = at.nextSibling;
+      if (!stays(at)) at.remove();
+      at = following;
+    }
+  }
+
+  // classOf is the first class of an element: elements of another one are something else.
+  const classOf = (node) => (node.nodeType === Node.ELEMENT_NODE && node.nodeName !== "PROGRESS" ? node.classList[0] || "" : "");
+
+  function told(text) {
+    if (say.textContent !== text) say.textContent = text;
+  }
+
+  function received(message) {
+    const data = JSON.parse(message.data);
+    ahead = data.now - Date.now();
+    heard = performance.now();
+    if (!connected) {
+      if (connected === null) told("The page is up to date again.");
+      connected = true;
+    }
+    if (data.html !== undefined) {
+      const rings = main.querySelector(".ring") !== null;
+      const doc = new DOMParser().parseFromString("<main>" + data.html + "</main>", "text/html");
+      const focused = document.activeElement;
+      children(main, doc.querySelector("main"));
+      if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true }); // it was moved
+      if (!rings && main.querySelector(".ring")) told("Some clients wait for each other in a ring.");
+    }
+    count();
+    status();
+  }
+
+  function status() {
+    const age = performance.now() - heard;
+    const silent = connected !== true;
+    fresh.className = "fresh " + (paused ? "" : silent ? "off" : "on");
+    setText(fresh, paused ? "paused" : silent ? (connected === null ? "no connection, as of " + short(age) + " ago" : "connecting") : age < 5000 ? "live" : "live, as of " + short(age) + " ago");
+  }
+
+  function open() {
+    if (stream || paused || document.hidden) return;
+    const q = new URLSearchParams(location.search);
+    q.set("view", document.body.dataset.view);
+    stream = new EventSource("./events?" + q);
+    stream.onmessage = received;
+    stream.onerror = () => {
+      if (connected === true) told("The connection is lost. The page tries to get it back.");
+      connected = null;
+      if (stream && stream.readyState === EventSource.CLOSED) {
+        close();
+        setTimeout(open, 5000);
+      }
+      status();
+    };
+  }
+
+  function close() {
+    if (stream) stream.close();
+    stream = null;
+  }
+
+  pause.hidden = false;
+  pause.addEventListener("click", () => {
+    paused = !paused;
+    pause.setAttribute("aria-pressed", String(paused));
+    setText(pause, paused ? "Go on" : "Pause");
+    if (paused) close();
+    else open();
+    status();
+  });
+  // A page that nobody sees asks nothing: a browser has few connections to one server.
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  addEventListener("pagehide", close);
+  setInterval(() => { count(); status(); }, 200);
+  count();
+  open();
+})();

@@ -1,0 +1,141 @@
+package dashboard
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// A request to unlock has the token of the page in its form and in a cookie, which another site can neither read nor
+// send. And a browser that says where the request comes from must say that it comes from here.
+
+type csrfKey struct{} // of a context: the token
+
+const csrfCookie = "leasehold_csrf"
+
+// csrf returns the token of the browser, and gives it one if it has none.
+func (h *Handler) csrf(w http.ResponseWriter, r *http.Request) string {
+	if token := cookieOf(r); token != "" {
+		return token
+	}
+	token := rand.Text()
+	http.SetCookie(w, &http.Cookie{Name: csrfCookie, Value: token, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode})
+	return token
+}
+
+// cookieOf returns the token of the browser, empty if it has none.
+func cookieOf(r *http.Request) string {
+	c, err := r.Cookie(csrfCookie)
+	if err != nil || len(c.Value) < 20 || len(c.Value) > 64 {
+		return ""
+	}
+	return c.Value
+}
+
+// unlock unlocks a lock by force: from those holders that the page has shown.
+func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
+	if !h.unlocks {
+		http.Error(w, "this page only shows", http.StatusForbidden)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
+	if err := r.ParseForm(); err != nil {
+		http.Error(w, "the form cannot be read", http.StatusBadRequest)
+		return
+	}
+	token := cookieOf(r)
+	if token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(r.PostForm.Get("csrf"))) != 1 || new(http.CrossOriginProtection).Check(r) != nil {
+		http.Error(w, "the request does not come from this page: load the page again, and allow its cookie", http.StatusForbidden)
+		return
+	}
+	name := r.PostForm.Get("name")
+	answer := func(q url.Values) {
+		q.Set("name", name)
+		h.detailOf(name).expire()
+		h.survey.expire()
+		w.Header().Set("Location", "./lock?"+q.Encode()) // http.Redirect would leave out the path under which the pages are
+		w.WriteHeader(http.StatusSeeOther)
+	}
+	if r.PostForm.Get("typed") != name {
+		answer(url.Values{"failed": {"typed"}})
+		return
+	}
+	var opts []admin.Option
+	if h.who != nil {
+		who := h.who(r)
+		if who == "" {
+			http.Error(w, "nobody says who you are", http.StatusForbidden)
+			return
+		}
+		opts = append(opts, admin.WithOperator(who))
+	}
+	a, err := admin.New(h.rdb, opts...)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	l, err := a.Inspect(r.Context(), name)
+	done, told := 0, 0
+	for _, holder := range l.Holders {
+		if err != nil {
+			break
+		}
+		if !slices.Contains(r.PostForm["seen"], digest(holder.Owner)) {
+			continue
+		}
+		var u admin.Unlocked
+		u, err = a.Unlock(r.Context(), name, holder.Owner, r.PostForm.Get("reason"))
+		done, told = done+len(u.Holders), told+u.Told
+		if errors.Is(err, lock.ErrNotHeld) {
+			err = nil
+		}
+	}
+	if done > 0 {
+		h.log().InfoContext(r.Context(), "dashboard: unlocked by force", "lock", name, "holders", done, "told", told, "reason", r.PostForm.Get("reason"))
+	}
+	switch {
+	case err != nil:
+		h.log().WarnContext(r.Context(), "dashboard: a forced unlock failed", "lock", name, "err", err)
+		answer(url.Values{"failed": {"error"}, "unlocked": {strconv.Itoa(done)}})
+	case done == 0:
+		answer(url.Values{"failed": {"gone"}})
+	default:
+		answer(url.Values{"unlocked": {strconv.Itoa(done)}, "told": {strconv.Itoa(told)}})
+	}
+}
+
+func (h *Handler) log() *slog.Logger {
+	if h.logger != nil {
+		return h.logger
+	}
+	return slog.Default()
+}
+
+// resultOf returns what the page says of an unlock. The words are fixed, so that a link cannot say anything else.
+func resultOf(q url.Values) (text string, failed bool) {
+	done, err1 := strconv.Atoi(q.Get("unlocked"))
+	told, err2 := strconv.Atoi(q.Get("told"))
+	switch q.Get("failed") {
+	case "typed":
+		return "Nothing was changed: the name that was typed is another one.", true
+	case "gone":
+		return "Nothing was changed: the holders that the page has shown do not hold the lock any more.", true
+	case "error":
+		return "Redis could not be asked, or refused. Look at the holders below; the log of the server says why.", true
+	}
+	switch {
+	case err1 != nil || err2 != nil || done < 1:
+		return "", false
+	case told >= done:
+		return "Unlocked. " + plural(done, "holder") + " told.", false
+	}
+	return "Unlocked. " + strconv.Itoa(told) + " of " + plural(done, "holder") + " told; the others learn of it from their next renewal.", false
+}

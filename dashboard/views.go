@@ -1,0 +1,548 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// note is what each page says of the look that it shows.
+type note struct {
+	Error string // why it shows an older look, or none
+	At    string
+}
+
+func noteOf(err error, at time.Time) note {
+	if err == nil {
+		return note{}
+	}
+	return note{Error: err.Error(), At: at.UTC().Format("15:04:05 UTC")}
+}
+
+// lockRow is a lock in a list.
+type lockRow struct {
+	Path, Last string // the name, cut at the last colon
+	URL        string
+	Kind       admin.Kind
+	Mode       lock.Mode
+	Holder     string
+	More       int // other holders
+	Age        age
+	Lease      lease
+	Waiting    int
+}
+
+func rowOf(r *row, live bool) lockRow {
+	h := r.Holders[0]
+	l := lockRow{URL: lockURL(r.Name), Kind: r.Kind, Mode: r.Mode, Holder: clientName(h.Client), More: r.Holding - 1,
+		Age: ageOf(oldest(r.Lock), live), Lease: leaseOf(r.span, live), Waiting: r.Waiting}
+	name := shown(r.Name)
+	if i := strings.LastIndexByte(strings.TrimSuffix(name, ":"), ':'); i >= 0 {
+		l.Path, name = name[:i+1], name[i+1:]
+	}
+	l.Last = name
+	return l
+}
+
+// oldest returns since when the first of the holders has held the lock, as far as that is known.
+func oldest(l admin.Lock) (t time.Time) {
+	for _, h := range l.Holders {
+		if !h.Since.IsZero() && (t.IsZero() || h.Since.Before(t)) {
+			t = h.Since
+		}
+	}
+	return t
+}
+
+// tile is a number at the top of the overview.
+type tile struct {
+	Title, Text, URL string
+	Age              age
+	Note             string
+}
+
+type overview struct {
+	Note                      note
+	Tiles                     []tile
+	Rings                     int
+	Oldest, Contended, NoEnds []lockRow
+	Happened                  []event
+	Health                    health
+	Answer                    string
+	More                      bool
+	Empty                     bool
+}
+
+type event struct {
+	At, Lock, URL, What string
+	Stamp               string
+}
+
+func eventsOf(all []happening) (events []event) {
+	for _, h := range all {
+		events = append(events, event{At: h.At.UTC().Format("15:04:05"), Stamp: h.At.UTC().Format(time.RFC3339), Lock: shown(h.Lock), URL: lockURL(h.Lock), What: h.What})
+	}
+	return events
+}
+
+// brief is how many locks each list of the overview has.
+const brief = 5
+
+func (h *Handler) overviewPage(ctx context.Context, _ url.Values, live bool) (any, int, error) {
+	s, err := h.survey.get(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	waiting, first, noEnds := 0, time.Time{}, []*row{}
+	for _, r := range s.locks {
+		waiting += r.Waiting
+		if t := oldest(r.Lock); !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+		if r.until.IsZero() {
+			noEnds = append(noEnds, r)
+		}
+	}
+	held := group(len(s.locks))
+	if s.more {
+		held = "over " + held
+	}
+	o := overview{Note: noteOf(s.err, s.at), Rings: s.graph.Rings, Health: s.health, Answer: short2(s.health.Answer), More: s.more, Empty: len(s.locks) == 0, Happened: eventsOf(s.happened)}
+	o.Tiles = []tile{
+		{Title: "Held", Text: held, URL: "./locks"},
+		{Title: "Waiting", Text: group(waiting), URL: "./locks?sort=waiting"},
+		{Title: "Longest held", Age: ageOf(first, live), URL: "./locks?sort=since"},
+		{Title: "Clients", Text: group(len(s.clients)), URL: "./clients"},
+	}
+	o.Oldest = top(s.locks, live, func(r *row) bool { return !oldest(r.Lock).IsZero() }, bySort["since"])
+	o.Contended = top(s.locks, live, func(r *row) bool { return r.Waiting > 0 }, bySort["waiting"])
+	o.NoEnds = top(noEnds, live, func(*row) bool { return true }, bySort["name"])
+	return o, statusOf(s.err, len(s.locks)), nil
+}
+
+// short2 returns a short time with three digits.
+func short2(d time.Duration) string {
+	switch {
+	case d == 0:
+		return ""
+	case d < time.Millisecond:
+		return fmt.Sprintf("%d µs", d.Microseconds())
+	}
+	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+}
+
+// statusOf is the status of a page that shows an older look, or none.
+func statusOf(err error, shown int) int {
+	if err != nil && shown == 0 {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusOK
+}
+
+func top(locks []*row, live bool, take func(*row) bool, by func(a, b *row) int) (rows []lockRow) {
+	var some []*row
+	for _, r := range locks {
+		if take(r) {
+			some = append(some, r)
+		}
+	}
+	slices.SortStableFunc(some, by)
+	for _, r := range some[:min(len(some), brief)] {
+		rows = append(rows, rowOf(r, live))
+	}
+	return rows
+}
+
+// bySort has the orders of a list of locks. Survey sorts by name, and these keep that among equals.
+var bySort = map[string]func(a, b *row) int{
+	"name": func(a, b *row) int { return 0 },
+	"since": func(a, b *row) int {
+		x, y := oldest(a.Lock), oldest(b.Lock)
+		if x.IsZero() != y.IsZero() { // those that nobody knows come last
+			if x.IsZero() {
+				return 1
+			}
+			return -1
+		}
+		return x.Compare(y)
+	},
+	"lease": func(a, b *row) int {
+		if a.until.IsZero() != b.until.IsZero() {
+			if a.until.IsZero() {
+				return 1
+			}
+			return -1
+		}
+		return a.until.Compare(b.until)
+	},
+	"waiting": func(a, b *row) int { return cmp.Compare(b.Waiting, a.Waiting) },
+}
+
+// perPage is how many locks, or clients, a page has.
+const perPage = 50
+
+type locksView struct {
+	Note           note
+	Text, Kind     string
+	Client         string
+	ClientName     string
+	Sort           string
+	Heads          []head
+	Rows           []lockRow
+	Found, All     int
+	Summary        string
+	Pages          pager
+	More           bool
+	Limit          int
+	Kinds          []choice
+	Sorts          []choice
+	ClearClientURL string
+}
+
+type head struct{ Title, URL, Sorted, Class string }
+
+type choice struct {
+	Value, Title string
+	Chosen       bool
+}
+
+type pager struct {
+	Page, Of     int
+	Prev, Next   string
+	First, Until int
+}
+
+func pagerOf(q url.Values, path string, found int) (p pager, from, to int) {
+	p.Of = max((found+perPage-1)/perPage, 1)
+	p.Page, _ = strconv.Atoi(q.Get("page"))
+	p.Page = min(max(p.Page, 1), p.Of)
+	with := func(page int) string { return path + "?" + changed(q, "page", strconv.Itoa(page)).Encode() }
+	if p.Page > 1 {
+		p.Prev = with(p.Page - 1)
+	}
+	if p.Page < p.Of {
+		p.Next = with(p.Page + 1)
+	}
+	from, to = (p.Page-1)*perPage, min(p.Page*perPage, found)
+	p.First, p.Until = min(from+1, to), to
+	return p, from, to
+}
+
+// changed returns q with another value, and without what only the stream of a page needs.
+func changed(q url.Values, name, value string) url.Values {
+	other := url.Values{}
+	for k, v := range q {
+		if k != "view" && len(v) > 0 && v[0] != "" {
+			other[k] = v[:1]
+		}
+	}
+	other.Del(name)
+	if value != "" {
+		other.Set(name, value)
+	}
+	return other
+}
+
+func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, int, error) {
+	s, err := h.survey.get(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	v := locksView{Note: noteOf(s.err, s.at), Text: q.Get("q"), Kind: q.Get("kind"), Client: q.Get("client"), Sort: q.Get("sort"), All: len(s.locks), More: s.more, Limit: mostLocks}
+	by := bySort[v.Sort]
+	if by == nil {
+		v.Sort, by = "name", bySort["name"]
+	}
+	var found []*row
+	text := strings.ToLower(v.Text)
+	for _, r := range s.locks {
+		if strings.Contains(strings.ToLower(r.Name), text) && (v.Kind == "" || string(r.Kind) == v.Kind) && (v.Client == "" || heldBy(r.Lock, v.Client)) {
+			found = append(found, r)
+		}
+	}
+	slices.SortStableFunc(found, by)
+	v.Found = len(found)
+	pages, from, to := pagerOf(q, "./locks", len(found))
+	v.Pages = pages
+	for _, r := range found[from:to] {
+		v.Rows = append(v.Rows, rowOf(r, live))
+	}
+	v.Summary = plural(v.All, "lock")
+	if v.Found != v.All {
+		v.Summary = fmt.Sprintf("%s of %s", group(v.Found), plural(v.All, "lock"))
+	}
+	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Held for", "since", "number"}, {"Lease left", "lease", ""}, {"Waiting", "waiting", "number"}} {
+		hd := head{Title: c.title, Class: c.class}
+		if c.sort != "" {
+			hd.URL = "./locks?" + changed(changed(q, "page", ""), "sort", c.sort).Encode()
+			if c.sort == v.Sort {
+				hd.Sorted = "ascending"
+				if c.sort != "name" && c.sort != "lease" {
+					hd.Sorted = "descending"
+				}
+			}
+		}
+		v.Heads = append(v.Heads, hd)
+	}
+	for _, k := range []choice{{"", "any kind", false}, {"plain", "plain", false}, {"fair", "fair", false}, {"rw", "read/write", false}} {
+		k.Chosen = k.Value == v.Kind
+		v.Kinds = append(v.Kinds, k)
+	}
+	if v.Client != "" {
+		v.ClientName = clientName(lock.Client{ID: v.Client})
+		for _, c := range s.clients {
+			if c.ID == v.Client {
+				v.ClientName = clientName(c)
+			}
+		}
+		v.ClearClientURL = "./locks?" + changed(changed(q, "page", ""), "client", "").Encode()
+	}
+	return v, statusOf(s.err, len(s.locks)), nil
+}
+
+func heldBy(l admin.Lock, client string) bool {
+	return slices.ContainsFunc(l.Holders, func(h lock.Holder) bool { return h.Client.ID == client })
+}
+
+type clientsView struct {
+	Note  note
+	Rows  []clientRow
+	Pages pager
+	All   int
+}
+
+type clientRow struct {
+	Name, Host, Label, Version, ID string
+	PID                            int
+	Up                             age
+	Holds                          int
+	URL                            string
+}
+
+func (h *Handler) clientsPage(ctx context.Context, q url.Values, live bool) (any, int, error) {
+	s, err := h.survey.get(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	holds := make(map[string]int)
+	for _, r := range s.locks {
+		ids := make(map[string]bool)
+		for _, h := range r.Holders {
+			ids[h.Client.ID] = true
+		}
+		for id := range ids {
+			holds[id]++
+		}
+	}
+	v := clientsView{Note: noteOf(s.err, s.at), All: len(s.clients)}
+	pages, from, to := pagerOf(q, "./clients", len(s.clients))
+	v.Pages = pages
+	for _, c := range s.clients[from:to] {
+		v.Rows = append(v.Rows, clientRow{Name: shown(c.Name), Host: shown(c.Host), Label: c.Label, Version: c.Version, ID: shortID(c.ID), PID: c.PID,
+			Up: ageOf(c.Started, live), Holds: holds[c.ID], URL: "./locks?client=" + url.QueryEscape(c.ID)})
+	}
+	return v, statusOf(s.err, len(s.locks)), nil
+}
+
+type graphView struct {
+	Note note
+	graph
+	Unseen int
+}
+
+func (h *Handler) graphPage(ctx context.Context, _ url.Values, _ bool) (any, int, error) {
+	s, err := h.survey.get(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	return graphView{noteOf(s.err, s.at), s.graph, s.unseen}, statusOf(s.err, len(s.locks)), nil
+}
+
+type lockView struct {
+	Name, Shown string
+	Note        note
+	NoLock      string // why the page shows no lock
+	Kind        admin.Kind
+	Held        bool
+	Says        string
+	Lease       lease
+	Holders     []ownerRow
+	Waiters     []ownerRow
+	More        int // waiters that are not shown
+	Token       uint64
+	Forced      *forcedView
+	Keys        []keyRow
+	Lines       template.HTML
+	Happened    []event
+	Unlocks     bool
+	CSRF        string
+	Seen        []string
+	Result      string
+	Failed      bool
+	Readers     string
+}
+
+type ownerRow struct {
+	Name, Host, Label, Thread string
+	PID                       int
+	Age                       age
+	Count                     int
+	Mode                      string
+	Patience                  string
+}
+
+type forcedView struct {
+	Age        age
+	By, Reason string
+	From       []string
+}
+
+type keyRow struct {
+	Name, Type, Role string
+	Left             string
+	Until            int64
+	Line             string
+}
+
+// mostWaiters is how many waiters a page shows.
+const mostWaiters = 100
+
+func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, int, error) {
+	name := q.Get("name")
+	v := lockView{Name: name, Shown: shown(name), Unlocks: h.unlocks}
+	v.CSRF, _ = ctx.Value(csrfKey{}).(string)
+	d, err := h.detailOf(name).get(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	if !live {
+		v.Result, v.Failed = resultOf(q)
+	}
+	if d.err != nil {
+		switch {
+		case errors.Is(d.err, lock.ErrName):
+			v.NoLock = d.err.Error()
+			return v, http.StatusBadRequest, nil
+		case errors.Is(d.err, lock.ErrForeignKey):
+			v.NoLock = "The key holds something that is no lock."
+			return v, http.StatusNotFound, nil
+		}
+		v.Note = noteOf(d.err, d.at)
+		return v, http.StatusServiceUnavailable, nil
+	}
+	l := d.lock
+	v.Kind, v.Held, v.Token, v.Happened = l.Kind, l.Locked(), l.Token, eventsOf(d.happened)
+	v.Says = saysOf(l)
+	if v.Held {
+		v.Lease = leaseOf(d.span, live)
+	}
+	for _, o := range l.Holders {
+		r := personOf(o.Owner, o.Client)
+		r.Age, r.Count, r.Mode = ageOf(o.Since, live), o.Count, string(o.Mode)
+		v.Holders = append(v.Holders, r)
+		if s := digest(o.Owner); !slices.Contains(v.Seen, s) {
+			v.Seen = append(v.Seen, s)
+		}
+	}
+	for _, o := range l.Waiters[:min(len(l.Waiters), mostWaiters)] {
+		r := personOf(o.Owner, o.Client)
+		r.Age = ageOf(o.Since, live)
+		switch {
+		case o.Patience == lock.NoExpiry:
+			r.Patience = "while its process listens"
+		case o.Patience <= 0:
+			r.Patience = "over: it counts as dead"
+		default:
+			// Rounded, as each sign of life sets it anew.
+			r.Patience = o.Patience.Round(time.Second).String()
+		}
+		v.Waiters = append(v.Waiters, r)
+	}
+	v.More = len(l.Waiters) - len(v.Waiters)
+	if f := l.Forced; f != nil {
+		v.Forced = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}
+	}
+	for _, k := range d.keys {
+		r := keyRow{Name: shown(k.Name), Type: k.Type, Role: k.Role, Line: redisCLI(k)}
+		if k.Left == lock.NoExpiry {
+			r.Left = "no expiry"
+		} else {
+			s := leaseOf(spanOf(k.Left, d.at, span{}), live)
+			// To the second: each look is a little off.
+			r.Until, r.Left = (s.Until+500)/1000*1000, s.Text
+			if k.Name == l.Name && !d.span.until.IsZero() {
+				r.Until = d.span.until.UnixMilli()
+			}
+		}
+		v.Keys = append(v.Keys, r)
+	}
+	if l.Mode == lock.Read {
+		v.Readers = "redis-cli --scan --pattern " + quoted(admin.Prefix(tagged(l.Name)+":")+":rwlock_timeout:*")
+	}
+	return v, http.StatusOK, nil
+}
+
+// tagged is what the keys of the leases of readers begin with.
+func tagged(name string) string {
+	if strings.Contains(name, "{") {
+		return name
+	}
+	return "{" + name + "}"
+}
+
+func saysOf(l admin.Lock) string {
+	switch {
+	case !l.Locked():
+		return "free"
+	case l.Mode == lock.Read:
+		return "read by " + strconv.Itoa(l.Holding)
+	case l.Mode == lock.Write:
+		return "written"
+	}
+	return "held"
+}
+
+// personOf returns who an owner is.
+func personOf(owner string, c lock.Client) ownerRow {
+	r := ownerRow{Name: clientName(c), Label: c.Label, PID: c.PID}
+	if c.Known() {
+		r.Name, r.Host = shown(c.Name), shown(c.Host)
+	}
+	if _, thread, ok := strings.Cut(owner, ":"); ok && redissons(c) {
+		r.Thread = shown(thread)
+	}
+	return r
+}
+
+// digest stands for an owner string on a page, which must not show it.
+func digest(owner string) string {
+	sum := sha256.Sum256([]byte(owner))
+	return hex.EncodeToString(sum[:16])
+}
+
+// redisCLI returns the line that shows what a key holds.
+func redisCLI(k admin.Key) string {
+	name := quoted(k.Name)
+	switch k.Type {
+	case "hash":
+		return "redis-cli HGETALL " + name
+	case "list":
+		return "redis-cli LRANGE " + name + " 0 -1"
+	case "zset":
+		return "redis-cli ZRANGE " + name + " 0 -1 WITHSCORES"
+	}
+	return "redis-cli GET " + name
+}
