@@ -1,0 +1,288 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// night writes a night's locks into a server: those of services on several hosts, of which two block each other.
+type night struct {
+	t   *testing.T
+	s   *redistest.Server
+	now time.Time
+}
+
+func (n *night) client(i int, name, host, label string) string {
+	n.t.Helper()
+	id := fmt.Sprintf("01a20376-5c32-7c6b-b43e-%012x", 0xa07f69b48000+i)
+	n.s.Do(n.t, "HSET", "leasehold_client:"+id, "host", host, "pid", strconv.Itoa(700+i*401), "name", name, "label", label, "version", "v0.1.0",
+		"started", n.now.Add(-time.Duration(i+1)*7*time.Hour).Format(time.RFC3339Nano))
+	return id
+}
+
+// owner is an owner of a client that asked so long ago.
+func (n *night) owner(client string, ago time.Duration) string {
+	return client + ":" + strconv.FormatInt(n.now.Add(-ago).UnixMicro()<<10, 10)
+}
+
+func (n *night) holds(name, owner string, left time.Duration) {
+	n.t.Helper()
+	n.s.Do(n.t, "HSET", name, owner, "1")
+	n.s.Do(n.t, "PEXPIRE", name, strconv.FormatInt(left.Milliseconds(), 10))
+}
+
+func (n *night) waits(name, owner string) {
+	n.t.Helper()
+	n.s.Do(n.t, "RPUSH", "redisson_lock_queue:{"+name+"}", owner)
+	n.s.Do(n.t, "ZADD", "redisson_lock_timeout:{"+name+"}", strconv.FormatInt(n.now.Add(time.Hour).UnixMilli(), 10), owner)
+}
+
+func (n *night) reads(name, owner string, left time.Duration) {
+	n.t.Helper()
+	n.s.Do(n.t, "HSET", name, "mode", "read", owner, "1")
+	n.s.Do(n.t, "SET", "{"+name+"}:"+owner+":rwlock_timeout:1", "1", "PX", strconv.FormatInt(left.Milliseconds(), 10))
+	n.s.Do(n.t, "PEXPIRE", name, strconv.FormatInt(left.Milliseconds(), 10))
+}
+
+func fall(t *testing.T, s *redistest.Server) {
+	n := &night{t: t, s: s, now: time.Now()}
+	shipping := n.client(6, "shipping", "host-3", "zone=b")
+	billing, cron, ledger, payments, search := n.client(10, "billing", "host-7", "zone=a"), n.client(2, "cron", "host-1", ""),
+		n.client(3, "ledger", "host-5", "zone=b"), n.client(4, "payments", "host-2", "zone=a"), n.client(5, "search", "host-9", "zone=b")
+	hour := time.Hour
+	n.holds("orders:42", n.owner(billing, 47*time.Minute+12*time.Second), 24*time.Second)
+	n.waits("orders:42", n.owner(shipping, 46*time.Minute))
+	n.waits("orders:42", n.owner(cron, 12*time.Minute))
+	s.Do(t, "SET", "redisson_lock_token:{orders:42}", "1842")
+	n.holds("orders:41", n.owner(billing, 3*time.Second), 29*time.Second)
+	n.holds("nightly:report", n.owner(cron, 2*hour+14*time.Minute), 22*time.Second)
+	n.holds("nightly:vacuum", n.owner(cron, 9*time.Minute), 11*time.Second)
+	n.holds("transfer:eu:7", n.owner(payments, 5*time.Minute), 27*time.Second)
+	n.holds("transfer:us:3", n.owner(ledger, 5*time.Minute), 25*time.Second)
+	n.waits("transfer:us:3", n.owner(payments, 4*time.Minute))
+	n.waits("transfer:eu:7", n.owner(ledger, 4*time.Minute))
+	n.waits("transfer:eu:7", n.owner(search, time.Minute))
+	for i, c := range []string{search, billing, payments} {
+		n.reads("catalogue", n.owner(c, time.Duration(20+i)*time.Second), 28*time.Second)
+	}
+	n.holds("stock:berlin:aisle-4", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:84", 26*time.Second)
+	n.holds("stock:oslo:aisle-1", n.owner(search, 41*time.Second), 5*time.Second)
+	n.holds("migration", n.owner(ledger, 30*hour), hour)
+	s.Do(t, "PERSIST", "migration")
+}
+
+// The pages in a browser: those of a night, in light and dark. Each text can be read against what is behind it, each
+// control has a name, and nothing breaks the policy of the page.
+func TestPage_looks(t *testing.T) {
+	s := redistest.Start(t)
+	b := browse(t, s, "--allow-unlock")
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		for name, page := range map[string]struct{ path, shows string }{
+			"overview": {"", "Longest held"},
+			"locks":    {"locks?sort=since", "stock:berlin:aisle-4"},
+			"lock":     {"lock?name=orders:42", "Waiting, in this order"},
+			"graph":    {"graph", "A ring."},
+			"clients":  {"clients", "payments"},
+		} {
+			s.Do(t, "FLUSHALL")
+			fall(t, s)
+			b.open(page.path)
+			b.shows(page.shows)
+			b.until("document.getElementById('fresh').textContent === 'live'")
+			if odd := b.eval(unreadable); odd != "" {
+				t.Errorf("%s, %s: too little contrast: %s", name, scheme, odd)
+			}
+			if odd := b.eval(unnamed); odd != "" {
+				t.Errorf("%s: %s", name, odd)
+			}
+			b.picture("page-"+name+"-"+scheme, 1160, 700)
+		}
+	}
+	b.quiet()
+}
+
+// unreadable lists the texts that have less contrast to what is behind them than WCAG 2 asks for (4.5).
+const unreadable = `(() => {
+	const parse = (c) => { const m = c.match(/[\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
+	const lum = (c) => { const [r, g, b] = c.slice(0, 3).map((v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+	const odd = [];
+	const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+	for (let n; (n = walk.nextNode()); ) {
+		const el = n.parentElement;
+		if (!n.nodeValue.trim() || !el.checkVisibility() || el.closest("svg, .unseen, .skip, option, [aria-hidden]")) continue;
+		let behind = el;
+		while (behind && parse(getComputedStyle(behind).backgroundColor)[3] < 1) behind = behind.parentElement;
+		const a = lum(parse(getComputedStyle(el).color)), b = lum(parse(getComputedStyle(behind || document.body).backgroundColor));
+		const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+		if (ratio < 4.5) odd.push(n.nodeValue.trim() + " " + ratio.toFixed(2));
+	}
+	return odd.join("; ");
+})()`
+
+// unnamed lists what somebody who cannot see the page would miss.
+const unnamed = `(() => {
+	const odd = [];
+	const name = (el) => (el.getAttribute("aria-label") || el.textContent || (el.labels && [...el.labels].map((l) => l.textContent).join("")) || "").trim();
+	for (const el of document.querySelectorAll("a, button, input:not([type=hidden]), select, summary")) if (!name(el) && !(el.labels && el.labels.length)) odd.push("no name: " + el.outerHTML.slice(0, 80));
+	for (const el of document.querySelectorAll("table")) if (!el.caption) odd.push("a table without a caption");
+	for (const el of document.querySelectorAll("thead th, tbody th")) if (!el.scope) odd.push("a head without a scope");
+	for (const el of document.querySelectorAll("img")) if (!el.hasAttribute("alt")) odd.push("a picture without a text");
+	for (const what of ["header", "main", "nav[aria-label]", "h1", "[role=status]"]) if (!document.querySelector(what)) odd.push("no " + what);
+	if (document.querySelectorAll("h1").length !== 1) odd.push("more than one h1");
+	const ids = [...document.querySelectorAll("[id]")].map((el) => el.id);
+	if (new Set(ids).size !== ids.length) odd.push("an id twice");
+	for (const el of document.querySelectorAll("[style], script:not([src]), [onclick]")) odd.push("inline: " + el.outerHTML.slice(0, 80));
+	return odd.join("; ");
+})()`
+
+// 1. A lease counts down, and jumps at a renewal.
+// 2. A lock appears and goes without a reload, and the focus stays where it is.
+// 3. The page pauses, and goes on.
+func TestPage_follows(t *testing.T) {
+	s := redistest.Start(t)
+	c := billing(t, s.Client(t))
+	mustLock(t, c.NewLock("orders:1"))
+	b := browse(t, s)
+	b.open("locks")
+	b.shows("billing on ")
+
+	// 1.
+	b.until(`(() => {
+		const v = document.querySelector("tbody tr progress").value;
+		window.least = Math.min(window.least ?? 1e9, v);
+		return v - window.least > 1000;
+	})()`)
+
+	// 2.
+	b.do(chromedp.Focus(chromedp.CSS("tbody a.name")))
+	b.eval(`window.focused = document.activeElement`)
+	h := mustLock(t, c.NewLock("orders:0"))
+	b.until(`document.querySelectorAll("tbody tr").length === 2`)
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	b.until(`document.querySelectorAll("tbody tr").length === 1`)
+	if got := b.eval(`document.activeElement === window.focused && document.activeElement.textContent`); got != "orders:1" {
+		t.Errorf("the focus is at %s", got)
+	}
+
+	// 3.
+	b.do(chromedp.Click(chromedp.CSS("#pause")))
+	b.until(`document.getElementById("fresh").textContent === "paused"`)
+	h = mustLock(t, c.NewLock("orders:2"))
+	b.do(chromedp.Click(chromedp.CSS("#pause")))
+	b.shows("orders:2")
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	b.quiet()
+}
+
+// An operator finds the stuck lock with the keyboard alone, and breaks it. Its holder is told.
+func TestPage_unlock(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	c := billing(t, rdb)
+	h := mustLock(t, c.NewLock("orders:42"))
+	knows(t, rdb, c)
+	hears(t, s, c)
+	next := make(chan error, 1)
+	go func() {
+		other, err := client.New(rdb, client.WithName("cron"))
+		if err == nil {
+			_, err = other.NewLock("orders:42").Lock(context.Background())
+			err = errors.Join(err, other.Close(context.Background()))
+		}
+		next <- err
+	}()
+
+	b := browse(t, s, "--allow-unlock", "--as", "alice")
+	b.open("")
+	b.do(chromedp.KeyEvent(kb.Tab))
+	if got := b.eval(`document.activeElement.textContent`); got != "Skip to the content" {
+		t.Errorf("the first stop is %q", got)
+	}
+	b.do(chromedp.KeyEvent(kb.Enter))
+	tabTo(b, "orders:42")
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.shows("Unlock by force…")
+	b.shows("Waiting, in this order")
+	tabTo(b, "Unlock by force…")
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("stuck since 3"), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("orders:4"), chromedp.KeyEvent(kb.Enter))
+	b.shows("Nothing was changed: the name that was typed is another one.")
+	if h.Err() != nil {
+		t.Fatal(h.Err())
+	}
+	b.do(chromedp.Click(chromedp.CSS("summary")), chromedp.SendKeys(chromedp.CSS("input[name=reason]"), "stuck since 3"), chromedp.SendKeys(chromedp.CSS("input[name=typed]"), "orders:42"+kb.Enter))
+	b.shows("Unlocked. 1 holder told.")
+	<-h.Context().Done()
+	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
+		t.Errorf("the holder is told %v", err)
+	}
+	if err := <-next; err != nil {
+		t.Error(err)
+	}
+	b.shows("free")
+	b.quiet()
+}
+
+// tabTo presses Tab until the focus is on something with this text.
+func tabTo(b *browser, text string) {
+	b.Helper()
+	for range 60 {
+		b.do(chromedp.KeyEvent(kb.Tab))
+		if b.eval(`document.activeElement.textContent.trim()`) == text {
+			return
+		}
+	}
+	b.Fatalf("Tab does not lead to %q", text)
+}
+
+// hears waits until the client listens for word of forced unlocks, which it does once a lock was renewed.
+func hears(t *testing.T, s *redistest.Server, c *client.Client) {
+	t.Helper()
+	for end := time.Now().Add(promptly); ; time.Sleep(5 * time.Millisecond) {
+		reply := s.Do(t, "PUBLISH", "leasehold_client:"+c.ID(), "hello")
+		if n, err := reply.ToInt64(); err == nil && n > 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the client does not listen")
+		}
+	}
+}
+
+// With 10,000 locks a page has fifty of them, and any can be found.
+func TestPage_manyLocks(t *testing.T) {
+	s := redistest.Start(t)
+	const many = 10000
+	s.Do(t, "EVAL", `for i = 1, tonumber(ARGV[1]) do
+		local name = string.format('orders:%05d', i)
+		redis.call('HSET', name, ARGV[2] .. i, 1)
+		redis.call('PEXPIRE', name, 600000 + i)
+	end`, "0", strconv.Itoa(many), "01a20376-5c32-7c6b-b43e-a07f69b48111:18424")
+	b := browse(t, s)
+	b.open("locks")
+	b.shows("10,000 locks")
+	if got := b.eval(`document.querySelectorAll("tbody tr").length + " " + (document.documentElement.outerHTML.length < 100000)`); got != "50 true" {
+		t.Errorf("rows, and whether the page is small: %s", got)
+	}
+	b.do(chromedp.Click(chromedp.CSS("a[rel=next]")))
+	b.shows("page 2 of 200")
+	b.do(chromedp.SendKeys(chromedp.CSS("input[name=q]"), "0077"+kb.Enter))
+	b.shows("11 of 10,000 locks")
+	b.shows("orders:00771")
+	b.quiet()
+}
