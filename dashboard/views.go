@@ -433,7 +433,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	}
 	if d.err != nil {
 		switch {
-		case errors.Is(d.err, lock.ErrName):
+		case errors.Is(d.err, lock.ErrBadName):
 			v.NoLock = d.err.Error()
 			return v, http.StatusBadRequest, nil
 		case errors.Is(d.err, lock.ErrForeignKey):
