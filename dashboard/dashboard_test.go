@@ -398,7 +398,7 @@ func TestFollow(t *testing.T) {
 	locks, one := s.follow(t, "view=locks&q=orders"), s.follow(t, "view=lock&name=orders:1")
 	await(t, locks, func(html string) bool { return strings.Contains(html, "Nobody holds a lock.") })
 	await(t, one, func(html string) bool { return strings.Contains(html, ">free<") })
-	h := mustLock(t, c.NewLock("orders:1", lock.WithLease(time.Hour)))
+	h := mustLock(t, c.NewLock("orders:1", lock.WithFixedLease(time.Hour)))
 	knows(t, rdb, c)
 	await(t, locks, func(html string) bool { return strings.Contains(html, "billing on ") })
 	await(t, one, func(html string) bool {
