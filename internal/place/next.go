@@ -109,6 +109,9 @@ type Refusal struct {
 func (p *Place) Refused(w *Waiter, t *Tenure, r Refusal, now time.Time) {
 	t.answered(p)
 	t.traced = t.traced || r.Trace
+	if !t.Lives() {
+		p.giveBack(t) // the question may have put it into the queue again, after what the end took back
+	}
 	p.land(w, t, landing{refused: true, left: r.Left}, now)
 	p.Waits(w, r, now)
 }
@@ -208,6 +211,7 @@ func (p *Place) Granted(w *Waiter, t *Tenure, o *Owner, h *Hold, token uint64, l
 	s := p.side(t.Terms.Reads)
 	switch {
 	case known:
+		t.grant.token = max(t.grant.token, token) // others may have had the lock since the release that offered it
 	case late:
 		t.Doubt() // so that its end takes the grant back
 		p.land(w, t, landing{}, now)

@@ -1,0 +1,59 @@
+package place
+
+import (
+	"testing"
+	"time"
+)
+
+// What the model found (directory model of the repository).
+
+// inherited has a release offer the ticket of a line to its first waiter, whose question for it
+// has no answer yet.
+func (s *stage) inherited() (w *Waiter, ticket *Tenure) {
+	s.Helper()
+	t, h := s.take(&plainTerms, 1)
+	w = s.stand(&plainTerms, 2)
+	s.pass(pollTime)
+	s.Line(&plainTerms).Alarm()
+	ticket = s.asks(w)
+	s.Unlock(t, h, s.now, func(*Tenure) bool { return false })
+	if _, heir := s.Heir(t, offerTime, 10*pollTime); heir != ticket {
+		s.Fatal("the ticket is not the heir")
+	}
+	if !s.Inherit(ticket, Inheritance{Done: true, Token: 200, Sent: s.now}, s.now) {
+		s.Fatal("the ticket is not offered")
+	}
+	s.Unhold(t)
+	return w, ticket
+}
+
+// A question that finds the offer run out at the server is granted the lock anew, perhaps after
+// other processes had it. Its answer can come before anybody here has seen the end of the offer,
+// as in a process that was stopped. The hold has the token of that answer: the token of the
+// offer would be less than that of a holder that has already given the lock back.
+func TestGranted_theTokenOfTheAnswer(t *testing.T) {
+	s := newStage(t)
+	w, ticket := s.inherited()
+	s.pass(offerTime + time.Second)
+	h := new(Hold)
+	if out := s.Granted(w, ticket, w.Owner, h, 300, false, s.now); out != Holds {
+		t.Fatalf("outcome %d", out)
+	}
+	if got := ticket.Token(); got != 300 {
+		t.Errorf("token %d, want that of the answer, 300: another process may have had 250", got)
+	}
+}
+
+// A question that was under way when its tenure was lost can put the tenure into the queue, after
+// what the loss left was given back. A release would give the lock to nobody, for an offer.
+func TestRefused_afterItsTenureWasLost(t *testing.T) {
+	s := newStage(t)
+	w, ticket := s.inherited()
+	s.End(ticket, Lost)
+	s.Unhold(ticket)
+	s.done() // the session gives back what the loss left, and Redis confirms that
+	s.Refused(w, ticket, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
+	if got := s.gives(); len(got) != 1 || got[0] != ticket {
+		t.Errorf("given back: %d tenures; the queue has one that is over", len(got))
+	}
+}
