@@ -21,9 +21,10 @@ func clientsCommand() *cobra.Command {
 		Short: "List the clients that use locks",
 		Example: `  leasehold clients
   leasehold clients -o jsonl | jq -r .host | sort | uniq -c`,
-		Long: `List the clients of leasehold that use locks, held or not: the application, its
-host and process, and since when. A client that died stays in the list for a
-minute. Clients of Redisson, and those that chose to tell nothing, are not in it.
+		Long: `List the clients of leasehold that use locks, also while they hold none: the
+application, its host and process, and since when. A client that died stays in the list
+for a minute. Clients of Redisson, and those without an entry (WithoutRegistry), are
+not in the list.
 
 ` + connectionHelp,
 		Args: cobra.NoArgs,

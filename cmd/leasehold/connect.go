@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// connection is how a command reaches its servers: the flags, and what the
-// environment says where they say nothing.
+// connection is how a command reaches its servers: the flags, and the environment for
+// the flags that are not set.
 type connection struct {
 	urls      []string
 	authority string // a file with certificates
@@ -46,8 +46,7 @@ const connectionHelp = `Connection:
   the URL lacks is taken from REDISCLI_AUTH, user and password of the Sentinels
   from LEASEHOLD_SENTINEL_USERNAME and LEASEHOLD_SENTINEL_PASSWORD.`
 
-// addresses returns the URLs of the servers. In the environment, space keeps them
-// apart.
+// addresses returns the URLs of the servers. In the environment, spaces separate them.
 func (c *connection) addresses() ([]string, error) {
 	urls := c.urls
 	if len(urls) == 0 {
@@ -59,7 +58,7 @@ func (c *connection) addresses() ([]string, error) {
 	return urls, nil
 }
 
-// address returns the URL of the only server.
+// address returns the URL of the server, of a command that takes only one.
 func (c *connection) address() (string, error) {
 	urls, err := c.addresses()
 	if err == nil && len(urls) > 1 {
@@ -71,7 +70,7 @@ func (c *connection) address() (string, error) {
 	return urls[0], nil
 }
 
-// dial connects to the server at address, for as long as ctx lasts.
+// dial connects to the server at address. It gives up when ctx ends.
 func (c *connection) dial(ctx context.Context, address string) (rueidis.Client, error) {
 	option, err := c.options(address)
 	if err != nil {
@@ -111,8 +110,8 @@ func (c *connection) options(address string) (rueidis.ClientOption, error) {
 	option.Password = cmp.Or(option.Password, os.Getenv("REDISCLI_AUTH"))
 	option.Sentinel.Username = os.Getenv("LEASEHOLD_SENTINEL_USERNAME")
 	option.Sentinel.Password = os.Getenv("LEASEHOLD_SENTINEL_PASSWORD")
-	// A command-line tool sends little, and should start at once: rueidis would
-	// take two buffers of half a megabyte for each connection.
+	// A command-line tool sends little, and should start at once. By default, rueidis
+	// takes two buffers of half a megabyte for each connection.
 	option.ReadBufferEachConn, option.WriteBufferEachConn = 16<<10, 16<<10
 	option.RingScaleEachConn = 8
 	return option, c.secure(option.TLSConfig)

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// scene is one thing the demo shows. Each has a file of its own, which reads
-// best from the function named here.
+// scene is one thing that the demo shows. Each scene has a file of its own; begin to read
+// at the function that is named here.
 type scene struct {
 	title string
 	play  func(context.Context, *stage) error
@@ -32,14 +32,14 @@ func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show locks at work, and check everything that is shown",
-		Long: `Show locks at work, and check everything that is shown.
+		Long: `Show locks at work, and check all that is shown.
 
-The demo plays a few scenes, each with several clients that compete, and checks
-what it claims about them. It takes some twenty seconds and needs nothing
-installed: by default it brings a small Redis of its own, in memory.
+The demo plays a few scenes. In each of them several clients compete, and the demo
+checks what it claims about them. It takes about twenty seconds. You need to install
+nothing: by default the demo brings a small Redis of its own, in memory.
 
-Its keys begin with "leasehold:demo:", and it leaves none behind. It exits with
-1 if a claim turns out to be false.`,
+Its keys begin with "leasehold:demo:". The demo leaves none behind. It exits with 1 if
+a claim turns out to be false.`,
 		Example: `  leasehold demo
   leasehold demo --url redis://127.0.0.1:6379`,
 		Args: cobra.NoArgs,
@@ -51,8 +51,8 @@ Its keys begin with "leasehold:demo:", and it leaves none behind. It exits with
 	return cmd
 }
 
-// demo plays scenes on the server at address, or on one of its own if there is
-// none.
+// demo plays scenes on the server at address, or on a server of its own if address is
+// empty.
 func demo(ctx context.Context, out *screen, address string, scenes []scene) error {
 	place := "the server at " + redacted(address)
 	if address == "" {

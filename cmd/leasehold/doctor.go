@@ -30,20 +30,20 @@ func doctorCommand() *cobra.Command {
 		Short: "Say whether a server is fit for locks",
 		Example: `  leasehold doctor --url redis://127.0.0.1:6379
   leasehold doctor --prefix orders: --for plain,fencing -o json`,
-		Long: `Say whether a server is fit for locks, and what to do about it if it is not:
-its version and role, what it evicts, its clock, replicas, scripts and messages,
-and what the user may not do. At the end a lock is taken and given back.
+		Long: `Say whether a server is fit for locks, and if not, what to do. The doctor looks at the
+version and the role of the server, at eviction, clock, replicas, scripts and messages,
+and at the rights that the user lacks. At the end it takes a lock and gives it back.
 
-A user's rights are often for names that begin in some way: --prefix says how.
---for says which kinds of locks and which options the user needs; without it, a
-right that is missing is a warning, for nobody knows whether it is needed.
+If the rights of the user are limited to names with a prefix, say which: --prefix.
+--for names the kinds of locks and the options that the user needs. Without --for, each
+missing right is only a warning, as the doctor does not know whether the user needs it.
 
 The doctor writes one key, whose name begins with the prefix and
 "leasehold-doctor:", and deletes it. It changes nothing else on the server.
 
 Exit code, as monitoring expects it:
-  0    all is well, or cannot be asked
-  1    locks work, but not as well as they could: there is a warning
+  0    all is well, as far as the user may ask
+  1    locks work, with a warning: they could work better
   2    locks do not work, or can be lost; or doctor was called the wrong way
 
 ` + connectionHelp,
@@ -76,17 +76,17 @@ Exit code, as monitoring expects it:
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&options.Prefix, "prefix", "", "how the names of the locks begin, to which the user has rights")
+	f.StringVar(&options.Prefix, "prefix", "", "the beginning of the names to which the user has rights")
 	f.StringSliceVar(&options.Kinds, "for", nil, "what the user needs: "+strings.Join(doctor.Kinds(), ", ")+" (default: unknown)")
-	f.DurationVar(&options.Slow, "slow", 100*time.Millisecond, "warn of a script that takes longer, with the way to the server and back")
-	f.DurationVar(&limit, "timeout", 30*time.Second, "for how long to examine")
+	f.DurationVar(&options.Slow, "slow", 100*time.Millisecond, "warn if a script, with the round trip, takes longer")
+	f.DurationVar(&limit, "timeout", 30*time.Second, "how long the examination may take")
 	out.addFlag(cmd)
 	via.addFlags(cmd)
 	return cmd
 }
 
-// examine connects and examines. An error is a mistake of the caller; all else is in the
-// report.
+// examine connects, and examines the server. It returns an error for a mistake of the caller;
+// the report has everything else.
 func examine(ctx context.Context, via *connection, o doctor.Options) (doctor.Report, error) {
 	address, err := via.address()
 	if err != nil {
@@ -105,10 +105,10 @@ func examine(ctx context.Context, via *connection, o doctor.Options) (doctor.Rep
 	return doctor.Examine(ctx, rdb, o), nil
 }
 
-// chart is a report for people.
+// chart is a report as a table for people.
 type chart doctor.Report
 
-// marks are what stands before a check.
+// marks are the signs before a check.
 var marks = map[doctor.Status]struct{ mark, colour string }{
 	doctor.OK:      {"✓", green},
 	doctor.Unknown: {"?", dim},

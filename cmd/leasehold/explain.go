@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// explain returns what err says, and what to do about it where that is known.
+// explain returns the text of err, and advice if there is any.
 func explain(err error) string {
 	text := strings.TrimPrefix(err.Error(), "leasehold: ")
 	if do := advice(err); do != "" {
@@ -22,7 +22,7 @@ func explain(err error) string {
 	return text
 }
 
-// advice returns what to do about err, empty if nobody knows.
+// advice returns what to do about err; "" if that is not known.
 func advice(err error) string {
 	switch {
 	case errors.Is(err, lock.ErrForeignKey):
@@ -72,8 +72,8 @@ func redisError(err error) error {
 	return nil
 }
 
-// busy reports whether err says that somebody else has the lock, and nothing else.
-// Where Redis gave no answer, or one that waiting will not change, err says that too.
+// busy reports whether err says that another owner has the lock, and nothing else. If
+// Redis gave no answer, or one that waiting does not change, err says that, too.
 func busy(err error) bool {
 	if !errors.Is(err, lock.ErrNotAcquired) {
 		return false

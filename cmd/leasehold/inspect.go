@@ -20,19 +20,20 @@ func inspectCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "inspect NAME",
-		Short: "Tell who holds a lock and who waits for it",
+		Short: "Show the holders and the waiters of a lock",
 		Example: `  leasehold inspect orders:42
   leasehold inspect orders:42 -o json | jq -r '.holders[].owner'`,
-		Long: `Tell all that Redis knows of the lock called NAME: who holds it, since when, on
-which host, in which process, for how much longer without a renewal; who waits, in
-which order; its latest fencing token; and by whom it was last unlocked by force.
+		Long: `Show all that Redis knows of the lock called NAME. Of each holder: since when it holds
+the lock, on which host, in which process, and what is left of its lease. The waiters,
+in their order. The latest fencing token, and the operator that last unlocked the lock
+by force.
 
-NAME is that of the key, with the prefix that the application may put before it.
-For a plain lock Redis knows the processes that wait, and not how many of their
-goroutines; for a read/write lock the writer whom readers let pass.
+NAME is the name of the key, with the prefix of the application if it has one. Of a
+plain lock, Redis knows which processes wait, and not how many of their goroutines. Of
+a read/write lock, it knows the writer that readers let pass.
 
-Exit code: 0 also if the lock is free; 1 if the key holds no lock, or if Redis could
-not be asked; 2 if inspect was called the wrong way.
+Exit code: 0, also if the lock is free; 1 if the key holds no lock, or if Redis gave no
+answer; 2 if inspect was called the wrong way.
 
 ` + connectionHelp,
 		Args: cobra.ExactArgs(1),
@@ -146,7 +147,7 @@ func heldAs(l admin.Lock) string {
 	return fmt.Sprintf("a %s lock, held", l.Kind)
 }
 
-// role returns the word for what a holder does.
+// role returns the word for the way in which a holder holds the lock.
 func role(h lock.Holder) string {
 	switch h.Mode {
 	case lock.Read:

@@ -25,7 +25,7 @@ const (
 )
 
 // library has a catalogue of two pages, which must be of the same edition. The
-// readers are let in together, and the librarian who revises it is let in alone.
+// readers come in together. The librarian, which revises the catalogue, comes in alone.
 func library(ctx context.Context, s *stage) error {
 	s.out.line("A catalogue of two pages, which must be of the same edition; %d readers that keep coming, and a librarian.", readers)
 	s.out.line("To read: page 1, a pause, page 2. To revise: write page 1, a pause, write page 2; then let readers in, and read.")
@@ -43,7 +43,7 @@ func library(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// libraryReport is what was seen in the library.
+// libraryReport is what the scene saw in the library.
 type libraryReport struct {
 	readings  []reading
 	revisions []revision
@@ -61,10 +61,10 @@ type reading struct {
 type revision struct {
 	waits   time.Time // since when Redis knows that it waits; zero if it need not
 	entered time.Time
-	joined  int // readers who came in while it read on
+	joined  int // readers that came in while it read on
 }
 
-// catalogue is what it is all about, and who is inside.
+// catalogue is the data that the lock guards, and how many are inside.
 type catalogue struct {
 	s      *stage
 	lock   *rwlock.Lock   // of the librarian
@@ -77,8 +77,8 @@ type catalogue struct {
 	writing bool // the librarian is inside as well
 }
 
-// visitLibrary has the readers come for as long as the librarian has to do. A
-// reader locks what lockOf returns.
+// visitLibrary has the readers come until the librarian has done its work. A reader
+// locks what lockOf returns.
 func visitLibrary(ctx context.Context, s *stage, lockOf func(reader int) lock.Locker) (libraryReport, error) {
 	c := &catalogue{s: s, waits: make(chan time.Time, 1)}
 	librarian, err := s.open(ctx, client.WithObserver(lock.Observer{
@@ -117,7 +117,7 @@ func (c *catalogue) read(ctx context.Context, l lock.Locker) error {
 	return err
 }
 
-// pages reads the catalogue. It is right only if nobody writes meanwhile.
+// pages reads the catalogue. The result is right only if there is no write meanwhile.
 func (c *catalogue) pages(ctx context.Context) (pages [2]int, err error) {
 	defer c.enter(false)()
 	if pages[0], err = c.s.data.number(ctx, "page 1"); err != nil {
@@ -130,7 +130,7 @@ func (c *catalogue) pages(ctx context.Context) (pages [2]int, err error) {
 	return pages, err
 }
 
-// reviseAll is the work of the librarian. The library closes after it.
+// reviseAll is the work of the librarian. After it the library closes.
 func (c *catalogue) reviseAll(ctx context.Context) error {
 	defer c.closed.Store(true)
 	for edition := 1; edition <= editions; edition++ {
@@ -152,7 +152,7 @@ func (c *catalogue) reviseAll(ctx context.Context) error {
 	return nil
 }
 
-// revise writes an edition, and then reads on, so that nobody can write between.
+// revise writes an edition, and then reads on, so that no other write comes between.
 func (c *catalogue) revise(ctx context.Context, edition int) (r revision, err error) {
 	ctx = lock.WithOwner(ctx) // the two holds are of one owner, and the first of them ends first
 	writing, err := c.lock.Write().Lock(ctx)
@@ -180,7 +180,7 @@ func (c *catalogue) revise(ctx context.Context, edition int) (r revision, err er
 	return r, reading.Unlock(ctx)
 }
 
-// write is right only if nobody else is inside.
+// write writes the catalogue. That is right only if all others are outside.
 func (c *catalogue) write(ctx context.Context, edition int) error {
 	defer c.enter(true)()
 	if err := c.s.data.setNumber(ctx, "page 1", edition); err != nil {
@@ -192,8 +192,8 @@ func (c *catalogue) write(ctx context.Context, edition int) error {
 	return c.s.data.setNumber(ctx, "page 2", edition)
 }
 
-// joined returns how many others come to read while owner does. It gives them some
-// time for it.
+// joined returns how many others come in to read while owner reads. It waits some time
+// for them.
 func (c *catalogue) joined(ctx context.Context, owner string) (most int, err error) {
 	for start := time.Now(); ; {
 		state, err := c.lock.Inspect(ctx) // a snapshot: all of them are inside at once
@@ -213,7 +213,7 @@ func (c *catalogue) joined(ctx context.Context, owner string) (most int, err err
 	}
 }
 
-// enter takes down that somebody is inside.
+// enter notes that one more is inside.
 func (c *catalogue) enter(writes bool) (leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,7 +240,7 @@ func (c *catalogue) enter(writes bool) (leave func()) {
 	}
 }
 
-// waited is how long the librarian stood at the door.
+// waited returns for how long the librarian stood at the door.
 func (r revision) waited() time.Duration {
 	if r.waits.IsZero() {
 		return 0
@@ -248,8 +248,8 @@ func (r revision) waited() time.Duration {
 	return r.entered.Sub(r.waits)
 }
 
-// behind returns how many readers came while the librarian waited, and how many
-// of them went in before it.
+// behind returns how many readers came while the librarian waited, and how many of
+// those went in before it.
 func (r libraryReport) behind() (came, past int) {
 	const tie = 10 * time.Millisecond // the server's clock ticks once a millisecond
 	for _, revision := range r.revisions {

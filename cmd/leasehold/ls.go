@@ -18,23 +18,23 @@ func lsCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "ls [PATTERN]",
-		Short: "List locks: who holds them, since when, and how many wait",
+		Short: "List locks: their holders, since when they hold them, and how many wait",
 		Example: `  leasehold ls
   leasehold ls 'orders:*' -o wide
   leasehold ls --kind rw -o jsonl | jq 'select(.waiting > 0)'`,
-		Long: `List the locks that somebody holds, on one server or on a whole cluster.
+		Long: `List the locks that are held, on one server or on a whole cluster.
 
-PATTERN is one of Redis for the names: * is any text, ? any character, [ab] one of
-these. Keep it from the shell by quotes. Names are those of the keys, with the
-prefix that applications may put before them.
+PATTERN is a pattern of Redis for the names: * is any text, ? any character, [ab] one
+of these. Quote it, or the shell expands it. A name is that of the key, with the prefix
+of the application if it has one.
 
-A lock is told by the shape of its fields, also one of Redisson; whatever else is in
-Redis is left out. A fair lock that nobody waits for looks like a plain one. Since
-when is by the clock of the holder's machine.
+ls tells a lock by the shape of its fields, and lists those of Redisson as well. It
+leaves out all other keys. A fair lock without waiters looks like a plain lock. The
+time since when a lock is held is by the clock of the holder's machine.
 
-ls asks with SCAN, in small steps, and changes nothing. On a server with many keys
-it takes its time, and others notice next to nothing of it. jsonl and name are
-written as they come, all else is sorted.
+ls sends SCAN, in small steps, and changes nothing. On a server with many keys this
+takes time, and hardly slows down other clients. jsonl and name come unsorted, line by
+line; the other formats are sorted.
 
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),

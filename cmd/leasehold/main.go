@@ -3,7 +3,7 @@
 //
 //	leasehold run NAME -- COMMAND    runs a command while it holds a lock
 //	leasehold ls [PATTERN]           lists locks
-//	leasehold inspect NAME           tells who holds a lock and who waits for it
+//	leasehold inspect NAME           shows the holders and the waiters of a lock
 //	leasehold unlock NAME            unlocks a lock by force, and tells its holder
 //	leasehold top [PATTERN]          shows locks in a terminal, again and again
 //	leasehold watch NAME...          prints what happens to locks

@@ -112,7 +112,7 @@ func clientToJSON(c lock.Client) clientJSON {
 	return clientJSON{ID: c.ID, Name: c.Name, Host: c.Host, PID: c.PID, Label: c.Label, Version: c.Version, Started: instant(c.Started)}
 }
 
-// instant is t, nil if nobody says.
+// instant returns t; nil if t is not known.
 func instant(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -142,8 +142,8 @@ func rows(w io.Writer, head string, rows []string) error {
 	return t.Flush()
 }
 
-// shown is text of somebody else's as a terminal may have it: what would move the cursor, and what
-// would be taken for something else, is quoted.
+// shown returns text from Redis in a form that is safe for a terminal. It quotes characters
+// that would move the cursor, or that a reader would take for others.
 func shown(text string) string {
 	odd := func(c rune) bool { return !unicode.IsPrint(c) || c == unicode.ReplacementChar }
 	if text == "" || strings.ContainsFunc(text, odd) || strings.TrimSpace(text) != text || strings.HasPrefix(text, `"`) {
@@ -152,7 +152,7 @@ func shown(text string) string {
 	return text
 }
 
-// brief is a client in a cell.
+// brief returns the words for a client in a cell of a table.
 func brief(c lock.Client) string {
 	if !c.Known() {
 		return cmp.Or(maker(c.ID), "?") + " " + shown(c.ID)
@@ -160,7 +160,8 @@ func brief(c lock.Client) string {
 	return shown(c.Name) + " on " + shown(c.Host)
 }
 
-// maker is whose clients have such a uuid: those of leasehold have one of version 7.
+// maker returns the name of the library whose clients have such a uuid. Those of leasehold have
+// version 7.
 func maker(id string) string {
 	if len(id) > 14 && id[14] != '7' {
 		return "Redisson"
@@ -168,7 +169,7 @@ func maker(id string) string {
 	return "client"
 }
 
-// whole is a client in a sentence.
+// whole returns the words for a client in a sentence.
 func whole(c lock.Client) string {
 	if !c.Known() {
 		return brief(c)
@@ -180,7 +181,7 @@ func whole(c lock.Client) string {
 	return text
 }
 
-// who returns an owner as a part of a sentence: with the thread, if it is Redisson's.
+// who returns the words for an owner in a sentence, with the thread if the owner is Redisson's.
 func who(owner string, c lock.Client) string {
 	if _, thread, ok := strings.Cut(owner, ":"); ok && maker(c.ID) == "Redisson" {
 		return whole(c) + ", thread " + shown(thread)
@@ -188,7 +189,7 @@ func who(owner string, c lock.Client) string {
 	return whole(c)
 }
 
-// ago is how long ago t was, "-" if nobody says.
+// ago returns how long ago t was; "-" if t is not known.
 func ago(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -196,7 +197,7 @@ func ago(t time.Time) string {
 	return short(max(time.Since(t), 0))
 }
 
-// left is what is left of a lease.
+// left returns the words for what is left of a lease.
 func left(d time.Duration) string {
 	if d < 0 {
 		return "no expiry"
@@ -204,7 +205,7 @@ func left(d time.Duration) string {
 	return short(d)
 }
 
-// short is d with the two units that matter.
+// short returns d in its two largest units.
 func short(d time.Duration) string {
 	switch {
 	case d < time.Second:

@@ -13,14 +13,14 @@ import (
 // output is how a command prints what it found: the flag -o.
 type output struct{ format choice }
 
-// addFlag gives cmd the flag. Every command knows table and json; more are those
-// that it knows besides.
+// addFlag gives cmd the flag. Every command knows table and json; more are the further
+// formats that cmd knows.
 func (o *output) addFlag(cmd *cobra.Command, more ...string) {
 	o.format.init("table", append([]string{"table", "json"}, more...)...)
 	o.format.addFlag(cmd, "output", "o", "how to print it")
 }
 
-// tabular is something that can be printed for people. Its JSON is for programs.
+// tabular has a table for people. Its JSON is for programs.
 type tabular interface {
 	table(w io.Writer) error
 }

@@ -21,7 +21,7 @@ const (
 	serviceTime = 400 * time.Millisecond // of each of them, at the counter
 )
 
-// queueReport is what was seen of the queue.
+// queueReport is what the scene saw of the queue.
 type queueReport struct {
 	line      string        // in Redis, when all had come
 	leftAfter time.Duration // F, after it gave up
@@ -36,8 +36,8 @@ type queueReport struct {
 }
 
 // fairQueue has customers come, one after the other, to a counter that serves one
-// at a time. The counter is a fair lock, so it serves them in that order, whichever
-// client they come by. One of them gives up waiting, and one dies.
+// at a time. The counter is a fair lock, so it serves them in the order in which they came,
+// also where they come by several clients. One of them gives up waiting, and one dies.
 func fairQueue(ctx context.Context, s *stage) (err error) {
 	s.out.line("Customers A to H come, one after the other and by several clients, to a counter that serves one at a time.")
 	s.out.line("In the queue, F gives up and C dies. A customer without a heartbeat for %v counts as dead.", patience)
@@ -77,7 +77,7 @@ type queue struct {
 	names     map[string]string // of owners
 }
 
-// customer is somebody who wants to be served at the counter.
+// customer is one visitor to the counter.
 type customer struct {
 	name    string
 	counter *fairlock.Lock              // by the client that the customer comes by
@@ -88,7 +88,7 @@ type customer struct {
 	came, called, left time.Time // the last two: at the counter
 }
 
-// openQueue opens the clients, by which nobody comes yet.
+// openQueue opens the clients. No customer comes yet.
 func openQueue(ctx context.Context, s *stage) (*queue, error) {
 	q := &queue{
 		out:      s.out,
@@ -148,7 +148,7 @@ func (c *customer) visit(ctx context.Context, served chan<- *customer) error {
 // lives reports whether c will be there when its turn comes.
 func (c *customer) lives() bool { return strings.Contains(living, c.name) }
 
-// tell is the story: everybody comes, F gives up, C dies, and the counter opens.
+// tell plays the story: all customers come, F gives up, C dies, and the counter opens.
 func (q *queue) tell(ctx context.Context, r *queueReport) error {
 	err := lock.Do(ctx, q.counter, func(ctx context.Context) error { // nobody is served as long as the shop has it
 		for _, c := range q.customers {
@@ -182,7 +182,7 @@ func (q *queue) tell(ctx context.Context, r *queueReport) error {
 	return nil
 }
 
-// customer returns one of them.
+// customer returns the customer with this name.
 func (q *queue) customer(name string) *customer {
 	return q.customers[strings.Index(customers, name)]
 }
@@ -199,8 +199,8 @@ func (q *queue) come(ctx context.Context, c *customer) error {
 	}
 }
 
-// giveUp ends the waiting of c, and returns when it has left the line, or should
-// have.
+// giveUp ends the wait of c. It returns when c has left the line, or when the time for
+// that is over.
 func (q *queue) giveUp(ctx context.Context, r *queueReport, c *customer) error {
 	start := time.Now()
 	c.giveUp()
@@ -215,7 +215,7 @@ func (q *queue) giveUp(ctx context.Context, r *queueReport, c *customer) error {
 	return err
 }
 
-// die ends the client by which c came, without a farewell.
+// die ends the client by which c came. The client says nothing to Redis.
 func (q *queue) die(ctx context.Context, r *queueReport, c *customer) error {
 	if err := c.kill(ctx); err != nil {
 		return err
@@ -226,7 +226,7 @@ func (q *queue) die(ctx context.Context, r *queueReport, c *customer) error {
 	return err
 }
 
-// next looks on until the next customer is served.
+// next watches the line until the counter has served the next customer.
 func (q *queue) next(ctx context.Context) (c *customer, err error) {
 	err = q.watch(ctx, func(lock.State) bool {
 		select {
@@ -238,7 +238,7 @@ func (q *queue) next(ctx context.Context) (c *customer, err error) {
 	return c, err
 }
 
-// watch looks at the line again and again, until done is true of it.
+// watch looks at the line again and again, until done reports true for it.
 func (q *queue) watch(ctx context.Context, done func(lock.State) bool) error {
 	for {
 		line, err := q.counter.Inspect(ctx)
@@ -255,7 +255,7 @@ func (q *queue) watch(ctx context.Context, done func(lock.State) bool) error {
 	}
 }
 
-// show says what happened, and how the line is now.
+// show prints what happened, and the line as it is now.
 func (q *queue) show(ctx context.Context, event string) (lock.State, error) {
 	line, err := q.counter.Inspect(ctx)
 	if err == nil {
@@ -264,8 +264,8 @@ func (q *queue) show(ctx context.Context, event string) (lock.State, error) {
 	return line, err
 }
 
-// text returns who stands in line, and for how long each counts as alive if
-// nothing is heard from it.
+// text returns the customers in line, and for how long each counts as alive without a
+// heartbeat.
 func (q *queue) text(line lock.State) string {
 	if len(line.Waiters) == 0 {
 		return "nobody"
@@ -277,7 +277,7 @@ func (q *queue) text(line lock.State) string {
 	return strings.Join(all, ", ")
 }
 
-// order returns who stands in line.
+// order returns the customers in line.
 func (q *queue) order(line lock.State) (names string) {
 	for _, w := range line.Waiters {
 		names += q.names[w.Owner]
@@ -285,15 +285,15 @@ func (q *queue) order(line lock.State) (names string) {
 	return names
 }
 
-// outwait waits, as whoever comes next would, until nobody stands in line: not
-// even C, if the scene ended before it counted as dead.
+// outwait waits, as the next customer would, until the line is empty. If the scene
+// ended early, C may stand in it, and does not count as dead yet.
 func (q *queue) outwait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyLimit)
 	defer cancel()
 	return lock.Do(ctx, q.counter, func(context.Context) error { return nil })
 }
 
-// measure adds what the customers saw.
+// measure adds to the report what the customers saw.
 func (r *queueReport) measure(all []*customer) {
 	var before *customer
 	for _, c := range all {

@@ -21,8 +21,8 @@ const (
 	ballotLimit = 5 * time.Second // after which what should have happened is not waited for
 )
 
-// quorumReport is what was seen of the lock on five servers. Its holders are A and,
-// after A, B.
+// quorumReport is what the scene saw of the lock on five servers. A holds the lock
+// first, and then B.
 type quorumReport struct {
 	first  int           // servers that A had it on
 	votes  int           // when two had died and their leases were over
@@ -39,11 +39,11 @@ type quorumReport struct {
 	after error         // why A did not get it then
 }
 
-// quorum has one lock on five servers, of which one after the other dies. It lasts, and
-// can be had, as long as three are there.
+// quorum has one lock on five servers, which die one after the other. While three of
+// them live, a holder keeps the lock, and others can get it.
 func quorum(ctx context.Context, s *stage) error {
-	s.out.line("One lock on five servers: small ones in memory, also with --url, as three of them are going to die.")
-	s.out.line("They cannot say how long they have been up, but a dead one never comes back: hence WithDurableServers.")
+	s.out.line("One lock on five small servers in memory, also with --url: three of them are going to die.")
+	s.out.line("They do not tell for how long they have been up. But a dead one never comes back, so WithDurableServers is safe here.")
 	report, err := playQuorum(ctx, s, "leader", "leader")
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func quorum(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// playQuorum plays it with the locks that A and B take, which should be the same.
+// playQuorum plays the scene with the locks that A and B take. Both should be the same lock.
 func playQuorum(ctx context.Context, s *stage, lockOfA, lockOfB string) (r quorumReport, err error) {
 	sites, err := openSites()
 	defer func() { sites.close(ctx) }()
@@ -147,8 +147,8 @@ func during(ctx context.Context, l lock.Locker, f func() error) (tries, granted 
 	return tries, granted, errors.Join(err, rivalErr)
 }
 
-// awaitVotes waits until hold is one on n servers, or is over, and returns on how many
-// it is.
+// awaitVotes waits until n servers have hold, or until hold is over. It returns how many
+// servers have it.
 func awaitVotes(ctx context.Context, out *screen, hold lock.Hold, n int) (votes int, err error) {
 	for start := time.Now(); ; {
 		votes = len(multilock.Holds(hold))
@@ -162,7 +162,7 @@ func awaitVotes(ctx context.Context, out *screen, hold lock.Hold, n int) (votes 
 	}
 }
 
-// sites are servers that have nothing to do with each other.
+// sites are servers that are independent of each other.
 type sites []*site
 
 type site struct {
@@ -171,7 +171,7 @@ type site struct {
 	leave   []func(context.Context) error // of the clients on it
 }
 
-// openSites starts the servers. It returns those that it has started also if it fails.
+// openSites starts the servers. If it fails, it returns those that it has started.
 func openSites() (all sites, err error) {
 	for range siteCount {
 		server, err := memredis.Start()
@@ -202,8 +202,8 @@ func (all sites) quorum(s *stage, name string) (*multilock.Quorum, error) {
 	), nil
 }
 
-// close ends the clients and the servers. What the clients could not give back goes
-// with the servers, so nobody waits until it is confirmed.
+// close ends the clients and the servers. Locks that the clients could not give back end
+// with the servers, so close does not wait for them.
 func (all sites) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Millisecond)
 	defer cancel()
@@ -239,7 +239,7 @@ func checkQuorum(r quorumReport) []claim {
 	)
 }
 
-// but is what to add to something that err says did not happen.
+// but returns the words to add to a claim that err contradicts.
 func but(err error) string {
 	if err == nil {
 		return ""
@@ -247,7 +247,7 @@ func but(err error) string {
 	return ", but: " + said(err)
 }
 
-// said returns what err says, without the part of each server.
+// said returns the text of err, without the part about each server.
 func said(err error) string {
 	text, _, _ := strings.Cut(fmt.Sprint(err), ";")
 	return text

@@ -41,12 +41,13 @@ machines.
 leasehold waits for the lock, runs the command, and gives the lock back when
 the command is over. Standard input, output and error are the command's own.
 The command runs in a process group of its own, with the terminal if there is
-one. Signals are passed on to it; while leasehold still waits, they end it.
+one. leasehold passes signals on to the command. While leasehold still waits
+for the lock, a signal ends leasehold.
 
-The lock is a lease, which is renewed while the command runs. When the lock is
-lost all the same, as when Redis does not answer for the length of the lease,
-the command is stopped (--on-lost). What the command leaves in its process
-group is stopped when it is over, before the lock is given back.
+The lock is a lease. leasehold renews it while the command runs. If the lock is
+lost all the same, for example because Redis does not answer for the length of
+the lease, leasehold stops the command (--on-lost). When the command is over,
+leasehold stops what is left in its process group, and then gives the lock back.
 
 Environment of the command:
   LEASEHOLD_LOCK_NAME      NAME
@@ -64,8 +65,9 @@ Exit code:
   2    leasehold was called the wrong way
 
 If leasehold itself is killed (SIGKILL), the lock stays until its lease ends. On
-Linux the command is sent the signal of --on-lost then; what it has started is
-not, and elsewhere nothing is: only the fencing token protects then.
+Linux the command then gets the signal of --on-lost, but the processes that it has
+started do not. On other systems no process gets a signal. The data is then safe
+only if the command uses the fencing token.
 
 ` + connectionHelp,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -88,19 +90,19 @@ not, and elsewhere nothing is: only the fencing token protects then.
 	f := cmd.Flags()
 	f.DurationVarP(&r.wait, "wait", "w", 0, "how long to wait at most, as 90s or 5m; 0 tries once (default: without end)")
 	f.BoolVarP(&r.noWait, "no-wait", "n", false, "try once, as --wait 0")
-	f.BoolVarP(&r.shared, "shared", "s", false, "share the lock with others that say --shared: the read side of a read/write lock")
-	f.BoolVarP(&r.exclusive, "exclusive", "x", false, "exclude also those that say --shared: the write side of a read/write lock")
+	f.BoolVarP(&r.shared, "shared", "s", false, "share the lock with other calls with --shared: the read side of a read/write lock")
+	f.BoolVarP(&r.exclusive, "exclusive", "x", false, "exclude calls with --shared, too: the write side of a read/write lock")
 	f.BoolVar(&r.fair, "fair", false, "a fair lock: first come, first served, across all machines")
 	f.BoolVar(&r.quorum, "quorum", false, "a lock on a majority of independent servers: several --url, or several URLs in the environment, with spaces between them")
-	f.DurationVar(&r.lease, "lease", client.DefaultWatchdogTimeout, "how long Redis keeps the lock when it hears nothing of this machine")
+	f.DurationVar(&r.lease, "lease", client.DefaultWatchdogTimeout, "how long Redis keeps the lock without a renewal")
 	f.BoolVar(&r.noRenew, "no-renew", false, "do not renew the lease: when it ends, the lock is lost")
-	f.BoolVar(&r.fencing, "fencing", false, "let fencing tokens grow whatever the server's clock does; leaves a small key for good")
+	f.BoolVar(&r.fencing, "fencing", false, "take fencing tokens from a register, which grows whatever the server's clock does; it is a small key without expiry")
 	f.BoolVar(&r.durable, "durable", false, "with --quorum: the servers forget nothing when they restart")
 	f.DurationVar(&r.voteTimeout, "vote-timeout", multilock.DefaultServerTimeout, "with --quorum: how long to wait for the vote of one server")
-	f.DurationVar(&r.minHold, "min-hold", 0, "how long to keep the lock at least, also when the command is over sooner")
+	f.DurationVar(&r.minHold, "min-hold", 0, "keep the lock for at least this long, also if the command is over sooner")
 	r.onLost.init("term", onLostWords()...)
 	r.onLost.addFlag(cmd, "on-lost", "", "what to send to the command when the lock is lost")
-	f.DurationVarP(&r.killAfter, "kill-after", "k", 5*time.Second, "how long to wait before SIGKILL, when the command or what it left behind was told to stop")
+	f.DurationVarP(&r.killAfter, "kill-after", "k", 5*time.Second, "how long to wait between the first signal and SIGKILL when leasehold stops the command or what it left")
 	f.IntVarP(&r.conflictCode, "conflict-exit-code", "E", exitNotObtained, "exit code if the lock was not obtained")
 	f.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing")
 	f.BoolVarP(&r.verbose, "verbose", "v", false, "say what happens, on standard error")
@@ -108,8 +110,8 @@ not, and elsewhere nothing is: only the fencing token protects then.
 	return cmd
 }
 
-// completeRun completes the words of the command as a shell does. It does not complete the name
-// of the lock.
+// completeRun completes the words of the command as a shell does, and not the name of the
+// lock.
 func completeRun(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -405,7 +405,7 @@ func TestTop(t *testing.T) {
 		}
 		s.Do(t, "DEL", "new:"+kind)
 	}
-	says(t, on(t, s, "top"), 2, "top is for terminals")
+	says(t, on(t, s, "top"), 2, "top needs a terminal")
 	p := inTerminal(t, s, "top", "--every", "1ms")
 	p.start()
 	p.stdout.await(t, "the least is 100ms")

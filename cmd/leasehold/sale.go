@@ -15,11 +15,11 @@ const (
 	shops  = 4
 )
 
-// sale is a line in the books: which of the phones went to whom.
+// sale is a line in the books: a phone, and its buyer.
 type sale struct{ phone, buyer int }
 
 // flashSale sells a few phones to many buyers, who come to several shops at
-// almost the same time. First everyone just buys, and then everyone locks.
+// almost the same time. In the first round the buyers just buy; in the second they lock.
 func flashSale(ctx context.Context, s *stage) error {
 	s.out.line("%d phones, %d buyers, %d shops, each with a client of its own.", phones, buyers, shops)
 	s.out.line("To sell a phone: read the stock, think, write the stock, note the buyer.")
@@ -66,8 +66,8 @@ func sell(ctx context.Context, s *stage, shelf string, buy func(ctx context.Cont
 	return readBooks(ctx, s, shelf)
 }
 
-// buy sells the next phone to buyer, if there is one. It is right only if
-// nobody else buys between the first line and the last.
+// buy sells the next phone to buyer, if there is one. That is right only if no other
+// sale comes between the first line and the last.
 func buy(ctx context.Context, s *stage, shelf string, buyer int) error {
 	stock, err := s.data.number(ctx, shelf)
 	if err != nil || stock == 0 {

@@ -15,7 +15,7 @@ const (
 	opening, ofA, ofB = 100, 30, 50 // euros: in an account, and what A and B pay in
 )
 
-// staleReport is what was seen of the stale holder, A, and of B after it.
+// staleReport is what the scene saw of the stale holder, A, and of B after it.
 type staleReport struct {
 	before, after error     // what A's hold said before A was stuck, and when all was over
 	tokens        [2]uint64 // of A and of B
@@ -25,7 +25,7 @@ type staleReport struct {
 }
 
 // staleHolder has a holder stuck for longer than its lease, between its last look at
-// the lock and its write. No lock can prevent that write; who keeps the data can.
+// the lock and its write. No lock can prevent that write; a guard beside the data can.
 func staleHolder(ctx context.Context, s *stage) error {
 	s.out.line("Two accounts of %d euros: one has a guard, which keeps the largest fencing token, and one has none.", opening)
 	s.out.line("A wants to pay in %d, reads both, and is stuck for longer than its lease. B pays in %d. Then A goes on.", ofA, ofB)
@@ -37,7 +37,7 @@ func staleHolder(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// playStale plays it with a write that should have a guard.
+// playStale plays the scene with this write, which should have a guard.
 func playStale(ctx context.Context, s *stage, write func(ctx context.Context, token uint64, name string, n int) error) (r staleReport, err error) {
 	a, err := s.open(ctx)
 	if err != nil {
@@ -107,7 +107,7 @@ func playStale(ctx context.Context, s *stage, write func(ctx context.Context, to
 	return r, err
 }
 
-// accounts returns how many euros are in each.
+// accounts returns how many euros each account has.
 func accounts(ctx context.Context, d *data) (bare, guarded int, err error) {
 	if bare, err = d.number(ctx, "bare"); err != nil {
 		return 0, 0, err

@@ -9,11 +9,11 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// toldWithin is how long a holder may go on after the theft: until the next
-// renewal, a third of the lease later, and its answer, which is given as long again.
+// toldWithin is for how long a holder may go on after the theft. The next renewal comes
+// within a third of the lease, and its answer within another third.
 const toldWithin = 2 * shortLease / 3
 
-// theftReport is what was seen of the theft.
+// theftReport is what the scene saw of the theft.
 type theftReport struct {
 	told       time.Duration // after the theft
 	cause      error         // what the job was told
@@ -22,9 +22,8 @@ type theftReport struct {
 	tokens     [2]uint64     // of the job and of the thief
 }
 
-// stolenLock deletes the key of a lock under its holder, as somebody might by
-// hand, and gives the lock to another client. Nobody can prevent that; the
-// holder is told.
+// stolenLock deletes the key of a lock under its holder, as an operator might by hand, and
+// gives the lock to another client. No lock can prevent that; but the holder is told.
 func stolenLock(ctx context.Context, s *stage) error {
 	s.out.line("The key of a lock is deleted by hand, and another client takes the lock.")
 	owner, err := s.open(ctx, client.WithWatchdogTimeout(shortLease))

@@ -36,11 +36,11 @@ func topCommand() *cobra.Command {
 		Short: "Show locks in a terminal, again and again",
 		Example: `  leasehold top
   leasehold top 'orders:*' --sort waiting`,
-		Long: `Show the locks that somebody holds, again and again, until it is interrupted: those
-that are held for longest first. It shows as many as the terminal has lines for.
+		Long: `Show the locks that are held, again and again, until top is interrupted. The lock that
+has been held for longest comes first. top shows as many locks as the terminal has lines.
 
-On a terminal that cannot move its cursor (TERM=dumb) one table comes after the
-other. Off a terminal there is leasehold ls, for a list, and leasehold watch, for what happens.
+On a terminal that cannot move its cursor (TERM=dumb), each table comes below the one
+before. Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
@@ -53,7 +53,7 @@ other. Off a terminal there is leasehold ls, for a list, and leasehold watch, fo
 			case every < 100*time.Millisecond:
 				return usagef("--every %v: the least is 100ms", every)
 			case !ok || !term.IsTerminal(int(f.Fd())):
-				return usagef("top is for terminals: take leasehold ls for a list, and leasehold watch for what happens")
+				return usagef("top needs a terminal: use leasehold ls for a list, or leasehold watch for events")
 			}
 			q := admin.Query{}
 			if len(args) > 0 {

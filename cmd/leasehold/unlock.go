@@ -30,24 +30,25 @@ func unlockCommand() *cobra.Command {
 		Short: "Unlock a lock by force, and tell its holder",
 		Example: `  leasehold unlock orders:42 --reason 'stuck since 3:12, ticket 4711'
   leasehold unlock orders:42 --owner "$owner" --yes`,
-		Long: `Take the lock called NAME from whoever holds it. unlock shows the holder first, and
-asks on a terminal. Off a terminal it does nothing without --yes.
+		Long: `Take the lock called NAME from its holder. On a terminal, unlock shows the holder and
+asks first. Off a terminal it does nothing without --yes.
 
-It takes the lock only from whom it has shown, or from --owner alone: one who comes
-to hold the lock meanwhile keeps it. The lock goes to the next who waits.
+unlock takes the lock from the holder that it has shown, or from --owner, and from no
+other: an owner that gets the lock meanwhile keeps it. The lock then goes to the next
+waiter.
 
-The holder is told at once, with who did it and why, if the lock or another one of
-its client has been renewed once; and else by its next renewal, within a third of
-the lease. A holder that hangs and comes back finds out when it looks. A client of
-Redisson is told nothing before it unlocks. Until the holder stops, it works beside
-the next one, unless what they do is guarded by fencing tokens: unlock only what you
-know to be stuck.
+The holder learns the operator and the reason at once, if its client has renewed a
+lock before; else at its next renewal, within a third of the lease. A process that
+hangs learns of it when it runs again and looks at its lock. A client of Redisson
+learns nothing before it unlocks. The old holder works beside the next one until it
+stops, unless fencing tokens guard the data. So unlock only a lock whose holder is
+stuck.
 
-A note of it stays in Redis for a week. inspect shows it.
+A note of the unlock stays in Redis for a week. inspect shows the note.
 
-Exit code: 0 if it was unlocked; 1 if nobody holds it, if you said no, or if it
-could not be done; 2 if unlock was called the wrong way, or without --yes off a
-terminal.
+Exit code: 0 if the lock was unlocked; 1 if it has no holder, if you said no, or if
+the unlock failed; 2 if unlock was called the wrong way, or off a terminal without
+--yes.
 
 ` + connectionHelp,
 		Args: cobra.ExactArgs(1),
@@ -66,9 +67,9 @@ terminal.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&u.owner, "owner", "", "take it from this owner alone, as inspect shows it")
-	f.StringVar(&u.reason, "reason", "", "why; the holder is told, and it is noted")
-	f.StringVar(&u.as, "as", "", "who does it (default: your user and this machine)")
+	f.StringVar(&u.owner, "owner", "", "unlock only if this owner holds the lock; inspect shows owners")
+	f.StringVar(&u.reason, "reason", "", "the reason, for the holder and for the note in Redis")
+	f.StringVar(&u.as, "as", "", "the operator, for the holder and for the note (default: your user and this machine)")
 	f.BoolVarP(&u.yes, "yes", "y", false, "do not ask")
 	u.connection.addFlags(cmd)
 	return cmd

@@ -31,24 +31,24 @@ func watchCommand() *cobra.Command {
 		Short: "Print what happens to locks, a JSON object a line",
 		Example: `  leasehold watch orders:42
   leasehold watch orders:42 nightly | jq -r '[.at, .event, .name, .client.name] | @tsv'`,
-		Long: `Print what happens to these locks, until it is interrupted: a JSON object a line.
+		Long: `Print what happens to these locks, one JSON object a line, until watch is interrupted.
 
 event is one of
-  seen       the first look: an owner holds it, or (without owner) nobody does
-  acquired   an owner has come to hold it
-  released   an owner has given it back
+  seen       the first look: an owner holds the lock, or, without owner, it is free
+  acquired   an owner got the lock
+  released   an owner gave the lock back
   expired    the lease of an owner ran out
-  taken      it was taken from an owner by force; forced says by whom
-  renewed    its lease was lengthened
-  waits      an owner, of a plain lock a process, has begun to wait
-  leaves     an owner has stopped to wait, and does not hold it
+  taken      an operator unlocked the lock by force; forced says which operator
+  renewed    an owner renewed its lease
+  waits      an owner (of a plain lock: a process) began to wait
+  leaves     an owner stopped waiting, and does not hold the lock
 
-watch looks at a lock when somebody publishes a release of it, and once a second.
-What begins and ends in between is missed. It changes nothing. What goes wrong is a
-line on standard error, once as long as it stays the same, and watch goes on.
+watch looks at a lock when a message says that it was released, and once a second. It
+does not see what begins and ends between two looks. It changes nothing in Redis. It
+prints an error once on standard error, again only if the error changes, and goes on.
 
-Exit code: 2 if it was called the wrong way, 1 if the server could not be reached at
-the start, else 128+n for signal n.
+Exit code: 2 if watch was called the wrong way; 1 if the server did not answer at the
+start; else 128+n, as signal n ended it.
 
 ` + connectionHelp,
 		Args: cobra.MinimumNArgs(1),
