@@ -37,7 +37,7 @@ func TestAside_saidWithoutEnd(t *testing.T) {
 
 // A lock that is let go for others is free for them for a moment, also where each process
 // has one goroutine that comes back at once.
-func TestAside_alsoForThoseWhoComeBack(t *testing.T) {
+func TestAside_alsoForWaitersThatComeBack(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const channel, stranger = "redisson_lock__channel:{orders}", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1"
 		ctx, cancel := context.WithCancel(w.Context())

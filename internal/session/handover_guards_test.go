@@ -128,7 +128,7 @@ func TestGuard_aLongLeaseIsNotPassedOn(t *testing.T) {
 
 // A waiter asks in the place of one that has gone, with a lease of its own. The hold has the lease and
 // the waiting time of the waiter that asks, not those of the other.
-func TestGuard_theLeaseOfWhoAsks(t *testing.T) {
+func TestGuard_theLeaseOfTheWaiterThatAsks(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
@@ -503,7 +503,7 @@ func TestGuard_aGroupsGrantThatIsTooLate(t *testing.T) {
 
 // The next waiter wants the confirmation of replicas. The lock is not passed on to it, as no
 // replica was asked.
-func TestGuard_notPassedOnToOneWhoWaitsForReplicas(t *testing.T) {
+func TestGuard_notPassedOnToAWaiterWithReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var confirmed atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {

@@ -444,7 +444,7 @@ func TestHandover_fixedLeases(t *testing.T) {
 
 // A first waiter cannot take what comes to the line: a group, or a waiter that gave up at that
 // moment. The waiters behind it are not forgotten.
-func TestHandover_pastWhoCannotTakeIt(t *testing.T) {
+func TestHandover_pastAWaiterThatCannotTakeIt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())

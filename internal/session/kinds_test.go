@@ -485,7 +485,7 @@ func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
 
 // A writer that holds no readers back waits, and behind it in the same process a writer that does.
 // The second has its wish in Redis, and gets in although others read without a gap.
-func TestWriter_wishesBehindOneWhoDoesNot(t *testing.T) {
+func TestWriter_wishesBehindAWriterThatDoesNot(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
 		rude := w.gets(w.a, writing, w.Context(), lock.WithReadersFirst())
@@ -660,7 +660,7 @@ func TestWriter_isToldByTheLastReader(t *testing.T) {
 
 // A reader that came before a waiting writer passes its wish; one that comes later
 // does not.
-func TestReaders_passAWriterWhoCameLater(t *testing.T) {
+func TestReaders_passAWriterThatCameLater(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
 		in := make(chan lock.Hold)

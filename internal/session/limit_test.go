@@ -166,7 +166,7 @@ func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
 }
 
 // Readers of a process share what they have in Redis, but each ends by its own limit.
-func TestMaxHold_ofReadersWhoShare(t *testing.T) {
+func TestMaxHold_ofReadersThatShare(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
 		a := w.take(w.a, reading, w.Context(), lock.WithMaxHold(10*time.Second))

@@ -537,7 +537,7 @@ func TestShare_askerGivesUp(t *testing.T) {
 
 // An owner writes by the time that its question to read is sent. No other reader comes in with that
 // question or beside it.
-func TestShare_notWithOneWhoCameToWrite(t *testing.T) {
+func TestShare_notWithAReaderThatCameToWrite(t *testing.T) {
 	inBubble(t, func(w *world) {
 		read, write := *reading, *writing
 		read.Beside, write.Beside = &write, &read
