@@ -190,7 +190,7 @@ func (c *config) text(option, text string) {
 	}
 }
 
-// WithPubSub says how a release reaches those who wait. It only matters on a cluster;
+// WithPubSub says how a release reaches the waiters. It only matters on a cluster;
 // everywhere else it is plain. The default is PubSubAuto.
 func WithPubSub(p PubSub) Option {
 	return option(func(c *config) { c.pubsub = p })

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Client is who an owner is: what its client told of itself in Redis. Only ID is known of
+// Client is the process behind an owner: what its client told of itself in Redis. Only ID is known of
 // a client of Redisson, of one that tells nothing, and of one that died more than a minute ago.
-// A user of Redis that may write to that key can write anything into it: it is for people to read, and
-// proves nothing.
+// A user of Redis that may write to that key can write anything into it, so it helps people,
+// and proves nothing.
 type Client struct {
 	ID      string    // the uuid in the owner strings of all its locks
 	Host    string    // the machine, or the container

@@ -7,7 +7,7 @@
 -- KEYS[4] never     string never there (include_fair)
 -- KEYS[5] register  string the latest fencing token; only with fencing
 -- ARGV[1] owner     text   "<client uuid>:<number>"
--- ARGV[2] lease     ms     what the lock lives on without a renewal
+-- ARGV[2] lease     ms     how long the lock lives without a renewal
 -- ARGV[3] want      count  the hold count that must result; 1 for the first hold
 -- ARGV[4] stay      ms     how long its place lives without a heartbeat; 0 does not queue
 --

@@ -25,7 +25,7 @@ type Fence struct {
 	Data     string        // the guarded key
 	Register string        // the key of the largest token; in the slot of Data
 	Token    uint64        // not 0
-	Keep     time.Duration // how long the register lives on; 0 is for ever
+	Keep     time.Duration // how long the register lives after the write; 0 is for ever
 }
 
 func (f Fence) keys() []string { return []string{f.Data, f.Register} }

@@ -4,7 +4,7 @@
 -- KEYS[1] data      string  the guarded key; it may be of any type
 -- KEYS[2] register  string  the largest token seen; in the slot of the data
 -- ARGV[1] token     text    the holder's, in decimal without leading zeros, at least 1
--- ARGV[2] keep      ms      how long the register lives on after this; 0 is for ever
+-- ARGV[2] keep      ms      how long the register lives after this; 0 is for ever
 --
 -- Returns 1 when there is no such key now, whether there was one or not.
 -- Returns an error FENCED <highest> when a larger token was seen, and FENCEKEY

@@ -4,7 +4,7 @@
 -- KEYS[1]   data      hash    the guarded key
 -- KEYS[2]   register  string  the largest token seen; in the slot of the data
 -- ARGV[1]   token     text    the holder's, in decimal without leading zeros, at least 1
--- ARGV[2]   keep      ms      how long the register lives on after this; 0 is for ever
+-- ARGV[2]   keep      ms      how long the register lives after this; 0 is for ever
 -- ARGV[i]   field     text    for i = 3, 5, …: the name of a field
 -- ARGV[i+1] value     text    and its value
 --

@@ -4,7 +4,7 @@
 -- KEYS[1] data      string  the guarded key
 -- KEYS[2] register  string  the largest token seen; in the slot of the data
 -- ARGV[1] token     text    the holder's, in decimal without leading zeros, at least 1
--- ARGV[2] keep      ms      how long the register lives on after this; 0 is for ever
+-- ARGV[2] keep      ms      how long the register lives after this; 0 is for ever
 -- ARGV[3] value     text    the new value
 --
 -- Returns 1 when it is set. An expiry of the data is gone then, as after any SET.

@@ -22,7 +22,7 @@ end
 
 -- raise sets the register to the token, before the data is written: even if the
 -- data is refused, older tokens stay out. keep is how many ms the register
--- lives on; 0 is for ever.
+-- lives after that; 0 is for ever.
 local function raise(register, token, keep)
   if tonumber(keep) > 0 then
     redis.call('SET', register, token, 'PX', keep)

@@ -4,7 +4,7 @@
 -- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
 -- KEYS[2] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner    text   "<client uuid>:<number>"
--- ARGV[2] lease    ms     what the lock lives on without a renewal
+-- ARGV[2] lease    ms     how long the lock lives without a renewal
 -- ARGV[3] want     count  the hold count that must result; 1 for the first hold
 -- ARGV[4] spare    count  how many tokens more the register is raised by
 -- ARGV[5] offer    ms     the lease with which the lock is granted to an owner in line; this and the following arguments are missing if the owner does not stand in line

@@ -3,7 +3,7 @@
 --
 -- KEYS[i]     lock   hash  owner -> hold count, and the line (include_line); all in one slot
 -- ARGV[2*i-1] owner  text  "<client uuid>:<number>", which takes KEYS[i]
--- ARGV[2*i]   lease  ms    what KEYS[i] lives on without a renewal
+-- ARGV[2*i]   lease  ms    how long KEYS[i] lives without a renewal
 --
 -- Returns a string when each owner holds its lock once now: the fencing token, the
 -- same for all.

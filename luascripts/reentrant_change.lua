@@ -10,7 +10,7 @@
 -- ARGV[a+2]  holds    count  the hold count that must result
 -- ARGV[a+3]  spare    count  how many tokens more the register is raised by
 -- ARGV[a+4]  ours     text   the channel of all clients that know of the line
--- ARGV[a+5]  lease    ms     takes: what the lock lives on without a renewal; "" gives back
+-- ARGV[a+5]  lease    ms     takes: how long the lock lives without a renewal; "" gives back
 -- ARGV[a+6]  offer    ms     takes: as in reentrant_acquire, and so are the following; "" if the owner does not stand in line, and then the following are missing
 -- ARGV[a+7]  waited   ms     takes
 -- ARGV[a+8]  again    ms     takes

@@ -1,7 +1,7 @@
 -- reentrant_renew: lengthens the leases of many locks.
 --
 -- KEYS[i]   lock   hash   owner -> hold count; all in one slot
--- ARGV[1]   lease  ms     what each lock lives on from now
+-- ARGV[1]   lease  ms     how long each lock lives from now
 -- ARGV[i+1] owner  text   "<client uuid>:<number>", which must hold KEYS[i]
 --
 -- Returns a list: how many keys there are, and for each that was not renewed its

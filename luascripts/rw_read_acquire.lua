@@ -7,7 +7,7 @@
 -- KEYS[4] never     string  never there (include_rw)
 -- KEYS[5] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner   text    "<client uuid>:<number>"
--- ARGV[2] lease   ms      what this reader's hold lives on without a renewal
+-- ARGV[2] lease   ms      how long this reader's hold lives without a renewal
 -- ARGV[3] want    count   the read holds that must result; 1 for the first
 -- ARGV[4] writer  text    the owner under which the caller has the write lock; may be empty
 -- ARGV[5] waited  ms      how long the caller has been waiting

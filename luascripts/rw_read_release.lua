@@ -45,10 +45,10 @@ if leave > 0 then
   for n = count, leave + 1, -1 do redis.call('DEL', timeout(beside, owner, n)) end
   return 1
 end
-if mode == 'write' then -- it reads under its own write hold; the hash lives on the lease of that
+if mode == 'write' then -- the owner reads under its own write hold, and the lease of that keeps the hash
   redis.call('HDEL', lock, owner)
 else
-  -- The hash lives on the longest lease. If another reader has that, its expiry can stay.
+  -- The hash lives until the end of the longest lease. If another reader has that lease, the expiry can stay.
   local carried = redis.call('PTTL', lock) - 10
   local most, all, dead = survey(lock, beside, owner, math.max(carried, 1))
   if most == 0 and not all then

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]      never   string  never there (include_rw)
 -- KEYS[i+1]    lock    hash    mode, owner -> read holds, owner:write -> write holds; all in one slot
--- ARGV[1]      lease   ms      what each reader lives on from now
+-- ARGV[1]      lease   ms      how long each reader lives from now
 -- ARGV[3*i-1]  owner   text    "<client uuid>:<number>", which must read the i-th lock
 -- ARGV[3*i]    holds   count   how often
 -- ARGV[3*i+1]  beside  text    what the keys of its read leases begin with

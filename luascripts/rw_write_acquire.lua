@@ -7,7 +7,7 @@
 -- KEYS[4] never     string  never there (include_rw)
 -- KEYS[5] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner   text    "<client uuid>:<number>"
--- ARGV[2] lease   ms      what the lock lives on without a renewal
+-- ARGV[2] lease   ms      how long the lock lives without a renewal
 -- ARGV[3] want    count   the write holds that must result; 1 for the first
 -- ARGV[4] waited  ms      how long the caller has been waiting
 -- ARGV[5] stay    ms      how long readers that come later wait behind it; 0: they do not

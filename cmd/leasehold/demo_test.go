@@ -242,8 +242,8 @@ func TestFlashSale_unlockedFailsTheCheck(t *testing.T) {
 	}
 }
 
-// What the library is about: readers who lock something else, or not as they
-// should, fail the check.
+// Readers that take another lock, or the lock in the wrong way, fail the check of the
+// library.
 func TestLibrary_wrongLocks(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -270,8 +270,8 @@ func TestLibrary_wrongLocks(t *testing.T) {
 	}
 }
 
-// What the quorum is about: whoever does not ask the same servers for the same lock
-// gets it beside its holder, and that fails the check.
+// An owner that asks for another lock gets it while the first is held. That fails the check
+// of the quorum.
 func TestQuorum_anotherLock(t *testing.T) {
 	t.Parallel()
 	report, err := playQuorum(t.Context(), onStage(t), "leader", "chief")
@@ -281,7 +281,7 @@ func TestQuorum_anotherLock(t *testing.T) {
 	untrue(t, checkQuorum(report), "meanwhile and got it")
 }
 
-// What the stale holder is about: a write that only looks guarded fails the check.
+// A write that only looks guarded fails the check of the stale holder.
 func TestStaleHolder_noGuard(t *testing.T) {
 	t.Parallel()
 	s := onStage(t)

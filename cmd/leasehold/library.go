@@ -48,7 +48,7 @@ type libraryReport struct {
 	readings  []reading
 	revisions []revision
 	most      int // readers at once
-	met       int // readers whom the librarian met while it wrote
+	met       int // readers that the librarian met while it wrote
 }
 
 // reading is one visit of a reader.

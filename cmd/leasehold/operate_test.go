@@ -42,7 +42,7 @@ func mustLock(t *testing.T, l lock.Locker) lock.Hold {
 	return h
 }
 
-// knows waits until the server knows who the client is.
+// knows waits until the server has the entry of the client.
 func knows(t *testing.T, rdb rueidis.Client, c *client.Client) {
 	t.Helper()
 	for end := time.Now().Add(promptly); ; time.Sleep(5 * time.Millisecond) {
@@ -212,7 +212,7 @@ func TestInspect(t *testing.T) {
 	says(t, on(t, s, "inspect", "java"), 0, "java: a read/write lock, read by 1\n", "Redisson "+redissonOwner[:36]+", thread 84", "nobody says since when, 2 times", "no expiry")
 }
 
-// unlock takes a lock only from whom it has shown, tells the holder, and leaves a note. Off a
+// unlock takes a lock only from the holder that it has shown, tells the holder, and leaves a note. Off a
 // terminal it does nothing without --yes.
 func TestUnlock(t *testing.T) {
 	t.Parallel()
