@@ -29,9 +29,15 @@ git worktree add --quiet --detach "$dir/old" "$commit"
 GOBIN="$dir" go install "$APIDIFF"
 
 module=$(go list -m)
-(cd "$dir/old" && "$dir/apidiff" -m -w "$dir/old.api" "$module")
-"$dir/apidiff" -m -w "$dir/new.api" "$module"
-"$dir/apidiff" -m -incompatible "$dir/old.api" "$dir/new.api" >"$dir/all"
+apidiff() {
+	"$dir/apidiff" -m "$@" 2>"$dir/errors" || {
+		cat "$dir/errors" >&2
+		exit 1
+	}
+}
+(cd "$dir/old" && apidiff -w "$dir/old.api" "$module")
+apidiff -w "$dir/new.api" "$module"
+apidiff -incompatible "$dir/old.api" "$dir/new.api" >"$dir/all"
 # These two say that they carry no promise.
 grep -v -e '^- ./luascripts' -e '^- ./watchdog' "$dir/all" | LC_ALL=C sort >"$dir/broken" || true
 
