@@ -22,6 +22,8 @@ var floors = map[string]struct {
 	others []string
 	why    string
 }{
+	"github.com/leasehold-go/leasehold": {ours: []string{"lock"}, why: "the first page: documentation, and no code"},
+
 	"internal/owner":                {why: "what a context carries; the words and the session agree on it"},
 	"lock":                          {ours: []string{"internal/option", "internal/owner"}, why: "the words; code that takes a lock as a parameter depends on this and on nothing else"},
 	"watchdog":                      {ours: []string{"lock"}, why: "knows leases, time and the causes of a loss, no Redis, so that it can be tested on virtual time alone"},
