@@ -3,6 +3,7 @@ package luascripts
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -172,6 +173,25 @@ type Waiter struct {
 
 // ms returns d in the form that scripts take.
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// texts has the latest of the durations that are the same in many commands.
+var texts [64]atomic.Pointer[durationText]
+
+type durationText struct {
+	d    time.Duration
+	text string
+}
+
+// settingMs is ms for a duration that is a setting, and so the same in many commands.
+func settingMs(d time.Duration) string {
+	latest := &texts[uint64(d.Milliseconds())%uint64(len(texts))]
+	if t := latest.Load(); t != nil && t.d == d {
+		return t.text
+	}
+	t := &durationText{d, ms(d)}
+	latest.Store(t)
+	return t.text
+}
 
 // remaining returns a PTTL reply as a duration.
 func remaining(pttl int64) time.Duration {

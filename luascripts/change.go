@@ -3,6 +3,7 @@ package luascripts
 import (
 	"context"
 	"strconv"
+	"sync"
 
 	"github.com/redis/rueidis"
 )
@@ -95,46 +96,70 @@ func (call change) exec(ctx context.Context, rdb rueidis.CoreClient) rueidis.Red
 
 // command returns the command: the digest of the script, or its text, with its words.
 func (call change) command(rdb rueidis.CoreClient, text bool) rueidis.Completed {
-	s, keys, args := call.words()
+	w := unusedWords.Get().(*words)
+	defer unusedWords.Put(w)
+	defer w.clear()
+	s := call.words(w)
 	if text {
-		return rdb.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+		return rdb.B().Eval().Script(s.text).Numkeys(int64(len(w.keys))).Key(w.keys...).Arg(w.args...).Build()
 	}
-	return rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+	return rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(w.keys))).Key(w.keys...).Arg(w.args...).Build()
 }
 
-// words returns the script and its words: for one change the script that is for it alone.
-func (call change) words() (s *script, keys, args []string) {
+// words are the keys and the arguments of one call. They are memory to be used again.
+type words struct{ keys, args []string }
+
+var unusedWords = sync.Pool{New: func() any { return new(words) }}
+
+func (w *words) clear() {
+	clear(w.keys)
+	clear(w.args)
+	w.keys, w.args = w.keys[:0], w.args[:0]
+}
+
+// lock adds the keys of a lock.
+func (w *words) lock(k *Keys) {
+	w.keys = append(w.keys, k.Lock)
+	if k.Register != "" {
+		w.keys = append(w.keys, k.Register)
+	}
+}
+
+// add adds arguments.
+func (w *words) add(args ...string) { w.args = append(w.args, args...) }
+
+// words returns the script, and puts its words into w: for one change the script that is for it
+// alone.
+func (call change) words(w *words) *script {
 	first := call[0]
 	switch {
 	case len(call) > 1:
 	case first.Gives:
-		keys, args = releaseWords(first.Keys, first.Question.Owner, first.Question.Want, &Pass{Last: first.Last, Spare: first.Question.Spare})
-		return reentrantRelease, keys, args
+		w.release(first.Keys, first.Question.Owner, first.Question.Want, &Pass{Last: first.Last, Spare: first.Question.Spare})
+		return reentrantRelease
 	default:
-		keys, args = acquireWords(first.Keys, &first.Question)
-		return reentrantAcquire, keys, args
+		w.acquire(first.Keys, &first.Question)
+		return reentrantAcquire
 	}
-	keys, args = make([]string, 0, 2*len(call)), make([]string, 0, 2+10*len(call))
-	args = append(args, first.Keys.Publish, bit(!first.Keys.Scattered))
+	w.add(first.Keys.Publish, bit(!first.Keys.Scattered))
 	for _, c := range call {
 		count := "1"
-		keys = append(keys, c.Keys.Lock)
+		w.lock(c.Keys)
 		if c.Keys.Register != "" {
 			count = "2"
-			keys = append(keys, c.Keys.Register)
 		}
 		q := &c.Question
-		args = append(args, count, q.Owner, strconv.Itoa(q.Want), strconv.Itoa(q.Spare), c.Keys.Line)
+		w.add(count, q.Owner, strconv.Itoa(q.Want), strconv.Itoa(q.Spare), c.Keys.Line)
 		switch {
 		case c.Gives:
-			args = append(args, "", strconv.FormatUint(c.Last, 10), c.Keys.Channel)
+			w.add("", strconv.FormatUint(c.Last, 10), c.Keys.Channel)
 		case q.Offer > 0:
-			args = append(args, ms(q.Lease), ms(q.Offer), ms(q.Waited), ms(q.Again), ms(q.Patience))
+			w.add(settingMs(q.Lease), settingMs(q.Offer), ms(q.Waited), ms(q.Again), settingMs(q.Patience))
 		default:
-			args = append(args, ms(q.Lease), "")
+			w.add(settingMs(q.Lease), "")
 		}
 	}
-	return reentrantChange, keys, args
+	return reentrantChange
 }
 
 // answered puts the answers of reply in their places.

@@ -28,18 +28,18 @@ const LineField = "leasehold_line"
 // AcquireReentrant makes an owner hold the lock q.Want times, or puts
 // it in line.
 func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	keys, args := acquireWords(&k, &q)
-	return acquire(ctx, rdb, reentrantAcquire, keys, args, q)
+	w := words{args: make([]string, 0, 10)}
+	w.acquire(&k, &q)
+	return acquire(ctx, rdb, reentrantAcquire, w.keys, w.args, q)
 }
 
-// acquireWords returns the words of reentrant_acquire.
-func acquireWords(k *Keys, q *Question) (keys, args []string) {
-	args = make([]string, 0, 10)
-	args = append(args, q.Owner, ms(q.Lease), strconv.Itoa(q.Want), strconv.Itoa(q.Spare))
+// acquire adds the words of reentrant_acquire.
+func (w *words) acquire(k *Keys, q *Question) {
+	w.lock(k)
+	w.add(q.Owner, settingMs(q.Lease), strconv.Itoa(q.Want), strconv.Itoa(q.Spare))
 	if q.Offer > 0 {
-		args = append(args, ms(q.Offer), ms(q.Waited), ms(q.Again), ms(q.Patience), k.Line, bit(!k.Scattered))
+		w.add(settingMs(q.Offer), ms(q.Waited), ms(q.Again), settingMs(q.Patience), k.Line, bit(!k.Scattered))
 	}
-	return k.withRegister(k.Lock), args
 }
 
 // Taking is one of several locks that one script takes.
@@ -141,8 +141,9 @@ func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 }
 
 func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, p Pass) (Passed, error) {
-	keys, args := releaseWords(&k, owner, leave, &p)
-	msg, err := reentrantRelease.exec(ctx, rdb, keys, args).ToMessage()
+	w := words{args: make([]string, 0, 12)}
+	w.release(&k, owner, leave, &p)
+	msg, err := reentrantRelease.exec(ctx, rdb, w.keys, w.args).ToMessage()
 	if k.Register != "" && isTryAgain(err) {
 		// The slot is moving, and one of the two keys has moved. That must not stop
 		// a release. But the heir may give out more tokens, so it must not get one that the
@@ -156,14 +157,13 @@ func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 	return passed(&msg, p.Heir != "")
 }
 
-// releaseWords returns the words of reentrant_release.
-func releaseWords(k *Keys, owner string, leave int, p *Pass) (keys, args []string) {
-	args = make([]string, 0, 12)
-	args = append(args, owner, strconv.Itoa(leave), k.Channel, k.Publish, bit(!k.Scattered), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare), k.Line)
+// release adds the words of reentrant_release.
+func (w *words) release(k *Keys, owner string, leave int, p *Pass) {
+	w.lock(k)
+	w.add(owner, strconv.Itoa(leave), k.Channel, k.Publish, bit(!k.Scattered), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare), k.Line)
 	if p.Heir != "" {
-		args = append(args, p.Heir, ms(p.Offer), ms(p.Again), ms(p.Patience))
+		w.add(p.Heir, settingMs(p.Offer), ms(p.Again), settingMs(p.Patience))
 	}
-	return k.withRegister(k.Lock), args
 }
 
 // isTryAgain reports whether a cluster refused a command because one of several keys is

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -62,6 +63,9 @@ func interrupted(ctx context.Context, last error) error {
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, ended, last)
 }
 
+// attempts is memory to be used again: nothing that outlives a call may refer to its attempt.
+var attempts = sync.Pool{New: func() any { return new(attempt) }}
+
 // acquire acquires one hold for the owner that ctx carries, or for a fresh one.
 func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (*hold, error) {
 	if spec.Err != nil {
@@ -84,7 +88,9 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 			return h, nil
 		}
 	}
-	a := &attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), fresh: !known}
+	a := attempts.Get().(*attempt)
+	defer attempts.Put(a)
+	*a = attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), fresh: !known}
 	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, number)}
 	a.parts = a.one[:]
 	defer a.done()
@@ -126,7 +132,7 @@ func (a *attempt) done() {
 	for i := range a.parts {
 		p := &a.parts[i]
 		if p.owner == nil {
-			return
+			break
 		}
 		p.at.lock()
 		if a.w != nil && i == a.current {
@@ -136,6 +142,7 @@ func (a *attempt) done() {
 		p.owner.Leave()
 		p.at.unlock()
 	}
+	*a = attempt{}
 }
 
 // acquires reports whether another call of o asks for the first hold.
@@ -298,7 +305,8 @@ func (r reentry) Late(_ luascripts.Acquired, err error) {
 // can overtake the question.
 func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) {
 	s := a.s
-	lease, letGo := p.spec.terms.Lease, func() { <-p.owner.Turn }
+	turn := p.owner.Turn
+	lease, letGo := p.spec.terms.Lease, func() { <-turn }
 	if t.Turn != nil {
 		if err := s.takeTurn(a.waiting, t.Turn, a.timeLeft()); err != nil {
 			return nil, false, a.ended(err)
@@ -308,7 +316,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 				<-t.Turn
 			}
 		}()
-		letGo = func() { <-t.Turn; <-p.owner.Turn }
+		letGo = func() { <-t.Turn; <-turn }
 	}
 	began := time.Now()
 	p.at.lock()

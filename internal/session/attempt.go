@@ -334,7 +334,8 @@ func (a *attempt) giveUp(err error) error {
 		p.at.unlock()
 		if seat != nil && p.h == nil {
 			h := seat.Of.(*hold) // another's question let it in as the wait ended
-			a.s.sender.Go(func() { _ = a.s.unlock(context.Background(), h) })
+			s := a.s
+			s.sender.Go(func() { _ = s.unlock(context.Background(), h) })
 		}
 	}
 	return err
