@@ -143,23 +143,31 @@ func (call change) words(w *words) *script {
 	}
 	w.add(first.Keys.Publish, bit(!first.Keys.Scattered))
 	for _, c := range call {
-		count := "1"
-		w.lock(c.Keys)
-		if c.Keys.Register != "" {
-			count = "2"
-		}
 		q := &c.Question
-		w.add(count, q.Owner, strconv.Itoa(q.Want), strconv.Itoa(q.Spare), c.Keys.Line)
-		switch {
-		case c.Gives:
-			w.add("", strconv.FormatUint(c.Last, 10), c.Keys.Channel)
-		case q.Offer > 0:
-			w.add(settingMs(q.Lease), settingMs(q.Offer), ms(q.Waited), ms(q.Again), settingMs(q.Patience))
-		default:
-			w.add(settingMs(q.Lease), "")
+		w.lock(c.Keys)
+		w.add(c.verb(), q.Owner, strconv.Itoa(q.Want), c.Keys.Line)
+		if c.Gives {
+			w.add(c.Keys.Channel, strconv.FormatUint(c.Last, 10))
+		} else {
+			w.add(settingMs(q.Lease), q.place())
+		}
+		if c.Keys.Register != "" {
+			w.add(strconv.Itoa(q.Spare))
 		}
 	}
 	return reentrantChange
+}
+
+// verb says what c does, and whether it has a register.
+func (c *Change) verb() string {
+	verb := "take"
+	if c.Gives {
+		verb = "give"
+	}
+	if c.Keys.Register != "" {
+		verb += "+"
+	}
+	return verb
 }
 
 // answered puts the answers of reply in their places.

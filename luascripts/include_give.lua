@@ -52,15 +52,15 @@ end
 -- given leaves `leave` holds of owner. With none left, the lock goes to the next in line. The
 -- answer is that of reentrant_release.
 --
--- time is what TIME says; nil if the caller does not know it. waiters says where they
--- listen. heir is the owner that waits in the same process; nil if there is none.
-local function given(lock, register, time, owner, leave, waiters, last, spare, heir)
+-- time is what TIME says; nil if the caller does not know it. Waiters listen at channel
+-- and at ours. heir is the owner that waits in the same process; nil if there is none.
+local function given(lock, register, time, owner, leave, channel, publish, counts, ours, last, spare, heir)
   local found = redis.pcall('HMGET', lock, owner, 'leasehold_line')
   if found.err then
     if string.find(found.err, 'WRONGTYPE', 1, true) then return -4 end
     return found
   end
-  local count, line = found[1], legible(found[2] or '')
+  local count, line = found[1], found[2] and legible(found[2]) or ''
   if not count then
     local rest = struck(line, owner)
     if rest ~= line then
@@ -85,11 +85,12 @@ local function given(lock, register, time, owner, leave, waiters, last, spare, h
   local freed = 1
   if heir or found[2] then
     redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it through, and what follows it
+    local waiters = {channel = channel, publish = publish, counts = counts, ours = ours}
     local answer, without = succeeded(lock, register, time, owner, line, waiters, last, spare, heir)
     if answer then return answer end
     freed = without
   end
   redis.call('HDEL', lock, owner)
-  redis.pcall(waiters.publish, waiters.channel, '0') -- a hint: its refusal must not undo a release
+  redis.pcall(publish, channel, '0') -- a hint: its refusal must not undo a release
   return freed
 end

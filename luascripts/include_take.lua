@@ -1,10 +1,10 @@
 -- include_take: takes a plain lock. It has no keys of its own.
 -- include: time, token, plain, line
 
--- taken makes owner hold the lock `want` times, or puts it in line if it has a place
--- there. The answer is that of reentrant_acquire. time is what TIME says; nil if the
--- caller does not know it.
-local function taken(lock, register, time, owner, lease, want, spare, place)
+-- taken makes owner hold the lock `want` times, or puts it in line. The answer is that of
+-- reentrant_acquire. time is what TIME says; nil if the caller does not know it. place is
+-- "<offer> <waited> <again> <keep>", or "" if the owner does not stand in line.
+local function taken(lock, register, time, owner, lease, want, spare, place, channel, counts)
   local fields, answer = plain(lock)
   if not fields then return answer end
   local holder, line = nil, ''
@@ -18,7 +18,7 @@ local function taken(lock, register, time, owner, lease, want, spare, place)
 
   if not holder then
     if want ~= '1' then return -2 end
-    local token = grown(register, time or redis.call('TIME'), 0, spare)
+    local token = grown(register, time or redis.call('TIME'), nil, spare)
     redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left in Redis
     local expiry = redis.pcall('PEXPIRE', lock, lease)
     if type(expiry) == 'table' then
@@ -35,12 +35,13 @@ local function taken(lock, register, time, owner, lease, want, spare, place)
     redis.call('PEXPIRE', lock, math.max(left, lease))
     redis.call('HSET', lock, owner, want)
     if want ~= '1' then return '0' end
-    return grown(register, time or redis.call('TIME'), 0, spare)
+    return grown(register, time or redis.call('TIME'), nil, spare)
   end
 
   if want ~= '1' then return -2 end
-  if not place then return left end
-  local longer, hears = enlisted(line, owner, place.offer, place.waited, place.again, place.keep, place.channel, place.counts, (clock(time)))
+  local offer, waited, again, keep = string.match(place, '^(%d+) (%d+) (%d+) (%d+)$')
+  if not offer then return left end
+  local longer, hears = enlisted(line, owner, offer, tonumber(waited), tonumber(again), tonumber(keep), channel, counts, (clock(time)))
   if longer ~= line then
     redis.pcall('HSET', lock, 'leasehold_line', longer) -- an owner whose write is refused must ask again and again
   end

@@ -5,6 +5,10 @@
 -- back. With no register it takes the clock, and the last token that the caller knows.
 -- The register is left at `spare` tokens more, which the holder may give out.
 local function grown(register, time, last, spare)
+  if not register and not last then
+    time.text = time.text or string.format('%.0f', time[1] * 1000000 + time[2]) -- the same for all locks that a script takes
+    return time.text
+  end
   local token = math.max(time[1] * 1000000 + time[2], (last or 0) + 1)
   if register then
     local latest = tonumber(redis.call('GET', register) or nil)

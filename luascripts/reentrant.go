@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -36,11 +37,36 @@ func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Questio
 // acquire adds the words of reentrant_acquire.
 func (w *words) acquire(k *Keys, q *Question) {
 	w.lock(k)
-	w.add(q.Owner, settingMs(q.Lease), strconv.Itoa(q.Want), strconv.Itoa(q.Spare))
-	if q.Offer > 0 {
-		w.add(settingMs(q.Offer), ms(q.Waited), ms(q.Again), settingMs(q.Patience), k.Line, bit(!k.Scattered))
-	}
+	w.add(q.Owner, settingMs(q.Lease), strconv.Itoa(q.Want), strconv.Itoa(q.Spare), q.place(), k.Line, bit(!k.Scattered))
 }
+
+// place returns what scripts need to know of a place in line; "" if the owner does not stand
+// there.
+func (q *Question) place() string {
+	if q.Offer == 0 {
+		return ""
+	}
+	p := placeText{offer: q.Offer, waited: q.Waited.Truncate(time.Millisecond), again: q.Again, keep: q.Patience}
+	if latest := latestPlace.Load(); latest != nil && p == latest.placeText {
+		return latest.text
+	}
+	text := ms(p.offer) + " " + ms(p.waited) + " " + ms(p.again) + " " + ms(p.keep)
+	if p.waited == 0 {
+		latestPlace.Store(&struct {
+			placeText
+			text string
+		}{p, text})
+	}
+	return text
+}
+
+type placeText struct{ offer, waited, again, keep time.Duration }
+
+// latestPlace is the latest text of a place. Most questions come at once, and so say the same.
+var latestPlace atomic.Pointer[struct {
+	placeText
+	text string
+}]
 
 // Taking is one of several locks that one script takes.
 type Taking struct {

@@ -7,12 +7,12 @@
 -- ARGV[2] lease    ms     how long the lock lives without a renewal
 -- ARGV[3] want     count  the hold count that must result; 1 for the first hold
 -- ARGV[4] spare    count  how many tokens more the register is raised by
--- ARGV[5] offer    ms     the lease with which the lock is granted to an owner in line; this and the following arguments are missing if the owner does not stand in line
--- ARGV[6] waited   ms     how long the owner has been waiting
--- ARGV[7] again    ms     the time after which the owner asks again
--- ARGV[8] keep     ms     how long the place in line lives without a question where the server cannot count listeners
--- ARGV[9] channel  text   the channel of all clients that know of the line; a client in it also listens at "<channel>:<client uuid>"
--- ARGV[10] counts  count  1 when the server counts all listeners of a channel
+-- ARGV[5] place    text   where the owner stands in line, "<offer> <waited> <again> <keep>" in ms; "" if it does not stand there:
+--                         the lease with which the lock is granted to it, how long it has been waiting, the
+--                         time after which it asks again, and how long its place lives without a question
+--                         where the server cannot count listeners
+-- ARGV[6] channel  text   the channel of all clients that know of the line; a client in it also listens at "<channel>:<client uuid>"
+-- ARGV[7] counts   count  1 when the server counts all listeners of a channel
 --
 -- Returns a string when the owner holds `want` times now: the fencing token, or
 -- "0" for a re-entry.
@@ -31,8 +31,6 @@
 -- here.
 local lock, register = KEYS[1], KEYS[2]
 local owner, lease, want, spare = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local offer, waited, again, keep = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-local channel, counts = ARGV[9], ARGV[10] == '1'
+local place, channel, counts = ARGV[5], ARGV[6], ARGV[7] == '1'
 
-local place = offer and {offer = offer, waited = tonumber(waited), again = tonumber(again), keep = tonumber(keep), channel = channel, counts = counts}
-return taken(lock, register, nil, owner, lease, want, spare, place)
+return taken(lock, register, nil, owner, lease, want, spare, place, channel, counts)

@@ -5,18 +5,15 @@
 -- KEYS[k+1]   register  string  the latest fencing token; only with fencing
 -- ARGV[1]    publish  text   the command that reaches waiters: PUBLISH or SPUBLISH
 -- ARGV[2]    counts   count  1 when the server counts all listeners of a channel
--- ARGV[a]    keys     count  how many of KEYS the change has: 2 with fencing. This and the following come once for each change
+-- ARGV[a]    verb     text   "take" or "give"; with fencing "take+" or "give+". This and the following come once for each change
 -- ARGV[a+1]  owner    text   "<client uuid>:<number>"
 -- ARGV[a+2]  holds    count  the hold count that must result
--- ARGV[a+3]  spare    count  how many tokens more the register is raised by
--- ARGV[a+4]  ours     text   the channel of all clients that know of the line
--- ARGV[a+5]  lease    ms     takes: how long the lock lives without a renewal; "" gives back
--- ARGV[a+6]  offer    ms     takes: as in reentrant_acquire, and so are the following; "" if the owner does not stand in line, and then the following are missing
--- ARGV[a+7]  waited   ms     takes
--- ARGV[a+8]  again    ms     takes
--- ARGV[a+9]  keep     ms     takes
--- ARGV[b]    last     text   gives back: the last token that the owner gave out; b is a+6
--- ARGV[b+1]  channel  text   gives back: where waiters listen
+-- ARGV[a+3]  ours     text   the channel of all clients that know of the line
+-- ARGV[a+4]  lease    ms     takes: what the lock lives on without a renewal
+-- ARGV[a+5]  place    text   takes: as in reentrant_acquire
+-- ARGV[b]    channel  text   gives back: where waiters listen; b is a+4
+-- ARGV[b+1]  last     text   gives back: the last token that the owner gave out
+-- ARGV[a+6]  spare    count  how many tokens more the register is raised by; missing without fencing
 --
 -- Returns a list with the answer to each change, which is that of reentrant_acquire, or that of
 -- reentrant_release without an heir. An error is the answer to one change, and does not
@@ -35,25 +32,20 @@ local function answer(f, ...)
 end
 
 local replies, k, a = {}, 1, 3
-while a <= #ARGV do
-  local keys, owner, holds, spare, ours, lease = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
-  local lock = KEYS[k]
-  local register = keys == '2' and KEYS[k + 1] or nil
-  if lease == '' then
-    local b = a + 6
-    local last, channel = ARGV[b], ARGV[b + 1]
-    local waiters = {channel = channel, publish = publish, counts = counts, ours = ours}
-    replies[#replies + 1] = answer(given, lock, register, time, owner, holds, waiters, last, spare)
-    a = b + 2
+for i = 1, #ARGV do
+  local verb, owner, holds, ours = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
+  if not verb then break end
+  local lock, b = KEYS[k], a + 4
+  local fenced = string.sub(verb, 5) == '+'
+  local register = fenced and KEYS[k + 1] or nil
+  local spare = fenced and ARGV[a + 6] or nil
+  if string.sub(verb, 1, 4) == 'take' then
+    local lease, place = ARGV[a + 4], ARGV[a + 5]
+    replies[i] = answer(taken, lock, register, time, owner, lease, holds, spare, place, ours, counts)
   else
-    local offer, place = ARGV[a + 6], nil
-    if offer ~= '' then
-      local waited, again, keep = ARGV[a + 7], ARGV[a + 8], ARGV[a + 9]
-      place = {offer = offer, waited = tonumber(waited), again = tonumber(again), keep = tonumber(keep), channel = ours, counts = counts}
-    end
-    replies[#replies + 1] = answer(taken, lock, register, time, owner, lease, holds, spare, place)
-    a = a + (place and 10 or 7)
+    local channel, last = ARGV[b], ARGV[b + 1]
+    replies[i] = answer(given, lock, register, time, owner, holds, channel, publish, counts, ours, last, spare)
   end
-  k = k + tonumber(keys)
+  k, a = k + (fenced and 2 or 1), a + (fenced and 7 or 6)
 end
 return replies

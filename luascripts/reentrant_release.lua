@@ -44,6 +44,5 @@ local channel, publish, counts = ARGV[3], ARGV[4], ARGV[5] == '1'
 local last, spare, ours = ARGV[6], ARGV[7], ARGV[8]
 local heir, offer, again, keep = ARGV[9], ARGV[10], ARGV[11], ARGV[12]
 
-local waiters = {channel = channel, publish = publish, counts = counts, ours = ours}
 local next = heir and {owner = heir, offer = offer, again = tonumber(again), keep = tonumber(keep)} or nil
-return given(lock, register, nil, owner, leave, waiters, last, spare, next)
+return given(lock, register, nil, owner, leave, channel, publish, counts, ours, last, spare, next)
