@@ -13,9 +13,10 @@
 //	settle.go                       doubts
 //	listen.go   heartbeat.go        how a line hears of its lock, and keeps its waiters in a queue
 //	renew.go    limit.go            renewals; holds that nobody unlocks
-//	close.go    query.go  raise.go  Close; inspection; a quorum's tokens
+//	extend.go   retain.go           a lease that lasts longer; a lock that stays locked after its Unlock
+//	close.go    query.go  raise.go  Close; inspection; the tokens of a quorum
 //	force.go                        unlocking by force, and hearing of it
-//	report.go                       warnings
+//	observe.go  report.go           what the observer hears; warnings
 //
 // # The life of a tenure
 //
