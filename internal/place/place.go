@@ -3,8 +3,8 @@
 // next, and what must be settled later. It holds no context, no client, no timer, no
 // goroutine and no mutex: package session brings those.
 //
-// Methods tell a [Place] of events, and their argument now tells it the time. It answers
-// with what to do:
+// Methods tell a [Place] of events; their argument now is the time of the event. The place
+// answers with what to do:
 //
 //	Next, which the wait loop calls              ─▶ a Step: wait until a time, ask Redis, take the lock
 //	an answer: Granted, Refused, Broke, Unheard  ─▶ Actions: wake a waiter, listen, give a tenure back
@@ -20,9 +20,8 @@
 //	Queued ──granted by a release──▶ Offered ──taken────────▶ Held
 //	   └─────granted as an answer───────────────────────────▶ Held
 //
-// Held, and each phase before it, ends as Released, Closed or Lost.
-//
-// Then it is over: Released; or, if it had the lock, Lost or Closed.
+// Each of these phases can end as Released. A tenure that has the lock can also end as Lost
+// or Closed.
 //
 // A [Waiter] is a call that waits for the lock. The waiters of a process stand in a [Line],
 // first come, first served. Which of them ask depends on the kind's [Discipline]. What Redis
@@ -101,7 +100,7 @@ type Place struct {
 	sides  [2]side // 1 is for reading, 0 for everything else
 	closed bool
 	flying int      // how many questions have no answer yet
-	stays  bool     // something may still refer to the place when it is unused
+	stays  bool     // a goroutine of the session may still refer to the place when it is unused
 	acts   []Action // what is to be done
 }
 
