@@ -131,7 +131,7 @@ const unreadable = `(() => {
 	return odd.join("; ");
 })()`
 
-// unnamed lists what somebody who cannot see the page would miss.
+// unnamed lists what a user that cannot see the page would miss.
 const unnamed = `(() => {
 	const odd = [];
 	const name = (el) => (el.getAttribute("aria-label") || el.textContent || (el.labels && [...el.labels].map((l) => l.textContent).join("")) || "").trim();

@@ -41,7 +41,7 @@ interrupted: who holds each, since when, who waits, which clients there are, and
 whether clients wait for each other in a ring. The page follows what happens. All
 browsers together ask Redis once, and nobody asks while no browser is there.
 
-The page only shows, unless --allow-unlock is given. Then whoever can open the page
+The page only shows, unless --allow-unlock is given. Then every user that can open the page
 can unlock a lock by force, after typing its name.
 
 serve asks for no password. It listens on this machine alone, unless --listen says
