@@ -25,9 +25,10 @@ demo: ## show what the locks do, in the terminal
 install: ## install the tool, leasehold, where go install puts programs
 	cd cmd/leasehold && go install .
 
-server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Chromium
+server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Prometheus, Chromium
 	@sh scripts/redis-server.sh
 	@sh scripts/postgres.sh
+	@sh scripts/prometheus.sh
 	@sh scripts/chromium.sh
 
 # A cached result says nothing about the server of today, hence -count=1. The
@@ -35,6 +36,7 @@ server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Ch
 test race: export LEASEHOLD_REQUIRE_REDIS = 1
 test race: export LEASEHOLD_REQUIRE_POSTGRES = 1
 test race: export LEASEHOLD_REQUIRE_CHROMIUM = 1
+test race: export LEASEHOLD_REQUIRE_PROMETHEUS = 1
 test: server ## all tests, with a real server
 	$(call each,go test -count=1 -timeout 25m ./...)
 

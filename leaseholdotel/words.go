@@ -1,0 +1,62 @@
+package leaseholdotel
+
+import (
+	"errors"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// The words for errors in attributes: those of package leaseholdprom.
+
+// reasons are all that reason returns.
+var reasons = []string{"forced", "max_hold", "abandoned", "expired", "gone"}
+
+// reason returns one word for why a hold was lost.
+func reason(err error) string {
+	switch {
+	case errors.Is(err, lock.ErrForced):
+		return "forced"
+	case errors.Is(err, lock.ErrMaxHold):
+		return "max_hold"
+	case errors.Is(err, lock.ErrAbandoned):
+		return "abandoned"
+	case errors.Is(err, lock.ErrExpired):
+		return "expired"
+	default:
+		return "gone"
+	}
+}
+
+// errorType returns the error.type of a call that came to outcome: a lock that is busy, and a caller
+// that does not wait any longer, are no errors.
+func errorType(outcome string, err error) string {
+	switch outcome {
+	case "unavailable", "failed":
+		return word(err)
+	default:
+		return ""
+	}
+}
+
+// word returns one word for err.
+func word(err error) string {
+	for _, w := range words {
+		if errors.Is(err, w.err) {
+			return w.word
+		}
+	}
+	return "_OTHER"
+}
+
+var words = []struct {
+	err  error
+	word string
+}{
+	{lock.ErrUnavailable, "unavailable"},
+	{lock.ErrForeignKey, "foreign_key"},
+	{lock.ErrReplicas, "replicas"},
+	{lock.ErrUpgrade, "upgrade"},
+	{lock.ErrBadName, "bad_name"},
+	{lock.ErrClosed, "closed"},
+	{lock.ErrLost, "lost"},
+}

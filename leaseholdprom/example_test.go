@@ -1,0 +1,51 @@
+package leaseholdprom_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/leaseholdprom"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+func Example() {
+	rdb, stop := startRedis() // the application's rueidis client
+	defer stop()
+	ctx := context.Background()
+
+	metrics, err := leaseholdprom.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	registry := prometheus.NewRegistry() // or prometheus.DefaultRegisterer
+	registry.MustRegister(metrics)
+	c, err := client.New(rdb, client.WithObserver(metrics.Observer()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	err = lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { return nil })
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	// What Prometheus reads.
+	page := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for line := range strings.Lines(page.Body.String()) {
+		if strings.HasPrefix(line, "leasehold_lock_hold_duration_seconds_count") || strings.HasPrefix(line, "leasehold_lock_held_count") {
+			fmt.Print(line)
+		}
+	}
+	// Output:
+	// leasehold_lock_held_count{leasehold_lock_kind="plain"} 0
+	// leasehold_lock_hold_duration_seconds_count{leasehold_lock_kind="plain",leasehold_lock_release_reason="unlocked"} 1
+}

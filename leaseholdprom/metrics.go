@@ -1,0 +1,241 @@
+// Package leaseholdprom measures the locks of a leasehold client with Prometheus' client library.
+// It is for applications that register their metrics with that library; package leaseholdotel is
+// for those that use OpenTelemetry. Both give the same metrics the same names and labels.
+//
+//	metrics, err := leaseholdprom.New()
+//	if err != nil {
+//		return err
+//	}
+//	prometheus.MustRegister(metrics)
+//	c, err := client.Open(ctx, url, client.WithObserver(metrics.Observer()))
+//
+// The metrics, their units and labels stand in docs/TELEMETRY.md of the repository, next to a
+// Grafana board and alert rules. The names of locks are in no label, as there may be any number of
+// them: see [WithNameLabel].
+package leaseholdprom
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The labels of all metrics, as OpenTelemetry's exporter writes those of package leaseholdotel.
+const (
+	labelKind    = "leasehold_lock_kind"
+	labelName    = "leasehold_lock_name"
+	labelOutcome = "leasehold_lock_outcome"
+	labelReason  = "leasehold_lock_release_reason"
+	labelError   = "error_type"
+)
+
+// The buckets of the histograms, in seconds.
+var (
+	acquireBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60}
+	holdBuckets    = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600}
+	marginBuckets  = []float64{.01, .05, .1, .5, 1, 2.5, 5, 7.5, 10, 15, 20, 30, 60}
+)
+
+// Option configures a Metrics.
+type Option func(*Metrics) error
+
+// WithNameLabel gives each metric the label leasehold_lock_name, with what f makes of the name of
+// the lock. Each value that f returns costs some fifty series for as long as the process lives: f
+// should return one of a few words, such as the part before the first colon. f must not block.
+func WithNameLabel(f func(name string) string) Option {
+	return func(m *Metrics) error {
+		if m.nameOf = f; f == nil {
+			return errors.New("WithNameLabel(nil): leave the option away")
+		}
+		return nil
+	}
+}
+
+// Metrics are the metrics of the locks of one client, or of several together. It is a
+// [prometheus.Collector]. Its methods are safe for concurrent use.
+type Metrics struct {
+	nameOf func(string) string // set once; nil without a label for the name
+	all    []prometheus.Collector
+
+	acquires, holds, margins            *prometheus.HistogramVec
+	held, waiters                       *prometheus.GaugeVec
+	renewals, lost, abandoned, passedOn *prometheus.CounterVec
+	known                               sync.Map // series by labels: looking a series up by its labels costs more than counting
+}
+
+// labels are those that all metrics have.
+type labels struct{ kind, name string }
+
+// series are the metrics of locks with the same labels that are counted often, and the labels.
+type series struct {
+	values                   []string
+	acquired, held0, margins prometheus.Observer
+	held, waiters            prometheus.Gauge
+	renewals, passedOn       prometheus.Counter
+}
+
+var _ prometheus.Collector = (*Metrics)(nil)
+
+// New returns metrics that have counted nothing yet. It fails if an option is nil, or was given nil.
+func New(opts ...Option) (*Metrics, error) {
+	m := new(Metrics)
+	for i, o := range opts {
+		err := fmt.Errorf("option %d of %d is nil", i+1, len(opts))
+		if o != nil {
+			err = o(m)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("leaseholdprom: new metrics: %w", err)
+		}
+	}
+	histogram := func(name, help string, buckets []float64, more ...string) *prometheus.HistogramVec {
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, m.labels(more))
+		m.all = append(m.all, v)
+		return v
+	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, m.labels(nil))
+		m.all = append(m.all, v)
+		return v
+	}
+	counter := func(name, help string, more ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, m.labels(more))
+		m.all = append(m.all, v)
+		return v
+	}
+	m.acquires = histogram("leasehold_lock_acquire_duration_seconds", "How long calls of Lock and TryLock took, by what they came to.", acquireBuckets, labelOutcome, labelError)
+	m.holds = histogram("leasehold_lock_hold_duration_seconds", "How long locks were held, by the way in which the hold ended.", holdBuckets, labelReason)
+	m.held = gauge("leasehold_lock_held_count", "How many holds there are now. A re-entry counts once more.")
+	m.waiters = gauge("leasehold_lock_waiter_count", "How many calls of Lock wait for another owner now.")
+	m.renewals = counter("leasehold_lock_renewals_total", "How many leases were renewed, or not: then error_type says why.", labelError)
+	m.margins = histogram("leasehold_lock_renewal_margin_seconds", "How much of a lease was left when its renewal was confirmed.", marginBuckets)
+	m.lost = counter("leasehold_lock_lost_total", "How many holds were lost, by the reason.", labelReason)
+	m.abandoned = counter("leasehold_lock_abandoned_total", "How many holds were not unlocked after the end of their context.")
+	m.passedOn = counter("leasehold_lock_passed_on_total", "How many holds passed their lock on inside the process, without a command to Redis.")
+	return m, nil
+}
+
+// labels returns the names of the labels of a metric that has these beside those of all.
+func (m *Metrics) labels(more []string) []string {
+	names := []string{labelKind}
+	if m.nameOf != nil {
+		names = append(names, labelName)
+	}
+	return append(names, more...)
+}
+
+// Describe implements [prometheus.Collector].
+func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
+	for _, c := range m.all {
+		c.Describe(to)
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+	for _, c := range m.all {
+		c.Collect(to)
+	}
+}
+
+// of returns the series of the lock that e is about.
+func (m *Metrics) of(e lock.Event) *series {
+	l := labels{kind: e.Kind}
+	if m.nameOf != nil {
+		l.name = m.nameOf(e.Name)
+	}
+	if s, ok := m.known.Load(l); ok {
+		return s.(*series)
+	}
+	s := &series{values: []string{l.kind}}
+	if m.nameOf != nil {
+		s.values = append(s.values, l.name)
+	}
+	s.acquired = m.acquires.WithLabelValues(s.with("acquired", "")...)
+	s.held0 = m.holds.WithLabelValues(s.with("unlocked")...)
+	s.margins = m.margins.WithLabelValues(s.values...)
+	s.held, s.waiters = m.held.WithLabelValues(s.values...), m.waiters.WithLabelValues(s.values...)
+	s.renewals, s.passedOn = m.renewals.WithLabelValues(s.with("")...), m.passedOn.WithLabelValues(s.values...)
+	// A counter that is there before it counts: the increase from nothing to one is no increase to
+	// Prometheus, and the first loss would raise no alarm.
+	m.abandoned.WithLabelValues(s.values...)
+	m.renewals.WithLabelValues(s.with("unavailable")...)
+	m.acquires.WithLabelValues(s.with("unavailable", "unavailable")...)
+	for _, reason := range reasons {
+		m.lost.WithLabelValues(s.with(reason)...)
+	}
+	known, _ := m.known.LoadOrStore(l, s)
+	return known.(*series)
+}
+
+// with returns the values of the labels of a metric that has more than the labels of all.
+func (s *series) with(more ...string) []string {
+	return append(s.values[:len(s.values):len(s.values)], more...)
+}
+
+// Observer returns an observer that counts what it is told. Give it to client.WithObserver, of as
+// many clients as you like.
+func (m *Metrics) Observer() lock.Observer {
+	ended := func(outcome string) func(context.Context, lock.Event) {
+		return func(_ context.Context, e lock.Event) {
+			s := m.of(e)
+			m.acquires.WithLabelValues(s.with(outcome, errorType(outcome, e.Err))...).Observe(seconds(e.Took))
+			s.endWait(e)
+		}
+	}
+	return lock.Observer{
+		Waiting: func(_ context.Context, e lock.Event) { m.of(e).waiters.Inc() },
+		Granted: func(_ context.Context, e lock.Event) {
+			s := m.of(e)
+			s.acquired.Observe(seconds(e.Took))
+			s.held.Inc()
+			s.endWait(e)
+		},
+		Refused:     ended("busy"),
+		TimedOut:    ended("timeout"),
+		Canceled:    ended("canceled"),
+		Unavailable: ended("unavailable"),
+		Failed:      ended("failed"),
+		Renewed: func(_ context.Context, e lock.Event) {
+			s := m.of(e)
+			s.renewals.Inc()
+			s.margins.Observe(seconds(e.Left))
+		},
+		RenewalFailed: func(_ context.Context, e lock.Event) {
+			m.renewals.WithLabelValues(m.of(e).with(word(e.Err))...).Inc()
+		},
+		Abandoned: func(_ context.Context, e lock.Event) {
+			m.abandoned.WithLabelValues(m.of(e).values...).Inc()
+		},
+		PassedOn: func(_ context.Context, e lock.Event) { m.of(e).passedOn.Inc() },
+		Released: func(_ context.Context, e lock.Event) {
+			s := m.of(e)
+			s.held.Dec()
+			if e.Err == nil {
+				s.held0.Observe(seconds(e.Held))
+			} else {
+				m.holds.WithLabelValues(s.with("unconfirmed")...).Observe(seconds(e.Held))
+			}
+		},
+		Lost: func(_ context.Context, e lock.Event) {
+			s, reason := m.of(e), reason(e.Err)
+			s.held.Dec()
+			m.holds.WithLabelValues(s.with(reason)...).Observe(seconds(e.Held))
+			m.lost.WithLabelValues(s.with(reason)...).Inc()
+		},
+	}
+}
+
+// endWait counts the end of a wait, if the call waited.
+func (s *series) endWait(e lock.Event) {
+	if e.Waited > 0 {
+		s.waiters.Dec()
+	}
+}
+
+func seconds(d time.Duration) float64 { return max(d, 0).Seconds() }
