@@ -3,11 +3,13 @@ package client_test
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
 )
 
 // soon waits until the log contains what.
@@ -22,6 +24,45 @@ func (s *said) soon(t *testing.T, what string) {
 
 func (s *said) logger() client.Option {
 	return client.WithLogger(slog.New(slog.NewTextHandler(s, nil)))
+}
+
+// A client logs nothing while all goes well: not of the locks, and not of what it does beside them.
+func TestLog_nothingWhileAllGoesWell(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	var all said
+	a := open(t, s.Client(t), all.logger(), client.WithWatchdogTimeout(3*time.Second))
+	b := open(t, s.Client(t), all.logger())
+	for _, kind := range []func(*client.Client) lock.Locker{
+		func(c *client.Client) lock.Locker { return c.NewLock("plain") },
+		func(c *client.Client) lock.Locker { return c.NewFairLock("fair") },
+		func(c *client.Client) lock.Locker { return c.NewRWLock("rw").Read() },
+		func(c *client.Client) lock.Locker { return c.NewRWLock("rw").Write() },
+	} {
+		h, err := kind(a).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for until := h.Until(); !h.Until().After(until); time.Sleep(5 * time.Millisecond) {
+		} // it was renewed
+		var wg sync.WaitGroup
+		for range 10 {
+			for _, c := range []*client.Client{a, b} {
+				wg.Go(func() {
+					if err := lock.Do(t.Context(), kind(c), func(context.Context) error { return nil }); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	}
+	if all.contains("msg=") {
+		t.Errorf("it says %s", all.text.String())
+	}
 }
 
 // A server that evicts keys takes locks from their holders. The client logs that once, also for a

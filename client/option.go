@@ -91,7 +91,7 @@ func WithKeyPrefix(prefix string) Option {
 
 // WithLogger makes the client log to l instead of [slog.Default].
 //
-// The client logs faults that no call returns, at Warn: a lock that was lost, a hold that
+// The client logs faults that no call returns: at Error a lock that was lost, and at Warn a hold that
 // was abandoned, a renewal that failed, a waiter that gets no answer from Redis for a second, a
 // release that Redis never confirmed, a subscription that the server denies, and a
 // server that evicts keys when its memory is full. It logs nothing else, and nothing

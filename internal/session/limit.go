@@ -149,7 +149,7 @@ func (s *Session) expire(h *hold) {
 		return // its owner lost all holds at this moment
 	}
 	if remains != place.OwnerHolds { // else its owner has other holds
-		s.report.warn("lock lost", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", h.limit.Load().cause)
+		s.report.lost(t.spec, h.limit.Load().cause)
 	}
 	s.tellLost(h, cause)
 }

@@ -51,6 +51,17 @@ func (r *reporter) debug(message string, args ...any) {
 
 // warn says message, which is about what about names, unless it was said often of late.
 func (r *reporter) warn(message, about string, args ...any) {
+	r.say(slog.LevelWarn, message, about, args)
+}
+
+// lost says that the lock of spec was lost, by cause. That is an error: what the holder did may have
+// been done twice.
+func (r *reporter) lost(spec *Spec, cause error) {
+	r.say(slog.LevelError, "lock lost", spec.Name, []any{"lock", spec.Name, "mode", spec.Mode, "cause", cause})
+}
+
+// say says message at a level, unless it was said often of late.
+func (r *reporter) say(level slog.Level, message, about string, args []any) {
 	left, say := r.due(message, about)
 	if !say {
 		return
@@ -58,7 +69,7 @@ func (r *reporter) warn(message, about string, args ...any) {
 	if left > 0 {
 		args = append(args, "left_out", left)
 	}
-	r.logger().Warn(message, args...)
+	r.logger().Log(context.Background(), level, message, args...)
 }
 
 // due reports whether a message is to be said, and how many of its kind were not.

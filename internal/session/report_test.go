@@ -20,11 +20,13 @@ import (
 type heard struct {
 	mu   sync.Mutex
 	text bytes.Buffer
+	all  bytes.Buffer // what was heard since the beginning
 }
 
 func (h *heard) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.all.Write(p)
 	return h.text.Write(p)
 }
 
@@ -52,6 +54,15 @@ func withDefaultLogger(t *testing.T, f func(w *world, log *heard)) {
 		w.a.report.given = nil
 		slog.SetDefault(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		f(w, log)
+		for line := range strings.Lines(log.all.String()) {
+			level := "level=WARN "
+			if strings.Contains(line, `msg="lock lost"`) {
+				level = "level=ERROR "
+			}
+			if !strings.Contains(line, level) {
+				t.Errorf("want %s: %s", level, line)
+			}
+		}
 	})
 }
 
@@ -72,10 +83,105 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 			h = <-got
 			time.Sleep(2 * leaseTime)
 			w.unlock(h)
+
+			ctx, cancel := context.WithCancel(lock.WithOwner(w.Context()))
+			outer, inner := w.take(w.a, kind, ctx), w.take(w.a, kind, ctx) // a re-entry
+			if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(rival, "orders", nil)); kind != reading && !errors.Is(err, lock.ErrNotAcquired) {
+				t.Errorf("TryLock: %v", err)
+			}
+			w.unlock(inner)
+			w.unlock(outer)
+			cancel() // after the Unlock
+			w.unlock(w.take(w.a, kind, w.Context(), lock.WithLease(time.Minute), lock.WithMaxHold(time.Hour)))
+			time.Sleep(2 * leaseTime)
+		}
+		var wg sync.WaitGroup
+		for range 20 { // it is handed over and passed on
+			for _, s := range []*Session{w.a, w.b} {
+				wg.Go(func() {
+					for range 20 {
+						w.unlock(w.lock(s, w.Context()))
+					}
+				})
+			}
+		}
+		wg.Wait()
+		w.lock(w.a, w.Context())
+		if err := w.a.Close(w.Context()); err != nil { // gives back what is held
+			t.Error(err)
 		}
 		if lines := log.lines(""); len(lines) > 0 {
 			t.Errorf("all goes well, and it says %q", lines)
 		}
+	})
+}
+
+// Each message is said of a lock once in an interval, and of so many locks in one. The next one
+// counts those that were left out: none is forgotten.
+func TestReport_isLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const locks, seconds = 50, 100
+		log := &heard{}
+		r := &reporter{given: slog.New(slog.NewTextHandler(log, nil))}
+		for range seconds {
+			for i := range locks {
+				name := fmt.Sprint("orders", i)
+				r.warn("trouble", name, "lock", name)
+				r.lost(&Spec{Kind: plain, Name: name}, lock.ErrLost)
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(reportEvery)
+		r.warn("trouble", "last", "lock", "last")
+		r.lost(&Spec{Kind: plain, Name: "last"}, lock.ErrLost)
+		text := log.all.String()
+		for _, message := range []string{"msg=trouble", `msg="lock lost"`} {
+			said, left := 0, 0
+			for line := range strings.Lines(text) {
+				if !strings.Contains(line, message) {
+					continue
+				}
+				said++
+				if _, n, counted := strings.Cut(line, "left_out="); counted {
+					var k int
+					if _, err := fmt.Sscan(n, &k); err != nil {
+						t.Fatal(err)
+					}
+					left += k
+				}
+			}
+			if want := int(seconds*time.Second/reportEvery)*reportMost + 1; said != want {
+				t.Errorf("%s is said %d times, want %d", message, said, want)
+			}
+			if want := locks*seconds + 1; said+left != want {
+				t.Errorf("%s: %d were said or counted, want %d", message, said+left, want)
+			}
+		}
+	})
+}
+
+// What else is said without a call that could return it, each at Warn.
+func TestReport_abandonedAndNeverConfirmed(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *heard) {
+		ctx, cancel := context.WithCancel(w.Context())
+		h := w.lock(w.a, ctx)
+		cancel()
+		time.Sleep(leaseTime)
+		if lines := log.lines("lock abandoned"); len(lines) != 1 {
+			t.Errorf("abandoned: %q", lines)
+		}
+		_ = h.Unlock(w.Context()) // it is lost, or soon
+		time.Sleep(time.Minute)
+		h = w.lock(w.a, w.Context(), lock.WithLease(time.Minute))
+		w.wire.Freeze(true)
+		_ = h.Unlock(w.Context()) // no answer
+		time.Sleep(3 * time.Minute)
+		if lines := log.lines("never confirmed a release"); len(lines) != 1 {
+			t.Errorf("never confirmed: %q", lines)
+		}
+		w.wire.Freeze(false)
+		w.wire.CutAll()
+		time.Sleep(time.Minute)
 	})
 }
 

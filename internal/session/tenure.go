@@ -136,7 +136,7 @@ func (t *tenure) Lost(cause error) {
 		return
 	}
 	if len(ended) > 0 {
-		t.s.report.warn("lock lost", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
+		t.s.report.lost(t.spec, cause)
 	}
 	t.s.tellEnded(ended, t.lostBy(cause))
 	t.unhold()
