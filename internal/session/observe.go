@@ -165,10 +165,6 @@ func (s *Session) tellEnd(h *hold, lost bool, err error) {
 		h.call = new(call) // until tellGranted comes
 	}
 	c := h.call
-	if c.end != nil {
-		h.mu.Unlock()
-		return
-	}
 	c.end = func() {
 		f := s.Observer.Released
 		if lost {

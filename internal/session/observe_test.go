@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // witness observes session a in the tests, and checks what lock.Observer promises.
@@ -392,6 +393,24 @@ func TestObserver_downgrade(t *testing.T) {
 			t.Errorf("%+v", all)
 		}
 		w.unlock(read)
+	})
+}
+
+// The lock is lost after an Unlock has ended the hold, and before it took the hold out. The Unlock tells
+// of the hold, and the loss does not.
+func TestObserver_unlockCrossedByALoss(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context()).(*hold)
+		w.wantTold("granted")
+		h.end(lock.ErrUnlocked) // as Unlock does first
+		w.mini.Del("orders")
+		h.tenure().lease.Lose(watchdog.ErrGone)
+		w.wantTold()
+		err := w.a.unlockEnded(w.Context(), h)
+		w.a.tellGivenBack(h, err)
+		if e := w.wantTold("lost")[0]; !errors.Is(err, lock.ErrLost) || e.Err != err {
+			t.Errorf("Unlock: %v, and the observer hears of %v", err, e.Err)
+		}
 	})
 }
 
