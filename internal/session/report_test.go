@@ -92,7 +92,7 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 			w.unlock(inner)
 			w.unlock(outer)
 			cancel() // after the Unlock
-			w.unlock(w.take(w.a, kind, w.Context(), lock.WithLease(time.Minute), lock.WithMaxHold(time.Hour)))
+			w.unlock(w.take(w.a, kind, w.Context(), lock.WithFixedLease(time.Minute), lock.WithMaxHold(time.Hour)))
 			time.Sleep(2 * leaseTime)
 		}
 		var wg sync.WaitGroup
@@ -172,7 +172,7 @@ func TestReport_abandonedAndNeverConfirmed(t *testing.T) {
 		}
 		_ = h.Unlock(w.Context()) // it is lost, or soon
 		time.Sleep(time.Minute)
-		h = w.lock(w.a, w.Context(), lock.WithLease(time.Minute))
+		h = w.lock(w.a, w.Context(), lock.WithFixedLease(time.Minute))
 		w.wire.Freeze(true)
 		_ = h.Unlock(w.Context()) // no answer
 		time.Sleep(3 * time.Minute)
