@@ -89,7 +89,10 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 		}
 	}
 	a := attempts.Get().(*attempt)
-	defer attempts.Put(a)
+	defer func() {
+		*a = attempt{}
+		attempts.Put(a)
+	}()
 	*a = attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), fresh: !known}
 	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, number)}
 	a.parts = a.one[:]
@@ -132,7 +135,7 @@ func (a *attempt) done() {
 	for i := range a.parts {
 		p := &a.parts[i]
 		if p.owner == nil {
-			break
+			return
 		}
 		p.at.lock()
 		if a.w != nil && i == a.current {
@@ -142,7 +145,6 @@ func (a *attempt) done() {
 		p.owner.Leave()
 		p.at.unlock()
 	}
-	*a = attempt{}
 }
 
 // acquires reports whether another call of o asks for the first hold.
