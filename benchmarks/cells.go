@@ -171,6 +171,22 @@ var cells = []*cell{
 		},
 		aims: []aim{{what: "goroutines that never come back", metric: "hung", atMost: 0}},
 	},
+	telemetry("telemetry-free", "What telemetry costs: a free lock, one goroutine", job{Do: "loop", Goroutines: 1, Each: true}, 4),
+	telemetry("telemetry-hot", "What telemetry costs: one hot lock, 100 goroutines of a process", job{Do: "loop", Goroutines: 100}, 1),
+}
+
+// telemetry compares a client that nobody sees or observes with others.
+func telemetry(name, title string, j job, more int) *cell {
+	return &cell{
+		name: name, title: title,
+		contenders: []string{"unregistered", "leasehold", "observed"}, reference: "unregistered", processes: 1, more: more,
+		slice: loop(j, 500*time.Millisecond),
+		columns: []column{
+			{"locks/s", "locks/s", false, 0}, {"× unregistered", "locks/s", true, 2}, {"client CPU µs/lock", "cpu/lock", false, 2}, {"× unregistered", "cpu/lock", true, 2},
+			{"commands/lock", "sent/lock", false, 3}, {"allocs", "allocs", false, 1}, {"B", "bytes", false, 0},
+		},
+		aims: []aim{{what: "locks/s, × unregistered", metric: "locks/s", over: "unregistered", atLeast: 0.97}},
+	}
 }
 
 func free(name, title string, endless bool, least float64) *cell {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/leaseholdprom"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
@@ -66,6 +67,8 @@ const (
 var contenders = map[string]entry{
 	"leasehold":        {what: "this library, on a rueidis client like that of f1", kind: ours, open: openLeasehold},
 	"leasehold-open":   {what: "this library, by client.Open and nothing else", kind: ours, open: openLeaseholdByURL},
+	"observed":         {what: "this library, with the metrics of leaseholdprom", kind: ours, open: openWith(observed)},
+	"unregistered":     {what: "this library, without the entry that says who the client is", kind: ours, open: openWith(unregistered)},
 	"f1":               {what: "a floor: SET NX PX, and compare-and-delete by a script; no waiting", kind: floor, sets: true, open: openF1},
 	"f2":               {what: "a floor: the barest hash lock in Redisson's shape", kind: floor, open: openF2},
 	"f3":               {what: "a floor: unlock and grant in one script", kind: floor, open: openF3},
@@ -87,14 +90,37 @@ type leasehold struct {
 	rdb    rueidis.Client // nil if the client's own
 }
 
-func openLeasehold(s settings) (contender, error) {
-	rdb, err := rueidisClient(s.Addr)
+func openLeasehold(s settings) (contender, error) { return openWith(nil)(s) }
+
+// openWith returns what opens a contender with more options.
+func openWith(more func() (client.Option, error)) func(settings) (contender, error) {
+	return func(s settings) (contender, error) {
+		options := []client.Option{client.WithWatchdogTimeout(s.Lease)}
+		if more != nil {
+			o, err := more()
+			if err != nil {
+				return nil, err
+			}
+			options = append(options, o)
+		}
+		rdb, err := rueidisClient(s.Addr)
+		if err != nil {
+			return nil, err
+		}
+		c, err := client.New(rdb, options...)
+		return leasehold{c, rdb}, err
+	}
+}
+
+func observed() (client.Option, error) {
+	m, err := leaseholdprom.New()
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(rdb, client.WithWatchdogTimeout(s.Lease))
-	return leasehold{c, rdb}, err
+	return client.WithObserver(m.Observer()), nil
 }
+
+func unregistered() (client.Option, error) { return client.WithoutRegistry(), nil }
 
 func openLeaseholdByURL(s settings) (contender, error) {
 	c, err := client.Open(context.Background(), "redis://"+s.Addr, client.WithWatchdogTimeout(s.Lease))

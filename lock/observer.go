@@ -101,7 +101,7 @@ type Event struct {
 	Waited time.Duration // the end of a call: how much of that came after Waiting; 0 if that was not called
 	Held   time.Duration // Released and Lost: how long the hold lasted
 	Left   time.Duration // Renewed and RenewalFailed: what was left of the lease when the answer came, or the error
-	Until  time.Time     // Granted and Renewed: the end of the lease; Abandoned: the end of the hold, if it is not unlocked
+	Until  time.Time     // Renewed: the new end of the lease; Abandoned: the end of the hold, if it is not unlocked
 
 	// Err is what the call returned, in Refused, TimedOut, Canceled, Unavailable and Failed;
 	// what went wrong, in RenewalFailed and Released; and why, in Lost and Abandoned.

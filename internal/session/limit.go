@@ -86,7 +86,7 @@ func (s *Session) abandonOne(h *hold) {
 	cause := context.Cause(h.parent)
 	s.report.warn("lock abandoned: its context has ended, and nobody unlocked it", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "renewed until", until, "cause", cause)
 	if s.Observer != nil {
-		h.tell(s.Observer.Abandoned, func(*call) lock.Event { return lock.Event{Until: until, Err: cause} })
+		h.tell(s.Observer.Abandoned, lock.Event{Until: until, Err: cause})
 	}
 }
 

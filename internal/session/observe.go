@@ -30,8 +30,15 @@ type call struct {
 
 	// Guarded by the mutex of the hold, which sees to it that the observer hears of the grant
 	// first, and of one end.
-	told bool   // the observer knows of the grant
-	end  func() // tells of the end; nil before that
+	told bool       // the observer knows of the grant
+	end  *endOfHold // nil before that
+}
+
+// endOfHold is how a hold ended, and when.
+type endOfHold struct {
+	lost bool // else it was given back
+	err  error
+	at   time.Time
 }
 
 // calls numbers all calls of this process that are observed.
@@ -140,7 +147,7 @@ func (c *call) tellGranted(h *hold) {
 	h.call = c
 	h.mu.Unlock()
 	if f := c.s.Observer.Granted; f != nil {
-		e.Owner, e.Token, e.Until = h.Owner(), h.Token(), h.Until()
+		e.Owner, e.Token = h.Owner(), h.Token()
 		f(c.ctx, e)
 	}
 	h.mu.Lock()
@@ -148,7 +155,7 @@ func (c *call) tellGranted(h *hold) {
 	end := c.end
 	h.mu.Unlock()
 	if end != nil {
-		end()
+		h.tellOf(end)
 	}
 }
 
@@ -160,23 +167,26 @@ func (s *Session) tellEnd(h *hold, lost bool, err error) {
 		return
 	}
 	h.mu.Lock()
-	ended := h.ended
+	end := &endOfHold{lost, err, h.ended}
 	if h.call == nil {
 		h.call = new(call) // until tellGranted comes
 	}
-	c := h.call
-	c.end = func() {
-		f := s.Observer.Released
-		if lost {
-			f = s.Observer.Lost
-		}
-		h.tell(f, func(c *call) lock.Event { return lock.Event{Held: max(ended.Sub(c.granted), 0), Err: err} })
-	}
-	told, end := c.told, c.end
+	h.call.end = end
+	told := h.call.told // else tellGranted tells of the end, perhaps before this goroutine goes on
 	h.mu.Unlock()
 	if told {
-		end()
+		h.tellOf(end)
 	}
+}
+
+// tellOf tells the observer of the end of h.
+func (h *hold) tellOf(end *endOfHold) {
+	o := h.call.s.Observer
+	f := o.Released
+	if end.lost {
+		f = o.Lost
+	}
+	h.tell(f, lock.Event{Held: max(end.at.Sub(h.call.granted), 0), Err: end.err})
 }
 
 // tellLost tells the observer that h is lost by cause.
@@ -209,7 +219,7 @@ func (s *Session) tellGivenBack(h *hold, err error) {
 // tellPassedOn tells the observer that the Unlock of h passed the lock on.
 func (s *Session) tellPassedOn(h *hold) {
 	if s.Observer != nil {
-		h.tell(s.Observer.PassedOn, func(c *call) lock.Event { return lock.Event{} })
+		h.tell(s.Observer.PassedOn, lock.Event{})
 	}
 }
 
@@ -246,9 +256,9 @@ func (h *hold) unlocked() bool {
 	return h.cause == lock.ErrUnlocked
 }
 
-// tell calls f, if that is not nil, with the event of h that e returns, if the observer knows of h.
+// tell calls f, if that is not nil, with e, an event of h, if the observer knows of h.
 // No mutex may be held.
-func (h *hold) tell(f func(context.Context, lock.Event), e func(c *call) lock.Event) {
+func (h *hold) tell(f func(context.Context, lock.Event), e lock.Event) {
 	if f == nil {
 		return
 	}
@@ -259,9 +269,9 @@ func (h *hold) tell(f func(context.Context, lock.Event), e func(c *call) lock.Ev
 	if !known {
 		return
 	}
-	event := c.event(e(c))
-	event.Owner, event.Token = h.Owner(), h.Token()
-	f(c.ctx, event)
+	e = c.event(e)
+	e.Owner, e.Token = h.Owner(), h.Token()
+	f(c.ctx, e)
 }
 
 // one returns a hold of t; nil if there is none.
@@ -285,7 +295,7 @@ func (t *tenure) Renewed(until time.Time, left time.Duration) {
 		return
 	}
 	if h := t.one(); h != nil {
-		h.tell(s.Observer.Renewed, func(*call) lock.Event { return lock.Event{Until: until, Left: left} })
+		h.tell(s.Observer.Renewed, lock.Event{Until: until, Left: left})
 	}
 }
 
@@ -295,6 +305,6 @@ func (t *tenure) Unrenewed(err error, left time.Duration) {
 		return
 	}
 	if h := t.one(); h != nil {
-		h.tell(t.s.Observer.RenewalFailed, func(*call) lock.Event { return lock.Event{Left: left, Err: err} })
+		h.tell(t.s.Observer.RenewalFailed, lock.Event{Left: left, Err: err})
 	}
 }
