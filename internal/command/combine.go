@@ -45,8 +45,9 @@ type combiner struct {
 	pacer   timer         // is to have one more batch follow the latest
 	sweeper timer         // is to look for callers that have waited for long enough
 
-	work  func() // set once: send, without an allocation for each use
-	spare sync.Pool
+	work  func()    // set once: send, without an allocation for each use
+	spare sync.Pool // of batches
+	used  sync.Pool // of joints: not of the whole process, as a channel belongs to the bubble of testing/synctest that it was made in
 }
 
 // timer calls a function once in a while. The mutex of the combiner guards it.
@@ -92,8 +93,6 @@ const (
 	answered       // the joint is the caller's
 )
 
-var joints = sync.Pool{New: func() any { return &joint{wake: make(chan struct{}, 1)} }}
-
 // combinerOf returns the combiner for a node.
 func (s *Sender) combinerOf(node uint16) *combiner {
 	all := &s.combiners
@@ -126,12 +125,13 @@ func newCombiner(s *Sender) *combiner {
 	c := &combiner{s: s}
 	c.work = c.send
 	c.spare.New = func() any { return new(batch) }
+	c.used.New = func() any { return &joint{wake: make(chan struct{}, 1)} }
 	return c
 }
 
 // together is Await for a call that travels with others.
 func together[T any, C Call[T]](ctx context.Context, c *combiner, limit time.Duration, call C) (value T, ok bool, err error) {
-	j := joints.Get().(*joint)
+	j := c.used.Get().(*joint)
 	call.Fill(&j.Change)
 	now := time.Now()
 	var timeout <-chan time.Time
@@ -170,7 +170,7 @@ func together[T any, C Call[T]](ctx context.Context, c *combiner, limit time.Dur
 	}
 	value, err = call.Answer(&j.Change)
 	j.Change = luascripts.Change{}
-	joints.Put(j)
+	c.used.Put(j)
 	return value, true, err
 }
 
