@@ -1,0 +1,208 @@
+// Package docs tests the pages: each block of Go is compiled and run, and no link is dead.
+package docs
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/memredis"
+)
+
+const root = ".."
+
+// pages returns the text of every Markdown page of the repository.
+func pages(t *testing.T) map[string]string { return texts(t, ".md") }
+
+// texts returns the text of every file whose name ends so.
+func texts(t *testing.T, end string) map[string]string {
+	t.Helper()
+	texts := make(map[string]string)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "node_modules" || strings.HasPrefix(d.Name(), ".") && d.Name() != ".." && d.Name() != ".github"):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, end):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		texts[strings.TrimPrefix(path, root+"/")] = string(text)
+		return err
+	})
+	if err != nil || len(texts) == 0 {
+		t.Fatalf("no %s: %v", end, err)
+	}
+	return texts
+}
+
+var goBlock = regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
+
+// Each block of Go on a page stands, line for line, in a file that is compiled and tested. The
+// indentation may differ.
+func TestBlocks(t *testing.T) {
+	compiled := make(map[string]string)
+	for path, text := range texts(t, ".go") {
+		compiled[path] = plain(text)
+	}
+	blocks := 0
+	for page, text := range pages(t) {
+		for _, block := range goBlock.FindAllStringSubmatch(text, -1) {
+			blocks++
+			if !stands(block[1], compiled) {
+				t.Errorf("%s: this stands in no file of Go:\n%s", page, block[1])
+			}
+		}
+	}
+	if blocks < 10 {
+		t.Errorf("%d blocks were found", blocks)
+	}
+	if stands("this := not.Compiled()\n", compiled) {
+		t.Error("the test finds what is not there")
+	}
+}
+
+func stands(block string, compiled map[string]string) bool {
+	for _, text := range compiled {
+		if strings.Contains(text, plain(block)) {
+			return true
+		}
+	}
+	return false
+}
+
+// plain returns text without indentation, with a line break before and after it.
+func plain(text string) string {
+	var b strings.Builder
+	b.WriteString("\n")
+	for line := range strings.Lines(strings.Trim(text, "\n") + "\n") {
+		b.WriteString(strings.TrimSpace(line) + "\n")
+	}
+	return b.String()
+}
+
+var (
+	link    = regexp.MustCompile(`\[[^\]]*\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	code    = regexp.MustCompile("(?ms)^```.*?^```$|`[^`\n]*`")
+)
+
+// Each link inside the repository leads to a file, and to a heading of it. Others are https.
+func TestLinks(t *testing.T) {
+	all := pages(t)
+	for page, text := range all {
+		for _, l := range link.FindAllStringSubmatch(code.ReplaceAllString(text, ""), -1) {
+			if why := dead(page, l[1], all); why != "" {
+				t.Errorf("%s: %s: %s", page, l[1], why)
+			}
+		}
+	}
+	for _, bad := range []string{"no.md", "README.md#no-such-heading", "http://example.com"} {
+		if dead("README.md", bad, all) == "" {
+			t.Errorf("the test finds nothing wrong with %s", bad)
+		}
+	}
+}
+
+// dead returns what is wrong with a link of a page.
+func dead(page, to string, all map[string]string) string {
+	if strings.Contains(to, ":") {
+		if !strings.HasPrefix(to, "https://") && !strings.HasPrefix(to, "mailto:") {
+			return "it is not https"
+		}
+		return ""
+	}
+	path, anchor, _ := strings.Cut(to, "#")
+	target := page
+	if path != "" {
+		target = filepath.Join(filepath.Dir(page), path)
+	}
+	if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+		return "there is no such file"
+	}
+	if anchor == "" {
+		return ""
+	}
+	for _, h := range heading.FindAllStringSubmatch(all[target], -1) {
+		if slug(h[1]) == anchor {
+			return ""
+		}
+	}
+	return "there is no such heading"
+}
+
+// slug returns the anchor that GitHub gives to a heading.
+func slug(heading string) string {
+	var b strings.Builder
+	for _, c := range strings.ToLower(heading) {
+		switch {
+		case c == ' ':
+			b.WriteRune('-')
+		case c == '-' || c == '_' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c > 127:
+			b.WriteRune(c)
+		}
+	}
+	return b.String()
+}
+
+// The program of the README runs as it stands on the page.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile(root + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := goBlock.FindSubmatch(readme)
+	if block == nil || !bytes.HasPrefix(block[1], []byte("package main\n")) {
+		t.Fatal("the README does not begin with a program")
+	}
+	s, err := memredis.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const address = "127.0.0.1:6379"
+	if !bytes.Contains(block[1], []byte(address)) {
+		t.Fatalf("the program does not connect to %s", address)
+	}
+	main := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(main, bytes.ReplaceAll(block[1], []byte(address), []byte(s.Addr())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("go", "run", main).CombinedOutput()
+	want := "shipping, step 1\nshipping, step 2\nshipping, step 3\n"
+	if err != nil || string(out) != want {
+		t.Errorf("%v, %q, want %q", err, out, want)
+	}
+	if keys := s.Keys(); len(keys) != 0 {
+		t.Errorf("it leaves %s", fmt.Sprint(keys))
+	}
+}
+
+var warning = regexp.MustCompile(`report\.warn\("([^";]*)`)
+
+// The runbook has an entry for each warning that a client can log.
+func TestRunbook(t *testing.T) {
+	runbook := pages(t)["docs/RUNBOOK.md"]
+	found := 0
+	for path, text := range texts(t, ".go") {
+		for _, w := range warning.FindAllStringSubmatch(text, -1) {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			found++
+			if !strings.Contains(runbook, "\n### Log: "+strings.TrimSpace(w[1])) {
+				t.Errorf("%s: the runbook has no entry for %q", path, w[1])
+			}
+		}
+	}
+	if found < 7 {
+		t.Errorf("%d warnings were found", found)
+	}
+}
