@@ -9,6 +9,7 @@
 //	leasehold watch NAME...          prints what happens to locks
 //	leasehold clients                lists the clients that use locks
 //	leasehold serve                  serves a web page that shows locks
+//	leasehold bench                  measures what locks cost on a server
 //	leasehold doctor                 says whether a server is fit for locks
 //	leasehold demo                   shows locks at work; needs nothing installed
 //	leasehold completion SHELL       prints a completion script
@@ -44,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 		SilenceErrors:    true,
 		PersistentPreRun: func(*cobra.Command, []string) { started = true },
 	}
-	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), doctorCommand(), demoCommand(), versionCommand())
+	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -1,0 +1,333 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/reentrant"
+	"github.com/redis/rueidis"
+	"github.com/spf13/cobra"
+)
+
+// bencher is one call of bench.
+type bencher struct {
+	connection
+	out    output
+	each   time.Duration
+	prefix string
+	yes    bool
+}
+
+// The bounds of bench.
+const (
+	benchLeast = 100 * time.Millisecond
+	benchMost  = 15 * time.Second // for each cell, so that all four stay within a minute
+	benchHot   = 8                // goroutines that want one lock
+	busyOps    = 1000             // commands a second: the server is at work for others
+	mostTaken  = 1 << 20          // measurements of a cell
+)
+
+func benchCommand() *cobra.Command {
+	b := &bencher{}
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure what locks cost on a server of yours",
+		Example: `  leasehold bench --url redis://db1:6379
+  leasehold bench --time 10s -o json`,
+		Long: `Measure what locks cost from this machine on a server of yours, in one run:
+
+  round trip   PING and its answer: the floor of all else
+  free         Lock and Unlock of a lock that nobody else wants: two round trips
+  hot          the same by 8 goroutines of this process that want one lock
+  hand-over    from Unlock in one client to the return of Lock in another that waits
+
+Each cell takes --time, and all four less than a minute at the most. Meanwhile the
+server carries out as many commands as it can for one connection, which others
+notice. bench looks at the commands that the server carries out already: at more
+than 1000 a second it asks on a terminal, and refuses off it, unless --yes is given.
+Where the user may not ask (INFO), it says so and goes on.
+
+bench writes keys that begin with --prefix and "leasehold-bench:", and leaves none
+behind, also when it is interrupted.
+
+Exit code: 0 if all was measured; 1 if it was not, or if you said no; 2 if bench was
+called the wrong way, or without --yes off a terminal on a busy server.
+
+` + connectionHelp,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if b.each < benchLeast || b.each > benchMost {
+				return usagef("--time %v: it must be from %v to %v", b.each, benchLeast, benchMost)
+			}
+			found, err := b.run(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return b.out.write(cmd.OutOrStdout(), found)
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&b.each, "time", 5*time.Second, "how long to measure each cell, 15s at the most")
+	f.StringVar(&b.prefix, "prefix", "", "how the names of the locks begin, to which the user has rights")
+	f.BoolVarP(&b.yes, "yes", "y", false, "do not ask, also on a busy server")
+	b.out.addFlag(cmd)
+	b.connection.addFlags(cmd)
+	return cmd
+}
+
+// benchReport is what bench has measured.
+type benchReport struct {
+	Server string      `json:"server"`
+	Mode   string      `json:"mode"`
+	Cells  []benchCell `json:"cells"`
+}
+
+// benchCell is one measurement.
+type benchCell struct {
+	Name      string  `json:"name"`
+	Calls     int     `json:"calls"`
+	PerSecond float64 `json:"per_second"`
+	P50US     float64 `json:"p50_us"`
+	P99US     float64 `json:"p99_us"`
+	MaxUS     float64 `json:"max_us"`
+}
+
+// table writes a line for each cell.
+func (r benchReport) table(w io.Writer) error {
+	var lines []string
+	for _, c := range r.Cells {
+		lines = append(lines, fmt.Sprintf("%s\t%d\t%.0f\t%s\t%s\t%s\t%.1f", c.Name, c.Calls, c.PerSecond, us(c.P50US), us(c.P99US), us(c.MaxUS), c.P50US/r.Cells[0].P50US))
+	}
+	return rows(w, "CELL\tCALLS\tA SECOND\tP50\tP99\tMAX\tROUND TRIPS", lines)
+}
+
+// us returns a number of microseconds in three digits or so.
+func us(n float64) string {
+	d := time.Duration(n * float64(time.Microsecond))
+	switch {
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(10 * time.Millisecond).String()
+}
+
+func (b *bencher) run(ctx context.Context, in io.Reader, stderr io.Writer) (benchReport, error) {
+	address, err := b.address()
+	if err != nil {
+		return benchReport{}, err
+	}
+	var clients []*client.Client
+	var rdb rueidis.Client
+	for range 2 {
+		if rdb, err = b.dial(ctx, address); err != nil {
+			return benchReport{}, err
+		}
+		defer rdb.Close()
+		if len(clients) == 0 {
+			if err := b.mayLoad(ctx, rdb, in, stderr); err != nil {
+				return benchReport{}, err
+			}
+		}
+		c, err := client.New(rdb, client.WithName("leasehold bench"), client.WithKeyPrefix(b.prefix))
+		if err != nil {
+			return benchReport{}, usage(err)
+		}
+		defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
+		clients = append(clients, c)
+	}
+	name := "leasehold-bench:" + strings.ToLower(rand.Text()[:12])
+	report := benchReport{Server: redacted(address), Mode: string(rdb.Mode())}
+	for _, cell := range []struct {
+		name    string
+		workers int
+		call    func(ctx context.Context) (time.Duration, error)
+	}{
+		{"round trip", 1, func(ctx context.Context) (time.Duration, error) {
+			began := time.Now()
+			err := rdb.Do(ctx, rdb.B().Ping().Build()).Error()
+			return time.Since(began), err
+		}},
+		{"free", 1, cycle(clients[0].NewLock(name + ":free"))},
+		{"hot", benchHot, cycle(clients[0].NewLock(name + ":hot"))},
+		{"hand-over", 1, handOver(clients[0].NewLock(name+":pass"), clients[1].NewLock(name+":pass"))},
+	} {
+		c, err := measure(ctx, b.each, cell.workers, cell.call)
+		if ctx.Err() != nil {
+			return report, context.Cause(ctx)
+		}
+		if err != nil {
+			return report, fmt.Errorf("%s: %w", cell.name, err)
+		}
+		c.Name = cell.name
+		report.Cells = append(report.Cells, c)
+	}
+	return report, nil
+}
+
+// cycle locks and unlocks, and returns the time of both.
+func cycle(l lock.Locker) func(ctx context.Context) (time.Duration, error) {
+	return func(ctx context.Context) (time.Duration, error) {
+		began := time.Now()
+		h, err := l.Lock(ctx)
+		if err != nil {
+			return 0, err
+		}
+		err = h.Unlock(ctx)
+		return time.Since(began), err
+	}
+}
+
+// handOver returns the time from the release of one client's lock until another client that waits has it. The
+// two take turns.
+func handOver(a, b *reentrant.Lock) func(ctx context.Context) (time.Duration, error) {
+	return func(ctx context.Context) (time.Duration, error) {
+		defer func() { a, b = b, a }()
+		h, err := a.Lock(ctx)
+		if err != nil {
+			return 0, err
+		}
+		type granted struct {
+			h   lock.Hold
+			at  time.Time
+			err error
+		}
+		waits := make(chan granted, 1)
+		go func() {
+			h, err := b.Lock(ctx)
+			waits <- granted{h, time.Now(), err}
+		}()
+		for { // until it waits
+			s, err := a.Inspect(ctx)
+			if err != nil {
+				err = errors.Join(err, h.Unlock(ctx))
+				if g := <-waits; g.err == nil {
+					err = errors.Join(err, g.h.Unlock(ctx))
+				}
+				return 0, err
+			}
+			if len(s.Waiters) > 0 || len(waits) > 0 {
+				break
+			}
+		}
+		began := time.Now()
+		err = h.Unlock(ctx)
+		g := <-waits
+		if g.err == nil {
+			err = errors.Join(err, g.h.Unlock(ctx))
+		}
+		return g.at.Sub(began), errors.Join(err, g.err)
+	}
+}
+
+// measure calls call again and again, for this long, from so many goroutines.
+func measure(ctx context.Context, long time.Duration, workers int, call func(context.Context) (time.Duration, error)) (benchCell, error) {
+	var (
+		mu     sync.Mutex
+		taken  []time.Duration
+		failed error
+		wg     sync.WaitGroup
+	)
+	warm := time.Now().Add(long / 10)
+	end := time.Now().Add(long)
+	for range workers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				now := time.Now()
+				if now.After(end) {
+					return
+				}
+				d, err := call(ctx)
+				mu.Lock()
+				if failed = cmp.Or(failed, err); failed == nil && now.After(warm) && len(taken) < mostTaken {
+					taken = append(taken, d)
+				}
+				over := failed != nil
+				mu.Unlock()
+				if over {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if failed != nil {
+		return benchCell{}, failed
+	}
+	if len(taken) == 0 {
+		return benchCell{}, fmt.Errorf("no call was over within %v", long)
+	}
+	slices.Sort(taken)
+	at := func(p float64) float64 {
+		return float64(taken[int(math.Ceil(p*float64(len(taken))))-1]) / float64(time.Microsecond)
+	}
+	return benchCell{Calls: len(taken), PerSecond: float64(len(taken)) / (long - long/10).Seconds(), P50US: at(.5), P99US: at(.99), MaxUS: at(1)}, nil
+}
+
+// mayLoad returns an error if the server works for others, and nobody has said that this does not matter.
+func (b *bencher) mayLoad(ctx context.Context, rdb rueidis.Client, in io.Reader, stderr io.Writer) error {
+	ops, err := opsPerSecond(ctx, rdb)
+	switch {
+	case b.yes:
+		return nil
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		fmt.Fprintln(stderr, "leasehold: the user may not ask whether the server is busy (INFO)")
+		return nil
+	case ops <= busyOps:
+		return nil
+	case !isTerminal(in):
+		return usagef("the server carries out %d commands a second for others, which bench would slow down: give --yes", ops)
+	}
+	fmt.Fprintf(stderr, "The server carries out %d commands a second for others, which this slows down. Go on? [y/N] ", ops)
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(in).ReadString('\n') // without a line the answer is empty
+		answer <- line
+	}()
+	select {
+	case line := <-answer:
+		if s := strings.ToLower(strings.TrimSpace(line)); s == "y" || s == "yes" {
+			return nil
+		}
+		return errors.New("nothing was measured")
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// opsPerSecond returns the commands that the busiest node carries out a second.
+func opsPerSecond(ctx context.Context, rdb rueidis.Client) (most int, err error) {
+	nodes := map[string]rueidis.Client{"": rdb}
+	if rdb.Mode() == rueidis.ClientModeCluster {
+		nodes = rdb.Nodes()
+	}
+	for _, node := range nodes {
+		text, err := node.Do(ctx, node.B().Info().Section("stats").Build()).ToString()
+		if err != nil {
+			return 0, err
+		}
+		for line := range strings.Lines(text) {
+			if value, ok := strings.CutPrefix(strings.TrimSpace(line), "instantaneous_ops_per_sec:"); ok {
+				n, _ := strconv.Atoi(value)
+				most = max(most, n)
+			}
+		}
+	}
+	return most, nil
+}

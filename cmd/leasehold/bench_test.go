@@ -1,0 +1,80 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// bench measures four cells, and leaves no key behind, also when it is interrupted.
+func TestBench(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	b := on(t, s, "bench", "--time", "200ms", "-o", "json")
+	says(t, b, 0)
+	var r benchReport
+	if err := json.Unmarshal([]byte(b.stdout.String()), &r); err != nil || len(r.Cells) != 4 || r.Server != s.URL() {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for _, c := range r.Cells {
+		if c.Calls == 0 || c.P50US <= 0 || c.P99US < c.P50US || c.MaxUS < c.P99US {
+			t.Errorf("%+v", c)
+		}
+	}
+	says(t, on(t, s, "bench", "--time", "100ms", "--yes"), 0, "round trip ", "free ", "hot ", "hand-over ", "P99")
+	noKeys(t, s, "")
+	b = on(t, s, "bench", "--time", "1s", "--prefix", "orders:", "--yes") // the server was busy just now
+	for end := time.Now().Add(promptly); len(keysLike(t, s, "orders:leasehold-bench:*")) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it locks nothing")
+		}
+	}
+	b.signal(os.Interrupt)
+	says(t, b, exitInterrupted)
+	noKeys(t, s, "")
+}
+
+func keysLike(t *testing.T, s *redistest.Server, pattern string) []string {
+	t.Helper()
+	reply := s.Do(t, "KEYS", pattern)
+	keys, err := reply.AsStrSlice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+// On a server that works for others bench does nothing without --yes.
+func TestBench_busy(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				rdb.Do(t.Context(), rdb.B().Ping().Build())
+			}
+		}
+	}()
+	defer func() { close(stop); <-done }()
+	for end, n := time.Now().Add(promptly), 0; n <= busyOps; time.Sleep(time.Millisecond) {
+		if n, _ = opsPerSecond(t.Context(), rdb); time.Now().After(end) {
+			t.Fatalf("the server carries out %d commands a second", n)
+		}
+	}
+	says(t, on(t, s, "bench", "--time", "100ms"), 2, "commands a second for others", "give --yes")
+	noKeys(t, s, "")
+	says(t, on(t, s, "bench", "--time", "100ms", "--yes"), 0, "hand-over ")
+	says(t, on(t, s, "bench", "--time", "1h"), 2, "it must be from 100ms to 15s")
+	s.AddUser(t, "jobs", "~orders:*", "&*", "+@all", "-info")
+	says(t, on(t, s, "bench", "--time", "100ms", "--prefix", "orders:", "--url", "redis://jobs:secret@"+s.Addr()), 0, "may not ask whether the server is busy")
+	says(t, on(t, s, "bench", "--time", "100ms", "--url", "redis://jobs:secret@"+s.Addr()), 1, "the user lacks a right")
+}
