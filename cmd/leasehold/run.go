@@ -79,7 +79,7 @@ only if the command uses the fencing token.
 			}
 			return nil
 		},
-		ValidArgsFunction: completeRun,
+		ValidArgsFunction: r.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.waits = cmd.Flags().Changed("wait")
 			r.w = cmd.ErrOrStderr()
@@ -110,11 +110,11 @@ only if the command uses the fencing token.
 	return cmd
 }
 
-// completeRun completes the words of the command as a shell does, and not the name of the
-// lock.
-func completeRun(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+// completeRun completes the words of the command as a shell does, and the name of the lock with those
+// that are held.
+func (r *runner) completeRun(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+		return r.completeNames(cmd, args, begin)
 	}
 	return nil, cobra.ShellCompDirectiveDefault
 }

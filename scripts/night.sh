@@ -1,0 +1,90 @@
+#!/bin/sh
+# The question of three in the morning, from nothing: three processes want one
+# lock, and the one that has it is stuck. ls finds it, inspect explains it, unlock
+# breaks it, and the stuck one is told.
+#
+#   sh scripts/night.sh          on a redis-server of its own
+#   LEASEHOLD_REDIS_URL=redis://… sh scripts/night.sh
+#
+# It needs leasehold and redis-cli on the PATH, and without a URL redis-server.
+set -eu
+
+dir=$(mktemp -d)
+lock=orders:42
+pids=
+finish() {
+	for pid in $pids; do kill "$pid" 2>/dev/null || true; done
+	wait
+	rm -rf "$dir"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+redis() {
+	case $LEASEHOLD_REDIS_URL in
+	unix://*) redis-cli -s "${LEASEHOLD_REDIS_URL#unix://}" "$@" ;;
+	*) redis-cli -u "$LEASEHOLD_REDIS_URL" "$@" ;;
+	esac
+}
+step() {
+	printf '\n$ %s\n' "$*"
+	"$@"
+}
+# await COMMAND waits until it says something, for 20 s at the most.
+await() {
+	tries=0
+	until [ -n "$("$@" 2>/dev/null)" ]; do
+		tries=$((tries + 1))
+		[ $tries -lt 400 ] || { echo "night.sh: in vain: $*" >&2; exit 1; }
+		sleep 0.05
+	done
+}
+now() { date +%s%3N; }
+
+if [ -z "${LEASEHOLD_REDIS_URL:-}" ]; then
+	export LEASEHOLD_REDIS_URL="unix://$dir/redis.sock"
+	redis-server --port 0 --unixsocket "$dir/redis.sock" --save '' --daemonize no >"$dir/redis.log" &
+	pids="$pids $!"
+	await redis ping
+fi
+
+# Three processes. The first has the lock, and never lets it go.
+cat >"$dir/import-orders" <<'END'
+#!/bin/sh
+trap 'date +%s%3N >"$1"; exit 1' TERM
+while :; do sleep 0.01; done # stuck
+END
+printf '#!/bin/sh\necho "ship-orders runs"\n' >"$dir/ship-orders"
+printf '#!/bin/sh\necho "bill-orders runs"\n' >"$dir/bill-orders"
+chmod +x "$dir/import-orders" "$dir/ship-orders" "$dir/bill-orders"
+
+leasehold run --lease 3s $lock -- "$dir/import-orders" "$dir/told" >"$dir/1" 2>&1 &
+stuck=$!
+pids="$pids $stuck"
+await redis exists $lock
+await leasehold ls $lock -o name
+for job in ship-orders bill-orders; do
+	leasehold run $lock -- "$dir/$job" >"$dir/$job.out" 2>&1 &
+	pids="$pids $!"
+done
+waits() { leasehold inspect $lock -o json | grep -o '"waiting": 2'; }
+await waits
+# A client hears of a forced unlock once it has renewed a lock: here after a second.
+await redis pubsub channels 'leasehold_client:*'
+
+echo "Orders have stopped. Who has the lock?"
+step leasehold ls
+step leasehold inspect $lock
+began=$(now)
+step leasehold unlock $lock --yes --as alice --reason 'stuck, ticket 815'
+code=0
+wait "$stuck" || code=$?
+await cat "$dir/told"
+printf '\nThe stuck process ended with %s, and said:\n' "$code"
+cat "$dir/1"
+printf 'It was told %s ms after the operator pressed Enter.\n' $(($(cat "$dir/told") - began))
+await cat "$dir/ship-orders.out"
+await cat "$dir/bill-orders.out"
+echo "The others went on:"
+cat "$dir/ship-orders.out" "$dir/bill-orders.out"
+step leasehold inspect $lock
