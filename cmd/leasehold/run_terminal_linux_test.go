@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -410,4 +411,42 @@ func TestTop(t *testing.T) {
 	p.start()
 	p.stdout.await(t, "the least is 100ms")
 	p.ends(exitUsage)
+}
+
+// The keys of top: a filter, the details of a lock and back, another order, and the end.
+func TestTop_keys(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := billing(t, s.Client(t))
+	for _, name := range []string{"orders:1", "orders:2", "nightly"} {
+		mustLock(t, c.NewLock(name))
+	}
+	p := inTerminal(t, s, "top", "--every", "100ms")
+	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
+	raw, err := p.master.SyscallConn() // Fd would make reads block
+	if err == nil {
+		err = errors.Join(raw.Control(func(fd uintptr) {
+			err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100})
+		}), err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.start()
+	for _, step := range []struct{ keys, shows string }{
+		{"", "3 held, 0 waiting"},
+		{"s", "by waiting"},
+		{"/orders:2\r", "with orders:2"},
+		{"\r", "orders:2: a plain lock, held"},
+		{"\x7f", "choose"},
+	} {
+		if _, err := p.master.WriteString(step.keys); err != nil {
+			t.Fatal(err)
+		}
+		p.stdout.await(t, step.shows)
+	}
+	if _, err := p.master.WriteString("q"); err != nil {
+		t.Fatal(err)
+	}
+	p.ends(0)
 }

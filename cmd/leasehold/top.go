@@ -37,10 +37,14 @@ func topCommand() *cobra.Command {
 		Example: `  leasehold top
   leasehold top 'orders:*' --sort waiting`,
 		Long: `Show the locks that are held, again and again, until top is interrupted. The lock that
-has been held for longest comes first. top shows as many locks as the terminal has lines.
+has been held for longest comes first.
+
+Keys: up and down choose a lock, Enter shows its details and Esc leads back, s changes
+the order, / keeps the names with some text, p pauses, q quits.
 
 On a terminal that cannot move its cursor (TERM=dumb), each table comes below the one
-before. Off a terminal, use leasehold ls for a list, or leasehold watch for events.
+before. There, without a keyboard, and on a terminal without a size, top takes no keys.
+Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
@@ -60,6 +64,11 @@ before. Off a terminal, use leasehold ls for a list, or leasehold watch for even
 				q.Match = args[0]
 			}
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
+				width, height, err := term.GetSize(int(f.Fd())) // a serial line has none
+				if in, ok := cmd.InOrStdin().(*os.File); ok && err == nil && width > 0 && height > 0 && os.Getenv("TERM") != "dumb" && isTerminal(in) {
+					t := &topView{ctx: cmd.Context(), admin: a, query: q, every: every, wide: wide, sort: by.value}
+					return t.follow(in, f)
+				}
 				t := &topScreen{f: f, moves: os.Getenv("TERM") != "dumb"}
 				t.begin()
 				defer t.end()
