@@ -36,10 +36,11 @@ type combiner struct {
 	s *Sender // set once
 
 	mu      sync.Mutex
-	queue   []*joint // to be sent, in the order of their arrival
-	workers int      // how many goroutines send a batch, or are about to
-	under   []*batch // what they have sent
-	apart   int      // how many of these over a connection of their own
+	queue   []*joint  // to be sent, in the order of their arrival
+	workers int       // how many goroutines send a batch, or are about to
+	under   []*batch  // what they have sent
+	apart   bool      // one of these goes over a connection of its own
+	resumed time.Time // until when none does, after the latest such failed
 	latest  time.Time
 	trip    time.Duration // the shortest round trip of late
 	pacer   timer         // is to have one more batch follow the latest
@@ -56,13 +57,22 @@ type timer struct {
 	armed bool
 }
 
-// batch is some changes that are under way.
+// batch is some changes that are under way. While it connects, the mutex of the combiner guards
+// joints and changes, and then the worker has them.
 type batch struct {
 	sent    time.Time
-	apart   bool // it goes over a connection of its own
+	apart   bool         // it goes over a connection of its own
+	stage   atomic.Int32 // connects, and what came of it
 	joints  []*joint
 	changes []*luascripts.Change // those of joints
 }
+
+// What can become of a batch.
+const (
+	connects int32 = iota // it waits for a connection of its own
+	goes                  // its worker sends it
+	returned              // its changes are in the queue again
+)
 
 // joint is one change in the hands of a combiner.
 type joint struct {
@@ -121,6 +131,14 @@ type combiners struct {
 	nodes map[uint16]*combiner
 }
 
+func (all *combiners) stop() {
+	all.mu.RLock()
+	defer all.mu.RUnlock()
+	for _, c := range all.nodes {
+		c.stop()
+	}
+}
+
 func newCombiner(s *Sender) *combiner {
 	c := &combiner{s: s}
 	c.work = c.send
@@ -169,7 +187,7 @@ func together[T any, C Call[T]](ctx context.Context, c *combiner, limit time.Dur
 		}
 	}
 	value, err = call.Answer(&j.Change)
-	j.Change = luascripts.Change{}
+	j.Change, j.late = luascripts.Change{}, nil
 	c.used.Put(j)
 	return value, true, err
 }
@@ -198,12 +216,12 @@ func (c *combiner) add(j *joint, now time.Time) {
 	if !c.sweeper.armed {
 		c.armLocked(&c.sweeper, c.s.Timeout/inlineSlack, c.sweep)
 	}
-	goes := c.mayLocked(now)
-	if goes {
+	sends := c.mayLocked(now)
+	if sends {
 		c.workers++
 	}
 	c.mu.Unlock()
-	if goes {
+	if sends {
 		c.s.do(c.work)
 	}
 }
@@ -243,22 +261,24 @@ func (c *combiner) pace() {
 	defer c.s.Done()
 	c.mu.Lock()
 	c.pacer.armed = false
-	goes := len(c.queue) > 0 && c.mayLocked(time.Now())
-	if goes {
+	sends := len(c.queue) > 0 && c.mayLocked(time.Now())
+	if sends {
 		c.workers++
 	}
 	c.mu.Unlock()
-	if goes {
+	if sends {
 		c.send()
 	}
 }
 
-// sweep ends the wait of callers that have waited for long enough.
+// sweep ends the wait of callers that have waited for long enough, and takes a batch back that
+// has no connection yet.
 func (c *combiner) sweep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sweeper.armed = false
 	now := time.Now()
+	c.takeBackLocked(now)
 	sweep := func(all []*joint) {
 		for _, j := range all {
 			if !j.due.IsZero() && now.After(j.due) && j.state.CompareAndSwap(waits, overdue) {
@@ -272,6 +292,35 @@ func (c *combiner) sweep() {
 	}
 	if len(c.queue) > 0 || len(c.under) > 0 {
 		c.armLocked(&c.sweeper, c.s.Timeout/inlineSlack, c.sweep)
+	}
+}
+
+// takeBackLocked puts the changes of a batch that waits for a connection of its own back at
+// the head of the queue: the client library waits for one, and for a place among those that it
+// allows, without regard to anything else. The worker goes on waiting.
+func (c *combiner) takeBackLocked(now time.Time) {
+	i := slices.IndexFunc(c.under, func(b *batch) bool {
+		return b.apart && now.Sub(b.sent) >= c.s.Timeout/inlineSlack && b.stage.CompareAndSwap(connects, returned)
+	})
+	if i < 0 {
+		return
+	}
+	b := c.under[i]
+	c.under = slices.Delete(c.under, i, i+1)
+	c.queue = slices.Insert(c.queue, 0, b.joints...)
+	b.joints, b.changes = nil, nil
+	if c.workers < batchesMost {
+		c.workers++
+		c.s.Go(c.work) // the worker that waits is counted
+	}
+}
+
+// stop ends the timer that nothing waits for, once nothing is under way any more.
+func (c *combiner) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sweeper.Timer != nil {
+		c.sweeper.Stop()
 	}
 }
 
@@ -326,27 +375,36 @@ func (c *combiner) next(b *batch) bool {
 		c.under = append(c.under, b)
 	}
 	c.latest, b.sent = now, now
-	b.apart = c.apart == 0 && c.s.rdb.Mode() != rueidis.ClientModeCluster
+	b.apart = len(b.changes) > 0 && !c.apart && !now.Before(c.resumed) && c.s.rdb.Mode() != rueidis.ClientModeCluster
 	if b.apart {
-		c.apart++
+		b.stage.Store(connects)
+		c.apart = true
 	}
 	return true
 }
 
 // carryOut sends b, and waits for the answers.
 func (c *combiner) carryOut(b *batch) {
-	if c.s.rdb.Mode() == rueidis.ClientModeCluster { // the changes of a slot share a script
-		slices.SortFunc(b.changes, func(x, y *luascripts.Change) int { return int(x.Slot) - int(y.Slot) })
-	}
-	if b.apart {
-		conn, release := c.s.rdb.Dedicate()
-		luascripts.ChangeReentrant(context.Background(), conn, b.changes, callMost)
-		release()
-	} else {
-		luascripts.ChangeReentrant(context.Background(), c.s.rdb, b.changes, callMost)
+	failed := false
+	switch {
+	case b.apart:
+		var sent bool
+		if sent, failed = c.sendApart(b); !sent {
+			c.mu.Lock()
+			c.apart = false
+			c.mu.Unlock()
+			return
+		}
+	case c.s.rdb.Mode() == rueidis.ClientModeCluster:
+		// The changes of a slot share a script. Those of a lock stay in their order.
+		slices.SortStableFunc(b.changes, func(x, y *luascripts.Change) int { return int(x.Slot) - int(y.Slot) })
+		fallthrough
+	default:
+		c.s.change(c.s.rdb, b.changes)
 	}
 	took := time.Since(b.sent)
-	if answers := IsAnswer(b.changes[0].Err); answers != c.s.answering.Load() {
+	answers := IsAnswer(b.changes[0].Err)
+	if answers != c.s.answering.Load() {
 		c.s.answering.Store(answers)
 	}
 	c.mu.Lock()
@@ -354,11 +412,62 @@ func (c *combiner) carryOut(b *batch) {
 	i := slices.Index(c.under, b)
 	c.under = slices.Delete(c.under, i, i+1)
 	if b.apart {
-		c.apart--
+		c.apart = false
 	}
-	if c.trip == 0 || took < c.trip {
+	if failed {
+		c.resumed = time.Now().Add(c.s.Timeout)
+	}
+	switch {
+	case !answers: // whatever took so long or went so fast, it was not the way to the server and back
+	case c.trip == 0 || took < c.trip:
 		c.trip = took
-	} else {
+	default:
 		c.trip += (took - c.trip) / tripSlow
 	}
+}
+
+// sendApart sends b over a connection of its own: one that is not shared costs less. sent is
+// false if the changes are in the queue again, as there was no connection for too long.
+//
+// Some errors are those of the connection alone: the server allows no further one, or the shared
+// one leads to another server by now. Then the changes go over the shared connection. failed
+// reports that, or that the connection broke.
+func (c *combiner) sendApart(b *batch) (sent, failed bool) {
+	conn, release := c.s.rdb.Dedicate()
+	if !b.stage.CompareAndSwap(connects, goes) {
+		release()
+		return false, false
+	}
+	c.s.change(conn, b.changes)
+	release()
+	var again []*luascripts.Change
+	for _, change := range b.changes {
+		switch {
+		case mayGoElsewhere(change.Err):
+			change.Err, failed = nil, true
+			again = append(again, change)
+		case !IsAnswer(change.Err):
+			failed = true
+		}
+	}
+	if again != nil {
+		c.s.change(c.s.rdb, again)
+	}
+	return true, failed
+}
+
+// mayGoElsewhere reports whether a command that failed with err was certainly not carried out,
+// and another connection may come to another answer.
+func mayGoElsewhere(err error) bool {
+	if err == nil {
+		return false
+	}
+	switch ReplyOf(err) {
+	case Passing, Other:
+		return true
+	case None:
+		f := FaultOf(err)
+		return f.Again && !f.MayHaveRun
+	}
+	return false
 }

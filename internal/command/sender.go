@@ -73,8 +73,9 @@ type Config struct {
 
 // Sender sends the commands of one client, and counts its calls and what goes on after them.
 type Sender struct {
-	Config                // set once
-	rdb    rueidis.Client // set once
+	Config                                                             // set once
+	rdb    rueidis.Client                                              // set once
+	change func(conn rueidis.CoreClient, changes []*luascripts.Change) // set once: carries out changes over conn
 
 	work sync.WaitGroup // see Add
 
@@ -90,7 +91,11 @@ type Sender struct {
 
 // New returns a sender on rdb, which it borrows.
 func New(rdb rueidis.Client, c Config) *Sender {
-	return &Sender{Config: c, rdb: rdb, jobs: make(chan func())}
+	s := &Sender{Config: c, rdb: rdb, jobs: make(chan func())}
+	s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
+		luascripts.ChangeReentrant(context.Background(), conn, changes, callMost)
+	}
+	return s
 }
 
 // Add counts a call of the client, or something that goes on after one. Each Add needs a
@@ -107,6 +112,7 @@ func (s *Sender) Go(f func()) { s.work.Go(f) }
 // Wait waits until nothing is counted any more. No command may follow.
 func (s *Sender) Wait() {
 	s.work.Wait()
+	s.combiners.stop()
 	if end := s.end.Load(); end != nil {
 		end.cancel()
 	}
