@@ -46,9 +46,12 @@ type combiner struct {
 	pacer   timer         // is to have one more batch follow the latest
 	sweeper timer         // is to look for callers that have waited for long enough
 
-	work  func()    // set once: send, without an allocation for each use
-	spare sync.Pool // of batches
-	used  sync.Pool // of joints: not of the whole process, as a channel belongs to the bubble of testing/synctest that it was made in
+	work  func() // set once: send, without an allocation for each use
+	spare sync.Pool
+
+	// unused has joints that are nobody's. It is not shared between clients: a channel must not
+	// leave the bubble of testing/synctest in which it was made.
+	unused sync.Pool
 }
 
 // timer calls a function once in a while. The mutex of the combiner guards it.
@@ -62,14 +65,15 @@ type timer struct {
 type batch struct {
 	sent    time.Time
 	apart   bool         // it goes over a connection of its own
-	stage   atomic.Int32 // connects, and what came of it
+	stage   atomic.Int32 // what becomes of it
 	joints  []*joint
 	changes []*luascripts.Change // those of joints
 }
 
 // What can become of a batch.
 const (
-	connects int32 = iota // it waits for a connection of its own
+	idles    int32 = iota // nothing is to be sent
+	connects              // it waits for a connection of its own
 	goes                  // its worker sends it
 	returned              // its changes are in the queue again
 )
@@ -143,13 +147,13 @@ func newCombiner(s *Sender) *combiner {
 	c := &combiner{s: s}
 	c.work = c.send
 	c.spare.New = func() any { return new(batch) }
-	c.used.New = func() any { return &joint{wake: make(chan struct{}, 1)} }
+	c.unused.New = func() any { return &joint{wake: make(chan struct{}, 1)} }
 	return c
 }
 
 // together is Await for a call that travels with others.
 func together[T any, C Call[T]](ctx context.Context, c *combiner, limit time.Duration, call C) (value T, ok bool, err error) {
-	j := c.used.Get().(*joint)
+	j := c.unused.Get().(*joint)
 	call.Fill(&j.Change)
 	now := time.Now()
 	var timeout <-chan time.Time
@@ -188,7 +192,7 @@ func together[T any, C Call[T]](ctx context.Context, c *combiner, limit time.Dur
 	}
 	value, err = call.Answer(&j.Change)
 	j.Change, j.late = luascripts.Change{}, nil
-	c.used.Put(j)
+	c.unused.Put(j)
 	return value, true, err
 }
 
@@ -331,7 +335,7 @@ var errUnsent = Final{errors.New("the caller left before the change was sent")}
 func (c *combiner) send() {
 	b := c.spare.Get().(*batch)
 	for c.next(b) {
-		if len(b.changes) > 0 {
+		if b.stage.Load() != idles {
 			c.carryOut(b)
 		}
 		for _, j := range b.joints {
@@ -371,15 +375,18 @@ func (c *combiner) next(b *batch) bool {
 	rest := copy(c.queue, c.queue[n:])
 	clear(c.queue[rest:])
 	c.queue = c.queue[:rest]
-	if len(b.changes) > 0 {
-		c.under = append(c.under, b)
-	}
-	c.latest, b.sent = now, now
-	b.apart = len(b.changes) > 0 && !c.apart && !now.Before(c.resumed) && c.s.rdb.Mode() != rueidis.ClientModeCluster
-	if b.apart {
+	c.latest, b.sent, b.apart = now, now, false
+	switch {
+	case len(b.changes) == 0:
+		b.stage.Store(idles)
+		return true
+	case c.apart || now.Before(c.resumed) || c.s.rdb.Mode() == rueidis.ClientModeCluster:
+		b.stage.Store(goes)
+	default:
 		b.stage.Store(connects)
-		c.apart = true
+		b.apart, c.apart = true, true
 	}
+	c.under = append(c.under, b)
 	return true
 }
 

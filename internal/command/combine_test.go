@@ -1,0 +1,424 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// far is a server for a combiner: the client library and what is behind it.
+type far struct {
+	rueidis.Client
+	mode     rueidis.ClientMode
+	dedicate func() // what goes on before there is a connection of its own; nil is nothing
+	trip     func(apart bool) time.Duration
+	refuses  func(apart bool, c *luascripts.Change) error // nil refuses nothing
+
+	mu      sync.Mutex
+	sizes   []int // of the batches
+	apart   int   // how many of these went over a connection of their own
+	carried map[string]int
+	order   []string
+	under   int
+	most    int // how many were under way at a time
+}
+
+// own is a connection that is not shared.
+type own struct{ rueidis.DedicatedClient }
+
+func (f *far) Mode() rueidis.ClientMode { return f.mode }
+
+func (f *far) Dedicate() (rueidis.DedicatedClient, func()) {
+	if f.dedicate != nil {
+		f.dedicate()
+	}
+	return own{}, func() {}
+}
+
+// sender returns a sender on f.
+func (f *far) sender(t *testing.T) *Sender {
+	f.carried = make(map[string]int)
+	closing := make(chan struct{})
+	s := New(f, Config{Timeout: timeout, Closing: closing})
+	s.change = f.change
+	t.Cleanup(func() {
+		close(closing)
+		s.Wait()
+		for _, c := range s.combiners.nodes {
+			if c.sweeper.Timer != nil && c.sweeper.Stop() || c.pacer.Timer != nil && c.pacer.Stop() {
+				t.Error("a timer runs after the end")
+			}
+		}
+	})
+	return s
+}
+
+// change carries out changes after half of a round trip, and answers after the other half.
+func (f *far) change(conn rueidis.CoreClient, changes []*luascripts.Change) {
+	_, apart := conn.(own)
+	trip := time.Duration(0)
+	if f.trip != nil {
+		trip = f.trip(apart)
+	}
+	f.mu.Lock()
+	f.sizes = append(f.sizes, len(changes))
+	if apart {
+		f.apart++
+	}
+	f.under++
+	f.most = max(f.most, f.under)
+	f.mu.Unlock()
+	time.Sleep(trip / 2)
+	f.mu.Lock()
+	for _, c := range changes {
+		if f.refuses != nil {
+			if c.Err = f.refuses(apart, c); c.Err != nil {
+				continue
+			}
+		}
+		f.carried[c.Question.Owner]++
+		f.order = append(f.order, c.Question.Owner)
+		c.Acquired.Token, _ = strconv.ParseUint(c.Question.Owner, 10, 64)
+	}
+	f.mu.Unlock()
+	time.Sleep(trip - trip/2)
+	f.mu.Lock()
+	f.under--
+	f.mu.Unlock()
+}
+
+// step is a change of a plain lock, with a number of its own.
+type step struct {
+	Alone[uint64]
+	number uint64
+	slot   uint16
+	gives  bool
+	late   func(token uint64, err error)
+}
+
+func (c step) Send(context.Context) (uint64, error) { panic("sent alone") }
+func (c step) Joins() (node uint16, joins bool)     { return 0, true }
+func (c step) Late(token uint64, err error)         { c.late(token, err) }
+
+func (c step) Fill(change *luascripts.Change) {
+	change.Question.Owner, change.Gives, change.Slot = strconv.FormatUint(c.number, 10), c.gives, c.slot
+}
+
+func (c step) Answer(change *luascripts.Change) (uint64, error) {
+	return change.Acquired.Token, change.Err
+}
+
+// await is Await by a caller that is counted.
+func await(ctx context.Context, s *Sender, limit time.Duration, c step) (token uint64, answered bool, err error) {
+	s.Add()
+	defer s.Done()
+	return Await[uint64](ctx, s, limit, c)
+}
+
+// At a distance a change waits for a small part of a round trip before it is sent, however many
+// others there are, and few batches are under way.
+func TestTogether_nobodyWaitsForLong(t *testing.T) {
+	for _, trip := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond} {
+		for _, callers := range []int{1, 2, 3, 64, 700} {
+			t.Run(fmt.Sprintf("%v/%d", trip, callers), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := &far{trip: func(bool) time.Duration { return trip }}
+					s := f.sender(t)
+					var longest atomic.Int64
+					var all sync.WaitGroup
+					for n := range callers {
+						all.Go(func() {
+							for i := range 20 {
+								number := uint64(n*100 + i + 1)
+								began := time.Now()
+								token, answered, err := await(t.Context(), s, timeout, step{number: number})
+								if !answered || err != nil || token != number {
+									t.Errorf("%d: %d, %t, %v", number, token, answered, err)
+								}
+								if i > 0 { // the first ones find nothing measured
+									longest.Store(max(longest.Load(), int64(time.Since(began))))
+								}
+								time.Sleep(rand.N(trip))
+							}
+						})
+					}
+					all.Wait()
+					if got := time.Duration(longest.Load()); got > trip+trip/2 {
+						t.Errorf("a change waits for %v, and the way to the server and back takes %v", got, trip)
+					}
+					if f.most > 2+2*paceParts {
+						t.Errorf("%d batches at a time", f.most)
+					}
+				})
+			})
+		}
+	}
+}
+
+// However many changes there are, a batch and the number of batches are bounded, and each change
+// goes out once.
+func TestTogether_isBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{trip: func(bool) time.Duration { return time.Second }}
+		s := f.sender(t)
+		const callers = batchMost * (batchesMost + 8)
+		var all sync.WaitGroup
+		for n := range callers {
+			all.Go(func() {
+				if token, answered, err := await(t.Context(), s, 0, step{number: uint64(n)}); token != uint64(n) || !answered || err != nil {
+					t.Errorf("%d: %d, %t, %v", n, token, answered, err)
+				}
+			})
+		}
+		all.Wait()
+		if slices.Max(f.sizes) > batchMost || f.most > batchesMost || len(f.carried) != callers {
+			t.Errorf("%d changes in a batch, %d batches at a time, %d changes of %d", slices.Max(f.sizes), f.most, len(f.carried), callers)
+		}
+	})
+}
+
+// Callers leave at any instant. Each change is answered once, to its caller or to Late, with its own
+// answer; a question that nobody waits for is not sent, and a release is.
+func TestTogether_callersLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const trip, callers = 10 * time.Millisecond, 3000
+		f := &far{trip: func(bool) time.Duration { return rand.N(2 * trip) }}
+		s := f.sender(t)
+		var answered, late, unsent, left atomic.Int64
+		var all sync.WaitGroup
+		for n := range callers {
+			number, gives := uint64(n+1), n%3 == 0
+			all.Go(func() {
+				time.Sleep(rand.N(20 * trip))
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*trip))
+				defer cancel()
+				var limit time.Duration
+				if n%2 == 0 {
+					limit = rand.N(3*trip) + 1
+				}
+				token, heard, err := await(ctx, s, limit, step{number: number, gives: gives, late: func(token uint64, err error) {
+					late.Add(1)
+					switch {
+					case err == errUnsent && !gives:
+						unsent.Add(1)
+					case err != nil || token != number:
+						t.Errorf("%d hears late: %d, %v", number, token, err)
+					}
+				}})
+				switch {
+				case !heard && err != nil:
+					left.Add(1)
+				case !heard || err != nil || token != number:
+					t.Errorf("%d: %d, %t, %v", number, token, heard, err)
+				default:
+					answered.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		time.Sleep(10 * timeout)
+		if answered.Load()+late.Load() != callers || late.Load() != left.Load() {
+			t.Errorf("of %d changes %d were answered, %d late, and %d callers left", callers, answered.Load(), late.Load(), left.Load())
+		}
+		if got := int64(len(f.carried)); got != callers-unsent.Load() || answered.Load() == 0 || late.Load() == 0 || unsent.Load() == 0 {
+			t.Errorf("%d changes were sent, %d not; %d answers, %d late", got, unsent.Load(), answered.Load(), late.Load())
+		}
+		for owner, times := range f.carried {
+			if times != 1 {
+				t.Errorf("%s was sent %d times", owner, times)
+			}
+		}
+	})
+}
+
+// A server that stops answering keeps no caller for longer than its time, and when it answers
+// again, each change is heard once.
+func TestTogether_aSilentServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		f := &far{trip: func(bool) time.Duration { return max(5*timeout-time.Since(began), time.Millisecond) }}
+		s := f.sender(t)
+		var late atomic.Int64
+		var all sync.WaitGroup
+		const callers = 2000
+		for n := range callers {
+			all.Go(func() {
+				limit := timeout
+				if n%2 == 0 {
+					limit = timeout / 4
+				}
+				time.Sleep(rand.N(timeout))
+				came := time.Now()
+				_, answered, err := await(t.Context(), s, limit, step{number: uint64(n), gives: true, late: func(uint64, error) { late.Add(1) }})
+				if answered || !errors.As(err, new(NoAnswer)) || time.Since(came) > limit || time.Since(came) < limit-timeout/8 {
+					t.Errorf("%v after %v of %v", err, time.Since(came), limit)
+				}
+			})
+		}
+		all.Wait()
+		if s.answering.Load() || f.most != batchesMost {
+			t.Errorf("the server seems to answer: %t, %d batches", s.answering.Load(), f.most)
+		}
+		time.Sleep(10 * timeout)
+		if late.Load() != callers || len(f.carried) != callers {
+			t.Errorf("%d of %d changes are heard late, and %d were carried out", late.Load(), callers, len(f.carried))
+		}
+		if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil || !s.answering.Load() {
+			t.Errorf("afterwards: %t, %v", answered, err)
+		}
+	})
+}
+
+// The client library waits for a connection without regard to anything. The changes go over the shared
+// one then, once, and the next ones at once.
+func TestTogether_withoutAConnectionOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free := make(chan struct{})
+		f := &far{dedicate: func() { <-free }}
+		s := f.sender(t)
+		send := func(number uint64, longest time.Duration) {
+			t.Helper()
+			began := time.Now()
+			token, answered, err := await(t.Context(), s, timeout, step{number: number})
+			if token != number || !answered || err != nil || time.Since(began) > longest {
+				t.Errorf("%d: %d, %t, %v after %v", number, token, answered, err, time.Since(began))
+			}
+		}
+		var all sync.WaitGroup
+		for n := range 10 {
+			all.Go(func() { send(uint64(n+1), timeout/8) })
+		}
+		all.Wait()
+		for n := range 10 {
+			send(uint64(n+11), 0)
+		}
+		close(free)
+		synctest.Wait()
+		for n := range 10 {
+			send(uint64(n+21), 0)
+		}
+		if f.apart != 10 || len(f.carried) != 30 {
+			t.Errorf("%d batches over a connection of their own, %d changes", f.apart, len(f.carried))
+		}
+		for owner, times := range f.carried {
+			if times != 1 {
+				t.Errorf("%s was sent %d times", owner, times)
+			}
+		}
+	})
+}
+
+// An error of the connection alone is no answer: the changes go over the shared one.
+func TestTogether_aConnectionThatIsRefused(t *testing.T) {
+	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	for what, c := range map[string]struct {
+		err  error
+		goes bool
+	}{
+		"not connected": {dial, true},
+		"broken":        {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
+		"closed":        {rueidis.ErrClosing, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &far{refuses: func(apart bool, _ *luascripts.Change) error {
+					if apart {
+						return c.err
+					}
+					return nil
+				}}
+				s := f.sender(t)
+				_, answered, err := await(t.Context(), s, timeout, step{number: 1})
+				if !answered || (err == nil) != c.goes || f.apart != 1 {
+					t.Errorf("%t, %v, %d tries apart", answered, err, f.apart)
+				}
+				for number := range uint64(10) {
+					if _, answered, err := await(t.Context(), s, timeout, step{number: number}); !answered || err != nil {
+						t.Errorf("the next: %t, %v", answered, err)
+					}
+				}
+				if f.apart != 1 {
+					t.Errorf("%d tries apart, one after another", f.apart)
+				}
+				time.Sleep(timeout)
+				if _, _, err := await(t.Context(), s, timeout, step{number: 1}); f.apart != 2 {
+					t.Errorf("%d tries apart after a while: %v", f.apart, err)
+				}
+			})
+		})
+	}
+}
+
+// On a cluster the changes of a slot stand together, and those of a lock stay in their order.
+func TestTogether_staysInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{mode: rueidis.ClientModeCluster, trip: func(bool) time.Duration { return time.Second }}
+		s := f.sender(t)
+		var all sync.WaitGroup
+		const changes = 200
+		for number := range uint64(changes) {
+			all.Go(func() {
+				if _, answered, err := await(t.Context(), s, 0, step{number: number, slot: uint16(number % 5)}); !answered || err != nil {
+					t.Errorf("%t, %v", answered, err)
+				}
+			})
+			if number >= batchesNear { // the first ones go at once
+				synctest.Wait()
+			}
+		}
+		all.Wait()
+		latest := make(map[int]int)
+		for _, owner := range f.order {
+			number, _ := strconv.Atoi(owner)
+			if before, later := latest[number%5]; later && before > number && before >= batchesNear {
+				t.Errorf("%d goes before %d", before, number)
+			}
+			latest[number%5] = number
+		}
+		if len(f.order) != changes || slices.Max(f.sizes) < changes/2 || f.apart > 0 {
+			t.Errorf("%d changes in batches of %v, %d apart", len(f.order), f.sizes, f.apart)
+		}
+	})
+}
+
+// What fails at once does not make the server seem near.
+func TestTogether_measuresAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const trip = 80 * time.Millisecond
+		fails := false
+		f := &far{mode: rueidis.ClientModeCluster}
+		f.trip = func(bool) time.Duration {
+			if fails {
+				return 0
+			}
+			return trip
+		}
+		f.refuses = func(bool, *luascripts.Change) error {
+			if fails {
+				return &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}
+			return nil
+		}
+		s := f.sender(t)
+		for number := range uint64(10) {
+			fails = number%2 == 1
+			_, _, _ = await(t.Context(), s, timeout, step{number: number})
+		}
+		if got := s.combinerOf(0).trip; got != trip {
+			t.Errorf("the way to the server and back takes %v, and not %v", got, trip)
+		}
+	})
+}
