@@ -10,6 +10,7 @@ const (
 	Exclusive Mode = "exclusive" // one owner, counted
 	Read      Mode = "read"      // any number of owners
 	Write     Mode = "write"     // one writer, which may also read
+	Permit    Mode = "permit"    // some of a semaphore's permits, while others have the rest
 )
 
 // State is one consistent snapshot of a lock, read by one script on the server.

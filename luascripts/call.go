@@ -32,10 +32,15 @@ type Keys struct {
 	// does not count, as those on other nodes of a cluster.
 	Scattered bool
 
-	Queue    string // fair: the list of waiting owners
-	Timeouts string // fair: the zset of their deadlines
+	Queue    string // fair, semaphore: the list of waiting owners
+	Timeouts string // fair, semaphore: the zset of their deadlines
 
-	Never string // fair, read/write: a key that never exists
+	Never string // fair, read/write, semaphore: a key that never exists
+
+	Leases  string // semaphore: the zset of the permits that are held. Lock is the number of free ones
+	Change  string // semaphore: the channel at which Redisson's clients listen
+	Permits int    // semaphore: how many an owner takes
+	Total   int    // semaphore: how many there must be in all; 0 leaves that to the one that made it
 
 	Register string // the latest fencing token, or "" without fencing
 

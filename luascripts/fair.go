@@ -94,40 +94,42 @@ const keepAtOnce = 100
 // its patience from now on. Many are kept by several scripts in one pipeline. Only the
 // last script drops the dead, as many of a process that was frozen seem to be dead.
 func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter) (Kept, error) {
+	return fairKeep.keep(ctx, rdb, k.fair(), waiting, func(last bool) []string { return []string{k.Channel, k.Publish, bit(last)} })
+}
+
+// keep sends a heartbeat by s, keepAtOnce waiters in each call, in one pipeline. The arguments of a call are what
+// head returns, and then the patience and the owner of each waiter.
+func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, waiting []Waiter, head func(last bool) []string) (Kept, error) {
 	kept := Kept{Asks: make([]bool, 0, len(waiting))}
-	keys := k.fair()
 	var calls rueidis.Commands
 	var args [][]string
+	var counts []int
 	for first := true; first || len(waiting) > 0; first = false {
 		part := waiting[:min(len(waiting), keepAtOnce)]
 		waiting = waiting[len(part):]
-		last := "0"
-		if len(waiting) == 0 {
-			last = "1"
-		}
-		words := append(make([]string, 0, 3+2*len(part)), k.Channel, k.Publish, last)
+		words := head(len(waiting) == 0)
 		for _, w := range part {
 			words = append(words, ms(w.Patience), w.Owner)
 		}
-		args = append(args, words)
-		calls = append(calls, rdb.B().Evalsha().Sha1(fairKeep.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(words...).Build())
+		args, counts = append(args, words), append(counts, len(part))
+		calls = append(calls, rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(words...).Build())
 	}
 	for i, reply := range rdb.DoMulti(ctx, calls...) {
 		if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
-			reply = fairKeep.exec(ctx, rdb, keys, args[i])
+			reply = s.exec(ctx, rdb, keys, args[i])
 		}
 		msg, err := reply.ToMessage()
 		if err != nil {
 			return Kept{}, err
 		}
 		numbers, err := msg.AsIntSlice()
-		if err != nil || len(numbers) != 1+(len(args[i])-3)/2 {
-			return Kept{}, &ReplyError{fairKeep.name, msg.String()}
+		if err != nil || len(numbers) != 1+counts[i] {
+			return Kept{}, &ReplyError{s.name, msg.String()}
 		}
 		kept.Left = remaining(numbers[0]) // the last script's counts
 		for _, n := range numbers[1:] {
 			if n != 0 && n != 1 && n != int64(Gone) {
-				return Kept{}, &ReplyError{fairKeep.name, msg.String()}
+				return Kept{}, &ReplyError{s.name, msg.String()}
 			}
 			kept.Asks = append(kept.Asks, n != 0)
 		}

@@ -16,7 +16,7 @@ var (
 	reentrantAcquire = load("reentrant_acquire")
 	reentrantAll     = load("reentrant_acquire_all")
 	reentrantRelease = load("reentrant_release")
-	reentrantRenew   = renewer{load("reentrant_renew"), nil, func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
+	reentrantRenew   = renewer{script: load("reentrant_renew"), argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
 	reentrantRetain  = load("reentrant_retain")
 	reentrantInspect = load("reentrant_inspect")
 	reentrantForce   = load("reentrant_force")

@@ -21,11 +21,12 @@ type Renewed struct {
 	Err     error
 }
 
-// renewer is a script that renews. Its keys are the one that never exists, if it is not nil,
-// and that of each lock; its arguments are the lease and what argsOf adds for each lock.
+// renewer is a script that renews. Its keys are the one that never exists, if that is not nil,
+// and of each lock the one that keyOf returns, or that of the lock itself; its arguments are the lease and what argsOf adds for each lock.
 type renewer struct {
 	*script
 	never  func(*Keys) string
+	keyOf  func(*Keys) string
 	argsOf func(args []string, r *Renewal) []string
 }
 
@@ -109,7 +110,11 @@ func (s *renewer) words(part []Renewal, lease time.Duration) (keys, args []strin
 		keys = append(keys, s.never(part[0].Keys))
 	}
 	for i := range part {
-		keys = append(keys, part[i].Keys.Lock)
+		key := part[i].Keys.Lock
+		if s.keyOf != nil {
+			key = s.keyOf(part[i].Keys)
+		}
+		keys = append(keys, key)
 		args = s.argsOf(args, &part[i])
 	}
 	return keys, args

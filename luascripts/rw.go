@@ -20,10 +20,10 @@ var (
 	rwInspect    = load("rw_inspect")
 	rwForce      = load("rw_force")
 
-	readRenew = renewer{load("rw_read_renew"), func(k *Keys) string { return k.Never }, func(args []string, r *Renewal) []string {
+	readRenew = renewer{script: load("rw_read_renew"), never: func(k *Keys) string { return k.Never }, argsOf: func(args []string, r *Renewal) []string {
 		return append(args, r.Owner, strconv.Itoa(r.Holds), r.Keys.Beside)
 	}}
-	writeRenew = renewer{reentrantRenew.script, nil, func(args []string, r *Renewal) []string { return append(args, r.Owner+Writing) }}
+	writeRenew = renewer{script: reentrantRenew.script, argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner+Writing) }}
 )
 
 // Writing is the end of a writer's field in the hash, after the owner.

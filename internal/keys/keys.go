@@ -34,11 +34,15 @@ const (
 	fencePrefix     = "leasehold_fence"
 	clientPrefix    = "leasehold_client"
 	forcedPrefix    = "leasehold_forced"
+	semChangePrefix = "redisson_sc"
+	semTurnsPrefix  = "leasehold_semaphore"
+	semQueuePrefix  = "leasehold_semaphore_queue"
+	semAlivePrefix  = "leasehold_semaphore_alive"
 )
 
 // reserved begin the keys that locks, clients and package fence keep. A lock with such a
 // name could lie on one of them.
-var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":"}
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":"}
 
 // Plain returns the keys of a plain lock.
 func Plain(name string) luascripts.Keys {
@@ -57,6 +61,13 @@ func Fair(name string) luascripts.Keys {
 func ReadWrite(name string) luascripts.Keys {
 	k := luascripts.Keys{Lock: name, Channel: beside(rwChannelPrefix, name), Publish: "PUBLISH", Wish: ours(wishPrefix, name), Turn: ours(turnPrefix, name), Beside: tagged(name)}
 	k.Never = k.Beside + "::rwlock_timeout:0" // a user with rights to the reading leases has rights to it
+	return k
+}
+
+// Semaphore returns the keys of a semaphore. The zset of its permits has a name by Redisson's suffixName.
+func Semaphore(name string) luascripts.Keys {
+	k := luascripts.Keys{Lock: name, Leases: suffixed(name, "timeout"), Change: beside(semChangePrefix, name), Channel: ours(semTurnsPrefix, name), Publish: "PUBLISH", Queue: ours(semQueuePrefix, name), Timeouts: ours(semAlivePrefix, name)}
+	k.Never = k.Queue + ":never" // a user with rights to the queue has rights to this key
 	return k
 }
 

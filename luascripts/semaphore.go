@@ -1,0 +1,249 @@
+package luascripts
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+var (
+	semaphoreAcquire = load("semaphore_acquire")
+	semaphoreRelease = load("semaphore_release")
+	semaphoreKeep    = load("semaphore_keep")
+	semaphoreResize  = load("semaphore_resize")
+	semaphoreInspect = load("semaphore_inspect")
+	semaphoreBody    = load("include_semaphore_body") // with a user's script after it
+	semaphoreRenew   = renewer{
+		script: load("semaphore_renew"),
+		keyOf:  func(k *Keys) string { return k.Leases },
+		argsOf: func(args []string, r *Renewal) []string {
+			ids := Permits(r.Owner)
+			return append(append(args, strconv.Itoa(len(ids))), ids...)
+		},
+	}
+)
+
+// MostPermits is the most permits that one owner takes, so that each script is short.
+const MostPermits = 1000
+
+// permitSize is how many bytes a permit's id has.
+const permitSize = 16
+
+// Permits returns the ids of an owner's permits. The owner is "<client uuid>:<number>:<permits>"; an id is the second half
+// of the uuid, and the number plus the index of the permit, with the highest byte first. So an id says whose it is,
+// and since when its owner asks.
+func Permits(owner string) []string {
+	client, rest, _ := strings.Cut(owner, ":")
+	number, count, _ := strings.Cut(rest, ":")
+	first, err1 := strconv.ParseUint(number, 10, 64)
+	n, err2 := strconv.Atoi(count)
+	half, err3 := hex.DecodeString(strings.ReplaceAll(client[min(len(client), 19):], "-", ""))
+	if err1 != nil || err2 != nil || err3 != nil || len(half) != permitSize/2 {
+		return nil
+	}
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = string(binary.BigEndian.AppendUint64(slices.Clone(half), first+uint64(i)))
+	}
+	return ids
+}
+
+func (k Keys) semaphore() []string { return []string{k.Lock, k.Leases, k.Queue, k.Timeouts, k.Never} }
+
+// TotalError is the answer to an owner that can never have its permits: there is another number of permits in all than
+// the handle says, or fewer than the owner wants; or there is no semaphore, and the handle does not say how many
+// there must be.
+type TotalError struct {
+	Absent bool
+	Stored int64 // how many there are in all
+}
+
+// Error says how many permits there are.
+func (e *TotalError) Error() string {
+	if e.Absent {
+		return "there is no semaphore of that name"
+	}
+	return fmt.Sprintf("the semaphore has %d permits in all", e.Stored)
+}
+
+// Final says that asking again would not help.
+func (e *TotalError) Final() {}
+
+// totalOf returns err as a TotalError if it is one.
+func totalOf(err error) error {
+	e, ok := rueidis.IsRedisErr(err)
+	if !ok {
+		return err
+	}
+	rest, ok := strings.CutPrefix(e.Error(), "PERMITS ")
+	if !ok {
+		return err
+	}
+	if rest == "absent" {
+		return &TotalError{Absent: true}
+	}
+	n, err := strconv.ParseInt(rest, 10, 64)
+	if err != nil {
+		return &ReplyError{semaphoreAcquire.name, strconv.Quote(e.Error())}
+	}
+	return &TotalError{Stored: n}
+}
+
+// AcquireSemaphore makes an owner hold its permits, if it is its turn. Otherwise the owner enters the queue, unless its patience is
+// 0. Left says when to ask again if no message comes before. The error is a *TotalError if waiting is in vain.
+func AcquireSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
+	ids := Permits(q.Owner)
+	args := make([]string, 0, 7+len(ids))
+	args = append(args, q.Owner, ms(q.Lease), ms(q.Patience), strconv.Itoa(k.Total), k.Channel, k.Change, k.Publish)
+	a, err := acquire(ctx, rdb, semaphoreAcquire, k.semaphore(), append(args, ids...), q)
+	return a, totalOf(err)
+}
+
+// ReleaseSemaphore gives an owner's permits back, and its place in the queue, if leave is 0; else it changes nothing. It
+// returns Done if the owner had them all, Gone if not, or Foreign.
+func ReleaseSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
+	ids := Permits(owner)
+	args := make([]string, 0, 5+len(ids))
+	args = append(args, owner, bit(leave > 0), k.Channel, k.Change, k.Publish)
+	return verdict(semaphoreRelease, semaphoreRelease.exec(ctx, rdb, k.semaphore(), append(args, ids...)), Done, Gone, Foreign)
+}
+
+// RenewSemaphore lengthens the leases of the permits of all owners of batch: perCall owners in each script call, fewer
+// if they have many permits, but only neighbours in batch of one slot.
+func RenewSemaphore(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease time.Duration, perCall int) []Renewed {
+	most := 1
+	for i := range batch {
+		most = max(most, batch[i].Keys.Permits)
+	}
+	return semaphoreRenew.renew(ctx, rdb, batch, lease, max(min(perCall, MostPermits/most), 1))
+}
+
+// KeepSemaphore is the heartbeat of the waiting owners of one process. Each keeps its place for its patience from now
+// on. Many are kept by several scripts in one pipeline; only the last one reclaims permits and drops the dead.
+func KeepSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter) (Kept, error) {
+	return semaphoreKeep.keep(ctx, rdb, k.semaphore(), waiting, func(last bool) []string {
+		return []string{k.Channel, k.Change, k.Publish, strconv.Itoa(k.Total), bit(last)}
+	})
+}
+
+// ResizeSemaphore sets how many permits there are in all: Done, or Foreign.
+func ResizeSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, total int) (Verdict, error) {
+	args := []string{strconv.Itoa(total), k.Channel, k.Change, k.Publish}
+	return verdict(semaphoreResize, semaphoreResize.exec(ctx, rdb, k.semaphore(), args), Done, Foreign)
+}
+
+// Stock is a semaphore as it stands in Redis.
+type Stock struct {
+	Exists  bool
+	Foreign bool  // the key holds something else
+	Free    int64 // as it stands, without those whose leases have run out
+	Held    []Permit
+	Waiters []Waiter // in the order of their arrival
+}
+
+// Permit is one permit that is held.
+type Permit struct {
+	ID   string        // 16 bytes
+	Left time.Duration // of its lease: 0 if it has run out, NoExpiry if it has no end
+}
+
+// stockAtOnce is how many permits and waiters semaphore_inspect returns at most.
+const stockAtOnce = 1000
+
+// InspectSemaphore reads the semaphore and its queue. It reads more than a thousand permits or waiters in parts,
+// one after the other.
+func InspectSemaphore(ctx context.Context, rdb rueidis.Client, k Keys) (s Stock, err error) {
+	seen := make(map[string]bool)
+	for from, after, first := 0, 0, true; ; first = false {
+		part, err := inspectSemaphore(ctx, rdb, k, from, after)
+		if err != nil {
+			return Stock{}, err
+		}
+		if first {
+			s = Stock{Exists: part.Exists, Foreign: part.Foreign, Free: part.Free}
+		}
+		for _, p := range part.Held {
+			if !seen[p.ID] {
+				seen[p.ID] = true
+				s.Held = append(s.Held, p)
+			}
+		}
+		for _, w := range part.Waiters {
+			if !seen[w.Owner] {
+				seen[w.Owner] = true
+				s.Waiters = append(s.Waiters, w)
+			}
+		}
+		from, after = from+len(part.Held), after+len(part.Waiters)
+		if len(part.Held) < stockAtOnce && len(part.Waiters) < stockAtOnce {
+			return s, nil
+		}
+	}
+}
+
+func inspectSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, from, after int) (Stock, error) {
+	msg, err := semaphoreInspect.exec(ctx, rdb, k.semaphore(), []string{strconv.Itoa(from), strconv.Itoa(after)}).ToMessage()
+	if err != nil {
+		return Stock{}, err
+	}
+	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
+		return Stock{Foreign: true}, nil
+	}
+	reply, err := msg.ToArray()
+	bad := &ReplyError{Script: semaphoreInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))} // the reply has ids, which belong in no error
+	if err != nil || len(reply) != 4 {
+		return Stock{}, bad
+	}
+	free, err1 := reply[0].ToString()
+	permits, err2 := reply[2].ToArray()
+	queue, err3 := reply[3].ToArray()
+	held, ok1 := waiters(permits)
+	waiting, ok2 := waiters(queue)
+	if err1 != nil || err2 != nil || err3 != nil || !ok1 || !ok2 {
+		return Stock{}, bad
+	}
+	s := Stock{Exists: free != "", Waiters: waiting}
+	if s.Exists {
+		if s.Free, err = strconv.ParseInt(free, 10, 64); err != nil {
+			return Stock{}, bad
+		}
+	}
+	for _, p := range held {
+		s.Held = append(s.Held, Permit{ID: p.Owner, Left: p.Patience})
+	}
+	return s, nil
+}
+
+// Permitted is a user's script that runs only while an owner has its permits.
+type Permitted struct{ s *script }
+
+// NewPermitted makes one. The text is code: the author of the program must write it; it must never be put together
+// from input.
+func NewPermitted(body string) *Permitted {
+	text := semaphoreBody.text + body
+	return &Permitted{&script{name: "of the user's own", text: text, lua: rueidis.NewLuaScript(text)}}
+}
+
+// Exec runs the script, and reports whether the owner had its permits then; else nothing was done. The reply is the
+// script's, and may be nil.
+func (p *Permitted) Exec(ctx context.Context, rdb rueidis.Client, k Keys, owner string, keys, args []string) (msg rueidis.RedisMessage, had bool, err error) {
+	ids := Permits(owner)
+	words := append(append(slices.Clone(args), ids...), strconv.Itoa(len(ids)))
+	reply := p.s.exec(ctx, rdb, append(slices.Clone(keys), k.Leases), words)
+	err = reply.Error()
+	if e, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(e.Error(), "NOPERMIT ") {
+		return msg, false, nil
+	}
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return msg, false, err
+	}
+	msg, _ = reply.ToMessage() // the only possible error is that it is nil
+	return msg, true, nil
+}

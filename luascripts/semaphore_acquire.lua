@@ -1,0 +1,113 @@
+-- semaphore_acquire: an owner takes permits if it is its turn, or enters the queue.
+-- include: time, semaphore
+--
+-- KEYS[1]   free    string how many permits are free
+-- KEYS[2]   leases  zset   permit -> ms until which it is held
+-- KEYS[3]   queue   list   waiting owners, in the order of their arrival
+-- KEYS[4]   alive   zset   waiting owner -> server's ms until which it counts as alive
+-- KEYS[5]   never   string never there (include_semaphore)
+-- ARGV[1]   owner   text   "<client uuid>:<number>:<permits>"
+-- ARGV[2]   lease   ms     what the permits live on without a renewal
+-- ARGV[3]   stay    ms     how long its place lives without a heartbeat; 0 does not queue
+-- ARGV[4]   total   count  how many permits there must be; 0 leaves that to the one that made the semaphore
+-- ARGV[5]   channel text   the channel of a client begins with it (include_semaphore)
+-- ARGV[6]   change  text   where Redisson's clients listen
+-- ARGV[7]   publish text   the command that reaches them: PUBLISH or SPUBLISH
+-- ARGV[i+7] id      text   each permit that it takes
+--
+-- Returns "0" when the owner has all its permits now.
+-- Returns {n, 0}: others have the permits or are before this owner, and for n ms nothing will happen by
+-- itself (-1 never). The owner is in the queue unless stay is 0.
+-- Returns -4: a key holds something else; nothing was done.
+-- Returns an error PERMITS <n> when there are n permits in all, and the handle says another number or the owner
+-- wants more than n; and PERMITS absent when there is no semaphore and the handle does not say a number. Nothing
+-- was done.
+--
+-- Safe to repeat: permits that the owner has count as taken, and their lease is lengthened. An owner in the queue keeps
+-- its place, and the call counts as a heartbeat.
+local free, leases, queue, alive, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local owner, lease, stay, total = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local channel, change, publish = ARGV[5], ARGV[6], ARGV[7]
+local ids = {}
+for i = 1, #ARGV - 7 do
+  local id = ARGV[i + 7]
+  ids[i] = id
+end
+
+local value, held, answer = stock(free, leases)
+if not held then return answer end
+if not value and total == 0 then return redis.error_reply('PERMITS absent') end
+local there = value and value + held or total
+if total > 0 and there ~= total or #ids > there then
+  return redis.error_reply('PERMITS ' .. string.format('%.0f', there))
+end
+local now = clock()
+local score = string.format('%.0f', now + lease)
+local missing = {}
+for i, at in ipairs(redis.call('ZMSCORE', leases, unpack(ids))) do
+  if not at then missing[#missing + 1] = ids[i] end
+end
+if not value then -- never made, or deleted by hand
+  redis.call('SET', free, string.format('%.0f', total - held))
+  value = total - held
+end
+
+local before, living, dropped, more = value, {}, 0, false
+if #missing > 0 then
+  if value < #missing then value = value + reclaim(free, leases, now) end
+  if redis.call('LLEN', queue) > 0 then living, dropped, more = queued(queue, alive, now, true) end
+end
+local ahead, found = 0, false
+for _, waiter in ipairs(living) do
+  found = waiter == owner
+  if found then break end
+  ahead = ahead + wants(waiter)
+end
+if #living == 0 then found = false end
+local mine = #missing == 0 or value >= ahead + #missing and (found or not more)
+
+if mine and #missing > 0 then
+  -- A semaphore that Redisson made may have an expiry, which both its keys share.
+  local expiry = held == 0 and redis.call('PTTL', free) or -1
+  redis.call('INCRBY', free, -#missing) -- refused here when memory is full: nothing is left in Redis
+  local denied
+  for _, id in ipairs(missing) do
+    denied = denied or failed(redis.pcall('ZADD', leases, score, id))
+  end
+  if found and not denied then denied = depart(queue, alive, owner) end
+  if denied then
+    redis.pcall('ZREM', leases, unpack(missing))
+    redis.call('INCRBY', free, #missing)
+    return denied -- an error means that the owner does not have them
+  end
+  if expiry > 0 then redis.pcall('PEXPIRE', leases, expiry) end
+  value = value - #missing
+end
+if mine and #missing < #ids then
+  for _, id in ipairs(ids) do redis.call('ZADD', leases, 'XX', 'GT', score, id) end
+end
+if value + (mine and #missing or 0) > before or dropped > 0 then -- permits came free, or a waiter before others is dead
+  local rest = {}
+  for _, waiter in ipairs(living) do
+    if waiter ~= owner then rest[#rest + 1] = waiter end
+  end
+  if not mine and found then rest = living end
+  spread(channel, publish, rest, value, 0, owner)
+  announce(change, publish, value)
+end
+if mine then return '0' end
+
+if stay > 0 then
+  local stands = redis.call('ZSCORE', alive, owner)
+  if stands and redis.call('LLEN', queue) ~= redis.call('ZCARD', alive) then -- one of the two was deleted by hand
+    stands = redis.call('LPOS', queue, owner)
+  end
+  redis.call('ZREM', alive, '') -- no such member: a first write that memory limits let through
+  if not stands then redis.call('RPUSH', queue, owner) end
+  local denied = failed(redis.pcall('ZADD', alive, string.format('%.0f', now + stay), owner)) or linger(queue, alive, stay)
+  if denied then
+    if not stands then depart(queue, alive, owner) end
+    return denied
+  end
+end
+return {pause(leases, now), 0}
