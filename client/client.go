@@ -31,6 +31,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/reentrant"
 	"github.com/leasehold-go/leasehold/rwlock"
+	"github.com/leasehold-go/leasehold/semaphore"
 	"github.com/redis/rueidis"
 )
 
@@ -203,6 +204,15 @@ func (c *Client) NewFairLock(name string, opts ...lock.Option) *fairlock.Lock {
 // Java services lock it by RedissonClient.getReadWriteLock(name).
 func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
 	return rwlock.New(c.used(), name, opts...)
+}
+
+// NewSemaphore returns a handle of the semaphore called name, of which so many callers can hold a permit at
+// once. With 0 permits, the handle leaves the number to the one that made the semaphore. It does no I/O and is
+// cheap; a bad name, number or option is an error of the first call.
+//
+// Java services share it by RedissonClient.getPermitExpirableSemaphore(name).
+func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *semaphore.Semaphore {
+	return semaphore.New(c.used(), name, permits, opts...)
 }
 
 // Close gives back every lock that the client still holds, ends their holds and

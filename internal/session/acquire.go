@@ -75,7 +75,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 		return nil, err
 	}
 	number, known := lockimpl.OwnerFrom(ctx)
-	if !known {
+	if known = known && !spec.Anew; !known {
 		number = owner.New()
 	}
 	at, err := s.begin(spec)

@@ -178,7 +178,7 @@ func (c holdContext) Err() error { return c.h.now().Err() }
 
 // Value looks too: before Go 1.26, context.Cause asks a context for nothing else.
 func (c holdContext) Value(key any) any {
-	if _, ok := key.(owner.Key); ok {
+	if _, ok := key.(owner.Key); ok && !c.h.tenure().spec.Anew {
 		return c.h.By.Number
 	}
 	return c.h.now().Value(key)

@@ -55,6 +55,10 @@ type Kind struct {
 
 	// Beside is the other side of a read/write lock. Other kinds have none.
 	Beside *Kind
+
+	// Anew says that each Lock is that of a new owner, also under the context of another hold: a
+	// kind that is never entered again. Its holds carry on the owner of their caller.
+	Anew bool
 }
 
 // knows returns the options that a lock of the kind takes.
@@ -68,6 +72,9 @@ func (k *Kind) knows() lockimpl.Options {
 	}
 	if k.Beside != nil {
 		known |= lockimpl.ReadersFirst
+	}
+	if k.Anew {
+		known &^= lockimpl.Fencing // several hold it at once, and no token is the latest
 	}
 	return known
 }

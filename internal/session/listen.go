@@ -1,6 +1,7 @@
 package session
 
 import (
+	"strings"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/hint"
@@ -17,7 +18,7 @@ type ears struct {
 	line *place.Line        // set once
 	lock *hint.Subscription // to the lock's channel; of a fair lock, to that of this client's turns
 
-	// Of kinds with a Pass.
+	// Of kinds with a Pass. A semaphore has own, to the channel where Redisson publishes.
 	own   *hint.Subscription // to the channel of this process
 	all   *hint.Subscription // to that of all that know of the line
 	heard [2]int             // how often lock and own were confirmed
@@ -60,7 +61,7 @@ func (at *spot) listen(a place.Action) {
 	e, spec, hub := at.ears(a.Line), a.Terms.Of.(*Spec), at.s.hub
 	channel, hear := e.channel(spec)
 	var look, ownLook bool
-	if !spec.terms.Passes {
+	if !spec.terms.Passes && spec.Keys.Change == "" {
 		e.lock, look = hub.Subscribe(channel, a.Sent, hear, e.hint)
 		if look {
 			a.Line.Hint()
@@ -68,8 +69,12 @@ func (at *spot) listen(a place.Action) {
 		return
 	}
 	e.lock, look = hub.Subscribe(channel, a.Sent, hear, func() { e.half(0) })
-	e.own, ownLook = hub.Subscribe(keys.OfClient(spec.Keys.Line, at.s.id), a.Sent, e.told, func() { e.half(1) })
-	e.all, _ = hub.Subscribe(spec.Keys.Line, a.Sent, e.stepAside, func() {})
+	if spec.terms.Passes {
+		e.own, ownLook = hub.Subscribe(keys.OfClient(spec.Keys.Line, at.s.id), a.Sent, e.told, func() { e.half(1) })
+		e.all, _ = hub.Subscribe(spec.Keys.Line, a.Sent, e.stepAside, func() {})
+	} else {
+		e.own, ownLook = hub.Subscribe(spec.Keys.Change, a.Sent, e.changed, func() { e.half(1) })
+	}
 	for i, l := range [2]bool{look, ownLook} {
 		if l {
 			e.halfLocked(i)
@@ -95,6 +100,14 @@ func (e *ears) hint() {
 
 // message hears what is published at the channel of the lock.
 func (e *ears) message(string) { e.hint() }
+
+// changed hears how many permits of a semaphore are free. A client of ours that says so begins with a
+// zero, and has told those whose turn it is.
+func (e *ears) changed(message string) {
+	if !strings.HasPrefix(message, "0") {
+		e.hint()
+	}
+}
 
 // called hears the number of an owner whose turn in the queue has come.
 func (e *ears) called(number string) {

@@ -29,6 +29,14 @@ func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquir
 	})
 }
 
+// AskOnce runs a script once, within the operation time-out: if no answer comes, it may have been carried out.
+func AskOnce[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
+	return once(ctx, s, spec, op, func() (T, error) {
+		v, _, err := command.Await[T](ctx, s.sender, s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
+		return v, err
+	})
+}
+
 // Server asks the server that has spec's key about itself.
 func (s *Session) Server(ctx context.Context, spec *Spec) (lockimpl.Server, error) {
 	info, err := Ask(ctx, s, spec, "server", luascripts.ServerInfo)

@@ -41,7 +41,7 @@ func TestOwners(t *testing.T) {
 		s := &Session{id: "01a202b8-4bbe-7c35-bc27-051edccf1eeb"}
 		seen := make(map[string]bool)
 		for range 5000 {
-			owner := s.newOwner(time.Now())
+			owner := s.newOwner(time.Now(), 0)
 			if seen[owner] {
 				t.Fatalf("%s twice", owner)
 			}

@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/watchdog"
 	"github.com/redis/rueidis"
@@ -54,7 +54,7 @@ func New(rdb rueidis.Client, c Config) *Session {
 	s := &Session{
 		Config: c,
 		rdb:    rdb,
-		id:     uuid.Must(uuid.NewV7()).String(), // version 7 tells the fair lock's scripts that we send heartbeats
+		id:     owner.NewClient(), // of version 7, which tells the fair lock's scripts that we send heartbeats
 		closer: newCloser(),
 	}
 	s.sender = command.New(rdb, command.Config{Timeout: c.OpTimeout, User: c.User, Closing: s.closer.closing})
@@ -70,23 +70,30 @@ func New(rdb rueidis.Client, c Config) *Session {
 // from now on. A command that is still under way for an earlier tenure cannot touch it.
 //
 // Its number is the clock in µs, and ten random bits. So everybody that looks at the lock
-// sees since when the owner asks, and nobody can guess the string.
-func (s *Session) newOwner(now time.Time) string {
+// sees since when the owner asks, and nobody can guess the string. An owner of a semaphore
+// that wants so many permits has so many numbers, of which the string has the first, and
+// how many they are.
+func (s *Session) newOwner(now time.Time, permits int) string {
 	n := uint64(now.UnixMicro())<<10 | rand.Uint64N(1<<10)
 	for {
 		last := s.number.Load()
-		if n = max(n, last+1); s.number.CompareAndSwap(last, n) {
+		if n = max(n, last+1); s.number.CompareAndSwap(last, n+uint64(max(permits, 1)-1)) {
 			break
 		}
 	}
 	var b [64]byte
-	return string(strconv.AppendUint(append(append(b[:0], s.id...), ':'), n, 10))
+	text := strconv.AppendUint(append(append(b[:0], s.id...), ':'), n, 10)
+	if permits > 0 {
+		text = strconv.AppendInt(append(text, ':'), int64(permits), 10)
+	}
+	return string(text)
 }
 
 // askedSince returns since when an owner asks, as its string tells; the zero time if the
 // string is not one of ours.
 func askedSince(owner string) time.Time {
 	client, number, _ := strings.Cut(owner, ":")
+	number, _, _ = strings.Cut(number, ":") // behind it are the permits
 	n, err := strconv.ParseUint(number, 10, 63)
 	if err != nil || len(client) < 15 || client[14] != '7' { // Redisson's have a uuid of version 4
 		return time.Time{}

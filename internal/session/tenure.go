@@ -37,7 +37,7 @@ func tenureOf(t *place.Tenure) *tenure {
 func (at *spot) newTenure(spec *Spec) *tenure {
 	now := time.Now()
 	t := &tenure{s: at.s, at: at, spec: spec}
-	t.Of, t.Terms, t.Name, t.Came = t, &spec.terms, at.s.newOwner(now), now
+	t.Of, t.Terms, t.Name, t.Came = t, &spec.terms, at.s.newOwner(now, spec.Keys.Permits), now
 	if spec.terms.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
@@ -142,9 +142,9 @@ func (t *tenure) Lost(cause error) {
 	t.unhold()
 	t.s.mayBeFree(t.spec)
 	if counted {
-		if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) {
+		if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) || t.spec.Keys.Permits > 1 {
 			// The server may have it as ours for a while yet, or again by a late copy of a
-			// question, and others would wait for nobody.
+			// question, or have some of several permits; and others would wait for nobody.
 			t.s.settle(t, unsure)
 		}
 		t.at.tidy()
