@@ -1,0 +1,204 @@
+package semaphore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/session"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+var (
+	// ErrPermits: the semaphore in Redis has another number of permits than the handle says, or fewer than the call
+	// wants. The call would wait for ever. [Semaphore.Resize] changes the number.
+	ErrPermits = errors.New("the number of permits is another one")
+
+	// ErrNotInitialised: there is no semaphore of this name in Redis, and the handle does not say how many permits
+	// it must have.
+	ErrNotInitialised = errors.New("not initialised")
+)
+
+// MostPermits is the most permits that one hold has.
+const MostPermits = luascripts.MostPermits
+
+// MostTotal is the most permits that a semaphore has: Redisson's limit.
+const MostTotal = math.MaxInt32
+
+var kind = &session.Kind{
+	Mode:    lock.Permit,
+	Waits:   place.QueueInRedis,
+	Keys:    keys.Semaphore,
+	Acquire: acquire,
+	Release: luascripts.ReleaseSemaphore,
+	Renew:   luascripts.RenewSemaphore,
+	Queues:  true,
+	Keep:    luascripts.KeepSemaphore,
+	Anew:    true,
+}
+
+// Semaphore is a handle of one semaphore. It is safe for concurrent use. It has no resources and need not be closed.
+type Semaphore struct{ one part }
+
+var (
+	_ lock.Witness    = (*Semaphore)(nil)
+	_ lock.Configured = (*Semaphore)(nil)
+)
+
+// New is for package client; use client.Client.NewSemaphore.
+func New(s *session.Session, name string, permits int, opts ...lock.Option) *Semaphore {
+	all := &all{session: s, name: name, opts: opts}
+	all.permits.Store(int64(permits))
+	return &Semaphore{part{all: all, n: 1}}
+}
+
+// all is what all handles that N makes of one semaphore share.
+type all struct {
+	session *session.Session // set once
+	name    string           // set once
+	opts    []lock.Option    // set once
+	permits atomic.Int64     // how many there are, as the handle says; 0 if it does not. Resize changes it
+}
+
+// part takes n permits, all or none: a lock.Locker.
+type part struct {
+	*all
+	n    int                  // set once
+	made atomic.Pointer[made] // the latest
+}
+
+// made is the spec for so many permits in all.
+type made struct {
+	permits int64
+	spec    *session.Spec
+}
+
+// spec returns the spec for as many permits as the handle says at this moment.
+func (p *part) spec() *session.Spec {
+	permits := p.permits.Load()
+	if m := p.made.Load(); m != nil && m.permits == permits {
+		return m.spec
+	}
+	spec := p.session.NewSpec(kind, p.name, p.opts)
+	if spec.Err == nil {
+		spec.Err = check(permits, p.n, spec.Config)
+	}
+	spec.Keys.Total, spec.Keys.Permits = int(permits), p.n
+	p.made.Store(&made{permits, spec})
+	return spec
+}
+
+// check returns what is wrong with a handle that takes n of so many permits.
+func check(permits int64, n int, c lock.Config) error {
+	switch {
+	case permits < 0 || permits > MostTotal:
+		return fmt.Errorf("%d permits in all: it must be from 1 to %d, or 0 to leave that to the one that made the semaphore", permits, MostTotal)
+	case n < 1 || n > MostPermits:
+		return fmt.Errorf("%d permits for one hold: it must be from 1 to %d", n, MostPermits)
+	case permits > 0 && int64(n) > permits:
+		return fmt.Errorf("%w: %d for one hold, and there are %d in all", ErrPermits, n, permits)
+	case c.Fencing:
+		return errors.New("WithFencing: several hold a semaphore at once, and tokens cannot order them; see Semaphore.Run")
+	}
+	return nil
+}
+
+// acquire is the Acquire of the kind: it says in the words of this package why waiting is in vain.
+func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+	a, err := luascripts.AcquireSemaphore(ctx, rdb, k, q)
+	var other *luascripts.TotalError
+	switch {
+	case !errors.As(err, &other):
+		return a, err
+	case other.Absent:
+		return a, final{fmt.Errorf("%w: %w, and the handle does not say how many permits it must have", ErrNotInitialised, err)}
+	case k.Total > 0 && int64(k.Total) != other.Stored:
+		return a, final{fmt.Errorf("%w: %w, and the handle says %d", ErrPermits, err, k.Total)}
+	default:
+		return a, final{fmt.Errorf("%w: %w, and the call wants %d", ErrPermits, err, k.Permits)}
+	}
+}
+
+// final is an error after which asking again would not help.
+type final struct{ error }
+
+func (e final) Unwrap() error { return e.error }
+
+// Final says that it is one.
+func (e final) Final() {}
+
+func (p *part) Name() string { return p.name }
+
+func (p *part) Lock(ctx context.Context) (lock.Hold, error) { return p.session.Lock(ctx, p.spec()) }
+
+func (p *part) TryLock(ctx context.Context) (lock.Hold, error) {
+	return p.session.TryLock(ctx, p.spec())
+}
+
+func (p *part) Config() lock.Config { return p.spec().Config }
+
+func (p *part) Server(ctx context.Context) (lock.Server, error) {
+	return p.session.Server(ctx, p.spec())
+}
+
+// Name returns the name as it was given.
+func (s *Semaphore) Name() string { return s.one.Name() }
+
+// Lock waits until it has a permit, or ctx ends. Callers are served in the order in which their questions reach the
+// server, across all processes. A semaphore is never entered again: under the context of a hold, Lock takes
+// another permit, and the hold's context carries the owner that ctx carries, if any.
+//
+// If there is no semaphore of this name yet, the call makes it, with as many permits as the handle says; if the handle does not
+// say that, the error matches [ErrNotInitialised]. If there is one with another number of permits, the error matches
+// [ErrPermits]. Both come without waiting. When ctx ends first, the error matches lock.ErrNotAcquired and ctx.Err(),
+// and the call gives up its place in the queue at once. Other errors are as those of a plain lock.
+//
+// It costs one round trip when a permit is free, otherwise two and a message, and one heartbeat a second for all waiters
+// of this process.
+func (s *Semaphore) Lock(ctx context.Context) (lock.Hold, error) { return s.one.Lock(ctx) }
+
+// TryLock makes one attempt. It neither enters the queue nor overtakes: it fails with lock.ErrNotAcquired when no
+// permit is free beyond those that the living in the queue wait for. It leaves no waiter in Redis. Other errors
+// are as those of Lock.
+func (s *Semaphore) TryLock(ctx context.Context) (lock.Hold, error) { return s.one.TryLock(ctx) }
+
+// N returns a handle that takes n permits for one hold, all or none: from 1 to [MostPermits], and no more than there
+// are. A call that waits for many permits keeps those behind it waiting, also if they want fewer: so it gets its turn.
+func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
+
+// Resize sets how many permits there are in all, and makes the semaphore if there is none. Permits that are held
+// stay held; if there are more of them than permits now, none is granted until enough are given back. Handles
+// that say another number fail with [ErrPermits] from then on, and so do their callers that wait, within a second;
+// this handle, and those that its N made, say the new number.
+//
+// The command can be repeated, and is, within the operation time-out.
+func (s *Semaphore) Resize(ctx context.Context, permits int) error {
+	spec := s.one.spec()
+	if permits < 1 || permits > MostTotal {
+		return &lock.Error{Op: "resize", Name: s.one.name, Err: fmt.Errorf("%d permits: it must be from 1 to %d", permits, MostTotal)}
+	}
+	_, err := session.Ask(ctx, s.one.session, spec, "resize", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (struct{}, error) {
+		verdict, err := luascripts.ResizeSemaphore(ctx, rdb, k, permits)
+		if err == nil && verdict == luascripts.Foreign {
+			err = final{lock.ErrForeignKey}
+		}
+		return struct{}{}, err
+	})
+	if err == nil {
+		s.one.permits.Store(int64(permits))
+	}
+	return err
+}
+
+// Config returns what the options of the handle say.
+func (s *Semaphore) Config() lock.Config { return s.one.Config() }
+
+// Server asks the server that has the semaphore which one it is, and since when it has been running. It needs
+// the right to INFO.
+func (s *Semaphore) Server(ctx context.Context) (lock.Server, error) { return s.one.Server(ctx) }

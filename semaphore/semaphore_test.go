@@ -1,0 +1,763 @@
+package semaphore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/semaphore"
+	"github.com/redis/rueidis"
+)
+
+func TestMain(m *testing.M) { kindtest.Main(m) }
+
+// stands fails unless the server has so many free permits of name, so many that are held, and no waiter.
+func stands(t *testing.T, s *redistest.Server, name, free string, held int) {
+	t.Helper()
+	if problem := standing(t, s, name, free, held); problem != "" {
+		t.Error(problem)
+	}
+}
+
+// soonStands waits until that is so: calls undo some of their work in the background.
+func soonStands(t *testing.T, s *redistest.Server, name, free string, held int) {
+	t.Helper()
+	var problem string
+	defer func() {
+		if t.Failed() {
+			t.Log(problem)
+		}
+	}()
+	kindtest.WaitFor(t, "the semaphore is as it must be", func() bool {
+		problem = standing(t, s, name, free, held)
+		return problem == ""
+	})
+}
+
+func standing(t *testing.T, s *redistest.Server, name, free string, held int) string {
+	t.Helper()
+	if got := kindtest.Text(s.Do(t, "GET", name)); got != free {
+		return fmt.Sprintf("%s permits are free, want %s", got, free)
+	}
+	if got := kindtest.Number(s.Do(t, "ZCARD", "{"+name+"}:timeout")); got != int64(held) {
+		return fmt.Sprintf("%d permits are held, want %d", got, held)
+	}
+	if got := kindtest.List(s.Do(t, "LRANGE", "leasehold_semaphore_queue:{"+name+"}", "0", "-1")); len(got) > 0 {
+		return fmt.Sprintf("%q wait", got)
+	}
+	if got := kindtest.Number(s.Do(t, "ZCARD", "leasehold_semaphore_alive:{"+name+"}")); got != 0 {
+		return fmt.Sprintf("%d waiters count as alive", got)
+	}
+	return ""
+}
+
+// waiting waits until n owners wait for name in Redis.
+func waiting(t *testing.T, s *redistest.Server, name string, n int) {
+	t.Helper()
+	kindtest.WaitFor(t, fmt.Sprintf("%d wait", n), func() bool {
+		return kindtest.Number(s.Do(t, "LLEN", "leasehold_semaphore_queue:{"+name+"}")) == int64(n)
+	})
+}
+
+// As many as there are permits hold it; then the first that waits gets the first that comes free, also in another process.
+func TestSemaphore(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	one, other := a.NewSemaphore("gpus", 3), b.NewSemaphore("gpus", 3)
+	holds := []lock.Hold{kindtest.MustLock(t, one), kindtest.MustLock(t, one), kindtest.MustLock(t, other)}
+	stands(t, s, "gpus", "0", 3)
+	for _, l := range []lock.Locker{one, other, other.N(2)} {
+		if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("a fourth: %v", err)
+		}
+	}
+	var waiters []*kindtest.Waiter
+	for i := range 6 {
+		l := one
+		if i%2 == 1 {
+			l = other
+		}
+		waiters = append(waiters, kindtest.Go(t.Context(), l))
+		waiting(t, s, "gpus", i+1)
+	}
+	for i, w := range waiters {
+		kindtest.MustUnlock(t, holds[0])
+		holds = append(holds[1:], w.Hold(t))
+		waiting(t, s, "gpus", 5-i)
+	}
+	kindtest.MustUnlock(t, holds...)
+	stands(t, s, "gpus", "3", 0)
+}
+
+// What the keys are, to the byte.
+func TestSemaphore_layout(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	for name, other := range map[string]string{"gpus": "{gpus}:timeout", "{x}y": "{x}y:timeout"} {
+		sem := c.NewSemaphore(name, 5)
+		h := kindtest.MustLock(t, sem.N(2))
+		ids := kindtest.List(s.Do(t, "ZRANGE", other, "0", "-1"))
+		if want := luascripts.Permits(h.Owner()); !slices.Equal(ids, want) || len(ids) != 2 || len(ids[0]) != 16 {
+			t.Errorf("%q: the ids are %q, want %q", name, ids, want)
+		}
+		if got := kindtest.Text(s.Do(t, "GET", name)); got != "3" {
+			t.Errorf("%q: %s free", name, got)
+		}
+		now := kindtest.List(s.Do(t, "TIME"))
+		for _, id := range ids {
+			if score := kindtest.Text(s.Do(t, "ZSCORE", other, id)); len(score) != 13 || score[:6] < now[0][:6] {
+				t.Errorf("%q: score %s at %q", name, score, now)
+			}
+		}
+		kindtest.MustUnlock(t, h)
+	}
+	if got := kindtest.Keys(t, s); !slices.Equal(got, []string{"gpus", "{x}y"}) {
+		t.Errorf("what stays: %q", got)
+	}
+}
+
+// A semaphore is never entered again: under a hold's context, Lock takes another permit. That does not hide
+// the owner of a lock.
+func TestSemaphore_noReentry(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	outer := kindtest.MustLock(t, c.NewLock("outer"))
+	sem := c.NewSemaphore("gpus", 2)
+	first := kindtest.MustLockUnder(t, outer.Context(), sem)
+	second := kindtest.MustLockUnder(t, first.Context(), sem)
+	if first.Owner() == second.Owner() || first.Token() != 0 {
+		t.Errorf("%s and %s, token %d", first.Owner(), second.Owner(), first.Token())
+	}
+	if _, err := sem.TryLock(second.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("a third: %v", err)
+	}
+	again, err := c.NewLock("outer").TryLock(second.Context())
+	if err != nil {
+		t.Fatalf("the lock around it, once more: %v", err)
+	}
+	kindtest.MustUnlock(t, again, second, first, outer)
+	stands(t, s, "gpus", "2", 0)
+}
+
+// Permits are taken all or none, and a caller that wants many gets its turn.
+func TestN(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	sem := c.NewSemaphore("gpus", 4)
+	holds := []lock.Hold{kindtest.MustLock(t, sem.N(3)), kindtest.MustLock(t, sem)}
+	many := kindtest.Go(t.Context(), sem.N(4))
+	waiting(t, s, "gpus", 1)
+	few := kindtest.Go(t.Context(), sem)
+	waiting(t, s, "gpus", 2)
+	kindtest.MustUnlock(t, holds[0])
+	stillWaits := func(who string, w *kindtest.Waiter) {
+		t.Helper()
+		if !w.Waits() {
+			t.Errorf("%s did not wait", who)
+		}
+	}
+	if _, err := sem.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("TryLock of what is free, but wanted by those that came before: %v", err)
+	}
+	stillWaits("the one that wants four", many)
+	stillWaits("the one behind it", few)
+	kindtest.MustUnlock(t, holds[1])
+	h := many.Hold(t)
+	stands4 := kindtest.Text(s.Do(t, "GET", "gpus"))
+	if stands4 != "0" {
+		t.Errorf("%s free while one has all", stands4)
+	}
+	stillWaits("the one behind it", few)
+	kindtest.MustUnlock(t, h)
+	kindtest.MustUnlock(t, few.Hold(t))
+	stands(t, s, "gpus", "4", 0)
+}
+
+// When the one that wants many gives up, those behind it go at once, as many as can.
+func TestN_givesUp(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	sem := a.NewSemaphore("gpus", 3)
+	h := kindtest.MustLock(t, sem)
+	ctx, cancel := context.WithCancel(t.Context())
+	many := kindtest.Go(ctx, sem.N(3))
+	waiting(t, s, "gpus", 1)
+	var few []*kindtest.Waiter
+	for i := range 2 {
+		few = append(few, kindtest.Go(t.Context(), b.NewSemaphore("gpus", 0)))
+		waiting(t, s, "gpus", 2+i)
+	}
+	s.Do(t, "CONFIG", "RESETSTAT")
+	began := time.Now()
+	cancel()
+	if err := many.Err(t); !errors.Is(err, context.Canceled) || !errors.Is(err, lock.ErrNotAcquired) {
+		t.Error(err)
+	}
+	kindtest.MustUnlock(t, few[0].Hold(t), few[1].Hold(t), h)
+	t.Logf("after %v", time.Since(began))
+	stands(t, s, "gpus", "3", 0)
+}
+
+// Each bad input is an error that names the operation and the semaphore, before anything is sent where that is
+// possible, and never an endless wait.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	there := c.NewSemaphore("five", 5)
+	kindtest.MustUnlock(t, kindtest.MustLock(t, there))
+	s.Do(t, "HSET", "hash", "a", "b")
+	s.Do(t, "SET", "text", "many")
+	s.Do(t, "SET", "odd", "3")
+	s.Do(t, "SET", "{odd}:timeout", "x")
+	for what, bad := range map[string]struct {
+		l     lock.Locker
+		match error
+		says  string
+		sends bool
+	}{
+		"no permits at all":          {c.NewSemaphore("x", -1), nil, "-1 permits in all", false},
+		"too many permits":           {c.NewSemaphore("x", semaphore.MostTotal+1), nil, "2147483648 permits in all", false},
+		"none for a hold":            {c.NewSemaphore("x", 3).N(0), nil, "0 permits for one hold", false},
+		"less than none":             {c.NewSemaphore("x", 3).N(-1), nil, "-1 permits for one hold", false},
+		"more than one hold can":     {c.NewSemaphore("x", 3000).N(semaphore.MostPermits + 1), nil, "1001 permits for one hold", false},
+		"more than there are":        {c.NewSemaphore("x", 3).N(4), semaphore.ErrPermits, "4 for one hold", false},
+		"fencing":                    {c.NewSemaphore("x", 3, lock.WithFencing()), nil, "Semaphore.Run", false},
+		"no name":                    {c.NewSemaphore("", 3), lock.ErrName, "empty", false},
+		"the other key's name":       {c.NewSemaphore("{x}:timeout", 3), lock.ErrName, "timeout", false},
+		"the queue's name":           {c.NewSemaphore("leasehold_semaphore_queue:{x}", 3), lock.ErrName, "keep their state", false},
+		"a bad option":               {c.NewSemaphore("x", 3, lock.WithLease(1)), nil, "WithLease", false},
+		"another total":              {c.NewSemaphore("five", 4), semaphore.ErrPermits, "5 permits in all, and the handle says 4", true},
+		"more than there are stored": {c.NewSemaphore("five", 0).N(6), semaphore.ErrPermits, "the call wants 6", true},
+		"nobody knows how many":      {c.NewSemaphore("new", 0), semaphore.ErrNotInitialised, "no semaphore of that name", true},
+		"a hash":                     {c.NewSemaphore("hash", 3), lock.ErrForeignKey, "hash", true},
+		"a text":                     {c.NewSemaphore("text", 3), lock.ErrForeignKey, "", true},
+		"a text for a zset":          {c.NewSemaphore("odd", 3), lock.ErrForeignKey, "", true},
+	} {
+		before := s.CommandCalls(t, "evalsha")
+		for op, call := range map[string]func(context.Context) (lock.Hold, error){"lock": bad.l.Lock, "trylock": bad.l.TryLock} {
+			_, err := call(t.Context())
+			var e *lock.Error
+			if !errors.As(err, &e) || e.Op != op || e.Name != bad.l.Name() || bad.match != nil && !errors.Is(err, bad.match) || !strings.Contains(err.Error(), bad.says) || errors.Is(err, lock.ErrNotAcquired) {
+				t.Errorf("%s, %s: %v", what, op, err)
+			}
+		}
+		if sent := s.CommandCalls(t, "evalsha") - before; sent > 0 && !bad.sends {
+			t.Errorf("%s: %d commands were sent", what, sent)
+		}
+	}
+	for _, n := range []int{0, -1, semaphore.MostTotal + 1} {
+		var e *lock.Error
+		if err := there.Resize(t.Context(), n); !errors.As(err, &e) || e.Op != "resize" || e.Name != "five" {
+			t.Errorf("resize to %d: %v", n, err)
+		}
+	}
+	if err := c.NewSemaphore("hash", 3).Resize(t.Context(), 3); !errors.Is(err, lock.ErrForeignKey) {
+		t.Errorf("resize of a hash: %v", err)
+	}
+	if _, err := c.NewSemaphore("hash", 3).Inspect(t.Context()); !errors.Is(err, lock.ErrForeignKey) {
+		t.Errorf("inspect of a hash: %v", err)
+	}
+	if got := kindtest.Keys(t, s); !slices.Equal(got, []string{"five", "hash", "odd", "text", "{odd}:timeout"}) {
+		t.Errorf("keys: %q", got)
+	}
+}
+
+// Resize takes effect at once on those that wait: some are let in, and those that can never be are told.
+func TestResize(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	sem := a.NewSemaphore("gpus", 1)
+	h := kindtest.MustLock(t, sem)
+	named := kindtest.Go(t.Context(), b.NewSemaphore("gpus", 1))
+	waiting(t, s, "gpus", 1)
+	open := kindtest.Go(t.Context(), b.NewSemaphore("gpus", 0))
+	waiting(t, s, "gpus", 2)
+	if err := sem.Resize(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	if err := named.Err(t); !errors.Is(err, semaphore.ErrPermits) {
+		t.Errorf("the one that says 1: %v", err)
+	}
+	second := open.Hold(t)
+	two := kindtest.Go(t.Context(), sem.N(2)) // this handle says 3 now
+	waiting(t, s, "gpus", 1)
+	if err := a.NewSemaphore("gpus", 3).Resize(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := two.Err(t); !errors.Is(err, semaphore.ErrPermits) {
+		t.Errorf("two of one: %v", err)
+	}
+	if got := kindtest.Text(s.Do(t, "GET", "gpus")); got != "-1" {
+		t.Errorf("%s free, with two of one held", got)
+	}
+	kindtest.MustUnlock(t, h)
+	if _, err := b.NewSemaphore("gpus", 1).TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("one more than there are: %v", err)
+	}
+	kindtest.MustUnlock(t, second)
+	stands(t, s, "gpus", "1", 0)
+	if err := a.NewSemaphore("new", 0).Resize(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	stands(t, s, "new", "2", 0)
+}
+
+// Inspect says who has what, and who waits.
+func TestInspect(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a := kindtest.NewRegistered(t, s.Client(t), client.WithName("trainer"))
+	b := kindtest.NewClient(t, s.Client(t))
+	sem := a.NewSemaphore("gpus", 5)
+	if state, err := sem.Inspect(t.Context()); err != nil || state.Permits != 0 || state.Free != 0 || state.Name != "gpus" {
+		t.Errorf("before there is one: %+v, %v", state, err)
+	}
+	two := kindtest.MustLock(t, sem.N(2))
+	one := kindtest.MustLock(t, b.NewSemaphore("gpus", 0))
+	s.Do(t, "DECR", "gpus")
+	s.Do(t, "ZADD", "{gpus}:timeout", "922337203685477", "\x01\x02\x03\x04\x05\x06\x07\x08\x01\x02\x03\x04\x05\x06\x07\x08") // Redisson's, without a lease
+	w := kindtest.Go(t.Context(), sem.N(2))
+	waiting(t, s, "gpus", 1)
+	kindtest.WaitFor(t, "the client has told who it is", func() bool { return len(kindtest.List(s.Do(t, "KEYS", "leasehold_client:*"))) == 1 })
+	state, err := sem.Inspect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state.Permits != 5 || state.Free != 1 || len(state.Holders) != 3 || len(state.Waiters) != 1 {
+		t.Fatalf("%+v", state)
+	}
+	if h := state.Holders[0]; h.Owner != two.Owner() || h.Permits != 2 || h.Lease > 30*time.Second || h.Lease < 10*time.Second || time.Since(h.Since) > time.Minute || h.Client.Name != "trainer" || h.Client.ID != a.ID() {
+		t.Errorf("the first holder: %+v", h)
+	}
+	if h := state.Holders[1]; h.Owner != one.Owner() || h.Permits != 1 || h.Client.ID != b.ID() || h.Client.Known() {
+		t.Errorf("the second holder: %+v", h)
+	}
+	if h := state.Holders[2]; h.Owner != "01020304050607080102030405060708" || h.Lease != lock.NoExpiry || !h.Since.IsZero() {
+		t.Errorf("Redisson's: %+v", h)
+	}
+	if w := state.Waiters[0]; w.Client.Name != "trainer" || w.Patience > lock.DefaultPatience || w.Patience < time.Second || time.Since(w.Since) > time.Minute {
+		t.Errorf("the waiter: %+v", w)
+	}
+	kindtest.MustUnlock(t, two)
+	kindtest.MustUnlock(t, w.Hold(t), one)
+	if _, err := b.NewSemaphore("gpus", 5).Inspect(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A hold is renewed, all its permits; one that is gone ends it, and the others are given back.
+func TestRenewal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	sem := c.NewSemaphore("gpus", 5)
+	h, single := kindtest.MustLock(t, sem.N(3)), kindtest.MustLock(t, sem)
+	ids := luascripts.Permits(h.Owner())
+	score := func() string { return kindtest.Text(s.Do(t, "ZSCORE", "{gpus}:timeout", ids[2])) }
+	for range 2 {
+		before := score()
+		kindtest.WaitFor(t, "it is renewed", func() bool { return score() > before })
+	}
+	s.Do(t, "ZADD", "{gpus}:timeout", "XX", "99999999999999", ids[0]) // by hand
+	before := score()
+	kindtest.WaitFor(t, "it is renewed", func() bool { return score() > before })
+	if got := kindtest.Text(s.Do(t, "ZSCORE", "{gpus}:timeout", ids[0])); got != "99999999999999" {
+		t.Errorf("a renewal shortened a lease to %s", got)
+	}
+	s.Do(t, "ZREM", "{gpus}:timeout", ids[1])
+	s.Do(t, "INCR", "gpus")
+	kindtest.Lost(t, h)
+	soonStands(t, s, "gpus", "4", 1)
+	if single.Err() != nil {
+		t.Errorf("another hold: %v", single.Err())
+	}
+	kindtest.MustUnlock(t, single)
+}
+
+// A fixed lease ends by itself, and then those that wait get the permit.
+func TestFixedLease(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	h := kindtest.MustLock(t, a.NewSemaphore("gpus", 1, lock.WithLease(300*time.Millisecond)))
+	next := kindtest.MustLock(t, b.NewSemaphore("gpus", 1))
+	kindtest.Lost(t, h)
+	kindtest.MustUnlock(t, next)
+	soonStands(t, s, "gpus", "1", 0)
+}
+
+// The clients of a process that died: their permits come back when the leases end, also if nobody of ours waits there, and a waiter that
+// died does not keep others waiting for longer than its patience.
+func TestDead(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	sem := c.NewSemaphore("gpus", 10)
+	kindtest.MustUnlock(t, kindtest.MustLock(t, sem))
+	now := kindtest.List(s.Do(t, "TIME"))[0]
+	for i := range 10 {
+		s.Do(t, "ZADD", "{gpus}:timeout", fmt.Sprintf("%s%03d", now, 999), fmt.Sprintf("dead permit %04d", i))
+	}
+	s.Do(t, "SET", "gpus", "0")
+	dead := "018f0000-0000-7000-8000-000000000000:5:7"
+	s.Do(t, "RPUSH", "leasehold_semaphore_queue:{gpus}", dead)
+	s.Do(t, "ZADD", "leasehold_semaphore_alive:{gpus}", now+"500", dead)
+	h := kindtest.MustLock(t, sem.N(9))
+	kindtest.MustUnlock(t, h)
+	soonStands(t, s, "gpus", "10", 0)
+}
+
+// Ten thousand abandoned permits: Redisson's own calls fail from 8,000 on.
+func TestManyExpired(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	const n = 10_000
+	for i := 0; i < n; i += 500 {
+		words := []string{"ZADD", "{gpus}:timeout"}
+		for j := range 500 {
+			words = append(words, "1000", fmt.Sprintf("permit %09d", i+j))
+		}
+		s.Do(t, words...)
+	}
+	s.Do(t, "SET", "gpus", "0")
+	sem := c.NewSemaphore("gpus", n)
+	if state, err := sem.Inspect(t.Context()); err != nil || state.Free != n || state.Permits != n || len(state.Holders) > 0 {
+		t.Errorf("%d of %d free, %d holders, %v", state.Free, state.Permits, len(state.Holders), err)
+	}
+	var holds []lock.Hold
+	for range 10 {
+		holds = append(holds, kindtest.MustLock(t, sem.N(1000)))
+	}
+	stands(t, s, "gpus", "0", n)
+	w := kindtest.Go(t.Context(), sem)
+	waiting(t, s, "gpus", 1)
+	state, err := sem.Inspect(t.Context())
+	if err != nil || len(state.Holders) != 10 || state.Holders[0].Permits != 1000 || state.Free != 0 {
+		t.Errorf("%d holders, %d free, %v", len(state.Holders), state.Free, err)
+	}
+	kindtest.MustUnlock(t, holds...)
+	kindtest.MustUnlock(t, w.Hold(t))
+	stands(t, s, "gpus", "10000", 0)
+}
+
+// Several processes that come and go, cancel and take different numbers: never more than there are, counted here and on the
+// server, and at the end nothing is left.
+func TestNeverMore(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	const total = 4
+	var inside, most atomic.Int64
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	wg.Go(func() { // the server's own count
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			if n := kindtest.Number(s.Do(t, "ZCARD", "{gpus}:timeout")); n > total {
+				t.Errorf("%d are held", n)
+			}
+		}
+	})
+	var workers sync.WaitGroup
+	for range 3 {
+		c := kindtest.NewClient(t, s.Client(t))
+		for range 6 {
+			workers.Go(func() {
+				sem := c.NewSemaphore("gpus", total)
+				for range 40 {
+					n := 1 + rand.IntN(2)
+					ctx, cancel := context.WithCancel(t.Context())
+					if rand.IntN(4) == 0 {
+						time.AfterFunc(time.Duration(rand.IntN(3000))*time.Microsecond, cancel)
+					}
+					h, err := sem.N(n).Lock(ctx)
+					if err != nil {
+						if !errors.Is(err, context.Canceled) {
+							t.Error(err)
+						}
+						cancel()
+						continue
+					}
+					now := inside.Add(int64(n))
+					for m := most.Load(); now > m && !most.CompareAndSwap(m, now); m = most.Load() {
+					}
+					time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
+					inside.Add(-int64(n))
+					if err := h.Unlock(context.Background()); err != nil {
+						t.Error(err)
+					}
+					cancel()
+				}
+			})
+		}
+	}
+	workers.Wait()
+	close(stop)
+	wg.Wait()
+	if most.Load() != total {
+		t.Errorf("at most %d of %d were held at once", most.Load(), total)
+	}
+	soonStands(t, s, "gpus", "4", 0)
+}
+
+// Lost replies of each command: one call has one effect.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
+	sem := kindtest.NewClient(t, rdb).NewSemaphore("gpus", 5)
+	lose := func() { p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true})) }
+	for name, try := range map[string]func(context.Context) (lock.Hold, error){"Lock": sem.Lock, "TryLock": sem.TryLock, "N": sem.N(3).TryLock} {
+		want := map[string]int{"N": 3}[name]
+		for i := range 10 {
+			lose()
+			h, err := try(t.Context())
+			if err != nil {
+				t.Fatalf("%s %d: %v: it was granted, only the reply was lost", name, i, err)
+			}
+			stands(t, s, "gpus", fmt.Sprint(5-max(want, 1)), max(want, 1))
+			lose()
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Fatalf("%s %d, unlock: %v: it was carried out, only the reply was lost", name, i, err)
+			}
+			soonStands(t, s, "gpus", "5", 0)
+		}
+	}
+	lose()
+	if err := sem.Resize(t.Context(), 6); err != nil {
+		t.Errorf("resize: %v", err)
+	}
+	lose()
+	if state, err := sem.Inspect(t.Context()); err != nil || state.Permits != 6 {
+		t.Errorf("inspect: %+v, %v", state, err)
+	}
+}
+
+// A wait ends while its question is on its way, in either direction, with or without a free permit. Nothing is left.
+func TestCancelledMidway(t *testing.T) {
+	t.Parallel()
+	for _, free := range []string{"free", "taken"} {
+		for _, hold := range []string{"request", "reply", "request lost", "reply lost"} {
+			t.Run(free+", "+hold, func(t *testing.T) {
+				t.Parallel()
+				s := redistest.Start(t)
+				p := redistest.NewProxy(t, s.Addr())
+				sem := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), client.WithOpTimeout(kindtest.OpTimeout)).NewSemaphore("gpus", 2)
+				other := kindtest.NewClient(t, s.Client(t)).NewSemaphore("gpus", 2)
+				kindtest.MustUnlock(t, kindtest.MustLock(t, sem)) // now the server knows the script
+				n := 0
+				if free == "taken" {
+					defer kindtest.MustUnlock(t, kindtest.MustLock(t, other.N(2)))
+					n = 2
+				}
+				held := make(chan struct{})
+				act := redistest.Action{HoldRequest: held, DropRequest: strings.HasSuffix(hold, "lost")}
+				if strings.HasPrefix(hold, "reply") {
+					act = redistest.Action{HoldReply: held, DropReply: strings.HasSuffix(hold, "lost")}
+				}
+				p.OnRequest(redistest.Once("EVALSHA", act))
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				if _, err := sem.Lock(ctx); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+				close(held)
+				soonStands(t, s, "gpus", fmt.Sprint(2-n), n)
+			})
+		}
+	}
+}
+
+// Waiters survive that scripts are forgotten and connections for messages break.
+func TestBrokenWaits(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	holder, waiter := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	kindtest.Flushing(t, s, func() {
+		for i := range 10 {
+			h := kindtest.MustLock(t, holder.NewSemaphore("gpus", 2).N(2))
+			var waiters []*kindtest.Waiter
+			for j := range 3 {
+				waiters = append(waiters, kindtest.Go(t.Context(), waiter.NewSemaphore("gpus", 2)))
+				waiting(t, s, "gpus", j+1)
+			}
+			if i%2 == 0 {
+				s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub")
+			}
+			kindtest.MustUnlock(t, h)
+			kindtest.ServeAll(t, waiters...)
+		}
+	})
+	stands(t, s, "gpus", "2", 0)
+}
+
+// The queue, or the whole semaphore, is deleted by hand while owners wait.
+func TestDeletedByHand(t *testing.T) {
+	t.Parallel()
+	for _, keys := range []string{"leasehold_semaphore_queue:{gpus}", "leasehold_semaphore_alive:{gpus}", "{gpus}:timeout", "gpus"} {
+		t.Run(keys, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			holder, waiter := kindtest.NewClient(t, s.Client(t), kindtest.Fast...), kindtest.NewClient(t, s.Client(t))
+			h := kindtest.MustLock(t, holder.NewSemaphore("gpus", 2).N(2))
+			w := []*kindtest.Waiter{kindtest.Go(t.Context(), waiter.NewSemaphore("gpus", 2))}
+			waiting(t, s, "gpus", 1)
+			w = append(w, kindtest.Go(t.Context(), waiter.NewSemaphore("gpus", 2)))
+			waiting(t, s, "gpus", 2)
+			s.Do(t, "DEL", keys)
+			if keys == "{gpus}:timeout" {
+				s.Do(t, "SET", "gpus", "2")
+				kindtest.Lost(t, h)
+			} else {
+				kindtest.MustUnlock(t, h)
+			}
+			kindtest.ServeAll(t, w...)
+			soonStands(t, s, "gpus", "2", 0)
+		})
+	}
+}
+
+// On a server that stands still each call returns in time, holders are told at Until, and afterwards nothing is left.
+func TestFrozen(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	sem := c.NewSemaphore("gpus", 3)
+	h, other := kindtest.MustLock(t, sem), kindtest.MustLock(t, sem)
+	s.Freeze(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := sem.Lock(ctx); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("Lock: %v", err)
+	}
+	if _, err := sem.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("TryLock: %v", err)
+	}
+	if err := sem.Resize(t.Context(), 3); !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("Resize: %v", err)
+	}
+	if _, err := sem.Inspect(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("Inspect: %v", err)
+	}
+	if err := other.Unlock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotHeld) {
+		t.Errorf("Unlock: %v", err)
+	}
+	until := h.Until()
+	<-h.Context().Done()
+	if early := time.Until(until); early > 0 {
+		t.Errorf("told %v before Until", early)
+	}
+	kindtest.Lost(t, h)
+	s.Thaw(t)
+	soonStands(t, s, "gpus", "3", 0)
+}
+
+// The server comes back with no data: holders are told at the next renewal, and those that wait get permits.
+func TestRestartsEmpty(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...), kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	h := kindtest.MustLock(t, a.NewSemaphore("gpus", 1))
+	w := kindtest.Go(t.Context(), b.NewSemaphore("gpus", 1))
+	waiting(t, s, "gpus", 1)
+	s.Kill(t)
+	s.Restart(t)
+	kindtest.MustUnlock(t, w.Hold(t))
+	kindtest.Lost(t, h)
+	soonStands(t, s, "gpus", "1", 0)
+}
+
+// Close gives all permits back, ends what waits, and frees its places in the queue.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c, err := client.New(s.Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sem := c.NewSemaphore("gpus", 3)
+	h, two := kindtest.MustLock(t, sem), kindtest.MustLock(t, sem.N(2))
+	w := kindtest.Go(t.Context(), sem)
+	waiting(t, s, "gpus", 1)
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := w.Err(t); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("a waiter: %v", err)
+	}
+	for _, h := range []lock.Hold{h, two} {
+		if !errors.Is(h.Err(), lock.ErrClosed) {
+			t.Errorf("a hold: %v", h.Err())
+		}
+	}
+	if _, err := sem.Lock(t.Context()); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("Lock after Close: %v", err)
+	}
+	stands(t, s, "gpus", "3", 0)
+}
+
+// A script runs while the permits are held by the server's clock, and not after that.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	sem := c.NewSemaphore("gpus", 3)
+	set := semaphore.NewScript("return redis.call('SET', KEYS[1], ARGV[1])")
+	h, other := kindtest.MustLock(t, sem.N(2)), kindtest.MustLock(t, sem)
+	write := func(h lock.Hold, text string) error {
+		_, err := sem.Run(t.Context(), h, set, []string{"{gpus}:data"}, text)
+		return err
+	}
+	if err := write(h, "one"); err != nil {
+		t.Error(err)
+	}
+	if err := write(other, "two"); err != nil { // both hold at once, and in any order
+		t.Error(err)
+	}
+	if err := write(h, "three"); err != nil {
+		t.Error(err)
+	}
+	s.Do(t, "ZADD", "{gpus}:timeout", "1000", luascripts.Permits(h.Owner())[1]) // the lease of one ran out
+	var e *lock.Error
+	if err := write(h, "late"); !errors.Is(err, lock.ErrLost) || !errors.As(err, &e) || e.Op != "run" || e.Name != "gpus" {
+		t.Errorf("after the lease: %v", err)
+	}
+	kindtest.MustUnlock(t, other)
+	if err := write(other, "late"); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("after the release: %v", err)
+	}
+	plain := kindtest.MustLock(t, c.NewLock("plain"))
+	if err := write(plain, "late"); err == nil || !strings.Contains(err.Error(), "no hold of a semaphore") {
+		t.Errorf("with another lock: %v", err)
+	}
+	kindtest.MustUnlock(t, plain)
+	if got := kindtest.Text(s.Do(t, "GET", "{gpus}:data")); got != "three" {
+		t.Errorf("the data is %q", got)
+	}
+	_ = h.Unlock(t.Context())
+}
