@@ -107,7 +107,9 @@ end
 -- linger makes the queue expire an hour after its latest sign of life, so that the traces of the dead do not stay
 -- when no waiter ever comes again. It returns an error if that is denied.
 local function linger(queue, alive, stay)
-  local long = math.max(redis.call('PTTL', queue), stay + 3600000) -- another waiter may have more patience
+  local long = redis.pcall('PTTL', queue)
+  if failed(long) then return long end
+  long = math.max(long, stay + 3600000) -- another waiter may have more patience
   return failed(redis.pcall('PEXPIRE', queue, long)) or failed(redis.pcall('PEXPIRE', alive, long))
 end
 

@@ -97,17 +97,21 @@ if value + (mine and #missing or 0) > before or dropped > 0 then -- permits came
 end
 if mine then return '0' end
 
+local left = pause(leases, now)
 if stay > 0 then
   local stands = redis.call('ZSCORE', alive, owner)
   if stands and redis.call('LLEN', queue) ~= redis.call('ZCARD', alive) then -- one of the two was deleted by hand
     stands = redis.call('LPOS', queue, owner)
   end
-  redis.call('ZREM', alive, '') -- no such member: a first write that memory limits let through
-  if not stands then redis.call('RPUSH', queue, owner) end
+  if stands then
+    redis.call('ZREM', alive, '') -- no such member: a first write that memory limits let through
+  else
+    redis.call('RPUSH', queue, owner)
+  end
   local denied = failed(redis.pcall('ZADD', alive, string.format('%.0f', now + stay), owner)) or linger(queue, alive, stay)
   if denied then
     if not stands then depart(queue, alive, owner) end
     return denied
   end
 end
-return {pause(leases, now), 0}
+return {left, 0}

@@ -45,16 +45,16 @@ if not value then -- deleted by hand: the next acquisition counts what is held
   if #have > 0 then redis.call('ZREM', leases, unpack(have)) end
   return verdict
 end
+local now_free, living, dropped = value + #have, {}, 0
+if now_free > 0 and redis.call('LLEN', queue) > 0 then
+  living, dropped = queued(queue, alive, clock(), true)
+end
 if #have > 0 then
   redis.call('ZREM', leases, '') -- no such member: a first write that memory limits let through
   redis.call('INCRBY', free, #have)
   redis.call('ZREM', leases, unpack(have))
 end
-local now_free = value + #have
-if now_free > 0 and redis.call('LLEN', queue) > 0 then
-  local living, dropped = queued(queue, alive, clock(), true)
-  if waited or dropped > 0 then value = 0 end -- the waiters behind one that is gone can have permits that were free before
-  spread(channel, publish, living, now_free, value)
-end
+if waited or dropped > 0 then value = 0 end -- the waiters behind one that is gone can have permits that were free before
+spread(channel, publish, living, now_free, value)
 if #have > 0 then announce(change, publish, now_free) end
 return verdict

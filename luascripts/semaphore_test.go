@@ -1,0 +1,267 @@
+package luascripts_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	keynames "github.com/leasehold-go/leasehold/internal/keys"
+	owners "github.com/leasehold-go/leasehold/internal/owner"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// taker returns an owner that wants so many permits.
+func taker(n, permits int) string {
+	return fmt.Sprintf("018f5c4e-0000-7000-8000-00000000000%d:%d:%d", n, 1800000000000000000+1000*n, permits)
+}
+
+func semaphoreKeys(total int) luascripts.Keys {
+	k := keynames.Semaphore("sem")
+	k.Total = total
+	return k
+}
+
+func take(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, patience time.Duration) luascripts.Verdict {
+	t.Helper()
+	a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour, Want: 1, Patience: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Verdict
+}
+
+func give(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string) luascripts.Verdict {
+	t.Helper()
+	v, err := luascripts.ReleaseSemaphore(t.Context(), rdb, k, owner, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// freePermits returns the number of free permits of "sem"; 0 if there is none.
+func freePermits(t *testing.T, rdb rueidis.Client) int64 {
+	t.Helper()
+	m := do(t, rdb, "GET", "sem")
+	text, _ := m.ToString()
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+// The scripts mean the same on a real server and on one in memory.
+func TestSemaphore(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(3)
+		free := func(want string) {
+			t.Helper()
+			m := do(t, rdb, "GET", "sem")
+			if got, _ := m.ToString(); got != want {
+				t.Errorf("%s are free, want %s", got, want)
+			}
+		}
+		is := func(what string, got, want luascripts.Verdict) {
+			t.Helper()
+			if got != want {
+				t.Errorf("%s: %d, want %d", what, got, want)
+			}
+		}
+		is("two", take(t, rdb, k, taker(1, 2), time.Minute), luascripts.Done)
+		is("the same once more", take(t, rdb, k, taker(1, 2), time.Minute), luascripts.Done)
+		free("1")
+		is("two of one", take(t, rdb, k, taker(2, 2), 0), luascripts.Held)
+		is("two of one, waiting", take(t, rdb, k, taker(2, 2), time.Minute), luascripts.Held)
+		is("one, behind", take(t, rdb, k, taker(3, 1), time.Minute), luascripts.Held)
+		is("one, without waiting", take(t, rdb, k, taker(4, 1), 0), luascripts.Held)
+		if got := list(t, rdb, "LRANGE", k.Queue, "0", "-1"); !slices.Equal(got, []string{taker(2, 2), taker(3, 1)}) {
+			t.Errorf("the queue is %q", got)
+		}
+		e := listen(t, rdb)
+		kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 2), Patience: time.Minute}, {Owner: taker(5, 1), Patience: time.Minute}})
+		if err != nil || kept.Asks[0] || !kept.Asks[1] {
+			t.Errorf("a heartbeat, with one that is not in the queue: %+v, %v", kept, err)
+		}
+		about(t, "the first lease", kept.Left, time.Hour)
+		e.expect()
+		is("give two", give(t, rdb, k, taker(1, 2)), luascripts.Done)
+		// Three are free: the first that waits and the one behind it can go, and Redisson hears a number.
+		first, second, java := "leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000002:fair 1800000000000002000:2", "leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000003:fair 1800000000000003000:1", "redisson_sc:{sem} 03"
+		e.expect(first, second, java)
+		is("the second may go first", take(t, rdb, k, taker(3, 1), time.Minute), luascripts.Done)
+		free("2")
+		kept, err = luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 2), Patience: time.Minute}})
+		if err != nil || !kept.Asks[0] {
+			t.Errorf("a heartbeat of the one whose turn it is: %+v, %v", kept, err)
+		}
+		is("the first", take(t, rdb, k, taker(2, 2), time.Minute), luascripts.Done)
+		is("give it", give(t, rdb, k, taker(2, 2)), luascripts.Done)
+		is("give it once more", give(t, rdb, k, taker(2, 2)), luascripts.Gone)
+		free("2")
+		e.expect("redisson_sc:{sem} 02")
+		asked, err := luascripts.ReleaseSemaphore(t.Context(), rdb, k, taker(3, 1), 1)
+		if err != nil || asked != luascripts.Done {
+			t.Errorf("asked: %d, %v", asked, err)
+		}
+		renewals := []luascripts.Renewal{{Keys: &k, Owner: taker(3, 1)}, {Keys: &k, Owner: taker(2, 2)}, {Keys: &k, Owner: taker(3, 1)}}
+		for i, r := range luascripts.RenewSemaphore(t.Context(), rdb, renewals, 2*time.Hour, 100) {
+			if want := []luascripts.Verdict{luascripts.Done, luascripts.Gone, luascripts.Done}[i]; r.Err != nil || r.Verdict != want {
+				t.Errorf("renewal %d: %+v", i, r)
+			}
+		}
+		if v, err := luascripts.ResizeSemaphore(t.Context(), rdb, k, 5); err != nil || v != luascripts.Done {
+			t.Errorf("resize: %d, %v", v, err)
+		}
+		free("4")
+		e.expect("redisson_sc:{sem} 4")
+		var other *luascripts.TotalError
+		if _, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(7, 1), Lease: time.Hour}); !errors.As(err, &other) || other.Stored != 5 {
+			t.Errorf("with another total: %v", err)
+		}
+		stock, err := luascripts.InspectSemaphore(t.Context(), rdb, k)
+		if err != nil || !stock.Exists || stock.Free != 4 || len(stock.Held) != 1 || stock.Held[0].ID != luascripts.Permits(taker(3, 1))[0] {
+			t.Errorf("%+v, %v", stock, err)
+		}
+		about(t, "the renewed lease", stock.Held[0].Left, 2*time.Hour)
+		own := luascripts.NewPermitted("return redis.call('SET', KEYS[1], ARGV[1])")
+		for _, hold := range []struct {
+			owner string
+			has   bool
+		}{{taker(3, 1), true}, {taker(2, 2), false}} {
+			if _, had, err := own.Exec(t.Context(), rdb, k, hold.owner, []string{"{sem}x"}, []string{"1"}); err != nil || had != hold.has {
+				t.Errorf("a script with the permits of %s: %v, %v", hold.owner, had, err)
+			}
+		}
+	})
+}
+
+// The ids of permits are made of their owner alone, and say whose they are.
+func TestPermits(t *testing.T) {
+	client := owners.NewClient()
+	ids := luascripts.Permits(client + ":1800000000000000000:3")
+	if len(ids) != 3 || ids[0] == ids[1] || ids[1] == ids[2] {
+		t.Fatalf("%q", ids)
+	}
+	for i, id := range ids {
+		if len(id) != 16 || owners.Client([8]byte([]byte(id[:8]))) != client {
+			t.Errorf("%d: %q is not of %s", i, id, client)
+		}
+	}
+	if client[14] != '7' || !strings.Contains("89ab", client[19:20]) || len(client) != 36 {
+		t.Errorf("%s is no uuid of version 7", client)
+	}
+	for _, bad := range []string{"", "x", client, client + ":1", client + ":x:1", client + ":1:x", "x:1:1", client[:30] + ":1:1"} {
+		if ids := luascripts.Permits(bad); len(ids) > 0 {
+			t.Errorf("%q: %q", bad, ids)
+		}
+	}
+}
+
+// Whichever command is denied, a script that fails has changed nothing: permits are neither lost nor made.
+func TestSemaphore_denied(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	k := semaphoreKeys(5)
+	holder, waiter, dead, expired := taker(1, 2), taker(2, 3), taker(3, 1), taker(4, 1)
+	set := func() {
+		do(t, admin, "FLUSHALL")
+		take(t, admin, k, holder, time.Minute)
+		take(t, admin, k, expired, time.Minute)
+		do(t, admin, "ZADD", k.Leases, "1000", luascripts.Permits(expired)[0])
+		do(t, admin, "RPUSH", k.Queue, dead, waiter)
+		do(t, admin, "ZADD", k.Timeouts, "1000", dead, strconv.FormatInt(now(t, admin)+3_600_000, 10), waiter)
+	}
+	total := func() int64 { return freePermits(t, admin) + number(t, admin, "ZCARD", k.Leases) }
+	dump := func() string {
+		return fmt.Sprint(list(t, admin, "KEYS", "*"), freePermits(t, admin), list(t, admin, "ZRANGE", k.Leases, "0", "-1"), list(t, admin, "LRANGE", k.Queue, "0", "-1"), list(t, admin, "ZRANGE", k.Timeouts, "0", "-1"))
+	}
+	ask := func(owner string, patience time.Duration) func(rdb rueidis.Client) error {
+		return func(rdb rueidis.Client) error {
+			_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour, Patience: patience})
+			return err
+		}
+	}
+	for what, c := range map[string]struct {
+		script string
+		run    func(rdb rueidis.Client) error
+	}{
+		"take in turn":   {"semaphore_acquire", ask(waiter, time.Minute)},
+		"take, and wait": {"semaphore_acquire", ask(taker(5, 4), time.Minute)},
+		"take again":     {"semaphore_acquire", ask(holder, time.Minute)},
+		"take, unmade":   {"semaphore_acquire", ask(taker(5, 1), 0)},
+		"give": {"semaphore_release", func(rdb rueidis.Client) error {
+			_, err := luascripts.ReleaseSemaphore(t.Context(), rdb, k, holder, 0)
+			return err
+		}},
+		"stop waiting": {"semaphore_release", func(rdb rueidis.Client) error {
+			_, err := luascripts.ReleaseSemaphore(t.Context(), rdb, k, waiter, 0)
+			return err
+		}},
+		"heartbeat": {"semaphore_keep", func(rdb rueidis.Client) error {
+			_, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: waiter, Patience: time.Minute}})
+			return err
+		}},
+		"renewal": {"semaphore_renew", func(rdb rueidis.Client) error {
+			return luascripts.RenewSemaphore(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: holder}}, 2*time.Hour, 1)[0].Err
+		}},
+		"another total": {"semaphore_resize", func(rdb rueidis.Client) error {
+			_, err := luascripts.ResizeSemaphore(t.Context(), rdb, k, 5)
+			return err
+		}},
+		"inspection": {"semaphore_inspect", func(rdb rueidis.Client) error { _, err := luascripts.InspectSemaphore(t.Context(), rdb, k); return err }},
+	} {
+		for _, command := range commands(t, c.script) {
+			set()
+			if what == "take, unmade" {
+				do(t, admin, "DEL", k.Lock, k.Leases)
+			}
+			before := dump()
+			err := c.run(denied(t, s, command))
+			if what == "take, unmade" {
+				continue // what is not there has no total; that it does not fail half is seen by the others
+			}
+			if got := total(); got != 5 {
+				t.Errorf("%s without %s: %v: there are %d permits", what, command, err, got)
+			}
+			held := number(t, admin, "ZCARD", k.Leases)
+			if err != nil && held != 3 && held != 2 { // two without the one that was reclaimed
+				t.Errorf("%s without %s: %v, and %d are held; before: %s, after: %s", what, command, err, held, before, dump())
+			}
+			if err != nil && strings.Contains(dump(), "000000000005:") {
+				t.Errorf("%s without %s: %v, and it stands in the queue", what, command, err)
+			}
+		}
+	}
+}
+
+// With full memory nothing is granted and nothing is lost; what is held is renewed and given back.
+func TestSemaphore_full(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	k := semaphoreKeys(5)
+	take(t, rdb, k, taker(1, 2), time.Minute)
+	take(t, rdb, k, taker(2, 4), time.Minute) // waits
+	full(t, s)
+	for _, patience := range []time.Duration{0, time.Minute} {
+		_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(3, 1), Lease: time.Hour, Patience: patience})
+		if patience > 0 != (err != nil && strings.Contains(err.Error(), "OOM")) { // behind another one, it is refused anyway
+			t.Errorf("with patience %v: %v", patience, err)
+		}
+	}
+	if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, []luascripts.Waiter{{Owner: taker(2, 4), Patience: time.Minute}}); err != nil || kept.Asks[0] {
+		t.Errorf("heartbeat: %+v, %v", kept, err)
+	}
+	if r := luascripts.RenewSemaphore(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: taker(1, 2)}}, 2*time.Hour, 1)[0]; r.Err != nil || r.Verdict != luascripts.Done {
+		t.Errorf("renewal: %+v", r)
+	}
+	if v := give(t, rdb, k, taker(1, 2)); v != luascripts.Done {
+		t.Errorf("release: %d", v)
+	}
+	if free, held := freePermits(t, rdb), number(t, rdb, "ZCARD", k.Leases); free != 5 || held != 0 {
+		t.Errorf("%d free, %d held", free, held)
+	}
+}
