@@ -2,25 +2,80 @@ package leasehold.interop;
 
 import java.time.Duration;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
 import org.redisson.api.RBloomFilter;
+import org.redisson.api.RCountDownLatch;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RRateLimiter;
 import org.redisson.api.RateType;
 import org.redisson.api.RedissonClient;
 import org.redisson.codec.Kryo5Codec;
 
-/** What is no lock: rate limiters and Bloom filters. The commands are named as Redisson's methods. */
+/** What is no RLock: semaphores, latches, rate limiters and Bloom filters. The commands are named as Redisson's methods. */
 final class Others {
     private Others() {}
 
-    static Object serve(RedissonClient c, Driver.Request r) {
+    static Object serve(RedissonClient c, Driver.Request r) throws InterruptedException {
         String[] what = r.what.split("\\.", 2);
         if (what.length == 2 && what[0].equals("rate")) {
             return rate(c.getRateLimiter(r.name), what[1], r);
+        }
+        if (what.length == 2 && what[0].equals("permit")) {
+            return permit(c.getPermitExpirableSemaphore(r.name), what[1], r);
+        }
+        if (what.length == 2 && what[0].equals("latch")) {
+            return latch(c.getCountDownLatch(r.name), what[1], r);
         }
         if (what.length == 2 && what[0].equals("bloom")) {
             return bloom(r.kryo ? c.getBloomFilter(r.name, new Kryo5Codec()) : c.getBloomFilter(r.name), what[1], r);
         }
         throw new IllegalArgumentException("what is " + r.what + "?");
+    }
+
+    /** The ids of permits are elements. A wait of 0 makes one attempt. */
+    private static Object permit(RPermitExpirableSemaphore s, String method, Driver.Request r) throws InterruptedException {
+        switch (method) {
+            case "acquire": {
+                List<String> ids = s.tryAcquire((int) r.n, r.wait, r.lease, TimeUnit.MILLISECONDS);
+                return ids == null ? List.of() : ids;
+            }
+            case "tryRelease":
+                return s.tryRelease(r.elements.get(0));
+            case "updateLeaseTime":
+                return s.updateLeaseTime(r.elements.get(0), r.lease, TimeUnit.MILLISECONDS);
+            case "getLeaseTime":
+                return s.getLeaseTime(r.elements.get(0));
+            case "permits":
+                return List.of(s.availablePermits(), s.acquiredPermits(), s.getPermits());
+            case "trySetPermits":
+                return s.trySetPermits((int) r.n);
+            case "addPermits":
+                s.addPermits((int) r.n);
+                return null;
+            case "setPermits":
+                s.setPermits((int) r.n);
+                return null;
+            default:
+                throw new IllegalArgumentException("what is " + method + "?");
+        }
+    }
+
+    private static Object latch(RCountDownLatch l, String method, Driver.Request r) throws InterruptedException {
+        switch (method) {
+            case "trySetCount":
+                return l.trySetCount(r.n);
+            case "getCount":
+                return l.getCount();
+            case "countDown":
+                l.countDown();
+                return null;
+            case "await":
+                return l.await(r.wait, TimeUnit.MILLISECONDS);
+            case "delete":
+                return l.delete();
+            default:
+                throw new IllegalArgumentException("what is " + method + "?");
+        }
     }
 
     private static Object rate(RRateLimiter l, String method, Driver.Request r) {
