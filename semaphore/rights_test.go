@@ -1,0 +1,95 @@
+package semaphore_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
+)
+
+// The rights that docs/SECURITY.md lists are enough for all that a semaphore does, and none is too many.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	rights := redistest.RightsWithoutLocks(t, "NewSemaphore")
+	s := redistest.Start(t)
+	single := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
+	as := func(t *testing.T, user string, rights ...string) *client.Client {
+		t.Helper()
+		return kindtest.NewClient(t, s.Client(t, s.AddUser(t, user, rights...), single), append([]client.Option{client.WithKeyPrefix("orders:")}, kindtest.Fast...)...)
+	}
+	a, b := as(t, "locks", rights...), as(t, "locks", rights...)
+	for _, name := range []string{"gpus", "{gpus}x"} {
+		sem, other := a.NewSemaphore(name, 3), b.NewSemaphore(name, 3)
+		queue, leases := "leasehold_semaphore_queue:{orders:gpus}", "{orders:gpus}:timeout"
+		if name != "gpus" {
+			queue, leases = "leasehold_semaphore_queue:orders:{gpus}x:", "orders:{gpus}x:timeout"
+		}
+		line := func(n int64) {
+			t.Helper()
+			kindtest.WaitFor(t, "they wait", func() bool { return kindtest.Number(s.Do(t, "LLEN", queue)) == n })
+		}
+		h := kindtest.MustLock(t, sem.N(3))
+		w := kindtest.Go(t.Context(), other)
+		line(1)
+		s.Do(t, "DEL", queue)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := kindtest.Go(ctx, other.N(2))
+		line(2)
+		cancel()
+		_ = gone.Err(t)
+		s.Do(t, "ZADD", leases, "1000", "someone's permit")
+		s.Do(t, "DECR", "orders:"+name)
+		if err := sem.Resize(t.Context(), 3); err != nil {
+			t.Error(err)
+		}
+		if _, err := sem.Inspect(t.Context()); err != nil {
+			t.Error(err)
+		}
+		kindtest.WaitFor(t, "it is renewed", func() bool { return h.Until().After(time.Now().Add(kindtest.WatchdogTimeout * 3 / 4)) })
+		kindtest.MustUnlock(t, h)
+		kindtest.MustUnlock(t, w.Hold(t))
+	}
+	// Inspect leaves out who the clients are, without the list under Registry.
+	denied := slices.DeleteFunc(s.Denied(t, "locks"), func(d string) bool { return d == "command hmget" })
+	if len(denied) > 0 {
+		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+	}
+	kindtest.WaitFor(t, "they listen no more", func() bool { return s.CommandCallsByClients(t, "unsubscribe") > 0 })
+	for i, right := range rights {
+		if command, ok := strings.CutPrefix(right, "+"); ok {
+			if s.CommandCallsByClients(t, command) == 0 {
+				t.Errorf("docs/SECURITY.md asks for %s, and nothing needed it", right)
+			}
+			continue
+		}
+		t.Run("without "+right, func(t *testing.T) {
+			t.Parallel()
+			user := "less" + string(rune('a'+i))
+			less := slices.DeleteFunc(slices.Clone(rights), func(other string) bool { return other == right })
+			a, b := as(t, user, less...), as(t, user, less...)
+			for _, name := range []string{"a" + user, "{b" + user + "}"} {
+				h, err := a.NewSemaphore(name, 1).Lock(t.Context())
+				if err != nil {
+					continue
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), kindtest.OpTimeout)
+				if _, err := b.NewSemaphore(name, 1).Lock(ctx); err == nil {
+					t.Error("two at once")
+				}
+				cancel()
+				if err := h.Unlock(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			if len(s.Denied(t, user)) == 0 {
+				t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+			}
+		})
+	}
+}
