@@ -15,18 +15,18 @@ import (
 
 // fairRules are what a fair lock must keep beyond the rules of Run.
 var fairRules = []rule{
-	{name: "order", says: "waiters of all clients are served in the order of their arrival", test: order},
-	{name: "newcomers", says: "a caller that comes while the lock changes hands does not overtake the queue", test: newcomers},
-	{name: "turns", says: "an owner that comes again goes to the end of the queue, in every round", test: turns},
+	{name: "order", says: "waiters of all clients are served in the order of their arrival", test: order, sides: permits},
+	{name: "newcomers", says: "a caller that comes while the lock changes hands does not overtake the queue", test: newcomers, sides: permits},
+	{name: "turns", says: "an owner that comes again goes to the end of the queue, in every round", test: turns, sides: permits},
 	{name: "re-entry past the queue", says: "the holder re-enters at once, and the queue waits on", test: reentryPastTheLine},
-	{name: "TryLock and the queue", says: "TryLock neither enters the queue nor leaves anything there", test: tryLockAndTheLine},
-	{name: "TryLock does not overtake", says: "TryLock never gets the lock while the queue is not empty", test: tryLockDoesNotOvertake},
-	{name: "cancelled in the queue", says: "a waiter that is cancelled leaves the queue at once, and the others keep their places", test: cancelledInLine},
-	{name: "limited wait in the queue", says: "a waiter whose limit ends leaves the queue at once, and the others keep their places", test: limitedWaitInLine},
-	{name: "cancelled at its turn", says: "when a waiter leaves at its turn, the next one gets the lock", test: cancelledAtItsTurn},
-	{name: "heartbeats", says: "a waiter that waits for longer than its patience keeps its place", test: heartbeats},
-	{name: "lease ends", says: "when a holder's lease ends, the next in the queue gets the lock", test: leaseEnds},
-	{name: "coming and going", says: "under contention of two clients whose waiters give up at random no two callers are inside together, and the queue is empty in the end", test: comingAndGoing},
+	{name: "TryLock and the queue", says: "TryLock neither enters the queue nor leaves anything there", test: tryLockAndTheLine, sides: permits},
+	{name: "TryLock does not overtake", says: "TryLock never gets the lock while the queue is not empty", test: tryLockDoesNotOvertake, sides: permits},
+	{name: "cancelled in the queue", says: "a waiter that is cancelled leaves the queue at once, and the others keep their places", test: cancelledInLine, sides: permits},
+	{name: "limited wait in the queue", says: "a waiter whose limit ends leaves the queue at once, and the others keep their places", test: limitedWaitInLine, sides: permits},
+	{name: "cancelled at its turn", says: "when a waiter leaves at its turn, the next one gets the lock", test: cancelledAtItsTurn, sides: permits},
+	{name: "heartbeats", says: "a waiter that waits for longer than its patience keeps its place", test: heartbeats, sides: permits},
+	{name: "lease ends", says: "when a holder's lease ends, the next in the queue gets the lock", test: leaseEnds, sides: permits},
+	{name: "coming and going", says: "under contention of two clients whose waiters give up at random no two callers are inside together, and the queue is empty in the end", test: comingAndGoing, sides: permits},
 }
 
 // RunFair tries every rule that a fair lock must keep beyond those of [Run],

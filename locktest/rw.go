@@ -101,8 +101,11 @@ func reads(l RW) lock.Locker  { return l.Read() }
 func writes(l RW) lock.Locker { return l.Write() }
 
 // rulesFor returns the rules of Run that also hold between two sides.
-func rulesFor(s sides) (some []rule) {
-	for _, r := range rules {
+func rulesFor(s sides) []rule { return rulesOf(rules, s) }
+
+// rulesOf returns those of all that also hold so.
+func rulesOf(all []rule, s sides) (some []rule) {
+	for _, r := range all {
 		if r.sides&s != 0 {
 			some = append(some, r)
 		}

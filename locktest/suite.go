@@ -33,6 +33,8 @@ type Harness struct {
 	// queue on the server; Inspect tells. RunFair needs it. Without it, Run
 	// does not know the order of arrival, and gives each waiter a moment.
 	Waiters func(ctx context.Context, name string) (int, error)
+
+	semaphore *SemaphoreHarness // of RunSemaphore
 }
 
 // rule is one thing that every lock of a kind must keep.
@@ -44,40 +46,41 @@ type rule struct {
 	sides sides
 }
 
-// sides says whether a rule also holds for a read/write lock, when New makes one
+// sides says whether a rule also holds for a semaphore with one permit, or for a read/write lock, when New makes one
 // side of it and Other makes the other.
 type sides int
 
 const (
 	reading sides = 1 << iota // New reads, and Other writes
 	writing                   // New writes, and Other reads
+	permits                   // both take a permit of a semaphore that has one
 )
 
 // rules are in the order of a lock's life.
 var rules = []rule{
-	{"free lock", "a free lock is granted, and its hold is valid", freeLock, reading},
-	{"exclusion", "two holds of different owners are never valid at once", exclusion, reading | writing},
-	{"exclusion of goroutines", "goroutines that share a lock value exclude each other", exclusionOfGoroutines, 0},
-	{"no accidental re-entry", "a plain context never re-enters, also in the same goroutine", noAccidentalReentry, 0},
+	{"free lock", "a free lock is granted, and its hold is valid", freeLock, reading | permits},
+	{"exclusion", "two holds of different owners are never valid at once", exclusion, reading | writing | permits},
+	{"exclusion of goroutines", "goroutines that share a lock value exclude each other", exclusionOfGoroutines, permits},
+	{"no accidental re-entry", "a plain context never re-enters, also in the same goroutine", noAccidentalReentry, permits},
 	{"re-entry", "under a hold's context the same name re-enters and counts", reentry, reading | writing},
 	{"re-entry is per name", "a hold's context does not open other locks", reentryIsPerName, 0},
 	{"WithOwner", "holds under one owner may be given back in any order", withOwner, writing},
-	{"TryLock", "TryLock answers ErrNotAcquired and does not wait", tryLock, reading | writing},
-	{"Lock waits", "Lock gets the lock when its holder unlocks", lockWaits, reading | writing},
-	{"first come", "inside a process, waiters are served in the order of their arrival", firstCome, 0},
-	{"cancelled wait", "a wait that ctx ends matches ErrNotAcquired and ctx.Err(), and leaves nothing", cancelledWait, reading | writing},
-	{"limited wait", "a wait that ends at its own limit matches ErrNotAcquired and os.ErrDeadlineExceeded, and the limit does not end a hold", limitedWait, reading | writing},
-	{"dead context", "under a context that is over, nothing is locked", deadContext, reading},
-	{"unlock twice", "the second Unlock fails with ErrNotHeld and frees no other owner's lock", unlockTwice, reading | writing},
-	{"unlock with a dead context", "Unlock works although its context is over", unlockWithDeadContext, reading},
-	{"cause", "the cause of a hold's context is ErrUnlocked after Unlock, and the parent's cause before", cause, reading},
-	{"fixed lease", "a fixed lease ends by itself, and the hold is lost", fixedLease, reading | writing},
+	{"TryLock", "TryLock answers ErrNotAcquired and does not wait", tryLock, reading | writing | permits},
+	{"Lock waits", "Lock gets the lock when its holder unlocks", lockWaits, reading | writing | permits},
+	{"first come", "inside a process, waiters are served in the order of their arrival", firstCome, permits},
+	{"cancelled wait", "a wait that ctx ends matches ErrNotAcquired and ctx.Err(), and leaves nothing", cancelledWait, reading | writing | permits},
+	{"limited wait", "a wait that ends at its own limit matches ErrNotAcquired and os.ErrDeadlineExceeded, and the limit does not end a hold", limitedWait, reading | writing | permits},
+	{"dead context", "under a context that is over, nothing is locked", deadContext, reading | permits},
+	{"unlock twice", "the second Unlock fails with ErrNotHeld and frees no other owner's lock", unlockTwice, reading | writing | permits},
+	{"unlock with a dead context", "Unlock works although its context is over", unlockWithDeadContext, reading | permits},
+	{"cause", "the cause of a hold's context is ErrUnlocked after Unlock, and the parent's cause before", cause, reading | permits},
+	{"fixed lease", "a fixed lease ends by itself, and the hold is lost", fixedLease, reading | writing | permits},
 	{"Extend", "Extend lengthens the lease and never shortens it, and fails with ErrNotHeld after Unlock", extend, reading | writing},
-	{"renewed lease", "without a fixed lease a hold lives until it is unlocked", renewedLease, reading},
+	{"renewed lease", "without a fixed lease a hold lives until it is unlocked", renewedLease, reading | permits},
 	{"mixed leases", "an inner hold never ends the renewal of the outer one, nor shortens its lease", mixedLeases, reading},
 	{"tokens", "tokens grow from holder to holder, and re-entries keep them", tokens, 0},
 	{"Do", "Do unlocks after an error and after a panic, and joins errors", do, reading},
-	{"names", "odd names are locks of their own or ErrBadName, never two names on one lock", names, reading},
+	{"names", "odd names are locks of their own or ErrBadName, never two names on one lock", names, reading | permits},
 	{"many", "under contention of two clients no two callers are inside together", many, 0},
 }
 
