@@ -178,7 +178,7 @@ func TestJavaSemaphore_leases(t *testing.T) {
 	}
 
 	// A permit that nobody renews.
-	fixed, err := s.c.NewSemaphore("gpus", 1, lock.WithLease(1500*time.Millisecond)).Lock(t.Context())
+	fixed, err := s.c.NewSemaphore("gpus", 1, lock.WithFixedLease(1500*time.Millisecond)).Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

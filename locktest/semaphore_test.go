@@ -49,7 +49,7 @@ func TestSemaphoreRules_canBeBroken(t *testing.T) {
 		}), map[string]string{
 			"all or none":     "three of two got the lock",
 			"never more":      "permits are held of 3",
-			"many before few": "waiters, want 1",
+			"many before few": "are in the queue, want 1",
 		}},
 	})
 }

@@ -117,7 +117,8 @@ end
 -- runs out; -1 if none does.
 local function pause(leases, now)
   local first = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
-  local left = tonumber(first[2] or 'inf') - now
+  if not first[2] then return -1 end
+  local left = tonumber(first[2]) - now
   if left > 1000000000000 then return -1 end -- Redisson's score of a permit without a lease
   return math.max(math.ceil(left), 1)
 end

@@ -11,6 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -32,6 +33,8 @@ const MostPermits = luascripts.MostPermits
 const MostTotal = math.MaxInt32
 
 var kind = &session.Kind{
+	Name:    "semaphore",
+	Called:  "a semaphore",
 	Mode:    lock.Permit,
 	Waits:   place.QueueInRedis,
 	Keys:    keys.Semaphore,
@@ -47,8 +50,8 @@ var kind = &session.Kind{
 type Semaphore struct{ one part }
 
 var (
-	_ lock.Witness    = (*Semaphore)(nil)
-	_ lock.Configured = (*Semaphore)(nil)
+	_ lockimpl.Witness    = (*Semaphore)(nil)
+	_ lockimpl.Configured = (*Semaphore)(nil)
 )
 
 // New is for package client; use client.Client.NewSemaphore.
@@ -87,7 +90,7 @@ func (p *part) spec() *session.Spec {
 	}
 	spec := p.session.NewSpec(kind, p.name, p.opts)
 	if spec.Err == nil {
-		spec.Err = check(permits, p.n, spec.Config)
+		spec.Err = check(permits, p.n)
 	}
 	spec.Keys.Total, spec.Keys.Permits = int(permits), p.n
 	p.made.Store(&made{permits, spec})
@@ -95,7 +98,7 @@ func (p *part) spec() *session.Spec {
 }
 
 // check returns what is wrong with a handle that takes n of so many permits.
-func check(permits int64, n int, c lock.Config) error {
+func check(permits int64, n int) error {
 	switch {
 	case permits < 0 || permits > MostTotal:
 		return fmt.Errorf("%d permits in all: it must be from 1 to %d, or 0 to leave that to the one that made the semaphore", permits, MostTotal)
@@ -103,8 +106,6 @@ func check(permits int64, n int, c lock.Config) error {
 		return fmt.Errorf("%d permits for one hold: it must be from 1 to %d", n, MostPermits)
 	case permits > 0 && int64(n) > permits:
 		return fmt.Errorf("%w: %d for one hold, and there are %d in all", ErrPermits, n, permits)
-	case c.Fencing:
-		return errors.New("WithFencing: several hold a semaphore at once, and tokens cannot order them; see Semaphore.Run")
 	}
 	return nil
 }
@@ -141,9 +142,9 @@ func (p *part) TryLock(ctx context.Context) (lock.Hold, error) {
 	return p.session.TryLock(ctx, p.spec())
 }
 
-func (p *part) Config() lock.Config { return p.spec().Config }
+func (p *part) Config() lockimpl.Config { return p.spec().Config }
 
-func (p *part) Server(ctx context.Context) (lock.Server, error) {
+func (p *part) Server(ctx context.Context) (lockimpl.Server, error) {
 	return p.session.Server(ctx, p.spec())
 }
 
@@ -197,8 +198,8 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 }
 
 // Config returns what the options of the handle say.
-func (s *Semaphore) Config() lock.Config { return s.one.Config() }
+func (s *Semaphore) Config() lockimpl.Config { return s.one.Config() }
 
 // Server asks the server that has the semaphore which one it is, and since when it has been running. It needs
 // the right to INFO.
-func (s *Semaphore) Server(ctx context.Context) (lock.Server, error) { return s.one.Server(ctx) }
+func (s *Semaphore) Server(ctx context.Context) (lockimpl.Server, error) { return s.one.Server(ctx) }

@@ -240,11 +240,11 @@ func TestBadInput(t *testing.T) {
 		"less than none":             {c.NewSemaphore("x", 3).N(-1), nil, "-1 permits for one hold", false},
 		"more than one hold can":     {c.NewSemaphore("x", 3000).N(semaphore.MostPermits + 1), nil, "1001 permits for one hold", false},
 		"more than there are":        {c.NewSemaphore("x", 3).N(4), semaphore.ErrPermits, "4 for one hold", false},
-		"fencing":                    {c.NewSemaphore("x", 3, lock.WithFencing()), nil, "Semaphore.Run", false},
-		"no name":                    {c.NewSemaphore("", 3), lock.ErrName, "empty", false},
-		"the other key's name":       {c.NewSemaphore("{x}:timeout", 3), lock.ErrName, "timeout", false},
-		"the queue's name":           {c.NewSemaphore("leasehold_semaphore_queue:{x}", 3), lock.ErrName, "keep their state", false},
-		"a bad option":               {c.NewSemaphore("x", 3, lock.WithLease(1)), nil, "WithLease", false},
+		"fencing":                    {c.NewSemaphore("x", 3, lock.WithFencing()), nil, "does not know this option", false},
+		"no name":                    {c.NewSemaphore("", 3), lock.ErrBadName, "empty", false},
+		"the other key's name":       {c.NewSemaphore("{x}:timeout", 3), lock.ErrBadName, "timeout", false},
+		"the queue's name":           {c.NewSemaphore("leasehold_semaphore_queue:{x}", 3), lock.ErrBadName, "keep their state", false},
+		"a bad option":               {c.NewSemaphore("x", 3, lock.WithFixedLease(1)), nil, "WithFixedLease", false},
 		"another total":              {c.NewSemaphore("five", 4), semaphore.ErrPermits, "5 permits in all, and the handle says 4", true},
 		"more than there are stored": {c.NewSemaphore("five", 0).N(6), semaphore.ErrPermits, "the call wants 6", true},
 		"nobody knows how many":      {c.NewSemaphore("new", 0), semaphore.ErrNotInitialised, "no semaphore of that name", true},
@@ -399,7 +399,7 @@ func TestFixedLease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
-	h := kindtest.MustLock(t, a.NewSemaphore("gpus", 1, lock.WithLease(300*time.Millisecond)))
+	h := kindtest.MustLock(t, a.NewSemaphore("gpus", 1, lock.WithFixedLease(300*time.Millisecond)))
 	next := kindtest.MustLock(t, b.NewSemaphore("gpus", 1))
 	kindtest.Lost(t, h)
 	kindtest.MustUnlock(t, next)
