@@ -18,7 +18,7 @@ import (
 
 // taker returns an owner that wants so many permits.
 func taker(n, permits int) string {
-	return fmt.Sprintf("018f5c4e-0000-7000-8000-00000000000%d:%d:%d", n, 1800000000000000000+1000*n, permits)
+	return fmt.Sprintf("018f5c4e-0000-7000-8000-%012d:%d:%d", n, 1800000000000000000+1000*n, permits)
 }
 
 func semaphoreKeys(total int) luascripts.Keys {
@@ -134,6 +134,50 @@ func TestSemaphore(t *testing.T) {
 		}{{taker(3, 1), true}, {taker(2, 2), false}} {
 			if _, had, err := own.Exec(t.Context(), rdb, k, hold.owner, []string{"{sem}x"}, []string{"1"}); err != nil || had != hold.has {
 				t.Errorf("a script with the permits of %s: %v, %v", hold.owner, had, err)
+			}
+		}
+	})
+}
+
+// A waiter that gives up lets those behind it go, who are told.
+func TestSemaphore_givesUp(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(3)
+		take(t, rdb, k, taker(1, 1), time.Minute)
+		take(t, rdb, k, taker(2, 3), time.Minute)
+		take(t, rdb, k, taker(3, 1), time.Minute)
+		take(t, rdb, k, taker(4, 2), time.Minute)
+		e := listen(t, rdb)
+		if v := give(t, rdb, k, taker(2, 3)); v != luascripts.Gone {
+			t.Errorf("one that only waited: %d", v)
+		}
+		e.expect("leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000003:fair 1800000000000003000:1") // two are free, and the last wants them beside the one before it
+		do(t, rdb, "ZADD", k.Timeouts, "XX", "1000", taker(3, 1))                                             // it died
+		if _, err := luascripts.KeepSemaphore(t.Context(), rdb, k, nil); err != nil {
+			t.Error(err)
+		}
+		e.expect("leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000004:fair 1800000000000004000:2")
+	})
+}
+
+// With more than a hundred waiters, nobody who is not among the first hundred gets a permit, although many are free.
+func TestSemaphore_manyWait(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(500)
+		take(t, rdb, k, taker(1, 1), 0)
+		late := strconv.FormatInt(now(t, rdb)+3_600_000, 10)
+		for i := range 150 {
+			do(t, rdb, "RPUSH", k.Queue, taker(1000+i, 1))
+			do(t, rdb, "ZADD", k.Timeouts, late, taker(1000+i, 1))
+		}
+		for what, owner := range map[string]string{"a newcomer": taker(2, 1), "one that stands behind": taker(1140, 1)} {
+			if v := take(t, rdb, k, owner, 0); v != luascripts.Held {
+				t.Errorf("%s: %d", what, v)
+			}
+		}
+		for _, i := range []int{1099, 1000} {
+			if v := take(t, rdb, k, taker(i, 1), time.Minute); v != luascripts.Done {
+				t.Errorf("waiter %d: %d", i, v)
 			}
 		}
 	})

@@ -57,3 +57,22 @@ func TestOwners(t *testing.T) {
 		}
 	})
 }
+
+// An owner of a semaphore has as many numbers as it wants permits, and no other owner has one of them.
+func TestNewOwner_permits(t *testing.T) {
+	s := new(Session)
+	seen := make(map[string]bool)
+	now := time.Now()
+	for _, permits := range []int{1, 1000, 3, 1, 1000} {
+		s.id = "018f5c4e-0000-7000-8000-000000000001"
+		for _, id := range luascripts.Permits(s.newOwner(now, permits)) {
+			if seen[id] {
+				t.Fatalf("two owners have the permit %x", id)
+			}
+			seen[id] = true
+		}
+	}
+	if len(seen) != 2005 {
+		t.Errorf("%d permits", len(seen))
+	}
+}
