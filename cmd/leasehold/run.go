@@ -34,7 +34,8 @@ func runCommand() *cobra.Command {
   leasehold run --no-wait nightly -- ./report.sh     or exit with 75 if somebody has it
   leasehold run --wait 5m nightly -- ./report.sh     or after five minutes
   leasehold run --shared catalogue -- ./read.sh      with others that share it
-  leasehold run --exclusive catalogue -- ./write.sh  with nobody else`,
+  leasehold run --exclusive catalogue -- ./write.sh  with nobody else
+  leasehold run --permits 4 gpus -- ./train.sh       with three others at most`,
 		Long: `Run a command while holding the lock called NAME in Redis: flock(1) for many
 machines.
 
@@ -53,7 +54,7 @@ Environment of the command:
   LEASEHOLD_LOCK_NAME      NAME
   LEASEHOLD_LOCK_ID        the owner, as it stands in Redis; keep it secret
   LEASEHOLD_FENCING_TOKEN  a number that grows from holder to holder; empty with
-                           --quorum, and with --shared without --fencing
+                           --quorum, --permits, and --shared without --fencing
   LEASEHOLD_LEASE_MS       the lease, in milliseconds
 
 Exit code:
@@ -82,6 +83,7 @@ only if the command uses the fencing token.
 		ValidArgsFunction: r.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.waits = cmd.Flags().Changed("wait")
+			r.counts = cmd.Flags().Changed("permits")
 			r.w = cmd.ErrOrStderr()
 			r.name, r.argv = args[0], args[1:]
 			return r.run(cmd.Context())
@@ -93,6 +95,7 @@ only if the command uses the fencing token.
 	f.BoolVarP(&r.shared, "shared", "s", false, "share the lock with other calls with --shared: the read side of a read/write lock")
 	f.BoolVarP(&r.exclusive, "exclusive", "x", false, "exclude calls with --shared, too: the write side of a read/write lock")
 	f.BoolVar(&r.fair, "fair", false, "a fair lock: first come, first served, across all machines")
+	f.IntVar(&r.permits, "permits", 0, "a semaphore: so many run at once, first come, first served; all must give the same number")
 	f.BoolVar(&r.quorum, "quorum", false, "a lock on a majority of independent servers: several --url, or several URLs in the environment, with spaces between them")
 	f.DurationVar(&r.lease, "lease", client.DefaultWatchdogTimeout, "how long Redis keeps the lock without a renewal")
 	f.BoolVar(&r.noRenew, "no-renew", false, "do not renew the lease: when it ends, the lock is lost")

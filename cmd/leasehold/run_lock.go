@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/multilock"
+	"github.com/leasehold-go/leasehold/semaphore"
 	"github.com/redis/rueidis"
 )
 
@@ -21,6 +22,8 @@ import (
 type locking struct {
 	shared, exclusive, fair, quorum bool
 
+	counts      bool // the --permits flag was given
+	permits     int
 	waits       bool // the --wait flag was given
 	wait        time.Duration
 	noWait      bool
@@ -41,6 +44,10 @@ func (l *locking) check(servers int) error {
 		return usagef("--wait and --no-wait exclude each other")
 	case l.shared && l.exclusive, l.shared && l.fair, l.exclusive && l.fair:
 		return usagef("--shared, --exclusive and --fair exclude each other")
+	case l.counts && (l.shared || l.exclusive || l.fair || l.quorum || l.fencing):
+		return usagef("--permits goes with none of --shared, --exclusive, --fair, --quorum and --fencing")
+	case l.counts && (l.permits < 1 || l.permits > semaphore.MostTotal):
+		return usagef("--permits %d: it must be from 1 to %d", l.permits, semaphore.MostTotal)
 	case l.fair && l.quorum:
 		return usagef("--fair and --quorum exclude each other: a quorum has no queue")
 	case l.wait < 0:
@@ -81,6 +88,8 @@ func (l *locking) lockOf(c *client.Client, name string) lockimpl.Witness {
 		return c.NewRWLock(name, opts...).Write().(lockimpl.Witness)
 	case l.fair:
 		return c.NewFairLock(name, opts...)
+	case l.counts:
+		return c.NewSemaphore(name, l.permits, opts...)
 	}
 	return c.NewLock(name, opts...)
 }

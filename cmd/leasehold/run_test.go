@@ -44,6 +44,8 @@ func TestRun_exitCodes(t *testing.T) {
 		"a lease too short":        {"run %s --lease 1ms -- exit 0", 2, "the least is 100ms"},
 		"an unknown signal":        {"run %s --on-lost stop -- exit 0", 2, "term"},
 		"shared and exclusive":     {"run %s -s -x -- exit 0", 2, "exclude each other"},
+		"no permits":               {"run %s --permits 0 -- exit 0", 2, "from 1 to"},
+		"a fair semaphore":         {"run %s --permits 2 --fair -- exit 0", 2, "--permits goes with none of"},
 		"a code that is none":      {"run %s -E 256 -- exit 0", 2, "255"},
 		"two servers":              {"run %s --url redis://a --url redis://b -- exit 0", 2, "--quorum"},
 		"a quorum of two":          {"run %s --quorum --url redis://a --url redis://b -- exit 0", 2, "odd"},
@@ -178,6 +180,35 @@ func TestRun_kinds(t *testing.T) {
 			noKeys(t, s, lock)
 		})
 	}
+}
+
+// With --permits 2 two run at once, and a third does not; all must say the same number.
+func TestRun_permits(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	run := func(permits string, command ...string) *tool {
+		return on(t, s, append([]string{"run", "--permits", permits, "--no-wait", lock, "--"}, command...)...)
+	}
+	var holders []*tool
+	for range 2 {
+		h := run("2", "sh", "-c", `echo "ready, token: $LEASEHOLD_FENCING_TOKEN."; read line`)
+		h.stdout.await(t, "ready, token: .")
+		holders = append(holders, h)
+	}
+	third := run("2", "true")
+	third.ends(75)
+	other := run("3", "true")
+	other.ends(125)
+	if said := other.stderr.String(); !strings.Contains(said, "2 permits in all, and the handle says 3") {
+		t.Errorf("run says %q", said)
+	}
+	for _, h := range holders {
+		h.say("")
+		h.ends(0)
+	}
+	again := run("2", "true")
+	again.ends(0)
 }
 
 // 1: One run holds the lock. 2: Another run waits for it. 3: The first ends, and the other gets the
