@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
+	github.com/google/uuid v1.6.0
 	github.com/minio/highwayhash v1.0.4
 	github.com/redis/rueidis v1.0.79
 	go.uber.org/goleak v1.3.0

@@ -27,7 +27,7 @@ var floors = map[string]struct {
 	"docs":                              {ours: nil, why: "pages, and the tests that read them"},
 	"docs/howto":                        {ours: nil, why: "the code of the pages; only its tests import anything"},
 	"docs/programs/readme":              {ours: []string{"client", "lock"}, why: "the program of the README"},
-	"internal/owner":                    {why: "what a context carries; the words and the session agree on it"},
+	"internal/owner":                    {others: []string{"github.com/google/uuid"}, why: "what a context carries; the words and the session agree on it"},
 	"lock":                              {ours: []string{"internal/option", "internal/owner"}, why: "the words; code that takes a lock as a parameter depends on this and on nothing else"},
 	"watchdog":                          {ours: []string{"lock"}, why: "knows leases, time and the causes of a loss, no Redis, so that it can be tested on virtual time alone"},
 	"luascripts":                        {others: []string{"github.com/redis/rueidis"}, why: "all that changes a lock, and nothing that decides when"},

@@ -1,9 +1,9 @@
 package owner
 
 import (
-	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
+
+	"github.com/google/uuid"
 )
 
 // A permit of a semaphore has an id of sixteen bytes in Redis, as Redisson's have. That is too short for the uuid of
@@ -13,10 +13,8 @@ import (
 // NewClient returns the uuid of a new client. It has the form of version 7, which tells scripts that it is one of
 // ours and not Redisson's.
 func NewClient() string {
-	var half [8]byte
-	_, _ = rand.Read(half[:])     // it never fails
-	half[0] = half[0]&0x3f | 0x80 // as uuids have it
-	return Client(half)
+	random := uuid.New()
+	return Client([8]byte(random[8:]))
 }
 
 // Client returns the uuid of the client that has this second half.
@@ -26,6 +24,8 @@ func Client(half [8]byte) string {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	x = (x^x>>31)&^0xf000 | 0x7000
-	digits := hex.EncodeToString(append(binary.BigEndian.AppendUint64(nil, x), half[:]...))
-	return digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:]
+	var id uuid.UUID
+	binary.BigEndian.PutUint64(id[:8], x)
+	copy(id[8:], half[:])
+	return id.String()
 }
