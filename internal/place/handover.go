@@ -120,10 +120,10 @@ type Inheritance struct {
 func (p *Place) Inherit(ticket *Tenure, i Inheritance, now time.Time) (offered bool) {
 	l := p.Line(ticket.Terms)
 	mine := l != nil && l.hand.ticket == ticket
-	over := !ticket.Lives()
+	over := !ticket.Latest().Lives() // it may have been granted the lock meanwhile, and passed it on: that holder has its lease
 	switch {
 	case i.Broke:
-		ticket.unsure = true
+		ticket.Doubt()
 	case mine && i.Token != 0:
 		offered = p.inherit(l, i, now)
 	case mine && !i.Aside.IsZero():
