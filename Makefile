@@ -14,7 +14,7 @@ VERSIONS_TESTS    := ^Test(Conformance|Exclusion|Model|Crash|LostReply|Failover|
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server test race interop versions containers fuzz bench fmt tidy lint api ci
+.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api ci
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Pr
 	@sh scripts/postgres.sh
 	@sh scripts/prometheus.sh
 	@sh scripts/chromium.sh
+
+model: ## exhaust the model of the plain lock, and catch each of its mutants (model/README.md)
+	@sh scripts/spin.sh
+	@sh model/check.sh $(RUNS)
 
 # A cached result says nothing about the server of today, hence -count=1. The
 # tests of integration measure time, and run when the others are through.

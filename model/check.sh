@@ -1,0 +1,88 @@
+#!/bin/sh
+# Exhausts the model of the plain lock for small bounds, and shows that each mutant of it is
+# caught. It needs spin and a C compiler. "check.sh NAME …" runs only these.
+#
+# The bounds: NP processes, NC callers, CALLS calls, FAULTS faults, DELAYS ticks in which what is due
+# does not happen; TIMELESS has no clock.
+#
+# A line of the table below: name, what must come of it, and the bounds or the mutation.
+#   holds      every state was visited, and nothing is wrong
+#   <property> the run ends with a violation of this property
+set -eu
+cd "$(dirname "$0")"
+model=$PWD/plain.pml
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+runs() {
+	cat <<'END'
+two-processes   holds   -DNC=3 -DNP=2 -DCALLS=3 -DFAULTS=1 -DDELAYS=0
+one-process     holds   -DNC=3 -DNP=1 -DCALLS=3 -DFAULTS=1 -DDELAYS=0 -DPASSES=2 -DLEASE=2 -DOFFER=1
+renewals        holds   -DNC=2 -DNP=2 -DCALLS=2 -DFAULTS=1 -DDELAYS=0 -DLEASE=2 -DOFFER=1 -DRENEWALS
+late            holds   -DNC=2 -DNP=2 -DCALLS=2 -DFAULTS=0 -DDELAYS=2 -DLEASE=2 -DOFFER=1
+three-processes holds   -DNC=3 -DNP=3 -DCALLS=3 -DFAULTS=1 -DTIMELESS
+two-faults      holds   -DNC=2 -DNP=2 -DCALLS=2 -DFAULTS=2 -DTIMELESS
+
+until-from-reply     two      -DUNTIL_FROM_REPLY    -DNC=2 -DNP=2 -DCALLS=2 -DDELAYS=1 -DLEASE=2 -DOFFER=1
+offer-from-reply     two      -DOFFER_FROM_REPLY    -DNC=3 -DNP=2 -DCALLS=3 -DDELAYS=1
+owner-twice          later    -DOWNER_TWICE         -DNC=2 -DNP=2 -DCALLS=3 -DLEASE=2 -DOFFER=1
+grant-by-message     two      -DGRANT_BY_MESSAGE    -DNC=2 -DNP=2 -DCALLS=3 -DFAULTS=0 -DDELAYS=1 -DLEASE=2 -DOFFER=1
+no-number            two      -DNO_NUMBER           -DNC=2 -DNP=2 -DCALLS=2 -DFAULTS=1 -DDELAYS=1 -DLEASE=2 -DOFFER=1
+renew-after-release  over     -DRENEW_AFTER_RELEASE -DNC=2 -DNP=2 -DCALLS=2 -DRENEWALS -DLEASE=2 -DOFFER=1
+renew-anybodys       touched  -DRENEW_ANY           -DNC=2 -DNP=2 -DCALLS=2 -DRENEWALS -DDELAYS=1 -DLEASE=2 -DOFFER=1
+release-anybodys     freed    -DRELEASE_ANY         -DNC=2 -DNP=2 -DCALLS=2 -DLEASE=2 -DOFFER=1
+heirs-token          tokens   -DHEIRS_TOKEN         -DNC=2 -DNP=1 -DCALLS=2
+first-token          tokens   -DFIRST_TOKEN         -DNC=3 -DNP=2 -DCALLS=3 -DDELAYS=0
+pass-while-unsure    later    -DPASS_UNSURE         -DNC=2 -DNP=1 -DCALLS=2 -DTIMELESS
+nobody-is-roused     stuck    -DNO_ALARM -DNO_UNHOLD -DNC=2 -DNP=1 -DCALLS=2 -DTIMELESS
+no-settling          left     -DNO_SETTLING         -DNC=2 -DNP=2 -DCALLS=2 -DTIMELESS
+looks-once           left     -DLOOK_ONCE           -DNC=2 -DNP=2 -DCALLS=2 -DTIMELESS
+heir-that-has-gone   left     -DINHERIT_OVER        -DNC=2 -DNP=1 -DCALLS=2 -DTIMELESS
+refused-when-over    left     -DREFUSED_WHEN_OVER   -DNC=3 -DNP=2 -DCALLS=3 -DDELAYS=0
+END
+}
+
+# what the assertion that pan names is about
+property() {
+	case $1 in
+	*"errors: 0"*) echo holds ;;
+	*"invalid end state"*) echo stuck ;;
+	*cs\[*trust\[*) echo two ;;
+	*token\[*begun*) echo tokens ;;
+	*kg\[*passed\[*) echo later ;;
+	*renewed*) echo touched ;;
+	*"ph[n]==3"*) echo over ;;
+	*ph\[holder\]*) echo freed ;;
+	*roused\[*) echo stuck ;;
+	*holder==255*|*held\[*) echo left ;;
+	*idle*) echo idle ;;
+	*) echo "? $1" ;;
+	esac
+}
+
+failed=0
+printf '%-20s %-9s %-9s %12s %8s  %s\n' run wanted found states seconds bounds
+runs | while read -r name want flags; do
+	[ -n "$name" ] || continue
+	if [ $# -gt 0 ]; then
+		case " $* " in *" $name "*) ;; *) continue ;; esac
+	fi
+	mkdir "$dir/$name"
+	cd "$dir/$name"
+	began=$(date +%s)
+	optimize=-O1 depth=100000
+	[ "$want" = holds ] || optimize=-O0 depth=70 # short mistakes are the ones to look at
+	spin -a $flags "$model" >spin.out 2>&1 || { cat spin.out; exit 1; }
+	cc $optimize -w -DSAFETY -DCOLLAPSE -DNOFAIR -o pan pan.c
+	timeout ${LIMIT:-600} ./pan -m$depth >out 2>&1 || true
+	if [ "$want" = holds ] && grep -q "max search depth too small\|out of memory" out; then cat out; exit 1; fi
+	found=$(property "$(grep -m1 "^pan:1:" out || grep -m1 -o "errors: [0-9]*" out || tail -1 out)")
+	states=$(awk '/states, stored/ { print $1; exit }' out)
+	printf '%-20s %-9s %-9s %12s %8s  %s\n' "$name" "$want" "$found" "$states" $(($(date +%s) - began)) "$flags"
+	if [ "$found" != "$want" ]; then
+		[ ! -e plain.pml.trail ] || spin -k plain.pml.trail $flags "$model" 2>/dev/null | grep -v ' = 0$\| = 255$' | head -100
+		touch "$dir/failed"
+	fi
+	rm -rf "$dir/$name"
+done
+[ ! -e "$dir/failed" ]
