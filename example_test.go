@@ -253,7 +253,7 @@ func Example_rateLimit() {
 	c := open()
 	defer c.Close(ctx)
 
-	logins := c.NewRateLimiter("logins", ratelimit.Closed(), ratelimit.PerHour(2))
+	logins := c.NewRateLimiter("logins", ratelimit.Closed().After(time.Second), ratelimit.PerHour(2))
 	for range 3 {
 		d, err := logins.Take(ctx, "alice", 1)
 		fmt.Println(d.OK, err)

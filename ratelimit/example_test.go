@@ -22,7 +22,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	limiter := c.NewRateLimiter("api", ratelimit.Closed(), ratelimit.PerMinute(3))
+	limiter := c.NewRateLimiter("api", ratelimit.Closed().After(time.Second), ratelimit.PerMinute(3))
 
 	for range 4 {
 		d, err := limiter.Take(ctx, "ann", 1)
