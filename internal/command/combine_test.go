@@ -111,7 +111,12 @@ type step struct {
 
 func (c step) Send(context.Context) (uint64, error) { panic("sent alone") }
 func (c step) Joins() (node uint16, joins bool)     { return 0, true }
-func (c step) Late(token uint64, err error)         { c.late(token, err) }
+
+func (c step) Late(token uint64, err error) {
+	if c.late != nil {
+		c.late(token, err)
+	}
+}
 
 func (c step) Fill(change *luascripts.Change) {
 	change.Question.Owner, change.Gives, change.Slot = strconv.FormatUint(c.number, 10), c.gives, c.slot
@@ -190,24 +195,25 @@ func TestTogether_isBounded(t *testing.T) {
 	})
 }
 
-// Callers leave at any instant. Each change is answered once, to its caller or to Late, with its own
+// Callers leave at any instant, and some as the answer comes. Each change is answered once, to its caller or to Late, with its own
 // answer; a question that nobody waits for is not sent, and a release is.
 func TestTogether_callersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const trip, callers = 10 * time.Millisecond, 3000
-		f := &far{trip: func(bool) time.Duration { return rand.N(2 * trip) }}
+		const trip, callers = 10, 3000
+		ms := func(n int) time.Duration { return time.Duration(rand.IntN(n)) * time.Millisecond } // so that several things happen in one instant
+		f := &far{trip: func(bool) time.Duration { return 2 * ms(trip) }}
 		s := f.sender(t)
 		var answered, late, unsent, left atomic.Int64
 		var all sync.WaitGroup
 		for n := range callers {
 			number, gives := uint64(n+1), n%3 == 0
 			all.Go(func() {
-				time.Sleep(rand.N(20 * trip))
-				ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*trip))
+				time.Sleep(ms(20 * trip))
+				ctx, cancel := context.WithTimeout(t.Context(), ms(3*trip))
 				defer cancel()
 				var limit time.Duration
 				if n%2 == 0 {
-					limit = rand.N(3*trip) + 1
+					limit = ms(3*trip) + time.Millisecond
 				}
 				token, heard, err := await(ctx, s, limit, step{number: number, gives: gives, late: func(token uint64, err error) {
 					late.Add(1)
