@@ -2,6 +2,7 @@ package luascripts
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync"
 
@@ -72,6 +73,10 @@ func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Chang
 		}
 	}
 	for i, reply := range replies {
+		if errors.Is(reply.Error(), rueidis.ErrNoSlot) {
+			// One slot has no node, and the library sent none of the calls.
+			reply = calls[i].exec(ctx, rdb)
+		}
 		calls[i].answered(ctx, rdb, reply)
 	}
 }

@@ -1,0 +1,366 @@
+package luascripts_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// take is a question for a lock.
+func take(k luascripts.Keys, owner string, want int) *luascripts.Change {
+	return &luascripts.Change{Keys: &k, Question: luascripts.Question{Owner: owner, Lease: lease, Want: want}}
+}
+
+// give is a release of a lock that leaves so many holds.
+func give(k luascripts.Keys, owner string, leave int) *luascripts.Change {
+	return &luascripts.Change{Keys: &k, Gives: true, Question: luascripts.Question{Owner: owner, Want: leave}}
+}
+
+// named returns the keys of a plain lock.
+func named(name string) luascripts.Keys {
+	k := luascripts.Keys{Lock: name, Channel: "redisson_lock__channel:{" + name + "}", Line: "leasehold_channel:{" + name + "}", Publish: "PUBLISH"}
+	return k
+}
+
+// fenced returns the keys of a plain lock with a register of tokens.
+func fenced(name string) luascripts.Keys {
+	k := named(name)
+	k.Register = "leasehold_token:{" + name + "}"
+	return k
+}
+
+// outcome is what c came to, without what depends on the clock.
+func outcome(c *luascripts.Change) string {
+	if c.Err != nil {
+		for _, word := range strings.FieldsFunc(c.Err.Error(), func(r rune) bool { return r == ' ' || r == '-' || r == '\'' }) {
+			if slices.Contains([]string{"OOM", "WRONGTYPE", "NOPERM", "register"}, word) {
+				return word
+			}
+		}
+		return c.Err.Error()
+	}
+	a := c.Acquired
+	return fmt.Sprintf("%d %t %v deaf=%t, %+v", a.Verdict, a.Token > 0, a.Left.Round(time.Hour), a.Deaf, c.Passed)
+}
+
+var clockTimes = regexp.MustCompile(`[0-9]{10,}`)
+
+// Whatever changes come in whatever order: together they mean the same as one by one.
+func TestChangeReentrant_isTheSameAsOneByOne(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for run := range 60 {
+			seed := uint64(time.Now().UnixNano())
+			t.Run(fmt.Sprint(run), func(t *testing.T) {
+				do(t, rdb, "FLUSHALL")
+				var said [2][]string
+				for side, name := range []string{"alone", "joint"} {
+					do(t, rdb, "SET", name+":text", "x")
+					do(t, rdb, "HSET", name+":hash", "a", "b", "c", "d", "e", "f")
+					do(t, rdb, "SET", "leasehold_token:{"+name+":large}", "9007199254740991")
+					do(t, rdb, "RPUSH", "leasehold_token:{"+name+":list}", "x")
+					do(t, rdb, "HSET", name+":redisson", ours, "2")
+					said[side] = append(said[side], randomChanges(t, rdb, rand.New(rand.NewPCG(seed, 0)), name, side == 1)...)
+				}
+				for i, alone := range said[0] {
+					if joint := strings.ReplaceAll(said[1][i], "joint:", "alone:"); joint != alone {
+						t.Fatalf("seed %d, line %d of\n%s\n\nalone: %s\njoint: %s", seed, i, strings.Join(said[0][:i+1], "\n"), alone, joint)
+					}
+				}
+			})
+		}
+	})
+}
+
+// randomChanges carries out changes of the locks that begin with name, together or one by one, and
+// returns what became of them.
+func randomChanges(t *testing.T, rdb rueidis.Client, r *rand.Rand, name string, together bool) (said []string) {
+	owners := []string{ours, other, "4a5b6c7d-7f5c-4c84-9a53-1f3a7a1b2c3d:3", strings.TrimSuffix(ours, "1") + "2"}
+	var locks []luascripts.Keys
+	for _, kind := range []string{"a", "b", "text", "hash", "redisson"} {
+		locks = append(locks, named(name+":"+kind))
+	}
+	for _, kind := range []string{"c", "large", "list"} {
+		locks = append(locks, fenced(name+":"+kind))
+	}
+	scattered, waited := r.IntN(2) == 0, 0
+	for range 12 {
+		var batch []*luascripts.Change
+		for range 1 + r.IntN(8) {
+			k := locks[min(r.IntN(2*len(locks)), r.IntN(len(locks)))]
+			k.Scattered = scattered
+			owner := owners[r.IntN(len(owners))]
+			waited++
+			switch c := take(k, owner, 1); r.IntN(6) {
+			case 0:
+				c.Question.Want = 2 + r.IntN(2)
+				batch = append(batch, c)
+			case 1, 2:
+				c.Question.Offer, c.Question.Patience, c.Question.Again = 5*time.Hour, 20*time.Hour, time.Hour
+				c.Question.Waited = time.Duration(waited*7919%997) * time.Hour
+				c.Question.Lease = 10 * time.Hour
+				batch = append(batch, c)
+			case 3:
+				c.Question.Spare = r.IntN(3)
+				c.Question.Lease = 10 * time.Hour
+				batch = append(batch, c)
+			default:
+				c := give(k, owner, max(0, r.IntN(5)-2))
+				c.Last, c.Question.Spare = uint64(r.IntN(100)), r.IntN(3)
+				batch = append(batch, c)
+			}
+		}
+		if together {
+			luascripts.ChangeReentrant(t.Context(), rdb, batch, 64)
+		} else {
+			for _, c := range batch {
+				luascripts.ChangeReentrant(t.Context(), rdb, []*luascripts.Change{c}, 64)
+			}
+		}
+		for _, c := range batch {
+			said = append(said, fmt.Sprintf("%s %s gives=%t want=%d: %s", c.Keys.Lock, c.Question.Owner, c.Gives, c.Question.Want, outcome(c)))
+		}
+		for line := range strings.Lines(contents(t, rdb)) {
+			if strings.Contains(line, name+":") {
+				said = append(said, clockTimes.ReplaceAllString(line, "#"))
+			}
+		}
+	}
+	return said
+}
+
+// What is refused to one change does not touch the others of its call.
+func TestChangeReentrant_refusesOneOfThem(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		spoil  func(t *testing.T, s *redistest.Server)
+		rights []string
+		bad    *luascripts.Change
+		want   string
+	}{
+		{"a string", func(t *testing.T, s *redistest.Server) { s.Do(t, "SET", "bad", "x") }, nil, take(named("bad"), ours, 1), "-4 false 0s deaf=false, {Verdict:0 Token:0 Aside:false}"},
+		{"a large register", func(t *testing.T, s *redistest.Server) {
+			s.Do(t, "SET", fenced("bad").Register, "9007199254740991")
+		}, nil, take(fenced("bad"), ours, 1), "register"},
+		{"a register that is a list", func(t *testing.T, s *redistest.Server) { s.Do(t, "RPUSH", fenced("bad").Register, "x") }, nil, take(fenced("bad"), ours, 1), "WRONGTYPE"},
+		{"a key that is denied", nil, []string{"~good*"}, take(named("bad"), ours, 1), "NOPERM"},
+		{"full memory", func(t *testing.T, s *redistest.Server) { full(t, s) }, nil, take(named("bad"), ours, 1), "OOM"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			s := redistest.Start(t)
+			rdb := s.Client(t)
+			luascripts.ChangeReentrant(t.Context(), rdb, []*luascripts.Change{take(named("good"), ours, 1), take(named("good2"), other, 1), take(named("good3"), other, 2)}, 64)
+			if c.spoil != nil {
+				c.spoil(t, s)
+			}
+			if c.rights != nil {
+				rdb = user(t, s, "some", append(c.rights, "&*", "+@all")...)
+			}
+			bad, again := c.bad, *c.bad
+			good, good2 := take(named("good"), ours, 2), give(named("good2"), other, 0)
+			luascripts.ChangeReentrant(t.Context(), rdb, []*luascripts.Change{bad, good, good2, &again}, 64)
+			if got := outcome(bad); got != c.want {
+				t.Errorf("the bad one: %s (%v), want %s", got, bad.Err, c.want)
+			}
+			// What follows a write that needs no memory is let through when memory is full, as in any script.
+			if got := outcome(&again); got != c.want && c.want != "OOM" {
+				t.Errorf("the bad one, last: %s (%v), want %s", got, again.Err, c.want)
+			}
+			if good.Err != nil || good.Acquired.Verdict != luascripts.Done || good2.Err != nil || good2.Passed.Verdict != luascripts.Done {
+				t.Errorf("the good ones: %+v, %+v", good, good2)
+			}
+			if left := s.Do(t, "HGET", "good", ours); fmt.Sprint(left.ToString()) != "2 <nil>" {
+				t.Errorf("the good lock has %v holds", &left)
+			}
+			if left := s.Do(t, "EXISTS", "good2"); fmt.Sprint(left.ToInt64()) != "0 <nil>" {
+				t.Error("the released lock is still there")
+			}
+		})
+	}
+}
+
+// The scripts are sent again to a server that forgot them, however many calls there are.
+func TestChangeReentrant_noScript(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	conn, release := rdb.Dedicate()
+	defer release()
+	for want := 1; want < 4; want++ {
+		for _, conn := range []rueidis.CoreClient{rdb, conn} {
+			for _, perCall := range []int{1, 2, 64} {
+				s.Do(t, "SCRIPT", "FLUSH")
+				batch := []*luascripts.Change{take(named("a"), ours, want), take(named("b"), ours, want), take(named("c"), ours, want)}
+				luascripts.ChangeReentrant(t.Context(), conn, batch, perCall)
+				for _, c := range batch {
+					if c.Err != nil || c.Acquired.Verdict != luascripts.Done {
+						t.Fatalf("%d in each call: %+v", perCall, c)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A server that is one node of a cluster refuses a call with keys of several slots, and those of
+// other nodes.
+func TestChangeReentrant_oneNodeOfACluster(t *testing.T) {
+	c := redistest.StartCluster(t)
+	node := c.Master(t, "lock-0")
+	one := node.Client(t, func(opt *rueidis.ClientOption) { opt.ForceSingleClient = true })
+	var batch []*luascripts.Change
+	for i := range 20 {
+		batch = append(batch, take(named(fmt.Sprintf("lock-%d", i)), ours, 1))
+	}
+	luascripts.ChangeReentrant(t.Context(), one, batch, 64)
+	for _, change := range batch {
+		own := c.Master(t, change.Keys.Lock) == node
+		if fine := change.Err == nil && change.Acquired.Verdict == luascripts.Done; fine != own || !fine && !strings.Contains(change.Err.Error(), "MOVED") {
+			t.Errorf("%s, which is there (%t): %+v, %v", change.Keys.Lock, own, change.Acquired, change.Err)
+		}
+	}
+}
+
+// While a slot moves, some locks are here and some there. All can be taken and given back.
+func TestChangeReentrant_aHalfMovedSlot(t *testing.T) {
+	c := redistest.StartCluster(t)
+	rdb := c.Client(t)
+	slot := c.Slot(t, "{x}")
+	from := c.Master(t, "{x}")
+	to := c.Masters(t)[0]
+	if to == from {
+		to = c.Masters(t)[1]
+	}
+	all := func(change func(luascripts.Keys) *luascripts.Change, names ...string) {
+		t.Helper()
+		var batch []*luascripts.Change
+		for _, name := range names {
+			k := fenced(name)
+			k.Register = "leasehold_token:" + name
+			k.Scattered = true
+			ch := change(k)
+			ch.Slot = uint16(slot)
+			batch = append(batch, ch)
+		}
+		luascripts.ChangeReentrant(t.Context(), rdb, batch, 64)
+		for _, ch := range batch {
+			if ch.Err != nil || ch.Acquired.Verdict != luascripts.Done && ch.Passed.Verdict != luascripts.Done {
+				t.Errorf("%s: %+v", ch.Keys.Lock, ch)
+			}
+		}
+	}
+	acquire := func(k luascripts.Keys) *luascripts.Change { return take(k, ours, 1) }
+	free := func(k luascripts.Keys) *luascripts.Change { return give(k, ours, 0) }
+	old := []string{"{x}1", "{x}2", "{x}3", "{x}4"}
+	all(acquire, old...)
+	m := c.Migrate(t, slot, from, to)
+	m.Move(t, "{x}1", "leasehold_token:{x}1", "{x}2")
+	young := []string{"{x}5", "{x}6"}
+	all(acquire, young...)
+	all(free, append(old, young...)...)
+	all(acquire, "{x}7", "{x}8")
+	all(free, "{x}7", "{x}8")
+	m.Finish(t)
+	all(acquire, "{x}1", "{x}9")
+}
+
+// A slot without a node does not touch the locks of the others.
+func TestChangeReentrant_aSlotWithoutANode(t *testing.T) {
+	c := redistest.StartCluster(t, "cluster-require-full-coverage", "no")
+	slot := c.Slot(t, "bad")
+	for _, node := range c.Nodes {
+		node.Do(t, "CLUSTER", "DELSLOTS", fmt.Sprint(slot))
+	}
+	rdb := c.Client(t)
+	batch := []*luascripts.Change{take(named("good"), ours, 1), take(named("bad"), ours, 1), take(named("{good}2"), ours, 1)}
+	for _, ch := range batch {
+		ch.Slot = uint16(c.Slot(t, ch.Keys.Lock))
+	}
+	luascripts.ChangeReentrant(t.Context(), rdb, batch, 64)
+	if batch[0].Err != nil || batch[1].Err == nil || batch[2].Err != nil {
+		t.Errorf("%v, %v, %v", batch[0].Err, batch[1].Err, batch[2].Err)
+	}
+}
+
+// A connection that ends within a reply leaves all changes of that call in doubt, and those of
+// the calls before it answered.
+func TestChangeReentrant_cutInTheMiddleOfAReply(t *testing.T) {
+	const token = "$16\r\n1700000000000000\r\n"
+	for reply, answered := range map[string]int{
+		"*2\r\n" + token + "$16\r\n17000":                     0,
+		"*2\r\n" + token:                                      0,
+		"*2\r\n" + token + token:                              2,
+		"*2\r\n" + token + token + "*2\r\n" + token + "$16\r": 2,
+		"*3\r\n" + token + token + token:                      0, // too many
+		"*1\r\n" + token:                                      0, // too few
+	} {
+		rdb := cutting(t, reply)
+		var batch []*luascripts.Change
+		for i := range 4 {
+			batch = append(batch, take(named(fmt.Sprint(i)), ours, 1))
+		}
+		luascripts.ChangeReentrant(t.Context(), rdb, batch, 2)
+		for i, c := range batch {
+			if i < answered && (c.Err != nil || c.Acquired.Token != 1700000000000000) || i >= answered && c.Err == nil {
+				t.Errorf("%q, change %d: %+v, %v", reply, i, c.Acquired, c.Err)
+			}
+			if _, refused := rueidis.IsRedisErr(c.Err); refused {
+				t.Errorf("%q, change %d: %v is no answer", reply, i, c.Err)
+			}
+		}
+	}
+}
+
+// cutting returns a client whose server sends said when it hears of a script, and hangs up.
+func cutting(t *testing.T, said string) rueidis.Client {
+	t.Helper()
+	dialed := false
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress:       []string{"fake:6379"},
+		DisableCache:      true,
+		ForceSingleClient: true,
+		AlwaysRESP2:       true,
+		ConnWriteTimeout:  time.Second,
+		PipelineMultiplex: -1,
+		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+			if dialed {
+				return nil, errors.New("the server is gone")
+			}
+			dialed = true
+			ours, theirs := net.Pipe()
+			go func() {
+				defer theirs.Close()
+				r := bufio.NewReader(theirs)
+				for {
+					line, err := r.ReadString('\n')
+					switch {
+					case err != nil:
+						return
+					case strings.HasPrefix(line, "EVALSHA"):
+						_, _ = theirs.Write([]byte(said))
+						return
+					case strings.HasPrefix(line, "*"):
+						_, _ = theirs.Write([]byte("+OK\r\n"))
+					}
+				}
+			}()
+			return ours, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(rdb.Close)
+	return rdb
+}
