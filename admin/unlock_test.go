@@ -239,3 +239,32 @@ func TestUnlock_givenBackMeanwhile(t *testing.T) {
 		t.Errorf("noted: %q", reason)
 	}
 }
+
+// The ForceUnlock of a lock tells holders of other clients at once, too: the cause of the loss has the words of the message.
+func TestForceUnlock_tellsOthers(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		second := s.client("second")
+		s.lock(s.c.NewLock("long")) // so that it is renewed
+		s.hears(s.c)
+		type forced interface {
+			ForceUnlock(context.Context) (bool, error)
+		}
+		for kind, of := range map[string]func(*client.Client) (lock.Locker, forced){
+			"plain": func(c *client.Client) (lock.Locker, forced) { l := c.NewLock("plain"); return l, l },
+			"fair":  func(c *client.Client) (lock.Locker, forced) { l := c.NewFairLock("fair"); return l, l },
+			"write": func(c *client.Client) (lock.Locker, forced) { l := c.NewRWLock("write"); return l.Write(), l },
+			"read":  func(c *client.Client) (lock.Locker, forced) { l := c.NewRWLock("read"); return l.Read(), l },
+		} {
+			mine, _ := of(s.c)
+			h := s.lock(mine)
+			_, theirs := of(second)
+			if ok, err := theirs.ForceUnlock(s.Context()); !ok || err != nil {
+				s.Fatalf("%s: %v, %v", kind, ok, err)
+			}
+			<-h.Context().Done()
+			if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "unlocked by force by ") || !strings.Contains(err.Error(), ", pid ") {
+				s.Errorf("%s: the holder is told %v", kind, err)
+			}
+		}
+	})
+}

@@ -122,10 +122,9 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 }
 
 // ForceUnlock frees the lock, whichever owner holds it, and reports whether an owner did.
-// It wakes the waiters. A holder of this client learns of the loss at once, any other at
-// its next renewal at the latest; until then two owners may believe that they hold the lock. It
-// is for operators. The cause of the loss matches lock.ErrForced. admin.Admin.Unlock tells other
-// clients, too.
+// It wakes the waiters. A holder of this client learns of the loss at once, and so does one of another client that listens
+// (see admin.Admin.Unlock); any other learns of it at its next renewal at the latest. Until then two owners may believe that they hold
+// the lock. It is for operators. The cause of the loss matches lock.ErrForced.
 //
 // The command is sent once: when its outcome is not known, the caller has to look.
 func (l *Lock) ForceUnlock(ctx context.Context) (bool, error) {

@@ -199,10 +199,10 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 }
 
 // ForceUnlock ends all reading and writing, and reports whether
-// there was any. It wakes the waiters. Holders of this client learn of the loss at once,
-// others at their next renewal at the latest; until then they may believe that
-// they hold the lock. It is for operators. The cause of the loss
-// matches lock.ErrForced. admin.Admin.Unlock tells other clients, too.
+// there was any. It wakes the waiters. Holders of this client learn of the loss at once, and so do
+// those of other clients that listen (see admin.Admin.Unlock), up to some 64 readers; others learn of it at their next renewal at the latest.
+// Until then they may believe that they hold the lock. It is for operators. The cause of the loss
+// matches lock.ErrForced.
 //
 // The command is sent once: when its outcome is not known, the caller has to look. More than some fifty
 // readers are ended by several calls.

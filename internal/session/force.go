@@ -3,6 +3,9 @@ package session
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -11,16 +14,19 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
+	"github.com/redis/rueidis"
 )
 
 // Force runs a script that frees spec, and reports whether anybody held it. It is sent once.
-// The holders of this session are told.
+// The holders of this session are told, and those of other clients that listen.
 func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Verdict]) (bool, error) {
 	// Before the script runs: an owner that comes to hold the lock after it must not be
 	// told that the lock is lost.
 	held := s.holding(spec)
+	end := time.Now().Add(s.OpTimeout) // of all three commands together
+	others := s.others(ctx, spec, s.OpTimeout/3)
 	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
-		v, _, err := command.Await[luascripts.Verdict](ctx, s.sender, s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+		v, _, err := command.Await[luascripts.Verdict](ctx, s.sender, time.Until(end), command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return q(ctx, s.rdb, spec.Keys)
 		}))
 		if err == nil && v == luascripts.Foreign {
@@ -35,7 +41,66 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 		t.lease.Lose(fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForced))
 	}
 	s.mayBeFree(spec)
+	if verdict == luascripts.Done {
+		s.tell(ctx, spec, others, time.Until(end))
+	}
 	return verdict == luascripts.Done, nil
+}
+
+// tellMost is how many owners of other clients Force tells at once. The renewals tell the rest.
+const tellMost = 64
+
+// others returns the owners of other clients that hold spec, if Force should tell them. An owner that obtains the
+// lock later is not among them, and learns of the loss from its next renewal.
+func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (owners []string) {
+	if !s.Hears {
+		return nil
+	}
+	k := spec.Keys
+	fields, _, err := command.Await[[]string](ctx, s.sender, limit, command.Func[[]string](func(ctx context.Context) ([]string, error) {
+		if k.Wish == "" { // a plain lock or a fair one: it has one owner
+			all, err := s.rdb.Do(ctx, s.rdb.B().Hgetall().Key(k.Lock).Build()).AsStrMap()
+			return slices.Collect(maps.Keys(all)), err
+		}
+		part, err := s.rdb.Do(ctx, s.rdb.B().Hscan().Key(k.Lock).Cursor(0).Count(tellMost).Build()).AsScanEntry()
+		var fields []string
+		for i := 0; i < len(part.Elements); i += 2 {
+			fields = append(fields, part.Elements[i])
+		}
+		return fields, err
+	}))
+	if err != nil { // then Force says what is wrong, or the renewals tell
+		return nil
+	}
+	for _, f := range fields {
+		owner := strings.TrimSuffix(f, luascripts.Writing)
+		id := lock.ClientOf(owner)
+		if len(id) == len(s.id) && id != s.id && len(owners) < tellMost && !slices.Contains(owners, owner) {
+			owners = append(owners, owner)
+		}
+	}
+	return owners
+}
+
+// tell tells the clients of these owners that spec was unlocked by force. It is a reason for them to ask,
+// and so it does not matter if a message is lost.
+func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit time.Duration) {
+	if len(owners) == 0 || limit <= 0 {
+		return
+	}
+	by := registry.Self(s.id, "", "").String()
+	_, _, _ = command.Await[struct{}](ctx, s.sender, limit, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
+		messages := make(rueidis.Commands, len(owners))
+		for i, owner := range owners {
+			channel, message := registry.Taken(owner, by)
+			messages[i] = s.rdb.B().Publish().Channel(channel).Message(message).Build()
+			if spec.Keys.Publish == "SPUBLISH" {
+				messages[i] = s.rdb.B().Spublish().Channel(channel).Message(message).Build()
+			}
+		}
+		s.rdb.DoMulti(ctx, messages...)
+		return struct{}{}, nil
+	}))
 }
 
 // holding returns the tenures of this session that have the lock of spec, on both sides.
