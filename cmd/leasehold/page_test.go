@@ -147,7 +147,7 @@ const unnamed = `(() => {
 	return odd.join("; ");
 })()`
 
-// 1. A lease counts down, and jumps at a renewal.
+// 1. A lease counts down, and jumps at a renewal. The bar grows with the longest lease that was seen.
 // 2. A lock appears and goes without a reload, and the focus stays where it is.
 // 3. The page pauses, and goes on.
 func TestPage_follows(t *testing.T) {
@@ -164,6 +164,14 @@ func TestPage_follows(t *testing.T) {
 		window.least = Math.min(window.least ?? 1e9, v);
 		return v - window.least > 1000;
 	})()`)
+
+	s.Do(t, "HSET", "by:hand", redissonOwner, "1")
+	s.Do(t, "PEXPIRE", "by:hand", "20000")
+	b.until(`document.querySelectorAll("tbody tr").length === 2`)
+	s.Do(t, "PEXPIRE", "by:hand", "60000")
+	b.until(`document.querySelector("tbody tr progress").max > 50000 && document.querySelector("tbody tr progress").value > 30000`)
+	s.Do(t, "DEL", "by:hand")
+	b.until(`document.querySelectorAll("tbody tr").length === 1`)
 
 	// 2.
 	b.do(chromedp.Focus(chromedp.CSS("tbody a.name")))

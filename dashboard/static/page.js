@@ -38,13 +38,14 @@
       setText(bar ? el.querySelector(".left") : el, short(left));
       if (!bar) continue;
       const full = Number(el.dataset.full);
+      bar.max = full;
       bar.value = left;
       bar.className = left < full / 4 ? "low" : left < full * 0.55 ? "late" : "good";
     }
   }
 
   // The lists of what the script itself sets on an element, or a person: updates leave it alone.
-  const own = { PROGRESS: ["value", "class"], DETAILS: ["open"] };
+  const own = { PROGRESS: ["max", "value", "class"], DETAILS: ["open"] };
 
   // patch makes the old element like the new one, and replaces as little as it can, so that the focus, a
   // selection and what is typed stay.
