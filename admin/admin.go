@@ -121,6 +121,7 @@ const (
 	Plain     Kind = "plain"
 	Fair      Kind = "fair"
 	ReadWrite Kind = "rw"
+	Semaphore Kind = "semaphore" // while a permit is held, or an owner waits; else it is a number like any other
 )
 
 // Lock is a lock as it stands in Redis.

@@ -53,6 +53,11 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 	if err != nil {
 		return Lock{}, err
 	}
+	if len(found) == 0 {
+		if l, ok, err := a.semaphore(ctx, name); ok && err == nil {
+			return l, nil // after an error the other scripts say what is wrong
+		}
+	}
 	if len(found) == 0 || found[0].Kind == ReadWrite {
 		l, err := a.ask(ctx, name, ReadWrite)
 		if len(found) > 0 || err == nil && (l.Locked() || len(l.Waiters) > 0) {

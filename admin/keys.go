@@ -42,6 +42,12 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 		k := keys.ReadWrite(l.Name)
 		all = append(all, Key{Name: k.Wish, Type: "string", Role: "the writer that readers wait behind"}, Key{Name: k.Turn, Type: "string", Role: "the reader that writers wait behind"})
 	}
+	if l.Kind == Semaphore {
+		k := keys.Semaphore(l.Name)
+		all[0] = Key{Name: l.Name, Type: "string", Role: "the number of free permits"}
+		all = append(all, Key{Name: k.Leases, Type: "zset", Role: "the permits that are held, and until when"},
+			Key{Name: k.Queue, Type: "list", Role: "the queue"}, Key{Name: k.Timeouts, Type: "zset", Role: "when each place in the queue ends"})
+	}
 	all = append(all, Key{Name: keys.Tokens(l.Name), Type: "string", Role: "the latest fencing token"},
 		Key{Name: keys.Forced(l.Name), Type: "string", Role: "the note of a forced unlock"})
 	seen := make(map[string]bool)

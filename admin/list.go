@@ -92,12 +92,51 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 
 func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) {
 	switch q.Kind {
-	case "", Plain, Fair, ReadWrite:
+	case "", Plain, Fair, ReadWrite, Semaphore:
 	default:
-		return Page{}, fmt.Errorf("there is no kind of lock called %q; there are %s, %s and %s", q.Kind, Plain, Fair, ReadWrite)
+		return Page{}, fmt.Errorf("there is no kind of lock called %q; there are %s, %s, %s and %s", q.Kind, Plain, Fair, ReadWrite, Semaphore)
 	}
 	var page Page
-	next, err := a.scan(ctx, cmp.Or(q.Match, "*"), "hash", cursor, func(names []string) (bool, error) {
+	from, second := strings.CutPrefix(cursor, semaphoresFrom)
+	if q.Kind == Semaphore && cursor == "" {
+		from, second = "", true
+	}
+	if !second {
+		next, err := a.hashes(ctx, q, cursor, &page)
+		if err != nil {
+			return Page{}, err
+		}
+		if page.Next = next; next != "" || q.Kind != "" {
+			a.name(ctx, page.Locks)
+			return page, nil
+		}
+		if len(page.Locks) >= pageLocks {
+			page.Next = semaphoresFrom
+			a.name(ctx, page.Locks)
+			return page, nil
+		}
+	}
+	next, err := a.scan(ctx, "*"+held, "zset", from, func(zsets []string) (bool, error) {
+		found, err := a.semaphores(ctx, zsets, cmp.Or(q.Match, "*"))
+		page.Locks = append(page.Locks, found...)
+		return len(page.Locks) < pageLocks, err
+	})
+	if err != nil {
+		return Page{}, err
+	}
+	if next != "" {
+		page.Next = semaphoresFrom + next
+	}
+	a.name(ctx, page.Locks)
+	return page, nil
+}
+
+// semaphoresFrom begins the cursors of the second part of a list, which has the semaphores.
+const semaphoresFrom = "semaphores "
+
+// hashes adds the locks that are hashes to page, and returns the cursor of the next page of them.
+func (a *Admin) hashes(ctx context.Context, q Query, cursor string, page *Page) (next string, err error) {
+	return a.scan(ctx, cmp.Or(q.Match, "*"), "hash", cursor, func(names []string) (bool, error) {
 		names = slices.DeleteFunc(names, func(name string) bool { return keys.Check("", name) != nil })
 		for part := range slices.Chunk(names, atOnce) {
 			locks, err := a.look(ctx, part)
@@ -112,12 +151,6 @@ func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) 
 		}
 		return len(page.Locks) < pageLocks, nil
 	})
-	if err != nil {
-		return Page{}, err
-	}
-	page.Next = next
-	a.name(ctx, page.Locks)
-	return page, nil
 }
 
 // scan calls f with names of keys of this type, from cursor on, until f returns false or

@@ -113,6 +113,8 @@ func (a *Admin) release(ctx context.Context, kind Kind, name, publish string, h 
 	switch {
 	case kind == Fair:
 		k, release = keys.Fair(name), luascripts.ReleaseFair
+	case kind == Semaphore:
+		k, release = keys.Semaphore(name), luascripts.ReleaseSemaphore
 	case h.Mode == lock.Read:
 		k, release = keys.ReadWrite(name), luascripts.ReleaseRead
 	case h.Mode == lock.Write:

@@ -38,10 +38,13 @@ const permitSize = 16
 
 // Permits returns the ids of an owner's permits. The owner is "<client uuid>:<number>:<permits>"; an id is the second half
 // of the uuid, and the number plus the index of the permit, with the highest byte first. So an id says whose it is,
-// and since when its owner asks.
+// and since when its owner asks. A permit of Redisson's has no owner but its own id, in hexadecimal digits.
 func Permits(owner string) []string {
 	client, rest, _ := strings.Cut(owner, ":")
 	number, count, _ := strings.Cut(rest, ":")
+	if id, err := hex.DecodeString(owner); err == nil && len(id) == permitSize {
+		return []string{string(id)} // Redisson's
+	}
 	first, err1 := strconv.ParseUint(number, 10, 64)
 	n, err2 := strconv.Atoi(count)
 	half, err3 := hex.DecodeString(strings.ReplaceAll(client[min(len(client), 19):], "-", ""))
@@ -110,6 +113,9 @@ func AcquireSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, q Questio
 // returns Done if the owner had them all, Gone if not, or Foreign.
 func ReleaseSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
 	ids := Permits(owner)
+	if len(ids) == 0 {
+		return Gone, nil // no owner of a semaphore has such a string
+	}
 	args := make([]string, 0, 5+len(ids))
 	args = append(args, owner, bit(leave > 0), k.Channel, k.Change, k.Publish)
 	return verdict(semaphoreRelease, semaphoreRelease.exec(ctx, rdb, k.semaphore(), append(args, ids...)), Done, Gone, Foreign)

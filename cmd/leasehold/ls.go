@@ -82,7 +82,7 @@ line; the other formats are sorted.
 			})
 		},
 	}
-	kind.init(anyKind, anyKind, string(admin.Plain), string(admin.Fair), string(admin.ReadWrite))
+	kind.init(anyKind, anyKind, string(admin.Plain), string(admin.Fair), string(admin.ReadWrite), string(admin.Semaphore))
 	kind.addFlag(cmd, "kind", "", "which kind of locks")
 	out.addFlag(cmd, "wide", "jsonl", "name")
 	via.addFlags(cmd)

@@ -1,0 +1,73 @@
+package admin
+
+import (
+	"context"
+	"path"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/session"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// A semaphore is a number at its name, as a counter of an application can be one. What shows it is the zset of its
+// permits, {name}:timeout, or its queue; they are there while a permit is held, or an owner waits.
+
+// held ends the key of the zset of a semaphore's permits.
+const held = ":timeout"
+
+// semaphore reads name as a semaphore. ok is false if a permit is not held, and no owner waits.
+func (a *Admin) semaphore(ctx context.Context, name string) (l Lock, ok bool, err error) {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	stock, err := luascripts.InspectSemaphore(ctx, a.rdb, keys.Semaphore(name))
+	if err != nil || stock.Foreign {
+		return Lock{}, false, err
+	}
+	state, _, _ := session.StockOf(name, stock)
+	l = Lock{State: state, Kind: Semaphore, Holding: len(state.Holders), Waiting: len(state.Waiters)}
+	return l, stock.Exists && (l.Locked() || l.Waiting > 0), nil
+}
+
+// semaphores returns the semaphores whose zsets of permits these are, and whose names match pattern.
+func (a *Admin) semaphores(ctx context.Context, zsets []string, pattern string) (found []Lock, err error) {
+	for _, zset := range zsets {
+		for _, name := range namesOf(zset) {
+			if keys.Check("", name) != nil || !matches(pattern, name) {
+				continue
+			}
+			l, ok, err := a.semaphore(ctx, name)
+			if command.Refused(err) {
+				continue // this user may not read it, and so lists it no more than the keys of strangers
+			}
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				l.Holders, l.Waiters = l.Holders[:min(len(l.Holders), someHolds)], nil
+				found = append(found, l)
+			}
+		}
+	}
+	return found, nil
+}
+
+// namesOf returns which semaphores can have their permits at this key: by Redisson's rule x and {x} share it.
+func namesOf(zset string) []string {
+	name, ok := strings.CutSuffix(zset, held)
+	if !ok {
+		return nil
+	}
+	if inner, open := strings.CutPrefix(name, "{"); open && strings.IndexByte(inner, '}') == len(inner)-1 {
+		return []string{strings.TrimSuffix(inner, "}"), name}
+	}
+	return []string{name}
+}
+
+// matches reports whether name matches a pattern of Redis.
+func matches(pattern, name string) bool {
+	flat := strings.NewReplacer("/", "\x00") // path.Match knows directories, and Redis does not
+	ok, err := path.Match(flat.Replace(pattern), flat.Replace(name))
+	return ok && err == nil
+}

@@ -1,0 +1,60 @@
+package admin_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// Semaphores are listed and inspected while they are in use, and a permit is taken from its holder by force.
+func TestSemaphore(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		s.lock(s.c.NewLock("orders"))
+		gpus := s.c.NewSemaphore("gpus", 4)
+		two, one := s.lock(gpus.N(2)), s.lock(s.client("other").NewSemaphore("gpus", 4))
+		s.lock(s.c.NewSemaphore("a/b{c}d", 2))
+		s.do("SET", "counter", "5")
+		s.do("ZADD", "some:timeout", "1", "x")
+		s.do("ZADD", "{counter}:timeout", "1", "an expired permit of nobody")
+		w, cancel := s.waits(s.client("third").NewSemaphore("gpus", 0).N(3), 1)
+		defer cancel()
+		_ = w
+		for _, test := range []struct {
+			query admin.Query
+			want  string
+		}{
+			{admin.Query{}, "a/b{c}d semaphore 1 0|gpus semaphore 2 1|orders plain 1 0"},
+			{admin.Query{Kind: admin.Semaphore}, "a/b{c}d semaphore 1 0|gpus semaphore 2 1"},
+			{admin.Query{Match: "a*d"}, "a/b{c}d semaphore 1 0"},
+			{admin.Query{Kind: admin.Plain}, "orders plain 1 0"},
+		} {
+			if got := strings.Join(s.list(test.query), "|"); got != test.want {
+				s.Errorf("%+v: %s, want %s", test.query, got, test.want)
+			}
+		}
+		l, err := s.admin.Inspect(s.Context(), "gpus")
+		if err != nil || l.Kind != admin.Semaphore || l.Mode != lock.Permit || len(l.Holders) != 2 || l.Holders[0].Owner != two.Owner() || l.Holders[0].Count != 2 || l.Holders[0].Client.Name != "billing" || len(l.Waiters) != 1 || l.Waiters[0].Client.Name != "third" {
+			s.Errorf("%+v, %v", l, err)
+		}
+		found, err := s.admin.Keys(s.Context(), l)
+		if err != nil || len(found) < 4 || found[0].Type != "string" || found[1].Name != "{gpus}:timeout" {
+			s.Errorf("%+v, %v", found, err)
+		}
+		u, err := s.admin.Unlock(s.Context(), "gpus", one.Owner(), "it hangs")
+		if err != nil || len(u.Holders) != 1 {
+			s.Errorf("%+v, %v", u, err)
+		}
+		if err := one.Unlock(s.Context()); !errors.Is(err, lock.ErrNotHeld) {
+			s.Errorf("what was taken: %v", err)
+		}
+		if err := two.Err(); err != nil {
+			s.Errorf("the other holder: %v", err)
+		}
+		if _, err := s.admin.Inspect(s.Context(), "counter"); !errors.Is(err, lock.ErrForeignKey) {
+			s.Errorf("a number: %v", err)
+		}
+	})
+}
