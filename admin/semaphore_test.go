@@ -53,6 +53,10 @@ func TestSemaphore(t *testing.T) {
 		if err := two.Err(); err != nil {
 			s.Errorf("the other holder: %v", err)
 		}
+		s.do("ZADD", "{gpus}:timeout", "922337203685477", "\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10")
+		if u, err := s.admin.Unlock(s.Context(), "gpus", "0102030405060708090a0b0c0d0e0f10", ""); err != nil || len(u.Holders) != 1 {
+			s.Errorf("Redisson's permit: %+v, %v", u, err)
+		}
 		if _, err := s.admin.Inspect(s.Context(), "counter"); !errors.Is(err, lock.ErrForeignKey) {
 			s.Errorf("a number: %v", err)
 		}

@@ -198,6 +198,9 @@ func TestPermits(t *testing.T) {
 	if client[14] != '7' || !strings.Contains("89ab", client[19:20]) || len(client) != 36 {
 		t.Errorf("%s is no uuid of version 7", client)
 	}
+	if java := luascripts.Permits("0102030405060708090a0b0c0d0e0f10"); len(java) != 1 || java[0] != "\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10" {
+		t.Errorf("of Redisson's id: %q", java)
+	}
 	for _, bad := range []string{"", "x", client, client + ":1", client + ":x:1", client + ":1:x", "x:1:1", client[:30] + ":1:1"} {
 		if ids := luascripts.Permits(bad); len(ids) > 0 {
 			t.Errorf("%q: %q", bad, ids)
