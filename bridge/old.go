@@ -1,0 +1,107 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	"github.com/redis/rueidis/rueidislock"
+)
+
+// Redsync is a lock of redsync v4. lease is its expiry, which Do extends; options are those
+// that your mutexes have, without WithExpiry and WithTries. It waits as redsync does, by polling, until ctx ends.
+func Redsync(rs *redsync.Redsync, name string, lease time.Duration, options ...redsync.Option) Old {
+	return redsyncLock{rs, name, lease, options}
+}
+
+type redsyncLock struct {
+	rs      *redsync.Redsync
+	name    string
+	lease   time.Duration
+	options []redsync.Option
+}
+
+func (l redsyncLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
+	options := append([]redsync.Option{redsync.WithExpiry(l.lease), redsync.WithTries(1 << 30)}, l.options...)
+	m := l.rs.NewMutex(l.name, options...) // a mutex of redsync is for one goroutine
+	if err := m.LockContext(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = errors.Join(ctx.Err(), err)
+		}
+		return nil, nil, err
+	}
+	held, stop := keep(ctx, l.lease, func(ctx context.Context) error {
+		ok, err := m.ExtendContext(ctx)
+		if err == nil && !ok || errors.Is(err, redsync.ErrExtendFailed) || errors.As(err, new(*redsync.ErrTaken)) {
+			return errors.Join(errGone, err)
+		}
+		return err
+	})
+	return held, func(ctx context.Context) error {
+		stop()
+		ok, err := m.UnlockContext(ctx)
+		if err == nil && !ok {
+			return errGone
+		}
+		return err
+	}, nil
+}
+
+// Redislock is a lock of bsm/redislock. lease is its ttl, which Do refreshes. It waits by polling every poll, until ctx ends.
+func Redislock(c *redislock.Client, key string, lease, poll time.Duration) Old {
+	return redislockLock{c, key, lease, poll}
+}
+
+type redislockLock struct {
+	c           *redislock.Client
+	key         string
+	lease, poll time.Duration
+}
+
+func (l redislockLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
+	waiting, cancel := context.WithTimeout(ctx, 100*365*24*time.Hour) // without a deadline redislock waits for lease only
+	defer cancel()
+	got, err := l.c.Obtain(waiting, l.key, l.lease, &redislock.Options{RetryStrategy: redislock.LinearBackoff(l.poll)})
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errors.Join(ctx.Err(), err)
+		}
+		return nil, nil, err
+	}
+	held, stop := keep(ctx, l.lease, func(ctx context.Context) error {
+		err := got.Refresh(ctx, l.lease, nil)
+		if errors.Is(err, redislock.ErrNotObtained) || errors.Is(err, redislock.ErrLockNotHeld) {
+			return errors.Join(errGone, err)
+		}
+		return err
+	})
+	return held, func(ctx context.Context) error {
+		stop()
+		return got.Release(ctx)
+	}, nil
+}
+
+// Rueidislock is a lock of rueidislock, which renews it and tells of its loss.
+func Rueidislock(l rueidislock.Locker, name string) Old { return rueidisLock{l, name} }
+
+type rueidisLock struct {
+	l    rueidislock.Locker
+	name string
+}
+
+func (l rueidisLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
+	held, cancel, err := l.l.WithContext(ctx, l.name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return held, func(context.Context) error {
+		lost := held.Err() != nil && ctx.Err() == nil // otherwise it ended with the caller's context
+		cancel()
+		if lost {
+			return ErrOldLost
+		}
+		return nil
+	}, nil
+}
