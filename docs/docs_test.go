@@ -185,7 +185,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-var warning = regexp.MustCompile(`report\.warn\("([^";]*)`)
+var warning = regexp.MustCompile(`(?:report\.warn\(|\.say\(slog\.Level\w+, )"([^";]*)`)
 
 // The runbook has an entry for each warning that a client can log.
 func TestRunbook(t *testing.T) {
