@@ -38,7 +38,7 @@ var libraries = map[string]struct {
 	"rueidislock": {func(t *testing.T, addr string) Old {
 		l, err := rueidislock.NewLocker(rueidislock.LockerOption{
 			ClientOption: rueidis.ClientOption{InitAddress: []string{addr}},
-			KeyMajority:  1, KeyValidity: lease, NoLoopTracking: true,
+			KeyMajority:  1, KeyValidity: lease,
 		})
 		if err != nil {
 			t.Fatal(err)
