@@ -30,12 +30,13 @@ type call struct {
 
 	// Guarded by the mutex of the hold, which sees to it that the observer hears of the grant
 	// first, and of one end.
-	told bool       // the observer knows of the grant
-	end  *endOfHold // nil before that
+	told  bool // the observer knows of the grant
+	ended bool // the hold has ended,
+	end   end  // in this way
 }
 
-// endOfHold is how a hold ended, and when.
-type endOfHold struct {
+// end is how a hold ended, and when.
+type end struct {
 	lost bool // else it was given back
 	err  error
 	at   time.Time
@@ -142,7 +143,7 @@ func (c *call) tellGranted(h *hold) {
 	c.granted = c.began.Add(e.Took)
 	h.mu.Lock()
 	if early := h.call; early != nil {
-		c.end = early.end // it is over already
+		c.ended, c.end = early.ended, early.end // it is over already
 	}
 	h.call = c
 	h.mu.Unlock()
@@ -152,10 +153,10 @@ func (c *call) tellGranted(h *hold) {
 	}
 	h.mu.Lock()
 	c.told = true
-	end := c.end
+	ended := c.ended
 	h.mu.Unlock()
-	if end != nil {
-		h.tellOf(end)
+	if ended {
+		h.tellOf(c.end)
 	}
 }
 
@@ -167,21 +168,21 @@ func (s *Session) tellEnd(h *hold, lost bool, err error) {
 		return
 	}
 	h.mu.Lock()
-	end := &endOfHold{lost, err, h.ended}
 	if h.call == nil {
 		h.call = new(call) // until tellGranted comes
 	}
-	h.call.end = end
+	e := end{lost, err, h.ended}
+	h.call.ended, h.call.end = true, e
 	told := h.call.told // else tellGranted tells of the end, perhaps before this goroutine goes on
 	h.mu.Unlock()
 	if told {
-		h.tellOf(end)
+		h.tellOf(e)
 	}
 }
 
 // tellOf tells the observer of the end of h.
-func (h *hold) tellOf(end *endOfHold) {
-	o := h.call.s.Observer
+func (h *hold) tellOf(end end) {
+	o := h.tenure().s.Observer
 	f := o.Released
 	if end.lost {
 		f = o.Lost
