@@ -187,7 +187,7 @@ func TestReadme(t *testing.T) {
 
 var warning = regexp.MustCompile(`(?:report\.warn\(|\.say\(slog\.Level\w+, )"([^";]*)`)
 
-// The runbook has an entry for each warning that a client can log.
+// The runbook has an entry for each warning and each error that a client can log.
 func TestRunbook(t *testing.T) {
 	runbook := pages(t)["docs/RUNBOOK.md"]
 	found := 0
