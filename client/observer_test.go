@@ -30,7 +30,7 @@ func TestWithObserver_several(t *testing.T) {
 		client.WithObserver(lock.Observer{Granted: tell("second"), Released: tell("second")}),
 	)
 	ctx := context.WithValue(t.Context(), key{}, "caller")
-	for kind, l := range map[string]lock.Locker{"plain": c.NewLock("a"), "fair": c.NewFairLock("b"), "read": c.NewRWLock("c").Read()} {
+	for kind, l := range map[string]lock.Locker{"plain": c.NewLock("a"), "fair": c.NewFairLock("b"), "read": c.NewRWLock("c").Read(), "semaphore": c.NewSemaphore("d", 2)} {
 		told = nil
 		h, err := l.Lock(ctx)
 		if err != nil {
