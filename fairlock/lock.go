@@ -74,6 +74,7 @@ var kind = &session.Kind{
 	Acquire: luascripts.AcquireFair,
 	Release: luascripts.ReleaseFair,
 	Retain:  luascripts.RetainReentrant,
+	Pass:    luascripts.PassFair,
 	Renew:   luascripts.RenewReentrant, // once held, it is a hash like a plain lock's
 	Queues:  true,
 	Keep:    luascripts.KeepFair,

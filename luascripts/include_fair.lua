@@ -193,14 +193,16 @@ end
 local function dequeue(queue, timeouts, owners)
   local done = redis.pcall('ZREM', timeouts, unpack(owners))
   if type(done) ~= 'table' and (done > 0 or redis.call('LLEN', queue) ~= redis.call('ZCARD', timeouts)) then
-    local members, leading = {}, #owners > 1
-    if leading then members = redis.call('LRANGE', queue, 0, #owners - 1) end
-    for i, owner in ipairs(owners) do leading = leading and members[i] == owner end
-    if leading then
-      done = redis.pcall('LTRIM', queue, #owners, -1)
+    local leave, leading = {}, done
+    for _, owner in ipairs(owners) do leave[owner] = true end
+    for _, member in ipairs(done > 1 and redis.call('LRANGE', queue, 0, done - 1) or {}) do
+      if leave[member] then leading = leading - 1 end
+    end
+    if done > 1 and leading == 0 then
+      done = redis.pcall('LTRIM', queue, done, -1)
     else
       for _, owner in ipairs(owners) do
-        if type(done) ~= 'table' or not done.err then done = redis.pcall('LREM', queue, 1, owner) end
+        if type(done) ~= 'table' then done = redis.pcall('LREM', queue, 1, owner) end
       end
     end
   end

@@ -31,6 +31,10 @@ type Discipline interface {
 	// inLine reports whether a single attempt stands in line, and fails if it is not the
 	// first.
 	inLine() bool
+
+	// queues reports whether each waiter has a place of its own in Redis. Else the line has
+	// one there, or none.
+	queues() bool
 }
 
 var (
@@ -42,9 +46,10 @@ var (
 	// comes. After a refusal only the first asks; once it is let in, all others ask at once.
 	AllAsk Discipline = allAsk{}
 
-	// QueueInRedis is that of kinds whose waiters queue in Redis. Each waiter asks when it
-	// comes, and when it is told that its turn has come. The line sends one heartbeat for
-	// all.
+	// QueueInRedis is that of kinds whose waiters queue in Redis. The first of a line asks
+	// when it comes; the line has all others enter the queue, those together that come
+	// together. A waiter asks when it is told that its turn has come. The line sends one
+	// heartbeat for all.
 	QueueInRedis Discipline = queueInRedis{}
 )
 
@@ -53,6 +58,7 @@ type firstAsks struct{}
 func (firstAsks) asksAtOnce(*Line) bool { return false }
 func (firstAsks) freed() bool           { return true }
 func (firstAsks) inLine() bool          { return true }
+func (firstAsks) queues() bool          { return false }
 
 func (firstAsks) next(l *Line, w *Waiter, now time.Time) (bool, time.Time) {
 	if !w.leads() {
@@ -78,6 +84,7 @@ type allAsk struct{}
 func (allAsk) asksAtOnce(l *Line) bool { return !l.shut }
 func (allAsk) freed() bool             { return false }
 func (allAsk) inLine() bool            { return false }
+func (allAsk) queues() bool            { return false }
 
 func (allAsk) next(l *Line, w *Waiter, now time.Time) (ready bool, due time.Time) {
 	return firstAsks{}.next(l, w, now)
@@ -103,11 +110,14 @@ func (allAsk) retry(l *Line, w *Waiter, due time.Time) {
 
 type queueInRedis struct{}
 
-func (queueInRedis) asksAtOnce(*Line) bool { return true }
-func (queueInRedis) freed() bool           { return false }
-func (queueInRedis) inLine() bool          { return false }
+func (queueInRedis) asksAtOnce(l *Line) bool { return len(l.waiters) == 1 }
+func (queueInRedis) freed() bool             { return false }
+func (queueInRedis) inLine() bool            { return false }
+func (queueInRedis) queues() bool            { return true }
 
-func (queueInRedis) next(*Line, *Waiter, time.Time) (bool, time.Time) { return false, time.Time{} }
+func (queueInRedis) next(l *Line, w *Waiter, _ time.Time) (bool, time.Time) {
+	return l.hand.to == w, time.Time{}
+}
 
 func (queueInRedis) refused(l *Line, w *Waiter, r Refusal, now time.Time) { l.queue(w, r, now) }
 

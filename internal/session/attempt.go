@@ -109,6 +109,10 @@ func (a *attempt) step() error {
 		return waitOver{a.cutOff(p, err)}
 	}
 	switch step.Do {
+	case place.Anew:
+		a.anew()
+		a.prompt()
+		return errAgain
 	case place.Take:
 		return a.accept(p, tenureOf(step.Tenure))
 	case place.Join:
@@ -271,8 +275,11 @@ func (a *attempt) accept(p *part, t *tenure) error {
 	case closed:
 		return command.Final{Err: lock.ErrClosed}
 	default:
-		p.t = nil
-		return errAgain // lost on the way
+		a.anew() // lost on the way
+		if !p.spec.terms.Tickets() {
+			a.prompt()
+		}
+		return errAgain
 	}
 }
 

@@ -29,6 +29,7 @@ var fair = &Kind{
 	Release: luascripts.ReleaseFair,
 	Retain:  luascripts.RetainReentrant,
 	Renew:   luascripts.RenewReentrant,
+	Pass:    luascripts.PassFair,
 	Queues:  true,
 	Keep:    luascripts.KeepFair,
 }
@@ -745,8 +746,8 @@ func slow(k Kind, d time.Duration) *Kind {
 		return a, err
 	}
 	if keep != nil {
-		k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter) (luascripts.Kept, error) {
-			kept, err := keep(ctx, rdb, keys, all)
+		k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter, enters int) (luascripts.Kept, error) {
+			kept, err := keep(ctx, rdb, keys, all, enters)
 			time.Sleep(d)
 			return kept, err
 		}
