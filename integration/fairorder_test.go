@@ -450,7 +450,7 @@ func (p *process) crowd(ctx context.Context, r request) ([]op, error) {
 			}
 			p.begun.Add(1)
 			o := op{Kind: acquire, Name: r.Name, Goroutine: i, Call: monotonic()}
-			h, err := l.Lock(ctx)
+			h, err := l.Lock(noting(ctx))
 			o.Return = monotonic()
 			if err == nil {
 				p.grant(&o, h)

@@ -49,6 +49,7 @@ type Waiter struct {
 	Owner  *Owner        // its owner
 	Tenure *Tenure       // in whose name it asks; nil if that is the line's ticket, or if it asks for several locks at once
 	Of     any           // the session's: the subscription of HearOwn
+	Tells  bool          // its call looks at Next when the line has had it enter the queue, to tell its observer
 
 	line     *Line     // nil if it stands in none
 	since    time.Time // when it came

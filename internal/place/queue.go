@@ -218,6 +218,9 @@ func (p *Place) Entered(q Queuing, own bool, sent, now time.Time) (settle bool) 
 	}
 	w.queued.sent = false
 	p.Refused(w, t, Refusal{Sent: sent, Left: -1, Own: own, Trace: true}, now)
+	if w.Tells {
+		w.line.wake(w)
+	}
 	return false
 }
 

@@ -305,7 +305,7 @@ func (at *spot) waiter(p *part, once bool) *place.Waiter {
 	if w.Wake == nil {
 		w.Wake = make(chan struct{}, 1)
 	}
-	w.Terms, w.Owner = &p.spec.terms, p.owner
+	w.Terms, w.Owner, w.Tells = &p.spec.terms, p.owner, p.call != nil
 	return w
 }
 
