@@ -69,7 +69,7 @@ func (r *Round) Enters() (n int) {
 // queue says that w was told to wait in the queue in Redis.
 func (l *Line) queue(w *Waiter, r Refusal, now time.Time) {
 	p := l.side.p
-	if due := l.due(now, r.Left); !l.beat.on || due.Before(l.when.askAt) {
+	if due := l.due(now, r.Left); !l.beat.on || l.when.askAt.IsZero() || due.Before(l.when.askAt) {
 		l.when.askAt = due // waiters that come can make the next heartbeat sooner, and never later
 		l.beats(w.Terms)
 	}
