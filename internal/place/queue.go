@@ -258,9 +258,9 @@ func (p *Place) Follow(t *Tenure, numbers string, begin int) {
 	}
 	at := 0
 	for number := range strings.SplitSeq(numbers, " ") {
-		for i := at; i < len(l.waiters); i++ {
-			w := l.waiters[i]
-			if w.Tenure.Name[begin:] == number {
+		for i := range l.waiters {
+			i = (at + i) % len(l.waiters) // as a rule both are in the same order
+			if w := l.waiters[i]; w.Tenure.Name[begin:] == number {
 				t.grant.queue = append(t.grant.queue, Queuing{Waiter: w, As: w.Tenure})
 				at = i + 1
 				break
