@@ -73,7 +73,7 @@ var kind = &session.Kind{
 	Name:    "fair",
 	Called:  "a fair lock",
 	Mode:    lock.Exclusive,
-	Waits:   place.QueueInRedis,
+	Waits:   place.FairQueue,
 	Keys:    keys.Fair,
 	Acquire: luascripts.AcquireFair,
 	Release: luascripts.ReleaseFair,

@@ -203,9 +203,9 @@ func (q fair) enters(owners ...string) luascripts.Kept {
 	q.t.Helper()
 	var all []luascripts.Waiter
 	for _, o := range owners {
-		all = append(all, luascripts.Waiter{Owner: o, Patience: patience})
+		all = append(all, luascripts.Waiter{Owner: o, Patience: patience, Enters: true})
 	}
-	kept, err := luascripts.KeepFair(q.t.Context(), q.rdb, fairKeys, all, len(all))
+	kept, err := luascripts.KeepFair(q.t.Context(), q.rdb, fairKeys, all)
 	if err != nil {
 		q.t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestKeepFair_entersRefused(t *testing.T) {
 	q := fair{t, s.Client(t)}
 	q.hold(another(1))
 	q.waiting(own(1))
-	waiting := []luascripts.Waiter{{Owner: own(1), Patience: patience}, {Owner: own(2), Patience: patience}, {Owner: own(3), Patience: patience}}
+	waiting := []luascripts.Waiter{{Owner: own(1), Patience: patience}, {Owner: own(2), Patience: patience, Enters: true}, {Owner: own(3), Patience: patience, Enters: true}}
 	refused := func(what string, kept luascripts.Kept, err error) {
 		t.Helper()
 		if err != nil || !slices.Equal(kept.Asks, []bool{false, true, true}) || !slices.Equal(q.members(), []string{own(1)}) {
@@ -285,13 +285,13 @@ func TestKeepFair_entersRefused(t *testing.T) {
 		}
 	}
 	full(t, s)
-	kept, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, waiting, 2)
+	kept, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, waiting)
 	refused("full memory", kept, err)
 	about(t, "the place of one that waits", scoreLeft(q, own(1)), patience)
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
-	kept, err = luascripts.KeepFair(t.Context(), denied(t, s, "rpush"), fairKeys, waiting, 2)
+	kept, err = luascripts.KeepFair(t.Context(), denied(t, s, "rpush"), fairKeys, waiting)
 	refused("without rpush", kept, err)
-	if _, err = luascripts.KeepFair(t.Context(), denied(t, s, "zadd"), fairKeys, waiting, 2); err == nil || !slices.Equal(q.members(), []string{own(1)}) {
+	if _, err = luascripts.KeepFair(t.Context(), denied(t, s, "zadd"), fairKeys, waiting); err == nil || !slices.Equal(q.members(), []string{own(1)}) {
 		t.Errorf("without zadd: %v, and %q wait", err, q.members())
 	}
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // Discipline is how the waiters of a kind wait: which of them ask Redis, and when. There are
-// three.
+// four.
 type Discipline interface {
 	// asksAtOnce reports whether a waiter that comes has a reason to ask at once, wherever
 	// it stands in l.
@@ -32,8 +32,7 @@ type Discipline interface {
 	// first.
 	inLine() bool
 
-	// queues reports whether each waiter has a place of its own in Redis. Else the line has
-	// one there, or none.
+	// queues reports whether the line has its waiters enter a queue in Redis.
 	queues() bool
 }
 
@@ -46,11 +45,16 @@ var (
 	// comes. After a refusal only the first asks; once it is let in, all others ask at once.
 	AllAsk Discipline = allAsk{}
 
-	// QueueInRedis is that of kinds whose waiters queue in Redis. The first of a line asks
-	// when it comes; the line has all others enter the queue, those together that come
-	// together. A waiter asks when it is told that its turn has come. The line sends one
-	// heartbeat for all.
+	// QueueInRedis is that of kinds whose waiters queue in Redis. Each waiter asks when it
+	// comes, and when it is told that its turn has come. The line sends one heartbeat for
+	// all.
 	QueueInRedis Discipline = queueInRedis{}
+
+	// FairQueue is that of locks whose waiters queue in Redis, and which one owner has at a
+	// time. The first of a line asks when it comes. The line has all others enter the queue:
+	// those together that come together. The lock is passed on to the next in the queue, as
+	// far as they are in this process.
+	FairQueue Discipline = fairQueue{}
 )
 
 type firstAsks struct{}
@@ -110,20 +114,27 @@ func (allAsk) retry(l *Line, w *Waiter, due time.Time) {
 
 type queueInRedis struct{}
 
-func (queueInRedis) asksAtOnce(l *Line) bool { return len(l.waiters) == 1 }
-func (queueInRedis) freed() bool             { return false }
-func (queueInRedis) inLine() bool            { return false }
-func (queueInRedis) queues() bool            { return true }
+func (queueInRedis) asksAtOnce(*Line) bool { return true }
+func (queueInRedis) freed() bool           { return false }
+func (queueInRedis) inLine() bool          { return false }
+func (queueInRedis) queues() bool          { return false }
 
-func (queueInRedis) next(l *Line, w *Waiter, _ time.Time) (bool, time.Time) {
-	return l.hand.to == w, time.Time{}
-}
+func (queueInRedis) next(*Line, *Waiter, time.Time) (bool, time.Time) { return false, time.Time{} }
 
 func (queueInRedis) refused(l *Line, w *Waiter, r Refusal, now time.Time) { l.queue(w, r, now) }
 
 func (queueInRedis) granted(*Line, *Waiter, time.Time) {} // Redis tells the next waiter
 
 func (queueInRedis) retry(l *Line, w *Waiter, due time.Time) { w.retryAt = due }
+
+type fairQueue struct{ queueInRedis }
+
+func (fairQueue) asksAtOnce(l *Line) bool { return len(l.waiters) == 1 }
+func (fairQueue) queues() bool            { return true }
+
+func (fairQueue) next(l *Line, w *Waiter, _ time.Time) (bool, time.Time) {
+	return l.hand.to == w, time.Time{}
+}
 
 // next reports whether the first waiter of l has a reason to ask now, and else when it will
 // have one.

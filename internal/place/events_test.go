@@ -403,7 +403,7 @@ func (w *world) comes(p *proc, l *Line, c *call) string {
 		return "its time"
 	case x.trip != nil:
 		return "the answer to another"
-	case c.terms.Discipline == QueueInRedis:
+	case c.terms.Discipline == FairQueue:
 		if (x.queued.as != nil || x.queued.enters) && slices.ContainsFunc(p.ears, func(e *ears) bool { return e.line == l && e.beats }) {
 			return "a heartbeat"
 		}

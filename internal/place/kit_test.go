@@ -32,7 +32,7 @@ var (
 	plainTerms = Terms{Kind: Kind{Discipline: FirstAsks, Passes: true}, Lease: leaseTime, Yield: true}
 	writeTerms = Terms{Kind: Kind{Discipline: FirstAsks, Sided: true}, Lease: leaseTime, Yield: true, Patience: leaseTime}
 	readTerms  = Terms{Kind: Kind{Discipline: AllAsk, Reads: true, Sided: true}, Lease: leaseTime, Yield: true, Patience: leaseTime}
-	fairTerms  = Terms{Kind: Kind{Discipline: QueueInRedis, Passes: true}, Lease: leaseTime, Yield: true, Patience: leaseTime}
+	fairTerms  = Terms{Kind: Kind{Discipline: FairQueue, Passes: true}, Lease: leaseTime, Yield: true, Patience: leaseTime}
 )
 
 var errBroke = errors.New("the connection broke")
@@ -786,7 +786,7 @@ func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
 		p.Waits(c.w, Refusal{Sent: k.sent, Left: k.reply.left}, w.now)
 		w.awake(c)
 	default:
-		own := c.terms.Discipline == QueueInRedis && w.cast.keeps
+		own := c.terms.Discipline == FairQueue && w.cast.keeps
 		p.Refused(c.w, k.t, Refusal{Sent: k.sent, Left: k.reply.left, Deaf: w.cast.deaf, Own: own, Trace: k.patience > 0}, w.now)
 		if c.how == tryLock {
 			w.giveUp(c)

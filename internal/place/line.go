@@ -19,7 +19,7 @@ type Line struct {
 	silence Silence   // since when Redis gives it no answer
 	when    schedule
 	hand    hand
-	queues  bool // each waiter has a place of its own in Redis
+	queues  bool // it has its waiters enter a queue in Redis
 	beat    heartbeat
 	Ears    any // the session's: how the line hears of the lock, and its heartbeat; nil before it needs them
 }
@@ -184,8 +184,10 @@ func (p *Place) Quit(w *Waiter, now time.Time) {
 	l.waiters = slices.Delete(l.waiters, i, i+1)
 	switch {
 	case len(l.waiters) == 0:
+		if l.queues {
+			w.line = nil
+		}
 		l.end()
-		w.line = nil
 		return
 	case l.queues:
 		w.line = nil // an entry of it may be answered yet

@@ -46,7 +46,7 @@ func (r *redis) ask(w *world, c *command) (a reply) {
 	switch {
 	case c.terms.Reads:
 		a.granted = r.read(c)
-	case c.terms.Discipline == QueueInRedis:
+	case c.terms.Discipline == FairQueue:
 		a.granted = r.inQueue(c)
 		if a.granted {
 			a.next = r.following(c.p)
@@ -153,7 +153,7 @@ func (r *redis) release(w *world, c *command, aside bool) (a reply) {
 			w.publish()
 		}
 		return a
-	case c.terms.Discipline == QueueInRedis:
+	case c.terms.Discipline == FairQueue:
 		r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return e.name == c.name || slices.Contains(c.served, e.name) })
 		if r.holder == c.name {
 			r.holder = ""

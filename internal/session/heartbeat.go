@@ -55,9 +55,9 @@ func (e *ears) keep(spec *Spec, round place.Round) {
 	s := e.at.s
 	queued := make([]luascripts.Waiter, len(round.Waiters))
 	for i, q := range round.Waiters {
-		queued[i] = luascripts.Waiter{Owner: q.As.Name, Patience: q.As.Terms.Patience}
+		queued[i] = luascripts.Waiter{Owner: q.As.Name, Patience: q.As.Terms.Patience, Enters: q.Enters}
 	}
-	kept, err := spec.Keep(context.Background(), s.rdb, spec.Keys, queued, round.Enters())
+	kept, err := spec.Keep(context.Background(), s.rdb, spec.Keys, queued)
 	again, mayHaveRun := false, false
 	if err != nil {
 		fault := command.FaultOf(err)

@@ -30,9 +30,8 @@ type Kind struct {
 	// process to another. Other kinds have none.
 	Pass func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
 
-	// Keep is the heartbeat of a kind whose waiters queue in Redis; the last `enters` of them
-	// enter the queue. Other kinds have none.
-	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter, enters int) (luascripts.Kept, error)
+	// Keep is the heartbeat of a kind whose waiters queue in Redis. Other kinds have none.
+	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter) (luascripts.Kept, error)
 
 	// Joins says that Acquire, Release and Pass are those of plain locks, so that the
 	// commands of several calls can travel together: luascripts.ChangeReentrant.

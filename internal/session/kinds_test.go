@@ -22,7 +22,7 @@ import (
 // Which waiters ask, and when, of the kinds that do not simply stand in line.
 
 var fair = &Kind{
-	Waits:   place.QueueInRedis,
+	Waits:   place.FairQueue,
 	Mode:    lock.Exclusive,
 	Keys:    keys.Fair,
 	Acquire: luascripts.AcquireFair,
@@ -746,8 +746,8 @@ func slow(k Kind, d time.Duration) *Kind {
 		return a, err
 	}
 	if keep != nil {
-		k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter, enters int) (luascripts.Kept, error) {
-			kept, err := keep(ctx, rdb, keys, all, enters)
+		k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter) (luascripts.Kept, error) {
+			kept, err := keep(ctx, rdb, keys, all)
 			time.Sleep(d)
 			return kept, err
 		}

@@ -96,13 +96,13 @@ func (a *attempt) tellWaiting() {
 // ahead: it has not asked, so nobody refused it. Where each waiter has a place in Redis, it does
 // so once the attempt has one.
 func (a *attempt) tellBehind(p *part) {
-	if p.call == nil || a.limit > 0 {
+	if p.call == nil || a.limit > 0 || p.spec.Waits == place.QueueInRedis {
 		return
 	}
 	p.at.lock()
 	_, rides := a.w.Rides()
 	behind := !rides && !a.w.Leads()
-	if p.spec.Waits == place.QueueInRedis {
+	if p.spec.terms.Discipline == place.FairQueue {
 		behind = a.w.Queued() != nil
 	}
 	p.at.unlock()
