@@ -112,6 +112,19 @@ func TestPassFair(t *testing.T) {
 	})
 }
 
+// An owner that holds nothing gives nothing to its heir, which is told.
+func TestPassFair_gone(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		e := listen(t, q.rdb)
+		q.waiting(own(2))
+		got, err := luascripts.PassFair(t.Context(), q.rdb, fairKeys, own(1), luascripts.Pass{Heir: own(2), Offer: lease})
+		if err != nil || got.Verdict != luascripts.Gone || got.Token != 0 || len(q.holders()) > 0 {
+			t.Errorf("%+v, %v, and %q has the lock", got, err, q.holders())
+		}
+		e.expect(turnOf(own(2)))
+	})
+}
+
 // turnOf returns the message that it is the turn of o.
 func turnOf(o string) string {
 	client, number, _ := strings.Cut(o, ":")

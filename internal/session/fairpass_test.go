@@ -1,12 +1,16 @@
 package session
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -51,5 +55,69 @@ func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// passed returns a hold that was passed on inside session a, and no waiter. The place of its call
+// in the queue is to go with its release.
+func (w *world) passed() lock.Hold {
+	w.Helper()
+	first := w.take(w.a, fair, w.Context())
+	holds := make(chan lock.Hold, 2)
+	for range 2 {
+		go func() { holds <- w.take(w.a, fair, w.Context()) }()
+		synctest.Wait()
+	}
+	w.unlock(first) // the answer gives it to the first waiter, and says that the second is next
+	second := <-holds
+	time.Sleep(time.Millisecond)
+	w.unlock(second)
+	third := <-holds
+	if third.Owner() != second.Owner() || third.Token() <= second.Token() {
+		w.Fatal("the lock was not passed on")
+	}
+	if queue := w.inQueue(); len(queue) != 1 {
+		w.Fatalf("%q stand in the queue", queue)
+	}
+	return third
+}
+
+func (w *world) inQueue() []string {
+	queue, _ := w.mini.List("redisson_lock_queue:{orders}")
+	return queue
+}
+
+// What a tenure was passed on from leaves the queue with it, however it ends.
+func TestPassedOn_leavesNothing(t *testing.T) {
+	for name, end := range map[string]func(w *world, h lock.Hold){
+		"unlock": func(w *world, h lock.Hold) { w.unlock(h) },
+		"close": func(w *world, h lock.Hold) {
+			if err := w.a.Close(context.Background()); err != nil {
+				w.Error(err)
+			}
+		},
+		"an unlock whose answer is lost": func(w *world, h lock.Hold) {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+			_ = h.Unlock(w.Context())
+			time.Sleep(10 * time.Second)
+		},
+		"it is lost": func(w *world, h lock.Hold) {
+			w.mini.Del("orders")
+			<-h.Context().Done()
+			if !errors.Is(h.Err(), lock.ErrLost) {
+				w.Error(h.Err())
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.passed()
+				end(w, h)
+				synctest.Wait()
+				if queue := w.inQueue(); len(queue) != 0 {
+					w.Errorf("%q stand in the queue", queue)
+				}
+			})
+		})
 	}
 }
