@@ -1,8 +1,11 @@
 package reentrant_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +33,40 @@ func TestRules(t *testing.T) {
 	a := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
 	b := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
 	t.Run("on Redis", func(t *testing.T) { rules(t, a, b) })
+	kindtest.WantEmpty(t, s)
+}
+
+// The rules hold while other goroutines of the same clients take locks all the time, so that changes
+// travel together.
+func TestRules_inBatches(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
+	b := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
+	ctx, cancel := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	for n := range 6 {
+		l := []*client.Client{a, b}[n%2].NewLock(fmt.Sprint("busy-", n))
+		others.Go(func() {
+			for ctx.Err() == nil {
+				h, err := l.Lock(t.Context())
+				if err == nil {
+					err = h.Unlock(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	before := s.CommandCallsByClients(t, "evalsha")
+	t.Run("on Redis", func(t *testing.T) { rules(t, a, b) })
+	if s.CommandCallsByClients(t, "evalsha") == before {
+		t.Error("nothing was busy")
+	}
+	cancel()
+	others.Wait()
 	kindtest.WantEmpty(t, s)
 }
 

@@ -1,0 +1,201 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// 1,000 callers stand in batches and leave at any instant, before and after their changes are sent, and
+// while connections break. What they took is given back, and each lock has as many holds as its owner.
+func TestBatch_callersLeave(t *testing.T) {
+	for callers, breaks := range map[int]bool{1000: false, 200: true} {
+		t.Run(fmt.Sprintf("breaks=%t", breaks), func(t *testing.T) {
+			server := redistest.Start(t)
+			wire := redistest.NewProxy(t, server.Addr())
+			var requests atomic.Int64
+			wire.OnRequest(func(req [][]byte) (act redistest.Action) {
+				n := requests.Add(1)
+				if n%10 == 0 {
+					act.DelayReply = 2 * time.Millisecond
+				}
+				if breaks && len(req) > 3 && n%100 == 0 {
+					act.DropReply = n%200 == 0
+					act.DropRequest = !act.DropReply
+				}
+				return act
+			})
+			config := testConfig()
+			config.OpTimeout, config.Lease = 10*time.Second, time.Minute
+			s := New(server.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), config)
+			direct := server.Client(t)
+			var granted, refused atomic.Int64
+			var all sync.WaitGroup
+			for n := range callers {
+				all.Go(func() {
+					spec := s.NewSpec(plain, fmt.Sprint("orders-", n), nil)
+					owner := lock.WithOwner(t.Context())
+					var holds []lock.Hold
+					for i := range 4 { // the first hold, and re-entries
+						patience := rand.N(30 * time.Millisecond)
+						if n%4 == 0 && i == 0 {
+							patience = time.Minute
+						}
+						ctx, cancel := context.WithTimeout(owner, patience)
+						h, err := s.Lock(ctx, spec)
+						cancel()
+						switch {
+						case err == nil:
+							granted.Add(1)
+							holds = append(holds, h)
+						case ctx.Err() == nil && !breaks:
+							t.Error(err)
+						default:
+							refused.Add(1)
+						}
+					}
+					for i, h := range holds {
+						lost := errors.Is(h.Err(), lock.ErrLost)
+						if lost && !breaks {
+							t.Errorf("lost: %v", h.Err())
+						}
+						left := int64(len(holds) - i)
+						count, err := direct.Do(t.Context(), direct.B().Hget().Key(spec.Keys.Lock).Field(h.Owner()).Build()).AsInt64()
+						if more := count - left; !lost && (err != nil || more < 0 || more > 4) {
+							t.Errorf("%d holds in Redis, and the owner has %d: %v", count, left, err)
+						}
+						if err := h.Unlock(t.Context()); err != nil && !breaks {
+							t.Errorf("unlock: %v", err)
+						}
+					}
+				})
+			}
+			all.Wait()
+			if granted.Load() == 0 || refused.Load() == 0 {
+				t.Errorf("%d granted, %d refused: the test tests nothing", granted.Load(), refused.Load())
+			}
+			if err := s.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if left, err := direct.Do(t.Context(), direct.B().Keys().Pattern("*orders*").Build()).AsStrSlice(); len(left) > 0 || err != nil {
+				t.Errorf("left in Redis: %q, %v", left, err)
+			}
+			if load := s.sender.Load(); load.Inline != 0 || load.Detached != 0 || load.Idle != 0 {
+				t.Errorf("left of the sender: %+v", load)
+			}
+		})
+	}
+}
+
+// A node of a cluster is silent. The locks of the others are taken and given back all the same,
+// while calls for locks of that node wait.
+func TestBatch_aSilentNode(t *testing.T) {
+	cluster := redistest.StartCluster(t)
+	config := testConfig()
+	config.OpTimeout, config.Lease = 3*time.Second, 30*time.Second
+	s := New(cluster.Client(t), config)
+	if err := s.nodes.slots.Refresh(t.Context(), s.rdb); err != nil {
+		t.Fatal(err)
+	}
+	silent := cluster.Master(t, "orders-0")
+	var there, elsewhere []*Spec
+	for n := range 60 {
+		spec := s.NewSpec(plain, fmt.Sprint("orders-", n), nil)
+		if cluster.Master(t, spec.Keys.Lock) == silent {
+			there = append(there, spec)
+		} else {
+			elsewhere = append(elsewhere, spec)
+		}
+	}
+	silent.Freeze(t)
+	var waiting atomic.Int64
+	var stuck, quick sync.WaitGroup
+	for _, spec := range there {
+		waiting.Add(1)
+		stuck.Go(func() {
+			_, err := s.TryLock(t.Context(), spec)
+			waiting.Add(-1)
+			if !errors.Is(err, lock.ErrUnavailable) {
+				t.Errorf("%s: %v", spec.Name, err)
+			}
+		})
+	}
+	for _, spec := range elsewhere {
+		quick.Go(func() {
+			for range 10 {
+				h, err := s.TryLock(t.Context(), spec)
+				if err == nil {
+					err = h.Unlock(t.Context())
+				}
+				if err != nil {
+					t.Errorf("%s: %v", spec.Name, err)
+				}
+			}
+		})
+	}
+	quick.Wait()
+	if n := waiting.Load(); n != int64(len(there)) || n == 0 {
+		t.Errorf("%d of %d calls still wait for the silent node: the others were not faster", n, len(there))
+	}
+	stuck.Wait()
+	silent.Thaw(t)
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// All connections that the client library may have are in use by others. Locks do without one.
+func TestBatch_withoutAConnectionOfItsOwn(t *testing.T) {
+	server := redistest.Start(t)
+	rdb := server.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
+	_, release := rdb.Dedicate()
+	s := New(rdb, testConfig())
+	takeAndGive(t, s)
+	release()
+	takeAndGive(t, s)
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// The server allows no further connection. Locks do without one.
+func TestBatch_noFurtherConnection(t *testing.T) {
+	server := redistest.Start(t)
+	rdb := server.Client(t, func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
+	most := func(n string) {
+		t.Helper()
+		if err := rdb.Do(t.Context(), rdb.B().ConfigSet().ParameterValue().ParameterValue("maxclients", n).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	most("1")
+	s := New(rdb, testConfig())
+	takeAndGive(t, s)
+	most("100")
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// takeAndGive takes and gives back some locks.
+func takeAndGive(t *testing.T, s *Session) {
+	t.Helper()
+	for n := range 10 {
+		h, err := s.TryLock(t.Context(), s.NewSpec(plain, fmt.Sprint("orders-", n), nil))
+		if err == nil {
+			err = h.Unlock(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
