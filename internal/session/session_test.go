@@ -40,6 +40,7 @@ var plain = &Kind{
 	Pass:    luascripts.PassReentrant,
 	Retain:  luascripts.RetainReentrant,
 	Renew:   luascripts.RenewReentrant,
+	Joins:   true,
 }
 
 const (
