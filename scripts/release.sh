@@ -1,6 +1,6 @@
 #!/usr/bin/env sh
 # Makes a release in this clone, and pushes nothing: the changelog, a commit and a tag for each
-# module, and a list of what is in each (SBOM, CycloneDX). It prints the commands that publish it.
+# module, and a list of what is in each (go list -m). It prints the commands that publish it.
 #
 #	sh scripts/release.sh v0.1.0
 #
@@ -9,8 +9,6 @@
 # and has the tags of those modules; a third one brings the replace lines back.
 set -eu
 cd "$(dirname "$0")/.."
-
-SBOM=github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.9.0
 
 version=${1:?usage: sh scripts/release.sh v0.1.0}
 module=$(go list -m)
@@ -55,13 +53,12 @@ for least in 1 2 3; do # those that need fewer of them come first
 	done
 done
 
-# 3. What is in them.
+# 3. What is in them: each module that is built in, with its version.
 mkdir -p dist
-go run "$SBOM" mod -licenses -json -output "dist/leasehold-$version.cdx.json" . 2>dist/errors || fail "$(cat dist/errors)"
+go list -m -json all >"dist/leasehold-$version.modules.json"
 for m in $modules; do
-	go run "$SBOM" mod -licenses -json -output "dist/$(echo "$m" | tr / -)-$version.cdx.json" "$m" 2>dist/errors || fail "$(cat dist/errors)"
+	(cd "$m" && go list -m -json all) >"dist/$(echo "$m" | tr / -)-$version.modules.json"
 done
-rm dist/errors
 
 # 4. Go on as before.
 for m in $modules; do
@@ -75,7 +72,7 @@ cat <<EOF
 The release is in this clone. To publish it:
 
 	git push origin HEAD:main $tags
-	gh release create $version --notes-file dist/notes.md dist/*.cdx.json
+	gh release create $version --notes-file dist/notes.md dist/*.modules.json
 
 and then let the API check begin at the release: sh scripts/api.sh $version
 EOF
