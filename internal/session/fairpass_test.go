@@ -101,6 +101,14 @@ func TestPassedOn_leavesNothing(t *testing.T) {
 			_ = h.Unlock(w.Context())
 			time.Sleep(10 * time.Second)
 		},
+		"an unlock that Redis hears of later": func(w *world, h lock.Hold) {
+			w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DropRequest: true} })
+			if h.Unlock(w.Context()) == nil {
+				w.Error("nobody answered, and it is unlocked")
+			}
+			w.wire.OnRequest(nil)
+			time.Sleep(4 * time.Second) // less than a patience
+		},
 		"it is lost": func(w *world, h lock.Hold) {
 			w.mini.Del("orders")
 			<-h.Context().Done()
