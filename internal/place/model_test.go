@@ -57,3 +57,35 @@ func TestRefused_afterItsTenureWasLost(t *testing.T) {
 		t.Errorf("given back: %d tenures; the queue has one that is over", len(got))
 	}
 }
+
+// The answer to a release can come after the heir was granted the lock by its own question, gave
+// it back, and it was passed on. What the earlier tenure of that owner string had is the next
+// holder's now: to give it back would stop the lease of a holder.
+func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
+	s := newStage(t)
+	tenure, h := s.take(&plainTerms, 1)
+	w := s.stand(&plainTerms, 2)
+	s.stand(&plainTerms, 3)
+	s.Unlock(tenure, h, s.now, func(*Tenure) bool { return false })
+	_, heir := s.Heir(tenure, offerTime, 10*pollTime)
+	s.pass(pollTime)
+	s.Line(&plainTerms).Alarm()
+	if asked := s.asks(w); asked != heir {
+		t.Fatal("it asks in another name")
+	}
+	first := new(Hold)
+	if out := s.Granted(w, heir, w.Owner, first, 200, false, s.now); out != Holds {
+		t.Fatalf("outcome %d", out)
+	}
+	s.Quit(w, s.now)
+	s.pass(stepTime)
+	next := s.give(first)
+	if next == nil || !next.Lives() {
+		t.Fatal("it is not passed on")
+	}
+	s.done()
+	s.Inherit(heir, Inheritance{Done: true, Token: 150, Sent: s.now}, s.now) // the answer to the release, at last
+	if got := s.gives(); len(got) != 0 {
+		t.Errorf("the tenure that passed the lock on is given back, and with it the lease of the next")
+	}
+}
