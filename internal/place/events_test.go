@@ -194,18 +194,23 @@ func (w *world) do(e event) {
 	case breakCopy:
 		dup := *k
 		dup.copy, dup.c = true, nil
+		k.copied = true
 		w.answered(k, true, true)
 		w.flying = append(w.flying, &dup)
 	case timeOut:
 		k.c = nil
+		w.tell1(tellTimeOut, k.number-1)
 		if c.how != passer {
 			c.p.place.CutOff(c.w, k.t)
 		}
 		w.unanswered(c, errBroke)
 	case cross:
 		w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
+		w.tell1(tellCross, k.number-1)
 		c.p.place.Cross(c.w, k.t)
+		w.crossing = true
 		w.cancel(c)
+		w.crossing = false
 	case settle:
 		p := w.procs[e.a]
 		w.settles(p, p.settling[e.b])
@@ -230,6 +235,7 @@ func (w *world) do(e event) {
 		p := w.procs[e.a]
 		w.lost(p, p.place.granted()[e.b])
 	case expire:
+		w.tell1(tellExpire)
 		w.redis.holder = ""
 		if w.terms[0].Tickets() {
 			w.redis.queue = nil // the queue stands in the same key

@@ -68,18 +68,21 @@ const (
 
 // world has everything that a place deals with.
 type world struct {
-	cast   *cast
-	now    time.Time
-	rules  Rules
-	terms  []*Terms // of the calls
-	redis  redis
-	procs  []*proc
-	calls  []*call
-	flying []*command
-	faults int
-	lossy  bool // a time must pass before all is well
-	named  uint32
-	wrong  error // the invariant that is broken
+	cast     *cast
+	now      time.Time
+	rules    Rules
+	terms    []*Terms // of the calls
+	redis    redis
+	procs    []*proc
+	calls    []*call
+	flying   []*command
+	faults   int
+	lossy    bool // a time must pass before all is well
+	named    uint32
+	wrong    error // the invariant that is broken
+	told     []telling
+	sent     int // commands
+	crossing bool
 }
 
 // proc is a process.
@@ -179,6 +182,8 @@ type command struct {
 	reply    reply
 	late     bool // the lease is over by now
 	copy     bool // no call hears of the answer
+	copied   bool // a copy of it goes on
+	number   int  // from 1 on, as tellings have them; 0 is none
 }
 
 // events.
@@ -370,6 +375,7 @@ func (w *world) begin(c *call) {
 	p := &c.p.place
 	c.p.order++
 	c.order = c.p.order
+	w.tell1(tellStart, w.index(c))
 	if c.how == passer {
 		c.o = p.Enter(false, c.owner)
 		c.o.Turn <- struct{}{}
@@ -586,12 +592,15 @@ func (w *world) ask(c *call, step Step) {
 	c.p.place.Asks(t, lease, k.patience)
 	w.flying = append(w.flying, k)
 	c.state = asks
+	w.numbered(k)
+	w.tell1(tellAsk, w.index(c), nameOf(t))
 }
 
 // accept adds a hold to the tenure that a call took.
 func (w *world) accept(c *call) {
 	h := &Hold{Of: c}
 	if c.p.place.Add(c.t, c.o, h) {
+		w.tell1(tellTake, w.index(c), nameOf(c.t))
 		w.holds(c, h)
 		return
 	}
@@ -620,6 +629,9 @@ func (w *world) giveUp(c *call) {
 
 // cancel ends the wait of a call.
 func (w *world) cancel(c *call) {
+	if !w.crossing {
+		w.tell1(tellCancel, w.index(c))
+	}
 	for _, k := range w.flying {
 		if k.c == c {
 			k.c = nil
@@ -676,6 +688,9 @@ func (w *world) unlock(c *call) {
 		return
 	}
 	left, passed := p.Unlock(t, h, w.now, w.pass)
+	if passed {
+		w.tell1(tellUnlock, w.index(c), 254)
+	}
 	w.act(c.p)
 	if left == NobodyHolds && !passed {
 		w.release(c.p, c, t)
@@ -704,7 +719,9 @@ func (w *world) release(p *proc, c *call, t *Tenure) {
 		_, k.heir = p.place.Heir(t, offerTime, 10*pollTime)
 	}
 	w.flying = append(w.flying, k)
+	w.numbered(k)
 	if c != nil {
+		w.tell1(tellUnlock, w.index(c), nameOf(k.heir))
 		c.state = releasing
 	}
 	w.act(p)
@@ -730,6 +747,7 @@ func (w *world) carryOut(k *command, aside bool) {
 	case toKeep:
 		k.reply = w.redis.keep(w, k)
 	}
+	w.tellRun(k)
 }
 
 // granted returns the tenures by which p has the lock.
@@ -746,6 +764,7 @@ func (p *Place) granted() (all []*Tenure) {
 // answered is when the answer to a command comes back, or an error instead if broken.
 func (w *world) answered(k *command, broken, mayHaveRun bool) {
 	w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
+	w.tellAnswer(k, broken)
 	switch k.errand {
 	case toAsk:
 		w.answeredQuestion(k, broken, mayHaveRun)
@@ -802,6 +821,7 @@ func (w *world) granted(k *command) {
 	p, c, h := &k.p.place, k.c, &Hold{Of: k.c}
 	switch p.Granted(c.w, k.t, c.o, h, k.reply.token, k.late, w.now) {
 	case Holds:
+		w.tellHold(w.index(c))
 		w.follow(k, k.t)
 		w.act(k.p)
 		w.holds(c, h)
@@ -915,6 +935,7 @@ func (w *world) lost(p *proc, t *Tenure) {
 	if !before.Lives() {
 		return
 	}
+	w.tell1(tellLose, nameOf(t))
 	for _, h := range ended {
 		h.Of.(*call).ended(h)
 	}
@@ -951,10 +972,11 @@ func (w *world) settles(p *proc, d *doubt) {
 	if holds > 0 {
 		return
 	}
+	w.tell1(tellSettle, nameOf(t))
 	w.carryOut(k, false)
 	p.place.Free(t.Terms)
 	w.act(p)
-	if (d.broken || t.Unsure()) && slices.ContainsFunc(w.flying, func(k *command) bool { return !k.ran && k.about(t) }) {
+	if d.broken && slices.ContainsFunc(w.flying, func(k *command) bool { return !k.ran && k.about(t) }) {
 		w.settle(p, t, true) // looks again
 	}
 }

@@ -73,17 +73,22 @@ func (r *redis) take(c *command) bool {
 		return true
 	}
 	if c.queued {
-		i := slices.IndexFunc(r.queue, func(e entry) bool { return e.p == c.p })
-		if i < 0 {
-			r.queue = append(r.queue, entry{c.p, c.name})
-		} else {
-			r.queue[i].name = c.name
-		}
+		r.enlist(entry{c.p, c.name})
 	}
 	if c.terms.Sided && c.patience > 0 && (r.wish == "" || r.wish == c.name) {
 		r.wish, r.wished = c.name, c.came
 	}
 	return false
+}
+
+// enlist puts a waiting process into the queue: in the place that it has, or at the end.
+func (r *redis) enlist(e entry) {
+	i := slices.IndexFunc(r.queue, func(other entry) bool { return other.p == e.p })
+	if i < 0 {
+		r.queue = append(r.queue, e)
+	} else {
+		r.queue[i].name = e.name
+	}
 }
 
 func (r *redis) read(c *command) bool {
@@ -197,8 +202,7 @@ func (r *redis) release(w *world, c *command, aside bool) (a reply) {
 	default:
 		r.holder = next.name
 		if heir != "" {
-			r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return e.p == c.p })
-			r.queue = append(r.queue, entry{c.p, heir})
+			r.enlist(entry{c.p, heir})
 		}
 		w.tell(next.p)
 	}
