@@ -8,7 +8,7 @@
 #define CALLERS(e) e(0) e(1) e(2)
 #elif NC == 4
 #define CALLERS(e) e(0) e(1) e(2) e(3)
-#elif NC == 5
+#elif NC >= 5
 #define CALLERS(e) e(0) e(1) e(2) e(3) e(4)
 #endif
 
@@ -23,7 +23,11 @@
 #ifdef TRACE
 #define ROOM 1
 #define NAME(t) 1
-#define PENDING(n) pendingNow(n)
+#define ASKS(k, n) (kk[k] == ASK && kn[k] == n && !copy[k])
+#define PENDING(n) (ASKS(0, n) || ASKS(1, n) || ASKS(2, n) || ASKS(3, n) || ASKS(4, n) || ASKS(5, n) || ASKS(6, n) || ASKS(7, n)\
+	|| ASKS(8, n) || ASKS(9, n) || ASKS(10, n) || ASKS(11, n) || ASKS(12, n) || ASKS(13, n) || ASKS(14, n) || ASKS(15, n)\
+	|| ASKS(16, n) || ASKS(17, n) || ASKS(18, n) || ASKS(19, n) || ASKS(20, n) || ASKS(21, n) || ASKS(22, n) || ASKS(23, n)\
+	|| ASKS(24, n) || ASKS(25, n) || ASKS(26, n) || ASKS(27, n) || ASKS(28, n) || ASKS(29, n) || ASKS(30, n) || ASKS(31, n))
 #define RENEWS(n) 0
 #define ALIKE(c) 1
 #else

@@ -86,3 +86,22 @@ runs | while read -r name want flags; do
 	rm -rf "$dir/$name"
 done
 [ ! -e "$dir/failed" ]
+
+# Can the model follow what the state machine of the library really does?
+case " $* " in "  " | *" histories "*) ;; *) exit 0 ;; esac
+mkdir "$dir/histories"
+cd "$dir/histories"
+(cd "$(dirname "$model")/.." && LEASEHOLD_TRACES="$dir/histories/traces" go test -count=1 -run '^TestTraces$' ./internal/place) >go.out || {
+	cat go.out
+	exit 1
+}
+for processes in 2 3; do
+	grep "^$processes " traces | cut -d' ' -f2- >"traces-$processes"
+	spin -a -DTRACE -DNC=6 -DNP=$processes -DNN=16 -DNK=32 -DPASSES=64 "$model" >spin.out || { cat spin.out; exit 1; }
+	cc -O0 -w -DSAFETY -DNOFAIR -DNOBOUNDCHECK -DVECTORSZ=2048 -o pan pan.c
+	TRACE=traces-$processes ./pan -A -E -m100000 >out
+	printf '%s processes: ' "$processes"
+	grep 'REJECTED\|FOLLOWED' out || { cat out; exit 1; }
+	! grep -q REJECTED out || touch "$dir/failed"
+done
+[ ! -e "$dir/failed" ]

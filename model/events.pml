@@ -3,7 +3,7 @@
 /* ---- calls ---- */
 
 #define EV_START(C) \
-:: ON(1) cs[C] == AWAY && !dead[HOME(C)] && ALIKE(C) && calls < CALLS; \
+:: ON(1) cs[C] == AWAY && !dead[HOME(C)] && ALIKE(C) && MAY_BEGIN; \
 	SAY("caller %d comes", C) \
 	calls++; \
 	p = HOME(C); \
@@ -242,7 +242,7 @@
 	SAY("the line of process %d looks for itself", P) \
 	alarm[P] = 0; \
 	if :: !roused[P] -> rouse(P); quiet[P] = 0 :: else fi; \
-	END
+	CLOSE
 
 /* A process is killed. What it has sent may be carried out yet. */
 #define EV_CRASH(P) \
@@ -346,10 +346,12 @@ inline crash(proc) {
 }
 
 #ifdef TRACE
-#define MAY_CANCEL 1
+#define MAY_CANCEL true
+#define MAY_BEGIN true
 #define CANCELLED skip
 #else
 #define MAY_CANCEL FAULT
+#define MAY_BEGIN (calls < CALLS)
 #define CANCELLED faults++
 #endif
 
@@ -390,6 +392,9 @@ inline crash(proc) {
 #include "bounds.pml"
 
 init {
+#ifdef TRACE
+	CHOOSE
+#endif
 	do
 	OF_CALLERS(EV_START)
 	OF_CALLERS(EV_ASK)
@@ -421,7 +426,7 @@ init {
 	:: FINISHED -> break
 #else
 	EXPIRES
-	:: FINISHED
+	:: c_expr { (now.at == tr_len[now.which]) } -> c_code { tr_ok[now.which] = 1; }; break
 #endif
 	od
 }

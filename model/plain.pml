@@ -138,6 +138,7 @@ hidden byte b, known, late, renewed;
 #define ON(e) d_step {
 #define EXPECT(x)
 #define END recycle(); check(); m = 0 }
+#define CLOSE END
 #define OF_CALLERS(event) CALLERS(event)
 #define OF_COMMANDS(event) COMMANDS(event)
 #define OF_NAMES(event) NAMES(event)
@@ -147,7 +148,11 @@ hidden byte b, known, late, renewed;
 #define LIVES(n)   (ph[n] != UNUSED && ph[n] != OVER)
 #define FIRST(c)   (size[HOME(c)] > 0 && line[HOME(c) * NC] == c)
 #define TRUSTS(c)  (cs[c] == HOLDS && trust[hn[c]] > 0)
-#define FAULT      faults < FAULTS
+#ifdef TRACE
+#define FAULT      true
+#else
+#define FAULT      (faults < FAULTS)
+#endif
 
 /* ---- a few words ---- */
 
@@ -161,11 +166,15 @@ inline countPending(name) {
 
 /* k is a slot for a command; NK if there is none. */
 inline slot() {
+#ifdef TRACE
+	k = sent; sent++;
+#else
 	k = 0;
 	do
 	:: k < NK && kk[k] != 0 -> k++
 	:: else -> break
 	od
+#endif
 }
 
 /* q is an owner string that nobody has; NN if there is none. */
