@@ -91,6 +91,8 @@ done
 case " $* " in "  " | *" histories "*) ;; *) exit 0 ;; esac
 mkdir "$dir/histories"
 cd "$dir/histories"
+export LEASEHOLD_SEED="${LEASEHOLD_SEED:-$(date +%s)}" # the seeds of 4,000 histories from here on
+echo "histories: LEASEHOLD_SEED=$LEASEHOLD_SEED"
 (cd "$(dirname "$model")/.." && LEASEHOLD_TRACES="$dir/histories/traces" go test -count=1 -run '^TestTraces$' ./internal/place) >go.out || {
 	cat go.out
 	exit 1
