@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -329,12 +330,20 @@ func TestTogether_withoutAConnectionOfItsOwn(t *testing.T) {
 
 // An error of the connection alone is no answer: the changes go over the shared one.
 func TestTogether_aConnectionThatIsRefused(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	m.SetError("REDIRECT 127.0.0.1:6380")
+	elsewhere := rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()
+	m.SetError("READONLY You can't write against a read only replica.")
+	replica := rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()
 	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	for what, c := range map[string]struct {
 		err  error
 		goes bool
 	}{
 		"not connected": {dial, true},
+		"led elsewhere": {elsewhere, true},
+		"a replica":     {replica, true},
 		"broken":        {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
 		"closed":        {rueidis.ErrClosing, false},
 	} {

@@ -40,7 +40,6 @@ var plain = &Kind{
 	Pass:    luascripts.PassReentrant,
 	Retain:  luascripts.RetainReentrant,
 	Renew:   luascripts.RenewReentrant,
-	Joins:   true,
 }
 
 const (
