@@ -37,9 +37,7 @@ import (
 
 // Client hands out locks. All locks of a client share one identity in Redis,
 // one watchdog and one connection for hints; on a cluster with sharded Pub/Sub there
-// is one to each node. Away from a cluster, plain locks have a connection of their own beside the
-// shared one, where they get one. One client for each process is enough. A Client is safe for
-// concurrent use.
+// is one to each node. One client for each process is enough. A Client is safe for concurrent use.
 type Client struct {
 	session *session.Session
 	sender  *send.Sender    // for what holds no lease

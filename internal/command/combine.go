@@ -36,11 +36,9 @@ type combiner struct {
 	s *Sender // set once
 
 	mu      sync.Mutex
-	queue   []*joint  // to be sent, in the order of their arrival
-	workers int       // how many goroutines send a batch, or are about to
-	under   []*batch  // what they have sent
-	apart   bool      // one of these goes over a connection of its own
-	resumed time.Time // until when none does, after the latest such failed
+	queue   []*joint // to be sent, in the order of their arrival
+	workers int      // how many goroutines send a batch, or are about to
+	under   []*batch // what they have sent
 	latest  time.Time
 	trip    time.Duration // the shortest round trip of late
 	pacer   timer         // is to have one more batch follow the latest
@@ -60,23 +58,12 @@ type timer struct {
 	armed bool
 }
 
-// batch is some changes that are under way. While it connects, the mutex of the combiner guards
-// joints and changes, and then the worker has them.
+// batch is some changes that are under way.
 type batch struct {
 	sent    time.Time
-	apart   bool         // it goes over a connection of its own
-	stage   atomic.Int32 // what becomes of it
 	joints  []*joint
-	changes []*luascripts.Change // those of joints
+	changes []*luascripts.Change // those of joints that are sent
 }
-
-// What can become of a batch.
-const (
-	idles    int32 = iota // nothing is to be sent
-	connects              // it waits for a connection of its own
-	goes                  // its worker sends it
-	returned              // its changes are in the queue again
-)
 
 // joint is one change in the hands of a combiner.
 type joint struct {
@@ -275,14 +262,12 @@ func (c *combiner) pace() {
 	}
 }
 
-// sweep ends the wait of callers that have waited for long enough, and takes a batch back that
-// has no connection yet.
+// sweep ends the wait of callers that have waited for long enough.
 func (c *combiner) sweep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sweeper.armed = false
 	now := time.Now()
-	c.takeBackLocked(now)
 	sweep := func(all []*joint) {
 		for _, j := range all {
 			if !j.due.IsZero() && now.After(j.due) && j.state.CompareAndSwap(waits, overdue) {
@@ -296,26 +281,6 @@ func (c *combiner) sweep() {
 	}
 	if len(c.queue) > 0 || len(c.under) > 0 {
 		c.armLocked(&c.sweeper, c.s.Timeout/inlineSlack, c.sweep)
-	}
-}
-
-// takeBackLocked puts the changes of a batch that waits for a connection of its own back at
-// the head of the queue: the client library waits for one, and for a place among those that it
-// allows, without regard to anything else. The worker goes on waiting.
-func (c *combiner) takeBackLocked(now time.Time) {
-	i := slices.IndexFunc(c.under, func(b *batch) bool {
-		return b.apart && now.Sub(b.sent) >= c.s.Timeout/inlineSlack && b.stage.CompareAndSwap(connects, returned)
-	})
-	if i < 0 {
-		return
-	}
-	b := c.under[i]
-	c.under = slices.Delete(c.under, i, i+1)
-	c.queue = slices.Insert(c.queue, 0, b.joints...)
-	b.joints, b.changes = nil, nil
-	if c.workers < batchesMost {
-		c.workers++
-		c.s.Go(c.work) // the worker that waits is counted
 	}
 }
 
@@ -335,7 +300,7 @@ var errUnsent = Final{errors.New("the caller left before the change was sent")}
 func (c *combiner) send() {
 	b := c.spare.Get().(*batch)
 	for c.next(b) {
-		if b.stage.Load() != idles {
+		if len(b.changes) > 0 {
 			c.carryOut(b)
 		}
 		for _, j := range b.joints {
@@ -375,40 +340,20 @@ func (c *combiner) next(b *batch) bool {
 	rest := copy(c.queue, c.queue[n:])
 	clear(c.queue[rest:])
 	c.queue = c.queue[:rest]
-	c.latest, b.sent, b.apart = now, now, false
-	switch {
-	case len(b.changes) == 0:
-		b.stage.Store(idles)
-		return true
-	case c.apart || now.Before(c.resumed) || c.s.rdb.Mode() == rueidis.ClientModeCluster:
-		b.stage.Store(goes)
-	default:
-		b.stage.Store(connects)
-		b.apart, c.apart = true, true
+	c.latest, b.sent = now, now
+	if len(b.changes) > 0 {
+		c.under = append(c.under, b)
 	}
-	c.under = append(c.under, b)
 	return true
 }
 
 // carryOut sends b, and waits for the answers.
 func (c *combiner) carryOut(b *batch) {
-	failed := false
-	switch {
-	case b.apart:
-		var sent bool
-		if sent, failed = c.sendApart(b); !sent {
-			c.mu.Lock()
-			c.apart = false
-			c.mu.Unlock()
-			return
-		}
-	case c.s.rdb.Mode() == rueidis.ClientModeCluster:
+	if c.s.rdb.Mode() == rueidis.ClientModeCluster {
 		// The changes of a slot share a script. Those of a lock stay in their order.
 		slices.SortStableFunc(b.changes, func(x, y *luascripts.Change) int { return int(x.Slot) - int(y.Slot) })
-		fallthrough
-	default:
-		c.s.change(c.s.rdb, b.changes)
 	}
+	c.s.change(c.s.rdb, b.changes)
 	took := time.Since(b.sent)
 	answers := IsAnswer(b.changes[0].Err)
 	if answers != c.s.answering.Load() {
@@ -418,12 +363,6 @@ func (c *combiner) carryOut(b *batch) {
 	defer c.mu.Unlock()
 	i := slices.Index(c.under, b)
 	c.under = slices.Delete(c.under, i, i+1)
-	if b.apart {
-		c.apart = false
-	}
-	if failed {
-		c.resumed = time.Now().Add(c.s.Timeout)
-	}
 	switch {
 	case !answers: // whatever took so long or went so fast, it was not the way to the server and back
 	case c.trip == 0 || took < c.trip:
@@ -431,50 +370,4 @@ func (c *combiner) carryOut(b *batch) {
 	default:
 		c.trip += (took - c.trip) / tripSlow
 	}
-}
-
-// sendApart sends b over a connection of its own: one that is not shared costs less. sent is
-// false if the changes are in the queue again, as there was no connection for too long.
-//
-// Some errors are those of the connection alone: the server allows no further one, or the shared
-// one leads to another server by now. Then the changes go over the shared connection. failed
-// reports that, or that the connection broke.
-func (c *combiner) sendApart(b *batch) (sent, failed bool) {
-	conn, release := c.s.rdb.Dedicate()
-	if !b.stage.CompareAndSwap(connects, goes) {
-		release()
-		return false, false
-	}
-	c.s.change(conn, b.changes)
-	release()
-	var again []*luascripts.Change
-	for _, change := range b.changes {
-		switch {
-		case mayGoElsewhere(change.Err):
-			change.Err, failed = nil, true
-			again = append(again, change)
-		case !IsAnswer(change.Err):
-			failed = true
-		}
-	}
-	if again != nil {
-		c.s.change(c.s.rdb, again)
-	}
-	return true, failed
-}
-
-// mayGoElsewhere reports whether a command that failed with err was certainly not carried out,
-// and another connection may come to another answer.
-func mayGoElsewhere(err error) bool {
-	if err == nil {
-		return false
-	}
-	switch ReplyOf(err) {
-	case Passing, Other:
-		return true
-	case None:
-		f := FaultOf(err)
-		return f.Again && !f.MayHaveRun
-	}
-	return false
 }

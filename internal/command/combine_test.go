@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -23,31 +22,19 @@ import (
 // far is a server for a combiner: the client library and what is behind it.
 type far struct {
 	rueidis.Client
-	mode     rueidis.ClientMode
-	dedicate func() // what goes on before there is a connection of its own; nil is nothing
-	trip     func(apart bool) time.Duration
-	refuses  func(apart bool, c *luascripts.Change) error // nil refuses nothing
+	mode    rueidis.ClientMode
+	trip    func() time.Duration
+	refuses func(c *luascripts.Change) error // nil refuses nothing
 
 	mu      sync.Mutex
 	sizes   []int // of the batches
-	apart   int   // how many of these went over a connection of their own
 	carried map[string]int
 	order   []string
 	under   int
 	most    int // how many were under way at a time
 }
 
-// own is a connection that is not shared.
-type own struct{ rueidis.DedicatedClient }
-
 func (f *far) Mode() rueidis.ClientMode { return f.mode }
-
-func (f *far) Dedicate() (rueidis.DedicatedClient, func()) {
-	if f.dedicate != nil {
-		f.dedicate()
-	}
-	return own{}, func() {}
-}
 
 // sender returns a sender on f.
 func (f *far) sender(t *testing.T) *Sender {
@@ -69,16 +56,12 @@ func (f *far) sender(t *testing.T) *Sender {
 
 // change carries out changes after half of a round trip, and answers after the other half.
 func (f *far) change(conn rueidis.CoreClient, changes []*luascripts.Change) {
-	_, apart := conn.(own)
 	trip := time.Duration(0)
 	if f.trip != nil {
-		trip = f.trip(apart)
+		trip = f.trip()
 	}
 	f.mu.Lock()
 	f.sizes = append(f.sizes, len(changes))
-	if apart {
-		f.apart++
-	}
 	f.under++
 	f.most = max(f.most, f.under)
 	f.mu.Unlock()
@@ -86,7 +69,7 @@ func (f *far) change(conn rueidis.CoreClient, changes []*luascripts.Change) {
 	f.mu.Lock()
 	for _, c := range changes {
 		if f.refuses != nil {
-			if c.Err = f.refuses(apart, c); c.Err != nil {
+			if c.Err = f.refuses(c); c.Err != nil {
 				continue
 			}
 		}
@@ -141,7 +124,7 @@ func TestTogether_nobodyWaitsForLong(t *testing.T) {
 		for _, callers := range []int{1, 2, 3, 64, 700} {
 			t.Run(fmt.Sprintf("%v/%d", trip, callers), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					f := &far{trip: func(bool) time.Duration { return trip }}
+					f := &far{trip: func() time.Duration { return trip }}
 					s := f.sender(t)
 					var longest atomic.Int64
 					var all sync.WaitGroup
@@ -178,7 +161,7 @@ func TestTogether_nobodyWaitsForLong(t *testing.T) {
 // goes out once.
 func TestTogether_isBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &far{trip: func(bool) time.Duration { return time.Second }}
+		f := &far{trip: func() time.Duration { return time.Second }}
 		s := f.sender(t)
 		const callers = batchMost * (batchesMost + 8)
 		var all sync.WaitGroup
@@ -202,7 +185,7 @@ func TestTogether_callersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const trip, callers = 10, 3000
 		ms := func(n int) time.Duration { return time.Duration(rand.IntN(n)) * time.Millisecond } // so that several things happen in one instant
-		f := &far{trip: func(bool) time.Duration { return 2 * ms(trip) }}
+		f := &far{trip: func() time.Duration { return 2 * ms(trip) }}
 		s := f.sender(t)
 		var answered, late, unsent, left atomic.Int64
 		var all sync.WaitGroup
@@ -256,7 +239,7 @@ func TestTogether_callersLeave(t *testing.T) {
 func TestTogether_aSilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		f := &far{trip: func(bool) time.Duration { return max(5*timeout-time.Since(began), time.Millisecond) }}
+		f := &far{trip: func() time.Duration { return max(5*timeout-time.Since(began), time.Millisecond) }}
 		s := f.sender(t)
 		var late atomic.Int64
 		var all sync.WaitGroup
@@ -289,98 +272,10 @@ func TestTogether_aSilentServer(t *testing.T) {
 	})
 }
 
-// The client library waits for a connection without regard to anything. The changes go over the shared
-// one then, once, and the next ones at once.
-func TestTogether_withoutAConnectionOfItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		free := make(chan struct{})
-		f := &far{dedicate: func() { <-free }}
-		s := f.sender(t)
-		send := func(number uint64, longest time.Duration) {
-			t.Helper()
-			began := time.Now()
-			token, answered, err := await(t.Context(), s, timeout, step{number: number})
-			if token != number || !answered || err != nil || time.Since(began) > longest {
-				t.Errorf("%d: %d, %t, %v after %v", number, token, answered, err, time.Since(began))
-			}
-		}
-		var all sync.WaitGroup
-		for n := range 10 {
-			all.Go(func() { send(uint64(n+1), timeout/8) })
-		}
-		all.Wait()
-		for n := range 10 {
-			send(uint64(n+11), 0)
-		}
-		close(free)
-		synctest.Wait()
-		for n := range 10 {
-			send(uint64(n+21), 0)
-		}
-		if f.apart != 10 || len(f.carried) != 30 {
-			t.Errorf("%d batches over a connection of their own, %d changes", f.apart, len(f.carried))
-		}
-		for owner, times := range f.carried {
-			if times != 1 {
-				t.Errorf("%s was sent %d times", owner, times)
-			}
-		}
-	})
-}
-
-// An error of the connection alone is no answer: the changes go over the shared one.
-func TestTogether_aConnectionThatIsRefused(t *testing.T) {
-	m := redistest.NewMini(t)
-	rdb := m.Client(t)
-	m.SetError("REDIRECT 127.0.0.1:6380")
-	elsewhere := rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()
-	m.SetError("READONLY You can't write against a read only replica.")
-	replica := rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()
-	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-	for what, c := range map[string]struct {
-		err  error
-		goes bool
-	}{
-		"not connected": {dial, true},
-		"led elsewhere": {elsewhere, true},
-		"a replica":     {replica, true},
-		"broken":        {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false},
-		"closed":        {rueidis.ErrClosing, false},
-	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := &far{refuses: func(apart bool, _ *luascripts.Change) error {
-					if apart {
-						return c.err
-					}
-					return nil
-				}}
-				s := f.sender(t)
-				_, answered, err := await(t.Context(), s, timeout, step{number: 1})
-				if !answered || (err == nil) != c.goes || f.apart != 1 {
-					t.Errorf("%t, %v, %d tries apart", answered, err, f.apart)
-				}
-				for number := range uint64(10) {
-					if _, answered, err := await(t.Context(), s, timeout, step{number: number}); !answered || err != nil {
-						t.Errorf("the next: %t, %v", answered, err)
-					}
-				}
-				if f.apart != 1 {
-					t.Errorf("%d tries apart, one after another", f.apart)
-				}
-				time.Sleep(timeout)
-				if _, _, err := await(t.Context(), s, timeout, step{number: 1}); f.apart != 2 {
-					t.Errorf("%d tries apart after a while: %v", f.apart, err)
-				}
-			})
-		})
-	}
-}
-
 // On a cluster the changes of a slot stand together, and those of a lock stay in their order.
 func TestTogether_staysInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &far{mode: rueidis.ClientModeCluster, trip: func(bool) time.Duration { return time.Second }}
+		f := &far{mode: rueidis.ClientModeCluster, trip: func() time.Duration { return time.Second }}
 		s := f.sender(t)
 		var all sync.WaitGroup
 		const changes = 200
@@ -403,8 +298,8 @@ func TestTogether_staysInOrder(t *testing.T) {
 			}
 			latest[number%5] = number
 		}
-		if len(f.order) != changes || slices.Max(f.sizes) < changes/2 || f.apart > 0 {
-			t.Errorf("%d changes in batches of %v, %d apart", len(f.order), f.sizes, f.apart)
+		if len(f.order) != changes || slices.Max(f.sizes) < changes/2 {
+			t.Errorf("%d changes in batches of %v", len(f.order), f.sizes)
 		}
 	})
 }
@@ -415,13 +310,13 @@ func TestTogether_measuresAnswers(t *testing.T) {
 		const trip = 80 * time.Millisecond
 		fails := false
 		f := &far{mode: rueidis.ClientModeCluster}
-		f.trip = func(bool) time.Duration {
+		f.trip = func() time.Duration {
 			if fails {
 				return 0
 			}
 			return trip
 		}
-		f.refuses = func(bool, *luascripts.Change) error {
+		f.refuses = func(*luascripts.Change) error {
 			if fails {
 				return &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 			}

@@ -160,39 +160,6 @@ func TestBatch_aSilentNode(t *testing.T) {
 	}
 }
 
-// All connections that the client library may have are in use by others. Locks do without one.
-func TestBatch_withoutAConnectionOfItsOwn(t *testing.T) {
-	server := redistest.Start(t)
-	rdb := server.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
-	_, release := rdb.Dedicate()
-	s := New(rdb, testConfig())
-	takeAndGive(t, s)
-	release()
-	takeAndGive(t, s)
-	if err := s.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
-// The server allows no further connection. Locks do without one.
-func TestBatch_noFurtherConnection(t *testing.T) {
-	server := redistest.Start(t)
-	rdb := server.Client(t, func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
-	most := func(n string) {
-		t.Helper()
-		if err := rdb.Do(t.Context(), rdb.B().ConfigSet().ParameterValue().ParameterValue("maxclients", n).Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	most("1")
-	s := New(rdb, testConfig())
-	takeAndGive(t, s)
-	most("100")
-	if err := s.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
 // takeAndGive takes and gives back some locks.
 func takeAndGive(t *testing.T, s *Session) {
 	t.Helper()
