@@ -159,17 +159,3 @@ func TestBatch_aSilentNode(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// takeAndGive takes and gives back some locks.
-func takeAndGive(t *testing.T, s *Session) {
-	t.Helper()
-	for n := range 10 {
-		h, err := s.TryLock(t.Context(), s.NewSpec(joining, fmt.Sprint("orders-", n), nil))
-		if err == nil {
-			err = h.Unlock(t.Context())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-}
