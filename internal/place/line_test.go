@@ -644,3 +644,18 @@ func TestSilence(t *testing.T) {
 		t.Error("there was a grant, and the line does not know")
 	}
 }
+
+// A call for several locks stands behind another waiter. The answer to its question ends the
+// silence of Redis, as each answer does.
+func TestWaits_behindOthers(t *testing.T) {
+	s := newStage(t)
+	s.stand(&plainTerms, 1)
+	several := s.waiter(&plainTerms, 2)
+	s.Join(several, OnlyAsks, s.now)
+	several.AskedAt(s.now)
+	s.pass(time.Second)
+	s.Waits(several, Refusal{Sent: s.now, Left: time.Minute}, s.now)
+	if d, err := s.Line(&plainTerms).Silence().Lasts(s.now, true, 0); d != 0 || err != nil {
+		t.Errorf("Redis has been silent for %v: %v", d, err)
+	}
+}

@@ -132,6 +132,8 @@ func (p *Place) Waits(w *Waiter, r Refusal, now time.Time) {
 		l.shut = true
 		l.silence.hears(w.asked)
 		w.Terms.Discipline.refused(l, w, r, now)
+	default:
+		l.silence.hears(w.asked) // a call for several, behind others of its line: Redis answered all the same
 	}
 }
 
