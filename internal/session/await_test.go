@@ -20,6 +20,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
+// alone is the kind of plain locks whose commands travel alone, as those of all other kinds.
+var alone = hookable()
+
 // shared returns a session, and its client, which others use as well. Its only connection
 // leads through the wire.
 func (w *world) shared() (*Session, rueidis.Client) {
@@ -38,7 +41,7 @@ func (w *world) shared() (*Session, rueidis.Client) {
 func TestInline_timeoutOfAnother(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, rdb := w.shared()
-		h := w.lock(s, context.Background())
+		h := w.take(s, alone, context.Background())
 		w.wire.OnRequest(redistest.Once("GET", redistest.Action{DelayReply: time.Minute}))
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
@@ -60,7 +63,7 @@ func TestInline_timeoutOfAnother(t *testing.T) {
 func TestInline_notForReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
 		asked := 0
-		safe := *plain
+		safe := *hookable()
 		safe.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
 			if asked++; q.Replicas > 0 && w.a.sender.Load().Inline > 0 {
 				w.Errorf("question %d is sent by its caller", asked)
@@ -84,7 +87,7 @@ func TestInline_notForReplicas(t *testing.T) {
 func TestInline_notAfterRenewalsThatBrokeOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, _ := w.shared()
-		h := w.lock(s, context.Background())
+		h := w.take(s, alone, context.Background())
 		if !s.sender.Load().Answering {
 			w.Fatal("a grant is no answer")
 		}
@@ -105,11 +108,11 @@ func TestInline_notAfterRenewalsThatBrokeOff(t *testing.T) {
 func TestInline_notBehindTooManyOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, _ := w.shared()
-		w.unlock(w.lock(s, context.Background()))
+		w.unlock(w.take(s, alone, context.Background()))
 		w.wire.Freeze(true)
 		for i := range 1100 {
 			go func() {
-				h, err := s.TryLock(w.Context(), s.NewSpec(plain, "other"+strconv.Itoa(i), nil))
+				h, err := s.TryLock(w.Context(), s.NewSpec(alone, "other"+strconv.Itoa(i), nil))
 				if err == nil { // the answer and the end of its time came together
 					w.unlock(h)
 				}
@@ -117,7 +120,7 @@ func TestInline_notBehindTooManyOthers(t *testing.T) {
 		}
 		synctest.Wait()
 		start := time.Now()
-		_, err := s.TryLock(context.Background(), s.NewSpec(plain, "orders", nil))
+		_, err := s.TryLock(context.Background(), s.NewSpec(alone, "orders", nil))
 		if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime {
 			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
 		}
@@ -142,16 +145,16 @@ func TestInline_notBehindADial(t *testing.T) {
 			}
 		})
 		s := New(rdb, testConfig())
-		w.unlock(w.lock(s, context.Background()))
+		w.unlock(w.take(s, alone, context.Background()))
 		w.wire.CutAll()
 		synctest.Wait()
-		go func() { _, _ = s.TryLock(w.Context(), s.NewSpec(plain, "other", nil)) }()
+		go func() { _, _ = s.TryLock(w.Context(), s.NewSpec(alone, "other", nil)) }()
 		synctest.Wait()
 		if n := dials.Load(); n != 2 {
 			w.Fatalf("%d dials, want the second under way", n)
 		}
 		start := time.Now()
-		_, err := s.TryLock(context.Background(), s.NewSpec(plain, "orders", nil))
+		_, err := s.TryLock(context.Background(), s.NewSpec(alone, "orders", nil))
 		if took := time.Since(start); !errors.As(err, new(command.NoAnswer)) || took > opTime {
 			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
 		}
@@ -172,7 +175,7 @@ func TestIdlers_keepNothingAlive(t *testing.T) {
 		v := new(large)
 		ctx, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, v))
 		defer cancel()
-		h, err := s.Lock(ctx, s.NewSpec(plain, "orders", nil))
+		h, err := s.Lock(ctx, s.NewSpec(alone, "orders", nil))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,13 +15,6 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// joining is the kind of plain locks whose changes travel together.
-var joining = func() *Kind {
-	k := *plain
-	k.Joins = true
-	return &k
-}()
-
 // 1,000 callers stand in batches and leave at any instant, before and after their changes are sent, and
 // while connections break. What they took is given back, and each lock has as many holds as its owner.
 func TestBatch_callersLeave(t *testing.T) {
@@ -49,7 +42,7 @@ func TestBatch_callersLeave(t *testing.T) {
 			var all sync.WaitGroup
 			for n := range callers {
 				all.Go(func() {
-					spec := s.NewSpec(joining, fmt.Sprint("orders-", n), nil)
+					spec := s.NewSpec(plain, fmt.Sprint("orders-", n), nil)
 					owner := lock.WithOwner(t.Context())
 					var holds []lock.Hold
 					for i := range 4 { // the first hold, and re-entries
@@ -116,7 +109,7 @@ func TestBatch_aSilentNode(t *testing.T) {
 	silent := cluster.Master(t, "orders-0")
 	var there, elsewhere []*Spec
 	for n := range 60 {
-		spec := s.NewSpec(joining, fmt.Sprint("orders-", n), nil)
+		spec := s.NewSpec(plain, fmt.Sprint("orders-", n), nil)
 		if cluster.Master(t, spec.Keys.Lock) == silent {
 			there = append(there, spec)
 		} else {

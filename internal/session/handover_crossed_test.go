@@ -22,7 +22,7 @@ type (
 // gated is the plain kind, whose answers a test can hold back each by itself: as where
 // commands of one owner go by several connections.
 func gated(acquire func(acquireFunc) acquireFunc, pass func(passFunc) passFunc) *Kind {
-	k := *plain
+	k := *hookable()
 	if acquire != nil {
 		k.Acquire = acquire(k.Acquire)
 	}

@@ -578,7 +578,7 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 func TestGuard_anUnconfirmedGrantIsNotAskedForAgain(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes, asked := make(chan struct{}), make(chan string, 10)
-		k := *plain
+		k := *hookable()
 		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
 			asked <- q.Owner
 			if q.Replicas == 0 {

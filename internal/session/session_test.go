@@ -40,6 +40,15 @@ var plain = &Kind{
 	Pass:    luascripts.PassReentrant,
 	Retain:  luascripts.RetainReentrant,
 	Renew:   luascripts.RenewReentrant,
+	Joins:   true,
+}
+
+// hookable returns a plain kind whose functions a test can replace: changes that travel with others
+// do not come to them.
+func hookable() *Kind {
+	k := *plain
+	k.Joins = false
+	return &k
 }
 
 const (
@@ -527,8 +536,8 @@ func TestAbandoned_inline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.AlwaysPipelining = pipelining }), testConfig())
-				spec, ctx := s.NewSpec(plain, "orders", nil), context.Background()
-				w.unlock(w.lock(s, ctx))
+				spec, ctx := s.NewSpec(hookable(), "orders", nil), context.Background()
+				w.unlock(w.take(s, spec.Kind, ctx))
 				var inline atomic.Int32
 				slow := redistest.Once("EVALSHA", redistest.Action{DelayRequest: 20 * time.Second})
 				w.wire.OnRequest(func(req [][]byte) redistest.Action {
@@ -555,7 +564,7 @@ func TestAbandoned_inline(t *testing.T) {
 					w.Errorf("left: %q", keys)
 				}
 
-				h := w.lock(s, ctx)
+				h := w.take(s, spec.Kind, ctx)
 				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 20 * time.Second}))
 				start = time.Now()
 				err = h.Unlock(ctx)
@@ -564,7 +573,7 @@ func TestAbandoned_inline(t *testing.T) {
 				}
 				w.wire.OnRequest(nil)
 				time.Sleep(time.Minute)
-				w.unlock(w.lock(s, ctx))
+				w.unlock(w.take(s, spec.Kind, ctx))
 				if err := s.Close(ctx); err != nil {
 					w.Error(err)
 				}
@@ -1211,7 +1220,7 @@ func TestTryLock_leavesTheQuestionToTheNext(t *testing.T) {
 		}
 		goes := make(chan struct{})
 		var asked, slow atomic.Int64
-		k := *plain
+		k := *hookable()
 		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
 			if slow.Add(1) == 1 {
 				<-goes
