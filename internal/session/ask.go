@@ -156,11 +156,7 @@ func (a *attempt) granted(p *part, reply luascripts.Acquired) error {
 		p.at.unlock()
 		return err
 	}
-	if err := a.grant(p, a.w, q.sent, reply.Token); err != nil {
-		return err
-	}
-	a.s.follow(p.t, reply.Next)
-	return nil
+	return a.grant(p, a.w, q.sent, reply.Token)
 }
 
 // grant records that the question for p, sent at sent, was answered by a grant, and makes the

@@ -22,14 +22,13 @@ import (
 // Which waiters ask, and when, of the kinds that do not simply stand in line.
 
 var fair = &Kind{
-	Waits:   place.FairQueue,
+	Waits:   place.QueueInRedis,
 	Mode:    lock.Exclusive,
 	Keys:    keys.Fair,
 	Acquire: luascripts.AcquireFair,
 	Release: luascripts.ReleaseFair,
 	Retain:  luascripts.RetainReentrant,
 	Renew:   luascripts.RenewReentrant,
-	Pass:    luascripts.PassFair,
 	Queues:  true,
 	Keep:    luascripts.KeepFair,
 }

@@ -93,8 +93,7 @@ func (a *attempt) tellWaiting() {
 }
 
 // tellBehind does so if the attempt is about to sleep because other calls of this process are
-// ahead: it has not asked, so nobody refused it. Where each waiter has a place in Redis, it does
-// so once the attempt has one.
+// ahead: it has not asked, so nobody refused it.
 func (a *attempt) tellBehind(p *part) {
 	if p.call == nil || a.limit > 0 || p.spec.Waits == place.QueueInRedis {
 		return
@@ -102,9 +101,6 @@ func (a *attempt) tellBehind(p *part) {
 	p.at.lock()
 	_, rides := a.w.Rides()
 	behind := !rides && !a.w.Leads()
-	if p.spec.terms.Discipline == place.FairQueue {
-		behind = a.w.Queued() != nil
-	}
 	p.at.unlock()
 	if behind {
 		a.tellWaiting()
