@@ -21,7 +21,8 @@ import (
 // # Holds
 //
 // Each hold begins with Granted, and ends with exactly one of Released and Lost. All other
-// events of the hold come in between: none comes before Granted has returned. A re-entry is a
+// events of the hold come in between: none comes before Granted has returned. Only a renewal
+// that was under way as the hold ended may be told after the end. A re-entry is a
 // hold of its own.
 //
 // # Contexts

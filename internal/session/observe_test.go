@@ -92,14 +92,14 @@ func (w *witness) hear(ctx context.Context, what string, e lock.Event) {
 		switch {
 		case !c.granted:
 			wrong("before the grant")
-		case c.over:
+		case c.over && what != "renewed" && what != "renewal failed": // those the watchdog tells, perhaps as the hold ends
 			wrong("after the end of the hold")
 		case e.Owner == "" || e.Held < 0:
 			wrong("and knows nothing of the hold")
 		case (e.Err == nil) && (what == "lost" || what == "renewal failed" || what == "abandoned"):
 			wrong("without a cause")
 		}
-		c.over = what == "released" || what == "lost"
+		c.over = c.over || what == "released" || what == "lost"
 	}
 }
 
