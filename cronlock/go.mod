@@ -5,7 +5,6 @@ go 1.25.0
 require (
 	github.com/leasehold-go/leasehold v0.0.0
 	github.com/robfig/cron/v3 v3.0.1
-	go.uber.org/goleak v1.3.0
 )
 
 require (
@@ -14,6 +13,7 @@ require (
 	github.com/minio/highwayhash v1.0.4 // indirect
 	github.com/redis/rueidis v1.0.79 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 )
 

@@ -5,7 +5,6 @@ go 1.25.0
 require (
 	github.com/go-co-op/gocron/v2 v2.21.2
 	github.com/leasehold-go/leasehold v0.0.0
-	go.uber.org/goleak v1.3.0
 )
 
 require (
@@ -16,6 +15,7 @@ require (
 	github.com/redis/rueidis v1.0.79 // indirect
 	github.com/robfig/cron/v3 v3.0.1 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 )
 

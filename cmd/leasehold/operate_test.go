@@ -160,7 +160,7 @@ func TestOperate_wrongly(t *testing.T) {
 		code int
 		says string
 	}{
-		"ls --kind semaphore":                   {2, "it must be one of any, plain, fair, rw"},
+		"ls --kind bloom":                       {2, "it must be one of any, plain, fair, rw, semaphore"},
 		"ls a b":                                {2, "accepts at most 1 arg"},
 		"ls -o yaml":                            {2, "it must be one of table, json, wide, jsonl, name"},
 		"inspect":                               {2, "accepts 1 arg"},

@@ -16,9 +16,11 @@ func NotOurs() goleak.Option {
 // goroutine behind.
 //
 // When it closes the connection to a node that left a cluster, or to one that redirects to itself, rueidis
-// sleeps for five seconds more: a last test may end before that.
+// sleeps for five seconds more, and for one second before it looks for the nodes anew: a last test may end
+// before that.
 func VerifyTestMain(m goleak.TestingM) {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // faults that tests make on purpose need no log
 	goleak.VerifyTestMain(m, NotOurs(), goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
-		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"))
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
 }
