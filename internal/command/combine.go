@@ -144,9 +144,9 @@ func together[T any, C Call[T]](ctx context.Context, c *combiner, limit time.Dur
 	call.Fill(&j.Change)
 	now := time.Now()
 	var timeout <-chan time.Time
+	j.due = time.Time{} // not that of an earlier caller
 	switch slack := c.s.Timeout / inlineSlack; {
 	case limit == 0:
-		j.due = time.Time{}
 	case limit > c.s.Timeout/2:
 		j.due = now.Add(limit - slack)
 	default:

@@ -332,3 +332,21 @@ func TestTogether_measuresAnswers(t *testing.T) {
 		}
 	})
 }
+
+// A joint is used again. A caller with little time waits for all of it, however long the caller
+// before had.
+func TestTogether_hasItsOwnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trip := time.Duration(0)
+		f := &far{trip: func() time.Duration { return trip }}
+		s := f.sender(t)
+		if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
+			t.Fatalf("%t, %v", answered, err)
+		}
+		time.Sleep(timeout)
+		trip = timeout / 4
+		if _, answered, err := await(t.Context(), s, timeout/3, step{number: 2}); !answered || err != nil {
+			t.Errorf("%t, %v", answered, err)
+		}
+	})
+}
