@@ -37,7 +37,7 @@ type combiner struct {
 
 	mu      sync.Mutex
 	queue   []*joint // to be sent, in the order of their arrival
-	workers int      // how many goroutines send a batch, or are about to
+	workers int      // how many goroutines send changes, or are about to
 	under   []*batch // what they have sent
 	latest  time.Time
 	trip    time.Duration // the shortest round trip of late
@@ -196,6 +196,38 @@ func (j *joint) answer() {
 		j.wake <- struct{}{}
 	case !j.state.CompareAndSwap(overdue, answered):
 		j.late()
+	}
+}
+
+// mayAlone returns the context of a change that may run inline, as nothing else is under way with
+// which it could travel; nil if it may not. If it may, it counts as a worker until goOn.
+func (c *combiner) mayAlone(ctx context.Context, limit time.Duration) *endOf {
+	if ctx.Done() != nil {
+		return nil // as mayInline says, but without the mutex
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.workers > 0 {
+		return nil
+	}
+	own := c.s.mayInline(ctx, limit)
+	if own != nil {
+		c.workers++
+	}
+	return own
+}
+
+// goOn has a worker send what has collected behind a change that ran inline.
+func (c *combiner) goOn() {
+	c.mu.Lock()
+	c.workers--
+	sends := len(c.queue) > 0 && c.mayLocked(time.Now())
+	if sends {
+		c.workers++
+	}
+	c.mu.Unlock()
+	if sends {
+		c.s.do(c.work)
 	}
 }
 

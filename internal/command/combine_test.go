@@ -91,10 +91,15 @@ type step struct {
 	slot   uint16
 	gives  bool
 	late   func(token uint64, err error)
+	alone  func() // is run when the change is sent alone; nil if it must not be
 }
 
-func (c step) Send(context.Context) (uint64, error) { panic("sent alone") }
-func (c step) Joins() (node uint16, joins bool)     { return 0, true }
+func (c step) Send(context.Context) (uint64, error) {
+	c.alone()
+	return c.number, nil
+}
+
+func (c step) Joins() (node uint16, joins bool) { return 0, true }
 
 func (c step) Late(token uint64, err error) {
 	if c.late != nil {
@@ -346,6 +351,54 @@ func TestTogether_hasItsOwnTime(t *testing.T) {
 		time.Sleep(timeout)
 		trip = timeout / 4
 		if _, answered, err := await(t.Context(), s, timeout/3, step{number: 2}); !answered || err != nil {
+			t.Errorf("%t, %v", answered, err)
+		}
+	})
+}
+
+// A change that nothing travels with is sent by its caller, if the caller cannot leave. What
+// collects behind it goes on when it is answered.
+func TestTogether_alone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const trip, pace = 160 * time.Millisecond, 160 * time.Millisecond / paceParts
+		f := &far{trip: func() time.Duration { return trip }}
+		s := f.sender(t)
+		s.combinerOf(0).trip = trip
+		s.answering.Store(true)
+		var all sync.WaitGroup
+		began := time.Now()
+		call := func(c step, after, took time.Duration) {
+			all.Go(func() {
+				time.Sleep(after)
+				began := time.Now()
+				token, answered, err := await(context.Background(), s, timeout, c)
+				if token != c.number || !answered || err != nil || time.Since(began) != took {
+					t.Errorf("%d: %d, %t, %v after %v, and not %v", c.number, token, answered, err, time.Since(began), took)
+				}
+			})
+		}
+		sent := 0
+		call(step{number: 1, alone: func() {
+			sent++
+			if load := s.Load(); load.Inline != 1 || load.Idle != 0 {
+				t.Errorf("sent alone: %+v", load)
+			}
+			time.Sleep(pace / 2)
+		}}, 0, pace/2)
+		call(step{number: 2}, pace/4, trip)
+		call(step{number: 3}, pace/4+1, pace/4-1+trip) // not after a pace: when the first is answered
+		all.Wait()
+		if sent != 1 || len(f.sizes) != 2 {
+			t.Errorf("%d sent alone, the others in batches of %v after %v", sent, f.sizes, time.Since(began))
+		}
+		call(step{number: 4, alone: func() { sent++ }}, 0, 0)
+		all.Wait()
+		if sent != 2 {
+			t.Error("with nothing under way it does not go alone")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if _, answered, err := await(ctx, s, timeout, step{number: 5}); !answered || err != nil {
 			t.Errorf("%t, %v", answered, err)
 		}
 	})

@@ -126,12 +126,23 @@ func (s *Sender) Wait() {
 // before Wait, waits for it.
 func Await[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
 	if node, joins := c.Joins(); joins {
-		return together[T](ctx, s.combinerOf(node), limit, c)
+		all := s.combinerOf(node)
+		own := all.mayAlone(ctx, limit)
+		if own == nil {
+			return together[T](ctx, all, limit, c)
+		}
+		defer all.goOn()
+		return inline[T](s, own, c)
 	}
 	own := s.mayInline(ctx, limit)
 	if own == nil {
 		return Detached[T](ctx, s, limit, c)
 	}
+	return inline[T](s, own, c)
+}
+
+// inline is Await for a command that runs in the goroutine of its caller, under own.
+func inline[T any, C Call[T]](s *Sender, own *endOf, c C) (value T, answered bool, err error) {
 	value, err = c.Send(own)
 	if answered, err = s.inlined(own, err); !answered {
 		lateInline[T](s, c)
@@ -139,7 +150,7 @@ func Await[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration
 	return value, answered, err
 }
 
-// lateInline is apart from Await, which would else keep c on the heap.
+// lateInline is apart from inline, which would else keep c on the heap.
 func lateInline[T any, C Call[T]](s *Sender, c C) {
 	s.work.Go(func() {
 		var none T
