@@ -1,12 +1,15 @@
 -- include_limit: reads and writes the state of a rate limiter for one key. It has no keys of its own.
 --
--- "gcra <last> <ahead> <state> <state> ...", one state for each limit, times in µs:
+-- "gcra <last> <ahead> <state> <state> ... <gap> ...", one state for each limit, times in µs:
 --
 --   last   the server's time when the script wrote the state
 --   ahead  the time from `last` to the turn of the latest reservation; 0 without one
 --   state  of a limit with a burst, the debt: the time from `last` until the bucket is
 --          full again. Of an aligned limit "<end>:<used>": the end of its window, and
 --          the units taken in the window
+--
+--   gap    of a reservation that was given back before others: "~<after>~<cost>~<cost>...", the
+--          time from `last` to its turn, and for each limit the debt that it still makes
 --
 -- A debt is relative, so a clock that goes back does not lengthen it. States beyond
 -- those of the caller's limits belong to callers with more limits, and stay.
@@ -30,20 +33,27 @@ local function rules(n, args)
   return limits
 end
 
--- recall sets the state of each limit from the text of the key, as of now. It gives `ahead` and the
--- states that belong to callers with more limits, or nil and the answer of the script when the key holds
--- something else.
+-- recall sets the state of each limit from the text of the key, as of now. It gives `ahead`, the
+-- states that belong to callers with more limits, and the gaps in the order of their turns; or nil and the answer
+-- of the script when the key holds something else.
 local function recall(limits, text, now)
-  local ahead, others, i = 0, {}, 0
+  local ahead, others, gaps, i = 0, {}, {}, 0
   if type(text) == 'table' then
     if string.find(text.err, 'WRONGTYPE', 1, true) then return nil, -4 end
     return nil, text
   end
   if text then
-    local last, later, states = string.match(text, '^gcra (%d+) (%S+)(.*)$')
+    local last, later, states, lost = string.match(text, '^gcra (%d+) (%S+)([^~]*)(.*)$')
     if not last or not tonumber(later) then return nil, -4 end
     local elapsed = math.max(0, now - last)
     ahead = math.max(0, later - elapsed)
+    for gap in string.gmatch(lost, '%S+') do
+      local numbers = {}
+      for number in string.gmatch(gap, '[^~]+') do numbers[#numbers + 1] = tonumber(number) end
+      if not numbers[2] then return nil, -4 end
+      numbers[1] = numbers[1] - elapsed
+      if ahead > 0 and numbers[1] + math.max(unpack(numbers, 2)) > 0 then gaps[#gaps + 1] = numbers end
+    end
     for state in string.gmatch(states, '%S+') do
       i = i + 1
       local debt, limit, stop, used = tonumber(state), limits[i], nil, nil
@@ -72,11 +82,11 @@ local function recall(limits, text, now)
       end
     end
   end
-  return ahead, others
+  return ahead, others, gaps
 end
 
 -- record writes the state, which expires when nothing is owed.
-local function record(limits, debts, now, ahead, others)
+local function record(limits, debts, now, ahead, others, gaps)
   local text, longest = {string.format('gcra %.0f %.17g', now, ahead)}, ahead
   for _, limit in ipairs(limits) do
     if limit.aligned then
@@ -96,6 +106,11 @@ local function record(limits, debts, now, ahead, others)
       text[#text + 1] = string.format('%.17g', other)
       longest = math.max(longest, other)
     end
+  end
+  for _, gap in ipairs(gaps) do
+    local words = {''}
+    for i, number in ipairs(gap) do words[i + 1] = string.format('%.17g', number) end
+    text[#text + 1] = table.concat(words, '~')
   end
   redis.call('SET', debts, table.concat(text, ' '), 'PX', string.format('%.0f', math.ceil(longest / 1000) + 1))
 end

@@ -7,12 +7,13 @@
 -- ARGV[at+2] used   µs      when the caller would have used the units, by the server's clock
 --
 -- Returns 1 when the units came back, except those that time has given back already.
--- Returns 0: no debt of these units is left.
+-- Returns 0: none came back now.
 -- Returns -4: the key holds something else; nothing was done.
 --
 -- Time pays the oldest part of a debt first. Later uses and reservations rely on the time that
 -- has passed since the use of these units. So the refund is the cost of the units, less the
--- time between their use and the latest use.
+-- time between their use and the latest use. The rest of the cost of a reservation comes back when those behind it have left,
+-- too: it is noted as a gap.
 --
 -- Not safe to repeat: units that come back twice would be admitted twice.
 local debts, count = KEYS[1], tonumber(ARGV[1])
@@ -22,25 +23,23 @@ local units, used = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local limits = rules(count, ARGV)
-local ahead, others = recall(limits, redis.pcall('GET', debts), now)
+local ahead, others, gaps = recall(limits, redis.pcall('GET', debts), now)
 if not ahead then return others end
 
-local since = math.max(0, now + ahead - used)
-local back = 0
-for _, limit in ipairs(limits) do
-  if limit.aligned then
-    if math.floor(used / limit.per) == limit.window then
-      back = math.max(back, math.min(units, limit.used))
-      limit.used = math.max(0, limit.used - units)
-    end
-  else
-    local credit = math.min(limit.debt, math.max(0, units * limit.unit - since))
-    back = math.max(back, credit)
-    limit.debt = limit.debt - credit
-  end
+-- credit takes a cost from the debt of a limit, except what the turns after this one rely on, and returns what it took.
+local function credit(limit, cost, after)
+  local back = math.min(limit.debt, math.max(0, cost - math.max(0, ahead - after)))
+  limit.debt = limit.debt - back
+  return back
 end
-if back == 0 then return 0 end
-if since < 1 and ahead > 0 then -- it was the last in line; the reservations before it wait no longer than this
+
+-- last tells whether the turn after this time is that of the last in line.
+local function last(after)
+  return ahead > 0 and ahead - after < 1
+end
+
+-- shorten sets the turn of the last in line when that has left: the reservations before it wait no longer than this.
+local function shorten()
   local latest = 0
   for _, limit in ipairs(limits) do
     if limit.aligned then -- the key no longer has the count of the window before
@@ -51,5 +50,45 @@ if since < 1 and ahead > 0 then -- it was the last in line; the reservations bef
   end
   ahead = math.min(ahead, latest)
 end
-record(limits, debts, now, ahead, others)
-return 1
+
+local gap, back, rest = {used - now}, 0, 0
+for i, limit in ipairs(limits) do
+  local came, cost = 0, 0
+  if not limit.aligned then
+    cost = units * limit.unit
+    came = credit(limit, cost, gap[1])
+  elseif math.floor(used / limit.per) == limit.window then
+    came = math.min(units, limit.used)
+    cost = came
+    limit.used = limit.used - came
+  end
+  back, rest = math.max(back, came), math.max(rest, cost - came)
+  gap[i + 1] = cost - came
+end
+
+-- fill takes the cost of a gap from the debts.
+local function fill(before)
+  for i, limit in ipairs(limits) do
+    if not limit.aligned then credit(limit, before[i + 1] or 0, before[1]) end
+  end
+end
+
+if last(gap[1]) then
+  shorten()
+  while #gaps > 0 and last(gaps[#gaps][1]) do
+    fill(table.remove(gaps))
+    shorten()
+  end
+  if ahead == 0 then -- nobody is in line: those whose turn would be over by now need not have left in its order
+    for i = #gaps, 1, -1 do fill(table.remove(gaps)) end
+  end
+elseif gap[1] > 0 and rest > 0 then
+  local i = #gaps
+  while i > 0 and gaps[i][1] > gap[1] do i = i - 1 end
+  table.insert(gaps, i + 1, gap)
+  if #gaps > 100 then table.remove(gaps, 1) end -- the first in line, as its turn comes before all others leave
+elseif back == 0 then
+  return 0
+end
+record(limits, debts, now, ahead, others, gaps)
+return back > 0 and 1 or 0

@@ -54,7 +54,7 @@ if #ARGV == 8 and type(text) ~= 'table' then
 end
 
 local limits = rules(count, ARGV)
-local ahead, others = recall(limits, text, now)
+local ahead, others, gaps = recall(limits, text, now)
 if not ahead then return others end
 
 -- left returns the units that a limit has now.
@@ -152,5 +152,5 @@ for at = 3 * count + 1, #ARGV - 4, 4 do
   replies[n + 1], replies[n + 2], replies[n + 3] = taken, math.ceil(after), remaining
   replies[n + 4], replies[n + 5], replies[n + 6] = math.ceil(retry), math.ceil(full), which
 end
-if changed then record(limits, debts, now, ahead, others) end
+if changed then record(limits, debts, now, ahead, others, gaps) end
 return replies

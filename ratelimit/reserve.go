@@ -18,7 +18,8 @@ const LongestWait = time.Hour
 //
 // If the turn of the caller comes after the end of ctx, or after [LongestWait], Wait fails at once with
 // [ErrLimited] and takes nothing. If ctx ends while the caller waits, Wait returns the error of ctx, and
-// the units come back at once, except those that the turns of later callers depend on.
+// the units come back: at once if no later caller waits, otherwise when those that came later leave, too. A later caller
+// that stays keeps its turn, which nobody can move forward as it sends no second command.
 //
 // Without an answer of Redis the Policy decides: with Open Wait returns at once, and with Local the caller
 // waits for its turn in this process.
@@ -77,8 +78,9 @@ func (r *Reservation) Delay() time.Duration {
 // Err returns the error of Redis if the Policy decided instead, and nil otherwise.
 func (r *Reservation) Err() error { return r.err }
 
-// Cancel gives the units back, except those that time has given back already and those that the turns of
-// later callers depend on. The caller must not use the units afterwards. Only the first call does anything.
+// Cancel gives the units back, except those that time has given back already. Units that the turns of later
+// callers depend on come back when these callers leave, too. The caller must not use the units afterwards. Only the
+// first call does anything.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	r.cancelled.Do(func() {
 		if r.n > 0 && r.at > 0 {

@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -172,6 +173,104 @@ func TestReservation_Cancel(t *testing.T) {
 		if d := take(t, wide, "wide", 1); !d.OK {
 			t.Errorf("%+v, after everybody had left", d)
 		}
+	})
+}
+
+// Callers that leave the line in any order give all their units back, once nobody is behind them. One that stays keeps its turn.
+func TestReservation_Cancel_inAnyOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb := redistest.NewMini(t).Client(t)
+		slow, odd := ratelimit.Limit{Rate: 1, Per: time.Second, Burst: 3}, ratelimit.Limit{Rate: 100, Per: time.Hour, Burst: 50}
+		for name, limits := range map[string][]ratelimit.Limit{"one": {slow}, "two": {odd, slow}} {
+			for _, c := range []struct {
+				leave []int         // one after the other, of six that wait for 1 s to 6 s
+				next  time.Duration // the delay of the next that comes
+			}{
+				{[]int{0, 1, 2, 3, 4, 5}, time.Second},
+				{[]int{5, 4, 3, 2, 1, 0}, time.Second},
+				{[]int{3, 1, 5, 2, 0, 4}, time.Second},
+				{[]int{0, 1, 2, 3, 4}, 7 * time.Second}, // the last stays
+				{[]int{1, 3, 4, 5}, 4 * time.Second},    // the first and the third stay
+				{[]int{4, 5, 3, 1, 2}, 2 * time.Second}, // the first stays
+			} {
+				l := ratelimit.New(rdb, "line", closed, limits...)
+				key := fmt.Sprint(name, c.leave)
+				take(t, l, key, 3)
+				var line []*ratelimit.Reservation
+				for range 6 {
+					r, err := l.Reserve(t.Context(), key, 1)
+					if err != nil {
+						t.Fatal(err)
+					}
+					line = append(line, r)
+				}
+				for _, i := range c.leave {
+					if err := line[i].Cancel(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r, err := l.Reserve(t.Context(), key, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				isNear(t, key, r.Delay(), c.next)
+			}
+		}
+		// With different numbers of units, and when the turn of the first is over.
+		l := ratelimit.New(rdb, "line", closed, slow)
+		take(t, l, "k", 3)
+		a, err1 := l.Reserve(t.Context(), "k", 3)
+		b, err2 := l.Reserve(t.Context(), "k", 1)
+		c, err3 := l.Reserve(t.Context(), "k", 2)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range []*ratelimit.Reservation{a, b, c} {
+			isNear(t, fmt.Sprint("reservation ", i), r.Delay(), []time.Duration{3 * time.Second, 4 * time.Second, 6 * time.Second}[i])
+		}
+		if err := a.Cancel(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3500 * time.Millisecond) // the turn of a is over
+		if err := b.Cancel(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Cancel(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if d := peek(t, l, "k"); d.Remaining != 3 {
+			t.Errorf("%+v, want all three: nobody used any", d)
+		}
+	})
+}
+
+// The script keeps a hundred of those that have left, and so is quick however many leave.
+func TestReservation_Cancel_many(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		l := ratelimit.New(m.Client(t), "line", closed, ratelimit.Limit{Rate: 1, Per: time.Second, Burst: 1})
+		take(t, l, "k", 1)
+		var line []*ratelimit.Reservation
+		for range 300 {
+			r, err := l.Reserve(t.Context(), "k", 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			line = append(line, r)
+		}
+		for _, r := range line {
+			if err := r.Cancel(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if text, _ := m.Get("line:k"); len(text) > 8000 {
+				t.Fatalf("%d bytes", len(text))
+			}
+		}
+		r, err := l.Reserve(t.Context(), "k", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		isNear(t, "behind those that it forgot", r.Delay(), 200*time.Second)
 	})
 }
 
