@@ -16,3 +16,19 @@ func WaitForAsks(l *Limiter, key string, n int) {
 		time.Sleep(time.Millisecond)
 	}
 }
+
+// A Counted is the answer of the policy Local.
+type Counted struct {
+	Taken, Remaining    int64
+	Delay, Retry, Reset time.Duration
+}
+
+// CountHere returns the count of the policy Local for one key.
+func CountHere(processes int64, limits ...Limit) func(n, least int64, wait time.Duration) Counted {
+	l := (&Limiter{bad: nil}).With(limits...)
+	m := new(memory)
+	return func(n, least int64, wait time.Duration) Counted {
+		r := m.take(laneID{key: "k"}, l.limits, processes, n, least, wait)
+		return Counted{r.Taken, r.Remaining, r.Delay, r.Retry, r.Reset}
+	}
+}

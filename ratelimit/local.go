@@ -52,117 +52,37 @@ type memory struct {
 	sweep int                // guarded by mu: the number of keys at which those that owe nothing are removed
 }
 
-// bucket is the debt of one key, for each limit.
-type bucket struct {
-	full   []time.Time // for a limit with a burst: when its bucket is full again
-	window []int64     // for an aligned limit: its window
-	used   []int64     // for an aligned limit: the units taken in that window
-	idle   time.Time   // when nothing is owed
-	latest time.Time   // when the latest reservation is due
-}
-
 // take takes units of this process's share of each limit, as limit_take.lua does of the whole limit.
 func (m *memory) take(id laneID, limits []Limit, processes, n, least int64, wait time.Duration) (r answer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	b := m.of(id, len(limits), now)
+	b := m.of(id, limits, processes, now)
 
-	// The share is at least one unit: a share of none would make Local the same as Closed.
-	most := func(i int) int64 { return max(1, limits[i].Burst/processes) }
-	unit := func(i int) float64 {
-		return float64(limits[i].Per) / float64(limits[i].Rate) * float64(processes)
-	}
-	window := func(i int, t time.Time) int64 { return t.UnixMicro() / limits[i].Per.Microseconds() }
-	starts := func(i int, w int64) time.Time { return time.UnixMicro(w * limits[i].Per.Microseconds()) }
-	taken := func(i int, w int64) int64 {
-		if b.window[i] == w {
-			return b.used[i]
-		}
-		return 0
-	}
-	// left returns the units that limit i has at t if no reservation is ahead.
-	left := func(i int, t time.Time) int64 {
-		if limits[i].Aligned {
-			return max(0, most(i)-taken(i, window(i, t)))
-		}
-		room := float64(most(i))*unit(i) - float64(max(0, b.full[i].Sub(t)))
-		return max(0, int64(math.Floor(room/unit(i)+1e-6)))
-	}
-	scarcest := func() (units int64, which int) {
-		units = math.MaxInt64
-		for i := range limits {
-			if n := left(i, now); n < units {
-				units, which = n, i
-			}
-		}
-		if b.latest.After(now) {
-			units = 0
-		}
-		return units, which
-	}
-	earliest := func(units int64) time.Time {
-		at := now
-		if b.latest.After(at) {
-			at = b.latest
-		}
-		for moved := true; moved; {
-			moved = false
-			for i := range limits {
-				need := b.full[i].Add(time.Duration(math.Ceil(float64(units-most(i)) * unit(i))))
-				if limits[i].Aligned {
-					w := max(window(i, at), b.window[i])
-					if taken(i, w)+units > most(i) {
-						w++
-					}
-					need = starts(i, w)
-				}
-				if need.After(at) {
-					at, moved = need, true
-				}
-			}
-		}
-		return at
-	}
-
-	have, _ := scarcest()
-	at := now
-	r.Taken = min(n, have)
-	if r.Taken < least {
-		r.Taken, r.Retry = 0, Never
-		possible := true
-		for i := range limits {
-			possible = possible && least <= most(i)
-		}
-		if possible {
-			at = earliest(least)
-			r.Retry = at.Sub(now)
-			if wait > 0 && r.Retry <= wait {
-				r.Taken, r.Delay, r.Retry = least, r.Retry, 0
-			}
+	at := now // when the caller uses the units
+	have, _ := b.left(now)
+	switch {
+	case have >= least:
+		r.Taken = min(n, have)
+	case least > b.most():
+		r.Retry = Never
+	default:
+		turn := b.earliest(least, now)
+		if r.Retry = turn.Sub(now); wait > 0 && r.Retry <= wait {
+			r.Taken, r.Delay, r.Retry = least, r.Retry, 0
+			at = turn
 		}
 	}
 	if r.Taken > 0 {
-		for i := range limits {
-			if limits[i].Aligned {
-				w := window(i, at)
-				b.used[i] = taken(i, w) + r.Taken
-				b.window[i] = w
-				b.idle = later(b.idle, starts(i, w+1))
-			} else {
-				b.full[i] = later(b.full[i], at).Add(time.Duration(math.Ceil(float64(r.Taken) * unit(i))))
-				b.idle = later(b.idle, b.full[i])
-			}
-		}
-		b.latest = later(b.latest, at)
+		b.take(r.Taken, at)
 	}
-	r.Remaining, r.Scarcest = scarcest()
+	r.Remaining, r.Scarcest = b.left(now)
 	r.Reset = max(0, b.idle.Sub(now))
 	return r
 }
 
 // of returns the bucket of a key. The mutex is held.
-func (m *memory) of(id laneID, limits int, now time.Time) *bucket {
+func (m *memory) of(id laneID, limits []Limit, processes int64, now time.Time) *bucket {
 	if b := m.keys[id]; b != nil {
 		return b
 	}
@@ -177,12 +97,133 @@ func (m *memory) of(id laneID, limits int, now time.Time) *bucket {
 		}
 		m.sweep = 2 * len(m.keys)
 	}
-	b := &bucket{full: make([]time.Time, limits), window: make([]int64, limits), used: make([]int64, limits)}
-	for i := range b.full {
-		b.full[i] = now
+	b := &bucket{}
+	for _, l := range limits {
+		b.parts = append(b.parts, newPart(l, processes))
 	}
 	m.keys[id] = b
 	return b
+}
+
+// bucket is what the callers of one key owe.
+type bucket struct {
+	parts  []part    // of each limit
+	latest time.Time // when the latest reservation is due
+	idle   time.Time // when nothing is owed
+}
+
+// left returns the units that all limits have at now, and the index of the limit that has the least.
+func (b *bucket) left(now time.Time) (units int64, scarcest int) {
+	units = math.MaxInt64
+	for i := range b.parts {
+		if n := b.parts[i].left(now); n < units {
+			units, scarcest = n, i
+		}
+	}
+	if b.latest.After(now) { // a reservation comes before
+		units = 0
+	}
+	return units, scarcest
+}
+
+// most returns the most units that a call can take at once.
+func (b *bucket) most() int64 {
+	most := int64(math.MaxInt64)
+	for i := range b.parts {
+		most = min(most, b.parts[i].most)
+	}
+	return most
+}
+
+// earliest returns the earliest time at which a caller that comes at now can use units of all limits.
+func (b *bucket) earliest(units int64, now time.Time) time.Time {
+	for at := later(now, b.latest); ; {
+		next := at
+		for i := range b.parts {
+			next = b.parts[i].enough(units, next)
+		}
+		if next.Equal(at) {
+			return at
+		}
+		at = next // another limit may not have the units at this time
+	}
+}
+
+// take takes units of all limits, which the caller uses at a time.
+func (b *bucket) take(units int64, at time.Time) {
+	for i := range b.parts {
+		b.idle = later(b.idle, b.parts[i].take(units, at))
+	}
+	b.latest = later(b.latest, at)
+}
+
+// part is this process's share of one limit, and what callers owe of it. It is a bucket, or, of an aligned
+// limit, a count in windows.
+type part struct {
+	most int64   // set once: the size of the bucket, or the units in a window
+	unit float64 // set once: the time in which a unit flows into the bucket, in ns
+	per  int64   // set once: the length of a window in µs; 0 for a bucket
+
+	debt   float64   // the time in which the bucket is full again, in ns; as of
+	asOf   time.Time // this time
+	window int64     // the latest window of which units were taken
+	used   int64     // the units taken of that window
+}
+
+func newPart(l Limit, processes int64) part {
+	// The share is at least one unit: a share of none would make Local the same as Closed.
+	p := part{most: max(1, l.Burst/processes), unit: float64(l.Per) / float64(l.Rate) * float64(processes)}
+	if l.Aligned {
+		p.per = l.Per.Microseconds()
+	}
+	return p
+}
+
+// left returns the units that are there at t.
+func (p *part) left(t time.Time) int64 {
+	if p.per > 0 {
+		return max(0, p.most-p.usedOf(p.windowAt(t)))
+	}
+	return max(0, int64(math.Floor(float64(p.most)-p.debtAt(t)/p.unit+1e-6)))
+}
+
+// enough returns the earliest time from t on at which units are there.
+func (p *part) enough(units int64, t time.Time) time.Time {
+	if p.per > 0 {
+		w := max(p.windowAt(t), p.window)
+		if p.usedOf(w)+units > p.most {
+			w++
+		}
+		return later(t, p.begin(w))
+	}
+	return later(t, p.asOf.Add(ns(p.debt-float64(p.most-units)*p.unit)))
+}
+
+// take takes units that the caller uses at t, and returns when nothing is owed any more.
+func (p *part) take(units int64, t time.Time) time.Time {
+	if p.per > 0 {
+		w := p.windowAt(t)
+		p.window, p.used = w, p.usedOf(w)+units
+		return p.begin(w + 1)
+	}
+	p.debt, p.asOf = p.debtAt(t)+float64(units)*p.unit, t
+	return t.Add(ns(p.debt))
+}
+
+// debtAt returns the debt as of t.
+func (p *part) debtAt(t time.Time) float64 { return max(0, p.debt-float64(t.Sub(p.asOf))) }
+
+// ns returns a time in ns, rounded up except for the error of float64.
+func ns(n float64) time.Duration { return time.Duration(math.Ceil(n - 1e-3)) }
+
+// windowAt returns the window of t, begin the time at which a window begins, and usedOf the units taken of a window.
+func (p *part) windowAt(t time.Time) int64   { return t.UnixMicro() / p.per }
+func (p *part) begin(window int64) time.Time { return time.UnixMicro(window * p.per) }
+func (p *part) usedOf(window int64) int64 {
+	if window == p.window {
+		return p.used
+	}
+	return 0
 }
 
 // later returns the later of two times.

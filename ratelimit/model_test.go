@@ -283,6 +283,68 @@ func TestModel(t *testing.T) {
 	})
 }
 
+// The count of the policy Local equals that of the reference, of the share of each process.
+func TestLocal_model(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rapid.Check(timeless{t}, func(rt *rapid.T) {
+			processes := rapid.SampledFrom([]int64{1, 1, 2, 3}).Draw(rt, "processes")
+			var limits, shares []ratelimit.Limit
+			for i := range rapid.IntRange(1, 3).Draw(rt, "limits") {
+				l := drawLimit(rt, fmt.Sprint("limit ", i))
+				share := ratelimit.Limit{Rate: l.Rate, Per: l.Per * time.Duration(processes), Burst: max(1, capacity(l)/processes)}
+				if l.Aligned {
+					share = ratelimit.Limit{Rate: share.Burst, Per: l.Per, Aligned: true}
+				}
+				limits, shares = append(limits, l), append(shares, share)
+			}
+			count := ratelimit.CountHere(processes, limits...)
+			now := func() int64 { return time.Now().UnixMicro() }
+			ref := newBuckets(shares, now())
+			most := int64(math.MaxInt64)
+			for _, s := range shares {
+				most = min(most, capacity(s))
+			}
+			ask := func(rt *rapid.T, n, least int64, wait time.Duration) {
+				want := ratelimit.Counted{}
+				switch have := ref.left(now()); {
+				case have >= least:
+					if want.Taken = min(n, have); want.Taken > 0 {
+						ref.use(want.Taken, ref.from(now()))
+					}
+				case least > most:
+					want.Retry = ratelimit.Never
+				default:
+					due := ref.earliest(least, now())
+					want.Retry = after(now(), due)
+					if wait > 0 && want.Retry <= wait {
+						want.Taken, want.Delay, want.Retry = least, want.Retry, 0
+						ref.use(least, due)
+					}
+				}
+				want.Remaining = ref.left(now())
+				got := count(n, least, wait)
+				if got.Taken != want.Taken || got.Remaining != want.Remaining || !near(got.Delay, want.Delay) || !near(got.Retry, want.Retry) {
+					rt.Fatalf("%d, %d at least, within %v at %d: %+v, want %+v", n, least, wait, now(), got, want)
+				}
+			}
+			units := func(rt *rapid.T) int64 { return rapid.Int64Range(1, 30).Draw(rt, "units") }
+			rt.Repeat(map[string]func(*rapid.T){
+				"time goes by": func(rt *rapid.T) {
+					longest := rapid.SampledFrom([]int64{100, 1_000_000, 90_000_000}).Draw(rt, "at most")
+					time.Sleep(time.Duration(rapid.Int64Range(1, longest).Draw(rt, "µs")) * time.Microsecond)
+				},
+				"take":       func(rt *rapid.T) { n := units(rt); ask(rt, n, n, 0) },
+				"take up to": func(rt *rapid.T) { ask(rt, units(rt), 1, 0) },
+				"peek":       func(rt *rapid.T) { ask(rt, 0, 0, 0) },
+				"reserve": func(rt *rapid.T) {
+					n := units(rt)
+					ask(rt, n, n, rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 3 * time.Minute}).Draw(rt, "wait"))
+				},
+			})
+		})
+	})
+}
+
 // use is a number of units that a caller used, and the time.
 type use struct {
 	at int64 // µs
