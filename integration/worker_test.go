@@ -359,6 +359,8 @@ func (p *process) serve(r request) (any, error) {
 		return p.loop(ctx, r)
 	case "share":
 		return p.share(ctx, r)
+	case "limit":
+		return nil, p.limit(ctx, r)
 	case "relay":
 		return nil, p.relay(ctx, r)
 	case "stayed":
