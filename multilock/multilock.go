@@ -32,7 +32,8 @@ var _ lock.Locker = (*Lock)(nil)
 //
 // A lock that is given twice is entered twice, as one owner takes all; so
 // both sides of a read/write lock are allowed too. The same lock by two clients is
-// not: two clients are two owners, each of which waits for the other.
+// not: two clients are two owners, each of which waits for the other. Permits of one
+// semaphore are taken by one Locker, its N: two of them are an error.
 func New(locks ...lock.Locker) *Lock {
 	m := &Lock{}
 	for i, l := range locks {
@@ -53,6 +54,7 @@ func New(locks ...lock.Locker) *Lock {
 	if len(locks) == 0 {
 		m.err = errors.New("a multi-lock of no locks")
 	}
+	m.err = errors.Join(m.err, oncePermits(m.locks))
 	if m.err != nil {
 		return m
 	}
@@ -71,6 +73,24 @@ func New(locks ...lock.Locker) *Lock {
 func mayGiveBack(l lock.Locker) error {
 	if c, ok := l.(lockimpl.Configured); ok && c.Config().AtLeast > 0 {
 		return errors.New("WithAtLeast: an attempt that does not get all locks could not give this one back; leave the option away")
+	}
+	return nil
+}
+
+// oncePermits returns an error if two of locks take permits of one semaphore. Each of them is an
+// owner of its own there, so they could wait for each other.
+func oncePermits(locks []lock.Locker) error {
+	seen := map[any]int{}
+	for i, l := range locks {
+		c, ok := l.(lockimpl.Counted)
+		if !ok {
+			continue
+		}
+		of, _ := c.Semaphore()
+		if first, twice := seen[of]; twice {
+			return fmt.Errorf("locks %d and %d of %d take permits of one semaphore: use its N instead", first+1, i+1, len(locks))
+		}
+		seen[of] = i
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ var _ lock.Locker = (*Quorum)(nil)
 // A hold of fixed leases (lock.WithFixedLease) lasts until a majority of these has run out, even
 // if a server is asked again.
 //
-// It does no I/O. A wrong number of locks or a wrong option is an
+// It does no I/O. A wrong number of locks, a wrong option, or a semaphore of more than one permit is an
 // error of the first call. Locks that turn out to be on one server have one vote
 // together.
 //
@@ -71,7 +71,13 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 		}
 	}
 	for i, l := range locks {
-		if err := mayGiveBack(l); err != nil {
+		err := mayGiveBack(l)
+		if c, ok := l.(lockimpl.Counted); ok {
+			if _, permits := c.Semaphore(); permits != 1 {
+				err = errors.Join(err, fmt.Errorf("a semaphore of %d permits: two majorities could have permits of other servers, and more than %d owners hold it; a quorum takes semaphores of one permit only", permits, permits))
+			}
+		}
+		if err != nil {
 			q.err = errors.Join(q.err, fmt.Errorf("lock %d of %d: %w", i+1, len(locks), err))
 		}
 	}

@@ -52,6 +52,8 @@ type Semaphore struct{ one part }
 var (
 	_ lockimpl.Witness    = (*Semaphore)(nil)
 	_ lockimpl.Configured = (*Semaphore)(nil)
+	_ lockimpl.Counted    = (*Semaphore)(nil)
+	_ lockimpl.Counted    = (*part)(nil)
 )
 
 // New is for package client; use client.Client.NewSemaphore.
@@ -144,6 +146,14 @@ func (p *part) TryLock(ctx context.Context) (lock.Hold, error) {
 
 func (p *part) Config() lockimpl.Config { return p.spec().Config }
 
+func (p *part) Semaphore() (of any, permits int) {
+	type object struct {
+		session *session.Session
+		name    string
+	}
+	return object{p.session, p.name}, int(p.permits.Load())
+}
+
 func (p *part) Server(ctx context.Context) (lockimpl.Server, error) {
 	return p.session.Server(ctx, p.spec())
 }
@@ -203,3 +213,6 @@ func (s *Semaphore) Config() lockimpl.Config { return s.one.Config() }
 // Server asks the server that has the semaphore which one it is, and since when it has been running. It needs
 // the right to INFO.
 func (s *Semaphore) Server(ctx context.Context) (lockimpl.Server, error) { return s.one.Server(ctx) }
+
+// Semaphore says which semaphore that is; package multilock asks.
+func (s *Semaphore) Semaphore() (of any, permits int) { return s.one.Semaphore() }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/multilock"
 	"github.com/leasehold-go/leasehold/semaphore"
 	"github.com/redis/rueidis"
 )
@@ -240,6 +242,7 @@ func TestBadInput(t *testing.T) {
 		"less than none":             {c.NewSemaphore("x", 3).N(-1), nil, "-1 permits for one hold", false},
 		"more than one hold can":     {c.NewSemaphore("x", 3000).N(semaphore.MostPermits + 1), nil, "1001 permits for one hold", false},
 		"more than there are":        {c.NewSemaphore("x", 3).N(4), semaphore.ErrPermits, "4 for one hold", false},
+		"at least":                   {c.NewSemaphore("x", 3, lock.WithAtLeast(time.Second)), nil, "WithAtLeast", false},
 		"fencing":                    {c.NewSemaphore("x", 3, lock.WithFencing()), nil, "does not know this option", false},
 		"no name":                    {c.NewSemaphore("", 3), lock.ErrBadName, "empty", false},
 		"the other key's name":       {c.NewSemaphore("{x}:timeout", 3), lock.ErrBadName, "timeout", false},
@@ -764,4 +767,129 @@ func TestRun(t *testing.T) {
 		t.Errorf("the data is %q", got)
 	}
 	_ = h.Unlock(t.Context())
+}
+
+// A permit among other locks: all or none, and the loss of one ends the whole.
+func TestInAMultilock(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...), kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	of := func(c *client.Client) lock.Locker {
+		return multilock.New(c.NewSemaphore("gpus", 2).N(2), c.NewLock("orders"), c.NewSemaphore("licences", 1))
+	}
+	h := kindtest.MustLock(t, of(a))
+	stands(t, s, "gpus", "0", 2)
+	stands(t, s, "licences", "0", 1)
+	w := kindtest.Go(t.Context(), of(b))
+	waiting(t, s, "gpus", 1)
+	kindtest.MustUnlock(t, h)
+	h = w.Hold(t)
+
+	// What cannot be had gives the rest back.
+	kindtest.MustUnlock(t, h)
+	orders := kindtest.MustLock(t, a.NewLock("orders"))
+	if _, err := of(b).TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("without the lock: %v", err)
+	}
+	soonStands(t, s, "gpus", "2", 0)
+	stands(t, s, "licences", "1", 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	w = kindtest.Go(ctx, of(b))
+	kindtest.WaitFor(t, "it has its permits, and waits for the lock", func() bool { return kindtest.Text(s.Do(t, "GET", "gpus")) == "0" })
+	cancel()
+	if err := w.Err(t); !errors.Is(err, context.Canceled) || !errors.Is(err, lock.ErrNotAcquired) {
+		t.Error(err)
+	}
+	soonStands(t, s, "gpus", "2", 0)
+	kindtest.MustUnlock(t, orders)
+
+	// A permit is lost.
+	h = kindtest.MustLock(t, of(a))
+	s.Do(t, "EVAL", "redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[2], 1)", "2", "{licences}:timeout", "licences")
+	kindtest.Lost(t, h)
+	if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) {
+		t.Errorf("unlock of what is lost: %v", err)
+	}
+	soonStands(t, s, "gpus", "2", 0)
+	soonStands(t, s, "licences", "1", 0)
+	kindtest.MustUnlock(t, kindtest.MustLock(t, b.NewLock("orders")))
+}
+
+// Combinations that would wait for themselves, or let in more than there are permits, are errors of the first call.
+func TestInAMultilock_refused(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c, other := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	gpus := c.NewSemaphore("gpus", 5)
+	clients := []*client.Client{c, other, kindtest.NewClient(t, s.Client(t))}
+	quorum := func(permits int) lock.Locker {
+		var all []lock.Locker
+		for i, c := range clients {
+			all = append(all, c.NewSemaphore(fmt.Sprint("seat", i), permits))
+		}
+		return multilock.NewQuorum(all)
+	}
+	s.ResetStats(t)
+	for says, l := range map[string]lock.Locker{
+		"use its N":              multilock.New(gpus, c.NewLock("orders"), gpus.N(2)),
+		"of one semaphore":       multilock.New(multilock.New(gpus), c.NewSemaphore("gpus", 5)),
+		"semaphore of 2 permits": quorum(2),
+		"semaphore of 0 permits": quorum(0),
+	} {
+		for op, call := range map[string]func(context.Context) (lock.Hold, error){"lock": l.Lock, "trylock": l.TryLock} {
+			_, err := call(t.Context())
+			var e *lock.Error
+			if !errors.As(err, &e) || e.Op != op || !strings.Contains(err.Error(), says) {
+				t.Errorf("%q, %s: %v", says, op, err)
+			}
+		}
+	}
+	if n := s.CommandCalls(t, "evalsha"); n > 0 {
+		t.Errorf("%d commands were sent", n)
+	}
+	kindtest.MustUnlock(t, kindtest.MustLock(t, multilock.New(gpus, other.NewSemaphore("other", 5), c.NewSemaphore("other", 5)))) // two clients are two owners
+}
+
+// A hold of permits has a longest age, and its lease can be extended, as those of other kinds.
+func TestMaxHoldAndExtend(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	short := kindtest.MustLock(t, c.NewSemaphore("gpus", 3, lock.WithMaxHold(2*kindtest.WatchdogTimeout)).N(2))
+	kept := kindtest.MustLock(t, c.NewSemaphore("gpus", 3))
+	began := time.Now()
+	kindtest.Lost(t, short, lock.ErrMaxHold)
+	if took := time.Since(began); took < kindtest.WatchdogTimeout {
+		t.Errorf("its end came after %v of %v", took, 2*kindtest.WatchdogTimeout)
+	}
+	soonStands(t, s, "gpus", "2", 1)
+	if err := kept.Err(); err != nil {
+		t.Errorf("another hold: %v", err)
+	}
+
+	fixed := kindtest.MustLock(t, c.NewSemaphore("gpus", 3, lock.WithFixedLease(time.Minute)).N(2))
+	if err := fixed.Extend(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if left := time.Until(fixed.Until()); left < 50*time.Minute || left > time.Hour {
+		t.Errorf("%v are left of an hour", left)
+	}
+	now := kindtest.Number(s.Do(t, "EVAL", "local t = redis.call('TIME') return t[1] * 1000", "0"))
+	for _, id := range luascripts.Permits(fixed.Owner()) {
+		score, err := strconv.ParseInt(kindtest.Text(s.Do(t, "ZSCORE", "{gpus}:timeout", id)), 10, 64)
+		if left := time.Duration(score-now) * time.Millisecond; err != nil || left < 50*time.Minute {
+			t.Errorf("%v are left of a permit's hour, %v", left, err)
+		}
+	}
+	if err := fixed.Extend(t.Context(), 10*time.Second); err != nil { // never shorter
+		t.Error(err)
+	}
+	if left := time.Until(fixed.Until()); left < 50*time.Minute {
+		t.Errorf("%v are left of an hour", left)
+	}
+	s.Do(t, "ZREM", "{gpus}:timeout", luascripts.Permits(fixed.Owner())[1])
+	if err := fixed.Extend(t.Context(), 2*time.Hour); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("of what is lost: %v", err)
+	}
+	kindtest.MustUnlock(t, kept)
 }

@@ -144,3 +144,13 @@ type Witness interface {
 	// and to the second, rounded towards now.
 	Server(ctx context.Context) (Server, error)
 }
+
+// Counted is a [lock.Locker] that takes permits of a semaphore, so that several owners hold it at once. A
+// multi-lock takes no semaphore twice, and a quorum takes none with more than one permit.
+type Counted interface {
+	lock.Locker
+
+	// Semaphore returns a value that is equal for all handles of a client of one semaphore, and how many
+	// permits there are in all; 0 if the handle does not say.
+	Semaphore() (of any, permits int)
+}
