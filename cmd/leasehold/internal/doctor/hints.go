@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -14,8 +15,16 @@ import (
 const hintLimit = 2 * time.Second
 
 // pubsub checks whether a message reaches a listener. A message tells waiters that a lock
-// is free; without it they ask once a second.
+// is free; without it they ask once a second. Rate limiters and filters send no messages.
 func (e *exam) pubsub(ctx context.Context) []Check {
+	channel := "redisson_lock__channel:{" + e.name + "}"
+	switch {
+	case e.locks():
+	case slices.Contains(e.Kinds, "semaphore"):
+		channel = "redisson_sc:{" + e.name + "}"
+	default:
+		return nil
+	}
 	sharded, kind := false, "plain"
 	if e.rdb.Mode() == rueidis.ClientModeCluster {
 		sharded = ask(ctx, e.rdb, "PUBSUB", "SHARDNUMSUB").Error() == nil
@@ -23,7 +32,7 @@ func (e *exam) pubsub(ctx context.Context) []Check {
 	if sharded {
 		kind = "sharded"
 	}
-	took, err := e.hint(ctx, sharded)
+	took, err := e.hint(ctx, channel, sharded)
 	c := Check{Name: "pubsub", Status: OK, Found: fmt.Sprintf("%s; a message arrives in %v", kind, round(took))}
 	switch {
 	case denied(err):
@@ -38,10 +47,9 @@ func (e *exam) pubsub(ctx context.Context) []Check {
 var errLost = errors.New("no message arrived")
 
 // hint publishes a message to a channel that it listens to.
-func (e *exam) hint(ctx context.Context, sharded bool) (took time.Duration, err error) {
+func (e *exam) hint(ctx context.Context, channel string, sharded bool) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, hintLimit, errLost)
 	defer cancel()
-	channel := "redisson_lock__channel:{" + e.name + "}"
 	subscribe := e.rdb.B().Subscribe().Channel(channel).Build()
 	publish := []string{"PUBLISH", channel, "doctor"}
 	if sharded {
@@ -86,8 +94,12 @@ func (e *exam) hint(ctx context.Context, sharded bool) (took time.Duration, err 
 	return 0, context.Cause(ctx)
 }
 
-// lock takes a lock and releases it, which is the purpose of all other checks.
+// lock takes a lock and releases it, which is the purpose of all other checks. A user that needs no locks has
+// no rights to that.
 func (e *exam) lock(ctx context.Context) []Check {
+	if !e.locks() {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()
 	c, err := client.New(e.rdb, client.WithWatchdogTimeout(patient), client.WithoutRegistry())

@@ -17,24 +17,40 @@ type need struct {
 	head   string // the head of the list there
 	kind   string // the name in the option; empty if it cannot be chosen
 	rights string
+	alone  bool // it needs no other list; examined only if it is chosen
 }
 
 const plainChannel = "&redisson_lock__channel:{orders:* "
 
 var needs = []need{
-	{"every", "", "~orders:* +evalsha +eval +ping +cluster|slots +cluster|shards +subscribe +unsubscribe +publish " +
+	{head: "every", rights: "~orders:* +evalsha +eval +ping +cluster|slots +cluster|shards +subscribe +unsubscribe +publish " +
 		"+role +hset +hdel +hexists +hlen +pexpire +pttl +time +del"},
-	{"NewLock", "plain", plainChannel + "&leasehold_channel:{orders:* +hgetall +hmget +pubsub|numsub"},
-	{"NewFairLock", "fair", plainChannel + "+hgetall ~redisson_lock_queue:{orders:* ~redisson_lock_timeout:{orders:* " +
+	{head: "NewLock", kind: "plain", rights: plainChannel + "&leasehold_channel:{orders:* +hgetall +hmget +pubsub|numsub"},
+	{head: "NewFairLock", kind: "fair", rights: plainChannel + "+hgetall ~redisson_lock_queue:{orders:* ~redisson_lock_timeout:{orders:* " +
 		"+llen +lindex +lpos +lrange +lrem +ltrim +rpush +persist +zadd +zcard +zmscore +zrem +zrevrange +zscore"},
-	{"NewRWLock", "rw", "&redisson_rwlock:{orders:* ~{orders:*:rwlock_timeout:* ~leasehold_rwlock_wish:{orders:* ~leasehold_rwlock_turn:{orders:* +exists +hget +hscan +get +set"},
-	{"Registry", "registry", "~leasehold_client:* +hmget"},
-	{"Forced", "forced", "&leasehold_client:*"},
-	{"WithFencing", "fencing", "~redisson_lock_token:{orders:* +get +set"},
-	{"WithReplicas", "replicas", "+wait"},
-	{"NewQuorum", "quorum", "+info"},
-	{"admin", "admin", "~leasehold_client:* &leasehold_client:* ~leasehold_forced:{orders:* ~redisson_lock_token:{orders:* +scan +hscan +hget +hmget +exists +llen +get +set"},
-	{"Cluster", "", "+asking +pubsub|shardnumsub +ssubscribe +sunsubscribe +spublish"},
+	{head: "NewRWLock", kind: "rw", rights: "&redisson_rwlock:{orders:* ~{orders:*:rwlock_timeout:* ~leasehold_rwlock_wish:{orders:* ~leasehold_rwlock_turn:{orders:* +exists +hget +hscan +get +set"},
+	{head: "Registry", kind: "registry", rights: "~leasehold_client:* +hmget"},
+	{head: "Forced", kind: "forced", rights: "&leasehold_client:*"},
+	{head: "WithFencing", kind: "fencing", rights: "~redisson_lock_token:{orders:* +get +set"},
+	{head: "WithReplicas", kind: "replicas", rights: "+wait"},
+	{head: "NewQuorum", kind: "quorum", rights: "+info"},
+	{head: "admin", kind: "admin", rights: "~leasehold_client:* &leasehold_client:* ~leasehold_forced:{orders:* ~redisson_lock_token:{orders:* +scan +hscan +hget +hmget +exists +llen +get +set"},
+	{head: "Cluster", rights: "+asking +pubsub|shardnumsub +ssubscribe +sunsubscribe +spublish"},
+	{head: "NewSemaphore", kind: "semaphore", alone: true, rights: "~orders:* ~{orders:*:timeout &redisson_sc:{orders:* ~leasehold_semaphore_queue:{orders:* " +
+		"~leasehold_semaphore_alive:{orders:* &leasehold_semaphore:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +incrby " +
+		"+pexpire +pttl +llen +lpos +lrange +lrem +rpush +zadd +zcard +zmscore +zrange +zrangebyscore +zrem +zscore"},
+	{head: "NewRateLimiter", kind: "ratelimit", alone: true, rights: "~orders:* +evalsha +eval +time +get +set"},
+	{head: "NewWindow", kind: "window", alone: true, rights: "~orders:* ~{orders:*:value ~{orders:*:permits +evalsha +eval +time +get +set +hget +hmget +hset +hsetnx " +
+		"+pexpire +pttl +zadd +zcard +zrange +zrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zscore"},
+	{head: "NewBloomFilter", kind: "bloom", alone: true, rights: "~orders:* ~{orders:*:config +evalsha +eval +bitcount +bitfield +bitfield_ro +del +exists +hmget +hset +setbit +strlen"},
+}
+
+// chosen reports whether n is among the kinds that the user must have the rights for.
+func (o Options) chosen(n need) bool { return n.kind != "" && slices.Contains(o.Kinds, n.kind) }
+
+// locks reports whether the user needs locks, as far as that is known.
+func (o Options) locks() bool {
+	return len(o.Kinds) == 0 || slices.ContainsFunc(needs, func(n need) bool { return o.chosen(n) && !n.alone })
 }
 
 // Kinds returns the values for Options.Kinds.
@@ -48,8 +64,8 @@ func Kinds() (kinds []string) {
 }
 
 // questions are commands that need a right, in a form that changes nothing: either they
-// only read, or their arguments are wrong, and Redis checks the right first. One of them
-// writes. KEY and CHANNEL are those of a lock that no client has.
+// only read, or their arguments are wrong, and Redis checks the right first. Two of them
+// write. KEY and CHANNEL are those of a lock that no client has.
 //
 // The other rights are not tested: an unsubscription cannot be tested by itself, and goes
 // with the subscription.
@@ -60,14 +76,17 @@ var questions = map[string]string{
 	"pexpire": "PEXPIRE KEY 1000", "pttl": "PTTL KEY", "time": "TIME", "del": "DEL KEY", "hmget": "HMGET KEY a",
 	"pubsub|numsub": "PUBSUB NUMSUB CHANNEL", "hget": "HGET KEY a", "llen": "LLEN KEY", "lindex": "LINDEX KEY 0",
 	"lrange": "LRANGE KEY 0 0", "lrem": "LREM KEY 0 a", "lpos": "LPOS KEY a", "ltrim": "LTRIM KEY odd odd", "persist": "PERSIST KEY", "zmscore": "ZMSCORE KEY a",
-	"hscan": "HSCAN KEY 0", writing: "RPUSH KEY a", "zadd": "ZADD KEY odd a",
+	"hscan": "HSCAN KEY 0", "rpush": "RPUSH KEY a", "hsetnx": "HSETNX KEY a 1", "zadd": "ZADD KEY odd a",
 	"zcard": "ZCARD KEY", "zrem": "ZREM KEY a", "zrevrange": "ZREVRANGE KEY 0 0", "zscore": "ZSCORE KEY a", "hlen": "HLEN KEY",
 	"get": "GET KEY", "set": "SET KEY a ODD", "wait": "WAIT 0 1", "info": "INFO server", "role": "ROLE", "asking": "ASKING",
 	"pubsub|shardnumsub": "PUBSUB SHARDNUMSUB CHANNEL", "spublish": "SPUBLISH CHANNEL doctor",
+	"incrby": "INCRBY KEY odd", "zrange": "ZRANGE KEY 0 0", "zrangebyscore": "ZRANGEBYSCORE KEY 0 0", "zremrangebyrank": "ZREMRANGEBYRANK KEY odd odd",
+	"zremrangebyscore": "ZREMRANGEBYSCORE KEY odd odd", "bitcount": "BITCOUNT KEY", "bitfield": "BITFIELD KEY GET u1 odd", "bitfield_ro": "BITFIELD_RO KEY GET u1 0",
+	"setbit": "SETBIT KEY odd 1", "strlen": "STRLEN KEY",
 }
 
-// writing is the command whose question writes. It is tested if the key can be deleted.
-const writing = "rpush"
+// writing are the rights whose questions write. They are tested if the key can be deleted, or can be made to expire.
+var writing = []string{"+rpush", "+hsetnx"}
 
 // rights checks which rights the user lacks for each kind of lock and option.
 func (e *exam) rights(ctx context.Context) (checks []Check) {
@@ -86,16 +105,21 @@ func (e *exam) rights(ctx context.Context) (checks []Check) {
 		return lacks
 	}
 	for _, n := range needs[1:] {
-		if n.head == "Cluster" && e.rdb.Mode() != rueidis.ClientModeCluster {
-			continue
+		if n.head == "Cluster" {
+			if e.rdb.Mode() != rueidis.ClientModeCluster {
+				continue
+			}
+			if !e.locks() && !slices.Contains(e.Kinds, "semaphore") {
+				n.rights = "+cluster|slots +cluster|shards +asking" // nobody listens
+			}
 		}
-		wanted := n.kind == "" || slices.Contains(e.Kinds, n.kind)
-		if (len(e.Kinds) > 0 || n.head == "admin") && !wanted { // an application needs nothing of admin
+		wanted := n.kind == "" || e.chosen(n)
+		if (len(e.Kinds) > 0 || n.head == "admin" || n.alone) && !wanted { // an application with locks needs nothing of these
 			continue
 		}
 		c := Check{Name: "rights " + strings.ToLower(cmp.Or(n.kind, n.head)), Status: OK, Found: "nothing is missing"}
 		lacks := missing(n.rights)
-		if strings.HasPrefix(n.head, "New") && n.kind != "quorum" { // a kind of lock
+		if strings.HasPrefix(n.head, "New") && n.kind != "quorum" && !n.alone { // a kind of lock
 			lacks = append(missing(needs[0].rights), lacks...)
 		}
 		if len(lacks) > 0 {
@@ -115,20 +139,23 @@ func (e *exam) rights(ctx context.Context) (checks []Check) {
 func (e *exam) ask(ctx context.Context, n *node) (lacks []string) {
 	asked := map[string]bool{}
 	for _, need := range needs {
+		if need.alone && !e.chosen(need) {
+			continue
+		}
 		for right := range strings.FieldsSeq(need.rights) {
 			if asked[right] {
 				continue
 			}
 			asked[right] = true
-			writes := right == "+"+writing
-			if writes && slices.Contains(lacks, "+del") {
+			writes := slices.Contains(writing, right)
+			if writes && slices.Contains(lacks, "+del") && slices.Contains(lacks, "+pexpire") {
 				continue
 			}
 			if e.lacks(ctx, n, right) {
 				lacks = append(lacks, right)
 			}
-			if writes {
-				ask(ctx, n, "DEL", e.name)
+			if writes && ask(ctx, n, "DEL", e.name).Error() != nil {
+				ask(ctx, n, "PEXPIRE", e.name, "1")
 			}
 		}
 	}
@@ -148,7 +175,13 @@ func (e *exam) lacks(ctx context.Context, n *node, right string) bool {
 			words = append(words, strings.NewReplacer("KEY", e.name, "CHANNEL", "redisson_lock__channel:{"+e.name+"}").Replace(word))
 		}
 	case '~':
-		words, object = []string{"PTTL", e.like(command)}, "key"
+		// A command that the user may call: not every list has each of them.
+		for _, verb := range []string{"PTTL", "GET", "EXISTS"} {
+			if err := ask(ctx, n, verb, e.like(command)).Error(); !deniedFor(err, "command") {
+				return deniedFor(err, "key")
+			}
+		}
+		return false
 	case '&':
 		words, object = []string{"PUBLISH", e.like(command), "doctor"}, "channel"
 	}

@@ -20,11 +20,14 @@ func documented(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(doc), "\n## Rights")
-	_, rest, _ = strings.Cut(rest, "```\n")
-	block, _, _ := strings.Cut(rest, "```")
+	_, first, _ := strings.Cut(string(doc), "\n## Rights")
+	_, first, _ = strings.Cut(first, "```\n")
+	first, rest, _ := strings.Cut(first, "```")
+	_, second, _ := strings.Cut(rest, "\n### Without locks")
+	_, second, _ = strings.Cut(second, "```\n")
+	second, _, _ = strings.Cut(second, "```")
 	lists, head := map[string][]string{}, ""
-	for line := range strings.Lines(block) {
+	for line := range strings.Lines(first + second) {
 		words := strings.Fields(line)
 		if len(words) > 0 && !strings.HasPrefix(line, " ") {
 			head, words = words[0], words[1:]
@@ -74,7 +77,7 @@ const ourPrefix = "orders:"
 func asUser(t *testing.T, s *redistest.Server, user string, rights []string) (*exam, *node) {
 	t.Helper()
 	rdb := s.Client(t, s.AddUser(t, user, rights...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
-	e := &exam{Options: Options{Prefix: ourPrefix, User: user}, rdb: rdb, name: ourPrefix + "leasehold-doctor:" + user}
+	e := &exam{Options: Options{Prefix: ourPrefix, User: user, Kinds: Kinds()}, rdb: rdb, name: ourPrefix + "leasehold-doctor:" + user}
 	n := &node{Client: rdb}
 	e.nodes = []*node{n}
 	return e, n
@@ -114,7 +117,7 @@ func TestRights_none(t *testing.T) {
 	e, n := asUser(t, s, "nobody", []string{"+ping"})
 	want := slices.DeleteFunc(all(), func(r string) bool {
 		switch r {
-		case "+ping", "+unsubscribe", "+sunsubscribe", "+rpush":
+		case "+ping", "+unsubscribe", "+sunsubscribe", "+rpush", "+hsetnx":
 			return true
 		}
 		// Without the command, keys and channels cannot be tested.
@@ -133,4 +136,45 @@ func TestRights_none(t *testing.T) {
 	if left, err := keys.AsStrSlice(); err != nil || len(left) > 0 {
 		t.Errorf("keys left: %q, %v", left, err)
 	}
+}
+
+// A user with the list of one kind that needs no locks has what that kind needs, and the doctor asks for no lock. Without one
+// right of the list it says which is missing.
+func TestRights_withoutLocks(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, n := range needs {
+		if !n.alone {
+			continue
+		}
+		examineAs := func(t *testing.T, user string, rights []string) (found, missing []string) {
+			t.Helper()
+			rdb := s.Client(t, s.AddUser(t, user, append(rights, "+info", "+hello", "+ping")...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
+			for _, c := range examine(t, rdb, Options{Prefix: ourPrefix, User: user, Kinds: []string{n.kind}}).Checks {
+				found = append(found, c.Name)
+				if c.Name == "rights "+n.kind && c.Status == Failure {
+					missing = strings.Fields(c.Advice)[3:]
+				} else if c.Status == Failure || c.Status == Warning && c.Name != "clock" && c.Name != "replicas" && c.Name != "pubsub" {
+					t.Errorf("%s, %s: %+v", user, n.kind, c)
+				}
+			}
+			return found, missing
+		}
+		rights := strings.Fields(n.rights)
+		found, missing := examineAs(t, n.kind, rights)
+		if len(missing) > 0 || !slices.Contains(found, "rights "+n.kind) || slices.Contains(found, "lock") || slices.Contains(found, "pubsub") != (n.kind == "semaphore") {
+			t.Errorf("%s: %q are missing; examined: %q", n.kind, missing, found)
+		}
+		for i, right := range rights {
+			switch right {
+			case "+unsubscribe", "+ping", "+eval", "+evalsha", "+time": // the first cannot be tested; without the others, other checks say more
+				continue
+			}
+			less := slices.Delete(slices.Clone(rights), i, i+1)
+			if _, missing := examineAs(t, n.kind+"less"+string(rune('a'+i)), less); !slices.Contains(missing, right) {
+				t.Errorf("%s without %s: %q are said to be missing", n.kind, right, missing)
+			}
+		}
+	}
+	noKeys(t, s)
 }
