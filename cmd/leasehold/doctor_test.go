@@ -26,7 +26,7 @@ func TestDoctor(t *testing.T) {
 		"rights":          {"--prefix orders: --for plain --url redis://jobs:secret@" + well.Addr(), 2, []string{"✗ rights plain", "→ ACL SETUSER jobs &redisson_lock__channel:{orders:*"}},
 		"no server":       {"--url redis://jobs:secret@127.0.0.1:1", 2, []string{"redis://127.0.0.1:1: failure\n", "✗ connection", "connection refused", "→ is the server running"}},
 		"a wrong user":    {"--url redis://jobs:secrets@" + well.Addr(), 2, []string{"→ is the user or the password wrong?"}},
-		"unknown kind":    {"--for semaphore --url " + well.URL(), 2, nil},
+		"unknown kind":    {"--for barrier --url " + well.URL(), 2, nil},
 		"two servers":     {"--url redis://a --url redis://b", 2, nil},
 		"slow":            {"--slow 1ns --url " + well.URL(), 1, []string{": warning\n", "! scripts", "→ see SLOWLOG GET"}},
 		"never slow":      {"--slow 0 --url " + well.URL(), 2, nil},
