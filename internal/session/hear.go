@@ -1,0 +1,28 @@
+package session
+
+import (
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/hint"
+)
+
+// What a kind needs whose callers wait without an owner, as those of a latch do.
+
+// Enter counts a call or a goroutine, for whose Leave Close waits. It fails after Close.
+func (s *Session) Enter() error { return s.enter() }
+
+// Leave ends what Enter began.
+func (s *Session) Leave() { s.sender.Done() }
+
+// Closing returns a channel that is closed when Close begins.
+func (s *Session) Closing() <-chan struct{} { return s.closer.closing }
+
+// Subscribe calls look when something is published to channel, and when a message may have been missed. look must not
+// block. The caller closes the subscription.
+func (s *Session) Subscribe(channel string, look func()) *hint.Subscription {
+	sub, missed := s.hub.Subscribe(channel, time.Now(), func(string) { look() }, look)
+	if missed {
+		look()
+	}
+	return sub
+}
