@@ -35,7 +35,10 @@ type Keys struct {
 	Queue    string // fair, semaphore: the list of waiting owners
 	Timeouts string // fair, semaphore: the zset of their deadlines
 
-	Never string // fair, read/write, semaphore: a key that never exists
+	Never string // fair, read/write, semaphore, latch, crew: a key that never exists
+
+	Rounds string // latch: the hash of its rounds. Lock is the count
+	Calls  string // latch: the zset of the calls that were counted
 
 	Leases  string // semaphore: the zset of the permits that are held. Lock is the number of free ones
 	Change  string // semaphore: the channel at which Redisson's clients listen

@@ -52,6 +52,9 @@
 //	           {<name>}:permits   zset    what was taken (include_window) -> when, in the server's ms
 //	bloom      <name>             string  the bits
 //	           {<name>}:config    hash    size, hashIterations, expectedInsertions, falseProbability
+//	latch      <name>             string  the count
+//	           leasehold_latch:{<name>}          hash    round, open, gone (include_latch)
+//	           leasehold_latch_calls:{<name>}    zset    call that was counted -> server's time in ms until which it is remembered
 //	fence      leasehold_fence:{<key>}          string  the largest token seen at <key>, a key of the user's
 //
 // Where a name has braces of its own, none are added, and a key that begins with leasehold

@@ -38,11 +38,14 @@ const (
 	semTurnsPrefix  = "leasehold_semaphore"
 	semQueuePrefix  = "leasehold_semaphore_queue"
 	semAlivePrefix  = "leasehold_semaphore_alive"
+	latchChannel    = "redisson_countdownlatch__channel__"
+	latchPrefix     = "leasehold_latch"
+	latchCalls      = "leasehold_latch_calls"
 )
 
 // reserved begin the keys that locks, clients and package fence keep. A lock with such a
 // name could lie on one of them.
-var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":"}
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", latchPrefix + ":", latchCalls + ":"}
 
 // Plain returns the keys of a plain lock.
 func Plain(name string) luascripts.Keys {

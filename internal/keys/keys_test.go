@@ -69,6 +69,35 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+func TestLatch(t *testing.T) {
+	want := luascripts.Keys{Lock: "done", Channel: "redisson_countdownlatch__channel__{done}", Publish: "PUBLISH", Rounds: "leasehold_latch:{done}", Calls: "leasehold_latch_calls:{done}", Never: "leasehold_latch:{done}:never"}
+	k := Latch("done")
+	if k != want {
+		t.Errorf("%+v, want %+v", k, want)
+	}
+	for _, key := range []string{k.Rounds, k.Calls, k.Never} {
+		if slotPart(key) != slotPart(k.Lock) {
+			t.Errorf("%s has another slot", key)
+		}
+	}
+	if name, ok := LatchOf(k.Rounds); name != "done" || !ok {
+		t.Error(name, ok)
+	}
+	for _, key := range []string{k.Calls, "leasehold_latch:done", "done"} {
+		if name, ok := LatchOf(key); ok {
+			t.Errorf("%s shows a latch %s", key, name)
+		}
+	}
+	for _, name := range []string{"{done}", "la{t}ch", "a{", "a}", "", "leasehold_latch:x", "leasehold_latch_calls:x"} {
+		if err := CheckLatch("", name); !errors.Is(err, lock.ErrBadName) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if err := CheckLatch("{shop}:", "done"); !errors.Is(err, lock.ErrBadName) {
+		t.Errorf("a prefix with braces: %v", err)
+	}
+}
+
 func TestClient(t *testing.T) {
 	if key := Client("uuid"); key != "leasehold_client:uuid" {
 		t.Error(key)

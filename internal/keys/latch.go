@@ -1,0 +1,35 @@
+package keys
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// Latch returns the keys of a latch. Redisson adds braces to the name of the channel, also if the name has some: see
+// CheckLatch.
+func Latch(name string) luascripts.Keys {
+	k := luascripts.Keys{Lock: name, Channel: latchChannel + "{" + name + "}", Publish: "PUBLISH", Rounds: ours(latchPrefix, name), Calls: ours(latchCalls, name)}
+	k.Never = k.Rounds + ":never" // a user with rights to the rounds has rights to this key
+	return k
+}
+
+// LatchOf returns the latch whose rounds these are, and whether it is one.
+func LatchOf(rounds string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(rounds, latchPrefix+":{")
+	if !ok || !strings.HasSuffix(name, "}") {
+		return "", false
+	}
+	return strings.TrimSuffix(name, "}"), true
+}
+
+// CheckLatch returns what is wrong with the name of a latch. It must have no braces: Redisson adds some to the name of the
+// channel, which then has another slot of a cluster than the count.
+func CheckLatch(prefix, name string) error {
+	if strings.ContainsAny(prefix+name, "{}") {
+		return fmt.Errorf("%w: there are braces in it, with which Redisson's latches do not work on a cluster", lock.ErrBadName)
+	}
+	return Check(prefix, name)
+}

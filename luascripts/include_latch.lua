@@ -1,0 +1,59 @@
+-- include_latch: a latch in the layout of Redisson's RCountDownLatch. It has no keys of its own.
+--
+-- Redisson keeps the count alone: a string, which is deleted when it comes to 0. So a latch that is open looks like
+-- one that was never made. These scripts keep beside it
+--
+-- rounds  round  the time at which the latch was made, in the server's µs; a later round has a larger one
+--         open   the latest round whose count came to 0
+--         gone   the latest round that was deleted
+-- calls   each call that was counted -> the server's time in ms until which it is remembered
+--
+-- A latch that Redisson makes gets a round when one of these scripts sees it.
+
+-- tally returns the count, 0 if there is none, and the numbers round, open and gone. It brings rounds in step with
+-- what clients of Redisson did meanwhile. If a key holds something else, or a command is denied, it returns nil and
+-- an answer for the caller.
+local function tally(count, rounds, calls, now)
+  local value = redis.pcall('GET', count)
+  local fields = redis.pcall('HMGET', rounds, 'round', 'open', 'gone')
+  local known = redis.pcall('ZCARD', calls)
+  for _, reply in ipairs({value or '0', fields, known}) do
+    if type(reply) == 'table' and reply.err then
+      return nil, string.find(reply.err, 'WRONGTYPE', 1, true) and -4 or reply
+    end
+  end
+  if value and (not string.find(value, '^%-?%d+$') or #value > 16) then return nil, -4 end
+  local left = math.max(tonumber(value or '0'), 0)
+  local round, open, gone = tonumber(fields[1] or '0'), tonumber(fields[2] or '0'), tonumber(fields[3] or '0')
+  local over = math.max(open, gone) >= round
+  if left > 0 and over then
+    round = math.max(now, round + 1)
+  elseif left == 0 and (not over or value and round == 0) then
+    round = math.max(round, 1)
+    open = round
+  else
+    return left, round, open, gone
+  end
+  redis.call('HDEL', rounds, '') -- no such field: a first write that memory limits let through
+  local denied = redis.pcall('HSET', rounds, 'round', string.format('%.0f', round), 'open', string.format('%.0f', open))
+  if type(denied) == 'table' and denied.err then return nil, denied end
+  return left, round, open, gone
+end
+
+-- micros returns the server's time in µs.
+local function micros()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- remember makes the traces of a latch live for `stay` ms from now. If the count has an expiry, the rounds have it, too,
+-- so that a count that expires is not taken for one that came to 0.
+local function remember(count, rounds, calls, stay)
+  local left, long = redis.call('PTTL', count), redis.call('PTTL', rounds)
+  if left > 0 then
+    if long < 0 or long > left then redis.call('PEXPIRE', rounds, left) end
+  elseif long < stay / 2 then
+    redis.call('PEXPIRE', rounds, stay)
+  end
+  if redis.call('PTTL', calls) < stay / 2 then redis.call('PEXPIRE', calls, stay) end
+end

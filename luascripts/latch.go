@@ -1,0 +1,76 @@
+package luascripts
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+var (
+	latchInit   = load("latch_init")
+	latchDown   = load("latch_down")
+	latchLook   = load("latch_look")
+	latchDelete = load("latch_delete")
+)
+
+// LatchCall is a call that changes a latch.
+type LatchCall struct {
+	ID    string        // no other call has it
+	Named bool          // CountDownLatch: ID is a name, which counts once in each round
+	Keep  time.Duration // for how long Redis remembers the call
+	Stay  time.Duration // for how long the traces of the latch live
+}
+
+// LatchState is a latch as it stands in Redis.
+type LatchState struct {
+	Did   bool  // the call did what it is for, now or by an earlier copy
+	Left  int64 // the count; 0 if there is none
+	Round int64 // which round it is: a later one has a larger number; 0 if nothing is known of the latch
+	Open  int64 // the latest round whose count came to 0
+	Gone  int64 // the latest round that was deleted
+}
+
+// IsOpen reports whether the latch is open: its count came to 0.
+func (s LatchState) IsOpen() bool {
+	return s.Left == 0 && s.Round > 0 && s.Open == s.Round && s.Gone != s.Round
+}
+
+func (k Keys) latch() []string { return []string{k.Lock, k.Rounds, k.Calls, k.Never} }
+
+// InitLatch sets the count of a latch that has none. Did is false if there is a latch.
+func InitLatch(ctx context.Context, rdb rueidis.Client, k Keys, n int64, c LatchCall) (LatchState, Verdict, error) {
+	return latchState(latchInit, latchInit.exec(ctx, rdb, k.latch(), []string{strconv.FormatInt(n, 10), c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish}))
+}
+
+// CountDownLatch counts a latch down by one. Did is false if its count was 0 before.
+func CountDownLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall) (LatchState, Verdict, error) {
+	return latchState(latchDown, latchDown.exec(ctx, rdb, k.latch(), []string{c.ID, bit(c.Named), ms(c.Keep), ms(c.Stay), k.Channel, k.Publish}))
+}
+
+// LookAtLatch tells how a latch stands.
+func LookAtLatch(ctx context.Context, rdb rueidis.Client, k Keys, stay time.Duration) (LatchState, Verdict, error) {
+	return latchState(latchLook, latchLook.exec(ctx, rdb, k.latch(), []string{ms(stay)}))
+}
+
+// DeleteLatch deletes a latch. Did is false if there was none.
+func DeleteLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall) (LatchState, Verdict, error) {
+	return latchState(latchDelete, latchDelete.exec(ctx, rdb, k.latch(), []string{c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish}))
+}
+
+// latchState reads the reply of a script of a latch. The verdict is Done or Foreign.
+func latchState(s *script, reply rueidis.RedisResult) (LatchState, Verdict, error) {
+	msg, err := reply.ToMessage()
+	if err != nil {
+		return LatchState{}, 0, err
+	}
+	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
+		return LatchState{}, Foreign, nil
+	}
+	n, err := msg.AsIntSlice()
+	if err != nil || len(n) != 5 || n[0]&^1 != 0 || n[1] < 0 || n[2] < 0 || n[3] < 0 || n[4] < 0 {
+		return LatchState{}, 0, &ReplyError{s.name, msg.String()}
+	}
+	return LatchState{Did: n[0] == 1, Left: n[1], Round: n[2], Open: n[3], Gone: n[4]}, Done, nil
+}

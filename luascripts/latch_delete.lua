@@ -1,0 +1,34 @@
+-- latch_delete: deletes a latch.
+-- include: latch
+--
+-- KEYS[1] count   string the count
+-- KEYS[2] rounds  hash   round, open, gone (include_latch)
+-- KEYS[3] calls   zset   call that was counted -> ms until which it is remembered
+-- KEYS[4] never   string never there (include_semaphore)
+-- ARGV[1] id      text   no other call has it
+-- ARGV[2] keep    ms     how long the call is remembered
+-- ARGV[3] stay    ms     how long the traces of the latch live
+-- ARGV[4] channel text   where waiters listen
+-- ARGV[5] publish text   the command that reaches them: PUBLISH or SPUBLISH
+--
+-- Returns {did, left, round, open, gone} (include_latch): did is 1 when this call deleted a latch, now or by an earlier
+-- copy; 0 when there was none.
+-- Returns -4: a key holds something else; nothing was done.
+--
+-- Safe to repeat. The traces stay, so that waiters learn that the latch is gone, and not open.
+local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id, keep, stay, channel, publish = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+
+local now = micros()
+local left, round, open, gone = tally(count, rounds, calls, now)
+if not left then return round end
+if redis.call('ZSCORE', calls, id) then return {1, left, round, open, gone} end
+if round == 0 or gone == round then return {0, left, round, open, gone} end
+redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
+redis.call('ZADD', calls, string.format('%.0f', now / 1000 + keep), id)
+gone = round
+redis.call('HSET', rounds, 'gone', string.format('%.0f', gone))
+redis.call('DEL', count)
+remember(count, rounds, calls, stay)
+redis.pcall(publish, channel, '1') -- as Redisson does
+return {1, 0, round, open, gone}

@@ -1,0 +1,50 @@
+-- latch_down: counts a latch down by one.
+-- include: latch
+--
+-- KEYS[1] count   string the count
+-- KEYS[2] rounds  hash   round, open, gone (include_latch)
+-- KEYS[3] calls   zset   call that was counted -> ms until which it is remembered
+-- KEYS[4] never   string never there (include_semaphore)
+-- ARGV[1] id      text   the call: no other call has it; or a name, which counts once in each round
+-- ARGV[2] named   count  1 when it is a name
+-- ARGV[3] keep    ms     how long the call is remembered
+-- ARGV[4] stay    ms     how long the traces of the latch live
+-- ARGV[5] channel text   where waiters listen
+-- ARGV[6] publish text   the command that reaches them: PUBLISH or SPUBLISH
+--
+-- Returns {did, left, round, open, gone} (include_latch): did is 1 when the call is counted, now or by an earlier copy; 0 when
+-- the count was 0 before.
+-- Returns -4: a key holds something else; nothing was done.
+--
+-- Safe to repeat while the call is remembered.
+local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id, named, keep, stay = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
+local channel, publish = ARGV[5], ARGV[6]
+
+local now = micros()
+local left, round, open, gone = tally(count, rounds, calls, now)
+if not left then return round end
+if named then id = string.format('%.0f', round) .. ':' .. id end
+if redis.call('ZSCORE', calls, id) then return {1, left, round, open, gone} end
+if left == 0 then return {0, 0, round, open, gone} end
+
+redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
+local old = redis.call('ZRANGEBYSCORE', calls, '-inf', string.format('%.0f', now / 1000), 'LIMIT', 0, 10)
+if #old > 0 then redis.call('ZREM', calls, unpack(old)) end
+redis.call('ZADD', calls, string.format('%.0f', now / 1000 + keep), id)
+left = left - 1
+local denied
+if left > 0 then
+  denied = redis.pcall('DECR', count)
+else
+  open = round
+  denied = redis.pcall('HSET', rounds, 'open', string.format('%.0f', open))
+  if type(denied) == 'number' then denied = redis.pcall('DEL', count) end
+end
+if type(denied) == 'table' then -- an error means that the call is not counted
+  redis.call('ZREM', calls, id)
+  return denied
+end
+remember(count, rounds, calls, stay)
+if left == 0 then redis.pcall(publish, channel, '0') end
+return {1, left, round, open, gone}

@@ -1,0 +1,36 @@
+-- latch_init: sets the count of a latch that has none.
+-- include: latch
+--
+-- KEYS[1] count   string the count
+-- KEYS[2] rounds  hash   round, open, gone (include_latch)
+-- KEYS[3] calls   zset   call that was counted -> ms until which it is remembered
+-- KEYS[4] never   string never there (include_semaphore)
+-- ARGV[1] n       count  the count
+-- ARGV[2] id      text   no other call has it
+-- ARGV[3] keep    ms     how long the call is remembered
+-- ARGV[4] stay    ms     how long the traces of the latch live
+-- ARGV[5] channel text   where waiters listen
+-- ARGV[6] publish text   the command that reaches them: PUBLISH or SPUBLISH
+--
+-- Returns {did, left, round, open, gone} (include_latch): did is 1 when this call made the latch, 0 when there was one.
+-- Returns -4: a key holds something else; nothing was done.
+--
+-- Safe to repeat. A count of 0 or less, which Redisson can leave, counts as none.
+local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local n, id, keep, stay, channel, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
+
+local now = micros()
+local left, round, open, gone = tally(count, rounds, calls, now)
+if not left then return round end
+if redis.call('ZSCORE', calls, id) then return {1, left, round, open, gone} end
+if left > 0 then
+  remember(count, rounds, calls, stay)
+  return {0, left, round, open, gone}
+end
+round = math.max(now, round + 1)
+redis.call('SET', count, n) -- refused here when memory is full: nothing is left in Redis
+redis.call('HSET', rounds, 'round', string.format('%.0f', round))
+redis.call('ZADD', calls, string.format('%.0f', now / 1000 + keep), id)
+remember(count, rounds, calls, stay)
+redis.pcall(publish, channel, '1')
+return {1, tonumber(n), round, open, gone}

@@ -1,0 +1,165 @@
+package luascripts_test
+
+import (
+	"testing"
+	"time"
+
+	keynames "github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+func latchCall(id string) luascripts.LatchCall {
+	return luascripts.LatchCall{ID: id, Keep: time.Hour, Stay: time.Hour}
+}
+
+// The scripts mean the same on a real server and on one in memory.
+func TestLatch(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Latch("done")
+		must := func(s luascripts.LatchState, v luascripts.Verdict, err error) luascripts.LatchState {
+			t.Helper()
+			if err != nil || v != luascripts.Done {
+				t.Fatalf("%d, %v", v, err)
+			}
+			return s
+		}
+		is := func(what string, s luascripts.LatchState, did bool, left int64, open bool) {
+			t.Helper()
+			if s.Did != did || s.Left != left || s.IsOpen() != open {
+				t.Errorf("%s: %+v, want %v, %d left, open %v", what, s, did, left, open)
+			}
+		}
+		down := func(id string) luascripts.LatchState {
+			t.Helper()
+			return must(luascripts.CountDownLatch(t.Context(), rdb, k, latchCall(id)))
+		}
+		named := func(id string) luascripts.LatchState {
+			t.Helper()
+			c := latchCall(id)
+			c.Named = true
+			return must(luascripts.CountDownLatch(t.Context(), rdb, k, c))
+		}
+		look := func() luascripts.LatchState {
+			t.Helper()
+			return must(luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour))
+		}
+		create := func(id string, n int64) luascripts.LatchState {
+			t.Helper()
+			return must(luascripts.InitLatch(t.Context(), rdb, k, n, latchCall(id)))
+		}
+		const channel = "redisson_countdownlatch__channel__{done}"
+		e := listen(t, rdb)
+		is("never made", look(), false, 0, false)
+		is("counted down, never made", down("a"), false, 0, false)
+		if keys := list(t, rdb, "KEYS", "*"); len(keys) > 0 {
+			t.Errorf("looking leaves %q", keys)
+		}
+		is("made", create("b", 3), true, 3, false)
+		e.expect(channel + " 1")
+		is("made, once more", create("b", 3), true, 3, false)
+		is("made by another", create("c", 7), false, 3, false)
+		is("counted", down("d"), true, 2, false)
+		is("counted, once more", down("d"), true, 2, false)
+		is("a part", named("p"), true, 1, false)
+		is("a part, once more", named("p"), true, 1, false)
+		if got := list(t, rdb, "MGET", "done"); got[0] != "1" {
+			t.Errorf("the count is %q", got)
+		}
+		e.expect()
+		first := look()
+		is("the last", down("e"), true, 0, true)
+		e.expect(channel + " 0")
+		is("the last, once more", down("e"), true, 0, true)
+		is("one too many", down("f"), false, 0, true)
+		is("open", look(), false, 0, true)
+		if keys := list(t, rdb, "KEYS", "done"); len(keys) > 0 {
+			t.Error("an open latch has a count")
+		}
+
+		// The next round.
+		is("made anew", create("g", 2), true, 2, false)
+		e.expect(channel + " 1")
+		second := look()
+		if second.Round <= first.Round || second.Open != first.Round {
+			t.Errorf("round %+v after %+v", second, first)
+		}
+		is("a late copy of the first round", down("d"), true, 2, false)
+		is("a part of the first round", named("p"), true, 1, false)
+		if s := must(luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("h"))); !s.Did || s.Gone != second.Round {
+			t.Errorf("deleted: %+v", s)
+		}
+		e.expect(channel + " 1")
+		is("deleted", look(), false, 0, false)
+		is("counted down, deleted", down("i"), false, 0, false)
+		is("made anew", create("j", 1), true, 1, false)
+		e.expect(channel + " 1")
+		is("a late copy of a deletion", must(luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("h"))), true, 1, false)
+		is("still there", look(), false, 1, false)
+
+		// What clients of Redisson do.
+		third := look()
+		do(t, rdb, "DEL", "done")
+		is("counted down by Redisson", look(), false, 0, true)
+		do(t, rdb, "SET", "done", "5")
+		if s := look(); s.Left != 5 || s.Round <= third.Round || s.Open != third.Round {
+			t.Errorf("made by Redisson: %+v after %+v", s, third)
+		}
+		do(t, rdb, "SET", "done", "0")
+		is("a count of 0", look(), false, 0, true)
+		is("made although Redisson left a 0", create("k", 2), true, 2, false)
+		e.expect(channel + " 1")
+		do(t, rdb, "SET", "done", "-1")
+		is("a count below 0", look(), false, 0, true)
+		do(t, rdb, "DEL", "done", k.Rounds, k.Calls)
+		do(t, rdb, "SET", "done", "0")
+		is("a count of 0 that Redisson left, seen first", look(), false, 0, true)
+
+		// An expiry of the count is one of the traces.
+		do(t, rdb, "SET", "done", "2", "PX", "60000")
+		look()
+		if n := number(t, rdb, "PTTL", k.Rounds); n > 60000 || n < 30000 {
+			t.Errorf("the traces live for %d ms, and the count for a minute", n)
+		}
+		down("l")
+		down("m")
+		if n := number(t, rdb, "PTTL", k.Rounds); n < 1800000 {
+			t.Errorf("the traces of an open latch live for %d ms", n)
+		}
+	})
+}
+
+// A key that holds something else is not touched.
+func TestLatch_foreign(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for what, set := range map[string][]string{
+			"a list": {"RPUSH", "done", "x"}, "a text": {"SET", "done", "x"}, "a fraction": {"SET", "done", "1.5"}, "a huge number": {"SET", "done", "12345678901234567"},
+			"no rounds": {"SET", "leasehold_latch:{done}", "x"}, "no calls": {"SET", "leasehold_latch_calls:{done}", "x"},
+		} {
+			do(t, rdb, "FLUSHALL")
+			do(t, rdb, set...)
+			k := keynames.Latch("done")
+			for name, call := range map[string]func() (luascripts.LatchState, luascripts.Verdict, error){
+				"init": func() (luascripts.LatchState, luascripts.Verdict, error) {
+					return luascripts.InitLatch(t.Context(), rdb, k, 3, latchCall("a"))
+				},
+				"down": func() (luascripts.LatchState, luascripts.Verdict, error) {
+					return luascripts.CountDownLatch(t.Context(), rdb, k, latchCall("a"))
+				},
+				"look": func() (luascripts.LatchState, luascripts.Verdict, error) {
+					return luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour)
+				},
+				"delete": func() (luascripts.LatchState, luascripts.Verdict, error) {
+					return luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("a"))
+				},
+			} {
+				if _, v, err := call(); v != luascripts.Foreign || err != nil {
+					t.Errorf("%s of %s: %d, %v", name, what, v, err)
+				}
+			}
+			if keys := list(t, rdb, "KEYS", "*"); len(keys) != 1 {
+				t.Errorf("%s: %q are there", what, keys)
+			}
+		}
+	})
+}
