@@ -28,6 +28,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/internal/session"
+	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/reentrant"
 	"github.com/leasehold-go/leasehold/rwlock"
@@ -40,7 +41,8 @@ import (
 // is one to each node. One client for each process is enough. A Client is safe for concurrent use.
 type Client struct {
 	session *session.Session
-	sender  *send.Sender    // for what holds no lease
+	sender  *send.Sender // for what holds no lease
+	latches *latch.Latches
 	owned   rueidis.Client  // nil if the caller's
 	entry   *registry.Entry // nil without a registry
 }
@@ -79,12 +81,14 @@ func newClient(rdb rueidis.Client, config config) *Client {
 	c := &Client{sender: send.New(rdb, config.KeyPrefix, config.OpTimeout)}
 	if config.unregistered {
 		c.session = session.New(rdb, config.Config)
+		c.latches = latch.NewLatches(c.session)
 		return c
 	}
 	// A client whose lock is renewed listens for word of forced unlocks. For shorter holds that is
 	// not worth a subscription, and the connection that it may take.
 	config.Hears = true
 	c.session = session.New(rdb, config.Config)
+	c.latches = latch.NewLatches(c.session)
 	c.entry = registry.New(rdb, registry.Config{
 		Client:  registry.Self(c.session.ID(), config.name, config.label),
 		Timeout: config.OpTimeout,

@@ -2,10 +2,19 @@ package client
 
 import (
 	"github.com/leasehold-go/leasehold/bloom"
+	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
 // What a client hands out that holds no lease.
+
+// NewLatch returns a handle of the latch called name, which opens after so many count downs. It does no I/O; a bad name shows
+// as an error of the first call. The name, with the client's key prefix, must have no braces.
+//
+// Java services share it by RedissonClient.getCountDownLatch(name).
+func (c *Client) NewLatch(name string) *latch.Latch {
+	return c.latches.New(name)
+}
 
 // NewRateLimiter returns a limiter whose limits hold for each key, in all processes that use
 // the name. onFailure says what it decides when Redis gives no answer; there is no default. It

@@ -1,0 +1,45 @@
+// Package latch lets processes wait for each other: a [Latch] opens after so many count downs, and a [Crew] is done when
+// all its members are. client.Client.NewLatch and NewCrew make them.
+//
+//	l := c.NewLatch("import:2026-11-22")
+//	if _, err := l.TrySetCount(ctx, 3); err != nil { // one of all that take part
+//		return err
+//	}
+//	…
+//	_, err := l.CountDown(ctx) // each of three workers, when its part is done
+//	…
+//	err := l.Wait(ctx) // until all three are
+//
+// # Which of them
+//
+// A latch counts what is done, and knows no workers: the count of a worker that dies never comes, and Wait waits until its
+// context ends. It is for work that Java services share, or whose parts are counted and not processes. A crew
+// knows its workers: each has a lease, which is renewed while it lives, and Wait names those that were lost.
+//
+// # A latch in Redis
+//
+// The count and the messages are those of Redisson's RCountDownLatch, byte for byte. The traces beside it are ours.
+//
+//	<name>                           string  the count; deleted when it comes to 0
+//	leasehold_latch:{<name>}         hash    which round it is, and which one was opened or deleted last
+//	leasehold_latch_calls:{<name>}   zset    the calls that were counted -> until when they are remembered
+//
+// Waiters listen at redisson_countdownlatch__channel__{<name>}, and look each second, too: a lost message costs a second. The
+// waiters of a client for one latch look together. The traces live for a day after they were last used, and while a caller of
+// this package waits. If the count has an expiry, which only Java sets, the traces have it, too.
+//
+// Each call has an id, which is made before it is sent and stands in Redis for an hour. So a call whose answer is lost is
+// repeated, and counts once. [Latch.CountDownOnce] takes the id from the caller.
+//
+// # Beside Redisson
+//
+// Java calls getCountDownLatch(name): countDown, await, trySetCount and getCount on either side do what they do on one side.
+//
+//   - Redisson cannot tell a latch that is open from one that was never made: its await returns at once for both. Here
+//     the traces tell, so Wait fails with [ErrNotInitialised] where there was no latch. They begin when a call of this package
+//     first sees the latch. A latch that Java made, and opened before that, leaves none.
+//   - Redisson's delete() leaves the traces. Until this package looks, while the latch stands closed, the deletion looks as if the count had come
+//     to 0. Delete latches by [Latch.Delete]. Java's waiters hear of neither.
+//   - A name must have no braces: Redisson's key and channel would be in two slots of a cluster.
+//   - RSemaphore, RAtomicLong and RPermitExpirableSemaphore are a number at <name>, too: nothing in Redis tells them apart.
+package latch

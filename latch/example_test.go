@@ -1,0 +1,54 @@
+package latch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/latch"
+)
+
+// Three workers import a part each, and a fourth process waits for all of them.
+func Example() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	l := c.NewLatch("import")
+	if _, err := l.TrySetCount(ctx, 3); err != nil { // all that take part can do that; the first one makes it
+		log.Fatal(err)
+	}
+
+	for worker := range 3 {
+		go func() {
+			// … import the part …
+			if _, err := l.CountDownOnce(ctx, fmt.Sprint("part ", worker)); err != nil {
+				log.Print(err) // nobody knows if it was counted: the worker can call it again
+			}
+		}()
+	}
+
+	fmt.Println(l.Wait(ctx))
+	// Output: <nil>
+}
+
+// A latch that nobody has made is no open latch.
+func ExampleLatch_Wait() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	err = c.NewLatch("never made").Wait(ctx)
+	fmt.Println(errors.Is(err, latch.ErrNotInitialised))
+	fmt.Println(err)
+	// Output:
+	// true
+	// leasehold: wait "never made": not initialised
+}

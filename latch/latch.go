@@ -1,0 +1,211 @@
+package latch
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/session"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+var (
+	// ErrNotInitialised: nothing is known of a latch or a crew of that name.
+	ErrNotInitialised = errors.New("not initialised")
+
+	// ErrDeleted: it was deleted, it expired, or Redis lost it, while the caller waited.
+	ErrDeleted = errors.New("deleted before it was done")
+)
+
+// MostCount is the largest count of a latch.
+const MostCount = 1<<53 - 1
+
+const (
+	keptCalls  = time.Hour      // for how long Redis remembers a call, so that a late copy changes nothing
+	keptTraces = 24 * time.Hour // for how long the traces of a latch or a crew live
+	mostID     = 256            // bytes
+)
+
+var kind = &session.Kind{
+	Name:   "latch",
+	Called: "a latch",
+	Keys:   keys.Latch,
+}
+
+// A Latch is a handle of one latch. It is safe for concurrent use. It has no resources and need not be closed.
+type Latch struct {
+	all  *Latches      // set once
+	name string        // set once
+	spec *session.Spec // set once
+}
+
+// New is for package client; use client.Client.NewLatch.
+func (all *Latches) New(name string) *Latch {
+	spec := all.session.NewSpec(kind, name, nil)
+	if err := keys.CheckLatch(all.session.KeyPrefix, name); err != nil {
+		spec.Err = err
+	}
+	return &Latch{all: all, name: name, spec: spec}
+}
+
+// Name returns the name as it was given.
+func (l *Latch) Name() string { return l.name }
+
+// newCall returns a call that no other one is.
+func newCall() luascripts.LatchCall {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	return luascripts.LatchCall{ID: string(id[:]), Keep: keptCalls, Stay: keptTraces}
+}
+
+type script = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error)
+
+// ask runs a script that is safe to repeat.
+func (l *Latch) ask(ctx context.Context, op string, f script) (luascripts.LatchState, error) {
+	return session.Ask(ctx, l.all.session, l.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, error) {
+		state, verdict, err := f(ctx, rdb, k)
+		if err == nil && verdict == luascripts.Foreign {
+			err = final{lock.ErrForeignKey}
+		}
+		return state, err
+	})
+}
+
+// final is an error after which asking again would not help.
+type final struct{ error }
+
+func (e final) Unwrap() error { return e.error }
+
+// Final says that it is one.
+func (e final) Final() {}
+
+// wrap adds the operation and the name to err. It returns nil for nil.
+func (l *Latch) wrap(op string, err error) error {
+	var e *lock.Error
+	if err == nil || errors.As(err, &e) {
+		return err
+	}
+	return &lock.Error{Op: op, Name: l.name, Err: err}
+}
+
+// TrySetCount makes the latch with the count n, from 1 to [MostCount], if it is open, was deleted or was never made. It reports false if
+// there is a latch, whose count stays.
+//
+// If no answer comes within the operation timeout of the client, or ctx ends first, the latch may have been made. A call
+// that is repeated then reports false for the latch of the first call.
+func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err error) {
+	const op = "set count"
+	if n < 1 || n > MostCount {
+		return false, l.wrap(op, fmt.Errorf("a count of %d: it must be from 1 to %d", n, int64(MostCount)))
+	}
+	call := newCall()
+	s, err := l.ask(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
+		return luascripts.InitLatch(ctx, rdb, k, n, call)
+	})
+	return s.Did, err
+}
+
+// CountDown counts the latch down by one, once, however often the command is sent, and returns the count that is left. At 0
+// the latch is open, and all callers of Wait return, in Java as well. To count an open latch down does nothing. If
+// nothing is known of the latch, or it was deleted, the error matches [ErrNotInitialised].
+//
+// If no answer comes within the operation timeout of the client, or ctx ends first, it is not known whether the
+// call counted, and it is not undone. A caller that wants to repeat it uses [Latch.CountDownOnce].
+func (l *Latch) CountDown(ctx context.Context) (left int64, err error) {
+	return l.down(ctx, newCall())
+}
+
+// CountDownOnce is CountDown for a part of the work that has a name: the name counts once for each round of the latch,
+// whichever process calls it, and however often. So a caller can repeat it after an error, and a worker that was started anew can count what may have been
+// counted before. The name is text of 1 to 256 bytes. It is remembered for a day.
+func (l *Latch) CountDownOnce(ctx context.Context, part string) (left int64, err error) {
+	if part == "" || len(part) > mostID {
+		return 0, l.wrap("count down", fmt.Errorf("a part with a name of %d bytes: it must have from 1 to %d", len(part), mostID))
+	}
+	return l.down(ctx, luascripts.LatchCall{ID: part, Named: true, Keep: keptTraces, Stay: keptTraces})
+}
+
+func (l *Latch) down(ctx context.Context, call luascripts.LatchCall) (left int64, err error) {
+	const op = "count down"
+	s, err := l.ask(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
+		return luascripts.CountDownLatch(ctx, rdb, k, call)
+	})
+	if err == nil && !s.Did && !s.IsOpen() {
+		err = ErrNotInitialised
+	}
+	return s.Left, l.wrap(op, err)
+}
+
+// Count returns the count that is left: 0 if the latch is open. If nothing is known of the latch, or it was deleted, the error matches
+// [ErrNotInitialised].
+func (l *Latch) Count(ctx context.Context) (left int64, err error) {
+	const op = "count"
+	s, err := l.look(ctx, op)
+	if err == nil && s.Left == 0 && !s.IsOpen() {
+		err = ErrNotInitialised
+	}
+	return s.Left, l.wrap(op, err)
+}
+
+func (l *Latch) look(ctx context.Context, op string) (luascripts.LatchState, error) {
+	return l.ask(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
+		return luascripts.LookAtLatch(ctx, rdb, k, keptTraces)
+	})
+}
+
+// Delete deletes the latch. Callers of Wait fail with [ErrDeleted]; Java's wait on, as Redisson tells them nothing. It succeeds if
+// there is no latch.
+func (l *Latch) Delete(ctx context.Context) error {
+	call := newCall()
+	_, err := l.ask(ctx, "delete", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
+		return luascripts.DeleteLatch(ctx, rdb, k, call)
+	})
+	return err
+}
+
+// Wait waits until the latch is open, or ctx ends. It returns at once if the latch is open. A latch that is made anew
+// meanwhile is another round: Wait is about the round that it found.
+//
+// If nothing is known of a latch of that name, or it was deleted, the error matches [ErrNotInitialised]: a caller that may come before the latch
+// is made calls TrySetCount first, as all that take part can. If the latch is deleted during the wait, expires, or is lost by Redis, the error matches
+// [ErrDeleted]. While Redis gives no answer, Wait goes on. If ctx ends then, the error matches ctx.Err() and
+// lock.ErrUnavailable.
+//
+// It costs one round trip, and for all callers of a client together that wait for one latch a subscription and a
+// question a second.
+func (l *Latch) Wait(ctx context.Context) error {
+	const op = "wait"
+	if l.spec.Err != nil {
+		return l.wrap(op, l.spec.Err)
+	}
+	return l.wrap(op, l.all.wait(ctx, l.spec.Keys.Lock, l.spec.Keys.Channel, func(ctx context.Context) (any, error) { return l.look(ctx, op) }, &round{}))
+}
+
+// round is the round of a latch that a caller waits for.
+type round struct{ number int64 } // 0 before the first look; guarded by the mutex of Latches
+
+// judge says whether the wait is over by what a look has found, and with which error.
+func (r *round) judge(found any) (over bool, err error) {
+	s := found.(luascripts.LatchState)
+	switch {
+	case r.number == 0 && s.IsOpen():
+		return true, nil
+	case r.number == 0 && s.Left == 0:
+		return true, ErrNotInitialised
+	case r.number == 0:
+		r.number = s.Round
+		return false, nil
+	case s.Gone >= r.number:
+		return true, ErrDeleted
+	case s.Open >= r.number:
+		return true, nil
+	case s.Round != r.number || s.Left == 0: // the traces are lost
+		return true, ErrDeleted
+	}
+	return false, nil
+}

@@ -1,0 +1,539 @@
+package latch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/latch"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// create makes a latch.
+func create(t testing.TB, l *latch.Latch, n int64) {
+	t.Helper()
+	if created, err := l.TrySetCount(t.Context(), n); err != nil || !created {
+		t.Fatalf("made: %v, %v", created, err)
+	}
+}
+
+// down counts l down, to want.
+func down(t testing.TB, l *latch.Latch, want int64) {
+	t.Helper()
+	if left, err := l.CountDown(t.Context()); err != nil || left != want {
+		t.Fatalf("%d left, %v, want %d", left, err, want)
+	}
+}
+
+// wait is a Wait in a goroutine of its own.
+func wait(ctx context.Context, w interface{ Wait(context.Context) error }) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- w.Wait(ctx) }()
+	return done
+}
+
+// result returns what a wait came to.
+func result(t testing.TB, done <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(20 * time.Second):
+		t.Fatal("Wait waits on, although nothing keeps it waiting any more")
+		return nil
+	}
+}
+
+// listen waits until n clients of the server listen for name.
+func listen(t testing.TB, s *redistest.Server, name string, n int64) {
+	t.Helper()
+	channel := "redisson_countdownlatch__channel__{" + name + "}"
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		reply := s.Do(t, "PUBSUB", "NUMSUB", channel)
+		all, _ := reply.ToArray()
+		if count, _ := all[1].ToInt64(); count == n {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain until %d listen for %s", n, name)
+		}
+	}
+}
+
+// Callers of two clients wait until the last count down, and one that comes late does not wait.
+func TestLatch(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	one, other := a.NewLatch("done"), b.NewLatch("done")
+	create(t, one, 3)
+	if created, err := other.TrySetCount(t.Context(), 5); created || err != nil {
+		t.Errorf("made twice: %v, %v", created, err)
+	}
+	if got := kindtest.Text(s.Do(t, "GET", "done")); got != "3" {
+		t.Errorf("the count is %q", got)
+	}
+	var waits []<-chan error
+	for _, l := range []*latch.Latch{one, other, b.NewLatch("done")} {
+		for range 10 {
+			waits = append(waits, wait(t.Context(), l))
+		}
+	}
+	listen(t, s, "done", 2)
+	down(t, one, 2)
+	down(t, other, 1)
+	for _, w := range waits {
+		if len(w) > 0 {
+			t.Fatalf("one did not wait: %v", <-w)
+		}
+	}
+	if n, err := one.Count(t.Context()); n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	down(t, other, 0)
+	for _, w := range waits {
+		if err := result(t, w); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := one.Wait(t.Context()); err != nil {
+		t.Errorf("late: %v", err)
+	}
+	down(t, one, 0) // one too many does nothing
+	if n, err := one.Count(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if got := kindtest.Keys(t, s); !slices.Equal(got, []string{"leasehold_latch:{done}", "leasehold_latch_calls:{done}"}) {
+		t.Errorf("what stays: %q", got)
+	}
+	for _, key := range kindtest.Keys(t, s) {
+		if left := kindtest.Number(s.Do(t, "PTTL", key)); left < time.Hour.Milliseconds() {
+			t.Errorf("%s lives for %d ms", key, left)
+		}
+	}
+}
+
+// A wait is about one round. Those of the first round return, and those of the second wait on.
+func TestRounds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c, other := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	for i := range 20 {
+		name := fmt.Sprint("done", i)
+		l := c.NewLatch(name)
+		create(t, l, 1)
+		first := wait(t.Context(), other.NewLatch(name))
+		listen(t, s, name, 1)
+		s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub") // it may hear no message
+		down(t, l, 0)
+		create(t, l, 1)
+		if err := result(t, first); err != nil {
+			t.Fatal(err)
+		}
+		second := wait(t.Context(), l)
+		listen(t, s, name, 2)
+		if len(second) > 0 {
+			t.Fatal("the first round ended the wait for the second")
+		}
+		down(t, l, 0)
+		if err := result(t, second); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A lost message costs a second at most, as waiters look by themselves.
+func TestWait_lostMessage(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	user := s.AddUser(t, "deaf", "+@all", "~*", "resetchannels")
+	c, deaf := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t, user))
+	l := c.NewLatch("done")
+	create(t, l, 1)
+	w := wait(t.Context(), deaf.NewLatch("done"))
+	kindtest.WaitFor(t, "it was denied", func() bool { return len(s.Denied(t, "deaf")) > 0 })
+	down(t, l, 0)
+	if err := result(t, w); err != nil {
+		t.Error(err)
+	}
+}
+
+// However many wait in a process, they ask once in a poll interval.
+func TestWait_together(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	l := c.NewLatch("done")
+	create(t, l, 1)
+	var waits []<-chan error
+	for range 100 {
+		waits = append(waits, wait(t.Context(), l))
+	}
+	listen(t, s, "done", 1)
+	began := time.Now()
+	s.ResetStats(t)
+	kindtest.WaitFor(t, "some polls have passed", func() bool { return s.CommandCalls(t, "evalsha") >= 3 })
+	if most := int64(time.Since(began)/time.Second) + 110; s.CommandCalls(t, "evalsha") > most {
+		t.Errorf("they asked more than %d times", most)
+	}
+	down(t, l, 0)
+	for _, w := range waits {
+		if err := result(t, w); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A wait that ends without the latch says why.
+func TestWait_ends(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	for what, end := range map[string]func(t *testing.T, l *latch.Latch){
+		"deleted": func(t *testing.T, l *latch.Latch) {
+			if err := l.Delete(t.Context()); err != nil {
+				t.Error(err)
+			}
+		},
+		"deleted and made anew": func(t *testing.T, l *latch.Latch) {
+			if err := l.Delete(t.Context()); err != nil {
+				t.Error(err)
+			}
+			create(t, l, 5)
+		},
+		"expired": func(t *testing.T, l *latch.Latch) {
+			s.Do(t, "PEXPIRE", l.Name(), "2500")
+		},
+		"lost": func(t *testing.T, l *latch.Latch) {
+			s.Do(t, "DEL", l.Name(), "leasehold_latch:{"+l.Name()+"}", "leasehold_latch_calls:{"+l.Name()+"}")
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			l := c.NewLatch(strings.ReplaceAll(what, " ", "_"))
+			create(t, l, 2)
+			w := wait(t.Context(), l)
+			listen(t, s, l.Name(), 1)
+			end(t, l)
+			var e *lock.Error
+			if err := result(t, w); !errors.Is(err, latch.ErrDeleted) || !errors.As(err, &e) || e.Op != "wait" || e.Name != l.Name() {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	t.Run("another key", func(t *testing.T) {
+		l := c.NewLatch("foreign")
+		create(t, l, 2)
+		w := wait(t.Context(), l)
+		listen(t, s, "foreign", 1)
+		s.Do(t, "DEL", "foreign")
+		s.Do(t, "RPUSH", "foreign", "x")
+		if err := result(t, w); !errors.Is(err, lock.ErrForeignKey) {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("restart", func(t *testing.T) {
+		s := redistest.Start(t)
+		l := kindtest.NewClient(t, s.Client(t), kindtest.Fast...).NewLatch("done")
+		create(t, l, 2)
+		w := wait(t.Context(), l)
+		listen(t, s, "done", 1)
+		s.Kill(t)
+		s.Restart(t)
+		if err := result(t, w); !errors.Is(err, latch.ErrDeleted) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// Each call on a latch that was never made, and on one that was deleted, says so.
+func TestAbsent(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	l := c.NewLatch("done")
+	check := func(when string) {
+		t.Helper()
+		for op, call := range map[string]func(context.Context) error{
+			"wait":       l.Wait,
+			"count":      func(ctx context.Context) error { _, err := l.Count(ctx); return err },
+			"count down": func(ctx context.Context) error { _, err := l.CountDown(ctx); return err },
+		} {
+			err := call(t.Context())
+			var e *lock.Error
+			if !errors.Is(err, latch.ErrNotInitialised) || !errors.As(err, &e) || e.Op != op || e.Name != "done" {
+				t.Errorf("%s, %s: %v", op, when, err)
+			}
+		}
+	}
+	check("never made")
+	kindtest.WantEmpty(t, s)
+	if err := l.Delete(t.Context()); err != nil {
+		t.Error(err)
+	}
+	create(t, l, 2)
+	if err := l.Delete(t.Context()); err != nil {
+		t.Error(err)
+	}
+	check("deleted")
+	create(t, l, 1)
+	down(t, l, 0)
+}
+
+// Bad input is an error that names the operation and the latch, before anything is sent.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	prefixed := kindtest.NewClient(t, s.Client(t), client.WithKeyPrefix("{shop}:"))
+	s.ResetStats(t)
+	good := c.NewLatch("good")
+	for what, bad := range map[string]struct {
+		op, name string
+		call     func(ctx context.Context) error
+		match    error
+		says     string
+	}{
+		"count 0":      {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, 0); return err }, nil, "a count of 0"},
+		"count -1":     {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, -1); return err }, nil, "a count of -1"},
+		"a huge count": {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, latch.MostCount+1); return err }, nil, "9007199254740991"},
+		"no part":      {"count down", "good", func(ctx context.Context) error { _, err := good.CountDownOnce(ctx, ""); return err }, nil, "0 bytes"},
+		"a long part": {"count down", "good", func(ctx context.Context) error {
+			_, err := good.CountDownOnce(ctx, strings.Repeat("x", 257))
+			return err
+		}, nil, "257 bytes"},
+		"braces":       {"count", "la{t}ch", func(ctx context.Context) error { _, err := c.NewLatch("la{t}ch").Count(ctx); return err }, lock.ErrBadName, "braces"},
+		"half a brace": {"wait", "la}tch", func(ctx context.Context) error { return c.NewLatch("la}tch").Wait(ctx) }, lock.ErrBadName, "braces"},
+		"a prefix":     {"wait", "x", func(ctx context.Context) error { return prefixed.NewLatch("x").Wait(ctx) }, lock.ErrBadName, "braces"},
+		"no name":      {"delete", "", func(ctx context.Context) error { return c.NewLatch("").Delete(ctx) }, lock.ErrBadName, "empty"},
+		"a trace":      {"count down", "leasehold_latch:x", func(ctx context.Context) error { _, err := c.NewLatch("leasehold_latch:x").CountDown(ctx); return err }, lock.ErrBadName, "keep their state"},
+		"an ended wait": {"wait", "good", func(ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			cancel()
+			return good.Wait(ctx)
+		}, context.Canceled, ""},
+	} {
+		err := bad.call(t.Context())
+		var e *lock.Error
+		if !errors.As(err, &e) || e.Op != bad.op || e.Name != bad.name || bad.match != nil && !errors.Is(err, bad.match) || !strings.Contains(err.Error(), bad.says) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if n := s.CommandCalls(t, "evalsha") + s.CommandCalls(t, "eval"); n > 0 {
+		t.Errorf("%d scripts were sent", n)
+	}
+}
+
+// A count down is counted once, although its answer is lost, and so is all else.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
+	l := kindtest.NewClient(t, rdb).NewLatch("done")
+	create(t, l, 1)
+	down(t, l, 0) // now the server knows the scripts
+	lose := func() { p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true})) }
+	for round := range 5 {
+		lose()
+		create(t, l, 20)
+		for i := range int64(19) {
+			lose()
+			down(t, l, 19-i)
+		}
+		lose()
+		if n, err := l.Count(t.Context()); n != 1 || err != nil {
+			t.Fatalf("%d left, %v", n, err)
+		}
+		w := wait(t.Context(), l)
+		listen(t, s, "done", 1)
+		lose()
+		if round%2 == 0 {
+			if err := l.Delete(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := result(t, w); !errors.Is(err, latch.ErrDeleted) {
+				t.Fatal(err)
+			}
+			continue
+		}
+		down(t, l, 0)
+		if err := result(t, w); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A part of the work counts once, whoever counts it, and however often.
+func TestCountDownOnce(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t)).NewLatch("done"), kindtest.NewClient(t, s.Client(t)).NewLatch("done")
+	for range 2 { // each round knows its own parts
+		create(t, a, 10)
+		var wg sync.WaitGroup
+		for i := range 10 {
+			for range 5 {
+				for _, l := range []*latch.Latch{a, b} {
+					wg.Go(func() {
+						if left, err := l.CountDownOnce(t.Context(), fmt.Sprint("part ", min(i, 8))); err != nil || left < 1 {
+							t.Errorf("%d left, %v", left, err)
+						}
+					})
+				}
+			}
+		}
+		wg.Wait()
+		if n, err := a.Count(t.Context()); n != 1 || err != nil {
+			t.Fatalf("%d left, %v", n, err)
+		}
+		if left, err := b.CountDownOnce(t.Context(), "the last"); left != 0 || err != nil {
+			t.Fatalf("%d left, %v", left, err)
+		}
+	}
+}
+
+// A caller that gives up leaves nobody behind, in each phase of its wait.
+func TestWait_cancelled(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	c := kindtest.NewClient(t, s.Client(t, redistest.Via(p)))
+	l := c.NewLatch("done")
+	create(t, l, 1)
+	for _, phase := range []string{"asks", "answered", "listens"} {
+		held := make(chan struct{})
+		asked := make(chan struct{})
+		act := redistest.Action{HoldRequest: held}
+		if phase == "answered" {
+			act = redistest.Action{HoldReply: held}
+		}
+		if phase == "listens" {
+			close(asked)
+		} else {
+			once := redistest.Once("EVALSHA", act)
+			p.OnRequest(func(req [][]byte) redistest.Action {
+				a := once(req)
+				if a != (redistest.Action{}) {
+					close(asked)
+				}
+				return a
+			})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		w := wait(ctx, l)
+		<-asked
+		if phase == "listens" {
+			listen(t, s, "done", 1)
+		}
+		cancel()
+		if err := result(t, w); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", phase, err)
+		}
+		close(held)
+		p.OnRequest(nil)
+	}
+	kindtest.WaitFor(t, "they listen no more", func() bool { return len(kindtest.Channels(t, s, "*")) == 0 })
+}
+
+// Without an answer, calls end with their contexts or after the operation timeout, and a wait goes on.
+func TestFrozenServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	l, waited := c.NewLatch("done"), c.NewLatch("waited")
+	create(t, l, 3)
+	create(t, waited, 1)
+	w := wait(t.Context(), waited)
+	listen(t, s, "waited", 1)
+	s.Freeze(t)
+	for op, call := range map[string]func(context.Context) error{
+		"set count":  func(ctx context.Context) error { _, err := l.TrySetCount(ctx, 1); return err },
+		"count":      func(ctx context.Context) error { _, err := l.Count(ctx); return err },
+		"count down": func(ctx context.Context) error { _, err := l.CountDownOnce(ctx, "mine"); return err },
+	} {
+		var e *lock.Error
+		if err := call(t.Context()); !errors.Is(err, lock.ErrUnavailable) || !errors.As(err, &e) || e.Op != op {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*kindtest.OpTimeout)
+	defer cancel()
+	if err := l.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("wait: %v", err)
+	}
+	if len(w) > 0 {
+		t.Errorf("a wait ended: %v", <-w)
+	}
+	s.Thaw(t)
+	if left, err := l.CountDownOnce(t.Context(), "mine"); left != 2 || err != nil {
+		t.Errorf("the count down, repeated by its caller: %d, %v", left, err)
+	}
+	down(t, waited, 0)
+	if err := result(t, w); err != nil {
+		t.Error(err)
+	}
+}
+
+// Close ends the waits, and what comes after it.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c, err := client.New(s.Client(t), client.WithoutRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := c.NewLatch("done")
+	create(t, l, 2)
+	var waits []<-chan error
+	for range 5 {
+		waits = append(waits, wait(t.Context(), l))
+	}
+	listen(t, s, "done", 1)
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, w := range waits {
+		if err := result(t, w); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := l.Wait(t.Context()); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	if _, err := l.CountDown(t.Context()); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	if channels := kindtest.Channels(t, s, "*"); len(channels) > 0 {
+		t.Errorf("%q are subscribed", channels)
+	}
+}
+
+// While memory is full, what is under way comes to its end, and nothing new begins.
+func TestMemoryFull(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	l := c.NewLatch("done")
+	create(t, l, 2)
+	w := wait(t.Context(), l)
+	listen(t, s, "done", 1)
+	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
+	if _, err := c.NewLatch("new").TrySetCount(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("%v", err)
+	}
+	down(t, l, 1)
+	down(t, l, 0)
+	if err := result(t, w); err != nil {
+		t.Error(err)
+	}
+}

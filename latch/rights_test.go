@@ -1,0 +1,65 @@
+package latch_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
+)
+
+// withEach runs play as a user with the rights of docs/SECURITY.md, which Redis must not deny
+// anything. It then runs play without each of these rights, and Redis must deny something.
+func withEach(t *testing.T, head string, play func(t *testing.T, s *redistest.Server, a, b *client.Client)) {
+	rights := redistest.RightsWithoutLocks(t, head)
+	s := redistest.Start(t)
+	as := func(t *testing.T, user string, rights []string) *client.Client {
+		single := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
+		return kindtest.NewClient(t, s.Client(t, s.AddUser(t, user, rights...), single), append([]client.Option{client.WithKeyPrefix("orders:")}, kindtest.Fast...)...)
+	}
+	play(t, s, as(t, "all", rights), as(t, "all", rights))
+	if denied := s.Denied(t, "all"); len(denied) > 0 {
+		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+	}
+	for i, right := range rights {
+		if command, ok := strings.CutPrefix(right, "+"); ok {
+			kindtest.WaitFor(t, right+" was needed: docs/SECURITY.md asks for it", func() bool { return s.CommandCallsByClients(t, command) > 0 })
+			continue
+		}
+		user := "less" + string(rune('a'+i))
+		less := slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right })
+		s.Do(t, "FLUSHALL")
+		play(t, s, as(t, user, less), as(t, user, less))
+		if len(s.Denied(t, user)) == 0 {
+			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+		}
+	}
+}
+
+// The rights that docs/SECURITY.md lists are enough for all that a latch does, and none is too many.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	withEach(t, "NewLatch", func(t *testing.T, s *redistest.Server, a, b *client.Client) {
+		l := a.NewLatch("done")
+		_, _ = l.TrySetCount(t.Context(), 2)
+		ctx, cancel := context.WithTimeout(t.Context(), kindtest.OpTimeout)
+		defer cancel()
+		w := wait(ctx, b.NewLatch("done"))
+		kindtest.WaitFor(t, "it listens, is denied, or has an error", func() bool {
+			return len(kindtest.Channels(t, s, "*")) > 0 || len(w) > 0 || ctx.Err() != nil
+		})
+		s.Do(t, "ZADD", "leasehold_latch_calls:{orders:done}", "1", "an old call")
+		_, _ = l.CountDown(t.Context())
+		_, _ = l.Count(t.Context())
+		_, _ = l.CountDownOnce(t.Context(), "the last")
+		_ = result(t, w)
+		_, _ = l.TrySetCount(t.Context(), 2)
+		_ = l.Delete(t.Context())
+		s.Do(t, "SET", "orders:java", "1") // as Redisson does
+		_, _ = a.NewLatch("java").Count(t.Context())
+	})
+}
