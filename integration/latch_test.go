@@ -1,0 +1,138 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/latch"
+)
+
+// A latch is counted down while its slot moves from node to node: each call counts once, and the waiters see the end.
+func TestLatch_movingSlots(t *testing.T) {
+	t.Parallel()
+	for name, pubsub := range map[string]client.PubSub{"sharded": client.PubSubSharded, "plain": client.PubSubPlain} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := redistest.StartCluster(t)
+			a, b := ours(t, c.Client(t), client.WithPubSub(pubsub)), ours(t, c.Client(t), client.WithPubSub(pubsub))
+			const each = 60
+			l := a.NewLatch("done")
+			if created, err := l.TrySetCount(t.Context(), 4*each+1); !created || err != nil {
+				t.Fatal(created, err)
+			}
+			waiters := []<-chan error{waits(t, l), waits(t, b.NewLatch("done"))}
+			moving, done := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				keys := []string{"done", "leasehold_latch:{done}", "leasehold_latch_calls:{done}"}
+				for moves := 0; ; moves++ {
+					select {
+					case <-moving:
+						if moves == 0 {
+							t.Error("no slot moved")
+						}
+						return
+					case <-time.After(20 * time.Millisecond):
+					}
+					from := c.Master(t, "done")
+					m := c.Migrate(t, c.Slot(t, "done"), from, another(t, c, from))
+					for _, i := range rand.Perm(len(keys)) {
+						m.Move(t, keys[i])
+					}
+					m.Finish(t)
+				}
+			}()
+			results := make(chan error)
+			for i := range 4 {
+				from := []*client.Client{a, b}[i%2].NewLatch("done")
+				go func() {
+					results <- func() error {
+						for n := range each {
+							if _, err := from.CountDownOnce(t.Context(), fmt.Sprint(i, ".", n)); err != nil {
+								return err
+							}
+							time.Sleep(2 * time.Millisecond)
+						}
+						return nil
+					}()
+				}()
+			}
+			for range 4 {
+				if err := <-results; err != nil {
+					t.Error(err)
+				}
+			}
+			close(moving)
+			<-done
+			if n, err := l.Count(t.Context()); n != 1 || err != nil {
+				t.Fatalf("%d are left, %v", n, err)
+			}
+			if _, err := b.NewLatch("done").CountDown(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range waiters {
+				if err := soon(t, w); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// A wait goes on over a failover, on either topology.
+func TestLatch_failover(t *testing.T) {
+	t.Parallel()
+	test := func(t *testing.T, a, b *latch.Latch, failover func()) {
+		if created, err := a.TrySetCount(t.Context(), 2); !created || err != nil {
+			t.Fatal(created, err)
+		}
+		w := waits(t, a)
+		if n, err := b.CountDownOnce(t.Context(), "first"); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		failover()
+		for _, part := range []string{"first", "second"} {
+			untilWithin(t, time.Minute, func() bool {
+				n, err := b.CountDownOnce(t.Context(), part)
+				if err != nil {
+					t.Log(err)
+				} else if want := map[string]int64{"first": 1, "second": 0}[part]; n != want {
+					t.Errorf("%s: %d are left, want %d", part, n, want)
+				}
+				return err == nil
+			})
+		}
+		if err := soon(t, w); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.StartSentinel(t, 2)
+		primary := s.Primary(t)
+		test(t, ours(t, s.Client(t)).NewLatch("done"), ours(t, s.Client(t)).NewLatch("done"), func() {
+			for _, n := range s.Nodes {
+				if n != primary {
+					n.WaitUntilFollows(t, primary)
+				}
+			}
+			primary.Do(t, "WAIT", "1", "10000") // else it may forget the first part
+			s.Failover(t, primary)
+		})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		c := redistest.StartCluster(t)
+		test(t, ours(t, c.Client(t)).NewLatch("done"), ours(t, c.Client(t)).NewLatch("done"), func() {
+			master := c.Master(t, "done")
+			c.WaitForReplica(t, master)
+			c.Failover(t, master)
+		})
+	})
+}
