@@ -66,17 +66,19 @@ import (
 )
 
 var kind = &session.Kind{
-	Name:    "fair",
-	Called:  "a fair lock",
-	Mode:    lock.Exclusive,
-	Waits:   place.QueueInRedis,
-	Keys:    keys.Fair,
-	Acquire: luascripts.AcquireFair,
-	Release: luascripts.ReleaseFair,
-	Retain:  luascripts.RetainReentrant,
-	Renew:   luascripts.RenewReentrant, // once held, it is a hash like a plain lock's
-	Queues:  true,
-	Keep:    luascripts.KeepFair,
+	Name:   "fair",
+	Called: "a fair lock",
+	Mode:   lock.Exclusive,
+	Waits:  place.QueueInRedis,
+	Queues: true,
+	Scripts: session.Scripts{
+		Keys:    keys.Fair,
+		Acquire: luascripts.AcquireFair,
+		Release: luascripts.ReleaseFair,
+		Retain:  luascripts.RetainReentrant,
+		Renew:   luascripts.RenewReentrant, // once held, it is a hash like a plain lock's
+		Keep:    luascripts.KeepFair,
+	},
 }
 
 // Lock is a handle of one fair lock. It is safe for concurrent use; goroutines

@@ -34,7 +34,9 @@ const (
 var kind = &session.Kind{
 	Name:   "latch",
 	Called: "a latch",
-	Keys:   keys.Latch,
+	Scripts: session.Scripts{
+		Keys: keys.Latch,
+	},
 }
 
 // A Latch is a handle of one latch. It is safe for concurrent use. It has no resources and need not be closed.

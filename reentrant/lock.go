@@ -55,17 +55,19 @@ import (
 )
 
 var kind = &session.Kind{
-	Name:    "plain",
-	Called:  "a plain lock",
-	Mode:    lock.Exclusive,
-	Waits:   place.FirstAsks,
-	Keys:    keys.Plain,
-	Acquire: luascripts.AcquireReentrant,
-	Release: luascripts.ReleaseReentrant,
-	Pass:    luascripts.PassReentrant,
-	Joins:   true,
-	Renew:   luascripts.RenewReentrant,
-	Retain:  luascripts.RetainReentrant,
+	Name:   "plain",
+	Called: "a plain lock",
+	Mode:   lock.Exclusive,
+	Waits:  place.FirstAsks,
+	Joins:  true,
+	Scripts: session.Scripts{
+		Keys:    keys.Plain,
+		Acquire: luascripts.AcquireReentrant,
+		Release: luascripts.ReleaseReentrant,
+		Pass:    luascripts.PassReentrant,
+		Renew:   luascripts.RenewReentrant,
+		Retain:  luascripts.RetainReentrant,
+	},
 }
 
 // Lock is a handle of one lock. It is safe for concurrent use; goroutines that

@@ -105,26 +105,30 @@ var reading, writing = kinds()
 
 func kinds() (r, w *session.Kind) {
 	r = &session.Kind{
-		Name:    "read",
-		Called:  "a read/write lock",
-		Mode:    lock.Read,
-		Waits:   place.AllAsk,
-		Keys:    keys.ReadWrite,
-		Acquire: luascripts.AcquireRead,
-		Release: luascripts.ReleaseRead,
-		Renew:   luascripts.RenewRead,
-		Queues:  true,
+		Name:   "read",
+		Called: "a read/write lock",
+		Mode:   lock.Read,
+		Waits:  place.AllAsk,
+		Queues: true,
+		Scripts: session.Scripts{
+			Keys:    keys.ReadWrite,
+			Acquire: luascripts.AcquireRead,
+			Release: luascripts.ReleaseRead,
+			Renew:   luascripts.RenewRead,
+		},
 	}
 	w = &session.Kind{
-		Name:    "write",
-		Called:  "a read/write lock",
-		Mode:    lock.Write,
-		Waits:   place.FirstAsks,
-		Keys:    keys.ReadWrite,
-		Acquire: luascripts.AcquireWrite,
-		Release: luascripts.ReleaseWrite,
-		Renew:   luascripts.RenewWrite,
-		Queues:  true,
+		Name:   "write",
+		Called: "a read/write lock",
+		Mode:   lock.Write,
+		Waits:  place.FirstAsks,
+		Queues: true,
+		Scripts: session.Scripts{
+			Keys:    keys.ReadWrite,
+			Acquire: luascripts.AcquireWrite,
+			Release: luascripts.ReleaseWrite,
+			Renew:   luascripts.RenewWrite,
+		},
 	}
 	r.Beside, w.Beside = w, r
 	return r, w

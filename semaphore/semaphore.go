@@ -33,17 +33,19 @@ const MostPermits = luascripts.MostPermits
 const MostTotal = math.MaxInt32
 
 var kind = &session.Kind{
-	Name:    "semaphore",
-	Called:  "a semaphore",
-	Mode:    lock.Permit,
-	Waits:   place.QueueInRedis,
-	Keys:    keys.Semaphore,
-	Acquire: acquire,
-	Release: luascripts.ReleaseSemaphore,
-	Renew:   luascripts.RenewSemaphore,
-	Queues:  true,
-	Keep:    luascripts.KeepSemaphore,
-	Anew:    true,
+	Name:   "semaphore",
+	Called: "a semaphore",
+	Mode:   lock.Permit,
+	Waits:  place.QueueInRedis,
+	Queues: true,
+	Anew:   true,
+	Scripts: session.Scripts{
+		Keys:    keys.Semaphore,
+		Acquire: acquire,
+		Release: luascripts.ReleaseSemaphore,
+		Renew:   luascripts.RenewSemaphore,
+		Keep:    luascripts.KeepSemaphore,
+	},
 }
 
 // Semaphore is a handle of one semaphore. It is safe for concurrent use. It has no resources and need not be closed.

@@ -18,28 +18,13 @@ import (
 // Kind is what a kind of lock adds to the session: its scripts, and how its waiters wait.
 // The two sides of a read/write lock are a kind each. It never changes.
 type Kind struct {
-	Name    string // as an observer knows it
-	Called  string // what errors call it: "a plain lock"
-	Keys    func(name string) luascripts.Keys
-	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error)
-	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
-	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
-
-	// Pass is the Release of a kind whose locks are passed on: they go from one holder to
-	// the next without becoming free in between, inside a process and from one to another.
-	// Other kinds have none.
-	Pass func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
-
-	// Keep is the heartbeat of a kind whose waiters queue in Redis. Other kinds have none.
-	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter) (luascripts.Kept, error)
+	Name   string // as an observer knows it
+	Called string // what errors call it: "a plain lock"
+	Scripts
 
 	// Joins says that Acquire, Release and Pass are those of plain locks, so that the
 	// commands of several calls can travel together: luascripts.ChangeReentrant.
 	Joins bool
-
-	// Retain lets a lock that its owner is done with stand for a while. Kinds that have none do
-	// not know lock.WithAtLeast.
-	Retain func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, rest time.Duration) (luascripts.Verdict, error)
 
 	// Waits is how the waiters wait.
 	Waits place.Discipline
@@ -59,6 +44,26 @@ type Kind struct {
 	// Anew says that each Lock is that of a new owner, also under the context of another hold: a
 	// kind that is never entered again. Its holds carry on the owner of their caller.
 	Anew bool
+}
+
+// Scripts are the keys and the scripts of a kind.
+type Scripts struct {
+	Keys    func(name string) luascripts.Keys
+	Acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error)
+	Release func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error)
+	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
+
+	// Pass is the Release of a kind whose locks are passed on: they go from one holder to
+	// the next without becoming free in between, inside a process and from one to another.
+	// Other kinds have none.
+	Pass func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
+
+	// Keep is the heartbeat of a kind whose waiters queue in Redis. Other kinds have none.
+	Keep func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, waiting []luascripts.Waiter) (luascripts.Kept, error)
+
+	// Retain lets a lock that its owner is done with stand for a while. Kinds that have none do
+	// not know lock.WithAtLeast.
+	Retain func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, rest time.Duration) (luascripts.Verdict, error)
 }
 
 // knows returns the options that a lock of the kind takes.

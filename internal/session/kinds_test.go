@@ -22,20 +22,22 @@ import (
 // Which waiters ask, and when, of the kinds that do not simply stand in line.
 
 var fair = &Kind{
-	Waits:   place.QueueInRedis,
-	Mode:    lock.Exclusive,
-	Keys:    keys.Fair,
-	Acquire: luascripts.AcquireFair,
-	Release: luascripts.ReleaseFair,
-	Retain:  luascripts.RetainReentrant,
-	Renew:   luascripts.RenewReentrant,
-	Queues:  true,
-	Keep:    luascripts.KeepFair,
+	Waits:  place.QueueInRedis,
+	Mode:   lock.Exclusive,
+	Queues: true,
+	Scripts: Scripts{
+		Keys:    keys.Fair,
+		Acquire: luascripts.AcquireFair,
+		Release: luascripts.ReleaseFair,
+		Retain:  luascripts.RetainReentrant,
+		Renew:   luascripts.RenewReentrant,
+		Keep:    luascripts.KeepFair,
+	},
 }
 
 var reading, writing = func() (r, w *Kind) {
-	r = &Kind{Mode: lock.Read, Waits: place.AllAsk, Keys: keys.ReadWrite, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead, Queues: true}
-	w = &Kind{Mode: lock.Write, Waits: place.FirstAsks, Keys: keys.ReadWrite, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite, Queues: true}
+	r = &Kind{Mode: lock.Read, Waits: place.AllAsk, Queues: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead}}
+	w = &Kind{Mode: lock.Write, Waits: place.FirstAsks, Queues: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite}}
 	r.Beside, w.Beside = w, r
 	return r, w
 }()

@@ -32,15 +32,17 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 // in package reentrant.
 
 var plain = &Kind{
-	Waits:   place.FirstAsks,
-	Mode:    lock.Exclusive,
-	Keys:    keys.Plain,
-	Acquire: luascripts.AcquireReentrant,
-	Release: luascripts.ReleaseReentrant,
-	Pass:    luascripts.PassReentrant,
-	Retain:  luascripts.RetainReentrant,
-	Renew:   luascripts.RenewReentrant,
-	Joins:   true,
+	Waits: place.FirstAsks,
+	Mode:  lock.Exclusive,
+	Joins: true,
+	Scripts: Scripts{
+		Keys:    keys.Plain,
+		Acquire: luascripts.AcquireReentrant,
+		Release: luascripts.ReleaseReentrant,
+		Pass:    luascripts.PassReentrant,
+		Retain:  luascripts.RetainReentrant,
+		Renew:   luascripts.RenewReentrant,
+	},
 }
 
 // hookable returns a plain kind whose functions a test can replace: changes that travel with others
