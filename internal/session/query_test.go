@@ -38,7 +38,7 @@ func TestInspect_since(t *testing.T) {
 // Owners made at the same instant differ, and an owner of Redisson's tells no time.
 func TestOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Session{id: "01a202b8-4bbe-7c35-bc27-051edccf1eeb"}
+		s := &Session{identity: identity{id: "01a202b8-4bbe-7c35-bc27-051edccf1eeb"}}
 		seen := make(map[string]bool)
 		for range 5000 {
 			owner := s.newOwner(time.Now(), 0)

@@ -2,11 +2,7 @@ package session
 
 import (
 	"log/slog"
-	"math/rand/v2"
-	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -35,9 +31,8 @@ type Config struct {
 // not change; every other field has its own mutex, or is atomic.
 type Session struct {
 	Config
+	identity
 	rdb      rueidis.Client
-	id       string             // the uuid in every owner string
-	number   atomic.Uint64      // the number in the latest owner string
 	sender   *command.Sender    // sends, and counts calls and what goes on after them
 	dog      *watchdog.Watchdog // renews
 	hub      *hint.Hub          // hears
@@ -52,10 +47,10 @@ type Session struct {
 // New returns a session on rdb, which it borrows.
 func New(rdb rueidis.Client, c Config) *Session {
 	s := &Session{
-		Config: c,
-		rdb:    rdb,
-		id:     owner.NewClient(), // of version 7, which tells the fair lock's scripts that we send heartbeats
-		closer: newCloser(),
+		Config:   c,
+		identity: identity{id: owner.NewClient()}, // of version 7, which tells the fair lock's scripts that we send heartbeats
+		rdb:      rdb,
+		closer:   newCloser(),
 	}
 	s.sender = command.New(rdb, command.Config{Timeout: c.OpTimeout, User: c.User, Closing: s.closer.closing})
 	s.nodes.sliced = rdb.Mode() == rueidis.ClientModeCluster
@@ -64,39 +59,4 @@ func New(rdb rueidis.Client, c Config) *Session {
 	s.report.given = c.Logger
 	s.hub = hint.New(rdb, hint.Config{Timeout: c.OpTimeout, Look: c.Poll, Sharded: c.Sharded, Denied: s.unhinted})
 	return s
-}
-
-// newOwner returns an owner string that never was before, for a tenure that is asked for
-// from now on. A command that is still under way for an earlier tenure cannot touch it.
-//
-// Its number is the clock in µs, and ten random bits. So everybody that looks at the lock
-// sees since when the owner asks, and nobody can guess the string. An owner of a semaphore
-// that wants so many permits has so many numbers, of which the string has the first, and
-// how many they are.
-func (s *Session) newOwner(now time.Time, permits int) string {
-	n := uint64(now.UnixMicro())<<10 | rand.Uint64N(1<<10)
-	for {
-		last := s.number.Load()
-		if n = max(n, last+1); s.number.CompareAndSwap(last, n+uint64(max(permits, 1)-1)) {
-			break
-		}
-	}
-	var b [64]byte
-	text := strconv.AppendUint(append(append(b[:0], s.id...), ':'), n, 10)
-	if permits > 0 {
-		text = strconv.AppendInt(append(text, ':'), int64(permits), 10)
-	}
-	return string(text)
-}
-
-// askedSince returns since when an owner asks, as its string tells; the zero time if the
-// string is not one of ours.
-func askedSince(owner string) time.Time {
-	client, number, _ := strings.Cut(owner, ":")
-	number, _, _ = strings.Cut(number, ":") // behind it are the permits
-	n, err := strconv.ParseUint(number, 10, 63)
-	if err != nil || len(client) < 15 || client[14] != '7' { // Redisson's have a uuid of version 4
-		return time.Time{}
-	}
-	return time.UnixMicro(int64(n >> 10))
 }
