@@ -14,9 +14,9 @@
 //	acquire  free, and no living owner is before us: leave the queue, set our count
 //	         ours: set our count, lengthen the lease
 //	         otherwise: enter the queue, if we are not in it yet
-//	keep     the heartbeat: our waiters are alive; the answer says whose turn it is
-//	release  ours: set our count; at zero, delete our field
-//	         leave the queue; if the lock is free now, publish to the first living owner
+//	keep     the heartbeat: our waiters are alive, and others of ours enter the queue; the answer says whose turn it is
+//	release  ours: set our count; at zero, delete our field, and take those that had the lock since
+//	         out of the queue; if the first living owner is of our process, it has the lock now; publish to any other
 //	renew    as a plain lock
 //
 // Acquire, keep and release drop the dead that they meet at the head of the queue, a hundred in
@@ -25,7 +25,11 @@
 // A waiter asks once, which puts it into the queue in the order in which the questions reach the server.
 // All waiters of a client listen at redisson_lock__channel:{<name>}:<client uuid>:fair.
 // A release publishes the number of the first in the queue there; that waiter asks, and has the
-// lock. Where a waiter of Redisson has the lock or is before ours, ours also listens
+// lock. As long as the next in the queue are waiters of the process that has the lock, it passes
+// the lock on to them without a command, 64 times or for 10 ms at the most; until the release
+// they stand in the queue in Redis, and the holder there is the first of them. Waiters that
+// come together enter the queue together: an entry waits for up to 2 ms while others of its
+// process stand in the queue. Where a waiter of Redisson has the lock or is before ours, ours also listens
 // at redisson_lock__channel:{<name>}:<owner>, where Redisson publishes. Each process sends
 // one heartbeat for all its waiters of a lock, every third of their patience and once a
 // second at least; the answer says whose turn it is, so a lost message costs a
@@ -35,7 +39,7 @@
 // clock. Heartbeats go on in parallel, so several dead waiters cost the others one
 // patience ([lock.WithPatience], 5 s if not set), not the sum of theirs. The waiters of a process
 // that was frozen for longer enter the queue anew. The keys of a queue that is no longer
-// used expire an hour after the last of its waiters died; a queue with a waiter
+// used expire about an hour after the last of its waiters died; a queue with a waiter
 // of Redisson has no expiry, as Redisson would not lengthen it.
 //
 // # Where it differs from Redisson
@@ -69,12 +73,13 @@ var kind = &session.Kind{
 	Name:   "fair",
 	Called: "a fair lock",
 	Mode:   lock.Exclusive,
-	Waits:  place.QueueInRedis,
+	Waits:  place.FairQueue,
 	Queues: true,
 	Scripts: session.Scripts{
 		Keys:    keys.Fair,
 		Acquire: luascripts.AcquireFair,
 		Release: luascripts.ReleaseFair,
+		Pass:    luascripts.PassFair,
 		Retain:  luascripts.RetainReentrant,
 		Renew:   luascripts.RenewReentrant, // once held, it is a hash like a plain lock's
 		Keep:    luascripts.KeepFair,
@@ -111,8 +116,9 @@ func (l *Lock) Name() string { return l.spec.Name }
 // queue up at once; if Redis does not answer, the place is lost when the
 // patience of [lock.WithPatience] ends. Other errors are as those of a plain lock.
 //
-// It costs one round trip when the lock is free and the queue is empty, otherwise two
-// and a message, and one heartbeat a second for all waiters of this process.
+// It costs one round trip when the lock is free and the queue is empty. Otherwise it costs an
+// entry, which waiters share that come together, and two round trips and a message for each turn of
+// this process; and one heartbeat a second for all waiters of this process.
 func (l *Lock) Lock(ctx context.Context) (lock.Hold, error) {
 	return l.session.Lock(ctx, l.spec)
 }
@@ -128,7 +134,8 @@ func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 // Inspect returns a snapshot of the lock and its queue as they stand in Redis. It is
 // one consistent snapshot of a queue of up to 100 waiters. A longer queue is read in
 // parts, to keep each script short, and a waiter that comes or goes meanwhile
-// may be missing. The patience of a waiter is what is left of it: after that the waiter counts
+// may be missing. Waiters that had the lock since it was granted to their process are shown until
+// that process releases it. The patience of a waiter is what is left of it: after that the waiter counts
 // as dead if the server does not hear from it. Waiters with no patience left are dead, but have not
 // been dropped yet. Inspect reads who the clients are after that, if Redis says it: see client.WithName. When the key holds something else, the error matches
 // lock.ErrForeignKey.

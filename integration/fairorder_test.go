@@ -33,14 +33,19 @@ import (
 //	6 the deaths did not cost more than one patience for each time that a process
 //	  died, and not one for each of the dead
 //	7 nothing is left
-func TestFairOrder(t *testing.T) {
+func TestFairOrder(t *testing.T) { testFairOrder(t, 1000) }
+
+// The same with five thousand.
+func TestFairOrder_fiveThousand(t *testing.T) { testFairOrder(t, 5000) }
+
+func testFairOrder(t *testing.T, waiters int) {
 	const (
 		processes = 10
 		spread    = 2 * time.Second
 		dog       = 2 * time.Second
 		name      = "fair"
 	)
-	each := amount(1000) / processes
+	each := amount(waiters) / processes
 	early := each * 7 / 10
 	random := rand.New(rand.NewPCG(seed(t), 1))
 	server := redistest.Start(t)
@@ -450,7 +455,7 @@ func (p *process) crowd(ctx context.Context, r request) ([]op, error) {
 			}
 			p.begun.Add(1)
 			o := op{Kind: acquire, Name: r.Name, Goroutine: i, Call: monotonic()}
-			h, err := l.Lock(ctx)
+			h, err := l.Lock(noting(ctx))
 			o.Return = monotonic()
 			if err == nil {
 				p.grant(&o, h)

@@ -287,7 +287,6 @@ type process struct {
 
 	begun  atomic.Int64 // the number of calls of Lock so far
 	enough atomic.Bool  // ends streams
-	queued sync.Map     // owner -> when Redis had refused it, by monotonic
 	runner *runner      // set by relay
 
 	mu    sync.Mutex
@@ -390,7 +389,11 @@ func (p *process) open(r request) (err error) {
 		return err
 	}
 	options := []client.Option{client.WithObserver(lock.Observer{
-		Waiting: func(_ context.Context, e lock.Event) { p.queued.Store(e.Owner, monotonic()) },
+		Waiting: func(ctx context.Context, _ lock.Event) {
+			if at, ok := ctx.Value(refusedAt{}).(*atomic.Int64); ok {
+				at.Store(monotonic())
+			}
+		},
 	})}
 	if r.Dog != 0 {
 		options = append(options, client.WithWatchdogTimeout(r.Dog))
@@ -404,7 +407,7 @@ func (p *process) lock(ctx context.Context, r request) (granted, error) {
 	l := r.Kind.lock(p.client, r.Name, r.options()...)
 	p.begun.Add(1)
 	o := op{Kind: acquire, Name: r.Name, Call: monotonic()}
-	h, err := lockWithin(ctx, l, r.Wait)
+	h, err := lockWithin(noting(ctx), l, r.Wait)
 	o.Return = monotonic()
 	if err != nil {
 		return granted{}, err
@@ -445,11 +448,19 @@ func (o *op) one(h lock.Hold) {
 	}
 }
 
+// refusedAt is the key of a context for when Redis refused the call with it, by monotonic.
+type refusedAt struct{}
+
+// noting returns a context of a call whose refusal is noted.
+func noting(ctx context.Context) context.Context {
+	return context.WithValue(ctx, refusedAt{}, new(atomic.Int64))
+}
+
 // grant records that o got h, and when it was refused before, if it was.
 func (p *process) grant(o *op, h lock.Hold) {
 	o.grant(h)
-	if at, ok := p.queued.LoadAndDelete(h.Owner()); ok {
-		o.Queued = at.(int64)
+	if at, ok := h.Context().Value(refusedAt{}).(*atomic.Int64); ok {
+		o.Queued = at.Load()
 	}
 }
 

@@ -66,7 +66,7 @@ type Question struct {
 
 	Offer time.Duration // plain: the lease with which the lock is granted to an owner in line; 0 does not stand in line
 	Again time.Duration // plain: the time after which an owner in line asks again
-	Spare int           // plain: how many tokens more than its own the register gives this owner
+	Spare int           // plain, fair: how many tokens more than its own the register gives this owner
 
 	Waited time.Duration // plain, read/write: how long the owner has been waiting
 	Writer string        // read: the owner string by which the caller writes, or ""
@@ -88,6 +88,7 @@ type Acquired struct {
 	Holder  string        // of several, Held: the owner that has the refused one
 	Deaf    bool          // plain, Held: no message reaches the process of the owner
 	Own     bool          // fair, Held: a message at the owner's own channel may tell it of its turn, too
+	Next    string        // fair, Done: the numbers of the next owners in the queue, as far as they are of the same client, with a space between two
 
 	Confirmed int // Done: how many replicas confirmed it, if the question requires any
 }
@@ -122,6 +123,13 @@ func acquiredBy(s *script, msg *rueidis.RedisMessage) (Acquired, error) {
 		return Acquired{Verdict: Done, Token: token}, nil
 	}
 	if msg.IsArray() {
+		if parts, err := msg.ToArray(); s == fairAcquire && err == nil && len(parts) > 1 && parts[1].IsString() {
+			token, next, ok := grantedFair(parts[1:])
+			if v, err := parts[0].ToInt64(); !ok || err != nil || v != int64(Done) {
+				return Acquired{}, &ReplyError{s.name, msg.String()}
+			}
+			return Acquired{Verdict: Done, Token: token, Next: next}, nil
+		}
 		left, err := msg.AsIntSlice()
 		switch {
 		case err == nil && len(left) == 1 && left[0] >= -1:
@@ -177,6 +185,7 @@ type Field struct{ Name, Value string }
 type Waiter struct {
 	Owner    string
 	Patience time.Duration // the time after which it counts as dead without a sign of life; NoExpiry if it is alive while it listens
+	Enters   bool          // fair, of a heartbeat: it enters the queue, unless it stands there
 }
 
 // ms returns d in the form that scripts take.
@@ -238,7 +247,7 @@ func waiters(msgs []rueidis.RedisMessage) ([]Waiter, bool) {
 		if err1 != nil || err2 != nil {
 			return nil, false
 		}
-		all = append(all, Waiter{owner, remaining(patience)})
+		all = append(all, Waiter{Owner: owner, Patience: remaining(patience)})
 	}
 	return all, true
 }

@@ -37,7 +37,7 @@ func (k Keys) fair() []string { return []string{k.Lock, k.Queue, k.Timeouts, k.N
 // turn. Otherwise the owner enters the queue, unless its patience is 0. Left says
 // when to ask again if no message comes before.
 func AcquireFair(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	keys, args := k.withRegister(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Patience)}
+	keys, args := k.withRegister(k.fair()...), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), ms(q.Patience), strconv.Itoa(q.Spare)}
 	for range mostAgain {
 		a, err := acquire(ctx, rdb, fairAcquire, keys, args, q)
 		if err != nil || a.Verdict != again {
@@ -47,43 +47,88 @@ func AcquireFair(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (A
 	return Acquired{Verdict: Held, Left: time.Millisecond}, nil
 }
 
+// grantedFair reads the part of a reply that says who has the lock: a token, and the numbers
+// of the next owners of the same client.
+func grantedFair(part []rueidis.RedisMessage) (token uint64, next string, ok bool) {
+	if len(part) != 2 {
+		return 0, "", false
+	}
+	text, err1 := part[0].ToString()
+	next, err2 := part[1].ToString()
+	token, err3 := strconv.ParseUint(text, 10, 64)
+	return token, next, err1 == nil && err2 == nil && err3 == nil
+}
+
 // ReleaseFair leaves owner leave holds of the lock: Done, Gone or Foreign. With
 // none it also loses its place in the queue.
 func ReleaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	return fairRelease.tell(ctx, rdb, k.fair(), []string{owner, strconv.Itoa(leave), k.Channel, k.Publish}, Done, Gone, Foreign)
+	p, err := releaseFair(ctx, rdb, k, owner, leave, Pass{})
+	return p.Verdict, err
 }
 
-// tell runs s, which tells the first in the queue, until it has found that one. The first run does
-// the rest of the work of s. So the verdict is that of the first run, and an error
-// after it is ignored: the next heartbeat of any process finds the first in the queue.
-func (s *script) tell(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) (Verdict, error) {
-	v, more, err := s.told(ctx, rdb, keys, args, legal)
+// PassFair gives the last hold back. If the heir is the first in the queue, it has the lock
+// then. Otherwise the first is told.
+func PassFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, p Pass) (Passed, error) {
+	return releaseFair(ctx, rdb, k, owner, 0, p)
+}
+
+func releaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, p Pass) (Passed, error) {
+	args := []string{owner, strconv.Itoa(leave), k.Channel, k.Publish, strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare), p.Heir, ms(p.Offer)}
+	passed, more, err := fairRelease.told(ctx, rdb, k.withRegister(k.fair()...), append(args, p.Served...), Done, Gone, Foreign)
 	if err != nil {
-		return 0, err
+		return Passed{}, err
 	}
-	for i := 0; more && err == nil && i < mostAgain; i++ {
-		_, more, err = s.told(ctx, rdb, keys, args, legal)
+	if passed.Token != 0 && p.Heir == "" {
+		return Passed{}, &ReplyError{fairRelease.name, "a grant"}
 	}
-	return v, nil
+	if more {
+		fairRelease.look(ctx, rdb, k.withRegister(k.fair()...), args, Done, Gone, Foreign)
+	}
+	return passed, nil
+}
+
+// look runs s until it has found the first in the queue, and told that one. The run before has
+// done the rest of the work of s. So an error is ignored: the next heartbeat of any process
+// finds the first in the queue.
+func (s *script) look(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) {
+	for range mostAgain {
+		if _, more, err := s.told(ctx, rdb, keys, args, legal...); err != nil || !more {
+			return
+		}
+	}
 }
 
 // told runs s once. It reports whether there are more dead in the queue.
-func (s *script) told(ctx context.Context, rdb rueidis.Client, keys, args []string, legal []Verdict) (v Verdict, more bool, err error) {
+func (s *script) told(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) (p Passed, more bool, err error) {
 	msg, err := s.exec(ctx, rdb, keys, args).ToMessage()
 	if err != nil {
-		return 0, false, err
+		return Passed{}, false, err
 	}
-	numbers, err := msg.AsIntSlice()
-	if err != nil || len(numbers) != 2 || numbers[1]&^1 != 0 || !slices.Contains(legal, Verdict(numbers[0])) {
-		return 0, false, &ReplyError{s.name, msg.String()}
+	parts, err := msg.ToArray()
+	bad := &ReplyError{s.name, msg.String()}
+	if err != nil || len(parts) < 2 {
+		return Passed{}, false, bad
 	}
-	return Verdict(numbers[0]), numbers[1] == 1, nil
+	verdict, err1 := parts[0].ToInt64()
+	rest, err2 := parts[1].ToInt64()
+	if err1 != nil || err2 != nil || rest&^1 != 0 || !slices.Contains(legal, Verdict(verdict)) {
+		return Passed{}, false, bad
+	}
+	p = Passed{Verdict: Verdict(verdict)}
+	if len(parts) > 2 {
+		var ok bool
+		if p.Token, p.Next, ok = grantedFair(parts[2:]); !ok || p.Token == 0 || p.Verdict != Done || s != fairRelease {
+			return Passed{}, false, bad
+		}
+	}
+	return p, rest == 1, nil
 }
 
 // Kept is the reply to a heartbeat.
 type Kept struct {
 	Left time.Duration // when to look again if no message comes before; NoExpiry if Redis cannot say
 	Asks []bool        // for each waiter: it should ask now, as it is its turn, or it lost its place
+	Own  []bool        // for each waiter: a message at its own channel may tell it of its turn, too. Only those that enter are told so
 }
 
 // keepAtOnce is how many waiters one script keeps at most, so that each script is
@@ -91,23 +136,32 @@ type Kept struct {
 const keepAtOnce = 100
 
 // KeepFair is the heartbeat of the waiting owners of one process. Each keeps its place for
-// its patience from now on. Many are kept by several scripts in one pipeline. Only the
-// last script drops the dead, as many of a process that was frozen seem to be dead.
+// its patience from now on. Those that enter the queue, in this order, are the last of waiting.
+// Many are kept by several scripts in one pipeline. Only the last script drops the dead, as
+// many of a process that was frozen seem to be dead.
 func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter) (Kept, error) {
-	return fairKeep.keep(ctx, rdb, k.fair(), waiting, func(last bool) []string { return []string{k.Channel, k.Publish, bit(last)} })
+	return fairKeep.keep(ctx, rdb, k.fair(), waiting, func(part []Waiter, last bool) []string {
+		enters := 0
+		for _, w := range part {
+			if w.Enters {
+				enters++
+			}
+		}
+		return []string{k.Channel, k.Publish, bit(last), strconv.Itoa(enters)}
+	})
 }
 
 // keep sends a heartbeat by s, keepAtOnce waiters in each call, in one pipeline. The arguments of a call are what
 // head returns, and then the patience and the owner of each waiter.
-func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, waiting []Waiter, head func(last bool) []string) (Kept, error) {
-	kept := Kept{Asks: make([]bool, 0, len(waiting))}
+func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, waiting []Waiter, head func(part []Waiter, last bool) []string) (Kept, error) {
+	kept := Kept{Asks: make([]bool, 0, len(waiting)), Own: make([]bool, 0, len(waiting))}
 	var calls rueidis.Commands
 	var args [][]string
 	var counts []int
 	for first := true; first || len(waiting) > 0; first = false {
 		part := waiting[:min(len(waiting), keepAtOnce)]
 		waiting = waiting[len(part):]
-		words := head(len(waiting) == 0)
+		words := head(part, len(waiting) == 0)
 		for _, w := range part {
 			words = append(words, ms(w.Patience), w.Owner)
 		}
@@ -128,10 +182,11 @@ func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, wa
 		}
 		kept.Left = remaining(numbers[0]) // the last script's counts
 		for _, n := range numbers[1:] {
-			if n != 0 && n != 1 && n != int64(Gone) {
+			if n != 0 && n != 1 && n != int64(Gone) && !(n == 2 && s == fairKeep) {
 				return Kept{}, &ReplyError{s.name, msg.String()}
 			}
-			kept.Asks = append(kept.Asks, n != 0)
+			kept.Asks = append(kept.Asks, n == 1 || n == int64(Gone))
+			kept.Own = append(kept.Own, n == 2)
 		}
 	}
 	return kept, nil
@@ -199,5 +254,13 @@ func inspectFair(ctx context.Context, rdb rueidis.Client, k Keys, after string, 
 // ForceFair frees the lock, whichever owner holds it, and tells the first in the queue: Done
 // when an owner held it, Free when none did, or Foreign.
 func ForceFair(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
-	return fairForce.tell(ctx, rdb, k.fair(), []string{k.Channel, k.Publish}, Done, Free, Foreign)
+	keys, args := k.fair(), []string{k.Channel, k.Publish}
+	p, more, err := fairForce.told(ctx, rdb, keys, args, Done, Free, Foreign)
+	if err != nil {
+		return 0, err
+	}
+	if more {
+		fairForce.look(ctx, rdb, keys, args, Done, Free, Foreign)
+	}
+	return p.Verdict, nil
 }

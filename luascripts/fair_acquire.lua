@@ -10,9 +10,11 @@
 -- ARGV[2] lease     ms     how long the lock lives without a renewal
 -- ARGV[3] want      count  the hold count that must result; 1 for the first hold
 -- ARGV[4] stay      ms     how long its place lives without a heartbeat; 0 does not queue
+-- ARGV[5] spare     count  how many tokens more the register is raised by
 --
--- Returns a string when the owner holds `want` times now: the fencing token, or
--- "0" for a re-entry.
+-- Returns {1, token, numbers} when the owner holds `want` times now: the fencing token, or
+-- "0" for a re-entry; and the numbers of the next owners in the queue, as far as they are
+-- of the same client, which may pass the lock on to them in this order.
 -- Returns {n, own}: another owner has the lock or is before this one, and n ms are left of its
 -- lease (-1 no expiry), or until it counts as dead. The owner is in the queue unless
 -- stay is 0. If own is 1, an owner of Redisson's may tell it of its turn, at
@@ -25,6 +27,7 @@
 -- Safe to repeat: an owner in the queue keeps its place, and the call counts as a heartbeat.
 local lock, queue, timeouts, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want, stay = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local spare = tonumber(ARGV[5])
 
 local now, time = clock()
 local fields, answer = plain(lock)
@@ -42,8 +45,8 @@ if held then
   -- rest of the script through even when memory is full.
   redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
   redis.call('HSET', lock, owner, want)
-  if want > 1 then return '0' end
-  return grown(register, time)
+  if want > 1 then return {1, '0', ''} end
+  return {1, grown(register, time, 0, spare), following(queue, owner)}
 end
 if want > 1 then return -2 end
 
@@ -51,41 +54,40 @@ local left = redis.call('PTTL', lock)
 local first, more, deadline = head(queue, timeouts, now)
 if more and not taken then return -5 end
 if not taken and (not first or first == owner) then
-  local token = grown(register, time)
+  local token = grown(register, time, 0, spare)
   redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left in Redis
   local denied = redis.pcall('PEXPIRE', lock, lease)
-  if type(denied) ~= 'table' then denied = first and dequeue(queue, timeouts, owner) end
+  if type(denied) ~= 'table' then denied = first and dequeue(queue, timeouts, {owner}) end
   if denied then
     redis.call('DEL', lock) -- an error means that the owner does not have it
     return denied
   end
-  return token
+  return {1, token, first and following(queue, owner) or ''}
 end
 
 if stay > 0 then
-  local before, foreign = near(queue)
-  local count, queued, size = before[owner], before[owner] ~= nil, redis.call('LLEN', queue)
-  if not queued and size > 100 then
-    local score = redis.call('ZSCORE', timeouts, owner)
-    queued = score
-    if size ~= redis.call('ZCARD', timeouts) then queued = redis.call('LPOS', queue, owner) end -- one of the two was deleted by hand
-    if not queued then
-      foreign = math.max(foreign, behind(queue, timeouts, now, stay, size, foreign))
-    elseif score then
-      foreign = math.max(foreign, expected(score - now, stay))
-    end
+  local size, score = redis.call('LLEN', queue), redis.call('ZSCORE', timeouts, owner)
+  local there, count = score, 0
+  if size ~= redis.call('ZCARD', timeouts) then there = redis.call('LPOS', queue, owner) end -- one of the two was deleted by hand
+  if not there then
+    count = arrivals(queue, timeouts, now, stay, size)
+  elseif not ours(first or owner) or not (score and alone(score - now, stay)) then
+    local before, foreign = near(queue)
+    count = before[owner] or score and math.max(foreign, expected(score - now, stay)) or foreign
   end
-  count = count or foreign
   if count > 0 then own = 1 end
-  if queued then
+  local deadline, denied = now + stay + count * 300000, nil
+  if there then
     redis.call('ZREM', timeouts, '') -- no such member: a first write that memory limits let through
+    denied = redis.pcall('ZADD', timeouts, deadline, owner)
+    if type(denied) ~= 'table' then denied = nil end
   else
-    redis.call('RPUSH', queue, owner)
+    denied = enter(queue, timeouts, {owner}, {deadline})
   end
-  local denied = redis.pcall('ZADD', timeouts, now + stay + count * 300000, owner)
-  if type(denied) ~= 'table' then denied = outlive(queue, timeouts, now, foreign > 0) end
+  if denied then return denied end
+  denied = outlive(queue, timeouts, now, stay, count > 0, size == 0)
   if denied then
-    if not queued then dequeue(queue, timeouts, owner) end
+    if not there then dequeue(queue, timeouts, {owner}) end
     return denied
   end
 end

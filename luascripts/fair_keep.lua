@@ -1,4 +1,4 @@
--- fair_keep: the heartbeat of waiting owners of one process.
+-- fair_keep: the heartbeat of waiting owners of one process; others of it enter the queue together.
 -- include: time, plain, fair
 --
 -- KEYS[1]     lock      hash  owner -> hold count
@@ -8,56 +8,78 @@
 -- ARGV[1]     channel   text  the channel of an owner begins with it (include_fair)
 -- ARGV[2]     publish   text  the command that reaches it: PUBLISH or SPUBLISH
 -- ARGV[3]     last      count 1 drops the dead; 0 does not, as more heartbeats of this process follow
--- ARGV[2*i+2] stay      ms    how long this owner's place lives without a heartbeat
--- ARGV[2*i+3] owner     text  "<client uuid>:<number>", which should be in the queue
+-- ARGV[4]     enters    count how many of the owners, the last ones, enter the queue, in this order
+-- ARGV[2*i+3] stay      ms    how long this owner's place lives without a heartbeat
+-- ARGV[2*i+4] owner     text  "<client uuid>:<number>"; unless it enters, it should be in the queue
 --
 -- Returns a list. Its first number says when to look again if no message comes
 -- before: the ms that are left of the lock's lease (-1 no expiry), or, when the
 -- lock is free, until the first of the queue counts as dead; 0 when no owner waits.
 -- Then, for each owner, 1 when it should ask now (it is its turn, it holds the
--- lock, or the key holds something else), 0 when it waits on, -2 when it is not in the
+-- lock, the key holds something else, or the server did not let it enter), 0 when it waits on, 2 when it
+-- has entered and waits, and an owner of Redisson's may tell it of its turn (fair_acquire), -2 when it is not in the
 -- queue, or that cannot be told, and it has to ask anew.
 --
--- It adds no owner to the queue. Safe to repeat.
+-- Safe to repeat: an owner in the queue keeps its place.
 local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local channel, publish, last = ARGV[1], ARGV[2], ARGV[3] == '1'
+local channel, publish, last, enters = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
 
 local now = clock()
 local fields, answer = plain(lock)
 if not fields and answer ~= -4 then return answer end
 local stays, owners, replies = {}, {}, {0}
-for i = 1, (#ARGV - 3) / 2 do
-  local stay, owner = tonumber(ARGV[2 * i + 2]), ARGV[2 * i + 3]
+for i = 1, (#ARGV - 4) / 2 do
+  local stay, owner = tonumber(ARGV[2 * i + 3]), ARGV[2 * i + 4]
   stays[i], owners[i], replies[i + 1] = stay, owner, 1
 end
 if not fields then return replies end
-local left = redis.call('PTTL', lock)
-redis.call('ZREM', timeouts, '') -- no such member: a first write that memory limits let through
+local left, own = redis.call('PTTL', lock), 0
+local asker, holder = {}, {}
+for i = 1, #fields, 2 do
+  holder[fields[i]] = true
+  if fields[i] ~= 'leasehold_line' and not ours(fields[i]) then own = 2 end
+end
 
 -- Our own owners come first: a process that is late with its heartbeat, but here before
 -- it was dropped, has lost nothing.
-local before, foreign, was = near(queue)
-local size = redis.call('LLEN', queue)
-local long = size > 100 and size >= redis.call('ZCARD', timeouts) -- an owner with a deadline is in the queue
+local was, size = redis.call('LINDEX', queue, 0), redis.call('LLEN', queue)
+local card = redis.call('ZCARD', timeouts)
+local sound = size == card or size > 100 and size >= card -- an owner with a deadline is in the queue
 local deadlines = #owners > 0 and redis.call('ZMSCORE', timeouts, unpack(owners))
-local asker, holder, kept, waits = {}, {}, {}, foreign
-for i = 1, #fields, 2 do holder[fields[i]] = true end
+local before, foreign, longest = nil, 0, 0
+local function look()
+  if not before then before, foreign = near(queue) end
+end
+local leads = was and redis.call('ZSCORE', timeouts, was)
+if size ~= card or was and not ours(was) or leads and tonumber(leads) <= now then look() end
+local kept, entering, till, came, waits = {}, {}, {}, nil, false
 for i, owner in ipairs(owners) do
-  asker[owner] = i
-  local count = before[owner]
-  if not count and long and deadlines[i] then count = math.max(foreign, expected(deadlines[i] - now, stays[i])) end
+  asker[owner], longest = i, math.max(longest, stays[i])
+  local score, count = deadlines[i], before and before[owner]
+  if not count and score and sound then
+    if not before and not alone(score - now, stays[i]) then look() end
+    count = before and (before[owner] or math.max(foreign, expected(score - now, stays[i]))) or 0
+  end
   if count then
-    kept[#kept + 1] = now + stays[i] + count * 300000
-    kept[#kept + 1] = owner
-    waits = math.max(waits, count)
+    kept[#kept + 1], kept[#kept + 2] = now + stays[i] + count * 300000, owner
     replies[i + 1] = 0
-  elseif not holder[owner] then
+    waits = waits or count > 0
+  elseif not holder[owner] and i <= #owners - enters then
     replies[i + 1] = -2
+  elseif not holder[owner] then
+    came = came or arrivals(queue, timeouts, now, stays[i], size)
+    entering[#entering + 1], till[#till + 1] = owner, now + stays[i] + came * 300000
   end
 end
+if #entering > 0 and not enter(queue, timeouts, entering, till) then
+  waits = waits or came > 0
+  for _, owner in ipairs(entering) do replies[asker[owner] + 1] = came > 0 and 2 or own end
+end
+redis.call('ZREM', timeouts, '') -- no such member: a first write that memory limits let through
 if #kept > 0 then redis.call('ZADD', timeouts, unpack(kept)) end
-if size > 100 and not ours(redis.call('LINDEX', queue, -1)) then waits = 1 end
+waits = waits or foreign > 0
 
+was = was or redis.call('LINDEX', queue, 0)
 local first, more, deadline = was, false, now
 if last then first, more, deadline = head(queue, timeouts, now) end
 if left ~= -2 then
@@ -72,5 +94,5 @@ elseif first then
     tell(channel, publish, first) -- the owner that the release told was one of the dead
   end
 end
-if first or more then outlive(queue, timeouts, now, waits > 0) end
+if first or more then outlive(queue, timeouts, now, longest, waits, size == 0) end
 return replies

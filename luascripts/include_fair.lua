@@ -8,10 +8,12 @@
 -- not add up. A deadline of ours is 300 s later for each foreign owner
 -- before it: it is right again when those have been served.
 --
--- No script reads more than a hundred owners from the queue. So an owner of ours among
--- the first hundred counts the foreign owners before it. An owner behind them takes the
--- number from its own deadline, or from that of the owner before it: the part of a
--- deadline beyond the patience is 300 s for each foreign owner that is not served yet.
+-- No script has work that grows with the queue. As long as no foreign owner is to be seen at
+-- the head, at the tail or in the deadlines, a script looks at these alone. If one is, the
+-- script reads a hundred owners at most. So an owner of ours among the first hundred
+-- counts the foreign owners before it. An owner behind them takes the number from its own
+-- deadline, or from that of the owner before it: the part of a deadline beyond the patience
+-- is 300 s for each foreign owner that is not served yet.
 --
 -- While a slot moves between nodes of a cluster, a key that a script empties is gone,
 -- and what comes after it in the script fails. So each script names a key that never
@@ -31,17 +33,39 @@ local function unbound(queue, timeouts)
   if type(done) == 'table' then return done end
 end
 
+-- near looks at the first hundred of the queue. It returns how many foreign
+-- owners are before each of them, and how many foreign ones there are.
+local function near(queue)
+  local members, before, foreign = redis.call('LRANGE', queue, 0, 99), {}, 0
+  for _, member in ipairs(members) do
+    before[member] = foreign
+    if not ours(member) then foreign = foreign + 1 end
+  end
+  return before, foreign
+end
+
 -- outlive makes the queue expire an hour after its last deadline, so that the traces of
--- the dead do not stay when no owner ever comes again. It does not while a foreign owner
--- waits: Redisson never lengthens an expiry, and may go on with this queue for longer.
--- A foreign owner in the middle of a long queue is not seen here; so a long queue
--- that has no expiry gets none. It returns an error if that is denied.
-local function outlive(queue, timeouts, now, foreign)
+-- the dead do not stay when no owner ever comes again. It sets five minutes more, and so
+-- need not write at each call. `new` says that the queue was empty before.
+--
+-- The queue does not expire while a foreign owner waits: Redisson never lengthens an expiry,
+-- and may go on with this queue for longer. A foreign owner in the middle of a long queue is
+-- not seen here; so a long queue that has no expiry gets none. It returns an error if
+-- that is denied.
+local function outlive(queue, timeouts, now, stay, foreign, new)
+  local left = math.min(redis.call('PTTL', queue), redis.call('PTTL', timeouts))
+  foreign = foreign or not new and not ours(redis.call('LINDEX', queue, -1))
+  if not new and left < 0 and not foreign then
+    if redis.call('LLEN', queue) > 100 and redis.call('PTTL', queue) < 0 then return end
+    local done, fault, among = pcall(near, queue)
+    if not done then return type(fault) == 'table' and fault or {err = fault} end
+    foreign = among > 0
+  end
   if foreign then return unbound(queue, timeouts) end
-  if redis.call('LLEN', queue) > 100 and redis.call('PTTL', queue) < 0 then return end
+  if left >= stay + 3600000 then return end
   local last = redis.pcall('ZREVRANGE', timeouts, 0, 0, 'WITHSCORES')
   if last.err then return last end
-  local ms = string.format('%.0f', math.max(tonumber(last[2] or now) - now, 0) + 3600000)
+  local ms = string.format('%.0f', math.max(tonumber(last[2] or now) - now, 0) + 3900000)
   local done = redis.pcall('PEXPIRE', queue, ms)
   if type(done) ~= 'table' then done = redis.pcall('PEXPIRE', timeouts, ms) end
   if type(done) == 'table' then return done end
@@ -91,17 +115,6 @@ local function head(queue, timeouts, now)
   return first, false, tonumber(deadline)
 end
 
--- near looks at the first hundred of the queue. It returns how many foreign
--- owners are before each of them, how many foreign ones there are, and the first of all.
-local function near(queue)
-  local members, before, foreign = redis.call('LRANGE', queue, 0, 99), {}, 0
-  for _, member in ipairs(members) do
-    before[member] = foreign
-    if not ours(member) then foreign = foreign + 1 end
-  end
-  return before, foreign, members[1]
-end
-
 -- expected returns how many foreign owners a deadline of ours counts on, if `left` ms of it
 -- are left. That is exact while the owner is less than 299 s late with its heartbeat.
 local function expected(left, patience)
@@ -127,13 +140,73 @@ local function behind(queue, timeouts, now, patience, size, first)
   return math.min(least, first + size - 100 - seen + foreign)
 end
 
--- dequeue takes owner out of the queue. It returns an error if that is denied.
-local function dequeue(queue, timeouts, owner)
-  local done = redis.pcall('ZREM', timeouts, owner)
-  if done == 1 or type(done) ~= 'table' and redis.call('LLEN', queue) ~= redis.call('ZCARD', timeouts) then
-    done = redis.pcall('LREM', queue, 1, owner)
+-- alone reports whether a deadline of ours, of which `left` ms are left, says that no foreign
+-- owner is before its owner. A patience of five minutes and more hides one; so does a
+-- heartbeat that is late for most of the patience.
+local function alone(left, patience)
+  return left > patience / 2 and expected(left, math.min(patience, 290000)) == 0
+end
+
+-- arrivals returns how many foreign owners are before an owner that enters the queue of
+-- that size at its end. As a rule the owner at the tail tells.
+local function arrivals(queue, timeouts, now, patience, size)
+  local tail = redis.call('LINDEX', queue, -1)
+  if not tail then return 0 end
+  local deadline = ours(tail) and redis.call('ZSCORE', timeouts, tail)
+  if deadline and deadline - now > 0 and expected(deadline - now, math.min(patience, 290000)) == 0 then return 0 end
+  local _, foreign = near(queue)
+  if size > 100 then foreign = math.max(foreign, behind(queue, timeouts, now, patience, size, foreign)) end
+  return foreign
+end
+
+-- enter puts these owners of one client at the end of the queue, each with its deadline. It
+-- returns an error if that is refused; then none of them is in the queue.
+local function enter(queue, timeouts, owners, deadlines)
+  local length = redis.pcall('RPUSH', queue, unpack(owners)) -- refused here when memory is full: nothing is left in Redis
+  if type(length) == 'table' then return length end
+  local pairs = {}
+  for i, owner in ipairs(owners) do
+    pairs[2 * i - 1], pairs[2 * i] = deadlines[i], owner
   end
-  if type(done) == 'table' then return done end
+  local denied = redis.pcall('ZADD', timeouts, unpack(pairs))
+  if type(denied) ~= 'table' then return end
+  redis.pcall('LTRIM', queue, 0, -1 - #owners)
+  return denied
+end
+
+-- following returns the numbers of the owners at the head of the queue that are of the same
+-- client as owner, up to the first that is not, 63 at most: a text with a space between two.
+local function following(queue, owner)
+  local client, numbers, from = string.match(owner, '^(.*:)'), {}, 0
+  for _, to in ipairs({0, 7, 62}) do
+    for _, member in ipairs(redis.pcall('LRANGE', queue, from, to)) do -- a refusal must not undo a grant
+      if string.sub(member, 1, #client) ~= client then return table.concat(numbers, ' ') end
+      numbers[#numbers + 1] = string.sub(member, #client + 1)
+    end
+    if #numbers <= to then break end
+    from = to + 1
+  end
+  return table.concat(numbers, ' ')
+end
+
+-- dequeue takes these owners out of the queue. It returns an error if that is denied.
+local function dequeue(queue, timeouts, owners)
+  local done = redis.pcall('ZREM', timeouts, unpack(owners))
+  if type(done) ~= 'table' and (done > 0 or redis.call('LLEN', queue) ~= redis.call('ZCARD', timeouts)) then
+    local leave, leading = {}, done
+    for _, owner in ipairs(owners) do leave[owner] = true end
+    for _, member in ipairs(done > 1 and redis.call('LRANGE', queue, 0, done - 1) or {}) do
+      if leave[member] then leading = leading - 1 end
+    end
+    if done > 1 and leading == 0 then
+      done = redis.pcall('LTRIM', queue, done, -1)
+    else
+      for _, owner in ipairs(owners) do
+        if type(done) ~= 'table' then done = redis.pcall('LREM', queue, 1, owner) end
+      end
+    end
+  end
+  if type(done) == 'table' and done.err then return done end
   local first = redis.call('LINDEX', queue, 0)
   if first and not ours(first) then return unbound(queue, timeouts) end
 end

@@ -143,12 +143,14 @@ type Pass struct {
 	Last  uint64 // the latest token that the owner gave out
 	Spare int    // as in a Question
 
-	// Heir is the owner that waits in the same process, at the end of the line, or
-	// "". The other fields are as in its Question.
+	// Heir is the owner that waits in the same process, or "": of a plain lock at the end of the
+	// line, of a fair one in the queue. The other fields are as in its Question.
 	Heir     string
 	Offer    time.Duration
 	Again    time.Duration
 	Patience time.Duration
+
+	Served []string // fair: the owners to which the lock was passed on, and which leave the queue
 }
 
 // Passed is the reply to a release: Done, Gone or Foreign.
@@ -156,6 +158,8 @@ type Passed struct {
 	Verdict Verdict
 	Token   uint64 // Done: the heir's, if it has the lock now; otherwise 0
 	Aside   bool   // Done: the lock is free, and the processes in line are to ask a little later
+
+	Next string // fair, Token: the next owners in the queue, as in Acquired
 }
 
 // aside is the reply to a release that freed the lock for others.

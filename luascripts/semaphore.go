@@ -134,7 +134,7 @@ func RenewSemaphore(ctx context.Context, rdb rueidis.Client, batch []Renewal, le
 // KeepSemaphore is the heartbeat of the waiting owners of one process. Each keeps its place for its patience from now
 // on. Many are kept by several scripts in one pipeline; only the last one reclaims permits and drops the dead.
 func KeepSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter) (Kept, error) {
-	return semaphoreKeep.keep(ctx, rdb, k.semaphore(), waiting, func(last bool) []string {
+	return semaphoreKeep.keep(ctx, rdb, k.semaphore(), waiting, func(_ []Waiter, last bool) []string {
 		return []string{k.Channel, k.Change, k.Publish, strconv.Itoa(k.Total), bit(last)}
 	})
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // Discipline is how the waiters of a kind wait: which of them ask Redis, and when. There are
-// three.
+// four.
 type Discipline interface {
 	// asksAtOnce reports whether a waiter that comes has a reason to ask at once, wherever
 	// it stands in l.
@@ -31,6 +31,9 @@ type Discipline interface {
 	// inLine reports whether a single attempt stands in line, and fails if it is not the
 	// first.
 	inLine() bool
+
+	// queues reports whether the line has its waiters enter a queue in Redis.
+	queues() bool
 }
 
 var (
@@ -46,6 +49,12 @@ var (
 	// comes, and when it is told that its turn has come. The line sends one heartbeat for
 	// all.
 	QueueInRedis Discipline = queueInRedis{}
+
+	// FairQueue is that of locks whose waiters queue in Redis, and which one owner has at a
+	// time. The first of a line asks when it comes. The line has all others enter the queue:
+	// those together that come together. The lock is passed on to the next in the queue, as
+	// far as they are in this process.
+	FairQueue Discipline = fairQueue{}
 )
 
 type firstAsks struct{}
@@ -53,6 +62,7 @@ type firstAsks struct{}
 func (firstAsks) asksAtOnce(*Line) bool { return false }
 func (firstAsks) freed() bool           { return true }
 func (firstAsks) inLine() bool          { return true }
+func (firstAsks) queues() bool          { return false }
 
 func (firstAsks) next(l *Line, w *Waiter, now time.Time) (bool, time.Time) {
 	if !w.leads() {
@@ -78,6 +88,7 @@ type allAsk struct{}
 func (allAsk) asksAtOnce(l *Line) bool { return !l.shut }
 func (allAsk) freed() bool             { return false }
 func (allAsk) inLine() bool            { return false }
+func (allAsk) queues() bool            { return false }
 
 func (allAsk) next(l *Line, w *Waiter, now time.Time) (ready bool, due time.Time) {
 	return firstAsks{}.next(l, w, now)
@@ -106,6 +117,7 @@ type queueInRedis struct{}
 func (queueInRedis) asksAtOnce(*Line) bool { return true }
 func (queueInRedis) freed() bool           { return false }
 func (queueInRedis) inLine() bool          { return false }
+func (queueInRedis) queues() bool          { return false }
 
 func (queueInRedis) next(*Line, *Waiter, time.Time) (bool, time.Time) { return false, time.Time{} }
 
@@ -114,6 +126,15 @@ func (queueInRedis) refused(l *Line, w *Waiter, r Refusal, now time.Time) { l.qu
 func (queueInRedis) granted(*Line, *Waiter, time.Time) {} // Redis tells the next waiter
 
 func (queueInRedis) retry(l *Line, w *Waiter, due time.Time) { w.retryAt = due }
+
+type fairQueue struct{ queueInRedis }
+
+func (fairQueue) asksAtOnce(l *Line) bool { return len(l.waiters) == 1 }
+func (fairQueue) queues() bool            { return true }
+
+func (fairQueue) next(l *Line, w *Waiter, _ time.Time) (bool, time.Time) {
+	return l.hand.to == w, time.Time{}
+}
 
 // next reports whether the first waiter of l has a reason to ask now, and else when it will
 // have one.

@@ -44,7 +44,7 @@ func (w *world) enabled() (all []event) {
 		if !k.ran {
 			add(run, i, 0)
 		}
-		if w.cast.aside && k.errand == toRelease && !k.ran && k.terms.Passes {
+		if w.cast.aside && k.errand == toRelease && !k.ran && k.terms.Tickets() {
 			add(answerAside, i, 0)
 		}
 		if k.errand == toAsk && k.c != nil && k.reply.granted {
@@ -237,7 +237,7 @@ func (w *world) do(e event) {
 	case expire:
 		w.tell1(tellExpire)
 		w.redis.holder = ""
-		if w.terms[0].Passes {
+		if w.terms[0].Tickets() {
 			w.redis.queue = nil // the queue stands in the same key
 		}
 		for _, k := range w.flying {
@@ -317,13 +317,20 @@ func (w *world) check() {
 func (w *world) checkPlace(p *proc) {
 	flying := 0
 	for _, k := range w.flying {
-		if k.p != p || k.errand != toAsk || k.copy {
+		if k.p != p || k.copy {
+			continue
+		}
+		flying += k.round.Enters()
+		if k.errand != toAsk {
 			continue
 		}
 		flying++
 		pending := 0
 		for _, other := range w.flying {
 			if other.t == k.t && other.errand == toAsk && !other.copy {
+				pending++
+			}
+			if slices.ContainsFunc(other.round.Waiters, func(q Queuing) bool { return q.Enters && q.As == k.t }) && !other.copy {
 				pending++
 			}
 		}
@@ -402,8 +409,8 @@ func (w *world) comes(p *proc, l *Line, c *call) string {
 		return "its time"
 	case x.trip != nil:
 		return "the answer to another"
-	case c.terms.Discipline == QueueInRedis:
-		if x.queued.as != nil && slices.ContainsFunc(p.ears, func(e *ears) bool { return e.line == l && e.beats }) {
+	case c.terms.Discipline == FairQueue:
+		if (x.queued.as != nil || x.queued.enters) && slices.ContainsFunc(p.ears, func(e *ears) bool { return e.line == l && e.beats }) {
 			return "a heartbeat"
 		}
 		return ""

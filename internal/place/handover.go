@@ -14,6 +14,10 @@ import "time"
 // so. Any other process gets a message at a channel of its own. The message is only a reason
 // to ask: the question finds that the ticket has the lock, and gets a full lease. So nothing
 // depends on the message, or on its sender.
+//
+// A fair lock goes to the next waiter of the queue, and to no other. The grant says which
+// waiters of this process are next: up to the first of another process, the lock is passed on
+// to them. They stay in the queue in Redis until the release, which takes out all of them.
 
 // MaxPasses is how often a lock is passed on in a process before it is released. A register
 // gives out so many tokens at once.
@@ -48,22 +52,37 @@ func (p *Place) mayPass(t *Tenure, now time.Time) bool {
 	case held <= time.Duration(t.grant.passes+1)*2*time.Microsecond:
 		return false // the next token would be ahead of the server's clock
 	}
-	return l.waiters[0].receives && l.waiters[0].Terms.suits(t)
+	return l.heir(t) != nil
+}
+
+// heir returns the waiter to which the lock of t may be passed on; nil if there is none.
+func (l *Line) heir(t *Tenure) *Waiter {
+	if l.queues {
+		return l.nextInQueue(t)
+	}
+	if w := l.waiters[0]; w.receives && w.Terms.suits(t) {
+		return w
+	}
+	return nil
 }
 
 // Follows makes next the tenure that has the lock after t, by the same owner string and with
 // the next token.
 func (next *Tenure) Follows(t *Tenure) {
 	next.Terms, next.Name, next.phase = t.Terms, t.Name, Offered
-	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.grant.passes + 1, alive: true}
-	next.ledger = ledger{longest: t.longest, counted: 1}
+	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.grant.passes + 1, alive: true, queue: t.grant.queue}
+	next.ledger = ledger{longest: t.longest, counted: 1, served: t.served}
 }
 
 // PassTo offers next, which Follows t and has its lease from now on, to t's line. Unlock
 // calls it, by its argument pass.
 func (p *Place) PassTo(t, next *Tenure) {
 	t.grant.next = next
-	p.offer(p.Line(t.Terms), next)
+	if l := p.Line(t.Terms); l.queues {
+		p.offerTo(l, next, l.nextInQueue(next))
+	} else {
+		p.offer(l, next)
+	}
 }
 
 // offer offers t, which has the lock, to the first waiter of l.
@@ -77,10 +96,15 @@ func (p *Place) offer(l *Line, t *Tenure) {
 // with this offer for a lease, and this patience.
 func (p *Place) Heir(t *Tenure, offer, patience time.Duration) (w *Waiter, ticket *Tenure) {
 	l := p.Line(t.Terms)
-	if l == nil || p.closed || l.hand.offered != nil || !l.waiters[0].receives {
+	if l == nil || p.closed || l.hand.offered != nil {
 		return nil, nil
 	}
-	w = l.waiters[0]
+	if l.queues {
+		return l.firstQueued(t, offer)
+	}
+	if w = l.waiters[0]; !w.receives {
+		return nil, nil
+	}
 	ticket = l.ticket(w.Terms)
 	ticket.traced = true
 	ticket.longest, ticket.patience = max(ticket.longest, offer), max(ticket.patience, patience)
@@ -119,6 +143,9 @@ type Inheritance struct {
 // ticket is offered to the line now: then the session watches its lease.
 func (p *Place) Inherit(ticket *Tenure, i Inheritance, now time.Time) (offered bool) {
 	l := p.Line(ticket.Terms)
+	if !ticket.Terms.Tickets() {
+		return p.succeed(l, ticket, i, now)
+	}
 	mine := l != nil && l.hand.ticket == ticket
 	over := !ticket.Latest().Lives() // it may have been granted the lock meanwhile, and passed it on: that holder has its lease
 	switch {
@@ -154,22 +181,27 @@ func (p *Place) inherit(l *Line, i Inheritance, now time.Time) bool {
 		return false
 	}
 	l.hand.ticket = nil
-	t.phase = Offered
-	t.grant.token, t.grant.since, t.grant.alive, t.counted = i.Token, now, true, 1
+	t.inherits(i.Token, now)
 	p.offer(l, t)
 	return true
 }
 
+// inherits makes t, to which a release gave the lock, Offered.
+func (t *Tenure) inherits(token uint64, now time.Time) {
+	t.phase = Offered
+	t.grant.token, t.grant.since, t.grant.alive, t.counted = token, now, true, 1
+}
+
 // take returns the tenure that is offered to the line, which w takes; nil if there is nothing
-// for w to take. Only the first waiter comes here.
+// for w to take. Only the first waiter comes here, or any of a line that queues.
 func (w *Waiter) take() *Tenure {
 	l := w.line
 	p := l.side.p
 	t := l.hand.offered
-	if t == nil {
+	if t == nil || l.queues && l.hand.to != w {
 		return nil
 	}
-	l.hand.offered = nil
+	l.hand.offered, l.hand.to = nil, nil
 	if !t.Lives() {
 		return nil // lost meanwhile
 	}
@@ -179,6 +211,9 @@ func (w *Waiter) take() *Tenure {
 	}
 	t.phase, t.owner, t.Came = Held, w.Owner, w.since
 	w.Owner.hold(t)
+	if l.queues {
+		p.serve(w, t)
+	}
 	return t
 }
 
@@ -194,7 +229,7 @@ func (w *Waiter) adopt(t *Tenure, o *Owner) (known bool) {
 	if l.hand.offered != nil && l.hand.offered != t {
 		// Redis says that the ticket has the lock: what was passed on is lost.
 		p.Fail(l.hand.offered)
-		l.hand.offered = nil
+		l.hand.offered, l.hand.to = nil, nil
 	}
 	known = l.hand.offered == t
 	l.hand = hand{}

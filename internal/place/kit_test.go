@@ -32,7 +32,7 @@ var (
 	plainTerms = Terms{Kind: Kind{Discipline: FirstAsks, Passes: true}, Lease: leaseTime, Yield: true}
 	writeTerms = Terms{Kind: Kind{Discipline: FirstAsks, Sided: true}, Lease: leaseTime, Yield: true, Patience: leaseTime}
 	readTerms  = Terms{Kind: Kind{Discipline: AllAsk, Reads: true, Sided: true}, Lease: leaseTime, Yield: true, Patience: leaseTime}
-	fairTerms  = Terms{Kind: Kind{Discipline: QueueInRedis}, Lease: leaseTime, Yield: true, Patience: leaseTime}
+	fairTerms  = Terms{Kind: Kind{Discipline: FairQueue, Passes: true}, Lease: leaseTime, Yield: true, Patience: leaseTime}
 )
 
 var errBroke = errors.New("the connection broke")
@@ -174,8 +174,8 @@ type command struct {
 	came     time.Time
 	writer   string
 	heir     *Tenure
-	names    []string // of a heartbeat
-	waiters  []*Waiter
+	served   []string // of a release
+	round    Round    // of a heartbeat
 	ears     *ears
 	sent     time.Time
 	ran      bool
@@ -401,7 +401,7 @@ func (w *world) begin(c *call) {
 		c.w.Wake = make(chan struct{}, 1)
 	}
 	c.w.Terms, c.w.Owner = c.terms, c.o
-	if c.how == tryLock || !c.terms.Passes {
+	if c.how == tryLock || !c.terms.Tickets() {
 		c.t = w.tenure(c.terms)
 		c.w.Tenure = c.t
 		w.seated(c)
@@ -450,7 +450,24 @@ func (w *world) holds(c *call, h *Hold) {
 			}
 		}
 	}
+	if len(h.Tenure.served) > 0 {
+		w.inTurn(h.Tenure)
+	}
 	w.part(c)
+}
+
+// inTurn checks that the latest waiter that t was passed on to was the next in the queue.
+func (w *world) inTurn(t *Tenure) {
+	me := t.served[len(t.served)-1]
+	at := slices.IndexFunc(w.redis.queue, func(e entry) bool { return e.name == me })
+	for _, e := range w.redis.queue[:max(at, 0)] {
+		waits := slices.ContainsFunc(w.calls, func(c *call) bool {
+			return c.w != nil && c.w.line != nil && c.w.Tenure != nil && c.w.Tenure.Name == e.name && !c.quit && c.h == nil
+		})
+		if waits && !slices.Contains(t.served, e.name) {
+			w.fail("%q has the lock before %q, which came sooner", me, e.name)
+		}
+	}
 }
 
 func (w *world) callOf(x *Waiter) *call {
@@ -525,6 +542,9 @@ func (w *world) look(c *call) {
 			step = Step{Tenure: c.t}
 		}
 		w.ask(c, step)
+	case Anew:
+		w.anew(c)
+		w.awake(c)
 	case Take:
 		c.t, c.state = step.Tenure, taking
 	case Join:
@@ -589,6 +609,9 @@ func (w *world) accept(c *call) {
 		return
 	}
 	c.t = nil
+	if !c.terms.Tickets() {
+		w.anew(c)
+	}
 	w.awake(c)
 }
 
@@ -691,7 +714,7 @@ func (w *world) pass(t *Tenure) bool {
 
 // release sends the release of a tenure that is over.
 func (w *world) release(p *proc, c *call, t *Tenure) {
-	k := &command{errand: toRelease, p: p, c: c, t: t, name: t.Name, terms: t.Terms, sent: w.now}
+	k := &command{errand: toRelease, p: p, c: c, t: t, name: t.Name, terms: t.Terms, sent: w.now, served: slices.Clone(t.Served())}
 	if t.Terms.Passes {
 		_, k.heir = p.place.Heir(t, offerTime, 10*pollTime)
 	}
@@ -748,7 +771,7 @@ func (w *world) answered(k *command, broken, mayHaveRun bool) {
 	case toRelease:
 		w.answeredRelease(k, broken)
 	case toKeep:
-		w.answeredBeat(k, broken)
+		w.answeredBeat(k, broken, mayHaveRun)
 	}
 	w.act(k.p)
 }
@@ -782,7 +805,7 @@ func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
 		p.Waits(c.w, Refusal{Sent: k.sent, Left: k.reply.left}, w.now)
 		w.awake(c)
 	default:
-		own := c.terms.Discipline == QueueInRedis
+		own := c.terms.Discipline == FairQueue && w.cast.keeps
 		p.Refused(c.w, k.t, Refusal{Sent: k.sent, Left: k.reply.left, Deaf: w.cast.deaf, Own: own, Trace: k.patience > 0}, w.now)
 		if c.how == tryLock {
 			w.giveUp(c)
@@ -799,6 +822,7 @@ func (w *world) granted(k *command) {
 	switch p.Granted(c.w, k.t, c.o, h, k.reply.token, k.late, w.now) {
 	case Holds:
 		w.tellHold(w.index(c))
+		w.follow(k, k.t)
 		w.act(k.p)
 		w.holds(c, h)
 	case TooLate:
@@ -824,7 +848,7 @@ func (w *world) granted(k *command) {
 // anew makes the tenure of the next question.
 func (w *world) anew(c *call) {
 	c.t = nil
-	if c.how != lock || !c.terms.Passes {
+	if c.how != lock || !c.terms.Tickets() {
 		c.t = w.tenure(c.terms)
 	}
 	if c.w == nil {
@@ -851,7 +875,9 @@ func (w *world) answeredRelease(k *command, broken bool) {
 		if k.reply.aside {
 			i.Aside = w.now.Add(asideTime)
 		}
-		p.Inherit(k.heir, i, w.now)
+		if p.Inherit(k.heir, i, w.now) {
+			w.follow(k, k.heir)
+		}
 	}
 	p.Unhold(k.t)
 	switch {
@@ -867,20 +893,39 @@ func (w *world) answeredRelease(k *command, broken bool) {
 	}
 }
 
-func (w *world) answeredBeat(k *command, broken bool) {
+// follow tells the place of p who is next in the queue after t.
+func (w *world) follow(k *command, t *Tenure) {
+	var numbers []string
+	for _, name := range k.reply.next {
+		numbers = append(numbers, strings.TrimPrefix(name, "p:"))
+	}
+	k.p.place.Follow(t, strings.Join(numbers, " "), len("p:"))
+}
+
+func (w *world) answeredBeat(k *command, broken, mayHaveRun bool) {
 	p, l := &k.p.place, k.ears.line
 	if broken {
-		l.Beaten(k.sent, errBroke)
-		return
+		l.Beaten(k.round, errBroke)
+	} else {
+		l.Beaten(k.round, nil)
 	}
-	l.Beaten(k.sent, nil)
-	for i, x := range k.waiters {
-		if k.reply.turns[i] {
-			p.Prompt(x)
+	for i, q := range k.round.Waiters {
+		switch {
+		case !q.Enters:
+		case broken:
+			p.NotEntered(q, mayHaveRun, errBroke)
+		case p.Entered(q, w.cast.keeps, k.sent, w.now):
+			w.settle(k.p, q.As, false)
+		}
+		if !broken && k.reply.turns[i] {
+			p.Prompt(q.Waiter)
 		}
 	}
+	if broken {
+		return
+	}
 	if k.reply.keep != 0 {
-		l.BeatIn(w.now, k.reply.keep)
+		l.BeatIn(k.round, w.now, k.reply.keep)
 	}
 }
 
@@ -910,6 +955,11 @@ func (c *call) ended(h *Hold) {
 	}
 }
 
+// about reports whether a command may have the lock or a place in a queue for t.
+func (k *command) about(t *Tenure) bool {
+	return k.name == t.Name || k.heir == t || slices.ContainsFunc(k.round.Waiters, func(q Queuing) bool { return q.Enters && q.As == t })
+}
+
 // settles carries out one settling.
 func (w *world) settles(p *proc, d *doubt) {
 	p.settling = slices.DeleteFunc(p.settling, func(other *doubt) bool { return other == d })
@@ -917,7 +967,7 @@ func (w *world) settles(p *proc, d *doubt) {
 	if t != d.t && t.Lives() {
 		return
 	}
-	k := &command{errand: toRelease, p: p, t: t, name: t.Name, terms: t.Terms}
+	k := &command{errand: toRelease, p: p, t: t, name: t.Name, terms: t.Terms, served: t.Served()}
 	holds := t.Freeing()
 	if holds > 0 {
 		return
@@ -926,7 +976,7 @@ func (w *world) settles(p *proc, d *doubt) {
 	w.carryOut(k, false)
 	p.place.Free(t.Terms)
 	w.act(p)
-	if d.broken && slices.ContainsFunc(w.flying, func(k *command) bool { return !k.ran && (k.name == t.Name || k.heir == t) }) {
+	if d.broken && slices.ContainsFunc(w.flying, func(k *command) bool { return !k.ran && k.about(t) }) {
 		w.settle(p, t, true) // looks again
 	}
 }
@@ -1012,14 +1062,10 @@ func (w *world) beats(p *proc, e *ears) {
 		e.beats, e.over = false, true
 		return
 	}
-	due, waiters := e.line.NextBeat(w.now)
+	due, round := e.line.NextBeat(w.now)
 	e.due = due
-	if len(waiters) == 0 {
+	if len(round.Waiters) == 0 {
 		return
 	}
-	k := &command{errand: toKeep, p: p, ears: e, waiters: waiters, terms: e.terms, sent: w.now}
-	for _, x := range waiters {
-		k.names = append(k.names, x.Queued().Name)
-	}
-	w.flying = append(w.flying, k)
+	w.flying = append(w.flying, &command{errand: toKeep, p: p, ears: e, round: round, terms: e.terms, sent: w.now})
 }

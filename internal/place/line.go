@@ -19,6 +19,7 @@ type Line struct {
 	silence Silence   // since when Redis gives it no answer
 	when    schedule
 	hand    hand
+	queues  bool // it has its waiters enter a queue in Redis
 	beat    heartbeat
 	Ears    any // the session's: how the line hears of the lock, and its heartbeat; nil before it needs them
 }
@@ -38,6 +39,7 @@ type schedule struct {
 type hand struct {
 	ticket  *Tenure // Queued: the waiters ask in its name; nil if none has asked
 	offered *Tenure // Offered: for the first waiter to take; nil if there is none
+	to      *Waiter // of a line that queues: which waiter is to take it
 }
 
 // Waiter is a call that waits for a lock, or makes one attempt.
@@ -47,6 +49,7 @@ type Waiter struct {
 	Owner  *Owner        // its owner
 	Tenure *Tenure       // in whose name it asks; nil if that is the line's ticket, or if it asks for several locks at once
 	Of     any           // the session's: the subscription of HearOwn
+	Tells  bool          // its call looks at Next when the line has had it enter the queue, to tell its observer
 
 	line     *Line     // nil if it stands in none
 	since    time.Time // when it came
@@ -123,7 +126,7 @@ func (p *Place) Join(w *Waiter, stay Stay, now time.Time) {
 	s := p.side(w.Terms.Reads)
 	l := s.line(w.Terms)
 	if l == nil {
-		l = s.newLine(w.Terms.Apart)
+		l = s.newLine(w.Terms)
 	}
 	w.line, w.since, w.receives = l, now, bool(stay)
 	if len(l.waiters) == 0 {
@@ -133,8 +136,11 @@ func (p *Place) Join(w *Waiter, stay Stay, now time.Time) {
 		l.when.pace = min(l.when.pace, w.Terms.Patience/3) // its trace in Redis must not run out
 	}
 	l.waiters = append(l.waiters, w)
-	if w.Terms.Discipline.asksAtOnce(l) {
+	switch {
+	case w.Terms.Discipline.asksAtOnce(l):
 		w.reason = true
+	case l.queues:
+		l.enter(w)
 	}
 	l.arm(now)
 }
@@ -150,13 +156,13 @@ func (p *Place) Try(w *Waiter, now time.Time) bool {
 	return w.First()
 }
 
-func (s *side) newLine(a Apart) *Line {
+func (s *side) newLine(c *Terms) *Line {
 	l := s.spare
 	s.spare = nil
 	if l == nil {
 		l = new(Line)
 	}
-	l.side, l.apart = s, a
+	l.side, l.apart, l.queues = s, c.Apart, c.Discipline.queues()
 	l.when.pace, l.when.aside = s.p.rules.Poll, s.letGo
 	s.letGo = time.Time{}
 	s.lines = append(s.lines, l)
@@ -178,7 +184,14 @@ func (p *Place) Quit(w *Waiter, now time.Time) {
 	l.waiters = slices.Delete(l.waiters, i, i+1)
 	switch {
 	case len(l.waiters) == 0:
+		if l.queues {
+			w.line = nil
+		}
 		l.end()
+		return
+	case l.queues:
+		w.line = nil // an entry of it may be answered yet
+		l.skip(w)
 		return
 	case i > 0:
 		return
@@ -255,7 +268,7 @@ func (l *Line) hint() {
 // arm has Alarm called after a poll interval, if this process has the lock. Until then the
 // first waiter need not ask. After that it must, as the lock may be lost and nobody may know.
 func (l *Line) arm(now time.Time) {
-	if !l.when.armed && l.side.held != nil {
+	if !l.when.armed && l.side.held != nil && !l.queues {
 		l.when.armed, l.when.timed = true, true
 		l.side.p.act(Action{Verb: Arm, Line: l, Due: now.Add(l.when.pace)})
 	}

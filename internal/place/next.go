@@ -10,6 +10,7 @@ type Do uint8
 
 const (
 	Wait   Do = iota // wait until Due, or until the waiter is woken
+	Anew             // what was offered is lost: make a new tenure, and ask
 	Ask              // send a question for Tenure
 	Take             // Tenure is the owner's now: add a hold
 	Join             // Tenure is open to readers: add a hold, if its lease has not run out
@@ -47,6 +48,9 @@ func (p *Place) Next(w *Waiter, beside *Tenure, limit time.Duration, now time.Ti
 		if t := w.take(); t != nil {
 			return Step{Do: Take, Tenure: t}
 		}
+		if w.Tenure != nil && !w.Tenure.Lives() {
+			return Step{Do: Anew}
+		}
 	}
 	return p.askStep(w, beside)
 }
@@ -74,7 +78,7 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 func (p *Place) askStep(w *Waiter, beside *Tenure) Step {
 	step := Step{Do: Ask, Tenure: w.Tenure, Beside: beside}
 	l := w.line
-	if l != nil && w.receives && w.Terms.Passes {
+	if l != nil && w.receives && w.Terms.Tickets() {
 		step.Tenure, step.Queued, step.Again = l.ticket(w.Terms), true, cmp.Or(l.when.deaf, l.when.pace)
 	}
 	if step.Tenure != nil && beside != nil {

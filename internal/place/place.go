@@ -33,8 +33,9 @@
 // for the line, and the first waiter takes it.
 //
 // A lock is passed on when the next holder is in this process, and Redis hears nothing of
-// it. A release gives the lock to the next process in the queue. A lock that is let go
-// becomes free.
+// it. The release of a plain lock gives it to the next process in the queue, and that of a
+// fair lock to the next waiter, if that one is in this process. A lock that is let go becomes
+// free.
 package place
 
 import (
@@ -58,6 +59,10 @@ type Kind struct {
 	Sided      bool // the lock has another side
 	Passes     bool // a holder passes it on inside the process, or gives it to another by its release
 }
+
+// Tickets reports whether the waiters of a line ask in the name of a ticket, one after the
+// other. Else each has a tenure of its own.
+func (k Kind) Tickets() bool { return k.Passes && !k.Discipline.queues() }
 
 // Terms are what a call asks a lock for.
 type Terms struct {
@@ -139,7 +144,7 @@ const (
 	GiveBack             // Tenure, which is over: stop its lease, and settle it, so that Redis has nothing of it
 	Listen               // Line, by Terms: subscribe its channels; its latest question was sent at Sent, so what was said after that may be missed
 	Deafen               // Line: end the subscriptions
-	Beat                 // Line, by Terms: its heartbeat looks at NextBeat again, and begins if there is none
+	Beat                 // Line, by Terms: the goroutine of its heartbeat looks at NextBeat again, and begins if there is none
 	Arm                  // Line: call Alarm at Due
 	HearOwn              // Waiter: subscribe a channel of its own, at which it hears of its turn
 	Unhear               // Waiter: end that subscription

@@ -9,12 +9,30 @@ import (
 // queues lets w ask. The answer tells w to wait in the queue.
 func (s *stage) queues(w *Waiter, r Refusal) {
 	s.Helper()
+	w.reason = true
 	asked := s.asks(w)
 	r.Sent, r.Trace = s.now, true
 	s.Refused(w, asked, r, s.now)
 }
 
-// Each waiter asks when it comes. After that one heartbeat speaks for all.
+// waiters returns the waiters of a round.
+func (r Round) waiters() (all []*Waiter) {
+	for _, q := range r.Waiters {
+		all = append(all, q.Waiter)
+	}
+	return all
+}
+
+// nextBeat returns the waiters of the next round.
+func (l *Line) nextBeat(now time.Time) (due time.Time, waiters []*Waiter) {
+	due, r := l.NextBeat(now)
+	return due, r.waiters()
+}
+
+// keeps is a round that is a heartbeat.
+func keeps(sent time.Time) Round { return Round{Sent: sent, keeps: true} }
+
+// The waiters of a line stand in the queue. One heartbeat speaks for all.
 func TestNextBeat(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&fairTerms, 1)
@@ -29,28 +47,29 @@ func TestNextBeat(t *testing.T) {
 	if s.Forgotten() {
 		t.Error("a heartbeat comes back to a place that is another's")
 	}
-	if due, queued := w.line.NextBeat(s.now); due != s.now.Add(pollTime) || queued != nil {
+	if due, queued := w.line.nextBeat(s.now); due != s.now.Add(pollTime) || queued != nil {
 		t.Errorf("%v, %d", due, len(queued))
 	}
 	s.pass(pollTime / 2)
 	second, third := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3)
+	s.done()
 	s.queues(second, Refusal{Left: -1})
 	if s.done() != nil {
 		t.Error("a new waiter puts the heartbeat off")
 	}
-	if s.next(third).Do != Ask || second.Queued() != second.Tenure || third.Queued() != nil {
+	if s.next(third).Do != Wait || second.Queued() != second.Tenure || third.Queued() != nil {
 		t.Error("Redis has one queued, and the place another")
 	}
 	s.pass(pollTime / 2)
-	due, queued := w.line.NextBeat(s.now)
-	if due != s.now.Add(pollTime) || !slices.Equal(queued, []*Waiter{w, second}) {
-		t.Errorf("%v, %d", due, len(queued))
+	due, r := w.line.NextBeat(s.now)
+	if due != s.now.Add(pollTime) || !slices.Equal(r.waiters(), []*Waiter{w, second, third}) || r.Enters() != 1 {
+		t.Errorf("%v, %+v", due, r)
 	}
-	w.line.Beaten(s.now, nil)
+	w.line.Beaten(keeps(s.now), nil)
 	if d, _ := w.line.Silence().Lasts(s.now.Add(time.Second), true, time.Second); d != 0 {
 		t.Error("a heartbeat was answered, and the line does not know")
 	}
-	w.line.Beaten(s.now, errBroke)
+	w.line.Beaten(keeps(s.now), errBroke)
 	w.line.beat.flying = 0
 	if _, err := w.line.Silence().Lasts(s.now.Add(1), true, time.Second); err != errBroke {
 		t.Error("a heartbeat broke, and the line does not know")
@@ -67,21 +86,21 @@ func TestQueue_sooner(t *testing.T) {
 	if !s.did(Beat) {
 		t.Error("the sender does not look again")
 	}
-	if due, _ := w.line.NextBeat(s.now); due != s.now.Add(11*time.Millisecond) {
+	if due, _ := w.line.nextBeat(s.now); due != s.now.Add(11*time.Millisecond) {
 		t.Error(due)
 	}
-	w.line.BeatIn(s.now, 20*time.Millisecond)
+	w.line.BeatIn(keeps(s.now), s.now, 20*time.Millisecond)
 	if !s.did(Beat) {
 		t.Error("the sender does not look again")
 	}
-	if due, _ := w.line.NextBeat(s.now); due != s.now.Add(21*time.Millisecond) {
+	if due, _ := w.line.nextBeat(s.now); due != s.now.Add(21*time.Millisecond) {
 		t.Error(due)
 	}
 	l := w.line
 	s.Quit(w, s.now)
 	s.Quit(second, s.now)
 	s.done()
-	if l.BeatIn(s.now, 0); s.done() != nil {
+	if l.BeatIn(keeps(s.now), s.now, 0); s.done() != nil {
 		t.Error("a line that ended has a heartbeat")
 	}
 }
@@ -97,30 +116,30 @@ func TestNextBeat_hints(t *testing.T) {
 	if all := s.done(); len(all) != 1 || all[0].Verb != Beat {
 		t.Fatalf("%+v", all)
 	}
-	if _, queued := l.NextBeat(s.now); len(queued) != 1 {
+	if _, queued := l.nextBeat(s.now); len(queued) != 1 {
 		t.Fatal("no heartbeat is sent")
 	}
 	if d, _ := l.Silence().Lasts(s.now.Add(time.Second), false, time.Second); d != time.Second {
 		t.Error("a heartbeat is under way, and the line does not know")
 	}
-	if _, queued := l.NextBeat(s.now); queued != nil {
+	if _, queued := l.nextBeat(s.now); queued != nil {
 		t.Error("one hint, and two heartbeats")
 	}
 	for range 3 {
 		l.Hint()
-		if _, queued := l.NextBeat(s.now); queued != nil {
+		if _, queued := l.nextBeat(s.now); queued != nil {
 			t.Error("a second is sent before the first is answered")
 		}
 	}
 	s.done()
-	l.Beaten(s.now, nil)
+	l.Beaten(keeps(s.now), nil)
 	if !s.did(Beat) {
 		t.Error("the hints meanwhile are lost")
 	}
-	if _, queued := l.NextBeat(s.now); len(queued) != 1 {
+	if _, queued := l.nextBeat(s.now); len(queued) != 1 {
 		t.Error("the hints meanwhile are lost")
 	}
-	l.Beaten(s.now, nil)
+	l.Beaten(keeps(s.now), nil)
 	if s.done() != nil {
 		t.Error("it does not end")
 	}
@@ -130,14 +149,14 @@ func TestNextBeat_hints(t *testing.T) {
 	l.NextBeat(s.now)
 	s.pass(pollTime)
 	l.Hint()
-	if _, queued := l.NextBeat(s.now); len(queued) != 1 || l.beat.flying != 2 {
+	if _, queued := l.nextBeat(s.now); len(queued) != 1 || l.beat.flying != 2 {
 		t.Error("a heartbeat that is due waits for an answer")
 	}
-	l.Beaten(s.now, nil)
+	l.Beaten(keeps(s.now), nil)
 	if s.done(); !l.beat.missed {
 		t.Error("the hint is forgotten before the last answer")
 	}
-	if l.Beaten(s.now, nil); !s.did(Beat) {
+	if l.Beaten(keeps(s.now), nil); !s.did(Beat) {
 		t.Error("the hint is forgotten")
 	}
 }
@@ -155,6 +174,7 @@ func TestTurn(t *testing.T) {
 		t.Error("it is not the turn of the second")
 	}
 	third := s.stand(&fairTerms, 3)
+	third.reason = true
 	asked := s.asks(third)
 	w.line.Called(asked.Name)
 	if s.wakes() != nil {
@@ -209,6 +229,7 @@ func TestQueueInRedis_retry(t *testing.T) {
 	s := newStage(t)
 	s.stand(&fairTerms, 1)
 	w := s.stand(&fairTerms, 2)
+	w.reason = true
 	asked := s.asks(w)
 	s.Broke(w, asked, true, errBroke)
 	s.Retry(w, s.now.Add(time.Second))

@@ -29,6 +29,7 @@ type reply struct {
 	left    time.Duration // a refusal
 	gone    bool          // a release: the owner held nothing
 	aside   bool          // a release: the lock is free, and others come first
+	next    []string      // a grant: who is next in the queue, of the same process
 	turns   []bool        // a heartbeat: whether this waiter should ask
 	keep    time.Duration // a heartbeat: when to look again; 0 is nothing
 }
@@ -45,8 +46,11 @@ func (r *redis) ask(w *world, c *command) (a reply) {
 	switch {
 	case c.terms.Reads:
 		a.granted = r.read(c)
-	case c.terms.Discipline == QueueInRedis:
+	case c.terms.Discipline == FairQueue:
 		a.granted = r.inQueue(c)
+		if a.granted {
+			a.next = r.following(c.p)
+		}
 	default:
 		a.granted = r.take(c)
 	}
@@ -118,6 +122,17 @@ func (r *redis) inQueue(c *command) bool {
 	return false
 }
 
+// following returns the first in the queue, as far as they are of process p.
+func (r *redis) following(p *proc) (names []string) {
+	for _, e := range r.queue {
+		if e.p != p {
+			break
+		}
+		names = append(names, e.name)
+	}
+	return names
+}
+
 // release carries a release out. heir is the ticket that stands for the process, if any. If
 // aside, the lock is let go for others.
 func (r *redis) release(w *world, c *command, aside bool) (a reply) {
@@ -143,14 +158,20 @@ func (r *redis) release(w *world, c *command, aside bool) (a reply) {
 			w.publish()
 		}
 		return a
-	case c.terms.Discipline == QueueInRedis:
-		r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return e.name == c.name })
+	case c.terms.Discipline == FairQueue:
+		r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return e.name == c.name || slices.Contains(c.served, e.name) })
 		if r.holder == c.name {
 			r.holder = ""
 		} else {
 			a.gone = true
 		}
-		if r.holder == "" && len(r.queue) > 0 {
+		switch {
+		case r.holder != "" || len(r.queue) == 0:
+		case !a.gone && r.queue[0].name == heir:
+			r.holder, a.token = heir, r.grown(w, c.t.Token())
+			r.queue = r.queue[1:]
+			a.next = r.following(c.p)
+		default:
 			w.turn(r.queue[0])
 		}
 		return a
@@ -203,16 +224,22 @@ func (r *redis) leave(w *world, c *command) (a reply) {
 // keep carries a heartbeat out.
 func (r *redis) keep(w *world, c *command) (a reply) {
 	c.ran = true
-	for _, name := range c.names {
-		i := slices.IndexFunc(r.queue, func(e entry) bool { return e.name == name })
+	among := false
+	for _, q := range c.round.Waiters {
+		i := slices.IndexFunc(r.queue, func(e entry) bool { return e.name == q.As.Name })
+		if i < 0 && q.Enters && r.holder != q.As.Name {
+			i = len(r.queue)
+			r.queue = append(r.queue, entry{c.p, q.As.Name})
+		}
 		a.turns = append(a.turns, i < 0 || i == 0 && r.holder == "")
+		among = among || i == 0
 	}
 	switch {
 	case r.holder != "":
 		a.keep = w.rules.Lease
 	case len(r.queue) > 0:
 		a.keep = w.terms[0].Patience
-		if !slices.Contains(c.names, r.queue[0].name) {
+		if !among {
 			w.turn(r.queue[0])
 		}
 	}

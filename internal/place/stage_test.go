@@ -65,7 +65,7 @@ func (s *stage) waiter(c *Terms, number uint64) *Waiter {
 // stand has an owner wait in line.
 func (s *stage) stand(c *Terms, number uint64) *Waiter {
 	w := s.waiter(c, number)
-	if !c.Passes {
+	if !c.Tickets() {
 		w.Tenure = s.tenure(c)
 	}
 	s.Join(w, Receives, s.now)

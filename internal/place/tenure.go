@@ -51,6 +51,7 @@ type grant struct {
 	since  time.Time // when this process was granted the lock; zero if it was not
 	passes int       // how often the lock was passed on in this process since then
 	next   *Tenure   // the tenure that it was passed on to, under the same owner string; nil if it was not
+	queue  []Queuing // who is next in a queue in Redis, as far as it is in this process
 	raised bool      // the register was raised, so the tokens that this process counts up from its own are of no use
 	alive  bool      // the watchdog is to renew the lease
 
@@ -64,9 +65,12 @@ type ledger struct {
 	longest  time.Duration // the longest lease that was ever asked for
 	patience time.Duration // the longest for which a trace of waiting lives if nobody asks again
 	pending  int           // how many questions for it have no answer yet
+	asked    uint8         // how many were sent: 0, 1, or more
 	unsure   bool          // a question for it broke off, and may be carried out late
 	traced   bool          // it was told to wait, or named as an heir: Redis may have a trace of that
 	freed    bool          // settling may have released it
+	taken    bool          // its waiter took the lock by another tenure, whose release takes it out of the queue
+	served   []string      // owner strings of waiters that had the lock since it was granted under this one, and are in a queue in Redis until it is released
 	counted  int           // how many holds stand in Redis; 0 while that is not certain
 	changing time.Time     // when the first command was due that changes the count and has no answer yet; zero if there is none
 }
@@ -106,6 +110,9 @@ func (t *Tenure) Unsure() bool { return t.unsure }
 
 // Freed reports whether settling may have released t, so that a release finds nothing.
 func (t *Tenure) Freed() bool { return t.freed }
+
+// Served returns the owner strings that the release of t takes out of the queue.
+func (t *Tenure) Served() []string { return t.served }
 
 // Raise notes that the register is about to be raised. The next holder must have a token
 // from it, and so asks Redis.
@@ -173,6 +180,7 @@ func (t *Tenure) Freeing() (holds int) {
 func (t *Tenure) asks(p *Place, lease, patience time.Duration) {
 	t.longest, t.patience = max(t.longest, lease), max(t.patience, patience)
 	t.pending++
+	t.asked = min(t.asked+1, 2)
 	p.flying++
 }
 
@@ -305,7 +313,7 @@ func (p *Place) Unhold(t *Tenure) {
 		return
 	}
 	s.held = nil
-	if l := s.line(t.Terms); l != nil && !l.roused {
+	if l := s.line(t.Terms); l != nil && !l.roused && !l.queues {
 		l.rouse()
 	}
 }

@@ -215,7 +215,7 @@ func (a *attempt) start(p *part) bool {
 // ownTenure makes the tenure in whose name the waiter of p asks, unless that is the ticket
 // of its line. The caller has the mutex of the place.
 func (a *attempt) ownTenure(p *part) {
-	if a.limit == 0 && p.spec.terms.Passes {
+	if a.limit == 0 && p.spec.terms.Tickets() {
 		return
 	}
 	p.t = p.at.newTenure(p.spec)

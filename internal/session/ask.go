@@ -156,7 +156,11 @@ func (a *attempt) granted(p *part, reply luascripts.Acquired) error {
 		p.at.unlock()
 		return err
 	}
-	return a.grant(p, a.w, q.sent, reply.Token)
+	if err := a.grant(p, a.w, q.sent, reply.Token); err != nil {
+		return err
+	}
+	a.s.follow(p.t, reply.Next)
+	return nil
 }
 
 // grant records that the question for p, sent at sent, was answered by a grant, and makes the

@@ -109,6 +109,10 @@ func (a *attempt) step() error {
 		return waitOver{a.cutOff(p, err)}
 	}
 	switch step.Do {
+	case place.Anew:
+		a.anew()
+		a.prompt()
+		return errAgain
 	case place.Take:
 		return a.accept(p, tenureOf(step.Tenure))
 	case place.Join:
@@ -271,8 +275,11 @@ func (a *attempt) accept(p *part, t *tenure) error {
 	case closed:
 		return command.Final{Err: lock.ErrClosed}
 	default:
-		p.t = nil
-		return errAgain // lost on the way
+		a.anew() // lost on the way
+		if !p.spec.terms.Tickets() {
+			a.prompt()
+		}
+		return errAgain
 	}
 }
 
@@ -298,7 +305,7 @@ func (at *spot) waiter(p *part, once bool) *place.Waiter {
 	if w.Wake == nil {
 		w.Wake = make(chan struct{}, 1)
 	}
-	w.Terms, w.Owner = &p.spec.terms, p.owner
+	w.Terms, w.Owner, w.Tells = &p.spec.terms, p.owner, p.call != nil
 	return w
 }
 

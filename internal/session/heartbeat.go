@@ -36,14 +36,10 @@ func (e *ears) beats(spec *Spec) {
 			e.at.unlock()
 			return
 		}
-		due, waiters := e.line.NextBeat(sent)
-		queued := make([]luascripts.Waiter, len(waiters))
-		for i, w := range waiters {
-			queued[i] = luascripts.Waiter{Owner: w.Queued().Name, Patience: tenureOf(w.Queued()).spec.terms.Patience}
-		}
+		due, round := e.line.NextBeat(sent)
 		e.at.unlock()
-		if len(queued) > 0 {
-			e.at.s.sender.Go(func() { e.keep(spec, waiters, queued, sent) })
+		if len(round.Waiters) > 0 {
+			e.at.s.sender.Go(func() { e.keep(spec, round) })
 		}
 		timer.Reset(time.Until(due))
 		select {
@@ -53,30 +49,60 @@ func (e *ears) beats(spec *Spec) {
 	}
 }
 
-// keep sends one heartbeat for these waiters, due at sent. It has those ask whose turn it is,
+// keep sends one heartbeat, or has waiters enter the queue. It has those ask whose turn it is,
 // and those that lost their places.
-func (e *ears) keep(spec *Spec, waiters []*place.Waiter, queued []luascripts.Waiter, sent time.Time) {
+func (e *ears) keep(spec *Spec, round place.Round) {
 	s := e.at.s
+	queued := make([]luascripts.Waiter, len(round.Waiters))
+	for i, q := range round.Waiters {
+		queued[i] = luascripts.Waiter{Owner: q.As.Name, Patience: q.As.Terms.Patience, Enters: q.Enters}
+	}
 	kept, err := spec.Keep(context.Background(), s.rdb, spec.Keys, queued)
-	again := err != nil && command.FaultOf(err).Again
+	again, mayHaveRun := false, false
+	if err != nil {
+		fault := command.FaultOf(err)
+		again, mayHaveRun = fault.Again, fault.MayHaveRun
+	}
+	var left []*tenure // their waiters left meanwhile
 	now := time.Now()
 	e.at.lock()
 	if again {
-		e.line.Beaten(sent, err)
+		e.line.Beaten(round, err)
 	} else {
-		e.line.Beaten(sent, nil)
+		e.line.Beaten(round, nil)
 	}
 	quiet, _ := e.line.Silence().Lasts(now, true, 0)
-	for i, w := range waiters {
+	for i, q := range round.Waiters {
+		switch {
+		case !q.Enters:
+		case err != nil:
+			e.at.place.NotEntered(q, mayHaveRun, err)
+		case e.at.place.Entered(q, kept.Own[i], round.Sent, now):
+			left = append(left, tenureOf(q.As))
+		}
 		if err == nil && kept.Asks[i] || err != nil && !again {
-			e.at.place.Prompt(w) // after an error that will come again: its own question keeps its place, or says what is wrong
+			e.at.place.Prompt(q.Waiter) // after an error that will come again: its own question keeps its place, or says what is wrong
 		}
 	}
 	if err == nil && kept.Left != 0 {
-		e.line.BeatIn(now, kept.Left)
+		e.line.BeatIn(round, now, kept.Left)
 	}
 	e.at.unlock()
+	for _, t := range left {
+		s.settle(t, false)
+	}
 	if err != nil {
 		s.silent(spec, quiet, s.sender.Explain(err))
 	}
+}
+
+// follow notes which waiters of this process are next in the queue in Redis after t, which was
+// granted the lock.
+func (s *Session) follow(t *tenure, next string) {
+	if next == "" {
+		return
+	}
+	t.at.lock()
+	defer t.at.unlock()
+	t.at.place.Follow(&t.Tenure, next, len(s.id)+1)
 }

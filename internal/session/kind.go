@@ -54,8 +54,8 @@ type Scripts struct {
 	Renew   func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed
 
 	// Pass is the Release of a kind whose locks are passed on: they go from one holder to
-	// the next without becoming free in between, inside a process and from one to another.
-	// Other kinds have none.
+	// the next without becoming free in between, inside a process, and a plain lock from one
+	// process to another. Other kinds have none.
 	Pass func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error)
 
 	// Keep is the heartbeat of a kind whose waiters queue in Redis. Other kinds have none.

@@ -22,7 +22,7 @@ import (
 // Which waiters ask, and when, of the kinds that do not simply stand in line.
 
 var fair = &Kind{
-	Waits:  place.QueueInRedis,
+	Waits:  place.FairQueue,
 	Mode:   lock.Exclusive,
 	Queues: true,
 	Scripts: Scripts{
@@ -31,6 +31,7 @@ var fair = &Kind{
 		Release: luascripts.ReleaseFair,
 		Retain:  luascripts.RetainReentrant,
 		Renew:   luascripts.RenewReentrant,
+		Pass:    luascripts.PassFair,
 		Keep:    luascripts.KeepFair,
 	},
 }

@@ -61,7 +61,7 @@ func (at *spot) listen(a place.Action) {
 	e, spec, hub := at.ears(a.Line), a.Terms.Of.(*Spec), at.s.hub
 	channel, hear := e.channel(spec)
 	var look, ownLook bool
-	if !spec.terms.Passes && spec.Keys.Change == "" {
+	if !spec.terms.Tickets() && spec.Keys.Change == "" {
 		e.lock, look = hub.Subscribe(channel, a.Sent, hear, e.hint)
 		if look {
 			a.Line.Hint()

@@ -93,7 +93,8 @@ func (a *attempt) tellWaiting() {
 }
 
 // tellBehind does so if the attempt is about to sleep because other calls of this process are
-// ahead: it has not asked, so nobody refused it.
+// ahead: it has not asked, so nobody refused it. Where each waiter has a place in Redis, it does
+// so once the attempt has one.
 func (a *attempt) tellBehind(p *part) {
 	if p.call == nil || a.limit > 0 || p.spec.Waits == place.QueueInRedis {
 		return
@@ -101,6 +102,9 @@ func (a *attempt) tellBehind(p *part) {
 	p.at.lock()
 	_, rides := a.w.Rides()
 	behind := !rides && !a.w.Leads()
+	if p.spec.terms.Discipline == place.FairQueue {
+		behind = a.w.Queued() != nil
+	}
 	p.at.unlock()
 	if behind {
 		a.tellWaiting()

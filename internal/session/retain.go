@@ -76,7 +76,12 @@ func (r retention) Send(ctx context.Context) (luascripts.Verdict, error) {
 	t.at.lock()
 	rest := t.rest()
 	t.at.unlock()
-	return t.spec.Retain(ctx, t.s.rdb, t.spec.Keys, t.Name, rest)
+	v, err := t.spec.Retain(ctx, t.s.rdb, t.spec.Keys, t.Name, rest)
+	if served := t.served(); err == nil && len(served) > 0 {
+		// They hold nothing, so their places in the queue are all that they give up.
+		_, _ = t.spec.Pass(ctx, t.s.rdb, t.spec.Keys, served[0], luascripts.Pass{Served: served[1:]})
+	}
+	return v, err
 }
 
 // Late goes on until Redis confirms that the lock expires in time.

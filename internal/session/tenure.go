@@ -80,6 +80,13 @@ func (t *tenure) isUnsure() bool {
 	return t.Unsure()
 }
 
+// served returns the owner strings that the release of t takes out of a queue.
+func (t *tenure) served() []string {
+	t.at.lock()
+	defer t.at.unlock()
+	return t.Served()
+}
+
 // doubt notes that a question for t may be carried out late.
 func (t *tenure) doubt() {
 	t.at.lock()
@@ -142,7 +149,7 @@ func (t *tenure) Lost(cause error) {
 	t.unhold()
 	t.s.mayBeFree(t.spec)
 	if counted {
-		if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) || t.spec.Keys.Permits > 1 {
+		if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) || t.spec.Keys.Permits > 1 || len(t.served()) > 0 {
 			// The server may have it as ours for a while yet, or again by a late copy of a
 			// question, or have some of several permits; and others would wait for nobody.
 			t.s.settle(t, unsure)

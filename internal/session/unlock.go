@@ -181,6 +181,13 @@ func (t *tenure) newRelease() release {
 	}
 	t.at.lock()
 	defer t.at.unlock()
+	if !t.Terms.Tickets() {
+		f.pass.Served, f.pass.Offer = t.Served(), s.Lease
+		if _, heir := t.at.place.Heir(&t.Tenure, s.Lease, 0); heir != nil {
+			f.heir, f.pass.Heir = tenureOf(heir), heir.Name
+		}
+		return f
+	}
 	w, heir := t.at.place.Heir(&t.Tenure, s.offer(t.spec), s.patience())
 	if w == nil {
 		return f
@@ -209,6 +216,7 @@ func (s *Session) inherit(f release, r released, err error) {
 	defer heir.at.unlock()
 	if heir.at.place.Inherit(&heir.Tenure, i, now) {
 		heir.lease = s.dog.Watch(heir, r.sent, offer, true)
+		heir.at.place.Follow(&heir.Tenure, r.Next, len(s.id)+1)
 	}
 }
 

@@ -1,0 +1,131 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// How a fair lock goes from one waiter to the next: inside a process, and from one to
+// another.
+
+// goRound has n goroutines of each session take and give back the lock, rounds times each, and
+// checks that only one has it at a time.
+func (w *world) goRound(sessions []*Session, n, rounds int, opts ...lock.Option) {
+	w.Helper()
+	var wg sync.WaitGroup
+	var inside atomic.Int32
+	for _, s := range sessions {
+		for range n {
+			wg.Go(func() {
+				for range rounds {
+					h := w.take(s, fair, w.Context(), opts...)
+					if inside.Add(1) != 1 {
+						w.Error("two have the lock")
+					}
+					inside.Add(-1)
+					w.unlock(h)
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// Every change of holder is told: by the answer to the release, by a message, or inside the
+// process. No waiter depends on the heartbeat, which comes once in a poll interval.
+func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
+	for _, processes := range []int{1, 2} {
+		for _, n := range []int{1, 2, 3, 10, 60, 150} {
+			t.Run(fmt.Sprintf("%dx%d", processes, n), func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					began := time.Now()
+					w.goRound([]*Session{w.a, w.b}[:processes], n, 300/n+2)
+					if took := time.Since(began); took >= pollTime/2 {
+						w.Errorf("it took %v", took)
+					}
+				})
+			})
+		}
+	}
+}
+
+// passed returns a hold that was passed on inside session a, and no waiter. The place of its call
+// in the queue is to go with its release.
+func (w *world) passed() lock.Hold {
+	w.Helper()
+	first := w.take(w.a, fair, w.Context())
+	holds := make(chan lock.Hold, 2)
+	for range 2 {
+		go func() { holds <- w.take(w.a, fair, w.Context()) }()
+		synctest.Wait()
+	}
+	w.unlock(first) // the answer gives it to the first waiter, and says that the second is next
+	second := <-holds
+	time.Sleep(time.Millisecond)
+	w.unlock(second)
+	third := <-holds
+	if third.Owner() != second.Owner() || third.Token() <= second.Token() {
+		w.Fatal("the lock was not passed on")
+	}
+	if queue := w.inQueue(); len(queue) != 1 {
+		w.Fatalf("%q stand in the queue", queue)
+	}
+	return third
+}
+
+func (w *world) inQueue() []string {
+	queue, _ := w.mini.List("redisson_lock_queue:{orders}")
+	return queue
+}
+
+// What a tenure was passed on from leaves the queue with it, however it ends.
+func TestPassedOn_leavesNothing(t *testing.T) {
+	for name, end := range map[string]func(w *world, h lock.Hold){
+		"unlock": func(w *world, h lock.Hold) { w.unlock(h) },
+		"close": func(w *world, h lock.Hold) {
+			if err := w.a.Close(context.Background()); err != nil {
+				w.Error(err)
+			}
+		},
+		"an unlock whose answer is lost": func(w *world, h lock.Hold) {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+			_ = h.Unlock(w.Context())
+			time.Sleep(10 * time.Second)
+		},
+		"an unlock that Redis hears of later": func(w *world, h lock.Hold) {
+			w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DropRequest: true} })
+			if h.Unlock(w.Context()) == nil {
+				w.Error("nobody answered, and it is unlocked")
+			}
+			w.wire.OnRequest(nil)
+			time.Sleep(4 * time.Second) // less than a patience
+		},
+		"it is lost": func(w *world, h lock.Hold) {
+			w.mini.Del("orders")
+			<-h.Context().Done()
+			if !errors.Is(h.Err(), lock.ErrLost) {
+				w.Error(h.Err())
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.passed()
+				end(w, h)
+				synctest.Wait()
+				if queue := w.inQueue(); len(queue) != 0 {
+					w.Errorf("%q stand in the queue", queue)
+				}
+			})
+		})
+	}
+}
