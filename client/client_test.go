@@ -96,19 +96,22 @@ func TestPubSub_oneServer(t *testing.T) {
 	for _, p := range []client.PubSub{client.PubSubAuto, client.PubSubPlain, client.PubSubSharded} {
 		t.Run(p.String(), func(t *testing.T) {
 			s.ResetStats(t)
-			c, err := client.New(s.Client(t), client.WithPubSub(p))
-			if err != nil {
-				t.Fatal(err)
+			var clients [2]*client.Client
+			for i := range clients {
+				c, err := client.New(s.Client(t), client.WithPubSub(p))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close(context.Background())
+				clients[i] = c
 			}
-			defer c.Close(context.Background())
-			l := c.NewFairLock("orders") // each release publishes to the next waiter
-			h, err := l.Lock(t.Context())
+			h, err := clients[0].NewFairLock("orders").Lock(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := make(chan error)
-			go func() {
-				h, err := l.Lock(t.Context())
+			go func() { // a release publishes to the next waiter, if that is of another client
+				h, err := clients[1].NewFairLock("orders").Lock(t.Context())
 				if err == nil {
 					err = h.Unlock(t.Context())
 				}
