@@ -144,6 +144,11 @@ func TestUnavailable_notWhileRedisAnswers(t *testing.T) {
 						rival = writing
 					}
 					w.unlock(w.take(w.a, kind, w.Context())) // now the server knows the script
+					if kind.Keep != nil {
+						if _, err := kind.Keep(w.Context(), w.rdb, kind.Keys("orders"), nil); err != nil { // and that by which others enter
+							w.Fatal(err)
+						}
+					}
 					h := w.take(w.b, rival, w.Context())
 					w.slowScripts(20 * time.Millisecond)
 					for _, d := range []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, time.Second, time.Second + 25*time.Millisecond, 1030 * time.Millisecond, 2500 * time.Millisecond} {
