@@ -341,6 +341,11 @@ func (w *world) checkPlace(p *proc) {
 	if p.place.flying != flying {
 		w.fail("%d questions are under way, and the place counts %d", flying, p.place.flying)
 	}
+	for _, t := range p.place.granted() {
+		if len(t.served) > 0 && !p.place.struck && !p.closed {
+			w.fail("served waiters stay in the queue for as long as %q has the lock", t.Name)
+		}
+	}
 	for i := range p.place.sides {
 		s := &p.place.sides[i]
 		w.checkSide(p, s)

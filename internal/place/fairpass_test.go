@@ -184,6 +184,113 @@ func TestInherit_queue(t *testing.T) {
 	}
 }
 
+// strikeDue lets time pass until the place has Strike called, and calls it.
+func (s *stage) strikeDue() (t *Tenure, served []string) {
+	s.Helper()
+	for _, a := range s.done() {
+		if a.Verb == Strike {
+			s.pass(max(a.Due.Sub(s.now), 0))
+			return s.Strike(s.now)
+		}
+	}
+	s.Fatal("nobody takes served waiters out of the queue")
+	return nil, nil
+}
+
+// Waiters that were served leave the queue though the lock is not released. Each leaves once, and
+// the release takes out only those that are left.
+func TestStrike(t *testing.T) {
+	s := newStage(t)
+	held, h, w := s.crowd(3)
+	names := []string{w[0].Tenure.Name, w[1].Tenure.Name, w[2].Tenure.Name}
+	s.Follow(held, numbers(w...), 2)
+	s.give(h)
+	h = s.takes(w[0])
+	began := s.now
+	s.give(h)
+	h = s.takes(w[1])
+	offered := s.give(h)
+	of, served := s.strikeDue()
+	if s.now != began.Add(StrikePause) || of != offered || !slices.Equal(served, names[:2]) {
+		t.Fatalf("after %v: %q", s.now.Sub(began), served)
+	}
+	h = s.takes(w[2]) // while the command is under way
+	s.Struck(of, len(served), true, s.now)
+	if got := h.Tenure.Served(); !slices.Equal(got, names[2:]) {
+		t.Errorf("%q leave with the release, want %q", got, names[2:])
+	}
+	if of, served = s.strikeDue(); of != h.Tenure || !slices.Equal(served, names[2:]) {
+		t.Fatalf("%q", served)
+	}
+	s.Struck(of, len(served), false, s.now)
+	failed := s.now
+	if of, served = s.strikeDue(); s.now != failed.Add(pollTime) || !slices.Equal(served, names[2:]) {
+		t.Errorf("after an error, %v later, %q", s.now.Sub(failed), served)
+	}
+	s.Struck(of, len(served), true, s.now)
+	if got := h.Tenure.Served(); len(got) != 0 {
+		t.Errorf("%q leave twice", got)
+	}
+	if of, _ = s.strikeDue(); of != nil || s.struck {
+		t.Error("it does not end")
+	}
+}
+
+// Nothing is taken out by Strike that a release takes out, and nothing after Close.
+func TestStrike_isLeftToTheRelease(t *testing.T) {
+	for name, end := range map[string]func(s *stage, h *Hold){
+		"the release is on its way": func(s *stage, h *Hold) { s.give(h) },
+		"the place is closed":       func(s *stage, _ *Hold) { s.Close() },
+		"it is lost":                func(s *stage, h *Hold) { s.End(h.Tenure, Lost) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			held, h, w := s.crowd(1)
+			s.Follow(held, numbers(w...), 2)
+			s.give(h)
+			h = s.takes(w[0])
+			all := s.done()
+			s.pass(time.Second)
+			end(s, h)
+			s.acts = append(s.acts, all...)
+			if of, served := s.strikeDue(); of != nil || len(served) != 0 || s.struck {
+				t.Errorf("%q", served)
+			}
+		})
+	}
+}
+
+// One timer is enough for a lock that is busy: while the served are not there for long, Strike
+// comes again, and sends nothing.
+func TestStrike_busy(t *testing.T) {
+	s := newStage(t)
+	held, h, w := s.crowd(2)
+	s.Follow(held, numbers(w[0]), 2)
+	s.give(h)
+	h = s.takes(w[0])
+	first := s.done()
+	s.pass(StrikePause / 2)
+	s.give(h) // that is the release
+	next := s.tenure(&fairTerms)
+	s.Follow(next, numbers(w[1]), 2)
+	s.Unhold(h.Tenure)
+	next.phase, s.sides[0].held = Held, next
+	s.serve(w[1], next, s.now)
+	for _, a := range s.done() {
+		if a.Verb == Strike {
+			t.Error("a second timer")
+		}
+	}
+	s.acts = append(s.acts, first...)
+	began := s.now
+	if of, _ := s.strikeDue(); of != nil || !s.struck {
+		t.Error("those that were served just now leave by a command")
+	}
+	if of, _ := s.strikeDue(); of != next || s.now != began.Add(StrikePause) {
+		t.Errorf("after %v", s.now.Sub(began))
+	}
+}
+
 // Waiters that come together enter the queue together: while an entry is under way, and for
 // a while after it if others of the line stand in the queue.
 func TestEnter_together(t *testing.T) {
@@ -272,15 +379,15 @@ func TestEntered(t *testing.T) {
 		"it waits":                     {func(*stage, *Waiter) {}, false},
 		"it has left":                  {func(s *stage, w *Waiter) { s.GiveUp(w, w.Tenure); s.Quit(w, s.now) }, true},
 		"it has the lock by its name":  {func(s *stage, w *Waiter) { w.Tenure.inherits(7, s.now) }, false},
-		"it had the lock by another's": {func(s *stage, w *Waiter) { s.serve(w, s.tenure(&fairTerms)) }, false},
+		"it had the lock by another's": {func(s *stage, w *Waiter) { s.serve(w, s.tenure(&fairTerms), s.now) }, false},
 		"two of its entries are under way, and it had the lock": {func(s *stage, w *Waiter) {
 			s.Asks(w.Tenure, leaseTime, leaseTime)
-			s.serve(w, s.tenure(&fairTerms))
+			s.serve(w, s.tenure(&fairTerms), s.now)
 		}, true},
 		"two were, one is answered, and it had the lock": {func(s *stage, w *Waiter) {
 			s.Asks(w.Tenure, leaseTime, leaseTime)
 			s.Entered(Queuing{w, w.Tenure, true}, false, s.now, s.now)
-			s.serve(w, s.tenure(&fairTerms))
+			s.serve(w, s.tenure(&fairTerms), s.now)
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,8 @@ import "time"
 //
 // A fair lock goes to the next waiter of the queue, and to no other. The grant says which
 // waiters of this process are next: up to the first of another process, the lock is passed on
-// to them. They stay in the queue in Redis until the release, which takes out all of them.
+// to them. The release takes them out of the queue in Redis. Where it is not there soon, a
+// command of its own does that before: see StrikePause.
 
 // MaxPasses is how often a lock is passed on in a process before it is released. A register
 // gives out so many tokens at once.
@@ -71,7 +72,7 @@ func (l *Line) heir(t *Tenure) *Waiter {
 func (next *Tenure) Follows(t *Tenure) {
 	next.Terms, next.Name, next.phase = t.Terms, t.Name, Offered
 	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, passes: t.grant.passes + 1, alive: true, queue: t.grant.queue}
-	next.ledger = ledger{longest: t.longest, counted: 1, served: t.served}
+	next.ledger = ledger{longest: t.longest, counted: 1, served: t.served, servedAt: t.servedAt}
 }
 
 // PassTo offers next, which Follows t and has its lease from now on, to t's line. Unlock
@@ -194,7 +195,7 @@ func (t *Tenure) inherits(token uint64, now time.Time) {
 
 // take returns the tenure that is offered to the line, which w takes; nil if there is nothing
 // for w to take. Only the first waiter comes here, or any of a line that queues.
-func (w *Waiter) take() *Tenure {
+func (w *Waiter) take(now time.Time) *Tenure {
 	l := w.line
 	p := l.side.p
 	t := l.hand.offered
@@ -212,7 +213,7 @@ func (w *Waiter) take() *Tenure {
 	t.phase, t.owner, t.Came = Held, w.Owner, w.since
 	w.Owner.hold(t)
 	if l.queues {
-		p.serve(w, t)
+		p.serve(w, t, now)
 	}
 	return t
 }

@@ -111,7 +111,7 @@ type ears struct {
 }
 
 type arm struct {
-	line *Line
+	line *Line // nil of a Strike
 	due  time.Time
 }
 
@@ -158,6 +158,7 @@ const (
 	toAsk errand = iota
 	toRelease
 	toKeep
+	toStrike
 )
 
 // command is under way to Redis or back.
@@ -174,7 +175,7 @@ type command struct {
 	came     time.Time
 	writer   string
 	heir     *Tenure
-	served   []string // of a release
+	served   []string // of a release, or a Strike
 	round    Round    // of a heartbeat
 	ears     *ears
 	sent     time.Time
@@ -300,6 +301,11 @@ func (w *world) act(p *proc) {
 				w.fail("the alarm of a line is set twice")
 			}
 			p.arms = append(p.arms, arm{a.Line, a.Due})
+		case Strike:
+			if !p.place.struck || slices.ContainsFunc(p.arms, func(b arm) bool { return b.line == nil }) {
+				w.fail("served waiters are taken out of the queue twice")
+			}
+			p.arms = append(p.arms, arm{nil, a.Due})
 		case HearOwn:
 			if a.Waiter.Queued() == nil || a.Waiter.Of != nil {
 				w.fail("a waiter that does not stand in the queue hears of its turn, or does so twice")
@@ -746,6 +752,8 @@ func (w *world) carryOut(k *command, aside bool) {
 		k.reply = w.redis.release(w, k, aside)
 	case toKeep:
 		k.reply = w.redis.keep(w, k)
+	case toStrike:
+		w.redis.strike(k)
 	}
 	w.tellRun(k)
 }
@@ -772,6 +780,8 @@ func (w *world) answered(k *command, broken, mayHaveRun bool) {
 		w.answeredRelease(k, broken)
 	case toKeep:
 		w.answeredBeat(k, broken, mayHaveRun)
+	case toStrike:
+		k.p.place.Struck(k.t, len(k.served), !broken, w.now)
 	}
 	w.act(k.p)
 }
@@ -1005,7 +1015,11 @@ func (w *world) passes(d time.Duration) {
 		for i := 0; i < len(p.arms); {
 			if a := p.arms[i]; !w.now.Before(a.due) {
 				p.arms = slices.Delete(p.arms, i, i+1)
-				a.line.Alarm()
+				if a.line != nil {
+					a.line.Alarm()
+				} else if t, served := p.place.Strike(w.now); t != nil {
+					w.flying = append(w.flying, &command{errand: toStrike, p: p, t: t, served: served, terms: t.Terms, sent: w.now})
+				}
 				w.act(p)
 			} else {
 				i++
@@ -1039,7 +1053,7 @@ func (w *world) next() time.Duration {
 	}
 	for _, p := range w.procs {
 		for _, a := range p.arms {
-			if !a.line.Ended() {
+			if a.line == nil || !a.line.Ended() {
 				at(a.due)
 			}
 		}

@@ -45,7 +45,7 @@ func (p *Place) Next(w *Waiter, beside *Tenure, limit time.Duration, now time.Ti
 		return Step{Do: Wait, Due: due}
 	}
 	if w.receives && w.Terms.Passes {
-		if t := w.take(); t != nil {
+		if t := w.take(now); t != nil {
 			return Step{Do: Take, Tenure: t}
 		}
 		if w.Tenure != nil && !w.Tenure.Lives() {

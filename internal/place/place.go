@@ -106,6 +106,7 @@ type Place struct {
 	closed bool
 	flying int      // how many questions have no answer yet
 	stays  bool     // a goroutine of the session may still refer to the place when it is unused
+	struck bool     // Strike or Struck will be called
 	acts   []Action // what is to be done
 }
 
@@ -148,6 +149,7 @@ const (
 	Arm                  // Line: call Alarm at Due
 	HearOwn              // Waiter: subscribe a channel of its own, at which it hears of its turn
 	Unhear               // Waiter: end that subscription
+	Strike               // call Place.Strike at Due
 	Renew                // Tenure: renew its lease from now on
 	Unrenew              // Tenure: stop renewing its lease
 )

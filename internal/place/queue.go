@@ -1,6 +1,7 @@
 package place
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -332,14 +333,20 @@ func (p *Place) offerTo(l *Line, t *Tenure, w *Waiter) {
 }
 
 // serve records that w took t. If the lock was granted under another owner string than w's, the
-// place of w in the queue stays until the release of t.
-func (p *Place) serve(w *Waiter, t *Tenure) {
+// place of w in the queue stays until Strike or the release of t.
+func (p *Place) serve(w *Waiter, t *Tenure, now time.Time) {
 	as := w.Tenure
 	w.line.unqueue(w)
 	if as == t {
 		return
 	}
+	if len(t.served) == 0 {
+		t.servedAt = now
+	}
 	t.served = append(t.served, as.Name)
+	if !p.struck {
+		p.strikeAt(now.Add(StrikePause))
+	}
 	as.taken = (as.pending == 0 || as.asked == 1) && !as.unsure // no question in its name is carried out after this
 	if as.Lives() {
 		p.end(as, Released)
@@ -348,6 +355,46 @@ func (p *Place) serve(w *Waiter, t *Tenure) {
 		p.giveBack(as) // a late copy of its question may enter the queue anew
 	}
 	w.Tenure = t
+}
+
+// StrikePause is for how long a waiter that was served stands in the queue in Redis, if the lock
+// is not released before. As a rule it is, as a busy lock is released after MaxPassTime. But a
+// holder can stay for as long as it likes, and others are not to take those for waiters.
+const StrikePause = MaxPassTime
+
+// strikeAt has Strike called.
+func (p *Place) strikeAt(due time.Time) {
+	p.struck, p.stays = true, true
+	p.act(Action{Verb: Strike, Due: due})
+}
+
+// Strike says that the time of a Strike has come. If it is time to take served waiters out of
+// the queue in Redis, Strike returns their owner strings, and the tenure whose release would
+// do that. The session sends that command, and then calls Struck.
+func (p *Place) Strike(now time.Time) (t *Tenure, served []string) {
+	t = p.sides[0].held
+	if t == nil || !t.Lives() || len(t.served) == 0 || p.closed {
+		p.struck = false // there is none, or the release of t takes them out
+		return nil, nil
+	}
+	if due := t.servedAt.Add(StrikePause); now.Before(due) {
+		p.strikeAt(due)
+		return nil, nil
+	}
+	return t, slices.Clone(t.served)
+}
+
+// Struck records what became of the command for the first n served waiters of t; done says that
+// Redis confirmed it.
+func (p *Place) Struck(t *Tenure, n int, done bool, now time.Time) {
+	t = t.Latest()
+	pause := StrikePause
+	if done {
+		t.served, t.servedAt = t.served[n:], now
+	} else {
+		pause = p.rules.Poll
+	}
+	p.strikeAt(now.Add(pause)) // there may be more by now
 }
 
 // skip passes on what was offered to w, which has left the line.

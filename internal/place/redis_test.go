@@ -246,6 +246,12 @@ func (r *redis) keep(w *world, c *command) (a reply) {
 	return a
 }
 
+// strike takes served waiters out of the queue.
+func (r *redis) strike(c *command) {
+	c.ran = true
+	r.queue = slices.DeleteFunc(r.queue, func(e entry) bool { return slices.Contains(c.served, e.name) })
+}
+
 // empty reports whether the lock has no keys left.
 func (r *redis) empty() bool {
 	return r.holder == "" && len(r.readers) == 0 && r.wish == "" && len(r.queue) == 0

@@ -70,7 +70,8 @@ type ledger struct {
 	traced   bool          // it was told to wait, or named as an heir: Redis may have a trace of that
 	freed    bool          // settling may have released it
 	taken    bool          // its waiter took the lock by another tenure, whose release takes it out of the queue
-	served   []string      // owner strings of waiters that had the lock since it was granted under this one, and are in a queue in Redis until it is released
+	served   []string      // owner strings of waiters that had the lock since it was granted under this one, and may be in a queue in Redis until it is released
+	servedAt time.Time     // since when the first of them is there for nothing
 	counted  int           // how many holds stand in Redis; 0 while that is not certain
 	changing time.Time     // when the first command was due that changes the count and has no answer yet; zero if there is none
 }

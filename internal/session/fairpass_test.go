@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -90,7 +91,12 @@ func (w *world) inQueue() []string {
 // What a tenure was passed on from leaves the queue with it, however it ends.
 func TestPassedOn_leavesNothing(t *testing.T) {
 	for name, end := range map[string]func(w *world, h lock.Hold){
-		"unlock": func(w *world, h lock.Hold) { w.unlock(h) },
+		"unlock":           func(w *world, h lock.Hold) { w.unlock(h) },
+		"the holder stays": func(*world, lock.Hold) { time.Sleep(place.StrikePause) },
+		"the holder stays, and Redis hears nothing for a while": func(w *world, _ lock.Hold) {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropRequest: true}))
+			time.Sleep(2 * pollTime)
+		},
 		"close": func(w *world, h lock.Hold) {
 			if err := w.a.Close(context.Background()); err != nil {
 				w.Error(err)
@@ -125,6 +131,7 @@ func TestPassedOn_leavesNothing(t *testing.T) {
 				if queue := w.inQueue(); len(queue) != 0 {
 					w.Errorf("%q stand in the queue", queue)
 				}
+				_ = h.Unlock(w.Context())
 			})
 		})
 	}

@@ -37,9 +37,13 @@ func (e *ears) beats(spec *Spec) {
 			return
 		}
 		due, round := e.line.NextBeat(sent)
+		queued := make([]luascripts.Waiter, len(round.Waiters))
+		for i, q := range round.Waiters {
+			queued[i] = luascripts.Waiter{Owner: q.As.Name, Patience: q.As.Terms.Patience, Enters: q.Enters}
+		}
 		e.at.unlock()
-		if len(round.Waiters) > 0 {
-			e.at.s.sender.Go(func() { e.keep(spec, round) })
+		if len(queued) > 0 {
+			e.at.s.sender.Go(func() { e.keep(spec, round, queued) })
 		}
 		timer.Reset(time.Until(due))
 		select {
@@ -51,12 +55,8 @@ func (e *ears) beats(spec *Spec) {
 
 // keep sends one heartbeat, or has waiters enter the queue. It has those ask whose turn it is,
 // and those that lost their places.
-func (e *ears) keep(spec *Spec, round place.Round) {
+func (e *ears) keep(spec *Spec, round place.Round, queued []luascripts.Waiter) {
 	s := e.at.s
-	queued := make([]luascripts.Waiter, len(round.Waiters))
-	for i, q := range round.Waiters {
-		queued[i] = luascripts.Waiter{Owner: q.As.Name, Patience: q.As.Terms.Patience, Enters: q.Enters}
-	}
 	kept, err := spec.Keep(context.Background(), s.rdb, spec.Keys, queued)
 	again, mayHaveRun := false, false
 	if err != nil {
@@ -105,4 +105,28 @@ func (s *Session) follow(t *tenure, next string) {
 	t.at.lock()
 	defer t.at.unlock()
 	t.at.place.Follow(&t.Tenure, next, len(s.id)+1)
+}
+
+// strike takes waiters that were served out of the queue in Redis, if that is due.
+func (at *spot) strike() {
+	at.lock()
+	defer at.unlock()
+	of, served := at.place.Strike(time.Now())
+	if of == nil {
+		return
+	}
+	t := tenureOf(of)
+	at.s.sender.Go(func() {
+		err := t.strike(context.Background(), served)
+		at.lock()
+		at.place.Struck(&t.Tenure, len(served), err == nil, time.Now())
+		at.unlock()
+	})
+}
+
+// strike takes these owners out of the queue in Redis. They hold nothing, so that is all that
+// their release does.
+func (t *tenure) strike(ctx context.Context, served []string) error {
+	_, err := t.spec.Pass(ctx, t.s.rdb, t.spec.Keys, served[0], luascripts.Pass{Served: served[1:]})
+	return err
 }

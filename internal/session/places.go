@@ -208,6 +208,8 @@ func (at *spot) carryOut(a place.Action) {
 			a.Line.Alarm()
 			at.unlock()
 		})
+	case place.Strike:
+		time.AfterFunc(time.Until(a.Due), at.strike)
 	case place.Renew, place.Unrenew:
 		tenureOf(a.Tenure).lease.KeepAlive(a.Verb == place.Renew)
 	}

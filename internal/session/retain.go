@@ -74,14 +74,14 @@ type retention struct {
 func (r retention) Send(ctx context.Context) (luascripts.Verdict, error) {
 	t := r.t
 	t.at.lock()
-	rest := t.rest()
+	rest, served := t.rest(), t.Served()
 	t.at.unlock()
-	v, err := t.spec.Retain(ctx, t.s.rdb, t.spec.Keys, t.Name, rest)
-	if served := t.served(); err == nil && len(served) > 0 {
-		// They hold nothing, so their places in the queue are all that they give up.
-		_, _ = t.spec.Pass(ctx, t.s.rdb, t.spec.Keys, served[0], luascripts.Pass{Served: served[1:]})
+	if len(served) > 0 {
+		if err := t.strike(ctx, served); err != nil {
+			return 0, err
+		}
 	}
-	return v, err
+	return t.spec.Retain(ctx, t.s.rdb, t.spec.Keys, t.Name, rest)
 }
 
 // Late goes on until Redis confirms that the lock expires in time.
