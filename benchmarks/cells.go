@@ -136,6 +136,10 @@ var cells = []*cell{
 		},
 		aims: []aim{{what: "p50, in round trips", metric: "p50 rtt", atMost: 1.15}},
 	},
+	fairly("fair-10", 1, 10),
+	fairly("fair-100", 1, 100),
+	fairly("fair-4x25", 4, 25),
+	fairly("fair-1000", 1, 1000),
 	{
 		name: "readers", title: "Read lock, 100 readers of a process, no writer; f1 is one pair a reader, on keys of their own",
 		contenders: []string{"f1", "leasehold"}, reference: "f1", processes: 1,
@@ -236,6 +240,27 @@ func working1ms(name string, processes, goroutines int) *cell {
 		columns: contention,
 		aims: []aim{
 			{what: "longest wait, × f3", metric: "longest ms", over: "f3", atMost: 1.2},
+			{what: "goroutines never served", metric: "starved", atMost: 0},
+		},
+	}
+}
+
+func fairly(name string, processes, goroutines int) *cell {
+	title := "One fair lock, " + number(float64(goroutines), 0) + " goroutines of a process"
+	if processes > 1 {
+		title = "One fair lock, four processes of " + number(float64(goroutines), 0) + " goroutines"
+	}
+	return &cell{
+		name: name, title: title,
+		contenders: []string{"f3", "leasehold"}, reference: "f3", processes: processes, settings: settings{Fair: true},
+		slice: loop(job{Do: "loop", Goroutines: goroutines}, time.Second),
+		columns: cat(contention[:3], []column{
+			{"commands/lock", "sent/lock", false, 2}, {"server µs/lock", "busy/lock", false, 1}, {"client CPU µs/lock", "cpu/lock", false, 1},
+			{"Jain", "jain", false, 2}, {"p99 wait ms", "p99 ms", false, 1}, {"starved", "starved", false, 0},
+		}),
+		aims: []aim{
+			{what: "changes of holder/s, × f3", metric: "switches/s", over: "f3", atLeast: 0.5},
+			{what: "commands a change of holder", metric: "sent/lock", atMost: 3},
 			{what: "goroutines never served", metric: "starved", atMost: 0},
 		},
 	}

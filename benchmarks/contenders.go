@@ -46,6 +46,7 @@ type settings struct {
 	Addr  string        // of the server, or of the proxy to it
 	Lease time.Duration // the lease of a lock
 	Poll  time.Duration // how often a polling contender polls; 0 is its default
+	Fair  bool          // of ours: fair locks
 }
 
 type entry struct {
@@ -88,6 +89,7 @@ func rueidisClient(addr string) (rueidis.Client, error) {
 type leasehold struct {
 	client *client.Client
 	rdb    rueidis.Client // nil if the client's own
+	fair   bool
 }
 
 func openLeasehold(s settings) (contender, error) { return openWith(nil)(s) }
@@ -108,7 +110,7 @@ func openWith(more func() (client.Option, error)) func(settings) (contender, err
 			return nil, err
 		}
 		c, err := client.New(rdb, options...)
-		return leasehold{c, rdb}, err
+		return leasehold{c, rdb, s.Fair}, err
 	}
 }
 
@@ -124,10 +126,16 @@ func unregistered() (client.Option, error) { return client.WithoutRegistry(), ni
 
 func openLeaseholdByURL(s settings) (contender, error) {
 	c, err := client.Open(context.Background(), "redis://"+s.Addr, client.WithWatchdogTimeout(s.Lease))
-	return leasehold{client: c}, err
+	return leasehold{client: c, fair: s.Fair}, err
 }
 
-func (l leasehold) Lock(name string) locker { return leaseholdLock{l.client.NewLock(name)} }
+func (l leasehold) Lock(name string) locker {
+	if l.fair {
+		return leaseholdLock{l.client.NewFairLock(name)}
+	}
+	return leaseholdLock{l.client.NewLock(name)}
+}
+
 func (l leasehold) ReadLock(name string) locker {
 	return leaseholdLock{l.client.NewRWLock(name).Read()}
 }

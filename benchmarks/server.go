@@ -120,8 +120,14 @@ func (s *server) freeze(d time.Duration) error {
 	return s.cmd.Process.Signal(syscall.SIGCONT)
 }
 
-// calls is how often each command was executed.
-type calls map[string]int64
+// calls is what the server counts of each command.
+type calls map[string]stat
+
+// stat is what the server counts of one command.
+type stat struct {
+	calls int64         // how often it was executed
+	took  time.Duration // how long that took in all, with what a script calls
+}
 
 // sent are the commands that clients send and no script calls here. SET is an exception:
 // some contenders send it, and others call it in a script.
@@ -129,14 +135,21 @@ var sent = []string{"evalsha", "eval", "script|load", "hello", "client|tracking"
 
 // sentBy returns how many commands the clients sent. PING is left out: rueidis
 // sends one a second on each connection by itself.
-func (c calls) sentBy(e entry) (n int64) {
-	for _, name := range sent {
-		n += c[name]
-	}
+func (c calls) sentBy(e entry) (n int64) { return c.sum(e).calls }
+
+// busyBy returns how long the server carried out the commands of sentBy.
+func (c calls) busyBy(e entry) time.Duration { return c.sum(e).took }
+
+func (c calls) sum(e entry) (all stat) {
+	names := sent
 	if e.sets {
-		n += c["set"]
+		names = append([]string{"set"}, sent...)
 	}
-	return n
+	for _, name := range names {
+		all.calls += c[name].calls
+		all.took += c[name].took
+	}
+	return all
 }
 
 // counted returns the commands executed since its last call, without
@@ -148,14 +161,15 @@ func (s *server) counted() (calls, error) {
 	}
 	c := calls{}
 	for line := range strings.Lines(info) {
-		name, rest, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
+		name, rest, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":")
 		if !ok {
 			continue
 		}
-		number, _, _ := strings.Cut(rest, ",")
-		if c[name], err = strconv.ParseInt(number, 10, 64); err != nil {
-			return nil, err
+		var n, micros int64
+		if _, err := fmt.Sscanf(rest, "calls=%d,usec=%d", &n, &micros); err != nil {
+			continue // the heading
 		}
+		c[name] = stat{n, time.Duration(micros) * time.Microsecond}
 	}
 	_, err = s.wire.ask("CONFIG RESETSTAT")
 	return c, err

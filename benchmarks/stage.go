@@ -222,6 +222,7 @@ func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error
 		"moves/rtt":  float64(sum.Moves) / seconds * mean(roundTrips).Seconds(),
 		"sent/lock":  commands / total,
 		"sent/move":  commands / float64(sum.AllMoves),
+		"busy/lock":  us(counted.busyBy(contenders[s.contender])) / total,
 		"cpu/lock":   us(sum.CPU) / total,
 		"allocs":     float64(sum.Mallocs) / total,
 		"bytes":      float64(sum.Bytes) / total,
