@@ -26,8 +26,9 @@
 // All waiters of a client listen at redisson_lock__channel:{<name>}:<client uuid>:fair.
 // A release publishes the number of the first in the queue there; that waiter asks, and has the
 // lock. As long as the next in the queue are waiters of the process that has the lock, it passes
-// the lock on to them without a command, 64 times or for 10 ms at the most; until the release
-// they stand in the queue in Redis, and the holder there is the first of them. Waiters that
+// the lock on to them without a command, 64 times or for 10 ms at the most. The holder in Redis
+// is the first of them. The others leave the queue by the release, or where a holder stays, 10 ms
+// after they were served. Waiters that
 // come together enter the queue together: an entry waits for up to 2 ms while others of its
 // process stand in the queue. Where a waiter of Redisson has the lock or is before ours, ours also listens
 // at redisson_lock__channel:{<name>}:<owner>, where Redisson publishes. Each process sends
@@ -134,8 +135,8 @@ func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 // Inspect returns a snapshot of the lock and its queue as they stand in Redis. It is
 // one consistent snapshot of a queue of up to 100 waiters. A longer queue is read in
 // parts, to keep each script short, and a waiter that comes or goes meanwhile
-// may be missing. Waiters that had the lock since it was granted to their process are shown until
-// that process releases it. The patience of a waiter is what is left of it: after that the waiter counts
+// may be missing. A waiter to which the lock was passed on inside its process is shown for some
+// 10 ms more, and the owner is the one to which Redis granted the lock. The patience of a waiter is what is left of it: after that the waiter counts
 // as dead if the server does not hear from it. Waiters with no patience left are dead, but have not
 // been dropped yet. Inspect reads who the clients are after that, if Redis says it: see client.WithName. When the key holds something else, the error matches
 // lock.ErrForeignKey.
