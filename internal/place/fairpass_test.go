@@ -99,6 +99,18 @@ func TestFollow_leaves(t *testing.T) {
 	}
 }
 
+// A waiter with a reason to ask does not take what is another's.
+func TestFollow_isForOne(t *testing.T) {
+	s := newStage(t)
+	held, h, w := s.crowd(2)
+	s.Follow(held, numbers(w...), 2)
+	s.give(h)
+	s.Prompt(w[1])
+	if step := s.next(w[1]); step.Do != Ask || step.Tenure != w[1].Tenure {
+		t.Errorf("%+v", step)
+	}
+}
+
 // What a waiter was offered goes to the next, or back, if the waiter leaves before it takes
 // that. Its own place in the queue is given up.
 func TestFollow_leavesTheOffer(t *testing.T) {
@@ -114,8 +126,8 @@ func TestFollow_leavesTheOffer(t *testing.T) {
 	gives := func(t *Tenure) bool {
 		return slices.ContainsFunc(all, func(a Action) bool { return a.Verb == GiveBack && a.Tenure == t })
 	}
-	if !gives(first) || gives(next) {
-		t.Errorf("%+v", all)
+	if !gives(first) || gives(next) || w[1].line.hand.to != w[1] {
+		t.Errorf("it is not the next one's: %+v", all)
 	}
 	s.GiveUp(w[1], w[1].Tenure)
 	s.Quit(w[1], s.now)
@@ -181,6 +193,25 @@ func TestInherit_queue(t *testing.T) {
 				t.Error("another waiter has a reason to do something")
 			}
 		})
+	}
+}
+
+// The heir's own question can be answered before the release in its favour.
+func TestInherit_queueAfterItsOwnAnswer(t *testing.T) {
+	s := newStage(t)
+	_, h, w := s.crowd(1)
+	_, as := s.Heir(h.Tenure, leaseTime, 0)
+	s.give(h)
+	s.Prompt(w[0])
+	if s.asks(w[0]) != as {
+		t.Fatal("it asks under another name")
+	}
+	mine := new(Hold)
+	if out := s.Granted(w[0], as, w[0].Owner, mine, 8, false, s.now); out != Holds {
+		t.Fatal(out)
+	}
+	if s.Inherit(as, Inheritance{Done: true, Token: 7, Sent: s.now}, s.now) || as.Phase() != Held || as.Token() != 8 {
+		t.Errorf("it is offered what it has: phase %d, token %d", as.Phase(), as.Token())
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,13 +62,13 @@ func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
 }
 
 // passed returns a hold that was passed on inside session a, and no waiter. The place of its call
-// in the queue is to go with its release.
-func (w *world) passed() lock.Hold {
+// in the queue is to go with its release. It has these options.
+func (w *world) passed(opts ...lock.Option) lock.Hold {
 	w.Helper()
 	first := w.take(w.a, fair, w.Context())
 	holds := make(chan lock.Hold, 2)
-	for range 2 {
-		go func() { holds <- w.take(w.a, fair, w.Context()) }()
+	for _, opts := range [][]lock.Option{nil, opts} {
+		go func() { holds <- w.take(w.a, fair, w.Context(), opts...) }()
 		synctest.Wait()
 	}
 	w.unlock(first) // the answer gives it to the first waiter, and says that the second is next
@@ -116,11 +118,17 @@ func TestPassedOn_leavesNothing(t *testing.T) {
 			time.Sleep(4 * time.Second) // less than a patience
 		},
 		"it is lost": func(w *world, h lock.Hold) {
+			w.wire.OnRequest(func(req [][]byte) redistest.Action { // nothing about the queue comes through before
+				about := slices.ContainsFunc(req, func(word []byte) bool { return strings.Contains(string(word), "lock_queue") })
+				return redistest.Action{DropRequest: about}
+			})
 			w.mini.Del("orders")
 			<-h.Context().Done()
 			if !errors.Is(h.Err(), lock.ErrLost) {
 				w.Error(h.Err())
 			}
+			w.wire.OnRequest(nil)
+			time.Sleep(2 * pollTime)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,6 +140,27 @@ func TestPassedOn_leavesNothing(t *testing.T) {
 					w.Errorf("%q stand in the queue", queue)
 				}
 				_ = h.Unlock(w.Context())
+			})
+		})
+	}
+}
+
+// The same is true of a lock that stays locked after its Unlock, also if Redis does not hear of that
+// at once.
+func TestPassedOn_leavesNothingButTheLock(t *testing.T) {
+	for name, act := range map[string]redistest.Action{"at once": {}, "later": {DropRequest: true}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.passed(lock.WithAtLeast(minute))
+				w.wire.OnRequest(redistest.Once("EVALSHA", act))
+				w.unlock(h)
+				if queue := w.inQueue(); len(queue) != 0 {
+					w.Errorf("%q stand in the queue", queue)
+				}
+				if left := w.mini.TTL("orders"); left > minute || left < minute-time.Second {
+					w.Errorf("the lock stays for %v", left)
+				}
+				time.Sleep(minute)
 			})
 		})
 	}
