@@ -433,6 +433,26 @@ func TestEntered(t *testing.T) {
 	}
 }
 
+// A waiter to which the lock was passed on stays out of the queue: an entry without an answer is not
+// sent again, and what a question that broke off may bring is taken back.
+func TestServed_staysOut(t *testing.T) {
+	s := newStage(t)
+	s.asks(s.stand(&fairTerms, 1))
+	w, other := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3)
+	w.line.NextBeat(s.now)
+	s.pass(pollTime + 1)
+	as := w.Tenure
+	as.unsure = true
+	s.done()
+	s.serve(w, s.tenure(&fairTerms), s.now)
+	if !slices.Contains(s.gives(), as) {
+		t.Error("its question may bring it into the queue, and nobody takes it out")
+	}
+	if _, r := w.line.NextBeat(s.now); !slices.Equal(r.waiters(), []*Waiter{other}) {
+		t.Errorf("%+v", r)
+	}
+}
+
 // A waiter whose entry came to an error asks itself.
 func TestNotEntered(t *testing.T) {
 	s := newStage(t)

@@ -337,6 +337,7 @@ func (p *Place) offerTo(l *Line, t *Tenure, w *Waiter) {
 func (p *Place) serve(w *Waiter, t *Tenure, now time.Time) {
 	as := w.Tenure
 	w.line.unqueue(w)
+	w.queued.enters = false
 	if as == t {
 		return
 	}
