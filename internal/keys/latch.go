@@ -16,6 +16,12 @@ func Latch(name string) luascripts.Keys {
 	return k
 }
 
+// Leader returns the key at which the holder of a lock says what it says as a leader, and the channel of the same name.
+func Leader(name string) luascripts.Keys {
+	k := ours(leaderPrefix, name)
+	return luascripts.Keys{Lock: k, Channel: k, Publish: "PUBLISH"}
+}
+
 // LatchOf returns the latch whose rounds these are, and whether it is one.
 func LatchOf(rounds string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(rounds, latchPrefix+":{")
