@@ -20,6 +20,7 @@
 //	many readers or one writer                  client.Client.NewRWLock
 //	several locks, all or none                  multilock.New
 //	one lock that outlives a server             multilock.NewQuorum
+//	one that leads, and others see which one    client.Client.NewElection, leader.Run
 //	wait until so many parts are done           client.Client.NewLatch
 //	so many calls in so much time               client.Client.NewRateLimiter
 //	has this been seen before                   client.Client.NewBloomFilter
@@ -70,6 +71,7 @@
 //	              the kinds, and what each promises
 //	multilock     several locks as one, and quorums
 //	fence         refuses stale tokens, in Redis and in memory; fencesql in databases, fencehttp over HTTP
+//	leader        elects by any lock, and shows who leads
 //	latch         waits until so many parts are done
 //	ratelimit, bloom
 //	              limits and filters, which take no locks

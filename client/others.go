@@ -2,7 +2,10 @@ package client
 
 import (
 	"github.com/leasehold-go/leasehold/bloom"
+	"github.com/leasehold-go/leasehold/internal/board"
 	"github.com/leasehold-go/leasehold/latch"
+	"github.com/leasehold-go/leasehold/leader"
+	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
@@ -14,6 +17,18 @@ import (
 // Java services share it by RedissonClient.getCountDownLatch(name).
 func (c *Client) NewLatch(name string) *latch.Latch {
 	return c.latches.New(name)
+}
+
+// NewElection returns a handle of the election called name: the one that holds the fair lock of that name leads, and those that want to lead
+// do so in turn. It does no I/O; a bad name or option shows as an error of the first call.
+func (c *Client) NewElection(name string, opts ...lock.Option) *leader.Election {
+	return leader.New(c.NewFairLock(name, opts...), c.NewBoard(name))
+}
+
+// NewBoard returns the board of the leader called name, for an election by another lock than a fair one: leader.New(l, c.NewBoard(l.Name())). It
+// does no I/O; a bad name shows as an error of the first call.
+func (c *Client) NewBoard(name string) leader.Board {
+	return board.New(c.session, name)
 }
 
 // NewRateLimiter returns a limiter whose limits hold for each key, in all processes that use

@@ -1,0 +1,63 @@
+package leader_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/leader"
+)
+
+// Each replica of a service stands for election. The one that leads works; all of them know where it is.
+func Example() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	e := c.NewElection("billing")
+
+	err = e.Run(ctx, "http://10.0.0.7:8080", func(ctx context.Context) error {
+		// ctx is over as soon as this process does not certainly lead. From here on others can see it:
+		if err := e.Proclaim(ctx, "http://10.0.0.7:8080/ready"); err != nil {
+			return err
+		}
+		l, leads, err := c.NewElection("billing").Leader(ctx)
+		fmt.Println(l.Value, leads)
+		return err
+	})
+	fmt.Println(err)
+	_, leads, err := e.Leader(ctx)
+	fmt.Println(leads, err)
+	// Output:
+	// http://10.0.0.7:8080/ready true
+	// <nil>
+	// false <nil>
+}
+
+// Any lock elects a leader, also one that is no lock of this module.
+func ExampleRun() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	turns := 0
+	err = leader.Run(ctx, c.NewLock("compactor"), func(ctx context.Context) error {
+		turns++
+		fmt.Println("turn", turns)
+		if turns < 2 {
+			return leader.ErrResigned // the next one leads, which is this process again if no other stands
+		}
+		return nil // it is done
+	})
+	fmt.Println(err)
+	// Output:
+	// turn 1
+	// turn 2
+	// <nil>
+}

@@ -1,0 +1,365 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+var (
+	// ErrResigned: the leader gave its leadership up. A function that returns it has Run stand for election again. It is also
+	// the cause of the function's context after Resign.
+	ErrResigned = errors.New("resigned")
+
+	// ErrNotLeading: this process does not lead at the moment.
+	ErrNotLeading = errors.New("not leading")
+
+	// ErrRunning: Run was called while another Run of the same handle had not returned.
+	ErrRunning = errors.New("it is running already")
+)
+
+// Run waits until it holds l, and calls fn, which leads until it returns. The context of fn ends with the hold of l: when
+// that is lost, and when ctx ends.
+//
+// What happens next depends on how fn ends:
+//
+//   - The lock was lost, and fn returned nil or an error of its context: Run waits for l again, and calls fn again.
+//   - fn returned an error that matches [ErrResigned]: Run gives l back, and stands for election again. With a fair lock, all that wait at that
+//     moment come first.
+//   - fn returned nil: Run gives l back and returns nil.
+//   - fn returned another error: Run gives l back and returns it.
+//
+// When ctx ends, Run waits for fn, gives l back, and returns what fn returned. If ctx ends while Run waits, the error is that of Lock. When
+// fn panics, l is given back.
+func Run(ctx context.Context, l lock.Locker, fn func(ctx context.Context) error) error {
+	return run(ctx, l, func(h lock.Hold) error { return fn(h.Context()) })
+}
+
+// run calls lead with each hold, until it is over.
+func run(ctx context.Context, l lock.Locker, lead func(h lock.Hold) error) error {
+	for {
+		h, err := l.Lock(ctx)
+		if err != nil {
+			return err
+		}
+		again, err := once(ctx, h, lead)
+		if !again || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// once leads with one hold. again says that the caller stands for election again, if it has the time.
+func once(ctx context.Context, h lock.Hold, lead func(h lock.Hold) error) (again bool, err error) {
+	defer func() {
+		lost := errors.Is(h.Err(), lock.ErrLost) || errors.Is(h.Err(), lock.ErrClosed)
+		unlock := h.Unlock(ctx)
+		switch {
+		case lost && (err == nil || errors.Is(err, h.Err()) || errors.Is(err, h.Context().Err())):
+			again = true
+		case errors.Is(err, ErrResigned):
+			again, err = true, errors.Join(unlocked(err), unlock)
+		case !lost:
+			err = errors.Join(err, unlock)
+		}
+	}()
+	return false, lead(h)
+}
+
+// unlocked returns what is left of an error of a leader that resigned, and is told that its time is over: nil if it says no more than that.
+func unlocked(err error) error {
+	if err == ErrResigned {
+		return nil
+	}
+	return err
+}
+
+// A Board keeps what a leader says of itself, where others can read it. client.Client.NewBoard makes one; any other store may
+// be one, too.
+type Board interface {
+	// Post says value in the name of the holder of h, for d at most. It fails with [ErrNotLeading] if a holder with a
+	// larger token has said something.
+	Post(ctx context.Context, h lock.Hold, value string, d time.Duration) error
+
+	// Clear takes back what was said in the name of the holder of h.
+	Clear(ctx context.Context, h lock.Hold) error
+
+	// Read returns what the leader says. leads is false if nobody says anything.
+	Read(ctx context.Context) (l Leader, leads bool, err error)
+
+	// Watch calls look, which does not block, when there may be something new, until stop is called. It may call look
+	// too often, and may miss something.
+	Watch(look func()) (stop func(), err error)
+}
+
+// Leader is what a leader says of itself.
+type Leader struct {
+	Value string        // as it was given to Run or Proclaim
+	Since time.Time     // when its first value was proclaimed, by the clock of the board
+	Token uint64        // the fencing token of its hold; 0 if the lock has none
+	Left  time.Duration // until this is no longer said, unless it is said again
+}
+
+// MostValue is the largest number of bytes of a value.
+const MostValue = 4096
+
+// Election is one election: a lock, and a board beside it. It is safe for concurrent use. It has no resources and need not be
+// closed.
+type Election struct {
+	lock  lock.Locker // set once
+	board Board       // set once
+
+	mu      sync.Mutex
+	running bool
+	value   string
+	term    *term // of this process, nil while it does not lead
+}
+
+// term is the time for which this process leads.
+type term struct {
+	hold    lock.Hold
+	cancel  context.CancelCauseFunc
+	changed chan struct{}   // a token in it, which has room for one, has the value proclaimed
+	waiting []chan struct{} // closed when the value was proclaimed; guarded by the mutex of the election
+}
+
+// New returns an election of the holder of l, which says what it says on b. A caller that has a client uses its NewElection.
+func New(l lock.Locker, b Board) *Election { return &Election{lock: l, board: b} }
+
+// Name returns the name of the lock.
+func (e *Election) Name() string { return e.lock.Name() }
+
+// Run is the function [Run] on the lock of the election, and proclaims value while it leads. value is text of up to [MostValue] bytes. [Election.Resign]
+// ends the context of fn, too. The first value is proclaimed while fn runs already; an error about that is no error of Run, and it is tried again.
+//
+// A handle runs once at a time: another call fails with [ErrRunning].
+func (e *Election) Run(ctx context.Context, value string, fn func(ctx context.Context) error) error {
+	if err := check(value); err != nil {
+		return e.wrap("run", err)
+	}
+	e.mu.Lock()
+	if e.running {
+		e.mu.Unlock()
+		return e.wrap("run", ErrRunning)
+	}
+	e.running, e.value = true, value
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.running = false
+	}()
+	return run(ctx, e.lock, func(h lock.Hold) error { return e.lead(h, fn) })
+}
+
+// lead calls fn, and proclaims the value meanwhile.
+func (e *Election) lead(h lock.Hold, fn func(ctx context.Context) error) (err error) {
+	ctx, cancel := context.WithCancelCause(h.Context())
+	t := &term{hold: h, cancel: cancel, changed: make(chan struct{}, 1)}
+	e.mu.Lock()
+	e.term = t
+	e.mu.Unlock()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		e.proclaim(ctx, t)
+	}()
+	defer func() {
+		resigned := errors.Is(context.Cause(ctx), ErrResigned)
+		cancel(context.Canceled)
+		<-over
+		e.mu.Lock()
+		e.term = nil
+		e.mu.Unlock()
+		clear, stop := context.WithTimeout(context.WithoutCancel(ctx), clearTime)
+		defer stop()
+		_ = e.board.Clear(clear, h) // it ends with the lease
+		if resigned && (err == nil || errors.Is(err, context.Canceled)) {
+			err = ErrResigned
+		}
+	}()
+	return fn(termContext{ctx, h.Context()})
+}
+
+// clearTime is for how long a leader that is done waits until its value is taken back.
+const clearTime = time.Second
+
+// termContext is the context of a leader. Its Err looks at the clocks, as that of the hold does, and does not wait for a
+// signal.
+type termContext struct {
+	context.Context
+	hold context.Context
+}
+
+// Err returns why the time of the leader is over, nil if it is not.
+func (c termContext) Err() error {
+	if err := c.hold.Err(); err != nil {
+		return err
+	}
+	return c.Context.Err()
+}
+
+// proclaim says the value of the leader until ctx ends: each third of the rest of its lease, and when the value changes.
+func (e *Election) proclaim(ctx context.Context, t *term) {
+	for ctx.Err() == nil {
+		e.mu.Lock()
+		value, waiting := e.value, t.waiting
+		t.waiting = nil
+		e.mu.Unlock()
+		said := false
+		left := time.Until(t.hold.Until())
+		pause := left / 3
+		if left >= time.Millisecond {
+			said = e.board.Post(ctx, t.hold, value, left) == nil
+		}
+		if said {
+			for _, w := range waiting {
+				close(w)
+			}
+		} else {
+			pause = min(pause, retryTime)
+			e.mu.Lock()
+			t.waiting = append(t.waiting, waiting...)
+			e.mu.Unlock()
+		}
+		timer := time.NewTimer(max(pause, 10*time.Millisecond))
+		select {
+		case <-ctx.Done():
+		case <-t.changed:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// retryTime is the pause after a value that could not be proclaimed.
+const retryTime = time.Second
+
+// Proclaim changes what this process says while it leads, now and when it leads again in the same Run. It returns when others can read it, or ctx ends. If
+// this process does not lead, it fails with [ErrNotLeading].
+func (e *Election) Proclaim(ctx context.Context, value string) error {
+	const op = "proclaim"
+	if err := check(value); err != nil {
+		return e.wrap(op, err)
+	}
+	e.mu.Lock()
+	t := e.term
+	if t == nil || t.hold.Err() != nil {
+		e.mu.Unlock()
+		return e.wrap(op, ErrNotLeading)
+	}
+	e.value = value
+	posted := make(chan struct{})
+	t.waiting = append(t.waiting, posted)
+	e.mu.Unlock()
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+	select {
+	case <-posted:
+		return nil
+	case <-t.hold.Context().Done():
+		return e.wrap(op, fmt.Errorf("%w: %w", ErrNotLeading, t.hold.Err()))
+	case <-ctx.Done():
+		return e.wrap(op, ctx.Err())
+	}
+}
+
+// check returns what is wrong with a value.
+func check(value string) error {
+	if len(value) > MostValue {
+		return fmt.Errorf("a value of %d bytes: the most is %d", len(value), MostValue)
+	}
+	return nil
+}
+
+// Resign ends the leadership of this process, if it leads: the context of its function ends with the cause [ErrResigned], and when that has returned, the next one
+// leads, and Run stands for election again. It reports whether this process led. It does not wait.
+func (e *Election) Resign() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.term == nil || e.term.hold.Err() != nil {
+		return false
+	}
+	e.term.cancel(ErrResigned)
+	return true
+}
+
+// Leading reports whether this process leads. It compares clocks and sends nothing.
+func (e *Election) Leading() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.term != nil && e.term.hold.Err() == nil
+}
+
+// Leader returns what the leader says of itself. leads is false if nobody leads, or if the leader has not said anything yet.
+func (e *Election) Leader(ctx context.Context) (l Leader, leads bool, err error) {
+	return e.board.Read(ctx)
+}
+
+// observeEvery is the time between two looks at the board when nothing gives a reason for one.
+const observeEvery = time.Second
+
+// Observe yields what the leader says of itself: first what stands there, and then each change, until ctx ends or the caller stops. A
+// [Leader] with no Token, Value and Since stands for nobody. Changes that follow each other quickly can be seen as one.
+//
+// If Redis gives no answer, Observe yields that error once, and goes on. After another error, it ends.
+func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
+	return func(yield func(Leader, error) bool) {
+		wake := make(chan struct{}, 1)
+		stop, err := e.board.Watch(func() {
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
+		})
+		if err != nil {
+			yield(Leader{}, err)
+			return
+		}
+		defer stop()
+		tick := time.NewTicker(observeEvery)
+		defer tick.Stop()
+		var last Leader
+		for known, silent := false, false; ; {
+			l, _, err := e.board.Read(ctx)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case errors.Is(err, lock.ErrUnavailable):
+				if !silent && !yield(Leader{}, err) {
+					return
+				}
+				silent = true
+			case err != nil:
+				yield(Leader{}, err)
+				return
+			default:
+				silent = false
+				if !known || l.Token != last.Token || l.Value != last.Value || !l.Since.Equal(last.Since) {
+					known, last = true, l
+					if !yield(l, nil) {
+						return
+					}
+				}
+			}
+			select {
+			case <-wake:
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// wrap adds the operation and the name to err.
+func (e *Election) wrap(op string, err error) error {
+	return &lock.Error{Op: op, Name: e.lock.Name(), Err: err}
+}

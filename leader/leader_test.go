@@ -1,0 +1,544 @@
+package leader_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/leader"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// runs calls run in a goroutine of its own.
+func runs(run func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- run() }()
+	return done
+}
+
+func soon[T any](t testing.TB, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it did not happen")
+	}
+	return v
+}
+
+// saying waits until the leader of e says value; "" waits until nobody says anything.
+func saying(t testing.TB, e *leader.Election, value string) leader.Leader {
+	t.Helper()
+	var l leader.Leader
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		var leads bool
+		var err error
+		l, leads, err = e.Leader(t.Context())
+		if err == nil && l.Value == value && leads == (value != "") {
+			return l
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the leader is %+v, %v, %v, want %q", l, leads, err, value)
+		}
+	}
+}
+
+// Any lock elects. What the function returns decides what happens next.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	own := errors.New("disk full")
+	for name, l := range map[string]lock.Locker{"plain": c.NewLock("plain"), "fair": c.NewFairLock("fair"), "permit": c.NewSemaphore("permit", 1)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lose := func(ctx context.Context) {
+				s.Do(t, "DEL", name, "{"+name+"}:timeout")
+				<-ctx.Done()
+				if !errors.Is(context.Cause(ctx), lock.ErrLost) {
+					t.Errorf("%v", context.Cause(ctx))
+				}
+			}
+			for _, step := range []struct {
+				what  string
+				turns []func(ctx context.Context) error
+				want  error
+			}{
+				{"returns", []func(context.Context) error{func(context.Context) error { return nil }}, nil},
+				{"fails", []func(context.Context) error{func(context.Context) error { return own }}, own},
+				{"loses", []func(context.Context) error{
+					func(ctx context.Context) error { lose(ctx); return nil },
+					func(ctx context.Context) error { lose(ctx); return ctx.Err() },
+					func(ctx context.Context) error { lose(ctx); return context.Cause(ctx) },
+					func(context.Context) error { return nil },
+				}, nil},
+				{"loses, and fails", []func(context.Context) error{func(ctx context.Context) error { lose(ctx); return own }}, own},
+				{"resigns", []func(context.Context) error{
+					func(context.Context) error { return leader.ErrResigned },
+					func(context.Context) error { return fmt.Errorf("enough: %w", leader.ErrResigned) },
+					func(context.Context) error { return own },
+				}, own},
+			} {
+				n := 0
+				err := leader.Run(t.Context(), l, func(ctx context.Context) error {
+					n++
+					if n > len(step.turns) {
+						return errors.New("too many turns")
+					}
+					return step.turns[n-1](ctx)
+				})
+				if !errors.Is(err, step.want) || (err == nil) != (step.want == nil) || n != len(step.turns) {
+					t.Errorf("%s: %v after %d turns", step.what, err, n)
+				}
+				h, err := l.TryLock(t.Context())
+				if err != nil {
+					t.Fatalf("%s: it was not given back: %v", step.what, err)
+				}
+				kindtest.MustUnlock(t, h)
+			}
+		})
+	}
+}
+
+// When the context ends, the function is waited for, and its lock is given back; a panic gives it back, too.
+func TestRun_ends(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	l := c.NewFairLock("orders")
+	for _, returns := range []error{nil, context.Canceled} {
+		ctx, cancel := context.WithCancel(t.Context())
+		leads := make(chan struct{})
+		done := runs(func() error {
+			return leader.Run(ctx, l, func(ctx context.Context) error {
+				close(leads)
+				<-ctx.Done()
+				kindtest.WantHash(t, s, "orders", kindtest.Hash(t, s, "orders")) // still held
+				if len(kindtest.Keys(t, s)) == 0 {
+					t.Error("it was given back before the function returned")
+				}
+				return returns
+			})
+		})
+		soon(t, leads)
+		cancel()
+		if err := soon(t, done); !errors.Is(err, returns) || (err == nil) != (returns == nil) {
+			t.Errorf("%v, want %v", err, returns)
+		}
+		kindtest.WantEmpty(t, s)
+		if err := leader.Run(ctx, l, func(context.Context) error { return nil }); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+			t.Errorf("an ended context: %v", err)
+		}
+	}
+	func() {
+		defer func() {
+			if r := recover(); r != "oops" {
+				t.Errorf("the panic is %v", r)
+			}
+		}()
+		_ = leader.Run(t.Context(), l, func(context.Context) error { panic("oops") })
+	}()
+	kindtest.WantEmpty(t, s)
+}
+
+// One leads, the others see who; the one that resigns comes last.
+func TestElection(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	const n = 3
+	var clients []*client.Client
+	var elections []*leader.Election
+	var leading atomic.Int64
+	var dones []<-chan error
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	turns := make(chan int, 100)
+	for i := range n {
+		clients = append(clients, kindtest.NewClient(t, s.Client(t)))
+		e := clients[i].NewElection("billing")
+		elections = append(elections, e)
+		dones = append(dones, runs(func() error {
+			return e.Run(ctx, fmt.Sprint("http://", i), func(ctx context.Context) error {
+				if leading.Add(1) != 1 {
+					t.Error("two lead")
+				}
+				defer leading.Add(-1)
+				if !e.Leading() {
+					t.Error("it leads, and says that it does not")
+				}
+				turns <- i
+				<-ctx.Done()
+				return nil
+			})
+		}))
+		if i == 0 {
+			soon(t, turns)
+			turns <- 0
+		} else {
+			kindtest.WaitFor(t, "it waits", func() bool { return kindtest.Number(s.Do(t, "LLEN", "redisson_lock_queue:{billing}")) == int64(i) })
+		}
+	}
+	var last leader.Leader
+	for round := range 2 * n {
+		i := soon(t, turns)
+		if i != round%n {
+			t.Errorf("turn %d is that of %d", round, i)
+		}
+		for _, e := range elections {
+			l := saying(t, e, fmt.Sprint("http://", i))
+			if l.Token == 0 || l.Left <= 0 || l.Left > 30*time.Second || time.Since(l.Since).Abs() > time.Minute {
+				t.Errorf("%+v", l)
+			}
+			if e == elections[0] && (l.Token <= last.Token || l.Since.Before(last.Since)) {
+				t.Errorf("%+v after %+v", l, last)
+			}
+			if e != elections[i] && (e.Leading() || e.Resign() || !errors.Is(e.Proclaim(t.Context(), "me"), leader.ErrNotLeading)) {
+				t.Error("one that does not lead resigned, or proclaimed something")
+			}
+			last = l
+		}
+		if err := elections[i].Proclaim(t.Context(), fmt.Sprint("still ", i)); err != nil {
+			t.Error(err)
+		}
+		if l := saying(t, elections[(i+1)%n], fmt.Sprint("still ", i)); l.Token != last.Token || !l.Since.Equal(last.Since) {
+			t.Errorf("%+v, which has proclaimed again, after %+v", l, last)
+		}
+		if err := elections[i].Proclaim(t.Context(), fmt.Sprint("http://", i)); err != nil {
+			t.Error(err)
+		}
+		if !elections[i].Resign() {
+			t.Error("it did not resign")
+		}
+		if round < n-1 { // it waits behind the others
+			continue
+		}
+	}
+	cancel()
+	for _, done := range dones {
+		if err := soon(t, done); err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	saying(t, elections[0], "")
+	if keys := kindtest.Keys(t, s); !slices.Equal(keys, []string{"leasehold_leader:{billing}"}) {
+		t.Errorf("what is left: %q", keys)
+	}
+	if left := kindtest.Number(s.Do(t, "PTTL", "leasehold_leader:{billing}")); left < 0 || left > time.Minute.Milliseconds() {
+		t.Errorf("it is left for %d ms", left)
+	}
+}
+
+// Observers see each leader, and that nobody leads; also without hearing a message.
+func TestObserve(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	deafUser := s.AddUser(t, "deaf", "+@all", "~*", "resetchannels")
+	leads := kindtest.NewClient(t, s.Client(t)).NewElection("billing")
+	for _, observer := range []*client.Client{kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t, deafUser))} {
+		ctx, cancel := context.WithCancel(t.Context())
+		seen := make(chan leader.Leader, 100)
+		over := runs(func() error {
+			for l, err := range observer.NewElection("billing").Observe(ctx) {
+				if err != nil {
+					return err
+				}
+				seen <- l
+			}
+			return nil
+		})
+		if l := soon(t, seen); l != (leader.Leader{}) {
+			t.Errorf("at first %+v", l)
+		}
+		for _, value := range []string{"a", ""} {
+			stop := make(chan struct{})
+			done := runs(func() error {
+				return leads.Run(t.Context(), value, func(context.Context) error { <-stop; return nil })
+			})
+			if l := soon(t, seen); l.Value != value || l.Token == 0 {
+				t.Errorf("%+v, want %q", l, value)
+			}
+			if err := leads.Proclaim(t.Context(), "b"); err != nil {
+				t.Error(err)
+			}
+			if l := soon(t, seen); l.Value != "b" {
+				t.Errorf("%+v, want b", l)
+			}
+			close(stop)
+			if err := soon(t, done); err != nil {
+				t.Error(err)
+			}
+			if l := soon(t, seen); l != (leader.Leader{}) {
+				t.Errorf("nobody leads, and it sees %+v", l)
+			}
+		}
+		cancel()
+		if err := soon(t, over); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A leader that lost its lock does not overwrite what its successor says, and what a dead one said ends with its lease.
+func TestStaleLeader(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	old := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), kindtest.Fast...)
+	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	one := old.NewElection("billing")
+	first := runs(func() error {
+		return one.Run(ctx, "old", func(ctx context.Context) error { <-ctx.Done(); return nil })
+	})
+	other := c.NewElection("billing")
+	before := saying(t, other, "old")
+	p.Freeze(true)
+	began := time.Now()
+	saying(t, other, "")
+	if took := time.Since(began); took > kindtest.WatchdogTimeout+10*time.Second {
+		t.Errorf("a dead leader was heard of for %v", took)
+	}
+	stop := make(chan struct{})
+	second := runs(func() error {
+		return other.Run(t.Context(), "new", func(context.Context) error { <-stop; return nil })
+	})
+	if l := saying(t, other, "new"); l.Token <= before.Token {
+		t.Errorf("%+v after %+v", l, before)
+	}
+	p.Freeze(false) // what the old one said meanwhile arrives now
+	kindtest.WaitFor(t, "the old one waits again", func() bool { return kindtest.Number(s.Do(t, "LLEN", "redisson_lock_queue:{billing}")) == 1 })
+	saying(t, other, "new")
+	cancel()
+	if err := soon(t, first); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	saying(t, other, "new")
+	close(stop)
+	if err := soon(t, second); err != nil {
+		t.Error(err)
+	}
+}
+
+// A lost answer costs nothing, whichever command it is of.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
+	e := kindtest.NewClient(t, rdb).NewElection("billing")
+	var loses atomic.Bool
+	p.OnRequest(func(req [][]byte) redistest.Action {
+		if strings.EqualFold(string(req[0]), "EVALSHA") && loses.Swap(!loses.Load()) {
+			return redistest.Action{DropReply: true}
+		}
+		return redistest.Action{}
+	})
+	for i := range 20 {
+		value := fmt.Sprint("value ", i)
+		if err := e.Run(t.Context(), "first", func(context.Context) error {
+			if err := e.Proclaim(t.Context(), value); err != nil {
+				return err
+			}
+			saying(t, e, value)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		saying(t, e, "")
+	}
+}
+
+// Without an answer from Redis the leader is told at the end of its lease, observers are told once, and all goes on after it.
+func TestFrozenServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	e, other := c.NewElection("billing"), kindtest.NewClient(t, s.Client(t), kindtest.Fast...).NewElection("billing")
+	turns := make(chan context.Context, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := runs(func() error {
+		return e.Run(ctx, "a", func(ctx context.Context) error { turns <- ctx; <-ctx.Done(); return nil })
+	})
+	first := soon(t, turns)
+	saying(t, other, "a")
+	var silences atomic.Int64
+	seen := make(chan leader.Leader, 100)
+	over := runs(func() error {
+		for l, err := range other.Observe(ctx) {
+			if err != nil {
+				if !errors.Is(err, lock.ErrUnavailable) {
+					return err
+				}
+				silences.Add(1)
+				continue
+			}
+			seen <- l
+		}
+		return nil
+	})
+	soon(t, seen)
+	s.Freeze(t)
+	<-first.Done()
+	if !errors.Is(context.Cause(first), lock.ErrLost) {
+		t.Errorf("%v", context.Cause(first))
+	}
+	if _, _, err := other.Leader(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	s.Thaw(t)
+	soon(t, turns)
+	saying(t, other, "a")
+	if n := silences.Load(); n != 1 {
+		t.Errorf("the observer was told %d times", n)
+	}
+	cancel()
+	if err := soon(t, done); err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := soon(t, over); err != nil {
+		t.Error(err)
+	}
+}
+
+// Close ends the leadership, the observers, and what comes after it.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c, err := client.New(s.Client(t), client.WithoutRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := c.NewElection("billing")
+	leads := make(chan struct{})
+	done := runs(func() error {
+		return e.Run(t.Context(), "a", func(ctx context.Context) error {
+			close(leads)
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), lock.ErrClosed) {
+				t.Errorf("%v", context.Cause(ctx))
+			}
+			return nil
+		})
+	})
+	soon(t, leads)
+	saying(t, e, "a")
+	over := runs(func() error {
+		for _, err := range e.Observe(t.Context()) {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, ended := range []<-chan error{done, over} {
+		if err := soon(t, ended); !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("%v", err)
+		}
+	}
+	for _, err := range e.Observe(t.Context()) {
+		if !errors.Is(err, lock.ErrClosed) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// Bad input is an error that names the operation and the election.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	good, bad := c.NewElection("billing"), c.NewElection("")
+	none := func(context.Context) error { t.Error("it leads"); return nil }
+	stop := make(chan struct{})
+	running := c.NewElection("running")
+	done := runs(func() error {
+		return running.Run(t.Context(), "", func(context.Context) error { <-stop; return nil })
+	})
+	kindtest.WaitFor(t, "it leads", running.Leading)
+	s.Do(t, "SET", "leasehold_leader:{foreign}", "x")
+	for what, bad := range map[string]struct {
+		op    string
+		err   error
+		match error
+		says  string
+	}{
+		"a long value":    {"run", good.Run(t.Context(), strings.Repeat("x", leader.MostValue+1), none), nil, "4097 bytes"},
+		"a long word":     {"proclaim", good.Proclaim(t.Context(), strings.Repeat("x", leader.MostValue+1)), nil, "4097 bytes"},
+		"nobody leads":    {"proclaim", good.Proclaim(t.Context(), "x"), leader.ErrNotLeading, ""},
+		"twice":           {"run", running.Run(t.Context(), "", none), leader.ErrRunning, ""},
+		"no name":         {"lock", bad.Run(t.Context(), "", none), lock.ErrBadName, "empty"},
+		"a bad option":    {"lock", c.NewElection("x", lock.WithFixedLease(1)).Run(t.Context(), "", none), nil, "WithFixedLease"},
+		"no name to read": {"leader", func() error { _, _, err := bad.Leader(t.Context()); return err }(), lock.ErrBadName, "empty"},
+		"no name to observe": {"observe", func() (err error) {
+			for _, err = range bad.Observe(t.Context()) {
+			}
+			return err
+		}(), lock.ErrBadName, "empty"},
+		"another key": {"leader", func() error { _, _, err := c.NewElection("foreign").Leader(t.Context()); return err }(), lock.ErrForeignKey, ""},
+		"its own key": {"lock", c.NewElection("leasehold_leader:x").Run(t.Context(), "", none), lock.ErrBadName, "keep their state"},
+	} {
+		var e *lock.Error
+		if !errors.As(bad.err, &e) || e.Op != bad.op || bad.match != nil && !errors.Is(bad.err, bad.match) || !strings.Contains(bad.err.Error(), bad.says) {
+			t.Errorf("%s: %v", what, bad.err)
+		}
+	}
+	close(stop)
+	if err := soon(t, done); err != nil {
+		t.Error(err)
+	}
+}
+
+// The rights that docs/SECURITY.md lists are enough for all that an election does, beside those of its lock, and none is too many.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	rights := redistest.Rights(t, "NewFairLock", "NewElection")
+	own := redistest.Rights(t, "NewElection")[len(redistest.Rights(t)):]
+	s := redistest.Start(t)
+	as := func(user string, rights []string) *client.Client {
+		single := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
+		return kindtest.NewClient(t, s.Client(t, s.AddUser(t, user, rights...), single), client.WithKeyPrefix("orders:"))
+	}
+	elects := func(e *leader.Election) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		over := runs(func() error {
+			for range e.Observe(ctx) {
+			}
+			return nil
+		})
+		_ = e.Run(ctx, "a", func(context.Context) error { return e.Proclaim(ctx, "b") })
+		_, _, _ = e.Leader(ctx)
+		cancel()
+		_ = soon(t, over)
+	}
+	play := func(c *client.Client) {
+		elects(c.NewElection("x"))
+		elects(c.NewElection("{x}"))
+	}
+	play(as("all", rights))
+	if denied := s.Denied(t, "all"); len(denied) > 0 {
+		t.Errorf("the rights of docs/SECURITY.md do not cover %q", denied)
+	}
+	for i, right := range own {
+		user := fmt.Sprint("less", i)
+		s.Do(t, "FLUSHALL")
+		play(as(user, slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right })))
+		if len(s.Denied(t, user)) == 0 {
+			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
+		}
+	}
+}
