@@ -65,6 +65,8 @@ var floors = map[string]struct {
 	"internal/option":                   {why: "what options say; package lock makes them, and lockimpl reads them"},
 	"lock/lockimpl":                     {ours: []string{"internal/option", "internal/owner", "lock"}, why: "what only authors of locks need"},
 	"fence/fencesql":                    {ours: []string{"fence", "lock"}, why: "a guard for databases; it knows no Redis"},
+	"httplock":                          {ours: []string{"lock"}, why: "locks for HTTP requests; it knows no Redis"},
+	"synclock":                          {ours: []string{"lock"}, why: "a lock as a sync.Locker; it knows no Redis"},
 	"fence/fencehttp":                   {ours: []string{"fence", "lock"}, why: "a guard for HTTP; it knows no Redis"},
 	"dashboard":                         {ours: []string{"admin", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "shows what admin sees"},
 }

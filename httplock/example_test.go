@@ -1,0 +1,64 @@
+package httplock_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/httplock"
+	"github.com/leasehold-go/leasehold/internal/memredis"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// One payment of an order at a time, in all replicas of the service.
+func ExampleHandler() {
+	redis, err := memredis.Start() // in memory; yours is redis://127.0.0.1:6379, say
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer redis.Close()
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+redis.Addr())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	pay := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for range 3 {
+			if r.Context().Err() != nil { // the client went away, or the lock was lost
+				return
+			}
+			// … one step of the payment
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	mux := http.NewServeMux()
+	mux.Handle("POST /orders/{id}/payment", httplock.Handler(
+		func(r *http.Request) lock.Locker { return c.NewLock("orders:" + r.PathValue("id")) },
+		pay,
+		func(r *http.Request, err error) { log.Print(r.URL.Path, ": ", err) },
+	))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+
+	post := func() {
+		resp, err := http.Post(server.URL+"/orders/42/payment", "", nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		resp.Body.Close()
+		fmt.Println(resp.Status)
+	}
+	post()
+	_ = lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { // as another request would
+		post()
+		return nil
+	})
+	// Output:
+	// 204 No Content
+	// 409 Conflict
+}

@@ -1,0 +1,127 @@
+package synclock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"sync"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/memredis"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
+	"github.com/leasehold-go/leasehold/synclock"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+// Goroutines of two processes wait for each other, with a sync.Cond on top.
+func TestLocker(t *testing.T) {
+	server := locktest.NewServer(t)
+	const each = 50
+	n := 0 // what the lock guards
+	var wg sync.WaitGroup
+	for _, c := range []*client.Client{server.Client(t), server.Client(t)} {
+		var l sync.Locker = synclock.New(c.NewLock("count"))
+		for range 2 {
+			wg.Go(func() {
+				for range each {
+					l.Lock()
+					seen := n
+					n = seen + 1
+					l.Unlock()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if n != 4*each {
+		t.Errorf("%d, want %d", n, 4*each)
+	}
+
+	l := synclock.New(server.Client(t).NewLock("count"))
+	cond := sync.NewCond(l)
+	ready := false
+	l.Lock()
+	go func() {
+		l.Lock() // once Wait has unlocked it
+		defer l.Unlock()
+		ready = true
+		cond.Broadcast()
+	}()
+	for !ready {
+		cond.Wait()
+	}
+	if h := l.Hold(); h == nil || h.Err() != nil {
+		t.Errorf("after Wait: %v", h)
+	}
+	l.Unlock()
+	if h := l.Hold(); h != nil {
+		t.Errorf("after Unlock: %v", h)
+	}
+}
+
+// panics returns the error with which f panics.
+func panics(t *testing.T, f func()) (err error) {
+	t.Helper()
+	defer func() {
+		err, _ = recover().(error)
+		if err == nil {
+			t.Error("it did not panic")
+		}
+	}()
+	f()
+	return nil
+}
+
+// What a sync.Locker cannot return is a panic with the error.
+func TestLocker_panics(t *testing.T) {
+	server := locktest.NewServer(t)
+	c := server.Client(t)
+	l := synclock.New(c.NewLock("count"))
+	var e *lock.Error
+	if err := panics(t, l.Unlock); !errors.Is(err, lock.ErrNotHeld) || !errors.As(err, &e) || e.Name != "count" {
+		t.Errorf("unlock without lock: %v", err)
+	}
+	l.Lock()
+	if _, err := server.Client(t).NewLock("count").ForceUnlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := panics(t, l.Unlock); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("after a loss: %v", err)
+	}
+	l.Lock() // as before
+	l.Unlock()
+	if err := c.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := panics(t, l.Lock); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("on a closed client: %v", err)
+	}
+}
+
+// A store that wants a sync.Locker gets one that all processes share.
+func ExampleLocker() {
+	redis, err := memredis.Start() // in memory; yours is redis://127.0.0.1:6379, say
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer redis.Close()
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+redis.Addr())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	save := func(mu sync.Locker) { // as a package that knows nothing of leasehold has it
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Println("saved")
+	}
+	save(synclock.New(c.NewLock("store")))
+	// Output: saved
+}
