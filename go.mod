@@ -8,6 +8,7 @@ require (
 	github.com/minio/highwayhash v1.0.4
 	github.com/redis/rueidis v1.0.79
 	go.uber.org/goleak v1.3.0
+	golang.org/x/sync v0.19.0
 	pgregory.net/rapid v1.3.0
 )
 
