@@ -1,8 +1,7 @@
-package howto
+package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -10,56 +9,57 @@ import (
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/httplock"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/locktest"
+	"go.uber.org/goleak"
 )
 
-// payOrder charges one order at a time, in all replicas of the service.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.NotOurs()) }
+
+// payOrder is the same by hand, for a handler that does something else before it locks, or after.
 func payOrder(c *client.Client, charge func(ctx context.Context, order string) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		h, err := c.NewLock("orders:" + r.PathValue("id")).TryLock(r.Context())
-		switch {
-		case errors.Is(err, lock.ErrBadName): // too long, say
-			http.Error(w, "no such order", http.StatusNotFound)
-			return
-		case errors.Is(err, lock.ErrUnavailable): // first: it is not known whether the order is being paid
-			w.Header().Set("Retry-After", "5")
-			http.Error(w, "try again later", http.StatusServiceUnavailable)
-			return
-		case errors.Is(err, lock.ErrNotAcquired):
-			http.Error(w, "this order is being paid", http.StatusConflict)
-			return
-		case err != nil:
-			slog.Error("locking an order", "err", err)
-			http.Error(w, "internal error", http.StatusInternalServerError)
+		if err != nil {
+			if !httplock.Refuse(w, err) { // busy, no answer from Redis, a bad name; here it is something else
+				slog.Error("locking an order", "err", err)
+				http.Error(w, "internal error", http.StatusInternalServerError)
+			}
 			return
 		}
-		defer h.Unlock(r.Context())
+		defer h.Unlock(r.Context()) // also if the client has gone away by then
 
-		// The context ends when the client goes away, and when the lock is lost.
 		if err := charge(h.Context(), r.PathValue("id")); err != nil {
-			slog.Error("charging an order", "err", err, "lost", errors.Is(h.Err(), lock.ErrLost))
-			http.Error(w, "internal error", http.StatusInternalServerError)
+			if !httplock.Refuse(w, context.Cause(h.Context())) { // lost; here the order could not be charged
+				slog.Error("charging an order", "err", err)
+				http.Error(w, "internal error", http.StatusInternalServerError)
+			}
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)
 	}
 }
 
+// Both answer 409 while the order is being paid, and 503 without Redis.
 func TestHTTP(t *testing.T) {
 	inside, leave := make(chan struct{}), make(chan struct{})
-	serve := func(c *client.Client) *httptest.Server {
-		mux := http.NewServeMux()
-		mux.Handle("POST /orders/{id}/payment", payOrder(c, func(ctx context.Context, order string) error {
-			if order == "slow" {
-				close(inside)
-				<-leave
-			}
-			return ctx.Err()
-		}))
-		s := httptest.NewServer(mux)
+	charge := func(ctx context.Context, order string) error {
+		if order == "slow" {
+			close(inside)
+			<-leave
+		}
+		return ctx.Err()
+	}
+	serve := func(h http.Handler) *httptest.Server {
+		s := httptest.NewServer(h)
 		t.Cleanup(s.Close)
 		return s
+	}
+	byHand := func(c *client.Client) http.Handler {
+		mux := http.NewServeMux()
+		mux.Handle("POST /orders/{id}/payment", payOrder(c, charge))
+		return mux
 	}
 	post := func(s *httptest.Server, order string) int {
 		resp, err := http.Post(s.URL+"/orders/"+order+"/payment", "", nil)
@@ -72,7 +72,7 @@ func TestHTTP(t *testing.T) {
 		return resp.StatusCode
 	}
 	redis := locktest.NewServer(t)
-	one, two := serve(redis.Client(t)), serve(redis.Client(t)) // two replicas
+	one, two := serve(payments(redis.Client(t), charge)), serve(byHand(redis.Client(t))) // two replicas
 	slow := make(chan int)
 	go func() { slow <- post(one, "slow") }()
 	<-inside
@@ -94,7 +94,9 @@ func TestHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close(context.Background())
-	if got := post(serve(c), "42"); got != http.StatusServiceUnavailable {
-		t.Errorf("without Redis: %d", got)
+	for _, h := range []http.Handler{payments(c, charge), byHand(c)} {
+		if got := post(serve(h), "42"); got != http.StatusServiceUnavailable {
+			t.Errorf("without Redis: %d", got)
+		}
 	}
 }

@@ -1,0 +1,49 @@
+// Command http is the program of docs/howto/http.md. Its handler is in the page's test, too.
+package main
+
+import (
+	"context"
+	"log"
+	"log/slog"
+	"net/http"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/httplock"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+func main() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://127.0.0.1:6379") // one client for the whole process
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	log.Fatal(http.ListenAndServe("127.0.0.1:8080", payments(c, charge)))
+}
+
+// charge is your work.
+func charge(ctx context.Context, order string) error {
+	log.Print("charging order ", order)
+	return ctx.Err()
+}
+
+// payments serves the payments of orders: one at a time for each order, in all replicas of the service.
+func payments(c *client.Client, charge func(ctx context.Context, order string) error) http.Handler {
+	pay := func(w http.ResponseWriter, r *http.Request) {
+		// The context ends when the client goes away, and when the lock is lost.
+		if err := charge(r.Context(), r.PathValue("id")); err != nil {
+			slog.Error("charging an order", "err", err)
+			http.Error(w, "internal error", http.StatusInternalServerError)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /orders/{id}/payment", httplock.Handler(
+		func(r *http.Request) lock.Locker { return c.NewLock("orders:" + r.PathValue("id")) },
+		http.HandlerFunc(pay),
+		func(r *http.Request, err error) { slog.Error("locking an order", "path", r.URL.Path, "err", err) },
+	))
+	return mux
+}
