@@ -17,6 +17,7 @@
 //
 //	one at a time                               client.Client.NewLock
 //	the same, in the order of arrival           client.Client.NewFairLock
+//	so many at a time                           client.Client.NewSemaphore
 //	many readers or one writer                  client.Client.NewRWLock
 //	several locks, all or none                  multilock.New
 //	one lock that outlives a server             multilock.NewQuorum
@@ -67,7 +68,7 @@
 //
 //	client        connects, and makes every lock
 //	lock          the words: Locker, Hold, errors, options, Do; code that takes a lock as a parameter needs no other
-//	reentrant, fairlock, rwlock
+//	reentrant, fairlock, rwlock, semaphore
 //	              the kinds, and what each promises
 //	multilock     several locks as one, and quorums
 //	fence         refuses stale tokens, in Redis and in memory; fencesql in databases, fencehttp over HTTP
@@ -75,6 +76,8 @@
 //	latch         waits until so many parts are done
 //	ratelimit, bloom
 //	              limits and filters, which take no locks
+//	httplock      one HTTP request at a time for each lock: 409 when busy, 503 when Redis is silent
+//	synclock      a sync.Locker
 //	admin         lists and inspects locks, and unlocks by force
 //	locktest      a server in memory for your tests, and the rules that a lock must keep
 //
