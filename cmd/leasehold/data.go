@@ -92,9 +92,13 @@ func (d *data) steal(ctx context.Context, lock string) error {
 }
 
 // removeAll removes all numbers and lists, with the registers of their guards, and no
-// locks.
+// locks; and the settings of the semaphore, the limiters and the filter, which stay until somebody deletes them.
 func (d *data) removeAll(ctx context.Context) error {
-	for _, pattern := range []string{d.key("*"), "leasehold_fence:{" + d.key("*") + "}"} {
+	patterns := []string{d.key("*"), "leasehold_fence:{" + d.key("*") + "}"}
+	for _, name := range []string{"gpus", "calls", "seen"} {
+		patterns = append(patterns, "*"+d.prefix+name+"*")
+	}
+	for _, pattern := range patterns {
 		keys, err := d.find(ctx, pattern)
 		if err != nil {
 			return err

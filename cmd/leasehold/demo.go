@@ -25,6 +25,9 @@ var scenes = []scene{
 	{"A library", library},
 	{"A quorum", quorum},
 	{"A stale holder", staleHolder},
+	{"A few GPUs", shareGPUs},
+	{"A burst at the border", borderBurst},
+	{"A crawl", crawl},
 }
 
 func demoCommand() *cobra.Command {
@@ -35,7 +38,7 @@ func demoCommand() *cobra.Command {
 		Long: `Show locks at work, and check all that is shown.
 
 The demo plays a few scenes. In each of them several clients compete, and the demo
-checks what it claims about them. It takes about twenty seconds. You need to install
+checks what it claims about them. It takes about half a minute. You need to install
 nothing: by default the demo brings a small Redis of its own, in memory.
 
 Its keys begin with "leasehold:demo:". The demo leaves none behind. It exits with 1 if

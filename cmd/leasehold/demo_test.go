@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/leasehold-go/leasehold/bloom"
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/fence"
 	"github.com/leasehold-go/leasehold/internal/memredis"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/semaphore"
 )
 
 // The whole demo, as `leasehold demo | cat` shows it.
@@ -71,6 +74,29 @@ func TestDemo(t *testing.T) {
 		"✓ with a guard A was refused: ",
 		"✓ and 150 euros are there, as B wrote",
 		"✓ A began anew, with a new token, and 180 euros are there",
+		"10. A few GPUs",
+		"✓ all 12 trainings ran, and at most ",
+		"✓ the training that needs all GPUs had its turn: 0 of ",
+		"✓ a process died with all GPUs; ",
+		"✓ a client that believes in another number of GPUs is told: leasehold: trylock \"gpus\": ",
+		"✓ at the end 3 of 3 GPUs are free",
+		"11. A burst at the border",
+		"fixed window                at most 200 pass in a second",
+		"sliding log                 at most 100 pass in a second",
+		"sliding counter             at most 199 pass in a second",
+		"token bucket                at most 199 pass in a second",
+		"✓ a fixed window, a sliding counter and a token bucket of 100 let twice as many pass at worst: ",
+		"✓ a log and a queue keep the limit: 100 and ",
+		"✓ a log that adds before it looks: ",
+		"✓ a bucket that forgets when it was filled: ",
+		"✓ INCR, and EXPIRE where there was no key: ",
+		"✓ our limiter with a burst of half and half the rate: never more than 100 in a second",
+		"✓ our window, which Java shares: never more than 100",
+		"12. A crawl",
+		", and 0 are forgotten, whichever crawler saw them",
+		"✓ of 6000 pages that nobody has seen, ",
+		"✓ a crawler with other parameters is told, ",
+		"✓ and so is one whose filter is gone: ",
 		"✓ 0 keys left in Redis",
 		"✓ all ",
 	} {
@@ -381,11 +407,62 @@ func TestChecks(t *testing.T) {
 		return checkStale(r)
 	}
 
+	training := gpuReport{ran: trainings, most: gpus, died: shortLease, free: gpus, wrong: semaphore.ErrPermits}
+	trainingWith := func(edit func(*gpuReport)) []claim {
+		r := training
+		edit(&r)
+		return checkGPUs(r)
+	}
+	bursts := burstReport{
+		most:     map[string]int{"fixed window": 200, "sliding log": 100, "sliding counter": 199, "token bucket": 199, "leaky bucket, as a queue": 100},
+		hammered: map[string]int{"log": 100, "bucket": 2000, "incr": 200}, limiter: 100, window: 100, took: 200,
+	}
+	burstsWith := func(edit func(*burstReport)) []claim {
+		r := bursts
+		r.most, r.hammered = maps.Clone(r.most), maps.Clone(r.hammered)
+		edit(&r)
+		return checkBursts(r)
+	}
+	crawled := crawlReport{added: pages - 10, again: 10, falsely: 0.03, bits: 14596, other: bloom.ErrOtherConfig, lost: bloom.ErrNotInitialised}
+	crawledWith := func(edit func(*crawlReport)) []claim {
+		r := crawled
+		edit(&r)
+		return checkCrawl(r)
+	}
+
 	for _, test := range []struct {
 		name   string
 		claims []claim
 		want   bool
 	}{
+		{"GPUs", checkGPUs(training), true},
+		{"GPUs: a training is missing", trainingWith(func(r *gpuReport) { r.ran-- }), false},
+		{"GPUs: too many at once", trainingWith(func(r *gpuReport) { r.most++ }), false},
+		{"GPUs: the big one was overtaken", trainingWith(func(r *gpuReport) { r.before++ }), false},
+		{"GPUs: back too soon", trainingWith(func(r *gpuReport) { r.died = shortLease / 4 }), false},
+		{"GPUs: back too late", trainingWith(func(r *gpuReport) { r.died = deadWithin }), false},
+		{"GPUs: another number is taken", trainingWith(func(r *gpuReport) { r.wrong = nil }), false},
+		{"GPUs: one is lost", trainingWith(func(r *gpuReport) { r.free-- }), false},
+
+		{"bursts", checkBursts(bursts), true},
+		{"bursts: a fixed window is right", burstsWith(func(r *burstReport) { r.most["fixed window"] = 100 }), false},
+		{"bursts: a counter is right", burstsWith(func(r *burstReport) { r.most["sliding counter"] = 150 }), false},
+		{"bursts: a log is wrong", burstsWith(func(r *burstReport) { r.most["sliding log"]++ }), false},
+		{"bursts: a hammered log is right", burstsWith(func(r *burstReport) { r.hammered["log"] = 1000 }), false},
+		{"bursts: a forgetful bucket is right", burstsWith(func(r *burstReport) { r.hammered["bucket"] = 1100 }), false},
+		{"bursts: INCR is right", burstsWith(func(r *burstReport) { r.hammered["incr"] = 1000 }), false},
+		{"bursts: ours lets more pass", burstsWith(func(r *burstReport) { r.limiter++ }), false},
+		{"bursts: our window lets more pass", burstsWith(func(r *burstReport) { r.window++ }), false},
+		{"bursts: ours lets nothing pass", burstsWith(func(r *burstReport) { r.took = 10 }), false},
+
+		{"crawl", checkCrawl(crawled), true},
+		{"crawl: a page is forgotten", crawledWith(func(r *crawlReport) { r.forgotten++ }), false},
+		{"crawl: too many are taken for seen", crawledWith(func(r *crawlReport) { r.falsely = 0.05 }), false},
+		{"crawl: none is taken for seen", crawledWith(func(r *crawlReport) { r.falsely = 0 }), false},
+		{"crawl: too many not visited", crawledWith(func(r *crawlReport) { r.again = pages / 10 }), false},
+		{"crawl: other parameters pass", crawledWith(func(r *crawlReport) { r.other = nil }), false},
+		{"crawl: a lost filter says no", crawledWith(func(r *crawlReport) { r.lost = nil }), false},
+
 		{"unlocked: oversold", checkUnlockedSale(oversold), true},
 		{"unlocked: nothing wrong to be seen", checkUnlockedSale(books), false},
 		{"sale", checkLockedSale(books), true},

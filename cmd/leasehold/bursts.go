@@ -1,0 +1,276 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+const (
+	perWindow = 100         // calls that may pass
+	window    = time.Second // in so much time
+	attack    = 2500 * time.Millisecond
+)
+
+// algorithm says whether a call passes at a time. The time is that of a clock of the scene's own, so that every
+// call comes exactly when it would do most harm.
+type algorithm func(now time.Duration) bool
+
+// The five usual algorithms, each right in itself.
+
+func fixedWindow() algorithm {
+	at, n := time.Duration(-1), 0
+	return func(now time.Duration) bool {
+		if w := now / window; w != at {
+			at, n = w, 0
+		}
+		n++
+		return n <= perWindow
+	}
+}
+
+func slidingLog() algorithm {
+	var log []time.Duration
+	return func(now time.Duration) bool {
+		log = slices.DeleteFunc(log, func(t time.Duration) bool { return t <= now-window })
+		if len(log) == perWindow {
+			return false
+		}
+		log = append(log, now)
+		return true
+	}
+}
+
+func slidingCounter() algorithm {
+	at, before, n := time.Duration(-1), 0.0, 0.0
+	return func(now time.Duration) bool {
+		switch w := now / window; {
+		case w == at+1:
+			at, before, n = w, n, 0
+		case w != at:
+			at, before, n = w, 0, 0
+		}
+		if before*(1-float64(now%window)/float64(window))+n+1 > perWindow {
+			return false
+		}
+		n++
+		return true
+	}
+}
+
+func tokenBucket() algorithm {
+	tokens, last := float64(perWindow), time.Duration(0)
+	return func(now time.Duration) bool {
+		tokens = min(perWindow, tokens+float64(perWindow)*float64(now-last)/float64(window))
+		last = now
+		if tokens < 1-1e-9 {
+			return false
+		}
+		tokens--
+		return true
+	}
+}
+
+func leakyQueue() algorithm {
+	next := time.Duration(0)
+	return func(now time.Duration) bool {
+		if now < next {
+			return false
+		}
+		next = now + window/perWindow
+		return true
+	}
+}
+
+// Three of them, as they are often written.
+
+// loggingFirst adds a call to the log before it looks whether the call may pass.
+func loggingFirst() algorithm {
+	var log []time.Duration
+	return func(now time.Duration) bool {
+		log = slices.DeleteFunc(log, func(t time.Duration) bool { return t <= now-window })
+		log = append(log, now)
+		return len(log) <= perWindow
+	}
+}
+
+// forgetfulBucket does not note when it was filled.
+func forgetfulBucket() algorithm {
+	tokens := float64(perWindow)
+	return func(now time.Duration) bool {
+		tokens = min(perWindow, tokens+float64(perWindow)*float64(now)/float64(window)) // since it was made, again and again
+		if tokens < 1 {
+			return false
+		}
+		tokens--
+		return true
+	}
+}
+
+// incrThenExpire counts with INCR, and sets the expiry when it finds no key. The key expires in between once.
+func incrThenExpire() algorithm {
+	n, until, raced := 0, time.Duration(0), false
+	return func(now time.Duration) bool {
+		exists := n > 0
+		if exists && until > 0 && now >= until-time.Millisecond && !raced {
+			raced, n, until = true, 0, 0 // it looked, and the key was there; now it is gone
+		} else if until > 0 && now >= until {
+			n, until, exists = 0, 0, false
+		}
+		n++ // INCR makes a key without an expiry, if there is none
+		if !exists {
+			until = now + window
+		}
+		return n <= perWindow
+	}
+}
+
+// burst plays calls without a pause against an algorithm, from just before the border of a window on, and
+// returns the most that passed in any window.
+func burst(a algorithm) (most int) {
+	var passed []time.Duration
+	for now := 2*window - time.Millisecond; now < 5*window; now += time.Millisecond {
+		for range 2 * perWindow {
+			if !a(now) {
+				break
+			}
+			passed = append(passed, now)
+		}
+	}
+	for i := range passed {
+		n := 0
+		for _, t := range passed[i:] {
+			if t < passed[i]+window {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// hammered returns how many calls of twice the rate pass in ten windows.
+func hammered(a algorithm) (passed int) {
+	for now := time.Duration(0); now < 10*window; now += window / perWindow / 2 {
+		if a(now) {
+			passed++
+		}
+	}
+	return passed
+}
+
+// burstReport is what the scene saw.
+type burstReport struct {
+	most     map[string]int // by algorithm
+	hammered map[string]int
+	limiter  int // the most that certainly passed a limiter of ours in a window, and a window
+	window   int
+	took     int // the calls that passed, of the one of them that let fewer pass
+}
+
+// borderBurst shows what the usual algorithms let pass at worst, and what ours do, on a real clock.
+func borderBurst(ctx context.Context, s *stage) error {
+	s.out.line("%d calls a second may pass. Callers come just before the border of a second, and call without a pause.", perWindow)
+	r := burstReport{most: map[string]int{}, hammered: map[string]int{}}
+	for _, a := range []struct {
+		name string
+		make func() algorithm
+	}{{"fixed window", fixedWindow}, {"sliding log", slidingLog}, {"sliding counter", slidingCounter}, {"token bucket", tokenBucket}, {"leaky bucket, as a queue", leakyQueue}} {
+		r.most[a.name] = burst(a.make())
+		s.out.line("%-26s  at most %3d pass in a second", a.name, r.most[a.name])
+	}
+	r.hammered["log"] = hammered(loggingFirst())
+	r.hammered["bucket"] = hammered(forgetfulBucket())
+	r.hammered["incr"] = hammered(incrThenExpire())
+
+	clients, err := s.openMany(ctx, 2)
+	if err != nil {
+		return err
+	}
+	w := clients[0].NewWindow("calls window")
+	if _, err := w.Init(ctx, perWindow, window); err != nil {
+		return err
+	}
+	limit := ratelimit.Limit{Rate: perWindow / 2, Per: window, Burst: perWindow / 2}
+	var limited, windowed []pass
+	err = each(ctx, 2, func(ctx context.Context, i int) error {
+		var err error
+		if i == 0 {
+			limited, err = attackers(ctx, len(clients), func(i int) (bool, error) {
+				d, err := clients[i].NewRateLimiter("calls", ratelimit.Closed().After(tidyLimit), limit).Take(ctx, "ann", 1)
+				return d.OK, err
+			})
+		} else {
+			windowed, err = attackers(ctx, len(clients), func(i int) (bool, error) {
+				d, err := clients[i].NewWindow("calls window").Take(ctx, 1)
+				return d.OK, err
+			})
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r.limiter, r.window, r.took = certainly(limited), certainly(windowed), min(len(limited), len(windowed))
+	s.check(checkBursts(r)...)
+	return nil
+}
+
+// pass is a call that passed at an instant between two.
+type pass struct{ sent, heard time.Time }
+
+// attackers makes n callers call for a while, and returns the calls that passed.
+func attackers(ctx context.Context, n int, take func(i int) (bool, error)) (passed []pass, err error) {
+	end := time.Now().Add(attack)
+	var mu sync.Mutex
+	err = each(ctx, n, func(ctx context.Context, i int) error {
+		for time.Now().Before(end) {
+			sent := time.Now()
+			ok, err := take(i)
+			if err != nil {
+				return err
+			}
+			if ok {
+				mu.Lock()
+				passed = append(passed, pass{sent, time.Now()})
+				mu.Unlock()
+			} else if err := sleep(ctx, time.Millisecond); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return passed, err
+}
+
+// certainly returns the most calls that certainly passed within a window.
+func certainly(passed []pass) (most int) {
+	for _, from := range passed {
+		n := 0
+		for _, to := range passed {
+			if !to.sent.Before(from.sent) && to.heard.Before(from.sent.Add(window)) {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+func checkBursts(r burstReport) []claim {
+	algorithms := fmt.Sprintf("%d, %d and %d", r.most["fixed window"], r.most["sliding counter"], r.most["token bucket"])
+	return []claim{
+		claimf(min(r.most["fixed window"], r.most["sliding counter"], r.most["token bucket"]) >= 2*perWindow-2,
+			"a fixed window, a sliding counter and a token bucket of %d let twice as many pass at worst: %s", perWindow, algorithms),
+		claimf(r.most["sliding log"] == perWindow && r.most["leaky bucket, as a queue"] <= perWindow+1, "a log and a queue keep the limit: %d and %d", r.most["sliding log"], r.most["leaky bucket, as a queue"]),
+		claimf(r.hammered["log"] < 2*perWindow, "a log that adds before it looks: of calls at twice the rate %d pass in ten seconds, not %d", r.hammered["log"], 10*perWindow),
+		claimf(r.hammered["bucket"] > 15*perWindow, "a bucket that forgets when it was filled: %d pass, not %d", r.hammered["bucket"], 11*perWindow),
+		claimf(r.hammered["incr"] < 5*perWindow, "INCR, and EXPIRE where there was no key: the key expired in between, has no expiry now, and after %d calls none passes any more", r.hammered["incr"]),
+		claimf(r.limiter <= perWindow && r.took > perWindow/2, "our limiter with a burst of half and half the rate: never more than %d in a second, on the clock of Redis (at most %d)", perWindow, r.limiter),
+		claimf(r.window <= perWindow, "our window, which Java shares: never more than %d (at most %d)", perWindow, r.window),
+	}
+}

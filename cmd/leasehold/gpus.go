@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/semaphore"
+)
+
+const (
+	gpus       = 3
+	trainings  = 12
+	trainers   = 3                      // clients
+	trainTime  = 120 * time.Millisecond // of each training
+	deadWithin = shortLease + 2*time.Second
+)
+
+// gpuReport is what the scene saw of the GPUs.
+type gpuReport struct {
+	ran, most int           // trainings, and how many at once
+	before    int           // small trainings that came after the big one, and overtook it
+	died      time.Duration // from the end of a holder until somebody had its GPU
+	free      int64         // at the end
+	wrong     error         // what a client is told that believes in another number of GPUs
+}
+
+// shareGPUs has trainings share a few GPUs: a semaphore. One training needs all of them, and one holder dies.
+func shareGPUs(ctx context.Context, s *stage) error {
+	s.out.line("%d GPUs, %d trainings by %d clients. One training needs all GPUs. At last the process of a training dies.", gpus, trainings, trainers)
+	report, err := playGPUs(ctx, s)
+	if err != nil {
+		return err
+	}
+	s.check(checkGPUs(report)...)
+	return nil
+}
+
+func playGPUs(ctx context.Context, s *stage) (r gpuReport, err error) {
+	take := func(c *client.Client, n int) lock.Locker { return c.NewSemaphore("gpus", gpus).N(n) }
+	clients, err := s.openMany(ctx, trainers)
+	if err != nil {
+		return r, err
+	}
+	var (
+		mu      sync.Mutex
+		running int  // guarded by mu
+		bigRan  bool // guarded by mu: the training that needs all GPUs
+	)
+	train := func(ctx context.Context, c *client.Client, n int, late bool) error {
+		return lock.Do(ctx, take(c, n), func(ctx context.Context) error {
+			mu.Lock()
+			running += n
+			r.ran++
+			r.most = max(r.most, running)
+			if late && !bigRan {
+				r.before++
+			}
+			bigRan = bigRan || n == gpus
+			s.out.progress("%d of %d GPUs are busy", running, gpus)
+			mu.Unlock()
+			defer func() {
+				mu.Lock()
+				running -= n
+				mu.Unlock()
+			}()
+			return sleep(ctx, trainTime)
+		})
+	}
+	all := clients[0].NewSemaphore("gpus", gpus)
+	waits := func(ctx context.Context, n int) error { // until so many wait
+		for {
+			state, err := all.Inspect(ctx)
+			if err != nil || len(state.Waiters) >= n {
+				return err
+			}
+			if err := sleep(ctx, 5*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	first, err := take(clients[0], 1).Lock(ctx) // a GPU is busy until the big one waits
+	if err != nil {
+		return r, err
+	}
+	err = each(ctx, trainings+1, func(ctx context.Context, i int) error {
+		switch {
+		case i == 0:
+			return train(ctx, clients[0], gpus, false)
+		case i == trainings:
+			if err := waits(ctx, trainings); err != nil { // the others are in line behind it
+				return err
+			}
+			return first.Unlock(ctx)
+		}
+		if err := waits(ctx, 1); err != nil {
+			return err
+		}
+		return train(ctx, clients[i%trainers], 1, true)
+	})
+	if err != nil {
+		return r, err
+	}
+
+	mortal, kill, err := s.openMortal(s.address, client.WithWatchdogTimeout(shortLease))
+	if err != nil {
+		return r, err
+	}
+	if _, err := take(mortal, gpus).Lock(ctx); err != nil {
+		return r, err
+	}
+	_ = kill(ctx) // it cannot give its GPUs back any more, and says so
+	died := time.Now()
+	s.out.progress("a process died that has all GPUs")
+	hold, err := take(clients[1], gpus).Lock(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.died = time.Since(died)
+	if err := hold.Unlock(ctx); err != nil {
+		return r, err
+	}
+	_, r.wrong = clients[2].NewSemaphore("gpus", gpus+1).TryLock(ctx)
+	state, err := all.Inspect(ctx)
+	r.free = state.Free
+	return r, err
+}
+
+func checkGPUs(r gpuReport) []claim {
+	return []claim{
+		claimf(r.ran == trainings && r.most <= gpus, "all %d trainings ran, and at most %d GPUs were busy at once", r.ran, r.most),
+		claimf(r.before == 0, "the training that needs all GPUs had its turn: %d of those that came later went before it", r.before),
+		claimf(r.died > shortLease/2 && r.died < deadWithin, "a process died with all GPUs; %.1f s later they were back, as its lease of %.1f s was over", r.died.Seconds(), shortLease.Seconds()),
+		claimf(errors.Is(r.wrong, semaphore.ErrPermits), "a client that believes in another number of GPUs is told: %v", r.wrong),
+		claimf(r.free == gpus, "at the end %d of %d GPUs are free", r.free, gpus),
+	}
+}
