@@ -2,7 +2,10 @@
 
 package main
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // cell is one kind of work, which the contenders do one after the other, again and again.
 type cell struct {
@@ -70,7 +73,37 @@ func cat(lists ...[]column) (all []column) {
 }
 
 // cells are all cells, in the order of the tables.
-var cells = []*cell{
+var cells = slices.Concat(lockCells, semaphoreCells, rateCells, bloomCells)
+
+// semaphoreCells compare permits with plain locks of this library.
+var semaphoreCells = []*cell{
+	{
+		name: "permit", title: "A free permit of a semaphore, beside a free lock: one goroutine",
+		contenders: []string{"leasehold", "permits"}, reference: "leasehold", processes: 1, more: 4,
+		slice:   loop(job{Do: "loop", Goroutines: 1, Each: true}, 250*time.Millisecond),
+		columns: append([]column{throughput[0], {"× leasehold", "locks/s", true, 2}}, throughput[2:]...),
+		aims:    []aim{{what: "permits/s, × locks/s", of: "permits", metric: "locks/s", over: "leasehold", atLeast: 0.9}},
+	},
+	{
+		name: "held-permits", title: "10,000 permits of one semaphore held and renewed for 20 s beside 10,000 locks, lease 5 s",
+		contenders: []string{"leasehold", "permits"}, reference: "leasehold", processes: 1,
+		settings: settings{Lease: 5 * time.Second},
+		slice:    holding(10_000, 20*time.Second),
+		columns: []column{
+			{"commands/s", "sent/s", false, 0}, {"× leasehold", "sent/s", true, 2}, {"client CPU ms/s", "cpu/s", false, 1}, {"× leasehold", "cpu/s", true, 2},
+			{"server CPU ms/s", "server/s", false, 1}, {"× leasehold", "server/s", true, 2}, {"goroutines", "goroutines", false, 0}, {"KB/permit", "KB", false, 2},
+			{"lost", "lost", false, 0}, {"p99 ms of other commands during renewals", "others ms", false, 2},
+		},
+		aims: []aim{
+			{what: "commands/s, × locks", of: "permits", metric: "sent/s", over: "leasehold", atMost: 1.1},
+			{what: "client CPU, × locks", of: "permits", metric: "cpu/s", over: "leasehold", atMost: 1.1},
+			{what: "server CPU, × locks", of: "permits", metric: "server/s", over: "leasehold", atMost: 1.1},
+			{what: "permits lost", of: "permits", metric: "lost", atMost: 0},
+		},
+	},
+}
+
+var lockCells = []*cell{
 	free("free", "A free lock, one goroutine: Lock and Unlock", false, 0.95),
 	free("free-endless", "The same, with a context that never ends", true, 0.95),
 	keysOfTheirOwn("keys-64", 64, false, 0, 1.05),

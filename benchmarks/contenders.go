@@ -70,6 +70,12 @@ var contenders = map[string]entry{
 	"leasehold-open":   {what: "this library, by client.Open and nothing else", kind: ours, open: openLeaseholdByURL},
 	"observed":         {what: "this library, with the metrics of leaseholdprom", kind: ours, open: openWith(observed)},
 	"unregistered":     {what: "this library, without the entry that says who the client is", kind: ours, open: openWith(unregistered)},
+	"permits":          {what: "this library: permits of one semaphore in place of locks", kind: ours, open: openPermits},
+	"gcra":             {what: "a floor: GCRA for one limit in the barest script", kind: floor, open: openGCRA},
+	"redis_rate":       {what: "redis_rate on go-redis", kind: peer, open: openRedisRate},
+	"rueidislimiter":   {what: "rueidislimiter, which counts in fixed windows", kind: peer, open: openRueidislimiter},
+	"throttled":        {what: "throttled on go-redis: TIME and GET, then compare and swap by a script", kind: peer, open: openThrottled},
+	"scripted":         {what: "a bound: a Bloom filter in Redisson's shape, one bit after the other in a script", kind: floor, open: openScripted},
 	"f1":               {what: "a floor: SET NX PX, and compare-and-delete by a script; no waiting", kind: floor, sets: true, open: openF1},
 	"f2":               {what: "a floor: the barest hash lock in Redisson's shape", kind: floor, open: openF2},
 	"f3":               {what: "a floor: unlock and grant in one script", kind: floor, open: openF3},
@@ -139,6 +145,19 @@ func (l leasehold) Lock(name string) locker {
 func (l leasehold) ReadLock(name string) locker {
 	return leaseholdLock{l.client.NewRWLock(name).Read()}
 }
+
+// permits takes a permit of one and the same semaphore for each lock.
+type permits struct{ leasehold }
+
+func openPermits(s settings) (contender, error) {
+	l, err := openLeasehold(s)
+	if err != nil {
+		return nil, err
+	}
+	return permits{l.(leasehold)}, nil
+}
+
+func (p permits) Lock(string) locker { return leaseholdLock{p.client.NewSemaphore("bench", 100_000)} }
 
 func (l leasehold) Close() {
 	_ = l.client.Close(context.Background())

@@ -4,12 +4,15 @@ go 1.25.0
 
 require (
 	github.com/bsm/redislock v0.9.4
+	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/go-redsync/redsync/v4 v4.16.0
 	github.com/leasehold-go/leasehold v0.0.0
 	github.com/leasehold-go/leasehold/leaseholdprom v0.0.0
 	github.com/redis/go-redis/v9 v9.17.3
 	github.com/redis/rueidis v1.0.79
 	github.com/redis/rueidis/rueidiscompat v1.0.71
+	github.com/redis/rueidis/rueidislimiter v1.0.76
+	github.com/throttled/throttled/v2 v2.15.0
 	golang.org/x/sys v0.47.0
 )
 

@@ -140,7 +140,8 @@ func versions() (all []string) {
 	}
 	for _, d := range info.Deps {
 		switch d.Path {
-		case "github.com/redis/rueidis", "github.com/redis/go-redis/v9", "github.com/go-redsync/redsync/v4", "github.com/bsm/redislock":
+		case "github.com/redis/rueidis", "github.com/redis/go-redis/v9", "github.com/go-redsync/redsync/v4", "github.com/bsm/redislock",
+			"github.com/go-redis/redis_rate/v10", "github.com/redis/rueidis/rueidislimiter", "github.com/throttled/throttled/v2":
 			all = append(all, strings.TrimPrefix(d.Path, "github.com/")+" "+d.Version)
 		}
 	}

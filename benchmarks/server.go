@@ -175,6 +175,25 @@ func (s *server) counted() (calls, error) {
 	return c, err
 }
 
+// cpu returns the processor time that the server has used for commands.
+func (s *server) cpu() (time.Duration, error) {
+	info, err := s.wire.ask("INFO cpu")
+	if err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	for _, field := range []string{"used_cpu_sys_main_thread:", "used_cpu_user_main_thread:"} {
+		_, rest, ok := strings.Cut(info, field)
+		text, _, _ := strings.Cut(rest, "\r")
+		seconds, err := strconv.ParseFloat(text, 64)
+		if !ok || err != nil {
+			return 0, fmt.Errorf("INFO cpu: no %s", field)
+		}
+		sum += seconds
+	}
+	return time.Duration(sum * float64(time.Second)), nil
+}
+
 // wire is a connection without a client library, which would send commands of its
 // own.
 type wire struct {

@@ -43,7 +43,8 @@ type job struct {
 	Inside     time.Duration // work while the lock is held
 	Begin, End int64         // by monotonic
 	ComeBack   time.Duration // the time that goroutines have to come back, once they should
-	Names      int           // how many locks to hold
+	Names      int           // how many locks to hold, keys to use, or elements in a call
+	PerSecond  int           // the rate limit of a key
 }
 
 // result is the result of a job; each job sets some of the fields.
@@ -60,6 +61,7 @@ type result struct {
 
 	Violations int64 // another holder was inside too
 	Failed     int64 // calls that returned an error
+	Admitted   int64 // units that a rate limiter gave, or elements that a filter found
 	Hung       int64 // goroutines that did not come back
 
 	CPU       time.Duration // of a loop; otherwise of the process, at the begin of the job
@@ -126,6 +128,7 @@ type working struct {
 	contender contender
 	hung      bool // a goroutine of the worker did not come back
 	keep      keep
+	filter    filter // made by fill
 }
 
 var toDo = map[string]func(*working, job, *result) error{
@@ -136,6 +139,9 @@ var toDo = map[string]func(*working, job, *result) error{
 	"queue":    (*working).queue,
 	"drain":    (*working).drain,
 	"look":     (*working).look,
+	"rate":     (*working).rate,
+	"fill":     (*working).fill,
+	"look up":  (*working).lookUp,
 }
 
 // look returns the resources that the process uses at this moment.

@@ -1,0 +1,215 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/leasehold-go/leasehold/bloom"
+	"github.com/redis/rueidis"
+)
+
+// Bloom filters, for the cells that begin with bloom.
+
+// filterer is a contender that has Bloom filters.
+type filterer interface {
+	// Filter makes a filter for n elements at p.
+	Filter(ctx context.Context, n uint64, p float64) (filter, error)
+}
+
+// filter adds elements, or reports which are probably there.
+type filter interface {
+	Add(ctx context.Context, elements ...[]byte) (int, error)
+	Contains(ctx context.Context, elements ...[]byte) ([]bool, error)
+}
+
+func (l leasehold) Filter(ctx context.Context, n uint64, p float64) (filter, error) {
+	f := l.client.NewBloomFilter("filter")
+	_, err := f.Init(ctx, n, p)
+	return f, err
+}
+
+// scripted is a bound, not a filter to use: the bits of this library, read and set one after the other by a script
+// that compares the parameters first, which is the shape of Redisson's calls.
+type scripted struct {
+	noLocks
+	rdb rueidis.Client
+}
+
+var (
+	scriptedContains = rueidis.NewLuaScript(`
+if redis.call('HGET', KEYS[2], 'size') ~= ARGV[1] or redis.call('HGET', KEYS[2], 'hashIterations') ~= ARGV[2] then return redis.error_reply('other parameters') end
+local there = {}
+local k = tonumber(ARGV[2])
+for i = 3, #ARGV, k do
+  local all = 1
+  for j = i, i + k - 1 do
+    if redis.call('GETBIT', KEYS[1], ARGV[j]) == 0 then all = 0 end
+  end
+  there[#there + 1] = all
+end
+return there`)
+	scriptedAdd = rueidis.NewLuaScript(`
+if redis.call('HGET', KEYS[2], 'size') ~= ARGV[1] or redis.call('HGET', KEYS[2], 'hashIterations') ~= ARGV[2] then return redis.error_reply('other parameters') end
+local added = 0
+local k = tonumber(ARGV[2])
+for i = 3, #ARGV, k do
+  local new = 0
+  for j = i, i + k - 1 do
+    if redis.call('SETBIT', KEYS[1], ARGV[j], 1) == 0 then new = 1 end
+  end
+  added = added + new
+end
+return added`)
+)
+
+func openScripted(s settings) (contender, error) {
+	rdb, err := rueidisClient(s.Addr)
+	return scripted{rdb: rdb}, err
+}
+
+func (s scripted) Close() { s.rdb.Close() }
+
+func (s scripted) Filter(ctx context.Context, n uint64, p float64) (filter, error) {
+	if _, err := bloom.New(s.rdb, "filter").Init(ctx, n, p); err != nil {
+		return nil, err
+	}
+	c, err := bloom.New(s.rdb, "filter").Config(ctx)
+	return scriptedFilter{s.rdb, c}, err
+}
+
+type scriptedFilter struct {
+	rdb    rueidis.Client
+	config bloom.Config
+}
+
+var scriptedKeys = []string{"filter", "{filter}:config"}
+
+// args are the parameters, and the bits of each element. Any bits do: what they cost is the same.
+func (f scriptedFilter) args(elements [][]byte) []string {
+	args := []string{strconv.FormatUint(f.config.Size, 10), strconv.FormatUint(f.config.Hashes, 10)}
+	for _, e := range elements {
+		x := uint64(14695981039346656037)
+		for _, b := range e {
+			x = (x ^ uint64(b)) * 1099511628211
+		}
+		bits := rand.New(rand.NewPCG(x, x>>32))
+		for range f.config.Hashes {
+			args = append(args, strconv.FormatUint(bits.Uint64N(f.config.Size), 10))
+		}
+	}
+	return args
+}
+
+func (f scriptedFilter) Add(ctx context.Context, elements ...[]byte) (int, error) {
+	n, err := scriptedAdd.Exec(ctx, f.rdb, scriptedKeys, f.args(elements)).AsInt64()
+	return int(n), err
+}
+
+func (f scriptedFilter) Contains(ctx context.Context, elements ...[]byte) ([]bool, error) {
+	all, err := scriptedContains.Exec(ctx, f.rdb, scriptedKeys, f.args(elements)).AsIntSlice()
+	there := make([]bool, len(all))
+	for i, is := range all {
+		there[i] = is == 1
+	}
+	return there, err
+}
+
+const (
+	filled   = 100_000 // elements that a filter is made for, and filled with
+	promised = 0.01    // false positives then
+)
+
+func element(word string, n int64) []byte { return append([]byte(word), strconv.FormatInt(n, 10)...) }
+
+// fill makes the filter and adds all its elements. The worker keeps it for look up.
+func (w *working) fill(_ job, res *result) error {
+	f, ok := w.contender.(filterer)
+	if !ok {
+		return errors.New("has no filters")
+	}
+	ctx := context.Background()
+	var err error
+	if w.filter, err = f.Filter(ctx, filled, promised); err != nil {
+		return err
+	}
+	const atOnce = 100
+	for i := int64(0); i < filled; i += atOnce {
+		var some [][]byte
+		for j := range int64(atOnce) {
+			some = append(some, element("in", i+j))
+		}
+		if _, err := w.filter.Add(ctx, some...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookUp makes goroutines ask for elements that were never added, Names in each call, from Begin to End.
+func (w *working) lookUp(j job, res *result) error {
+	var next, found atomic.Int64
+	err := w.spin(j, res, func(ctx context.Context) error {
+		some := make([][]byte, j.Names)
+		for i := range some {
+			some[i] = element("out", next.Add(1))
+		}
+		there, err := w.filter.Contains(ctx, some...)
+		for _, is := range there {
+			if is {
+				found.Add(1)
+			}
+		}
+		return err
+	})
+	res.Admitted = found.Load()
+	return err
+}
+
+// lookUps is a slice of goroutines that ask for elements for d.
+func lookUps(goroutines, atOnce int, d time.Duration) func(*stage) (sample, error) {
+	return func(s *stage) (sample, error) {
+		if _, err := s.one(0, job{Do: "fill"}); err != nil {
+			return nil, err
+		}
+		r, got, err := s.spun(s.timed(job{Do: "look up", Goroutines: goroutines, Names: atOnce}, s.time(d)))
+		if err != nil {
+			return nil, err
+		}
+		got["elements/s"] = got["calls/s"] * float64(atOnce)
+		got["server us"] /= float64(atOnce)
+		got["cpu/call"] /= float64(atOnce)
+		got["false"] = float64(r.Admitted) / float64(r.Total) / float64(atOnce) / promised
+		return got, nil
+	}
+}
+
+var bloomColumns = []column{
+	{"elements/s", "elements/s", false, 0}, {"× scripted", "elements/s", true, 2}, {"server µs/element", "server us", false, 2}, {"× scripted", "server us", true, 2},
+	{"client CPU µs/element", "cpu/call", false, 2}, {"false positives ÷ promised", "false", false, 2}, {"p99 ms", "p99 ms", false, 2},
+}
+
+var bloomCells = []*cell{
+	{
+		name: "bloom", title: "A Bloom filter of 100,000 elements at 1 %, full: 64 goroutines ask for one element at a time",
+		contenders: []string{"leasehold", "scripted"}, reference: "scripted", processes: 1,
+		slice:   lookUps(64, 1, time.Second),
+		columns: bloomColumns,
+		aims: []aim{
+			{what: "server µs an element, × one bit after the other in a script", metric: "server us", over: "scripted", atMost: 0.6},
+			{what: "false positives ÷ promised", metric: "false", atMost: 1.25},
+		},
+	},
+	{
+		name: "bloom-bulk", title: "The same, 100 elements at a time",
+		contenders: []string{"leasehold", "scripted"}, reference: "scripted", processes: 1,
+		slice:   lookUps(8, 100, time.Second),
+		columns: bloomColumns,
+		aims:    []aim{{what: "server µs an element, × one bit after the other in a script", metric: "server us", over: "scripted", atMost: 0.6}},
+	},
+}
