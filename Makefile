@@ -76,7 +76,7 @@ fuzz: ## every fuzz test for FUZZTIME=10s
 	done); done
 
 bench: server ## next to its peers and the floors, in half an hour; BENCH='-h' for less
-	@cd benchmarks && go run . $(BENCH)
+	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; jar="-redisson ../integration/redisson/target/driver.jar"; fi; cd benchmarks && go run . $$jar $(BENCH)
 
 fmt: ## gofmt everything
 	gofmt -w .

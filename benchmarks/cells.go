@@ -46,6 +46,7 @@ const best = "best peer"
 var (
 	peers   = []string{"rueidislock", "redsync-rueidis", "redsync-goredis", "redislock"}
 	hotFive = append([]string{"f2", "f3", "f4", "leasehold", "rueidislock-loop"}, peers...)
+	allHot  = append(slices.Clip(hotFive), "redisson")
 	// With pollers at their defaults only the goroutine that released gets the lock; with 5 ms they are
 	// at their best here.
 	polling = settings{Poll: 5 * time.Millisecond}
@@ -114,7 +115,7 @@ var lockCells = []*cell{
 	keysOfTheirOwn("keys-512-far", 512, false, time.Millisecond, 1.0),
 	{
 		name: "hot", title: "One hot lock, 100 goroutines of a process",
-		contenders: hotFive, reference: "f3", processes: 1, settings: polling,
+		contenders: allHot, reference: "f3", processes: 1, settings: polling,
 		slice:   loop(job{Do: "loop", Goroutines: 100}, time.Second),
 		columns: contention,
 		aims: []aim{
@@ -125,7 +126,7 @@ var lockCells = []*cell{
 	},
 	{
 		name: "hot-4", title: "One hot lock, four processes of 25 goroutines",
-		contenders: hotFive, reference: "f3", processes: 4, settings: polling,
+		contenders: allHot, reference: "f3", processes: 4, settings: polling,
 		slice:   loop(job{Do: "loop", Goroutines: 25}, time.Second),
 		columns: cat(contention, processes),
 		aims: []aim{
@@ -152,7 +153,7 @@ var lockCells = []*cell{
 	},
 	{
 		name: "handover", title: "Two processes, one of them waits: from the call of Unlock until the other holds it",
-		contenders: hotFive, reference: "f3", processes: 2, settings: polling,
+		contenders: allHot, reference: "f3", processes: 2, settings: polling,
 		slice: handover(3*time.Millisecond, 2*time.Second),
 		columns: []column{
 			{"p50 µs", "p50 us", false, 0}, {"× f3", "p50 us", true, 2}, {"p99 µs", "p99 us", false, 0}, {"commands", "sent/lock", false, 2},
@@ -229,7 +230,7 @@ func telemetry(name, title string, j job, more int) *cell {
 func free(name, title string, endless bool, least float64) *cell {
 	return &cell{
 		name: name, title: title,
-		contenders: append([]string{"f1", "f2", "f3", "leasehold"}, peers...), reference: "f1", processes: 1, more: 4,
+		contenders: append([]string{"f1", "f2", "f3", "leasehold"}, append(peers, "redisson")...), reference: "f1", processes: 1, more: 4,
 		slice:   loop(job{Do: "loop", Goroutines: 1, Each: true, Endless: endless}, 250*time.Millisecond),
 		columns: throughput,
 		aims: []aim{
@@ -248,9 +249,13 @@ func keysOfTheirOwn(name string, goroutines int, endless bool, roundTrip time.Du
 	if roundTrip > 0 {
 		title += ", 1 ms of round trip"
 	}
+	all := append([]string{"f1", "f2", "leasehold", "leasehold-open"}, peers...)
+	if !endless && roundTrip == 0 {
+		all = append(all, "redisson")
+	}
 	return &cell{
 		name: name, title: title,
-		contenders: append([]string{"f1", "f2", "leasehold", "leasehold-open"}, peers...), reference: "f1", processes: 1, more: 2, roundTrip: roundTrip,
+		contenders: all, reference: "f1", processes: 1, more: 2, roundTrip: roundTrip,
 		slice:   loop(job{Do: "loop", Goroutines: goroutines, Each: true, Endless: endless}, 500*time.Millisecond),
 		columns: throughput,
 		aims: []aim{
@@ -285,7 +290,7 @@ func fairly(name string, processes, goroutines int) *cell {
 	}
 	return &cell{
 		name: name, title: title,
-		contenders: []string{"f3", "leasehold"}, reference: "f3", processes: processes, settings: settings{Fair: true},
+		contenders: []string{"f3", "leasehold", "redisson"}, reference: "f3", processes: processes, settings: settings{Fair: true},
 		slice: loop(job{Do: "loop", Goroutines: goroutines}, time.Second),
 		columns: cat(contention[:3], []column{
 			{"commands/lock", "sent/lock", false, 2}, {"server µs/lock", "busy/lock", false, 1}, {"client CPU µs/lock", "cpu/lock", false, 1},

@@ -62,6 +62,7 @@ const (
 	ours  kind = "ours"
 	peer  kind = "peer"
 	floor kind = "floor" // a bound, not a lock to use
+	java  kind = "java"  // not for users of Go; a process of its own kind
 )
 
 // contenders are all contenders, by the name in the tables.
@@ -84,6 +85,7 @@ var contenders = map[string]entry{
 	"rueidislock-loop": {what: "rueidislock with KeyMajority 1 alone", kind: peer, open: openRueidislock(false)},
 	"redsync-rueidis":  {what: "redsync on rueidis", kind: peer, sets: true, open: openRedsyncRueidis},
 	"redsync-goredis":  {what: "redsync on go-redis", kind: peer, sets: true, open: openRedsyncGoredis},
+	"redisson":         {what: "Redisson, in Java, whose threads are those of the operating system", kind: java},
 	"redislock":        {what: "bsm/redislock on go-redis", kind: peer, open: openRedislock},
 }
 

@@ -24,6 +24,7 @@ type bench struct {
 	contenders *regexp.Regexp
 	cpuprofile string
 	memprofile string
+	redisson   string // a jar; without it, Redisson is not part of the run
 	dir        string // for files that are deleted after the run
 	progress   io.Writer
 }
@@ -52,6 +53,7 @@ func run() error {
 	flag.StringVar(&contenders, "contenders", "", "only contenders whose name matches the `regexp`")
 	flag.StringVar(&b.cpuprofile, "cpuprofile", "", "write a CPU profile of each worker process to the `directory`")
 	flag.StringVar(&b.memprofile, "memprofile", "", "write a profile of all allocations of each worker process to the `directory`; slows them down")
+	flag.StringVar(&b.redisson, "redisson", "", "also Redisson, from the `jar` that Maven makes of integration/redisson; make bench does so where there is Maven")
 	flag.StringVar(&doc, "doc", "", "put the tables into the Markdown `file` too, between its marks")
 	flag.Parse()
 
@@ -169,7 +171,7 @@ func (b *bench) measure(c *cell) (o outcome, version string, err error) {
 	}
 	var stages []*stage
 	for _, name := range c.contenders {
-		if !b.contenders.MatchString(name) {
+		if !b.contenders.MatchString(name) || contenders[name].kind == java && b.redisson == "" {
 			continue
 		}
 		st, err := b.newStage(c, name, s, way)

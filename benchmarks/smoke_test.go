@@ -85,8 +85,8 @@ func TestCells(t *testing.T) {
 	for _, o := range all {
 		ran[o.cell.name] = true
 		for _, name := range o.cell.contenders {
-			if contenders[name].kind == peer {
-				continue // rueidislock is known to hang
+			if k := contenders[name].kind; k == peer || k == java {
+				continue // rueidislock is known to hang, and Redisson is not part of this run
 			}
 			for _, err := range o.errs[name] {
 				t.Errorf("%s, %s: %s", o.cell.name, name, err)

@@ -54,6 +54,7 @@ func (s *stage) start() error {
 		r := role{Contender: s.contender, Settings: s.cell.settings, Process: p, Board: s.boardFile}
 		r.Settings.Addr = addr
 		r.Settings.Lease = s.lease()
+		r.Redisson = s.redisson
 		r.CPU, r.Mem = profiles(s.cpuprofile, s.memprofile, s.cell.name, s.contender, p)
 		w, err := startWorker(r)
 		if err != nil {
@@ -214,7 +215,7 @@ func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error
 	}
 	total, seconds := float64(sum.Total), d.Seconds()
 	commands := float64(counted.sentBy(contenders[s.contender]))
-	return sample{
+	got := sample{
 		"locks/s":    float64(count) / seconds,
 		"switches/s": float64(sum.Switches) / seconds,
 		"moves/s":    float64(sum.Moves) / seconds,
@@ -234,7 +235,12 @@ func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error
 		"violations": float64(sum.Violations),
 		"failed":     float64(sum.Failed),
 		"hung":       float64(sum.Hung),
-	}, nil
+	}
+	if contenders[s.contender].kind == java { // it does not count these
+		delete(got, "allocs")
+		delete(got, "bytes")
+	}
+	return got, nil
 }
 
 func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

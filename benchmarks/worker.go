@@ -31,6 +31,7 @@ type role struct {
 	Process   int    // its number among the processes of this contender
 	Board     string // a file
 	CPU, Mem  string // files for profiles; empty for none
+	Redisson  string // the jar of integration/redisson; empty for none
 }
 
 // job is one piece of work. A worker does one at a time.
@@ -222,6 +223,9 @@ func startWorker(r role) (*worker, error) {
 		return nil, err
 	}
 	cmd := exec.Command(self)
+	if contenders[r.Contender].kind == java {
+		cmd = exec.Command("java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", r.Redisson, "leasehold.interop.Bench")
+	}
 	cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
