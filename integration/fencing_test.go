@@ -27,7 +27,7 @@ func token(t *testing.T, ctx context.Context, l lock.Locker) uint64 {
 
 // With a register, tokens grow although the server's clock went back, which has the
 // same effect as a register that is ahead of the clock. A peer that counts the register up by one, as
-// Redisson's fenced lock does, is part of the sequence. A plain lock raises the register
+// Redisson's fenced lock does, is part of the sequence. A plain or a fair lock raises the register
 // beyond its token, by the number of hand-offs that need no command, and a writer by
 // one, which is for readers.
 func TestFencing_register(t *testing.T) {
@@ -38,7 +38,7 @@ func TestFencing_register(t *testing.T) {
 		l := k.lock(c, "orders", lock.WithFencing())
 		spare := uint64(0)
 		switch k {
-		case plain:
+		case plain, fair:
 			spare = 64
 		case write:
 			spare = 1

@@ -67,6 +67,7 @@ func (w *world) passed(opts ...lock.Option) lock.Hold {
 	w.Helper()
 	first := w.take(w.a, fair, w.Context())
 	holds := make(chan lock.Hold, 2)
+	opts = append(opts, lock.WithPatience(minute)) // it does not leave the queue by itself
 	for _, opts := range [][]lock.Option{nil, opts} {
 		go func() { holds <- w.take(w.a, fair, w.Context(), opts...) }()
 		synctest.Wait()
@@ -83,6 +84,50 @@ func (w *world) passed(opts ...lock.Option) lock.Hold {
 		w.Fatalf("%q stand in the queue", queue)
 	}
 	return third
+}
+
+// A release gives the lock to the next waiter of its process by its answer, and that waiter does not
+// ask.
+func TestQueue_theHeirDoesNotAsk(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.take(w.a, fair, w.Context())) // now the server knows the script
+		h := w.take(w.a, fair, w.Context())
+		next := make(chan lock.Hold)
+		go func() { next <- w.take(w.a, fair, w.Context()) }()
+		time.Sleep(pollTime / 2)
+		scripts := w.slowScripts(0)
+		w.unlock(h)
+		h = <-next
+		if n := scripts.Load(); n != 1 {
+			w.Errorf("%d scripts", n)
+		}
+		w.unlock(h)
+	})
+}
+
+// The answer to a question says which waiters of the process are next, as that to a release does:
+// the lock is passed on to them, and none of them asks.
+func TestQueue_passedOnAfterAQuestion(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, fair, w.Context())
+		holds := make(chan lock.Hold)
+		for range 3 {
+			go func() {
+				h := w.take(w.a, fair, w.Context())
+				time.Sleep(time.Millisecond)
+				holds <- h
+				w.unlock(h)
+			}()
+			time.Sleep(2 * place.EntryPause)
+		}
+		w.unlock(h)
+		first := <-holds
+		for range 2 {
+			if next := <-holds; next.Owner() != first.Owner() || next.Token() <= first.Token() {
+				w.Error("a waiter that was next has asked")
+			}
+		}
+	})
 }
 
 func (w *world) inQueue() []string {
@@ -115,7 +160,7 @@ func TestPassedOn_leavesNothing(t *testing.T) {
 				w.Error("nobody answered, and it is unlocked")
 			}
 			w.wire.OnRequest(nil)
-			time.Sleep(4 * time.Second) // less than a patience
+			time.Sleep(4 * time.Second)
 		},
 		"it is lost": func(w *world, h lock.Hold) {
 			w.wire.OnRequest(func(req [][]byte) redistest.Action { // nothing about the queue comes through before
