@@ -673,7 +673,7 @@ func extend(t *trial) {
 	t.want(h.Extend(t.ctx, lease), lock.ErrNotHeld)
 	t.free(t.lock)
 
-	h = t.must(t.h.New(t.lock, lock.WithFixedLease(lock.MinLease)).Lock(t.ctx))
+	h = t.must(t.h.New(t.lock, lock.WithFixedLease(lease)).Lock(t.ctx))
 	<-h.Context().Done()
 	t.want(h.Extend(t.ctx, lease), lock.ErrNotHeld, lock.ErrLost)
 	h = t.must(t.h.New(t.lock).Lock(t.ctx))
