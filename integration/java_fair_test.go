@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -432,4 +435,50 @@ func TestJavaFair_othersClient(t *testing.T) {
 	s.javaMay(fair, name, true)
 	s.goMay(fair, name, true)
 	s.empty()
+}
+
+// LEASEHOLD_TABLE=1 LEASEHOLD_REQUIRE_JAVA=1 go test -run TestJavaFair_table -v .
+//
+// It prints how often a second a fair lock changes hands, among 20 threads of Redisson and among 20
+// goroutines of one process, one after the other.
+func TestJavaFair_table(t *testing.T) {
+	if os.Getenv("LEASEHOLD_TABLE") == "" {
+		t.Skip("LEASEHOLD_TABLE is not set")
+	}
+	const crowd, slice, rounds = 20, 2 * time.Second, 5
+	s := newJavaScene(t, oneServer(t))
+	java := func() int {
+		answer := s.java.java.send(t, javaRequest{Do: "share", Client: s.java.name, Kind: fair, Name: "hot", Threads: crowd})
+		time.Sleep(slice)
+		s.java.java.send(t, javaRequest{Do: "enough"})
+		return value[int](t, must(t, receive(t, answer)))
+	}
+	ours := func() int {
+		l := s.c.NewFairLock("hot")
+		end := time.Now().Add(slice)
+		var n atomic.Int64
+		var all sync.WaitGroup
+		for range crowd {
+			all.Go(func() {
+				for time.Now().Before(end) {
+					if h, err := l.Lock(t.Context()); err != nil {
+						t.Error(err)
+					} else if err := h.Unlock(t.Context()); err != nil {
+						t.Error(err)
+					}
+					n.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		return int(n.Load())
+	}
+	var times []float64
+	for range rounds {
+		theirs, mine := java(), ours()
+		times = append(times, float64(mine)/float64(theirs))
+		t.Logf("Redisson %.0f/s, leasehold %.0f/s", float64(theirs)/slice.Seconds(), float64(mine)/slice.Seconds())
+	}
+	slices.Sort(times)
+	t.Logf("%.1f times as often (median of %d)", times[rounds/2], rounds)
 }

@@ -308,3 +308,21 @@ func TestKeepFair_entersRefused(t *testing.T) {
 		t.Errorf("without zadd: %v, and %q wait", err, q.members())
 	}
 }
+
+// A heartbeat sees that a waiter of Redisson stands behind the first, although all that it is
+// about are ours: the queue keeps having no expiry.
+func TestKeepFair_leavesTheQueueOfOthers(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G9", time.Minute)
+		q.queued("G1 J1 G2")
+		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
+			do(t, q.rdb, "PERSIST", key)
+		}
+		q.keeps("G1")
+		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
+			if left := pttl(t, q.rdb, key); left >= 0 {
+				t.Errorf("%s is gone in %v", key, left)
+			}
+		}
+	})
+}

@@ -214,13 +214,15 @@ public final class Driver {
         List<FutureTask<Integer>> all = new ArrayList<>();
         for (int i = 0; i < r.threads; i++) {
             FutureTask<Integer> task = new FutureTask<>(() -> {
-                RLock l = c.getLock(r.name);
-                RList<String> history = c.getList(r.history);
+                RLock l = r.kind == null ? c.getLock(r.name) : lock(c, r.kind, r.name);
+                RList<String> history = r.history == null ? null : c.getList(r.history);
                 int n = 0;
                 for (; !enough; n++) {
                     l.lock();
                     try {
-                        history.add("java");
+                        if (history != null) {
+                            history.add("java");
+                        }
                     } finally {
                         l.unlock();
                     }
