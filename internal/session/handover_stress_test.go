@@ -31,6 +31,8 @@ type watched struct {
 // come and go at random.
 type everything struct {
 	*testing.T
+	kind          *Kind
+	free          func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) // by force
 	faults, force bool
 	fenced        bool
 	idle          time.Duration // the longest that a lock may be free while a caller waits
@@ -98,14 +100,14 @@ func (e *everything) work(s *Session, r *rand.Rand, rounds int) {
 		since := time.Now()
 		holds, err := make([]lock.Hold, 0, 2), error(nil)
 		names := []string{name}
-		spec := s.NewSpec(plain, name, opts)
+		spec := s.NewSpec(e.kind, name, opts)
 		switch how := r.IntN(10); {
 		case how == 0:
 			var h lock.Hold
 			if h, err = s.TryLock(ctx, spec); err == nil {
 				holds = append(holds, h)
 			}
-		case how <= 2 && !e.fenced:
+		case how <= 2 && !e.fenced && e.kind == plain:
 			names = e.names
 			var specs []*Spec
 			for _, name := range names {
@@ -121,7 +123,7 @@ func (e *everything) work(s *Session, r *rand.Rand, rounds int) {
 			l.mu.Lock()
 			l.forced = time.Now()
 			l.mu.Unlock()
-			_, err = s.Force(ctx, spec, luascripts.ForceReentrant)
+			_, err = s.Force(ctx, spec, e.free)
 			l.mu.Lock()
 			l.forced = time.Now()
 			l.mu.Unlock()
@@ -143,7 +145,7 @@ func (e *everything) work(s *Session, r *rand.Rand, rounds int) {
 				time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond)
 			}
 			if r.IntN(5) == 0 {
-				if inner, err := s.Lock(holds[0].Context(), s.NewSpec(plain, names[0], opts[:0])); err == nil {
+				if inner, err := s.Lock(holds[0].Context(), s.NewSpec(e.kind, names[0], opts[:0])); err == nil {
 					time.Sleep(time.Duration(r.IntN(50)) * time.Microsecond)
 					_ = inner.Unlock(context.Background())
 				}
@@ -224,6 +226,9 @@ func (e *everything) run(seed uint64) {
 			if m.Type(key) == "hash" {
 				fields, _ := m.HKeys(key)
 				t.Errorf("left in Redis: %q: %q", key, fields)
+			} else if m.Type(key) == "list" {
+				queue, _ := m.List(key)
+				t.Errorf("left in Redis: %q: %q", key, queue)
 			}
 		}
 	})
@@ -232,6 +237,15 @@ func (e *everything) run(seed uint64) {
 // Everybody comes through, no two are inside, tokens grow, the lock is not left
 // unused, and nothing stays.
 func TestEverything(t *testing.T) {
+	everythingOf(t, everything{kind: plain, free: luascripts.ForceReentrant})
+}
+
+// The same with fair locks.
+func TestEverything_fair(t *testing.T) {
+	everythingOf(t, everything{kind: fair, free: luascripts.ForceFair})
+}
+
+func everythingOf(t *testing.T, all everything) {
 	rounds := uint64(1)
 	if n, err := strconv.ParseUint(os.Getenv("LEASEHOLD_ROUNDS"), 10, 32); err == nil {
 		rounds = n
@@ -246,6 +260,7 @@ func TestEverything(t *testing.T) {
 		for seed := range rounds {
 			t.Run(fmt.Sprint(name, " ", seed), func(t *testing.T) {
 				e := e
+				e.kind, e.free = all.kind, all.free
 				e.T, e.names = t, []string{"orders", "others"}
 				e.run(seed)
 			})
