@@ -132,6 +132,10 @@ type Lock struct {
 	Waiting int    // the number of waiters that Redis knows of: see lock.Waiter
 	Token   uint64 // the latest token in its register, 0 if it has none; only Inspect sets it
 
+	// Of a semaphore: how many permits there are in all, and how many are free; fewer than none if
+	// there are more holders than permits, after a Resize.
+	Permits, Free int64
+
 	// Forced tells how the lock was last unlocked by force in the last week, and is nil if it was not.
 	// Only Inspect sets it.
 	Forced *Forced

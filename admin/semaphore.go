@@ -25,8 +25,11 @@ func (a *Admin) semaphore(ctx context.Context, name string) (l Lock, ok bool, er
 	if err != nil || stock.Foreign {
 		return Lock{}, false, err
 	}
-	state, _, _ := session.StockOf(name, stock)
-	l = Lock{State: state, Kind: Semaphore, Holding: len(state.Holders), Waiting: len(state.Waiters)}
+	state, _, free := session.StockOf(name, stock)
+	l = Lock{State: state, Kind: Semaphore, Holding: len(state.Holders), Waiting: len(state.Waiters), Permits: free, Free: free}
+	for _, h := range state.Holders {
+		l.Permits += int64(h.Count)
+	}
 	return l, stock.Exists && (l.Locked() || l.Waiting > 0), nil
 }
 
@@ -44,7 +47,7 @@ func (a *Admin) semaphores(ctx context.Context, zsets []string, pattern string) 
 			if err != nil {
 				return nil, err
 			}
-			if ok {
+			if ok && l.Locked() { // a list has what is held
 				l.Holders, l.Waiters = l.Holders[:min(len(l.Holders), someHolds)], nil
 				found = append(found, l)
 			}

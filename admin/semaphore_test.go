@@ -19,6 +19,9 @@ func TestSemaphore(t *testing.T) {
 		s.do("SET", "counter", "5")
 		s.do("ZADD", "some:timeout", "1", "x")
 		s.do("ZADD", "{counter}:timeout", "1", "an expired permit of nobody")
+		s.do("SET", "left", "0") // its holder and its waiter have died
+		s.do("ZADD", "{left}:timeout", "1000", "an expired permit")
+		s.do("RPUSH", "leasehold_semaphore_queue:{left}", "018f0000-0000-7000-8000-000000000000:5:1")
 		w, cancel := s.waits(s.client("third").NewSemaphore("gpus", 0).N(3), 1)
 		defer cancel()
 		_ = w
@@ -39,6 +42,9 @@ func TestSemaphore(t *testing.T) {
 		if err != nil || l.Kind != admin.Semaphore || l.Mode != lock.Permit || len(l.Holders) != 2 || l.Holders[0].Owner != two.Owner() || l.Holders[0].Count != 2 || l.Holders[0].Client.Name != "billing" || len(l.Waiters) != 1 || l.Waiters[0].Client.Name != "third" {
 			s.Errorf("%+v, %v", l, err)
 		}
+		if l.Permits != 4 || l.Free != 1 {
+			s.Errorf("%d of %d permits are free, want 1 of 4", l.Free, l.Permits)
+		}
 		found, err := s.admin.Keys(s.Context(), l)
 		if err != nil || len(found) < 4 || found[0].Type != "string" || found[1].Name != "{gpus}:timeout" {
 			s.Errorf("%+v, %v", found, err)
@@ -56,6 +62,9 @@ func TestSemaphore(t *testing.T) {
 		s.do("ZADD", "{gpus}:timeout", "922337203685477", "\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10")
 		if u, err := s.admin.Unlock(s.Context(), "gpus", "0102030405060708090a0b0c0d0e0f10", ""); err != nil || len(u.Holders) != 1 {
 			s.Errorf("Redisson's permit: %+v, %v", u, err)
+		}
+		if l, err := s.admin.Inspect(s.Context(), "left"); err != nil || l.Locked() || l.Kind != admin.Semaphore || len(l.Waiters) != 1 || l.Free != 1 || l.Permits != 1 {
+			s.Errorf("of the dead: %+v, %v", l, err)
 		}
 		if _, err := s.admin.Inspect(s.Context(), "counter"); !errors.Is(err, lock.ErrForeignKey) {
 			s.Errorf("a number: %v", err)

@@ -282,6 +282,13 @@ var rateCells = []*cell{
 		aims:    []aim{{what: "calls/s, × redis_rate", metric: "calls/s", over: "redis_rate", atLeast: 20}},
 	},
 	{
+		name: "rate-hot-far", title: "The same, 1 ms of round trip",
+		contenders: raters, reference: "redis_rate", processes: 1, roundTrip: time.Millisecond,
+		slice:   rates(1, 512, 100_000_000, time.Second),
+		columns: rateColumns,
+		aims:    []aim{{what: "calls/s, × redis_rate", metric: "calls/s", over: "redis_rate", atLeast: 20}},
+	},
+	{
 		name: "rate-refused", title: "One key of 1,000 a second, 64 goroutines, nearly all refused",
 		contenders: raters, reference: "redis_rate", processes: 1,
 		slice:   rates(1, 64, 1000, 2*time.Second),

@@ -485,6 +485,55 @@ func TestGraph(t *testing.T) {
 	}
 }
 
+// The pages show semaphores, also what the dead have left of one. A ring through a semaphore is a ring only if all its
+// holders are in it.
+func TestSemaphore(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	s := serve(t, rdb)
+	a, b, c := billing(t, rdb, "alpha"), billing(t, rdb, "beta"), billing(t, rdb, "gamma")
+	for _, words := range [][]string{
+		{"SET", "left", "0"}, {"ZADD", "{left}:timeout", "1000", "an expired permit"},
+		{"RPUSH", "leasehold_semaphore_queue:{left}", "018f0000-0000-7000-8000-000000000000:5:1"},
+	} {
+		if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustLock(t, a.NewSemaphore("gpus", 4).N(2))
+	third := mustLock(t, c.NewSemaphore("gpus", 4))
+	mustLock(t, b.NewLock("y"))
+	await(t, s.follow(t, "view=locks&kind=semaphore"), func(html string) bool {
+		return strings.Contains(html, "1 of 2 locks") && strings.Contains(html, "gpus") && !strings.Contains(html, "name=left") && strings.Contains(html, `value="semaphore" selected`)
+	})
+	s.says("lock?name=gpus", 200, "1 of 4 permits free", "2 permits", "1 permit<", "{gpus}:timeout")
+	s.says("lock?name=left", 200, "1 of 1 permit free", "Waiting, in this order")
+	s.says("", 200, "gpus")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{}, 2)
+	wait := func(l lock.Locker) {
+		_, _ = l.Lock(ctx)
+		done <- struct{}{}
+	}
+	go wait(a.NewLock("y"))                 // beta has it,
+	go wait(b.NewSemaphore("gpus", 4).N(3)) // and waits for alpha or gamma
+	knows(t, rdb, a)
+	knows(t, rdb, b)
+	events := s.follow(t, "view=graph")
+	await(t, events, func(html string) bool {
+		return strings.Contains(html, "gpus is held by") && strings.Contains(html, "y is held by beta") && strings.Contains(html, "No client waits in a ring.")
+	})
+	if err := third.Unlock(t.Context()); err != nil { // now alpha alone keeps beta waiting
+		t.Fatal(err)
+	}
+	await(t, events, func(html string) bool { return strings.Contains(html, "A ring:") })
+	cancel()
+	for range 2 {
+		<-done
+	}
+}
+
 func TestNew_wrongly(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)

@@ -37,6 +37,7 @@ type node struct {
 	Name, Note string
 	Full       string // the name of a lock, as it is
 	Lock       bool
+	Permits    bool // it is a semaphore
 	InRing     bool
 	X, Y       int
 
@@ -93,7 +94,7 @@ func (b *builder) client(owner string, c lock.Client) *node {
 
 func (b *builder) add(l admin.Lock) {
 	at := b.node("lock "+l.Name, func() *node {
-		return &node{Name: shown(l.Name), Full: l.Name, Note: fmt.Sprintf("%s, %s", l.Kind, plural(len(l.Waiters), "waiter")), Lock: true}
+		return &node{Name: shown(l.Name), Full: l.Name, Note: fmt.Sprintf("%s, %s", l.Kind, plural(len(l.Waiters), "waiter")), Lock: true, Permits: l.Kind == admin.Semaphore}
 	})
 	join := func(from, to *node) {
 		if slices.ContainsFunc(from.out, func(e *edge) bool { return e.To == to }) {
@@ -120,7 +121,7 @@ func (b *builder) add(l admin.Lock) {
 }
 
 func (b *builder) graph() (g graph) {
-	for _, ring := range rings(b.all) {
+	for _, ring := range closed(b.all) {
 		for _, n := range ring {
 			n.InRing = true
 			for _, e := range n.out {
@@ -144,16 +145,42 @@ func (b *builder) graph() (g graph) {
 	return g
 }
 
-// rings returns the strongly connected parts with more than one client (Tarjan).
+// closed returns the rings that none can leave. Who waits for a semaphore goes on when any one of its holders does, so a ring
+// through a semaphore is open where one of its holders is not in the ring.
+func closed(all []*node) [][]*node {
+	for {
+		found := rings(all)
+		open := make(map[*node]bool)
+		for _, ring := range found {
+			for _, n := range ring {
+				if n.Permits && slices.ContainsFunc(n.out, func(e *edge) bool { return !slices.Contains(ring, e.To) }) {
+					open[n] = true
+				}
+			}
+		}
+		if len(open) == 0 {
+			return found
+		}
+		all = slices.DeleteFunc(slices.Clone(all), func(n *node) bool { return open[n] })
+	}
+}
+
+// rings returns the strongly connected parts of these nodes with more than one client (Tarjan).
 func rings(all []*node) (found [][]*node) {
 	index, low := make(map[*node]int), make(map[*node]int)
-	on := make(map[*node]bool)
+	on, known := make(map[*node]bool), make(map[*node]bool)
+	for _, n := range all {
+		known[n] = true
+	}
 	var stack []*node
 	var walk func(n *node)
 	walk = func(n *node) {
 		index[n], low[n] = len(index)+1, len(index)+1
 		stack, on[n] = append(stack, n), true
 		for _, e := range n.out {
+			if !known[e.To] {
+				continue
+			}
 			if index[e.To] == 0 {
 				walk(e.To)
 				low[n] = min(low[n], low[e.To])

@@ -157,7 +157,7 @@ func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) 
 		switch {
 		case before == nil:
 			all = append(all, happening{now.at, r.Name, "is held by " + clientName(r.Holders[0].Client)})
-		case before.Mode != lock.Read && before.Holders[0].Owner != r.Holders[0].Owner:
+		case before.Mode != lock.Read && before.Mode != lock.Permit && before.Holders[0].Owner != r.Holders[0].Owner:
 			all = append(all, happening{now.at, r.Name, "went from " + clientName(before.Holders[0].Client) + " to " + clientName(r.Holders[0].Client)})
 		}
 	}

@@ -297,7 +297,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 		}
 		v.Heads = append(v.Heads, hd)
 	}
-	for _, k := range []choice{{"", "any kind", false}, {"plain", "plain", false}, {"fair", "fair", false}, {"rw", "read/write", false}} {
+	for _, k := range []choice{{"", "any kind", false}, {"plain", "plain", false}, {"fair", "fair", false}, {"rw", "read/write", false}, {"semaphore", "semaphore", false}} {
 		k.Chosen = k.Value == v.Kind
 		v.Kinds = append(v.Kinds, k)
 	}
@@ -399,8 +399,7 @@ type ownerRow struct {
 	Name, Host, Label, Thread string
 	PID                       int
 	Age                       age
-	Count                     int
-	Mode                      string
+	How                       string // it holds
 	Patience                  string
 }
 
@@ -451,7 +450,13 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	}
 	for _, o := range l.Holders {
 		r := personOf(o.Owner, o.Client)
-		r.Age, r.Count, r.Mode = ageOf(o.Since, live), o.Count, string(o.Mode)
+		r.Age, r.How = ageOf(o.Since, live), string(o.Mode)
+		switch {
+		case l.Kind == admin.Semaphore:
+			r.How = plural(o.Count, "permit")
+		case o.Count > 1:
+			r.How += fmt.Sprintf(", %d times", o.Count)
+		}
 		v.Holders = append(v.Holders, r)
 		if s := digest(o.Owner); !slices.Contains(v.Seen, s) {
 			v.Seen = append(v.Seen, s)
@@ -505,6 +510,8 @@ func tagged(name string) string {
 
 func saysOf(l admin.Lock) string {
 	switch {
+	case l.Kind == admin.Semaphore:
+		return fmt.Sprintf("%d of %s free", l.Free, plural(int(l.Permits), "permit"))
 	case !l.Locked():
 		return "free"
 	case l.Mode == lock.Read:

@@ -85,7 +85,10 @@ func (d detail) table(w io.Writer) error {
 	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, h := range d.Holders {
 		count := ""
-		if h.Count > 1 {
+		switch {
+		case d.Kind == admin.Semaphore:
+			count = ", " + permits(int64(h.Count))
+		case h.Count > 1:
 			count = fmt.Sprintf(", %d times", h.Count)
 		}
 		fmt.Fprintf(t, "%s\t%s\n", role(h), who(h.Owner, h.Client))
@@ -144,7 +147,18 @@ func heldAs(l admin.Lock) string {
 	case lock.Write:
 		return "a read/write lock, written"
 	}
+	if l.Kind == admin.Semaphore {
+		return fmt.Sprintf("a semaphore of %s, %d free", permits(l.Permits), l.Free)
+	}
 	return fmt.Sprintf("a %s lock, held", l.Kind)
+}
+
+// permits returns n permits in words.
+func permits(n int64) string {
+	if n == 1 {
+		return "1 permit"
+	}
+	return fmt.Sprintf("%d permits", n)
 }
 
 // role returns the word for the way in which a holder holds the lock.

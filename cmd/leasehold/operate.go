@@ -69,6 +69,8 @@ type (
 		Holders []ownerJSON   `json:"holders"`
 		Waiters []ownerJSON   `json:"waiters,omitempty"`
 		Token   uint64        `json:"token,omitempty"`
+		Permits *int64        `json:"permits,omitempty"` // of a semaphore
+		Free    *int64        `json:"free,omitempty"`
 		Forced  *admin.Forced `json:"forced,omitempty"`
 	}
 	ownerJSON struct {
@@ -92,6 +94,9 @@ type (
 
 func toJSON(l admin.Lock) lockJSON {
 	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Token: l.Token, Forced: l.Forced}
+	if l.Kind == admin.Semaphore {
+		j.Permits, j.Free = &l.Permits, &l.Free
+	}
 	if l.Locked() && l.Lease >= 0 {
 		j.LeaseMS = milliseconds(l.Lease)
 	}
