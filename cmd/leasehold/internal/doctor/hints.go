@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -18,12 +17,10 @@ const hintLimit = 2 * time.Second
 // is free; without it they ask once a second. Rate limiters and filters send no messages.
 func (e *exam) pubsub(ctx context.Context) []Check {
 	channel := "redisson_lock__channel:{" + e.name + "}"
-	switch {
-	case e.locks():
-	case slices.Contains(e.Kinds, "semaphore"):
-		channel = "redisson_sc:{" + e.name + "}"
-	default:
-		return nil
+	if !e.locks() {
+		if channel = e.channel(); channel == "" {
+			return nil
+		}
 	}
 	sharded, kind := false, "plain"
 	if e.rdb.Mode() == rueidis.ClientModeCluster {

@@ -29,6 +29,7 @@ var needs = []need{
 	{head: "NewFairLock", kind: "fair", rights: plainChannel + "+hgetall ~redisson_lock_queue:{orders:* ~redisson_lock_timeout:{orders:* " +
 		"+llen +lindex +lpos +lrange +lrem +ltrim +rpush +persist +zadd +zcard +zmscore +zrem +zrevrange +zscore"},
 	{head: "NewRWLock", kind: "rw", rights: "&redisson_rwlock:{orders:* ~{orders:*:rwlock_timeout:* ~leasehold_rwlock_wish:{orders:* ~leasehold_rwlock_turn:{orders:* +exists +hget +hscan +get +set"},
+	{head: "NewElection", kind: "election", rights: "~leasehold_leader:{orders:* &leasehold_leader:{orders:* +hmget"},
 	{head: "Registry", kind: "registry", rights: "~leasehold_client:* +hmget"},
 	{head: "Forced", kind: "forced", rights: "&leasehold_client:*"},
 	{head: "WithFencing", kind: "fencing", rights: "~redisson_lock_token:{orders:* +get +set"},
@@ -39,6 +40,8 @@ var needs = []need{
 	{head: "NewSemaphore", kind: "semaphore", alone: true, rights: "~orders:* ~{orders:*:timeout &redisson_sc:{orders:* ~leasehold_semaphore_queue:{orders:* " +
 		"~leasehold_semaphore_alive:{orders:* &leasehold_semaphore:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +incrby " +
 		"+pexpire +pttl +llen +lpos +lrange +lrem +rpush +zadd +zcard +zmscore +zrange +zrangebyscore +zrem +zscore"},
+	{head: "NewLatch", kind: "latch", alone: true, rights: "~orders:* ~leasehold_latch:{orders:* ~leasehold_latch_calls:{orders:* &redisson_countdownlatch__channel__{orders:* " +
+		"+evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +decr +del +pexpire +pttl +hdel +hmget +hset +zadd +zcard +zrangebyscore +zrem +zscore"},
 	{head: "NewRateLimiter", kind: "ratelimit", alone: true, rights: "~orders:* +evalsha +eval +time +get +set"},
 	{head: "NewWindow", kind: "window", alone: true, rights: "~orders:* ~{orders:*:value ~{orders:*:permits +evalsha +eval +time +get +set +hget +hmget +hset +hsetnx " +
 		"+pexpire +pttl +zadd +zcard +zrange +zrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zscore"},
@@ -47,6 +50,16 @@ var needs = []need{
 
 // chosen reports whether n is among the kinds that the user must have the rights for.
 func (o Options) chosen(n need) bool { return n.kind != "" && slices.Contains(o.Kinds, n.kind) }
+
+// channel returns where the waiters of a kind that needs no locks listen; empty if none of the kinds has waiters that do.
+func (e *exam) channel() string {
+	for kind, prefix := range map[string]string{"semaphore": "redisson_sc:{", "latch": "redisson_countdownlatch__channel__{"} {
+		if slices.Contains(e.Kinds, kind) {
+			return prefix + e.name + "}"
+		}
+	}
+	return ""
+}
 
 // locks reports whether the user needs locks, as far as that is known.
 func (o Options) locks() bool {
@@ -64,7 +77,7 @@ func Kinds() (kinds []string) {
 }
 
 // questions are commands that need a right, in a form that changes nothing: either they
-// only read, or their arguments are wrong, and Redis checks the right first. Two of them
+// only read, or their arguments are wrong, and Redis checks the right first. Some of them
 // write. KEY and CHANNEL are those of a lock that no client has.
 //
 // The other rights are not tested: an unsubscription cannot be tested by itself, and goes
@@ -82,11 +95,11 @@ var questions = map[string]string{
 	"pubsub|shardnumsub": "PUBSUB SHARDNUMSUB CHANNEL", "spublish": "SPUBLISH CHANNEL doctor",
 	"incrby": "INCRBY KEY odd", "zrange": "ZRANGE KEY 0 0", "zrangebyscore": "ZRANGEBYSCORE KEY 0 0", "zremrangebyrank": "ZREMRANGEBYRANK KEY odd odd",
 	"zremrangebyscore": "ZREMRANGEBYSCORE KEY odd odd", "bitcount": "BITCOUNT KEY", "bitfield": "BITFIELD KEY GET u1 odd", "bitfield_ro": "BITFIELD_RO KEY GET u1 0",
-	"setbit": "SETBIT KEY odd 1", "strlen": "STRLEN KEY",
+	"setbit": "SETBIT KEY odd 1", "decr": "DECR KEY", "strlen": "STRLEN KEY",
 }
 
 // writing are the rights whose questions write. They are tested if the key can be deleted, or can be made to expire.
-var writing = []string{"+rpush", "+hsetnx"}
+var writing = []string{"+rpush", "+hsetnx", "+decr"}
 
 // rights checks which rights the user lacks for each kind of lock and option.
 func (e *exam) rights(ctx context.Context) (checks []Check) {
@@ -109,7 +122,7 @@ func (e *exam) rights(ctx context.Context) (checks []Check) {
 			if e.rdb.Mode() != rueidis.ClientModeCluster {
 				continue
 			}
-			if !e.locks() && !slices.Contains(e.Kinds, "semaphore") {
+			if !e.locks() && e.channel() == "" {
 				n.rights = "+cluster|slots +cluster|shards +asking" // nobody listens
 			}
 		}

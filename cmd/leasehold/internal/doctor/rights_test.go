@@ -117,7 +117,7 @@ func TestRights_none(t *testing.T) {
 	e, n := asUser(t, s, "nobody", []string{"+ping"})
 	want := slices.DeleteFunc(all(), func(r string) bool {
 		switch r {
-		case "+ping", "+unsubscribe", "+sunsubscribe", "+rpush", "+hsetnx":
+		case "+ping", "+unsubscribe", "+sunsubscribe", "+rpush", "+hsetnx", "+decr":
 			return true
 		}
 		// Without the command, keys and channels cannot be tested.
@@ -162,7 +162,7 @@ func TestRights_withoutLocks(t *testing.T) {
 		}
 		rights := strings.Fields(n.rights)
 		found, missing := examineAs(t, n.kind, rights)
-		if len(missing) > 0 || !slices.Contains(found, "rights "+n.kind) || slices.Contains(found, "lock") || slices.Contains(found, "pubsub") != (n.kind == "semaphore") {
+		if len(missing) > 0 || !slices.Contains(found, "rights "+n.kind) || slices.Contains(found, "lock") || slices.Contains(found, "pubsub") != (n.kind == "semaphore" || n.kind == "latch") {
 			t.Errorf("%s: %q are missing; examined: %q", n.kind, missing, found)
 		}
 		for i, right := range rights {
