@@ -106,6 +106,8 @@ final class Others {
                 return f.add(r.elements);
             case "contains":
                 return r.elements.stream().map(f::contains).toList();
+            case "containsAll":
+                return f.contains(r.elements);
             case "count":
                 return f.count();
             default:
