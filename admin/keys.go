@@ -46,7 +46,8 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 		k := keys.Semaphore(l.Name)
 		all[0] = Key{Name: l.Name, Type: "string", Role: "the number of free permits"}
 		all = append(all, Key{Name: k.Leases, Type: "zset", Role: "the permits that are held, and until when"},
-			Key{Name: k.Queue, Type: "list", Role: "the queue"}, Key{Name: k.Timeouts, Type: "zset", Role: "when each place in the queue ends"})
+			Key{Name: k.Queue, Type: "list", Role: "the queue"}, Key{Name: k.Timeouts, Type: "zset", Role: "when each place in the queue ends"},
+			Key{Name: k.Slots, Type: "hash", Role: "the slots of permits, and their fencing tokens"})
 	}
 	all = append(all, Key{Name: keys.Tokens(l.Name), Type: "string", Role: "the latest fencing token"},
 		Key{Name: keys.Forced(l.Name), Type: "string", Role: "the note of a forced unlock"})

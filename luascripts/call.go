@@ -42,6 +42,7 @@ type Keys struct {
 
 	Leases  string // semaphore: the zset of the permits that are held. Lock is the number of free ones
 	Change  string // semaphore: the channel at which Redisson's clients listen
+	Slots   string // semaphore: the hash of the slots that permits have
 	Permits int    // semaphore: how many an owner takes
 	Total   int    // semaphore: how many there must be in all; 0 leaves that to the one that made it
 

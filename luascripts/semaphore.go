@@ -19,6 +19,7 @@ var (
 	semaphoreKeep    = load("semaphore_keep")
 	semaphoreResize  = load("semaphore_resize")
 	semaphoreInspect = load("semaphore_inspect")
+	semaphoreSlots   = load("semaphore_slots")
 	semaphoreBody    = load("include_semaphore_body") // with a user's script after it
 	semaphoreRenew   = renewer{
 		script: load("semaphore_renew"),
@@ -143,6 +144,42 @@ func KeepSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Wa
 func ResizeSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, total int) (Verdict, error) {
 	args := []string{strconv.Itoa(total), k.Channel, k.Change, k.Publish}
 	return verdict(semaphoreResize, semaphoreResize.exec(ctx, rdb, k.semaphore(), args), Done, Foreign)
+}
+
+// Slot is the number that a permit has to itself, from 0 on, and its fencing token.
+type Slot struct {
+	Number int
+	Token  uint64
+}
+
+// SlotsOfPermits returns a slot for each permit of an owner: Done; Gone if the owner does not have all of its permits, or
+// Foreign.
+func SlotsOfPermits(ctx context.Context, rdb rueidis.Client, k Keys, owner string) (Verdict, []Slot, error) {
+	ids := Permits(owner)
+	if len(ids) == 0 {
+		return Gone, nil, nil // no owner of a semaphore has such a string
+	}
+	msg, err := semaphoreSlots.exec(ctx, rdb, []string{k.Leases, k.Slots}, ids).ToMessage()
+	if err != nil {
+		return 0, nil, err
+	}
+	if n, err := msg.ToInt64(); err == nil && (n == int64(Gone) || n == int64(Foreign)) {
+		return Verdict(n), nil, nil
+	}
+	words, err := msg.AsStrSlice()
+	if err != nil || len(words) != 2*len(ids) {
+		return 0, nil, &ReplyError{semaphoreSlots.name, msg.String()}
+	}
+	slots := make([]Slot, len(ids))
+	for i := range slots {
+		number, err1 := strconv.Atoi(words[2*i])
+		token, err2 := strconv.ParseUint(words[2*i+1], 10, 64)
+		if err1 != nil || err2 != nil || number < 0 || token == 0 {
+			return 0, nil, &ReplyError{semaphoreSlots.name, strconv.Quote(strings.Join(words, " "))}
+		}
+		slots[i] = Slot{number, token}
+	}
+	return Done, slots, nil
 }
 
 // Stock is a semaphore as it stands in Redis.

@@ -21,6 +21,7 @@
 //	{<name>}:timeout                    zset    permit -> ms until which it is held, by the server's clock
 //	leasehold_semaphore_queue:{<name>}  list    waiting owners, in the order of their arrival
 //	leasehold_semaphore_alive:{<name>}  zset    waiting owner -> server's ms until which it counts as alive
+//	leasehold_semaphore_slots:{<name>}  hash    number of a slot -> token and permit; only with [Semaphore.Slots]
 //
 //	acquire  reclaim permits whose leases are over, if too few are free
 //	         enough are free beside those that the living waiters before us want: take ours, leave the queue
@@ -42,7 +43,7 @@
 // At no moment are more permits held than there are, as long as the server keeps its data and its clock does not
 // jump ahead. A failover that forgets the last writes can forget permits; their holders are told at their next
 // renewal. Hold.Token is 0: tokens cannot order holders that hold at once. [Semaphore.Run] guards data in Redis
-// instead.
+// instead, and [Semaphore.Slots] gives each permit a number and a token among those that have had this number.
 //
 // # Beside Redisson
 //

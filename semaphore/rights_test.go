@@ -51,6 +51,9 @@ func TestRights(t *testing.T) {
 		if _, err := sem.Inspect(t.Context()); err != nil {
 			t.Error(err)
 		}
+		if _, err := sem.Slots(t.Context(), h); err != nil {
+			t.Error(err)
+		}
 		kindtest.WaitFor(t, "it is renewed", func() bool { return h.Until().After(time.Now().Add(kindtest.WatchdogTimeout * 3 / 4)) })
 		kindtest.MustUnlock(t, h)
 		kindtest.MustUnlock(t, w.Hold(t))
@@ -83,6 +86,7 @@ func TestRights(t *testing.T) {
 					t.Error("two at once")
 				}
 				cancel()
+				_, _ = a.NewSemaphore(name, 1).Slots(t.Context(), h)
 				if err := h.Unlock(t.Context()); err != nil {
 					t.Error(err)
 				}

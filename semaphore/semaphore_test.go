@@ -563,6 +563,14 @@ func TestLostReplies(t *testing.T) {
 	if state, err := sem.Inspect(t.Context()); err != nil || state.Permits != 6 {
 		t.Errorf("inspect: %+v, %v", state, err)
 	}
+	h := kindtest.MustLock(t, sem.N(2))
+	lose()
+	first, err := sem.Slots(t.Context(), h)
+	again, err2 := sem.Slots(t.Context(), h)
+	if err != nil || err2 != nil || len(first) != 2 || !slices.Equal(first, again) {
+		t.Errorf("slots: %v, %v; %v, %v", first, err, again, err2)
+	}
+	kindtest.MustUnlock(t, h)
 }
 
 // A wait ends while its question is on its way, in either direction, with or without a free permit. Nothing is left.
@@ -892,4 +900,115 @@ func TestMaxHoldAndExtend(t *testing.T) {
 		t.Errorf("of what is lost: %v", err)
 	}
 	kindtest.MustUnlock(t, kept)
+}
+
+// A permit has the lowest number that is free, and keeps it; the next one there has a larger token, also if the clock went back.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	one, other := a.NewSemaphore("gpus", 4), b.NewSemaphore("gpus", 4)
+	slots := func(sem *semaphore.Semaphore, h lock.Hold, want ...int) (tokens []uint64) {
+		t.Helper()
+		found, err := sem.Slots(t.Context(), h)
+		var numbers []int
+		for _, slot := range found {
+			numbers, tokens = append(numbers, slot.Number), append(tokens, slot.Token)
+		}
+		if err != nil || !slices.Equal(numbers, want) {
+			t.Errorf("slots %d, %v, want %d", numbers, err, want)
+		}
+		return tokens
+	}
+	first, two := kindtest.MustLock(t, one), kindtest.MustLock(t, other.N(2))
+	slots(one, first, 0)
+	before := slots(other, two, 1, 2)
+	if again := slots(one, two, 1, 2); !slices.Equal(again, before) { // by any handle, again and again
+		t.Errorf("the tokens %d became %d", before, again)
+	}
+	last := kindtest.MustLock(t, one)
+	slots(one, last, 3)
+	kindtest.MustUnlock(t, two)
+	s.Do(t, "HSET", "leasehold_semaphore_slots:{gpus}", "1", "8000000000000000 "+luascripts.Permits(two.Owner())[0]) // as by a clock that was ahead
+	next := kindtest.MustLock(t, one)
+	if tokens := slots(one, next, 1); len(tokens) != 1 || tokens[0] != 8000000000000001 {
+		t.Errorf("token %d after 8000000000000000", tokens)
+	}
+	another := kindtest.MustLock(t, other)
+	if tokens := slots(other, another, 2); len(tokens) != 1 || tokens[0] <= before[1] {
+		t.Errorf("token %d after %d", tokens, before[1])
+	}
+	slots(one, first, 0)
+
+	// What is lost has no slot.
+	s.Do(t, "ZADD", "{gpus}:timeout", "1000", luascripts.Permits(first.Owner())[0])
+	var e *lock.Error
+	if _, err := one.Slots(t.Context(), first); !errors.Is(err, lock.ErrLost) || !errors.As(err, &e) || e.Op != "slots" || e.Name != "gpus" {
+		t.Errorf("of a permit that is lost: %v", err)
+	}
+	heir := kindtest.MustLock(t, other)
+	slots(other, heir, 0)
+	plain := kindtest.MustLock(t, a.NewLock("plain"))
+	if _, err := one.Slots(t.Context(), plain); err == nil || !strings.Contains(err.Error(), "no hold of a semaphore") {
+		t.Errorf("of another lock: %v", err)
+	}
+	for _, value := range [][]string{{"SET", "leasehold_semaphore_slots:{gpus}", "x"}, {"HSET", "leasehold_semaphore_slots:{gpus}", "0", "x"}, {"HSET", "leasehold_semaphore_slots:{gpus}", "x", "1 x"}} {
+		s.Do(t, "DEL", "leasehold_semaphore_slots:{gpus}")
+		s.Do(t, value...)
+		if _, err := one.Slots(t.Context(), last); !errors.Is(err, lock.ErrForeignKey) {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+	_ = first.Unlock(t.Context())
+	kindtest.MustUnlock(t, last, next, another, heir, plain)
+}
+
+// Holders come and go in several processes: no two of them ever have the same slot at once, all numbers are below the number
+// of permits, and the tokens of each slot grow.
+func TestSlots_neverTwice(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	const total = 5
+	var mu sync.Mutex
+	inside, latest := map[int]bool{}, map[int]uint64{} // guarded by mu
+	var wg sync.WaitGroup
+	for range 3 {
+		sem := kindtest.NewClient(t, s.Client(t)).NewSemaphore("gpus", total)
+		for range 4 {
+			wg.Go(func() {
+				for range 30 {
+					h, err := sem.N(1 + rand.IntN(3)).Lock(t.Context())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					found, err := sem.Slots(t.Context(), h)
+					if err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					for _, slot := range found {
+						if inside[slot.Number] || slot.Number >= total || slot.Token <= latest[slot.Number] {
+							t.Errorf("slot %d, taken: %v, token %d after %d", slot.Number, inside[slot.Number], slot.Token, latest[slot.Number])
+						}
+						inside[slot.Number], latest[slot.Number] = true, slot.Token
+					}
+					mu.Unlock()
+					time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
+					mu.Lock()
+					for _, slot := range found {
+						delete(inside, slot.Number)
+					}
+					mu.Unlock()
+					if err := h.Unlock(context.Background()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if len(latest) != total {
+		t.Errorf("%d of %d slots were in use", len(latest), total)
+	}
 }

@@ -38,6 +38,7 @@ const (
 	semTurnsPrefix  = "leasehold_semaphore"
 	semQueuePrefix  = "leasehold_semaphore_queue"
 	semAlivePrefix  = "leasehold_semaphore_alive"
+	semSlotsPrefix  = "leasehold_semaphore_slots"
 	latchChannel    = "redisson_countdownlatch__channel__"
 	latchPrefix     = "leasehold_latch"
 	latchCalls      = "leasehold_latch_calls"
@@ -46,7 +47,7 @@ const (
 
 // reserved begin the keys that locks, clients and package fence keep. A lock with such a
 // name could lie on one of them.
-var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", latchPrefix + ":", latchCalls + ":", leaderPrefix + ":"}
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", semSlotsPrefix + ":", latchPrefix + ":", latchCalls + ":", leaderPrefix + ":"}
 
 // Plain returns the keys of a plain lock.
 func Plain(name string) luascripts.Keys {
@@ -70,7 +71,7 @@ func ReadWrite(name string) luascripts.Keys {
 
 // Semaphore returns the keys of a semaphore. The zset of its permits has a name by Redisson's suffixName.
 func Semaphore(name string) luascripts.Keys {
-	k := luascripts.Keys{Lock: name, Leases: suffixed(name, "timeout"), Change: beside(semChangePrefix, name), Channel: ours(semTurnsPrefix, name), Publish: "PUBLISH", Queue: ours(semQueuePrefix, name), Timeouts: ours(semAlivePrefix, name)}
+	k := luascripts.Keys{Lock: name, Leases: suffixed(name, "timeout"), Change: beside(semChangePrefix, name), Channel: ours(semTurnsPrefix, name), Publish: "PUBLISH", Queue: ours(semQueuePrefix, name), Timeouts: ours(semAlivePrefix, name), Slots: ours(semSlotsPrefix, name)}
 	k.Never = k.Queue + ":never" // a user with rights to the queue has rights to this key
 	return k
 }
