@@ -2,6 +2,7 @@ package bloom_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 
@@ -68,4 +69,27 @@ func ExampleNewSharded() {
 	// Output:
 	// 2 <nil>
 	// [true false] <nil>
+}
+
+// The parameters of a filter stand in Redis. Another process that wants others is told.
+func ExampleConfig() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	words := c.NewBloomFilter("words")
+	if _, err := words.Init(ctx, 1000, 0.01); err != nil {
+		log.Fatal(err)
+	}
+	config, err := words.Config(ctx)
+	fmt.Println(config.Expected, config.P, config.Size, config.Hashes, err)
+
+	_, err = words.Init(ctx, 5000, 0.01)
+	var other *bloom.ConfigError
+	fmt.Println(errors.Is(err, bloom.ErrOtherConfig), errors.As(err, &other) && other.Config == config)
+	// Output:
+	// 1000 0.01 9585 7 <nil>
+	// true true
 }

@@ -2,18 +2,26 @@ package client_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
+	"os"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/exampletest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+	"github.com/redis/rueidis"
 )
 
 func Example() {
+	redis := exampletest.Start() // in memory; yours is redis://127.0.0.1:6379, say
+	defer redis.Close()
 	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
+	c, err := client.Open(ctx, redis.URL())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -28,108 +36,178 @@ func Example() {
 	defer h.Unlock(ctx) // works although ctx may be over by then
 
 	ship := func(ctx context.Context) error { return ctx.Err() }
-	if err := ship(h.Context()); err != nil { // over as soon as the lock is not certainly held
-		log.Print(err)
-	}
+	fmt.Println(ship(h.Context())) // over as soon as the lock is not certainly held
+	// Output: <nil>
 }
 
-// Do is the shortest form: it locks, runs, and unlocks whatever happens.
-func Example_do() {
+// A client on the rueidis client that the application has. Close the client first.
+func ExampleNew() {
+	redis := exampletest.Start()
+	defer redis.Close()
+	option, err := client.ParseURL(redis.URL())
+	if err != nil {
+		log.Fatal(err)
+	}
+	rdb, err := rueidis.NewClient(option)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+
+	c, err := client.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
 	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
+	defer c.Close(ctx)
+	fmt.Println(lock.TryDo(ctx, c.NewLock("orders:42"), func(context.Context) error { return nil }))
+	// Output: <nil>
+}
+
+// What a URL cannot say: here a certificate of the client.
+func ExampleParseURL() {
+	option, err := client.ParseURL("rediss://jobs:secret@redis.example:6379")
+	if err != nil {
+		log.Fatal(err)
+	}
+	var own tls.Certificate // by tls.LoadX509KeyPair
+	option.TLSConfig.Certificates = []tls.Certificate{own}
+	fmt.Println(option.InitAddress, option.Username, option.TLSConfig.ServerName)
+
+	_, err = client.ParseURL("redis.example:6379")
+	fmt.Println(err != nil)
+	// Output:
+	// [redis.example:6379] jobs redis.example
+	// true
+}
+
+// Who a client is to operators, whom it tells what happens, and how long it waits for an answer.
+func ExampleClient_options() {
+	redis := exampletest.Start()
+	defer redis.Close()
+	ctx := context.Background()
+	c, err := client.Open(ctx, redis.URL(),
+		client.WithName("billing"),              // leasehold ls shows it
+		client.WithLabel(os.Getenv("POD_NAME")), // and this, with -o wide
+		client.WithOpTimeout(2*time.Second),     // then the outcome of a command counts as unknown
+		client.WithObserver(lock.Observer{ // leaseholdprom and leaseholdotel make one
+			Granted: func(_ context.Context, e lock.Event) { fmt.Println("granted", e.Name) },
+		}),
+	)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
+	fmt.Println(lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { return nil }))
+	// Output:
+	// granted orders:42
+	// <nil>
+}
 
-	err = lock.Do(ctx, c.NewLock("report:2026-11"), func(ctx context.Context) error {
-		for page := range 1000 {
-			if err := ctx.Err(); err != nil { // looks at the clocks, not only at a signal
-				return context.Cause(ctx)
-			}
-			_ = page // write it
+// Two applications on one server, with a lock of the same name each.
+func ExampleWithKeyPrefix() {
+	redis := exampletest.Start()
+	defer redis.Close()
+	ctx := context.Background()
+	billing := redis.Client(client.WithKeyPrefix("billing:"))
+	shipping := redis.Client(client.WithKeyPrefix("shipping:"))
+
+	err := lock.Do(ctx, billing.NewLock("nightly"), func(ctx context.Context) error {
+		return lock.TryDo(ctx, shipping.NewLock("nightly"), func(context.Context) error { return nil })
+	})
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+// The warnings and errors of the client go to a logger of yours, and not to slog.Default.
+func ExampleWithLogger() {
+	redis := exampletest.Start()
+	defer redis.Close()
+	withoutTime := func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
 		}
+		return a
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	c := redis.Client(client.WithLogger(logger))
+
+	l := c.NewLock("import", lock.WithMaxHold(10*time.Millisecond))
+	_ = lock.Do(context.Background(), l, func(ctx context.Context) error {
+		<-ctx.Done()
 		return nil
 	})
-	if err != nil {
-		log.Print(err)
-	}
+	// Output: level=ERROR msg="lock lost" lock=import mode=exclusive cause="held for as long as WithMaxHold allows"
 }
 
-// One attempt, for work that need not be done if another process is doing it already.
-func Example_tryLock() {
+// A shorter lease frees the lock of a dead process sooner, and loses the lock sooner when Redis is silent.
+func ExampleWithWatchdogTimeout() {
+	redis := exampletest.Start()
+	defer redis.Close()
 	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
+	h, err := redis.Client(client.WithWatchdogTimeout(10 * time.Second)).NewLock("orders:42").Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer c.Close(ctx)
-
-	h, err := c.NewLock("cron:nightly").TryLock(ctx)
-	switch {
-	case errors.Is(err, lock.ErrNotAcquired):
-		fmt.Println("another instance does it")
-		return
-	case err != nil:
-		log.Print(err) // Redis did not answer: that is not the same
-		return
-	}
-	defer h.Unlock(ctx)
+	fmt.Println(time.Until(h.Until()) < 10*time.Second)
+	_ = h.Unlock(ctx)
+	// Output: true
 }
 
-// A job that must not run longer than its lease, whatever happens to it.
-func Example_fixedLease() {
+// A client that tells nobody who it is, and writes no key but those of its locks.
+func ExampleWithoutRegistry() {
+	redis := exampletest.Start()
+	defer redis.Close()
 	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close(ctx)
-
-	h, err := c.NewLock("import", lock.WithFixedLease(time.Minute)).Lock(ctx)
-	if err != nil {
-		log.Print(err)
-		return
-	}
-	defer h.Unlock(ctx)
-	fmt.Println("ours until", h.Until())
-}
-
-// Wait for five seconds at most, and hold the lock while the work goes on. A
-// deadline on ctx would end the context of the hold as well.
-func Example_limitedWait() {
-	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close(ctx)
-
-	h, err := c.NewLock("import", lock.WithWait(5*time.Second)).Lock(ctx)
-	if err != nil {
-		log.Print(err) // matches lock.ErrNotAcquired when the time was up
-		return
-	}
-	defer h.Unlock(ctx)
-}
-
-// Nested calls that take the same lock re-enter by the hold's context.
-func Example_reentry() {
-	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close(ctx)
-	account := c.NewLock("account:7")
-
-	deposit := func(ctx context.Context, cents int) error {
-		return lock.Do(ctx, account, func(context.Context) error { return nil })
-	}
-	err = lock.Do(ctx, account, func(ctx context.Context) error {
-		return deposit(ctx, 100) // count 2, and back to 1
+	l := redis.Client(client.WithoutRegistry()).NewLock("orders:42")
+	err := lock.Do(ctx, l, func(context.Context) error {
+		state, err := l.Inspect(ctx)
+		fmt.Println(state.Holders[0].Client.Known())
+		return err
 	})
-	if err != nil {
-		log.Print(err)
+	fmt.Println(err)
+	// Output:
+	// false
+	// <nil>
+}
+
+// A cluster whose Java peers are older than Redisson 3.22, which publish to all nodes.
+func ExamplePubSub() {
+	redis := exampletest.Start()
+	defer redis.Close()
+	c := redis.Client(client.WithPubSub(client.PubSubPlain))
+	fmt.Println(client.PubSubPlain, lock.Do(context.Background(), c.NewLock("orders:42"), func(context.Context) error { return nil }))
+	// Output: plain <nil>
+}
+
+// A quorum of three servers starts while one of them is down.
+func ExampleWithLazyConnect() {
+	one, two := exampletest.Start(), exampletest.Start()
+	defer one.Close()
+	defer two.Close()
+	ctx := context.Background()
+	var locks []lock.Locker
+	for _, url := range []string{one.URL(), two.URL(), "redis://127.0.0.1:1"} { // where nobody listens
+		c, err := client.Open(ctx, url, client.WithLazyConnect())
+		if err != nil {
+			log.Fatal(err) // the URL or an option is wrong
+		}
+		defer func() {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			c.Close(ctx) // the server that is down confirms nothing
+		}()
+		locks = append(locks, c.NewLock("leader"))
 	}
+
+	// These servers forget nothing when they start again; without the option they have no vote at first.
+	leader := multilock.NewQuorum(locks, multilock.WithDurableServers())
+	err := lock.Do(ctx, leader, func(context.Context) error {
+		fmt.Println("two of three servers say so")
+		return nil
+	})
+	fmt.Println(err == nil || errors.Is(err, lock.ErrUnavailable))
+	// Output:
+	// two of three servers say so
+	// true
 }

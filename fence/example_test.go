@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/fence"
@@ -118,4 +119,30 @@ func ExampleMarks() {
 	// <nil>
 	// <nil>
 	// leasehold: fence "account:1": stale fencing token 1795225388576199: 1795225388576200 was seen
+}
+
+// The error has both tokens.
+func ExampleStaleError() {
+	err := fence.Check(first, second)
+	var stale *fence.StaleError
+	if errors.As(err, &stale) {
+		fmt.Println(errors.Is(err, fence.ErrStale), stale.Token, stale.Highest)
+	}
+	// Output: true 1795225388576199 1795225388576200
+}
+
+// Registers of keys that come and go do not stay for ever. No holder comes back after three days.
+func ExampleWithRegisterExpiry() {
+	ctx := context.Background()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	guard, err := fence.NewRedis(rdb, fence.WithRegisterExpiry(72*time.Hour))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(guard.Set(ctx, first, "session:8", "open"))
+	// Output: <nil>
 }

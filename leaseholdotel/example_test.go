@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"strings"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/leaseholdotel"
@@ -60,4 +61,30 @@ func Example() {
 	// span leasehold.lock.acquire under the request: true
 	// span POST /orders under the request: false
 	// metric leasehold.lock.hold.duration of 1 plain lock
+}
+
+// Names that say little may be attributes: here the part before the first colon.
+func ExampleWithNameAttribute() {
+	rdb, stop := startRedis()
+	defer stop()
+	ctx := context.Background()
+	spans := tracetest.NewSpanRecorder()
+	observer, err := leaseholdotel.NewObserver(
+		leaseholdotel.WithTracerProvider(trace.NewTracerProvider(trace.WithSpanProcessor(spans))),
+		leaseholdotel.WithMeterProvider(metric.NewMeterProvider()),
+		leaseholdotel.WithNameAttribute(func(name string) string {
+			kind, _, _ := strings.Cut(name, ":")
+			return kind
+		}),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := client.New(rdb, client.WithObserver(observer))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	fmt.Println(lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { return nil }))
+	// Output: <nil>
 }

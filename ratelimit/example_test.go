@@ -130,3 +130,135 @@ func ExampleHandler() {
 	// 200 "per-address";q=2;w=60 "per-address";r=0;t=60 retry after ""
 	// 429 "per-address";q=2;w=60 "per-address";r=0;t=30 retry after "30"
 }
+
+// A bucket of 20 units that fills by 10 a second, and a window that begins anew each day.
+func ExampleLimit() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	limiter := c.NewRateLimiter("search", ratelimit.Closed().After(time.Second),
+		ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 20},
+		ratelimit.Limit{Rate: 1000, Per: 24 * time.Hour, Aligned: true},
+	)
+	d, err := limiter.Take(ctx, "ann", 15) // at once, as the bucket is full
+	fmt.Println(d.OK, err)
+	// Output: true <nil>
+}
+
+// What is left, and the headers for an HTTP response.
+func ExampleDecision() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	limiter := c.NewRateLimiter("export", ratelimit.Closed().After(time.Second), ratelimit.PerHour(2))
+
+	w := httptest.NewRecorder()
+	for range 3 {
+		d, err := limiter.Take(ctx, "ann", 1)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(d.OK, d.Taken, d.Remaining)
+		d.SetHeader(w.Header(), "export")
+	}
+	fmt.Println(w.Header().Get("RateLimit-Policy"), w.Header().Get("Retry-After") != "")
+	// Output:
+	// true 1 1
+	// true 1 0
+	// false 0 0
+	// "export";q=2;w=3600 true
+}
+
+// A caller that would wait for longer than it can learns at once when to come again.
+func ExampleLimitedError() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	limiter := c.NewRateLimiter("partner", ratelimit.Closed().After(time.Second), ratelimit.PerHour(1))
+	if err := limiter.Wait(ctx, "ann", 1); err != nil {
+		log.Fatal(err)
+	}
+
+	short, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	err = limiter.Wait(short, "ann", 1)
+	var limited *ratelimit.LimitedError
+	fmt.Println(errors.Is(err, ratelimit.ErrLimited), errors.As(err, &limited) && limited.RetryAfter > 50*time.Minute)
+	// Output: true true
+}
+
+// Units for later: the caller does something else until they are there, or gives them back.
+func ExampleReservation() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	limiter := c.NewRateLimiter("render", ratelimit.Closed().After(time.Second), ratelimit.Limit{Rate: 6, Per: time.Hour, Burst: 1})
+	for range 2 {
+		r, err := limiter.Reserve(ctx, "ann", 1)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(r.Delay().Round(time.Minute))
+		if r.Delay() > time.Minute {
+			fmt.Println(r.Cancel(ctx))
+		}
+	}
+	// Output:
+	// 0s
+	// 10m0s
+	// <nil>
+}
+
+// A limiter that Java services have a part in. The rate stands in Redis.
+func ExampleWindow() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	window := c.NewWindow("shared")
+	created, err := window.Init(ctx, 2, time.Hour)
+	fmt.Println(created, err)
+	for range 3 {
+		d, err := window.Take(ctx, 1)
+		fmt.Println(d.OK, err)
+	}
+	// Output:
+	// true <nil>
+	// true <nil>
+	// true <nil>
+	// false <nil>
+}
+
+// Another process has set another rate, and keeps it.
+func ExampleRateError() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	window := c.NewWindow("rates")
+	if _, err := window.Init(ctx, 2, time.Hour); err != nil {
+		log.Fatal(err)
+	}
+	_, err = window.Init(ctx, 5, time.Hour)
+	var other *ratelimit.RateError
+	if errors.As(err, &other) {
+		fmt.Println(errors.Is(err, ratelimit.ErrOtherRate), other.Rate, other.Per)
+	}
+	// Output: true 2 1h0m0s
+}

@@ -3,6 +3,7 @@ package fencesql_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"log"
 
 	"github.com/leasehold-go/leasehold/fence/fencesql"
@@ -32,7 +33,10 @@ func ExampleGuard() {
 		}
 		return tx.Commit()
 	}
-	_ = transfer
+	_ = transfer // runs on a real PostgreSQL in the tests of this repository
+	fmt.Println(guard.Schema())
+	// Output:
+	// CREATE TABLE IF NOT EXISTS leasehold_fence (resource text PRIMARY KEY, token bigint NOT NULL)
 }
 
 // A row can have its fence in a column, and then one statement checks and writes.

@@ -1,0 +1,76 @@
+package locktest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
+)
+
+// What a test of yours has.
+var (
+	t    *testing.T
+	a, b *client.Client // two clients of one server, with a watchdog timeout of a second
+)
+
+// Two processes, and an hour of renewals that takes no time: TestReport in a file of yours.
+func ExampleServer() {
+	testReport := func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := locktest.NewServer(t)
+			h, err := s.Client(t).NewLock("report").Lock(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			if _, err := s.Client(t).NewLock("report").TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+				t.Errorf("another process: %v", err)
+			}
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	testing.RunTests(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{Name: "TestReport", F: testReport}})
+	// Output:
+}
+
+// The rules of an exclusive lock, on one of yours.
+func ExampleRun() {
+	locktest.Run(t, locktest.Harness{
+		New:      func(name string, opts ...lock.Option) lock.Locker { return a.NewLock(name, opts...) },
+		Other:    func(name string, opts ...lock.Option) lock.Locker { return b.NewLock(name, opts...) },
+		Watchdog: time.Second,
+	})
+}
+
+// The rules of a read/write lock.
+func ExampleRunRW() {
+	locktest.RunRW(t, locktest.RWHarness{
+		New:      func(name string, opts ...lock.Option) locktest.RW { return a.NewRWLock(name, opts...) },
+		Other:    func(name string, opts ...lock.Option) locktest.RW { return b.NewRWLock(name, opts...) },
+		Watchdog: time.Second,
+	})
+}
+
+// The rules of a semaphore.
+func ExampleRunSemaphore() {
+	locktest.RunSemaphore(t, locktest.SemaphoreHarness{
+		New: func(name string, total, n int, opts ...lock.Option) lock.Locker {
+			return a.NewSemaphore(name, total, opts...).N(n)
+		},
+		Other: func(name string, total, n int, opts ...lock.Option) lock.Locker {
+			return b.NewSemaphore(name, total, opts...).N(n)
+		},
+		Waiters: func(ctx context.Context, name string) (int, error) {
+			s, err := a.NewSemaphore(name, 0).Inspect(ctx)
+			return len(s.Waiters), err
+		},
+		Watchdog: time.Second,
+	})
+}
