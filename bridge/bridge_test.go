@@ -24,22 +24,59 @@ const (
 	lease = time.Second
 )
 
+// servers are the kinds of deployment: how each library connects to one.
+var servers = map[string]func(t *testing.T) deployment{
+	"server": func(t *testing.T) deployment {
+		s := redistest.Start(t)
+		return deployment{
+			goredis: func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.Addr()}) },
+			rueidis: rueidis.ClientOption{InitAddress: []string{s.Addr()}},
+			client:  s.Client,
+		}
+	},
+	"sentinel": func(t *testing.T) deployment {
+		s := redistest.StartSentinel(t, 2)
+		var sentinels []string
+		for _, sentinel := range s.Sentinels {
+			sentinels = append(sentinels, sentinel.Addr())
+		}
+		return deployment{
+			goredis: func() redis.UniversalClient {
+				return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: redistest.PrimaryName, SentinelAddrs: sentinels})
+			},
+			rueidis: rueidis.ClientOption{InitAddress: sentinels, Sentinel: rueidis.SentinelOption{MasterSet: redistest.PrimaryName}},
+			client:  s.Client,
+		}
+	},
+	"cluster": func(t *testing.T) deployment {
+		c := redistest.StartCluster(t)
+		return deployment{
+			goredis: func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()}) },
+			rueidis: rueidis.ClientOption{InitAddress: c.Addrs()},
+			client:  c.Client,
+		}
+	},
+}
+
+type deployment struct {
+	goredis func() redis.UniversalClient
+	rueidis rueidis.ClientOption
+	client  func(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client
+}
+
 // libraries are the old ones, each with its key in Redis.
 var libraries = map[string]struct {
-	open func(t *testing.T, addr string) Old
+	open func(t *testing.T, d deployment) Old
 	key  string
 }{
-	"redsync": {func(t *testing.T, addr string) Old {
-		return Redsync(redsync.New(goredis.NewPool(open(t, addr))), name, lease, redsync.WithRetryDelay(5*time.Millisecond))
+	"redsync": {func(t *testing.T, d deployment) Old {
+		return Redsync(redsync.New(goredis.NewPool(open(t, d))), name, lease, redsync.WithRetryDelay(5*time.Millisecond))
 	}, name},
-	"redislock": {func(t *testing.T, addr string) Old {
-		return Redislock(redislock.New(open(t, addr)), name, lease, 5*time.Millisecond)
+	"redislock": {func(t *testing.T, d deployment) Old {
+		return Redislock(redislock.New(open(t, d)), name, lease, 5*time.Millisecond)
 	}, name},
-	"rueidislock": {func(t *testing.T, addr string) Old {
-		l, err := rueidislock.NewLocker(rueidislock.LockerOption{
-			ClientOption: rueidis.ClientOption{InitAddress: []string{addr}},
-			KeyMajority:  1, KeyValidity: lease,
-		})
+	"rueidislock": {func(t *testing.T, d deployment) Old {
+		l, err := rueidislock.NewLocker(rueidislock.LockerOption{ClientOption: d.rueidis, KeyMajority: 1, KeyValidity: lease})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,15 +85,15 @@ var libraries = map[string]struct {
 	}, "rueidislock:0:" + name},
 }
 
-func open(t *testing.T, addr string) *redis.Client {
-	rdb := redis.NewClient(&redis.Options{Addr: addr})
+func open(t *testing.T, d deployment) redis.UniversalClient {
+	rdb := d.goredis()
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }
 
 // newLock is leasehold's lock, of a client of its own.
-func newLock(t *testing.T, s *redistest.Server) lock.Locker {
-	c, err := client.New(s.Client(t), client.WithKeyPrefix("leasehold:"), client.WithWatchdogTimeout(5*lease))
+func newLock(t *testing.T, d deployment) lock.Locker {
+	c, err := client.New(d.client(t), client.WithKeyPrefix("leasehold:"), client.WithWatchdogTimeout(5*lease))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +111,14 @@ func oldDo(ctx context.Context, old Old, fn func(context.Context) error) error {
 }
 
 // In both halves of a rollout no two callers are inside together: old processes with bridges, and
-// bridges with new processes.
+// bridges with new processes. It is so on one server, behind Sentinels and on a cluster.
 func TestRollout(t *testing.T) {
+	for server, start := range servers {
+		t.Run(server, func(t *testing.T) { rollout(t, start(t)) })
+	}
+}
+
+func rollout(t *testing.T, d deployment) {
 	for library, l := range libraries {
 		for half, with := range map[string]func(ctx context.Context, old Old, new lock.Locker, fn func(context.Context) error) error{
 			"old and bridges": func(ctx context.Context, old Old, _ lock.Locker, fn func(context.Context) error) error {
@@ -86,8 +129,6 @@ func TestRollout(t *testing.T) {
 			},
 		} {
 			t.Run(library+"/"+half, func(t *testing.T) {
-				t.Parallel()
-				s := redistest.Start(t)
 				var inside, entered atomic.Int32
 				work := func(ctx context.Context) error {
 					if n := inside.Add(1); n != 1 {
@@ -105,7 +146,7 @@ func TestRollout(t *testing.T) {
 				const processes, times = 2, 20
 				var wg sync.WaitGroup
 				for range processes {
-					old, new := l.open(t, s.Addr()), newLock(t, s)
+					old, new := l.open(t, d), newLock(t, d)
 					wg.Go(func() {
 						for range times {
 							if err := Do(t.Context(), old, new, work); err != nil {
@@ -113,7 +154,7 @@ func TestRollout(t *testing.T) {
 							}
 						}
 					})
-					old, new = l.open(t, s.Addr()), newLock(t, s)
+					old, new = l.open(t, d), newLock(t, d)
 					wg.Go(func() {
 						for range times {
 							if err := with(t.Context(), old, new, work); err != nil {
@@ -137,9 +178,9 @@ func TestLoss(t *testing.T) {
 		for which, key := range map[string]string{"old": l.key, "new": "leasehold:" + name} {
 			t.Run(library+"/"+which, func(t *testing.T) {
 				t.Parallel()
-				s := redistest.Start(t)
-				rdb := open(t, s.Addr())
-				err := Do(t.Context(), l.open(t, s.Addr()), newLock(t, s), func(ctx context.Context) error {
+				d := servers["server"](t)
+				rdb := open(t, d)
+				err := Do(t.Context(), l.open(t, d), newLock(t, d), func(ctx context.Context) error {
 					select {
 					case <-ctx.Done():
 						t.Errorf("over before anything was lost: %v", context.Cause(ctx))
@@ -167,16 +208,16 @@ func TestGivesUp(t *testing.T) {
 	for library, l := range libraries {
 		t.Run(library, func(t *testing.T) {
 			t.Parallel()
-			s := redistest.Start(t)
-			new := newLock(t, s)
+			d := servers["server"](t)
+			new := newLock(t, d)
 			h, err := new.Lock(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			old := l.open(t, s.Addr())
-			err = Do(ctx, old, newLock(t, s), func(context.Context) error {
+			old := l.open(t, d)
+			err = Do(ctx, old, newLock(t, d), func(context.Context) error {
 				t.Error("it was called")
 				return nil
 			})
@@ -186,7 +227,7 @@ func TestGivesUp(t *testing.T) {
 			if err := h.Unlock(t.Context()); err != nil {
 				t.Error(err)
 			}
-			other := l.open(t, s.Addr()) // as another process
+			other := l.open(t, d) // as another process
 			if err := Do(t.Context(), other, new, func(context.Context) error { return nil }); err != nil {
 				t.Errorf("afterwards: %v", err)
 			}

@@ -23,8 +23,8 @@ type Sentinel struct {
 	Sentinels []*Server
 }
 
-// primaryName is the name of the primary for the Sentinels.
-const primaryName = "primary"
+// PrimaryName is the name of the primary for the Sentinels.
+const PrimaryName = "primary"
 
 // StartSentinel starts nodes servers, the first of them the primary, and the
 // Sentinels. They are patient with a primary that is silent, as on a busy machine one that
@@ -47,7 +47,7 @@ func StartSentinel(tb testing.TB, nodes int, config ...string) *Sentinel {
 	}
 	waitUntil(tb, "the Sentinels know each other and the replicas", func() bool {
 		for _, sentinel := range s.Sentinels {
-			facts := pairs(sentinel.Do(tb, "SENTINEL", "MASTER", primaryName))
+			facts := pairs(sentinel.Do(tb, "SENTINEL", "MASTER", PrimaryName))
 			if facts["num-other-sentinels"] != "2" || facts["num-slaves"] != strconv.Itoa(nodes-1) {
 				return false
 			}
@@ -107,7 +107,7 @@ func sentinelConf(tb testing.TB, primary string, quorum int) (file string) {
 		tb.Fatal(err)
 	}
 	file = filepath.Join(tb.TempDir(), "sentinel.conf")
-	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s %[4]d\nsentinel down-after-milliseconds %[1]s %[5]d\nsentinel failover-timeout %[1]s 2000\n", primaryName, host, port, quorum, sentinelPatience.Milliseconds())
+	text := fmt.Sprintf("sentinel monitor %[1]s %[2]s %[3]s %[4]d\nsentinel down-after-milliseconds %[1]s %[5]d\nsentinel failover-timeout %[1]s 2000\n", PrimaryName, host, port, quorum, sentinelPatience.Milliseconds())
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		tb.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func (s *Sentinel) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) ru
 	tb.Helper()
 	opt := rueidis.ClientOption{
 		DisableCache: true,
-		Sentinel:     rueidis.SentinelOption{MasterSet: primaryName, TopologyRefreshInterval: time.Second},
+		Sentinel:     rueidis.SentinelOption{MasterSet: PrimaryName, TopologyRefreshInterval: time.Second},
 	}
 	for _, sentinel := range s.Sentinels {
 		opt.InitAddress = append(opt.InitAddress, sentinel.Addr())
@@ -134,7 +134,7 @@ func (s *Sentinel) Primary(tb testing.TB) *Server {
 	waitUntil(tb, "the Sentinels agree on a primary", func() bool {
 		addrs := map[string]bool{}
 		for _, sentinel := range s.Sentinels {
-			reply := sentinel.Do(tb, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", primaryName)
+			reply := sentinel.Do(tb, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", PrimaryName)
 			parts, _ := reply.AsStrSlice()
 			addrs[strings.Join(parts, ":")] = true
 		}
@@ -183,7 +183,7 @@ func (s *Sentinel) Failover(tb testing.TB, primary *Server) *Server {
 func (s *Sentinel) setDownAfter(tb testing.TB, d time.Duration) {
 	tb.Helper()
 	for _, sentinel := range s.Sentinels {
-		sentinel.Do(tb, "SENTINEL", "SET", primaryName, "down-after-milliseconds", strconv.FormatInt(d.Milliseconds(), 10))
+		sentinel.Do(tb, "SENTINEL", "SET", PrimaryName, "down-after-milliseconds", strconv.FormatInt(d.Milliseconds(), 10))
 	}
 }
 

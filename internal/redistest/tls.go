@@ -113,7 +113,7 @@ func StartTLSSentinel(tb testing.TB, a *Authority) (addr string) {
 		}, args...)
 	})
 	waitUntil(tb, "the Sentinel sees the primary", func() bool {
-		return pairs(s.Do(tb, "SENTINEL", "MASTER", primaryName))["flags"] == "master"
+		return pairs(s.Do(tb, "SENTINEL", "MASTER", PrimaryName))["flags"] == "master"
 	})
 	return addr
 }
