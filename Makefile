@@ -14,7 +14,7 @@ VERSIONS_TESTS    := ^Test(Conformance|Exclusion|Model|Crash|LostReply|Failover|
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api ci
+.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api links ci
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ lint: ## gofmt, go.mod, go vet and staticcheck
 
 api: ## what breaks code of users is listed in .ci/api; see scripts/api.sh
 	@sh scripts/api.sh
+
+links: ## whether the links of the pages to other servers are alive
+	@sh scripts/links.sh
 
 ci: ## what CI runs
 	.ci/run

@@ -185,6 +185,41 @@ func TestReadme(t *testing.T) {
 	}
 }
 
+// comparison finds the rows of the table that compares leasehold with others.
+var comparison = regexp.MustCompile(`(?ms)^\| \| leasehold \|[^\n]*\n\|[-|]*\n(.*?)^$`)
+
+// Each cell of the table has its proof: those about leasehold a test or a measurement.
+func TestComparison(t *testing.T) {
+	problems := func(readme string) (problems []string) {
+		table := comparison.FindStringSubmatch(readme)
+		if table == nil {
+			return []string{"there is no table"}
+		}
+		for row := range strings.Lines(table[1]) {
+			cells := strings.Split(strings.Trim(strings.TrimSpace(row), "|"), "|")
+			for i, cell := range cells[1:] {
+				links := link.FindAllStringSubmatch(cell, -1)
+				if len(links) == 0 {
+					problems = append(problems, cells[0]+": a cell without proof: "+cell)
+				}
+				for _, l := range links {
+					if i == 0 && !strings.HasSuffix(l[1], "_test.go") && !strings.HasPrefix(l[1], "docs/PERFORMANCE.md#") {
+						problems = append(problems, cells[0]+": neither a test nor a measurement: "+l[1])
+					}
+				}
+			}
+		}
+		return problems
+	}
+	for _, p := range problems(pages(t)["README.md"]) {
+		t.Error(p)
+	}
+	bad := "| | leasehold | other |\n|---|---|---|\n| safe | [yes](README.md) | no |\n\n"
+	if p := problems(bad); len(p) != 2 {
+		t.Errorf("the test finds %q", p)
+	}
+}
+
 var warning = regexp.MustCompile(`(?:report\.warn\(|\.say\(slog\.Level\w+, )"([^";]*)`)
 
 // The runbook has an entry for each warning and each error that a client can log.

@@ -1,0 +1,26 @@
+#!/usr/bin/env sh
+# Asks every server that a page links to whether the link is alive. It is not part of CI, which must not fail when a
+# server of somebody else is down. A test of package docs looks at the links inside the repository.
+#
+#	sh scripts/links.sh             all pages
+#	sh scripts/links.sh README.md   some
+set -eu
+cd "$(dirname "$0")/.."
+
+[ $# -gt 0 ] || set -- $(git ls-files '*.md')
+dead=0
+total=0
+for url in $(grep -ohE '\]\(https://[^) ]+' "$@" | sed 's/^](//; s/#.*//' | sort -u); do
+	total=$((total + 1))
+	# Some servers answer 403 or 405 to a HEAD, or to a program that says it is curl.
+	code=$(curl -sSL -o /dev/null -A 'Mozilla/5.0 (link check)' --max-time 20 --retry 2 -w '%{http_code}' "$url" 2>/dev/null) || true
+	case $code in
+	2??) ;;
+	*)
+		dead=$((dead + 1))
+		echo "$code $url in $(grep -lF "$url" "$@" | tr '\n' ' ')"
+		;;
+	esac
+done
+echo "links: $dead of $total do not answer"
+[ "$dead" -eq 0 ]
