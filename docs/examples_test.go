@@ -97,7 +97,7 @@ func publics(t *testing.T) (all []public) {
 	for path := range texts(t, ".go") {
 		dir := filepath.Dir(path)
 		private := strings.Contains(dir, "internal") || slices.Contains(noPromise, dir)
-		for _, top := range []string{"docs", "cmd", "integration", "benchmarks", "model"} {
+		for _, top := range []string{"docs", "cmd", "integration", "benchmarks", "model", "scripts"} {
 			private = private || dir == top || strings.HasPrefix(dir, top+"/")
 		}
 		if !private && dir != "." {

@@ -1,6 +1,6 @@
 #!/usr/bin/env sh
 # Makes a release in this clone, and pushes nothing: the changelog, a commit and a tag for each
-# module, and a list of what is in each (go list -m). It prints the commands that publish it.
+# module, and a bill of materials of each (CycloneDX). It prints the commands that publish it.
 #
 #	sh scripts/release.sh v0.1.0
 #
@@ -47,7 +47,7 @@ for least in 1 2 3; do # those that need fewer of them come first
 		for path in $(replaced "$m"); do
 			(cd "$m" && go mod edit -dropreplace="$path" -require="$path@$version")
 		done
-		(cd "$m" && go mod tidy && go build ./...)
+		(cd "$m" && go mod tidy && go build -trimpath ./...)
 		git commit -q -m "Release $m $version" "$m/go.mod" "$m/go.sum"
 		git tag -a "$m/$version" -m "$module/$m $version"
 	done
@@ -55,9 +55,9 @@ done
 
 # 3. What is in them: each module that is built in, with its version.
 mkdir -p dist
-go list -m -json all >"dist/leasehold-$version.modules.json"
+go run ./scripts/sbom . "$version" >"dist/leasehold-$version.cdx.json"
 for m in $modules; do
-	(cd "$m" && go list -m -json all) >"dist/$(echo "$m" | tr / -)-$version.modules.json"
+	go run ./scripts/sbom "$m" "$version" >"dist/$(echo "$m" | tr / -)-$version.cdx.json"
 done
 
 # 4. Go on as before.
@@ -72,7 +72,7 @@ cat <<EOF
 The release is in this clone. To publish it:
 
 	git push origin HEAD:main $tags
-	gh release create $version --notes-file dist/notes.md dist/*.modules.json
+	gh release create $version --notes-file dist/notes.md dist/*.cdx.json
 
 and then let the API check begin at the release: sh scripts/api.sh $version
 EOF
