@@ -14,7 +14,7 @@ VERSIONS_TESTS    := ^Test(Conformance|Exclusion|Model|Crash|LostReply|Failover|
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api links ci
+.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api links ci sim
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Pr
 model: ## exhaust the model of the plain lock, and catch each of its mutants (model/README.md)
 	@sh scripts/spin.sh
 	@sh model/check.sh $(RUNS)
+
+sim: ## histories from SEEDS=2000 seeds, on virtual time, with faults; what fails replays exactly (sim/README.md)
+	@cd sim && go run ./explore $(if $(SEEDS),-seeds $(SEEDS)) $(SIM)
 
 # A cached result says nothing about the server of today, hence -count=1. The
 # tests of integration measure time, and run when the others are through.

@@ -22,7 +22,7 @@ echo "$version" | grep -Eq '^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.]+)?$' || fail "$v
 sed -n '/^## Unreleased/,/^## v/p' CHANGELOG.md | grep -q '^- ' || fail "CHANGELOG.md says nothing under Unreleased"
 
 # All modules that people import or install. The others are for development.
-modules=$(ls -d */go.mod */*/go.mod | sed 's,/go.mod$,,' | grep -v -x -e integration -e benchmarks)
+modules=$(ls -d */go.mod */*/go.mod | sed 's,/go.mod$,,' | grep -v -x -e integration -e benchmarks -e sim)
 
 # 1. The library.
 day=$(date -u +%Y-%m-%d)

@@ -1,0 +1,190 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// book says who holds what, as those who hold it believe. It finds what must not be.
+type book struct {
+	w *world
+
+	mu    sync.Mutex
+	locks []*record
+	calls map[string]time.Time // since when a call waits
+	dead  map[int]bool         // clients that have ended: they believe nothing
+}
+
+// record is what there is to know about one lock.
+type record struct {
+	inside  []*holder
+	token   uint64    // the largest of those who had the lock for themselves
+	read    uint64    // the largest of readers
+	freed   time.Time // when it was given back last
+	grants  int
+	permits int
+}
+
+// holder is one that holds locks.
+type holder struct {
+	b      *book
+	who    string
+	client int
+	locks  []int
+	hold   lock.Hold
+	reads  bool
+}
+
+func newBook(w *world) *book {
+	b := &book{w: w, calls: make(map[string]time.Time), dead: make(map[int]bool)}
+	for _, l := range w.plan.Locks {
+		b.locks = append(b.locks, &record{permits: l.Permits})
+	}
+	return b
+}
+
+func (b *book) waits(who string, since time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls[who] = since
+}
+
+func (b *book) waitsNoMore(who string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.calls, who)
+}
+
+// waiting returns the calls that have not returned.
+func (b *book) waiting() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []string
+	for who, since := range b.calls {
+		all = append(all, fmt.Sprintf("%s since %v", who, since.Sub(b.w.began)))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// enter notes that a call came to a hold. From now on no other may believe to have the same.
+func (b *book) enter(who string, client int, o Op, locks []int, h lock.Hold, since time.Time) *holder {
+	e := &holder{b: b, who: who, client: client, locks: locks, hold: h, reads: o.Reads}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.w.trace("%s: holds, token %d, %s, until %v", who, h.Token(), h.Owner(), h.Until().Sub(b.w.began))
+	b.w.mu.Lock()
+	b.w.result.Grants++
+	b.w.mu.Unlock()
+	if b.dead[client] || h.Err() != nil {
+		return e
+	}
+	for _, i := range locks {
+		r := b.locks[i]
+		b.alone(i, r, e)
+		if len(locks) == 1 {
+			b.grows(i, r, e)
+		}
+		b.soon(i, r, e, o, since)
+		r.inside = append(r.inside, e)
+		r.grants++
+	}
+	return e
+}
+
+// alone looks whether another believes to have the lock.
+func (b *book) alone(i int, r *record, e *holder) {
+	shares := b.w.plan.Locks[i].Kind == "rw" && e.reads
+	n := 1
+	for _, other := range r.inside {
+		if b.dead[other.client] || other.hold.Err() != nil || e.hold.Err() != nil {
+			continue
+		}
+		n++
+		if shares && other.reads || n <= r.permits {
+			continue
+		}
+		b.w.wrong("%s and %s hold %s", e.who, other.who, b.w.name(i))
+	}
+}
+
+// grows looks whether the token is larger than those before.
+func (b *book) grows(i int, r *record, e *holder) {
+	kind, token := b.w.plan.Locks[i].Kind, e.hold.Token()
+	switch {
+	case kind == "semaphore", token == 0:
+	case kind == "rw" && e.reads:
+		if token <= r.token {
+			b.w.wrong("%s: token %d to read, after %d to write", e.who, token, r.token)
+		}
+		r.read = max(r.read, token)
+	default:
+		if last := max(r.token, r.read); token <= last {
+			b.w.wrong("%s: token %d, after %d", e.who, token, last)
+		}
+		r.token = max(r.token, token)
+	}
+}
+
+// soon looks whether the lock was free for long while a call waited, though nothing went wrong.
+func (b *book) soon(i int, r *record, e *holder, o Op, since time.Time) {
+	if len(b.w.plan.Faults) > 0 || len(r.inside) > 0 || r.grants == 0 || len(e.locks) > 1 {
+		return
+	}
+	if since.Before(r.freed) {
+		since = r.freed
+	}
+	if took := time.Since(since); took > time.Second+100*time.Millisecond {
+		b.w.wrong("%s: %s was free for %v while the call waited, though nothing went wrong", e.who, b.w.name(i), took)
+	}
+}
+
+// goesOn notes that e, which wrote, reads by another hold.
+func (e *holder) goesOn(h lock.Hold) {
+	e.b.mu.Lock()
+	defer e.b.mu.Unlock()
+	e.hold, e.reads = h, true
+}
+
+// leave notes that e does not believe to have its locks from now on.
+func (e *holder) leave() {
+	e.b.mu.Lock()
+	defer e.b.mu.Unlock()
+	if e.hold.Err() != nil {
+		e.b.w.mu.Lock()
+		e.b.w.result.Losses++
+		e.b.w.mu.Unlock()
+	}
+	for _, i := range e.locks {
+		r := e.b.locks[i]
+		r.inside = slices.DeleteFunc(r.inside, func(other *holder) bool { return other == e })
+		r.freed = time.Now()
+	}
+}
+
+// left notes that locks were given back just now.
+func (b *book) left(locks []int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, i := range locks {
+		b.locks[i].freed = time.Now()
+	}
+}
+
+// dies notes that a client has ended.
+func (b *book) dies(client int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dead[client] = true
+}
+
+func (b *book) isDead(client int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.dead[client]
+}

@@ -1,0 +1,291 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Plan is one history to be played: which clients there are, what their callers do, and what
+// goes wrong. Each part can be taken out without a change of what happens to the others
+// before they meet: no part counts events of another, and no random number is drawn while
+// the plan is played.
+type Plan struct {
+	Seed    uint64        // of the delays in the network
+	Order   uint64        // of what happens at the same instant: of the random numbers of the program
+	Clients int           // how many processes there are
+	Lease   time.Duration // that the watchdogs renew
+	Rate    float64       // of the server's clock, to that of the clients
+	Near    time.Duration // the shortest way to the server
+	Far     time.Duration // the longest way
+	Locks   []Lock
+	Actors  []Actor
+	Faults  []Fault
+}
+
+// Lock is a lock of a kind.
+type Lock struct {
+	Kind    string // plain, fair, rw or semaphore
+	Permits int    // of a semaphore
+	Fenced  bool   // its tokens come from a register
+}
+
+// Actor is one goroutine of a client. It does one thing after the other.
+type Actor struct {
+	Client int
+	Ops    []Op
+}
+
+// Op is what an actor does once: it takes a lock, holds it for a while and gives it back.
+type Op struct {
+	Do       string        // lock, try or all: one lock, one attempt, all locks at once
+	Lock     int           // which one
+	Reads    bool          // of a read/write lock: to read
+	After    time.Duration // first it does nothing for so long
+	Patience time.Duration // it waits for so long; 0 is without an end
+	Hold     time.Duration // it holds the lock for so long
+	Again    bool          // it takes the lock once more meanwhile
+	Down     bool          // having written, it goes on reading
+	Fixed    time.Duration // the lease, without renewals; 0 is the watchdog's
+}
+
+// The faults. Those with Nth befall the nth script that a client sends, or the nth message
+// to it; the others come at a time.
+const (
+	DropRequest  = "drop-request"  // the connection breaks, and the server never hears of the command
+	DropReply    = "drop-reply"    // the command is carried out, and the connection breaks
+	Copy         = "copy"          // the connection breaks; the server hears of the command much later, after what the client sends meanwhile
+	DelayRequest = "delay-request" // the command is on its way for long, and so is what follows it
+	DelayReply   = "delay-reply"   // so is the reply
+	DropMessage  = "drop-message"  // a message of Pub/Sub is lost
+	DelayMessage = "delay-message" // a message of Pub/Sub is late
+
+	Cut    = "cut"    // the connections of a client break. What it has sent comes late, or never
+	Refuse = "refuse" // and it gets no other for a while
+	Pause  = "pause"  // nothing that a client sends or receives moves
+	Freeze = "freeze" // the server stands still
+	Flush  = "flush"  // the server forgets its scripts
+	Kill   = "kill"   // a client ends for good. What it has sent comes late, or never
+)
+
+// Fault is one thing that goes wrong.
+type Fault struct {
+	What   string
+	Client int
+	Nth    int           `json:",omitempty"`
+	At     time.Duration `json:",omitempty"`
+	For    time.Duration `json:",omitempty"`
+}
+
+func (f Fault) String() string {
+	if f.Nth > 0 {
+		return fmt.Sprintf("client %d: %s %d for %v", f.Client, f.What, f.Nth, f.For)
+	}
+	return fmt.Sprintf("client %d: %s at %v for %v", f.Client, f.What, f.At, f.For)
+}
+
+// Kinds are what the locks of a plan can be.
+var Kinds = []string{"plain", "fair", "rw", "multi", "semaphore", "mixed"}
+
+// lease is short enough that leases end within a history.
+const lease = 6 * time.Second
+
+// NewPlan returns the plan of a seed, with locks of a kind.
+func NewPlan(seed uint64, kind string) Plan {
+	r := rand.New(rand.NewPCG(seed, 1))
+	p := Plan{Seed: seed, Clients: 1 + r.IntN(3), Lease: lease, Rate: 1, Near: 50 * time.Microsecond, Far: 400 * time.Microsecond}
+	if r.IntN(2) == 0 {
+		p.Rate += (r.Float64() - 0.5) / 55 // a little less than one in a hundred
+	}
+	if r.IntN(3) == 0 {
+		p.Near, p.Far = 5*time.Millisecond, 20*time.Millisecond
+	}
+	fenced := r.IntN(4) == 0
+	switch kind {
+	case "plain", "fair", "rw":
+		p.Locks = []Lock{{Kind: kind, Fenced: fenced}}
+	case "semaphore":
+		p.Locks = []Lock{{Kind: kind, Permits: 1 + r.IntN(2)}}
+	case "multi":
+		p.Locks = []Lock{{Kind: "plain"}, {Kind: "plain"}}
+	default:
+		p.Locks = []Lock{{Kind: "plain", Fenced: fenced}, {Kind: "fair"}, {Kind: "rw"}}
+	}
+	all := kind == "multi" || kind == "mixed" && r.IntN(2) == 0
+	for range 2 + r.IntN(5) {
+		a := Actor{Client: r.IntN(p.Clients)}
+		for range 1 + r.IntN(4) {
+			a.Ops = append(a.Ops, newOp(r, p.Locks, all))
+		}
+		p.Actors = append(p.Actors, a)
+	}
+	if r.IntN(10) > 0 {
+		for range 1 + r.IntN(5) {
+			p.Faults = append(p.Faults, newFault(r, p.Clients))
+		}
+	}
+	return p
+}
+
+func newOp(r *rand.Rand, locks []Lock, all bool) Op {
+	o := Op{Do: "lock", Lock: r.IntN(len(locks)), Reads: r.IntN(2) == 0, Hold: micros(r, 1000)}
+	switch n := r.IntN(8); {
+	case n == 0:
+		o.Do = "try"
+	case n <= 3 && all:
+		o.Do = "all"
+	}
+	if r.IntN(3) == 0 {
+		o.After = upTo(r, 20*time.Millisecond)
+	}
+	if r.IntN(8) == 0 {
+		o.After = upTo(r, lease)
+	}
+	if r.IntN(3) == 0 {
+		o.Patience = upTo(r, 50*time.Millisecond)
+	}
+	if r.IntN(8) == 0 {
+		o.Patience = upTo(r, lease)
+	}
+	switch r.IntN(8) {
+	case 0, 1:
+		o.Hold = upTo(r, 30*time.Millisecond)
+	case 2:
+		o.Hold = upTo(r, lease+lease/2)
+	}
+	o.Again = r.IntN(6) == 0
+	o.Down = locks[o.Lock].Kind == "rw" && r.IntN(4) == 0
+	if r.IntN(5) == 0 {
+		o.Fixed = 20*time.Millisecond + upTo(r, lease)
+		if r.IntN(2) == 0 {
+			o.Fixed = 20*time.Millisecond + upTo(r, 100*time.Millisecond)
+		}
+		if r.IntN(2) == 0 {
+			o.Hold = o.Fixed/2 + upTo(r, o.Fixed) // until about when the lease ends
+		}
+	}
+	return o
+}
+
+func newFault(r *rand.Rand, clients int) Fault {
+	f := Fault{Client: r.IntN(clients)}
+	what := []string{
+		DropRequest, DropReply, DropReply, Copy, Copy, Copy, DelayRequest, DelayRequest, DelayReply, DelayReply, DropMessage, DropMessage, DelayMessage,
+		Cut, Refuse, Pause, Pause, Freeze, Flush, Kill,
+	}
+	f.What = what[r.IntN(len(what))]
+	switch f.What {
+	case DropMessage, DelayMessage:
+		f.Nth = 1 + r.IntN(6)
+	case DropRequest, DropReply, Copy, DelayRequest, DelayReply:
+		f.Nth = 1 + r.IntN(20)
+	default:
+		f.At = upTo(r, 40*time.Millisecond)
+		if r.IntN(3) == 0 {
+			f.At = upTo(r, 2*lease)
+		}
+	}
+	switch r.IntN(3) {
+	case 0:
+		f.For = upTo(r, 10*time.Millisecond)
+		if r.IntN(2) == 0 {
+			f.For = upTo(r, 200*time.Millisecond)
+		}
+	case 1:
+		f.For = upTo(r, time.Second+lease/2)
+	case 2:
+		f.For = upTo(r, lease+lease/2)
+	}
+	if (f.What == Cut || f.What == Kill) && r.IntN(2) == 0 {
+		f.For = 0
+	}
+	return f
+}
+
+func upTo(r *rand.Rand, d time.Duration) time.Duration {
+	return time.Duration(r.Int64N(int64(d/time.Microsecond))) * time.Microsecond
+}
+
+func micros(r *rand.Rand, most int) time.Duration {
+	return time.Duration(10+r.IntN(most)) * time.Microsecond
+}
+
+// size says how much there is in p; a smaller plan is easier to understand.
+func (p Plan) size() int {
+	n := 10*p.Clients + 10*len(p.Locks) + 20*len(p.Faults)
+	for _, a := range p.Actors {
+		n += 10
+		for _, o := range a.Ops {
+			n += 10
+			for _, more := range []bool{o.Do != "lock", o.Reads, o.After > 0, o.Patience > 0, o.Hold > 100*time.Microsecond, o.Again, o.Down, o.Fixed > 0} {
+				if more {
+					n++
+				}
+			}
+		}
+	}
+	if p.Rate != 1 {
+		n++
+	}
+	return n
+}
+
+// clone returns a copy that shares nothing with p.
+func (p Plan) clone() Plan {
+	p.Locks, p.Faults, p.Actors = slices.Clone(p.Locks), slices.Clone(p.Faults), slices.Clone(p.Actors)
+	for i := range p.Actors {
+		p.Actors[i].Ops = slices.Clone(p.Actors[i].Ops)
+	}
+	return p
+}
+
+// Smaller returns plans that have a little less in them than p.
+func (p Plan) Smaller() (less []Plan) {
+	add := func(change func(*Plan)) {
+		c := p.clone()
+		change(&c)
+		c.tidy()
+		if c.size() < p.size() && len(c.Actors) > 0 {
+			less = append(less, c)
+		}
+	}
+	for i := range p.Faults {
+		add(func(c *Plan) { c.Faults = slices.Delete(c.Faults, i, i+1) })
+	}
+	for i := range p.Actors {
+		add(func(c *Plan) { c.Actors = slices.Delete(c.Actors, i, i+1) })
+	}
+	add(func(c *Plan) { c.Rate = 1 })
+	for i, a := range p.Actors {
+		for j := range a.Ops {
+			add(func(c *Plan) { c.Actors[i].Ops = slices.Delete(c.Actors[i].Ops, j, j+1) })
+		}
+		for j := range a.Ops {
+			for _, simpler := range []func(*Op){
+				func(o *Op) { o.Do = "lock" },
+				func(o *Op) { o.After = 0 },
+				func(o *Op) { o.Patience = 0 },
+				func(o *Op) { o.Hold = 100 * time.Microsecond },
+				func(o *Op) { o.Again = false },
+				func(o *Op) { o.Down = false },
+				func(o *Op) { o.Fixed = 0 },
+				func(o *Op) { o.Reads = false },
+			} {
+				add(func(c *Plan) { simpler(&c.Actors[i].Ops[j]) })
+			}
+		}
+	}
+	return less
+}
+
+// tidy takes out actors that do nothing, and clients at the end that have no actor.
+func (p *Plan) tidy() {
+	p.Actors = slices.DeleteFunc(p.Actors, func(a Actor) bool { return len(a.Ops) == 0 })
+	most := 0
+	for _, a := range p.Actors {
+		most = max(most, a.Client+1)
+	}
+	p.Clients = most
+	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Client >= most })
+}

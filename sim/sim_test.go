@@ -1,0 +1,52 @@
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+)
+
+// TestPlay plays the plans in LEASEHOLD_PLANS, and prints what came of them. The program in explore calls it.
+func TestPlay(t *testing.T) {
+	text := os.Getenv("LEASEHOLD_PLANS")
+	if text == "" {
+		t.Skip("no plans")
+	}
+	var plans []Plan
+	if err := json.Unmarshal([]byte(text), &plans); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range plans {
+		out, err := json.Marshal(Play(t, p, os.Getenv("LEASEHOLD_HISTORY") != ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("\nRESULT %s\n", out)
+	}
+}
+
+// The first seeds of each kind. This does not replay exactly: make sim does.
+func TestSeeds(t *testing.T) {
+	seeds, first := uint64(40), uint64(1)
+	if n, err := strconv.ParseUint(os.Getenv("SEEDS"), 10, 32); err == nil {
+		seeds = n
+	}
+	for _, kind := range Kinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			grants, losses, faults := 0, 0, 0
+			for seed := first; seed < first+seeds; seed++ {
+				t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+					r := Play(t, NewPlan(seed, kind), false)
+					grants, losses, faults = grants+r.Grants, losses+r.Losses, faults+r.Faults
+					for _, what := range r.Wrong {
+						t.Errorf("seed %d of %s: %s", seed, kind, what)
+					}
+				})
+			}
+			t.Logf("%d grants, %d holds lost, %d faults", grants, losses, faults)
+		})
+	}
+}

@@ -1,0 +1,491 @@
+package sim
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/memredis"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+	"github.com/leasehold-go/leasehold/rwlock"
+	"github.com/redis/rueidis"
+)
+
+// Result is what came of a plan.
+type Result struct {
+	Seed    uint64
+	Wrong   []string      // what must not happen, and did
+	Grants  int           // how often a caller came to hold a lock
+	Losses  int           // how many holds were lost
+	Faults  int           // how many faults befell something
+	Lasted  time.Duration // of virtual time
+	Trace   string        // a number that two runs share if the same happened at the same time, in the same order
+	History []string      `json:",omitempty"`
+}
+
+// world is a plan that is played.
+type world struct {
+	plan    Plan
+	mini    *miniredis.Miniredis
+	began   time.Time
+	ports   []*port
+	clients []*client.Client
+	over    []context.CancelFunc // of the callers of a client
+	alive   []context.Context
+	book    *book
+	wg      sync.WaitGroup // of the network
+
+	mu      sync.Mutex
+	frozen  time.Time // until then the server stands still
+	ended   bool      // the network is closed
+	result  Result
+	sum     interface{ io.Writer }
+	history bool
+}
+
+// Play plays p in a bubble of its own, and returns what came of it. If history, the result has
+// all that happened.
+func Play(t *testing.T, p Plan, history bool) (result Result) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{plan: p, began: time.Now(), history: history}
+		sum := fnv.New64a()
+		w.sum = sum
+		w.result.Seed = p.Seed
+		w.book = newBook(w)
+		w.play()
+		w.result.Trace = fmt.Sprintf("%016x", sum.Sum64())
+		w.result.Lasted = time.Since(w.began)
+		result = w.result
+	})
+	return result
+}
+
+// hash returns a random number that depends on the seed and on what it is for, and on nothing else.
+func (w *world) hash(of ...int) uint64 {
+	h := w.plan.Seed * 0x9e3779b97f4a7c15
+	for _, n := range of {
+		h ^= uint64(n) + 0x9e3779b97f4a7c15
+		h *= 0xbf58476d1ce4e5b9
+		h ^= h >> 31
+		h *= 0x94d049bb133111eb
+		h ^= h >> 29
+	}
+	return h
+}
+
+// trace notes what happens.
+func (w *world) trace(format string, args ...any) {
+	line := fmt.Sprintf("%12v ", time.Since(w.began)) + fmt.Sprintf(format, args...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fmt.Fprintln(w.sum, line)
+	if strings.HasPrefix(format, "fault") {
+		w.result.Faults++
+	}
+	if w.history {
+		w.result.History = append(w.result.History, line)
+	}
+}
+
+// wrong notes what must not happen.
+func (w *world) wrong(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	w.trace("WRONG: %s", text)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.result.Wrong = append(w.result.Wrong, text)
+}
+
+// rest sleeps for d, and reports false if ctx ended before.
+func (w *world) rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// serve starts the server, with a clock of its own.
+func (w *world) serve() {
+	m, err := memredis.StartInside()
+	if err != nil {
+		panic(err)
+	}
+	w.mini = m
+	m.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+		switch cmd {
+		case "CLUSTER", "HELLO":
+			c.WriteError("ERR unknown command '" + cmd + "'")
+			return true
+		case "EVAL", "EVALSHA":
+			w.tick()
+		}
+		return false
+	})
+}
+
+// tick sets the server's clock, which may run a little faster or slower than that of the clients.
+func (w *world) tick() {
+	if w.plan.Rate != 1 {
+		w.mini.SetTime(w.began.Add(time.Duration(float64(time.Since(w.began)) * w.plan.Rate)))
+	}
+}
+
+func (w *world) connect(p *port) rueidis.Client {
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{"sim:6379"}, // only a name
+		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return p.dial(ctx)
+		},
+		// The library's own PING comes at no instant at which anything else happens.
+		Dialer:              net.Dialer{KeepAlive: 5*time.Second + 7},
+		DisableCache:        true,
+		ForceSingleClient:   true,
+		AlwaysRESP2:         true,
+		PipelineMultiplex:   -1,
+		RingScaleEachConn:   6, // little memory: to clear it would take longer than to play
+		ReadBufferEachConn:  4 << 10,
+		WriteBufferEachConn: 4 << 10,
+	})
+	if err != nil {
+		panic(err)
+	}
+	return rdb
+}
+
+func (w *world) play() {
+	w.serve()
+	defer w.mini.Close()
+	var rdbs []rueidis.Client
+	for i := range w.plan.Clients {
+		p := &port{w: w, client: i, links: make(map[*link]bool)}
+		rdb := w.connect(p)
+		c, err := client.New(rdb, client.WithWatchdogTimeout(w.plan.Lease), client.WithoutRegistry(), client.WithLogger(slog.New(slog.DiscardHandler)))
+		if err != nil {
+			panic(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		w.ports, w.clients, rdbs = append(w.ports, p), append(w.clients, c), append(rdbs, rdb)
+		w.alive, w.over = append(w.alive, ctx), append(w.over, cancel)
+	}
+	var faults sync.WaitGroup
+	for _, f := range w.plan.Faults {
+		if f.Nth == 0 {
+			faults.Go(func() { w.befall(f) })
+		}
+	}
+	w.actors()
+	faults.Wait()
+	w.end(rdbs)
+}
+
+// actors has all actors do what they do.
+func (w *world) actors() {
+	var actors sync.WaitGroup
+	for i, a := range w.plan.Actors {
+		actors.Go(func() {
+			time.Sleep(time.Duration(i+1) * 11 * time.Microsecond)
+			for j, o := range a.Ops {
+				w.act(i, j, a.Client, o)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { actors.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(w.longest()):
+		w.wrong("after %v these still wait: %s", w.longest(), w.book.waiting())
+		for _, over := range w.over {
+			over()
+		}
+		<-done
+	}
+}
+
+// longest returns after how long all calls must have come to their end, whatever happens.
+func (w *world) longest() time.Duration {
+	d := 10 * time.Second
+	for _, a := range w.plan.Actors {
+		for _, o := range a.Ops {
+			d += o.After + o.Hold + w.plan.Lease + 3*time.Second
+		}
+	}
+	for _, f := range w.plan.Faults {
+		d += f.At + f.For + 3*w.plan.Lease
+	}
+	return d
+}
+
+// befall does what f says.
+func (w *world) befall(f Fault) {
+	time.Sleep(f.At)
+	w.trace("fault: %v", f)
+	p := w.ports[f.Client]
+	until := time.Now().Add(f.For)
+	w.mu.Lock()
+	switch f.What {
+	case Pause:
+		p.stopped = until
+	case Freeze:
+		w.frozen = until
+	case Refuse:
+		p.refused = until
+	case Kill:
+		p.dead = true
+	}
+	w.mu.Unlock()
+	switch f.What {
+	case Cut:
+		p.cut(f.For)
+	case Refuse:
+		p.cut(0)
+	case Kill:
+		p.cut(f.For)
+		w.book.dies(f.Client)
+		w.over[f.Client]()
+	case Flush:
+		w.flush()
+	}
+}
+
+// flush has the server forget its scripts.
+func (w *world) flush() {
+	conn, err := w.mini.Dial()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("*2\r\n$6\r\nSCRIPT\r\n$5\r\nFLUSH\r\n")); err == nil {
+		_, _ = conn.Read(make([]byte, 64))
+	}
+}
+
+// locker returns the lock that o is about, as client c has it.
+func (w *world) locker(c int, i int, o Op) lock.Locker {
+	l := w.plan.Locks[i]
+	var opts []lock.Option
+	if l.Fenced {
+		opts = append(opts, lock.WithFencing())
+	}
+	if o.Fixed > 0 && o.Do != "all" {
+		opts = append(opts, lock.WithFixedLease(o.Fixed))
+	}
+	name := w.name(i)
+	switch l.Kind {
+	case "fair":
+		return w.clients[c].NewFairLock(name, opts...)
+	case "rw":
+		if o.Reads {
+			return w.clients[c].NewRWLock(name, opts...).Read()
+		}
+		return w.clients[c].NewRWLock(name, opts...).Write()
+	case "semaphore":
+		return w.clients[c].NewSemaphore(name, l.Permits, opts...)
+	default:
+		return w.clients[c].NewLock(name, opts...)
+	}
+}
+
+func (w *world) name(i int) string { return fmt.Sprintf("%s%d", w.plan.Locks[i].Kind, i) }
+
+func (w *world) rw(c, i int) *rwlock.Lock {
+	var opts []lock.Option
+	if w.plan.Locks[i].Fenced {
+		opts = append(opts, lock.WithFencing())
+	}
+	return w.clients[c].NewRWLock(w.name(i), opts...)
+}
+
+// act does o for an actor.
+func (w *world) act(actor, n, c int, o Op) {
+	who := fmt.Sprintf("actor %d.%d of client %d", actor, n, c)
+	if !w.rest(w.alive[c], o.After) || w.alive[c].Err() != nil {
+		return
+	}
+	ctx, cancel := w.alive[c], context.CancelFunc(func() {})
+	if o.Patience > 0 {
+		ctx, cancel = context.WithTimeout(ctx, o.Patience)
+	}
+	defer cancel()
+	locks := []int{o.Lock}
+	l := w.locker(c, o.Lock, o)
+	if o.Do == "all" {
+		locks = nil
+		var all []lock.Locker
+		for i := range w.plan.Locks {
+			locks, all = append(locks, i), append(all, w.locker(c, i, o))
+		}
+		l = multilock.New(all...)
+	}
+	w.trace("%s: %s %s", who, o.Do, l.Name())
+	since := time.Now()
+	w.book.waits(who, since)
+	var h lock.Hold
+	var err error
+	if o.Do == "try" {
+		h, err = l.TryLock(ctx)
+	} else {
+		h, err = l.Lock(ctx)
+	}
+	w.book.waitsNoMore(who)
+	if err != nil {
+		w.trace("%s: %v", who, err)
+		w.refused(who, c, o, ctx, err)
+		return
+	}
+	holder := w.book.enter(who, c, o, locks, h, since)
+	if holder.reads && w.plan.Locks[o.Lock].Kind == "rw" {
+		o.Down = false
+	}
+	if !w.rest(w.alive[c], o.Hold/2) {
+		return
+	}
+	if o.Again && h.Err() == nil {
+		w.again(who, l, h)
+	}
+	if o.Down && o.Do != "all" && h.Err() == nil {
+		if r, err := w.rw(c, o.Lock).Downgrade(context.WithoutCancel(ctx), h); err == nil {
+			w.trace("%s: reads on", who)
+			holder.goesOn(r)
+			h = r
+		} else {
+			w.trace("%s: downgrade: %v", who, err)
+		}
+	}
+	if !w.rest(w.alive[c], o.Hold-o.Hold/2) {
+		return
+	}
+	lost := h.Err() != nil
+	holder.leave()
+	err = h.Unlock(context.Background())
+	w.trace("%s: unlock: %v", who, err)
+	w.book.left(locks)
+	if err != nil && !lost && len(w.plan.Faults) == 0 {
+		w.wrong("%s: Unlock of what was not lost, where nothing goes wrong: %v", who, err)
+	}
+	if err != nil && !errors.Is(err, lock.ErrNotHeld) && !errors.Is(err, lock.ErrUnavailable) && w.alive[c].Err() == nil {
+		w.trace("%s: strange: %v", who, err)
+	}
+}
+
+// again takes the lock once more under the context of h, for a moment.
+func (w *world) again(who string, l lock.Locker, h lock.Hold) {
+	ctx, cancel := context.WithTimeout(h.Context(), w.plan.Lease)
+	defer cancel()
+	inner, err := l.Lock(ctx)
+	if err != nil {
+		w.trace("%s: once more: %v", who, err)
+		return
+	}
+	w.trace("%s: once more", who)
+	time.Sleep(37 * time.Microsecond)
+	if inner.Err() == nil && h.Err() == nil && inner.Token() != h.Token() {
+		w.wrong("%s: token %d for a re-entry, %d before", who, inner.Token(), h.Token())
+	}
+	_ = inner.Unlock(context.Background())
+}
+
+// refused looks at the error of a call.
+func (w *world) refused(who string, c int, o Op, ctx context.Context, err error) {
+	switch {
+	case w.alive[c].Err() != nil, ctx.Err() != nil:
+	case o.Do == "try" && errors.Is(err, lock.ErrNotAcquired):
+	case errors.Is(err, lock.ErrUnavailable) && len(w.plan.Faults) > 0 && o.Do == "try":
+	default:
+		w.wrong("%s: %s: %v", who, o.Do, err)
+	}
+}
+
+// end closes all, and looks at what is left.
+func (w *world) end(rdbs []rueidis.Client) {
+	// Everything late has come, what is in doubt is settled or its lease is over, and nobody
+	// renews what nobody holds.
+	time.Sleep(w.settled())
+	w.left("though nobody holds anything")
+	for i, c := range w.clients {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		if err := c.Close(ctx); err != nil && w.alive[i].Err() == nil {
+			w.wrong("client %d: %v", i, err)
+		}
+		cancel()
+		w.over[i]()
+	}
+	w.left("after Close")
+	for _, rdb := range rdbs {
+		rdb.Close()
+	}
+	for _, p := range w.ports {
+		w.mu.Lock()
+		p.dead = true
+		w.mu.Unlock()
+		p.cut(0)
+	}
+	w.wg.Wait()
+}
+
+// settled returns how long it takes until nothing is left of what went wrong.
+func (w *world) settled() time.Duration {
+	d := 3 * w.plan.Lease
+	for _, f := range w.plan.Faults {
+		d = max(d, f.For+3*w.plan.Lease)
+	}
+	return d
+}
+
+// ofTheDead reports whether key belongs to the queue of a fair lock, in which only clients stand that
+// have ended. It lives for an hour.
+func (w *world) ofTheDead(key string) bool {
+	if !strings.HasPrefix(key, "redisson_lock_") {
+		return false
+	}
+	entries, err := w.mini.List(key)
+	if err != nil {
+		entries, _ = w.mini.ZMembers(key)
+	}
+	return !slices.ContainsFunc(entries, func(entry string) bool {
+		for i, c := range w.clients {
+			if w.book.isDead(i) && strings.HasPrefix(entry, c.ID()) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// left looks for keys that must not be there.
+func (w *world) left(when string) {
+	w.tick()
+	var left []string
+	for _, key := range w.mini.Keys() {
+		if strings.Contains(key, "token") || strings.HasPrefix(key, "semaphore") || strings.Contains(key, "{semaphore") {
+			continue // registers stay, and so do the permits of a semaphore
+		}
+		if w.ofTheDead(key) {
+			continue
+		}
+		left = append(left, key)
+	}
+	slices.Sort(left)
+	if len(left) > 0 {
+		w.wrong("left in Redis %s: %s\n%s", when, strings.Join(left, " "), w.mini.Dump())
+	}
+}
