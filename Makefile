@@ -14,7 +14,7 @@ VERSIONS_TESTS    := ^Test(Conformance|Exclusion|Model|Crash|LostReply|Failover|
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api links ci sim
+.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api links ci sim mutate
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ model: ## exhaust the model of the plain lock, and catch each of its mutants (mo
 
 sim: ## histories from SEEDS=2000 seeds, on virtual time, with faults; what fails replays exactly (sim/README.md)
 	@cd sim && go run ./explore $(if $(SEEDS),-seeds $(SEEDS)) $(SIM)
+
+mutate: server ## take each guard away once, and name the test that goes red; takes hours, and goes on where it stopped
+	@go run ./mutants $(MUTATE); result=$$?; go run ./mutants -table && exit $$result
 
 # A cached result says nothing about the server of today, hence -count=1. The
 # tests of integration measure time, and run when the others are through.

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Each mutation still fits its source. To run them takes hours: make mutate.
+func TestMutations_apply(t *testing.T) {
+	t.Chdir("..")
+	all, err := readAll("mutants/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[string]string)
+	for _, m := range all {
+		source, err := os.ReadFile(m.file)
+		if err == nil {
+			_, err = m.apply(source)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		if other := seen[m.file+m.old+"\x00"+m.new]; other != "" {
+			t.Errorf("%s: %s is the same as %s", m.list, m.guard, other)
+		}
+		seen[m.file+m.old+"\x00"+m.new] = m.list
+	}
+	if len(all) < 200 {
+		t.Errorf("%d mutations, want 200", len(all))
+	}
+}
+
+// A list that says nothing, or a text that is not there, or twice, is an error.
+func TestRead_refuses(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "list.txt")
+	for _, text := range []string{
+		"nonsense\n",
+		"file a\nnear ./a .\npromise p\nguard g\n",
+		"file a\nnear ./a .\npromise p\nguard g\n-x\n+x\n",
+		"file a\npromise p\nguard g\n-x\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if all, err := read(name); err == nil {
+			t.Errorf("%q was read as %v", text, all)
+		}
+	}
+	m := mutation{old: "x", new: "y", file: "a"}
+	for _, source := range []string{"", "x x"} {
+		if _, err := m.apply([]byte(source)); err == nil {
+			t.Errorf("applied to %q", source)
+		}
+	}
+	if got, err := m.apply([]byte("axb")); err != nil || string(got) != "ayb" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// The test is named by what go test prints, however it failed.
+func TestCulprit(t *testing.T) {
+	for out, want := range map[string]string{
+		"--- FAIL: TestA (0.1s)\n    --- FAIL: TestA/b\n":                  "TestA",
+		"    --- FAIL: TestA/b (0.00s)\n":                                  "TestA",
+		"panic: test timed out after 1m\n\trunning tests:\n\t\tTestC (1m)": "TestC (time-out)",
+		"panic: x\ngoroutine 1\nplace.TestD.func1(0x1)\n":                  "TestD (panic)",
+		"exit status 2": "the tests end",
+	} {
+		if got := culprit(out); got != want {
+			t.Errorf("%q: %s, want %s", out, got, want)
+		}
+	}
+}
+
+// What is known is not run again, unless the mutation or its source changed.
+func TestKnown(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "results.tsv")
+	k, err := load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := mutation{file: "a", old: "x", new: "y"}
+	key := m.key([]byte("axb"))
+	if err := k.put(key, result{"caught", "TestA"}); err != nil {
+		t.Fatal(err)
+	}
+	again, err := load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, ok := again.get(key); !ok || r != (result{"caught", "TestA"}) {
+		t.Errorf("%v, %v", r, ok)
+	}
+	if _, ok := again.get(m.key([]byte("axc"))); ok {
+		t.Error("the source changed, and the result is still known")
+	}
+	one, other := "\nfunc f() {\n\tx\n}\n\nfunc g() {\n\ty\n}\n", "\nfunc f() {\n\tx\n}\n\nfunc g() {\n\tz\n}\n"
+	if m.key([]byte(one)) != m.key([]byte(other)) {
+		t.Error("another function changed, and the result is not known any more")
+	}
+	m.new = "z"
+	if _, ok := again.get(m.key([]byte("axb"))); ok {
+		t.Error("the mutation changed, and the result is still known")
+	}
+}
+
+func TestTable(t *testing.T) {
+	t.Chdir("..")
+	m := mutation{file: "go.mod", guard: "a | b", promise: "p", old: "x"}
+	source, err := os.ReadFile(m.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &known{of: map[string]result{m.key(source): {"caught", "TestA"}}}
+	other := m
+	other.old, other.same = "y", "it is so"
+	third := m
+	third.old = "z"
+	table, _, err := tableOf([]mutation{m, other, third}, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`| a \| b | p | ` + "`TestA` |", "none can: it is so", "not run yet", "3 mutations: 1 were caught, 1 cannot be noticed, 0 survived, 1 have"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("%q is not in\n%s", want, table)
+		}
+	}
+}
+
+// Conditions lose each operand, statements go, writes change places; what is proposed can be read and applied.
+func TestProposals(t *testing.T) {
+	for _, c := range []struct {
+		source, guard, want string
+		lua                 bool
+	}{
+		{"func f() {\n\tif a && b(c, d) {\n\t}\n}\n", "f: `a` of `a && b(c, d)`", "\tif b(c, d) {", false},
+		{"func f() {\n\tif a && b || c {\n\t}\n}\n", "f: `b` of `a && b || c`", "\tif a || c {", false},
+		{"func f() {\n\tif x := a(); x.ok {\n\t}\n}\n", "f: `if x.ok`", "\tif x := a(); false && (x.ok) {", false},
+		{"func f() {\n\tp.Fail(t)\n}\n", "f: `p.Fail(t)`", "", false},
+		{"func f() {\n\tt.x = max(a, b)\n}\n", "f: `max` in `t.x = max(a, b)`", "\tt.x = min(a, b)", false},
+		{"  if a or b then -- c\n", "`b` of `a or b`", "  if a then -- c", true},
+		{"redis.call('A')\nredis.call('B')\n", "order: `redis.call('A')` before `redis.call('B')`", "redis.call('B')\nredis.call('A')", true},
+	} {
+		lines := strings.Split(c.source, "\n")
+		found := false
+		for _, p := range proposals(lines, c.lua) {
+			if p.guard == c.guard {
+				_, fresh, ok := p.texts(lines, c.source)
+				found = ok && fresh == c.want
+			}
+		}
+		if !found {
+			t.Errorf("%q: not %q, which makes it %q: %+v", c.source, c.guard, c.want, proposals(lines, c.lua))
+		}
+	}
+}
