@@ -11,6 +11,7 @@ const (
 	Read      Mode = "read"      // any number of owners
 	Write     Mode = "write"     // one writer, which may also read
 	Permit    Mode = "permit"    // some of a semaphore's permits, while others have the rest
+	Member    Mode = "member"    // a member of a crew
 )
 
 // State is one consistent snapshot of a lock, read by one script on the server.

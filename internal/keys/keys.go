@@ -43,11 +43,12 @@ const (
 	latchPrefix     = "leasehold_latch"
 	latchCalls      = "leasehold_latch_calls"
 	leaderPrefix    = "leasehold_leader"
+	crewPrefix      = "leasehold_crew"
 )
 
 // reserved begin the keys that locks, clients and package fence keep. A lock with such a
 // name could lie on one of them.
-var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", semSlotsPrefix + ":", latchPrefix + ":", latchCalls + ":", leaderPrefix + ":"}
+var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", wishPrefix + ":", turnPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", semSlotsPrefix + ":", latchPrefix + ":", latchCalls + ":", leaderPrefix + ":", crewPrefix + ":"}
 
 // Plain returns the keys of a plain lock.
 func Plain(name string) luascripts.Keys {

@@ -98,6 +98,22 @@ func TestLatch(t *testing.T) {
 	}
 }
 
+func TestCrew(t *testing.T) {
+	for _, name := range []string{"import", "{shop}:import", "a{b}", "{x}", "a:"} {
+		if got, ok := CrewOf(Crew(name).Lock); got != name || !ok {
+			t.Errorf("%q: %q, %v", name, got, ok)
+		}
+		if slotPart(Crew(name).Lock) != slotPart(name) {
+			t.Errorf("%q has another slot", name)
+		}
+	}
+	for _, key := range []string{"leasehold_crew:x", "leasehold_crews:{x}", "x", "leasehold_latch:{x}"} {
+		if name, ok := CrewOf(key); ok {
+			t.Errorf("%s shows a crew %s", key, name)
+		}
+	}
+}
+
 func TestClient(t *testing.T) {
 	if key := Client("uuid"); key != "leasehold_client:uuid" {
 		t.Error(key)

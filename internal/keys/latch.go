@@ -22,6 +22,24 @@ func Leader(name string) luascripts.Keys {
 	return luascripts.Keys{Lock: k, Channel: k, Publish: "PUBLISH"}
 }
 
+// Crew returns the key of the members of a crew, and the channel of the same name.
+func Crew(name string) luascripts.Keys {
+	k := ours(crewPrefix, name)
+	return luascripts.Keys{Lock: k, Channel: k, Publish: "PUBLISH"}
+}
+
+// CrewOf returns the crew whose members these are, and whether it is one.
+func CrewOf(members string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(members, crewPrefix+":")
+	if inner, tagged := strings.CutPrefix(name, "{"); tagged && strings.HasSuffix(inner, "}") && !strings.Contains(strings.TrimSuffix(inner, "}"), "{") {
+		return strings.TrimSuffix(inner, "}"), ok
+	}
+	if name, colon := strings.CutSuffix(name, ":"); colon && strings.Contains(name, "{") {
+		return name, ok
+	}
+	return "", false
+}
+
 // LatchOf returns the latch whose rounds these are, and whether it is one.
 func LatchOf(rounds string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(rounds, latchPrefix+":{")

@@ -1,9 +1,11 @@
 package session
 
 import (
+	"context"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/lock"
 )
 
 // What a kind needs whose callers wait without an owner, as those of a latch do.
@@ -26,3 +28,9 @@ func (s *Session) Subscribe(channel string, look func()) *hint.Subscription {
 	}
 	return sub
 }
+
+// Clients adds to state which clients the holders are of, if Redis says it in time.
+func (s *Session) Clients(ctx context.Context, state *lock.State) { s.name(ctx, state) }
+
+// AskedSince returns since when an owner asks, as its string tells; the zero time if the string is not one of ours.
+func AskedSince(owner string) time.Time { return askedSince(owner) }
