@@ -23,6 +23,7 @@
 //	one lock that outlives a server             multilock.NewQuorum
 //	one that leads, and others see which one    client.Client.NewElection, leader.Run
 //	wait until so many parts are done           client.Client.NewLatch
+//	wait until all workers are done, or lost    client.Client.NewCrew
 //	so many calls in so much time               client.Client.NewRateLimiter
 //	has this been seen before                   client.Client.NewBloomFilter
 //
@@ -73,7 +74,7 @@
 //	multilock     several locks as one, and quorums
 //	fence         refuses stale tokens, in Redis and in memory; fencesql in databases, fencehttp over HTTP
 //	leader        elects by any lock, and shows who leads
-//	latch         waits until so many parts are done
+//	latch         waits until so many parts are done, or all workers
 //	ratelimit, bloom
 //	              limits and filters, which take no locks
 //	httplock      one HTTP request at a time for each lock: 409 when busy, 503 when Redis is silent

@@ -19,6 +19,13 @@ func (c *Client) NewLatch(name string) *latch.Latch {
 	return c.latches.New(name)
 }
 
+// NewCrew returns a handle of the crew called name: members with leases, and others that wait until all are done. It does no
+// I/O; a bad name or option shows as an error of the first call.
+func (c *Client) NewCrew(name string, opts ...lock.Option) *latch.Crew {
+	c.used()
+	return c.latches.NewCrew(name, opts...)
+}
+
 // NewElection returns a handle of the election called name: the one that holds the fair lock of that name leads, and those that want to lead
 // do so in turn. It does no I/O; a bad name or option shows as an error of the first call.
 func (c *Client) NewElection(name string, opts ...lock.Option) *leader.Election {

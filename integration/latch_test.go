@@ -3,6 +3,7 @@
 package integration_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -131,6 +132,125 @@ func TestLatch_failover(t *testing.T) {
 		c := redistest.StartCluster(t)
 		test(t, ours(t, c.Client(t)).NewLatch("done"), ours(t, c.Client(t)).NewLatch("done"), func() {
 			master := c.Master(t, "done")
+			c.WaitForReplica(t, master)
+			c.Failover(t, master)
+		})
+	})
+}
+
+// Members join, are renewed and leave while their slot moves from node to node: none is lost, and each counts once.
+func TestCrew_movingSlots(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	a, b := ours(t, c.Client(t)), ours(t, c.Client(t))
+	const each = 40
+	const key = "leasehold_crew:{import}"
+	first, err := a.NewCrew("import").Join(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiters := []<-chan error{make(chan error), make(chan error)}
+	for i, from := range []*client.Client{a, b} {
+		done := make(chan error, 1)
+		go func() { done <- from.NewCrew("import").WaitFor(t.Context(), 4*each+1) }()
+		waiters[i] = done
+	}
+	moving, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for moves := 0; ; moves++ {
+			select {
+			case <-moving:
+				if moves == 0 {
+					t.Error("no slot moved")
+				}
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			from := c.Master(t, key)
+			m := c.Migrate(t, c.Slot(t, key), from, another(t, c, from))
+			m.Move(t, key)
+			m.Finish(t)
+		}
+	}()
+	results := make(chan error)
+	for i := range 4 {
+		crew := []*client.Client{a, b}[i%2].NewCrew("import")
+		go func() {
+			results <- func() error {
+				for range each {
+					if err := crew.Do(t.Context(), func(ctx context.Context) error { time.Sleep(2 * time.Millisecond); return ctx.Err() }); err != nil {
+						return err
+					}
+				}
+				return nil
+			}()
+		}()
+	}
+	for range 4 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	close(moving)
+	<-done
+	state, err := b.NewCrew("import").Inspect(t.Context())
+	if err != nil || state.Done != 4*each || len(state.Alive) != 1 || len(state.Lost) != 0 {
+		t.Errorf("%d done, %d alive, %d lost, %v", state.Done, len(state.Alive), len(state.Lost), err)
+	}
+	if err := first.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range waiters {
+		if err := soon(t, w); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Members live on over a failover, on either topology, and the wait goes on.
+func TestCrew_failover(t *testing.T) {
+	t.Parallel()
+	test := func(t *testing.T, a, b *latch.Crew, failover func()) {
+		m, err := a.Join(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- b.Wait(t.Context()) }()
+		failover()
+		untilWithin(t, time.Minute, func() bool {
+			state, err := b.Inspect(t.Context())
+			return err == nil && len(state.Alive) == 1 && len(state.Lost) == 0
+		})
+		if len(done) > 0 {
+			t.Fatalf("the wait ended: %v", <-done)
+		}
+		if err := m.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := soon(t, done); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.StartSentinel(t, 2)
+		primary := s.Primary(t)
+		test(t, ours(t, s.Client(t)).NewCrew("import"), ours(t, s.Client(t)).NewCrew("import"), func() {
+			for _, n := range s.Nodes {
+				if n != primary {
+					n.WaitUntilFollows(t, primary)
+				}
+			}
+			s.Failover(t, primary)
+		})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		c := redistest.StartCluster(t)
+		test(t, ours(t, c.Client(t)).NewCrew("import"), ours(t, c.Client(t)).NewCrew("import"), func() {
+			master := c.Master(t, "leasehold_crew:{import}")
 			c.WaitForReplica(t, master)
 			c.Failover(t, master)
 		})

@@ -31,6 +31,12 @@
 // Each call has an id, which is made before it is sent and stands in Redis for an hour. So a call whose answer is lost is
 // repeated, and counts once. [Latch.CountDownOnce] takes the id from the caller.
 //
+// # A crew in Redis
+//
+//	leasehold_crew:{<name>}   zset   member -> until when it counts as alive, by the server's clock; or a mark: done, lost
+//
+// A release that leaves nobody alive, or a lost member, is published at the channel of the same name.
+//
 // # Beside Redisson
 //
 // Java calls getCountDownLatch(name): countDown, await, trySetCount and getCount on either side do what they do on one side.

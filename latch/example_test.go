@@ -36,6 +36,39 @@ func Example() {
 	// Output: <nil>
 }
 
+// Two workers import a part each. The one that waits learns of the one that was lost.
+func ExampleCrew() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	crew := c.NewCrew("import")
+
+	part := func(ctx context.Context) error { return ctx.Err() } // … work, while ctx is not over …
+	broken := func(context.Context) error { return errors.New("disk full") }
+	fmt.Println(crew.Do(ctx, part))
+	fmt.Println(crew.Do(ctx, broken))
+
+	err = crew.WaitFor(ctx, 2) // two have joined, and all are done
+	var lost *latch.LostError
+	if errors.As(err, &lost) {
+		fmt.Println(lost.Lost, "lost")
+		if _, err := crew.Dismiss(ctx, lost.Members...); err != nil { // another one does its part
+			log.Fatal(err)
+		}
+		fmt.Println(crew.Do(ctx, part))
+	}
+	fmt.Println(crew.WaitFor(ctx, 2))
+	// Output:
+	// <nil>
+	// disk full
+	// 1 lost
+	// <nil>
+	// <nil>
+}
+
 // A latch that nobody has made is no open latch.
 func ExampleLatch_Wait() {
 	ctx := context.Background()

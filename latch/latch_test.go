@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -148,6 +149,53 @@ func TestRounds(t *testing.T) {
 		if err := result(t, second); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A caller learns nothing from a look that had begun before it came.
+func TestWait_staleLook(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	l := kindtest.NewClient(t, s.Client(t, redistest.Via(p))).NewLatch("done")
+	other := kindtest.NewClient(t, s.Client(t)).NewLatch("done")
+	create(t, other, 1)
+	down(t, other, 0)
+	if n, err := other.Count(t.Context()); n != 0 || err != nil { // now the server knows the script
+		t.Fatal(n, err)
+	}
+	held, asked := make(chan struct{}), make(chan struct{})
+	once := redistest.Once("EVALSHA", redistest.Action{HoldReply: held})
+	p.OnRequest(func(req [][]byte) redistest.Action {
+		a := once(req)
+		if a != (redistest.Action{}) {
+			close(asked)
+		}
+		return a
+	})
+	s.ResetStats(t)
+	first := wait(t.Context(), l)
+	<-asked
+	kindtest.WaitFor(t, "the server has seen an open latch", func() bool { return s.CommandCalls(t, "evalsha") > 0 })
+	create(t, other, 1)
+	second := wait(t.Context(), l)
+	if len(first)+len(second) > 0 {
+		t.Fatal("one did not wait for the answer")
+	}
+	for range 100 { // the second one is there by then
+		runtime.Gosched()
+	}
+	close(held)
+	if err := result(t, first); err != nil {
+		t.Error(err)
+	}
+	listen(t, s, "done", 1)
+	if len(second) > 0 {
+		t.Errorf("the second one did not wait: %v", <-second)
+	}
+	down(t, other, 0)
+	if err := result(t, second); err != nil {
+		t.Error(err)
 	}
 }
 

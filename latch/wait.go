@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/hint"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // Latches is what all latches and crews of a client share: who waits for them.
@@ -17,12 +18,17 @@ type Latches struct {
 	session *session.Session // set once
 
 	mu      sync.Mutex
-	watches map[string]*watch // by the key of what is waited for
+	watches map[string]*watch          // by the key of what is waited for
+	members map[string]luascripts.Mark // of crews, by owner: what each leaves behind, if it leaves now
+
+	crews *session.Kind // set once
 }
 
 // NewLatches is for package client.
 func NewLatches(s *session.Session) *Latches {
-	return &Latches{session: s, watches: make(map[string]*watch)}
+	all := &Latches{session: s, watches: make(map[string]*watch), members: make(map[string]luascripts.Mark)}
+	all.crews = all.newCrews()
+	return all
 }
 
 // watch looks at one latch or crew for all callers of this client that wait for it. One goroutine looks: when a caller
