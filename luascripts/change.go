@@ -18,8 +18,7 @@ type Change struct {
 	Slot  uint16 // the slot of the keys on a cluster; otherwise the same for all
 	Gives bool   // it is a release; otherwise it is a question
 
-	Question Question // of a release Owner, Want, which is how many holds must remain, and Spare
-	Last     uint64   // of a release: the latest token that the owner gave out
+	Question Question // of a release Owner, and Want, which is how many holds must remain
 
 	// The answer.
 	Acquired Acquired // of a question
@@ -29,7 +28,8 @@ type Change struct {
 
 // ChangeReentrant carries out all of batch, and puts the answer to each in its place: perCall
 // locks in each script call, but only neighbours in batch of one slot, and all calls in one
-// pipeline. A single change goes by the script that is for it alone.
+// pipeline. In each call the releases come before the questions, and batch is in that order
+// then. A single change goes by the script that is for it alone.
 //
 // A call of several changes that the server refuses is repeated for each change alone: the
 // server may be a cluster that looks like one server, or a slot may be half moved; and one
@@ -48,6 +48,9 @@ func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Chang
 		} else {
 			calls = append(calls, batch[i:i+1])
 		}
+	}
+	for _, call := range calls {
+		call.sort()
 	}
 	if len(calls) == 1 {
 		reply := calls[0].exec(ctx, rdb)
@@ -140,46 +143,76 @@ func (call change) words(w *words) *script {
 	switch {
 	case len(call) > 1:
 	case first.Gives:
-		w.release(first.Keys, first.Question.Owner, first.Question.Want, &Pass{Last: first.Last, Spare: first.Question.Spare})
+		w.release(first.Keys, first.Question.Owner, first.Question.Want, &Pass{})
 		return reentrantRelease
 	default:
 		w.acquire(first.Keys, &first.Question)
 		return reentrantAcquire
 	}
 	w.add(first.Keys.Publish, bit(!first.Keys.Scattered))
-	for _, c := range call {
-		q := &c.Question
-		w.lock(c.Keys)
-		w.add(c.verb(), q.Owner, strconv.Itoa(q.Want), c.Keys.Line)
-		if c.Gives {
-			w.add(c.Keys.Channel, strconv.FormatUint(c.Last, 10))
-		} else {
-			w.add(settingMs(q.Lease), q.place())
+	for len(call) > 0 {
+		n := 1
+		for n < len(call) && call[n].isLike(call[0]) {
+			n++
 		}
-		if c.Keys.Register != "" {
-			w.add(strconv.Itoa(q.Spare))
-		}
+		call[:n].run(w)
+		call = call[n:]
 	}
 	return reentrantChange
 }
 
-// verb says what c does, and whether it has a register.
-func (c *Change) verb() string {
-	verb := "take"
-	if c.Gives {
-		verb = "give"
+// run adds the words of changes that are alike.
+func (call change) run(w *words) {
+	q := &call[0].Question
+	if call[0].Gives {
+		w.add("give", strconv.Itoa(len(call)), strconv.Itoa(q.Want))
+		for _, c := range call {
+			w.keys = append(w.keys, c.Keys.Lock)
+			w.args = append(w.args, c.Question.Owner)
+		}
+		return
 	}
-	if c.Keys.Register != "" {
-		verb += "+"
+	spare := ""
+	if call[0].Keys.Register != "" {
+		spare = strconv.Itoa(q.Spare)
 	}
-	return verb
+	w.add("take", strconv.Itoa(len(call)), strconv.Itoa(q.Want), settingMs(q.Lease), q.place(), spare)
+	for _, c := range call {
+		w.lock(c.Keys)
+		w.args = append(w.args, c.Question.Owner)
+	}
+}
+
+// isLike reports whether c and d differ in the lock and the owner alone.
+func (c *Change) isLike(d *Change) bool {
+	q, r := &c.Question, &d.Question
+	if c.Gives || d.Gives {
+		return c.Gives == d.Gives && q.Want == r.Want
+	}
+	return q.Want == r.Want && q.Lease == r.Lease && q.Spare == r.Spare && q.placeText() == r.placeText() && (c.Keys.Register != "") == (d.Keys.Register != "")
+}
+
+// sort puts the releases before the questions, and otherwise keeps the order. Then those that
+// are alike stand together, and a question finds what a release of the same call has freed.
+func (call change) sort() {
+	var memory [64]*Change
+	questions := memory[:0]
+	gives := call[:0]
+	for _, c := range call {
+		if c.Gives {
+			gives = append(gives, c)
+		} else {
+			questions = append(questions, c)
+		}
+	}
+	copy(call[len(gives):], questions)
 }
 
 // answered puts the answers of reply in their places.
 func (call change) answered(ctx context.Context, rdb rueidis.CoreClient, reply rueidis.RedisResult) {
 	if len(call) == 1 {
 		msg, err := reply.ToMessage()
-		call[0].answered(ctx, rdb, &msg, err)
+		call[0].answered(&msg, err)
 		return
 	}
 	all, err := reply.ToArray()
@@ -194,20 +227,14 @@ func (call change) answered(ctx context.Context, rdb rueidis.CoreClient, reply r
 		if err != nil {
 			c.Err = err
 		} else {
-			c.answered(ctx, rdb, &all[i], all[i].Error())
+			c.answered(&all[i], all[i].Error())
 		}
 	}
 }
 
 // answered puts the answer to c, which is msg or err, in its place.
-func (c *Change) answered(ctx context.Context, rdb rueidis.CoreClient, msg *rueidis.RedisMessage, err error) {
+func (c *Change) answered(msg *rueidis.RedisMessage, err error) {
 	switch {
-	case c.Gives && c.Keys.Register != "" && isTryAgain(err):
-		// One of the two keys has moved to another node. That must not stop a release.
-		keys, again := *c.Keys, *c
-		keys.Register, again.Keys = "", &keys
-		ChangeReentrant(ctx, rdb, []*Change{&again}, 1)
-		c.Passed, c.Err = again.Passed, again.Err
 	case err != nil:
 		c.Err = err
 	case c.Gives:

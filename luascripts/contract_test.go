@@ -199,6 +199,9 @@ func checkIncluding(text string, includes map[string]string) (problems []string)
 		if strings.Contains(line, "include:") && (i != 1 || !listing.MatchString(line)) {
 			bad("what it includes is not said in the second line, in the way that is read: %s", line)
 		}
+		if strings.Contains(line, "later:") && (i != 2 || !late.MatchString(line)) {
+			bad("what it includes later is not said in the third line, in the way that is read: %s", line)
+		}
 	}
 	for i, file := range lists {
 		if _, ok := includes[file+".lua"]; !ok {
@@ -213,10 +216,14 @@ func checkIncluding(text string, includes map[string]string) (problems []string)
 		if other == text {
 			continue
 		}
+		before := `((^|[^.\w])|\b(later|made)\(\)\.)`
+		if slices.Contains(listedBy(late, text), strings.TrimSuffix(file, ".lua")) {
+			before = `\b(later|made)\(\)\.`
+		}
 		uses := false
 		for _, m := range function.FindAllStringSubmatch(comment.ReplaceAllString(other, ""), -1) {
 			own := regexp.MustCompile(`\blocal\b[^=\n]*\b` + m[1] + `\b`).MatchString(code)
-			uses = uses || !own && regexp.MustCompile(`(^|[^.\w])`+m[1]+`\b`).MatchString(code)
+			uses = uses || !own && regexp.MustCompile(before+m[1]+`\b`).MatchString(code)
 		}
 		file = strings.TrimSuffix(file, ".lua")
 		switch listed := slices.Contains(lists, file); {
@@ -244,6 +251,20 @@ func TestIncluding_isReallyChecked(t *testing.T) {
 		"not there":       list + ", nothing",
 		"not to be read":  "--include: time, token, line",
 		"in another line": "--\n" + list,
+	} {
+		if p := checkIncluding(strings.Replace(good, list, change, 1), includes); p == nil {
+			t.Errorf("%s: not noticed", what)
+		}
+	}
+	good = scripts(t)["reentrant_change.lua"]
+	list = late.FindString(good)
+	if p := checkIncluding(good, includes); p != nil || list == "" {
+		t.Fatalf("the original: %q", p)
+	}
+	for what, change := range map[string]string{
+		"one is missing later":  "-- later: take",
+		"one too many later":    list + ", plain",
+		"later in another line": "--\n" + list,
 	} {
 		if p := checkIncluding(strings.Replace(good, list, change, 1), includes); p == nil {
 			t.Errorf("%s: not noticed", what)
@@ -295,7 +316,7 @@ func checkInclude(file, text string, users map[string]string) (problems []string
 	for found := true; found; {
 		found = false
 		for name, body := range bodies {
-			if regexp.MustCompile(`\b` + name + `\(`).MatchString(used) {
+			if regexp.MustCompile(`\b` + name + `[(,]`).MatchString(used) {
 				used += body
 				delete(bodies, name)
 				found = true

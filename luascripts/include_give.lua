@@ -1,5 +1,5 @@
 -- include_give: gives a plain lock back. It has no keys of its own.
--- include: time, token, line
+-- include: time, token, line, free
 
 -- strangers reports whether a client listens that does not stand in line; nil if that cannot
 -- be known.
@@ -52,9 +52,9 @@ end
 -- given leaves `leave` holds of owner. With none left, the lock goes to the next in line. The
 -- answer is that of reentrant_release.
 --
--- time is what TIME says; nil if the caller does not know it. Waiters listen at channel
--- and at ours. heir is the owner that waits in the same process; nil if there is none.
-local function given(lock, register, time, owner, leave, channel, publish, counts, ours, last, spare, heir)
+-- time is what TIME says; nil if the caller does not know it. heir is the owner that waits in
+-- the same process; nil if there is none.
+local function given(lock, register, time, owner, leave, publish, counts, last, spare, heir)
   local found = redis.pcall('HMGET', lock, owner, 'leasehold_line')
   if found.err then
     if string.find(found.err, 'WRONGTYPE', 1, true) then return -4 end
@@ -82,15 +82,15 @@ local function given(lock, register, time, owner, leave, channel, publish, count
 
   -- The owner's field goes last, and the key with it: in a slot that moves to another
   -- node of a cluster, a key that is gone cannot be written any more.
-  local freed = 1
+  local aside
   if heir or found[2] then
     redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it through, and what follows it
-    local waiters = {channel = channel, publish = publish, counts = counts, ours = ours}
+    local waiters = {channel = everybody(lock), publish = publish, counts = counts}
+    waiters.ours = knowing(lock)
     local answer, without = succeeded(lock, register, time, owner, line, waiters, last, spare, heir)
     if answer then return answer end
-    freed = without
+    aside = without == 2
   end
-  redis.call('HDEL', lock, owner)
-  redis.pcall(publish, channel, '0') -- a hint: its refusal must not undo a release
-  return freed
+  local answer = freed(lock, owner, publish)
+  return aside and answer == 1 and 2 or answer
 end

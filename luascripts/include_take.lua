@@ -1,10 +1,10 @@
 -- include_take: takes a plain lock. It has no keys of its own.
--- include: time, token, plain, line
+-- include: time, token, plain, line, seize
 
 -- taken makes owner hold the lock `want` times, or puts it in line. The answer is that of
 -- reentrant_acquire. time is what TIME says; nil if the caller does not know it. place is
 -- "<offer> <waited> <again> <keep>", or "" if the owner does not stand in line.
-local function taken(lock, register, time, owner, lease, want, spare, place, channel, counts)
+local function taken(lock, register, time, owner, lease, want, spare, place, counts)
   local fields, answer = plain(lock)
   if not fields then return answer end
   local holder, line = nil, ''
@@ -18,14 +18,7 @@ local function taken(lock, register, time, owner, lease, want, spare, place, cha
 
   if not holder then
     if want ~= '1' then return -2 end
-    local token = grown(register, time or redis.call('TIME'), nil, spare)
-    redis.call('HSET', lock, owner, 1) -- refused here when memory is full: nothing is left in Redis
-    local expiry = redis.pcall('PEXPIRE', lock, lease)
-    if type(expiry) == 'table' then
-      redis.call('DEL', lock) -- without the right to PEXPIRE the lock would never end
-      return expiry
-    end
-    return token
+    return seized(lock, owner, lease, grown(register, time or redis.call('TIME'), nil, spare))
   end
 
   local left = redis.call('PTTL', lock)
@@ -41,7 +34,7 @@ local function taken(lock, register, time, owner, lease, want, spare, place, cha
   if want ~= '1' then return -2 end
   local offer, waited, again, keep = string.match(place, '^(%d+) (%d+) (%d+) (%d+)$')
   if not offer then return left end
-  local longer, hears = enlisted(line, owner, offer, tonumber(waited), tonumber(again), tonumber(keep), channel, counts, (clock(time)))
+  local longer, hears = enlisted(line, owner, offer, tonumber(waited), tonumber(again), tonumber(keep), knowing(lock), counts, (clock(time)))
   if longer ~= line then
     redis.pcall('HSET', lock, 'leasehold_line', longer) -- an owner whose write is refused must ask again and again
   end

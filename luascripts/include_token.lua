@@ -1,14 +1,12 @@
 -- include_token: the fencing tokens of the scripts that grant a lock. It has no keys of its own.
+-- include: stamp
 
 -- grown returns the token of a new holder, and raises the register if there is
 -- one: the server's time in µs, or one more than the last token if the clock went
 -- back. With no register it takes the clock, and the last token that the caller knows.
 -- The register is left at `spare` tokens more, which the holder may give out.
 local function grown(register, time, last, spare)
-  if not register and not last then
-    time.text = time.text or string.format('%.0f', time[1] * 1000000 + time[2]) -- the same for all locks that a script takes
-    return time.text
-  end
+  if not register and not last then return stamped(time) end
   local token = math.max(time[1] * 1000000 + time[2], (last or 0) + 1)
   if register then
     local latest = tonumber(redis.call('GET', register) or nil)

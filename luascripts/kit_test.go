@@ -203,6 +203,7 @@ func full(t *testing.T, s *redistest.Server) {
 var (
 	loads   = regexp.MustCompile(`\bload\(([^)]*)\)`)
 	listing = regexp.MustCompile(`(?m)^-- include: (.+)$`)
+	late    = regexp.MustCompile(`(?m)^-- later: (.+)$`)
 )
 
 // loaded returns the names of the scripts that the package loads.
@@ -223,9 +224,14 @@ func loaded(t *testing.T) (names []string) {
 	return names
 }
 
-// including returns the files that the header of a text includes.
+// including returns the files that the header of a text includes, at once or later.
 func including(text string) (files []string) {
-	for _, m := range listing.FindAllStringSubmatch(header(text), -1) {
+	return append(listedBy(listing, text), listedBy(late, text)...)
+}
+
+// listedBy returns the files in a line of the header of a text.
+func listedBy(line *regexp.Regexp, text string) (files []string) {
+	for _, m := range line.FindAllStringSubmatch(header(text), -1) {
 		for name := range strings.SplitSeq(m[1], ",") {
 			files = append(files, "include_"+strings.TrimSpace(name))
 		}
@@ -266,8 +272,19 @@ func source(t *testing.T, name string) string {
 		}
 		have[file] = true
 		own := read(t, file+".lua")
-		for _, include := range including(own) {
+		for _, include := range listedBy(listing, own) {
 			add(include)
+		}
+		if files := listedBy(late, own); files != nil {
+			text += "local function later()\n"
+			var returns []string
+			for _, include := range files {
+				add(include)
+				for _, m := range function.FindAllStringSubmatch(read(t, include+".lua"), -1) {
+					returns = append(returns, m[1]+" = "+m[1])
+				}
+			}
+			text += "return {" + strings.Join(returns, ", ") + "}\nend\n"
 		}
 		text += own
 	}

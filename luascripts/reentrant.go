@@ -37,7 +37,13 @@ func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Questio
 // acquire adds the words of reentrant_acquire.
 func (w *words) acquire(k *Keys, q *Question) {
 	w.lock(k)
-	w.add(q.Owner, settingMs(q.Lease), strconv.Itoa(q.Want), strconv.Itoa(q.Spare), q.place(), k.Line, bit(!k.Scattered))
+	w.add(q.Owner, settingMs(q.Lease), q.place(), bit(!k.Scattered))
+	if q.Want != 1 || k.Register != "" {
+		w.add(strconv.Itoa(q.Want))
+	}
+	if k.Register != "" {
+		w.add(strconv.Itoa(q.Spare))
+	}
 }
 
 // place returns what scripts need to know of a place in line; "" if the owner does not stand
@@ -46,7 +52,7 @@ func (q *Question) place() string {
 	if q.Offer == 0 {
 		return ""
 	}
-	p := placeText{offer: q.Offer, waited: q.Waited.Truncate(time.Millisecond), again: q.Again, keep: q.Patience}
+	p := q.placeText()
 	if latest := latestPlace.Load(); latest != nil && p == latest.placeText {
 		return latest.text
 	}
@@ -61,6 +67,14 @@ func (q *Question) place() string {
 }
 
 type placeText struct{ offer, waited, again, keep time.Duration }
+
+// placeText returns what q's place says.
+func (q *Question) placeText() placeText {
+	if q.Offer == 0 {
+		return placeText{}
+	}
+	return placeText{offer: q.Offer, waited: q.Waited.Truncate(time.Millisecond), again: q.Again, keep: q.Patience}
+}
 
 // latestPlace is the latest text of a place. Most questions come at once, and so say the same.
 var latestPlace atomic.Pointer[struct {
@@ -174,11 +188,11 @@ func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 	w := words{args: make([]string, 0, 12)}
 	w.release(&k, owner, leave, &p)
 	msg, err := reentrantRelease.exec(ctx, rdb, w.keys, w.args).ToMessage()
-	if k.Register != "" && isTryAgain(err) {
+	if p.Heir != "" && isTryAgain(err) {
 		// The slot is moving, and one of the two keys has moved. That must not stop
 		// a release. But the heir may give out more tokens, so it must not get one that the
 		// register does not know of: it asks for its own.
-		k.Register, p.Heir = "", ""
+		p.Heir = ""
 		return passReentrant(ctx, rdb, k, owner, leave, p)
 	}
 	if err != nil {
@@ -187,12 +201,18 @@ func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 	return passed(&msg, p.Heir != "")
 }
 
-// release adds the words of reentrant_release.
+// release adds the words of reentrant_release. Only an heir has a use for the register.
 func (w *words) release(k *Keys, owner string, leave int, p *Pass) {
-	w.lock(k)
-	w.add(owner, strconv.Itoa(leave), k.Channel, k.Publish, bit(!k.Scattered), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare), k.Line)
-	if p.Heir != "" {
-		w.add(p.Heir, settingMs(p.Offer), ms(p.Again), settingMs(p.Patience))
+	w.keys = append(w.keys, k.Lock)
+	w.add(owner, k.Publish, bit(!k.Scattered))
+	switch {
+	case p.Heir != "":
+		if k.Register != "" {
+			w.keys = append(w.keys, k.Register)
+		}
+		w.add("0", p.Heir, settingMs(p.Offer), ms(p.Again), settingMs(p.Patience), strconv.FormatUint(p.Last, 10), strconv.Itoa(p.Spare))
+	case leave > 0:
+		w.add(strconv.Itoa(leave))
 	}
 }
 

@@ -1,18 +1,18 @@
 -- reentrant_acquire: an owner takes the lock, or re-enters it, or stands in line.
--- include: take
+-- include: stamp, seize
+-- later: take
 --
 -- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
 -- KEYS[2] register  string  the latest fencing token; only with fencing
 -- ARGV[1] owner    text   "<client uuid>:<number>"
 -- ARGV[2] lease    ms     how long the lock lives without a renewal
--- ARGV[3] want     count  the hold count that must result; 1 for the first hold
--- ARGV[4] spare    count  how many tokens more the register is raised by
--- ARGV[5] place    text   where the owner stands in line, "<offer> <waited> <again> <keep>" in ms; "" if it does not stand there:
+-- ARGV[3] place    text   where the owner stands in line, "<offer> <waited> <again> <keep>" in ms; "" if it does not stand there:
 --                         the lease with which the lock is granted to it, how long it has been waiting, the
 --                         time after which it asks again, and how long its place lives without a question
 --                         where the server cannot count listeners
--- ARGV[6] channel  text   the channel of all clients that know of the line; a client in it also listens at "<channel>:<client uuid>"
--- ARGV[7] counts   count  1 when the server counts all listeners of a channel
+-- ARGV[4] counts   count  1 when the server counts all listeners of a channel
+-- ARGV[5] want     count  the hold count that must result; missing for 1
+-- ARGV[6] spare    count  how many tokens more the register is raised by; missing without fencing
 --
 -- Returns a string when the owner holds `want` times now: the fencing token, or
 -- "0" for a re-entry.
@@ -30,7 +30,11 @@
 -- which alone knows how often it holds; so `want` is right whatever count stands
 -- here.
 local lock, register = KEYS[1], KEYS[2]
-local owner, lease, want, spare = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local place, channel, counts = ARGV[5], ARGV[6], ARGV[7] == '1'
+local owner, lease, place, counts = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
+local want, spare = ARGV[5] or '1', ARGV[6]
 
-return taken(lock, register, nil, owner, lease, want, spare, place, channel, counts)
+-- Most locks are free. To make all the functions takes longer than to take such a lock.
+if want == '1' and not register and redis.pcall('HLEN', lock) == 0 then
+  return seized(lock, owner, lease, stamped(redis.call('TIME')))
+end
+return later().taken(lock, register, nil, owner, lease, want, spare, place, counts)

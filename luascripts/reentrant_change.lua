@@ -1,19 +1,21 @@
 -- reentrant_change: takes and gives back many plain locks.
--- include: take, give
+-- include: stamp, seize, free
+-- later: take, give
+--
+-- Most changes are alike. So they come in runs, and the words that those of a run have in common
+-- come once, before it.
 --
 -- KEYS[k]     lock      hash    owner -> hold count, and the line (include_line)
--- KEYS[k+1]   register  string  the latest fencing token; only with fencing
--- ARGV[1]    publish  text   the command that reaches waiters: PUBLISH or SPUBLISH
--- ARGV[2]    counts   count  1 when the server counts all listeners of a channel
--- ARGV[a]    verb     text   "take" or "give"; with fencing "take+" or "give+". This and the following come once for each change
--- ARGV[a+1]  owner    text   "<client uuid>:<number>"
--- ARGV[a+2]  holds    count  the hold count that must result
--- ARGV[a+3]  ours     text   the channel of all clients that know of the line
--- ARGV[a+4]  lease    ms     takes: what the lock lives on without a renewal
--- ARGV[a+5]  place    text   takes: as in reentrant_acquire
--- ARGV[b]    channel  text   gives back: where waiters listen; b is a+4
--- ARGV[b+1]  last     text   gives back: the last token that the owner gave out
--- ARGV[a+6]  spare    count  how many tokens more the register is raised by; missing without fencing
+-- KEYS[k+1]   register  string  the latest fencing token; only where locks are taken with fencing
+-- ARGV[1]     publish   text    the command that reaches waiters: PUBLISH or SPUBLISH
+-- ARGV[2]     counts    count   1 when the server counts all listeners of a channel
+-- ARGV[a]     verb      text    "take" or "give"; this and the following come once for each run
+-- ARGV[a+1]   number    count   how many locks the run has
+-- ARGV[a+2]   holds     count   the hold count that must result
+-- ARGV[a+3]   lease     ms      takes: what the lock lives on without a renewal
+-- ARGV[a+4]   place     text    takes: as in reentrant_acquire
+-- ARGV[a+5]   spare     count   takes: how many tokens more the register is raised by; "" without fencing
+-- ARGV[b]     owner     text    "<client uuid>:<number>"; once for each lock of the run
 --
 -- Returns a list with the answer to each change, which is that of reentrant_acquire, or that of
 -- reentrant_release without an heir. An error is the answer to one change, and does not
@@ -23,6 +25,15 @@
 local publish, counts = ARGV[1], ARGV[2] == '1'
 local time = redis.call('TIME')
 
+
+-- made returns the functions of the later files. To make all of them takes longer than to take a
+-- lock that is free, or to free one for which nobody waits; and most are so.
+local functions
+local function made()
+  functions = functions or later()
+  return functions
+end
+
 -- answer returns what f returns, or the error with which it ended.
 local function answer(f, ...)
   local fine, reply = pcall(f, ...)
@@ -31,21 +42,30 @@ local function answer(f, ...)
   return redis.error_reply('ERR Error running script: ' .. reply) -- servers before 7 have a text
 end
 
-local replies, k, a = {}, 1, 3
-for i = 1, #ARGV do
-  local verb, owner, holds, ours = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
-  if not verb then break end
-  local lock, b = KEYS[k], a + 4
-  local fenced = string.sub(verb, 5) == '+'
-  local register = fenced and KEYS[k + 1] or nil
-  local spare = fenced and ARGV[a + 6] or nil
-  if string.sub(verb, 1, 4) == 'take' then
-    local lease, place = ARGV[a + 4], ARGV[a + 5]
-    replies[i] = answer(taken, lock, register, time, owner, lease, holds, spare, place, ours, counts)
-  else
-    local channel, last = ARGV[b], ARGV[b + 1]
-    replies[i] = answer(given, lock, register, time, owner, holds, channel, publish, counts, ours, last, spare)
+local replies, n, k, a = {}, 0, 1, 3
+while a <= #ARGV do
+  local verb, number, holds = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2]
+  local takes = verb == 'take'
+  local lease, place, spare = takes and ARGV[a + 3], takes and ARGV[a + 4], takes and ARGV[a + 5]
+  local fenced, first = takes and spare ~= '', takes and a + 6 or a + 3
+  for b = first, first + number - 1 do
+    local lock, owner, reply = KEYS[k], ARGV[b], nil
+    if fenced then
+      local register = KEYS[k + 1]
+      reply = answer(made().taken, lock, register, time, owner, lease, holds, spare, place, counts)
+      k = k + 1
+    elseif takes and holds == '1' and redis.pcall('HLEN', lock) == 0 then
+      reply = seized(lock, owner, lease, stamped(time))
+    elseif takes then
+      reply = answer(made().taken, lock, nil, time, owner, lease, holds, nil, place, counts)
+    elseif holds == '0' and alone(redis.pcall('HMGET', lock, owner, 'leasehold_line')) then
+      reply = freed(lock, owner, publish)
+    else
+      reply = answer(made().given, lock, nil, time, owner, holds, publish, counts)
+    end
+    n, k = n + 1, k + 1
+    replies[n] = reply
   end
-  k, a = k + (fenced and 2 or 1), a + (fenced and 7 or 6)
+  a = first + number
 end
 return replies

@@ -1,20 +1,19 @@
 -- reentrant_release: an owner gives holds back; with the last, the lock goes to the next in line.
--- include: give
+-- include: free
+-- later: give
 --
 -- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
 -- KEYS[2] register  string  the latest fencing token; only with fencing
--- ARGV[1] owner    text   "<client uuid>:<number>"
--- ARGV[2] leave    count  the hold count that must remain; 0 frees the lock
--- ARGV[3] channel  text   where waiters listen
--- ARGV[4] publish  text   the command that reaches them: PUBLISH or SPUBLISH
--- ARGV[5] counts   count  1 when the server counts all listeners of a channel
--- ARGV[6] last     text   the last token that the owner gave out
--- ARGV[7] spare    count  how many tokens more the register is raised by
--- ARGV[8] ours     text   the channel of all clients that know of the line; a client in it also listens at "<ours>:<client uuid>"
--- ARGV[9] heir     text   the owner that waits in the same process; this and the following arguments are missing if there is none
--- ARGV[10] offer   ms     the lease with which the lock is granted to the heir
--- ARGV[11] again   ms     the time after which the heir asks again
--- ARGV[12] keep    ms     how long its place in line lives without a question where the server cannot count listeners
+-- ARGV[1]  owner    text   "<client uuid>:<number>"
+-- ARGV[2]  publish  text   the command that reaches waiters: PUBLISH or SPUBLISH
+-- ARGV[3]  counts   count  1 when the server counts all listeners of a channel
+-- ARGV[4]  leave    count  the hold count that must remain; 0 frees the lock, and so does a missing one
+-- ARGV[5]  heir     text   the owner that waits in the same process; this and the following arguments are missing if there is none
+-- ARGV[6]  offer    ms     the lease with which the lock is granted to the heir
+-- ARGV[7]  again    ms     the time after which the heir asks again
+-- ARGV[8]  keep     ms     how long its place in line lives without a question where the server cannot count listeners
+-- ARGV[9]  last     text   the last token that the owner gave out
+-- ARGV[10] spare    count  how many tokens more the register is raised by
 --
 -- Returns 1 when the owner holds `leave` times now, and with none left the lock is free
 -- or another process has it.
@@ -39,10 +38,13 @@
 --
 -- Safe to repeat, and it never touches another owner's field.
 local lock, register = KEYS[1], KEYS[2]
-local owner, leave = ARGV[1], ARGV[2]
-local channel, publish, counts = ARGV[3], ARGV[4], ARGV[5] == '1'
-local last, spare, ours = ARGV[6], ARGV[7], ARGV[8]
-local heir, offer, again, keep = ARGV[9], ARGV[10], ARGV[11], ARGV[12]
+local owner, publish, counts, leave = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4] or '0'
+local heir, offer, again, keep = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local last, spare = ARGV[9], ARGV[10]
 
+-- Mostly nobody waits. To make all the functions takes longer than to free such a lock.
+if leave == '0' and not heir and alone(redis.pcall('HMGET', lock, owner, 'leasehold_line')) then
+  return freed(lock, owner, publish)
+end
 local next = heir and {owner = heir, offer = offer, again = tonumber(again), keep = tonumber(keep)} or nil
-return given(lock, register, nil, owner, leave, channel, publish, counts, ours, last, spare, next)
+return later().given(lock, register, nil, owner, leave, publish, counts, last, spare, next)

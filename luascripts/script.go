@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -33,33 +34,66 @@ func load(name string) *script {
 	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:]), lua: rueidis.NewLuaScript(text)}
 }
 
-// includes is the line in a header that names the files whose functions the file uses.
-const includes = "-- include: "
+// includes is the line in a header that names the files whose functions the file uses, and later
+// the one that names those whose functions it seldom uses.
+const (
+	includes = "-- include: "
+	later    = "-- later: "
+)
 
 // assemble returns the text of <file>.lua behind that of the files that it includes,
 // and that these include: "-- include: token, line" are include_token.lua and
 // include_line.lua. It leaves out the files in have.
+//
+// "-- later: take" puts the functions of include_take.lua, and those that these use, into a function
+// called later, which returns those of include_take.lua by their names. A server makes the
+// functions of a script at each call, which takes longer than what most calls do.
 func assemble(file string, have map[string]bool) string {
 	if have[file] {
 		return ""
 	}
 	have[file] = true
+	text := read(file)
+	var before string
+	for _, other := range listed(text, includes) {
+		before += assemble(other, have)
+	}
+	if others := listed(text, later); others != nil {
+		var inside, names string
+		for _, other := range others {
+			inside += assemble(other, have)
+			for _, m := range functions.FindAllStringSubmatch(read(other), -1) {
+				names += m[1] + " = " + m[1] + ", "
+			}
+		}
+		before += "local function later()\n" + inside + "return {" + names + "}\nend\n"
+	}
+	return before + text
+}
+
+var functions = regexp.MustCompile(`(?m)^local function ([a-z_]+)\(`)
+
+func read(file string) string {
 	text, err := files.ReadFile(file + ".lua")
 	if err != nil {
 		panic(err) // the file is missing: the package cannot work
 	}
-	var before string
-	for line := range strings.Lines(string(text)) {
+	return string(text)
+}
+
+// listed returns the files that the line of a header lists which begins with word.
+func listed(text, word string) (files []string) {
+	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "--") {
 			break // the header ends
 		}
-		if list, ok := strings.CutPrefix(strings.TrimSpace(line), includes); ok {
+		if list, ok := strings.CutPrefix(strings.TrimSpace(line), word); ok {
 			for name := range strings.SplitSeq(list, ", ") {
-				before += assemble("include_"+name, have)
+				files = append(files, "include_"+name)
 			}
 		}
 	}
-	return before + string(text)
+	return files
 }
 
 // exec runs s by its digest, and by its text where the server does not know it.

@@ -124,8 +124,8 @@ func (f release) Joins() (node uint16, joins bool) {
 
 // Fill fills in the change.
 func (f release) Fill(c *luascripts.Change) {
-	f.t.spec.fill(c, luascripts.Question{Owner: f.t.Name, Spare: f.pass.Spare})
-	c.Gives, c.Last = true, f.pass.Last
+	f.t.spec.fill(c, luascripts.Question{Owner: f.t.Name})
+	c.Gives = true
 }
 
 // Answer returns the answer to the change.
