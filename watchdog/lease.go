@@ -85,8 +85,11 @@ func (l *Lease) untilLocked() time.Time {
 
 // Check compares the clocks, and returns nil while the lease is trusted.
 // Otherwise it returns the cause of the loss, or ErrStopped.
-func (l *Lease) Check() error {
-	n := now()
+func (l *Lease) Check() error { return l.CheckAt(time.Now()) }
+
+// CheckAt is Check at t, which must come from time.Now just now.
+func (l *Lease) CheckAt(t time.Time) error {
+	n := of(t)
 	quick := instant{mono: time.Duration(l.mono.Load()), wall: l.wall.Load()}
 	if !quick.passed(n) {
 		return nil
@@ -198,13 +201,7 @@ func (l *Lease) Lose(cause error) {
 // Stop ends the watch and reports whether the lease was still watched. It
 // waits for a renewal that carries the lease, until ctx ends.
 func (l *Lease) Stop(ctx context.Context) bool {
-	l.w.mu.Lock()
-	was := !l.over
-	if was {
-		l.endLocked(ErrStopped)
-	}
-	under := l.under
-	l.w.mu.Unlock()
+	was, under := l.End()
 	if under != nil {
 		select {
 		case <-under:
@@ -212,6 +209,18 @@ func (l *Lease) Stop(ctx context.Context) bool {
 		}
 	}
 	return was
+}
+
+// End is Stop for a caller that waits by itself: under is closed when the renewal that carries
+// the lease is over. It is nil if none does.
+func (l *Lease) End() (was bool, under <-chan struct{}) {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	was = !l.over
+	if was {
+		l.endLocked(ErrStopped)
+	}
+	return was, l.under
 }
 
 // loseLocked ends the lease and returns the function that tells its subject, to be

@@ -68,7 +68,8 @@ type batch struct {
 // joint is one change in the hands of a combiner.
 type joint struct {
 	luascripts.Change
-	due   time.Time     // when its caller has waited for long enough; the zero time if the caller finds that by itself
+	limit time.Duration // how long its caller waits; 0 if the caller finds the end by itself
+	due   time.Time     // about when its caller has waited for long enough; zero before the sweeper has seen it
 	state atomic.Int32  // waits, and what came of it
 	wake  chan struct{} // cap 1: gets one token, when the joint does not wait any more and its caller has not left
 	late  func()        // hears the answer when the caller has left; set before that
@@ -142,19 +143,18 @@ func newCombiner(s *Sender) *combiner {
 func together[T any, C Call[T]](ctx context.Context, c *combiner, limit time.Duration, call C) (value T, ok bool, err error) {
 	j := c.unused.Get().(*joint)
 	call.Fill(&j.Change)
-	now := time.Now()
 	var timeout <-chan time.Time
-	j.due = time.Time{} // not that of an earlier caller
-	switch slack := c.s.Timeout / inlineSlack; {
+	j.limit = 0 // not that of an earlier caller
+	switch {
 	case limit == 0:
 	case limit > c.s.Timeout/2:
-		j.due = now.Add(limit - slack)
+		j.limit = limit
 	default:
 		t := time.NewTimer(limit)
 		defer t.Stop()
 		timeout = t.C
 	}
-	c.add(j, now)
+	c.add(j)
 	woken := true
 	select {
 	case <-j.wake:
@@ -221,7 +221,7 @@ func (c *combiner) mayAlone(ctx context.Context, limit time.Duration) *endOf {
 func (c *combiner) goOn() {
 	c.mu.Lock()
 	c.workers--
-	sends := len(c.queue) > 0 && c.mayLocked(time.Now())
+	sends := len(c.queue) > 0 && c.mayLocked()
 	if sends {
 		c.workers++
 	}
@@ -232,14 +232,15 @@ func (c *combiner) goOn() {
 }
 
 // add has j travel with the next batch.
-func (c *combiner) add(j *joint, now time.Time) {
+func (c *combiner) add(j *joint) {
 	j.state.Store(waits)
 	c.mu.Lock()
+	j.due = time.Time{}
 	c.queue = append(c.queue, j)
 	if !c.sweeper.armed {
 		c.armLocked(&c.sweeper, c.s.Timeout/inlineSlack, c.sweep)
 	}
-	sends := c.mayLocked(now)
+	sends := c.mayLocked()
 	if sends {
 		c.workers++
 	}
@@ -251,7 +252,7 @@ func (c *combiner) add(j *joint, now time.Time) {
 
 // mayLocked reports whether one worker more may send what is in the queue. If none may yet, the
 // pacer looks again.
-func (c *combiner) mayLocked(now time.Time) bool {
+func (c *combiner) mayLocked() bool {
 	if c.workers < batchesNear {
 		return true
 	}
@@ -262,7 +263,7 @@ func (c *combiner) mayLocked(now time.Time) bool {
 	if c.trip > paceNear {
 		pace = c.trip / paceParts
 	}
-	wait := pace - now.Sub(c.latest)
+	wait := pace - time.Since(c.latest)
 	if wait > 0 && !c.pacer.armed {
 		c.s.Add() // until it has looked
 		c.armLocked(&c.pacer, wait, c.pace)
@@ -284,7 +285,7 @@ func (c *combiner) pace() {
 	defer c.s.Done()
 	c.mu.Lock()
 	c.pacer.armed = false
-	sends := len(c.queue) > 0 && c.mayLocked(time.Now())
+	sends := len(c.queue) > 0 && c.mayLocked()
 	if sends {
 		c.workers++
 	}
@@ -299,10 +300,14 @@ func (c *combiner) sweep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sweeper.armed = false
-	now := time.Now()
+	now, slack := time.Now(), c.s.Timeout/inlineSlack
 	sweep := func(all []*joint) {
 		for _, j := range all {
-			if !j.due.IsZero() && now.After(j.due) && j.state.CompareAndSwap(waits, overdue) {
+			switch {
+			case j.limit == 0:
+			case j.due.IsZero():
+				j.due = now.Add(j.limit - 2*slack) // it came since the last look, and the next is as much later
+			case now.After(j.due) && j.state.CompareAndSwap(waits, overdue):
 				j.wake <- struct{}{}
 			}
 		}
@@ -312,7 +317,7 @@ func (c *combiner) sweep() {
 		sweep(b.joints)
 	}
 	if len(c.queue) > 0 || len(c.under) > 0 {
-		c.armLocked(&c.sweeper, c.s.Timeout/inlineSlack, c.sweep)
+		c.armLocked(&c.sweeper, slack, c.sweep)
 	}
 }
 
@@ -356,7 +361,7 @@ func (c *combiner) next(b *batch) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.workers--
-	if len(c.queue) == 0 || !c.mayLocked(now) {
+	if len(c.queue) == 0 || !c.mayLocked() {
 		return false
 	}
 	c.workers++

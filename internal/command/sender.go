@@ -310,10 +310,9 @@ type Outcome[T any] struct {
 	Repeated bool // an earlier copy of the command may have been carried out
 }
 
-// Insist awaits c, again and again while that may help: until within has passed (0 is no
-// limit), or ctx ends. The command must be safe to repeat.
-func Insist[T any, C Call[T]](ctx context.Context, s *Sender, within time.Duration, c C) (o Outcome[T]) {
-	began := time.Now()
+// Insist awaits c, again and again while that may help: until within has passed since began, which
+// is now (0 is no limit), or ctx ends. The command must be safe to repeat.
+func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, within time.Duration, c C) (o Outcome[T]) {
 	pause := retry.Backoff{Most: s.Timeout / 4}
 	limit := within
 	for {

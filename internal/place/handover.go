@@ -95,7 +95,7 @@ func (p *Place) offer(l *Line, t *Tenure) {
 // Heir returns the first waiter of this process, if the release of t may give the lock to it,
 // and the ticket of its line; else nil. The release puts the ticket into the queue in Redis,
 // with this offer for a lease, and this patience.
-func (p *Place) Heir(t *Tenure, offer, patience time.Duration) (w *Waiter, ticket *Tenure) {
+func (p *Place) Heir(t *Tenure, offer, patience time.Duration, now time.Time) (w *Waiter, ticket *Tenure) {
 	l := p.Line(t.Terms)
 	if l == nil || p.closed || l.hand.offered != nil {
 		return nil, nil
@@ -106,7 +106,7 @@ func (p *Place) Heir(t *Tenure, offer, patience time.Duration) (w *Waiter, ticke
 	if w = l.waiters[0]; !w.receives {
 		return nil, nil
 	}
-	ticket = l.ticket(w.Terms)
+	ticket = l.ticket(w.Terms, now)
 	ticket.traced = true
 	ticket.longest, ticket.patience = max(ticket.longest, offer), max(ticket.patience, patience)
 	return w, ticket
@@ -117,14 +117,14 @@ func (l *Line) Pace() time.Duration { return l.when.pace }
 
 // ticket returns the ticket of l for a waiter with these terms, and makes it if there is none.
 // A waiter whose tokens come from another register needs another ticket.
-func (l *Line) ticket(c *Terms) *Tenure {
+func (l *Line) ticket(c *Terms, now time.Time) *Tenure {
 	p := l.side.p
 	if t := l.hand.ticket; t != nil && t.Terms.Register != c.Register {
 		l.hand.ticket = nil
 		p.Fail(t)
 	}
 	if l.hand.ticket == nil {
-		l.hand.ticket = p.rules.Ticket(p, c)
+		l.hand.ticket = p.rules.Ticket(p, c, now)
 		l.hand.ticket.phase = Queued
 	}
 	return l.hand.ticket

@@ -217,7 +217,7 @@ func TestHeir(t *testing.T) {
 			held, h := s.take(&plainTerms, 1)
 			test.change(s)
 			s.Unlock(held, h, s.now, func(*Tenure) bool { return false })
-			w, ticket := s.Heir(held, offerTime, pollTime)
+			w, ticket := s.Heir(held, offerTime, pollTime, time.Time{})
 			if (w != nil) != test.heir || (ticket != nil) != test.heir {
 				t.Fatalf("%v, %v", w, ticket)
 			}
@@ -236,8 +236,8 @@ func TestHeir(t *testing.T) {
 		s := newStage(t)
 		held, _ := s.take(&plainTerms, 1)
 		s.stand(&plainTerms, 2)
-		s.Heir(held, 2*offerTime, 2*pollTime)
-		if _, ticket := s.Heir(held, offerTime, pollTime); ticket.longest != 2*offerTime || ticket.patience != 2*pollTime || ticket.MayLive() != 2*offerTime {
+		s.Heir(held, 2*offerTime, 2*pollTime, time.Time{})
+		if _, ticket := s.Heir(held, offerTime, pollTime, time.Time{}); ticket.longest != 2*offerTime || ticket.patience != 2*pollTime || ticket.MayLive() != 2*offerTime {
 			t.Errorf("%+v", ticket)
 		}
 	})
@@ -252,7 +252,7 @@ func TestInherit(t *testing.T) {
 		s.next(w)
 		s.pass(2 * MaxPassTime)
 		s.Unlock(held, h, s.now, nil)
-		_, ticket := s.Heir(held, offerTime, pollTime)
+		_, ticket := s.Heir(held, offerTime, pollTime, time.Time{})
 		t.Cleanup(func() {
 			if w.line != nil && s.side(false).held == held {
 				s.Unhold(held)
@@ -353,7 +353,7 @@ func TestInherit(t *testing.T) {
 		s, ticket, w := scene(t, &plainTerms)
 		s.Line(&plainTerms).hand.ticket = nil
 		s.Fail(ticket)
-		second := s.Line(&plainTerms).ticket(&plainTerms)
+		second := s.Line(&plainTerms).ticket(&plainTerms, time.Time{})
 		if s.Inherit(ticket, Inheritance{Done: true, Token: 200}, s.now) || second.phase != Queued || w.line.hand.offered != nil {
 			t.Error("another's grant is offered")
 		}

@@ -230,7 +230,7 @@ func (e event) String() string { return fmt.Sprintf("%s %d.%d", verbNames[e.verb
 
 func newWorld(c *cast) *world {
 	w := &world{cast: c, now: time.Unix(1_800_000_000, 0), lossy: c.deaf}
-	w.rules = Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Place, c *Terms) *Tenure { return w.tenure(c) }}
+	w.rules = Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Place, c *Terms, _ time.Time) *Tenure { return w.tenure(c) }}
 	for range c.procs {
 		p := new(proc)
 		p.place.Init(&w.rules, nil)
@@ -722,7 +722,7 @@ func (w *world) pass(t *Tenure) bool {
 func (w *world) release(p *proc, c *call, t *Tenure) {
 	k := &command{errand: toRelease, p: p, c: c, t: t, name: t.Name, terms: t.Terms, sent: w.now, served: slices.Clone(t.Served())}
 	if t.Terms.Passes {
-		_, k.heir = p.place.Heir(t, offerTime, 10*pollTime)
+		_, k.heir = p.place.Heir(t, offerTime, 10*pollTime, time.Time{})
 	}
 	w.flying = append(w.flying, k)
 	w.numbered(k)

@@ -17,7 +17,7 @@ func (s *stage) inherited() (w *Waiter, ticket *Tenure) {
 	s.Line(&plainTerms).Alarm()
 	ticket = s.asks(w)
 	s.Unlock(t, h, s.now, func(*Tenure) bool { return false })
-	if _, heir := s.Heir(t, offerTime, 10*pollTime); heir != ticket {
+	if _, heir := s.Heir(t, offerTime, 10*pollTime, time.Time{}); heir != ticket {
 		s.Fatal("the ticket is not the heir")
 	}
 	if !s.Inherit(ticket, Inheritance{Done: true, Token: 200, Sent: s.now}, s.now) {
@@ -67,7 +67,7 @@ func TestInherit_afterTheHeirPassedItOn(t *testing.T) {
 	w := s.stand(&plainTerms, 2)
 	s.stand(&plainTerms, 3)
 	s.Unlock(tenure, h, s.now, func(*Tenure) bool { return false })
-	_, heir := s.Heir(tenure, offerTime, 10*pollTime)
+	_, heir := s.Heir(tenure, offerTime, 10*pollTime, time.Time{})
 	s.pass(pollTime)
 	s.Line(&plainTerms).Alarm()
 	if asked := s.asks(w); asked != heir {

@@ -52,7 +52,7 @@ func (p *Place) Next(w *Waiter, beside *Tenure, limit time.Duration, now time.Ti
 			return Step{Do: Anew}
 		}
 	}
-	return p.askStep(w, beside)
+	return p.askStep(w, beside, now)
 }
 
 // next reports whether w has a reason to ask, which it loses, or else when it looks again.
@@ -75,11 +75,11 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 }
 
 // askStep is the Step of a waiter that sends its question now.
-func (p *Place) askStep(w *Waiter, beside *Tenure) Step {
+func (p *Place) askStep(w *Waiter, beside *Tenure, now time.Time) Step {
 	step := Step{Do: Ask, Tenure: w.Tenure, Beside: beside}
 	l := w.line
 	if l != nil && w.receives && w.Terms.Tickets() {
-		step.Tenure, step.Queued, step.Again = l.ticket(w.Terms), true, cmp.Or(l.when.deaf, l.when.pace)
+		step.Tenure, step.Queued, step.Again = l.ticket(w.Terms, now), true, cmp.Or(l.when.deaf, l.when.pace)
 	}
 	if step.Tenure != nil && beside != nil {
 		step.Tenure.grant.writes = true

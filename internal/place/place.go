@@ -49,7 +49,7 @@ type Rules struct {
 	Poll  time.Duration // how often a line asks without a hint
 
 	// Ticket makes the tenure in whose name a line asks.
-	Ticket func(*Place, *Terms) *Tenure
+	Ticket func(*Place, *Terms, time.Time) *Tenure
 }
 
 // Kind is what a place needs to know of a kind of lock, or of one side of it.
@@ -248,7 +248,7 @@ type Owner struct {
 
 	// Turn is the right to send commands for this owner: a call has the turn while its token
 	// is in the channel, which has room for one. It is nil before the first Enter: a reader
-	// that joins sends nothing.
+	// that joins sends nothing, and while a new owner asks, no other call knows of it.
 	Turn chan struct{}
 
 	side   *side   // set once
@@ -269,6 +269,13 @@ func (p *Place) Enter(reads bool, number uint64) *Owner {
 	if o.Turn == nil {
 		o.Turn = make(chan struct{}, 1)
 	}
+	o.users++
+	return o
+}
+
+// EnterNew is Enter for an owner of which no other call knows, and which so needs no turn.
+func (p *Place) EnterNew(reads bool, number uint64) *Owner {
+	o := p.side(reads).newOwner(number)
 	o.users++
 	return o
 }

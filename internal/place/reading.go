@@ -162,7 +162,7 @@ func (p *Place) share(w *Waiter, beside *Tenure, limit time.Duration, now time.T
 		}
 		p.depart(w, now)
 	}
-	return p.askStep(w, beside)
+	return p.askStep(w, beside, now)
 }
 
 // ride has w ride along with another reader's question, if one is under way whose answer holds

@@ -17,7 +17,7 @@ type stage struct {
 
 func newStage(t *testing.T) *stage {
 	s := &stage{T: t, now: time.Unix(1_800_000_000, 0)}
-	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Place, c *Terms) *Tenure { return s.tenure(c) }}, nil)
+	s.Init(&Rules{Lease: leaseTime, Poll: pollTime, Ticket: func(_ *Place, c *Terms, _ time.Time) *Tenure { return s.tenure(c) }}, nil)
 	return s
 }
 

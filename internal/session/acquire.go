@@ -94,11 +94,12 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 		attempts.Put(a)
 	}()
 	*a = attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), fresh: !known}
-	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, number)}
+	a.now = a.began
+	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, number, a.fresh)}
 	a.parts = a.one[:]
 	defer a.done()
 	if !wait {
-		if at.acquires(a.one[0].owner) {
+		if known && at.acquires(a.one[0].owner) {
 			return nil, at.behind(spec) // another goroutine of this owner waits for it already
 		}
 		a.limit = s.OpTimeout
@@ -123,10 +124,14 @@ func (a *attempt) waited(err error, limit time.Duration) error {
 	return err
 }
 
-// enter returns the owner of this number, which leaves by attempt.done.
-func (at *spot) enter(spec *Spec, number uint64) *place.Owner {
+// enter returns the owner of this number, which leaves by attempt.done. fresh says that no other
+// call knows of it.
+func (at *spot) enter(spec *Spec, number uint64, fresh bool) *place.Owner {
 	at.lock()
 	defer at.unlock()
+	if fresh {
+		return at.place.EnterNew(spec.reads(), number)
+	}
 	return at.place.Enter(spec.reads(), number)
 }
 
@@ -139,7 +144,7 @@ func (a *attempt) done() {
 		}
 		p.at.lock()
 		if a.w != nil && i == a.current {
-			p.at.place.Quit(a.w, time.Now())
+			p.at.place.Quit(a.w, a.now)
 			a.w = nil
 		}
 		p.owner.Leave()
@@ -158,14 +163,16 @@ func (at *spot) acquires(o *place.Owner) bool {
 // the owner has the lock, inTurn re-enters it, and else acquires the first hold.
 func (a *attempt) inTurn() (*hold, error) {
 	p := &a.parts[0]
+	if a.fresh {
+		return a.first(p)
+	}
 	for {
-		if err := a.s.takeTurn(a.waiting, p.owner.Turn, a.timeLeft()); err != nil {
+		err := a.s.takeTurn(a.waiting, p.owner.Turn, a.timeLeft())
+		a.now = time.Now()
+		if err != nil {
 			return nil, a.ended(err)
 		}
-		var t *tenure
-		if !a.fresh {
-			t = p.at.held(p.owner)
-		}
+		t := p.at.held(p.owner)
 		if t == nil {
 			h, err := a.first(p)
 			<-p.owner.Turn
@@ -185,7 +192,7 @@ func (a *attempt) inTurn() (*hold, error) {
 
 // first acquires the owner's first hold.
 func (a *attempt) first(p *part) (*hold, error) {
-	if !p.spec.reads() && p.at.beside(p.owner, p.spec) != nil {
+	if !a.fresh && !p.spec.reads() && p.at.beside(p.owner, p.spec) != nil {
 		return nil, command.Final{Err: lock.ErrUpgrade}
 	}
 	if !a.start(p) {
@@ -205,9 +212,9 @@ func (a *attempt) start(p *part) bool {
 	a.w = p.at.waiter(p, a.limit > 0)
 	a.ownTenure(p)
 	if a.limit > 0 {
-		return p.at.place.Try(a.w, a.began)
+		return p.at.place.Try(a.w, a.now)
 	}
-	p.at.place.Join(a.w, place.Receives, a.began)
+	p.at.place.Join(a.w, place.Receives, a.now)
 	p.at.place.WaitToRead(a.w, p.owner.Beside() != nil)
 	return true
 }
@@ -218,7 +225,7 @@ func (a *attempt) ownTenure(p *part) {
 	if a.limit == 0 && p.spec.terms.Tickets() {
 		return
 	}
-	p.t = p.at.newTenure(p.spec)
+	p.t = p.at.newTenure(p.spec, a.now)
 	a.w.Tenure = &p.t.Tenure
 	if p.spec.terms.MayShare() {
 		h := new(hold) // for when it is let in with another reader
@@ -326,7 +333,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	t.MayTake(lease)
 	p.at.unlock()
 	var sent time.Time
-	o := command.Insist[luascripts.Acquired](a.waiting, s.sender, a.timeLeft(), reentry{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, letGo})
+	o := command.Insist[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reentry{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, letGo})
 	switch {
 	case !o.Answered:
 		return nil, true, s.sender.CutOff(began, o.Err)

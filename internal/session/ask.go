@@ -29,7 +29,7 @@ func (a *attempt) prepare(p *part, step *place.Step) {
 	s, spec := a.s, p.spec
 	p.t = tenureOf(step.Tenure)
 	q := &a.question
-	*q = question{s: s, t: p.t, spec: spec, w: a.w, sent: time.Now()}
+	*q = question{s: s, t: p.t, spec: spec, w: a.w, sent: a.now}
 	q.Question = luascripts.Question{Owner: p.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(p.t.Came), Yield: spec.terms.Yield, Spare: spec.spare()}
 	if step.Beside != nil {
 		q.Writer = step.Beside.Name
@@ -110,6 +110,7 @@ func (a *attempt) ask(p *part) error {
 	} else { // it takes a connection of its own, for which the library waits without regard to a context
 		reply, answered, err = command.Detached[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
 	}
+	a.now = time.Now()
 	switch {
 	case !answered:
 		p.at.lock()
@@ -124,7 +125,7 @@ func (a *attempt) ask(p *part) error {
 		return a.broke(p, false, command.Final{Err: lock.ErrForeignKey})
 	}
 	p.at.lock()
-	p.at.place.Refused(a.w, &p.t.Tenure, place.Refusal{Sent: q.sent, Left: reply.Left, Deaf: reply.Deaf, Own: reply.Own, Trace: q.Patience > 0}, time.Now())
+	p.at.place.Refused(a.w, &p.t.Tenure, place.Refusal{Sent: q.sent, Left: reply.Left, Deaf: reply.Deaf, Own: reply.Own, Trace: q.Patience > 0}, a.now)
 	p.at.unlock()
 	return errRefused
 }
@@ -169,8 +170,7 @@ func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) 
 	t, lease := p.t, p.spec.terms.Lease
 	h := &t.first
 	h.init(a.ctx, p.spec.terms.Fixed)
-	now := time.Now()
-	took := now.Sub(sent)
+	took := a.now.Sub(sent)
 	late := took >= watchdog.Trusted(lease)
 	p.at.lock()
 	if t.lease == nil {
@@ -181,7 +181,7 @@ func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) 
 	} else if !late {
 		t.lease = a.s.dog.Watch(t, sent, lease, !p.spec.terms.Fixed)
 	}
-	outcome := p.at.place.Granted(w, &t.Tenure, p.owner, &h.Hold, token, late, now)
+	outcome := p.at.place.Granted(w, &t.Tenure, p.owner, &h.Hold, token, late, a.now)
 	p.at.unlock()
 	switch outcome {
 	case place.TooLate:
@@ -196,7 +196,7 @@ func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) 
 // takeBack gives a grant for t back before the caller hears of it: it is not to become a hold.
 // It reports whether Redis confirmed that.
 func (s *Session) takeBack(ctx context.Context, t *tenure) bool {
-	o := command.Insist[luascripts.Verdict](ctx, s.sender, s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+	o := command.Insist[luascripts.Verdict](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 		return s.leave(ctx, t, 0, 0)
 	}))
 	return o.Answered && o.Err == nil

@@ -28,7 +28,8 @@ type attempt struct {
 	waiting context.Context // ends the wait: ctx, or a part of it
 	limit   time.Duration   // how much time a TryLock has; 0 is a Lock
 	began   time.Time
-	fresh   bool // its owner is new, so no other call can have it
+	now     time.Time // when it last looked at the clock: as it began, after each sleep, and after each answer
+	fresh   bool      // its owner is new, so no other call knows of it
 
 	parts   []part
 	one     [1]part       // memory for parts
@@ -127,7 +128,7 @@ func (a *attempt) step() error {
 		return nil
 	case place.Refuse:
 		p.at.lock()
-		p.at.place.Waits(a.w, place.Refusal{Sent: step.Sent, Left: step.Left}, time.Now())
+		p.at.place.Waits(a.w, place.Refusal{Sent: step.Sent, Left: step.Left}, a.now)
 		p.at.unlock()
 		return errRefused
 	case place.Fail:
@@ -142,7 +143,7 @@ func (a *attempt) step() error {
 // cameIn ends what the attempt asked for p before another reader let it in.
 func (a *attempt) cameIn(p *part) {
 	p.at.lock()
-	p.at.place.CameIn(a.w, time.Now())
+	p.at.place.CameIn(a.w, a.now)
 	p.at.unlock()
 	_ = a.giveUp(nil)
 }
@@ -162,7 +163,7 @@ func (a *attempt) next(p *part) (place.Step, error) {
 		p.at.beside(p.owner, p.spec) // this very look may find that it is lost
 		p.at.lock()
 		beside := p.owner.Beside() // with the mutex: an owner that comes to write now gives the waiter its next reason to ask
-		step := p.at.place.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), time.Now())
+		step := p.at.place.Next(a.w, beside, cmp.Or(a.timeLeft(), a.s.OpTimeout), a.now)
 		switch step.Do {
 		case place.Ask:
 			if a.script == nil {
@@ -176,7 +177,9 @@ func (a *attempt) next(p *part) (place.Step, error) {
 			return step, nil
 		}
 		a.tellBehind(p)
-		if err := a.sleep(step.Due); err != nil {
+		err := a.sleep(step.Due)
+		a.now = time.Now()
+		if err != nil {
 			return step, err
 		}
 	}
@@ -206,7 +209,7 @@ func (a *attempt) timeLeft() time.Duration {
 	if a.limit == 0 {
 		return 0
 	}
-	return max(a.limit-time.Since(a.began), time.Millisecond)
+	return max(a.limit-a.now.Sub(a.began), time.Millisecond)
 }
 
 // again reports whether a TryLock takes another step after err, for which it waits until d has
@@ -226,9 +229,10 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 			err = fmt.Errorf("%w (before that: %w)", err, last) // the last step may have had no time left
 		}
 		return false, err
-	case !a.s.sender.MayPass(err) || a.limit-time.Since(a.began) <= d || !command.Rest(a.waiting, d):
+	case !a.s.sender.MayPass(err) || a.limit-a.now.Sub(a.began) <= d || !command.Rest(a.waiting, d):
 		return false, err
 	}
+	a.now = time.Now()
 	a.prompt()
 	return true, err
 }
@@ -244,11 +248,10 @@ func (a *attempt) unanswered(err error, d time.Duration) {
 		return
 	}
 	p := &a.parts[a.current]
-	now := time.Now()
 	p.at.lock()
 	a.w.Silent(err)
-	quiet, _ := a.w.Line().Silence().Lasts(now, true, 0)
-	p.at.place.Retry(a.w, now.Add(d))
+	quiet, _ := a.w.Line().Silence().Lasts(a.now, true, 0)
+	p.at.place.Retry(a.w, a.now.Add(d))
 	leads := a.w.Leads()
 	p.at.unlock()
 	if leads || a.script == nil {
@@ -291,7 +294,7 @@ func (a *attempt) stand(i int, sent time.Time) {
 	p := &a.parts[i]
 	p.at.lock()
 	a.w = p.at.waiter(p, false)
-	p.at.place.Join(a.w, place.Stay(a.script == nil), time.Now())
+	p.at.place.Join(a.w, place.Stay(a.script == nil), a.now)
 	if !sent.IsZero() {
 		a.w.AskedAt(sent)
 	}
@@ -316,7 +319,7 @@ func (a *attempt) quit() {
 	}
 	p := &a.parts[a.current]
 	p.at.lock()
-	p.at.place.Quit(a.w, time.Now())
+	p.at.place.Quit(a.w, a.now)
 	p.at.unlock()
 	a.w = nil
 }
@@ -355,7 +358,7 @@ func (a *attempt) anew() {
 		p.t = nil
 		p.at.lock()
 		if a.script != nil {
-			p.t = p.at.newTenure(p.spec)
+			p.t = p.at.newTenure(p.spec, a.now)
 		} else {
 			a.ownTenure(p)
 		}

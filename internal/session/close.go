@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/lock"
@@ -131,7 +132,7 @@ func (s *Session) giveBackAll(ctx context.Context, held []*tenure) (failed int) 
 				return // an Unlock was faster, and releases it
 			}
 			// A tenure that was lost just now may still be in Redis as ours.
-			err := s.release(ctx, t)
+			err := s.release(ctx, t, time.Now())
 			s.tellClosed(ended, s.sender.Explain(err))
 			if err != nil && !errors.Is(err, lock.ErrLost) {
 				unconfirmed.Add(1)

@@ -47,7 +47,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold
 	defer s.done(at)
 	a := &attempt{s: s, ctx: h.parent, waiting: ctx, began: time.Now(), limit: s.OpTimeout}
 	c := s.observe(h.parent, spec)
-	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, h.By.Number)}
+	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, h.By.Number, false)}
 	a.parts = a.one[:]
 	defer a.done()
 	read, err := a.inTurn()
@@ -70,7 +70,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold
 
 // over returns the error with which an Unlock of h would fail; nil if h is not over.
 func (h *hold) over() error {
-	h.look() // a lease that ran out is lost, whichever goroutine looks first
+	h.look(time.Now()) // a lease that ran out is lost, whichever goroutine looks first
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return notHeld(h.cause)

@@ -61,7 +61,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	if !held {
 		return lock.ErrNotHeld // an Unlock was faster
 	}
-	o := command.Insist[luascripts.Renewed](ctx, s.sender, s.OpTimeout, e)
+	o := command.Insist[luascripts.Renewed](ctx, s.sender, time.Now(), s.OpTimeout, e)
 	switch {
 	case !o.Answered || o.Err != nil:
 		if err := h.over(); err != nil {

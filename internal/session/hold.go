@@ -53,14 +53,17 @@ func (h *hold) tenure() *tenure { return tenureOf(h.Tenure) }
 
 // end ends the hold with cause and returns nil, or returns why it was over
 // before. When it returns, the context is over.
-func (h *hold) end(cause error) (before error) {
+func (h *hold) end(cause error) (before error) { return h.endAt(cause, time.Now()) }
+
+// endAt is end at this time, which is now.
+func (h *hold) endAt(cause error, now time.Time) (before error) {
 	if h.parent.Err() != nil {
 		h.context() // its context ended before, and has the parent's cause
 	}
 	h.mu.Lock()
 	before = h.cause
 	if before == nil {
-		h.cause, h.ended = cause, time.Now()
+		h.cause, h.ended = cause, now
 	}
 	needed := h.inner != nil
 	h.mu.Unlock()
@@ -106,7 +109,7 @@ func (h *hold) context() context.Context {
 // now returns the context that the hold's context equals at this moment: the parent, while
 // nobody can tell the difference.
 func (h *hold) now() context.Context {
-	h.look()
+	h.look(time.Now())
 	h.mu.Lock()
 	differs := h.inner != nil || h.cause != nil
 	h.mu.Unlock()
@@ -116,9 +119,9 @@ func (h *hold) now() context.Context {
 	return h.parent
 }
 
-// look compares the clocks. If the lease is over, look ends the hold, as the goroutine that
-// saw the end first may not have told all holds yet.
-func (h *hold) look() {
+// look compares the clocks, at the time that it is now. If the lease is over, look ends the hold,
+// as the goroutine that saw the end first may not have told all holds yet.
+func (h *hold) look(now time.Time) {
 	h.mu.Lock()
 	over := h.cause != nil
 	h.mu.Unlock()
@@ -129,7 +132,7 @@ func (h *hold) look() {
 		h.end(h.tenure().lostBy(l.cause))
 		return
 	}
-	if cause := h.tenure().lease.Check(); cause != nil && cause != watchdog.ErrStopped {
+	if cause := h.tenure().lease.CheckAt(now); cause != nil && cause != watchdog.ErrStopped {
 		h.end(h.tenure().lostBy(cause))
 	}
 }

@@ -137,7 +137,7 @@ func (s *Session) expire(h *hold) {
 	if before := h.end(cause); errors.Is(before, lock.ErrUnlocked) {
 		return // an Unlock was faster
 	}
-	remains, passed := t.remove(h)
+	remains, passed := t.remove(h, time.Now())
 	if remains == place.NobodyHolds && !passed {
 		t.lease.Stop(past) // without waiting: a renewal that is under way comes before the release, or finds nothing
 		t.unhold()

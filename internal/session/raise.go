@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
@@ -25,7 +26,7 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 			return 0, fmt.Errorf("%w: the lock was made without WithFencing", errors.ErrUnsupported)
 		}
 		t.raise()
-		o := command.Insist[luascripts.Verdict](ctx, t.s.sender, t.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+		o := command.Insist[luascripts.Verdict](ctx, t.s.sender, time.Now(), t.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return luascripts.RaiseToken(ctx, t.s.rdb, t.spec.Keys, holder, token)
 		}))
 		switch {

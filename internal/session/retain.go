@@ -93,7 +93,7 @@ func (r retention) Late(_ luascripts.Verdict, err error) {
 
 // retain lets the lock of a tenure that is over stand in Redis. It fails as release does.
 func (s *Session) retain(ctx context.Context, t *tenure, within time.Duration) error {
-	o := command.Insist[luascripts.Verdict](ctx, s.sender, within, retention{t: t})
+	o := command.Insist[luascripts.Verdict](ctx, s.sender, time.Now(), within, retention{t: t})
 	t.unhold()
 	switch {
 	case !o.Answered:

@@ -58,7 +58,8 @@ type several struct {
 // times while LockAll waited, it fails with errors.ErrUnsupported, too: one by one, each comes
 // in turn.
 func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wait bool) ([]lock.Hold, error) {
-	a := &attempt{s: s, ctx: ctx, waiting: ctx, began: time.Now(), several: several{script: script}}
+	a := &attempt{s: s, ctx: ctx, waiting: ctx, now: time.Now(), several: several{script: script}}
+	a.began = a.now
 	for _, spec := range specs {
 		a.parts = append(a.parts, part{spec: spec, call: s.observe(ctx, spec)})
 	}
@@ -129,11 +130,13 @@ func (a *attempt) all(wait bool) error {
 		if err != nil {
 			return err
 		}
-		p.at, p.owner = at, at.enter(p.spec, number)
+		p.at, p.owner = at, at.enter(p.spec, number, false)
 		if !wait && at.acquires(p.owner) {
 			return at.behind(p.spec) // another goroutine of this owner waits for it already
 		}
-		if err := s.takeTurn(a.waiting, p.owner.Turn, a.timeLeft()); err != nil {
+		err = s.takeTurn(a.waiting, p.owner.Turn, a.timeLeft())
+		a.now = time.Now()
+		if err != nil {
 			return a.ended(err)
 		}
 		defer func() { <-p.owner.Turn }()
@@ -216,6 +219,7 @@ func (a *attempt) askAll() error {
 	}
 	a.sent = time.Now()
 	reply, answered, err := command.Await[acquiredAll](a.waiting, s.sender, limit, q)
+	a.now = time.Now()
 	switch {
 	case !answered:
 		return s.sender.CutOff(a.sent, err) // the answer goes to Late
@@ -276,7 +280,7 @@ func (a *attempt) refusedAll(reply acquiredAll) error {
 	}
 	p := &a.parts[a.current]
 	p.at.lock()
-	p.at.place.Waits(a.w, place.Refusal{Sent: a.sent, Left: reply.Left}, time.Now())
+	p.at.place.Waits(a.w, place.Refusal{Sent: a.sent, Left: reply.Left}, a.now)
 	p.at.unlock()
 	return errRefused
 }

@@ -34,8 +34,7 @@ func tenureOf(t *place.Tenure) *tenure {
 }
 
 // newTenure returns a tenure that is Asking, from now on.
-func (at *spot) newTenure(spec *Spec) *tenure {
-	now := time.Now()
+func (at *spot) newTenure(spec *Spec, now time.Time) *tenure {
 	t := &tenure{s: at.s, at: at, spec: spec}
 	t.Of, t.Terms, t.Name, t.Came = t, &spec.terms, at.s.newOwner(now, spec.Keys.Permits), now
 	if spec.terms.MayShare() {
@@ -46,8 +45,8 @@ func (at *spot) newTenure(spec *Spec) *tenure {
 
 // newTicket returns the tenure in whose name a line asks: place.Rules.Ticket. The mutex of
 // the place is held.
-func (s *Session) newTicket(p *place.Place, c *place.Terms) *place.Tenure {
-	return &p.Of.(*spot).newTenure(c.Of.(*Spec)).Tenure
+func (s *Session) newTicket(p *place.Place, c *place.Terms, now time.Time) *place.Tenure {
+	return &p.Of.(*spot).newTenure(c.Of.(*Spec), now).Tenure
 }
 
 // turn returns the right to send a command for t: t's own if owners can share it, and else

@@ -16,11 +16,11 @@ import (
 // unlock gives h back.
 func (s *Session) unlock(ctx context.Context, h *hold) error {
 	began := time.Now()
-	h.look() // a lease that ran out is lost, whichever goroutine looks first
-	if err := notHeld(h.end(lock.ErrUnlocked)); err != nil {
+	h.look(began) // a lease that ran out is lost, whichever goroutine looks first
+	if err := notHeld(h.endAt(lock.ErrUnlocked, began)); err != nil {
 		return err
 	}
-	err := s.unlockEnded(ctx, h)
+	err := s.unlockEnded(ctx, h, began)
 	if err != nil && !errors.Is(err, lock.ErrNotHeld) {
 		err = s.sender.Failed(ctx, began, err)
 	}
@@ -28,8 +28,8 @@ func (s *Session) unlock(ctx context.Context, h *hold) error {
 	return err
 }
 
-// unlockEnded gives h back, which an Unlock has ended.
-func (s *Session) unlockEnded(ctx context.Context, h *hold) error {
+// unlockEnded gives h back, which an Unlock has ended now.
+func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time) error {
 	t := h.tenure()
 	if t.Turn != nil && t.drop(h) { // other readers share it
 		return nil
@@ -44,14 +44,14 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold) error {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	switch remains, passed := t.remove(h); {
+	switch remains, passed := t.remove(h, now); {
 	case passed:
 		s.tellPassedOn(h)
 		return nil
 	case remains == place.SharersHold: // others came to share it after drop looked
 		return nil
 	case remains == place.NobodyHolds:
-		return s.release(ctx, t)
+		return s.release(ctx, t, now)
 	default:
 		return s.reduce(ctx, t, h.By)
 	}
@@ -67,10 +67,10 @@ func (t *tenure) drop(h *hold) bool {
 
 // remove takes h out of t. It returns what is left of t, and whether the lock was passed on to
 // the next waiter of this process.
-func (t *tenure) remove(h *hold) (remains place.Remains, passed bool) {
+func (t *tenure) remove(h *hold, now time.Time) (remains place.Remains, passed bool) {
 	t.at.lock()
 	defer t.at.unlock()
-	return t.at.place.Unlock(&t.Tenure, &h.Hold, time.Now(), pass)
+	return t.at.place.Unlock(&t.Tenure, &h.Hold, now, pass)
 }
 
 // pass passes the lock of a tenure on to a next one, which gets its lease. It reports false if
@@ -141,15 +141,23 @@ func (f release) Late(_ released, err error) {
 // release gives a tenure that is over back to Redis, in favour of the next waiter if the kind
 // passes locks on. It fails with ErrNotHeld and ErrLost when Redis has no hold of the tenure,
 // and with what went wrong when Redis did not confirm; then the settler goes on.
-func (s *Session) release(ctx context.Context, t *tenure) error {
-	began := time.Now()
-	t.lease.Stop(ctx) // no renewal may follow the release
-	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
+//
+// The caller has looked at the clock just now.
+func (s *Session) release(ctx context.Context, t *tenure, now time.Time) error {
+	began := now
+	if _, under := t.lease.End(); under != nil { // no renewal may follow the release
+		select {
+		case <-under:
+		case <-ctx.Done():
+		}
+		now = time.Now()
+	}
+	within := max(s.OpTimeout-now.Sub(began), 10*time.Millisecond)
 	if t.retains() {
 		return s.retain(ctx, t, within)
 	}
-	f := t.newRelease()
-	o := command.Insist[released](ctx, s.sender, within, f)
+	f := t.newRelease(now)
+	o := command.Insist[released](ctx, s.sender, now, within, f)
 	if f.heir != nil {
 		s.inherit(f, o.Value, o.Err)
 	}
@@ -173,7 +181,7 @@ func (s *Session) release(ctx context.Context, t *tenure) error {
 }
 
 // newRelease returns the release of t, in favour of the line in this process if there is one.
-func (t *tenure) newRelease() release {
+func (t *tenure) newRelease(now time.Time) release {
 	s := t.s
 	f := release{t: t, register: t.spec.Keys.Register, pass: luascripts.Pass{Last: t.Token(), Spare: t.spec.spare()}}
 	if !t.Terms.Passes {
@@ -183,12 +191,12 @@ func (t *tenure) newRelease() release {
 	defer t.at.unlock()
 	if !t.Terms.Tickets() {
 		f.pass.Served, f.pass.Offer = t.Served(), s.Lease
-		if _, heir := t.at.place.Heir(&t.Tenure, s.Lease, 0); heir != nil {
+		if _, heir := t.at.place.Heir(&t.Tenure, s.Lease, 0, now); heir != nil {
 			f.heir, f.pass.Heir = tenureOf(heir), heir.Name
 		}
 		return f
 	}
-	w, heir := t.at.place.Heir(&t.Tenure, s.offer(t.spec), s.patience())
+	w, heir := t.at.place.Heir(&t.Tenure, s.offer(t.spec), s.patience(), now)
 	if w == nil {
 		return f
 	}
@@ -288,8 +296,9 @@ func (s *Session) reduce(ctx context.Context, t *tenure, o *place.Owner) error {
 		<-turn
 		return reducedAfter(phase)
 	}
-	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
-	r := command.Insist[luascripts.Verdict](ctx, s.sender, within, reduction{t, holds, turn})
+	now := time.Now()
+	within := max(s.OpTimeout-now.Sub(began), 10*time.Millisecond)
+	r := command.Insist[luascripts.Verdict](ctx, s.sender, now, within, reduction{t, holds, turn})
 	if !r.Answered {
 		return r.Err
 	}
