@@ -118,7 +118,7 @@ func (k *Kind) family() *Kind {
 	return k
 }
 
-// Spec is one lock: a kind, a name and its options. It never changes.
+// Spec is one lock: a kind, a name and its options. It never changes, except for at.
 type Spec struct {
 	*Kind
 	Name   string          // as the caller gave it
@@ -126,6 +126,7 @@ type Spec struct {
 	Config lockimpl.Config // what the options say
 	Err    error           // what is wrong with the name or the options; then the fields below are zero
 	slot   uint16          // on a cluster
+	at     *spot           // the latest place of the lock, which may be that of another lock by now. Guarded by the mutex of places
 	terms  place.Terms     // what the place needs to know
 }
 

@@ -36,13 +36,18 @@ type places struct {
 
 	mu         sync.Mutex
 	closed     bool              // by Close: no call begins any more
-	known      map[placeID]*spot // every place that has users, or is not Idle
+	known      map[placeID]*spot // every place that has users, or is not Idle; and others, up to most
+	most       int               // how many places at the most stay known that are Idle
 	spare      []*spot           // to be used again: most locks are free, and to make a place costs more than such a lock needs
 	remembered []*spot           // in known and without users, but not Idle for some milliseconds: the lock was let go for others
 }
 
-// spareSpots is how many places at the most are there to be used again.
-const spareSpots = 512
+// idleSpots is how many places at the most stay known that are Idle: to find one again costs less
+// than to make it. spareSpots is how many others at the most are there to be used again.
+const (
+	idleSpots  = 512
+	spareSpots = 512
+)
 
 // spot is one place, and its mutex. The methods of its field place, and those of what a place
 // has, are pure, and need the mutex. The session's own methods of a spot, a tenure or ears
@@ -51,9 +56,9 @@ type spot struct {
 	s *Session // set once
 
 	// Guarded by the mutex of places.
-	id         placeID
-	users      int  // how many calls are about it
-	remembered bool // it is in places.remembered
+	id         placeID // zero while it is not known
+	users      int     // how many calls are about it
+	remembered bool    // it is in places.remembered
 
 	mu    sync.Mutex
 	place place.Place // guarded by mu
@@ -63,6 +68,7 @@ func (all *places) init(s *Session) {
 	all.s = s
 	all.rules = place.Rules{Lease: s.Lease, Poll: s.Poll, Ticket: s.newTicket}
 	all.known = make(map[placeID]*spot)
+	all.most = idleSpots
 }
 
 // begin enters a call about the lock of spec, unless the session is closed; done leaves it.
@@ -74,10 +80,12 @@ func (s *Session) begin(spec *Spec) (*spot, error) {
 		return nil, lock.ErrClosed
 	}
 	s.sender.Add()
-	id := spec.id()
-	at := all.known[id]
-	if at == nil {
-		at = all.newLocked(id)
+	id, at := spec.id(), spec.at
+	if at == nil || at.s != s || at.id != id {
+		if at = all.known[id]; at == nil {
+			at = all.newLocked(id)
+		}
+		spec.at = at
 	}
 	at.users++
 	return at, nil
@@ -126,7 +134,7 @@ func (at *spot) tidy() {
 }
 
 func (all *places) tidyLocked(at *spot) {
-	if at.users > 0 && len(all.remembered) == 0 {
+	if len(all.known) <= all.most && !all.closed || at.users > 0 && len(all.remembered) == 0 {
 		return
 	}
 	now := time.Now()
@@ -155,6 +163,7 @@ func (all *places) forgetLocked(at *spot, now time.Time) {
 	switch {
 	case at.place.Idle(now), all.closed && at.place.Unused():
 		delete(all.known, at.id)
+		at.id = placeID{}
 		if at.place.Forgotten() && !at.remembered && len(all.spare) < spareSpots {
 			at.place.Reset()
 			all.spare = append(all.spare, at)

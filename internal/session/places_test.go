@@ -2,9 +2,13 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
 )
 
 // places returns how many places s knows, and how many it keeps to use again.
@@ -17,6 +21,7 @@ func (w *world) places(s *Session) (known, spare int) {
 // A place is forgotten with the last hold, and its memory is used again.
 func TestPlaces_areForgotten(t *testing.T) {
 	inBubble(t, func(w *world) {
+		w.a.places.most = 0
 		for i := range 3 {
 			h := w.lock(w.a, w.Context())
 			if known, spare := w.places(w.a); known != 1 || spare != 0 {
@@ -30,10 +35,59 @@ func TestPlaces_areForgotten(t *testing.T) {
 	})
 }
 
+// Some places stay, to be used again, and no more. A handle finds the place of its lock, also when
+// the one that it had is that of another lock by now.
+func TestPlaces_stay(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const most, locks = 4, 10
+		w.a.places.most = most
+		var specs []*Spec
+		for i := range locks {
+			specs = append(specs, w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
+		}
+		for range 3 {
+			var holds []lock.Hold
+			for _, spec := range append(specs, w.a.NewSpec(plain, "orders0", nil))[:locks] {
+				h, err := w.a.TryLock(w.Context(), spec)
+				if err != nil {
+					w.Fatal(err)
+				}
+				if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, spec.Name, nil)); !errors.Is(err, lock.ErrNotAcquired) {
+					w.Errorf("%s is taken twice: %v", spec.Name, err)
+				}
+				holds = append(holds, h)
+			}
+			if known, _ := w.places(w.a); known != locks {
+				w.Errorf("%d places are known of %d locks that are held", known, locks)
+			}
+			for _, h := range holds {
+				w.unlock(h)
+			}
+			if known, _ := w.places(w.a); known != most {
+				w.Errorf("%d places stay, want %d", known, most)
+			}
+			slices.Reverse(specs) // so that others stay
+		}
+		for _, spec := range specs { // one after the other, so that one memory serves many
+			for range 2 {
+				h, err := w.a.TryLock(w.Context(), spec)
+				if err != nil {
+					w.Fatal(err)
+				}
+				if n := w.mini.HGet(spec.Name, h.Owner()); n != "1" {
+					w.Errorf("%s has %q holds in Redis", spec.Name, n)
+				}
+				w.unlock(h)
+			}
+		}
+	})
+}
+
 // A lock that was let go is remembered while others come first. After that, and at Close,
 // it is forgotten.
 func TestPlaces_rememberWhatWasLetGo(t *testing.T) {
 	inBubble(t, func(w *world) {
+		w.a.places.most = 0
 		letGo := func(i int) {
 			spec := w.a.NewSpec(plain, fmt.Sprint("orders", i), nil)
 			at, err := w.a.begin(spec)
@@ -68,6 +122,7 @@ func TestPlaces_rememberWhatWasLetGo(t *testing.T) {
 // A lock that was let go is held again. That keeps no other lock from being forgotten.
 func TestPlaces_areForgottenBesideOneThatIsHeld(t *testing.T) {
 	inBubble(t, func(w *world) {
+		w.a.places.most = 0
 		letGo := func(i int) {
 			spec := w.a.NewSpec(plain, fmt.Sprint("orders", i), nil)
 			at, err := w.a.begin(spec)
