@@ -69,7 +69,13 @@ func New(lease time.Duration, most int, renew Renew) *Watchdog {
 // command sent at sent. alive says whether to renew it, for the first time a third of the watchdog's
 // lease after that, or of d if it is shorter. After Close the lease is over at once.
 func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
-	l := &Lease{w: w, subject: s, alive: alive, callAt: noTime, index: -1}
+	return w.WatchIn(new(Lease), s, sent, d, alive)
+}
+
+// WatchIn is Watch for a caller that has memory for the lease, l, which was not used before. It
+// returns l.
+func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
+	l.w, l.subject, l.alive, l.callAt, l.index = w, s, alive, noTime, -1
 	start := at(sent)
 	l.trustLocked(start.add(Trusted(d)))
 	l.renewAt = start.add(min(w.interval, d/3))

@@ -33,7 +33,8 @@ const (
 
 // combiner sends the changes of many goroutines to one node.
 type combiner struct {
-	s *Sender // set once
+	s    *Sender // set once
+	node uint16  // set once
 
 	mu      sync.Mutex
 	queue   []*joint // to be sent, in the order of their arrival
@@ -98,6 +99,9 @@ const (
 // combinerOf returns the combiner for a node.
 func (s *Sender) combinerOf(node uint16) *combiner {
 	all := &s.combiners
+	if c := all.first.Load(); c != nil && c.node == node {
+		return c
+	}
 	all.mu.RLock()
 	c := all.nodes[node]
 	all.mu.RUnlock()
@@ -111,7 +115,9 @@ func (s *Sender) combinerOf(node uint16) *combiner {
 			all.nodes = make(map[uint16]*combiner)
 		}
 		c = newCombiner(s)
+		c.node = node
 		all.nodes[node] = c
+		all.first.CompareAndSwap(nil, c)
 	}
 	return c
 }
@@ -119,6 +125,8 @@ func (s *Sender) combinerOf(node uint16) *combiner {
 // combiners has a combiner for each node of a cluster, so that none delays another; without a
 // cluster there is one.
 type combiners struct {
+	first atomic.Pointer[combiner] // nil before there is one; without a cluster there are no others
+
 	mu    sync.RWMutex
 	nodes map[uint16]*combiner
 }
@@ -256,7 +264,7 @@ func (c *combiner) mayLocked() bool {
 	if c.workers < batchesNear {
 		return true
 	}
-	if c.workers == batchesMost {
+	if c.workers == batchesMost || c.pacer.armed { // it looks when it is time
 		return false
 	}
 	pace := paceNear
@@ -264,7 +272,7 @@ func (c *combiner) mayLocked() bool {
 		pace = c.trip / paceParts
 	}
 	wait := pace - time.Since(c.latest)
-	if wait > 0 && !c.pacer.armed {
+	if wait > 0 {
 		c.s.Add() // until it has looked
 		c.armLocked(&c.pacer, wait, c.pace)
 	}

@@ -74,7 +74,7 @@ func TestFollow(t *testing.T) {
 	if got := h.Tenure.Served(); !slices.Equal(got, served) {
 		t.Errorf("the release takes out %q, want %q", got, served)
 	}
-	if x, as := s.Heir(h.Tenure, leaseTime, 0); x != w[3] || as != w[3].Tenure {
+	if x, as := s.Heir(h.Tenure, leaseTime, 0, time.Time{}); x != w[3] || as != w[3].Tenure {
 		t.Error("the release names no heir")
 	}
 }
@@ -144,7 +144,7 @@ func TestFollow_leavesTheOffer(t *testing.T) {
 func TestFollow_loses(t *testing.T) {
 	s := newStage(t)
 	_, h, w := s.crowd(1)
-	x, as := s.Heir(h.Tenure, leaseTime, 0)
+	x, as := s.Heir(h.Tenure, leaseTime, 0, time.Time{})
 	s.give(h)
 	if x != w[0] || !s.Inherit(as, Inheritance{Done: true, Token: 7, Sent: s.now}, s.now) {
 		t.Fatal("the heir does not have the lock")
@@ -176,7 +176,7 @@ func TestInherit_queue(t *testing.T) {
 			_, h, w := s.crowd(2)
 			w[0].line.NextBeat(s.now)
 			w[0].line.Beaten(keeps(s.now), nil)
-			_, as := s.Heir(h.Tenure, leaseTime, 0)
+			_, as := s.Heir(h.Tenure, leaseTime, 0, time.Time{})
 			s.give(h)
 			s.done()
 			c.i.Sent = s.now
@@ -200,7 +200,7 @@ func TestInherit_queue(t *testing.T) {
 func TestInherit_queueAfterItsOwnAnswer(t *testing.T) {
 	s := newStage(t)
 	_, h, w := s.crowd(1)
-	_, as := s.Heir(h.Tenure, leaseTime, 0)
+	_, as := s.Heir(h.Tenure, leaseTime, 0, time.Time{})
 	s.give(h)
 	s.Prompt(w[0])
 	if s.asks(w[0]) != as {

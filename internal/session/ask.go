@@ -179,7 +179,7 @@ func (a *attempt) grant(p *part, w *place.Waiter, sent time.Time, token uint64) 
 	if t.lease != nil {
 		t.lease.Extend(sent, lease)
 	} else if !late {
-		t.lease = a.s.dog.Watch(t, sent, lease, !p.spec.terms.Fixed)
+		t.lease = a.s.dog.WatchIn(&t.own, t, sent, lease, !p.spec.terms.Fixed)
 	}
 	outcome := p.at.place.Granted(w, &t.Tenure, p.owner, &h.Hold, token, late, a.now)
 	p.at.unlock()

@@ -22,6 +22,7 @@ type tenure struct {
 	lease *watchdog.Lease // set under at.mu, before others see that it is granted
 	keeps time.Time       // until when the lock is to stay locked: lock.WithAtLeast. Guarded by at.mu
 	first hold            // memory for the first hold
+	own   watchdog.Lease  // memory for lease; that of a tenure to which the lock was passed on is another's
 }
 
 var _ watchdog.Subject = (*tenure)(nil)

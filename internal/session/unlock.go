@@ -223,7 +223,7 @@ func (s *Session) inherit(f release, r released, err error) {
 	heir.at.lock()
 	defer heir.at.unlock()
 	if heir.at.place.Inherit(&heir.Tenure, i, now) {
-		heir.lease = s.dog.Watch(heir, r.sent, offer, true)
+		heir.lease = s.dog.WatchIn(&heir.own, heir, r.sent, offer, true)
 		heir.at.place.Follow(&heir.Tenure, r.Next, len(s.id)+1)
 	}
 }
