@@ -15,8 +15,8 @@ local function freed(lock, owner, publish)
   return 1
 end
 
--- alone reports whether owner holds the lock by itself, and no process stands in line, by what
+-- sole reports whether owner holds the lock by itself, and no process stands in line, by what
 -- HMGET says of the two fields.
-local function alone(found)
+local function sole(found)
   return found[1] and not found[2] and not string.find(found[1], '[^0-9]')
 end

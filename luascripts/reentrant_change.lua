@@ -58,7 +58,7 @@ while a <= #ARGV do
       reply = seized(lock, owner, lease, stamped(time))
     elseif takes then
       reply = answer(made().taken, lock, nil, time, owner, lease, holds, nil, place, counts)
-    elseif holds == '0' and alone(redis.pcall('HMGET', lock, owner, 'leasehold_line')) then
+    elseif holds == '0' and sole(redis.pcall('HMGET', lock, owner, 'leasehold_line')) then
       reply = freed(lock, owner, publish)
     else
       reply = answer(made().given, lock, nil, time, owner, holds, publish, counts)

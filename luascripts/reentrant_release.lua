@@ -43,7 +43,7 @@ local heir, offer, again, keep = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local last, spare = ARGV[9], ARGV[10]
 
 -- Mostly nobody waits. To make all the functions takes longer than to free such a lock.
-if leave == '0' and not heir and alone(redis.pcall('HMGET', lock, owner, 'leasehold_line')) then
+if leave == '0' and not heir and sole(redis.pcall('HMGET', lock, owner, 'leasehold_line')) then
   return freed(lock, owner, publish)
 end
 local next = heir and {owner = heir, offer = offer, again = tonumber(again), keep = tonumber(keep)} or nil

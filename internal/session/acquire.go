@@ -237,26 +237,26 @@ func (a *attempt) ownTenure(p *part) {
 // joinOpen lets an owner in to read without a command, if it may: another reader of this
 // process was let in just now.
 func (s *Session) joinOpen(ctx context.Context, at *spot, spec *Spec, number uint64) *hold {
-	now := time.Now()
+	h, now := new(hold), time.Now()
+	h.init(ctx, false)
 	at.lock()
+	defer at.unlock()
 	t := tenureOf(at.place.Open(&spec.terms, now, now))
-	at.unlock()
-	if t == nil {
+	if t == nil || !t.lease.IsTrusted(now) || !at.place.Seat(&t.Tenure, &h.Hold, number, true) {
 		return nil
 	}
-	return s.join(ctx, at, t, number, true)
+	return h
 }
 
-// join returns a hold of t for the owner of this number; nil if t is not open any more, or if
-// fresh says that the owner must be new, and it is not.
-func (s *Session) join(ctx context.Context, at *spot, t *tenure, number uint64, fresh bool) *hold {
+// join returns a hold of t for the owner of this number; nil if t is not open any more.
+func (s *Session) join(ctx context.Context, at *spot, t *tenure, number uint64) *hold {
 	if t.lease.Check() != nil {
 		return nil
 	}
 	h := new(hold)
 	h.init(ctx, false)
 	at.lock()
-	seated := at.place.Seat(&t.Tenure, &h.Hold, number, fresh)
+	seated := at.place.Seat(&t.Tenure, &h.Hold, number, false)
 	at.unlock()
 	if !seated {
 		return nil

@@ -117,7 +117,7 @@ func (a *attempt) step() error {
 	case place.Take:
 		return a.accept(p, tenureOf(step.Tenure))
 	case place.Join:
-		if p.h = a.s.join(a.ctx, p.at, tenureOf(step.Tenure), p.owner.Number, false); p.h == nil {
+		if p.h = a.s.join(a.ctx, p.at, tenureOf(step.Tenure), p.owner.Number); p.h == nil {
 			return errAgain
 		}
 		a.cameIn(p)

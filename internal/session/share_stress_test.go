@@ -26,6 +26,7 @@ func TestShare_everything(t *testing.T) {
 	for round := range rounds {
 		faults := round%2 == 1
 		inBubble(t, func(w *world) {
+			w.a.places.most = 0
 			seed := rand.Uint64()
 			r := rand.New(rand.NewPCG(seed, 0))
 			var mu sync.Mutex // also for r
