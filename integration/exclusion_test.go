@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/integration/internal/history"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
@@ -325,14 +326,14 @@ func (c *contender) take(ctx context.Context, k kind, name string, wait bool, un
 	}
 	o := op{Kind: acquire, Name: name, Goroutine: c.number, Call: monotonic(), Under: under}
 	if c.plan.RW {
-		o.Side = k
+		o.Side = history.Side(k)
 	}
 	h, err := ask(ctx)
 	o.Return = monotonic()
 	switch {
 	case err == nil:
 		c.process.grant(&o, h)
-		o.one(h)
+		o.One(h)
 		c.Grants++
 		c.left.Add(-1)
 	case !errors.Is(err, lock.ErrNotAcquired):
@@ -358,8 +359,8 @@ func (c *contender) take(ctx context.Context, k kind, name string, wait bool, un
 func (c *contender) give(h lock.Hold, k kind, name string) op {
 	o := op{Kind: release, Name: name, Goroutine: c.number, Owner: h.Owner(), Token: h.Token(), Call: monotonic()}
 	if c.plan.RW {
-		o.Side = k
-		o.one(h)
+		o.Side = history.Side(k)
+		o.One(h)
 	}
 	err := h.Unlock(context.Background())
 	o.Return = monotonic()

@@ -73,9 +73,9 @@ func TestJava_share(t *testing.T) {
 	})
 }
 
-// history is the part of shareHistory that was read: the side that was inside, how many times without the
+// sides is the part of shareHistory that was read: the side that was inside, how many times without the
 // other side, and the most times.
-type history struct {
+type sides struct {
 	s        *javaScene
 	sections int
 	last     string
@@ -84,12 +84,12 @@ type history struct {
 	longest  map[string]int
 }
 
-func newHistory(s *javaScene) *history {
-	return &history{s: s, turns: make(map[string]int), longest: make(map[string]int)}
+func newHistory(s *javaScene) *sides {
+	return &sides{s: s, turns: make(map[string]int), longest: make(map[string]int)}
 }
 
 // read reads on, and reports whether there was more.
-func (h *history) read() bool {
+func (h *sides) read() bool {
 	h.s.Helper()
 	more, err := do(h.s.T, h.s.rdb, "LRANGE", shareHistory, strconv.Itoa(h.sections), strconv.Itoa(h.sections+10_000)).AsStrSlice()
 	if err != nil {

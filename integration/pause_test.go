@@ -237,7 +237,7 @@ func (p *pauser) once(round int) (sum paused) {
 		p.worker.cont(p)
 		return sum
 	}
-	o.grant(h)
+	o.Grant(h)
 	time.Sleep(time.Duration(p.random.Int64N(int64(20 * time.Millisecond))))
 	p.worker.cont(p) // 4
 	w := value[watched](p, must(p, receive(p, looking)))

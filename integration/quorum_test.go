@@ -4,13 +4,10 @@ package integration_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -18,11 +15,11 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/integration/internal/skew"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/multilock"
-	"golang.org/x/sys/unix"
 )
 
 // quorums is five servers, and the quorums of a lock on them.
@@ -396,92 +393,6 @@ func TestQuorum_tokens(t *testing.T) {
 	t.Logf("%d tokens, each larger than the one before", grown)
 }
 
-// clockSource is a library that sets a server's clock to the value in a file, in
-// microseconds. That needs no rights and changes no other program's clock.
-const clockSource = `
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-
-static volatile int64_t *offset;
-
-__attribute__((constructor)) static void start(void) {
-	const char *name = getenv("LEASEHOLD_CLOCK");
-	int fd = name ? open(name, O_RDONLY) : -1;
-	void *page = fd < 0 ? MAP_FAILED : mmap(0, sizeof *offset, PROT_READ, MAP_SHARED, fd, 0);
-	if (page != MAP_FAILED) offset = page;
-}
-
-int gettimeofday(struct timeval *restrict tv, void *restrict tz) {
-	int r = syscall(SYS_gettimeofday, tv, tz);
-	if (r == 0 && tv && offset) {
-		int64_t us = (int64_t)tv->tv_sec * 1000000 + tv->tv_usec + *offset;
-		tv->tv_sec = us / 1000000;
-		tv->tv_usec = us % 1000000;
-	}
-	return r;
-}
-
-time_t time(time_t *out) {
-	struct timeval tv;
-	gettimeofday(&tv, 0);
-	if (out) *out = tv.tv_sec;
-	return tv.tv_sec;
-}
-`
-
-// clock sets the wall clock of one server.
-type clock struct{ offset []byte }
-
-// startWithClock starts a server whose clock can be set. Without a C compiler the test
-// is skipped, and fails in CI.
-func startWithClock(t *testing.T) (*redistest.Server, clock) {
-	t.Helper()
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("this test needs a C compiler: %v", err)
-		}
-		t.Skipf("NOT TESTED: this test needs a C compiler: %v", err)
-	}
-	dir := t.TempDir()
-	source, library, file := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so"), filepath.Join(dir, "offset")
-	if err := errors.Join(os.WriteFile(source, []byte(clockSource), 0o600), os.WriteFile(file, make([]byte, 8), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if said, err := exec.Command(cc, "-O2", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, said)
-	}
-	f, err := os.OpenFile(file, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	offset, err := unix.Mmap(int(f.Fd()), 0, 8, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Munmap(offset) })
-	t.Setenv("LD_PRELOAD", library)
-	t.Setenv("LEASEHOLD_CLOCK", file)
-	server := redistest.Start(t)
-	// Only that server gets the library.
-	t.Setenv("LD_PRELOAD", "")
-	t.Setenv("LEASEHOLD_CLOCK", "")
-	return server, clock{offset}
-}
-
-// set makes the server's clock be ahead by d.
-func (c clock) set(d time.Duration) {
-	binary.NativeEndian.PutUint64(c.offset, uint64(d.Microseconds()))
-}
-
 // The clock of one server is set by a minute, forth and back, while a user holds the
 // lock. When it is set forth, the server frees the lock. Others try all the time:
 //
@@ -489,7 +400,7 @@ func (c clock) set(d time.Duration) {
 //	2 the holder takes the lock on that server again
 //	3 with the clock set back, the lock goes from one user to the next as before
 func TestQuorum_clockStep(t *testing.T) {
-	server, clock := startWithClock(t)
+	server, clock := skew.Start(t)
 	q := &quorums{T: t, servers: []*redistest.Server{server}, lease: 2 * time.Second, timeout: 200 * time.Millisecond}
 	for range 4 {
 		q.servers = append(q.servers, redistest.Start(t))
@@ -520,7 +431,7 @@ func TestQuorum_clockStep(t *testing.T) {
 	}
 	for range 3 {
 		there := multilock.Holds(h)[0] // its hold on that server
-		clock.set(time.Minute)
+		clock.Set(time.Minute)
 		until(t, func() bool { // 2
 			now := multilock.Holds(h)
 			return len(now) == len(q.servers) && now[0] != there || h.Err() != nil
@@ -528,7 +439,7 @@ func TestQuorum_clockStep(t *testing.T) {
 		if err := h.Err(); err != nil {
 			t.Fatalf("the clock of one server went forth, and it is lost: %v", err)
 		}
-		clock.set(-time.Minute)
+		clock.Set(-time.Minute)
 		again := multilock.Holds(h)[0]
 		last := again.Until()
 		until(t, func() bool { return again.Until().After(last.Add(q.lease)) || h.Err() != nil }) // it is renewed by that clock
@@ -548,12 +459,12 @@ func TestQuorum_clockStep(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			clock.set(time.Duration(rand.IntN(3)-1) * time.Minute)
+			clock.Set(time.Duration(rand.IntN(3)-1) * time.Minute)
 			if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrNotHeld) {
 				t.Error(err)
 			}
 		}
 	}
-	clock.set(time.Minute) // otherwise the last lock would live there for a minute
+	clock.Set(time.Minute) // otherwise the last lock would live there for a minute
 	q.empty()
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
-	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/redis/rueidis"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -434,20 +433,6 @@ func lockWithin(ctx context.Context, l lock.Locker, d time.Duration) (lock.Hold,
 	return h, err
 }
 
-// grant records that o got h.
-func (o *op) grant(h lock.Hold) {
-	o.OK, o.Owner, o.Token, o.Until = true, h.Owner(), h.Token(), onMonotonic(h.Until())
-}
-
-// one distinguishes the owner of o, which reads by h, from the others that share the read hold in
-// Redis: by its number in its process.
-func (o *op) one(h lock.Hold) {
-	if o.Side == read {
-		n, _ := lockimpl.OwnerFrom(h.Context())
-		o.Owner = fmt.Sprintf("%s/%d", h.Owner(), n)
-	}
-}
-
 // refusedAt is the key of a context for when Redis refused the call with it, by monotonic.
 type refusedAt struct{}
 
@@ -458,7 +443,7 @@ func noting(ctx context.Context) context.Context {
 
 // grant records that o got h, and when it was refused before, if it was.
 func (p *process) grant(o *op, h lock.Hold) {
-	o.grant(h)
+	o.Grant(h)
 	if at, ok := h.Context().Value(refusedAt{}).(*atomic.Int64); ok {
 		o.Queued = at.Load()
 	}
