@@ -440,3 +440,6 @@ func (s *Server) ResetStats(tb testing.TB) {
 	tb.Helper()
 	s.Do(tb, "CONFIG", "RESETSTAT")
 }
+
+// Log returns what the server has written to its log since it was started.
+func (s *Server) Log() ([]byte, error) { return os.ReadFile(filepath.Join(s.dir, "server.log")) }

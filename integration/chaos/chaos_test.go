@@ -1,0 +1,324 @@
+//go:build linux
+
+package chaos_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// topologies are those that LEASEHOLD_CHAOS_TOPOLOGIES names, or all.
+func topologies() []string {
+	if given := os.Getenv("LEASEHOLD_CHAOS_TOPOLOGIES"); given != "" {
+		return strings.Split(given, ",")
+	}
+	return []string{"standalone", "sentinel", "cluster", "quorum"}
+}
+
+// setting reads a variable of the environment.
+func setting[T any](t *testing.T, name string, or T, parse func(string) (T, error)) T {
+	t.Helper()
+	given := os.Getenv(name)
+	if given == "" {
+		return or
+	}
+	v, err := parse(given)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return v
+}
+
+func number(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }
+
+// result is what a round came to. Results of many rounds make up docs/RELIABILITY.md.
+type result struct {
+	Seed      uint64
+	Round     int
+	Seconds   float64
+	Topology  string
+	Temper    string
+	Commit    string
+	Server    string
+	Go        string
+	Rueidis   string
+	When      time.Time
+	Report    report
+	Granted   map[string]int // by the kind of lock
+	Faults    map[string]int
+	Overlaps  int   // that faults explain
+	Longest   int64 // ns: the longest of them
+	Lost      int   // holds that were lost, and told so
+	Killed    int   // processes
+	Checked   int   // holds, by the exact checker
+	Porcupine int   // holds, by Porcupine as well
+	Wrong     []string
+}
+
+// TestChaos runs rounds until DURATION is over; without DURATION, one short round.
+func TestChaos(t *testing.T) {
+	if !redistest.Installed() {
+		redistest.Start(t) // says what is missing
+	}
+	length := setting(t, "DURATION", 0, time.ParseDuration)
+	each := setting(t, "ROUND_TIME", 20*time.Second, time.ParseDuration)
+	seed := setting(t, "SEED", rand.Uint64()>>32, number)
+	only := setting(t, "ROUND", -1, strconv.Atoi)
+	if length == 0 && only < 0 {
+		length, each = time.Nanosecond, 5*time.Second
+	}
+	t.Logf("SEED=%d  commit %s  %s  rueidis %s  %s, %d processors", seed, commit(), runtime.Version(), rueidisVersion(), runtime.GOARCH, runtime.NumCPU())
+	var sum sums
+	began := time.Now()
+	for round := max(0, only); !t.Failed(); round++ {
+		sum.add(play(t, newPlan(seed, round, each)))
+		if only >= 0 || time.Since(began) >= length {
+			break
+		}
+	}
+	t.Log(sum.String())
+	if t.Failed() {
+		t.Logf("again: make chaos SEED=%d, or one round of it with ROUND=n", seed)
+	}
+}
+
+// TestSeeds plays the rounds that once failed; they are in testdata/seeds.
+func TestSeeds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("each of them takes half a minute")
+	}
+	text, err := os.ReadFile("testdata/seeds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		line, _, _ = strings.Cut(line, "#")
+		var seed uint64
+		var round int
+		var length string
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		if _, err := fmt.Sscan(line, &seed, &round, &length); err != nil {
+			t.Fatalf("testdata/seeds: %q: %v", line, err)
+		}
+		each, err := time.ParseDuration(length)
+		if err != nil {
+			t.Fatal(err)
+		}
+		play(t, newPlan(seed, round, each))
+	}
+}
+
+// play plays a round, and checks it.
+func play(t *testing.T, p plan) (r result) {
+	t.Run(fmt.Sprintf("%d-%d-%s-%s", p.Seed, p.Round, p.Topology, p.Temper), func(t *testing.T) {
+		dir := t.TempDir()
+		began := time.Now()
+		s := newScene(t, p, dir)
+		r = result{
+			Seed: p.Seed, Round: p.Round, Topology: p.Topology, Temper: p.Temper, Commit: commit(), Server: version(t, s.servers[0]),
+			Go: runtime.Version(), Rueidis: rueidisVersion(), When: began.UTC(), Granted: map[string]int{},
+		}
+		if os.Getenv("LEASEHOLD_CHAOS_VERBOSE") != "" {
+			t.Log(p)
+		}
+		defer func() {
+			if t.Failed() || os.Getenv("LEASEHOLD_CHAOS_KEEP") != "" {
+				s.keep(r)
+			}
+		}()
+		s.run()
+		r.Report = s.finish()
+		s.visit()
+		s.judge(&r)
+		r.Seconds = time.Since(began).Seconds()
+		t.Logf("%s %s: %d grants (%v), faults %v; %d overlaps that faults explain, the longest %v; %d holds lost; %d of %d holds also by Porcupine; %+v",
+			p.Topology, p.Temper, r.Checked, r.Granted, r.Faults, r.Overlaps, time.Duration(r.Longest).Round(time.Millisecond), r.Lost, r.Porcupine, r.Checked, r.Report)
+		store(t, r)
+	})
+	return r
+}
+
+// judge checks what the processes wrote down.
+func (s *scene) judge(r *result) {
+	pasts := make([]past, len(s.plan.Places))
+	for i, p := range s.plan.Places {
+		pasts[i] = past{place: p, calm: s.plan.Temper == "calm"}
+		for _, e := range s.events {
+			if e.Place == "" || e.Place == p.Name {
+				pasts[i].events = append(pasts[i].events, e)
+			}
+		}
+	}
+	for _, p := range s.all {
+		if p.killed != 0 {
+			r.Killed++
+		}
+		records, err := readRecords(p.file)
+		if err != nil {
+			s.Errorf("the records of %s: %v", s.names[p], err)
+		}
+		for _, one := range records {
+			r.Checked++
+			r.Granted[s.plan.Places[one.Place].Kind]++
+			if one.Flags&flagReentry == 0 {
+				to := &pasts[one.Place].holds
+				*to = append(*to, hold{record: one, Process: s.names[p], End: one.ends(p.killed)})
+			}
+		}
+	}
+	r.Faults = s.did
+	for i := range pasts {
+		p := &pasts[i]
+		found, sum := p.check()
+		r.Overlaps += sum.Overlaps
+		r.Longest = max(r.Longest, int64(sum.Longest))
+		r.Lost += sum.Lost
+		for _, w := range found {
+			r.Wrong = append(r.Wrong, w.String())
+			s.Error(w)
+		}
+		if len(found) > 0 {
+			s.draw(p, found)
+		}
+		did, err := p.porcupine(filepath.Join(s.dir, p.place.Name+"-porcupine.html"))
+		if did {
+			r.Porcupine += len(p.holds)
+		}
+		if err != nil {
+			s.Errorf("%s: %v", p.place.Name, err)
+		}
+		if len(p.holds) == 0 && p.place.Weight >= 50 {
+			s.Errorf("%s was never taken: the round shows nothing about it", p.place.Name)
+		}
+	}
+	debug.FreeOSMemory()
+}
+
+// keep copies all that is needed to look at a failed round to a directory that stays.
+func (s *scene) keep(r result) {
+	under := os.Getenv("LEASEHOLD_FAILURES")
+	if under == "" {
+		under = os.TempDir()
+	}
+	dir := filepath.Join(under, fmt.Sprintf("leasehold-chaos-%d-%d-%d", s.plan.Seed, s.plan.Round, os.Getpid()))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		s.Error(err)
+		return
+	}
+	save := func(name string, v any) {
+		text, err := json.MarshalIndent(v, "", "\t")
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o644)
+		}
+		if err != nil {
+			s.Error(err)
+		}
+	}
+	save("plan.json", s.plan)
+	save("events.json", s.events)
+	save("result.json", r)
+	for i, server := range s.servers {
+		if log, err := server.Log(); err == nil {
+			_ = os.WriteFile(filepath.Join(dir, fmt.Sprintf("server-%d.log", i)), log, 0o644) // the rest is kept all the same
+		}
+	}
+	files, _ := filepath.Glob(filepath.Join(s.dir, "*"))
+	for _, file := range files {
+		// The files of records are sparse, and cp leaves the holes.
+		if said, err := exec.Command("cp", "--sparse=always", file, dir).CombinedOutput(); err != nil {
+			s.Errorf("%v: %s", err, said)
+		}
+	}
+	s.Logf("what it left behind: %s", dir)
+}
+
+// store adds the result to the file that LEASEHOLD_CHAOS_RESULTS names.
+func store(t *testing.T, r result) {
+	name := os.Getenv("LEASEHOLD_CHAOS_RESULTS")
+	if name == "" {
+		return
+	}
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err == nil {
+		err = json.NewEncoder(f).Encode(r)
+		f.Close()
+	}
+	if err != nil {
+		t.Errorf("LEASEHOLD_CHAOS_RESULTS: %v", err)
+	}
+}
+
+// sums is what several rounds came to.
+type sums struct {
+	rounds, wrong, overlaps, lost, killed, checked, porcupine int
+	granted, faults                                           map[string]int
+}
+
+func (s *sums) add(r result) {
+	if s.granted == nil {
+		s.granted, s.faults = map[string]int{}, map[string]int{}
+	}
+	s.rounds++
+	s.wrong += len(r.Wrong)
+	s.overlaps += r.Overlaps
+	s.lost += r.Lost
+	s.killed += r.Killed
+	s.checked += r.Checked
+	s.porcupine += r.Porcupine
+	for k, n := range r.Granted {
+		s.granted[k] += n
+	}
+	for k, n := range r.Faults {
+		s.faults[k] += n
+	}
+}
+
+func (s *sums) String() string {
+	list := func(m map[string]int) string {
+		var all []string
+		for _, k := range slices.SortedFunc(maps.Keys(m), func(a, b string) int { return cmp.Compare(m[b], m[a]) }) {
+			all = append(all, fmt.Sprintf("%s %d", k, m[k]))
+		}
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%d rounds, %d acquisitions (%s); %d wrong; faults: %s; %d overlaps that a fault explains; %d holds lost; %d processes killed; %d holds also checked by Porcupine",
+		s.rounds, s.checked, list(s.granted), s.wrong, list(s.faults), s.overlaps, s.lost, s.killed, s.porcupine)
+}
+
+// commit names the sources.
+func commit() string {
+	out, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=12").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// rueidisVersion is that of the client library below. A test binary does not know of its modules.
+func rueidisVersion() string {
+	text, err := os.ReadFile("../go.mod")
+	if err == nil {
+		if _, rest, ok := strings.Cut(string(text), "github.com/redis/rueidis "); ok {
+			v, _, _ := strings.Cut(rest, "\n")
+			return v
+		}
+	}
+	return "unknown"
+}

@@ -1,0 +1,31 @@
+// Package chaos lets real processes take the same locks while everything around them goes wrong,
+// and checks what they saw. It has tests only.
+//
+//	make chaos                          ten minutes, with a new seed
+//	make chaos SEED=42 DURATION=2h      that seed, for two hours
+//	make chaos SEED=42 ROUND=7          one round of it
+//
+// A run is a series of rounds. The seed and the number of a round decide what the round is: one
+// server, Sentinels, a cluster or five servers with a quorum; which faults come when; how the
+// goroutines of its processes take their locks. The order in which threads run is not decided, so a repeated
+// round has the same faults, and another history.
+//
+// Each hold is written down by its process: when it was asked for and granted, when the last look found
+// it valid, what its Unlock said. In the end all processes finish, and
+//
+//	no two holds were valid at once, unless the lock allows that
+//	tokens grew from holder to holder
+//	no hold was told that it is lost while its lease lasted, and nobody had taken the lock away
+//	in a calm round, a fair lock was granted in the order of arrival
+//	every call came to its end, and Close left no goroutine
+//	the server has no key of a lock any more
+//	Porcupine finds a legal order of the calls, for the locks that are taken rarely
+//
+// After some faults two owners can believe in one lock for a lease: a server that forgot what it knew, a failover
+// that forgot the last writes, a lock that was unlocked by force, a server's clock that was set forward. docs/GUARANTEES.md says
+// so. Such overlaps are counted, and are wrong only where they cannot come from the fault. Quorums have no such
+// excuse.
+//
+// A failed round leaves a directory: the plan, the history around what was wrong as JSON and as a page, what the
+// processes and the servers logged, and what MONITOR showed.
+package chaos

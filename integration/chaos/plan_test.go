@@ -1,0 +1,236 @@
+//go:build linux
+
+package chaos_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The numbers of all rounds.
+const (
+	lease     = 1500 * time.Millisecond // of the watchdog
+	opTimeout = lease / 6
+	longest   = 2 * lease // the longest lease that a lock is given
+)
+
+// plan is one round: what runs, and what goes wrong when. It depends on the seed and the number
+// of the round alone, and on how long the round is.
+type plan struct {
+	Seed                  uint64
+	Round                 int
+	For                   time.Duration
+	Topology              string // standalone, sentinel, cluster or quorum
+	Temper                string // calm, safe or rough
+	Processes, Goroutines int
+	Places                []place
+	Network               []fault // one after the other, beside those of the servers
+	Servers               []fault
+}
+
+// place is a lock that the goroutines of all processes take.
+type place struct {
+	Name    string
+	Kind    string   // plain, fair, rw, semaphore, multi or quorum
+	Fenced  bool     `json:",omitempty"`
+	Members []string `json:",omitempty"` // of multi
+	Weight  int      // how often it is taken
+}
+
+// permits is how many a semaphore has.
+const permits = 3
+
+// fault is one of them.
+type fault struct {
+	At  time.Duration // after the begin of the round, or when the one before is over
+	Do  string
+	On  int           // which process, place or server
+	For time.Duration `json:",omitempty"`
+	Arg int           `json:",omitempty"`
+}
+
+func (f fault) String() string {
+	text := fmt.Sprintf("%6.2fs %s on %d", f.At.Seconds(), f.Do, f.On)
+	if f.For > 0 {
+		text += fmt.Sprintf(" for %v", f.For)
+	}
+	if f.Arg != 0 {
+		text += fmt.Sprintf(" (%d)", f.Arg)
+	}
+	return text
+}
+
+// kindOfFault is a fault that can be drawn: how often, and for how long.
+type kindOfFault struct {
+	do          string
+	weight      int
+	least, most time.Duration
+	arg         int // Arg is drawn from 1 to arg
+}
+
+// A calm round has no fault that lets a heartbeat be late; so the order of fair queues must hold. A
+// rough one also has faults after which two owners may believe, for one lease; so those overlaps count, but are not wrong.
+var (
+	calmNetwork = []kindOfFault{
+		{"delay", 2, time.Second, 3 * time.Second, 20},         // of each request and reply, in ms at the most
+		{"drop replies", 3, time.Second, 3 * time.Second, 100}, // so many of 1,000, each with its connection
+		{"drop requests", 2, time.Second, 3 * time.Second, 50}, // the same
+		{"cut", 2, 0, 0, 0}, // all connections of a process
+	}
+	safeNetwork = append(slices.Clone(calmNetwork),
+		kindOfFault{"stop", 4, lease / 2, 3 * lease, 0},           // SIGSTOP
+		kindOfFault{"kill", 2, 0, 0, 0},                           // SIGKILL, and another process in its place
+		kindOfFault{"partition", 2, lease / 10, 2 * lease, 0},     // connections are closed, and no new ones are made
+		kindOfFault{"half-open", 3, lease / 10, 5 * lease / 2, 0}, // no byte goes through, and no connection is closed
+	)
+	calmServers = []kindOfFault{
+		{"script flush", 2, time.Second, 3 * time.Second, 0},     // every 10 ms
+		{"kill clients", 2, 0, 0, 0},                             // CLIENT KILL TYPE normal
+		{"kill subscribers", 3, time.Second, 2 * time.Second, 0}, // CLIENT KILL TYPE pubsub, every 20 ms: messages are lost
+	}
+	safeServers = append(slices.Clone(calmServers),
+		kindOfFault{"freeze", 3, lease / 10, 2 * lease, 0},      // SIGSTOP
+		kindOfFault{"memory full", 2, lease / 10, 2 * lease, 0}, // maxmemory 1, noeviction
+	)
+	roughServers = append(slices.Clone(safeServers),
+		kindOfFault{"force", 3, 0, 0, 0},  // ForceUnlock
+		kindOfFault{"delete", 3, 0, 0, 0}, // DEL
+	)
+	// What each topology adds.
+	roughOf = map[string][]kindOfFault{
+		"standalone": {{"restart empty", 3, 0, lease, 0}, {"clock", 3, lease, 3 * lease, 60}},
+		"sentinel":   {{"failover", 5, 0, 0, 2}}, // if Arg is 2, the last writes are forgotten
+		"cluster":    {{"failover", 4, 0, 0, 2}, {"take over", 3, 0, 0, 0}},
+	}
+	safeOf = map[string][]kindOfFault{
+		"cluster": {{"move slot", 6, 0, lease / 2, 0}},
+		"quorum":  {{"restart empty", 5, 0, 2 * lease, 0}, {"clock", 3, lease, 2 * lease, 60}},
+	}
+)
+
+// newPlan draws the plan of a round.
+func newPlan(seed uint64, round int, length time.Duration) plan {
+	// Four rounds have the four topologies, in some order.
+	order := rand.New(rand.NewPCG(seed, uint64(round/4))).Perm(4)
+	r := rand.New(rand.NewPCG(seed, 1<<32|uint64(round)))
+	p := plan{
+		Seed: seed, Round: round, For: length, Processes: 3, Goroutines: 6,
+		Topology: []string{"standalone", "sentinel", "cluster", "quorum"}[order[round%4]],
+		Temper:   []string{"calm", "safe", "rough", "rough"}[r.IntN(4)],
+	}
+	if only := topologies(); !slices.Contains(only, p.Topology) {
+		p.Topology = only[round%len(only)]
+	}
+	if p.Topology == "quorum" {
+		p.Temper = "safe"
+		p.Places = []place{{Name: "quorum", Kind: "quorum", Weight: 3}, {Name: "quorum-fenced", Kind: "quorum", Fenced: true, Weight: 1}}
+	} else {
+		p.Places = []place{
+			{Name: "plain", Kind: "plain", Weight: 400},
+			{Name: "plain-two", Kind: "plain", Weight: 100},
+			{Name: "plain-rare", Kind: "plain", Weight: 10},
+			{Name: "plain-fenced", Kind: "plain", Fenced: true, Weight: 150},
+			{Name: "fair", Kind: "fair", Weight: 150},
+			{Name: "fair-rare", Kind: "fair", Weight: 10},
+			{Name: "rw", Kind: "rw", Weight: 200},
+			{Name: "rw-rare", Kind: "rw", Weight: 20},
+			{Name: "semaphore", Kind: "semaphore", Weight: 100},
+			{Name: "multi", Kind: "multi", Members: []string{"plain-two", "plain-rare"}, Weight: 20},
+		}
+	}
+	network, servers := safeNetwork, safeServers
+	switch p.Temper {
+	case "calm":
+		network, servers = calmNetwork, calmServers
+	case "rough":
+		servers = append(slices.Clone(roughServers), roughOf[p.Topology]...)
+	}
+	if p.Temper != "calm" {
+		servers = append(slices.Clone(servers), safeOf[p.Topology]...)
+	}
+	if p.Topology == "quorum" && r.IntN(3) > 0 { // most rounds without what a quorum does not promise to survive
+		servers = slices.DeleteFunc(servers, func(k kindOfFault) bool { return k.do == "clock" })
+	}
+	p.Network = draw(r, network, length, p.Processes)
+	p.Servers = draw(r, servers, length, 1<<16)
+	return p
+}
+
+// draw fills the time with faults.
+func draw(r *rand.Rand, kinds []kindOfFault, length time.Duration, on int) (all []fault) {
+	sum := 0
+	for _, k := range kinds {
+		sum += k.weight
+	}
+	for at := 500 * time.Millisecond; ; {
+		dice, i := r.IntN(sum), 0
+		for ; dice >= kinds[i].weight; i++ {
+			dice -= kinds[i].weight
+		}
+		k := kinds[i]
+		f := fault{At: at, Do: k.do, On: r.IntN(on)}
+		if k.most > 0 {
+			f.For = (k.least + time.Duration(r.Int64N(int64(k.most-k.least)))).Round(time.Millisecond)
+		}
+		if k.arg > 0 {
+			f.Arg = 1 + r.IntN(k.arg)
+		}
+		at += f.For + 100*time.Millisecond + time.Duration(r.Int64N(int64(time.Second))).Round(time.Millisecond)
+		if at > length {
+			return all
+		}
+		all = append(all, f)
+	}
+}
+
+// String is the plan as it is printed.
+func (p plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "round %d of seed %d: %s, %s, %v, %d processes of %d goroutines", p.Round, p.Seed, p.Topology, p.Temper, p.For, p.Processes, p.Goroutines)
+	for _, hand := range []struct {
+		name   string
+		faults []fault
+	}{{"network", p.Network}, {"servers", p.Servers}} {
+		fmt.Fprintf(&b, "\n  %s:", hand.name)
+		for _, f := range hand.faults {
+			fmt.Fprintf(&b, "\n    %v", f)
+		}
+	}
+	return b.String()
+}
+
+// Does the same seed give the same schedule, and another seed another one? And is every kind of fault
+// drawn at some time?
+func TestPlan(t *testing.T) {
+	drawn := map[string]bool{}
+	for seed := range uint64(20) {
+		for round := range 8 {
+			one, two := newPlan(seed, round, 20*time.Second), newPlan(seed, round, 20*time.Second)
+			if one.String() != two.String() {
+				t.Fatalf("two plans of one seed:\n%v\n%v", one, two)
+			}
+			if other := newPlan(seed+1, round, 20*time.Second); one.String() == other.String() {
+				t.Errorf("the seeds %d and %d have the same plan", seed, seed+1)
+			}
+			for _, f := range slices.Concat(one.Network, one.Servers) {
+				drawn[one.Topology+": "+f.Do] = true
+			}
+		}
+	}
+	for topology, extra := range map[string][]kindOfFault{
+		"standalone": slices.Concat(safeNetwork, roughServers, roughOf["standalone"]),
+		"sentinel":   slices.Concat(safeNetwork, roughServers, roughOf["sentinel"]),
+		"cluster":    slices.Concat(safeNetwork, roughServers, roughOf["cluster"], safeOf["cluster"]),
+		"quorum":     slices.Concat(safeNetwork, safeServers, safeOf["quorum"]),
+	} {
+		for _, k := range extra {
+			if !drawn[topology+": "+k.do] {
+				t.Errorf("%s: %q was never drawn", topology, k.do)
+			}
+		}
+	}
+}

@@ -1,0 +1,552 @@
+//go:build linux
+
+package chaos_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/integration/internal/history"
+	"github.com/leasehold-go/leasehold/integration/internal/skew"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+	"github.com/redis/rueidis"
+)
+
+// scene is the servers and the processes of a round.
+type scene struct {
+	*testing.T
+	plan     plan
+	dir      string // of the records and logs
+	servers  []*redistest.Server
+	sentinel *redistest.Sentinel
+	cluster  *redistest.Cluster
+	clock    skew.Clock           // of servers[0], where the topology has it
+	proxies  [][]*redistest.Proxy // of each process, to each server
+	rdb      rueidis.Client       // past the proxies
+	locks    *client.Client       // the operator's
+
+	mu        sync.Mutex
+	processes []*process // guarded by mu; those that run
+	all       []*process // guarded by mu; in the order of their starts
+	names     map[*process]string
+	events    []event        // guarded by mu
+	did       map[string]int // guarded by mu; how often each fault was done
+	clockWas  bool           // guarded by mu; the clock was set in this round
+}
+
+func newScene(t *testing.T, p plan, dir string) *scene {
+	s := &scene{T: t, plan: p, dir: dir, names: map[*process]string{}, did: map[string]int{}}
+	switch p.Topology {
+	case "standalone":
+		server, clock := skew.Start(t)
+		s.servers, s.clock = []*redistest.Server{server}, clock
+		s.rdb = server.Client(t)
+	case "sentinel":
+		s.sentinel = redistest.StartSentinel(t, 2)
+		s.servers = s.sentinel.Nodes
+		s.rdb = s.sentinel.Client(t)
+	case "cluster":
+		s.cluster = redistest.StartCluster(t)
+		s.servers = s.cluster.Nodes
+		s.rdb = s.cluster.Client(t)
+	case "quorum":
+		server, clock := skew.Start(t)
+		s.servers, s.clock = []*redistest.Server{server}, clock
+		for range 4 {
+			s.servers = append(s.servers, redistest.Start(t))
+		}
+		time.Sleep(lease) // until they have a vote
+	}
+	if s.rdb != nil {
+		var err error
+		if s.locks, err = client.New(s.rdb, client.WithoutRegistry()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.locks.Close(context.Background()) }) // it holds nothing
+	}
+	for range p.Processes {
+		var some []*redistest.Proxy
+		for _, server := range s.servers {
+			some = append(some, redistest.NewProxy(t, server.Addr()))
+		}
+		s.proxies = append(s.proxies, some)
+	}
+	if os.Getenv("LEASEHOLD_CHAOS_MONITOR") != "off" {
+		for i, server := range s.servers {
+			s.monitor(server, filepath.Join(dir, fmt.Sprintf("monitor-%d", i)))
+		}
+	}
+	for i := range p.Processes {
+		s.processes = append(s.processes, nil)
+		s.start(i)
+	}
+	return s
+}
+
+// start starts a process in place i.
+func (s *scene) start(i int) {
+	o := order{Topology: s.plan.Topology, Via: map[string]string{}, Places: s.plan.Places, Goroutines: s.plan.Goroutines}
+	for j, server := range s.servers {
+		o.Addrs = append(o.Addrs, server.Addr())
+		o.Via[server.Addr()] = s.proxies[i][j].Addr()
+	}
+	if s.sentinel != nil {
+		o.Addrs = nil
+		for _, sentinel := range s.sentinel.Sentinels {
+			o.Addrs = append(o.Addrs, sentinel.Addr())
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	life := 0
+	for _, name := range s.names {
+		if strings.HasPrefix(name, fmt.Sprintf("go%d.", i)) {
+			life++
+		}
+	}
+	name := fmt.Sprintf("go%d.%d", i, life)
+	o.Seed, o.File = s.plan.Seed^uint64(s.plan.Round)<<32^uint64(i)<<16^uint64(life), filepath.Join(s.dir, name)
+	p := startProcess(s.T, o)
+	s.processes[i] = p
+	s.all = append(s.all, p)
+	s.names[p] = name
+}
+
+// monitor writes what a server executes to two files in turn, so that the latest part is kept.
+func (s *scene) monitor(server *redistest.Server, file string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	s.Cleanup(func() { cancel(); wg.Wait() })
+	wg.Go(func() {
+		const most = 64 << 20
+		for turn := 0; ctx.Err() == nil; turn++ {
+			s.monitorOnce(ctx, server, fmt.Sprintf("%s.%d", file, turn%2), most)
+			time.Sleep(20 * time.Millisecond) // it may be down
+		}
+	})
+}
+
+func (s *scene) monitorOnce(ctx context.Context, server *redistest.Server, file string, most int64) {
+	conn, err := net.DialTimeout("tcp", server.Addr(), time.Second)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if _, err := conn.Write([]byte("MONITOR\r\n")); err != nil {
+		return
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	w := bufio.NewWriterSize(f, 1<<20)
+	defer w.Flush()
+	_, _ = io.CopyN(w, conn, most) // the server or the round ends
+}
+
+// during notes an event that begins now, and that the returned function ends.
+func (s *scene) during(e event) (end func()) {
+	e.From = history.Monotonic()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := len(s.events)
+	s.events = append(s.events, e)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.events[i].To = history.Monotonic()
+	}
+}
+
+// run carries out the plan, and returns when nothing is wrong any more.
+func (s *scene) run() {
+	began := time.Now()
+	var wg sync.WaitGroup
+	for _, hand := range []struct {
+		faults []fault
+		do     func(fault)
+	}{{s.plan.Network, s.network}, {s.plan.Servers, s.server}} {
+		wg.Go(func() {
+			for _, f := range hand.faults {
+				time.Sleep(time.Until(began.Add(f.At)))
+				if time.Since(began) > s.plan.For || s.Failed() {
+					return // earlier faults took longer than planned, as failovers do
+				}
+				hand.do(f)
+				s.mu.Lock()
+				s.did[f.Do]++
+				s.mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	time.Sleep(time.Until(began.Add(s.plan.For)))
+}
+
+// network carries out a fault of a process, or between it and the servers.
+func (s *scene) network(f fault) {
+	defer s.during(event{What: f.String()})()
+	s.mu.Lock()
+	p := s.processes[f.On]
+	s.mu.Unlock()
+	proxies := s.proxies[f.On]
+	var mu sync.Mutex
+	r := rand.New(rand.NewPCG(s.plan.Seed, uint64(f.At))) // guarded by mu
+	some := func(n int) time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return time.Duration(r.Int64N(int64(n)))
+	}
+	hook := func(decide func(req [][]byte) redistest.Action) {
+		for _, proxy := range proxies {
+			proxy.OnRequest(decide)
+		}
+		time.Sleep(f.For)
+		for _, proxy := range proxies {
+			proxy.OnRequest(nil)
+		}
+	}
+	isScript := func(req [][]byte) bool {
+		name := strings.ToUpper(string(req[0]))
+		return name == "EVALSHA" || name == "EVAL"
+	}
+	switch f.Do {
+	case "delay":
+		hook(func([][]byte) redistest.Action {
+			most := f.Arg * int(time.Millisecond)
+			return redistest.Action{DelayRequest: some(most), DelayReply: some(most)}
+		})
+	case "drop replies":
+		hook(func(req [][]byte) redistest.Action {
+			return redistest.Action{DropReply: isScript(req) && int(some(1000)) < f.Arg}
+		})
+	case "drop requests":
+		hook(func(req [][]byte) redistest.Action {
+			return redistest.Action{DropRequest: isScript(req) && int(some(1000)) < f.Arg}
+		})
+	case "cut":
+		for _, proxy := range proxies {
+			proxy.CutAll()
+		}
+	case "partition":
+		for _, proxy := range proxies {
+			proxy.Refuse(true)
+			proxy.CutAll()
+		}
+		time.Sleep(f.For)
+		for _, proxy := range proxies {
+			proxy.Refuse(false)
+		}
+	case "half-open":
+		for _, proxy := range proxies {
+			proxy.Freeze(true)
+		}
+		time.Sleep(f.For)
+		for _, proxy := range proxies {
+			proxy.Freeze(false)
+		}
+	case "stop":
+		p.signal(syscall.SIGSTOP)
+		time.Sleep(f.For)
+		p.signal(syscall.SIGCONT)
+	case "kill":
+		p.kill()
+		s.start(f.On)
+	default:
+		s.Errorf("how to do %q?", f.Do)
+	}
+}
+
+// masters are the servers that take writes.
+func (s *scene) masters() []*redistest.Server {
+	switch {
+	case s.sentinel != nil:
+		return []*redistest.Server{s.sentinel.Primary(s)}
+	case s.cluster != nil:
+		return s.cluster.Masters(s)
+	}
+	return s.servers
+}
+
+// server carries out a fault of the servers.
+func (s *scene) server(f fault) {
+	masters := s.masters()
+	one := masters[f.On%len(masters)]
+	place := s.plan.Places[f.On%len(s.plan.Places)]
+	if s.locks != nil && (place.Kind == "semaphore" || place.Kind == "multi") {
+		place = s.plan.Places[0] // they are nothing that can be forced or deleted as a whole
+	}
+	every := func(pause time.Duration, command ...string) {
+		for end := time.Now().Add(f.For); ; time.Sleep(pause) {
+			for _, server := range masters {
+				server.Do(s, command...)
+			}
+			if !time.Now().Before(end) {
+				return
+			}
+		}
+	}
+	quietly := func() func() { return s.during(event{What: f.String()}) }
+	switch f.Do {
+	case "script flush":
+		defer quietly()()
+		every(10*time.Millisecond, "SCRIPT", "FLUSH")
+	case "kill clients":
+		defer quietly()()
+		every(0, "CLIENT", "KILL", "TYPE", "normal")
+	case "kill subscribers":
+		defer quietly()()
+		every(20*time.Millisecond, "CLIENT", "KILL", "TYPE", "pubsub")
+	case "freeze":
+		defer quietly()()
+		one.Freeze(s)
+		time.Sleep(f.For)
+		one.Thaw(s)
+	case "memory full":
+		defer quietly()()
+		one.Do(s, "CONFIG", "SET", "maxmemory", "1")
+		time.Sleep(f.For)
+		one.Do(s, "CONFIG", "SET", "maxmemory", "0")
+	case "force":
+		defer s.during(event{What: f.String() + " " + place.Name, Place: place.Name, Forgets: true, Falls: true})()
+		s.force(place)
+	case "delete":
+		defer s.during(event{What: f.String() + " " + place.Name, Place: place.Name, Forgets: true, Falls: true})()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := s.rdb.Do(ctx, s.rdb.B().Del().Key(place.Name).Build()).Error(); err != nil {
+			s.Errorf("DEL %s: %v", place.Name, err)
+		}
+	case "restart empty":
+		s.restart(f, one)
+	case "clock":
+		s.setClock(f)
+	case "failover":
+		s.failover(f, place)
+	case "take over":
+		defer s.during(event{What: f.String() + " " + place.Name, Forgets: true})()
+		s.cluster.TakeOver(s, s.cluster.Replica(s, s.cluster.Master(s, place.Name)))
+	case "move slot":
+		defer s.during(event{What: f.String() + " " + place.Name})()
+		from := s.cluster.Master(s, place.Name)
+		to := masters[f.On%len(masters)]
+		if to == from {
+			to = masters[(f.On+1)%len(masters)]
+		}
+		m := s.cluster.Migrate(s, s.cluster.Slot(s, place.Name), from, to)
+		time.Sleep(f.For)
+		m.Finish(s)
+	default:
+		s.Errorf("how to do %q?", f.Do)
+	}
+}
+
+func (s *scene) force(p place) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	var err error
+	switch p.Kind {
+	case "fair":
+		_, err = s.locks.NewFairLock(p.Name).ForceUnlock(ctx)
+	case "rw":
+		_, err = s.locks.NewRWLock(p.Name).ForceUnlock(ctx)
+	default:
+		_, err = s.locks.NewLock(p.Name).ForceUnlock(ctx)
+	}
+	if err != nil {
+		s.Errorf("ForceUnlock %s: %v", p.Name, err)
+	}
+}
+
+// restart kills a server, which comes back empty. A quorum survives that.
+func (s *scene) restart(f fault, server *redistest.Server) {
+	s.mu.Lock()
+	e := event{What: f.String(), Forgets: s.plan.Topology == "standalone", Falls: s.clockWas, Lost: s.clockWas}
+	s.mu.Unlock()
+	defer s.during(e)()
+	server.Kill(s)
+	time.Sleep(f.For)
+	if server == s.servers[0] {
+		defer s.clock.Preload(s)()
+	}
+	server.Restart(s)
+}
+
+// setClock sets the clock of the first server forward or back, and then right again.
+func (s *scene) setClock(f fault) {
+	by := time.Duration(f.Arg) * time.Second
+	if f.On%2 == 1 {
+		by = -by
+	}
+	s.mu.Lock()
+	s.clockWas = true
+	s.mu.Unlock()
+	step := func(to, change time.Duration) {
+		// Each reading of the clock that was under way is over after a moment.
+		defer s.during(event{What: fmt.Sprintf("clock %+v", change), Forgets: change > 0, Falls: change < 0})()
+		s.clock.Set(to)
+		time.Sleep(10 * time.Millisecond)
+	}
+	step(by, by)
+	time.Sleep(f.For)
+	step(0, -by)
+}
+
+// failover kills a master; its replica takes over, and may not know the last writes.
+func (s *scene) failover(f fault, p place) {
+	defer s.during(event{What: f.String(), Forgets: true, Falls: false})()
+	forgets := f.Arg == 2
+	cut := time.Duration(f.On%500) * time.Millisecond
+	if s.sentinel != nil {
+		primary := s.sentinel.Primary(s)
+		if forgets {
+			s.sentinel.CutReplication(s, primary)
+			time.Sleep(cut)
+		}
+		s.sentinel.Rejoin(s, primary, s.sentinel.Failover(s, primary))
+		return
+	}
+	master := s.cluster.Master(s, p.Name)
+	if forgets {
+		s.cluster.CutReplication(s, master)
+		time.Sleep(cut)
+	}
+	s.cluster.Failover(s, master)
+	s.cluster.Rejoin(s, master)
+}
+
+// finish ends all processes, and returns what they say.
+func (s *scene) finish() (sum report) {
+	sum.Failed = map[string]int64{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, p := range s.processes {
+		wg.Go(func() {
+			r, err := p.finish()
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				s.Errorf("process %s: %v", s.names[p], err)
+			}
+			for _, text := range r.Wrong {
+				s.Errorf("process %s: %s", s.names[p], text)
+			}
+			for _, n := range []struct {
+				to *int64
+				by int64
+			}{
+				{&sum.Granted, r.Granted}, {&sum.Reentries, r.Reentries}, {&sum.Refused, r.Refused}, {&sum.TimedOut, r.TimedOut},
+				{&sum.Unavailable, r.Unavailable}, {&sum.Renewed, r.Renewed}, {&sum.RenewalsFailed, r.RenewalsFailed}, {&sum.PassedOn, r.PassedOn},
+			} {
+				*n.to += n.by
+			}
+			for text, n := range r.Failed {
+				sum.Failed[text] += n
+			}
+		})
+	}
+	wg.Wait()
+	return sum
+}
+
+// visit takes each lock once more: nothing may stand in the way of the next owner. Then no key of a lock
+// is left.
+func (s *scene) visit() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var all []lock.Locker
+	clients := []*client.Client{s.locks}
+	if s.locks == nil {
+		clients = nil
+		for _, server := range s.servers {
+			c, err := client.New(server.Client(s), client.WithoutRegistry(), client.WithWatchdogTimeout(lease))
+			if err != nil {
+				s.Fatal(err)
+			}
+			s.Cleanup(func() { _ = c.Close(context.Background()) }) // it holds nothing
+			clients = append(clients, c)
+		}
+	}
+	for _, p := range s.plan.Places {
+		switch p.Kind {
+		case "plain":
+			all = append(all, clients[0].NewLock(p.Name))
+		case "fair":
+			all = append(all, clients[0].NewFairLock(p.Name))
+		case "rw":
+			all = append(all, clients[0].NewRWLock(p.Name).Read(), clients[0].NewRWLock(p.Name).Write())
+		case "semaphore":
+			all = append(all, clients[0].NewSemaphore(p.Name, permits).N(permits))
+		case "quorum":
+			var members []lock.Locker
+			for _, c := range clients {
+				members = append(members, c.NewLock(p.Name))
+			}
+			all = append(all, multilock.NewQuorum(members, multilock.WithLongestLease(lease)))
+		}
+	}
+	for _, l := range all {
+		h, err := l.Lock(ctx)
+		if err == nil {
+			err = h.Unlock(ctx)
+		}
+		if err != nil {
+			s.Errorf("%s, when all is over: %v", l.Name(), err)
+		}
+	}
+	for end := time.Now().Add(longest + 10*time.Second); ; time.Sleep(20 * time.Millisecond) {
+		left := s.left()
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			s.Errorf("%d keys are left, such as %q", len(left), left[:min(5, len(left))])
+			return
+		}
+	}
+}
+
+// left are the keys of locks, except for those that stay by design: the registers of tokens, and what a
+// semaphore is.
+func (s *scene) left() (left []string) {
+	for _, server := range s.masters() {
+		for _, key := range server.LockKeys(s) {
+			switch {
+			case strings.HasPrefix(key, "redisson_lock_token:"), key == "semaphore", key == "{semaphore}:timeout":
+			default:
+				left = append(left, key)
+			}
+		}
+	}
+	return left
+}
+
+// version is what a server is.
+func version(t testing.TB, server *redistest.Server) string {
+	info := server.Do(t, "INFO", "server")
+	text, _ := info.ToString()
+	for _, name := range []string{"valkey_version:", "redis_version:"} {
+		if _, rest, ok := strings.Cut(text, name); ok {
+			v, _, _ := strings.Cut(rest, "\r\n")
+			return strings.TrimSuffix(name, "_version:") + " " + v
+		}
+	}
+	return strconv.Quote(text)
+}
