@@ -28,6 +28,14 @@ func (r record) ends(killed int64) int64 {
 	return r.Look
 }
 
+// lease is for how long the server keeps what it was told last.
+func (h hold) lease() time.Duration {
+	if h.Flags&flagFixed != 0 {
+		return longest
+	}
+	return lease
+}
+
 // event is something that happened in a round.
 type event struct {
 	From, To int64
@@ -110,7 +118,7 @@ func (p *past) tenures() map[tenure]int64 {
 // the instant at: the tenure began before the fault was over, and no lease has passed since.
 func (p *past) excused(h hold, began map[tenure]int64, at int64) (by event, ok bool) {
 	for _, e := range p.events {
-		if e.Forgets && at >= e.From && at <= e.To+int64(longest) && began[tenure{h.Process, h.Owner}] <= e.To {
+		if e.Forgets && at >= e.From && at <= e.To+int64(h.lease()) && began[tenure{h.Process, h.Owner}] <= e.To {
 			return e, true
 		}
 	}

@@ -48,6 +48,7 @@ const (
 	flagReentry  = 1 << iota
 	flagTry      // by TryLock
 	flagSeenLost // a look found the hold over
+	flagFixed    // with a fixed lease, which is the longest
 )
 
 // recordSize is the size of a record.

@@ -381,13 +381,13 @@ func (w *worker) once(g int, r *rand.Rand) {
 	)
 	// Most leave at once. Some stay for so long that the lock is renewed, but rarely where all want to be.
 	hot := t.number == 0
-	long, short, fixed, nested := 200, 10_000, 2000, 100_000
+	long, short, fixed, nested := 150, 10_000, 2000, 100_000
 	if hot {
-		long, short, fixed, nested = 4, 500, 200, 1000
+		long, short, fixed, nested = 3, 500, 200, 1000
 	}
 	switch dice := r.IntN(100_000); {
 	case dice < long:
-		stay = time.Duration(r.Int64N(int64(2 * lease)))
+		stay = time.Duration(r.Int64N(int64(4 * lease)))
 	case dice < short:
 		stay = time.Duration(r.Int64N(int64(5 * time.Millisecond)))
 	}
@@ -398,6 +398,7 @@ func (w *worker) once(g int, r *rand.Rand) {
 		one.Flags |= flagTry
 	case dice < 20_000+fixed && plainly && t.Kind != "semaphore":
 		options = append(options, lock.WithFixedLease(longest))
+		one.Flags |= flagFixed
 	case dice < 20_000+fixed+fixed/20 && plainly && t.Kind != "semaphore": // its lease runs out
 		options, expires, stay = append(options, lock.WithFixedLease(50*time.Millisecond)), true, time.Minute
 	}
