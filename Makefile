@@ -14,7 +14,7 @@ VERSIONS_TESTS    := ^Test(Conformance|Exclusion|Model|Crash|LostReply|Failover|
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api links ci sim mutate
+.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api links ci sim mutate chaos chaosmutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,14 @@ versions: ## what depends on the server, on Redis 6.2 and 8, Valkey 8 and 9
 containers: export LEASEHOLD_REQUIRE_CONTAINERS = 1
 containers: server ## the rules of all kinds on a server in a container
 	cd integration && sh ../scripts/containers.sh go test -count=1 -timeout 25m -run '^TestContainer$$' .
+
+chaos: export LEASEHOLD_REQUIRE_REDIS = 1
+chaos: server ## faults drawn from a seed, for ten minutes: SEED=42 DURATION=2h ROUND=7 (integration/chaos)
+	@cd integration && SEED=$(SEED) DURATION=$(or $(DURATION),10m) ROUND=$(ROUND) go test -count=1 -timeout 0 -v -run '^TestChaos$$' ./chaos
+
+chaosmutants: export LEASEHOLD_MUTANTS = 1
+chaosmutants: server ## break the locks in several ways; make chaos must see each of them
+	cd integration && go test -count=1 -timeout 1h -v -run '^TestMutants$$' ./chaos
 
 fuzz: ## every fuzz test for FUZZTIME=10s
 	@set -e; for m in $(MODULES); do (cd $$m; for pkg in $$(go list ./...); do \

@@ -236,6 +236,9 @@ func (p *past) taken(began map[tenure]int64, sum *tally) (found []wrong) {
 		if h.Outcome == outcomeExpired || h.Outcome == outcomeGone {
 			sum.Lost++
 		}
+		if h.Flags&flagLate != 0 && len(found) < most {
+			found = append(found, wrong{"it was believed after the end of its promise", p.place.Name, h.Look, []hold{h}})
+		}
 		if h.Outcome != outcomeGone || h.Release >= h.LookUntil {
 			continue
 		}
@@ -353,6 +356,7 @@ func TestCheck(t *testing.T) {
 		{name: "a token that falls with the clock", kind: "plain", holds: []hold{one("a", 1, 2, 3, 6), one("b", 55, 56, 57, 5)}, events: []event{{From: 40 * ms, To: 41 * ms, Falls: true}}},
 		{name: "a token of a register that falls with the clock", kind: "plain", fenced: true, holds: []hold{one("a", 1, 2, 3, 6), one("b", 55, 56, 57, 5)}, events: []event{{From: 40 * ms, To: 41 * ms, Falls: true}}, wrong: 1},
 		{name: "a token that falls long after the clock", kind: "plain", holds: []hold{one("a", 1, 2, 3, 6), one("b", 9000, 9001, 9002, 8), one("c", 9003, 9004, 9005, 7)}, events: []event{{From: 40 * ms, To: 41 * ms, Falls: true}}, wrong: 1},
+		{name: "believed for too long", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Flags |= flagLate })}, wrong: 1},
 		{name: "gone", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Outcome = outcomeGone })}, wrong: 1},
 		{name: "gone by force", kind: "plain", holds: []hold{with(one("a", 1, 2, 53, 6), func(h *hold) { h.Outcome = outcomeGone })}, events: []event{forced}},
 		{name: "gone after its lease", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Outcome, h.LookUntil = outcomeGone, 3*ms })}},

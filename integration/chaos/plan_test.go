@@ -30,6 +30,7 @@ type plan struct {
 	Places                []place
 	Network               []fault // one after the other, beside those of the servers
 	Servers               []fault
+	Durable               bool // the server writes each change to disk
 }
 
 // place is a lock that the goroutines of all processes take.
@@ -107,6 +108,7 @@ var (
 		"cluster":    {{"failover", 4, 0, 0, 2}, {"take over", 3, 0, 0, 0}},
 	}
 	safeOf = map[string][]kindOfFault{
+		"durable": {{"crash", 4, 0, lease, 0}}, // kill -9; the server comes back with all that it knew
 		"cluster": {{"move slot", 6, 0, lease / 2, 0}},
 		"quorum":  {{"restart empty", 5, 0, 2 * lease, 0}, {"clock", 3, lease, 2 * lease, 60}},
 	}
@@ -151,6 +153,9 @@ func newPlan(seed uint64, round int, length time.Duration) plan {
 	}
 	if p.Temper != "calm" {
 		servers = append(slices.Clone(servers), safeOf[p.Topology]...)
+	}
+	if p.Temper == "safe" && p.Topology == "standalone" {
+		p.Durable, servers = true, append(slices.Clone(servers), safeOf["durable"]...)
 	}
 	if p.Topology == "quorum" && r.IntN(3) > 0 { // most rounds without what a quorum does not promise to survive
 		servers = slices.DeleteFunc(servers, func(k kindOfFault) bool { return k.do == "clock" })
@@ -222,7 +227,7 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	for topology, extra := range map[string][]kindOfFault{
-		"standalone": slices.Concat(safeNetwork, roughServers, roughOf["standalone"]),
+		"standalone": slices.Concat(safeNetwork, roughServers, roughOf["standalone"], safeOf["durable"]),
 		"sentinel":   slices.Concat(safeNetwork, roughServers, roughOf["sentinel"]),
 		"cluster":    slices.Concat(safeNetwork, roughServers, roughOf["cluster"], safeOf["cluster"]),
 		"quorum":     slices.Concat(safeNetwork, safeServers, safeOf["quorum"]),

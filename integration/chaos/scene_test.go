@@ -5,6 +5,7 @@ package chaos_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -53,7 +54,11 @@ func newScene(t *testing.T, p plan, dir string) *scene {
 	s := &scene{T: t, plan: p, dir: dir, names: map[*process]string{}, did: map[string]int{}}
 	switch p.Topology {
 	case "standalone":
-		server, clock := skew.Start(t)
+		var config []string
+		if p.Durable {
+			config = []string{"--appendonly", "yes", "--appendfsync", "always"}
+		}
+		server, clock := skew.Start(t, config...)
 		s.servers, s.clock = []*redistest.Server{server}, clock
 		s.rdb = server.Client(t)
 	case "sentinel":
@@ -331,10 +336,14 @@ func (s *scene) server(f fault) {
 		defer s.during(event{What: f.String() + " " + place.Name, Place: place.Name, Forgets: true, Falls: true})()
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		if err := s.rdb.Do(ctx, s.rdb.B().Del().Key(place.Name).Build()).Error(); err != nil {
+		err := s.rdb.Do(ctx, s.rdb.B().Del().Key(place.Name).Build()).Error()
+		for err != nil && ctx.Err() == nil { // its connection has just been broken
+			err = s.rdb.Do(ctx, s.rdb.B().Del().Key(place.Name).Build()).Error()
+		}
+		if err != nil {
 			s.Errorf("DEL %s: %v", place.Name, err)
 		}
-	case "restart empty":
+	case "restart empty", "crash":
 		s.restart(f, one)
 	case "clock":
 		s.setClock(f)
@@ -358,27 +367,30 @@ func (s *scene) server(f fault) {
 	}
 }
 
+// force unlocks a lock by force, also if the operator's connection has just been broken.
 func (s *scene) force(p place) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	var err error
+	force := s.locks.NewLock(p.Name).ForceUnlock
 	switch p.Kind {
 	case "fair":
-		_, err = s.locks.NewFairLock(p.Name).ForceUnlock(ctx)
+		force = s.locks.NewFairLock(p.Name).ForceUnlock
 	case "rw":
-		_, err = s.locks.NewRWLock(p.Name).ForceUnlock(ctx)
-	default:
-		_, err = s.locks.NewLock(p.Name).ForceUnlock(ctx)
+		force = s.locks.NewRWLock(p.Name).ForceUnlock
+	}
+	_, err := force(ctx)
+	for errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
+		_, err = force(ctx)
 	}
 	if err != nil {
 		s.Errorf("ForceUnlock %s: %v", p.Name, err)
 	}
 }
 
-// restart kills a server, which comes back empty. A quorum survives that.
+// restart kills a server, which comes back: empty, or with all that it knew. A quorum survives both.
 func (s *scene) restart(f fault, server *redistest.Server) {
 	s.mu.Lock()
-	e := event{What: f.String(), Forgets: s.plan.Topology == "standalone", Falls: s.clockWas, Lost: s.clockWas}
+	e := event{What: f.String(), Forgets: f.Do == "restart empty" && s.plan.Topology == "standalone", Falls: s.clockWas, Lost: s.clockWas && f.Do == "restart empty"}
 	s.mu.Unlock()
 	defer s.during(e)()
 	server.Kill(s)
@@ -453,7 +465,7 @@ func (s *scene) finish() (sum report) {
 				by int64
 			}{
 				{&sum.Granted, r.Granted}, {&sum.Reentries, r.Reentries}, {&sum.Refused, r.Refused}, {&sum.TimedOut, r.TimedOut},
-				{&sum.Unavailable, r.Unavailable}, {&sum.Renewed, r.Renewed}, {&sum.RenewalsFailed, r.RenewalsFailed}, {&sum.PassedOn, r.PassedOn},
+				{&sum.Unavailable, r.Unavailable}, {&sum.Renewed, r.Renewed}, {&sum.RenewalsFailed, r.RenewalsFailed}, {&sum.PassedOn, r.PassedOn}, {&sum.Looks, r.Looks},
 			} {
 				*n.to += n.by
 			}

@@ -52,7 +52,7 @@ type order struct {
 // report is what a worker says in the end.
 type report struct {
 	Granted, Reentries, Refused, TimedOut, Unavailable int64
-	Renewed, RenewalsFailed, PassedOn                  int64
+	Renewed, RenewalsFailed, PassedOn, Looks           int64
 	Failed                                             map[string]int64 // other errors of Lock and Unlock, by text
 	Wrong                                              []string
 }
@@ -174,7 +174,7 @@ type worker struct {
 	queued  sync.Map // owner -> when Redis had refused it
 	enough  atomic.Bool
 
-	granted, reentries, refused, timedOut, unavailable, renewed, renewalsFailed, passedOn atomic.Int64
+	granted, reentries, refused, timedOut, unavailable, renewed, renewalsFailed, passedOn, looks atomic.Int64
 
 	mu     sync.Mutex
 	failed map[string]int64
@@ -284,7 +284,7 @@ func (w *worker) run(in *bufio.Reader) (err error) {
 	}
 	return json.NewEncoder(os.Stdout).Encode(report{
 		Granted: w.granted.Load(), Reentries: w.reentries.Load(), Refused: w.refused.Load(), TimedOut: w.timedOut.Load(),
-		Unavailable: w.unavailable.Load(), Renewed: w.renewed.Load(), RenewalsFailed: w.renewalsFailed.Load(), PassedOn: w.passedOn.Load(),
+		Unavailable: w.unavailable.Load(), Renewed: w.renewed.Load(), RenewalsFailed: w.renewalsFailed.Load(), PassedOn: w.passedOn.Load(), Looks: w.looks.Load(),
 		Failed: w.failed, Wrong: w.wrong,
 	})
 }
@@ -472,27 +472,31 @@ func (w *worker) grant(t *taker, one *record, h lock.Hold) (records []*record) {
 // look looks at h, and reports whether it was valid.
 func (w *worker) look(records []*record, h lock.Hold) bool {
 	now := history.Monotonic()
-	if h.Err() != nil {
-		for _, one := range records {
-			one.Flags |= flagSeenLost
-		}
-		return false
-	}
+	valid := h.Err() == nil
+	until := history.OnMonotonic(h.Until()) // it only grows
+	w.looks.Add(1)
 	for _, one := range records {
-		one.Look = now
+		switch {
+		case !valid:
+			one.Flags |= flagSeenLost
+		case now > until+int64(clockSlack):
+			one.Flags |= flagLate
+			fallthrough
+		default:
+			one.Look, one.LookUntil = now, until
+		}
 	}
-	return true
+	return valid
 }
+
+// clockSlack is how exactly history.OnMonotonic knows the time.
+const clockSlack = 2 * time.Microsecond
 
 // unlock gives h back, after a last look.
 func (w *worker) unlock(records []*record, h lock.Hold, name string) {
-	until := history.OnMonotonic(h.Until())
-	valid := w.look(records, h)
+	w.look(records, h)
 	now := history.Monotonic()
 	for _, one := range records {
-		if valid {
-			one.LookUntil = until
-		}
 		one.Release = now
 	}
 	err := h.Unlock(context.Background())
@@ -547,9 +551,10 @@ func (w *worker) refusedBy(call string, err error, name string) {
 		if errors.As(err, &e) {
 			err = e.Err
 		}
+		said, _, _ := strings.Cut(err.Error(), " script: ") // which script does not matter
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if text := call + ": " + err.Error(); len(w.failed) < 50 || w.failed[text] > 0 {
+		if text := call + ": " + said; len(w.failed) < 50 || w.failed[text] > 0 {
 			w.failed[text]++
 		}
 	}
