@@ -176,7 +176,11 @@ func (s *scene) judge(r *result) {
 		}
 		for _, one := range records {
 			r.Checked++
-			r.Granted[s.plan.Places[one.Place].Kind]++
+			if kind := s.plan.Places[one.Place].Kind; one.Flags&flagMulti != 0 {
+				r.Granted["multi"]++
+			} else {
+				r.Granted[kind]++
+			}
 			if one.Flags&flagReentry == 0 {
 				to := &pasts[one.Place].holds
 				*to = append(*to, hold{record: one, Process: s.names[p], End: one.ends(p.killed)})

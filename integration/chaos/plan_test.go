@@ -83,10 +83,11 @@ var (
 		{"cut", 2, 0, 0, 0}, // all connections of a process
 	}
 	safeNetwork = append(slices.Clone(calmNetwork),
-		kindOfFault{"stop", 4, lease / 2, 3 * lease, 0},           // SIGSTOP
-		kindOfFault{"kill", 2, 0, 0, 0},                           // SIGKILL, and another process in its place
-		kindOfFault{"partition", 2, lease / 10, 2 * lease, 0},     // connections are closed, and no new ones are made
-		kindOfFault{"half-open", 3, lease / 10, 5 * lease / 2, 0}, // no byte goes through, and no connection is closed
+		kindOfFault{"stop", 4, lease / 2, 3 * lease, 0},                                                       // SIGSTOP
+		kindOfFault{"kill", 2, 0, 0, 0},                                                                       // SIGKILL, and another process in its place
+		kindOfFault{"partition", 2, lease / 10, 2 * lease, 0},                                                 // connections are closed, and no new ones are made
+		kindOfFault{"half-open", 3, lease / 10, 5 * lease / 2, 0},                                             // no byte goes through, and no connection is closed
+		kindOfFault{"slow, then half-open", 3, lease, 2 * lease, int((lease - opTimeout) / time.Millisecond)}, // each reply is late by so many ms; then no byte goes through for two leases
 	)
 	calmServers = []kindOfFault{
 		{"script flush", 2, time.Second, 3 * time.Second, 0},     // every 10 ms
@@ -129,11 +130,12 @@ func newPlan(seed uint64, round int, length time.Duration) plan {
 	}
 	if p.Topology == "quorum" {
 		p.Temper = "safe"
-		p.Places = []place{{Name: "quorum", Kind: "quorum", Weight: 3}, {Name: "quorum-fenced", Kind: "quorum", Fenced: true, Weight: 1}}
+		p.Places = []place{{Name: "quorum", Kind: "quorum", Weight: 3}, {Name: "quorum-fenced", Kind: "quorum", Fenced: true, Weight: 1}, {Name: "quorum-rare", Kind: "quorum", Weight: 1}}
 	} else {
 		p.Places = []place{
 			{Name: "plain", Kind: "plain", Weight: 400},
 			{Name: "plain-two", Kind: "plain", Weight: 100},
+			{Name: "plain-three", Kind: "plain", Weight: 50},
 			{Name: "plain-rare", Kind: "plain", Weight: 10},
 			{Name: "plain-fenced", Kind: "plain", Fenced: true, Weight: 150},
 			{Name: "fair", Kind: "fair", Weight: 150},
@@ -141,7 +143,7 @@ func newPlan(seed uint64, round int, length time.Duration) plan {
 			{Name: "rw", Kind: "rw", Weight: 200},
 			{Name: "rw-rare", Kind: "rw", Weight: 20},
 			{Name: "semaphore", Kind: "semaphore", Weight: 100},
-			{Name: "multi", Kind: "multi", Members: []string{"plain-two", "plain-rare"}, Weight: 20},
+			{Name: "multi", Kind: "multi", Members: []string{"plain-two", "plain-three"}, Weight: 30},
 		}
 	}
 	network, servers := safeNetwork, safeServers
@@ -183,6 +185,9 @@ func draw(r *rand.Rand, kinds []kindOfFault, length time.Duration, on int) (all 
 		}
 		if k.arg > 0 {
 			f.Arg = 1 + r.IntN(k.arg)
+		}
+		if f.Do == "slow, then half-open" {
+			at += 2 * lease
 		}
 		at += f.For + 100*time.Millisecond + time.Duration(r.Int64N(int64(time.Second))).Round(time.Millisecond)
 		if at > length {

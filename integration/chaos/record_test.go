@@ -49,6 +49,7 @@ const (
 	flagTry      // by TryLock
 	flagSeenLost // a look found the hold over
 	flagFixed    // with a fixed lease, which is the longest
+	flagMulti    // it is one of several locks that were taken at once
 	flagLate     // a look found the hold valid after the end of its promise
 )
 

@@ -267,6 +267,17 @@ func (s *scene) network(f fault) {
 		for _, proxy := range proxies {
 			proxy.Freeze(false)
 		}
+	case "slow, then half-open":
+		hook(func([][]byte) redistest.Action {
+			return redistest.Action{DelayReply: time.Duration(f.Arg) * time.Millisecond}
+		})
+		for _, proxy := range proxies {
+			proxy.Freeze(true)
+		}
+		time.Sleep(2 * lease)
+		for _, proxy := range proxies {
+			proxy.Freeze(false)
+		}
 	case "stop":
 		p.signal(syscall.SIGSTOP)
 		time.Sleep(f.For)

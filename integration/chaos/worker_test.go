@@ -355,10 +355,17 @@ func (w *worker) newTaker(number int) taker {
 	return t
 }
 
-// once takes one lock in one of the ways, stays inside for a while, and gives it back.
+// once takes one lock in one of the ways, stays inside for a while, and gives it back. A third of the
+// goroutines wants only the lock that all want, without a pause. One holds locks that few want, for long.
 func (w *worker) once(g int, r *rand.Rand) {
-	t := &w.takers[0] // a third of the goroutines has no other business, and no pause
-	if g%3 != 0 {
+	t, sits := &w.takers[0], g == w.Goroutines-1
+	switch {
+	case sits:
+		for t = &w.takers[r.IntN(len(w.takers))]; !strings.HasSuffix(t.Name, "-rare"); {
+			t = &w.takers[r.IntN(len(w.takers))]
+		}
+		time.Sleep(time.Duration(r.Int64N(int64(lease / 4))))
+	case g%3 != 0:
 		dice := r.IntN(w.weights)
 		for i := range w.takers {
 			if t = &w.takers[i]; dice < t.Weight {
@@ -386,7 +393,7 @@ func (w *worker) once(g int, r *rand.Rand) {
 		long, short, fixed, nested = 3, 500, 200, 1000
 	}
 	switch dice := r.IntN(100_000); {
-	case dice < long:
+	case dice < long || sits:
 		stay = time.Duration(r.Int64N(int64(4 * lease)))
 	case dice < short:
 		stay = time.Duration(r.Int64N(int64(5 * time.Millisecond)))
@@ -459,6 +466,9 @@ func (w *worker) grant(t *taker, one *record, h lock.Hold) (records []*record) {
 		one.One = int64(n)
 	}
 	w.granted.Add(1)
+	if len(t.members) > 0 {
+		one.Flags |= flagMulti
+	}
 	for _, member := range t.members {
 		one.Place = int16(member)
 		records = append(records, w.records.add(*one))
