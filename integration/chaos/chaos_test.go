@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -306,14 +307,18 @@ func (s *sums) String() string {
 		s.rounds, s.checked, list(s.granted), s.wrong, list(s.faults), s.overlaps, s.lost, s.killed, s.porcupine)
 }
 
-// commit names the sources.
-func commit() string {
-	out, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=12").Output()
+// commit names the sources. What was measured is not among them.
+var commit = sync.OnceValue(func() string {
+	out, err := exec.Command("git", "describe", "--always", "--abbrev=12").Output()
 	if err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(string(out))
-}
+	name := strings.TrimSpace(string(out))
+	if exec.Command("git", "diff", "--quiet", "HEAD", "--", "../..", ":!../reliability/results.json", ":!../../docs/RELIABILITY.md").Run() != nil {
+		name += "-dirty"
+	}
+	return name
+})
 
 // rueidisVersion is that of the client library below. A test binary does not know of its modules.
 func rueidisVersion() string {

@@ -71,7 +71,7 @@ var mutants = []mutant{
 	},
 	{
 		"tokens of a register do not grow", "luascripts/include_token.lua",
-		"if latest and latest >= token then token = latest + 1 end", "if latest then token = latest end", "standalone", saysToken,
+		"if latest and latest >= token then token = latest + 1 end", "if latest then token = latest - (spare or 0) end", "standalone", saysToken,
 	},
 	{
 		"a server of a quorum has a vote as soon as it is back", "multilock/majority.go",
