@@ -30,7 +30,10 @@
 //	failover     failovers that forget: tokens guard
 //	failoverload failovers under load: which holders are told, and when; waiters go on
 //	java         Redisson on a JVM as the peer, on one server and on a cluster (make interop)
-//	model        can the checker of histories fail? rwmodel asks the same for read/write locks
+//	figures      what docs/RELIABILITY.md tells of, where no other test measures it
+//
+// Package chaos, below, has faults of all sorts drawn from a seed; package reliability writes
+// docs/RELIABILITY.md. Package internal/history decides whether what owners saw was legal.
 //
 // Each test file answers one question, and says at its head what would be a
 // wrong answer.

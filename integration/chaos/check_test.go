@@ -42,6 +42,7 @@ type event struct {
 	What     string
 	Place    string `json:",omitempty"` // the lock that it was about; all if empty
 	Forgets  bool   `json:",omitempty"` // holds from before can be forgotten
+	Takes    bool   `json:",omitempty"` // holds from before can be lost, but not granted to another owner meanwhile
 	Falls    bool   `json:",omitempty"` // tokens without a register can fall
 	Lost     bool   `json:",omitempty"` // tokens with a register can fall as well
 }
@@ -244,7 +245,7 @@ func (p *past) taken(began map[tenure]int64, sum *tally) (found []wrong) {
 		}
 		// The hold can have been forgotten long before its holder learns of it.
 		explained := slices.ContainsFunc(p.events, func(e event) bool {
-			return e.Forgets && began[tenure{h.Process, h.Owner}] <= e.To && h.Released >= e.From && h.Granted <= e.To+int64(longest)
+			return (e.Forgets || e.Takes) && began[tenure{h.Process, h.Owner}] <= e.To && h.Released >= e.From && h.Granted <= e.To+int64(longest)
 		})
 		if !explained && len(found) < most {
 			found = append(found, wrong{"the server did not have it any more, while its lease lasted", p.place.Name, h.Release, []hold{h}})
@@ -359,6 +360,8 @@ func TestCheck(t *testing.T) {
 		{name: "believed for too long", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Flags |= flagLate })}, wrong: 1},
 		{name: "gone", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Outcome = outcomeGone })}, wrong: 1},
 		{name: "gone by force", kind: "plain", holds: []hold{with(one("a", 1, 2, 53, 6), func(h *hold) { h.Outcome = outcomeGone })}, events: []event{forced}},
+		{name: "gone with a majority", kind: "quorum", holds: []hold{with(one("a", 1, 2, 53, 6), func(h *hold) { h.Outcome = outcomeGone })}, events: []event{{From: 50 * ms, To: 51 * ms, Takes: true}}},
+		{name: "two at once, of a quorum that restarted", kind: "quorum", holds: []hold{one("a", 1, 2, 100, 5), one("b", 1, 52, 60, 6)}, events: []event{{From: 50 * ms, To: 51 * ms, Takes: true}}, wrong: 1},
 		{name: "gone after its lease", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Outcome, h.LookUntil = outcomeGone, 3*ms })}},
 		{name: "overtaken", kind: "fair", calm: true, holds: []hold{with(one("a", 1, 20, 30, 8), func(h *hold) { h.Queued = 2 * ms }), one("b", 3, 10, 12, 7)}, wrong: 1},
 		{name: "in order", kind: "fair", calm: true, holds: []hold{with(one("a", 1, 4, 5, 7), func(h *hold) { h.Queued = 2 * ms }), one("b", 3, 10, 12, 8)}},

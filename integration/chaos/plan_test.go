@@ -111,7 +111,7 @@ var (
 	safeOf = map[string][]kindOfFault{
 		"durable": {{"crash", 4, 0, lease, 0}}, // kill -9; the server comes back with all that it knew
 		"cluster": {{"move slot", 6, 0, lease / 2, 0}},
-		"quorum":  {{"restart empty", 5, 0, 2 * lease, 0}, {"clock", 3, lease, 2 * lease, 60}},
+		"quorum":  {{"restart empty", 3, 0, 2 * lease, 0}, {"restart three empty", 4, 0, lease / 4, 0}, {"clock", 3, lease, 2 * lease, 60}},
 	}
 )
 

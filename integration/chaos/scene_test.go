@@ -356,6 +356,9 @@ func (s *scene) server(f fault) {
 		}
 	case "restart empty", "crash":
 		s.restart(f, one)
+	case "restart three empty":
+		first := f.On % len(masters)
+		s.restart(f, masters[first], masters[(first+1)%len(masters)], masters[(first+2)%len(masters)])
 	case "clock":
 		s.setClock(f)
 	case "failover":
@@ -398,18 +401,25 @@ func (s *scene) force(p place) {
 	}
 }
 
-// restart kills a server, which comes back: empty, or with all that it knew. A quorum survives both.
-func (s *scene) restart(f fault, server *redistest.Server) {
+// restart kills servers, which come back: empty, or with all that they knew. A quorum survives both.
+func (s *scene) restart(f fault, servers ...*redistest.Server) {
 	s.mu.Lock()
-	e := event{What: f.String(), Forgets: f.Do == "restart empty" && s.plan.Topology == "standalone", Falls: s.clockWas, Lost: s.clockWas && f.Do == "restart empty"}
+	e := event{What: f.String(), Forgets: f.Do == "restart empty" && s.plan.Topology == "standalone", Takes: s.plan.Topology == "quorum", Falls: s.clockWas, Lost: s.clockWas && f.Do != "crash"}
 	s.mu.Unlock()
 	defer s.during(e)()
-	server.Kill(s)
-	time.Sleep(f.For)
-	if server == s.servers[0] {
-		defer s.clock.Preload(s)()
+	for _, server := range servers {
+		server.Kill(s)
 	}
-	server.Restart(s)
+	time.Sleep(f.For)
+	for _, server := range servers {
+		if server == s.servers[0] {
+			end := s.clock.Preload(s)
+			server.Restart(s)
+			end()
+		} else {
+			server.Restart(s)
+		}
+	}
 }
 
 // setClock sets the clock of the first server forward or back, and then right again.
