@@ -425,7 +425,7 @@ func TestFigures_scriptFlush(t *testing.T) {
 // Is a command about a lock sent after its Unlock has returned? Each hold has a name of its own, and is given
 // back just when a renewal is due.
 func TestFigures_unlockAndRenewal(t *testing.T) {
-	const dog = 150 * time.Millisecond
+	const dog = 600 * time.Millisecond
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	var over sync.Map // names whose Unlock has returned
@@ -444,9 +444,9 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 	c := ours(t, server.Client(t, redistest.Via(proxy)), client.WithWatchdogTimeout(dog), client.WithObserver(lock.Observer{
 		Renewed: func(context.Context, lock.Event) { renewals.Add(1) },
 	}))
-	const goroutines = 128
-	n := figure(100_000)
-	var lost atomic.Int64
+	const goroutines = 512
+	n := figure(50_000)
+	var lost, unconfirmed atomic.Int64
 	var wg sync.WaitGroup
 	for i := range goroutines {
 		random := rand.New(rand.NewPCG(3, uint64(i)))
@@ -459,9 +459,13 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 					return
 				}
 				time.Sleep(dog/3 - 5*time.Millisecond + time.Duration(random.Int64N(int64(10*time.Millisecond))))
-				if err := h.Unlock(t.Context()); errors.Is(err, lock.ErrLost) {
+				switch err := h.Unlock(t.Context()); {
+				case errors.Is(err, lock.ErrLost):
 					lost.Add(1) // the machine was busy for a lease
-				} else if err != nil {
+				case errors.Is(err, lock.ErrUnavailable):
+					unconfirmed.Add(1) // it was busy for an operation timeout, and the release is repeated
+					continue
+				case err != nil:
 					t.Error(err)
 				}
 				// What the proxy reads later was sent later, but for what waits in the socket.
@@ -474,7 +478,7 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 	if after.Load() > 0 {
 		t.Errorf("%d commands came about locks that had been given back", after.Load())
 	}
-	t.Logf("figure: %d holds were given back just when they were to be renewed (%d renewals, %d holds lost); %d commands came afterwards, 0 keys are left", n/goroutines*goroutines, renewals.Load(), lost.Load(), after.Load())
+	t.Logf("figure: %d holds were given back just when they were to be renewed (%d renewals, %d holds lost, %d releases to be repeated); %d commands came afterwards, 0 keys are left", n/goroutines*goroutines, renewals.Load(), lost.Load(), unconfirmed.Load(), after.Load())
 }
 
 // What do a thousand waiters cost?

@@ -307,14 +307,15 @@ func (s *sums) String() string {
 		s.rounds, s.checked, list(s.granted), s.wrong, list(s.faults), s.overlaps, s.lost, s.killed, s.porcupine)
 }
 
-// commit names the sources. What was measured is not among them.
+// commit names the latest commit that changed the library.
 var commit = sync.OnceValue(func() string {
-	out, err := exec.Command("git", "describe", "--always", "--abbrev=12").Output()
+	library := []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)integration", ":(top,exclude)benchmarks", ":(top,exclude)internal/redistest"}
+	out, err := exec.Command("git", append([]string{"log", "-1", "--format=%h", "--abbrev=12"}, library...)...).Output()
 	if err != nil {
 		return "unknown"
 	}
 	name := strings.TrimSpace(string(out))
-	if exec.Command("git", "diff", "--quiet", "HEAD", "--", "../..", ":!../reliability/results.json", ":!../../docs/RELIABILITY.md").Run() != nil {
+	if exec.Command("git", append([]string{"diff", "--quiet", "HEAD"}, library...)...).Run() != nil {
 		name += "-dirty"
 	}
 	return name

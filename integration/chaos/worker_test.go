@@ -171,7 +171,6 @@ type worker struct {
 	redis   []rueidis.Client
 	takers  []taker
 	weights int
-	queued  sync.Map // owner -> when Redis had refused it
 	enough  atomic.Bool
 
 	granted, reentries, refused, timedOut, unavailable, renewed, renewalsFailed, passedOn, looks atomic.Int64
@@ -189,9 +188,9 @@ func (w *worker) options() []client.Option {
 		client.WithWatchdogTimeout(lease), client.WithOpTimeout(opTimeout), client.WithoutRegistry(),
 		client.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil))),
 		client.WithObserver(lock.Observer{
-			Waiting: func(_ context.Context, e lock.Event) {
-				if e.Kind == "fair" {
-					w.queued.Store(e.Owner, history.Monotonic())
+			Waiting: func(ctx context.Context, _ lock.Event) {
+				if at, ok := ctx.Value(refusedAt{}).(*atomic.Int64); ok {
+					at.CompareAndSwap(0, history.Monotonic())
 				}
 			},
 			Renewed:       func(context.Context, lock.Event) { w.renewed.Add(1) },
@@ -355,6 +354,9 @@ func (w *worker) newTaker(number int) taker {
 	return t
 }
 
+// refusedAt is the key of a context for when Redis had refused the call with it.
+type refusedAt struct{}
+
 // once takes one lock in one of the ways, stays inside for a while, and gives it back. A third of the
 // goroutines wants only the lock that all want, without a pause. One holds locks that few want, for long.
 func (w *worker) once(g int, r *rand.Rand) {
@@ -424,6 +426,9 @@ func (w *worker) once(g int, r *rand.Rand) {
 
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	if t.Kind == "fair" {
+		ctx = context.WithValue(ctx, refusedAt{}, new(atomic.Int64))
+	}
 	ask := l.Lock
 	if one.Flags&flagTry != 0 {
 		ask = l.TryLock
@@ -455,10 +460,8 @@ func (w *worker) grant(t *taker, one *record, h lock.Hold) (records []*record) {
 	one.Until, one.Token = history.OnMonotonic(h.Until()), h.Token()
 	if owner := h.Owner(); owner != "" {
 		one.Owner, _ = strconv.ParseInt(owner[strings.LastIndexByte(owner, ':')+1:], 10, 64) // owner strings end so
-		if t.Kind == "fair" {
-			if at, ok := w.queued.LoadAndDelete(owner); ok {
-				one.Queued = at.(int64)
-			}
+		if at, ok := h.Context().Value(refusedAt{}).(*atomic.Int64); ok {
+			one.Queued = at.Load()
 		}
 	}
 	if one.Side == 'r' {

@@ -311,10 +311,13 @@ func output(name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// commit names the sources; the results are not among them.
+// library is what git finds the sources of the library by.
+var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)integration", ":(top,exclude)benchmarks", ":(top,exclude)internal/redistest"}
+
+// commit names the latest commit that changed the library.
 func commit() string {
-	name := output("git", "describe", "--always", "--abbrev=12")
-	if exec.Command("git", "diff", "--quiet", "HEAD", "--", "..", ":!reliability/results.json", ":!"+pageFile).Run() != nil {
+	name := output("git", append([]string{"log", "-1", "--format=%h", "--abbrev=12"}, library...)...)
+	if exec.Command("git", append([]string{"diff", "--quiet", "HEAD"}, library...)...).Run() != nil {
 		name += "-dirty"
 	}
 	return name
