@@ -134,7 +134,7 @@ var table = []row{
 			tests("integration", "LEASEHOLD_ACQUISITIONS=100000", "^TestExclusion_readWrite$", `(\d+ acquisitions) in (\S+)`, ""),
 			tests("integration", "", "^TestCrash_reader$", `.*`, ""),
 		}, nil},
-	{22, "holds are given back just when they are to be renewed", "no command about a lock after its Unlock; no key is left", []command{figures("unlockAndRenewal")}, nil},
+	{22, "holds are given back just when they are to be renewed", "no renewal of a lock after its Unlock; no key is left", []command{figures("unlockAndRenewal")}, nil},
 	{23, "waits are cancelled at the moment of their answer, and the client is closed", "no goroutine, no subscription and no key is left; goleak looks after each test",
 		[]command{tests("integration", "", "^TestCancel$", `\d+ calls ended by their context.*`, ""), tests("integration", "", "^TestCancel_(withTheAnswer|reentryWithTheAnswer)$", `\d+ calls ended as.*|\d+ of \d+ re-entries.*`, "")}, nil},
 	{24, "thirty days of renewals on virtual time, with failures and clocks that drift by 1 %", "no false loss, and none that is missed",
