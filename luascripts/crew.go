@@ -26,7 +26,7 @@ type Mark string
 
 // The marks of include_crew.
 const (
-	MemberDone Mark = "9000000000000000"
+	MemberDone Mark = "9000000000000001"
 	MemberLost Mark = "1"
 	NoMember   Mark = "0" // it never began
 )

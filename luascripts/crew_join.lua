@@ -16,7 +16,7 @@ local owner, lease, stay = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, time = clock()
 local score, alive, answer = member_of(members, owner, now)
 if answer then return answer end
-if score and (score < 2 or score == 9e15) then return -4 end
+if score and (score < 2 or score >= 9e15) then return -4 end
 local denied = put(members, owner, math.max(score or 0, now + lease), math.max(stay, lease))
 if denied then return denied end
 if not redis.call('ZSCORE', members, 'round') then

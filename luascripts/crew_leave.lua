@@ -4,7 +4,7 @@
 -- KEYS[1] members zset  member -> score (include_crew)
 -- ARGV[1] owner   text  "<client uuid>:<number>"
 -- ARGV[2] leave   count 1 only asks; 0 leaves
--- ARGV[3] as      count the mark that it leaves: 9e15 done, 1 lost, 0 never began
+-- ARGV[3] as      count the mark that it leaves: 9e15 + 1 done, 1 lost, 0 never began
 -- ARGV[4] stay    ms    how long the crew stays in Redis when nothing happens
 -- ARGV[5] channel text  where waiters listen
 -- ARGV[6] publish text  the command that reaches them: PUBLISH or SPUBLISH

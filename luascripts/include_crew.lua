@@ -1,7 +1,7 @@
 -- include_crew: a crew, whose members have leases. It has no keys of its own.
 --
 -- A crew is one zset, member -> score. The score of a living member is the server's time in ms until which it counts as
--- alive; when that has passed, the member is lost. Other scores are marks: 9e15 is done, 1 was lost by its own word, and
+-- alive; when that has passed, the member is lost. Other scores are marks: 9e15 + 1 is done, 1 was lost by its own word, and
 -- 0 never began, or was dismissed. A member that is over stays, so that a late copy of a command does not bring it
 -- back. `round` -> minus the time in µs at which the crew began: it tells this crew from an earlier one of that name.
 

@@ -1,0 +1,94 @@
+package luascripts_test
+
+import (
+	"testing"
+	"time"
+
+	keynames "github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// The scripts mean the same on a real server and on one in memory. A member that is over stays so, whichever late copy
+// of a command comes.
+func TestCrew(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Crew("crew")
+		join := func(owner string, lease time.Duration, want luascripts.Verdict) {
+			t.Helper()
+			if a, err := luascripts.JoinCrew(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: lease}); err != nil || a.Verdict != want {
+				t.Errorf("%s joins: %+v, %v, want %d", owner, a, err, want)
+			}
+		}
+		leave := func(owner string, leaves int, as luascripts.Mark, want luascripts.Verdict) {
+			t.Helper()
+			if v, err := luascripts.LeaveCrew(t.Context(), rdb, k, owner, leaves, as); err != nil || v != want {
+				t.Errorf("%s leaves as %s: %d, %v, want %d", owner, as, v, err, want)
+			}
+		}
+		renew := func(owner string, want luascripts.Verdict) {
+			t.Helper()
+			if r := luascripts.RenewCrew(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: owner}}, time.Hour, 1)[0]; r.Err != nil || r.Verdict != want {
+				t.Errorf("%s is renewed: %+v, want %d", owner, r, want)
+			}
+		}
+		stands := func(done, alive, lost int64) luascripts.CrewState {
+			t.Helper()
+			s, v, err := luascripts.LookAtCrew(t.Context(), rdb, k)
+			if err != nil || v != luascripts.Done || s.Done != done || s.Alive != alive || s.Lost != lost {
+				t.Errorf("%+v, %d, %v, want %d done, %d alive, %d lost", s, v, err, done, alive, lost)
+			}
+			return s
+		}
+		const channel = "leasehold_crew:{crew}"
+		e := listen(t, rdb)
+		stands(0, 0, 0)
+		for _, owner := range []string{"a", "b", "c", "d"} {
+			join(owner, time.Hour, luascripts.Done)
+			join(owner, time.Hour, luascripts.Done)
+		}
+		about(t, "the next lease", stands(0, 4, 0).Next, time.Hour)
+		leave("a", 1, luascripts.MemberDone, luascripts.Done) // only asks
+		stands(0, 4, 0)
+		leave("a", 0, luascripts.MemberDone, luascripts.Done)
+		leave("a", 0, luascripts.MemberDone, luascripts.Done)
+		leave("b", 0, luascripts.NoMember, luascripts.Done)
+		e.expect()
+		leave("c", 0, luascripts.MemberLost, luascripts.Done)
+		e.expect(channel + " 0")
+		stands(1, 1, 1)
+		for owner, as := range map[string]luascripts.Mark{"a": luascripts.MemberDone, "b": luascripts.NoMember, "c": luascripts.MemberLost} {
+			join(owner, time.Hour, luascripts.Foreign) // late copies
+			renew(owner, luascripts.Gone)
+			leave(owner, 0, as, luascripts.Done)
+			leave(owner, 1, as, luascripts.Gone)
+		}
+		leave("c", 0, luascripts.MemberDone, luascripts.Gone)
+		stands(1, 1, 1)
+		leave("never", 0, luascripts.MemberDone, luascripts.Gone)
+		leave("late", 0, luascripts.NoMember, luascripts.Gone)
+		join("late", time.Hour, luascripts.Foreign) // the question comes after the settler
+		stands(1, 1, 1)
+
+		do(t, rdb, "ZADD", k.Lock, "XX", "1000", "d") // its lease ran out
+		renew("d", luascripts.Gone)
+		leave("d", 0, luascripts.MemberDone, luascripts.Gone)
+		if s := stands(1, 0, 2); len(s.Some) != 2 || s.Next != luascripts.NoExpiry {
+			t.Errorf("%+v", s)
+		}
+		if n, v, err := luascripts.DismissFromCrew(t.Context(), rdb, k, []string{"a", "c", "d", "never"}); n != 2 || v != luascripts.Done || err != nil {
+			t.Errorf("%d dismissed, %d, %v", n, v, err)
+		}
+		e.expect(channel + " 0")
+		s := stands(1, 0, 0)
+		if v, err := luascripts.DeleteCrew(t.Context(), rdb, k, s.Round-1); v != luascripts.Done || err != nil {
+			t.Errorf("%d, %v", v, err)
+		}
+		stands(1, 0, 0) // it was about an earlier round
+		if v, err := luascripts.DeleteCrew(t.Context(), rdb, k, s.Round); v != luascripts.Done || err != nil {
+			t.Errorf("%d, %v", v, err)
+		}
+		e.expect(channel + " 1")
+		stands(0, 0, 0)
+	})
+}
