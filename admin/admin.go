@@ -122,6 +122,8 @@ const (
 	Fair      Kind = "fair"
 	ReadWrite Kind = "rw"
 	Semaphore Kind = "semaphore" // while a permit is held, or an owner waits; else it is a number like any other
+	Latch     Kind = "latch"     // while it is closed, and package latch has seen it; else it is a number like any other
+	Crew      Kind = "crew"      // while members are at work, or lost; they are its Holders
 )
 
 // Lock is a lock as it stands in Redis.
@@ -135,6 +137,11 @@ type Lock struct {
 	// Of a semaphore: how many permits there are in all, and how many are free; fewer than none if
 	// there are more holders than permits, after a Resize.
 	Permits, Free int64
+
+	Left   int64         // the count of a latch; 0 if it is open
+	Done   int           // the number of members of a crew that are done
+	Lost   []lock.Holder // the members of a crew that were lost; a list shows some
+	Leader string        // what the holder says of itself as a leader (package leader); only Inspect sets it
 
 	// Forced tells how the lock was last unlocked by force in the last week, and is nil if it was not.
 	// Only Inspect sets it.

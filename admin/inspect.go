@@ -58,6 +58,14 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 			return l, nil // after an error the other scripts say what is wrong
 		}
 	}
+	for _, read := range []func(context.Context, string) (Lock, bool, error){a.latch, a.crew} {
+		if len(found) > 0 {
+			break
+		}
+		if l, ok, err := read(ctx, name); ok && err == nil {
+			return l, nil
+		}
+	}
 	if len(found) == 0 || found[0].Kind == ReadWrite {
 		l, err := a.ask(ctx, name, ReadWrite)
 		if len(found) > 0 || err == nil && (l.Locked() || len(l.Waiters) > 0) {
@@ -114,7 +122,8 @@ func (a *Admin) ask(ctx context.Context, name string, kind Kind) (Lock, error) {
 func (a *Admin) besides(ctx context.Context, l *Lock) error {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	for i, reply := range a.rdb.DoMulti(ctx, a.rdb.B().Get().Key(keys.Tokens(l.Name)).Build(), a.rdb.B().Get().Key(keys.Forced(l.Name)).Build()) {
+	for i, reply := range a.rdb.DoMulti(ctx, a.rdb.B().Get().Key(keys.Tokens(l.Name)).Build(), a.rdb.B().Get().Key(keys.Forced(l.Name)).Build(),
+		a.rdb.B().Hget().Key(keys.Leader(l.Name).Lock).Field("value").Build()) {
 		text, err := reply.ToString()
 		if err != nil {
 			if _, refused := rueidis.IsRedisErr(err); !refused && !rueidis.IsRedisNil(err) {
@@ -126,6 +135,8 @@ func (a *Admin) besides(ctx context.Context, l *Lock) error {
 		switch {
 		case i == 0:
 			l.Token, _ = strconv.ParseUint(text, 10, 64)
+		case i == 2:
+			l.Leader = text
 		case json.Unmarshal([]byte(text), &note) == nil:
 			l.Forced = &note
 		}

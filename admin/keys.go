@@ -42,6 +42,14 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 		k := keys.ReadWrite(l.Name)
 		all = append(all, Key{Name: k.Wish, Type: "string", Role: "the writer that readers wait behind"}, Key{Name: k.Turn, Type: "string", Role: "the reader that writers wait behind"})
 	}
+	if l.Kind == Latch {
+		k := keys.Latch(l.Name)
+		all = []Key{{Name: l.Name, Type: "string", Role: "the count"}, {Name: k.Rounds, Type: "hash", Role: "the rounds of the latch"},
+			{Name: k.Calls, Type: "zset", Role: "the calls that were counted"}}
+	}
+	if l.Kind == Crew {
+		all = []Key{{Name: keys.Crew(l.Name).Lock, Type: "zset", Role: "the members, and until when each counts as alive"}}
+	}
 	if l.Kind == Semaphore {
 		k := keys.Semaphore(l.Name)
 		all[0] = Key{Name: l.Name, Type: "string", Role: "the number of free permits"}
@@ -50,7 +58,8 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 			Key{Name: k.Slots, Type: "hash", Role: "the slots of permits, and their fencing tokens"})
 	}
 	all = append(all, Key{Name: keys.Tokens(l.Name), Type: "string", Role: "the latest fencing token"},
-		Key{Name: keys.Forced(l.Name), Type: "string", Role: "the note of a forced unlock"})
+		Key{Name: keys.Forced(l.Name), Type: "string", Role: "the note of a forced unlock"},
+		Key{Name: keys.Leader(l.Name).Lock, Type: "hash", Role: "what the holder says as a leader"})
 	seen := make(map[string]bool)
 	entry := func(owner string, c lock.Client) {
 		if id := lock.ClientOf(owner); c.Known() && !seen[id] {

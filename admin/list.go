@@ -22,7 +22,8 @@ type Query struct {
 	// character, [ab] for one of these, and \ makes the next character literal. Empty selects all.
 	Match string
 
-	// Kind is the kind of the locks to list. Empty selects all.
+	// Kind is the kind of the locks to list. Empty selects all that have holders: latches, which have none, and crews
+	// of which only lost members are left, are listed if Kind says Latch or Crew.
 	Kind Kind
 }
 
@@ -92,47 +93,62 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 
 func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) {
 	switch q.Kind {
-	case "", Plain, Fair, ReadWrite, Semaphore:
+	case "", Plain, Fair, ReadWrite, Semaphore, Latch, Crew:
 	default:
-		return Page{}, fmt.Errorf("there is no kind of lock called %q; there are %s, %s, %s and %s", q.Kind, Plain, Fair, ReadWrite, Semaphore)
+		return Page{}, fmt.Errorf("there is no kind of lock called %q; there are %s, %s, %s, %s, %s and %s", q.Kind, Plain, Fair, ReadWrite, Semaphore, Latch, Crew)
 	}
 	var page Page
-	from, second := strings.CutPrefix(cursor, semaphoresFrom)
-	if q.Kind == Semaphore && cursor == "" {
-		from, second = "", true
+	at, from := 0, cursor
+	for i, p := range parts {
+		if rest, ok := strings.CutPrefix(cursor, p.cursor); ok && p.cursor != "" {
+			at, from = i, rest
+		}
 	}
-	if !second {
-		next, err := a.hashes(ctx, q, cursor, &page)
+	for ; at < len(parts); at, from = at+1, "" {
+		p := parts[at]
+		if q.Kind != "" && !slices.Contains(p.kinds, q.Kind) || q.Kind == "" && slices.Contains(p.kinds, Latch) {
+			continue
+		}
+		if len(page.Locks) >= pageLocks {
+			page.Next = p.cursor
+			break
+		}
+		next, err := p.list(a, ctx, q, from, &page)
 		if err != nil {
 			return Page{}, err
 		}
-		if page.Next = next; next != "" || q.Kind != "" {
-			a.name(ctx, page.Locks)
-			return page, nil
+		if next != "" {
+			page.Next = p.cursor + next
+			break
 		}
-		if len(page.Locks) >= pageLocks {
-			page.Next = semaphoresFrom
-			a.name(ctx, page.Locks)
-			return page, nil
-		}
-	}
-	next, err := a.scan(ctx, "*"+held, "zset", from, func(zsets []string) (bool, error) {
-		found, err := a.semaphores(ctx, zsets, cmp.Or(q.Match, "*"))
-		page.Locks = append(page.Locks, found...)
-		return len(page.Locks) < pageLocks, err
-	})
-	if err != nil {
-		return Page{}, err
-	}
-	if next != "" {
-		page.Next = semaphoresFrom + next
 	}
 	a.name(ctx, page.Locks)
 	return page, nil
 }
 
-// semaphoresFrom begins the cursors of the second part of a list, which has the semaphores.
-const semaphoresFrom = "semaphores "
+// parts are the parts of a list, in order: each looks at keys of one type. Their cursors begin differently.
+var parts = []struct {
+	cursor string
+	kinds  []Kind
+	list   func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (next string, err error)
+}{
+	{"", []Kind{Plain, Fair, ReadWrite}, (*Admin).hashes},
+	{"zsets ", []Kind{Semaphore, Crew}, func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
+		match := map[Kind]string{Semaphore: "*" + held, Crew: keys.Crews}[q.Kind]
+		return a.scan(ctx, cmp.Or(match, "*"), "zset", cursor, func(zsets []string) (bool, error) {
+			found, err := a.zsets(ctx, zsets, q, cmp.Or(q.Match, "*"))
+			page.Locks = append(page.Locks, found...)
+			return len(page.Locks) < pageLocks, err
+		})
+	}},
+	{"latches ", []Kind{Latch}, func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
+		return a.scan(ctx, keys.Latches, "hash", cursor, func(rounds []string) (bool, error) {
+			found, err := a.latches(ctx, rounds, cmp.Or(q.Match, "*"))
+			page.Locks = append(page.Locks, found...)
+			return len(page.Locks) < pageLocks, err
+		})
+	}},
+}
 
 // hashes adds the locks that are hashes to page, and returns the cursor of the next page of them.
 func (a *Admin) hashes(ctx context.Context, q Query, cursor string, page *Page) (next string, err error) {
@@ -364,6 +380,7 @@ func (a *Admin) name(ctx context.Context, locks []Lock) {
 	var ids []string
 	for i := range locks {
 		ids = append(ids, registry.Name(&locks[i].State, nil)...)
+		ids = append(ids, registry.Name(&lock.State{Holders: locks[i].Lost}, nil)...)
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
@@ -381,5 +398,6 @@ func (a *Admin) name(ctx context.Context, locks []Lock) {
 	}
 	for i := range locks {
 		registry.Name(&locks[i].State, clients)
+		registry.Name(&lock.State{Holders: locks[i].Lost}, clients)
 	}
 }

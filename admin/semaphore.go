@@ -34,7 +34,7 @@ func (a *Admin) semaphore(ctx context.Context, name string) (l Lock, ok bool, er
 }
 
 // semaphores returns the semaphores whose zsets of permits these are, and whose names match pattern.
-func (a *Admin) semaphores(ctx context.Context, zsets []string, pattern string) (found []Lock, err error) {
+func (a *Admin) semaphores(ctx context.Context, zsets []string, q Query, pattern string) (found []Lock, err error) {
 	for _, zset := range zsets {
 		for _, name := range namesOf(zset) {
 			if keys.Check("", name) != nil || !matches(pattern, name) {

@@ -113,6 +113,10 @@ func (a *Admin) release(ctx context.Context, kind Kind, name, publish string, h 
 	switch {
 	case kind == Fair:
 		k, release = keys.Fair(name), luascripts.ReleaseFair
+	case kind == Crew:
+		k, release = keys.Crew(name), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error) {
+			return luascripts.LeaveCrew(ctx, rdb, k, owner, leave, luascripts.MemberLost)
+		}
 	case kind == Semaphore:
 		k, release = keys.Semaphore(name), luascripts.ReleaseSemaphore
 	case h.Mode == lock.Read:

@@ -78,6 +78,12 @@ func (d detail) table(w io.Writer) error {
 	switch {
 	case d.Locked():
 		s.print("%s: %s\n", s.in(bold, shown(d.Name)), heldAs(admin.Lock(d)))
+	case d.Kind == admin.Latch && d.Left > 0:
+		s.print("%s: a latch, %d to count down\n", s.in(bold, shown(d.Name)), d.Left)
+	case d.Kind == admin.Latch:
+		s.print("%s: a latch, open\n", s.in(bold, shown(d.Name)))
+	case d.Kind == admin.Crew:
+		s.print("%s: %s\n", s.in(bold, shown(d.Name)), crewOf(admin.Lock(d)))
 	default:
 		s.print("%s: free\n", s.in(bold, shown(d.Name)))
 	}
@@ -94,6 +100,13 @@ func (d detail) table(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%s\n", role(h), who(h.Owner, h.Client))
 		fmt.Fprintf(t, "\t%s%s\n", since(h), count)
 		fmt.Fprintf(t, "\towner %s\n", h.Owner)
+	}
+	for _, h := range d.Lost {
+		fmt.Fprintf(t, "lost\t%s\n", who(h.Owner, h.Client))
+		fmt.Fprintf(t, "\t%s\n", since(h))
+	}
+	if d.Leader != "" {
+		fmt.Fprintf(t, "says\t%s\n", shown(d.Leader))
 	}
 	if d.Locked() {
 		lease := "no expiry: somebody has taken it away (PERSIST)"
@@ -139,6 +152,11 @@ func (d detail) table(w io.Writer) error {
 	return nil
 }
 
+// crewOf returns words for the members of a crew.
+func crewOf(l admin.Lock) string {
+	return fmt.Sprintf("a crew, %d at work, %d done, %d lost", len(l.Holders), l.Done, len(l.Lost))
+}
+
 // heldAs returns words for the way in which a lock is held.
 func heldAs(l admin.Lock) string {
 	switch l.Mode {
@@ -146,6 +164,8 @@ func heldAs(l admin.Lock) string {
 		return fmt.Sprintf("a read/write lock, read by %d", l.Holding)
 	case lock.Write:
 		return "a read/write lock, written"
+	case lock.Member:
+		return crewOf(l)
 	}
 	if l.Kind == admin.Semaphore {
 		return fmt.Sprintf("a semaphore of %s, %d free", permits(l.Permits), l.Free)
@@ -168,6 +188,8 @@ func role(h lock.Holder) string {
 		return "reads"
 	case lock.Write:
 		return "writes"
+	case lock.Member:
+		return "works"
 	}
 	return "holds"
 }

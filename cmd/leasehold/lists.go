@@ -16,10 +16,21 @@ func listLocks(w io.Writer, locks []admin.Lock, wide bool) error {
 	}
 	var lines []string
 	for _, l := range locks {
-		h := l.Holders[0]
+		var h lock.Holder // none of a latch, or of a crew of which only lost members are left
+		if len(l.Holders) > 0 {
+			h = l.Holders[0]
+		}
 		holder := brief(h.Client)
 		if l.Holding > 1 {
 			holder += fmt.Sprintf(" +%d", l.Holding-1)
+		}
+		switch {
+		case l.Kind == admin.Latch:
+			holder = fmt.Sprintf("%d to count down", l.Left)
+		case len(l.Lost) > 0:
+			holder = fmt.Sprintf("%d at work, %d lost", l.Holding, len(l.Lost))
+		case len(l.Holders) == 0:
+			holder = "-"
 		}
 		line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d", shown(l.Name), l.Kind, l.Mode, holder, ago(h.Since), left(l.Lease), l.Waiting)
 		if wide {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/leasehold-go/leasehold/admin"
@@ -29,7 +30,8 @@ of these. Quote it, or the shell expands it. A name is that of the key, with the
 of the application if it has one.
 
 ls tells a lock by the shape of its fields, and lists those of Redisson as well. It
-leaves out all other keys. A fair lock without waiters looks like a plain lock. The
+leaves out all other keys. A fair lock without waiters looks like a plain lock. A latch
+is listed while it is closed, a crew while members are at work, with their number. The
 time since when a lock is held is by the clock of the holder's machine.
 
 ls sends SCAN, in small steps, and changes nothing. On a server with many keys this
@@ -52,7 +54,13 @@ line; the other formats are sorted.
 			w := cmd.OutOrStdout()
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
 				var locks []admin.Lock
-				for l, err := range a.Locks(cmd.Context(), q) {
+				list := a.Locks(cmd.Context(), q)
+				if q.Kind == "" { // latches have no holders, so they are asked for
+					latches := q
+					latches.Kind = admin.Latch
+					list = both(list, a.Locks(cmd.Context(), latches))
+				}
+				for l, err := range list {
 					if err == nil {
 						switch out.format.value {
 						case "jsonl":
@@ -82,11 +90,24 @@ line; the other formats are sorted.
 			})
 		},
 	}
-	kind.init(anyKind, anyKind, string(admin.Plain), string(admin.Fair), string(admin.ReadWrite), string(admin.Semaphore))
+	kind.init(anyKind, anyKind, string(admin.Plain), string(admin.Fair), string(admin.ReadWrite), string(admin.Semaphore), string(admin.Latch), string(admin.Crew))
 	kind.addFlag(cmd, "kind", "", "which kind of locks")
 	out.addFlag(cmd, "wide", "jsonl", "name")
 	via.addFlags(cmd)
 	return cmd
+}
+
+// both yields what a yields, and then what b does, until one of them yields an error.
+func both(a, b iter.Seq2[admin.Lock, error]) iter.Seq2[admin.Lock, error] {
+	return func(yield func(admin.Lock, error) bool) {
+		for _, list := range []iter.Seq2[admin.Lock, error]{a, b} {
+			for l, err := range list {
+				if !yield(l, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
 }
 
 // anyKind is the kind of all locks.

@@ -68,6 +68,10 @@ type (
 		Waiting int           `json:"waiting"`
 		Holders []ownerJSON   `json:"holders"`
 		Waiters []ownerJSON   `json:"waiters,omitempty"`
+		Left    int64         `json:"left,omitempty"`   // the count of a latch
+		Done    int           `json:"done,omitempty"`   // the members of a crew that are done
+		Lost    []ownerJSON   `json:"lost,omitempty"`   // the members of a crew that were lost
+		Leader  string        `json:"leader,omitempty"` // what the holder says as a leader
 		Token   uint64        `json:"token,omitempty"`
 		Permits *int64        `json:"permits,omitempty"` // of a semaphore
 		Free    *int64        `json:"free,omitempty"`
@@ -93,7 +97,7 @@ type (
 )
 
 func toJSON(l admin.Lock) lockJSON {
-	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Token: l.Token, Forced: l.Forced}
+	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Leader: l.Leader, Token: l.Token, Forced: l.Forced}
 	if l.Kind == admin.Semaphore {
 		j.Permits, j.Free = &l.Permits, &l.Free
 	}
@@ -102,6 +106,9 @@ func toJSON(l admin.Lock) lockJSON {
 	}
 	for _, h := range l.Holders {
 		j.Holders = append(j.Holders, ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Count: h.Count, Since: instant(h.Since), Client: clientToJSON(h.Client)})
+	}
+	for _, h := range l.Lost {
+		j.Lost = append(j.Lost, ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Since: instant(h.Since), Client: clientToJSON(h.Client)})
 	}
 	for _, w := range l.Waiters {
 		o := ownerJSON{Owner: w.Owner, Since: instant(w.Since), Client: clientToJSON(w.Client)}

@@ -8,6 +8,12 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
+// The patterns of the keys that show latches and crews.
+const (
+	Latches = latchPrefix + ":*"
+	Crews   = crewPrefix + ":*"
+)
+
 // Latch returns the keys of a latch. Redisson adds braces to the name of the channel, also if the name has some: see
 // CheckLatch.
 func Latch(name string) luascripts.Keys {

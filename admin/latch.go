@@ -1,0 +1,125 @@
+package admin
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/session"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// A latch is a number at its name. What shows it are the traces that package latch leaves beside it, so a latch that only Java has
+// touched is shown no more than any other number. A crew is a key of its own.
+
+// latch reads name as a latch, and changes nothing. ok is false if there are no traces of one, or it was deleted.
+func (a *Admin) latch(ctx context.Context, name string) (l Lock, ok bool, err error) {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	if keys.CheckLatch("", name) != nil {
+		return Lock{}, false, nil
+	}
+	k := keys.Latch(name)
+	replies := a.rdb.DoMulti(ctx, a.rdb.B().Get().Key(k.Lock).Build(), a.rdb.B().Hmget().Key(k.Rounds).Field("round", "open", "gone").Build())
+	text, err1 := replies[0].ToString()
+	if rueidis.IsRedisNil(err1) {
+		err1, text = nil, "0"
+	}
+	fields, err2 := replies[1].AsStrSlice()
+	for _, err := range []error{err1, err2} {
+		if err != nil && wrongType(err) {
+			return Lock{}, false, nil
+		}
+		if err != nil {
+			return Lock{}, false, err
+		}
+	}
+	var n [3]int64
+	for i := range min(len(fields), len(n)) {
+		n[i], _ = strconv.ParseInt(fields[i], 10, 64)
+	}
+	count, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n[0] == 0 || count <= 0 && n[2] == n[0] {
+		return Lock{}, false, nil
+	}
+	return Lock{State: lock.State{Name: name}, Kind: Latch, Left: max(count, 0)}, true, nil
+}
+
+// crew reads name as a crew. ok is false if nobody has joined one.
+func (a *Admin) crew(ctx context.Context, name string) (l Lock, ok bool, err error) {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	members, v, err := luascripts.InspectCrew(ctx, a.rdb, keys.Crew(name))
+	if err != nil || v == luascripts.Foreign {
+		return Lock{}, false, err
+	}
+	l = Lock{State: lock.State{Name: name}, Kind: Crew}
+	for _, m := range members {
+		h := lock.Holder{Owner: m.Owner, Count: 1, Mode: lock.Member, Since: session.AskedSince(m.Owner)}
+		switch m.Left {
+		case luascripts.NoExpiry:
+			l.Done++
+		case 0:
+			l.Lost = append(l.Lost, h)
+		default:
+			l.Holders = append(l.Holders, h)
+			l.Mode, l.Lease = lock.Member, max(l.Lease, m.Left)
+		}
+	}
+	l.Holding = len(l.Holders)
+	return l, len(members) > 0, nil
+}
+
+// zsets returns the semaphores and the crews whose keys these are, and whose names match pattern, as far as q selects them.
+func (a *Admin) zsets(ctx context.Context, zsets []string, q Query, pattern string) (found []Lock, err error) {
+	if q.Kind != Crew {
+		if found, err = a.semaphores(ctx, zsets, q, pattern); err != nil {
+			return nil, err
+		}
+	}
+	if q.Kind == Semaphore {
+		return found, nil
+	}
+	for _, key := range zsets {
+		name, ok := keys.CrewOf(key)
+		if !ok || !matches(pattern, name) || keys.Check("", name) != nil {
+			continue
+		}
+		l, ok, err := a.crew(ctx, name)
+		if command.Refused(err) {
+			continue // this user may not read it, and so lists it no more than the keys of strangers
+		}
+		if err != nil {
+			return nil, err
+		}
+		if ok && (l.Locked() || q.Kind == Crew && len(l.Lost) > 0) {
+			l.Holders, l.Lost = l.Holders[:min(len(l.Holders), someHolds)], l.Lost[:min(len(l.Lost), someHolds)]
+			found = append(found, l)
+		}
+	}
+	return found, nil
+}
+
+// latches returns the latches whose traces these are, and whose names match pattern, as long as they are closed.
+func (a *Admin) latches(ctx context.Context, rounds []string, pattern string) (found []Lock, err error) {
+	for _, key := range rounds {
+		name, ok := keys.LatchOf(key)
+		if !ok || !matches(pattern, name) {
+			continue
+		}
+		l, ok, err := a.latch(ctx, name)
+		if command.Refused(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if ok && l.Left > 0 {
+			found = append(found, l)
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,129 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// Latches are listed while they are closed, and shown as long as they leave traces; crews while members are at work. A member is taken
+// out by force, and so lost.
+func TestLatchAndCrew(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		must := func(err error) {
+			s.Helper()
+			if err != nil {
+				s.Fatal(err)
+			}
+		}
+		for _, name := range []string{"done", "open", "deleted"} {
+			_, err := s.c.NewLatch(name).TrySetCount(s.Context(), 2)
+			must(err)
+		}
+		for range 2 {
+			_, err := s.c.NewLatch("open").CountDown(s.Context())
+			must(err)
+		}
+		must(s.c.NewLatch("deleted").Delete(s.Context()))
+		s.do("SET", "counter", "5")
+		s.do("HSET", "leasehold_latch:{counter}", "name", "bob")
+		s.do("ZADD", "leasehold_crew:{ours}", "1", "x")
+		crew := s.client("importer").NewCrew("a/b{c}d")
+		first, err := crew.Join(s.Context())
+		must(err)
+		second, err := crew.Join(s.Context())
+		must(err)
+		third, err := crew.Join(s.Context())
+		must(err)
+		must(third.Unlock(s.Context()))
+		s.lock(s.c.NewLock("orders"))
+		for _, test := range []struct {
+			query admin.Query
+			want  string
+		}{
+			{admin.Query{}, "a/b{c}d crew 2 0|orders plain 1 0"},
+			{admin.Query{Kind: admin.Latch}, "done latch 0 0"},
+			{admin.Query{Kind: admin.Latch, Match: "o*"}, ""},
+			{admin.Query{Kind: admin.Crew, Match: "a*"}, "a/b{c}d crew 2 0"},
+			{admin.Query{Kind: admin.Semaphore}, ""},
+		} {
+			if got := strings.Join(s.list(test.query), "|"); got != test.want {
+				s.Errorf("%+v: %s, want %s", test.query, got, test.want)
+			}
+		}
+		for name, left := range map[string]int64{"done": 2, "open": 0} {
+			l, err := s.admin.Inspect(s.Context(), name)
+			if err != nil || l.Kind != admin.Latch || l.Left != left || l.Locked() {
+				s.Errorf("%s: %+v, %v", name, l, err)
+			}
+		}
+		l, err := s.admin.Inspect(s.Context(), "deleted")
+		if err != nil || l.Kind != "" {
+			s.Errorf("deleted: %+v, %v", l, err)
+		}
+		l, err = s.admin.Inspect(s.Context(), "done")
+		must(err)
+		found, err := s.admin.Keys(s.Context(), l)
+		if err != nil || len(found) != 3 || found[0].Name != "done" || found[0].Type != "string" || found[1].Name != "leasehold_latch:{done}" || found[2].Name != "leasehold_latch_calls:{done}" {
+			s.Errorf("%+v, %v", found, err)
+		}
+		if _, err := s.admin.Unlock(s.Context(), "done", "", ""); !errors.Is(err, lock.ErrNotHeld) {
+			s.Errorf("a latch, unlocked: %v", err)
+		}
+		if _, err := s.admin.Inspect(s.Context(), "counter"); !errors.Is(err, lock.ErrForeignKey) {
+			s.Errorf("a number: %v", err)
+		}
+
+		u, err := s.admin.Unlock(s.Context(), "a/b{c}d", first.Owner(), "it hangs")
+		if err != nil || len(u.Holders) != 1 {
+			s.Errorf("%+v, %v", u, err)
+		}
+		if err := first.Unlock(s.Context()); !errors.Is(err, lock.ErrNotHeld) {
+			s.Errorf("what was taken: %v", err)
+		}
+		l, err = s.admin.Inspect(s.Context(), "a/b{c}d")
+		if err != nil || l.Kind != admin.Crew || l.Mode != lock.Member || len(l.Holders) != 1 || l.Holders[0].Owner != second.Owner() || l.Holders[0].Client.Name != "importer" || l.Done != 1 || len(l.Lost) != 1 || l.Lost[0].Owner != first.Owner() || l.Lost[0].Client.Name != "importer" {
+			s.Errorf("%+v, %v", l, err)
+		}
+		if found, err := s.admin.Keys(s.Context(), l); err != nil || len(found) < 1 || found[0].Name != "leasehold_crew:a/b{c}d:" || found[0].Type != "zset" {
+			s.Errorf("%+v, %v", found, err)
+		}
+	})
+}
+
+// Inspect tells what the leader says, and Keys where that stands.
+func TestLeader(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		e, stop := s.c.NewElection("billing"), make(chan struct{})
+		done := make(chan error, 1)
+		go func() {
+			done <- e.Run(s.Context(), "http://a", func(context.Context) error { <-stop; return nil })
+		}()
+		for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+			l, err := s.admin.Inspect(s.Context(), "billing")
+			if err == nil && l.Leader == "http://a" && l.Locked() {
+				found, err := s.admin.Keys(s.Context(), l)
+				if err != nil || !slices.ContainsFunc(found, func(k admin.Key) bool { return k.Name == "leasehold_leader:{billing}" }) {
+					s.Errorf("%+v, %v", found, err)
+				}
+				break
+			}
+			if time.Now().After(end) {
+				s.Fatalf("%+v, %v", l, err)
+			}
+		}
+		close(stop)
+		if err := <-done; err != nil {
+			s.Error(err)
+		}
+		if l, err := s.admin.Inspect(s.Context(), "billing"); err != nil || l.Leader != "" {
+			s.Errorf("nobody leads: %+v, %v", l, err)
+		}
+	})
+}
