@@ -93,8 +93,10 @@ func TestLocker_panics(t *testing.T) {
 	if err := panics(t, l.Unlock); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("after a loss: %v", err)
 	}
-	l.Lock() // as before
-	l.Unlock()
+	func() {
+		l.Lock() // as before
+		defer l.Unlock()
+	}()
 	if err := c.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
