@@ -41,22 +41,44 @@ const permitSize = 16
 // of the uuid, and the number plus the index of the permit, with the highest byte first. So an id says whose it is,
 // and since when its owner asks. A permit of Redisson's has no owner but its own id, in hexadecimal digits.
 func Permits(owner string) []string {
-	client, rest, _ := strings.Cut(owner, ":")
-	number, count, _ := strings.Cut(rest, ":")
-	if id, err := hex.DecodeString(owner); err == nil && len(id) == permitSize {
-		return []string{string(id)} // Redisson's
+	client, rest, ours := strings.Cut(owner, ":")
+	var id [permitSize]byte
+	if !ours { // Redisson's
+		if n, err := hex.Decode(id[:], []byte(owner)[:min(len(owner), 2*permitSize)]); err != nil || n != permitSize || len(owner) != 2*permitSize {
+			return nil
+		}
+		return []string{string(id[:])}
 	}
-	first, err1 := strconv.ParseUint(number, 10, 64)
+	number, count, _ := strings.Cut(rest, ":")
+	first, err := strconv.ParseUint(number, 10, 64)
 	n, err2 := strconv.Atoi(count)
-	half, err3 := hex.DecodeString(strings.ReplaceAll(client[min(len(client), 19):], "-", ""))
-	if err1 != nil || err2 != nil || err3 != nil || len(half) != permitSize/2 {
+	if err != nil || err2 != nil || n < 0 || n > MostPermits || !half(&id, client) {
 		return nil
 	}
 	ids := make([]string, n)
 	for i := range ids {
-		ids[i] = string(binary.BigEndian.AppendUint64(slices.Clone(half), first+uint64(i)))
+		binary.BigEndian.PutUint64(id[permitSize/2:], first+uint64(i))
+		ids[i] = string(id[:])
 	}
 	return ids
+}
+
+// half puts the second half of a uuid into id, and reports whether it is one.
+func half(id *[permitSize]byte, uuid string) bool {
+	var digits [permitSize]byte
+	n := 0
+	for _, c := range []byte(uuid[min(len(uuid), 19):]) {
+		if c == '-' {
+			continue
+		}
+		if n == len(digits) {
+			return false
+		}
+		digits[n] = c
+		n++
+	}
+	decoded, err := hex.Decode(id[:permitSize/2], digits[:n])
+	return err == nil && decoded == permitSize/2
 }
 
 func (k Keys) semaphore() []string { return []string{k.Lock, k.Leases, k.Queue, k.Timeouts, k.Never} }

@@ -54,6 +54,25 @@ func freePermits(t *testing.T, rdb rueidis.Client) int64 {
 	return n
 }
 
+// The ids of permits are those of the owner string, and a text that is no owner string has none, whatever it says.
+func TestPermits_texts(t *testing.T) {
+	const uuid = "018f5c4e-0000-7000-8123-456789abcdef"
+	half := "\x81\x23\x45\x67\x89\xab\xcd\xef"
+	for owner, want := range map[string][]string{
+		uuid + ":258:2":                    {half + "\x00\x00\x00\x00\x00\x00\x01\x02", half + "\x00\x00\x00\x00\x00\x00\x01\x03"},
+		uuid + ":1:0":                      {},
+		"0102030405060708090a0b0c0d0e0f10": {"\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10"},
+		uuid + ":1:-1":                     nil, uuid + ":1:1001": nil, uuid + ":1:99999999999999999999": nil, uuid + ":-1:1": nil, uuid + ":1": nil, uuid: nil,
+		uuid + "0:1:1": nil, uuid[:35] + ":1:1": nil, uuid[:10] + ":1:1": nil, "": nil, ":": nil, "::": nil,
+		"0102030405060708090a0b0c0d0e0f1": nil, "0102030405060708090a0b0c0d0e0f1011": nil, "x102030405060708090a0b0c0d0e0f10": nil,
+		"018f5c4e-0000-7000-8123-456789abcdeg:1:1": nil,
+	} {
+		if got := luascripts.Permits(owner); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", owner, got, want)
+		}
+	}
+}
+
 // The scripts mean the same on a real server and on one in memory.
 func TestSemaphore(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
