@@ -37,8 +37,8 @@ and at the rights that the user lacks. At the end it takes a lock and gives it b
 If the rights of the user are limited to names with a prefix, say which: --prefix.
 --for names the kinds of locks and the options that the user needs. Without --for, each
 missing right is only a warning, as the doctor does not know whether the user needs it.
-It examines the rights for semaphore, latch, ratelimit, window and bloom only if --for
-names them, and takes no lock if --for names nothing else.
+It examines the rights for semaphore, latch, crew, ratelimit, window and bloom only if
+--for names them, and takes no lock if --for names nothing else.
 
 The doctor writes one key, whose name begins with the prefix and
 "leasehold-doctor:", and deletes it, or lets it expire if the user may not delete. It changes nothing else on the server.

@@ -42,6 +42,8 @@ var needs = []need{
 		"+pexpire +pttl +llen +lpos +lrange +lrem +rpush +zadd +zcard +zmscore +zrange +zrangebyscore +zrem +zscore"},
 	{head: "NewLatch", kind: "latch", alone: true, rights: "~orders:* ~leasehold_latch:{orders:* ~leasehold_latch_calls:{orders:* &redisson_countdownlatch__channel__{orders:* " +
 		"+evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +decr +del +pexpire +pttl +hdel +hmget +hset +zadd +zcard +zrangebyscore +zrem +zscore"},
+	{head: "NewCrew", kind: "crew", alone: true, rights: "~leasehold_crew:{orders:* &leasehold_crew:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish " +
+		"+role +time +del +pexpire +pttl +zadd +zcount +zrange +zrangebyscore +zrem +zscore"},
 	{head: "NewRateLimiter", kind: "ratelimit", alone: true, rights: "~orders:* +evalsha +eval +time +get +set"},
 	{head: "NewWindow", kind: "window", alone: true, rights: "~orders:* ~{orders:*:value ~{orders:*:permits +evalsha +eval +time +get +set +hget +hmget +hset +hsetnx " +
 		"+pexpire +pttl +zadd +zcard +zrange +zrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zscore"},
@@ -53,7 +55,7 @@ func (o Options) chosen(n need) bool { return n.kind != "" && slices.Contains(o.
 
 // channel returns where the waiters of a kind that needs no locks listen; empty if none of the kinds has waiters that do.
 func (e *exam) channel() string {
-	for kind, prefix := range map[string]string{"semaphore": "redisson_sc:{", "latch": "redisson_countdownlatch__channel__{"} {
+	for kind, prefix := range map[string]string{"semaphore": "redisson_sc:{", "latch": "redisson_countdownlatch__channel__{", "crew": "leasehold_crew:{"} {
 		if slices.Contains(e.Kinds, kind) {
 			return prefix + e.name + "}"
 		}
@@ -95,7 +97,7 @@ var questions = map[string]string{
 	"pubsub|shardnumsub": "PUBSUB SHARDNUMSUB CHANNEL", "spublish": "SPUBLISH CHANNEL doctor",
 	"incrby": "INCRBY KEY odd", "zrange": "ZRANGE KEY 0 0", "zrangebyscore": "ZRANGEBYSCORE KEY 0 0", "zremrangebyrank": "ZREMRANGEBYRANK KEY odd odd",
 	"zremrangebyscore": "ZREMRANGEBYSCORE KEY odd odd", "bitcount": "BITCOUNT KEY", "bitfield": "BITFIELD KEY GET u1 odd", "bitfield_ro": "BITFIELD_RO KEY GET u1 0",
-	"setbit": "SETBIT KEY odd 1", "decr": "DECR KEY", "strlen": "STRLEN KEY",
+	"setbit": "SETBIT KEY odd 1", "decr": "DECR KEY", "zcount": "ZCOUNT KEY 0 0", "strlen": "STRLEN KEY",
 }
 
 // writing are the rights whose questions write. They are tested if the key can be deleted, or can be made to expire.
