@@ -85,3 +85,34 @@ func ExampleScript() {
 	// 1 <nil>
 	// true
 }
+
+// Each of two workers takes the part of the work that has its number. Who follows on a part has a larger token there.
+func ExampleSlot() {
+	redis := exampletest.Start()
+	defer redis.Close()
+	ctx := context.Background()
+	workers := redis.Client().NewSemaphore("workers", 2)
+	enter := func() (lock.Hold, semaphore.Slot) {
+		h, err := workers.Lock(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		slots, err := workers.Slots(ctx, h) // one for each permit
+		if err != nil {
+			log.Fatal(err)
+		}
+		return h, slots[0]
+	}
+
+	first, a := enter()
+	second, b := enter()
+	fmt.Println("part", a.Number, "and part", b.Number)
+	_ = first.Unlock(ctx)
+	third, c := enter()
+	fmt.Println("part", c.Number, "again, with a larger token:", c.Token > a.Token)
+	_ = second.Unlock(ctx)
+	_ = third.Unlock(ctx)
+	// Output:
+	// part 0 and part 1
+	// part 0 again, with a larger token: true
+}
