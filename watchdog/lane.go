@@ -86,7 +86,7 @@ func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
 	if l := ln.due.first(); l != nil {
 		left := l.renewAt.left(n)
 		d = min(d, left)
-		if ln.front == nil && len(ln.due) > w.most { // more than a batch: spread them
+		if ln.front == nil && ln.due.len() > w.most { // more than a batch: spread them
 			d = min(d, max(left-w.ahead, ln.next.left(n)))
 		}
 	}
@@ -100,7 +100,7 @@ func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
 	if ln.front != nil || ln.sleepLocked(w, n) > 0 {
 		return nil
 	}
-	total := len(ln.due) + len(ln.waiting)
+	total := ln.due.len() + len(ln.waiting)
 	portion := (total/portions/w.most + 1) * w.most // whole batches
 	ln.next = n.add(w.interval / time.Duration(total) * time.Duration(portion))
 	ln.early = 0

@@ -51,6 +51,7 @@ type Lease struct {
 	mono, wall atomic.Int64
 
 	// Guarded by w.mu.
+	inQueue
 	subject Subject
 	until   instant
 	shown   time.Time     // until, as it was returned last; zero if it was not returned yet
@@ -59,7 +60,6 @@ type Lease struct {
 	lane    *lane         // where it is renewed; nil until alive is true for the first time
 	under   chan struct{} // closed when the renewal that carries it is over; nil if none does
 	err     error         // once it is over, the cause; before, the error of the latest renewal, or nil
-	index   int32         // in the queue; -1 when it is in none
 	isDue   bool          // it is in lane.due; otherwise in w.ends
 	alive   bool          // it is to be renewed
 	waiting bool          // it is in lane.waiting

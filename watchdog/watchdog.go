@@ -75,7 +75,7 @@ func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool)
 // WatchIn is Watch for a caller that has memory for the lease, l, which was not used before. It
 // returns l.
 func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
-	l.w, l.subject, l.alive, l.callAt, l.index = w, s, alive, noTime, -1
+	l.w, l.subject, l.alive, l.callAt, l.index = w, s, alive, noTime, inNone
 	start := at(sent)
 	l.trustLocked(start.add(Trusted(d)))
 	l.renewAt = start.add(min(w.interval, d/3))
@@ -98,12 +98,12 @@ func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration,
 func (w *Watchdog) Close() {
 	w.mu.Lock()
 	w.closed = true
-	for len(w.ends) > 0 {
-		w.ends[len(w.ends)-1].l.endLocked(ErrStopped)
+	for l := w.ends.last(); l != nil; l = w.ends.last() {
+		l.endLocked(ErrStopped)
 	}
 	for _, ln := range w.lanes {
-		for len(ln.due) > 0 {
-			ln.due[len(ln.due)-1].l.endLocked(ErrStopped)
+		for l := ln.due.last(); l != nil; l = ln.due.last() {
+			l.endLocked(ErrStopped)
 		}
 	}
 	w.mu.Unlock()
@@ -115,9 +115,9 @@ func (w *Watchdog) Close() {
 func (w *Watchdog) Len() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := len(w.ends)
+	n := w.ends.len()
 	for _, ln := range w.lanes {
-		n += len(ln.due)
+		n += ln.due.len()
 	}
 	return n
 }
@@ -182,7 +182,7 @@ func (w *Watchdog) turn() time.Duration {
 // before run would wake up.
 func (w *Watchdog) placeLocked(l *Lease) {
 	was, isDue := l.isDue, l.renewsLocked()
-	if l.index >= 0 && was != isDue {
+	if l.index != inNone && was != isDue {
 		w.removeLocked(l)
 	}
 	l.isDue = isDue
@@ -193,7 +193,7 @@ func (w *Watchdog) placeLocked(l *Lease) {
 			l.lane = w.laneLocked(l.subject.Group())
 		}
 	}
-	if l.index < 0 {
+	if l.index == inNone {
 		w.queueLocked(l).put(l, due.mono)
 	} else {
 		w.queueLocked(l).move(l, due.mono)
@@ -213,7 +213,7 @@ func (w *Watchdog) wakeLocked(due instant) {
 }
 
 func (w *Watchdog) removeLocked(l *Lease) {
-	if l.index >= 0 {
+	if l.index != inNone {
 		w.queueLocked(l).remove(l)
 	}
 }

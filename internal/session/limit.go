@@ -46,18 +46,9 @@ func (h *hold) limitLocked(end time.Time, cause error) {
 	}
 }
 
-// abandon looks at the contexts of the holds of tenures, which are about to be renewed. A hold
-// whose context has ended gets a limit. It returns holds, the memory that it used.
-func (s *Session) abandon(tenures []*tenure, holds []*hold) []*hold {
-	for _, t := range tenures {
-		t.at.lock()
-		for _, held := range t.Holds() {
-			if h := held.Of.(*hold); !h.Fixed && !h.abandoned {
-				holds = append(holds, h)
-			}
-		}
-		t.at.unlock()
-	}
+// abandon looks at the contexts of holds, which are about to be renewed. A hold
+// whose context has ended gets a limit. It returns the memory of holds.
+func (s *Session) abandon(holds []*hold) []*hold {
 	for _, h := range holds { // without the mutex: the context is the caller's
 		if h.parent.Err() != nil {
 			s.abandonOne(h)

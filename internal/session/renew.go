@@ -49,7 +49,7 @@ type renewal struct {
 	order   []int // the index of each tenure in the watchdog's batch
 	tenures []*tenure
 	locks   []luascripts.Renewal
-	holds   []*hold // memory for abandon
+	holds   []*hold // of tenures: those that are renewed as long as their contexts last
 	sent    time.Time
 }
 
@@ -65,7 +65,7 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 		unusedRenewals.Put(r)
 		return errs
 	}
-	r.holds = s.abandon(r.tenures, r.holds)
+	r.holds = s.abandon(r.holds)
 	r.sent = time.Now()
 	// Not inline: that would end with the operation time-out, and an answer that comes
 	// later still counts.
@@ -73,8 +73,9 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	if s.Look {
 		s.LookOnce()
 	}
+	silence := s.sender.Explain(err)
 	for j, i := range r.order {
-		e := s.sender.Explain(err)
+		e := silence
 		if err == nil {
 			e = s.renewed(replies[j])
 		}
@@ -98,28 +99,49 @@ func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 	s := r.s
 	r.order = r.order[:0]
 	for i := range batch {
-		if batch[i].(*tenure).phase() == place.Offered {
-			errs = withError(errs, len(batch), i, errUntaken)
-		} else {
-			r.order = append(r.order, i)
-		}
+		r.order = append(r.order, i)
 	}
 	if s.sliced() { // the locks of a slot share a script
 		slices.SortFunc(r.order, func(i, j int) int {
 			return int(batch[i].(*tenure).spec.slot) - int(batch[j].(*tenure).spec.slot)
 		})
 	}
+	taken := r.order[:0]
 	for _, i := range r.order {
-		t := batch[i].(*tenure)
-		r.tenures, r.locks = append(r.tenures, t), append(r.locks, t.renewal())
+		if r.take(batch[i].(*tenure)) {
+			taken = append(taken, i)
+		} else {
+			errs = withError(errs, len(batch), i, errUntaken)
+		}
 	}
+	r.order = taken
 	return errs
+}
+
+// take has r renew t, unless no waiter has taken that yet.
+func (r *renewal) take(t *tenure) bool {
+	t.at.lock()
+	defer t.at.unlock()
+	if t.Phase() == place.Offered {
+		return false
+	}
+	r.tenures, r.locks = append(r.tenures, t), append(r.locks, t.renewalLocked())
+	for _, held := range t.Holds() {
+		if h := held.Of.(*hold); !h.Fixed && !h.abandoned {
+			r.holds = append(r.holds, h)
+		}
+	}
+	return true
 }
 
 // renewal is what a script needs to know to renew t.
 func (t *tenure) renewal() luascripts.Renewal {
 	t.at.lock()
 	defer t.at.unlock()
+	return t.renewalLocked()
+}
+
+func (t *tenure) renewalLocked() luascripts.Renewal {
 	return luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot, Holds: max(t.Stand(), 1)}
 }
 

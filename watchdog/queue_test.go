@@ -1,0 +1,66 @@
+package watchdog
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Whatever is put, moved and taken out, in order or not, the first is due first, and nothing is
+// lost.
+func TestQueue(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		disorder := []int64{1, 10, 1000}[seed%3]
+		var q queue
+		var in []*Lease
+		now := int64(0)
+		at := func() time.Duration { now += 3; return time.Duration(now + r.Int64N(disorder)) }
+		check := func() {
+			t.Helper()
+			if q.len() != len(in) {
+				t.Fatalf("seed %d: %d leases, want %d", seed, q.len(), len(in))
+			}
+			first, last := q.first(), q.last()
+			if len(in) == 0 {
+				if first != nil || last != nil {
+					t.Fatalf("seed %d: an empty queue has %v and %v", seed, first, last)
+				}
+				return
+			}
+			least := slices.MinFunc(in, func(a, b *Lease) int { return int(a.at - b.at) })
+			if first == nil || first.at != least.at || !slices.Contains(in, first) || !slices.Contains(in, last) {
+				t.Fatalf("seed %d: %v is the first and %v the last, want %v", seed, first, last, least.at)
+			}
+		}
+		for range 600 {
+			switch n := r.IntN(10); {
+			case n < 5 || len(in) == 0:
+				l := &Lease{inQueue: inQueue{index: inNone}}
+				q.put(l, at())
+				in = append(in, l)
+			case n < 7:
+				q.move(in[r.IntN(len(in))], at())
+			default:
+				i := r.IntN(len(in))
+				if n == 9 {
+					i = slices.Index(in, q.first())
+				}
+				q.remove(in[i])
+				if in[i].index != inNone || in[i].next != nil || in[i].prev != nil {
+					t.Fatalf("seed %d: %+v was taken out", seed, in[i].inQueue)
+				}
+				in = slices.Delete(in, i, i+1)
+			}
+			check()
+		}
+		for len(in) > 0 { // in their order
+			l := q.first()
+			q.remove(l)
+			i := slices.Index(in, l)
+			in = slices.Delete(in, i, i+1)
+			check()
+		}
+	}
+}
