@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 )
 
 // component is a module in the list.
@@ -85,13 +86,17 @@ func sbom(dir, version string) ([]byte, error) {
 	if main == "" {
 		return nil, fmt.Errorf("%s has no package", dir)
 	}
+	kind := "library"
+	if strings.Contains(main, "/cmd/") {
+		kind = "application"
+	}
 	bill := struct {
 		Format     string         `json:"bomFormat"`
 		Spec       string         `json:"specVersion"`
 		Version    int            `json:"version"`
 		Metadata   map[string]any `json:"metadata"`
 		Components []component    `json:"components"`
-	}{"CycloneDX", "1.6", 1, map[string]any{"component": newComponent("application", main, version)}, []component{}}
+	}{"CycloneDX", "1.6", 1, map[string]any{"component": newComponent(kind, main, version)}, []component{}}
 	for _, path := range slices.Sorted(maps.Keys(built)) {
 		bill.Components = append(bill.Components, built[path])
 	}
