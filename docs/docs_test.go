@@ -185,6 +185,60 @@ func TestReadme(t *testing.T) {
 	}
 }
 
+var (
+	shell  = regexp.MustCompile("(?ms)^```(?:sh|text)?\n(.*?)^```$")
+	target = regexp.MustCompile(`(?m)^(?:\$ )?make ([a-z]+)`)
+	script = regexp.MustCompile(`(?m)^(?:\$ )?sh (\S+\.sh)`)
+	gets   = regexp.MustCompile("go get github.com/leasehold-go/leasehold(/[a-z/]+)?")
+)
+
+// The targets of make, the scripts and the modules that pages name are there. cmd/leasehold has the test of the calls of the
+// tool, and runs them.
+func TestShell(t *testing.T) {
+	problems := func(text, makefile string) (found int, problems []string) {
+		for _, b := range shell.FindAllStringSubmatch(text, -1) {
+			for _, m := range target.FindAllStringSubmatch(b[1], -1) {
+				found++
+				if !strings.Contains("\n"+makefile, "\n"+m[1]+":") && !strings.Contains(makefile, " "+m[1]+": ") {
+					problems = append(problems, "there is no make "+m[1])
+				}
+			}
+			for _, m := range script.FindAllStringSubmatch(b[1], -1) {
+				found++
+				if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
+					problems = append(problems, err.Error())
+				}
+			}
+		}
+		for _, m := range gets.FindAllStringSubmatch(text, -1) {
+			found++
+			if _, err := os.Stat(filepath.Join(root, m[1], "go.mod")); err != nil {
+				problems = append(problems, err.Error())
+			}
+		}
+		return found, problems
+	}
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := 0
+	for page, text := range pages(t) {
+		found, bad := problems(text, string(makefile))
+		all += found
+		for _, p := range bad {
+			t.Errorf("%s: %s", page, p)
+		}
+	}
+	if all < 15 {
+		t.Errorf("%d targets, scripts and modules were found", all)
+	}
+	_, bad := problems("```sh\nmake nonsense\nsh scripts/nonsense.sh\n```\ngo get github.com/leasehold-go/leasehold/client\n", string(makefile))
+	if len(bad) != 3 {
+		t.Errorf("the test finds %q", bad)
+	}
+}
+
 // comparison finds the rows of the table that compares leasehold with others.
 var comparison = regexp.MustCompile(`(?ms)^\| \| leasehold \|[^\n]*\n\|[-|]*\n(.*?)^$`)
 
