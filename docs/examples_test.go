@@ -38,8 +38,9 @@ var shownBy = map[string]string{
 	"fence.RedisOption":                "ExampleWithRegisterExpiry",
 	"fence.Script":                     "ExampleRedis_Run", //
 	"fencesql.Dialect":                 "ExampleGuard",     //
-	"latch.Latches":                    "Example",          // for package client
-	"leader.Board":                     "Example",          // beside the lock of an Election
+	"latch.LostError":                  "ExampleCrew",
+	"latch.Latches":                    "Example", // for package client
+	"leader.Board":                     "Example", // beside the lock of an Election
 	"leader.Election":                  "Example",
 	"leader.Leader":                    "Example",
 	"leaseholdotel.Option":             "Example", //
@@ -76,6 +77,7 @@ var shownBy = map[string]string{
 
 // notRun are the examples that only compile: they take what an example does not have.
 var notRun = map[string]string{
+	"latch.ExampleCrewState":       "the server in memory gives scripts no scores of a range",
 	"fencesql.ExampleUnchanged":    "needs a database: integration runs the same code on PostgreSQL",
 	"locktest.ExampleRun":          "needs a *testing.T; the tests of locktest call Run in the same way",
 	"locktest.ExampleRunRW":        "needs a *testing.T",
@@ -97,7 +99,7 @@ func publics(t *testing.T) (all []public) {
 	for path := range texts(t, ".go") {
 		dir := filepath.Dir(path)
 		private := strings.Contains(dir, "internal") || slices.Contains(noPromise, dir)
-		for _, top := range []string{"docs", "cmd", "integration", "benchmarks", "model", "scripts"} {
+		for _, top := range []string{"docs", "cmd", "integration", "benchmarks", "model", "scripts", "sim", "mutants"} {
 			private = private || dir == top || strings.HasPrefix(dir, top+"/")
 		}
 		if !private && dir != "." {

@@ -85,3 +85,46 @@ func ExampleLatch_Wait() {
 	// true
 	// leasehold: wait "never made": not initialised
 }
+
+// A member joins by itself, and says when it is done.
+func ExampleMember() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	crew := c.NewCrew("inventory")
+	m, err := crew.Join(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(m.Context().Err()) // over as soon as it does not certainly count as alive
+	fmt.Println(m.Unlock(ctx))     // it is done
+	fmt.Println(crew.Wait(ctx))
+	// Output:
+	// <nil>
+	// <nil>
+	// <nil>
+}
+
+// What a crew is at.
+func ExampleCrewState() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	state, err := c.NewCrew("import").Inspect(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(state.Done, "are done")
+	for i, m := range state.Alive {
+		fmt.Println(m.Client, "is at work, and counts as alive for", state.Left[i])
+	}
+	for _, m := range state.Lost {
+		fmt.Println(m.Client, "was lost")
+	}
+}

@@ -86,7 +86,7 @@ func ExampleScript() {
 	// true
 }
 
-// Each of two workers takes the part of the work that has its number. Who follows on a part has a larger token there.
+// Each of two workers takes the part of the work that has its number. The worker that gets a part next has a larger token for it.
 func ExampleSlot() {
 	redis := exampletest.Start()
 	defer redis.Close()

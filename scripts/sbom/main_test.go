@@ -98,7 +98,7 @@ func TestRelease(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if module == "integration" || module == "benchmarks" {
+		if slices.Contains([]string{"integration", "benchmarks", "sim"}, module) {
 			if slices.Contains(tags, module+"/"+version) {
 				t.Errorf("%s is for development, and has a tag", module)
 			}
