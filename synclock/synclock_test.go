@@ -93,10 +93,11 @@ func TestLocker_panics(t *testing.T) {
 	if err := panics(t, l.Unlock); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("after a loss: %v", err)
 	}
-	func() {
-		l.Lock() // as before
-		defer l.Unlock()
-	}()
+	l.Lock() // as before
+	if l.Hold() == nil {
+		t.Error("no hold after a loss and another Lock")
+	}
+	l.Unlock()
 	if err := c.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
