@@ -290,6 +290,7 @@ func TestInherit(t *testing.T) {
 			if test.swap {
 				w.receives = false
 			}
+			w.line.when.askAt = s.now.Add(pollTime) // an earlier waiter of the line was told to wait
 			if s.Inherit(ticket, test.i, s.now) || ticket.phase != Queued {
 				t.Fatal("it is offered")
 			}
