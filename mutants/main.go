@@ -345,6 +345,7 @@ func (o options) try(ctx context.Context, m mutation, mutated []byte) (result, e
 	for _, n := range m.near {
 		within, cancel := context.WithTimeout(ctx, o.limit+time.Minute)
 		test := exec.CommandContext(within, "go", "test", "-overlay", overlay, "-vet=off", "-ldflags=-s -w", "-count=1", "-failfast", "-timeout", o.limit.String(), "-run", n.run, n.pkg)
+		test.Env = append(os.Environ(), "RAPID_NOFAILFILE=true") // else a history that fails is kept beside the tests
 		out, err := test.CombinedOutput()
 		cancel()
 		if err == nil {
