@@ -3,13 +3,9 @@
 package integration_test
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -18,8 +14,8 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	driver "github.com/leasehold-go/leasehold/integration/internal/redisson"
 	"github.com/leasehold-go/leasehold/lock"
-	"golang.org/x/sys/unix"
 )
 
 // The Go side of redisson/, a driver process that carries out commands with
@@ -39,68 +35,8 @@ func goLock(c *client.Client, k kind, name string, options ...lock.Option) lock.
 	return k.lock(c, name, options...)
 }
 
-const (
-	javaSource = "redisson"
-	javaTarget = "redisson/target"
-	javaJar    = javaTarget + "/driver.jar"
-)
-
 // javaBuilt makes the driver's jar once a run.
-var javaBuilt = sync.OnceValue(buildJava)
-
-// buildJava makes the driver's jar, if it is older than its sources. The
-// first time, Maven may have to download a lot.
-func buildJava() error {
-	if err := os.MkdirAll(javaTarget, 0o755); err != nil {
-		return err
-	}
-	// go test may run in several processes at once.
-	guard, err := os.OpenFile(filepath.Join(javaTarget, "go.lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return err
-	}
-	defer guard.Close()
-	if err := unix.Flock(int(guard.Fd()), unix.LOCK_EX); err != nil {
-		return err
-	}
-	if fresh, err := javaIsFresh(); fresh || err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "mvn", "-B", "-q", "-f", javaSource+"/pom.xml", "package")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
-	}
-	// Maven does not touch a jar whose content would not change.
-	now := time.Now()
-	return os.Chtimes(javaJar, now, now)
-}
-
-// javaIsFresh reports whether the jar is younger than all its sources.
-func javaIsFresh() (fresh bool, err error) {
-	jar, err := os.Stat(javaJar)
-	if err != nil {
-		return false, nil
-	}
-	fresh = true
-	err = filepath.WalkDir(javaSource, func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case path == javaTarget:
-			return fs.SkipDir
-		case d.IsDir():
-			return nil
-		}
-		info, err := d.Info()
-		if err == nil && !info.ModTime().Before(jar.ModTime()) {
-			fresh = false
-		}
-		return err
-	})
-	return fresh, err
-}
+var javaBuilt = sync.OnceValues(func() (jar string, err error) { return driver.Build("redisson") })
 
 // needJava skips a test that needs Java, unless LEASEHOLD_REQUIRE_JAVA is set, as make interop
 // does; then the test fails without Java.
@@ -116,7 +52,7 @@ func needJava(tb testing.TB) {
 		}
 		tb.Fatalf("this test needs %s on the PATH; scripts/java.sh installs it", name)
 	}
-	if err := javaBuilt(); err != nil {
+	if _, err := javaBuilt(); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -128,8 +64,12 @@ type java struct {
 }
 
 func launchJava() (*java, error) {
+	jar, err := javaBuilt()
+	if err != nil {
+		return nil, err
+	}
 	// Compile quickly rather than well: most of these processes live for seconds.
-	w, err := launch(exec.Command("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-jar", javaJar))
+	w, err := launch(exec.Command("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-jar", jar))
 	return &java{worker: w}, err
 }
 

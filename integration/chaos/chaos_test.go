@@ -58,6 +58,7 @@ type result struct {
 	Server    string
 	Go        string
 	Rueidis   string
+	Redisson  string `json:",omitempty"`
 	When      time.Time
 	Report    report
 	Granted   map[string]int // by the kind of lock
@@ -187,6 +188,14 @@ func (s *scene) judge(r *result) {
 				*to = append(*to, hold{record: one, Process: s.names[p], End: one.ends(p.killed)})
 			}
 		}
+	}
+	if s.java != nil {
+		for at, holds := range s.java.holds {
+			r.Checked += len(holds)
+			r.Granted["Redisson"] += len(holds)
+			pasts[at].holds = append(pasts[at].holds, holds...)
+		}
+		r.Redisson = redissonVersion()
 	}
 	r.Faults = s.did
 	for i := range pasts {

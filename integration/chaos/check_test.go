@@ -257,7 +257,7 @@ func (p *past) taken(began map[tenure]int64, sum *tally) (found []wrong) {
 // order looks for a hold that was granted before another one whose caller had been refused before the
 // caller of the first one asked.
 func (p *past) order() (found []wrong) {
-	byToken := slices.Clone(p.holds)
+	byToken := slices.DeleteFunc(slices.Clone(p.holds), func(h hold) bool { return h.Token == 0 }) // Redisson's
 	slices.SortFunc(byToken, func(a, b hold) int { return cmp.Compare(b.Token, a.Token) }) // the latest first
 	var first hold                                                                         // of all that were granted later
 	for _, h := range byToken {

@@ -40,6 +40,7 @@ type scene struct {
 	proxies  [][]*redistest.Proxy // of each process, to each server
 	rdb      rueidis.Client       // past the proxies
 	locks    *client.Client       // the operator's
+	java     *java                // nil without Java
 
 	mu        sync.Mutex
 	processes []*process // guarded by mu; those that run
@@ -100,6 +101,7 @@ func newScene(t *testing.T, p plan, dir string) *scene {
 		s.processes = append(s.processes, nil)
 		s.start(i)
 	}
+	s.java = s.startJava()
 	return s
 }
 
@@ -468,6 +470,7 @@ func (s *scene) failover(f fault, p place) {
 // finish ends all processes, and returns what they say.
 func (s *scene) finish() (sum report) {
 	sum.Failed = map[string]int64{}
+	s.java.finish(s)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, p := range s.processes {
@@ -502,8 +505,6 @@ func (s *scene) finish() (sum report) {
 // visit takes each lock once more: nothing may stand in the way of the next owner. Then no key of a lock
 // is left.
 func (s *scene) visit() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	var all []lock.Locker
 	clients := []*client.Client{s.locks}
 	if s.locks == nil {
@@ -536,10 +537,12 @@ func (s *scene) visit() {
 		}
 	}
 	for _, l := range all {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		h, err := l.Lock(ctx)
 		if err == nil {
 			err = h.Unlock(ctx)
 		}
+		cancel()
 		if err != nil {
 			s.Errorf("%s, when all is over: %v", l.Name(), err)
 		}

@@ -564,7 +564,10 @@ func (w *worker) refusedBy(call string, err error, name string) {
 		if errors.As(err, &e) {
 			err = e.Err
 		}
-		said, _, _ := strings.Cut(err.Error(), " script: ") // which script does not matter
+		said := err.Error()
+		if strings.HasPrefix(said, "OOM") {
+			said, _, _ = strings.Cut(said, " script: ") // which one does not matter
+		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if text := call + ": " + said; len(w.failed) < 50 || w.failed[text] > 0 {
