@@ -258,8 +258,8 @@ func (p *past) taken(began map[tenure]int64, sum *tally) (found []wrong) {
 // caller of the first one asked.
 func (p *past) order() (found []wrong) {
 	byToken := slices.DeleteFunc(slices.Clone(p.holds), func(h hold) bool { return h.Token == 0 }) // Redisson's
-	slices.SortFunc(byToken, func(a, b hold) int { return cmp.Compare(b.Token, a.Token) }) // the latest first
-	var first hold                                                                         // of all that were granted later
+	slices.SortFunc(byToken, func(a, b hold) int { return cmp.Compare(b.Token, a.Token) })         // the latest first
+	var first hold                                                                                 // of all that were granted later
 	for _, h := range byToken {
 		if first.Queued != 0 && first.Queued < h.Call && len(found) < most {
 			found = append(found, wrong{"it was granted before one that came earlier", p.place.Name, h.Granted, []hold{h, first}})
