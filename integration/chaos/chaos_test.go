@@ -94,9 +94,6 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	t.Log(sum.String())
-	if t.Failed() {
-		t.Logf("again: make chaos SEED=%d, or one round of it with ROUND=n", seed)
-	}
 }
 
 // TestSeeds plays the rounds that once failed; they are in testdata/seeds.
@@ -144,14 +141,17 @@ func play(t *testing.T, p plan) (r result) {
 			if t.Failed() || os.Getenv("LEASEHOLD_CHAOS_KEEP") != "" {
 				s.keep(r)
 			}
+			if t.Failed() {
+				t.Logf("again: make chaos SEED=%d ROUND=%d ROUND_TIME=%v", p.Seed, p.Round, p.For)
+			}
 		}()
 		s.run()
 		r.Report = s.finish()
 		s.visit()
 		s.judge(&r)
 		r.Seconds = time.Since(began).Seconds()
-		t.Logf("%s %s: %d grants (%v), faults %v; %d overlaps that faults explain, the longest %v; %d holds lost; %d of %d holds also by Porcupine; %+v",
-			p.Topology, p.Temper, r.Checked, r.Granted, r.Faults, r.Overlaps, time.Duration(r.Longest).Round(time.Millisecond), r.Lost, r.Porcupine, r.Checked, r.Report)
+		t.Logf("%s, %s, %s%s: %d grants (%v), faults %v; %d overlaps that faults explain, the longest %v; %d holds lost; %d of %d holds also by Porcupine; %+v",
+			p.Topology, p.Temper, r.Server, r.Redisson, r.Checked, r.Granted, r.Faults, r.Overlaps, time.Duration(r.Longest).Round(time.Millisecond), r.Lost, r.Porcupine, r.Checked, r.Report)
 		store(t, r)
 	})
 	return r
@@ -195,7 +195,7 @@ func (s *scene) judge(r *result) {
 			r.Granted["Redisson"] += len(holds)
 			pasts[at].holds = append(pasts[at].holds, holds...)
 		}
-		r.Redisson = redissonVersion()
+		r.Redisson = ", Redisson " + redissonVersion()
 	}
 	r.Faults = s.did
 	for i := range pasts {
