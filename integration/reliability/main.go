@@ -293,7 +293,7 @@ func (c command) figures(out string) (found []string) {
 		}
 		text := match[0]
 		if len(match) > 1 {
-			text = strings.Join(match[1:], " ")
+			text = strings.Join(match[1:], ", ")
 		}
 		if kind != "" {
 			text = strings.ReplaceAll(kind, "_", " ") + ": " + text

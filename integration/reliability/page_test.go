@@ -43,7 +43,7 @@ func TestFigures(t *testing.T) {
 	if strings.Join(got, "|") != "plain: 7 calls, 0 wrong|8 in all" {
 		t.Errorf("%q", got)
 	}
-	if got := (command{take: `(\d+) calls, (\d+)`}).figures(out); len(got) != 1 || got[0] != "plain: 7 0" {
+	if got := (command{take: `(\d+) calls, (\d+)`}).figures(out); len(got) != 1 || got[0] != "plain: 7, 0" {
 		t.Errorf("%q", got)
 	}
 	if got := fuzzed("== ./lock FuzzName\nfuzz: elapsed: 3s, execs: 100 (33/sec)\nfuzz: elapsed: 6s, execs: 250 (50/sec)\n== ./x FuzzReply\nfuzz: elapsed: 3s, execs: 30 (9/sec)\n"); len(got) != 1 || got[0] != "2 fuzz tests, 280 inputs, 0 crashes" {
