@@ -291,9 +291,9 @@ func (c command) figures(out string) (found []string) {
 		if match == nil {
 			continue
 		}
-		text := match[0]
-		if len(match) > 1 {
-			text = strings.Join(match[1:], ", ")
+		text := strings.Join(slices.DeleteFunc(slices.Clone(match[1:]), func(group string) bool { return group == "" }), ", ")
+		if text == "" {
+			text = match[0]
 		}
 		if kind != "" {
 			text = strings.ReplaceAll(kind, "_", " ") + ": " + text
