@@ -53,8 +53,8 @@ func TestSBOM_notReleased(t *testing.T) {
 // A release has a tag for each module, whose go.mod needs the release and no replace line; a section in the changelog; and
 // a bill of each module. Afterwards the modules are developed together again.
 func TestRelease(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it makes a release, and asks the module proxy")
+	if os.Getenv("CI") == "" {
+		t.Skip("it asks the module proxy for all that any module needs; CI runs it")
 	}
 	dir := filepath.Join(t.TempDir(), "clone")
 	in := func(dir, name string, args ...string) string {
