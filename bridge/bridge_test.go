@@ -21,7 +21,8 @@ import (
 
 const (
 	name  = "orders"
-	lease = time.Second
+	lease = time.Second // of the old locks that are to be renewed, or lost
+	long  = time.Minute // of those that are not: nothing renews redsync's and redislock's own
 )
 
 // servers are the kinds of deployment: how each library connects to one.
@@ -29,6 +30,7 @@ var servers = map[string]func(t *testing.T) deployment{
 	"server": func(t *testing.T) deployment {
 		s := redistest.Start(t)
 		return deployment{
+			lease:   lease,
 			goredis: func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.Addr()}) },
 			rueidis: rueidis.ClientOption{InitAddress: []string{s.Addr()}},
 			client:  s.Client,
@@ -41,6 +43,7 @@ var servers = map[string]func(t *testing.T) deployment{
 			sentinels = append(sentinels, sentinel.Addr())
 		}
 		return deployment{
+			lease: lease,
 			goredis: func() redis.UniversalClient {
 				return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: redistest.PrimaryName, SentinelAddrs: sentinels})
 			},
@@ -51,6 +54,7 @@ var servers = map[string]func(t *testing.T) deployment{
 	"cluster": func(t *testing.T) deployment {
 		c := redistest.StartCluster(t)
 		return deployment{
+			lease:   lease,
 			goredis: func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()}) },
 			rueidis: rueidis.ClientOption{InitAddress: c.Addrs()},
 			client:  c.Client,
@@ -59,6 +63,7 @@ var servers = map[string]func(t *testing.T) deployment{
 }
 
 type deployment struct {
+	lease   time.Duration
 	goredis func() redis.UniversalClient
 	rueidis rueidis.ClientOption
 	client  func(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client
@@ -70,13 +75,13 @@ var libraries = map[string]struct {
 	key  string
 }{
 	"redsync": {func(t *testing.T, d deployment) Old {
-		return Redsync(redsync.New(goredis.NewPool(open(t, d))), name, lease, redsync.WithRetryDelay(5*time.Millisecond))
+		return Redsync(redsync.New(goredis.NewPool(open(t, d))), name, d.lease, redsync.WithRetryDelay(5*time.Millisecond))
 	}, name},
 	"redislock": {func(t *testing.T, d deployment) Old {
-		return Redislock(redislock.New(open(t, d)), name, lease, 5*time.Millisecond)
+		return Redislock(redislock.New(open(t, d)), name, d.lease, 5*time.Millisecond)
 	}, name},
 	"rueidislock": {func(t *testing.T, d deployment) Old {
-		l, err := rueidislock.NewLocker(rueidislock.LockerOption{ClientOption: d.rueidis, KeyMajority: 1, KeyValidity: lease})
+		l, err := rueidislock.NewLocker(rueidislock.LockerOption{ClientOption: d.rueidis, KeyMajority: 1, KeyValidity: d.lease})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +98,7 @@ func open(t *testing.T, d deployment) redis.UniversalClient {
 
 // newLock is leasehold's lock, of a client of its own.
 func newLock(t *testing.T, d deployment) lock.Locker {
-	c, err := client.New(d.client(t), client.WithKeyPrefix("leasehold:"), client.WithWatchdogTimeout(5*lease))
+	c, err := client.New(d.client(t), client.WithKeyPrefix("leasehold:"), client.WithWatchdogTimeout(5*d.lease))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +119,11 @@ func oldDo(ctx context.Context, old Old, fn func(context.Context) error) error {
 // bridges with new processes. It is so on one server, behind Sentinels and on a cluster.
 func TestRollout(t *testing.T) {
 	for server, start := range servers {
-		t.Run(server, func(t *testing.T) { rollout(t, start(t)) })
+		t.Run(server, func(t *testing.T) {
+			d := start(t)
+			d.lease = long
+			rollout(t, d)
+		})
 	}
 }
 
