@@ -92,10 +92,10 @@ func (d *data) steal(ctx context.Context, lock string) error {
 }
 
 // removeAll removes all numbers and lists, with the registers of their guards, and no
-// locks; and the settings of the semaphore, the limiters and the filter, which stay until somebody deletes them.
+// locks; and the settings of the semaphore, the limiters, the filter, the latch and the crew, which stay until somebody deletes them.
 func (d *data) removeAll(ctx context.Context) error {
 	patterns := []string{d.key("*"), "leasehold_fence:{" + d.key("*") + "}"}
-	for _, name := range []string{"gpus", "calls", "seen"} {
+	for _, name := range []string{"gpus", "calls", "seen", "parts", "never made", "team", "election"} {
 		patterns = append(patterns, "*"+d.prefix+name+"*")
 	}
 	for _, pattern := range patterns {

@@ -28,6 +28,8 @@ var scenes = []scene{
 	{"A few GPUs", shareGPUs},
 	{"A burst at the border", borderBurst},
 	{"A crawl", crawl},
+	{"A team", team},
+	{"An election", elections},
 }
 
 func demoCommand() *cobra.Command {

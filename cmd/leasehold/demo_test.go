@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/fence"
 	"github.com/leasehold-go/leasehold/internal/memredis"
+	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/semaphore"
 )
@@ -97,6 +98,14 @@ func TestDemo(t *testing.T) {
 		"✓ of 6000 pages that nobody has seen, ",
 		"✓ a crawler with other parameters is told, ",
 		"✓ and so is one whose filter is gone: ",
+		"13. A team",
+		"✓ 24 reports of 8 parts count 8 times",
+		"✓ and a latch that nobody has made is no open one: leasehold: wait \"never made\": ",
+		"✓ the worker that died is named, ",
+		"✓ and when another one has done its part, the job is done",
+		"14. An election",
+		"✓ the leader is told ",
+		"✓ a third process sees who leads: ",
 		"✓ 0 keys left in Redis",
 		"✓ all ",
 	} {
@@ -423,6 +432,18 @@ func TestChecks(t *testing.T) {
 		edit(&r)
 		return checkBursts(r)
 	}
+	worked := teamReport{left: 1, absent: latch.ErrNotInitialised, lost: 1}
+	workedWith := func(edit func(*teamReport)) []claim {
+		r := worked
+		edit(&r)
+		return checkTeam(r)
+	}
+	elected := electionReport{told: shortLease, values: []string{"node 0", "node 1"}, second: "node 1"}
+	electedWith := func(edit func(*electionReport)) []claim {
+		r := elected
+		edit(&r)
+		return checkElections(r)
+	}
 	crawled := crawlReport{added: pages - 10, again: 10, falsely: 0.03, bits: 14596, other: bloom.ErrOtherConfig, lost: bloom.ErrNotInitialised}
 	crawledWith := func(edit func(*crawlReport)) []claim {
 		r := crawled
@@ -455,6 +476,17 @@ func TestChecks(t *testing.T) {
 		{"bursts: our window lets more pass", burstsWith(func(r *burstReport) { r.window++ }), false},
 		{"bursts: ours lets nothing pass", burstsWith(func(r *burstReport) { r.took = 10 }), false},
 
+		{"team", checkTeam(worked), true},
+		{"team: a part counts twice", workedWith(func(r *teamReport) { r.left = 0 }), false},
+		{"team: too early", workedWith(func(r *teamReport) { r.early = true }), false},
+		{"team: the wait fails", workedWith(func(r *teamReport) { r.waited = latch.ErrDeleted }), false},
+		{"team: no latch is open", workedWith(func(r *teamReport) { r.absent = nil }), false},
+		{"team: nobody is lost", workedWith(func(r *teamReport) { r.lost = 0 }), false},
+		{"team: never done", workedWith(func(r *teamReport) { r.done = latch.ErrMemberLost }), false},
+		{"election", checkElections(elected), true},
+		{"election: told too late", electedWith(func(r *electionReport) { r.told = shortLease + 2*time.Second }), false},
+		{"election: nobody sees it", electedWith(func(r *electionReport) { r.values = nil }), false},
+		{"election: nobody leads", electedWith(func(r *electionReport) { r.second = "" }), false},
 		{"crawl", checkCrawl(crawled), true},
 		{"crawl: a page is forgotten", crawledWith(func(r *crawlReport) { r.forgotten++ }), false},
 		{"crawl: too many are taken for seen", crawledWith(func(r *crawlReport) { r.falsely = 0.05 }), false},

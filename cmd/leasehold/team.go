@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/latch"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+const teamParts = 8
+
+// teamReport is what the scene saw of the team.
+type teamReport struct {
+	early  bool          // the wait for the latch ended before the last part
+	left   int64         // after each part was counted three times
+	waited error         // of the wait for the latch
+	absent error         // of a wait for a latch that nobody has made
+	lost   int64         // the workers that the wait for the crew named
+	named  time.Duration // after the death of one
+	done   error         // of the wait for the crew, when another one had done that part
+}
+
+// team has workers do the parts of a job: a latch counts the parts, a crew knows the workers. One worker dies.
+func team(ctx context.Context, s *stage) error {
+	s.out.line("%d parts of a job; each is reported three times. Then a worker dies with a lease of %v.", teamParts, shortLease)
+	report, err := playTeam(ctx, s)
+	if err != nil {
+		return err
+	}
+	s.check(checkTeam(report)...)
+	return nil
+}
+
+func playTeam(ctx context.Context, s *stage) (r teamReport, err error) {
+	clients, err := s.openMany(ctx, 2)
+	if err != nil {
+		return r, err
+	}
+	l := clients[0].NewLatch("parts")
+	if _, err := l.TrySetCount(ctx, teamParts+1); err != nil {
+		return r, err
+	}
+	waited := make(chan error, 1)
+	go func() { waited <- clients[1].NewLatch("parts").Wait(ctx) }()
+	err = each(ctx, 3*teamParts, func(ctx context.Context, i int) error {
+		_, err := clients[i%2].NewLatch("parts").CountDownOnce(ctx, fmt.Sprint("part ", i%teamParts))
+		return err
+	})
+	if err != nil {
+		return r, err
+	}
+	r.early = len(waited) > 0
+	if r.left, err = l.Count(ctx); err != nil {
+		return r, err
+	}
+	if _, err := l.CountDown(ctx); err != nil {
+		return r, err
+	}
+	r.waited = <-waited
+	r.absent = clients[0].NewLatch("never made").Wait(ctx)
+	if err := l.Delete(ctx); err != nil {
+		return r, err
+	}
+
+	crew := clients[0].NewCrew("team")
+	mortal, kill, err := s.openMortal(s.address, client.WithWatchdogTimeout(shortLease))
+	if err != nil {
+		return r, err
+	}
+	if _, err := mortal.NewCrew("team").Join(ctx); err != nil {
+		return r, err
+	}
+	works := func(ctx context.Context) error { return sleep(ctx, 10*time.Millisecond) }
+	if err := crew.Do(ctx, works); err != nil {
+		return r, err
+	}
+	_ = kill(ctx) // it cannot say that it is gone
+	died := time.Now()
+	s.out.progress("a worker died")
+	var lost *latch.LostError
+	if err := clients[1].NewCrew("team").Wait(ctx); !errors.As(err, &lost) {
+		r.done = err
+		return r, nil
+	}
+	r.lost, r.named = lost.Lost, time.Since(died)
+	if err := crew.Do(ctx, works); err != nil { // another one does its part
+		return r, err
+	}
+	if _, err := crew.Dismiss(ctx, lost.Members...); err != nil {
+		return r, err
+	}
+	r.done = crew.WaitFor(ctx, 2)
+	return r, crew.Delete(ctx)
+}
+
+func checkTeam(r teamReport) []claim {
+	return []claim{
+		claimf(r.left == 1 && !r.early, "%d reports of %d parts count %d times", 3*teamParts, teamParts, teamParts+1-r.left),
+		claimf(r.waited == nil, "the one that waits goes on after the last part"),
+		claimf(errors.Is(r.absent, latch.ErrNotInitialised), "and a latch that nobody has made is no open one: %v", r.absent),
+		claimf(r.lost == 1, "the worker that died is named, after %v", r.named.Round(time.Millisecond)),
+		claimf(r.done == nil, "and when another one has done its part, the job is done"),
+	}
+}
+
+// electionReport is what the scene saw of the election.
+type electionReport struct {
+	told   time.Duration // after the lock of the leader was deleted, until its context was over
+	values []string      // what an observer of another process saw
+	second string        // the leader after that
+}
+
+// elections has two processes stand for election. The lock of the first leader is deleted by hand, and the second one resigns.
+func elections(ctx context.Context, s *stage) error {
+	s.out.line("Two processes stand for election. Somebody deletes the lock of the one that leads.")
+	report, err := playElections(ctx, s)
+	if err != nil {
+		return err
+	}
+	s.check(checkElections(report)...)
+	return nil
+}
+
+func playElections(ctx context.Context, s *stage) (r electionReport, err error) {
+	clients, err := s.openMany(ctx, 3, client.WithWatchdogTimeout(shortLease))
+	if err != nil {
+		return r, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	type turn struct {
+		value string
+		ctx   context.Context
+	}
+	turns := make(chan turn, 100)
+	over := make(chan error, 2)
+	run := func(i int) {
+		value := fmt.Sprint("node ", i)
+		over <- clients[i].NewElection("election").Run(ctx, value, func(ctx context.Context) error {
+			turns <- turn{value, ctx}
+			<-ctx.Done()
+			return nil
+		})
+	}
+	go run(0)
+	first := <-turns
+	go run(1)
+	seen := make(chan string, 100)
+	go func() {
+		defer close(seen)
+		for l, err := range clients[2].NewElection("election").Observe(ctx) {
+			if err == nil && l.Value != "" {
+				seen <- l.Value
+			}
+		}
+	}()
+	r.values = append(r.values, <-seen)
+	if err := s.data.steal(ctx, "election"); err != nil {
+		return r, err
+	}
+	stolen := time.Now()
+	<-first.ctx.Done()
+	r.told = time.Since(stolen)
+	if !errors.Is(context.Cause(first.ctx), lock.ErrLost) {
+		return r, fmt.Errorf("the leader was told: %w", context.Cause(first.ctx))
+	}
+	r.second = (<-turns).value
+	r.values = append(r.values, <-seen)
+	stop()
+	for range 2 {
+		if err := <-over; err != nil && !errors.Is(err, context.Canceled) {
+			return r, err
+		}
+	}
+	for range seen {
+	}
+	return r, nil
+}
+
+func checkElections(r electionReport) []claim {
+	last := len(r.values) - 1
+	return []claim{
+		claimf(r.told < shortLease+time.Second, "the leader is told %v after its lock is gone", r.told.Round(time.Millisecond)),
+		claimf(last > 0 && r.values[0] == "node 0" && r.values[last] != "", "a third process sees who leads: %v", r.values),
+		claimf(r.second != "", "and then %s leads", r.second),
+	}
+}
