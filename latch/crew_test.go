@@ -119,6 +119,11 @@ func TestCrew_waitFor(t *testing.T) {
 		}
 		kindtest.MustUnlock(t, join(t, c))
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := c.WaitFor(ctx, 4); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a fourth never came: %v", err)
+	}
 	if err := result(t, done); err != nil {
 		t.Error(err)
 	}

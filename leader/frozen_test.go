@@ -1,0 +1,66 @@
+package leader_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/leader"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// frozenHold is a hold whose context is over before its signal comes, as in a process that was frozen.
+type frozenHold struct {
+	context.Context
+	over atomic.Bool
+}
+
+func (h *frozenHold) Name() string                               { return "frozen" }
+func (h *frozenHold) Lock(context.Context) (lock.Hold, error)    { return held{h}, nil }
+func (h *frozenHold) TryLock(context.Context) (lock.Hold, error) { return held{h}, nil }
+func (h *frozenHold) Err() error {
+	if h.over.Load() {
+		return context.Canceled
+	}
+	return h.Context.Err()
+}
+
+type held struct{ h *frozenHold }
+
+func (h held) Context() context.Context                    { return h.h }
+func (h held) Unlock(context.Context) error                { return nil }
+func (h held) Extend(context.Context, time.Duration) error { return nil }
+func (h held) Err() error                                  { return h.h.Err() }
+func (h held) Until() time.Time                            { return time.Now().Add(time.Hour) }
+func (h held) Token() uint64                               { return 1 }
+func (h held) Owner() string                               { return "" }
+
+// noBoard is a board of nobody.
+type noBoard struct{}
+
+func (noBoard) Post(context.Context, lock.Hold, string, time.Duration) error { return nil }
+func (noBoard) Clear(context.Context, lock.Hold) error                       { return nil }
+func (noBoard) Read(context.Context) (leader.Leader, bool, error)            { return leader.Leader{}, false, nil }
+func (noBoard) Watch(func()) (func(), error)                                 { return func() {}, nil }
+
+// A leader that looks at its context learns at once that it leads no more, also before a signal comes.
+func TestElection_frozen(t *testing.T) {
+	h := &frozenHold{Context: t.Context()}
+	e := leader.New(h, noBoard{})
+	own := errors.New("seen")
+	err := e.Run(t.Context(), "", func(ctx context.Context) error {
+		if ctx.Err() != nil || !e.Leading() {
+			t.Error("it does not lead")
+		}
+		h.over.Store(true)
+		if ctx.Err() == nil || e.Leading() || e.Resign() {
+			t.Error("it believes to lead")
+		}
+		return own
+	})
+	if !errors.Is(err, own) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,61 @@
+package luascripts_test
+
+import (
+	"testing"
+	"time"
+
+	keynames "github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// The scripts mean the same on a real server and on one in memory. What an earlier leader says is refused, and what was taken back stays so.
+func TestLeader(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Leader("billing")
+		const channel = "leasehold_leader:{billing} "
+		post := func(token uint64, value string, over bool, want luascripts.Verdict) {
+			t.Helper()
+			if v, err := luascripts.PostLeader(t.Context(), rdb, k, token, value, time.Hour, over); err != nil || v != want {
+				t.Errorf("%d says %q, %v: %d, %v, want %d", token, value, over, v, err, want)
+			}
+		}
+		says := func(token uint64, value string) (s luascripts.Said) {
+			t.Helper()
+			s, v, err := luascripts.ReadLeader(t.Context(), rdb, k)
+			if err != nil || (v == luascripts.Done) != (token > 0) || s.Token != token || s.Value != value {
+				t.Errorf("%+v, %d, %v, want %q of %d", s, v, err, value, token)
+			}
+			return s
+		}
+		e := listen(t, rdb)
+		says(0, "")
+		post(5, "a", false, luascripts.Done)
+		post(5, "a", false, luascripts.Done)
+		e.expect(channel)
+		first := says(5, "a")
+		about(t, "what is left", first.Left, time.Hour)
+		post(4, "late", false, luascripts.Free)
+		post(4, "", true, luascripts.Free)
+		post(5, "b", false, luascripts.Done)
+		e.expect(channel)
+		if s := says(5, "b"); !s.Since.Equal(first.Since) {
+			t.Errorf("it leads since %v, and since %v", first.Since, s.Since)
+		}
+		post(5, "", true, luascripts.Done)
+		e.expect(channel)
+		says(0, "")
+		post(5, "late", false, luascripts.Free)
+		post(5, "", true, luascripts.Done)
+		says(0, "")
+		post(6, "", false, luascripts.Done) // it may say nothing
+		e.expect(channel)
+		says(6, "")
+		do(t, rdb, "DEL", k.Lock)
+		do(t, rdb, "SET", k.Lock, "x")
+		post(7, "c", false, luascripts.Foreign)
+		if _, v, err := luascripts.ReadLeader(t.Context(), rdb, k); v != luascripts.Foreign || err != nil {
+			t.Errorf("%d, %v", v, err)
+		}
+	})
+}
