@@ -54,7 +54,7 @@ func page(r results) string {
 		}
 		m := r.Rows[row.number]
 		commit, server, when, took := m.Commit, m.Server+", "+m.Go, m.When.Format(time.DateOnly), time.Duration(m.Seconds*float64(time.Second)).String()
-		if len(row.commands) == 0 {
+		if m.Commit == "" { // chaos alone, so far
 			commit, server, when, took = "see below", "see below", all.Latest.Format(time.DateOnly), "see below"
 		}
 		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s |\n", row.number, strings.Join(commands, "<br>"), commit, server, when, took)
