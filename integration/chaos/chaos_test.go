@@ -152,6 +152,9 @@ func play(t *testing.T, p plan) (r result) {
 		r.Seconds = time.Since(began).Seconds()
 		t.Logf("%s, %s, %s%s: %d grants (%v), faults %v; %d overlaps that faults explain, the longest %v; %d holds lost; %d of %d holds also by Porcupine; %+v",
 			p.Topology, p.Temper, r.Server, r.Redisson, r.Checked, r.Granted, r.Faults, r.Overlaps, time.Duration(r.Longest).Round(time.Millisecond), r.Lost, r.Porcupine, r.Checked, r.Report)
+		if t.Failed() && len(r.Wrong) == 0 {
+			r.Wrong = []string{"a call, a key or a process; the log says more"}
+		}
 		store(t, r)
 	})
 	return r
