@@ -343,13 +343,17 @@ func (o options) try(ctx context.Context, m mutation, mutated []byte) (result, e
 		return result{}, err
 	}
 	for _, n := range m.near {
-		within, cancel := context.WithTimeout(ctx, o.limit+time.Minute)
+		within, cancel := context.WithTimeout(ctx, 3*o.limit)
 		test := exec.CommandContext(within, "go", "test", "-overlay", overlay, "-vet=off", "-ldflags=-s -w", "-count=1", "-failfast", "-timeout", o.limit.String(), "-run", n.run, n.pkg)
 		test.Env = append(os.Environ(), "RAPID_NOFAILFILE=true") // else a history that fails is kept beside the tests
 		out, err := test.CombinedOutput()
+		brokenOff := within.Err()
 		cancel()
 		if err == nil {
 			continue
+		}
+		if brokenOff != nil { // not by the limit of go test, so the machine was too busy to build it
+			return result{}, fmt.Errorf("%s: %s: broken off: %w", m.list, m.guard, brokenOff)
 		}
 		if strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]") {
 			return result{what: "broken", test: firstLine(string(out))}, nil
