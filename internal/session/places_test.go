@@ -52,6 +52,11 @@ func TestPlaces_stay(t *testing.T) {
 				if err != nil {
 					w.Fatal(err)
 				}
+				w.a.places.mu.Lock()
+				if at := w.a.places.known[spec.id()]; at == nil || at != spec.at || at != h.(*hold).tenure().at {
+					w.Errorf("%s is taken at a place that is not its own", spec.Name)
+				}
+				w.a.places.mu.Unlock()
 				if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, spec.Name, nil)); !errors.Is(err, lock.ErrNotAcquired) {
 					w.Errorf("%s is taken twice: %v", spec.Name, err)
 				}
