@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -154,6 +155,13 @@ func (s *subject) Due() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.called = append(s.called, time.Now())
+}
+
+// calls returns when Due was called.
+func (s *subject) calls() []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.called)
 }
 
 func (s *subject) lost() (at time.Time, cause error) {
@@ -879,16 +887,16 @@ func TestLease_callAt(t *testing.T) {
 				l.CallAt(start.Add(after))
 			}
 			time.Sleep(29 * time.Second)
-			if len(sub.called) != 1 || sub.called[0].Sub(start) != 7*time.Second {
-				t.Errorf("renewed %v: called at %v, want once after 7s", alive, sub.called)
+			if len(sub.calls()) != 1 || sub.calls()[0].Sub(start) != 7*time.Second {
+				t.Errorf("renewed %v: called at %v, want once after 7s", alive, sub.calls())
 			}
 			if alive && s.renewals() != 2 {
 				t.Errorf("%d renewals in 29s, want 2", s.renewals())
 			}
 			l.CallAt(time.Now()) // that is at once
 			synctest.Wait()
-			if len(sub.called) != 2 {
-				t.Errorf("renewed %v: called %d times, want twice", alive, len(sub.called))
+			if len(sub.calls()) != 2 {
+				t.Errorf("renewed %v: called %d times, want twice", alive, len(sub.calls()))
 			}
 			other, next := &subject{}, time.Now().Add(100*time.Millisecond)
 			l.CallAt(next)
@@ -898,14 +906,14 @@ func TestLease_callAt(t *testing.T) {
 				other = sub
 			}
 			time.Sleep(200 * time.Millisecond)
-			if n := len(other.called); n == 0 || !other.called[n-1].Equal(next) {
-				t.Errorf("renewed %v: called at %v, want %v", alive, other.called, next)
+			if n := len(other.calls()); n == 0 || !other.calls()[n-1].Equal(next) {
+				t.Errorf("renewed %v: called at %v, want %v", alive, other.calls(), next)
 			}
 			l.CallAt(time.Now().Add(time.Second))
 			l.Stop(t.Context())
-			n := len(other.called)
+			n := len(other.calls())
 			time.Sleep(2 * time.Second)
-			if len(other.called) != n {
+			if len(other.calls()) != n {
 				t.Error("called after Stop")
 			}
 		})
@@ -919,8 +927,8 @@ func TestLease_callAtAfterTheEnd(t *testing.T) {
 		sub, l := s.watch(w, time.Second, false)
 		l.CallAt(time.Now().Add(2 * time.Second))
 		time.Sleep(3 * time.Second)
-		if at, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || len(sub.called) != 0 {
-			t.Errorf("lost by %v at %v, and called %d times", cause, at, len(sub.called))
+		if at, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || len(sub.calls()) != 0 {
+			t.Errorf("lost by %v at %v, and called %d times", cause, at, len(sub.calls()))
 		}
 	})
 }
