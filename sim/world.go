@@ -373,9 +373,11 @@ func (w *world) act(actor, n, c int, o Op) {
 	if !w.rest(w.alive[c], o.Hold-o.Hold/2) {
 		return
 	}
-	lost := h.Err() != nil
 	holder.leave()
+	lost := h.Err() != nil
+	until := h.Until()
 	err = h.Unlock(context.Background())
+	lost = lost || !time.Now().Before(until) // the lease may have run out on the way to the server
 	w.trace("%s: unlock: %v", who, err)
 	w.book.left(locks)
 	if err != nil && !lost && len(w.plan.Faults) == 0 {
