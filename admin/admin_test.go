@@ -230,7 +230,7 @@ func TestLocks(t *testing.T) {
 				}
 			}
 		}
-		if _, err := s.admin.Page(s.Context(), admin.Query{Kind: "latch"}, ""); err == nil || !strings.Contains(err.Error(), "latch") {
+		if _, err := s.admin.Page(s.Context(), admin.Query{Kind: "turnstile"}, ""); err == nil || !strings.Contains(err.Error(), "turnstile") {
 			s.Errorf("an unknown kind: %v", err)
 		}
 	})
