@@ -197,8 +197,9 @@ func newFault(r *rand.Rand, clients int) Fault {
 	case 2:
 		f.For = upTo(r, lease+lease/2)
 	}
-	if f.What == Copy || f.What == Cut {
-		f.For = min(f.For, lease) // for longer than that no client looks for what may come late
+	switch f.What {
+	case Copy, Cut, DelayRequest:
+		f.For = min(f.For, lease/2) // two of them add up, and a client looks for what may come late for a lease
 	}
 	if (f.What == Cut || f.What == Kill) && r.IntN(2) == 0 {
 		f.For = 0
