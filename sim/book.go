@@ -132,8 +132,10 @@ func (b *book) grows(i int, r *record, e *holder) {
 }
 
 // soon looks whether the lock was free for long while a call waited, though nothing went wrong.
+// A call for several locks has some of them while it waits for the others, and the book does not
+// know.
 func (b *book) soon(i int, r *record, e *holder, o Op, since time.Time) {
-	if len(b.w.plan.Faults) > 0 || len(r.inside) > 0 || r.grants == 0 || len(e.locks) > 1 {
+	if len(b.w.plan.Faults) > 0 || len(r.inside) > 0 || r.grants == 0 || b.w.plan.takesAll() {
 		return
 	}
 	if since.Before(r.freed) {

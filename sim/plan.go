@@ -235,6 +235,13 @@ func (p Plan) size() int {
 	return n
 }
 
+// takesAll reports whether a call of p is for several locks.
+func (p *Plan) takesAll() bool {
+	return slices.ContainsFunc(p.Actors, func(a Actor) bool {
+		return slices.ContainsFunc(a.Ops, func(o Op) bool { return o.Do == "all" })
+	})
+}
+
 // clone returns a copy that shares nothing with p.
 func (p Plan) clone() Plan {
 	p.Locks, p.Faults, p.Actors = slices.Clone(p.Locks), slices.Clone(p.Faults), slices.Clone(p.Actors)
