@@ -14,6 +14,7 @@ type cell struct {
 	contenders []string
 	reference  string // the contender that the multiples in columns refer to
 	processes  int    // processes of each contender
+	masters    int    // of a cluster; 0 for one server
 	settings   settings
 	roundTrip  time.Duration // the added round trip; 0 for none
 	more       int           // multiplies the repetitions, where slices are short
@@ -111,6 +112,8 @@ var lockCells = []*cell{
 	keysOfTheirOwn("keys-512", 512, false, 0, 1.0),
 	keysOfTheirOwn("keys-64-endless", 64, true, 0, 1.05),
 	keysOfTheirOwn("keys-512-endless", 512, true, 0, 1.0),
+	onACluster("keys-64-cluster", 64),
+	onACluster("keys-512-cluster", 512),
 	keysOfTheirOwn("keys-64-far", 64, false, time.Millisecond, 1.0),
 	keysOfTheirOwn("keys-512-far", 512, false, time.Millisecond, 1.0),
 	{
@@ -263,6 +266,18 @@ func keysOfTheirOwn(name string, goroutines int, endless bool, roundTrip time.Du
 			{what: "client CPU a pair, × f1", metric: "cpu/lock", over: "f1", atMost: 0.6},
 			{what: "pairs/s by client.Open, × the best peer", of: "leasehold-open", metric: "locks/s", over: best, atLeast: 1.5},
 		},
+	}
+}
+
+// onACluster is keysOfTheirOwn on a cluster of three, where the changes of several slots share
+// no script.
+func onACluster(name string, goroutines int) *cell {
+	return &cell{
+		name: name, title: "A lock for each of " + number(float64(goroutines), 0) + " goroutines of a process, on a cluster of three",
+		contenders: append([]string{"f1", "leasehold", "leasehold-open"}, peers...), reference: "f1", processes: 1, more: 2, masters: 3,
+		slice:   loop(job{Do: "loop", Goroutines: goroutines, Each: true}, 500*time.Millisecond),
+		columns: throughput,
+		aims:    []aim{{what: "pairs/s, × the best peer", metric: "locks/s", over: best, atLeast: 1}},
 	}
 }
 

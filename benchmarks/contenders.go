@@ -9,6 +9,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/leaseholdprom"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 )
 
@@ -47,6 +48,8 @@ type settings struct {
 	Lease time.Duration // the lease of a lock
 	Poll  time.Duration // how often a polling contender polls; 0 is its default
 	Fair  bool          // of ours: fair locks
+
+	Cluster bool // the server is a node of a cluster
 }
 
 type entry struct {
@@ -92,6 +95,14 @@ var contenders = map[string]entry{
 // rueidisClient connects with the options of all contenders on rueidis that can choose.
 func rueidisClient(addr string) (rueidis.Client, error) {
 	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+}
+
+// goRedisClient connects with the options of all contenders on go-redis.
+func goRedisClient(s settings) redis.UniversalClient {
+	if s.Cluster {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr}})
+	}
+	return redis.NewClient(&redis.Options{Addr: s.Addr})
 }
 
 type leasehold struct {

@@ -154,7 +154,7 @@ func versions() (all []string) {
 // right after the other, in an order that changes each time.
 func (b *bench) measure(c *cell) (o outcome, version string, err error) {
 	o = outcome{cell: c, errs: map[string][]string{}}
-	s, err := startServer(b.dir)
+	s, err := startServers(b.dir, max(c.masters, 1))
 	if err != nil {
 		return o, "", err
 	}

@@ -78,7 +78,7 @@ func openRedsyncRueidis(s settings) (contender, error) {
 }
 
 func openRedsyncGoredis(s settings) (contender, error) {
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr})
+	rdb := goRedisClient(s)
 	return newRedsync(s, redsyncgoredis.NewPool(rdb), func() { _ = rdb.Close() }), nil
 }
 
@@ -114,14 +114,14 @@ func confirmed(ok bool, err error) error {
 
 type redislocks struct {
 	settings
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	client *redislock.Client
 	ctx    context.Context // with a deadline: without one, Obtain gives up after the lease
 	cancel context.CancelFunc
 }
 
 func openRedislock(s settings) (contender, error) {
-	rdb := redis.NewClient(&redis.Options{Addr: s.Addr})
+	rdb := goRedisClient(s)
 	ctx, cancel := context.WithTimeout(context.Background(), 24*time.Hour)
 	if s.Poll == 0 {
 		s.Poll = 100 * time.Millisecond // from its README; by default it does not wait at all

@@ -17,18 +17,86 @@ import (
 	"time"
 )
 
-// server is a redis-server of the run, which writes nothing to disk.
+// server is a redis-server of the run, which writes nothing to disk, or a cluster of them.
 type server struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed once the process is reaped
 	addr   string
-	wire   *wire // the run's own connection
+	wire   *wire     // the run's own connection
+	others []*server // the other masters of a cluster
 }
 
 // errNoServer says that no server is installed.
 var errNoServer = errors.New("needs redis-server or valkey-server on the PATH; scripts/redis-server.sh installs it")
 
-func startServer(dir string) (*server, error) {
+// startServers starts so many masters: one server, or a cluster.
+func startServers(dir string, masters int) (*server, error) {
+	s, err := startServer(dir, masters > 1)
+	if err != nil {
+		return nil, err
+	}
+	for range masters - 1 {
+		other, err := startServer(dir, true)
+		if err != nil {
+			s.stop()
+			return nil, err
+		}
+		s.others = append(s.others, other)
+	}
+	if masters > 1 {
+		if err := s.join(); err != nil {
+			s.stop()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// nodes returns all servers of a cluster, or the one.
+func (s *server) nodes() []*server { return append([]*server{s}, s.others...) }
+
+// join makes a cluster of s and the others, and waits until all of them know it.
+func (s *server) join() error {
+	const slots = 16384
+	all := s.nodes()
+	for i, n := range all {
+		if _, err := n.wire.ask(fmt.Sprintf("CLUSTER ADDSLOTSRANGE %d %d", i*slots/len(all), (i+1)*slots/len(all)-1)); err != nil {
+			return err
+		}
+		host, port, _ := net.SplitHostPort(n.addr)
+		if _, err := s.wire.ask("CLUSTER MEET " + host + " " + port); err != nil {
+			return err
+		}
+	}
+	for _, n := range all {
+		for tries := 0; ; tries++ {
+			info, err := n.wire.ask("CLUSTER INFO")
+			if err != nil {
+				return err
+			}
+			if strings.Contains(info, "cluster_state:ok") && strings.Contains(info, fmt.Sprintf("cluster_size:%d", len(all))) {
+				break
+			}
+			if tries == 1000 {
+				return fmt.Errorf("no cluster in ten seconds:\n%s", info)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// flush deletes all keys.
+func (s *server) flush() error {
+	for _, n := range s.nodes() {
+		if _, err := n.wire.ask("FLUSHALL"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func startServer(dir string, clustered bool) (*server, error) {
 	bin := os.Getenv("LEASEHOLD_REDIS_SERVER")
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if found, err := exec.LookPath(name); err == nil && bin == "" {
@@ -39,7 +107,7 @@ func startServer(dir string) (*server, error) {
 		return nil, errNoServer
 	}
 	for range 20 {
-		s, err := launch(bin, dir)
+		s, err := launch(bin, dir, clustered)
 		if err == nil {
 			return s, nil
 		}
@@ -52,12 +120,15 @@ func startServer(dir string) (*server, error) {
 
 var errGone = errors.New("the server ended at once")
 
-func launch(bin, dir string) (*server, error) {
+func launch(bin, dir string, clustered bool) (*server, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(bin, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
+	if clustered {
+		cmd.Args = append(cmd.Args, "--cluster-enabled", "yes", "--cluster-config-file", "nodes-"+port+".conf")
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s := &server{cmd: cmd, exited: make(chan struct{}), addr: net.JoinHostPort("127.0.0.1", port)}
 	started := make(chan error)
@@ -104,6 +175,9 @@ func freePort() (string, error) {
 }
 
 func (s *server) stop() {
+	for _, n := range s.others {
+		n.stop()
+	}
 	if s.wire != nil {
 		s.wire.conn.Close()
 	}
@@ -155,11 +229,22 @@ func (c calls) sum(e entry) (all stat) {
 // counted returns the commands executed since its last call, without
 // the run's own.
 func (s *server) counted() (calls, error) {
-	info, err := s.wire.ask("INFO commandstats")
-	if err != nil {
-		return nil, err
-	}
 	c := calls{}
+	for _, n := range s.nodes() {
+		info, err := n.wire.ask("INFO commandstats")
+		if err != nil {
+			return nil, err
+		}
+		c.add(info)
+		if _, err := n.wire.ask("CONFIG RESETSTAT"); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// add adds what a server has counted.
+func (c calls) add(info string) {
 	for line := range strings.Lines(info) {
 		name, rest, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":")
 		if !ok {
@@ -169,10 +254,8 @@ func (s *server) counted() (calls, error) {
 		if _, err := fmt.Sscanf(rest, "calls=%d,usec=%d", &n, &micros); err != nil {
 			continue // the heading
 		}
-		c[name] = stat{n, time.Duration(micros) * time.Microsecond}
+		c[name] = stat{c[name].calls + n, c[name].took + time.Duration(micros)*time.Microsecond}
 	}
-	_, err = s.wire.ask("CONFIG RESETSTAT")
-	return c, err
 }
 
 // cpu returns the processor time that the server has used for commands.

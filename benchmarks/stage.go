@@ -53,6 +53,7 @@ func (s *stage) start() error {
 	for p := range s.cell.processes {
 		r := role{Contender: s.contender, Settings: s.cell.settings, Process: p, Board: s.boardFile}
 		r.Settings.Addr = addr
+		r.Settings.Cluster = s.cell.masters > 1
 		r.Settings.Lease = s.lease()
 		r.Redisson = s.redisson
 		r.CPU, r.Mem = profiles(s.cpuprofile, s.memprofile, s.cell.name, s.contender, p)
@@ -94,7 +95,7 @@ func (s *stage) close() {
 
 // slice runs the cell's work once. Nothing is left of the slice before.
 func (s *stage) slice() (sample, error) {
-	if _, err := s.server.wire.ask("FLUSHALL"); err != nil {
+	if err := s.server.flush(); err != nil {
 		return nil, err
 	}
 	*s.board = board{}
