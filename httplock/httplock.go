@@ -3,7 +3,7 @@
 //	lockOf := func(r *http.Request) lock.Locker { return c.NewLock("orders:" + r.PathValue("id")) }
 //	mux.Handle("POST /orders/{id}/payment", httplock.Handler(lockOf, pay, nil))
 //
-// [Handler] answers 409 Conflict while another request has the lock; [WaitingHandler] waits for the lock. [Refuse] has the same
+// [Handler] answers 409 Conflict while another holder has the lock; [WaitingHandler] waits for the lock. [Refuse] has the same
 // answers, for a handler that takes its lock itself.
 //
 // # Answers
@@ -121,7 +121,7 @@ func Refuse(w http.ResponseWriter, err error) bool {
 		w.Header().Set("Retry-After", retryAfter)
 		http.Error(w, "the lock of this request cannot be taken now; try again later", http.StatusServiceUnavailable)
 	case errors.Is(err, lock.ErrNotAcquired):
-		http.Error(w, "another request has the lock", http.StatusConflict)
+		http.Error(w, "the lock is taken", http.StatusConflict)
 	case errors.Is(err, lock.ErrBadName):
 		http.Error(w, "the name in this request is not valid", http.StatusBadRequest)
 	default:

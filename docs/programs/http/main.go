@@ -6,6 +6,10 @@ import (
 	"log"
 	"log/slog"
 	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/httplock"
@@ -13,13 +17,24 @@ import (
 )
 
 func main() {
-	ctx := context.Background()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	c, err := client.Open(ctx, "redis://127.0.0.1:6379") // one client for the whole process
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer c.Close(ctx)
-	log.Fatal(http.ListenAndServe("127.0.0.1:8080", payments(c, charge)))
+	server := &http.Server{Addr: "127.0.0.1:8080", Handler: payments(c, charge)}
+	go func() {
+		log.Print(server.ListenAndServe())
+		stop()
+	}()
+	<-ctx.Done()
+
+	// Without this the orders that are in work stay locked for half a minute.
+	end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_ = server.Shutdown(end) // requests that are under way give their locks back
+	_ = c.Close(end)         // gives back the rest
 }
 
 // charge is your work.
@@ -33,6 +48,9 @@ func payments(c *client.Client, charge func(ctx context.Context, order string) e
 	pay := func(w http.ResponseWriter, r *http.Request) {
 		// The context ends when the client goes away, and when the lock is lost.
 		if err := charge(r.Context(), r.PathValue("id")); err != nil {
+			if r.Context().Err() != nil {
+				return // the client is gone, or the lock is lost: httplock answers and reports that
+			}
 			slog.Error("charging an order", "err", err)
 			http.Error(w, "internal error", http.StatusInternalServerError)
 			return
