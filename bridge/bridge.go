@@ -26,7 +26,13 @@ import (
 type Old interface {
 	// Lock waits until the lock is held, or ctx ends. The context that it returns ends when the
 	// lock is lost, as far as the library tells; unlock gives it back.
+	//
+	// If ctx ended first, the error matches lock.ErrNotAcquired.
 	Lock(ctx context.Context) (held context.Context, unlock func(context.Context) error, err error)
+
+	// TryLock is Lock for a caller that does not wait. If another has the lock, the error matches
+	// lock.ErrNotAcquired.
+	TryLock(ctx context.Context) (held context.Context, unlock func(context.Context) error, err error)
 }
 
 // ErrOldLost is the cause of the context when the old lock was lost.
@@ -40,20 +46,48 @@ const releaseTime = 3 * time.Second
 // never wait for each other in a ring.
 //
 // The error is that of taking a lock when fn was not called, and otherwise those of fn and of
-// giving back, joined.
-func Do(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) (err error) {
+// giving back, joined. If ctx ended while Do waited, it matches lock.ErrNotAcquired.
+func Do(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
 	held, unlock, err := old.Lock(ctx)
-	if err != nil {
-		return fmt.Errorf("bridge: the old lock: %w", err)
+	return within(ctx, unlock, err, func() error { return lock.Do(held, l, fn) })
+}
+
+// TryDo is Do for a caller that does not wait. If another has one of the locks, it calls nothing, and
+// the error matches lock.ErrNotAcquired.
+func TryDo(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
+	held, unlock, err := old.TryLock(ctx)
+	return within(ctx, unlock, err, func() error { return lock.TryDo(held, l, fn) })
+}
+
+// AtLeast returns what calls fn, and keeps both locks for at least d although fn is done sooner. It is
+// for jobs whose old processes let the lock expire, so that no other process runs them again in the same
+// minute: lock.WithAtLeast does not reach the lock of the old library. If ctx ends, both locks are given back.
+func AtLeast(d time.Duration, fn func(ctx context.Context) error) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		over := time.NewTimer(d)
+		defer over.Stop()
+		err := fn(ctx)
+		select {
+		case <-over.C:
+		case <-ctx.Done():
+		}
+		return err
+	}
+}
+
+// within calls do, unless taking says that the old lock was not taken, and gives the old lock back.
+func within(ctx context.Context, unlock func(context.Context) error, taking error, do func() error) (err error) {
+	if taking != nil {
+		return fmt.Errorf("bridge: the old lock: %w", taking)
 	}
 	defer func() {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 		defer cancel()
-		if e := unlock(within); e != nil {
+		if e := unlock(end); e != nil {
 			err = errors.Join(err, fmt.Errorf("bridge: the old lock: %w", e))
 		}
 	}()
-	return lock.Do(held, l, fn)
+	return do()
 }
 
 // keep extends a lock every third of its lease, until stop is called. Then the context is over. It is over before

@@ -245,3 +245,74 @@ func TestGivesUp(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+// A caller that does not wait gets both locks or none, and is told so in leasehold's words. A caller whose wait ends is told the same.
+func TestTryDo(t *testing.T) {
+	d := servers["server"](t)
+	d.lease = long
+	for library, l := range libraries {
+		t.Run(library, func(t *testing.T) {
+			ctx := t.Context()
+			mine, other, new := l.open(t, d), l.open(t, d), newLock(t, d)
+			runs := 0
+			try := func(want error) {
+				t.Helper()
+				before := runs
+				err := TryDo(ctx, mine, new, func(context.Context) error { runs++; return nil })
+				if !errors.Is(err, want) || (want == nil) != (runs > before) {
+					t.Errorf("%v, and not %v; the job ran: %t", err, want, runs > before)
+				}
+			}
+			try(nil)
+			_, unlock, err := other.TryLock(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			try(lock.ErrNotAcquired)
+			waits, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			if err := Do(waits, mine, new, func(context.Context) error { runs++; return nil }); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the end of a wait: %v", err)
+			}
+			if err := unlock(ctx); err != nil {
+				t.Fatal(err)
+			}
+			h, err := newLock(t, d).TryLock(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			try(lock.ErrNotAcquired)
+			if err := h.Unlock(ctx); err != nil {
+				t.Fatal(err)
+			}
+			try(nil) // the old lock was given back each time
+		})
+	}
+}
+
+// A job that is done at once keeps both locks for a while, and not after the end of its context.
+func TestAtLeast(t *testing.T) {
+	d := servers["server"](t)
+	d.lease = long
+	mine, other, new := libraries["redsync"].open(t, d), libraries["redsync"].open(t, d), newLock(t, d)
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	all.Go(func() {
+		err := TryDo(ctx, mine, new, AtLeast(time.Hour, func(context.Context) error { close(done); return nil }))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-done
+	if _, _, err := other.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("the old lock is free: %v", err)
+	}
+	cancel()
+	all.Wait()
+	const least = 50 * time.Millisecond
+	began := time.Now()
+	if err := TryDo(t.Context(), mine, new, AtLeast(least, func(context.Context) error { return nil })); err != nil || time.Since(began) < least {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}

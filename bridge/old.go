@@ -7,6 +7,7 @@ import (
 
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
+	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis/rueidislock"
 )
 
@@ -24,13 +25,18 @@ type redsyncLock struct {
 }
 
 func (l redsyncLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
-	options := append([]redsync.Option{redsync.WithExpiry(l.lease), redsync.WithTries(1 << 30)}, l.options...)
+	return l.lock(ctx, 1<<30)
+}
+
+func (l redsyncLock) TryLock(ctx context.Context) (context.Context, func(context.Context) error, error) {
+	return l.lock(ctx, 1)
+}
+
+func (l redsyncLock) lock(ctx context.Context, tries int) (context.Context, func(context.Context) error, error) {
+	options := append([]redsync.Option{redsync.WithExpiry(l.lease), redsync.WithTries(tries)}, l.options...)
 	m := l.rs.NewMutex(l.name, options...) // a mutex of redsync is for one goroutine
 	if err := m.LockContext(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = errors.Join(ctx.Err(), err)
-		}
-		return nil, nil, err
+		return nil, nil, notTaken(ctx, err, errors.As(err, new(*redsync.ErrTaken)))
 	}
 	held, stop := keep(ctx, l.lease, func(ctx context.Context) error {
 		ok, err := m.ExtendContext(ctx)
@@ -64,11 +70,18 @@ func (l redislockLock) Lock(ctx context.Context) (context.Context, func(context.
 	waiting, cancel := context.WithTimeout(ctx, 100*365*24*time.Hour) // without a deadline redislock waits for lease only
 	defer cancel()
 	got, err := l.c.Obtain(waiting, l.key, l.lease, &redislock.Options{RetryStrategy: redislock.LinearBackoff(l.poll)})
+	return l.held(ctx, got, err)
+}
+
+func (l redislockLock) TryLock(ctx context.Context) (context.Context, func(context.Context) error, error) {
+	got, err := l.c.Obtain(ctx, l.key, l.lease, nil)
+	return l.held(ctx, got, err)
+}
+
+// held refreshes the lock, which Obtain returned with err.
+func (l redislockLock) held(ctx context.Context, got *redislock.Lock, err error) (context.Context, func(context.Context) error, error) {
 	if err != nil {
-		if ctx.Err() != nil {
-			err = errors.Join(ctx.Err(), err)
-		}
-		return nil, nil, err
+		return nil, nil, notTaken(ctx, err, errors.Is(err, redislock.ErrNotObtained))
 	}
 	held, stop := keep(ctx, l.lease, func(ctx context.Context) error {
 		err := got.Refresh(ctx, l.lease, nil)
@@ -93,8 +106,18 @@ type rueidisLock struct {
 
 func (l rueidisLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
 	held, cancel, err := l.l.WithContext(ctx, l.name)
+	return rueidisHeld(ctx, held, cancel, err)
+}
+
+func (l rueidisLock) TryLock(ctx context.Context) (context.Context, func(context.Context) error, error) {
+	held, cancel, err := l.l.TryWithContext(ctx, l.name)
+	return rueidisHeld(ctx, held, cancel, err)
+}
+
+// rueidisHeld makes an Old's results of those of rueidislock.
+func rueidisHeld(ctx, held context.Context, cancel context.CancelFunc, err error) (context.Context, func(context.Context) error, error) {
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, notTaken(ctx, err, errors.Is(err, rueidislock.ErrNotLocked))
 	}
 	return held, func(context.Context) error {
 		lost := held.Err() != nil && ctx.Err() == nil // otherwise it ended with the caller's context
@@ -104,4 +127,16 @@ func (l rueidisLock) Lock(ctx context.Context) (context.Context, func(context.Co
 		}
 		return nil
 	}, nil
+}
+
+// notTaken returns the error of a lock that was not taken: err, and what leasehold says of the same. taken says that
+// another has the lock.
+func notTaken(ctx context.Context, err error, taken bool) error {
+	switch {
+	case ctx.Err() != nil:
+		return errors.Join(lock.ErrNotAcquired, ctx.Err(), err)
+	case taken:
+		return errors.Join(lock.ErrNotAcquired, err)
+	}
+	return err
 }
