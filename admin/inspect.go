@@ -17,8 +17,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Inspect returns all that Redis knows of the lock called name: its holders and its waiters, since when they
-// hold or wait, and the rest of the lease. A free lock has no holders; it can have waiters for a moment. The
+// Inspect returns all that Redis knows of the lock called name: its holders and its waiters, when they
+// asked for it, and the rest of the lease. A free lock has no holders; it can have waiters for a moment. The
 // error matches lock.ErrForeignKey if the key holds something that is no lock, and lock.ErrBadName
 // if no lock can have that name.
 //

@@ -1,5 +1,5 @@
 // Package dashboard serves web pages for operators: the locks of a server or a cluster, who holds each of
-// them and since when, who waits, which clients there are, and whether clients block each other.
+// them and when it asked, who waits, which clients there are, and whether clients block each other.
 //
 //	h, err := dashboard.New(rdb)
 //	…

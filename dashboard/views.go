@@ -57,7 +57,7 @@ func rowOf(r *row, live bool) lockRow {
 	return l
 }
 
-// oldest returns since when the first of the holders has held the lock, as far as that is known.
+// oldest returns when the first of the holders asked for the lock, as far as that is known.
 func oldest(l admin.Lock) (t time.Time) {
 	for _, h := range l.Holders {
 		if !h.Since.IsZero() && (t.IsZero() || h.Since.Before(t)) {
@@ -124,7 +124,7 @@ func (h *Handler) overviewPage(ctx context.Context, _ url.Values, live bool) (an
 	o.Tiles = []tile{
 		{Title: "Held", Text: held, URL: "./locks"},
 		{Title: "Waiting", Text: group(waiting), URL: "./locks?sort=waiting"},
-		{Title: "Longest held", Age: ageOf(first, live), URL: "./locks?sort=since"},
+		{Title: "First asked", Age: ageOf(first, live), URL: "./locks?sort=since"},
 		{Title: "Clients", Text: group(len(s.clients)), URL: "./clients"},
 	}
 	o.Oldest = top(s.locks, live, func(r *row) bool { return !oldest(r.Lock).IsZero() }, bySort["since"])
@@ -284,7 +284,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	if v.Found != v.All {
 		v.Summary = fmt.Sprintf("%s of %s", group(v.Found), plural(v.All, "lock"))
 	}
-	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Held for", "since", "number"}, {"Lease left", "lease", ""}, {"Waiting", "waiting", "number"}} {
+	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Asked ago", "since", "number"}, {"Lease left", "lease", ""}, {"Waiting", "waiting", "number"}} {
 		hd := head{Title: c.title, Class: c.class}
 		if c.sort != "" {
 			hd.URL = "./locks?" + changed(changed(q, "page", ""), "sort", c.sort).Encode()

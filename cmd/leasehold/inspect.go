@@ -23,10 +23,14 @@ func inspectCommand() *cobra.Command {
 		Short: "Show the holders and the waiters of a lock",
 		Example: `  leasehold inspect orders:42
   leasehold inspect orders:42 -o json | jq -r '.holders[].owner'`,
-		Long: `Show all that Redis knows of the lock called NAME. Of each holder: since when it holds
+		Long: `Show all that Redis knows of the lock called NAME. Of each holder: when it asked for
 the lock, on which host, in which process, and what is left of its lease. The waiters,
 in their order. The latest fencing token, and the operator that last unlocked the lock
 by force.
+
+The time since a holder asked includes its wait: a holder that asked an hour ago may
+have got the lock a second ago. Redis does not know when a holder got the lock;
+leasehold watch shows it of those to come.
 
 NAME is the name of the key, with the prefix of the application if it has one. Of a
 plain lock, Redis knows which processes wait, and not how many of their goroutines. Of
@@ -95,7 +99,7 @@ func (d detail) table(w io.Writer) error {
 		case d.Kind == admin.Semaphore:
 			count = ", " + permits(int64(h.Count))
 		case h.Count > 1:
-			count = fmt.Sprintf(", %d times", h.Count)
+			count = fmt.Sprintf(", held %d times", h.Count)
 		}
 		fmt.Fprintf(t, "%s\t%s\n", role(h), who(h.Owner, h.Client))
 		fmt.Fprintf(t, "\t%s%s\n", since(h), count)
@@ -197,7 +201,11 @@ func role(h lock.Holder) string {
 // since returns words for the time at which h asked for the lock.
 func since(h lock.Holder) string {
 	if h.Since.IsZero() {
-		return "nobody says since when"
+		return "nobody says when it asked"
 	}
-	return fmt.Sprintf("for %s, since %s", ago(h.Since), h.Since.Local().Format("2006-01-02 15:04:05 MST"))
+	text := fmt.Sprintf("asked %s ago, at %s", ago(h.Since), h.Since.Local().Format("2006-01-02 15:04:05 MST"))
+	if h.Mode == lock.Member { // who waits for nobody
+		return text
+	}
+	return text + " (this includes its wait)"
 }

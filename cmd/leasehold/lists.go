@@ -10,7 +10,7 @@ import (
 
 // listLocks writes a line for each lock.
 func listLocks(w io.Writer, locks []admin.Lock, wide bool) error {
-	head := "NAME\tKIND\tMODE\tHOLDER\tSINCE\tLEASE\tWAITING"
+	head := "NAME\tKIND\tMODE\tHOLDER\tASKED\tLEASE\tWAITING"
 	if wide {
 		head += "\tCOUNT\tPID\tLABEL\tOWNER"
 	}

@@ -19,7 +19,7 @@ func lsCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "ls [PATTERN]",
-		Short: "List locks: their holders, since when they hold them, and how many wait",
+		Short: "List locks: their holders, when these asked for them, and how many wait",
 		Example: `  leasehold ls
   leasehold ls 'orders:*' -o wide
   leasehold ls --kind rw -o jsonl | jq 'select(.waiting > 0)'`,
@@ -31,8 +31,10 @@ of the application if it has one.
 
 ls tells a lock by the shape of its fields, and lists those of Redisson as well. It
 leaves out all other keys. A fair lock without waiters looks like a plain lock. A latch
-is listed while it is closed, a crew while members are at work, with their number. The
-time since when a lock is held is by the clock of the holder's machine.
+is listed while it is closed, a crew while members are at work, with their number.
+
+ASKED is the time since the holder asked for the lock, by the clock of its machine. It
+includes the wait: Redis does not know when the holder got the lock.
 
 ls sends SCAN, in small steps, and changes nothing. On a server with many keys this
 takes time, and hardly slows down other clients. jsonl and name come unsorted, line by

@@ -81,7 +81,7 @@ type (
 		Owner      string     `json:"owner"`
 		Mode       string     `json:"mode,omitempty"`
 		Count      int        `json:"count,omitempty"`
-		Since      *time.Time `json:"since"`                 // null if nobody says
+		Since      *time.Time `json:"since"`                 // when it asked; null if nobody says
 		PatienceMS *int64     `json:"patience_ms,omitempty"` // of a waiter whose place ends if it is not heard from
 		Client     clientJSON `json:"client"`
 	}

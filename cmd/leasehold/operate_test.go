@@ -199,7 +199,7 @@ func TestInspect(t *testing.T) {
 		}
 	}
 	knows(t, rdb, c)
-	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: a fair lock, held\n", "holds  billing on "+host(t)+", pid ", "zone=a", ", since ",
+	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: a fair lock, held\n", "holds  billing on "+host(t)+", pid ", "zone=a", "asked ", " ago, at ", "(this includes its wait)\n",
 		"owner "+h.Owner(), " left\n", "waits  1. billing on ", "counts as dead if not heard of for ", "token ")
 	j := on(t, s, "inspect", "orders:1", "-o", "json")
 	says(t, j, 0)
@@ -211,7 +211,7 @@ func TestInspect(t *testing.T) {
 	<-done
 	s.Do(t, "HSET", "java", "mode", "read", redissonOwner, "2")
 	s.Do(t, "SET", "{java}:"+redissonOwner+":rwlock_timeout:1", "1")
-	says(t, on(t, s, "inspect", "java"), 0, "java: a read/write lock, read by 1\n", "Redisson "+redissonOwner[:36]+", thread 84", "nobody says since when, 2 times", "no expiry")
+	says(t, on(t, s, "inspect", "java"), 0, "java: a read/write lock, read by 1\n", "Redisson "+redissonOwner[:36]+", thread 84", "nobody says when it asked, held 2 times", "no expiry")
 }
 
 // unlock takes a lock only from the holder that it has shown, tells the holder, and leaves a note. Off a

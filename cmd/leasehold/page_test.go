@@ -90,7 +90,7 @@ func TestPage_looks(t *testing.T) {
 	for _, scheme := range []string{"light", "dark"} {
 		b.scheme(scheme)
 		for name, page := range map[string]struct{ path, shows string }{
-			"overview": {"", "Longest held"},
+			"overview": {"", "First asked"},
 			"locks":    {"locks?sort=since", "stock:berlin:aisle-4"},
 			"lock":     {"lock?name=orders:42", "Waiting, in this order"},
 			"graph":    {"graph", "A ring."},

@@ -371,7 +371,7 @@ func TestUnlock_terminal(t *testing.T) {
 	}
 }
 
-// top shows the locks again and again, the longest held first, and leaves the terminal as it was. It writes
+// top shows the locks again and again, the holder that asked first on top, and leaves the terminal as it was. It writes
 // no codes to a terminal that cannot move its cursor.
 func TestTop(t *testing.T) {
 	t.Parallel()

@@ -36,8 +36,8 @@ func topCommand() *cobra.Command {
 		Short: "Show locks in a terminal, again and again",
 		Example: `  leasehold top
   leasehold top 'orders:*' --sort waiting`,
-		Long: `Show the locks that are held, again and again, until top is interrupted. The lock that
-has been held for longest comes first.
+		Long: `Show the locks that are held, again and again, until top is interrupted. The lock whose
+holder asked for it first comes first; the time since then includes the wait.
 
 Keys: up and down choose a lock, Enter shows its details and Esc leads back, s changes
 the order, / keeps the names with some text, p pauses, q quits.
@@ -89,7 +89,7 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 		},
 	}
 	by.init("since", "since", "waiting", "lease", "name")
-	by.addFlag(cmd, "sort", "", "what comes first: the longest held, the most waiting, the shortest lease, the name")
+	by.addFlag(cmd, "sort", "", "what comes first: the holder that asked first, the most waiting, the shortest lease, the name")
 	cmd.Flags().DurationVar(&every, "every", 2*time.Second, "how long to wait between two looks")
 	cmd.Flags().BoolVar(&wide, "wide", false, "show count, process id, label and owner, too")
 	via.addFlags(cmd)
@@ -108,7 +108,7 @@ func all(ctx context.Context, a *admin.Admin, q admin.Query) (locks []admin.Lock
 	return locks, nil
 }
 
-// age returns the time for which the oldest holder has held the lock, or 0 if it is unknown.
+// age returns the time since the first of the holders asked for the lock, or 0 if it is unknown.
 func age(l admin.Lock) (oldest time.Duration) {
 	for _, h := range l.Holders {
 		if !h.Since.IsZero() {

@@ -295,7 +295,7 @@ func (t *topView) head() string {
 	if t.seen.at.IsZero() {
 		return topQuiet + "asking" + plain
 	}
-	text := fmt.Sprintf("%s%s  %d held, %d waiting, the longest for %s%s", topHead, time.Now().Format(time.TimeOnly), len(t.seen.locks), waiting, short(oldest), plain)
+	text := fmt.Sprintf("%s%s  %d held, %d waiting, the oldest asked %s ago%s", topHead, time.Now().Format(time.TimeOnly), len(t.seen.locks), waiting, short(oldest), plain)
 	text += topQuiet + "  by " + t.sort
 	if t.filter != "" || t.typing {
 		text += ", with " + shown(t.filter)
@@ -317,7 +317,7 @@ func (t *topView) list() []string {
 		}
 	}
 	t.first = min(max(t.first, at-t.room()+1, 0), max(at, 0))
-	heads := []string{"NAME", "KIND", "HOLDER", "SINCE", "LEASE", "WAITING"}
+	heads := []string{"NAME", "KIND", "HOLDER", "ASKED", "LEASE", "WAITING"}
 	if t.wide {
 		heads = append(heads, "COUNT", "PID", "LABEL", "OWNER")
 	}
