@@ -319,7 +319,7 @@ func TestUnlock(t *testing.T) {
 			t.Fatal("the client does not listen")
 		}
 	}
-	if status, text := s.post(with("reason", "stuck <since> 3"), alice); status != 200 || !strings.Contains(text, "Unlocked. 1 holder told.") || !strings.Contains(text, "by alice: “stuck &lt;since&gt; 3”") {
+	if status, text := s.post(with("reason", "stuck <since> 3"), alice); status != 200 || !strings.Contains(text, "Unlocked. A message was sent to 1 holder. A process that is frozen, or does not look, works on") || !strings.Contains(text, "by alice: “stuck &lt;since&gt; 3”") {
 		t.Errorf("%d %s", status, text)
 	}
 	<-h.Context().Done()
@@ -329,7 +329,7 @@ func TestUnlock(t *testing.T) {
 	if !strings.Contains(said.String(), "unlocked by force") || strings.Contains(said.String(), h.Owner()) {
 		t.Errorf("the log says %s", &said)
 	}
-	s.says("lock?name=orders:42&unlocked=1&told=0&failed=<b>", 200, "0 of 1 holder told")
+	s.says("lock?name=orders:42&unlocked=1&told=0&failed=<b>", 200, "A message was sent to 0 of 1 holder; the others are dead, or learn of it at")
 }
 
 // follow follows a page, and returns what each of its events brings.

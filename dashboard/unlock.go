@@ -119,6 +119,9 @@ func (h *Handler) log() *slog.Logger {
 	return slog.Default()
 }
 
+// worksOn says what no message can change: Redis passes one on to a frozen process as well.
+const worksOn = ". A process that is frozen, or does not look, works on beside the next holder: end it there before you trust the data."
+
 // resultOf returns what the page says of an unlock. The words are fixed, so that a link cannot say anything else.
 func resultOf(q url.Values) (text string, failed bool) {
 	done, err1 := strconv.Atoi(q.Get("unlocked"))
@@ -135,7 +138,7 @@ func resultOf(q url.Values) (text string, failed bool) {
 	case err1 != nil || err2 != nil || done < 1:
 		return "", false
 	case told >= done:
-		return "Unlocked. " + plural(done, "holder") + " told.", false
+		return "Unlocked. A message was sent to " + plural(done, "holder") + worksOn, false
 	}
-	return "Unlocked. " + strconv.Itoa(told) + " of " + plural(done, "holder") + " told; the others learn of it from their next renewal.", false
+	return "Unlocked. A message was sent to " + strconv.Itoa(told) + " of " + plural(done, "holder") + "; the others are dead, or learn of it at their next renewal or their unlock" + worksOn, false
 }

@@ -27,7 +27,14 @@ redis() {
 	esac
 }
 step() {
-	printf '\n$ %s\n' "$*"
+	printf '\n$'
+	for word; do
+		case $word in
+		*' '*) printf " '%s'" "$word" ;;
+		*) printf ' %s' "$word" ;;
+		esac
+	done
+	echo
 	"$@"
 }
 # await COMMAND waits until it says something, for 20 s at the most.

@@ -236,7 +236,7 @@ func TestUnlock(t *testing.T) {
 		}
 		hears = n > 0
 	}
-	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", h.Owner(), "--as", "alice", "--reason", "stuck since 3"), 0, "holds  billing on ", "unlocked; its holder was told\n")
+	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", h.Owner(), "--as", "alice", "--reason", "stuck since 3"), 0, "holds  billing on ", "unlocked; a message was sent to its holder (billing on "+host(t)+", pid ", "works on beside the next holder: end it there")
 	<-h.Context().Done()
 	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
 		t.Errorf("the holder is told %v", err)
@@ -245,7 +245,7 @@ func TestUnlock(t *testing.T) {
 
 	// All readers that it has shown.
 	a, b := mustLock(t, c.NewRWLock("rw").Read()), mustLock(t, billing(t, s.Client(t)).NewRWLock("rw").Read())
-	says(t, on(t, s, "unlock", "rw", "-y"), 0, "a read/write lock, read by 2\n", "holders were told")
+	says(t, on(t, s, "unlock", "rw", "-y"), 0, "a read/write lock, read by 2\n", " its 2 holders")
 	if held(t, s, "rw") {
 		t.Error("it is held still")
 	}
@@ -272,7 +272,7 @@ func TestUnlock_run(t *testing.T) {
 	}
 	next := on(t, s, "run", name, "--", "echo", "mine")
 	says(t, on(t, s, "ls"), 0, name, "leasehold run on ")
-	says(t, on(t, s, "unlock", name, "--yes", "--as", "alice"), 0, "sleep", "unlocked; its holder was told")
+	says(t, on(t, s, "unlock", name, "--yes", "--as", "alice"), 0, "sleep", "unlocked; a message was sent to its holder (leasehold run on ")
 	says(t, stuck, 123, "by alice")
 	says(t, next, 0, "mine")
 }

@@ -76,8 +76,8 @@ func TestPages(t *testing.T) {
 	codes := map[string]int{
 		"leasehold doctor":             -1, // which may have a warning of the server of the tests
 		"leasehold doctor --for plain": -1,
-		"leasehold doctor --url redis://jobs@db1:6379 --prefix orders: --for plain": 2, // there is no db1
-		"leasehold unlock NAME": exitUsage, // off a terminal it wants --yes
+		"leasehold doctor --url redis://jobs@db1:6379 --prefix orders: --for plain":  2,         // there is no db1
+		"leasehold unlock NAME --reason 'why, ticket'":                               exitUsage, // off a terminal it wants --yes
 		"leasehold unlock orders:42 --reason 'pid 4711 hangs in a read, ticket 815'": exitUsage,
 		"leasehold run --no-wait nightly -- ./report.sh":                             75,
 	}

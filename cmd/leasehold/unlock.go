@@ -40,7 +40,8 @@ waiter.
 The holder learns the operator and the reason at once, if its client has renewed a
 lock before; else at its next renewal, within a third of the lease. A process that
 hangs learns of it when it runs again and looks at its lock. A client of Redisson
-learns nothing before it unlocks. The old holder works beside the next one until it
+learns nothing before it unlocks. unlock knows that a message was sent, and not that
+the process has read it. The old holder works beside the next one until it
 stops, unless fencing tokens guard the data. So unlock only a lock whose holder is
 stuck.
 
@@ -92,7 +93,8 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 			return err
 		}
 	}
-	done, told := 0, 0
+	var from []lock.Holder // that lost the lock
+	told := 0
 	var note error
 	for _, owner := range owners {
 		r, err := a.Unlock(ctx, u.name, owner, u.reason)
@@ -103,13 +105,13 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 		case err != nil:
 			return noLock(u.name, err)
 		}
-		done, told = done+len(r.Holders), told+r.Told
+		from, told = append(from, r.Holders...), told+r.Told
 		note = errors.Join(note, r.NoteErr)
 	}
-	if done == 0 {
+	if len(from) == 0 {
 		return fmt.Errorf("%s: nobody holds it any more; nothing was changed", shown(u.name))
 	}
-	fmt.Fprintf(out, "unlocked; %s\n", toldOf(told, done))
+	fmt.Fprintf(out, "unlocked; %s\n%s\n", toldOf(told, from), worksOn)
 	if note != nil {
 		return fmt.Errorf("%s is unlocked, but there is no note of it: %w", shown(u.name), note)
 	}
@@ -134,18 +136,26 @@ func (u *unlocker) owners(l admin.Lock) (owners []string, err error) {
 	return nil, fmt.Errorf("%s: nobody holds it; nothing was changed", shown(u.name))
 }
 
-// toldOf returns words for the number of holders that the message reached.
-func toldOf(told, of int) string {
+// toldOf returns words for what the holders in from know, of which told have a client that listens. Redis passes a
+// message on to a frozen process as well, so nobody knows whether it was read.
+func toldOf(told int, from []lock.Holder) string {
+	const learns = "dead, or learn of it at their next renewal or their unlock"
+	of, first := len(from), who(from[0].Owner, from[0].Client)
 	switch {
-	case told == of && of == 1:
-		return "its holder was told"
-	case told == of:
-		return fmt.Sprintf("its %d holders were told", of)
+	case of == 1 && told == 1:
+		return "a message was sent to its holder (" + first + ")"
 	case of == 1:
-		return "its holder does not listen yet, and learns it from its next renewal"
+		return "nobody listens at its holder (" + first + "): it is dead, or learns of it at its next renewal or its unlock"
+	case told == of:
+		return fmt.Sprintf("a message was sent to each of its %d holders", of)
+	case told == 0:
+		return fmt.Sprintf("nobody listens at its %d holders: they are %s", of, learns)
 	}
-	return fmt.Sprintf("%d of its %d holders were told, the others learn it from their next renewal", told, of)
+	return fmt.Sprintf("a message was sent to %d of its %d holders; the others are %s", told, of, learns)
 }
+
+// worksOn says what no message can change.
+const worksOn = "A process that is frozen, or does not look, works on beside the next holder: end it there before you trust the data."
 
 // confirm asks whether to go on.
 func (u *unlocker) confirm(ctx context.Context, in io.Reader, out io.Writer, holders int) error {
