@@ -132,7 +132,7 @@ func (e *exam) replicas(ctx context.Context, n *node) Check {
 	}
 	count := int(number(n.info["connected_slaves"]))
 	if count == 0 {
-		return Check{Name: "replicas", Status: OK, Found: "none: with this server its locks are gone"}
+		return Check{Name: "replicas", Status: OK, Found: "none: if this server dies, its locks are lost"}
 	}
 	online := 0
 	for i := range count {
