@@ -295,5 +295,5 @@ func (r *runner) label() string {
 		}
 		return c
 	}, strings.ToValidUTF8(filepath.Base(r.argv[0]), "?"))
-	return strings.ToValidUTF8(name[:min(len(name), 128)], "")
+	return "runs " + strings.ToValidUTF8(name[:min(len(name), 128)], "")
 }
