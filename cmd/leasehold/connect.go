@@ -70,6 +70,15 @@ func (c *connection) address() (string, error) {
 	return urls[0], nil
 }
 
+// server returns the address of the server for a message, without a password.
+func (c *connection) server() string {
+	address, err := c.address()
+	if err != nil {
+		return "the server"
+	}
+	return redacted(address)
+}
+
 // dial connects to the server at address. It gives up when ctx ends.
 func (c *connection) dial(ctx context.Context, address string) (rueidis.Client, error) {
 	option, err := c.options(address)

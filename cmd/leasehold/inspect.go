@@ -36,6 +36,8 @@ NAME is the name of the key, with the prefix of the application if it has one. O
 plain lock, Redis knows which processes wait, and not how many of their goroutines. Of
 a read/write lock, it knows the writer that readers let pass.
 
+A name without a trace on the server is shown as free. A line on standard error says so.
+
 Exit code: 0, also if the lock is free; 1 if the key holds no lock, or if Redis gave no
 answer; 2 if inspect was called the wrong way.
 
@@ -53,13 +55,28 @@ answer; 2 if inspect was called the wrong way.
 				case out.format.value == "json":
 					return writeJSON(cmd.OutOrStdout(), toJSON(l))
 				}
-				return detail(l).table(cmd.OutOrStdout())
+				if err := detail(l).table(cmd.OutOrStdout()); err != nil {
+					return err
+				}
+				if l.Kind == "" && l.Forced == nil && l.Token == 0 {
+					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.nothing(args[0]))
+				}
+				return nil
 			})
 		},
 	}
 	out.addFlag(cmd)
 	via.addFlags(cmd)
 	return cmd
+}
+
+// nothing says that a name without a trace on the server may be the wrong one.
+func (c *connection) nothing(name string) string {
+	text := fmt.Sprintf("there is no trace of %s on %s: it is free if name, server and database are right; leasehold ls shows the locks that are held", shown(name), c.server())
+	if strings.ContainsAny(name, "*?[") {
+		text = fmt.Sprintf("there is no trace of %s on %s: inspect takes a name; for a pattern use leasehold ls", shown(name), c.server())
+	}
+	return text
 }
 
 // noLock returns err, about the lock called name, in words for operators.

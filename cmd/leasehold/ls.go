@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/redis/rueidis"
@@ -88,6 +89,9 @@ line; the other formats are sorted.
 					}
 					return writeJSON(w, list)
 				}
+				if len(locks) == 0 {
+					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.noMatch(q.Match))
+				}
 				return listLocks(w, locks, out.format.value == "wide")
 			})
 		},
@@ -97,6 +101,17 @@ line; the other formats are sorted.
 	out.addFlag(cmd, "wide", "jsonl", "name")
 	via.addFlags(cmd)
 	return cmd
+}
+
+// noMatch says that no lock is held whose name matches pattern.
+func (c *connection) noMatch(pattern string) string {
+	switch {
+	case pattern == "":
+		return "no lock is held on " + c.server()
+	case strings.ContainsAny(pattern, "*?["):
+		return fmt.Sprintf("no lock that is held matches %s on %s", shown(pattern), c.server())
+	}
+	return fmt.Sprintf("no lock called %s is held on %s; for all names that begin so: leasehold ls '%s'", shown(pattern), c.server(), shown(pattern+"*"))
 }
 
 // both yields what a yields, and then what b does, until one of them yields an error.

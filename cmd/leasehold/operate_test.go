@@ -137,6 +137,8 @@ func ls(t *testing.T, rdb rueidis.Client, url string) {
 	if none.stdout.String() != "[]\n" {
 		t.Errorf("%q", none.stdout)
 	}
+	says(t, call("ls", "nothing:*"), 0, "NAME ", "leasehold: no lock that is held matches nothing:* on "+url+"\n")
+	says(t, call("ls", "orders"), 0, "no lock called orders is held on "+url+"; for all names that begin so: leasehold ls 'orders*'\n")
 	says(t, call("clients"), 0, "NAME ", "billing", host(t), "zone=a")
 	says(t, call("clients", "-o", "wide"), 0, c.ID())
 	clients := call("clients", "-o", "jsonl")
@@ -185,7 +187,8 @@ func TestInspect(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	c := billing(t, rdb)
-	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: free\n")
+	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: free\n", "leasehold: there is no trace of orders:1 on "+s.URL()+": it is free if ")
+	says(t, on(t, s, "inspect", "orders:*"), 0, "orders:*: free\n", "inspect takes a name; for a pattern use leasehold ls\n")
 	h := mustLock(t, c.NewFairLock("orders:1", lock.WithFencing()))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -272,7 +275,7 @@ func TestUnlock_run(t *testing.T) {
 	}
 	next := on(t, s, "run", name, "--", "echo", "mine")
 	says(t, on(t, s, "ls"), 0, name, "leasehold run on ")
-	says(t, on(t, s, "unlock", name, "--yes", "--as", "alice"), 0, "sleep", "unlocked; a message was sent to its holder (leasehold run on ")
+	says(t, on(t, s, "unlock", name, "--yes", "--as", "alice"), 0, ", runs sleep", "unlocked; a message was sent to its holder (leasehold run on ")
 	says(t, stuck, 123, "by alice")
 	says(t, next, 0, "mine")
 }
