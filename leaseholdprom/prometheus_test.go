@@ -142,6 +142,9 @@ func TestBoard_isComplete(t *testing.T) {
 		t.Errorf("%d metrics, want 9", n)
 	}
 	for line := range strings.Lines(rules) {
+		if _, text, is := strings.Cut(strings.TrimSpace(line), "runbook: "); is && !strings.Contains(docs, "| "+strings.Trim(text, `"`)+" |") {
+			t.Errorf("docs/TELEMETRY.md does not say %s", text)
+		}
 		if _, alert, is := strings.Cut(strings.TrimSpace(line), "- alert: "); is && !strings.Contains(docs, alert) {
 			t.Errorf("%s is not in docs/TELEMETRY.md", alert)
 		}
