@@ -145,7 +145,7 @@ func TestPages(t *testing.T) {
 			}
 			escaped := `a&lt;script&gt;alert(1)&lt;/script&gt;&amp;`
 			all := []string{
-				s.says("", 200, "Asked for longest ago", escaped, "&lt;b&gt;bil&lt;/b&gt; on "),
+				s.says("", 200, "Asked longest ago", escaped, "&lt;b&gt;bil&lt;/b&gt; on "),
 				s.says("locks?sort=since&kind=plain", 200, escaped, "1 of 2 locks", `aria-sort="descending"`),
 				s.says("locks?q=CATA", 200, "1 of 2 locks", "read/write"),
 				s.says("locks?q=nothing", 200, "No lock is like that."),

@@ -124,7 +124,7 @@ func (h *Handler) overviewPage(ctx context.Context, _ url.Values, live bool) (an
 	o.Tiles = []tile{
 		{Title: "Held", Text: held, URL: "./locks"},
 		{Title: "Waiting", Text: group(waiting), URL: "./locks?sort=waiting"},
-		{Title: "First asked", Age: ageOf(first, live), URL: "./locks?sort=since"},
+		{Title: "Asked longest ago", Age: ageOf(first, live), URL: "./locks?sort=since"},
 		{Title: "Clients", Text: group(len(s.clients)), URL: "./clients"},
 	}
 	o.Oldest = top(s.locks, live, func(r *row) bool { return !oldest(r.Lock).IsZero() }, bySort["since"])

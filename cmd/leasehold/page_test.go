@@ -90,7 +90,7 @@ func TestPage_looks(t *testing.T) {
 	for _, scheme := range []string{"light", "dark"} {
 		b.scheme(scheme)
 		for name, page := range map[string]struct{ path, shows string }{
-			"overview": {"", "First asked"},
+			"overview": {"", "Asked longest ago"},
 			"locks":    {"locks?sort=since", "stock:berlin:aisle-4"},
 			"lock":     {"lock?name=orders:42", "Waiting, in this order"},
 			"graph":    {"graph", "A ring."},
@@ -234,7 +234,7 @@ func TestPage_unlock(t *testing.T) {
 		t.Fatal(h.Err())
 	}
 	b.do(chromedp.Click(chromedp.CSS("summary")), chromedp.SendKeys(chromedp.CSS("input[name=reason]"), "stuck since 3"), chromedp.SendKeys(chromedp.CSS("input[name=typed]"), "orders:42"+kb.Enter))
-	b.shows("Unlocked. 1 holder told.")
+	b.shows("Unlocked. A message was sent to 1 holder.")
 	<-h.Context().Done()
 	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
 		t.Errorf("the holder is told %v", err)
