@@ -284,7 +284,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	if v.Found != v.All {
 		v.Summary = fmt.Sprintf("%s of %s", group(v.Found), plural(v.All, "lock"))
 	}
-	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Asked ago", "since", "number"}, {"Lease left", "lease", ""}, {"Waiting", "waiting", "number"}} {
+	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Asked", "since", "number"}, {"Lease left", "lease", ""}, {"Waiting", "waiting", "number"}} {
 		hd := head{Title: c.title, Class: c.class}
 		if c.sort != "" {
 			hd.URL = "./locks?" + changed(changed(q, "page", ""), "sort", c.sort).Encode()
