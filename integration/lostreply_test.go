@@ -47,8 +47,12 @@ func firstLost(t *testing.T, server *redistest.Server) (proxy *redistest.Proxy, 
 		if err != nil {
 			t.Errorf("a script with %q keys", req[2])
 		}
-		args := req[3+keys:]
-		what := bytes.Join(slices.Concat(req[:3+keys], args[:min(3, len(args))]), []byte{0})
+		args, words := req[3+keys:], 3
+		if keys == 1 {
+			// A question of a plain lock says in its third word how long it has waited. How many holds it wants, or a release leaves, comes later.
+			args, words = slices.Concat(args[:2], args[min(3, len(args)):]), 4
+		}
+		what := bytes.Join(slices.Concat(req[:3+keys], args[:min(words, len(args))]), []byte{0})
 		if _, again := seen.LoadOrStore(string(what), true); again {
 			return redistest.Action{}
 		}
