@@ -4,6 +4,7 @@ package integration_test
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -252,7 +253,7 @@ func script(req [][]byte) string {
 	switch {
 	case len(args) == 0:
 		return ""
-	case len(args) > 3 && strings.HasSuffix(string(args[3]), "PUBLISH"):
+	case slices.ContainsFunc(args[:min(4, len(args))], func(arg []byte) bool { return strings.HasSuffix(string(arg), "PUBLISH") }):
 		return "release"
 	case !strings.Contains(string(args[0]), ":"):
 		return "renew"
