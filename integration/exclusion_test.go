@@ -329,7 +329,7 @@ func (c *contender) take(ctx context.Context, k kind, name string, wait bool, un
 	if c.plan.RW {
 		o.Side = history.Side(k)
 	}
-	h, err := ask(ctx)
+	h, err := ask(noting(ctx))
 	o.Return = monotonic()
 	switch {
 	case err == nil:

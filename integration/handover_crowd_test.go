@@ -96,7 +96,7 @@ func (run *runner) finish() (relayed, error) {
 // once takes the lock once, and reports whether this goroutine may go on.
 func (run *runner) once(ctx context.Context, l lock.Locker, g int) bool {
 	o := op{Kind: acquire, Name: l.Name(), Goroutine: g, Call: monotonic()}
-	h, err := l.Lock(ctx)
+	h, err := l.Lock(noting(ctx))
 	if err != nil {
 		run.failed(err)
 		return false
