@@ -2,7 +2,8 @@
 --
 -- config   rate, interval (ms), type (0: all clients together) and keepAliveTime (ms, 0 for none)
 -- value    the units that are left
--- permits  the units taken: byte 16, 16 bytes of an id, the units as four bytes, least first -> when, in ms
+-- permits  the units taken: byte 16, 16 bytes of an id, the units as four bytes, least first -> when, in ms,
+--          which these scripts round up
 --
 -- Redisson takes `when` from the clock of its client, and these scripts from that of the server.
 

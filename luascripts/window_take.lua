@@ -21,7 +21,7 @@ local units, least, id = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 
 local rate, interval = rate_of(config)
 if not rate then return interval end
-local now = clock()
+local now, time = clock()
 local held = redis.pcall('ZCARD', permits)
 if type(held) == 'table' then
   if string.find(held.err, 'WRONGTYPE', 1, true) then return -4 end
@@ -56,7 +56,9 @@ elseif units > 0 then
       end
     end
   else
-    redis.call('ZADD', permits, string.format('%.0f', now), packed(id, taken))
+    -- Rounded up, so that no unit comes back before its interval is over.
+    local at = time[1] * 1000 + math.ceil(time[2] / 1000)
+    redis.call('ZADD', permits, string.format('%.0f', at), packed(id, taken))
     left = left - taken
     redis.call('SET', value, string.format('%.0f', left))
     keep(config, value, permits)

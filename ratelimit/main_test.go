@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/memredis"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/ratelimit"
 	"github.com/redis/rueidis"
@@ -16,19 +15,7 @@ import (
 // addr is the address of a server in memory, for the examples.
 var addr string
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(withServer{m}) }
-
-type withServer struct{ m *testing.M }
-
-func (w withServer) Run() int {
-	server, err := memredis.Start()
-	if err != nil {
-		panic(err)
-	}
-	defer server.Close()
-	addr = server.Addr()
-	return w.m.Run()
-}
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // closed is the policy of tests with a server that answers, on a machine that may be busy.
 var closed = ratelimit.Closed().After(30 * time.Second)
