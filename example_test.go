@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/fence"
-	"github.com/leasehold-go/leasehold/internal/memredis"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/multilock"
@@ -19,27 +17,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-// url is the server of the examples: one in memory. Yours is redis://127.0.0.1:6379, say.
-var url string
+// addr is the server of the examples: one in memory.
+var addr string
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(withServer{m}, redistest.NotOurs()) }
-
-type withServer struct{ m *testing.M }
-
-func (w withServer) Run() int {
-	server, err := memredis.Start()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer server.Close()
-	url = "redis://" + server.Addr()
-	return w.m.Run()
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(redistest.WithMemory(m, &addr), redistest.NotOurs())
 }
 
 // open connects; one client for each process is enough.
 func open() *client.Client {
-	c, err := client.Open(context.Background(), url)
+	c, err := client.Open(context.Background(), "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -49,7 +36,7 @@ func open() *client.Client {
 // Do locks, works and unlocks, whatever happens.
 func Example() {
 	ctx := context.Background()
-	c, err := client.Open(ctx, url)
+	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}

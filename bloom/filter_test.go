@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/bloom"
-	"github.com/leasehold-go/leasehold/internal/memredis"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
@@ -23,19 +22,7 @@ import (
 // addr is the address of a server in memory, for the examples.
 var addr string
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(withServer{m}) }
-
-type withServer struct{ m *testing.M }
-
-func (w withServer) Run() int {
-	server, err := memredis.Start()
-	if err != nil {
-		panic(err)
-	}
-	defer server.Close()
-	addr = server.Addr()
-	return w.m.Run()
-}
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // patient is a timeout for a busy machine.
 const patient = time.Minute

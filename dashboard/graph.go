@@ -145,7 +145,7 @@ func (b *builder) graph() (g graph) {
 	return g
 }
 
-// closed returns the rings that none can leave. Who waits for a semaphore goes on when any one of its holders does, so a ring
+// closed returns the rings that none can leave. A waiter of a semaphore goes on when any one of its holders does, so a ring
 // through a semaphore is open where one of its holders is not in the ring.
 func closed(all []*node) [][]*node {
 	for {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/fence"
-	"github.com/leasehold-go/leasehold/internal/memredis"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"go.uber.org/goleak"
@@ -21,19 +19,8 @@ import (
 // addr is the address of a server in memory, for the examples.
 var addr string
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(withServer{m}, redistest.NotOurs()) }
-
-type withServer struct{ m *testing.M }
-
-func (w withServer) Run() int {
-	server, err := memredis.Start()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer server.Close()
-	addr = server.Addr()
-	return w.m.Run()
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(redistest.WithMemory(m, &addr), redistest.NotOurs())
 }
 
 const (

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/session"
@@ -203,16 +204,8 @@ func (c *Crew) who(ctx context.Context, e *LostError) {
 func (c *Crew) look(ctx context.Context, op string) (luascripts.CrewState, error) {
 	return session.Ask(ctx, c.all.session, c.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.CrewState, error) {
 		s, v, err := luascripts.LookAtCrew(ctx, rdb, k)
-		return s, foreign(v, err)
+		return s, command.Foreign(v, err)
 	})
-}
-
-// foreign returns the error for a verdict.
-func foreign(v luascripts.Verdict, err error) error {
-	if err == nil && v == luascripts.Foreign {
-		return final{lock.ErrForeignKey}
-	}
-	return err
 }
 
 // crewRound is the crew that a caller waits for.
@@ -252,7 +245,7 @@ func (c *Crew) Dismiss(ctx context.Context, members ...lock.Holder) (dismissed i
 	}
 	n, err := session.Ask(ctx, c.all.session, c.spec, "dismiss", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (int64, error) {
 		n, v, err := luascripts.DismissFromCrew(ctx, rdb, k, owners)
-		return n, foreign(v, err)
+		return n, command.Foreign(v, err)
 	})
 	return int(n), err
 }
@@ -267,7 +260,7 @@ func (c *Crew) Delete(ctx context.Context) error {
 	}
 	_, err = session.Ask(ctx, c.all.session, c.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (struct{}, error) {
 		v, err := luascripts.DeleteCrew(ctx, rdb, k, s.Round)
-		return struct{}{}, foreign(v, err)
+		return struct{}{}, command.Foreign(v, err)
 	})
 	return err
 }
@@ -286,7 +279,7 @@ type CrewState struct {
 func (c *Crew) Inspect(ctx context.Context) (CrewState, error) {
 	all, err := session.Ask(ctx, c.all.session, c.spec, "inspect", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) ([]luascripts.CrewMember, error) {
 		all, v, err := luascripts.InspectCrew(ctx, rdb, k)
-		return all, foreign(v, err)
+		return all, command.Foreign(v, err)
 	})
 	if err != nil {
 		return CrewState{}, err

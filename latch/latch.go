@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
@@ -71,20 +72,9 @@ type script = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (
 func (l *Latch) ask(ctx context.Context, op string, f script) (luascripts.LatchState, error) {
 	return session.Ask(ctx, l.all.session, l.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, error) {
 		state, verdict, err := f(ctx, rdb, k)
-		if err == nil && verdict == luascripts.Foreign {
-			err = final{lock.ErrForeignKey}
-		}
-		return state, err
+		return state, command.Foreign(verdict, err)
 	})
 }
-
-// final is an error after which asking again would not help.
-type final struct{ error }
-
-func (e final) Unwrap() error { return e.error }
-
-// Final says that it is one.
-func (e final) Final() {}
 
 // wrap adds the operation and the name to err. It returns nil for nil.
 func (l *Latch) wrap(op string, err error) error {

@@ -25,7 +25,6 @@
 local publish, counts = ARGV[1], ARGV[2] == '1'
 local time = redis.call('TIME')
 
-
 -- made returns the functions of the later files. To make all of them takes longer than to take a
 -- lock that is free, or to free one for which nobody waits; and most are so.
 local functions

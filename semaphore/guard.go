@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -36,7 +37,7 @@ func (s *Semaphore) Run(ctx context.Context, h lock.Hold, script *Script, keys [
 	owner, spec := h.Owner(), s.one.spec()
 	r, err := session.AskOnce(ctx, s.one.session, spec, "run", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (reply, error) {
 		if len(luascripts.Permits(owner)) == 0 {
-			return reply{}, final{fmt.Errorf("%v is no hold of a semaphore", h)}
+			return reply{}, command.Final{Err: fmt.Errorf("%v is no hold of a semaphore", h)}
 		}
 		msg, had, err := script.permitted.Exec(ctx, rdb, k, owner, keys, args)
 		return reply{msg, had}, err
@@ -67,16 +68,14 @@ func (s *Semaphore) Slots(ctx context.Context, h lock.Hold) ([]Slot, error) {
 	owner, spec := h.Owner(), s.one.spec()
 	found, err := session.Ask(ctx, s.one.session, spec, "slots", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) ([]luascripts.Slot, error) {
 		if len(luascripts.Permits(owner)) == 0 {
-			return nil, final{fmt.Errorf("%v is no hold of a semaphore", h)}
+			return nil, command.Final{Err: fmt.Errorf("%v is no hold of a semaphore", h)}
 		}
 		verdict, slots, err := luascripts.SlotsOfPermits(ctx, rdb, k, owner)
 		switch {
-		case err != nil:
-			return nil, err
-		case verdict == luascripts.Foreign:
-			return nil, final{lock.ErrForeignKey}
+		case err != nil, verdict == luascripts.Foreign:
+			return nil, command.Foreign(verdict, err)
 		case verdict == luascripts.Gone:
-			return nil, final{fmt.Errorf("%w: the server does not have these permits as held", lock.ErrLost)}
+			return nil, command.Final{Err: fmt.Errorf("%w: the server does not have these permits as held", lock.ErrLost)}
 		}
 		return slots, nil
 	})

@@ -7,6 +7,7 @@ import (
 	"math"
 	"sync/atomic"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/session"
@@ -122,21 +123,13 @@ func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luasc
 	case !errors.As(err, &other):
 		return a, err
 	case other.Absent:
-		return a, final{fmt.Errorf("%w: %w, and the handle does not say how many permits it must have", ErrNotInitialised, err)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle does not say how many permits it must have", ErrNotInitialised, err)}
 	case k.Total > 0 && int64(k.Total) != other.Stored:
-		return a, final{fmt.Errorf("%w: %w, and the handle says %d", ErrPermits, err, k.Total)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle says %d", ErrPermits, err, k.Total)}
 	default:
-		return a, final{fmt.Errorf("%w: %w, and the call wants %d", ErrPermits, err, k.Permits)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, and the call wants %d", ErrPermits, err, k.Permits)}
 	}
 }
-
-// final is an error after which asking again would not help.
-type final struct{ error }
-
-func (e final) Unwrap() error { return e.error }
-
-// Final says that it is one.
-func (e final) Final() {}
 
 func (p *part) Name() string { return p.name }
 
@@ -198,10 +191,7 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	}
 	_, err := session.Ask(ctx, s.one.session, spec, "resize", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (struct{}, error) {
 		verdict, err := luascripts.ResizeSemaphore(ctx, rdb, k, permits)
-		if err == nil && verdict == luascripts.Foreign {
-			err = final{lock.ErrForeignKey}
-		}
-		return struct{}{}, err
+		return struct{}{}, command.Foreign(verdict, err)
 	})
 	if err == nil {
 		s.one.permits.Store(int64(permits))

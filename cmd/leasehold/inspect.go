@@ -221,7 +221,7 @@ func since(h lock.Holder) string {
 		return "nobody says when it asked"
 	}
 	text := fmt.Sprintf("asked %s ago, at %s", ago(h.Since), h.Since.Local().Format("2006-01-02 15:04:05 MST"))
-	if h.Mode == lock.Member { // who waits for nobody
+	if h.Mode == lock.Member { // a member of a crew waits for nobody
 		return text
 	}
 	return text + " (this includes its wait)"

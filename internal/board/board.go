@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/leader"
@@ -32,27 +33,11 @@ func New(s *session.Session, name string) *Board {
 	return &Board{session: s, spec: s.NewSpec(kind, name, nil)}
 }
 
-// final is an error after which asking again would not help.
-type final struct{ error }
-
-func (e final) Unwrap() error { return e.error }
-
-// Final says that it is one.
-func (e final) Final() {}
-
-// foreign returns the error for a verdict.
-func foreign(v luascripts.Verdict, err error) error {
-	if err == nil && v == luascripts.Foreign {
-		return final{lock.ErrForeignKey}
-	}
-	return err
-}
-
 func (b *Board) post(ctx context.Context, op string, h lock.Hold, value string, d time.Duration, over bool) (luascripts.Verdict, error) {
 	end := time.Now().Add(d)
 	return session.Ask(ctx, b.session, b.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) {
 		v, err := luascripts.PostLeader(ctx, rdb, k, h.Token(), value, time.Until(end), over)
-		return v, foreign(v, err)
+		return v, command.Foreign(v, err)
 	})
 }
 
@@ -80,7 +65,7 @@ func (b *Board) Read(ctx context.Context) (l leader.Leader, leads bool, err erro
 	l, err = session.Ask(ctx, b.session, b.spec, "leader", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (leader.Leader, error) {
 		said, v, err := luascripts.ReadLeader(ctx, rdb, k)
 		if err != nil || v != luascripts.Done {
-			return leader.Leader{}, foreign(v, err)
+			return leader.Leader{}, command.Foreign(v, err)
 		}
 		return leader.Leader{Value: said.Value, Since: said.Since, Token: said.Token, Left: said.Left}, nil
 	})

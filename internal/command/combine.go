@@ -395,7 +395,7 @@ func (c *combiner) next(b *batch) bool {
 // carryOut sends b, and waits for the answers.
 func (c *combiner) carryOut(b *batch) {
 	if c.s.rdb.Mode() == rueidis.ClientModeCluster {
-		// The changes of a slot share a script. Those of a lock stay in their order.
+		// The changes of a slot share a script. Of those of a lock, releases come first.
 		slices.SortStableFunc(b.changes, func(x, y *luascripts.Change) int { return int(x.Slot) - int(y.Slot) })
 	}
 	c.s.change(c.s.rdb, b.changes)

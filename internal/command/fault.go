@@ -67,6 +67,14 @@ func (e Final) Unwrap() error { return e.Err }
 // Final says that it is one.
 func (e Final) Final() {}
 
+// Foreign returns err, or the error for a key that holds something else if that is the verdict of a script.
+func Foreign(v luascripts.Verdict, err error) error {
+	if err == nil && v == luascripts.Foreign {
+		return Final{lock.ErrForeignKey}
+	}
+	return err
+}
+
 // Explain returns err, with which a command failed, as callers get it: with the sentinel of
 // package lock that says what is wrong, and with advice.
 func (s *Sender) Explain(err error) error {

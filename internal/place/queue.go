@@ -18,7 +18,7 @@ import (
 // the lock goes from one to the next inside the process. The first waiter of a line asks
 // itself, as the lock is free as a rule.
 //
-// Who has the lock, and how it goes on, is in handover.go.
+// The holder of the lock, and how the lock goes on, are in handover.go.
 
 // EntryPause is the least time between two entries of a line into a queue, while waiters of the
 // line stand in the queue already.
@@ -248,7 +248,7 @@ func (l *Line) BeatIn(r Round, now time.Time, left time.Duration) {
 	}
 }
 
-// Follow records who is next in the queue after t, which was granted the lock: the numbers at
+// Follow records the owners that are next in the queue after t, which was granted the lock: the numbers at
 // the end of owner strings, with a space between two. All strings begin alike, with the first
 // `begin` bytes of t's.
 func (p *Place) Follow(t *Tenure, numbers string, begin int) {

@@ -51,7 +51,7 @@ type grant struct {
 	since  time.Time // when this process was granted the lock; zero if it was not
 	passes int       // how often the lock was passed on in this process since then
 	next   *Tenure   // the tenure that it was passed on to, under the same owner string; nil if it was not
-	queue  []Queuing // who is next in a queue in Redis, as far as it is in this process
+	queue  []Queuing // the owners that are next in a queue in Redis, as far as it is in this process
 	raised bool      // the register was raised, so the tokens that this process counts up from its own are of no use
 	alive  bool      // the watchdog is to renew the lease
 

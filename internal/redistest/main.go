@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"github.com/leasehold-go/leasehold/internal/memredis"
 	"go.uber.org/goleak"
 	"log/slog"
 )
@@ -23,4 +24,22 @@ func VerifyTestMain(m goleak.TestingM) {
 	goleak.VerifyTestMain(m, NotOurs(), goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
+}
+
+// WithMemory returns m with a server in memory, for the examples: addr is its address while the tests run.
+func WithMemory(m goleak.TestingM, addr *string) goleak.TestingM { return withMemory{m, addr} }
+
+type withMemory struct {
+	m    goleak.TestingM
+	addr *string
+}
+
+func (w withMemory) Run() int {
+	server, err := memredis.Start()
+	if err != nil {
+		panic(err)
+	}
+	defer server.Close()
+	*w.addr = server.Addr()
+	return w.m.Run()
 }

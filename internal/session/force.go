@@ -29,10 +29,7 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 		v, _, err := command.Await[luascripts.Verdict](ctx, s.sender, time.Until(end), command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return q(ctx, s.rdb, spec.Keys)
 		}))
-		if err == nil && v == luascripts.Foreign {
-			err = command.Final{Err: lock.ErrForeignKey}
-		}
-		return v, err
+		return v, command.Foreign(v, err)
 	})
 	if err != nil {
 		return false, err
