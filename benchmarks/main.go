@@ -80,15 +80,14 @@ func run() error {
 	if len(outcomes) == 0 {
 		return err
 	}
-	var tables strings.Builder
-	report(&tables, about, outcomes)
-	fmt.Print(tables.String())
+	tables := report(about, outcomes)
+	fmt.Print(tables)
 	if doc != "" && err == nil {
 		before, err := os.ReadFile(doc)
 		if err != nil {
 			return err
 		}
-		after, err := replaced(string(before), tables.String())
+		after, err := replaced(string(before), tables)
 		if err != nil {
 			return fmt.Errorf("%s: %w", doc, err)
 		}

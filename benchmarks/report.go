@@ -107,10 +107,29 @@ func (a aim) bound() string {
 	return "≤ " + strconv.FormatFloat(a.atMost, 'g', -1, 64)
 }
 
-// report writes everything as Markdown.
-func report(w io.Writer, about string, all []outcome) {
-	fmt.Fprintf(w, "%s\n\n### Aims\n\n| cell | what | aim | measured | |\n|---|---|---|---|---|\n", about)
+// sections are the tables of a run as Markdown, by the name of their place in the document.
+type sections map[string]string
+
+// inOrder are the names of all sections, as a page has them.
+var inOrder = []string{"in short", "cells", "aims"}
+
+func (s sections) String() string {
+	var all []string
+	for _, name := range inOrder {
+		all = append(all, s[name])
+	}
+	return strings.Join(all, "\n")
+}
+
+// report returns the tables of a run.
+func report(about string, all []outcome) sections {
+	var short, cells, aims strings.Builder
+	fmt.Fprintf(&short, "| | leasehold | best peer | | leasehold ÷ peer |\n|---|---:|---:|---|---:|\n")
+	fmt.Fprintf(&cells, "%s\n", about)
+	fmt.Fprintf(&aims, "| cell | what | aim | measured | |\n|---|---|---|---|---|\n")
 	for _, o := range all {
+		o.short(&short)
+		o.write(&cells)
 		for _, a := range o.cell.aims {
 			v, ok := o.reached(a)
 			said := "missed"
@@ -120,11 +139,28 @@ func report(w io.Writer, about string, all []outcome) {
 			case math.IsNaN(v) && o.errs["leasehold"] == nil:
 				continue // not part of this run
 			}
-			fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", o.cell.name, a.what, a.bound(), number(v, 2), said)
+			fmt.Fprintf(&aims, "| %s | %s | %s | %s | %s |\n", o.cell.name, a.what, a.bound(), number(v, 2), said)
 		}
 	}
-	for _, o := range all {
-		o.write(w)
+	return sections{"in short": short.String(), "cells": cells.String(), "aims": aims.String()}
+}
+
+// short writes the rows that stand for the cell in the table for readers in a hurry: leasehold next to
+// the peer whose median is best.
+func (o outcome) short(w io.Writer) {
+	for _, h := range o.cell.headlines {
+		rival := ""
+		for _, name := range o.cell.contenders {
+			k, v := contenders[name].kind, o.value(name, h.metric)
+			if k != peer && k != java || math.IsNaN(v) {
+				continue
+			}
+			if known := o.value(rival, h.metric); rival == "" || h.less && v < known || !h.less && v > known {
+				rival = name
+			}
+		}
+		fmt.Fprintf(w, "| %s (`%s`) | %s | %s | %s | %s |\n", h.text, o.cell.name, number(o.value("leasehold", h.metric), h.digits),
+			number(o.value(rival, h.metric), h.digits), rival, number(o.multiple("leasehold", h.metric, rival, !h.less), 2))
 	}
 }
 
@@ -183,17 +219,21 @@ func number(v float64, digits int) string {
 	return whole
 }
 
-const (
-	docBegin = "<!-- make bench: begin -->\n"
-	docEnd   = "<!-- make bench: end -->\n"
-)
+// marks are the lines before and after a section in a document.
+func marks(name string) (begin, end string) {
+	return "<!-- make bench, " + name + ": begin -->\n", "<!-- make bench, " + name + ": end -->\n"
+}
 
-// replaced returns the document with the tables between its marks.
-func replaced(document, tables string) (string, error) {
-	before, rest, ok := strings.Cut(document, docBegin)
-	_, after, end := strings.Cut(rest, docEnd)
-	if !ok || !end {
-		return "", fmt.Errorf("has no %q and %q", strings.TrimSpace(docBegin), strings.TrimSpace(docEnd))
+// replaced returns the document with each section between its marks.
+func replaced(document string, s sections) (string, error) {
+	for _, name := range inOrder {
+		begin, end := marks(name)
+		before, rest, ok := strings.Cut(document, begin)
+		_, after, closed := strings.Cut(rest, end)
+		if !ok || !closed {
+			return "", fmt.Errorf("has no %q and %q", strings.TrimSpace(begin), strings.TrimSpace(end))
+		}
+		document = before + begin + s[name] + end + after
 	}
-	return before + docBegin + tables + docEnd + after, nil
+	return document, nil
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -55,9 +54,7 @@ func once(t *testing.T, short bool) []outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var tables bytes.Buffer
-	report(&tables, about, all)
-	t.Logf("%s", tables.Bytes())
+	t.Logf("%s", report(about, all))
 	return all
 }
 
@@ -251,25 +248,53 @@ func TestMultiple(t *testing.T) {
 }
 
 func TestReplaced(t *testing.T) {
-	document := "a\n" + docBegin + "old\n" + docEnd + "z\n"
-	got, err := replaced(document, "new\n")
-	if want := "a\n" + docBegin + "new\n" + docEnd + "z\n"; err != nil || got != want {
+	with := func(text string) (document string, s sections) {
+		s = sections{}
+		for _, name := range inOrder {
+			begin, end := marks(name)
+			s[name] = text + " " + name + "\n"
+			document += name + "\n" + begin + s[name] + end
+		}
+		return document + "z\n", s
+	}
+	document, _ := with("old")
+	want, tables := with("new")
+	got, err := replaced(document, tables)
+	if err != nil || got != want {
 		t.Errorf("%q, %v; want %q", got, err, want)
 	}
-	if again, err := replaced(got, "new\n"); again != got || err != nil {
+	if again, err := replaced(got, tables); again != got || err != nil {
 		t.Errorf("the second time: %q, %v", again, err)
 	}
-	for _, bad := range []string{"", docBegin, docEnd + docBegin} {
-		if _, err := replaced(bad, "new"); err == nil {
-			t.Errorf("%q has no marks", bad)
+	begin, end := marks("cells")
+	for _, bad := range []string{"", strings.Replace(document, end, "", 1), strings.Replace(document, begin, "", 1)} {
+		if _, err := replaced(bad, tables); err == nil {
+			t.Errorf("%q lacks a mark", bad)
 		}
 	}
-	document2, err := os.ReadFile("../docs/PERFORMANCE.md")
+	page, err := os.ReadFile("../docs/PERFORMANCE.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := replaced(string(document2), ""); err != nil {
+	if _, err := replaced(string(page), tables); err != nil {
 		t.Errorf("docs/PERFORMANCE.md %v", err)
+	}
+}
+
+// The table for readers in a hurry names the peer whose median is best, and the ratio of one repetition.
+func TestShort(t *testing.T) {
+	c := &cell{
+		name: "c", contenders: []string{"f1", "leasehold", "redislock", "redsync-rueidis"},
+		headlines: []headline{{text: "locks a second", metric: "locks/s"}, {text: "µs", metric: "p50 us", less: true, digits: 1}},
+	}
+	o := outcome{cell: c, reps: []map[string]sample{
+		{"f1": {"locks/s": 99, "p50 us": 0.1}, "leasehold": {"locks/s": 40, "p50 us": 3}, "redislock": {"locks/s": 10, "p50 us": 2}, "redsync-rueidis": {"locks/s": 20, "p50 us": 4}},
+	}}
+	var b strings.Builder
+	o.short(&b)
+	want := "| locks a second (`c`) | 40 | 20 | redsync-rueidis | 2.00 |\n| µs (`c`) | 3.0 | 2.0 | redislock | 1.50 |\n"
+	if b.String() != want {
+		t.Errorf("%s, want\n%s", &b, want)
 	}
 }
 
