@@ -39,8 +39,10 @@ func shareGPUs(ctx context.Context, s *stage) error {
 	return nil
 }
 
+// take returns n of the GPUs as a lock.
+func take(c *client.Client, n int) lock.Locker { return c.NewSemaphore("gpus", gpus).N(n) }
+
 func playGPUs(ctx context.Context, s *stage) (r gpuReport, err error) {
-	take := func(c *client.Client, n int) lock.Locker { return c.NewSemaphore("gpus", gpus).N(n) }
 	clients, err := s.openMany(ctx, trainers)
 	if err != nil {
 		return r, err
@@ -105,28 +107,33 @@ func playGPUs(ctx context.Context, s *stage) (r gpuReport, err error) {
 		return r, err
 	}
 
-	mortal, kill, err := s.openMortal(s.address, client.WithWatchdogTimeout(shortLease))
-	if err != nil {
-		return r, err
-	}
-	if _, err := take(mortal, gpus).Lock(ctx); err != nil {
-		return r, err
-	}
-	_ = kill(ctx) // it cannot give its GPUs back any more, and says so
-	died := time.Now()
-	s.out.progress("a process died that has all GPUs")
-	hold, err := take(clients[1], gpus).Lock(ctx)
-	if err != nil {
-		return r, err
-	}
-	r.died = time.Since(died)
-	if err := hold.Unlock(ctx); err != nil {
+	if r.died, err = dieWithGPUs(ctx, s, clients[1]); err != nil {
 		return r, err
 	}
 	_, r.wrong = clients[2].NewSemaphore("gpus", gpus+1).TryLock(ctx)
 	state, err := all.Inspect(ctx)
 	r.free = state.Free
 	return r, err
+}
+
+// dieWithGPUs kills a process that has all GPUs, and returns the time until heir got them.
+func dieWithGPUs(ctx context.Context, s *stage, heir *client.Client) (time.Duration, error) {
+	mortal, kill, err := s.openMortal(s.address, client.WithWatchdogTimeout(shortLease))
+	if err != nil {
+		return 0, err
+	}
+	if _, err := take(mortal, gpus).Lock(ctx); err != nil {
+		return 0, err
+	}
+	_ = kill(ctx) // it cannot give its GPUs back any more, and says so
+	died := time.Now()
+	s.out.progress("a process died that has all GPUs")
+	hold, err := take(heir, gpus).Lock(ctx)
+	if err != nil {
+		return 0, err
+	}
+	back := time.Since(died)
+	return back, hold.Unlock(ctx)
 }
 
 func checkGPUs(r gpuReport) []claim {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"iter"
 	"slices"
@@ -56,43 +57,31 @@ line; the other formats are sorted.
 			}
 			w := cmd.OutOrStdout()
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
-				var locks []admin.Lock
-				list := a.Locks(cmd.Context(), q)
-				if q.Kind == "" { // latches have no holders, so they are asked for
-					latches := q
-					latches.Kind = admin.Latch
-					list = both(list, a.Locks(cmd.Context(), latches))
-				}
-				for l, err := range list {
-					if err == nil {
-						switch out.format.value {
-						case "jsonl":
-							err = jsonLine(w, toJSON(l))
-						case "name":
-							_, err = fmt.Fprintln(w, shown(l.Name))
-						default:
-							locks = append(locks, l)
-						}
-					}
-					if err != nil {
-						return err
-					}
-				}
-				slices.SortFunc(locks, func(a, b admin.Lock) int { return cmp.Compare(a.Name, b.Name) })
+				locks := listed(cmd.Context(), a, q)
 				switch out.format.value {
-				case "jsonl", "name":
-					return nil
-				case "json":
-					list := []lockJSON{}
-					for _, l := range locks {
-						list = append(list, toJSON(l))
+				case "jsonl":
+					return forEach(locks, func(l admin.Lock) error { return jsonLine(w, toJSON(l)) })
+				case "name":
+					return forEach(locks, func(l admin.Lock) error {
+						_, err := fmt.Fprintln(w, shown(l.Name))
+						return err
+					})
+				}
+				all, err := sorted(locks)
+				if err != nil {
+					return err
+				}
+				if out.format.value == "json" {
+					list := make([]lockJSON, len(all))
+					for i, l := range all {
+						list[i] = toJSON(l)
 					}
 					return writeJSON(w, list)
 				}
-				if len(locks) == 0 {
+				if len(all) == 0 {
 					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.noMatch(q.Match))
 				}
-				return listLocks(w, locks, out.format.value == "wide")
+				return listLocks(w, all, out.format.value == "wide")
 			})
 		},
 	}
@@ -101,6 +90,39 @@ line; the other formats are sorted.
 	out.addFlag(cmd, "wide", "jsonl", "name")
 	via.addFlags(cmd)
 	return cmd
+}
+
+// listed returns the locks that q asks for. Latches have no holders, so without a kind they are asked for apart.
+func listed(ctx context.Context, a *admin.Admin, q admin.Query) iter.Seq2[admin.Lock, error] {
+	list := a.Locks(ctx, q)
+	if q.Kind == "" {
+		q.Kind = admin.Latch
+		list = both(list, a.Locks(ctx, q))
+	}
+	return list
+}
+
+// forEach calls f for each lock, until there is an error.
+func forEach(locks iter.Seq2[admin.Lock, error], f func(admin.Lock) error) error {
+	for l, err := range locks {
+		if err == nil {
+			err = f(l)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sorted returns the locks in the order of their names.
+func sorted(locks iter.Seq2[admin.Lock, error]) (all []admin.Lock, err error) {
+	err = forEach(locks, func(l admin.Lock) error {
+		all = append(all, l)
+		return nil
+	})
+	slices.SortFunc(all, func(a, b admin.Lock) int { return cmp.Compare(a.Name, b.Name) })
+	return all, err
 }
 
 // noMatch says that no lock is held whose name matches pattern.
