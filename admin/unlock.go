@@ -40,9 +40,9 @@ type Unlocked struct {
 // keeps it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it.
 //
 // A message tells the client of each holder at once, and the hold is lost with a cause that
-// matches lock.ErrLost and lock.ErrForced and names the operator. A client hears the message while it holds a
-// lock that it has renewed at least once. Another client learns of the loss from its next renewal, within a third of
-// the lease. A client of Redisson, and a hold with a fixed lease, learn of it when they unlock. Until then the old
+// matches lock.ErrLost and lock.ErrForced and names the operator. A client hears the message once it has
+// held a lock for a second. Before that, it learns of the loss from its next renewal, within a third of the lease,
+// or from its Unlock if the lease is fixed. A client of Redisson learns of it when it unlocks. Until then the old
 // holder and the new one both believe that they have the lock, and only fencing tokens protect what they do.
 //
 // Unlock leaves a note in leasehold_forced:{name} for a week, which Inspect shows.

@@ -29,7 +29,7 @@ func (s *scene) say(channel, message string) int64 {
 	return n
 }
 
-// hears waits until the client listens for messages about its locks, as it does once it has renewed one.
+// hears waits until the client listens for messages about its locks, as it does once it has held one for a second.
 func (s *scene) hears(c *client.Client) {
 	s.Helper()
 	channel, _ := registry.Taken(c.ID()+":1", "")
@@ -41,7 +41,7 @@ func (s *scene) hears(c *client.Client) {
 func TestUnlock(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		second := s.client("second")
-		s.lock(s.c.NewLock("long")) // so that it is renewed while the others come
+		s.lock(s.c.NewLock("long")) // so that the client listens while the others come
 		s.hears(s.c)
 		for kind, of := range map[string]func(*client.Client) lock.Locker{
 			"plain": func(c *client.Client) lock.Locker { return c.NewLock("plain") },
@@ -86,6 +86,25 @@ func TestUnlock(t *testing.T) {
 			if err := h.Unlock(s.Context()); !errors.Is(err, lock.ErrLost) {
 				s.Errorf("%s: unlocked later: %v", kind, err)
 			}
+		}
+	})
+}
+
+// A lease that is fixed is never renewed, so only the message can tell its holder. A client listens as soon as one of
+// its holds is a second old, also if a younger one was looked at first.
+func TestUnlock_fixedLease(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		if err := s.lock(s.c.NewLock("before")).Unlock(s.Context()); err != nil { // so the first look finds a young hold, or none
+			s.Fatal(err)
+		}
+		h := s.lock(s.c.NewLock("fixed", lock.WithFixedLease(time.Hour)))
+		s.hears(s.c)
+		if u, err := s.admin.Unlock(s.Context(), "fixed", "", "stuck"); err != nil || u.Told != 1 {
+			s.Fatalf("%+v, %v", u, err)
+		}
+		<-h.Context().Done()
+		if err := h.Err(); !errors.Is(err, lock.ErrForced) {
+			s.Errorf("the holder is told %v", err)
 		}
 	})
 }
@@ -244,7 +263,7 @@ func TestUnlock_givenBackMeanwhile(t *testing.T) {
 func TestForceUnlock_tellsOthers(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		second := s.client("second")
-		s.lock(s.c.NewLock("long")) // so that it is renewed
+		s.lock(s.c.NewLock("long")) // so that the client listens
 		s.hears(s.c)
 		type forced interface {
 			ForceUnlock(context.Context) (bool, error)

@@ -37,8 +37,8 @@ unlock takes the lock from the holder that it has shown, or from --owner, and fr
 other: an owner that gets the lock meanwhile keeps it. The lock then goes to the next
 waiter.
 
-The holder learns the operator and the reason at once, if its client has renewed a
-lock before; else at its next renewal, within a third of the lease. A process that
+The holder learns the operator and the reason at once, if its client has held a
+lock for a second; else at its next renewal, within a third of the lease. A process that
 hangs learns of it when it runs again and looks at its lock. A client of Redisson
 learns nothing before it unlocks. unlock knows that a message was sent, and not that
 the process has read it. The old holder works beside the next one until it

@@ -38,6 +38,7 @@ func (s *Session) acquired(ctx context.Context, spec *Spec, op string, h *hold, 
 		err = s.stand(ctx, h, spec)
 	}
 	if err == nil {
+		s.hearSoon()
 		c.tellGranted(h)
 		return h, nil
 	}

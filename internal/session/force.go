@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -119,14 +121,51 @@ func (at *spot) holding(held []*tenure) []*tenure {
 	return held
 }
 
+// hearing is how far a session has come with listening for forced unlocks.
+type hearing struct {
+	due   atomic.Bool // it looks in a while whether it must listen
+	begun sync.Once   // it listens
+}
+
+// hearAfter is how old a hold is when its client begins to listen. Most locks are held for less: they cost no
+// subscription.
+const hearAfter = time.Second
+
+// hearSoon has a session that has just obtained a lock look in a while whether it still has one.
+func (s *Session) hearSoon() {
+	if s.Hears && !s.hearing.due.Load() && s.hearing.due.CompareAndSwap(false, true) {
+		time.AfterFunc(hearAfter, s.hearOfHolds)
+	}
+}
+
+// hearOfHolds has the session listen if it has a hold that is old enough, and look again if all are younger.
+func (s *Session) hearOfHolds() {
+	if s.enter() != nil {
+		return
+	}
+	defer s.sender.Done()
+	s.hearing.due.Store(false) // first: from now on, an owner that obtains a lock sees to it that somebody looks
+	old := time.Now().Add(-hearAfter)
+	young := false
+	if t := s.search(func(t *tenure) bool {
+		young = true
+		return !askedSince(t.Name).After(old)
+	}); t != nil {
+		s.hearing.due.Store(true) // for good
+		s.hearing.begun.Do(s.hear)
+	} else if young {
+		s.hearSoon()
+	}
+}
+
 // hearMost is how many messages about forced unlocks are looked at at a time. What is more
 // than that, the renewals find out.
 const hearMost = 16
 
-// Hear listens, until the session closes, for messages that a lock of the session was
+// hear listens, until the session closes, for messages that a lock of the session was
 // unlocked by force. So the holder is told at once, and not at its next renewal. A message
 // is only a reason to ask.
-func (s *Session) Hear() {
+func (s *Session) hear() {
 	asking := make(chan struct{}, hearMost)
 	s.hub.Subscribe(keys.Client(s.id), time.Time{}, func(message string) {
 		number, by, ok := registry.ParseTaken(message)
@@ -149,7 +188,7 @@ func (s *Session) Hear() {
 // taken asks whether the owner still has its lock, of which a message says that it was
 // unlocked by force, and ends the holds if not. The sender counts the caller.
 func (s *Session) taken(owner, by string) {
-	t := s.tenureNamed(owner)
+	t := s.search(func(t *tenure) bool { return t.Name == owner })
 	if t == nil {
 		return
 	}
@@ -164,9 +203,8 @@ func (s *Session) taken(owner, by string) {
 	}
 }
 
-// tenureNamed returns the tenure that has a lock under this owner string now, nil if there
-// is none.
-func (s *Session) tenureNamed(owner string) *tenure {
+// search returns a tenure that has a lock now, and that is the one; nil if there is none.
+func (s *Session) search(is func(*tenure) bool) *tenure {
 	s.places.mu.Lock()
 	var all []*spot
 	for _, at := range s.places.known {
@@ -177,7 +215,7 @@ func (s *Session) tenureNamed(owner string) *tenure {
 	for _, at := range all {
 		held = at.holding(held[:0])
 		for _, t := range held {
-			if t.Name == owner {
+			if is(t) {
 				return t
 			}
 		}

@@ -289,18 +289,13 @@ func (t *tenure) one() *hold {
 	return nil
 }
 
-// Renewed tells the observer that the watchdog renewed the lease, when left was left of it. The
-// first renewal of a client that hears of forced unlocks has it listen.
+// Renewed tells the observer that the watchdog renewed the lease, when left was left of it.
 func (t *tenure) Renewed(until time.Time, left time.Duration) {
-	s := t.s
-	if s.Hears {
-		s.hearing.Do(s.Hear)
-	}
-	if s.Observer == nil {
+	if t.s.Observer == nil {
 		return
 	}
 	if h := t.one(); h != nil {
-		h.tell(s.Observer.Renewed, lock.Event{Until: until, Left: left})
+		h.tell(t.s.Observer.Renewed, lock.Event{Until: until, Left: left})
 	}
 }
 

@@ -2,7 +2,6 @@ package session
 
 import (
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -24,7 +23,7 @@ type Config struct {
 	Logger    *slog.Logger   // nil is slog.Default, and warnings only
 	Look      bool           // ask a server once whether it evicts keys
 	Observer  *lock.Observer // nil if nobody observes; it never changes
-	Hears     bool           // listen for messages of forced unlocks, from the first renewal on
+	Hears     bool           // listen for messages of forced unlocks, once a hold is a second old
 }
 
 // Session is one client: its identity, and what all its locks share. New sets all that does
@@ -41,7 +40,7 @@ type Session struct {
 	nodes    nodes              // of a cluster
 	report   reporter           // warns
 	closer   closer             // how far Close has come
-	hearing  sync.Once          // see Hears
+	hearing  hearing            // see Hears
 }
 
 // New returns a session on rdb, which it borrows.

@@ -81,6 +81,7 @@ func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wa
 		a.tellFailed(err)
 		return nil, err
 	}
+	s.hearSoon()
 	inOrder := make([]lock.Hold, len(specs))
 	for i, spec := range specs {
 		p := &a.parts[slices.IndexFunc(a.parts, func(p part) bool { return p.spec == spec })]
