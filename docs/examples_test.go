@@ -73,6 +73,10 @@ var shownBy = map[string]string{
 	"locktest.RWHarness":               "ExampleRunRW",         //
 	"locktest.Harness":                 "ExampleRun",           //
 	"locktest.SemaphoreHarness":        "ExampleRunSemaphore",  //
+	"locktest.Latch":                   "ExampleRunLatch",      //
+	"locktest.LatchHarness":            "ExampleRunLatch",      //
+	"locktest.Crew":                    "ExampleRunCrew",       //
+	"locktest.CrewHarness":             "ExampleRunCrew",       //
 }
 
 // notRun are the examples that only compile: they take what an example does not have.
@@ -82,6 +86,8 @@ var notRun = map[string]string{
 	"locktest.ExampleRun":          "needs a *testing.T; the tests of locktest call Run in the same way",
 	"locktest.ExampleRunRW":        "needs a *testing.T",
 	"locktest.ExampleRunSemaphore": "needs a *testing.T",
+	"locktest.ExampleRunLatch":     "needs a *testing.T",
+	"locktest.ExampleRunCrew":      "needs a *testing.T",
 }
 
 // public is what a public package exports, and its examples.

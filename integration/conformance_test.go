@@ -22,24 +22,98 @@ import (
 type connector func(tb testing.TB) rueidis.Client
 
 // conformance tests every rule of package locktest on a deployment, with every
-// kind of lock. It needs no more than two connections, and leaves nothing: it can
+// kind. It needs no more than two connections, and leaves nothing: it can
 // be run on a server that others use.
 //
 // All keys begin with "orders:", so that a user with rights to these alone can
 // run it.
 func conformance(t *testing.T, connect connector, options ...client.Option) {
 	t.Helper()
-	for _, k := range []kind{plain, fair, write} {
-		t.Run(k.maker(), func(t *testing.T) {
+	for maker := range suites {
+		t.Run(maker, func(t *testing.T) {
 			t.Parallel()
-			conformanceOf(t, k, connect, connect, options...)
+			conformanceOf(t, maker, connect, connect, options...)
 		})
 	}
 }
 
-// conformanceOf does so with one kind; the two sides of a read/write lock are
-// tested together. It looks for remaining keys as admin, which may SCAN.
-func conformanceOf(t *testing.T, k kind, connect, admin connector, options ...client.Option) {
+// suite has the rules of a kind.
+type suite struct {
+	rules  func(t *testing.T, a, b *client.Client, watchdog time.Duration)
+	traces bool // some of its keys stay when nobody uses them any more
+}
+
+// suites has the rules of every kind, by the method of Client that makes it; the two sides of a read/write lock are tested
+// together.
+var suites = map[string]suite{
+	"NewLock": {rules: func(t *testing.T, a, b *client.Client, watchdog time.Duration) {
+		locktest.Run(t, plain.harness(a, b, watchdog))
+	}},
+	"NewFairLock":  {rules: fairRules},
+	"NewRWLock":    {rules: rwRules},
+	"NewSemaphore": {rules: semaphoreRules, traces: true},
+	"NewLatch":     {rules: latchRules, traces: true},
+	"NewCrew":      {rules: crewRules, traces: true},
+}
+
+func (k kind) harness(a, b *client.Client, watchdog time.Duration) locktest.Harness {
+	return locktest.Harness{
+		New:      func(name string, o ...lock.Option) lock.Locker { return k.lock(a, name, o...) },
+		Other:    func(name string, o ...lock.Option) lock.Locker { return k.lock(b, name, o...) },
+		Watchdog: watchdog,
+	}
+}
+
+func fairRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
+	h := fair.harness(a, b, watchdog)
+	h.Waiters = func(ctx context.Context, name string) (int, error) {
+		s, err := fair.inspect(ctx, a, name)
+		return len(s.Waiters), err
+	}
+	locktest.RunFair(t, h)
+	locktest.Run(t, h)
+}
+
+func rwRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
+	locktest.RunRW(t, locktest.RWHarness{
+		New:      func(name string, o ...lock.Option) locktest.RW { return a.NewRWLock(name, o...) },
+		Other:    func(name string, o ...lock.Option) locktest.RW { return b.NewRWLock(name, o...) },
+		Watchdog: watchdog,
+	})
+}
+
+func semaphoreRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
+	maker := func(c *client.Client) func(string, int, int, ...lock.Option) lock.Locker {
+		return func(name string, total, n int, o ...lock.Option) lock.Locker {
+			return c.NewSemaphore(name, total, o...).N(n)
+		}
+	}
+	locktest.RunSemaphore(t, locktest.SemaphoreHarness{
+		New: maker(a), Other: maker(b), Watchdog: watchdog,
+		Waiters: func(ctx context.Context, name string) (int, error) {
+			s, err := a.NewSemaphore(name, 0).Inspect(ctx)
+			return len(s.Waiters), err
+		},
+	})
+}
+
+func latchRules(t *testing.T, a, b *client.Client, _ time.Duration) {
+	locktest.RunLatch(t, locktest.LatchHarness{
+		New:   func(name string) locktest.Latch { return a.NewLatch(name) },
+		Other: func(name string) locktest.Latch { return b.NewLatch(name) },
+	})
+}
+
+func crewRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
+	locktest.RunCrew(t, locktest.CrewHarness{
+		New:      func(name string, o ...lock.Option) locktest.Crew { return a.NewCrew(name, o...) },
+		Other:    func(name string, o ...lock.Option) locktest.Crew { return b.NewCrew(name, o...) },
+		Watchdog: watchdog,
+	})
+}
+
+// conformanceOf tests one kind. It looks for remaining keys as admin, which may SCAN.
+func conformanceOf(t *testing.T, maker string, connect, admin connector, options ...client.Option) {
 	t.Helper()
 	const watchdog = 4 * time.Second // a busy machine keeps up with this at least
 	prefix := fmt.Sprintf("orders:%08x:", rand.Uint32())
@@ -47,41 +121,16 @@ func conformanceOf(t *testing.T, k kind, connect, admin connector, options ...cl
 		client.WithWatchdogTimeout(watchdog), client.WithOpTimeout(watchdog / 4), client.WithKeyPrefix(prefix),
 	}, options...)
 	a, b := registered(t, connect(t), options...), registered(t, connect(t), options...)
-	t.Run("rules", func(t *testing.T) {
-		if k == read || k == write {
-			locktest.RunRW(t, locktest.RWHarness{
-				New:      func(name string, o ...lock.Option) locktest.RW { return a.NewRWLock(name, o...) },
-				Other:    func(name string, o ...lock.Option) locktest.RW { return b.NewRWLock(name, o...) },
-				Watchdog: watchdog,
-			})
-			return
-		}
-		h := locktest.Harness{
-			New:      func(name string, o ...lock.Option) lock.Locker { return k.lock(a, name, o...) },
-			Other:    func(name string, o ...lock.Option) lock.Locker { return k.lock(b, name, o...) },
-			Watchdog: watchdog,
-		}
-		if k == fair {
-			h.Waiters = func(ctx context.Context, name string) (int, error) {
-				s, err := k.inspect(ctx, a, name)
-				return len(s.Waiters), err
+	t.Run("rules", func(t *testing.T) { suites[maker].rules(t, a, b, watchdog) })
+	if suites[maker].traces {
+		rdb := admin(t)
+		for _, node := range rdb.Nodes() {
+			for _, key := range scan(t, node, "*"+prefix+"*") {
+				do(t, rdb, "DEL", key)
 			}
-			locktest.RunFair(t, h)
 		}
-		locktest.Run(t, h)
-	})
-	nothingLeft(t, admin, prefix)
-}
-
-// maker is the method of Client that makes locks of the kind.
-func (k kind) maker() string {
-	switch k {
-	case fair:
-		return "NewFairLock"
-	case read, write:
-		return "NewRWLock"
 	}
-	return "NewLock"
+	nothingLeft(t, admin, prefix)
 }
 
 // nothingLeft waits until no node has a key with prefix in it: replicas are a

@@ -120,26 +120,36 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client, more ...string) {
 	t.Helper()
 	t.Run("as", func(t *testing.T) {
-		for _, k := range []kind{plain, fair, write} {
+		for maker := range suites {
 			var as func(*rueidis.ClientOption)
 			for _, node := range nodes {
-				as = node.AddUser(t, k.maker(), redistest.Rights(t, append(more, "Registry", "Forced", k.maker())...)...)
+				as = node.AddUser(t, maker, rightsOf(t, maker, more...)...)
 			}
-			t.Run(k.maker(), func(t *testing.T) {
+			t.Run(maker, func(t *testing.T) {
 				t.Parallel()
-				conformanceOf(t, k,
+				conformanceOf(t, maker,
 					func(tb testing.TB) rueidis.Client { return connect(tb, as) },
 					func(tb testing.TB) rueidis.Client { return connect(tb) })
 			})
 		}
 	})
 	for _, node := range nodes {
-		for _, k := range []kind{plain, fair, write} {
-			if denied := node.Denied(t, k.maker()); len(denied) > 0 {
-				t.Errorf("%s: the rights of docs/SECURITY.md do not cover %q", k.maker(), denied)
+		for maker := range suites {
+			if denied := node.Denied(t, maker); len(denied) > 0 {
+				t.Errorf("%s: the rights of docs/SECURITY.md do not cover %q", maker, denied)
 			}
 		}
 	}
+}
+
+// rightsOf returns the rights of a client with an entry that uses one kind.
+func rightsOf(t *testing.T, maker string, more ...string) []string {
+	t.Helper()
+	more = append(more, "Registry", "Forced")
+	if !suites[maker].traces {
+		return redistest.Rights(t, append(more, maker)...)
+	}
+	return append(redistest.Rights(t, more...), redistest.RightsWithoutLocks(t, maker)...)
 }
 
 // Several locks as one need no more rights than each of them, and a quorum needs the right to

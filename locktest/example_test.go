@@ -74,3 +74,20 @@ func ExampleRunSemaphore() {
 		Watchdog: time.Second,
 	})
 }
+
+// The rules of a latch.
+func ExampleRunLatch() {
+	locktest.RunLatch(t, locktest.LatchHarness{
+		New:   func(name string) locktest.Latch { return a.NewLatch(name) },
+		Other: func(name string) locktest.Latch { return b.NewLatch(name) },
+	})
+}
+
+// The rules of a crew.
+func ExampleRunCrew() {
+	locktest.RunCrew(t, locktest.CrewHarness{
+		New:      func(name string, opts ...lock.Option) locktest.Crew { return a.NewCrew(name, opts...) },
+		Other:    func(name string, opts ...lock.Option) locktest.Crew { return b.NewCrew(name, opts...) },
+		Watchdog: time.Second,
+	})
+}

@@ -35,6 +35,8 @@ type Harness struct {
 	Waiters func(ctx context.Context, name string) (int, error)
 
 	semaphore *SemaphoreHarness // of RunSemaphore
+	latch     *LatchHarness     // of RunLatch
+	crew      *CrewHarness      // of RunCrew
 }
 
 // rule is one thing that every lock of a kind must keep.

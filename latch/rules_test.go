@@ -1,0 +1,31 @@
+package latch_test
+
+import (
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
+)
+
+func TestRules(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...), kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
+	t.Run("latch", func(t *testing.T) {
+		t.Parallel()
+		locktest.RunLatch(t, locktest.LatchHarness{
+			New:   func(name string) locktest.Latch { return a.NewLatch(name) },
+			Other: func(name string) locktest.Latch { return b.NewLatch(name) },
+		})
+	})
+	t.Run("crew", func(t *testing.T) {
+		t.Parallel()
+		locktest.RunCrew(t, locktest.CrewHarness{
+			New:      func(name string, opts ...lock.Option) locktest.Crew { return a.NewCrew(name, opts...) },
+			Other:    func(name string, opts ...lock.Option) locktest.Crew { return b.NewCrew(name, opts...) },
+			Watchdog: kindtest.WatchdogTimeout,
+		})
+	})
+}
