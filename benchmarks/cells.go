@@ -85,7 +85,7 @@ func cat(lists ...[]column) (all []column) {
 }
 
 // cells are all cells, in the order of the tables.
-var cells = slices.Concat(lockCells, semaphoreCells, rateCells, bloomCells)
+var cells = slices.Concat(lockCells, semaphoreCells, latchCells, rateCells, bloomCells)
 
 // semaphoreCells compare permits with plain locks of this library.
 var semaphoreCells = []*cell{

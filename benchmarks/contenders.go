@@ -75,6 +75,7 @@ var contenders = map[string]entry{
 	"observed":         {what: "this library, with the metrics of leaseholdprom", kind: ours, open: openWith(observed)},
 	"unregistered":     {what: "this library, without the entry that says who the client is", kind: ours, open: openWith(unregistered)},
 	"permits":          {what: "this library: permits of one semaphore in place of locks", kind: ours, open: openPermits},
+	"decr":             {what: "a floor: a latch that a script with DECR and PUBLISH counts down", kind: floor, open: openDecr},
 	"gcra":             {what: "a floor: GCRA for one limit in the barest script", kind: floor, open: openGCRA},
 	"redis_rate":       {what: "redis_rate on go-redis", kind: peer, open: openRedisRate},
 	"rueidislimiter":   {what: "rueidislimiter, which counts in fixed windows", kind: peer, open: openRueidislimiter},

@@ -140,6 +140,7 @@ var toDo = map[string]func(*working, job, *result) error{
 	"queue":    (*working).queue,
 	"drain":    (*working).drain,
 	"look":     (*working).look,
+	"latch":    (*working).latch,
 	"rate":     (*working).rate,
 	"fill":     (*working).fill,
 	"look up":  (*working).lookUp,

@@ -20,13 +20,15 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicLong;
 import org.redisson.Redisson;
+import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * A worker process of the benchmarks, with Redisson. It does the jobs "look", "loop" and "handover" of benchmarks/worker.go:
+ * A worker process of the benchmarks, with Redisson. It does the jobs "look", "loop", "handover" and "latch" of benchmarks/worker.go:
  * a role in the environment, one job in JSON after the other on stdin, and a result for each on stdout.
  */
 public final class Bench {
@@ -36,7 +38,7 @@ public final class Bench {
 
     record Role(Settings Settings, int Process, String Board) {}
 
-    record Job(String Do, int Goroutines, boolean Each, boolean Read, long Inside, long Begin, long End) {}
+    record Job(String Do, int Goroutines, boolean Each, boolean Read, int Names, long Inside, long Begin, long End) {}
 
     private static final class Result {
         String Err = "";
@@ -54,6 +56,7 @@ public final class Bench {
         long CPUAfter;
         long RSS;
         int Routines;
+        long At;
     }
 
     /** The counts of one thread. */
@@ -159,6 +162,7 @@ public final class Bench {
             case "look" -> look(r);
             case "loop" -> loop(job, r);
             case "handover" -> handOver(job, r);
+            case "latch" -> latch(job, r);
             default -> throw new IllegalArgumentException("no such job: " + job.Do);
         }
     }
@@ -269,6 +273,51 @@ public final class Bench {
             r.Total++;
             while (board.last(0) == me && System.nanoTime() < job.End) {
                 TimeUnit.MICROSECONDS.sleep(200);
+            }
+        }
+    }
+
+    /** Counts one latch down, round after round: see benchmarks/latches.go. */
+    private void latch(Job job, Result r) throws Exception {
+        RCountDownLatch l = client.getCountDownLatch("latch");
+        Tally[] tallies = new Tally[job.Goroutines];
+        for (int i = 0; i < tallies.length; i++) {
+            tallies[i] = new Tally();
+        }
+        begin(job);
+        long used = cpu();
+        do {
+            if (!l.trySetCount((long) job.Goroutines * job.Names)) {
+                throw new IllegalStateException("no latch was made");
+            }
+            long[] opened = new long[1];
+            AtomicLong last = new AtomicLong();
+            Thread waits = new Thread(() -> {
+                try {
+                    l.await();
+                    opened[0] = System.nanoTime();
+                } catch (InterruptedException e) {
+                    throw new IllegalStateException(e);
+                }
+            });
+            waits.start();
+            run(job.Goroutines, n -> {
+                for (int i = 0; i < job.Names; i++) {
+                    long began = System.nanoTime();
+                    l.countDown();
+                    tallies[n].note(System.nanoTime() - began);
+                    last.accumulateAndGet(began, Math::max); // Redisson does not say which call opened it
+                }
+            });
+            waits.join();
+            r.Handovers.add(opened[0] - last.get());
+            r.Total += (long) job.Goroutines * job.Names;
+        } while (System.nanoTime() < job.End);
+        r.CPU = cpu() - used;
+        r.At = System.nanoTime();
+        for (Tally t : tallies) {
+            for (int b = 0; b < r.Waits.length; b++) {
+                r.Waits[b] += t.waits[b];
             }
         }
     }
