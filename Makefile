@@ -5,10 +5,9 @@ MODULES := $(dir $(wildcard go.mod */go.mod */*/go.mod))
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 10s
 
-# What `make versions` runs, and on which servers: all, or SERVERS="redis-6.2 valkey-9.1".
-SERVERS           ?=
-VERSIONS_PACKAGES := ./client ./fairlock ./fence ./internal/redistest ./internal/session ./luascripts ./multilock ./reentrant ./rwlock
-VERSIONS_TESTS    := ^Test(Conformance|Exclusion|Model|Crash|LostReply|Failover|FairQueue|ReadWrite|Fencing|Replicas)
+# What `make versions` runs, and on which servers: all, or SERVERS="redis-6.2 valkey-9.1" PARTS=rules,cluster.
+SERVERS ?=
+PARTS   ?=
 
 # $(call each,command) runs a command in every module, and stops at a failure.
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
@@ -58,16 +57,8 @@ interop: server ## locks shared with Redisson, on a JVM next to the tests
 	@sh scripts/java.sh
 	cd integration && go test -count=1 -timeout 25m -run '^TestJava' ./...
 
-# On other servers what may differ is what they answer: the rules, the scripts and
-# the faults. The servers have no TLS.
-versions: export CI = true
-versions: ## what depends on the server, on Redis 6.2 and 8, Valkey 8 and 9
-	@set -e; servers=$$(sh scripts/servers.sh $(SERVERS)); for server in $$servers; do \
-		export LEASEHOLD_REDIS_SERVER=$$server; \
-		echo "== $$($$server --version)"; \
-		go test -count=1 -timeout 25m -skip '(?i)tls' $(VERSIONS_PACKAGES); \
-		(cd integration; go test -short -count=1 -timeout 25m -run '$(VERSIONS_TESTS)' -skip '(?i)tls' .); \
-	done
+versions: ## what depends on the server, on others than that of the system; writes docs/COMPATIBILITY.md
+	@set -e; servers=$$(sh scripts/servers.sh $(SERVERS)); cd integration; go run ./versions -on "$$servers" -parts '$(PARTS)'
 
 containers: export LEASEHOLD_REQUIRE_CONTAINERS = 1
 containers: server ## the rules of all kinds on a server in a container

@@ -32,7 +32,8 @@
 //	java         Redisson on a JVM as the peer, on one server and on a cluster (make interop)
 //	figures      what docs/RELIABILITY.md tells of, where no other test measures it
 //
-// Package chaos, below, has faults of all sorts drawn from a seed; package reliability writes
+// Package chaos, below, has faults of all sorts drawn from a seed; package versions runs what depends on
+// the server on several servers, and writes docs/COMPATIBILITY.md; package reliability writes
 // docs/RELIABILITY.md. Package internal/history decides whether what owners saw was legal.
 //
 // Each test file answers one question, and says at its head what would be a

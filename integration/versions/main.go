@@ -1,0 +1,273 @@
+// Command versions runs what depends on the server on several servers, and writes docs/COMPATIBILITY.md from what ran.
+//
+//	go run ./versions                             write the page from results.json
+//	go run ./versions -on FILE,FILE               run all parts on these servers first
+//	go run ./versions -on FILE -parts rules,tls   run these parts
+//
+// It runs in the directory of the module integration. A row is kept as soon as it ran, with its commit and its day, so
+// the table can be made piece by piece. A test that is red is in the table, and the command fails.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Where the results are, and the page.
+const (
+	resultsFile = "versions/results.json"
+	pageFile    = "../docs/COMPATIBILITY.md"
+)
+
+// part is a row of each server.
+type part struct {
+	name, mode, what string
+	test             []string // arguments of go test
+	root             bool     // it runs in the module of the library
+}
+
+var parts = []part{
+	{"scripts", "standalone", "each script, and the sessions that send them", []string{"./luascripts", "./internal/session"}, true},
+	{"packages", "standalone", "the packages that talk to a server", []string{"-skip", "(?i)tls", "./client", "./fairlock", "./fence", "./internal/redistest", "./multilock", "./reentrant", "./rwlock"}, true},
+	{"rules", "standalone", "the rules of every kind, also with the least rights, and by a Unix socket", []string{"-run", "^TestConformance(_unixSocket|_leastRights|_semaphore)?$", "."}, false},
+	{"tls", "standalone", "the rules of every kind, by TLS with certificates of both sides", []string{"-run", "^TestConformance_tls$", "."}, false},
+	{"faults", "standalone", "histories, killed processes, lost replies, queues, readers and writers, tokens", []string{"-run", "^Test(Exclusion|Crash|LostReply|FairQueue|ReadWrite|Fencing)", "."}, false},
+	{"sentinel", "Sentinel", "the rules of every kind with the least rights; failovers under load, replicas", []string{"-run", "^Test(Conformance_sentinel$|Failover|Replicas)", "-skip", "(?i)tls", "."}, false},
+	{"cluster", "cluster", "the rules of every kind with the least rights, and while a slot moves; failovers and moving slots under load", []string{"-run", "^Test(Conformance_cluster|Conformance_leastRightsOnACluster|Cluster_(probe|failovers|migrations|halfOfALock))$", "."}, false},
+}
+
+// row is what became of a part on a server.
+type row struct {
+	Server, Part, Commit    string
+	When                    time.Time
+	Seconds                 float64
+	Passed, Failed, Skipped int
+	Red                     []string // the tests that failed, and what else did
+	Lacks                   string   // why the part cannot run on this server
+}
+
+func main() {
+	on := flag.String("on", "", "the servers' binaries, with commas between them")
+	which := flag.String("parts", "", "the parts to run; all, if empty")
+	flag.Parse()
+	if err := run(*on, *which); err != nil {
+		fmt.Fprintln(os.Stderr, "versions:", err)
+		os.Exit(1)
+	}
+}
+
+func run(on, which string) error {
+	rows, err := load()
+	if err != nil {
+		return err
+	}
+	var red []string
+	for _, binary := range strings.FieldsFunc(on, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' }) {
+		server, err := version(binary)
+		if err != nil {
+			return err
+		}
+		for _, p := range parts {
+			if which != "" && !slices.Contains(strings.Split(which, ","), p.name) {
+				continue
+			}
+			r, err := p.on(binary)
+			if err != nil {
+				return fmt.Errorf("%s on %s: %w", p.name, server, err)
+			}
+			r.Server, r.Part = server, p.name
+			fmt.Printf("%-14s %-9s %4d passed, %d failed, %d skipped, %.0f s %s\n", r.Server, r.Part, r.Passed, r.Failed, r.Skipped, r.Seconds, strings.Join(r.Red, " ")+r.Lacks)
+			if len(r.Red) > 0 {
+				red = append(red, r.Part+" on "+r.Server)
+			}
+			rows = slices.DeleteFunc(rows, func(old row) bool { return old.Server == r.Server && old.Part == r.Part })
+			if rows = append(rows, r); save(rows) != nil {
+				return save(rows)
+			}
+		}
+	}
+	if err := save(rows); err != nil {
+		return err
+	}
+	if len(red) > 0 {
+		return fmt.Errorf("red: %s", strings.Join(red, ", "))
+	}
+	return nil
+}
+
+// on runs the part on a server.
+func (p part) on(binary string) (r row, err error) {
+	began := time.Now()
+	r.When = began.UTC().Truncate(time.Second)
+	if r.Commit, err = commit(); err != nil {
+		return r, err
+	}
+	if p.name == "tls" && !speaksTLS(binary) {
+		r.Lacks = "this build has no TLS"
+		return r, nil
+	}
+	absolute, err := exec.LookPath(binary)
+	if err == nil {
+		absolute, err = filepath.Abs(absolute)
+	}
+	if err != nil {
+		return r, err
+	}
+	cmd := exec.Command("go", append([]string{"test", "-json", "-short", "-count=1", "-timeout", "25m"}, p.test...)...)
+	if p.root {
+		cmd.Dir = ".."
+	}
+	cmd.Env = append(os.Environ(), "CI=true", "LEASEHOLD_REDIS_SERVER="+absolute)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return r, err
+	}
+	if err := cmd.Start(); err != nil {
+		return r, err
+	}
+	if err := r.count(out, os.Stderr); err != nil {
+		return r, err
+	}
+	failed := cmd.Wait()
+	if r.Passed+r.Failed+r.Skipped == 0 {
+		return r, errors.Join(errors.New("no test ran"), failed)
+	}
+	if failed != nil && len(r.Red) == 0 {
+		r.Red = []string{failed.Error()}
+	}
+	r.Seconds = time.Since(began).Round(time.Second).Seconds()
+	return r, nil
+}
+
+// count counts the tests in the output of go test -json, those with parts of their own by their parts, and
+// prints what the red ones said.
+func (r *row) count(from io.Reader, to io.Writer) error {
+	type event struct{ Action, Package, Test, Output string }
+	type test struct{ pkg, name string }
+	ended, said := map[test]string{}, map[test][]string{}
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 1<<24)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			continue // a line of the compiler
+		}
+		t := test{e.Package, e.Test}
+		switch e.Action {
+		case "output":
+			said[t] = append(said[t], e.Output)
+		case "pass", "fail", "skip":
+			ended[t] = e.Action
+		}
+	}
+	parents := map[test]bool{}
+	for t := range ended {
+		for name := t.name; ; {
+			at := strings.LastIndex(name, "/")
+			if at < 0 {
+				break
+			}
+			name = name[:at]
+			parents[test{t.pkg, name}] = true
+		}
+	}
+	for t, what := range ended {
+		if what == "fail" {
+			fmt.Fprintln(to, strings.Join(said[t], ""))
+		}
+		if t.name == "" {
+			if what == "fail" && !slices.ContainsFunc(slices.Collect(maps.Keys(ended)), func(o test) bool { return o.pkg == t.pkg && o.name != "" && ended[o] == "fail" }) {
+				r.Red = append(r.Red, t.pkg)
+			}
+			continue
+		}
+		if what == "fail" && !strings.Contains(t.name, "/") {
+			r.Red = append(r.Red, t.name)
+		}
+		if parents[t] {
+			continue
+		}
+		switch what {
+		case "pass":
+			r.Passed++
+		case "fail":
+			r.Failed++
+		case "skip":
+			r.Skipped++
+		}
+	}
+	slices.Sort(r.Red)
+	return lines.Err()
+}
+
+var number = regexp.MustCompile(`v=([0-9.]+)`)
+
+// version names a server, such as Redis 7.4.1.
+func version(binary string) (string, error) {
+	out, err := exec.Command(binary, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", binary, err)
+	}
+	found := number.FindStringSubmatch(string(out))
+	if found == nil {
+		return "", fmt.Errorf("%s says %q, and no version", binary, out)
+	}
+	name := "Redis"
+	if strings.Contains(filepath.Base(binary), "valkey") {
+		name = "Valkey"
+	}
+	return name + " " + found[1], nil
+}
+
+// speaksTLS says whether the server was built with TLS: such a one looks for the key that it was not given.
+func speaksTLS(binary string) bool {
+	out, _ := exec.Command(binary, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nowhere").CombinedOutput()
+	return strings.Contains(string(out), "No tls-key-file configured")
+}
+
+// commit names the commit that is checked out.
+func commit() (string, error) {
+	out, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
+	name := strings.TrimSpace(string(out))
+	if err == nil && exec.Command("git", "diff", "--quiet", "HEAD", "--", ":(top)*.go", ":(top)*.lua").Run() != nil {
+		name += "-dirty"
+	}
+	return name, err
+}
+
+func load() (rows []row, err error) {
+	text, err := os.ReadFile(resultsFile)
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &rows)
+	}
+	return rows, err
+}
+
+// save writes the results and the page.
+func save(rows []row) error {
+	sort(rows)
+	text, err := json.MarshalIndent(rows, "", "\t")
+	if err == nil {
+		err = os.WriteFile(resultsFile, append(text, '\n'), 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(pageFile, []byte(page(rows)), 0o644)
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The page is what the results say, and no row is of a part that is gone.
+func TestPage(t *testing.T) {
+	t.Chdir("..")
+	rows, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(pageFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(text) != page(rows) {
+		t.Errorf("%s is not what the results say; cd integration && go run ./versions writes it", pageFile)
+	}
+	for _, r := range rows {
+		if place(r.Part) < 0 {
+			t.Errorf("there is a row of %s, and no such part", r.Part)
+		}
+		if r.Lacks == "" && r.Passed == 0 {
+			t.Errorf("%s on %s: nothing passed", r.Part, r.Server)
+		}
+	}
+}
+
+// Tests are counted by their parts, and red ones are named, also a package that fails without a test.
+func TestCount(t *testing.T) {
+	out := `{"Action":"pass","Package":"p","Test":"TestA/x/y"}
+{"Action":"fail","Package":"p","Test":"TestA/x/z"}
+{"Action":"output","Package":"p","Test":"TestA/x/z","Output":"why"}
+{"Action":"fail","Package":"p","Test":"TestA/x"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"skip","Package":"p","Test":"TestB"}
+{"Action":"pass","Package":"p","Test":"TestC"}
+{"Action":"fail","Package":"p"}
+not of the tests
+{"Action":"pass","Package":"q","Test":"TestA"}
+{"Action":"fail","Package":"q"}
+`
+	var r row
+	var said strings.Builder
+	if err := r.count(strings.NewReader(out), &said); err != nil {
+		t.Fatal(err)
+	}
+	if r.Passed != 3 || r.Failed != 1 || r.Skipped != 1 || !slices.Equal(r.Red, []string{"TestA", "q"}) {
+		t.Errorf("%+v", r)
+	}
+	if !strings.Contains(said.String(), "why") {
+		t.Errorf("what the red test said is lost: %q", said.String())
+	}
+}
+
+// Rows are in the order of names and versions.
+func TestSort(t *testing.T) {
+	rows := []row{{Server: "Valkey 9.1.2", Part: "rules"}, {Server: "Redis 10.0", Part: "rules"}, {Server: "Redis 8.2.3", Part: "cluster"}, {Server: "Redis 8.2.3", Part: "scripts"}}
+	sort(rows)
+	if got := servers(rows); !slices.Equal(got, []string{"Redis 8.2.3", "Redis 10.0", "Valkey 9.1.2"}) || rows[0].Part != "scripts" {
+		t.Errorf("%q, %+v", got, rows)
+	}
+}
