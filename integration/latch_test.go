@@ -19,6 +19,7 @@ func TestLatch_movingSlots(t *testing.T) {
 	t.Parallel()
 	for name, pubsub := range map[string]client.PubSub{"sharded": client.PubSubSharded, "plain": client.PubSubPlain} {
 		t.Run(name, func(t *testing.T) {
+			needs(t, pubsub)
 			t.Parallel()
 			c := redistest.StartCluster(t)
 			a, b := ours(t, c.Client(t), client.WithPubSub(pubsub)), ours(t, c.Client(t), client.WithPubSub(pubsub))

@@ -80,6 +80,7 @@ func TestConformance_sentinel(t *testing.T) {
 // The same on a cluster, where hints go by sharded Pub/Sub.
 func TestConformance_leastRightsOnACluster(t *testing.T) {
 	t.Parallel()
+	needs(t, client.PubSubSharded)
 	cluster := redistest.StartCluster(t)
 	leastRights(t, cluster.Nodes, cluster.Client, "Cluster")
 
