@@ -382,6 +382,23 @@ func TestAcquireAllReentrant(t *testing.T) {
 		if n := number(t, rdb, "EXISTS", two.Lock); n != 0 {
 			t.Error("one of the two is held")
 		}
+		seed(t, rdb, ours, 1, 60_000) // held, for longer than it is asked for
+		do(t, rdb, "DEL", two.Lock)
+		if got, _, err := luascripts.AcquireAllReentrant(t.Context(), rdb, all); err != nil || got.Verdict != luascripts.Done {
+			t.Errorf("one is held already: %+v, %v", got, err)
+		}
+		about(t, "the lease of the one that was held", pttl(t, rdb, keys.Lock), time.Minute)
+		for what, make := range map[string][]string{"a list": {"RPUSH", two.Lock, "x"}, "some hash": {"HSET", two.Lock, "name", "bob"}} {
+			do(t, rdb, "DEL", keys.Lock, two.Lock)
+			do(t, rdb, make...)
+			before := contents(t, rdb)
+			if got, at, err := luascripts.AcquireAllReentrant(t.Context(), rdb, all); err != nil || got.Verdict != luascripts.Foreign || at != 1 {
+				t.Errorf("the second is %s: %+v, %d, %v", what, got, at, err)
+			}
+			if after := contents(t, rdb); after != before {
+				t.Errorf("the second is %s: the keys were\n%sand are\n%s", what, before, after)
+			}
+		}
 	})
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -400,4 +417,33 @@ func TestAcquireAllReentrant(t *testing.T) {
 	fails("without the right to the second", user(t, s, "one", "~orders", "&*", "+@all"))
 	full(t, s)
 	fails("memory is full", admin)
+}
+
+// A lock that is held already counts only if its lease can be made longer: a denial there takes no other lock.
+func TestAcquireAllReentrant_deniedWhatIsHeld(t *testing.T) {
+	s := redistest.Start(t)
+	reply := s.Do(t, "COMMAND", "INFO", "ssubscribe")
+	if known, err := reply.ToArray(); err != nil || len(known) != 1 || known[0].IsNil() {
+		t.Skip("this server knows no rights to a command for one key alone") // they came with Redis 7.0, as that command did
+	}
+	admin := s.Client(t)
+	two := keys
+	two.Lock = "others"
+	seed(t, admin, ours, 1, 20_000)
+	some := user(t, s, "some", "~*", "&*", "+@all", "-pexpire", "(+pexpire ~"+two.Lock+")")
+	if got, _, err := luascripts.AcquireAllReentrant(t.Context(), some, []luascripts.Taking{{Keys: two, Owner: ours, Lease: lease}, {Keys: keys, Owner: ours, Lease: lease}}); err == nil {
+		t.Errorf("without the right to the lease of the second: %+v", got)
+	}
+	if n := number(t, admin, "EXISTS", two.Lock); n != 0 {
+		t.Error("the first is held all the same")
+	}
+
+	// And what is given back after a denial is what was taken, and not what was held before.
+	some = user(t, s, "others", "~*", "&*", "+@all", "-pexpire", "(+pexpire ~"+keys.Lock+")")
+	if got, _, err := luascripts.AcquireAllReentrant(t.Context(), some, []luascripts.Taking{{Keys: keys, Owner: ours, Lease: lease}, {Keys: two, Owner: ours, Lease: lease}}); err == nil {
+		t.Errorf("without the right to a lease of the second: %+v", got)
+	}
+	if held, taken := number(t, admin, "EXISTS", keys.Lock), number(t, admin, "EXISTS", two.Lock); held != 1 || taken != 0 {
+		t.Errorf("%d of the held locks are left, and %d of the others", held, taken)
+	}
 }
