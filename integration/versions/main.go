@@ -173,15 +173,16 @@ func (r *row) count(from io.Reader, to io.Writer) error {
 			ended[t] = e.Action
 		}
 	}
-	parents := map[test]bool{}
-	for t := range ended {
+	parents := map[test]bool{} // whose result is that of their parts; what else a parent finds counts as a part
+	for t, what := range ended {
 		for name := t.name; ; {
 			at := strings.LastIndex(name, "/")
 			if at < 0 {
 				break
 			}
 			name = name[:at]
-			parents[test{t.pkg, name}] = true
+			parent := test{t.pkg, name}
+			parents[parent] = parents[parent] || what == "fail" || ended[parent] != "fail"
 		}
 	}
 	for t, what := range ended {

@@ -43,6 +43,8 @@ func TestCount(t *testing.T) {
 {"Action":"fail","Package":"p"}
 not of the tests
 {"Action":"pass","Package":"q","Test":"TestA"}
+{"Action":"pass","Package":"p","Test":"TestD/x"}
+{"Action":"fail","Package":"p","Test":"TestD"}
 {"Action":"fail","Package":"q"}
 `
 	var r row
@@ -50,7 +52,7 @@ not of the tests
 	if err := r.count(strings.NewReader(out), &said); err != nil {
 		t.Fatal(err)
 	}
-	if r.Passed != 3 || r.Failed != 1 || r.Skipped != 1 || !slices.Equal(r.Red, []string{"TestA", "q"}) {
+	if r.Passed != 4 || r.Failed != 2 || r.Skipped != 1 || !slices.Equal(r.Red, []string{"TestA", "TestD", "q"}) {
 		t.Errorf("%+v", r)
 	}
 	if !strings.Contains(said.String(), "why") {
