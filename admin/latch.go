@@ -95,7 +95,7 @@ func (a *Admin) zsets(ctx context.Context, zsets []string, q Query, pattern stri
 		if err != nil {
 			return nil, err
 		}
-		if ok && (l.Locked() || q.Kind == Crew && len(l.Lost) > 0) {
+		if ok && (l.Locked() || q.lists(Crew) && len(l.Lost) > 0) {
 			l.Holders, l.Lost = l.Holders[:min(len(l.Holders), someHolds)], l.Lost[:min(len(l.Lost), someHolds)]
 			found = append(found, l)
 		}

@@ -48,6 +48,8 @@ func TestLatchAndCrew(t *testing.T) {
 			want  string
 		}{
 			{admin.Query{}, "a/b{c}d crew 2 0|orders plain 1 0"},
+			{admin.Query{Idle: true}, "a/b{c}d crew 2 0|done latch 0 0|orders plain 1 0|ours crew 0 0"},
+			{admin.Query{Kind: admin.Plain, Idle: true}, "orders plain 1 0"},
 			{admin.Query{Kind: admin.Latch}, "done latch 0 0"},
 			{admin.Query{Kind: admin.Latch, Match: "o*"}, ""},
 			{admin.Query{Kind: admin.Crew, Match: "a*"}, "a/b{c}d crew 2 0"},

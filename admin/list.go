@@ -23,9 +23,15 @@ type Query struct {
 	Match string
 
 	// Kind is the kind of the locks to list. Empty selects all that have holders: latches, which have none, and crews
-	// of which only lost members are left, are listed if Kind says Latch or Crew.
+	// of which only lost members are left, are listed if Kind says Latch or Crew, or by Idle.
 	Kind Kind
+
+	// Idle lists what has no holders, too, if Kind is empty: latches that are closed, and crews of which only lost members are left.
+	Idle bool
 }
+
+// lists reports whether q asks for the locks of a kind that can have no holders.
+func (q Query) lists(k Kind) bool { return q.Kind == k || q.Kind == "" && q.Idle }
 
 // Prefix returns the pattern of all names that begin with prefix.
 func Prefix(prefix string) string {
@@ -106,7 +112,7 @@ func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) 
 	}
 	for ; at < len(parts); at, from = at+1, "" {
 		p := parts[at]
-		if q.Kind != "" && !slices.Contains(p.kinds, q.Kind) || q.Kind == "" && slices.Contains(p.kinds, Latch) {
+		if q.Kind != "" && !slices.Contains(p.kinds, q.Kind) || slices.Contains(p.kinds, Latch) && !q.lists(Latch) {
 			continue
 		}
 		if len(page.Locks) >= pageLocks {

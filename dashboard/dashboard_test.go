@@ -20,6 +20,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/dashboard"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
@@ -432,14 +433,15 @@ func TestFollow_manyBrowsers(t *testing.T) {
 	for range rounds {
 		await(t, all[0], func(string) bool { return true })
 	}
-	// A survey lists the locks and the clients by a call of SCAN each. One may be on its way at each end.
-	if n := server.CommandCallsByClients(t, "scan"); n > 2*(rounds+2) {
+	// A survey lists hashes, sorted sets, the traces of latches and the clients by a call of SCAN each. One may be on its way at each end.
+	const most = 4 * (rounds + 2)
+	if n := server.CommandCallsByClients(t, "scan"); n > most {
 		t.Errorf("%d calls of SCAN in %d rounds", n, rounds)
 	}
 	for range 100 {
 		s.says("locks", 200, "1 lock")
 	}
-	if n := server.CommandCallsByClients(t, "scan"); n > 2*(rounds+2)+20 {
+	if n := server.CommandCallsByClients(t, "scan"); n > most+20 {
 		t.Errorf("%d calls of SCAN after 100 pages", n)
 	}
 }
@@ -532,6 +534,69 @@ func TestSemaphore(t *testing.T) {
 	for range 2 {
 		<-done
 	}
+}
+
+// The pages show latches with what is left to count, and crews with those at work, done and lost, also when nobody is at work any more.
+func TestLatchAndCrew(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	s := serve(t, rdb, dashboard.WithUnlock(func(*http.Request) string { return "nobody" }))
+	a, b := billing(t, rdb, "alpha"), billing(t, rdb, "beta")
+	l := a.NewLatch("import:done")
+	if created, err := l.TrySetCount(t.Context(), 1200); !created || err != nil {
+		t.Fatal(created, err)
+	}
+	join := func(c *client.Client) *latch.Member {
+		m, err := c.NewCrew("workers").Join(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	first, second, third := join(a), join(b), join(a)
+	knows(t, rdb, a)
+	knows(t, rdb, b)
+	mustLock(t, a.NewLock("orders"))
+	locks, one, overview := s.follow(t, "view=locks&sort=lease"), s.follow(t, "view=lock&name=workers"), s.follow(t, "view=overview")
+	await(t, locks, func(html string) bool {
+		return strings.Contains(html, "3 locks") && strings.Contains(html, "1,200 to count down") && strings.Contains(html, "+2") && strings.Count(html, "data-until") == 2
+	})
+	await(t, one, func(html string) bool {
+		return strings.Contains(html, "3 at work<") && strings.Count(html, ">member<") == 3 && strings.Contains(html, "All members are lost, and a message")
+	})
+	s.says("lock?name=import:done", 200, "1,200 to count down", "leasehold_latch_calls:{import:done}")
+	if text := s.says("", 200, `<span class="much">2</span>`); strings.Contains(text, "Without an expiry") {
+		t.Error("a latch counts as a lock whose expiry is gone")
+	}
+	s.says("locks?kind=latch", 200, "1 of 3 locks", `value="latch" selected`)
+	s.says("locks?kind=crew", 200, "1 of 3 locks", `value="crew" selected`)
+	if err := second.Fail(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, one, func(html string) bool {
+		return strings.Contains(html, "2 at work, 1 lost<") && strings.Contains(html, "Lost <span") && strings.Contains(html, "is lost</li>")
+	})
+	await(t, overview, func(html string) bool { return strings.Contains(html, "has lost a member: beta on") })
+	for _, m := range []*latch.Member{first, third} {
+		if err := m.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, one, func(html string) bool {
+		return strings.Contains(html, "0 at work, 2 done, 1 lost<") && strings.Contains(html, "is done</li>") && !strings.Contains(html, "Unlock by force")
+	})
+	await(t, locks, func(html string) bool {
+		return strings.Contains(html, "0 at work, 2 done, 1 lost") && strings.Count(html, "data-until") == 1
+	})
+	if err := l.Delete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.NewCrew("workers").Delete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, overview, func(html string) bool {
+		return strings.Contains(html, "is open, or was deleted") && strings.Contains(html, "is done, or was deleted")
+	})
 }
 
 func TestNew_wrongly(t *testing.T) {

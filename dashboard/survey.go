@@ -101,7 +101,7 @@ func (s *surveyor) look(ctx context.Context) *survey {
 
 func (s *surveyor) fill(ctx context.Context, now *survey) error {
 	var waited []admin.Lock
-	for l, err := range s.admin.Locks(ctx, admin.Query{}) {
+	for l, err := range s.admin.Locks(ctx, admin.Query{Idle: true}) {
 		if err != nil {
 			return err
 		}
@@ -113,7 +113,11 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 		if r := s.rows[l.Name]; r != nil {
 			before = r.span
 		}
-		now.locks = append(now.locks, &row{l, spanOf(l.Lease, time.Now(), before)})
+		r := &row{Lock: l}
+		if l.Locked() {
+			r.span = spanOf(l.Lease, time.Now(), before)
+		}
+		now.locks = append(now.locks, r)
 		if l.Waiting > 0 {
 			waited = append(waited, l)
 		}
@@ -155,19 +159,34 @@ func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) 
 	for _, r := range now.locks {
 		before := s.rows[r.Name]
 		switch {
+		case before == nil && r.Kind == admin.Latch:
+			all = append(all, happening{now.at, r.Name, "is closed, with " + countOf(r.Lock)})
+		case before == nil && r.Kind == admin.Crew:
+			all = append(all, happening{now.at, r.Name, "is at work: " + crewOf(r.Lock)})
 		case before == nil:
 			all = append(all, happening{now.at, r.Name, "is held by " + clientName(r.Holders[0].Client)})
-		case before.Mode != lock.Read && before.Mode != lock.Permit && before.Holders[0].Owner != r.Holders[0].Owner:
+		case r.Kind == admin.Crew && len(r.Lost) > len(before.Lost):
+			all = append(all, happening{now.at, r.Name, "has lost a member: " + clientName(r.Lost[len(r.Lost)-1].Client)})
+		case only(before.Mode) && r.Locked() && before.Holders[0].Owner != r.Holders[0].Owner:
 			all = append(all, happening{now.at, r.Name, "went from " + clientName(before.Holders[0].Client) + " to " + clientName(r.Holders[0].Client)})
 		}
 	}
 	for _, before := range s.last.locks {
-		if rows[before.Name] == nil && !now.more {
+		switch {
+		case rows[before.Name] != nil || now.more:
+		case before.Kind == admin.Latch:
+			all = append(all, happening{now.at, before.Name, "is open, or was deleted"})
+		case before.Kind == admin.Crew:
+			all = append(all, happening{now.at, before.Name, "is done, or was deleted"})
+		default:
 			all = append(all, happening{now.at, before.Name, "is free; " + clientName(before.Holders[0].Client) + " held it"})
 		}
 	}
 	return append(all[:min(len(all), mostHappened)], s.last.happened[:min(len(s.last.happened), max(mostHappened-len(all), 0))]...)
 }
+
+// only reports whether a lock in this mode has one holder.
+func only(m lock.Mode) bool { return m == lock.Exclusive || m == lock.Write }
 
 // health is what the server tells of itself, as far as the user may ask.
 type health struct {
@@ -257,19 +276,34 @@ func changes(before, now admin.Lock, at time.Time, was, is span) (all []happenin
 	waits := func(l admin.Lock, owner string) bool {
 		return slices.ContainsFunc(l.Waiters, func(w lock.Waiter) bool { return w.Owner == owner })
 	}
+	if now.Kind == admin.Latch && before.Kind == admin.Latch && now.Left != before.Left {
+		add("%s", countOf(now))
+	}
+	lost := func(owner string) bool {
+		return slices.ContainsFunc(now.Lost, func(h lock.Holder) bool { return h.Owner == owner })
+	}
 	forced := now.Forced != nil && (before.Forced == nil || now.Forced.At.After(before.Forced.At))
 	for _, h := range before.Holders {
 		if !holds(now, h.Owner) {
 			how := "gave it back, or lost it"
-			if forced {
+			switch {
+			case forced:
 				how = "lost it: " + now.Forced.By + " took it by force"
+			case now.Kind == admin.Crew && lost(h.Owner):
+				how = "is lost"
+			case now.Kind == admin.Crew:
+				how = "is done"
 			}
 			add("%s %s", clientName(h.Client), how)
 		}
 	}
 	for _, h := range now.Holders {
 		if !holds(before, h.Owner) {
-			add("%s holds it", clientName(h.Client))
+			does := "holds it"
+			if now.Kind == admin.Crew {
+				does = "has joined"
+			}
+			add("%s %s", clientName(h.Client), does)
 		}
 	}
 	for _, w := range before.Waiters {

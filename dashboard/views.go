@@ -41,20 +41,47 @@ type lockRow struct {
 	Holder     string
 	More       int // other holders
 	Age        age
+	Held       bool // otherwise there is no lease
 	Lease      lease
 	Waiting    int
 }
 
 func rowOf(r *row, live bool) lockRow {
-	h := r.Holders[0]
-	l := lockRow{URL: lockURL(r.Name), Kind: r.Kind, Mode: r.Mode, Holder: clientName(h.Client), More: r.Holding - 1,
-		Age: ageOf(oldest(r.Lock), live), Lease: leaseOf(r.span, live), Waiting: r.Waiting}
+	l := lockRow{URL: lockURL(r.Name), Kind: r.Kind, Mode: r.Mode, Age: ageOf(oldest(r.Lock), live), Held: r.Locked(), Lease: leaseOf(r.span, live), Waiting: r.Waiting}
+	switch {
+	case r.Kind == admin.Latch:
+		l.Holder = countOf(r.Lock)
+	case len(r.Lost) > 0:
+		l.Holder = crewOf(r.Lock)
+	default:
+		l.Holder, l.More = clientName(r.Holders[0].Client), r.Holding-1
+	}
 	name := shown(r.Name)
 	if i := strings.LastIndexByte(strings.TrimSuffix(name, ":"), ':'); i >= 0 {
 		l.Path, name = name[:i+1], name[i+1:]
 	}
 	l.Last = name
 	return l
+}
+
+// countOf says how a latch stands.
+func countOf(l admin.Lock) string {
+	if l.Left == 0 {
+		return "open"
+	}
+	return group(int(l.Left)) + " to count down"
+}
+
+// crewOf says how a crew stands.
+func crewOf(l admin.Lock) string {
+	text := group(l.Holding) + " at work"
+	if l.Done > 0 {
+		text += ", " + group(l.Done) + " done"
+	}
+	if len(l.Lost) > 0 {
+		text += ", " + group(len(l.Lost)) + " lost"
+	}
+	return text
 }
 
 // oldest returns when the first of the holders asked for the lock, as far as that is known.
@@ -106,17 +133,20 @@ func (h *Handler) overviewPage(ctx context.Context, _ url.Values, live bool) (an
 	if err != nil {
 		return nil, 0, err
 	}
-	waiting, first, noEnds := 0, time.Time{}, []*row{}
+	locked, waiting, first, noEnds := 0, 0, time.Time{}, []*row{}
 	for _, r := range s.locks {
 		waiting += r.Waiting
+		if r.Locked() {
+			locked++
+		}
 		if t := oldest(r.Lock); !t.IsZero() && (first.IsZero() || t.Before(first)) {
 			first = t
 		}
-		if r.until.IsZero() {
+		if r.Locked() && r.until.IsZero() {
 			noEnds = append(noEnds, r)
 		}
 	}
-	held := group(len(s.locks))
+	held := group(locked)
 	if s.more {
 		held = "over " + held
 	}
@@ -297,7 +327,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 		}
 		v.Heads = append(v.Heads, hd)
 	}
-	for _, k := range []choice{{"", "any kind", false}, {"plain", "plain", false}, {"fair", "fair", false}, {"rw", "read/write", false}, {"semaphore", "semaphore", false}} {
+	for _, k := range []choice{{"", "any kind", false}, {"plain", "plain", false}, {"fair", "fair", false}, {"rw", "read/write", false}, {"semaphore", "semaphore", false}, {"latch", "latch", false}, {"crew", "crew", false}} {
 		k.Chosen = k.Value == v.Kind
 		v.Kinds = append(v.Kinds, k)
 	}
@@ -381,7 +411,8 @@ type lockView struct {
 	Lease       lease
 	Holders     []ownerRow
 	Waiters     []ownerRow
-	More        int // waiters that are not shown
+	Lost        []ownerRow // members of a crew
+	More        int        // waiters that are not shown
 	Token       uint64
 	Forced      *forcedView
 	Keys        []keyRow
@@ -462,6 +493,11 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 			v.Seen = append(v.Seen, s)
 		}
 	}
+	for _, o := range l.Lost[:min(len(l.Lost), mostWaiters)] {
+		r := personOf(o.Owner, o.Client)
+		r.Age = ageOf(o.Since, live)
+		v.Lost = append(v.Lost, r)
+	}
 	for _, o := range l.Waiters[:min(len(l.Waiters), mostWaiters)] {
 		r := personOf(o.Owner, o.Client)
 		r.Age = ageOf(o.Since, live)
@@ -512,6 +548,10 @@ func saysOf(l admin.Lock) string {
 	switch {
 	case l.Kind == admin.Semaphore:
 		return fmt.Sprintf("%d of %s free", l.Free, plural(int(l.Permits), "permit"))
+	case l.Kind == admin.Latch:
+		return countOf(l)
+	case l.Kind == admin.Crew:
+		return crewOf(l)
 	case !l.Locked():
 		return "free"
 	case l.Mode == lock.Read:

@@ -16,29 +16,39 @@ func listLocks(w io.Writer, locks []admin.Lock, wide bool) error {
 	}
 	var lines []string
 	for _, l := range locks {
-		var h lock.Holder // none of a latch, or of a crew of which only lost members are left
-		if len(l.Holders) > 0 {
-			h = l.Holders[0]
-		}
-		holder := brief(h.Client)
-		if l.Holding > 1 {
-			holder += fmt.Sprintf(" +%d", l.Holding-1)
-		}
-		switch {
-		case l.Kind == admin.Latch:
-			holder = fmt.Sprintf("%d to count down", l.Left)
-		case len(l.Lost) > 0:
-			holder = fmt.Sprintf("%d at work, %d lost", l.Holding, len(l.Lost))
-		case len(l.Holders) == 0:
-			holder = "-"
-		}
-		line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d", shown(l.Name), l.Kind, l.Mode, holder, ago(h.Since), left(l.Lease), l.Waiting)
+		h, holder := holderOf(l)
+		line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d", shown(l.Name), l.Kind, l.Mode, holder, ago(h.Since), leaseOf(l), l.Waiting)
 		if wide {
 			line += fmt.Sprintf("\t%d\t%s\t%s\t%s", h.Count, pid(h.Client), label(h.Client), h.Owner)
 		}
 		lines = append(lines, line)
 	}
 	return rows(w, head, lines)
+}
+
+// holderOf returns the first holder of a lock, and what a list says of its holders. A latch has none, and neither has a
+// crew of which only lost members are left.
+func holderOf(l admin.Lock) (first lock.Holder, says string) {
+	if len(l.Holders) > 0 {
+		first = l.Holders[0]
+	}
+	switch {
+	case l.Kind == admin.Latch:
+		return first, fmt.Sprintf("%d to count down", l.Left)
+	case len(l.Lost) > 0:
+		return first, fmt.Sprintf("%d at work, %d lost", l.Holding, len(l.Lost))
+	case l.Holding > 1:
+		return first, fmt.Sprintf("%s +%d", brief(first.Client), l.Holding-1)
+	}
+	return first, brief(first.Client)
+}
+
+// leaseOf returns what is left of the lease of a lock, if anybody holds it.
+func leaseOf(l admin.Lock) string {
+	if !l.Locked() {
+		return "-"
+	}
+	return left(l.Lease)
 }
 
 // listClients writes a line for each client.

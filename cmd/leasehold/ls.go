@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"iter"
 	"slices"
@@ -33,7 +32,7 @@ of the application if it has one.
 
 ls tells a lock by the shape of its fields, and lists those of Redisson as well. It
 leaves out all other keys. A fair lock without waiters looks like a plain lock. A latch
-is listed while it is closed, a crew while members are at work, with their number.
+is listed while it is closed, a crew while members are at work, or are lost.
 
 ASKED is the time since the holder asked for the lock, by the clock of its machine. It
 includes the wait: Redis does not know when the holder got the lock.
@@ -48,7 +47,7 @@ line; the other formats are sorted.
 			return via.completeNames(cmd, args, begin)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q := admin.Query{}
+			q := admin.Query{Idle: true}
 			if kind.value != anyKind {
 				q.Kind = admin.Kind(kind.value)
 			}
@@ -57,7 +56,7 @@ line; the other formats are sorted.
 			}
 			w := cmd.OutOrStdout()
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
-				locks := listed(cmd.Context(), a, q)
+				locks := a.Locks(cmd.Context(), q)
 				switch out.format.value {
 				case "jsonl":
 					return forEach(locks, func(l admin.Lock) error { return jsonLine(w, toJSON(l)) })
@@ -92,16 +91,6 @@ line; the other formats are sorted.
 	return cmd
 }
 
-// listed returns the locks that q asks for. Latches have no holders, so without a kind they are asked for apart.
-func listed(ctx context.Context, a *admin.Admin, q admin.Query) iter.Seq2[admin.Lock, error] {
-	list := a.Locks(ctx, q)
-	if q.Kind == "" {
-		q.Kind = admin.Latch
-		list = both(list, a.Locks(ctx, q))
-	}
-	return list
-}
-
 // forEach calls f for each lock, until there is an error.
 func forEach(locks iter.Seq2[admin.Lock, error], f func(admin.Lock) error) error {
 	for l, err := range locks {
@@ -134,19 +123,6 @@ func (c *connection) noMatch(pattern string) string {
 		return fmt.Sprintf("no lock that is held matches %s on %s", shown(pattern), c.server())
 	}
 	return fmt.Sprintf("no lock called %s is held on %s; for all names that begin so: leasehold ls '%s'", shown(pattern), c.server(), shown(pattern+"*"))
-}
-
-// both yields what a yields, and then what b does, until one of them yields an error.
-func both(a, b iter.Seq2[admin.Lock, error]) iter.Seq2[admin.Lock, error] {
-	return func(yield func(admin.Lock, error) bool) {
-		for _, list := range []iter.Seq2[admin.Lock, error]{a, b} {
-			for l, err := range list {
-				if !yield(l, err) || err != nil {
-					return
-				}
-			}
-		}
-	}
 }
 
 // anyKind is the kind of all locks.

@@ -46,11 +46,12 @@ func (c *connection) completeNames(cmd *cobra.Command, args []string, begin stri
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second) // somebody waits for it
 	defer cancel()
 	_ = c.operate(ctx, func(a *admin.Admin, _ rueidis.Client) error { // a shell shows no errors
-		for l, err := range a.Locks(ctx, admin.Query{Match: admin.Prefix(begin)}) {
+		for l, err := range a.Locks(ctx, admin.Query{Match: admin.Prefix(begin), Idle: true}) {
 			if err != nil || len(names) == 1000 {
 				return err
 			}
-			names = append(names, l.Name+"\t"+string(l.Kind)+", "+brief(l.Holders[0].Client))
+			_, holder := holderOf(l)
+			names = append(names, l.Name+"\t"+string(l.Kind)+", "+holder)
 		}
 		return nil
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -270,6 +271,46 @@ func hears(t *testing.T, s *redistest.Server, c *client.Client) {
 			t.Fatal("the client does not listen")
 		}
 	}
+}
+
+// The page follows a latch that is counted down, and a crew that loses a member.
+func TestPage_latchAndCrew(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := billing(t, s.Client(t))
+	l := c.NewLatch("import:done")
+	if created, err := l.TrySetCount(t.Context(), 3); !created || err != nil {
+		t.Fatal(created, err)
+	}
+	var members []*latch.Member
+	for range 2 {
+		m, err := c.NewCrew("workers").Join(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		members = append(members, m)
+	}
+	b := browse(t, s)
+	b.open("locks")
+	b.shows("3 to count down")
+	if got := b.eval(`[...document.querySelectorAll("tbody tr")].map(r => r.querySelectorAll(".lease").length).join()`); got != "0,1" {
+		t.Errorf("leases of the latch and of the crew: %s", got)
+	}
+	if _, err := l.CountDown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.shows("2 to count down")
+	b.do(chromedp.Click(chromedp.CSS(`a[href*="name=workers"]`)))
+	b.shows("2 at work")
+	if err := members[0].Fail(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.shows("1 at work, 1 lost")
+	if err := members[1].Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.shows("0 at work, 1 done, 1 lost")
+	b.quiet()
 }
 
 // With 10,000 locks a page has fifty of them, and any can be found.

@@ -421,6 +421,16 @@ func TestTop_keys(t *testing.T) {
 	for _, name := range []string{"orders:1", "orders:2", "nightly"} {
 		mustLock(t, c.NewLock(name))
 	}
+	if created, err := c.NewLatch("done").TrySetCount(t.Context(), 7); !created || err != nil {
+		t.Fatal(created, err)
+	}
+	m, err := c.NewCrew("workers").Join(t.Context())
+	if err == nil {
+		err = m.Fail(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	p := inTerminal(t, s, "top", "--every", "100ms")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
 	raw, err := p.master.SyscallConn() // Fd would make reads block
@@ -435,9 +445,14 @@ func TestTop_keys(t *testing.T) {
 	p.start()
 	for _, step := range []struct{ keys, shows string }{
 		{"", "3 held, 0 waiting"},
+		{"", "7 to count down"},
+		{"", "0 at work, 1 lost"},
 		{"s", "by waiting"},
 		{"/orders:2\r", "with orders:2"},
 		{"\r", "orders:2: a plain lock, held"},
+		{"\x7f", "choose"},
+		{"/" + strings.Repeat("\x7f", len("orders:2")) + "done\r", "with done"},
+		{"\r", "done: a latch, 7 to count down"},
 		{"\x7f", "choose"},
 	} {
 		if _, err := p.master.WriteString(step.keys); err != nil {

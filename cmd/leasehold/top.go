@@ -20,8 +20,13 @@ import (
 var byWhat = map[string]func(a, b admin.Lock) int{
 	"since":   func(a, b admin.Lock) int { return cmp.Compare(age(b), age(a)) },
 	"waiting": func(a, b admin.Lock) int { return b.Waiting - a.Waiting },
-	"lease":   func(a, b admin.Lock) int { return cmp.Compare(a.Lease, b.Lease) },
-	"name":    func(admin.Lock, admin.Lock) int { return 0 },
+	"lease": func(a, b admin.Lock) int { // those that nobody holds have none, and come last
+		if a.Locked() != b.Locked() {
+			return cmp.Compare(b.Holding, a.Holding)
+		}
+		return cmp.Compare(a.Lease, b.Lease)
+	},
+	"name": func(admin.Lock, admin.Lock) int { return 0 },
 }
 
 func topCommand() *cobra.Command {
@@ -59,7 +64,7 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 			case !ok || !term.IsTerminal(int(f.Fd())):
 				return usagef("top needs a terminal: use leasehold ls for a list, or leasehold watch for events")
 			}
-			q := admin.Query{}
+			q := admin.Query{Idle: true}
 			if len(args) > 0 {
 				q.Match = args[0]
 			}
@@ -118,6 +123,18 @@ func age(l admin.Lock) (oldest time.Duration) {
 	return oldest
 }
 
+// sums returns how many of the locks are held, how many callers wait for them, and how long ago the first of the holders asked. A
+// latch is listed, and nobody holds it.
+func sums(locks []admin.Lock) (held, waiting int, oldest time.Duration) {
+	for _, l := range locks {
+		if l.Locked() {
+			held++
+		}
+		waiting, oldest = waiting+l.Waiting, max(oldest, age(l))
+	}
+	return held, waiting, oldest
+}
+
 // topScreen is the terminal of top.
 type topScreen struct {
 	f     *os.File
@@ -151,11 +168,8 @@ func (t *topScreen) show(locks []admin.Lock, wide bool, err error) {
 	if failed != nil || width == 0 || height == 0 {
 		width, height = 80, 24
 	}
-	waiting, oldest := 0, time.Duration(0)
-	for _, l := range locks {
-		waiting, oldest = waiting+l.Waiting, max(oldest, age(l))
-	}
-	lines := []string{fmt.Sprintf("%s  %d held, %d waiting, the longest for %s", time.Now().Format(time.TimeOnly), len(locks), waiting, short(oldest)), ""}
+	held, waiting, oldest := sums(locks)
+	lines := []string{fmt.Sprintf("%s  %d held, %d waiting, the longest for %s", time.Now().Format(time.TimeOnly), held, waiting, short(oldest)), ""}
 	if err != nil {
 		lines = []string{time.Now().Format(time.TimeOnly) + "  " + oneLine(explain(err)), ""}
 	}

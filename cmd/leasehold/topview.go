@@ -285,17 +285,14 @@ func (t *topView) keys() string {
 
 // head says how many locks there are, or what is wrong.
 func (t *topView) head() string {
-	waiting, oldest := 0, time.Duration(0)
-	for _, l := range t.seen.locks {
-		waiting, oldest = waiting+l.Waiting, max(oldest, age(l))
-	}
+	held, waiting, oldest := sums(t.seen.locks)
 	if t.seen.err != nil {
 		return topLow + time.Now().Format(time.TimeOnly) + "  " + oneLine(explain(t.seen.err)) + plain
 	}
 	if t.seen.at.IsZero() {
 		return topQuiet + "asking" + plain
 	}
-	text := fmt.Sprintf("%s%s  %d held, %d waiting, the oldest asked %s ago%s", topHead, time.Now().Format(time.TimeOnly), len(t.seen.locks), waiting, short(oldest), plain)
+	text := fmt.Sprintf("%s%s  %d held, %d waiting, the oldest asked %s ago%s", topHead, time.Now().Format(time.TimeOnly), held, waiting, short(oldest), plain)
 	text += topQuiet + "  by " + t.sort
 	if t.filter != "" || t.typing {
 		text += ", with " + shown(t.filter)
@@ -324,11 +321,7 @@ func (t *topView) list() []string {
 	table := [][]string{heads}
 	levels := []string{topQuiet}
 	for _, l := range found[t.first:min(len(found), t.first+t.room())] {
-		h := l.Holders[0]
-		holder := brief(h.Client)
-		if l.Holding > 1 {
-			holder += fmt.Sprintf(" +%d", l.Holding-1)
-		}
+		h, holder := holderOf(l)
 		bar, level := t.bar(l)
 		row := []string{shown(l.Name), string(l.Kind), holder, ago(h.Since), bar, fmt.Sprint(l.Waiting)}
 		if t.wide {
@@ -366,7 +359,10 @@ func (t *topView) list() []string {
 
 // bar shows what is left of a lease, and in which colour.
 func (t *topView) bar(l admin.Lock) (text, colour string) {
-	if l.Lease < 0 {
+	switch {
+	case !l.Locked():
+		return leaseOf(l), topQuiet
+	case l.Lease < 0:
 		return left(l.Lease), topLow
 	}
 	now := max(l.Lease-time.Since(t.seen.at), 0)
