@@ -43,6 +43,33 @@ func texts(t *testing.T, end string) map[string]string {
 	return texts
 }
 
+// The pages name every kind that events can have: the kinds that are acquired.
+func TestKinds(t *testing.T) {
+	telemetry, err := os.ReadFile("TELEMETRY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := texts(t, ".go")
+	name, found := regexp.MustCompile("Name: +\"(\\w+)\""), 0
+	for path, text := range sources {
+		if strings.HasSuffix(path, "_test.go") || !strings.Contains(text, "session.Kind{") || !strings.Contains(text, "Acquire: ") {
+			continue
+		}
+		for _, kind := range name.FindAllStringSubmatch(text, -1) {
+			found++
+			if line, _, _ := strings.Cut(string(telemetry[bytes.Index(telemetry, []byte("`leasehold.lock.kind` is")):]), "\n"); !strings.Contains(line, "`"+kind[1]+"`") {
+				t.Errorf("TELEMETRY.md does not name the kind %q of %s: %s", kind[1], path, line)
+			}
+			if _, line, _ := strings.Cut(sources["lock/observer.go"], "Kind string"); !strings.Contains(line[:strings.Index(line, "\n")], kind[0][len(kind[0])-len(kind[1])-2:]) {
+				t.Errorf("lock.Event.Kind does not name the kind %q of %s", kind[1], path)
+			}
+		}
+	}
+	if found < 6 {
+		t.Errorf("%d kinds were found", found)
+	}
+}
+
 var goBlock = regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 
 // Each block of Go on a page stands, line for line, in a file that is compiled and tested. The
