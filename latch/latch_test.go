@@ -387,11 +387,14 @@ func TestLostReplies(t *testing.T) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
-	l := kindtest.NewClient(t, rdb).NewLatch("done")
+	c := kindtest.NewClient(t, rdb)
+	l := c.NewLatch("done")
 	create(t, l, 1)
 	down(t, l, 0) // now the server knows the scripts
 	lose := func() { p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true})) }
 	for round := range 5 {
+		name := fmt.Sprint("done", round) // so that only its own wait listens for it
+		l := c.NewLatch(name)
 		lose()
 		create(t, l, 20)
 		for i := range int64(19) {
@@ -403,7 +406,7 @@ func TestLostReplies(t *testing.T) {
 			t.Fatalf("%d left, %v", n, err)
 		}
 		w := wait(t.Context(), l)
-		listen(t, s, "done", 1)
+		listen(t, s, name, 1)
 		lose()
 		if round%2 == 0 {
 			if err := l.Delete(t.Context()); err != nil {
