@@ -76,13 +76,25 @@ func (all *Latches) forget(owner string) {
 	delete(all.members, owner)
 }
 
+// forgetLost forgets a member whose context has ended, also if nobody calls Unlock. It waits until Redis does not count the member as
+// alive: from then on a release leaves no mark. A member of which only the caller's context has ended can be renewed for longer.
+func (all *Latches) forgetLost(h lock.Hold) {
+	left := time.Until(h.Until())
+	if left < -keptLost {
+		all.forget(h.Owner())
+		return
+	}
+	time.AfterFunc(left+keptLost+time.Millisecond, func() { all.forgetLost(h) })
+}
+
 // Name returns the name as it was given.
 func (c *Crew) Name() string { return c.name }
 
 // Member is a hold of a member of a crew. Its context ends as soon as the member is not certainly one.
 type Member struct {
 	lock.Hold
-	all *Latches
+	all  *Latches
+	stop func() bool // the loss of the member is of no interest any more
 }
 
 // Join makes the caller a member of the crew, which the first one begins. It never has to wait for other members. While Redis gives no answer, it tries until
@@ -97,7 +109,7 @@ func (c *Crew) Join(ctx context.Context) (*Member, error) {
 		return nil, err
 	}
 	c.all.setMark(h.Owner(), luascripts.MemberLost) // by Close, or until Unlock
-	return &Member{h, c.all}, nil
+	return &Member{h, c.all, context.AfterFunc(h.Context(), func() { c.all.forgetLost(h) })}, nil
 }
 
 // Do joins the crew, calls fn with the context of the member, and says that the member is done if fn returns nil. If fn returns an error, or
@@ -129,6 +141,7 @@ func (m *Member) Unlock(ctx context.Context) error { return m.end(ctx, luascript
 func (m *Member) Fail(ctx context.Context) error { return m.end(ctx, luascripts.MemberLost) }
 
 func (m *Member) end(ctx context.Context, as luascripts.Mark) error {
+	m.stop()
 	if m.Err() == nil {
 		m.all.setMark(m.Owner(), as)
 	}

@@ -29,6 +29,7 @@ const MostCount = 1<<53 - 1
 const (
 	keptCalls  = time.Hour      // for how long Redis remembers a call, so that a late copy changes nothing
 	keptTraces = 24 * time.Hour // for how long the traces of a latch or a crew live
+	keptLost   = time.Minute    // for how long a client remembers a lost member that nobody unlocks; clocks differ by less
 	mostID     = 256            // bytes
 )
 
