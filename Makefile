@@ -30,7 +30,7 @@ server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Pr
 	@sh scripts/prometheus.sh
 	@sh scripts/chromium.sh
 
-model: ## exhaust the model of the plain lock, and catch each of its mutants (model/README.md)
+model: ## exhaust the models of the locks, and catch each of their mutants (model/README.md)
 	@sh scripts/spin.sh
 	@sh model/check.sh $(RUNS)
 

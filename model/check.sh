@@ -1,16 +1,17 @@
 #!/bin/sh
-# Exhausts the model of the plain lock for small bounds, and shows that each mutant of it is
+# Exhausts the models of the locks for small bounds, and shows that each mutant of them is
 # caught. It needs spin and a C compiler. "check.sh NAME …" runs only these.
 #
 # The bounds: NP processes, NC callers, CALLS calls, FAULTS faults, DELAYS ticks in which what is due
 # does not happen; TIMELESS has no clock.
 #
-# A line of the table below: name, what must come of it, and the bounds or the mutation.
+# A line of the table below: name, what must come of it, and the bounds or the mutation. A name
+# that begins with fair- is a run of fair.pml.
 #   holds      every state was visited, and nothing is wrong
 #   <property> the run ends with a violation of this property
 set -eu
 cd "$(dirname "$0")"
-model=$PWD/plain.pml
+here=$PWD
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
@@ -39,6 +40,26 @@ no-settling          left     -DNO_SETTLING         -DNC=2 -DNP=2 -DCALLS=2 -DTI
 looks-once           left     -DLOOK_ONCE           -DNC=2 -DNP=2 -DCALLS=2 -DTIMELESS
 heir-that-has-gone   left     -DINHERIT_OVER        -DNC=2 -DNP=1 -DCALLS=2 -DTIMELESS
 refused-when-over    left     -DREFUSED_WHEN_OVER   -DNC=3 -DNP=2 -DCALLS=3 -DDELAYS=0
+
+fair-three-callers holds   -DNC=3 -DFAULTS=0
+fair-waits-end     holds   -DNC=3 -DFAULTS=1 -DKINDS=2
+fair-killed        holds   -DNC=3 -DFAULTS=1 -DKINDS=4
+fair-two-faults    holds   -DNC=2 -DFAULTS=2
+fair-late          holds   -DNC=2 -DFAULTS=1 -DDELAYS=1
+fair-one-patience  holds   -DNC=4 -DFAULTS=1 -DKINDS=4 -DNO_LAG -DIDLE_MOST=3
+
+fair-until-from-reply two      -DUNTIL_FROM_REPLY -DNC=2 -DFAULTS=0 -DDELAYS=1
+fair-grant-by-message two      -DGRANT_BY_MESSAGE -DNC=3 -DFAULTS=0 -DDELAYS=2
+fair-barges           order    -DBARGES           -DNC=3 -DFAULTS=0
+fair-any-heir         order    -DANY_HEIR         -DNC=3 -DFAULTS=0
+fair-own-clock        order    -DOWN_CLOCK        -DNC=3 -DFAULTS=0
+fair-passes-to-any    left     -DPASSES_TO_ANY    -DNC=3 -DFAULTS=0
+fair-served-stay      left     -DSERVED_STAY      -DNC=3 -DFAULTS=0
+fair-enters-twice     left     -DENTERS_TWICE     -DNC=2 -DFAULTS=1 -DKINDS=1
+fair-heartbeat-enters left     -DHEARTBEAT_ENTERS -DNC=2 -DFAULTS=2 -DKINDS=3
+fair-no-settling      left     -DNO_SETTLING      -DNC=2 -DFAULTS=1
+fair-deadlines-add-up patience -DDEADLINES_ADD_UP -DNC=4 -DFAULTS=1 -DKINDS=4 -DNO_LAG -DIDLE_MOST=3
+fair-no-turn          patience -DNO_TURN          -DNC=3 -DFAULTS=0 -DNO_LAG -DIDLE_MOST=3
 END
 }
 
@@ -55,23 +76,32 @@ property() {
 	*ph\[holder\]*) echo freed ;;
 	*roused\[*) echo stuck ;;
 	*holder==255*|*held\[*) echo left ;;
-	*idle*) echo idle ;;
+	*idle*) echo patience ;;
+	*both*) echo two ;;
+	*overtakes*) echo order ;;
+	*remains*) echo left ;;
+	*forgotten*) echo stuck ;;
+	*freed*) echo freed ;;
 	*) echo "? $1" ;;
 	esac
 }
 
 failed=0
-printf '%-20s %-9s %-9s %12s %8s  %s\n' run wanted found states seconds bounds
+printf '%-22s %-9s %-9s %12s %8s  %s\n' run wanted found states seconds bounds
 runs | while read -r name want flags; do
 	[ -n "$name" ] || continue
 	if [ $# -gt 0 ]; then
 		case " $* " in *" $name "*) ;; *) continue ;; esac
 	fi
+	case $name in
+	fair-*) model=$here/fair.pml ;;
+	*) model=$here/plain.pml ;;
+	esac
 	mkdir "$dir/$name"
 	cd "$dir/$name"
 	began=$(date +%s)
 	optimize=-O0 depth=100000
-	case $name in two-processes | late) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
+	case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-patience) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
 	[ "$want" = holds ] || depth=70                          # short mistakes are the ones to look at
 	spin -a $flags "$model" >spin.out 2>&1 || { cat spin.out; exit 1; }
 	cc $optimize -w -DSAFETY -DCOLLAPSE -DNOFAIR -o pan pan.c
@@ -79,9 +109,9 @@ runs | while read -r name want flags; do
 	if [ "$want" = holds ] && grep -q "max search depth too small\|out of memory" out; then cat out; exit 1; fi
 	found=$(property "$(grep -m1 "^pan:1:" out || grep -m1 -o "errors: [0-9]*" out || tail -1 out)")
 	states=$(awk '/states, stored/ { print $1; exit }' out)
-	printf '%-20s %-9s %-9s %12s %8s  %s\n' "$name" "$want" "$found" "$states" $(($(date +%s) - began)) "$flags"
+	printf '%-22s %-9s %-9s %12s %8s  %s\n' "$name" "$want" "$found" "$states" $(($(date +%s) - began)) "$flags"
 	if [ "$found" != "$want" ]; then
-		[ ! -e plain.pml.trail ] || spin -k plain.pml.trail $flags "$model" 2>/dev/null | grep -v ' = 0$\| = 255$' | head -100
+		[ ! -e "$(basename "$model").trail" ] || spin -k "$(basename "$model").trail" $flags "$model" 2>/dev/null | grep -v ' = 0$\| = 255$' | head -100
 		touch "$dir/failed"
 	fi
 	rm -rf "$dir/$name"
@@ -90,6 +120,7 @@ done
 
 # Can the model follow what the state machine of the library really does?
 case " $* " in "  " | *" histories "*) ;; *) exit 0 ;; esac
+model=$here/plain.pml
 mkdir "$dir/histories"
 cd "$dir/histories"
 export LEASEHOLD_SEED="${LEASEHOLD_SEED:-$(date +%s)}" # the seeds of 4,000 histories from here on

@@ -1,0 +1,985 @@
+/*
+ * The fair lock: the queue in Redis, heartbeats, and passing on inside a process.
+ * README.md says how to read this file, and what it leaves out.
+ *
+ * As in plain.pml, each step is one event, and the only process picks any that is enabled. A
+ * caller calls once, so its number is its owner string, too. A caller that begins anew is
+ * another caller. Those of a process come in the order of their numbers.
+ */
+
+#ifndef NP
+#define NP 2        /* processes */
+#endif
+#ifndef NC
+#define NC 3        /* callers; caller c is of process HOME(c) */
+#endif
+#ifndef NK
+#define NK 2        /* commands under way at a time, with late copies */
+#endif
+#ifndef FAULTS
+#define FAULTS 1
+#endif
+#ifndef KINDS
+#define KINDS 7     /* of faults, a set: 1 connections, 2 waits and holds that end, 4 processes that are killed */
+#endif
+#ifndef DELAYS
+#define DELAYS 0    /* in how many ticks something that is due does not happen */
+#endif
+#ifndef LEASE
+#define LEASE 2     /* of a grant, in ticks */
+#endif
+#ifndef OFFER
+#define OFFER 2     /* of a grant by a release */
+#endif
+#ifndef PATIENCE
+#define PATIENCE 2  /* for how long a place lives without a heartbeat; a tick is the time between two */
+#endif
+#ifndef PASSES
+#define PASSES 1    /* how often in a row the lock is passed on inside a process */
+#endif
+#ifndef IDLE_MOST
+#define IDLE_MOST 255
+#endif
+#ifndef HOME
+#define HOME(c) ((c) % NP)
+#endif
+#define NONE 255
+#define QN (NC + 1)
+
+/* What a caller does. */
+#define AWAY  0
+#define WAITS 1
+#define HOLDS 2
+#define OUT   3     /* it does not come back */
+#define DEAD  4
+
+/* What has become of an owner string. */
+#define UNUSED  0
+#define ASKING  1
+#define OFFERED 2   /* its process has the lock by it, for a waiter to take */
+#define HELD    3   /* a caller has the lock by it */
+#define OVER    4
+
+/* Commands. */
+#define ASK 1       /* fair_acquire */
+#define ENT 2       /* fair_keep, which has waiters enter the queue */
+#define KEP 3       /* fair_keep, a heartbeat: a late copy, as others take no time */
+#define REL 4       /* fair_release */
+
+/* What the server answered. */
+#define GRANT   1   /* ASK: the owner has the lock */
+#define REFUSE  2   /* ASK, ENT: it is in the queue */
+#define FREED   3   /* REL: the lock is free */
+#define INHERIT 4   /* REL: the heir has it */
+#define NOTHING 5   /* REL: the owner had nothing */
+
+#define IN(set, c) (((set) >> (c)) & 1)
+
+/* Callers. */
+byte cs[NC];            /* what caller c does */
+byte hn[NC] = NONE;     /* HOLDS: by which owner string */
+bit  reason[NC];        /* WAITS: it is to ask */
+bit  asking[NC];        /* WAITS: its question has no answer yet */
+bit  enters[NC];        /* WAITS: its line has it enter the queue, */
+bit  sent[NC];          /* by an entry that has no answer yet */
+bit  queued[NC];        /* WAITS: it stands in the queue, as far as is known: heartbeats keep its place */
+
+/* Owner strings. */
+byte ph[NC];
+byte asked[NC];         /* how many questions were sent: 0, 1, or more */
+bit  unsure[NC];        /* one may be carried out late */
+bit  traced[NC];        /* Redis may have it in the queue */
+bit  got[NC];           /* it was granted the lock */
+bit  taken[NC];         /* its caller has the lock by another, and no question for it is carried out any more */
+byte doubt[NC];         /* 1: to settle, 2: and to look again */
+byte trust[NC];         /* for how long its process trusts that it has the lock */
+byte passed[NC];        /* how often the lock was passed on by it */
+byte served[NC];        /* a set: those that had the lock by it, and stand in the queue until its release */
+
+/* What the promise of the order is about. */
+byte ahead[NC];         /* a set: those that were told that they stand in the queue, before it asked */
+byte placed[NC];        /* 1: the server has it in the queue, 2: and its caller was told; 0 after its patience has ended, too */
+
+/* Processes. */
+byte held[NP] = NONE;   /* the owner string by which it has the lock */
+byte offered[NP] = NONE;
+byte to[NP] = NONE;     /* the waiter that is to take what is offered */
+byte next1[NP] = NONE;  /* who is next in the queue, as the grant said, */
+byte next2[NP] = NONE;  /* and after that */
+bit  beat[NP];          /* a heartbeat is due */
+bit  dead[NP];
+
+/* The server. */
+byte holder = NONE;
+byte left;              /* of the lease */
+byte queue[QN];
+byte size;
+byte dl[NC];            /* when it counts as dead, plus 1: 0 is no deadline */
+bit  told[NC];          /* a message about its turn is under way */
+#ifdef OWN_CLOCK
+byte heard[NC];         /* for how long it has been silent */
+#endif
+
+/* Commands under way. */
+byte kk[NK];            /* 0 is none */
+byte kn[NK];            /* for which owner string; ENT, KEP: the first of the set */
+bit  kc[NK];            /* ASK: its caller waits for the answer */
+byte ke[NK];            /* ENT, KEP: a set of owner strings; REL: those that were served */
+byte kh[NK] = NONE;     /* REL: the heir */
+byte ka[NK];            /* how long ago it was sent */
+byte kr[NK];            /* the answer; 0 before it is carried out */
+byte kf[NK] = NONE;     /* in the answer: who is next in the queue, */
+byte kg[NK] = NONE;     /* and after that */
+byte ky[NK];            /* ENT: a set, who should ask now */
+bit  copy[NK];          /* a copy that arrives late: nobody hears the answer */
+
+byte faults;
+byte delays;
+byte idle;              /* for how long a caller has been waiting while no caller trusts */
+
+hidden byte i, j, k, m, n, c, p, q, x, y, who, first, was, set, f1, f2;
+hidden byte b, known, late, both, overtakes, remains, freed, forgotten;
+
+#define ON d_step {
+#define END tidy(); check(); m = 0 }
+#define SAY(what, of) printf(what, of); printf("\n");
+#define LIVES(n)   (ph[n] == ASKING || ph[n] == OFFERED || ph[n] == HELD)
+#define TRUSTS(c)  (cs[c] == HOLDS && trust[hn[c]] > 0)
+#define FAULT(kind) (faults < FAULTS && (KINDS & kind))
+#define ABOUT(s, n) (kk[s] != 0 && (kn[s] == n || kh[s] == n || (kk[s] == ENT || kk[s] == KEP) && IN(ke[s], n)))
+#define QUESTION(s, n) (!copy[s] && (kk[s] == ASK && kn[s] == n || kk[s] == ENT && IN(ke[s], n)))
+
+/* k is a slot for a command; NK if there is none. */
+inline slot() {
+	k = 0;
+	do
+	:: k < NK && kk[k] != 0 -> k++
+	:: else -> break
+	od
+}
+
+inline drop(at) {
+	kk[at] = 0; kn[at] = 0; kc[at] = 0; ke[at] = 0; kh[at] = NONE; ka[at] = 0;
+	kr[at] = 0; kf[at] = NONE; kg[at] = NONE; ky[at] = 0; copy[at] = 0
+}
+
+/* ---- the server: what the scripts do ---- */
+
+/* position: x is where name stands in the queue; size if it does not. */
+inline position(name) {
+	x = 0;
+	do
+	:: x < size && queue[x] != name -> x++
+	:: else -> break
+	od
+}
+
+inline unlist(at) {
+	for (m : at .. QN - 2) { queue[m] = queue[m + 1] }
+	queue[QN - 1] = 0;
+	size--
+}
+
+/* leaves takes name out of the queue. */
+inline leaves(name) {
+	position(name);
+	if :: x < size -> unlist(x) :: else fi;
+	dl[name] = 0
+}
+
+/* stays has the place of name, which is x, live for its patience from now on. */
+inline stays(name) {
+#if defined(OWN_CLOCK)
+	dl[name] = PATIENCE + 1 - HOME(name); /* the clock of process 1 is a tick behind */
+	heard[name] = 0
+#elif defined(DEADLINES_ADD_UP)
+	dl[name] = (x + 1) * PATIENCE + 1
+#else
+	dl[name] = PATIENCE + 1
+#endif
+}
+
+/* enter has name stand in the queue: in the place that it has, or at the end. */
+inline enter(name) {
+	position(name);
+#ifdef ENTERS_TWICE
+	if :: size < QN -> x = size :: else fi;
+#endif
+	if :: x == size -> queue[size] = name; size++; if :: placed[name] == 0 -> placed[name] = 1 :: else fi :: else fi;
+	stays(name)
+}
+
+/* excused: name has lost its place, as it was silent for too long. */
+inline excused(name) {
+	placed[name] = 0;
+	for (m : 0 .. NC - 1) { ahead[m] = ahead[m] & ~(1 << name) }
+}
+
+/* head drops the dead from the head of the queue. first is the first living owner; NONE if there is none. */
+inline head() {
+	do
+	:: size > 0 && dl[queue[0]] == 1 ->
+		first = queue[0];
+		unlist(0);
+		dl[first] = 0;
+#ifdef OWN_CLOCK
+		if :: heard[first] >= PATIENCE -> excused(first) :: else fi
+#else
+		excused(first)
+#endif
+	:: else -> break
+	od;
+	first = NONE;
+	if
+	:: size > 0 ->
+		first = queue[0];
+		if :: dl[first] == 0 -> dl[first] = PATIENCE + 1 :: else fi
+	:: else
+	fi
+}
+
+/* following: f1 and f2 are next in the queue, as far as they are of the process of name. */
+inline following(name) {
+	f1 = NONE; f2 = NONE;
+	if :: size > 0 && HOME(queue[0]) == HOME(name) -> f1 = queue[0] :: else fi;
+	if :: f1 != NONE && size > 1 && HOME(queue[1]) == HOME(name) -> f2 = queue[1] :: else fi
+}
+
+inline tell(name) { told[name] = 1 }
+
+#ifdef ENTERS_TWICE
+#define ENTERS_AGAIN entering
+#else
+#define ENTERS_AGAIN 0
+#endif
+
+/* keep has those of the set stay in the queue, or enter it; y is the set of those that should ask. */
+inline keep(these, entering) {
+	y = 0;
+	was = (size > 0 -> queue[0] : NONE);
+	for (j : 0 .. NC - 1) {
+		if
+		:: IN(these, j) ->
+			position(j);
+			if
+			:: x < size && !(ENTERS_AGAIN) -> stays(j)
+			:: holder == j -> y = y | (1 << j)
+#ifdef HEARTBEAT_ENTERS
+			:: (x == size || ENTERS_AGAIN) && holder != j -> enter(j)
+#else
+			:: (x == size || ENTERS_AGAIN) && holder != j && entering -> enter(j)
+			:: x == size && holder != j && !entering -> y = y | (1 << j)
+#endif
+			fi
+		:: else
+		fi
+	}
+	if :: was == NONE && size > 0 -> was = queue[0] :: else fi;
+	head();
+	if
+	:: holder == NONE && first != NONE ->
+		if
+#ifdef NO_TURN
+		:: false
+#else
+		:: IN(these, first) -> y = y | (1 << first)
+#endif
+		:: !IN(these, first) && was != first -> tell(first)
+		:: else
+		fi
+	:: else
+	fi;
+	script(3 - entering, 0, these, NONE, y)
+}
+
+/* ask is a question of name; y is the answer. */
+inline ask(name) {
+	f1 = NONE; f2 = NONE;
+	if
+	:: holder == name ->
+		if :: left < LEASE -> left = LEASE :: else fi;
+		following(name);
+		y = GRANT
+	:: else ->
+		head();
+		if
+#ifdef BARGES
+		:: holder == NONE ->
+#else
+		:: holder == NONE && (first == NONE || first == name) ->
+#endif
+			leaves(name);
+			holder = name; left = LEASE;
+			following(name);
+			y = GRANT
+		:: else ->
+			enter(name);
+			y = REFUSE
+		fi
+	fi;
+	script(1, name, 0, NONE, y)
+}
+
+/* release gives the lock of name to heir, if that is the next in the queue, or lets it go. y is the answer. */
+inline release(name, these, heir) {
+	f1 = NONE; f2 = NONE;
+	leaves(name);
+#ifndef SERVED_STAY
+	for (j : 0 .. NC - 1) { if :: IN(these, j) -> leaves(j) :: else fi }
+#endif
+	y = NOTHING;
+	if
+	:: holder == name || holder == NONE ->
+		head();
+		if
+		:: holder == name ->
+			freed = LIVES(name) && trust[name] > 0;
+			assert(!freed); /* nobody frees a lock that somebody trusts to have */
+			holder = NONE; left = 0;
+			y = FREED;
+#ifdef ANY_HEIR
+			position(heir);
+			if :: heir != NONE && x < size -> first = heir :: else fi;
+#endif
+			if
+			:: first != NONE && first == heir ->
+				leaves(heir);
+				holder = heir; left = OFFER;
+				following(heir);
+				y = INHERIT
+			:: first != NONE && first != heir -> tell(first)
+			:: else
+			fi
+		:: else -> if :: first != NONE -> tell(first) :: else fi
+		fi
+	:: else
+	fi;
+	script(4, name, these, heir, y)
+}
+
+/* script prints a step of the server: the command, owner, set and heir, the answer, and then what Redis has. */
+inline script(what, name, these, heir, answer) {
+	printf("S %d %d %d %d", what, name, these, heir);
+	printf(" %d %d %d", answer, f1, f2);
+	printf(" %d %d %d %d", holder, left, size, NC);
+	for (m : 0 .. NC - 1) { printf(" %d", (m < size -> queue[m] : NONE)) }
+	for (m : 0 .. NC - 1) { printf(" %d", dl[m]) }
+	printf("\n")
+}
+
+/* serve carries command s out. */
+inline serve(s) {
+	if
+	:: kk[s] == ASK -> who = kn[s]; ask(who); kr[s] = y
+	:: kk[s] == ENT -> set = ke[s]; f1 = NONE; f2 = NONE; keep(set, 1); kr[s] = REFUSE; ky[s] = y
+	:: kk[s] == KEP -> set = ke[s]; f1 = NONE; f2 = NONE; keep(set, 0); kr[s] = REFUSE
+	:: kk[s] == REL -> who = kn[s]; set = ke[s]; q = kh[s]; release(who, set, q); kr[s] = y
+	fi;
+	if :: kk[s] == ASK && kr[s] == GRANT || kr[s] == INHERIT -> kf[s] = f1; kg[s] = f2 :: else fi
+}
+
+/* ---- a process: what internal/place does ---- */
+
+inline giveBack(name) {
+#ifndef NO_SETTLING
+	if
+	:: unsure[name] -> doubt[name] = 2
+	:: else -> if :: doubt[name] == 0 -> doubt[name] = 1 :: else fi
+	fi
+#else
+	skip
+#endif
+}
+
+inline unhold(name) { if :: held[HOME(name)] == name -> held[HOME(name)] = NONE :: else fi }
+
+/* fail ends name, which nobody came to hold. */
+inline fail(name) {
+	if :: LIVES(name) -> ph[name] = OVER; trust[name] = 0 :: else fi;
+	unhold(name);
+	if :: got[name] || traced[name] || unsure[name] -> giveBack(name) :: else fi
+}
+
+/* nextUp: y is the waiter of process p that is next in the queue; NONE if there is none. */
+inline nextUp() {
+	y = NONE;
+#ifdef PASSES_TO_ANY
+	for (m : 0 .. NC - 1) { if :: y == NONE && HOME(m) == p && cs[m] == WAITS && ph[m] == ASKING -> y = m :: else fi }
+#else
+	do
+	:: next1[p] == NONE -> break
+	:: next1[p] != NONE && cs[next1[p]] == WAITS && ph[next1[p]] == ASKING -> y = next1[p]; break
+	:: else -> next1[p] = next2[p]; next2[p] = NONE
+	od
+#endif
+}
+
+/* quit has caller leave its line. What it was to take goes to the next, or back. */
+inline quit(caller) {
+	p = HOME(caller);
+	reason[caller] = 0; asking[caller] = 0; enters[caller] = 0; queued[caller] = 0;
+	placed[caller] = 0; ahead[caller] = 0; told[caller] = 0;
+	if
+	:: to[p] == caller ->
+		q = offered[p];
+		nextUp();
+		if
+		:: y != NONE && LIVES(q) -> to[p] = y
+		:: else -> offered[p] = NONE; to[p] = NONE; fail(q)
+		fi
+	:: else
+	fi
+}
+
+/* hold is when caller comes to hold the lock by name. */
+inline hold(caller, name) {
+	to[HOME(caller)] = NONE; offered[HOME(caller)] = NONE;
+	both = 0; overtakes = 0;
+	for (m : 0 .. NC - 1) {
+		if :: m != caller && TRUSTS(m) -> both = 1 :: else fi;
+		if :: m != caller && IN(ahead[caller], m) && cs[m] == WAITS && placed[m] == 2 -> overtakes = 1 :: else fi
+	}
+	if
+	:: trust[name] > 0 ->
+		assert(!both);      /* no two who trust at once */
+		assert(!overtakes)  /* nobody that was told to wait before this one asked waits on */
+	:: else
+	fi;
+	cs[caller] = HOLDS; hn[caller] = name;
+	idle = 0;
+	quit(caller)
+}
+
+/* extend has name trusted for d from when a command of that age was sent. */
+inline extend(name, d, age) {
+	if
+	:: d > age && trust[name] < d - age -> trust[name] = d - age
+	:: else
+	fi
+}
+
+/* asks notes that a question for caller is about to be sent. */
+inline asks(caller) {
+	if
+	:: asked[caller] == 0 ->
+		ahead[caller] = 0;
+		for (m : 0 .. NC - 1) { if :: cs[m] == WAITS && placed[m] == 2 -> ahead[caller] = ahead[caller] | (1 << m) :: else fi }
+	:: else
+	fi;
+	if :: asked[caller] < 2 -> asked[caller]++ :: else fi
+}
+
+/* granted is when command s, a question whose caller waits, was answered by a grant. */
+inline granted(s) {
+	c = kn[s]; p = HOME(c);
+	late = (ka[s] >= LEASE);
+	if
+	:: offered[p] != NONE && offered[p] != c -> q = offered[p]; fail(q)
+	:: else
+	fi;
+	known = (offered[p] == c);
+	offered[p] = NONE; to[p] = NONE;
+	got[c] = 1;
+	if
+	:: ph[c] == OVER || late && !known ->
+		unsure[c] = 1; fail(c); cs[c] = OUT; quit(c)
+	:: else ->
+		ph[c] = HELD; held[p] = c;
+#ifdef UNTIL_FROM_REPLY
+		extend(c, LEASE, 0);
+#else
+		extend(c, LEASE, ka[s]);
+#endif
+		next1[p] = kf[s]; next2[p] = kg[s];
+		hold(c, c)
+	fi
+}
+
+/* inherit is when command s, a release with an heir, was answered. */
+inline inherit(s) {
+	q = kh[s]; p = HOME(q);
+	if
+	:: kr[s] == INHERIT && ph[q] == ASKING && cs[q] == WAITS ->
+		if
+		:: ka[s] >= OFFER || offered[p] != NONE -> reason[q] = 1
+		:: else ->
+			got[q] = 1; ph[q] = OFFERED;
+			extend(q, OFFER, ka[s]);
+			next1[p] = kf[s]; next2[p] = kg[s];
+			offered[p] = q; to[p] = q; held[p] = q
+		fi
+	:: else
+	fi
+}
+
+/* entered is when the server has caller in the queue, by an entry. */
+inline entered(caller) {
+	if
+	:: taken[caller] || ph[caller] == OFFERED || ph[caller] == HELD
+	:: !taken[caller] && (ph[caller] == OVER || cs[caller] != WAITS) ->
+		unsure[caller] = 1;
+#ifndef NO_SETTLING
+		if :: doubt[caller] == 0 -> doubt[caller] = 1 :: else fi
+#endif
+	:: else ->
+		queued[caller] = 1; traced[caller] = 1; enters[caller] = 0;
+		if :: placed[caller] == 1 -> placed[caller] = 2 :: else fi
+	fi;
+	sent[caller] = 0
+}
+
+/* unheard is when the answer to a question of name came for which its caller does not wait. */
+inline unheard(name) {
+	unsure[name] = 1;
+	if
+	:: ph[name] == OVER ->
+#ifndef NO_SETTLING
+		if :: doubt[name] == 0 -> doubt[name] = 1 :: else fi
+#endif
+	:: else -> if :: cs[name] == WAITS -> reason[name] = 1 :: else fi
+	fi
+}
+
+inline lose(name) {
+	p = HOME(name);
+	for (m : 0 .. NC - 1) { if :: cs[m] == HOLDS && hn[m] == name -> cs[m] = OUT; hn[m] = NONE :: else fi }
+	ph[name] = OVER; trust[name] = 0;
+	unhold(name);
+	if
+	:: offered[p] == name ->
+		c = to[p];
+		offered[p] = NONE; to[p] = NONE;
+		if
+		:: c == name -> cs[c] = OUT; quit(c)
+		:: else -> reason[c] = 1
+		fi
+	:: else
+	fi;
+	giveBack(name)
+}
+
+/* broke is when command s came to an error. */
+inline broke(s) {
+	for (j : 0 .. NC - 1) {
+		if
+		:: QUESTION(s, j) ->
+			unsure[j] = 1;
+			if
+			:: ph[j] == OVER -> giveBack(j)
+			:: ph[j] != OVER && cs[j] == WAITS -> reason[j] = 1
+			:: else
+			fi;
+			if
+			:: kk[s] == ENT -> enters[j] = 0; sent[j] = 0
+			:: kk[s] == ASK && kc[s] -> asking[j] = 0
+			:: else
+			fi
+		:: else
+		fi
+	}
+	if :: kk[s] == REL -> n = kn[s]; unhold(n); unsure[n] = 1; giveBack(n) :: else fi
+}
+
+inline crash(proc) {
+	dead[proc] = 1; beat[proc] = 0;
+	for (j : 0 .. NC - 1) {
+		if
+		:: HOME(j) == proc ->
+			if :: cs[j] != AWAY -> ph[j] = OVER :: else fi;
+			cs[j] = DEAD; hn[j] = NONE; reason[j] = 0; asking[j] = 0; enters[j] = 0; sent[j] = 0; queued[j] = 0;
+			asked[j] = 0; unsure[j] = 0; traced[j] = 0; got[j] = 0; taken[j] = 0; doubt[j] = 0; trust[j] = 0; passed[j] = 0; served[j] = 0;
+			ahead[j] = 0; placed[j] = 0; told[j] = 0
+		:: else
+		fi
+	}
+	for (j : 0 .. NK - 1) {
+		if
+		:: kk[j] != 0 && HOME(kn[j]) == proc ->
+			if
+			:: kr[j] != 0 -> drop(j)
+			:: else -> copy[j] = 1; kc[j] = 0; ka[j] = 0
+			fi
+		:: else
+		fi
+	}
+	held[proc] = NONE; offered[proc] = NONE; to[proc] = NONE; next1[proc] = NONE; next2[proc] = NONE
+}
+
+/* ---- housekeeping ---- */
+
+/* tidy forgets what does not matter any more. */
+inline tidy() {
+	for (i : 0 .. NP - 1) {
+		if :: held[i] == NONE && offered[i] == NONE -> next1[i] = NONE; next2[i] = NONE :: else fi
+	}
+	for (i : 0 .. NC - 1) {
+		if
+		:: ph[i] == OVER && doubt[i] == 0 && (cs[i] == OUT || cs[i] == DEAD) ->
+			b = 1;
+			for (m : 0 .. NK - 1) { if :: ABOUT(m, i) -> b = 0 :: else fi }
+			for (m : 0 .. NC - 1) { if :: LIVES(m) && IN(served[m], i) || hn[m] == i -> b = 0 :: else fi }
+			if
+			:: b ->
+				unsure[i] = 0; traced[i] = 0; got[i] = 0; taken[i] = 0; passed[i] = 0; served[i] = 0; asked[i] = 2; sent[i] = 0
+			:: else
+			fi
+		:: else
+		fi;
+		if :: cs[i] != WAITS -> told[i] = 0; placed[i] = 0; ahead[i] = 0 :: else fi
+	}
+	for (m : 0 .. NK - 1) { if :: copy[m] -> kf[m] = NONE; kg[m] = NONE; ky[m] = 0 :: else fi }
+}
+
+/* check: when nothing is under way, and no caller waits or holds, nothing is left. */
+inline check() {
+	b = 1;
+	for (m : 0 .. NC - 1) { if :: cs[m] == WAITS || cs[m] == HOLDS || doubt[m] != 0 -> b = 0 :: else fi }
+	for (m : 0 .. NK - 1) { if :: kk[m] != 0 -> b = 0 :: else fi }
+	for (m : 0 .. NP - 1) { if :: dead[m] -> b = 0 :: else fi }
+	remains = (holder != NONE || size > 0);
+	for (m : 0 .. NP - 1) { if :: held[m] != NONE || offered[m] != NONE -> remains = 1 :: else fi }
+	assert(!(b && remains));
+	/* A waiter always has something that will make it look. */
+	forgotten = 0;
+	for (m : 0 .. NC - 1) {
+		if :: cs[m] == WAITS && !(reason[m] || asking[m] || enters[m] || queued[m] || to[HOME(m)] == m) -> forgotten = 1 :: else fi
+	}
+	assert(!forgotten)
+}
+
+inline tick() {
+	printf("T\n");
+	for (m : 0 .. NC - 1) {
+#ifndef GRANT_BY_MESSAGE
+		told[m] = 0; /* heartbeats do what a later message could do */
+#endif
+		if :: trust[m] > 0 -> trust[m]-- :: else fi;
+		if :: dl[m] > 1 -> dl[m]-- :: else fi;
+#ifdef OWN_CLOCK
+		if :: heard[m] < PATIENCE -> heard[m]++ :: else fi
+#endif
+	}
+	if
+	:: left > 0 ->
+		left--;
+		if
+		:: left == 0 ->
+			excused(holder); /* it was granted the lock, and did not learn that in time */
+			holder = NONE
+		:: else
+		fi
+	:: else
+	fi;
+	for (m : 0 .. NK - 1) {
+		if :: kk[m] != 0 && !copy[m] && ka[m] < LEASE -> ka[m]++ :: else fi
+	}
+	b = 0;
+	for (m : 0 .. NC - 1) { if :: cs[m] == WAITS -> b = 1; beat[HOME(m)] = 1 :: else fi }
+	for (m : 0 .. NC - 1) { if :: TRUSTS(m) -> b = 0 :: else fi }
+	if :: b -> idle++ :: else -> idle = 0 fi;
+	assert(idle <= IDLE_MOST) /* the lock is not kept from the living by those that are dead, or forgotten */
+}
+
+/* ---- events ---- */
+
+#define EV_START(C) \
+:: ON cs[C] == AWAY && !dead[HOME(C)] && (C < NP || cs[(C + NC - NP) % NC] != AWAY); \
+	SAY("caller %d comes", C) \
+	b = 1; \
+	for (m : 0 .. NC - 1) { if :: HOME(m) == HOME(C) && cs[m] == WAITS -> b = 0 :: else fi } \
+	cs[C] = WAITS; ph[C] = ASKING; \
+	if :: b -> reason[C] = 1 :: else -> enters[C] = 1 fi; \
+	END
+
+#define EV_ASK(C) \
+:: ON cs[C] == WAITS && reason[C] && !asking[C] && to[HOME(C)] != C && ROOM; \
+	SAY("caller %d asks", C) \
+	asks(C); \
+	slot(); \
+	kk[k] = ASK; kn[k] = C; kc[k] = 1; \
+	reason[C] = 0; asking[C] = 1; enters[C] = 0; \
+	END
+
+/* The line of a process has those that came enter the queue. */
+#define EV_ENTER(P) \
+:: ON !dead[P] && ROOM COMMANDS(NO_ENTRY, P) && (false CALLERS(COMES, P)); \
+	SAY("waiters of process %d enter", P) \
+	slot(); \
+	set = 0; y = NONE; \
+	for (j : 0 .. NC - 1) { \
+		if :: HOME(j) == P && COMING(j) -> set = set | (1 << j); sent[j] = 1; asks(j); if :: y == NONE -> y = j :: else fi :: else fi \
+	} \
+	kk[k] = ENT; kn[k] = y; ke[k] = set; \
+	END
+
+/* The heartbeat of a process. */
+#define EV_BEAT(P) \
+:: ON beat[P] && !dead[P]; \
+	SAY("process %d sends a heartbeat", P) \
+	heartbeat(P); \
+	f1 = NONE; f2 = NONE; \
+	if :: set != 0 -> keep(set, 0) :: else -> y = 0 fi; \
+	for (m : 0 .. NC - 1) { if :: IN(y, m) -> reason[m] = 1 :: else fi } \
+	END \
+:: ON beat[P] && !dead[P] && FAULT(1) && ROOM && (false CALLERS(KEPT, P)); \
+	SAY("the connection of a heartbeat of process %d breaks", P) \
+	heartbeat(P); \
+	slot(); \
+	kk[k] = KEP; kn[k] = P; ke[k] = set; copy[k] = 1; \
+	faults++; \
+	END
+
+inline heartbeat(proc) {
+	beat[proc] = 0; set = 0;
+	for (m : 0 .. NC - 1) { if :: HOME(m) == proc && cs[m] == WAITS && queued[m] -> set = set | (1 << m) :: else fi }
+}
+
+/* A waiter takes what is offered. */
+#define EV_TAKE(C) \
+:: ON cs[C] == WAITS && to[HOME(C)] == C && !asking[C]; \
+	SAY("caller %d takes what it is offered", C) \
+	n = offered[HOME(C)]; \
+	ph[n] = HELD; \
+	if \
+	:: n != C -> \
+		served[n] = served[n] | (1 << C); \
+		y = 0; \
+		for (m : 0 .. NK - 1) { if :: QUESTION(m, C) -> y = 1 :: else fi } \
+		taken[C] = (y == 0 || asked[C] == 1) && !unsure[C]; \
+		if :: LIVES(C) -> ph[C] = OVER :: else fi; \
+		if :: unsure[C] -> giveBack(C) :: else fi \
+	:: else \
+	fi; \
+	hold(C, n); \
+	END
+
+/* Those that were served leave the queue, as their holder stays for long. */
+#define EV_STRIKE(P) \
+:: ON !dead[P] && held[P] != NONE && served[held[P]] != 0 && LIVES(held[P]); \
+	SAY("process %d strikes those that were served", P) \
+	set = served[held[P]]; served[held[P]] = 0; \
+	for (m : 0 .. NC - 1) { if :: IN(set, m) -> who = m :: else fi } \
+	release(who, set, NONE); \
+	END
+
+#define EV_CANCEL(C) \
+:: ON cs[C] == WAITS && FAULT(2); \
+	SAY("the wait of caller %d ends", C) \
+	faults++; \
+	for (m : 0 .. NK - 1) { if :: kk[m] == ASK && kn[m] == C -> kc[m] = 0 :: else fi } \
+	if :: !(offered[HOME(C)] == C && to[HOME(C)] == C) -> fail(C) :: else fi; \
+	cs[C] = OUT; quit(C); \
+	END
+
+#define EV_UNLOCK(C) \
+:: ON cs[C] == HOLDS && trust[hn[C]] > 0; \
+	p = HOME(C); n = hn[C]; \
+	b = 0; \
+	for (m : 0 .. NK - 1) { if :: QUESTION(m, n) -> b = 1 :: else fi } \
+	nextUp(); \
+	if \
+	:: y != NONE && !b && !unsure[n] && offered[p] == NONE && held[p] == n && passed[n] < PASSES -> \
+		SAY("caller %d passes the lock on", C) \
+		hn[C] = NONE; cs[C] = OUT; \
+		passed[n]++; ph[n] = OFFERED; offered[p] = n; to[p] = y \
+	:: else -> \
+		slot(); \
+		if \
+		:: k < NK -> \
+			SAY("caller %d unlocks", C) \
+			hn[C] = NONE; cs[C] = OUT; \
+			ph[n] = OVER; trust[n] = 0; \
+			y = NONE; \
+			for (m : 0 .. NC - 1) { \
+				if :: offered[p] == NONE && y == NONE && HOME(m) == p && cs[m] == WAITS && (queued[m] || sent[m]) && ph[m] == ASKING -> y = m :: else fi \
+			} \
+			kk[k] = REL; kn[k] = n; ke[k] = served[n]; kh[k] = y \
+		:: else \
+		fi \
+	fi; \
+	END
+
+#define EV_RUN(K) \
+:: ON kk[K] != 0 && kr[K] == 0; \
+	SAY("command %d is carried out", K) \
+	serve(K); \
+	if :: copy[K] -> drop(K) :: else fi; \
+	END
+
+#define EV_ANSWER(K) \
+:: ON kk[K] == ASK && kr[K] != 0 && !copy[K]; \
+	SAY("the answer to question %d comes", K) \
+	c = kn[K]; \
+	if \
+	:: kc[K] && kr[K] == GRANT -> asking[c] = 0; granted(K) \
+	:: kc[K] && kr[K] == REFUSE -> \
+		asking[c] = 0; queued[c] = 1; traced[c] = 1; \
+		if :: placed[c] == 1 -> placed[c] = 2 :: else fi; \
+		if :: ph[c] == OVER -> giveBack(c) :: else fi \
+	:: else -> unheard(c) \
+	fi; \
+	drop(K); \
+	END \
+:: ON kk[K] == ENT && kr[K] != 0 && !copy[K]; \
+	SAY("the answer to entry %d comes", K) \
+	for (j : 0 .. NC - 1) { if :: IN(ke[K], j) -> entered(j) :: else fi } \
+	for (j : 0 .. NC - 1) { if :: IN(ky[K], j) && cs[j] == WAITS && LIVES(j) -> reason[j] = 1 :: else fi } \
+	drop(K); \
+	END \
+:: ON kk[K] == REL && kr[K] != 0 && !copy[K]; \
+	SAY("the answer to release %d comes", K) \
+	n = kn[K]; \
+	unhold(n); \
+	if :: kh[K] != NONE -> inherit(K) :: else fi; \
+	if :: unsure[n] -> giveBack(n) :: else fi; \
+	drop(K); \
+	END
+
+/* A connection breaks: the command was carried out before, or never is, or a copy of it is carried out late. */
+#define EV_BREAK(K) \
+:: ON kk[K] != 0 && !copy[K] && FAULT(1); \
+	SAY("the connection of command %d breaks", K) \
+	broke(K); \
+	drop(K); \
+	faults++; \
+	END \
+:: ON kk[K] != 0 && !copy[K] && kr[K] == 0 && FAULT(1); \
+	SAY("the connection of command %d breaks, a copy is under way", K) \
+	broke(K); \
+	copy[K] = 1; kc[K] = 0; ka[K] = 0; \
+	faults++; \
+	END
+
+/* A call does not wait any longer for the answer, and asks again. */
+#define EV_TIMEOUT(K) \
+:: ON kk[K] == ASK && kc[K] && FAULT(1); \
+	SAY("nobody waits for question %d any longer", K) \
+	kc[K] = 0; asking[kn[K]] = 0; reason[kn[K]] = 1; \
+	faults++; \
+	END
+
+#define EV_VANISH(K) \
+:: ON copy[K]; \
+	SAY("copy %d never arrives", K) \
+	drop(K); END
+
+#define EV_LOSE(N) \
+:: ON (ph[N] == HELD || ph[N] == OFFERED) && (trust[N] == 0 || FAULT(2)); \
+	SAY("owner %d loses the lock", N) \
+	if :: trust[N] > 0 -> faults++ :: else fi; \
+	lose(N); \
+	END
+
+/* What is in doubt is released once more. */
+#define EV_SETTLE(N) \
+:: ON doubt[N] != 0; \
+	SAY("owner %d is settled", N) \
+	set = served[N]; \
+	release(N, set, NONE); \
+	b = 0; \
+	for (m : 0 .. NK - 1) { if :: ABOUT(m, N) && kr[m] == 0 -> b = 1 :: else fi } \
+	doubt[N] = (doubt[N] == 2 && b -> 2 : 0); \
+	END
+
+/* The message arrives that it is somebody's turn; or it is lost. */
+#define EV_MESSAGE(N) \
+:: ON told[N]; \
+	SAY("caller %d hears that it is its turn", N) \
+	told[N] = 0; \
+	HEARS(N) \
+	END \
+:: ON told[N]; told[N] = 0; END
+
+#ifdef GRANT_BY_MESSAGE
+#define HEARS(N) \
+	if \
+	:: cs[N] == WAITS && queued[N] && !asking[N] && to[HOME(N)] == NONE -> \
+		got[N] = 1; ph[N] = HELD; held[HOME(N)] = N; trust[N] = LEASE; hold(N, N) \
+	:: else \
+	fi;
+#else
+#define HEARS(N) if :: cs[N] == WAITS && (queued[N] || sent[N]) -> reason[N] = 1 :: else fi;
+#endif
+
+#define EV_CRASH(P) \
+:: ON !dead[P] && FAULT(4); \
+	SAY("process %d is killed", P) \
+	crash(P); \
+	faults++; \
+	END
+
+/* ---- one event for each ---- */
+
+#if NC == 2
+#define CALLERS(e, a) e(0, a) e(1, a)
+#define EACH(e) e(0) e(1)
+#elif NC == 3
+#define CALLERS(e, a) e(0, a) e(1, a) e(2, a)
+#define EACH(e) e(0) e(1) e(2)
+#elif NC == 4
+#define CALLERS(e, a) e(0, a) e(1, a) e(2, a) e(3, a)
+#define EACH(e) e(0) e(1) e(2) e(3)
+#endif
+
+#if NP == 1
+#define PROCESSES(e) e(0)
+#elif NP == 2
+#define PROCESSES(e) e(0) e(1)
+#elif NP == 3
+#define PROCESSES(e) e(0) e(1) e(2)
+#endif
+
+#if NK == 2
+#define COMMANDS(e, a) e(0, a) e(1, a)
+#define SLOTS(e) e(0) e(1)
+#define ROOM (kk[0] == 0 || kk[1] == 0)
+#elif NK == 3
+#define COMMANDS(e, a) e(0, a) e(1, a) e(2, a)
+#define SLOTS(e) e(0) e(1) e(2)
+#define ROOM (kk[0] == 0 || kk[1] == 0 || kk[2] == 0)
+#endif
+
+#define COMING(c) (cs[c] == WAITS && enters[c] && !sent[c])
+#define COMES(c, p) || HOME(c) == p && COMING(c)
+#define KEPT(c, p) || HOME(c) == p && cs[c] == WAITS && queued[c]
+#define NO_ENTRY(k, p) && !(kk[k] == ENT && !copy[k] && HOME(kn[k]) == p)
+
+/* PROMPT: what is due happens before the clock ticks. */
+#ifdef NO_LAG /* for a bound in time: else each command adds to it, and so does a late copy in the name of a dead waiter */
+#define CMD_DUE(k) && kk[k] == 0
+#else
+#define CMD_DUE(k) && !(kk[k] != 0 && !copy[k] && ka[k] > 0)
+#endif
+#define CALL_DUE(c) && !(cs[c] == HOLDS && trust[hn[c]] == 0) && !(cs[c] == WAITS && reason[c] && !asking[c]) && !COMING(c) && !(to[HOME(c)] == c)
+#define NAME_DUE(n) && !(doubt[n] != 0 && (holder == n || dl[n] > 0)) && !(ph[n] == OFFERED && trust[n] == 0)
+#define BEAT_DUE(p) && !beat[p]
+#define PROMPT (true SLOTS(CMD_DUE) EACH(CALL_DUE) EACH(NAME_DUE) PROCESSES(BEAT_DUE))
+
+#define CALL_OVER(c) && (cs[c] == OUT || cs[c] == DEAD) && doubt[c] == 0
+#define CMD_OVER(k) && kk[k] == 0
+#define FINISHED (true EACH(CALL_OVER) SLOTS(CMD_OVER))
+
+init {
+	do
+	EACH(EV_START)
+	EACH(EV_ASK)
+	PROCESSES(EV_ENTER)
+	PROCESSES(EV_BEAT)
+	EACH(EV_TAKE)
+	PROCESSES(EV_STRIKE)
+	EACH(EV_CANCEL)
+	EACH(EV_UNLOCK)
+	SLOTS(EV_RUN)
+	SLOTS(EV_ANSWER)
+	SLOTS(EV_BREAK)
+	SLOTS(EV_TIMEOUT)
+	SLOTS(EV_VANISH)
+	EACH(EV_LOSE)
+	EACH(EV_SETTLE)
+	EACH(EV_MESSAGE)
+	PROCESSES(EV_CRASH)
+	:: d_step { PROMPT && !(FINISHED); tick(); END
+	:: d_step { !(PROMPT) && delays < DELAYS; delays++; tick(); END
+	:: FINISHED -> break
+	od
+}
