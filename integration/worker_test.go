@@ -50,6 +50,7 @@ type request struct {
 	Share    int           `json:",omitempty"` // how many goroutines share a lock
 	Fenced   bool          `json:",omitempty"` // with lock.WithFencing
 	Relay    *relay        `json:",omitempty"`
+	Hot      *hot          `json:",omitempty"`
 }
 
 // options returns the options of the lock that r is about.
@@ -359,6 +360,8 @@ func (p *process) serve(r request) (any, error) {
 		return p.share(ctx, r)
 	case "limit":
 		return nil, p.limit(ctx, r)
+	case "hot":
+		return p.hot(ctx, *r.Hot)
 	case "relay":
 		return nil, p.relay(ctx, r)
 	case "stayed":

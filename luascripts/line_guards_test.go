@@ -382,12 +382,15 @@ func TestAcquireAllReentrant(t *testing.T) {
 		if n := number(t, rdb, "EXISTS", two.Lock); n != 0 {
 			t.Error("one of the two is held")
 		}
-		seed(t, rdb, ours, 1, 60_000) // held, for longer than it is asked for
+		seed(t, rdb, ours, 2, 60_000) // held, more often and for longer than it is asked for
 		do(t, rdb, "DEL", two.Lock)
 		if got, _, err := luascripts.AcquireAllReentrant(t.Context(), rdb, all); err != nil || got.Verdict != luascripts.Done {
 			t.Errorf("one is held already: %+v, %v", got, err)
 		}
 		about(t, "the lease of the one that was held", pttl(t, rdb, keys.Lock), time.Minute)
+		if held := text(do(t, rdb, "HGET", keys.Lock, ours)); held != "1" {
+			t.Errorf("the one that was held is held %s times", held)
+		}
 		for what, make := range map[string][]string{"a list": {"RPUSH", two.Lock, "x"}, "some hash": {"HSET", two.Lock, "name", "bob"}} {
 			do(t, rdb, "DEL", keys.Lock, two.Lock)
 			do(t, rdb, make...)
@@ -445,5 +448,15 @@ func TestAcquireAllReentrant_deniedWhatIsHeld(t *testing.T) {
 	}
 	if held, taken := number(t, admin, "EXISTS", keys.Lock), number(t, admin, "EXISTS", two.Lock); held != 1 || taken != 0 {
 		t.Errorf("%d of the held locks are left, and %d of the others", held, taken)
+	}
+
+	// Nor is it what was not reached: a line without an owner stays for the next one.
+	do(t, admin, "DEL", keys.Lock)
+	do(t, admin, "HSET", keys.Lock, luascripts.LineField, "0 0|")
+	if got, _, err := luascripts.AcquireAllReentrant(t.Context(), some, []luascripts.Taking{{Keys: two, Owner: ours, Lease: lease}, {Keys: keys, Owner: ours, Lease: lease}}); err == nil {
+		t.Errorf("without the right to a lease of the first: %+v", got)
+	}
+	if line := number(t, admin, "HLEN", keys.Lock); line != 1 {
+		t.Errorf("what was not reached has %d fields", line)
 	}
 }

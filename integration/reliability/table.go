@@ -72,7 +72,8 @@ func chaosOf(faults []string, prefixes ...string) func(results) string {
 
 var table = []row{
 	{1, "nothing: 64 goroutines in 8 processes", "never two owners; every history has a legal order",
-		[]command{tests("integration", "LEASEHOLD_ACQUISITIONS=20000", "^TestExclusion", `(\d+ acquisitions) in (\S+)`, `(\d+) acquisitions in`)},
+		[]command{tests("integration", "LEASEHOLD_ACQUISITIONS=20000", "^TestExclusion", `(\d+ acquisitions) in (\S+)`, `(\d+) acquisitions in`),
+			tests("integration", "LEASEHOLD_FIGURES=1", "^TestFigures_hotLock$", `\d+ acquisitions of one lock.*`, `(\d+) acquisitions of one`)},
 		func(r results) string {
 			c := r.sum("standalone calm", "sentinel calm", "cluster calm")
 			if c.Rounds == 0 {
