@@ -30,6 +30,7 @@
 //	failover     failovers that forget: tokens guard
 //	failoverload failovers under load: which holders are told, and when; waiters go on
 //	java         Redisson on a JVM as the peer, on one server and on a cluster (make interop)
+//	hot          a lock that is passed on millions of times, under an exact checker
 //	neighbour    forged messages and rubbish of a hostile neighbour on the same server
 //	figures      what docs/RELIABILITY.md tells of, where no other test measures it
 //
