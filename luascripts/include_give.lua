@@ -49,6 +49,14 @@ local function succeeded(lock, register, time, owner, line, waiters, last, spare
   return 1
 end
 
+-- freed frees a lock that owner holds. It returns 1, or an error.
+local function freed(lock, owner, publish)
+  local gone = redis.pcall('HDEL', lock, owner)
+  if type(gone) == 'table' then return gone end
+  redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
+  return 1
+end
+
 -- given leaves `leave` holds of owner. With none left, the lock goes to the next in line. The
 -- answer is that of reentrant_release.
 --

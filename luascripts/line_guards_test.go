@@ -245,7 +245,7 @@ func TestLine_deniedCommands(t *testing.T) {
 	if v, err := luascripts.ReleaseReentrant(t.Context(), denied(t, s, "hdel"), keys, first, 0); err != nil || v != luascripts.Gone {
 		t.Errorf("a process that is not in line: %v, %v", v, err)
 	}
-	if v, err := luascripts.ReleaseReentrant(t.Context(), denied(t, s, "hmget"), keys, holder, 0); err == nil {
+	if v, err := luascripts.ReleaseReentrant(t.Context(), denied(t, s, "hmget"), keys, first, 0); err == nil {
 		t.Errorf("a denial is no verdict: %v", v)
 	}
 }

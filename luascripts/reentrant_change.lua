@@ -57,8 +57,9 @@ while a <= #ARGV do
       reply = seized(lock, owner, lease, stamped(time))
     elseif takes then
       reply = answer(made().taken, lock, nil, time, owner, lease, holds, nil, place, counts)
-    elseif holds == '0' and sole(redis.pcall('HMGET', lock, owner, 'leasehold_line')) then
-      reply = freed(lock, owner, publish)
+    elseif holds == '0' and redis.pcall('HLEN', lock) == 1 and redis.pcall('HDEL', lock, owner) == 1 then
+      redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
+      reply = 1
     else
       reply = answer(made().given, lock, nil, time, owner, holds, publish, counts)
     end

@@ -21,7 +21,8 @@
 -- Returns 2 when the lock is free, and the processes in line are to ask a little later.
 -- Returns -2 when the owner holds nothing: it was lost, or an earlier copy of
 -- this call freed it. Its place in line, if it has one, is given up.
--- Returns -4 when the key holds something else; nothing was done.
+-- Returns -4 when the key holds something else; nothing was done. A hash with no field but that of the
+-- owner is the owner's, whatever the field says.
 --
 -- The first living process in line becomes the holder, with its offer for a lease. A
 -- message to that process is the reason to ask, and the answer tells it that it holds
@@ -42,9 +43,11 @@ local owner, publish, counts, leave = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4] 
 local heir, offer, again, keep = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local last, spare = ARGV[9], ARGV[10]
 
--- Mostly nobody waits. To make all the functions takes longer than to free such a lock.
-if leave == '0' and not heir and sole(redis.pcall('HMGET', lock, owner, 'leasehold_line')) then
-  return freed(lock, owner, publish)
+-- Mostly nobody waits, and so the hash has the owner's field alone. To make all the functions takes
+-- longer than to free such a lock.
+if leave == '0' and not heir and redis.pcall('HLEN', lock) == 1 and redis.pcall('HDEL', lock, owner) == 1 then
+  redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
+  return 1
 end
 local next = heir and {owner = heir, offer = offer, again = tonumber(again), keep = tonumber(keep)} or nil
 return later().given(lock, register, nil, owner, leave, publish, counts, last, spare, next)

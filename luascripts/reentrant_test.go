@@ -212,6 +212,20 @@ func TestInspectReentrant(t *testing.T) {
 	})
 }
 
+// Whatever a field says that has the owner's name, it is the owner's to take away, if there is nothing beside it.
+func TestReleaseReentrant_strangeCount(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		do(t, rdb, "HSET", keys.Lock, ours, "abc")
+		v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, 1)
+		check(t, "leave 1", v, luascripts.Foreign, err)
+		v, err = luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, 0)
+		check(t, "leave 0", v, luascripts.Done, err)
+		if left := contents(t, rdb); left != "" {
+			t.Errorf("left: %s", left)
+		}
+	})
+}
+
 func TestForceReentrant(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, other, 3, 20_000)
@@ -234,7 +248,7 @@ func TestForeignKeys(t *testing.T) {
 			"list":            {[]string{"RPUSH", keys.Lock, "x"}, luascripts.Foreign},
 			"read/write lock": {[]string{"HSET", keys.Lock, "mode", "read", other, "1"}, luascripts.Gone},
 			"some hash":       {[]string{"HSET", keys.Lock, "name", "bob", "age", "40"}, luascripts.Gone},
-			"our field, text": {[]string{"HSET", keys.Lock, ours, "abc"}, luascripts.Foreign},
+			"our field, text": {[]string{"HSET", keys.Lock, ours, "abc", "age", "40"}, luascripts.Foreign},
 		} {
 			t.Run(name, func(t *testing.T) {
 				do(t, rdb, "DEL", keys.Lock)
