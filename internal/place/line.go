@@ -116,7 +116,7 @@ func (p *Place) Waiter(c *Terms, once bool) *Waiter {
 		return new(Waiter)
 	}
 	if s.spare == nil {
-		s.spare = new(Line)
+		s.spare = s.p.rules.line()
 	}
 	return &s.spare.only
 }
@@ -160,7 +160,7 @@ func (s *side) newLine(c *Terms) *Line {
 	l := s.spare
 	s.spare = nil
 	if l == nil {
-		l = new(Line)
+		l = s.p.rules.line()
 	}
 	l.side, l.apart, l.queues = s, c.Apart, c.Discipline.queues()
 	l.when.pace, l.when.aside = s.p.rules.Poll, s.letGo
@@ -206,8 +206,8 @@ func (p *Place) Quit(w *Waiter, now time.Time) {
 	}
 }
 
-// end ends the line, which has no waiter any more. The line is used again if nothing outside
-// the place may refer to it.
+// end ends the line, which has no waiter any more. Another place uses it again if nothing may
+// refer to it: while a lock is held, its place needs none.
 func (l *Line) end() {
 	s := l.side
 	s.lines = slices.DeleteFunc(s.lines, func(other *Line) bool { return other == l })
@@ -218,12 +218,20 @@ func (l *Line) end() {
 		s.p.act(Action{Verb: Beat, Line: l}) // for the last time
 	}
 	l.refuse()
-	heard := l.listens || l.beat.on || l.when.timed
-	waiters := l.waiters
-	*l = Line{waiters: waiters, only: Waiter{Wake: l.only.Wake, Of: l.only.Of}, Ears: l.Ears}
-	if !heard && s.spare == nil {
-		s.spare = l
+	// A question that is under way, and what the session has of the line, may refer to it and its waiter.
+	known := l.listens || l.when.timed || l.queues || l.Ears != nil || s.p.flying > 0
+	*l = Line{waiters: l.waiters, only: Waiter{Wake: l.only.Wake, Of: l.only.Of}, Ears: l.Ears}
+	if !known {
+		s.p.rules.lines.Put(l)
 	}
+}
+
+// line returns a line that no place has.
+func (r *Rules) line() *Line {
+	if l, _ := r.lines.Get().(*Line); l != nil {
+		return l
+	}
+	return new(Line)
 }
 
 // Ended reports whether l has ended.

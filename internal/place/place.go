@@ -40,6 +40,7 @@ package place
 
 import (
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -50,6 +51,8 @@ type Rules struct {
 
 	// Ticket makes the tenure in whose name a line asks.
 	Ticket func(*Place, *Terms, time.Time) *Tenure
+
+	lines sync.Pool // ended ones, to be used again
 }
 
 // Kind is what a place needs to know of a kind of lock, or of one side of it.
@@ -115,7 +118,7 @@ type side struct {
 	p      *Place
 	owners map[uint64]*Owner
 	lines  []*Line
-	spare  *Line     // an empty one, to be used again
+	spare  *Line     // of which Waiter has given memory away, until Join
 	held   *Tenure   // Held or Offered: has the lock in this process; only of a kind that passes locks on
 	letGo  time.Time // until then other processes come first: the lock was let go while there was no line
 	reading
