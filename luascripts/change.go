@@ -105,8 +105,7 @@ func (call change) exec(ctx context.Context, rdb rueidis.CoreClient) rueidis.Red
 // command returns the command: the digest of the script, or its text, with its words.
 func (call change) command(rdb rueidis.CoreClient, text bool) rueidis.Completed {
 	w := unusedWords.Get().(*words)
-	defer unusedWords.Put(w)
-	defer w.clear()
+	defer w.done()
 	s := call.words(w)
 	if text {
 		return rdb.B().Eval().Script(s.text).Numkeys(int64(len(w.keys))).Key(w.keys...).Arg(w.args...).Build()
@@ -119,10 +118,12 @@ type words struct{ keys, args []string }
 
 var unusedWords = sync.Pool{New: func() any { return new(words) }}
 
-func (w *words) clear() {
+// done has w used again. The command that was built has a copy of the words.
+func (w *words) done() {
 	clear(w.keys)
 	clear(w.args)
 	w.keys, w.args = w.keys[:0], w.args[:0]
+	unusedWords.Put(w)
 }
 
 // lock adds the keys of a lock.

@@ -29,7 +29,8 @@ const LineField = "leasehold_line"
 // AcquireReentrant makes an owner hold the lock q.Want times, or puts
 // it in line.
 func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	w := words{args: make([]string, 0, 10)}
+	w := unusedWords.Get().(*words)
+	defer w.done()
 	w.acquire(&k, &q)
 	return acquire(ctx, rdb, reentrantAcquire, w.keys, w.args, q)
 }
@@ -185,7 +186,8 @@ func PassReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string
 }
 
 func passReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int, p Pass) (Passed, error) {
-	w := words{args: make([]string, 0, 12)}
+	w := unusedWords.Get().(*words)
+	defer w.done()
 	w.release(&k, owner, leave, &p)
 	msg, err := reentrantRelease.exec(ctx, rdb, w.keys, w.args).ToMessage()
 	if p.Heir != "" && isTryAgain(err) {

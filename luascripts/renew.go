@@ -51,11 +51,12 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 	}
 	calls := make(rueidis.Commands, len(ends))
 	for i, end := range ends {
-		keys, args := s.words(batch[starts(ends, i):end], lease)
-		calls[i] = rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+		w := s.words(batch[starts(ends, i):end], lease)
+		calls[i] = rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(w.keys))).Key(w.keys...).Arg(w.args...).Build()
+		w.done()
 	}
 	replies := rdb.DoMulti(ctx, calls...)
-	s.withText(ctx, rdb, replies, func(i int) (keys, args []string) {
+	s.withText(ctx, rdb, replies, func(i int) *words {
 		return s.words(batch[starts(ends, i):ends[i]], lease)
 	})
 	renewed := make([]Renewed, len(batch))
@@ -76,14 +77,15 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 
 // withText repeats the calls that were answered NOSCRIPT, with the text and in one
 // pipeline, and puts the answers in their places.
-func (s *renewer) withText(ctx context.Context, rdb rueidis.Client, replies []rueidis.RedisResult, words func(i int) (keys, args []string)) {
+func (s *renewer) withText(ctx context.Context, rdb rueidis.Client, replies []rueidis.RedisResult, words func(i int) *words) {
 	var unknown []int
 	var calls rueidis.Commands
 	for i, reply := range replies {
 		if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
-			keys, args := words(i)
+			w := words(i)
 			unknown = append(unknown, i)
-			calls = append(calls, rdb.B().Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
+			calls = append(calls, rdb.B().Eval().Script(s.text).Numkeys(int64(len(w.keys))).Key(w.keys...).Arg(w.args...).Build())
+			w.done()
 		}
 	}
 	if calls == nil {
@@ -103,21 +105,21 @@ func starts(ends []int, i int) int {
 }
 
 // words returns the keys and the arguments of one call.
-func (s *renewer) words(part []Renewal, lease time.Duration) (keys, args []string) {
-	keys, args = make([]string, 0, 1+len(part)), make([]string, 1, 1+3*len(part))
-	args[0] = ms(lease)
+func (s *renewer) words(part []Renewal, lease time.Duration) *words {
+	w := unusedWords.Get().(*words)
+	w.add(settingMs(lease))
 	if s.never != nil {
-		keys = append(keys, s.never(part[0].Keys))
+		w.keys = append(w.keys, s.never(part[0].Keys))
 	}
 	for i := range part {
 		key := part[i].Keys.Lock
 		if s.keyOf != nil {
 			key = s.keyOf(part[i].Keys)
 		}
-		keys = append(keys, key)
-		args = s.argsOf(args, &part[i])
+		w.keys = append(w.keys, key)
+		w.args = s.argsOf(w.args, &part[i])
 	}
-	return keys, args
+	return w
 }
 
 // verdicts reads the reply of a call into renewed.
