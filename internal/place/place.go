@@ -267,7 +267,7 @@ func (p *Place) Enter(reads bool, number uint64) *Owner {
 	s := p.side(reads)
 	o := s.owners[number]
 	if o == nil {
-		o = s.newOwner(number)
+		o = s.newOwner(number, nil)
 	}
 	if o.Turn == nil {
 		o.Turn = make(chan struct{}, 1)
@@ -278,16 +278,20 @@ func (p *Place) Enter(reads bool, number uint64) *Owner {
 
 // EnterNew is Enter for an owner of which no other call knows, and which so needs no turn.
 func (p *Place) EnterNew(reads bool, number uint64) *Owner {
-	o := p.side(reads).newOwner(number)
+	o := p.side(reads).newOwner(number, nil)
 	o.users++
 	return o
 }
 
-func (s *side) newOwner(number uint64) *Owner {
+// newOwner makes an owner, in memory o if there is some.
+func (s *side) newOwner(number uint64, o *Owner) *Owner {
 	if s.owners == nil {
 		s.owners = make(map[uint64]*Owner)
 	}
-	o := &Owner{Number: number, side: s}
+	if o == nil {
+		o = new(Owner)
+	}
+	o.Number, o.side = number, s
 	s.owners[number] = o
 	return o
 }

@@ -128,7 +128,7 @@ func (p *Place) Seat(t *Tenure, h *Hold, number uint64, fresh bool) bool {
 		return false
 	}
 	if o == nil {
-		o = s.newOwner(number)
+		o = s.newOwner(number, h.By)
 	}
 	o.hold(t)
 	return p.Add(t, o, h)

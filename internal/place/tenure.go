@@ -81,7 +81,7 @@ type Hold struct {
 	Of     any     // the session's
 	Fixed  bool    // it does not want renewals
 	Tenure *Tenure // set once, when it is added
-	By     *Owner  // set once, when it is added: its owner
+	By     *Owner  // set once, when it is added: its owner; before Seat, memory for a new owner, or nil
 	index  int     // its index in the tenure's holds
 }
 

@@ -238,8 +238,13 @@ func (a *attempt) ownTenure(p *part) {
 // joinOpen lets an owner in to read without a command, if it may: another reader of this
 // process was let in just now.
 func (s *Session) joinOpen(ctx context.Context, at *spot, spec *Spec, number uint64) *hold {
-	h, now := new(hold), time.Now()
+	memory := new(struct { // one allocation instead of two
+		hold
+		owner place.Owner
+	})
+	h, now := &memory.hold, time.Now()
 	h.init(ctx, false)
+	h.By = &memory.owner
 	at.lock()
 	defer at.unlock()
 	t := tenureOf(at.place.Open(&spec.terms, now, now))
