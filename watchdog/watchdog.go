@@ -18,7 +18,7 @@ const (
 	portions  = 16        // the parts of an interval in which many leases are renewed
 	pipelined = 16        // how many batches are sent as one when they are late
 	atOnce    = 1000      // about how many leases of a lane a turn moves under the mutex
-	never     = time.Hour // the sleep with nothing to do: a later Watch wakes run
+	never     = time.Hour // the sleep with nothing to do for long: a later Watch wakes run
 )
 
 // Watchdog watches leases. New makes one, Close ends it.
@@ -42,6 +42,7 @@ type Watchdog struct {
 	armed   instant // when run wakes up, if it sleeps
 	asleep  bool    // run sleeps until armed
 	turns   int     // how often run woke up; for tests
+	watched bool    // there was a Watch since the latest turn
 	running bool
 	closed  bool
 }
@@ -82,6 +83,7 @@ func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration,
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.watched = true
 	if w.closed {
 		l.endLocked(ErrStopped)
 		return l
@@ -169,6 +171,10 @@ func (w *Watchdog) turn() time.Duration {
 	if l := w.ends.first(); l != nil {
 		sleep = min(sleep, max(l.endsLocked().left(n), 0))
 	}
+	if sleep == never && w.watched {
+		sleep = w.interval // most leases are over before they are renewed: so the next Watch need not wake run
+	}
+	w.watched = false
 	w.armed, w.asleep = n.add(sleep), true
 	w.mu.Unlock()
 

@@ -757,6 +757,26 @@ func TestWatchdog_doesNotSpinWhenTheClocksRunApart(t *testing.T) {
 	}
 }
 
+// Most leases are over before anything is due. They must not wake the watchdog, one after the
+// other, and it must not wake up for nothing when they are over.
+func TestWatchdog_sleepsOnThroughShortWatches(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		for range 100 {
+			_, l := s.watch(w, lease, true)
+			l.Stop(t.Context())
+			synctest.Wait()
+			time.Sleep(time.Millisecond)
+		}
+		if turns := w.Turns(); turns > 3 {
+			t.Errorf("%d turns for leases that were never due", turns)
+		}
+		time.Sleep(100 * lease)
+		if turns := w.Turns(); turns > 6 {
+			t.Errorf("%d turns, most of them for nothing", turns)
+		}
+	})
+}
+
 func TestWatchdog_renewalsDueTogetherTravelTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		const many = 10_000
