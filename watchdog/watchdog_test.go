@@ -616,6 +616,7 @@ func TestLease_answeredLate(t *testing.T) {
 				sub, start := &subject{}, time.Now()
 				l := w.Watch(sub, start, lease, true)
 				time.Sleep(lease/3 + c.after)
+				synctest.Wait()
 				l.Answered(sent[0], c.answer)
 				if _, cause := sub.lost(); !errors.Is(cause, c.lost) {
 					t.Errorf("lost by %v, want %v", cause, c.lost)
@@ -630,6 +631,7 @@ func TestLease_answeredLate(t *testing.T) {
 					return
 				}
 				time.Sleep(lease / 3)
+				synctest.Wait()
 				if len(sent) < 2 || sent[1].Sub(start) != c.next {
 					t.Errorf("renewed at %v, want again at %v after the grant", sent, c.next)
 				}
