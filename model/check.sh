@@ -6,7 +6,7 @@
 # does not happen; TIMELESS has no clock.
 #
 # A line of the table below: name, what must come of it, and the bounds or the mutation. A name
-# that begins with fair- is a run of fair.pml.
+# that begins with fair- is a run of fair.pml, one that begins with rw- a run of rw.pml.
 #   holds      every state was visited, and nothing is wrong
 #   <property> the run ends with a violation of this property
 set -eu
@@ -60,6 +60,20 @@ fair-heartbeat-enters left     -DHEARTBEAT_ENTERS -DNC=2 -DFAULTS=2 -DKINDS=3
 fair-no-settling      left     -DNO_SETTLING      -DNC=2 -DFAULTS=1
 fair-deadlines-add-up patience -DDEADLINES_ADD_UP -DNC=4 -DFAULTS=1 -DKINDS=4 -DNO_LAG -DIDLE_MOST=3
 fair-no-turn          patience -DNO_TURN          -DNC=3 -DFAULTS=0 -DNO_LAG -DIDLE_MOST=3
+
+rw-three-callers holds   -DNC=3 -DFAULTS=0 -DWRITERS=2 -DPASS_MOST=0
+rw-shares        holds   -DNC=3 -DFAULTS=0 -DWRITERS=1 -DSHARES
+rw-two-writers   holds   -DNC=3 -DFAULTS=0 -DWRITERS=3
+rw-late          holds   -DNC=2 -DFAULTS=1 -DDELAYS=1 -DRENEWALS=1
+
+rw-until-from-reply two     -DUNTIL_FROM_REPLY -DNC=2 -DFAULTS=0 -DDELAYS=1 -DWRITERS=3
+rw-writer-barges    two     -DWRITER_BARGES    -DNC=2 -DFAULTS=0
+rw-joins-lapsed     two     -DJOINS_LAPSED     -DNC=3 -DFAULTS=0 -DDELAYS=1 -DWRITERS=1 -DSHARES
+rw-downgrade-frees  two     -DDOWNGRADE_FREES  -DNC=2 -DFAULTS=0 -DWRITERS=3
+rw-release-anybodys touched -DRELEASE_ANY      -DNC=2 -DFAULTS=1 -DWRITERS=3
+rw-no-wish          starves -DNO_WISH          -DNC=3 -DFAULTS=0 -DWRITERS=2 -DPASS_MOST=0
+rw-renews-back      left    -DRENEWS_BACK      -DNC=2 -DFAULTS=1 -DRENEWALS=1
+rw-looks-once       left    -DLOOKS_ONCE       -DNC=2 -DFAULTS=1
 END
 }
 
@@ -77,7 +91,9 @@ property() {
 	*roused\[*) echo stuck ;;
 	*holder==255*|*held\[*) echo left ;;
 	*idle*) echo patience ;;
-	*both*) echo two ;;
+	*both*|*mixed*) echo two ;;
+	*starves*) echo starves ;;
+	*touched*) echo touched ;;
 	*overtakes*) echo order ;;
 	*remains*) echo left ;;
 	*forgotten*) echo stuck ;;
@@ -95,6 +111,7 @@ runs | while read -r name want flags; do
 	fi
 	case $name in
 	fair-*) model=$here/fair.pml ;;
+	rw-*) model=$here/rw.pml ;;
 	*) model=$here/plain.pml ;;
 	esac
 	mkdir "$dir/$name"

@@ -1,0 +1,441 @@
+/*
+ * The read/write lock: readers together, a writer alone, leases that end, readers that share
+ * the hold of their process, the downgrade of a writer, and turns of readers and writers.
+ * README.md says how to read this file, and what it leaves out.
+ *
+ * Each step is one event. A caller calls once; its number is its owner string, and its place in
+ * the order in which calls come to wait is what the scripts compute from "waited".
+ */
+
+#ifndef NC
+#define NC 3            /* callers */
+#endif
+#ifndef WRITERS
+#define WRITERS 2       /* a set: callers that write */
+#endif
+#ifdef SHARES
+#define HOME(c) (c > 0) /* all but the first are of one process, whose readers share a hold */
+#else
+#define HOME(c) (c)
+#endif
+#ifndef NK
+#define NK 2            /* commands under way at a time, with late copies */
+#endif
+#ifndef FAULTS
+#define FAULTS 1
+#endif
+#ifndef DELAYS
+#define DELAYS 0        /* in how many ticks something that is due does not happen */
+#endif
+#ifndef LEASE
+#define LEASE 2
+#endif
+#ifndef PASS_MOST
+#define PASS_MOST 255   /* writers that a waiting reader, and readers that a waiting writer, lets pass */
+#endif
+#define NONE 255
+#define NEVER 15        /* it did not come yet */
+
+#define IN(set, c) (((set) >> (c)) & 1)
+#define WRITES(c) IN(WRITERS, c)
+
+/* Callers. */
+#define AWAY  0
+#define WAITS 1
+#define HOLDS 2
+#define GIVES 3         /* it gives back what it may have, until that is confirmed */
+#define OUT   4
+
+/* Commands. */
+#define ASK 1           /* rw_read_acquire, rw_write_acquire */
+#define REL 2           /* rw_read_release, rw_write_release */
+#define REN 3           /* rw_read_renew, and the renewal of a writer */
+#define DOWN 4          /* rw_read_acquire of an owner that writes */
+
+#define GRANT   1
+#define REFUSE  2
+#define NOTHING 3
+
+byte cs[NC];
+byte on[NC] = NONE;     /* HOLDS: by whose hold in Redis; a reader that joined has that of another */
+bit  reads[NC];         /* HOLDS: it wrote, and goes on as a reader */
+byte trust[NC];         /* for how long the process trusts the hold of this name */
+byte came[NC] = NEVER;  /* the order in which callers came */
+byte passed[NC];        /* how many came in that came after this one was refused */
+bit  waited[NC];        /* Redis has refused it */
+bit  refused[NC];       /* and it knows */
+bit  doubt[NC];         /* a copy of a command may be carried out late: look again */
+bit  open[NC];          /* other readers of its process may join this hold */
+
+/* The server. */
+byte mode;              /* 0 is free, 1 read, 2 write */
+byte writer = NONE;
+byte left;              /* of the writer's lease */
+byte lease[NC];         /* of each reader; 0 is none */
+byte wish = NONE;       /* the waiting writer that readers wait behind */
+byte turn = NONE;       /* the reader that claims the next turn, or has it; the turn ends with the tick */
+bit  began;             /* the turn has begun */
+byte start;             /* the callers that came before it began */
+
+byte kk[NK];
+byte kn[NK];
+byte ka[NK];
+byte kr[NK];
+bit  copy[NK];
+
+byte arrivals;
+byte faults;
+byte delays;
+
+hidden byte i, k, m, n, y, x;
+hidden byte b, mixed, starves, remains, touched;
+
+#define ON d_step {
+#define END check(); m = 0 }
+#define SAY(what, of) printf(what, of); printf("\n");
+#define FAULT (faults < FAULTS)
+#define HAS(c) (cs[c] == HOLDS && trust[on[c]] > 0)
+#define ASWRITER(c) (WRITES(c) && !reads[c])
+
+inline slot() {
+	k = 0;
+	do
+	:: k < NK && kk[k] != 0 -> k++
+	:: else -> break
+	od
+}
+
+inline drop(at) { kk[at] = 0; kn[at] = 0; ka[at] = 0; kr[at] = 0; copy[at] = 0 }
+
+inline send(what, name) { slot(); kk[k] = what; kn[k] = name }
+
+/* ---- the server ---- */
+
+/* alive: y says that a reader other than name lives. */
+inline alive(name) {
+	y = 0;
+	for (m : 0 .. NC - 1) { if :: m != name && lease[m] > 0 -> y = 1 :: else fi }
+}
+
+inline free() {
+	mode = 0; writer = NONE; left = 0;
+	for (m : 0 .. NC - 1) { lease[m] = 0 }
+}
+
+/* turns begins the turn of the reader that has claimed it. */
+inline turns() {
+	if :: turn != NONE -> began = 1; start = arrivals :: else fi
+}
+
+/* passes: name comes in, before those that were refused and came before it. */
+inline passes(name) {
+	for (m : 0 .. NC - 1) {
+		if :: cs[m] == WAITS && waited[m] && came[m] < came[name] && WRITES(m) != WRITES(name) -> passed[m]++ :: else fi
+	}
+	starves = 0;
+	for (m : 0 .. NC - 1) { if :: passed[m] > PASS_MOST -> starves = 1 :: else fi }
+	assert(!starves) /* no waiter is passed without bound by those of the other side that came later */
+}
+
+inline serve(s) {
+	n = kn[s];
+	if :: kk[s] == ASK && cs[n] == WAITS && !copy[s] -> waited[n] = 1 :: else fi;
+	if
+	:: kk[s] == ASK && WRITES(n) ->
+		if
+		:: mode == 2 && writer == n -> left = LEASE; kr[s] = GRANT
+		:: else ->
+			alive(NONE);
+#ifdef WRITER_BARGES
+			if :: mode == 1 -> free() :: else fi;
+#else
+			if :: mode == 1 && !y -> free() :: else fi;
+#endif
+			if
+			:: mode == 0 && !(turn != NONE && began && came[turn] < start) ->
+				mode = 2; writer = n; left = LEASE; kr[s] = GRANT; waited[n] = 0; passes(n);
+				if :: wish == n -> wish = NONE :: else fi
+			:: else ->
+				if :: wish == NONE || came[n] <= came[wish] -> wish = n :: else fi;
+				kr[s] = REFUSE
+			fi
+		fi
+	:: kk[s] == ASK && !WRITES(n) ->
+		if
+		:: lease[n] == 0 && (mode == 2
+#ifndef NO_WISH
+			|| wish != NONE && came[wish] < came[n] && !(began && came[n] < start)
+#endif
+			) ->
+			if :: turn == NONE || turn == n || came[n] < came[turn] -> turn = n; if :: mode == 2 -> began = 0 :: else fi :: else fi;
+			kr[s] = REFUSE
+		:: else ->
+			if :: lease[n] == 0 -> passes(n) :: else fi;
+			mode = 1; lease[n] = LEASE; kr[s] = GRANT; waited[n] = 0;
+			if :: turn == n -> turn = NONE; if :: !began -> start = 0 :: else fi :: else fi
+		fi
+	:: kk[s] == DOWN ->
+		if
+		:: mode == 2 && writer == n -> lease[n] = LEASE; kr[s] = GRANT
+		:: else -> kr[s] = NOTHING
+		fi
+	:: kk[s] == REN ->
+#ifdef RENEWS_BACK
+		if :: WRITES(n) && mode == 0 -> mode = 2; writer = n; left = LEASE :: !WRITES(n) && mode != 2 -> mode = 1; lease[n] = LEASE :: else fi;
+#endif
+		kr[s] = GRANT;
+		if
+		:: mode == 2 && writer == n && !reads[n] -> left = LEASE
+		:: !(mode == 2 && writer == n) && lease[n] > 0 -> lease[n] = LEASE
+		:: else -> kr[s] = NOTHING
+		fi
+	:: kk[s] == REL -> release(n, 0); kr[s] = GRANT
+	fi
+}
+
+/* release ends what name has: its writing, its wish and its claim; and its reading, unless goesOn. */
+inline release(name, goesOn) {
+	if :: wish == name -> wish = NONE :: else fi;
+	if :: turn == name -> turn = NONE; began = 0; start = 0 :: else fi;
+	if
+#ifdef RELEASE_ANY
+	:: mode == 2 && WRITES(name) ->
+#else
+	:: mode == 2 && writer == name ->
+#endif
+		touched = (writer != name);
+		assert(!touched); /* nobody ends what another has */
+		if :: !goesOn -> lease[name] = 0 :: else fi;
+		alive(NONE);
+		if
+#ifdef DOWNGRADE_FREES
+		:: y -> mode = 0; writer = NONE; left = 0; lease[name] = 0
+#else
+		:: y -> mode = 1; writer = NONE; left = 0
+#endif
+		:: else -> free()
+		fi;
+		turns()
+	:: mode == 1 && !goesOn ->
+		lease[name] = 0;
+		alive(NONE);
+		if :: !y -> free(); if :: turn == NONE -> began = 0; start = 0 :: else fi :: else fi
+	:: else
+	fi
+}
+
+/* ---- a process ---- */
+
+inline extend(name, age) { if :: LEASE > age && trust[name] < LEASE - age -> trust[name] = LEASE - age :: else fi }
+
+/* enters is when caller comes to hold the lock. */
+inline enters(caller, name) {
+	cs[caller] = HOLDS; on[caller] = name; refused[caller] = 0; passed[caller] = 0; waited[caller] = 0
+}
+
+/* check: a writer has the lock alone; and when nothing is under way, nothing is left. */
+inline check() {
+	mixed = 0;
+	for (i : 0 .. NC - 1) {
+		for (m : 0 .. NC - 1) { if :: i != m && HAS(i) && HAS(m) && ASWRITER(i) -> mixed = 1 :: else fi }
+	}
+	assert(!mixed);
+	b = 1;
+	for (m : 0 .. NC - 1) { if :: cs[m] != AWAY && cs[m] != OUT -> b = 0 :: else fi }
+	for (m : 0 .. NK - 1) { if :: kk[m] != 0 -> b = 0 :: else fi }
+	remains = (mode != 0 || wish != NONE || turn != NONE);
+	assert(!(b && remains))
+}
+
+inline tick() {
+	printf("a tick\n");
+	for (m : 0 .. NC - 1) {
+		if :: trust[m] > 0 -> trust[m]-- :: else fi;
+		if :: lease[m] > 0 -> lease[m]-- :: else fi;
+#ifndef JOINS_LAPSED
+		open[m] = 0
+#endif
+	}
+	if :: left > 0 -> left-- :: else fi;
+	alive(NONE);
+	if
+	:: mode == 2 && left == 0 -> free()
+	:: mode == 1 && !y -> free()
+	:: else
+	fi;
+	if :: began -> if :: turn != NONE -> waited[turn] = 0; passed[turn] = 0 :: else fi; turn = NONE; began = 0; start = 0 :: else fi; /* a reader that was too late for its turn claims the next */
+	for (m : 0 .. NK - 1) { if :: kk[m] != 0 && !copy[m] && ka[m] < LEASE -> ka[m]++ :: else fi }
+}
+
+#define EV_START(C) \
+:: ON cs[C] == AWAY; \
+	SAY("caller %d comes", C) \
+	cs[C] = WAITS; came[C] = arrivals; arrivals++; \
+	END
+
+#define EV_ASK(C) \
+:: ON cs[C] == WAITS && ROOM && !BUSY(C) && NEWS(C); \
+	SAY("caller %d asks", C) \
+	send(ASK, C); \
+	END
+
+/* A waiter asks again when something happened to the lock. */
+#define NEWS(c) (!refused[c] || mode == 0 || !WRITES(c) && mode == 1 && (wish == NONE || began) || WRITES(c) && wish == NONE)
+
+/* A reader joins the hold of another of its process. */
+#define EV_JOIN(C) \
+:: ON cs[C] == WAITS && !WRITES(C) && !refused[C] && !BUSY(C) && (false OTHERS(JOINS, C)); \
+	SAY("caller %d joins", C) \
+	x = NONE; \
+	for (m : 0 .. NC - 1) { if :: x == NONE && HOME(m) == HOME(C) && m != C && open[m] && LIVELY(m) -> x = m :: else fi } \
+	enters(C, x); \
+	BELIEVES(x) \
+	END
+
+#ifdef JOINS_LAPSED
+#define BELIEVES(x) trust[x] = LEASE;
+#define LIVELY(m) (cs[m] == HOLDS && on[m] == m && trust[m] == 0)
+#else
+#define BELIEVES(x)
+#define LIVELY(m) (cs[m] == HOLDS && on[m] == m && trust[m] > 0)
+#endif
+#define JOINS(m, c) || HOME(m) == HOME(c) && m != c && open[m] && LIVELY(m)
+
+#define EV_CANCEL(C) \
+:: ON cs[C] == WAITS && FAULT; \
+	SAY("the wait of caller %d ends", C) \
+	faults++; cs[C] = GIVES; refused[C] = 0; passed[C] = 0; waited[C] = 0; \
+	END
+
+/* A holder gives its hold back. The last that shares it releases it. */
+#define EV_UNLOCK(C) \
+:: ON cs[C] == HOLDS && ROOM; \
+	SAY("caller %d unlocks", C) \
+	x = on[C]; cs[C] = (x == C -> GIVES : OUT); on[C] = NONE; reads[C] = 0; \
+	b = 1; \
+	for (m : 0 .. NC - 1) { if :: cs[m] == HOLDS && on[m] == x -> b = 0 :: else fi } \
+	if :: b -> trust[x] = 0; open[x] = 0; cs[x] = GIVES :: else fi; \
+	END
+
+/* What is over, or in doubt, is released, until nothing is under way in its name. */
+#define EV_GIVE(C) \
+:: ON cs[C] == GIVES && ROOM && !BUSY(C) && (true OTHERS(NOT_ON, C)); \
+	SAY("caller %d releases", C) \
+	send(REL, C); \
+	END
+#define NOT_ON(m, c) && !(cs[m] == HOLDS && on[m] == c)
+
+#define EV_DOWN(C) \
+:: ON cs[C] == HOLDS && ASWRITER(C) && trust[C] > 0 && ROOM && !BUSY(C); \
+	SAY("caller %d goes on as a reader", C) \
+	send(DOWN, C); \
+	END
+
+#define EV_RENEW(C) \
+:: ON HAS(C) && on[C] == C && trust[C] < LEASE && ROOM && !BUSY(C) && RENEWALS; \
+	SAY("the hold of caller %d is renewed", C) \
+	send(REN, C); \
+	END
+#ifndef RENEWALS
+#define RENEWALS 0
+#endif
+#define EV_RUN(K) \
+:: ON kk[K] != 0 && kr[K] == 0; \
+	SAY("command %d is carried out", K) \
+	serve(K); \
+	if :: copy[K] -> drop(K) :: else fi; \
+	END
+
+#define EV_ANSWER(K) \
+:: ON kk[K] != 0 && kr[K] != 0 && !copy[K]; \
+	SAY("the answer to command %d comes", K) \
+	n = kn[K]; \
+	if \
+	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && AGE(K) < LEASE -> \
+		extend(n, AGE(K)); open[n] = !WRITES(n); enters(n, n) \
+	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && AGE(K) >= LEASE -> cs[n] = GIVES \
+	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == REFUSE -> refused[n] = 1 \
+	:: kk[K] == DOWN && cs[n] == HOLDS && kr[K] == GRANT && trust[n] > 0 -> \
+		reads[n] = 1; \
+		kk[K] = 0; extend(n, ka[K]); \
+		release(n, 1) \
+	:: kk[K] == REN && cs[n] == HOLDS && trust[n] > 0 && kr[K] == GRANT -> extend(n, ka[K]) \
+	:: kk[K] == REL -> \
+		b = doubt[n] && LOOKS; doubt[n] = 0; \
+		for (m : 0 .. NK - 1) { if :: m != K && kk[m] != 0 && kk[m] != REN && kn[m] == n -> doubt[n] = 1 :: else fi } \
+		if :: !b -> cs[n] = OUT; came[n] = NEVER; doubt[n] = 0 :: else fi \
+	:: else \
+	fi; \
+	drop(K); \
+	END
+#ifdef UNTIL_FROM_REPLY
+#define AGE(k) 0
+#else
+#define AGE(k) ka[k]
+#endif
+#ifdef LOOKS_ONCE
+#define LOOKS 0
+#else
+#define LOOKS 1
+#endif
+
+/* A connection breaks: the command was carried out, never is, or a copy of it is carried out late. */
+#define EV_BREAK(K) \
+:: ON kk[K] != 0 && !copy[K] && FAULT; \
+	SAY("the connection of command %d breaks", K) \
+	drop(K); faults++; \
+	END \
+:: ON kk[K] != 0 && !copy[K] && kr[K] == 0 && FAULT; \
+	SAY("the connection of command %d breaks, a copy is under way", K) \
+	copy[K] = 1; ka[K] = 0; if :: kk[K] != REN -> doubt[kn[K]] = 1 :: else fi; faults++; \
+	END
+
+#define EV_VANISH(K) \
+:: ON copy[K]; SAY("copy %d never arrives", K) drop(K); END
+
+#if NC == 2
+#define EACH(e) e(0) e(1)
+#define OTHERS(e, c) e(0, c) e(1, c)
+#elif NC == 3
+#define EACH(e) e(0) e(1) e(2)
+#define OTHERS(e, c) e(0, c) e(1, c) e(2, c)
+#elif NC == 4
+#define EACH(e) e(0) e(1) e(2) e(3)
+#define OTHERS(e, c) e(0, c) e(1, c) e(2, c) e(3, c)
+#endif
+#if NK == 2
+#define SLOTS(e) e(0) e(1)
+#define ROOM (kk[0] == 0 || kk[1] == 0)
+#define BUSY(c) (kk[0] != 0 && !copy[0] && kn[0] == c || kk[1] != 0 && !copy[1] && kn[1] == c)
+#elif NK == 3
+#define SLOTS(e) e(0) e(1) e(2)
+#define ROOM (kk[0] == 0 || kk[1] == 0 || kk[2] == 0)
+#define BUSY(c) (kk[0] != 0 && !copy[0] && kn[0] == c || kk[1] != 0 && !copy[1] && kn[1] == c || kk[2] != 0 && !copy[2] && kn[2] == c)
+#endif
+
+#define CMD_DUE(k) && !(kk[k] != 0 && !copy[k] && ka[k] > 0)
+#define CALL_DUE(c) && !(cs[c] == HOLDS && trust[on[c]] == 0) && !(cs[c] == WAITS && NEWS(c) && !BUSY(c)) && !(cs[c] == GIVES && !BUSY(c) && !doubt[c])
+#define PROMPT (true SLOTS(CMD_DUE) EACH(CALL_DUE))
+#define CALL_OVER(c) && cs[c] == OUT
+#define CMD_OVER(k) && kk[k] == 0
+#define FINISHED (true EACH(CALL_OVER) SLOTS(CMD_OVER))
+
+init {
+	do
+	EACH(EV_START)
+	EACH(EV_ASK)
+	EACH(EV_JOIN)
+	EACH(EV_CANCEL)
+	EACH(EV_UNLOCK)
+	EACH(EV_GIVE)
+	EACH(EV_DOWN)
+	EACH(EV_RENEW)
+	SLOTS(EV_RUN)
+	SLOTS(EV_ANSWER)
+	SLOTS(EV_BREAK)
+	SLOTS(EV_VANISH)
+	:: d_step { PROMPT && !(FINISHED); tick(); END
+	:: d_step { !(PROMPT) && delays < DELAYS; delays++; tick(); END
+	:: FINISHED -> break
+	od
+}
