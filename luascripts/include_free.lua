@@ -1,8 +1,10 @@
--- include_free: tells waiters that a plain lock is free. It has no keys of its own.
+-- include_free: frees a plain lock. It has no keys of its own.
+-- include: channels
 
--- everybody returns the channel at which waiters for the lock listen, as those of Redisson do.
--- Package keys makes the same.
-local function everybody(lock)
-  if string.find(lock, '{', 1, true) then return 'redisson_lock__channel:' .. lock end
-  return 'redisson_lock__channel:{' .. lock .. '}'
+-- freed frees a lock that owner holds. It returns 1, or an error.
+local function freed(lock, owner, publish)
+  local gone = redis.pcall('HDEL', lock, owner)
+  if type(gone) == 'table' then return gone end
+  redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
+  return 1
 end

@@ -1,5 +1,5 @@
 -- include_give: gives a plain lock back. It has no keys of its own.
--- include: time, token, line, free
+-- include: time, token, line, channels, free, hand
 
 -- strangers reports whether a client listens that does not stand in line; nil if that cannot
 -- be known.
@@ -8,15 +8,6 @@ local function strangers(waiters)
   local listeners = redis.pcall('PUBSUB', 'NUMSUB', waiters.channel, waiters.ours)
   if listeners.err then return nil end
   return tonumber(listeners[2]) > tonumber(listeners[4])
-end
-
--- granted makes who the holder, with this line. It reports false, and does nothing, where
--- the right to PEXPIRE is missing: a lock without an end must not be granted.
-local function granted(lock, who, lease, line)
-  redis.call('HSET', lock, who, 1, 'leasehold_line', line)
-  if type(redis.pcall('PEXPIRE', lock, lease)) ~= 'table' then return true end
-  redis.call('HDEL', lock, who, 'leasehold_line')
-  return false
 end
 
 -- succeeded grants the lock of owner to the next in line. It returns the answer of the
@@ -46,14 +37,6 @@ local function succeeded(lock, register, time, owner, line, waiters, last, spare
   redis.call('HDEL', lock, owner)
   if inherits then return token end
   redis.pcall(waiters.publish, waiters.ours .. ':' .. client(who), '0')
-  return 1
-end
-
--- freed frees a lock that owner holds. It returns 1, or an error.
-local function freed(lock, owner, publish)
-  local gone = redis.pcall('HDEL', lock, owner)
-  if type(gone) == 'table' then return gone end
-  redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
   return 1
 end
 

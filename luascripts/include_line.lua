@@ -33,13 +33,6 @@ local function legible(text)
   return text
 end
 
--- knowing returns the channel of all clients that know of the lock's line. A client in the line
--- listens at "<channel>:<client uuid>", too. Package keys makes the same.
-local function knowing(lock)
-  if string.find(lock, '{', 1, true) then return 'leasehold_channel:' .. lock .. ':' end
-  return 'leasehold_channel:{' .. lock .. '}'
-end
-
 -- client returns the process of an owner: the owner string up to the colon.
 local function client(owner)
   return string.match(owner, '^(.*):')

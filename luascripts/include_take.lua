@@ -1,5 +1,5 @@
 -- include_take: takes a plain lock. It has no keys of its own.
--- include: time, token, plain, line, seize
+-- include: time, token, plain, line, channels, seize
 
 -- taken makes owner hold the lock `want` times, or puts it in line. The answer is that of
 -- reentrant_acquire. time is what TIME says; nil if the caller does not know it. place is

@@ -33,8 +33,14 @@ local lock, register = KEYS[1], KEYS[2]
 local owner, lease, place, counts = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local want, spare = ARGV[5] or '1', ARGV[6]
 
--- Most locks are free. To make all the functions takes longer than to take such a lock.
-if want == '1' and not register and redis.pcall('HLEN', lock) == 0 then
-  return seized(lock, owner, lease, stamped(redis.call('TIME')))
+-- Most locks are free, or a release has granted them to the owner that asks. To make all the
+-- functions takes longer than to take such a lock.
+if want == '1' and not register then
+  local left = redis.pcall('PTTL', lock)
+  if left == -2 then return seized(lock, owner, lease, stamped(redis.call('TIME'))) end
+  if redis.pcall('HMGET', lock, owner)[1] == '1' then
+    if left < tonumber(lease) then redis.call('PEXPIRE', lock, lease) end
+    return stamped(redis.call('TIME'))
+  end
 end
 return later().taken(lock, register, nil, owner, lease, want, spare, place, counts)

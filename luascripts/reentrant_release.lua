@@ -1,5 +1,5 @@
 -- reentrant_release: an owner gives holds back; with the last, the lock goes to the next in line.
--- include: free
+-- include: free, hand
 -- later: give
 --
 -- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
@@ -31,7 +31,7 @@
 --
 -- Listeners that never stand in line, as Redisson's, and callers of TryLock get only a
 -- lock that is free. So a lock that is handed off is freed now and then, with a
--- message to all: after 64 grants and a second; after 4 grants when there are such
+-- message to all: at each 64th grant, if a second has passed; after 4 grants when there are such
 -- listeners; after 16 when that cannot be known; and never before each process in line
 -- had a grant. All clients that know of the line
 -- listen at `ours` too. The script counts them there, to tell them from the others, and publishes "aside"
@@ -43,11 +43,15 @@ local owner, publish, counts, leave = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4] 
 local heir, offer, again, keep = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local last, spare = ARGV[9], ARGV[10]
 
--- Mostly nobody waits, and so the hash has the owner's field alone. To make all the functions takes
--- longer than to free such a lock.
-if leave == '0' and not heir and redis.pcall('HLEN', lock) == 1 and redis.pcall('HDEL', lock, owner) == 1 then
-  redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
-  return 1
+-- Mostly nobody waits, and so the hash has the owner's field alone; or the first in line is to have the
+-- lock. To make all the functions, and to look at all the rules, takes longer than what is done then.
+if leave == '0' and not heir then
+  if redis.pcall('HLEN', lock) == 1 and redis.pcall('HDEL', lock, owner) == 1 then
+    redis.pcall(publish, everybody(lock), '0') -- a hint: its refusal must not undo a release
+    return 1
+  end
+  local answer = counts and handed(lock, owner, redis.pcall('HMGET', lock, owner, 'leasehold_line'), publish)
+  if answer then return answer end
 end
 local next = heir and {owner = heir, offer = offer, again = tonumber(again), keep = tonumber(keep)} or nil
 return later().given(lock, register, nil, owner, leave, publish, counts, last, spare, next)

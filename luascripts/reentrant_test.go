@@ -307,13 +307,19 @@ func TestFullMemory(t *testing.T) {
 func TestDeniedCommands(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
-	for _, deny := range []string{"hlen", "time", "hset", "pexpire", "evalsha"} {
+	for _, deny := range []string{"time", "hset", "pexpire", "evalsha"} {
 		seed(t, admin, "", 0, 0)
 		if got, err := luascripts.AcquireReentrant(t.Context(), denied(t, s, deny), keys, luascripts.Question{Owner: ours, Lease: lease, Want: 1}); err == nil {
 			t.Errorf("without %s: acquired %+v", deny, got)
 		}
 		if after, _ := state(t, admin); after != "" {
 			t.Errorf("without %s a refused acquire leaves %q", deny, after)
+		}
+	}
+	for _, deny := range []string{"pttl", "hlen", "hgetall"} {
+		seed(t, admin, other, 1, 20_000)
+		if got, err := luascripts.AcquireReentrant(t.Context(), denied(t, s, deny), keys, luascripts.Question{Owner: ours, Lease: lease, Want: 1}); err == nil {
+			t.Errorf("without %s, a lock that another has: %+v", deny, got)
 		}
 	}
 	seed(t, admin, ours, 1, 20_000)

@@ -1,0 +1,140 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// Most grants go the short way of include_hand.lua, and one of 64 goes by all the rules. Whichever it is, the
+// same is left and said.
+func TestLine_theShortWay(t *testing.T) {
+	const lives = " 2000 0 0 0;"
+	for name, c := range map[string]struct {
+		line  string // what follows the number of grants and the time
+		count string
+		deny  string
+		full  bool
+		free  bool // the lock is free afterwards
+	}{
+		"one waits":              {line: first + lives},
+		"two wait":               {line: first + lives + second + lives},
+		"the first is dead":      {line: other + lives + first + lives},
+		"all are dead":           {line: other + lives, free: true},
+		"nobody waits":           {free: true},
+		"it held twice":          {line: first + lives, count: "2"},
+		"no count":               {line: first + lives, count: "x"},
+		"an offer without bound": {line: first + " 99999999 0 0 0;"},
+		"alive until a time":     {line: first + " 2000 0 0 99999999999999;"},
+		"no entry":               {line: "x", free: true},
+		"too long":               {line: first + lives + strings.Repeat("x", 40_000), free: true},
+		"without pexpire":        {line: first + lives, deny: "pexpire", free: true},
+		"without publish":        {line: first + lives, deny: "publish"},
+		"without pubsub":         {line: first + lives, deny: "pubsub"},
+		"memory is full":         {line: first + lives, full: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Start(t)
+			rdb := s.Client(t)
+			said := listening(t, s, first, second)
+			user := rdb
+			if c.deny != "" {
+				user = denied(t, s, c.deny)
+			}
+			since := now(t, rdb)
+			release := func(grants int) string {
+				seed(t, rdb, holder, 1, 30_000)
+				do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("%d %d|%s", grants, since, c.line))
+				if c.count != "" {
+					do(t, rdb, "HSET", keys.Lock, holder, c.count)
+				}
+				if c.full {
+					full(t, s)
+				}
+				verdict, err := luascripts.ReleaseReentrant(t.Context(), user, keys, holder, 0)
+				var heard []string
+				do(t, rdb, "PUBLISH", process(first), "end")
+				for m := <-said; m != "end"; m = <-said {
+					heard = append(heard, m)
+				}
+				left := number(t, rdb, "PTTL", keys.Lock)
+				after := fmt.Sprintf("%v, %v, said %q, lives for %d s, %s", verdict, err, heard, (left+500)/1000, contents(t, rdb))
+				do(t, rdb, "CONFIG", "SET", "maxmemory", "0")
+				if free := number(t, rdb, "EXISTS", keys.Lock) == 0; free != c.free {
+					t.Errorf("after %d grants: free is %t, want %t: %s", grants, free, c.free, after)
+				}
+				do(t, rdb, "DEL", keys.Lock)
+				return strings.NewReplacer(fmt.Sprintf("=%d %d|", grants, since), "=<grants> <since>|", fmt.Sprintf("=%d %d|", grants+1, since), "=<one more> <since>|").Replace(after)
+			}
+			if short, long := release(2), release(0); short != long {
+				t.Errorf("the short way:\n%s\nby all rules:\n%s", short, long)
+			}
+		})
+	}
+}
+
+// While somebody listens that does not stand in line, the lock is let go after four grants. Without such a listener it is
+// let go after 64 grants and a second, or at the next grant that goes by all the rules.
+func TestLine_theShortWayEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		stranger bool
+		freed    map[int]bool // by the number of grants before
+	}{
+		"stranger": {true, map[int]bool{1: false, 3: false, 4: true, 5: true, 63: true, 64: true, 65: true}},
+		"none":     {false, map[int]bool{1: false, 5: false, 63: false, 64: true, 65: false, 127: false, 128: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Start(t)
+			rdb := s.Client(t)
+			listening(t, s, first)
+			if c.stranger {
+				subscribe(t, s, keys.Channel, nil)
+			}
+			since := now(t, rdb) - 2000
+			gives := func(grants int) (free bool) {
+				seed(t, rdb, holder, 1, 30_000)
+				do(t, rdb, "HSET", keys.Lock, luascripts.LineField, fmt.Sprintf("%d %d|%s 2000 0 0 0;", grants, since, first))
+				got, err := luascripts.PassReentrant(t.Context(), rdb, keys, holder, luascripts.Pass{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				do(t, rdb, "DEL", keys.Lock)
+				return got.Aside
+			}
+			for grants, want := range c.freed {
+				if free := gives(grants); free != want {
+					t.Errorf("after %d grants: let go is %t, want %t", grants, free, want)
+				}
+			}
+		})
+	}
+}
+
+// The owner that a release granted the lock to asks: its token is the server's clock, and its lease is full from then on, but
+// never shorter than it was.
+func TestAcquireReentrant_granted(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for _, c := range []struct{ left, asks, want time.Duration }{
+			{2 * time.Second, time.Minute, time.Minute},
+			{time.Hour, time.Minute, time.Hour},
+		} {
+			do(t, rdb, "DEL", keys.Lock)
+			do(t, rdb, "HSET", keys.Lock, ours, "1", luascripts.LineField, fmt.Sprintf("1 %d|%s 2000 0 0 0;", now(t, rdb), first))
+			do(t, rdb, "PEXPIRE", keys.Lock, fmt.Sprint(c.left.Milliseconds()))
+			before, clock := contents(t, rdb), now(t, rdb)
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: ours, Lease: c.asks, Want: 1})
+			if err != nil || got.Verdict != luascripts.Done || int64(got.Token/1000) < clock {
+				t.Errorf("%+v, %v", got, err)
+			}
+			about(t, "the lease", pttl(t, rdb, keys.Lock), c.want)
+			if after := contents(t, rdb); after != before {
+				t.Errorf("%q, want %q", after, before)
+			}
+		}
+	})
+}
