@@ -1,5 +1,5 @@
 -- reentrant_change: takes and gives back many plain locks.
--- include: stamp, seize, free
+-- include: stamp, seize, channels
 -- later: take, give
 --
 -- Most changes are alike. So they come in runs, and the words that those of a run have in common

@@ -1,5 +1,5 @@
 -- reentrant_release: an owner gives holds back; with the last, the lock goes to the next in line.
--- include: free, hand
+-- include: channels, hand
 -- later: give
 --
 -- KEYS[1] lock      hash    owner -> hold count, and the line (include_line)
