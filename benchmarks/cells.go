@@ -146,7 +146,7 @@ var lockCells = []*cell{
 		columns:   cat(contention, processes),
 		aims: []aim{
 			{what: "changes of holder/s, × the best peer", metric: "switches/s", over: best, atLeast: 20},
-			{what: "commands a change of process", metric: "sent/move", atMost: 1.2},
+			{what: "commands a change of process", metric: "sent/move", atMost: 2.1},
 			{what: "Jain's index", metric: "jain", atLeast: 0.99},
 		},
 	},
