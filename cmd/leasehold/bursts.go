@@ -247,12 +247,13 @@ func attackers(ctx context.Context, n int, take func(i int) (bool, error)) (pass
 	return passed, err
 }
 
-// certainly returns the most calls that certainly passed within a window.
+// certainly returns the most calls that certainly passed within a window: by the clock of the wall, which the server has,
+// and which may be set, and by the monotonic one.
 func certainly(passed []pass) (most int) {
 	for _, from := range passed {
 		n := 0
 		for _, to := range passed {
-			if !to.sent.Before(from.sent) && to.heard.Before(from.sent.Add(window)) {
+			if !to.sent.Before(from.sent) && to.heard.Before(from.sent.Add(window)) && to.heard.Round(0).Before(from.sent.Round(0).Add(window)) {
 				n++
 			}
 		}
