@@ -77,62 +77,9 @@ rw-looks-once       left    -DLOOKS_ONCE       -DNC=2 -DFAULTS=1
 END
 }
 
-# what the assertion that pan names is about
-property() {
-	case $1 in
-	*"errors: 0"*) echo holds ;;
-	*"invalid end state"*) echo stuck ;;
-	*cs\[*trust\[*) echo two ;;
-	*token\[*begun*) echo tokens ;;
-	*kg\[*passed\[*) echo later ;;
-	*renewed*) echo touched ;;
-	*"ph[n]==3"*) echo over ;;
-	*ph\[holder\]*) echo freed ;;
-	*roused\[*) echo stuck ;;
-	*holder==255*|*held\[*) echo left ;;
-	*idle*) echo patience ;;
-	*both*|*mixed*) echo two ;;
-	*starves*) echo starves ;;
-	*touched*) echo touched ;;
-	*overtakes*) echo order ;;
-	*remains*) echo left ;;
-	*forgotten*) echo stuck ;;
-	*freed*) echo freed ;;
-	*) echo "? $1" ;;
-	esac
-}
-
-failed=0
 printf '%-22s %-9s %-9s %12s %8s  %s\n' run wanted found states seconds bounds
-runs | while read -r name want flags; do
-	[ -n "$name" ] || continue
-	if [ $# -gt 0 ]; then
-		case " $* " in *" $name "*) ;; *) continue ;; esac
-	fi
-	case $name in
-	fair-*) model=$here/fair.pml ;;
-	rw-*) model=$here/rw.pml ;;
-	*) model=$here/plain.pml ;;
-	esac
-	mkdir "$dir/$name"
-	cd "$dir/$name"
-	began=$(date +%s)
-	optimize=-O0 depth=100000
-	case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-patience) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
-	[ "$want" = holds ] || depth=70                          # short mistakes are the ones to look at
-	spin -a $flags "$model" >spin.out 2>&1 || { cat spin.out; exit 1; }
-	cc $optimize -w -DSAFETY -DCOLLAPSE -DNOFAIR -o pan pan.c
-	timeout ${LIMIT:-600} ./pan -m$depth >out 2>&1 || true
-	if [ "$want" = holds ] && grep -q "max search depth too small\|out of memory" out; then cat out; exit 1; fi
-	found=$(property "$(grep -m1 "^pan:1:" out || grep -m1 -o "errors: [0-9]*" out || tail -1 out)")
-	states=$(awk '/states, stored/ { print $1; exit }' out)
-	printf '%-22s %-9s %-9s %12s %8s  %s\n' "$name" "$want" "$found" "$states" $(($(date +%s) - began)) "$flags"
-	if [ "$found" != "$want" ]; then
-		[ ! -e "$(basename "$model").trail" ] || spin -k "$(basename "$model").trail" $flags "$model" 2>/dev/null | grep -v ' = 0$\| = 255$' | head -100
-		touch "$dir/failed"
-	fi
-	rm -rf "$dir/$name"
-done
+runs | awk -v names=" $* " 'NF && (names == "  " || index(names, " " $1 " "))' |
+	xargs -r -P "$(nproc)" -L 1 sh "$here/run.sh" "$dir"
 [ ! -e "$dir/failed" ]
 
 # Can the model follow what the state machine of the library really does?

@@ -1,0 +1,57 @@
+#!/bin/sh
+# run.sh DIR NAME WANT FLAG …: checks one line of the table in check.sh. DIR is for what it makes; a file
+# DIR/failed says that something else came of it than the table wants.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+dir=$1 name=$2 want=$3
+shift 3
+flags=$*
+
+# what the assertion that pan names is about
+property() {
+	case $1 in
+	*"errors: 0"*) echo holds ;;
+	*"invalid end state"*) echo stuck ;;
+	*cs\[*trust\[*) echo two ;;
+	*token\[*begun*) echo tokens ;;
+	*kg\[*passed\[*) echo later ;;
+	*renewed*) echo touched ;;
+	*"ph[n]==3"*) echo over ;;
+	*ph\[holder\]*) echo freed ;;
+	*roused\[*) echo stuck ;;
+	*holder==255*|*held\[*) echo left ;;
+	*idle*) echo patience ;;
+	*both*|*mixed*) echo two ;;
+	*starves*) echo starves ;;
+	*touched*) echo touched ;;
+	*overtakes*) echo order ;;
+	*remains*) echo left ;;
+	*forgotten*) echo stuck ;;
+	*freed*) echo freed ;;
+	*) echo "? $1" ;;
+	esac
+}
+
+case $name in
+fair-*) model=$here/fair.pml ;;
+rw-*) model=$here/rw.pml ;;
+*) model=$here/plain.pml ;;
+esac
+mkdir "$dir/$name"
+cd "$dir/$name"
+began=$(date +%s)
+optimize=-O0 depth=100000
+case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-patience) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
+[ "$want" = holds ] || depth=70                                                                          # short mistakes are the ones to look at
+spin -a $flags "$model" >spin.out 2>&1 || { cat spin.out; exit 1; }
+cc $optimize -w -DSAFETY -DCOLLAPSE -DNOFAIR -o pan pan.c
+timeout ${LIMIT:-600} ./pan -m$depth >out 2>&1 || true
+if [ "$want" = holds ] && grep -q "max search depth too small\|out of memory" out; then cat out; exit 1; fi
+found=$(property "$(grep -m1 "^pan:1:" out || grep -m1 -o "errors: [0-9]*" out || tail -1 out)")
+states=$(awk '/states, stored/ { print $1; exit }' out)
+printf '%-22s %-9s %-9s %12s %8s  %s\n' "$name" "$want" "$found" "$states" $(($(date +%s) - began)) "$flags"
+if [ "$found" != "$want" ]; then
+	[ ! -e "$(basename "$model").trail" ] || spin -k "$(basename "$model").trail" $flags "$model" 2>/dev/null | grep -v ' = 0$\| = 255$' | head -100
+	touch "$dir/failed"
+fi
+rm -rf "$dir/$name"
