@@ -311,7 +311,7 @@ func TestUnlock(t *testing.T) {
 		t.Fatalf("the holder has lost it: %v", h.Err())
 	}
 
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // it listens once the lock was renewed
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // it listens once the lock was held for a second
 		reply := server.Do(t, "PUBLISH", "leasehold_client:"+c.ID(), "hello")
 		if n, err := reply.ToInt64(); err == nil && n > 0 {
 			break

@@ -314,16 +314,7 @@ func cancelledInCrew(t *trial) {
 	t.named(a.Wait(over), context.Canceled)
 	t.stands(0, 0, 0)
 	m := t.join(a)
-	waits := []*ending{t.begin(a.Wait), t.begin(b.Wait)}
-	for i, c := range []Crew{a, b, a, b} {
-		w := t.begin(c.Wait)
-		if i > 1 { // it listens by then
-			t.waitOn(w)
-		}
-		w.cancel()
-		t.failed(context.Canceled, w)
-	}
-	t.waitOn(waits...)
+	waits := t.someGiveUp(a.Wait, b.Wait)
 	t.unlock(m)
 	t.ended(waits...)
 }

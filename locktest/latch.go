@@ -289,19 +289,26 @@ func cancelledLatchWait(t *trial) {
 	over, cancel := context.WithCancel(t.ctx)
 	cancel()
 	t.named(a.Wait(over), context.Canceled)
-	waits := []*ending{t.begin(a.Wait), t.begin(b.Wait)}
-	for i, l := range []Latch{a, b, a, b} {
-		w := t.begin(l.Wait)
+	waits := t.someGiveUp(a.Wait, b.Wait)
+	t.left(1)(b.Count(t.ctx))
+	t.left(0)(a.CountDown(t.ctx))
+	t.ended(waits...)
+}
+
+// someGiveUp begins waits at two handles. Of these, it cancels some at once and some after a while, and it
+// returns the others, which still wait.
+func (t *trial) someGiveUp(a, b func(context.Context) error) (others []*ending) {
+	others = []*ending{t.begin(a), t.begin(b)}
+	for i, wait := range []func(context.Context) error{a, b, a, b} {
+		w := t.begin(wait)
 		if i > 1 { // it listens by then
 			t.waitOn(w)
 		}
 		w.cancel()
 		t.failed(context.Canceled, w)
 	}
-	t.waitOn(waits...)
-	t.left(1)(b.Count(t.ctx))
-	t.left(0)(a.CountDown(t.ctx))
-	t.ended(waits...)
+	t.waitOn(others...)
+	return others
 }
 
 func latchNames(t *trial) {

@@ -231,7 +231,7 @@ func TestUnlock(t *testing.T) {
 	if h.Err() != nil {
 		t.Fatal(h.Err())
 	}
-	for hears := false; !hears; { // it does so once the lock was renewed
+	for hears := false; !hears; { // it does so once the lock was held for a second
 		reply := s.Do(t, "PUBLISH", "leasehold_client:"+c.ID(), "hello")
 		n, err := reply.ToInt64()
 		if err != nil {

@@ -41,7 +41,7 @@ type part struct {
 var parts = []part{
 	{"scripts", "standalone", "each script, and the sessions that send them", []string{"./luascripts", "./internal/session"}, true},
 	{"packages", "standalone", "the packages that talk to a server", []string{"-skip", "(?i)tls", "./client", "./fairlock", "./fence", "./internal/redistest", "./multilock", "./reentrant", "./rwlock"}, true},
-	{"rules", "standalone", "the rules of every kind, also with the least rights, and by a Unix socket", []string{"-run", "^TestConformance(_unixSocket|_leastRights|_semaphore)?$", "."}, false},
+	{"rules", "standalone", "the rules of every kind, also with the least rights, and by a Unix socket", []string{"-run", "^TestConformance(_unixSocket|_leastRights)?$", "."}, false},
 	{"tls", "standalone", "the rules of every kind, by TLS with certificates of both sides", []string{"-run", "^TestConformance_tls$", "."}, false},
 	{"faults", "standalone", "histories, killed processes, lost replies, queues, readers and writers, tokens", []string{"-run", "^Test(Exclusion|Crash|LostReply|FairQueue|ReadWrite|Fencing)", "."}, false},
 	{"sentinel", "Sentinel", "the rules of every kind with the least rights; failovers under load, replicas", []string{"-run", "^Test(Conformance_sentinel$|Failover|Replicas)", "-skip", "(?i)tls", "."}, false},
