@@ -326,9 +326,14 @@ func fairly(name string, processes, goroutines int) *cell {
 	if processes > 1 {
 		title = "One fair lock, four processes of " + number(float64(goroutines), 0) + " goroutines"
 	}
+	// A thousand Java threads on one fair lock do not come to an end: each call of theirs looks at the whole queue.
+	who := []string{"f3", "leasehold", "redisson"}
+	if goroutines >= 1000 {
+		who = who[:2]
+	}
 	return &cell{
 		name: name, title: title,
-		contenders: []string{"f3", "leasehold", "redisson"}, reference: "f3", processes: processes, settings: settings{Fair: true},
+		contenders: who, reference: "f3", processes: processes, settings: settings{Fair: true},
 		slice: loop(job{Do: "loop", Goroutines: goroutines}, time.Second),
 		columns: cat(contention[:3], []column{
 			{"commands/lock", "sent/lock", false, 2}, {"server µs/lock", "busy/lock", false, 1}, {"client CPU µs/lock", "cpu/lock", false, 1},
