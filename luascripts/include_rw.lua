@@ -99,9 +99,13 @@ local function side(lock)
   return mode
 end
 
+-- one_passed stands for the beginning of a turn that has not begun, when a writer has passed its
+-- reader: that writer is inside, or its lease has ended.
+local function one_passed() return 1 end
+
 -- turned returns the reader that waits for its turn, "" if there is none; since when it
--- has waited; when the current turn began, 0 if none is on (server's ms); and the ms for which
--- the key lives. A turn that never ends, made by hand, counts for nothing.
+-- has waited; when the current turn began, 0 or one_passed if none is on (server's ms); and the ms
+-- for which the key lives. A turn that never ends, made by hand, counts for nothing.
 local function turned(turn)
   local text = redis.pcall('GET', turn)
   local left = type(text) == 'string' and redis.call('PTTL', turn) or 0

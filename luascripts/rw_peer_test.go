@@ -329,11 +329,11 @@ func TestRWPeers_turn(t *testing.T) {
 			t.Error("a writer of Redisson waits for our turn")
 		}
 		l.expect("our reader", l.asksToRead("G5", waits).Verdict, luascripts.Held)
-		if got := l.turned(); got != "G5 5m -" {
+		if got := l.turned(); got != "G5 5m out" {
 			t.Errorf("the turn is %q, want a new claim of G5", got)
 		}
 		l.javaStopsWriting("J2")
-		if got := l.turned(); got != "G5 5m -" {
+		if got := l.turned(); got != "G5 5m out" {
 			t.Errorf("the turn is %q, want that of G5, which has not begun", got)
 		}
 		l.expect("our reader", l.asksToRead("G5", waits).Verdict, luascripts.Done)

@@ -26,7 +26,8 @@
 --
 -- A reader that is refused claims a turn, if no reader that came before has claimed one. When
 -- a writer leaves, that reader's turn begins: no writer enters before that reader, for 100 ms,
--- and readers that came before the turn began do not wait behind a waiting writer. Safe to repeat.
+-- and readers that came before the turn began do not wait behind a waiting writer. If the lease of
+-- the writer ends instead, the question of the next writer begins the turn. Safe to repeat.
 local lock, wish, turn, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local writer, waited, yield, beside, stay = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], tonumber(ARGV[8])
@@ -43,7 +44,7 @@ if count == 0 then
   if reader == owner then arrived = math.min(arrived, since) end
   local left
   if mode == 'write' then
-    if writer == '' or redis.call('HEXISTS', lock, writer .. ':write') == 0 then left, start = redis.call('PTTL', lock), 0 end
+    if writer == '' or redis.call('HEXISTS', lock, writer .. ':write') == 0 then left, start = redis.call('PTTL', lock), one_passed() end
   elseif yield == '1' then
     local first, came = wished(wish)
     if first and came < arrived and start < arrived then left = redis.call('PTTL', wish) end
@@ -78,7 +79,7 @@ if type(done) == 'table' and done.err then
 end
 if reader == owner then
   -- The owner had its turn. Other readers that came before the turn began may follow.
-  if start > 0 then turns(turn, '', 0, start, rest) else redis.pcall('DEL', turn) end
+  if start > one_passed() then turns(turn, '', 0, start, rest) else redis.pcall('DEL', turn) end
 end
 for n = want + 1, count do redis.pcall('DEL', timeout(beside, owner, n)) end -- of holds that are being given back
 return token

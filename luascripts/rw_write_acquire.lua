@@ -22,7 +22,8 @@
 -- Returns -3: it removed fifty dead readers, and there are more to look at: ask again.
 -- Returns -4: the key holds something else; nothing was done.
 --
--- Safe to repeat.
+-- A reader that has claimed a turn lets one writer pass. If the lease of that one ends, the next
+-- writer that asks begins the turn, and is refused. Safe to repeat.
 local lock, wish, turn, never, register = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, lease, want = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local waited, stay, beside = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
@@ -55,6 +56,10 @@ if mode == 'read' then
 end
 local first, since = wished(wish)
 local reader, came, start, rest = turned(turn)
+if not mode and reader ~= '' and start == one_passed() then -- the writer before did not leave: its lease ended
+  start, rest = now, 100
+  turns(turn, reader, came, start, rest)
+end
 if not mode and reader ~= '' and came <= start then
   left = rest
 elseif not mode then
@@ -66,6 +71,7 @@ elseif not mode then
     return expiry
   end
   if first == owner then redis.pcall('DEL', wish) end
+  if reader ~= '' then turns(turn, reader, came, one_passed(), rest) end -- no further writer passes that reader
   return token
 end
 if stay > 0 then

@@ -64,6 +64,7 @@ fair-no-turn          patience -DNO_TURN          -DNC=3 -DFAULTS=0 -DNO_LAG -DI
 rw-three-callers holds   -DNC=3 -DFAULTS=0 -DWRITERS=2 -DPASS_MOST=0
 rw-shares        holds   -DNC=3 -DFAULTS=0 -DWRITERS=1 -DSHARES
 rw-two-writers   holds   -DNC=3 -DFAULTS=0 -DWRITERS=3
+rw-three-writers holds   -DNC=4 -DFAULTS=0 -DWRITERS=7 -DPASS_MOST=1
 rw-late          holds   -DNC=2 -DFAULTS=1 -DDELAYS=1 -DRENEWALS=1
 
 rw-until-from-reply two     -DUNTIL_FROM_REPLY -DNC=2 -DFAULTS=0 -DDELAYS=1 -DWRITERS=3
@@ -72,6 +73,7 @@ rw-joins-lapsed     two     -DJOINS_LAPSED     -DNC=3 -DFAULTS=0 -DDELAYS=1 -DWR
 rw-downgrade-frees  two     -DDOWNGRADE_FREES  -DNC=2 -DFAULTS=0 -DWRITERS=3
 rw-release-anybodys touched -DRELEASE_ANY      -DNC=2 -DFAULTS=1 -DWRITERS=3
 rw-no-wish          starves -DNO_WISH          -DNC=3 -DFAULTS=0 -DWRITERS=2 -DPASS_MOST=0
+rw-ends-silently    starves -DENDS_SILENTLY    -DNC=4 -DFAULTS=0 -DWRITERS=7 -DPASS_MOST=1
 rw-renews-back      left    -DRENEWS_BACK      -DNC=2 -DFAULTS=1 -DRENEWALS=1
 rw-looks-once       left    -DLOOKS_ONCE       -DNC=2 -DFAULTS=1
 END

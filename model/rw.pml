@@ -75,6 +75,7 @@ byte lease[NC];         /* of each reader; 0 is none */
 byte wish = NONE;       /* the waiting writer that readers wait behind */
 byte turn = NONE;       /* the reader that claims the next turn, or has it; the turn ends with the tick */
 bit  began;             /* the turn has begun */
+bit  entered;           /* the reader that claims the turn has let a writer pass, or that one is inside */
 byte start;             /* the callers that came before it began */
 
 byte kk[NK];
@@ -124,7 +125,7 @@ inline free() {
 
 /* turns begins the turn of the reader that has claimed it. */
 inline turns() {
-	if :: turn != NONE -> began = 1; start = arrivals :: else fi
+	if :: turn != NONE -> began = 1; start = arrivals; entered = 0 :: else fi
 }
 
 /* passes: name comes in, before those that were refused and came before it. */
@@ -151,10 +152,14 @@ inline serve(s) {
 #else
 			if :: mode == 1 && !y -> free() :: else fi;
 #endif
+#ifndef ENDS_SILENTLY
+			if :: mode == 0 && turn != NONE && entered -> turns() :: else fi; /* the lease of the writer ended */
+#endif
 			if
 			:: mode == 0 && !(turn != NONE && began && came[turn] < start) ->
 				mode = 2; writer = n; left = LEASE; kr[s] = GRANT; waited[n] = 0; passes(n);
-				if :: wish == n -> wish = NONE :: else fi
+				if :: wish == n -> wish = NONE :: else fi;
+				if :: turn != NONE -> entered = 1; began = 0; start = 0 :: else fi
 			:: else ->
 				if :: wish == NONE || came[n] <= came[wish] -> wish = n :: else fi;
 				kr[s] = REFUSE
@@ -167,12 +172,12 @@ inline serve(s) {
 			|| wish != NONE && came[wish] < came[n] && !(began && came[n] < start)
 #endif
 			) ->
-			if :: turn == NONE || turn == n || came[n] < came[turn] -> turn = n; if :: mode == 2 -> began = 0 :: else fi :: else fi;
+			if :: turn == NONE || turn == n || came[n] < came[turn] -> turn = n; if :: mode == 2 -> began = 0; entered = 1 :: else fi :: else fi;
 			kr[s] = REFUSE
 		:: else ->
 			if :: lease[n] == 0 -> passes(n) :: else fi;
 			mode = 1; lease[n] = LEASE; kr[s] = GRANT; waited[n] = 0;
-			if :: turn == n -> turn = NONE; if :: !began -> start = 0 :: else fi :: else fi
+			if :: turn == n -> turn = NONE; entered = 0; if :: !began -> start = 0 :: else fi :: else fi
 		fi
 	:: kk[s] == DOWN ->
 		if
@@ -196,7 +201,7 @@ inline serve(s) {
 /* release ends what name has: its writing, its wish and its claim; and its reading, unless goesOn. */
 inline release(name, goesOn) {
 	if :: wish == name -> wish = NONE :: else fi;
-	if :: turn == name -> turn = NONE; began = 0; start = 0 :: else fi;
+	if :: turn == name -> turn = NONE; began = 0; entered = 0; start = 0 :: else fi;
 	if
 #ifdef RELEASE_ANY
 	:: mode == 2 && WRITES(name) ->
@@ -263,7 +268,7 @@ inline tick() {
 	:: mode == 1 && !y -> free()
 	:: else
 	fi;
-	if :: began -> if :: turn != NONE -> waited[turn] = 0; passed[turn] = 0 :: else fi; turn = NONE; began = 0; start = 0 :: else fi; /* a reader that was too late for its turn claims the next */
+	if :: began -> if :: turn != NONE -> waited[turn] = 0; passed[turn] = 0 :: else fi; turn = NONE; began = 0; entered = 0; start = 0 :: else fi; /* a reader that was too late for its turn claims the next */
 	for (m : 0 .. NK - 1) { if :: kk[m] != 0 && !copy[m] && ka[m] < LEASE -> ka[m]++ :: else fi }
 }
 
