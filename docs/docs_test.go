@@ -322,3 +322,51 @@ func TestRunbook(t *testing.T) {
 		t.Errorf("%d warnings were found", found)
 	}
 }
+
+var (
+	held   = regexp.MustCompile(`(?m)^\| (?:safety|liveness) \|.*\| (.*) \|$`)
+	quoted = regexp.MustCompile("`([^`]+)`")
+)
+
+// Each mistake in the track record names tests that are where it says, or mutants of the model.
+func TestTrackRecord(t *testing.T) {
+	code, model := texts(t, "_test.go"), texts(t, "check.sh")["model/check.sh"]
+	problems := func(page string) (problems []string, found int) {
+		for _, row := range held.FindAllStringSubmatch(page, -1) {
+			dir, proofs := "", 0
+			for _, q := range quoted.FindAllStringSubmatch(row[1], -1) {
+				name, prefix := strings.CutSuffix(q[1], "…")
+				switch {
+				case strings.HasPrefix(name, "Test"):
+					proofs++
+					there := false
+					for path, text := range code {
+						there = there || filepath.Dir(path) == dir && (strings.Contains(text, "\nfunc "+name+"(t ") || prefix && strings.Contains(text, "\nfunc "+name))
+					}
+					if !there {
+						problems = append(problems, fmt.Sprintf("%s has no %s", dir, q[1]))
+					}
+				case regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` `).MatchString(model):
+					proofs++
+				default:
+					dir = name
+				}
+			}
+			if found++; proofs == 0 {
+				problems = append(problems, "nothing holds: "+row[0])
+			}
+		}
+		return problems, found
+	}
+	all, found := problems(pages(t)["docs/TRACK_RECORD.md"])
+	for _, p := range all {
+		t.Error(p)
+	}
+	if found < 50 {
+		t.Errorf("%d mistakes were found", found)
+	}
+	bad := "| safety | a | b | `lock`: `TestNowhere` |\n| liveness | a | b | hope |\n| safety | a | b | the mutant `no-number` |\n"
+	if p, n := problems(bad); len(p) != 2 || n != 3 {
+		t.Errorf("the test finds %q", p)
+	}
+}
