@@ -77,9 +77,10 @@ type kindOfFault struct {
 // rough one also has faults after which two owners may believe, for one lease; so those overlaps count, but are not wrong.
 var (
 	calmNetwork = []kindOfFault{
-		{"delay", 2, time.Second, 3 * time.Second, 20},         // of each request and reply, in ms at the most
-		{"drop replies", 3, time.Second, 3 * time.Second, 100}, // so many of 1,000, each with its connection
-		{"drop requests", 2, time.Second, 3 * time.Second, 50}, // the same
+		{"delay", 2, time.Second, 3 * time.Second, 20},           // of each request and reply, in ms at the most
+		{"drop replies", 3, time.Second, 3 * time.Second, 100},   // so many of 1,000, each with its connection
+		{"drop requests", 2, time.Second, 3 * time.Second, 50},   // the same
+		{"drop messages", 3, time.Second, 3 * time.Second, 1000}, // so many of 1,000, without a trace
 		{"cut", 2, 0, 0, 0}, // all connections of a process
 	}
 	safeNetwork = append(slices.Clone(calmNetwork),

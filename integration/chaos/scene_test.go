@@ -248,6 +248,14 @@ func (s *scene) network(f fault) {
 		hook(func(req [][]byte) redistest.Action {
 			return redistest.Action{DropRequest: isScript(req) && int(some(1000)) < f.Arg}
 		})
+	case "drop messages":
+		for _, proxy := range proxies {
+			proxy.OnMessage(func() bool { return int(some(1000)) < f.Arg })
+		}
+		time.Sleep(f.For)
+		for _, proxy := range proxies {
+			proxy.OnMessage(nil)
+		}
 	case "cut":
 		for _, proxy := range proxies {
 			proxy.CutAll()

@@ -116,7 +116,7 @@ var table = []row{
 	{12, "the key is deleted, overwritten or unlocked by force", "the holder is told at its next renewal; what is not a lock is never changed", []command{figures("deleted")},
 		chaosOf([]string{"delete", "force"}, "standalone rough", "sentinel rough", "cluster rough")},
 	{13, "the message of a release is lost", "the waiter asks when it is subscribed again, or within a second", []command{figures("lostMessage")},
-		chaosOf([]string{"kill subscribers"}, everywhere...)},
+		chaosOf([]string{"kill subscribers", "drop messages"}, everywhere...)},
 	{14, "nothing: a lock goes from one process to another", "one command of the releasing process, one message, one question", []command{figures("handOver")}, nil},
 	{15, "a subscription that hears nothing, and is not closed", "the waiter asks within a second", []command{figures("halfOpenSubscription")}, nil},
 	{16, "the server's memory is full (`noeviction`)", "held locks are renewed and given back; new ones are refused at once", []command{figures("memoryFull")},

@@ -74,6 +74,7 @@ type Proxy struct {
 
 	mu       sync.Mutex
 	hook     func(req [][]byte) Action // guarded by mu
+	loses    func() bool               // guarded by mu: whether a message is lost; nil if none is
 	links    map[*link]struct{}        // guarded by mu
 	refuse   bool                      // guarded by mu
 	upstream string                    // guarded by mu: where a proxy that listens leads to
@@ -138,6 +139,15 @@ func (p *Proxy) OnRequest(f func(req [][]byte) Action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hook = f
+}
+
+// OnMessage makes f decide about every message of Pub/Sub from now on: the client never sees those
+// for which f is true, and its connection lives on. If f is nil, all are delivered. f is called on
+// many goroutines.
+func (p *Proxy) OnMessage(f func() (lost bool)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loses = f
 }
 
 func (p *Proxy) decide(req [][]byte) Action {
@@ -304,6 +314,9 @@ func (l *link) replies() {
 			l.cut()
 			return
 		}
+		if l.loses(raw.Bytes()) {
+			continue
+		}
 		if !l.pass(l.client, raw.Bytes()) {
 			return
 		}
@@ -372,6 +385,20 @@ func (l *link) expect(req [][]byte, act Action) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, a)
+}
+
+// loses reports whether the frame is a message that the hook for messages loses.
+func (l *link) loses(frame []byte) bool {
+	l.proxy.mu.Lock()
+	loses := l.proxy.loses
+	l.proxy.mu.Unlock()
+	if loses == nil || !strings.HasSuffix(pubsubWord(frame), "message") {
+		return false
+	}
+	l.mu.Lock()
+	push := frame[0] == '>' || l.resp2 // and no reply that looks like one
+	l.mu.Unlock()
+	return push && loses()
 }
 
 // answered finds the request that the frame answers, and returns its

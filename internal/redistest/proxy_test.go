@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -343,6 +344,39 @@ func TestProxy_messageIsNoReply(t *testing.T) {
 			w.send("PING")
 			if rest, err := io.ReadAll(w.r); len(rest) > 0 || err != nil {
 				t.Errorf("after the message: %q, %v, want the end: PING's reply was to be dropped", rest, err)
+			}
+		})
+	}
+}
+
+// Messages that are lost leave the connection, its replies and its other messages alone.
+func TestProxy_loseMessages(t *testing.T) {
+	t.Parallel()
+	for _, proto := range []string{"2", "3"} {
+		t.Run("RESP"+proto, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			p := redistest.NewProxy(t, s.Addr())
+			var seen atomic.Int64
+			p.OnMessage(func() bool { return seen.Add(1) == 2 })
+			w := dialWire(t, p)
+			w.send("HELLO "+proto, "SUBSCRIBE a")
+			for w.frame()[1] != '3' { // HELLO's own reply, and then "*3" or ">3"
+			}
+			for _, text := range []string{"one", "two", "three"} {
+				s.Do(t, "PUBLISH", "a", text)
+			}
+			w.send("PING")
+			for _, want := range []string{"one", "three"} {
+				if got := w.frame(); !strings.Contains(got, want) {
+					t.Errorf("got %q, want the message %s", got, want)
+				}
+			}
+			if got := w.frame(); !strings.Contains(strings.ToUpper(got), "PONG") {
+				t.Errorf("got %q, want the reply to PING", got)
+			}
+			if n := seen.Load(); n != 3 {
+				t.Errorf("%d messages were seen, want 3", n)
 			}
 		})
 	}
