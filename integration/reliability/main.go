@@ -240,7 +240,7 @@ var prefix = regexp.MustCompile(`^\s*\S+_test\.go:\d+: (figure: )?`)
 
 // measure runs the commands of a row.
 func (r row) measure() (m measured, err error) {
-	began := time.Now()
+	began, measured := time.Now(), commit() // before, as somebody may commit meanwhile
 	for _, c := range r.commands {
 		fmt.Fprintf(os.Stderr, "row %d: %s\n", r.number, c.text)
 		cmd := exec.Command("sh", "-c", c.text)
@@ -265,7 +265,7 @@ func (r row) measure() (m measured, err error) {
 			}
 		}
 	}
-	m.Commit, m.Server, m.Go, m.When = commit(), server(), runtime.Version(), began.UTC().Truncate(time.Second)
+	m.Commit, m.Server, m.Go, m.When = measured, server(), runtime.Version(), began.UTC().Truncate(time.Second)
 	m.Seconds = time.Since(began).Round(time.Second).Seconds()
 	return m, nil
 }
@@ -312,7 +312,7 @@ func output(name string, args ...string) string {
 }
 
 // library is what git finds the sources of the library by.
-var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)integration", ":(top,exclude)benchmarks", ":(top,exclude)internal/redistest"}
+var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top)*.pml", ":(top,exclude)integration", ":(top,exclude)benchmarks", ":(top,exclude)internal/redistest"}
 
 // commit names the latest commit that changed the library.
 func commit() string {
