@@ -169,10 +169,10 @@ func together[T any, C Call[T]](ctx context.Context, c *combiner, limit time.Dur
 	case <-ctx.Done():
 		woken, err = false, ctx.Err()
 	case <-timeout:
-		woken, err = false, NoAnswer{c.s.Timeout}
+		woken, err = false, NoAnswer{After: c.s.Timeout}
 	}
 	if woken && j.state.Load() == overdue {
-		err = NoAnswer{c.s.Timeout}
+		err = NoAnswer{After: c.s.Timeout}
 	}
 	if err != nil {
 		if errors.As(err, new(NoAnswer)) {

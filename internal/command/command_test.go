@@ -59,7 +59,7 @@ func TestFaultOf(t *testing.T) {
 		{io.EOF, unknown},
 		{os.ErrDeadlineExceeded, unknown},
 		{context.DeadlineExceeded, unknown},
-		{NoAnswer{time.Second}, unknown},
+		{NoAnswer{After: time.Second}, unknown},
 		{Final{lock.ErrClosed}, never},
 		{fmt.Errorf("wrapped: %w", Final{io.EOF}), never},
 		{lock.ErrClosed, never},
@@ -168,6 +168,39 @@ func TestInline_hasTheTimeItNeeds(t *testing.T) {
 		<-own.Done()
 		if _, err := s.inlined(own, own.Err()); !errors.As(err, new(NoAnswer)) || s.mayInline(ctx, timeout) != nil {
 			t.Errorf("%v, and the next is sent by its caller", err)
+		}
+	})
+}
+
+// A server that refuses for the most of the time, and is silent in the end: the error says what it
+// said, and is one of a call without an answer all the same.
+func TestInsist_saysWhatCameBefore(t *testing.T) {
+	rdb := redistest.NewMini(t).Client(t)
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("CLUSTERDOWN The cluster is down")
+		silent := make(chan struct{})
+		s := New(rdb, Config{Timeout: timeout, Closing: silent})
+		defer s.Wait()
+		defer close(silent)
+		for _, c := range []struct {
+			refuses time.Duration
+			want    string
+		}{{timeout / 2, " has given no answer for 3s: dial: " + down.Error()}, {0, " has given no answer for 3s"}} {
+			began := time.Now()
+			o := Insist[int](t.Context(), s, began, timeout, Func[int](func(context.Context) (int, error) {
+				if time.Since(began) < c.refuses {
+					return 0, &net.OpError{Op: "dial", Err: down}
+				}
+				<-silent
+				return 0, nil
+			}))
+			err := s.Silent(0, o.Err)
+			if o.Answered || !errors.As(err, new(NoAnswer)) || !errors.Is(err, lock.ErrUnavailable) || FaultOf(o.Err) != (Fault{MayHaveRun: true, Again: true}) {
+				t.Errorf("%+v", o)
+			}
+			if !strings.HasSuffix(err.Error(), c.want) {
+				t.Errorf("%q, want %q", err, c.want)
+			}
 		}
 	})
 }

@@ -204,7 +204,10 @@ func (e unavailable) Error() string {
 	if e.quiet > 0 {
 		text += " for " + Brief(e.quiet)
 	}
-	if e.err != nil && e.err != error(late) {
+	switch _, alone := e.err.(NoAnswer); {
+	case late.before != nil:
+		text += ": " + late.before.Error()
+	case e.err != nil && !alone:
 		text += ": " + e.err.Error()
 	}
 	return text
@@ -229,7 +232,10 @@ func Brief(d time.Duration) string {
 }
 
 // NoAnswer is the error of a call that the operation time-out ended.
-type NoAnswer struct{ After time.Duration }
+type NoAnswer struct {
+	After  time.Duration
+	before error // what came to an earlier copy of the command instead of an answer; nil if nothing did
+}
 
 // Error says how long the call waited.
 func (e NoAnswer) Error() string { return fmt.Sprintf("no answer from Redis within %v", e.After) }

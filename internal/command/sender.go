@@ -154,7 +154,7 @@ func inline[T any, C Call[T]](s *Sender, own *endOf, c C) (value T, answered boo
 func lateInline[T any, C Call[T]](s *Sender, c C) {
 	s.work.Go(func() {
 		var none T
-		c.Late(none, NoAnswer{s.Timeout})
+		c.Late(none, NoAnswer{After: s.Timeout})
 	})
 }
 
@@ -197,7 +197,7 @@ func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Durat
 	case <-timeout:
 		close(away)
 		s.answering.Store(false)
-		return value, false, NoAnswer{s.Timeout} // limit may be the rest of it
+		return value, false, NoAnswer{After: s.Timeout} // limit may be the rest of it
 	}
 }
 
@@ -291,7 +291,7 @@ func (s *Sender) inlined(own *endOf, err error) (answered bool, _ error) {
 	var dial *net.OpError
 	ended := errors.Is(err, context.DeadlineExceeded) && time.Until(own.at) <= s.Timeout/inlineSlack
 	if ended && !(errors.As(err, &dial) && dial.Op == "dial") {
-		return false, NoAnswer{s.Timeout}
+		return false, NoAnswer{After: s.Timeout}
 	}
 	return true, err
 }
@@ -315,11 +315,17 @@ type Outcome[T any] struct {
 func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, within time.Duration, c C) (o Outcome[T]) {
 	pause := retry.Backoff{Most: s.Timeout / 4}
 	limit := within
+	var before error
 	for {
 		o.Value, o.Answered, o.Err = Await[T](ctx, s, limit, c)
+		if late, ok := o.Err.(NoAnswer); ok && !o.Answered {
+			late.before = before // the last copy may have had a few milliseconds only
+			o.Err = late
+		}
 		if o.Err == nil || !o.Answered {
 			return o
 		}
+		before = o.Err
 		f, d := FaultOf(o.Err), pause.Next()
 		if within > 0 {
 			limit = within - time.Since(began) - d
