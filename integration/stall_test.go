@@ -1,0 +1,111 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
+
+// span is a stretch of time, and what happened in it.
+type span struct {
+	from, to time.Time
+	what     string
+}
+
+// stalls notices when it is the machine that lets a call wait, and no lock: a bare PING to a
+// server that runs, on a connection of its own, takes too long.
+type stalls struct {
+	mu  sync.Mutex
+	all []span // guarded by mu
+}
+
+// longPing is a PING for which the machine is to blame. Among many processes on two processors, PINGs of a
+// second were seen.
+const longPing = loadOpTimeout / 4
+
+// watchStalls looks at the servers until the test is over.
+func watchStalls(t *testing.T, servers []*redistest.Server) *stalls {
+	t.Helper()
+	var s stalls
+	var wg sync.WaitGroup
+	over := make(chan struct{})
+	t.Cleanup(func() { close(over); wg.Wait() })
+	for _, server := range servers {
+		wg.Go(func() {
+			var conn net.Conn
+			for {
+				began := time.Now()
+				var err error
+				if conn == nil {
+					conn, err = net.DialTimeout("tcp", server.Addr(), time.Second)
+				}
+				if err == nil {
+					err = ping(conn)
+				}
+				if took := time.Since(began); err == nil && took > longPing {
+					s.mu.Lock()
+					s.all = append(s.all, span{from: began, to: began.Add(took)})
+					s.mu.Unlock()
+				}
+				if err != nil && conn != nil { // the server is dead
+					conn.Close()
+					conn = nil
+				}
+				select {
+				case <-time.After(20 * time.Millisecond):
+				case <-over:
+					if conn != nil {
+						conn.Close()
+					}
+					return
+				}
+			}
+		})
+	}
+	return &s
+}
+
+// ping asks once.
+func ping(conn net.Conn) error {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+		return err
+	}
+	_, err := conn.Read(make([]byte, 64))
+	return err
+}
+
+// unexplained returns those that the machine does not explain.
+func (s *stalls) unexplained(all []span) []span {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(all), func(one span) bool {
+		return slices.ContainsFunc(s.all, func(stall span) bool { return stall.from.Before(one.to) && stall.to.After(one.from) })
+	})
+}
+
+// A server that stands still is noticed, and explains what waited for it meanwhile, and no more.
+func TestStalls(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := watchStalls(t, []*redistest.Server{server})
+	before := time.Now()
+	server.Freeze(t)
+	frozen := time.Now()
+	time.Sleep(2 * longPing)
+	server.Thaw(t)
+	until(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.all) > 0 })
+	calls := []span{{before.Add(-time.Hour), before.Add(-time.Minute), "long before"}, {frozen, frozen.Add(longPing), "meanwhile"}}
+	if left := s.unexplained(calls); len(left) != 1 || left[0].what != "long before" {
+		t.Error(fmt.Sprint(left))
+	}
+}
