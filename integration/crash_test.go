@@ -3,6 +3,7 @@
 package integration_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -122,18 +123,18 @@ func testCrashWaiter(t *testing.T, k kind) {
 	}
 	survivor := startWorker(t)
 	survivor.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
-	const name = "waiter"
-	waiters := func(n int64) { // waits until n callers wait
-		t.Helper()
-		if k == fair {
-			until(t, func() bool { return queued(t, rdb, name) == n })
-		} else {
-			subscribers(t, rdb, k.channel(name), n)
-		}
-	}
 	var took []time.Duration
 	behind := 0 // how often the killed worker had got the lock
 	for round := range n {
+		name := fmt.Sprintf("waiter%d", round) // the subscription of the survivor lingers for seconds
+		waiters := func(n int64) {             // waits until n callers wait
+			t.Helper()
+			if k == fair {
+				until(t, func() bool { return queued(t, rdb, name) == n })
+			} else {
+				subscribers(t, rdb, k.channel(name), n)
+			}
+		}
 		h, err := k.lock(c, name).Lock(t.Context()) // 1
 		if err != nil {
 			t.Fatal(err)
@@ -177,7 +178,11 @@ func testCrashWaiter(t *testing.T, k kind) {
 		}
 		took = append(took, got)
 		survivor.do(t, request{Do: "unlock", Hold: next.Hold})
-		waiters(0)                                                         // 5
+		if k == fair { // 5
+			waiters(0)
+		} else {
+			waiters(1) // the survivor's
+		}
 		until(t, func() bool { return k != write || dbsize(t, rdb) == 0 }) // its wish goes with its patience
 		noKeys(t, server)
 	}
