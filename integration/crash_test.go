@@ -205,6 +205,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 //	  the killed one is over
 //	  late: the second stops reading after that. The writer gets in at once
 func TestCrash_reader(t *testing.T) {
+	t.Parallel()
 	const lease, name = 3 * time.Second, "rw"
 	for _, test := range []struct {
 		name string
@@ -289,6 +290,7 @@ func TestCrash_reader(t *testing.T) {
 //	2 the writer is killed
 //	3 the reader gets in when the writer's patience is over
 func TestCrash_waitingWriter(t *testing.T) {
+	t.Parallel()
 	const stay, name = time.Second, "rw"
 	server := redistest.Start(t)
 	rdb := server.Client(t)

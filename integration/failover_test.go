@@ -37,6 +37,7 @@ func failovers(t *testing.T) int {
 // resource that checks them accepts nothing from the first owner once it
 // has heard of the second; and the first owner is told.
 func TestFailover_tokensGuard(t *testing.T) {
+	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
 	resource := redistest.Start(t)
 	guard, err := fence.NewRedis(resource.Client(t))

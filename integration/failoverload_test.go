@@ -26,6 +26,7 @@ import (
 // after the promotion, waiters go on by themselves, no call fails for any
 // other reason, and nothing is left.
 func TestFailover_underLoad(t *testing.T) {
+	t.Parallel()
 	const (
 		lease     = 9 * time.Second
 		renewal   = lease / 3

@@ -101,6 +101,7 @@ func (d *database) begin(t *testing.T, level sql.IsolationLevel) *sql.Tx {
 }
 
 func TestFence(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func(t *testing.T) *database{"postgres": startPostgres, "sqlite": openSQLite} {
 		t.Run(name, func(t *testing.T) {
 			d := start(t)

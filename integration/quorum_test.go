@@ -141,6 +141,7 @@ func TestQuorum_minorityFails(t *testing.T) {
 
 // Without a majority an attempt fails soon, and leaves nothing.
 func TestQuorum_majorityFails(t *testing.T) {
+	t.Parallel()
 	q := startQuorums(t, 2*time.Second)
 	one := q.quorum()
 	for _, s := range q.servers[2:] {
@@ -183,6 +184,7 @@ func rounds(t *testing.T) int {
 // LEASEHOLD_GUARD=off makes the same test without the rule that restarted servers have no vote.
 // It must fail then.
 func TestQuorum_restarts(t *testing.T) {
+	t.Parallel()
 	var options []multilock.Option
 	if os.Getenv("LEASEHOLD_GUARD") == "off" {
 		options = append(options, multilock.WithDurableServers())
@@ -292,6 +294,7 @@ func TestQuorum_restarts(t *testing.T) {
 //	3 another user asks. Three servers would grant it the lock. With the guard these have
 //	  no vote; without it two users hold the lock
 func TestQuorum_guard(t *testing.T) {
+	t.Parallel()
 	for _, guarded := range []bool{true, false} {
 		t.Run(fmt.Sprint("guarded ", guarded), func(t *testing.T) {
 			q := startQuorums(t, 5*time.Second)
@@ -342,6 +345,7 @@ func TestQuorum_guard(t *testing.T) {
 //	2 the next holder's token is larger than all before
 //	3 a majority has it in its registers when the holder has it
 func TestQuorum_tokens(t *testing.T) {
+	t.Parallel()
 	const lease = time.Second
 	q := &quorums{T: t, lease: lease, timeout: 200 * time.Millisecond}
 	for range 5 {
