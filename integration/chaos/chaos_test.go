@@ -266,6 +266,42 @@ func (s *scene) keep(r result) {
 	s.Logf("what it left behind: %s", dir)
 }
 
+// Is all there that is needed to look at a failed round?
+func TestKeep(t *testing.T) {
+	under := t.TempDir()
+	t.Setenv("LEASEHOLD_FAILURES", under)
+	server := redistest.Start(t)
+	s := &scene{T: t, plan: newPlan(1, 0, time.Second), dir: t.TempDir(), servers: []*redistest.Server{server}, events: []event{{What: "freeze on 1"}}}
+	s.monitor(server, filepath.Join(s.dir, "monitor-0"))
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		server.Do(t, "SET", "last", "command")
+		if text, err := os.ReadFile(filepath.Join(s.dir, "monitor-0.0")); err == nil && strings.Contains(string(text), "last") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("nobody monitors the server")
+		}
+	}
+	for name, text := range map[string]string{"go0.0": "records", "go0.0.log": "what it logged", "wrong-plain-0.html": "a page", "plain-porcupine.html": "another"} {
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.keep(result{Seed: 1, Wrong: []string{saysTwo}})
+	dirs, _ := filepath.Glob(filepath.Join(under, "leasehold-chaos-1-0-*"))
+	if len(dirs) != 1 {
+		t.Fatalf("%q", dirs)
+	}
+	for name, want := range map[string]string{
+		"plan.json": `"Topology"`, "events.json": "freeze on 1", "result.json": saysTwo, "server-0.log": "Ready to accept connections", "monitor-0.0": `"SET" "last" "command"`,
+		"go0.0": "records", "go0.0.log": "what it logged", "wrong-plain-0.html": "a page", "plain-porcupine.html": "another",
+	} {
+		if text, err := os.ReadFile(filepath.Join(dirs[0], name)); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s: %v, %.200q; want %q in it", name, err, text, want)
+		}
+	}
+}
+
 // store adds the result to the file that LEASEHOLD_CHAOS_RESULTS names.
 func store(t *testing.T, r result) {
 	name := os.Getenv("LEASEHOLD_CHAOS_RESULTS")
