@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/integration/internal/redisson"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
 // javaThreads is how many threads of Redisson take the same locks.
@@ -77,7 +78,7 @@ func javaJar(tb testing.TB) string {
 
 // startJava starts the driver and its threads, where there is Java and the topology suits.
 func (s *scene) startJava() *java {
-	if s.plan.Topology != "standalone" && s.plan.Topology != "cluster" || os.Getenv("LEASEHOLD_CHAOS_JAVA") == "off" {
+	if s.plan.Topology == "quorum" || os.Getenv("LEASEHOLD_CHAOS_JAVA") == "off" {
 		return nil
 	}
 	jar := javaJar(s)
@@ -118,7 +119,11 @@ func (s *scene) startJava() *java {
 	s.Cleanup(j.kill)
 	open := map[string]any{"do": "open", "client": "chaos", "lockWatchdogTimeout": lease.Milliseconds()}
 	var addrs []string
-	for _, server := range s.servers {
+	servers := s.servers
+	if s.sentinel != nil {
+		servers, open["master"] = s.sentinel.Sentinels, redistest.PrimaryName
+	}
+	for _, server := range servers {
 		addrs = append(addrs, server.Addr())
 	}
 	open["addresses"], open["cluster"] = addrs, s.plan.Topology == "cluster"

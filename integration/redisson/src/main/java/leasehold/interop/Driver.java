@@ -72,9 +72,11 @@ public final class Driver {
         /** For isHeldByThread. */
         long threadId;
 
-        // Only for open. Several addresses, or "cluster", are those of a cluster.
+        // Only for open. With a master, the addresses are those of the Sentinels that watch it; else several addresses,
+        // or "cluster", are those of a cluster.
         List<String> addresses;
         boolean cluster;
+        String master;
         Long lockWatchdogTimeout;
         Long fairLockWaitTimeout;
 
@@ -251,7 +253,12 @@ public final class Driver {
             config.setFairLockWaitTimeout(r.fairLockWaitTimeout);
         }
         String[] urls = r.addresses.stream().map(a -> "redis://" + a).toArray(String[]::new);
-        if (r.cluster || urls.length > 1) {
+        if (r.master != null) {
+            var sentinels = config.useSentinelServers().setMasterName(r.master).addSentinelAddress(urls);
+            sentinels.setMasterConnectionMinimumIdleSize(IDLE).setSlaveConnectionMinimumIdleSize(IDLE);
+            sentinels.setReadMode(ReadMode.MASTER); // the answers of a replica are old
+            patient(sentinels);
+        } else if (r.cluster || urls.length > 1) {
             var cluster = config.useClusterServers().addNodeAddress(urls);
             if (r.shardedSubscriptionMode != null) {
                 cluster.setShardedSubscriptionMode(r.shardedSubscriptionMode);
