@@ -10,6 +10,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -36,17 +37,31 @@ type part struct {
 	name, mode, what string
 	test             []string // arguments of go test
 	root             bool     // it runs in the module of the library
+	env              []string // what the tests read of the environment
+}
+
+// chaos is the environment of rounds of package chaos on these topologies. Each server gets the same plan.
+func chaos(topologies string) []string {
+	return []string{"SEED=16", "DURATION=1m", "ROUND_TIME=10s", "LEASEHOLD_CHAOS_TOPOLOGIES=" + topologies}
 }
 
 var parts = []part{
-	{"scripts", "standalone", "each script, and the sessions that send them", []string{"./luascripts", "./internal/session"}, true},
-	{"packages", "standalone", "the packages that talk to a server", []string{"-skip", "(?i)tls", "./client", "./fairlock", "./fence", "./internal/redistest", "./multilock", "./reentrant", "./rwlock"}, true},
-	{"rules", "standalone", "the rules of every kind, also with the least rights, and by a Unix socket", []string{"-run", "^TestConformance(_unixSocket|_leastRights)?$", "."}, false},
-	{"tls", "standalone", "the rules of every kind, by TLS with certificates of both sides", []string{"-run", "^TestConformance_tls$", "."}, false},
-	{"faults", "standalone", "histories, killed processes, lost replies, queues, readers and writers, tokens", []string{"-run", "^Test(Exclusion|Crash|LostReply|FairQueue|ReadWrite|Fencing)", "."}, false},
-	{"sentinel", "Sentinel", "the rules of every kind with the least rights; failovers under load, replicas", []string{"-run", "^Test(Conformance_sentinel$|Failover|Replicas)", "-skip", "(?i)tls", "."}, false},
-	{"cluster", "cluster", "the rules of every kind with the least rights, and while a slot moves; failovers and moving slots under load", []string{"-run", "^Test(Conformance_cluster|Conformance_leastRightsOnACluster|Cluster_(probe|failovers|migrations|halfOfALock))$", "."}, false},
+	{name: "scripts", mode: "standalone", what: "each script, and the sessions that send them", test: []string{"./luascripts", "./internal/session"}, root: true},
+	{name: "packages", mode: "standalone", what: "the packages that talk to a server; the rights of each kind, in both directions", test: []string{"-skip", "(?i)tls",
+		"./admin", "./bloom", "./client", "./fairlock", "./fence", "./internal/hint", "./internal/redistest", "./latch", "./leader", "./multilock", "./ratelimit", "./reentrant", "./rwlock", "./semaphore"}, root: true},
+	{name: "rules", mode: "standalone", what: "the rules of every kind, also with the least rights, and by a Unix socket", test: []string{"-run", "^TestConformance(_unixSocket|_leastRights)?$", "."}},
+	{name: "tls", mode: "standalone", what: "the rules of every kind, by TLS with certificates of both sides", test: []string{"-run", "^TestConformance_tls$", "."}},
+	{name: "faults", mode: "standalone", what: "histories, killed processes, lost replies, queues, readers and writers, tokens", test: []string{"-run", "^Test(Exclusion|Crash|LostReply|FairQueue|ReadWrite|Fencing)", "."}},
+	{name: "histories", mode: "standalone", what: "histories of processes under faults that a seed draws: every kind of lock, and a quorum of five servers", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("standalone,quorum")},
+	{name: "sentinel", mode: "Sentinel", what: "the rules of every kind with the least rights; failovers under load, replicas", test: []string{"-run", "^Test(Conformance_sentinel$|Failover|Replicas)", "-skip", "(?i)tls", "."}},
+	{name: "histories-sentinel", mode: "Sentinel", what: "histories under drawn faults, failovers among them", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("sentinel")},
+	{name: "cluster", mode: "cluster", what: "the rules of every kind with the least rights, and while a slot moves; failovers and moving slots under load", test: []string{"-run", "^Test(Conformance_cluster|Conformance_leastRightsOnACluster|Cluster_(probe|failovers|migrations|halfOfALock))$", "."}},
+	{name: "histories-cluster", mode: "cluster", what: "histories under drawn faults, failovers and moving slots among them", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("cluster")},
+	{name: "counters", mode: "Sentinel, cluster", what: "latches, crews, semaphores, elections and limits, over failovers and while slots move", test: []string{"-run", "^Test(Latch|Crew|Semaphore|Election|RateLimit)_", "."}},
 }
+
+// tested is what commit looks at.
+var tested = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)integration/versions"}
 
 // row is what became of a part on a server.
 type row struct {
@@ -54,6 +69,7 @@ type row struct {
 	When                    time.Time
 	Seconds                 float64
 	Passed, Failed, Skipped int
+	Holds                   int      `json:",omitempty"` // whose history was checked by package chaos
 	Red                     []string // the tests that failed, and what else did
 	Lacks                   string   // why the part cannot run on this server
 }
@@ -129,7 +145,9 @@ func (p part) on(binary string) (r row, err error) {
 	if p.root {
 		cmd.Dir = ".."
 	}
-	cmd.Env = append(os.Environ(), "CI=true", "LEASEHOLD_REDIS_SERVER="+absolute)
+	rounds := filepath.Join(os.TempDir(), fmt.Sprintf("leasehold-versions-%d", os.Getpid()))
+	defer os.Remove(rounds)
+	cmd.Env = append(append(os.Environ(), "CI=true", "LEASEHOLD_REDIS_SERVER="+absolute, "LEASEHOLD_CHAOS_RESULTS="+rounds), p.env...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -148,8 +166,28 @@ func (p part) on(binary string) (r row, err error) {
 	if failed != nil && len(r.Red) == 0 {
 		r.Red = []string{failed.Error()}
 	}
+	if r.Holds, err = holds(rounds); err != nil {
+		return r, err
+	}
 	r.Seconds = time.Since(began).Round(time.Second).Seconds()
 	return r, nil
+}
+
+// holds adds up the holds that rounds of package chaos checked, by the file that it wrote, if any.
+func holds(file string) (sum int, err error) {
+	text, err := os.ReadFile(file)
+	if os.IsNotExist(err) {
+		return 0, nil
+	}
+	for decoder := json.NewDecoder(bytes.NewReader(text)); err == nil; {
+		var round struct{ Checked int }
+		err = decoder.Decode(&round)
+		sum += round.Checked
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return sum, err
 }
 
 // count counts the tests in the output of go test -json, those with parts of their own by their parts, and
@@ -239,11 +277,11 @@ func speaksTLS(binary string) bool {
 	return strings.Contains(string(out), "No tls-key-file configured")
 }
 
-// commit names the commit that is checked out.
+// commit names the latest commit that changed the library or what tests it, except for this program.
 func commit() (string, error) {
-	out, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
+	out, err := exec.Command("git", append([]string{"log", "-1", "--format=%h", "--abbrev=12"}, tested...)...).Output()
 	name := strings.TrimSpace(string(out))
-	if err == nil && exec.Command("git", "diff", "--quiet", "HEAD", "--", ":(top)*.go", ":(top)*.lua").Run() != nil {
+	if err == nil && exec.Command("git", append([]string{"diff", "--quiet", "HEAD"}, tested...)...).Run() != nil {
 		name += "-dirty"
 	}
 	return name, err

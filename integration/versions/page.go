@@ -19,21 +19,22 @@ make versions                                    # fetch the servers, run everyt
 make versions SERVERS=valkey-9.1 PARTS=sentinel  # one part on one server
 ` + "```" + `
 
-The rules are those of package ` + "`locktest`" + `. Histories are shorter than elsewhere (` + "`go test -short`" + `).
+The rules are those of package ` + "`locktest`" + `. Histories are shorter than elsewhere (` + "`go test -short`" + `); those under drawn faults are rounds of
+package ` + "`integration/chaos`" + `, with the same seed for each server. A commit is the latest one that changed the library or its tests.
 `
 
 // page is the text of docs/COMPATIBILITY.md.
 func page(rows []row) string {
 	var b strings.Builder
 	b.WriteString(head)
-	b.WriteString("\n## In short\n\n| server |")
-	for _, p := range parts {
-		fmt.Fprintf(&b, " %s |", p.name)
-	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", len(parts)) + "\n")
+	b.WriteString("\n## In short\n\n| part |")
 	for _, server := range servers(rows) {
-		fmt.Fprintf(&b, "| %s |", server)
-		for _, p := range parts {
+		fmt.Fprintf(&b, " %s |", server)
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(servers(rows))) + "\n")
+	for _, p := range parts {
+		fmt.Fprintf(&b, "| %s |", p.name)
+		for _, server := range servers(rows) {
 			fmt.Fprintf(&b, " %s |", short(rows, server, p.name))
 		}
 		b.WriteString("\n")
@@ -42,7 +43,7 @@ func page(rows []row) string {
 	for _, p := range parts {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", p.name, p.mode, p.what)
 	}
-	b.WriteString("\n## What ran\n\n| server | part | mode | passed | failed | skipped | red | took | when | commit |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("\n## What ran\n\n| server | part | mode | passed | failed | skipped | holds checked | red | took | when | commit |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range rows {
 		if r.Lacks != "" {
 			continue
@@ -57,7 +58,11 @@ func page(rows []row) string {
 		if red == "" {
 			red = "none"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d | %s | %v | %s | %s |\n", r.Server, r.Part, mode, r.Passed, r.Failed, r.Skipped, red,
+		checked := ""
+		if r.Holds > 0 {
+			checked = strconv.Itoa(r.Holds)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d | %s | %s | %v | %s | %s |\n", r.Server, r.Part, mode, r.Passed, r.Failed, r.Skipped, checked, red,
 			time.Duration(r.Seconds)*time.Second, r.When.Format(time.DateOnly), r.Commit)
 	}
 	return b.String()
@@ -73,6 +78,9 @@ func short(rows []row, server, part string) string {
 		return rows[at].Lacks
 	case len(rows[at].Red) > 0:
 		return fmt.Sprintf("**%d of %d red**", rows[at].Failed, rows[at].Passed+rows[at].Failed)
+	}
+	if rows[at].Holds > 0 {
+		return fmt.Sprintf("%d passed, %d holds", rows[at].Passed, rows[at].Holds)
 	}
 	return fmt.Sprintf("%d passed", rows[at].Passed)
 }

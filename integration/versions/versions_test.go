@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -57,6 +58,26 @@ not of the tests
 	}
 	if !strings.Contains(said.String(), "why") {
 		t.Errorf("what the red test said is lost: %q", said.String())
+	}
+}
+
+// The holds of all rounds are added up; a part without rounds has none.
+func TestHolds(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rounds")
+	if sum, err := holds(file); sum != 0 || err != nil {
+		t.Errorf("no rounds: %d, %v", sum, err)
+	}
+	if err := os.WriteFile(file, []byte("{\"Checked\":20}\n{\"Checked\":3}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if sum, err := holds(file); sum != 23 || err != nil {
+		t.Errorf("two rounds: %d, %v", sum, err)
+	}
+	if err := os.WriteFile(file, []byte("{\"Checked\":20}\n{\"Che"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holds(file); err == nil {
+		t.Error("a file that is torn counts")
 	}
 }
 
