@@ -45,7 +45,6 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 	}
 	masters := c.Nodes[:clusterMasters]
 	for i, n := range masters {
-		const slots = 16384
 		first, next := i*slots/clusterMasters, (i+1)*slots/clusterMasters
 		n.AddSlots(tb, first, next)
 		n.Do(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)) // otherwise two nodes have the same epoch
