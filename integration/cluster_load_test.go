@@ -64,11 +64,18 @@ type stay struct {
 // startClusterLoad starts two clients, each with two owners at once for each of 16 locks.
 func startClusterLoad(t *testing.T, cluster *redistest.Cluster, p client.PubSub) *clusterLoad {
 	t.Helper()
+	return startClusterLoadBy(t, cluster, p, func() rueidis.Client {
+		return cluster.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second })
+	})
+}
+
+// startClusterLoadBy starts it with clients that connect makes.
+func startClusterLoadBy(t *testing.T, cluster *redistest.Cluster, p client.PubSub, connect func() rueidis.Client) *clusterLoad {
+	t.Helper()
 	l := &clusterLoad{t: t, cluster: cluster, stalls: watchStalls(t, cluster.Nodes), inside: make(map[string]map[*stay]struct{}), grants: make(map[kind]int)}
 	random := rand.New(rand.NewPCG(seed(t), 0))
 	for range 2 {
-		c := ours(t, cluster.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }),
-			client.WithPubSub(p), client.WithWatchdogTimeout(loadLease), client.WithOpTimeout(loadOpTimeout))
+		c := ours(t, connect(), client.WithPubSub(p), client.WithWatchdogTimeout(loadLease), client.WithOpTimeout(loadOpTimeout))
 		l.clients = append(l.clients, c)
 		for i := range 4 {
 			for _, kinds := range [][]kind{{plain, plain}, {fair, fair}, {write, write}, {write, read, read}} {

@@ -143,15 +143,21 @@ type pair struct {
 
 func newPair(t *testing.T, k kind, one, other *client.Client, name string) *pair {
 	t.Helper()
-	first, err := k.lock(one, name).Lock(t.Context())
+	return pairOf(t, k.lock(one, name), k.rival().lock(other, name))
+}
+
+// pairOf locks one, and has another owner wait for other, which is the same lock.
+func pairOf(t *testing.T, one, other lock.Locker) *pair {
+	t.Helper()
+	first, err := one.Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pair{name: name, first: first, done: make(chan error, 1), lost: make(chan time.Time, 1)}
+	p := &pair{name: one.Name(), first: first, done: make(chan error, 1), lost: make(chan time.Time, 1)}
 	context.AfterFunc(first.Context(), func() { p.lost <- time.Now() })
 	go func() {
 		var err error
-		p.second, err = k.rival().lock(other, name).Lock(t.Context())
+		p.second, err = other.Lock(t.Context())
 		p.at, p.both = time.Now(), first.Err() == nil
 		p.done <- err
 	}()

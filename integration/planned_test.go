@@ -1,0 +1,257 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
+	"github.com/redis/rueidis"
+)
+
+// A planned failover: two servers change their roles while both live, and no connection is closed. Where the old
+// primary stops until the new one has all that was written, nothing is forgotten: no lock has two owners, and none
+// is lost.
+//
+//	1 a lock of each kind has an owner, and an owner of the other client waits for it; a latch and a crew are waited for
+//	2 the servers change their roles, while others come and go
+//	3 each owner keeps its lock: a renewal is confirmed by the new primary
+//	4 the owner unlocks, and the waiter gets the lock; the latch opens, the crew is done
+//
+// If the change forgets, as that of Sentinels does, a lock may also be lost, with its owner told; still, one that the
+// new primary knows of has one owner.
+func planned(t *testing.T, rounds int, forgets bool, connect func() rueidis.Client, change func(round int)) {
+	t.Helper()
+	clients := make([]*client.Client, 2)
+	for i := range clients {
+		clients[i] = ours(t, connect(), client.WithWatchdogTimeout(loadLease), client.WithOpTimeout(loadLease/4))
+	}
+	load := startTraffic(t, clients)
+	kept, lost := 0, 0
+	for round := range rounds {
+		one, other := clients[round%2], clients[(round+1)%2]
+		name := func(what string) string { return fmt.Sprintf("%s-%d", what, round) }
+		pairs := []*pair{ // 1
+			pairOf(t, one.NewSemaphore(name("semaphore"), 1).N(1), other.NewSemaphore(name("semaphore"), 1).N(1)),
+			pairOf(t, multilock.New(one.NewLock(name("multi-a")), one.NewLock(name("multi-b"))), other.NewLock(name("multi-b"))),
+		}
+		for _, k := range []kind{plain, fair, read, write} {
+			pairs = append(pairs, newPair(t, k, one, other, name(string(k))))
+		}
+		if _, err := one.NewLatch(name("latch")).TrySetCount(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		member, err := one.NewCrew(name("crew")).Join(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened, done := waits(t, other.NewLatch(name("latch"))), make(chan error, 1)
+		go func() { done <- other.NewCrew(name("crew")).Wait(t.Context()) }()
+		load.goesOn(t)
+
+		change(round) // 2
+		changed := time.Now()
+
+		for _, p := range pairs {
+			untilWithin(t, time.Minute, func() bool { // 3
+				return p.first.Err() != nil || p.first.Until().After(changed.Add(loadLease-loadLease/100))
+			})
+			err := p.first.Unlock(t.Context()) // 4
+			if errors.Is(err, lock.ErrLost) {
+				lost++
+				if !forgets {
+					t.Errorf("round %d, %s: its owner lost it", round, p.name)
+				}
+			} else if err != nil {
+				t.Errorf("round %d, %s: %v", round, p.name, err)
+			} else {
+				kept++
+			}
+			p.wait(t)
+			if p.both && !forgets {
+				t.Errorf("round %d, %s: two owners", round, p.name)
+			}
+			p.unlock(t, p.second)
+		}
+		untilWithin(t, time.Minute, func() bool {
+			_, err := one.NewLatch(name("latch")).CountDownOnce(t.Context(), "done")
+			return err == nil
+		})
+		if err := soon(t, opened); err != nil {
+			t.Error(err)
+		}
+		if err := member.Unlock(t.Context()); err != nil && !(forgets && errors.Is(err, lock.ErrLost)) {
+			t.Errorf("round %d, the crew: %v", round, err)
+		}
+		if err := soon(t, done); err != nil && !forgets {
+			t.Errorf("round %d, the crew: %v", round, err)
+		}
+		load.goesOn(t)
+	}
+	load.stop()
+	t.Logf("%d planned failovers: %d locks kept, %d lost; load: locked %v times, %d lost, %d releases unconfirmed, %d times with two owners",
+		rounds, kept, lost, load.locked, load.lost.Load(), load.unconfirmed.Load(), load.overlaps.Load())
+	if kept == 0 {
+		t.Error("no lock was kept")
+	}
+	if n, m := load.overlaps.Load(), load.lost.Load(); !forgets && n+m > 0 {
+		t.Errorf("%d times two owners, %d locks lost: a planned failover forgets nothing", n, m)
+	}
+}
+
+// plannedRounds is how many failovers a test of planned ones provokes.
+func plannedRounds(t *testing.T) int {
+	t.Helper()
+	if os.Getenv("LEASEHOLD_FAILOVERS") == "" {
+		return 1 // they take long
+	}
+	return failovers(t)
+}
+
+// promote has the Sentinels promote the replica.
+func promote(t *testing.T, s *redistest.Sentinel, how ...string) {
+	t.Helper()
+	old := s.Primary(t)
+	s.Sentinels[0].Do(t, append([]string{"SENTINEL", "FAILOVER", redistest.PrimaryName}, how...)...)
+	next := old
+	untilWithin(t, time.Minute, func() bool { next = s.Primary(t); return next != old })
+	old.WaitUntilFollows(t, next)
+}
+
+// exchange has a primary and its replica change their roles by FAILOVER.
+func exchange(t *testing.T, old, next *redistest.Server) {
+	t.Helper()
+	next.WaitUntilFollows(t, old)
+	old.Do(t, "FAILOVER")
+	untilWithin(t, time.Minute, func() bool { return isMaster(t, next) })
+	old.WaitUntilFollows(t, next)
+}
+
+// replicated starts a primary and its replica.
+func replicated(t *testing.T) [2]*redistest.Server {
+	t.Helper()
+	config := []string{"--repl-diskless-sync-delay", "0"}
+	primary, replica := redistest.Start(t, config...), redistest.Start(t, config...)
+	host, port, _ := strings.Cut(primary.Addr(), ":")
+	replica.Do(t, "REPLICAOF", host, port)
+	replica.WaitUntilFollows(t, primary)
+	return [2]*redistest.Server{primary, replica}
+}
+
+// FAILOVER, behind an address that leads to the primary. Old connections stay at the old one, until they are so old
+// that the client replaces them.
+func TestPlanned_failover(t *testing.T) {
+	t.Parallel()
+	servers := replicated(t)
+	wire := redistest.NewProxy(t, servers[0].Addr())
+	planned(t, plannedRounds(t), false, func() rueidis.Client {
+		return servers[0].Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.ConnLifetime = time.Second })
+	}, func(round int) {
+		old, next := servers[round%2], servers[(round+1)%2]
+		exchange(t, old, next)
+		wire.Redirect(next.Addr())
+	})
+}
+
+// The same with connections that have no end: the client stays with a server that takes no writes. Its calls say so,
+// and its owner is told by the end of its lease; until then nobody else has the lock. Once the connections are cut,
+// all goes on.
+func TestPlanned_failoverAndOldConnections(t *testing.T) {
+	t.Parallel()
+	servers := replicated(t)
+	wire := redistest.NewProxy(t, servers[0].Addr())
+	const lease = 6 * time.Second
+	options := []client.Option{client.WithWatchdogTimeout(lease), client.WithOpTimeout(time.Second)}
+	left := ours(t, servers[0].Client(t, redistest.Via(wire)), options...)
+	holds := map[kind]lock.Hold{}
+	for _, k := range []kind{plain, fair, read, write} {
+		h, err := k.lock(left, string(k)).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		holds[k] = h
+	}
+	exchange(t, servers[0], servers[1])
+	wire.Redirect(servers[1].Addr())
+
+	if _, err := left.NewLock("new", lock.WithWait(time.Second)).Lock(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("Lock at a server that became a replica: %v, want ErrUnavailable", err)
+	}
+	moved := ours(t, servers[0].Client(t, redistest.Via(wire)), options...)
+	for k, h := range holds {
+		second, err := k.rival().lock(moved, string(k), lock.WithWait(lease+patience)).Lock(t.Context())
+		if err != nil {
+			t.Errorf("%s: %v", k, err)
+			continue
+		}
+		if h.Err() == nil {
+			t.Errorf("%s: two owners", k)
+		}
+		if err := second.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	wire.CutAll()
+	untilWithin(t, time.Minute, func() bool {
+		h, err := left.NewLock("new").Lock(t.Context())
+		return err == nil && h.Unlock(t.Context()) == nil
+	})
+}
+
+// Sentinels change the primary on request. They do not stop the old one, so what it grants in the meantime is forgotten.
+func TestPlanned_sentinel(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 2)
+	planned(t, plannedRounds(t), true, func() rueidis.Client { return s.Client(t) }, func(int) { promote(t, s) })
+}
+
+// The Sentinels of Valkey 9.0 and later can have the servers do it by FAILOVER, and then nothing is forgotten.
+func TestPlanned_sentinelCoordinated(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 2)
+	info := s.Nodes[0].Do(t, "INFO", "server")
+	text, _ := info.ToString()
+	_, version, valkey := strings.Cut(text, "valkey_version:")
+	if major, _, _ := strings.Cut(version, "."); !valkey || len(major) == 1 && major < "9" {
+		t.Skip("the Sentinels of this server cannot coordinate a failover")
+	}
+	planned(t, plannedRounds(t), false, func() rueidis.Client { return s.Client(t) }, func(int) { promote(t, s, "COORDINATED") })
+}
+
+// CLUSTER FAILOVER, at each shard once at the most. The nodes stay patient: none takes another for dead.
+func TestPlanned_cluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	replicas := map[int]*redistest.Server{}
+	for i, master := range c.Masters(t) {
+		replicas[i] = c.Replica(t, master)
+	}
+	planned(t, min(plannedRounds(t), len(replicas)), false, func() rueidis.Client { return c.Client(t) }, func(round int) {
+		promoteInCluster(t, c, replicas[round])
+	})
+}
+
+// promoteInCluster makes a replica the master of its shard by CLUSTER FAILOVER. Nodes that are patient vote for a shard
+// only once in half a minute.
+func promoteInCluster(t *testing.T, c *redistest.Cluster, next *redistest.Server) {
+	t.Helper()
+	next.Do(t, "CLUSTER", "FAILOVER")
+	untilWithin(t, time.Minute, func() bool { return isMaster(t, next) })
+	c.WaitUntilWell(t)
+}
+
+// isMaster says whether a server calls itself one.
+func isMaster(t *testing.T, server *redistest.Server) bool {
+	t.Helper()
+	info := server.Do(t, "INFO", "replication")
+	text, _ := info.ToString()
+	return strings.Contains(text, "role:master")
+}
