@@ -51,6 +51,10 @@ func TestConformance_cluster(t *testing.T) {
 		conformance(t, func(tb testing.TB) rueidis.Client { return c.Client(tb) }, client.WithPubSub(client.PubSubPlain))
 	})
 	if !knowsSharded(t, c.Nodes[0]) {
+		t.Run("least rights", func(t *testing.T) {
+			t.Parallel()
+			leastRights(t, c.Nodes, c.Client, "Cluster")
+		})
 		return
 	}
 	t.Run("sharded", func(t *testing.T) {

@@ -57,6 +57,9 @@ var parts = []part{
 	{name: "histories-sentinel", mode: "Sentinel", what: "histories under drawn faults, failovers among them", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("sentinel")},
 	{name: "cluster", mode: "cluster", what: "the rules of every kind with the least rights, and while a slot moves; failovers and moving slots under load", test: []string{"-run", "^Test(Conformance_cluster|Conformance_leastRightsOnACluster|Cluster_(probe|failovers|migrations|halfOfALock))$", "."}},
 	{name: "histories-cluster", mode: "cluster", what: "histories under drawn faults, failovers and moving slots among them", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("cluster")},
+	{name: "one-address", mode: "cluster", what: "a cluster behind one address: the rules of every kind; slots that move and planned failovers under load", test: []string{"-run", "^TestOneAddress_", "."}, env: []string{"LEASEHOLD_FAILOVERS=3"}},
+	{name: "planned", mode: "all", what: "planned failovers under load, with old connections that live on: FAILOVER, SENTINEL FAILOVER, CLUSTER FAILOVER", test: []string{"-run", "^TestPlanned_", "."}, env: []string{"LEASEHOLD_FAILOVERS=3"}},
+	{name: "resp2", mode: "all", what: "the rules of every kind by RESP2; all other parts speak RESP3", test: []string{"-run", "^TestRESP2_", "."}},
 	{name: "counters", mode: "Sentinel, cluster", what: "latches, crews, semaphores, elections and limits, over failovers and while slots move", test: []string{"-run", "^Test(Latch|Crew|Semaphore|Election|RateLimit)_", "."}},
 }
 
