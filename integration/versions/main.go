@@ -63,8 +63,8 @@ var parts = []part{
 	{name: "counters", mode: "Sentinel, cluster", what: "latches, crews, semaphores, elections and limits, over failovers and while slots move", test: []string{"-run", "^Test(Latch|Crew|Semaphore|Election|RateLimit)_", "."}},
 }
 
-// tested is what commit looks at.
-var tested = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)integration/versions"}
+// library is what commit looks at.
+var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)integration", ":(top,exclude)benchmarks", ":(top,exclude)internal/redistest"}
 
 // row is what became of a part on a server.
 type row struct {
@@ -280,11 +280,11 @@ func speaksTLS(binary string) bool {
 	return strings.Contains(string(out), "No tls-key-file configured")
 }
 
-// commit names the latest commit that changed the library or what tests it, except for this program.
+// commit names the latest commit that changed the library.
 func commit() (string, error) {
-	out, err := exec.Command("git", append([]string{"log", "-1", "--format=%h", "--abbrev=12"}, tested...)...).Output()
+	out, err := exec.Command("git", append([]string{"log", "-1", "--format=%h", "--abbrev=12"}, library...)...).Output()
 	name := strings.TrimSpace(string(out))
-	if err == nil && exec.Command("git", append([]string{"diff", "--quiet", "HEAD"}, tested...)...).Run() != nil {
+	if err == nil && exec.Command("git", append([]string{"diff", "--quiet", "HEAD"}, library...)...).Run() != nil {
 		name += "-dirty"
 	}
 	return name, err

@@ -20,7 +20,7 @@ make versions SERVERS=valkey-9.1 PARTS=sentinel  # one part on one server
 ` + "```" + `
 
 The rules are those of package ` + "`locktest`" + `. Histories are shorter than elsewhere (` + "`go test -short`" + `); those under drawn faults are rounds of
-package ` + "`integration/chaos`" + `, with the same seed for each server. A commit is the latest one that changed the library or its tests.
+package ` + "`integration/chaos`" + `, with the same seed for each server. A commit is the latest one that changed the library.
 `
 
 // page is the text of docs/COMPATIBILITY.md.
