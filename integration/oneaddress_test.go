@@ -3,11 +3,17 @@
 package integration_test
 
 import (
+	"errors"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
 	"github.com/redis/rueidis"
 )
 
@@ -32,9 +38,7 @@ func TestOneAddress_conformance(t *testing.T) {
 }
 
 // Owners of both clients take turns behind one address, while slots move and replicas take over as planned: nobody
-// meets another, no lock is lost, and no waiter is forgotten. Where clients take the address for one server, a process
-// listens at one node, and the others count no listener there: then waiters rely on the questions that they ask once a poll
-// interval.
+// meets another, no lock is lost, and no waiter is forgotten.
 func TestOneAddress_load(t *testing.T) {
 	t.Parallel()
 	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
@@ -61,4 +65,98 @@ func TestOneAddress_load(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where clients take the address for one server, a process listens at one node. The others count no listener, but their
+// messages reach it. So a waiter gets the lock soon, and at the latest a poll interval after its release.
+func TestOneAddress_handOver(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
+		r := redistest.NewRouter(t, c, oneNode)
+		holder, waiter := ours(t, r.Client(t)), ours(t, r.Client(t))
+		for _, k := range []kind{plain, fair} {
+			var took []time.Duration
+			for i := range 6 {
+				name := fmt.Sprintf("%s-%d-%v", k, i, oneNode)
+				h, err := k.lock(holder, name).Lock(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := make(chan passed, 1)
+				go func() {
+					h, err := k.lock(waiter, name).Lock(t.Context())
+					got <- passed{h, err, time.Now()}
+				}()
+				until(t, func() bool {
+					state, err := k.inspect(t.Context(), holder, name)
+					return err == nil && len(state.Waiters) == 1
+				})
+				if err := h.Unlock(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				released := time.Now()
+				p := soon(t, got)
+				if p.err != nil {
+					t.Fatal(p.err)
+				}
+				took = append(took, p.at.Sub(released))
+				if err := p.hold.Unlock(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			slices.Sort(took)
+			t.Logf("%s, %s: from the release to the grant %v to %v, the median %v", what, k, took[0], took[len(took)-1], took[len(took)/2])
+			if most := took[len(took)-1]; most > poll+loadOpTimeout {
+				t.Errorf("%s, %s: a waiter got the lock %v after its release", what, k, most)
+			}
+		}
+	}
+}
+
+// Locks of several slots are taken as one, though no script may have keys of two: where clients take the address for
+// one server, they find that out by the answer, and take one lock after the other.
+func TestOneAddress_multilock(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	names := []string{"a", "b", "c"}
+	nodes := map[*redistest.Server]bool{}
+	for _, name := range names {
+		nodes[c.Master(t, name)] = true
+	}
+	if len(nodes) < 2 {
+		t.Fatal("all locks are on one node")
+	}
+	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
+		r := redistest.NewRouter(t, c, oneNode)
+		one, other := ours(t, r.Client(t)), ours(t, r.Client(t))
+		both := func(c *client.Client) lock.Locker {
+			var members []lock.Locker
+			for _, name := range names {
+				members = append(members, c.NewLock(name))
+			}
+			return multilock.New(members...)
+		}
+		for range 3 {
+			p := pairOf(t, both(one), both(other))
+			for _, name := range names {
+				if _, err := other.NewLock(name).TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+					t.Errorf("%s: TryLock of %q: %v, want ErrNotAcquired", what, name, err)
+				}
+			}
+			p.unlock(t, p.first)
+			p.wait(t)
+			if p.both {
+				t.Errorf("%s: two owners", what)
+			}
+			p.unlock(t, p.second)
+		}
+	}
+	until(t, func() bool {
+		n := int64(0)
+		for _, master := range c.Masters(t) {
+			n += keys(t, master)
+		}
+		return n == 0
+	})
 }
