@@ -23,6 +23,9 @@ func TestOneAddress_conformance(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
+		if oneNode && !thorough() {
+			continue
+		}
 		t.Run(what, func(t *testing.T) {
 			r := redistest.NewRouter(t, c, oneNode)
 			for maker := range suites {
@@ -42,6 +45,9 @@ func TestOneAddress_conformance(t *testing.T) {
 func TestOneAddress_load(t *testing.T) {
 	t.Parallel()
 	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
+		if oneNode && !thorough() {
+			continue
+		}
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			c := redistest.StartCluster(t)
@@ -49,7 +55,7 @@ func TestOneAddress_load(t *testing.T) {
 			l := startClusterLoadBy(t, c, client.PubSubAuto, func() rueidis.Client { return r.Client(t) })
 			random := rand.New(rand.NewPCG(seed(t), 1))
 			masters := c.Masters(t)
-			for round := range min(plannedRounds(t), len(masters)) {
+			for round := range min(plannedRounds(), len(masters)) {
 				l.goesOn()
 				l.migrate(random)
 				l.goesOn()

@@ -107,13 +107,15 @@ func planned(t *testing.T, rounds int, forgets bool, connect func() rueidis.Clie
 	}
 }
 
+// thorough says whether make versions runs, which tries more of what takes long.
+func thorough() bool { return os.Getenv("LEASEHOLD_VERSIONS") != "" }
+
 // plannedRounds is how many failovers a test of planned ones provokes.
-func plannedRounds(t *testing.T) int {
-	t.Helper()
-	if os.Getenv("LEASEHOLD_FAILOVERS") == "" {
-		return 1 // they take long
+func plannedRounds() int {
+	if thorough() {
+		return 3
 	}
-	return failovers(t)
+	return 1
 }
 
 // promote has the Sentinels promote the replica.
@@ -152,7 +154,7 @@ func TestPlanned_failover(t *testing.T) {
 	t.Parallel()
 	servers := replicated(t)
 	wire := redistest.NewProxy(t, servers[0].Addr())
-	planned(t, plannedRounds(t), false, func() rueidis.Client {
+	planned(t, plannedRounds(), false, func() rueidis.Client {
 		return servers[0].Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.ConnLifetime = time.Second })
 	}, func(round int) {
 		old, next := servers[round%2], servers[(round+1)%2]
@@ -210,7 +212,7 @@ func TestPlanned_failoverAndOldConnections(t *testing.T) {
 func TestPlanned_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
-	planned(t, plannedRounds(t), true, func() rueidis.Client { return s.Client(t) }, func(int) { promote(t, s) })
+	planned(t, plannedRounds(), true, func() rueidis.Client { return s.Client(t) }, func(int) { promote(t, s) })
 }
 
 // The Sentinels of Valkey 9.0 and later can have the servers do it by FAILOVER, and then nothing is forgotten.
@@ -223,7 +225,7 @@ func TestPlanned_sentinelCoordinated(t *testing.T) {
 	if major, _, _ := strings.Cut(version, "."); !valkey || len(major) == 1 && major < "9" {
 		t.Skip("the Sentinels of this server cannot coordinate a failover")
 	}
-	planned(t, plannedRounds(t), false, func() rueidis.Client { return s.Client(t) }, func(int) { promote(t, s, "COORDINATED") })
+	planned(t, plannedRounds(), false, func() rueidis.Client { return s.Client(t) }, func(int) { promote(t, s, "COORDINATED") })
 }
 
 // CLUSTER FAILOVER, at each shard once at the most. The nodes stay patient: none takes another for dead.
@@ -234,7 +236,7 @@ func TestPlanned_cluster(t *testing.T) {
 	for i, master := range c.Masters(t) {
 		replicas[i] = c.Replica(t, master)
 	}
-	planned(t, min(plannedRounds(t), len(replicas)), false, func() rueidis.Client { return c.Client(t) }, func(round int) {
+	planned(t, min(plannedRounds(), len(replicas)), false, func() rueidis.Client { return c.Client(t) }, func(round int) {
 		promoteInCluster(t, c, replicas[round])
 	})
 }

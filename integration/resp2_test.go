@@ -34,6 +34,9 @@ func TestRESP2_conformance(t *testing.T) {
 		server := redistest.Start(t)
 		run(t, []*redistest.Server{server}, server.Client)
 	})
+	if !thorough() {
+		return
+	}
 	t.Run("sentinel", func(t *testing.T) {
 		s := redistest.StartSentinel(t, 2)
 		run(t, s.Nodes, s.Client)

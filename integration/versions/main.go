@@ -57,8 +57,8 @@ var parts = []part{
 	{name: "histories-sentinel", mode: "Sentinel", what: "histories under drawn faults, failovers among them", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("sentinel")},
 	{name: "cluster", mode: "cluster", what: "the rules of every kind with the least rights, and while a slot moves; failovers and moving slots under load", test: []string{"-run", "^Test(Conformance_cluster|Conformance_leastRightsOnACluster|Cluster_(probe|failovers|migrations|halfOfALock))$", "."}},
 	{name: "histories-cluster", mode: "cluster", what: "histories under drawn faults, failovers and moving slots among them", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("cluster")},
-	{name: "one-address", mode: "cluster", what: "a cluster behind one address: the rules of every kind; slots that move and planned failovers under load", test: []string{"-run", "^TestOneAddress_", "."}, env: []string{"LEASEHOLD_FAILOVERS=3"}},
-	{name: "planned", mode: "all", what: "planned failovers under load, with old connections that live on: FAILOVER, SENTINEL FAILOVER, CLUSTER FAILOVER", test: []string{"-run", "^TestPlanned_", "."}, env: []string{"LEASEHOLD_FAILOVERS=3"}},
+	{name: "one-address", mode: "cluster", what: "a cluster behind one address: the rules of every kind; slots that move and planned failovers under load", test: []string{"-run", "^TestOneAddress_", "."}},
+	{name: "planned", mode: "all", what: "planned failovers under load, with old connections that live on: FAILOVER, SENTINEL FAILOVER, CLUSTER FAILOVER", test: []string{"-run", "^TestPlanned_", "."}},
 	{name: "resp2", mode: "all", what: "the rules of every kind by RESP2; all other parts speak RESP3", test: []string{"-run", "^TestRESP2_", "."}},
 	{name: "counters", mode: "Sentinel, cluster", what: "latches, crews, semaphores, elections and limits, over failovers and while slots move", test: []string{"-run", "^Test(Latch|Crew|Semaphore|Election|RateLimit)_", "."}},
 }
@@ -150,7 +150,7 @@ func (p part) on(binary string) (r row, err error) {
 	}
 	rounds := filepath.Join(os.TempDir(), fmt.Sprintf("leasehold-versions-%d", os.Getpid()))
 	defer os.Remove(rounds)
-	cmd.Env = append(append(os.Environ(), "CI=true", "LEASEHOLD_REDIS_SERVER="+absolute, "LEASEHOLD_CHAOS_RESULTS="+rounds), p.env...)
+	cmd.Env = append(append(os.Environ(), "CI=true", "LEASEHOLD_VERSIONS=1", "LEASEHOLD_REDIS_SERVER="+absolute, "LEASEHOLD_CHAOS_RESULTS="+rounds), p.env...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
