@@ -20,7 +20,7 @@ import (
 // A cluster behind one address, as proxies and some clouds offer it: the rules of every kind hold, both where clients
 // take the address for one server, and where they take it for a cluster with one node.
 func TestOneAddress_conformance(t *testing.T) {
-	t.Parallel()
+	besideOthers(t)
 	c := redistest.StartCluster(t)
 	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
 		if oneNode && !thorough() {
@@ -43,13 +43,12 @@ func TestOneAddress_conformance(t *testing.T) {
 // Owners of both clients take turns behind one address, while slots move and replicas take over as planned: nobody
 // meets another, no lock is lost, and no waiter is forgotten.
 func TestOneAddress_load(t *testing.T) {
-	t.Parallel()
+	besideOthers(t)
 	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
 		if oneNode && !thorough() {
 			continue
 		}
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
 			c := redistest.StartCluster(t)
 			r := redistest.NewRouter(t, c, oneNode)
 			l := startClusterLoadBy(t, c, client.PubSubAuto, func() rueidis.Client { return r.Client(t) })

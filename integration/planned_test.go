@@ -110,6 +110,14 @@ func planned(t *testing.T, rounds int, forgets bool, connect func() rueidis.Clie
 // thorough says whether make versions runs, which tries more of what takes long.
 func thorough() bool { return os.Getenv("LEASEHOLD_VERSIONS") != "" }
 
+// besideOthers lets a test run beside others, except by make versions: there it would meet only those that need much, too.
+func besideOthers(t *testing.T) {
+	t.Helper()
+	if !thorough() {
+		t.Parallel()
+	}
+}
+
 // plannedRounds is how many failovers a test of planned ones provokes.
 func plannedRounds() int {
 	if thorough() {
