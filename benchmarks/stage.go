@@ -44,7 +44,8 @@ func (b *bench) newStage(c *cell, contender string, s *server, way *delay) (*sta
 	return st, nil
 }
 
-// start starts the worker processes.
+// start starts the worker processes, and waits until they are up: a worker that still warms up would slow down
+// other contenders, and lose its locks when they delete all keys.
 func (s *stage) start() error {
 	addr := s.server.addr
 	if s.way != nil {
@@ -63,7 +64,8 @@ func (s *stage) start() error {
 		}
 		s.workers = append(s.workers, w)
 	}
-	return nil
+	_, err := s.all(job{Do: "look"})
+	return err
 }
 
 // lease returns the lease of locks.
@@ -95,16 +97,17 @@ func (s *stage) close() {
 
 // slice runs the cell's work once. Nothing is left of the slice before.
 func (s *stage) slice() (sample, error) {
+	if s.workers == nil {
+		if err := s.start(); err != nil {
+			s.stop()
+			return nil, err
+		}
+	}
 	if err := s.server.flush(); err != nil {
 		return nil, err
 	}
 	*s.board = board{}
-	if s.workers == nil {
-		if err := s.start(); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := s.all(job{Do: "look"}); err != nil { // the worker is up, and has no garbage
+	if _, err := s.all(job{Do: "look"}); err != nil { // the worker has no garbage
 		return nil, err
 	}
 	if _, err := s.server.counted(); err != nil {

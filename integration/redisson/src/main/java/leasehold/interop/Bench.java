@@ -21,6 +21,7 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicReference;
 import org.redisson.Redisson;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RLock;
@@ -188,21 +189,23 @@ public final class Bench {
     }
 
     private interface Work {
-        void run(int thread);
+        void run(int thread) throws Exception;
     }
 
+    /** Returns when all threads have ended. It fails with the first exception that ended one of them. */
     private static void run(int threads, Work work) throws Exception {
         List<Thread> all = new ArrayList<>();
         CountDownLatch begin = new CountDownLatch(1);
+        AtomicReference<Exception> first = new AtomicReference<>();
         for (int i = 0; i < threads; i++) {
             int n = i;
             Thread t = new Thread(() -> {
                 try {
                     begin.await();
-                } catch (InterruptedException e) {
-                    return;
+                    work.run(n);
+                } catch (Exception e) {
+                    first.compareAndSet(null, e);
                 }
-                work.run(n);
             });
             t.start();
             all.add(t);
@@ -210,6 +213,9 @@ public final class Bench {
         begin.countDown();
         for (Thread t : all) {
             t.join();
+        }
+        if (first.get() != null) {
+            throw first.get();
         }
     }
 
@@ -297,19 +303,25 @@ public final class Bench {
                     l.await();
                     opened[0] = System.nanoTime();
                 } catch (InterruptedException e) {
-                    throw new IllegalStateException(e);
+                    // A call failed, so the latch does not open.
                 }
             });
             waits.start();
-            run(job.Goroutines, n -> {
-                for (int i = 0; i < job.Names; i++) {
-                    long began = System.nanoTime();
-                    l.countDown();
-                    tallies[n].note(System.nanoTime() - began);
-                    last.accumulateAndGet(began, Math::max); // Redisson does not say which call opened it
-                }
-            });
-            waits.join();
+            try {
+                run(job.Goroutines, n -> {
+                    for (int i = 0; i < job.Names; i++) {
+                        long began = System.nanoTime();
+                        l.countDown();
+                        tallies[n].note(System.nanoTime() - began);
+                        last.accumulateAndGet(began, Math::max); // Redisson does not say which call opened it
+                    }
+                });
+            } catch (Exception e) {
+                waits.interrupt();
+                throw e;
+            } finally {
+                waits.join();
+            }
             r.Handovers.add(opened[0] - last.get());
             r.Total += (long) job.Goroutines * job.Names;
         } while (System.nanoTime() < job.End);
