@@ -16,6 +16,7 @@ type cell struct {
 	reference  string // the contender that the multiples in columns refer to
 	processes  int    // processes of each contender
 	masters    int    // of a cluster; 0 for one server
+	module     bool   // the server loads the module that -module names
 	settings   settings
 	roundTrip  time.Duration // the added round trip; 0 for none
 	more       int           // multiplies the repetitions, where slices are short

@@ -55,7 +55,8 @@ type settings struct {
 type entry struct {
 	what string // in a few words
 	kind kind
-	sets bool // sends SET itself, not in a script
+	sets bool   // sends SET itself, not in a script
+	asks string // a command that only a server with a module of the contender's knows; empty if every server will do
 	open func(settings) (contender, error)
 }
 
@@ -81,6 +82,8 @@ var contenders = map[string]entry{
 	"rueidislimiter":   {what: "rueidislimiter, which counts in fixed windows", kind: peer, open: openRueidislimiter},
 	"throttled":        {what: "throttled on go-redis: TIME and GET, then compare and swap by a script", kind: peer, open: openThrottled},
 	"scripted":         {what: "a bound: a Bloom filter in Redisson's shape, one bit after the other in a script", kind: floor, open: openScripted},
+	"redisbloom":       {what: "RedisBloom: commands of a module, and a filter of another format", kind: peer, asks: "BF.EXISTS none none", open: openRedisBloom},
+	"memory":           {what: "a bound: bits-and-blooms, in the memory of one process", kind: floor, open: openMemory},
 	"f1":               {what: "a floor: SET NX PX, and compare-and-delete by a script; no waiting", kind: floor, sets: true, open: openF1},
 	"f2":               {what: "a floor: the barest hash lock in Redisson's shape", kind: floor, open: openF2},
 	"f3":               {what: "a floor: unlock and grant in one script", kind: floor, open: openF3},

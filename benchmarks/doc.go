@@ -17,7 +17,7 @@
 //	cells.go       the table of cells: the contenders, the work and the aims of each
 //	contenders.go  the table of contenders, and leasehold; peers.go the peers;
 //	floors.go      the floors f1 and f2; fused.go the floors f3 and f4
-//	rates.go       rate limiters; bits.go Bloom filters
+//	rates.go       rate limiters; bits.go Bloom filters; latches.go latches
 //	loop.go        the work of most cells: lock, unlock, for a while
 //	handover.go    two processes hand one lock to and fro
 //	holding.go     many locks held; many goroutines waiting

@@ -25,6 +25,7 @@ type bench struct {
 	cpuprofile string
 	memprofile string
 	redisson   string // a jar; without it, Redisson is not part of the run
+	module     string // RedisBloom; without it, it is not part of the run
 	dir        string // for files that are deleted after the run
 	progress   io.Writer
 }
@@ -54,6 +55,7 @@ func run() error {
 	flag.StringVar(&b.cpuprofile, "cpuprofile", "", "write a CPU profile of each worker process to the `directory`")
 	flag.StringVar(&b.memprofile, "memprofile", "", "write a profile of all allocations of each worker process to the `directory`; slows them down")
 	flag.StringVar(&b.redisson, "redisson", "", "also Redisson, from the `jar` that Maven makes of integration/redisson; make bench does so where there is Maven")
+	flag.StringVar(&b.module, "module", "", "also RedisBloom, from the `file` redisbloom.so; make bench does so where scripts/servers.sh gets it")
 	flag.StringVar(&doc, "doc", "", "put the tables into the Markdown `file` too, between its marks")
 	flag.Parse()
 
@@ -142,7 +144,8 @@ func versions() (all []string) {
 	for _, d := range info.Deps {
 		switch d.Path {
 		case "github.com/redis/rueidis", "github.com/redis/go-redis/v9", "github.com/go-redsync/redsync/v4", "github.com/bsm/redislock",
-			"github.com/go-redis/redis_rate/v10", "github.com/redis/rueidis/rueidislimiter", "github.com/throttled/throttled/v2":
+			"github.com/go-redis/redis_rate/v10", "github.com/redis/rueidis/rueidislimiter", "github.com/throttled/throttled/v2",
+			"github.com/bits-and-blooms/bloom/v3":
 			all = append(all, strings.TrimPrefix(d.Path, "github.com/")+" "+d.Version)
 		}
 	}
@@ -153,7 +156,11 @@ func versions() (all []string) {
 // right after the other, in an order that changes each time.
 func (b *bench) measure(c *cell) (o outcome, version string, err error) {
 	o = outcome{cell: c, errs: map[string][]string{}}
-	s, err := startServers(b.dir, max(c.masters, 1))
+	module := ""
+	if c.module {
+		module = b.module
+	}
+	s, err := startServers(b.dir, max(c.masters, 1), module)
 	if err != nil {
 		return o, "", err
 	}
@@ -171,6 +178,9 @@ func (b *bench) measure(c *cell) (o outcome, version string, err error) {
 	var stages []*stage
 	for _, name := range c.contenders {
 		if !b.contenders.MatchString(name) || contenders[name].kind == java && b.redisson == "" {
+			continue
+		}
+		if asks := contenders[name].asks; asks != "" && !s.knows(asks) {
 			continue
 		}
 		st, err := b.newStage(c, name, s, way)

@@ -214,7 +214,16 @@ func (w *working) spin(j job, res *result, f func(context.Context) error) error 
 // rates is a slice of callers that take units of so many keys for d.
 func rates(keys, goroutines, perSecond int, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
-		j := s.timed(job{Do: "rate", Names: keys, Goroutines: goroutines, PerSecond: perSecond}, s.time(d))
+		if contenders[s.contender].kind == java { // its limiters have settings in Redis
+			if _, err := s.one(0, job{Do: "limits", Names: keys, PerSecond: perSecond}); err != nil {
+				return nil, err
+			}
+		}
+		j := job{Do: "rate", Names: keys, Goroutines: goroutines, PerSecond: perSecond}
+		if err := s.warmUp(j); err != nil {
+			return nil, err
+		}
+		j = s.timed(j, s.time(d))
 		r, got, err := s.spun(j)
 		if err != nil {
 			return nil, err
@@ -224,7 +233,7 @@ func rates(keys, goroutines, perSecond int, d time.Duration) func(*stage) (sampl
 		got["admitted"] = float64(r.Admitted) / min(allowed, float64(r.Total))
 		got["failed"] = 0
 		got["gave up"] = float64(r.Failed) / float64(r.Total)
-		if contenders[s.contender].kind != peer {
+		if k := contenders[s.contender].kind; k == ours || k == floor {
 			got["failed"] = float64(r.Failed)
 		}
 		return got, nil
@@ -233,6 +242,9 @@ func rates(keys, goroutines, perSecond int, d time.Duration) func(*stage) (sampl
 
 // spun gives one worker a job that spins, and returns the metrics that all such jobs have.
 func (s *stage) spun(j job) (result, sample, error) {
+	if _, err := s.server.counted(); err != nil { // without what prepared the job
+		return result{}, nil, err
+	}
 	before, err := s.server.cpu()
 	if err != nil {
 		return result{}, nil, err
@@ -264,7 +276,7 @@ var rateColumns = []column{
 	{"commands/call", "sent/call", false, 4}, {"server µs/call", "server us", false, 2}, {"client CPU µs/call", "cpu/call", false, 2}, {"p99 ms", "p99 ms", false, 2},
 }
 
-var raters = []string{"gcra", "leasehold", "redis_rate", "rueidislimiter", "throttled"}
+var raters = []string{"gcra", "leasehold", "redis_rate", "rueidislimiter", "throttled", "redisson"}
 
 var rateCells = []*cell{
 	{

