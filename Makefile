@@ -80,8 +80,11 @@ fuzz: ## every fuzz test for FUZZTIME=10s
 		done; \
 	done); done
 
-bench: server ## next to its peers and the floors, in half an hour; BENCH='-h' for less
-	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; jar="-redisson ../integration/redisson/target/driver.jar"; fi; cd benchmarks && go run . $$jar $(BENCH)
+# With BENCH it prints tables only. Without, it writes them into the pages.
+bench: server ## next to its peers and the floors, in forty minutes, into docs/PERFORMANCE*.md; BENCH='-h' for less
+	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; peers="-redisson ../integration/redisson/target/driver.jar"; fi; \
+	if module=$$(sh scripts/servers.sh redisbloom); then peers="$$peers -module $$module"; fi; \
+	cd benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../docs/PERFORMANCE.md && go run . $$peers -set kinds -doc ../docs/PERFORMANCE_KINDS.md)
 
 fmt: ## gofmt everything
 	gofmt -w .

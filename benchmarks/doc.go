@@ -3,15 +3,17 @@
 // Command benchmarks measures leasehold next to its peers and the floors, in one
 // run on one machine, and prints Markdown.
 //
-//	go run .                                  everything; some twenty-five minutes
+//	go run .                                  everything; some forty minutes
+//	go run . -set kinds                       what is no lock: semaphores, latches, rate limiters, Bloom filters
 //	go run . -short                           every cell for a moment, to see that it works
 //	go run . -cells '^hot' -reps 9            some cells
 //	go run . -contenders 'leasehold|^f1'      some contenders
-//	go run . -doc ../docs/PERFORMANCE.md      everything, and the tables go into that file
+//	go run . -set locks -doc ../docs/PERFORMANCE.md    the tables go into that file
 //	go run . -cells '^free$' -contenders leasehold -cpuprofile /tmp/prof
 //
 // It needs Linux and a redis-server or valkey-server on the PATH, and starts and
-// ends it itself. [docs/PERFORMANCE.md] says how it measures.
+// ends it itself. [docs/PERFORMANCE.md] says how it measures. The tables of the kinds that are no locks are in
+// [docs/PERFORMANCE_KINDS.md].
 //
 //	main.go        the flags, and the order in which things happen
 //	cells.go       the table of cells: the contenders, the work and the aims of each
@@ -28,4 +30,5 @@
 // A worker process is this program, started once more.
 //
 // [docs/PERFORMANCE.md]: ../docs/PERFORMANCE.md
+// [docs/PERFORMANCE_KINDS.md]: ../docs/PERFORMANCE_KINDS.md
 package main

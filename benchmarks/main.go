@@ -20,6 +20,7 @@ type bench struct {
 	reps       int
 	short      bool
 	large      bool
+	set        string // locks or kinds; empty for both
 	cells      *regexp.Regexp
 	contenders *regexp.Regexp
 	cpuprofile string
@@ -50,6 +51,7 @@ func run() error {
 	flag.IntVar(&b.reps, "reps", 5, "`repetitions`; the tables show medians")
 	flag.BoolVar(&b.short, "short", false, "everything for a moment only: says whether it works, not how fast")
 	flag.BoolVar(&b.large, "large", false, "also the cells that take much memory")
+	flag.StringVar(&b.set, "set", "", "only `locks`, or only kinds: the cells of what is no lock, and of docs/PERFORMANCE_KINDS.md")
 	flag.StringVar(&cells, "cells", "", "only cells whose name matches the `regexp`")
 	flag.StringVar(&contenders, "contenders", "", "only contenders whose name matches the `regexp`")
 	flag.StringVar(&b.cpuprofile, "cpuprofile", "", "write a CPU profile of each worker process to the `directory`")
@@ -59,6 +61,9 @@ func run() error {
 	flag.StringVar(&doc, "doc", "", "put the tables into the Markdown `file` too, between its marks")
 	flag.Parse()
 
+	if b.set != "" && b.set != "locks" && b.set != "kinds" {
+		return fmt.Errorf("-set %s: it must be locks or kinds", b.set)
+	}
 	var err error
 	if b.cells, err = regexp.Compile(cells); err != nil {
 		return err
@@ -116,7 +121,7 @@ func wrong(outcomes []outcome) error {
 // were measured before.
 func (b *bench) run() (all []outcome, about string, err error) {
 	for _, c := range cells {
-		if !b.cells.MatchString(c.name) || c.large && !b.large {
+		if !b.cells.MatchString(c.name) || c.large && !b.large || b.set != "" && b.set != c.set() {
 			continue
 		}
 		o, version, err := b.measure(c)

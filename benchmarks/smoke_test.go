@@ -272,12 +272,14 @@ func TestReplaced(t *testing.T) {
 			t.Errorf("%q lacks a mark", bad)
 		}
 	}
-	page, err := os.ReadFile("../docs/PERFORMANCE.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := replaced(string(page), tables); err != nil {
-		t.Errorf("docs/PERFORMANCE.md %v", err)
+	for _, name := range []string{"PERFORMANCE.md", "PERFORMANCE_KINDS.md"} {
+		page, err := os.ReadFile("../docs/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := replaced(string(page), tables); err != nil {
+			t.Errorf("docs/%s %v", name, err)
+		}
 	}
 }
 
@@ -307,6 +309,17 @@ func TestNumber(t *testing.T) {
 		if got := number(v, digits); got != want {
 			t.Errorf("%v: %q, want %q", v, got, want)
 		}
+	}
+}
+
+// A run of a set has the cells of that set, and each cell is in a set.
+func TestSets(t *testing.T) {
+	of := map[string][]string{}
+	for _, c := range cells {
+		of[c.set()] = append(of[c.set()], c.name)
+	}
+	if len(of["locks"]) != len(lockCells) || len(of["locks"])+len(of["kinds"]) != len(cells) || !slices.Contains(of["kinds"], "permit") || !slices.Contains(of["kinds"], "bloom") {
+		t.Errorf("%v", of)
 	}
 }
 
