@@ -122,11 +122,13 @@ func limitAnswer(c LimitCall, reply rueidis.RedisResult) LimitAnswer {
 	if err != nil {
 		return LimitAnswer{Err: err}
 	}
-	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
+	const words = 6
+	var n []int64
+	if msg.IsArray() {
+		n, err = msg.AsIntSlice()
+	} else if v, other := msg.ToInt64(); other == nil && v == int64(Foreign) {
 		return LimitAnswer{Verdict: Foreign}
 	}
-	const words = 6
-	n, err := msg.AsIntSlice()
 	if err != nil || len(n) != 1+words*len(c.Questions) || n[0] <= 0 {
 		return LimitAnswer{Err: &ReplyError{limitTake.name, msg.String()}}
 	}

@@ -27,6 +27,7 @@ import (
 type desk struct {
 	send   *send.Sender // set once
 	sliced bool         // set once: Redis is a cluster
+	asks   sync.Pool    // of *ask that nobody refers to any more
 
 	mu      sync.Mutex
 	lanes   map[laneID]*lane     // those with a question under way
@@ -59,10 +60,12 @@ type lane struct {
 
 // ask is the call of one caller.
 type ask struct {
-	q    luascripts.LimitQuestion // of one caller
-	done chan struct{}            // closed when the rest is set
-	r    answer
-	err  error
+	done     chan struct{} // set once; cap 1: a token when r and err are set
+	patience *time.Timer   // set once; the caller's
+
+	q   luascripts.LimitQuestion // of one caller
+	r   answer
+	err error
 
 	left bool // guarded by the mutex of the desk: the caller has left
 	kept bool // guarded by the same mutex: the Policy let the caller pass, so its units are not refunded
@@ -114,6 +117,9 @@ func newDesk(s *send.Sender) *desk {
 		lanes:   make(map[laneID]*lane),
 		refused: make(map[laneID][]refusal),
 		sweep:   1024,
+		asks: sync.Pool{New: func() any {
+			return &ask{done: make(chan struct{}, 1), patience: time.NewTimer(0)}
+		}},
 	}
 }
 
@@ -123,7 +129,6 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id laneID, q luascripts.Li
 		return answer{}, err
 	}
 	q.Times = 1
-	a := &ask{q: q, done: make(chan struct{})}
 	g := &d.groups[d.groupOf(id.key)]
 
 	d.mu.Lock()
@@ -148,19 +153,24 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id laneID, q luascripts.Li
 		d.lanes[id] = l
 		g.ready = append(g.ready, l)
 	}
+	a := d.asks.Get().(*ask)
+	a.q = q
 	l.next = append(l.next, a)
 	d.mu.Unlock()
 
-	timer := time.NewTimer(lim.policy.after)
-	defer timer.Stop()
+	a.patience.Reset(lim.policy.after)
 	var err error
 	late := false
 	select {
 	case <-a.done:
-		return a.r, a.err
+		r, err := a.r, a.err
+		a.patience.Stop()
+		a.r, a.err = answer{}, nil
+		d.asks.Put(a)
+		return r, err
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-timer.C:
+	case <-a.patience.C:
 		err, late = send.Silent(lim.policy.after), true
 	case <-d.send.Closing():
 		err = lock.ErrClosed
@@ -170,6 +180,7 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id laneID, q luascripts.Li
 
 // leave ends the wait of a caller with err, unless its answer has come just now.
 func (d *desk) leave(l *lane, a *ask, err error, late, keep bool) (answer, error) {
+	a.patience.Stop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	select {
@@ -282,7 +293,7 @@ func (d *desk) answer(f flight, questions []luascripts.LimitQuestion, a luascrip
 					back = append(back, c.r)
 				}
 			}
-			close(c.done)
+			c.done <- struct{}{} // and nobody but its caller refers to it
 		}
 	}
 	if a.Err == nil {
@@ -350,8 +361,12 @@ func (d *desk) knows(id laneID, q luascripts.LimitQuestion) (answer, bool) {
 	if q.Units == 0 {
 		return answer{}, false
 	}
+	all := d.refused[id]
+	if len(all) == 0 {
+		return answer{}, false
+	}
 	now := time.Now()
-	for _, known := range d.refused[id] {
+	for _, known := range all {
 		left := known.until.Sub(now)
 		// For another number of units the time is another one.
 		if known.least != q.Least || q.Wait >= left || !now.Before(known.forget) {
