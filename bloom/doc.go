@@ -30,8 +30,9 @@
 // and 512 MB at the most. With more than 64 MB, Init and Count block the server for 60 ms and more, and a slot that
 // moves carries the whole filter with it. [NewSharded] splits one filter into several.
 //
-// Add and Contains send one pipeline of BITFIELD (or BITFIELD_RO) and HMGET, with up to a thousand bits in a command. They
-// ask the master, as a replica can miss the latest elements.
+// Add and Contains send one pipeline of BITFIELD (or BITFIELD_RO) and HMGET, with up to a thousand bits in a command. Where the
+// filter is shorter than the question for all these bits, Contains reads the whole filter by GETRANGE and looks here, which costs the
+// server a fraction. They ask the master, as a replica can miss the latest elements.
 //
 // # Elements
 //

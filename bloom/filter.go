@@ -102,6 +102,7 @@ func On(s *send.Sender, name string, opts ...Option) *Filter {
 const (
 	maxSize   = 4_294_967_294 // the limit of Redisson
 	maxHashes = 1_000         // the most bits in one command
+	bitWords  = 24            // the least bytes of a command that ask for one bit
 )
 
 // Init makes the filter for n elements. With n elements in it, Contains finds some share p of the elements that
@@ -245,10 +246,16 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 		words []string
 		gone  bool
 	}
+	whole := !set && c.Size/8 < bitWords*uint64(len(all)) // the filter is shorter than the question for the bits
 	a, err := send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (a answer, err error) {
 		var replies []rueidis.RedisResult
 		for range 2 {
-			commands := f.commands(all, set)
+			var commands []rueidis.Completed
+			if whole {
+				commands = append(commands, f.wholeCommand(c.Size))
+			} else {
+				commands = f.commands(all, set)
+			}
 			replies = f.pipeline(ctx, append(commands, f.configCommand()))
 			if err := replies[0].Error(); err == nil || f.without.Load() || !strings.Contains(err.Error(), "unknown command") {
 				break
@@ -257,6 +264,14 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 		}
 		last := len(replies) - 1
 		for _, r := range replies[:last] {
+			if whole {
+				text, err := r.ToString()
+				if err != nil {
+					return a, err
+				}
+				a.bits = pick(text, all)
+				continue
+			}
 			if f.without.Load() {
 				bit, err := r.ToInt64()
 				if err != nil {
@@ -335,6 +350,22 @@ func (f *Filter) commands(all []uint64, set bool) (commands []rueidis.Completed)
 		commands = append(commands, f.send.Redis.B().Arbitrary(verb).Keys(f.bits).Args(args...).Build())
 	}
 	return commands
+}
+
+// wholeCommand returns the command that reads all bits of a filter of this size.
+func (f *Filter) wholeCommand(size uint64) rueidis.Completed {
+	return f.send.Redis.B().Arbitrary("GETRANGE").Keys(f.bits).Args("0", strconv.FormatUint((size-1)/8, 10)).Build()
+}
+
+// pick returns bits of a filter. The text ends where no later bit was ever set.
+func pick(text string, all []uint64) []int64 {
+	bits := make([]int64, len(all))
+	for n, i := range all {
+		if i/8 < uint64(len(text)) {
+			bits[n] = int64(text[i/8] >> (7 - i%8) & 1)
+		}
+	}
+	return bits
 }
 
 func (f *Filter) configCommand() rueidis.Completed {

@@ -78,7 +78,7 @@ func TestModel(t *testing.T) {
 			if err := rdb.Do(t.Context(), rdb.B().Flushall().Build()).Error(); err != nil {
 				t.Fatal(err)
 			}
-			n, p := rapid.Uint64Range(1, 50).Draw(rt, "n"), rapid.Float64Range(1e-6, 0.6).Draw(rt, "p")
+			n, p := rapid.Uint64Range(1, 500).Draw(rt, "n"), rapid.Float64Range(1e-6, 0.6).Draw(rt, "p")
 			size, hashes := bloom.SizeOf(n, p)
 			if size < 1 {
 				return
@@ -281,7 +281,7 @@ func TestBadInput(t *testing.T) {
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	f := made(t, open(s.Client(t), "f"), 1000, 0.01) // 7 bits
+	f := made(t, open(s.Client(t), "f"), 1_000_000, 0.01) // 7 bits
 	var many []string
 	for i := range 300 {
 		many = append(many, fmt.Sprint(i))
@@ -302,6 +302,15 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%d asked for: %d BITFIELD_RO", len(c.elements), n)
 		}
 	}
+	small := made(t, open(s.Client(t), "small"), 1000, 0.01) // 1,199 bytes
+	add(t, small, many[:100]...)
+	for elements, whole := range map[int]int64{7: 0, 8: 1, 300: 1} {
+		s.ResetStats(t)
+		contains(t, small, many[:elements]...)
+		if a, b := s.CommandCalls(t, "getrange"), s.CommandCalls(t, "bitfield_ro"); a != whole || b != 1-whole {
+			t.Errorf("%d of a small filter asked for: %d GETRANGE, %d BITFIELD_RO, want %d and %d", elements, a, b, whole, 1-whole)
+		}
+	}
 }
 
 // A call whose answer is lost fails with an error that says so. Its elements are added all the same.
@@ -309,7 +318,7 @@ func TestLostReply(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
-	f := made(t, open(s.Client(t, redistest.Via(p)), "f"), 100, 0.01)
+	f := made(t, open(s.Client(t, redistest.Via(p)), "f"), 1000, 0.01)
 	add(t, f, "a")
 	p.OnRequest(redistest.Once("BITFIELD", redistest.Action{DropReply: true}))
 	if _, err := f.Add(t.Context(), []byte("b")); !errors.Is(err, lock.ErrUnavailable) {
@@ -395,9 +404,10 @@ func TestRights(t *testing.T) {
 		s.Do(t, "FLUSHALL")
 		rdb := s.Client(t, s.AddUser(t, user, rights...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
 		f := bloom.On(send.New(rdb, "orders:", patient), "f")
-		_, _ = f.Init(t.Context(), 10, 0.1)
+		_, _ = f.Init(t.Context(), 1000, 0.1)
 		_, _ = f.Add(t.Context(), []byte("a"))
 		_, _ = f.Contains(t.Context(), []byte("a"))
+		_, _ = f.Contains(t.Context(), slices.Repeat([][]byte{[]byte("a")}, 10)...) // the whole filter is shorter
 		_, _ = f.Count(t.Context())
 		_ = f.Delete(t.Context())
 	}

@@ -86,7 +86,7 @@ func TestJavaBloom_cost(t *testing.T) {
 		}
 		return cost{
 			(serverCPU(t, server) - before) / (rounds * time.Duration(len(elements))),
-			commandTime(t, server, "evalsha", "eval", "bitfield_ro", "hmget", "hgetall", "getbit") / (rounds * time.Duration(len(elements))),
+			commandTime(t, server, "evalsha", "eval", "bitfield_ro", "getrange", "hmget", "hgetall", "getbit") / (rounds * time.Duration(len(elements))),
 		}
 	}
 	found := func(who string, got int) {
