@@ -1,0 +1,33 @@
+package registry
+
+import (
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+)
+
+// What a message says of an operator stands in one line of a log, whatever was published; and what Taken says is
+// understood.
+func FuzzTaken(f *testing.F) {
+	for _, m := range []string{"", "taken", "taken ", "taken 1", "taken 1 alice", "taken 1 a\nb\x7f\u0085", "taken 1 " + strings.Repeat("é", 200), "taken 1 \xff", "took 1 alice"} {
+		f.Add(m)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, message := range []string{text, "taken " + text, "taken 7 " + text} {
+			number, by, ok := ParseTaken(message)
+			switch {
+			case !ok:
+			case number == "" || strings.Contains(number, " ") || !strings.HasPrefix(message, "taken "+number):
+				t.Errorf("%q: the number is %q", message, number)
+			case by == "" || len(by) > MostText || strings.ContainsFunc(by, unicode.IsControl):
+				t.Errorf("%q: the operator is %q", message, by)
+			}
+		}
+		channel, message := Taken(id+":7", text)
+		if number, _, ok := ParseTaken(message); channel != keys.Client(id) || !ok || number != "7" {
+			t.Errorf("%q at %q is read as %q, %v", message, channel, number, ok)
+		}
+	})
+}

@@ -1,0 +1,52 @@
+package session
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Whatever is published on the channels that a session listens to: it gives nobody a lock, takes none away, and each
+// waiter gets its lock once it is let go.
+func FuzzMessages(f *testing.F) {
+	for _, m := range []string{"", "0", "aside", "taken 1 eve", "taken 18446744073709551616 eve", "taken  ", "granted", "0190b5a2-7e2f-7abc-8def-0123456789ab:1 9", "\x00\xff\r\n", "1 2 3"} {
+		f.Add(m, byte(0))
+		f.Add(m, byte(2))
+	}
+	f.Fuzz(func(t *testing.T, message string, times byte) {
+		inBubble(t, func(w *world) {
+			kinds := []*Kind{plain, fair}
+			for _, kind := range kinds {
+				held := w.take(w.b, kind, w.Context())
+				ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+				waiter := w.waitingFor(w.a, ctx, w.a.NewSpec(kind, "orders", nil))
+				channels := w.mini.PubSubChannels("*")
+				if len(channels) == 0 {
+					w.Fatal("nobody listens, so nothing is proved")
+				}
+				for i := range int(times%4) + 1 {
+					for _, channel := range channels {
+						for _, said := range []string{message, "taken " + message, w.a.id + ":" + strconv.Itoa(i) + " " + message} {
+							w.mini.Publish(channel, said)
+						}
+					}
+					synctest.Wait()
+				}
+				select {
+				case <-waiter:
+					w.Errorf("%q gave it the lock", message)
+				default:
+				}
+				if held.Context().Err() != nil {
+					w.Errorf("%q took the lock away", message)
+				}
+				w.unlock(held)
+				time.Sleep(pollTime)
+				w.unlock(w.next(waiter))
+				cancel()
+			}
+		})
+	})
+}
