@@ -36,16 +36,13 @@ func main() {
 
 // run is main without the process around it.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
+	return execute(ctx, leasehold(), args, stdout, stderr)
+}
+
+// execute runs root, and turns its error into words and an exit code.
+func execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) (code int) {
 	started := false
-	root := &cobra.Command{
-		Use:              "leasehold",
-		Short:            "Locks in Redis",
-		Version:          thisVersion().Version,
-		SilenceUsage:     true,
-		SilenceErrors:    true,
-		PersistentPreRun: func(*cobra.Command, []string) { started = true },
-	}
-	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
+	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -55,4 +52,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 		err = usage(err)
 	}
 	return report(ctx, stderr, cmd, err)
+}
+
+// leasehold returns the command leasehold, with all that are below it.
+func leasehold() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "leasehold",
+		Short:         "Locks in Redis",
+		Version:       thisVersion().Version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
+	return root
 }

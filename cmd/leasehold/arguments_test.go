@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// Whatever the arguments are, they are understood, or refused in words with the exit code for that. What the commands
+// do then is not part of it: nothing is connected to, and nothing is started.
+func FuzzArguments(f *testing.F) {
+	for _, args := range []string{
+		"", "ls", "ls -o json a*", "run --wait 5s -E 75 orders -- make all", "run a", "run -- a", "unlock a --yes --as alice --reason x", "inspect", "watch a b c", "top --every -1s", "--help", "version -o yaml",
+		"bench --time 1e9s", "doctor --for plain,fair --slow x", "serve --host a,b --listen :0", "completion bash", "ls -u redis://:x@h -u", "help run", "run --permits=99999999999999999999 a -- b", "-- -- --", "ls --no-such",
+	} {
+		f.Add(strings.ReplaceAll(args, " ", "\n"))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		args := strings.Split(text, "\n")
+		if strings.HasPrefix(args[0], "__") {
+			return // what a shell asks for completions, which may connect
+		}
+		root, ran := leasehold(), false
+		for _, c := range root.Commands() {
+			c.RunE = func(*cobra.Command, []string) error { ran = true; return nil }
+		}
+		var stdout, stderr bytes.Buffer
+		code := execute(t.Context(), root, args, &stdout, &stderr)
+		switch {
+		case ran && (code != exitOK || stderr.Len() > 0):
+			t.Errorf("%q: exit code %d, and %q", args, code, &stderr)
+		case !ran && code == exitOK && stdout.Len() == 0:
+			t.Errorf("%q: exit code 0, and no word", args)
+		case code != exitOK && (code != exitUsage || stderr.Len() == 0):
+			t.Errorf("%q: exit code %d with %q, want %d and words", args, code, &stderr, exitUsage)
+		}
+	})
+}
