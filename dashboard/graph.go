@@ -223,7 +223,31 @@ const (
 // draw draws the part of the graph that n is in: from left to right, each node right of those that lead to it. An
 // edge that would close a ring leads back, below all else.
 func draw(n *node) (d drawing, ok bool) {
-	var part []*node
+	d.Nodes = inOrder(connected(n))
+	last := rank(d.Nodes)
+	tallest := place(d.Nodes, last)
+	d.Width = 2*margin + last*stepX + boxWidth
+	d.Height = 2*margin + (tallest-1)*stepY + boxHeight
+	bottom := d.Height
+	for _, n := range d.Nodes {
+		for _, e := range n.out {
+			e.Path = e.path(bottom)
+			if e.Back {
+				d.Height = bottom + 44
+			}
+			d.Edges = append(d.Edges, e)
+			says := e.sentence()
+			d.Sentences = append(d.Sentences, says)
+			if e.InRing {
+				d.Ring = append(d.Ring, says)
+			}
+		}
+	}
+	return d, len(d.Edges) > 0
+}
+
+// connected returns the nodes that edges connect with n, in whichever direction, and marks them.
+func connected(n *node) (part []*node) {
 	var collect func(n *node)
 	collect = func(n *node) {
 		if n.component != 0 {
@@ -239,7 +263,11 @@ func draw(n *node) (d drawing, ok bool) {
 		}
 	}
 	collect(n)
-	var order []*node // each node before those it leads to
+	return part
+}
+
+// inOrder returns the nodes so that each comes before those it leads to. An edge that would close a ring leads back.
+func inOrder(part []*node) (order []*node) {
 	var walk func(n *node)
 	walk = func(n *node) {
 		n.state = 1
@@ -263,8 +291,11 @@ func draw(n *node) (d drawing, ok bool) {
 		}
 	}
 	slices.Reverse(order)
-	columns := make(map[int][]*node)
-	last, tallest := 0, 0
+	return order
+}
+
+// rank says in which column each node stands, and returns the last column.
+func rank(order []*node) (last int) {
 	for _, n := range order {
 		for _, e := range n.out {
 			if !e.Back {
@@ -282,53 +313,42 @@ func draw(n *node) (d drawing, ok bool) {
 			n.rank = first - 1
 		}
 	}
+	return last
+}
+
+// place gives each node its place in its column, next to those that lead to it, and returns how many nodes the fullest column has.
+func place(order []*node, last int) (tallest int) {
+	columns := make([][]*node, last+1)
 	for _, n := range order {
 		columns[n.rank] = append(columns[n.rank], n)
 		tallest = max(tallest, len(columns[n.rank]))
 	}
-	back := 0
-	for rank := 0; rank <= last; rank++ {
-		column := columns[rank]
+	for rank, column := range columns {
 		slices.SortStableFunc(column, func(a, b *node) int { return cmp.Compare(middle(a), middle(b)) })
 		for i, n := range column {
 			n.X = margin + rank*stepX
 			n.Y = margin + (tallest-len(column))*stepY/2 + i*stepY
 		}
 	}
-	for _, n := range order {
-		for _, e := range n.out {
-			if e.Back {
-				back++
-			}
-		}
+	return tallest
+}
+
+// path returns the curve of the edge. One that leads back passes below the bottom of all nodes.
+func (e *edge) path(bottom int) string {
+	if e.Back {
+		x1, y1, x2, y2 := e.From.X+boxWidth/2, e.From.Y+boxHeight, e.To.X+boxWidth/2, e.To.Y+boxHeight+7
+		return fmt.Sprintf("M%d %d C%d %d %d %d %d %d", x1, y1, x1, bottom+40, x2, bottom+40, x2, y2)
 	}
-	d.Width = 2*margin + last*stepX + boxWidth
-	d.Height = 2*margin + (tallest-1)*stepY + boxHeight
-	bottom := d.Height
-	if back > 0 {
-		d.Height += 44
+	x1, y1, x2, y2 := e.From.X+boxWidth, e.From.Y+boxHeight/2, e.To.X-7, e.To.Y+boxHeight/2
+	return fmt.Sprintf("M%d %d C%d %d %d %d %d %d", x1, y1, x1+30, y1, x2-30, y2, x2, y2)
+}
+
+// sentence says what the edge shows.
+func (e *edge) sentence() string {
+	if e.From.Lock {
+		return fmt.Sprintf("%s is held by %s.", label(e.From), label(e.To))
 	}
-	for _, n := range order {
-		for _, e := range n.out {
-			x1, y1, x2, y2 := e.From.X+boxWidth, e.From.Y+boxHeight/2, e.To.X-7, e.To.Y+boxHeight/2
-			e.Path = fmt.Sprintf("M%d %d C%d %d %d %d %d %d", x1, y1, x1+30, y1, x2-30, y2, x2, y2)
-			if e.Back {
-				x1, y1, x2, y2 = e.From.X+boxWidth/2, e.From.Y+boxHeight, e.To.X+boxWidth/2, e.To.Y+boxHeight+7
-				e.Path = fmt.Sprintf("M%d %d C%d %d %d %d %d %d", x1, y1, x1, bottom+40, x2, bottom+40, x2, y2)
-			}
-			d.Edges = append(d.Edges, e)
-			says := fmt.Sprintf("%s waits for %s.", label(e.From), label(e.To))
-			if e.From.Lock {
-				says = fmt.Sprintf("%s is held by %s.", label(e.From), label(e.To))
-			}
-			d.Sentences = append(d.Sentences, says)
-			if e.InRing {
-				d.Ring = append(d.Ring, says)
-			}
-		}
-	}
-	d.Nodes = order
-	return d, len(d.Edges) > 0
+	return fmt.Sprintf("%s waits for %s.", label(e.From), label(e.To))
 }
 
 // middle returns where the nodes that lead to n are.
