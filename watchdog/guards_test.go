@@ -1,0 +1,80 @@
+package watchdog_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/watchdog"
+)
+
+// An answer that comes when the lease is stopped or lost tells nobody anything: the subject was told, or asked not to be.
+func TestLease_answeredWhenOver(t *testing.T) {
+	for _, answer := range []error{nil, watchdog.ErrGone} {
+		inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+			sent := time.Now()
+			stopped, l := s.watch(w, lease, true)
+			l.Stop(t.Context())
+			l.Answered(sent, answer)
+			if stopped.losses != 0 || stopped.renewed != 0 || l.Check() != watchdog.ErrStopped {
+				t.Errorf("%v, when stopped: %d losses, %d renewals, and then %v", answer, stopped.losses, stopped.renewed, l.Check())
+			}
+			lost, l := s.watch(w, lease, true)
+			l.Lose(errors.New("taken"))
+			until := l.Until()
+			l.Answered(sent, answer)
+			if lost.losses != 1 || lost.renewed != 0 || !l.Until().Equal(until) || w.Len() != 0 {
+				t.Errorf("%v, when lost: %d losses, %d renewals, until %v after %v, %d leases", answer, lost.losses, lost.renewed, l.Until(), until, w.Len())
+			}
+		})
+	}
+}
+
+// A renewal that failed is no cause of an end any more once a later answer has confirmed the lease.
+func TestLease_answeredAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent time.Time
+		refused := errors.New("refused")
+		w := watchdog.New(lease, most, func(context.Context, []watchdog.Subject) []error {
+			sent = time.Now()
+			return []error{refused}
+		})
+		defer w.Close()
+		sub := &subject{}
+		l := w.Watch(sub, time.Now(), lease, true)
+		time.Sleep(lease/3 + time.Millisecond)
+		synctest.Wait()
+		if len(sub.failed) != 1 {
+			t.Fatalf("%d renewals have failed, want one", len(sub.failed))
+		}
+		l.KeepAlive(false)
+		l.Answered(sent, nil)
+		time.Sleep(2 * lease)
+		synctest.Wait()
+		if _, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || errors.Is(cause, refused) {
+			t.Errorf("lost by %v, want the end of the lease alone", cause)
+		}
+	})
+}
+
+// To turn the renewals of a lease on or off that is over does not bring it back.
+func TestLease_keepAliveWhenOver(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		for _, alive := range []bool{true, false} {
+			sub, l := s.watch(w, lease, alive)
+			l.Stop(t.Context())
+			before := s.renewals()
+			l.KeepAlive(!alive)
+			if w.Len() != 0 {
+				t.Errorf("%d leases are watched after KeepAlive(%v)", w.Len(), !alive)
+			}
+			time.Sleep(2 * lease)
+			synctest.Wait()
+			if n := s.renewals() - before; n != 0 || sub.losses != 0 {
+				t.Errorf("KeepAlive(%v): %d renewals, %d losses", !alive, n, sub.losses)
+			}
+		}
+	})
+}
