@@ -78,3 +78,40 @@ func TestLease_keepAliveWhenOver(t *testing.T) {
 		}
 	})
 }
+
+// The first renewal comes an interval after renewals are turned on; to turn them on once more does not put it off.
+func TestLease_keepAliveBegins(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		_, l := s.watch(w, 10*lease, false)
+		time.Sleep(lease)
+		l.KeepAlive(true)
+		time.Sleep(lease/3 - time.Millisecond)
+		synctest.Wait()
+		if n := s.renewals(); n != 0 {
+			t.Errorf("%d renewals before the interval is over", n)
+		}
+		l.KeepAlive(true)
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		if n := s.renewals(); n != 1 {
+			t.Errorf("%d renewals when the interval is over, want 1", n)
+		}
+	})
+}
+
+// A call that is wanted of a lease that is over does not come, and does not bring the lease back.
+func TestLease_callAtWhenOver(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		sub, l := s.watch(w, lease, true)
+		l.Stop(t.Context())
+		l.CallAt(time.Now().Add(time.Second))
+		if w.Len() != 0 {
+			t.Errorf("%d leases are watched", w.Len())
+		}
+		time.Sleep(2 * lease)
+		synctest.Wait()
+		if n := len(sub.calls()); n != 0 || s.renewals() != 0 || sub.losses != 0 {
+			t.Errorf("%d calls, %d renewals, %d losses", n, s.renewals(), sub.losses)
+		}
+	})
+}

@@ -230,7 +230,6 @@ func (w *Waiter) adopt(t *Tenure, o *Owner) (known bool) {
 	if l.hand.offered != nil && l.hand.offered != t {
 		// Redis says that the ticket has the lock: what was passed on is lost.
 		p.Fail(l.hand.offered)
-		l.hand.offered, l.hand.to = nil, nil
 	}
 	known = l.hand.offered == t
 	l.hand = hand{}

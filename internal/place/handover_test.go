@@ -312,6 +312,16 @@ func TestInherit(t *testing.T) {
 			t.Errorf("%+v", step)
 		}
 	})
+	t.Run("others come first, and the first looks late", func(t *testing.T) {
+		s, ticket, w := scene(t, &plainTerms)
+		w.line.when.askAt = s.now.Add(pollTime) // the line was refused before
+		s.Inherit(ticket, Inheritance{Done: true, Aside: s.now.Add(asideTime)}, s.now)
+		s.Unhold(s.side(false).held)
+		s.pass(asideTime)
+		if step := s.next(w); step.Do != Ask {
+			t.Errorf("%+v", step)
+		}
+	})
 	t.Run("another process has it", func(t *testing.T) {
 		s, ticket, w := scene(t, &plainTerms)
 		s.Inherit(ticket, Inheritance{Done: true, Sent: s.now}, s.now)
