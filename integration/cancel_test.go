@@ -63,7 +63,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	s := seed(t)
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	bound := 2*opTimeout + 2*delay + 50*time.Millisecond // a round trip, and a busy machine
+	bound := 2*opTimeout + 2*delay + 50*time.Millisecond // a round trip; what a busy machine adds, the scanner measures
 	var faults sync.Mutex
 	random := rand.New(rand.NewPCG(s, 1)) // guarded by faults; traffic draws from other streams
 	proxy.OnRequest(func(req [][]byte) (a redistest.Action) {
@@ -161,12 +161,13 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	}
 	close(stop)
 	scanner.Wait()
+	bound += 2 * watch.slowest // the call that ended left two commands, the question and what takes it back
 	worst, late := watch.report(bound)
 	if len(late) > 0 {
 		t.Errorf("%d keys outlived the end of their call by more than %v, such as %q", len(late), bound, late[:min(3, len(late))])
 	}
 	t.Logf("%d calls ended by their context and %d held, in %v; the longest that a key of its own outlived its call was %v, the bound is %v",
-		cancelled.Load(), held.Load(), took.Round(time.Millisecond), worst.Round(time.Millisecond), bound)
+		cancelled.Load(), held.Load(), took.Round(time.Millisecond), worst.Round(time.Millisecond), bound.Round(time.Millisecond))
 	if cancelled.Load() < int64(n)/4 {
 		t.Error("too few calls were ended to say anything")
 	}
@@ -193,7 +194,7 @@ func TestCancel_withTheAnswer(t *testing.T) {
 }
 
 func testCancelWithTheAnswer(t *testing.T, k kind) {
-	const callers, opTimeout = 64, 500 * time.Millisecond
+	const callers = 64
 	n := amount(15_000) / callers
 	if k == plain {
 		n = amount(50_000) / callers
@@ -201,7 +202,7 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 	server := redistest.Start(t)
 	rdb := &cancelling{Client: server.Client(t)}
 	knowScripts(t, rdb, k)
-	c, err := client.New(rdb, client.WithOpTimeout(opTimeout), client.WithoutRegistry())
+	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,13 +236,12 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 		})
 	}
 	wg.Wait()
-	var none orphans
-	if keys := none.wait(t, rdb, time.Now().Add(2*opTimeout), "KEYS", "*"); len(keys) > 0 {
-		t.Errorf("%d locks are held that no caller has, such as %q", len(keys), keys[:min(3, len(keys))])
-	}
 	t.Logf("%d calls ended as their answer came, %d got the lock all the same", refused.Load(), held.Load())
-	if err := c.Close(t.Context()); err != nil {
+	if err := c.Close(t.Context()); err != nil { // what gives the locks back has been answered then
 		t.Error(err)
+	}
+	if keys, err := rdb.Do(t.Context(), rdb.B().Keys().Pattern("*").Build()).AsStrSlice(); err != nil || len(keys) > 0 {
+		t.Errorf("%d locks are held that no caller has, such as %q, %v", len(keys), keys[:min(3, len(keys))], err)
 	}
 }
 
@@ -333,6 +333,8 @@ type orphans struct {
 	count int                      // names that were given out
 	ended map[string]time.Time     // own name -> when its call returned
 	lives map[string]time.Duration // own name -> how long after that a key of the call was seen last
+
+	slowest time.Duration // the longest that a command of scan took: so late is this machine; to read when scan has returned
 }
 
 func (o *orphans) next() int {
@@ -369,6 +371,7 @@ func (o *orphans) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{}) {
 			t.Errorf("looking for keys: %v", err)
 			return
 		}
+		o.slowest = max(o.slowest, time.Since(asked))
 		o.mu.Lock()
 		for _, key := range keys {
 			name := ownName.FindString(key)

@@ -263,7 +263,7 @@ func serverRestartsEmpty(t *testing.T, k Kind) {
 		s := redistest.Start(t)
 		c := NewClient(t, s.Client(t), Fast...)
 		h := MustLock(t, holds.New(c, "orders"))
-		w := Go(t.Context(), waits.New(c, "orders")) // it goes on by itself
+		w := Go(t.Context(), waits.New(c, "orders", endless)) // it goes on by itself
 		s.Kill(t)
 		s.Restart(t)
 		Lost(t, h)
@@ -699,11 +699,11 @@ func persistedByHand(t *testing.T, k Kind) {
 	MustUnlock(t, h)
 
 	k.take(t, s, "orders", somebody)
-	state, err := k.Operator(c, "orders").Inspect(t.Context())
+	state, err := k.Operator(NewClient(t, s.Client(t)), "orders").Inspect(t.Context())
 	if err != nil || state.Lease != lock.NoExpiry || state.HoldCount(somebody) != 1 {
 		t.Errorf("Inspect: %+v, %v", state, err)
 	}
-	w := Go(t.Context(), k.New(c, "orders"))
+	w := Go(t.Context(), k.New(c, "orders", endless))
 	k.Waiting(t, s, "orders", 1)
 	s.Do(t, "DEL", "orders") // no message tells of it
 	MustUnlock(t, w.Hold(t))
