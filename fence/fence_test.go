@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/fence"
+	"github.com/leasehold-go/leasehold/internal/fencetest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"github.com/leasehold-go/leasehold/lock"
 	"go.uber.org/goleak"
 )
 
@@ -24,33 +24,9 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	younger uint64 = 1_795_225_388_576_200 // like a token, a time in µs
-	older          = younger - 1
+	younger uint64 = fencetest.Younger
+	older   uint64 = fencetest.Older
 )
-
-// isStale fails the test unless err says that token came after highest, in every
-// way in which a caller can ask.
-func isStale(t *testing.T, what string, err error, token, highest uint64) {
-	t.Helper()
-	var stale *fence.StaleError
-	var e *lock.Error
-	switch {
-	case !errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrNoToken):
-		t.Errorf("%s: %v, want ErrStale", what, err)
-	case !errors.As(err, &stale) || *stale != (fence.StaleError{Token: token, Highest: highest}):
-		t.Errorf("%s: %+v, want token %d after %d", what, stale, token, highest)
-	case !errors.As(err, &e):
-		t.Errorf("%s: %T is no lock.Error", what, err)
-	}
-}
-
-func isNoToken(t *testing.T, what string, err error) {
-	t.Helper()
-	var e *lock.Error
-	if !errors.Is(err, fence.ErrNoToken) || errors.Is(err, fence.ErrStale) || !errors.As(err, &e) {
-		t.Errorf("%s: %v, want ErrNoToken", what, err)
-	}
-}
 
 func TestStaleError(t *testing.T) {
 	var marks fence.Marks
@@ -59,7 +35,7 @@ func TestStaleError(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := mark.Check(5)
-	isStale(t, "check", err, 5, 9)
+	fencetest.IsStale(t, "check", err, 5, 9)
 	if want := `leasehold: fence "orders:42": stale fencing token 5: 9 was seen`; err.Error() != want {
 		t.Errorf("%q, want %q", err, want)
 	}
@@ -82,9 +58,9 @@ func TestMark(t *testing.T) {
 				what := fmt.Sprintf("%d, mark %d", c.token, c.highest)
 				switch {
 				case c.token == 0:
-					isNoToken(t, what, err)
+					fencetest.IsNoToken(t, what, err)
 				case c.token < c.highest:
-					isStale(t, what, err, c.token, c.highest)
+					fencetest.IsStale(t, what, err, c.token, c.highest)
 				case err != nil:
 					t.Errorf("%s: %v", what, err)
 				}
@@ -208,7 +184,7 @@ func TestMark_Do_overtaken(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	isStale(t, "the second write", <-second, older, younger)
+	fencetest.IsStale(t, "the second write", <-second, older, younger)
 }
 
 // Do returns the error of a write as it is, and a panic leaves the mark usable.
@@ -239,7 +215,7 @@ func TestMarks(t *testing.T) {
 	if err := m.Of("b").Check(older); err != nil { // another resource, another sequence
 		t.Error(err)
 	}
-	isStale(t, "the same resource", m.Of("a").Check(older), older, younger)
+	fencetest.IsStale(t, "the same resource", m.Of("a").Check(older), older, younger)
 	if m.Len() != 2 {
 		t.Errorf("%d marks", m.Len())
 	}

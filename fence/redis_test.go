@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/fence"
+	"github.com/leasehold-go/leasehold/internal/fencetest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
@@ -76,7 +77,7 @@ func TestRedis(t *testing.T) {
 			}
 			before := text(t, s, "TYPE", "data")
 			err := write(t.Context(), g, older, "data")
-			isStale(t, op, err, older, younger)
+			fencetest.IsStale(t, op, err, older, younger)
 			if want := fmt.Sprintf(`leasehold: %s "data": stale fencing token %d: %d was seen`, op, older, younger); err == nil || err.Error() != want {
 				t.Errorf("%v, want %s", err, want)
 			}
@@ -180,7 +181,7 @@ func TestRedis_refusesBeforeSending(t *testing.T) {
 	rdb := s.Client(t)
 	g := newGuard(t, rdb)
 	for op, write := range writes {
-		isNoToken(t, op, write(t.Context(), g, 0, "data"))
+		fencetest.IsNoToken(t, op, write(t.Context(), g, 0, "data"))
 		for _, key := range []string{"", "a}b", "a{b", "a{}b", "}{a}", "leasehold_fence:{a}"} {
 			err := write(t.Context(), g, younger, key)
 			ok := key == "}{a}" // its tag is a
@@ -231,7 +232,7 @@ func TestRedis_onACluster(t *testing.T) {
 			if err := write(t.Context(), g, younger, key); err != nil {
 				t.Errorf("%s of %q: %v", op, key, err)
 			}
-			isStale(t, op, write(t.Context(), g, older, key), older, younger)
+			fencetest.IsStale(t, op, write(t.Context(), g, older, key), older, younger)
 		}
 	}
 }
@@ -248,7 +249,7 @@ func TestRedis_rights(t *testing.T) {
 		if err := writes[op](t.Context(), g, younger, "data"); err != nil {
 			t.Errorf("%s: %v", op, err)
 		}
-		isStale(t, op, writes[op](t.Context(), g, older, "data"), older, younger)
+		fencetest.IsStale(t, op, writes[op](t.Context(), g, older, "data"), older, younger)
 	}
 }
 
@@ -309,7 +310,7 @@ func TestRedis_turnsAStaleHolderAway(t *testing.T) {
 	if err := g.Set(t.Context(), second.Token(), "stock", "9"); err != nil {
 		t.Fatal(err)
 	}
-	isStale(t, "the first holder", g.Set(t.Context(), first.Token(), "stock", "11"), first.Token(), second.Token())
+	fencetest.IsStale(t, "the first holder", g.Set(t.Context(), first.Token(), "stock", "11"), first.Token(), second.Token())
 	if got := text(t, s, "GET", "stock"); got != "9" {
 		t.Errorf("stock is %s", got)
 	}

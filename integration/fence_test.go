@@ -26,6 +26,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/leasehold-go/leasehold/fence"
 	"github.com/leasehold-go/leasehold/fence/fencesql"
+	"github.com/leasehold-go/leasehold/internal/fencetest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"modernc.org/sqlite"
@@ -39,8 +40,8 @@ import (
 
 // Two holders, one after the other.
 const (
-	fresh = 1_795_225_388_576_200
-	stale = fresh - 1
+	fresh = fencetest.Younger
+	stale = fencetest.Older
 )
 
 // database is a database on which the guard is tested.
@@ -120,14 +121,6 @@ func TestFence(t *testing.T) {
 	}
 }
 
-func isStale(t *testing.T, what string, err error, token, highest uint64) {
-	t.Helper()
-	var told *fence.StaleError
-	if !errors.Is(err, fence.ErrStale) || !errors.As(err, &told) || *told != (fence.StaleError{Token: token, Highest: highest}) {
-		t.Errorf("%s: %v, want ErrStale, %d after %d", what, err, token, highest)
-	}
-}
-
 // One after the other.
 func fenceAdvance(t *testing.T, d *database) {
 	guard := d.tables(t)
@@ -162,7 +155,7 @@ func fenceAdvance(t *testing.T, d *database) {
 		err := advance(c.resource, c.token, c.end)
 		what := fmt.Sprintf("%s with %d", c.resource, c.token)
 		if highest := max(c.highest, c.token); c.token < c.highest {
-			isStale(t, what, err, c.token, highest)
+			fencetest.IsStale(t, what, err, c.token, highest)
 		} else if err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -258,7 +251,7 @@ func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 					t.Error(err)
 				}
 			case level == sql.LevelReadCommitted:
-				isStale(t, "the second", err, c.second, c.first)
+				fencetest.IsStale(t, "the second", err, c.second, c.first)
 			case !d.repeat(err):
 				t.Errorf("the second: %v, want a serialization failure", err)
 			}
@@ -396,7 +389,7 @@ func fenceRefused(t *testing.T, d *database) {
 			t.Errorf("%d: %v", token, err)
 		}
 	}
-	isStale(t, "an older one", set(stale, 1), stale, fresh)
+	fencetest.IsStale(t, "an older one", set(stale, 1), stale, fresh)
 	if got := d.number(t, "SELECT fence FROM accounts WHERE id = 1"); got != fresh {
 		t.Errorf("the fence is %d", got)
 	}
@@ -443,7 +436,7 @@ func fenceHolders(t *testing.T, d *database) {
 	if err := withdraw(second, 10); err != nil {
 		t.Error(err)
 	}
-	isStale(t, "the first holder", withdraw(first, 50), first.Token(), second.Token())
+	fencetest.IsStale(t, "the first holder", withdraw(first, 50), first.Token(), second.Token())
 	if err := withdraw(second, 5); err != nil {
 		t.Error(err)
 	}

@@ -11,37 +11,14 @@ import (
 
 	"github.com/leasehold-go/leasehold/fence"
 	"github.com/leasehold-go/leasehold/fence/fencehttp"
+	"github.com/leasehold-go/leasehold/internal/fencetest"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
 const (
-	younger uint64 = 1_795_225_388_576_200 // like a token, a time in µs
-	older          = younger - 1
+	younger uint64 = fencetest.Younger
+	older   uint64 = fencetest.Older
 )
-
-// isStale fails the test unless err says that token came after highest, in every
-// way in which a caller can ask.
-func isStale(t *testing.T, what string, err error, token, highest uint64) {
-	t.Helper()
-	var stale *fence.StaleError
-	var e *lock.Error
-	switch {
-	case !errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrNoToken):
-		t.Errorf("%s: %v, want ErrStale", what, err)
-	case !errors.As(err, &stale) || *stale != (fence.StaleError{Token: token, Highest: highest}):
-		t.Errorf("%s: %+v, want token %d after %d", what, stale, token, highest)
-	case !errors.As(err, &e):
-		t.Errorf("%s: %T is no lock.Error", what, err)
-	}
-}
-
-func isNoToken(t *testing.T, what string, err error) {
-	t.Helper()
-	var e *lock.Error
-	if !errors.Is(err, fence.ErrNoToken) || errors.Is(err, fence.ErrStale) || !errors.As(err, &e) {
-		t.Errorf("%s: %v, want ErrNoToken", what, err)
-	}
-}
 
 // tells answers with the token that the request's context has.
 var tells = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -162,7 +139,7 @@ func TestHandler_overTheWire(t *testing.T) {
 			t.Errorf("%s with %d: %d, want %d", c.path, c.token, status, c.status)
 		}
 		if c.status == 412 {
-			isStale(t, c.path, err, c.token, younger)
+			fencetest.IsStale(t, c.path, err, c.token, younger)
 		} else if err != nil {
 			t.Errorf("%s with %d: %v", c.path, c.token, err)
 		}
@@ -179,7 +156,7 @@ func TestFromResponse_ofOthers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	isStale(t, "without its request", fencehttp.FromResponse(&http.Response{StatusCode: 412, Header: http.Header{fencehttp.Header: {"5"}}}), 0, 5)
+	fencetest.IsStale(t, "without its request", fencehttp.FromResponse(&http.Response{StatusCode: 412, Header: http.Header{fencehttp.Header: {"5"}}}), 0, 5)
 }
 
 func TestRefuse(t *testing.T) {
@@ -203,7 +180,7 @@ func TestRefuse(t *testing.T) {
 
 func TestSetHeader(t *testing.T) {
 	h := http.Header{}
-	isNoToken(t, "0", fencehttp.SetHeader(h, 0))
+	fencetest.IsNoToken(t, "0", fencehttp.SetHeader(h, 0))
 	if len(h) != 0 {
 		t.Errorf("%v", h)
 	}

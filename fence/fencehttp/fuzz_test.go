@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-go/leasehold/fence/fencehttp"
+	"github.com/leasehold-go/leasehold/internal/fencetest"
 )
 
 // A header is a token if it has digits alone, which make a number from 1 to the largest of 64 bits; a request with anything
@@ -37,7 +38,7 @@ func FuzzHeader(f *testing.F) {
 			t.Errorf("%q in a response: %v", header, err)
 		}
 		if fine {
-			isStale(t, header, err, 0, want.Uint64())
+			fencetest.IsStale(t, header, err, 0, want.Uint64())
 		}
 	})
 }
