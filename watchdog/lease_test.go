@@ -20,3 +20,22 @@ func TestLease_checkLooksTwice(t *testing.T) {
 	}
 	l.Stop(t.Context())
 }
+
+// The look that takes no mutex knows the end of the trust, by both clocks, from the beginning and after each confirmation.
+func TestLease_theQuickLook(t *testing.T) {
+	w := New(time.Hour, 1, func(context.Context, []Subject) []error { return nil })
+	defer w.Close()
+	start := time.Now()
+	l := w.Watch(nil, start, time.Hour, false)
+	if !l.IsTrusted(start.Add(50*time.Minute)) || l.IsTrusted(start.Add(time.Hour)) {
+		t.Error("it does not know the end")
+	}
+	l.Extend(start, 2*time.Hour)
+	if !l.IsTrusted(start.Add(90*time.Minute)) || l.IsTrusted(start.Add(2*time.Hour)) {
+		t.Error("it does not know the end after it was extended")
+	}
+	l.Stop(t.Context())
+	if l.IsTrusted(start) {
+		t.Error("it does not know that the lease is over")
+	}
+}
