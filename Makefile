@@ -13,7 +13,7 @@ PARTS   ?=
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api links ci sim mutate chaos chaosmutants
+.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api links ci sim mutate flaky chaos chaosmutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ sim: ## histories from SEEDS=2000 seeds, on virtual time, with faults; what fail
 
 mutate: server ## take each guard away once, and name the test that goes red; takes hours, and goes on where it stopped
 	@go run ./mutants $(MUTATE); result=$$?; go run ./mutants -table && exit $$result
+
+flaky: server ## what is red on a busy machine, and how often: ROUNDS=10 LOAD=8 PACKAGES='watchdog internal/session' (scripts/flaky.sh)
+	@ROUNDS=$(ROUNDS) LOAD=$(LOAD) sh scripts/flaky.sh $(PACKAGES)
 
 # A cached result says nothing about the server of today, hence -count=1. The
 # tests of integration measure time, and run when the others are through.
