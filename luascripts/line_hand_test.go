@@ -138,3 +138,16 @@ func TestAcquireReentrant_granted(t *testing.T) {
 		}
 	})
 }
+
+// The key of a lock has a field beside its owner's that is no line: its owner gives its own hold back all the same.
+func TestRelease_besideAnotherField(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		do(t, rdb, "HSET", "orders", ours, "1", "note", "x")
+		do(t, rdb, "PEXPIRE", "orders", "30000")
+		v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, 0)
+		check(t, "release", v, luascripts.Done, err)
+		if left := list(t, rdb, "HKEYS", "orders"); len(left) != 1 || left[0] != "note" {
+			t.Errorf("left: %q", left)
+		}
+	})
+}
