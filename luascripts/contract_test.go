@@ -199,8 +199,12 @@ func checkIncluding(text string, includes map[string]string) (problems []string)
 		if strings.Contains(line, "include:") && (i != 1 || !listing.MatchString(line)) {
 			bad("what it includes is not said in the second line, in the way that is read: %s", line)
 		}
-		if strings.Contains(line, "later:") && (i != 2 || !late.MatchString(line)) {
-			bad("what it includes later is not said in the third line, in the way that is read: %s", line)
+		third := 2
+		if !listing.MatchString(text) {
+			third = 1
+		}
+		if strings.Contains(line, "later:") && (i != third || !late.MatchString(line)) {
+			bad("what it includes later is not said in the third line, or the second, in the way that is read: %s", line)
 		}
 	}
 	for i, file := range lists {
@@ -216,9 +220,9 @@ func checkIncluding(text string, includes map[string]string) (problems []string)
 		if other == text {
 			continue
 		}
-		before := `((^|[^.\w])|\b(later|made)\(\)\.)`
+		before := `((^|[^.\w])|\b(later\(\)|made\(\)|made)\.)`
 		if slices.Contains(listedBy(late, text), strings.TrimSuffix(file, ".lua")) {
-			before = `\b(later|made)\(\)\.`
+			before = `\b(later\(\)|made\(\)|made)\.`
 		}
 		uses := false
 		for _, m := range function.FindAllStringSubmatch(comment.ReplaceAllString(other, ""), -1) {

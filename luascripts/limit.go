@@ -2,6 +2,7 @@ package luascripts
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -63,15 +64,6 @@ type LimitCall struct {
 	Questions []LimitQuestion
 }
 
-func (c LimitCall) args() []string {
-	args := make([]string, len(c.Rules), len(c.Rules)+4*len(c.Questions))
-	copy(args, c.Rules)
-	for _, q := range c.Questions {
-		args = append(args, strconv.FormatInt(q.Units, 10), strconv.Itoa(q.Times), strconv.FormatInt(q.Least, 10), us(q.Wait))
-	}
-	return args
-}
-
 // LimitAnswer is the answer to one LimitCall.
 type LimitAnswer struct {
 	At      int64        // the server's time, in µs
@@ -80,20 +72,58 @@ type LimitAnswer struct {
 	Err     error
 }
 
-// AskLimits asks about several keys in one pipeline; each key is one atomic step. It repeats the calls that the
-// server answers with NOSCRIPT, with the text of the script.
-func AskLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall) []LimitAnswer {
-	commands := make(rueidis.Commands, len(calls))
+// questionsTogether is the most questions in one script call, which then takes a fraction of a millisecond of the
+// server's time.
+const questionsTogether = 64
+
+// AskLimits asks about several keys in one pipeline; each key is one atomic step. If together is true, neighbours in
+// calls that have the same rules share a script call; on a cluster it must be false.
+//
+// A shared call that the server refuses is repeated for each key alone: the server may be a cluster that looks like one
+// server, and one denied key must not end the others. Nothing of a refused call was carried out.
+func AskLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, together bool) []LimitAnswer {
+	var batches []limitBatch
+	questions := 0 // of the last batch
 	for i, c := range calls {
-		commands[i] = rdb.B().Evalsha().Sha1(limitTake.sha).Numkeys(1).Key(c.Key).Arg(c.args()...).Build()
+		last := len(batches) - 1
+		if together && last >= 0 && questions+len(c.Questions) <= questionsTogether && slices.Equal(c.Rules, calls[i-1].Rules) {
+			batches[last] = calls[i-len(batches[last]) : i+1]
+			questions += len(c.Questions)
+		} else {
+			batches = append(batches, calls[i:i+1])
+			questions = len(c.Questions)
+		}
+	}
+	answers := make([]LimitAnswer, 0, len(calls))
+	for i, reply := range execLimits(ctx, rdb, batches) {
+		batch := batches[i]
+		if _, refused := rueidis.IsRedisErr(reply.Error()); refused && len(batch) > 1 {
+			answers = append(answers, AskLimits(ctx, rdb, batch, false)...)
+		} else {
+			answers = append(answers, batch.answers(reply)...)
+		}
+	}
+	return answers
+}
+
+// limitBatch is what one script call asks: about several keys with the same rules.
+type limitBatch []LimitCall
+
+// execLimits sends batches in one pipeline: by the digest of the script, and by its text where the server does not know it.
+func execLimits(ctx context.Context, rdb rueidis.Client, batches []limitBatch) []rueidis.RedisResult {
+	commands := make(rueidis.Commands, len(batches))
+	for i, b := range batches {
+		keys, args := b.words()
+		commands[i] = rdb.B().Evalsha().Sha1(limitTake.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
 	}
 	replies := doAll(ctx, rdb, commands)
 	var unknown []int
 	commands = nil
 	for i, reply := range replies {
-		if e, ok := rueidis.IsRedisErr(reply.Error()); ok && e.IsNoScript() {
+		if isUnknown(reply) {
+			keys, args := batches[i].words()
 			unknown = append(unknown, i)
-			commands = append(commands, rdb.B().Eval().Script(limitTake.text).Numkeys(1).Key(calls[i].Key).Arg(calls[i].args()...).Build())
+			commands = append(commands, rdb.B().Eval().Script(limitTake.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
 		}
 	}
 	if commands != nil {
@@ -101,11 +131,7 @@ func AskLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall) []Lim
 			replies[unknown[j]] = reply
 		}
 	}
-	answers := make([]LimitAnswer, len(calls))
-	for i, reply := range replies {
-		answers[i] = limitAnswer(calls[i], reply)
-	}
-	return answers
+	return replies
 }
 
 // doAll sends commands in one pipeline.
@@ -116,32 +142,68 @@ func doAll(ctx context.Context, rdb rueidis.Client, commands rueidis.Commands) [
 	return rdb.DoMulti(ctx, commands...)
 }
 
-// limitAnswer reads the reply to c.
-func limitAnswer(c LimitCall, reply rueidis.RedisResult) LimitAnswer {
-	msg, err := reply.ToMessage()
-	if err != nil {
-		return LimitAnswer{Err: err}
+// words returns the keys and the arguments of the script.
+func (b limitBatch) words() (keys, args []string) {
+	keys = make([]string, len(b))
+	args = append(make([]string, 0, len(b[0].Rules)+5*len(b)), b[0].Rules...)
+	for i, c := range b {
+		keys[i] = c.Key
+		args = append(args, strconv.Itoa(len(c.Questions)))
+		for _, q := range c.Questions {
+			args = append(args, strconv.FormatInt(q.Units, 10), strconv.Itoa(q.Times), strconv.FormatInt(q.Least, 10), us(q.Wait))
+		}
 	}
+	return keys, args
+}
+
+// answers reads the reply to b.
+func (b limitBatch) answers(reply rueidis.RedisResult) []LimitAnswer {
+	answers := make([]LimitAnswer, len(b))
+	all, err := reply.ToMessage()
+	var list []rueidis.RedisMessage
+	var at int64
+	if err == nil {
+		list, _ = all.ToArray()
+		if len(list) == 1+len(b) {
+			at, _ = list[0].ToInt64()
+		}
+		if at <= 0 {
+			err = &ReplyError{limitTake.name, all.String()}
+		}
+	}
+	for i, c := range b {
+		if err != nil {
+			answers[i].Err = err
+		} else if answers[i] = c.answer(&list[i+1]); answers[i].Verdict == Done {
+			answers[i].At = at
+		}
+	}
+	return answers
+}
+
+// answer reads what the script says of one key.
+func (c LimitCall) answer(msg *rueidis.RedisMessage) LimitAnswer {
 	const words = 6
 	var n []int64
+	var err error
 	if msg.IsArray() {
 		n, err = msg.AsIntSlice()
 	} else if v, other := msg.ToInt64(); other == nil && v == int64(Foreign) {
 		return LimitAnswer{Verdict: Foreign}
 	}
-	if err != nil || len(n) != 1+words*len(c.Questions) || n[0] <= 0 {
+	if err != nil || len(n) != words*len(c.Questions) {
 		return LimitAnswer{Err: &ReplyError{limitTake.name, msg.String()}}
 	}
 	limits := int64(len(c.Rules)-1) / 3
 	replies := make([]LimitReply, len(c.Questions))
 	for i, q := range c.Questions {
-		r := n[1+words*i : 1+words*(i+1)]
+		r := n[words*i : words*(i+1)]
 		if r[0] < 0 || r[0] > q.Units*int64(q.Times) || r[1] < 0 || r[2] < 0 || r[3] < int64(Never) || r[4] < 0 || r[5] < 1 || r[5] > limits {
 			return LimitAnswer{Err: &ReplyError{limitTake.name, msg.String()}}
 		}
 		replies[i] = LimitReply{Taken: r[0], Delay: fromUs(r[1]), Remaining: r[2], Retry: fromUs(r[3]), Reset: fromUs(r[4]), Scarcest: int(r[5] - 1)}
 	}
-	return LimitAnswer{At: n[0], Replies: replies, Verdict: Done}
+	return LimitAnswer{Replies: replies, Verdict: Done}
 }
 
 // RefundUnits gives back units that would have been used at the time at, in µs by the server's clock. It leaves

@@ -3,6 +3,7 @@ package luascripts_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func want(n int64) luascripts.LimitQuestion {
 
 // askLimit asks about one key.
 func askLimit(ctx context.Context, rdb rueidis.Client, key string, rules luascripts.LimitRules, questions []luascripts.LimitQuestion) (at int64, replies []luascripts.LimitReply, v luascripts.Verdict, err error) {
-	a := luascripts.AskLimits(ctx, rdb, []luascripts.LimitCall{{Key: key, Rules: rules, Questions: questions}})[0]
+	a := luascripts.AskLimits(ctx, rdb, []luascripts.LimitCall{{Key: key, Rules: rules, Questions: questions}}, true)[0]
 	return a.At, a.Replies, a.Verdict, a.Err
 }
 
@@ -171,8 +172,8 @@ func TestLimit_replies(t *testing.T) {
 	rules := luascripts.NewLimitRules(hourly)
 	good := []int64{1_795_000_000_000_000, 1, 0, 9, 0, 0, 1}
 	reply := func(n ...int64) []byte {
-		text := fmt.Sprintf("*%d\r\n", len(n))
-		for _, i := range n {
+		text := fmt.Sprintf("*2\r\n:%d\r\n*%d\r\n", n[0], len(n)-1)
+		for _, i := range n[1:] {
 			text += fmt.Sprintf(":%d\r\n", i)
 		}
 		return []byte(text)
@@ -192,7 +193,7 @@ func TestLimit_replies(t *testing.T) {
 			t.Errorf("%d is taken for an answer", bad)
 		}
 	}
-	for _, b := range []string{"+OK\r\n", ":1\r\n", "$-1\r\n", "*0\r\n"} {
+	for _, b := range []string{"+OK\r\n", ":1\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1795000000000000\r\n", "*2\r\n:1795000000000000\r\n:1\r\n", "*3\r\n:1795000000000000\r\n:-4\r\n:-4\r\n"} {
 		if ask(t, []byte(b)) == nil {
 			t.Errorf("%q is taken for an answer", b)
 		}
@@ -215,13 +216,96 @@ func TestLimit_severalKeys(t *testing.T) {
 			calls = append(calls, luascripts.LimitCall{Key: key, Rules: luascripts.NewLimitRules(hourly), Questions: []luascripts.LimitQuestion{want(int64(i + 1))}})
 		}
 		for round, left := range [][3]int64{{9, 0, 7}, {8, 0, 4}} {
-			for i, a := range luascripts.AskLimits(t.Context(), rdb, calls) {
+			for i, a := range luascripts.AskLimits(t.Context(), rdb, calls, true) {
 				if i == 1 {
 					check(t, "a hash", a.Verdict, luascripts.Foreign, a.Err)
 				} else if a.Err != nil || a.Replies[0].Remaining != left[i] {
 					t.Errorf("round %d, key %d: %+v, want %d left", round, i, a, left[i])
 				}
 			}
+		}
+	})
+}
+
+// Keys with the same rules share a call of the script.
+func TestLimit_sharedCall(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	rules, others := luascripts.NewLimitRules(hourly), luascripts.NewLimitRules(hourly, dozen)
+	do(t, rdb, "HSET", "hash", "f", "1")
+	call := func(key string, rules luascripts.LimitRules, questions ...luascripts.LimitQuestion) luascripts.LimitCall {
+		return luascripts.LimitCall{Key: key, Rules: rules, Questions: questions}
+	}
+	all := []luascripts.LimitCall{
+		call("a", rules, want(1)), call("b", rules, want(11)), call("hash", rules, want(1)), call("c", rules, want(2), want(3)), call("d", rules, want(0)),
+		call("e", others, want(4)), call("f", others, want(5)),
+		call("a", rules, want(9)),
+	}
+	rest := func(a luascripts.LimitAnswer) (left []int64) {
+		for _, r := range a.Replies {
+			left = append(left, r.Remaining)
+		}
+		return left
+	}
+	ask := func(t *testing.T, rdb rueidis.Client, together bool, wanted ...[]int64) {
+		t.Helper()
+		for i, a := range luascripts.AskLimits(t.Context(), rdb, all, together) {
+			if !slices.Equal(rest(a), wanted[i]) || (a.Verdict == luascripts.Foreign) != (all[i].Key == "hash") {
+				t.Errorf("key %d: %+v, want %d left", i, a, wanted[i])
+			}
+		}
+	}
+	calls := func() int64 { return s.CommandCallsByClients(t, "evalsha") + s.CommandCallsByClients(t, "eval") }
+
+	ask(t, rdb, false, []int64{9}, []int64{10}, nil, []int64{8, 5}, []int64{10}, []int64{6}, []int64{5}, []int64{0})
+	do(t, rdb, "DEL", "a", "c", "e", "f")
+	before := calls()
+	ask(t, rdb, true, []int64{9}, []int64{10}, nil, []int64{8, 5}, []int64{10}, []int64{6}, []int64{5}, []int64{0})
+	if n := calls() - before; n != 3 {
+		t.Errorf("%d calls of the script for three rows of neighbours with the same rules, want 3", n)
+	}
+	if n := number(t, rdb, "EXISTS", "b", "d"); n != 0 {
+		t.Errorf("a question that took nothing left %d keys", n)
+	}
+
+	t.Run("one key is denied", func(t *testing.T) {
+		do(t, rdb, "DEL", "a", "c", "e", "f")
+		some := s.Client(t, s.AddUser(t, "some", "+@all", "~a", "~b", "~d", "~hash"))
+		answers := luascripts.AskLimits(t.Context(), some, all, true)
+		for i, a := range answers {
+			key := all[i].Key
+			if denied := strings.Contains("cef", key); denied != (a.Err != nil) {
+				t.Errorf("%s: %+v", key, a)
+			}
+		}
+		if left := rest(answers[0]); !slices.Equal(left, []int64{0}) { // the refused call was repeated when 9 of 10 units were taken
+			t.Errorf("after 9 and 1 of 10 units %d are left: what was refused was carried out", left)
+		}
+	})
+	t.Run("the memory is full", func(t *testing.T) {
+		do(t, rdb, "DEL", "a", "c", "e", "f")
+		full(t, s)
+		defer s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+		for i, a := range luascripts.AskLimits(t.Context(), rdb, all, true) {
+			takes := all[i].Key != "b" && all[i].Key != "d" && all[i].Key != "hash"
+			if takes != (a.Err != nil && strings.Contains(a.Err.Error(), "OOM")) {
+				t.Errorf("%s: %+v", all[i].Key, a)
+			}
+		}
+	})
+	t.Run("many questions", func(t *testing.T) {
+		var many []luascripts.LimitCall
+		for i := range 40 {
+			many = append(many, call(fmt.Sprint("many:", i), rules, want(1), want(2), want(3)))
+		}
+		before := calls()
+		for i, a := range luascripts.AskLimits(t.Context(), rdb, many, true) {
+			if !slices.Equal(rest(a), []int64{9, 7, 4}) {
+				t.Errorf("key %d: %+v", i, a)
+			}
+		}
+		if n := calls() - before; n != 2 {
+			t.Errorf("%d calls of the script for 120 questions, want 2", n)
 		}
 	})
 }

@@ -234,7 +234,7 @@ func (d *desk) run(g *group) {
 			continue
 		}
 		sent := time.Now()
-		for i, a := range luascripts.AskLimits(context.Background(), d.send.Redis, calls) {
+		for i, a := range luascripts.AskLimits(context.Background(), d.send.Redis, calls, !d.sliced) {
 			if a.Err = send.Told(a.Err); a.Err == nil && a.Verdict == luascripts.Foreign {
 				a.Err = lock.ErrForeignKey
 			}
