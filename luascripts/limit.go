@@ -171,39 +171,47 @@ func (b limitBatch) answers(reply rueidis.RedisResult) []LimitAnswer {
 			err = &ReplyError{limitTake.name, all.String()}
 		}
 	}
+	replies := make([]LimitReply, 0, len(b)) // to all questions; most keys have one
 	for i, c := range b {
 		if err != nil {
 			answers[i].Err = err
-		} else if answers[i] = c.answer(&list[i+1]); answers[i].Verdict == Done {
-			answers[i].At = at
+			continue
+		}
+		first := len(replies)
+		var ok bool
+		if replies, answers[i].Verdict, ok = c.read(replies, &list[i+1]); !ok {
+			answers[i].Err = &ReplyError{limitTake.name, all.String()}
+		} else if answers[i].Verdict == Done {
+			answers[i].At, answers[i].Replies = at, replies[first:]
 		}
 	}
 	return answers
 }
 
-// answer reads what the script says of one key.
-func (c LimitCall) answer(msg *rueidis.RedisMessage) LimitAnswer {
-	const words = 6
-	var n []int64
-	var err error
-	if msg.IsArray() {
-		n, err = msg.AsIntSlice()
-	} else if v, other := msg.ToInt64(); other == nil && v == int64(Foreign) {
-		return LimitAnswer{Verdict: Foreign}
+// read adds to replies what the script says of one key. It reports false if the script never says that.
+func (c LimitCall) read(replies []LimitReply, msg *rueidis.RedisMessage) ([]LimitReply, Verdict, bool) {
+	if v, err := msg.ToInt64(); err == nil {
+		return replies, Foreign, v == int64(Foreign)
 	}
-	if err != nil || len(n) != words*len(c.Questions) {
-		return LimitAnswer{Err: &ReplyError{limitTake.name, msg.String()}}
+	const words = 6
+	list, err := msg.ToArray()
+	if err != nil || len(list) != words*len(c.Questions) {
+		return replies, 0, false
 	}
 	limits := int64(len(c.Rules)-1) / 3
-	replies := make([]LimitReply, len(c.Questions))
 	for i, q := range c.Questions {
-		r := n[words*i : words*(i+1)]
-		if r[0] < 0 || r[0] > q.Units*int64(q.Times) || r[1] < 0 || r[2] < 0 || r[3] < int64(Never) || r[4] < 0 || r[5] < 1 || r[5] > limits {
-			return LimitAnswer{Err: &ReplyError{limitTake.name, msg.String()}}
+		var r [words]int64
+		for j := range r {
+			if r[j], err = list[words*i+j].ToInt64(); err != nil {
+				return replies, 0, false
+			}
 		}
-		replies[i] = LimitReply{Taken: r[0], Delay: fromUs(r[1]), Remaining: r[2], Retry: fromUs(r[3]), Reset: fromUs(r[4]), Scarcest: int(r[5] - 1)}
+		if r[0] < 0 || r[0] > q.Units*int64(q.Times) || r[1] < 0 || r[2] < 0 || r[3] < int64(Never) || r[4] < 0 || r[5] < 1 || r[5] > limits {
+			return replies, 0, false
+		}
+		replies = append(replies, LimitReply{Taken: r[0], Delay: fromUs(r[1]), Remaining: r[2], Retry: fromUs(r[3]), Reset: fromUs(r[4]), Scarcest: int(r[5] - 1)})
 	}
-	return LimitAnswer{Replies: replies, Verdict: Done}
+	return replies, Done, true
 }
 
 // RefundUnits gives back units that would have been used at the time at, in µs by the server's clock. It leaves

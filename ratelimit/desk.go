@@ -28,6 +28,7 @@ type desk struct {
 	send   *send.Sender // set once
 	sliced bool         // set once: Redis is a cluster
 	asks   sync.Pool    // of *ask that nobody refers to any more
+	unused sync.Pool    // of *lane, likewise
 
 	mu      sync.Mutex
 	lanes   map[laneID]*lane     // those with a question under way
@@ -55,6 +56,7 @@ type lane struct {
 	group  *group
 	rules  luascripts.LimitRules
 	next   []*ask // the callers that go with the next question
+	under  []*ask // those of the question under way
 	isLate bool   // the question under way is overdue
 }
 
@@ -95,7 +97,7 @@ const (
 	// maxSenders is the most pipelines of a group under way, and maxLanes the most keys with
 	// a question in one pipeline.
 	maxSenders = 8
-	maxLanes   = 16
+	maxLanes   = 32
 
 	// maxQuestions is the most questions in one command. Equal questions count as one.
 	maxQuestions = 64
@@ -120,6 +122,7 @@ func newDesk(s *send.Sender) *desk {
 		asks: sync.Pool{New: func() any {
 			return &ask{done: make(chan struct{}, 1), patience: time.NewTimer(0)}
 		}},
+		unused: sync.Pool{New: func() any { return new(lane) }},
 	}
 }
 
@@ -149,7 +152,8 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id laneID, q luascripts.Li
 			}
 			g.senders++
 		}
-		l = &lane{id: id, group: g, rules: lim.rules}
+		l = d.unused.Get().(*lane)
+		l.id, l.group, l.rules = id, g, lim.rules
 		d.lanes[id] = l
 		g.ready = append(g.ready, l)
 	}
@@ -201,12 +205,6 @@ func (d *desk) leave(l *lane, a *ask, err error, late, keep bool) (answer, error
 	return answer{}, err
 }
 
-// flight is the question of one lane.
-type flight struct {
-	lane *lane
-	asks [][]*ask // by the questions of the call
-}
-
 // run asks the questions of a group until none is left.
 func (d *desk) run(g *group) {
 	for {
@@ -216,21 +214,23 @@ func (d *desk) run(g *group) {
 			d.mu.Unlock()
 			return
 		}
-		var flights []flight
-		var calls []luascripts.LimitCall
 		n := min(len(g.ready), maxLanes)
+		lanes := make([]*lane, 0, n)
+		calls := make([]luascripts.LimitCall, 0, n)
+		questions := make([]luascripts.LimitQuestion, 0, n) // those of all calls; most have one
 		for _, l := range g.ready[:n] {
 			if len(l.next) == 0 { // all callers have left
 				d.end(l)
 				continue
 			}
-			asks, questions := together(&l.next)
-			flights = append(flights, flight{l, asks})
-			calls = append(calls, luascripts.LimitCall{Key: l.id.key, Rules: l.rules, Questions: questions})
+			first := len(questions)
+			questions = l.board(questions)
+			lanes = append(lanes, l)
+			calls = append(calls, luascripts.LimitCall{Key: l.id.key, Rules: l.rules, Questions: questions[first:]})
 		}
 		g.ready = append([]*lane(nil), g.ready[n:]...)
 		d.mu.Unlock()
-		if len(flights) == 0 {
+		if len(lanes) == 0 {
 			continue
 		}
 		sent := time.Now()
@@ -238,7 +238,7 @@ func (d *desk) run(g *group) {
 			if a.Err = send.Told(a.Err); a.Err == nil && a.Verdict == luascripts.Foreign {
 				a.Err = lock.ErrForeignKey
 			}
-			d.answer(flights[i], calls[i].Questions, a, sent)
+			d.answer(lanes[i], calls[i].Questions, a, sent)
 		}
 	}
 }
@@ -247,60 +247,63 @@ func (d *desk) run(g *group) {
 func (d *desk) end(l *lane) {
 	d.onTime(l)
 	delete(d.lanes, l.id)
+	*l = lane{next: l.next[:0], under: l.under[:0]}
+	d.unused.Put(l)
 }
 
-// together takes from next the callers that go in one command, in the order in which they came, and
-// returns them by question.
-func together(next *[]*ask) (asks [][]*ask, questions []luascripts.LimitQuestion) {
-	n := 0
-	for _, a := range *next {
+// board takes from l.next the callers that go in one command, in the order in which they came. It adds
+// their questions to questions: each is that of the next so many callers in l.under. The mutex is held.
+func (l *lane) board(questions []luascripts.LimitQuestion) []luascripts.LimitQuestion {
+	n, most := 0, len(questions)+maxQuestions
+	for _, a := range l.next {
 		last := len(questions) - 1
 		single := luascripts.LimitQuestion{}
-		if last >= 0 {
+		if n > 0 {
 			single = questions[last]
 			single.Times = 1
 		}
-		switch all := a.q.Units > 0 && a.q.Least == a.q.Units && a.q.Wait == 0; {
-		case all && last >= 0 && single == a.q:
+		all := a.q.Units > 0 && a.q.Least == a.q.Units && a.q.Wait == 0
+		if all && n > 0 && single == a.q {
 			questions[last].Times++
-			asks[last] = append(asks[last], a)
-		case last+1 == maxQuestions:
-			*next = (*next)[n:]
-			return asks, questions
-		default:
+		} else if len(questions) == most {
+			break
+		} else {
 			questions = append(questions, a.q)
-			asks = append(asks, []*ask{a})
 		}
 		n++
 	}
-	*next = nil
-	return asks, questions
+	l.under = append(l.under[:0], l.next[:n]...)
+	l.next = slices.Delete(l.next, 0, n)
+	return questions
 }
 
 // answer gives each caller its answer.
-func (d *desk) answer(f flight, questions []luascripts.LimitQuestion, a luascripts.LimitAnswer, sent time.Time) {
+func (d *desk) answer(l *lane, questions []luascripts.LimitQuestion, a luascripts.LimitAnswer, sent time.Time) {
 	var back []answer // the answers to refund
 	of := answer{at: a.At, sent: sent}
-	l := f.lane
+	id, rules := l.id, l.rules // the lane may end here
 	d.mu.Lock()
 	d.onTime(l)
-	for i, callers := range f.asks {
-		for j, c := range callers {
+	n := 0
+	for i, q := range questions {
+		for j, c := range l.under[n : n+q.Times] {
 			if c.err = a.Err; a.Err == nil {
 				c.r = of
-				c.r.LimitReply = share(a.Replies[i], questions[i], j)
+				c.r.LimitReply = share(a.Replies[i], q, j)
 				if c.left && !c.kept && c.r.Taken > 0 {
 					back = append(back, c.r)
 				}
 			}
 			c.done <- struct{}{} // and nobody but its caller refers to it
 		}
+		n += q.Times
 	}
+	clear(l.under)
 	if a.Err == nil {
 		// The reply to the last question has the latest state.
 		last := len(questions) - 1
 		of.LimitReply = a.Replies[last]
-		d.learn(l.id, questions[last], of)
+		d.learn(id, questions[last], of)
 	}
 	if len(l.next) > 0 {
 		l.group.ready = append(l.group.ready, l)
@@ -314,7 +317,7 @@ func (d *desk) answer(f flight, questions []luascripts.LimitQuestion, a luascrip
 	d.send.Behind(func() {
 		for _, r := range sum(back) {
 			// If the refund fails, time gives the units back.
-			_, _ = luascripts.RefundUnits(context.Background(), d.send.Redis, l.id.key, l.rules, r.Taken, r.at+r.Delay.Microseconds())
+			_, _ = luascripts.RefundUnits(context.Background(), d.send.Redis, id.key, rules, r.Taken, r.at+r.Delay.Microseconds())
 		}
 	})
 }
