@@ -25,14 +25,18 @@ local function stock(free, leases)
   return value and tonumber(value), held
 end
 
--- reclaim gives back the permits whose leases have run out, a thousand at most, and returns how many.
-local function reclaim(free, leases, now)
-  local dead = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 1000)
-  if #dead == 0 then return 0 end
-  redis.call('ZREM', leases, '') -- no such member: a first write that memory limits let through
-  redis.call('INCRBY', free, #dead)
-  redis.call('ZREM', leases, unpack(dead))
-  return #dead
+-- failed returns the reply of a pcall if it is an error.
+local function failed(reply)
+  if type(reply) == 'table' and reply.err then return reply end
+end
+
+-- depart takes a waiter out of a queue of n. It returns 1 if the waiter was there, or 0; or an error if that is denied.
+local function depart(queue, alive, waiter, n)
+  local was = redis.pcall('ZREM', alive, waiter)
+  if n > 0 and (was == 1 or was == 0 and redis.call('ZCARD', alive) ~= n) then -- unequal: one of the two was changed by hand
+    was = redis.pcall('LREM', queue, 1, waiter)
+  end
+  return was
 end
 
 -- wants returns how many permits a waiter waits for.
@@ -40,85 +44,8 @@ local function wants(waiter)
   return tonumber(string.match(waiter, ':(%d+)$')) or 1
 end
 
--- queued returns the living among the first hundred waiters, in order, and how many dead it dropped from
--- there. It drops none if `drops` is false. Where all of the first hundred are dead, it looks at the next, ten
--- times at most; the third result says that there are more than it looked at.
-local function queued(queue, alive, now, drops)
-  local living, dropped = {}, 0
-  for _ = 1, 10 do
-    local members, dead = redis.call('LRANGE', queue, 0, 99), {}
-    if #members == 0 then return living, dropped, false end
-    local deadlines = redis.call('ZMSCORE', alive, unpack(members))
-    for i, member in ipairs(members) do
-      if deadlines[i] and tonumber(deadlines[i]) > now then
-        living[#living + 1] = member
-      else
-        dead[#dead + 1] = member
-      end
-    end
-    if drops and #dead > 0 then
-      redis.call('ZREM', alive, unpack(dead))
-      for _, member in ipairs(dead) do redis.call('LREM', queue, 1, member) end
-      dropped = dropped + #dead
-    end
-    if #living > 0 or not drops then return living, dropped, #members == 100 end
-  end
-  return living, dropped, true
-end
-
--- invite tells a waiter that it may take its permits: by its number, at a channel of its client. Its refusal must
--- not undo anything: the message is only a reason to ask.
-local function invite(channel, publish, waiter)
-  local client, number = string.match(waiter, '^([^:]*):(.*)$')
-  if client then redis.pcall(publish, channel .. ':' .. client .. ':fair', number) end
-end
-
--- spread tells those of the living who can take their permits now that `value` are free, and could not when only
--- `before` were free. It leaves out one of them.
-local function spread(channel, publish, living, value, before, but)
-  local sum = 0
-  for _, waiter in ipairs(living) do
-    sum = sum + wants(waiter)
-    if sum > value then return end
-    if sum > before and waiter ~= but then invite(channel, publish, waiter) end
-  end
-end
-
 -- announce tells Redisson's clients how many permits are free. A zero before the number means the same to them. It says to
 -- clients of ours, which hear it too, that those of them whose turn it is have been told.
 local function announce(change, publish, value)
   if value > 0 then redis.pcall(publish, change, '0' .. value) end
-end
-
--- failed returns the reply of a pcall if it is an error.
-local function failed(reply)
-  if type(reply) == 'table' and reply.err then return reply end
-end
-
--- depart takes a waiter out of the queue. It returns an error if that is denied.
-local function depart(queue, alive, waiter)
-  local was = redis.pcall('ZREM', alive, waiter)
-  if was == 1 or was == 0 and redis.call('LLEN', queue) ~= redis.call('ZCARD', alive) then
-    was = redis.pcall('LREM', queue, 1, waiter)
-  end
-  return failed(was)
-end
-
--- linger makes the queue expire an hour after its latest sign of life, so that the traces of the dead do not stay
--- when no waiter ever comes again. It returns an error if that is denied.
-local function linger(queue, alive, stay)
-  local long = redis.pcall('PTTL', queue)
-  if failed(long) then return long end
-  long = math.max(long, stay + 3600000) -- another waiter may have more patience
-  return failed(redis.pcall('PEXPIRE', queue, long)) or failed(redis.pcall('PEXPIRE', alive, long))
-end
-
--- pause returns after how many ms a waiter looks again, if it hears nothing before: when the first lease
--- runs out; -1 if none does.
-local function pause(leases, now)
-  local first = redis.call('ZRANGE', leases, 0, 0, 'WITHSCORES')
-  if not first[2] then return -1 end
-  local left = tonumber(first[2]) - now
-  if left > 1000000000000 then return -1 end -- Redisson's score of a permit without a lease
-  return math.max(math.ceil(left), 1)
 end

@@ -1,5 +1,6 @@
 -- semaphore_acquire: an owner takes permits if it is its turn, or enters the queue.
 -- include: time, semaphore
+-- later: semaphore_queue
 --
 -- KEYS[1]   free    string how many permits are free
 -- KEYS[2]   leases  zset   permit -> ms until which it is held
@@ -43,19 +44,23 @@ if total > 0 and there ~= total or #ids > there then
 end
 local now = clock()
 local score = string.format('%.0f', now + lease)
-local missing = {}
-for i, at in ipairs(redis.call('ZMSCORE', leases, unpack(ids))) do
-  if not at then missing[#missing + 1] = ids[i] end
+local missing = ids
+if held > 0 then
+  missing = {}
+  for i, at in ipairs(redis.call('ZMSCORE', leases, unpack(ids))) do
+    if not at then missing[#missing + 1] = ids[i] end
+  end
 end
 if not value then -- never made, or deleted by hand
   redis.call('SET', free, string.format('%.0f', total - held))
   value = total - held
 end
 
-local before, living, dropped, more = value, {}, 0, false
+local before, long, living, dropped, more = value, 0, {}, 0, false
 if #missing > 0 then
-  if value < #missing then value = value + reclaim(free, leases, now) end
-  if redis.call('LLEN', queue) > 0 then living, dropped, more = queued(queue, alive, now, true) end
+  long = redis.call('LLEN', queue)
+  if value < #missing then value = value + later().reclaim(free, leases, now) end
+  if long > 0 then living, dropped, more = later().queued(queue, alive, now, true) end
 end
 local ahead, found = 0, false
 for _, waiter in ipairs(living) do
@@ -74,7 +79,7 @@ if mine and #missing > 0 then
   for _, id in ipairs(missing) do
     denied = denied or failed(redis.pcall('ZADD', leases, score, id))
   end
-  if found and not denied then denied = depart(queue, alive, owner) end
+  if found and not denied then denied = failed(depart(queue, alive, owner, long - dropped)) end
   if denied then
     redis.pcall('ZREM', leases, unpack(missing))
     redis.call('INCRBY', free, #missing)
@@ -92,12 +97,13 @@ if value + (mine and #missing or 0) > before or dropped > 0 then -- permits came
     if waiter ~= owner then rest[#rest + 1] = waiter end
   end
   if not mine and found then rest = living end
-  spread(channel, publish, rest, value, 0, owner)
+  later().spread(channel, publish, rest, value, 0, owner)
   announce(change, publish, value)
 end
 if mine then return '0' end
 
-local left = pause(leases, now)
+local made = later()
+local left = made.pause(leases, now)
 if stay > 0 then
   local stands = redis.call('ZSCORE', alive, owner)
   if stands and redis.call('LLEN', queue) ~= redis.call('ZCARD', alive) then -- one of the two was deleted by hand
@@ -108,9 +114,9 @@ if stay > 0 then
   else
     redis.call('RPUSH', queue, owner)
   end
-  local denied = failed(redis.pcall('ZADD', alive, string.format('%.0f', now + stay), owner)) or linger(queue, alive, stay)
+  local denied = failed(redis.pcall('ZADD', alive, string.format('%.0f', now + stay), owner)) or made.linger(queue, alive, stay)
   if denied then
-    if not stands then depart(queue, alive, owner) end
+    if not stands then depart(queue, alive, owner, redis.call('LLEN', queue)) end
     return denied
   end
 end

@@ -1,5 +1,6 @@
 -- semaphore_release: an owner gives its permits back, or leaves the queue.
 -- include: time, semaphore
+-- later: semaphore_queue
 --
 -- KEYS[1]   free    string how many permits are free
 -- KEYS[2]   leases  zset   permit -> ms until which it is held
@@ -38,23 +39,22 @@ end
 local verdict = held and (#have == #ids and 1 or -2) or -4
 if leave == '1' then return verdict end
 
-local waited = redis.call('ZSCORE', alive, owner)
-local denied = depart(queue, alive, owner)
-if denied then return denied end
+local long = redis.call('LLEN', queue)
+local waited = depart(queue, alive, owner, long)
+if failed(waited) then return waited end
 if not value then -- deleted by hand: the next acquisition counts what is held
   if #have > 0 then redis.call('ZREM', leases, unpack(have)) end
   return verdict
 end
 local now_free, living, dropped = value + #have, {}, 0
-if now_free > 0 and redis.call('LLEN', queue) > 0 then
-  living, dropped = queued(queue, alive, clock(), true)
+if now_free > 0 and long - waited > 0 then
+  living, dropped = later().queued(queue, alive, clock(), true)
 end
 if #have > 0 then
-  redis.call('ZREM', leases, '') -- no such member: a first write that memory limits let through
-  redis.call('INCRBY', free, #have)
+  redis.call('INCRBY', free, #have) -- after ZREM, a first write that memory limits let through
   redis.call('ZREM', leases, unpack(have))
 end
-if waited or dropped > 0 then value = 0 end -- the waiters behind one that is gone can have permits that were free before
-spread(channel, publish, living, now_free, value)
+if waited == 1 or dropped > 0 then value = 0 end -- the waiters behind one that is gone can have permits that were free before
+if #living > 0 then later().spread(channel, publish, living, now_free, value) end
 if #have > 0 then announce(change, publish, now_free) end
 return verdict

@@ -1,5 +1,5 @@
 -- semaphore_resize: sets how many permits there are in all.
--- include: time, semaphore
+-- include: time, semaphore, semaphore_queue
 --
 -- KEYS[1] free    string how many permits are free
 -- KEYS[2] leases  zset   permit -> ms until which it is held

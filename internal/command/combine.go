@@ -158,8 +158,8 @@ func together[T any, C Call[T]](ctx context.Context, c *combiner, limit time.Dur
 	case limit > c.s.Timeout/2:
 		j.limit = limit
 	default:
-		t := time.NewTimer(limit)
-		defer t.Stop()
+		t := c.s.timer(limit)
+		defer c.s.stop(t)
 		timeout = t.C
 	}
 	c.add(j)

@@ -79,8 +79,9 @@ type Sender struct {
 
 	work sync.WaitGroup // see Add
 
-	jobs chan func()  // set once: to a goroutine that waits for something to do
-	idle atomic.Int32 // how many goroutines wait for something to do
+	jobs   chan func()  // set once: to a goroutine that waits for something to do
+	timers sync.Pool    // of *time.Timer that is stopped; not shared between clients, as combiner.unused
+	idle   atomic.Int32 // how many goroutines wait for something to do
 
 	answering atomic.Bool           // the latest command was answered
 	inline    atomic.Int32          // how many commands run in the goroutines of their callers
@@ -184,8 +185,8 @@ func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Durat
 
 	var timeout <-chan time.Time
 	if limit > 0 {
-		t := time.NewTimer(limit)
-		defer t.Stop()
+		t := s.timer(limit)
+		defer s.stop(t)
 		timeout = t.C
 	}
 	select {
@@ -199,6 +200,20 @@ func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Durat
 		s.answering.Store(false)
 		return value, false, NoAnswer{After: s.Timeout} // limit may be the rest of it
 	}
+}
+
+// timer returns a timer for d, which stop takes back.
+func (s *Sender) timer(d time.Duration) *time.Timer {
+	if t, ok := s.timers.Get().(*time.Timer); ok {
+		t.Reset(d)
+		return t
+	}
+	return time.NewTimer(d)
+}
+
+func (s *Sender) stop(t *time.Timer) {
+	t.Stop()
+	s.timers.Put(t)
 }
 
 // idlers is how many goroutines at the most wait for the next command of a caller that can
