@@ -91,7 +91,7 @@ func (s *site) says(path string, want int, texts ...string) string {
 
 func billing(t *testing.T, rdb rueidis.Client, name string) *client.Client {
 	t.Helper()
-	c, err := client.New(rdb, client.WithName(name), client.WithLabel("zone=a"), client.WithWatchdogTimeout(6*time.Second))
+	c, err := client.New(rdb, client.WithName(name), client.WithLabel("zone=a"), client.WithWatchdogTimeout(10*time.Minute)) // no renewal finds a forced unlock before the message about it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,10 +18,13 @@ import (
 // redissonOwner is an owner of Redisson's.
 const redissonOwner = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:84"
 
+// seldom has a client renew its leases so seldom that no renewal finds a forced unlock before the message about it comes.
+var seldom = client.WithWatchdogTimeout(10 * time.Minute)
+
 // billing is a client that holds locks.
-func billing(t *testing.T, rdb rueidis.Client) *client.Client {
+func billing(t *testing.T, rdb rueidis.Client, opts ...client.Option) *client.Client {
 	t.Helper()
-	c, err := client.New(rdb, client.WithName("billing"), client.WithLabel("zone=a"), client.WithWatchdogTimeout(6*time.Second))
+	c, err := client.New(rdb, append([]client.Option{client.WithName("billing"), client.WithLabel("zone=a"), client.WithWatchdogTimeout(6 * time.Second)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +226,7 @@ func TestUnlock(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	c := billing(t, rdb)
+	c := billing(t, rdb, seldom)
 	h := mustLock(t, c.NewLock("orders:1"))
 	knows(t, rdb, c)
 	says(t, on(t, s, "unlock", "orders:1"), 2, "holds  billing on ", "no terminal to ask at: give --yes")

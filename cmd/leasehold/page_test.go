@@ -203,7 +203,7 @@ func TestPage_follows(t *testing.T) {
 func TestPage_unlock(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	c := billing(t, rdb)
+	c := billing(t, rdb, seldom)
 	h := mustLock(t, c.NewLock("orders:42"))
 	knows(t, rdb, c)
 	hears(t, s, c)

@@ -47,7 +47,7 @@ var needs = []need{
 	{head: "NewRateLimiter", kind: "ratelimit", alone: true, rights: "~orders:* +evalsha +eval +time +get +set"},
 	{head: "NewWindow", kind: "window", alone: true, rights: "~orders:* ~{orders:*:value ~{orders:*:permits +evalsha +eval +time +get +set +hget +hmget +hset +hsetnx " +
 		"+pexpire +pttl +zadd +zcard +zrange +zrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zscore"},
-	{head: "NewBloomFilter", kind: "bloom", alone: true, rights: "~orders:* ~{orders:*:config +evalsha +eval +bitcount +bitfield +bitfield_ro +del +exists +hmget +hset +setbit +strlen"},
+	{head: "NewBloomFilter", kind: "bloom", alone: true, rights: "~orders:* ~{orders:*:config +evalsha +eval +bitcount +bitfield +bitfield_ro +del +exists +getrange +hmget +hset +setbit +strlen"},
 }
 
 // chosen reports whether n is among the kinds that the user must have the rights for.
@@ -97,7 +97,7 @@ var questions = map[string]string{
 	"pubsub|shardnumsub": "PUBSUB SHARDNUMSUB CHANNEL", "spublish": "SPUBLISH CHANNEL doctor",
 	"incrby": "INCRBY KEY odd", "zrange": "ZRANGE KEY 0 0", "zrangebyscore": "ZRANGEBYSCORE KEY 0 0", "zremrangebyrank": "ZREMRANGEBYRANK KEY odd odd",
 	"zremrangebyscore": "ZREMRANGEBYSCORE KEY odd odd", "bitcount": "BITCOUNT KEY", "bitfield": "BITFIELD KEY GET u1 odd", "bitfield_ro": "BITFIELD_RO KEY GET u1 0",
-	"setbit": "SETBIT KEY odd 1", "decr": "DECR KEY", "zcount": "ZCOUNT KEY 0 0", "strlen": "STRLEN KEY",
+	"setbit": "SETBIT KEY odd 1", "getrange": "GETRANGE KEY 0 0", "decr": "DECR KEY", "zcount": "ZCOUNT KEY 0 0", "strlen": "STRLEN KEY",
 }
 
 // writing are the rights whose questions write. They are tested if the key can be deleted, or can be made to expire.
