@@ -165,7 +165,7 @@ func (l *Latch) Delete(ctx context.Context) error {
 // meanwhile is another round: Wait is about the round that it found.
 //
 // If nothing is known of a latch of that name, or it was deleted, the error matches [ErrNotInitialised]: a caller that may come before the latch
-// is made calls TrySetCount first, as all that take part can. If the latch is deleted during the wait, expires, or is lost by Redis, the error matches
+// is made calls TrySetCount first, as all that take part can. If the latch is deleted, expires, or is lost by Redis before it opens, the error matches
 // [ErrDeleted]. While Redis gives no answer, Wait goes on. If ctx ends then, the error matches ctx.Err() and
 // lock.ErrUnavailable.
 //
@@ -193,9 +193,11 @@ func (r *round) judge(found any) (over bool, err error) {
 	case r.number == 0:
 		r.number = s.Round
 		return false, nil
+	case s.Open == r.number: // also if it was deleted after that
+		return true, nil
 	case s.Gone >= r.number:
 		return true, ErrDeleted
-	case s.Open >= r.number:
+	case s.Open > r.number:
 		return true, nil
 	case s.Round != r.number || s.Left == 0: // the traces are lost
 		return true, ErrDeleted

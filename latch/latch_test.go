@@ -35,6 +35,14 @@ func down(t testing.TB, l *latch.Latch, want int64) {
 	}
 }
 
+// remove deletes l.
+func remove(t testing.TB, l *latch.Latch) {
+	t.Helper()
+	if err := l.Delete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // wait is a Wait in a goroutine of its own.
 func wait(ctx context.Context, w interface{ Wait(context.Context) error }) <-chan error {
 	done := make(chan error, 1)
@@ -301,6 +309,32 @@ func TestWait_ends(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// A round that opened stays open for those that wait for it, although the latch is deleted, or made anew and deleted, before they look.
+func TestWait_deletedAfterItOpened(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	far := kindtest.NewClient(t, s.Client(t, redistest.Via(p)))
+	near := kindtest.NewClient(t, s.Client(t))
+	for what, then := range map[string]func(l *latch.Latch){
+		"deleted":                func(l *latch.Latch) { remove(t, l) },
+		"made anew":              func(l *latch.Latch) { create(t, l, 1) },
+		"made anew, and deleted": func(l *latch.Latch) { create(t, l, 1); remove(t, l) },
+	} {
+		l := near.NewLatch(strings.ReplaceAll(what, " ", "_"))
+		create(t, l, 1)
+		w := wait(t.Context(), far.NewLatch(l.Name()))
+		listen(t, s, l.Name(), 1)
+		p.Freeze(true)
+		down(t, l, 0)
+		then(l)
+		p.Freeze(false)
+		if err := result(t, w); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }
 
 // Each call on a latch that was never made, and on one that was deleted, says so.
