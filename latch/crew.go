@@ -76,8 +76,8 @@ func (all *Latches) forget(owner string) {
 	delete(all.members, owner)
 }
 
-// forgetLost forgets a member whose context has ended, also if nobody calls Unlock. It waits until Redis does not count the member as
-// alive: from then on a release leaves no mark. A member of which only the caller's context has ended can be renewed for longer.
+// forgetLost forgets a member whose context has ended, also if nobody calls Unlock, or Redis did not hear of that. It waits until Redis does not
+// count the member as alive: from then on a release leaves no mark. A member of which only the caller's context has ended can be renewed for longer.
 func (all *Latches) forgetLost(h lock.Hold) {
 	left := time.Until(h.Until())
 	if left < -keptLost {
@@ -146,8 +146,10 @@ func (m *Member) end(ctx context.Context, as luascripts.Mark) error {
 		m.all.setMark(m.Owner(), as)
 	}
 	err := m.Hold.Unlock(ctx)
-	if err == nil || errors.Is(err, lock.ErrNotHeld) {
+	if err == nil {
 		m.all.forget(m.Owner())
+	} else { // a release may be on its way, which says the mark
+		m.all.forgetLost(m.Hold)
 	}
 	return err
 }

@@ -251,6 +251,38 @@ func TestCrew_fails(t *testing.T) {
 	crewStands(t, crew, 2, 0, 1)
 }
 
+// What a member said first counts, although Redis hears of it late, and the caller says more meanwhile.
+func TestCrew_saysOnce(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for what, c := range map[string]struct {
+		first, then func(*latch.Member, context.Context) error
+		done, lost  int
+	}{
+		"fails":   {(*latch.Member).Fail, (*latch.Member).Unlock, 0, 1}, // as with a deferred Unlock
+		"is done": {(*latch.Member).Unlock, (*latch.Member).Unlock, 1, 0},
+	} {
+		p := redistest.NewProxy(t, s.Addr())
+		crew := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), client.WithOpTimeout(kindtest.OpTimeout)).NewCrew(what)
+		sees := kindtest.NewClient(t, s.Client(t)).NewCrew(what)
+		m := join(t, crew)
+		p.Refuse(true)
+		p.CutAll()
+		if err := c.first(m, t.Context()); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := c.then(m, t.Context()); !errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("%s, and then: %v", what, err)
+		}
+		p.Refuse(false)
+		kindtest.WaitFor(t, "Redis hears of it", func() bool {
+			state, err := sees.Inspect(t.Context())
+			return err == nil && len(state.Alive) == 0
+		})
+		crewStands(t, sees, c.done, 0, c.lost)
+	}
+}
+
 // A call of Join that is cancelled leaves no member, neither a lost one nor one that is done, in each phase.
 func TestCrew_cancelledJoin(t *testing.T) {
 	t.Parallel()
