@@ -18,7 +18,7 @@ var (
 	crewRenew   = renewer{script: load("crew_renew"), argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
 )
 
-// CrewStay is for how long a crew stays in Redis when nothing happens.
+// CrewStay is for how long a crew stays in Redis when nothing happens. crew_renew.lua has the number, too.
 const CrewStay = 24 * time.Hour
 
 // Mark is what a member of a crew leaves behind.

@@ -8,8 +8,10 @@
 -- Returns a list: how many keys there are, and for each that was not renewed its place i and -2 when the owner is no living
 -- member, -4 when the key holds something else.
 --
--- It never shortens a lease, and a member whose lease has run out stays lost. Safe to repeat.
+-- It never shortens a lease, and a member whose lease has run out stays lost. The crew stays in Redis for a day or longer. Safe
+-- to repeat.
 local lease = tonumber(ARGV[1])
+local stay = math.max(lease * 4, 86400000) -- a day, as CrewStay says: those who come after the last renewal find the crew
 local now = clock()
 local replies = {#KEYS}
 for i, members in ipairs(KEYS) do
@@ -20,7 +22,7 @@ for i, members in ipairs(KEYS) do
     if score < now + lease then
       redis.call('ZREM', members, '') -- no such member: a first write that memory limits let through
       redis.call('ZADD', members, string.format('%.0f', now + lease), owner)
-      if redis.call('PTTL', members) < lease * 2 then redis.call('PEXPIRE', members, string.format('%.0f', lease * 4)) end
+      if redis.call('PTTL', members) < stay / 2 then redis.call('PEXPIRE', members, string.format('%.0f', stay)) end
     end
   else
     replies[#replies + 1] = i
