@@ -311,6 +311,24 @@ func TestWait_ends(t *testing.T) {
 	})
 }
 
+// The traces of a latch to which Java gives an expiry, and then a longer one, live as long as its count.
+func TestWait_expiryLengthened(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := kindtest.NewClient(t, s.Client(t)).NewLatch("done")
+	create(t, l, 1)
+	w := wait(t.Context(), l)
+	left := func() int64 { return kindtest.Number(s.Do(t, "PTTL", "leasehold_latch:{done}")) }
+	s.Do(t, "PEXPIRE", "done", "10000")
+	kindtest.WaitFor(t, "the traces expire with the count", func() bool { return left() <= 10000 })
+	s.Do(t, "PEXPIRE", "done", "3600000")
+	kindtest.WaitFor(t, "the traces expire later", func() bool { return left() > 20000 })
+	down(t, l, 0)
+	if err := result(t, w); err != nil {
+		t.Error(err)
+	}
+}
+
 // A round that opened stays open for those that wait for it, although the latch is deleted, or made anew and deleted, before they look.
 func TestWait_deletedAfterItOpened(t *testing.T) {
 	t.Parallel()

@@ -51,7 +51,7 @@ end
 local function remember(count, rounds, calls, stay)
   local left, long = redis.call('PTTL', count), redis.call('PTTL', rounds)
   if left > 0 then
-    if long < 0 or long > left then redis.call('PEXPIRE', rounds, left) end
+    if long < left - 1000 or long > left then redis.call('PEXPIRE', rounds, left) end
   elseif long < stay / 2 then
     redis.call('PEXPIRE', rounds, stay)
   end
