@@ -63,7 +63,7 @@ func FuzzOtherReplies(f *testing.F) {
 		said, v, err := luascripts.ReadLeader(ctx, rdb, keynames.Leader("chief"))
 		alone("leader", err, said, v)
 
-		w, err := luascripts.TakeWindow(ctx, rdb, keynames.Window("w"), 1, 1, "id")
+		w, err := luascripts.TakeWindow(ctx, rdb, keynames.Window("w"), 1, 1, "id", 0)
 		alone("window", err, w)
 		v, was, every, err := luascripts.InitWindow(ctx, rdb, keynames.Window("w"), 1, time.Second, false)
 		alone("make a window", err, v, was, every)

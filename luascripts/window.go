@@ -37,9 +37,10 @@ type WindowReply struct {
 }
 
 // TakeWindow takes units, or at least the least number of them, and only asks for the state if units is 0. id
-// is 16 bytes that no other call has. A repeated call with the same id changes nothing if it takes all or none.
-func TakeWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units, least int64, id string) (WindowReply, error) {
-	msg, err := windowTake.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), strconv.FormatInt(least, 10), id}).ToMessage()
+// is 16 bytes that no other call has. A repeated call with the same id changes nothing; ago is how long ago the
+// first copy was sent, 0 for the first copy.
+func TakeWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units, least int64, id string, ago time.Duration) (WindowReply, error) {
+	msg, err := windowTake.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), strconv.FormatInt(least, 10), id, ms(ago)}).ToMessage()
 	if err != nil {
 		return WindowReply{}, err
 	}

@@ -7,6 +7,7 @@
 -- ARGV[1] units    count   the units that the caller wants; 0 only asks
 -- ARGV[2] least    count   the least units that the caller takes
 -- ARGV[3] id       text    16 bytes that no other call has
+-- ARGV[4] ago      ms      how long ago the first copy of this call was sent; 0 for the first copy
 --
 -- Returns a list: the units taken; the units left; the time in ms until the least units are
 -- there, 0 if they were taken or if the caller asks again at once, and -1 if they never are;
@@ -15,9 +16,10 @@
 -- Returns -4: a key holds something else.
 -- Returns -5: each client has a rate of its own, which the script does not know.
 --
--- Safe to repeat with the same id within the interval: the script finds the entry of the call.
+-- Safe to repeat with the same id within the interval: the script finds the entry of the call. Where a caller takes fewer units than it
+-- wants, the script looks for the entry among those that are not older than the call.
 local config, value, permits = KEYS[1], KEYS[2], KEYS[3]
-local units, least, id = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local units, least, id, ago = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
 local rate, interval = rate_of(config)
 if not rate then return interval end
@@ -28,10 +30,26 @@ if type(held) == 'table' then
   return held
 end
 
+-- before returns the units that a copy of this call has taken, or nil.
+local function before()
+  if redis.call('ZSCORE', permits, packed(id, units)) then return units end
+  if ago == 0 or least == units then return nil end
+  local since, from = string.format('%.0f', now - ago - 1000), 0
+  while true do
+    local some = redis.call('ZRANGEBYSCORE', permits, since, '+inf', 'LIMIT', from, 1000)
+    for _, text in ipairs(some) do
+      if string.sub(text, 2, -5) == id then return cost(text) end
+    end
+    if #some < 1000 then return nil end
+    from = from + 1000
+  end
+end
+
 local left, more = purge(value, permits, rate, string.format('%.0f', now - interval))
 local taken, retry = math.min(units, left), 0
-if units > 0 and redis.call('ZSCORE', permits, packed(id, units)) then
-  taken = units -- a copy of this call has taken the units before
+local had = units > 0 and before()
+if had then
+  taken = had
 elseif units > 0 then
   if taken < least and not more then
     -- A client of Redisson that lost an answer may have taken from the value twice.

@@ -148,9 +148,16 @@ func (w *Window) take(ctx context.Context, op string, n, least int64) (Decision,
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
 	call := string(id[:])
+	var first time.Time // when the first copy was sent
 	for {
 		r, err := persist(ctx, w, func(ctx context.Context) (luascripts.WindowReply, error) {
-			return luascripts.TakeWindow(ctx, w.send.Redis, w.keys, n, least, call)
+			ago := time.Duration(0)
+			if first.IsZero() {
+				first = time.Now()
+			} else {
+				ago = max(time.Since(first), time.Millisecond)
+			}
+			return luascripts.TakeWindow(ctx, w.send.Redis, w.keys, n, least, call, ago)
 		}, func(r luascripts.WindowReply) {
 			if r.Taken > 0 { // if the refund fails, the units come back when the window is over
 				_, _ = luascripts.RefundWindow(context.Background(), w.send.Redis, w.keys, r.Taken, call)

@@ -323,6 +323,20 @@ func TestWindow_lostReply(t *testing.T) {
 	if d := takeOf(t, w, 0); d.Remaining != 7 {
 		t.Errorf("%+v, want 7 left", d)
 	}
+	for i, want := range []int64{5, 2, 0} { // of 7 that are left, and then of what is left of these
+		p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+		d, err := w.TakeUpTo(t.Context(), 5)
+		if err != nil || d.Taken != want || d.OK != (want > 0) || d.Remaining != []int64{2, 0, 0}[i] {
+			t.Errorf("up to 5: %+v, %v, want %d", d, err, want)
+		}
+		if i == 1 {
+			defer func() {
+				if err := w.Refund(t.Context(), d); err != nil || takeOf(t, w, 0).Remaining != 2 {
+					t.Errorf("the refund: %v", err)
+				}
+			}()
+		}
+	}
 }
 
 // The units of a caller that leaves before the answer come back.
