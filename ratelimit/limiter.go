@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/send"
@@ -173,18 +172,4 @@ func (l *Limiter) wrap(op, key string, err error) error {
 		return nil
 	}
 	return &lock.Error{Op: op, Name: l.name + ":" + key, Err: err}
-}
-
-// sleep waits for t. It returns an error if something ends the wait before.
-func (d *desk) sleep(ctx context.Context, t time.Duration) error {
-	timer := time.NewTimer(t)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-d.send.Closing():
-		return lock.ErrClosed
-	}
 }

@@ -38,7 +38,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	if r.ready.IsZero() {
 		return nil
 	}
-	if err := l.desk.sleep(ctx, time.Until(r.ready)); err != nil {
+	if err := l.desk.send.Sleep(ctx, time.Until(r.ready)); err != nil {
 		l.desk.send.Behind(r.undo)
 		return l.wrap(op, key, err)
 	}

@@ -221,14 +221,10 @@ func (w *Window) Wait(ctx context.Context, n int64) error {
 		if d.RetryAfter == Never || limited && time.Until(deadline) < d.RetryAfter {
 			return w.wrap(op, &LimitedError{RetryAfter: d.RetryAfter})
 		}
-		if err := w.sleep(ctx, d.RetryAfter); err != nil {
+		if err := w.send.Sleep(ctx, d.RetryAfter); err != nil {
 			return w.wrap(op, err)
 		}
 	}
-}
-
-func (w *Window) sleep(ctx context.Context, d time.Duration) error {
-	return (&desk{send: w.send}).sleep(ctx, d)
 }
 
 // check returns an error if a call for n units is not valid.
@@ -296,7 +292,7 @@ func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, 
 		if ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) || time.Until(end) <= 0 {
 			return none, err
 		}
-		if e := w.sleep(ctx, min(pause.Next(), time.Until(end))); e != nil {
+		if e := w.send.Sleep(ctx, min(pause.Next(), time.Until(end))); e != nil {
 			return none, fmt.Errorf("%w: %w", e, err)
 		}
 	}

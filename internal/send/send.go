@@ -67,6 +67,20 @@ func (s *Sender) Enter() error {
 // Leave ends the call that Enter began.
 func (s *Sender) Leave() { s.work.Done() }
 
+// Sleep waits for d. It returns an error if something ends the wait before.
+func (s *Sender) Sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.closing:
+		return lock.ErrClosed
+	}
+}
+
 // Behind runs f in a goroutine of its own, which Close waits for. The caller calls it between
 // Enter and Leave.
 func (s *Sender) Behind(f func()) { s.work.Go(f) }
