@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/send"
@@ -24,7 +25,8 @@ var (
 	// ErrOtherConfig: there is a filter with other parameters. The error is also a [*ConfigError].
 	ErrOtherConfig = errors.New("it has other parameters")
 
-	// ErrConfigLost: there are bits in Redis, and their configuration is gone. Only Delete helps.
+	// ErrConfigLost: there are bits in Redis, and their configuration is gone. Only Delete helps. Init looks for a second, as an
+	// Add that comes after a Delete takes its bits back.
 	ErrConfigLost = errors.New("its configuration is lost")
 )
 
@@ -105,6 +107,10 @@ const (
 	bitWords  = 24            // the least bytes of a command that ask for one bit
 )
 
+// orphans is for how long Init waits for bits without a configuration to go away: those of an Add that came after a
+// Delete do.
+const orphans = time.Second
+
 // Init makes the filter for n elements. With n elements in it, Contains finds some share p of the elements that
 // were never added. If the filter exists, Init does nothing, and fails with [ErrOtherConfig] if that filter has
 // other parameters.
@@ -118,10 +124,19 @@ func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, e
 		v  luascripts.Verdict
 		is luascripts.BloomConfig
 	}
-	r, err := send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (r found, err error) {
-		r.v, r.is, err = luascripts.InitBloom(ctx, f.send.Redis, f.config, f.bits, c)
-		return r, err
-	})
+	var r found
+	for end := time.Now().Add(orphans); ; {
+		r, err = send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (r found, err error) {
+			r.v, r.is, err = luascripts.InitBloom(ctx, f.send.Redis, f.config, f.bits, c)
+			return r, err
+		})
+		if err != nil || r.v != luascripts.Orphaned || time.Now().After(end) {
+			break
+		}
+		if err = f.send.Sleep(ctx, orphans/20); err != nil {
+			break
+		}
+	}
 	switch {
 	case err != nil:
 	case r.v == luascripts.Foreign:
@@ -287,6 +302,10 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 			a.bits = append(a.bits, some...)
 		}
 		a.words, a.gone, err = words(replies[last])
+		if err == nil && a.gone && set {
+			// If it fails, Init finds bits without a configuration, and says so.
+			_, _ = luascripts.UndoBloom(ctx, f.send.Redis, f.config, f.bits, unset(all, a.bits))
+		}
 		return a, err
 	})
 	switch {
@@ -306,6 +325,16 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 		there = append(there, !slices.Contains(some, 0))
 	}
 	return there, &found, nil
+}
+
+// unset returns those of all bits that were 0.
+func unset(all []uint64, was []int64) (zero []uint64) {
+	for i := range min(len(all), len(was)) {
+		if was[i] == 0 {
+			zero = append(zero, all[i])
+		}
+	}
+	return zero
 }
 
 // pipeline sends commands. A server in memory behind a pipe reads nothing while its client does not read its

@@ -231,6 +231,97 @@ func TestInit(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
+// An Add that comes after a Delete fails, and leaves nothing that keeps others from making the filter anew.
+func TestAdd_afterDelete(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		exists := func(keys ...string) int64 {
+			t.Helper()
+			n, err := rdb.Do(t.Context(), rdb.B().Exists().Key(keys...).Build()).ToInt64()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		f, other := made(t, open(rdb, "f"), 5000, 0.01), open(rdb, "f")
+		add(t, f, "a")
+		if err := other.Delete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var many []string
+		for i := range 400 { // more bits than one script clears
+			many = append(many, fmt.Sprint(i))
+		}
+		if _, err := f.Add(t.Context(), bytes(many)...); !errors.Is(err, bloom.ErrNotInitialised) {
+			t.Errorf("add after a delete: %v", err)
+		}
+		if n := exists("f"); n != 0 {
+			t.Error("bits are left of an Add that failed")
+		}
+		made(t, other, 5000, 0.01)
+
+		// Bits whose configuration is lost stay as they are.
+		add(t, f, "a", "b", "c")
+		bits := func() string {
+			text, err := rdb.Do(t.Context(), rdb.B().Get().Key("f").Build()).ToString()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return text
+		}
+		before := bits()
+		if err := rdb.Do(t.Context(), rdb.B().Del().Key("{f}:config").Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Add(t.Context(), []byte("c"), []byte("d")); !errors.Is(err, bloom.ErrNotInitialised) {
+			t.Errorf("add without a configuration: %v", err)
+		}
+		if bits() != before {
+			t.Error("an Add that failed changed the bits")
+		}
+		if _, err := other.Init(t.Context(), 5000, 0.01); !errors.Is(err, bloom.ErrConfigLost) {
+			t.Errorf("init of bits without a configuration: %v", err)
+		}
+	})
+}
+
+// A filter is made anew again and again, while others add to it.
+func TestInit_whileOthersAdd(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		made(t, open(rdb, "f"), 500, 0.01)
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				f := open(rdb, "f")
+				for n := 0; ; n++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if _, err := f.Add(t.Context(), fmt.Append(nil, i, n)); err != nil && !errors.Is(err, bloom.ErrNotInitialised) {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		f := open(rdb, "f")
+		for range 100 {
+			if err := f.Delete(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if created, err := f.Init(t.Context(), 500, 0.01); !created || err != nil {
+				t.Errorf("made anew: %v, %v", created, err)
+				break
+			}
+		}
+		close(stop)
+		wg.Wait()
+	})
+}
+
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -393,6 +484,18 @@ func TestCluster(t *testing.T) {
 	if len(slots) != 12 {
 		t.Errorf("12 shards in %d slots", len(slots))
 	}
+}
+
+// A user that may not write the configuration leaves no bits either.
+func TestInit_denied(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rights := slices.DeleteFunc(redistest.RightsWithoutLocks(t, "NewBloomFilter"), func(r string) bool { return r == "+hset" })
+	rdb := s.Client(t, s.AddUser(t, "less", rights...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
+	if _, err := bloom.On(send.New(rdb, "orders:", patient), "f").Init(t.Context(), 1000, 0.1); err == nil {
+		t.Error("it was not denied")
+	}
+	made(t, bloom.On(send.New(s.Client(t), "orders:", patient), "f"), 1000, 0.1)
 }
 
 func TestRights(t *testing.T) {

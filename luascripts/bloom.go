@@ -7,7 +7,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var bloomInit = load("bloom_init")
+var (
+	bloomInit = load("bloom_init")
+	bloomUndo = load("bloom_undo")
+)
 
 // Orphaned is the verdict when a Bloom filter has bits and no configuration.
 const Orphaned Verdict = -6
@@ -33,6 +36,22 @@ func InitBloom(ctx context.Context, rdb rueidis.Client, config, bits string, c B
 	}
 	v, err := verdict(bloomInit, reply, Done, Foreign, Orphaned)
 	return v, BloomConfig{}, err
+}
+
+// UndoBloom clears bits that the caller set in a filter of which there is no configuration any more: Done, Free if
+// there is one again, or Foreign.
+func UndoBloom(ctx context.Context, rdb rueidis.Client, config, bits string, set []uint64) (v Verdict, err error) {
+	const atOnce = 1000
+	for v = Done; len(set) > 0 && err == nil && v == Done; {
+		some := set[:min(atOnce, len(set))]
+		set = set[len(some):]
+		args := []string{bit(len(set) == 0)}
+		for _, i := range some {
+			args = append(args, strconv.FormatUint(i, 10))
+		}
+		v, err = verdict(bloomUndo, bloomUndo.exec(ctx, rdb, []string{config, bits}, args), Done, Free, Foreign)
+	}
+	return v, err
 }
 
 // NewBloomConfig reads a configuration from its words, in the order of BloomConfig.

@@ -34,6 +34,13 @@ end
 if length > 0 then return -6 end
 -- The script takes the memory of the whole filter now, and not when an element first sets a high bit of it.
 redis.call('SETBIT', bits, string.format('%.0f', size - 1), 0)
-redis.call('HSET', config, 'size', size, 'hashIterations', hashes, 'expectedInsertions', expected, 'falseProbability', probability)
-if shards ~= '0' then redis.call('HSET', config, 'leasehold_shards', shards) end
+local fields = {'size', size, 'hashIterations', hashes, 'expectedInsertions', expected, 'falseProbability', probability}
+if shards ~= '0' then
+  fields[9], fields[10] = 'leasehold_shards', shards
+end
+local made = redis.pcall('HSET', config, unpack(fields))
+if type(made) == 'table' then
+  redis.pcall('DEL', bits) -- bits without a configuration would keep every later caller from making the filter
+  return made
+end
 return 1
