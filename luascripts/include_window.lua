@@ -35,23 +35,35 @@ local function cost(text)
   return a + 256 * (b + 256 * (c + 256 * d))
 end
 
+-- counted returns the units that are left by the entries.
+local function counted(permits, rate)
+  local left, from = rate, 0
+  while true do
+    local some = redis.call('ZRANGE', permits, from, from + 999)
+    for _, text in ipairs(some) do left = left - cost(text) end
+    if #some < 1000 then return math.max(0, left) end
+    from = from + 1000
+  end
+end
+
 -- purge removes entries that are over, a thousand at most. It returns the units that are
 -- left, and whether more entries may be over.
 local function purge(value, permits, rate, before)
-  local left = tonumber(redis.call('GET', value) or nil)
-  if not left then return rate, false end
-  local over = redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)
+  local was = tonumber(redis.call('GET', value) or nil)
+  local left, over = was or -1, redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)
   for _, text in ipairs(over) do left = left + cost(text) end
   if #over > 0 then
     redis.call('ZREMRANGEBYRANK', permits, 0, #over - 1)
   end
-  if left > rate or left < 0 then
-    -- Redisson gave units back without their entries, or took units without counting them.
-    left = rate
-    for _, text in ipairs(redis.call('ZRANGE', permits, 0, 999)) do left = left - cost(text) end
-    left = math.max(0, left)
+  if not was or left > rate or left < 0 then
+    -- The value is lost, or Redisson gave units back without their entries, or took units without counting them.
+    left = counted(permits, rate)
   end
-  if #over > 0 then redis.call('SET', value, string.format('%.0f', left)) end
+  if left ~= (was or rate) then
+    redis.call('SET', value, string.format('%.0f', left), 'KEEPTTL')
+    local alive = was and 0 or redis.call('PTTL', permits)
+    if alive > 0 then redis.call('PEXPIRE', value, alive) end
+  end
   return left, #over == 1000
 end
 

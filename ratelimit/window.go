@@ -50,7 +50,8 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 //
 // A Window uses the clock of the server. Redisson uses the clocks of its clients: an entry
 // of a client whose clock is ahead by d lasts d longer here, and for that client the entries of others end d
-// sooner. Units that Redisson gives back by release count here until their interval is over.
+// sooner. Units that Redisson gives back by release can be taken again at once, and do not come back
+// once more when their interval is over.
 //
 // A Window has no policy: without an answer its calls fail with [lock.ErrUnavailable]. They try for
 // the operation timeout of the client, or for three seconds without a client, or until their context ends. A call

@@ -275,12 +275,40 @@ func TestWindow_heals(t *testing.T) {
 		w := newWindow(t, rdb, "release", 10, 2*time.Second)
 		takeOf(t, w, 10)
 		s.Do(t, "INCRBY", "{release}:value", "5") // Redisson releases
-		takeOf(t, w, 5)
+		if a, b := takeOf(t, w, 5), takeOf(t, w, 1); !a.OK || b.OK {
+			t.Errorf("%+v, %+v", a, b)
+		}
 		for end := time.Now().Add(20 * time.Second); takeOf(t, w, 0).ResetAfter > 0 && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if d, err := w.TakeUpTo(t.Context(), 100); err != nil || d.Taken != 10 {
 			t.Errorf("%+v, %v: 15 of 10 come back", d, err)
+		}
+	})
+	t.Run("the value is lost", func(t *testing.T) {
+		w := newWindow(t, rdb, "lost", 10, time.Hour)
+		takeOf(t, w, 7)
+		s.Do(t, "DEL", "{lost}:value") // by hand, or by an eviction
+		if d := takeOf(t, w, 4); d.OK || d.Remaining != 3 {
+			t.Errorf("%+v: 11 of 10", d)
+		}
+		if d := takeOf(t, w, 3); !d.OK || d.Remaining != 0 {
+			t.Errorf("%+v", d)
+		}
+	})
+	t.Run("too much is left, of many entries", func(t *testing.T) {
+		w := newWindow(t, rdb, "crowd", 3000, time.Hour)
+		s.Do(t, "EVAL", `local now = redis.call('TIME')[1] * 1000
+		for i = 1, 2999 do
+			redis.call('ZADD', KEYS[2], now, string.char(16) .. string.format('%016d', i) .. string.char(1, 0, 0, 0))
+		end
+		redis.call('SET', KEYS[1], 3001)`, "2", "{crowd}:value", "{crowd}:permits")
+		if d := takeOf(t, w, 2); d.OK || d.Remaining != 1 {
+			t.Errorf("%+v: 3,001 of 3,000", d)
+		}
+		value := s.Do(t, "GET", "{crowd}:value")
+		if text, _ := value.ToString(); text != "1" {
+			t.Errorf("%s are left, want 1: each call counts all entries", text)
 		}
 	})
 	t.Run("a million entries are over", func(t *testing.T) {
