@@ -68,8 +68,16 @@ func TestBadInput(t *testing.T) {
 	if _, err := l.Take(t.Context(), strings.Repeat("k", 5000), 1); !errors.Is(err, lock.ErrBadName) {
 		t.Errorf("a long key: %v", err)
 	}
+	for _, key := range []string{"value", "permits", "config", "timeout"} { // of a Window, a filter or a semaphore called x
+		if _, err := ratelimit.New(rdb, "{x}", closed, fine).Take(t.Context(), key, 1); !errors.Is(err, lock.ErrBadName) {
+			t.Errorf("{x}:%s: %v", key, err)
+		}
+	}
 	if n := s.CommandCalls(t, "evalsha"); n != 0 {
 		t.Errorf("%d scripts were sent", n)
+	}
+	if d := take(t, ratelimit.New(rdb, "{x}", closed, fine), "ann", 1); !d.OK {
+		t.Errorf("%+v", d)
 	}
 	// Keys come from strangers, so every text is a valid key.
 	for _, key := range []string{"", ":", "{", "}{", "{}", "a\x00b", "ü", strings.Repeat("k", 4000)} {

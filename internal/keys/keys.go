@@ -170,6 +170,11 @@ func Check(prefix, name string) error {
 	if err := checkBraces(full); err != nil {
 		return fmt.Errorf("%w: %w", lock.ErrBadName, err)
 	}
+	return checkSuffix(full)
+}
+
+// checkSuffix returns an error for a key that rate limiters, filters or semaphores keep beside their own.
+func checkSuffix(full string) error {
 	for _, s := range suffixes {
 		if strings.HasPrefix(full, "{") && strings.HasSuffix(full, s) && strings.Count(full, "}") == 1 {
 			return fmt.Errorf("%w: {…%s is where rate limiters, filters and semaphores keep their state", lock.ErrBadName, s)

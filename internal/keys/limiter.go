@@ -18,7 +18,8 @@ func CheckLimiter(prefix, name string) error {
 }
 
 // Limiter returns where the rate limiter of a checked name keeps what is owed of key, or what is wrong
-// with that key. It can be any text, also with braces: there is one key in each command.
+// with that key. It can be any text, also with braces: there is one key in each command. Where a name in braces is that of a window, a
+// filter or a semaphore, too, the keys of these are refused.
 func Limiter(prefix, name, key string) (string, error) {
 	full := prefix + name + ":" + key
 	if len(full) > maxName {
@@ -29,5 +30,5 @@ func Limiter(prefix, name, key string) (string, error) {
 			return "", fmt.Errorf("%w: %q is where locks keep their state", lock.ErrBadName, r)
 		}
 	}
-	return full, nil
+	return full, checkSuffix(full)
 }
