@@ -11,7 +11,7 @@ import (
 // identity is the client in the owner strings of its holds.
 type identity struct {
 	id     string        // set once: the uuid in every owner string
-	number atomic.Uint64 // the number in the latest owner string
+	number atomic.Uint64 // the latest number that no later owner has
 }
 
 // newOwner returns an owner string that never was before, for a tenure that is asked for
@@ -20,12 +20,12 @@ type identity struct {
 // Its number is the clock in µs, and ten random bits. So everybody that looks at the lock
 // sees since when the owner asks, and nobody can guess the string. An owner of a semaphore
 // that wants so many permits has so many numbers, of which the string has the first, and
-// how many they are.
+// how many they are. No owner has the number after these: so the permits tell where one owner ends.
 func (i *identity) newOwner(now time.Time, permits int) string {
 	n := uint64(now.UnixMicro())<<10 | rand.Uint64N(1<<10)
 	for {
 		last := i.number.Load()
-		if n = max(n, last+1); i.number.CompareAndSwap(last, n+uint64(max(permits, 1)-1)) {
+		if n = max(n, last+1); i.number.CompareAndSwap(last, n+uint64(permits)) {
 			break
 		}
 	}

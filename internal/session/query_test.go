@@ -1,11 +1,13 @@
 package session
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
@@ -58,21 +60,35 @@ func TestOwners(t *testing.T) {
 	})
 }
 
-// An owner of a semaphore has as many numbers as it wants permits, and no other owner has one of them.
+// An owner of a semaphore has as many numbers as it wants permits, and no other owner has one of them. Those that were made at the same
+// instant are told apart by their permits.
 func TestNewOwner_permits(t *testing.T) {
 	s := new(Session)
+	s.id = owner.NewClient()
 	seen := make(map[string]bool)
+	var stock luascripts.Stock
+	var owners []string
 	now := time.Now()
 	for _, permits := range []int{1, 1000, 3, 1, 1000} {
-		s.id = "018f5c4e-0000-7000-8000-000000000001"
-		for _, id := range luascripts.Permits(s.newOwner(now, permits)) {
+		o := s.newOwner(now, permits)
+		owners = append(owners, o)
+		for _, id := range luascripts.Permits(o) {
 			if seen[id] {
 				t.Fatalf("two owners have the permit %x", id)
 			}
 			seen[id] = true
+			stock.Held = append(stock.Held, luascripts.Permit{ID: id, Left: time.Second})
 		}
 	}
 	if len(seen) != 2005 {
 		t.Errorf("%d permits", len(seen))
+	}
+	state, _, _ := StockOf("gpus", stock)
+	var held []string
+	for _, h := range state.Holders {
+		held = append(held, h.Owner)
+	}
+	if !slices.Equal(held, owners) {
+		t.Errorf("%q hold it, want %q", held, owners)
 	}
 }
