@@ -31,6 +31,7 @@ server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Pr
 	@sh scripts/chromium.sh
 
 model: ## exhaust the models of the locks, and catch each of their mutants (model/README.md)
+	@sh scripts/redis-server.sh
 	@sh scripts/spin.sh
 	@sh model/check.sh $(RUNS)
 

@@ -79,10 +79,20 @@ rw-looks-once       left    -DLOOKS_ONCE       -DNC=2 -DFAULTS=1
 END
 }
 
+mkdir "$dir/steps"
 printf '%-22s %-9s %-9s %12s %8s  %s\n' run wanted found states seconds bounds
 runs | awk -v names=" $* " 'NF && (names == "  " || index(names, " " $1 " "))' |
 	xargs -r -P "$(nproc)" -L 1 sh "$here/run.sh" "$dir"
 [ ! -e "$dir/failed" ]
+
+# Do the scripts take the steps that the servers of the models took?
+if [ -n "$(ls "$dir/steps")" ]; then
+	(cd "$here/.." && LEASEHOLD_REQUIRE_REDIS=1 LEASEHOLD_STEPS="$dir/steps" go test -count=1 -v -run '^TestSteps$' ./luascripts) >"$dir/steps.out" || {
+		cat "$dir/steps.out"
+		exit 1
+	}
+	sed -n 's/.*steps_test.go:[0-9]*: \(.*FOLLOWED.*\)/steps of \1/p' "$dir/steps.out"
+fi
 
 # Can the model follow what the state machine of the library really does?
 case " $* " in "  " | *" histories "*) ;; *) exit 0 ;; esac

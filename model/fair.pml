@@ -139,6 +139,11 @@ byte idle;              /* for how long a caller has been waiting while no calle
 
 hidden byte i, j, k, m, n, c, p, q, x, y, who, first, was, set, f1, f2;
 hidden byte b, known, late, both, overtakes, remains, freed, forgotten;
+hidden byte step[5], tells;
+
+#ifdef STEPS
+#include "steps.pml"
+#endif
 
 #define ON d_step {
 #define END tidy(); check(); m = 0 }
@@ -164,6 +169,30 @@ inline drop(at) {
 }
 
 /* ---- the server: what the scripts do ---- */
+
+#ifdef STEPS
+/* has notes what the server has. */
+inline has() {
+	c_code { step_put(now.holder); step_put(now.left); step_put(now.size); step_puts(now.queue, QN); step_puts(now.dl, NC); }
+}
+
+inline begins() {
+	tells = NONE;
+	c_code { step_begin(); step_put(NC); step_put(NP); step_put(LEASE); step_put(OFFER); step_put(PATIENCE); };
+	has()
+}
+
+/* ends notes a command: what it is, its owner, set and heir; what it answers; and whom it tells. */
+inline ends(what, name, these, heir, answer) {
+	step[0] = what; step[1] = name; step[2] = these; step[3] = heir; step[4] = answer;
+	c_code { step_puts(step, 5); step_put(f1); step_put(f2); step_put(tells); };
+	has();
+	c_code { step_end(); }
+}
+#else
+#define begins() skip
+#define ends(what, name, these, heir, answer) skip
+#endif
 
 /* position: x is where name stands in the queue; size if it does not. */
 inline position(name) {
@@ -245,7 +274,7 @@ inline following(name) {
 	if :: f1 != NONE && size > 1 && HOME(queue[1]) == HOME(name) -> f2 = queue[1] :: else fi
 }
 
-inline tell(name) { told[name] = 1 }
+inline tell(name) { told[name] = 1; tells = name }
 
 #ifdef ENTERS_TWICE
 #define ENTERS_AGAIN entering
@@ -255,6 +284,7 @@ inline tell(name) { told[name] = 1 }
 
 /* keep has those of the set stay in the queue, or enter it; y is the set of those that should ask. */
 inline keep(these, entering) {
+	begins();
 	y = 0;
 	was = (size > 0 -> queue[0] : NONE);
 	for (j : 0 .. NC - 1) {
@@ -289,11 +319,12 @@ inline keep(these, entering) {
 		fi
 	:: else
 	fi;
-	script(3 - entering, 0, these, NONE, y)
+	ends(3 - entering, NONE, these, NONE, y)
 }
 
 /* ask is a question of name; y is the answer. */
 inline ask(name) {
+	begins();
 	f1 = NONE; f2 = NONE;
 	if
 	:: holder == name ->
@@ -317,11 +348,12 @@ inline ask(name) {
 			y = REFUSE
 		fi
 	fi;
-	script(1, name, 0, NONE, y)
+	ends(1, name, 0, NONE, y)
 }
 
 /* release gives the lock of name to heir, if that is the next in the queue, or lets it go. y is the answer. */
 inline release(name, these, heir) {
+	begins();
 	f1 = NONE; f2 = NONE;
 	leaves(name);
 #ifndef SERVED_STAY
@@ -354,17 +386,7 @@ inline release(name, these, heir) {
 		fi
 	:: else
 	fi;
-	script(4, name, these, heir, y)
-}
-
-/* script prints a step of the server: the command, owner, set and heir, the answer, and then what Redis has. */
-inline script(what, name, these, heir, answer) {
-	printf("S %d %d %d %d", what, name, these, heir);
-	printf(" %d %d %d", answer, f1, f2);
-	printf(" %d %d %d %d", holder, left, size, NC);
-	for (m : 0 .. NC - 1) { printf(" %d", (m < size -> queue[m] : NONE)) }
-	for (m : 0 .. NC - 1) { printf(" %d", dl[m]) }
-	printf("\n")
+	ends(4, name, these, heir, y)
 }
 
 /* serve carries command s out. */
@@ -648,7 +670,7 @@ inline check() {
 }
 
 inline tick() {
-	printf("T\n");
+	printf("a tick\n");
 	for (m : 0 .. NC - 1) {
 #ifndef GRANT_BY_MESSAGE
 		told[m] = 0; /* heartbeats do what a later message could do */

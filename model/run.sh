@@ -1,6 +1,6 @@
 #!/bin/sh
 # run.sh DIR NAME WANT FLAG …: checks one line of the table in check.sh. DIR is for what it makes; a file
-# DIR/failed says that something else came of it than the table wants.
+# DIR/failed says that something else came of it than the table wants. DIR/steps has the steps of the servers.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$1 name=$2 want=$3
@@ -43,7 +43,10 @@ began=$(date +%s)
 optimize=-O0 depth=100000
 case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-patience | rw-three-writers) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
 [ "$want" = holds ] || depth=70                                                                          # short mistakes are the ones to look at
-spin -a $flags "$model" >spin.out 2>&1 || { cat spin.out; exit 1; }
+steps=
+case "$want $name" in "holds fair-"* | "holds rw-"*) steps=-DSTEPS ;; esac # steps.pml
+export STEPS="$dir/steps/$name"
+spin -a $flags $steps "$model" >spin.out 2>&1 || { cat spin.out; exit 1; }
 cc $optimize -w -DSAFETY -DCOLLAPSE -DNOFAIR -o pan pan.c
 timeout ${LIMIT:-600} ./pan -m$depth >out 2>&1 || true
 if [ "$want" = holds ] && grep -q "max search depth too small\|out of memory" out; then cat out; exit 1; fi
@@ -51,7 +54,7 @@ found=$(property "$(grep -m1 "^pan:1:" out || grep -m1 -o "errors: [0-9]*" out |
 states=$(awk '/states, stored/ { print $1; exit }' out)
 printf '%-22s %-9s %-9s %12s %8s  %s\n' "$name" "$want" "$found" "$states" $(($(date +%s) - began)) "$flags"
 if [ "$found" != "$want" ]; then
-	[ ! -e "$(basename "$model").trail" ] || spin -k "$(basename "$model").trail" $flags "$model" 2>/dev/null | grep -v ' = 0$\| = 255$' | head -100
+	[ ! -e "$(basename "$model").trail" ] || spin -k "$(basename "$model").trail" $flags $steps "$model" 2>/dev/null | grep -v ' = 0$\| = 255$\|^c_code\|^spin: [iw]\|^  [^ ]\|^      in random' | head -100
 	touch "$dir/failed"
 fi
 rm -rf "$dir/$name"

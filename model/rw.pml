@@ -49,8 +49,9 @@
 /* Commands. */
 #define ASK 1           /* rw_read_acquire, rw_write_acquire */
 #define REL 2           /* rw_read_release, rw_write_release */
-#define REN 3           /* rw_read_renew, and the renewal of a writer */
-#define DOWN 4          /* rw_read_acquire of an owner that writes */
+#define REN 3           /* the renewal of a writer */
+#define DOWN 4          /* rw_read_acquire of an owner that writes, which does not wait */
+#define REW 5           /* rw_read_renew */
 
 #define GRANT   1
 #define REFUSE  2
@@ -90,12 +91,18 @@ byte delays;
 
 hidden byte i, k, m, n, y, x;
 hidden byte b, mixed, starves, remains, touched;
+hidden byte step[5], tells; /* tells: waiters are told to ask */
+
+#ifdef STEPS
+#include "steps.pml"
+#endif
 
 #define ON d_step {
 #define END check(); m = 0 }
 #define SAY(what, of) printf(what, of); printf("\n");
 #define FAULT (faults < FAULTS)
 #define HAS(c) (cs[c] == HOLDS && trust[on[c]] > 0)
+#define RENEWS(s) (kk[s] == REN || kk[s] == REW)
 #define ASWRITER(c) (WRITES(c) && !reads[c])
 
 inline slot() {
@@ -110,7 +117,34 @@ inline drop(at) { kk[at] = 0; kn[at] = 0; ka[at] = 0; kr[at] = 0; copy[at] = 0 }
 
 inline send(what, name) { slot(); kk[k] = what; kn[k] = name }
 
-/* ---- the server ---- */
+/* ---- the server: what the scripts do ---- */
+
+#ifdef STEPS
+/* has notes what the server has. */
+inline has() {
+	c_code {
+		step_put(now.mode); step_put(now.writer); step_put(now.left); step_puts(now.lease, NC); step_put(now.wish);
+		step_put(now.turn); step_put(now.began); step_put(now.entered); step_put(now.start);
+	}
+}
+
+inline begins() {
+	tells = 0;
+	c_code { step_begin(); step_put(NC); step_put(LEASE); step_put(WRITERS); step_put(now.arrivals); step_puts(now.came, NC); };
+	has()
+}
+
+/* ends notes a command: what it is, and its owner; whether it goes on as a reader; what it answers, and whether it tells waiters to ask. */
+inline ends(what, name, goesOn, answer) {
+	step[0] = what; step[1] = name; step[2] = goesOn; step[3] = answer; step[4] = tells;
+	c_code { step_puts(step, 5); };
+	has();
+	c_code { step_end(); }
+}
+#else
+#define begins() skip
+#define ends(what, name, goesOn, answer) skip
+#endif
 
 /* alive: y says that a reader other than name lives. */
 inline alive(name) {
@@ -140,6 +174,7 @@ inline passes(name) {
 
 inline serve(s) {
 	n = kn[s];
+	begins();
 	if :: kk[s] == ASK && cs[n] == WAITS && !copy[s] -> waited[n] = 1 :: else fi;
 	if
 	:: kk[s] == ASK && WRITES(n) ->
@@ -181,27 +216,30 @@ inline serve(s) {
 		fi
 	:: kk[s] == DOWN ->
 		if
-		:: mode == 2 && writer == n -> lease[n] = LEASE; kr[s] = GRANT
-		:: else -> kr[s] = NOTHING
+		:: lease[n] == 0 && writer != n && (mode == 2 || wish != NONE) -> kr[s] = REFUSE
+		:: else ->
+			if :: mode == 0 -> mode = 1 :: mode == 2 -> left = LEASE :: else fi;
+			lease[n] = LEASE; kr[s] = GRANT
 		fi
-	:: kk[s] == REN ->
+	:: kk[s] == REN || kk[s] == REW ->
 #ifdef RENEWS_BACK
-		if :: WRITES(n) && mode == 0 -> mode = 2; writer = n; left = LEASE :: !WRITES(n) && mode != 2 -> mode = 1; lease[n] = LEASE :: else fi;
+		if :: kk[s] == REN && mode == 0 -> mode = 2; writer = n; left = LEASE :: kk[s] == REW && mode != 2 -> mode = 1; lease[n] = LEASE :: else fi;
 #endif
 		kr[s] = GRANT;
 		if
-		:: mode == 2 && writer == n && !reads[n] -> left = LEASE
-		:: !(mode == 2 && writer == n) && lease[n] > 0 -> lease[n] = LEASE
+		:: kk[s] == REN && mode == 2 && writer == n -> left = LEASE
+		:: kk[s] == REW && lease[n] > 0 -> lease[n] = LEASE
 		:: else -> kr[s] = NOTHING
 		fi
 	:: kk[s] == REL -> release(n, 0); kr[s] = GRANT
-	fi
+	fi;
+	ends(kk[s], n, 0, kr[s])
 }
 
 /* release ends what name has: its writing, its wish and its claim; and its reading, unless goesOn. */
 inline release(name, goesOn) {
-	if :: wish == name -> wish = NONE :: else fi;
-	if :: turn == name -> turn = NONE; began = 0; entered = 0; start = 0 :: else fi;
+	if :: wish == name -> wish = NONE; tells = 1 :: else fi;
+	if :: turn == name -> turn = NONE; began = 0; entered = 0; start = 0; tells = 1 :: else fi;
 	if
 #ifdef RELEASE_ANY
 	:: mode == 2 && WRITES(name) ->
@@ -220,11 +258,12 @@ inline release(name, goesOn) {
 #endif
 		:: else -> free()
 		fi;
-		turns()
+		turns();
+		tells = 1
 	:: mode == 1 && !goesOn ->
 		lease[name] = 0;
 		alive(NONE);
-		if :: !y -> free(); if :: turn == NONE -> began = 0; start = 0 :: else fi :: else fi
+		if :: !y -> free(); tells = 1; if :: turn == NONE -> began = 0; start = 0 :: else fi :: else fi
 	:: else
 	fi
 }
@@ -339,7 +378,7 @@ inline tick() {
 #define EV_RENEW(C) \
 :: ON HAS(C) && on[C] == C && trust[C] < LEASE && ROOM && !BUSY(C) && RENEWALS; \
 	SAY("the hold of caller %d is renewed", C) \
-	send(REN, C); \
+	send((ASWRITER(C) -> REN : REW), C); \
 	END
 #ifndef RENEWALS
 #define RENEWALS 0
@@ -363,11 +402,13 @@ inline tick() {
 	:: kk[K] == DOWN && cs[n] == HOLDS && kr[K] == GRANT && trust[n] > 0 -> \
 		reads[n] = 1; \
 		kk[K] = 0; extend(n, ka[K]); \
-		release(n, 1) \
-	:: kk[K] == REN && cs[n] == HOLDS && trust[n] > 0 && kr[K] == GRANT -> extend(n, ka[K]) \
+		begins(); \
+		release(n, 1); \
+		ends(REL, n, 1, GRANT) \
+	:: RENEWS(K) && cs[n] == HOLDS && trust[n] > 0 && kr[K] == GRANT -> extend(n, ka[K]) \
 	:: kk[K] == REL -> \
 		b = doubt[n] && LOOKS; doubt[n] = 0; \
-		for (m : 0 .. NK - 1) { if :: m != K && kk[m] != 0 && kk[m] != REN && kn[m] == n -> doubt[n] = 1 :: else fi } \
+		for (m : 0 .. NK - 1) { if :: m != K && kk[m] != 0 && !RENEWS(m) && kn[m] == n -> doubt[n] = 1 :: else fi } \
 		if :: !b -> cs[n] = OUT; came[n] = NEVER; doubt[n] = 0 :: else fi \
 	:: else \
 	fi; \
@@ -392,7 +433,7 @@ inline tick() {
 	END \
 :: ON kk[K] != 0 && !copy[K] && kr[K] == 0 && FAULT; \
 	SAY("the connection of command %d breaks, a copy is under way", K) \
-	copy[K] = 1; ka[K] = 0; if :: kk[K] != REN -> doubt[kn[K]] = 1 :: else fi; faults++; \
+	copy[K] = 1; ka[K] = 0; if :: !RENEWS(K) -> doubt[kn[K]] = 1 :: else fi; faults++; \
 	END
 
 #define EV_VANISH(K) \

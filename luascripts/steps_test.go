@@ -1,0 +1,575 @@
+package luascripts_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// The models of the fair and of the read/write lock (directory model) have a server of their own. TestSteps has the
+// scripts take each step that this server takes in any state of a search: Redis gets what the server had, the script runs,
+// and then Redis must have what the model's server has, and answer the same.
+//
+// The searches write the steps, a line of numbers each, into files of the directory that LEASEHOLD_STEPS names
+// (model/check.sh, model/steps.pml).
+func TestSteps(t *testing.T) {
+	dir := os.Getenv("LEASEHOLD_STEPS")
+	if dir == "" {
+		t.Skip("LEASEHOLD_STEPS names no directory")
+	}
+	rdb := redistest.Start(t).Client(t)
+	for _, m := range []struct {
+		name    string
+		scripts []string
+		step    func(r *numbers) []step
+	}{
+		{"fair", []string{"fair_acquire", "fair_keep", "fair_release"}, fairSteps},
+		{"rw", []string{"rw_read_acquire", "rw_read_release", "rw_read_renew", "rw_write_acquire", "rw_write_release", "reentrant_renew"}, rwSteps},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			var steps []step
+			for _, line := range stepLines(t, filepath.Join(dir, m.name+"-*")) {
+				r := numbers{t: t, line: line, rest: strings.Fields(line)}
+				steps = append(steps, m.step(&r)...)
+				if len(r.rest) != 0 {
+					t.Fatalf("a line with too many numbers: %s", line)
+				}
+			}
+			if len(steps) == 0 {
+				t.Skip("no steps")
+			}
+			play := rueidis.NewLuaScript(player(m.scripts))
+			wrong := 0
+			for part := range slices.Chunk(steps, 100) {
+				for i, fault := range stage(t, rdb, play, part) {
+					if fault == "" {
+						continue
+					}
+					if wrong++; wrong <= 10 {
+						t.Errorf("%v\n%s", part[i].calls, fault)
+					}
+				}
+			}
+			t.Logf("%s: FOLLOWED %d of %d steps", m.name, len(steps)-wrong, len(steps))
+		})
+	}
+}
+
+// stepLines returns the lines of these files, each once.
+func stepLines(t *testing.T, pattern string) (lines []string) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			all[line] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// numbers is what is not read yet of a line.
+type numbers struct {
+	t    *testing.T
+	line string
+	rest []string
+}
+
+// none is what the models write for nobody.
+const none = 255
+
+func (r *numbers) next() int {
+	r.t.Helper()
+	if len(r.rest) == 0 {
+		r.t.Fatalf("a line with too few numbers: %s", r.line)
+	}
+	n, err := strconv.Atoi(r.rest[0])
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.rest = r.rest[1:]
+	return n
+}
+
+func (r *numbers) list(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = r.next()
+	}
+	return all
+}
+
+// tick is a tick of the models here, in ms. A test is never late by so much.
+const tick = 100_000
+
+func inTicks(n int) string { return strconv.Itoa(n * tick) }
+
+// ticks returns how many ticks have begun in these ms.
+func ticks(ms float64) int { return int(math.Ceil(max(ms, 0) / tick)) }
+
+// step is one step of a model's server, for the scripts to take. Redis has what was says, if its clock is at now (ms).
+type step struct {
+	calls    []call
+	was, has func(now int64) content
+	text     func(key string, c content, now int64) string // what a key has, without the ms
+	answers  func(reply any) string                        // what the first call answers, in the words of the model
+	answer   string
+}
+
+// call is a run of a script.
+type call struct {
+	Script string   `json:"script"`
+	Keys   []string `json:"keys"`
+	Args   []string `json:"args"`
+}
+
+// content is what Redis has, by the key.
+type content map[string]value
+
+// value is what a key has.
+type value struct {
+	kind  string
+	words []string // what is in it; of a hash and a zset: fields and values, members and scores
+	ends  int      // in how many ticks it expires; never if 0, and at some time if it is less. The last two are not compared
+}
+
+// put returns the commands that make a key.
+func (v value) put(key string) (all [][]string) {
+	command := map[string]string{"hash": "HSET", "list": "RPUSH", "zset": "ZADD", "string": "SET"}[v.kind]
+	words := slices.Clone(v.words)
+	if v.kind == "zset" {
+		for i := 0; i < len(words); i += 2 {
+			words[i], words[i+1] = words[i+1], words[i]
+		}
+	}
+	all = append(all, append([]string{command, key}, words...))
+	if v.ends != 0 {
+		all = append(all, []string{"PEXPIRE", key, inTicks(max(v.ends, -v.ends))})
+	}
+	return all
+}
+
+// stage has the scripts take these steps, each in one moment of the server, and returns what is wrong with each.
+func stage(t *testing.T, rdb rueidis.Client, play *rueidis.Lua, steps []step) (faults []string) {
+	t.Helper()
+	began := now(t, rdb)
+	runs := make([]rueidis.LuaExec, 0, len(steps))
+	for _, s := range steps {
+		put := [][]string{}
+		for key, v := range s.was(began) {
+			put = append(put, v.put(key)...)
+		}
+		todo, err := json.Marshal(map[string]any{"put": put, "calls": s.calls})
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs = append(runs, rueidis.LuaExec{Args: []string{string(todo)}})
+	}
+	for i, reply := range play.ExecMulti(t.Context(), rdb, runs...) {
+		all, err := reply.ToAny()
+		if err != nil {
+			faults = append(faults, fmt.Sprintf("  %v\n", err))
+			continue
+		}
+		faults = append(faults, steps[i].fault(began, all.([]any)))
+	}
+	return faults
+}
+
+// player returns a script that puts keys into Redis, runs one of the scripts, and reads all keys. As it is one script, no lease
+// gets shorter meanwhile.
+func player(scripts []string) string {
+	var b strings.Builder
+	b.WriteString("local scripts = {}\n")
+	for _, name := range scripts {
+		fmt.Fprintf(&b, "scripts[%q] = function(KEYS, ARGV)\n%s\nend\n", name, luascripts.Text(name))
+	}
+	b.WriteString(`
+local todo = cjson.decode(ARGV[1])
+for _, key in ipairs(redis.call('KEYS', '*')) do redis.call('DEL', key) end
+for _, command in ipairs(todo.put) do redis.call(unpack(command)) end
+local answers, found = {}, {}
+for i, call in ipairs(todo.calls) do answers[i] = scripts[call.script](call.keys, call.args) end
+local read = {
+  hash = function(key) return redis.call('HGETALL', key) end,
+  list = function(key) return redis.call('LRANGE', key, 0, -1) end,
+  zset = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end,
+  string = function(key) return {redis.call('GET', key)} end,
+}
+for i, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key).ok
+  found[i] = {key, kind, redis.call('PTTL', key), read[kind](key)}
+end
+local time = redis.call('TIME')
+return {answers[1] or 'no answer', time[1] * 1000 + math.floor(time[2] / 1000), found}
+`)
+	return b.String()
+}
+
+// fault says what the scripts did that the model does not; "" if there is nothing. reply is that of the player.
+func (s *step) fault(began int64, reply []any) string {
+	var b strings.Builder
+	if got := s.answers(reply[0]); got != s.answer {
+		fmt.Fprintf(&b, "  answered: %s; in the model: %s\n", got, s.answer)
+	}
+	now, got, want := reply[1].(int64), content{}, s.has(began)
+	left := map[string]int64{}
+	for _, found := range reply[2].([]any) {
+		f := found.([]any)
+		v := value{kind: f[1].(string)}
+		for _, word := range f[3].([]any) {
+			v.words = append(v.words, word.(string))
+		}
+		key := f[0].(string)
+		got[key], left[key] = v, f[2].(int64)
+	}
+	for key, v := range want {
+		switch text, wanted := s.text(key, got, now), s.text(key, want, began); {
+		case text != wanted:
+			fmt.Fprintf(&b, "  %s: %s; in the model: %s\n", key, text, wanted)
+		case v.ends > 0 && ticks(float64(left[key])) != v.ends:
+			fmt.Fprintf(&b, "  %s: expires in %d ms; in the model in %d ticks\n", key, left[key], v.ends)
+		}
+	}
+	for key := range got {
+		if _, ok := want[key]; !ok {
+			fmt.Fprintf(&b, "  %s: %s; not in the model\n", key, s.text(key, got, now))
+		}
+	}
+	if b.Len() > 0 {
+		fmt.Fprintf(&b, "  was: %s\n", show(s.was(began)))
+	}
+	return b.String()
+}
+
+func show(s content) string {
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(s)) {
+		fmt.Fprintf(&b, "%s%v", key, s[key].words)
+		if s[key].ends > 0 {
+			fmt.Fprintf(&b, " for %d ticks", s[key].ends)
+		}
+		b.WriteString("; ")
+	}
+	return b.String()
+}
+
+// fairSteps reads a step of fair.pml.
+func fairSteps(r *numbers) []step {
+	callers, processes, lease, offer, patience := r.next(), r.next(), r.next(), r.next(), r.next()
+	client := func(c int) string { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-00000000000%d", c%processes) }
+	number := func(c int) string {
+		if c == none {
+			return "-"
+		}
+		return strconv.Itoa(c + 1)
+	}
+	owner := func(c int) string { return client(c) + ":" + number(c) }
+	members := func(set int) (all []int) {
+		for c := range callers {
+			if set>>c&1 == 1 {
+				all = append(all, c)
+			}
+		}
+		return all
+	}
+	// What the server has: the holder, its lease, the queue, and the deadlines plus one, as 0 is none.
+	has := func() func(now int64) content {
+		holder, left, size := r.next(), r.next(), r.next()
+		queue, ends := r.list(callers + 1)[:size], r.list(callers)
+		return func(now int64) content {
+			s := content{}
+			if holder != none {
+				s["lock"] = value{"hash", []string{owner(holder), "1"}, left}
+			}
+			waiting, deadlines := value{kind: "list"}, value{kind: "zset"}
+			for _, c := range queue {
+				waiting.words = append(waiting.words, owner(c))
+			}
+			for c, at := range ends {
+				if at > 0 {
+					deadlines.words = append(deadlines.words, owner(c), strconv.FormatInt(now+int64(at-1)*tick, 10))
+				}
+			}
+			if len(waiting.words) > 0 {
+				s["queue"] = waiting
+			}
+			if len(deadlines.words) > 0 {
+				s["timeouts"] = deadlines
+			}
+			return s
+		}
+	}
+
+	s := step{was: has()}
+	command, name, set, heir, answer, first, second, told := r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next()
+	then := has()
+	s.has = func(now int64) content {
+		all := then(now)
+		if told != none {
+			all["channel:"+client(told)+":fair"] = value{kind: "list", words: []string{number(told)}}
+		}
+		return all
+	}
+	s.text = func(key string, c content, now int64) string {
+		v := c[key]
+		words := slices.Clone(v.words)
+		if v.kind == "zset" {
+			words = nil
+			for i := 0; i < len(v.words); i += 2 {
+				deadline, _ := strconv.ParseFloat(v.words[i+1], 64)
+				words = append(words, fmt.Sprint(v.words[i], "=", ticks(deadline-float64(now))))
+			}
+			slices.Sort(words)
+		}
+		return fmt.Sprint(words)
+	}
+
+	// The model knows of two owners that follow in the queue.
+	granted := func(numbers string) string {
+		next := append(strings.Fields(numbers), "-", "-")
+		return "granted, then " + next[0] + " " + next[1]
+	}
+	keys := []string{"lock", "queue", "timeouts", "never"}
+	switch command {
+	case 1:
+		s.calls = []call{{"fair_acquire", keys, []string{owner(name), inTicks(lease), "1", inTicks(patience), "0"}}}
+		s.answers = func(reply any) string {
+			switch list, _ := reply.([]any); len(list) {
+			case 3:
+				return granted(fmt.Sprint(list[2]))
+			case 2:
+				return "refused"
+			}
+			return fmt.Sprint(reply)
+		}
+		s.answer = "refused"
+		if answer == 1 {
+			s.answer = granted(number(first) + " " + number(second))
+		}
+	case 2, 3: // waiters enter, or it is a heartbeat
+		args := []string{"channel", "RPUSH", "1", "0"}
+		if command == 2 {
+			args[3] = strconv.Itoa(len(members(set)))
+		}
+		for _, c := range members(set) {
+			args = append(args, inTicks(patience), owner(c))
+		}
+		s.calls = []call{{"fair_keep", keys, args}}
+		s.answers = func(reply any) string {
+			list, _ := reply.([]any)
+			if len(list) != 1+len(members(set)) {
+				return fmt.Sprint(reply)
+			}
+			var asks []int
+			for i, n := range list[1:] {
+				if n == int64(1) || n == int64(-2) {
+					asks = append(asks, members(set)[i])
+				}
+			}
+			return fmt.Sprint("these ask: ", asks)
+		}
+		s.answer = fmt.Sprint("these ask: ", members(answer))
+	case 4:
+		args := []string{owner(name), "0", "channel", "RPUSH", "0", "0", "", inTicks(offer)}
+		if heir != none {
+			args[6] = owner(heir)
+		}
+		for _, c := range members(set) {
+			args = append(args, owner(c))
+		}
+		s.calls = []call{{"fair_release", keys, args}}
+		s.answers = func(reply any) string {
+			switch list, _ := reply.([]any); {
+			case len(list) == 4:
+				return granted(fmt.Sprint(list[3]))
+			case len(list) == 2 && list[0] == int64(1):
+				return "freed"
+			case len(list) == 2 && list[0] == int64(-2):
+				return "nothing"
+			}
+			return fmt.Sprint(reply)
+		}
+		s.answer = map[int]string{3: "freed", 4: granted(number(first) + " " + number(second)), 5: "nothing"}[answer]
+	default:
+		r.t.Fatalf("a line with an unknown command: %s", r.line)
+	}
+	return []step{s}
+}
+
+// rwSteps reads a step of rw.pml. A step where dead readers may have left fields in the hash comes twice, without these and with them.
+func rwSteps(r *numbers) []step {
+	callers, lease, writers, arrivals := r.next(), r.next(), r.next(), r.next()
+	came := r.list(callers)
+	reader := func(c int) string { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-000000000001:%d", 2*c+1) }
+	writer := func(c int) string { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-000000000001:%d", 2*c+2) } // the other side of the same caller
+	expiry := func(c int) string { return "beside:" + reader(c) + ":rwlock_timeout:1" }
+	// Callers came one after the other, long ago. arrived is when caller number i came.
+	arrived := func(i int, now int64) int64 { return now - int64(20-i)*tick }
+	ms := func(at int64) string { return strconv.FormatInt(at, 10) }
+
+	// What the server has: the mode, the writer, what is left of its lease, and of those of readers; who wishes to write; and the turn of readers: whose
+	// it is, whether it has begun, whether a writer has passed, and how many callers came before it began.
+	has := func() func(now int64, dead bool) content {
+		mode, who, left, leases := r.next(), r.next(), r.next(), r.list(callers)
+		wish, turn, began, entered, start := r.next(), r.next(), r.next() == 1, r.next() == 1, r.next()
+		return func(now int64, dead bool) content {
+			s, fields := content{}, []string{"mode", []string{"", "read", "write"}[mode]}
+			for c, left := range leases {
+				if left > 0 {
+					s[expiry(c)] = value{"string", []string{"1"}, left}
+				}
+				if left > 0 || dead && (mode == 1 || c == who) {
+					fields = append(fields, reader(c), "1")
+				}
+			}
+			switch mode {
+			case 1:
+				s["lock"] = value{"hash", fields, slices.Max(leases)}
+			case 2:
+				s["lock"] = value{"hash", append(fields, writer(who)+":write", "1"), left}
+			}
+			if wish != none {
+				s["wish"] = value{"string", []string{writer(wish) + " " + ms(arrived(came[wish], now))}, -1}
+			}
+			if turn != none || began {
+				owner, since, at := "", int64(0), int64(0)
+				if turn != none {
+					owner, since = reader(turn), arrived(came[turn], now)
+				}
+				switch {
+				case began:
+					at = arrived(start, now) - tick/2
+				case entered:
+					at = 1
+				}
+				s["turn"] = value{"string", []string{owner + " " + ms(since) + " " + ms(at)}, -1}
+			}
+			return s
+		}
+	}
+
+	was := has()
+	command, name, onward, answer, told := r.next(), r.next(), r.next() == 1, r.next(), r.next() == 1
+	then := has()
+	var s step
+	s.has = func(now int64) content {
+		all := then(now, false)
+		if told {
+			all["channel"] = value{kind: "list"}
+		}
+		return all
+	}
+	s.text = func(key string, c content, now int64) string {
+		v := c[key]
+		var words []string
+		switch {
+		case key == "lock":
+			for i := 0; i < len(v.words); i += 2 {
+				field := v.words[i]
+				if _, alive := c["beside:"+field+":rwlock_timeout:1"]; alive || field == "mode" || strings.HasSuffix(field, ":write") {
+					words = append(words, field+"="+v.words[i+1])
+				}
+			}
+			slices.Sort(words)
+		case key == "channel":
+			words = []string{"a message"}
+			if v.kind == "" {
+				words = []string{"none"}
+			}
+		case key == "wish" || key == "turn":
+			for word := range strings.SplitSeq(strings.Join(v.words, ""), " ") {
+				if at, err := strconv.ParseInt(word, 10, 64); err == nil && at > 1 {
+					came := 0 // until then; now has gone on a little
+					for came < arrivals && arrived(came, now)-tick/4 <= at {
+						came++
+					}
+					word = fmt.Sprint("after ", came)
+				}
+				words = append(words, word)
+			}
+		default:
+			words = v.words
+		}
+		return fmt.Sprint(words)
+	}
+
+	waited := inTicks(20 - came[name])
+	writes := writers>>name&1 == 1
+	granted := func(reply any) string {
+		switch n := reply.(type) {
+		case string:
+			return "granted"
+		case int64:
+			if n >= 0 {
+				return "refused"
+			}
+		}
+		return fmt.Sprint(reply)
+	}
+	const beside, channel, publish, yield, stay = "beside", "channel", "RPUSH", "1", "100000"
+	acquire := []string{"lock", "wish", "turn", "never"}
+	read := func(writer, waited, stay string) call {
+		return call{"rw_read_acquire", acquire, []string{reader(name), inTicks(lease), "1", writer, waited, yield, beside, stay}}
+	}
+	switch command {
+	case 1:
+		s.calls, s.answers = []call{read("", waited, stay)}, granted
+		if writes {
+			s.calls[0] = call{"rw_write_acquire", acquire, []string{writer(name), inTicks(lease), "1", waited, stay, beside}}
+		}
+	case 2: // of both sides; or of the writing alone, by a writer that goes on as a reader
+		if writes {
+			s.calls = append(s.calls, call{"rw_write_release", acquire, []string{writer(name), "0", beside, channel, publish}})
+		}
+		if !onward {
+			s.calls = append(s.calls, call{"rw_read_release", []string{"lock", "turn", "never"}, []string{reader(name), "0", beside, channel, publish}})
+		}
+		s.answers = func(any) string { return "granted" } // the model does not say whether there was anything
+	case 3, 5:
+		s.calls = []call{{"reentrant_renew", []string{"lock"}, []string{inTicks(lease), writer(name) + ":write"}}}
+		if command == 5 {
+			s.calls[0] = call{"rw_read_renew", []string{"never", "lock"}, []string{inTicks(lease), reader(name), "1", beside}}
+		}
+		s.answers = func(reply any) string {
+			switch list, _ := reply.([]any); {
+			case len(list) == 1:
+				return "granted"
+			case len(list) == 3 && list[2] == int64(-2):
+				return "refused"
+			}
+			return fmt.Sprint(reply)
+		}
+	case 4: // by a writer that is to go on as a reader
+		s.calls, s.answers = []call{read(writer(name), "0", "0")}, granted
+	default:
+		r.t.Fatalf("a line with an unknown command: %s", r.line)
+	}
+	s.answer = map[int]string{1: "granted", 2: "refused", 3: "refused"}[answer]
+
+	s.was = func(now int64) content { return was(now, false) }
+	all := []step{s}
+	if len(was(0, true)["lock"].words) > len(was(0, false)["lock"].words) {
+		s.was = func(now int64) content { return was(now, true) }
+		all = append(all, s)
+	}
+	return all
+}
