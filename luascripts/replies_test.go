@@ -65,6 +65,8 @@ func FuzzOtherReplies(f *testing.F) {
 
 		w, err := luascripts.TakeWindow(ctx, rdb, keynames.Window("w"), 1, 1, "id", 0)
 		alone("window", err, w)
+		is, err := luascripts.InspectWindow(ctx, rdb, keynames.Window("w"))
+		alone("look at a window", err, is)
 		v, was, every, err := luascripts.InitWindow(ctx, rdb, keynames.Window("w"), 1, time.Second, false)
 		alone("make a window", err, v, was, every)
 		at, replies, v, err := askLimit(ctx, rdb, "k", luascripts.NewLimitRules(hourly), []luascripts.LimitQuestion{want(1)})

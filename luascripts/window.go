@@ -2,6 +2,7 @@ package luascripts
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,6 +13,7 @@ var (
 	windowTake   = load("window_take")
 	windowRefund = load("window_refund")
 	windowInit   = load("window_init")
+	windowLook   = load("window_inspect")
 )
 
 // The verdicts of a window's scripts beside Done, Free and Foreign.
@@ -84,3 +86,33 @@ func InitWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, rate int6
 
 // Other is the verdict when the parameters in Redis differ from those of the caller.
 const Other Verdict = 2
+
+// WindowState is how a window stands.
+type WindowState struct {
+	Verdict Verdict // Done: the other fields are set
+	Left    int64
+	Next    time.Duration // the time until a unit is there, 0 if one is
+	Reset   time.Duration // the time until no unit counts as taken
+	Rate    int64
+	Per     time.Duration
+	Used    bool // callers have taken units
+}
+
+// InspectWindow reads a window, and changes nothing. Its verdict is Done, Uninitialised, Foreign or PerClient.
+func InspectWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys) (WindowState, error) {
+	msg, err := windowLook.exec(ctx, rdb, k.list(), nil).ToMessage()
+	if err != nil {
+		return WindowState{}, err
+	}
+	if n, err := msg.ToInt64(); err == nil {
+		switch v := Verdict(n); v {
+		case Uninitialised, Foreign, PerClient:
+			return WindowState{Verdict: v}, nil
+		}
+	}
+	n, err := msg.AsIntSlice()
+	if err != nil || len(n) != 6 || slices.Min(n) < 0 {
+		return WindowState{}, &ReplyError{windowLook.name, msg.String()}
+	}
+	return WindowState{Verdict: Done, Left: n[0], Next: remaining(n[1]), Reset: remaining(n[2]), Rate: n[3], Per: remaining(n[4]), Used: n[5] == 1}, nil
+}

@@ -1,0 +1,45 @@
+-- window_inspect: reads a window, and changes nothing.
+-- include: time, window
+--
+-- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
+-- KEYS[2] value    string  the units that are left
+-- KEYS[3] permits  zset    units taken -> when, in ms
+--
+-- Returns a list: the units that a caller can take; the time in ms until there is one, 0 if there is one; the time
+-- in ms until no unit counts as taken; the rate; the interval in ms; and 1 if callers have taken units, else 0.
+-- Returns -3: the limiter has no rate yet.
+-- Returns -4: a key holds something else.
+-- Returns -5: each client has a rate of its own, which the script does not know.
+--
+-- The script reads a thousand entries that are over and a thousand that count, at most. A window with more can have more units left.
+local config, value, permits = KEYS[1], KEYS[2], KEYS[3]
+
+local rate, interval = rate_of(config)
+if not rate then return interval end
+local text, held = redis.pcall('GET', value), redis.pcall('ZCARD', permits)
+for _, reply in ipairs({text, held}) do
+  if type(reply) == 'table' then
+    if string.find(reply.err, 'WRONGTYPE', 1, true) then return -4 end
+    return reply
+  end
+end
+local now = clock()
+local before = string.format('%.0f', now - interval)
+local count = redis.call('ZRANGEBYSCORE', permits, '(' .. before, '+inf', 'WITHSCORES', 'LIMIT', 0, 1000)
+
+-- The units that a taker finds: see purge, and what window_take does when they are too few.
+local left, there = tonumber(text or nil), rate
+if left then
+  for _, text in ipairs(redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)) do left = left + cost(text) end
+  for i = 1, #count, 2 do there = there - cost(count[i]) end
+  if left > rate or left < 0 or #count < 2000 and there > left then left = there end
+  left = math.max(0, left)
+else
+  left = rate
+end
+
+local retry, reset = 0, 0
+if left == 0 and count[2] then retry = math.max(1, count[2] + interval - now) end
+local latest = redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')
+if latest[2] then reset = math.max(0, latest[2] + interval - now) end
+return {left, math.ceil(retry), math.ceil(reset), rate, interval, (text or held > 0) and 1 or 0}

@@ -1,0 +1,88 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	keynames "github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// What a window says is left is what a taker gets, also after a client of Redisson has miscounted; and a look changes nothing.
+func TestWindow_inspect(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range 30 {
+		k := keynames.Window(fmt.Sprint("w", round))
+		const per = 10 * time.Second
+		rate := int64(1 + random.IntN(20))
+		m.SetTime(now)
+		if v, _, _, err := luascripts.InitWindow(t.Context(), rdb, k, rate, per, false); v != luascripts.Done || err != nil {
+			t.Fatal(v, err)
+		}
+		if s, err := luascripts.InspectWindow(t.Context(), rdb, k); err != nil || s != (luascripts.WindowState{Verdict: luascripts.Done, Left: rate, Rate: rate, Per: per}) {
+			t.Fatalf("untouched: %+v, %v", s, err)
+		}
+		for call := range 40 {
+			now = now.Add(time.Duration(random.IntN(2500)) * time.Millisecond)
+			m.SetTime(now)
+			switch random.IntN(12) {
+			case 0: // an answer was lost, and the call counted twice
+				do(t, rdb, "DECRBY", k.Value, "2")
+			case 1: // units came back without their entries
+				do(t, rdb, "INCRBY", k.Value, "3")
+			}
+			before := contents(t, rdb)
+			s, err := luascripts.InspectWindow(t.Context(), rdb, k)
+			if after := contents(t, rdb); err != nil || before != after {
+				t.Fatalf("a look changed the keys: %v\n%s\n%s", err, before, after)
+			}
+			take := func(units int64) luascripts.WindowReply {
+				r, err := luascripts.TakeWindow(t.Context(), rdb, k, units, units, fmt.Sprintf("%016d", 100*round+call))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return r
+			}
+			if r := take(s.Left + 1); r.Taken != 0 || s.Left == 0 && r.Retry != s.Next {
+				t.Fatalf("round %d, call %d: a look says %+v, a caller for one more gets %+v", round, call, s, r)
+			}
+			if n := min(s.Left, 1+random.Int64N(rate)); n > 0 {
+				if r := take(n); r.Taken != n {
+					t.Fatalf("round %d, call %d: a look says %+v, a caller for %d gets %+v", round, call, s, n, r)
+				}
+			}
+		}
+	}
+}
+
+func TestWindow_inspectForeign(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for name, test := range map[string]struct {
+			make []string
+			want luascripts.Verdict
+		}{
+			"none":   {nil, luascripts.Uninitialised},
+			"string": {[]string{"SET", "string", "x"}, luascripts.Foreign},
+			"words":  {[]string{"HSET", "words", "rate", "fast", "interval", "1", "type", "0"}, luascripts.Foreign},
+			"each":   {[]string{"HSET", "each", "rate", "5", "interval", "1", "type", "1"}, luascripts.PerClient},
+			"value":  {[]string{"HSET", "{value}:value", "x", "1"}, luascripts.Foreign},
+			"units":  {[]string{"SET", "{units}:permits", "1"}, luascripts.Foreign},
+		} {
+			if name == "value" || name == "units" {
+				do(t, rdb, "HSET", name, "rate", "5", "interval", "1000", "type", "0")
+			}
+			if test.make != nil {
+				do(t, rdb, test.make...)
+			}
+			s, err := luascripts.InspectWindow(t.Context(), rdb, keynames.Window(name))
+			check(t, name, s.Verdict, test.want, err)
+		}
+	})
+}
