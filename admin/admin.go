@@ -1,7 +1,7 @@
 // Package admin serves operators and their tools. It lists the locks of a server or a
 // cluster, shows the holders and the waiters of each, and unlocks a lock by force. It
 // recognises locks of every kind, those of Redisson included, by the shape of their fields. It
-// leaves every other key alone.
+// leaves every other key alone. It shows how rate limiters, Bloom filters and elections stand, too.
 //
 //	a, err := admin.New(rdb)
 //	…
@@ -29,6 +29,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/hint"
 	"github.com/leasehold-go/leasehold/internal/registry"
+	"github.com/leasehold-go/leasehold/leader"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -112,10 +113,10 @@ func New(rdb rueidis.Client, opts ...Option) (*Admin, error) {
 	return a, nil
 }
 
-// Kind is a kind of lock.
+// Kind is a kind of lock, or of what is like a lock.
 type Kind string
 
-// The kinds of locks. A fair lock without waiters looks like a plain one in Redis, and is
+// The kinds. A fair lock without waiters looks like a plain one in Redis, and is
 // shown as one.
 const (
 	Plain     Kind = "plain"
@@ -124,9 +125,17 @@ const (
 	Semaphore Kind = "semaphore" // while a permit is held, or an owner waits; else it is a number like any other
 	Latch     Kind = "latch"     // while it is closed, and package latch has seen it; else it is a number like any other
 	Crew      Kind = "crew"      // while members are at work, or lost; they are its Holders
+
+	RateLimit Kind = "ratelimit" // what a rate limiter owes of one key, while it owes something; its name is <limiter>:<key>
+	Window    Kind = "window"    // a rate limiter in Redisson's layout
+	Bloom     Kind = "bloom"     // a Bloom filter, also one that is made of several
+
+	// Election is the Kind of a Query alone. It selects the locks whose holder says something as a leader (package leader). The
+	// Kind of such a Lock is that of its lock, which is a fair one for client.Client.NewElection.
+	Election Kind = "election"
 )
 
-// Lock is a lock as it stands in Redis.
+// Lock is a lock as it stands in Redis, or a latch, a crew, a rate limiter or a Bloom filter.
 type Lock struct {
 	lock.State
 	Kind    Kind   // empty if the lock has neither holders nor waiters
@@ -138,10 +147,20 @@ type Lock struct {
 	// there are more holders than permits, after a Resize.
 	Permits, Free int64
 
-	Left   int64         // the count of a latch; 0 if it is open
-	Done   int           // the number of members of a crew that are done
-	Lost   []lock.Holder // the members of a crew that were lost; a list shows some
-	Leader string        // what the holder says of itself as a leader (package leader); only Inspect sets it
+	Left int64         // the count of a latch; 0 if it is open
+	Done int           // the number of members of a crew that are done
+	Lost []lock.Holder // the members of a crew that were lost; a list shows some
+
+	// Leader is what stands there as the word of the leader (package leader), and is nil if nobody says anything. After a leader
+	// has lost its lock, its last word stays for Left at most. Only Inspect sets Left.
+	Leader *leader.Leader
+
+	Limit  *LimitState  // of the Kind RateLimit
+	Window *WindowState // of the Kind Window
+	Filter *FilterState // of the Kind Bloom
+
+	// Unsure says why a rate limiter or a filter may be something else, and is empty if nothing speaks for that.
+	Unsure string
 
 	// Forced tells how the lock was last unlocked by force in the last week, and is nil if it was not.
 	// Only Inspect sets it.

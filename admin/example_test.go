@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/exampletest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
 // hold starts a server in memory with a lock that is held, and an Admin of it.
@@ -60,6 +62,45 @@ func ExampleAdmin_Page() {
 		}
 	}
 	// Output: orders:42
+}
+
+// How do rate limiters and filters stand?
+func ExampleAdmin_Inspect() {
+	ctx := context.Background()
+	redis := exampletest.Start()
+	defer redis.Close()
+	c := redis.Client()
+	_, err1 := c.NewRateLimiter("api", ratelimit.Closed(), ratelimit.PerHour(10)).Take(ctx, "alice", 5)
+	_, err2 := c.NewWindow("sms").Init(ctx, 10, time.Hour)
+	_, err3 := c.NewWindow("sms").Take(ctx, 7)
+	_, err4 := c.NewBloomFilter("seen").Init(ctx, 1000, .01)
+	_, err5 := c.NewBloomFilter("seen").Add(ctx, []byte("a"), []byte("b"))
+	a, err6 := admin.New(redis.Redis())
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+		log.Fatal(err)
+	}
+
+	for _, kind := range []admin.Kind{admin.RateLimit, admin.Window, admin.Bloom} {
+		for l, err := range a.Locks(ctx, admin.Query{Kind: kind}) {
+			if err == nil {
+				l, err = a.Inspect(ctx, l.Name)
+			}
+			switch {
+			case err != nil:
+				log.Fatal(err)
+			case l.Limit != nil:
+				fmt.Println(l.Name, "has a full bucket again in", l.Limit.Owed[0].Full.Round(time.Minute))
+			case l.Window != nil:
+				fmt.Println(l.Name, "has", l.Window.Left, "of", l.Window.Rate, "units left")
+			case l.Filter != nil:
+				fmt.Println(l.Name, "has", l.Filter.Elements(), "elements and room for", l.Filter.Expected)
+			}
+		}
+	}
+	// Output:
+	// api:alice has a full bucket again in 30m0s
+	// sms has 3 of 10 units left
+	// seen has 2 elements and room for 1000
 }
 
 // Which keys of Redis belong to a lock?

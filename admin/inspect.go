@@ -34,11 +34,15 @@ func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 
 func (a *Admin) inspect(ctx context.Context, name string) (Lock, error) {
 	if err := keys.Check("", name); err != nil {
+		// The key of a limiter can be any text.
+		if l, ok, other := a.limit(ctx, name); ok && other == nil {
+			return l, nil
+		}
 		return Lock{}, err
 	}
 	l, err := a.stateOf(ctx, name)
-	if err != nil {
-		return Lock{}, err
+	if err != nil || l.Limit != nil || l.Window != nil || l.Filter != nil {
+		return l, err
 	}
 	l.Holding, l.Waiting = len(l.Holders), len(l.Waiters)
 	locks := []Lock{l}
@@ -58,7 +62,7 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 			return l, nil // after an error the other scripts say what is wrong
 		}
 	}
-	for _, read := range []func(context.Context, string) (Lock, bool, error){a.latch, a.crew} {
+	for _, read := range []func(context.Context, string) (Lock, bool, error){a.latch, a.crew, a.limit, a.window, a.filter} {
 		if len(found) > 0 {
 			break
 		}
@@ -122,8 +126,16 @@ func (a *Admin) ask(ctx context.Context, name string, kind Kind) (Lock, error) {
 func (a *Admin) besides(ctx context.Context, l *Lock) error {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	for i, reply := range a.rdb.DoMulti(ctx, a.rdb.B().Get().Key(keys.Tokens(l.Name)).Build(), a.rdb.B().Get().Key(keys.Forced(l.Name)).Build(),
-		a.rdb.B().Hget().Key(keys.Leader(l.Name).Lock).Field("value").Build()) {
+	replies := a.rdb.DoMulti(ctx, a.rdb.B().Get().Key(keys.Tokens(l.Name)).Build(), a.rdb.B().Get().Key(keys.Forced(l.Name)).Build(),
+		a.board(l.Name), a.rdb.B().Pttl().Key(keys.Leader(l.Name).Lock).Build())
+	var err error
+	if l.Leader, err = said(replies[2]); err != nil {
+		return err
+	}
+	if left, err := replies[3].AsInt64(); err == nil && l.Leader != nil {
+		l.Leader.Left = ms(max(left, 0))
+	}
+	for i, reply := range replies[:2] {
 		text, err := reply.ToString()
 		if err != nil {
 			if _, refused := rueidis.IsRedisErr(err); !refused && !rueidis.IsRedisNil(err) {
@@ -135,8 +147,6 @@ func (a *Admin) besides(ctx context.Context, l *Lock) error {
 		switch {
 		case i == 0:
 			l.Token, _ = strconv.ParseUint(text, 10, 64)
-		case i == 2:
-			l.Leader = text
 		case json.Unmarshal([]byte(text), &note) == nil:
 			l.Forced = &note
 		}

@@ -18,9 +18,10 @@ type Key struct {
 	Left time.Duration // what is left until the key expires; lock.NoExpiry if it does not
 }
 
-// Keys returns the keys that Redis has of l, a lock that Inspect or a list has returned: the key of the lock
+// Keys returns the keys that Redis has of l, which Inspect or a list has returned: the key of the lock
 // first, and last the entry of each client that holds it or waits for it. It leaves out the keys of the leases of readers:
-// their names contain the owners. A key that the user may not read is left out, too.
+// their names contain the owners; and of a filter that is made of several, those of all but the first four. A key that the user
+// may not read is left out, too.
 func (a *Admin) Keys(ctx context.Context, l Lock) ([]Key, error) {
 	found, err := a.keysOf(ctx, l)
 	if err != nil {
@@ -30,8 +31,11 @@ func (a *Admin) Keys(ctx context.Context, l Lock) ([]Key, error) {
 }
 
 func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
-	if err := keys.Check("", l.Name); err != nil {
+	if err := keys.Check("", l.Name); err != nil && l.Kind != RateLimit {
 		return nil, err
+	}
+	if all := others(l); all != nil {
+		return a.there(ctx, all)
 	}
 	all := []Key{{Name: l.Name, Type: "hash", Role: "the holders"}}
 	switch l.Kind {
@@ -73,6 +77,39 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 	for _, w := range l.Waiters {
 		entry(w.Owner, w.Client)
 	}
+	return a.there(ctx, all)
+}
+
+// mostListed is the most filters of one that is made of several whose keys are listed.
+const mostListed = 4
+
+// others returns the keys of a rate limiter or a filter, and nil for all else.
+func others(l Lock) (all []Key) {
+	switch l.Kind {
+	case RateLimit:
+		return []Key{{Name: l.Name, Type: "string", Role: "what is owed of each limit"}}
+	case Window:
+		k := keys.Window(l.Name)
+		return []Key{{Name: k.Config, Type: "hash", Role: "the rate"}, {Name: k.Value, Type: "string", Role: "the number of units left"},
+			{Name: k.Permits, Type: "zset", Role: "the units taken, and when"}}
+	case Bloom:
+		names := []string{l.Name}
+		for i := range min(l.Filter.Shards, mostListed) {
+			names = append(names, shardName(l.Name, i))
+		}
+		if len(names) > 1 {
+			names = names[1:]
+		}
+		for _, name := range names {
+			bits, config := keys.Bloom(name)
+			all = append(all, Key{Name: config, Type: "hash", Role: "the parameters"}, Key{Name: bits, Type: "string", Role: "the bits"})
+		}
+	}
+	return all
+}
+
+// there returns those of the keys that Redis has, with what is left of their time.
+func (a *Admin) there(ctx context.Context, all []Key) (found []Key, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
 	questions := make(rueidis.Commands, len(all))

@@ -109,7 +109,7 @@ func TestLeader(t *testing.T) {
 		}()
 		for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 			l, err := s.admin.Inspect(s.Context(), "billing")
-			if err == nil && l.Leader == "http://a" && l.Locked() {
+			if err == nil && l.Leader != nil && l.Leader.Value == "http://a" && l.Locked() {
 				found, err := s.admin.Keys(s.Context(), l)
 				if err != nil || !slices.ContainsFunc(found, func(k admin.Key) bool { return k.Name == "leasehold_leader:{billing}" }) {
 					s.Errorf("%+v, %v", found, err)
@@ -124,7 +124,7 @@ func TestLeader(t *testing.T) {
 		if err := <-done; err != nil {
 			s.Error(err)
 		}
-		if l, err := s.admin.Inspect(s.Context(), "billing"); err != nil || l.Leader != "" {
+		if l, err := s.admin.Inspect(s.Context(), "billing"); err != nil || l.Leader != nil {
 			s.Errorf("nobody leads: %+v, %v", l, err)
 		}
 	})

@@ -23,7 +23,8 @@ type Query struct {
 	Match string
 
 	// Kind is the kind of the locks to list. Empty selects all that have holders: latches, which have none, and crews
-	// of which only lost members are left, are listed if Kind says Latch or Crew, or by Idle.
+	// of which only lost members are left, are listed if Kind says Latch or Crew, or by Idle. Rate limiters and filters are listed
+	// only if Kind names them: of a limiter there can be a key for each user of an application.
 	Kind Kind
 
 	// Idle lists what has no holders, too, if Kind is empty: latches that are closed, and crews of which only lost members are left.
@@ -98,10 +99,8 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 }
 
 func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) {
-	switch q.Kind {
-	case "", Plain, Fair, ReadWrite, Semaphore, Latch, Crew:
-	default:
-		return Page{}, fmt.Errorf("there is no kind of lock called %q; there are %s, %s, %s, %s, %s and %s", q.Kind, Plain, Fair, ReadWrite, Semaphore, Latch, Crew)
+	if q.Kind != "" && !slices.Contains(Kinds(), q.Kind) {
+		return Page{}, fmt.Errorf("there is no kind called %q; there are %q", q.Kind, Kinds())
 	}
 	var page Page
 	at, from := 0, cursor
@@ -112,7 +111,7 @@ func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) 
 	}
 	for ; at < len(parts); at, from = at+1, "" {
 		p := parts[at]
-		if q.Kind != "" && !slices.Contains(p.kinds, q.Kind) || slices.Contains(p.kinds, Latch) && !q.lists(Latch) {
+		if !slices.ContainsFunc(p.kinds, func(k Kind) bool { return q.Kind == k || q.Kind == "" && (!p.idle || q.Idle) && !p.named }) {
 			continue
 		}
 		if len(page.Locks) >= pageLocks {
@@ -132,28 +131,65 @@ func (a *Admin) page(ctx context.Context, q Query, cursor string) (Page, error) 
 	return page, nil
 }
 
-// parts are the parts of a list, in order: each looks at keys of one type. Their cursors begin differently.
-var parts = []struct {
-	cursor string
+// Kinds returns the kinds that a Query can have.
+func Kinds() (all []Kind) {
+	for _, p := range parts {
+		all = append(all, p.kinds...)
+	}
+	return all
+}
+
+// listed is a part of a list: what keys of one type show.
+type listed struct {
+	cursor string // how its cursors begin
 	kinds  []Kind
+	idle   bool // only if the query asks for what has no holders
+	named  bool // only if the query names the kind
 	list   func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (next string, err error)
-}{
-	{"", []Kind{Plain, Fair, ReadWrite}, (*Admin).hashes},
-	{"zsets ", []Kind{Semaphore, Crew}, func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
+}
+
+// parts are the parts of a list, in order.
+var parts = []listed{
+	{kinds: []Kind{Plain, Fair, ReadWrite}, list: (*Admin).hashes},
+	{cursor: "zsets ", kinds: []Kind{Semaphore, Crew}, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
 		match := map[Kind]string{Semaphore: "*" + held, Crew: keys.Crews}[q.Kind]
-		return a.scan(ctx, cmp.Or(match, "*"), "zset", cursor, func(zsets []string) (bool, error) {
-			found, err := a.zsets(ctx, zsets, q, cmp.Or(q.Match, "*"))
-			page.Locks = append(page.Locks, found...)
-			return len(page.Locks) < pageLocks, err
+		return a.each(ctx, cmp.Or(match, "*"), "zset", cursor, page, func(zsets []string) ([]Lock, error) {
+			return a.zsets(ctx, zsets, q, q.pattern())
 		})
 	}},
-	{"latches ", []Kind{Latch}, func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
-		return a.scan(ctx, keys.Latches, "hash", cursor, func(rounds []string) (bool, error) {
-			found, err := a.latches(ctx, rounds, cmp.Or(q.Match, "*"))
-			page.Locks = append(page.Locks, found...)
-			return len(page.Locks) < pageLocks, err
+	{cursor: "latches ", kinds: []Kind{Latch}, idle: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
+		return a.each(ctx, keys.Latches, "hash", cursor, page, func(rounds []string) ([]Lock, error) {
+			return a.latches(ctx, rounds, q.pattern())
 		})
 	}},
+	{cursor: "leaders ", kinds: []Kind{Election}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
+		return a.each(ctx, keys.Leaders, "hash", cursor, page, func(boards []string) ([]Lock, error) {
+			return a.elections(ctx, boards, q.pattern())
+		})
+	}},
+	{cursor: "limits ", kinds: []Kind{RateLimit}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
+		return a.each(ctx, q.pattern(), "string", cursor, page, func(names []string) ([]Lock, error) { return a.limits(ctx, names) })
+	}},
+	{cursor: "windows ", kinds: []Kind{Window}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
+		return a.each(ctx, q.pattern(), "hash", cursor, page, func(names []string) ([]Lock, error) { return a.windows(ctx, names) })
+	}},
+	{cursor: "filters ", kinds: []Kind{Bloom}, named: true, list: func(a *Admin, ctx context.Context, q Query, cursor string, page *Page) (string, error) {
+		return a.each(ctx, keys.Filters, "hash", cursor, page, func(configs []string) ([]Lock, error) {
+			return a.filters(ctx, configs, q.pattern())
+		})
+	}},
+}
+
+// pattern returns the pattern of the names that q selects.
+func (q Query) pattern() string { return cmp.Or(q.Match, "*") }
+
+// each adds to page what find finds among keys of this type, and returns the cursor of the next page.
+func (a *Admin) each(ctx context.Context, match, kind, cursor string, page *Page, find func(names []string) ([]Lock, error)) (next string, err error) {
+	return a.scan(ctx, match, kind, cursor, func(names []string) (bool, error) {
+		found, err := find(names)
+		page.Locks = append(page.Locks, found...)
+		return len(page.Locks) < pageLocks, err
+	})
 }
 
 // hashes adds the locks that are hashes to page, and returns the cursor of the next page of them.
@@ -261,41 +297,26 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 // look returns the locks among names, without their clients. It asks one question about
 // each key, and more only about a key that may be a lock.
 func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
-	ctx, cancel := a.within(ctx)
-	defer cancel()
-	questions := make(rueidis.Commands, len(names))
-	for i, name := range names {
-		questions[i] = a.rdb.B().Hscan().Key(name).Cursor(0).Count(someHolds).Build()
+	parts, err := a.parts(ctx, names)
+	if err != nil {
+		return nil, err
 	}
-	var parts []part
-	for i, reply := range a.rdb.DoMulti(ctx, questions...) {
-		entry, err := reply.AsScanEntry()
-		if wrongType(err) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		p := part{name: names[i], whole: entry.Cursor == 0}
-		for j := 0; j+1 < len(entry.Elements); j += 2 {
-			p.fields = append(p.fields, luascripts.Field{Name: entry.Elements[j], Value: entry.Elements[j+1]})
-		}
-		if p.plausible() {
-			parts = append(parts, p)
-		}
-	}
+	parts = slices.DeleteFunc(parts, func(p part) bool { return !p.plausible() })
 	if len(parts) == 0 {
 		return nil, nil
 	}
-	const each = 5
-	questions = make(rueidis.Commands, 0, each*len(parts))
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	const each = 6
+	questions := make(rueidis.Commands, 0, each*len(parts))
 	for _, p := range parts {
 		questions = append(questions,
 			a.rdb.B().Pttl().Key(p.name).Build(),
 			a.rdb.B().Hlen().Key(p.name).Build(),
 			a.rdb.B().Hget().Key(p.name).Field("mode").Build(),
 			a.rdb.B().Llen().Key(keys.Fair(p.name).Queue).Build(),
-			a.rdb.B().Exists().Key(keys.ReadWrite(p.name).Wish).Build())
+			a.rdb.B().Exists().Key(keys.ReadWrite(p.name).Wish).Build(),
+			a.board(p.name))
 	}
 	replies := a.rdb.DoMulti(ctx, questions...)
 	var locks []Lock
@@ -309,6 +330,31 @@ func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
 		}
 	}
 	return locks, nil
+}
+
+// parts returns the first fields of those of the names that are hashes.
+func (a *Admin) parts(ctx context.Context, names []string) (parts []part, err error) {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	questions := make(rueidis.Commands, len(names))
+	for i, name := range names {
+		questions[i] = a.rdb.B().Hscan().Key(name).Cursor(0).Count(someHolds).Build()
+	}
+	for i, reply := range a.rdb.DoMulti(ctx, questions...) {
+		entry, err := reply.AsScanEntry()
+		if wrongType(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		p := part{name: names[i], whole: entry.Cursor == 0}
+		for j := 0; j+1 < len(entry.Elements); j += 2 {
+			p.fields = append(p.fields, luascripts.Field{Name: entry.Elements[j], Value: entry.Elements[j+1]})
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
 }
 
 // part is a part of a hash.
@@ -372,7 +418,8 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 		l.Kind = Fair
 	}
 	l.Waiting += int(waiting)
-	return l, true, nil
+	l.Leader, err = said(replies[5])
+	return l, err == nil, err
 }
 
 // wrongType reports whether err says that a key is no hash.

@@ -29,7 +29,10 @@ func TestLeastRights(t *testing.T) {
 		for _, name := range []string{"orders:1", "orders:{1}"} {
 			holds = append(holds, sc.lock(sc.c.NewLock(name)), sc.lock(sc.c.NewRWLock(name+":rw").Write()), sc.lock(sc.c.NewFairLock(name+":fair")))
 		}
+		sc.do("SET", "orders:api:alice", "gcra 1 0 5")
 		for range a.Locks(t.Context(), admin.Query{}) {
+		}
+		for range a.Locks(t.Context(), admin.Query{Kind: admin.RateLimit, Match: "orders:*"}) {
 		}
 		for range a.Clients(t.Context()) {
 		}

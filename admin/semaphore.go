@@ -36,7 +36,7 @@ func (a *Admin) semaphore(ctx context.Context, name string) (l Lock, ok bool, er
 // semaphores returns the semaphores whose zsets of permits these are, and whose names match pattern.
 func (a *Admin) semaphores(ctx context.Context, zsets []string, q Query, pattern string) (found []Lock, err error) {
 	for _, zset := range zsets {
-		for _, name := range namesOf(zset) {
+		for _, name := range namesOf(zset, held) {
 			if keys.Check("", name) != nil || !matches(pattern, name) {
 				continue
 			}
@@ -56,9 +56,9 @@ func (a *Admin) semaphores(ctx context.Context, zsets []string, q Query, pattern
 	return found, nil
 }
 
-// namesOf returns which semaphores can have their permits at this key: by Redisson's rule x and {x} share it.
-func namesOf(zset string) []string {
-	name, ok := strings.CutSuffix(zset, held)
+// namesOf returns the names that can have this key beside their own: by Redisson's rule x and {x} share it.
+func namesOf(key, suffix string) []string {
+	name, ok := strings.CutSuffix(key, suffix)
 	if !ok {
 		return nil
 	}

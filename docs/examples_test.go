@@ -65,6 +65,10 @@ var shownBy = map[string]string{
 	"admin.ClientPage":                 "ExampleAdmin_Page",    // the same for clients
 	"admin.Key":                        "ExampleAdmin_Keys",    //
 	"admin.Event":                      "ExampleAdmin_Watch",   //
+	"admin.LimitState":                 "ExampleAdmin_Inspect", //
+	"admin.Owed":                       "ExampleAdmin_Inspect", //
+	"admin.WindowState":                "ExampleAdmin_Inspect", //
+	"admin.FilterState":                "ExampleAdmin_Inspect", //
 	"admin.What":                       "ExampleAdmin_Watch",   //
 	"dashboard.Option":                 "ExampleHandler",       //
 	"dashboard.WithLogger":             "ExampleHandler",       //

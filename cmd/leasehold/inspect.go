@@ -126,8 +126,8 @@ func (d detail) table(w io.Writer) error {
 		fmt.Fprintf(t, "lost\t%s\n", who(h.Owner, h.Client))
 		fmt.Fprintf(t, "\t%s\n", since(h))
 	}
-	if d.Leader != "" {
-		fmt.Fprintf(t, "says\t%s\n", shown(d.Leader))
+	if d.Leader != nil {
+		fmt.Fprintf(t, "says\t%s\n", shown(d.Leader.Value))
 	}
 	if d.Locked() {
 		lease := "no expiry: somebody has taken it away (PERSIST)"

@@ -98,7 +98,10 @@ type (
 )
 
 func toJSON(l admin.Lock) lockJSON {
-	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Leader: l.Leader, Token: l.Token, Forced: l.Forced}
+	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, Forced: l.Forced}
+	if l.Leader != nil {
+		j.Leader = l.Leader.Value
+	}
 	if l.Kind == admin.Semaphore {
 		j.Permits, j.Free = &l.Permits, &l.Free
 	}

@@ -103,6 +103,9 @@ func TestCrew(t *testing.T) {
 		if got, ok := CrewOf(Crew(name).Lock); got != name || !ok {
 			t.Errorf("%q: %q, %v", name, got, ok)
 		}
+		if got, ok := LeaderOf(Leader(name).Lock); got != name || !ok {
+			t.Errorf("%q: %q, %v", name, got, ok)
+		}
 		if slotPart(Crew(name).Lock) != slotPart(name) {
 			t.Errorf("%q has another slot", name)
 		}

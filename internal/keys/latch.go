@@ -8,10 +8,11 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// The patterns of the keys that show latches and crews.
+// The patterns of the keys that show latches, crews and elections.
 const (
 	Latches = latchPrefix + ":*"
 	Crews   = crewPrefix + ":*"
+	Leaders = leaderPrefix + ":*"
 )
 
 // Latch returns the keys of a latch. Redisson adds braces to the name of the channel, also if the name has some: see
@@ -35,8 +36,14 @@ func Crew(name string) luascripts.Keys {
 }
 
 // CrewOf returns the crew whose members these are, and whether it is one.
-func CrewOf(members string) (name string, ok bool) {
-	name, ok = strings.CutPrefix(members, crewPrefix+":")
+func CrewOf(members string) (name string, ok bool) { return nameOf(crewPrefix, members) }
+
+// LeaderOf returns the lock whose holder says something as a leader here, and whether it is one.
+func LeaderOf(board string) (name string, ok bool) { return nameOf(leaderPrefix, board) }
+
+// nameOf returns the name whose key with this prefix this is: see ours.
+func nameOf(prefix, key string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(key, prefix+":")
 	if inner, tagged := strings.CutPrefix(name, "{"); tagged && strings.HasSuffix(inner, "}") && !strings.Contains(strings.TrimSuffix(inner, "}"), "{") {
 		return strings.TrimSuffix(inner, "}"), ok
 	}

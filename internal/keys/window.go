@@ -7,5 +7,8 @@ func Window(name string) luascripts.WindowKeys {
 	return luascripts.WindowKeys{Config: name, Value: suffixed(name, "value"), Permits: suffixed(name, "permits")}
 }
 
+// Filters is the pattern of the keys that show Bloom filters.
+const Filters = "*:config"
+
 // Bloom returns the keys of a Bloom filter in Redisson's layout, for a checked name.
 func Bloom(name string) (bits, config string) { return name, suffixed(name, "config") }

@@ -1,0 +1,57 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/leader"
+	"github.com/redis/rueidis"
+)
+
+// board returns the question for what the holder of a lock says as a leader.
+func (a *Admin) board(name string) rueidis.Completed {
+	return a.rdb.B().Hmget().Key(keys.Leader(name).Lock).Field("token", "value", "since").Build()
+}
+
+// said reads the answer to board. It is nil if nobody says anything, also where the user may not ask.
+func said(reply rueidis.RedisResult) (*leader.Leader, error) {
+	words, err := reply.ToArray()
+	if _, refused := rueidis.IsRedisErr(err); refused {
+		return nil, nil
+	}
+	if err != nil || len(words) != 3 {
+		return nil, err
+	}
+	token, err1 := words[0].AsUint64()
+	value, err2 := words[1].ToString()
+	since, err3 := words[2].AsInt64()
+	if errors.Join(err1, err2, err3) != nil {
+		return nil, nil
+	}
+	return &leader.Leader{Value: value, Since: time.UnixMilli(since), Token: token}, nil
+}
+
+// elections returns the locks whose holders say something on these boards, and whose names match pattern.
+func (a *Admin) elections(ctx context.Context, boards []string, pattern string) (found []Lock, err error) {
+	var names []string
+	for _, key := range boards {
+		if name, ok := keys.LeaderOf(key); ok && matches(pattern, name) && keys.Check("", name) == nil {
+			names = append(names, name)
+		}
+	}
+	for some := range slices.Chunk(names, atOnce) {
+		locks, err := a.look(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range locks {
+			if l.Leader != nil {
+				found = append(found, l)
+			}
+		}
+	}
+	return found, nil
+}

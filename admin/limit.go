@@ -1,0 +1,280 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// LimitState is what a rate limiter (package ratelimit) owes of one key. Redis has the debts, and not the limits, which only the
+// applications know.
+type LimitState struct {
+	Owed  []Owed        // of each limit, in the order in which the application gave them
+	Ahead time.Duration // the time until the turn of the latest reservation; 0 if nobody waits for a turn
+	Reset time.Duration // the time until nothing is owed
+}
+
+// Owed is what is owed of one limit.
+type Owed struct {
+	Full time.Duration // the time until the bucket is full again
+
+	// Of an aligned limit instead: the units that were taken in its window, and the time until the window ends.
+	Aligned bool
+	Used    int64
+	End     time.Duration
+}
+
+// What is owed of a key is a string, by luascripts/include_limit.lua.
+const (
+	limitMark = "gcra "
+	limitText = 2048 // the most bytes to read; the rest are reservations that were given back
+)
+
+// limitShape matches the string, or its beginning: the server's time, the time until the latest turn, the states, and the gaps.
+var limitShape = regexp.MustCompile(`^gcra ([0-9]+) (\S+)((?: [^~ ]+)+)(?: ~\S*)*$`)
+
+// limitOf reads the string of a key that has so much time left. ok is false if it is no limiter's.
+func limitOf(text string, left time.Duration, now time.Time) (s *LimitState, ok bool) {
+	if len(text) >= limitText {
+		text = text[:max(strings.LastIndexByte(text, ' '), 0)] // the last word may be a part of one
+	}
+	m := limitShape.FindStringSubmatch(text)
+	if m == nil {
+		return nil, false
+	}
+	last, err1 := strconv.ParseInt(m[1], 10, 64)
+	ahead, err2 := micros(m[2])
+	if err1 != nil || err2 != nil {
+		return nil, false
+	}
+	s = &LimitState{Ahead: ahead}
+	longest := ahead
+	for _, word := range strings.Fields(m[3]) {
+		var o Owed
+		if end, used, aligned := strings.Cut(word, ":"); aligned {
+			stop, err1 := strconv.ParseInt(end, 10, 64)
+			n, err2 := strconv.ParseInt(used, 10, 64)
+			if err1 != nil || err2 != nil {
+				return nil, false
+			}
+			o = Owed{Aligned: true, Used: n, End: time.Duration(stop-last) * time.Microsecond}
+		} else {
+			var err error
+			if o.Full, err = micros(word); err != nil {
+				return nil, false
+			}
+		}
+		longest = max(longest, o.Full, o.End)
+		s.Owed = append(s.Owed, o)
+	}
+	// The key ends a moment after the last debt, so what is left of its time tells how old the string is by the server's clock.
+	age := longest.Truncate(time.Millisecond) + 2*time.Millisecond - left
+	if left == lock.NoExpiry { // somebody has taken it away
+		age = now.Sub(time.UnixMicro(last))
+	}
+	age = max(age, 0)
+	s.Ahead, s.Reset = max(s.Ahead-age, 0), max(longest-age, 0)
+	for i := range s.Owed {
+		o := &s.Owed[i]
+		if o.Full, o.End = max(o.Full-age, 0), max(o.End-age, 0); o.End == 0 {
+			o.Used = 0
+		}
+	}
+	return s, true
+}
+
+// micros reads a number of µs.
+func micros(word string) (time.Duration, error) {
+	us, err := strconv.ParseFloat(word, 64)
+	if err == nil && !(us >= 0 && us < math.MaxInt64/1000) {
+		err = errors.New("out of range")
+	}
+	return time.Duration(us * 1000), err
+}
+
+// limits returns the limiters' keys among these strings. It reads five bytes of each key, and more only of those that begin as one.
+func (a *Admin) limits(ctx context.Context, names []string) (found []Lock, err error) {
+	for part := range slices.Chunk(names, scanCount) {
+		mine, err := a.marked(ctx, part)
+		if err != nil {
+			return nil, err
+		}
+		some, err := a.limitsOf(ctx, mine)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, some...)
+	}
+	return found, nil
+}
+
+// marked returns those of the keys that begin as a limiter's does.
+func (a *Admin) marked(ctx context.Context, names []string) (mine []string, err error) {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	questions := make(rueidis.Commands, len(names))
+	for i, name := range names {
+		questions[i] = a.rdb.B().Getrange().Key(name).Start(0).End(int64(len(limitMark)) - 1).Build()
+	}
+	for i, reply := range a.rdb.DoMulti(ctx, questions...) {
+		text, err := reply.ToString()
+		switch {
+		case wrongType(err):
+		case err != nil:
+			return nil, err
+		case text == limitMark:
+			mine = append(mine, names[i])
+		}
+	}
+	return mine, nil
+}
+
+// limitsOf reads keys, and returns those that are of limiters.
+func (a *Admin) limitsOf(ctx context.Context, names []string) (found []Lock, err error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	questions := make(rueidis.Commands, 0, 2*len(names))
+	for _, name := range names {
+		questions = append(questions, a.rdb.B().Getrange().Key(name).Start(0).End(limitText-1).Build(), a.rdb.B().Pttl().Key(name).Build())
+	}
+	replies := a.rdb.DoMulti(ctx, questions...)
+	for i, name := range names {
+		text, err1 := replies[2*i].ToString()
+		left, err2 := replies[2*i+1].AsInt64()
+		if wrongType(err1) {
+			continue
+		}
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		d := lock.NoExpiry
+		if left >= 0 {
+			d = ms(left)
+		}
+		if s, ok := limitOf(text, d, time.Now()); ok && left != -2 {
+			found = append(found, Lock{State: lock.State{Name: name}, Kind: RateLimit, Limit: s})
+		}
+	}
+	return found, nil
+}
+
+// limit reads name as a key of a limiter.
+func (a *Admin) limit(ctx context.Context, name string) (l Lock, ok bool, err error) {
+	found, err := a.limitsOf(ctx, []string{name})
+	if err != nil || len(found) == 0 {
+		return Lock{}, false, err
+	}
+	return found[0], true, nil
+}
+
+// WindowState is how a window stands: a rate limiter in Redisson's layout (ratelimit.Window, RRateLimiter).
+type WindowState struct {
+	Rate int64
+	Per  time.Duration
+
+	// Each client of Redisson has the rate for itself (RateType.PER_CLIENT), and what is left to each is not known.
+	PerClient bool
+
+	Left  int64         // the units that a caller can take now; there can be more if the window has over a thousand entries
+	Next  time.Duration // the time until there is a unit; 0 if there is one
+	Reset time.Duration // the time until no unit counts as taken
+}
+
+// windowShape returns the rate of a hash that has the fields of a window, and no others.
+func windowShape(p part) (s *WindowState, ok bool) {
+	if !p.whole {
+		return nil, false
+	}
+	s = &WindowState{}
+	seen := 0
+	for _, f := range p.fields {
+		n, err := strconv.ParseInt(f.Value, 10, 64)
+		if err != nil || n < 0 {
+			return nil, false
+		}
+		switch f.Name {
+		case "rate":
+			s.Rate = n
+		case "interval":
+			s.Per = ms(n)
+		case "type":
+			s.PerClient = n == 1 // the script refuses what is neither
+		case "keepAliveTime":
+			seen--
+		default:
+			return nil, false
+		}
+		seen++
+	}
+	return s, seen == 3 && s.Rate > 0 && s.Per > 0
+}
+
+// windows returns the windows among these hashes.
+func (a *Admin) windows(ctx context.Context, names []string) (found []Lock, err error) {
+	names = slices.DeleteFunc(names, func(name string) bool { return keys.Check("", name) != nil })
+	for some := range slices.Chunk(names, atOnce) {
+		parts, err := a.parts(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range parts {
+			s, ok := windowShape(p)
+			if !ok {
+				continue
+			}
+			l, ok, err := a.windowAt(ctx, p.name, s)
+			if command.Refused(err) {
+				continue // this user may not read it, and so lists it no more than the keys of strangers
+			}
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				found = append(found, l)
+			}
+		}
+	}
+	return found, nil
+}
+
+// windowAt reads how a window stands.
+func (a *Admin) windowAt(ctx context.Context, name string, s *WindowState) (l Lock, ok bool, err error) {
+	l = Lock{State: lock.State{Name: name}, Kind: Window, Window: s}
+	if s.PerClient {
+		return l, true, nil
+	}
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	is, err := luascripts.InspectWindow(ctx, a.rdb, keys.Window(name))
+	if err != nil || is.Verdict != luascripts.Done {
+		return Lock{}, false, err
+	}
+	*s = WindowState{Rate: is.Rate, Per: is.Per, Left: is.Left, Next: is.Next, Reset: is.Reset}
+	if !is.Used {
+		l.Unsure = "nobody has taken a unit of it: only the fields of the hash show that it is a rate limiter"
+	}
+	return l, true, nil
+}
+
+// window reads name as a window.
+func (a *Admin) window(ctx context.Context, name string) (l Lock, ok bool, err error) {
+	found, err := a.windows(ctx, []string{name})
+	if err != nil || len(found) == 0 {
+		return Lock{}, false, err
+	}
+	return found[0], true, nil
+}
