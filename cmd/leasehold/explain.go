@@ -50,6 +50,7 @@ func adviceOnReply(reply string) string {
 		"WRONGPASS":                     "is the user or the password wrong?",
 		"NOPERM":                        "the user lacks a right: leasehold doctor says which",
 		"The user executing the script": "the user lacks a right: leasehold doctor says which", // Redis before 7.2, without a code
+		"ACL failure in script":         "the user lacks a right: leasehold doctor says which", // later servers, without a code
 		"READONLY":                      "this is a replica: connect to the primary, or by way of the Sentinels (?master_set=NAME)",
 		"OOM":                           "the server is full: raise maxmemory",
 		"LOADING":                       "the server is starting: try again",

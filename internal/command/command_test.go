@@ -91,7 +91,7 @@ func TestReplyOf(t *testing.T) {
 		"NOAUTH Authentication required.":                                                            Stranger,
 		"WRONGPASS invalid username-password pair":                                                   Stranger,
 		"NOPERM User x has no permissions to run the 'hset' command":                                 Denied,
-		"NOPERM ACL failure in script: User x has no permissions to run the 'hset' command":          Denied,
+		"ERR ACL failure in script: User x has no permissions to run the 'hset' command":             Denied,
 		"ERR The user executing the script can't run this command or subcommand script: 14fa":        Denied,
 		"ERR The user executing the script can't access at least one of the keys script: 14fa":       Denied,
 		"ERR Error running script: The user executing the script can't publish to the channel":       Denied,

@@ -31,9 +31,9 @@ var codes = map[string]Reply{
 	"WRONGTYPE": Misfit,
 }
 
-// deniedInScript begins the reply of Redis 6 and 7.0 if a script calls a command for which its
-// user lacks the right. That reply has no code.
-const deniedInScript = "The user executing the script"
+// deniedInScript has what servers reply if a script calls a command for which its user lacks the
+// right: Redis 6 and 7.0, then Redis 7.2 and later, and Valkey. These replies have no code.
+var deniedInScript = []string{"The user executing the script", "ACL failure in script"}
 
 // ReplyOf returns what the error reply in err means. The code need not be the first word:
 // some servers put their own before an error inside a script, and those before Redis 7 keep
@@ -52,8 +52,10 @@ func ReplyOf(err error) Reply {
 			return r
 		}
 	}
-	if strings.Contains(text, deniedInScript) {
-		return Denied
+	for _, words := range deniedInScript {
+		if strings.Contains(text, words) {
+			return Denied
+		}
 	}
 	return Other
 }
