@@ -310,3 +310,16 @@ func TestWatch(t *testing.T) {
 	says(t, on(t, s, "watch"), 2, "requires at least 1 arg")
 	says(t, on(t, s, "watch", "a{b"), 2, "bad lock name")
 }
+
+// The words for a missing right depend on the server's version, and on whether a script asked.
+func TestAdvice_denied(t *testing.T) {
+	for _, reply := range []string{
+		"NOPERM User jobs has no permissions to run the 'hget' command",
+		"The user executing the script can't run this command or subcommand script: 14fa",
+		"ACL failure in script: User jobs has no permissions to run the 'hget' command script: 14fa",
+	} {
+		if do := adviceOnReply(reply); !strings.Contains(do, "leasehold doctor") {
+			t.Errorf("on %q the advice is %q", reply, do)
+		}
+	}
+}
