@@ -197,10 +197,15 @@ func (s *Sentinel) Rejoin(tb testing.TB, node, primary *Server) {
 
 // WaitUntilFollows waits until s is a replica of primary and in step: by its own word, and
 // by that of primary, which counts it, and sends it what is written, only a moment later.
+// Each Sentinel that demotes a server closes its connections: one that breaks is no answer.
 func (s *Server) WaitUntilFollows(tb testing.TB, primary *Server) {
 	tb.Helper()
 	waitUntil(tb, "a replica is in step", func() bool {
-		own, theirs := s.Do(tb, "INFO", "replication"), primary.Do(tb, "INFO", "replication")
+		own, failed := s.ask("INFO", "replication")
+		theirs, broken := primary.ask("INFO", "replication")
+		if failed != nil || broken != nil {
+			return false
+		}
 		text, _ := own.ToString()
 		if !strings.Contains(text, "master_link_status:up") {
 			return false

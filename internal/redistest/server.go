@@ -366,6 +366,15 @@ func connect(tb testing.TB, opt rueidis.ClientOption, edit []func(*rueidis.Clien
 // statistics.
 func (s *Server) Do(tb testing.TB, args ...string) rueidis.RedisMessage {
 	tb.Helper()
+	msg, err := s.ask(args...)
+	if err != nil && !rueidis.IsRedisNil(err) {
+		tb.Fatalf("redis %s: %v", strings.Join(args, " "), err)
+	}
+	return msg
+}
+
+// ask sends a command on a connection of its own.
+func (s *Server) ask(args ...string) (rueidis.RedisMessage, error) {
 	s.mu.Lock()
 	if s.did == nil {
 		s.did = map[string]int64{}
@@ -385,16 +394,12 @@ func (s *Server) Do(tb testing.TB, args ...string) rueidis.RedisMessage {
 	if c != nil {
 		defer c.Close()
 	}
-	var msg rueidis.RedisMessage
-	if err == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), patience) // tb.Context() is over in a Cleanup
-		defer cancel()
-		msg, err = c.Do(ctx, c.B().Arbitrary(args...).Build()).ToMessage()
+	if err != nil {
+		return rueidis.RedisMessage{}, err
 	}
-	if err != nil && !rueidis.IsRedisNil(err) {
-		tb.Fatalf("redis %s: %v", strings.Join(args, " "), err)
-	}
-	return msg
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // that of a test is over in a Cleanup
+	defer cancel()
+	return c.Do(ctx, c.B().Arbitrary(args...).Build()).ToMessage()
 }
 
 // CommandCalls returns how often the server executed the command since it started
