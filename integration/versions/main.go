@@ -11,6 +11,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -74,8 +75,12 @@ type row struct {
 	Passed, Failed, Skipped int
 	Holds                   int      `json:",omitempty"` // whose history was checked by package chaos
 	Red                     []string // the tests that failed, and what else did
+	Skips                   []skip   `json:",omitempty"`
 	Lacks                   string   // why the part cannot run on this server
 }
+
+// skip is a test that did not run, and what it said to that.
+type skip struct{ Test, Why string }
 
 func main() {
 	on := flag.String("on", "", "the servers' binaries, with commas between them")
@@ -193,6 +198,9 @@ func holds(file string) (sum int, err error) {
 	return sum, err
 }
 
+// remark is a line that a test logged.
+var remark = regexp.MustCompile(`(?m)^ +\w+\.go:\d+: (.+)$`)
+
 // count counts the tests in the output of go test -json, those with parts of their own by their parts, and
 // prints what the red ones said.
 func (r *row) count(from io.Reader, to io.Writer) error {
@@ -249,9 +257,15 @@ func (r *row) count(from io.Reader, to io.Writer) error {
 			r.Failed++
 		case "skip":
 			r.Skipped++
+			why := ""
+			if found := remark.FindStringSubmatch(strings.Join(said[t], "")); found != nil {
+				why = found[1]
+			}
+			r.Skips = append(r.Skips, skip{t.name, why})
 		}
 	}
 	slices.Sort(r.Red)
+	slices.SortFunc(r.Skips, func(a, b skip) int { return cmp.Compare(a.Test, b.Test) })
 	return lines.Err()
 }
 

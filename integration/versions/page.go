@@ -65,7 +65,31 @@ func page(rows []row) string {
 		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d | %s | %s | %v | %s | %s |\n", r.Server, r.Part, mode, r.Passed, r.Failed, r.Skipped, checked, red,
 			time.Duration(r.Seconds)*time.Second, r.When.Format(time.DateOnly), r.Commit)
 	}
+	skips(&b, rows)
 	return b.String()
+}
+
+// skips writes which tests did not run on which servers, and what they said to that.
+func skips(b *strings.Builder, rows []row) {
+	var order []skip // as they come in the rows
+	on := map[skip][]string{}
+	for _, r := range rows {
+		for _, s := range r.Skips {
+			if !slices.Contains(order, s) {
+				order = append(order, s)
+			}
+			if !slices.Contains(on[s], r.Server) {
+				on[s] = append(on[s], r.Server)
+			}
+		}
+	}
+	if len(order) == 0 {
+		return
+	}
+	b.WriteString("\n## What was skipped\n\n| test | why | on |\n|---|---|---|\n")
+	for _, s := range order {
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", s.Test, s.Why, strings.Join(on[s], ", "))
+	}
 }
 
 // short says in a cell what became of a part.

@@ -39,6 +39,9 @@ func TestCount(t *testing.T) {
 {"Action":"output","Package":"p","Test":"TestA/x/z","Output":"why"}
 {"Action":"fail","Package":"p","Test":"TestA/x"}
 {"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"=== RUN   TestB\n"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"    b_test.go:7: the server is too old\n"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"--- SKIP: TestB (0.00s)\n"}
 {"Action":"skip","Package":"p","Test":"TestB"}
 {"Action":"pass","Package":"p","Test":"TestC"}
 {"Action":"fail","Package":"p"}
@@ -53,11 +56,20 @@ not of the tests
 	if err := r.count(strings.NewReader(out), &said); err != nil {
 		t.Fatal(err)
 	}
-	if r.Passed != 4 || r.Failed != 2 || r.Skipped != 1 || !slices.Equal(r.Red, []string{"TestA", "TestD", "q"}) {
+	if r.Passed != 4 || r.Failed != 2 || r.Skipped != 1 || !slices.Equal(r.Red, []string{"TestA", "TestD", "q"}) || !slices.Equal(r.Skips, []skip{{"TestB", "the server is too old"}}) {
 		t.Errorf("%+v", r)
 	}
 	if !strings.Contains(said.String(), "why") {
 		t.Errorf("what the red test said is lost: %q", said.String())
+	}
+}
+
+// The page names a test that was skipped once, with what it said and all servers.
+func TestSkips(t *testing.T) {
+	b := skip{"TestB", "too old"}
+	text := page([]row{{Server: "Redis 6.2", Part: "rules", Skips: []skip{b}}, {Server: "Redis 7.4", Part: "rules", Skips: []skip{b}}})
+	if !strings.HasSuffix(text, "\n| `TestB` | too old | Redis 6.2, Redis 7.4 |\n") || strings.Count(text, "TestB") != 1 {
+		t.Error(text)
 	}
 }
 
