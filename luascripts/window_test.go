@@ -44,7 +44,7 @@ func TestWindow_inspect(t *testing.T) {
 				t.Fatalf("a look changed the keys: %v\n%s\n%s", err, before, after)
 			}
 			take := func(units int64) luascripts.WindowReply {
-				r, err := luascripts.TakeWindow(t.Context(), rdb, k, units, units, fmt.Sprintf("%016d", 100*round+call))
+				r, err := luascripts.TakeWindow(t.Context(), rdb, k, units, units, fmt.Sprintf("%016d", 100*round+call), 0)
 				if err != nil {
 					t.Fatal(err)
 				}
