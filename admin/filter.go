@@ -42,7 +42,8 @@ func (f *FilterState) Elements() int64 {
 	return int64(n)
 }
 
-// FalsePositives estimates the share of elements that were never added, and that the filter takes for its own now.
+// FalsePositives estimates the share of elements that were never added, and that the filter takes for its own now. Below
+// a thousandth, the real share can be several times as large: the bits of an element are not independent of each other.
 func (f *FilterState) FalsePositives() float64 { return math.Pow(f.Fill, float64(f.Hashes)) }
 
 // The bits of a filter are counted in parts, so that no command takes long.

@@ -15,13 +15,15 @@ import (
 
 func inspectCommand() *cobra.Command {
 	var (
-		via connection
-		out output
+		via    connection
+		out    output
+		limits limitFlag
 	)
 	cmd := &cobra.Command{
 		Use:   "inspect NAME",
-		Short: "Show the holders and the waiters of a lock",
+		Short: "Show the holders and the waiters of a lock, or how a limiter or a filter stands",
 		Example: `  leasehold inspect orders:42
+  leasehold inspect api:alice --limit 10/1s --limit 1000/24h/aligned
   leasehold inspect orders:42 -o json | jq -r '.holders[].owner'`,
 		Long: `Show all that Redis knows of the lock called NAME. Of each holder: when it asked for
 the lock, on which host, in which process, and what is left of its lease. The waiters,
@@ -35,6 +37,14 @@ leasehold watch shows it of those to come.
 NAME is the name of the key, with the prefix of the application if it has one. Of a
 plain lock, Redis knows which processes wait, and not how many of their goroutines. Of
 a read/write lock, it knows the writer that readers let pass.
+
+NAME can also be a key of a rate limiter (<limiter>:<key>), a window or a Bloom filter.
+Times are by the clock of the server. Redis has what is owed of a key, and not the limits:
+with each limit of the application as --limit, in its order, inspect says how many units
+are left, and when the next one comes. 10/1m is 10 a minute; 10/1m/20 has a burst of 20;
+10/24h/aligned counts in days of UTC. Of a filter it counts the bits that are set, of
+one over 4 MB in a sample of 4 MB, by commands for 64 KB each, and estimates from them
+how many elements it has, and how often it is wrong.
 
 A name without a trace on the server is shown as free. A line on standard error says so.
 
@@ -52,8 +62,18 @@ answer; 2 if inspect was called the wrong way.
 				switch {
 				case err != nil:
 					return noLock(args[0], err)
+				case len(limits) > 0 && l.Limit == nil:
+					return fmt.Errorf("nothing is owed of %s, or it is no key of a rate limiter: --limit says nothing of it", shown(args[0]))
 				case out.format.value == "json":
-					return writeJSON(cmd.OutOrStdout(), toJSON(l))
+					j := toJSON(l)
+					if len(limits) > 0 {
+						left, next := standing(l.Limit, limits)
+						j.Limit.Left, j.Limit.NextMS = &left, milliseconds(next)
+					}
+					return writeJSON(cmd.OutOrStdout(), j)
+				}
+				if l.Limit != nil {
+					return stateTable(cmd.OutOrStdout(), l, limits)
 				}
 				if err := detail(l).table(cmd.OutOrStdout()); err != nil {
 					return err
@@ -65,6 +85,7 @@ answer; 2 if inspect was called the wrong way.
 			})
 		},
 	}
+	cmd.Flags().Var(&limits, "limit", "a limit of the rate limiter whose key NAME is; can be given several times")
 	out.addFlag(cmd)
 	via.addFlags(cmd)
 	return cmd
@@ -95,6 +116,9 @@ type detail admin.Lock
 
 // table writes the lock, with a line for each holder and each waiter.
 func (d detail) table(w io.Writer) error {
+	if unheld(d.Kind) {
+		return stateTable(w, admin.Lock(d), nil)
+	}
 	s := newScreen(w)
 	switch {
 	case d.Locked():
@@ -128,6 +152,7 @@ func (d detail) table(w io.Writer) error {
 	}
 	if d.Leader != nil {
 		fmt.Fprintf(t, "says\t%s\n", shown(d.Leader.Value))
+		fmt.Fprintf(t, "\t%s\n", saidBy(admin.Lock(d)))
 	}
 	if d.Locked() {
 		lease := "no expiry: somebody has taken it away (PERSIST)"
@@ -171,6 +196,18 @@ func (d detail) table(w io.Writer) error {
 	}
 	s.print("%s", text.String())
 	return nil
+}
+
+// saidBy tells since when the leader says something, and for how long it stands there.
+func saidBy(l admin.Lock) string {
+	text := fmt.Sprintf("has led for %s, token %d", ago(l.Leader.Since), l.Leader.Token)
+	switch {
+	case !l.Locked():
+		text = "the word of a leader that is gone"
+	case l.Leader.Token > 0 && l.Token > l.Leader.Token:
+		text = "the word of a leader before the holder"
+	}
+	return fmt.Sprintf("%s; it stands for %s more unless it is said again", text, short(l.Leader.Left))
 }
 
 // crewOf returns words for the members of a crew.

@@ -17,7 +17,7 @@ func listLocks(w io.Writer, locks []admin.Lock, wide bool) error {
 	var lines []string
 	for _, l := range locks {
 		h, holder := holderOf(l)
-		line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d", shown(l.Name), l.Kind, l.Mode, holder, ago(h.Since), leaseOf(l), l.Waiting)
+		line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d", shown(l.Name), kindOf(l), l.Mode, holder, ago(h.Since), leaseOf(l), l.Waiting)
 		if wide {
 			line += fmt.Sprintf("\t%d\t%s\t%s\t%s", h.Count, pid(h.Client), label(h.Client), h.Owner)
 		}
@@ -25,6 +25,20 @@ func listLocks(w io.Writer, locks []admin.Lock, wide bool) error {
 	}
 	return rows(w, head, lines)
 }
+
+// kindOf returns what a list calls the kind of a lock.
+func kindOf(l admin.Lock) string {
+	if leads(l) {
+		return string(admin.Election)
+	}
+	return string(l.Kind)
+}
+
+// leads reports whether somebody holds the lock and says something as a leader.
+func leads(l admin.Lock) bool { return l.Locked() && l.Leader != nil }
+
+// mostSaid is the number of letters of the word of a leader in a list.
+const mostSaid = 40
 
 // holderOf returns the first holder of a lock, and what a list says of its holders. A latch has none, and neither has a
 // crew of which only lost members are left.
@@ -39,6 +53,12 @@ func holderOf(l admin.Lock) (first lock.Holder, says string) {
 		return first, fmt.Sprintf("%d at work, %d lost", l.Holding, len(l.Lost))
 	case l.Holding > 1:
 		return first, fmt.Sprintf("%s +%d", brief(first.Client), l.Holding-1)
+	case leads(l):
+		said := []rune(shown(l.Leader.Value))
+		if len(said) > mostSaid {
+			said = append(said[:mostSaid-1], '…')
+		}
+		return first, fmt.Sprintf("%s, says %s", brief(first.Client), string(said))
 	}
 	return first, brief(first.Client)
 }

@@ -20,8 +20,9 @@ func lsCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "ls [PATTERN]",
-		Short: "List locks: their holders, when these asked for them, and how many wait",
+		Short: "List locks: their holders, when these asked for them, and how many wait; and limiters and filters",
 		Example: `  leasehold ls
+  leasehold ls --kind window
   leasehold ls 'orders:*' -o wide
   leasehold ls --kind rw -o jsonl | jq 'select(.waiting > 0)'`,
 		Long: `List the locks that are held, on one server or on a whole cluster.
@@ -32,7 +33,13 @@ of the application if it has one.
 
 ls tells a lock by the shape of its fields, and lists those of Redisson as well. It
 leaves out all other keys. A fair lock without waiters looks like a plain lock. A latch
-is listed while it is closed, a crew while members are at work, or are lost.
+is listed while it is closed, a crew while members are at work, or are lost. A lock
+whose holder says something as a leader is shown as an election.
+
+Rate limiters and filters are listed only if --kind names them, with how they stand:
+ratelimit has the keys of which a limiter is owed something, as there can be one for
+each user; window the rate limiters that Redisson shares; bloom the Bloom filters, with
+an estimate of their elements from 64 KB of their bits.
 
 ASKED is the time since the holder asked for the lock, by the clock of its machine. It
 includes the wait: Redis does not know when the holder got the lock.
@@ -78,14 +85,17 @@ line; the other formats are sorted.
 					return writeJSON(w, list)
 				}
 				if len(all) == 0 {
-					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.noMatch(q.Match))
+					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.noMatch(q))
+				}
+				if unheld(q.Kind) {
+					return listStates(w, all)
 				}
 				return listLocks(w, all, out.format.value == "wide")
 			})
 		},
 	}
-	kind.init(anyKind, anyKind, string(admin.Plain), string(admin.Fair), string(admin.ReadWrite), string(admin.Semaphore), string(admin.Latch), string(admin.Crew))
-	kind.addFlag(cmd, "kind", "", "which kind of locks")
+	kind.initKinds()
+	kind.addFlag(cmd, "kind", "", "which kind of locks, limiters or filters")
 	out.addFlag(cmd, "wide", "jsonl", "name")
 	via.addFlags(cmd)
 	return cmd
@@ -114,16 +124,28 @@ func sorted(locks iter.Seq2[admin.Lock, error]) (all []admin.Lock, err error) {
 	return all, err
 }
 
-// noMatch says that no lock is held whose name matches pattern.
-func (c *connection) noMatch(pattern string) string {
-	switch {
+// noMatch says that there is nothing that matches a query.
+func (c *connection) noMatch(q admin.Query) string {
+	switch pattern := q.Match; {
+	case unheld(q.Kind):
+		return fmt.Sprintf("nothing of the kind %s that matches %s is on %s", q.Kind, shown(cmp.Or(pattern, "*")), c.server())
 	case pattern == "":
 		return "no lock is held on " + c.server()
 	case strings.ContainsAny(pattern, "*?["):
 		return fmt.Sprintf("no lock that is held matches %s on %s", shown(pattern), c.server())
+	default:
+		return fmt.Sprintf("no lock called %s is held on %s; for all names that begin so: leasehold ls '%s'", shown(pattern), c.server(), shown(pattern+"*"))
 	}
-	return fmt.Sprintf("no lock called %s is held on %s; for all names that begin so: leasehold ls '%s'", shown(pattern), c.server(), shown(pattern+"*"))
 }
 
 // anyKind is the kind of all locks.
 const anyKind = "any"
+
+// initKinds makes c the choice of a kind.
+func (c *choice) initKinds() {
+	values := []string{anyKind}
+	for _, k := range admin.Kinds() {
+		values = append(values, string(k))
+	}
+	c.init(anyKind, values...)
+}

@@ -72,7 +72,11 @@ type (
 		Left    int64         `json:"left,omitempty"`   // the count of a latch
 		Done    int           `json:"done,omitempty"`   // the members of a crew that are done
 		Lost    []ownerJSON   `json:"lost,omitempty"`   // the members of a crew that were lost
-		Leader  string        `json:"leader,omitempty"` // what the holder says as a leader
+		Leader  *leaderJSON   `json:"leader,omitempty"` // what the leader says
+		Limit   *limitJSON    `json:"limit,omitempty"`
+		Window  *windowJSON   `json:"window,omitempty"`
+		Filter  *filterJSON   `json:"filter,omitempty"`
+		Unsure  string        `json:"unsure,omitempty"`
 		Token   uint64        `json:"token,omitempty"`
 		Permits *int64        `json:"permits,omitempty"` // of a semaphore
 		Free    *int64        `json:"free,omitempty"`
@@ -85,6 +89,46 @@ type (
 		Since      *time.Time `json:"since"`                 // when it asked; null if nobody says
 		PatienceMS *int64     `json:"patience_ms,omitempty"` // of a waiter whose place ends if it is not heard from
 		Client     clientJSON `json:"client"`
+	}
+	leaderJSON struct {
+		Value  string    `json:"value"`
+		Since  time.Time `json:"since"`
+		Token  uint64    `json:"token,omitempty"`
+		LeftMS int64     `json:"left_ms,omitempty"` // only inspect tells it
+	}
+	limitJSON struct {
+		Owed    []owedJSON `json:"owed"`
+		AheadMS int64      `json:"ahead_ms"` // the turn of the last in line
+		ResetMS int64      `json:"reset_ms"`
+		Left    *int64     `json:"left,omitempty"` // these two only if the caller knows the limits
+		NextMS  *int64     `json:"next_ms,omitempty"`
+	}
+	owedJSON struct {
+		FullMS *int64 `json:"full_ms,omitempty"`
+		Used   *int64 `json:"used,omitempty"` // of an aligned limit
+		EndMS  *int64 `json:"end_ms,omitempty"`
+	}
+	windowJSON struct {
+		Rate      int64  `json:"rate"`
+		PerMS     int64  `json:"per_ms"`
+		PerClient bool   `json:"per_client,omitempty"`
+		Left      *int64 `json:"left,omitempty"` // these are missing if each client has the rate for itself
+		NextMS    *int64 `json:"next_ms,omitempty"`
+		ResetMS   *int64 `json:"reset_ms,omitempty"`
+	}
+	filterJSON struct {
+		Size           uint64  `json:"size"`
+		Hashes         uint64  `json:"hashes"`
+		Expected       uint64  `json:"expected"`
+		Probability    float64 `json:"probability"`
+		Elements       int64   `json:"elements"`
+		FalsePositives float64 `json:"false_positives"`
+		Fill           float64 `json:"fill"`
+		Exact          bool    `json:"exact"`
+		Bytes          int64   `json:"bytes,omitempty"` // only inspect tells it
+		Shards         int     `json:"shards,omitempty"`
+		Missing        int     `json:"missing,omitempty"`
+		OneOf          int     `json:"one_of,omitempty"`
 	}
 	clientJSON struct {
 		ID      string     `json:"id"`
@@ -99,8 +143,29 @@ type (
 
 func toJSON(l admin.Lock) lockJSON {
 	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, Forced: l.Forced}
-	if l.Leader != nil {
-		j.Leader = l.Leader.Value
+	if s := l.Leader; s != nil {
+		j.Leader = &leaderJSON{Value: s.Value, Since: s.Since.UTC(), Token: s.Token, LeftMS: s.Left.Milliseconds()}
+	}
+	j.Unsure = l.Unsure
+	if s := l.Limit; s != nil {
+		j.Limit = &limitJSON{Owed: []owedJSON{}, AheadMS: s.Ahead.Milliseconds(), ResetMS: s.Reset.Milliseconds()}
+		for _, o := range s.Owed {
+			if o.Aligned {
+				j.Limit.Owed = append(j.Limit.Owed, owedJSON{Used: &o.Used, EndMS: milliseconds(o.End)})
+			} else {
+				j.Limit.Owed = append(j.Limit.Owed, owedJSON{FullMS: milliseconds(o.Full)})
+			}
+		}
+	}
+	if s := l.Window; s != nil {
+		j.Window = &windowJSON{Rate: s.Rate, PerMS: s.Per.Milliseconds(), PerClient: s.PerClient}
+		if !s.PerClient {
+			j.Window.Left, j.Window.NextMS, j.Window.ResetMS = &s.Left, milliseconds(s.Next), milliseconds(s.Reset)
+		}
+	}
+	if f := l.Filter; f != nil {
+		j.Filter = &filterJSON{Size: f.Size, Hashes: f.Hashes, Expected: f.Expected, Probability: f.P, Elements: f.Elements(), FalsePositives: f.FalsePositives(),
+			Fill: f.Fill, Exact: f.Exact, Bytes: f.Bytes, Shards: f.Shards, Missing: f.Missing, OneOf: f.OneOf}
 	}
 	if l.Kind == admin.Semaphore {
 		j.Permits, j.Free = &l.Permits, &l.Free

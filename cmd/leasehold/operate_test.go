@@ -165,7 +165,7 @@ func TestOperate_wrongly(t *testing.T) {
 		code int
 		says string
 	}{
-		"ls --kind bloom":                       {2, "it must be one of any, plain, fair, rw, semaphore"},
+		"ls --kind cuckoo":                      {2, "it must be one of any, plain, fair, rw, semaphore"},
 		"ls a b":                                {2, "accepts at most 1 arg"},
 		"ls -o yaml":                            {2, "it must be one of table, json, wide, jsonl, name"},
 		"inspect":                               {2, "accepts 1 arg"},

@@ -61,6 +61,8 @@ func TestPages(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 
+	s.Do(t, "SET", "api:alice", "gcra 1795000000000000 0 54000000 1795018720000000:960")
+
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "report.sh"), []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)

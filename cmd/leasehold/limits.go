@@ -1,0 +1,268 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+// Rate limiters, windows and filters, which nobody holds.
+
+// unheld reports whether nobody ever holds what is of this kind.
+func unheld(k admin.Kind) bool {
+	return k == admin.RateLimit || k == admin.Window || k == admin.Bloom
+}
+
+// listStates writes a line for each limiter or filter.
+func listStates(w io.Writer, all []admin.Lock) error {
+	var lines []string
+	for _, l := range all {
+		lines = append(lines, fmt.Sprintf("%s\t%s\t%s", shown(l.Name), l.Kind, stateOf(l)))
+	}
+	return rows(w, "NAME\tKIND\tSTATE", lines)
+}
+
+// stateOf says in one line how a limiter or a filter stands.
+func stateOf(l admin.Lock) (text string) {
+	switch {
+	case l.Limit != nil:
+		var parts []string
+		for _, o := range l.Limit.Owed {
+			parts = append(parts, owedOf(o))
+		}
+		text = strings.Join(parts, "; ")
+		if l.Limit.Ahead > 0 {
+			text += fmt.Sprintf("; the last in line waits %s", short(l.Limit.Ahead))
+		}
+	case l.Window != nil && l.Window.PerClient:
+		text = rateOf(l.Window) + " for each client of Redisson"
+	case l.Window != nil:
+		text = fmt.Sprintf("%s of %s left", number(l.Window.Left), rateOf(l.Window))
+		if l.Window.Next > 0 {
+			text += ", the next in " + short(l.Window.Next)
+		}
+	case l.Filter != nil:
+		f := l.Filter
+		text = fmt.Sprintf("%s of %s elements, %s false positives", elementsOf(f), number(f.Expected), wrong(f))
+		if f.Shards > 0 {
+			text += fmt.Sprintf(", %d shards", f.Shards)
+		}
+	}
+	if l.Unsure != "" {
+		text += "; unsure: see inspect"
+	}
+	return text
+}
+
+// owedOf says what is owed of a limit.
+func owedOf(o admin.Owed) string {
+	switch {
+	case !o.Aligned && o.Full == 0, o.Aligned && o.End == 0:
+		return "nothing owed"
+	case o.Aligned:
+		return fmt.Sprintf("%s taken, counted anew in %s", number(o.Used), short(o.End))
+	}
+	return "full again in " + short(o.Full)
+}
+
+// rateOf returns the rate of a window.
+func rateOf(w *admin.WindowState) string { return fmt.Sprintf("%s per %s", number(w.Rate), w.Per) }
+
+// elementsOf returns about how many elements a filter has.
+func elementsOf(f *admin.FilterState) string {
+	n := f.Elements()
+	switch {
+	case n == math.MaxInt64:
+		return "countless"
+	case !f.Exact && n > 0:
+		return "about " + number(n)
+	}
+	return number(n)
+}
+
+// number returns n with commas between the thousands.
+func number[T int64 | uint64 | int](n T) string {
+	text := strconv.FormatInt(int64(n), 10)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// percent returns a share with two digits that matter.
+func percent(share float64) string {
+	switch p := 100 * share; {
+	case p == 0:
+		return "0 %"
+	case p < 10:
+		return strconv.FormatFloat(p, 'g', 2, 64) + " %"
+	default:
+		return strconv.FormatFloat(p, 'f', 0, 64) + " %"
+	}
+}
+
+// wrong says how often a filter takes for its own what was never added. Below 0.1 % the estimate is no good.
+func wrong(f *admin.FilterState) string {
+	if p := f.FalsePositives(); p >= .001 {
+		return percent(p)
+	}
+	return "under 0.1 %"
+}
+
+// size returns a number of bytes.
+func size(n int64) string {
+	for _, unit := range []string{"bytes", "KB"} {
+		if n < 10_000 {
+			return fmt.Sprintf("%d %s", n, unit)
+		}
+		n /= 1000
+	}
+	return fmt.Sprintf("%d MB", n)
+}
+
+// stateTable writes how a limiter or a filter stands. limits are those of the limiter, as far as the caller knows them.
+func stateTable(w io.Writer, l admin.Lock, limits []ratelimit.Limit) error {
+	s := newScreen(w)
+	var text strings.Builder
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	line := func(head, format string, args ...any) { fmt.Fprintf(t, "%s\t%s\n", head, fmt.Sprintf(format, args...)) }
+	what := ""
+	switch {
+	case l.Limit != nil:
+		what = limitLines(l.Limit, limits, line)
+	case l.Window != nil:
+		what = "a rate limiter of Redisson's kind, " + rateOf(l.Window)
+		if l.Window.PerClient {
+			line("left", "each client of Redisson has this rate for itself; what is left to each is not known")
+			break
+		}
+		line("left", "%s", number(l.Window.Left))
+		line("next", "%s", when(l.Window.Next))
+		line("all", "%s", when(l.Window.Reset))
+	case l.Filter != nil:
+		what = filterLines(l.Filter, line)
+	}
+	if l.Unsure != "" {
+		line("unsure", "%s", l.Unsure)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	s.print("%s: %s\n%s", s.in(bold, shown(l.Name)), what, text.String())
+	return nil
+}
+
+// when says when something is so.
+func when(d time.Duration) string {
+	if d == 0 {
+		return "now"
+	}
+	return "in " + short(d)
+}
+
+// limitLines describes what is owed of a key.
+func limitLines(s *admin.LimitState, limits []ratelimit.Limit, line func(head, format string, args ...any)) (what string) {
+	for i, o := range s.Owed {
+		line(fmt.Sprintf("limit %d", i+1), "%s", owedOf(o))
+	}
+	if s.Ahead > 0 {
+		line("in line", "the turn of the last is in %s", short(s.Ahead))
+	}
+	if limits == nil {
+		line("left", "not known: the limits are not in Redis (--limit 10/1m says one)")
+	} else {
+		left, next := standing(s, limits)
+		line("left", "%s", number(left))
+		line("next", "%s", when(next))
+	}
+	line("all", "%s", when(s.Reset))
+	return "a key of a rate limiter"
+}
+
+// filterLines describes a filter.
+func filterLines(f *admin.FilterState, line func(head, format string, args ...any)) (what string) {
+	line("has", "%s elements, as %s of the bits are set%s", elementsOf(f), percent(f.Fill), map[bool]string{false: " in a sample"}[f.Exact])
+	line("wrong", "%s of what was never added is taken for an element; %s with %s elements", wrong(f), percent(f.P), number(f.Expected))
+	line("bits", "%s, %d for an element, %s in memory", number(f.Size), f.Hashes, size(f.Bytes))
+	if f.Missing > 0 {
+		line("missing", "%d of %d shards: their elements are taken for new", f.Missing, f.Shards)
+	}
+	what = fmt.Sprintf("a Bloom filter for %s elements", number(f.Expected))
+	switch {
+	case f.Shards > 0:
+		what += fmt.Sprintf(", made of %d", f.Shards)
+	case f.OneOf > 0:
+		what += fmt.Sprintf(", one of %d that make another", f.OneOf)
+	}
+	return what
+}
+
+// standing returns the units that are left under these limits, and the time until there is one. It counts as the limiter does.
+func standing(s *admin.LimitState, limits []ratelimit.Limit) (left int64, next time.Duration) {
+	left, next = math.MaxInt64, s.Ahead
+	for i, l := range limits {
+		var o admin.Owed
+		if i < len(s.Owed) {
+			o = s.Owed[i]
+		}
+		if l.Aligned {
+			n := max(l.Rate-o.Used, 0)
+			if left = min(left, n); n == 0 {
+				next = max(next, o.End)
+			}
+			continue
+		}
+		burst := l.Burst
+		if burst == 0 {
+			burst = l.Rate
+		}
+		unit := float64(l.Per) / float64(l.Rate)
+		have := float64(burst)*unit - float64(o.Full)
+		left = min(left, max(int64(math.Floor(have/unit+1e-9)), 0))
+		next = max(next, time.Duration(math.Ceil(unit-have)))
+	}
+	if s.Ahead > 0 {
+		left = 0
+	}
+	if left > 0 {
+		next = 0
+	}
+	return left, next
+}
+
+// limitFlag is the flag --limit: limits of a rate limiter, in their order.
+type limitFlag []ratelimit.Limit
+
+// String returns nothing, as there are no limits at the start.
+func (f *limitFlag) String() string { return "" }
+
+// Type is what the help calls a value.
+func (f *limitFlag) Type() string { return "rate/time" }
+
+// Set adds a limit: 10/1m, 10/1m/20 with a burst of 20, or 10/24h/aligned.
+func (f *limitFlag) Set(text string) error {
+	words := strings.Split(text, "/")
+	if len(words) < 2 || len(words) > 3 {
+		return errors.New("it must be like 10/1m, 10/1m/20 with a burst, or 10/24h/aligned")
+	}
+	var l ratelimit.Limit
+	var err1, err2, err3 error
+	l.Rate, err1 = strconv.ParseInt(words[0], 10, 64)
+	l.Per, err2 = time.ParseDuration(words[1])
+	if l.Aligned = len(words) == 3 && words[2] == "aligned"; len(words) == 3 && !l.Aligned {
+		l.Burst, err3 = strconv.ParseInt(words[2], 10, 64)
+	}
+	if errors.Join(err1, err2, err3) != nil || l.Rate < 1 || l.Per <= 0 || l.Burst < 0 {
+		return errors.New("it must be like 10/1m, 10/1m/20 with a burst, or 10/24h/aligned")
+	}
+	*f = append(*f, l)
+	return nil
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+// matchesText checks that the standard output of a call matches a pattern, as a whole.
+func matchesText(t *testing.T, c *tool, pattern string) {
+	t.Helper()
+	says(t, c, 0)
+	if !regexp.MustCompile("^" + pattern + "$").MatchString(c.stdout.String()) {
+		t.Errorf("%q says\n%s, want\n%s", c.cmd.Args[1:], c.stdout, pattern)
+	}
+}
+
+// limited makes limiters and filters, of which some are used.
+func limited(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	c := billing(t, s.Client(t))
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	soon := ratelimit.Closed().After(promptly)
+	must(c.NewRateLimiter("api", soon, ratelimit.PerHour(10), ratelimit.Limit{Rate: 1000, Per: 24 * 365 * time.Hour, Aligned: true}).Take(t.Context(), "alice", 4))
+	for range 3 {
+		must(c.NewRateLimiter("mail", soon, ratelimit.Limit{Rate: 4, Per: time.Hour, Burst: 1}).Reserve(t.Context(), "partner", 1))
+	}
+	must(c.NewWindow("sms").Init(t.Context(), 10, time.Hour))
+	must(c.NewWindow("sms").Take(t.Context(), 10))
+	must(c.NewWindow("calls").Init(t.Context(), 5, time.Minute))
+	s.Do(t, "HSET", "java", "rate", "1000", "interval", "1000", "type", "1")
+	elements := make([][]byte, 1000)
+	for i := range elements {
+		elements[i] = fmt.Append(nil, i)
+	}
+	must(c.NewBloomFilter("seen").Init(t.Context(), 5000, .01))
+	must(c.NewBloomFilter("seen").Add(t.Context(), elements...))
+	must(c.NewShardedBloomFilter("crawl", 2).Init(t.Context(), 8000, .01))
+	must(c.NewShardedBloomFilter("crawl", 2).Add(t.Context(), elements...))
+}
+
+// Limiters and filters are listed if --kind names them, and shown with all that Redis knows of them.
+func TestLs_unheld(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	limited(t, s)
+	matchesText(t, on(t, s, "ls"), `NAME  KIND  MODE  HOLDER  ASKED  LEASE  WAITING\n`)
+	matchesText(t, on(t, s, "ls", "--kind", "ratelimit"), `NAME +KIND +STATE\n`+
+		`api:alice +ratelimit  full again in (24m00s|23m5\ds); 4 taken, counted anew in \d+d\d\dh\n`+
+		`mail:partner  ratelimit  full again in (45m00s|44m5\ds); the last in line waits (30m00s|29m5\ds)\n`)
+	matchesText(t, on(t, s, "ls", "--kind", "window"), `NAME +KIND +STATE\n`+
+		`calls  window  5 of 5 per 1m0s left; unsure: see inspect\n`+
+		`java   window  1,000 per 1s for each client of Redisson\n`+
+		`sms    window  0 of 10 per 1h0m0s left, the next in (1h00m|59m5\ds)\n`)
+	matchesText(t, on(t, s, "ls", "--kind", "bloom"), `NAME +KIND +STATE\n`+
+		`crawl  bloom  about (9|1,0)\d\d of 8,000 elements, under 0\.1 % false positives, 2 shards\n`+
+		`seen   bloom  (99|1,00)\d of 5,000 elements, under 0\.1 % false positives\n`)
+	says(t, on(t, s, "ls", "x*", "--kind", "window"), 0, "nothing of the kind window that matches x* is on "+s.URL()+"\n")
+
+	var all []lockJSON
+	for _, kind := range []string{"ratelimit", "window", "bloom"} {
+		j := on(t, s, "ls", "--kind", kind, "-o", "json")
+		says(t, j, 0)
+		var some []lockJSON
+		if err := json.Unmarshal([]byte(j.stdout.String()), &some); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, some...)
+	}
+	if len(all) != 7 || *all[0].Limit.Owed[1].Used != 4 || *all[0].Limit.Owed[0].FullMS <= 0 || all[1].Limit.AheadMS <= 0 || all[2].Unsure == "" || !all[3].Window.PerClient || all[3].Window.Left != nil || *all[4].Window.Left != 0 || *all[4].Window.NextMS <= 0 || all[5].Filter.Shards != 2 || all[6].Filter.Elements < 900 || all[6].Filter.Probability != .01 {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestInspect_unheld(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	limited(t, s)
+	matchesText(t, on(t, s, "inspect", "api:alice"), `api:alice: a key of a rate limiter\n`+
+		`limit 1  full again in .*\nlimit 2  4 taken, counted anew in .*\nleft     not known: the limits are not in Redis \(--limit 10/1m says one\)\nall      in .*\n`)
+	matchesText(t, on(t, s, "inspect", "api:alice", "--limit", "10/1h", "--limit", "1000/8760h/aligned"), `api:alice: a key of a rate limiter\n`+
+		`limit 1  .*\nlimit 2  .*\nleft     6\nnext     now\nall      in .*\n`)
+	matchesText(t, on(t, s, "inspect", "api:alice", "--limit", "10/1h/4"), `(?s).*\nleft     0\nnext     in (6m00s|5m5\ds)\n.*`)
+	matchesText(t, on(t, s, "inspect", "mail:partner", "--limit", "4/1h/1"), `(?s).*\nin line  the turn of the last is in .*\nleft     0\nnext     in (45m00s|44m5\ds)\n.*`)
+	matchesText(t, on(t, s, "inspect", "mail:partner", "--limit", "1000/1h"), `(?s).*\nleft     0\nnext     in (30m00s|29m5\ds)\n.*`)
+	matchesText(t, on(t, s, "inspect", "sms"), `sms: a rate limiter of Redisson's kind, 10 per 1h0m0s\nleft  0\nnext  in .*\nall   in .*\n`)
+	matchesText(t, on(t, s, "inspect", "calls"), `(?s).*\nleft    5\nnext    now\nall     now\nunsure  nobody has taken a unit of it: .*\n`)
+	matchesText(t, on(t, s, "inspect", "java"), `java: .*1,000 per 1s\nleft  each client of Redisson has this rate for itself; .*\n`)
+	matchesText(t, on(t, s, "inspect", "seen"), `seen: a Bloom filter for 5,000 elements\n`+
+		`has    (99|1,00)\d elements, as \d+ % of the bits are set\n`+
+		`wrong  under 0\.1 % of what was never added is taken for an element; 1 % with 5,000 elements\n`+
+		`bits   47,925, 7 for an element, 5991 bytes in memory\n`)
+	s.Do(t, "HSET", "{full}:config", "size", "80", "hashIterations", "1", "expectedInsertions", "55", "falseProbability", "0.5")
+	s.Do(t, "SET", "full", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
+	matchesText(t, on(t, s, "inspect", "full"), `(?s).*\nhas    countless elements, as 100 % of the bits are set\nwrong  100 % .*; 50 % with 55 elements\n.*`)
+	s.Do(t, "DEL", "crawl:{1}:config")
+	matchesText(t, on(t, s, "inspect", "crawl"), `(?s)crawl: a Bloom filter for 8,000 elements, made of 2\n.*\nmissing  1 of 2 shards: their elements are taken for new\n`)
+	matchesText(t, on(t, s, "inspect", "crawl:{0}"), `(?s)crawl:\{0\}: a Bloom filter for 4,000 elements, one of 2 that make another\n.*`)
+	j := on(t, s, "inspect", "api:alice", "-o", "json", "--limit", "10/1h")
+	says(t, j, 0)
+	var l lockJSON
+	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || l.Kind != "ratelimit" || *l.Limit.Left != 6 || *l.Limit.NextMS != 0 {
+		t.Errorf("%+v, %v", l, err)
+	}
+	says(t, on(t, s, "inspect", "sms", "--limit", "10/1h"), 1, "nothing is owed of sms, or it is no key of a rate limiter")
+	for _, bad := range []string{"10", "x/1h", "10/x", "0/1h", "10/1h/x", "10/1h/2/3", "10/0s"} {
+		says(t, on(t, s, "inspect", "api:alice", "--limit", bad), 2, "it must be like 10/1m")
+	}
+}
+
+// With the limits of the application, what is left and when there is more is what a limiter says.
+func TestStanding(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := billing(t, s.Client(t))
+	a, err := admin.New(s.Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(3, 4))
+	for round := range 40 {
+		var limits []ratelimit.Limit
+		for range 1 + random.IntN(3) {
+			l := ratelimit.Limit{Rate: 1 + random.Int64N(20), Per: time.Duration(1+random.IntN(50)) * time.Hour}
+			if l.Aligned = random.IntN(3) == 0; l.Aligned {
+				l.Per = 24 * 365 * time.Hour
+			} else {
+				l.Burst = 1 + random.Int64N(30)
+			}
+			limits = append(limits, l)
+		}
+		limiter, key := c.NewRateLimiter("api", ratelimit.Closed().After(promptly), limits...), fmt.Sprint(round)
+		for range 1 + random.IntN(6) {
+			if _, err := limiter.TakeUpTo(t.Context(), key, 1+random.Int64N(9)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, err := limiter.Take(t.Context(), key, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		is, err := a.Inspect(t.Context(), "api:"+key)
+		if err != nil || is.Limit == nil {
+			t.Fatal(is, err)
+		}
+		left, next := standing(is.Limit, limits)
+		// Time goes by between the two, and the key counts it in ms.
+		if left != d.Remaining || !d.OK && (d.RetryAfter-next > promptly || next-d.RetryAfter > 5*time.Millisecond) || d.OK && left > 0 && next != 0 {
+			t.Errorf("%+v: %d are left, the next in %v, and the limiter says %+v", limits, left, next, d)
+		}
+	}
+}
+
+// An election is listed with what its leader says, and shown with since when it leads.
+func TestLs_election(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := billing(t, s.Client(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- c.NewElection("boss").Run(ctx, "http://10.0.0.7:8080", func(ctx context.Context) error { <-ctx.Done(); return nil })
+	}()
+	for end := time.Now().Add(promptly); ; {
+		if reply := s.Do(t, "EXISTS", "leasehold_leader:{boss}"); reply.String() != "" {
+			if n, err := reply.ToInt64(); err == nil && n == 1 {
+				break
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatal("nobody leads")
+		}
+	}
+	knows(t, s.Client(t), c)
+	mustLock(t, c.NewLock("orders"))
+	says(t, on(t, s, "ls"), 0, "boss    election  exclusive  billing on "+host(t)+", says http://10.0.0.7:8080  ", "orders  plain ")
+	names := on(t, s, "ls", "--kind", "election", "-o", "name")
+	says(t, names, 0)
+	if text := names.stdout.String(); text != "boss\n" {
+		t.Errorf("%q", text)
+	}
+	says(t, on(t, s, "inspect", "boss"), 0, "says   http://10.0.0.7:8080\n       has led for ", ", token ", " more unless it is said again\n")
+	j := on(t, s, "inspect", "boss", "-o", "json")
+	says(t, j, 0)
+	var l lockJSON
+	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || l.Leader == nil || l.Leader.Value != "http://10.0.0.7:8080" || l.Leader.Token == 0 || l.Leader.LeftMS <= 0 || time.Since(l.Leader.Since).Abs() > promptly {
+		t.Errorf("%+v, %v", l.Leader, err)
+	}
+	cancel()
+	<-done
+	s.Do(t, "HSET", "leasehold_leader:{boss}", "token", "1", "value", "x", "since", "1")
+	s.Do(t, "HDEL", "leasehold_leader:{boss}", "over")
+	says(t, on(t, s, "inspect", "boss"), 0, "boss: free\n", "the word of a leader that is gone")
+}
