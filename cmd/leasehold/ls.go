@@ -54,10 +54,7 @@ line; the other formats are sorted.
 			return via.completeNames(cmd, args, begin)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q := admin.Query{Idle: true}
-			if kind.value != anyKind {
-				q.Kind = admin.Kind(kind.value)
-			}
+			q := admin.Query{Idle: true, Kind: kind.kind()}
 			if len(args) > 0 {
 				q.Match = args[0]
 			}
@@ -148,4 +145,12 @@ func (c *choice) initKinds() {
 		values = append(values, string(k))
 	}
 	c.init(anyKind, values...)
+}
+
+// kind returns the kind for a query.
+func (c *choice) kind() admin.Kind {
+	if c.value == anyKind {
+		return ""
+	}
+	return admin.Kind(c.value)
 }

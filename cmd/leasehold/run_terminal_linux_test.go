@@ -413,6 +413,20 @@ func TestTop(t *testing.T) {
 	p.ends(exitUsage)
 }
 
+// sized gives the terminal of p a size.
+func sized(t *testing.T, p *screenplay) {
+	t.Helper()
+	raw, err := p.master.SyscallConn() // Fd would make reads block
+	if err == nil {
+		err = errors.Join(raw.Control(func(fd uintptr) {
+			err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100})
+		}), err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The keys of top: a filter, the details of a lock and back, another order, and the end.
 func TestTop_keys(t *testing.T) {
 	t.Parallel()
@@ -433,15 +447,7 @@ func TestTop_keys(t *testing.T) {
 	}
 	p := inTerminal(t, s, "top", "--every", "100ms")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
-	raw, err := p.master.SyscallConn() // Fd would make reads block
-	if err == nil {
-		err = errors.Join(raw.Control(func(fd uintptr) {
-			err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100})
-		}), err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	sized(t, p)
 	p.start()
 	for _, step := range []struct{ keys, shows string }{
 		{"", "3 held, 0 waiting"},
@@ -453,6 +459,50 @@ func TestTop_keys(t *testing.T) {
 		{"\x7f", "choose"},
 		{"/" + strings.Repeat("\x7f", len("orders:2")) + "done\r", "with done"},
 		{"\r", "done: a latch, 7 to count down"},
+		{"\x7f", "choose"},
+	} {
+		if _, err := p.master.WriteString(step.keys); err != nil {
+			t.Fatal(err)
+		}
+		p.stdout.await(t, step.shows)
+	}
+	if _, err := p.master.WriteString("q"); err != nil {
+		t.Fatal(err)
+	}
+	p.ends(0)
+}
+
+// top shows windows, the fullest first, with their details.
+func TestTop_unheld(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	limited(t, s)
+	for _, test := range []struct{ kind, term, shows string }{
+		{"window", "xterm", "3 of the kind window"}, {"bloom", "dumb", "2 of the kind bloom"}, {"ratelimit", "dumb", "2 of the kind ratelimit"},
+	} {
+		p := inTerminal(t, s, "top", "--every", "100ms", "--kind", test.kind)
+		p.cmd.Env = append(p.cmd.Env, "TERM="+test.term)
+		p.start()
+		p.stdout.await(t, test.shows)
+		p.stdout.await(t, map[string]string{"window": "1,000 per 1s for each", "bloom": "of 8,000 elements", "ratelimit": "full again in"}[test.kind])
+		if text := p.stdout.String(); test.kind == "window" && strings.Index(text, "sms") > strings.Index(text, "calls") {
+			t.Errorf("the fullest does not come first: %q", text)
+		}
+		if _, err := p.master.WriteString("\x03"); err != nil {
+			t.Fatal(err)
+		}
+		p.stdout.await(t, "interrupted")
+		p.ends(exitInterrupted)
+	}
+	p := inTerminal(t, s, "top", "--every", "100ms", "--kind", "window")
+	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
+	sized(t, p)
+	p.start()
+	for _, step := range []struct{ keys, shows string }{
+		{"", "3 of the kind window"},
+		{"", "0 of 10 per 1h0m0s left"},
+		{"/sms\r", "with sms"},
+		{"\r", "a rate limiter of Redisson's kind"},
 		{"\x7f", "choose"},
 	} {
 		if _, err := p.master.WriteString(step.keys); err != nil {

@@ -18,7 +18,9 @@ import (
 
 // byWhat has the orders in which top can sort.
 var byWhat = map[string]func(a, b admin.Lock) int{
-	"since":   func(a, b admin.Lock) int { return cmp.Compare(age(b), age(a)) },
+	"since": func(a, b admin.Lock) int { // of limiters and filters, what is nearest to its end
+		return cmp.Or(cmp.Compare(age(b), age(a)), cmp.Compare(pressing(b), pressing(a)))
+	},
 	"waiting": func(a, b admin.Lock) int { return b.Waiting - a.Waiting },
 	"lease": func(a, b admin.Lock) int { // those that nobody holds have none, and come last
 		if a.Locked() != b.Locked() {
@@ -33,16 +35,22 @@ func topCommand() *cobra.Command {
 	var (
 		via   connection
 		by    choice
+		kind  choice
 		every time.Duration
 		wide  bool
 	)
 	cmd := &cobra.Command{
 		Use:   "top [PATTERN]",
-		Short: "Show locks in a terminal, again and again",
+		Short: "Show locks, or limiters or filters, in a terminal, again and again",
 		Example: `  leasehold top
+  leasehold top --kind window
   leasehold top 'orders:*' --sort waiting`,
 		Long: `Show the locks that are held, again and again, until top is interrupted. The lock whose
 holder asked for it first comes first; the time since then includes the wait.
+
+--kind ratelimit, window or bloom shows limiters or filters instead. First comes the one
+that is nearest to its end: the largest part of its units taken or of its elements
+there, or the longest time until nothing is owed.
 
 Keys: up and down choose a lock, Enter shows its details and Esc leads back, s changes
 the order, / keeps the names with some text, p pauses, q quits.
@@ -64,7 +72,7 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 			case !ok || !term.IsTerminal(int(f.Fd())):
 				return usagef("top needs a terminal: use leasehold ls for a list, or leasehold watch for events")
 			}
-			q := admin.Query{Idle: true}
+			q := admin.Query{Idle: true, Kind: kind.kind()}
 			if len(args) > 0 {
 				q.Match = args[0]
 			}
@@ -74,7 +82,7 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 					t := &topView{ctx: cmd.Context(), admin: a, query: q, every: every, wide: wide, sort: by.value}
 					return t.follow(in, f)
 				}
-				t := &topScreen{f: f, moves: os.Getenv("TERM") != "dumb"}
+				t := &topScreen{f: f, moves: os.Getenv("TERM") != "dumb", kind: q.Kind}
 				t.begin()
 				defer t.end()
 				for {
@@ -95,6 +103,8 @@ Off a terminal, use leasehold ls for a list, or leasehold watch for events.
 	}
 	by.init("since", "since", "waiting", "lease", "name")
 	by.addFlag(cmd, "sort", "", "what comes first: the holder that asked first, the most waiting, the shortest lease, the name")
+	kind.initKinds()
+	kind.addFlag(cmd, "kind", "", "which kind of locks, limiters or filters")
 	cmd.Flags().DurationVar(&every, "every", 2*time.Second, "how long to wait between two looks")
 	cmd.Flags().BoolVar(&wide, "wide", false, "show count, process id, label and owner, too")
 	via.addFlags(cmd)
@@ -123,6 +133,28 @@ func age(l admin.Lock) (oldest time.Duration) {
 	return oldest
 }
 
+// pressing tells how near to its end a limiter or a filter is, compared with others of its kind.
+func pressing(l admin.Lock) float64 {
+	switch {
+	case l.Limit != nil:
+		return l.Limit.Reset.Seconds()
+	case l.Window != nil && !l.Window.PerClient:
+		return 1 - float64(l.Window.Left)/float64(l.Window.Rate)
+	case l.Filter != nil:
+		return float64(l.Filter.Elements()) / float64(l.Filter.Expected)
+	}
+	return 0
+}
+
+// sum says how many locks there are, or limiters or filters.
+func sum(k admin.Kind, locks []admin.Lock) string {
+	if unheld(k) {
+		return fmt.Sprintf("%s of the kind %s", number(len(locks)), k)
+	}
+	held, waiting, oldest := sums(locks)
+	return fmt.Sprintf("%d held, %d waiting, the oldest asked %s ago", held, waiting, short(oldest))
+}
+
 // sums returns how many of the locks are held, how many callers wait for them, and how long ago the first of the holders asked. A
 // latch is listed, and nobody holds it.
 func sums(locks []admin.Lock) (held, waiting int, oldest time.Duration) {
@@ -138,7 +170,8 @@ func sums(locks []admin.Lock) (held, waiting int, oldest time.Duration) {
 // topScreen is the terminal of top.
 type topScreen struct {
 	f     *os.File
-	moves bool // the terminal can move its cursor
+	moves bool       // the terminal can move its cursor
+	kind  admin.Kind // empty for all that can be held
 }
 
 // The codes for a second screen. The screen of the shell comes back at the end.
@@ -168,13 +201,17 @@ func (t *topScreen) show(locks []admin.Lock, wide bool, err error) {
 	if failed != nil || width == 0 || height == 0 {
 		width, height = 80, 24
 	}
-	held, waiting, oldest := sums(locks)
-	lines := []string{fmt.Sprintf("%s  %d held, %d waiting, the longest for %s", time.Now().Format(time.TimeOnly), held, waiting, short(oldest)), ""}
+	lines := []string{time.Now().Format(time.TimeOnly) + "  " + sum(t.kind, locks), ""}
 	if err != nil {
 		lines = []string{time.Now().Format(time.TimeOnly) + "  " + oneLine(explain(err)), ""}
 	}
 	var text strings.Builder
-	_ = listLocks(&text, locks[:min(len(locks), max(height-4, 1))], wide) // writing to a Builder never fails
+	locks = locks[:min(len(locks), max(height-4, 1))]
+	if unheld(t.kind) {
+		_ = listStates(&text, locks) // writing to a Builder never fails
+	} else {
+		_ = listLocks(&text, locks, wide)
+	}
 	lines = append(lines, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
 	if !t.moves {
 		io.WriteString(t.f, strings.Join(lines, "\n")+"\n\n")

@@ -285,14 +285,13 @@ func (t *topView) keys() string {
 
 // head says how many locks there are, or what is wrong.
 func (t *topView) head() string {
-	held, waiting, oldest := sums(t.seen.locks)
 	if t.seen.err != nil {
 		return topLow + time.Now().Format(time.TimeOnly) + "  " + oneLine(explain(t.seen.err)) + plain
 	}
 	if t.seen.at.IsZero() {
 		return topQuiet + "asking" + plain
 	}
-	text := fmt.Sprintf("%s%s  %d held, %d waiting, the oldest asked %s ago%s", topHead, time.Now().Format(time.TimeOnly), held, waiting, short(oldest), plain)
+	text := topHead + time.Now().Format(time.TimeOnly) + "  " + sum(t.query.Kind, t.seen.locks) + plain
 	text += topQuiet + "  by " + t.sort
 	if t.filter != "" || t.typing {
 		text += ", with " + shown(t.filter)
@@ -315,15 +314,21 @@ func (t *topView) list() []string {
 	}
 	t.first = min(max(t.first, at-t.room()+1, 0), max(at, 0))
 	heads := []string{"NAME", "KIND", "HOLDER", "ASKED", "LEASE", "WAITING"}
-	if t.wide {
+	if unheld(t.query.Kind) {
+		heads = []string{"NAME", "KIND", "STATE"}
+	} else if t.wide {
 		heads = append(heads, "COUNT", "PID", "LABEL", "OWNER")
 	}
 	table := [][]string{heads}
 	levels := []string{topQuiet}
 	for _, l := range found[t.first:min(len(found), t.first+t.room())] {
+		if unheld(l.Kind) {
+			table, levels = append(table, []string{shown(l.Name), string(l.Kind), stateOf(l)}), append(levels, "")
+			continue
+		}
 		h, holder := holderOf(l)
 		bar, level := t.bar(l)
-		row := []string{shown(l.Name), string(l.Kind), holder, ago(h.Since), bar, fmt.Sprint(l.Waiting)}
+		row := []string{shown(l.Name), kindOf(l), holder, ago(h.Since), bar, fmt.Sprint(l.Waiting)}
 		if t.wide {
 			row = append(row, fmt.Sprint(h.Count), pid(h.Client), label(h.Client), h.Owner)
 		}
