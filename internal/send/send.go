@@ -107,7 +107,7 @@ func (s *Sender) Close(ctx context.Context) error {
 		case <-done:
 			return nil
 		default:
-			return errors.New("commands wait for a server that does not answer; they end with the connection")
+			return fmt.Errorf("%w, and commands wait for a server that does not answer; they end with the connection", ctx.Err())
 		}
 	}
 }

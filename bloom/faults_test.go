@@ -1,0 +1,255 @@
+package bloom_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/bloom"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// filter has the methods of a Filter and of a Sharded.
+type filter interface {
+	Init(ctx context.Context, n uint64, p float64) (bool, error)
+	Add(ctx context.Context, elements ...[]byte) (int, error)
+	Contains(ctx context.Context, elements ...[]byte) ([]bool, error)
+	Count(ctx context.Context) (int64, error)
+	Delete(ctx context.Context) error
+}
+
+// calls are the calls of a filter in an order in which each of them succeeds, with a command of each.
+var calls = []struct {
+	op, command string
+	do          func(ctx context.Context, f filter) error
+}{
+	{"init", "EVALSHA", func(ctx context.Context, f filter) error { return second(f.Init(ctx, 1000, 0.01)) }},
+	{"add", "HMGET", func(ctx context.Context, f filter) error { return second(f.Add(ctx, []byte("a"))) }},
+	{"add", "BITFIELD", func(ctx context.Context, f filter) error { return second(f.Add(ctx, []byte("b"))) }},
+	{"contains", "BITFIELD_RO", func(ctx context.Context, f filter) error { return second(f.Contains(ctx, []byte("a"))) }},
+	{"contains", "GETRANGE", func(ctx context.Context, f filter) error { return second(f.Contains(ctx, bytes(hundred)...)) }},
+	{"count", "HMGET", func(ctx context.Context, f filter) error { return second(f.Count(ctx)) }},
+	{"count", "BITCOUNT", func(ctx context.Context, f filter) error { return second(f.Count(ctx)) }},
+	{"config", "HMGET", func(ctx context.Context, f filter) error {
+		if f, ok := f.(*bloom.Filter); ok {
+			return second(f.Config(ctx))
+		}
+		return second(f.Count(ctx)) // a Sharded has none
+	}},
+	{"delete", "DEL", func(ctx context.Context, f filter) error { return f.Delete(ctx) }},
+}
+
+var hundred = func() (all []string) {
+	for i := range 100 {
+		all = append(all, fmt.Sprint(i))
+	}
+	return all
+}()
+
+// filters are a filter of each kind, by its name.
+func filters(s *send.Sender) map[string]filter {
+	return map[string]filter{"one": bloom.On(s, "one"), "some": bloom.ShardedOn(s, "some", 3)}
+}
+
+// named fails the test unless err names an operation on the filter or one of its shards, and matches want.
+func named(t *testing.T, what, name string, err, want error) {
+	t.Helper()
+	var e *lock.Error
+	if !errors.Is(err, want) || !errors.As(err, &e) || e.Op == "" || e.Name != name && e.Name[:len(name)+2] != name+":{" {
+		t.Errorf("%s of %s: %v", what, name, err)
+	}
+}
+
+// A lost question or answer is an error, whichever command it is of, and the call can be repeated.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	for what, act := range map[string]redistest.Action{"request": {DropRequest: true}, "reply": {DropReply: true}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			p := redistest.NewProxy(t, s.Addr())
+			sender := send.New(s.Client(t, redistest.Via(p)), "", patient)
+			made(t, bloom.On(sender, "other"), 10, 0.1) // now the server knows the script
+			for name, f := range filters(sender) {
+				for _, c := range calls {
+					p.OnRequest(redistest.Once(c.command, act))
+					err := c.do(t.Context(), f)
+					if c.op == "count" && c.command == "HMGET" && err == nil {
+						t.Errorf("%s: nothing was lost", c.op) // it reads the parameters first
+					}
+					named(t, c.op+" without an answer to "+c.command, name, err, lock.ErrUnavailable)
+					p.OnRequest(nil)
+					if err := c.do(t.Context(), f); err != nil {
+						t.Errorf("%s of %s, repeated: %v", c.op, name, err)
+					}
+					if c.command == "BITFIELD" { // once or twice
+						if there, err := f.Contains(t.Context(), bytes([]string{"a", "b", "c"})...); err != nil || !there[0] || !there[1] || there[2] {
+							t.Errorf("%s: %v, %v", name, there, err)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// A caller that leaves has its error at once. Its command is carried out all the same, and Close waits for that.
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, c := range calls {
+		for _, phase := range []string{"request", "reply"} {
+			p := redistest.NewProxy(t, s.Addr())
+			sender := send.New(s.Client(t, redistest.Via(p)), "", patient)
+			others := filters(send.New(s.Client(t), "", patient))
+			for name, f := range filters(sender) {
+				if c.op != "init" {
+					if _, err := others[name].Init(t.Context(), 1000, 0.01); err != nil {
+						t.Fatal(err)
+					}
+				}
+				held, asked := make(chan struct{}), make(chan struct{})
+				act := redistest.Action{HoldRequest: held}
+				if phase == "reply" {
+					act = redistest.Action{HoldReply: held}
+				}
+				once := redistest.Once(c.command, act)
+				p.OnRequest(func(req [][]byte) redistest.Action {
+					a := once(req)
+					if a != (redistest.Action{}) {
+						close(asked)
+					}
+					return a
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- c.do(ctx, f) }()
+				select {
+				case <-asked:
+				case err := <-done:
+					t.Fatalf("%s of %s: %v before a %s", c.op, name, err, c.command)
+				}
+				cancel()
+				named(t, c.op+", left while its "+phase+" is on its way", name, <-done, context.Canceled)
+				close(held)
+				p.OnRequest(nil)
+			}
+			if err := sender.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			for name, f := range others {
+				switch c.op {
+				case "init":
+					if name == "some" {
+						break // some of its filters may exist
+					}
+					if created, err := f.Init(t.Context(), 1000, 0.01); created || err != nil {
+						t.Errorf("%s: the caller left, and its filter was not made: %v, %v", name, created, err)
+					}
+				case "delete":
+					if name == "some" {
+						break
+					}
+					if _, err := f.Count(t.Context()); !errors.Is(err, bloom.ErrNotInitialised) {
+						t.Errorf("%s: the caller left, and its filter was not deleted: %v", name, err)
+					}
+				}
+				if err := f.Delete(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+}
+
+// Without an answer each call ends after the timeout; when the server answers again, all goes on.
+func TestFrozenServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	slow, quick := filters(send.New(rdb, "", patient)), filters(send.New(rdb, "", 50*time.Millisecond))
+	for name, f := range slow {
+		for _, c := range calls[:3] {
+			if err := c.do(t.Context(), f); err != nil {
+				t.Fatal(name, err)
+			}
+		}
+	}
+	s.Freeze(t)
+	for name, f := range quick {
+		for _, c := range calls {
+			named(t, c.op+" on a frozen server", name, c.do(t.Context(), f), lock.ErrUnavailable)
+		}
+	}
+	s.Thaw(t)
+	for name, f := range slow { // the calls were carried out, Delete last
+		for end := time.Now().Add(patient); ; time.Sleep(time.Millisecond) {
+			_, err := f.Count(t.Context())
+			if errors.Is(err, bloom.ErrNotInitialised) {
+				break
+			}
+			if err != nil || time.Now().After(end) {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		for _, c := range calls {
+			if err := c.do(t.Context(), f); err != nil {
+				t.Errorf("%s of %s afterwards: %v", c.op, name, err)
+			}
+		}
+	}
+}
+
+// Close ends the calls that wait, and those that come later; it waits for their commands.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, c := range calls {
+		for name := range filters(send.New(nil, "", patient)) {
+			p := redistest.NewProxy(t, s.Addr())
+			sender := send.New(s.Client(t, redistest.Via(p)), "", patient)
+			f, other := filters(sender)[name], filters(send.New(s.Client(t), "", patient))[name]
+			if c.op != "init" {
+				if _, err := other.Init(t.Context(), 1000, 0.01); err != nil {
+					t.Fatal(err)
+				}
+			}
+			held, asked := make(chan struct{}), make(chan struct{})
+			once := redistest.Once(c.command, redistest.Action{HoldReply: held})
+			p.OnRequest(func(req [][]byte) redistest.Action {
+				a := once(req)
+				if a != (redistest.Action{}) {
+					close(asked)
+				}
+				return a
+			})
+			done, closed := make(chan error, 1), make(chan error, 1)
+			go func() { done <- c.do(t.Context(), f) }()
+			<-asked
+			go func() { closed <- sender.Close(t.Context()) }()
+			if err := <-done; !errors.Is(err, lock.ErrClosed) {
+				t.Errorf("%s: %v", c.op, err)
+			}
+			over, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := sender.Close(over); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: Close without time: %v", c.op, err)
+			}
+			if len(closed) > 0 {
+				t.Errorf("%s: Close did not wait: %v", c.op, <-closed)
+			}
+			close(held)
+			if err := <-closed; err != nil {
+				t.Error(err)
+			}
+			named(t, c.op+" after Close", name, c.do(t.Context(), f), lock.ErrClosed)
+			if err := other.Delete(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
