@@ -1,6 +1,7 @@
 package luascripts_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -17,7 +18,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The models of the fair and of the read/write lock (directory model) have a server of their own. TestSteps has the
+// The models of the plain, the fair and the read/write lock (directory model) have a server of their own. TestSteps has the
 // scripts take each step that this server takes in any state of a search: Redis gets what the server had, the script runs,
 // and then Redis must have what the model's server has, and answer the same.
 //
@@ -29,11 +30,13 @@ func TestSteps(t *testing.T) {
 		t.Skip("LEASEHOLD_STEPS names no directory")
 	}
 	rdb := redistest.Start(t).Client(t)
+	listenInLine(t, rdb)
 	for _, m := range []struct {
 		name    string
 		scripts []string
 		step    func(r *numbers) []step
 	}{
+		{"plain", []string{"reentrant_acquire", "reentrant_release", "reentrant_renew"}, plainSteps},
 		{"fair", []string{"fair_acquire", "fair_keep", "fair_release"}, fairSteps},
 		{"rw", []string{"rw_read_acquire", "rw_read_release", "rw_read_renew", "rw_write_acquire", "rw_write_release", "reentrant_renew"}, rwSteps},
 	} {
@@ -63,6 +66,34 @@ func TestSteps(t *testing.T) {
 			}
 			t.Logf("%s: FOLLOWED %d of %d steps", m.name, len(steps)-wrong, len(steps))
 		})
+	}
+}
+
+// lineClient returns a process that stands in line for a plain lock. One that is dead does not listen.
+func lineClient(p int, dead bool) string {
+	if dead {
+		p += 5
+	}
+	return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-00000000000%d", p)
+}
+
+// listenInLine has the living processes of plain.pml listen.
+func listenInLine(t *testing.T, rdb rueidis.Client) {
+	t.Helper()
+	for p := range 3 {
+		ctx, cancel := context.WithCancel(context.Background())
+		ready, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			heard := rueidis.WithOnSubscriptionHook(ctx, func(rueidis.PubSubSubscription) { close(ready) })
+			rdb.Receive(heard, rdb.B().Subscribe().Channel("leasehold_channel:{lock}:"+lineClient(p, false)).Build(), func(rueidis.PubSubMessage) {})
+		}()
+		t.Cleanup(func() { cancel(); <-done })
+		select {
+		case <-ready:
+		case <-done:
+			t.Fatal("cannot listen")
+		}
 	}
 }
 
@@ -117,13 +148,16 @@ func (r *numbers) list(n int) []int {
 	return all
 }
 
-// tick is a tick of the models here, in ms. A test is never late by so much.
-const tick = 100_000
+// tick is a tick of the models here, in ms. A test is never late by so much. A shortTick is one where no lease may be longer than 10 s.
+const (
+	tick      = 100_000
+	shortTick = 4000
+)
 
 func inTicks(n int) string { return strconv.Itoa(n * tick) }
 
 // ticks returns how many ticks have begun in these ms.
-func ticks(ms float64) int { return int(math.Ceil(max(ms, 0) / tick)) }
+func ticks(ms float64, tick int) int { return int(math.Ceil(max(ms, 0) / float64(tick))) }
 
 // step is one step of a model's server, for the scripts to take. Redis has what was says, if its clock is at now (ms).
 type step struct {
@@ -132,6 +166,7 @@ type step struct {
 	text     func(key string, c content, now int64) string // what a key has, without the ms
 	answers  func(reply any) string                        // what the first call answers, in the words of the model
 	answer   string
+	tick     int // ms
 }
 
 // call is a run of a script.
@@ -148,7 +183,7 @@ type content map[string]value
 type value struct {
 	kind  string
 	words []string // what is in it; of a hash and a zset: fields and values, members and scores
-	ends  int      // in how many ticks it expires; never if 0, and at some time if it is less. The last two are not compared
+	ends  int      // in how many ms it expires; never if 0, and at some time if it is less. The last two are not compared
 }
 
 // put returns the commands that make a key.
@@ -162,7 +197,7 @@ func (v value) put(key string) (all [][]string) {
 	}
 	all = append(all, append([]string{command, key}, words...))
 	if v.ends != 0 {
-		all = append(all, []string{"PEXPIRE", key, inTicks(max(v.ends, -v.ends))})
+		all = append(all, []string{"PEXPIRE", key, strconv.Itoa(max(v.ends, -v.ends))})
 	}
 	return all
 }
@@ -245,8 +280,8 @@ func (s *step) fault(began int64, reply []any) string {
 		switch text, wanted := s.text(key, got, now), s.text(key, want, began); {
 		case text != wanted:
 			fmt.Fprintf(&b, "  %s: %s; in the model: %s\n", key, text, wanted)
-		case v.ends > 0 && ticks(float64(left[key])) != v.ends:
-			fmt.Fprintf(&b, "  %s: expires in %d ms; in the model in %d ticks\n", key, left[key], v.ends)
+		case v.ends > 0 && ticks(float64(left[key]), s.tick) != v.ends/s.tick:
+			fmt.Fprintf(&b, "  %s: expires in %d ms; in the model in %d\n", key, left[key], v.ends)
 		}
 	}
 	for key := range got {
@@ -265,11 +300,112 @@ func show(s content) string {
 	for _, key := range slices.Sorted(maps.Keys(s)) {
 		fmt.Fprintf(&b, "%s%v", key, s[key].words)
 		if s[key].ends > 0 {
-			fmt.Fprintf(&b, " for %d ticks", s[key].ends)
+			fmt.Fprintf(&b, " for %d ms", s[key].ends)
 		}
 		b.WriteString("; ")
 	}
 	return b.String()
+}
+
+// plainSteps reads a step of plain.pml. A step comes twice where the script has two ways to take it: a count of grants in the line is for it to choose one, and to
+// let the lock go.
+func plainSteps(r *numbers) []step {
+	processes, names, lease, offer := r.next(), r.next(), r.next(), r.next()
+	whose, dead := r.list(names), r.list(processes)
+	owner := func(name int) string {
+		p := whose[name]
+		return lineClient(p, dead[p] == 1) + ":" + strconv.Itoa(name+1)
+	}
+	ms := func(ticks int) string { return strconv.Itoa(ticks * shortTick) }
+
+	// What the server has: the holder, its lease, and the line. grants is how often the lock was handed off since it was free.
+	has := func() func(now int64, grants int) content {
+		holder, left, standing := r.next(), r.next(), r.next()
+		line := r.list(processes)[:standing]
+		return func(now int64, grants int) content {
+			if holder == none {
+				return content{}
+			}
+			fields := []string{owner(holder), "1"}
+			if standing > 0 || grants > 0 {
+				text := fmt.Sprintf("%d %d|", grants, now-600_000)
+				for _, name := range line {
+					text += owner(name) + " " + ms(offer) + " 0 0 0;"
+				}
+				fields = append(fields, "leasehold_line", text)
+			}
+			return content{"lock": {"hash", fields, left * shortTick}}
+		}
+	}
+
+	was := has()
+	name, heir, letGo, command, answer := r.next(), r.next(), r.next() == 1, r.next(), r.next()
+	then := has()
+	s := step{tick: shortTick}
+	s.has = func(now int64) content { return then(now, 0) }
+	s.text = func(key string, c content, _ int64) string {
+		var holders, line []string
+		for i := 0; i+1 < len(c[key].words); i += 2 {
+			field, text := c[key].words[i], c[key].words[i+1]
+			if field != "leasehold_line" {
+				holders = append(holders, field+"="+text)
+				continue
+			}
+			_, entries, _ := strings.Cut(text, "|")
+			for entry := range strings.SplitSeq(strings.TrimSuffix(entries, ";"), ";") {
+				words := strings.Fields(entry) // the last three are about processes that hear nothing, of which the model does not know
+				line = append(line, words[:min(2, len(words))]...)
+			}
+		}
+		return fmt.Sprint(holders, " line ", line)
+	}
+	place := strings.Join([]string{ms(offer), "0", ms(1), ms(1)}, " ")
+	ways := []int{0}
+	switch command {
+	case 1:
+		s.calls = []call{{"reentrant_acquire", []string{"lock"}, []string{owner(name), ms(lease), place, "1"}}}
+	case 2:
+		args := []string{owner(name), "PUBLISH", "1", "0"}
+		if heir != none {
+			args = append(args, owner(heir), ms(offer), ms(1), ms(1), "0", "0")
+		}
+		s.calls = []call{{"reentrant_release", []string{"lock"}, args}}
+		ways = []int{0, 1}
+		if letGo {
+			ways = []int{64000}
+		}
+	case 3:
+		s.calls = []call{{"reentrant_renew", []string{"lock"}, []string{ms(lease), owner(name)}}}
+	default:
+		r.t.Fatalf("a line with an unknown command: %s", r.line)
+	}
+	s.answers = func(reply any) string {
+		switch reply := reply.(type) {
+		case string:
+			return "granted"
+		case []any:
+			if command == 3 && len(reply) == 3 && reply[2] == int64(-2) {
+				return "nothing"
+			}
+			return map[bool]string{true: "granted", false: "refused"}[command == 3]
+		case int64:
+			if text := map[int64]string{-2: "nothing", 1: "freed", 2: "let go"}[reply]; command == 2 && text != "" {
+				return text
+			}
+			if command == 1 && reply >= 0 {
+				return "refused"
+			}
+		}
+		return fmt.Sprint(reply)
+	}
+	s.answer = map[int]string{1: "granted", 2: "refused", 3: "freed", 4: "granted", 5: "let go", 6: "nothing"}[answer]
+
+	var all []step
+	for _, grants := range ways {
+		s.was = func(now int64) content { return was(now, grants) }
+		all = append(all, s)
+	}
+	return all
 }
 
 // fairSteps reads a step of fair.pml.
@@ -298,7 +434,7 @@ func fairSteps(r *numbers) []step {
 		return func(now int64) content {
 			s := content{}
 			if holder != none {
-				s["lock"] = value{"hash", []string{owner(holder), "1"}, left}
+				s["lock"] = value{"hash", []string{owner(holder), "1"}, left * tick}
 			}
 			waiting, deadlines := value{kind: "list"}, value{kind: "zset"}
 			for _, c := range queue {
@@ -319,7 +455,7 @@ func fairSteps(r *numbers) []step {
 		}
 	}
 
-	s := step{was: has()}
+	s := step{was: has(), tick: tick}
 	command, name, set, heir, answer, first, second, told := r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next(), r.next()
 	then := has()
 	s.has = func(now int64) content {
@@ -336,7 +472,7 @@ func fairSteps(r *numbers) []step {
 			words = nil
 			for i := 0; i < len(v.words); i += 2 {
 				deadline, _ := strconv.ParseFloat(v.words[i+1], 64)
-				words = append(words, fmt.Sprint(v.words[i], "=", ticks(deadline-float64(now))))
+				words = append(words, fmt.Sprint(v.words[i], "=", ticks(deadline-float64(now), tick)))
 			}
 			slices.Sort(words)
 		}
@@ -435,7 +571,7 @@ func rwSteps(r *numbers) []step {
 			s, fields := content{}, []string{"mode", []string{"", "read", "write"}[mode]}
 			for c, left := range leases {
 				if left > 0 {
-					s[expiry(c)] = value{"string", []string{"1"}, left}
+					s[expiry(c)] = value{"string", []string{"1"}, left * tick}
 				}
 				if left > 0 || dead && (mode == 1 || c == who) {
 					fields = append(fields, reader(c), "1")
@@ -443,12 +579,12 @@ func rwSteps(r *numbers) []step {
 			}
 			switch mode {
 			case 1:
-				s["lock"] = value{"hash", fields, slices.Max(leases)}
+				s["lock"] = value{"hash", fields, slices.Max(leases) * tick}
 			case 2:
-				s["lock"] = value{"hash", append(fields, writer(who)+":write", "1"), left}
+				s["lock"] = value{"hash", append(fields, writer(who)+":write", "1"), left * tick}
 			}
 			if wish != none {
-				s["wish"] = value{"string", []string{writer(wish) + " " + ms(arrived(came[wish], now))}, -1}
+				s["wish"] = value{"string", []string{writer(wish) + " " + ms(arrived(came[wish], now))}, -tick}
 			}
 			if turn != none || began {
 				owner, since, at := "", int64(0), int64(0)
@@ -461,7 +597,7 @@ func rwSteps(r *numbers) []step {
 				case entered:
 					at = 1
 				}
-				s["turn"] = value{"string", []string{owner + " " + ms(since) + " " + ms(at)}, -1}
+				s["turn"] = value{"string", []string{owner + " " + ms(since) + " " + ms(at)}, -tick}
 			}
 			return s
 		}
@@ -470,7 +606,7 @@ func rwSteps(r *numbers) []step {
 	was := has()
 	command, name, onward, answer, told := r.next(), r.next(), r.next() == 1, r.next(), r.next() == 1
 	then := has()
-	var s step
+	s := step{tick: tick}
 	s.has = func(now int64) content {
 		all := then(now, false)
 		if told {

@@ -129,6 +129,11 @@ byte begun;             /* the latest token of a caller that came to hold the lo
 
 hidden byte i, j, k, m, n, c, p, q, x, y, who;
 hidden byte b, known, late, renewed;
+hidden byte step[5];
+
+#ifdef STEPS
+#include "steps.pml"
+#endif
 
 #ifdef TRACE
 #include "trace.pml"
@@ -207,6 +212,30 @@ inline forget(name) {
 
 /* ---- the server: what the scripts do ---- */
 
+#ifdef STEPS
+/* has notes what the server has. */
+inline has() {
+	c_code { step_put(now.holder); step_put(now.left); step_put(now.standing); step_puts(now.queue, NP); }
+}
+
+/* begins notes a command: its owner string and heir, and whether it is to let the lock go. */
+inline begins(name, heir, letGo) {
+	step[0] = name; step[1] = heir; step[2] = letGo;
+	c_code { step_begin(); step_put(NP); step_put(NN); step_put(LEASE); step_put(OFFER); step_puts(now.whose, NN); step_puts(now.dead, NP); };
+	has()
+}
+
+inline ends(what, answer) {
+	step[3] = what; step[4] = answer;
+	c_code { step_puts(step, 5); };
+	has();
+	c_code { step_end(); }
+}
+#else
+#define begins(name, heir, letGo) skip
+#define ends(what, answer) skip
+#endif
+
 /* enlist puts name into the queue: in the place of its process, or at the end. */
 inline enlist(name) {
 	x = 0;
@@ -239,6 +268,7 @@ inline serve(s, letGo) {
 	who = kn[s];
 	/* Nothing of an earlier tenure touches a later one by the same owner string. */
 	assert(kk[s] == REN || kg[s] == passed[who] || !LIVES(who) || !got[who]);
+	begins(who, NONE, 0);
 	if
 	:: kk[s] == ASK ->
 		if
@@ -264,11 +294,13 @@ inline serve(s, letGo) {
 		:: else -> kr[s] = NOTHING
 		fi
 	:: kk[s] == REL -> release(who, kh[s], letGo); kr[s] = y; if :: y == INHERIT -> kt[s] = issued :: else fi
-	fi
+	fi;
+	if :: kk[s] != REL -> ends(kk[s], kr[s]) :: else fi
 }
 
 /* release gives the lock of name to the next process, to heir, or lets it go; y is the answer. */
 inline release(name, heir, letGo) {
+	begins(name, heir, letGo);
 	if
 #ifdef RELEASE_ANY
 	:: holder == NONE ->
@@ -321,7 +353,8 @@ inline release(name, heir, letGo) {
 				fi
 			fi
 		fi
-	fi
+	fi;
+	ends(REL, y)
 }
 
 /* ---- a process: what internal/place does ---- */

@@ -44,8 +44,8 @@ optimize=-O0 depth=100000
 case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-patience | rw-three-writers) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
 [ "$want" = holds ] || depth=70                                                                          # short mistakes are the ones to look at
 steps=
-case "$want $name" in "holds fair-"* | "holds rw-"*) steps=-DSTEPS ;; esac # steps.pml
-export STEPS="$dir/steps/$name"
+[ "$want" != holds ] || steps=-DSTEPS # steps.pml
+export STEPS="$dir/steps/$(basename "$model" .pml)-$name"
 spin -a $flags $steps "$model" >spin.out 2>&1 || { cat spin.out; exit 1; }
 cc $optimize -w -DSAFETY -DCOLLAPSE -DNOFAIR -o pan pan.c
 timeout ${LIMIT:-600} ./pan -m$depth >out 2>&1 || true

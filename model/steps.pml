@@ -1,7 +1,7 @@
 /*
  * With STEPS, a search writes each step of the server once, to the file that $STEPS names, as a line of numbers: what the
  * server had, the command, the answer, and what the server has then. TestSteps in luascripts has the scripts take the same
- * steps. Included by fair.pml and rw.pml.
+ * steps. Included by plain.pml, fair.pml and rw.pml.
  */
 c_decl {
 	\#include <stdio.h>
