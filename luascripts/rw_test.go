@@ -984,6 +984,15 @@ func TestRW_foreignKeys(t *testing.T) {
 	})
 }
 
+// A field among many that is no reader's counts for nothing.
+func TestRW_strangeFields(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.crowd(20, 0)
+		do(t, l.rdb, "HSET", l.keys.Lock, "other", "x")
+		l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Held)
+	})
+}
+
 // With memory full, no owner can acquire the lock, and its holders can go on.
 func TestRW_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
@@ -1167,8 +1176,10 @@ func TestRW_deniedCommands(t *testing.T) {
 			t.Errorf("renewal without %s: %+v", command, renewed[0])
 		}
 	}
-	if _, err := luascripts.InspectRW(t.Context(), denied(t, s, "hscan"), rwKeys); err == nil {
-		t.Error("inspect without hscan: no error")
+	for _, command := range []string{"hget", "hscan"} {
+		if _, err := luascripts.InspectRW(t.Context(), denied(t, s, command), rwKeys); err == nil {
+			t.Errorf("inspect without %s: no error", command)
+		}
 	}
 }
 
