@@ -54,7 +54,15 @@ func UndoBloom(ctx context.Context, rdb rueidis.Client, config, bits string, set
 	return v, err
 }
 
-// NewBloomConfig reads a configuration from its words, in the order of BloomConfig.
+// No filter has more bits: it is the most that SETBIT takes. None has as many hashes: the smallest share of false positives
+// that Java knows needs 1,075.
+const (
+	maxBloomSize   = 1 << 32
+	maxBloomHashes = 2000
+)
+
+// NewBloomConfig reads a configuration from its words, in the order of BloomConfig. It reports false if that is not
+// one of a filter.
 func NewBloomConfig(words []string) (c BloomConfig, ok bool) {
 	var errs [4]error
 	c.Probability = words[3]
@@ -62,5 +70,5 @@ func NewBloomConfig(words []string) (c BloomConfig, ok bool) {
 	c.Hashes, errs[1] = strconv.ParseUint(words[1], 10, 64)
 	c.Expected, errs[2] = strconv.ParseUint(words[2], 10, 64)
 	c.Shards, errs[3] = strconv.ParseUint(words[4], 10, 64)
-	return c, errs == [4]error{} && c.Size > 0 && c.Hashes > 0
+	return c, errs == [4]error{} && c.Size > 0 && c.Size <= maxBloomSize && c.Hashes > 0 && c.Hashes <= maxBloomHashes
 }
