@@ -2,11 +2,15 @@
 -- include: limit
 
 -- answered answers the questions of limit_take about a key, which begin behind `first` and every fourth argument up
--- to `last`. text is what GET says. It returns what the script returns for a key, or the error of GET.
-local function answered(debts, text, now, args, question, first, last)
+-- to `last`. text is what GET says. It adds to replies what the script returns for a key, or returns the error of GET.
+local function answered(replies, debts, text, now, args, question, first, last)
   local limits = rules(tonumber(args[1]), args)
   local ahead, others, gaps = recall(limits, text, now)
-  if not ahead then return others end
+  if not ahead then
+    if others ~= -4 then return others end
+    replies[#replies + 1] = -4
+    return
+  end
 
   -- left returns the units that a limit has now.
   local function left(limit)
@@ -68,7 +72,7 @@ local function answered(debts, text, now, args, question, first, last)
   local most = math.huge
   for _, limit in ipairs(limits) do most = math.min(most, limit.most) end
 
-  local replies, changed = {}, false
+  local changed = false
   for at = first, last, 4 do
     local units, times, least, wait = question(at)
     local have, which = scarcest()
@@ -104,5 +108,4 @@ local function answered(debts, text, now, args, question, first, last)
     replies[n + 4], replies[n + 5], replies[n + 6] = math.ceil(retry), math.ceil(full), which
   end
   if changed then record(limits, debts, now, ahead, others, gaps) end
-  return replies
 end

@@ -159,59 +159,51 @@ func (b limitBatch) words() (keys, args []string) {
 // answers reads the reply to b.
 func (b limitBatch) answers(reply rueidis.RedisResult) []LimitAnswer {
 	answers := make([]LimitAnswer, len(b))
-	all, err := reply.ToMessage()
-	var list []rueidis.RedisMessage
-	var at int64
-	if err == nil {
-		list, _ = all.ToArray()
-		if len(list) == 1+len(b) {
-			at, _ = list[0].ToInt64()
-		}
-		if at <= 0 {
-			err = &ReplyError{limitTake.name, all.String()}
-		}
-	}
-	replies := make([]LimitReply, 0, len(b)) // to all questions; most keys have one
-	for i, c := range b {
-		if err != nil {
-			answers[i].Err = err
-			continue
-		}
-		first := len(replies)
-		var ok bool
-		if replies, answers[i].Verdict, ok = c.read(replies, &list[i+1]); !ok {
-			answers[i].Err = &ReplyError{limitTake.name, all.String()}
-		} else if answers[i].Verdict == Done {
-			answers[i].At, answers[i].Replies = at, replies[first:]
+	if err := b.read(answers, reply); err != nil {
+		for i := range answers {
+			answers[i] = LimitAnswer{Err: err}
 		}
 	}
 	return answers
 }
 
-// read adds to replies what the script says of one key. It reports false if the script never says that.
-func (c LimitCall) read(replies []LimitReply, msg *rueidis.RedisMessage) ([]LimitReply, Verdict, bool) {
-	if v, err := msg.ToInt64(); err == nil {
-		return replies, Foreign, v == int64(Foreign)
+// read reads the reply to b into answers.
+func (b limitBatch) read(answers []LimitAnswer, reply rueidis.RedisResult) error {
+	msg, err := reply.ToMessage()
+	if err != nil {
+		return err
 	}
+	n, err := msg.AsIntSlice()
+	if err != nil || len(n) == 0 || n[0] <= 0 {
+		return &ReplyError{limitTake.name, msg.String()}
+	}
+	at, n := n[0], n[1:]
 	const words = 6
-	list, err := msg.ToArray()
-	if err != nil || len(list) != words*len(c.Questions) {
-		return replies, 0, false
-	}
-	limits := int64(len(c.Rules)-1) / 3
-	for i, q := range c.Questions {
-		var r [words]int64
-		for j := range r {
-			if r[j], err = list[words*i+j].ToInt64(); err != nil {
-				return replies, 0, false
+	all := make([]LimitReply, 0, len(n)/words)
+	limits := int64(len(b[0].Rules)-1) / 3
+	for i, c := range b {
+		if len(n) > 0 && n[0] == int64(Foreign) {
+			answers[i].Verdict, n = Foreign, n[1:]
+			continue
+		}
+		if len(n) < words*len(c.Questions) {
+			return &ReplyError{limitTake.name, msg.String()}
+		}
+		first := len(all)
+		for _, q := range c.Questions {
+			r := n[:words]
+			if r[0] < 0 || r[0] > q.Units*int64(q.Times) || r[1] < 0 || r[2] < 0 || r[3] < int64(Never) || r[4] < 0 || r[5] < 1 || r[5] > limits {
+				return &ReplyError{limitTake.name, msg.String()}
 			}
+			all = append(all, LimitReply{Taken: r[0], Delay: fromUs(r[1]), Remaining: r[2], Retry: fromUs(r[3]), Reset: fromUs(r[4]), Scarcest: int(r[5] - 1)})
+			n = n[words:]
 		}
-		if r[0] < 0 || r[0] > q.Units*int64(q.Times) || r[1] < 0 || r[2] < 0 || r[3] < int64(Never) || r[4] < 0 || r[5] < 1 || r[5] > limits {
-			return replies, 0, false
-		}
-		replies = append(replies, LimitReply{Taken: r[0], Delay: fromUs(r[1]), Remaining: r[2], Retry: fromUs(r[3]), Reset: fromUs(r[4]), Scarcest: int(r[5] - 1)})
+		answers[i] = LimitAnswer{At: at, Replies: all[first:], Verdict: Done}
 	}
-	return replies, Done, true
+	if len(n) > 0 {
+		return &ReplyError{limitTake.name, msg.String()}
+	}
+	return nil
 }
 
 // RefundUnits gives back units that would have been used at the time at, in µs by the server's clock. It leaves

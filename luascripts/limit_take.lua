@@ -12,11 +12,10 @@
 -- ARGV[at+3] least  count   the least units that a caller takes; the same as `units` to take all or none
 -- ARGV[at+4] wait   µs      the longest that a caller would wait for its turn
 --
--- Returns a list: the server's time in µs, and for each key a list or a number. The list has for each question:
--- the number of units taken; the time that the caller must wait before it uses them; the units that are
--- left; the time until the least units are there, 0 if they were taken and -1 if
--- they never are; the time until nothing is owed; and the number of the limit that has the
--- least left, from 1 on. The number -4: the key holds something else; nothing was done to it.
+-- Returns a list of numbers: the server's time in µs, and for each question six: the number of units taken; the time that the
+-- caller must wait before it uses them; the units that are left; the time until the least units are there, 0 if
+-- they were taken and -1 if they never are; the time until nothing is owed; and the number of the limit that has the
+-- least left, from 1 on. For all questions about a key that holds something else there is one number, -4; nothing was done to it.
 --
 -- A caller takes units of all limits or of none. Of several callers that want the same number, the
 -- script serves the first ones, until the units run out. No key depends on another.
@@ -35,10 +34,11 @@ local function question(at)
   return tonumber(units), tonumber(times), tonumber(least), tonumber(wait)
 end
 
-local replies, made, next = {now}, nil, 3 * count + 2
-for i, debts in ipairs(KEYS) do
+local stamp = string.format('gcra %.0f 0 ', now) -- once: a large number takes long to become text
+local replies, n, made, next = {now}, 1, nil, 3 * count + 2
+for _, debts in ipairs(KEYS) do
   local asked = tonumber(ARGV[next])
-  local text, reply = redis.pcall('GET', debts), nil
+  local text, done = redis.pcall('GET', debts), false
   if asked == 1 and count == 1 and burst > 0 and type(text) ~= 'table' then
     -- The usual case takes fewer steps: one limit, one question, no reservation ahead, and the units are there.
     local last, debt = '0', '0'
@@ -52,17 +52,18 @@ for i, debts in ipairs(KEYS) do
       if units > 0 and units <= have then
         debt = debt + units * unit
         local full = math.ceil(debt)
-        redis.call('SET', debts, string.format('gcra %.0f 0 %.17g', now, debt), 'PX', math.ceil(full / 1000) + 1)
-        reply = {units, 0, have - units, 0, full, 1}
+        redis.call('SET', debts, stamp .. string.format(debt == full and '%d' or '%.17g', debt), 'PX', math.ceil(full / 1000) + 1)
+        replies[n + 1], replies[n + 2], replies[n + 3], replies[n + 4], replies[n + 5], replies[n + 6] = units, 0, have - units, 0, full, 1
+        n, done = n + 6, true
       end
     end
   end
-  if not reply then
+  if not done then
     made = made or later()
-    reply = made.answered(debts, text, now, ARGV, question, next, next + 4 * asked - 4)
-    if type(reply) == 'table' and reply.err then return reply end -- GET is denied, for every key
+    local denied = made.answered(replies, debts, text, now, ARGV, question, next, next + 4 * asked - 4)
+    if denied then return denied end -- GET is denied, for every key
+    n = #replies
   end
-  replies[i + 1] = reply
   next = next + 1 + 4 * asked
 end
 return replies

@@ -172,8 +172,8 @@ func TestLimit_replies(t *testing.T) {
 	rules := luascripts.NewLimitRules(hourly)
 	good := []int64{1_795_000_000_000_000, 1, 0, 9, 0, 0, 1}
 	reply := func(n ...int64) []byte {
-		text := fmt.Sprintf("*2\r\n:%d\r\n*%d\r\n", n[0], len(n)-1)
-		for _, i := range n[1:] {
+		text := fmt.Sprintf("*%d\r\n", len(n))
+		for _, i := range n {
 			text += fmt.Sprintf(":%d\r\n", i)
 		}
 		return []byte(text)
@@ -193,7 +193,7 @@ func TestLimit_replies(t *testing.T) {
 			t.Errorf("%d is taken for an answer", bad)
 		}
 	}
-	for _, b := range []string{"+OK\r\n", ":1\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1795000000000000\r\n", "*2\r\n:1795000000000000\r\n:1\r\n", "*3\r\n:1795000000000000\r\n:-4\r\n:-4\r\n"} {
+	for _, b := range []string{"+OK\r\n", ":1\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1795000000000000\r\n", "*2\r\n:1795000000000000\r\n:1\r\n", "*3\r\n:1795000000000000\r\n:-4\r\n:-4\r\n", "*2\r\n:1795000000000000\r\n$1\r\nx\r\n"} {
 		if ask(t, []byte(b)) == nil {
 			t.Errorf("%q is taken for an answer", b)
 		}

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -239,6 +240,9 @@ func (d *desk) run(g *group) {
 				a.Err = lock.ErrForeignKey
 			}
 			d.answer(lanes[i], calls[i].Questions, a, sent)
+		}
+		if len(lanes) > 1 {
+			runtime.Gosched() // the callers come first: their next questions are then in the next pipeline
 		}
 	}
 }
