@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"regexp"
 	"slices"
@@ -192,6 +193,17 @@ type WindowState struct {
 	Left  int64         // the units that a caller can take now; there can be more if the window has over a thousand entries
 	Next  time.Duration // the time until there is a unit; 0 if there is one
 	Reset time.Duration // the time until no unit counts as taken
+}
+
+// String returns the rate, such as "10 per 1h".
+func (w *WindowState) String() string {
+	per := w.Per.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(per, zero) {
+			per = per[:len(per)-2]
+		}
+	}
+	return fmt.Sprintf("%d per %s", w.Rate, per)
 }
 
 // windowShape returns the rate of a hash that has the fields of a window, and no others.

@@ -138,6 +138,11 @@ func TestWindow(t *testing.T) {
 		if found, err := s.admin.Keys(s.Context(), l); err != nil || len(found) != 3 || found[0].Name != "sms" || found[1].Name != "{sms}:value" || found[2].Name != "{sms}:permits" {
 			s.Errorf("%+v, %v", found, err)
 		}
+		for per, want := range map[time.Duration]string{time.Hour: "10 per 1h", 90 * time.Minute: "10 per 1h30m", 10 * time.Second: "10 per 10s", 10 * time.Minute: "10 per 10m", time.Hour + time.Second: "10 per 1h0m1s", 1500 * time.Millisecond: "10 per 1.5s"} {
+			if got := (&admin.WindowState{Rate: 10, Per: per}).String(); got != want {
+				s.Errorf("%v: %s, want %s", per, got, want)
+			}
+		}
 		if l := s.inspect("new"); l.Window == nil || l.Window.Left != 10 || l.Unsure == "" {
 			s.Errorf("nobody has taken of it: %+v", l)
 		}

@@ -1,5 +1,6 @@
 // Package dashboard serves web pages for operators: the locks of a server or a cluster, who holds each of
-// them and when it asked, who waits, which clients there are, and whether clients block each other.
+// them and when it asked, who waits, which clients there are, and whether clients block each other; and how rate limiters and
+// Bloom filters stand.
 //
 //	h, err := dashboard.New(rdb)
 //	…
@@ -12,7 +13,7 @@
 // WithUnlock lets an operator unlock a lock by force. They show no owner strings, with which a user of Redis could
 // give back the lock of another.
 //
-// The Redis user needs the rights of the kinds of locks in use, and those under "admin" in docs/SECURITY.md. With the right
+// The Redis user needs the rights of the kinds in use, and those under "admin" in docs/SECURITY.md. With the right
 // to INFO the overview also tells the version and the eviction policy.
 package dashboard
 
@@ -73,6 +74,7 @@ type Handler struct {
 	mux     *http.ServeMux             // set once
 
 	survey  *poll[*survey]
+	limits  *poll[*limits]
 	streams atomic.Int64 // the browsers that follow a page
 
 	mu    sync.Mutex
@@ -105,6 +107,7 @@ func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 	}
 	surveyor := &surveyor{rdb: rdb, admin: h.admin}
 	h.survey = newPoll(surveyor.look)
+	h.limits = newPoll((&limitSurveyor{admin: h.admin}).look)
 	h.mux = http.NewServeMux()
 	for name, page := range pages {
 		h.mux.HandleFunc("GET /"+page.path, func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, name) })
@@ -151,6 +154,7 @@ func init() { // a variable of its own would depend on itself
 		"overview": {"{$}", "Overview", (*Handler).overviewPage},
 		"locks":    {"locks", "Locks", (*Handler).locksPage},
 		"lock":     {"lock", "", (*Handler).lockPage},
+		"limits":   {"limits", "Limits", (*Handler).limitsPage},
 		"clients":  {"clients", "Clients", (*Handler).clientsPage},
 		"graph":    {"graph", "Waits", (*Handler).graphPage},
 	}
@@ -165,6 +169,7 @@ var texts embed.FS
 // templates are the pages, and what they share.
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"clientName": clientName,
+	"kindName":   kindName,
 	"lockURL":    lockURL,
 	"plural":     plural,
 	"list":       func(all ...any) []any { return all },
@@ -231,7 +236,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, name string) {
 	if l.Title == "" {
 		l.Title = r.URL.Query().Get("name")
 	}
-	for _, n := range []string{"overview", "locks", "graph", "clients"} {
+	for _, n := range []string{"overview", "locks", "limits", "graph", "clients"} {
 		p := pages[n]
 		l.Menu = append(l.Menu, link{URL: "./" + strings.TrimSuffix(p.path, "{$}"), Title: p.title, Here: n == name})
 	}

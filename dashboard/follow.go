@@ -54,9 +54,12 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
 	if !send() {
 		return
 	}
-	if name == "lock" {
+	switch name {
+	case "lock":
 		h.detailOf(q.Get("name")).each(ctx, send)
-		return
+	case "limits":
+		h.limits.each(ctx, send)
+	default:
+		h.survey.each(ctx, send)
 	}
-	h.survey.each(ctx, send)
 }

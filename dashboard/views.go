@@ -44,6 +44,8 @@ type lockRow struct {
 	Held       bool // otherwise there is no lease
 	Lease      lease
 	Waiting    int
+	Leads      bool
+	Word       string // what the leader says
 }
 
 func rowOf(r *row, live bool) lockRow {
@@ -56,12 +58,23 @@ func rowOf(r *row, live bool) lockRow {
 	default:
 		l.Holder, l.More = clientName(r.Holders[0].Client), r.Holding-1
 	}
-	name := shown(r.Name)
-	if i := strings.LastIndexByte(strings.TrimSuffix(name, ":"), ':'); i >= 0 {
-		l.Path, name = name[:i+1], name[i+1:]
+	if l.Leads = leads(r.Lock); l.Leads {
+		l.Word = shown(r.Leader.Value)
 	}
-	l.Last = name
+	l.Path, l.Last = split(r.Name)
 	return l
+}
+
+// leads reports whether somebody holds the lock and says something as a leader.
+func leads(l admin.Lock) bool { return l.Locked() && l.Leader != nil }
+
+// split cuts a name at its last colon.
+func split(name string) (path, last string) {
+	name = shown(name)
+	if i := strings.LastIndexByte(strings.TrimSuffix(name, ":"), ':'); i >= 0 {
+		return name[:i+1], name[i+1:]
+	}
+	return "", name
 }
 
 // countOf says how a latch stands.
@@ -299,7 +312,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	var found []*row
 	text := strings.ToLower(v.Text)
 	for _, r := range s.locks {
-		if strings.Contains(strings.ToLower(r.Name), text) && (v.Kind == "" || string(r.Kind) == v.Kind) && (v.Client == "" || heldBy(r.Lock, v.Client)) {
+		if strings.Contains(strings.ToLower(r.Name), text) && (v.Kind == "" || string(r.Kind) == v.Kind || v.Kind == string(admin.Election) && leads(r.Lock)) && (v.Client == "" || heldBy(r.Lock, v.Client)) {
 			found = append(found, r)
 		}
 	}
@@ -327,7 +340,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 		}
 		v.Heads = append(v.Heads, hd)
 	}
-	for _, k := range []choice{{"", "any kind", false}, {"plain", "plain", false}, {"fair", "fair", false}, {"rw", "read/write", false}, {"semaphore", "semaphore", false}, {"latch", "latch", false}, {"crew", "crew", false}} {
+	for _, k := range []choice{{"", "any kind", false}, {"plain", "plain", false}, {"fair", "fair", false}, {"rw", "read/write", false}, {"semaphore", "semaphore", false}, {"latch", "latch", false}, {"crew", "crew", false}, {"election", "election", false}} {
 		k.Chosen = k.Value == v.Kind
 		v.Kinds = append(v.Kinds, k)
 	}
@@ -424,6 +437,19 @@ type lockView struct {
 	Result      string
 	Failed      bool
 	Readers     string
+	Leader      *leaderView
+
+	// Of a limiter or a filter.
+	State  []phrase
+	Meter  *meter
+	Facts  []fact
+	Unsure string
+}
+
+type leaderView struct {
+	Value, Role string
+	Age         age
+	Token       uint64
 }
 
 type ownerRow struct {
@@ -467,7 +493,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 			v.NoLock = d.err.Error()
 			return v, http.StatusBadRequest, nil
 		case errors.Is(d.err, lock.ErrForeignKey):
-			v.NoLock = "The key holds something that is no lock."
+			v.NoLock = "The key holds something that is no lock, no rate limiter and no filter."
 			return v, http.StatusNotFound, nil
 		}
 		v.Note = noteOf(d.err, d.at)
@@ -475,7 +501,20 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	}
 	l := d.lock
 	v.Kind, v.Held, v.Token, v.Happened = l.Kind, l.Locked(), l.Token, eventsOf(d.happened)
-	v.Says = saysOf(l)
+	if slices.Contains(unheld, l.Kind) {
+		v.State, v.Meter, v.Facts, v.Unsure = phrasesOf(l, d.at, live), meterOf(l), factsOf(l, d.at, live), l.Unsure
+	} else {
+		v.Says = saysOf(l)
+	}
+	if s := l.Leader; s != nil {
+		v.Leader = &leaderView{Value: shown(s.Value), Role: "Leads for", Age: ageOf(s.Since, live), Token: s.Token}
+		switch {
+		case !v.Held:
+			v.Leader.Role = "The word of a leader that is gone, which led for"
+		case s.Token > 0 && l.Token > s.Token:
+			v.Leader.Role = "The word of a leader before the holder, which has led for"
+		}
+	}
 	if v.Held {
 		v.Lease = leaseOf(d.span, live)
 	}
@@ -518,6 +557,9 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	}
 	for _, k := range d.keys {
 		r := keyRow{Name: shown(k.Name), Type: k.Type, Role: k.Role, Line: redisCLI(k)}
+		if l.Kind == admin.Bloom && k.Type == "string" { // half a gigabyte is not for a terminal
+			r.Line = "redis-cli STRLEN " + quoted(k.Name)
+		}
 		if k.Left == lock.NoExpiry {
 			r.Left = "no expiry"
 		} else {

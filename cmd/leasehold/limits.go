@@ -43,9 +43,9 @@ func stateOf(l admin.Lock) (text string) {
 			text += fmt.Sprintf("; the last in line waits %s", short(l.Limit.Ahead))
 		}
 	case l.Window != nil && l.Window.PerClient:
-		text = rateOf(l.Window) + " for each client of Redisson"
+		text = l.Window.String() + " for each client of Redisson"
 	case l.Window != nil:
-		text = fmt.Sprintf("%s of %s left", number(l.Window.Left), rateOf(l.Window))
+		text = fmt.Sprintf("%s of %s left", number(l.Window.Left), l.Window.String())
 		if l.Window.Next > 0 {
 			text += ", the next in " + short(l.Window.Next)
 		}
@@ -72,9 +72,6 @@ func owedOf(o admin.Owed) string {
 	}
 	return "full again in " + short(o.Full)
 }
-
-// rateOf returns the rate of a window.
-func rateOf(w *admin.WindowState) string { return fmt.Sprintf("%s per %s", number(w.Rate), w.Per) }
 
 // elementsOf returns about how many elements a filter has.
 func elementsOf(f *admin.FilterState) string {
@@ -139,7 +136,7 @@ func stateTable(w io.Writer, l admin.Lock, limits []ratelimit.Limit) error {
 	case l.Limit != nil:
 		what = limitLines(l.Limit, limits, line)
 	case l.Window != nil:
-		what = "a rate limiter of Redisson's kind, " + rateOf(l.Window)
+		what = "a rate limiter of Redisson's kind, " + l.Window.String()
 		if l.Window.PerClient {
 			line("left", "each client of Redisson has this rate for itself; what is left to each is not known")
 			break

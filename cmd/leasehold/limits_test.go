@@ -62,9 +62,9 @@ func TestLs_unheld(t *testing.T) {
 		`api:alice +ratelimit  full again in (24m00s|23m5\ds); 4 taken, counted anew in \d+d\d\dh\n`+
 		`mail:partner  ratelimit  full again in (45m00s|44m5\ds); the last in line waits (30m00s|29m5\ds)\n`)
 	matchesText(t, on(t, s, "ls", "--kind", "window"), `NAME +KIND +STATE\n`+
-		`calls  window  5 of 5 per 1m0s left; unsure: see inspect\n`+
-		`java   window  1,000 per 1s for each client of Redisson\n`+
-		`sms    window  0 of 10 per 1h0m0s left, the next in (1h00m|59m5\ds)\n`)
+		`calls  window  5 of 5 per 1m left; unsure: see inspect\n`+
+		`java   window  1000 per 1s for each client of Redisson\n`+
+		`sms    window  0 of 10 per 1h left, the next in (1h00m|59m5\ds)\n`)
 	matchesText(t, on(t, s, "ls", "--kind", "bloom"), `NAME +KIND +STATE\n`+
 		`crawl  bloom  about (9|1,0)\d\d of 8,000 elements, under 0\.1 % false positives, 2 shards\n`+
 		`seen   bloom  (99|1,00)\d of 5,000 elements, under 0\.1 % false positives\n`)
@@ -96,9 +96,9 @@ func TestInspect_unheld(t *testing.T) {
 	matchesText(t, on(t, s, "inspect", "api:alice", "--limit", "10/1h/4"), `(?s).*\nleft     0\nnext     in (6m00s|5m5\ds)\n.*`)
 	matchesText(t, on(t, s, "inspect", "mail:partner", "--limit", "4/1h/1"), `(?s).*\nin line  the turn of the last is in .*\nleft     0\nnext     in (45m00s|44m5\ds)\n.*`)
 	matchesText(t, on(t, s, "inspect", "mail:partner", "--limit", "1000/1h"), `(?s).*\nleft     0\nnext     in (30m00s|29m5\ds)\n.*`)
-	matchesText(t, on(t, s, "inspect", "sms"), `sms: a rate limiter of Redisson's kind, 10 per 1h0m0s\nleft  0\nnext  in .*\nall   in .*\n`)
+	matchesText(t, on(t, s, "inspect", "sms"), `sms: a rate limiter of Redisson's kind, 10 per 1h\nleft  0\nnext  in .*\nall   in .*\n`)
 	matchesText(t, on(t, s, "inspect", "calls"), `(?s).*\nleft    5\nnext    now\nall     now\nunsure  nobody has taken a unit of it: .*\n`)
-	matchesText(t, on(t, s, "inspect", "java"), `java: .*1,000 per 1s\nleft  each client of Redisson has this rate for itself; .*\n`)
+	matchesText(t, on(t, s, "inspect", "java"), `java: .*1000 per 1s\nleft  each client of Redisson has this rate for itself; .*\n`)
 	matchesText(t, on(t, s, "inspect", "seen"), `seen: a Bloom filter for 5,000 elements\n`+
 		`has    (99|1,00)\d elements, as \d+ % of the bits are set\n`+
 		`wrong  under 0\.1 % of what was never added is taken for an element; 1 % with 5,000 elements\n`+
@@ -204,4 +204,17 @@ func TestLs_election(t *testing.T) {
 	s.Do(t, "HSET", "leasehold_leader:{boss}", "token", "1", "value", "x", "since", "1")
 	s.Do(t, "HDEL", "leasehold_leader:{boss}", "over")
 	says(t, on(t, s, "inspect", "boss"), 0, "boss: free\n", "the word of a leader that is gone")
+}
+
+// A time has its two largest units, also where rounding leads to a larger one.
+func TestShort(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]string{
+		0: "0s", 979400 * time.Microsecond: "979ms", 999600 * time.Microsecond: "1s", 1240 * time.Millisecond: "1.2s", 59960 * time.Millisecond: "1m00s",
+		61 * time.Second: "1m01s", time.Hour - 400*time.Millisecond: "1h00m", 90 * time.Minute: "1h30m", 48*time.Hour - 20*time.Second: "2d00h", 100 * time.Hour: "4d04h",
+	} {
+		if got := short(d); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
 }

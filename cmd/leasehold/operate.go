@@ -289,14 +289,14 @@ func left(d time.Duration) string {
 // short returns d in its two largest units.
 func short(d time.Duration) string {
 	switch {
-	case d < time.Second:
+	case d.Round(time.Millisecond) < time.Second:
 		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
+	case d.Round(100*time.Millisecond) < time.Minute:
 		return d.Round(100 * time.Millisecond).String()
-	case d < time.Hour:
+	case d.Round(time.Second) < time.Hour:
 		d = d.Round(time.Second)
 		return fmt.Sprintf("%dm%02ds", d/time.Minute, d%time.Minute/time.Second)
-	case d < 48*time.Hour:
+	case d.Round(time.Minute) < 48*time.Hour:
 		d = d.Round(time.Minute)
 		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
 	}

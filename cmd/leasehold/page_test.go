@@ -81,6 +81,33 @@ func fall(t *testing.T, s *redistest.Server) {
 	n.holds("stock:oslo:aisle-1", n.owner(search, 41*time.Second), 5*time.Second)
 	n.holds("migration", n.owner(ledger, 30*hour), hour)
 	s.Do(t, "PERSIST", "migration")
+	n.holds("billing:leader", n.owner(billing, 26*hour), 27*time.Second)
+	s.Do(t, "HSET", "leasehold_leader:{billing:leader}", "token", "7", "value", "http://10.0.0.7:8080", "since", strconv.FormatInt(n.now.Add(-25*hour).UnixMilli(), 10))
+
+	owes := func(key string, debt time.Duration, used int) {
+		ends := n.now.Truncate(24 * hour).Add(24 * hour)
+		text := fmt.Sprintf("gcra %d 0 %d", n.now.UnixMicro(), debt.Microseconds())
+		if used > 0 {
+			text += fmt.Sprintf(" %d:%d", ends.UnixMicro(), used)
+			debt = max(debt, ends.Sub(n.now))
+		}
+		s.Do(t, "SET", key, text, "PX", strconv.FormatInt(debt.Milliseconds()+2, 10))
+	}
+	owes("api:alice", 54*time.Second, 960)
+	owes("api:bob", 4*time.Second+100*time.Millisecond, 12)
+	owes("mail:partner", 3*time.Minute, 0)
+	for name, taken := range map[string]int{"sms": 10, "push": 3} {
+		s.Do(t, "HSET", name, "rate", "10", "interval", "3600000", "type", "0", "keepAliveTime", "0")
+		s.Do(t, "SET", "{"+name+"}:value", strconv.Itoa(10-taken))
+		for i := range taken {
+			at := n.now.Add(-time.Duration(48-4*i) * time.Minute).UnixMilli()
+			s.Do(t, "ZADD", "{"+name+"}:permits", strconv.FormatInt(at, 10), fmt.Sprintf("\x10%016d\x01\x00\x00\x00", i))
+		}
+	}
+	for name, fill := range map[string]int{"seen:urls": 5, "seen:mails": 12} {
+		s.Do(t, "HSET", "{"+name+"}:config", "size", "958506", "hashIterations", "7", "expectedInsertions", "100000", "falseProbability", "0.01")
+		s.Do(t, "SET", name, strings.Repeat("\xff"+strings.Repeat("\x00", fill-1)+"\x0f", 119814/(fill+1)+1)[:119814])
+	}
 }
 
 // The pages in a browser: those of a night, in light and dark. Each text can be read against what is behind it, each
@@ -95,6 +122,10 @@ func TestPage_looks(t *testing.T) {
 			"locks":    {"locks?sort=since", "stock:berlin:aisle-4"},
 			"lock":     {"lock?name=orders:42", "Waiting, in this order"},
 			"graph":    {"graph", "A ring."},
+			"limits":   {"limits", "seen:urls"},
+			"window":   {"lock?name=sms", "10 per 1h"},
+			"filter":   {"lock?name=seen:urls", "False positives"},
+			"election": {"lock?name=billing:leader", "Leads for"},
 			"clients":  {"clients", "payments"},
 		} {
 			s.Do(t, "FLUSHALL")
@@ -310,6 +341,42 @@ func TestPage_latchAndCrew(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.shows("0 at work, 1 done, 1 lost")
+	b.quiet()
+}
+
+// The page follows a window that is used up, and a filter that fills.
+func TestPage_limits(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := billing(t, s.Client(t))
+	w := c.NewWindow("sms")
+	if _, err := w.Init(t.Context(), 10, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	f := c.NewBloomFilter("seen")
+	if _, err := f.Init(t.Context(), 100, .01); err != nil {
+		t.Fatal(err)
+	}
+	b := browse(t, s)
+	b.open("limits")
+	b.shows("10 of 10 per 1h left")
+	if _, err := w.Take(t.Context(), 7); err != nil {
+		t.Fatal(err)
+	}
+	b.shows("3 of 10 per 1h left")
+	b.until(`document.querySelector("tr[data-key*=sms] progress").value === 0.7`)
+	if _, err := f.Add(t.Context(), []byte("a"), []byte("b")); err != nil {
+		t.Fatal(err)
+	}
+	b.shows("2 of 100 elements")
+	b.do(chromedp.Click(chromedp.CSS(`a[href*="name=sms"]`)))
+	b.shows("the units taken, and when")
+	if _, err := w.Take(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	b.shows("0 of 10 per 1h left; the next in ")
+	b.do(chromedp.Click(chromedp.CSS(".crumb a")))
+	b.shows("2 limits and filters")
 	b.quiet()
 }
 

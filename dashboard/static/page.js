@@ -44,8 +44,8 @@
     }
   }
 
-  // The lists of what the script itself sets on an element, or a person: updates leave it alone.
-  const own = { PROGRESS: ["max", "value", "class"], DETAILS: ["open"] };
+  // The lists of what a person sets on an element: updates leave it alone.
+  const own = { DETAILS: ["open"] };
 
   // patch makes the old element like the new one, and replaces as little as it can, so that the focus, a
   // selection and what is typed stay.

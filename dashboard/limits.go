@@ -1,0 +1,288 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+)
+
+// The pages of rate limiters and filters, which nobody holds. They have a survey of their own, as it looks at all strings of
+// the server, and is made only while a browser looks at it.
+
+// unheld are their kinds.
+var unheld = []admin.Kind{admin.RateLimit, admin.Window, admin.Bloom}
+
+// limits is what Redis knew of all limiters and filters at one time.
+type limits struct {
+	at   time.Time
+	all  []admin.Lock // by name
+	more bool         // there are more than a survey takes
+	err  error        // the survey is the one before, as this one failed
+}
+
+// limitSurveyor makes surveys of limiters and filters. One goroutine uses it.
+type limitSurveyor struct {
+	admin *admin.Admin
+	last  limits
+}
+
+// look makes a survey. If it fails, the survey is the last one with an error.
+func (s *limitSurveyor) look(ctx context.Context) *limits {
+	now := limits{at: time.Now()}
+	for _, k := range []admin.Kind{admin.Window, admin.Bloom, admin.RateLimit} { // there can be very many of the last
+		for l, err := range s.admin.Locks(ctx, admin.Query{Kind: k}) {
+			if err != nil {
+				failed := s.last
+				failed.err = err
+				if failed.at.IsZero() {
+					failed.at = now.at
+				}
+				return &failed
+			}
+			if len(now.all) == mostLocks {
+				now.more = true
+				break
+			}
+			now.all = append(now.all, l)
+		}
+	}
+	slices.SortStableFunc(now.all, func(a, b admin.Lock) int { return cmp.Compare(a.Name, b.Name) })
+	s.last = now
+	return &now
+}
+
+// phrase is a part of what a page says of a limiter or a filter: a text, and behind it a time that the browser counts down.
+type phrase struct {
+	Text  string
+	Until int64 // ms since 1970; 0 if there is no time
+	Left  string
+}
+
+// in returns a text, and behind it the time until something that is so far away.
+func in(text string, d time.Duration, at time.Time, live bool) phrase {
+	p := phrase{Text: text, Until: (at.Add(d).UnixMilli() + 500) / 1000 * 1000} // to the second: each look is a little off
+	if !live {
+		p.Left = short(d)
+	}
+	return p
+}
+
+// phrasesOf says how a limiter or a filter stood at a time.
+func phrasesOf(l admin.Lock, at time.Time, live bool) (all []phrase) {
+	switch {
+	case l.Limit != nil:
+		for _, o := range l.Limit.Owed {
+			switch {
+			case !o.Aligned && o.Full == 0, o.Aligned && o.End == 0:
+				all = append(all, phrase{Text: "nothing owed"})
+			case o.Aligned:
+				all = append(all, in(group(int(o.Used))+" taken, counted anew in", o.End, at, live))
+			default:
+				all = append(all, in("full again in", o.Full, at, live))
+			}
+		}
+		if l.Limit.Ahead > 0 {
+			all = append(all, in("the last in line waits", l.Limit.Ahead, at, live))
+		}
+	case l.Window != nil && l.Window.PerClient:
+		all = append(all, phrase{Text: l.Window.String() + " for each client of Redisson"})
+	case l.Window != nil:
+		all = append(all, phrase{Text: group(int(l.Window.Left)) + " of " + l.Window.String() + " left"})
+		if l.Window.Next > 0 {
+			all = append(all, in("the next in", l.Window.Next, at, live))
+		}
+	case l.Filter != nil:
+		all = append(all, phrase{Text: elementsOf(l.Filter) + " of " + group(int(l.Filter.Expected)) + " elements"}, phrase{Text: wrong(l.Filter) + " false positives"})
+	}
+	return all
+}
+
+// elementsOf returns about how many elements a filter has.
+func elementsOf(f *admin.FilterState) string {
+	switch n := f.Elements(); {
+	case n == math.MaxInt64:
+		return "countless"
+	case !f.Exact && n > 0:
+		return "about " + group(int(n))
+	default:
+		return group(int(n))
+	}
+}
+
+// wrong says how often a filter takes for its own what was never added. Below 0.1 % the estimate is no good.
+func wrong(f *admin.FilterState) string {
+	if p := f.FalsePositives(); p >= .001 {
+		return percent(p)
+	}
+	return "under 0.1 %"
+}
+
+// percent returns a share with two digits that matter.
+func percent(share float64) string {
+	if p := 100 * share; p < 10 {
+		return strconv.FormatFloat(p, 'g', 2, 64) + " %"
+	}
+	return strconv.FormatFloat(100*share, 'f', 0, 64) + " %"
+}
+
+// meter shows which part of a limit or of a filter is used.
+type meter struct {
+	Part  float64 // at most 1
+	Says  string
+	Level string // good, late or low, as of a lease
+}
+
+// meterOf returns the meter of a window or a filter, and nil where the part is not known.
+func meterOf(l admin.Lock) *meter {
+	part := 0.0
+	switch {
+	case l.Window != nil && !l.Window.PerClient:
+		part = 1 - float64(l.Window.Left)/float64(l.Window.Rate)
+	case l.Filter != nil:
+		part = float64(l.Filter.Elements()) / float64(l.Filter.Expected)
+	default:
+		return nil
+	}
+	m := &meter{Part: min(part, 1), Says: strconv.FormatFloat(100*part, 'f', 0, 64) + " %", Level: "good"}
+	switch {
+	case part > 10:
+		m.Says, m.Level = "over 1,000 %", "low"
+	case part >= 1:
+		m.Level = "low"
+	case part >= .8:
+		m.Level = "late"
+	}
+	return m
+}
+
+// limitRow is a limiter or a filter in the list.
+type limitRow struct {
+	Path, Last string // the name, cut at the last colon
+	URL        string
+	Kind       admin.Kind
+	Phrases    []phrase
+	Meter      *meter
+	Unsure     string
+}
+
+type limitsView struct {
+	Note       note
+	Text, Kind string
+	Rows       []limitRow
+	Summary    string
+	Kinds      []choice
+	Pages      pager
+	More       bool
+	Limit      int
+	Any        bool // there are some, although none may be like that
+}
+
+func (h *Handler) limitsPage(ctx context.Context, q url.Values, live bool) (any, int, error) {
+	s, err := h.limits.get(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	v := limitsView{Note: noteOf(s.err, s.at), Text: q.Get("q"), Kind: q.Get("kind"), More: s.more, Limit: mostLocks, Any: len(s.all) > 0}
+	var found []admin.Lock
+	text := strings.ToLower(v.Text)
+	for _, l := range s.all {
+		if strings.Contains(strings.ToLower(l.Name), text) && (v.Kind == "" || string(l.Kind) == v.Kind) {
+			found = append(found, l)
+		}
+	}
+	pages, from, to := pagerOf(q, "./limits", len(found))
+	v.Pages = pages
+	for _, l := range found[from:to] {
+		r := limitRow{URL: lockURL(l.Name), Kind: l.Kind, Phrases: phrasesOf(l, s.at, live), Meter: meterOf(l), Unsure: l.Unsure}
+		r.Path, r.Last = split(l.Name)
+		v.Rows = append(v.Rows, r)
+	}
+	v.Summary = plural(len(s.all), "limit or filter")
+	if len(s.all) != 1 {
+		v.Summary = group(len(s.all)) + " limits and filters"
+	}
+	if len(found) != len(s.all) {
+		v.Summary = group(len(found)) + " of " + v.Summary
+	}
+	v.Kinds = []choice{{"", "any kind", v.Kind == ""}}
+	for _, k := range unheld {
+		v.Kinds = append(v.Kinds, choice{string(k), kindName(k), string(k) == v.Kind})
+	}
+	return v, statusOf(s.err, len(s.all)), nil
+}
+
+// kindName returns a kind in words.
+func kindName(k admin.Kind) string {
+	switch k {
+	case admin.ReadWrite:
+		return "read/write"
+	case admin.RateLimit:
+		return "rate limiter"
+	case admin.Bloom:
+		return "Bloom filter"
+	}
+	return string(k)
+}
+
+// fact is a line about a limiter or a filter on its page.
+type fact struct {
+	Name    string
+	Phrases []phrase
+}
+
+// factsOf says what else is known of a limiter or a filter.
+func factsOf(l admin.Lock, at time.Time, live bool) (all []fact) {
+	add := func(name string, phrases ...phrase) { all = append(all, fact{name, phrases}) }
+	text := func(format string, args ...any) phrase { return phrase{Text: fmt.Sprintf(format, args...)} }
+	switch {
+	case l.Limit != nil:
+		for i, p := range phrasesOf(l, at, live) {
+			if i < len(l.Limit.Owed) {
+				add(fmt.Sprintf("Limit %d", i+1), p)
+			} else {
+				add("In line", p)
+			}
+		}
+		add("Left", text("not known here: Redis has what is owed, and the application has the limits"))
+	case l.Window != nil:
+		add("Rate", text("%s", l.Window.String()))
+		if l.Window.PerClient {
+			add("Left", text("not known: each client of Redisson has the rate for itself"))
+			break
+		}
+		add("Left", text("%s", group(int(l.Window.Left))))
+		if l.Window.Next > 0 {
+			add("Next", in("in", l.Window.Next, at, live))
+		}
+		if l.Window.Reset > 0 {
+			add("All", in("in", l.Window.Reset, at, live))
+		}
+	case l.Filter != nil:
+		f := l.Filter
+		sample := ""
+		if !f.Exact {
+			sample = ", in a sample"
+		}
+		add("Elements", text("%s of %s", elementsOf(f), group(int(f.Expected))))
+		add("False positives", text("%s; %s when it has %s elements", wrong(f), percent(f.P), group(int(f.Expected))))
+		add("Bits", text("%s, %d for an element; %s of them are set%s", group(int(f.Size)), f.Hashes, percent(f.Fill), sample))
+		add("Memory", text("%s", plural(int(f.Bytes), "byte")))
+		switch {
+		case f.Missing > 0:
+			add("Made of", text("%d filters, of which %d are missing: their elements are taken for new", f.Shards, f.Missing))
+		case f.Shards > 0:
+			add("Made of", text("%d filters", f.Shards))
+		case f.OneOf > 0:
+			add("A part", text("one of %d filters that make another", f.OneOf))
+		}
+	}
+	return all
+}

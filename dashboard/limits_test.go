@@ -1,0 +1,91 @@
+package dashboard_test
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+// The pages tell how limiters, filters and elections stand, and mark up nothing that an application has written.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := billing(t, rdb, "billing")
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := serve(t, rdb)
+	s.says("limits", 200, "There are no rate limiters of which anything is owed, and no filters.", "0 limits and filters")
+	soon := ratelimit.Closed().After(patience)
+	must(c.NewRateLimiter("api", soon, ratelimit.PerHour(10), ratelimit.Limit{Rate: 1000, Per: 24 * 365 * time.Hour, Aligned: true}).Take(t.Context(), "<b>}a", 4))
+	for range 2 {
+		must(c.NewRateLimiter("mail", soon, ratelimit.Limit{Rate: 4, Per: time.Hour, Burst: 1}).Reserve(t.Context(), "x", 1))
+	}
+	must(c.NewWindow("sms").Init(t.Context(), 10, time.Hour))
+	must(c.NewWindow("sms").Take(t.Context(), 10))
+	must(c.NewWindow("calls").Init(t.Context(), 5, time.Minute))
+	server.Do(t, "HSET", "java", "rate", "1000", "interval", "1000", "type", "1")
+	elements := make([][]byte, 90)
+	for i := range elements {
+		elements[i] = fmt.Append(nil, i)
+	}
+	must(c.NewBloomFilter("seen").Init(t.Context(), 100, .01))
+	must(c.NewBloomFilter("seen").Add(t.Context(), elements...))
+	must(c.NewShardedBloomFilter("crawl", 2).Init(t.Context(), 8000, .01))
+	var text string
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // the rhythm of the survey
+		if _, text = s.get("limits"); strings.Contains(text, "7 limits and filters") {
+			break
+		} else if time.Now().After(end) {
+			t.Fatal(text)
+		}
+	}
+	flat := regexp.MustCompile(`<[^>]*>`).ReplaceAllString(text, "")
+	for _, want := range []string{`api:&lt;b&gt;}a\s+rate limiter\s+full again in (24m 00s|23m 5\ds); 4 taken, counted anew in \d+d \d\dh\s+–`, `mail:x\s+rate limiter\s+full again in \d+m \d+s; the last in line waits \d+m \d+s`,
+		`sms\s+window\s+0 of 10 per 1h left; the next in \d+m \d+s\s+100 %`, `calls\s+window\s+5 of 5 per 1m left unsure\s+0 %`, `java\s+window\s+1000 per 1s for each client of Redisson\s+–`,
+		`seen\s+Bloom filter\s+(8\d|9\d) of 100 elements; 0\.\d+ % false positives\s+(8|9)\d %`, `crawl\s+Bloom filter\s+0 of 8,000 elements; under 0.1 % false positives\s+0 %`} {
+		if !regexp.MustCompile(want).MatchString(flat) {
+			t.Errorf("the list does not say %s:\n%s", want, flat)
+		}
+	}
+	if strings.Contains(text, "<b>") || strings.Contains(text, " style=") {
+		t.Errorf("markup that is not ours: %s", text)
+	}
+	s.says("limits?kind=window", 200, "3 of 7 limits and filters")
+	s.says("limits?q=SEEN", 200, "1 of 7 limits and filters")
+	s.says("limits?q=nothing", 200, "None is like that.")
+	s.says("lock?name=sms", 200, `href="./limits"`, "10 per 1h", "ZRANGE &#39;{sms}:permits&#39;", `class="low" max="1"`)
+	s.says("lock?name=calls", 200, "This may be something else:", "nobody has taken a unit of it")
+	s.says("lock?name=seen", 200, "STRLEN &#39;seen&#39;", "HGETALL &#39;{seen}:config&#39;", "1 % when it has 100 elements", "120 bytes", `class="late" max="1"`)
+	s.says("lock?name=crawl", 200, "Made of", "2 filters")
+	s.says("lock?name=api:%3Cb%3E%7Da", 200, "Limit 1", "Limit 2", "4 taken, counted anew in", "not known here", "GET &#39;api:&lt;b&gt;}a&#39;")
+	s.says("lock?name=java", 200, "each client of Redisson has the rate for itself")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- c.NewElection("boss").Run(ctx, "<i>http://a</i>", func(ctx context.Context) error { <-ctx.Done(); return nil })
+	}()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if _, text = s.get("locks?kind=election"); strings.Contains(text, "says &lt;i&gt;http://a&lt;/i&gt;") && strings.Contains(text, `<span class="tag">election</span>`) {
+			break
+		} else if time.Now().After(end) {
+			t.Fatal(text)
+		}
+	}
+	s.says("lock?name=boss", 200, "Election", "<code>&lt;i&gt;http://a&lt;/i&gt;</code>", "Leads for", "with token ")
+	cancel()
+	<-done
+	server.Do(t, "HSET", "leasehold_leader:{old}", "token", "1", "value", "x", "since", "1000")
+	s.says("lock?name=old", 200, "The word of a leader that is gone")
+}
