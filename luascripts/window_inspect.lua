@@ -11,7 +11,8 @@
 -- Returns -4: a key holds something else.
 -- Returns -5: each client has a rate of its own, which the script does not know.
 --
--- The script reads a thousand entries that are over and a thousand that count, at most. A window with more can have more units left.
+-- The script reads a thousand entries that are over and a thousand that count, at most, and all that count if the value is lost or cannot be
+-- right. A window with more entries can have more units left.
 local config, value, permits = KEYS[1], KEYS[2], KEYS[3]
 
 local rate, interval = rate_of(config)
@@ -25,21 +26,31 @@ for _, reply in ipairs({text, held}) do
 end
 local now = clock()
 local before = string.format('%.0f', now - interval)
-local count = redis.call('ZRANGEBYSCORE', permits, '(' .. before, '+inf', 'WITHSCORES', 'LIMIT', 0, 1000)
 
--- The units that a taker finds: see purge, and what window_take does when they are too few.
-local left, there = tonumber(text or nil), rate
-if left then
-  for _, text in ipairs(redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)) do left = left + cost(text) end
-  for i = 1, #count, 2 do there = there - cost(count[i]) end
-  if left > rate or left < 0 or #count < 2000 and there > left then left = there end
-  left = math.max(0, left)
-else
-  left = rate
+-- counting returns entries that count, with their times, from the one of this number on.
+local function counting(from)
+  return redis.call('ZRANGEBYSCORE', permits, '(' .. before, '+inf', 'WITHSCORES', 'LIMIT', from, 1000)
 end
 
+-- The units that a taker finds: see purge, and what window_take does when they are too few.
+local left, first = tonumber(text or nil), counting(0)
+if left then
+  for _, text in ipairs(redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)) do left = left + cost(text) end
+end
+local wrong = not left or left > rate or left < 0
+if wrong or #first < 2000 then
+  local there, some, from = rate, first, 0
+  repeat
+    for i = 1, #some, 2 do there = there - cost(some[i]) end
+    from = from + 1000
+    some = #some == 2000 and counting(from) or {}
+  until #some == 0
+  if wrong or there > left then left = there end
+end
+left = math.max(0, left)
+
 local retry, reset = 0, 0
-if left == 0 and count[2] then retry = math.max(1, count[2] + interval - now) end
+if left == 0 and first[2] then retry = math.max(1, first[2] + interval - now) end
 local latest = redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')
 if latest[2] then reset = math.max(0, latest[2] + interval - now) end
 return {left, math.ceil(retry), math.ceil(reset), rate, interval, (text or held > 0) and 1 or 0}

@@ -35,6 +35,8 @@ func TestWindow_inspect(t *testing.T) {
 			switch random.IntN(12) {
 			case 0: // an answer was lost, and the call counted twice
 				do(t, rdb, "DECRBY", k.Value, "2")
+			case 2:
+				do(t, rdb, "DEL", k.Value)
 			case 1: // units came back without their entries
 				do(t, rdb, "INCRBY", k.Value, "3")
 			}
@@ -60,6 +62,27 @@ func TestWindow_inspect(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Where the value is lost, a look counts all entries, however many there are.
+func TestWindow_inspectMany(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Window("many")
+		if v, _, _, err := luascripts.InitWindow(t.Context(), rdb, k, 3000, time.Hour, false); v != luascripts.Done || err != nil {
+			t.Fatal(v, err)
+		}
+		now := time.Now().UnixMilli()
+		for part := range 5 {
+			words := []string{"ZADD", k.Permits}
+			for i := range 500 {
+				words = append(words, fmt.Sprint(now-int64(500*part+i)), fmt.Sprintf("\x10%016d\x01\x00\x00\x00", 500*part+i))
+			}
+			do(t, rdb, words...)
+		}
+		if s, err := luascripts.InspectWindow(t.Context(), rdb, k); err != nil || s.Left != 500 {
+			t.Errorf("%+v, %v, want 500 left", s, err)
+		}
+	})
 }
 
 func TestWindow_inspectForeign(t *testing.T) {
