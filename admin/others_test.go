@@ -91,7 +91,7 @@ func TestRateLimit(t *testing.T) {
 		if _, err := s.admin.Inspect(s.Context(), "a}b{"); !errors.Is(err, lock.ErrBadName) {
 			s.Errorf("a bad name: %v", err)
 		}
-		if _, err := s.admin.Unlock(s.Context(), "api:alice", "", ""); !errors.Is(err, lock.ErrNotHeld) {
+		if _, err := s.admin.Unlock(s.Context(), "api:alice", "", ""); !errors.Is(err, lock.ErrForeignKey) {
 			s.Errorf("unlock: %v", err)
 		}
 	})
@@ -367,6 +367,10 @@ func TestLeastRights_others(t *testing.T) {
 		}
 		if denied := s.Denied(t, user); found != 1 || len(denied) > 0 {
 			t.Errorf("%s: %d found; docs/SECURITY.md does not cover %q", kind, found, denied)
+		}
+		name := map[admin.Kind]string{admin.RateLimit: "orders:api:alice", admin.Window: "orders:sms", admin.Bloom: "orders:seen"}[kind]
+		if l, err := a.Inspect(t.Context(), name); err != nil || l.Kind != kind { // the rights to look for locks are missing
+			t.Errorf("%s: %+v, %v", name, l, err)
 		}
 	}
 }
