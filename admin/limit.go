@@ -66,7 +66,7 @@ func limitOf(text string, left time.Duration, now time.Time) (s *LimitState, ok 
 		if end, used, aligned := strings.Cut(word, ":"); aligned {
 			stop, err1 := strconv.ParseInt(end, 10, 64)
 			n, err2 := strconv.ParseInt(used, 10, 64)
-			if err1 != nil || err2 != nil {
+			if err1 != nil || err2 != nil || stop-last >= math.MaxInt64/1000 {
 				return nil, false
 			}
 			o = Owed{Aligned: true, Used: n, End: time.Duration(stop-last) * time.Microsecond}

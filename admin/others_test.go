@@ -44,7 +44,7 @@ func TestRateLimit(t *testing.T) {
 			_, err := queue.Reserve(s.Context(), "partner", 1)
 			s.must(err)
 		}
-		for name, text := range map[string]string{"text": "gcra", "word": "gcra 1 2 x", "more": "gcra 1 0 5 x", "none": "gcra 1 0", "late": "gcra 1 -5 2", "long": "gcra 1 0 " + strings.Repeat("1:5678 ", 3000), "other": "xgcra 1 0 5", "huge": "gcra 1 0 1e300"} {
+		for name, text := range map[string]string{"text": "gcra", "word": "gcra 1 2 x", "more": "gcra 1 0 5 x", "none": "gcra 1 0", "late": "gcra 1 -5 2", "long": "gcra 1 0 " + strings.Repeat("1:5678 ", 3000), "other": "xgcra 1 0 5", "huge": "gcra 1 0 1e300", "far": "gcra 1 0 9000000000000000000:5"} {
 			s.do("SET", "api:"+name, text)
 		}
 		s.do("HSET", "api:hash", "gcra ", "1")
