@@ -1,0 +1,283 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/send"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+// subject is a limiter or a window of ten units a day, of which five are taken, and one call of it.
+type subject struct {
+	call  func(ctx context.Context) error
+	left  func() int64
+	alone string // the name in the errors
+}
+
+// calls has each call of a limiter and of a window, and how many units are left after it: five before it.
+var calls = []struct {
+	op     string
+	after  int64 // when it was carried out once
+	undone int64 // when its caller left before the answer
+	make   func(t *testing.T, s, sees *send.Sender, key string) subject
+}{
+	{"take", 2, 5, ofLimiter(func(ctx context.Context, l *ratelimit.Limiter, key string, _ ratelimit.Decision, _ *ratelimit.Reservation) error {
+		return granted(l.Take(ctx, key, 3))
+	})},
+	{"take up to", 0, 5, ofLimiter(func(ctx context.Context, l *ratelimit.Limiter, key string, _ ratelimit.Decision, _ *ratelimit.Reservation) error {
+		return granted(l.TakeUpTo(ctx, key, 9))
+	})},
+	{"peek", 5, 5, ofLimiter(func(ctx context.Context, l *ratelimit.Limiter, key string, _ ratelimit.Decision, _ *ratelimit.Reservation) error {
+		return granted(l.Peek(ctx, key))
+	})},
+	{"reserve", 2, 5, ofLimiter(func(ctx context.Context, l *ratelimit.Limiter, key string, _ ratelimit.Decision, _ *ratelimit.Reservation) error {
+		return second(l.Reserve(ctx, key, 3))
+	})},
+	{"wait", 2, 5, ofLimiter(func(ctx context.Context, l *ratelimit.Limiter, key string, _ ratelimit.Decision, _ *ratelimit.Reservation) error {
+		return l.Wait(ctx, key, 3)
+	})},
+	{"refund", 7, 7, ofLimiter(func(ctx context.Context, l *ratelimit.Limiter, key string, d ratelimit.Decision, _ *ratelimit.Reservation) error {
+		return l.Refund(ctx, key, d)
+	})},
+	{"cancel", 8, 8, ofLimiter(func(ctx context.Context, _ *ratelimit.Limiter, _ string, _ ratelimit.Decision, r *ratelimit.Reservation) error {
+		return r.Cancel(ctx)
+	})},
+
+	{"init", 5, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
+		return second(w.Init(ctx, 10, 24*time.Hour))
+	})},
+	{"set rate", 10, 10, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
+		return w.SetRate(ctx, 15, 24*time.Hour)
+	})},
+	{"take", 2, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
+		return granted(w.Take(ctx, 3))
+	})},
+	{"take up to", 0, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
+		return granted(w.TakeUpTo(ctx, 9))
+	})},
+	{"peek", 5, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
+		return granted(w.Peek(ctx))
+	})},
+	{"wait", 2, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error { return w.Wait(ctx, 3) })},
+	{"refund", 7, 7, ofWindow(func(ctx context.Context, w *ratelimit.Window, d ratelimit.Decision) error { return w.Refund(ctx, d) })},
+}
+
+// granted returns err, or an error if d is a refusal.
+func granted(d ratelimit.Decision, err error) error {
+	if err == nil && !d.OK {
+		err = fmt.Errorf("refused: %+v", d)
+	}
+	return err
+}
+
+// windowed is the first of the calls of a window, which repeat a command whose answer was lost.
+const windowed = 7
+
+// ofLimiter makes the subjects of a call of a limiter. Two units of the five that are taken are d's, and three r's.
+func ofLimiter(call func(ctx context.Context, l *ratelimit.Limiter, key string, d ratelimit.Decision, r *ratelimit.Reservation) error) func(t *testing.T, s, sees *send.Sender, key string) subject {
+	return func(t *testing.T, s, sees *send.Sender, key string) subject {
+		policy := ratelimit.Closed().After(s.Timeout)
+		l, other := ratelimit.On(s, "api", policy, daily), ratelimit.On(sees, "api", closed, daily)
+		if err := l.Refund(t.Context(), key, take(t, l, key, 1)); err != nil { // now the server knows the script
+			t.Fatal(err)
+		}
+		d := take(t, l, key, 2)
+		r, err := l.Reserve(t.Context(), key, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return subject{
+			call:  func(ctx context.Context) error { return call(ctx, l, key, d, r) },
+			left:  func() int64 { return peek(t, other, key).Remaining },
+			alone: "api:" + key,
+		}
+	}
+}
+
+// ofWindow makes the subjects of a call of a window. Two units of the five that are taken are d's.
+func ofWindow(call func(ctx context.Context, w *ratelimit.Window, d ratelimit.Decision) error) func(t *testing.T, s, sees *send.Sender, key string) subject {
+	return func(t *testing.T, s, sees *send.Sender, key string) subject {
+		w, other := ratelimit.WindowOn(s, key), ratelimit.WindowOn(sees, key)
+		if _, err := w.Init(t.Context(), 10, 24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Refund(t.Context(), takeOf(t, w, 1)); err != nil { // now the server knows the script
+			t.Fatal(err)
+		}
+		d := takeOf(t, w, 2)
+		takeOf(t, w, 3)
+		return subject{
+			call:  func(ctx context.Context) error { return call(ctx, w, d) },
+			left:  func() int64 { return takeOf(t, other, 0).Remaining },
+			alone: key,
+		}
+	}
+}
+
+// wants fails the test unless err names the operation and its object, and matches want.
+func (s subject) wants(t *testing.T, what, op string, err, want error) {
+	t.Helper()
+	var e *lock.Error
+	if !errors.Is(err, want) || !errors.As(err, &e) || e.Op != op || e.Name != s.alone {
+		t.Errorf("%s, %s of %s: %v", what, op, s.alone, err)
+	}
+}
+
+// soonLeft waits until so many units are left.
+func (s subject) soonLeft(t *testing.T, what string, want int64) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		got := s.left()
+		if got == want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s of %s: %d are left, want %d", what, s.alone, got, want)
+		}
+	}
+}
+
+// A lost question or answer, whichever command it is of: a limiter's call fails, and has taken or given back its units once or not at
+// all; a window's call has its answer all the same.
+func TestLostReplies(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	sender, sees := send.New(s.Client(t, redistest.Via(p)), "", time.Minute), send.New(s.Client(t), "", time.Minute)
+	for i, c := range calls {
+		for what, act := range map[string]redistest.Action{"request": {DropRequest: true}, "reply": {DropReply: true}} {
+			sub := c.make(t, sender, sees, fmt.Sprint(what, i))
+			p.OnRequest(redistest.Once("EVALSHA", act))
+			err := sub.call(t.Context())
+			p.OnRequest(nil)
+			want := c.after
+			if i < windowed {
+				sub.wants(t, "a lost "+what, c.op, err, lock.ErrUnavailable)
+				if what == "request" {
+					want = 5
+				}
+			} else if err != nil {
+				t.Errorf("%s, a lost %s: %v", c.op, what, err)
+			}
+			if got := sub.left(); got != want {
+				t.Errorf("%s of %s, a lost %s: %d are left, want %d", c.op, sub.alone, what, got, want)
+			}
+			if c.op == "cancel" { // the first call counts
+				sub.wants(t, "again", c.op, sub.call(t.Context()), lock.ErrUnavailable)
+			}
+		}
+	}
+	for name, policy := range map[string]ratelimit.Policy{"open": ratelimit.Open().After(time.Minute), "local": ratelimit.Local(1).After(time.Minute)} {
+		l := ratelimit.On(sender, "api", policy, daily)
+		p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+		if d, err := l.Take(t.Context(), name, 3); err != nil || !d.OK || d.Taken != 3 || !errors.Is(d.Err, lock.ErrUnavailable) {
+			t.Errorf("%s: %+v, %v", name, d, err)
+		}
+	}
+}
+
+// A caller that leaves while its command is on its way has its error at once, and what it took comes back.
+func TestCancelled(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	sender, sees := send.New(s.Client(t, redistest.Via(p)), "", time.Minute), send.New(s.Client(t), "", time.Minute)
+	for i, c := range calls {
+		for _, phase := range []string{"request", "reply"} {
+			sub := c.make(t, sender, sees, fmt.Sprint(phase, i))
+			asked, release := hold(p, phase)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- sub.call(ctx) }()
+			<-asked
+			cancel()
+			sub.wants(t, "left while the "+phase+" is on its way", c.op, <-done, context.Canceled)
+			close(release)
+			sub.soonLeft(t, c.op+", left while its "+phase+" is on its way", c.undone)
+		}
+	}
+}
+
+// hold holds the next script, or its reply, up until release is closed. asked is closed when it has one.
+func hold(p *redistest.Proxy, phase string) (asked, release chan struct{}) {
+	asked, release = make(chan struct{}), make(chan struct{})
+	act := redistest.Action{HoldRequest: release}
+	if phase == "reply" {
+		act = redistest.Action{HoldReply: release}
+	}
+	once := redistest.Once("EVALSHA", act)
+	p.OnRequest(func(req [][]byte) redistest.Action {
+		a := once(req)
+		if a != (redistest.Action{}) {
+			close(asked)
+		}
+		return a
+	})
+	return asked, release
+}
+
+// Without an answer each call ends after its patience; when the server answers again, what nobody was told of comes back.
+func TestFrozenServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	quick, slow := send.New(rdb, "", time.Second), send.New(rdb, "", time.Minute)
+	var subjects []subject
+	for i, c := range calls {
+		subjects = append(subjects, c.make(t, quick, slow, fmt.Sprint(i)))
+	}
+	s.Freeze(t)
+	var wg sync.WaitGroup
+	for i, c := range calls {
+		wg.Go(func() {
+			subjects[i].wants(t, "a frozen server", c.op, subjects[i].call(t.Context()), lock.ErrUnavailable)
+		})
+	}
+	wg.Wait()
+	s.Thaw(t)
+	for i, c := range calls {
+		subjects[i].soonLeft(t, c.op, c.undone)
+	}
+}
+
+// Close ends the calls that wait for an answer, waits for their commands, and what they took comes back.
+func TestClose_underWay(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for i, c := range calls {
+		p := redistest.NewProxy(t, s.Addr())
+		sender, sees := send.New(s.Client(t, redistest.Via(p)), "", time.Minute), send.New(s.Client(t), "", time.Minute)
+		sub := c.make(t, sender, sees, fmt.Sprint(i))
+		asked, release := hold(p, "reply")
+		done, closed := make(chan error, 1), make(chan error, 1)
+		go func() { done <- sub.call(t.Context()) }()
+		<-asked
+		go func() { closed <- sender.Close(t.Context()) }()
+		sub.wants(t, "under way", c.op, <-done, lock.ErrClosed)
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := sender.Close(over); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: Close without time: %v", c.op, err)
+		}
+		if len(closed) > 0 {
+			t.Errorf("%s: Close did not wait: %v", c.op, <-closed)
+		}
+		close(release)
+		if err := <-closed; err != nil {
+			t.Errorf("%s: %v", c.op, err)
+		}
+		if got := sub.left(); got != c.undone {
+			t.Errorf("%s of %s: %d are left, want %d", c.op, sub.alone, got, c.undone)
+		}
+		if c.op != "cancel" {
+			sub.wants(t, "afterwards", c.op, sub.call(t.Context()), lock.ErrClosed)
+		}
+	}
+}
