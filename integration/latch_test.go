@@ -5,7 +5,6 @@ package integration_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -29,27 +28,7 @@ func TestLatch_movingSlots(t *testing.T) {
 				t.Fatal(created, err)
 			}
 			waiters := []<-chan error{waits(t, l), waits(t, b.NewLatch("done"))}
-			moving, done := make(chan struct{}), make(chan struct{})
-			go func() {
-				defer close(done)
-				keys := []string{"done", "leasehold_latch:{done}", "leasehold_latch_calls:{done}"}
-				for moves := 0; ; moves++ {
-					select {
-					case <-moving:
-						if moves == 0 {
-							t.Error("no slot moved")
-						}
-						return
-					case <-time.After(20 * time.Millisecond):
-					}
-					from := c.Master(t, "done")
-					m := c.Migrate(t, c.Slot(t, "done"), from, another(t, c, from))
-					for _, i := range rand.Perm(len(keys)) {
-						m.Move(t, keys[i])
-					}
-					m.Finish(t)
-				}
-			}()
+			stop := keepMoving(t, c, "done", "leasehold_latch:{done}", "leasehold_latch_calls:{done}")
 			results := make(chan error)
 			for i := range 4 {
 				from := []*client.Client{a, b}[i%2].NewLatch("done")
@@ -70,8 +49,7 @@ func TestLatch_movingSlots(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			close(moving)
-			<-done
+			stop()
 			if n, err := l.Count(t.Context()); n != 1 || err != nil {
 				t.Fatalf("%d are left, %v", n, err)
 			}
@@ -145,7 +123,6 @@ func TestCrew_movingSlots(t *testing.T) {
 	c := redistest.StartCluster(t)
 	a, b := ours(t, c.Client(t)), ours(t, c.Client(t))
 	const each = 40
-	const key = "leasehold_crew:{import}"
 	first, err := a.NewCrew("import").Join(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -156,24 +133,7 @@ func TestCrew_movingSlots(t *testing.T) {
 		go func() { done <- from.NewCrew("import").WaitFor(t.Context(), 4*each+1) }()
 		waiters[i] = done
 	}
-	moving, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for moves := 0; ; moves++ {
-			select {
-			case <-moving:
-				if moves == 0 {
-					t.Error("no slot moved")
-				}
-				return
-			case <-time.After(20 * time.Millisecond):
-			}
-			from := c.Master(t, key)
-			m := c.Migrate(t, c.Slot(t, key), from, another(t, c, from))
-			m.Move(t, key)
-			m.Finish(t)
-		}
-	}()
+	stop := keepMoving(t, c, "leasehold_crew:{import}")
 	results := make(chan error)
 	for i := range 4 {
 		crew := []*client.Client{a, b}[i%2].NewCrew("import")
@@ -193,8 +153,7 @@ func TestCrew_movingSlots(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	close(moving)
-	<-done
+	stop()
 	state, err := b.NewCrew("import").Inspect(t.Context())
 	if err != nil || state.Done != 4*each || len(state.Alive) != 1 || len(state.Lost) != 0 {
 		t.Errorf("%d done, %d alive, %d lost, %v", state.Done, len(state.Alive), len(state.Lost), err)

@@ -4,7 +4,6 @@ package integration_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -19,28 +18,7 @@ func TestSemaphore_movingSlots(t *testing.T) {
 	c := redistest.StartCluster(t)
 	a, b := ours(t, c.Client(t)), ours(t, c.Client(t))
 	const total = 2
-	moving := make(chan struct{})
-	done := make(chan struct{})
-	go func() { // the keys of the semaphore move one by one, in any order
-		defer close(done)
-		keys := []string{"gpus", "{gpus}:timeout", "leasehold_semaphore_queue:{gpus}", "leasehold_semaphore_alive:{gpus}"}
-		for moves := 0; ; moves++ {
-			select {
-			case <-moving:
-				if moves == 0 {
-					t.Error("no slot moved")
-				}
-				return
-			case <-time.After(20 * time.Millisecond):
-			}
-			from := c.Master(t, "gpus")
-			m := c.Migrate(t, c.Slot(t, "gpus"), from, another(t, c, from))
-			for _, i := range rand.Perm(len(keys)) {
-				m.Move(t, keys[i])
-			}
-			m.Finish(t)
-		}
-	}()
+	stop := keepMoving(t, c, "gpus", "{gpus}:timeout", "leasehold_semaphore_queue:{gpus}", "leasehold_semaphore_alive:{gpus}")
 	results := make(chan error)
 	for i := range 6 {
 		from := a
@@ -71,8 +49,7 @@ func TestSemaphore_movingSlots(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	close(moving)
-	<-done
+	stop()
 	var state semaphore.State
 	until(t, func() bool {
 		var err error

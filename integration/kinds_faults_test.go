@@ -1,0 +1,337 @@
+//go:build linux
+
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/leader"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/ratelimit"
+)
+
+// What the kinds beside the locks do while slots move, and when a replica takes over.
+
+// keepMoving moves the slot of keys from master to master, the keys one by one in any order, until stop is called. A key
+// need not be there.
+func keepMoving(t *testing.T, c *redistest.Cluster, keys ...string) (stop func()) {
+	t.Helper()
+	moving, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for moves := 0; ; moves++ {
+			select {
+			case <-moving:
+				if moves == 0 {
+					t.Error("no slot moved")
+				}
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			from := c.Master(t, keys[0])
+			m := c.Migrate(t, c.Slot(t, keys[0]), from, another(t, c, from))
+			for _, i := range rand.Perm(len(keys)) {
+				m.Move(t, keys[i])
+			}
+			m.Finish(t)
+		}
+	}()
+	return func() {
+		close(moving)
+		<-done
+	}
+}
+
+// overFailover runs test on both topologies: failover has a replica take over the slot of key that knows all that was written before.
+func overFailover(t *testing.T, key string, test func(t *testing.T, a, b *client.Client, failover func())) {
+	const lease = 4 * time.Second
+	options := []client.Option{client.WithWatchdogTimeout(lease), client.WithOpTimeout(lease / 4)}
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.StartSentinel(t, 2)
+		test(t, ours(t, s.Client(t), options...), ours(t, s.Client(t), options...), func() {
+			primary := s.Primary(t)
+			for _, n := range s.Nodes {
+				if n != primary {
+					n.WaitUntilFollows(t, primary)
+				}
+			}
+			primary.Do(t, "WAIT", "1", "10000")
+			s.Failover(t, primary)
+		})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		c := redistest.StartCluster(t)
+		test(t, ours(t, c.Client(t), options...), ours(t, c.Client(t), options...), func() {
+			master := c.Master(t, key)
+			c.WaitForReplica(t, master)
+			c.Failover(t, master)
+		})
+	})
+}
+
+// together runs work in several goroutines, and returns when all have ended.
+func together(t *testing.T, n int, work func(i int) error) {
+	t.Helper()
+	errs := make(chan error)
+	for i := range n {
+		go func() { errs <- work(i) }()
+	}
+	for range n {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A permit that the new master knows is kept over a failover, and a waiter gets it when it is given back.
+func TestSemaphore_failover(t *testing.T) {
+	t.Parallel()
+	overFailover(t, "gpus", func(t *testing.T, a, b *client.Client, failover func()) {
+		h, err := a.NewSemaphore("gpus", 1).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := make(chan lock.Hold, 1)
+		go func() {
+			h, err := b.NewSemaphore("gpus", 1).Lock(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			next <- h
+		}()
+		until(t, func() bool {
+			state, err := a.NewSemaphore("gpus", 1).Inspect(t.Context())
+			return err == nil && len(state.Waiters) == 1
+		})
+		failover()
+		renewed := h.Until()
+		untilWithin(t, time.Minute, func() bool { return h.Until().After(renewed) || h.Err() != nil })
+		if h.Err() != nil || len(next) > 0 {
+			t.Errorf("the holder: %v; %d others hold it", h.Err(), len(next))
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if h := soon(t, next); h != nil {
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// Exactly as many units pass as the limits allow, while the slots of their keys move.
+func TestRateLimit_movingSlots(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	clients := []*client.Client{ours(t, c.Client(t)), ours(t, c.Client(t))}
+	const each, rate = 60, 200
+	if _, err := clients[0].NewWindow("calls").Init(t.Context(), rate, 24*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	for what, test := range map[string]struct {
+		keys []string
+		take func(c *client.Client) (ratelimit.Decision, error)
+	}{
+		"limiter": {[]string{"api:hot"}, func(c *client.Client) (ratelimit.Decision, error) {
+			limit := ratelimit.Limit{Rate: rate, Per: 24 * time.Hour}
+			return c.NewRateLimiter("api", ratelimit.Closed().After(patience), limit).Take(t.Context(), "hot", 1)
+		}},
+		"window": {[]string{"calls", "{calls}:value", "{calls}:permits"}, func(c *client.Client) (ratelimit.Decision, error) {
+			return c.NewWindow("calls").Take(t.Context(), 1)
+		}},
+	} {
+		stop := keepMoving(t, c, test.keys...)
+		var passed atomic.Int64
+		together(t, 4, func(i int) error {
+			for range each {
+				d, err := test.take(clients[i%2])
+				if err != nil {
+					return fmt.Errorf("%s: %w", what, err)
+				}
+				passed.Add(d.Taken)
+				time.Sleep(2 * time.Millisecond)
+			}
+			return nil
+		})
+		stop()
+		if n := passed.Load(); n != rate {
+			t.Errorf("%s: %d units passed of %d", what, n, rate)
+		}
+	}
+}
+
+// What was taken stays taken over a failover to a replica that knows it.
+func TestRateLimit_failover(t *testing.T) {
+	t.Parallel()
+	overFailover(t, "{x}", func(t *testing.T, a, b *client.Client, failover func()) {
+		limit := ratelimit.Limit{Rate: 10, Per: 24 * time.Hour}
+		limiter := func(c *client.Client) *ratelimit.Limiter {
+			return c.NewRateLimiter("{x}api", ratelimit.Closed().After(time.Second), limit)
+		}
+		if _, err := a.NewWindow("x").Init(t.Context(), 10, 24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		d, err := limiter(a).Take(t.Context(), "hot", 8)
+		w, err2 := a.NewWindow("x").Take(t.Context(), 8)
+		if err != nil || err2 != nil || !d.OK || !w.OK {
+			t.Fatal(d, err, w, err2)
+		}
+		failover()
+		for _, c := range []*client.Client{a, b} {
+			l := limiter(c)
+			untilWithin(t, time.Minute, func() bool {
+				d, err := l.Take(t.Context(), "hot", 3)
+				if err != nil && !errors.Is(err, lock.ErrUnavailable) || d.OK {
+					t.Fatalf("11 of 10: %+v, %v", d, err)
+				}
+				return err == nil
+			})
+			untilWithin(t, time.Minute, func() bool {
+				d, err := c.NewWindow("x").Take(t.Context(), 3)
+				if err != nil && !errors.Is(err, lock.ErrUnavailable) || d.OK {
+					t.Fatalf("11 of 10: %+v, %v", d, err)
+				}
+				return err == nil
+			})
+		}
+	})
+}
+
+// What was added is found while the slots of the filters move.
+func TestBloom_movingSlots(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	clients := []*client.Client{ours(t, c.Client(t)), ours(t, c.Client(t))}
+	one, some := clients[0].NewBloomFilter("seen"), clients[0].NewShardedBloomFilter("parts", 2)
+	for _, f := range []interface {
+		Init(ctx context.Context, n uint64, p float64) (bool, error)
+	}{one, some} {
+		if _, err := f.Init(t.Context(), 10_000, 0.001); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, test := range map[string]struct {
+		keys []string
+		of   func(c *client.Client) filter
+	}{
+		"one":  {[]string{"seen", "{seen}:config"}, func(c *client.Client) filter { return c.NewBloomFilter("seen") }},
+		"some": {[]string{"parts:{1}", "parts:{1}:config"}, func(c *client.Client) filter { return c.NewShardedBloomFilter("parts", 2) }},
+	} {
+		stop := keepMoving(t, c, test.keys...)
+		together(t, 4, func(i int) error {
+			f, other := test.of(clients[i%2]), test.of(clients[1-i%2])
+			for n := range 60 {
+				e := fmt.Append(nil, i, ".", n)
+				if _, err := f.Add(t.Context(), e); err != nil {
+					return fmt.Errorf("%s: %w", what, err)
+				}
+				there, err := other.Contains(t.Context(), e, fmt.Append(nil, i, ".", 0))
+				if err != nil || !there[0] || !there[1] {
+					return fmt.Errorf("%s: what was added is there: %v, %w", what, there, err)
+				}
+				time.Sleep(2 * time.Millisecond)
+			}
+			return nil
+		})
+		stop()
+		if n, err := test.of(clients[0]).Count(t.Context()); err != nil || n < 235 || n > 245 {
+			t.Errorf("%s: %d elements, %v", what, n, err)
+		}
+	}
+}
+
+type filter interface {
+	Add(ctx context.Context, elements ...[]byte) (int, error)
+	Contains(ctx context.Context, elements ...[]byte) ([]bool, error)
+	Count(ctx context.Context) (int64, error)
+}
+
+// What was added is found after a failover to a replica that knows it, and elements can be added.
+func TestBloom_failover(t *testing.T) {
+	t.Parallel()
+	overFailover(t, "seen", func(t *testing.T, a, b *client.Client, failover func()) {
+		f, other := a.NewBloomFilter("seen"), b.NewBloomFilter("seen")
+		if _, err := f.Init(t.Context(), 1000, 0.001); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Add(t.Context(), []byte("before")); err != nil {
+			t.Fatal(err)
+		}
+		failover()
+		for _, f := range []filter{f, other} {
+			untilWithin(t, time.Minute, func() bool {
+				there, err := f.Contains(t.Context(), []byte("before"))
+				if err == nil && !there[0] || err != nil && !errors.Is(err, lock.ErrUnavailable) {
+					t.Fatalf("what was added: %v, %v", there, err)
+				}
+				return err == nil
+			})
+		}
+		untilWithin(t, time.Minute, func() bool { _, err := other.Add(t.Context(), []byte("after")); return err == nil })
+		if there, err := f.Contains(t.Context(), []byte("before"), []byte("after")); err != nil || !there[0] || !there[1] {
+			t.Errorf("%v, %v", there, err)
+		}
+	})
+}
+
+// A leader leads on while the slot of its election moves, others see what it says, and the next one leads when it resigns.
+func TestElection_movingSlots(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	a, b := ours(t, c.Client(t)).NewElection("billing"), ours(t, c.Client(t)).NewElection("billing")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	turns := make(chan context.Context, 100)
+	done := make(chan error, 2)
+	for value, e := range map[string]*leader.Election{"a": a, "b": b} {
+		go func() {
+			done <- e.Run(ctx, value, func(ctx context.Context) error {
+				turns <- ctx
+				<-ctx.Done()
+				return nil
+			})
+		}()
+	}
+	first := soon(t, turns)
+	leads, waits := a, b
+	if b.Leading() {
+		leads, waits = b, a
+	}
+	stop := keepMoving(t, c, "billing", "redisson_lock_queue:{billing}", "redisson_lock_timeout:{billing}", "leasehold_leader:{billing}")
+	for i := range 30 {
+		value := fmt.Sprint("value ", i)
+		if err := leads.Proclaim(ctx, value); err != nil {
+			t.Fatal(err)
+		}
+		l, is, err := waits.Leader(ctx)
+		if err != nil || !is || l.Value != value || first.Err() != nil {
+			t.Fatalf("%+v, %v, %v; the leader: %v", l, is, err, first.Err())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if !leads.Resign() {
+		t.Error("it did not resign")
+	}
+	second := soon(t, turns)
+	if !waits.Leading() || second.Err() != nil {
+		t.Error("the other one does not lead")
+	}
+	stop()
+	cancel()
+	for range 2 {
+		if err := soon(t, done); err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+}
