@@ -159,6 +159,10 @@ func (w *watch) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		var e *lock.Error
+		if errors.As(err, &e) {
+			err = e.Err // each caller names its own call
+		}
 		w.tell(look, found, err)
 		if sub == nil && ctx.Err() == nil {
 			sub = w.all.session.Subscribe(w.channel, w.again)

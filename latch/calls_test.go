@@ -1,0 +1,63 @@
+package latch_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+)
+
+// Each call of a latch and of a crew, when an answer is lost, its caller leaves, the server stands still, or the client closes.
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	kindtest.Calls(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
+		made, open := c.NewLatch(name+"a"), c.NewLatch(name+"b")
+		create(t, made, 3)
+		create(t, open, 1)
+		down(t, open, 0)
+		left := func(want int64) func(t *testing.T) {
+			return func(t *testing.T) {
+				if n, err := made.Count(t.Context()); n != want || err != nil {
+					t.Errorf("%d left, %v, want %d", n, err, want)
+				}
+			}
+		}
+		return []kindtest.Call{
+			{Op: "set count", Name: name + "c", Do: func(ctx context.Context) error {
+				created, err := c.NewLatch(name+"c").TrySetCount(ctx, 1)
+				if err == nil && !created {
+					err = errors.New("it was not made")
+				}
+				return err
+			}},
+			{Op: "count down", Name: name + "a", Do: func(ctx context.Context) error { _, err := made.CountDown(ctx); return err }, After: left(2)},
+			{Op: "count down", Name: name + "a", Do: func(ctx context.Context) error { _, err := made.CountDownOnce(ctx, "part"); return err }, After: left(2)},
+			{Op: "count", Name: name + "a", Do: func(ctx context.Context) error { _, err := made.Count(ctx); return err }, After: left(3)},
+			{Op: "wait", Name: name + "b", Do: open.Wait},
+			{Op: "delete", Name: name + "b", Do: open.Delete},
+		}
+	})
+}
+
+// The same of a crew.
+func TestCrew_calls(t *testing.T) {
+	t.Parallel()
+	kindtest.Calls(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
+		crew, over := c.NewCrew(name+"a"), c.NewCrew(name+"b")
+		kindtest.MustUnlock(t, join(t, over))
+		if err := join(t, crew).Fail(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		state := crewStands(t, crew, 0, 0, 1)
+		return []kindtest.Call{
+			{Op: "join", Name: name + "a", Do: func(ctx context.Context) error { _, err := crew.Join(ctx); return err }, After: func(t *testing.T) { crewStands(t, crew, 0, 1, 1) }},
+			{Op: "inspect", Name: name + "a", Do: func(ctx context.Context) error { _, err := crew.Inspect(ctx); return err }},
+			{Op: "dismiss", Name: name + "a", Do: func(ctx context.Context) error { _, err := crew.Dismiss(ctx, state.Lost...); return err }, After: func(t *testing.T) { crewStands(t, crew, 0, 0, 0) }},
+			{Op: "wait", Name: name + "b", Do: over.Wait},
+			{Op: "wait for", Name: name + "b", Do: func(ctx context.Context) error { return over.WaitFor(ctx, 1) }},
+			{Op: "delete", Name: name + "b", Do: over.Delete},
+		}
+	})
+}
