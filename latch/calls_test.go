@@ -7,6 +7,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/lock"
 )
 
 // Each call of a latch and of a crew, when an answer is lost, its caller leaves, the server stands still, or the client closes.
@@ -59,5 +60,14 @@ func TestCrew_calls(t *testing.T) {
 			{Op: "wait for", Name: name + "b", Do: func(ctx context.Context) error { return over.WaitFor(ctx, 1) }},
 			{Op: "delete", Name: name + "b", Do: over.Delete},
 		}
+	})
+}
+
+// Close on a server that stands still returns with its context; members are lost, and others learn of it.
+func TestCrew_closeOnAFrozenServer(t *testing.T) {
+	t.Parallel()
+	kindtest.CloseFrozen(t, func(t *testing.T, c *client.Client) lock.Hold { return join(t, c.NewCrew("import")) }, func(t *testing.T, c *client.Client) bool {
+		s, err := c.NewCrew("import").Inspect(t.Context())
+		return err == nil && s.Done == 0 && len(s.Lost) == 1
 	})
 }

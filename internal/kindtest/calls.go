@@ -137,3 +137,27 @@ func hold(p *redistest.Proxy, phase string) (asked, release chan struct{}) {
 	})
 	return asked, release
 }
+
+// CloseFrozen tests Close on a server that stands still while a client has a hold, which holds makes: Close returns with its
+// context, the hold is over, and when the server answers again, the client gives it back, so that isFree says so of another one.
+func CloseFrozen(t *testing.T, holds func(t *testing.T, c *client.Client) lock.Hold, isFree func(t *testing.T, c *client.Client) bool) {
+	s := redistest.Start(t)
+	c, err := client.New(s.Client(t, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = time.Second }), client.WithOpTimeout(OpTimeout))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := holds(t, c)
+	s.Freeze(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close: %v, want its context's error", err)
+	}
+	if !errors.Is(h.Err(), lock.ErrClosed) {
+		t.Errorf("the hold: %v", h.Err())
+	}
+	s.Thaw(t)
+	_ = c.Close(t.Context()) // waits for what goes on in the background
+	other := NewClient(t, s.Client(t))
+	WaitFor(t, "it is given back", func() bool { return isFree(t, other) })
+}

@@ -1,0 +1,55 @@
+package semaphore_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/semaphore"
+)
+
+// Each call that is no Lock and no Unlock, when an answer is lost, its caller leaves, the server stands still, or the client closes.
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	incr := semaphore.NewScript("return redis.call('INCR', KEYS[1])")
+	kindtest.Calls(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
+		sem := c.NewSemaphore(name, 3)
+		h := kindtest.MustLock(t, sem)
+		data := "{" + name + "}:data"
+		run := func(ctx context.Context) (int64, error) {
+			msg, err := sem.Run(ctx, h, incr, []string{data})
+			return kindtest.Number(msg), err
+		}
+		return []kindtest.Call{
+			{Op: "inspect", Name: name, Do: func(ctx context.Context) error { _, err := sem.Inspect(ctx); return err }},
+			{Op: "slots", Name: name, Do: func(ctx context.Context) error { _, err := sem.Slots(ctx, h); return err }, After: func(t *testing.T) {
+				if slots, err := sem.Slots(t.Context(), h); err != nil || len(slots) != 1 || slots[0].Number != 0 {
+					t.Errorf("%v, %v", slots, err)
+				}
+			}},
+			{Op: "run", Name: name, Once: true, Do: func(ctx context.Context) error { _, err := run(ctx); return err }, After: func(t *testing.T) {
+				if n, err := run(t.Context()); n != 2 || err != nil {
+					t.Errorf("it ran %d times before, %v", n-1, err)
+				}
+			}},
+			{Op: "resize", Name: name, Do: func(ctx context.Context) error { return sem.Resize(ctx, 5) }, After: func(t *testing.T) {
+				if s, err := sem.Inspect(t.Context()); err != nil || s.Permits != 5 || s.Free != 4 {
+					t.Errorf("%+v, %v", s, err)
+				}
+			}},
+		}
+	})
+}
+
+// Close on a server that stands still returns with its context, holds are over, and later nothing is left.
+func TestCloseOnAFrozenServer(t *testing.T) {
+	t.Parallel()
+	kindtest.CloseFrozen(t, func(t *testing.T, c *client.Client) lock.Hold {
+		return kindtest.MustLock(t, c.NewSemaphore("gpus", 3).N(2))
+	}, func(t *testing.T, c *client.Client) bool {
+		s, err := c.NewSemaphore("gpus", 3).Inspect(t.Context())
+		return err == nil && s.Free == 3 && len(s.Holders) == 0
+	})
+}
