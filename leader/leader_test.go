@@ -454,6 +454,9 @@ func TestClose(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
+	if l, leads, err := kindtest.NewClient(t, s.Client(t)).NewElection("billing").Leader(t.Context()); leads || err != nil {
+		t.Errorf("after Close %+v leads, %v", l, err)
+	}
 }
 
 // Bad input is an error that names the operation and the election.

@@ -3,6 +3,7 @@ package board
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -24,6 +25,10 @@ var kind = &session.Kind{
 type Board struct {
 	session *session.Session // set once
 	spec    *session.Spec    // set once
+
+	mu    sync.Mutex
+	token uint64 // of the latest holder in whose name something was said; guarded by mu
+	stop  func() // Close need not take that back any more; nil if nothing was said; guarded by mu
 }
 
 var _ leader.Board = (*Board)(nil)
@@ -33,22 +38,46 @@ func New(s *session.Session, name string) *Board {
 	return &Board{session: s, spec: s.NewSpec(kind, name, nil)}
 }
 
-func (b *Board) post(ctx context.Context, op string, h lock.Hold, value string, d time.Duration, over bool) (luascripts.Verdict, error) {
-	end := time.Now().Add(d)
-	return session.Ask(ctx, b.session, b.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) {
+// says is the script that says something in the name of a holder, or takes it back.
+func says(h lock.Hold, value string, end time.Time, over bool) func(context.Context, rueidis.Client, luascripts.Keys) (luascripts.Verdict, error) {
+	return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) {
 		v, err := luascripts.PostLeader(ctx, rdb, k, h.Token(), value, time.Until(end), over)
 		return v, command.Foreign(v, err)
-	})
+	}
 }
 
 // Post says value in the name of the holder of h, for d at most.
 func (b *Board) Post(ctx context.Context, h lock.Hold, value string, d time.Duration) error {
 	const op = "proclaim"
-	v, err := b.post(ctx, op, h, value, d, false)
+	end := time.Now().Add(d)
+	if err := b.until(h); err != nil {
+		return &lock.Error{Op: op, Name: b.spec.Name, Err: err}
+	}
+	v, err := session.Ask(ctx, b.session, b.spec, op, says(h, value, end, false))
 	if err == nil && v == luascripts.Free {
 		err = &lock.Error{Op: op, Name: b.spec.Name, Err: leader.ErrNotLeading}
 	}
 	return err
+}
+
+// until has the client take back at its Close what is said in the name of the holder of h, unless Clear comes first.
+func (b *Board) until(h lock.Hold) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.spec.Err != nil || b.stop != nil && b.token == h.Token() {
+		return nil
+	}
+	stop, err := b.session.AtClose(func(ctx context.Context) {
+		_, _ = session.AskLast(ctx, b.session, b.spec, says(h, "", time.Now().Add(clearedStay), true)) // it ends with the lease
+	})
+	if err != nil {
+		return err
+	}
+	if b.stop != nil {
+		b.stop()
+	}
+	b.token, b.stop = h.Token(), stop
+	return nil
 }
 
 // clearedStay is for how long a leader that is done leaves its token, so that a late copy of its words does nothing.
@@ -56,7 +85,13 @@ const clearedStay = time.Minute
 
 // Clear takes back what was said in the name of the holder of h.
 func (b *Board) Clear(ctx context.Context, h lock.Hold) error {
-	_, err := b.post(ctx, "resign", h, "", clearedStay, true)
+	_, err := session.Ask(ctx, b.session, b.spec, "resign", says(h, "", time.Now().Add(clearedStay), true))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil && b.stop != nil && b.token == h.Token() {
+		b.stop()
+		b.stop = nil
+	}
 	return err
 }
 

@@ -18,10 +18,43 @@ type closer struct {
 	givenBack chan struct{} // closed when Close has ended all holds and tried to release them
 	givenUp   chan struct{} // closed when Close could not wait any longer
 	once      *sync.Once    // closes givenUp
+
+	mu   sync.Mutex
+	last map[*func(context.Context)]struct{} // what the first Close calls when all holds have ended; guarded by mu
 }
 
-func newCloser() closer {
-	return closer{make(chan struct{}), make(chan struct{}), make(chan struct{}), new(sync.Once)}
+func (c *closer) init() {
+	c.closing, c.givenBack, c.givenUp, c.once = make(chan struct{}), make(chan struct{}), make(chan struct{}), new(sync.Once)
+	c.last = make(map[*func(context.Context)]struct{})
+}
+
+// AtClose has the first Close call f when it has ended all holds, and wait for it. f may send by AskLast. The caller calls
+// stop when there is no need for that any more. After Close, AtClose fails with lock.ErrClosed.
+func (s *Session) AtClose(f func(context.Context)) (stop func(), err error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.sender.Done()
+	c := &s.closer
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last[&f] = struct{}{}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.last, &f)
+	}, nil
+}
+
+// callLast calls what AtClose was given.
+func (c *closer) callLast(ctx context.Context) {
+	c.mu.Lock()
+	var wg sync.WaitGroup
+	for f := range c.last {
+		wg.Go(func() { (*f)(ctx) })
+	}
+	c.mu.Unlock()
+	wg.Wait()
 }
 
 // Close gives back every lock still held, ends the waiters with ErrClosed, and
@@ -46,6 +79,7 @@ func (s *Session) Close(ctx context.Context) error {
 	if first {
 		close(s.closer.closing)
 		failed = s.giveBackAll(ctx, held)
+		s.closer.callLast(ctx)
 		close(s.closer.givenBack)
 	}
 	select {

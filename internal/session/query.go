@@ -29,6 +29,12 @@ func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquir
 	})
 }
 
+// AskLast is Ask for what AtClose was given.
+func AskLast[T any](ctx context.Context, s *Session, spec *Spec, q inquiry[T]) (T, error) {
+	o := command.Insist[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
+	return o.Value, o.Err
+}
+
 // AskOnce runs a script once, within the operation time-out: if no answer comes, it may have been carried out.
 func AskOnce[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
 	return once(ctx, s, spec, op, func() (T, error) {

@@ -49,8 +49,8 @@ func New(rdb rueidis.Client, c Config) *Session {
 		Config:   c,
 		identity: identity{id: owner.NewClient()}, // of version 7, which tells the fair lock's scripts that we send heartbeats
 		rdb:      rdb,
-		closer:   newCloser(),
 	}
+	s.closer.init()
 	s.sender = command.New(rdb, command.Config{Timeout: c.OpTimeout, User: c.User, Closing: s.closer.closing})
 	s.nodes.sliced = rdb.Mode() == rueidis.ClientModeCluster
 	s.places.init(s)
