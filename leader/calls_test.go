@@ -1,0 +1,79 @@
+package leader_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/leader"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// Each call of a board, when an answer is lost, its caller leaves, the server stands still, or the client closes.
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	kindtest.Calls(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
+		h := kindtest.MustLock(t, c.NewFairLock(name))
+		b := c.NewBoard(name)
+		if err := b.Post(t.Context(), h, "first", time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		says := func(want string) func(t *testing.T) {
+			return func(t *testing.T) {
+				if l, leads, err := b.Read(t.Context()); l.Value != want || leads != (want != "") || err != nil {
+					t.Errorf("%+v, %v, %v, want %q", l, leads, err, want)
+				}
+			}
+		}
+		return []kindtest.Call{
+			{Op: "proclaim", Name: name, Do: func(ctx context.Context) error { return b.Post(ctx, h, "second", time.Minute) }, After: says("second")},
+			{Op: "leader", Name: name, Do: func(ctx context.Context) error { _, _, err := b.Read(ctx); return err }, After: says("first")},
+			{Op: "resign", Name: name, Do: func(ctx context.Context) error { return b.Clear(ctx, h) }, After: says("")},
+		}
+	})
+}
+
+// A leader and an observer that are told to stop while the server stands still do so.
+func TestCancelled_frozen(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	e, other := c.NewElection("billing"), c.NewElection("billing")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	leads := runs(func() error {
+		return e.Run(ctx, "a", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+	})
+	kindtest.WaitFor(t, "it leads", e.Leading)
+	waits := runs(func() error { return other.Run(ctx, "b", func(context.Context) error { return nil }) })
+	kindtest.WaitFor(t, "it waits", func() bool { return kindtest.Number(s.Do(t, "LLEN", "redisson_lock_queue:{billing}")) == 1 })
+	seen := make(chan leader.Leader, 100)
+	observes := runs(func() error {
+		for l := range other.Observe(ctx) {
+			seen <- l
+		}
+		return nil
+	})
+	soon(t, seen)
+	s.Freeze(t)
+	proclaims := runs(func() error { return e.Proclaim(ctx, "c") })
+	cancel()
+	if err := soon(t, proclaims); !errors.Is(err, context.Canceled) && !errors.Is(err, leader.ErrNotLeading) {
+		t.Errorf("Proclaim: %v", err)
+	}
+	if err := soon(t, observes); err != nil {
+		t.Error(err)
+	}
+	if err := soon(t, waits); !errors.Is(err, context.Canceled) || !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("a candidate: %v", err)
+	}
+	if err := soon(t, leads); !errors.Is(err, context.Canceled) {
+		t.Errorf("the leader: %v", err)
+	}
+	s.Thaw(t)
+	saying(t, other, "")
+}
