@@ -347,21 +347,36 @@ func TestBadInput(t *testing.T) {
 	for what, bad := range map[string]*bloom.Filter{
 		"": open(rdb, ""), "}{": open(rdb, "}{"), "of others": open(rdb, "{x}:config"), "nil": bloom.New(nil, "x"), "option": open(rdb, "x", nil),
 	} {
-		_, err1 := bad.Init(t.Context(), 10, 0.1)
-		_, err2 := bad.Add(t.Context(), nil)
-		_, err3 := bad.Count(t.Context())
-		if err1 == nil || err2 == nil || err3 == nil || bad.Delete(t.Context()) == nil {
-			t.Errorf("%q: no error", what)
+		for op, err := range map[string]error{
+			"init": second(bad.Init(t.Context(), 10, 0.1)), "add": second(bad.Add(t.Context(), nil)), "contains": second(bad.Contains(t.Context(), nil)),
+			"count": second(bad.Count(t.Context())), "config": second(bad.Config(t.Context())), "delete": bad.Delete(t.Context()),
+		} {
+			var e *lock.Error
+			if !errors.As(err, &e) || e.Op != op {
+				t.Errorf("%q, %s: %v", what, op, err)
+			}
 		}
 	}
 	for what, bad := range map[string]*bloom.Sharded{
 		"": bloom.NewSharded(rdb, "", 2), "{x}": bloom.NewSharded(rdb, "{x}", 2), "none": bloom.NewSharded(rdb, "x", 0), "many": bloom.NewSharded(rdb, "x", 5000), "nil": bloom.NewSharded(nil, "x", 2),
 	} {
-		if _, err := bad.Init(t.Context(), 10, 0.1); err == nil {
-			t.Errorf("%q: no error", what)
+		for op, err := range map[string]error{
+			"init": second(bad.Init(t.Context(), 10, 0.1)), "add": second(bad.Add(t.Context(), nil)), "contains": second(bad.Contains(t.Context(), nil)),
+			"count": second(bad.Count(t.Context())), "delete": bad.Delete(t.Context()),
+		} {
+			var e *lock.Error
+			if !errors.As(err, &e) || e.Op != op {
+				t.Errorf("%q, %s: %v", what, op, err)
+			}
 		}
-		if _, err := bad.Add(t.Context(), nil); err == nil {
-			t.Errorf("%q: no error", what)
+	}
+	for _, c := range []struct {
+		n uint64
+		p float64
+	}{{0, 0.1}, {math.MaxUint64, 0.1}, {10, 0}, {10, 1}, {10, math.NaN()}, {1 << 40, 0.01}} {
+		var e *lock.Error
+		if _, err := bloom.NewSharded(rdb, "x", 2).Init(t.Context(), c.n, c.p); !errors.As(err, &e) || e.Op != "init" {
+			t.Errorf("sharded, %+v: %v", c, err)
 		}
 	}
 	if _, err := open(rdb, "f", bloom.WithKryo5()).Add(t.Context(), []byte{0xff}); err == nil {
@@ -550,6 +565,13 @@ func TestRights(t *testing.T) {
 		_, _ = f.Contains(t.Context(), slices.Repeat([][]byte{[]byte("a")}, 10)...) // the whole filter is shorter
 		_, _ = f.Count(t.Context())
 		_ = f.Delete(t.Context())
+		_, _ = f.Add(t.Context(), []byte("late")) // by what it knows of the filter
+		some := bloom.ShardedOn(send.New(rdb, "orders:", patient), "some", 3)
+		_, _ = some.Init(t.Context(), 1000, 0.1)
+		_, _ = some.Add(t.Context(), []byte("a"))
+		_, _ = some.Contains(t.Context(), []byte("a"))
+		_, _ = some.Count(t.Context())
+		_ = some.Delete(t.Context())
 	}
 	play(t, "all", rights)
 	if denied := s.Denied(t, "all"); len(denied) > 0 {

@@ -496,6 +496,7 @@ func TestCrew_badInput(t *testing.T) {
 		"for none":     {"wait for", "good", func() error { return good.WaitFor(t.Context(), 0) }, nil, "0 members"},
 		"for fewer":    {"wait for", "good", func() error { return good.WaitFor(t.Context(), -1) }, nil, "-1 members"},
 		"no name":      {"join", "", func() error { _, err := c.NewCrew("").Join(t.Context()); return err }, lock.ErrBadName, "empty"},
+		"half a brace": {"join", "x{", func() error { _, err := c.NewCrew("x{").Join(t.Context()); return err }, lock.ErrBadName, "without a }"},
 		"a crew's key": {"wait", "leasehold_crew:x", func() error { return c.NewCrew("leasehold_crew:x").Wait(t.Context()) }, lock.ErrBadName, "keep their state"},
 		"fencing":      {"join", "x", func() error { _, err := c.NewCrew("x", lock.WithFencing()).Join(t.Context()); return err }, nil, "does not know this option"},
 		"a bad option": {"wait", "x", func() error { return c.NewCrew("x", lock.WithFixedLease(1)).Wait(t.Context()) }, nil, "WithFixedLease"},

@@ -484,6 +484,7 @@ func TestBadInput(t *testing.T) {
 		"nobody leads":    {"proclaim", good.Proclaim(t.Context(), "x"), leader.ErrNotLeading, ""},
 		"twice":           {"run", running.Run(t.Context(), "", none), leader.ErrRunning, ""},
 		"no name":         {"lock", bad.Run(t.Context(), "", none), lock.ErrBadName, "empty"},
+		"half a brace":    {"lock", c.NewElection("x{").Run(t.Context(), "", none), lock.ErrBadName, "without a }"},
 		"a bad option":    {"lock", c.NewElection("x", lock.WithFixedLease(1)).Run(t.Context(), "", none), nil, "WithFixedLease"},
 		"no name to read": {"leader", func() error { _, _, err := bad.Leader(t.Context()); return err }(), lock.ErrBadName, "empty"},
 		"no name to observe": {"observe", func() (err error) {

@@ -29,6 +29,7 @@ func TestBadInput(t *testing.T) {
 		"no client":     ratelimit.New(nil, "api", closed, fine),
 		"no name":       ratelimit.New(rdb, "", closed, fine),
 		"a colon":       ratelimit.New(rdb, "api:v1", closed, fine),
+		"half a brace":  ratelimit.New(rdb, "a{", closed, fine),
 		"a long name":   ratelimit.New(rdb, strings.Repeat("x", 5000), closed, fine),
 		"of locks":      ratelimit.New(rdb, "redisson_lock_queue", closed, fine),
 		"no policy":     ratelimit.New(rdb, "api", ratelimit.Policy{}, fine),
@@ -61,8 +62,14 @@ func TestBadInput(t *testing.T) {
 	}
 	l := ratelimit.New(rdb, "api", closed, fine)
 	for _, n := range []int64{-1, math.MinInt64, math.MaxInt64} {
-		if _, err := l.Take(t.Context(), "k", n); err == nil {
-			t.Errorf("%d units: no error", n)
+		for op, err := range map[string]error{
+			"take": second(l.Take(t.Context(), "k", n)), "take up to": second(l.TakeUpTo(t.Context(), "k", n)),
+			"reserve": second(l.Reserve(t.Context(), "k", n)), "wait": l.Wait(t.Context(), "k", n),
+		} {
+			var e *lock.Error
+			if !errors.As(err, &e) || e.Op != op || e.Name != "api:k" {
+				t.Errorf("%s, %d units: %v", op, n, err)
+			}
 		}
 	}
 	if _, err := l.Take(t.Context(), strings.Repeat("k", 5000), 1); !errors.Is(err, lock.ErrBadName) {

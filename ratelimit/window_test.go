@@ -220,13 +220,19 @@ func TestWindow_Init(t *testing.T) {
 		rate int64
 		per  time.Duration
 	}{{0, time.Second}, {-1, time.Second}, {math.MaxUint32 + 1, time.Second}, {1, 0}, {1, time.Microsecond}, {1, 1500 * time.Microsecond}, {1, math.MaxInt64}} {
-		if _, err := w.Init(t.Context(), c.rate, c.per); err == nil || errors.Is(err, ratelimit.ErrOtherRate) {
-			t.Errorf("%+v: %v", c, err)
+		for op, err := range map[string]error{"init": second(w.Init(t.Context(), c.rate, c.per)), "set rate": w.SetRate(t.Context(), c.rate, c.per)} {
+			var e *lock.Error
+			if !errors.As(err, &e) || e.Op != op || e.Name != "w" || errors.Is(err, ratelimit.ErrOtherRate) {
+				t.Errorf("%s, %+v: %v", op, c, err)
+			}
 		}
 	}
 	for _, n := range []int64{-1, math.MaxUint32 + 1, math.MinInt64} {
-		if _, err := w.Take(t.Context(), n); err == nil {
-			t.Errorf("take %d: no error", n)
+		for op, err := range map[string]error{"take": second(w.Take(t.Context(), n)), "take up to": second(w.TakeUpTo(t.Context(), n)), "wait": w.Wait(t.Context(), n)} {
+			var e *lock.Error
+			if !errors.As(err, &e) || e.Op != op || e.Name != "w" {
+				t.Errorf("%s %d: %v", op, n, err)
+			}
 		}
 	}
 	if d := takeOf(t, w, math.MaxUint32); d.OK || d.RetryAfter != ratelimit.Never {
@@ -235,7 +241,7 @@ func TestWindow_Init(t *testing.T) {
 	if err := w.Wait(t.Context(), 3); !errors.Is(err, ratelimit.ErrLimited) {
 		t.Errorf("wait for more than the rate: %v", err)
 	}
-	for what, bad := range map[string]*ratelimit.Window{"": window(rdb, ""), "of others": window(rdb, "{x}:value"), "nil": window(nil, "x")} {
+	for what, bad := range map[string]*ratelimit.Window{"": window(rdb, ""), "of others": window(rdb, "{x}:value"), "half a brace": window(rdb, "x}"), "nil": window(nil, "x")} {
 		if _, err := bad.Take(t.Context(), 1); err == nil {
 			t.Errorf("%q: no error", what)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/semaphore"
 	"github.com/redis/rueidis"
 )
 
@@ -52,6 +53,9 @@ func TestRights(t *testing.T) {
 			t.Error(err)
 		}
 		if _, err := sem.Slots(t.Context(), h); err != nil {
+			t.Error(err)
+		}
+		if _, err := sem.Run(t.Context(), h, semaphore.NewScript("return 1"), nil); err != nil {
 			t.Error(err)
 		}
 		kindtest.WaitFor(t, "it is renewed", func() bool { return h.Until().After(time.Now().Add(kindtest.WatchdogTimeout * 3 / 4)) })

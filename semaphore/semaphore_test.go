@@ -247,6 +247,7 @@ func TestBadInput(t *testing.T) {
 		"no name":                    {c.NewSemaphore("", 3), lock.ErrBadName, "empty", false},
 		"the other key's name":       {c.NewSemaphore("{x}:timeout", 3), lock.ErrBadName, "timeout", false},
 		"the queue's name":           {c.NewSemaphore("leasehold_semaphore_queue:{x}", 3), lock.ErrBadName, "keep their state", false},
+		"half a brace":               {c.NewSemaphore("x}y", 3), lock.ErrBadName, "without a {", false},
 		"a bad option":               {c.NewSemaphore("x", 3, lock.WithFixedLease(1)), nil, "WithFixedLease", false},
 		"another total":              {c.NewSemaphore("five", 4), semaphore.ErrPermits, "5 permits in all, and the handle says 4", true},
 		"more than there are stored": {c.NewSemaphore("five", 0).N(6), semaphore.ErrPermits, "the call wants 6", true},
@@ -272,6 +273,22 @@ func TestBadInput(t *testing.T) {
 		if err := there.Resize(t.Context(), n); !errors.As(err, &e) || e.Op != "resize" || e.Name != "five" {
 			t.Errorf("resize to %d: %v", n, err)
 		}
+	}
+	before := s.CommandCalls(t, "evalsha")
+	nameless := c.NewSemaphore("", 3)
+	h := kindtest.MustLock(t, there)
+	_, inspect := nameless.Inspect(t.Context())
+	_, slots := nameless.Slots(t.Context(), h)
+	_, run := nameless.Run(t.Context(), h, semaphore.NewScript("return 1"), nil)
+	kindtest.MustUnlock(t, h)
+	for op, err := range map[string]error{"resize": nameless.Resize(t.Context(), 3), "inspect": inspect, "slots": slots, "run": run} {
+		var e *lock.Error
+		if !errors.As(err, &e) || e.Op != op || !errors.Is(err, lock.ErrBadName) {
+			t.Errorf("%s without a name: %v", op, err)
+		}
+	}
+	if sent := s.CommandCalls(t, "evalsha") - before; sent > 2 { // those of the hold
+		t.Errorf("%d commands were sent", sent)
 	}
 	if err := c.NewSemaphore("hash", 3).Resize(t.Context(), 3); !errors.Is(err, lock.ErrForeignKey) {
 		t.Errorf("resize of a hash: %v", err)
