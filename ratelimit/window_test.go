@@ -216,6 +216,7 @@ func TestWindow_Init(t *testing.T) {
 	if d := takeOf(t, w, 1); d.OK || d.Remaining != 0 {
 		t.Errorf("two: %+v", d)
 	}
+	sent := s.CommandCalls(t, "evalsha")
 	for _, c := range []struct {
 		rate int64
 		per  time.Duration
@@ -234,6 +235,9 @@ func TestWindow_Init(t *testing.T) {
 				t.Errorf("%s %d: %v", op, n, err)
 			}
 		}
+	}
+	if n := s.CommandCalls(t, "evalsha") - sent; n > 0 {
+		t.Errorf("%d scripts were sent", n)
 	}
 	if d := takeOf(t, w, math.MaxUint32); d.OK || d.RetryAfter != ratelimit.Never {
 		t.Errorf("more than the rate: %+v", d)
