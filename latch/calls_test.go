@@ -3,10 +3,12 @@ package latch_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -70,4 +72,26 @@ func TestCrew_closeOnAFrozenServer(t *testing.T) {
 		s, err := c.NewCrew("import").Inspect(t.Context())
 		return err == nil && s.Done == 0 && len(s.Lost) == 1
 	})
+}
+
+// Every second answer is lost: a member lasts, and is done.
+func TestCrew_lostRenewals(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	crew := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), kindtest.Fast...).NewCrew("import")
+	m := join(t, crew)
+	var loses atomic.Bool
+	p.OnRequest(func(req [][]byte) redistest.Action {
+		return redistest.Action{DropReply: string(req[0]) == "EVALSHA" && loses.Swap(!loses.Load())}
+	})
+	began := m.Until()
+	kindtest.WaitFor(t, "the member has outlived two leases", func() bool {
+		return m.Err() != nil || m.Until().After(began.Add(2*kindtest.WatchdogTimeout))
+	})
+	kindtest.MustUnlock(t, m)
+	if err := crew.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	crewStands(t, crew, 1, 0, 0)
 }

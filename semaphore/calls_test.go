@@ -2,10 +2,12 @@ package semaphore_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/semaphore"
 )
@@ -52,4 +54,41 @@ func TestCloseOnAFrozenServer(t *testing.T) {
 		s, err := c.NewSemaphore("gpus", 3).Inspect(t.Context())
 		return err == nil && s.Free == 3 && len(s.Holders) == 0
 	})
+}
+
+// Every second answer to a renewal, a heartbeat or a question is lost: a hold lasts, a waiter keeps its place, and gets the permit.
+func TestLostReplies_renewals(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	a := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), kindtest.Fast...)
+	b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	h := kindtest.MustLock(t, a.NewSemaphore("gpus", 2).N(2))
+	first := kindtest.Go(t.Context(), a.NewSemaphore("gpus", 2, lock.WithPatience(kindtest.WatchdogTimeout)))
+	waiting(t, s, "gpus", 1)
+	second := kindtest.Go(t.Context(), b.NewSemaphore("gpus", 2).N(2))
+	waiting(t, s, "gpus", 2)
+	var loses atomic.Bool
+	p.OnRequest(func(req [][]byte) redistest.Action {
+		return redistest.Action{DropReply: string(req[0]) == "EVALSHA" && loses.Swap(!loses.Load())}
+	})
+	began := h.Until()
+	kindtest.WaitFor(t, "the hold has outlived two leases", func() bool {
+		return h.Err() != nil || h.Until().After(began.Add(2*kindtest.WatchdogTimeout))
+	})
+	if err := h.Err(); err != nil {
+		t.Error(err)
+	}
+	if !first.Waits() || !second.Waits() {
+		t.Error("more permits than there are")
+	}
+	p.OnRequest(nil)
+	kindtest.MustUnlock(t, h)
+	one := first.Hold(t)
+	if !second.Waits() {
+		t.Error("it overtook the first")
+	}
+	kindtest.MustUnlock(t, one)
+	kindtest.MustUnlock(t, second.Hold(t))
+	soonStands(t, s, "gpus", "2", 0)
 }
