@@ -55,6 +55,9 @@ func TestRW_tokensWithARegister(t *testing.T) {
 				do(t, l.rdb, "SET", l.keys.Register, before)
 			}
 			last := l.asksToRead("G1").Token
+			if again := l.asksToRead("G1", func(q *luascripts.Question) { q.Want = 2 }).Token; again != 0 {
+				t.Errorf("a re-entry has the token %d", again)
+			}
 			l.stopsReading("G1", luascripts.Done)
 			for range 3 {
 				write := l.asksToWrite("G1").Token

@@ -984,6 +984,37 @@ func TestRW_foreignKeys(t *testing.T) {
 	})
 }
 
+// A lease that ends soon may be that of a dead reader. So waiters are told to look at it.
+func TestReleaseRead_besideAShortLease(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.held("read G1=1(1) G2=1(1)", long)
+		l.reads("G2", 900*time.Millisecond)
+		e := listen(t, l.rdb)
+		l.stopsReading("G1", luascripts.Done)
+		e.expect(l.keys.Channel + " 0")
+	})
+}
+
+// The hash lives for as long as a reader may that was not looked at among many.
+func TestReleaseRead_besideMany(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		state := "read"
+		for i := range 60 {
+			state += fmt.Sprintf(" G%d=1(1)", 10+i)
+		}
+		l.held(state+" G1=1(1)", time.Minute)
+		for i := range 60 {
+			l.reads(fmt.Sprint("G", 10+i), long)
+			l.reads("G1", long)
+			l.ends(l.keys.Lock, long)
+			l.stopsReading("G1", luascripts.Done)
+			about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), long)
+			l.reads(fmt.Sprint("G", 10+i), time.Minute)
+			l.asksToRead("G1")
+		}
+	})
+}
+
 // A field among many that is no reader's counts for nothing.
 func TestRW_strangeFields(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
@@ -1136,8 +1167,8 @@ func TestRW_deniedCommands(t *testing.T) {
 	// The keys of read leases can be denied alone, as their names differ.
 	s := redistest.Start(t)
 	l := rw{t, s.Client(t), rwKeys}
-	some := rw{t, user(t, s, "some", "~orders", "~leasehold_rwlock_wish:{orders}", "&*", "+@all"), rwKeys}
-	for _, before := range []string{"", "read G2=1(1)"} {
+	some := rw{t, user(t, s, "some", "~"+rwKeys.Lock, "~"+rwKeys.Wish, "~"+rwKeys.Turn, "~"+rwKeys.Never, "&*", "+@all"), rwKeys}
+	for _, before := range []string{"", "read G2=1()"} { // a dead one, as the leases of others may not be looked at
 		l.clear()
 		l.held(before, long)
 		if err := readsAs(1)(some); err == nil {
