@@ -146,6 +146,8 @@ func TestRWTurn_aWriterAsks(t *testing.T) {
 			{"the turn of a reader that came as it began", "", "G5 1m 1m", luascripts.Held, time.Minute, "G1 5m", ""},
 			{"the turn of a reader, and the dead read", "read G2=1()", "G5 10m 1m", luascripts.Held, time.Minute, "G1 5m", ""},
 			{"the turn of a reader, and others read", "read G2=1(1)", "G5 10m 1m", luascripts.Held, long, "G1 5m", ""},
+			{"another writes, which has passed a reader", "write G2:write=1", "G5 10m out", luascripts.Held, long, "G1 5m", ""},
+			{"others read, and a writer has passed a reader", "read G2=1(1)", "G5 10m out", luascripts.Held, long, "G1 5m", ""},
 			{"a reader came after the turn began", "", "G5 1m 10m", luascripts.Done, 0, "", "G5 1m out"},
 			{"the waiting reader had its turn", "", "- - 1m", luascripts.Done, 0, "", ""},
 			{"it writes", "write G1:write=1", "G5 10m 1m", luascripts.Done, 0, "", ""},
@@ -310,17 +312,26 @@ func TestRWTurn(t *testing.T) {
 
 // A reader dies while it waits. Its turn keeps writers out once, for a moment.
 func TestRWTurn_ofTheDead(t *testing.T) {
-	l := rw{t, redistest.Start(t).Client(t), rwKeys}
-	l.asksToWrite("G1")
-	l.expect("a reader", l.asksToRead("G5", func(q *luascripts.Question) { q.Patience = time.Hour }).Verdict, luascripts.Held)
-	l.stopsWriting("G1", luascripts.Done)
-	for began := time.Now(); l.asksToWrite("G1").Verdict != luascripts.Done; {
-		if time.Since(began) > slow {
-			t.Fatalf("a writer is refused for %v", time.Since(began))
-		}
+	rdb := redistest.Start(t).Client(t)
+	for name, ends := range map[string]func(l rw){
+		"the writer leaves":            func(l rw) { l.stopsWriting("G1", luascripts.Done) },
+		"the lease of the writer ends": func(l rw) { do(l.t, l.rdb, "DEL", l.keys.Lock) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := rw{t, rdb, rwKeys}
+			l.clear()
+			l.asksToWrite("G1")
+			l.expect("a reader", l.asksToRead("G5", func(q *luascripts.Question) { q.Patience = time.Hour }).Verdict, luascripts.Held)
+			ends(l)
+			for began := time.Now(); l.asksToWrite("G1").Verdict != luascripts.Done; {
+				if time.Since(began) > slow {
+					t.Fatalf("a writer is refused for %v", time.Since(began))
+				}
+			}
+			l.stopsWriting("G1", luascripts.Done)
+			l.expect("a writer", l.asksToWrite("G1").Verdict, luascripts.Done)
+		})
 	}
-	l.stopsWriting("G1", luascripts.Done)
-	l.expect("a writer", l.asksToWrite("G1").Verdict, luascripts.Done)
 }
 
 // A writer dies, whose lease ends then. A reader that waits lets one writer pass, not one after the
