@@ -661,6 +661,8 @@ func TestRenewRW(t *testing.T) {
 		add("another", "read G2=2(1,2)", 20*time.Second, luascripts.Gone, luascripts.Gone)
 		add("written", "write G1:write=1", 20*time.Second, luascripts.Gone, luascripts.Done)
 		add("both", "write G1:write=1 G1=2(1,2)", 20*time.Second, luascripts.Done, luascripts.Done)
+		add("deleted by hand", "read G1=2(1,2)", 20*time.Second, luascripts.Gone, luascripts.Gone)
+		do(t, l.rdb, "DEL", "deleted by hand") // the leases are still there
 		do(t, l.rdb, "SET", "foreign", "x")
 		add("foreign", "", 0, luascripts.Foreign, luascripts.Foreign)
 		before := strings.ReplaceAll(contents(t, l.rdb), "*", "") // persisted keys get an expiry again
