@@ -53,6 +53,10 @@ if [ "$want" = holds ] && grep -q "max search depth too small\|out of memory" ou
 found=$(property "$(grep -m1 "^pan:1:" out || grep -m1 -o "errors: [0-9]*" out || tail -1 out)")
 states=$(awk '/states, stored/ { print $1; exit }' out)
 printf '%-22s %-9s %-9s %12s %8s  %s\n' "$name" "$want" "$found" "$states" $(($(date +%s) - began)) "$flags"
+if [ -n "$steps" ] && [ ! -s "$STEPS" ]; then
+	echo "$name wrote no steps"
+	touch "$dir/failed"
+fi
 if [ "$found" != "$want" ]; then
 	[ ! -e "$(basename "$model").trail" ] || spin -k "$(basename "$model").trail" $flags $steps "$model" 2>/dev/null | grep -v ' = 0$\| = 255$\|^c_code\|^spin: [iw]\|^  [^ ]\|^      in random' | head -100
 	touch "$dir/failed"
