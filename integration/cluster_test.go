@@ -26,19 +26,9 @@ func eachPubSub(t *testing.T, test func(*testing.T, client.PubSub)) {
 // needs skips the test if the server does not know this way of waking waiters: sharded Pub/Sub came with Redis 7.0.
 func needs(t *testing.T, p client.PubSub) {
 	t.Helper()
-	if p == client.PubSubSharded && !knowsSharded(t, redistest.Start(t)) {
+	if p == client.PubSubSharded && !redistest.Start(t).KnowsSharded(t) {
 		t.Skip("this server has no sharded Pub/Sub")
 	}
-}
-
-func knowsSharded(t *testing.T, server *redistest.Server) bool {
-	t.Helper()
-	reply := server.Do(t, "COMMAND", "INFO", "ssubscribe")
-	known, err := reply.ToArray()
-	if err != nil || len(known) != 1 {
-		t.Fatalf("COMMAND INFO: %v, %v", known, err)
-	}
-	return !known[0].IsNil()
 }
 
 // The rules of every kind hold on a cluster: with sharded Pub/Sub, which the client finds
@@ -50,7 +40,7 @@ func TestConformance_cluster(t *testing.T) {
 		t.Parallel()
 		conformance(t, func(tb testing.TB) rueidis.Client { return c.Client(tb) }, client.WithPubSub(client.PubSubPlain))
 	})
-	if !knowsSharded(t, c.Nodes[0]) {
+	if !c.Nodes[0].KnowsSharded(t) {
 		t.Run("least rights", func(t *testing.T) {
 			t.Parallel()
 			leastRights(t, c.Nodes, c.Client, "Cluster")

@@ -126,7 +126,7 @@ func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.T
 	t.Helper()
 	pubsub := client.PubSubAuto
 	lacks := func(right string) bool { return false }
-	if !knowsSharded(t, nodes[0]) {
+	if !nodes[0].KnowsSharded(t) {
 		pubsub = client.PubSubPlain
 		lacks = func(right string) bool { return slices.Contains(ofSharded, right) }
 	}

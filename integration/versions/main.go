@@ -48,7 +48,7 @@ func chaos(topologies string) []string {
 
 var parts = []part{
 	{name: "scripts", mode: "standalone", what: "each script, and the sessions that send them", test: []string{"./luascripts", "./internal/session"}, root: true},
-	{name: "packages", mode: "standalone", what: "the packages that talk to a server; the rights of each kind, in both directions", test: []string{"-skip", "(?i)tls",
+	{name: "packages", mode: "standalone", what: "the packages that talk to a server; the rights of each kind, in both directions", test: []string{
 		"./admin", "./bloom", "./client", "./fairlock", "./fence", "./internal/command", "./internal/hint", "./internal/redistest", "./internal/registry", "./internal/send", "./internal/slots", "./latch", "./leader", "./multilock", "./ratelimit", "./reentrant", "./rwlock", "./semaphore"}, root: true},
 	{name: "rules", mode: "standalone", what: "the rules of every kind, also with the least rights, and by a Unix socket", test: []string{"-run", "^TestConformance(_unixSocket|_leastRights)?$", "."}},
 	{name: "tls", mode: "standalone", what: "the rules of every kind, by TLS with certificates of both sides", test: []string{"-run", "^TestConformance_tls$", "."}},

@@ -169,6 +169,9 @@ func TestFollows_sentinel(t *testing.T) {
 func TestFollows_sharded(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
+	if !c.Nodes[0].KnowsSharded(t) {
+		t.Skip("this server has no sharded Pub/Sub")
+	}
 	h := New(c.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }), testConfig(true)) // otherwise no command tells the client of a new master
 	for i := range 3 {
 		channel := fmt.Sprintf("redisson_lock__channel:{orders:%d}", i)

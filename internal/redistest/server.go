@@ -402,6 +402,17 @@ func (s *Server) ask(args ...string) (rueidis.RedisMessage, error) {
 	return c.Do(ctx, c.B().Arbitrary(args...).Build()).ToMessage()
 }
 
+// KnowsSharded reports whether the server knows sharded Pub/Sub, which came with Redis 7.0.
+func (s *Server) KnowsSharded(tb testing.TB) bool {
+	tb.Helper()
+	reply := s.Do(tb, "COMMAND", "INFO", "ssubscribe")
+	known, err := reply.ToArray()
+	if err != nil || len(known) != 1 {
+		tb.Fatalf("COMMAND INFO: %v, %v", known, err)
+	}
+	return !known[0].IsNil()
+}
+
 // CommandCalls returns how often the server executed the command since it started
 // or since ResetStats, from INFO commandstats. A subcommand is "config|get"; Redis
 // before 7.0 counts the subcommands of a command together.
