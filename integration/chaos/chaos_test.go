@@ -251,10 +251,16 @@ func (s *scene) keep(r result) {
 	save("plan.json", s.plan)
 	save("events.json", s.events)
 	save("result.json", r)
-	for i, server := range s.servers {
-		if log, err := server.Log(); err == nil {
-			_ = os.WriteFile(filepath.Join(dir, fmt.Sprintf("server-%d.log", i)), log, 0o644) // the rest is kept all the same
+	logs := func(of string, servers []*redistest.Server) {
+		for i, server := range servers {
+			if log, err := server.Log(); err == nil {
+				_ = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.log", of, i)), log, 0o644) // the rest is kept all the same
+			}
 		}
+	}
+	logs("server", s.servers)
+	if s.sentinel != nil {
+		logs("sentinel", s.sentinel.Sentinels)
 	}
 	files, _ := filepath.Glob(filepath.Join(s.dir, "*"))
 	for _, file := range files {
@@ -271,7 +277,8 @@ func TestKeep(t *testing.T) {
 	under := t.TempDir()
 	t.Setenv("LEASEHOLD_FAILURES", under)
 	server := redistest.Start(t)
-	s := &scene{T: t, plan: newPlan(1, 0, time.Second), dir: t.TempDir(), servers: []*redistest.Server{server}, events: []event{{What: "freeze on 1"}}}
+	s := &scene{T: t, plan: newPlan(1, 0, time.Second), dir: t.TempDir(), servers: []*redistest.Server{server},
+		sentinel: &redistest.Sentinel{Sentinels: []*redistest.Server{server}}, events: []event{{What: "freeze on 1"}}}
 	s.monitor(server, filepath.Join(s.dir, "monitor-0"))
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		server.Do(t, "SET", "last", "command")
@@ -293,7 +300,7 @@ func TestKeep(t *testing.T) {
 		t.Fatalf("%q", dirs)
 	}
 	for name, want := range map[string]string{
-		"plan.json": `"Topology"`, "events.json": "freeze on 1", "result.json": saysTwo, "server-0.log": "Ready to accept connections", "monitor-0.0": `"SET" "last" "command"`,
+		"plan.json": `"Topology"`, "events.json": "freeze on 1", "result.json": saysTwo, "server-0.log": "Ready to accept connections", "sentinel-0.log": "Ready to", "monitor-0.0": `"SET" "last" "command"`,
 		"go0.0": "records", "go0.0.log": "what it logged", "wrong-plain-0.html": "a page", "plain-porcupine.html": "another",
 	} {
 		if text, err := os.ReadFile(filepath.Join(dirs[0], name)); err != nil || !strings.Contains(string(text), want) {
