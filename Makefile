@@ -76,13 +76,8 @@ chaosmutants: export LEASEHOLD_MUTANTS = 1
 chaosmutants: server ## break the locks in several ways; make chaos must see each of them
 	cd integration && go test -count=1 -timeout 1h -v -run '^TestMutants$$' ./chaos
 
-fuzz: ## every fuzz test for FUZZTIME=10s
-	@set -e; for m in $(MODULES); do (cd $$m; for pkg in $$(go list ./...); do \
-		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
-			echo "== $$pkg $$f"; \
-			go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
-		done; \
-	done); done
+fuzz: ## every fuzz test for FUZZTIME=10s, as many at once as there are processors
+	@sh scripts/fuzz.sh $(FUZZTIME)
 
 # With BENCH it prints tables only. Without, it writes them into the pages.
 bench: server ## next to its peers and the floors, in forty minutes, into docs/PERFORMANCE*.md; BENCH='-h' for less
