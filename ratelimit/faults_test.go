@@ -281,3 +281,75 @@ func TestClose_underWay(t *testing.T) {
 		}
 	}
 }
+
+// A question for the stock whose answer is lost, or whose caller leaves, puts nothing into the stock; those that wait for it ask themselves.
+func TestPregrant_faults(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	sender := send.New(s.Client(t, redistest.Via(p)), "", time.Minute)
+	plain := ratelimit.On(sender, "api", closed, daily)
+	l := plain.Pregrant(3, time.Minute)
+	take(t, l, "first", 1) // now the server knows the script
+	p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+	if d, err := l.Take(t.Context(), "lost", 1); !errors.Is(err, lock.ErrUnavailable) || d.OK {
+		t.Errorf("a lost answer: %+v, %v", d, err)
+	}
+	p.OnRequest(nil)
+	if d := take(t, l, "lost", 1); !d.OK || peek(t, plain, "lost").Remaining != 2 {
+		t.Errorf("after a lost answer: %+v", d)
+	}
+
+	asked, release := hold(p, "reply")
+	ctx, cancel := context.WithCancel(t.Context())
+	done, next := make(chan error, 1), make(chan ratelimit.Decision, 1)
+	go func() { done <- second(l.Take(ctx, "left", 1)) }()
+	<-asked
+	go func() {
+		d, err := l.Take(t.Context(), "left", 1)
+		if err != nil {
+			t.Error(err)
+		}
+		next <- d
+	}()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	close(release)
+	if d := <-next; !d.OK {
+		t.Errorf("the next one: %+v", d)
+	}
+	(subject{left: func() int64 { return peek(t, plain, "left").Remaining }, alone: "api:left"}).soonLeft(t, "left", 6)
+	if err := sender.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for range 4 { // what is in the stock can still be used, and then it is over
+		_, err := l.Take(t.Context(), "left", 1)
+		if err != nil && !errors.Is(err, lock.ErrClosed) {
+			t.Error(err)
+		}
+	}
+	if _, err := l.Take(t.Context(), "left", 1); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A call for no unit takes nothing, and is never refused.
+func TestTake_none(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l, w := ratelimit.New(s.Client(t), "api", closed, daily), newWindow(t, s.Client(t), "w", 10, time.Hour)
+	take(t, l, "k", 10)
+	takeOf(t, w, 10)
+	r, err := l.Reserve(t.Context(), "k", 0)
+	if d := take(t, l, "k", 0); !d.OK || d.Taken != 0 || d.Remaining != 0 || err != nil || r.Delay() != 0 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if d := takeOf(t, w, 0); !d.OK || d.Taken != 0 || d.Remaining != 0 {
+		t.Errorf("%+v", d)
+	}
+	if err := errors.Join(l.Wait(t.Context(), "k", 0), w.Wait(t.Context(), 0)); err != nil {
+		t.Error(err)
+	}
+}

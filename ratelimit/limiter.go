@@ -81,7 +81,7 @@ func (l *Limiter) With(limits ...Limit) *Limiter {
 }
 
 // Take takes n units of key, of all limits, or none. A refusal is a Decision that is not OK, and no
-// error. A call for more than a Burst is always refused, with RetryAfter [Never].
+// error. A call for more than a Burst is always refused, with RetryAfter [Never]. A call for 0 units is never refused.
 //
 // If ctx ends before the answer, Take returns the error of ctx. If Redis takes the units later, the
 // limiter gives them back. If a connection breaks, the outcome is unknown: the units may be taken, and come

@@ -125,7 +125,7 @@ func (w *Window) init(ctx context.Context, op string, rate int64, per time.Durat
 }
 
 // Take takes n units, or none. A refusal is a Decision that is not OK, and no error. A call for more than the rate
-// is always refused, with RetryAfter [Never].
+// is always refused, with RetryAfter [Never], and one for 0 units never.
 func (w *Window) Take(ctx context.Context, n int64) (Decision, error) {
 	return w.take(ctx, "take", n, n)
 }
