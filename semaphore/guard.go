@@ -25,7 +25,7 @@ func NewScript(lua string) *Script { return &Script{luascripts.NewPermitted(lua)
 // This is what fencing tokens are for locks that one owner holds at a time. The holders of a semaphore hold it at
 // once, so no token is the latest, and none is stale because another one was seen. Where each holder works on data of its own,
 // [Semaphore.Slots] has tokens for these. On a cluster the keys must be in the slot
-// of the semaphore, as "{name}:data" is for a semaphore "name".
+// of the semaphore, as "{name}:data" is for a semaphore "name"; another key is an error.
 //
 // h must be a hold of this semaphore, by this handle or another one. When no answer comes, the script may have been carried
 // out; it is sent once.
@@ -38,6 +38,9 @@ func (s *Semaphore) Run(ctx context.Context, h lock.Hold, script *Script, keys [
 	r, err := session.AskOnce(ctx, s.one.session, spec, "run", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (reply, error) {
 		if len(luascripts.Permits(owner)) == 0 {
 			return reply{}, command.Final{Err: fmt.Errorf("%v is no hold of a semaphore", h)}
+		}
+		if key, is := s.one.session.Elsewhere(spec, keys); is {
+			return reply{}, command.Final{Err: fmt.Errorf("the key %q is in another slot of the cluster than the semaphore", key)}
 		}
 		msg, had, err := script.permitted.Exec(ctx, rdb, k, owner, keys, args)
 		return reply{msg, had}, err

@@ -794,6 +794,23 @@ func TestRun(t *testing.T) {
 	_ = h.Unlock(t.Context())
 }
 
+// On a cluster, a key in another slot is an error, and does not end the program.
+func TestRun_cluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	sem := kindtest.NewClient(t, c.Client(t)).NewSemaphore("gpus", 3)
+	h := kindtest.MustLock(t, sem)
+	set := semaphore.NewScript("return redis.call('SET', KEYS[1], ARGV[1])")
+	var e *lock.Error
+	if _, err := sem.Run(t.Context(), h, set, []string{"{gpus}:data", "elsewhere"}, "one"); !errors.As(err, &e) || e.Op != "run" || e.Name != "gpus" || !strings.Contains(err.Error(), "slot") {
+		t.Errorf("a key in another slot: %v", err)
+	}
+	if _, err := sem.Run(t.Context(), h, set, []string{"{gpus}:data"}, "one"); err != nil {
+		t.Error(err)
+	}
+	kindtest.MustUnlock(t, h)
+}
+
 // A permit among other locks: all or none, and the loss of one ends the whole.
 func TestInAMultilock(t *testing.T) {
 	t.Parallel()

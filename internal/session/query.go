@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/registry"
+	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -33,6 +34,20 @@ func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquir
 func AskLast[T any](ctx context.Context, s *Session, spec *Spec, q inquiry[T]) (T, error) {
 	o := command.Insist[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
 	return o.Value, o.Err
+}
+
+// Elsewhere returns the first of keys that is in another slot of a cluster than those of spec: a command with both
+// would have the library panic.
+func (s *Session) Elsewhere(spec *Spec, keys []string) (key string, is bool) {
+	if !s.sliced() {
+		return "", false
+	}
+	for _, key := range keys {
+		if slots.OfKey(s.rdb, key) != spec.slot {
+			return key, true
+		}
+	}
+	return "", false
 }
 
 // AskOnce runs a script once, within the operation time-out: if no answer comes, it may have been carried out.
