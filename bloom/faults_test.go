@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -251,4 +252,25 @@ func TestClose(t *testing.T) {
 			}
 		}
 	}
+}
+
+// While memory is full, no filter is made and nothing is added, with an error that says so; what is there is found.
+func TestMemoryFull(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	f := made(t, open(s.Client(t), "f"), 1000, 0.01)
+	add(t, f, "a")
+	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
+	_, errOfAdd := f.Add(t.Context(), []byte("b"))
+	_, errOfInit := open(s.Client(t), "new").Init(t.Context(), 1000, 0.01)
+	for op, err := range map[string]error{"add": errOfAdd, "init": errOfInit} {
+		if !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+	if there := contains(t, f, "a", "b"); !there[0] || there[1] {
+		t.Errorf("%v", there)
+	}
+	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+	made(t, open(s.Client(t), "new"), 1000, 0.01)
 }

@@ -446,6 +446,31 @@ func TestCrew_frozenServer(t *testing.T) {
 	})
 }
 
+// While memory is full, nobody joins; members are renewed, fail, are dismissed and are done.
+func TestCrew_memoryFull(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	crew := kindtest.NewClient(t, s.Client(t), kindtest.Fast...).NewCrew("import")
+	m, fails := join(t, crew), join(t, crew)
+	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
+	if _, err := crew.Join(t.Context()); err == nil || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("%v", err)
+	}
+	first := m.Until()
+	kindtest.WaitFor(t, "it is renewed", func() bool { return m.Until().After(first.Add(kindtest.WatchdogTimeout)) || m.Err() != nil })
+	if err := fails.Fail(t.Context()); err != nil {
+		t.Error(err)
+	}
+	state := crewStands(t, crew, 0, 1, 1)
+	if n, err := crew.Dismiss(t.Context(), state.Lost...); n != 1 || err != nil {
+		t.Errorf("%d dismissed, %v", n, err)
+	}
+	kindtest.MustUnlock(t, m)
+	if err := crew.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Many join and leave at once; the last to leave ends the wait.
 func TestCrew_many(t *testing.T) {
 	t.Parallel()

@@ -77,3 +77,23 @@ func TestCancelled_frozen(t *testing.T) {
 	s.Thaw(t)
 	saying(t, other, "")
 }
+
+// While memory is full, a leader says what it says, and takes it back.
+func TestMemoryFull(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	e := kindtest.NewClient(t, s.Client(t)).NewElection("billing")
+	stop := make(chan struct{})
+	done := runs(func() error { return e.Run(t.Context(), "a", func(context.Context) error { <-stop; return nil }) })
+	saying(t, e, "a")
+	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
+	if err := e.Proclaim(t.Context(), "b"); err != nil {
+		t.Error(err)
+	}
+	saying(t, e, "b")
+	close(stop)
+	if err := soon(t, done); err != nil {
+		t.Error(err)
+	}
+	saying(t, e, "")
+}
