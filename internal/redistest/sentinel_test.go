@@ -1,6 +1,9 @@
 package redistest
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // The writes after CutReplication are lost with the primary, and the other nodes
 // go on; twice, so that a node that joined again can be promoted.
@@ -33,5 +36,25 @@ func TestSentinel(t *testing.T) {
 			return rdb.Do(t.Context(), rdb.B().Set().Key("follows").Value(next.Addr()).Build()).Error() == nil
 		})
 		s.Rejoin(t, primary, next)
+	}
+}
+
+// Sentinels that are still for more than two seconds promote the replica all the same.
+func TestSentinel_still(t *testing.T) {
+	s := StartSentinel(t, 2)
+	if _, err := s.Sentinels[0].ask("SENTINEL", "DEBUG"); err != nil {
+		t.Skip("the Sentinels of this server have no SENTINEL DEBUG")
+	}
+	primary := s.Primary(t)
+	for _, sentinel := range s.Sentinels {
+		sentinel.Freeze(t)
+	}
+	time.AfterFunc(2500*time.Millisecond, func() {
+		for _, sentinel := range s.Sentinels {
+			sentinel.Thaw(t)
+		}
+	})
+	if s.Failover(t, primary) == primary {
+		t.Error("the primary is dead, and stays")
 	}
 }
