@@ -64,8 +64,8 @@ var parts = []part{
 	{name: "counters", mode: "Sentinel, cluster", what: "latches, crews, semaphores, elections and limits, over failovers and while slots move", test: []string{"-run", "^Test(Latch|Crew|Semaphore|Election|RateLimit)_", "."}},
 }
 
-// library is what commit looks at.
-var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)integration", ":(top,exclude)benchmarks", ":(top,exclude)internal/redistest"}
+// library is what commit looks at: what programs import, and no tests.
+var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)*_test.go", ":(top,exclude)integration", ":(top,exclude)benchmarks", ":(top,exclude)internal/redistest"}
 
 // row is what became of a part on a server.
 type row struct {
