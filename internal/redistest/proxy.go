@@ -150,14 +150,19 @@ func (p *Proxy) OnMessage(f func() (lost bool)) {
 	p.loses = f
 }
 
-func (p *Proxy) decide(req [][]byte) Action {
-	p.mu.Lock()
-	hook := p.hook
-	p.mu.Unlock()
-	if hook == nil {
-		return Action{}
+// decide asks the hook what becomes of req. A request that was read from a connection that is cut by now is not one of
+// those that a new hook waits for, so the hook is the one from before the look. decide reports whether there is a connection.
+func (l *link) decide(req [][]byte) (act Action, ok bool) {
+	l.proxy.mu.Lock()
+	hook := l.proxy.hook
+	l.proxy.mu.Unlock()
+	l.mu.Lock()
+	isCut := l.isCut
+	l.mu.Unlock()
+	if isCut || hook == nil {
+		return Action{}, !isCut
 	}
-	return hook(req)
+	return hook(req), true
 }
 
 // CutAll closes all connections there are now, also frozen ones.
@@ -283,8 +288,8 @@ func (l *link) requests() {
 		if err != nil || !l.pass(nil, nil) { // do not ask the hook while frozen
 			return
 		}
-		act := l.proxy.decide(req)
-		if !l.pause(act.DelayRequest, act.HoldRequest) {
+		act, ok := l.decide(req)
+		if !ok || !l.pause(act.DelayRequest, act.HoldRequest) {
 			return
 		}
 		if act.DropRequest {
