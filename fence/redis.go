@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -115,10 +116,17 @@ func NewScript(text string) *Script { return &Script{luascripts.NewOwnFenced(tex
 
 // Run runs s, unless a larger token was seen for the first of keys, and returns what
 // the script returns; a nil reply is no error. On a cluster all keys must be in
-// one slot, or the client panics. A script that fails leaves the register raised.
+// one slot. A script that fails leaves the register raised.
 func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string, args ...string) (rueidis.RedisMessage, error) {
 	if len(keys) == 0 {
 		return rueidis.RedisMessage{}, wrap("fenced script", "", errors.New("no keys"))
+	}
+	if r.rdb.Mode() == rueidis.ClientModeCluster { // the client would panic
+		for _, key := range keys[1:] {
+			if slots.OfKey(r.rdb, key) != slots.OfKey(r.rdb, keys[0]) {
+				return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("the key %q is in another slot of the cluster", key))
+			}
+		}
 	}
 	var reply rueidis.RedisMessage
 	err := r.guard("fenced script", token, keys[0], func(f luascripts.Fence) (got luascripts.Fenced, err error) {

@@ -235,6 +235,13 @@ func TestRedis_onACluster(t *testing.T) {
 			fencetest.IsStale(t, op, write(t.Context(), g, older, key), older, younger)
 		}
 	}
+	set := fence.NewScript("return redis.call('SET', KEYS[2], ARGV[1])")
+	if _, err := g.Run(t.Context(), 1000, set, []string{"{k}", "k"}, "v"); err != nil {
+		t.Error(err)
+	}
+	if _, err := g.Run(t.Context(), 1001, set, []string{"{k}", "elsewhere"}, "v"); err == nil || !strings.Contains(err.Error(), `"elsewhere" is in another slot`) {
+		t.Errorf("a key in another slot: %v", err)
+	}
 }
 
 // The rights that the documentation names are enough.
