@@ -97,6 +97,7 @@ type CrewMember struct {
 
 // InspectCrew reads the members of a crew, more than a thousand in parts. The verdict is Done or Foreign.
 func InspectCrew(ctx context.Context, rdb rueidis.Client, k Keys) (all []CrewMember, v Verdict, err error) {
+	const atOnce = 1000 // as in the script
 	for from := int64(0); ; {
 		msg, err := crewInspect.exec(ctx, rdb, []string{k.Lock}, []string{strconv.FormatInt(from, 10)}).ToMessage()
 		if err != nil {
@@ -112,14 +113,17 @@ func InspectCrew(ctx context.Context, rdb rueidis.Client, k Keys) (all []CrewMem
 		}
 		looked, err := words[0].ToInt64()
 		some, ok := waiters(words[1:])
-		if err != nil || !ok {
+		if err != nil || !ok || looked < int64(len(some)) || looked > atOnce {
 			return nil, 0, bad
 		}
 		for _, m := range some {
 			all = append(all, CrewMember{m.Owner, m.Patience})
 		}
-		if from += looked; looked < 1000 {
+		switch from += looked; {
+		case looked < atOnce:
 			return all, Done, nil
+		case len(some) == 0: // of so many entries, nearly all are members
+			return nil, 0, bad
 		}
 	}
 }
