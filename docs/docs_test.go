@@ -337,11 +337,11 @@ func TestTrackRecord(t *testing.T) {
 			for _, q := range quoted.FindAllStringSubmatch(row[1], -1) {
 				name, prefix := strings.CutSuffix(q[1], "…")
 				switch {
-				case strings.HasPrefix(name, "Test"):
+				case strings.HasPrefix(name, "Test"), strings.HasPrefix(name, "Fuzz"):
 					proofs++
 					there := false
 					for path, text := range code {
-						there = there || filepath.Dir(path) == dir && (strings.Contains(text, "\nfunc "+name+"(t ") || prefix && strings.Contains(text, "\nfunc "+name))
+						there = there || filepath.Dir(path) == dir && (strings.Contains(text, "\nfunc "+name+"(t ") || strings.Contains(text, "\nfunc "+name+"(f ") || prefix && strings.Contains(text, "\nfunc "+name))
 					}
 					if !there {
 						problems = append(problems, fmt.Sprintf("%s has no %s", dir, q[1]))
