@@ -38,8 +38,7 @@ func onLostWords() []string {
 // run goes through the phases: wait for the lock, run the command, give the lock back.
 // A signal has another meaning in each phase. Each phase ends by a return below.
 func (r *runner) run(ctx context.Context) error {
-	signals, stop := child.Catch()
-	defer stop()
+	signals := child.Catch()
 	if ctx.Err() != nil {
 		return r.failed(context.Cause(ctx)) // a signal has come before
 	}

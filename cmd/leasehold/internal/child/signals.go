@@ -6,16 +6,17 @@ import (
 	"slices"
 )
 
-// Catch returns a channel with the signals for the command from now on. A signal that
-// this process was started to ignore, as by nohup, stays ignored.
-func Catch() (signals <-chan os.Signal, stop func()) {
+// Catch returns a channel with the signals for the command, from now on until this process ends: a signal
+// that comes just before it ends must not change its exit code. A signal that this process was started to
+// ignore, as by nohup, stays ignored.
+func Catch() (signals <-chan os.Signal) {
 	c := make(chan os.Signal, 32)
 	for _, s := range append(slices.Clone(ending), other...) {
 		if !signal.Ignored(s) {
 			signal.Notify(c, s)
 		}
 	}
-	return c, func() { signal.Stop(c) }
+	return c
 }
 
 // Ends reports whether s asks this process to end. The others are for the command
