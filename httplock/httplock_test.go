@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +107,29 @@ func TestHandler(t *testing.T) {
 }
 
 // A request without a lock has no hold.
+// With a semaphore, as many requests are inside at once as there are permits.
+func TestHandler_permits(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	inside, leave := make(chan lock.Hold), make(chan struct{})
+	url := serve(t, httplock.Handler(
+		func(*http.Request) lock.Locker { return c.NewSemaphore("reports", 2) },
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			inside <- httplock.FromContext(r.Context())
+			<-leave
+			noContent(w, r)
+		}), fatal(t)))
+	var requests sync.WaitGroup
+	for range 2 {
+		requests.Go(func() { wantStatus(t, url, "/orders/1", http.StatusNoContent) })
+	}
+	if a, b := <-inside, <-inside; a == nil || b == nil || a.Owner() == b.Owner() {
+		t.Errorf("the holds are %v and %v", a, b)
+	}
+	wantStatus(t, url, "/orders/1", http.StatusConflict)
+	close(leave)
+	requests.Wait()
+}
+
 func TestFromContext(t *testing.T) {
 	if h := httplock.FromContext(t.Context()); h != nil {
 		t.Errorf("%v", h)

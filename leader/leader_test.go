@@ -58,7 +58,7 @@ func TestRun(t *testing.T) {
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
 	own := errors.New("disk full")
-	for name, l := range map[string]lock.Locker{"plain": c.NewLock("plain"), "fair": c.NewFairLock("fair"), "permit": c.NewSemaphore("permit", 1)} {
+	for name, l := range map[string]lock.Locker{"plain": c.NewLock("plain"), "fair": c.NewFairLock("fair"), "write": c.NewRWLock("write").Write(), "permit": c.NewSemaphore("permit", 1)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			lose := func(ctx context.Context) {
