@@ -2,6 +2,7 @@ package luascripts
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -167,7 +168,8 @@ func (b limitBatch) answers(reply rueidis.RedisResult) []LimitAnswer {
 	return answers
 }
 
-// read reads the reply to b into answers.
+// read reads the reply to b into answers. What is strange about one key is that key's error, as the others have taken
+// their units.
 func (b limitBatch) read(answers []LimitAnswer, reply rueidis.RedisResult) error {
 	msg, err := reply.ToMessage()
 	if err != nil {
@@ -178,32 +180,41 @@ func (b limitBatch) read(answers []LimitAnswer, reply rueidis.RedisResult) error
 		return &ReplyError{limitTake.name, msg.String()}
 	}
 	at, n := n[0], n[1:]
-	const words = 6
-	all := make([]LimitReply, 0, len(n)/words)
-	limits := int64(len(b[0].Rules)-1) / 3
+	all := make([]LimitReply, 0, len(n)/limitWords)
 	for i, c := range b {
 		if len(n) > 0 && n[0] == int64(Foreign) {
 			answers[i].Verdict, n = Foreign, n[1:]
 			continue
 		}
-		if len(n) < words*len(c.Questions) {
+		if len(n) < limitWords*len(c.Questions) {
 			return &ReplyError{limitTake.name, msg.String()}
 		}
+		answers[i] = LimitAnswer{At: at, Verdict: Done}
 		first := len(all)
 		for _, q := range c.Questions {
-			r := n[:words]
-			if r[0] < 0 || r[0] > q.Units*int64(q.Times) || r[1] < 0 || r[2] < 0 || r[3] < int64(Never) || r[4] < 0 || r[5] < 1 || r[5] > limits {
-				return &ReplyError{limitTake.name, msg.String()}
+			if !plausible(n, q, c.Rules) {
+				answers[i] = LimitAnswer{Err: &ReplyError{limitTake.name, fmt.Sprint(n[:limitWords])}}
 			}
-			all = append(all, LimitReply{Taken: r[0], Delay: fromUs(r[1]), Remaining: r[2], Retry: fromUs(r[3]), Reset: fromUs(r[4]), Scarcest: int(r[5] - 1)})
-			n = n[words:]
+			all = append(all, LimitReply{Taken: n[0], Delay: fromUs(n[1]), Remaining: n[2], Retry: fromUs(n[3]), Reset: fromUs(n[4]), Scarcest: int(n[5] - 1)})
+			n = n[limitWords:]
 		}
-		answers[i] = LimitAnswer{At: at, Replies: all[first:], Verdict: Done}
+		if answers[i].Err == nil {
+			answers[i].Replies = all[first:]
+		}
 	}
 	if len(n) > 0 {
 		return &ReplyError{limitTake.name, msg.String()}
 	}
 	return nil
+}
+
+// limitWords is how many numbers answer a question.
+const limitWords = 6
+
+// plausible reports whether the script can answer q with the first of these numbers.
+func plausible(n []int64, q LimitQuestion, rules LimitRules) bool {
+	limits := int64(len(rules)-1) / 3
+	return n[0] >= 0 && n[0] <= q.Units*int64(q.Times) && n[1] >= 0 && n[2] >= 0 && n[3] >= int64(Never) && n[4] >= 0 && n[5] >= 1 && n[5] <= limits
 }
 
 // RefundUnits gives back units that would have been used at the time at, in µs by the server's clock. It leaves

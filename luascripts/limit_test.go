@@ -293,6 +293,16 @@ func TestLimit_sharedCall(t *testing.T) {
 			}
 		}
 	})
+	t.Run("one key has a strange value", func(t *testing.T) {
+		do(t, rdb, "DEL", "a", "c")
+		do(t, rdb, "SET", "b", "gcra 1795000000000000 0 inf")
+		defer do(t, rdb, "DEL", "b")
+		for i, a := range luascripts.AskLimits(t.Context(), rdb, all[:5], true) {
+			if strange := all[i].Key == "b"; strange != (a.Err != nil) {
+				t.Errorf("%s: %+v", all[i].Key, a)
+			}
+		}
+	})
 	t.Run("many questions", func(t *testing.T) {
 		var many []luascripts.LimitCall
 		for i := range 40 {
