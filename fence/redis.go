@@ -121,12 +121,8 @@ func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string,
 	if len(keys) == 0 {
 		return rueidis.RedisMessage{}, wrap("fenced script", "", errors.New("no keys"))
 	}
-	if r.rdb.Mode() == rueidis.ClientModeCluster { // the client would panic
-		for _, key := range keys[1:] {
-			if slots.OfKey(r.rdb, key) != slots.OfKey(r.rdb, keys[0]) {
-				return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("the key %q is in another slot of the cluster", key))
-			}
-		}
+	if key, is := slots.Elsewhere(r.rdb, keys[0], keys[1:]); is {
+		return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("the key %q is in another slot of the cluster", key))
 	}
 	var reply rueidis.RedisMessage
 	err := r.guard("fenced script", token, keys[0], func(f luascripts.Fence) (got luascripts.Fenced, err error) {

@@ -36,18 +36,9 @@ func AskLast[T any](ctx context.Context, s *Session, spec *Spec, q inquiry[T]) (
 	return o.Value, o.Err
 }
 
-// Elsewhere returns the first of keys that is in another slot of a cluster than those of spec: a command with both
-// would have the library panic.
+// Elsewhere returns the first of keys that is in another slot of a cluster than those of spec.
 func (s *Session) Elsewhere(spec *Spec, keys []string) (key string, is bool) {
-	if !s.sliced() {
-		return "", false
-	}
-	for _, key := range keys {
-		if slots.OfKey(s.rdb, key) != spec.slot {
-			return key, true
-		}
-	}
-	return "", false
+	return slots.Elsewhere(s.rdb, spec.Keys.Lock, keys)
 }
 
 // AskOnce runs a script once, within the operation time-out: if no answer comes, it may have been carried out.

@@ -24,6 +24,21 @@ func OfKey(rdb rueidis.Client, key string) uint16 {
 	return c.Slot()
 }
 
+// Elsewhere returns the first of others that is in another slot of a cluster than key. A command with both would have
+// the client library panic.
+func Elsewhere(rdb rueidis.Client, key string, others []string) (other string, is bool) {
+	if rdb.Mode() != rueidis.ClientModeCluster {
+		return "", false
+	}
+	slot := OfKey(rdb, key)
+	for _, other := range others {
+		if OfKey(rdb, other) != slot {
+			return other, true
+		}
+	}
+	return "", false
+}
+
 // Table knows which slots are on the same node. The zero Table guesses. It is safe for
 // concurrent use.
 type Table struct {
