@@ -265,9 +265,7 @@ func TestUnlock_run(t *testing.T) {
 	s := redistest.Start(t)
 	name := lockName(t)
 	stuck := on(t, s, "run", "--lease", "3s", name, "--", "sleep", "1000")
-	for !held(t, s, name) {
-		time.Sleep(5 * time.Millisecond)
-	}
+	awaitHeld(t, s, name)
 	for n := int64(0); n == 0; { // somebody listens
 		reply := s.Do(t, "PUBSUB", "CHANNELS", "leasehold_client:*")
 		channels, err := reply.AsStrSlice()

@@ -57,9 +57,8 @@ func TestPages(t *testing.T) {
 	const name = "orders:42"
 	on(t, s, "run", name, "--", "sleep", "3600")
 	on(t, s, "run", "nightly", "--", "sleep", "3600")
-	for !held(t, s, name) || !held(t, s, "nightly") {
-		time.Sleep(time.Millisecond)
-	}
+	awaitHeld(t, s, name)
+	awaitHeld(t, s, "nightly")
 
 	s.Do(t, "SET", "api:alice", "gcra 1795000000000000 0 54000000 1795018720000000:960")
 

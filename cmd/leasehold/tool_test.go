@@ -247,6 +247,16 @@ func held(t *testing.T, s *redistest.Server, name string) bool {
 	return n > 0
 }
 
+// awaitHeld waits until somebody has the lock.
+func awaitHeld(t *testing.T, s *redistest.Server, name string) {
+	t.Helper()
+	for deadline := time.Now().Add(promptly); !held(t, s, name); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("nobody has %s", name)
+		}
+	}
+}
+
 // awaitFree waits until there is no lock called name.
 func awaitFree(t *testing.T, s *redistest.Server, name string) {
 	t.Helper()
