@@ -18,7 +18,7 @@ import (
 // desk collects the calls of all callers of a limiter in this process. For each key one question
 // is under way at a time. The next question carries all callers that come meanwhile,
 // first come first served, so the number of commands does not grow with the number of callers. If there are
-// more keys than senders, one pipeline carries the questions of several keys.
+// more keys than senders, one pipeline carries the questions of several keys; without a cluster one script call does.
 //
 //	caller ── ask ──▶ lane.next ──▶ group.ready ──▶ a question under way ──▶ its answer
 //	            │         │                                 │

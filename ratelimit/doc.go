@@ -31,6 +31,7 @@
 //	call                                      commands
 //	Take, TakeUpTo, Peek, Reserve, Wait       1, however long Wait waits
 //	the same key in many goroutines           1 under way at a time, for all of them
+//	many keys in many goroutines              fewer than 1 each, on a cluster 1
 //	after a refusal                           0 until units are there, or for a second
 //	a Wait or Reserve that is cancelled       1 more
 //	Take after [Limiter.Pregrant] of b        1 for b units
