@@ -53,9 +53,8 @@ const (
 	fullCounts = 64       // and those for one that is inspected
 )
 
-// What a filter can have at the most. Redis has no longer strings.
+// What a filter can have at the most.
 const (
-	mostBits     = 1 << 32
 	mostExpected = math.MaxInt64 / mostShards
 	mostShards   = 1024
 )
@@ -127,7 +126,7 @@ func filterShape(p part) (c luascripts.BloomConfig, ok bool) {
 	words[4] = cmp.Or(words[4], "0")
 	c, ok = luascripts.NewBloomConfig(words)
 	share, err := strconv.ParseFloat(c.Probability, 64)
-	return c, ok && p.whole && err == nil && share > 0 && share < 1 && c.Size <= mostBits && c.Expected <= mostExpected && c.Shards <= mostShards
+	return c, ok && p.whole && err == nil && share > 0 && share < 1 && c.Expected <= mostExpected && c.Shards <= mostShards
 }
 
 // alone returns what the parameters of the filter say of it.

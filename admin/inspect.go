@@ -30,8 +30,12 @@ import (
 func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	l, err := a.inspect(ctx, name)
 	if err != nil || l.Kind == "" {
-		if other, ok := a.unheld(ctx, name, err); ok {
+		other, ok, unread := a.unheld(ctx, name, err)
+		if ok {
 			return other, nil
+		}
+		if unread != nil {
+			err = unread
 		}
 	}
 	if err != nil {
@@ -40,8 +44,8 @@ func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	return l, nil
 }
 
-// unheld reads name as what nobody ever holds. err is that of a look for a lock.
-func (a *Admin) unheld(ctx context.Context, name string, err error) (l Lock, ok bool) {
+// unheld reads name as what nobody ever holds. err is that of a look for a lock. What the user may not read is not there.
+func (a *Admin) unheld(ctx context.Context, name string, err error) (l Lock, ok bool, unread error) {
 	reads := []func(context.Context, string) (Lock, bool, error){a.limit, a.window, a.filter}
 	switch {
 	case err == nil: // there is no such key, but a filter can have none of its own
@@ -50,11 +54,15 @@ func (a *Admin) unheld(ctx context.Context, name string, err error) (l Lock, ok 
 		reads = reads[:1]
 	}
 	for _, read := range reads {
-		if l, ok, other := read(ctx, name); ok && other == nil {
-			return l, true
+		l, ok, err := read(ctx, name)
+		if _, refused := rueidis.IsRedisErr(err); err != nil && !refused {
+			return Lock{}, false, err
+		}
+		if ok && err == nil {
+			return l, true, nil
 		}
 	}
-	return Lock{}, false
+	return Lock{}, false, nil
 }
 
 func (a *Admin) inspect(ctx context.Context, name string) (Lock, error) {

@@ -374,3 +374,27 @@ func TestLeastRights_others(t *testing.T) {
 		}
 	}
 }
+
+// Where the question for a filter has no answer, Inspect does not say that there is nothing.
+func TestInspect_noAnswerForAFilter(t *testing.T) {
+	t.Parallel()
+	p := redistest.NewProxy(t, redistest.Start(t).Addr())
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{p.Addr()}, DisableCache: true, DisableRetry: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(rdb.Close)
+	a, err := admin.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := a.Inspect(t.Context(), "nothing"); err != nil || l.Kind != "" {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	p.OnRequest(func(req [][]byte) redistest.Action {
+		return redistest.Action{DropRequest: strings.EqualFold(string(req[0]), "STRLEN")}
+	})
+	if l, err := a.Inspect(t.Context(), "nothing"); err == nil {
+		t.Errorf("a filter that nobody could look for is shown as %+v", l)
+	}
+}
