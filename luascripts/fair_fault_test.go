@@ -143,10 +143,20 @@ func TestFair_nextIsToldWhenAQuestionFindsTheDead(t *testing.T) {
 // waiting.
 func TestFair_deniedCommandsWithAQueue(t *testing.T) {
 	deniedFair(t,
-		deniedCase{"our turn", "fair_acquire", "", "G1 J2 G3", -1},
-		deniedCase{"wait", "fair_acquire", "G5", "", -1},
-		deniedCase{"wait behind others", "fair_acquire", "G5", "J2 G3", -1},
-		deniedCase{"release", "fair_release", "G1", "G2 J3", 0},
+		deniedCase{"our turn", "fair_acquire", "", "G1 G2", -1, "hlen hset lindex lrem pexpire pttl time zrem zscore"},
+		deniedCase{"our turn, before one of Redisson", "fair_acquire", "", "G1 J2 G3", -1, "hlen hset lindex lrem persist pexpire pttl time zrem zscore"},
+		deniedCase{"our turn, behind the dead", "fair_acquire", "", "G2! G1", -1, "hlen hset lindex lrange lrem ltrim pexpire pttl time zmscore zrem zscore"},
+		deniedCase{"wait", "fair_acquire", "G5", "", -1, "hgetall hlen lindex llen pexpire pttl rpush time zadd zcard zrevrange zscore"},
+		deniedCase{"wait on", "fair_acquire", "G5", "G2 G1", -1, "hgetall hlen lindex llen pexpire pttl time zadd zcard zrem zrevrange zscore"},
+		deniedCase{"wait behind others", "fair_acquire", "G5", "G2 G3", -1, "hgetall hlen lindex llen pexpire pttl rpush time zadd zcard zrevrange zscore"},
+		deniedCase{"wait behind one of Redisson, the first", "fair_acquire", "G5", "J2 G3", -1, "hgetall hlen lindex llen lrange persist pttl rpush time zadd zcard zscore"},
+		deniedCase{"wait behind one of Redisson", "fair_acquire", "G5", "G2 J3", -1, "hgetall hlen lindex llen lrange persist pttl rpush time zadd zcard zscore"},
+		deniedCase{"wait on behind one of Redisson", "fair_acquire", "G5", "J2 G1", -1, "hgetall hlen lindex llen lrange persist pttl time zadd zcard zrem zscore"},
+		deniedCase{"release", "fair_release", "G1", "G2 G3", 0, "hdel hgetall hlen lindex llen time zcard zrem zscore"},
+		deniedCase{"release to one of Redisson", "fair_release", "G1", "J2 G3", 0, "hdel hgetall hlen lindex llen persist pttl time zcard zrem zscore"},
+		deniedCase{"release, and the first is dead", "fair_release", "G1", "G2! G3", 0, "hdel hgetall hlen lindex llen lrange ltrim time zcard zmscore zrem zscore"},
+		deniedCase{"leave", "fair_release", "G5", "G1 G2", 0, "hdel hgetall hlen lindex lrem zrem"},
+		deniedCase{"leave one of Redisson behind", "fair_release", "G5", "G1 J2", 0, "hdel hgetall hlen lindex lrem persist zrem"},
 	)
 }
 

@@ -79,6 +79,12 @@ func TestFair_manyDead(t *testing.T) {
 			q.waits("G1")
 			oneScript(t, q, "a question")
 		})
+		story("a question of one that waits behind them, and another has it", func(t *testing.T, q fair) {
+			q.queuedMany(patience, "G1")
+			q.held("G9", long)
+			q.waits("G1")
+			oneScript(t, q, "a question")
+		})
 		story("a question behind a living owner", func(t *testing.T, q fair) {
 			q.queuedMany(patience, "J2")
 			q.waits("G1")
@@ -122,6 +128,7 @@ func TestFair_manyDead(t *testing.T) {
 				t.Errorf("look again in %v, and the first is not known", kept.Left)
 			}
 			oneScript(t, q, "a heartbeat")
+			q.outlives("though the first is not known")
 			e.expect()
 			for range 3 {
 				q.keeps("G2")
