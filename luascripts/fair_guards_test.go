@@ -1,0 +1,364 @@
+package luascripts_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
+
+// Guards of the fair lock's scripts whose absence no other test notices.
+
+// bounded fails the test unless queue and zset have an expiry.
+func (q fair) bounded(what string) {
+	q.t.Helper()
+	for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
+		if left := pttl(q.t, q.rdb, key); left <= 0 {
+			q.t.Errorf("%s: %s has no expiry", what, key)
+		}
+	}
+}
+
+// One of the two keys was persisted by hand. Both have an expiry after the next use, also in a queue that is too
+// long to be read; and none, if an owner of Redisson waits.
+func TestFair_oneOfTwoPersisted(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G999", long)
+		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
+			q.queued("G1 G2")
+			do(t, q.rdb, "PERSIST", key)
+			q.waits("G2")
+			q.outlives("persisted was " + key)
+			do(t, q.rdb, "DEL", fairKeys.Queue, fairKeys.Timeouts)
+		}
+		q.queuedMany(patience, names(1, 101)...)
+		do(t, q.rdb, "PERSIST", fairKeys.Timeouts)
+		q.waits("G2")
+		q.outlives("a long queue")
+
+		q.queued("J102")
+		do(t, q.rdb, "PERSIST", fairKeys.Timeouts)
+		q.waits("G103")
+		q.lasts("a long queue with one of Redisson at its end")
+	})
+}
+
+// A queue that has no expiry gets one if it is short enough to be read: an owner of Redisson may be in its middle.
+func TestFair_persistedAndLong(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G999", long)
+		for _, n := range []int{100, 101} {
+			do(t, q.rdb, "DEL", fairKeys.Queue, fairKeys.Timeouts)
+			q.queuedMany(patience, names(1, n)...)
+			do(t, q.rdb, "PERSIST", fairKeys.Queue)
+			do(t, q.rdb, "PERSIST", fairKeys.Timeouts)
+			q.waits("G1")
+			if n == 100 {
+				q.outlives("as many as a script reads")
+			} else {
+				q.lasts("one more")
+			}
+		}
+	})
+}
+
+// No call takes the expiry off a queue of ours.
+func TestFair_expiryStays(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.queued("G1 G2 G3")
+		q.ask("G9", 0)
+		q.bounded("a TryLock")
+		q.releases("G2", luascripts.Gone)
+		q.bounded("a waiter that leaves")
+		q.held("G9", long)
+		q.releases("G9", luascripts.Done)
+		q.bounded("a release")
+		if _, err := luascripts.ForceFair(t.Context(), q.rdb, fairKeys); err != nil {
+			t.Fatal(err)
+		}
+		q.bounded("by force")
+	})
+}
+
+// The expiry is an hour more than the patience of the owner that calls, before any other is counted.
+func TestFair_expiryForTheCaller(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G9", long)
+		for what, use := range map[string]func(){
+			"a question":  func() { q.waits("G2") },
+			"a heartbeat": func() { q.keeps("G1", "G2") },
+		} {
+			do(t, q.rdb, "DEL", fairKeys.Queue, fairKeys.Timeouts)
+			q.queued("G1 G2")
+			for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
+				do(t, q.rdb, "PEXPIRE", key, fmt.Sprint((time.Hour + patience/2).Milliseconds()))
+			}
+			use()
+			q.outlives(what)
+		}
+	})
+}
+
+// The clock of the server went back by half a second. That is no reason to count an owner of Redisson more.
+func TestFair_clockGoesBack(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G999", long)
+		q.queuedMany(patience, names(1, 150)...)
+		for name, use := range map[string]func(){
+			"G120": func() { q.waits("G120") },
+			"G140": func() { q.keeps("G140") },
+		} {
+			q.deadline(name, patience+time.Second/2)
+			use()
+			about(t, name, q.left(name), patience)
+		}
+		q.deadline("G150", patience+time.Second/2)
+		q.waits("G151")
+		about(t, "G151", q.left("G151"), patience)
+	})
+}
+
+// An owner is dead from its deadline on, as Redisson sees it.
+func TestFair_deadFromItsDeadlineOn(t *testing.T) {
+	m := redistest.NewMini(t)
+	q := fair{t, m.Client(t)}
+	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	m.SetTime(noon)
+	for what, line := range map[string][]string{
+		"the first":                  {"G1"},
+		"the second":                 {"G1", "G2"},
+		"the last that is looked at": names(1, 101),
+	} {
+		q.clear()
+		q.queuedMany(patience, line...)
+		m.SetTime(noon.Add(patience - time.Millisecond))
+		if got := q.ask("G999", 0); got.Verdict != luascripts.Held || got.Left != time.Millisecond {
+			t.Errorf("%s, a millisecond before: %+v", what, got)
+		}
+		m.SetTime(noon.Add(patience))
+		if got := q.ask("G999", 0); got.Verdict != luascripts.Done {
+			t.Errorf("%s, at its deadline: %+v", what, got)
+		}
+		m.SetTime(noon)
+	}
+	// A script that drops a hundred says that there are more.
+	q.clear()
+	q.queuedMany(patience, names(1, 101)...)
+	m.SetTime(noon.Add(patience))
+	reply := eval(t, q.rdb, source(t, "fair_acquire"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, owner("G999"), "60000", "1", "0")
+	if n, err := reply.ToInt64(); err != nil || n != -5 || q.line() != "G101" {
+		t.Errorf("the script answers %d, %v, and %s wait", n, err, q.line())
+	}
+}
+
+// The deadline of one owner was deleted by hand, and the owners before it are dead: it gets one.
+func TestFair_noDeadlineBehindTheDead(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		for _, dead := range []int{1, 100} {
+			q.clear()
+			q.queuedMany(-time.Second, names(101, 100+dead)...)
+			q.queued("G1 G2")
+			do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G1"))
+			if got := q.ask("G3", 0); got.Verdict != luascripts.Held || got.Left != 5*time.Second || q.line() != "G1 G2" {
+				t.Errorf("behind %d dead: %+v, and %s wait", dead, got, q.line())
+			}
+		}
+	})
+}
+
+// The deadlines were deleted by hand. Those that wait keep their places at their heartbeat, and need not ask.
+func TestKeepFair_withoutDeadlines(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G999", long)
+		q.queued("G1 G2 G3")
+		do(t, q.rdb, "DEL", fairKeys.Timeouts)
+		if kept := q.keeps("G1", "G2", "G3"); slices.Contains(kept.Asks, true) || q.line() != "G1 G2 G3" {
+			t.Errorf("%+v, and %s wait", kept, q.line())
+		}
+		about(t, "G3", q.left("G3"), patience)
+
+		// One of the deadlines of a long queue, not that of the owner itself.
+		q.clear()
+		q.held("G999", long)
+		q.queuedMany(patience, names(1, 150)...)
+		do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G5"))
+		if kept := q.keeps("G140"); kept.Asks[0] {
+			t.Errorf("G140 is in the queue, and yet: %+v", kept)
+		}
+
+		// A heartbeat in parts, of owners that are not in the queue.
+		q.clear()
+		q.queued("G1")
+		do(t, q.rdb, "DEL", fairKeys.Timeouts)
+		if kept := q.keeps(names(101, 201)...); slices.Contains(kept.Asks, false) || q.line() != "G1" {
+			t.Errorf("%+v, and %s wait", kept, q.line())
+		}
+	})
+}
+
+// An owner has a deadline, and is not in the queue, which has more owners than deadlines: it has to ask.
+func TestKeepFair_aDeadlineIsNoPlace(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G999", long)
+		q.queued("G1 G2 G3")
+		do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G1"), owner("G2"))
+		q.deadline("G9", patience)
+		if kept := q.keeps("G9"); !kept.Asks[0] {
+			t.Errorf("G9 waits on, and is not in the queue: %+v", kept)
+		}
+	})
+}
+
+// Only the last script of a heartbeat tells an owner of Redisson that it is its turn.
+func TestKeepFair_tellsOnce(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		e := listen(t, q.rdb)
+		q.queued("J999")
+		q.queuedMany(patience, names(1, 250)...)
+		q.keeps(names(1, 250)...)
+		e.expect(told("J999")...)
+	})
+}
+
+// The line of a plain lock of that name is no owner of Redisson's.
+func TestKeepFair_besideAPlainLine(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.hold(another(1))
+		do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.LineField, "0|")
+		if kept := q.enters(own(1)); kept.Own[0] || kept.Asks[0] {
+			t.Errorf("%+v", kept)
+		}
+		if got := q.ask("G1", patience); got.Verdict != luascripts.Held || got.Own {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// What is left of a lock when its holder goes is the line of a plain one, and that is no holder.
+func TestFair_lineAlone(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		e := listen(t, q.rdb)
+		line := func() {
+			q.clear()
+			do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.LineField, "0|")
+			q.queued("G1")
+		}
+		line()
+		if got := q.ask("G1", patience); got.Verdict != luascripts.Done {
+			t.Errorf("its turn: %+v", got)
+		}
+		line()
+		q.held("G9", long)
+		if got := q.ask("G9", patience); got.Verdict != luascripts.Done {
+			t.Errorf("its own: %+v", got)
+		}
+		q.releases("G9", luascripts.Done)
+		if n := number(t, q.rdb, "EXISTS", fairKeys.Lock); n != 0 {
+			t.Error("a line is left without a holder")
+		}
+		e.expect(told("G1")...)
+
+		line()
+		q.held("G9", long)
+		got, err := luascripts.PassFair(t.Context(), q.rdb, fairKeys, owner("G9"), luascripts.Pass{Heir: owner("G1"), Offer: lease})
+		if err != nil || got.Token == 0 || q.holder() != "G1=1" {
+			t.Errorf("%+v, %v, and %q has it", got, err, q.holder())
+		}
+
+		line()
+		q.releases("G9", luascripts.Gone)
+		e.expect(told("G1")...)
+	})
+}
+
+// A register that cannot go on is an error, and the owner has nothing.
+func TestAcquireFair_spoiltRegister(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		spoilt := fairKeys
+		spoilt.Register = "redisson_lock_token:{orders}"
+		do(t, q.rdb, "SET", spoilt.Register, "9007199254740991")
+		q.queued("G1 G2")
+		before := contents(t, q.rdb)
+		if got, err := luascripts.AcquireFair(t.Context(), q.rdb, spoilt, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience}); err == nil {
+			t.Errorf("%+v", got)
+		}
+		if after := contents(t, q.rdb); after != before {
+			t.Errorf("an error made\n%sout of\n%s", after, before)
+		}
+	})
+}
+
+// The heir cannot be taken out of the queue: it has no lock, and is told.
+func TestPassFair_heirStaysInTheQueue(t *testing.T) {
+	s := redistest.Start(t)
+	q := fair{t, s.Client(t)}
+	q.hold(own(1))
+	q.waiting(own(2))
+	e := listen(t, q.rdb)
+	got, err := luascripts.PassFair(t.Context(), denied(t, s, "lrem"), fairKeys, own(1), luascripts.Pass{Heir: own(2), Offer: lease})
+	if err != nil || got.Verdict != luascripts.Done || got.Token != 0 || len(q.holders()) != 0 || !slices.Equal(q.members(), []string{own(2)}) {
+		t.Errorf("%+v, %v, %q has the lock and %q wait", got, err, q.holders(), q.members())
+	}
+	e.expect(turnOf(own(2)))
+}
+
+// A part of a queue begins behind the last owner of the part before, or, if that has left, where it stood. No part is
+// longer than a hundred.
+func TestInspectFair_parts(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.queuedMany(patience, names(1, 250)...)
+		part := func(after string, seen int) (first, last string, n int) {
+			t.Helper()
+			reply := eval(t, q.rdb, source(t, "fair_inspect"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, after, fmt.Sprint(seen))
+			parts, err := reply.ToArray()
+			if err != nil || len(parts) != 3 {
+				t.Fatalf("%v, %v", reply, err)
+			}
+			queue, err := parts[2].ToArray()
+			if err != nil || len(queue) == 0 {
+				t.Fatalf("%v, %v", reply, err)
+			}
+			begin, _ := queue[0].ToString()
+			end, _ := queue[len(queue)-2].ToString()
+			return short(begin), short(end), len(queue) / 2
+		}
+		for _, c := range []struct {
+			after       string
+			seen        int
+			first, last string
+			n           int
+		}{
+			{"", 0, "G1", "G100", 100},
+			{owner("G50"), 100, "G51", "G150", 100},
+			{owner("G999"), 100, "G101", "G200", 100},
+			{owner("G200"), 200, "G201", "G250", 50},
+		} {
+			if first, last, n := part(c.after, c.seen); first != c.first || last != c.last || n != c.n {
+				t.Errorf("after %s, or %d: %s to %s, %d, want %s to %s, %d", short(c.after), c.seen, first, last, n, c.first, c.last, c.n)
+			}
+		}
+	})
+}
+
+// A queue that has no expiry is read before it gets one. If that is denied, the owner does not enter.
+func TestAcquireFair_deniedToRead(t *testing.T) {
+	s := redistest.Start(t)
+	q := fair{t, s.Client(t)}
+	q.held("G9", long)
+	q.queued("G2")
+	for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
+		do(t, q.rdb, "PERSIST", key)
+	}
+	before := contents(t, q.rdb)
+	got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "lrange"), fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience})
+	if err == nil || !strings.Contains(err.Error(), "NOPERM") && !strings.Contains(err.Error(), "can't run this command") {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if after := contents(t, q.rdb); after != before {
+		t.Errorf("an error made\n%sout of\n%s", after, before)
+	}
+}
