@@ -149,7 +149,7 @@ func TestFair_deadFromItsDeadlineOn(t *testing.T) {
 	q.clear()
 	q.queuedMany(patience, names(1, 101)...)
 	m.SetTime(noon.Add(patience))
-	reply := eval(t, q.rdb, source(t, "fair_acquire"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, owner("G999"), "60000", "1", "0")
+	reply := eval(t, q.rdb, luascripts.Text("fair_acquire"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, owner("G999"), "60000", "1", "0")
 	if n, err := reply.ToInt64(); err != nil || n != -5 || q.line() != "G101" {
 		t.Errorf("the script answers %d, %v, and %s wait", n, err, q.line())
 	}
@@ -313,7 +313,7 @@ func TestInspectFair_parts(t *testing.T) {
 		q.queuedMany(patience, names(1, 250)...)
 		part := func(after string, seen int) (first, last string, n int) {
 			t.Helper()
-			reply := eval(t, q.rdb, source(t, "fair_inspect"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, after, fmt.Sprint(seen))
+			reply := eval(t, q.rdb, luascripts.Text("fair_inspect"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, after, fmt.Sprint(seen))
 			parts, err := reply.ToArray()
 			if err != nil || len(parts) != 3 {
 				t.Fatalf("%v, %v", reply, err)

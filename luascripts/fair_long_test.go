@@ -62,7 +62,7 @@ func TestFair_manyDead(t *testing.T) {
 		}
 		story("a question, script by script", func(t *testing.T, q fair) {
 			for _, left := range []int64{250, 150, 50} {
-				m := eval(t, q.rdb, source(t, "fair_acquire"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, owner("G1"), "60000", "1", "60000")
+				m := eval(t, q.rdb, luascripts.Text("fair_acquire"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts, fairKeys.Never}, owner("G1"), "60000", "1", "60000")
 				if n, err := m.ToInt64(); err != nil || n != -5 || q.length() != left {
 					t.Fatalf("the script answers %d, %v, and %d are in the queue; want -5 and %d", n, err, q.length(), left)
 				}

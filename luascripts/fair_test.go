@@ -509,7 +509,7 @@ func TestKeepFair(t *testing.T) {
 					args = append(args, "60000", owner(name))
 				}
 				all := contents(t, q.rdb)
-				m := eval(t, q.rdb, source(t, "fair_keep"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts}, args...)
+				m := eval(t, q.rdb, luascripts.Text("fair_keep"), []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts}, args...)
 				replies, err := m.AsIntSlice()
 				if err != nil || len(replies) == 0 || !slices.Equal(replies[1:], c.replies) {
 					t.Errorf("the script answers %d, %v, want %d", replies, err, c.replies)
@@ -848,6 +848,9 @@ func TestFair_foreignKeys(t *testing.T) {
 			"a counter of a number": {"HSET", fairKeys.Lock, "42", "1"},
 			"counters":              {"HSET", fairKeys.Lock, "a", "1", "b", "2", "c", "3"},
 			"a counter by uuid":     {"HSET", fairKeys.Lock, "0192d3a4-7b1c-7e5f-8a6b-000000000001", "1"},
+			"an owner in a word":    {"HSET", fairKeys.Lock, "x" + owner("G1"), "1"},
+			"an owner and a word":   {"HSET", fairKeys.Lock, owner("G1") + "x", "1"},
+			"an owner by a name":    {"HSET", fairKeys.Lock, strings.TrimSuffix(owner("G1"), "1") + "eve", "1"},
 			"an owner and more":     {"HSET", fairKeys.Lock, owner("G1"), "1", "visits", "12"},
 			"an owner and two more": {"HSET", fairKeys.Lock, owner("G1"), "1", "leasehold_line", "0|", "visits", "12"},
 		} {
@@ -962,7 +965,7 @@ func deniedFair(t *testing.T, cases ...deniedCase) {
 	q := fair{t, s.Client(t)}
 	for _, c := range cases {
 		var needs []string
-		for _, command := range commands(t, c.script) {
+		for _, command := range commands(c.script) {
 			q.clear()
 			q.held(c.holder, long)
 			q.queued(c.line)

@@ -234,7 +234,7 @@ func TestFence_deniedCommands(t *testing.T) {
 		if name == "own" {
 			continue // the author chooses its commands
 		}
-		for _, deny := range append(commands(t, "fence_"+name), "evalsha") {
+		for _, deny := range append(commands("fence_"+name), "evalsha") {
 			s.Do(t, "FLUSHALL")
 			if name == "del" {
 				s.Do(t, "SET", "data", "x")

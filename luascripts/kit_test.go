@@ -260,38 +260,6 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// source returns the text of a script as it is sent.
-func source(t *testing.T, name string) string {
-	t.Helper()
-	var text string
-	have := map[string]bool{}
-	var add func(file string)
-	add = func(file string) {
-		if have[file] {
-			return
-		}
-		have[file] = true
-		own := read(t, file+".lua")
-		for _, include := range listedBy(listing, own) {
-			add(include)
-		}
-		if files := listedBy(late, own); files != nil {
-			text += "local function later()\n"
-			var returns []string
-			for _, include := range files {
-				add(include)
-				for _, m := range function.FindAllStringSubmatch(read(t, include+".lua"), -1) {
-					returns = append(returns, m[1]+" = "+m[1])
-				}
-			}
-			text += "return {" + strings.Join(returns, ", ") + "}\nend\n"
-		}
-		text += own
-	}
-	add(name)
-	return text
-}
-
 // eval runs a script as redis-cli would.
 func eval(t *testing.T, rdb rueidis.Client, text string, keys []string, args ...string) rueidis.RedisMessage {
 	t.Helper()
@@ -305,10 +273,9 @@ func eval(t *testing.T, rdb rueidis.Client, text string, keys []string, args ...
 var calls = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`)
 
 // commands returns the commands that a script can call, without those that publish.
-func commands(t *testing.T, script string) []string {
-	t.Helper()
+func commands(script string) []string {
 	var all []string
-	for _, m := range calls.FindAllStringSubmatch(source(t, script), -1) {
+	for _, m := range calls.FindAllStringSubmatch(luascripts.Text(script), -1) {
 		all = append(all, strings.ToLower(m[1]))
 	}
 	slices.Sort(all)

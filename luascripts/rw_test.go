@@ -1114,7 +1114,7 @@ func deniedRW(t *testing.T, cases ...deniedRWCase) {
 	}
 	for _, c := range cases {
 		refused := 0
-		for _, command := range commands(t, c.script) {
+		for _, command := range commands(c.script) {
 			l.clear()
 			l.held(c.before, long)
 			l.wish(c.wish, patience)

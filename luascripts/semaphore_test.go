@@ -280,7 +280,7 @@ func TestSemaphore_denied(t *testing.T) {
 		}},
 		"inspection": {"semaphore_inspect", func(rdb rueidis.Client) error { _, err := luascripts.InspectSemaphore(t.Context(), rdb, k); return err }},
 	} {
-		for _, command := range commands(t, c.script) {
+		for _, command := range commands(c.script) {
 			set()
 			if what == "take, unmade" {
 				do(t, admin, "DEL", k.Lock, k.Leases)
