@@ -362,3 +362,230 @@ func TestAcquireFair_deniedToRead(t *testing.T) {
 		t.Errorf("an error made\n%sout of\n%s", after, before)
 	}
 }
+
+// A script reads a hundred owners. So an owner behind them believes its own deadline, whatever is between.
+func TestFair_behindTheFirstHundred(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G999", long)
+		q.queuedMany(patience, names(1, 150)...)
+		for name, use := range map[string]func(){
+			"G120": func() { q.waits("G120") },
+			"G140": func() { q.keeps("G140") },
+		} {
+			q.deadline(name, patience+javaWait)
+			use()
+			about(t, name, q.left(name), patience+javaWait)
+		}
+	})
+}
+
+// An owner that enters a long queue counts those of Redisson at its end, also behind owners of ours that are dead or
+// without a deadline, and takes for theirs what it does not see.
+func TestAcquireFair_theirsAtTheEndOfALongQueue(t *testing.T) {
+	theirs := func(first, last int) (all []string) {
+		for n := first; n <= last; n++ {
+			all = append(all, fmt.Sprint("J", n))
+		}
+		return all
+	}
+	onFair(t, func(t *testing.T, q fair) {
+		for name, c := range map[string]struct {
+			make func()
+			want time.Duration
+		}{
+			"behind the dead": {func() {
+				q.queuedMany(patience, "G1")
+				q.queuedMany(-time.Second, names(2, 100)...)
+				q.queuedMany(javaWait, theirs(101, 130)...)
+			}, 30},
+			"before the dead": {func() {
+				q.queuedMany(patience, names(1, 90)...)
+				q.queuedMany(javaWait, theirs(91, 120)...)
+				q.queuedMany(-time.Second, "G121")
+			}, 30},
+			"one has no deadline": {func() {
+				q.queuedMany(patience, names(1, 120)...)
+				do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G120"))
+				q.queuedMany(javaWait, theirs(121, 130)...)
+			}, 10},
+			"more than it sees": {func() {
+				q.queuedMany(patience, names(1, 30)...)
+				q.queuedMany(javaWait, theirs(31, 260)...)
+			}, 230},
+		} {
+			q.clear()
+			q.held("G999", long)
+			c.make()
+			q.waits("G500")
+			about(t, name, q.left("G500"), patience+c.want*javaWait)
+		}
+	})
+}
+
+// What is left of a deadline tells little when the owner is late, or asks with another patience than before. Then
+// the queue is read.
+func TestFair_doubtfulDeadlines(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		for name, c := range map[string]struct {
+			left, patience time.Duration // of G1
+		}{
+			"late for most of its patience":  {patience / 3, patience},
+			"more patient than before":       {patience + javaWait, 2 * javaWait},
+			"more patient, and late as well": {javaWait, 2 * javaWait},
+		} {
+			for what, use := range map[string]func(){
+				"a question": func() { q.ask("G1", c.patience) },
+				"a heartbeat": func() {
+					if _, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, []luascripts.Waiter{{Owner: owner("G1"), Patience: c.patience}}); err != nil {
+						t.Error(err)
+					}
+				},
+			} {
+				q.clear()
+				q.held("G9", long)
+				q.queued("G3 J2 G1")
+				q.deadline("G1", c.left)
+				use()
+				about(t, name+", "+what, q.left("G1"), c.patience+javaWait)
+			}
+		}
+		for name, c := range map[string]struct {
+			left, patience time.Duration // of the last, and of the one that comes
+		}{
+			"the last is late":               {javaWait - 20*time.Second, patience},
+			"it has more patience than that": {patience + javaWait, 2 * javaWait},
+		} {
+			q.clear()
+			q.held("G9", long)
+			q.queued("J2 G3")
+			q.deadline("G3", c.left)
+			q.ask("G1", c.patience)
+			about(t, name, q.left("G1"), c.patience+javaWait)
+		}
+	})
+}
+
+// An owner has no place, and its deadline stays: another that leaves is taken out of the queue nevertheless.
+func TestReleaseFair_besideADeadlineWithoutAPlace(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G8", long)
+		q.queued("G1 G2")
+		q.deadline("G9", patience)
+		q.releases("G1", luascripts.Gone)
+		if got := list(t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1"); !slices.Equal(got, []string{owner("G2")}) {
+			t.Errorf("in the queue: %q", got)
+		}
+	})
+}
+
+// The release of one that holds nothing leaves the line of the plain lock to its holder.
+func TestReleaseFair_leavesThePlainLine(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G9", long)
+		do(t, q.rdb, "HSET", fairKeys.Lock, luascripts.LineField, "0|")
+		q.releases("G1", luascripts.Gone)
+		if number(t, q.rdb, "HEXISTS", fairKeys.Lock, luascripts.LineField) != 1 {
+			t.Error("the line is gone")
+		}
+	})
+}
+
+// A heartbeat takes the expiry off a queue in which it knows of an owner of Redisson, wherever that waits.
+func TestKeepFair_theirsInAQueueWithAnExpiry(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		for name, f := range map[string]func(){
+			"before the one that it is about, far behind": func() {
+				q.queuedMany(patience, names(1, 150)...)
+				q.queuedMany(javaWait, "J151")
+				q.queuedMany(patience+javaWait, "G152")
+				q.keeps("G152")
+			},
+			"before the one that enters": func() {
+				q.queued("G2 J3")
+				q.enters(owner("G1"))
+			},
+			"behind the one that it is about, as the first is dead": func() {
+				q.queued("G9! G1 J2 G3")
+				q.keeps("G1")
+			},
+		} {
+			q.clear()
+			q.held("G999", long)
+			f()
+			q.lasts(name)
+		}
+	})
+}
+
+// Those that enter a free lock's queue take several scripts. The first of them is told to ask.
+func TestKeepFair_manyEnterAFreeLock(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		var owners []string
+		for n := range 150 {
+			owners = append(owners, own(n))
+		}
+		kept := q.enters(owners...)
+		if !kept.Asks[0] || slices.Contains(kept.Asks[1:], true) {
+			t.Errorf("%+v", kept.Asks)
+		}
+		if left := pttl(t, q.rdb, fairKeys.Queue); left < time.Hour {
+			t.Errorf("the queue is gone in %v", left)
+		}
+	})
+}
+
+// A heartbeat reads the queue only if there is a reason.
+func TestKeepFair_deniedCommands(t *testing.T) {
+	s := redistest.Start(t)
+	q := fair{t, s.Client(t)}
+	for _, c := range []struct{ name, line, needs string }{
+		{"ours", "G2 G1", "hgetall hlen lindex llen pttl time zadd zcard zmscore zrem zscore"},
+		{"theirs", "J2 G1", "hgetall hlen lindex llen lrange pttl time zadd zcard zmscore zrem zscore"},
+	} {
+		var needs []string
+		for _, command := range commands("fair_keep") {
+			q.clear()
+			q.held("G9", long)
+			q.queued(c.line)
+			if c.line[0] == 'J' {
+				do(t, q.rdb, "PERSIST", fairKeys.Queue)
+				do(t, q.rdb, "PERSIST", fairKeys.Timeouts)
+			}
+			if _, err := luascripts.KeepFair(t.Context(), denied(t, s, command), fairKeys, []luascripts.Waiter{{Owner: owner("G1"), Patience: patience}}); err != nil {
+				needs = append(needs, command)
+			}
+		}
+		if got := strings.Join(needs, " "); got != c.needs {
+			t.Errorf("%s: it needs %s, want %s", c.name, got, c.needs)
+		}
+	}
+}
+
+// The dead cannot be taken out of the queue: they keep their deadlines, so that they stay dead.
+func TestFair_theDeadStayDead(t *testing.T) {
+	s := redistest.Start(t)
+	q := fair{t, s.Client(t)}
+	q.queued("G2! G1")
+	before := contents(t, q.rdb)
+	if got, err := luascripts.AcquireFair(t.Context(), denied(t, s, "ltrim"), fairKeys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Patience: patience}); err == nil {
+		t.Errorf("%+v", got)
+	}
+	if after := contents(t, q.rdb); after != before {
+		t.Errorf("an error made\n%sout of\n%s", after, before)
+	}
+}
+
+// Deadlines are whole milliseconds, as those of Redisson are.
+func TestFair_wholeMilliseconds(t *testing.T) {
+	onFair(t, func(t *testing.T, q fair) {
+		q.held("G9", long)
+		q.waits("G1")
+		q.enters(owner("G2"))
+		for _, name := range []string{"G1", "G2"} {
+			m := do(t, q.rdb, "ZSCORE", fairKeys.Timeouts, owner(name))
+			if score, _ := m.ToString(); strings.Contains(score, ".") {
+				t.Errorf("the deadline of %s is %s", name, score)
+			}
+		}
+	})
+}
