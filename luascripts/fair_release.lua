@@ -70,7 +70,7 @@ if free then
   now, time = clock()
   first, more = head(queue, timeouts, now)
 end
-if count and first and first == heir then
+if count and first == heir then
   local sound, token = pcall(grown, register, time, last, spare) -- a fault of the register must not undo a release
   if sound then
     redis.call('HSET', lock, heir, 1)
