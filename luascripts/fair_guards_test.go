@@ -479,15 +479,21 @@ func TestFair_doubtfulDeadlines(t *testing.T) {
 	})
 }
 
-// An owner has no place, and its deadline stays: another that leaves is taken out of the queue nevertheless.
-func TestReleaseFair_besideADeadlineWithoutAPlace(t *testing.T) {
+// A deadline is there without its place, or a place without its deadline: the owner that leaves is taken out of the queue.
+func TestReleaseFair_deadlinesAndPlacesDiffer(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
-		q.held("G8", long)
-		q.queued("G1 G2")
-		q.deadline("G9", patience)
-		q.releases("G1", luascripts.Gone)
-		if got := list(t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1"); !slices.Equal(got, []string{owner("G2")}) {
-			t.Errorf("in the queue: %q", got)
+		for name, spoil := range map[string]func(){
+			"another's deadline without a place": func() { q.deadline("G9", patience) },
+			"its place without a deadline":       func() { do(t, q.rdb, "ZREM", fairKeys.Timeouts, owner("G1")) },
+		} {
+			q.clear()
+			q.held("G8", long)
+			q.queued("G2 G1")
+			spoil()
+			q.releases("G1", luascripts.Gone)
+			if got := list(t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1"); !slices.Equal(got, []string{owner("G2")}) {
+				t.Errorf("%s: in the queue: %q", name, got)
+			}
 		}
 	})
 }
