@@ -149,6 +149,17 @@ func TestFair_deadFromItsDeadlineOn(t *testing.T) {
 		}
 		m.SetTime(noon)
 	}
+	// A heartbeat reads the queue if its first is dead: it counts one of Redisson behind that.
+	q.clear()
+	q.held("G9", long)
+	q.queued("G3 J4 G1")
+	m.SetTime(noon.Add(patience))
+	q.deadline("J4", javaWait)
+	q.deadline("G1", patience)
+	q.keeps("G1")
+	about(t, "behind one of Redisson", q.left("G1"), patience+javaWait)
+	m.SetTime(noon)
+
 	// A script that drops a hundred says that there are more.
 	q.clear()
 	q.queuedMany(patience, names(1, 101)...)
