@@ -592,6 +592,15 @@ func TestKeepFair_deniedCommands(t *testing.T) {
 	}
 }
 
+// An owner that enters an empty queue gives it an expiry, and reads nothing for that.
+func TestKeepFair_entersAnEmptyQueueUnread(t *testing.T) {
+	s := redistest.Start(t)
+	q := fair{t, s.Client(t)}
+	q.held("G9", long)
+	fair{t, denied(t, s, "lrange")}.enters(owner("G1"))
+	q.outlives("an empty queue")
+}
+
 // The dead cannot be taken out of the queue: they keep their deadlines, so that they stay dead.
 func TestFair_theDeadStayDead(t *testing.T) {
 	s := redistest.Start(t)
