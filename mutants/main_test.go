@@ -141,6 +141,7 @@ func TestProposals(t *testing.T) {
 		{"func f() {\n\tif x := a(); x.ok {\n\t}\n}\n", "f: `if x.ok`", "\tif x := a(); false && (x.ok) {", false},
 		{"func f() {\n\tp.Fail(t)\n}\n", "f: `p.Fail(t)`", "", false},
 		{"func f() {\n\tt.x = max(a, b)\n}\n", "f: `max` in `t.x = max(a, b)`", "\tt.x = min(a, b)", false},
+		{"local function f()\nend\nif a or b then\n", "`b` of `a or b`", "if a then", true},
 		{"  if a or b then -- c\n", "`b` of `a or b`", "  if a then -- c", true},
 		{"redis.call('A')\nredis.call('B')\n", "order: `redis.call('A')` before `redis.call('B')`", "redis.call('B')\nredis.call('A')", true},
 	} {

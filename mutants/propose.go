@@ -72,6 +72,8 @@ func proposals(lines []string, lua bool) (all []proposal) {
 	for i, line := range lines {
 		if f := function.FindStringSubmatch(line); f != nil {
 			in = f[1] + ": "
+		} else if line == "end" || line == "}" {
+			in = ""
 		}
 		code := note.ReplaceAllString(line, "")
 		rest, bare := line[len(code):], strings.TrimSpace(code)
