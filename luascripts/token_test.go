@@ -1,9 +1,12 @@
 package luascripts_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -50,4 +53,38 @@ func TestRaiseToken(t *testing.T) {
 			t.Error("a register that is a list")
 		}
 	})
+}
+
+// The token of a new holder is the clock, or one more than the register if that is later. The register is left at as
+// many tokens more as the holder may give out.
+func TestToken_andItsRegister(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	m.SetTime(noon)
+	clock := uint64(noon.UnixMicro())
+	k := fairKeys
+	k.Register = "redisson_lock_token:{orders}"
+	for name, c := range map[string]struct {
+		register string
+		want     uint64
+	}{
+		"there is none":    {"", clock},
+		"before the clock": {"7", clock},
+		"at the clock":     {strconv.FormatUint(clock, 10), clock + 1},
+		"after the clock":  {strconv.FormatUint(clock+100, 10), clock + 101},
+	} {
+		do(t, rdb, "FLUSHALL")
+		if c.register != "" {
+			do(t, rdb, "SET", k.Register, c.register)
+		}
+		got, err := luascripts.AcquireFair(t.Context(), rdb, k, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1, Spare: 10})
+		if err != nil || got.Token != c.want {
+			t.Errorf("%s: token %d, %v, want %d", name, got.Token, err, c.want)
+		}
+		m := do(t, rdb, "GET", k.Register)
+		if left, err := m.AsUint64(); err != nil || left != c.want+10 {
+			t.Errorf("%s: the register is at %d, %v, want %d", name, left, err, c.want+10)
+		}
+	}
 }
