@@ -344,7 +344,7 @@ func (o options) try(ctx context.Context, m mutation, mutated []byte) (result, e
 	}
 	for _, n := range m.near {
 		within, cancel := context.WithTimeout(ctx, 3*o.limit)
-		test := exec.CommandContext(within, "go", "test", "-overlay", overlay, "-vet=off", "-ldflags=-s -w", "-count=1", "-failfast", "-timeout", o.limit.String(), "-run", n.run, n.pkg)
+		test := exec.CommandContext(within, "go", "test", "-overlay", overlay, "-vet=off", "-ldflags=-s -w", "-count=1", "-failfast", "-v", "-timeout", o.limit.String(), "-run", n.run, n.pkg)
 		test.Env = append(os.Environ(), "RAPID_NOFAILFILE=true") // else a history that fails is kept beside the tests
 		out, err := test.CombinedOutput()
 		brokenOff := within.Err()
@@ -367,6 +367,7 @@ var (
 	failure = regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`)
 	running = regexp.MustCompile(`running tests:\s+(\S+)`)
 	inTest  = regexp.MustCompile(`(?m)\.(Test[A-Za-z0-9_]+)[.(]`)
+	begun   = regexp.MustCompile(`(?m)^=== (?:RUN|CONT|NAME) +(Test[A-Za-z0-9_]+)`)
 )
 
 // culprit returns the test that failed.
@@ -381,6 +382,9 @@ func culprit(out string) string {
 	}
 	if one := inTest.FindStringSubmatch(out); one != nil {
 		return one[1] + " (panic)"
+	}
+	if all := begun.FindAllStringSubmatch(out, -1); all != nil { // a goroutine that the test started panics
+		return all[len(all)-1][1] + " (panic)"
 	}
 	return "the tests end"
 }

@@ -67,6 +67,7 @@ func TestCulprit(t *testing.T) {
 		"    --- FAIL: TestA/b (0.00s)\n":                                  "TestA",
 		"panic: test timed out after 1m\n\trunning tests:\n\t\tTestC (1m)": "TestC (time-out)",
 		"panic: x\ngoroutine 1\nplace.TestD.func1(0x1)\n":                  "TestD (panic)",
+		"=== RUN   TestE\n=== RUN   TestF\n=== RUN   TestF/b\npanic: x\n":  "TestF (panic)",
 		"exit status 2": "the tests end",
 	} {
 		if got := culprit(out); got != want {
