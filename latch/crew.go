@@ -99,6 +99,9 @@ type Member struct {
 
 // Join makes the caller a member of the crew, which the first one begins. It never has to wait for other members. While Redis gives no answer, it tries until
 // ctx ends. Each call is a member of its own.
+//
+// If Redis is silent for a whole lease while the call asks, Wait can name the caller as lost before Join returns; it is a member when Join returns. A
+// copy of the command that comes after that changes nothing, however late it is: only [Crew.Delete] and the end of the crew's day forget its members.
 func (c *Crew) Join(ctx context.Context) (*Member, error) {
 	h, err := c.all.session.Lock(ctx, c.spec)
 	if err != nil {

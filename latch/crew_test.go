@@ -471,6 +471,106 @@ func TestCrew_memoryFull(t *testing.T) {
 	}
 }
 
+// A copy of a joining that comes late changes nothing: a member that was lost, failed or is done stays so. One that no caller has had yet becomes a
+// member when the call that asks for it comes through, also if its first lease ended meanwhile, or it was dismissed.
+func TestCrew_lateCopy(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
+	c := kindtest.NewClient(t, rdb, kindtest.Fast...)
+	watch := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
+	kindtest.MustUnlock(t, join(t, c.NewCrew("first"))) // now the server knows the scripts
+
+	for what, end := range map[string]func(*latch.Member) error{
+		"lost": func(m *latch.Member) error { // and its client says nothing more
+			p.Refuse(true)
+			p.CutAll()
+			<-m.Context().Done()
+			return nil
+		},
+		"failed": func(m *latch.Member) error { return m.Fail(t.Context()) },
+		"done":   func(m *latch.Member) error { return m.Unlock(t.Context()) },
+	} {
+		var copied []string
+		p.OnRequest(func(req [][]byte) redistest.Action {
+			if copied == nil && string(req[0]) == "EVALSHA" {
+				for _, word := range req {
+					copied = append(copied, string(word))
+				}
+			}
+			return redistest.Action{}
+		})
+		crew, sees := c.NewCrew(what, lock.WithFixedLease(kindtest.WatchdogTimeout/2)), watch.NewCrew(what)
+		m := join(t, crew)
+		p.OnRequest(nil)
+		w := wait(t.Context(), sees)
+		if err := end(m); err != nil {
+			t.Error(err)
+		}
+		err := result(t, w)
+		if what == "done" && err != nil || what != "done" && !errors.Is(err, latch.ErrMemberLost) {
+			t.Errorf("%s: %v", what, err)
+		}
+		stored := func() []rueidis.ZScore {
+			reply := s.Do(t, "ZRANGE", "leasehold_crew:{"+what+"}", "0", "-1", "WITHSCORES")
+			all, err := reply.AsZScores()
+			if err != nil || len(all) != 2 {
+				t.Fatalf("%s: %v, %v", what, all, err)
+			}
+			return all
+		}
+		before := stored()
+		s.Do(t, copied...)
+		if after := stored(); !slices.Equal(after, before) {
+			t.Errorf("%s: a late copy makes %v of %v", what, after, before)
+		}
+		p.Refuse(false)
+		_ = m.Unlock(t.Context())
+	}
+
+	for what, meanwhile := range map[string]func(sees *latch.Crew){
+		"comes through": func(*latch.Crew) {},
+		"is dismissed": func(sees *latch.Crew) {
+			state := crewStands(t, sees, 0, 0, 1)
+			if n, err := sees.Dismiss(t.Context(), state.Lost...); n != 1 || err != nil {
+				t.Errorf("%d dismissed, %v", n, err)
+			}
+		},
+	} {
+		crew, sees := c.NewCrew(what), watch.NewCrew(what)
+		p.OnRequest(func(req [][]byte) redistest.Action {
+			if string(req[0]) == "EVALSHA" {
+				p.Refuse(true)
+				return redistest.Action{DropReply: true}
+			}
+			return redistest.Action{}
+		})
+		var m *latch.Member
+		joined := make(chan error, 1)
+		go func() {
+			var err error
+			m, err = crew.Join(t.Context())
+			joined <- err
+		}()
+		kindtest.WaitFor(t, "its first lease has ended", func() bool {
+			state, err := sees.Inspect(t.Context())
+			return err == nil && len(state.Lost) == 1
+		})
+		meanwhile(sees)
+		p.OnRequest(nil)
+		p.Refuse(false)
+		if err := result(t, joined); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		crewStands(t, sees, 0, 1, 0)
+		kindtest.MustUnlock(t, m)
+		if err := sees.Wait(t.Context()); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 // Many join and leave at once; the last to leave ends the wait.
 func TestCrew_many(t *testing.T) {
 	t.Parallel()

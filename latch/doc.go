@@ -35,6 +35,7 @@
 //
 //	leasehold_crew:{<name>}   zset   member -> until when it counts as alive, by the server's clock; or a mark: done, lost
 //
+// A member stays there when it is over, so that a copy of a command that comes late changes nothing.
 // A release that leaves nobody alive, or a lost member, is published at the channel of the same name.
 //
 // # Beside Redisson

@@ -31,9 +31,20 @@ const (
 	NoMember   Mark = "0" // it never began
 )
 
-// JoinCrew makes an owner a member. It never has to wait.
+// JoinCrew makes an owner a member. It never has to wait. The verdict is Done; Gone if the owner was a member before, and is over; or Foreign.
+//
+// If an earlier copy of the question made the owner a member, and its lease has ended, the script says when. JoinCrew says that back, and so takes up
+// the lease. A copy that comes when nobody waits for its answer cannot.
 func JoinCrew(ctx context.Context, rdb rueidis.Client, k Keys, q Question) (Acquired, error) {
-	return acquire(ctx, rdb, crewJoin, []string{k.Lock}, []string{q.Owner, ms(q.Lease), ms(CrewStay)}, q)
+	ended := "0"
+	for range 3 { // more only if copies take up each other's leases, and let them end
+		a, err := acquire(ctx, rdb, crewJoin, []string{k.Lock}, []string{q.Owner, ms(q.Lease), ms(CrewStay), ended}, q)
+		if err != nil || a.Verdict != Held {
+			return a, err
+		}
+		ended = ms(a.Left) // it reads as what is left of a lease
+	}
+	return Acquired{}, &ReplyError{crewJoin.name, ended}
 }
 
 // LeaveCrew ends the membership of an owner with a mark, if leave is 0; else it changes nothing. It returns Done if the owner was

@@ -10,7 +10,8 @@
 -- ARGV[6] publish text  the command that reaches them: PUBLISH or SPUBLISH
 --
 -- Returns 1 when the owner was a living member; also when an earlier copy of this call left the same mark.
--- Returns -2 when it was not: it was lost, and stays so, or it never joined. What never began leaves a mark all the same.
+-- Returns -2 when it was not: it was lost, and stays so, or it never joined. What never began leaves a mark all the same, and so does a member
+-- whose lease has ended: it is lost for good.
 -- Returns -4 when the key holds something else.
 --
 -- The waiters are told when nobody is left, or a member was lost. Safe to repeat.
@@ -21,10 +22,12 @@ local now = clock()
 local score, alive, answer = member_of(members, owner, now)
 if answer then return answer end
 if leave == '1' then return alive and 1 or -2 end
-if not alive and (score or as > 0) then return score == as and 1 or -2 end
+if score and is_mark(score) then return score == as and 1 or -2 end
+if score and not alive then as = 1 end
+if not score and as > 0 then return -2 end
 redis.call('ZREM', members, '') -- no such member: a first write that memory limits let through
 local denied = put(members, owner, as, stay)
 if denied then return denied end
-if not score then return -2 end
+if not alive then return -2 end
 if as == 1 or at_work(members, now) == 0 then redis.pcall(publish, channel, '0') end
 return 1

@@ -58,7 +58,7 @@ func TestCrew(t *testing.T) {
 		e.expect(channel + " 0")
 		stands(1, 1, 1)
 		for owner, as := range map[string]luascripts.Mark{"a": luascripts.MemberDone, "b": luascripts.NoMember, "c": luascripts.MemberLost} {
-			join(owner, time.Hour, luascripts.Foreign) // late copies
+			join(owner, time.Hour, luascripts.Gone) // late copies
 			renew(owner, luascripts.Gone)
 			leave(owner, 0, as, luascripts.Done)
 			leave(owner, 1, as, luascripts.Gone)
@@ -67,12 +67,16 @@ func TestCrew(t *testing.T) {
 		stands(1, 1, 1)
 		leave("never", 0, luascripts.MemberDone, luascripts.Gone)
 		leave("late", 0, luascripts.NoMember, luascripts.Gone)
-		join("late", time.Hour, luascripts.Foreign) // the question comes after the settler
+		join("late", time.Hour, luascripts.Gone) // the question comes after the settler
 		stands(1, 1, 1)
 
 		do(t, rdb, "ZADD", k.Lock, "XX", "1000", "d") // its lease ran out
 		renew("d", luascripts.Gone)
+		join("d", time.Hour, luascripts.Done) // by the call that still waits for it
+		stands(1, 1, 1)
+		do(t, rdb, "ZADD", k.Lock, "XX", "1000", "d")
 		leave("d", 0, luascripts.MemberDone, luascripts.Gone)
+		join("d", time.Hour, luascripts.Gone) // it was told that its member is over
 		if s := stands(1, 0, 2); len(s.Some) != 2 || s.Next != luascripts.NoExpiry {
 			t.Errorf("%+v", s)
 		}

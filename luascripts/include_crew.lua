@@ -16,6 +16,11 @@ local function member_of(members, owner, now)
   return score, score ~= nil and score > now and score < 9e15
 end
 
+-- is_mark reports whether a score is a mark, and no time.
+local function is_mark(score)
+  return score < 2 or score >= 9e15
+end
+
 -- put sets the score of a member. It returns an error if that is denied.
 local function put(members, owner, score, stay)
   local reply = redis.pcall('ZADD', members, string.format('%.0f', score), owner)

@@ -121,6 +121,8 @@ func (a *attempt) ask(p *part) error {
 		return a.broke(p, command.FaultOf(err).MayHaveRun, s.sender.Explain(err))
 	case reply.Verdict == luascripts.Done:
 		return a.granted(p, reply)
+	case reply.Verdict == luascripts.Gone: // an earlier copy was granted it, which nobody heard, and that is over
+		return a.broke(p, false, tooLate{q.Lease, a.now.Sub(a.began)})
 	case reply.Verdict != luascripts.Held:
 		return a.broke(p, false, command.Final{Err: lock.ErrForeignKey})
 	}
