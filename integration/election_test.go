@@ -5,12 +5,15 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/leader"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
 )
 
 // After a failover one leads, and an observer of another process sees which one, on either topology.
@@ -82,4 +85,143 @@ func TestElection_failover(t *testing.T) {
 			c.Failover(t, master)
 		})
 	})
+}
+
+// noted is a lock that tells of its holds.
+type noted struct {
+	lock.Locker
+	holds chan<- lock.Hold
+}
+
+func (n noted) Lock(ctx context.Context) (lock.Hold, error) {
+	h, err := n.Locker.Lock(ctx)
+	if err == nil {
+		n.holds <- h
+	}
+	return h, err
+}
+
+// Three processes stand for election by a quorum of three servers, which are killed, or frozen.
+//
+//	1 one server fails: the leader stays, and is renewed
+//	2 two have failed: the leader is told at Until at the latest, and no other process leads
+//	3 they come back: one leads, with a larger token
+//
+// Never do two lead.
+func TestElection_quorum(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]struct {
+		fail, mend func(*redistest.Server, testing.TB)
+	}{
+		"dead":   {(*redistest.Server).Kill, (*redistest.Server).Restart},
+		"frozen": {(*redistest.Server).Freeze, (*redistest.Server).Thaw},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := &quorums{T: t, lease: 2 * time.Second, timeout: 200 * time.Millisecond}
+			for range 3 {
+				q.servers = append(q.servers, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"))
+			}
+			q.ready()
+			outsider := q.quorum()
+
+			var mu sync.Mutex
+			leading := make(map[int]context.Context) // guarded by mu
+			alone := func() {
+				t.Helper()
+				mu.Lock()
+				defer mu.Unlock()
+				for i, one := range leading {
+					for j, other := range leading {
+						if i != j && one.Err() == nil && other.Err() == nil && one.Err() == nil {
+							t.Fatalf("%d and %d lead", i, j)
+						}
+					}
+				}
+			}
+			until := func(happened func() bool) {
+				t.Helper()
+				untilWithin(t, time.Minute, func() bool { alone(); return happened() })
+			}
+
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			holds, dones := make(chan lock.Hold, 100), make(chan error, 3)
+			for i := range 3 {
+				candidate := noted{multilock.NewQuorum(q.locks(lock.WithFencing()), multilock.WithLongestLease(q.lease), multilock.WithServerTimeout(q.timeout)), holds}
+				go func() {
+					dones <- leader.Run(ctx, candidate, func(ctx context.Context) error {
+						mu.Lock()
+						leading[i] = ctx
+						mu.Unlock()
+						<-ctx.Done()
+						mu.Lock()
+						delete(leading, i)
+						mu.Unlock()
+						return nil
+					})
+				}()
+			}
+			leads := func() (n int) {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, one := range leading {
+					if one.Err() == nil {
+						n++
+					}
+				}
+				return n
+			}
+
+			until(func() bool { return leads() == 1 })
+			h := soon(t, holds)
+			fault.fail(q.servers[0], t) // 1
+			until(func() bool { return h.Until().After(time.Now().Add(q.lease/2)) && len(multilock.Holds(h)) == 2 })
+			confirmed := h.Until()
+			until(func() bool { return h.Until().After(confirmed) || h.Err() != nil })
+			if err := h.Err(); err != nil || len(holds) > 0 || leads() != 1 {
+				t.Fatalf("without one server of three: %v; %d lead", err, leads())
+			}
+
+			fault.fail(q.servers[1], t) // 2
+			until(func() bool {
+				last := h.Until() // what a server confirmed before it failed can still arrive, and lengthen it
+				late := !time.Now().Before(last)
+				err := h.Err()
+				if late && err == nil && h.Until().Equal(last) {
+					t.Fatal("the leader is not told at Until")
+				}
+				return err != nil
+			})
+			if err := h.Err(); !errors.Is(err, lock.ErrLost) {
+				t.Errorf("the leader is told: %v", err)
+			}
+			until(func() bool { return leads() == 0 })
+			if _, err := outsider.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) || len(holds) > 0 {
+				t.Errorf("with one server of three: %v, and %d lead", err, len(holds))
+			}
+
+			for _, s := range q.servers[:2] { // 3
+				fault.mend(s, t)
+			}
+			until(func() bool { return leads() == 1 })
+			if next := soon(t, holds); next.Token() <= h.Token() || len(holds) > 0 {
+				t.Errorf("the token %d follows %d, and %d more lead", next.Token(), h.Token(), len(holds))
+			}
+			if len(dones) > 0 {
+				t.Errorf("one stands for election no more: %v", <-dones)
+				dones <- nil
+			}
+
+			cancel()
+			for range 3 {
+				if err := soon(t, dones); err != nil && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			}
+			for _, s := range q.servers {
+				untilWithin(t, time.Minute, func() bool { return len(s.LockKeys(t)) == 1 }) // the register of tokens
+			}
+		})
+	}
 }
