@@ -290,21 +290,23 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 	}
 	whole := !set && c.Size/8 < bitWords*uint64(len(all)) // the filter costs less than the question for the bits
 	var replies []rueidis.RedisResult
-	for range 2 {
+	without := f.without.Load()
+	for {
 		var commands []rueidis.Completed
 		if whole {
 			commands = append(commands, f.wholeCommand(c.Size))
 		} else {
-			commands = f.commands(all, int(c.Hashes), set)
+			commands = f.commands(all, int(c.Hashes), set, without)
 		}
-		replies = f.pipeline(ctx, append(commands, f.configCommand()))
-		if err := replies[0].Error(); err == nil || f.without.Load() || !strings.Contains(err.Error(), "unknown command") {
+		replies = f.pipeline(ctx, append(commands, f.configCommand()), without)
+		if err := replies[0].Error(); err == nil || without || !strings.Contains(err.Error(), "unknown command") {
 			break
 		}
+		without = true
 		f.without.Store(true)
 	}
 	last := len(replies) - 1
-	bits, err := f.bitsOf(replies[:last], all, whole)
+	bits, err := bitsOf(replies[:last], all, whole, without)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -333,7 +335,7 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 }
 
 // bitsOf reads the answers to a question for all bits, or for the whole filter.
-func (f *Filter) bitsOf(replies []rueidis.RedisResult, all []uint64, whole bool) (bits []int64, err error) {
+func bitsOf(replies []rueidis.RedisResult, all []uint64, whole, without bool) (bits []int64, err error) {
 	for _, r := range replies {
 		var some []int64
 		switch {
@@ -343,7 +345,7 @@ func (f *Filter) bitsOf(replies []rueidis.RedisResult, all []uint64, whole bool)
 				return nil, err
 			}
 			return pick(text, all), nil
-		case f.without.Load():
+		case without:
 			bit, err := r.ToInt64()
 			if err != nil {
 				return nil, err
@@ -371,9 +373,9 @@ func unset(all []uint64, was []int64) (zero []uint64) {
 
 // pipeline sends commands. A server in memory behind a pipe reads nothing while its client does not read its
 // answers, so without BITFIELD pipeline sends only a few commands at a time.
-func (f *Filter) pipeline(ctx context.Context, commands []rueidis.Completed) (replies []rueidis.RedisResult) {
+func (f *Filter) pipeline(ctx context.Context, commands []rueidis.Completed, without bool) (replies []rueidis.RedisResult) {
 	atOnce := len(commands)
-	if f.without.Load() {
+	if without {
 		atOnce = 32
 	}
 	for some := range slices.Chunk(commands, atOnce) {
@@ -384,8 +386,8 @@ func (f *Filter) pipeline(ctx context.Context, commands []rueidis.Completed) (re
 
 // commands returns the commands that set or read bits: up to a thousand bits in each, and one without BITFIELD. All bits of an element
 // are in one command, so that of two callers that add it at once one finds it new.
-func (f *Filter) commands(all []uint64, hashes int, set bool) (commands []rueidis.Completed) {
-	if f.without.Load() {
+func (f *Filter) commands(all []uint64, hashes int, set, without bool) (commands []rueidis.Completed) {
+	if without {
 		for _, i := range all {
 			if set {
 				commands = append(commands, f.send.Redis.B().Setbit().Key(f.bits).Offset(int64(i)).Value(1).Build())

@@ -456,6 +456,30 @@ func TestAdd_together(t *testing.T) {
 	}
 }
 
+// Two calls may find at the same time that the server does not have BITFIELD.
+func TestAdd_besideContains(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for i := range 50 {
+			f := made(t, open(rdb, fmt.Sprint("f", i)), 100_000, 0.01)
+			var wg sync.WaitGroup
+			for range 2 {
+				wg.Go(func() {
+					if _, err := f.Add(t.Context(), []byte("a")); err != nil {
+						t.Errorf("add: %v", err)
+					}
+				})
+				wg.Go(func() {
+					if _, err := f.Contains(t.Context(), []byte("a")); err != nil {
+						t.Errorf("contains: %v", err)
+					}
+				})
+			}
+			wg.Wait()
+		}
+	})
+}
+
 // A call whose answer is lost fails with an error that says so. Its elements are added all the same.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
