@@ -81,6 +81,11 @@ var shownBy = map[string]string{
 	"locktest.LatchHarness":            "ExampleRunLatch",      //
 	"locktest.Crew":                    "ExampleRunCrew",       //
 	"locktest.CrewHarness":             "ExampleRunCrew",       //
+	"locktest.ElectionHarness":         "ExampleRunElection",   //
+	"locktest.Limiter":                 "ExampleRunLimiter",    //
+	"locktest.LimiterHarness":          "ExampleRunLimiter",    //
+	"locktest.Filter":                  "ExampleRunFilter",     //
+	"locktest.FilterHarness":           "ExampleRunFilter",     //
 }
 
 // notRun are the examples that only compile: they take what an example does not have.
@@ -92,6 +97,9 @@ var notRun = map[string]string{
 	"locktest.ExampleRunSemaphore": "needs a *testing.T",
 	"locktest.ExampleRunLatch":     "needs a *testing.T",
 	"locktest.ExampleRunCrew":      "needs a *testing.T",
+	"locktest.ExampleRunElection":  "needs a *testing.T",
+	"locktest.ExampleRunLimiter":   "needs a *testing.T",
+	"locktest.ExampleRunFilter":    "needs a *testing.T",
 }
 
 // public is what a public package exports, and its examples.

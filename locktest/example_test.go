@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/leader"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
+	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
 // What a test of yours has.
@@ -89,5 +91,38 @@ func ExampleRunCrew() {
 		New:      func(name string, opts ...lock.Option) locktest.Crew { return a.NewCrew(name, opts...) },
 		Other:    func(name string, opts ...lock.Option) locktest.Crew { return b.NewCrew(name, opts...) },
 		Watchdog: time.Second,
+	})
+}
+
+// The rules of a lock and a board for elections.
+func ExampleRunElection() {
+	locktest.RunElection(t, locktest.ElectionHarness{
+		New: func(name string, opts ...lock.Option) (lock.Locker, leader.Board) {
+			return a.NewLock(name, opts...), a.NewBoard(name)
+		},
+		Other: func(name string, opts ...lock.Option) (lock.Locker, leader.Board) {
+			return b.NewLock(name, opts...), b.NewBoard(name)
+		},
+		Watchdog: time.Second,
+	})
+}
+
+// The rules of a rate limiter.
+func ExampleRunLimiter() {
+	locktest.RunLimiter(t, locktest.LimiterHarness{
+		New: func(name string, limits ...ratelimit.Limit) locktest.Limiter {
+			return a.NewRateLimiter(name, ratelimit.Closed(), limits...)
+		},
+		Other: func(name string, limits ...ratelimit.Limit) locktest.Limiter {
+			return b.NewRateLimiter(name, ratelimit.Closed(), limits...)
+		},
+	})
+}
+
+// The rules of a Bloom filter.
+func ExampleRunFilter() {
+	locktest.RunFilter(t, locktest.FilterHarness{
+		New:   func(name string) locktest.Filter { return a.NewBloomFilter(name) },
+		Other: func(name string) locktest.Filter { return b.NewBloomFilter(name) },
 	})
 }

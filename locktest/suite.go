@@ -37,6 +37,9 @@ type Harness struct {
 	semaphore *SemaphoreHarness // of RunSemaphore
 	latch     *LatchHarness     // of RunLatch
 	crew      *CrewHarness      // of RunCrew
+	election  *ElectionHarness  // of RunElection
+	limiter   *LimiterHarness   // of RunLimiter
+	filter    *FilterHarness    // of RunFilter
 }
 
 // rule is one thing that every lock of a kind must keep.
