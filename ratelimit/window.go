@@ -54,7 +54,8 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 // once more when their interval is over.
 //
 // A Window has no policy: without an answer its calls fail with [lock.ErrUnavailable]. They try for
-// the operation timeout of the client, or for three seconds without a client, or until their context ends. A call
+// the operation timeout of the client, or for three seconds without a client, or until their context ends. While the server's memory is
+// full, they fail so at once, and take nothing. A call
 // takes its units once, however often it was sent. If the caller has left, the units come back.
 type Window struct {
 	send *send.Sender
@@ -258,7 +259,7 @@ func refusedBy(v luascripts.Verdict) error {
 	return nil
 }
 
-// persist calls f, which must be safe to repeat, until there is an answer. It passes an answer that comes after the
+// persist calls f, which must be safe to repeat, until there is an answer, or the server's memory is full. It passes an answer that comes after the
 // caller has left to late, which may be nil.
 func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, error), late func(T)) (none T, err error) {
 	pause := retry.Backoff{Most: w.send.Timeout / 4}
@@ -290,7 +291,7 @@ func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, 
 		if answer != nil {
 			return *answer, nil // the answer came at the last moment
 		}
-		if ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) || time.Until(end) <= 0 {
+		if ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) || send.Full(err) || time.Until(end) <= 0 {
 			return none, err
 		}
 		if e := w.send.Sleep(ctx, min(pause.Next(), time.Until(end))); e != nil {

@@ -377,6 +377,69 @@ func TestWindow_lostReply(t *testing.T) {
 	}
 }
 
+// While memory is full, no units are taken, with an error that says so, and none are counted; what is there is told and given back.
+func TestWindow_memoryFull(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	w := newWindow(t, rdb, "w", 5, 24*time.Hour)
+	took := takeOf(t, w, 2)
+	full := func(what string, err error) {
+		t.Helper()
+		var e *lock.Error
+		if !errors.Is(err, lock.ErrUnavailable) || !errors.As(err, &e) || e.Op == "" || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	remain := func(want int64) {
+		t.Helper()
+		if d, err := w.Peek(t.Context()); err != nil || d.Remaining != want {
+			t.Errorf("%+v, %v; want that %d remain", d, err, want)
+		}
+	}
+	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb") // maxmemory-policy is noeviction
+	_, err := w.Take(t.Context(), 1)
+	full("take", err)
+	_, err = w.TakeUpTo(t.Context(), 7)
+	full("take up to", err)
+	full("wait", w.Wait(t.Context(), 1))
+	full("set rate", w.SetRate(t.Context(), 6, 24*time.Hour))
+	_, err = window(rdb, "new").Init(t.Context(), 5, time.Hour)
+	full("init", err)
+	remain(3)
+	if created, err := w.Init(t.Context(), 5, 24*time.Hour); created || err != nil { // the rate is what it was
+		t.Errorf("%v, %v", created, err)
+	}
+	if d := takeOf(t, w, 4); d.OK || d.RetryAfter <= 0 { // a refusal needs no memory
+		t.Errorf("4 of 3: %+v", d)
+	}
+	for range 2 {
+		if err := w.Refund(t.Context(), took); err != nil {
+			t.Error(err)
+		}
+		remain(5)
+	}
+	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+	if d := takeOf(t, w, 5); !d.OK || d.Remaining != 0 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// In a window whose entries are over, there is room for new ones, also while memory is full: a script that has removed something may write.
+func TestWindow_memoryFullOfOldEntries(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	w := newWindow(t, s.Client(t), "w", 5, time.Second)
+	takeOf(t, w, 5)
+	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
+	if err := w.Wait(t.Context(), 5); err != nil {
+		t.Error(err)
+	}
+	if d, err := w.Peek(t.Context()); err != nil || d.Remaining == 5 {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 // The units of a caller that leaves before the answer come back.
 func TestWindow_cancelled(t *testing.T) {
 	t.Parallel()

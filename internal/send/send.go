@@ -149,6 +149,9 @@ func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(c
 // Silent returns the error of a question that Redis has not answered within d.
 func Silent(d time.Duration) error { return fmt.Errorf("%w within %v", lock.ErrUnavailable, d) }
 
+// Full reports whether err says that the server cannot write at this moment, as its memory is full. The command was not carried out.
+func Full(err error) bool { return command.ReplyOf(err) == command.Full }
+
 // Told returns the error of the caller for err, with which a command failed. It matches
 // [lock.ErrUnavailable] if Redis did not decide, so that the same command may succeed later.
 func Told(err error) error {
