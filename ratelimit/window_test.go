@@ -402,7 +402,9 @@ func TestWindow_memoryFull(t *testing.T) {
 	full("take", err)
 	_, err = w.TakeUpTo(t.Context(), 7)
 	full("take up to", err)
-	full("wait", w.Wait(t.Context(), 1))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // one that waits for units fails at once
+	defer cancel()
+	full("wait", w.Wait(ctx, 1))
 	full("set rate", w.SetRate(t.Context(), 6, 24*time.Hour))
 	_, err = window(rdb, "new").Init(t.Context(), 5, time.Hour)
 	full("init", err)
