@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -214,9 +215,7 @@ func TestBloom_movingSlots(t *testing.T) {
 	c := redistest.StartCluster(t)
 	clients := []*client.Client{ours(t, c.Client(t)), ours(t, c.Client(t))}
 	one, some := clients[0].NewBloomFilter("seen"), clients[0].NewShardedBloomFilter("parts", 2)
-	for _, f := range []interface {
-		Init(ctx context.Context, n uint64, p float64) (bool, error)
-	}{one, some} {
+	for _, f := range []filter{one, some} {
 		if _, err := f.Init(t.Context(), 10_000, 0.001); err != nil {
 			t.Fatal(err)
 		}
@@ -252,37 +251,57 @@ func TestBloom_movingSlots(t *testing.T) {
 }
 
 type filter interface {
+	Init(ctx context.Context, n uint64, p float64) (bool, error)
 	Add(ctx context.Context, elements ...[]byte) (int, error)
 	Contains(ctx context.Context, elements ...[]byte) ([]bool, error)
 	Count(ctx context.Context) (int64, error)
 }
 
-// What was added is found after a failover to a replica that knows it, and elements can be added.
+// What was added is found after a failover to a replica that knows it, and elements can be added. Of a filter that is made of several, some
+// or all have another master then.
 func TestBloom_failover(t *testing.T) {
 	t.Parallel()
-	overFailover(t, "seen", func(t *testing.T, a, b *client.Client, failover func()) {
-		f, other := a.NewBloomFilter("seen"), b.NewBloomFilter("seen")
-		if _, err := f.Init(t.Context(), 1000, 0.001); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.Add(t.Context(), []byte("before")); err != nil {
-			t.Fatal(err)
-		}
-		failover()
-		for _, f := range []filter{f, other} {
-			untilWithin(t, time.Minute, func() bool {
-				there, err := f.Contains(t.Context(), []byte("before"))
-				if err == nil && !there[0] || err != nil && !errors.Is(err, lock.ErrUnavailable) {
-					t.Fatalf("what was added: %v, %v", there, err)
+	for what, test := range map[string]struct {
+		key string // its master fails
+		of  func(c *client.Client) filter
+	}{
+		"one":  {"seen", func(c *client.Client) filter { return c.NewBloomFilter("seen") }},
+		"some": {"parts:{1}", func(c *client.Client) filter { return c.NewShardedBloomFilter("parts", 3) }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			overFailover(t, test.key, func(t *testing.T, a, b *client.Client, failover func()) {
+				f, other := test.of(a), test.of(b)
+				if _, err := f.Init(t.Context(), 1000, 0.001); err != nil {
+					t.Fatal(err)
 				}
-				return err == nil
+				var before, after [][]byte // in each of several filters
+				for i := range 50 {
+					before, after = append(before, fmt.Append(nil, "before ", i)), append(after, fmt.Append(nil, "after ", i))
+				}
+				if _, err := f.Add(t.Context(), before...); err != nil {
+					t.Fatal(err)
+				}
+				failover()
+				for _, f := range []filter{f, other} {
+					untilWithin(t, time.Minute, func() bool {
+						there, err := f.Contains(t.Context(), before...)
+						if err == nil && slices.Contains(there, false) || err != nil && !errors.Is(err, lock.ErrUnavailable) {
+							t.Fatalf("what was added: %v, %v", there, err)
+						}
+						return err == nil
+					})
+				}
+				untilWithin(t, time.Minute, func() bool { _, err := other.Add(t.Context(), after...); return err == nil })
+				if there, err := f.Contains(t.Context(), append(before, after...)...); err != nil || slices.Contains(there, false) {
+					t.Errorf("%v, %v", there, err)
+				}
+				if n, err := f.Count(t.Context()); err != nil || n < 90 || n > 110 {
+					t.Errorf("%d elements, %v", n, err)
+				}
 			})
-		}
-		untilWithin(t, time.Minute, func() bool { _, err := other.Add(t.Context(), []byte("after")); return err == nil })
-		if there, err := f.Contains(t.Context(), []byte("before"), []byte("after")); err != nil || !there[0] || !there[1] {
-			t.Errorf("%v, %v", there, err)
-		}
-	})
+		})
+	}
 }
 
 // A leader leads on while the slot of its election moves, others see what it says, and the next one leads when it resigns.
