@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,6 +48,8 @@ one over 4 MB in a sample of 4 MB, by commands for 64 KB each, and estimates fro
 how many elements it has, and how often it is wrong.
 
 A name without a trace on the server is shown as free. A line on standard error says so.
+Another one warns if there is also {NAME}, or NAME without its braces: as with Redisson,
+x and {x} share the keys beside their own, such as the queue and the tokens.
 
 Exit code: 0, also if the lock is free; 1 if the key holds no lock, or if Redis gave no
 answer; 2 if inspect was called the wrong way.
@@ -54,14 +57,18 @@ answer; 2 if inspect was called the wrong way.
 ` + connectionHelp,
 		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			return via.completeNames(cmd, args, begin)
+			return via.completeNames(cmd, args, begin, "", admin.RateLimit, admin.Window, admin.Bloom)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
+			return via.operate(cmd.Context(), func(a *admin.Admin, rdb rueidis.Client) error {
 				l, err := a.Inspect(cmd.Context(), args[0])
-				switch {
-				case err != nil:
+				if err != nil {
 					return noLock(args[0], err)
+				}
+				if twin := besides(cmd.Context(), a, rdb, args[0]); twin != "" {
+					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", twin)
+				}
+				switch {
 				case len(limits) > 0 && l.Limit == nil:
 					return fmt.Errorf("nothing is owed of %s, or it is no key of a rate limiter: --limit says nothing of it", shown(args[0]))
 				case out.format.value == "json":
@@ -89,6 +96,26 @@ answer; 2 if inspect was called the wrong way.
 	out.addFlag(cmd)
 	via.addFlags(cmd)
 	return cmd
+}
+
+// besides says that there is a lock, a limiter or a filter whose name is the same but for its braces. By the rule of Redisson's names the two have
+// one queue, one register of tokens, one set of permits or one configuration. It is empty if there is none, or if the user may not look.
+func besides(ctx context.Context, a *admin.Admin, rdb rueidis.Client, name string) string {
+	twin := strings.TrimSuffix(strings.TrimPrefix(name, "{"), "}")
+	if strings.ContainsAny(twin, "{}") {
+		return ""
+	}
+	if twin == name {
+		twin = "{" + name + "}"
+	}
+	if n, err := rdb.Do(ctx, rdb.B().Exists().Key(twin).Build()).AsInt64(); err != nil || n == 0 {
+		return ""
+	}
+	l, err := a.Inspect(ctx, twin)
+	if err != nil || l.Kind == "" {
+		return ""
+	}
+	return fmt.Sprintf("there is also %s, of the kind %s: x and {x} share the keys beside their own, so some of what is shown may belong to it", shown(twin), kindOf(l))
 }
 
 // nothing says that a name without a trace on the server may be the wrong one.

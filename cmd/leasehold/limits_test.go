@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,6 +83,65 @@ func TestLs_unheld(t *testing.T) {
 	}
 	if len(all) != 7 || *all[0].Limit.Owed[1].Used != 4 || *all[0].Limit.Owed[0].FullMS <= 0 || all[1].Limit.AheadMS <= 0 || all[2].Unsure == "" || !all[3].Window.PerClient || all[3].Window.Left != nil || *all[4].Window.Left != 0 || *all[4].Window.NextMS <= 0 || all[5].Filter.Shards != 2 || all[6].Filter.Elements < 900 || all[6].Filter.Probability != .01 {
 		t.Errorf("%+v", all)
+	}
+}
+
+// A shell completes the name of what inspect can show, of each kind; for unlock those of locks alone.
+func TestComplete_unheld(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	limited(t, s)
+	c := billing(t, s.Client(t))
+	mustLock(t, c.NewLock("seat"))
+	if _, err := c.NewLatch("sealed").TrySetCount(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	complete := func(args ...string) *tool {
+		return prepare(t, []string{"REDIS_URL=" + s.URL()}, append([]string{"__complete"}, args...)...).start()
+	}
+	says(t, complete("inspect", "se"), 0, "seat\tplain, billing on ", "sealed\tlatch, 3 to count down\n", "seen\tbloom, ")
+	says(t, complete("inspect", ""), 0, "api:alice\tratelimit, full again in ", "sms\twindow, 0 of 10 per 1h left", "crawl\tbloom, ", ":4\n")
+	says(t, complete("ls", "--kind", "window", "s"), 0, "sms\twindow, ")
+	locks := complete("unlock", "se")
+	says(t, locks, 0, "seat\tplain, ")
+	if text := locks.stdout.String(); strings.Contains(text, "seen") {
+		t.Errorf("unlock takes no filter: %s", text)
+	}
+}
+
+// Of two names that are the same but for the braces, inspect of each warns of the other.
+func TestInspect_braces(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := billing(t, s.Client(t))
+	warns := func(name, what string) {
+		t.Helper()
+		i := on(t, s, "inspect", name)
+		if says(t, i, 0); strings.Contains(i.stderr.String(), "there is also ") != (what != "") || !strings.Contains(i.stderr.String(), what) {
+			t.Errorf("inspect %s warns: %q, want %q", name, i.stderr, what)
+		}
+	}
+	mustLock(t, c.NewFairLock("x"))
+	warns("x", "")
+	warns("{x}", "there is also x, of the kind plain: x and {x} share")
+	mustLock(t, c.NewLock("{x}"))
+	warns("x", "there is also {x}, of the kind plain")
+	if _, err := c.NewWindow("y").Init(t.Context(), 5, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	mustLock(t, c.NewRWLock("{y}").Read())
+	warns("y", "there is also {y}, of the kind rw")
+	warns("{y}", "there is also y, of the kind window")
+	s.Do(t, "SET", "{z}", "text")
+	mustLock(t, c.NewLock("z"))
+	warns("z", "")
+	mustLock(t, c.NewLock("a{z}"))
+	warns("a{z}", "")
+	j := on(t, s, "inspect", "x", "-o", "json")
+	says(t, j, 0)
+	var l lockJSON
+	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || !strings.Contains(j.stderr.String(), "there is also {x}") {
+		t.Errorf("%v, %q", err, j.stderr)
 	}
 }
 

@@ -51,7 +51,7 @@ line; the other formats are sorted.
 ` + connectionHelp,
 		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-			return via.completeNames(cmd, args, begin)
+			return via.completeNames(cmd, args, begin, kind.kind())
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := admin.Query{Idle: true, Kind: kind.kind()}

@@ -38,20 +38,28 @@ func (c *connection) operate(ctx context.Context, f func(*admin.Admin, rueidis.C
 	return f(a, rdb)
 }
 
-// completeNames completes the name of a lock with those that there are.
-func (c *connection) completeNames(cmd *cobra.Command, args []string, begin string) (names []string, _ cobra.ShellCompDirective) {
+// completeNames completes the name of a lock with those that there are, or of what is of these kinds: "" stands for all locks.
+func (c *connection) completeNames(cmd *cobra.Command, args []string, begin string, kinds ...admin.Kind) (names []string, _ cobra.ShellCompDirective) {
 	if len(args) > 0 && cmd.Name() != "watch" {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second) // somebody waits for it
 	defer cancel()
+	if kinds == nil {
+		kinds = []admin.Kind{""}
+	}
 	_ = c.operate(ctx, func(a *admin.Admin, _ rueidis.Client) error { // a shell shows no errors
-		for l, err := range a.Locks(ctx, admin.Query{Match: admin.Prefix(begin), Idle: true}) {
-			if err != nil || len(names) == 1000 {
-				return err
+		for _, kind := range kinds {
+			for l, err := range a.Locks(ctx, admin.Query{Match: admin.Prefix(begin), Idle: true, Kind: kind}) {
+				if err != nil || len(names) == 1000 {
+					return err
+				}
+				stands := stateOf(l)
+				if !unheld(l.Kind) {
+					_, stands = holderOf(l)
+				}
+				names = append(names, l.Name+"\t"+kindOf(l)+", "+stands)
 			}
-			_, holder := holderOf(l)
-			names = append(names, l.Name+"\t"+string(l.Kind)+", "+holder)
 		}
 		return nil
 	})

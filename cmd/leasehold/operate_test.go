@@ -151,6 +151,7 @@ func ls(t *testing.T, rdb rueidis.Client, url string) {
 		t.Errorf("%+v, %v", who, err)
 	}
 	says(t, call("__complete", "inspect", "ord"), 0, "orders:1\tplain, billing on ", "orders:2\tplain", ":4\n")
+	says(t, call("__complete", "ls", "--kind", "rw", ""), 0, "catalogue\trw, billing on ")
 	says(t, call("__complete", "run", "ord"), 0, "orders:1\tplain, billing on ", "orders:2\tplain", ":4\n")
 	says(t, call("__complete", "run", "orders:1", "--", ""), 0, ":0\n")
 }
