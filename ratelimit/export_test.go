@@ -21,6 +21,8 @@ func WaitForAsks(l *Limiter, key string, n int) {
 type Counted struct {
 	Taken, Remaining    int64
 	Delay, Retry, Reset time.Duration
+
+	Leave func() // of a caller that got a turn in line; else nil
 }
 
 // CountHere returns the count of the policy Local for one key.
@@ -28,7 +30,11 @@ func CountHere(processes int64, limits ...Limit) func(n, least int64, wait time.
 	l := (&Limiter{bad: nil}).With(limits...)
 	m := new(memory)
 	return func(n, least int64, wait time.Duration) Counted {
-		r := m.take(laneID{key: "k"}, l.limits, processes, n, least, wait)
-		return Counted{r.Taken, r.Remaining, r.Delay, r.Retry, r.Reset}
+		r, turn := m.take(laneID{key: "k"}, l.limits, processes, n, least, wait)
+		c := Counted{Taken: r.Taken, Remaining: r.Remaining, Delay: r.Delay, Retry: r.Retry, Reset: r.Reset}
+		if turn != nil {
+			c.Leave = func() { m.leave(turn) }
+		}
+		return c
 	}
 }

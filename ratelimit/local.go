@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +20,7 @@ func (l *Limiter) without(op, key string, id laneID, n, least int64, err error) 
 		d.OK, d.Taken = true, n
 		return d, nil
 	}
-	r := l.local.take(id, l.limits, l.policy.processes, n, least, 0)
+	r, _ := l.local.take(id, l.limits, l.policy.processes, n, least, 0)
 	d.Taken, d.Remaining, d.RetryAfter, d.ResetAfter = r.Taken, r.Remaining, r.Retry, r.Reset
 	d.Limit = l.limits[r.Scarcest]
 	d.OK = d.Taken > 0 || n == 0
@@ -35,12 +36,13 @@ func (l *Limiter) reserveWithout(op, key string, id laneID, n int64, wait time.D
 	case open:
 		return reserved, nil
 	}
-	r := l.local.take(id, l.limits, l.policy.processes, n, n, wait)
+	r, turn := l.local.take(id, l.limits, l.policy.processes, n, n, wait)
 	if r.Taken < n {
 		return nil, l.wrap(op, key, &LimitedError{RetryAfter: r.Retry})
 	}
 	if r.Delay > 0 {
 		reserved.ready = time.Now().Add(r.Delay)
+		reserved.turn = turn
 	}
 	return reserved, nil
 }
@@ -52,8 +54,8 @@ type memory struct {
 	sweep int                // guarded by mu: the number of keys at which those that owe nothing are removed
 }
 
-// take takes units of this process's share of each limit, as limit_take.lua does of the whole limit.
-func (m *memory) take(id laneID, limits []Limit, processes, n, least int64, wait time.Duration) (r answer) {
+// take takes units of this process's share of each limit, as limit_take.lua does of the whole limit. A caller that has to wait for them gets a turn.
+func (m *memory) take(id laneID, limits []Limit, processes, n, least int64, wait time.Duration) (r answer, waits *turn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
@@ -67,10 +69,11 @@ func (m *memory) take(id laneID, limits []Limit, processes, n, least int64, wait
 	case least > b.most():
 		r.Retry = Never
 	default:
-		turn := b.earliest(least, now)
-		if r.Retry = turn.Sub(now); wait > 0 && r.Retry <= wait {
+		due := b.earliest(least, now)
+		if r.Retry = due.Sub(now); wait > 0 && r.Retry <= wait {
 			r.Taken, r.Delay, r.Retry = least, r.Retry, 0
-			at = turn
+			at = due
+			waits = b.join(due, now)
 		}
 	}
 	if r.Taken > 0 {
@@ -78,7 +81,19 @@ func (m *memory) take(id laneID, limits []Limit, processes, n, least int64, wait
 	}
 	r.Remaining, r.Scarcest = b.left(now)
 	r.Reset = max(0, b.idle.Sub(now))
-	return r
+	return r, waits
+}
+
+// leave takes a caller out of the line before its turn. Its units come back if no later caller is in line, and otherwise when those have left, too.
+func (m *memory) leave(t *turn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t.gone = true
+	b := t.of
+	for b.serve(time.Now()); len(b.line) > 0 && b.line[len(b.line)-1].gone; b.line = b.line[:len(b.line)-1] {
+		last := b.line[len(b.line)-1]
+		b.parts, b.latest, b.idle = last.parts, last.latest, last.idle
+	}
 }
 
 // of returns the bucket of a key. The mutex is held.
@@ -110,6 +125,32 @@ type bucket struct {
 	parts  []part    // of each limit
 	latest time.Time // when the latest reservation is due
 	idle   time.Time // when nothing is owed
+	line   []*turn   // of the callers that wait, in the order in which they came
+}
+
+// turn is the place of a caller in line, with what the bucket was before it came. While a caller is in line, only later callers in line change the bucket.
+type turn struct {
+	of   *bucket // set once
+	at   time.Time
+	gone bool // the caller has left
+
+	parts        []part
+	latest, idle time.Time
+}
+
+// join puts a caller at the end of the line.
+func (b *bucket) join(at, now time.Time) *turn {
+	b.serve(now)
+	t := &turn{of: b, at: at, parts: slices.Clone(b.parts), latest: b.latest, idle: b.idle}
+	b.line = append(b.line, t)
+	return t
+}
+
+// serve takes the callers out of the line whose turn has come.
+func (b *bucket) serve(now time.Time) {
+	for len(b.line) > 0 && !b.line[0].at.After(now) {
+		b.line = b.line[1:]
+	}
 }
 
 // left returns the units that all limits have at now, and the index of the limit that has the least.

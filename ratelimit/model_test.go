@@ -299,17 +299,31 @@ func TestLocal_model(t *testing.T) {
 			}
 			count := ratelimit.CountHere(processes, limits...)
 			now := func() int64 { return time.Now().UnixMicro() }
-			ref := newBuckets(shares, now())
+			began := now()
+			ref := newBuckets(shares, began)
+			type used struct {
+				n     int64
+				at    *big.Rat
+				leave func() // while the caller is in line
+				gone  bool
+			}
+			var all []*used // in the order in which they came; without those whose units came back
+			use := func(n int64, at *big.Rat, leave func()) {
+				ref.use(n, at)
+				all = append(all, &used{n: n, at: at, leave: leave})
+			}
+			inLine := func(u *used) bool { return u.leave != nil && u.at.Cmp(new(big.Rat).SetInt64(now())) > 0 }
 			most := int64(math.MaxInt64)
 			for _, s := range shares {
 				most = min(most, capacity(s))
 			}
 			ask := func(rt *rapid.T, n, least int64, wait time.Duration) {
 				want := ratelimit.Counted{}
+				got := count(n, least, wait)
 				switch have := ref.left(now()); {
 				case have >= least:
 					if want.Taken = min(n, have); want.Taken > 0 {
-						ref.use(want.Taken, ref.from(now()))
+						use(want.Taken, ref.from(now()), got.Leave)
 					}
 				case least > most:
 					want.Retry = ratelimit.Never
@@ -318,11 +332,10 @@ func TestLocal_model(t *testing.T) {
 					want.Retry = after(now(), due)
 					if wait > 0 && want.Retry <= wait {
 						want.Taken, want.Delay, want.Retry = least, want.Retry, 0
-						ref.use(least, due)
+						use(least, due, got.Leave)
 					}
 				}
 				want.Remaining = ref.left(now())
-				got := count(n, least, wait)
 				if got.Taken != want.Taken || got.Remaining != want.Remaining || !near(got.Delay, want.Delay) || !near(got.Retry, want.Retry) {
 					rt.Fatalf("%d, %d at least, within %v at %d: %+v, want %+v", n, least, wait, now(), got, want)
 				}
@@ -336,6 +349,27 @@ func TestLocal_model(t *testing.T) {
 				"take":       func(rt *rapid.T) { n := units(rt); ask(rt, n, n, 0) },
 				"take up to": func(rt *rapid.T) { ask(rt, units(rt), 1, 0) },
 				"peek":       func(rt *rapid.T) { ask(rt, 0, 0, 0) },
+				"leave": func(rt *rapid.T) {
+					var line []*used
+					for _, u := range all {
+						if inLine(u) {
+							line = append(line, u)
+						}
+					}
+					if len(line) == 0 {
+						rt.Skip("nobody waits")
+					}
+					u := line[rapid.IntRange(0, len(line)-1).Draw(rt, "who")]
+					u.leave()
+					u.gone = true
+					for len(all) > 0 && all[len(all)-1].gone && inLine(all[len(all)-1]) {
+						all = all[:len(all)-1]
+					}
+					ref = newBuckets(shares, began) // as if those had never come
+					for _, u := range all {
+						ref.use(u.n, u.at)
+					}
+				},
 				"reserve": func(rt *rapid.T) {
 					n := units(rt)
 					ask(rt, n, n, rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 3 * time.Minute}).Draw(rt, "wait"))

@@ -39,6 +39,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 		return nil
 	}
 	if err := l.desk.send.Sleep(ctx, time.Until(r.ready)); err != nil {
+		r.leave()
 		l.desk.send.Behind(r.undo)
 		return l.wrap(op, key, err)
 	}
@@ -61,6 +62,7 @@ type Reservation struct {
 	n       int64
 	ready   time.Time // zero: at once
 	at      int64     // when the units are due, by the server's clock, in µs; 0 if the server was not asked
+	turn    *turn     // by the policy Local, if the units are not there at once; nil otherwise
 	err     error     // see Decision.Err
 
 	cancelled sync.Once
@@ -83,11 +85,19 @@ func (r *Reservation) Err() error { return r.err }
 // first call does anything.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	r.cancelled.Do(func() {
+		r.leave()
 		if r.n > 0 && r.at > 0 {
 			r.failed = r.limiter.wrap("cancel", r.key, r.limiter.refund(ctx, r.id, r.n, r.at))
 		}
 	})
 	return r.failed
+}
+
+// leave takes the caller out of the line of the policy Local, if it is in that.
+func (r *Reservation) leave() {
+	if r.turn != nil {
+		r.limiter.local.leave(r.turn)
+	}
 }
 
 // undo is Cancel for a caller that has left, even while the client is closing. If it fails, time gives the units back.

@@ -147,6 +147,48 @@ func TestLocal(t *testing.T) {
 	})
 }
 
+// Without Redis, too, the units of a caller that leaves its Wait come back at once if no later caller of the process waits, and else when those leave.
+func TestLocal_leave(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l, wire := silent(t, ratelimit.Local(1))
+		l = l.With(ratelimit.Limit{Rate: 1, Per: time.Second, Burst: 2})
+		wire.Freeze(true)
+		if d, err := l.Take(t.Context(), "k", 2); err != nil || !d.OK {
+			t.Fatal(d, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() { left <- l.Wait(ctx, "k", 1) }()
+		synctest.Wait()
+		reserve := func(delay time.Duration) *ratelimit.Reservation {
+			t.Helper()
+			r, err := l.Reserve(t.Context(), "k", 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			isNear(t, "the delay", r.Delay(), delay)
+			return r
+		}
+		later := reserve(2 * time.Second)
+		cancel()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		latest := reserve(3 * time.Second) // those that stay keep their turns
+		for _, r := range []*ratelimit.Reservation{later, latest, latest} {
+			if err := r.Cancel(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		r := reserve(time.Second)
+		time.Sleep(time.Second)
+		if err := r.Cancel(t.Context()); err != nil { // its turn has come, so it may have used its unit
+			t.Error(err)
+		}
+		reserve(time.Second)
+	})
+}
+
 // Redis refuses connections.
 func TestRefusedConnections(t *testing.T) {
 	bubble(t, func(t *testing.T) {
