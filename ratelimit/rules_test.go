@@ -15,10 +15,10 @@ func TestRules(t *testing.T) {
 	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
 	locktest.RunLimiter(t, locktest.LimiterHarness{
 		New: func(name string, limits ...ratelimit.Limit) locktest.Limiter {
-			return a.NewRateLimiter(name, ratelimit.Closed(), limits...)
+			return a.NewRateLimiter(name, closed, limits...)
 		},
 		Other: func(name string, limits ...ratelimit.Limit) locktest.Limiter {
-			return b.NewRateLimiter(name, ratelimit.Closed(), limits...)
+			return b.NewRateLimiter(name, closed, limits...)
 		},
 	})
 }
