@@ -12,8 +12,10 @@ import (
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/leader"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
+	"github.com/leasehold-go/leasehold/ratelimit"
 	"github.com/redis/rueidis"
 )
 
@@ -54,6 +56,10 @@ var suites = map[string]suite{
 	"NewSemaphore": {rules: semaphoreRules, traces: true},
 	"NewLatch":     {rules: latchRules, traces: true},
 	"NewCrew":      {rules: crewRules, traces: true},
+	"NewElection":  {rules: electionRules, traces: true},
+
+	"NewRateLimiter": {rules: limiterRules, traces: true},
+	"NewBloomFilter": {rules: filterRules, traces: true},
 }
 
 func (k kind) harness(a, b *client.Client, watchdog time.Duration) locktest.Harness {
@@ -109,6 +115,31 @@ func crewRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
 		New:      func(name string, o ...lock.Option) locktest.Crew { return a.NewCrew(name, o...) },
 		Other:    func(name string, o ...lock.Option) locktest.Crew { return b.NewCrew(name, o...) },
 		Watchdog: watchdog,
+	})
+}
+
+func electionRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
+	maker := func(c *client.Client) func(string, ...lock.Option) (lock.Locker, leader.Board) {
+		return func(name string, o ...lock.Option) (lock.Locker, leader.Board) {
+			return c.NewFairLock(name, o...), c.NewBoard(name)
+		}
+	}
+	locktest.RunElection(t, locktest.ElectionHarness{New: maker(a), Other: maker(b), Watchdog: watchdog})
+}
+
+func limiterRules(t *testing.T, a, b *client.Client, _ time.Duration) {
+	maker := func(c *client.Client) func(string, ...ratelimit.Limit) locktest.Limiter {
+		return func(name string, limits ...ratelimit.Limit) locktest.Limiter {
+			return c.NewRateLimiter(name, ratelimit.Closed().After(patience), limits...)
+		}
+	}
+	locktest.RunLimiter(t, locktest.LimiterHarness{New: maker(a), Other: maker(b)})
+}
+
+func filterRules(t *testing.T, a, b *client.Client, _ time.Duration) {
+	locktest.RunFilter(t, locktest.FilterHarness{
+		New:   func(name string) locktest.Filter { return a.NewBloomFilter(name) },
+		Other: func(name string) locktest.Filter { return b.NewBloomFilter(name) },
 	})
 }
 

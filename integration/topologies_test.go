@@ -157,7 +157,10 @@ func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.T
 func rightsOf(t *testing.T, maker string, more ...string) []string {
 	t.Helper()
 	more = append(more, "Registry", "Forced")
-	if !suites[maker].traces {
+	switch {
+	case maker == "NewElection": // by a fair lock
+		return redistest.Rights(t, append(more, "NewFairLock", maker)...)
+	case !suites[maker].traces:
 		return redistest.Rights(t, append(more, maker)...)
 	}
 	return append(redistest.Rights(t, more...), redistest.RightsWithoutLocks(t, maker)...)
