@@ -180,10 +180,12 @@ func (s *scene) judge(r *result) {
 			s.Errorf("the records of %s: %v", s.names[p], err)
 		}
 		for _, one := range records {
-			r.Checked++
-			if kind := s.plan.Places[one.Place].Kind; one.Flags&flagMulti != 0 {
-				r.Granted["multi"]++
-			} else {
+			kind := s.plan.Places[one.Place].Kind
+			if one.Flags&flagMulti != 0 {
+				kind = "multi"
+			}
+			if one.isHold(kind) {
+				r.Checked++
 				r.Granted[kind]++
 			}
 			if one.Flags&flagReentry == 0 {
@@ -191,6 +193,10 @@ func (s *scene) judge(r *result) {
 				*to = append(*to, hold{record: one, Process: s.names[p], End: one.ends(p.killed)})
 			}
 		}
+	}
+	for _, one := range s.last {
+		to := &pasts[one.Place].holds
+		*to = append(*to, hold{record: one, Process: "the last visit"})
 	}
 	if s.java != nil {
 		for at, holds := range s.java.holds {
@@ -221,7 +227,7 @@ func (s *scene) judge(r *result) {
 		if err != nil {
 			s.Errorf("%s: %v", p.place.Name, err)
 		}
-		if len(p.holds) == 0 && p.place.Weight >= 50 {
+		if taken := slices.ContainsFunc(p.holds, func(h hold) bool { return h.isHold(p.place.Kind) }); !taken && (p.place.Weight >= 50 || p.place.Weight == 0) {
 			s.Errorf("%s was never taken: the round shows nothing about it", p.place.Name)
 		}
 	}

@@ -58,6 +58,10 @@ type wrong struct {
 func (w wrong) String() string {
 	text := fmt.Sprintf("%s: %s", w.Place, w.What)
 	for _, h := range w.Holds {
+		if call := calls[h.Side]; call != "" {
+			text += fmt.Sprintf("\n    %s: %s from %d to %d, owner %d, part %d", h.Process, call, h.Call-w.At, h.Granted-w.At, h.Owner, h.Token)
+			continue
+		}
 		text += fmt.Sprintf("\n    %s/%d: asked %d, granted %d, believed until %d, unlocked %d, token %d, owner %d, outcome %d",
 			h.Process, h.Goroutine, h.Call-w.At, h.Granted-w.At, h.End-w.At, h.Release-w.At, h.Token, h.Owner, h.Outcome)
 	}
@@ -86,6 +90,12 @@ const most = 5
 // check looks for what must not be.
 func (p *past) check() (found []wrong, sum tally) {
 	slices.SortFunc(p.holds, func(a, b hold) int { return cmp.Compare(a.Granted, b.Granted) })
+	switch p.place.Kind {
+	case "latch":
+		return p.latch(), sum
+	case "crew":
+		return p.crew()
+	}
 	began := p.tenures()
 	found = append(found, p.overlaps(began, &sum)...)
 	found = append(found, p.tokens()...)

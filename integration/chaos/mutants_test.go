@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// mutant is a lock that somebody broke.
+// mutant is a lock, a latch or a crew that somebody broke.
 type mutant struct {
 	name     string
 	file     string
@@ -29,6 +29,8 @@ const (
 	saysOrder    = "it was granted before one that came earlier"
 	saysPermits  = "permits were held at once"
 	saysLeft     = "keys are left"
+	saysOpen     = "a latch was open before its parts were counted"
+	saysDone     = "a crew was done before its members were"
 	saysAnything = saysTwo + "|" + saysGone + "|" + saysToken
 )
 
@@ -76,6 +78,14 @@ var mutants = []mutant{
 	{
 		"a server of a quorum has a vote as soon as it is back", "multilock/majority.go",
 		"votes = s.Since.Add(q.longest)", "votes = s.Since", "quorum", saysTwo,
+	},
+	{
+		"a latch counts a part each time that it is counted", "luascripts/latch_down.lua",
+		"if redis.call('ZSCORE', calls, id) then", "if redis.call('ZSCORE', calls, id) and left < 0 then", "standalone", saysOpen,
+	},
+	{
+		"a crew does not wait for a lost member", "latch/crew.go",
+		"if s.Lost > 0 {", "if s.Lost < 0 {", "standalone", saysDone,
 	},
 }
 

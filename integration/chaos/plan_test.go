@@ -33,13 +33,13 @@ type plan struct {
 	Durable               bool // the server writes each change to disk
 }
 
-// place is a lock that the goroutines of all processes take.
+// place is a lock that the goroutines of all processes take, or a latch or a crew by which they wait for each other.
 type place struct {
 	Name    string
-	Kind    string   // plain, fair, rw, semaphore, multi or quorum
+	Kind    string   // plain, fair, rw, semaphore, multi, quorum, latch or crew
 	Fenced  bool     `json:",omitempty"`
 	Members []string `json:",omitempty"` // of multi
-	Weight  int      // how often it is taken
+	Weight  int      // how often it is taken; 0 for a latch and a crew, which have goroutines of their own
 }
 
 // permits is how many a semaphore has.
@@ -145,6 +145,9 @@ func newPlan(seed uint64, round int, length time.Duration) plan {
 			{Name: "rw-rare", Kind: "rw", Weight: 20},
 			{Name: "semaphore", Kind: "semaphore", Weight: 100},
 			{Name: "multi", Kind: "multi", Members: []string{"plain-two", "plain-three"}, Weight: 30},
+			{Name: "latch", Kind: "latch"},
+			{Name: "latch-two", Kind: "latch"},
+			{Name: "crew", Kind: "crew"},
 		}
 	}
 	network, servers := safeNetwork, safeServers

@@ -49,6 +49,7 @@ type scene struct {
 	events    []event        // guarded by mu
 	did       map[string]int // guarded by mu; how often each fault was done
 	clockWas  bool           // guarded by mu; the clock was set in this round
+	last      []record       // what visit wrote down
 }
 
 func newScene(t *testing.T, p plan, dir string) *scene {
@@ -357,9 +358,13 @@ func (s *scene) server(f fault) {
 		defer s.during(event{What: f.String() + " " + place.Name, Place: place.Name, Forgets: true, Falls: true})()
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		err := s.rdb.Do(ctx, s.rdb.B().Del().Key(place.Name).Build()).Error()
+		key := place.Name
+		if place.Kind == "crew" {
+			key = "leasehold_crew:{" + key + "}"
+		}
+		err := s.rdb.Do(ctx, s.rdb.B().Del().Key(key).Build()).Error()
 		for err != nil && ctx.Err() == nil { // its connection has just been broken
-			err = s.rdb.Do(ctx, s.rdb.B().Del().Key(place.Name).Build()).Error()
+			err = s.rdb.Do(ctx, s.rdb.B().Del().Key(key).Build()).Error()
 		}
 		if err != nil {
 			s.Errorf("DEL %s: %v", place.Name, err)
@@ -391,7 +396,7 @@ func (s *scene) server(f fault) {
 	}
 }
 
-// force unlocks a lock by force, also if the operator's connection has just been broken.
+// force unlocks a lock by force, and deletes a latch or a crew, also if the operator's connection has just been broken.
 func (s *scene) force(p place) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -401,6 +406,10 @@ func (s *scene) force(p place) {
 		force = s.locks.NewFairLock(p.Name).ForceUnlock
 	case "rw":
 		force = s.locks.NewRWLock(p.Name).ForceUnlock
+	case "latch":
+		force = func(ctx context.Context) (bool, error) { return true, s.locks.NewLatch(p.Name).Delete(ctx) }
+	case "crew":
+		force = func(ctx context.Context) (bool, error) { return true, s.locks.NewCrew(p.Name).Delete(ctx) }
 	}
 	_, err := force(ctx)
 	for errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
@@ -526,8 +535,12 @@ func (s *scene) visit() {
 			clients = append(clients, c)
 		}
 	}
-	for _, p := range s.plan.Places {
+	for i, p := range s.plan.Places {
 		switch p.Kind {
+		case "latch":
+			s.visitLatch(p)
+		case "crew":
+			s.visitCrew(p, i)
 		case "plain":
 			all = append(all, clients[0].NewLock(p.Name))
 		case "fair":
@@ -567,13 +580,13 @@ func (s *scene) visit() {
 	}
 }
 
-// left are the keys of locks, except for those that stay by design: the registers of tokens, and what a
-// semaphore is.
+// left are the keys of locks, except for those that stay by design: the registers of tokens, what a
+// semaphore is, and the traces of latches.
 func (s *scene) left() (left []string) {
 	for _, server := range s.masters() {
 		for _, key := range server.LockKeys(s) {
 			switch {
-			case strings.HasPrefix(key, "redisson_lock_token:"), key == "semaphore", key == "{semaphore}:timeout":
+			case strings.HasPrefix(key, "redisson_lock_token:"), key == "semaphore", key == "{semaphore}:timeout", strings.HasPrefix(key, "leasehold_latch"):
 			default:
 				left = append(left, key)
 			}

@@ -27,6 +27,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/integration/internal/history"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/multilock"
@@ -266,6 +267,14 @@ func (w *worker) run(in *bufio.Reader) (err error) {
 			}
 		})
 	}
+	for i, f := range w.meetings() {
+		r := rand.New(rand.NewPCG(w.Seed, uint64(w.Goroutines+i)))
+		wg.Go(func() {
+			for !w.enough.Load() && !w.records.full() {
+				f(r)
+			}
+		})
+	}
 	wg.Wait()
 
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -304,6 +313,8 @@ type taker struct {
 	members []int // the numbers of the members' places
 	lock    func(side byte, options ...lock.Option) lock.Locker
 	permits func(n int) lock.Locker
+	latch   *latch.Latch
+	crew    *latch.Crew
 }
 
 func (w *worker) newTaker(number int) taker {
@@ -331,6 +342,10 @@ func (w *worker) newTaker(number int) taker {
 	case "semaphore":
 		s := c.NewSemaphore(t.Name, permits)
 		t.permits = s.N
+	case "latch":
+		t.latch = c.NewLatch(t.Name)
+	case "crew":
+		t.crew = c.NewCrew(t.Name)
 	case "multi":
 		var all []lock.Locker
 		for _, name := range t.Members {
@@ -443,15 +458,17 @@ func (w *worker) once(g int, r *rand.Rand) {
 		w.reenter(t, l, h, one)
 	}
 
-	for end := time.Now().Add(stay); ; time.Sleep(min(stay, time.Duration(1+r.IntN(5))*time.Millisecond)) {
-		if !w.look(records, h) || !time.Now().Before(end) {
-			break
-		}
-	}
+	w.stay(records, h, stay, r)
 	if expires && h.Err() == nil {
 		w.say("%s: a lease of 50 ms did not end", t.Name)
 	}
 	w.unlock(records, h, t.Name)
+}
+
+// ownerNumber is the number in which owner strings end.
+func ownerNumber(owner string) int64 {
+	n, _ := strconv.ParseInt(owner[strings.LastIndexByte(owner, ':')+1:], 10, 64)
+	return n
 }
 
 // grant writes that h was granted.
@@ -459,7 +476,7 @@ func (w *worker) grant(t *taker, one *record, h lock.Hold) (records []*record) {
 	one.Granted = history.Monotonic()
 	one.Until, one.Token = history.OnMonotonic(h.Until()), h.Token()
 	if owner := h.Owner(); owner != "" {
-		one.Owner, _ = strconv.ParseInt(owner[strings.LastIndexByte(owner, ':')+1:], 10, 64) // owner strings end so
+		one.Owner = ownerNumber(owner)
 		if at, ok := h.Context().Value(refusedAt{}).(*atomic.Int64); ok {
 			one.Queued = at.Load()
 		}
@@ -480,6 +497,13 @@ func (w *worker) grant(t *taker, one *record, h lock.Hold) (records []*record) {
 		records = append(records, w.records.add(*one))
 	}
 	return records
+}
+
+// stay looks at h every now and then until it is over, or the time is.
+func (w *worker) stay(records []*record, h lock.Hold, stay time.Duration, r *rand.Rand) {
+	for end := time.Now().Add(stay); w.look(records, h) && time.Now().Before(end); {
+		time.Sleep(min(stay, time.Duration(1+r.IntN(5))*time.Millisecond))
+	}
 }
 
 // look looks at h, and reports whether it was valid.

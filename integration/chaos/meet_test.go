@@ -1,0 +1,293 @@
+//go:build linux
+
+package chaos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"time"
+
+	"github.com/leasehold-go/leasehold/integration/internal/history"
+	"github.com/leasehold-go/leasehold/latch"
+)
+
+// parts is the count of each round of a latch: each process counts one part of its own.
+const parts = 3
+
+// meetings are what the goroutines do that wait for other processes, again and again until they have done enough. One
+// counts the latches down in turn; so no round of a latch begins before all processes are through the earlier one, unless a
+// process was killed, or the server forgot something. One waits for latches and counts nothing. One joins the crew, and one waits for it.
+func (w *worker) meetings() (all []func(*rand.Rand)) {
+	var latches []*taker
+	for i := range w.takers {
+		switch t := &w.takers[i]; t.Kind {
+		case "latch":
+			latches = append(latches, t)
+		case "crew":
+			all = append(all,
+				func(r *rand.Rand) { w.joins(t, r) },
+				func(r *rand.Rand) {
+					w.awaitsCrew(t)
+					time.Sleep(time.Duration(r.IntN(int(10 * time.Millisecond))))
+				})
+		}
+	}
+	if len(latches) == 0 {
+		return all
+	}
+	round, before := 0, (*part)(nil)
+	return append(all,
+		func(r *rand.Rand) {
+			before = w.counts(latches[round%len(latches)], before, round, r)
+			round++
+		},
+		func(r *rand.Rand) {
+			time.Sleep(time.Duration(r.IntN(int(20 * time.Millisecond))))
+			w.awaitsLatch(latches[r.IntN(len(latches))], func() {})
+		})
+}
+
+// part is what a process counts in a round of a latch. Its name is that of no other part.
+type part struct {
+	*taker
+	name string
+	*record
+}
+
+// counts makes a latch, counts its part, sometimes twice, and waits for the others. In every pause of the wait it repeats its part, and the
+// one before, as the documentation asks of those who want to survive a server that forgets: another process may still need that one.
+func (w *worker) counts(t *taker, before *part, round int, r *rand.Rand) *part {
+	p := &part{t, fmt.Sprintf("%s/%d", filepath.Base(w.File), round), w.records.add(record{
+		Side: callPart, Place: int16(t.number), Token: uint64(round), Call: history.Monotonic(), Granted: history.Monotonic(), Until: math.MaxInt64,
+	})}
+	for over := false; !over && !w.enough.Load(); {
+		w.sets(t)
+		w.count(p)
+		if r.IntN(4) == 0 {
+			w.count(p)
+		}
+		over = w.awaitsLatch(t, func() {
+			w.count(p)
+			if before != nil {
+				w.count(before)
+			}
+		})
+	}
+	time.Sleep(time.Duration(r.IntN(int(40 * time.Millisecond))))
+	return p
+}
+
+// sets makes a latch, if it is open or unknown.
+func (w *worker) sets(t *taker) {
+	for !w.enough.Load() {
+		one := record{Side: callSet, Place: int16(t.number), Call: history.Monotonic()}
+		created, err := t.latch.TrySetCount(context.Background(), parts)
+		if one.Granted = history.Monotonic(); created {
+			w.records.add(one)
+		}
+		if err == nil {
+			return
+		}
+		w.refusedBy("set", err, t.Name)
+		time.Sleep(10 * time.Millisecond) // an error can come at once, as with a full memory
+	}
+}
+
+// count counts a part, and repeats that until there is an answer.
+func (w *worker) count(p *part) {
+	for !w.enough.Load() {
+		one := record{Side: callNone, Place: int16(p.number), Call: history.Monotonic()}
+		p.Release = 0
+		_, err := p.latch.CountDownOnce(context.Background(), p.name)
+		one.Granted = history.Monotonic()
+		if err != nil && !errors.Is(err, latch.ErrNotInitialised) {
+			p.Flags |= flagUnsure
+		}
+		p.Look, p.Release = one.Granted, one.Granted
+		if err == nil {
+			return
+		}
+		w.refusedBy("count down", err, p.Name)
+		if errors.Is(err, latch.ErrNotInitialised) {
+			w.records.add(one)
+			w.sets(p.taker)
+			continue
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// awaitsLatch waits for a latch, and reports whether it opened. Now and then it does something meanwhile. When the processes have done enough, it
+// gives up if the latch is closed, as the others have left. If the latch is open and Wait hangs, so does this process, and its parent says so.
+func (w *worker) awaitsLatch(t *taker, meanwhile func()) (opened bool) {
+	one := record{Side: callWait, Place: int16(t.number), Call: history.Monotonic()}
+	err := w.awaits(func(ctx context.Context) error {
+		err := t.latch.Wait(ctx)
+		one.Granted = history.Monotonic()
+		return err
+	}, func(ctx context.Context) (giveUp bool) {
+		meanwhile()
+		if !w.enough.Load() {
+			return false
+		}
+		left, err := t.latch.Count(ctx)
+		return err == nil && left > 0
+	})
+	switch {
+	case err == nil:
+		w.records.add(one)
+		return true
+	case errors.Is(err, latch.ErrNotInitialised), errors.Is(err, latch.ErrDeleted):
+		one.Side = callNone
+		w.records.add(one)
+	}
+	if !errors.Is(err, context.Canceled) {
+		w.refusedBy("wait", err, t.Name)
+	}
+	return false
+}
+
+// awaits calls wait, and another function every now and then until that returns, or says that it is time to give up.
+func (w *worker) awaits(wait func(context.Context) error, now func(context.Context) (giveUp bool)) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- wait(ctx) }()
+	again := time.NewTicker(lease / 8)
+	defer again.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-again.C:
+			if now(ctx) {
+				cancel()
+			}
+		}
+	}
+}
+
+// failing is a member that is not done when it leaves.
+type failing struct{ *latch.Member }
+
+func (m failing) Unlock(ctx context.Context) error { return m.Fail(ctx) }
+
+// joins is a member of the crew for a while, mostly not for long: so there are moments without one.
+func (w *worker) joins(t *taker, r *rand.Rand) {
+	time.Sleep(time.Duration(r.IntN(int(40 * time.Millisecond))))
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	one := record{Place: int16(t.number), Permits: 1, Call: history.Monotonic()}
+	m, err := t.crew.Join(ctx)
+	if err != nil {
+		w.refusedBy("join", err, t.Name)
+		return
+	}
+	records := w.grant(t, &one, m)
+	stay := time.Duration(r.IntN(int(20 * time.Millisecond)))
+	if r.IntN(30) == 0 {
+		stay = time.Duration(r.Int64N(int64(2 * lease)))
+	}
+	w.stay(records, m, stay, r)
+	if r.IntN(30) > 0 {
+		w.unlock(records, m, t.Name)
+		return
+	}
+	for _, one := range records {
+		one.Flags |= flagFails
+	}
+	w.unlock(records, failing{m}, t.Name)
+}
+
+// awaitsCrew waits for the crew, and dismisses the members that are lost.
+func (w *worker) awaitsCrew(t *taker) {
+	err := awaitCrew(t.crew, t.number, func(wait func(context.Context) error) error {
+		return w.awaits(wait, func(ctx context.Context) bool { return w.enough.Load() && outlives(ctx, t.crew) })
+	}, func(one record) { w.records.add(one) })
+	if err != nil && !errors.Is(err, context.Canceled) {
+		w.refusedBy("wait for the crew", err, t.Name)
+	}
+}
+
+// awaitCrew has wait call Wait, and writes down what came of it. It dismisses the members that are lost.
+func awaitCrew(c *latch.Crew, number int, wait func(func(context.Context) error) error, write func(record)) error {
+	one := record{Side: callWait, Place: int16(number), Call: history.Monotonic()}
+	err := wait(func(ctx context.Context) error {
+		err := c.Wait(ctx)
+		one.Granted = history.Monotonic()
+		return err
+	})
+	var lost *latch.LostError
+	switch {
+	case err == nil:
+		write(one)
+	case errors.Is(err, latch.ErrNotInitialised), errors.Is(err, latch.ErrDeleted):
+		one.Side = callNone
+		write(one)
+	case errors.As(err, &lost):
+		for _, m := range lost.Members {
+			one.Side, one.Owner = callNamed, ownerNumber(m.Owner)
+			write(one)
+			now := history.Monotonic()
+			write(record{Side: callDrop, Place: one.Place, Owner: one.Owner, Call: now, Granted: now})
+		}
+		_, err = c.Dismiss(context.Background(), lost.Members...)
+	}
+	return err
+}
+
+// outlives reports whether a member has a lease that no member was given: the server's clock was set back.
+func outlives(ctx context.Context, c *latch.Crew) bool {
+	state, err := c.Inspect(ctx)
+	for _, left := range state.Left {
+		if err == nil && left > longest {
+			return true
+		}
+	}
+	return false
+}
+
+// visitLatch sees that a latch can be made anew, counted down and waited for.
+func (s *scene) visitLatch(p place) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	l := s.locks.NewLatch(p.Name)
+	err := l.Delete(ctx)
+	made, left := false, int64(-1)
+	if err == nil {
+		made, err = l.TrySetCount(ctx, 1)
+	}
+	if err == nil {
+		left, err = l.CountDown(ctx)
+	}
+	if err == nil {
+		err = l.Wait(ctx)
+	}
+	if err != nil || !made || left != 0 {
+		s.Errorf("%s, when all is over: made is %v, %d are left, error %v", p.Name, made, left, err)
+	}
+}
+
+// visitCrew waits for the crew once more, when all its members have left: so a lost one has been named by now, or is named here.
+func (s *scene) visitCrew(p place, number int) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c := s.locks.NewCrew(p.Name)
+	for named := true; named && !outlives(ctx, c); {
+		named = false
+		err := awaitCrew(c, number, func(wait func(context.Context) error) error { return wait(ctx) }, func(one record) {
+			named = named || one.Side == callNamed
+			s.last = append(s.last, one)
+		})
+		if err != nil && !errors.Is(err, latch.ErrNotInitialised) {
+			s.Errorf("%s, when all is over: %v", p.Name, err)
+		}
+	}
+	if err := c.Delete(ctx); err != nil {
+		s.Errorf("%s, when all is over: %v", p.Name, err)
+	}
+}
