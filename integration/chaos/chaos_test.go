@@ -163,8 +163,9 @@ func play(t *testing.T, p plan) (r result) {
 // judge checks what the processes wrote down.
 func (s *scene) judge(r *result) {
 	pasts := make([]past, len(s.plan.Places))
+	calm := s.calm()
 	for i, p := range s.plan.Places {
-		pasts[i] = past{place: p, calm: s.plan.Temper == "calm"}
+		pasts[i] = past{place: p, calm: calm}
 		for _, e := range s.events {
 			if e.Place == "" || e.Place == p.Name {
 				pasts[i].events = append(pasts[i].events, e)

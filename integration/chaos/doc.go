@@ -16,7 +16,7 @@
 //	no two holds were valid at once, unless the lock allows that
 //	tokens grew from holder to holder
 //	no hold was told that it is lost while its lease lasted, and nobody had taken the lock away
-//	in a calm round, a fair lock was granted in the order of arrival
+//	in a calm round, a fair lock was granted in the order of arrival, unless the machine stood still meanwhile
 //	every call came to its end, and Close left no goroutine
 //	the server has no key of a lock any more
 //	Porcupine finds a legal order of the calls, for the locks that are taken rarely
