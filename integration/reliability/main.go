@@ -5,7 +5,8 @@
 //	go run ./reliability -chaos FILE  take up rounds that make chaos wrote to LEASEHOLD_CHAOS_RESULTS
 //
 // It runs in the directory of the module integration. Each result is kept in results.json with the commit that it was
-// measured on, so rows can be measured one by one. A row whose tests fail keeps its earlier result, and the command fails.
+// measured on, so rows can be measured one by one. A row whose tests fail keeps its earlier result, and the command fails. It refuses
+// results of a commit that is not in the history of HEAD, as nobody could measure them again: commit first, and do not rebase after that.
 package main
 
 import (
@@ -72,11 +73,19 @@ func run(which, chaosFile string) error {
 	if err != nil {
 		return err
 	}
-	failed := 0
-	for _, row := range table {
-		if which != "all" && !slices.Contains(strings.Split(which, ","), strconv.Itoa(row.number)) || len(row.commands) == 0 {
-			continue
+	rows := slices.DeleteFunc(slices.Clone(table), func(row row) bool {
+		return which != "all" && !slices.Contains(strings.Split(which, ","), strconv.Itoa(row.number)) || len(row.commands) == 0
+	})
+	if chaosFile != "" {
+		if err := r.take(chaosFile); err != nil {
+			return err
 		}
+	}
+	if err := r.check(rows); err != nil {
+		return err
+	}
+	failed := 0
+	for _, row := range rows {
 		m, err := row.measure()
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "row %d: %v\n", row.number, err)
@@ -88,13 +97,8 @@ func run(which, chaosFile string) error {
 			return err
 		}
 	}
-	if chaosFile != "" {
-		if err := r.take(chaosFile); err != nil {
-			return err
-		}
-		if err := r.save(); err != nil {
-			return err
-		}
+	if err := r.save(); err != nil {
+		return err
 	}
 	if err := os.WriteFile(pageFile, []byte(page(r)), 0o644); err != nil {
 		return err
@@ -103,6 +107,33 @@ func run(which, chaosFile string) error {
 		return fmt.Errorf("%d rows failed", failed)
 	}
 	return nil
+}
+
+// check refuses results that nobody could measure again. Those of rows are about to be replaced by some of the commit that is there.
+func (r results) check(rows []row) error {
+	kept := results{Rows: maps.Clone(r.Rows), Chaos: r.Chaos}
+	for _, row := range rows {
+		kept.Rows[row.number] = measured{Commit: commit()}
+	}
+	if gone := kept.gone(); len(gone) > 0 {
+		return fmt.Errorf("not in the history of HEAD: %s", strings.Join(gone, ", "))
+	}
+	return nil
+}
+
+// gone are the commits of results that are not in the history of HEAD. A shallow clone does not tell.
+func (r results) gone() (all []string) {
+	if output("git", "rev-parse", "--is-shallow-repository") != "false" {
+		return nil
+	}
+	for _, m := range r.Rows {
+		all = append(all, m.Commit)
+	}
+	all = append(all, r.sum("").Commits...)
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(commit string) bool {
+		return exec.Command("git", "merge-base", "--is-ancestor", commit, "HEAD").Run() == nil
+	})
 }
 
 func load() (r results, err error) {

@@ -31,8 +31,31 @@ func TestPage(t *testing.T) {
 			t.Errorf("row %d was not measured", row.number)
 		}
 	}
+	if gone := r.gone(); len(gone) > 0 {
+		t.Errorf("results of %s, which are not in the history of HEAD: nobody can measure them again", strings.Join(gone, ", "))
+	}
 	if c := r.sum(""); c.Wrong > 0 {
 		t.Errorf("%d findings of chaos are in the results", c.Wrong)
+	}
+}
+
+// Results of a commit that is not in the history are refused, unless they are about to be replaced.
+func TestCheck(t *testing.T) {
+	if output("git", "rev-parse", "--is-shallow-repository") != "false" {
+		t.Skip("a shallow clone does not know its history")
+	}
+	head := output("git", "rev-parse", "--short=12", "HEAD")
+	r := results{Rows: map[int]measured{3: {Commit: head}}, Chaos: map[string]*chaos{"quorum safe": {Commits: []string{head}}}}
+	if err := r.check(nil); err != nil {
+		t.Error(err)
+	}
+	r.Chaos["quorum safe"].Commits = append(r.Chaos["quorum safe"].Commits, head+"-dirty")
+	r.Rows[4] = measured{Commit: "000000000000"}
+	if err := r.check(nil); err == nil || !strings.Contains(err.Error(), "HEAD: 000000000000, "+head+"-dirty") {
+		t.Error(err)
+	}
+	if err := r.check([]row{{number: 4}}); err == nil || strings.Contains(err.Error(), "000000000000") {
+		t.Error(err)
 	}
 }
 
