@@ -250,8 +250,8 @@ func (p *past) taken(began map[tenure]int64, sum *tally) (found []wrong) {
 		if h.Flags&flagLate != 0 && len(found) < most {
 			found = append(found, wrong{"it was believed after the end of its promise", p.place.Name, h.Look, []hold{h}})
 		}
-		if h.Outcome != outcomeGone || h.Release >= h.LookUntil {
-			continue
+		if h.Outcome != outcomeGone || h.Released >= h.LookUntil {
+			continue // the server answered after the lease
 		}
 		// The hold can have been forgotten long before its holder learns of it.
 		explained := slices.ContainsFunc(p.events, func(e event) bool {
@@ -372,6 +372,7 @@ func TestCheck(t *testing.T) {
 		{name: "gone by force", kind: "plain", holds: []hold{with(one("a", 1, 2, 53, 6), func(h *hold) { h.Outcome = outcomeGone })}, events: []event{forced}},
 		{name: "gone with a majority", kind: "quorum", holds: []hold{with(one("a", 1, 2, 53, 6), func(h *hold) { h.Outcome = outcomeGone })}, events: []event{{From: 50 * ms, To: 51 * ms, Takes: true}}},
 		{name: "two at once, of a quorum that restarted", kind: "quorum", holds: []hold{one("a", 1, 2, 100, 5), one("b", 1, 52, 60, 6)}, events: []event{{From: 50 * ms, To: 51 * ms, Takes: true}}, wrong: 1},
+		{name: "gone by an Unlock that came after its lease", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Outcome, h.Released = outcomeGone, 1100*ms })}},
 		{name: "gone after its lease", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Outcome, h.LookUntil = outcomeGone, 3*ms })}},
 		{name: "overtaken", kind: "fair", calm: true, holds: []hold{with(one("a", 1, 20, 30, 8), func(h *hold) { h.Queued = 2 * ms }), one("b", 3, 10, 12, 7)}, wrong: 1},
 		{name: "in order", kind: "fair", calm: true, holds: []hold{with(one("a", 1, 4, 5, 7), func(h *hold) { h.Queued = 2 * ms }), one("b", 3, 10, 12, 8)}},
