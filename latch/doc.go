@@ -22,14 +22,15 @@
 //
 //	<name>                           string  the count; deleted when it comes to 0
 //	leasehold_latch:{<name>}         hash    which round it is, and which one was opened or deleted last
-//	leasehold_latch_calls:{<name>}   zset    the calls that were counted -> until when they are remembered
+//	leasehold_latch_calls:{<name>}   zset    the calls that were carried out -> until when they are remembered
 //
 // Waiters listen at redisson_countdownlatch__channel__{<name>}, and look each second, too: a lost message costs a second. The
 // waiters of a client for one latch look together. The traces live for a day after they were last used, and while a caller of
 // this package waits. If the count has an expiry, which only Java sets, the traces have it, too.
 //
 // Each call has an id, which is made before it is sent and stands in Redis for an hour. So a call whose answer is lost is
-// repeated, and counts once. [Latch.CountDownOnce] takes the id from the caller.
+// repeated, and counts once. A first copy that comes late does nothing that the repetition did not do. [Latch.CountDownOnce] takes the id from the
+// caller.
 //
 // # A crew in Redis
 //

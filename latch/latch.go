@@ -69,6 +69,16 @@ func newCall() luascripts.LatchCall {
 
 type script = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error)
 
+type change = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, call luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error)
+
+// change runs a script that changes the latch by a call.
+func (l *Latch) change(ctx context.Context, op string, call luascripts.LatchCall, f change) (luascripts.LatchState, error) {
+	return l.ask(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
+		defer func() { call.Again = true }() // copies are sent one after the other
+		return f(ctx, rdb, k, call)
+	})
+}
+
 // ask runs a script that is safe to repeat.
 func (l *Latch) ask(ctx context.Context, op string, f script) (luascripts.LatchState, error) {
 	return session.Ask(ctx, l.all.session, l.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, error) {
@@ -96,8 +106,7 @@ func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err err
 	if n < 1 || n > MostCount {
 		return false, l.wrap(op, fmt.Errorf("a count of %d: it must be from 1 to %d", n, int64(MostCount)))
 	}
-	call := newCall()
-	s, err := l.ask(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
+	s, err := l.change(ctx, op, newCall(), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, call luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error) {
 		return luascripts.InitLatch(ctx, rdb, k, n, call)
 	})
 	return s.Did, err
@@ -125,9 +134,7 @@ func (l *Latch) CountDownOnce(ctx context.Context, part string) (left int64, err
 
 func (l *Latch) down(ctx context.Context, call luascripts.LatchCall) (left int64, err error) {
 	const op = "count down"
-	s, err := l.ask(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
-		return luascripts.CountDownLatch(ctx, rdb, k, call)
-	})
+	s, err := l.change(ctx, op, call, luascripts.CountDownLatch)
 	if err == nil && !s.Did && !s.IsOpen() {
 		err = ErrNotInitialised
 	}
@@ -154,10 +161,7 @@ func (l *Latch) look(ctx context.Context, op string) (luascripts.LatchState, err
 // Delete deletes the latch. Callers of Wait fail with [ErrDeleted]; Java's wait on, as Redisson tells them nothing. It succeeds if
 // there is no latch.
 func (l *Latch) Delete(ctx context.Context) error {
-	call := newCall()
-	_, err := l.ask(ctx, "delete", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
-		return luascripts.DeleteLatch(ctx, rdb, k, call)
-	})
+	_, err := l.change(ctx, "delete", newCall(), luascripts.DeleteLatch)
 	return err
 }
 

@@ -476,6 +476,63 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
+// A call that was repeated and did nothing does nothing later, when its first copy comes late.
+func TestLateCopies(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	l := kindtest.NewClient(t, s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })).NewLatch("done")
+	create(t, l, 1)
+	down(t, l, 0)
+	if err := l.Delete(t.Context()); err != nil { // now the server knows the scripts
+		t.Fatal(err)
+	}
+	// copied returns the first copy of call, whose answer is lost.
+	copied := func(call func()) (first []string) {
+		lose := redistest.Once("EVALSHA", redistest.Action{DropReply: true})
+		p.OnRequest(func(req [][]byte) redistest.Action {
+			a := lose(req)
+			if a.DropReply {
+				for _, word := range req {
+					first = append(first, string(word))
+				}
+			}
+			return a
+		})
+		call()
+		p.OnRequest(nil)
+		return first
+	}
+	counts := func(what string, want int64) {
+		t.Helper()
+		if n, err := l.Count(t.Context()); n != want || err != nil {
+			t.Errorf("%s: %d are left (error %v), want %d", what, n, err, want)
+		}
+	}
+
+	deletes := copied(func() {
+		if err := l.Delete(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	create(t, l, 2)
+	s.Do(t, deletes...)
+	counts("a deletion of none", 2)
+	creates := copied(func() {
+		if created, err := l.TrySetCount(t.Context(), 5); created || err != nil {
+			t.Errorf("%v, %v", created, err)
+		}
+	})
+	down(t, l, 1)
+	down(t, l, 0)
+	s.Do(t, creates...)
+	counts("a creation beside a latch", 0)
+	count := copied(func() { down(t, l, 0) })
+	create(t, l, 2)
+	s.Do(t, count...)
+	counts("a count of an open latch", 2)
+}
+
 // A part of the work counts once, whoever counts it, and however often.
 func TestCountDownOnce(t *testing.T) {
 	t.Parallel()

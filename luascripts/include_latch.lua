@@ -6,7 +6,8 @@
 -- rounds  round  the time at which the latch was made, in the server's µs; a later round has a larger one
 --         open   the latest round whose count came to 0
 --         gone   the latest round that was deleted
--- calls   each call that was counted -> the server's time in ms until which it is remembered
+-- calls   each call that was counted -> the server's time in ms until which it is remembered; half a ms more for one that did
+--         nothing, and of which an earlier copy may still come
 --
 -- A latch that Redisson makes gets a round when one of these scripts sees it.
 
@@ -38,6 +39,20 @@ local function tally(count, rounds, calls, now)
   local denied = redis.pcall('HSET', rounds, 'round', string.format('%.0f', round), 'open', string.format('%.0f', open))
   if type(denied) == 'table' and denied.err then return nil, denied end
   return left, round, open, gone
+end
+
+-- carried_out returns what a call did before: 1 when it did what it is for, 0 when it did nothing, false when nothing is known of it.
+local function carried_out(calls, id)
+  local score = redis.call('ZSCORE', calls, id)
+  return score and (tonumber(score) % 1 == 0 and 1 or 0)
+end
+
+-- refuse remembers that a call did nothing, if it is a repetition: the copy before it may come when it would do something.
+local function refuse(calls, id, now, keep, stay, repeated)
+  if repeated ~= '1' then return end
+  redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
+  redis.pcall('ZADD', calls, string.format('%.0f.5', now / 1000 + keep), id)
+  if redis.call('PTTL', calls) < stay / 2 then redis.call('PEXPIRE', calls, stay) end
 end
 
 -- micros returns the server's time in µs.

@@ -21,6 +21,7 @@ type LatchCall struct {
 	Named bool          // CountDownLatch: ID is a name, which counts once in each round
 	Keep  time.Duration // for how long Redis remembers the call
 	Stay  time.Duration // for how long the traces of the latch live
+	Again bool          // an earlier copy may still come: it must not do what this one did not do
 }
 
 // LatchState is a latch as it stands in Redis.
@@ -41,12 +42,12 @@ func (k Keys) latch() []string { return []string{k.Lock, k.Rounds, k.Calls, k.Ne
 
 // InitLatch sets the count of a latch that has none. Did is false if there is a latch.
 func InitLatch(ctx context.Context, rdb rueidis.Client, k Keys, n int64, c LatchCall) (LatchState, Verdict, error) {
-	return latchState(latchInit, latchInit.exec(ctx, rdb, k.latch(), []string{strconv.FormatInt(n, 10), c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish}))
+	return latchState(latchInit, latchInit.exec(ctx, rdb, k.latch(), []string{strconv.FormatInt(n, 10), c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
 }
 
 // CountDownLatch counts a latch down by one. Did is false if its count was 0 before.
 func CountDownLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall) (LatchState, Verdict, error) {
-	return latchState(latchDown, latchDown.exec(ctx, rdb, k.latch(), []string{c.ID, bit(c.Named), ms(c.Keep), ms(c.Stay), k.Channel, k.Publish}))
+	return latchState(latchDown, latchDown.exec(ctx, rdb, k.latch(), []string{c.ID, bit(c.Named), ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
 }
 
 // LookAtLatch tells how a latch stands.
@@ -56,7 +57,7 @@ func LookAtLatch(ctx context.Context, rdb rueidis.Client, k Keys, stay time.Dura
 
 // DeleteLatch deletes a latch. Did is false if there was none.
 func DeleteLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall) (LatchState, Verdict, error) {
-	return latchState(latchDelete, latchDelete.exec(ctx, rdb, k.latch(), []string{c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish}))
+	return latchState(latchDelete, latchDelete.exec(ctx, rdb, k.latch(), []string{c.ID, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
 }
 
 // latchState reads the reply of a script of a latch. The verdict is Done or Foreign.

@@ -10,6 +10,7 @@
 -- ARGV[3] stay    ms     how long the traces of the latch live
 -- ARGV[4] channel text   where waiters listen
 -- ARGV[5] publish text   the command that reaches them: PUBLISH or SPUBLISH
+-- ARGV[6] again   count  1 when it repeats a call whose copy may come late
 --
 -- Returns {did, left, round, open, gone} (include_latch): did is 1 when this call deleted a latch, now or by an earlier
 -- copy; 0 when there was none.
@@ -17,13 +18,17 @@
 --
 -- Safe to repeat. The traces stay, so that waiters learn that the latch is gone, and not open.
 local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local id, keep, stay, channel, publish = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local id, keep, stay, channel, publish, again = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 
 local now = micros()
 local left, round, open, gone = tally(count, rounds, calls, now)
 if not left then return round end
-if redis.call('ZSCORE', calls, id) then return {1, left, round, open, gone} end
-if round == 0 or gone == round then return {0, left, round, open, gone} end
+local did = carried_out(calls, id)
+if did then return {did, left, round, open, gone} end
+if round == 0 or gone == round then
+  refuse(calls, id, now, keep, stay, again)
+  return {0, left, round, open, gone}
+end
 redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
 redis.call('ZADD', calls, string.format('%.0f', now / 1000 + keep), id)
 gone = round

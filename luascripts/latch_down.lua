@@ -11,6 +11,7 @@
 -- ARGV[4] stay    ms     how long the traces of the latch live
 -- ARGV[5] channel text   where waiters listen
 -- ARGV[6] publish text   the command that reaches them: PUBLISH or SPUBLISH
+-- ARGV[7] again   count  1 when it repeats a call whose copy may come late
 --
 -- Returns {did, left, round, open, gone} (include_latch): did is 1 when the call is counted, now or by an earlier copy; 0 when
 -- the count was 0 before.
@@ -19,14 +20,18 @@
 -- Safe to repeat while the call is remembered.
 local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, named, keep, stay = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
-local channel, publish = ARGV[5], ARGV[6]
+local channel, publish, again = ARGV[5], ARGV[6], ARGV[7]
 
 local now = micros()
 local left, round, open, gone = tally(count, rounds, calls, now)
 if not left then return round end
 if named then id = string.format('%.0f', round) .. ':' .. id end
-if redis.call('ZSCORE', calls, id) then return {1, left, round, open, gone} end
-if left == 0 then return {0, 0, round, open, gone} end
+local did = carried_out(calls, id)
+if did then return {did, left, round, open, gone} end
+if left == 0 then
+  if not named then refuse(calls, id, now, keep, stay, again) end -- a name counts in each round
+  return {0, 0, round, open, gone}
+end
 
 redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
 local old = redis.call('ZRANGEBYSCORE', calls, '-inf', string.format('%.0f', now / 1000), 'LIMIT', 0, 10)

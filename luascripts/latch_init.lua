@@ -11,19 +11,22 @@
 -- ARGV[4] stay    ms     how long the traces of the latch live
 -- ARGV[5] channel text   where waiters listen
 -- ARGV[6] publish text   the command that reaches them: PUBLISH or SPUBLISH
+-- ARGV[7] again   count  1 when it repeats a call whose copy may come late
 --
 -- Returns {did, left, round, open, gone} (include_latch): did is 1 when this call made the latch, 0 when there was one.
 -- Returns -4: a key holds something else; nothing was done.
 --
 -- Safe to repeat. A count of 0 or less, which Redisson can leave, counts as none.
 local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local n, id, keep, stay, channel, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local n, id, keep, stay, channel, publish, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
 
 local now = micros()
 local left, round, open, gone = tally(count, rounds, calls, now)
 if not left then return round end
-if redis.call('ZSCORE', calls, id) then return {1, left, round, open, gone} end
+local did = carried_out(calls, id)
+if did then return {did, left, round, open, gone} end
 if left > 0 then
+  refuse(calls, id, now, keep, stay, again)
   remember(count, rounds, calls, stay)
   return {0, left, round, open, gone}
 end

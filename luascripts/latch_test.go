@@ -97,6 +97,25 @@ func TestLatch(t *testing.T) {
 		is("a late copy of a deletion", must(luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("h"))), true, 1, false)
 		is("still there", look(), false, 1, false)
 
+		// A call that did nothing does nothing when an earlier copy of it comes late.
+		repeated := func(id string) luascripts.LatchCall {
+			return luascripts.LatchCall{ID: id, Keep: time.Hour, Stay: time.Hour, Again: true}
+		}
+		is("a repeated creation beside a latch", must(luascripts.InitLatch(t.Context(), rdb, k, 7, repeated("l"))), false, 1, false)
+		is("opened", down("m"), true, 0, true)
+		e.expect(channel + " 0")
+		is("a late copy of the creation", create("l", 7), false, 0, true)
+		is("a repeated count of an open latch", must(luascripts.CountDownLatch(t.Context(), rdb, k, repeated("n"))), false, 0, true)
+		is("a repeated count of an open latch, once more", must(luascripts.CountDownLatch(t.Context(), rdb, k, repeated("n"))), false, 0, true)
+		must(luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("o")))
+		e.expect(channel + " 1")
+		is("a repeated deletion of none", must(luascripts.DeleteLatch(t.Context(), rdb, k, repeated("p"))), false, 0, false)
+		is("made anew", create("q", 1), true, 1, false)
+		e.expect(channel + " 1")
+		is("a late copy of the count", down("n"), false, 1, false)
+		is("a late copy of the deletion", must(luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("p"))), false, 1, false)
+		e.expect()
+
 		// What clients of Redisson do.
 		third := look()
 		do(t, rdb, "DEL", "done")

@@ -81,7 +81,7 @@ var mutants = []mutant{
 	},
 	{
 		"a latch counts a part each time that it is counted", "luascripts/latch_down.lua",
-		"if redis.call('ZSCORE', calls, id) then", "if redis.call('ZSCORE', calls, id) and left < 0 then", "standalone", saysOpen,
+		"if did then return", "if did and left < 0 then return", "standalone", saysOpen,
 	},
 	{
 		"a crew does not wait for a lost member", "latch/crew.go",
