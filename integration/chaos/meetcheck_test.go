@@ -82,15 +82,18 @@ func (p *past) unknown(sets []hold) (found []wrong) {
 func (p *past) crew() (found []wrong, sum tally) {
 	members := past{place: p.place, holds: p.calls(0), events: p.events}
 	found = members.taken(members.tenures(), &sum)
-	dropped, named := p.first(callDrop), p.first(callNamed)
-	var busy []hold // from Granted to End it is certainly a member that is not done
-	for _, m := range members.holds {
-		n, ok := named[m.Owner]
+	dropped, byOwner := p.first(callDrop), p.first(0)
+	for _, n := range p.calls(callNamed) {
+		m, known := byOwner[n.Owner] // a call of Join that has not returned is not known
 		alive := m.Look > n.Granted
 		done := m.Outcome == outcomeOK && m.Flags&flagFails == 0
-		if ok && (alive || done) && !p.forgotten(m.Call, n.Granted) && len(found) < most {
+		joining := m.Granted-m.Call >= int64(m.lease()) && n.Call < m.Granted // its first lease can have run out before Join had an answer
+		if known && (alive || done) && !joining && !p.forgotten(m.Call, n.Granted) && len(found) < most {
 			found = append(found, wrong{"a member was called lost, and was not", p.place.Name, n.Granted, []hold{m, n}})
 		}
+	}
+	var busy []hold // from Granted to End it is certainly a member that is not done
+	for _, m := range members.holds {
 		// It can be done from its Unlock on, if it was a member before that.
 		end := int64(math.MaxInt64)
 		if m.Release != 0 && m.Flags&(flagFails|flagSeenLost) == 0 {
@@ -207,7 +210,7 @@ func TestCheck_crew(t *testing.T) {
 		{name: "nobody has joined", holds: []hold{done(1, 20, 30), wait(5, 13)}, wrong: 1},
 		{name: "a member was killed", holds: []hold{killed(1, 2, 10), wait(5, 5000)}, wrong: 1},
 		{name: "it was dismissed", holds: []hold{killed(1, 2, 10), named(1, 2000), dropped(1, 2001), wait(5, 5000)}},
-		{name: "it was dismissed twice", holds: []hold{killed(1, 2, 10), named(1, 2000), dropped(1, 2001), dropped(1, 2003), wait(2002, 2004)}},
+		{name: "it was dismissed twice", holds: []hold{killed(1, 2, 10), named(1, 2000), dropped(1, 2001), dropped(1, 2003), wait(2002, 2003)}},
 		{name: "it was dismissed later", holds: []hold{killed(1, 2, 10), named(1, 6000), dropped(1, 6001), wait(5, 5000)}, wrong: 1},
 		{name: "it was forgotten", holds: []hold{killed(1, 2, 10), wait(5, 5000)}, events: []event{forgets}},
 		{name: "another one was forgotten", holds: []hold{killed(1, 62, 63), wait(65, 5000)}, events: []event{forgets}, wrong: 1},
@@ -217,7 +220,10 @@ func TestCheck_crew(t *testing.T) {
 		{name: "a member that failed is lost", holds: []hold{fails(done(1, 2, 10)), named(1, 12), dropped(1, 13), wait(14, 15)}},
 		{name: "a member that is done was called lost", holds: []hold{done(1, 2, 10), named(1, 12)}, wrong: 1},
 		{name: "a member that lives was called lost", holds: []hold{killed(1, 2, 100), named(1, 20)}, wrong: 1},
-		{name: "a member that lived was called lost, and again later", holds: []hold{killed(1, 2, 100), named(1, 20), named(1, 2000)}, wrong: 1},
+		{name: "a member that lived was called lost, and again later", holds: []hold{killed(1, 2, 100), named(1, 2000), named(1, 20)}, wrong: 1},
+		{name: "a member was called lost while it joined, for longer than a lease", holds: []hold{with(done(1, 2000, 2010), func(h *hold) { h.Call = ms }), named(1, 1999), call(callNamed, 1, 5, 2005)}},
+		{name: "a member was called lost while it joined, for less than a lease", holds: []hold{with(done(1, 1000, 2010), func(h *hold) { h.Call = ms }), named(1, 999)}, wrong: 1},
+		{name: "a member was called lost after it joined, for longer than a lease", holds: []hold{with(done(1, 2000, 2010), func(h *hold) { h.Call = ms }), named(1, 2005)}, wrong: 1},
 		{name: "a member that lives was forgotten", holds: []hold{killed(1, 2, 100), named(1, 70)}, events: []event{forgets}},
 		{name: "a member that lives has gone", holds: []hold{with(done(1, 2, 10), func(h *hold) { h.Outcome = outcomeGone })}, wrong: 1},
 		{name: "unknown before one joins", holds: []hold{call(callNone, 0, 1, 5), done(1, 3, 4)}},
