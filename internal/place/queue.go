@@ -29,6 +29,7 @@ type heartbeat struct {
 	on      bool      // a goroutine of the session sends them
 	flying  int       // how many have no answer yet
 	missed  bool      // there was a hint while one was under way
+	hinted  time.Time // when the line looked at its latest hint
 	early   string    // the owner string that a message about a turn named before the answer came that it stands in the queue
 	entries int       // how many entries have no answer yet
 	entered time.Time // when the latest entry was sent
@@ -80,8 +81,11 @@ func (l *Line) queue(w *Waiter, r Refusal, now time.Time) {
 		l.beat.stand++
 		l.unqueue(w)
 		w.queued.as = w.Tenure
-		if l.beat.early == w.Tenure.Name {
+		switch {
+		case l.beat.early == w.Tenure.Name:
 			p.Prompt(w)
+		case r.Sent.Before(l.beat.hinted):
+			l.hint() // there was one since w asked, and the heartbeat that it led to did not speak for w
 		}
 	}
 	if r.Own && !w.queued.own {
@@ -138,7 +142,7 @@ func (l *Line) NextBeat(now time.Time) (due time.Time, r Round) {
 	ready := !now.Before(l.when.askAt)
 	silent := now.Add(-l.when.pace) // an entry that was sent before that is sent again
 	if l.when.hinted {
-		l.when.hinted = false
+		l.when.hinted, l.beat.hinted = false, now
 		l.beat.missed = l.beat.flying > 0
 		ready = ready || !l.beat.missed
 	}

@@ -76,6 +76,40 @@ func TestNextBeat(t *testing.T) {
 	}
 }
 
+// Redis tells a waiter of its turn before the line listens, and the confirmation of the subscription comes before the answer to that
+// waiter. The heartbeat that the confirmation leads to does not speak for it yet. So the answer leads to another one.
+func TestQueue_hintedSinceItAsked(t *testing.T) {
+	s := newStage(t)
+	first, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
+	second.reason = true
+	asked := s.asks(second)
+	sent := s.now
+	s.pass(stepTime)
+	s.queues(first, Refusal{Left: -1})
+	first.line.nextBeat(s.now)
+	s.pass(stepTime)
+	first.line.Hint() // the confirmation
+	if _, all := first.line.nextBeat(s.now); !slices.Equal(all, []*Waiter{first}) {
+		t.Fatalf("%d waiters", len(all))
+	}
+	s.done()
+	s.Refused(second, asked, Refusal{Sent: sent, Left: -1, Trace: true}, s.now)
+	if !s.did(Beat) {
+		t.Fatal("it waits for the next poll")
+	}
+	first.line.Beaten(keeps(s.now), nil)
+	if _, all := first.line.nextBeat(s.now); !slices.Equal(all, []*Waiter{first, second}) {
+		t.Errorf("%d waiters", len(all))
+	}
+	s.done()
+	s.pass(stepTime)
+	third := s.stand(&fairTerms, 3)
+	s.queues(third, Refusal{Left: -1})
+	if s.did(Beat) {
+		t.Error("a waiter that asked after the hint leads to a heartbeat")
+	}
+}
+
 // If the lease of the holder ends soon, the line sends its heartbeat then.
 func TestQueue_sooner(t *testing.T) {
 	s := newStage(t)

@@ -224,7 +224,6 @@ func (r *redis) leave(w *world, c *command) (a reply) {
 // keep carries a heartbeat out.
 func (r *redis) keep(w *world, c *command) (a reply) {
 	c.ran = true
-	among := false
 	for _, q := range c.round.Waiters {
 		i := slices.IndexFunc(r.queue, func(e entry) bool { return e.name == q.As.Name })
 		if i < 0 && q.Enters && r.holder != q.As.Name {
@@ -232,16 +231,12 @@ func (r *redis) keep(w *world, c *command) (a reply) {
 			r.queue = append(r.queue, entry{c.p, q.As.Name})
 		}
 		a.turns = append(a.turns, i < 0 || i == 0 && r.holder == "")
-		among = among || i == 0
 	}
 	switch {
 	case r.holder != "":
 		a.keep = w.rules.Lease
 	case len(r.queue) > 0:
 		a.keep = w.terms[0].Patience
-		if !among {
-			w.turn(r.queue[0])
-		}
 	}
 	return a
 }
