@@ -166,14 +166,15 @@ func (p *Place) share(w *Waiter, beside *Tenure, limit time.Duration, now time.T
 }
 
 // ride has w ride along with another reader's question, if one is under way whose answer holds
-// for w. It reports whether w does.
+// for w. It reports whether w does. A reader whose own question broke off asks itself: Redis may have
+// let it in, and then it would keep writers out, and wait behind them.
 func (p *Place) ride(w *Waiter, limit time.Duration, now time.Time) bool {
 	s := p.side(true)
 	f := s.trip
 	if w.until.IsZero() {
 		w.until = now.Add(limit)
 	}
-	if f == nil || w.alone || f.refusals != s.refusals || !f.t.suitsReader(w.Terms) || w.Tenure.Came.After(f.t.Came.Add(ShareTime+now.Sub(f.sent))) || p.writerWaits(w.Terms) {
+	if f == nil || w.alone || w.Tenure.unsure || f.refusals != s.refusals || !f.t.suitsReader(w.Terms) || w.Tenure.Came.After(f.t.Came.Add(ShareTime+now.Sub(f.sent))) || p.writerWaits(w.Terms) {
 		return false
 	}
 	w.trip = f
