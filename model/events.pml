@@ -425,7 +425,7 @@ init {
 #endif
 	:: FINISHED -> break
 #else
-	EXPIRES
+	:: ON(14) holder != NONE; gone(); END
 	:: c_expr { (now.at == tr_len[now.which]) } -> c_code { tr_ok[now.which] = 1; }; break
 #endif
 	od

@@ -40,9 +40,12 @@
 #ifndef IDLE_MOST
 #define IDLE_MOST 255
 #endif
-#ifndef HOME
-#define HOME(c) ((c) % NP)
+#ifdef TRACE
+#define PROCS processes /* of the history */
+#else
+#define PROCS NP
 #endif
+#define HOME(c) ((c) % PROCS)
 #define NONE 255
 #define QN (NC + 1)
 
@@ -145,22 +148,55 @@ hidden byte step[5], tells;
 #include "steps.pml"
 #endif
 
-#define ON d_step {
+#ifdef TRACE
+#define SETS 17
+#include "trace.pml"
+#define SOONER(m, n) (rank[m] < rank[n])
+/* A caller that begins anew with another owner string is another caller, which has the place of the first in its line. Until then,
+   and until it has left the line, one that comes does not ask at once. */
+bit lingers[NC];
+byte rank[NC], ranks;
+#define STANDS(c) (cs[c] == WAITS || lingers[c])
+#define LINGERS(c) lingers[c] = 1;
+#define ANEW(c) \
+	if \
+	:: tb > 0 -> lingers[tb - 1] = 0; rank[c] = rank[tb - 1]; b = 1 \
+	:: else -> rank[c] = ranks; ranks++ \
+	fi;
+#else
+#define SOONER(m, n) false
+#define STANDS(c) (cs[c] == WAITS)
+#define LINGERS(c)
+#define ANEW(c)
+#define LATE(s, most) late = (ka[s] >= (most))
+#define AGE(s) ka[s]
+#define ON(e) d_step {
+#define EXPECT(x)
 #define END tidy(); check(); m = 0 }
+#endif
+
 #define SAY(what, of) printf(what, of); printf("\n");
 #define LIVES(n)   (ph[n] == ASKING || ph[n] == OFFERED || ph[n] == HELD)
 #define TRUSTS(c)  (cs[c] == HOLDS && trust[hn[c]] > 0)
+#ifdef TRACE
+#define FAULT(kind) true
+#else
 #define FAULT(kind) (faults < FAULTS && (KINDS & kind))
+#endif
 #define ABOUT(s, n) (kk[s] != 0 && (kn[s] == n || kh[s] == n || (kk[s] == ENT || kk[s] == KEP) && IN(ke[s], n)))
 #define QUESTION(s, n) (!copy[s] && (kk[s] == ASK && kn[s] == n || kk[s] == ENT && IN(ke[s], n)))
 
 /* k is a slot for a command; NK if there is none. */
 inline slot() {
+#ifdef TRACE
+	k = numbered; numbered++
+#else
 	k = 0;
 	do
 	:: k < NK && kk[k] != 0 -> k++
 	:: else -> break
 	od
+#endif
 }
 
 inline drop(at) {
@@ -394,7 +430,7 @@ inline serve(s) {
 	if
 	:: kk[s] == ASK -> who = kn[s]; ask(who); kr[s] = y
 	:: kk[s] == ENT -> set = ke[s]; f1 = NONE; f2 = NONE; keep(set, 1); kr[s] = REFUSE; ky[s] = y
-	:: kk[s] == KEP -> set = ke[s]; f1 = NONE; f2 = NONE; keep(set, 0); kr[s] = REFUSE
+	:: kk[s] == KEP -> set = ke[s]; f1 = NONE; f2 = NONE; keep(set, 0); kr[s] = REFUSE; ky[s] = y
 	:: kk[s] == REL -> who = kn[s]; set = ke[s]; q = kh[s]; release(who, set, q); kr[s] = y
 	fi;
 	if :: kk[s] == ASK && kr[s] == GRANT || kr[s] == INHERIT -> kf[s] = f1; kg[s] = f2 :: else fi
@@ -439,7 +475,7 @@ inline nextUp() {
 /* quit has caller leave its line. What it was to take goes to the next, or back. */
 inline quit(caller) {
 	p = HOME(caller);
-	reason[caller] = 0; asking[caller] = 0; enters[caller] = 0; queued[caller] = 0;
+	reason[caller] = 0; asking[caller] = 0; enters[caller] = 0; sent[caller] = 0; queued[caller] = 0;
 	placed[caller] = 0; ahead[caller] = 0; told[caller] = 0;
 	if
 	:: to[p] == caller ->
@@ -494,14 +530,14 @@ inline asks(caller) {
 /* granted is when command s, a question whose caller waits, was answered by a grant. */
 inline granted(s) {
 	c = kn[s]; p = HOME(c);
-	late = (ka[s] >= LEASE);
+	LATE(s, LEASE);
 	if
 	:: offered[p] != NONE && offered[p] != c -> q = offered[p]; fail(q)
 	:: else
 	fi;
 	known = (offered[p] == c);
 	offered[p] = NONE; to[p] = NONE;
-	got[c] = 1;
+	if :: !late -> got[c] = 1 :: else fi;
 	if
 	:: ph[c] == OVER || late && !known ->
 		unsure[c] = 1; fail(c); cs[c] = OUT; quit(c)
@@ -510,7 +546,7 @@ inline granted(s) {
 #ifdef UNTIL_FROM_REPLY
 		extend(c, LEASE, 0);
 #else
-		extend(c, LEASE, ka[s]);
+		extend(c, LEASE, AGE(s));
 #endif
 		next1[p] = kf[s]; next2[p] = kg[s];
 		hold(c, c)
@@ -520,13 +556,14 @@ inline granted(s) {
 /* inherit is when command s, a release with an heir, was answered. */
 inline inherit(s) {
 	q = kh[s]; p = HOME(q);
+	LATE(s, OFFER);
 	if
 	:: kr[s] == INHERIT && ph[q] == ASKING && cs[q] == WAITS ->
 		if
-		:: ka[s] >= OFFER || offered[p] != NONE -> reason[q] = 1
+		:: late || offered[p] != NONE -> reason[q] = 1
 		:: else ->
 			got[q] = 1; ph[q] = OFFERED;
-			extend(q, OFFER, ka[s]);
+			extend(q, OFFER, AGE(s));
 			next1[p] = kf[s]; next2[p] = kg[s];
 			offered[p] = q; to[p] = q; held[p] = q
 		fi
@@ -544,10 +581,9 @@ inline entered(caller) {
 		if :: doubt[caller] == 0 -> doubt[caller] = 1 :: else fi
 #endif
 	:: else ->
-		queued[caller] = 1; traced[caller] = 1; enters[caller] = 0;
+		queued[caller] = 1; traced[caller] = 1; enters[caller] = 0; sent[caller] = 0;
 		if :: placed[caller] == 1 -> placed[caller] = 2 :: else fi
-	fi;
-	sent[caller] = 0
+	fi
 }
 
 /* unheard is when the answer to a question of name came for which its caller does not wait. */
@@ -572,7 +608,7 @@ inline lose(name) {
 		c = to[p];
 		offered[p] = NONE; to[p] = NONE;
 		if
-		:: c == name -> cs[c] = OUT; quit(c)
+		:: c == name -> cs[c] = OUT; LINGERS(c) quit(c)
 		:: else -> reason[c] = 1
 		fi
 	:: else
@@ -599,7 +635,14 @@ inline broke(s) {
 		:: else
 		fi
 	}
-	if :: kk[s] == REL -> n = kn[s]; unhold(n); unsure[n] = 1; giveBack(n) :: else fi
+	if
+	:: kk[s] == REL ->
+		n = kn[s]; unhold(n);
+#ifndef NO_SETTLING
+		doubt[n] = 2
+#endif
+	:: else
+	fi
 }
 
 inline crash(proc) {
@@ -702,29 +745,47 @@ inline tick() {
 	assert(idle <= IDLE_MOST) /* the lock is not kept from the living by those that are dead, or forgotten */
 }
 
+#ifdef TRACE
+/* alike: the processes are as the history says. */
+inline alike() {
+	c_code {
+		int in = ~tr_those(now.lingers, 1, 255), waits = tr_those(now.cs, WAITS, in), sent = tr_those(now.sent, 1, waits);
+		int sets[] = {
+			waits, tr_those(now.cs, HOLDS, in), tr_those(now.asking, 1, waits), tr_those(now.reason, 1, waits), tr_those(now.queued, 1, waits),
+			sent, tr_those(now.enters, 1, waits & ~sent), tr_named(now.held, NP), tr_named(now.offered, NP), tr_named(now.to, NP),
+			tr_those(now.ph, HELD, 255) | tr_those(now.ph, OFFERED, 255), tr_those(now.ph, OVER, 255), tr_those(now.unsure, 1, 255),
+			tr_those(now.got, 1, 255), tr_those(now.traced, 1, 255), tr_those(now.taken, 1, 255), ~tr_those(now.doubt, 0, 255)
+		};
+		now.ok = now.ok && tr_alike(now.which, now.at, sets);
+	}
+}
+#endif
+
 /* ---- events ---- */
 
 #define EV_START(C) \
-:: ON cs[C] == AWAY && !dead[HOME(C)] && (C < NP || cs[(C + NC - NP) % NC] != AWAY); \
+:: ON(1) cs[C] == AWAY && !dead[HOME(C)] && (C < PROCS || cs[(C + NC - PROCS) % NC] != AWAY); \
 	SAY("caller %d comes", C) \
 	b = 1; \
-	for (m : 0 .. NC - 1) { if :: HOME(m) == HOME(C) && cs[m] == WAITS -> b = 0 :: else fi } \
+	for (m : 0 .. NC - 1) { if :: HOME(m) == HOME(C) && STANDS(m) -> b = 0 :: else fi } \
 	cs[C] = WAITS; ph[C] = ASKING; \
+	ANEW(C) \
 	if :: b -> reason[C] = 1 :: else -> enters[C] = 1 fi; \
 	END
 
 #define EV_ASK(C) \
-:: ON cs[C] == WAITS && reason[C] && !asking[C] && to[HOME(C)] != C && ROOM; \
+:: ON(2) cs[C] == WAITS && reason[C] && !asking[C] && to[HOME(C)] != C && ROOM; \
 	SAY("caller %d asks", C) \
 	asks(C); \
 	slot(); \
 	kk[k] = ASK; kn[k] = C; kc[k] = 1; \
+	EXPECT(k == tb) \
 	reason[C] = 0; asking[C] = 1; enters[C] = 0; \
 	END
 
 /* The line of a process has those that came enter the queue. */
 #define EV_ENTER(P) \
-:: ON !dead[P] && ROOM COMMANDS(NO_ENTRY, P) && (false CALLERS(COMES, P)); \
+:: ON(15) !dead[P] && ROOM && (false CALLERS(COMES, P)); \
 	SAY("waiters of process %d enter", P) \
 	slot(); \
 	set = 0; y = NONE; \
@@ -732,33 +793,49 @@ inline tick() {
 		if :: HOME(j) == P && COMING(j) -> set = set | (1 << j); sent[j] = 1; asks(j); if :: y == NONE -> y = j :: else fi :: else fi \
 	} \
 	kk[k] = ENT; kn[k] = y; ke[k] = set; \
+	EXPECT(set == tb) \
 	END
 
+#ifdef TRACE
+/* The heartbeat of a process. Here it is a command as others are, and takes time. */
+#define EV_BEAT(P) \
+:: ON(16) true; \
+	SAY("process %d sends a heartbeat", P) \
+	heartbeat(P); \
+	for (m : 0 .. NC - 1) { if :: cs[m] == OUT && IN(tb, m) -> set = set | (1 << m); y = m :: else fi } /* until one that began anew is in the queue */ \
+	slot(); \
+	kk[k] = KEP; kn[k] = y; ke[k] = set; \
+	EXPECT(set == tb) \
+	END
+#else
 /* The heartbeat of a process. */
 #define EV_BEAT(P) \
-:: ON beat[P] && !dead[P]; \
+:: ON(16) beat[P] && !dead[P]; \
 	SAY("process %d sends a heartbeat", P) \
 	heartbeat(P); \
 	f1 = NONE; f2 = NONE; \
 	if :: set != 0 -> keep(set, 0) :: else -> y = 0 fi; \
 	for (m : 0 .. NC - 1) { if :: IN(y, m) -> reason[m] = 1 :: else fi } \
 	END \
-:: ON beat[P] && !dead[P] && FAULT(1) && ROOM && (false CALLERS(KEPT, P)); \
+:: ON(16) beat[P] && !dead[P] && FAULT(1) && ROOM && (false CALLERS(KEPT, P)); \
 	SAY("the connection of a heartbeat of process %d breaks", P) \
 	heartbeat(P); \
 	slot(); \
-	kk[k] = KEP; kn[k] = P; ke[k] = set; copy[k] = 1; \
+	kk[k] = KEP; kn[k] = y; ke[k] = set; copy[k] = 1; \
 	faults++; \
 	END
+#endif
 
 inline heartbeat(proc) {
-	beat[proc] = 0; set = 0;
-	for (m : 0 .. NC - 1) { if :: HOME(m) == proc && cs[m] == WAITS && queued[m] -> set = set | (1 << m) :: else fi }
+	beat[proc] = 0; set = 0; y = NONE;
+	for (m : 0 .. NC - 1) {
+		if :: HOME(m) == proc && cs[m] == WAITS && queued[m] -> set = set | (1 << m); if :: y == NONE -> y = m :: else fi :: else fi
+	}
 }
 
 /* A waiter takes what is offered. */
 #define EV_TAKE(C) \
-:: ON cs[C] == WAITS && to[HOME(C)] == C && !asking[C]; \
+:: ON(3) cs[C] == WAITS && to[HOME(C)] == C && !asking[C]; \
 	SAY("caller %d takes what it is offered", C) \
 	n = offered[HOME(C)]; \
 	ph[n] = HELD; \
@@ -772,20 +849,23 @@ inline heartbeat(proc) {
 		if :: unsure[C] -> giveBack(C) :: else fi \
 	:: else \
 	fi; \
+	EXPECT(n == tb) \
 	hold(C, n); \
+	LINGERS(C) \
 	END
 
 /* Those that were served leave the queue, as their holder stays for long. */
 #define EV_STRIKE(P) \
-:: ON !dead[P] && held[P] != NONE && served[held[P]] != 0 && LIVES(held[P]); \
+:: ON(18) !dead[P] && held[P] != NONE && served[held[P]] != 0 && LIVES(held[P]); \
 	SAY("process %d strikes those that were served", P) \
 	set = served[held[P]]; served[held[P]] = 0; \
+	EXPECT(set == tb) \
 	for (m : 0 .. NC - 1) { if :: IN(set, m) -> who = m :: else fi } \
 	release(who, set, NONE); \
 	END
 
 #define EV_CANCEL(C) \
-:: ON cs[C] == WAITS && FAULT(2); \
+:: ON(4) cs[C] == WAITS && FAULT(2); \
 	SAY("the wait of caller %d ends", C) \
 	faults++; \
 	for (m : 0 .. NK - 1) { if :: kk[m] == ASK && kn[m] == C -> kc[m] = 0 :: else fi } \
@@ -794,7 +874,7 @@ inline heartbeat(proc) {
 	END
 
 #define EV_UNLOCK(C) \
-:: ON cs[C] == HOLDS && trust[hn[C]] > 0; \
+:: ON(5) cs[C] == HOLDS && trust[hn[C]] > 0; \
 	p = HOME(C); n = hn[C]; \
 	b = 0; \
 	for (m : 0 .. NK - 1) { if :: QUESTION(m, n) -> b = 1 :: else fi } \
@@ -803,33 +883,46 @@ inline heartbeat(proc) {
 	:: y != NONE && !b && !unsure[n] && offered[p] == NONE && held[p] == n && passed[n] < PASSES -> \
 		SAY("caller %d passes the lock on", C) \
 		hn[C] = NONE; cs[C] = OUT; \
-		passed[n]++; ph[n] = OFFERED; offered[p] = n; to[p] = y \
-	:: else -> \
-		slot(); \
-		if \
-		:: k < NK -> \
-			SAY("caller %d unlocks", C) \
-			hn[C] = NONE; cs[C] = OUT; \
-			ph[n] = OVER; trust[n] = 0; \
-			y = NONE; \
-			for (m : 0 .. NC - 1) { \
-				if :: offered[p] == NONE && y == NONE && HOME(m) == p && cs[m] == WAITS && (queued[m] || sent[m]) && ph[m] == ASKING -> y = m :: else fi \
-			} \
-			kk[k] = REL; kn[k] = n; ke[k] = served[n]; kh[k] = y \
-		:: else \
-		fi \
+		passed[n]++; ph[n] = OFFERED; offered[p] = n; to[p] = y; \
+		EXPECT(tb == 254) \
+	:: else -> unlock(C) \
 	fi; \
+	END \
+:: ON(5) cs[C] == HOLDS && trust[hn[C]] > 0 && next1[HOME(C)] != NONE; /* it is passed on no more */ \
+	p = HOME(C); n = hn[C]; \
+	unlock(C); \
 	END
 
+inline unlock(caller) {
+	slot();
+	if
+	:: k < NK ->
+		SAY("caller %d unlocks", caller)
+		hn[caller] = NONE; cs[caller] = OUT;
+		ph[n] = OVER; trust[n] = 0;
+		y = NONE;
+		for (m : 0 .. NC - 1) {
+			if
+			:: offered[p] == NONE && HOME(m) == p && cs[m] == WAITS && (queued[m] || sent[m]) && ph[m] == ASKING && (y == NONE || SOONER(m, y)) -> y = m
+			:: else
+			fi
+		}
+		kk[k] = REL; kn[k] = n; ke[k] = served[n]; kh[k] = y;
+		EXPECT(y == tb && served[n] == tc)
+	:: else
+	fi
+}
+
 #define EV_RUN(K) \
-:: ON kk[K] != 0 && kr[K] == 0; \
+:: ON(6) kk[K] != 0 && kr[K] == 0; \
 	SAY("command %d is carried out", K) \
 	serve(K); \
+	EXPECT(kr[K] == tb && (kk[K] == ENT || kk[K] == KEP || kf[K] == tc && kg[K] == td) && (kk[K] != ENT && kk[K] != KEP || ky[K] == tc)) \
 	if :: copy[K] -> drop(K) :: else fi; \
 	END
 
 #define EV_ANSWER(K) \
-:: ON kk[K] == ASK && kr[K] != 0 && !copy[K]; \
+:: ON(7) kk[K] == ASK && kr[K] != 0 && !copy[K]; \
 	SAY("the answer to question %d comes", K) \
 	c = kn[K]; \
 	if \
@@ -840,15 +933,21 @@ inline heartbeat(proc) {
 		if :: ph[c] == OVER -> giveBack(c) :: else fi \
 	:: else -> unheard(c) \
 	fi; \
+	EXPECT((kc[K] && cs[c] == HOLDS -> c : NONE) == tb) \
 	drop(K); \
 	END \
-:: ON kk[K] == ENT && kr[K] != 0 && !copy[K]; \
+:: ON(17) kk[K] == ENT && kr[K] != 0 && !copy[K]; \
 	SAY("the answer to entry %d comes", K) \
 	for (j : 0 .. NC - 1) { if :: IN(ke[K], j) -> entered(j) :: else fi } \
-	for (j : 0 .. NC - 1) { if :: IN(ky[K], j) && cs[j] == WAITS && LIVES(j) -> reason[j] = 1 :: else fi } \
+	turns(ky[K]); \
 	drop(K); \
 	END \
-:: ON kk[K] == REL && kr[K] != 0 && !copy[K]; \
+:: ON(17) kk[K] == KEP && kr[K] != 0 && !copy[K]; \
+	SAY("the answer to heartbeat %d comes", K) \
+	turns(ky[K]); \
+	drop(K); \
+	END \
+:: ON(8) kk[K] == REL && kr[K] != 0 && !copy[K]; \
 	SAY("the answer to release %d comes", K) \
 	n = kn[K]; \
 	unhold(n); \
@@ -857,36 +956,55 @@ inline heartbeat(proc) {
 	drop(K); \
 	END
 
+/* turns has those of the set ask. */
+inline turns(these) {
+	for (j : 0 .. NC - 1) { if :: IN(these, j) && cs[j] == WAITS && LIVES(j) -> reason[j] = 1 :: else fi }
+}
+
 /* A connection breaks: the command was carried out before, or never is, or a copy of it is carried out late. */
 #define EV_BREAK(K) \
-:: ON kk[K] != 0 && !copy[K] && FAULT(1); \
+:: ON(9) kk[K] != 0 && !copy[K] && FAULT(1); \
 	SAY("the connection of command %d breaks", K) \
 	broke(K); \
 	drop(K); \
 	faults++; \
+	EXPECT(tb == 0) \
 	END \
-:: ON kk[K] != 0 && !copy[K] && kr[K] == 0 && FAULT(1); \
+:: ON(9) kk[K] != 0 && !copy[K] && kr[K] == 0 && FAULT(1); \
 	SAY("the connection of command %d breaks, a copy is under way", K) \
 	broke(K); \
 	copy[K] = 1; kc[K] = 0; ka[K] = 0; \
 	faults++; \
+	EXPECT(tb == 1) \
 	END
 
 /* A call does not wait any longer for the answer, and asks again. */
 #define EV_TIMEOUT(K) \
-:: ON kk[K] == ASK && kc[K] && FAULT(1); \
+:: ON(10) kk[K] == ASK && kc[K] && FAULT(1); \
 	SAY("nobody waits for question %d any longer", K) \
 	kc[K] = 0; asking[kn[K]] = 0; reason[kn[K]] = 1; \
 	faults++; \
 	END
 
+/* The wait of a caller ends just as it was granted the lock. */
+#define EV_CROSS(K) \
+:: ON(11) kk[K] == ASK && kc[K] && kr[K] == GRANT && FAULT(2); \
+	SAY("the wait ends as the answer to question %d comes", K) \
+	faults++; \
+	c = kn[K]; \
+	drop(K); \
+	unsure[c] = 1; \
+	if :: !(offered[HOME(c)] == c && to[HOME(c)] == c) -> fail(c) :: else fi; \
+	cs[c] = OUT; quit(c); \
+	END
+
 #define EV_VANISH(K) \
-:: ON copy[K]; \
+:: ON(0) copy[K]; \
 	SAY("copy %d never arrives", K) \
 	drop(K); END
 
 #define EV_LOSE(N) \
-:: ON (ph[N] == HELD || ph[N] == OFFERED) && (trust[N] == 0 || FAULT(2)); \
+:: ON(12) (ph[N] == HELD || ph[N] == OFFERED) && (trust[N] == 0 || FAULT(2)); \
 	SAY("owner %d loses the lock", N) \
 	if :: trust[N] > 0 -> faults++ :: else fi; \
 	lose(N); \
@@ -894,23 +1012,23 @@ inline heartbeat(proc) {
 
 /* What is in doubt is released once more. */
 #define EV_SETTLE(N) \
-:: ON doubt[N] != 0; \
+:: ON(13) doubt[N] != 0; \
 	SAY("owner %d is settled", N) \
 	set = served[N]; \
 	release(N, set, NONE); \
 	b = 0; \
-	for (m : 0 .. NK - 1) { if :: ABOUT(m, N) && kr[m] == 0 -> b = 1 :: else fi } \
+	for (m : 0 .. NK - 1) { if :: ABOUT(m, N) && kk[m] != KEP && kr[m] == 0 -> b = 1 :: else fi } \
 	doubt[N] = (doubt[N] == 2 && b -> 2 : 0); \
 	END
 
 /* The message arrives that it is somebody's turn; or it is lost. */
 #define EV_MESSAGE(N) \
-:: ON told[N]; \
+:: ON(19) told[N]; \
 	SAY("caller %d hears that it is its turn", N) \
 	told[N] = 0; \
 	HEARS(N) \
 	END \
-:: ON told[N]; told[N] = 0; END
+:: ON(0) told[N]; told[N] = 0; END
 
 #ifdef GRANT_BY_MESSAGE
 #define HEARS(N) \
@@ -924,7 +1042,7 @@ inline heartbeat(proc) {
 #endif
 
 #define EV_CRASH(P) \
-:: ON !dead[P] && FAULT(4); \
+:: ON(0) !dead[P] && FAULT(4); \
 	SAY("process %d is killed", P) \
 	crash(P); \
 	faults++; \
@@ -932,6 +1050,13 @@ inline heartbeat(proc) {
 
 /* ---- one event for each ---- */
 
+#ifdef TRACE
+#define CALLERS(e, a) e(0, a) e(1, a) e(2, a) e(3, a) e(4, a) e(5, a) e(6, a) e(7, a)
+#define EACH(e) e(ta)
+#define PROCESSES(e) e(ta)
+#define SLOTS(e) e(ta)
+#define ROOM 1
+#else
 #if NC == 2
 #define CALLERS(e, a) e(0, a) e(1, a)
 #define EACH(e) e(0) e(1)
@@ -961,11 +1086,13 @@ inline heartbeat(proc) {
 #define ROOM (kk[0] == 0 || kk[1] == 0 || kk[2] == 0)
 #endif
 
+#endif
+
 #define COMING(c) (cs[c] == WAITS && enters[c] && !sent[c])
 #define COMES(c, p) || HOME(c) == p && COMING(c)
 #define KEPT(c, p) || HOME(c) == p && cs[c] == WAITS && queued[c]
-#define NO_ENTRY(k, p) && !(kk[k] == ENT && !copy[k] && HOME(kn[k]) == p)
 
+#ifndef TRACE
 /* PROMPT: what is due happens before the clock ticks. */
 #ifdef NO_LAG /* for a bound in time: else each command adds to it, and so does a late copy in the name of a dead waiter */
 #define CMD_DUE(k) && kk[k] == 0
@@ -980,8 +1107,12 @@ inline heartbeat(proc) {
 #define CALL_OVER(c) && (cs[c] == OUT || cs[c] == DEAD) && doubt[c] == 0
 #define CMD_OVER(k) && kk[k] == 0
 #define FINISHED (true EACH(CALL_OVER) SLOTS(CMD_OVER))
+#endif
 
 init {
+#ifdef TRACE
+	CHOOSE
+#endif
 	do
 	EACH(EV_START)
 	EACH(EV_ASK)
@@ -995,13 +1126,21 @@ init {
 	SLOTS(EV_ANSWER)
 	SLOTS(EV_BREAK)
 	SLOTS(EV_TIMEOUT)
-	SLOTS(EV_VANISH)
+	SLOTS(EV_CROSS)
 	EACH(EV_LOSE)
 	EACH(EV_SETTLE)
 	EACH(EV_MESSAGE)
+#ifdef TRACE
+	:: ON(14) holder != NONE; excused(holder); holder = NONE; left = 0; END
+	:: ON(20) lingers[ta]; lingers[ta] = 0; END
+	:: ON(21) ph[ta] == OVER; giveBack(ta); END
+	:: c_expr { (now.at == tr_len[now.which]) } -> c_code { tr_ok[now.which] = 1; }; break
+#else
+	SLOTS(EV_VANISH)
 	PROCESSES(EV_CRASH)
 	:: d_step { PROMPT && !(FINISHED); tick(); END
 	:: d_step { !(PROMPT) && delays < DELAYS; delays++; tick(); END
 	:: FINISHED -> break
+#endif
 	od
 }

@@ -40,7 +40,9 @@
 #define IDLE_MOST 255
 #endif
 
-#ifndef HOME
+#ifdef TRACE
+#define HOME(c) (c % processes) /* of the history */
+#else
 #define HOME(c) (c % NP)
 #endif
 #define NONE 255
@@ -172,7 +174,7 @@ inline countPending(name) {
 /* k is a slot for a command; NK if there is none. */
 inline slot() {
 #ifdef TRACE
-	k = sent; sent++;
+	k = numbered; numbered++;
 #else
 	k = 0;
 	do

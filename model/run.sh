@@ -41,7 +41,7 @@ mkdir "$dir/$name"
 cd "$dir/$name"
 began=$(date +%s)
 optimize=-O0 depth=100000
-case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-patience | rw-three-writers) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
+case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-patience | rw-shares | rw-three-writers) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
 [ "$want" = holds ] || depth=70                                                                          # short mistakes are the ones to look at
 steps=
 [ "$want" != holds ] || steps=-DSTEPS # steps.pml

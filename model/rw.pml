@@ -13,7 +13,9 @@
 #ifndef WRITERS
 #define WRITERS 2       /* a set: callers that write */
 #endif
-#ifdef SHARES
+#ifdef TRACE
+#define HOME(c) ((c) % processes) /* of the history */
+#elif defined(SHARES)
 #define HOME(c) (c > 0) /* all but the first are of one process, whose readers share a hold */
 #else
 #define HOME(c) (c)
@@ -37,7 +39,11 @@
 #define NEVER 15        /* it did not come yet */
 
 #define IN(set, c) (((set) >> (c)) & 1)
+#ifdef TRACE
+#define WRITES(c) IN(writers, c)
+#else
 #define WRITES(c) IN(WRITERS, c)
+#endif
 
 /* Callers. */
 #define AWAY  0
@@ -67,6 +73,9 @@ bit  waited[NC];        /* Redis has refused it */
 bit  refused[NC];       /* and it knows */
 bit  doubt[NC];         /* a copy of a command may be carried out late: look again */
 bit  open[NC];          /* other readers of its process may join this hold */
+bit  shut[NC];          /* and none may, if it is granted now: one of them was refused since it asked */
+bit  asked[NC];         /* Redis may have something of it */
+bit  owes[NC];          /* HOLDS: and gives back what it may have by its own name, as it joined another */
 
 /* The server. */
 byte mode;              /* 0 is free, 1 read, 2 write */
@@ -90,27 +99,45 @@ byte faults;
 byte delays;
 
 hidden byte i, k, m, n, y, x;
-hidden byte b, mixed, starves, remains, touched;
+hidden byte b, late, mixed, starves, remains, touched;
 hidden byte step[5], tells; /* tells: waiters are told to ask */
 
 #ifdef STEPS
 #include "steps.pml"
 #endif
 
-#define ON d_step {
+#ifdef TRACE
+#define SETS 4
+#include "trace.pml"
+byte writers;           /* as WRITERS */
+bit may[NC];            /* the server may have something of it */
+#else
+#define LATE(s, most) late = (AGE(s) >= (most))
+#define ON(e) d_step {
+#define EXPECT(x)
 #define END check(); m = 0 }
+#endif
+
 #define SAY(what, of) printf(what, of); printf("\n");
+#ifdef TRACE
+#define FAULT true
+#else
 #define FAULT (faults < FAULTS)
+#endif
 #define HAS(c) (cs[c] == HOLDS && trust[on[c]] > 0)
 #define RENEWS(s) (kk[s] == REN || kk[s] == REW)
 #define ASWRITER(c) (WRITES(c) && !reads[c])
 
 inline slot() {
+#ifdef TRACE
+	k = numbered; numbered++
+#else
 	k = 0;
 	do
 	:: k < NK && kk[k] != 0 -> k++
 	:: else -> break
 	od
+#endif
 }
 
 inline drop(at) { kk[at] = 0; kn[at] = 0; ka[at] = 0; kr[at] = 0; copy[at] = 0 }
@@ -274,7 +301,16 @@ inline extend(name, age) { if :: LEASE > age && trust[name] < LEASE - age -> tru
 
 /* enters is when caller comes to hold the lock. */
 inline enters(caller, name) {
-	cs[caller] = HOLDS; on[caller] = name; refused[caller] = 0; passed[caller] = 0; waited[caller] = 0
+	cs[caller] = HOLDS; on[caller] = name; refused[caller] = 0; shut[caller] = 0; passed[caller] = 0; waited[caller] = 0
+}
+
+/* refuses: caller is told that others have the lock. A reader that is refused ends that others of its process join, until one that asks
+   after that is granted. */
+inline refuses(caller) {
+	refused[caller] = 1;
+	for (m : 0 .. NC - 1) {
+		if :: !WRITES(caller) && !WRITES(m) && HOME(m) == HOME(caller) -> open[m] = 0; shut[m] = 1 :: else fi
+	}
 }
 
 /* check: a writer has the lock alone; and when nothing is under way, nothing is left. */
@@ -311,27 +347,49 @@ inline tick() {
 	for (m : 0 .. NK - 1) { if :: kk[m] != 0 && !copy[m] && ka[m] < LEASE -> ka[m]++ :: else fi }
 }
 
+#ifdef TRACE
+/* alike: the processes are as the history says. Readers may join less often there than here. */
+inline alike() {
+	c_code {
+		int open = tr_those(now.open, 1, tr[now.which][now.at][9]);
+		int sets[] = {tr_those(now.cs, WAITS, 255), tr_those(now.cs, HOLDS, 255), tr_named(now.on, NC), open};
+		now.ok = now.ok && tr_alike(now.which, now.at, sets);
+	}
+}
+#endif
+
 #define EV_START(C) \
-:: ON cs[C] == AWAY; \
+:: ON(1) cs[C] == AWAY; \
 	SAY("caller %d comes", C) \
+	COMES(C) \
 	cs[C] = WAITS; came[C] = arrivals; arrivals++; \
 	END
 
 #define EV_ASK(C) \
-:: ON cs[C] == WAITS && ROOM && !BUSY(C) && NEWS(C); \
+:: ON(2) cs[C] == WAITS && ROOM && !BUSY(C); \
 	SAY("caller %d asks", C) \
 	send(ASK, C); \
+	asked[C] = 1; shut[C] = 0; \
+	EXPECT(k == tb) \
 	END
 
-/* A waiter asks again when something happened to the lock. */
+/* A waiter may ask at any time. It does not wait for long when something happened to the lock. */
 #define NEWS(c) (!refused[c] || mode == 0 || !WRITES(c) && mode == 1 && (wish == NONE || began) || WRITES(c) && wish == NONE)
 
-/* A reader joins the hold of another of its process. */
+#ifdef JOINS_OWING
+#define OWES(c)
+#else
+#define OWES(c) owes[c] = asked[c];
+#endif
+
+/* A reader joins the hold of another of its process. It gives back what it may have by its own name. */
 #define EV_JOIN(C) \
-:: ON cs[C] == WAITS && !WRITES(C) && !refused[C] && !BUSY(C) && (false OTHERS(JOINS, C)); \
+:: ON(3) cs[C] == WAITS && !WRITES(C) && !BUSY(C) && (false OTHERS(JOINS, C)); \
 	SAY("caller %d joins", C) \
 	x = NONE; \
 	for (m : 0 .. NC - 1) { if :: x == NONE && HOME(m) == HOME(C) && m != C && open[m] && LIVELY(m) -> x = m :: else fi } \
+	JOINED(x) \
+	OWES(C) \
 	enters(C, x); \
 	BELIEVES(x) \
 	END
@@ -341,21 +399,28 @@ inline tick() {
 #define LIVELY(m) (cs[m] == HOLDS && on[m] == m && trust[m] == 0)
 #else
 #define BELIEVES(x)
-#define LIVELY(m) (cs[m] == HOLDS && on[m] == m && trust[m] > 0)
+#define LIVELY(m) (trust[m] > 0)
 #endif
+#ifdef TRACE
+/* With tc, it rides along: it came before the one that asked was granted the lock. */
+#define JOINS(m, c) || m == tb && HOME(m) == HOME(c) && m != c && (open[m] || tc) && LIVELY(m)
+#define JOINED(x) x = tb;
+#else
 #define JOINS(m, c) || HOME(m) == HOME(c) && m != c && open[m] && LIVELY(m)
+#define JOINED(x)
+#endif
 
 #define EV_CANCEL(C) \
-:: ON cs[C] == WAITS && FAULT; \
+:: ON(4) cs[C] == WAITS && FAULT; \
 	SAY("the wait of caller %d ends", C) \
 	faults++; cs[C] = GIVES; refused[C] = 0; passed[C] = 0; waited[C] = 0; \
 	END
 
 /* A holder gives its hold back. The last that shares it releases it. */
 #define EV_UNLOCK(C) \
-:: ON cs[C] == HOLDS && ROOM; \
+:: ON(5) cs[C] == HOLDS && ROOM; \
 	SAY("caller %d unlocks", C) \
-	x = on[C]; cs[C] = (x == C -> GIVES : OUT); on[C] = NONE; reads[C] = 0; \
+	x = on[C]; cs[C] = (x == C || owes[C] -> GIVES : OUT); on[C] = NONE; reads[C] = 0; owes[C] = 0; \
 	b = 1; \
 	for (m : 0 .. NC - 1) { if :: cs[m] == HOLDS && on[m] == x -> b = 0 :: else fi } \
 	if :: b -> trust[x] = 0; open[x] = 0; cs[x] = GIVES :: else fi; \
@@ -363,20 +428,21 @@ inline tick() {
 
 /* What is over, or in doubt, is released, until nothing is under way in its name. */
 #define EV_GIVE(C) \
-:: ON cs[C] == GIVES && ROOM && !BUSY(C) && (true OTHERS(NOT_ON, C)); \
+:: ON(10) GIVING(C) && ROOM && (true OTHERS(NOT_ON, C)); \
 	SAY("caller %d releases", C) \
 	send(REL, C); \
+	EXPECT(k == tb) \
 	END
 #define NOT_ON(m, c) && !(cs[m] == HOLDS && on[m] == c)
 
 #define EV_DOWN(C) \
-:: ON cs[C] == HOLDS && ASWRITER(C) && trust[C] > 0 && ROOM && !BUSY(C); \
+:: ON(0) cs[C] == HOLDS && ASWRITER(C) && trust[C] > 0 && ROOM && !BUSY(C); \
 	SAY("caller %d goes on as a reader", C) \
 	send(DOWN, C); \
 	END
 
 #define EV_RENEW(C) \
-:: ON HAS(C) && on[C] == C && trust[C] < LEASE && ROOM && !BUSY(C) && RENEWALS; \
+:: ON(0) HAS(C) && on[C] == C && trust[C] < LEASE && ROOM && !BUSY(C) && RENEWALS; \
 	SAY("the hold of caller %d is renewed", C) \
 	send((ASWRITER(C) -> REN : REW), C); \
 	END
@@ -384,21 +450,22 @@ inline tick() {
 #define RENEWALS 0
 #endif
 #define EV_RUN(K) \
-:: ON kk[K] != 0 && kr[K] == 0; \
+:: ON(6) kk[K] != 0 && kr[K] == 0; \
 	SAY("command %d is carried out", K) \
-	serve(K); \
+	SERVE(K) \
 	if :: copy[K] -> drop(K) :: else fi; \
 	END
 
 #define EV_ANSWER(K) \
-:: ON kk[K] != 0 && kr[K] != 0 && !copy[K]; \
+:: ON(7) kk[K] != 0 && kr[K] != 0 && !copy[K]; \
 	SAY("the answer to command %d comes", K) \
-	n = kn[K]; \
+	n = kn[K]; y = NONE; \
+	LATE(K, LEASE); \
 	if \
-	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && AGE(K) < LEASE -> \
-		extend(n, AGE(K)); open[n] = !WRITES(n); enters(n, n) \
-	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && AGE(K) >= LEASE -> cs[n] = GIVES \
-	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == REFUSE -> refused[n] = 1 \
+	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && !late -> \
+		extend(n, AGE(K)); open[n] = !WRITES(n) && !shut[n]; enters(n, n); y = n \
+	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && late -> cs[n] = GIVES \
+	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == REFUSE -> refuses(n) \
 	:: kk[K] == DOWN && cs[n] == HOLDS && kr[K] == GRANT && trust[n] > 0 -> \
 		reads[n] = 1; \
 		kk[K] = 0; extend(n, ka[K]); \
@@ -409,15 +476,29 @@ inline tick() {
 	:: kk[K] == REL -> \
 		b = doubt[n] && LOOKS; doubt[n] = 0; \
 		for (m : 0 .. NK - 1) { if :: m != K && kk[m] != 0 && !RENEWS(m) && kn[m] == n -> doubt[n] = 1 :: else fi } \
-		if :: !b -> cs[n] = OUT; came[n] = NEVER; doubt[n] = 0 :: else fi \
+		if \
+		:: !b && cs[n] == GIVES -> cs[n] = OUT; came[n] = NEVER; doubt[n] = 0; asked[n] = 0 \
+		:: !b && cs[n] != GIVES -> owes[n] = 0; doubt[n] = 0; asked[n] = 0 \
+		:: else \
+		fi \
 	:: else \
 	fi; \
+	EXPECT(y == tb) \
 	drop(K); \
 	END
+#ifdef TRACE
+#define SERVE(k) kr[k] = tb; if :: kk[k] == ASK -> may[kn[k]] = 1 :: else -> may[kn[k]] = 0 fi;
+#define GIVING(c) (cs[c] != AWAY && cs[c] != WAITS) /* some names are released more than once */
+#define COMES(c) if :: tb -> writers = writers | (1 << c) :: else fi;
+#else
+#define SERVE(k) serve(k);
+#define GIVING(c) ((cs[c] == GIVES || owes[c]) && !BUSY(c))
+#define COMES(c)
 #ifdef UNTIL_FROM_REPLY
 #define AGE(k) 0
 #else
 #define AGE(k) ka[k]
+#endif
 #endif
 #ifdef LOOKS_ONCE
 #define LOOKS 0
@@ -427,18 +508,29 @@ inline tick() {
 
 /* A connection breaks: the command was carried out, never is, or a copy of it is carried out late. */
 #define EV_BREAK(K) \
-:: ON kk[K] != 0 && !copy[K] && FAULT; \
+:: ON(9) kk[K] != 0 && !copy[K] && FAULT; \
 	SAY("the connection of command %d breaks", K) \
 	drop(K); faults++; \
+	EXPECT(tb == 0) \
 	END \
-:: ON kk[K] != 0 && !copy[K] && kr[K] == 0 && FAULT; \
+:: ON(9) kk[K] != 0 && !copy[K] && kr[K] == 0 && FAULT; \
 	SAY("the connection of command %d breaks, a copy is under way", K) \
 	copy[K] = 1; ka[K] = 0; if :: !RENEWS(K) -> doubt[kn[K]] = 1 :: else fi; faults++; \
+	EXPECT(tb == 1) \
 	END
 
 #define EV_VANISH(K) \
-:: ON copy[K]; SAY("copy %d never arrives", K) drop(K); END
+:: ON(0) copy[K]; SAY("copy %d never arrives", K) drop(K); END
 
+#ifdef TRACE
+#define EACH(e) e(ta)
+#define SLOTS(e) e(ta)
+#define OTHERS(e, c) e(0, c) e(1, c) e(2, c) e(3, c) e(4, c) e(5, c) e(6, c) e(7, c)
+#define ROOM 1
+#define IS(k, c) || kk[k] != 0 && !copy[k] && kn[k] == c
+#define FOUR(k, c) IS(k, c) IS(k + 1, c) IS(k + 2, c) IS(k + 3, c)
+#define BUSY(c) (false FOUR(0, c) FOUR(4, c) FOUR(8, c) FOUR(12, c) FOUR(16, c) FOUR(20, c) FOUR(24, c) FOUR(28, c))
+#else
 #if NC == 2
 #define EACH(e) e(0) e(1)
 #define OTHERS(e, c) e(0, c) e(1, c)
@@ -459,14 +551,21 @@ inline tick() {
 #define BUSY(c) (kk[0] != 0 && !copy[0] && kn[0] == c || kk[1] != 0 && !copy[1] && kn[1] == c || kk[2] != 0 && !copy[2] && kn[2] == c)
 #endif
 
+#endif
+
+#ifndef TRACE
 #define CMD_DUE(k) && !(kk[k] != 0 && !copy[k] && ka[k] > 0)
-#define CALL_DUE(c) && !(cs[c] == HOLDS && trust[on[c]] == 0) && !(cs[c] == WAITS && NEWS(c) && !BUSY(c)) && !(cs[c] == GIVES && !BUSY(c) && !doubt[c])
+#define CALL_DUE(c) && !(cs[c] == HOLDS && trust[on[c]] == 0) && !(cs[c] == WAITS && NEWS(c) && !BUSY(c)) && !(cs[c] == GIVES && !BUSY(c) && !doubt[c]) && !(owes[c] && !BUSY(c) && !doubt[c])
 #define PROMPT (true SLOTS(CMD_DUE) EACH(CALL_DUE))
 #define CALL_OVER(c) && cs[c] == OUT
 #define CMD_OVER(k) && kk[k] == 0
 #define FINISHED (true EACH(CALL_OVER) SLOTS(CMD_OVER))
+#endif
 
 init {
+#ifdef TRACE
+	CHOOSE
+#endif
 	do
 	EACH(EV_START)
 	EACH(EV_ASK)
@@ -479,9 +578,13 @@ init {
 	SLOTS(EV_RUN)
 	SLOTS(EV_ANSWER)
 	SLOTS(EV_BREAK)
+#ifdef TRACE
+	:: c_expr { (now.at == tr_len[now.which] && !tr_those(now.may, 1, 255)) } -> c_code { tr_ok[now.which] = 1; }; break
+#else
 	SLOTS(EV_VANISH)
 	:: d_step { PROMPT && !(FINISHED); tick(); END
 	:: d_step { !(PROMPT) && delays < DELAYS; delays++; tick(); END
 	:: FINISHED -> break
+#endif
 	od
 }

@@ -1,16 +1,26 @@
 /*
  * With TRACE, the model follows histories of the real state machine (internal/place), and
- * says which of them it cannot follow. Included by plain.pml. Each line of the file that
- * $TRACE names is a history: numbers, four for each event. Owner strings, callers and
- * commands count from 0 in the order in which they come to be; 255 is none.
+ * says which of them it cannot follow. Included by plain.pml, fair.pml and rw.pml. Each line of
+ * the file that $TRACE names is a history: how many processes there are, and the numbers of each
+ * event. Five say what happens. Where the model has SETS, 1 and these sets of callers say what
+ * the processes are like then; 0 says nothing about that. Owner strings, callers and commands count
+ * from 0 in the order in which they come to be; 255 is none.
  */
+#ifndef SETS
+#define SETS 0
+#define WIDE 5
+#define SAME
+#else
+#define WIDE (6 + SETS)
+#define SAME alike();
+#endif
 c_decl {
 	\#include <stdlib.h>
 	\#include <string.h>
 	\#define MOST_TRACES 20000
 	\#define MOST_EVENTS 120
-	static unsigned char tr[MOST_TRACES][MOST_EVENTS][4], tr_ok[MOST_TRACES];
-	static int tr_n, tr_len[MOST_TRACES], tr_far[MOST_TRACES];
+	static unsigned char tr[MOST_TRACES][MOST_EVENTS][WIDE], tr_ok[MOST_TRACES];
+	static int tr_n, tr_processes[MOST_TRACES], tr_len[MOST_TRACES], tr_far[MOST_TRACES], tr_set[MOST_TRACES];
 
 	static void tr_report(void)
 	{
@@ -19,7 +29,9 @@ c_decl {
 			if (tr_ok[i]) continue;
 			if (bad++ < 20) {
 				unsigned char *e = tr[i][tr_far[i]];
-				printf("REJECTED history %d at event %d: %d %d %d %d\n", i, tr_far[i], e[0], e[1], e[2], e[3]);
+				printf("REJECTED history %d at event %d: %d %d %d %d %d", i, tr_far[i], e[0], e[1], e[2], e[3], e[4]);
+				if (tr_set[i]) printf(", set %d", tr_set[i]);
+				printf("\n");
 			}
 		}
 		printf("FOLLOWED %d of %d histories\n", tr_n - bad, tr_n);
@@ -33,15 +45,16 @@ c_decl {
 		while (tr_n < MOST_TRACES && fgets(line, sizeof line, f)) {
 			int n = 0;
 			char *p = line, *end;
+			tr_processes[tr_n] = strtol(p, &p, 10);
 			for (;;) {
 				long v = strtol(p, &end, 10);
 				if (end == p) break;
 				p = end;
-				if (n < 4 * MOST_EVENTS) tr[tr_n][n / 4][n % 4] = v;
+				if (n < WIDE * MOST_EVENTS) tr[tr_n][n / WIDE][n % WIDE] = v;
 				n++;
 			}
-			if (n / 4 > MOST_EVENTS) continue;
-			tr_len[tr_n++] = n / 4;
+			if (n / WIDE > MOST_EVENTS) continue;
+			tr_len[tr_n++] = n / WIDE;
 		}
 		fclose(f);
 		atexit(tr_report);
@@ -50,25 +63,52 @@ c_decl {
 
 	static int tr_is(int t, int at, int e)
 	{
-		if (at > tr_far[t]) tr_far[t] = at;
+		if (at > tr_far[t]) { tr_far[t] = at; tr_set[t] = 0; }
 		return at < tr_len[t] && tr[t][at][0] == e;
+	}
+
+	/* the set of those of these callers of which all says this */
+	static int tr_those(unsigned char *all, int says, int callers)
+	{
+		int c, set = 0;
+		for (c = 0; c < NC; c++) if (all[c] == says && (callers >> c & 1)) set |= 1 << c;
+		return set;
+	}
+
+	/* the set of the callers that all names */
+	static int tr_named(unsigned char *all, int n)
+	{
+		int set = 0;
+		while (n-- > 0) if (all[n] != NONE) set |= 1 << all[n];
+		return set;
+	}
+
+	/* does the history have these sets, too? */
+	static int tr_alike(int t, int at, int *sets)
+	{
+		int i;
+		for (i = 0; i < SETS && tr[t][at][5]; i++) {
+			if (tr[t][at][6 + i] == (sets[i] & 255)) continue;
+			tr_set[t] = i + 1;
+			return 0;
+		}
+		return 1;
 	}
 }
 
 short which, at, traces;
-byte ta, tb, tc, sent;
+byte processes, ta, tb, tc, td, numbered;
 bit ok = 1;
 
 #define LATE(s, most) late = (tc == 1)
 #define AGE(s) (late -> LEASE : 0)
 #define ON(e) atomic { c_expr { (tr_is(now.which, now.at, e)) } -> \
-	c_code { now.ta = tr[now.which][now.at][1]; }; c_code { now.tb = tr[now.which][now.at][2]; }; c_code { now.tc = tr[now.which][now.at][3]; }; \
+	c_code { now.ta = tr[now.which][now.at][1]; }; c_code { now.tb = tr[now.which][now.at][2]; }; c_code { now.tc = tr[now.which][now.at][3]; }; c_code { now.td = tr[now.which][now.at][4]; }; \
 	d_step {
 #define EXPECT(x) if :: (x) -> skip :: else -> ok = 0 fi;
-#define END at++; m = 0; ta = 0; tb = 0; tc = 0 }; ok }
+#define END SAME at++; m = 0; ta = 0; tb = 0; tc = 0; td = 0 }; ok }
 #define CLOSE m = 0 }
 #define OF_CALLERS(event) event(ta)
 #define OF_COMMANDS(event) event(ta)
 #define OF_NAMES(event) event(ta)
-#define CHOOSE c_code { now.traces = tr_load(); }; do :: which < traces - 1 -> which++ :: break od;
-#define EXPIRES :: ON(14) holder != NONE; gone(); END
+#define CHOOSE c_code { now.traces = tr_load(); }; do :: which < traces - 1 -> which++ :: break od; c_code { now.processes = tr_processes[now.which]; };

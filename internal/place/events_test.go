@@ -199,14 +199,14 @@ func (w *world) do(e event) {
 		w.flying = append(w.flying, &dup)
 	case timeOut:
 		k.c = nil
-		w.tell1(tellTimeOut, k.number-1)
+		w.tellTimeOut(k)
 		if c.how != passer {
 			c.p.place.CutOff(c.w, k.t)
 		}
 		w.unanswered(c, errBroke)
 	case cross:
 		w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
-		w.tell1(tellCross, k.number-1)
+		w.tellCross(c, k)
 		c.p.place.Cross(c.w, k.t)
 		w.crossing = true
 		w.cancel(c)
@@ -235,7 +235,7 @@ func (w *world) do(e event) {
 		p := w.procs[e.a]
 		w.lost(p, p.place.granted()[e.b])
 	case expire:
-		w.tell1(tellExpire)
+		w.tellExpire()
 		w.redis.holder = ""
 		if w.terms[0].Tickets() {
 			w.redis.queue = nil // the queue stands in the same key
@@ -260,6 +260,7 @@ func (w *world) do(e event) {
 func (w *world) step(e event) {
 	w.do(e)
 	w.check()
+	w.tellState()
 }
 
 func (w *world) deliver(p *proc, e *ears) {
@@ -275,6 +276,7 @@ func (w *world) deliver(p *proc, e *ears) {
 		e.line.Told()
 	}
 	for _, name := range turns {
+		w.tellCalled(e.line, name)
 		e.line.Called(name)
 	}
 	w.act(p)

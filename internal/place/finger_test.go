@@ -24,8 +24,10 @@ type met struct {
 }
 
 var (
-	timeType = reflect.TypeFor[time.Time]()
-	seed     = maphash.MakeSeed()
+	timeType     = reflect.TypeFor[time.Time]()
+	taleType     = reflect.TypeFor[tale]()
+	ordinalsType = reflect.TypeFor[ordinals]()
+	seed         = maphash.MakeSeed()
 )
 
 // of returns the number of the state that v points to.
@@ -58,7 +60,10 @@ func (f *finger) add(v reflect.Value) {
 		f.put(255)
 		f.add(v.Elem())
 	case reflect.Struct:
-		if v.Type() == timeType {
+		switch v.Type() {
+		case taleType, ordinalsType:
+			return
+		case timeType:
 			f.time(*(*time.Time)(v.Addr().UnsafePointer()))
 			return
 		}

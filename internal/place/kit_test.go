@@ -41,13 +41,14 @@ var errBroke = errors.New("the connection broke")
 type cast struct {
 	procs  int
 	calls  []role
-	close  bool // a place may be closed
-	pause  bool // time may pass for no reason
-	faults int  // the most of the following faults
-	fine   bool // a call is interrupted wherever it can be
-	aside  bool // Redis may let the lock go
-	deaf   bool // no message arrives
-	keeps  bool // no process can hand a lease on
+	close  bool  // a place may be closed
+	pause  bool  // time may pass for no reason
+	faults int   // the most of the following faults
+	fine   bool  // a call is interrupted wherever it can be
+	aside  bool  // Redis may let the lock go
+	deaf   bool  // no message arrives
+	keeps  bool  // no process can hand a lease on
+	model  model // which the history is for
 }
 
 // role is one call of a history, which takes the lock once and gives it back.
@@ -68,21 +69,19 @@ const (
 
 // world has everything that a place deals with.
 type world struct {
-	cast     *cast
-	now      time.Time
-	rules    Rules
-	terms    []*Terms // of the calls
-	redis    redis
-	procs    []*proc
-	calls    []*call
-	flying   []*command
-	faults   int
-	lossy    bool // a time must pass before all is well
-	named    uint32
-	wrong    error // the invariant that is broken
-	told     []telling
-	sent     int // commands
-	crossing bool
+	cast   *cast
+	now    time.Time
+	rules  Rules
+	terms  []*Terms // of the calls
+	redis  redis
+	procs  []*proc
+	calls  []*call
+	flying []*command
+	faults int
+	lossy  bool // a time must pass before all is well
+	named  uint32
+	wrong  error // the invariant that is broken
+	tale
 }
 
 // proc is a process.
@@ -93,6 +92,7 @@ type proc struct {
 	settling []*doubt
 	closed   bool
 	order    uint32
+	came     int // callers, as the models have them
 }
 
 // ears is the state of a line's subscriptions and heartbeats.
@@ -150,6 +150,7 @@ type call struct {
 	quit    bool // the call was cancelled, or may fail
 	got     bool
 	entered bool
+	figure
 }
 
 type errand uint8
@@ -184,7 +185,7 @@ type command struct {
 	late     bool // the lease is over by now
 	copy     bool // no call hears of the answer
 	copied   bool // a copy of it goes on
-	number   int  // from 1 on, as tellings have them; 0 is none
+	ordinals
 }
 
 // events.
@@ -381,7 +382,7 @@ func (w *world) begin(c *call) {
 	p := &c.p.place
 	c.p.order++
 	c.order = c.p.order
-	w.tell1(tellStart, w.index(c))
+	w.tellStart(c, false)
 	if c.how == passer {
 		c.o = p.Enter(false, c.owner)
 		c.o.Turn <- struct{}{}
@@ -410,6 +411,7 @@ func (w *world) begin(c *call) {
 	if c.how == tryLock || !c.terms.Tickets() {
 		c.t = w.tenure(c.terms)
 		c.w.Tenure = c.t
+		w.names(c)
 		w.seated(c)
 	}
 	if c.how == tryLock {
@@ -439,6 +441,7 @@ func (w *world) seat(c *call, t *Tenure, fresh bool) bool {
 	if !c.p.place.Seat(t, h, c.owner, fresh) {
 		return false
 	}
+	w.tellJoin(c, t, false)
 	if c.h = h; c.w != nil {
 		w.giveUp(c) // the earlier question of the call is of no use any more
 	}
@@ -496,6 +499,7 @@ func (w *world) part(c *call) {
 func (w *world) parts(c *call) {
 	p := &c.p.place
 	if c.w != nil {
+		w.tellDropped(c.w, nil)
 		p.Quit(c.w, w.now)
 		w.act(c.p)
 		if c.w.Of != nil {
@@ -503,6 +507,7 @@ func (w *world) parts(c *call) {
 		}
 		c.w = nil
 	}
+	w.tellLeave(c)
 	if c.entered {
 		<-c.o.Turn
 		c.o.Leave()
@@ -553,13 +558,14 @@ func (w *world) look(c *call) {
 		w.awake(c)
 	case Take:
 		c.t, c.state = step.Tenure, taking
+		w.tellTake(c, false)
 	case Join:
 		if w.seat(c, step.Tenure, false) {
 			return
 		}
 		w.awake(c)
 	case Share:
-		c.h = step.Hold
+		c.h, c.rides = step.Hold, false
 		w.giveUp(c)
 		w.holds(c, step.Hold)
 	case Refuse:
@@ -598,15 +604,14 @@ func (w *world) ask(c *call, step Step) {
 	c.p.place.Asks(t, lease, k.patience)
 	w.flying = append(w.flying, k)
 	c.state = asks
-	w.numbered(k)
-	w.tell1(tellAsk, w.index(c), nameOf(t))
+	w.tellAsk(c, k)
 }
 
 // accept adds a hold to the tenure that a call took.
 func (w *world) accept(c *call) {
 	h := &Hold{Of: c}
 	if c.p.place.Add(c.t, c.o, h) {
-		w.tell1(tellTake, w.index(c), nameOf(c.t))
+		w.tellTake(c, true)
 		w.holds(c, h)
 		return
 	}
@@ -625,7 +630,7 @@ func (w *world) accept(c *call) {
 func (w *world) giveUp(c *call) {
 	if c.w != nil {
 		if seat := c.p.place.GiveUp(c.w, c.t); seat != nil && c.h == nil {
-			c.h = seat // is given back at once
+			c.h, c.rides = seat, false // is given back at once
 		}
 	} else if c.t != nil {
 		c.p.place.Fail(c.t)
@@ -635,11 +640,10 @@ func (w *world) giveUp(c *call) {
 
 // cancel ends the wait of a call.
 func (w *world) cancel(c *call) {
-	if !w.crossing {
-		w.tell1(tellCancel, w.index(c))
-	}
+	w.tellCancel(c)
 	for _, k := range w.flying {
 		if k.c == c {
+			w.tellUnheard(k)
 			k.c = nil
 			if c.w != nil && c.how != passer {
 				c.p.place.CutOff(c.w, k.t)
@@ -690,12 +694,13 @@ func (w *world) unlock(c *call) {
 	t := h.Tenure
 	c.h, c.state = nil, done
 	if t.Turn != nil && p.Drop(t, h) {
+		w.tellDrop(c)
 		w.act(c.p)
 		return
 	}
 	left, passed := p.Unlock(t, h, w.now, w.pass)
 	if passed {
-		w.tell1(tellUnlock, w.index(c), 254)
+		w.tellPass(c)
 	}
 	w.act(c.p)
 	if left == NobodyHolds && !passed {
@@ -725,9 +730,8 @@ func (w *world) release(p *proc, c *call, t *Tenure) {
 		_, k.heir = p.place.Heir(t, offerTime, 10*pollTime, time.Time{})
 	}
 	w.flying = append(w.flying, k)
-	w.numbered(k)
+	w.tellRelease(c, k)
 	if c != nil {
-		w.tell1(tellUnlock, w.index(c), nameOf(k.heir))
 		c.state = releasing
 	}
 	w.act(p)
@@ -816,7 +820,9 @@ func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
 		w.awake(c)
 	default:
 		own := c.terms.Discipline == FairQueue && w.cast.keeps
+		was := c.w.queued.as
 		p.Refused(c.w, k.t, Refusal{Sent: k.sent, Left: k.reply.left, Deaf: w.cast.deaf, Own: own, Trace: k.patience > 0}, w.now)
+		w.tellEarly(c.p, c.w, was)
 		if c.how == tryLock {
 			w.giveUp(c)
 			c.quit = true
@@ -829,9 +835,15 @@ func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
 
 func (w *world) granted(k *command) {
 	p, c, h := &k.p.place, k.c, &Hold{Of: k.c}
+	w.tellDropped(c.w, k.t)
+	var f *trip
+	if c.w != nil {
+		f = c.w.own
+	}
 	switch p.Granted(c.w, k.t, c.o, h, k.reply.token, k.late, w.now) {
 	case Holds:
-		w.tellHold(w.index(c))
+		w.tellHold(c)
+		w.tellRiders(f)
 		w.follow(k, k.t)
 		w.act(k.p)
 		w.holds(c, h)
@@ -860,6 +872,8 @@ func (w *world) anew(c *call) {
 	c.t = nil
 	if c.how != lock || !c.terms.Tickets() {
 		c.t = w.tenure(c.terms)
+		w.tellStart(c, true)
+		w.names(c)
 	}
 	if c.w == nil {
 		return
@@ -920,14 +934,18 @@ func (w *world) answeredBeat(k *command, broken, mayHaveRun bool) {
 		l.Beaten(k.round, nil)
 	}
 	for i, q := range k.round.Waiters {
+		was := q.Waiter.queued.as
 		switch {
 		case !q.Enters:
 		case broken:
 			p.NotEntered(q, mayHaveRun, errBroke)
 		case p.Entered(q, w.cast.keeps, k.sent, w.now):
 			w.settle(k.p, q.As, false)
+		default:
+			w.tellEarly(k.p, q.Waiter, was)
 		}
 		if !broken && k.reply.turns[i] {
+			w.tellTurn(q)
 			p.Prompt(q.Waiter)
 		}
 	}
@@ -945,7 +963,7 @@ func (w *world) lost(p *proc, t *Tenure) {
 	if !before.Lives() {
 		return
 	}
-	w.tell1(tellLose, nameOf(t))
+	w.tellLose(t, ended)
 	for _, h := range ended {
 		h.Of.(*call).ended(h)
 	}
@@ -982,8 +1000,9 @@ func (w *world) settles(p *proc, d *doubt) {
 	if holds > 0 {
 		return
 	}
-	w.tell1(tellSettle, nameOf(t))
+	w.tellSettle(k)
 	w.carryOut(k, false)
+	w.tellSettled(k)
 	p.place.Free(t.Terms)
 	w.act(p)
 	if d.broken && slices.ContainsFunc(w.flying, func(k *command) bool { return !k.ran && k.about(t) }) {
@@ -1018,7 +1037,12 @@ func (w *world) passes(d time.Duration) {
 				if a.line != nil {
 					a.line.Alarm()
 				} else if t, served := p.place.Strike(w.now); t != nil {
-					w.flying = append(w.flying, &command{errand: toStrike, p: p, t: t, served: served, terms: t.Terms, sent: w.now})
+					k := &command{errand: toStrike, p: p, t: t, served: served, terms: t.Terms, sent: w.now}
+					w.flying = append(w.flying, k)
+					if w.tellStrike(k) {
+						w.carryOut(k, false)
+						w.answered(k, false, false)
+					}
 				}
 				w.act(p)
 			} else {
@@ -1076,10 +1100,13 @@ func (w *world) beats(p *proc, e *ears) {
 		e.beats, e.over = false, true
 		return
 	}
+	sent := entering(e.line)
 	due, round := e.line.NextBeat(w.now)
 	e.due = due
 	if len(round.Waiters) == 0 {
 		return
 	}
-	w.flying = append(w.flying, &command{errand: toKeep, p: p, ears: e, round: round, terms: e.terms, sent: w.now})
+	k := &command{errand: toKeep, p: p, ears: e, round: round, terms: e.terms, sent: w.now}
+	w.flying = append(w.flying, k)
+	w.tellRound(k, sent)
 }

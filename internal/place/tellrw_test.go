@@ -1,0 +1,66 @@
+package place
+
+// What only the model of the read/write lock (rw.pml) has words for.
+
+// tellUnheard says that no call hears the answer to k, which may be carried out yet.
+func (w *world) tellUnheard(k *command) {
+	if w.cast.model == ofRW {
+		w.says(tellBreak, k.number-1, int(bit(!k.ran)))
+	}
+}
+
+// tellJoin says that c joins t, which has the lock for another reader. rode says that it rode along with the question for t.
+func (w *world) tellJoin(c *call, t *Tenure, rode bool) {
+	if w.cast.model == ofRW {
+		w.says(tellTake, c.id, w.nameOf(t), int(bit(rode)))
+	}
+}
+
+// tellRiders says that those that rode along with a question came in, if they did.
+func (w *world) tellRiders(f *trip) {
+	if w.cast.model != ofRW || f == nil || !f.landed || !f.granted {
+		return
+	}
+	for _, r := range f.riders {
+		c := w.callOf(r)
+		c.rides = true
+		w.tellJoin(c, f.t, true)
+	}
+}
+
+// tellDrop says that c leaves a hold that others share.
+func (w *world) tellDrop(c *call) {
+	if w.cast.model == ofRW {
+		w.says(tellUnlock, c.id)
+	}
+}
+
+// The sets of tellState.
+const (
+	rwWaits = iota
+	rwHolds
+	rwBy
+	rwOpen
+	rwSets
+)
+
+func (w *world) tellRW(add func(set int, is bool, caller int)) {
+	for _, c := range w.calls {
+		h := c.h
+		if c.rides {
+			h = c.w.Seat
+		}
+		switch {
+		case h != nil:
+			add(rwHolds, h.Tenure.Lives(), c.id)
+			add(rwBy, h.Tenure.Lives(), w.nameOf(h.Tenure))
+		default:
+			add(rwWaits, c.w != nil && c.w.line != nil, c.id)
+		}
+	}
+	for _, p := range w.procs {
+		if t := p.place.side(true).open; t != nil {
+			add(rwOpen, true, w.nameOf(t))
+		}
+	}
+}
