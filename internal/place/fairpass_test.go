@@ -196,6 +196,26 @@ func TestInherit_queue(t *testing.T) {
 	}
 }
 
+// What was offered to a waiter is lost, and it has not begun anew yet: a release gives the lock to the next.
+func TestHeir_afterItsOfferWasLost(t *testing.T) {
+	s := newStage(t)
+	first, h, w := s.crowd(3)
+	_, as := s.Heir(first, leaseTime, 0, time.Time{})
+	s.give(h)
+	s.Inherit(as, Inheritance{Done: true, Token: 7, Sent: s.now}, s.now)
+	s.End(as, Lost)
+	s.Unhold(as)
+	s.Prompt(w[1])
+	next, hold := s.asks(w[1]), new(Hold)
+	if out := s.Granted(w[1], next, w[1].Owner, hold, 8, false, s.now); out != Holds {
+		t.Fatalf("outcome %d", out)
+	}
+	s.Quit(w[1], s.now)
+	if heir, _ := s.Heir(next, leaseTime, 0, time.Time{}); heir != w[2] {
+		t.Error("the heir is not the next that waits")
+	}
+}
+
 // The heir's own question can be answered before the release in its favour.
 func TestInherit_queueAfterItsOwnAnswer(t *testing.T) {
 	s := newStage(t)

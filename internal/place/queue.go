@@ -292,7 +292,7 @@ func (l *Line) nextInQueue(t *Tenure) *Waiter {
 // give the lock to it with this lease; else nil.
 func (l *Line) firstQueued(t *Tenure, lease time.Duration) (w *Waiter, as *Tenure) {
 	for _, w := range l.waiters {
-		if w.queued.as != w.Tenure && !w.queued.sent {
+		if w.queued.as != w.Tenure && !w.queued.sent || w.Tenure.phase != Asking {
 			continue
 		}
 		if !w.Terms.suits(t) {
