@@ -46,10 +46,10 @@
 	leaveBehind(C); \
 	cs[C] = AWAY; quit(C); \
 	END \
-:: ON(4) cs[C] == WAITS && MAY_CANCEL && FIRST(C) && roused[HOME(C)] && !asking[C] && offered[HOME(C)] != NONE && LIVES(offered[HOME(C)]); \
+:: ON(4) cs[C] == WAITS && MAY_CANCEL && FIRST(C) && roused[HOME(C)] && !asking[C] && offered[HOME(C)] != NONE; \
 	SAY("the wait of caller %d ends", C) \
 	CANCELLED; \
-	n = offered[HOME(C)]; offered[HOME(C)] = NONE; /* it was about to take it */ \
+	n = offered[HOME(C)]; offered[HOME(C)] = NONE; /* it was about to take it; and if that is lost by now, it is given back once more */ \
 	fail(n); \
 	cs[C] = AWAY; quit(C); \
 	END

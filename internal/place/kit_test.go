@@ -334,6 +334,7 @@ func (p *proc) earsOf(l *Line) *ears {
 
 func (w *world) settle(p *proc, t *Tenure, broken bool) {
 	for _, d := range p.settling {
+		w.untold = w.untold || d.t != t && d.t.Name == t.Name // the models settle an owner string once
 		if d.t == t {
 			d.broken = d.broken || broken
 			return
@@ -850,6 +851,7 @@ func (w *world) granted(k *command) {
 	case TooLate:
 		w.giveUp(c)
 		if c.late++; c.late > 2 {
+			w.tellTired(c)
 			c.quit = true
 			w.part(c)
 			return

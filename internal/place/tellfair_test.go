@@ -137,7 +137,7 @@ func (w *world) tellStrike(k *command) bool {
 // the model when it knows, by tellEarly.
 func (w *world) tellCalled(l *Line, name string) {
 	for _, x := range l.waiters {
-		if w.cast.model == ofFair && (x.queued.as != nil || x.queued.sent) && x.Tenure.Name == name {
+		if w.cast.model == ofFair && (x.queued.as != nil || x.queued.sent) && x.Tenure.Name == name && !w.callOf(x).lingers {
 			w.untold = w.untold || !x.queued.sent && x.queued.as != x.Tenure // it began anew
 			w.says(tellMessage, w.ids[name])
 		}
