@@ -470,7 +470,10 @@ func (w *world) holds(c *call, h *Hold) {
 func (w *world) inTurn(t *Tenure) {
 	me := t.served[len(t.served)-1]
 	at := slices.IndexFunc(w.redis.queue, func(e entry) bool { return e.name == me })
-	for _, e := range w.redis.queue[:max(at, 0)] {
+	if at < 0 || w.redis.queue[at].late {
+		return // it is not where it stood
+	}
+	for _, e := range w.redis.queue[:at] {
 		waits := slices.ContainsFunc(w.calls, func(c *call) bool {
 			return c.w != nil && c.w.line != nil && c.w.Tenure != nil && c.w.Tenure.Name == e.name && !c.quit && c.h == nil
 		})

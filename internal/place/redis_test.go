@@ -20,6 +20,7 @@ type redis struct {
 type entry struct {
 	p    *proc
 	name string
+	late bool // by a copy that was carried out late
 }
 
 // reply is the answer of Redis to a command.
@@ -73,7 +74,7 @@ func (r *redis) take(c *command) bool {
 		return true
 	}
 	if c.queued {
-		r.enlist(entry{c.p, c.name})
+		r.enlist(entry{p: c.p, name: c.name})
 	}
 	if c.terms.Sided && c.patience > 0 && (r.wish == "" || r.wish == c.name) {
 		r.wish, r.wished = c.name, c.came
@@ -117,7 +118,7 @@ func (r *redis) inQueue(c *command) bool {
 		return true
 	}
 	if i < 0 && c.patience > 0 {
-		r.queue = append(r.queue, entry{c.p, c.name})
+		r.queue = append(r.queue, entry{c.p, c.name, c.copy})
 	}
 	return false
 }
@@ -186,7 +187,7 @@ func (r *redis) release(w *world, c *command, aside bool) (a reply) {
 		w.publish()
 		return reply{aside: true}
 	}
-	next := entry{c.p, heir}
+	next := entry{p: c.p, name: heir}
 	if len(r.queue) > 0 {
 		next = r.queue[0]
 		r.queue = r.queue[1:]
@@ -202,7 +203,7 @@ func (r *redis) release(w *world, c *command, aside bool) (a reply) {
 	default:
 		r.holder = next.name
 		if heir != "" {
-			r.enlist(entry{c.p, heir})
+			r.enlist(entry{p: c.p, name: heir})
 		}
 		w.tell(next.p)
 	}
@@ -228,7 +229,7 @@ func (r *redis) keep(w *world, c *command) (a reply) {
 		i := slices.IndexFunc(r.queue, func(e entry) bool { return e.name == q.As.Name })
 		if i < 0 && q.Enters && r.holder != q.As.Name {
 			i = len(r.queue)
-			r.queue = append(r.queue, entry{c.p, q.As.Name})
+			r.queue = append(r.queue, entry{c.p, q.As.Name, c.copy})
 		}
 		a.turns = append(a.turns, i < 0 || i == 0 && r.holder == "")
 	}
