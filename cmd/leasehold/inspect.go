@@ -98,8 +98,8 @@ answer; 2 if inspect was called the wrong way.
 	return cmd
 }
 
-// besides says that there is a lock, a limiter or a filter whose name is the same but for its braces. By the rule of Redisson's names the two have
-// one queue, one register of tokens, one set of permits or one configuration. It is empty if there is none, or if the user may not look.
+// besides returns a warning if both x and {x} are names of locks, limiters or filters. By the rule of Redisson's names the two share
+// one queue, one register of tokens, one set of permits or one configuration. It returns "" if there is no second one, or if the user may not look.
 func besides(ctx context.Context, a *admin.Admin, rdb rueidis.Client, name string) string {
 	twin := strings.TrimSuffix(strings.TrimPrefix(name, "{"), "}")
 	if strings.ContainsAny(twin, "{}") {

@@ -109,7 +109,7 @@ func TestComplete_unheld(t *testing.T) {
 	}
 }
 
-// Of two names that are the same but for the braces, inspect of each warns of the other.
+// Where x and {x} are both names, inspect of each warns of the other.
 func TestInspect_braces(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

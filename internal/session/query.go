@@ -21,8 +21,8 @@ import (
 // inquiry is a script about a lock that belongs to no owner.
 type inquiry[T any] = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (T, error)
 
-// Ask runs a script that changes nothing, again and again while that may help, within the
-// operation time-out.
+// Ask runs a script that is safe to repeat, again and again while that may help, within the
+// operation time-out. It sends each copy after the one before has failed, never two at once.
 func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
 	return once(ctx, s, spec, op, func() (T, error) {
 		o := command.Insist[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
