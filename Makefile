@@ -41,8 +41,8 @@ sim: ## histories from SEEDS=2000 seeds, on virtual time, with faults; what fail
 mutate: server ## take each guard away once, and name the test that goes red; takes hours, and goes on where it stopped
 	@go run ./mutants $(MUTATE); result=$$?; go run ./mutants -table && exit $$result
 
-flaky: server ## what is red on a busy machine, and how often: ROUNDS=10 LOAD=8 PACKAGES='watchdog internal/session' (scripts/flaky.sh)
-	@ROUNDS=$(ROUNDS) LOAD=$(LOAD) sh scripts/flaky.sh $(PACKAGES)
+flaky: server ## what is red on a busy machine, and how often: ROUNDS=10 JOBS=1 LOAD=8 PACKAGES='watchdog internal/session', or all (scripts/flaky.sh)
+	@ROUNDS=$(ROUNDS) JOBS=$(JOBS) LOAD=$(LOAD) sh scripts/flaky.sh $(PACKAGES)
 
 # A cached result says nothing about the server of today, hence -count=1. The
 # tests of integration measure time, and run when the others are through.

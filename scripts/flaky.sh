@@ -1,25 +1,48 @@
 #!/bin/sh
-# Which tests are red on a busy machine, and how often. Runs the packages that
-# measure time again and again, beside processes that do nothing but compute.
+# Which tests are red on a busy machine, and how often. Runs packages again and
+# again, several at once, beside processes that do nothing but compute.
 #
-#   sh scripts/flaky.sh                      ROUNDS=10, beside LOAD=8 busy loops
+#   sh scripts/flaky.sh                      the packages that measure time: ROUNDS=10, JOBS=1 at once, beside LOAD=8 busy loops
 #   ROUNDS=50 sh scripts/flaky.sh watchdog internal/session
 #   sh scripts/flaky.sh 'integration:^TestLostReply$'     these tests of a package
+#   ROUNDS=50 JOBS=10 LOAD=0 sh scripts/flaky.sh all      every package of every module, and Redisson
 #
 # It prints how often each test was red, and ends with an error if one was. Its
 # directory, $FLAKY or one that it makes, keeps what the red ones printed.
 set -eu
 
+# once ROUND PACKAGE[:TESTS] runs a package once. xargs calls it below.
+once() {
+	round=$1 pkg=${2%%:*}
+	run=.
+	[ "$pkg" = "$2" ] || run=${2#*:}
+	name=$(echo "$pkg" | tr / _)
+	log=$kept/$name-$round.log
+	began=$(date +%s)
+	result=0
+	(cd "$root/$pkg" && "$bin/$name.test" -test.run "$run" -test.timeout "$limit") >"$log" 2>&1 || result=$?
+	echo "round $round: $pkg: $([ $result = 0 ] && echo passed || echo RED) in $(($(date +%s) - began)) s, load $(cut -d' ' -f1 /proc/loadavg)"
+	if [ $result = 0 ]; then
+		rm "$log"
+		return
+	fi
+	# A test that failed, one that ran when the time was over, or none where the process ended otherwise.
+	red=$(sed -n 's/^--- FAIL: \([^ ]*\).*/\1/p; /^[[:space:]]*running tests:/,/^$/ s/^[[:space:]]\{1,\}\([A-Z][^ /]*\).*/\1 (time-out)/p' "$log" | sort -u)
+	echo "${red:-the process ended}" | sed "s|^|$pkg |" >>"$kept/red"
+}
+if [ "${1-}" = once ]; then
+	once "$2" "$3"
+	exit
+fi
+
 rounds=${ROUNDS:-10}
 load=${LOAD:-8}
-limit=${LIMIT:-20m}
-[ $# -gt 0 ] || set -- watchdog reentrant fairlock rwlock multilock latch semaphore leader internal/place internal/command internal/send internal/hint \
-	internal/session 'integration:^Test(LostReply|Cancel|Handover_(killed|deaf|poller|frozen|outlivesItsLease)|Neighbour)'
-
 root=$(cd "$(dirname "$0")/.." && pwd)
 kept=${FLAKY:-$(mktemp -d)}
-mkdir -p "$kept"
 bin=$(mktemp -d)
+limit=${LIMIT:-40m}
+export root kept bin limit LEASEHOLD_REQUIRE_REDIS=1 RAPID_NOFAILFILE=true
+mkdir -p "$kept"
 busy=
 finish() {
 	for pid in $busy; do kill "$pid" 2>/dev/null || true; done
@@ -27,6 +50,21 @@ finish() {
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
+
+[ $# -gt 0 ] || set -- watchdog reentrant fairlock rwlock multilock latch semaphore leader internal/place internal/command internal/send internal/hint \
+	internal/session 'integration:^Test(LostReply|Cancel|Handover_(killed|deaf|poller|frozen|outlivesItsLease)|Neighbour)'
+if [ "$*" = all ]; then
+	export LEASEHOLD_REQUIRE_JAVA=1 LEASEHOLD_REQUIRE_POSTGRES=1 LEASEHOLD_REQUIRE_CHROMIUM=1 LEASEHOLD_REQUIRE_PROMETHEUS=1
+	(cd "$root" && sh scripts/java.sh)
+	set -- integration
+	for mod in "$root"/go.mod "$root"/*/go.mod "$root"/*/*/go.mod; do
+		[ -f "$mod" ] || continue
+		for dir in $(cd "$(dirname "$mod")" && go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./...); do
+			what=.${dir#"$root"}
+			[ "$what" = ./integration ] || set -- "$@" "${what#./}"
+		done
+	done
+fi
 
 for what; do
 	pkg=${what%%:*}
@@ -37,30 +75,10 @@ for _ in $(seq "$load"); do
 	busy="$busy $!"
 done
 
-export LEASEHOLD_REQUIRE_REDIS=1 RAPID_NOFAILFILE=true
 : >"$kept/red"
-round=0
-while [ $round -lt "$rounds" ]; do
-	round=$((round + 1))
-	for what; do
-		pkg=${what%%:*}
-		run=.
-		[ "$pkg" = "$what" ] || run=${what#*:}
-		name=$(echo "$pkg" | tr / _)
-		log=$kept/$name-$round.log
-		began=$(date +%s)
-		result=0
-		(cd "$root/$pkg" && "$bin/$name.test" -test.run "$run" -test.timeout "$limit") >"$log" 2>&1 || result=$?
-		echo "round $round of $rounds: $pkg: $([ $result = 0 ] && echo passed || echo RED) in $(($(date +%s) - began)) s, load $(cut -d' ' -f1 /proc/loadavg)"
-		if [ $result = 0 ]; then
-			rm "$log"
-			continue
-		fi
-		# A test that failed, one that ran when the time was over, or none where the process ended otherwise.
-		red=$(sed -n 's/^--- FAIL: \([^ ]*\).*/\1/p; /^[[:space:]]*running tests:/,/^$/ s/^[[:space:]]\{1,\}\([A-Z][^ /]*\).*/\1 (time-out)/p' "$log" | sort -u)
-		echo "${red:-the process ended}" | sed "s|^|$pkg |" >>"$kept/red"
-	done
-done
+for round in $(seq "$rounds"); do
+	for what; do echo "$round '$what'"; done
+done | xargs -P "${JOBS:-1}" -n 2 sh "$root/scripts/flaky.sh" once
 
 if [ ! -s "$kept/red" ]; then
 	echo "None was red in $rounds rounds."
