@@ -90,7 +90,7 @@ func (all *Latches) forgetLost(h lock.Hold) {
 // Name returns the name as it was given.
 func (c *Crew) Name() string { return c.name }
 
-// Member is a hold of a member of a crew. Its context ends as soon as the member is not certainly one.
+// Member is a hold of a member of a crew. Its context ends as soon as the member is not certainly one, and with the context given to Join.
 type Member struct {
 	lock.Hold
 	all  *Latches
@@ -136,8 +136,8 @@ func (c *Crew) Do(ctx context.Context, fn func(ctx context.Context) error) (err 
 	return err
 }
 
-// Unlock says that the member is done. It fails as that of every hold does; if the member was lost before, it stays lost, and the error matches
-// lock.ErrLost.
+// Unlock says that the member is done, also when the context given to Join has ended. It fails as that of every hold does; if the member was lost
+// before, it stays lost, and the error matches lock.ErrLost.
 func (m *Member) Unlock(ctx context.Context) error { return m.end(ctx, luascripts.MemberDone) }
 
 // Fail ends the membership of a member that is not done: it counts as lost from now on.
@@ -145,7 +145,7 @@ func (m *Member) Fail(ctx context.Context) error { return m.end(ctx, luascripts.
 
 func (m *Member) end(ctx context.Context, as luascripts.Mark) error {
 	m.stop()
-	if m.Err() == nil {
+	if time.Now().Before(m.Until()) { // Err does not tell: a member whose caller's context has ended is one all the same
 		m.all.setMark(m.Owner(), as)
 	}
 	err := m.Hold.Unlock(ctx)

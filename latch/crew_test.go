@@ -283,6 +283,36 @@ func TestCrew_saysOnce(t *testing.T) {
 	}
 }
 
+// A caller whose context has ended says what its member leaves behind all the same, once: the context alone ends no member.
+func TestCrew_saysAfterItsContext(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	crew := kindtest.NewClient(t, s.Client(t)).NewCrew("import")
+	for range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		m, err := crew.Join(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		kindtest.MustUnlock(t, m)
+		if err := m.Fail(t.Context()); !errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("it says something else: %v", err)
+		}
+	}
+	crewStands(t, crew, 2, 0, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	if err := crew.Do(ctx, func(context.Context) error { cancel(); return nil }); err != nil {
+		t.Error(err)
+	}
+	crewStands(t, crew, 3, 0, 0)
+	ctx, cancel = context.WithCancel(t.Context())
+	if err := crew.Do(ctx, func(ctx context.Context) error { cancel(); return ctx.Err() }); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	crewStands(t, crew, 3, 0, 1)
+}
+
 // A call of Join that is cancelled leaves no member, neither a lost one nor one that is done, in each phase.
 func TestCrew_cancelledJoin(t *testing.T) {
 	t.Parallel()
