@@ -64,3 +64,53 @@ func TestElection_frozen(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// deafBoard keeps nothing.
+type deafBoard struct {
+	noBoard
+	posts chan string // the latest value
+}
+
+func (b deafBoard) Post(_ context.Context, _ lock.Hold, value string, _ time.Duration) error {
+	select {
+	case <-b.posts:
+	default:
+	}
+	b.posts <- value
+	return lock.ErrUnavailable
+}
+
+// A leader that has resigned proclaims nothing, also not when it leads again, and does not wait for that: its lock is given back only when its
+// function has returned.
+func TestElection_proclaimsAfterResigning(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // only where the test fails
+	defer cancel()
+	h, b := &frozenHold{Context: ctx}, deafBoard{posts: make(chan string, 1)}
+	e := leader.New(h, b)
+	turns := 0
+	err := e.Run(ctx, "", func(context.Context) error {
+		said := soon(t, b.posts)
+		if turns++; turns > 1 {
+			if said != "in time" {
+				t.Errorf("it says %q", said)
+			}
+			return nil
+		}
+		under := runs(func() error { return e.Proclaim(ctx, "in time") })
+		for soon(t, b.posts) != "in time" {
+		}
+		if !e.Resign() {
+			t.Error("it did not resign")
+		}
+		if err := soon(t, under); !errors.Is(err, leader.ErrNotLeading) || !errors.Is(err, leader.ErrResigned) {
+			t.Error(err)
+		}
+		if err := e.Proclaim(ctx, "late"); !errors.Is(err, leader.ErrNotLeading) {
+			t.Error(err)
+		}
+		return nil
+	})
+	if err != nil || turns != 2 {
+		t.Error(err, turns)
+	}
+}

@@ -123,6 +123,7 @@ type Election struct {
 // term is the time for which this process leads.
 type term struct {
 	hold    lock.Hold
+	ctx     context.Context // of the function, except what a look at the clocks adds
 	cancel  context.CancelCauseFunc
 	changed chan struct{}   // a token in it, which has room for one, has the value proclaimed
 	waiting []chan struct{} // closed when the value was proclaimed; guarded by the mutex of the election
@@ -160,7 +161,7 @@ func (e *Election) Run(ctx context.Context, value string, fn func(ctx context.Co
 // lead calls fn, and proclaims the value meanwhile.
 func (e *Election) lead(h lock.Hold, fn func(ctx context.Context) error) (err error) {
 	ctx, cancel := context.WithCancelCause(h.Context())
-	t := &term{hold: h, cancel: cancel, changed: make(chan struct{}, 1)}
+	t := &term{hold: h, ctx: ctx, cancel: cancel, changed: make(chan struct{}, 1)}
 	e.mu.Lock()
 	e.term = t
 	e.mu.Unlock()
@@ -241,7 +242,7 @@ func (e *Election) proclaim(ctx context.Context, t *term) {
 const retryTime = time.Second
 
 // Proclaim changes what this process says while it leads, now and when it leads again in the same Run. It returns when others can read it, or ctx ends. If
-// this process does not lead, it fails with [ErrNotLeading].
+// this process does not lead, has resigned, or stops to lead before that, it fails with [ErrNotLeading].
 func (e *Election) Proclaim(ctx context.Context, value string) error {
 	const op = "proclaim"
 	if err := check(value); err != nil {
@@ -249,7 +250,7 @@ func (e *Election) Proclaim(ctx context.Context, value string) error {
 	}
 	e.mu.Lock()
 	t := e.term
-	if t == nil || t.hold.Err() != nil {
+	if t == nil || t.hold.Err() != nil || t.ctx.Err() != nil {
 		e.mu.Unlock()
 		return e.wrap(op, ErrNotLeading)
 	}
@@ -264,8 +265,8 @@ func (e *Election) Proclaim(ctx context.Context, value string) error {
 	select {
 	case <-posted:
 		return nil
-	case <-t.hold.Context().Done():
-		return e.wrap(op, fmt.Errorf("%w: %w", ErrNotLeading, t.hold.Err()))
+	case <-t.ctx.Done():
+		return e.wrap(op, fmt.Errorf("%w: %w", ErrNotLeading, context.Cause(t.ctx)))
 	case <-ctx.Done():
 		return e.wrap(op, ctx.Err())
 	}
