@@ -122,14 +122,19 @@ func (l *Latch) CountDown(ctx context.Context) (left int64, err error) {
 	return l.down(ctx, newCall())
 }
 
-// CountDownOnce is CountDown for a part of the work that has a name: the name counts once for each round of the latch,
-// whichever process calls it, and however often. So a caller can repeat it after an error, and a worker that was started anew can count what may have been
-// counted before. The name is text of 1 to 256 bytes. It is remembered for a day.
+// CountDownOnce is CountDown for a part of the work that has a name. The name counts once for each round of the latch, whichever process calls it, and
+// however often. So a caller can repeat the call after an error, and a worker that is started again can count what may have been counted before. The name
+// is text of 1 to 256 bytes. It is remembered for a day.
+//
+// A command that a caller gave up can still arrive. If the latch was made anew before that, the command counts in the new round. Where a latch has several
+// rounds, give each round names of its own.
 func (l *Latch) CountDownOnce(ctx context.Context, part string) (left int64, err error) {
 	if part == "" || len(part) > mostID {
 		return 0, l.wrap("count down", fmt.Errorf("a part with a name of %d bytes: it must have from 1 to %d", len(part), mostID))
 	}
-	return l.down(ctx, luascripts.LatchCall{ID: part, Named: true, Keep: keptTraces, Stay: keptTraces})
+	call := newCall()
+	call.Part, call.Keep = part, keptTraces
+	return l.down(ctx, call)
 }
 
 func (l *Latch) down(ctx context.Context, call luascripts.LatchCall) (left int64, err error) {

@@ -531,6 +531,15 @@ func TestLateCopies(t *testing.T) {
 	create(t, l, 2)
 	s.Do(t, count...)
 	counts("a count of an open latch", 2)
+	part := copied(func() {
+		if left, err := l.CountDownOnce(t.Context(), "a part"); left != 1 || err != nil {
+			t.Errorf("%d, %v", left, err)
+		}
+	})
+	down(t, l, 0)
+	create(t, l, 2)
+	s.Do(t, part...)
+	counts("a part of the round before", 2)
 }
 
 // A part of the work counts once, whoever counts it, and however often.

@@ -7,7 +7,7 @@
 --         open   the latest round whose count came to 0
 --         gone   the latest round that was deleted
 -- calls   each call that was counted -> the server's time in ms until which it is remembered; half a ms more for one that did
---         nothing, and of which an earlier copy may still come
+--         nothing, and of which an earlier copy may still come. A part that has a name stands there as <round>:<name>, too
 --
 -- A latch that Redisson makes gets a round when one of these scripts sees it.
 
@@ -47,11 +47,11 @@ local function carried_out(calls, id)
   return score and (tonumber(score) % 1 == 0 and 1 or 0)
 end
 
--- refuse remembers that a call did nothing, if it is a repetition: the copy before it may come when it would do something.
-local function refuse(calls, id, now, keep, stay, repeated)
+-- answered remembers what a call did, 1 or 0, if it is a repetition: the copy before it may come when it would do something else.
+local function answered(calls, id, did, now, keep, stay, repeated)
   if repeated ~= '1' then return end
   redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
-  redis.pcall('ZADD', calls, string.format('%.0f.5', now / 1000 + keep), id)
+  redis.pcall('ZADD', calls, string.format(did == 1 and '%.0f' or '%.0f.5', now / 1000 + keep), id)
   if redis.call('PTTL', calls) < stay / 2 then redis.call('PEXPIRE', calls, stay) end
 end
 

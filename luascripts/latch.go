@@ -18,7 +18,7 @@ var (
 // LatchCall is a call that changes a latch.
 type LatchCall struct {
 	ID    string        // no other call has it
-	Named bool          // CountDownLatch: ID is a name, which counts once in each round
+	Part  string        // CountDownLatch: a name, which counts once in each round; "" if the call has none
 	Keep  time.Duration // for how long Redis remembers the call
 	Stay  time.Duration // for how long the traces of the latch live
 	Again bool          // an earlier copy may still come: it must not do what this one did not do
@@ -47,7 +47,7 @@ func InitLatch(ctx context.Context, rdb rueidis.Client, k Keys, n int64, c Latch
 
 // CountDownLatch counts a latch down by one. Did is false if its count was 0 before.
 func CountDownLatch(ctx context.Context, rdb rueidis.Client, k Keys, c LatchCall) (LatchState, Verdict, error) {
-	return latchState(latchDown, latchDown.exec(ctx, rdb, k.latch(), []string{c.ID, bit(c.Named), ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
+	return latchState(latchDown, latchDown.exec(ctx, rdb, k.latch(), []string{c.ID, c.Part, ms(c.Keep), ms(c.Stay), k.Channel, k.Publish, bit(c.Again)}))
 }
 
 // LookAtLatch tells how a latch stands.

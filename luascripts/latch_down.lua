@@ -5,38 +5,43 @@
 -- KEYS[2] rounds  hash   round, open, gone (include_latch)
 -- KEYS[3] calls   zset   call that was counted -> ms until which it is remembered
 -- KEYS[4] never   string never there (include_semaphore)
--- ARGV[1] id      text   the call: no other call has it; or a name, which counts once in each round
--- ARGV[2] named   count  1 when it is a name
+-- ARGV[1] id      text   no other call has it
+-- ARGV[2] part    text   a name, which counts once in each round; '' when the call has none
 -- ARGV[3] keep    ms     how long the call is remembered
 -- ARGV[4] stay    ms     how long the traces of the latch live
 -- ARGV[5] channel text   where waiters listen
 -- ARGV[6] publish text   the command that reaches them: PUBLISH or SPUBLISH
 -- ARGV[7] again   count  1 when it repeats a call whose copy may come late
 --
--- Returns {did, left, round, open, gone} (include_latch): did is 1 when the call is counted, now or by an earlier copy; 0 when
+-- Returns {did, left, round, open, gone} (include_latch): did is 1 when the call or its part is counted, now or before; 0 when
 -- the count was 0 before.
 -- Returns -4: a key holds something else; nothing was done.
 --
 -- Safe to repeat while the call is remembered.
 local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local id, named, keep, stay = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
+local id, part, keep, stay = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local channel, publish, again = ARGV[5], ARGV[6], ARGV[7]
 
 local now = micros()
 local left, round, open, gone = tally(count, rounds, calls, now)
 if not left then return round end
-if named then id = string.format('%.0f', round) .. ':' .. id end
 local did = carried_out(calls, id)
 if did then return {did, left, round, open, gone} end
-if left == 0 then
-  if not named then refuse(calls, id, now, keep, stay, again) end -- a name counts in each round
-  return {0, 0, round, open, gone}
+local counted = id
+if part ~= '' then
+  counted = string.format('%.0f', round) .. ':' .. part
+  did = carried_out(calls, counted)
+end
+if did or left == 0 then
+  answered(calls, id, did or 0, now, keep, stay, again)
+  return {did or 0, left, round, open, gone}
 end
 
 redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
 local old = redis.call('ZRANGEBYSCORE', calls, '-inf', string.format('%.0f', now / 1000), 'LIMIT', 0, 10)
 if #old > 0 then redis.call('ZREM', calls, unpack(old)) end
-redis.call('ZADD', calls, string.format('%.0f', now / 1000 + keep), id)
+redis.call('ZADD', calls, string.format('%.0f', now / 1000 + keep), counted)
+if part ~= '' then answered(calls, id, 1, now, keep, stay, again) end -- a late copy counts in no later round
 left = left - 1
 local denied
 if left > 0 then
@@ -47,7 +52,7 @@ else
   if type(denied) == 'number' then denied = redis.pcall('DEL', count) end
 end
 if type(denied) == 'table' then -- an error means that the call is not counted
-  redis.call('ZREM', calls, id)
+  redis.call('ZREM', calls, counted, id)
   return denied
 end
 remember(count, rounds, calls, stay)

@@ -34,10 +34,10 @@ func TestLatch(t *testing.T) {
 			t.Helper()
 			return must(luascripts.CountDownLatch(t.Context(), rdb, k, latchCall(id)))
 		}
-		named := func(id string) luascripts.LatchState {
+		named := func(id, part string, again bool) luascripts.LatchState {
 			t.Helper()
 			c := latchCall(id)
-			c.Named = true
+			c.Part, c.Again = part, again
 			return must(luascripts.CountDownLatch(t.Context(), rdb, k, c))
 		}
 		look := func() luascripts.LatchState {
@@ -61,8 +61,8 @@ func TestLatch(t *testing.T) {
 		is("made by another", create("c", 7), false, 3, false)
 		is("counted", down("d"), true, 2, false)
 		is("counted, once more", down("d"), true, 2, false)
-		is("a part", named("p"), true, 1, false)
-		is("a part, once more", named("p"), true, 1, false)
+		is("a part", named("p1", "p", false), true, 1, false)
+		is("a part, once more", named("p2", "p", false), true, 1, false)
 		if got := list(t, rdb, "MGET", "done"); got[0] != "1" {
 			t.Errorf("the count is %q", got)
 		}
@@ -85,7 +85,7 @@ func TestLatch(t *testing.T) {
 			t.Errorf("round %+v after %+v", second, first)
 		}
 		is("a late copy of the first round", down("d"), true, 2, false)
-		is("a part of the first round", named("p"), true, 1, false)
+		is("a part of the first round", named("p3", "p", false), true, 1, false)
 		if s := must(luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("h"))); !s.Did || s.Gone != second.Round {
 			t.Errorf("deleted: %+v", s)
 		}
@@ -115,6 +115,22 @@ func TestLatch(t *testing.T) {
 		is("a late copy of the count", down("n"), false, 1, false)
 		is("a late copy of the deletion", must(luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("p"))), false, 1, false)
 		e.expect()
+
+		// A part counts in each round, but by no copy of a call that has its answer from an earlier one.
+		is("opened", down("r"), true, 0, true)
+		is("a repeated part of an open latch", named("s1", "p", true), false, 0, true)
+		is("made anew", create("t", 2), true, 2, false)
+		is("a late copy of the part", named("s1", "p", false), false, 2, false)
+		is("a repeated part", named("s2", "p", true), true, 1, false)
+		is("a repeated part that another call has counted", named("s3", "p", true), true, 1, false)
+		is("opened", down("u"), true, 0, true)
+		is("made anew", create("v", 2), true, 2, false)
+		for _, id := range []string{"s2", "s3"} {
+			is("a late copy of a part of the round before", named(id, "p", false), true, 2, false)
+			is("a late copy that is repeated", named(id, "p", true), true, 2, false)
+		}
+		is("a part of this round", named("s4", "p", false), true, 1, false)
+		e.expect(channel+" 0", channel+" 1", channel+" 0", channel+" 1")
 
 		// What clients of Redisson do.
 		third := look()
