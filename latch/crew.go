@@ -183,8 +183,8 @@ func (e *LostError) Error() string {
 func (e *LostError) Is(target error) bool { return target == ErrMemberLost }
 
 // Wait waits until all members of the crew are done. If members are lost, it fails at once with a [*LostError] that names them: another
-// worker can do their part, and [Crew.Dismiss] lets Wait go on. If nobody has joined, the error matches [ErrNotInitialised]; [Crew.WaitFor] waits
-// for members that have not come yet. If the crew is deleted, or Redis loses it, the error matches [ErrDeleted]. While Redis gives no
+// worker can do their part, and [Crew.Dismiss] lets Wait go on. If nobody has joined, or all that have joined were dismissed, the error matches
+// [ErrNotInitialised]; [Crew.WaitFor] waits for members that have not come yet. If the crew is deleted, or Redis loses it, the error matches [ErrDeleted]. While Redis gives no
 // answer, Wait goes on. If ctx ends then, the error matches ctx.Err() and lock.ErrUnavailable.
 //
 // It costs as much as that of a latch. A lost member is seen within a second after the end of its lease.
@@ -235,15 +235,13 @@ type crewRound struct {
 // judge says whether the wait is over by what a look has found, and with which error.
 func (r *crewRound) judge(found any) (over bool, err error) {
 	s := found.(luascripts.CrewState)
-	none := s.Done+s.Alive+s.Lost == 0
 	switch {
-	case r.round == 0 && none:
-		return r.wants == 0, ErrNotInitialised
-	case r.round == 0:
-		r.round = s.Round
-	case s.Round != r.round:
+	case r.round != 0 && s.Round != r.round:
 		return true, ErrDeleted
+	case s.Done+s.Alive+s.Lost == 0: // nobody has joined, or all are dismissed: nobody has done anything
+		return r.wants == 0, ErrNotInitialised
 	}
+	r.round = s.Round
 	if s.Lost > 0 {
 		e := &LostError{Lost: s.Lost}
 		for _, owner := range s.Some {
@@ -254,8 +252,9 @@ func (r *crewRound) judge(found any) (over bool, err error) {
 	return s.Alive == 0 && s.Done >= r.wants, nil
 }
 
-// Dismiss takes lost members out of the crew, as another worker does their part: callers of Wait wait for the others again. It returns how many of them
-// are dismissed, now or by an earlier call. A living member cannot be dismissed.
+// Dismiss takes lost members out of the crew, as another worker does their part: callers of Wait wait for the others again. The other worker joins
+// before that, as Wait does not know of members that have not come; WaitFor does. Dismiss returns how many of the members are dismissed, now or by an
+// earlier call. Members that are alive or done cannot be dismissed.
 func (c *Crew) Dismiss(ctx context.Context, members ...lock.Holder) (dismissed int, err error) {
 	owners := make([]string, len(members))
 	for i, m := range members {

@@ -181,6 +181,41 @@ func TestCrew_lost(t *testing.T) {
 	crewStands(t, crew, 2, 0, 0)
 }
 
+// If all members were dismissed, nobody has done anything: a wait that was under way says so, as does one that comes then. WaitFor waits for others.
+func TestCrew_dismissed(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	sees := kindtest.NewClient(t, s.Client(t, redistest.Via(p))).NewCrew("import")
+	c := kindtest.NewClient(t, s.Client(t)).NewCrew("import")
+	m := join(t, c)
+	under := wait(t.Context(), sees)
+	listenCrew(t, s, "import", 1) // now it has seen the member
+	p.Freeze(true)                // it sees the loss only when it is over
+	if err := m.Fail(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Dismiss(t.Context(), lock.Holder{Owner: m.Owner()}); n != 1 || err != nil {
+		t.Fatalf("%d dismissed, %v", n, err)
+	}
+	p.Freeze(false)
+	if err := result(t, under); !errors.Is(err, latch.ErrNotInitialised) {
+		t.Errorf("a wait that was under way: %v", err)
+	}
+	if err := c.Wait(t.Context()); !errors.Is(err, latch.ErrNotInitialised) {
+		t.Errorf("a wait that comes later: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := c.WaitFor(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("another one never came: %v", err)
+	}
+	kindtest.MustUnlock(t, join(t, c))
+	if err := c.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Members are renewed, and so is the key of a crew that outlives its day.
 func TestCrew_renewed(t *testing.T) {
 	t.Parallel()

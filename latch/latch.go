@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	// ErrNotInitialised: nothing is known of a latch or a crew of that name.
+	// ErrNotInitialised: nothing is known of a latch or a crew of that name, or the crew has no members, as all were dismissed.
 	ErrNotInitialised = errors.New("not initialised")
 
 	// ErrDeleted: it was deleted, it expired, or Redis lost it, while the caller waited.
