@@ -21,7 +21,7 @@ import (
 //
 // A member holds a lease, which is renewed while its process lives. Unlock says that the member is done. A member is lost when its lease ends before that, when
 // its client is closed, or when it says so by [Member.Fail]; a lost member is never done. A crew is one key, leasehold_crew:{<name>},
-// which stays for a day after it was last used. Use another name for each piece of work, or [Crew.Delete].
+// which stays for a day after it was last used, and longer than any lease. Use another name for each piece of work, or [Crew.Delete].
 type Crew struct {
 	all  *Latches      // set once
 	name string        // set once

@@ -4,7 +4,7 @@
 -- KEYS[1] members zset  member -> score (include_crew)
 -- ARGV[1] owner   text  "<client uuid>:<number>"
 -- ARGV[2] lease   ms    what the member lives on without a renewal
--- ARGV[3] stay    ms    how long the crew stays in Redis when nothing happens
+-- ARGV[3] stay    ms    how long the crew stays in Redis at least, when nothing happens
 -- ARGV[4] ended   ms    the server's time at which the lease ended that an earlier copy took; 0 knows of none
 --
 -- Returns "0" when the owner is a member.
@@ -22,7 +22,7 @@ local score, alive, answer = member_of(members, owner, now)
 if answer then return answer end
 if score and is_mark(score) then return -2 end
 if score and not alive and score ~= ended then return score end
-local denied = put(members, owner, math.max(score or 0, now + lease), math.max(stay, lease))
+local denied = put(members, owner, math.max(score or 0, now + lease), math.max(stay, lease * 4)) -- it outlives the lease: a lost member is named
 if denied then return denied end
 if not redis.call('ZSCORE', members, 'round') then
   redis.call('ZADD', members, string.format('%.0f', -(time[1] * 1000000 + time[2])), 'round')

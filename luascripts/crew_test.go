@@ -94,5 +94,14 @@ func TestCrew(t *testing.T) {
 		}
 		e.expect(channel + " 1")
 		stands(0, 0, 0)
+
+		// The crew outlives the lease of each member, so that a member that is lost is named.
+		for i, lease := range []time.Duration{48 * time.Hour, 40 * time.Hour} {
+			join(string(rune('a'+i)), lease, luascripts.Done)
+			if left := time.Duration(number(t, rdb, "PTTL", k.Lock)) * time.Millisecond; left < lease+12*time.Hour {
+				t.Errorf("the crew lives for %v, and a member for %v", left, lease)
+			}
+			do(t, rdb, "PEXPIRE", k.Lock, "180000000") // later on: fifty hours are left
+		}
 	})
 }
