@@ -254,8 +254,12 @@ func (p *part) take(units int64, t time.Time) time.Time {
 // debtAt returns the debt as of t.
 func (p *part) debtAt(t time.Time) float64 { return max(0, p.debt-float64(t.Sub(p.asOf))) }
 
-// ns returns a time in ns, rounded up except for the error of float64.
-func ns(n float64) time.Duration { return time.Duration(math.Ceil(n - 1e-3)) }
+// ns returns a time in ns, rounded up except for the error of float64, and longest at most. Where many processes share a limit, a unit of
+// one of them can take longer than a Duration counts.
+func ns(n float64) time.Duration { return time.Duration(math.Ceil(min(n, float64(longest)) - 1e-3)) }
+
+// longest is a time that a caller can add to now, and round up.
+const longest = 100 * 365 * 24 * time.Hour
 
 // windowAt returns the window of t, begin the time at which a window begins, and usedOf the units taken of a window.
 func (p *part) windowAt(t time.Time) int64   { return t.UnixMicro() / p.per }

@@ -36,10 +36,12 @@ func Open() Policy { return Policy{mode: open, after: patience} }
 
 // Local returns the policy that counts in the memory of this process without Redis. The Decision has the
 // error of Redis in Err. Each process lets an equal share of each limit pass: the limit divided by processes. If no
-// more processes than that run, they let no more than the limit pass together. When Redis falls silent or
-// comes back, the units of both counts pass, as neither count includes the other. The units of callers that leave their Wait come back as
-// with Redis: when no later caller of this process is in line. Those that a Refund gives back, or a Cancel at the turn or after it, come back to this count
-// as time goes by.
+// more processes than that run, they let no more than the limit pass together. But a share has one unit at least, at once or
+// in each window, so of a limit with fewer units than processes each process lets one pass.
+//
+// When Redis falls silent or comes back, the units of both counts pass, as neither count includes the other. The units of
+// callers that leave their Wait come back as with Redis: when no later caller of this process is in line. Those that a Refund
+// gives back, or a Cancel at the turn or after it, come back to this count as time goes by.
 func Local(processes int) Policy {
 	return Policy{mode: local, processes: int64(processes), after: patience}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,6 +146,24 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%+v, before a caller that waits for the next hour", d)
 		}
 		isNear(t, "the next hour", r.Delay(), time.Until(start.Truncate(time.Hour).Add(time.Hour)))
+	})
+}
+
+// The share of one of very many processes is a unit in centuries. That is no time that has passed.
+func TestLocal_manyProcesses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		count := ratelimit.CountHere(1_000_000, ratelimit.Limit{Rate: 1, Per: 24 * time.Hour})
+		if c := count(1, 1, 0); c.Taken != 1 || c.Reset < 24*time.Hour {
+			t.Errorf("%+v", c)
+		}
+		if c := count(1, 1, ratelimit.LongestWait); c.Taken != 0 || c.Retry < 24*time.Hour {
+			t.Errorf("%+v", c)
+		}
+		h := http.Header{}
+		ratelimit.Decision{RetryAfter: count(1, 1, 0).Retry, Limit: ratelimit.PerHour(1)}.SetHeader(h, "api")
+		if after := h.Get("Retry-After"); strings.HasPrefix(after, "-") || len(after) < 6 {
+			t.Errorf("Retry-After: %s", after)
+		}
 	})
 }
 
