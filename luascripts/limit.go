@@ -3,6 +3,7 @@ package luascripts
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -214,7 +215,11 @@ const limitWords = 6
 // plausible reports whether the script can answer q with the first of these numbers.
 func plausible(n []int64, q LimitQuestion, rules LimitRules) bool {
 	limits := int64(len(rules)-1) / 3
-	return n[0] >= 0 && n[0] <= q.Units*int64(q.Times) && n[1] >= 0 && n[2] >= 0 && n[3] >= int64(Never) && n[4] >= 0 && n[5] >= 1 && n[5] <= limits
+	most := int64(math.MaxInt64) // that all callers want, if no number counts that
+	if q.Units == 0 || int64(q.Times) <= most/q.Units {
+		most = q.Units * int64(q.Times)
+	}
+	return n[0] >= 0 && n[0] <= most && n[1] >= 0 && n[2] >= 0 && n[3] >= int64(Never) && n[4] >= 0 && n[5] >= 1 && n[5] <= limits
 }
 
 // RefundUnits gives back units that would have been used at the time at, in µs by the server's clock. It leaves

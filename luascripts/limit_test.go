@@ -60,6 +60,18 @@ func TestLimit_severalQuestions(t *testing.T) {
 	})
 }
 
+// Many callers together can want more than a number of 64 bits counts.
+func TestLimit_manyWantMuch(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		q := want(1_000_000_000_000_000)
+		q.Times = 10_000
+		_, r := takeUnits(t, rdb, "k", luascripts.NewLimitRules(hourly), q)
+		if r[0].Taken != 0 || r[0].Remaining != 10 || r[0].Retry != luascripts.Never {
+			t.Errorf("%+v", r[0])
+		}
+	})
+}
+
 // The debts of limits that the caller does not have stay.
 func TestLimit_otherCallersStates(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
