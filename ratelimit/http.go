@@ -13,17 +13,17 @@ import (
 
 // SetHeader writes d to the headers of a response, under the name of the policy, as the IETF's
 // draft-ietf-httpapi-ratelimit-headers-10 defines them. RateLimit-Policy has the limit (q units in w
-// seconds). RateLimit has the units that are left (r) and the seconds until that number changes (t). If d is
-// not OK, Retry-After has the seconds to wait, rounded up. SetHeader leaves out a header of which d says
-// nothing, as with [Open] or [Never].
+// seconds). RateLimit has the units that are left (r), and the seconds until all are back, or until the call
+// can succeed if d is not OK (t). If d is not OK, Retry-After has the seconds to wait. All seconds are rounded up.
+// SetHeader leaves out a header of which d says nothing, as with [Open] or [Never].
 func (d Decision) SetHeader(h http.Header, policy string) {
 	quota, window := d.Limit.Rate, d.Limit.Per
 	if window > 0 && window < time.Second { // the header has whole seconds only
-		quota, window = int64(float64(quota)*float64(time.Second)/float64(window)), time.Second
+		quota, window = int64(min(float64(quota)*float64(time.Second)/float64(window), mostInHeader)), time.Second
 	}
 	name := quoted(policy)
 	if quota > 0 {
-		words := fmt.Sprintf("%s;q=%d", name, quota)
+		words := fmt.Sprintf("%s;q=%d", name, min(quota, mostInHeader))
 		if window%time.Second == 0 {
 			words += fmt.Sprintf(";w=%d", window/time.Second)
 		}
@@ -35,9 +35,12 @@ func (d Decision) SetHeader(h http.Header, policy string) {
 		h.Set("Retry-After", strconv.FormatInt(seconds(after), 10))
 	}
 	if d.Err == nil {
-		h.Set("RateLimit", fmt.Sprintf("%s;r=%d;t=%d", name, d.Remaining, seconds(after)))
+		h.Set("RateLimit", fmt.Sprintf("%s;r=%d;t=%d", name, min(d.Remaining, mostInHeader), seconds(after)))
 	}
 }
+
+// mostInHeader is the largest integer of a structured field (RFC 9651).
+const mostInHeader = 999_999_999_999_999
 
 // seconds returns d in seconds, rounded up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
