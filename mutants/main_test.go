@@ -3,9 +3,14 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
 )
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 // Each mutation still fits its source. To run them takes hours: make mutate.
 func TestMutations_apply(t *testing.T) {
@@ -32,6 +37,38 @@ func TestMutations_apply(t *testing.T) {
 		t.Errorf("%d mutations, want 200", len(all))
 	}
 }
+
+// A mutation of a script is a script that the server in memory compiles rightly, as a test catches one that is not, whatever it takes
+// away. gopher-lua jumps to a wrong place where a loop begins with a constant that is false.
+func TestMutations_scripts(t *testing.T) {
+	t.Chdir("..")
+	all, err := readAll("mutants/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := redistest.NewMini(t).Client(t)
+	for _, m := range all {
+		if !strings.HasSuffix(m.file, ".lua") {
+			continue
+		}
+		source, err := os.ReadFile(m.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mutated, err := m.apply(source)
+		if err != nil {
+			continue // the other test says so
+		}
+		if err := rdb.Do(t.Context(), rdb.B().ScriptLoad().Script(string(mutated)).Build()).Error(); err != nil {
+			t.Errorf("%s: %s: %v", m.list, m.guard, err)
+		}
+		if jumpsWrongly.Match(mutated) {
+			t.Errorf("%s: %s: gopher-lua compiles this loop wrongly; write (x) and false", m.list, m.guard)
+		}
+	}
+}
+
+var jumpsWrongly = regexp.MustCompile(`\b(for .* in .* do|while true do|repeat)\s+(--.*\s+)*if (false|nil)\b`)
 
 // A list that says nothing, or a text that is not there, or twice, is an error.
 func TestRead_refuses(t *testing.T) {
@@ -144,6 +181,7 @@ func TestProposals(t *testing.T) {
 		{"func f() {\n\tt.x = max(a, b)\n}\n", "f: `max` in `t.x = max(a, b)`", "\tt.x = min(a, b)", false},
 		{"local function f()\nend\nif a or b then\n", "`b` of `a or b`", "if a then", true},
 		{"  if a or b then -- c\n", "`b` of `a or b`", "  if a then -- c", true},
+		{"for _, a in b do\n  if a == c then\n", "`if a == c`", "  if (a == c) and false then", true},
 		{"redis.call('A')\nredis.call('B')\n", "order: `redis.call('A')` before `redis.call('B')`", "redis.call('B')\nredis.call('A')", true},
 	} {
 		lines := strings.Split(c.source, "\n")
@@ -157,5 +195,8 @@ func TestProposals(t *testing.T) {
 		if !found {
 			t.Errorf("%q: not %q, which makes it %q: %+v", c.source, c.guard, c.want, proposals(lines, c.lua))
 		}
+	}
+	if all := proposals([]string{"each(a, function(b)", "end)"}, true); all != nil {
+		t.Errorf("the first line of a call goes without its last: %+v", all)
 	}
 }
