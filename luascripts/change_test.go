@@ -205,6 +205,26 @@ func TestChangeReentrant_refusesOneOfThem(t *testing.T) {
 	}
 }
 
+// What pcall says of a call that failed is a text, from all servers: scripts put it into an error. Redis 7 and later and Valkey
+// throw a table, and their pcall takes the text out of it.
+func TestPcall_saysAText(t *testing.T) {
+	says := func(t *testing.T, rdb rueidis.Client) {
+		t.Helper()
+		for _, call := range []string{"redis.call('LRANGE', KEYS[1], 0, 9)", "redis.call('LRANGE')", "redis.call('NOSUCH')", "nil .. ''"} {
+			script := "return type(select(2, pcall(function() return " + call + " end)))"
+			m := eval(t, rdb, script, []string{"string"})
+			if got, err := m.ToString(); got != "string" || err != nil {
+				t.Errorf("%s: a %s, %v, want a text", call, got, err)
+			}
+		}
+	}
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		do(t, rdb, "SET", "string", "x")
+		says(t, rdb)
+	})
+	t.Run("denied", func(t *testing.T) { says(t, denied(t, redistest.Start(t), "lrange")) })
+}
+
 // The scripts are sent again to a server that forgot them, however many calls there are.
 func TestChangeReentrant_noScript(t *testing.T) {
 	s := redistest.Start(t)

@@ -58,7 +58,7 @@ local function outlive(queue, timeouts, now, stay, foreign, new)
   if not new and left < 0 and not foreign then
     if redis.call('LLEN', queue) > 100 and redis.call('PTTL', queue) < 0 then return end
     local done, fault, among = pcall(near, queue)
-    if not done then return type(fault) == 'table' and fault or {err = fault} end
+    if not done then return {err = fault} end -- what pcall says is a text
     foreign = among > 0
   end
   if foreign then return unbound(queue, timeouts) end

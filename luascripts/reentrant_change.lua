@@ -37,8 +37,7 @@ end
 local function answer(f, ...)
   local fine, reply = pcall(f, ...)
   if fine then return reply end
-  if type(reply) == 'table' then return reply end
-  return redis.error_reply('ERR Error running script: ' .. reply) -- servers before 7 have a text
+  return redis.error_reply('ERR Error running script: ' .. reply) -- what pcall says is a text
 end
 
 local replies, n, k, a = {}, 0, 1, 3
