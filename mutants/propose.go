@@ -68,7 +68,7 @@ func proposals(lines []string, lua bool) (all []proposal) {
 	if lua {
 		function, note, cond = luaFunc, luaNote, luaCond
 		// Not "false and (%s)": the server in memory runs gopher-lua, and that jumps to a wrong place where a loop begins with a
-		// constant that is false. A test would catch what gopher-lua does, and not what is missing.
+		// constant that is false (github.com/yuin/gopher-lua/issues/540). A test would catch that, and not what is missing.
 		and, or, off = " and ", " or ", "(%s) and false"
 	}
 	in := ""
