@@ -47,8 +47,8 @@ local function carried_out(calls, id)
   return score and (tonumber(score) % 1 == 0 and 1 or 0)
 end
 
--- answered remembers what a call did, 1 or 0, if it is a repetition: the copy before it may come when it would do something else.
-local function answered(calls, id, did, now, keep, stay, repeated)
+-- note_answer remembers what a call did, 1 or 0, if it is a repetition: the copy before it may come when it would do something else.
+local function note_answer(calls, id, did, now, keep, stay, repeated)
   if repeated ~= '1' then return end
   redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
   redis.pcall('ZADD', calls, string.format(did == 1 and '%.0f' or '%.0f.5', now / 1000 + keep), id)

@@ -26,7 +26,7 @@ if not left then return round end
 local did = carried_out(calls, id)
 if did then return {did, left, round, open, gone} end
 if round == 0 or gone == round then
-  answered(calls, id, 0, now, keep, stay, again)
+  note_answer(calls, id, 0, now, keep, stay, again)
   return {0, left, round, open, gone}
 end
 redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through

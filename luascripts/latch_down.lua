@@ -33,7 +33,7 @@ if part ~= '' then
   did = carried_out(calls, counted)
 end
 if did or left == 0 then
-  answered(calls, id, did or 0, now, keep, stay, again)
+  note_answer(calls, id, did or 0, now, keep, stay, again)
   return {did or 0, left, round, open, gone}
 end
 
@@ -41,7 +41,7 @@ redis.call('ZREM', calls, '') -- no such member: a first write that memory limit
 local old = redis.call('ZRANGEBYSCORE', calls, '-inf', string.format('%.0f', now / 1000), 'LIMIT', 0, 10)
 if #old > 0 then redis.call('ZREM', calls, unpack(old)) end
 redis.call('ZADD', calls, string.format('%.0f', now / 1000 + keep), counted)
-if part ~= '' then answered(calls, id, 1, now, keep, stay, again) end -- a late copy counts in no later round
+if part ~= '' then note_answer(calls, id, 1, now, keep, stay, again) end -- a late copy counts in no later round
 left = left - 1
 local denied
 if left > 0 then

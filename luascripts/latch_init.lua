@@ -26,7 +26,7 @@ if not left then return round end
 local did = carried_out(calls, id)
 if did then return {did, left, round, open, gone} end
 if left > 0 then
-  answered(calls, id, 0, now, keep, stay, again)
+  note_answer(calls, id, 0, now, keep, stay, again)
   remember(count, rounds, calls, stay)
   return {0, left, round, open, gone}
 end
