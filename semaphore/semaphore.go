@@ -61,17 +61,18 @@ var (
 
 // New is for package client; use client.Client.NewSemaphore.
 func New(s *session.Session, name string, permits int, opts ...lock.Option) *Semaphore {
-	all := &all{session: s, name: name, opts: opts}
+	all := &all{session: s, name: name, opts: opts, resizing: make(chan struct{}, 1)}
 	all.permits.Store(int64(permits))
 	return &Semaphore{part{all: all, n: 1}}
 }
 
 // all is what all handles that N makes of one semaphore share.
 type all struct {
-	session *session.Session // set once
-	name    string           // set once
-	opts    []lock.Option    // set once
-	permits atomic.Int64     // how many there are, as the handle says; 0 if it does not. Resize changes it
+	session  *session.Session // set once
+	name     string           // set once
+	opts     []lock.Option    // set once
+	permits  atomic.Int64     // how many there are, as the handle says; 0 if it does not. Resize changes it
+	resizing chan struct{}    // holds an element while a Resize is under way
 }
 
 // part takes n permits, all or none: a lock.Locker.
@@ -133,10 +134,28 @@ func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luasc
 
 func (p *part) Name() string { return p.name }
 
-func (p *part) Lock(ctx context.Context) (lock.Hold, error) { return p.session.Lock(ctx, p.spec()) }
+func (p *part) Lock(ctx context.Context) (lock.Hold, error) { return p.take(ctx, p.session.Lock) }
 
-func (p *part) TryLock(ctx context.Context) (lock.Hold, error) {
-	return p.session.TryLock(ctx, p.spec())
+func (p *part) TryLock(ctx context.Context) (lock.Hold, error) { return p.take(ctx, p.session.TryLock) }
+
+// take takes the permits by lock. A caller that is refused because a Resize of this handle has changed their number asks again.
+func (p *part) take(ctx context.Context, lock func(context.Context, *session.Spec) (lock.Hold, error)) (lock.Hold, error) {
+	for {
+		said := p.permits.Load()
+		h, err := lock(ctx, p.spec())
+		if !errors.Is(err, ErrPermits) {
+			return h, err
+		}
+		select {
+		case p.resizing <- struct{}{}: // now each Resize that Redis knows of has its answer
+			<-p.resizing
+		case <-ctx.Done():
+			return h, err
+		}
+		if p.permits.Load() == said {
+			return h, err
+		}
+	}
 }
 
 func (p *part) Config() lockimpl.Config { return p.spec().Config }
@@ -179,17 +198,26 @@ func (s *Semaphore) TryLock(ctx context.Context) (lock.Hold, error) { return s.o
 func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 
 // Resize sets how many permits there are in all, and makes the semaphore if there is none. Permits that are held
-// stay held; if there are more of them than permits now, none is granted until enough are given back. Handles
-// that say another number fail with [ErrPermits] from then on, and so do their callers that wait, within a second;
-// this handle, and those that its N made, say the new number.
+// stay held. If there are more of them than permits now, none is granted until enough are given back.
 //
-// The command can be repeated, and is, within the operation time-out.
+// This handle, and those that its N made, say the new number from then on. Their callers that wait ask again, and are
+// behind those that wait already. Handles that say another number fail with [ErrPermits], and so do their callers that wait, within
+// a second.
+//
+// The command can be repeated, and is, within the operation time-out. After an error Redis may have the new number, and this handle
+// says the old one: call Resize again.
 func (s *Semaphore) Resize(ctx context.Context, permits int) error {
-	spec := s.one.spec()
+	const op = "resize"
 	if permits < 1 || permits > MostTotal {
-		return &lock.Error{Op: "resize", Name: s.one.name, Err: fmt.Errorf("%d permits: it must be from 1 to %d", permits, MostTotal)}
+		return &lock.Error{Op: op, Name: s.one.name, Err: fmt.Errorf("%d permits: it must be from 1 to %d", permits, MostTotal)}
 	}
-	_, err := session.Ask(ctx, s.one.session, spec, "resize", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (struct{}, error) {
+	select {
+	case s.one.resizing <- struct{}{}: // one after the other: the handle says what the last one has set
+		defer func() { <-s.one.resizing }()
+	case <-ctx.Done():
+		return &lock.Error{Op: op, Name: s.one.name, Err: ctx.Err()}
+	}
+	_, err := session.Ask(ctx, s.one.session, s.one.spec(), op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (struct{}, error) {
 		verdict, err := luascripts.ResizeSemaphore(ctx, rdb, k, permits)
 		return struct{}{}, command.Foreign(verdict, err)
 	})

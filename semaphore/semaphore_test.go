@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -340,6 +341,61 @@ func TestResize(t *testing.T) {
 		t.Fatal(err)
 	}
 	stands(t, s, "new", "2", 0)
+}
+
+// The callers of a handle that wait when it resizes the semaphore wait for the new number.
+func TestResize_ownWaiters(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	sem := kindtest.NewClient(t, s.Client(t)).NewSemaphore("gpus", 2)
+	both := kindtest.MustLock(t, sem.N(2))
+	var waits []*kindtest.Waiter
+	for i := range 3 {
+		waits = append(waits, kindtest.Go(t.Context(), sem))
+		waiting(t, s, "gpus", i+1)
+	}
+	if err := sem.Resize(t.Context(), 4); err != nil {
+		t.Fatal(err)
+	}
+	kindtest.WaitFor(t, "two have permits", func() bool { return kindtest.Text(s.Do(t, "GET", "gpus")) == "0" })
+	waiting(t, s, "gpus", 1)
+	two := kindtest.Go(t.Context(), sem.N(2))
+	waiting(t, s, "gpus", 2)
+	if err := sem.Resize(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := two.Err(t); !errors.Is(err, semaphore.ErrPermits) {
+		t.Errorf("two of one: %v", err)
+	}
+	waiting(t, s, "gpus", 1)
+	kindtest.MustUnlock(t, both)
+	kindtest.ServeAll(t, waits...)
+	stands(t, s, "gpus", "1", 0)
+}
+
+// A caller that hears of the new number before the Resize of its handle does waits for the answer to that.
+func TestResize_refusedBeforeItsAnswer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	sem := c.NewSemaphore("gpus", 1)
+	if err := c.NewSemaphore("gpus", 1).Resize(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	answered := sem.Resizes(2)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := sem.TryLock(ctx); err == nil {
+		t.Error("one whose context ended has a permit")
+	}
+	s.ResetStats(t)
+	stays := kindtest.Go(t.Context(), sem)
+	kindtest.WaitFor(t, "Redis has refused it", func() bool { return s.CommandCalls(t, "evalsha") > 0 })
+	for range 100 { // now it could return
+		runtime.Gosched()
+	}
+	answered()
+	kindtest.MustUnlock(t, stays.Hold(t))
 }
 
 // Inspect says who has what, and who waits.
