@@ -7,17 +7,39 @@ import (
 	"log"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/internal/exampletest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/semaphore"
 )
 
+// At most four callers render at once, in all processes together.
+func Example() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	gpus := c.NewSemaphore("gpus", 4)
+
+	err = lock.Do(ctx, gpus, func(ctx context.Context) error {
+		fmt.Println("rendering") // ctx is over as soon as the permit is not certainly held
+		return ctx.Err()
+	})
+	fmt.Println(err)
+	// Output:
+	// rendering
+	// <nil>
+}
+
 // Four permits: one caller has three of them, so the next one that wants two gets none.
 func ExampleSemaphore() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	gpus := redis.Client().NewSemaphore("gpus", 4)
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	gpus := c.NewSemaphore("gpus", 4)
 
 	h, err := gpus.N(3).Lock(ctx)
 	if err != nil {
@@ -26,7 +48,7 @@ func ExampleSemaphore() {
 	_, err = gpus.N(2).TryLock(ctx)
 	fmt.Println(errors.Is(err, lock.ErrNotAcquired))
 	fmt.Println(lock.TryDo(ctx, gpus, func(context.Context) error { return nil })) // the fourth
-	_, err = redis.Client().NewSemaphore("gpus", 5).TryLock(ctx)
+	_, err = c.NewSemaphore("gpus", 5).TryLock(ctx)                                // all processes must say the same number
 	fmt.Println(errors.Is(err, semaphore.ErrPermits))
 	fmt.Println(h.Unlock(ctx))
 	// Output:
@@ -38,10 +60,13 @@ func ExampleSemaphore() {
 
 // How many permits are free, and who has the others.
 func ExampleState() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	gpus := redis.Client(client.WithName("render")).NewSemaphore("gpus", 4)
+	c, err := client.Open(ctx, "redis://"+addr, client.WithName("render"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	gpus := c.NewSemaphore("gpus", 4)
 	h, err := gpus.N(3).Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
@@ -63,35 +88,41 @@ func ExampleState() {
 
 // A script that writes only while the permit is held, by the server's clock.
 func ExampleScript() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	gpus := redis.Client().NewSemaphore("gpus", 4)
-	done := semaphore.NewScript(`return redis.call('incr', KEYS[1])`)
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	gpus := c.NewSemaphore("gpus", 4)
+	done := semaphore.NewScript(`return redis.call('set', KEYS[1], ARGV[1])`)
 
 	h, err := gpus.Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	reply, err := gpus.Run(ctx, h, done, []string{"{gpus}:done"})
+	reply, err := gpus.Run(ctx, h, done, []string{"{gpus}:done"}, "frame 7")
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(reply.AsInt64())
+	fmt.Println(reply.ToString())
 	_ = h.Unlock(ctx)
-	_, err = gpus.Run(ctx, h, done, []string{"{gpus}:done"}) // too late
+	_, err = gpus.Run(ctx, h, done, []string{"{gpus}:done"}, "frame 8") // too late
 	fmt.Println(errors.Is(err, lock.ErrLost))
 	// Output:
-	// 1 <nil>
+	// OK <nil>
 	// true
 }
 
 // Each of two workers takes the part of the work that has its number. The worker that gets a part next has a larger token for it.
 func ExampleSlot() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	workers := redis.Client().NewSemaphore("workers", 2)
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	workers := c.NewSemaphore("workers", 2)
 	enter := func() (lock.Hold, semaphore.Slot) {
 		h, err := workers.Lock(ctx)
 		if err != nil {
@@ -104,12 +135,12 @@ func ExampleSlot() {
 		return h, slots[0]
 	}
 
-	first, a := enter()
-	second, b := enter()
-	fmt.Println("part", a.Number, "and part", b.Number)
+	first, one := enter()
+	second, two := enter()
+	fmt.Println("part", one.Number, "and part", two.Number)
 	_ = first.Unlock(ctx)
-	third, c := enter()
-	fmt.Println("part", c.Number, "again, with a larger token:", c.Token > a.Token)
+	third, three := enter()
+	fmt.Println("part", three.Number, "again, with a larger token:", three.Token > one.Token)
 	_ = second.Unlock(ctx)
 	_ = third.Unlock(ctx)
 	// Output:
