@@ -274,7 +274,7 @@ func (f *Filter) repeat(ctx context.Context, hashes []pair, set bool) (there []b
 		case is.Size == c.Size && is.Hashes == c.Hashes && is.Shards == f.shards:
 			return there, nil
 		case is.Shards != f.shards || tries == 2:
-			return nil, f.other(*is)
+			return nil, send.Own(f.other(*is))
 		}
 		f.known.Store(is)
 	}
@@ -320,13 +320,13 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 			_, _ = luascripts.UndoBloom(ctx, f.send.Redis, f.config, f.bits, unset(all, bits))
 		}
 		f.known.Store(nil)
-		return nil, nil, ErrNotInitialised
+		return nil, nil, send.Own(ErrNotInitialised)
 	case len(bits) != len(all):
-		return nil, nil, fmt.Errorf("the server answers with %d bits to a question for %d", len(bits), len(all))
+		return nil, nil, send.Own(fmt.Errorf("the server answers with %d bits to a question for %d", len(bits), len(all)))
 	}
 	found, ok := luascripts.NewBloomConfig(text)
 	if !ok {
-		return nil, nil, lock.ErrForeignKey
+		return nil, nil, send.Own(lock.ErrForeignKey)
 	}
 	for some := range slices.Chunk(bits, int(c.Hashes)) {
 		there = append(there, !slices.Contains(some, 0))
@@ -455,7 +455,7 @@ func words(r rueidis.RedisResult) (words []string, gone bool, err error) {
 		words = append(words, text)
 	}
 	if len(words) != 5 {
-		return nil, false, fmt.Errorf("%d words of a configuration", len(words))
+		return nil, false, send.Own(fmt.Errorf("%d words of a configuration", len(words)))
 	}
 	return words, false, nil
 }
@@ -467,11 +467,11 @@ func (f *Filter) read(ctx context.Context) (*luascripts.BloomConfig, error) {
 		return nil, err
 	}
 	if gone {
-		return nil, ErrNotInitialised
+		return nil, send.Own(ErrNotInitialised)
 	}
 	c, ok := luascripts.NewBloomConfig(text)
 	if !ok {
-		return nil, lock.ErrForeignKey
+		return nil, send.Own(lock.ErrForeignKey)
 	}
 	f.known.Store(&c)
 	return &c, nil

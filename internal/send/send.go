@@ -152,9 +152,15 @@ func Silent(d time.Duration) error { return fmt.Errorf("%w within %v", lock.ErrU
 // Full reports whether err says that the server cannot write at this moment, as its memory is full. The command was not carried out.
 func Full(err error) bool { return command.ReplyOf(err) == command.Full }
 
+// Own returns an error that the module found in an answer of Redis, for what f of [Ask] and ask of [NewCrowd] return: Told leaves it as it is.
+func Own(err error) error { return command.Final{Err: err} }
+
 // Told returns the error of the caller for err, with which a command failed. It matches
 // [lock.ErrUnavailable] if Redis did not decide, so that the same command may succeed later.
 func Told(err error) error {
+	if errors.As(err, new(command.Final)) {
+		return err
+	}
 	err = luascripts.Discreet(err)
 	switch {
 	case err == nil, errors.Is(err, lock.ErrUnavailable), errors.As(err, new(*luascripts.ReplyError)), errors.As(err, new(*luascripts.UnknownError)):
