@@ -50,7 +50,7 @@ type Config struct {
 // A Filter is a handle of a Bloom filter in Redis. It is safe for concurrent use.
 //
 // A call waits for an answer for the operation timeout of the client, or for three seconds without a client.
-// After an Add that fails with an error that matches [lock.ErrUnavailable], some of its bits may be set. The
+// After an Add that fails because no answer came in time, or because its context ended, some of its bits may be set. The
 // caller can repeat the Add.
 type Filter struct {
 	send   *send.Sender

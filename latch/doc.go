@@ -13,7 +13,7 @@
 // # Which of them
 //
 // A latch counts what is done, and knows no workers: the count of a worker that dies never comes, and Wait waits until its
-// context ends. It is for work that Java services share, or whose parts are counted and not processes. A crew
+// context ends. Use a latch for work that Java services share, or where the parts of the work are counted, and not the workers. A crew
 // knows its workers: each has a lease, which is renewed while it lives, and Wait names those that were lost.
 //
 // # A latch in Redis
@@ -46,8 +46,8 @@
 //   - Redisson cannot tell a latch that is open from one that was never made: its await returns at once for both. Here
 //     the traces tell, so Wait fails with [ErrNotInitialised] where there was no latch. They begin when a call of this package
 //     first sees the latch. A latch that Java made, and opened before that, leaves none.
-//   - Redisson's delete() leaves the traces. Until this package looks, while the latch stands closed, the deletion looks as if the count had come
-//     to 0. Delete latches by [Latch.Delete]. Java's waiters hear of neither.
+//   - Redisson's delete() leaves the traces, so a latch that it deletes looks open to this package. Delete latches by [Latch.Delete]. Java's
+//     waiters hear of neither.
 //   - A name must have no braces: Redisson's key and channel would be in two slots of a cluster.
 //   - RSemaphore, RAtomicLong and RPermitExpirableSemaphore are a number at <name>, too: nothing in Redis tells them apart.
 package latch

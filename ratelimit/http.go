@@ -69,7 +69,7 @@ const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exc
 
 // Handler returns a handler that takes units for each request before it calls next. cost returns the key of
 // a request and the number of units that it costs; a request of 0 units is not limited. name is the name of the
-// policy in the headers of [Decision.SetHeader], which every response has.
+// policy in the headers of [Decision.SetHeader], which all other responses have, except those with 503.
 //
 // If the limiter refuses a request, the answer is 429 Too Many Requests with a problem of the type
 // quota-exceeded (RFC 9457). If Redis gives no answer, the Policy of the limiter decides. With [Closed], and after

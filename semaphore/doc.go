@@ -10,8 +10,8 @@
 //	return work(h.Context()) // over as soon as the permit is not certainly held
 //
 // It is a [lock.Locker], so lock.Do, package multilock and everything else that takes a lock takes it too. A hold
-// is renewed while its holder lives, and its context ends when it is lost. A process that dies gives its permits back
-// by the end of their leases.
+// is renewed while its holder lives, and its context ends when it is lost. The permits of a process that dies come back
+// when their leases end.
 //
 // # Protocol
 //
@@ -36,22 +36,22 @@
 // A permit has an id, which its owner makes before it asks: so a question and a release can be repeated, and a lost answer
 // costs nothing. The waiters of a client listen at leasehold_semaphore:{<name>}:<client uuid>:fair, where
 // a release publishes the numbers of those whose turn it is, and at redisson_sc:{<name>}, where Redisson's clients publish. A waiter that dies keeps
-// the others waiting for its patience ([lock.WithPatience]). A lost message costs a second.
+// those behind it waiting until its patience ends ([lock.WithPatience]). A lost message costs a second.
 //
 // # What it promises
 //
 // At no moment are more permits held than there are, as long as the server keeps its data and its clock does not
 // jump ahead. A failover that forgets the last writes can forget permits; their holders are told at their next
-// renewal. Hold.Token is 0: tokens cannot order holders that hold at once. [Semaphore.Run] guards data in Redis
-// instead, and [Semaphore.Slots] gives each permit a number and a token among those that have had this number.
+// renewal. Hold.Token is 0: a token cannot order holders that hold at the same time. [Semaphore.Run] guards data in Redis
+// instead. [Semaphore.Slots] gives each permit a number, and a token that is larger than those of all permits that had the number before.
 //
 // # Beside Redisson
 //
 //   - Java calls getPermitExpirableSemaphore(name). It counts our permits and reads their leases, and both sides wake
 //     each other. Java's waiters are in no queue: they take what is free when they look.
-//   - Java's expiries are by its own clock. A Java client whose clock is ahead by more than two thirds of our lease
-//     (20 of 30 s) can take a permit that we hold; we are told at the next renewal. Where its clock is behind, its own
-//     permits can be taken from it so much early.
+//   - Java's clients count leases by their own clocks. A client whose clock is ahead by more than two thirds of our lease
+//     (20 of 30 s) can take a permit that we hold; we are told at the next renewal. The permits of a client whose clock is
+//     behind can be taken from it too early, by as much.
 //   - Java's addPermits and setPermits change the total, as [Semaphore.Resize] does: handles that say another number fail
 //     with [ErrPermits].
 //   - RSemaphore, RCountDownLatch and RPermitExpirableSemaphore are all a number at <name>: nothing in Redis tells them apart.

@@ -176,8 +176,8 @@ func (p *part) Server(ctx context.Context) (lockimpl.Server, error) {
 func (s *Semaphore) Name() string { return s.one.Name() }
 
 // Lock waits until it has a permit, or ctx ends. Callers are served in the order in which their questions reach the
-// server, across all processes. A semaphore is never entered again: under the context of a hold, Lock takes
-// another permit, and the hold's context carries the owner that ctx carries, if any.
+// server, across all processes. There is no re-entry: a Lock under the context of a hold takes another permit. The context
+// of the new hold has the owner of a lock that ctx has, if any.
 //
 // If there is no semaphore of this name yet, the call makes it, with as many permits as the handle says; if the handle does not
 // say that, the error matches [ErrNotInitialised]. If there is one with another number of permits, the error matches
@@ -188,13 +188,12 @@ func (s *Semaphore) Name() string { return s.one.Name() }
 // of this process.
 func (s *Semaphore) Lock(ctx context.Context) (lock.Hold, error) { return s.one.Lock(ctx) }
 
-// TryLock makes one attempt. It neither enters the queue nor overtakes: it fails with lock.ErrNotAcquired when no
-// permit is free beyond those that the living in the queue wait for. It leaves no waiter in Redis. Other errors
-// are as those of Lock.
+// TryLock makes one attempt. It does not enter the queue, and does not overtake: it fails with lock.ErrNotAcquired if no
+// permit is left when all waiters in the queue that are alive have theirs. Other errors are as those of Lock.
 func (s *Semaphore) TryLock(ctx context.Context) (lock.Hold, error) { return s.one.TryLock(ctx) }
 
 // N returns a handle that takes n permits for one hold, all or none: from 1 to [MostPermits], and no more than there
-// are. A call that waits for many permits keeps those behind it waiting, also if they want fewer: so it gets its turn.
+// are. Callers behind a call that waits for many permits wait, too, also if they want fewer. Otherwise it would never have its turn.
 func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 
 // Resize sets how many permits there are in all, and makes the semaphore if there is none. Permits that are held
