@@ -10,10 +10,9 @@
 -- Returns 0: none came back now.
 -- Returns -4: the key holds something else; nothing was done.
 --
--- Time pays the oldest part of a debt first. Later uses and reservations rely on the time that
--- has passed since the use of these units. So the refund is the cost of the units, less the
--- time between their use and the latest use. The rest of the cost of a reservation comes back when those behind it have left,
--- too: it is noted as a gap.
+-- Time pays the oldest part of a debt first, and later uses rely on that. So the refund is the cost of the units, less the
+-- time since their use. While callers who came later are in line, nothing comes back: their turns rely on the debt as it is.
+-- The cost is noted as a gap, and comes back when all of them have left.
 --
 -- Not safe to repeat: units that come back twice would be admitted twice.
 local debts, count = KEYS[1], tonumber(ARGV[1])
@@ -26,7 +25,7 @@ local limits = rules(count, ARGV)
 local ahead, others, gaps = recall(limits, redis.pcall('GET', debts), now)
 if not ahead then return others end
 
--- credit takes a cost from the debt of a limit, except what the turns after this one rely on, and returns what it took.
+-- credit takes a cost from the debt of a limit, less the time since its turn, and returns what it took.
 local function credit(limit, cost, after)
   local back = math.min(limit.debt, math.max(0, cost - math.max(0, ahead - after)))
   limit.debt = limit.debt - back
@@ -52,11 +51,12 @@ local function shorten()
 end
 
 local gap, back, rest = {used - now}, 0, 0
+local alone = ahead == 0 or last(gap[1]) -- nobody in line came later
 for i, limit in ipairs(limits) do
   local came, cost = 0, 0
   if not limit.aligned then
     cost = units * limit.unit
-    came = credit(limit, cost, gap[1])
+    if alone then came = credit(limit, cost, gap[1]) end
   elseif math.floor(used / limit.per) == limit.window then
     came = math.min(units, limit.used)
     cost = came
@@ -82,7 +82,7 @@ if last(gap[1]) then
   if ahead == 0 then -- nobody is in line: those whose turn would be over by now need not have left in its order
     for i = #gaps, 1, -1 do fill(table.remove(gaps)) end
   end
-elseif gap[1] > 0 and rest > 0 then
+elseif not alone and rest > 0 then
   local i = #gaps
   while i > 0 and gaps[i][1] > gap[1] do i = i - 1 end
   table.insert(gaps, i + 1, gap)

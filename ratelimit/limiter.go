@@ -123,7 +123,8 @@ func (l *Limiter) take(ctx context.Context, op, key string, n, least int64) (Dec
 }
 
 // Refund gives back the units of d, the answer to a Take or TakeUpTo of key, which the caller has not used.
-// It leaves out units that time has given back already, and units that Redis has not counted. The
+// It leaves out units that time has given back already, and units that Redis has not counted. While callers of Wait
+// or Reserve are in line, the units come back when all of them have left. The
 // caller must not repeat it: a second Refund would give the units back twice.
 func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 	const op = "refund"

@@ -80,8 +80,8 @@ func (r *Reservation) Delay() time.Duration {
 // Err returns the error of Redis if the Policy decided instead, and nil otherwise.
 func (r *Reservation) Err() error { return r.err }
 
-// Cancel gives the units back, except those that time has given back already. Units that the turns of later
-// callers depend on come back when these callers leave, too. The caller must not use the units afterwards. Only the
+// Cancel gives the units back, except those that time has given back already. While later callers are in line, the
+// units come back when all of them have left. The caller must not use the units afterwards. Only the
 // first call does anything.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	r.cancelled.Do(func() {

@@ -244,6 +244,41 @@ func TestReservation_Cancel_inAnyOrder(t *testing.T) {
 	})
 }
 
+// Of two that leave, one before and one after a caller that stays, neither lets another one pass that caller.
+func TestReservation_Cancel_aroundOneThatStays(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l := ratelimit.New(redistest.NewMini(t).Client(t), "line", closed, ratelimit.Limit{Rate: 1, Per: time.Second, Burst: 3})
+		d := take(t, l, "k", 3)
+		reserve := func(n int64, delay time.Duration) (leave func()) {
+			t.Helper()
+			r, err := l.Reserve(t.Context(), "k", n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			isNear(t, "the delay", r.Delay(), delay)
+			return func() {
+				t.Helper()
+				if err := r.Cancel(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		before, stays := reserve(3, 3*time.Second), reserve(1, 4*time.Second)
+		before()
+		after := reserve(1, 5*time.Second)
+		after()
+		if err := l.Refund(t.Context(), "k", d); err != nil { // of a caller that had its units before all of them
+			t.Fatal(err)
+		}
+		after = reserve(1, 5*time.Second)
+		after()
+		stays()
+		if d := peek(t, l, "k"); d.Remaining != 3 {
+			t.Errorf("%+v, want all three: nobody used any", d)
+		}
+	})
+}
+
 // The script keeps a hundred of those that have left, and so is quick however many leave.
 func TestReservation_Cancel_many(t *testing.T) {
 	bubble(t, func(t *testing.T) {
