@@ -14,8 +14,8 @@
 // # What others see
 //
 // The leader of an [Election] proclaims a value, such as its address. Others read it by [Election.Leader], and follow it by
-// [Election.Observe]. The value lives no longer than the lease of the leader. But what they read can be old when they use it: a process that
-// they take for the leader must look by itself whether it leads.
+// [Election.Observe]. The value lives no longer than the lease of the leader, and the time that its command took. But what
+// they read can be old when they use it: a process that they take for the leader must look by itself whether it leads.
 //
 //	<name>                     hash  the lock: by NewElection, that of a fair lock
 //	leasehold_leader:{<name>}  hash  token, value, since: what the leader says of itself, for the rest of its lease
