@@ -81,11 +81,12 @@ func (s *Session) Close(ctx context.Context) error {
 		failed = s.giveBackAll(ctx, held)
 		s.closer.callLast(ctx)
 		close(s.closer.givenBack)
-	}
-	select {
-	case <-s.closer.givenBack:
-	case <-ctx.Done():
-		return ctx.Err()
+	} else {
+		select {
+		case <-s.closer.givenBack:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	idle := make(chan struct{})
 	go func() {

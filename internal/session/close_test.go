@@ -1,0 +1,38 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// The server does not answer, and the context of Close ends while Close gives a lock back. All the
+// same, nothing of the session goes on: no watchdog, no feed, and nothing is in doubt.
+func TestClose_endsWithItsContext(t *testing.T) {
+	for range 20 { // chance decided it: two channels of a select were ready
+		inBubble(t, func(w *world) {
+			h := w.lock(w.a, w.Context())
+			w.wire.Refuse(true)
+			w.wire.CutAll()
+			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+			defer cancel()
+			err := w.a.Close(ctx)
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 of 1 locks") {
+				w.Errorf("Close: %v", err)
+			}
+			if err := h.Err(); !errors.Is(err, lock.ErrClosed) {
+				w.Errorf("the hold: %v", err)
+			}
+			synctest.Wait()
+			if n := w.inDoubt(); n != 0 {
+				w.Errorf("%d in doubt", n)
+			}
+			w.mini.FlushAll()
+		})
+	}
+}
