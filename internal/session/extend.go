@@ -62,6 +62,9 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 		return lock.ErrNotHeld // an Unlock was faster
 	}
 	o := command.Insist[luascripts.Renewed](ctx, s.sender, time.Now(), s.OpTimeout, e)
+	if o.Repeated || o.Err != nil {
+		t.unrenewed()
+	}
 	switch {
 	case !o.Answered || o.Err != nil:
 		if err := h.over(); err != nil {

@@ -299,8 +299,9 @@ func (t *tenure) Renewed(until time.Time, left time.Duration) {
 	}
 }
 
-// Unrenewed tells the observer that a renewal came to err.
+// Unrenewed notes that a renewal came to err, and tells the observer.
 func (t *tenure) Unrenewed(err error, left time.Duration) {
+	t.unrenewed()
 	if t.s.Observer == nil || errors.Is(err, errUntaken) {
 		return
 	}

@@ -57,6 +57,16 @@ func (t *tenure) rest() time.Duration {
 	return max(time.Until(t.keeps), 0)
 }
 
+// unrenewed notes that a renewal broke off. Carried out late, it finds nothing after a release. But
+// it would keep a lock for longer that is to stand for a while.
+func (t *tenure) unrenewed() {
+	t.at.lock()
+	defer t.at.unlock()
+	if !t.keeps.IsZero() {
+		t.Doubt()
+	}
+}
+
 // retains reports whether the lock is to stay locked for a while.
 func (t *tenure) retains() bool {
 	t.at.lock()
@@ -94,15 +104,20 @@ func (r retention) Late(_ luascripts.Verdict, err error) {
 // retain lets the lock of a tenure that is over stand in Redis. It fails as release does.
 func (s *Session) retain(ctx context.Context, t *tenure, within time.Duration) error {
 	o := command.Insist[luascripts.Verdict](ctx, s.sender, time.Now(), within, retention{t: t})
-	t.unhold()
+	unsure, settled := t.afterRelease(false, false)
 	switch {
 	case !o.Answered:
 		return o.Err
 	case o.Err != nil:
 		s.sender.Go(func() { s.settle(t, true) })
 		return o.Err
-	case o.Value != luascripts.Done:
-		return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, goneBy(o.Value))
+	case unsure:
+		// A command for this tenure broke off. Carried out late, it would keep the lock for a whole lease.
+		s.sender.Go(func() { s.settle(t, true) })
 	}
-	return nil
+	// Gone at a repetition: the first copy was carried out, and the lock has expired since.
+	if v := o.Value; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || settled) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, goneBy(o.Value))
 }

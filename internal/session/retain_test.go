@@ -3,10 +3,17 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
 )
 
 const minute = time.Minute // longer than a lease
@@ -151,4 +158,75 @@ func TestAtLeast_isNotPassedOn(t *testing.T) {
 		}
 		w.unlock(h)
 	})
+}
+
+// The answer to an Unlock is lost, and the lock expires before the repetition arrives.
+func TestAtLeast_lostReply(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context(), lock.WithAtLeast(time.Second))) // the server knows the scripts
+		h := w.lock(w.a, w.Context(), lock.WithAtLeast(time.Second))
+		time.Sleep(time.Second - time.Millisecond)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+		w.unlock(h)
+	})
+}
+
+// A copy of a question arrives after the Unlock. It keeps the lock locked for no longer than it was told to.
+func TestAtLeast_lateQuestion(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k, carryOut := w.brokenOnce()
+		k.Retain = plain.Retain
+		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithAtLeast(leaseTime / 2)}))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.unlock(h)
+		time.Sleep(time.Second)
+		carryOut()
+		time.Sleep(leaseTime / 2)
+		if w.mini.Exists("orders") {
+			w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
+			time.Sleep(minute)
+		}
+	})
+}
+
+// A copy of a renewal arrives after the Unlock. Nor does that keep the lock for longer.
+func TestAtLeast_lateRenewal(t *testing.T) {
+	for _, extends := range []bool{false, true} {
+		t.Run(fmt.Sprintf("Extend %v", extends), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				k := *plain
+				var once sync.Once
+				var carryOut func()
+				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) (renewed []luascripts.Renewed) {
+					batch = slices.Clone(batch)
+					once.Do(func() {
+						carryOut = func() { plain.Renew(ctx, w.rdb, batch, lease, perCall) }
+						renewed = []luascripts.Renewed{{Err: io.EOF}}
+					})
+					if renewed == nil {
+						renewed = plain.Renew(ctx, rdb, batch, lease, perCall)
+					}
+					return renewed
+				}
+				h := w.take(w.a, &k, w.Context(), lock.WithAtLeast(2*leaseTime/3))
+				if extends {
+					if err := h.Extend(w.Context(), time.Hour); err != nil {
+						w.Fatal(err)
+					}
+				} else {
+					time.Sleep(leaseTime / 2)
+				}
+				w.unlock(h)
+				time.Sleep(time.Second)
+				carryOut()
+				time.Sleep(2 * leaseTime / 3)
+				if w.mini.Exists("orders") {
+					w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
+					time.Sleep(time.Hour)
+				}
+			})
+		})
+	}
 }
