@@ -385,8 +385,8 @@ type use struct {
 	n  int64
 }
 
-// Whatever callers refund and cancel, the units that they use stay within the limits. The test replays all
-// uses through the reference in their order, and the reference must always have the units.
+// Whatever callers refund and cancel, the units that they use stay within the limits, and nobody passes a caller that waits. The test
+// replays all uses through the reference in their order, and the reference must always have the units.
 func TestRefund_neverLetsMorePass(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb := redistest.NewMini(t).Client(t)
@@ -408,6 +408,14 @@ func TestRefund_neverLetsMorePass(t *testing.T) {
 			}
 			var out []*taken
 			var used []use
+			got := func(rt *rapid.T, at, n int64, back func() error) {
+				for _, o := range out {
+					if o.at > time.Now().UnixMicro() && at < o.at-1 {
+						rt.Fatalf("limits %+v: %d units at %d, before %d that somebody waits for until %d", limits, n, at, o.n, o.at)
+					}
+				}
+				out = append(out, &taken{use{at, n}, back})
+			}
 			rt.Repeat(map[string]func(*rapid.T){
 				"time goes by": func(rt *rapid.T) {
 					time.Sleep(time.Duration(rapid.Int64Range(1, 3_000_000).Draw(rt, "µs")) * time.Microsecond)
@@ -418,15 +426,14 @@ func TestRefund_neverLetsMorePass(t *testing.T) {
 						rt.Fatal(err)
 					}
 					if d.OK {
-						out = append(out, &taken{use{time.Now().UnixMicro(), d.Taken}, func() error { return l.Refund(t.Context(), key, d) }})
+						got(rt, time.Now().UnixMicro(), d.Taken, func() error { return l.Refund(t.Context(), key, d) })
 					}
 				},
 				"reserve": func(rt *rapid.T) {
 					n := rapid.Int64Range(1, 10).Draw(rt, "units")
 					r, err := l.Reserve(t.Context(), key, n)
 					if err == nil {
-						due := time.Now().Add(r.Delay()).UnixMicro()
-						out = append(out, &taken{use{due, n}, func() error { return r.Cancel(t.Context()) }})
+						got(rt, time.Now().Add(r.Delay()).UnixMicro(), n, func() error { return r.Cancel(t.Context()) })
 					} else if !errors.Is(err, ratelimit.ErrLimited) {
 						rt.Fatal(err)
 					}
