@@ -14,7 +14,9 @@ local function rate_of(config)
     if string.find(fields.err, 'WRONGTYPE', 1, true) then return nil, -4 end
     return nil, fields
   end
-  if not fields[1] and not fields[2] and not fields[3] then return nil, -3 end
+  if not fields[1] and not fields[2] and not fields[3] then
+    return nil, redis.call('PTTL', config) == -2 and -3 or -4 -- -2: there is no hash
+  end
   local rate, interval = tonumber(fields[1] or nil), tonumber(fields[2] or nil)
   if not rate or not interval then return nil, -4 end
   if fields[3] ~= '0' then return nil, -5 end

@@ -93,6 +93,7 @@ func TestWindow_inspectForeign(t *testing.T) {
 		}{
 			"none":   {nil, luascripts.Uninitialised},
 			"string": {[]string{"SET", "string", "x"}, luascripts.Foreign},
+			"hash":   {[]string{"HSET", "hash", "a", "b"}, luascripts.Foreign},
 			"words":  {[]string{"HSET", "words", "rate", "fast", "interval", "1", "type", "0"}, luascripts.Foreign},
 			"each":   {[]string{"HSET", "each", "rate", "5", "interval", "1", "type", "1"}, luascripts.PerClient},
 			"value":  {[]string{"HSET", "{value}:value", "x", "1"}, luascripts.Foreign},

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
@@ -256,13 +257,17 @@ func TestWindow_Init(t *testing.T) {
 	}
 	s.Do(t, "SET", "text", "x")
 	s.Do(t, "HSET", "hash", "a", "b", "rate", "x")
-	for _, name := range []string{"text", "hash"} {
+	s.Do(t, "HSET", "other", "a", "b")
+	for _, name := range []string{"text", "hash", "other"} {
 		if _, err := window(rdb, name).Take(t.Context(), 1); !errors.Is(err, lock.ErrForeignKey) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := window(rdb, name).Init(t.Context(), 1, time.Second); !errors.Is(err, lock.ErrForeignKey) {
 			t.Errorf("init of %s: %v", name, err)
 		}
+	}
+	if n := kindtest.Number(s.Do(t, "HLEN", "other")); n != 1 {
+		t.Errorf("%d fields in a hash of another application, which had one", n)
 	}
 }
 
