@@ -71,7 +71,7 @@ func (a *Admin) Watch(ctx context.Context, names ...string) iter.Seq2[Event, err
 			// The release script takes a client that listens to the first of these channels and not to the
 			// second for a waiter of Redisson, for which a holder lets a plain lock go now and then.
 			for _, channel := range []string{keys.Plain(name).Channel, keys.Plain(name).Line, keys.ReadWrite(name).Channel} {
-				sub, _ := hub.Subscribe(channel, time.Time{}, func(string) { w.look() }, func() {})
+				sub, _ := hub.Subscribe(channel, func(string) { w.look() }, func() {})
 				defer sub.Close()
 			}
 		}

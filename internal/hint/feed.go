@@ -289,7 +289,6 @@ func (f *feed) confirmed(name string) []*Subscription {
 	}
 	f.have[name] = true
 	c.pause.Reset()
-	c.since = time.Now()
 	if h.Sharded {
 		h.owners[c.slot] = f.addr
 	}

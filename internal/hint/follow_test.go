@@ -32,7 +32,7 @@ func listen(t *testing.T, h *Hub, channel string) *ear {
 	t.Helper()
 	e := &ear{said: make(chan string, 100), confirmed: make(chan struct{}, 100)}
 	var look bool
-	e.sub, look = h.Subscribe(channel, time.Time{}, func(message string) { e.said <- message }, func() { e.confirmed <- struct{}{} })
+	e.sub, look = h.Subscribe(channel, func(message string) { e.said <- message }, func() { e.confirmed <- struct{}{} })
 	if look {
 		e.confirmed <- struct{}{}
 	}

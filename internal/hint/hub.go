@@ -3,7 +3,7 @@
 //
 // A [Hub] subscribes each channel that has a listener:
 //
-//	sub := hub.Subscribe("redisson_lock__channel:{orders}", time.Time{},
+//	sub, already := hub.Subscribe("redisson_lock__channel:{orders}",
 //		func(message string) { … }, // this was published
 //		func() { … })               // the server confirmed the subscription: ask once
 //	…
@@ -72,8 +72,7 @@ type channel struct {
 	feed      *feed         // the feed that subscribes it; nil between two tries
 	pause     retry.Backoff // before the next try; reset by a confirmation
 
-	since time.Time   // of the latest confirmation
-	idle  *time.Timer // ends the lingering; nil while it has listeners
+	idle *time.Timer // ends the lingering; nil while it has listeners
 }
 
 // Subscription is one listener to a channel.
@@ -103,13 +102,13 @@ func New(rdb rueidis.Client, c Config) *Hub {
 // time that the server confirms a subscription to it: the first time and after each
 // break. No message after a confirmation is missed until the next break. Subscribe
 // does not wait for the first confirmation. If the channel is subscribed already, for an
-// earlier listener, no first confirmation comes; then look tells whether that was after the
-// time heard: something may have been missed since then.
+// earlier listener, no first confirmation comes. What was published before this call is missed
+// then, too.
 //
 // The two functions must not block. They can be called once more after the end of the
 // subscription. The caller ends it by Close or CloseSoon. On a hub that is closed nothing
 // is ever heard.
-func (h *Hub) Subscribe(name string, heard time.Time, hint func(message string), confirmed func()) (sub *Subscription, look bool) {
+func (h *Hub) Subscribe(name string, hint func(message string), confirmed func()) (sub *Subscription, already bool) {
 	s := &Subscription{hub: h, channel: name, hint: hint, confirmed: confirmed}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -134,7 +133,7 @@ func (h *Hub) Subscribe(name string, heard time.Time, hint func(message string),
 			c.feed.change() // it may have to ask its server for the role again
 		}
 	}
-	return s, c.feed != nil && c.feed.have[name] && !c.since.Before(heard)
+	return s, c.feed != nil && c.feed.have[name]
 }
 
 // Lingers reports whether name is subscribed, or about to be, with a listener or without.

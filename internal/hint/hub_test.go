@@ -3,7 +3,6 @@ package hint
 import (
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
@@ -16,9 +15,9 @@ func TestSubscribe_secondListenerLooksAtOnce(t *testing.T) {
 		h := New(redistest.NewMini(t).Client(t), testConfig(false))
 		var hints [2]int
 		const channel = "redisson_lock__channel:{x}"
-		first, _ := h.Subscribe(channel, time.Time{}, func(string) { hints[0]++ }, func() { hints[0]++ })
+		first, _ := h.Subscribe(channel, func(string) { hints[0]++ }, func() { hints[0]++ })
 		synctest.Wait()
-		second, look := h.Subscribe(channel, time.Time{}, func(string) { hints[1]++ }, func() { hints[1]++ })
+		second, look := h.Subscribe(channel, func(string) { hints[1]++ }, func() { hints[1]++ })
 		synctest.Wait()
 		if hints != [2]int{1, 0} || !look {
 			t.Errorf("hints %v, and the second is to look: %t; want one for the first, and that", hints, look)

@@ -146,7 +146,7 @@ type Verb uint8
 const (
 	Wake     Verb = iota // Waiter: its call looks at Next again
 	GiveBack             // Tenure, which is over: stop its lease, and settle it, so that Redis has nothing of it
-	Listen               // Line, by Terms: subscribe its channels; its latest question was sent at Sent, so what was said after that may be missed
+	Listen               // Line, by Terms: subscribe its channels; its latest question was sent at Sent, so what was said after that may be missed; zero if it has not asked
 	Deafen               // Line: end the subscriptions
 	Beat                 // Line, by Terms: the goroutine of its heartbeat looks at NextBeat again, and begins if there is none
 	Arm                  // Line: call Alarm at Due

@@ -167,7 +167,7 @@ const hearMost = 16
 // is only a reason to ask.
 func (s *Session) hear() {
 	asking := make(chan struct{}, hearMost)
-	s.hub.Subscribe(keys.Client(s.id), time.Time{}, func(message string) {
+	s.hub.Subscribe(keys.Client(s.id), func(message string) {
 		number, by, ok := registry.ParseTaken(message)
 		if !ok || s.enter() != nil {
 			return

@@ -330,7 +330,7 @@ func TestHandover_lostMessage(t *testing.T) {
 		waiter := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime / 2)
 		note := "leasehold_channel:{orders}:" + w.a.id
-		other, _ := w.a.hub.Subscribe(note, time.Now(), func(string) {}, func() {}) // so that the process counts as listening
+		other, _ := w.a.hub.Subscribe(note, func(string) {}, func() {}) // so that the process counts as listening
 		defer other.Close()
 		spec := w.a.NewSpec(plain, "orders", nil)
 		earsOf(w.a.find(spec.id()).place.Line(&spec.terms)).own.Close()

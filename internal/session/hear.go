@@ -22,8 +22,8 @@ func (s *Session) Closing() <-chan struct{} { return s.closer.closing }
 // Subscribe calls look when something is published to channel, and when a message may have been missed. look must not
 // block. The caller closes the subscription.
 func (s *Session) Subscribe(channel string, look func()) *hint.Subscription {
-	sub, missed := s.hub.Subscribe(channel, time.Now(), func(string) { look() }, look)
-	if missed {
+	sub, already := s.hub.Subscribe(channel, func(string) { look() }, look)
+	if already {
 		look()
 	}
 	return sub

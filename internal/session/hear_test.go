@@ -50,3 +50,20 @@ func FuzzMessages(f *testing.F) {
 		})
 	})
 }
+
+// A caller that has looked subscribes a channel that is still subscribed for an earlier one. What was
+// published in between is missed, so it looks again.
+func TestSubscribe_lingering(t *testing.T) {
+	inBubble(t, func(w *world) {
+		looks := 0
+		for range 2 {
+			sub := w.a.Subscribe("channel", func() { looks++ })
+			synctest.Wait()
+			sub.CloseSoon()
+			time.Sleep(time.Second)
+		}
+		if looks != 2 {
+			w.Errorf("it looked %d times", looks)
+		}
+	})
+}

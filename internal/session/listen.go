@@ -44,7 +44,7 @@ func (at *spot) listenEarly(l *place.Line, spec *Spec) {
 		return
 	}
 	if channel, _ := (&ears{at: at}).channel(spec); at.s.hub.Lingers(channel) {
-		l.Listen(&spec.terms, time.Now())
+		l.Listen(&spec.terms, time.Time{})
 	}
 }
 
@@ -56,27 +56,29 @@ func (e *ears) channel(spec *Spec) (name string, hear func(message string)) {
 	return spec.Keys.Channel, e.message
 }
 
-// listen subscribes the channels of a line.
+// listen subscribes the channels of a line. If it has asked, and a channel is subscribed already, what
+// was published since then is missed: that is a reason to ask again.
 func (at *spot) listen(a place.Action) {
 	e, spec, hub := at.ears(a.Line), a.Terms.Of.(*Spec), at.s.hub
+	asked := !a.Sent.IsZero()
 	channel, hear := e.channel(spec)
-	var look, ownLook bool
+	var already, ownAlready bool
 	if !spec.terms.Tickets() && spec.Keys.Change == "" {
-		e.lock, look = hub.Subscribe(channel, a.Sent, hear, e.hint)
-		if look {
+		e.lock, already = hub.Subscribe(channel, hear, e.hint)
+		if already && asked {
 			a.Line.Hint()
 		}
 		return
 	}
-	e.lock, look = hub.Subscribe(channel, a.Sent, hear, func() { e.half(0) })
+	e.lock, already = hub.Subscribe(channel, hear, func() { e.half(0) })
 	if spec.terms.Passes {
-		e.own, ownLook = hub.Subscribe(keys.OfClient(spec.Keys.Line, at.s.id), a.Sent, e.told, func() { e.half(1) })
-		e.all, _ = hub.Subscribe(spec.Keys.Line, a.Sent, e.stepAside, func() {})
+		e.own, ownAlready = hub.Subscribe(keys.OfClient(spec.Keys.Line, at.s.id), e.told, func() { e.half(1) })
+		e.all, _ = hub.Subscribe(spec.Keys.Line, e.stepAside, func() {})
 	} else {
-		e.own, ownLook = hub.Subscribe(spec.Keys.Change, a.Sent, e.changed, func() { e.half(1) })
+		e.own, ownAlready = hub.Subscribe(spec.Keys.Change, e.changed, func() { e.half(1) })
 	}
-	for i, l := range [2]bool{look, ownLook} {
-		if l {
+	for i, is := range [2]bool{already, ownAlready} {
+		if is && asked {
 			e.halfLocked(i)
 		}
 	}
@@ -159,13 +161,13 @@ func (e *ears) halfLocked(this int) {
 // hearOwn subscribes the channel at which Redisson tells w that it is its turn.
 func (at *spot) hearOwn(w *place.Waiter) {
 	l, t := w.Line(), tenureOf(w.Queued())
-	sub, look := at.s.hub.Subscribe(keys.OfOwner(t.spec.Keys.Channel, t.Name), time.Time{}, func(string) {
+	sub, already := at.s.hub.Subscribe(keys.OfOwner(t.spec.Keys.Channel, t.Name), func(string) {
 		at.lock()
 		at.place.Prompt(w)
 		at.unlock()
 	}, earsOf(l).hint)
 	w.Of = sub
-	if look {
+	if already {
 		l.Hint()
 	}
 }
