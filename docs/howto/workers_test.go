@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// transcode takes jobs from a queue, and does at most four of them at once, in all processes that call it. This
-// process has workers of them at most.
+// transcode takes jobs from a queue. At most four jobs run at once in all processes that call it, and no more of
+// them in this process than it has workers.
 func transcode(ctx context.Context, c *client.Client, workers int, jobs <-chan string, do func(ctx context.Context, job string) error) error {
 	gpus := c.NewSemaphore("gpus", 4)
 	group, ctx := errgroup.WithContext(ctx) // ends with the first error
