@@ -21,7 +21,8 @@ var holders struct {
 	of map[holder]map[*quorumHold]bool
 }
 
-// holderOf returns the owner that ctx carries as a holder of q.
+// holderOf returns the owner that ctx carries as a holder of q. It is called without the mutex of holders: ctx may be
+// that of a hold, which looks at itself then, and leaves if it is over.
 func holderOf(ctx context.Context, q *Quorum) holder {
 	owner, _ := lockimpl.OwnerFrom(ctx)
 	return holder{owner, q.name}
@@ -29,12 +30,12 @@ func holderOf(ctx context.Context, q *Quorum) holder {
 
 // enter notes that h is held.
 func (h *quorumHold) enter() {
+	of := holderOf(h.base, h.q)
 	holders.Lock()
 	defer holders.Unlock()
 	if holders.of == nil {
 		holders.of = make(map[holder]map[*quorumHold]bool)
 	}
-	of := holderOf(h.base, h.q)
 	if holders.of[of] == nil {
 		holders.of[of] = make(map[*quorumHold]bool)
 	}
@@ -43,9 +44,9 @@ func (h *quorumHold) enter() {
 
 // leave notes that h is over.
 func (h *quorumHold) leave() {
+	of := holderOf(h.base, h.q)
 	holders.Lock()
 	defer holders.Unlock()
-	of := holderOf(h.base, h.q)
 	delete(holders.of[of], h)
 	if len(holders.of[of]) == 0 {
 		delete(holders.of, of)
@@ -54,9 +55,10 @@ func (h *quorumHold) leave() {
 
 // held returns the holds that the owner of ctx has of quorums with the name of q.
 func (q *Quorum) held(ctx context.Context) (all []*quorumHold) {
+	of := holderOf(ctx, q)
 	holders.Lock()
 	defer holders.Unlock()
-	for h := range holders.of[holderOf(ctx, q)] {
+	for h := range holders.of[of] {
 		all = append(all, h)
 	}
 	return all

@@ -402,6 +402,7 @@ func (h *quorumHold) decide(pending int, patient bool) (enough bool, err error) 
 // win makes a hold of the attempt.
 func (h *quorumHold) win() {
 	alone := context.AfterFunc(h.caller, h.abandon) // without the mutex: the context is the caller's
+	h.enter()                                       // before it can end, which it can once it is won
 	h.mu.Lock()
 	close(h.won)
 	if h.q.most > 0 {
@@ -414,7 +415,6 @@ func (h *quorumHold) win() {
 	h.alone = alone
 	h.spreadLocked()
 	h.mu.Unlock()
-	h.enter()
 	h.look() // a vote that was lost since the count could not end the hold yet
 }
 

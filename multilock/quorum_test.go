@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -812,6 +813,86 @@ func TestQuorum_maxHoldOfItsMembers(t *testing.T) {
 		want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost, lock.ErrMaxHold)
 		time.Sleep(5 * lease)
 	})
+}
+
+// tardy is a lock whose holds can be over before their contexts know it, as in a process that was stopped.
+type tardy struct {
+	lockimpl.Witness
+	looks *atomic.Int64 // so many looks at its holds do not find them lost yet
+}
+
+type tardyHold struct {
+	lock.Hold
+	looks *atomic.Int64
+}
+
+func (l tardy) TryLock(ctx context.Context) (lock.Hold, error) {
+	h, err := l.Witness.TryLock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return tardyHold{h, l.looks}, nil
+}
+
+func (h tardyHold) Err() error {
+	if h.looks.Add(-1) < 0 {
+		return lock.ErrLost
+	}
+	return h.Hold.Err()
+}
+
+// A call under the context of a hold looks at that hold, and so finds that it is lost, wherever it is.
+func TestQuorum_lossOfTheOuterHold(t *testing.T) {
+	for looks := range int64(50) {
+		inWorld(t, 3, func(w *world) {
+			var left atomic.Int64
+			left.Store(1000)
+			locks := w.locks("one")
+			for i, l := range locks {
+				locks[i] = tardy{l.(lockimpl.Witness), &left}
+			}
+			outer := w.lock(multilock.NewQuorum(locks, with(nil)...))
+			left.Store(looks)
+			if inner, err := w.quorum("one").TryLock(outer.Context()); err == nil {
+				_ = inner.Unlock(w.Context())
+			}
+			left.Store(0)
+			want(t, outer.Err(), lock.ErrLost)
+			time.Sleep(lease)
+		})
+	}
+}
+
+// slowValue is a context of which one call of Value takes long.
+type slowValue struct {
+	context.Context
+	calls *atomic.Int64 // before that one
+}
+
+func (c slowValue) Value(key any) any {
+	if c.calls.Add(-1) == 0 {
+		time.Sleep(lease / 10)
+	}
+	return c.Context.Value(key)
+}
+
+// A hold ends as soon as it is won. Nobody takes its owner for a holder after that.
+func TestQuorum_isOverAtOnce(t *testing.T) {
+	for calls := range int64(100) {
+		inWorld(t, 3, func(w *world) {
+			before := multilock.Holders()
+			ctx := slowValue{lock.WithOwner(w.Context()), new(atomic.Int64)}
+			ctx.calls.Store(calls)
+			h, err := w.quorum("one", multilock.WithMaxHold(lock.MinLease)).TryLock(ctx)
+			time.Sleep(lease)
+			if err == nil {
+				want(t, h.Err(), lock.ErrLost, lock.ErrMaxHold)
+			}
+			if n := multilock.Holders() - before; n != 0 {
+				w.Errorf("%d owners more hold it", n)
+			}
+		})
+	}
 }
 
 // The caller's context ends, and the hold is not unlocked. The members are kept for the longest lease,
