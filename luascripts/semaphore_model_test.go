@@ -97,7 +97,7 @@ func TestSemaphore_model(t *testing.T) {
 		// reclaim notes which permits Redis has reclaimed.
 		reclaim := func() {
 			for _, o := range all {
-				if !o.until.After(now) && words("ZSCORE", k.Leases, luascripts.Permits(o.name)[0]) == "" {
+				if !o.until.IsZero() && !o.until.After(now) && words("ZSCORE", k.Leases, luascripts.Permits(o.name)[0]) == "" {
 					o.until = time.Time{}
 				}
 			}
