@@ -138,7 +138,7 @@ func TestFairQueue_comingAndGoingLeavesNothing(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				_, err := s.c.NewFairLock(fairName, lock.WithWait(50*time.Millisecond), lock.WithPatience(stay)).Lock(t.Context())
+				_, err := s.c.NewFairLock(fairName, lock.WithWait(500*time.Millisecond), lock.WithPatience(stay)).Lock(t.Context())
 				if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("a waiter that gives up: %v", err)
 				}
@@ -217,7 +217,7 @@ func TestFairQueue_aFailedTryIsForgotten(t *testing.T) {
 	if n := queued(t, s.rdb, fairName); n != 0 {
 		t.Errorf("trying put %d in the queue", n)
 	}
-	if _, err := other.NewFairLock(fairName, lock.WithWait(200*time.Millisecond)).Lock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+	if _, err := other.NewFairLock(fairName, lock.WithWait(time.Second)).Lock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("waiting for a lock that is held: %v", err)
 	}
 	s.waiters(0)

@@ -235,7 +235,7 @@ func TestSpan(t *testing.T) {
 	}{
 		"free":    {attrs: map[attribute.Key]string{"leasehold.lock.outcome": "acquired"}},
 		"busy":    {busy: true, events: []string{"queued"}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "acquired"}},
-		"timeout": {busy: true, opts: []lock.Option{lock.WithWait(20 * time.Millisecond)}, events: []string{"queued"}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "timeout"}},
+		"timeout": {busy: true, opts: []lock.Option{lock.WithWait(2 * time.Second)}, events: []string{"queued"}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "timeout"}},
 		"failed":  {opts: []lock.Option{lock.WithWait(1)}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "failed", "error.type": "_OTHER"}, status: codes.Error},
 	} {
 		t.Run(name, func(t *testing.T) {
