@@ -192,6 +192,7 @@ func TestCrew_dismissed(t *testing.T) {
 	under := wait(t.Context(), sees)
 	listenCrew(t, s, "import", 1) // now it has seen the member
 	p.Freeze(true)                // it sees the loss only when it is over
+	s.Do(t, "PING")               // the server has answered a look that was under way
 	if err := m.Fail(t.Context()); err != nil {
 		t.Fatal(err)
 	}
