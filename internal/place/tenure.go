@@ -147,6 +147,9 @@ func (t *Tenure) WillChange(now time.Time) (holds int) {
 // Count notes that Redis has n holds of t.
 func (t *Tenure) Count(n int) { t.counted, t.changing = n, time.Time{} }
 
+// Settle notes that no command is under way any more that changes the count.
+func (t *Tenure) Settle() { t.changing = time.Time{} }
+
 // Changing returns since when a command that changes the count has no answer; the zero
 // time if there is none.
 func (t *Tenure) Changing() time.Time { return t.changing }

@@ -123,6 +123,10 @@ func TestWillChange(t *testing.T) {
 	if held.Count(2); held.counted != 2 || !held.Changing().IsZero() {
 		t.Errorf("%+v", held.ledger)
 	}
+	held.WillChange(began)
+	if held.Settle(); held.counted != 0 || !held.Changing().IsZero() {
+		t.Errorf("settled: %d since %v", held.counted, held.Changing())
+	}
 }
 
 // Settling keeps the holds of a tenure. If it has none, settling may have released the

@@ -346,6 +346,8 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	case o.Err != nil:
 		if o.Repeated || command.FaultOf(o.Err).MayHaveRun {
 			s.sender.Go(func() { s.settle(t, true) })
+		} else {
+			t.settled()
 		}
 		return nil, false, s.sender.Explain(o.Err)
 	case o.Value.Verdict == luascripts.Done:

@@ -272,9 +272,11 @@ func (s *Session) settleOnce(t *tenure) error {
 		return err
 	case holds == 0:
 		s.mayBeFree(t.spec)
+		return nil
 	case verdict != luascripts.Done && t.isLive():
 		t.lease.Lose(watchdog.ErrGone)
 	}
+	t.settled()
 	return nil
 }
 

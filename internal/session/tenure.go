@@ -101,6 +101,13 @@ func (t *tenure) count(n int) {
 	t.Count(n)
 }
 
+// settled notes that no command is under way any more that changes how many holds Redis has.
+func (t *tenure) settled() {
+	t.at.lock()
+	defer t.at.unlock()
+	t.Settle()
+}
+
 // unhold notes that t does not have the lock any more.
 func (t *tenure) unhold() {
 	t.at.lock()

@@ -272,6 +272,7 @@ func (r reduction) Answer(c *luascripts.Change) (luascripts.Verdict, error) {
 
 // Late lets go of the turn.
 func (r reduction) Late(_ luascripts.Verdict, err error) {
+	r.t.settled()
 	<-r.turn
 	if err != nil {
 		r.t.s.settle(r.t, true)
