@@ -163,8 +163,12 @@ func TestJavaLatch_delete(t *testing.T) {
 	if !java.creates(t, 2) {
 		t.Fatal("Java could not make the latch")
 	}
+	looks := s.nodes[0].CommandCalls(t, "get")
 	theirs := java.awaits(t)
-	until(t, func() bool { return latchListeners(t, s.javaSite, "done") == 1 })
+	// It looks at the count, listens, and looks again. Then it waits.
+	until(t, func() bool {
+		return latchListeners(t, s.javaSite, "done") == 1 && s.nodes[0].CommandCalls(t, "get") >= looks+2
+	})
 	if err := l.Delete(t.Context()); err != nil {
 		t.Fatal(err)
 	}
