@@ -53,7 +53,7 @@ func keepMoving(t *testing.T, c *redistest.Cluster, keys ...string) (stop func()
 
 // overFailover runs test on both topologies: failover has a replica take over the slot of key that knows all that was written before.
 func overFailover(t *testing.T, key string, test func(t *testing.T, a, b *client.Client, failover func())) {
-	const lease = 4 * time.Second
+	const lease = 12 * time.Second // longer than a failover takes on a busy machine
 	options := []client.Option{client.WithWatchdogTimeout(lease), client.WithOpTimeout(lease / 4)}
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
