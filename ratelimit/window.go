@@ -92,7 +92,8 @@ func (w *Window) Init(ctx context.Context, rate int64, per time.Duration) (creat
 	return w.init(ctx, "init", rate, per, false)
 }
 
-// SetRate sets the rate of the limiter, whatever it was. Units that were taken before still count.
+// SetRate sets the rate of the limiter, whatever it was. Units that were taken before still count. A copy of the command that was sent
+// before a connection broke can arrive late, and set the rate of an earlier call again.
 func (w *Window) SetRate(ctx context.Context, rate int64, per time.Duration) error {
 	_, err := w.init(ctx, "set rate", rate, per, true)
 	return err

@@ -204,7 +204,8 @@ func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 // a second.
 //
 // The command can be repeated, and is, within the operation time-out. After an error Redis may have the new number, and this handle
-// says the old one: call Resize again.
+// says the old one: call Resize again. A copy of the command that was sent before a connection broke can arrive late, and set the number of an
+// earlier call again. Then handles that say the later number fail with [ErrPermits], and a call of Resize sets it right.
 func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	const op = "resize"
 	if permits < 1 || permits > MostTotal {
