@@ -76,7 +76,7 @@ chaosmutants: export LEASEHOLD_MUTANTS = 1
 chaosmutants: server ## break the locks in several ways; make chaos must see each of them
 	cd integration && go test -count=1 -timeout 1h -v -run '^TestMutants$$' ./chaos
 
-fuzz: ## every fuzz test for FUZZTIME=10s, as many at once as there are processors
+fuzz: ## every fuzz test with FUZZTIME=20000x inputs, as many at once as there are processors
 	@sh scripts/fuzz.sh $(FUZZTIME)
 
 # With BENCH it prints tables only. Without, it writes them into the pages.
