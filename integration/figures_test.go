@@ -43,7 +43,7 @@ func TestFigures_replicas(t *testing.T) {
 	for i := range clients {
 		clients[i] = ours(t, s.Client(t), client.WithWatchdogTimeout(9*time.Second), client.WithOpTimeout(time.Second))
 	}
-	n, locks, refused, overlaps := figure(20), 0, 0, 0
+	n, locks, refused, overlaps := failovers(t), 0, 0, 0
 	for round := range n {
 		primary := s.Primary(t)
 		var held []lock.Hold
@@ -452,7 +452,7 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 		Renewed: func(context.Context, lock.Event) { renewals.Add(1) },
 	}))
 	const goroutines = 512
-	n := figure(50_000)
+	n := acquisitions(t, 5000)
 	var lost, unconfirmed atomic.Int64
 	var wg sync.WaitGroup
 	for i := range goroutines {
