@@ -30,10 +30,11 @@
 // and 512 MB at the most. With more than 64 MB, Init and Count block the server for 60 ms and more, and a slot that
 // moves carries the whole filter with it. [NewSharded] splits one filter into several.
 //
-// Add and Contains send one pipeline of BITFIELD (or BITFIELD_RO) and HMGET, with up to a thousand bits in a command. Where a
-// pipeline is under way, the calls of other goroutines collect, and go together in the next. Where the whole filter costs less than the
-// question for all these bits, Contains reads it by GETRANGE and looks here: so many elements at once cost the server a fraction. They
-// ask the master, as a replica can miss the latest elements.
+// Add and Contains send one pipeline of BITFIELD (or BITFIELD_RO) and HMGET, with up to a thousand bits in a command. More
+// than 65,536 elements go in several pipelines, one after the other. Where a pipeline is under way, the calls of other
+// goroutines collect, and go together in the next. Where the whole filter costs less than the question for all these bits,
+// Contains reads it by GETRANGE and looks here: so many elements at once cost the server a fraction. Both calls ask the
+// master, as a replica can miss the latest elements.
 //
 // # Elements
 //

@@ -108,6 +108,7 @@ const (
 	maxSize     = 4_294_967_294 // the limit of Redisson
 	maxHashes   = 1_000         // the most bits of an element, and in one command
 	maxTogether = 4_096         // the most elements of several callers in one pipeline
+	maxAtOnce   = 65_536        // the most elements of one caller in one pipeline, which must end within the time-out
 
 	// bitWords is how many bytes of a whole filter cost as much as to ask for one bit: a bit takes at least 28
 	// bytes of a question and its answer, and 0.2 µs of the server's time, in which a network carries as many.
@@ -182,7 +183,7 @@ func (f *Filter) parameters(n uint64, p float64) (c luascripts.BloomConfig, err 
 }
 
 // Add adds elements, and returns the number of those that were not there before. An element that was probably there
-// counts as there.
+// counts as there. After an error some elements may have been added.
 func (f *Filter) Add(ctx context.Context, elements ...[]byte) (added int, err error) {
 	return news(f.all(ctx, "add", elements, true))
 }
@@ -232,11 +233,19 @@ func (f *Filter) hashes(elements [][]byte) ([]pair, error) {
 
 // do sets or reads the bits of hashed elements, together with those of other callers. It reports for each element
 // whether all its bits were set.
-func (f *Filter) do(ctx context.Context, hashes []pair, set bool) ([]bool, error) {
+func (f *Filter) do(ctx context.Context, hashes []pair, set bool) (there []bool, err error) {
+	crowd := f.asking
 	if set {
-		return f.adding.Ask(ctx, hashes)
+		crowd = f.adding
 	}
-	return f.asking.Ask(ctx, hashes)
+	for some := range slices.Chunk(hashes, maxAtOnce) {
+		is, err := crowd.Ask(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+		there = append(there, is...)
+	}
+	return there, nil
 }
 
 // crowd returns a crowd of callers that set or read bits.

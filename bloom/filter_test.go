@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -428,6 +429,27 @@ func TestCommands(t *testing.T) {
 		if a, b := s.CommandCalls(t, "getrange"), s.CommandCalls(t, "bitfield_ro"); a != whole || b != 1-whole {
 			t.Errorf("%d of a small filter asked for: %d GETRANGE, %d BITFIELD_RO, want %d and %d", elements, a, b, whole, 1-whole)
 		}
+	}
+}
+
+// A call with very many elements sends several pipelines, so that each of them ends within the time-out.
+func TestAdd_veryMany(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	f := made(t, open(s.Client(t), "f"), 1_000_000, 0.01)
+	elements := make([]string, 70_000)
+	for i := range elements {
+		elements[i] = strconv.Itoa(i)
+	}
+	s.ResetStats(t)
+	if added := add(t, f, elements...); added < 69_900 || added > 70_000 {
+		t.Errorf("%d added", added)
+	}
+	if all := contains(t, f, elements...); len(all) != len(elements) || slices.Contains(all, false) {
+		t.Errorf("%d of %d found", len(slices.DeleteFunc(all, func(there bool) bool { return !there })), len(elements))
+	}
+	if n := s.CommandCalls(t, "hmget"); n != 4 {
+		t.Errorf("%d pipelines, want 2 for each call", n)
 	}
 }
 

@@ -75,7 +75,7 @@ func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, 
 	return created, err
 }
 
-// Add is like [Filter.Add]. After an error some elements may have been added.
+// Add is like [Filter.Add].
 func (s *Sharded) Add(ctx context.Context, elements ...[]byte) (added int, err error) {
 	return news(s.all(ctx, "add", elements, true))
 }
