@@ -265,7 +265,8 @@ func TestPage_unlock(t *testing.T) {
 	if h.Err() != nil {
 		t.Fatal(h.Err())
 	}
-	b.do(chromedp.Click(chromedp.CSS("summary")), chromedp.SendKeys(chromedp.CSS("input[name=reason]"), "stuck since 3"), chromedp.SendKeys(chromedp.CSS("input[name=typed]"), "orders:42"+kb.Enter))
+	tabTo(b, "Unlock by force…")
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.SendKeys(chromedp.CSS("input[name=reason]"), "stuck since 3"), chromedp.SendKeys(chromedp.CSS("input[name=typed]"), "orders:42"+kb.Enter))
 	b.shows("Unlocked. A message was sent to 1 holder.")
 	<-h.Context().Done()
 	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
@@ -276,6 +277,12 @@ func TestPage_unlock(t *testing.T) {
 	}
 	b.shows("free")
 	b.quiet()
+}
+
+// follow follows a link by the keyboard: a click can miss what an update of the page moves away.
+func follow(b *browser, link string) {
+	b.Helper()
+	b.do(chromedp.Focus(chromedp.CSS(link)), chromedp.KeyEvent(kb.Enter))
 }
 
 // tabTo presses Tab until the focus is on something with this text.
@@ -331,7 +338,7 @@ func TestPage_latchAndCrew(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.shows("2 to count down")
-	b.do(chromedp.Click(chromedp.CSS(`a[href*="name=workers"]`)))
+	follow(b, `a[href*="name=workers"]`)
 	b.shows("2 at work")
 	if err := members[0].Fail(t.Context()); err != nil {
 		t.Fatal(err)
@@ -369,13 +376,13 @@ func TestPage_limits(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.shows("2 of 100 elements")
-	b.do(chromedp.Click(chromedp.CSS(`a[href*="name=sms"]`)))
+	follow(b, `a[href*="name=sms"]`)
 	b.shows("the units taken, and when")
 	if _, err := w.Take(t.Context(), 3); err != nil {
 		t.Fatal(err)
 	}
 	b.shows("0 of 10 per 1h left; the next in ")
-	b.do(chromedp.Click(chromedp.CSS(".crumb a")))
+	follow(b, ".crumb a")
 	b.shows("2 limits and filters")
 	b.quiet()
 }
@@ -395,7 +402,7 @@ func TestPage_manyLocks(t *testing.T) {
 	if got := b.eval(`document.querySelectorAll("tbody tr").length + " " + (document.documentElement.outerHTML.length < 100000)`); got != "50 true" {
 		t.Errorf("rows, and whether the page is small: %s", got)
 	}
-	b.do(chromedp.Click(chromedp.CSS("a[rel=next]")))
+	follow(b, "a[rel=next]")
 	b.shows("page 2 of 200")
 	b.do(chromedp.SendKeys(chromedp.CSS("input[name=q]"), "0077"+kb.Enter))
 	b.shows("11 of 10,000 locks")
