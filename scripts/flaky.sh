@@ -6,6 +6,7 @@
 #   ROUNDS=50 sh scripts/flaky.sh watchdog internal/session
 #   sh scripts/flaky.sh 'integration:^TestLostReply$'     these tests of a package
 #   ROUNDS=50 JOBS=10 LOAD=0 sh scripts/flaky.sh all      every package of every module, and Redisson
+#   SHORT=true ROUNDS=50 JOBS=4 LOAD=0 sh scripts/flaky.sh all      the same, with histories of a tenth of the length
 #
 # It prints how often each test was red, and ends with an error if one was. Its
 # directory, $FLAKY or one that it makes, keeps what the red ones printed.
@@ -20,7 +21,7 @@ once() {
 	log=$kept/$name-$round.log
 	began=$(date +%s)
 	result=0
-	(cd "$root/$pkg" && "$bin/$name.test" -test.run "$run" -test.timeout "$limit") >"$log" 2>&1 || result=$?
+	(cd "$root/$pkg" && "$bin/$name.test" -test.run "$run" -test.short="$short" -test.timeout "$limit") >"$log" 2>&1 || result=$?
 	echo "round $round: $pkg: $([ $result = 0 ] && echo passed || echo RED) in $(($(date +%s) - began)) s, load $(cut -d' ' -f1 /proc/loadavg)"
 	if [ $result = 0 ]; then
 		rm "$log"
@@ -41,7 +42,8 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 kept=${FLAKY:-$(mktemp -d)}
 bin=$(mktemp -d)
 limit=${LIMIT:-40m}
-export root kept bin limit LEASEHOLD_REQUIRE_REDIS=1 RAPID_NOFAILFILE=true
+short=${SHORT:-false}
+export root kept bin limit short LEASEHOLD_REQUIRE_REDIS=1 RAPID_NOFAILFILE=true
 mkdir -p "$kept"
 busy=
 finish() {
