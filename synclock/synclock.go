@@ -9,6 +9,7 @@ package synclock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -19,8 +20,10 @@ import (
 type Locker struct {
 	l lock.Locker
 
-	mu   sync.Mutex
-	hold lock.Hold // of the goroutine that has the lock; nil while none has it
+	// holds has one hold while a goroutine has the lock, and none while none has it. A goroutine that has lost the lock has
+	// not unlocked it yet: then there are more, the lost ones first.
+	mu    sync.Mutex
+	holds []lock.Hold
 }
 
 var _ sync.Locker = (*Locker)(nil)
@@ -38,16 +41,22 @@ func (s *Locker) Lock() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hold = h
+	s.holds = append(s.holds, h)
 }
 
 // Unlock gives the lock back. It panics with an error that matches lock.ErrLost if the lock was lost before: then another owner may
 // have had it meanwhile. It panics if the lock is not locked. If Redis does not confirm the release, Unlock returns, as
 // the client goes on trying, and the lock is free at the end of its lease at the latest.
+//
+// When one goroutine has lost the lock and another has locked it since, the first Unlock is about the lost hold,
+// whichever of them calls it. The other hold lasts until the second Unlock.
 func (s *Locker) Unlock() {
 	s.mu.Lock()
-	h := s.hold
-	s.hold = nil
+	var h lock.Hold
+	if len(s.holds) > 0 {
+		h = s.holds[0]
+		s.holds = slices.Delete(s.holds, 0, 1)
+	}
 	s.mu.Unlock()
 	if h == nil {
 		panic(&lock.Error{Op: "unlock", Name: s.l.Name(), Err: lock.ErrNotHeld})
@@ -57,10 +66,13 @@ func (s *Locker) Unlock() {
 	}
 }
 
-// Hold returns the present hold, or nil if there is none. Work under the lock looks at the hold's Err or Context before each step that
-// must not be done twice.
+// Hold returns the hold that the next Unlock gives back, or nil if there is none. Work under the lock looks at the hold's Err or Context
+// before each step that must not be done twice.
 func (s *Locker) Hold() lock.Hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hold
+	if len(s.holds) == 0 {
+		return nil
+	}
+	return s.holds[0]
 }

@@ -7,6 +7,7 @@ import (
 	"log"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/memredis"
@@ -127,4 +128,34 @@ func ExampleLocker() {
 	}
 	save(synclock.New(c.NewLock("store")))
 	// Output: saved
+}
+
+// A goroutine that has lost the lock gives back its own hold, and not that of the goroutine that has locked meanwhile.
+func TestLocker_lossBesideAnother(t *testing.T) {
+	server := locktest.NewServer(t)
+	l := synclock.New(server.Client(t, client.WithWatchdogTimeout(6*time.Second)).NewLock("count")) // it learns of the loss in 2 s
+	other := server.Client(t).NewLock("count")
+
+	l.Lock() // by one goroutine, which loses it
+	if _, err := other.ForceUnlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-l.Hold().Context().Done()
+	l.Lock() // by another
+	if h := l.Hold(); h == nil || !errors.Is(h.Err(), lock.ErrLost) {
+		t.Errorf("the first one looks at the hold, and does not see its loss: %v", h)
+	}
+	if err := panics(t, l.Unlock); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("the first one unlocks: %v", err)
+	}
+	if _, err := other.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("a third one, while the second has the lock: %v", err)
+	}
+	if h := l.Hold(); h == nil || h.Err() != nil {
+		t.Errorf("the hold of the second: %v", h)
+	}
+	l.Unlock()
+	if h := l.Hold(); h != nil {
+		t.Errorf("after both: %v", h)
+	}
 }
