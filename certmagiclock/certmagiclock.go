@@ -23,8 +23,10 @@ type Storage struct {
 	certmagic.Storage
 	lockOf func(name string) lock.Locker
 
+	// holds has the holds by certmagic's name of the lock: one while a goroutine has it. A goroutine that has lost the lock has not
+	// unlocked it yet: then there are more, the lost ones first.
 	mu    sync.Mutex
-	holds map[string]lock.Hold // by certmagic's name of the lock
+	holds map[string][]lock.Hold
 }
 
 var (
@@ -37,7 +39,7 @@ var (
 // the storage's own locks excludes none of the others. A lock of lockOf must be one that is renewed, which it is without
 // lock.WithFixedLease.
 func New(storage certmagic.Storage, lockOf func(name string) lock.Locker) *Storage {
-	return &Storage{Storage: storage, lockOf: lockOf, holds: make(map[string]lock.Hold)}
+	return &Storage{Storage: storage, lockOf: lockOf, holds: make(map[string][]lock.Hold)}
 }
 
 // Lock waits until the lock is held or ctx ends. Its errors are those of lock.Locker.
@@ -67,10 +69,17 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 
 // Unlock gives the lock back. Its error matches lock.ErrLost if the lock was lost meanwhile: another server may have worked on the same
 // certificate. It matches lock.ErrNotHeld alone if this server has not taken the lock.
+//
+// When one goroutine of this server has lost the lock and another has taken it since, the first Unlock is about the lost hold, whichever
+// of them calls it. The other hold lasts until the second Unlock.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	s.mu.Lock()
-	h := s.holds[name]
-	delete(s.holds, name)
+	h := s.firstLocked(name)
+	if len(s.holds[name]) > 1 {
+		s.holds[name] = s.holds[name][1:]
+	} else {
+		delete(s.holds, name)
+	}
 	s.mu.Unlock()
 	if h == nil {
 		return &lock.Error{Op: "unlock", Name: name, Err: lock.ErrNotHeld}
@@ -83,7 +92,7 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 // of hours, a server that dies would keep the others waiting for as long.
 func (s *Storage) RenewLockLease(_ context.Context, name string, _ time.Duration) error {
 	s.mu.Lock()
-	h := s.holds[name]
+	h := s.firstLocked(name)
 	s.mu.Unlock()
 	if h == nil {
 		return &lock.Error{Op: "renew", Name: name, Err: lock.ErrNotHeld}
@@ -91,9 +100,17 @@ func (s *Storage) RenewLockLease(_ context.Context, name string, _ time.Duration
 	return h.Err()
 }
 
-// keep remembers a hold. There is one for each name in a process, as its goroutines exclude each other.
+// keep remembers a hold.
 func (s *Storage) keep(name string, h lock.Hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.holds[name] = h
+	s.holds[name] = append(s.holds[name], h)
+}
+
+// firstLocked returns the hold that the next Unlock gives back, nil if there is none.
+func (s *Storage) firstLocked(name string) lock.Hold {
+	if len(s.holds[name]) == 0 {
+		return nil
+	}
+	return s.holds[name][0]
 }

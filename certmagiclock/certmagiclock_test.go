@@ -186,3 +186,40 @@ func TestStorage_loss(t *testing.T) {
 		t.Errorf("without Redis: %v, %v", ok, err)
 	}
 }
+
+// A goroutine that has lost the lock gives back its own hold, and not that of the goroutine of this server that has it now.
+func TestStorage_lossBesideAnother(t *testing.T) {
+	server, ctx := locktest.NewServer(t), t.Context()
+	c, other := server.Client(t, client.WithWatchdogTimeout(6*time.Second)), server.Client(t) // c learns of the loss in 2 s
+	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, func(name string) lock.Locker { return c.NewLock(name) })
+	if err := s.Lock(ctx, "x"); err != nil { // by one goroutine, which loses it
+		t.Fatal(err)
+	}
+	if _, err := other.NewLock("x").ForceUnlock(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for s.RenewLockLease(ctx, "x", time.Hour) == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := s.Lock(ctx, "x"); err != nil { // by another
+		t.Fatal(err)
+	}
+	if err := s.RenewLockLease(ctx, "x", time.Hour); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("the first one asks, and is not told: %v", err)
+	}
+	if err := s.Unlock(ctx, "x"); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("the first one unlocks: %v", err)
+	}
+	if _, err := other.NewLock("x").TryLock(ctx); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("a third one, while the second has the lock: %v", err)
+	}
+	if err := s.RenewLockLease(ctx, "x", time.Hour); err != nil {
+		t.Errorf("the second one asks: %v", err)
+	}
+	if err := s.Unlock(ctx, "x"); err != nil {
+		t.Errorf("the second one unlocks: %v", err)
+	}
+	if err := s.Unlock(ctx, "x"); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
+		t.Errorf("after both: %v", err)
+	}
+}
