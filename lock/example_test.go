@@ -6,32 +6,62 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/internal/exampletest"
-	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"golang.org/x/sync/errgroup"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+// Do locks, works and unlocks. The lock is renewed for as long as the work takes.
+func Example() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	orders := c.NewLock("orders:42", lock.WithWait(5*time.Second)) // until another process is ready
+
+	err = lock.Do(ctx, orders, func(ctx context.Context) error {
+		for _, item := range []string{"tea", "cake"} {
+			if ctx.Err() != nil { // over as soon as the lock is not certainly held
+				return context.Cause(ctx)
+			}
+			fmt.Println("packing", item)
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, lock.ErrUnavailable):
+		fmt.Println("Redis gives no answer")
+	case errors.Is(err, lock.ErrNotAcquired):
+		fmt.Println("another process has it")
+	case err != nil:
+		fmt.Println("failed, or lost the lock:", err)
+	}
+	// Output:
+	// packing tea
+	// packing cake
+}
 
 // Work that is split among goroutines ends as a whole when the lock is lost, or when one of them fails.
 func ExampleDo_errgroup() {
-	redis := exampletest.Start()
-	defer redis.Close()
-	rebuild := redis.Client().NewLock("rebuild")
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
 
 	var pages [3]int
-	err := lock.Do(context.Background(), rebuild, func(ctx context.Context) error {
-		group, inGroup := errgroup.WithContext(ctx)
+	err = lock.Do(ctx, c.NewLock("rebuild"), func(ctx context.Context) error {
+		group, ctx := errgroup.WithContext(ctx)
 		for i := range pages {
 			group.Go(func() error {
 				select {
-				case <-inGroup.Done(): // lost, or another one failed
-					return context.Cause(inGroup)
+				case <-ctx.Done(): // lost, or another one failed
+					return context.Cause(ctx)
 				case <-time.After(time.Millisecond):
 					pages[i] = i + 1
 					return nil
@@ -46,9 +76,12 @@ func ExampleDo_errgroup() {
 
 // Code that takes a lock as a parameter depends on this package alone, and works with every kind.
 func Example_parameter() {
-	redis := exampletest.Start()
-	defer redis.Close()
-	c := redis.Client()
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
 
 	report := func(ctx context.Context, l lock.Locker) error {
 		return lock.TryDo(ctx, l, func(context.Context) error {
@@ -56,7 +89,6 @@ func Example_parameter() {
 			return nil
 		})
 	}
-	ctx := context.Background()
 	fmt.Println(report(ctx, c.NewLock("plain", lock.WithWait(time.Second))))
 	fmt.Println(report(ctx, c.NewRWLock("catalogue").Read()))
 	// Output:
@@ -68,11 +100,14 @@ func Example_parameter() {
 
 // A hold in the caller's own hands: it says whether it is valid and until when, and is given back once.
 func ExampleHold() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
 
-	h, err := redis.Client().NewLock("orders:42").Lock(ctx)
+	h, err := c.NewLock("orders:43").Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -96,10 +131,14 @@ func ExampleHold() {
 
 // Each error names the operation and the lock; errors.Is tells the reason.
 func ExampleError() {
-	redis := exampletest.Start()
-	defer redis.Close()
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
 
-	_, err := redis.Client().NewLock("").TryLock(context.Background())
+	_, err = c.NewLock("").TryLock(ctx)
 	var e *lock.Error
 	if errors.As(err, &e) {
 		fmt.Println(e.Op, errors.Is(err, lock.ErrBadName))
@@ -112,25 +151,30 @@ func ExampleError() {
 
 // Who holds a lock, how, and who waits for it.
 func ExampleState() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	billing := redis.Client(client.WithName("billing"))
-	l := billing.NewFairLock("orders:42")
-	h, err := l.Lock(ctx)
+	billing, err := client.Open(ctx, "redis://"+addr, client.WithName("billing"))
 	if err != nil {
 		log.Fatal(err)
 	}
-	waiting, cancel := context.WithCancel(ctx)
-	gone := make(chan struct{})
-	go func() {
-		defer close(gone)
-		_, _ = redis.Client(client.WithName("cron")).NewFairLock("orders:42").Lock(waiting)
-	}()
-	defer func() { cancel(); <-gone }()
+	defer billing.Close(ctx)
+	cron, err := client.Open(ctx, "redis://"+addr, client.WithName("cron")) // as another process
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cron.Close(ctx)
 
-	for {
-		state, err := l.Inspect(ctx)
+	desk := billing.NewFairLock("desk")
+	h, err := desk.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	served := make(chan error)
+	go func() {
+		served <- lock.Do(ctx, cron.NewFairLock("desk"), func(context.Context) error { return nil })
+	}()
+
+	for range time.Tick(10 * time.Millisecond) {
+		state, err := desk.Inspect(ctx)
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -144,55 +188,61 @@ func ExampleState() {
 		fmt.Println("waits:", waiter.Client.Name)
 		break
 	}
-	fmt.Println(h.Unlock(ctx))
+	fmt.Println(h.Unlock(ctx), <-served)
 	// Output:
 	// true exclusive 1
 	// held by billing and this process: true
 	// since less than a minute: true
 	// waits: cron
-	// <nil>
+	// <nil> <nil>
 }
 
 // Count what happens to the locks of a client. Packages leaseholdprom and leaseholdotel do so for Prometheus and OpenTelemetry.
 func ExampleObserver() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	c := redis.Client(client.WithObserver(lock.Observer{
+	c, err := client.Open(ctx, "redis://"+addr, client.WithObserver(lock.Observer{
 		Granted:  func(_ context.Context, e lock.Event) { fmt.Println("granted", e.Kind, e.Name) },
 		Refused:  func(_ context.Context, e lock.Event) { fmt.Println("refused:", e.Err) },
 		Released: func(_ context.Context, e lock.Event) { fmt.Println("released after", e.Held > 0) },
 	}))
-
-	h, err := c.NewLock("orders:42").Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, _ = c.NewLock("orders:42").TryLock(ctx)
-	_ = h.Unlock(ctx)
+	defer c.Close(ctx)
+	l := c.NewLock("orders:44")
+
+	fmt.Println(lock.Do(ctx, l, func(context.Context) error {
+		_, err := l.TryLock(ctx) // another owner, as ctx is not that of the hold
+		return err
+	}))
 	// Output:
-	// granted plain orders:42
-	// refused: leasehold: trylock "orders:42": not acquired
+	// granted plain orders:44
+	// refused: leasehold: trylock "orders:44": not acquired
 	// released after true
+	// leasehold: trylock "orders:44": not acquired
 }
 
 // Two holds of one owner that do not nest: the first is given back while the second goes on.
 func ExampleWithOwner() {
-	redis := exampletest.Start()
-	defer redis.Close()
-	l := redis.Client().NewLock("album")
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	album := c.NewLock("album")
 
-	one := lock.WithOwner(context.Background())
-	first, err := l.Lock(one)
+	one := lock.WithOwner(ctx)
+	first, err := album.Lock(one)
 	if err != nil {
 		log.Fatal(err)
 	}
-	second, err := l.Lock(one) // re-enters
+	second, err := album.Lock(one) // re-enters
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(first.Unlock(one), second.Err())
-	fmt.Println(second.Unlock(one))
+	fmt.Println(first.Unlock(ctx), second.Err())
+	fmt.Println(second.Unlock(ctx))
 	// Output:
 	// <nil> <nil>
 	// <nil>
@@ -200,35 +250,53 @@ func ExampleWithOwner() {
 
 // A job of several replicas that is quick must not run twice within a minute: the lock outlives its Unlock.
 func ExampleWithAtLeast() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	minutely := c.NewLock("cron:minutely", lock.WithAtLeast(50*time.Second))
 
-	for _, replica := range []*client.Client{redis.Client(), redis.Client()} {
-		l := replica.NewLock("cron:minutely", lock.WithAtLeast(50*time.Second))
-		err := lock.TryDo(ctx, l, func(context.Context) error { return nil })
-		fmt.Println("has been done:", errors.Is(err, lock.ErrNotAcquired))
+	for _, replica := range []string{"a", "b"} {
+		err := lock.TryDo(ctx, minutely, func(context.Context) error {
+			fmt.Println("replica", replica, "does it")
+			return nil
+		})
+		switch {
+		case errors.Is(err, lock.ErrUnavailable):
+			log.Print("Redis gives no answer: ", err)
+		case errors.Is(err, lock.ErrNotAcquired):
+			fmt.Println("replica", replica, "need not do it")
+		case err != nil:
+			log.Print("the job failed, or lost the lock: ", err)
+		}
 	}
 	// Output:
-	// has been done: false
-	// has been done: true
+	// replica a does it
+	// replica b need not do it
 }
 
 // Tokens that grow whatever the server's clock does, for readers as well.
 func ExampleWithFencing() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	l := redis.Client().NewLock("price", lock.WithFencing())
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	price := c.NewLock("price", lock.WithFencing())
 
 	var tokens []uint64
 	for range 2 {
-		h, err := l.Lock(ctx)
+		h, err := price.Lock(ctx)
 		if err != nil {
 			log.Fatal(err)
 		}
-		tokens = append(tokens, h.Token())
-		_ = h.Unlock(ctx)
+		tokens = append(tokens, h.Token()) // write with it, and refuse what comes with a smaller one: see package fence
+		if err := h.Unlock(ctx); err != nil {
+			log.Fatal(err)
+		}
 	}
 	fmt.Println(tokens[0] < tokens[1])
 	// Output: true
@@ -236,25 +304,33 @@ func ExampleWithFencing() {
 
 // A lock that ends by itself, whatever its holder does. Most callers want no such option.
 func ExampleWithFixedLease() {
-	redis := exampletest.Start()
-	defer redis.Close()
-
-	h, err := redis.Client().NewLock("import", lock.WithFixedLease(50*time.Millisecond)).Lock(context.Background())
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
-	<-h.Context().Done() // it is not renewed
-	fmt.Println(errors.Is(h.Err(), lock.ErrExpired))
-	// Output: true
+	defer c.Close(ctx)
+
+	imports := c.NewLock("import", lock.WithFixedLease(200*time.Millisecond)) // yours is a minute, say
+	err = lock.Do(ctx, imports, func(ctx context.Context) error {
+		<-ctx.Done() // it is not renewed
+		return context.Cause(ctx)
+	})
+	fmt.Println(errors.Is(err, lock.ErrLost), errors.Is(err, lock.ErrExpired))
+	// Output: true true
 }
 
 // A holder that hangs keeps the others out for no longer than that.
 func ExampleWithMaxHold() {
-	redis := exampletest.Start()
-	defer redis.Close()
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
 
-	l := redis.Client().NewLock("import", lock.WithMaxHold(50*time.Millisecond)) // yours is an hour, say
-	err := lock.Do(context.Background(), l, func(ctx context.Context) error {
+	export := c.NewLock("export", lock.WithMaxHold(200*time.Millisecond)) // yours is an hour, say
+	err = lock.Do(ctx, export, func(ctx context.Context) error {
 		<-ctx.Done() // it hangs
 		return context.Cause(ctx)
 	})
@@ -264,31 +340,40 @@ func ExampleWithMaxHold() {
 
 // A hold whose context has ended is renewed for so long, if nobody unlocks it, and is then lost.
 func ExampleWithGrace() {
-	redis := exampletest.Start()
-	defer redis.Close()
-	c := redis.Client(client.WithWatchdogTimeout(3 * time.Second))
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr, client.WithWatchdogTimeout(3*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	upload := c.NewLock("upload", lock.WithGrace(10*time.Millisecond))
 
-	ctx, cancel := context.WithCancel(context.Background())
-	h, err := c.NewLock("upload", lock.WithGrace(10*time.Millisecond)).Lock(ctx)
+	request, cancel := context.WithCancel(ctx)
+	h, err := upload.Lock(request)
 	if err != nil {
 		log.Fatal(err)
 	}
 	cancel() // and Unlock is forgotten
-	other, err := c.NewLock("upload").Lock(context.Background())
-	fmt.Println(err, errors.Is(h.Unlock(ctx), lock.ErrAbandoned))
-	_ = other.Unlock(context.Background())
-	// Output: <nil> true
+	fmt.Println("the next one:", lock.Do(ctx, upload, func(context.Context) error { return nil }))
+	fmt.Println(errors.Is(h.Unlock(ctx), lock.ErrAbandoned))
+	// Output:
+	// the next one: <nil>
+	// true
 }
 
 // How long the others wait for a waiter of a fair lock whose process died.
 func ExampleWithPatience() {
-	redis := exampletest.Start()
-	defer redis.Close()
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
 
-	desk := redis.Client().NewFairLock("desk", lock.WithPatience(2*time.Second))
-	fmt.Println(lock.Do(context.Background(), desk, func(context.Context) error { return nil }))
-	plain := redis.Client().NewLock("plain", lock.WithPatience(2*time.Second)) // whose waiters have no place to keep
-	_, err := plain.TryLock(context.Background())
+	fair := c.NewFairLock("counter", lock.WithPatience(2*time.Second))
+	fmt.Println(lock.Do(ctx, fair, func(context.Context) error { return nil }))
+	plain := c.NewLock("plain", lock.WithPatience(2*time.Second)) // whose waiters have no place to keep
+	_, err = plain.TryLock(ctx)
 	fmt.Println(errors.Is(err, errors.ErrUnsupported))
 	// Output:
 	// <nil>
@@ -297,53 +382,70 @@ func ExampleWithPatience() {
 
 // Readers that do not wait behind a writer, for data that is written when nobody reads.
 func ExampleWithReadersFirst() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	c := redis.Client()
-
-	r, err := c.NewRWLock("catalogue").Read().Lock(ctx)
+	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
-	waiting, cancel := context.WithCancel(ctx)
-	gone := make(chan struct{})
+	defer c.Close(ctx)
+	prices := c.NewRWLock("prices")
+
+	h, err := prices.Read().Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	written := make(chan error)
 	go func() {
-		defer close(gone)
-		_, _ = redis.Client().NewRWLock("catalogue").Write().Lock(waiting)
+		written <- lock.Do(ctx, prices.Write(), func(context.Context) error { return nil })
 	}()
-	second, err := redis.Client().NewRWLock("catalogue", lock.WithReadersFirst()).Read().Lock(ctx)
-	fmt.Println("reads, although a writer waits:", err == nil)
-	cancel()
-	<-gone
-	_ = second.Unlock(ctx)
-	_ = r.Unlock(ctx)
-	// Output: reads, although a writer waits: true
+	for range time.Tick(10 * time.Millisecond) {
+		state, err := prices.Inspect(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if len(state.Waiters) > 0 {
+			break // the writer
+		}
+	}
+	second := c.NewRWLock("prices", lock.WithReadersFirst()).Read()
+	err = lock.Do(ctx, second, func(context.Context) error {
+		fmt.Println("reads, although a writer waits")
+		return nil
+	})
+	fmt.Println(err, h.Unlock(ctx), <-written)
+	// Output:
+	// reads, although a writer waits
+	// <nil> <nil> <nil>
 }
 
 // A lock that counts only if a replica has it too. This server has none, so the lock is given back.
 func ExampleWithReplicas() {
-	redis := exampletest.Start()
-	defer redis.Close()
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
 
-	l := redis.Client().NewLock("payout", lock.WithReplicas(1, 100*time.Millisecond))
-	_, err := l.TryLock(context.Background())
+	_, err = c.NewLock("payout", lock.WithReplicas(1, 100*time.Millisecond)).TryLock(ctx)
 	fmt.Println(errors.Is(err, lock.ErrReplicas))
 	// Output: true
 }
 
 // Wait for a moment, hold for as long as the work takes. A deadline on the context would end the hold as well.
 func ExampleWithWait() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	h, err := redis.Client().NewLock("report").Lock(ctx)
+	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer h.Unlock(ctx)
+	defer c.Close(ctx)
+	report := c.NewLock("report", lock.WithWait(200*time.Millisecond))
 
-	_, err = redis.Client().NewLock("report", lock.WithWait(200*time.Millisecond)).Lock(ctx)
+	err = lock.Do(ctx, report, func(context.Context) error {
+		_, err := report.Lock(ctx) // another owner, as ctx is not that of the hold
+		return err
+	})
 	fmt.Println(errors.Is(err, lock.ErrNotAcquired), errors.Is(err, os.ErrDeadlineExceeded))
 	// Output: true true
 }
