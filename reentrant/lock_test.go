@@ -14,9 +14,15 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
+	"github.com/leasehold-go/leasehold/reentrant"
 )
 
-func TestMain(m *testing.M) { kindtest.Main(m) }
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { kindtest.Main(redistest.WithMemory(m, &addr)) }
+
+var _ lock.Locker = (*reentrant.Lock)(nil)
 
 var plain = kindtest.OneHash(
 	func(c *client.Client, name string, opts ...lock.Option) lock.Locker { return c.NewLock(name, opts...) },
