@@ -4,42 +4,69 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"sync"
+	"time"
 
-	"github.com/leasehold-go/leasehold/fairlock"
-	"github.com/leasehold-go/leasehold/internal/exampletest"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Two processes are served in the order in which they asked.
-func ExampleLock() {
-	redis := exampletest.Start()
-	defer redis.Close()
+// A caller waits behind those that asked before it, in all processes, and for five seconds at most.
+func Example() {
 	ctx := context.Background()
-	h, err := redis.Client().NewFairLock("desk").Lock(ctx)
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	desk := c.NewFairLock("desk", lock.WithWait(5*time.Second))
+
+	err = lock.Do(ctx, desk, func(ctx context.Context) error {
+		fmt.Println("next, please") // ctx is over as soon as the lock is not certainly held
+		return ctx.Err()
+	})
+	fmt.Println(err)
+	// Output:
+	// next, please
+	// <nil>
+}
+
+// Two callers are served in the order in which they asked.
+func ExampleLock() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	counter := c.NewFairLock("counter")
+	h, err := counter.Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
 
-	var served sync.WaitGroup
-	for i, process := range []string{"first", "second"} {
-		var desk *fairlock.Lock = redis.Client().NewFairLock("desk")
-		served.Go(func() {
-			h, err := desk.Lock(ctx)
+	served := make(chan error)
+	for i, caller := range []string{"first", "second"} {
+		go func() {
+			served <- lock.Do(ctx, counter, func(context.Context) error {
+				fmt.Println(caller)
+				return nil
+			})
+		}()
+		for range time.Tick(10 * time.Millisecond) { // until it stands in the queue
+			state, err := counter.Inspect(ctx)
 			if err != nil {
 				log.Fatal(err)
 			}
-			fmt.Println(process)
-			_ = h.Unlock(ctx)
-		})
-		for { // until it stands in the queue
-			if state, err := desk.Inspect(ctx); err != nil || len(state.Waiters) > i {
+			if len(state.Waiters) > i {
 				break
 			}
 		}
 	}
-	_ = h.Unlock(ctx)
-	served.Wait()
+	fmt.Println(h.Unlock(ctx))
+	fmt.Println(<-served, <-served)
 	// Output:
+	// <nil>
 	// first
 	// second
+	// <nil> <nil>
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/fairlock"
 	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
@@ -16,7 +17,12 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-func TestMain(m *testing.M) { kindtest.Main(m) }
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { kindtest.Main(redistest.WithMemory(m, &addr)) }
+
+var _ lock.Locker = (*fairlock.Lock)(nil)
 
 var fair = kind()
 
