@@ -4,39 +4,74 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"sync"
 
-	"github.com/leasehold-go/leasehold/internal/exampletest"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
 )
+
+// Any number of callers read at once, in all processes, and one that writes is alone.
+func Example() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	catalogue := c.NewRWLock("catalogue")
+
+	err = lock.Do(ctx, catalogue.Write(), func(ctx context.Context) error {
+		fmt.Println("writing") // ctx is over as soon as the lock is not certainly held
+		return ctx.Err()
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var readers sync.WaitGroup
+	for range 2 {
+		readers.Go(func() {
+			err := lock.Do(ctx, catalogue.Read(), func(context.Context) error {
+				fmt.Println("reading")
+				return nil
+			})
+			if err != nil {
+				log.Print(err)
+			}
+		})
+	}
+	readers.Wait()
+	// Output:
+	// writing
+	// reading
+	// reading
+}
 
 // One process fills a cache and goes on reading what it wrote. By then the others read as well,
 // and no other writer can have changed it in between.
 func ExampleLock_Downgrade() {
-	redis := exampletest.Start() // in memory; yours is redis://127.0.0.1:6379, say
-	defer redis.Close()
 	ctx := context.Background()
-	prices := redis.Client().NewRWLock("prices")
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	prices := c.NewRWLock("prices")
 
 	write, err := prices.Write().Lock(ctx)
 	if err != nil {
-		log.Print(err)
-		return
+		log.Fatal(err)
 	}
-	fill := func(ctx context.Context) error { return ctx.Err() }
-	if err := fill(write.Context()); err != nil {
-		log.Print(err)
-		_ = write.Unlock(ctx)
-		return
-	}
+	defer write.Unlock(ctx) // if it could not become a reader
+	fmt.Println("filling:", write.Context().Err())
 
 	read, err := prices.Downgrade(ctx, write)
 	if err != nil {
 		log.Print(err)
-		_ = write.Unlock(ctx) // it is still held, if it was not lost
 		return
 	}
 	defer read.Unlock(ctx)
-
-	answer := func(ctx context.Context) error { return ctx.Err() }
-	fmt.Println(answer(read.Context())) // the write hold is over, and this goes on
-	// Output: <nil>
+	fmt.Println("reading:", read.Context().Err()) // the write hold is over, and this one goes on
+	// Output:
+	// filling: <nil>
+	// reading: <nil>
 }

@@ -13,7 +13,10 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-func TestMain(m *testing.M) { kindtest.Main(m) }
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { kindtest.Main(redistest.WithMemory(m, &addr)) }
 
 // These are the two sides. Writers exclude each other, and readers and writers exclude each other.
 var (
