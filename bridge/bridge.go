@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -90,14 +91,25 @@ func within(ctx context.Context, unlock func(context.Context) error, taking erro
 	return do()
 }
 
-// keep extends a lock every third of its lease, until stop is called. Then the context is over. It is over before
-// when extend fails for so long that the lease may have run out.
-func keep(ctx context.Context, lease time.Duration, extend func(context.Context) error) (held context.Context, stop func()) {
+// trusted returns until when a lease counts that was asked for at sent. A tenth of it is for clocks that drift.
+func trusted(sent time.Time, lease time.Duration) time.Time { return sent.Add(lease - lease/10) }
+
+// keep extends a lock every third of its lease, until stop is called. Then the context is over. It is over before if
+// another owner has the lock, or at until, which each extension moves: the lease may run out soon after.
+func keep(ctx context.Context, lease time.Duration, until time.Time, extend func(context.Context) error) (held context.Context, stop func()) {
 	held, cancel := context.WithCancelCause(ctx)
-	until := time.Now().Add(lease - lease/10)
+	var last atomic.Pointer[error]                    // of extend
+	end := time.AfterFunc(time.Until(until), func() { // by itself: extend can take longer than its context
+		err := errors.New("it was not extended in time")
+		if e := last.Load(); e != nil {
+			err = *e
+		}
+		cancel(fmt.Errorf("%w: %w", ErrOldLost, err))
+	})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer end.Stop()
 		tick := time.NewTicker(lease / 3)
 		defer tick.Stop()
 		for {
@@ -107,17 +119,20 @@ func keep(ctx context.Context, lease time.Duration, extend func(context.Context)
 				return
 			}
 			sent := time.Now()
-			within, end := context.WithDeadline(held, until)
+			within, cut := context.WithDeadline(held, until)
 			err := extend(within)
-			end()
+			cut()
 			switch {
 			case held.Err() != nil:
 				return
 			case err == nil:
-				until = sent.Add(lease - lease/10)
-			case !time.Now().Before(until) || errors.Is(err, errGone):
+				until = trusted(sent, lease)
+				end.Reset(time.Until(until))
+			case errors.Is(err, errGone):
 				cancel(fmt.Errorf("%w: %w", ErrOldLost, err))
 				return
+			default:
+				last.Store(&err)
 			}
 		}
 	}()

@@ -38,7 +38,7 @@ func (l redsyncLock) lock(ctx context.Context, tries int) (context.Context, func
 	if err := m.LockContext(ctx); err != nil {
 		return nil, nil, notTaken(ctx, err, errors.As(err, new(*redsync.ErrTaken)))
 	}
-	held, stop := keep(ctx, l.lease, func(ctx context.Context) error {
+	held, stop := keep(ctx, l.lease, m.Until().Add(-l.lease/10), func(ctx context.Context) error {
 		ok, err := m.ExtendContext(ctx)
 		if err == nil && !ok || errors.Is(err, redsync.ErrExtendFailed) || errors.As(err, new(*redsync.ErrTaken)) {
 			return errors.Join(errGone, err)
@@ -67,23 +67,26 @@ type redislockLock struct {
 }
 
 func (l redislockLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
-	waiting, cancel := context.WithTimeout(ctx, 100*365*24*time.Hour) // without a deadline redislock waits for lease only
-	defer cancel()
-	got, err := l.c.Obtain(waiting, l.key, l.lease, &redislock.Options{RetryStrategy: redislock.LinearBackoff(l.poll)})
-	return l.held(ctx, got, err)
+	for {
+		held, unlock, err := l.TryLock(ctx) // Obtain can wait, too, but nobody would know when it sent the question
+		if !errors.Is(err, redislock.ErrNotObtained) {
+			return held, unlock, err
+		}
+		select {
+		case <-time.After(max(l.poll, time.Millisecond)):
+		case <-ctx.Done():
+			return nil, nil, notTaken(ctx, err, true)
+		}
+	}
 }
 
 func (l redislockLock) TryLock(ctx context.Context) (context.Context, func(context.Context) error, error) {
+	sent := time.Now()
 	got, err := l.c.Obtain(ctx, l.key, l.lease, nil)
-	return l.held(ctx, got, err)
-}
-
-// held refreshes the lock, which Obtain returned with err.
-func (l redislockLock) held(ctx context.Context, got *redislock.Lock, err error) (context.Context, func(context.Context) error, error) {
 	if err != nil {
 		return nil, nil, notTaken(ctx, err, errors.Is(err, redislock.ErrNotObtained))
 	}
-	held, stop := keep(ctx, l.lease, func(ctx context.Context) error {
+	held, stop := keep(ctx, l.lease, trusted(sent, l.lease), func(ctx context.Context) error {
 		err := got.Refresh(ctx, l.lease, nil)
 		if errors.Is(err, redislock.ErrNotObtained) || errors.Is(err, redislock.ErrLockNotHeld) {
 			return errors.Join(errGone, err)
