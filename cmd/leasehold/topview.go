@@ -15,9 +15,10 @@ import (
 	"github.com/leasehold-go/leasehold/admin"
 )
 
-// topView is top on a terminal with a keyboard. The program calls its methods one at a time.
+// topView is top on a terminal with a keyboard. The program calls its methods one at a time. The commands that they return run beside
+// them, so these read only what never changes.
 type topView struct {
-	ctx   context.Context
+	ctx   context.Context // set once, as the next four
 	admin *admin.Admin
 	query admin.Query
 	every time.Duration
@@ -50,6 +51,9 @@ type looked struct {
 // tick is when the times on the screen are counted on.
 type tick time.Time
 
+// due is when the next look is to be made.
+type due time.Time
+
 // topOrder has the orders, in which s leads from one to the next.
 var topOrder = []string{"since", "waiting", "lease", "name"}
 
@@ -68,33 +72,42 @@ func (t *topView) follow(in, out *os.File) error {
 }
 
 // Init begins with a look.
-func (t *topView) Init() tea.Cmd { return tea.Batch(t.look, beat()) }
+func (t *topView) Init() tea.Cmd { return tea.Batch(t.look(), beat()) }
 
 func beat() tea.Cmd {
 	return tea.Tick(250*time.Millisecond, func(now time.Time) tea.Msg { return tick(now) })
 }
 
-// look asks Redis.
-func (t *topView) look() tea.Msg {
-	l := looked{open: t.open}
-	l.locks, l.err = all(t.ctx, t.admin, t.query)
-	if l.err == nil && l.open != "" {
-		found, err := t.admin.Inspect(t.ctx, l.open)
-		var b bytes.Buffer
-		if err == nil {
-			err = detail(found).table(&b)
+// look asks Redis for the locks, and for the details of the one that is open now.
+func (t *topView) look() tea.Cmd {
+	open := t.open
+	return func() tea.Msg {
+		l := looked{open: open}
+		l.locks, l.err = all(t.ctx, t.admin, t.query)
+		if l.err == nil && open != "" {
+			l.text = t.detail(open)
 		}
-		if l.text = b.String(); err != nil {
-			l.text = oneLine(explain(noLock(l.open, err)))
-		}
+		l.at = time.Now()
+		return l
 	}
-	l.at = time.Now()
-	return l
+}
+
+// detail asks Redis for the details of a lock.
+func (t *topView) detail(name string) string {
+	found, err := t.admin.Inspect(t.ctx, name)
+	var b bytes.Buffer
+	if err == nil {
+		err = detail(found).table(&b)
+	}
+	if err != nil {
+		return oneLine(explain(noLock(name, err)))
+	}
+	return b.String()
 }
 
 // again makes the next look in a while.
 func (t *topView) again() tea.Cmd {
-	return tea.Tick(t.every, func(time.Time) tea.Msg { return t.look() })
+	return tea.Tick(t.every, func(now time.Time) tea.Msg { return due(now) })
 }
 
 // Update takes what happened: a key, a look, another size.
@@ -104,6 +117,8 @@ func (t *topView) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 		t.width, t.height = m.Width, m.Height
 	case tick:
 		return t, beat()
+	case due:
+		return t, t.look()
 	case looked:
 		if !t.paused {
 			t.take(m)
@@ -203,17 +218,7 @@ func (t *topView) key(m tea.KeyPressMsg) tea.Cmd {
 
 // inspect asks for the details of a lock at once.
 func (t *topView) inspect(name string) tea.Cmd {
-	return func() tea.Msg {
-		found, err := t.admin.Inspect(t.ctx, name)
-		var b bytes.Buffer
-		if err == nil {
-			err = detail(found).table(&b)
-		}
-		if err != nil {
-			return inspected{name, oneLine(explain(noLock(name, err)))}
-		}
-		return inspected{name, b.String()}
-	}
+	return func() tea.Msg { return inspected{name, t.detail(name)} }
 }
 
 // rows returns the locks to show, in order.
