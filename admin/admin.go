@@ -174,7 +174,7 @@ func (a *Admin) within(ctx context.Context) (context.Context, context.CancelFunc
 
 // failed returns the error of the caller for err, with which a question under ctx failed.
 func (a *Admin) failed(ctx context.Context, op, name string, err error) error {
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
 		err = cause
 	}
 	err = luascripts.Discreet(err)

@@ -46,15 +46,32 @@ type Unlocked struct {
 // holder and the new one both believe that they have the lock, and only fencing tokens protect what they do.
 //
 // Unlock leaves a note in leasehold_forced:{name} for a week, which Inspect shows.
+//
+// Also after an error, Holders has those that have lost the lock. If Redis gave no answer about a holder, the error names that
+// holder, and whether it has lost the lock is not known.
 func (a *Admin) Unlock(ctx context.Context, name, owner, reason string) (Unlocked, error) {
-	u, err := a.unlock(ctx, name, owner, reason)
+	if owner == "" {
+		return a.unlockIf(ctx, name, reason, func(lock.Holder) bool { return true })
+	}
+	return a.UnlockFrom(ctx, name, []string{owner}, reason)
+}
+
+// UnlockFrom is Unlock for those of owners that hold the lock. The note names all that have lost it. The error matches
+// lock.ErrNotHeld if none of owners holds it.
+func (a *Admin) UnlockFrom(ctx context.Context, name string, owners []string, reason string) (Unlocked, error) {
+	return a.unlockIf(ctx, name, reason, func(h lock.Holder) bool { return slices.Contains(owners, h.Owner) })
+}
+
+// unlockIf takes the lock from the holders that are meant.
+func (a *Admin) unlockIf(ctx context.Context, name, reason string, meant func(lock.Holder) bool) (Unlocked, error) {
+	u, err := a.unlock(ctx, name, reason, meant)
 	if err != nil {
 		return u, a.failed(ctx, "unlock by force", name, err)
 	}
 	return u, nil
 }
 
-func (a *Admin) unlock(ctx context.Context, name, owner, reason string) (u Unlocked, err error) {
+func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock.Holder) bool) (u Unlocked, err error) {
 	if err := legible(reason); err != nil {
 		return u, fmt.Errorf("the reason: %w", err)
 	}
@@ -69,7 +86,7 @@ func (a *Admin) unlock(ctx context.Context, name, owner, reason string) (u Unloc
 	if !l.Locked() {
 		return u, fmt.Errorf("%w: nobody holds it", lock.ErrNotHeld)
 	}
-	from := slices.DeleteFunc(slices.Clone(l.Holders), func(h lock.Holder) bool { return owner != "" && h.Owner != owner })
+	from := slices.DeleteFunc(slices.Clone(l.Holders), func(h lock.Holder) bool { return !meant(h) })
 	if len(from) == 0 {
 		return u, fmt.Errorf("%w: this owner does not hold it (any more)", lock.ErrNotHeld)
 	}
@@ -89,7 +106,7 @@ func (a *Admin) unlock(ctx context.Context, name, owner, reason string) (u Unloc
 		verdict, err := a.release(ctx, l.Kind, name, publish, h)
 		switch {
 		case err != nil:
-			return u, err
+			return u, a.unsure(ctx, h, err)
 		case verdict == luascripts.Foreign:
 			return u, lock.ErrForeignKey
 		case verdict == luascripts.Done:
@@ -103,6 +120,18 @@ func (a *Admin) unlock(ctx context.Context, name, owner, reason string) (u Unloc
 		return u, fmt.Errorf("%w: it was given back meanwhile", lock.ErrNotHeld)
 	}
 	return u, nil
+}
+
+// unsure returns err, with which the release of h failed, and says what is not known after it. An error that Redis answered says that
+// nothing was released.
+func (a *Admin) unsure(ctx context.Context, h lock.Holder, err error) error {
+	if errors.As(err, new(*rueidis.RedisError)) {
+		return err
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return fmt.Errorf("it is not known whether %s has lost it: %w", h.Client.String(), luascripts.Discreet(err))
 }
 
 // release gives back all holds that h is about.

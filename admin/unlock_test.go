@@ -3,6 +3,7 @@ package admin_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -289,4 +290,77 @@ func TestForceUnlock_tellsOthers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// readers has three clients read a lock, and returns them in the order in which Unlock takes the lock from them.
+func (s *scene) readers(name string) []lock.Holder {
+	s.Helper()
+	for _, who := range []string{"a", "b", "c"} {
+		s.lock(s.client(who).NewRWLock(name).Read())
+	}
+	var readers []lock.Holder
+	s.until("all are known", func() bool {
+		readers = s.inspect(name).Holders
+		return !slices.ContainsFunc(readers, func(h lock.Holder) bool { return !h.Client.Known() })
+	})
+	return readers
+}
+
+// UnlockFrom takes the lock from the owners that it is given, and from no others. There is one note, which names all of them.
+func TestUnlockFrom(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	readers := sc.readers("rw")
+	if _, err := sc.admin.UnlockFrom(t.Context(), "rw", nil, ""); !errors.Is(err, lock.ErrNotHeld) {
+		t.Errorf("from nobody: %v", err)
+	}
+	u, err := sc.admin.UnlockFrom(t.Context(), "rw", []string{readers[2].Owner, redissons + ":1", readers[0].Owner}, "stuck")
+	if err != nil || len(u.Holders) != 2 || u.NoteErr != nil {
+		t.Errorf("%+v, %v", u, err)
+	}
+	l := sc.inspect("rw")
+	if len(l.Holders) != 1 || l.Holders[0].Owner != readers[1].Owner {
+		t.Errorf("it is held by %+v", l.Holders)
+	}
+	if want := []string{readers[0].Client.String(), readers[2].Client.String()}; l.Forced == nil || !slices.Equal(l.Forced.From, want) {
+		t.Errorf("the note: %+v, want %q", l.Forced, want)
+	}
+}
+
+// An Unlock that gets no answer in the middle says who has lost the lock, and of whom that is not known.
+func TestUnlock_noAnswer(t *testing.T) {
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	a, err := admin.New(s.Client(t, redistest.Via(proxy)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	readers := newScene(t, func() rueidis.Client { return s.Client(t) }).readers("rw")
+	// unlock takes the lock from two of the readers, and does act with the command about the second of them.
+	unlock := func(ctx context.Context, i, j int, act func() redistest.Action) (admin.Unlocked, error) {
+		proxy.OnRequest(func(req [][]byte) redistest.Action {
+			if strings.EqualFold(string(req[0]), "EVALSHA") && slices.ContainsFunc(req, func(b []byte) bool { return string(b) == readers[j].Owner }) {
+				return act()
+			}
+			return redistest.Action{}
+		})
+		u, err := a.UnlockFrom(ctx, "rw", []string{readers[i].Owner, readers[j].Owner}, "")
+		if err == nil || !strings.Contains(err.Error(), "it is not known whether "+readers[j].Client.String()+" has lost it") || errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("%v", err)
+		}
+		return u, err
+	}
+	u, _ := unlock(t.Context(), 0, 1, func() redistest.Action { return redistest.Action{DropReply: true} })
+	if len(u.Holders) != 1 || u.Holders[0].Owner != readers[0].Owner {
+		t.Errorf("before that: %+v", u.Holders)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("the operator had enough")
+	_, err = unlock(ctx, 1, 2, func() redistest.Action {
+		cancel(enough)
+		return redistest.Action{HoldReply: t.Context().Done()}
+	})
+	if !errors.Is(err, enough) {
+		t.Errorf("%v, and not why it ended", err)
+	}
 }
