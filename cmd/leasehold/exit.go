@@ -59,10 +59,7 @@ func report(ctx context.Context, stderr io.Writer, cmd *cobra.Command, err error
 	if !errors.As(err, &e) {
 		e = &exitError{exitFailure, err}
 		if ctx.Err() != nil {
-			e = &exitError{exitInterrupted, errors.New("interrupted")}
-			if i := (interrupted{}); errors.As(context.Cause(ctx), &i) {
-				e.code = i.code()
-			}
+			e = &exitError{codeOf(context.Cause(ctx)), errors.New("interrupted")}
 		}
 	}
 	if e.err == nil {
@@ -73,6 +70,14 @@ func report(ctx context.Context, stderr io.Writer, cmd *cobra.Command, err error
 		fmt.Fprintf(stderr, "See %s --help.\n", cmd.CommandPath())
 	}
 	return e.code
+}
+
+// codeOf returns the exit code of a command whose context ended with this cause.
+func codeOf(cause error) int {
+	if i := (interrupted{}); errors.As(cause, &i) {
+		return i.code()
+	}
+	return exitInterrupted
 }
 
 // credentials matches what stands before the host of a URL.

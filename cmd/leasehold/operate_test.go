@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -258,6 +260,39 @@ func TestUnlock(t *testing.T) {
 	}
 	<-a.Context().Done()
 	<-b.Context().Done()
+}
+
+// An unlock that breaks off says who has lost the lock, and of whom nobody knows: also when it is interrupted.
+func TestUnlock_breaksOff(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	readers := make(map[string]bool)
+	var order []string
+	for range 3 {
+		c := billing(t, s.Client(t), seldom)
+		readers[mustLock(t, c.NewRWLock("rw").Read()).Owner()] = true
+		knows(t, rdb, c)
+	}
+	order = slices.Sorted(maps.Keys(readers)) // as unlock takes the lock from them
+	unlock := func(act func() redistest.Action, of string) *tool {
+		proxy.OnRequest(func(req [][]byte) redistest.Action {
+			if strings.EqualFold(string(req[0]), "EVALSHA") && slices.ContainsFunc(req, func(b []byte) bool { return string(b) == of }) {
+				return act()
+			}
+			return redistest.Action{}
+		})
+		return prepare(t, []string{"LEASEHOLD_REDIS_URL=redis://" + proxy.Addr()}, "unlock", "rw", "--yes").start()
+	}
+	says(t, unlock(func() redistest.Action { return redistest.Action{DropReply: true} }, order[1]), 1,
+		"1 of 3 holders lost it; ", "it is not known whether billing on ")
+
+	asked := make(chan struct{})
+	c := unlock(func() redistest.Action { close(asked); return redistest.Action{HoldReply: t.Context().Done()} }, order[2])
+	<-asked
+	c.signal(os.Interrupt)
+	says(t, c, 130, "it is not known whether billing on ", "ended by a signal (interrupt)")
 }
 
 // The three of the night: one is stuck, found, understood and unlocked, and told.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/leasehold-go/leasehold/admin"
@@ -93,38 +94,43 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 			return err
 		}
 	}
-	var from []lock.Holder // that lost the lock
-	told := 0
-	var note error
-	for _, owner := range owners {
-		r, err := a.Unlock(ctx, u.name, owner, u.reason)
-		switch {
-		case errors.Is(err, lock.ErrNotHeld):
-			fmt.Fprintf(out, "%s has given it back meanwhile\n", owner)
-			continue
-		case err != nil:
-			return noLock(u.name, err)
-		}
-		from, told = append(from, r.Holders...), told+r.Told
-		note = errors.Join(note, r.NoteErr)
+	r, err := a.UnlockFrom(ctx, u.name, owners, u.reason)
+	from := r.Holders // that lost the lock
+	if len(from) > 0 {
+		lost := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool {
+			return !slices.ContainsFunc(from, func(h lock.Holder) bool { return h.Owner == owner })
+		})
+		fmt.Fprintf(out, "%s; %s\n%s\n", unlockedOf(len(lost), len(owners), err), toldOf(r.Told, from), worksOn)
 	}
-	if len(from) == 0 {
+	switch {
+	case ctx.Err() != nil && err != nil: // what is known now matters more than that a signal came
+		return &exitError{codeOf(context.Cause(ctx)), noLock(u.name, err)}
+	case errors.Is(err, lock.ErrNotHeld):
 		return fmt.Errorf("%s: nobody holds it any more; nothing was changed", shown(u.name))
-	}
-	fmt.Fprintf(out, "unlocked; %s\n%s\n", toldOf(told, from), worksOn)
-	if note != nil {
-		return fmt.Errorf("%s is unlocked, but there is no note of it: %w", shown(u.name), note)
+	case err != nil:
+		return noLock(u.name, err)
+	case r.NoteErr != nil:
+		return fmt.Errorf("%s is unlocked, but there is no note of it: %w", shown(u.name), r.NoteErr)
 	}
 	return nil
+}
+
+// unlockedOf returns words for an unlock that took the lock from n holders, of so many that were meant.
+func unlockedOf(n, meant int, err error) string {
+	switch {
+	case err != nil:
+		return fmt.Sprintf("%d of %d holders lost it", n, meant)
+	case n < meant:
+		return fmt.Sprintf("unlocked; %d of %d holders gave it back meanwhile", meant-n, meant)
+	}
+	return "unlocked"
 }
 
 // owners returns the owners from which to take the lock.
 func (u *unlocker) owners(l admin.Lock) (owners []string, err error) {
 	for _, h := range l.Holders {
-		if u.owner == "" || u.owner == h.Owner {
-			if len(owners) == 0 || owners[len(owners)-1] != h.Owner { // a writer that also reads comes twice
-				owners = append(owners, h.Owner)
-			}
+		if (u.owner == "" || u.owner == h.Owner) && !slices.Contains(owners, h.Owner) { // a writer that also reads comes twice
+			owners = append(owners, h.Owner)
 		}
 	}
 	switch {
