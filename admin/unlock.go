@@ -26,6 +26,9 @@ type Forced struct {
 	From   []string  `json:"from"`             // the holders, as lock.Client shows them
 }
 
+// ErrReason: the reason of a forced unlock is not text on one line of up to 256 bytes. Nothing was changed.
+var ErrReason = errors.New("bad reason")
+
 // Unlocked is the outcome of Unlock.
 type Unlocked struct {
 	Holders []lock.Holder // the holders that lost the lock
@@ -37,7 +40,7 @@ type Unlocked struct {
 // not empty. The lock goes to the next waiter, as if the holders had given it back.
 //
 // Unlock takes the lock only from holders that it has seen: an owner that obtains the lock meanwhile
-// keeps it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it.
+// keeps it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it, and ErrReason if the reason is not fit.
 //
 // A message tells the client of each holder at once, and the hold is lost with a cause that
 // matches lock.ErrLost and lock.ErrForced and names the operator. A client hears the message once it has
@@ -73,7 +76,7 @@ func (a *Admin) unlockIf(ctx context.Context, name, reason string, meant func(lo
 
 func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock.Holder) bool) (u Unlocked, err error) {
 	if err := legible(reason); err != nil {
-		return u, fmt.Errorf("the reason: %w", err)
+		return u, fmt.Errorf("%w: %w", ErrReason, err)
 	}
 	publish, err := a.publishes(ctx)
 	if err != nil {

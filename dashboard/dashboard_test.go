@@ -301,7 +301,7 @@ func TestUnlock(t *testing.T) {
 		"no name":      {with("typed", ""), "another one"},
 		"nobody seen":  {with("seen", ""), "do not hold the lock any more"},
 		"other seen":   {with("seen", strings.Repeat("0", 32)), "do not hold the lock any more"},
-		"long reason":  {with("reason", strings.Repeat("x", 300)), "refused"},
+		"long reason":  {with("reason", strings.Repeat("x", 300)), "the reason must be text on one line of up to 256 bytes"},
 	} {
 		if status, text := s.post(test.form, alice); status != 200 || !strings.Contains(text, test.says) {
 			t.Errorf("%s: %d %s", name, status, text)
@@ -330,7 +330,23 @@ func TestUnlock(t *testing.T) {
 	if !strings.Contains(said.String(), "unlocked by force") || strings.Contains(said.String(), h.Owner()) {
 		t.Errorf("the log says %s", &said)
 	}
+	s.says("lock?name=orders:42&unlocked=2&failed=error", 200, "The lock was taken from 2 holders, and then Redis gave no answer, or refused.")
 	s.says("lock?name=orders:42&unlocked=1&told=0&failed=<b>", 200, "A message was sent to 0 of 1 holder; the others are dead, or learn of it at")
+}
+
+// Where the note cannot be written, the page and the log say so.
+func TestUnlock_noNote(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	mustLock(t, billing(t, server.Client(t), "billing").NewLock("orders:42"))
+	var said bytes.Buffer
+	s := serve(t, server.Client(t, server.AddUser(t, "ops", "~*", "&*", "+@all", "-set")), dashboard.WithUnlock(nil), dashboard.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
+	if status, text := s.post(s.form("orders:42")); status != 200 || !strings.Contains(text, "Unlocked. ") || !strings.Contains(text, "There is no note of it in Redis") {
+		t.Errorf("%d %s", status, text)
+	}
+	if !strings.Contains(said.String(), "left no note") || !strings.Contains(said.String(), "NOPERM") {
+		t.Errorf("the log says %s", &said)
+	}
 }
 
 // follow follows a page, and returns what each of its events brings.

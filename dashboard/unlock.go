@@ -83,32 +83,38 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	l, err := a.Inspect(r.Context(), name)
-	done, told := 0, 0
+	var from []string // the owners that the page has shown
 	for _, holder := range l.Holders {
-		if err != nil {
-			break
-		}
-		if !slices.Contains(r.PostForm["seen"], digest(holder.Owner)) {
-			continue
-		}
-		var u admin.Unlocked
-		u, err = a.Unlock(r.Context(), name, holder.Owner, r.PostForm.Get("reason"))
-		done, told = done+len(u.Holders), told+u.Told
-		if errors.Is(err, lock.ErrNotHeld) {
-			err = nil
+		if slices.Contains(r.PostForm["seen"], digest(holder.Owner)) {
+			from = append(from, holder.Owner)
 		}
 	}
+	var u admin.Unlocked
+	reason := r.PostForm.Get("reason")
+	if err == nil {
+		u, err = a.UnlockFrom(r.Context(), name, from, reason)
+	}
+	done, told := len(u.Holders), u.Told
 	if done > 0 {
-		h.log().InfoContext(r.Context(), "dashboard: unlocked by force", "lock", name, "holders", done, "told", told, "reason", r.PostForm.Get("reason"))
+		h.log().InfoContext(r.Context(), "dashboard: unlocked by force", "lock", name, "holders", done, "told", told, "reason", reason)
+		if u.NoteErr != nil {
+			h.log().WarnContext(r.Context(), "dashboard: a forced unlock left no note", "lock", name, "err", u.NoteErr)
+		}
 	}
 	switch {
+	case errors.Is(err, lock.ErrNotHeld):
+		answer(url.Values{"failed": {"gone"}})
+	case errors.Is(err, admin.ErrReason):
+		answer(url.Values{"failed": {"reason"}})
 	case err != nil:
 		h.log().WarnContext(r.Context(), "dashboard: a forced unlock failed", "lock", name, "err", err)
 		answer(url.Values{"failed": {"error"}, "unlocked": {strconv.Itoa(done)}})
-	case done == 0:
-		answer(url.Values{"failed": {"gone"}})
 	default:
-		answer(url.Values{"unlocked": {strconv.Itoa(done)}, "told": {strconv.Itoa(told)}})
+		q := url.Values{"unlocked": {strconv.Itoa(done)}, "told": {strconv.Itoa(told)}}
+		if u.NoteErr != nil {
+			q.Set("note", "none")
+		}
+		answer(q)
 	}
 }
 
@@ -131,14 +137,24 @@ func resultOf(q url.Values) (text string, failed bool) {
 		return "Nothing was changed: the name that was typed is another one.", true
 	case "gone":
 		return "Nothing was changed: the holders that the page has shown do not hold the lock any more.", true
+	case "reason":
+		return "Nothing was changed: the reason must be text on one line of up to 256 bytes.", true
 	case "error":
-		return "Redis could not be asked, or refused. Look at the holders below; the log of the server says why.", true
+		const look = "Look at the holders below; the log of the server says why."
+		if err1 == nil && done > 0 {
+			return "The lock was taken from " + plural(done, "holder") + ", and then Redis gave no answer, or refused. " + look, true
+		}
+		return "Redis gave no answer, or refused. " + look, true
 	}
-	switch {
-	case err1 != nil || err2 != nil || done < 1:
+	if err1 != nil || err2 != nil || done < 1 {
 		return "", false
-	case told >= done:
-		return "Unlocked. A message was sent to " + plural(done, "holder") + worksOn, false
 	}
-	return "Unlocked. A message was sent to " + strconv.Itoa(told) + " of " + plural(done, "holder") + "; the others are dead, or learn of it at their next renewal or their unlock" + worksOn, false
+	text = "Unlocked. A message was sent to " + plural(done, "holder")
+	if told < done {
+		text = "Unlocked. A message was sent to " + strconv.Itoa(told) + " of " + plural(done, "holder") + "; the others are dead, or learn of it at their next renewal or their unlock"
+	}
+	if q.Get("note") == "none" {
+		text += ". There is no note of it in Redis; the log of the server says why"
+	}
+	return text + worksOn, false
 }
