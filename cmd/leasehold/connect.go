@@ -97,7 +97,7 @@ func (c *connection) dial(ctx context.Context, address string) (rueidis.Client, 
 	select {
 	case r := <-connected:
 		if r.err != nil {
-			return nil, fmt.Errorf("cannot connect to %s: %w", redacted(address), r.err)
+			return nil, &connectError{address, r.err}
 		}
 		return r.rdb, nil
 	case <-ctx.Done():
@@ -109,6 +109,20 @@ func (c *connection) dial(ctx context.Context, address string) (rueidis.Client, 
 		return nil, context.Cause(ctx)
 	}
 }
+
+// connectError is the error of a server with which there was no connection.
+type connectError struct {
+	address string
+	err     error
+}
+
+// Error names the server.
+func (e *connectError) Error() string {
+	return fmt.Sprintf("cannot connect to %s: %v", redacted(e.address), e.err)
+}
+
+// Unwrap returns what went wrong.
+func (e *connectError) Unwrap() error { return e.err }
 
 // options returns the options to connect to the server at address with.
 func (c *connection) options(address string) (rueidis.ClientOption, error) {

@@ -37,7 +37,7 @@ func advice(err error) string {
 	switch {
 	case errors.As(err, &network) && network.Op == "dial":
 		return "is the server running, and is the URL right?"
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF) && errors.As(err, new(*connectError)): // it can hang up later for many reasons
 		return "the server hung up: does it want TLS (rediss://)?"
 	}
 	return ""

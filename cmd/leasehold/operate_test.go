@@ -285,8 +285,11 @@ func TestUnlock_breaksOff(t *testing.T) {
 		})
 		return prepare(t, []string{"LEASEHOLD_REDIS_URL=redis://" + proxy.Addr()}, "unlock", "rw", "--yes").start()
 	}
-	says(t, unlock(func() redistest.Action { return redistest.Action{DropReply: true} }, order[1]), 1,
-		"1 of 3 holders lost it; ", "it is not known whether billing on ")
+	cut := unlock(func() redistest.Action { return redistest.Action{DropReply: true} }, order[1])
+	says(t, cut, 1, "1 of 3 holders lost it; ", "it is not known whether billing on ")
+	if text := cut.stderr.String(); strings.Contains(text, "TLS") {
+		t.Errorf("a connection that broke says that the server wants TLS: %s", text)
+	}
 
 	asked := make(chan struct{})
 	c := unlock(func() redistest.Action { close(asked); return redistest.Action{HoldReply: t.Context().Done()} }, order[2])
