@@ -87,21 +87,19 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 		return Lock{}, err
 	}
 	if len(found) == 0 {
-		if l, ok, err := a.semaphore(ctx, name); ok && err == nil {
-			return l, nil // after an error the other scripts say what is wrong
-		}
-	}
-	for _, read := range []func(context.Context, string) (Lock, bool, error){a.latch, a.crew} {
-		if len(found) > 0 {
-			break
-		}
-		if l, ok, err := read(ctx, name); ok && err == nil {
-			return l, nil
+		for _, read := range []func(context.Context, string) (Lock, bool, error){a.semaphore, a.latch, a.crew} {
+			l, ok, err := read(ctx, name)
+			if unanswered(err) {
+				return Lock{}, err
+			}
+			if ok && err == nil { // after another error the other scripts say what is wrong
+				return l, nil
+			}
 		}
 	}
 	if len(found) == 0 || found[0].Kind == ReadWrite {
 		l, err := a.ask(ctx, name, ReadWrite)
-		if len(found) > 0 || err == nil && (l.Locked() || len(l.Waiters) > 0) {
+		if len(found) > 0 || unanswered(err) || err == nil && (l.Locked() || len(l.Waiters) > 0) {
 			return l, err
 		}
 	}
@@ -122,6 +120,11 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 		return fair, nil
 	}
 	return plain, nil
+}
+
+// unanswered reports whether err says that Redis has not answered. It is not known then what the key holds.
+func unanswered(err error) bool {
+	return err != nil && !errors.Is(err, lock.ErrForeignKey) && command.FaultOf(err).Again
 }
 
 // ask reads the lock by the script of a kind.

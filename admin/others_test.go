@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -396,5 +398,47 @@ func TestInspect_noAnswerForAFilter(t *testing.T) {
 	})
 	if l, err := a.Inspect(t.Context(), "nothing"); err == nil {
 		t.Errorf("a filter that nobody could look for is shown as %+v", l)
+	}
+}
+
+// An Inspect that gets no answer to one of its questions says so, and does not take what it did not see for free.
+func TestInspect_noAnswer(t *testing.T) {
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	a, err := admin.New(s.Client(t, redistest.Via(proxy)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	if _, err := sc.c.NewCrew("crew").Join(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sc.lock(sc.c.NewSemaphore("semaphore", 2))
+	if _, err := sc.c.NewLatch("latch").TrySetCount(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	sc.lock(sc.c.NewRWLock("rw").Read())
+	sc.lock(sc.c.NewFairLock("fair"))
+	for _, name := range []string{"crew", "semaphore", "latch", "rw", "fair"} {
+		want := sc.inspect(name).Kind
+		for n := int32(1); ; n++ { // the n-th question loses its answer
+			var asked atomic.Int32
+			proxy.OnRequest(func(req [][]byte) redistest.Action {
+				if !slices.ContainsFunc(req, func(b []byte) bool { return strings.Contains(string(b), name) }) {
+					return redistest.Action{}
+				}
+				return redistest.Action{DropReply: asked.Add(1) == n}
+			})
+			l, err := a.Inspect(t.Context(), name)
+			if err == nil && l.Kind != want {
+				t.Errorf("%s, without the answer to question %d: it is shown as %q", name, n, l.Kind)
+			}
+			if errors.Is(err, lock.ErrForeignKey) {
+				t.Errorf("%s, without the answer to question %d: %v", name, n, err)
+			}
+			if asked.Load() < n {
+				break
+			}
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/lock"
@@ -125,10 +126,9 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 	return u, nil
 }
 
-// unsure returns err, with which the release of h failed, and says what is not known after it. An error that Redis answered says that
-// nothing was released.
+// unsure returns err, with which the release of h failed, and says what is not known after it.
 func (a *Admin) unsure(ctx context.Context, h lock.Holder, err error) error {
-	if errors.As(err, new(*rueidis.RedisError)) {
+	if !command.FaultOf(err).MayHaveRun {
 		return err
 	}
 	if cause := context.Cause(ctx); cause != nil {
