@@ -26,20 +26,23 @@ func VerifyTestMain(m goleak.TestingM) {
 		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
 }
 
-// WithMemory returns m with a server in memory, for the examples: addr is its address while the tests run.
-func WithMemory(m goleak.TestingM, addr *string) goleak.TestingM { return withMemory{m, addr} }
+// WithMemory returns m with a server in memory for each of addrs, for the examples: the address of the server stands there while
+// the tests run.
+func WithMemory(m goleak.TestingM, addrs ...*string) goleak.TestingM { return withMemory{m, addrs} }
 
 type withMemory struct {
-	m    goleak.TestingM
-	addr *string
+	m     goleak.TestingM
+	addrs []*string
 }
 
 func (w withMemory) Run() int {
-	server, err := memredis.Start()
-	if err != nil {
-		panic(err)
+	for _, addr := range w.addrs {
+		server, err := memredis.Start()
+		if err != nil {
+			panic(err)
+		}
+		defer server.Close()
+		*addr = server.Addr()
 	}
-	defer server.Close()
-	*w.addr = server.Addr()
 	return w.m.Run()
 }
