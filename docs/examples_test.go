@@ -35,6 +35,10 @@ var shownBy = map[string]string{
 	"multilock.Option":                 "ExampleQuorum_options", //
 	"multilock.WithWait":               "ExampleQuorum_options", //
 	"multilock.WithMaxHold":            "ExampleQuorum_options", //
+	"multilock.WithMinValidity":        "ExampleQuorum_options", //
+	"multilock.WithServerTimeout":      "ExampleQuorum_options", //
+	"multilock.WithLongestLease":       "ExampleWithDurableServers",
+	"multilock.Lock":                   "Example",
 	"fence.RedisOption":                "ExampleWithRegisterExpiry",
 	"fence.Script":                     "ExampleRedis_Run", //
 	"fencesql.Dialect":                 "ExampleGuard",     //

@@ -7,36 +7,40 @@ import (
 	"log"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/exampletest"
+	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
 // Two accounts, all or none. The order in which they are given does not matter.
-func ExampleLock() {
-	redis := exampletest.Start()
-	defer redis.Close()
+func Example() {
 	ctx := context.Background()
-	c := redis.Client()
+	c, err := client.Open(ctx, "redis://"+addrs[0])
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
 	from, to := c.NewLock("account:1"), c.NewLock("account:2")
 
-	err := lock.Do(ctx, multilock.New(from, to), func(ctx context.Context) error {
-		_, err := multilock.New(to, from).TryLock(context.Background()) // another owner
-		fmt.Println("another owner:", errors.Is(err, lock.ErrNotAcquired))
+	err = lock.Do(ctx, multilock.New(from, to), func(ctx context.Context) error {
+		fmt.Println("transferring") // ctx is over as soon as one of them is not certainly held
 		return ctx.Err()
 	})
 	fmt.Println(err)
 	// Output:
-	// another owner: true
+	// transferring
 	// <nil>
 }
 
 // The members of a hold, each with the token for its own resource.
 func ExampleHolds() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	c := redis.Client()
+	c, err := client.Open(ctx, "redis://"+addrs[0])
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
 	h, err := multilock.New(c.NewLock("account:1"), c.NewLock("account:2")).Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
@@ -50,94 +54,82 @@ func ExampleHolds() {
 	// true
 }
 
-// servers starts three servers that share nothing, and returns the lock called leader on each.
-func servers() (locks []lock.Locker, closeAll func()) {
-	var all []*exampletest.Server
-	for range 3 {
-		redis := exampletest.Start()
-		all = append(all, redis)
-		locks = append(locks, redis.Client().NewLock("leader", lock.WithFencing()))
-	}
-	return locks, func() {
-		for _, redis := range all {
-			redis.Close()
-		}
-	}
-}
-
 // A lock that a majority of three servers has to grant.
 func ExampleQuorum() {
-	locks, closeAll := servers()
-	defer closeAll()
-	leader := multilock.NewQuorum(locks, multilock.WithDurableServers())
+	ctx := context.Background()
+	var locks []lock.Locker
+	for _, addr := range addrs { // of three servers that share nothing
+		c, err := client.Open(ctx, "redis://"+addr, client.WithLazyConnect()) // starts although one is down
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer c.Close(ctx)
+		locks = append(locks, c.NewLock("leader", lock.WithFencing()))
+	}
+	leader := multilock.NewQuorum(locks, multilock.WithDurableServers()) // these forget nothing when they start again
 
-	h, err := leader.Lock(context.Background())
+	h, err := leader.Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(h.Err(), h.Token() > 0) // a token, as all locks are made with lock.WithFencing
-	fmt.Println(h.Unlock(context.Background()))
+	fmt.Println(h.Unlock(ctx))
 	// Output:
 	// <nil> true
 	// <nil>
 }
 
-// How long a call waits, and how long its hold may last.
+// How long a call waits, how long its hold may last, and what a hold must be worth.
 func ExampleQuorum_options() {
-	locks, closeAll := servers()
-	defer closeAll()
+	ctx := context.Background()
+	var locks []lock.Locker
+	for _, addr := range addrs { // of three servers that share nothing
+		c, err := client.Open(ctx, "redis://"+addr, client.WithLazyConnect()) // starts although one is down
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer c.Close(ctx)
+		locks = append(locks, c.NewLock("leader"))
+	}
 	leader := multilock.NewQuorum(locks, multilock.WithDurableServers(),
 		multilock.WithWait(5*time.Second), // and not lock.WithWait of the locks
 		multilock.WithMaxHold(time.Hour),
+		multilock.WithMinValidity(10*time.Second), // no hold that is almost over
+		multilock.WithServerTimeout(time.Second),  // for servers on other continents, which need longer than 50 ms to answer
 	)
-	fmt.Println(lock.Do(context.Background(), leader, func(context.Context) error { return nil }))
-	// Output: <nil>
-}
 
-// Servers that write each command to disk before they answer (appendfsync always) forget nothing when they start again, and
-// have a vote at once. Without the option, servers that have just started have none.
-func ExampleWithDurableServers() {
-	locks, closeAll := servers()
-	defer closeAll()
-	durable := multilock.NewQuorum(locks, multilock.WithDurableServers())
-	fmt.Println(lock.Do(context.Background(), durable, func(context.Context) error { return nil }))
-
-	_, err := multilock.NewQuorum(locks).TryLock(context.Background())
-	fmt.Println(err == nil)
-	// Output:
-	// <nil>
-	// false
-}
-
-// The longest lease of any process that uses the lock: for so long a server that has just started has no vote.
-func ExampleWithLongestLease() {
-	locks, closeAll := servers()
-	defer closeAll()
-	leader := multilock.NewQuorum(locks, multilock.WithLongestLease(time.Minute))
-	_, err := leader.TryLock(context.Background())
-	fmt.Println("servers that have just started grant nothing:", err != nil)
-	// Output: servers that have just started grant nothing: true
-}
-
-// A caller that needs ten seconds at least gets no hold that is almost over.
-func ExampleWithMinValidity() {
-	locks, closeAll := servers()
-	defer closeAll()
-	leader := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithMinValidity(10*time.Second))
-	h, err := leader.Lock(context.Background())
+	h, err := leader.Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(time.Until(h.Until()) > 9*time.Second)
-	_ = h.Unlock(context.Background())
-	// Output: true
+	fmt.Println(h.Unlock(ctx))
+	// Output:
+	// true
+	// <nil>
 }
 
-// Servers on other continents need longer than 50 ms to answer.
-func ExampleWithServerTimeout() {
-	locks, closeAll := servers()
-	defer closeAll()
-	leader := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithServerTimeout(time.Second))
-	fmt.Println(lock.Do(context.Background(), leader, func(context.Context) error { return nil }))
-	// Output: <nil>
+// Servers that write each command to disk before they answer (appendfsync always) forget nothing when they start again, and
+// have a vote at once. Other servers have none until the longest lease of any process that uses the lock has passed.
+func ExampleWithDurableServers() {
+	ctx := context.Background()
+	var locks []lock.Locker
+	for _, addr := range addrs { // of three servers that share nothing
+		c, err := client.Open(ctx, "redis://"+addr, client.WithLazyConnect()) // starts although one is down
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer c.Close(ctx)
+		locks = append(locks, c.NewLock("leader"))
+	}
+
+	durable := multilock.NewQuorum(locks, multilock.WithDurableServers())
+	fmt.Println(lock.Do(ctx, durable, func(context.Context) error { return nil }))
+
+	others := multilock.NewQuorum(locks, multilock.WithLongestLease(time.Minute))
+	_, err := others.TryLock(ctx) // the servers have just started
+	fmt.Println("too early:", errors.Is(err, lock.ErrNotAcquired))
+	// Output:
+	// <nil>
+	// too early: true
 }

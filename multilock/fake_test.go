@@ -17,7 +17,12 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+// addrs are the addresses of three servers in memory, for the examples.
+var addrs [3]string
+
+func TestMain(m *testing.M) {
+	redistest.VerifyTestMain(redistest.WithMemory(m, &addrs[0], &addrs[1], &addrs[2]))
+}
 
 // site is a server in memory, on the clock of a bubble. It can do to its clients all that a real
 // server can: be slow, freeze, die, come back empty, and have its clock
