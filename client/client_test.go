@@ -17,7 +17,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // On virtual time: with the shortest watchdog, a server has 16 ms to answer.
 func TestOptions(t *testing.T) { synctest.Test(t, testOptions) }

@@ -11,24 +11,41 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/internal/exampletest"
 	"github.com/leasehold-go/leasehold/lock"
-	"github.com/leasehold-go/leasehold/multilock"
 	"github.com/redis/rueidis"
 )
 
+// One client for the whole process makes all locks. Do locks, works and unlocks.
 func Example() {
-	redis := exampletest.Start() // in memory; yours is redis://127.0.0.1:6379, say
-	defer redis.Close()
 	ctx := context.Background()
-	c, err := client.Open(ctx, redis.URL())
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx) // gives back every lock that it still holds
+
+	orders := c.NewLock("orders:42", lock.WithWait(5*time.Second)) // no I/O, safe for concurrent use
+	err = lock.Do(ctx, orders, func(ctx context.Context) error {
+		fmt.Println("shipping") // ctx is over as soon as the lock is not certainly held
+		return ctx.Err()
+	})
+	fmt.Println(err)
+	// Output:
+	// shipping
+	// <nil>
+}
+
+// A hold in the caller's own hands.
+func ExampleClient_NewLock() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
 
-	l := c.NewLock("orders:42") // no I/O, safe for concurrent use
-	h, err := l.Lock(ctx)       // waits until the lock is held or ctx ends
+	l := c.NewLock("orders:42")
+	h, err := l.Lock(ctx) // waits until the lock is held or ctx ends
 	if err != nil {
 		log.Print(err)
 		return
@@ -42,9 +59,8 @@ func Example() {
 
 // A client on the rueidis client that the application has. Close the client first.
 func ExampleNew() {
-	redis := exampletest.Start()
-	defer redis.Close()
-	option, err := client.ParseURL(redis.URL())
+	ctx := context.Background()
+	option, err := client.ParseURL("redis://" + addr)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -53,14 +69,13 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-
 	c, err := client.New(rdb)
 	if err != nil {
 		log.Fatal(err)
 	}
-	ctx := context.Background()
 	defer c.Close(ctx)
-	fmt.Println(lock.TryDo(ctx, c.NewLock("orders:42"), func(context.Context) error { return nil }))
+
+	fmt.Println(lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { return nil }))
 	// Output: <nil>
 }
 
@@ -83,10 +98,8 @@ func ExampleParseURL() {
 
 // Who a client is to operators, whom it tells what happens, and how long it waits for an answer.
 func ExampleClient_options() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	c, err := client.Open(ctx, redis.URL(),
+	c, err := client.Open(ctx, "redis://"+addr,
 		client.WithName("billing"),              // leasehold ls shows it
 		client.WithLabel(os.Getenv("POD_NAME")), // and this, with -o wide
 		client.WithOpTimeout(2*time.Second),     // then the outcome of a command counts as unknown
@@ -98,6 +111,7 @@ func ExampleClient_options() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
+
 	fmt.Println(lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { return nil }))
 	// Output:
 	// granted orders:42
@@ -106,13 +120,19 @@ func ExampleClient_options() {
 
 // Two applications on one server, with a lock of the same name each.
 func ExampleWithKeyPrefix() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	billing := redis.Client(client.WithKeyPrefix("billing:"))
-	shipping := redis.Client(client.WithKeyPrefix("shipping:"))
+	billing, err := client.Open(ctx, "redis://"+addr, client.WithKeyPrefix("billing:"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer billing.Close(ctx)
+	shipping, err := client.Open(ctx, "redis://"+addr, client.WithKeyPrefix("shipping:")) // as another application does
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer shipping.Close(ctx)
 
-	err := lock.Do(ctx, billing.NewLock("nightly"), func(ctx context.Context) error {
+	err = lock.Do(ctx, billing.NewLock("nightly"), func(ctx context.Context) error {
 		return lock.TryDo(ctx, shipping.NewLock("nightly"), func(context.Context) error { return nil })
 	})
 	fmt.Println(err)
@@ -121,93 +141,98 @@ func ExampleWithKeyPrefix() {
 
 // The warnings and errors of the client go to a logger of yours, and not to slog.Default.
 func ExampleWithLogger() {
-	redis := exampletest.Start()
-	defer redis.Close()
-	withoutTime := func(_ []string, a slog.Attr) slog.Attr {
+	ctx := context.Background()
+	withoutTime := func(_ []string, a slog.Attr) slog.Attr { // yours has the time
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
 		}
 		return a
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
-	c := redis.Client(client.WithLogger(logger))
+	c, err := client.Open(ctx, "redis://"+addr, client.WithLogger(logger))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
 
-	l := c.NewLock("import", lock.WithMaxHold(10*time.Millisecond))
-	_ = lock.Do(context.Background(), l, func(ctx context.Context) error {
-		<-ctx.Done()
-		return nil
+	imports := c.NewLock("import", lock.WithMaxHold(200*time.Millisecond))
+	err = lock.Do(ctx, imports, func(ctx context.Context) error {
+		<-ctx.Done() // it hangs
+		return context.Cause(ctx)
 	})
+	if !errors.Is(err, lock.ErrMaxHold) {
+		log.Fatal(err)
+	}
 	// Output: level=ERROR msg="lock lost" lock=import mode=exclusive cause="held for as long as WithMaxHold allows"
 }
 
 // A shorter lease frees the lock of a dead process sooner, and loses the lock sooner when Redis is silent.
 func ExampleWithWatchdogTimeout() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	h, err := redis.Client(client.WithWatchdogTimeout(10 * time.Second)).NewLock("orders:42").Lock(ctx)
+	c, err := client.Open(ctx, "redis://"+addr, client.WithWatchdogTimeout(10*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	h, err := c.NewLock("orders:42").Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(time.Until(h.Until()) < 10*time.Second)
-	_ = h.Unlock(ctx)
-	// Output: true
+	fmt.Println(h.Unlock(ctx))
+	// Output:
+	// true
+	// <nil>
 }
 
 // A client that tells nobody who it is, and writes no key but those of its locks.
 func ExampleWithoutRegistry() {
-	redis := exampletest.Start()
-	defer redis.Close()
 	ctx := context.Background()
-	l := redis.Client(client.WithoutRegistry()).NewLock("orders:42")
-	err := lock.Do(ctx, l, func(context.Context) error {
-		state, err := l.Inspect(ctx)
-		fmt.Println(state.Holders[0].Client.Known())
-		return err
+	c, err := client.Open(ctx, "redis://"+addr, client.WithoutRegistry())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	orders := c.NewLock("orders:42")
+
+	err = lock.Do(ctx, orders, func(ctx context.Context) error {
+		state, err := orders.Inspect(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Println("its client is known:", state.Holders[0].Client.Known())
+		return nil
 	})
 	fmt.Println(err)
 	// Output:
-	// false
+	// its client is known: false
 	// <nil>
 }
 
 // A cluster whose Java peers are older than Redisson 3.22, which publish to all nodes.
 func ExamplePubSub() {
-	redis := exampletest.Start()
-	defer redis.Close()
-	c := redis.Client(client.WithPubSub(client.PubSubPlain))
-	fmt.Println(client.PubSubPlain, lock.Do(context.Background(), c.NewLock("orders:42"), func(context.Context) error { return nil }))
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr, client.WithPubSub(client.PubSubPlain))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	fmt.Println(client.PubSubPlain, lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { return nil }))
 	// Output: plain <nil>
 }
 
-// A quorum of three servers starts while one of them is down.
+// A process starts although its server is down. Each call says that there is no answer, until the server is up.
 func ExampleWithLazyConnect() {
-	one, two := exampletest.Start(), exampletest.Start()
-	defer one.Close()
-	defer two.Close()
 	ctx := context.Background()
-	var locks []lock.Locker
-	for _, url := range []string{one.URL(), two.URL(), "redis://127.0.0.1:1"} { // where nobody listens
-		c, err := client.Open(ctx, url, client.WithLazyConnect())
-		if err != nil {
-			log.Fatal(err) // the URL or an option is wrong
-		}
-		defer func() {
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			c.Close(ctx) // the server that is down confirms nothing
-		}()
-		locks = append(locks, c.NewLock("leader"))
+	c, err := client.Open(ctx, "redis://127.0.0.1:1", client.WithLazyConnect()) // where nobody listens
+	if err != nil {
+		log.Fatal(err) // the URL or an option is wrong
 	}
+	defer c.Close(ctx)
 
-	// These servers forget nothing when they start again; without the option they have no vote at first.
-	leader := multilock.NewQuorum(locks, multilock.WithDurableServers())
-	err := lock.Do(ctx, leader, func(context.Context) error {
-		fmt.Println("two of three servers say so")
-		return nil
-	})
-	fmt.Println(err == nil || errors.Is(err, lock.ErrUnavailable))
-	// Output:
-	// two of three servers say so
-	// true
+	_, err = c.NewLock("orders:42").TryLock(ctx)
+	fmt.Println(errors.Is(err, lock.ErrUnavailable))
+	// Output: true
 }
