@@ -9,30 +9,32 @@ import (
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/internal/exampletest"
-	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/ratelimit"
+	"github.com/redis/rueidis"
 )
 
-// hold starts a server in memory with a lock that is held, and an Admin of it.
-func hold(ctx context.Context, name string, opts ...admin.Option) (a *admin.Admin, h lock.Hold, closeAll func()) {
-	redis := exampletest.Start()
-	a, err := admin.New(redis.Redis(), opts...)
-	if err != nil {
-		log.Fatal(err)
-	}
-	h, err = redis.Client(client.WithName("billing")).NewLock(name).Lock(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return a, h, redis.Close
-}
-
 // Which locks are held, and by whom?
-func ExampleAdmin() {
+func Example() {
 	ctx := context.Background()
-	a, h, closeAll := hold(ctx, "orders:42")
-	defer closeAll()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	a, err := admin.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := client.New(rdb) // of an application
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	h, err := c.NewLock("orders:42").Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Unlock(ctx)
 
 	for l, err := range a.Locks(ctx, admin.Query{Match: admin.Prefix("orders:"), Kind: admin.Plain}) {
 		if err != nil {
@@ -46,11 +48,28 @@ func ExampleAdmin() {
 // A web page that lists locks asks for one page after the other.
 func ExampleAdmin_Page() {
 	ctx := context.Background()
-	a, _, closeAll := hold(ctx, "orders:42")
-	defer closeAll()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	a, err := admin.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := client.New(rdb) // of an application
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	h, err := c.NewLock("pages:1").Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Unlock(ctx)
 
 	for cursor := ""; ; {
-		page, err := a.Page(ctx, admin.Query{}, cursor)
+		page, err := a.Page(ctx, admin.Query{Match: admin.Prefix("pages:")}, cursor)
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -61,40 +80,46 @@ func ExampleAdmin_Page() {
 			break
 		}
 	}
-	// Output: orders:42
+	// Output: pages:1
 }
 
 // How do rate limiters and filters stand?
 func ExampleAdmin_Inspect() {
 	ctx := context.Background()
-	redis := exampletest.Start()
-	defer redis.Close()
-	c := redis.Client()
-	_, err1 := c.NewRateLimiter("api", ratelimit.Closed(), ratelimit.PerHour(10)).Take(ctx, "alice", 5)
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	a, err := admin.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := client.New(rdb) // of an application
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	_, err1 := c.NewRateLimiter("api", ratelimit.Closed().After(time.Second), ratelimit.PerHour(10)).Take(ctx, "alice", 5)
 	_, err2 := c.NewWindow("sms").Init(ctx, 10, time.Hour)
 	_, err3 := c.NewWindow("sms").Take(ctx, 7)
 	_, err4 := c.NewBloomFilter("seen").Init(ctx, 1000, .01)
 	_, err5 := c.NewBloomFilter("seen").Add(ctx, []byte("a"), []byte("b"))
-	a, err6 := admin.New(redis.Redis())
-	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		log.Fatal(err)
 	}
 
-	for _, kind := range []admin.Kind{admin.RateLimit, admin.Window, admin.Bloom} {
-		for l, err := range a.Locks(ctx, admin.Query{Kind: kind}) {
-			if err == nil {
-				l, err = a.Inspect(ctx, l.Name)
-			}
-			switch {
-			case err != nil:
-				log.Fatal(err)
-			case l.Limit != nil:
-				fmt.Println(l.Name, "has a full bucket again in", l.Limit.Owed[0].Full.Round(time.Minute))
-			case l.Window != nil:
-				fmt.Println(l.Name, "has", l.Window.Left, "of", l.Window.Rate, "units left")
-			case l.Filter != nil:
-				fmt.Println(l.Name, "has", l.Filter.Elements(), "elements and room for", l.Filter.Expected)
-			}
+	for _, name := range []string{"api:alice", "sms", "seen"} {
+		l, err := a.Inspect(ctx, name)
+		switch {
+		case err != nil:
+			log.Fatal(err)
+		case l.Limit != nil:
+			fmt.Println(l.Name, "has a full bucket again in", l.Limit.Owed[0].Full.Round(time.Minute))
+		case l.Window != nil:
+			fmt.Println(l.Name, "has", l.Window.Left, "of", l.Window.Rate, "units left")
+		case l.Filter != nil:
+			fmt.Println(l.Name, "has", l.Filter.Elements(), "elements and room for", l.Filter.Expected)
 		}
 	}
 	// Output:
@@ -106,10 +131,27 @@ func ExampleAdmin_Inspect() {
 // Which keys of Redis belong to a lock?
 func ExampleAdmin_Keys() {
 	ctx := context.Background()
-	a, _, closeAll := hold(ctx, "orders:42")
-	defer closeAll()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	a, err := admin.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := client.New(rdb) // of an application
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	h, err := c.NewLock("keys:1").Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Unlock(ctx)
 
-	l, err := a.Inspect(ctx, "orders:42")
+	l, err := a.Inspect(ctx, "keys:1")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -118,49 +160,84 @@ func ExampleAdmin_Keys() {
 		log.Fatal(err)
 	}
 	fmt.Println(keys[0].Name, keys[0].Type, keys[0].Left > 0)
-	// Output: orders:42 hash true
+	// Output: keys:1 hash true
 }
 
 // An operator takes a lock from a holder that is stuck, and from no other.
 func ExampleAdmin_Unlock() {
 	ctx := context.Background()
-	a, h, closeAll := hold(ctx, "orders:42", admin.WithOperator("alice"), admin.WithOpTimeout(10*time.Second))
-	defer closeAll()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	a, err := admin.New(rdb, admin.WithOperator("alice"), admin.WithOpTimeout(10*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := client.New(rdb) // of an application
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	h, err := c.NewLock("stuck").Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer h.Unlock(ctx)
 
-	unlocked, err := a.Unlock(ctx, "orders:42", h.Owner(), "stuck, ticket 815")
+	unlocked, err := a.Unlock(ctx, "stuck", h.Owner(), "ticket 815") // the owner that Inspect has shown
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(len(unlocked.Holders), unlocked.NoteErr)
-	l, err := a.Inspect(ctx, "orders:42")
+	l, err := a.Inspect(ctx, "stuck")
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(l.Locked(), l.Forced.By, l.Forced.Reason)
 	// Output:
 	// 1 <nil>
-	// false alice stuck, ticket 815
+	// false alice ticket 815
 }
 
 // What happens to a lock, until the loop ends.
 func ExampleAdmin_Watch() {
 	ctx := context.Background()
-	a, h, closeAll := hold(ctx, "orders:42")
-	defer closeAll()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
+	a, err := admin.New(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	c, err := client.New(rdb) // of an application
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	h, err := c.NewLock("watched").Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
 
-	for e, err := range a.Watch(ctx, "orders:42") {
+	for e, err := range a.Watch(ctx, "watched") {
 		if err != nil {
 			log.Fatal(err)
 		}
 		fmt.Println(e.What, e.Lock.Name, e.Owner == h.Owner())
 		switch e.What {
 		case admin.Seen:
-			_ = h.Unlock(ctx)
+			if err := h.Unlock(ctx); err != nil {
+				log.Fatal(err)
+			}
 		case admin.Released:
 			return
 		}
 	}
 	// Output:
-	// seen orders:42 true
-	// released orders:42 true
+	// seen watched true
+	// released watched true
 }

@@ -62,9 +62,10 @@ var shownBy = map[string]string{
 	"admin.WithOpTimeout":              "ExampleAdmin_Unlock",  //
 	"admin.Unlocked":                   "ExampleAdmin_Unlock",  //
 	"admin.Forced":                     "ExampleAdmin_Unlock",  //
-	"admin.Lock":                       "ExampleAdmin",         //
-	"admin.Query":                      "ExampleAdmin",         //
-	"admin.Kind":                       "ExampleAdmin",         //
+	"admin.Admin":                      "Example",              //
+	"admin.Lock":                       "Example",              //
+	"admin.Query":                      "Example",              //
+	"admin.Kind":                       "Example",              //
 	"admin.Page":                       "ExampleAdmin_Page",    //
 	"admin.ClientPage":                 "ExampleAdmin_Page",    // the same for clients
 	"admin.Key":                        "ExampleAdmin_Keys",    //
