@@ -244,8 +244,6 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
-
 // A caller that does not wait gets both locks or none, and is told so in leasehold's words. A caller whose wait ends is told the same.
 func TestTryDo(t *testing.T) {
 	d := servers["server"](t)
