@@ -25,7 +25,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // patience limits the wait for something that happens at once, even on a busy machine.
 const patience = 20 * time.Second

@@ -8,18 +8,21 @@ import (
 	"net/http/httptest"
 
 	"github.com/leasehold-go/leasehold/dashboard"
-	"github.com/leasehold-go/leasehold/internal/exampletest"
+	"github.com/redis/rueidis"
 )
 
 // The pages behind a check of yours, which knows the operator.
 func ExampleHandler() {
-	redis := exampletest.Start()
-	defer redis.Close()
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rdb.Close()
 	operator := func(r *http.Request) string { // as your check has noted it
 		user, _, _ := r.BasicAuth()
 		return user
 	}
-	pages, err := dashboard.New(redis.Redis(), dashboard.WithUnlock(operator), dashboard.WithLogger(slog.New(slog.DiscardHandler)))
+	pages, err := dashboard.New(rdb, dashboard.WithUnlock(operator), dashboard.WithLogger(slog.Default()))
 	if err != nil {
 		log.Fatal(err)
 	}
