@@ -24,7 +24,10 @@ import (
 	"go.uber.org/zap"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // authority issues certificates, and counts them.
 type authority struct {

@@ -8,16 +8,19 @@ import (
 
 	"github.com/caddyserver/certmagic"
 	"github.com/leasehold-go/leasehold/certmagiclock"
-	"github.com/leasehold-go/leasehold/internal/exampletest"
+	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
 // Certificates in a directory that all servers share, and locks in Redis.
 func ExampleStorage() {
-	redis := exampletest.Start() // in memory; yours is client.Open(ctx, "redis://127.0.0.1:6379"), say
-	defer redis.Close()
-	c := redis.Client()
-	dir, err := os.MkdirTemp("", "certificates")
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+	dir, err := os.MkdirTemp("", "certificates") // yours is on a shared disk
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -26,9 +29,8 @@ func ExampleStorage() {
 	storage := certmagiclock.New(&certmagic.FileStorage{Path: dir}, func(name string) lock.Locker {
 		return c.NewLock("certmagic:" + name)
 	})
-	certmagic.Default.Storage = storage // certmagic does the rest
+	certmagic.Default.Storage = storage // certmagic does the rest: it calls Lock and Unlock
 
-	ctx := context.Background()
 	fmt.Println(storage.Lock(ctx, "issue_cert_example.com"))
 	fmt.Println(storage.Unlock(ctx, "issue_cert_example.com"))
 	// Output:
