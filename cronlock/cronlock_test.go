@@ -9,13 +9,10 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/robfig/cron/v3"
 )
-
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 // Of three processes, one runs each minute's job, although the job is quick and their clocks differ.
 func TestUnless(t *testing.T) {

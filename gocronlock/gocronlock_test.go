@@ -11,12 +11,9 @@ import (
 
 	"github.com/go-co-op/gocron/v2"
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
 )
-
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 // scheduler runs job every minute, until the end of the test.
 func scheduler(t *testing.T, job func(), opts ...gocron.SchedulerOption) gocron.Scheduler {

@@ -2,14 +2,12 @@ package cronlock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/cronlock"
-	"github.com/leasehold-go/leasehold/internal/memredis"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/robfig/cron/v3"
 )
@@ -25,8 +23,12 @@ func invoices(s *cron.Cron, c *client.Client, job func(ctx context.Context) erro
 // A job with a context, which ends when the lock is lost. The second process skips the run.
 func ExampleFunc() {
 	ctx := context.Background()
-	c, closeAll := open(ctx)
-	defer closeAll()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
 	for _, s := range []*cron.Cron{cron.New(), cron.New()} { // two processes
 		err := invoices(s, c, func(ctx context.Context) error {
 			fmt.Println("writing invoices")
@@ -38,32 +40,4 @@ func ExampleFunc() {
 		s.Entries()[0].Job.Run() // as s.Start has it run at the full minute
 	}
 	// Output: writing invoices
-}
-
-// A job that is there already is wrapped. It has no context, so it does not hear of a loss.
-func ExampleUnless() {
-	ctx := context.Background()
-	c, closeAll := open(ctx)
-	defer closeAll()
-	job := cron.FuncJob(func() { fmt.Println("writing invoices") })
-	report := func(err error) { fmt.Println(errors.Is(err, lock.ErrUnavailable), err) }
-	one := cronlock.Unless(c.NewLock("cron:invoices"), report)
-	cron.NewChain(one).Then(job).Run()
-	// Output: writing invoices
-}
-
-// open returns a client of a server in memory. Yours is of redis://127.0.0.1:6379, say.
-func open(ctx context.Context) (c *client.Client, closeAll func()) {
-	server, err := memredis.Start()
-	if err != nil {
-		log.Fatal(err)
-	}
-	c, err = client.Open(ctx, "redis://"+server.Addr())
-	if err != nil {
-		log.Fatal(err)
-	}
-	return c, func() {
-		c.Close(ctx)
-		server.Close()
-	}
 }
