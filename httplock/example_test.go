@@ -9,19 +9,13 @@ import (
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/httplock"
-	"github.com/leasehold-go/leasehold/internal/memredis"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
 // One payment of an order at a time, in all replicas of the service.
 func ExampleHandler() {
-	redis, err := memredis.Start() // in memory; yours is redis://127.0.0.1:6379, say
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer redis.Close()
 	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://"+redis.Addr())
+	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -54,10 +48,13 @@ func ExampleHandler() {
 		fmt.Println(resp.Status)
 	}
 	post()
-	_ = lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { // as another request would
+	err = lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { // as another request would
 		post()
 		return nil
 	})
+	if err != nil {
+		log.Fatal(err)
+	}
 	// Output:
 	// 204 No Content
 	// 409 Conflict

@@ -21,7 +21,10 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // lockOf returns the lock of an order, and none for a request to other paths.
 func lockOf(c *client.Client, opts ...lock.Option) func(*http.Request) lock.Locker {

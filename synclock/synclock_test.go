@@ -1,23 +1,22 @@
 package synclock_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"log"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/internal/memredis"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/leasehold-go/leasehold/synclock"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // Goroutines of two processes wait for each other, with a sync.Cond on top.
 func TestLocker(t *testing.T) {
@@ -105,29 +104,6 @@ func TestLocker_panics(t *testing.T) {
 	if err := panics(t, l.Lock); !errors.Is(err, lock.ErrClosed) {
 		t.Errorf("on a closed client: %v", err)
 	}
-}
-
-// A store that wants a sync.Locker gets one that all processes share.
-func ExampleLocker() {
-	redis, err := memredis.Start() // in memory; yours is redis://127.0.0.1:6379, say
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer redis.Close()
-	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://"+redis.Addr())
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close(ctx)
-
-	save := func(mu sync.Locker) { // as a package that knows nothing of leasehold has it
-		mu.Lock()
-		defer mu.Unlock()
-		fmt.Println("saved")
-	}
-	save(synclock.New(c.NewLock("store")))
-	// Output: saved
 }
 
 // A goroutine that has lost the lock gives back its own hold, and not that of the goroutine that has locked meanwhile.
