@@ -16,9 +16,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
+// What happens to the locks of a client becomes spans and metrics.
 func Example() {
-	rdb, stop := startRedis() // the application's rueidis client
-	defer stop()
 	ctx := context.Background()
 
 	// The providers of the application. Without the options the observer takes the global ones.
@@ -31,7 +30,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	c, err := client.New(rdb, client.WithObserver(observer))
+	c, err := client.Open(ctx, "redis://"+addr, client.WithObserver(observer))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -65,8 +64,6 @@ func Example() {
 
 // Names that say little may be attributes: here the part before the first colon.
 func ExampleWithNameAttribute() {
-	rdb, stop := startRedis()
-	defer stop()
 	ctx := context.Background()
 	spans := tracetest.NewSpanRecorder()
 	observer, err := leaseholdotel.NewObserver(
@@ -80,7 +77,7 @@ func ExampleWithNameAttribute() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	c, err := client.New(rdb, client.WithObserver(observer))
+	c, err := client.Open(ctx, "redis://"+addr, client.WithObserver(observer))
 	if err != nil {
 		log.Fatal(err)
 	}

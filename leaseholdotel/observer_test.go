@@ -30,7 +30,10 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 // scene is an observer with everything that it tells.
 type scene struct {

@@ -15,7 +15,10 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
 func newMetrics(t *testing.T, opts ...leaseholdprom.Option) *leaseholdprom.Metrics {
 	t.Helper()
