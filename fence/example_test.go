@@ -12,9 +12,6 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Tokens of two holders, one after the other, as Hold.Token returns them.
-const first, second = 1795225388576199, 1795225388576200
-
 // A holder locks, works, and writes its result behind a guard.
 func Example() {
 	ctx := context.Background()
@@ -64,6 +61,7 @@ func ExampleRedis() {
 		log.Fatal(err)
 	}
 
+	const first, second = 1795225388576199, 1795225388576200 // of two holders, as Hold.Token returns them
 	fmt.Println(guard.Set(ctx, second, "stock:7", "9"))
 	fmt.Println(guard.Set(ctx, first, "stock:7", "11")) // this holder was paused
 	// Output:
@@ -85,10 +83,13 @@ func ExampleRedis_Run() {
 		log.Fatal(err)
 	}
 
+	const first, second = 1795225388576199, 1795225388576200 // of two holders, as Hold.Token returns them
 	setFor := fence.NewScript(`return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])`)
 	reply, err := guard.Run(ctx, second, setFor, []string{"session:7"}, "open", "60000")
-	said, _ := reply.ToString()
-	fmt.Println(said, err)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.ToString())
 	_, err = guard.Run(ctx, first, setFor, []string{"session:7"}, "closed", "60000")
 	fmt.Println(errors.Is(err, fence.ErrStale))
 	// Output:
@@ -98,6 +99,7 @@ func ExampleRedis_Run() {
 
 // A mark guards data of one process: check and write are one step.
 func ExampleMark_Do() {
+	const first, second = 1795225388576199, 1795225388576200 // of two holders, as Hold.Token returns them
 	var mark fence.Mark
 	price := 0
 	set := func(token uint64, to int) error {
@@ -111,6 +113,7 @@ func ExampleMark_Do() {
 }
 
 func ExampleMarks() {
+	const first, second = 1795225388576199, 1795225388576200 // of two holders, as Hold.Token returns them
 	var marks fence.Marks
 	fmt.Println(marks.Of("account:1").Check(second))
 	fmt.Println(marks.Of("account:2").Check(first)) // another account, another lock
@@ -123,6 +126,7 @@ func ExampleMarks() {
 
 // The error has both tokens.
 func ExampleStaleError() {
+	const first, second = 1795225388576199, 1795225388576200 // of two holders, as Hold.Token returns them
 	err := fence.Check(first, second)
 	var stale *fence.StaleError
 	if errors.As(err, &stale) {
@@ -143,6 +147,6 @@ func ExampleWithRegisterExpiry() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(guard.Set(ctx, first, "session:8", "open"))
+	fmt.Println(guard.Set(ctx, 1795225388576199, "session:8", "open"))
 	// Output: <nil>
 }
