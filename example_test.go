@@ -5,33 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/fence"
-	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/multilock"
 	"github.com/leasehold-go/leasehold/ratelimit"
-	"go.uber.org/goleak"
 )
-
-// addr is the server of the examples: one in memory.
-var addr string
-
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(redistest.WithMemory(m, &addr), redistest.NotOurs())
-}
-
-// open connects; one client for each process is enough.
-func open() *client.Client {
-	c, err := client.Open(context.Background(), "redis://"+addr)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return c
-}
 
 // Do locks, works and unlocks, whatever happens.
 func Example() {
@@ -62,11 +43,13 @@ func Example() {
 // different errors.
 func Example_unlessBusy() {
 	ctx := context.Background()
-	c, other := open(), open() // as two processes
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer c.Close(ctx)
-	defer other.Close(ctx)
 
-	h, err := other.NewLock("report").Lock(ctx)
+	h, err := c.NewLock("report").Lock(ctx) // as another process does
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -88,7 +71,10 @@ func Example_unlessBusy() {
 // lock stays locked for 50 seconds, and longer if the job takes longer.
 func Example_onceAMinute() {
 	ctx := context.Background()
-	c := open()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer c.Close(ctx)
 
 	for _, replica := range []string{"a", "b", "c"} {
@@ -107,11 +93,14 @@ func Example_onceAMinute() {
 // Owners are served in the order in which they asked, across all processes.
 func Example_fair() {
 	ctx := context.Background()
-	c := open()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer c.Close(ctx)
 
 	desk := c.NewFairLock("desk", lock.WithWait(5*time.Second))
-	err := lock.Do(ctx, desk, func(context.Context) error {
+	err = lock.Do(ctx, desk, func(context.Context) error {
 		fmt.Println("next, please")
 		return nil
 	})
@@ -124,7 +113,10 @@ func Example_fair() {
 // Any number of readers, or one writer, which may go on as a reader.
 func Example_readWrite() {
 	ctx := context.Background()
-	c := open()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer c.Close(ctx)
 	catalogue := c.NewRWLock("catalogue")
 
@@ -151,11 +143,14 @@ func Example_readWrite() {
 // Several locks, all or none: calls for {a, b} and for {b, a} never wait for each other in a ring.
 func Example_severalLocks() {
 	ctx := context.Background()
-	c := open()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer c.Close(ctx)
 
 	both := multilock.New(c.NewLock("account:1"), c.NewLock("account:2"))
-	err := lock.Do(ctx, both, func(context.Context) error {
+	err = lock.Do(ctx, both, func(context.Context) error {
 		fmt.Println("transferring")
 		return nil
 	})
@@ -168,14 +163,17 @@ func Example_severalLocks() {
 // A nested call re-enters by the context of the hold, and by nothing else.
 func Example_reentry() {
 	ctx := context.Background()
-	c := open()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer c.Close(ctx)
 	account := c.NewLock("account:7")
 
 	deposit := func(ctx context.Context) error { // locks by itself, as its other callers need that
 		return lock.TryDo(ctx, account, func(context.Context) error { return nil })
 	}
-	err := lock.Do(ctx, account, func(held context.Context) error {
+	err = lock.Do(ctx, account, func(held context.Context) error {
 		fmt.Println("under the hold's context:", deposit(held))
 		fmt.Println("under another one:", errors.Is(deposit(ctx), lock.ErrNotAcquired))
 		return nil
@@ -190,7 +188,10 @@ func Example_reentry() {
 // The keeper of the data refuses a holder that is late: its token is smaller than one that was seen.
 func Example_fencing() {
 	ctx := context.Background()
-	c := open()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer c.Close(ctx)
 	l := c.NewLock("price", lock.WithFencing())
 
@@ -215,7 +216,10 @@ func Example_fencing() {
 // The holder is told when somebody takes the lock away.
 func Example_lost() {
 	ctx := context.Background()
-	c := open()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer c.Close(ctx)
 	l := c.NewLock("import")
 
@@ -237,7 +241,10 @@ func Example_lost() {
 // Two calls in an hour for each user, across all processes.
 func Example_rateLimit() {
 	ctx := context.Background()
-	c := open()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer c.Close(ctx)
 
 	logins := c.NewRateLimiter("logins", ratelimit.Closed().After(time.Second), ratelimit.PerHour(2))
