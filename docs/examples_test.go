@@ -115,17 +115,19 @@ type public struct {
 	examples map[string]*doc.Example // by the name of the function
 }
 
+// private is whether people cannot import the package in dir, or have no reason to.
+func private(dir string) bool {
+	top, _, _ := strings.Cut(dir, "/")
+	return strings.Contains(dir, "internal") || slices.Contains([]string{"docs", "cmd", "integration", "benchmarks", "model", "scripts", "sim", "mutants"}, top)
+}
+
 // publics returns the public packages of all modules that people import.
 func publics(t *testing.T) (all []public) {
 	t.Helper()
 	dirs := map[string]bool{}
 	for path := range texts(t, ".go") {
 		dir := filepath.Dir(path)
-		private := strings.Contains(dir, "internal") || slices.Contains(noPromise, dir)
-		for _, top := range []string{"docs", "cmd", "integration", "benchmarks", "model", "scripts", "sim", "mutants"} {
-			private = private || dir == top || strings.HasPrefix(dir, top+"/")
-		}
-		if !private && dir != "." {
+		if !private(dir) && dir != "." && !slices.Contains(noPromise, dir) {
 			dirs[dir] = true
 		}
 	}
@@ -224,5 +226,86 @@ func TestExamples(t *testing.T) {
 	p := public{name: "p", types: []string{"T", "U"}, examples: map[string]*doc.Example{"ExampleT": {}}}
 	if problems := p.lacks(nil, nil); len(problems) != 2 {
 		t.Errorf("the test finds %q", problems)
+	}
+}
+
+// foreign returns what a reader who copies an example of src lacks. A page shows the body of the example, and not what stands beside
+// it; it shows the whole file if that is the only example of the file, or else what the example needs, if the file has all of that.
+func foreign(t *testing.T, src string) (problems []string) {
+	t.Helper()
+	examples := func(src string) map[string]*doc.Example {
+		file, err := parser.ParseFile(token.NewFileSet(), "example_test.go", src, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]*doc.Example{}
+		for _, e := range doc.Examples(file) {
+			all["Example"+e.Name] = e
+		}
+		return all
+	}
+	page := examples(src)
+	if len(page) > 0 && strings.Contains(src, "leasehold/internal/") {
+		problems = append(problems, "the file imports a package that readers cannot import")
+	}
+	// The reader has an address. The second example keeps the file from being one example as a whole.
+	for name, e := range examples(src + "\nvar addr string\nvar addrs []string\nfunc Example_another() {}\n") {
+		switch {
+		case name == "Example_another":
+		case e.Play == nil: // package doc cannot make a program of it
+			problems = append(problems, name+" uses a name that stands in another file")
+		case page[name].Play == nil:
+			if slices.ContainsFunc(e.Play.Decls, beside) {
+				problems = append(problems, name+" uses a name that stands beside it: have that inside, or the example in a file of its own")
+			}
+		}
+	}
+	return problems
+}
+
+// beside is whether d, of the program that package doc makes of an example, is neither an import nor main nor the reader's address.
+func beside(d ast.Decl) bool {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		return d.Name.Name != "main"
+	case *ast.GenDecl:
+		if d.Tok == token.IMPORT {
+			return false
+		}
+		v, ok := d.Specs[0].(*ast.ValueSpec)
+		return !ok || !strings.HasPrefix(v.Names[0].Name, "addr")
+	}
+	return true
+}
+
+// A reader can copy each example from the page of its package, write an address in the place of addr or addrs, and compile it.
+func TestExamples_canBeCopied(t *testing.T) {
+	found := 0
+	for path, src := range texts(t, "_test.go") {
+		if !strings.Contains(src, "\nfunc Example") || private(filepath.Dir(path)) {
+			continue
+		}
+		found++
+		for _, p := range foreign(t, src) {
+			t.Errorf("%s: %s", path, p)
+		}
+	}
+	if found < 20 {
+		t.Errorf("%d files with examples were found", found)
+	}
+
+	const head = "package p_test\n\nimport \"fmt\"\n\n"
+	for src, bad := range map[string]int{
+		"func ExampleA() { fmt.Println(addr, addrs) }\nfunc ExampleB() { fmt.Println() }\n":              0,
+		"func open() {}\nfunc ExampleA() { open(); fmt.Println(addr) }\n":                                0, // the whole file
+		"func open() {}\nfunc ExampleA() { open() }\nfunc ExampleB() { open() }\n":                       0, // shown with what it needs
+		"func open() {}\nfunc ExampleA() { open(); fmt.Println(addr) }\nfunc ExampleB() { open() }\n":    1,
+		"const n = 1\nfunc ExampleA() { fmt.Println(addr, n) }\nfunc ExampleB() { fmt.Println(addr) }\n": 1,
+		"func ExampleA() { open() }\n":                                        1,
+		"import _ \"example.com/leasehold/internal/p\"\nfunc ExampleA() {}\n": 1,
+	} {
+		if p := foreign(t, head+src); len(p) != bad {
+			t.Errorf("the test finds %q in\n%s", p, src)
+		}
 	}
 }
