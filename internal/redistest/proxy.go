@@ -45,6 +45,31 @@ func Once(command string, a Action) func(req [][]byte) Action {
 	}
 }
 
+// LoseDated has p do act to the script calls that do something before a time of the server, which is their last argument: to all of
+// them, or to the first. It leaves those that only ask for the time, which say 0. words returns the first one, for [Server.Do], or nil.
+func (p *Proxy) LoseDated(act Action, all bool) (words func() []string) {
+	var mu sync.Mutex
+	var first []string // guarded by mu
+	p.OnRequest(func(req [][]byte) Action {
+		mu.Lock()
+		defer mu.Unlock()
+		if !strings.EqualFold(string(req[0]), "EVALSHA") || string(req[len(req)-1]) == "0" || first != nil && !all {
+			return Action{}
+		}
+		if first == nil {
+			for _, word := range req {
+				first = append(first, string(word))
+			}
+		}
+		return act
+	})
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return first
+	}
+}
+
 // Via makes a client connect through p, to the server that p leads to.
 func Via(p *Proxy) func(*rueidis.ClientOption) {
 	return func(opt *rueidis.ClientOption) {

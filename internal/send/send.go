@@ -146,6 +146,9 @@ func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(c
 	}
 }
 
+// Dated returns what sends the copies of a call that begins now, and that a late copy of an earlier one must not undo.
+func (s *Sender) Dated() *command.Dated { return command.NewDated(s.Timeout, s.closing) }
+
 // Silent returns the error of a question that Redis has not answered within d.
 func Silent(d time.Duration) error { return fmt.Errorf("%w within %v", lock.ErrUnavailable, d) }
 

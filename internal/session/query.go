@@ -30,6 +30,9 @@ func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquir
 	})
 }
 
+// Dated returns what sends, by Ask, the copies of a call that begins now, and that a late copy of an earlier one must not undo.
+func (s *Session) Dated() *command.Dated { return command.NewDated(s.OpTimeout, s.closer.closing) }
+
 // AskLast is Ask for what AtClose was given.
 func AskLast[T any](ctx context.Context, s *Session, spec *Spec, q inquiry[T]) (T, error) {
 	o := command.Insist[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
