@@ -163,7 +163,7 @@ func TestSemaphore_model(t *testing.T) {
 		waits := func(o *semaphoreOwner) bool { return slices.Contains(living(), o) }
 		holds := func(o *semaphoreOwner) bool { return o.until.After(now) }
 		m.SetTime(now)
-		if v, err := luascripts.ResizeSemaphore(t.Context(), rdb, k, int(total)); v != luascripts.Done || err != nil {
+		if v, _, err := luascripts.ResizeSemaphore(t.Context(), rdb, k, int(total), someday); v != luascripts.Done || err != nil {
 			rt.Fatal(v, err)
 		}
 		rt.Repeat(map[string]func(*rapid.T){

@@ -10,18 +10,22 @@
 -- ARGV[2] channel text   the channel of a client begins with it (include_semaphore)
 -- ARGV[3] change  text   where Redisson's clients listen
 -- ARGV[4] publish text   the command that reaches them: PUBLISH or SPUBLISH
+-- ARGV[5] before  ms     the server's time before which the script does something; 0 only asks for that time
 --
 -- Returns 1 when there are so many. With fewer than are held, the number of free ones is negative until enough
 -- are given back. An expiry stays.
 -- Returns -4 when a key holds something else; nothing was done.
+-- Returns the server's time in ms when before has come; nothing was done.
 --
--- The waiters that can take their permits then are told, and so are clients whose waiters may have to give up. Safe to repeat.
+-- The waiters that can take their permits then are told, and so are clients whose waiters may have to give up. Safe to repeat. A copy
+-- that comes late does nothing, so it undoes no newer call.
 local free, leases, queue, alive, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local total, channel, change, publish = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local total, channel, change, publish, before = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
+local now = clock()
+if now >= before then return now end
 local value, held, answer = stock(free, leases)
 if not held then return answer end
-local now = clock()
 local left = total - held
 if value ~= left then
   redis.call('SET', free, string.format('%.0f', left), 'KEEPTTL')

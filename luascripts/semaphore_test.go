@@ -21,6 +21,9 @@ func taker(n, permits int) string {
 	return fmt.Sprintf("018f5c4e-0000-7000-8000-%012d:%d:%d", n, 1800000000000000000+1000*n, permits)
 }
 
+// someday is a time of the server, in ms, that no test lives to see.
+const someday = 1 << 53
+
 func semaphoreKeys(total int) luascripts.Keys {
 	k := keynames.Semaphore("sem")
 	k.Total = total
@@ -132,7 +135,7 @@ func TestSemaphore(t *testing.T) {
 				t.Errorf("renewal %d: %+v", i, r)
 			}
 		}
-		if v, err := luascripts.ResizeSemaphore(t.Context(), rdb, k, 5); err != nil || v != luascripts.Done {
+		if v, _, err := luascripts.ResizeSemaphore(t.Context(), rdb, k, 5, someday); err != nil || v != luascripts.Done {
 			t.Errorf("resize: %d, %v", v, err)
 		}
 		free("4")
@@ -275,7 +278,7 @@ func TestSemaphore_denied(t *testing.T) {
 			return luascripts.RenewSemaphore(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: holder}}, 2*time.Hour, 1)[0].Err
 		}},
 		"another total": {"semaphore_resize", func(rdb rueidis.Client) error {
-			_, err := luascripts.ResizeSemaphore(t.Context(), rdb, k, 5)
+			_, _, err := luascripts.ResizeSemaphore(t.Context(), rdb, k, 5, someday)
 			return err
 		}},
 		"inspection": {"semaphore_inspect", func(rdb rueidis.Client) error { _, err := luascripts.InspectSemaphore(t.Context(), rdb, k); return err }},

@@ -69,19 +69,23 @@ func RefundWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, units i
 	return verdict(windowRefund, windowRefund.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(units, 10), id}), Done, Free, Uninitialised, Foreign, PerClient)
 }
 
-// InitWindow sets the rate of a window. It returns Done if it set the rate, and Free if the window has this rate
-// already. If the window has another rate, InitWindow replaces it with change set, and otherwise returns it with Other.
-func InitWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, rate int64, per time.Duration, change bool) (v Verdict, was int64, every time.Duration, err error) {
-	flag := "0"
-	if change {
-		flag = "1"
+// Rated is what became of a window that was to get a rate.
+type Rated struct {
+	Verdict Verdict       // Done: it got the rate; Free: it has this rate already; Other; Foreign or PerClient
+	Rate    int64         // of Other
+	Per     time.Duration // of Other
+	Now     int64         // of Other: the server's time in ms
+}
+
+// InitWindow sets the rate of a window. If the window has another rate, InitWindow replaces it before a time of the server, in ms, and
+// returns Other after that; 0 replaces none.
+func InitWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, rate int64, per time.Duration, before int64) (r Rated, err error) {
+	reply := windowInit.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(rate, 10), ms(per), strconv.FormatInt(before, 10)})
+	if n, err := reply.AsIntSlice(); err == nil && len(n) == 3 && n[2] > 0 && n[2] >= before {
+		return Rated{Other, n[0], time.Duration(n[1]) * time.Millisecond, n[2]}, nil
 	}
-	reply := windowInit.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(rate, 10), ms(per), flag})
-	if n, err := reply.AsIntSlice(); err == nil && len(n) == 2 {
-		return Other, n[0], time.Duration(n[1]) * time.Millisecond, nil
-	}
-	v, err = verdict(windowInit, reply, Done, Free, Foreign, PerClient)
-	return v, 0, 0, err
+	r.Verdict, err = verdict(windowInit, reply, Done, Free, Foreign, PerClient)
+	return r, err
 }
 
 // Other is the verdict when the parameters in Redis differ from those of the caller.

@@ -6,22 +6,23 @@
 -- KEYS[3] permits  zset    units taken -> when, in ms
 -- ARGV[1] rate     count   the units of each interval
 -- ARGV[2] interval ms      the interval
--- ARGV[3] change   count   1 to replace another rate
+-- ARGV[3] before   ms      the server's time before which the script replaces another rate; 0 for never
 --
 -- Returns 1 when the script set or replaced the rate. Units that were taken before still count.
 -- Returns 0: the window has this rate already.
--- Returns {rate, interval} of the window, which differ; nothing was done.
+-- Returns {rate, interval, now}: those of the window, which differ, and the server's time in ms, as before has come; nothing was done.
 -- Returns -4: a key holds something else.
 -- Returns -5: each client has a rate of its own, which the script does not know.
 --
--- Safe to repeat.
+-- Safe to repeat. A copy that comes late replaces no rate, so it undoes no newer call.
 local config, value, permits = KEYS[1], KEYS[2], KEYS[3]
-local rate, interval, change = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
+local rate, interval, before = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local was, every = rate_of(config)
 if not was and every ~= -3 then return every end
 if was == rate and every == interval then return 0 end
-if was and not change then return {was, every} end
+local now = clock()
+if was and now >= before then return {was, every, now} end
 local held = redis.pcall('ZCARD', permits)
 if type(held) == 'table' then
   if string.find(held.err, 'WRONGTYPE', 1, true) then return -4 end
@@ -31,7 +32,7 @@ redis.call('HSET', config, 'rate', string.format('%.0f', rate), 'interval', stri
 redis.call('HSETNX', config, 'keepAliveTime', '0')
 if was then
   local left = rate
-  local since = string.format('(%.0f', clock() - interval)
+  local since = string.format('(%.0f', now - interval)
   for _, text in ipairs(redis.call('ZRANGEBYSCORE', permits, since, '+inf')) do left = left - cost(text) end
   redis.call('ZREMRANGEBYSCORE', permits, '-inf', string.sub(since, 2))
   redis.call('SET', value, string.format('%.0f', math.max(0, left)))

@@ -23,8 +23,8 @@ func TestWindow_inspect(t *testing.T) {
 		const per = 10 * time.Second
 		rate := int64(1 + random.IntN(20))
 		m.SetTime(now)
-		if v, _, _, err := luascripts.InitWindow(t.Context(), rdb, k, rate, per, false); v != luascripts.Done || err != nil {
-			t.Fatal(v, err)
+		if r, err := luascripts.InitWindow(t.Context(), rdb, k, rate, per, 0); r.Verdict != luascripts.Done || err != nil {
+			t.Fatal(r, err)
 		}
 		if s, err := luascripts.InspectWindow(t.Context(), rdb, k); err != nil || s != (luascripts.WindowState{Verdict: luascripts.Done, Left: rate, Rate: rate, Per: per}) {
 			t.Fatalf("untouched: %+v, %v", s, err)
@@ -68,8 +68,8 @@ func TestWindow_inspect(t *testing.T) {
 func TestWindow_inspectMany(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("many")
-		if v, _, _, err := luascripts.InitWindow(t.Context(), rdb, k, 3000, time.Hour, false); v != luascripts.Done || err != nil {
-			t.Fatal(v, err)
+		if r, err := luascripts.InitWindow(t.Context(), rdb, k, 3000, time.Hour, 0); r.Verdict != luascripts.Done || err != nil {
+			t.Fatal(r, err)
 		}
 		now := time.Now().UnixMilli()
 		for part := range 5 {

@@ -53,7 +53,7 @@ var calls = []struct {
 	{"init", 5, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
 		return second(w.Init(ctx, 10, 24*time.Hour))
 	})},
-	{"set rate", 10, 10, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
+	{"set rate", 10, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {
 		return w.SetRate(ctx, 15, 24*time.Hour)
 	})},
 	{"take", 2, 5, ofWindow(func(ctx context.Context, w *ratelimit.Window, _ ratelimit.Decision) error {

@@ -92,8 +92,12 @@ func (w *Window) Init(ctx context.Context, rate int64, per time.Duration) (creat
 	return w.init(ctx, "init", rate, per, false)
 }
 
-// SetRate sets the rate of the limiter, whatever it was. Units that were taken before still count. A copy of the command that was sent
-// before a connection broke can arrive late, and set the rate of an earlier call again.
+// SetRate sets the rate of the limiter, whatever it was. Units that were taken before still count. To replace another rate
+// costs two round trips: the first one asks for the server's time.
+//
+// A copy of the command that arrives late undoes no newer call: each copy says until when it may replace a rate, a second after it was sent at
+// most. If a connection broke on the way, SetRate returns when that time has passed, so that no copy replaces a rate afterwards. If ctx ends before, one can,
+// within that second.
 func (w *Window) SetRate(ctx context.Context, rate int64, per time.Duration) error {
 	_, err := w.init(ctx, "set rate", rate, per, true)
 	return err
@@ -108,22 +112,27 @@ func (w *Window) init(ctx context.Context, op string, rate int64, per time.Durat
 	case per < time.Millisecond || per > maxPer || per%time.Millisecond != 0:
 		return false, w.wrap(op, fmt.Errorf("a rate per %v: it must be in whole ms, from 1ms to %v", per, maxPer))
 	}
-	type found struct {
-		v     luascripts.Verdict
-		rate  int64
-		every time.Duration
-	}
-	f, err := persist(ctx, w, func(ctx context.Context) (f found, err error) {
-		f.v, f.rate, f.every, err = luascripts.InitWindow(ctx, w.send.Redis, w.keys, rate, per, change)
-		return f, err
+	copies := w.send.Dated()
+	r, err := persist(ctx, w, func(sent context.Context) (r luascripts.Rated, err error) {
+		set := func(before int64) (int64, error) {
+			r, err = luascripts.InitWindow(sent, w.send.Redis, w.keys, rate, per, before)
+			return r.Now, err
+		}
+		if change {
+			err = copies.Send(ctx, set)
+		} else {
+			_, err = set(0)
+		}
+		return r, err
 	}, nil)
+	copies.Over(ctx)
 	switch {
 	case err != nil:
 		return false, w.wrap(op, err)
-	case f.v == luascripts.Other:
-		return false, w.wrap(op, &RateError{f.rate, f.every})
+	case r.Verdict == luascripts.Other:
+		return false, w.wrap(op, &RateError{r.Rate, r.Per})
 	}
-	return f.v == luascripts.Done, w.wrap(op, refusedBy(f.v))
+	return r.Verdict == luascripts.Done, w.wrap(op, refusedBy(r.Verdict))
 }
 
 // Take takes n units, or none. A refusal is a Decision that is not OK, and no error. A call for more than the rate

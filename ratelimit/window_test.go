@@ -180,6 +180,42 @@ func TestWindow_layout(t *testing.T) {
 	}
 }
 
+// A copy of a SetRate that comes late undoes no newer one: neither when that SetRate was repeated, nor when it gave up.
+func TestWindow_lateCopies(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	other := newWindow(t, s.Client(t), "w", 1, time.Hour)
+	for n, c := range map[int64]struct {
+		patience time.Duration
+		lose     redistest.Action
+		all      bool
+		want     error
+	}{
+		10: {time.Minute, redistest.Action{DropReply: true}, false, nil},
+		20: {300 * time.Millisecond, redistest.Action{DropRequest: true}, true, lock.ErrUnavailable},
+	} {
+		w := ratelimit.WindowOn(send.New(s.Client(t, redistest.Via(p)), "", c.patience), "w")
+		if err := other.SetRate(t.Context(), n, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		copied := p.LoseDated(c.lose, c.all)
+		for copied() == nil { // one that gives up may not come so far
+			if err := w.SetRate(t.Context(), n+1, time.Hour); !errors.Is(err, c.want) {
+				t.Fatalf("%+v: %v", c, err)
+			}
+		}
+		p.OnRequest(nil)
+		if err := other.SetRate(t.Context(), n+2, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		s.Do(t, copied()...)
+		if d := takeOf(t, other, 0); d.Limit.Rate != n+2 {
+			t.Errorf("%+v: the rate is %d", c, d.Limit.Rate)
+		}
+	}
+}
+
 func TestWindow_Init(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -203,9 +203,12 @@ func (s *Semaphore) N(n int) lock.Locker { return &part{all: s.one.all, n: n} }
 // behind those that wait already. Handles that say another number fail with [ErrPermits], and so do their callers that wait, within
 // a second.
 //
-// The command can be repeated, and is, within the operation time-out. After an error Redis may have the new number, and this handle
-// says the old one: call Resize again. A copy of the command that was sent before a connection broke can arrive late, and set the number of an
-// earlier call again. Then handles that say the later number fail with [ErrPermits], and a call of Resize sets it right.
+// It costs two round trips: the first one asks for the server's time. The command can be repeated, and is, within the operation time-out. After
+// an error Redis may have the new number, and this handle says the old one: call Resize again.
+//
+// A copy of the command that arrives late undoes no newer call: each copy says until when it may be carried out, a second after it was sent
+// at most. If a connection broke on the way, Resize returns when that time has passed, so that no copy takes effect afterwards. If ctx ends before, one can,
+// within that second.
 func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	const op = "resize"
 	if permits < 1 || permits > MostTotal {
@@ -217,13 +220,17 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	case <-ctx.Done():
 		return &lock.Error{Op: op, Name: s.one.name, Err: ctx.Err()}
 	}
-	_, err := session.Ask(ctx, s.one.session, s.one.spec(), op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (struct{}, error) {
-		verdict, err := luascripts.ResizeSemaphore(ctx, rdb, k, permits)
-		return struct{}{}, command.Foreign(verdict, err)
+	copies := s.one.session.Dated()
+	_, err := session.Ask(ctx, s.one.session, s.one.spec(), op, func(sent context.Context, rdb rueidis.Client, k luascripts.Keys) (struct{}, error) {
+		return struct{}{}, copies.Send(ctx, func(before int64) (int64, error) {
+			verdict, now, err := luascripts.ResizeSemaphore(sent, rdb, k, permits, before)
+			return now, command.Foreign(verdict, err)
+		})
 	})
 	if err == nil {
 		s.one.permits.Store(int64(permits))
 	}
+	copies.Over(ctx)
 	return err
 }
 

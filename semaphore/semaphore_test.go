@@ -376,6 +376,40 @@ func TestResize_ownWaiters(t *testing.T) {
 	stands(t, s, "gpus", "1", 0)
 }
 
+// A copy of a Resize that comes late undoes no newer one: neither when that Resize was repeated, nor when it gave up.
+func TestResize_lateCopies(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	other := kindtest.NewClient(t, s.Client(t)).NewSemaphore("gpus", 1)
+	for n, c := range map[int]struct {
+		patience time.Duration
+		lose     redistest.Action
+		all      bool
+		want     error
+	}{
+		10: {7 * time.Second, redistest.Action{DropReply: true}, false, nil},
+		20: {kindtest.OpTimeout, redistest.Action{DropRequest: true}, true, lock.ErrUnavailable},
+	} {
+		sem := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), client.WithOpTimeout(c.patience)).NewSemaphore("gpus", 1)
+		if err := other.Resize(t.Context(), n); err != nil { // now the server knows the script
+			t.Fatal(err)
+		}
+		copied := p.LoseDated(c.lose, c.all)
+		for copied() == nil { // one that gives up may not come so far
+			if err := sem.Resize(t.Context(), n+1); !errors.Is(err, c.want) {
+				t.Fatalf("%+v: %v", c, err)
+			}
+		}
+		p.OnRequest(nil)
+		if err := other.Resize(t.Context(), n+2); err != nil {
+			t.Fatal(err)
+		}
+		s.Do(t, copied()...)
+		stands(t, s, "gpus", strconv.Itoa(n+2), 0)
+	}
+}
+
 // A caller that hears of the new number before the Resize of its handle does waits for the answer to that.
 func TestResize_refusedBeforeItsAnswer(t *testing.T) {
 	t.Parallel()
