@@ -28,7 +28,6 @@
 	|| ASKS(8, n) || ASKS(9, n) || ASKS(10, n) || ASKS(11, n) || ASKS(12, n) || ASKS(13, n) || ASKS(14, n) || ASKS(15, n)\
 	|| ASKS(16, n) || ASKS(17, n) || ASKS(18, n) || ASKS(19, n) || ASKS(20, n) || ASKS(21, n) || ASKS(22, n) || ASKS(23, n)\
 	|| ASKS(24, n) || ASKS(25, n) || ASKS(26, n) || ASKS(27, n) || ASKS(28, n) || ASKS(29, n) || ASKS(30, n) || ASKS(31, n))
-#define RENEWS(n) 0
 #define ALIKE(c) 1
 #else
 
@@ -36,28 +35,23 @@
 #define ALIKE(c) (c < NP || cs[(c + NC - NP) % NC] != AWAY || HOME(c) != HOME((c + NC - NP) % NC))
 
 #define ASKS(k, n) (kk[k] == ASK && kn[k] == n && !copy[k])
-#define RENS(k, n) (kk[k] == REN && kn[k] == n)
 
 #if NK == 1
 #define COMMANDS(e) e(0)
 #define ROOM (kk[0] == 0)
 #define PENDING(n) ASKS(0, n)
-#define RENEWS(n) RENS(0, n)
 #elif NK == 2
 #define COMMANDS(e) e(0) e(1)
 #define ROOM (kk[0] == 0 || kk[1] == 0)
 #define PENDING(n) (ASKS(0, n) || ASKS(1, n))
-#define RENEWS(n) (RENS(0, n) || RENS(1, n))
 #elif NK == 3
 #define COMMANDS(e) e(0) e(1) e(2)
 #define ROOM (kk[0] == 0 || kk[1] == 0 || kk[2] == 0)
 #define PENDING(n) (ASKS(0, n) || ASKS(1, n) || ASKS(2, n))
-#define RENEWS(n) (RENS(0, n) || RENS(1, n) || RENS(2, n))
 #elif NK == 4
 #define COMMANDS(e) e(0) e(1) e(2) e(3)
 #define ROOM (kk[0] == 0 || kk[1] == 0 || kk[2] == 0 || kk[3] == 0)
 #define PENDING(n) (ASKS(0, n) || ASKS(1, n) || ASKS(2, n) || ASKS(3, n))
-#define RENEWS(n) (RENS(0, n) || RENS(1, n) || RENS(2, n) || RENS(3, n))
 #endif
 
 #if NN == 3

@@ -19,7 +19,8 @@ runs() {
 	cat <<'END'
 two-processes   holds   -DNC=3 -DNP=2 -DCALLS=3 -DFAULTS=1 -DDELAYS=0
 one-process     holds   -DNC=3 -DNP=1 -DCALLS=3 -DFAULTS=1 -DDELAYS=0 -DPASSES=2 -DLEASE=2 -DOFFER=1
-renewals        holds   -DNC=2 -DNP=2 -DCALLS=2 -DFAULTS=1 -DDELAYS=0 -DLEASE=2 -DOFFER=1 -DRENEWALS
+renewals        holds   -DNC=2 -DNP=2 -DCALLS=2 -DFAULTS=1 -DDELAYS=0 -DLEASE=3 -DOFFER=1 -DRENEWALS
+renewals-passed holds   -DNC=2 -DNP=1 -DCALLS=2 -DFAULTS=1 -DDELAYS=0 -DLEASE=3 -DOFFER=1 -DRENEWALS
 late            holds   -DNC=2 -DNP=2 -DCALLS=2 -DFAULTS=0 -DDELAYS=2 -DLEASE=2 -DOFFER=1
 three-processes holds   -DNC=3 -DNP=3 -DCALLS=3 -DFAULTS=1 -DTIMELESS
 two-faults      holds   -DNC=2 -DNP=2 -DCALLS=2 -DFAULTS=2 -DTIMELESS
@@ -30,6 +31,8 @@ owner-twice          later    -DOWNER_TWICE         -DNC=2 -DNP=2 -DCALLS=3 -DLE
 grant-by-message     two      -DGRANT_BY_MESSAGE    -DNC=2 -DNP=2 -DCALLS=3 -DFAULTS=0 -DDELAYS=1 -DLEASE=2 -DOFFER=1
 no-number            two      -DNO_NUMBER           -DNC=2 -DNP=2 -DCALLS=2 -DFAULTS=1 -DDELAYS=1 -DLEASE=2 -DOFFER=1
 renew-after-release  over     -DRENEW_AFTER_RELEASE -DNC=2 -DNP=2 -DCALLS=2 -DRENEWALS -DLEASE=2 -DOFFER=1
+renewal-from-reply   two      -DRENEWAL_FROM_REPLY  -DNC=2 -DNP=2 -DCALLS=2 -DRENEWALS -DDELAYS=0 -DFAULTS=0 -DLEASE=3 -DOFFER=1
+renews-back          left     -DRENEWS_BACK         -DNC=2 -DNP=2 -DCALLS=2 -DRENEWALS -DLEASE=2 -DOFFER=1
 renew-anybodys       touched  -DRENEW_ANY           -DNC=2 -DNP=2 -DCALLS=2 -DRENEWALS -DDELAYS=1 -DLEASE=2 -DOFFER=1
 release-anybodys     freed    -DRELEASE_ANY         -DNC=2 -DNP=2 -DCALLS=2 -DLEASE=2 -DOFFER=1
 heirs-token          tokens   -DHEIRS_TOKEN         -DNC=2 -DNP=1 -DCALLS=2
@@ -101,21 +104,24 @@ mkdir "$dir/histories"
 cd "$dir/histories"
 export LEASEHOLD_SEED="${LEASEHOLD_SEED:-$(date +%s)}" # the seeds of the histories from here on
 echo "histories: LEASEHOLD_SEED=$LEASEHOLD_SEED"
-(cd "$here/.." && LEASEHOLD_TRACES="$dir/histories" go test -count=1 -run '^TestTraces$' ./internal/place) >go.out || {
+(cd "$here/.." && LEASEHOLD_TRACES="$dir/histories" go test -count=1 -run '^TestTraces$' ./internal/place ./watchdog) >go.out || {
 	cat go.out
 	exit 1
 }
+# follow MODEL "FILE …" FLAG …
 follow() {
-	model=$1
-	shift
+	model=$1 files=$2
+	shift 2
 	spin -a -DTRACE "$@" "$here/$model.pml" >spin.out || { cat spin.out; exit 1; }
 	cc -O0 -w -DSAFETY -DNOFAIR -DNOBOUNDCHECK -DVECTORSZ=2048 -o pan pan.c
-	TRACE=$model ./pan -A -E -m100000 >out
-	printf 'histories of %s: ' "$model"
-	grep 'REJECTED\|FOLLOWED' out || { cat out; exit 1; }
-	! grep -q REJECTED out || touch "$dir/failed"
+	for file in $files; do
+		TRACE=$file ./pan -A -E -m100000 >out
+		printf 'histories of %s: ' "$file"
+		grep 'REJECTED\|FOLLOWED' out || { cat out; exit 1; }
+		! grep -q REJECTED out || touch "$dir/failed"
+	done
 }
-follow plain -DNP=3 -DNC=6 -DNN=16 -DNK=32 -DPASSES=64
-follow fair -DNP=3 -DNC=8 -DNK=32 -DPASSES=64
-follow rw -DNP=3 -DNC=8 -DNK=32
+follow plain "plain leases" -DNP=3 -DNC=6 -DNN=16 -DNK=32 -DPASSES=64 -DLEASE=24
+follow fair fair -DNP=3 -DNC=8 -DNK=32 -DPASSES=64
+follow rw rw -DNP=3 -DNC=8 -DNK=32
 [ ! -e "$dir/failed" ]

@@ -129,14 +129,14 @@
 /* A connection breaks: the caller of the command hears an error, and the command was carried
    out before, or never is, or a copy of it is carried out late. */
 #define EV_BREAK(K) \
-:: ON(9) kk[K] != 0 && kk[K] != REN && !copy[K] && FAULT; \
+:: ON(9) kk[K] != 0 && !copy[K] && FAULT; \
 	SAY("the connection of command %d breaks", K) \
 	broke(K); \
 	drop(K); \
 	faults++; \
 	EXPECT(tb == 0) \
 	END \
-:: ON(9) kk[K] != 0 && kk[K] != REN && !copy[K] && kr[K] == 0 && FAULT; \
+:: ON(9) kk[K] != 0 && !copy[K] && kr[K] == 0 && FAULT; \
 	SAY("the connection of command %d breaks", K) \
 	broke(K); \
 	copy[K] = 1; kc[K] = NONE; ka[K] = 0; \
@@ -187,9 +187,9 @@
 	if :: LOOKS(N) -> doubt[N] = 2 :: else -> doubt[N] = 0 fi; \
 	END
 
-/* Renewals. */
+/* A hold is renewed, also while the answer to an earlier renewal is not there. */
 #define EV_RENEW(N) \
-:: d_step { RENEWED(N) && trust[N] < LEASE && ROOM && !RENEWS(N); \
+:: ON(15) RENEWED(N) && trust[N] < LEASE && ROOM; \
 	SAY("tenure %d is to be renewed", N) \
 	slot(); \
 	kk[k] = REN; kn[k] = N; kg[k] = passed[N]; \
@@ -197,17 +197,18 @@
 	assert(ph[n] == HELD); /* no renewal is sent for a tenure that is over */ \
 	END
 
+/* The answer to a renewal comes, perhaps when the tenure is over. It counts from when the renewal was sent. */
 #define EV_ANSWER_REN(K) \
-:: d_step { kk[K] == REN && kr[K] != 0; \
+:: ON(16) kk[K] == REN && kr[K] != 0 && !copy[K]; \
+	SAY("the answer to renewal %d comes", K) \
 	n = kn[K]; \
 	if \
-	:: kr[K] == GRANT && RENEWED(n) -> extend(n, LEASE, ka[K]) \
+	:: kr[K] == GRANT && RENEWED(n) -> extend(n, LEASE, RENEWAL_AGE(K)) \
 	:: kr[K] == NOTHING && (ph[n] == HELD || ph[n] == OFFERED) -> lose(n) \
 	:: else \
 	fi; \
 	drop(K); \
-	END \
-:: d_step { kk[K] == REN && FAULT; drop(K); faults++; END
+	END
 
 /* A reply to a release is lost, and the release is sent again. */
 #define EV_RESEND(K) \
@@ -319,6 +320,7 @@ inline broke(s) {
 		fi;
 		unhold(n);
 		doubt[n] = 2
+	:: else
 	fi
 }
 
@@ -377,6 +379,12 @@ inline crash(proc) {
 #define RENEWED(n) (ph[n] == HELD && trust[n] > 0)
 #endif
 
+#ifdef RENEWAL_FROM_REPLY
+#define RENEWAL_AGE(k) 0
+#else
+#define RENEWAL_AGE(k) ka[k]
+#endif
+
 #ifdef NO_SETTLING
 #define SETTLES(n) skip
 #define LOOKS(n) 0
@@ -410,11 +418,11 @@ init {
 	OF_NAMES(EV_LOSE)
 	OF_NAMES(EV_SETTLE)
 	PROCESSES(EV_ALARM)
-#ifndef TRACE
-#ifdef RENEWALS
-	NAMES(EV_RENEW)
-	COMMANDS(EV_ANSWER_REN)
+#if defined(TRACE) || defined(RENEWALS)
+	OF_NAMES(EV_RENEW)
+	OF_COMMANDS(EV_ANSWER_REN)
 #endif
+#ifndef TRACE
 	COMMANDS(EV_RESEND)
 	COMMANDS(EV_VANISH)
 	PROCESSES(EV_CRASH)
@@ -426,6 +434,8 @@ init {
 	:: FINISHED -> break
 #else
 	:: ON(14) holder != NONE; gone(); END
+	:: ON(17) for (i : 1 .. ta) { tick() } END
+	:: ON(18) EXPECT(trust[ta] == tb) END /* for how long the process trusts */
 	:: c_expr { (now.at == tr_len[now.which]) } -> c_code { tr_ok[now.which] = 1; }; break
 #endif
 	od

@@ -293,6 +293,9 @@ inline serve(s, letGo) {
 			if :: left < LEASE -> left = LEASE :: else fi;
 			kr[s] = GRANT
 #endif
+#ifdef RENEWS_BACK
+		:: holder == NONE -> holder = who; left = LEASE; kr[s] = GRANT
+#endif
 		:: else -> kr[s] = NOTHING
 		fi
 	:: kk[s] == REL -> release(who, kh[s], letGo); kr[s] = y; if :: y == INHERIT -> kt[s] = issued :: else fi

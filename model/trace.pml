@@ -101,7 +101,7 @@ byte processes, ta, tb, tc, td, numbered;
 bit ok = 1;
 
 #define LATE(s, most) late = (tc == 1)
-#define AGE(s) (late -> LEASE : 0)
+#define AGE(s) (late -> LEASE : ka[s])
 #define ON(e) atomic { c_expr { (tr_is(now.which, now.at, e)) } -> \
 	c_code { now.ta = tr[now.which][now.at][1]; }; c_code { now.tb = tr[now.which][now.at][2]; }; c_code { now.tc = tr[now.which][now.at][3]; }; c_code { now.td = tr[now.which][now.at][4]; }; \
 	d_step {
