@@ -554,9 +554,9 @@ func fairSteps(r *numbers) []step {
 // rwSteps reads a step of rw.pml. A step where dead readers may have left fields in the hash comes twice, without these and with them.
 func rwSteps(r *numbers) []step {
 	callers, lease, writers, arrivals := r.next(), r.next(), r.next(), r.next()
-	came := r.list(callers)
+	came, besides := r.list(callers), r.list(callers) // the writer beside which a caller reads, as the same owner
 	reader := func(c int) string { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-000000000001:%d", 2*c+1) }
-	writer := func(c int) string { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-000000000001:%d", 2*c+2) } // the other side of the same caller
+	writer := func(c int) string { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-000000000001:%d", 2*c+2) }
 	expiry := func(c int) string { return "beside:" + reader(c) + ":rwlock_timeout:1" }
 	// Callers came one after the other, long ago. arrived is when caller number i came.
 	arrived := func(i int, now int64) int64 { return now - int64(20-i)*tick }
@@ -573,7 +573,7 @@ func rwSteps(r *numbers) []step {
 				if left > 0 {
 					s[expiry(c)] = value{"string", []string{"1"}, left * tick}
 				}
-				if left > 0 || dead && (mode == 1 || c == who) {
+				if left > 0 || dead && (mode == 1 || mode == 2 && besides[c] == who) {
 					fields = append(fields, reader(c), "1")
 				}
 			}
@@ -604,7 +604,7 @@ func rwSteps(r *numbers) []step {
 	}
 
 	was := has()
-	command, name, onward, answer, told := r.next(), r.next(), r.next() == 1, r.next(), r.next() == 1
+	command, name, answer, told := r.next(), r.next(), r.next(), r.next() == 1
 	then := has()
 	s := step{tick: tick}
 	s.has = func(now int64) content {
@@ -672,12 +672,10 @@ func rwSteps(r *numbers) []step {
 		if writes {
 			s.calls[0] = call{"rw_write_acquire", acquire, []string{writer(name), inTicks(lease), "1", waited, stay, beside}}
 		}
-	case 2: // of both sides; or of the writing alone, by a writer that goes on as a reader
+	case 2:
+		s.calls = []call{{"rw_read_release", []string{"lock", "turn", "never"}, []string{reader(name), "0", beside, channel, publish}}}
 		if writes {
-			s.calls = append(s.calls, call{"rw_write_release", acquire, []string{writer(name), "0", beside, channel, publish}})
-		}
-		if !onward {
-			s.calls = append(s.calls, call{"rw_read_release", []string{"lock", "turn", "never"}, []string{reader(name), "0", beside, channel, publish}})
+			s.calls[0] = call{"rw_write_release", acquire, []string{writer(name), "0", beside, channel, publish}}
 		}
 		s.answers = func(any) string { return "granted" } // the model does not say whether there was anything
 	case 3, 5:
@@ -694,8 +692,8 @@ func rwSteps(r *numbers) []step {
 			}
 			return fmt.Sprint(reply)
 		}
-	case 4: // by a writer that is to go on as a reader
-		s.calls, s.answers = []call{read(writer(name), "0", "0")}, granted
+	case 4: // beside a writer, which is to go on as this reader
+		s.calls, s.answers = []call{read(writer(besides[name]), "0", "0")}, granted
 	default:
 		r.t.Fatalf("a line with an unknown command: %s", r.line)
 	}

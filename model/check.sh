@@ -68,12 +68,18 @@ rw-three-callers holds   -DNC=3 -DFAULTS=0 -DWRITERS=2 -DPASS_MOST=0
 rw-shares        holds   -DNC=3 -DFAULTS=1 -DWRITERS=1 -DSHARES
 rw-two-writers   holds   -DNC=3 -DFAULTS=0 -DWRITERS=3
 rw-three-writers holds   -DNC=4 -DFAULTS=0 -DWRITERS=7 -DPASS_MOST=1
+rw-downgrade     holds   -DNC=3 -DFAULTS=1 -DWRITERS=5 -DDOWNGRADES -DRENEWALS=1
+rw-down-shares   holds   -DNC=3 -DFAULTS=1 -DWRITERS=1 -DDOWNGRADES -DSHARES
+rw-down-late     holds   -DNC=3 -DFAULTS=0 -DDELAYS=1 -DWRITERS=5 -DDOWNGRADES -DRENEWALS=1
 rw-late          holds   -DNC=2 -DFAULTS=1 -DDELAYS=1 -DRENEWALS=1
 
 rw-until-from-reply two     -DUNTIL_FROM_REPLY -DNC=2 -DFAULTS=0 -DDELAYS=1 -DWRITERS=3
 rw-writer-barges    two     -DWRITER_BARGES    -DNC=2 -DFAULTS=0
 rw-joins-lapsed     two     -DJOINS_LAPSED     -DNC=3 -DFAULTS=0 -DDELAYS=1 -DWRITERS=1 -DSHARES
-rw-downgrade-frees  two     -DDOWNGRADE_FREES  -DNC=2 -DFAULTS=0 -DWRITERS=3
+rw-downgrade-frees  two     -DDOWNGRADE_FREES  -DNC=3 -DFAULTS=0 -DWRITERS=5 -DDOWNGRADES
+rw-downgrade-late   between -DDOWNGRADES_LATE=1 -DNC=3 -DFAULTS=0 -DWRITERS=5 -DDOWNGRADES
+rw-trusts-writing   two     -DTRUSTS_THE_WRITING -DNC=3 -DFAULTS=0 -DWRITERS=5 -DDOWNGRADES -DRENEWALS=1
+rw-opens-beside     two     -DOPENS_BESIDE=1   -DNC=3 -DFAULTS=0 -DWRITERS=1 -DDOWNGRADES -DSHARES
 rw-joins-owing      left    -DJOINS_OWING      -DNC=3 -DFAULTS=0 -DWRITERS=1 -DSHARES
 rw-release-anybodys touched -DRELEASE_ANY      -DNC=2 -DFAULTS=1 -DWRITERS=3
 rw-no-wish          starves -DNO_WISH          -DNC=3 -DFAULTS=0 -DWRITERS=2 -DPASS_MOST=0

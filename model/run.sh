@@ -23,6 +23,7 @@ property() {
 	*idle*) echo patience ;;
 	*both*|*mixed*) echo two ;;
 	*starves*) echo starves ;;
+	*between*) echo between ;;
 	*touched*) echo touched ;;
 	*overtakes*) echo order ;;
 	*remains*) echo left ;;

@@ -20,6 +20,11 @@
 #else
 #define HOME(c) (c)
 #endif
+#ifdef DOWNGRADES
+#define BESIDE(c) (c == 1 -> 0 : NONE) /* caller 1 reads beside the writing of caller 0, which gives its writing back then */
+#else
+#define BESIDE(c) NONE
+#endif
 #ifndef NK
 #define NK 2            /* commands under way at a time, with late copies */
 #endif
@@ -56,7 +61,7 @@
 #define ASK 1           /* rw_read_acquire, rw_write_acquire */
 #define REL 2           /* rw_read_release, rw_write_release */
 #define REN 3           /* the renewal of a writer */
-#define DOWN 4          /* rw_read_acquire of an owner that writes, which does not wait */
+#define DOWN 4          /* rw_read_acquire of a caller beside a writer: it does not wait */
 #define REW 5           /* rw_read_renew */
 
 #define GRANT   1
@@ -65,7 +70,7 @@
 
 byte cs[NC];
 byte on[NC] = NONE;     /* HOLDS: by whose hold in Redis; a reader that joined has that of another */
-bit  reads[NC];         /* HOLDS: it wrote, and goes on as a reader */
+byte beside[NC] = NONE; /* the writer of which it is the same owner: a downgrade, or a reading inside a writing */
 byte trust[NC];         /* for how long the process trusts the hold of this name */
 byte came[NC] = NEVER;  /* the order in which callers came */
 byte passed[NC];        /* how many came in that came after this one was refused */
@@ -87,6 +92,7 @@ byte turn = NONE;       /* the reader that claims the next turn, or has it; the 
 bit  began;             /* the turn has begun */
 bit  entered;           /* the reader that claims the turn has let a writer pass, or that one is inside */
 byte start;             /* the callers that came before it began */
+byte wrote = NONE;      /* the latest writer */
 
 byte kk[NK];
 byte kn[NK];
@@ -99,8 +105,8 @@ byte faults;
 byte delays;
 
 hidden byte i, k, m, n, y, x;
-hidden byte b, late, mixed, starves, remains, touched;
-hidden byte step[5], tells; /* tells: waiters are told to ask */
+hidden byte b, late, mixed, starves, remains, touched, between;
+hidden byte step[4], tells; /* tells: waiters are told to ask */
 
 #ifdef STEPS
 #include "steps.pml"
@@ -126,7 +132,6 @@ bit may[NC];            /* the server may have something of it */
 #endif
 #define HAS(c) (cs[c] == HOLDS && trust[on[c]] > 0)
 #define RENEWS(s) (kk[s] == REN || kk[s] == REW)
-#define ASWRITER(c) (WRITES(c) && !reads[c])
 
 inline slot() {
 #ifdef TRACE
@@ -157,20 +162,20 @@ inline has() {
 
 inline begins() {
 	tells = 0;
-	c_code { step_begin(); step_put(NC); step_put(LEASE); step_put(WRITERS); step_put(now.arrivals); step_puts(now.came, NC); };
+	c_code { step_begin(); step_put(NC); step_put(LEASE); step_put(WRITERS); step_put(now.arrivals); step_puts(now.came, NC); step_puts(now.beside, NC); };
 	has()
 }
 
-/* ends notes a command: what it is, and its owner; whether it goes on as a reader; what it answers, and whether it tells waiters to ask. */
-inline ends(what, name, goesOn, answer) {
-	step[0] = what; step[1] = name; step[2] = goesOn; step[3] = answer; step[4] = tells;
-	c_code { step_puts(step, 5); };
+/* ends notes a command: what it is, and its owner; what it answers, and whether it tells waiters to ask. */
+inline ends(what, name, answer) {
+	step[0] = what; step[1] = name; step[2] = answer; step[3] = tells;
+	c_code { step_puts(step, 4); };
 	has();
 	c_code { step_end(); }
 }
 #else
 #define begins() skip
-#define ends(what, name, goesOn, answer) skip
+#define ends(what, name, answer) skip
 #endif
 
 /* alive: y says that a reader other than name lives. */
@@ -219,7 +224,7 @@ inline serve(s) {
 #endif
 			if
 			:: mode == 0 && !(turn != NONE && began && came[turn] < start) ->
-				mode = 2; writer = n; left = LEASE; kr[s] = GRANT; waited[n] = 0; passes(n);
+				mode = 2; writer = n; wrote = n; left = LEASE; kr[s] = GRANT; waited[n] = 0; passes(n);
 				if :: wish == n -> wish = NONE :: else fi;
 				if :: turn != NONE -> entered = 1; began = 0; start = 0 :: else fi
 			:: else ->
@@ -243,7 +248,7 @@ inline serve(s) {
 		fi
 	:: kk[s] == DOWN ->
 		if
-		:: lease[n] == 0 && writer != n && (mode == 2 || wish != NONE) -> kr[s] = REFUSE
+		:: lease[n] == 0 && writer != beside[n] && (mode == 2 || wish != NONE) -> kr[s] = REFUSE
 		:: else ->
 			if :: mode == 0 -> mode = 1 :: mode == 2 -> left = LEASE :: else fi;
 			lease[n] = LEASE; kr[s] = GRANT
@@ -255,16 +260,16 @@ inline serve(s) {
 		kr[s] = GRANT;
 		if
 		:: kk[s] == REN && mode == 2 && writer == n -> left = LEASE
-		:: kk[s] == REW && lease[n] > 0 -> lease[n] = LEASE
+		:: kk[s] == REW && lease[n] > 0 -> lease[n] = LEASE; if :: mode == 2 -> left = LEASE :: else fi
 		:: else -> kr[s] = NOTHING
 		fi
-	:: kk[s] == REL -> release(n, 0); kr[s] = GRANT
+	:: kk[s] == REL -> release(n); kr[s] = GRANT
 	fi;
-	ends(kk[s], n, 0, kr[s])
+	ends(kk[s], n, kr[s])
 }
 
-/* release ends what name has: its writing, its wish and its claim; and its reading, unless goesOn. */
-inline release(name, goesOn) {
+/* release ends what name has: its writing and its wish, or its reading and its claim. */
+inline release(name) {
 	if :: wish == name -> wish = NONE; tells = 1 :: else fi;
 	if :: turn == name -> turn = NONE; began = 0; entered = 0; start = 0; tells = 1 :: else fi;
 	if
@@ -275,11 +280,10 @@ inline release(name, goesOn) {
 #endif
 		touched = (writer != name);
 		assert(!touched); /* nobody ends what another has */
-		if :: !goesOn -> lease[name] = 0 :: else fi;
 		alive(NONE);
 		if
 #ifdef DOWNGRADE_FREES
-		:: y -> mode = 0; writer = NONE; left = 0; lease[name] = 0
+		:: y -> free()
 #else
 		:: y -> mode = 1; writer = NONE; left = 0
 #endif
@@ -287,7 +291,8 @@ inline release(name, goesOn) {
 		fi;
 		turns();
 		tells = 1
-	:: mode == 1 && !goesOn ->
+	:: mode == 2 && !WRITES(name) -> lease[name] = 0
+	:: mode == 1 && !WRITES(name) ->
 		lease[name] = 0;
 		alive(NONE);
 		if :: !y -> free(); tells = 1; if :: turn == NONE -> began = 0; start = 0 :: else fi :: else fi
@@ -317,7 +322,7 @@ inline refuses(caller) {
 inline check() {
 	mixed = 0;
 	for (i : 0 .. NC - 1) {
-		for (m : 0 .. NC - 1) { if :: i != m && HAS(i) && HAS(m) && ASWRITER(i) -> mixed = 1 :: else fi }
+		for (m : 0 .. NC - 1) { if :: i != m && HAS(i) && HAS(m) && WRITES(i) && beside[m] != i -> mixed = 1 :: else fi }
 	}
 	assert(!mixed);
 	b = 1;
@@ -359,7 +364,7 @@ inline alike() {
 #endif
 
 #define EV_START(C) \
-:: ON(1) cs[C] == AWAY; \
+:: ON(1) cs[C] == AWAY && MAY_COME(C); \
 	SAY("caller %d comes", C) \
 	COMES(C) \
 	cs[C] = WAITS; came[C] = arrivals; arrivals++; \
@@ -368,10 +373,20 @@ inline alike() {
 #define EV_ASK(C) \
 :: ON(2) cs[C] == WAITS && ROOM && !BUSY(C); \
 	SAY("caller %d asks", C) \
-	send(ASK, C); \
+	send(QUESTION(C), C); \
+	ASKS_BESIDE(C) \
 	asked[C] = 1; shut[C] = 0; \
 	EXPECT(k == tb) \
 	END
+#ifdef TRACE
+#define MAY_COME(c) true
+#define QUESTION(c) ASK
+#define ASKS_BESIDE(c) if :: tc != NONE -> beside[c] = tc :: else fi;
+#else
+#define MAY_COME(c) (BESIDE(c) == NONE || HAS(BESIDE(c)))
+#define QUESTION(c) (beside[c] == NONE -> ASK : DOWN)
+#define ASKS_BESIDE(c)
+#endif
 
 /* A waiter may ask at any time. It does not wait for long when something happened to the lock. */
 #define NEWS(c) (!refused[c] || mode == 0 || !WRITES(c) && mode == 1 && (wish == NONE || began) || WRITES(c) && wish == NONE)
@@ -384,7 +399,7 @@ inline alike() {
 
 /* A reader joins the hold of another of its process. It gives back what it may have by its own name. */
 #define EV_JOIN(C) \
-:: ON(3) cs[C] == WAITS && !WRITES(C) && !BUSY(C) && (false OTHERS(JOINS, C)); \
+:: ON(3) cs[C] == WAITS && !WRITES(C) && BESIDE(C) == NONE && !BUSY(C) && (false OTHERS(JOINS, C)); \
 	SAY("caller %d joins", C) \
 	x = NONE; \
 	for (m : 0 .. NC - 1) { if :: x == NONE && HOME(m) == HOME(C) && m != C && open[m] && LIVELY(m) -> x = m :: else fi } \
@@ -416,11 +431,12 @@ inline alike() {
 	faults++; cs[C] = GIVES; refused[C] = 0; passed[C] = 0; waited[C] = 0; \
 	END
 
-/* A holder gives its hold back. The last that shares it releases it. */
+/* A holder gives its hold back. The last that shares it releases it. A writer beside which its owner reads by now goes on as a reader. */
 #define EV_UNLOCK(C) \
-:: ON(5) cs[C] == HOLDS && ROOM; \
+:: ON(5) cs[C] == HOLDS && ROOM && (true OTHERS(NOT_ASKING, C)); \
 	SAY("caller %d unlocks", C) \
-	x = on[C]; cs[C] = (x == C || owes[C] -> GIVES : OUT); on[C] = NONE; reads[C] = 0; owes[C] = 0; \
+	DOWNGRADED(C) \
+	x = on[C]; cs[C] = (x == C || owes[C] -> GIVES : OUT); on[C] = NONE; owes[C] = 0; \
 	b = 1; \
 	for (m : 0 .. NC - 1) { if :: cs[m] == HOLDS && on[m] == x -> b = 0 :: else fi } \
 	if :: b -> trust[x] = 0; open[x] = 0; cs[x] = GIVES :: else fi; \
@@ -435,16 +451,30 @@ inline alike() {
 	END
 #define NOT_ON(m, c) && !(cs[m] == HOLDS && on[m] == c)
 
-#define EV_DOWN(C) \
-:: ON(0) cs[C] == HOLDS && ASWRITER(C) && trust[C] > 0 && ROOM && !BUSY(C); \
-	SAY("caller %d goes on as a reader", C) \
-	send(DOWN, C); \
-	END
+#ifdef TRACE
+#define NOT_ASKING(m, c)
+#define DOWNGRADED(c)
+#else
+#define NOT_ASKING(m, c) && !(BESIDE(m) == c && cs[m] == WAITS)
+#define DOWNGRADED(c) \
+	for (m : 0 .. NC - 1) { \
+		if \
+		:: beside[m] == c && cs[m] == HOLDS && (DOWNGRADES_LATE || HAS(c)) -> \
+			between = (wrote != c); \
+			assert(!between) /* no other has written in between */ \
+		:: beside[m] == c && cs[m] == HOLDS && !DOWNGRADES_LATE && !HAS(c) -> cs[m] = GIVES; on[m] = NONE; trust[m] = 0 \
+		:: else \
+		fi \
+	}
+#endif
+#ifndef DOWNGRADES_LATE
+#define DOWNGRADES_LATE 0
+#endif
 
 #define EV_RENEW(C) \
 :: ON(0) HAS(C) && on[C] == C && trust[C] < LEASE && ROOM && !BUSY(C) && RENEWALS; \
 	SAY("the hold of caller %d is renewed", C) \
-	send((ASWRITER(C) -> REN : REW), C); \
+	send((WRITES(C) -> REN : REW), C); \
 	END
 #ifndef RENEWALS
 #define RENEWALS 0
@@ -463,15 +493,13 @@ inline alike() {
 	LATE(K, LEASE); \
 	if \
 	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && !late -> \
-		extend(n, AGE(K)); open[n] = !WRITES(n) && !shut[n]; enters(n, n); y = n \
+		extend(n, AGE(K)); open[n] = !WRITES(n) && !shut[n] && beside[n] == NONE; enters(n, n); y = n \
 	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && late -> cs[n] = GIVES \
 	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == REFUSE -> refuses(n) \
-	:: kk[K] == DOWN && cs[n] == HOLDS && kr[K] == GRANT && trust[n] > 0 -> \
-		reads[n] = 1; \
-		kk[K] = 0; extend(n, ka[K]); \
-		begins(); \
-		release(n, 1); \
-		ends(REL, n, 1, GRANT) \
+	:: kk[K] == DOWN && cs[n] == WAITS && kr[K] == GRANT && !late -> \
+		extend(n, AGE(K)); TRUSTS_WRITING(n) open[n] = OPENS_BESIDE; enters(n, n) \
+	:: kk[K] == DOWN && cs[n] == WAITS && (kr[K] == REFUSE || late) -> \
+		cs[n] = GIVES; if :: kr[K] == REFUSE -> trust[beside[n]] = 0 :: else fi /* its writing is lost */ \
 	:: RENEWS(K) && cs[n] == HOLDS && trust[n] > 0 && kr[K] == GRANT -> extend(n, ka[K]) \
 	:: kk[K] == REL -> \
 		b = doubt[n] && LOOKS; doubt[n] = 0; \
@@ -500,6 +528,14 @@ inline alike() {
 #define AGE(k) ka[k]
 #endif
 #endif
+#ifdef TRUSTS_THE_WRITING
+#define TRUSTS_WRITING(n) if :: trust[beside[n]] > trust[n] -> trust[n] = trust[beside[n]] :: else fi;
+#else
+#define TRUSTS_WRITING(n)
+#endif
+#ifndef OPENS_BESIDE
+#define OPENS_BESIDE 0
+#endif
 #ifdef LOOKS_ONCE
 #define LOOKS 0
 #else
@@ -510,14 +546,19 @@ inline alike() {
 #define EV_BREAK(K) \
 :: ON(9) kk[K] != 0 && !copy[K] && FAULT; \
 	SAY("the connection of command %d breaks", K) \
+	FAILS(K) \
 	drop(K); faults++; \
 	EXPECT(tb == 0) \
 	END \
 :: ON(9) kk[K] != 0 && !copy[K] && kr[K] == 0 && FAULT; \
 	SAY("the connection of command %d breaks, a copy is under way", K) \
+	FAILS(K) \
 	copy[K] = 1; ka[K] = 0; if :: !RENEWS(K) -> doubt[kn[K]] = 1 :: else fi; faults++; \
 	EXPECT(tb == 1) \
 	END
+
+/* A downgrade fails with its question, and the writing stays as it was. */
+#define FAILS(K) if :: kk[K] == DOWN && cs[kn[K]] == WAITS -> cs[kn[K]] = GIVES :: else fi;
 
 #define EV_VANISH(K) \
 :: ON(0) copy[K]; SAY("copy %d never arrives", K) drop(K); END
@@ -557,7 +598,7 @@ inline alike() {
 #define CMD_DUE(k) && !(kk[k] != 0 && !copy[k] && ka[k] > 0)
 #define CALL_DUE(c) && !(cs[c] == HOLDS && trust[on[c]] == 0) && !(cs[c] == WAITS && NEWS(c) && !BUSY(c)) && !(cs[c] == GIVES && !BUSY(c) && !doubt[c]) && !(owes[c] && !BUSY(c) && !doubt[c])
 #define PROMPT (true SLOTS(CMD_DUE) EACH(CALL_DUE))
-#define CALL_OVER(c) && cs[c] == OUT
+#define CALL_OVER(c) && (cs[c] == OUT || cs[c] == AWAY && BESIDE(c) != NONE)
 #define CMD_OVER(k) && kk[k] == 0
 #define FINISHED (true EACH(CALL_OVER) SLOTS(CMD_OVER))
 #endif
@@ -565,6 +606,8 @@ inline alike() {
 init {
 #ifdef TRACE
 	CHOOSE
+#elif defined(DOWNGRADES)
+	beside[1] = 0;
 #endif
 	do
 	EACH(EV_START)
@@ -573,7 +616,6 @@ init {
 	EACH(EV_CANCEL)
 	EACH(EV_UNLOCK)
 	EACH(EV_GIVE)
-	EACH(EV_DOWN)
 	EACH(EV_RENEW)
 	SLOTS(EV_RUN)
 	SLOTS(EV_ANSWER)

@@ -172,7 +172,7 @@ func (w *world) tellAsk(c *call, k *command) {
 	if w.cast.model == ofPlain {
 		w.says(tellAsk, w.caller(c), w.nameOf(k.t))
 	} else {
-		w.says(tellAsk, c.id, k.number-1)
+		w.says(tellAsk, c.id, k.number-1, w.tellBeside(k))
 	}
 }
 
@@ -412,6 +412,7 @@ func anyHistory(r *rand.Rand, m model) (w *world, path []event) {
 	if m != ofPlain {
 		c.procs = 1 + r.IntN(3)
 	}
+	owns := m == ofRW && r.IntN(2) == 0 // most calls of a process are of one owner, which reads and writes
 	for i := range 2 + r.IntN(5) {
 		terms := &plainTerms
 		switch {
@@ -423,6 +424,9 @@ func anyHistory(r *rand.Rand, m model) (w *world, path []event) {
 			terms = &readTerms
 		}
 		c.calls = append(c.calls, role{proc: i % c.procs, terms: terms})
+		if owns && r.IntN(4) > 0 {
+			c.calls[i].owner = uint64(100 + i%c.procs)
+		}
 	}
 	var often [verbs]int // of eight times: an event that is frequent in one history is rare in another
 	for v := range often {

@@ -9,6 +9,14 @@ func (w *world) tellUnheard(k *command) {
 	}
 }
 
+// tellBeside returns the writing of the same owner beside which k asks to read.
+func (w *world) tellBeside(k *command) int {
+	if k.writer == "" {
+		return toldNone
+	}
+	return w.ids[k.writer]
+}
+
 // tellJoin says that c joins t, which has the lock for another reader. rode says that it rode along with the question for t.
 func (w *world) tellJoin(c *call, t *Tenure, rode bool) {
 	if w.cast.model == ofRW {
