@@ -203,4 +203,4 @@ func operator() string {
 }
 
 // ms returns the duration that an answer of PTTL means.
-func ms(left int64) time.Duration { return time.Duration(left) * time.Millisecond }
+func ms(left int64) time.Duration { return luascripts.Millis(left) }

@@ -442,3 +442,36 @@ func TestInspect_noAnswer(t *testing.T) {
 		}
 	}
 }
+
+// A lease that is longer than a time.Duration can say is shown as a hundred years.
+func TestLease_veryLong(t *testing.T) {
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	const (
+		endless = "9000000000000000" // ms, which are 285,000 years
+		century = 100 * 365 * 24 * time.Hour
+	)
+	sc.do("HSET", "orders", redissons+":1", "1")
+	sc.do("PEXPIRE", "orders", endless)
+	sc.do("HSET", "rw", "mode", "write", redissons+":1:write", "1")
+	sc.do("PEXPIRE", "rw", endless)
+	for l, err := range sc.admin.Locks(t.Context(), admin.Query{}) {
+		if err != nil || l.Lease < century {
+			t.Errorf("%s in a list: %v, %v", l.Name, l.Lease, err)
+		}
+	}
+	for _, name := range []string{"orders", "rw"} {
+		if l := sc.inspect(name); l.Lease < century {
+			t.Errorf("%s: %v", name, l.Lease)
+		}
+	}
+	keys, err := sc.admin.Keys(t.Context(), sc.inspect("orders"))
+	if err != nil || len(keys) == 0 {
+		t.Errorf("%v, %v", keys, err)
+	}
+	for _, k := range keys {
+		if k.Left < century {
+			t.Errorf("the key %s: %v", k.Name, k.Left)
+		}
+	}
+}

@@ -216,7 +216,15 @@ func remaining(pttl int64) time.Duration {
 	if pttl < 0 {
 		return NoExpiry
 	}
-	return time.Duration(pttl) * time.Millisecond
+	return Millis(pttl)
+}
+
+// longest is the longest time of a server that anybody here hears of. It leaves room to add to it.
+const longest = 100 * 365 * 24 * time.Hour
+
+// Millis returns so many milliseconds, 100 years at the most: an expiry can be longer than a time.Duration.
+func Millis(ms int64) time.Duration {
+	return time.Duration(min(ms, longest.Milliseconds())) * time.Millisecond
 }
 
 // fields reads a list of alternating names and values.
