@@ -337,6 +337,14 @@ func TestUnlock(t *testing.T) {
 	s.says("lock?name=orders:42&unlocked=1&told=0&failed=<b>", 200, "A message was sent to 0 of 1 holder; the others are dead, or learn of it at")
 }
 
+// A name need not be text. The page shows the line that asks Redis for that name, and for no other.
+func TestLock_nameOfBytes(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	server.Do(t, "HSET", "a'\xffb", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:84", "1")
+	serve(t, server.Client(t)).says("lock?name=a%27%FFb", 200, "redis-cli HGETALL $&#39;a\\&#39;\\xffb&#39;")
+}
+
 // Where the note cannot be written, the page and the log say so.
 func TestUnlock_noNote(t *testing.T) {
 	t.Parallel()

@@ -136,7 +136,7 @@ func resultOf(q url.Values) (text string, failed bool) {
 	case "typed":
 		return "Nothing was changed: the name that was typed is another one.", true
 	case "gone":
-		return "Nothing was changed: the holders that the page has shown do not hold the lock any more.", true
+		return "Nothing was changed: the holders that the page showed when it was loaded do not hold the lock any more. Look at those below.", true
 	case "reason":
 		return "Nothing was changed: the reason must be text on one line of up to 256 bytes.", true
 	case "error":

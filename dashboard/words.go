@@ -128,7 +128,8 @@ func level(left, full time.Duration) string {
 
 // quoted returns a word as a shell reads it.
 func quoted(word string) string {
-	if strings.ContainsFunc(word, func(c rune) bool { return !unicode.IsPrint(c) }) {
+	odd := func(c rune) bool { return !unicode.IsPrint(c) || c == unicode.ReplacementChar } // which stands for bytes that are no text, too
+	if strings.ContainsFunc(word, odd) {
 		q := strconv.QuoteToASCII(word)
 		return "$'" + strings.ReplaceAll(strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`), "'", `\'`) + "'"
 	}
