@@ -639,3 +639,42 @@ func TestNew_wrongly(t *testing.T) {
 		}
 	}
 }
+
+// A browser that reads nothing is not followed for ever: each write has an end.
+func TestFollow_writesHaveAnEnd(t *testing.T) {
+	t.Parallel()
+	h, err := dashboard.New(redistest.Start(t).Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &limited{ResponseRecorder: httptest.NewRecorder(), cancel: cancel}
+	h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/events?view=overview", nil))
+	if w.writes == 0 || w.endless > 0 {
+		t.Errorf("of %d writes, %d had no end", w.writes, w.endless)
+	}
+}
+
+// limited is an answer that knows its deadline. It ends the request after a few writes.
+type limited struct {
+	*httptest.ResponseRecorder
+	cancel          context.CancelFunc
+	until           time.Time
+	writes, endless int
+}
+
+func (w *limited) SetWriteDeadline(t time.Time) error {
+	w.until = t
+	return nil
+}
+
+func (w *limited) Write(b []byte) (int, error) {
+	if left := time.Until(w.until); left <= 0 || left > time.Hour {
+		w.endless++
+	}
+	if w.writes++; w.writes == 2 {
+		w.cancel()
+	}
+	w.until = time.Time{} // the next one must set it anew
+	return len(b), nil
+}

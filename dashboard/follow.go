@@ -31,7 +31,6 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
 	}
 	defer h.streams.Add(-1)
 	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Time{}) // a server can limit the time of an answer, and this one goes on
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	ctx := context.WithValue(r.Context(), csrfKey{}, cookieOf(r))
@@ -47,6 +46,9 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
 		}
 		text, err := json.Marshal(e)
 		if err == nil {
+			// A server can limit the time of an answer, and this one goes on. But a browser that reads nothing must not keep it here.
+			_ = control.SetWriteDeadline(time.Now().Add(mostTime))
+			defer control.SetWriteDeadline(time.Time{})
 			_, err = fmt.Fprintf(w, "data: %s\n\n", text)
 		}
 		return err == nil && control.Flush() == nil
