@@ -31,6 +31,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
 	}
 	defer h.streams.Add(-1)
 	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Time{}) // a server can limit the time of an answer, and the first look can take longer
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	ctx := context.WithValue(r.Context(), csrfKey{}, cookieOf(r))
@@ -46,7 +47,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
 		}
 		text, err := json.Marshal(e)
 		if err == nil {
-			// A server can limit the time of an answer, and this one goes on. But a browser that reads nothing must not keep it here.
+			// A browser that reads nothing must not keep the stream.
 			_ = control.SetWriteDeadline(time.Now().Add(mostTime))
 			defer control.SetWriteDeadline(time.Time{})
 			_, err = fmt.Fprintf(w, "data: %s\n\n", text)
