@@ -12,6 +12,7 @@ package gocronlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -59,8 +60,10 @@ type Elector struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mu   sync.Mutex
-	hold lock.Hold // nil while another process is the leader
+	mu     sync.Mutex
+	hold   lock.Hold // nil while another process is the leader
+	failed error     // of the latest attempt that failed; nil after a success
+	at     time.Time // when it failed
 }
 
 var _ gocron.Elector = (*Elector)(nil)
@@ -80,6 +83,7 @@ func (e *Elector) campaign(ctx context.Context, l lock.Locker) {
 	for ctx.Err() == nil {
 		h, err := l.Lock(ctx)
 		if err != nil { // a fault that waiting does not mend; ask again in a while
+			e.fail(err)
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
@@ -98,19 +102,29 @@ func (e *Elector) campaign(ctx context.Context, l lock.Locker) {
 func (e *Elector) set(h lock.Hold) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.hold = h
+	e.hold, e.failed = h, nil
 }
 
-// IsLeader returns nil if this process is the leader at this moment, and ErrNotLeader otherwise. It does no I/O. It
+func (e *Elector) fail(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.failed, e.at = err, time.Now()
+}
+
+// IsLeader returns nil if this process is the leader at this moment, and otherwise an error that matches ErrNotLeader. The error matches that
+// of the latest attempt to become the leader, too, if it failed: such as a right that is missing. IsLeader does no I/O. It
 // compares the clocks, so a process that was frozen does not take itself for the leader.
 func (e *Elector) IsLeader(context.Context) error {
 	e.mu.Lock()
-	h := e.hold
+	h, failed, at := e.hold, e.failed, e.at
 	e.mu.Unlock()
-	if h == nil || h.Err() != nil {
-		return ErrNotLeader
+	switch {
+	case h != nil && h.Err() == nil:
+		return nil
+	case failed != nil:
+		return fmt.Errorf("%w; an attempt failed %v ago: %w", ErrNotLeader, time.Since(at).Round(time.Second), failed)
 	}
-	return nil
+	return ErrNotLeader
 }
 
 // Close ends the campaign, gives the lock back, and waits for that, five seconds at most.

@@ -128,6 +128,30 @@ func TestElector(t *testing.T) {
 	})
 }
 
+// An Elector that cannot lead says why, until it can.
+func TestElector_saysWhatIsWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := locktest.NewServer(t)
+		r := server.Redis()
+		if err := r.Do(t.Context(), r.B().Set().Key("leader").Value("something else").Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		e := NewElector(server.Client(t).NewLock("leader"))
+		defer e.Close()
+		time.Sleep(500 * time.Millisecond)
+		if err := e.IsLeader(t.Context()); !errors.Is(err, ErrNotLeader) || !errors.Is(err, lock.ErrForeignKey) {
+			t.Errorf("%v", err)
+		}
+		if err := r.Do(t.Context(), r.B().Del().Key("leader").Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		if err := e.IsLeader(t.Context()); err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+	})
+}
+
 // Only the leader runs jobs.
 func TestElector_scheduler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
