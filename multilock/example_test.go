@@ -127,9 +127,11 @@ func ExampleWithDurableServers() {
 	fmt.Println(lock.Do(ctx, durable, func(context.Context) error { return nil }))
 
 	others := multilock.NewQuorum(locks, multilock.WithLongestLease(time.Minute))
-	_, err := others.TryLock(ctx) // the servers have just started
-	fmt.Println("too early:", errors.Is(err, lock.ErrNotAcquired))
+	err := lock.TryDo(ctx, others, func(context.Context) error { return nil })
+	if errors.Is(err, lock.ErrNotAcquired) {
+		fmt.Println("too early: the servers have just started")
+	}
 	// Output:
 	// <nil>
-	// too early: true
+	// too early: the servers have just started
 }
