@@ -532,15 +532,23 @@ func estimate(size, hashes uint64, set int64) int64 {
 	return int64(n)
 }
 
-// Delete deletes the filter. It succeeds if there is no filter.
+// Delete deletes the filter. It succeeds if there is no filter. It costs two round trips: the first one asks for the server's time.
+//
+// A copy of the command that arrives late deletes no filter that was made since: it says until when it may be carried out, a second after
+// it was sent at most. If a connection broke on the way, Delete returns when that time has passed; if ctx ends before, a copy can take effect within
+// that second.
 func (f *Filter) Delete(ctx context.Context) error {
 	const op = "delete"
 	if f.bad != nil {
 		return f.wrap(op, f.bad)
 	}
-	_, err := send.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (int64, error) {
-		return f.send.Redis.Do(ctx, f.send.Redis.B().Del().Key(f.config, f.bits).Build()).ToInt64()
+	copies := f.send.Dated()
+	_, err := send.Ask(ctx, f.send, f.send.Timeout, func(sent context.Context) (struct{}, error) {
+		return struct{}{}, copies.Send(ctx, func(before int64) (int64, error) {
+			return luascripts.DeleteBloom(sent, f.send.Redis, f.config, f.bits, before)
+		})
 	})
+	copies.Over(ctx)
 	f.known.Store(nil)
 	return f.wrap(op, err)
 }

@@ -8,8 +8,9 @@ import (
 )
 
 var (
-	bloomInit = load("bloom_init")
-	bloomUndo = load("bloom_undo")
+	bloomInit   = load("bloom_init")
+	bloomUndo   = load("bloom_undo")
+	bloomDelete = load("bloom_delete")
 )
 
 // Orphaned is the verdict when a Bloom filter has bits and no configuration.
@@ -36,6 +37,13 @@ func InitBloom(ctx context.Context, rdb rueidis.Client, config, bits string, c B
 	}
 	v, err := verdict(bloomInit, reply, Done, Foreign, Orphaned)
 	return v, BloomConfig{}, err
+}
+
+// DeleteBloom deletes a Bloom filter, before a time of the server, in ms. If that has come, DeleteBloom does nothing and returns the
+// server's time; otherwise now is 0.
+func DeleteBloom(ctx context.Context, rdb rueidis.Client, config, bits string, before int64) (now int64, err error) {
+	_, now, err = dated(bloomDelete, bloomDelete.exec(ctx, rdb, []string{config, bits}, []string{strconv.FormatInt(before, 10)}), before, Done)
+	return now, err
 }
 
 // UndoBloom clears bits that the caller set in a filter of which there is no configuration any more: Done, Free if

@@ -169,6 +169,16 @@ func verdict(s *script, reply rueidis.RedisResult, legal ...Verdict) (Verdict, e
 	return 0, &ReplyError{s.name, msg.String()}
 }
 
+// dated reads the reply of a script that does nothing from a time of the server on, in ms, and then returns that of the server; otherwise
+// now is 0.
+func dated(s *script, reply rueidis.RedisResult, before int64, legal ...Verdict) (v Verdict, now int64, err error) {
+	if n, err := reply.AsInt64(); err == nil && n > int64(Done) && n >= before {
+		return 0, n, nil
+	}
+	v, err = verdict(s, reply, legal...)
+	return v, 0, err
+}
+
 // Snapshot is a lock as it stands in Redis.
 type Snapshot struct {
 	Exists  bool

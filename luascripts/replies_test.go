@@ -69,7 +69,9 @@ func FuzzOtherReplies(f *testing.F) {
 		alone("look at a window", err, is)
 		rated, err := luascripts.InitWindow(ctx, rdb, keynames.Window("w"), 1, time.Second, 1000)
 		alone("make a window", err, rated)
-		at, replies, v, err := askLimit(ctx, rdb, "k", luascripts.NewLimitRules(hourly), []luascripts.LimitQuestion{want(1)})
-		alone("limit", err, at, replies, v)
+		at, err = luascripts.DeleteBloom(ctx, rdb, "{b}:config", "b", 1000)
+		alone("delete a filter", err, at)
+		when, replies, v, err := askLimit(ctx, rdb, "k", luascripts.NewLimitRules(hourly), []luascripts.LimitQuestion{want(1)})
+		alone("limit", err, when, replies, v)
 	})
 }

@@ -166,12 +166,7 @@ func KeepSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Wa
 // that has come, ResizeSemaphore does nothing and returns the server's time now; otherwise now is 0.
 func ResizeSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, total int, before int64) (v Verdict, now int64, err error) {
 	args := []string{strconv.Itoa(total), k.Channel, k.Change, k.Publish, strconv.FormatInt(before, 10)}
-	reply := semaphoreResize.exec(ctx, rdb, k.semaphore(), args)
-	if n, err := reply.AsInt64(); err == nil && n > int64(Done) && n >= before {
-		return 0, n, nil
-	}
-	v, err = verdict(semaphoreResize, reply, Done, Foreign)
-	return v, 0, err
+	return dated(semaphoreResize, semaphoreResize.exec(ctx, rdb, k.semaphore(), args), before, Done, Foreign)
 }
 
 // Slot is the number that a permit has to itself, from 0 on, and its fencing token.

@@ -47,7 +47,7 @@ var needs = []need{
 	{head: "NewRateLimiter", kind: "ratelimit", alone: true, rights: "~orders:* +evalsha +eval +time +get +set"},
 	{head: "NewWindow", kind: "window", alone: true, rights: "~orders:* ~{orders:*:value ~{orders:*:permits +evalsha +eval +time +get +set +hget +hmget +hset +hsetnx " +
 		"+pexpire +pttl +zadd +zcard +zrange +zrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zscore"},
-	{head: "NewBloomFilter", kind: "bloom", alone: true, rights: "~orders:* ~{orders:*:config +evalsha +eval +bitcount +bitfield +bitfield_ro +del +exists +getrange +hmget +hset +setbit +strlen"},
+	{head: "NewBloomFilter", kind: "bloom", alone: true, rights: "~orders:* ~{orders:*:config +evalsha +eval +bitcount +bitfield +bitfield_ro +del +exists +getrange +hmget +hset +setbit +strlen +time"},
 }
 
 // chosen reports whether n is among the kinds that the user must have the rights for.

@@ -1,0 +1,17 @@
+-- bloom_delete: deletes a Bloom filter.
+-- include: time
+--
+-- KEYS[1] config hash   size, hashIterations, expectedInsertions, falseProbability
+-- KEYS[2] bits   string the filter
+-- ARGV[1] before ms     the server's time before which the script deletes it; 0 only asks for that time
+--
+-- Returns 1 when there is no filter.
+-- Returns the server's time in ms when before has come; nothing was done.
+--
+-- Safe to repeat. A copy that comes late does nothing, so it deletes no filter that was made since.
+local config, bits, before = KEYS[1], KEYS[2], tonumber(ARGV[1])
+
+local now = clock()
+if now >= before then return now end
+redis.call('DEL', config, bits)
+return 1
