@@ -328,6 +328,41 @@ func TestStaleLeader(t *testing.T) {
 	}
 }
 
+// A copy of what a leader said that comes late does not bring that back.
+func TestProclaim_lateCopy(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	e := kindtest.NewClient(t, s.Client(t, redistest.Via(p))).NewElection("billing")
+	copied := make(chan []string, 1)
+	p.OnRequest(func(req [][]byte) redistest.Action {
+		if slices.ContainsFunc(req, func(word []byte) bool { return string(word) == "older" }) {
+			var words []string
+			for _, word := range req {
+				words = append(words, string(word))
+			}
+			select {
+			case copied <- words:
+			default:
+			}
+		}
+		return redistest.Action{}
+	})
+	if err := e.Run(t.Context(), "older", func(context.Context) error {
+		late := <-copied
+		if err := e.Proclaim(t.Context(), "newer"); err != nil {
+			return err
+		}
+		s.Do(t, late...)
+		if l, leads, err := e.Leader(t.Context()); l.Value != "newer" || !leads || err != nil {
+			t.Errorf("%+v, %v, %v", l, leads, err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // A lost answer costs nothing, whichever command it is of.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()

@@ -21,10 +21,11 @@ type Said struct {
 	Left  time.Duration // or NoExpiry
 }
 
-// PostLeader says value for a leader, for the time stay; with over, it takes back what the leader said. It returns Done, Free
+// PostLeader says value for a leader, for the time stay; with over, it takes back what the leader said. What has a
+// smaller number than what the leader said before is a late copy, and does nothing. It returns Done, Free
 // if a later leader has said something or the leader is over, or Foreign.
-func PostLeader(ctx context.Context, rdb rueidis.Client, k Keys, token uint64, value string, stay time.Duration, over bool) (Verdict, error) {
-	args := []string{strconv.FormatUint(token, 10), value, ms(max(stay, time.Millisecond)), bit(over), k.Channel, k.Publish}
+func PostLeader(ctx context.Context, rdb rueidis.Client, k Keys, token uint64, value string, stay time.Duration, over bool, number uint64) (Verdict, error) {
+	args := []string{strconv.FormatUint(token, 10), value, ms(max(stay, time.Millisecond)), bit(over), k.Channel, k.Publish, strconv.FormatUint(number, 10)}
 	return verdict(leaderPost, leaderPost.exec(ctx, rdb, []string{k.Lock}, args), Done, Free, Foreign)
 }
 

@@ -14,9 +14,11 @@ func TestLeader(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Leader("billing")
 		const channel = "leasehold_leader:{billing} "
+		number := uint64(9)
 		post := func(token uint64, value string, over bool, want luascripts.Verdict) {
 			t.Helper()
-			if v, err := luascripts.PostLeader(t.Context(), rdb, k, token, value, time.Hour, over); err != nil || v != want {
+			number++
+			if v, err := luascripts.PostLeader(t.Context(), rdb, k, token, value, time.Hour, over, number); err != nil || v != want {
 				t.Errorf("%d says %q, %v: %d, %v, want %d", token, value, over, v, err, want)
 			}
 		}
@@ -42,6 +44,11 @@ func TestLeader(t *testing.T) {
 		if s := says(5, "b"); !s.Since.Equal(first.Since) {
 			t.Errorf("it leads since %v, and since %v", first.Since, s.Since)
 		}
+		if v, err := luascripts.PostLeader(t.Context(), rdb, k, 5, "a", time.Minute, false, 10); err != nil || v != luascripts.Done {
+			t.Errorf("a late copy: %d, %v", v, err)
+		}
+		e.expect()
+		about(t, "what is left after a late copy", says(5, "b").Left, time.Hour)
 		post(5, "", true, luascripts.Done)
 		e.expect(channel)
 		says(0, "")

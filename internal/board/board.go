@@ -4,6 +4,7 @@ package board
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -38,10 +39,15 @@ func New(s *session.Session, name string) *Board {
 	return &Board{session: s, spec: s.NewSpec(kind, name, nil)}
 }
 
-// says is the script that says something in the name of a holder, or takes it back.
+// said counts what the holders of this process have said.
+var said atomic.Uint64
+
+// says is the script that says something in the name of a holder, or takes it back. Its copies have one number, so that a late one
+// does not bring back what the same holder said before.
 func says(h lock.Hold, value string, end time.Time, over bool) func(context.Context, rueidis.Client, luascripts.Keys) (luascripts.Verdict, error) {
+	number := said.Add(1)
 	return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) {
-		v, err := luascripts.PostLeader(ctx, rdb, k, h.Token(), value, time.Until(end), over)
+		v, err := luascripts.PostLeader(ctx, rdb, k, h.Token(), value, time.Until(end), over, number)
 		return v, command.Foreign(v, err)
 	}
 }
