@@ -42,7 +42,8 @@ var (
 	FirstAsks Discipline = firstAsks{}
 
 	// AllAsk is that of readers. While no reader of the line was refused, each asks when it
-	// comes. After a refusal only the first asks; once it is let in, all others ask at once.
+	// comes. After a refusal only the first asks, and each of which a question broke off; once the
+	// first is let in, all others ask at once.
 	AllAsk Discipline = allAsk{}
 
 	// QueueInRedis is that of kinds whose waiters queue in Redis. Each waiter asks when it
@@ -91,6 +92,11 @@ func (allAsk) inLine() bool            { return false }
 func (allAsk) queues() bool            { return false }
 
 func (allAsk) next(l *Line, w *Waiter, now time.Time) (ready bool, due time.Time) {
+	if w.Tenure.unsure && !w.leads() {
+		// A late copy of its question may let it in. Others would wait for its lease to end then.
+		due = w.asked.Add(l.when.pace)
+		return !now.Before(due), due
+	}
 	return firstAsks{}.next(l, w, now)
 }
 

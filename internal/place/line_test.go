@@ -441,6 +441,34 @@ func TestAllAsk(t *testing.T) {
 	}
 }
 
+// A reader behind others of its line asks in each poll interval if a question of it broke off: a copy that comes late may
+// have let it in, and writers wait for it then.
+func TestAllAsk_inDoubt(t *testing.T) {
+	s := newStage(t)
+	first, w := s.reader(&readTerms, 1), s.reader(&readTerms, 2)
+	asked := s.asks(w) // the first asks after it, so that they do not ask together
+	s.Broke(w, asked, true, errBroke)
+	s.Retry(w, s.now)
+	s.refused(first)
+	if s.refused(w) != asked || w.Leads() {
+		t.Fatal("it asks as another, or for the line")
+	}
+	for range 3 {
+		if step := s.next(w); step.Do != Wait || !step.Due.Equal(s.now.Add(pollTime)) {
+			t.Fatalf("%+v", step)
+		}
+		s.pass(pollTime)
+		if s.refused(w) != asked {
+			t.Fatal("it asks as another")
+		}
+	}
+	s.pass(pollTime)
+	s.lets(w, s.asks(w)) // the copy has come
+	if w.Owner.Tenure() != asked {
+		t.Error("it does not hold the lock that Redis has for it")
+	}
+}
+
 // A reader that had an error when it was not the first looks again at its own time, or at
 // that of the line, whichever comes first.
 func TestRetry_ofAReader(t *testing.T) {

@@ -374,9 +374,6 @@ func traces(t *testing.T, name string, m model, wide int) {
 	for ; n < 10000; seed++ {
 		r := rand.New(rand.NewPCG(seed, 0))
 		w, path := anyHistory(r, m)
-		if w.wrong != nil && w.outlasted() {
-			continue
-		}
 		if w.wrong != nil {
 			t.Fatalf("seed %d: %v, after\n%s", seed, w.wrong, w.cast.story(path))
 		}
@@ -396,14 +393,6 @@ func traces(t *testing.T, name string, m model, wide int) {
 		t.Fatal(err)
 	}
 	t.Logf("%d histories of %d, %d events", n, seed-first, events)
-}
-
-// outlasted reports whether Redis has let a reader in by a copy that it carried out late, and the reader waits behind others and does not
-// ask. The end of the lease ends that, and here leases have no clock.
-func (w *world) outlasted() bool {
-	return slices.ContainsFunc(w.calls, func(c *call) bool {
-		return c.terms.Reads && c.w != nil && c.w.Tenure != nil && c.w.Tenure.unsure && slices.Contains(w.redis.readers, c.w.Tenure.Name)
-	})
 }
 
 // anyHistory plays any history for this model, and returns its events until all comes to an end.
