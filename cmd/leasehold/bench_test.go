@@ -24,7 +24,7 @@ func TestBench(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	says(t, on(t, s, "bench", "--time", "100ms", "--yes"), 0, "round trip ", "free ", "hot ", "hand-over ", "P99")
+	says(t, on(t, s, "bench", "--time", "1s", "--yes"), 0, "round trip ", "free ", "hot ", "hand-over ", "P99")
 	noKeys(t, s, "")
 	b = on(t, s, "bench", "--time", "1s", "--prefix", "orders:", "--yes") // the server was busy just now
 	for end := time.Now().Add(promptly); len(keysLike(t, s, "orders:leasehold-bench:*")) == 0; time.Sleep(time.Millisecond) {
@@ -72,9 +72,9 @@ func TestBench_busy(t *testing.T) {
 	}
 	says(t, on(t, s, "bench", "--time", "100ms"), 2, "commands a second for others", "give --yes")
 	noKeys(t, s, "")
-	says(t, on(t, s, "bench", "--time", "100ms", "--yes"), 0, "hand-over ")
+	says(t, on(t, s, "bench", "--time", "1s", "--yes"), 0, "hand-over ")
 	says(t, on(t, s, "bench", "--time", "1h"), 2, "it must be from 100ms to 15s")
 	s.AddUser(t, "jobs", "~orders:*", "&*", "+@all", "-info")
-	says(t, on(t, s, "bench", "--time", "100ms", "--prefix", "orders:", "--url", "redis://jobs:secret@"+s.Addr()), 0, "may not ask whether the server is busy")
+	says(t, on(t, s, "bench", "--time", "1s", "--prefix", "orders:", "--url", "redis://jobs:secret@"+s.Addr()), 0, "may not ask whether the server is busy")
 	says(t, on(t, s, "bench", "--time", "100ms", "--url", "redis://jobs:secret@"+s.Addr()), 1, "the user lacks a right")
 }

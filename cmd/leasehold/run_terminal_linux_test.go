@@ -179,11 +179,12 @@ func TestTerminal_modeRestored(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	lock := lockName(t)
-	p := inTerminal(t, s, "run", "--lease", "600ms", "--on-lost", "kill", lock, "--", "sh", "-c", "stty raw -echo; echo ready; exec sleep 60").begin()
+	p := inTerminal(t, s, "run", "--lease", "6s", "--on-lost", "kill", lock, "--", "sh", "-c", "stty raw -echo; echo ready; exec sleep 60")
 	before, err := term.GetState(int(p.slave.Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.begin()
 	p.stdout.await(t, "ready")
 	if during, err := term.GetState(int(p.slave.Fd())); err != nil || *during == *before {
 		t.Fatalf("stty changed nothing: %v", err)
