@@ -146,5 +146,5 @@ func (c chart) table(w io.Writer) error {
 		}
 		s.print("%s", line)
 	}
-	return nil
+	return s.failed()
 }

@@ -222,7 +222,7 @@ func (d detail) table(w io.Writer) error {
 		return err
 	}
 	s.print("%s", text.String())
-	return nil
+	return s.failed()
 }
 
 // saidBy tells since when the leader says something, and for how long it stands there.

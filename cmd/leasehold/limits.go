@@ -154,7 +154,7 @@ func stateTable(w io.Writer, l admin.Lock, limits []ratelimit.Limit) error {
 		return err
 	}
 	s.print("%s: %s\n%s", s.in(bold, shown(l.Name)), what, text.String())
-	return nil
+	return s.failed()
 }
 
 // when says when something is so.

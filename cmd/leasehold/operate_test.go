@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -296,6 +297,32 @@ func TestUnlock_breaksOff(t *testing.T) {
 	<-asked
 	c.signal(os.Interrupt)
 	says(t, c, 130, "it is not known whether billing on ", "ended by a signal (interrupt)")
+}
+
+// full is a disk on which nothing has room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// A command that could not write what it found fails.
+func TestOperate_nowhereToWrite(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Do(t, "HSET", "orders:1", redissonOwner, "1")
+	s.Do(t, "SET", "api:alice", "gcra 1 0 5", "PX", "60000")
+	for _, line := range []string{
+		"inspect orders:1", "inspect orders:1 -o json", "inspect api:alice", "ls", "ls -o json", "ls -o jsonl", "ls -o name", "ls --kind ratelimit",
+		"clients", "doctor", "doctor -o json", "version",
+	} {
+		args := strings.Fields(line)
+		if args[0] != "version" {
+			args = append(args, "--url", s.URL())
+		}
+		var stderr strings.Builder
+		if code := run(t.Context(), args, full{}, &stderr); code != exitFailure || !strings.Contains(stderr.String(), "no space left") {
+			t.Errorf("%s: exit code %d, and it says %q", line, code, &stderr)
+		}
+	}
 }
 
 // The three of the night: one is stuck, found, understood and unlocked, and told.

@@ -28,6 +28,7 @@ type screen struct {
 	mu     sync.Mutex
 	w      io.Writer
 	status string // the bottom line
+	err    error  // the first of writing lines
 }
 
 func newScreen(w io.Writer) *screen {
@@ -72,7 +73,16 @@ func (s *screen) print(format string, args ...any) {
 		io.WriteString(s.w, eraseLine)
 		s.status = ""
 	}
-	fmt.Fprintf(s.w, format, args...)
+	if _, err := fmt.Fprintf(s.w, format, args...); s.err == nil {
+		s.err = err
+	}
+}
+
+// failed returns the first error of writing lines.
+func (s *screen) failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
 }
 
 func (s *screen) in(colour, text string) string {

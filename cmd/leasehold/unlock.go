@@ -82,7 +82,7 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 	if err != nil {
 		return noLock(u.name, err)
 	}
-	if err := detail(l).table(out); err != nil {
+	if err := detail(l).table(out); err != nil && !u.yes { // nobody would see what to say yes to
 		return err
 	}
 	owners, err := u.owners(l)
