@@ -54,6 +54,9 @@ func (c *connection) completeNames(cmd *cobra.Command, args []string, begin stri
 				if err != nil || len(names) == 1000 {
 					return err
 				}
+				if shown(l.Name) != l.Name { // a shell would take it for another name, or for what moves its cursor
+					continue
+				}
 				stands := stateOf(l)
 				if !unheld(l.Kind) {
 					_, stands = holderOf(l)

@@ -299,6 +299,20 @@ func TestUnlock_breaksOff(t *testing.T) {
 	says(t, c, 130, "it is not known whether billing on ", "ended by a signal (interrupt)")
 }
 
+// A shell is told no name that it could not type: it would cut it, or print what moves its cursor.
+func TestComplete_oddNames(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, name := range []string{"ok", "two\nlines", "a\ttab", "\x1b[2J", "\xff"} {
+		s.Do(t, "HSET", name, redissonOwner, "1")
+	}
+	c := prepare(t, []string{"REDIS_URL=" + s.URL()}, "__complete", "inspect", "").start()
+	says(t, c, 0, "ok\tplain, ")
+	if got := strings.Count(c.stdout.String(), "\n"); got != 2 { // and the directive
+		t.Errorf("it completes to %q", c.stdout)
+	}
+}
+
 // full is a disk on which nothing has room.
 type full struct{}
 
