@@ -29,7 +29,7 @@ import (
 // unlock, which can be a moment younger.
 func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	l, err := a.inspect(ctx, name)
-	if err != nil || l.Kind == "" {
+	if !unanswered(err) && (err != nil || l.Kind == "") {
 		other, ok, unread := a.unheld(ctx, name, err)
 		if ok {
 			return other, nil

@@ -475,3 +475,27 @@ func TestLease_veryLong(t *testing.T) {
 		}
 	}
 }
+
+// An Inspect of a server that is silent asks one question, and says so once that one had its time.
+func TestInspect_silentServer(t *testing.T) {
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	a, err := admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOpTimeout(100*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32
+	proxy.OnRequest(func(req [][]byte) redistest.Action {
+		if !strings.EqualFold(string(req[0]), "HSCAN") && !strings.EqualFold(string(req[0]), "GETRANGE") {
+			return redistest.Action{}
+		}
+		asked.Add(1)
+		return redistest.Action{HoldReply: t.Context().Done()}
+	})
+	if _, err := a.Inspect(t.Context(), "orders"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("it asked %d questions", n)
+	}
+}
