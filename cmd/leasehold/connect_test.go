@@ -65,6 +65,17 @@ func TestConnect_cluster(t *testing.T) {
 	connects(t, 0, []string{"LEASEHOLD_REDIS_URL=redis://" + cluster.Addrs()[0]})
 }
 
+// A server that takes the connection and says nothing is not one that does not run.
+func TestConnect_silentServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Freeze(t)
+	c := on(t, s, "ls")
+	c.ends(exitFailure)
+	c.stderr.await(t, "it took the connection and does not answer")
+	s.Thaw(t)
+}
+
 func TestRedacted(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]string{
