@@ -7,8 +7,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -173,12 +175,18 @@ func (c *connection) secure(config *tls.Config) error {
 	return nil
 }
 
-// redacted returns address without user and password.
+// redacted returns address without user and password, and without what else of its query is not needed to tell servers apart: a password
+// may have been written there by mistake.
 func redacted(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Opaque != "" {
 		return "an address that is no URL"
 	}
-	u.User = nil
+	u.User, u.Fragment = nil, ""
+	q := u.Query()
+	maps.DeleteFunc(q, func(name string, _ []string) bool {
+		return !slices.Contains([]string{"db", "addr", "master_set"}, name)
+	})
+	u.RawQuery = q.Encode()
 	return u.String()
 }

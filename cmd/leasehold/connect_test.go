@@ -79,10 +79,11 @@ func TestConnect_silentServer(t *testing.T) {
 func TestRedacted(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]string{
-		"redis://user:secret@host:1/2?master_set=m": "redis://host:1/2?master_set=m",
-		"redis:user:secret@host":                    "an address that is no URL",
-		"redis://user:se%zzcret@host":               "an address that is no URL",
-		"unix:///run/redis.sock?db=1":               "unix:///run/redis.sock?db=1",
+		"redis://user:secret@host:1/2?master_set=m":  "redis://host:1/2?master_set=m",
+		"redis://host:1?password=secret&db=2#secret": "redis://host:1?db=2",
+		"redis:user:secret@host":                     "an address that is no URL",
+		"redis://user:se%zzcret@host":                "an address that is no URL",
+		"unix:///run/redis.sock?db=1":                "unix:///run/redis.sock?db=1",
 	} {
 		if got := redacted(address); got != want {
 			t.Errorf("%s: %q, want %q", address, got, want)
