@@ -46,7 +46,9 @@ the process has read it. The old holder works beside the next one until it
 stops, unless fencing tokens guard the data. So unlock only a lock whose holder is
 stuck.
 
-A note of the unlock stays in Redis for a week. inspect shows the note.
+A note of the unlock stays in Redis for a week. inspect shows the note. If an unlock
+breaks off, unlock says how many holders have lost the lock, and of whom that is not
+known; inspect shows whether that one still has it.
 
 Exit code: 0 if the lock was unlocked; 1 if it has no holder, if you said no, or if
 the unlock failed; 2 if unlock was called the wrong way, or off a terminal without
