@@ -124,7 +124,10 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 
 // unanswered reports whether err says that Redis has not answered. It is not known then what the key holds.
 func unanswered(err error) bool {
-	return err != nil && !errors.Is(err, lock.ErrForeignKey) && command.FaultOf(err).Again
+	if errors.Is(err, lock.ErrForeignKey) || errors.Is(err, lock.ErrBadName) {
+		return false
+	}
+	return err != nil && command.FaultOf(err).Again
 }
 
 // ask reads the lock by the script of a kind.
