@@ -47,7 +47,7 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	limiter := ratelimit.New(rdb, "mail", ratelimit.Local(4),
+	limiter := ratelimit.New(rdb, "mail", ratelimit.Local(4).After(time.Second),
 		ratelimit.PerSecond(100),
 		ratelimit.Limit{Rate: 50, Per: 24 * time.Hour, Aligned: true}, // for each day of UTC
 	)
@@ -70,7 +70,7 @@ func ExampleLimiter_Wait() {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	limiter := ratelimit.New(rdb, "partner", ratelimit.Open(), ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 1})
+	limiter := ratelimit.New(rdb, "partner", ratelimit.Open().After(time.Second), ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 1})
 
 	start := time.Now()
 	for range 4 {
@@ -92,15 +92,20 @@ func ExampleLimiter_Refund() {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	limiter := ratelimit.New(rdb, "export", ratelimit.Closed(), ratelimit.Limit{Rate: 5, Per: 24 * time.Hour, Aligned: true})
+	limiter := ratelimit.New(rdb, "export", ratelimit.Closed().After(time.Second), ratelimit.Limit{Rate: 5, Per: 24 * time.Hour, Aligned: true})
 
-	d, _ := limiter.Take(ctx, "ann", 1)
-	if nothingToExport := true; nothingToExport {
-		_ = limiter.Refund(ctx, "ann", d)
+	d, err := limiter.Take(ctx, "ann", 1)
+	if err != nil {
+		log.Fatal(err)
 	}
-	d, _ = limiter.Peek(ctx, "ann")
-	fmt.Println(d.Remaining)
-	// Output: 5
+	if nothingToExport := true; nothingToExport {
+		if err := limiter.Refund(ctx, "ann", d); err != nil {
+			log.Print(err) // the unit counts as used
+		}
+	}
+	d, err = limiter.Peek(ctx, "ann")
+	fmt.Println(d.Remaining, err)
+	// Output: 5 <nil>
 }
 
 // The handler allows two requests a minute from each address.
@@ -110,7 +115,7 @@ func ExampleHandler() {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	limiter := ratelimit.New(rdb, "http", ratelimit.Open(), ratelimit.PerMinute(2))
+	limiter := ratelimit.New(rdb, "http", ratelimit.Open().After(time.Second), ratelimit.PerMinute(2))
 	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") })
 	server := httptest.NewServer(ratelimit.Handler(limiter, "per-address", func(r *http.Request) (string, int64) {
 		return "192.0.2.1", 1 // of r.RemoteAddr
