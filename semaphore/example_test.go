@@ -106,11 +106,12 @@ func ExampleScript() {
 		log.Fatal(err)
 	}
 	fmt.Println(reply.ToString())
-	_ = h.Unlock(ctx)
+	fmt.Println(h.Unlock(ctx))
 	_, err = gpus.Run(ctx, h, done, []string{"{gpus}:done"}, "frame 8") // too late
 	fmt.Println(errors.Is(err, lock.ErrLost))
 	// Output:
 	// OK <nil>
+	// <nil>
 	// true
 }
 
@@ -138,12 +139,13 @@ func ExampleSlot() {
 	first, one := enter()
 	second, two := enter()
 	fmt.Println("part", one.Number, "and part", two.Number)
-	_ = first.Unlock(ctx)
+	fmt.Println(first.Unlock(ctx))
 	third, three := enter()
 	fmt.Println("part", three.Number, "again, with a larger token:", three.Token > one.Token)
-	_ = second.Unlock(ctx)
-	_ = third.Unlock(ctx)
+	fmt.Println(second.Unlock(ctx), third.Unlock(ctx))
 	// Output:
 	// part 0 and part 1
+	// <nil>
 	// part 0 again, with a larger token: true
+	// <nil> <nil>
 }
