@@ -66,6 +66,7 @@ fair-no-turn          patience -DNO_TURN          -DNC=3 -DFAULTS=0 -DNO_LAG -DI
 
 rw-three-callers holds   -DNC=3 -DFAULTS=0 -DWRITERS=2 -DPASS_MOST=0
 rw-shares        holds   -DNC=3 -DFAULTS=1 -DWRITERS=1 -DSHARES
+rw-doubt         holds   -DNC=3 -DFAULTS=1 -DWRITERS=5
 rw-two-writers   holds   -DNC=3 -DFAULTS=0 -DWRITERS=3
 rw-three-writers holds   -DNC=4 -DFAULTS=0 -DWRITERS=7 -DPASS_MOST=1
 rw-downgrade     holds   -DNC=3 -DFAULTS=1 -DWRITERS=5 -DDOWNGRADES -DRENEWALS=1
@@ -81,6 +82,8 @@ rw-downgrade-late   between -DDOWNGRADES_LATE=1 -DNC=3 -DFAULTS=0 -DWRITERS=5 -D
 rw-trusts-writing   two     -DTRUSTS_THE_WRITING -DNC=3 -DFAULTS=0 -DWRITERS=5 -DDOWNGRADES -DRENEWALS=1
 rw-opens-beside     two     -DOPENS_BESIDE=1   -DNC=3 -DFAULTS=0 -DWRITERS=1 -DDOWNGRADES -DSHARES
 rw-joins-owing      left    -DJOINS_OWING      -DNC=3 -DFAULTS=0 -DWRITERS=1 -DSHARES
+rw-rides-unsure     outlasts -DRIDES_UNSURE    -DNC=3 -DFAULTS=1 -DWRITERS=1 -DSHARES
+rw-asks-once        outlasts -DASKS_ONCE       -DNC=3 -DFAULTS=1 -DWRITERS=5
 rw-release-anybodys touched -DRELEASE_ANY      -DNC=2 -DFAULTS=1 -DWRITERS=3
 rw-no-wish          starves -DNO_WISH          -DNC=3 -DFAULTS=0 -DWRITERS=2 -DPASS_MOST=0
 rw-ends-silently    starves -DENDS_SILENTLY    -DNC=4 -DFAULTS=0 -DWRITERS=7 -DPASS_MOST=1

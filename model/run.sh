@@ -24,6 +24,7 @@ property() {
 	*both*|*mixed*) echo two ;;
 	*starves*) echo starves ;;
 	*between*) echo between ;;
+	*outlasts*) echo outlasts ;;
 	*touched*) echo touched ;;
 	*overtakes*) echo order ;;
 	*remains*) echo left ;;

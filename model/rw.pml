@@ -80,6 +80,8 @@ bit  doubt[NC];         /* a copy of a command may be carried out late: look aga
 bit  open[NC];          /* other readers of its process may join this hold */
 bit  shut[NC];          /* and none may, if it is granted now: one of them was refused since it asked */
 bit  asked[NC];         /* Redis may have something of it */
+bit  unsure[NC];        /* a question of it broke off */
+byte rides[NC] = NONE;  /* WAITS: another reader of its process, whose question is its own, too */
 bit  owes[NC];          /* HOLDS: and gives back what it may have by its own name, as it joined another */
 
 /* The server. */
@@ -105,7 +107,7 @@ byte faults;
 byte delays;
 
 hidden byte i, k, m, n, y, x;
-hidden byte b, late, mixed, starves, remains, touched, between;
+hidden byte b, late, mixed, starves, remains, touched, between, outlasts;
 hidden byte step[4], tells; /* tells: waiters are told to ask */
 
 #ifdef STEPS
@@ -132,6 +134,37 @@ bit may[NC];            /* the server may have something of it */
 #endif
 #define HAS(c) (cs[c] == HOLDS && trust[on[c]] > 0)
 #define RENEWS(s) (kk[s] == REN || kk[s] == REW)
+
+#ifdef TRACE
+#define EACH(e) e(ta)
+#define SLOTS(e) e(ta)
+#define OTHERS(e, c) e(0, c) e(1, c) e(2, c) e(3, c) e(4, c) e(5, c) e(6, c) e(7, c)
+#define ROOM 1
+#define IS(k, c) || kk[k] != 0 && !copy[k] && kn[k] == c
+#define FOUR(k, c) IS(k, c) IS(k + 1, c) IS(k + 2, c) IS(k + 3, c)
+#define BUSY(c) (false FOUR(0, c) FOUR(4, c) FOUR(8, c) FOUR(12, c) FOUR(16, c) FOUR(20, c) FOUR(24, c) FOUR(28, c))
+#else
+#if NC == 2
+#define EACH(e) e(0) e(1)
+#define OTHERS(e, c) e(0, c) e(1, c)
+#elif NC == 3
+#define EACH(e) e(0) e(1) e(2)
+#define OTHERS(e, c) e(0, c) e(1, c) e(2, c)
+#elif NC == 4
+#define EACH(e) e(0) e(1) e(2) e(3)
+#define OTHERS(e, c) e(0, c) e(1, c) e(2, c) e(3, c)
+#endif
+#if NK == 2
+#define SLOTS(e) e(0) e(1)
+#define ROOM (kk[0] == 0 || kk[1] == 0)
+#define BUSY(c) (kk[0] != 0 && !copy[0] && kn[0] == c || kk[1] != 0 && !copy[1] && kn[1] == c)
+#elif NK == 3
+#define SLOTS(e) e(0) e(1) e(2)
+#define ROOM (kk[0] == 0 || kk[1] == 0 || kk[2] == 0)
+#define BUSY(c) (kk[0] != 0 && !copy[0] && kn[0] == c || kk[1] != 0 && !copy[1] && kn[1] == c || kk[2] != 0 && !copy[2] && kn[2] == c)
+#endif
+
+#endif
 
 inline slot() {
 #ifdef TRACE
@@ -306,7 +339,7 @@ inline extend(name, age) { if :: LEASE > age && trust[name] < LEASE - age -> tru
 
 /* enters is when caller comes to hold the lock. */
 inline enters(caller, name) {
-	cs[caller] = HOLDS; on[caller] = name; refused[caller] = 0; shut[caller] = 0; passed[caller] = 0; waited[caller] = 0
+	cs[caller] = HOLDS; on[caller] = name; rides[caller] = NONE; unsure[caller] = 0; refused[caller] = 0; shut[caller] = 0; passed[caller] = 0; waited[caller] = 0
 }
 
 /* refuses: caller is told that others have the lock. A reader that is refused ends that others of its process join, until one that asks
@@ -315,6 +348,29 @@ inline refuses(caller) {
 	refused[caller] = 1;
 	for (m : 0 .. NC - 1) {
 		if :: !WRITES(caller) && !WRITES(m) && HOME(m) == HOME(caller) -> open[m] = 0; shut[m] = 1 :: else fi
+	}
+}
+
+#ifdef JOINS_OWING
+#define OWES(c)
+#else
+#define OWES(c) owes[c] = asked[c];
+#endif
+
+/* lands: the question of caller has its answer, or comes to an error. Those that ride along come in by a grant. A refusal is for those that came
+   later, too. */
+inline lands(caller, granted, isRefused) {
+	for (i : 0 .. NC - 1) {
+		if
+		:: rides[i] == caller ->
+			rides[i] = NONE;
+			if
+			:: granted -> OWES(i) enters(i, caller)
+			:: isRefused && came[i] > came[caller] -> refused[i] = 1
+			:: else
+			fi
+		:: else
+		fi
 	}
 }
 
@@ -334,6 +390,9 @@ inline check() {
 
 inline tick() {
 	printf("a tick\n");
+	outlasts = 0;
+	for (m : 0 .. NC - 1) { if :: delays == 0 && cs[m] == WAITS && !WRITES(m) && lease[m] > 0 && !BUSY(m) -> outlasts = 1 :: else fi }
+	assert(!outlasts); /* no reader keeps writers out by a lease of which it does not hear */
 	for (m : 0 .. NC - 1) {
 		if :: trust[m] > 0 -> trust[m]-- :: else fi;
 		if :: lease[m] > 0 -> lease[m]-- :: else fi;
@@ -371,7 +430,7 @@ inline alike() {
 	END
 
 #define EV_ASK(C) \
-:: ON(2) cs[C] == WAITS && ROOM && !BUSY(C); \
+:: ON(2) cs[C] == WAITS && ROOM && !BUSY(C) && rides[C] == NONE; \
 	SAY("caller %d asks", C) \
 	send(QUESTION(C), C); \
 	ASKS_BESIDE(C) \
@@ -391,10 +450,17 @@ inline alike() {
 /* A waiter may ask at any time. It does not wait for long when something happened to the lock. */
 #define NEWS(c) (!refused[c] || mode == 0 || !WRITES(c) && mode == 1 && (wish == NONE || began) || WRITES(c) && wish == NONE)
 
-#ifdef JOINS_OWING
-#define OWES(c)
+/* A reader rides along with the question of another of its process, unless Redis may have let it in. Histories say that when that one comes in. */
+#define EV_RIDE(C) \
+:: ON(0) cs[C] == WAITS && !WRITES(C) && BESIDE(C) == NONE && !BUSY(C) && rides[C] == NONE && !UNSURE(C) && (false OTHERS(TRIPS, C)); \
+	SAY("caller %d rides along", C) \
+	for (m : 0 .. NC - 1) { if :: rides[C] == NONE && (false TRIPS(m, C)) -> rides[C] = m :: else fi } \
+	END
+#define TRIPS(m, c) || HOME(m) == HOME(c) && m != c && cs[m] == WAITS && !WRITES(m) && beside[m] == NONE && !shut[m] && BUSY(m)
+#ifdef RIDES_UNSURE
+#define UNSURE(c) false
 #else
-#define OWES(c) owes[c] = asked[c];
+#define UNSURE(c) unsure[c]
 #endif
 
 /* A reader joins the hold of another of its process. It gives back what it may have by its own name. */
@@ -428,7 +494,8 @@ inline alike() {
 #define EV_CANCEL(C) \
 :: ON(4) cs[C] == WAITS && FAULT; \
 	SAY("the wait of caller %d ends", C) \
-	faults++; cs[C] = GIVES; refused[C] = 0; passed[C] = 0; waited[C] = 0; \
+	faults++; cs[C] = GIVES; refused[C] = 0; passed[C] = 0; waited[C] = 0; rides[C] = NONE; unsure[C] = 0; \
+	lands(C, 0, 0); \
 	END
 
 /* A holder gives its hold back. The last that shares it releases it. A writer beside which its owner reads by now goes on as a reader. */
@@ -493,9 +560,9 @@ inline alike() {
 	LATE(K, LEASE); \
 	if \
 	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && !late -> \
-		extend(n, AGE(K)); open[n] = !WRITES(n) && !shut[n] && beside[n] == NONE; enters(n, n); y = n \
-	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && late -> cs[n] = GIVES \
-	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == REFUSE -> refuses(n) \
+		extend(n, AGE(K)); open[n] = !WRITES(n) && !shut[n] && beside[n] == NONE; enters(n, n); lands(n, 1, 0); y = n \
+	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == GRANT && late -> cs[n] = GIVES; unsure[n] = 0; lands(n, 0, 0) \
+	:: kk[K] == ASK && cs[n] == WAITS && kr[K] == REFUSE -> refuses(n); lands(n, 0, 1) \
 	:: kk[K] == DOWN && cs[n] == WAITS && kr[K] == GRANT && !late -> \
 		extend(n, AGE(K)); TRUSTS_WRITING(n) open[n] = OPENS_BESIDE; enters(n, n) \
 	:: kk[K] == DOWN && cs[n] == WAITS && (kr[K] == REFUSE || late) -> \
@@ -558,45 +625,24 @@ inline alike() {
 	END
 
 /* A downgrade fails with its question, and the writing stays as it was. */
-#define FAILS(K) if :: kk[K] == DOWN && cs[kn[K]] == WAITS -> cs[kn[K]] = GIVES :: else fi;
+#define FAILS(K) \
+	if \
+	:: kk[K] == DOWN && cs[kn[K]] == WAITS -> cs[kn[K]] = GIVES \
+	:: kk[K] == ASK && cs[kn[K]] == WAITS -> unsure[kn[K]] = 1; lands(kn[K], 0, 0) \
+	:: else \
+	fi;
 
 #define EV_VANISH(K) \
 :: ON(0) copy[K]; SAY("copy %d never arrives", K) drop(K); END
 
-#ifdef TRACE
-#define EACH(e) e(ta)
-#define SLOTS(e) e(ta)
-#define OTHERS(e, c) e(0, c) e(1, c) e(2, c) e(3, c) e(4, c) e(5, c) e(6, c) e(7, c)
-#define ROOM 1
-#define IS(k, c) || kk[k] != 0 && !copy[k] && kn[k] == c
-#define FOUR(k, c) IS(k, c) IS(k + 1, c) IS(k + 2, c) IS(k + 3, c)
-#define BUSY(c) (false FOUR(0, c) FOUR(4, c) FOUR(8, c) FOUR(12, c) FOUR(16, c) FOUR(20, c) FOUR(24, c) FOUR(28, c))
-#else
-#if NC == 2
-#define EACH(e) e(0) e(1)
-#define OTHERS(e, c) e(0, c) e(1, c)
-#elif NC == 3
-#define EACH(e) e(0) e(1) e(2)
-#define OTHERS(e, c) e(0, c) e(1, c) e(2, c)
-#elif NC == 4
-#define EACH(e) e(0) e(1) e(2) e(3)
-#define OTHERS(e, c) e(0, c) e(1, c) e(2, c) e(3, c)
-#endif
-#if NK == 2
-#define SLOTS(e) e(0) e(1)
-#define ROOM (kk[0] == 0 || kk[1] == 0)
-#define BUSY(c) (kk[0] != 0 && !copy[0] && kn[0] == c || kk[1] != 0 && !copy[1] && kn[1] == c)
-#elif NK == 3
-#define SLOTS(e) e(0) e(1) e(2)
-#define ROOM (kk[0] == 0 || kk[1] == 0 || kk[2] == 0)
-#define BUSY(c) (kk[0] != 0 && !copy[0] && kn[0] == c || kk[1] != 0 && !copy[1] && kn[1] == c || kk[2] != 0 && !copy[2] && kn[2] == c)
-#endif
-
-#endif
-
 #ifndef TRACE
 #define CMD_DUE(k) && !(kk[k] != 0 && !copy[k] && ka[k] > 0)
-#define CALL_DUE(c) && !(cs[c] == HOLDS && trust[on[c]] == 0) && !(cs[c] == WAITS && NEWS(c) && !BUSY(c)) && !(cs[c] == GIVES && !BUSY(c) && !doubt[c]) && !(owes[c] && !BUSY(c) && !doubt[c])
+#define CALL_DUE(c) && !(cs[c] == HOLDS && trust[on[c]] == 0) && !(cs[c] == WAITS && (NEWS(c) || IN_DOUBT(c)) && rides[c] == NONE && !BUSY(c)) && !(cs[c] == GIVES && !BUSY(c) && !doubt[c]) && !(owes[c] && !BUSY(c) && !doubt[c])
+#ifdef ASKS_ONCE
+#define IN_DOUBT(c) false
+#else
+#define IN_DOUBT(c) (!WRITES(c) && unsure[c]) /* it asks in each poll interval */
+#endif
 #define PROMPT (true SLOTS(CMD_DUE) EACH(CALL_DUE))
 #define CALL_OVER(c) && (cs[c] == OUT || cs[c] == AWAY && BESIDE(c) != NONE)
 #define CMD_OVER(k) && kk[k] == 0
@@ -613,6 +659,7 @@ init {
 	EACH(EV_START)
 	EACH(EV_ASK)
 	EACH(EV_JOIN)
+	EACH(EV_RIDE)
 	EACH(EV_CANCEL)
 	EACH(EV_UNLOCK)
 	EACH(EV_GIVE)
