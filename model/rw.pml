@@ -357,17 +357,22 @@ inline refuses(caller) {
 #define OWES(c) owes[c] = asked[c];
 #endif
 
+#ifdef TRACE
+#define COMES_IN(c, name) skip /* the history says that next */
+#else
+#define COMES_IN(c, name) OWES(c) enters(c, name)
+#endif
+
 /* lands: the question of caller has its answer, or comes to an error. Those that ride along come in by a grant. A refusal is for those that came
    later, too. */
 inline lands(caller, granted, isRefused) {
 	for (i : 0 .. NC - 1) {
 		if
 		:: rides[i] == caller ->
-			rides[i] = NONE;
 			if
-			:: granted -> OWES(i) enters(i, caller)
-			:: isRefused && came[i] > came[caller] -> refused[i] = 1
-			:: else
+			:: granted -> COMES_IN(i, caller)
+			:: isRefused && came[i] > came[caller] -> refused[i] = 1; rides[i] = NONE
+			:: else -> rides[i] = NONE
 			fi
 		:: else
 		fi
@@ -430,18 +435,21 @@ inline alike() {
 	END
 
 #define EV_ASK(C) \
-:: ON(2) cs[C] == WAITS && ROOM && !BUSY(C) && rides[C] == NONE; \
+:: ON(2) cs[C] == WAITS && ROOM && !BUSY(C) && NOT_RIDING(C); \
 	SAY("caller %d asks", C) \
 	send(QUESTION(C), C); \
 	ASKS_BESIDE(C) \
+	rides[C] = NONE; \
 	asked[C] = 1; shut[C] = 0; \
 	EXPECT(k == tb) \
 	END
 #ifdef TRACE
 #define MAY_COME(c) true
+#define NOT_RIDING(c) true /* it may have left the ride */
 #define QUESTION(c) ASK
 #define ASKS_BESIDE(c) if :: tc != NONE -> beside[c] = tc :: else fi;
 #else
+#define NOT_RIDING(c) (rides[c] == NONE)
 #define MAY_COME(c) (BESIDE(c) == NONE || HAS(BESIDE(c)))
 #define QUESTION(c) (beside[c] == NONE -> ASK : DOWN)
 #define ASKS_BESIDE(c)
@@ -450,13 +458,19 @@ inline alike() {
 /* A waiter may ask at any time. It does not wait for long when something happened to the lock. */
 #define NEWS(c) (!refused[c] || mode == 0 || !WRITES(c) && mode == 1 && (wish == NONE || began) || WRITES(c) && wish == NONE)
 
-/* A reader rides along with the question of another of its process, unless Redis may have let it in. Histories say that when that one comes in. */
+/* A reader rides along with the question of another of its process, unless Redis may have let it in. */
 #define EV_RIDE(C) \
-:: ON(0) cs[C] == WAITS && !WRITES(C) && BESIDE(C) == NONE && !BUSY(C) && rides[C] == NONE && !UNSURE(C) && (false OTHERS(TRIPS, C)); \
+:: ON(11) cs[C] == WAITS && !WRITES(C) && BESIDE(C) == NONE && !BUSY(C) && NOT_RIDING(C) && !UNSURE(C) && (false OTHERS(TRIPS, C)); \
 	SAY("caller %d rides along", C) \
+	rides[C] = NONE; \
 	for (m : 0 .. NC - 1) { if :: rides[C] == NONE && (false TRIPS(m, C)) -> rides[C] = m :: else fi } \
 	END
-#define TRIPS(m, c) || HOME(m) == HOME(c) && m != c && cs[m] == WAITS && !WRITES(m) && beside[m] == NONE && !shut[m] && BUSY(m)
+#ifdef TRACE
+#define WITH(m) m == tb /* the history says with which */
+#else
+#define WITH(m) true
+#endif
+#define TRIPS(m, c) || WITH(m) && HOME(m) == HOME(c) && m != c && cs[m] == WAITS && !WRITES(m) && BESIDE(m) == NONE && !shut[m] && BUSY(m)
 #ifdef RIDES_UNSURE
 #define UNSURE(c) false
 #else
@@ -483,8 +497,8 @@ inline alike() {
 #define LIVELY(m) (trust[m] > 0)
 #endif
 #ifdef TRACE
-/* With tc, it rides along: it came before the one that asked was granted the lock. */
-#define JOINS(m, c) || m == tb && HOME(m) == HOME(c) && m != c && (open[m] || tc) && LIVELY(m)
+/* With tc, it rode along. */
+#define JOINS(m, c) || m == tb && HOME(m) == HOME(c) && m != c && (open[m] || tc && rides[c] == m) && LIVELY(m)
 #define JOINED(x) x = tb;
 #else
 #define JOINS(m, c) || HOME(m) == HOME(c) && m != c && open[m] && LIVELY(m)
@@ -628,9 +642,14 @@ inline alike() {
 #define FAILS(K) \
 	if \
 	:: kk[K] == DOWN && cs[kn[K]] == WAITS -> cs[kn[K]] = GIVES \
-	:: kk[K] == ASK && cs[kn[K]] == WAITS -> unsure[kn[K]] = 1; lands(kn[K], 0, 0) \
+	:: kk[K] == ASK && cs[kn[K]] == WAITS -> if :: HEARS_LATER -> skip :: else -> unsure[kn[K]] = 1 fi; lands(kn[K], 0, 0) \
 	:: else \
 	fi;
+#ifdef TRACE
+#define HEARS_LATER (tc == 1) /* nobody waits for the answer any longer, and it comes */
+#else
+#define HEARS_LATER false
+#endif
 
 #define EV_VANISH(K) \
 :: ON(0) copy[K]; SAY("copy %d never arrives", K) drop(K); END
@@ -668,6 +687,7 @@ init {
 	SLOTS(EV_ANSWER)
 	SLOTS(EV_BREAK)
 #ifdef TRACE
+	:: ON(12) unsure[ta] = 1; END /* the answer came for which it did not wait */
 	:: c_expr { (now.at == tr_len[now.which] && !tr_those(now.may, 1, 255)) } -> c_code { tr_ok[now.which] = 1; }; break
 #else
 	SLOTS(EV_VANISH)

@@ -548,9 +548,11 @@ func (w *world) look(c *call) {
 	if c.terms.Reads {
 		beside = c.o.Beside()
 	}
+	rode := c.w.trip
 	step := p.Next(c.w, beside, opTime, w.now)
 	switch step.Do {
 	case Wait:
+		w.tellRide(c, rode)
 		c.state, c.due = sleeping, step.Due
 	case Ask:
 		if c.how == passer {
@@ -797,6 +799,7 @@ func (w *world) answered(k *command, broken, mayHaveRun bool) {
 func (w *world) answeredQuestion(k *command, broken, mayHaveRun bool) {
 	p, c := &k.p.place, k.c
 	if c == nil { // Late
+		w.tellLate(k)
 		wrote := k.reply.granted || k.patience > 0
 		if p.Unheard(k.w, k.t, !broken && wrote || broken && mayHaveRun) {
 			w.settle(k.p, k.t, broken)

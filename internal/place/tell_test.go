@@ -76,8 +76,12 @@ const (
 	tellGiveBack
 )
 
-// The model of the read/write lock has another one of this number.
-const tellGive = tellTimeOut
+// The model of the read/write lock has others of these numbers.
+const (
+	tellGive   = tellTimeOut
+	tellRides  = tellCross
+	tellDoubts = tellLose
+)
 
 // What Redis answers, in the words of the model.
 const (

@@ -5,7 +5,14 @@ package place
 // tellUnheard says that no call hears the answer to k, which may be carried out yet.
 func (w *world) tellUnheard(k *command) {
 	if w.cast.model == ofRW {
-		w.says(tellBreak, k.number-1, int(bit(!k.ran)))
+		w.says(tellBreak, k.number-1, int(bit(!k.ran)), 1)
+	}
+}
+
+// tellLate says that the answer to a question came for which no call waits.
+func (w *world) tellLate(k *command) {
+	if w.cast.model == ofRW {
+		w.says(tellDoubts, w.nameOf(k.t))
 	}
 }
 
@@ -21,6 +28,13 @@ func (w *world) tellBeside(k *command) int {
 func (w *world) tellJoin(c *call, t *Tenure, rode bool) {
 	if w.cast.model == ofRW {
 		w.says(tellTake, c.id, w.nameOf(t), int(bit(rode)))
+	}
+}
+
+// tellRide says that c rides along with a question, if it does so now, and not before.
+func (w *world) tellRide(c *call, before *trip) {
+	if f := c.w.trip; w.cast.model == ofRW && f != nil && f != before {
+		w.says(tellRides, c.id, w.nameOf(f.t))
 	}
 }
 
