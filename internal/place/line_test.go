@@ -467,6 +467,16 @@ func TestAllAsk_inDoubt(t *testing.T) {
 	if w.Owner.Tenure() != asked {
 		t.Error("it does not hold the lock that Redis has for it")
 	}
+
+	// The first of the line asks by a hint all the same.
+	s.pass(pollTime)
+	s.Broke(first, s.asks(first), true, errBroke)
+	s.Retry(first, s.now)
+	s.refused(first)
+	first.line.Hint()
+	if step := s.next(first); step.Do != Ask {
+		t.Errorf("the first, in doubt too: %+v", step)
+	}
 }
 
 // A reader that had an error when it was not the first looks again at its own time, or at
