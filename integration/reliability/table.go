@@ -149,7 +149,7 @@ var table = []row{
 			}
 			return fmt.Sprintf("Chaos, everywhere: %s read/write locks granted, %d processes killed, **%d** wrong", thousands(c.Granted["rw"]), c.Killed, c.Wrong)
 		}},
-	{22, "holds are given back just when they are to be renewed", "no renewal of a lock after its Unlock; no key is left", []command{tests("integration", "LEASEHOLD_ACQUISITIONS=1000000", "^TestFigures_unlockAndRenewal$", `.*`, "")}, nil},
+	{22, "holds are given back just when they are to be renewed", "no renewal of a lock after its Unlock; no key is left", []command{tests("integration", "LEASEHOLD_ACQUISITIONS=300000", "^TestFigures_unlockAndRenewal$", `.*`, "")}, nil},
 	{23, "waits are cancelled at the moment of their answer, and the client is closed", "no goroutine, no subscription and no key is left; goleak looks after each test",
 		[]command{tests("integration", "", "^TestCancel_(withTheAnswer|reentryWithTheAnswer)$", `\d+ calls ended as.*|\d+ of \d+ re-entries.*`, "")}, nil},
 	{24, "thirty days of renewals on virtual time, with failures and clocks that drift by 1 %", "no false loss, and none that is missed",
