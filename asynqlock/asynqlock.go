@@ -33,7 +33,10 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 				return next.ProcessTask(ctx, t)
 			}
 			h, err := l.TryLock(ctx)
-			if err != nil {
+			switch {
+			case errors.Is(err, lock.ErrNotAcquired), errors.Is(err, lock.ErrUnavailable):
+				return notProcessed{err}
+			case err != nil:
 				return err
 			}
 			defer func() {
@@ -47,9 +50,15 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 	}
 }
 
+// notProcessed is the error of a task whose lock was busy, or for which Redis gave no answer. A handler's own errors can match the same
+// errors of package lock, and count.
+type notProcessed struct{ error }
+
+func (e notProcessed) Unwrap() error { return e.error }
+
 // IsFailure is for asynq.Config. It reports whether err counts as a failure of a task. A task that was not processed because its lock
-// was busy, or because Redis gave no answer, has not failed: asynq tries it again without counting that. asynq asks only where
-// asynq.MaxRetry is 1 at least; it archives a task with 0 after any error.
+// was busy, or because Redis gave no answer, has not failed: asynq tries it again without counting that. An error of the handler
+// counts, also one about another lock. asynq asks only where asynq.MaxRetry is 1 at least; it archives a task with 0 after any error.
 func IsFailure(err error) bool {
-	return !errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable)
+	return !errors.As(err, new(notProcessed))
 }

@@ -159,4 +159,12 @@ func TestMiddleware_errors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+
+	// The handler finds a lock of its own busy.
+	err = asynqlock.Middleware(func(*asynq.Task) lock.Locker { return server.Client(t).NewLock("free") })(
+		asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { _, err := busy.TryLock(ctx); return err }),
+	).ProcessTask(t.Context(), asynq.NewTask("bill", nil))
+	if !errors.Is(err, lock.ErrNotAcquired) || !asynqlock.IsFailure(err) {
+		t.Errorf("an error of the handler: %v", err)
+	}
 }
