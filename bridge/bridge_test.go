@@ -81,7 +81,8 @@ var libraries = map[string]struct {
 		return Redislock(redislock.New(open(t, d)), name, d.lease, 5*time.Millisecond)
 	}, name},
 	"rueidislock": {func(t *testing.T, d deployment) Old {
-		l, err := rueidislock.NewLocker(rueidislock.LockerOption{ClientOption: d.rueidis, KeyMajority: 1, KeyValidity: d.lease})
+		// After 20 ms, if not said otherwise, it gives an attempt up, and says that a deadline was exceeded.
+		l, err := rueidislock.NewLocker(rueidislock.LockerOption{ClientOption: d.rueidis, KeyMajority: 1, KeyValidity: d.lease, TryNextAfter: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
