@@ -167,8 +167,11 @@ func (s *scene) judge(r *result) {
 	for i, p := range s.plan.Places {
 		pasts[i] = past{place: p, calm: calm}
 		for _, e := range s.events {
-			if e.Place == "" || e.Place == p.Name {
+			switch {
+			case e.Place == "" || e.Place == p.Name:
 				pasts[i].events = append(pasts[i].events, e)
+			case s.plan.together(e.Place, p.Name): // a hold of several ends when one of them is gone
+				pasts[i].events = append(pasts[i].events, event{From: e.From, To: e.To, What: e.What, Place: e.Place, Others: e.Forgets || e.Takes})
 			}
 		}
 	}

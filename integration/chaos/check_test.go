@@ -45,6 +45,7 @@ type event struct {
 	Takes    bool   `json:",omitempty"` // holds from before can be lost, but not granted to another owner meanwhile
 	Falls    bool   `json:",omitempty"` // tokens without a register can fall
 	Lost     bool   `json:",omitempty"` // tokens with a register can fall as well
+	Others   bool   `json:",omitempty"` // it is about a lock that several calls take together with this one
 }
 
 // wrong is what the checker found.
@@ -255,7 +256,7 @@ func (p *past) taken(began map[tenure]int64, sum *tally) (found []wrong) {
 		}
 		// The hold can have been forgotten long before its holder learns of it.
 		explained := slices.ContainsFunc(p.events, func(e event) bool {
-			return (e.Forgets || e.Takes) && began[tenure{h.Process, h.Owner}] <= e.To && h.Released >= e.From && h.Granted <= e.To+int64(longest)
+			return (e.Forgets || e.Takes || e.Others && h.Flags&flagMulti != 0) && began[tenure{h.Process, h.Owner}] <= e.To && h.Released >= e.From && h.Granted <= e.To+int64(longest)
 		})
 		if !explained && len(found) < most {
 			found = append(found, wrong{"the server did not have it any more, while its lease lasted", p.place.Name, h.Release, []hold{h}})
@@ -370,6 +371,9 @@ func TestCheck(t *testing.T) {
 		{name: "believed for too long", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Flags |= flagLate })}, wrong: 1},
 		{name: "gone", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Outcome = outcomeGone })}, wrong: 1},
 		{name: "gone by force", kind: "plain", holds: []hold{with(one("a", 1, 2, 53, 6), func(h *hold) { h.Outcome = outcomeGone })}, events: []event{forced}},
+		{name: "gone with another of several", kind: "plain", holds: []hold{with(one("a", 1, 2, 53, 6), func(h *hold) { h.Outcome, h.Flags = outcomeGone, flagMulti })}, events: []event{{From: 50 * ms, To: 51 * ms, Others: true}}},
+		{name: "gone beside several", kind: "plain", holds: []hold{with(one("a", 1, 2, 53, 6), func(h *hold) { h.Outcome = outcomeGone })}, events: []event{{From: 50 * ms, To: 51 * ms, Others: true}}, wrong: 1},
+		{name: "two at once, as another of several was unlocked by force", kind: "plain", holds: []hold{with(one("a", 1, 2, 100, 5), func(h *hold) { h.Flags = flagMulti }), one("b", 1, 52, 60, 6)}, events: []event{{From: 50 * ms, To: 51 * ms, Others: true}}, wrong: 1},
 		{name: "gone with a majority", kind: "quorum", holds: []hold{with(one("a", 1, 2, 53, 6), func(h *hold) { h.Outcome = outcomeGone })}, events: []event{{From: 50 * ms, To: 51 * ms, Takes: true}}},
 		{name: "two at once, of a quorum that restarted", kind: "quorum", holds: []hold{one("a", 1, 2, 100, 5), one("b", 1, 52, 60, 6)}, events: []event{{From: 50 * ms, To: 51 * ms, Takes: true}}, wrong: 1},
 		{name: "gone by an Unlock that came after its lease", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Outcome, h.Released = outcomeGone, 1100*ms })}},

@@ -171,6 +171,11 @@ func newPlan(seed uint64, round int, length time.Duration) plan {
 	return p
 }
 
+// together reports whether some calls take both locks at once.
+func (p plan) together(a, b string) bool {
+	return slices.ContainsFunc(p.Places, func(m place) bool { return slices.Contains(m.Members, a) && slices.Contains(m.Members, b) })
+}
+
 // draw fills the time with faults.
 func draw(r *rand.Rand, kinds []kindOfFault, length time.Duration, on int) (all []fault) {
 	sum := 0
