@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/integration/internal/history"
 	"github.com/leasehold-go/leasehold/integration/internal/redisson"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
@@ -135,7 +138,7 @@ func (s *scene) startJava() *java {
 		j.all.Go(func() {
 			for !j.enough.Load() {
 				time.Sleep(time.Duration(r.IntN(int(10 * time.Millisecond))))
-				j.once(s.plan.Places, fmt.Sprint("t", i), i, r)
+				j.once(s, fmt.Sprint("t", i), i, r)
 			}
 		})
 	}
@@ -196,56 +199,118 @@ func (j *java) thread(name string, p place, kind, method string, more map[string
 	return did, json.Unmarshal(r.Value, &did)
 }
 
-// once takes a lock with a lease, and gives it back. Redisson promises nothing about a hold that it renews, but one with a
-// lease lasts until that much time after the call.
-func (j *java) once(places []place, name string, number int, r *rand.Rand) {
-	at := r.IntN(len(places))
-	p := places[at]
-	// Not the fair ones: a caller of Redisson whose call fails stays in their queue for 300 s, and all others behind it.
-	if p.Fenced || p.Kind != "plain" && p.Kind != "rw" || at == 0 && r.IntN(4) > 0 {
+// once takes a lock or a permit, and gives it back. Redisson promises nothing about a hold that it renews, so
+// End is when the first lease ends at the latest.
+func (j *java) once(s *scene, name string, number int, r *rand.Rand) {
+	at := r.IntN(len(s.plan.Places))
+	p := s.plan.Places[at]
+	if p.Fenced || at == 0 && r.IntN(4) > 0 {
 		return
 	}
-	kind, side := p.Kind, byte(0)
-	if kind == "rw" {
-		if kind, side = "read", 'r'; r.IntN(4) == 0 {
-			kind, side = "write", 'w'
+	h := hold{Process: "java", record: record{Goroutine: int32(number), Place: int16(at), Permits: 1, Flags: flagFixed}}
+	var ok bool
+	var giveBack func() (released javaDid, err error)
+	switch p.Kind {
+	case "plain", "rw":
+		kind := p.Kind
+		if kind == "rw" {
+			if kind, h.Side = "read", 'r'; r.IntN(4) == 0 {
+				kind, h.Side = "write", 'w'
+			}
 		}
+		method, limits := "tryLock", map[string]any{"lease": longest.Milliseconds(), "wait": 0}
+		if r.IntN(2) == 0 {
+			method, limits = "lock", map[string]any{"lease": longest.Milliseconds()}
+		}
+		ok = j.takes(&h, longest, func() (javaDid, error) { return j.thread(name, p, kind, method, limits) })
+		giveBack = func() (javaDid, error) { return j.thread(name, p, kind, "unlock", nil) }
+	case "fair":
+		// Without a wait it does not enter the queue: a caller of Redisson whose call fails stays there for 300 s, and all
+		// others behind it. Such a call takes no lease, so Redisson renews this one.
+		h.Flags = 0
+		ok = j.takes(&h, lease, func() (javaDid, error) { return j.thread(name, p, "fair", "tryLock", nil) })
+		giveBack = func() (javaDid, error) { return j.thread(name, p, "fair", "unlock", nil) }
+	case "semaphore":
+		if slices.ContainsFunc(s.plan.Servers, func(f fault) bool { return f.Do == "clock" }) {
+			return // Redisson goes by its own clock: beside a server's that is set back, it takes permits whose leases last
+		}
+		var ids []string
+		ok = j.takes(&h, longest, func() (did javaDid, err error) {
+			did, err = j.permit(p, "acquire", map[string]any{"n": 1, "wait": r.IntN(20), "lease": longest.Milliseconds()})
+			if err == nil {
+				ids, err = did.ids()
+			}
+			did.Result = len(ids) == 1
+			return did, err
+		})
+		giveBack = func() (javaDid, error) { return j.permit(p, "tryRelease", map[string]any{"elements": ids}) }
+	default:
+		return
 	}
-	method, limits := "tryLock", map[string]any{"lease": longest.Milliseconds(), "wait": 0}
-	if r.IntN(2) == 0 {
-		method, limits = "lock", map[string]any{"lease": longest.Milliseconds()}
-	}
-	took, err := j.thread(name, p, kind, method, limits)
-	j.mu.Lock()
-	switch {
-	case err != nil:
-		j.failed++
-	case method == "tryLock" && took.Result != true:
-		j.refused++
-	}
-	j.mu.Unlock()
-	if err != nil || method == "tryLock" && took.Result != true {
+	if !ok {
 		return
 	}
 	if r.IntN(10) == 0 {
 		time.Sleep(time.Duration(r.IntN(int(20 * time.Millisecond))))
 	}
-	gave, err := j.thread(name, p, kind, "unlock", nil)
-	end := took.Called + int64(longest-longest/100-2*time.Millisecond)
-	h := hold{Process: "java", record: record{
-		Call: took.Called, Granted: took.Returned, Until: end, Goroutine: int32(number), Place: int16(at), Permits: 1, Side: side, Flags: flagFixed,
-	}}
-	if err == nil {
+	gave, err := giveBack()
+	if err == nil && gave.Result != false {
 		h.Release, h.Released, h.Outcome = gave.Called, gave.Returned, outcomeOK
-		end = min(end, gave.Called)
+		h.End = min(h.Until, gave.Called)
 	} else {
-		h.Outcome, end = outcomeUnknown, took.Returned // it may have lost it, and is not told before
+		h.Outcome, h.End = outcomeUnknown, h.Granted // it may have lost it, and is not told before
 	}
-	h.End, h.Look = end, end
+	h.Look = h.End
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	h.Owner = int64(len(j.holds[at]))*javaThreads + int64(number)
 	j.holds[at] = append(j.holds[at], h)
+}
+
+// takes reports whether a call took what it was to take, for a time, and notes in h when that was.
+func (j *java) takes(h *hold, least time.Duration, call func() (javaDid, error)) bool {
+	took, err := call()
+	if err == nil && took.Result != false {
+		h.Call, h.Granted, h.Until = took.Called, took.Returned, took.Called+int64(least-least/100-2*time.Millisecond)
+		return true
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err != nil {
+		j.failed++
+	} else {
+		j.refused++
+	}
+	return false
+}
+
+// permit calls a method of a semaphore. The driver does not say when it did, so the times are those around the call.
+func (j *java) permit(p place, method string, more map[string]any) (did javaDid, err error) {
+	command := map[string]any{"do": "permit." + method, "client": "chaos", "name": p.Name}
+	maps.Copy(command, more)
+	did.Called = history.Monotonic()
+	r := j.call(command)
+	did.Returned = history.Monotonic()
+	if r.Err != "" {
+		return did, fmt.Errorf("Redisson: %s", r.Err)
+	}
+	return did, json.Unmarshal(r.Value, &did.Result)
+}
+
+// ids are the permits of an answer.
+func (d javaDid) ids() (all []string, err error) {
+	some, ok := d.Result.([]any)
+	if !ok {
+		return nil, fmt.Errorf("Redisson: permits %v", d.Result)
+	}
+	for _, one := range some {
+		id, ok := one.(string)
+		if !ok {
+			return nil, fmt.Errorf("Redisson: a permit %v", one)
+		}
+		all = append(all, id)
+	}
+	return all, nil
 }
 
 // finish waits until its threads are done.
