@@ -3,6 +3,7 @@
 package chaos_test
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -163,6 +164,7 @@ func play(t *testing.T, p plan) (r result) {
 // judge checks what the processes wrote down.
 func (s *scene) judge(r *result) {
 	pasts := make([]past, len(s.plan.Places))
+	s.pasts = pasts
 	calm := s.calm()
 	for i, p := range s.plan.Places {
 		pasts[i] = past{place: p, calm: calm}
@@ -261,6 +263,9 @@ func (s *scene) keep(r result) {
 	save("plan.json", s.plan)
 	save("events.json", s.events)
 	save("result.json", r)
+	if err := os.WriteFile(filepath.Join(dir, "history.tsv"), s.history(), 0o644); err != nil {
+		s.Error(err)
+	}
 	logs := func(of string, servers []*redistest.Server) {
 		for i, server := range servers {
 			if log, err := server.Log(); err == nil {
@@ -280,6 +285,30 @@ func (s *scene) keep(r result) {
 		}
 	}
 	s.Logf("what it left behind: %s", dir)
+}
+
+// history is what all processes wrote down, a line for each hold or other call, in the order in which they began. Redisson's and
+// those of the last visit are there, too. Times are in ns, by the clock of events.json.
+func (s *scene) history() []byte {
+	var b bytes.Buffer
+	fmt.Fprintln(&b, "place\tprocess\tgoroutine\tcall\tasked\tqueued\tgranted\tbelieved\tpromised\tunlock\tunlocked\toutcome\ttoken\towner\tpermits\tflags")
+	for _, p := range s.pasts {
+		holds := slices.SortedFunc(slices.Values(p.holds), func(a, b hold) int { return cmp.Compare(a.Call, b.Call) })
+		for _, h := range holds {
+			call := calls[h.Side]
+			switch {
+			case h.Side == 'r':
+				call = "read"
+			case h.Side == 'w' && p.place.Kind == "rw":
+				call = "write"
+			case call == "":
+				call = "hold"
+			}
+			fmt.Fprintf(&b, "%s\t%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%b\n",
+				p.place.Name, h.Process, h.Goroutine, call, h.Call, h.Queued, h.Granted, h.End, max(h.Until, h.LookUntil), h.Release, h.Released, outcomes[h.Outcome], h.Token, h.Owner, h.Permits, h.Flags)
+		}
+	}
+	return b.Bytes()
 }
 
 // Is all there that is needed to look at a failed round?
@@ -304,6 +333,13 @@ func TestKeep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	s.pasts = []past{
+		{place: place{Name: "rw", Kind: "rw"}, holds: []hold{
+			{Process: "go0.0", End: 9, record: record{Call: 7, Granted: 8, Side: 'w', Token: 5}},
+			{Process: "java", End: 4, record: record{Call: 2, Granted: 3, Side: 'r', Outcome: outcomeOK, Permits: 1}},
+		}},
+		{place: place{Name: "latch", Kind: "latch"}, holds: []hold{{Process: "go1.0", record: record{Call: 1, Granted: 6, Side: callWait}}}},
+	}
 	s.keep(result{Seed: 1, Wrong: []string{saysTwo}})
 	dirs, _ := filepath.Glob(filepath.Join(under, "leasehold-chaos-1-0-*"))
 	if len(dirs) != 1 {
@@ -312,6 +348,7 @@ func TestKeep(t *testing.T) {
 	for name, want := range map[string]string{
 		"plan.json": `"Topology"`, "events.json": "freeze on 1", "result.json": saysTwo, "server-0.log": "Ready to accept connections", "sentinel-0.log": "Ready to", "monitor-0.0": `"SET" "last" "command"`,
 		"go0.0": "records", "go0.0.log": "what it logged", "wrong-plain-0.html": "a page", "plain-porcupine.html": "another",
+		"history.tsv": "rw\tjava\t0\tread\t2\t0\t3\t4\t0\t0\t0\tgiven back\t0\t0\t1\t0\nrw\tgo0.0\t0\twrite\t7\t0\t8\t9\t0\t0\t0\tnot unlocked\t5\t0\t0\t0\nlatch\tgo1.0\t0\tWait\t1\t",
 	} {
 		if text, err := os.ReadFile(filepath.Join(dirs[0], name)); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s: %v, %.200q; want %q in it", name, err, text, want)

@@ -29,6 +29,9 @@
 // so. Such overlaps are counted, and are wrong only where they cannot come from the fault. Quorums have no such
 // excuse. A latch or a crew that was made before such a fault can be forgotten; one that is made after it has no excuse.
 //
-// A failed round leaves a directory: the plan, the history around what was wrong as JSON and as a page, what the
-// processes and the servers logged, and what MONITOR showed.
+// A failed round leaves a directory: the plan and its faults, the history of all calls as a table, a page that draws it around
+// what was wrong, what the processes and the servers logged, and what MONITOR showed.
+//
+// Redisson takes the same locks and permits, past the broken network. It takes no locks of a quorum, which it does not know, and
+// no register of tokens; it takes a fair lock only where it need not wait.
 package chaos

@@ -52,6 +52,7 @@ type scene struct {
 	did       map[string]int // guarded by mu; how often each fault was done
 	clockWas  bool           // guarded by mu; the clock was set in this round
 	last      []record       // what visit wrote down
+	pasts     []past         // what judge looked at; nil before
 }
 
 func newScene(t *testing.T, p plan, dir string) *scene {
