@@ -69,7 +69,9 @@ containers: server ## the rules of all kinds on a server in a container
 	cd integration && sh ../scripts/containers.sh go test -count=1 -timeout 25m -run '^TestContainer$$' .
 
 chaos: export LEASEHOLD_REQUIRE_REDIS = 1
-chaos: server ## faults drawn from a seed, for ten minutes: SEED=42 DURATION=2h ROUND=7 (integration/chaos)
+chaos: export LEASEHOLD_REQUIRE_JAVA = 1
+chaos: server ## faults drawn from a seed, with Redisson, for ten minutes: SEED=42 DURATION=2h ROUND=7 (integration/chaos)
+	@sh scripts/java.sh
 	@cd integration && SEED=$(SEED) DURATION=$(or $(DURATION),10m) ROUND=$(ROUND) go test -count=1 -timeout 0 -v -run '^TestChaos$$' ./chaos
 
 chaosmutants: export LEASEHOLD_MUTANTS = 1
