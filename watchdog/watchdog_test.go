@@ -830,7 +830,7 @@ func TestWatchdog_closeEndsEverythingSilently(t *testing.T) {
 // some that it does not. The client must never think that it holds a lease that the server has
 // freed, and must not give up a lease that it could have kept.
 func TestWatchdog_thirtyDays(t *testing.T) {
-	for _, rate := range []float64{0.991, 1, 1.009} {
+	for _, rate := range []float64{0.99, 1, 1.01} {
 		t.Run(fmt.Sprintf("rate %v", rate), func(t *testing.T) {
 			seed := rand.Uint64()
 			synctest.Test(t, func(t *testing.T) {
