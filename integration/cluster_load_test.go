@@ -46,11 +46,12 @@ type clusterLoad struct {
 	inside      map[string]map[*stay]struct{} // by name: the owners inside
 	excused     time.Time                     // until then two owners may be the effect of a failover
 	grants      map[kind]int
-	overlaps    int    // pairs of owners that believed in the same lock at once
-	lost        int    // holds that were told of a loss
-	unconfirmed []span // Unlocks that Redis did not confirm
-	unexcused   []span // the same, where no fault explains that
-	alive       bool   // no master dies: Unlocks of plain locks, whose key is one, are confirmed
+	overlaps    int          // pairs of owners that believed in the same lock at once
+	lost        int          // holds that were told of a loss
+	gave        map[kind]int // Unlocks
+	unconfirmed map[kind]int // of these, those that Redis did not confirm in time; they go on in the background
+	unexcused   []span       // the same, where no fault explains that
+	alive       bool         // no master dies: Unlocks of plain locks, whose key is one, are confirmed
 	slowest     time.Duration
 }
 
@@ -72,7 +73,8 @@ func startClusterLoad(t *testing.T, cluster *redistest.Cluster, p client.PubSub)
 // startClusterLoadBy starts it with clients that connect makes.
 func startClusterLoadBy(t *testing.T, cluster *redistest.Cluster, p client.PubSub, connect func() rueidis.Client) *clusterLoad {
 	t.Helper()
-	l := &clusterLoad{t: t, cluster: cluster, stalls: watchStalls(t, cluster.Nodes), inside: make(map[string]map[*stay]struct{}), grants: make(map[kind]int)}
+	l := &clusterLoad{t: t, cluster: cluster, stalls: watchStalls(t, cluster.Nodes), inside: make(map[string]map[*stay]struct{}), grants: make(map[kind]int),
+		gave: make(map[kind]int), unconfirmed: make(map[kind]int)}
 	random := rand.New(rand.NewPCG(seed(t), 0))
 	for range 2 {
 		c := ours(t, connect(), client.WithPubSub(p), client.WithWatchdogTimeout(loadLease), client.WithOpTimeout(loadOpTimeout))
@@ -110,15 +112,15 @@ func (l *clusterLoad) work(k kind, locker lock.Locker, random *rand.Rand) {
 		began := time.Now()
 		err = h.Unlock(context.Background())
 		l.mu.Lock()
+		l.gave[k]++
 		switch {
 		case errors.Is(err, lock.ErrLost):
 			l.lost++
 		case err != nil:
-			to := &l.unconfirmed
+			l.unconfirmed[k]++
 			if l.alive && k == plain {
-				to = &l.unexcused
+				l.unexcused = append(l.unexcused, span{began, time.Now(), fmt.Sprintf("%s: %v", k, err)})
 			}
-			*to = append(*to, span{began, time.Now(), fmt.Sprintf("%s: %v", k, err)})
 		}
 		l.mu.Unlock()
 	}
@@ -182,8 +184,8 @@ func (l *clusterLoad) goesOn() {
 	until(l.t, func() bool { return l.total() > before+200 })
 }
 
-// end stops the load. No owner may be stuck, and nothing may be left.
-func (l *clusterLoad) end() {
+// end stops the load, and says what it came to under a fault. No owner may be stuck, and nothing may be left.
+func (l *clusterLoad) end(fault string) {
 	l.t.Helper()
 	l.stop.Store(true)
 	idle := make(chan struct{})
@@ -200,8 +202,13 @@ func (l *clusterLoad) end() {
 		}
 		return n == 0
 	})
-	l.t.Logf("%v grants; %d overlaps, %d holders were told of a loss, %d Unlocks were not confirmed; the longest wait was %v",
-		l.grants, l.overlaps, l.lost, len(l.unconfirmed)+len(l.unexcused), l.slowest.Round(time.Millisecond))
+	var grants, unconfirmed []string
+	for _, k := range []kind{plain, fair, read, write} {
+		grants = append(grants, fmt.Sprintf("%d %s", l.grants[k], k))
+		unconfirmed = append(unconfirmed, fmt.Sprintf("%d of %d %s", l.unconfirmed[k], l.gave[k], k))
+	}
+	l.t.Logf("%s: locked %s; %d overlaps, %d holders were told of a loss; Unlocks that went on in the background: %s; the longest wait was %v",
+		fault, strings.Join(grants, ", "), l.overlaps, l.lost, strings.Join(unconfirmed, ", "), l.slowest.Round(time.Millisecond))
 	left := l.stalls.unexplained(l.unexcused)
 	for _, one := range left {
 		l.t.Errorf("an Unlock without a fault: %s", one.what)
@@ -306,7 +313,7 @@ func TestCluster_failovers(t *testing.T) {
 			l.failover(random, func(dies *redistest.Server) func() { return l.forgets(dies, &overlaps) })
 		}
 		l.goesOn()
-		l.end()
+		l.end(fmt.Sprintf("%d masters died", failovers(t)))
 		t.Logf("of %d locks that the replica had never heard of, %d had two owners for a while", 4*failovers(t), overlaps)
 		if overlaps == 0 {
 			t.Error("no lock had two owners: the test proves nothing")
@@ -330,7 +337,7 @@ func TestCluster_migrations(t *testing.T) {
 			l.migrate(random)
 		}
 		l.goesOn()
-		l.end()
+		l.end(fmt.Sprintf("%d slots moved", 2*failovers(t)))
 		if l.overlaps > 0 || l.lost > 0 {
 			t.Error("slots moved, and with them locks were lost")
 		}
@@ -359,8 +366,7 @@ func TestCluster_soak(t *testing.T) {
 			migrations++
 		}
 	}
-	l.end()
-	t.Logf("%d failovers, %d migrations", failovers, migrations)
+	l.end(fmt.Sprintf("%d masters died, %d slots moved", failovers, migrations))
 }
 
 // While a slot moves, each master has some of the keys of a lock, and could take the

@@ -54,14 +54,15 @@ func TestOneAddress_load(t *testing.T) {
 			l := startClusterLoadBy(t, c, client.PubSubAuto, func() rueidis.Client { return r.Client(t) })
 			random := rand.New(rand.NewPCG(seed(t), 1))
 			masters := c.Masters(t)
-			for round := range min(plannedRounds(), len(masters)) {
+			rounds := min(plannedRounds(), len(masters))
+			for round := range rounds {
 				l.goesOn()
 				l.migrate(random)
 				l.goesOn()
 				promoteInCluster(t, c, c.Replica(t, masters[round]))
 			}
 			l.goesOn()
-			l.end()
+			l.end(fmt.Sprintf("%d slots moved, %d replicas took over as planned", rounds, rounds))
 			if l.overlaps > 0 || l.lost > 0 {
 				t.Error("two owners at once, or a lock that was lost")
 			}
