@@ -195,9 +195,9 @@ func TestCancel_withTheAnswer(t *testing.T) {
 
 func testCancelWithTheAnswer(t *testing.T, k kind) {
 	const callers = 64
-	n := amount(15_000) / callers
+	n := acquisitions(t, 15_000) / callers
 	if k == plain {
-		n = amount(50_000) / callers
+		n = acquisitions(t, 50_000) / callers
 	}
 	server := redistest.Start(t)
 	rdb := &cancelling{Client: server.Client(t)}

@@ -263,6 +263,7 @@ type command struct {
 	text   string // for sh, at the root of the repository
 	take   string // what of its output is a figure; the groups, if there are some, joined by spaces
 	digest func(output string) []string
+	note   string // what sets its figures apart from those of the row's other commands
 	count  string // the first group is a number of acquisitions
 }
 
@@ -282,6 +283,11 @@ func (r row) measure() (m measured, err error) {
 			return m, fmt.Errorf("%w\n%s", err, out)
 		}
 		found := c.figures(string(out))
+		if c.note != "" {
+			for i := range found {
+				found[i] = c.note + ": " + found[i]
+			}
+		}
 		if len(found) == 0 {
 			return m, fmt.Errorf("no figure in:\n%s", out)
 		}

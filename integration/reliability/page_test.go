@@ -72,7 +72,8 @@ func TestFigures(t *testing.T) {
 	if got := fuzzed("== ./lock FuzzName\nfuzz: elapsed: 3s, execs: 100 (33/sec)\nfuzz: elapsed: 6s, execs: 250 (50/sec)\n== ./x FuzzReply\nfuzz: elapsed: 3s, execs: 30 (9/sec)\n"); len(got) != 1 || got[0] != "2 fuzz tests, 280 inputs, 0 crashes" {
 		t.Errorf("%q", got)
 	}
-	if got := modelled("run wanted found states seconds bounds\none-process holds holds 1200 2 -DNC\nno-number two two 33 1 -DN\nbroken two holds 3 1 -D\nsteps of fair: FOLLOWED 3 of 3 steps\n"); len(got) != 1 || got[0] != "1 worlds with 1,200 states in all: everything holds; 1 mutants, all caught; steps of fair: FOLLOWED 3 of 3 steps" {
+	if got := modelled("run wanted found states seconds bounds\none-process holds holds 1200 2 -DNC\nno-number two two 33 1 -DN\nbroken two holds 3 1 -D\nsteps of fair: FOLLOWED 3 of 3 steps\nhistories: LEASEHOLD_SEED=1\nhistories of rw: FOLLOWED 9 of 9 histories\n"); len(got) != 1 ||
+		got[0] != "1 worlds with 1,200 states in all: everything holds; 1 mutants, all caught; steps of fair: FOLLOWED 3 of 3 steps; histories of rw: FOLLOWED 9 of 9 histories" {
 		t.Errorf("%q", got)
 	}
 }
