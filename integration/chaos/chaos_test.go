@@ -151,8 +151,12 @@ func play(t *testing.T, p plan) (r result) {
 		s.visit()
 		s.judge(&r)
 		r.Seconds = time.Since(began).Seconds()
+		redisson := ""
+		if r.Redisson != "" {
+			redisson = ", Redisson " + r.Redisson
+		}
 		t.Logf("%s, %s, %s%s: %d grants (%v), faults %v; %d overlaps that faults explain, the longest %v; %d holds lost; %d of %d holds also by Porcupine; %+v",
-			p.Topology, p.Temper, r.Server, r.Redisson, r.Checked, r.Granted, r.Faults, r.Overlaps, time.Duration(r.Longest).Round(time.Millisecond), r.Lost, r.Porcupine, r.Checked, r.Report)
+			p.Topology, p.Temper, r.Server, redisson, r.Checked, r.Granted, r.Faults, r.Overlaps, time.Duration(r.Longest).Round(time.Millisecond), r.Lost, r.Porcupine, r.Checked, r.Report)
 		if t.Failed() && len(r.Wrong) == 0 {
 			r.Wrong = []string{"a call, a key or a process; the log says more"}
 		}
@@ -210,7 +214,7 @@ func (s *scene) judge(r *result) {
 			r.Granted["Redisson"] += len(holds)
 			pasts[at].holds = append(pasts[at].holds, holds...)
 		}
-		r.Redisson = ", Redisson " + redissonVersion()
+		r.Redisson = redissonVersion()
 	}
 	r.Faults = s.did
 	for i := range pasts {

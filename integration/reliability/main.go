@@ -54,7 +54,7 @@ type chaos struct {
 	Longest                                                   time.Duration
 	Looks                                                     int64
 	Granted, Faults                                           map[string]int
-	Commits, Servers, Seeds                                   []string
+	Commits, Servers, Clients, Seeds                          []string
 	Latest                                                    time.Time
 }
 
@@ -161,6 +161,7 @@ type round struct {
 	Seed                             uint64
 	Seconds                          float64
 	Topology, Temper, Commit, Server string
+	Rueidis, Redisson                string // Redisson's is empty where it took no part
 	When                             time.Time
 	Report                           struct{ Looks int64 }
 	Granted, Faults                  map[string]int
@@ -210,13 +211,22 @@ func (c *chaos) add(one round) {
 	for k, n := range one.Faults {
 		c.Faults[k] += n
 	}
-	for to, what := range map[*[]string]string{&c.Commits: one.Commit, &c.Servers: one.Server, &c.Seeds: strconv.FormatUint(one.Seed, 10)} {
-		if !slices.Contains(*to, what) {
-			*to = append(*to, what)
-		}
+	note(&c.Commits, one.Commit)
+	note(&c.Servers, one.Server)
+	note(&c.Seeds, strconv.FormatUint(one.Seed, 10))
+	note(&c.Clients, "rueidis "+one.Rueidis)
+	if one.Redisson != "" {
+		note(&c.Clients, "Redisson "+one.Redisson)
 	}
 	if one.When.After(c.Latest) {
 		c.Latest = one.When
+	}
+}
+
+// note adds what is not in the list yet.
+func note(list *[]string, what string) {
+	if !slices.Contains(*list, what) {
+		*list = append(*list, what)
 	}
 }
 
@@ -244,14 +254,14 @@ func (r results) sum(prefixes ...string) (all chaos) {
 		for k, n := range c.Faults {
 			all.Faults[k] += n
 		}
-		for to, what := range map[*[]string][]string{&all.Commits: c.Commits, &all.Servers: c.Servers, &all.Seeds: c.Seeds} {
+		for to, what := range map[*[]string][]string{&all.Commits: c.Commits, &all.Servers: c.Servers, &all.Clients: c.Clients, &all.Seeds: c.Seeds} {
 			*to = append(*to, what...)
 		}
 		if c.Latest.After(all.Latest) {
 			all.Latest = c.Latest
 		}
 	}
-	for _, list := range []*[]string{&all.Commits, &all.Servers, &all.Seeds} {
+	for _, list := range []*[]string{&all.Commits, &all.Servers, &all.Clients, &all.Seeds} {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}

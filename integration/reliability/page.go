@@ -68,8 +68,8 @@ func page(r results) string {
 		fmt.Fprintf(&b, "| %s | %d | %v | %s | %d | %s | %v | %s | %d | %s |\n", key, c.Rounds, time.Duration(c.Seconds*float64(time.Second)).Round(time.Second),
 			thousands(c.Checked), c.Wrong, thousands(c.Overlaps), rounded(c.Longest), thousands(c.Lost), c.Killed, thousands(c.Porcupine))
 	}
-	fmt.Fprintf(&b, "\n- acquisitions: %s\n- faults: %s\n- looks at holds: %s\n- servers: %s\n- commits: %s\n- seeds: %s\n",
-		list(all.Granted), list(all.Faults), thousands(int(all.Looks)), strings.Join(all.Servers, ", "), strings.Join(all.Commits, ", "), strings.Join(all.Seeds, ", "))
+	fmt.Fprintf(&b, "\n- acquisitions: %s\n- faults: %s\n- looks at holds: %s\n- servers: %s\n- clients: %s\n- commits: %s\n- seeds: %s\n",
+		list(all.Granted), list(all.Faults), thousands(int(all.Looks)), strings.Join(all.Servers, ", "), strings.Join(all.Clients, ", "), strings.Join(all.Commits, ", "), strings.Join(all.Seeds, ", "))
 	return b.String()
 }
 

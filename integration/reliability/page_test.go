@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -83,7 +84,7 @@ func TestTake(t *testing.T) {
 	file := t.TempDir() + "/rounds"
 	rounds := `{"Seed":7,"Topology":"quorum","Temper":"safe","Commit":"a","Server":"redis 7","Checked":10,"Granted":{"quorum":10},"Faults":{"freeze":2},"Longest":5}
 {"Seed":7,"Topology":"quorum","Temper":"safe","Commit":"b","Server":"redis 7","Checked":5,"Granted":{"quorum":5},"Wrong":["x"],"Longest":3}
-{"Seed":8,"Topology":"cluster","Temper":"calm","Commit":"b","Server":"redis 7","Checked":1,"Granted":{"fair":1}}
+{"Seed":8,"Topology":"cluster","Temper":"calm","Commit":"b","Server":"redis 7","Rueidis":"v1","Redisson":"4","Checked":1,"Granted":{"fair":1}}
 `
 	if err := os.WriteFile(file, []byte(rounds), 0o600); err != nil {
 		t.Fatal(err)
@@ -96,7 +97,7 @@ func TestTake(t *testing.T) {
 	if q.Rounds != 2 || q.Checked != 15 || q.Wrong != 1 || q.Longest != 5 || q.Granted["quorum"] != 15 || q.Faults["freeze"] != 2 || len(q.Commits) != 2 {
 		t.Errorf("%+v", q)
 	}
-	if all := r.sum(""); all.Checked != 16 || len(all.Seeds) != 2 {
+	if all := r.sum(""); all.Checked != 16 || len(all.Seeds) != 2 || !slices.Contains(all.Clients, "rueidis v1") || !slices.Contains(all.Clients, "Redisson 4") {
 		t.Errorf("%+v", all)
 	}
 }
