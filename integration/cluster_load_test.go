@@ -202,13 +202,12 @@ func (l *clusterLoad) end(fault string) {
 		}
 		return n == 0
 	})
-	var grants, unconfirmed []string
+	var unconfirmed []string
 	for _, k := range []kind{plain, fair, read, write} {
-		grants = append(grants, fmt.Sprintf("%d %s", l.grants[k], k))
 		unconfirmed = append(unconfirmed, fmt.Sprintf("%d of %d %s", l.unconfirmed[k], l.gave[k], k))
 	}
 	l.t.Logf("%s: locked %s; %d overlaps, %d holders were told of a loss; Unlocks that went on in the background: %s; the longest wait was %v",
-		fault, strings.Join(grants, ", "), l.overlaps, l.lost, strings.Join(unconfirmed, ", "), l.slowest.Round(time.Millisecond))
+		fault, counts(l.grants), l.overlaps, l.lost, strings.Join(unconfirmed, ", "), l.slowest.Round(time.Millisecond))
 	left := l.stalls.unexplained(l.unexcused)
 	for _, one := range left {
 		l.t.Errorf("an Unlock without a fault: %s", one.what)

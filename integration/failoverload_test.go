@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -110,8 +111,8 @@ func TestFailover_underLoad(t *testing.T) {
 		failovers(t), kept, told, failovers(t)*len(kinds), overlaps)
 	t.Logf("the last owner was told %v after the promotion (renewal %v + timeout %v), the last waiter let in after %v",
 		latest.Round(time.Millisecond), renewal, opTimeout, slowest.Round(time.Millisecond))
-	t.Logf("load: locked %v times, %d lost, %d releases unconfirmed, %d times with two owners",
-		load.locked, load.lost.Load(), load.unconfirmed.Load(), load.overlaps.Load())
+	t.Logf("load: locked %s times, %d lost, %d releases unconfirmed, %d times with two owners",
+		counts(load.locked), load.lost.Load(), load.unconfirmed.Load(), load.overlaps.Load())
 	if kept == 0 || overlaps == 0 {
 		t.Error("no lock was kept, or none had two owners: the test proves nothing")
 	}
@@ -204,6 +205,15 @@ func exists(t *testing.T, server *redistest.Server, key string) bool {
 		t.Fatal(err)
 	}
 	return n == 1
+}
+
+// counts says how many there are of each kind.
+func counts(of map[kind]int) string {
+	var all []string
+	for _, k := range []kind{plain, fair, read, write} {
+		all = append(all, fmt.Sprintf("%d %s", of[k], k))
+	}
+	return strings.Join(all, ", ")
 }
 
 // traffic is owners that come and go, of one lock of each kind; readers and writers
