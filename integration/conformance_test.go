@@ -146,7 +146,7 @@ func filterRules(t *testing.T, a, b *client.Client, _ time.Duration) {
 // conformanceOf tests one kind. It looks for remaining keys as admin, which may SCAN.
 func conformanceOf(t *testing.T, maker string, connect, admin connector, options ...client.Option) {
 	t.Helper()
-	const watchdog = 4 * time.Second // a busy machine keeps up with this at least
+	const watchdog = 8 * time.Second // and 2 s for an answer: a busy machine keeps up with this at least
 	prefix := fmt.Sprintf("orders:%08x:", rand.Uint32())
 	options = append([]client.Option{
 		client.WithWatchdogTimeout(watchdog), client.WithOpTimeout(watchdog / 4), client.WithKeyPrefix(prefix),
