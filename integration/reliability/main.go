@@ -29,6 +29,7 @@ import (
 // Where the results are, and the page.
 const (
 	resultsFile = "reliability/results.json"
+	busyFile    = "reliability/rounds.json" // kept by hand, as it says why a test was red
 	pageFile    = "../docs/RELIABILITY.md"
 )
 
@@ -36,6 +37,14 @@ const (
 type results struct {
 	Rows  map[int]measured
 	Chaos map[string]*chaos // by the topology and the temper of rounds
+	busy  []busy            // in a file of its own
+}
+
+// busy is rounds of the whole suite on a machine that has more to do than it can (scripts/flaky.sh).
+type busy struct {
+	When, Commit, Histories, Load string
+	Rounds                        int
+	Red                           []struct{ Test, Why string }
 }
 
 // measured is the result of a row.
@@ -138,14 +147,16 @@ func (r results) gone() (all []string) {
 
 func load() (r results, err error) {
 	r = results{Rows: map[int]measured{}, Chaos: map[string]*chaos{}}
-	text, err := os.ReadFile(resultsFile)
-	if os.IsNotExist(err) {
-		return r, nil
+	for file, to := range map[string]any{resultsFile: &r, busyFile: &r.busy} {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(text, to)
+		}
+		if err != nil && !os.IsNotExist(err) {
+			return r, fmt.Errorf("%s: %w", file, err)
+		}
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &r)
-	}
-	return r, err
+	return r, nil
 }
 
 func (r results) save() error {

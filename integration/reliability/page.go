@@ -28,6 +28,15 @@ what no lock on Redis can prevent: after a failover that forgot the last writes,
 force, the earlier owner believes in its lock until it is told, for one lease at the most. Package ` + "`integration/chaos`" + ` says how a round goes and what is checked.
 `
 
+const busyHead = `
+## The tests on a busy machine
+
+A test that is red by chance hides one that is red for a reason. So the whole suite, Redisson's tests among it, is run again and again on two processors
+that have more to do than they can: several packages at once, beside other work (` + "`sh scripts/flaky.sh all`" + `). The load is the number of
+processes that want a processor. Each red test is looked into, and its cause is mended. None of these was a mistake of the library.
+
+`
+
 // page is the text of docs/RELIABILITY.md.
 func page(r results) string {
 	var b strings.Builder
@@ -70,6 +79,21 @@ func page(r results) string {
 	}
 	fmt.Fprintf(&b, "\n- acquisitions: %s\n- faults: %s\n- looks at holds: %s\n- servers: %s\n- clients: %s\n- commits: %s\n- seeds: %s\n",
 		list(all.Granted), list(all.Faults), thousands(int(all.Looks)), strings.Join(all.Servers, ", "), strings.Join(all.Clients, ", "), strings.Join(all.Commits, ", "), strings.Join(all.Seeds, ", "))
+	b.WriteString(busyHead)
+	rounds := 0
+	for _, one := range r.busy {
+		rounds += one.Rounds
+	}
+	fmt.Fprintf(&b, "**%d rounds** so far.\n\n| when | commit | rounds | histories | load | red |\n|---|---|---|---|---|---|\n", rounds)
+	for _, one := range r.busy {
+		fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %d |\n", one.When, one.Commit, one.Rounds, one.Histories, one.Load, len(one.Red))
+	}
+	b.WriteString("\n| red | why |\n|---|---|\n")
+	for _, one := range r.busy {
+		for _, red := range one.Red {
+			fmt.Fprintf(&b, "| %s | %s |\n", escape(red.Test), escape(red.Why))
+		}
+	}
 	return b.String()
 }
 
