@@ -302,6 +302,27 @@ func TestFullMemory(t *testing.T) {
 	}
 }
 
+// A question that is refused has written nothing, so it does not wait for replicas. One that is granted does.
+func TestAcquire_refusalWaitsForNoReplica(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	q := luascripts.Question{Owner: ours, Lease: lease, Want: 1, Replicas: 1, ReplicaTimeout: time.Millisecond}
+	for _, c := range []struct {
+		count int // of the other owner
+		want  luascripts.Verdict
+		waits int64
+	}{{1, luascripts.Held, 0}, {0, luascripts.Done, 1}} {
+		seed(t, rdb, other, c.count, 20_000)
+		before := s.CommandCalls(t, "wait")
+		if a, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q); err != nil || a.Verdict != c.want {
+			t.Errorf("%+v, %v, want %d", a, err, c.want)
+		}
+		if n := s.CommandCalls(t, "wait") - before; n != c.waits {
+			t.Errorf("verdict %d: WAIT was sent %d times, want %d", c.want, n, c.waits)
+		}
+	}
+}
+
 // A user that may not run one of the commands gets an error, and no lock without
 // an expiry is left; a denied PUBLISH does not undo a release.
 func TestDeniedCommands(t *testing.T) {
