@@ -324,17 +324,18 @@ func TestRunbook(t *testing.T) {
 }
 
 var (
-	held   = regexp.MustCompile(`(?m)^\| (?:safety|liveness) \|.*\| (.*) \|$`)
-	quoted = regexp.MustCompile("`([^`]+)`")
+	mistake = regexp.MustCompile(`(?m)^\| (?:safety|liveness) \| ([^|]*) \|.*\| (.*) \|$`)
+	mended  = regexp.MustCompile(`^(\d{4}-\d\d-\d\d) ([0-9a-f]{12})$`)
+	quoted  = regexp.MustCompile("`([^`]+)`")
 )
 
 // Each mistake in the track record names tests that are where it says, or mutants of the model.
 func TestTrackRecord(t *testing.T) {
 	code, model := texts(t, "_test.go"), texts(t, "check.sh")["model/check.sh"]
 	problems := func(page string) (problems []string, found int) {
-		for _, row := range held.FindAllStringSubmatch(page, -1) {
+		for _, row := range mistake.FindAllStringSubmatch(page, -1) {
 			dir, proofs := "", 0
-			for _, q := range quoted.FindAllStringSubmatch(row[1], -1) {
+			for _, q := range quoted.FindAllStringSubmatch(row[2], -1) {
 				name, prefix := strings.CutSuffix(q[1], "…")
 				switch {
 				case strings.HasPrefix(name, "Test"), strings.HasPrefix(name, "Fuzz"):
@@ -362,11 +363,54 @@ func TestTrackRecord(t *testing.T) {
 	for _, p := range all {
 		t.Error(p)
 	}
-	if found < 50 {
+	if found < 100 {
 		t.Errorf("%d mistakes were found", found)
 	}
-	bad := "| safety | a | b | `lock`: `TestNowhere` |\n| liveness | a | b | hope |\n| safety | a | b | the mutant `no-number` |\n"
+	bad := "| safety | a | b | c | `lock`: `TestNowhere` |\n| liveness | a | b | c | hope |\n| safety | a | b | c | the mutant `no-number` |\n"
 	if p, n := problems(bad); len(p) != 2 || n != 3 {
+		t.Errorf("the test finds %q", p)
+	}
+}
+
+// Each mistake in the track record names the commits that mended it, which are in the history of HEAD, and their dates.
+func TestTrackRecord_commits(t *testing.T) {
+	git := func(args ...string) string {
+		out, err := exec.Command("git", args...).Output()
+		if err != nil {
+			t.Skipf("git does not tell: %v", err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	if git("rev-parse", "--is-shallow-repository") != "false" {
+		t.Skip("a shallow clone does not know its history")
+	}
+	dates := make(map[string]string) // of each commit, by the first digits of its name
+	for line := range strings.Lines(git("log", "--format=%H %ad", "--date=format:%Y-%m-%d")) {
+		dates[line[:12]] = strings.Fields(line)[1]
+	}
+	problems := func(page string) (problems []string) {
+		for _, row := range mistake.FindAllStringSubmatch(page, -1) {
+			for entry := range strings.SplitSeq(row[1], ", ") {
+				switch m := mended.FindStringSubmatch(entry); {
+				case m == nil:
+					problems = append(problems, fmt.Sprintf("%q is no date and commit: %s", entry, row[0]))
+				case dates[m[2]] == "":
+					problems = append(problems, m[2]+" is not in the history of HEAD")
+				case dates[m[2]] != m[1]:
+					problems = append(problems, fmt.Sprintf("%s is of %s, not of %s", m[2], dates[m[2]], m[1]))
+				}
+			}
+		}
+		return problems
+	}
+	for _, p := range problems(pages(t)["docs/TRACK_RECORD.md"]) {
+		t.Error(p)
+	}
+	first := git("rev-list", "--max-parents=0", "HEAD")[:12]
+	row := func(mended string) string { return "| safety | " + mended + " | a | b | `lock`: `TestX` |\n" }
+	good := dates[first] + " " + first
+	bad := row("not recorded") + row("2026-11-21 000000000000") + row("2000-01-01 "+first) + row(good+", "+dates[first]+" "+first[:7])
+	if p := problems(row(good+", "+good) + bad); len(p) != 4 {
 		t.Errorf("the test finds %q", p)
 	}
 }
