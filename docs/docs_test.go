@@ -363,7 +363,7 @@ func TestTrackRecord(t *testing.T) {
 	for _, p := range all {
 		t.Error(p)
 	}
-	if found < 100 {
+	if found < 130 {
 		t.Errorf("%d mistakes were found", found)
 	}
 	bad := "| safety | a | b | c | `lock`: `TestNowhere` |\n| liveness | a | b | c | hope |\n| safety | a | b | c | the mutant `no-number` |\n"
