@@ -13,7 +13,7 @@ PARTS   ?=
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint api links ci sim mutate flaky chaos chaosmutants
+.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint licences api links ci sim mutate flaky chaos chaosmutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,10 @@ lint: ## gofmt, go.mod, go vet and staticcheck
 	$(call each,go mod tidy -diff)
 	$(call each,go vet ./...)
 	$(call each,go run $(STATICCHECK) ./...)
+
+# What is for development alone is in no program of a user.
+licences: ## the licence of each module that is built into the library, its modules and the tool
+	@cd scripts/sbom && go run . $(addprefix ../../,$(filter-out integration/ benchmarks/ sim/ scripts/%,$(MODULES)))
 
 api: ## what breaks code of users is listed in .ci/api; see scripts/api.sh
 	@sh scripts/api.sh

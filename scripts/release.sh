@@ -23,7 +23,7 @@ echo "$version" | grep -Eq '^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.]+)?$' || fail "$v
 sed -n '/^## Unreleased/,/^## v/p' CHANGELOG.md | grep -q '^- ' || fail "CHANGELOG.md says nothing under Unreleased"
 
 # All modules that people import or install. The others are for development.
-modules=$(ls -d */go.mod */*/go.mod | sed 's,/go.mod$,,' | grep -v -x -e integration -e benchmarks -e sim)
+modules=$(ls -d */go.mod */*/go.mod | sed 's,/go.mod$,,' | grep -v -x -e integration -e benchmarks -e sim -e scripts/sbom)
 
 # 1. The library.
 day=$(date -u +%Y-%m-%d)
@@ -35,6 +35,7 @@ git tag -a "$version" -m "$module $version"
 # keeps it in a cache that ends with this script.
 cache=$(mktemp -d)
 trap 'chmod -R u+w "$cache"; rm -rf "$cache"' EXIT
+(cd scripts/sbom && go build -o "$cache/sbom" .)
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0="url.file://$PWD.insteadOf" GIT_CONFIG_VALUE_0="https://$module"
 GOPROXY="file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)"
 export GOPROXY GOMODCACHE="$cache" GONOSUMDB="$module" GONOPROXY="$module"
@@ -63,11 +64,11 @@ for least in 1 2 3; do # those that need fewer of them come first
 	done
 done
 
-# 3. What is in them: each module that is built in, with its version.
+# 3. What is in them: each module that is built in, with its version, sum and licence.
 mkdir -p dist
-go run ./scripts/sbom . "$version" >"dist/leasehold-$version.cdx.json"
+"$cache/sbom" -release "$version" . >"dist/leasehold-$version.cdx.json"
 for m in $modules; do
-	go run ./scripts/sbom "$m" "$version" >"dist/$(echo "$m" | tr / -)-$version.cdx.json"
+	"$cache/sbom" -release "$version" "$m" >"dist/$(echo "$m" | tr / -)-$version.cdx.json"
 done
 
 # 4. Go on as before.

@@ -26,7 +26,6 @@ var floors = map[string]struct {
 	"github.com/leasehold-go/leasehold": {ours: []string{"lock"}, why: "the first page: documentation, and no code"},
 	"docs":                              {ours: nil, why: "pages, and the tests that read them"},
 	"docs/howto":                        {ours: nil, why: "the code of the pages; only its tests import anything"},
-	"scripts/sbom":                      {why: "lists what is in a release"},
 	"docs/programs/http":                {ours: []string{"client", "httplock", "lock"}, why: "the program of a how-to"},
 	"docs/programs/readme":              {ours: []string{"client", "lock"}, why: "the program of the README"},
 	"internal/owner":                    {others: []string{"github.com/google/uuid"}, why: "what a context carries; the words and the session agree on it"},

@@ -1,127 +1,108 @@
 package main
 
 import (
-	"encoding/json"
+	"bytes"
+	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	cdx "github.com/CycloneDX/cyclonedx-go"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The bill of the library has what it is built of, and not what its tests need.
-func TestSBOM(t *testing.T) {
-	out, err := sbom("../..", "v0.1.0")
-	if err != nil {
+// The bill of the library has what it is built of, on any system, and not what its tests need. Each component has a licence and
+// a sum.
+func TestBill(t *testing.T) {
+	var out bytes.Buffer
+	if err := bill(&out, "../..", "v0.1.0"); err != nil {
 		t.Fatal(err)
 	}
-	var bill struct {
-		BOMFormat, SpecVersion string
-		Metadata               struct{ Component component }
-		Components             []component
-	}
-	if err := json.Unmarshal(out, &bill); err != nil {
+	var b cdx.BOM
+	if err := cdx.NewBOMDecoder(&out, cdx.BOMFileFormatJSON).Decode(&b); err != nil {
 		t.Fatal(err)
 	}
-	if c := bill.Metadata.Component; bill.BOMFormat != "CycloneDX" || bill.SpecVersion != "1.6" || c.PURL != "pkg:golang/github.com/leasehold-go/leasehold@v0.1.0" {
-		t.Errorf("%+v", bill)
+	if c := b.Metadata.Component; b.SpecVersion != cdx.SpecVersion1_6 || c.PackageURL != "pkg:golang/"+ours+"@v0.1.0" || (*c.Licenses)[0].License.ID != "Apache-2.0" {
+		t.Errorf("%+v", b)
 	}
-	has := func(name string) bool {
-		return slices.ContainsFunc(bill.Components, func(c component) bool {
-			return c.Name == name && strings.HasPrefix(c.Version, "v") && c.PURL == "pkg:golang/"+name+"@"+c.Version && c.Ref == c.PURL
-		})
-	}
-	for name, want := range map[string]bool{"github.com/redis/rueidis": true, "golang.org/x/sync": false} {
-		if has(name) != want {
-			t.Errorf("%s is in it: %t", name, !want)
+	components := map[string]cdx.Component{}
+	for _, c := range *b.Components {
+		components[c.Name] = c
+		if len(*c.Licenses) == 0 || len((*c.Hashes)[0].Value) != 64 || c.PackageURL != "pkg:golang/"+c.Name+"@"+c.Version || c.BOMRef != c.PackageURL {
+			t.Errorf("%+v", c)
 		}
+	}
+	for name, want := range map[string]bool{"github.com/redis/rueidis": true, "go.uber.org/goleak": false, "golang.org/x/sync": false} {
+		if _, has := components[name]; has != want {
+			t.Errorf("%s is in it: %t", name, has)
+		}
+	}
+	// A module has parts with other licences.
+	var ids []string
+	for _, l := range *components["github.com/alicebob/miniredis/v2"].Licenses {
+		ids = append(ids, l.License.ID)
+	}
+	if !slices.Equal(ids, []string{"BSL-1.0", "MIT", "Unlicense"}) {
+		t.Errorf("miniredis has the licences %q", ids)
 	}
 }
 
 // A module with a replace line is no release, and its bill would be a lie.
-func TestSBOM_notReleased(t *testing.T) {
-	if _, err := sbom("../../cronlock", "v0.1.0"); err == nil || !strings.Contains(err.Error(), "replace") {
+func TestBill_notReleased(t *testing.T) {
+	if err := bill(io.Discard, "../../cronlock", "v0.1.0"); err == nil || !strings.Contains(err.Error(), "replace") {
 		t.Errorf("%v", err)
 	}
 }
 
-// A release has a tag for each module, whose go.mod needs the release and no replace line; a section in the changelog; and
-// a bill of each module. Afterwards the modules are developed together again.
-func TestRelease(t *testing.T) {
-	if os.Getenv("CI") == "" {
-		t.Skip("it asks the module proxy for all that any module needs; CI runs it")
+// A licence that is not allowed stops the list and the bill.
+func TestList(t *testing.T) {
+	var out bytes.Buffer
+	if err := list(&out, []string{"../.."}); err != nil || !regexp.MustCompile(`(?m)^github.com/redis/rueidis +v\S+ +Apache-2\.0$`).Match(out.Bytes()) {
+		t.Errorf("%v\n%s", err, &out)
 	}
-	dir := filepath.Join(t.TempDir(), "clone")
-	in := func(dir, name string, args ...string) string {
-		t.Helper()
-		cmd := exec.Command(name, args...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "RELEASE_BUILD=no", "GIT_AUTHOR_NAME=test", "GIT_AUTHOR_EMAIL=test@example.com",
-			"GIT_COMMITTER_NAME=test", "GIT_COMMITTER_EMAIL=test@example.com")
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	defer func(before []string) { allowed = before }(allowed)
+	allowed = slices.DeleteFunc(slices.Clone(allowed), func(id string) bool { return id == "BSL-1.0" })
+	for _, err := range []error{list(io.Discard, []string{"../.."}), bill(io.Discard, "../..", "v0.1.0")} {
+		if err == nil || !strings.Contains(err.Error(), "miniredis/v2: the licence BSL-1.0 is not allowed") {
+			t.Errorf("%v", err)
 		}
-		return string(out)
 	}
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const version = "v0.0.1-test"
-	in(root, "git", "-c", "safe.directory=*", "clone", "--quiet", "--no-hardlinks", root, dir)
-	before := in(dir, "git", "rev-parse", "HEAD^{tree}")
-	if !strings.Contains(in(dir, "sh", "scripts/release.sh", version), "git push origin") {
-		t.Error("it does not say how to publish the release")
-	}
-	if status := in(dir, "git", "status", "--porcelain"); status != "" {
-		t.Errorf("it leaves changes:\n%s", status)
-	}
-	if changed := in(dir, "git", "diff", "--name-only", strings.TrimSpace(before), "HEAD^{tree}"); changed != "CHANGELOG.md\n" {
-		t.Errorf("after the release these differ:\n%s", changed)
-	}
+}
 
-	modules, err := filepath.Glob(filepath.Join(dir, "*", "go.mod"))
+// Licences are in the directory of a package and above it in its module. A text that is no licence, and no text, are refused.
+func TestScan(t *testing.T) {
+	apache, err := os.ReadFile("../../LICENSE")
 	if err != nil {
 		t.Fatal(err)
 	}
-	modules = append(modules, filepath.Join(dir, "cmd", "leasehold", "go.mod"))
-	tags := strings.Fields(in(dir, "git", "tag"))
-	released := 0
-	for _, path := range modules {
-		module, err := filepath.Rel(dir, filepath.Dir(path))
-		if err != nil {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"none":    {map[string]string{"README": string(apache)}, "has no licence"},
+		"above":   {map[string]string{"LICENSE": string(apache)}, ""},
+		"beside":  {map[string]string{"a/b/LICENCE.md": string(apache)}, ""},
+		"unknown": {map[string]string{"LICENSE": string(apache), "a/COPYING": "You may look at this code on Sundays."}, "unknown: COPYING is not allowed"},
+	} {
+		m := module{Path: "example.com/m", Dir: t.TempDir(), licences: map[string]bool{}}
+		if err := os.MkdirAll(filepath.Join(m.Dir, "a", "b"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if slices.Contains([]string{"integration", "benchmarks", "sim"}, module) {
-			if slices.Contains(tags, module+"/"+version) {
-				t.Errorf("%s is for development, and has a tag", module)
+		for file, text := range c.files {
+			if err := os.WriteFile(filepath.Join(m.Dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
 			}
-			continue
 		}
-		released++
-		text := in(dir, "git", "show", module+"/"+version+":"+module+"/go.mod")
-		if strings.Contains(text, "=>") || !strings.Contains(text, "github.com/leasehold-go/leasehold "+version) {
-			t.Errorf("%s:\n%s", module, text)
+		if err := m.scan(filepath.Join(m.Dir, "a", "b")); err != nil {
+			t.Fatal(err)
 		}
-		bill, err := os.ReadFile(filepath.Join(dir, "dist", strings.ReplaceAll(module, "/", "-")+"-"+version+".cdx.json"))
-		if err != nil || !strings.Contains(string(bill), "pkg:golang/github.com/leasehold-go/leasehold@"+version) {
-			t.Errorf("the bill of %s: %v", module, err)
+		if err := m.check(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
 		}
-	}
-	if len(tags) != released+1 || !slices.Contains(tags, version) {
-		t.Errorf("%d modules have the tags %q", released, tags)
-	}
-	notes, err := os.ReadFile(filepath.Join(dir, "dist", "notes.md"))
-	if err != nil || !strings.Contains(string(notes), "### Added") {
-		t.Errorf("the notes: %v, %.100q", err, notes)
-	}
-	if log := in(dir, "git", "show", version+":CHANGELOG.md"); !strings.Contains(log, "\n## Unreleased\n\n## "+version+" (") {
-		t.Error("the changelog has no section for the release")
 	}
 }
