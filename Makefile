@@ -3,17 +3,21 @@
 MODULES := $(dir $(wildcard go.mod */go.mod */*/go.mod))
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 FUZZTIME    ?= 10s
 
 # What `make versions` runs, and on which servers: all, or SERVERS="redis-6.2 valkey-9.1" PARTS=rules,cluster.
 SERVERS ?=
 PARTS   ?=
 
+# Which database of vulnerabilities `make vuln` asks. A copy can be a directory: file:///path.
+GOVULNDB ?= https://vuln.go.dev
+
 # $(call each,command) runs a command in every module, and stops at a failure.
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint licences api links ci sim mutate flaky chaos chaosmutants
+.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim mutate flaky chaos chaosmutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +106,13 @@ lint: ## gofmt, go.mod, go vet and staticcheck
 # What is for development alone is in no program of a user.
 licences: ## the licence of each module that is built into the library, its modules and the tool
 	@cd scripts/sbom && go run . $(addprefix ../../,$(filter-out integration/ benchmarks/ sim/ scripts/%,$(MODULES)))
+
+# go run would hide the exit code of govulncheck, which is 3 if it has found something.
+vuln: ## known vulnerabilities that code of any module calls; asks vuln.go.dev, or GOVULNDB
+	@GOBIN='$(CURDIR)/.tools' go install $(GOVULNCHECK)
+	@set -e; for m in $(MODULES); do echo "== $$m: govulncheck"; \
+		(cd $$m; '$(CURDIR)/.tools/govulncheck' -db '$(GOVULNDB)' ./...) || { \
+			[ $$? -eq 3 ] || echo "make vuln: nothing is known of $$m. Is there a way to $(GOVULNDB)? GOVULNDB names another database." >&2; exit 1; }; done
 
 api: ## what breaks code of users is listed in .ci/api; see scripts/api.sh
 	@sh scripts/api.sh
