@@ -1,9 +1,14 @@
 #!/usr/bin/env sh
 # Makes a release in this clone, and pushes nothing: the changelog, a commit and a tag for each
-# module, and a bill of materials of each (CycloneDX). It prints the commands that publish it.
+# module, a bill of materials of each (CycloneDX), and the sums of it all. It prints the commands
+# that publish it.
 #
 #	sh scripts/release.sh v0.1.0
-#	RELEASE_BUILD=no sh scripts/release.sh v0.1.0   finds all packages, but compiles none of them
+#	RELEASE_BUILD=no sh scripts/release.sh v0.1.0       finds all packages, but compiles none of them
+#	RELEASE_UNSIGNED=yes sh scripts/release.sh v0.1.0   signs nothing
+#
+# The tags and the sums are signed with an SSH key, which is the file RELEASE_KEY, or git's
+# user.signingkey. docs/release_keys must list it. docs/SECURITY.md tells users how to verify them.
 #
 # The library's tag comes first. The modules that need it have a replace line while they are
 # developed, which "go install …@v0.1.0" refuses. So a second commit requires the release instead,
@@ -22,20 +27,43 @@ echo "$version" | grep -Eq '^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.]+)?$' || fail "$v
 ! git rev-parse -q --verify "refs/tags/$version" >/dev/null || fail "$version is there already"
 sed -n '/^## Unreleased/,/^## v/p' CHANGELOG.md | grep -q '^- ' || fail "CHANGELOG.md says nothing under Unreleased"
 
+cache=$(mktemp -d)
+trap 'chmod -R u+w "$cache"; rm -rf "$cache"' EXIT
+
+# sign writes a signature of its input.
+sign() { ssh-keygen -q -Y sign -n leasehold-release -f "$key"; }
+
+# tag makes the tag $1 with the message $2.
+tag() {
+	if [ -n "$key" ]; then
+		git -c gpg.format=ssh -c user.signingkey="$key" tag -s "$1" -m "$2"
+	else
+		git tag -a "$1" -m "$2"
+	fi
+}
+
+key=
+if [ "${RELEASE_UNSIGNED:-no}" != yes ]; then
+	key=${RELEASE_KEY:-$(git config --type=path user.signingkey || true)}
+	[ -n "$key" ] || fail "there is no key to sign with: set RELEASE_KEY to the file of an SSH key, or RELEASE_UNSIGNED=yes"
+	echo proof | sign >"$cache/proof" || fail "$key does not sign; it must be the file of an SSH key"
+	echo proof | ssh-keygen -q -Y verify -f docs/release_keys -I release -n leasehold-release -s "$cache/proof" ||
+		fail "docs/release_keys does not list $key"
+fi
+
 # All modules that people import or install. The others are for development.
 modules=$(ls -d */go.mod */*/go.mod | sed 's,/go.mod$,,' | grep -v -x -e integration -e benchmarks -e sim -e scripts/sbom)
+
+(cd scripts/sbom && go build -o "$cache/sbom" .)
 
 # 1. The library.
 day=$(date -u +%Y-%m-%d)
 sed -i "s/^## Unreleased\$/## Unreleased\n\n## $version ($day)/" CHANGELOG.md
 git commit -q -m "Release $version" CHANGELOG.md
-git tag -a "$version" -m "$module $version"
+tag "$version" "$module $version"
 
 # 2. The modules that need it. git finds the release here, as nobody has pushed it yet, and go
 # keeps it in a cache that ends with this script.
-cache=$(mktemp -d)
-trap 'chmod -R u+w "$cache"; rm -rf "$cache"' EXIT
-(cd scripts/sbom && go build -o "$cache/sbom" .)
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0="url.file://$PWD.insteadOf" GIT_CONFIG_VALUE_0="https://$module"
 GOPROXY="file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)"
 export GOPROXY GOMODCACHE="$cache" GONOSUMDB="$module" GONOPROXY="$module"
@@ -60,18 +88,32 @@ for least in 1 2 3; do # those that need fewer of them come first
 		done
 		(cd "$m" && go mod tidy && check)
 		git commit -q -m "Release $m $version" "$m/go.mod" "$m/go.sum"
-		git tag -a "$m/$version" -m "$module/$m $version"
+		tag "$m/$version" "$module/$m $version"
 	done
 done
 
 # 3. What is in them: each module that is built in, with its version, sum and licence.
-mkdir -p dist
-"$cache/sbom" -release "$version" . >"dist/leasehold-$version.cdx.json"
+dist=$PWD/dist/$version
+mkdir -p "$dist"
+bill() { "$cache/sbom" -release "$version" "$1" >"$dist/$2-$version.cdx.json"; }
+bill . leasehold
 for m in $modules; do
-	"$cache/sbom" -release "$version" "$m" >"dist/$(echo "$m" | tr / -)-$version.cdx.json"
+	bill "$m" "$(echo "$m" | tr / -)"
 done
 
-# 4. Go on as before.
+# 4. The sums, of the modules in the form of go.sum. Nobody else has made them yet.
+for path in "$module" $(for m in $modules; do echo "$module/$m"; done); do
+	json=$(cd "$cache" && go mod download -json "$path@$version")
+	echo "$json" | sed -n \
+		-e "s,.*\"Sum\": \"\([^\"]*\)\".*,$path $version \1,p" \
+		-e "s,.*\"GoModSum\": \"\([^\"]*\)\".*,$path $version/go.mod \1,p"
+done >"$dist/leasehold-$version.go.sum"
+(cd "$dist" && sha256sum -- *.cdx.json *.go.sum >SHA256SUMS)
+if [ -n "$key" ]; then
+	sign <"$dist/SHA256SUMS" >"$dist/SHA256SUMS.sig"
+fi
+
+# 5. Go on as before.
 for m in $modules; do
 	git checkout -q "$version" -- "$m/go.mod" "$m/go.sum"
 done
@@ -82,8 +124,9 @@ cat <<EOF
 
 The release is in this clone. To publish it:
 
+	make vuln
 	git push origin HEAD:main $tags
-	gh release create $version --notes-file dist/notes.md dist/*.cdx.json
+	gh release create $version --notes-file dist/notes.md dist/$version/*
 
 and then let the API check begin at the release: sh scripts/api.sh $version
 EOF

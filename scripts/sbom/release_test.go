@@ -1,32 +1,39 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
 
 // A release has a tag for each module, whose go.mod needs the release and no replace line; a section in the changelog; and
-// a bill of each module. Afterwards the modules are developed together again.
+// a bill of each module. A user can verify it. Afterwards the modules are developed together again.
 func TestRelease(t *testing.T) {
 	if os.Getenv("CI") == "" {
 		t.Skip("it asks the module proxy for all that any module needs; CI runs it")
 	}
-	dir := filepath.Join(t.TempDir(), "clone")
+	temp := t.TempDir()
+	dir := filepath.Join(temp, "clone")
+	env := append(os.Environ(), "RELEASE_BUILD=no", "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_AUTHOR_NAME=test", "GIT_AUTHOR_EMAIL=test@example.com",
+		"GIT_COMMITTER_NAME=test", "GIT_COMMITTER_EMAIL=test@example.com")
+	try := func(dir, name string, args ...string) (string, error) {
+		cmd := exec.Command(name, args...)
+		cmd.Dir, cmd.Env = dir, env
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
 	in := func(dir, name string, args ...string) string {
 		t.Helper()
-		cmd := exec.Command(name, args...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "RELEASE_BUILD=no", "GIT_AUTHOR_NAME=test", "GIT_AUTHOR_EMAIL=test@example.com",
-			"GIT_COMMITTER_NAME=test", "GIT_COMMITTER_EMAIL=test@example.com")
-		out, err := cmd.CombinedOutput()
+		out, err := try(dir, name, args...)
 		if err != nil {
 			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 		}
-		return string(out)
+		return out
 	}
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -34,6 +41,30 @@ func TestRelease(t *testing.T) {
 	}
 	const version = "v0.0.1-test"
 	in(root, "git", "-c", "safe.directory=*", "clone", "--quiet", "--no-hardlinks", root, dir)
+
+	// Without a key that the repository lists there is no release.
+	refused := func(why string) {
+		t.Helper()
+		out, err := try(dir, "sh", "scripts/release.sh", version)
+		if tags := in(dir, "git", "tag", "--list", "*"+version); err == nil || !strings.Contains(out, why) || tags != "" {
+			t.Fatalf("no refusal with %q: %v, %s\n%s", why, err, tags, out)
+		}
+	}
+	refused("there is no key")
+	key := filepath.Join(temp, "key")
+	in(temp, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", key)
+	env = append(env, "RELEASE_KEY="+key)
+	refused("does not list")
+	public, err := os.ReadFile(key + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := filepath.Join(dir, "docs", "release_keys")
+	if err := os.WriteFile(keys, append([]byte(`release namespaces="git,leasehold-release" `), public...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in(dir, "git", "commit", "--quiet", "--message", "List a key", "docs/release_keys")
+
 	before := in(dir, "git", "rev-parse", "HEAD^{tree}")
 	if !strings.Contains(in(dir, "sh", "scripts/release.sh", version), "git push origin") {
 		t.Error("it does not say how to publish the release")
@@ -50,7 +81,7 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	modules = append(modules, filepath.Join(dir, "cmd", "leasehold", "go.mod"))
-	tags := strings.Fields(in(dir, "git", "tag"))
+	tags := strings.Fields(in(dir, "git", "tag", "--list", "*"+version))
 	released := 0
 	for _, path := range modules {
 		module, err := filepath.Rel(dir, filepath.Dir(path))
@@ -68,7 +99,7 @@ func TestRelease(t *testing.T) {
 		if strings.Contains(text, "=>") || !strings.Contains(text, "github.com/leasehold-go/leasehold "+version) {
 			t.Errorf("%s:\n%s", module, text)
 		}
-		bill, err := os.ReadFile(filepath.Join(dir, "dist", strings.ReplaceAll(module, "/", "-")+"-"+version+".cdx.json"))
+		bill, err := os.ReadFile(filepath.Join(dir, "dist", version, strings.ReplaceAll(module, "/", "-")+"-"+version+".cdx.json"))
 		if err != nil || !strings.Contains(string(bill), "pkg:golang/github.com/leasehold-go/leasehold@"+version) {
 			t.Errorf("the bill of %s: %v", module, err)
 		}
@@ -80,7 +111,108 @@ func TestRelease(t *testing.T) {
 	if err != nil || !strings.Contains(string(notes), "### Added") {
 		t.Errorf("the notes: %v, %.100q", err, notes)
 	}
+	verify(t, filepath.Join(temp, "user"), dir, version, env)
 	if log := in(dir, "git", "show", version+":CHANGELOG.md"); !strings.Contains(log, "\n## Unreleased\n\n## "+version+" (") {
 		t.Error("the changelog has no section for the release")
+	}
+}
+
+// verify runs what docs/SECURITY.md tells users, in the directory of a user, on the release in dir; and on the same one with
+// changes, which it must refuse.
+func verify(t *testing.T, user, dir, version string, env []string) {
+	page, err := os.ReadFile("../../docs/SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## What a release contains\n")
+	var blocks []string
+	for _, b := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(section, -1) {
+		blocks = append(blocks, strings.ReplaceAll(b[1], "v0.1.0", version))
+	}
+	if len(blocks) != 2 {
+		t.Fatalf("the page has the blocks %q", blocks)
+	}
+
+	// The user's git finds the clone where GitHub has the repository, and the user's gh the files of the release.
+	published := filepath.Join(t.TempDir(), "published")
+	if err := os.CopyFS(published, os.DirFS(filepath.Join(dir, "dist", version))); err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	gh := "#!/bin/sh\n[ \"$*\" = 'release download " + version + " --repo leasehold-go/leasehold --dir release' ] && cp -r '" + published + "' release\n"
+	if err := os.WriteFile(filepath.Join(bin, "gh"), []byte(gh), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	env = append(env, "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"),
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url."+dir+".insteadOf", "GIT_CONFIG_VALUE_0=https://github.com/leasehold-go/leasehold")
+	run := func(block string) (string, error) {
+		cmd := exec.Command("sh", "-ec", block)
+		cmd.Dir, cmd.Env = user, env
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	download := func() (string, error) {
+		if err := errors.Join(os.RemoveAll(user), os.Mkdir(user, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		return run(blocks[0])
+	}
+	files, err := filepath.Glob(filepath.Join(published, "*.cdx.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := download()
+	if err != nil || !strings.Contains(out, `Good "git" signature`) || !strings.Contains(out, `Good "leasehold-release" signature`) || strings.Count(out, ": OK\n") != len(files)+1 {
+		t.Errorf("%v\n%s", err, out)
+	}
+
+	// The go.sum of a module that needs others is one that Go itself has written.
+	change := func(path, old, new string) (undo func()) {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(text), old) {
+			t.Fatalf("%s has no %q: %v", path, old, err)
+		}
+		if err := os.WriteFile(path, []byte(strings.Replace(string(text), old, new, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			if err := os.WriteFile(path, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if out, err := run("git -C leasehold show cmd/leasehold/" + version + ":cmd/leasehold/go.sum >go.sum; grep -c 'leasehold " + version + "' go.sum"); err != nil || out != "2\n" {
+		t.Errorf("the module's go.sum: %v, %s", err, out)
+	}
+	if out, _ := run(blocks[1]); out != "" {
+		t.Errorf("the module's go.sum has what the release has not:\n%s", out)
+	}
+	change(filepath.Join(user, "go.sum"), "leasehold "+version+" h1:", "leasehold "+version+" h1:x")
+	if out, _ := run(blocks[1]); !strings.Contains(out, "h1:x") {
+		t.Errorf("a go.sum with a change passes: %q", out)
+	}
+
+	for _, c := range []struct{ file, old, new, want string }{
+		{filepath.Base(files[0]), "Apache-2.0", "MIT", filepath.Base(files[0]) + ": FAILED"},
+		{"leasehold-" + version + ".go.sum", "h1:", "h1:x", ".go.sum: FAILED"},
+		{"SHA256SUMS", "  ", " *", "Could not verify signature"},
+	} {
+		undo := change(filepath.Join(published, c.file), c.old, c.new)
+		if out, err := download(); err == nil || !strings.Contains(out, c.want) {
+			t.Errorf("%s, changed, passes: %v\n%s", c.file, err, out)
+		}
+		undo()
+	}
+	for _, block := range []string{
+		"git -C '" + dir + "' tag -f -a " + version + " -m unsigned",
+		"rm -f other other.pub; ssh-keygen -q -t ed25519 -N '' -f other; git -C '" + dir + "' -c gpg.format=ssh -c user.signingkey=$PWD/other tag -f -s " + version + " -m other",
+	} {
+		if out, err := run(block); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if out, err := download(); err == nil || strings.Contains(out, "leasehold-release") {
+			t.Errorf("a tag of somebody else passes: %v\n%s", err, out)
+		}
 	}
 }
