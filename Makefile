@@ -28,11 +28,12 @@ demo: ## show what the locks do, in the terminal
 install: ## install the tool, leasehold, where go install puts programs
 	cd cmd/leasehold && go install .
 
-server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Prometheus, Chromium
+server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Prometheus, Chromium, ssh-keygen
 	@sh scripts/redis-server.sh
 	@sh scripts/postgres.sh
 	@sh scripts/prometheus.sh
 	@sh scripts/chromium.sh
+	@sh scripts/openssh.sh
 
 model: ## exhaust the models of the locks, and catch each of their mutants (model/README.md)
 	@sh scripts/redis-server.sh
