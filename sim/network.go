@@ -202,7 +202,7 @@ func (p *port) script() (all []Fault) {
 	defer p.w.mu.Unlock()
 	p.scripts++
 	for _, f := range p.w.plan.Faults {
-		if f.Client == p.client && f.Nth == p.scripts && f.What != DropMessage && f.What != DelayMessage {
+		if f.Client == p.client && f.Nth == p.scripts && !f.ofMessage() {
 			all = append(all, f)
 		}
 	}
@@ -215,7 +215,7 @@ func (p *port) message() (all []Fault) {
 	defer p.w.mu.Unlock()
 	p.messages++
 	for _, f := range p.w.plan.Faults {
-		if f.Client == p.client && f.Nth == p.messages && (f.What == DropMessage || f.What == DelayMessage) {
+		if f.Client == p.client && f.Nth == p.messages && f.ofMessage() {
 			all = append(all, f)
 		}
 	}
@@ -276,8 +276,14 @@ func (l *link) replies() {
 			if word == "message" {
 				for _, f := range l.p.message() {
 					l.p.w.trace("fault: %v, on link %d", f, l.number)
-					lost = lost || f.What == DropMessage
-					p.due = p.due.Add(f.For)
+					switch f.What {
+					case DropMessage:
+						lost = true
+					case DelayMessage:
+						p.due = p.due.Add(f.For)
+					case DoubleMessage:
+						l.again(p, f.For)
+					}
 				}
 			}
 			if !lost {
@@ -292,6 +298,18 @@ func (l *link) replies() {
 		default: // the request was a late copy: nobody waits for the reply
 		}
 	}
+}
+
+// again has p come once more, so much later. What is on its way meanwhile does not wait for it.
+func (l *link) again(p packet, late time.Duration) {
+	l.p.w.wg.Go(func() {
+		select {
+		case <-time.After(time.Until(p.due) + late):
+			p.due = time.Now()
+			l.down.put(p)
+		case <-l.down.ended:
+		}
+	})
 }
 
 // toClient brings replies and messages to the client.

@@ -53,13 +53,14 @@ type Op struct {
 // The faults. Those with Nth befall the nth script that a client sends, or the nth message
 // to it; the others come at a time.
 const (
-	DropRequest  = "drop-request"  // the connection breaks, and the server never hears of the command
-	DropReply    = "drop-reply"    // the command is carried out, and the connection breaks
-	Copy         = "copy"          // the connection breaks; the server hears of the command much later, after what the client sends meanwhile
-	DelayRequest = "delay-request" // the command is on its way for long, and so is what follows it
-	DelayReply   = "delay-reply"   // so is the reply
-	DropMessage  = "drop-message"  // a message of Pub/Sub is lost
-	DelayMessage = "delay-message" // a message of Pub/Sub is late
+	DropRequest   = "drop-request"   // the connection breaks, and the server never hears of the command
+	DropReply     = "drop-reply"     // the command is carried out, and the connection breaks
+	Copy          = "copy"           // the connection breaks; the server hears of the command much later, after what the client sends meanwhile
+	DelayRequest  = "delay-request"  // the command is on its way for long, and so is what follows it
+	DelayReply    = "delay-reply"    // so is the reply
+	DropMessage   = "drop-message"   // a message of Pub/Sub is lost
+	DelayMessage  = "delay-message"  // a message of Pub/Sub is late
+	DoubleMessage = "double-message" // a message of Pub/Sub comes again later, after what follows it
 
 	Cut    = "cut"    // the connections of a client break. What it has sent comes late, or never
 	Refuse = "refuse" // and it gets no other for a while
@@ -83,6 +84,11 @@ func (f Fault) String() string {
 		return fmt.Sprintf("client %d: %s %d for %v", f.Client, f.What, f.Nth, f.For)
 	}
 	return fmt.Sprintf("client %d: %s at %v for %v", f.Client, f.What, f.At, f.For)
+}
+
+// ofMessage reports whether f befalls a message, and not a script.
+func (f Fault) ofMessage() bool {
+	return f.What == DropMessage || f.What == DelayMessage || f.What == DoubleMessage
 }
 
 // Kinds are what the locks of a plan can be.
@@ -171,12 +177,12 @@ func newOp(r *rand.Rand, locks []Lock, all bool) Op {
 func newFault(r *rand.Rand, clients int) Fault {
 	f := Fault{Client: r.IntN(clients)}
 	what := []string{
-		DropRequest, DropReply, DropReply, Copy, Copy, Copy, DelayRequest, DelayRequest, DelayReply, DelayReply, DropMessage, DropMessage, DelayMessage,
+		DropRequest, DropReply, DropReply, Copy, Copy, Copy, DelayRequest, DelayRequest, DelayReply, DelayReply, DropMessage, DropMessage, DelayMessage, DoubleMessage, DoubleMessage,
 		Cut, Refuse, Pause, Pause, Freeze, Flush, Kill,
 	}
 	f.What = what[r.IntN(len(what))]
 	switch f.What {
-	case DropMessage, DelayMessage:
+	case DropMessage, DelayMessage, DoubleMessage:
 		f.Nth = 1 + r.IntN(6)
 	case DropRequest, DropReply, Copy, DelayRequest, DelayReply:
 		f.Nth = 1 + r.IntN(20)
