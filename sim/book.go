@@ -79,7 +79,9 @@ func (b *book) enter(who string, client int, o Op, locks []int, h lock.Hold, sin
 	defer b.mu.Unlock()
 	b.w.trace("%s: holds, token %d, %s, until %v", who, h.Token(), h.Owner(), h.Until().Sub(b.w.began))
 	b.w.mu.Lock()
-	b.w.result.Grants++
+	for _, i := range locks {
+		b.w.result.Grants[b.w.plan.Locks[i].Kind]++
+	}
 	b.w.mu.Unlock()
 	if b.dead[client] || h.Err() != nil {
 		return e

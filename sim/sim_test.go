@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// TestPlay plays the plans in LEASEHOLD_PLANS, and prints what came of them. The program in explore calls it.
+// TestPlay plays the plans of its standard input, if LEASEHOLD_PLANS is stdin, and prints what came of them. The
+// program in explore calls it.
 func TestPlay(t *testing.T) {
-	text := os.Getenv("LEASEHOLD_PLANS")
-	if text == "" {
+	if os.Getenv("LEASEHOLD_PLANS") != "stdin" {
 		t.Skip("no plans")
 	}
 	var plans []Plan
-	if err := json.Unmarshal([]byte(text), &plans); err != nil {
+	if err := json.NewDecoder(os.Stdin).Decode(&plans); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range plans {
@@ -40,7 +40,7 @@ func TestSeeds(t *testing.T) {
 	for _, kind := range Kinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			grants, losses, faults := 0, 0, 0
+			grants, losses, faults := Grants{}, 0, 0
 			all := slices.Clone(caught[kind])
 			for seed := first; seed < first+seeds; seed++ {
 				all = append(all, seed)
@@ -48,13 +48,14 @@ func TestSeeds(t *testing.T) {
 			for _, seed := range all {
 				t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 					r := Play(t, NewPlan(seed, kind), false)
-					grants, losses, faults = grants+r.Grants, losses+r.Losses, faults+r.Faults
+					grants.Add(r.Grants)
+					losses, faults = losses+r.Losses, faults+r.Faults
 					for _, what := range r.Wrong {
 						t.Errorf("seed %d of %s: %s", seed, kind, what)
 					}
 				})
 			}
-			t.Logf("%d grants, %d holds lost, %d faults", grants, losses, faults)
+			t.Logf("%v, %d holds lost, %d faults", grants, losses, faults)
 		})
 	}
 }

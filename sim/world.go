@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -30,12 +31,31 @@ import (
 type Result struct {
 	Seed    uint64
 	Wrong   []string      // what must not happen, and did
-	Grants  int           // how often a caller came to hold a lock
+	Grants  Grants        // how often a caller came to hold a lock
 	Losses  int           // how many holds were lost
 	Faults  int           // how many faults befell something
 	Lasted  time.Duration // of virtual time
 	Trace   string        // a number that two runs share if the same happened at the same time, in the same order
 	History []string      `json:",omitempty"`
+}
+
+// Grants are how often a caller came to hold a lock of each kind.
+type Grants map[string]int
+
+// Add adds those of other.
+func (g Grants) Add(other Grants) {
+	for kind, n := range other {
+		g[kind] += n
+	}
+}
+
+func (g Grants) String() string {
+	all, kinds := 0, ""
+	for _, kind := range slices.Sorted(maps.Keys(g)) {
+		all += g[kind]
+		kinds += fmt.Sprintf(", %d %s", g[kind], kind)
+	}
+	return fmt.Sprintf("%d grants (%s)", all, strings.TrimPrefix(kinds, ", "))
 }
 
 // world is a plan that is played.
@@ -64,7 +84,7 @@ func Play(t *testing.T, p Plan, history bool) (result Result) {
 		w := &world{plan: p, began: time.Now(), history: history}
 		sum := fnv.New64a()
 		w.sum = sum
-		w.result.Seed = p.Seed
+		w.result.Seed, w.result.Grants = p.Seed, Grants{}
 		w.book = newBook(w)
 		w.play()
 		w.result.Trace = fmt.Sprintf("%016x", sum.Sum64())

@@ -128,7 +128,7 @@ func (o options) tell(ctx context.Context, out io.Writer, p player, plan sim.Pla
 	for _, line := range r.History {
 		fmt.Fprintln(out, line)
 	}
-	fmt.Fprintf(out, "%d grants, %d holds lost, %d faults in %v; trace %s\n", r.Grants, r.Losses, r.Faults, r.Lasted, r.Trace)
+	fmt.Fprintf(out, "%v, %d holds lost, %d faults in %v; trace %s\n", r.Grants, r.Losses, r.Faults, r.Lasted, r.Trace)
 	for _, what := range r.Wrong {
 		fmt.Fprintln(out, "WRONG:", what)
 	}
@@ -144,7 +144,7 @@ func (o options) explore(ctx context.Context, out io.Writer, p player, kinds []s
 	fmt.Fprintf(out, "seeds %d to %d of %s\n", o.from, o.from+o.seeds-1, o.kinds)
 	var mu sync.Mutex // guards what follows
 	var next, again, differ uint64
-	var all sim.Result
+	all := sim.Result{Grants: sim.Grants{}}
 	var played int
 	take := func() (batch []sim.Plan, first uint64) {
 		mu.Lock()
@@ -160,7 +160,8 @@ func (o options) explore(ctx context.Context, out io.Writer, p player, kinds []s
 		defer mu.Unlock()
 		for i, r := range results {
 			played++
-			all.Grants, all.Losses, all.Faults = all.Grants+r.Grants, all.Losses+r.Losses, all.Faults+r.Faults
+			all.Grants.Add(r.Grants)
+			all.Losses, all.Faults = all.Losses+r.Losses, all.Faults+r.Faults
 			if len(r.Wrong) > 0 && (failed == nil || first+uint64(i) < failed.n) {
 				failed = &found{batch[i], kinds[(first+uint64(i))%uint64(len(kinds))], first + uint64(i), r}
 			}
@@ -190,7 +191,7 @@ func (o options) explore(ctx context.Context, out io.Writer, p player, kinds []s
 	}
 	workers.Wait()
 	took := time.Since(began)
-	fmt.Fprintf(out, "%d histories in %v (%.0f a minute): %d grants, %d holds lost, %d faults; %d were played twice, and %d of them went the same way\n",
+	fmt.Fprintf(out, "%d histories in %v (%.0f a minute): %v, %d holds lost, %d faults; %d were played twice, and %d of them went the same way\n",
 		played, took.Round(time.Second/10), float64(played)/took.Minutes(), all.Grants, all.Losses, all.Faults, again, again-differ)
 	switch {
 	case failed != nil, o.exact && differ > 0:
@@ -288,14 +289,15 @@ func build(ctx context.Context, file, overlay string, env ...string) error {
 // arguments are those with which the program plays plans.
 var arguments = []string{"-test.run=^TestPlay$", "-test.timeout=0"}
 
-// environment is what the program reads.
-func environment(history bool, plans []sim.Plan) (map[string]string, error) {
+// input is what the program reads: its environment and its standard input. Plans can be longer than a
+// variable may be.
+func input(history bool, plans []sim.Plan) (env map[string]string, stdin io.Reader, err error) {
 	text, err := json.Marshal(plans)
-	env := map[string]string{"LEASEHOLD_PLANS": string(text), "GOGC": "400"}
+	env = map[string]string{"LEASEHOLD_PLANS": "stdin", "GOGC": "400"}
 	if history {
 		env["LEASEHOLD_HISTORY"] = "1"
 	}
-	return env, err
+	return env, bytes.NewReader(text), err
 }
 
 // loadFast returns a player by the program as it is.
@@ -305,12 +307,12 @@ func loadFast(ctx context.Context, dir, overlay string) (player, error) {
 		return nil, err
 	}
 	return func(ctx context.Context, history bool, plans ...sim.Plan) ([]sim.Result, error) {
-		env, err := environment(history, plans)
+		env, stdin, err := input(history, plans)
 		if err != nil {
 			return nil, err
 		}
 		play := exec.CommandContext(ctx, file, arguments...)
-		play.Dir = dir
+		play.Dir, play.Stdin = dir, stdin
 		play.Env = append(os.Environ(), "GOMAXPROCS=1") // the workers are as many as there are processors
 		for name, value := range env {
 			play.Env = append(play.Env, name+"="+value)
@@ -340,13 +342,13 @@ func loadExact(ctx context.Context, dir, overlay string) (player, error) {
 		var seed [32]byte
 		binary.LittleEndian.PutUint64(seed[:], plans[0].Seed)
 		binary.LittleEndian.PutUint64(seed[8:], plans[0].Order)
-		var out bytes.Buffer
-		config := wazero.NewModuleConfig().WithName("").WithArgs(append([]string{"sim"}, arguments...)...).
-			WithRandSource(rand.NewChaCha8(seed)).WithStdout(&out).WithStderr(&out)
-		env, err := environment(history, plans)
+		env, stdin, err := input(history, plans)
 		if err != nil {
 			return nil, err
 		}
+		var out bytes.Buffer
+		config := wazero.NewModuleConfig().WithName("").WithArgs(append([]string{"sim"}, arguments...)...).
+			WithRandSource(rand.NewChaCha8(seed)).WithStdin(stdin).WithStdout(&out).WithStderr(&out)
 		for _, name := range slices.Sorted(maps.Keys(env)) { // the program must find the same each time
 			config = config.WithEnv(name, env[name])
 		}
