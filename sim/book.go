@@ -28,6 +28,7 @@ type record struct {
 	freed   time.Time // when it was given back last
 	grants  int
 	permits int
+	turns   []turn // of a fair lock
 }
 
 // holder is one that holds locks.
@@ -73,7 +74,8 @@ func (b *book) waiting() string {
 }
 
 // enter notes that a call came to a hold. From now on no other may believe to have the same.
-func (b *book) enter(who string, client int, o Op, locks []int, h lock.Hold, since time.Time) *holder {
+// The call began at since, and knew at queued that it has to wait.
+func (b *book) enter(who string, client int, o Op, locks []int, h lock.Hold, since, queued time.Time) *holder {
 	e := &holder{b: b, who: who, client: client, locks: locks, hold: h, reads: o.Reads}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,6 +85,10 @@ func (b *book) enter(who string, client int, o Op, locks []int, h lock.Hold, sin
 		b.w.result.Grants[b.w.plan.Locks[i].Kind]++
 	}
 	b.w.mu.Unlock()
+	if r := b.locks[o.Lock]; o.Do != "all" && b.w.plan.Locks[o.Lock].Kind == "fair" {
+		// An answer can take as long as a short lease: then the caller asks anew, at the end of the queue.
+		r.turns = append(r.turns, turn{who, since, queued, h.Token(), !queued.IsZero() && o.Fixed == 0})
+	}
 	if b.dead[client] || h.Err() != nil {
 		return e
 	}

@@ -197,7 +197,7 @@ func (w *world) play() {
 	for i := range w.plan.Clients {
 		p := &port{w: w, client: i, links: make(map[*link]bool)}
 		rdb := w.connect(p)
-		c, err := client.New(rdb, client.WithWatchdogTimeout(w.plan.Lease), client.WithoutRegistry(), client.WithLogger(slog.New(slog.DiscardHandler)))
+		c, err := client.New(rdb, client.WithWatchdogTimeout(w.plan.Lease), client.WithoutRegistry(), client.WithObserver(w.observer()), client.WithLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			panic(err)
 		}
@@ -213,6 +213,7 @@ func (w *world) play() {
 	}
 	w.actors()
 	faults.Wait()
+	w.book.inOrder()
 	w.end(rdbs)
 }
 
@@ -345,6 +346,10 @@ func (w *world) act(actor, n, c int, o Op) {
 		ctx, cancel = context.WithTimeout(ctx, o.Patience)
 	}
 	defer cancel()
+	var queued time.Time
+	if o.Do != "all" {
+		ctx = context.WithValue(ctx, queuedAt{}, &queued)
+	}
 	locks := []int{o.Lock}
 	l := w.locker(c, o.Lock, o)
 	if o.Do == "all" {
@@ -371,7 +376,7 @@ func (w *world) act(actor, n, c int, o Op) {
 		w.refused(who, c, o, ctx, err)
 		return
 	}
-	holder := w.book.enter(who, c, o, locks, h, since)
+	holder := w.book.enter(who, c, o, locks, h, since, queued)
 	if holder.reads && w.plan.Locks[o.Lock].Kind == "rw" {
 		o.Down = false
 	}

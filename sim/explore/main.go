@@ -261,7 +261,7 @@ func alike(a, b sim.Result) bool {
 
 // mistake says what kind of mistake it is.
 func mistake(wrong string) string {
-	for _, kind := range []string{"left in Redis", "still wait", "token", " hold ", "was free for", "the program ended"} {
+	for _, kind := range []string{"left in Redis", "still wait", "token", "out of order", " hold ", "was free for", "the program ended"} {
 		if strings.Contains(wrong, kind) {
 			return kind
 		}
