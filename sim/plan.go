@@ -131,7 +131,22 @@ func NewPlan(seed uint64, kind string) Plan {
 			p.Faults = append(p.Faults, newFault(r, p.Clients))
 		}
 	}
+	if r.IntN(8) == 0 {
+		p.hush(r)
+	}
 	return p
+}
+
+// hush adds a client that has a lock for longer than a lease. The answer to its question, or to a renewal, is
+// late, and soon after that nothing is heard of the client for a lease.
+func (p *Plan) hush(r *rand.Rand) {
+	c, nth := p.Clients, r.IntN(5) // two for the question, as the server may not know the script; two for the renewal after a third of the lease; and the next one
+	late := lease/50 + upTo(r, lease/4)
+	p.Clients++
+	p.Actors = slices.Insert(p.Actors, 0, Actor{Client: c, Ops: []Op{{Do: "lock", Lock: r.IntN(len(p.Locks)), Hold: 2 * lease}}})
+	p.Faults = append(p.Faults,
+		Fault{What: DelayReply, Client: c, Nth: 1 + nth, For: late},
+		Fault{What: Pause, Client: c, At: time.Duration(nth/2)*lease/3 + late + 10*time.Millisecond + upTo(r, lease/12), For: lease + upTo(r, lease)})
 }
 
 func newOp(r *rand.Rand, locks []Lock, all bool) Op {
