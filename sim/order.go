@@ -21,13 +21,18 @@ type turn struct {
 // queuedAt is the key of a context for when the caller knew that it has to wait.
 type queuedAt struct{}
 
-// observer notes when callers know that they have to wait.
+// observer notes when callers know that they have to wait, and how often a lock is passed on.
 func (w *world) observer() lock.Observer {
 	return lock.Observer{
 		Waiting: func(ctx context.Context, _ lock.Event) {
 			if at, ok := ctx.Value(queuedAt{}).(*time.Time); ok && at.IsZero() {
 				*at = time.Now()
 			}
+		},
+		PassedOn: func(context.Context, lock.Event) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.result.Passed++
 		},
 	}
 }

@@ -94,6 +94,9 @@ func (f Fault) ofMessage() bool {
 // Kinds are what the locks of a plan can be.
 var Kinds = []string{"plain", "fair", "rw", "multi", "semaphore", "mixed"}
 
+// Crowd is one kind more: a plain lock that many callers have a thousand times.
+const Crowd = "crowd"
+
 // lease is short enough that leases end within a history.
 const lease = 6 * time.Second
 
@@ -111,6 +114,10 @@ func NewPlan(seed uint64, kind string) Plan {
 	switch kind {
 	case "plain", "fair", "rw":
 		p.Locks = []Lock{{Kind: kind, Fenced: fenced}}
+	case Crowd:
+		p.Locks = []Lock{{Kind: "plain", Fenced: fenced}}
+		p.crowd(r)
+		return p
 	case "semaphore":
 		p.Locks = []Lock{{Kind: kind, Permits: 1 + r.IntN(2)}}
 	case "multi":
@@ -147,6 +154,35 @@ func (p *Plan) hush(r *rand.Rand) {
 	p.Faults = append(p.Faults,
 		Fault{What: DelayReply, Client: c, Nth: 1 + nth, For: late},
 		Fault{What: Pause, Client: c, At: time.Duration(nth/2)*lease/3 + late + 10*time.Millisecond + upTo(r, lease/12), For: lease + upTo(r, lease)})
+}
+
+// crowd adds callers that mostly have the lock for a moment, and faults at any time.
+func (p *Plan) crowd(r *rand.Rand) {
+	p.Clients = 2 + r.IntN(4)
+	for range 6 + r.IntN(7) {
+		a := Actor{Client: r.IntN(p.Clients)}
+		for range 60 + r.IntN(60) {
+			o := Op{Do: "lock", Hold: micros(r, 200)}
+			switch n := r.IntN(40); {
+			case n == 0:
+				o = newOp(r, p.Locks, false)
+			case n < 8:
+				o.After = micros(r, 3000)
+			case n < 10:
+				o.Patience = micros(r, 10_000)
+			}
+			a.Ops = append(a.Ops, o)
+		}
+		p.Actors = append(p.Actors, a)
+	}
+	for range r.IntN(6) {
+		f := newFault(r, p.Clients)
+		f.Nth *= 1 + r.IntN(20)
+		if f.Nth == 0 {
+			f.At = upTo(r, 4*lease)
+		}
+		p.Faults = append(p.Faults, f)
+	}
 }
 
 func newOp(r *rand.Rand, locks []Lock, all bool) Op {
@@ -285,11 +321,19 @@ func (p Plan) Smaller() (less []Plan) {
 	for i := range p.Faults {
 		add(func(c *Plan) { c.Faults = slices.Delete(c.Faults, i, i+1) })
 	}
+	if n := len(p.Actors); n > 3 {
+		add(func(c *Plan) { c.Actors = c.Actors[:n/2] })
+		add(func(c *Plan) { c.Actors = c.Actors[n/2:] })
+	}
 	for i := range p.Actors {
 		add(func(c *Plan) { c.Actors = slices.Delete(c.Actors, i, i+1) })
 	}
 	add(func(c *Plan) { c.Rate = 1 })
 	for i, a := range p.Actors {
+		if n := len(a.Ops); n > 3 {
+			add(func(c *Plan) { c.Actors[i].Ops = c.Actors[i].Ops[:n/2] })
+			add(func(c *Plan) { c.Actors[i].Ops = c.Actors[i].Ops[n/2:] })
+		}
 		for j := range a.Ops {
 			add(func(c *Plan) { c.Actors[i].Ops = slices.Delete(c.Actors[i].Ops, j, j+1) })
 		}

@@ -32,6 +32,7 @@ type Result struct {
 	Seed    uint64
 	Wrong   []string      // what must not happen, and did
 	Grants  Grants        // how often a caller came to hold a lock
+	Passed  int           // how many of these grants a client passed on to the next of its callers, and the server heard nothing
 	Losses  int           // how many holds were lost
 	Faults  int           // how many faults befell something
 	Lasted  time.Duration // of virtual time

@@ -38,7 +38,7 @@ func main() {
 	var o options
 	flag.Uint64Var(&o.seeds, "seeds", 2000, "how many `seeds` to play, of all kinds in turn")
 	flag.Uint64Var(&o.from, "from", uint64(time.Now().Unix())*1000, "the first `seed`; that of today if not given")
-	flag.StringVar(&o.kinds, "kind", strings.Join(sim.Kinds, ","), "`kinds` of locks")
+	flag.StringVar(&o.kinds, "kind", strings.Join(sim.Kinds, ","), "`kinds` of locks; "+sim.Crowd+" is one more")
 	flag.Uint64Var(&o.one, "seed", 0, "play one `seed` of one kind")
 	flag.StringVar(&o.plan, "plan", "", "play the plan in this `file`")
 	flag.BoolVar(&o.history, "history", false, "print what happened")
@@ -128,7 +128,7 @@ func (o options) tell(ctx context.Context, out io.Writer, p player, plan sim.Pla
 	for _, line := range r.History {
 		fmt.Fprintln(out, line)
 	}
-	fmt.Fprintf(out, "%v, %d holds lost, %d faults in %v; trace %s\n", r.Grants, r.Losses, r.Faults, r.Lasted, r.Trace)
+	fmt.Fprintf(out, "%v, %d of them passed on inside a client, %d holds lost, %d faults in %v; trace %s\n", r.Grants, r.Passed, r.Losses, r.Faults, r.Lasted, r.Trace)
 	for _, what := range r.Wrong {
 		fmt.Fprintln(out, "WRONG:", what)
 	}
@@ -161,6 +161,7 @@ func (o options) explore(ctx context.Context, out io.Writer, p player, kinds []s
 		for i, r := range results {
 			played++
 			all.Grants.Add(r.Grants)
+			all.Passed += r.Passed
 			all.Losses, all.Faults = all.Losses+r.Losses, all.Faults+r.Faults
 			if len(r.Wrong) > 0 && (failed == nil || first+uint64(i) < failed.n) {
 				failed = &found{batch[i], kinds[(first+uint64(i))%uint64(len(kinds))], first + uint64(i), r}
@@ -191,8 +192,8 @@ func (o options) explore(ctx context.Context, out io.Writer, p player, kinds []s
 	}
 	workers.Wait()
 	took := time.Since(began)
-	fmt.Fprintf(out, "%d histories in %v (%.0f a minute): %v, %d holds lost, %d faults; %d were played twice, and %d of them went the same way\n",
-		played, took.Round(time.Second/10), float64(played)/took.Minutes(), all.Grants, all.Losses, all.Faults, again, again-differ)
+	fmt.Fprintf(out, "%d histories in %v (%.0f a minute): %v, %d of them passed on inside a client, %d holds lost, %d faults; %d plans were played twice, and %d of them went the same way\n",
+		played, took.Round(time.Second/10), float64(played)/took.Minutes(), all.Grants, all.Passed, all.Losses, all.Faults, again, again-differ)
 	switch {
 	case failed != nil, o.exact && differ > 0:
 		return failed, 1
