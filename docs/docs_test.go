@@ -415,7 +415,7 @@ func TestTrackRecord_commits(t *testing.T) {
 	}
 }
 
-// The track record says how many mutants of the models, and of the locks in chaos, must be caught.
+// The track record says how many mutants of the models, and of the locks in chaos and in the simulation, must be caught.
 func TestTrackRecord_mutants(t *testing.T) {
 	page, n := pages(t)["docs/TRACK_RECORD.md"], make(map[string]int)
 	for _, run := range regexp.MustCompile(`(?m)^(fair-|rw-|)\S+ +(\w+) +-D`).FindAllStringSubmatch(texts(t, "check.sh")["model/check.sh"], -1) {
@@ -425,9 +425,11 @@ func TestTrackRecord_mutants(t *testing.T) {
 	}
 	_, list, _ := strings.Cut(texts(t, "mutants_test.go")["integration/chaos/mutants_test.go"], "\nvar mutants = []mutant{\n")
 	list, _, _ = strings.Cut(list, "\n}\n")
+	played := texts(t, "mutants.go")["sim/explore/mutants.go"]
 	for _, says := range []string{
 		fmt.Sprintf("the plain lock, with %d mutants that must be caught, the fair lock, with %d, and the read/write lock, with %d |", n[""], n["fair-"], n["rw-"]),
-		fmt.Sprintf("; %d mutants that must be caught |", strings.Count("\n"+list, "\n\t{\n")),
+		fmt.Sprintf("an exact checker, and Porcupine; %d mutants that must be caught |", strings.Count("\n"+list, "\n\t{\n")),
+		fmt.Sprintf("is shrunk; %d mutants that must be caught |", strings.Count(played, "\n\t{\"")),
 	} {
 		if !strings.Contains(page, says) {
 			t.Errorf("the page does not say: %s", says)

@@ -2,6 +2,7 @@
 //
 //	go run ./explore -seeds 10000
 //	go run ./explore -kind plain -seed 4711 -history
+//	go run ./explore -mutants .
 //
 // The library, the server in memory and the network are one program. Seeds are first played by that
 // program as it is, which is fast, and what goes wrong then may go well the next time: goroutines
@@ -47,6 +48,7 @@ func main() {
 	flag.BoolVar(&o.exact, "exact", false, "play all seeds in the program that replays exactly, which takes ten times as long")
 	flag.Uint64Var(&o.batch, "batch", 20, "how `many` seeds one program plays: to start one takes as long as to play three")
 	flag.StringVar(&o.overlay, "overlay", "", "the `file` of go build -overlay: a mutant")
+	flag.StringVar(&o.mutants, "mutants", "", "play each mutant whose name matches this `expression`, from seed 1 on, until one goes wrong")
 	flag.BoolVar(&o.shrink, "shrink", true, "look for the smallest plan that goes wrong as well")
 	flag.Parse()
 	os.Exit(o.run(context.Background(), os.Stdout))
@@ -54,7 +56,7 @@ func main() {
 
 type options struct {
 	seeds, from, one, twice, batch uint64
-	kinds, plan, overlay           string
+	kinds, plan, overlay, mutants  string
 	history, shrink, exact         bool
 	workers                        int
 }
@@ -77,6 +79,9 @@ func (o options) run(ctx context.Context, out io.Writer) int {
 }
 
 func (o options) with(ctx context.Context, out io.Writer, dir string, exact func() (player, error)) (int, error) {
+	if o.mutants != "" {
+		return o.catch(ctx, out)
+	}
 	kinds := strings.Split(o.kinds, ",")
 	if o.plan != "" || o.one != 0 {
 		plan := sim.NewPlan(o.one, kinds[0])

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// mutant is the library without one guard.
+type mutant struct {
+	name  string
+	kind  string // of the plans that it is played with
+	edits []edit
+}
+
+// edit is a text of a source file, and what stands there instead.
+type edit struct{ file, old, new string }
+
+var mutants = []mutant{
+	{"writers do not see readers with little left of their leases", "rw", []edit{{
+		"luascripts/rw_write_acquire.lua",
+		"  if left == 0 then\n", "  if left < 3000 then\n",
+	}}},
+	{"several at once: only the first lock is looked at", "multi", []edit{{
+		"luascripts/reentrant_acquire_all.lua",
+		"if holder and holder ~= owner then", "if i == 1 and holder and holder ~= owner then",
+	}}},
+	{"a release of what is gone goes on", "plain", []edit{{
+		"luascripts/include_give.lua",
+		"HSET', lock, 'leasehold_line', rest) end\n    end\n    return -2\n", "HSET', lock, 'leasehold_line', rest) end\n    end\n    count = '1'\n",
+	}}},
+	{"an owner string is used twice within a second", "plain", []edit{{
+		"internal/session/identity.go",
+		"if n = max(n, last+1); i.number", "if n = n >> 30 << 30; i.number",
+	}}},
+	{"nothing is settled", "plain", []edit{{
+		"internal/session/settle.go",
+		"\ts.settlers.of(s, t).add(t, broken)\n", "",
+	}}},
+	{"a lease counts from the answer to the question", "plain", []edit{{
+		"internal/session/ask.go",
+		"s.dog.WatchIn(&t.own, t, sent, lease,", "s.dog.WatchIn(&t.own, t, a.now, lease,",
+	}}},
+	{"a lease counts from the answer to a renewal", "plain", []edit{{
+		"watchdog/lane.go",
+		"l.extendLocked(b.sent, w.lease)", "l.extendLocked(n, w.lease)",
+	}}},
+	{"the message of a release is a grant, and the process does not ask", "plain", []edit{{
+		"luascripts/include_give.lua", // the message has the token
+		"client(who), '0')", "client(who), string.format('%.0f', stamp[1] * 1000000 + stamp[2]))",
+	}, {
+		"luascripts/include_hand.lua",
+		"redis.pcall(publish, channel, '0')", "local time = redis.call('TIME')\n  redis.pcall(publish, channel, string.format('%.0f', time[1] * 1000000 + time[2]))",
+	}, {
+		"internal/session/listen.go",
+		"told(string) {\n\te.at.lock()\n\te.line.Told()\n", `told(message string) {
+	token := uint64(0)
+	for _, digit := range message {
+		token = 10*token + uint64(digit-'0')
+	}
+	e.at.lock()
+	if t := tenureOf(e.line.Given(token, time.Now())); t != nil {
+		t.lease = t.s.dog.WatchIn(&t.own, t, time.Now(), t.s.offer(t.spec), true)
+	}
+`,
+	}, {
+		"internal/place/line.go",
+		"// Told notes", `func (l *Line) Given(token uint64, now time.Time) *Tenure {
+	t := l.hand.ticket
+	if l.side == nil || t == nil || l.hand.offered != nil || !l.waiters[0].receives {
+		return nil
+	}
+	l.hand.ticket = nil
+	t.inherits(token, now)
+	l.side.p.offer(l, t)
+	return t
+}
+
+// Told notes`,
+	}}},
+	{"a grant is the client's, whatever the number of the question", "plain", []edit{{
+		"luascripts/include_take.lua",
+		"  if holder == owner then\n", "  if client(holder) == client(owner) then\n",
+	}}},
+	{"a fair lock goes to the caller that asks", "fair", []edit{{
+		"luascripts/fair_acquire.lua",
+		"if not taken and (not first or first == owner) then", "if not taken then",
+	}}},
+	{"a fair lock goes to a waiter of the same client, if there is one", "fair", []edit{{
+		"luascripts/fair_release.lua",
+		"if count and first == heir then", "if count and heir ~= '' then",
+	}}},
+}
+
+// overlay writes what stands instead of the files that m changes to dir, and returns the name of the
+// file for go build -overlay. root is the directory of the library.
+func (m mutant) overlay(dir, root string) (string, error) {
+	texts := make(map[string]string)
+	for _, e := range m.edits {
+		if _, ok := texts[e.file]; !ok {
+			text, err := os.ReadFile(filepath.Join(root, e.file))
+			if err != nil {
+				return "", err
+			}
+			texts[e.file] = string(text)
+		}
+		if n := strings.Count(texts[e.file], e.old); n != 1 {
+			return "", fmt.Errorf("%s: %q stands in %s %d times, want once", m.name, e.old, e.file, n)
+		}
+		texts[e.file] = strings.Replace(texts[e.file], e.old, e.new, 1)
+	}
+	replace := make(map[string]string)
+	for file, text := range texts {
+		instead := filepath.Join(dir, strings.ReplaceAll(file, "/", "-"))
+		if err := os.WriteFile(instead, []byte(text), 0o644); err != nil {
+			return "", err
+		}
+		replace[filepath.Join(root, file)] = instead
+	}
+	name := filepath.Join(dir, "overlay.json")
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	return name, os.WriteFile(name, text, 0o644)
+}
+
+// library returns the directory of the library.
+func library(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/leasehold-go/leasehold").Output()
+	return string(bytes.TrimSpace(out)), err
+}
+
+// tableHead is the head of the table that catch prints.
+const tableHead = "| mutant | kind | seed | what went wrong |\n|---|---|---|---|\n"
+
+// catch plays each mutant whose name matches, from seed 1 on until one goes wrong, and prints a table.
+func (o options) catch(ctx context.Context, out io.Writer) (code int, err error) {
+	names, err := regexp.Compile(o.mutants)
+	if err != nil {
+		return 2, err
+	}
+	root, err := library(ctx)
+	if err != nil {
+		return 2, err
+	}
+	fmt.Fprint(out, tableHead)
+	for _, m := range mutants {
+		if !names.MatchString(m.name) {
+			continue
+		}
+		row, caught, err := o.take(ctx, m, root)
+		if err != nil {
+			return 2, fmt.Errorf("%s: %w", m.name, err)
+		}
+		fmt.Fprintln(out, row)
+		if !caught {
+			code = 1
+		}
+	}
+	return code, nil
+}
+
+// take builds the library as m says, and plays it.
+func (o options) take(ctx context.Context, m mutant, root string) (row string, caught bool, err error) {
+	dir, err := os.MkdirTemp("", "leasehold-sim-")
+	if err != nil {
+		return "", false, err
+	}
+	defer os.RemoveAll(dir)
+	overlay, err := m.overlay(dir, root)
+	if err != nil {
+		return "", false, err
+	}
+	p, err := loadFast(ctx, dir, overlay)
+	if err != nil {
+		return "", false, err
+	}
+	return o.row(ctx, m, p)
+}
+
+// row plays m until it goes wrong, and returns its row of the table.
+func (o options) row(ctx context.Context, m mutant, p player) (row string, caught bool, err error) {
+	o.from, o.twice, o.kinds = 1, 0, m.kind
+	var said bytes.Buffer
+	failed, code := o.explore(ctx, &said, p, []string{m.kind})
+	switch {
+	case failed != nil:
+		what, _, _ := strings.Cut(failed.result.Wrong[0], "\n")
+		return fmt.Sprintf("| %s | %s | %d | %s |", m.name, m.kind, failed.plan.Seed, what), true, nil
+	case code != 0:
+		return "", false, fmt.Errorf("%s", said.Bytes())
+	}
+	return fmt.Sprintf("| %s | %s | none of %d | nothing |", m.name, m.kind, o.seeds), false, nil
+}
