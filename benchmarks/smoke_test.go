@@ -146,7 +146,7 @@ func TestDelay(t *testing.T) {
 			c.Close()
 		}
 	}()
-	const roundTrip = 2 * time.Millisecond
+	const roundTrip = 20 * time.Millisecond // 300 of them one after the other would take 6 s
 	d, err := newDelay(l.Addr().String(), roundTrip)
 	if err != nil {
 		t.Fatal(err)
