@@ -12,6 +12,9 @@ import (
 // The functions run in the middle of locking, several of them at the same time. They must
 // neither block nor lock. A client without an observer spends nothing on events.
 //
+// A function that panics ends the call that it runs in, or the program where it runs in a goroutine
+// of the client. A call of Lock or TryLock that ends so gives back what it has taken.
+//
 // # Calls
 //
 // Each call of Lock or TryLock ends with exactly one of Granted, Refused, TimedOut, Canceled,

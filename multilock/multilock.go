@@ -132,16 +132,29 @@ func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 	}
 	holds, err := m.together(ctx, op)
 	if errors.Is(err, errors.ErrUnsupported) {
-		t := &taking{m: m, op: op, holds: make([]lock.Hold, len(m.locks)), lost: make([]int, len(m.locks))}
-		if err = t.all(ctx); err != nil {
-			err = errors.Join(err, giveBack(ctx, m.locks, t.holds))
-		}
-		holds = t.holds
+		holds, err = m.oneByOne(ctx, op)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return newHold(ctx, m, holds), nil
+}
+
+// oneByOne takes a hold of each lock. If it does not come to that, also because the observer of a
+// lock panics, it gives back what it has.
+func (m *Lock) oneByOne(ctx context.Context, op string) (holds []lock.Hold, err error) {
+	t := &taking{m: m, op: op, holds: make([]lock.Hold, len(m.locks)), lost: make([]int, len(m.locks))}
+	taken := false
+	defer func() {
+		if !taken {
+			err = errors.Join(err, giveBack(ctx, m.locks, t.holds))
+		}
+	}()
+	if err := t.all(ctx); err != nil {
+		return nil, err
+	}
+	taken = true
+	return t.holds, nil
 }
 
 // together takes all at once, if there is a way.

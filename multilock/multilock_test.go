@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -692,6 +693,27 @@ func TestMultiLock_endsWithItsContext(t *testing.T) {
 				all[1].thaw()
 				time.Sleep(lease / 2)
 				free(t, all, "a", "b")
+			})
+		})
+	}
+}
+
+// A lock whose observer panics, or ends the goroutine, leaves nothing of those that were taken before it.
+func TestMultiLock_doesNotReturn(t *testing.T) {
+	for name, end := range map[string]func(){"panics": func() { panic("observer") }, "exits": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s, a, b, c := three(t)
+				m := multilock.New(a, b, odd{Locker: c, before: func(context.Context, string) error { end(); return nil }})
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					defer func() { _ = recover() }()
+					_, err := m.Lock(t.Context())
+					t.Errorf("it returned: %v", err)
+				}()
+				<-done
+				free(t, []*site{s}, "a", "b", "c")
 			})
 		})
 	}

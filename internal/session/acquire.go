@@ -168,27 +168,32 @@ func (a *attempt) inTurn() (*hold, error) {
 		return a.first(p)
 	}
 	for {
-		err := a.s.takeTurn(a.waiting, p.owner.Turn, a.timeLeft())
-		a.now = time.Now()
-		if err != nil {
-			return nil, a.ended(err)
-		}
-		t := p.at.held(p.owner)
-		if t == nil {
-			h, err := a.first(p)
-			<-p.owner.Turn
+		if h, err := a.oneTurn(p); err != errReleased {
 			return h, err
 		}
-		h, passed, err := a.reenter(p, t)
+		// Take the turn again: the goroutine that gave the other holds back may wait for it.
+	}
+}
+
+// oneTurn takes the owner's turn, and lets go of it, also when an observer panics meanwhile.
+func (a *attempt) oneTurn(p *part) (h *hold, err error) {
+	err = a.s.takeTurn(a.waiting, p.owner.Turn, a.timeLeft())
+	a.now = time.Now()
+	if err != nil {
+		return nil, a.ended(err)
+	}
+	passed := false
+	defer func() {
 		if !passed {
 			<-p.owner.Turn
 		}
-		if err != errReleased {
-			return h, err
-		}
-		// Let go of the turn and take it again: the goroutine that gave the other holds
-		// back may wait for it.
+	}()
+	t := p.at.held(p.owner)
+	if t == nil {
+		return a.first(p)
 	}
+	h, passed, err = a.reenter(p, t)
+	return h, err
 }
 
 // first acquires the owner's first hold.

@@ -51,8 +51,22 @@ type part struct {
 }
 
 // run takes steps until all locks are granted, or the attempt ends with an error. A TryLock
-// ends with the first refusal. Nothing of a failed attempt stays in Redis.
+// ends with the first refusal. Nothing of a failed attempt stays in Redis, also when the observer
+// or the logger does not return, because it panics or calls runtime.Goexit.
 func (a *attempt) run() error {
+	returned := false
+	defer func() {
+		if !returned {
+			_ = a.giveUp(nil)
+		}
+	}()
+	err := a.steps()
+	returned = true
+	return err
+}
+
+// steps is run without that.
+func (a *attempt) steps() error {
 	pause := retry.Backoff{Most: a.s.Poll}
 	if a.limit > 0 {
 		pause.Most = a.s.OpTimeout / 4

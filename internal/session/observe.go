@@ -137,11 +137,18 @@ func (c *call) tellFailed(err error) {
 	}
 }
 
-// tellGranted tells the observer that the call has h.
+// tellGranted tells the observer that the call has h. If the observer does not return, because it panics or calls
+// runtime.Goexit, nobody gets h, so tellGranted gives it back.
 func (c *call) tellGranted(h *hold) {
 	if c == nil {
 		return
 	}
+	returned := false
+	defer func() {
+		if !returned {
+			_ = c.s.unlock(c.ctx, h)
+		}
+	}()
 	c.over = true
 	e := c.ends()
 	c.granted = c.began.Add(e.Took)
@@ -162,6 +169,7 @@ func (c *call) tellGranted(h *hold) {
 	if ended {
 		h.tellOf(c.end)
 	}
+	returned = true
 }
 
 // tellEnd has the observer hear of the end of h, by err or by none, once it has heard of the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -468,4 +469,114 @@ func TestObserver_hearsOfTheGrantFirst(t *testing.T) {
 			t.Errorf("told %q", told)
 		}
 	})
+}
+
+// cut runs call, which the observer ends before it returns.
+func (w *world) cut(call func()) {
+	w.Helper()
+	returned, done := false, make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { _ = recover() }()
+		call()
+		returned = true
+	}()
+	<-done
+	if returned {
+		w.Error("the call returned")
+	}
+}
+
+// An observer that panics, or ends the goroutine, leaves nothing for nobody: the call gives back its holds, the owner's turn and
+// its place in line, and a loss is settled.
+func TestObserver_doesNotReturn(t *testing.T) {
+	wantFree := func(w *world, names ...string) {
+		w.Helper()
+		if n := w.a.dog.Len(); n != 0 {
+			w.Errorf("%d leases are watched for nobody", n)
+		}
+		for _, name := range names {
+			if w.mini.Exists(name) {
+				w.Errorf("%s is locked for nobody", name)
+			}
+		}
+	}
+	for name, f := range map[string]func(w *world, o *lock.Observer, end func(context.Context, lock.Event)){
+		"granted": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+			for _, kind := range allKinds {
+				o.Granted = end
+				w.cut(func() { _, _ = w.a.Lock(w.Context(), w.a.NewSpec(kind, "orders", nil)) })
+				wantFree(w, "orders")
+			}
+		},
+		"a re-entry": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+			h := w.lock(w.a, w.Context())
+			o.Granted = end
+			w.cut(func() { _, _ = w.a.Lock(h.Context(), w.a.NewSpec(plain, "orders", nil)) })
+			if n := w.count(h); n != 1 {
+				w.Errorf("%d holds", n)
+			}
+			w.unlock(h)
+			wantFree(w, "orders")
+		},
+		"several locks": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+			o.Granted = func(ctx context.Context, e lock.Event) {
+				if e.Name == "two" {
+					end(ctx, e)
+				}
+			}
+			w.cut(func() { _, _ = together(w.a, w.Context(), w.all(w.a, "one", "two", "three")) })
+			wantFree(w, "one", "two", "three")
+		},
+		"a downgrade": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+			h := w.take(w.a, writing, w.Context())
+			o.Granted = end
+			w.cut(func() { _, _ = w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h) })
+			if err := h.Err(); err != nil {
+				w.Error(err)
+			}
+			w.unlock(h)
+			wantFree(w, "orders")
+		},
+		"waiting": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+			for _, kind := range allKinds {
+				rival := kind
+				if kind.Beside != nil {
+					rival = writing
+				}
+				h, ctx := w.take(w.b, rival, w.Context()), lock.WithOwner(w.Context())
+				o.Waiting = end
+				w.cut(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil)) })
+				o.Waiting = nil
+				w.unlock(h)
+				w.unlock(w.take(w.b, rival, w.within(time.Millisecond))) // nobody is ahead
+				w.unlock(w.take(w.a, kind, ctx))
+			}
+		},
+		"lost": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+			ctx := lock.WithOwner(w.Context())
+			h := w.lock(w.a, ctx)
+			w.mini.Del("orders")
+			o.Lost = end
+			w.cut(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)) })
+			wantFree(w, "orders")
+			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+				w.Error(err)
+			}
+			w.unlock(w.lock(w.a, ctx))
+		},
+	} {
+		for how, end := range map[string]func(context.Context, lock.Event){
+			"panics": func(context.Context, lock.Event) { panic("observer") },
+			"exits":  func(context.Context, lock.Event) { runtime.Goexit() },
+		} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					o := new(lock.Observer)
+					w.a.Observer = o
+					f(w, o, end)
+				})
+			})
+		}
+	}
 }

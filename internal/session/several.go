@@ -82,6 +82,14 @@ func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wa
 		return nil, err
 	}
 	s.hearSoon()
+	returned := false
+	defer func() {
+		if !returned { // the observer did not, when it was told of one of them: nobody gets the others
+			for _, p := range a.parts {
+				_ = s.unlock(ctx, p.h)
+			}
+		}
+	}()
 	inOrder := make([]lock.Hold, len(specs))
 	for i, spec := range specs {
 		p := &a.parts[slices.IndexFunc(a.parts, func(p part) bool { return p.spec == spec })]
@@ -89,6 +97,7 @@ func (s *Session) LockAll(ctx context.Context, specs []*Spec, script TakeAll, wa
 		p.call.tellGranted(p.h)
 		inOrder[i] = p.h
 	}
+	returned = true
 	return inOrder, nil
 }
 

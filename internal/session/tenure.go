@@ -149,10 +149,16 @@ func (t *tenure) Lost(cause error) {
 	if !before.Lives() {
 		return
 	}
+	defer t.afterLoss(cause, counted) // also when the logger or the observer panics
 	if len(ended) > 0 {
 		t.s.report.lost(t.spec, cause)
 	}
 	t.s.tellEnded(ended, t.lostBy(cause))
+}
+
+// afterLoss has waiters ask for the lock of t, which was lost by cause, and the settler settle what
+// is left in Redis. counted is what end returned.
+func (t *tenure) afterLoss(cause error, counted bool) {
 	t.unhold()
 	t.s.mayBeFree(t.spec)
 	if counted {
