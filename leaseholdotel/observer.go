@@ -24,6 +24,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,8 +84,8 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 
 // WithNameAttribute gives metrics and spans the attribute leasehold.lock.name, with what f makes of
 // the name of the lock. Each value that f returns is kept for as long as the process lives, and costs
-// some fifty series: f should return one of a few words, such as the part before the first colon. f
-// must not block.
+// some fifty series: f should return one of a few words, such as the part before the first colon. Bytes
+// that are not UTF-8 become U+FFFD. f must not block.
 func WithNameAttribute(f func(name string) string) Option {
 	return func(c *config) error {
 		c.nameOf = f
@@ -196,7 +197,7 @@ func (o *observer) instruments(m metric.Meter) error {
 func (o *observer) of(ctx context.Context, e lock.Event) *sets {
 	l := labels{kind: e.Kind}
 	if o.nameOf != nil {
-		l.name = o.nameOf(e.Name)
+		l.name = strings.ToValidUTF8(o.nameOf(e.Name), "\uFFFD") // else exporters refuse all metrics
 	}
 	if s, ok := o.known.Load(l); ok {
 		return s.(*sets)

@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -46,7 +47,8 @@ type Option func(*Metrics) error
 
 // WithNameLabel gives each metric the label leasehold_lock_name, with what f makes of the name of
 // the lock. Each value that f returns costs some fifty series for as long as the process lives: f
-// should return one of a few words, such as the part before the first colon. f must not block.
+// should return one of a few words, such as the part before the first colon. Bytes that are not UTF-8
+// become U+FFFD. f must not block.
 func WithNameLabel(f func(name string) string) Option {
 	return func(m *Metrics) error {
 		if m.nameOf = f; f == nil {
@@ -147,7 +149,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 func (m *Metrics) of(e lock.Event) *series {
 	l := labels{kind: e.Kind}
 	if m.nameOf != nil {
-		l.name = m.nameOf(e.Name)
+		l.name = strings.ToValidUTF8(m.nameOf(e.Name), "\uFFFD") // else the series panics
 	}
 	if s, ok := m.known.Load(l); ok {
 		return s.(*series)

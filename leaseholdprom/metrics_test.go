@@ -131,6 +131,7 @@ func TestMetrics_lint(t *testing.T) {
 }
 
 // With a label for names there is a series for each word that the function returns.
+// What is not UTF-8 in it, which Prometheus takes nowhere, is replaced.
 func TestWithNameLabel(t *testing.T) {
 	t.Parallel()
 	m := newMetrics(t, leaseholdprom.WithNameLabel(func(name string) string {
@@ -141,7 +142,7 @@ func TestWithNameLabel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"orders:1", "orders:2", "reports:1"} {
+	for _, name := range []string{"orders:1", "orders:2", "reports:1", "caf\xe9:1"} {
 		h, err := c.NewLock(name).Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -155,8 +156,9 @@ func TestWithNameLabel(t *testing.T) {
 	}
 	got := gather(t, m)
 	for key, want := range map[string]float64{
-		"leasehold_lock_hold_duration_seconds{leasehold_lock_kind=plain,leasehold_lock_name=orders,leasehold_lock_release_reason=unlocked}":  2,
-		"leasehold_lock_hold_duration_seconds{leasehold_lock_kind=plain,leasehold_lock_name=reports,leasehold_lock_release_reason=unlocked}": 1,
+		"leasehold_lock_hold_duration_seconds{leasehold_lock_kind=plain,leasehold_lock_name=orders,leasehold_lock_release_reason=unlocked}":    2,
+		"leasehold_lock_hold_duration_seconds{leasehold_lock_kind=plain,leasehold_lock_name=reports,leasehold_lock_release_reason=unlocked}":   1,
+		"leasehold_lock_hold_duration_seconds{leasehold_lock_kind=plain,leasehold_lock_name=caf\uFFFD,leasehold_lock_release_reason=unlocked}": 1,
 	} {
 		if got[key] != want {
 			t.Errorf("%s is %v, want %v", key, got[key], want)
