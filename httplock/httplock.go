@@ -8,15 +8,17 @@
 //
 // # Answers
 //
-//	the lock is busy                        409 Conflict
-//	Redis gives no answer                   503 Service Unavailable, with Retry-After
-//	the client of leasehold was closed      503 Service Unavailable, with Retry-After
-//	the name cannot be that of a lock       400 Bad Request
-//	the lock was lost, next has not answered  500 Internal Server Error
-//	any other error                         500 Internal Server Error
+//	the lock is busy                                  409 Conflict
+//	Redis gives no answer                             503 Service Unavailable, with Retry-After
+//	the client of leasehold was closed before         503 Service Unavailable, with Retry-After
+//	the name cannot be that of a lock                 400 Bad Request
+//	next has not answered, and the lock was lost      500 Internal Server Error
+//	the same, and the client of leasehold was closed  500 Internal Server Error
+//	any other error                                   500 Internal Server Error
 //
 // A client may repeat a request after a 503: next was not called. After a 409 another request is at work, or has just been. After
-// a 500 for a lost lock it is not known which steps were taken, so the answer does not invite the client to repeat them.
+// a 500 for a lock that ended before next did, it is not known which steps were taken, so the answer does not invite the client to
+// repeat them.
 package httplock
 
 import (
@@ -41,8 +43,8 @@ const retryAfter = "5"
 // another lock.
 //
 // next finds the hold by [FromContext]. The context of the request that next gets ends when the client goes away, and when the lock
-// is lost; next looks at it before each step that must not be done twice. If the lock was lost, and next returns without an
-// answer, the answer is 500 Internal Server Error. An answer of next's own is left as it is. The lock is given back before the last
+// is lost or its client is closed; next looks at it before each step that must not be done twice. If the lock ended so, and next
+// returns without an answer, the answer is 500 Internal Server Error. An answer of next's own is left as it is. The lock is given back before the last
 // part of an answer leaves the server, so a client that has its answer can send the next request.
 //
 // failed is told, if it is not nil, what went wrong apart from a lock that is busy and a client that went away:
@@ -86,7 +88,7 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		s.tell(r, err)
-		if !panics && !a.begun && errors.Is(err, lock.ErrLost) {
+		if !panics && !a.begun && ended(err) {
 			Refuse(w, err)
 		}
 	}()
@@ -102,6 +104,13 @@ func (s handler) tell(r *http.Request, err error) {
 	s.failed(r, err)
 }
 
+// ended reports whether err is about a hold that ended before its holder gave it back: it was lost, or the client was closed.
+func ended(err error) bool {
+	var e *lock.Error
+	closed := errors.Is(err, lock.ErrClosed) && (errors.Is(err, lock.ErrNotHeld) || errors.As(err, &e) && e.Op == "hold")
+	return closed || errors.Is(err, lock.ErrLost)
+}
+
 // busy reports whether another owner has the lock, as far as Redis has answered.
 func busy(err error) bool {
 	return errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable)
@@ -114,7 +123,7 @@ func Refuse(w http.ResponseWriter, err error) bool {
 	switch {
 	case err == nil:
 		return false
-	case errors.Is(err, lock.ErrLost):
+	case ended(err):
 		http.Error(w, "the lock of this request was lost; it is not known what was done", http.StatusInternalServerError)
 	case errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrClosed):
 		// It is not known whether another request has the lock, so this comes before the busy lock.

@@ -267,6 +267,32 @@ func TestHandler_lost(t *testing.T) {
 	}
 }
 
+// A client of leasehold that is closed while a handler works ends the hold as a loss does: it is not known what was done.
+func TestHandler_closedMeanwhile(t *testing.T) {
+	c, err := client.New(locktest.NewServer(t).Redis())
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan error, 1)
+	causes := make(chan error, 1)
+	told := make(chan error, 1)
+	s := serve(t, httplock.Handler(lockOf(c), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		go func() { closed <- c.Close(context.Background()) }()
+		<-r.Context().Done()
+		causes <- context.Cause(r.Context())
+	}), func(_ *http.Request, err error) { told <- err }))
+	wantStatus(t, s, "/orders/42", http.StatusInternalServerError)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	for _, err := range []error{<-causes, <-told} {
+		w := httptest.NewRecorder()
+		if !errors.Is(err, lock.ErrClosed) || !httplock.Refuse(w, err) || w.Code != http.StatusInternalServerError || w.Header().Get("Retry-After") != "" {
+			t.Errorf("%v: %d, %v", err, w.Code, w.Header())
+		}
+	}
+}
+
 // A client that goes away ends the work, and nobody is told; the lock is given back.
 func TestHandler_clientGoesAway(t *testing.T) {
 	redis := locktest.NewServer(t)
