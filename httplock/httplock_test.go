@@ -367,7 +367,8 @@ func TestHandler_panicsAfterLoss(t *testing.T) {
 // next can do with its ResponseWriter what it could without the lock.
 func TestHandler_responseWriter(t *testing.T) {
 	redis := locktest.NewServer(t)
-	s := serve(t, httplock.Handler(lockOf(redis.Client(t)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	var handling sync.WaitGroup // the server forgets a connection that is hijacked, and its Close does not wait for the handler
+	handler := httplock.Handler(lockOf(redis.Client(t)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.PathValue("id") {
 		case "flush":
 			fmt.Fprint(w, "one ")
@@ -393,12 +394,18 @@ func TestHandler_responseWriter(t *testing.T) {
 			fmt.Fprint(rw, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3\r\n\r\nown")
 			rw.Flush()
 		}
-	}), fatal(t)))
+	}), fatal(t))
+	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handling.Add(1)
+		defer handling.Done()
+		handler.ServeHTTP(w, r)
+	}))
 	for path, want := range map[string]string{"flush": "one two", "copy": "a file", "deadline": "in time", "hijack": "own"} {
 		if _, body := post(t, s, "/orders/"+path); body != want {
 			t.Errorf("%s: %q", path, body)
 		}
 	}
+	handling.Wait()
 }
 
 // Refuse leaves other errors to its caller.
