@@ -177,13 +177,18 @@ func (a *answer) ReadFrom(r io.Reader) (int64, error) {
 }
 
 // Flush sends what was written, if the server can.
-func (a *answer) Flush() {
-	a.begun = true
-	_ = http.NewResponseController(a.ResponseWriter).Flush()
+func (a *answer) Flush() { _ = a.FlushError() }
+
+// FlushError is for [http.ResponseController].
+func (a *answer) FlushError() error {
+	err := http.NewResponseController(a.ResponseWriter).Flush()
+	a.begun = a.begun || !errors.Is(err, http.ErrNotSupported) // another error can come after a part was sent
+	return err
 }
 
 // Hijack takes over the connection, if the server can.
 func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	a.begun = true
-	return http.NewResponseController(a.ResponseWriter).Hijack()
+	conn, rw, err := http.NewResponseController(a.ResponseWriter).Hijack()
+	a.begun = a.begun || err == nil
+	return conn, rw, err
 }

@@ -408,6 +408,37 @@ func TestHandler_responseWriter(t *testing.T) {
 	handling.Wait()
 }
 
+// plainWriter can neither flush nor be hijacked.
+type plainWriter struct{ http.ResponseWriter }
+
+// What a ResponseWriter cannot do says so through the lock, and is no answer: that of a lost lock follows.
+func TestHandler_plainResponseWriter(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	for name, f := range map[string]func(http.ResponseWriter) error{
+		"Flush": func(w http.ResponseWriter) error { return http.NewResponseController(w).Flush() },
+		"Flush without an error": func(w http.ResponseWriter) error {
+			w.(http.Flusher).Flush()
+			return http.ErrNotSupported
+		},
+		"Hijack": func(w http.ResponseWriter) error { _, _, err := http.NewResponseController(w).Hijack(); return err },
+	} {
+		h := httplock.Handler(func(*http.Request) lock.Locker { return c.NewLock("orders") }, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := f(w); !errors.Is(err, http.ErrNotSupported) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if _, err := c.NewLock("orders").ForceUnlock(r.Context()); err != nil {
+				t.Error(err)
+			}
+			<-r.Context().Done()
+		}), nil)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(plainWriter{w}, httptest.NewRequest(http.MethodPost, "/", nil))
+		if w.Code != http.StatusInternalServerError {
+			t.Errorf("%s: %d", name, w.Code)
+		}
+	}
+}
+
 // Refuse leaves other errors to its caller.
 func TestRefuse(t *testing.T) {
 	for _, err := range []error{nil, io.EOF, lock.ErrForeignKey, context.Canceled} {
