@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/leader"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/multilock"
 	"github.com/redis/rueidis"
 )
 
@@ -326,6 +327,36 @@ func TestStaleLeader(t *testing.T) {
 	if err := soon(t, second); err != nil {
 		t.Error(err)
 	}
+}
+
+// A leader without a token, such as that of a multi-lock, takes back its own word only.
+func TestStaleLeader_withoutToken(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	elects := func() *leader.Election {
+		c := kindtest.NewClient(t, s.Client(t))
+		return leader.New(multilock.New(c.NewLock("billing")), c.NewBoard("billing"))
+	}
+	one, two := elects(), elects()
+	own := errors.New("seen")
+	wake, stop := make(chan struct{}), make(chan struct{})
+	first := runs(func() error { return one.Run(t.Context(), "one", func(context.Context) error { <-wake; return own }) })
+	saying(t, two, "one")
+	s.Do(t, "DEL", "billing")
+	second := runs(func() error { return two.Run(t.Context(), "two", func(context.Context) error { <-stop; return nil }) })
+	saying(t, one, "two")
+	close(wake)
+	if err := soon(t, first); !errors.Is(err, own) {
+		t.Error(err)
+	}
+	if l, _, err := one.Leader(t.Context()); l.Value != "two" || err != nil {
+		t.Errorf("%+v, %v", l, err)
+	}
+	close(stop)
+	if err := soon(t, second); err != nil {
+		t.Error(err)
+	}
+	saying(t, one, "")
 }
 
 // A copy of what a leader said that comes late does not bring that back.

@@ -22,10 +22,10 @@ type Said struct {
 }
 
 // PostLeader says value for a leader, for the time stay; with over, it takes back what the leader said. What has a
-// smaller number than what the leader said before is a late copy, and does nothing. It returns Done, Free
-// if a later leader has said something or the leader is over, or Foreign.
-func PostLeader(ctx context.Context, rdb rueidis.Client, k Keys, token uint64, value string, stay time.Duration, over bool, number uint64) (Verdict, error) {
-	args := []string{strconv.FormatUint(token, 10), value, ms(max(stay, time.Millisecond)), bit(over), k.Channel, k.Publish, strconv.FormatUint(number, 10)}
+// smaller number than what the leader said before is a late copy, and does nothing. by tells leaders apart whose token
+// is 0. It returns Done, Free if a later leader has said something or the leader is over, or Foreign.
+func PostLeader(ctx context.Context, rdb rueidis.Client, k Keys, token uint64, value string, stay time.Duration, over bool, number uint64, by string) (Verdict, error) {
+	args := []string{strconv.FormatUint(token, 10), value, ms(max(stay, time.Millisecond)), bit(over), k.Channel, k.Publish, strconv.FormatUint(number, 10), by}
 	return verdict(leaderPost, leaderPost.exec(ctx, rdb, []string{k.Lock}, args), Done, Free, Foreign)
 }
 

@@ -1,6 +1,6 @@
 -- leader_read: reads what a leader says of itself.
 --
--- KEYS[1] board hash token, value, number, since (leader_post)
+-- KEYS[1] board hash token, value, number, by, since (leader_post)
 --
 -- Returns {token, value, since, left}: left is the time in ms until it is no longer said; -1 if it has no end.
 -- Returns 0 when nobody says anything.

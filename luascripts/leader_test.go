@@ -14,11 +14,11 @@ func TestLeader(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Leader("billing")
 		const channel = "leasehold_leader:{billing} "
-		number := uint64(9)
+		number, by := uint64(9), "one"
 		post := func(token uint64, value string, over bool, want luascripts.Verdict) {
 			t.Helper()
 			number++
-			if v, err := luascripts.PostLeader(t.Context(), rdb, k, token, value, time.Hour, over, number); err != nil || v != want {
+			if v, err := luascripts.PostLeader(t.Context(), rdb, k, token, value, time.Hour, over, number, by); err != nil || v != want {
 				t.Errorf("%d says %q, %v: %d, %v, want %d", token, value, over, v, err, want)
 			}
 		}
@@ -44,7 +44,7 @@ func TestLeader(t *testing.T) {
 		if s := says(5, "b"); !s.Since.Equal(first.Since) {
 			t.Errorf("it leads since %v, and since %v", first.Since, s.Since)
 		}
-		if v, err := luascripts.PostLeader(t.Context(), rdb, k, 5, "a", time.Minute, false, 10); err != nil || v != luascripts.Done {
+		if v, err := luascripts.PostLeader(t.Context(), rdb, k, 5, "a", time.Minute, false, 10, by); err != nil || v != luascripts.Done {
 			t.Errorf("a late copy: %d, %v", v, err)
 		}
 		e.expect()
@@ -59,6 +59,38 @@ func TestLeader(t *testing.T) {
 		e.expect(channel)
 		says(6, "")
 		do(t, rdb, "DEL", k.Lock)
+
+		// Leaders without tokens are told apart by their names, and each takes back its own word only.
+		unnumbered := func(want string) {
+			t.Helper()
+			if s, v, err := luascripts.ReadLeader(t.Context(), rdb, k); err != nil || (v == luascripts.Done) != (want != "") || s.Value != want {
+				t.Errorf("%+v, %d, %v, want %q", s, v, err, want)
+			}
+		}
+		post(0, "of one", false, luascripts.Done)
+		by, number = "two", 1 // each counts by itself
+		post(0, "of two", false, luascripts.Done)
+		by = "one"
+		post(0, "", true, luascripts.Free)
+		unnumbered("of two")
+		by = "two"
+		number -= 3
+		post(0, "late", false, luascripts.Done)
+		unnumbered("of two")
+		number += 2
+		post(0, "", true, luascripts.Done)
+		unnumbered("")
+		number -= 2
+		post(0, "late", false, luascripts.Free)
+		unnumbered("")
+		number += 2
+		post(0, "of two again", false, luascripts.Done)
+		unnumbered("of two again")
+		number -= 2
+		post(0, "", true, luascripts.Done)
+		unnumbered("of two again")
+		do(t, rdb, "DEL", k.Lock)
+
 		do(t, rdb, "SET", k.Lock, "x")
 		post(7, "c", false, luascripts.Foreign)
 		if _, v, err := luascripts.ReadLeader(t.Context(), rdb, k); v != luascripts.Foreign || err != nil {

@@ -3,6 +3,7 @@ package board
 
 import (
 	"context"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,7 @@ var kind = &session.Kind{
 type Board struct {
 	session *session.Session // set once
 	spec    *session.Spec    // set once
+	by      string           // set once: no other board has it, so it tells leaders apart that have no tokens
 
 	mu    sync.Mutex
 	token uint64 // of the latest holder in whose name something was said; guarded by mu
@@ -36,18 +38,21 @@ var _ leader.Board = (*Board)(nil)
 
 // New returns the board of name.
 func New(s *session.Session, name string) *Board {
-	return &Board{session: s, spec: s.NewSpec(kind, name, nil)}
+	return &Board{session: s, spec: s.NewSpec(kind, name, nil), by: s.ID() + ":" + strconv.FormatUint(boards.Add(1), 10)}
 }
+
+// boards counts the boards of this process.
+var boards atomic.Uint64
 
 // said counts what the holders of this process have said.
 var said atomic.Uint64
 
 // says is the script that says something in the name of a holder, or takes it back. Its copies have one number, so that a late one
 // does not bring back what the same holder said before.
-func says(h lock.Hold, value string, end time.Time, over bool) func(context.Context, rueidis.Client, luascripts.Keys) (luascripts.Verdict, error) {
+func (b *Board) says(h lock.Hold, value string, end time.Time, over bool) func(context.Context, rueidis.Client, luascripts.Keys) (luascripts.Verdict, error) {
 	number := said.Add(1)
 	return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) {
-		v, err := luascripts.PostLeader(ctx, rdb, k, h.Token(), value, time.Until(end), over, number)
+		v, err := luascripts.PostLeader(ctx, rdb, k, h.Token(), value, time.Until(end), over, number, b.by)
 		return v, command.Foreign(v, err)
 	}
 }
@@ -59,7 +64,7 @@ func (b *Board) Post(ctx context.Context, h lock.Hold, value string, d time.Dura
 	if err := b.until(h); err != nil {
 		return &lock.Error{Op: op, Name: b.spec.Name, Err: err}
 	}
-	v, err := session.Ask(ctx, b.session, b.spec, op, says(h, value, end, false))
+	v, err := session.Ask(ctx, b.session, b.spec, op, b.says(h, value, end, false))
 	if err == nil && v == luascripts.Free {
 		err = &lock.Error{Op: op, Name: b.spec.Name, Err: leader.ErrNotLeading}
 	}
@@ -74,7 +79,7 @@ func (b *Board) until(h lock.Hold) error {
 		return nil
 	}
 	stop, err := b.session.AtClose(func(ctx context.Context) {
-		_, _ = session.AskLast(ctx, b.session, b.spec, says(h, "", time.Now().Add(clearedStay), true)) // it ends with the lease
+		_, _ = session.AskLast(ctx, b.session, b.spec, b.says(h, "", time.Now().Add(clearedStay), true)) // it ends with the lease
 	})
 	if err != nil {
 		return err
@@ -91,7 +96,7 @@ const clearedStay = time.Minute
 
 // Clear takes back what was said in the name of the holder of h.
 func (b *Board) Clear(ctx context.Context, h lock.Hold) error {
-	_, err := session.Ask(ctx, b.session, b.spec, "resign", says(h, "", time.Now().Add(clearedStay), true))
+	_, err := session.Ask(ctx, b.session, b.spec, "resign", b.says(h, "", time.Now().Add(clearedStay), true))
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err == nil && b.stop != nil && b.token == h.Token() {
