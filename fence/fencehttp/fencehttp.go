@@ -87,6 +87,8 @@ func Refuse(w http.ResponseWriter, err error) bool {
 	case errors.As(err, &stale):
 		w.Header().Set(Header, strconv.FormatUint(stale.Highest, 10))
 		http.Error(w, stale.Error(), http.StatusPreconditionFailed)
+	case errors.Is(err, fence.ErrStale):
+		http.Error(w, fence.ErrStale.Error(), http.StatusPreconditionFailed)
 	case errors.Is(err, fence.ErrNoToken):
 		http.Error(w, fence.ErrNoToken.Error()+" in the header "+Header, http.StatusBadRequest)
 	default:

@@ -166,6 +166,7 @@ func TestRefuse(t *testing.T) {
 	}{
 		{&lock.Error{Op: "fence", Err: &fence.StaleError{Token: 1, Highest: 2}}, 412},
 		{fmt.Errorf("save: %w", &fence.StaleError{Token: 1, Highest: 2}), 412},
+		{fmt.Errorf("a guard of its own: %w", fence.ErrStale), 412}, // without its tokens
 		{fmt.Errorf("save: %w", fence.ErrNoToken), 400},
 		{lock.ErrLost, 0},
 		{nil, 0},
