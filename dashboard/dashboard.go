@@ -20,6 +20,7 @@ package dashboard
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"embed"
 	"encoding/hex"
 	"errors"
@@ -46,6 +47,8 @@ type Option func(*Handler) error
 // WithUnlock lets a visitor of the page unlock a lock by force, after typing its name. who tells the
 // name of the operator, from what your check has put into the request; nil means the user of this program and its
 // machine. The name has at most 256 bytes, on one line. An empty name refuses the request.
+//
+// A form is good for the Handler whose page has it: of several behind one address, a browser must come back to the same one.
 func WithUnlock(who func(*http.Request) string) Option {
 	return func(h *Handler) error {
 		h.unlocks, h.who = true, who
@@ -72,6 +75,7 @@ type Handler struct {
 	unlocks bool                       // set once
 	who     func(*http.Request) string // set once; can be nil
 	mux     *http.ServeMux             // set once
+	key     [32]byte                   // set once; of the digests of owner strings
 
 	survey  *poll[*survey]
 	limits  *poll[*limits]
@@ -92,6 +96,7 @@ const (
 // New returns a Handler on rdb, a rueidis client of any kind, which the Handler never closes. New does no I/O.
 func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 	h := &Handler{rdb: rdb, locks: make(map[string]*poll[*detail])}
+	_, _ = rand.Read(h.key[:]) // it never fails
 	var err error
 	if h.admin, err = admin.New(rdb); err != nil {
 		return nil, &lock.Error{Op: "new dashboard", Err: errors.Unwrap(err)}

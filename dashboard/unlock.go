@@ -85,7 +85,7 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 	l, err := a.Inspect(r.Context(), name)
 	var from []string // the owners that the page has shown
 	for _, holder := range l.Holders {
-		if slices.Contains(r.PostForm["seen"], digest(holder.Owner)) {
+		if slices.Contains(r.PostForm["seen"], h.digest(holder.Owner)) {
 			from = append(from, holder.Owner)
 		}
 	}
