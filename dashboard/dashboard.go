@@ -49,6 +49,9 @@ type Option func(*Handler) error
 // machine. The name has at most 256 bytes, on one line. An empty name refuses the request.
 //
 // A form is good for the Handler whose page has it: of several behind one address, a browser must come back to the same one.
+//
+// Requests of other sites are refused. But a site whose name a stranger lets point to this machine counts as this one. So a page
+// that asks for no password, also one that listens at localhost only, must refuse requests with a Host that is not its own.
 func WithUnlock(who func(*http.Request) string) Option {
 	return func(h *Handler) error {
 		h.unlocks, h.who = true, who

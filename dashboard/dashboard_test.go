@@ -480,6 +480,16 @@ func TestFollow_manyBrowsers(t *testing.T) {
 func TestFollow_bounded(t *testing.T) {
 	t.Parallel()
 	s := serve(t, redistest.Start(t).Client(t))
+	for range 257 { // a question for the header takes no place
+		resp, err := s.browser.Head(s.URL + "/ops/locks/events?view=clients")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
+			t.Fatalf("%s, %v", resp.Status, resp.Header)
+		}
+	}
 	for range 256 {
 		s.follow(t, "view=clients")
 	}

@@ -23,6 +23,11 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "there is no such page", http.StatusNotFound)
 		return
 	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
+	if r.Method == http.MethodHead {
+		return
+	}
 	if h.streams.Add(1) > mostStreams {
 		h.streams.Add(-1)
 		w.Header().Set("Retry-After", "30")
@@ -32,8 +37,6 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
 	defer h.streams.Add(-1)
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Time{}) // a server can limit the time of an answer, and the first look can take longer
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no")
 	ctx := context.WithValue(r.Context(), csrfKey{}, cookieOf(r))
 	var sent template.HTML
 	send := func() bool {
