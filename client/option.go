@@ -64,6 +64,9 @@ const (
 // WithWatchdogTimeout sets the lease of locks without a fixed one. The watchdog
 // renews it every third; when the process dies, the lock is free after at most
 // this time. The default is 30 s, the least is 100 ms, the most a year.
+//
+// The leases of readers are renewed every 10 s at least, as readers of Redisson that renew theirs shorten the lock to their own
+// watchdog timeout, which is 30 s if not set. If theirs is less than 10 s, set no longer one here.
 func WithWatchdogTimeout(d time.Duration) Option {
 	return option(func(c *config) {
 		c.Lease = d

@@ -65,6 +65,10 @@ func within(option string, d, least, most time.Duration) error {
 // redislock's ttl are. Fractions of a millisecond are cut off. The least is [MinLease]; a
 // shorter one, such as a number without a unit, is an error of the handle's first call.
 //
+// The lease of a reader of a read/write lock that readers of Redisson share should be no longer than their watchdog timeout, which is 30 s if
+// not set. When such a reader renews its lease, Redisson shortens the lock to that time; and when that reader dies, a writer comes in, although
+// the reader with the fixed lease has not left.
+//
 // A re-entry under a hold that is renewed, or whose lease lasts longer, changes nothing: it
 // never shortens the lease of an outer hold, and may lengthen it.
 func WithFixedLease(d time.Duration) Option {

@@ -99,6 +99,16 @@ end
 return 1
 `
 
+// javaRenewsReading renews the lease of a thread that reads.
+const javaRenewsReading = `
+local lock, lease, owner, prefix = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local holds = redis.call('HGET', lock, owner)
+if not holds then return nil end
+for i = holds, 1, -1 do redis.call('PEXPIRE', prefix .. ':' .. owner .. ':rwlock_timeout:' .. i, lease) end
+redis.call('PEXPIRE', lock, lease)
+return 1
+`
+
 // withRWPeers runs a test on a real server alone, as withPeers does.
 func withRWPeers(t *testing.T, f func(t *testing.T, l rw)) {
 	f(t, rw{t, redistest.Start(t).Client(t), rwKeys})
@@ -285,6 +295,21 @@ func TestRWPeers_writers(t *testing.T) {
 		if all := contents(t, l.rdb); all != "" {
 			t.Errorf("left behind:\n%s", all)
 		}
+	})
+}
+
+// A reader of Redisson that renews its lease shortens the hash to it. The next renewal of ours, whose lease is longer, makes up for that.
+func TestRWPeers_theirsShortenOurs(t *testing.T) {
+	withRWPeers(t, func(t *testing.T, l rw) {
+		const theirs, ours = 30 * time.Second, time.Hour
+		l.expect("ours", l.asksToRead("G1", func(q *luascripts.Question) { q.Lease = ours }).Verdict, luascripts.Done)
+		if !l.javaReads("J2", theirs) || l.java(javaRenewsReading, millis(theirs), owner("J2"), l.keys.Beside) {
+			t.Fatal("J2 may not read, or does not")
+		}
+		about(t, "the hash, renewed by theirs", pttl(t, l.rdb, l.keys.Lock), theirs)
+		renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1"), Holds: 1}}, ours, 1)
+		check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
+		about(t, "the hash, renewed by ours", pttl(t, l.rdb, l.keys.Lock), ours)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -385,6 +386,37 @@ func TestUpgrade(t *testing.T) {
 	}
 	kindtest.WantEmpty(t, s)
 	kindtest.MustUnlock(t, kindtest.MustLockUnder(t, owner, l.Write())) // it no longer reads
+}
+
+// A reader of Redisson renews its lease of 30 s, which shortens the hash, and dies. A reader of ours with a longer
+// lease goes on reading, and no writer comes in beside it.
+func TestReader_besideAShorterOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		rdb := m.Client(t)
+		newLock := func() *rwlock.Lock {
+			return kindtest.NewClient(t, m.Client(t), client.WithWatchdogTimeout(time.Hour)).NewRWLock("orders")
+		}
+		h := kindtest.MustLock(t, newLock().Read())
+		const java = "550e8400-e29b-41d4-a716-446655440000:42"
+		for _, words := range [][]string{
+			{"HSET", "orders", java, "1"},
+			{"SET", leases("orders", java, 1)[0], "1", "PX", "30000"},
+			{"PEXPIRE", "orders", "30000"},
+		} {
+			if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build()).Error(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(31 * time.Second)
+		if w, err := newLock().Write().TryLock(t.Context()); err == nil {
+			t.Errorf("a writer is in: %v; the reader: %v", w.Err(), h.Err())
+		}
+		if err := h.Err(); err != nil {
+			t.Errorf("the reader: %v", err)
+		}
+		kindtest.MustUnlock(t, h)
+	})
 }
 
 // When a writer stops writing and reads on, the lease becomes the reader's:

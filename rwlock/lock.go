@@ -26,6 +26,11 @@
 //	         claimed a turn, the turn begins; the writer publishes 1
 //	renew    a reader lengthens its own keys, and the hash's expiry if it is shorter
 //
+// When a reader of Redisson renews its lease, it sets the expiry of the hash to that lease, also where that is shorter than the lease of
+// another reader. So ours renew every third of their lease, and every 10 s at least: a longer lease takes more commands than that of
+// another lock, one for up to 100 locks each 10 s. A reader with a fixed lease renews nothing. If its lease is longer than the watchdog timeout
+// of Redisson (30 s if not set), do not share its lock with readers of Redisson: one that renews, and dies, would let a writer in too soon.
+//
 // A reader whose keys have expired is dead, whatever the hash says: neither a writer that asks
 // nor the last reader that leaves counts it. So a reader that died keeps
 // others waiting for its own lease at most, and readers that go on
@@ -92,6 +97,7 @@ package rwlock
 
 import (
 	"context"
+	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/place"
@@ -100,6 +106,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
+
+// renewal is how often a reader renews its lease at least. A reader of Redisson that renews its own lease sets the expiry of the hash to its
+// watchdog timeout, which is 30 s if not set, also if that shortens it: then the next renewal of each other reader must not be late.
+const renewal = 10 * time.Second
 
 var reading, writing = kinds()
 
@@ -110,6 +120,7 @@ func kinds() (r, w *session.Kind) {
 		Mode:   lock.Read,
 		Waits:  place.AllAsk,
 		Queues: true,
+		Within: renewal,
 		Scripts: session.Scripts{
 			Keys:    keys.ReadWrite,
 			Acquire: luascripts.AcquireRead,

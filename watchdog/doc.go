@@ -49,14 +49,15 @@
 // answered, so that other commands are served in between. A group that gets no
 // answers delays neither another group nor the news of a loss.
 //
-//   - Leases that are due within a twelfth of the lease fill the batch up.
+//   - Leases are renewed each third of the lease, which is the interval, or more often where their group says so.
+//   - Leases that are due within a fourth of the interval fill the batch up.
 //   - If a group has more than a batch, it is renewed in some sixteen portions, spread
 //     over the interval. Leases that were taken together come early, by a
-//     twelfth of the lease at the most, until they are spread; that takes a few
+//     fourth of the interval at the most, until they are spread; that takes a few
 //     intervals. Each batch counts from its own send, so no lease is late because of it.
-//   - If a lane is late by a twelfth of the lease, its batches are sixteen times as large: the
+//   - If a lane is late by a fourth of the interval, its batches are sixteen times as large: the
 //     server is far away, or did not answer for a while.
-//   - A batch that is unanswered for a twelfth of the lease no longer keeps the others
+//   - A batch that is unanswered for a fourth of the interval no longer keeps the others
 //     waiting. So the number of batches in flight is bounded by the time that
 //     one may take.
 //

@@ -99,6 +99,31 @@ func TestLease_keepAliveBegins(t *testing.T) {
 	})
 }
 
+// A group can ask for renewals that come more often than each third of a long lease, and not for fewer. Leases of other groups are not
+// renewed more often.
+func TestGroup_within(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		for _, c := range []struct {
+			within time.Duration
+			want   int
+		}{{0, 2}, {5 * time.Second, 5}, {time.Hour, 2}} {
+			for _, alive := range []bool{true, false} {
+				before := s.renewals()
+				sub := &subject{group: watchdog.Group{Within: c.within}}
+				s.grant(sub, lease)
+				l := w.Watch(sub, time.Now(), lease, alive)
+				l.KeepAlive(true)
+				time.Sleep(29 * time.Second)
+				synctest.Wait()
+				l.Stop(t.Context())
+				if n := s.renewals() - before; n != c.want {
+					t.Errorf("within %v, renewed from the beginning: %t: %d renewals in 29 s, want %d", c.within, alive, n, c.want)
+				}
+			}
+		}
+	})
+}
+
 // A call that is wanted of a lease that is over does not come, and does not bring the lease back.
 func TestLease_callAtWhenOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {

@@ -10,6 +10,8 @@ import (
 type Group struct {
 	What any // comparable
 	At   int
+
+	Within time.Duration // renewals come that often at least; 0 for each third of the lease
 }
 
 // lane renews the leases of a group, one batch after the other.
@@ -18,7 +20,10 @@ type Group struct {
 //	 ▲  └─ there is room, and it is almost due ──────┘               │
 //	 └───────── renewed, or failed and due again soon ───────────────┘
 type lane struct {
-	group Group // set once
+	group    Group         // set once
+	interval time.Duration // set once: from one renewal to the next
+	slack    time.Duration // set once: a lease that is due within it goes with the next batch
+	ahead    time.Duration // set once: how early a renewal may come, and how late it may be
 
 	// Guarded by the watchdog's mu.
 	due     queue    // leases by renewAt
@@ -51,7 +56,8 @@ type news struct {
 func (w *Watchdog) laneLocked(g Group) *lane {
 	ln := w.lanes[g]
 	if ln == nil {
-		ln = &lane{group: g}
+		interval := w.interval(g)
+		ln = &lane{group: g, interval: interval, slack: interval / portions / 2, ahead: interval / 4}
 		w.lanes[g] = ln
 	}
 	return ln
@@ -61,7 +67,7 @@ func (w *Watchdog) laneLocked(g Group) *lane {
 // the batch before them takes too long. While a lease waits it is among the
 // ends.
 func (ln *lane) lookLocked(w *Watchdog, n instant) {
-	if ln.front != nil && ln.front.sent.add(w.ahead).passed(n) {
+	if ln.front != nil && ln.front.sent.add(ln.ahead).passed(n) {
 		ln.front = nil
 	}
 	for range atOnce {
@@ -79,7 +85,7 @@ func (ln *lane) lookLocked(w *Watchdog, n instant) {
 func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
 	d := never
 	if ln.front != nil {
-		d = ln.front.sent.add(w.ahead).left(n)
+		d = ln.front.sent.add(ln.ahead).left(n)
 	} else if len(ln.waiting) > 0 {
 		return 0
 	}
@@ -87,7 +93,7 @@ func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
 		left := l.renewAt.left(n)
 		d = min(d, left)
 		if ln.front == nil && ln.due.len() > w.most { // more than a batch: spread them
-			d = min(d, max(left-w.ahead, ln.next.left(n)))
+			d = min(d, max(left-ln.ahead, ln.next.left(n)))
 		}
 	}
 	return max(d, 0)
@@ -102,7 +108,7 @@ func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
 	}
 	total := ln.due.len() + len(ln.waiting)
 	portion := (total/portions/w.most + 1) * w.most // whole batches
-	ln.next = n.add(w.interval / time.Duration(total) * time.Duration(portion))
+	ln.next = n.add(ln.interval / time.Duration(total) * time.Duration(portion))
 	ln.early = 0
 	if len(ln.waiting) == 0 {
 		ln.early = portion
@@ -123,7 +129,7 @@ func (ln *lane) goOnLocked(w *Watchdog, n instant, b *batch) *batch {
 	}
 	if ln.front == nil {
 		l := ln.due.first()
-		if len(ln.waiting) > 0 || l != nil && (ln.early > 0 || l.renewAt.left(n) <= w.slack) {
+		if len(ln.waiting) > 0 || l != nil && (ln.early > 0 || l.renewAt.left(n) <= ln.slack) {
 			return ln.fillLocked(w, n, b)
 		}
 	}
@@ -136,7 +142,7 @@ func (ln *lane) goOnLocked(w *Watchdog, n instant, b *batch) *batch {
 func (ln *lane) fillLocked(w *Watchdog, n instant, b *batch) *batch {
 	b.sent, b.over = n, make(chan struct{})
 	most := w.most
-	if len(ln.waiting) > 0 && ln.waiting[0].renewAt.add(w.ahead).passed(n) {
+	if len(ln.waiting) > 0 && ln.waiting[0].renewAt.add(ln.ahead).passed(n) {
 		most *= pipelined
 	}
 	for len(b.leases) < most && len(ln.waiting) > 0 {
@@ -148,7 +154,7 @@ func (ln *lane) fillLocked(w *Watchdog, n instant, b *batch) *batch {
 	}
 	for len(b.leases) < most {
 		l := ln.due.first()
-		if l == nil || l.renewAt.left(n) > w.ahead {
+		if l == nil || l.renewAt.left(n) > ln.ahead {
 			break
 		}
 		w.takeLocked(ln, b, l)
@@ -227,7 +233,7 @@ func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) {
 		default:
 			l.err = nil
 			left := l.until.left(n)
-			l.renewAt = b.sent.add(w.interval)
+			l.renewAt = b.sent.add(l.lane.interval)
 			l.extendLocked(b.sent, w.lease)
 			if l.until != last {
 				last, shown = l.until, l.untilLocked()

@@ -142,7 +142,7 @@ func (l *Lease) Answered(sent time.Time, err error) {
 	default:
 		l.err = nil
 		start, left := at(sent), l.until.left(n)
-		if next := start.add(l.w.interval); l.renewAt.before(next) {
+		if next := start.add(l.lane.interval); l.renewAt.before(next) {
 			l.renewAt = next
 		}
 		l.extendLocked(start, l.w.lease)
@@ -164,7 +164,7 @@ func (l *Lease) KeepAlive(on bool) {
 		return
 	}
 	l.alive = on
-	l.renewAt = now().add(l.w.interval)
+	l.renewAt = now().add(l.w.interval(l.subject.Group()))
 	l.w.placeLocked(l)
 }
 

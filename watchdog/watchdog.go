@@ -23,13 +23,10 @@ const (
 
 // Watchdog watches leases. New makes one, Close ends it.
 type Watchdog struct {
-	lease    time.Duration // set once: the lease that a renewal gives
-	interval time.Duration // set once: from one renewal to the next
-	retry    time.Duration // set once: from a failed renewal to the next
-	slack    time.Duration // set once: a lease that is due within it goes with the next batch
-	ahead    time.Duration // set once: how early a renewal may come, and how late it may be
-	most     int           // set once: the leases of a batch, if none is late
-	renew    Renew         // set once
+	lease time.Duration // set once: the lease that a renewal gives
+	retry time.Duration // set once: from a failed renewal to the next
+	most  int           // set once: the leases of a batch, if none is late
+	renew Renew         // set once
 
 	ctx    context.Context // of the renewals
 	cancel context.CancelFunc
@@ -48,27 +45,24 @@ type Watchdog struct {
 }
 
 // New returns a watchdog whose renewals give lease. It calls renew every
-// third of lease, with most leases at a time. It starts no goroutine before the first
+// third of lease, or as often as the [Group] of a lease says, with most leases at a time. It starts no goroutine before the first
 // Watch.
 func New(lease time.Duration, most int, renew Renew) *Watchdog {
 	w := &Watchdog{
-		lease:    lease,
-		interval: lease / 3,
-		retry:    min(max(lease/24, 5*time.Millisecond), time.Second),
-		slack:    lease / 3 / portions / 2,
-		ahead:    lease / 12,
-		most:     most,
-		renew:    renew,
-		wake:     make(chan struct{}, 1),
-		lanes:    make(map[Group]*lane),
+		lease: lease,
+		retry: min(max(lease/24, 5*time.Millisecond), time.Second),
+		most:  most,
+		renew: renew,
+		wake:  make(chan struct{}, 1),
+		lanes: make(map[Group]*lane),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
 
 // Watch starts to watch a lease of length d that the server confirmed by a
-// command sent at sent. alive says whether to renew it, for the first time a third of the watchdog's
-// lease after that, or of d if it is shorter. After Close the lease is over at once.
+// command sent at sent. alive says whether to renew it, for the first time an interval between two
+// renewals after that, or a third of d if it is shorter. After Close the lease is over at once.
 func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
 	return w.WatchIn(new(Lease), s, sent, d, alive)
 }
@@ -79,7 +73,9 @@ func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration,
 	l.w, l.subject, l.alive, l.callAt, l.index = w, s, alive, noTime, inNone
 	start := at(sent)
 	l.trustLocked(start.add(Trusted(d)))
-	l.renewAt = start.add(min(w.interval, d/3))
+	if alive { // KeepAlive sets it otherwise
+		l.renewAt = start.add(min(w.interval(s.Group()), d/3))
+	}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,6 +90,14 @@ func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration,
 	}
 	w.placeLocked(l)
 	return l
+}
+
+// interval returns the time from one renewal of a group's leases to the next.
+func (w *Watchdog) interval(g Group) time.Duration {
+	if g.Within > 0 {
+		return min(w.lease/3, g.Within)
+	}
+	return w.lease / 3
 }
 
 // Close ends every watch without a call of a subject, and waits for the goroutines.
@@ -172,7 +176,7 @@ func (w *Watchdog) turn() time.Duration {
 		sleep = min(sleep, max(l.endsLocked().left(n), 0))
 	}
 	if sleep == never && w.watched {
-		sleep = w.interval // most leases are over before they are renewed: so the next Watch need not wake run
+		sleep = w.lease / 3 // most leases are over before they are renewed: so the next Watch need not wake run
 	}
 	w.watched = false
 	w.armed, w.asleep = n.add(sleep), true

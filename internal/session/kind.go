@@ -41,6 +41,10 @@ type Kind struct {
 	// Beside is the other side of a read/write lock. Other kinds have none.
 	Beside *Kind
 
+	// Within says how often leases are renewed at least, however long they are: for a kind whose
+	// locks another client can shorten. 0 stands for each third of the lease.
+	Within time.Duration
+
 	// Anew says that each Lock is that of a new owner, also under the context of another hold: a
 	// kind that is never entered again. Its holds carry on the owner of their caller.
 	Anew bool

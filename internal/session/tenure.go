@@ -175,7 +175,7 @@ func (t *tenure) afterLoss(cause error, counted bool) {
 // Group returns what names the leases that are renewed together with that of t: their script,
 // and on a cluster their node.
 func (t *tenure) Group() watchdog.Group {
-	g := watchdog.Group{What: t.spec.Kind}
+	g := watchdog.Group{What: t.spec.Kind, Within: t.spec.Within}
 	if t.s.sliced() {
 		g.At = int(t.s.node(t.spec.slot))
 	}
