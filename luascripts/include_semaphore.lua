@@ -25,6 +25,17 @@ local function stock(free, leases)
   return value and tonumber(value), held
 end
 
+-- make sets the number of free permits of a semaphore that is not there. If its leases have an expiry, the number has it, too: permits that
+-- are gone with them would never come back.
+local function make(free, leases, value)
+  local text, life = string.format('%.0f', value), redis.call('PTTL', leases)
+  if life > 0 then
+    redis.call('SET', free, text, 'PX', life)
+  else
+    redis.call('SET', free, text)
+  end
+end
+
 -- failed returns the reply of a pcall if it is an error.
 local function failed(reply)
   if type(reply) == 'table' and reply.err then return reply end

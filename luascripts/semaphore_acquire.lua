@@ -52,8 +52,8 @@ if held > 0 then
   end
 end
 if not value then -- never made, or deleted by hand
-  redis.call('SET', free, string.format('%.0f', total - held))
   value = total - held
+  make(free, leases, value)
 end
 
 local before, long, living, dropped, more = value, 0, {}, 0, false
@@ -73,7 +73,7 @@ local mine = #missing == 0 or value >= ahead + #missing and (found or not more)
 
 if mine and #missing > 0 then
   -- A semaphore that Redisson made may have an expiry, which both its keys share.
-  local expiry = held == 0 and redis.call('PTTL', free) or -1
+  local expiry = (held == 0 or redis.call('PTTL', leases) == -2) and redis.call('PTTL', free) or -1 -- all that were held may have been reclaimed
   redis.call('INCRBY', free, -#missing) -- refused here when memory is full: nothing is left in Redis
   local denied
   for _, id in ipairs(missing) do

@@ -27,7 +27,9 @@ if now >= before then return now end
 local value, held, answer = stock(free, leases)
 if not held then return answer end
 local left = total - held
-if value ~= left then
+if not value then
+  make(free, leases, left)
+elseif value ~= left then
   redis.call('SET', free, string.format('%.0f', left), 'KEEPTTL')
 end
 left = left + reclaim(free, leases, now)

@@ -161,6 +161,34 @@ func TestSemaphore(t *testing.T) {
 	})
 }
 
+// An expiry that Redisson gave a semaphore stays one of both its keys: permits do not outlive their number, nor the other way round.
+func TestSemaphore_expiry(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(0)
+		both := func(what string) {
+			t.Helper()
+			about(t, what+": the number", pttl(t, rdb, k.Lock), time.Minute)
+			about(t, what+": the leases", pttl(t, rdb, k.Leases), time.Minute)
+		}
+		const java = "a permit of Java" // 16 bytes
+		do(t, rdb, "SET", k.Lock, "0", "PX", "60000")
+		do(t, rdb, "ZADD", k.Leases, "1000", java)
+		do(t, rdb, "PEXPIRE", k.Leases, "60000")
+		take(t, rdb, k, taker(1, 1), 0)
+		both("the only permit is reclaimed and taken")
+
+		k = semaphoreKeys(2)
+		for what, make := range map[string]func(){
+			"taken":   func() { take(t, rdb, k, taker(2, 1), 0) },
+			"resized": func() { _, _, _ = luascripts.ResizeSemaphore(t.Context(), rdb, k, 2, someday) },
+		} {
+			do(t, rdb, "DEL", k.Lock)
+			make()
+			both("the number was deleted, " + what)
+		}
+	})
+}
+
 // A waiter that gives up lets those behind it go, who are told.
 func TestSemaphore_givesUp(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
