@@ -11,10 +11,23 @@
 --
 -- A latch that Redisson makes gets a round when one of these scripts sees it.
 
+-- remember makes the traces of a latch live for `stay` ms from now. If the count has an expiry, the rounds have it, too, a little sooner,
+-- so that a count that expires is not taken for one that came to 0.
+local function remember(count, rounds, calls, stay)
+  local long, left = redis.call('PTTL', rounds), redis.call('PTTL', count)
+  if left >= 0 then
+    left = math.max(left - 2, 0) -- the clock can go on between two commands
+    if long < math.max(left - 1000, 0) or long > left then redis.call('PEXPIRE', rounds, left) end
+  elseif long < stay / 2 then
+    redis.call('PEXPIRE', rounds, stay)
+  end
+  if redis.call('PTTL', calls) < stay / 2 then redis.call('PEXPIRE', calls, stay) end
+end
+
 -- tally returns the count, 0 if there is none, and the numbers round, open and gone. It brings rounds in step with
--- what clients of Redisson did meanwhile. If a key holds something else, or a command is denied, it returns nil and
+-- what clients of Redisson did meanwhile; what it writes lives for `stay` ms, or as long as the count. If a key holds something else, or a command is denied, it returns nil and
 -- an answer for the caller.
-local function tally(count, rounds, calls, now)
+local function tally(count, rounds, calls, now, stay)
   local value = redis.pcall('GET', count)
   local fields = redis.pcall('HMGET', rounds, 'round', 'open', 'gone')
   local known = redis.pcall('ZCARD', calls)
@@ -38,6 +51,7 @@ local function tally(count, rounds, calls, now)
   redis.call('HDEL', rounds, '') -- no such field: a first write that memory limits let through
   local denied = redis.pcall('HSET', rounds, 'round', string.format('%.0f', round), 'open', string.format('%.0f', open))
   if type(denied) == 'table' and denied.err then return nil, denied end
+  remember(count, rounds, calls, stay)
   return left, round, open, gone
 end
 
@@ -59,16 +73,4 @@ end
 local function micros()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
-end
-
--- remember makes the traces of a latch live for `stay` ms from now. If the count has an expiry, the rounds have it, too,
--- so that a count that expires is not taken for one that came to 0.
-local function remember(count, rounds, calls, stay)
-  local left, long = redis.call('PTTL', count), redis.call('PTTL', rounds)
-  if left > 0 then
-    if long < left - 1000 or long > left then redis.call('PEXPIRE', rounds, left) end
-  elseif long < stay / 2 then
-    redis.call('PEXPIRE', rounds, stay)
-  end
-  if redis.call('PTTL', calls) < stay / 2 then redis.call('PEXPIRE', calls, stay) end
 end

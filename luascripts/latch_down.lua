@@ -23,7 +23,7 @@ local id, part, keep, stay = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[
 local channel, publish, again = ARGV[5], ARGV[6], ARGV[7]
 
 local now = micros()
-local left, round, open, gone = tally(count, rounds, calls, now)
+local left, round, open, gone = tally(count, rounds, calls, now, stay)
 if not left then return round end
 local did = carried_out(calls, id)
 if did then return {did, left, round, open, gone} end

@@ -21,7 +21,7 @@ local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local n, id, keep, stay, channel, publish, again = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
 
 local now = micros()
-local left, round, open, gone = tally(count, rounds, calls, now)
+local left, round, open, gone = tally(count, rounds, calls, now, stay)
 if not left then return round end
 local did = carried_out(calls, id)
 if did then return {did, left, round, open, gone} end

@@ -14,7 +14,7 @@
 local count, rounds, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local stay = tonumber(ARGV[1])
 
-local left, round, open, gone = tally(count, rounds, calls, micros())
+local left, round, open, gone = tally(count, rounds, calls, micros(), stay)
 if not left then return round end
 if round > 0 then remember(count, rounds, calls, stay) end
 return {0, left, round, open, gone}

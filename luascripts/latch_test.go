@@ -5,6 +5,7 @@ import (
 	"time"
 
 	keynames "github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -160,6 +161,86 @@ func TestLatch(t *testing.T) {
 		down("m")
 		if n := number(t, rdb, "PTTL", k.Rounds); n < 1800000 {
 			t.Errorf("the traces of an open latch live for %d ms", n)
+		}
+	})
+}
+
+// A latch that Redisson made, and whose count expires, is gone then, and not open, whenever a call saw it.
+func TestLatch_expires(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	k := keynames.Latch("done")
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	look := func() luascripts.LatchState {
+		s, v, err := luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour)
+		check(t, "a look", v, luascripts.Done, err)
+		return s
+	}
+	for _, life := range []time.Duration{time.Millisecond, 3 * time.Millisecond, 900 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
+		for _, again := range []time.Duration{0, life / 2, life - time.Millisecond} { // after that time, another look
+			do(t, rdb, "FLUSHALL")
+			m.SetTime(now)
+			do(t, rdb, "SET", "done", "3", "PX", millis(life))
+			look()
+			now = now.Add(again)
+			m.SetTime(now)
+			if s := look(); s.Left != 3 {
+				t.Errorf("%v of %v: %+v", again, life, s)
+			}
+			if rounds, count := pttl(t, rdb, k.Rounds), pttl(t, rdb, "done"); rounds == -time.Millisecond || rounds > max(count-2*time.Millisecond, -2*time.Millisecond) {
+				t.Errorf("%v of %v: the traces live for %v, and the count for %v", again, life, rounds, count)
+			}
+			now = now.Add(life - again)
+			m.SetTime(now)
+			if s := look(); s.Left != 0 || s.IsOpen() {
+				t.Errorf("%v, expired: %+v, open: %t", life, s, s.IsOpen())
+			}
+		}
+	}
+}
+
+// No call leaves traces without an end, also if it finds what clients of Redisson left, and does nothing.
+func TestLatch_traces(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Latch("done")
+		for what, call := range map[string]func() error{
+			"init": func() error {
+				_, _, err := luascripts.InitLatch(t.Context(), rdb, k, 3, latchCall("a"))
+				return err
+			},
+			"down": func() error {
+				_, _, err := luascripts.CountDownLatch(t.Context(), rdb, k, latchCall("a"))
+				return err
+			},
+			"look": func() error {
+				_, _, err := luascripts.LookAtLatch(t.Context(), rdb, k, time.Hour)
+				return err
+			},
+			"delete": func() error {
+				_, _, err := luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("a"))
+				return err
+			},
+		} {
+			for _, count := range []string{"", "0", "2"} {
+				for _, known := range []string{"", "a"} { // a call that an earlier copy carried out
+					do(t, rdb, "FLUSHALL")
+					if count != "" {
+						do(t, rdb, "SET", "done", count)
+					}
+					if known != "" {
+						do(t, rdb, "ZADD", k.Calls, "1", known)
+						do(t, rdb, "PEXPIRE", k.Calls, "3600000")
+					}
+					if err := call(); err != nil {
+						t.Error(err)
+					}
+					for _, key := range []string{k.Rounds, k.Calls} {
+						if number(t, rdb, "PTTL", key) == -1 {
+							t.Errorf("%s of %q, known %q: %s has no end", what, count, known, key)
+						}
+					}
+				}
+			}
 		}
 	})
 }
