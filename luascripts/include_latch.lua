@@ -1,4 +1,5 @@
 -- include_latch: a latch in the layout of Redisson's RCountDownLatch. It has no keys of its own.
+-- include: reply
 --
 -- Redisson keeps the count alone: a string, which is deleted when it comes to 0. So a latch that is open looks like
 -- one that was never made. These scripts keep beside it
@@ -24,6 +25,14 @@ local function remember(count, rounds, calls, stay)
   if redis.call('PTTL', calls) < stay / 2 then redis.call('PEXPIRE', calls, stay) end
 end
 
+-- may tries the commands that come last, at a key that is never there, so that a denied one is an error before anything has changed. To memory
+-- limits that is a first write.
+local function may(never)
+  redis.call('PTTL', never)
+  redis.call('PEXPIRE', never, 1)
+  redis.call('DEL', never)
+end
+
 -- tally returns the count, 0 if there is none, and the numbers round, open and gone. It brings rounds in step with
 -- what clients of Redisson did meanwhile; what it writes lives for `stay` ms, or as long as the count. If a key holds something else, or a command is denied, it returns nil and
 -- an answer for the caller.
@@ -32,7 +41,7 @@ local function tally(count, rounds, calls, now, stay)
   local fields = redis.pcall('HMGET', rounds, 'round', 'open', 'gone')
   local known = redis.pcall('ZCARD', calls)
   for _, reply in ipairs({value or '0', fields, known}) do
-    if type(reply) == 'table' and reply.err then
+    if failed(reply) then
       return nil, string.find(reply.err, 'WRONGTYPE', 1, true) and -4 or reply
     end
   end
@@ -50,7 +59,7 @@ local function tally(count, rounds, calls, now, stay)
   end
   redis.call('HDEL', rounds, '') -- no such field: a first write that memory limits let through
   local denied = redis.pcall('HSET', rounds, 'round', string.format('%.0f', round), 'open', string.format('%.0f', open))
-  if type(denied) == 'table' and denied.err then return nil, denied end
+  if failed(denied) then return nil, denied end
   remember(count, rounds, calls, stay)
   return left, round, open, gone
 end

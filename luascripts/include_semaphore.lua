@@ -36,11 +36,6 @@ local function make(free, leases, value)
   end
 end
 
--- failed returns the reply of a pcall if it is an error.
-local function failed(reply)
-  if type(reply) == 'table' and reply.err then return reply end
-end
-
 -- depart takes a waiter out of a queue of n. It returns 1 if the waiter was there, or 0; or an error if that is denied.
 local function depart(queue, alive, waiter, n)
   local was = redis.pcall('ZREM', alive, waiter)

@@ -1,5 +1,5 @@
 -- include_semaphore_queue: functions for a semaphore whose permits are all taken, or that has waiters. It has no keys of its own.
--- include: semaphore
+-- include: reply, semaphore
 
 -- reclaim gives back the permits whose leases have run out, a thousand at most, and returns how many.
 local function reclaim(free, leases, now)

@@ -1,5 +1,5 @@
 -- latch_delete: deletes a latch.
--- include: latch
+-- include: reply, latch
 --
 -- KEYS[1] count   string the count
 -- KEYS[2] rounds  hash   round, open, gone (include_latch)
@@ -29,10 +29,15 @@ if round == 0 or gone == round then
   note_answer(calls, id, 0, now, keep, stay, again)
   return {0, left, round, open, gone}
 end
+may(never)
 redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
 redis.call('ZADD', calls, string.format('%.0f', now / 1000 + keep), id)
 gone = round
-redis.call('HSET', rounds, 'gone', string.format('%.0f', gone))
+local denied = failed(redis.pcall('HSET', rounds, 'gone', string.format('%.0f', gone)))
+if denied then -- an error means that the latch is there
+  redis.call('ZREM', calls, id)
+  return denied
+end
 redis.call('DEL', count)
 remember(count, rounds, calls, stay)
 redis.pcall(publish, channel, '1') -- as Redisson does

@@ -1,5 +1,5 @@
 -- latch_down: counts a latch down by one.
--- include: latch
+-- include: reply, latch
 --
 -- KEYS[1] count   string the count
 -- KEYS[2] rounds  hash   round, open, gone (include_latch)
@@ -37,6 +37,7 @@ if did or left == 0 then
   return {did or 0, left, round, open, gone}
 end
 
+may(never)
 redis.call('ZREM', calls, '') -- no such member: a first write that memory limits let through
 local old = redis.call('ZRANGEBYSCORE', calls, '-inf', string.format('%.0f', now / 1000), 'LIMIT', 0, 10)
 if #old > 0 then redis.call('ZREM', calls, unpack(old)) end
@@ -51,7 +52,7 @@ else
   denied = redis.pcall('HSET', rounds, 'open', string.format('%.0f', open))
   if type(denied) == 'number' then denied = redis.pcall('DEL', count) end
 end
-if type(denied) == 'table' then -- an error means that the call is not counted
+if failed(denied) then -- an error means that the call is not counted
   redis.call('ZREM', calls, counted, id)
   return denied
 end

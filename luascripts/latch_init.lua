@@ -1,5 +1,5 @@
 -- latch_init: sets the count of a latch that has none.
--- include: latch
+-- include: reply, latch
 --
 -- KEYS[1] count   string the count
 -- KEYS[2] rounds  hash   round, open, gone (include_latch)
@@ -32,8 +32,14 @@ if left > 0 then
 end
 round = math.max(now, round + 1)
 redis.call('SET', count, n) -- refused here when memory is full: nothing is left in Redis
-redis.call('HSET', rounds, 'round', string.format('%.0f', round))
-redis.call('ZADD', calls, string.format('%.0f', now / 1000 + keep), id)
+local denied = failed(redis.pcall('PTTL', never)) or failed(redis.pcall('PEXPIRE', never, 1)) -- which remember needs
+denied = denied or failed(redis.pcall('ZADD', calls, string.format('%.0f', now / 1000 + keep), id))
+denied = denied or failed(redis.pcall('HSET', rounds, 'round', string.format('%.0f', round)))
+if denied then -- an error means that there is no latch
+  redis.pcall('ZREM', calls, id)
+  redis.call('DEL', count)
+  return denied
+end
 remember(count, rounds, calls, stay)
 redis.pcall(publish, channel, '1')
 return {1, tonumber(n), round, open, gone}

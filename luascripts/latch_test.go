@@ -1,6 +1,7 @@
 package luascripts_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -243,6 +244,65 @@ func TestLatch_traces(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Whichever command is denied, a call that fails has changed neither the count nor the round, and a later one with its id does what it is for.
+func TestLatch_denied(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	k := keynames.Latch("done")
+	type call func(rdb rueidis.Client) (luascripts.LatchState, luascripts.Verdict, error)
+	down := func(id, part string) call {
+		return func(rdb rueidis.Client) (luascripts.LatchState, luascripts.Verdict, error) {
+			c := latchCall(id)
+			c.Part = part
+			return luascripts.CountDownLatch(t.Context(), rdb, k, c)
+		}
+	}
+	for what, c := range map[string]struct {
+		script string
+		count  int64
+		run    call
+	}{
+		"a count":  {"latch_down", 2, down("a", "")},
+		"a part":   {"latch_down", 2, down("a", "p")},
+		"the last": {"latch_down", 1, down("a", "")},
+		"a latch": {"latch_init", 0, func(rdb rueidis.Client) (luascripts.LatchState, luascripts.Verdict, error) {
+			return luascripts.InitLatch(t.Context(), rdb, k, 3, latchCall("a"))
+		}},
+		"a removal": {"latch_delete", 2, func(rdb rueidis.Client) (luascripts.LatchState, luascripts.Verdict, error) {
+			return luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("a"))
+		}},
+	} {
+		for _, command := range commands(c.script) {
+			do(t, admin, "FLUSHALL")
+			if _, _, err := luascripts.InitLatch(t.Context(), admin, k, max(c.count, 1), latchCall("i")); err != nil {
+				t.Fatal(err)
+			}
+			if c.count == 0 {
+				if _, _, err := down("o", "")(admin); err != nil {
+					t.Fatal(err)
+				}
+			}
+			do(t, admin, "PERSIST", k.Rounds) // so that each call sets the expiries
+			do(t, admin, "PERSIST", k.Calls)
+			look := func() string {
+				s, _, err := luascripts.LookAtLatch(t.Context(), admin, k, time.Hour)
+				return fmt.Sprint(s, err)
+			}
+			before := fmt.Sprint(list(t, admin, "KEYS", "done"), contents(t, admin))
+			if _, _, err := c.run(denied(t, s, command)); err == nil {
+				continue
+			}
+			if after := fmt.Sprint(list(t, admin, "KEYS", "done"), contents(t, admin)); after != before {
+				t.Errorf("%s without %s: %s, was %s", what, command, after, before)
+			}
+			was := look()
+			if s, _, err := c.run(admin); err != nil || !s.Did || look() == was {
+				t.Errorf("%s, which was denied %s: %+v, %v", what, command, s, err)
+			}
+		}
+	}
 }
 
 // A key that holds something else is not touched.

@@ -1,5 +1,5 @@
 -- semaphore_acquire: an owner takes permits if it is its turn, or enters the queue.
--- include: time, semaphore
+-- include: reply, time, semaphore
 -- later: semaphore_queue
 --
 -- KEYS[1]   free    string how many permits are free

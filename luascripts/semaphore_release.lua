@@ -1,5 +1,5 @@
 -- semaphore_release: an owner gives its permits back, or leaves the queue.
--- include: time, semaphore
+-- include: reply, time, semaphore
 -- later: semaphore_queue
 --
 -- KEYS[1]   free    string how many permits are free
