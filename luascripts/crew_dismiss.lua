@@ -21,7 +21,7 @@ for i = 1, #ARGV - 3 do
   if answer then return answer end
   if score and score >= 1 and score <= now then
     redis.call('ZREM', members, '') -- no such member: a first write that memory limits let through
-    local denied = put(members, owner, 0, stay)
+    local denied = put(members, owner, score, 0, stay)
     if denied then return denied end
     told = true
     score = 0

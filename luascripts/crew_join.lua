@@ -22,7 +22,7 @@ local score, alive, answer = member_of(members, owner, now)
 if answer then return answer end
 if score and is_mark(score) then return -2 end
 if score and not alive and score ~= ended then return score end
-local denied = put(members, owner, math.max(score or 0, now + lease), math.max(stay, lease * 4)) -- it outlives the lease: a lost member is named
+local denied = put(members, owner, score, math.max(score or 0, now + lease), math.max(stay, lease * 4)) -- it outlives the lease: a lost member is named
 if denied then return denied end
 if not redis.call('ZSCORE', members, 'round') then
   redis.call('ZADD', members, string.format('%.0f', -(time[1] * 1000000 + time[2])), 'round')

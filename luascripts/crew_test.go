@@ -5,6 +5,7 @@ import (
 	"time"
 
 	keynames "github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -104,4 +105,52 @@ func TestCrew(t *testing.T) {
 			do(t, rdb, "PEXPIRE", k.Lock, "180000000") // later on: fifty hours are left
 		}
 	})
+}
+
+// Whichever command is denied, a call that fails has changed no member.
+func TestCrew_denied(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	k := keynames.Crew("crew")
+	join := func(owner string) func(rdb rueidis.Client) error {
+		return func(rdb rueidis.Client) error {
+			_, err := luascripts.JoinCrew(t.Context(), rdb, k, luascripts.Question{Owner: owner, Lease: time.Hour})
+			return err
+		}
+	}
+	for what, c := range map[string]struct {
+		script string
+		run    func(rdb rueidis.Client) error
+	}{
+		"the next":  {"crew_join", join("b")},
+		"once more": {"crew_join", join("a")},
+		"the end": {"crew_leave", func(rdb rueidis.Client) error {
+			_, err := luascripts.LeaveCrew(t.Context(), rdb, k, "a", 0, luascripts.MemberDone)
+			return err
+		}},
+		"a dismissal": {"crew_dismiss", func(rdb rueidis.Client) error {
+			_, _, err := luascripts.DismissFromCrew(t.Context(), rdb, k, []string{"lost"})
+			return err
+		}},
+	} {
+		for _, command := range commands(c.script) {
+			do(t, admin, "FLUSHALL")
+			if err := join("a")(admin); err != nil {
+				t.Fatal(err)
+			}
+			do(t, admin, "ZADD", k.Lock, "1000", "lost")
+			do(t, admin, "PERSIST", k.Lock) // so that each call sets the expiry
+			scores := func() string {
+				m := eval(t, admin, "return table.concat(redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES'), ' ')", []string{k.Lock})
+				return m.String()
+			}
+			before := scores()
+			if err := c.run(denied(t, s, command)); err == nil {
+				continue
+			}
+			if after := scores(); after != before {
+				t.Errorf("%s without %s: %s, was %s", what, command, after, before)
+			}
+		}
+	}
 }

@@ -21,11 +21,21 @@ local function is_mark(score)
   return score < 2 or score >= 9e15
 end
 
--- put sets the score of a member. It returns an error if that is denied.
-local function put(members, owner, score, stay)
+-- put sets the score of a member, which was `before`, or nil if it had none. If that is denied, it changes nothing, and returns an error.
+local function put(members, owner, before, score, stay)
   local reply = redis.pcall('ZADD', members, string.format('%.0f', score), owner)
   if type(reply) == 'table' then return reply end
-  if redis.call('PTTL', members) < stay / 2 then redis.call('PEXPIRE', members, stay) end
+  local long = redis.pcall('PTTL', members)
+  local denied = long
+  if type(long) == 'number' then denied = long < stay / 2 and redis.pcall('PEXPIRE', members, stay) end
+  if type(denied) == 'table' then
+    if before then
+      redis.call('ZADD', members, string.format('%.0f', before), owner)
+    else
+      redis.call('ZREM', members, owner)
+    end
+    return denied
+  end
 end
 
 -- at_work returns how many members are alive.

@@ -34,6 +34,7 @@ if mine and before == 0 and was[5] ~= by then -- nothing says which of the two i
 end
 if mine and was[3] and before > 0 then return over and 1 or 0 end
 if mine and tonumber(was[4] or '0') > tonumber(number) then return (over or not was[3]) and 1 or 0 end
+redis.call('PEXPIRE', board, stay) -- a denied command is an error before anything is said
 redis.call('HDEL', board, '') -- no such field: a first write that memory limits let through
 if over then
   redis.call('HSET', board, 'token', token, 'over', '1', 'number', number, 'by', by)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	keynames "github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -97,4 +98,29 @@ func TestLeader(t *testing.T) {
 			t.Errorf("%d, %v", v, err)
 		}
 	})
+}
+
+// Whichever command is denied, a leader whose call fails says what it said before.
+func TestLeader_denied(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	k := keynames.Leader("billing")
+	for what, c := range map[string]struct {
+		before, token uint64 // who spoke before, and who speaks now
+		over          bool
+	}{"the first": {0, 7, false}, "the next": {6, 7, false}, "once more": {7, 7, false}, "the end": {7, 7, true}} {
+		for _, command := range commands("leader_post") {
+			do(t, admin, "FLUSHALL")
+			if c.before > 0 {
+				if _, err := luascripts.PostLeader(t.Context(), admin, k, c.before, "old", time.Hour, false, 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := contents(t, admin)
+			_, err := luascripts.PostLeader(t.Context(), denied(t, s, command), k, c.token, "new", time.Hour, c.over, 2)
+			if after := contents(t, admin); err != nil && after != before {
+				t.Errorf("%s without %s: %v: %s, was %s", what, command, err, after, before)
+			}
+		}
+	}
 }
