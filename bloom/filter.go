@@ -532,7 +532,9 @@ func estimate(size, hashes uint64, set int64) int64 {
 	return int64(n)
 }
 
-// Delete deletes the filter. It succeeds if there is no filter. It costs two round trips: the first one asks for the server's time.
+// Delete deletes the filter. It succeeds if there is no filter. If one of its keys holds something else, such as a lock of that name, Delete
+// changes nothing and fails with [lock.ErrForeignKey]; but it takes a string of that name without a configuration for bits whose configuration is
+// lost, and deletes it. It costs two round trips: the first one asks for the server's time.
 //
 // A copy of the command that arrives late deletes no filter that was made since: it says until when it may be carried out, a second after
 // it was sent at most. If a connection broke on the way, Delete returns when that time has passed; if ctx ends before, a copy can take effect within
@@ -545,7 +547,11 @@ func (f *Filter) Delete(ctx context.Context) error {
 	copies := f.send.Dated()
 	_, err := send.Ask(ctx, f.send, f.send.Timeout, func(sent context.Context) (struct{}, error) {
 		return struct{}{}, copies.Send(ctx, func(before int64) (int64, error) {
-			return luascripts.DeleteBloom(sent, f.send.Redis, f.config, f.bits, before)
+			v, now, err := luascripts.DeleteBloom(sent, f.send.Redis, f.config, f.bits, before)
+			if err == nil && v == luascripts.Foreign {
+				err = send.Own(lock.ErrForeignKey)
+			}
+			return now, err
 		})
 	})
 	copies.Over(ctx)

@@ -218,6 +218,15 @@ func TestInit(t *testing.T) {
 		do("SET", "{text}:config", "x")
 		do("HSET", "hash", "a", "b")
 		do("HSET", "{partly}:config", "size", "100")
+		made(t, open(rdb, "beside"), 77, 0.001)
+		do("DEL", "beside")
+		do("RPUSH", "beside", "x")
+		for _, key := range []string{"text", "hash", "partly", "beside"} {
+			if err := open(rdb, key).Delete(t.Context()); !answered(err, lock.ErrForeignKey) {
+				t.Errorf("delete of %s: %v", key, err)
+			}
+		}
+		do("DEL", "beside", "{beside}:config")
 		for _, name := range []string{"text", "hash", "partly"} {
 			if _, err := open(rdb, name).Init(t.Context(), 10, 0.1); !errors.Is(err, lock.ErrForeignKey) {
 				t.Errorf("%s: %v", name, err)

@@ -39,11 +39,10 @@ func InitBloom(ctx context.Context, rdb rueidis.Client, config, bits string, c B
 	return v, BloomConfig{}, err
 }
 
-// DeleteBloom deletes a Bloom filter, before a time of the server, in ms. If that has come, DeleteBloom does nothing and returns the
-// server's time; otherwise now is 0.
-func DeleteBloom(ctx context.Context, rdb rueidis.Client, config, bits string, before int64) (now int64, err error) {
-	_, now, err = dated(bloomDelete, bloomDelete.exec(ctx, rdb, []string{config, bits}, []string{strconv.FormatInt(before, 10)}), before, Done)
-	return now, err
+// DeleteBloom deletes a Bloom filter, before a time of the server, in ms: Done or Foreign. If that has come, DeleteBloom does nothing and
+// returns the server's time; otherwise now is 0.
+func DeleteBloom(ctx context.Context, rdb rueidis.Client, config, bits string, before int64) (v Verdict, now int64, err error) {
+	return dated(bloomDelete, bloomDelete.exec(ctx, rdb, []string{config, bits}, []string{strconv.FormatInt(before, 10)}), before, Done, Foreign)
 }
 
 // UndoBloom clears bits that the caller set in a filter of which there is no configuration any more: Done, Free if
