@@ -48,6 +48,16 @@ local function counted(permits, rate)
   end
 end
 
+-- returned returns the units that are left when entries are over that had them: `left`, but no more than the entries leave that still count, unless
+-- there were more before. So units that Redisson gave back by release do not come back once more when their entries are over. Of a thousand entries and
+-- more it looks at none.
+local function returned(was, left, rate, entries)
+  if #entries == 1000 then return left end
+  local there = rate
+  for _, text in ipairs(entries) do there = there - cost(text) end
+  return math.min(left, math.max(was, there))
+end
+
 -- purge removes entries that are over, a thousand at most. It returns the units that are
 -- left, and whether more entries may be over.
 local function purge(value, permits, rate, before)
@@ -56,6 +66,7 @@ local function purge(value, permits, rate, before)
   for _, text in ipairs(over) do left = left + cost(text) end
   if #over > 0 then
     redis.call('ZREMRANGEBYRANK', permits, 0, #over - 1)
+    if was then left = returned(was, left, rate, redis.call('ZRANGE', permits, 0, 999)) end
   end
   if not was or left > rate or left < 0 then
     -- The value is lost, or Redisson gave units back without their entries, or took units without counting them.

@@ -33,9 +33,14 @@ local function counting(from)
 end
 
 -- The units that a taker finds: see purge, and what window_take does when they are too few.
-local left, first = tonumber(text or nil), counting(0)
-if left then
-  for _, text in ipairs(redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)) do left = left + cost(text) end
+local was, first = tonumber(text or nil), counting(0)
+local left, entries = was, {}
+for i = 1, #first, 2 do entries[#entries + 1] = first[i] end
+if was then
+  local over = redis.call('ZRANGEBYSCORE', permits, '-inf', before, 'LIMIT', 0, 1000)
+  for _, text in ipairs(over) do left = left + cost(text) end
+  if #over == 1000 then entries = redis.call('ZRANGE', permits, 1000, 1999) end
+  if #over > 0 then left = returned(was, left, rate, entries) end
 end
 local wrong = not left or left > rate or left < 0
 if wrong or #first < 2000 then

@@ -64,6 +64,42 @@ func TestWindow_inspect(t *testing.T) {
 	}
 }
 
+// Units that a client of Redisson gives back come back once, and not again when the interval of their entry is over.
+func TestWindow_release(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	k := keynames.Window("w")
+	m.SetTime(now)
+	if r, err := luascripts.InitWindow(t.Context(), rdb, k, 10, 10*time.Second, 0); r.Verdict != luascripts.Done || err != nil {
+		t.Fatal(r, err)
+	}
+	for i, c := range []struct {
+		after       time.Duration
+		wants, gets int64
+		release     string // what Redisson sets the value to afterwards
+	}{
+		{0, 5, 5, "10"}, // min(rate, 5 + 5)
+		{9 * time.Second, 10, 10, ""},
+		{1001 * time.Millisecond, 1, 0, ""},
+		{9 * time.Second, 10, 10, ""},
+	} {
+		now = now.Add(c.after)
+		m.SetTime(now)
+		s, err := luascripts.InspectWindow(t.Context(), rdb, k)
+		if err != nil || (s.Left >= c.wants) != (c.gets > 0) {
+			t.Errorf("call %d: a look says %+v, %v", i, s, err)
+		}
+		r, err := luascripts.TakeWindow(t.Context(), rdb, k, c.wants, c.wants, fmt.Sprintf("%016d", i), 0)
+		if err != nil || r.Taken != c.gets {
+			t.Errorf("call %d: %+v, %v, want %d", i, r, err, c.gets)
+		}
+		if c.release != "" {
+			do(t, rdb, "SET", k.Value, c.release)
+		}
+	}
+}
+
 // Where the value is lost, a look counts all entries, however many there are.
 func TestWindow_inspectMany(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
