@@ -5,6 +5,9 @@
 -- permits  the units taken: byte 16, 16 bytes of an id, the units as four bytes, least first -> when, in ms,
 --          which these scripts round up
 --
+-- While a slot moves between nodes of a cluster, a key that is gone there is one that another node may have, and a command for it fails in the middle of
+-- a script. So each script names a key that never exists: then the cluster answers TRYAGAIN before the script runs.
+--
 -- Redisson takes `when` from the clock of its client, and these scripts from that of the server.
 
 -- rate_of returns the rate and the interval in ms, or nil and the answer of the script.

@@ -23,9 +23,9 @@ const (
 )
 
 // WindowKeys are the keys of a window, all in one slot.
-type WindowKeys struct{ Config, Value, Permits string }
+type WindowKeys struct{ Config, Value, Permits, Never string }
 
-func (k WindowKeys) list() []string { return []string{k.Config, k.Value, k.Permits} }
+func (k WindowKeys) list() []string { return []string{k.Config, k.Value, k.Permits, k.Never} }
 
 // WindowReply is the answer of a window.
 type WindowReply struct {

@@ -4,6 +4,7 @@
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
 -- KEYS[2] value    string  the units that are left
 -- KEYS[3] permits  zset    units taken -> when, in ms
+-- KEYS[4] never    string  never there (include_window)
 -- ARGV[1] rate     count   the units of each interval
 -- ARGV[2] interval ms      the interval
 -- ARGV[3] before   ms      the server's time before which the script replaces another rate; 0 for never
@@ -15,7 +16,7 @@
 -- Returns -5: each client has a rate of its own, which the script does not know.
 --
 -- Safe to repeat. A copy that comes late replaces no rate, so it undoes no newer call.
-local config, value, permits = KEYS[1], KEYS[2], KEYS[3]
+local config, value, permits, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local rate, interval, before = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local was, every = rate_of(config)

@@ -4,6 +4,7 @@
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
 -- KEYS[2] value    string  the units that are left
 -- KEYS[3] permits  zset    units taken -> when, in ms
+-- KEYS[4] never    string  never there (include_window)
 --
 -- Returns a list: the units that a caller can take; the time in ms until there is one, 0 if there is one; the time
 -- in ms until no unit counts as taken; the rate; the interval in ms; and 1 if callers have taken units, else 0.
@@ -13,7 +14,7 @@
 --
 -- The script reads a thousand entries that are over and a thousand that count, at most, and all that count if the value is lost or cannot be
 -- right. A window with more entries can have more units left.
-local config, value, permits = KEYS[1], KEYS[2], KEYS[3]
+local config, value, permits, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 local rate, interval = rate_of(config)
 if not rate then return interval end

@@ -4,6 +4,7 @@
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
 -- KEYS[2] value    string  the units that are left
 -- KEYS[3] permits  zset    units taken -> when, in ms
+-- KEYS[4] never    string  never there (include_window)
 -- ARGV[1] units    count   the number of units that the call took
 -- ARGV[2] id       text    the id of the call
 --
@@ -14,7 +15,7 @@
 -- Returns -5: each client has a rate of its own, which the script does not know.
 --
 -- Safe to repeat: the units come back only if the script removes their entry from the zset.
-local config, value, permits = KEYS[1], KEYS[2], KEYS[3]
+local config, value, permits, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local units, id = tonumber(ARGV[1]), ARGV[2]
 
 local rate, answer = rate_of(config)

@@ -4,6 +4,7 @@
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
 -- KEYS[2] value    string  the units that are left
 -- KEYS[3] permits  zset    units taken -> when, in ms
+-- KEYS[4] never    string  never there (include_window)
 -- ARGV[1] units    count   the units that the caller wants; 0 only asks
 -- ARGV[2] least    count   the least units that the caller takes
 -- ARGV[3] id       text    16 bytes that no other call has
@@ -18,7 +19,7 @@
 --
 -- Safe to repeat with the same id within the interval: the script finds the entry of the call. Where a caller takes fewer units than it
 -- wants, the script looks for the entry among those that are not older than the call.
-local config, value, permits = KEYS[1], KEYS[2], KEYS[3]
+local config, value, permits, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local units, least, id, ago = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
 local rate, interval = rate_of(config)

@@ -1,8 +1,11 @@
 package luascripts_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,6 +100,53 @@ func TestWindow_release(t *testing.T) {
 		if c.release != "" {
 			do(t, rdb, "SET", k.Value, c.release)
 		}
+	}
+}
+
+// While its slot moves, no script of a window begins what it cannot end: the cluster has the client try again.
+func TestWindow_slotMoves(t *testing.T) {
+	c := redistest.StartCluster(t)
+	rdb := c.Client(t)
+	k := keynames.Window("w")
+	if r, err := luascripts.InitWindow(t.Context(), rdb, k, 3, time.Hour, 0); r.Verdict != luascripts.Done || err != nil {
+		t.Fatal(r, err)
+	}
+	take := func(ctx context.Context, units int64, id string) (luascripts.WindowReply, error) {
+		return luascripts.TakeWindow(ctx, rdb, k, units, units, fmt.Sprintf("%016s", id), 0)
+	}
+	if r, err := take(t.Context(), 3, "a"); r.Taken != 3 || err != nil {
+		t.Fatal(r, err)
+	}
+	refund := func(ctx context.Context) error {
+		_, err := luascripts.RefundWindow(ctx, rdb, k, 3, fmt.Sprintf("%016s", "a"))
+		return err
+	}
+	from := c.Master(t, "w")
+	to := c.Masters(t)[0]
+	if to == from {
+		to = c.Masters(t)[1]
+	}
+	do(t, rdb, "ZADD", k.Permits, "1000", list(t, rdb, "ZRANGE", k.Permits, "0", "0")[0]) // its interval is over
+	m := c.Migrate(t, c.Slot(t, "w"), from, to)
+	for what, call := range map[string]func(context.Context) error{
+		"a taker":  func(ctx context.Context) error { _, err := take(ctx, 1, "b"); return err },
+		"a refund": refund,
+		"a look":   func(ctx context.Context) error { _, err := luascripts.InspectWindow(ctx, rdb, k); return err },
+		"a rate": func(ctx context.Context) error {
+			_, err := luascripts.InitWindow(ctx, rdb, k, 4, time.Hour, someday)
+			return err
+		},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if err := call(ctx); err == nil || !strings.Contains(err.Error(), "TRYAGAIN") && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	m.Move(t, m.Keys(t)...)
+	m.Finish(t)
+	if r, err := take(t.Context(), 3, "c"); r.Taken != 3 || err != nil {
+		t.Errorf("when it has moved: %+v, %v", r, err)
 	}
 }
 

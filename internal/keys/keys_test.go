@@ -215,7 +215,7 @@ func TestOthers(t *testing.T) {
 		if w.Config != name || w.Value != want+":value" || w.Permits != want+":permits" || bits != name || config != want+":config" {
 			t.Errorf("%q: %+v, %q, %q", name, w, bits, config)
 		}
-		for _, key := range []string{w.Value, w.Permits, config} {
+		for _, key := range []string{w.Value, w.Permits, w.Never, config} {
 			if Tag(key) != Tag(name) {
 				t.Errorf("%q and %q are in two slots", name, key)
 			}

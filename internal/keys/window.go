@@ -4,7 +4,9 @@ import "github.com/leasehold-go/leasehold/luascripts"
 
 // Window returns the keys of a rate limiter in Redisson's layout, for a checked name.
 func Window(name string) luascripts.WindowKeys {
-	return luascripts.WindowKeys{Config: name, Value: suffixed(name, "value"), Permits: suffixed(name, "permits")}
+	k := luascripts.WindowKeys{Config: name, Value: suffixed(name, "value"), Permits: suffixed(name, "permits")}
+	k.Never = k.Value + ":permits" // a user with rights to the permits has rights to this key
+	return k
 }
 
 // Filters is the pattern of the keys that show Bloom filters.
