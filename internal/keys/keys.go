@@ -134,8 +134,8 @@ func tagged(name string) string {
 // suffixed is Redisson's suffixName.
 func suffixed(name, suffix string) string { return tagged(name) + ":" + suffix }
 
-// suffixes end the keys that rate limiters and Bloom filters of Redisson keep beside their own.
-var suffixes = []string{"}:value", "}:permits", "}:config", "}:timeout"}
+// suffixes end the keys that windows, Bloom filters and semaphores of Redisson keep beside their own.
+var suffixes = []string{":value", ":permits", ":config", ":timeout"}
 
 // ours is the name of something that Redisson does not have. No two locks share it: it
 // ends in a brace, or in a colon if the lock's name brings braces of its own.
@@ -173,11 +173,11 @@ func Check(prefix, name string) error {
 	return checkSuffix(full)
 }
 
-// checkSuffix returns an error for a key that rate limiters, filters or semaphores keep beside their own.
+// checkSuffix returns an error for a key that windows, filters or semaphores without braces in their names keep beside their own.
 func checkSuffix(full string) error {
 	for _, s := range suffixes {
-		if strings.HasPrefix(full, "{") && strings.HasSuffix(full, s) && strings.Count(full, "}") == 1 {
-			return fmt.Errorf("%w: {…%s is where rate limiters, filters and semaphores keep their state", lock.ErrBadName, s)
+		if strings.HasPrefix(full, "{") && strings.HasSuffix(full, "}"+s) && strings.Count(full, "}") == 1 {
+			return fmt.Errorf("%w: {…}%s is where windows, filters and semaphores keep their state", lock.ErrBadName, s)
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package keys
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -238,6 +239,22 @@ func TestOthers(t *testing.T) {
 	}
 	if _, err := Limiter("", "redisson_lock_queue", "x"); !errors.Is(err, lock.ErrBadName) {
 		t.Errorf("a key of locks: %v", err)
+	}
+	// Nor has a window, a filter or a semaphore the keys that strangers choose.
+	for _, c := range []struct{ prefix, name, key, of string }{{"", "{x}", "value", "{x}"}, {"{shop}:", "api", "permits", "{shop}:api"}, {"", "a{b}", "config", "a{b}"}, {"", "api", "{b}:timeout", "api:{b}"}, {"", "{x}", "value:permits", "{x}"}} {
+		_, config := Bloom(c.of)
+		w := Window(c.of)
+		if theirs := []string{w.Value, w.Permits, w.Never, config, Semaphore(c.of).Leases}; !slices.Contains(theirs, c.prefix+c.name+":"+c.key) {
+			t.Errorf("%q are not where the limiter %q keeps %q", theirs, c.name, c.key)
+		}
+		if full, err := Limiter(c.prefix, c.name, c.key); !errors.Is(err, lock.ErrBadName) {
+			t.Errorf("%+v: %q, %v", c, full, err)
+		}
+	}
+	for _, key := range []string{"value", "a:value", "{b}", "{b}:values"} {
+		if _, err := Limiter("p:", "api", key); err != nil {
+			t.Errorf("%q: %v", key, err)
+		}
 	}
 	if full, err := Limiter("p:", "api", "}{"); err != nil || full != "p:api:}{" {
 		t.Errorf("%q, %v", full, err)

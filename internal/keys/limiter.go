@@ -18,8 +18,8 @@ func CheckLimiter(prefix, name string) error {
 }
 
 // Limiter returns where the rate limiter of a checked name keeps what is owed of key, or what is wrong
-// with that key. It can be any text, also with braces: there is one key in each command. Where a name in braces is that of a window, a
-// filter or a semaphore, too, the keys of these are refused.
+// with that key. It can be any text, also with braces: there is one key in each command. A key is refused
+// that a window, a filter or a semaphore could keep beside its own: it ends as these do, and has braces before that, of the prefix, the name or the key.
 func Limiter(prefix, name, key string) (string, error) {
 	full := prefix + name + ":" + key
 	if len(full) > maxName {
@@ -30,5 +30,10 @@ func Limiter(prefix, name, key string) (string, error) {
 			return "", fmt.Errorf("%w: %q is where locks keep their state", lock.ErrBadName, r)
 		}
 	}
-	return full, checkSuffix(full)
+	for _, s := range suffixes {
+		if name, ok := strings.CutSuffix(full, s); ok && strings.Contains(name, "{") {
+			return "", fmt.Errorf("%w: after braces, %s is where windows, filters and semaphores keep their state", lock.ErrBadName, s)
+		}
+	}
+	return full, nil
 }
