@@ -1,4 +1,5 @@
 -- include_window: a rate limiter in the layout of Redisson's RRateLimiter. It has no keys of its own.
+-- include: reply
 --
 -- config   rate, interval (ms), type (0: all clients together) and keepAliveTime (ms, 0 for none)
 -- value    the units that are left
@@ -83,16 +84,19 @@ local function purge(value, permits, rate, before)
   return left, #over == 1000
 end
 
--- keep gives the state the life that Redisson gives it.
+-- keep gives the state the life that Redisson gives it. If a command is denied, it returns an error.
 local function keep(config, value, permits)
-  local alive = tonumber(redis.call('HGET', config, 'keepAliveTime') or nil) or 0
+  local text = redis.pcall('HGET', config, 'keepAliveTime')
+  if failed(text) then return text end
+  local alive, denied = tonumber(text or nil) or 0, nil
   if alive > 0 then
-    redis.call('PEXPIRE', config, alive)
+    denied = failed(redis.pcall('PEXPIRE', config, alive))
   else
-    alive = redis.call('PTTL', config)
+    alive = redis.pcall('PTTL', config)
+    if failed(alive) then return alive end
   end
   if alive > 0 then
-    redis.call('PEXPIRE', value, alive)
-    redis.call('PEXPIRE', permits, alive)
+    denied = denied or failed(redis.pcall('PEXPIRE', value, alive)) or failed(redis.pcall('PEXPIRE', permits, alive))
   end
+  return denied
 end

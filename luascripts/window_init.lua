@@ -1,5 +1,5 @@
 -- window_init: a window gets its rate, or another one.
--- include: time, window
+-- include: reply, time, window
 --
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
 -- KEYS[2] value    string  the units that are left
@@ -29,14 +29,20 @@ if type(held) == 'table' then
   if string.find(held.err, 'WRONGTYPE', 1, true) then return -4 end
   return held
 end
-redis.call('HSET', config, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', '0')
-redis.call('HSETNX', config, 'keepAliveTime', '0')
+local alive = redis.call('HGET', config, 'keepAliveTime') or '0'
+local left, text, since = rate, false, string.format('(%.0f', now - interval)
 if was then
-  local left = rate
-  local since = string.format('(%.0f', now - interval)
-  for _, text in ipairs(redis.call('ZRANGEBYSCORE', permits, since, '+inf')) do left = left - cost(text) end
-  redis.call('ZREMRANGEBYSCORE', permits, '-inf', string.sub(since, 2))
-  redis.call('SET', value, string.format('%.0f', math.max(0, left)))
-  keep(config, value, permits)
+  text = redis.call('GET', value)
+  for _, one in ipairs(redis.call('ZRANGEBYSCORE', permits, since, '+inf')) do left = left - cost(one) end
+end
+redis.call('HSET', config, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', '0', 'keepAliveTime', alive)
+if was then
+  local denied = failed(redis.pcall('ZREMRANGEBYSCORE', permits, '-inf', string.sub(since, 2)))
+  denied = denied or failed(redis.pcall('SET', value, string.format('%.0f', math.max(0, left)))) or keep(config, value, permits)
+  if denied then -- an error means that the rate is the one before
+    redis.call('HSET', config, 'rate', string.format('%.0f', was), 'interval', string.format('%.0f', every))
+    redis.pcall('SET', value, text or '-1') -- less than 0: the next taker counts the entries
+    return denied
+  end
 end
 return 1

@@ -1,5 +1,5 @@
 -- window_refund: a caller gives back units of a window that it took and did not use.
--- include: window
+-- include: reply, window
 --
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
 -- KEYS[2] value    string  the units that are left
@@ -20,15 +20,17 @@ local units, id = tonumber(ARGV[1]), ARGV[2]
 
 local rate, answer = rate_of(config)
 if not rate then return answer end
-local gone = redis.pcall('ZREM', permits, packed(id, units))
-if type(gone) == 'table' then
-  if string.find(gone.err, 'WRONGTYPE', 1, true) then return -4 end
-  return gone
-end
-if gone == 0 then return 0 end
+local there = redis.pcall('ZSCORE', permits, packed(id, units))
+if failed(there) then return string.find(there.err, 'WRONGTYPE', 1, true) and -4 or there end
+if not there then return 0 end
 local left = tonumber(redis.call('GET', value) or nil)
+redis.call('ZREM', permits, '') -- no such member: a first write that memory limits let through, and a denied one changes nothing
 if left then
-  redis.call('SET', value, string.format('%.0f', math.min(rate, left + units)))
-  keep(config, value, permits)
+  local denied = failed(redis.pcall('SET', value, string.format('%.0f', math.min(rate, left + units)))) or keep(config, value, permits)
+  if denied then -- an error means that the units did not come back
+    redis.pcall('SET', value, string.format('%.0f', left))
+    return denied
+  end
 end
+redis.call('ZREM', permits, packed(id, units))
 return 1

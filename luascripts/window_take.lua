@@ -1,5 +1,5 @@
 -- window_take: a caller takes units of a window, or asks for its state.
--- include: time, window
+-- include: reply, time, window
 --
 -- KEYS[1] config   hash    rate, interval, type, keepAliveTime (include_window)
 -- KEYS[2] value    string  the units that are left
@@ -47,6 +47,7 @@ local function before()
 end
 
 local left, more = purge(value, permits, rate, string.format('%.0f', now - interval))
+local latest = tonumber(redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')[2] or nil)
 local taken, retry = math.min(units, left), 0
 local had = units > 0 and before()
 if had then
@@ -77,12 +78,15 @@ elseif units > 0 then
   else
     -- Rounded up, so that no unit comes back before its interval is over.
     local at = time[1] * 1000 + math.ceil(time[2] / 1000)
-    redis.call('ZADD', permits, string.format('%.0f', at), packed(id, taken))
-    left = left - taken
-    redis.call('SET', value, string.format('%.0f', left))
-    keep(config, value, permits)
+    redis.call('ZADD', permits, string.format('%.0f', at), packed(id, taken)) -- refused here when memory is full: nothing is taken
+    local denied = failed(redis.pcall('SET', value, string.format('%.0f', left - taken))) or keep(config, value, permits)
+    if denied then -- an error means that nothing is taken
+      redis.pcall('SET', value, string.format('%.0f', left))
+      redis.call('ZREM', permits, packed(id, taken))
+      return denied
+    end
+    left, latest = left - taken, math.max(latest or 0, at)
   end
 end
-local reset, latest = 0, redis.call('ZRANGE', permits, -1, -1, 'WITHSCORES')
-if latest[2] then reset = math.max(0, latest[2] + interval - now) end
+local reset = latest and math.max(0, latest + interval - now) or 0
 return {taken, left, math.ceil(retry), math.ceil(reset), rate, interval}

@@ -103,6 +103,49 @@ func TestWindow_release(t *testing.T) {
 	}
 }
 
+// Whichever command is denied, a call that fails has taken no units, given none back, and set no rate.
+func TestWindow_denied(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	k := keynames.Window("w")
+	take := func(id string) func(rdb rueidis.Client) error {
+		return func(rdb rueidis.Client) error {
+			_, err := luascripts.TakeWindow(t.Context(), rdb, k, 3, 3, fmt.Sprintf("%016s", id), 0)
+			return err
+		}
+	}
+	for what, c := range map[string]struct {
+		script string
+		run    func(rdb rueidis.Client) error
+	}{
+		"a taker": {"window_take", take("b")},
+		"a refund": {"window_refund", func(rdb rueidis.Client) error {
+			_, err := luascripts.RefundWindow(t.Context(), rdb, k, 3, fmt.Sprintf("%016s", "a"))
+			return err
+		}},
+		"a rate": {"window_init", func(rdb rueidis.Client) error {
+			_, err := luascripts.InitWindow(t.Context(), rdb, k, 12, time.Hour, someday)
+			return err
+		}},
+	} {
+		for _, alive := range []string{"0", "3600000"} {
+			for _, command := range commands(c.script) {
+				do(t, admin, "FLUSHALL")
+				do(t, admin, "HSET", k.Config, "rate", "10", "interval", "3600000", "type", "0", "keepAliveTime", alive)
+				do(t, admin, "PEXPIRE", k.Config, "3600000")
+				if err := take("a")(admin); err != nil {
+					t.Fatal(err)
+				}
+				before := contents(t, admin)
+				err := c.run(denied(t, s, command))
+				if after := contents(t, admin); err != nil && strings.ReplaceAll(after, "*", "") != before {
+					t.Errorf("%s without %s: %v: %s, was %s", what, command, err, after, before)
+				}
+			}
+		}
+	}
+}
+
 // While its slot moves, no script of a window begins what it cannot end: the cluster has the client try again.
 func TestWindow_slotMoves(t *testing.T) {
 	c := redistest.StartCluster(t)
