@@ -65,6 +65,8 @@ elseif units > 0 then
   end
   if taken < least then
     taken = 0
+    local denied = keep(config, value, permits) -- a caller that waits keeps the window alive, as with Redisson
+    if denied then return denied end
     if least > rate then
       retry = -1
     elseif not more then

@@ -146,6 +146,28 @@ func TestWindow_denied(t *testing.T) {
 	}
 }
 
+// A window with a keepAliveTime of Redisson's stays while callers wait for its units.
+func TestWindow_keepAlive(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	m.SetTime(now)
+	k := keynames.Window("w")
+	do(t, rdb, "HSET", k.Config, "rate", "1", "interval", "10000", "type", "0", "keepAliveTime", "10000")
+	do(t, rdb, "PEXPIRE", k.Config, "10000")
+	for i, c := range []struct {
+		after time.Duration
+		gets  int64
+	}{{0, 1}, {5 * time.Second, 0}, {5*time.Second + time.Millisecond, 1}} {
+		now = now.Add(c.after)
+		m.SetTime(now)
+		if r, err := luascripts.TakeWindow(t.Context(), rdb, k, 1, 1, fmt.Sprintf("%016d", i), 0); err != nil || r.Verdict != luascripts.Done || r.Taken != c.gets {
+			t.Errorf("call %d: %+v, %v, want %d", i, r, err, c.gets)
+		}
+		about(t, "the window", pttl(t, rdb, k.Config), 10*time.Second)
+	}
+}
+
 // While its slot moves, no script of a window begins what it cannot end: the cluster has the client try again.
 func TestWindow_slotMoves(t *testing.T) {
 	c := redistest.StartCluster(t)
