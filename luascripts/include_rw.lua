@@ -26,6 +26,12 @@ local function lives(lock, beside, owner, count)
   return most
 end
 
+-- unlease deletes the keys of an owner's read leases from one hold to another, of which `to` is the latest: ten thousand at most, as the server stands
+-- still meanwhile. More are made by hand, or end by themselves.
+local function unlease(beside, owner, from, to)
+  for n = to, math.max(from, to - 9999), -1 do redis.pcall('DEL', timeout(beside, owner, n)) end
+end
+
 -- readers calls f(owner, count, left) for each reader in this part of the hash, also for dead
 -- ones, until f returns true; it reports whether f did. A small hash keeps the order of
 -- arrival; the last reader comes first here, as it has most of its lease left as a rule.

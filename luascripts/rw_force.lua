@@ -26,7 +26,7 @@ repeat
     return #fields == 50
   end)
 until stopped or cursor == '0'
-if #leases > 0 then redis.call('DEL', unpack(leases)) end
+for from = 1, #leases, 1000 do redis.call('DEL', unpack(leases, from, math.min(from + 999, #leases))) end -- unpack has a limit
 if stopped and not bury(lock, fields) then return -3 end
 redis.call('DEL', lock)
 redis.pcall(publish, channel, '1')

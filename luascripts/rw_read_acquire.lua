@@ -81,5 +81,5 @@ if reader == owner then
   -- The owner had its turn. Other readers that came before the turn began may follow.
   if start > one_passed() then turns(turn, '', 0, start, rest) else redis.pcall('DEL', turn) end
 end
-for n = want + 1, count do redis.pcall('DEL', timeout(beside, owner, n)) end -- of holds that are being given back
+unlease(beside, owner, want + 1, count) -- of holds that are being given back
 return token

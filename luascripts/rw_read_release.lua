@@ -42,7 +42,7 @@ if leave > 0 then
   redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through
   redis.call('HSET', lock, owner, leave)
   for n = 1, leave do redis.call('PEXPIRE', timeout(beside, owner, n), mine) end -- a partial release does not change the lease
-  for n = count, leave + 1, -1 do redis.call('DEL', timeout(beside, owner, n)) end
+  unlease(beside, owner, leave + 1, count)
   return 1
 end
 if mode == 'write' then -- the owner reads under its own write hold, and the lease of that keeps the hash
@@ -68,6 +68,6 @@ else
     prune(lock, beside)
   end
 end
-for n = count, 1, -1 do redis.pcall('DEL', timeout(beside, owner, n)) end
+unlease(beside, owner, 1, count)
 if mine == 0 then return -2 end
 return 1

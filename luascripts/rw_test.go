@@ -784,6 +784,46 @@ func TestForceRW(t *testing.T) {
 	})
 }
 
+// Readers with more holds than Lua can pass to one command are removed, too.
+func TestForceRW_manyHolds(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		words := []string{"HSET", l.keys.Lock, "mode", "read"}
+		for i := range 49 {
+			words = append(words, owner(fmt.Sprint("G", i)), "300")
+		}
+		do(t, l.rdb, words...)
+		got, err := luascripts.ForceRW(t.Context(), l.rdb, l.keys)
+		check(t, "force", got, luascripts.Done, err)
+		if all := contents(t, l.rdb); all != "" {
+			t.Errorf("left:\n%s", all)
+		}
+	})
+}
+
+// A number of holds that no caller made does not keep the server at work.
+func TestRW_hugeCount(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		const count = "30000000"
+		for what, call := range map[string]func(){
+			"a reader is back": func() { l.expect("read", l.asksToRead("G1").Verdict, luascripts.Done) },
+			"a part is left": func() {
+				v, err := luascripts.ReleaseRead(t.Context(), l.rdb, l.keys, owner("G1"), 1)
+				check(t, "release", v, luascripts.Done, err)
+			},
+			"it leaves": func() { l.stopsReading("G1", luascripts.Done) },
+		} {
+			l.clear()
+			do(t, l.rdb, "HSET", l.keys.Lock, "mode", "read", owner("G1"), count)
+			do(t, l.rdb, "SET", l.keys.Beside+":"+owner("G1")+":rwlock_timeout:"+count, "1", "PX", "60000")
+			before := time.Now()
+			call()
+			if passed := time.Since(before); passed > slow {
+				t.Errorf("%s: after %v", what, passed)
+			}
+		}
+	})
+}
+
 // 1: G1 writes. 2: it reads too. 3: it stops writing; readers are told, and enter
 // at once; writers do not. 4: all stop reading, and the last of them tells the waiters.
 func TestRW_downgrade(t *testing.T) {
