@@ -56,7 +56,7 @@ if count == 0 then
 end
 
 local token = '0'
-if register and want == 1 then token = redis.call('GET', register) or grown(register, redis.call('TIME')) end
+if register and want == 1 then token = latest_in(register) or grown(register, redis.call('TIME')) end
 
 -- Neither this owner's lease nor the lock's ever gets shorter.
 local left = redis.call('PTTL', lock)

@@ -7,7 +7,7 @@
 --
 -- Returns 1 when the register is at the token or above.
 -- Returns -2: the holder does not hold the lock; nothing was done.
--- Returns -4: the key holds something else; nothing was done.
+-- Returns -4: the key or the register holds something else; nothing was done.
 --
 -- Safe to repeat, and in any order: the register never goes down. A copy that arrives
 -- when another owner has the lock does nothing: that owner's token may be the smaller one.
@@ -21,6 +21,8 @@ if type(held) == 'table' then
   return held
 end
 if held == 0 then return -2 end
-local latest = tonumber(redis.call('GET', register) or nil)
+local text = redis.call('GET', register)
+if text and not string.find(text, '^%d+$') then return -4 end
+local latest = tonumber(text or nil)
 if not latest or latest < token then redis.call('SET', register, string.format('%.0f', token)) end
 return 1

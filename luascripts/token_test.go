@@ -1,11 +1,13 @@
 package luascripts_test
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	keynames "github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -27,6 +29,7 @@ func TestRaiseToken(t *testing.T) {
 			"above":       {"HSET orders me 1", "SET " + k.Register + " " + above, luascripts.Done, above},
 			"free":        {"", "SET " + k.Register + " 7", luascripts.Gone, "7"},
 			"another's":   {"HSET orders other 1", "SET " + k.Register + " 7", luascripts.Gone, "7"},
+			"no number":   {"HSET orders me 1", "SET " + k.Register + " 12.5", luascripts.Foreign, "12.5"},
 			"foreign key": {"SET orders me", "SET " + k.Register + " 7", luascripts.Foreign, "7"},
 		} {
 			do(t, rdb, "FLUSHALL")
@@ -51,6 +54,33 @@ func TestRaiseToken(t *testing.T) {
 		do(t, rdb, "RPUSH", k.Register, "7")
 		if _, err := luascripts.RaiseToken(t.Context(), rdb, k, "me", younger); err == nil {
 			t.Error("a register that is a list")
+		}
+	})
+}
+
+// A register that holds no token is an error, and nothing changes: neither it nor the lock.
+func TestToken_noNumber(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		for _, text := range []string{"abc", "12.5", "-3", "", " 7", "0x10", "1e3", strings.Repeat("9", 20)} {
+			for what, acquire := range map[string]struct {
+				keys luascripts.Keys
+				call func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Question) (luascripts.Acquired, error)
+			}{
+				"plain": {keynames.Plain("orders"), luascripts.AcquireReentrant},
+				"fair":  {keynames.Fair("orders"), luascripts.AcquireFair},
+				"read":  {keynames.ReadWrite("orders"), luascripts.AcquireRead},
+				"write": {keynames.ReadWrite("orders"), luascripts.AcquireWrite},
+			} {
+				k := acquire.keys
+				k.Register = keynames.Tokens("orders")
+				do(t, rdb, "FLUSHALL")
+				do(t, rdb, "SET", k.Register, text)
+				before := contents(t, rdb)
+				a, err := acquire.call(t.Context(), rdb, k, luascripts.Question{Owner: ours, Lease: time.Hour, Want: 1})
+				if after := contents(t, rdb); err == nil || after != before {
+					t.Errorf("%s, %q: %+v, %v: %s", what, text, a, err, after)
+				}
+			}
 		}
 	})
 }
