@@ -45,7 +45,7 @@ local function tally(count, rounds, calls, now, stay)
       return nil, string.find(reply.err, 'WRONGTYPE', 1, true) and -4 or reply
     end
   end
-  if value and (not string.find(value, '^%-?%d+$') or #value > 16) then return nil, -4 end
+  if value and (not string.find(value, '^%-?[1-9]%d*$') and value ~= '0' or #value > 16) then return nil, -4 end -- as DECR reads it
   local left = math.max(tonumber(value or '0'), 0)
   local round, open, gone = tonumber(fields[1] or '0'), tonumber(fields[2] or '0'), tonumber(fields[3] or '0')
   local over = math.max(open, gone) >= round

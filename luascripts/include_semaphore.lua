@@ -21,7 +21,9 @@ local function stock(free, leases)
       return false, nil, string.find(reply.err, 'WRONGTYPE', 1, true) and -4 or reply
     end
   end
-  if value and (not string.find(value, '^%-?%d+$') or #value > 11) then return false, nil, -4 end
+  if value and (not string.find(value, '^%-?[1-9]%d*$') and value ~= '0' or #value > 11) then return false, nil, -4 end -- as INCRBY reads it
+  local first = held > 0 and redis.call('ZRANGE', leases, 0, 0)[1]
+  if first and #first ~= 16 then return false, nil, -4 end -- no permit: a zset of the application
   return value and tonumber(value), held
 end
 

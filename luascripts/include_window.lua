@@ -21,10 +21,22 @@ local function rate_of(config)
   if not fields[1] and not fields[2] and not fields[3] then
     return nil, redis.call('PTTL', config) == -2 and -3 or -4 -- -2: there is no hash
   end
-  local rate, interval = tonumber(fields[1] or nil), tonumber(fields[2] or nil)
-  if not rate or not interval then return nil, -4 end
+  for i = 1, 2 do
+    if not fields[i] or not string.find(fields[i], '^[1-9]%d*$') or #fields[i] > 16 then return nil, -4 end
+  end
   if fields[3] ~= '0' then return nil, -5 end
-  return rate, interval
+  return tonumber(fields[1]), tonumber(fields[2])
+end
+
+-- used returns the text of the value, false if there is none, and the number of entries. If a key holds something else, or a command is denied, it returns
+-- false and nil, and an answer for the caller.
+local function used(value, permits)
+  local text, held, first = redis.pcall('GET', value), redis.pcall('ZCARD', permits), redis.pcall('ZRANGE', permits, 0, 0)
+  local denied = failed(text) or failed(held) or failed(first)
+  if denied then return false, nil, string.find(denied.err, 'WRONGTYPE', 1, true) and -4 or denied end
+  if text and (not string.find(text, '^%-?%d+$') or #text > 16) then return false, nil, -4 end
+  if first[1] and string.byte(first[1]) ~= #first[1] - 5 then return false, nil, -4 end -- no entry: a zset of the application
+  return text, held
 end
 
 -- packed returns the member of permits for a call and its units.

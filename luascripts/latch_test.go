@@ -309,7 +309,7 @@ func TestLatch_denied(t *testing.T) {
 func TestLatch_foreign(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for what, set := range map[string][]string{
-			"a list": {"RPUSH", "done", "x"}, "a text": {"SET", "done", "x"}, "a fraction": {"SET", "done", "1.5"}, "a huge number": {"SET", "done", "12345678901234567"},
+			"a list": {"RPUSH", "done", "x"}, "a text": {"SET", "done", "x"}, "a fraction": {"SET", "done", "1.5"}, "a serial number": {"SET", "done", "007"}, "a huge number": {"SET", "done", "12345678901234567"},
 			"no rounds": {"SET", "leasehold_latch:{done}", "x"}, "no calls": {"SET", "leasehold_latch_calls:{done}", "x"},
 		} {
 			do(t, rdb, "FLUSHALL")

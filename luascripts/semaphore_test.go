@@ -189,6 +189,30 @@ func TestSemaphore_expiry(t *testing.T) {
 	})
 }
 
+// Keys of the application that have the names of a semaphore's are left alone.
+func TestSemaphore_foreign(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(2)
+		for _, words := range [][]string{{"ZADD", k.Leases, "1700000000", "session-a", "1700000001", "session-b"}, {"SET", k.Lock, "007"}, {"SET", k.Lock, "-0"}, {"SET", k.Lock, "1e1"}} {
+			do(t, rdb, "FLUSHALL")
+			do(t, rdb, words...)
+			before := contents(t, rdb)
+			if v := take(t, rdb, k, taker(1, 1), 0); v != luascripts.Foreign {
+				t.Errorf("take beside %q: %d", words, v)
+			}
+			if v := give(t, rdb, k, taker(1, 1)); v != luascripts.Foreign {
+				t.Errorf("give beside %q: %d", words, v)
+			}
+			if v, _, err := luascripts.ResizeSemaphore(t.Context(), rdb, k, 2, someday); v != luascripts.Foreign || err != nil {
+				t.Errorf("resize beside %q: %d, %v", words, v, err)
+			}
+			if after := contents(t, rdb); after != before {
+				t.Errorf("%q: %s, was %s", words, after, before)
+			}
+		}
+	})
+}
+
 // A waiter that gives up lets those behind it go, who are told.
 func TestSemaphore_givesUp(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {

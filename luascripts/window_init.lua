@@ -24,15 +24,11 @@ if not was and every ~= -3 then return every end
 if was == rate and every == interval then return 0 end
 local now = clock()
 if was and now >= before then return {was, every, now} end
-local held = redis.pcall('ZCARD', permits)
-if type(held) == 'table' then
-  if string.find(held.err, 'WRONGTYPE', 1, true) then return -4 end
-  return held
-end
+local text, held, answer = used(value, permits)
+if not held then return answer end
 local alive = redis.call('HGET', config, 'keepAliveTime') or '0'
-local left, text, since = rate, false, string.format('(%.0f', now - interval)
+local left, since = rate, string.format('(%.0f', now - interval)
 if was then
-  text = redis.call('GET', value)
   for _, one in ipairs(redis.call('ZRANGEBYSCORE', permits, since, '+inf')) do left = left - cost(one) end
 end
 redis.call('HSET', config, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', '0', 'keepAliveTime', alive)

@@ -18,13 +18,8 @@ local config, value, permits, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 local rate, interval = rate_of(config)
 if not rate then return interval end
-local text, held = redis.pcall('GET', value), redis.pcall('ZCARD', permits)
-for _, reply in ipairs({text, held}) do
-  if type(reply) == 'table' then
-    if string.find(reply.err, 'WRONGTYPE', 1, true) then return -4 end
-    return reply
-  end
-end
+local text, held, answer = used(value, permits)
+if not held then return answer end
 local now = clock()
 local before = string.format('%.0f', now - interval)
 

@@ -18,12 +18,12 @@
 local config, value, permits, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local units, id = tonumber(ARGV[1]), ARGV[2]
 
-local rate, answer = rate_of(config)
-if not rate then return answer end
-local there = redis.pcall('ZSCORE', permits, packed(id, units))
-if failed(there) then return string.find(there.err, 'WRONGTYPE', 1, true) and -4 or there end
-if not there then return 0 end
-local left = tonumber(redis.call('GET', value) or nil)
+local rate, why = rate_of(config)
+if not rate then return why end
+local text, held, answer = used(value, permits)
+if not held then return answer end
+if not redis.call('ZSCORE', permits, packed(id, units)) then return 0 end
+local left = tonumber(text or nil)
 redis.call('ZREM', permits, '') -- no such member: a first write that memory limits let through, and a denied one changes nothing
 if left then
   local denied = failed(redis.pcall('SET', value, string.format('%.0f', math.min(rate, left + units)))) or keep(config, value, permits)

@@ -25,11 +25,8 @@ local units, least, id, ago = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ton
 local rate, interval = rate_of(config)
 if not rate then return interval end
 local now, time = clock()
-local held = redis.pcall('ZCARD', permits)
-if type(held) == 'table' then
-  if string.find(held.err, 'WRONGTYPE', 1, true) then return -4 end
-  return held
-end
+local _, held, answer = used(value, permits)
+if not held then return answer end
 
 -- before returns the units that a copy of this call has taken, or nil.
 local function before()

@@ -236,6 +236,55 @@ func TestWindow_inspectMany(t *testing.T) {
 	})
 }
 
+// Keys of the application that have the names of a window's are left alone, whatever a caller does.
+func TestWindow_foreign(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Window("w")
+		calls := map[string]func() (luascripts.Verdict, error){
+			"take": func() (luascripts.Verdict, error) {
+				r, err := luascripts.TakeWindow(t.Context(), rdb, k, 1, 1, fmt.Sprintf("%016d", 1), 0)
+				return r.Verdict, err
+			},
+			"refund": func() (luascripts.Verdict, error) {
+				return luascripts.RefundWindow(t.Context(), rdb, k, 1, fmt.Sprintf("%016d", 1))
+			},
+			"look": func() (luascripts.Verdict, error) {
+				s, err := luascripts.InspectWindow(t.Context(), rdb, k)
+				return s.Verdict, err
+			},
+			"rate": func() (luascripts.Verdict, error) {
+				r, err := luascripts.InitWindow(t.Context(), rdb, k, 7, time.Second, someday)
+				return r.Verdict, err
+			},
+		}
+		for _, words := range [][]string{
+			{"SET", k.Value, "hello"}, {"SET", k.Value, "1e3"}, {"SET", k.Value, " 7"}, {"SET", k.Value, ""}, {"RPUSH", k.Value, "x"},
+			{"ZADD", k.Permits, "1", "read", "2", "write"}, {"ZADD", k.Permits, "1", ""}, {"SET", k.Permits, "x"},
+			{"HSET", k.Config, "rate", "0x10"}, {"HSET", k.Config, "rate", "0"}, {"HSET", k.Config, "interval", "1e3"},
+		} {
+			for _, rated := range []bool{true, false} {
+				if !rated && words[1] == k.Config {
+					continue
+				}
+				do(t, rdb, "FLUSHALL")
+				if rated {
+					do(t, rdb, "HSET", k.Config, "rate", "5", "interval", "1000", "type", "0")
+				}
+				do(t, rdb, words...)
+				before := contents(t, rdb)
+				for what, call := range calls {
+					if v, err := call(); err != nil || v != luascripts.Foreign && (rated || what == "rate") {
+						t.Errorf("%q, %s: %d, %v", words, what, v, err)
+					}
+				}
+				if after := contents(t, rdb); after != before {
+					t.Errorf("%q: %s, was %s", words, after, before)
+				}
+			}
+		}
+	})
+}
+
 func TestWindow_inspectForeign(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for name, test := range map[string]struct {
