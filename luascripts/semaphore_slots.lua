@@ -9,7 +9,7 @@
 -- Returns -2 when the owner does not have all of its permits; nothing was done.
 -- Returns -4 when a key holds something else; nothing was done.
 --
--- A permit gets the lowest number that no permit has whose lease lies ahead. Its token is larger than that of every
+-- The script reads the whole hash, which has a field for each slot that was ever in use: about a µs for each. A permit gets the lowest number that no permit has whose lease lies ahead. Its token is larger than that of every
 -- earlier holder of that slot. Safe to repeat: a permit that has a slot keeps it, and its token.
 local leases, slots = KEYS[1], KEYS[2]
 local ids = {}

@@ -15,7 +15,7 @@
 -- Returns -4: a key holds something else.
 -- Returns -5: each client has a rate of its own, which the script does not know.
 --
--- Safe to repeat. A copy that comes late replaces no rate, so it undoes no newer call.
+-- To replace a rate takes time for each entry that counts, some µs. Safe to repeat. A copy that comes late replaces no rate, so it undoes no newer call.
 local config, value, permits, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local rate, interval, before = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 

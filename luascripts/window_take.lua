@@ -17,7 +17,8 @@
 -- Returns -4: a key holds something else.
 -- Returns -5: each client has a rate of its own, which the script does not know.
 --
--- Safe to repeat with the same id within the interval: the script finds the entry of the call. Where a caller takes fewer units than it
+-- The script removes a thousand entries that are over and reads a thousand that count, at most, and all that count if the value is lost or cannot be right:
+-- some µs for each. Safe to repeat with the same id within the interval: the script finds the entry of the call. Where a caller takes fewer units than it
 -- wants, the script looks for the entry among those that are not older than the call.
 local config, value, permits, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local units, least, id, ago = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])

@@ -42,7 +42,8 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 
 // A Window is a rate limiter that Go shares with Java services: RedissonClient.getRateLimiter(name), with
 // RateType.OVERALL. In any interval callers take at most the rate. Redis remembers each
-// call for an interval, in some 130 bytes. Where Java has no part, a [Limiter] costs less and
+// call for an interval, in some 130 bytes. Where a rate is replaced, or {<name>}:value is lost, the server reads all of these calls at once: 300,000 of them
+// keep it from other work for half a second or more. Where Java has no part, a [Limiter] costs less and
 // does more. A Window is safe for concurrent use.
 //
 // The rate stands in Redis, so there are three keys: <name>, {<name>}:value and {<name>}:permits. Like those of
@@ -51,7 +52,7 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 // A Window uses the clock of the server. Redisson uses the clocks of its clients: an entry
 // of a client whose clock is ahead by d lasts d longer here, and for that client the entries of others end d
 // sooner. Units that Redisson gives back by release can be taken again at once, and do not come back
-// once more when their interval is over.
+// once more when their interval is over; with a thousand calls and more in an interval they can.
 //
 // A Window has no policy: without an answer its calls fail with [lock.ErrUnavailable]. They try for
 // the operation timeout of the client, or for three seconds without a client, or until their context ends. While the server's memory is
