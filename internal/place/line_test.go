@@ -317,6 +317,10 @@ func TestRefused_deaf(t *testing.T) {
 			t.Error(d)
 		}
 	}
+	w.line.Hint()
+	if step := s.next(w); step.Again != pollTime {
+		t.Errorf("Redis hears that it asks again after %v", step.Again)
+	}
 	deaf.Deaf = false
 	asks()
 	w.line.Hint()
