@@ -118,12 +118,12 @@ func TestLimit_clockGoesBack(t *testing.T) {
 func TestLimit_foreign(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		do(t, rdb, "HSET", "hash", "f", "1")
-		for name, text := range map[string]string{"counter": "17", "text": "gcra", "words": "gcra 1 2 x", "time": "gcra x 0 0", "later": "gcra 1 x 0"} {
+		for name, text := range map[string]string{"counter": "17", "text": "gcra", "words": "gcra 1 2 x", "time": "gcra x 0 0", "later": "gcra 1 x 0", "gap": "gcra 1 0 0 ~1"} {
 			do(t, rdb, "SET", name, text)
 		}
 		before := contents(t, rdb)
 		rules := luascripts.NewLimitRules(hourly)
-		for _, key := range []string{"hash", "counter", "text", "words", "time", "later"} {
+		for _, key := range []string{"hash", "counter", "text", "words", "time", "later", "gap"} {
 			_, _, v, err := askLimit(t.Context(), rdb, key, rules, []luascripts.LimitQuestion{want(1)})
 			check(t, "take of "+key, v, luascripts.Foreign, err)
 			v, err = luascripts.RefundUnits(t.Context(), rdb, key, rules, 1, 1)
@@ -328,6 +328,43 @@ func TestLimit_sharedCall(t *testing.T) {
 		}
 		if n := calls() - before; n != 2 {
 			t.Errorf("%d calls of the script for 120 questions, want 2", n)
+		}
+	})
+}
+
+// A limit that the key has as another kind of limit begins anew, and its units come back.
+func TestLimit_anotherKind(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		aligned := luascripts.LimitRule{Rate: 8, Per: 24 * 365 * time.Hour, Aligned: true}
+		kinds := []luascripts.LimitRules{luascripts.NewLimitRules(hourly), luascripts.NewLimitRules(aligned)}
+		for i, before := range kinds {
+			do(t, rdb, "FLUSHALL")
+			takeUnits(t, rdb, "k", before, want(6))
+			_, r := takeUnits(t, rdb, "k", kinds[1-i], want(0))
+			if left := []int64{8, 10}[i]; r[0].Remaining != left || r[0].Reset != 0 {
+				t.Errorf("%+v, want %d left, and nothing owed", r[0], left)
+			}
+		}
+		do(t, rdb, "FLUSHALL")
+		at, _ := takeUnits(t, rdb, "k", kinds[1], want(6))
+		v, err := luascripts.RefundUnits(t.Context(), rdb, "k", kinds[1], 4, at)
+		check(t, "refund", v, luascripts.Done, err)
+		if _, r := takeUnits(t, rdb, "k", kinds[1], want(0)); r[0].Remaining != 6 {
+			t.Errorf("%+v, want 6 left", r[0])
+		}
+	})
+}
+
+// The key lives for as long as anything is owed, also by limits that the caller does not have.
+func TestLimit_expiryForOthers(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		long := luascripts.LimitRule{Rate: 10, Burst: 10, Per: 1000 * time.Hour}
+		for _, other := range []luascripts.LimitRule{long, {Rate: 10, Per: 100 * 24 * 365 * time.Hour, Aligned: true}} {
+			do(t, rdb, "FLUSHALL")
+			takeUnits(t, rdb, "k", luascripts.NewLimitRules(hourly, other), want(5))
+			before := pttl(t, rdb, "k")
+			takeUnits(t, rdb, "k", luascripts.NewLimitRules(hourly), want(1))
+			about(t, "the key ends", pttl(t, rdb, "k"), before+2*time.Millisecond) // which the two calls round up
 		}
 	})
 }
