@@ -404,3 +404,18 @@ func cutting(t *testing.T, said string) rueidis.Client {
 	t.Cleanup(rdb.Close)
 	return rdb
 }
+
+// Waiters are told of a release that travels with others.
+func TestChangeReentrant_tells(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		seed(t, rdb, ours, 1, 20_000)
+		e := listen(t, rdb)
+		give := &luascripts.Change{Keys: &keys, Gives: true, Question: luascripts.Question{Owner: ours}}
+		also := &luascripts.Change{Keys: &luascripts.Keys{Lock: "other", Publish: "PUBLISH"}, Gives: true, Question: luascripts.Question{Owner: ours}}
+		luascripts.ChangeReentrant(t.Context(), rdb, []*luascripts.Change{give, also}, 64)
+		if give.Err != nil || give.Passed.Verdict != luascripts.Done {
+			t.Fatalf("%+v, %v", give.Passed, give.Err)
+		}
+		e.expect(keys.Channel + " 0")
+	})
+}

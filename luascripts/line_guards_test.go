@@ -259,6 +259,7 @@ func TestLine_strangeTexts(t *testing.T) {
 		"no process":     "0 1|somebody 1000 0 0 0;",
 		"no head":        strings.Repeat(";", 64),
 		"no head, owner": first + " 1000 0 0 1;",
+		"no head, alive": first + " 1000 0 0 9999999999999;",
 	} {
 		t.Run(name, func(t *testing.T) {
 			onBoth(t, func(t *testing.T, rdb rueidis.Client) {
@@ -459,4 +460,45 @@ func TestAcquireAllReentrant_deniedWhatIsHeld(t *testing.T) {
 	if line := number(t, admin, "HLEN", keys.Lock); line != 1 {
 		t.Errorf("what was not reached has %d fields", line)
 	}
+}
+
+// A process that asks replaces a line which our scripts did not write to its end, as nobody would read its own entry behind that. It
+// leaves an entry of its own process that it cannot read.
+func TestLine_replacesWhatIsNoLine(t *testing.T) {
+	process, _, _ := strings.Cut(second, ":")
+	for text, stands := range map[string]bool{"0 1|garbage": true, "0 1|" + process + ":x 1;": false} {
+		s := redistest.Start(t)
+		rdb := s.Client(t)
+		hold(t, rdb)
+		do(t, rdb, "HSET", keys.Lock, luascripts.LineField, text)
+		stand(t, rdb, keys, second, 2*time.Second)
+		is, err := luascripts.InspectReentrant(t.Context(), rdb, keys)
+		if err != nil || (len(is.Waiters) == 1) != stands {
+			t.Errorf("behind %q: %+v, %v", text, is, err)
+		}
+	}
+}
+
+// All that wait for a lock are told that it was released by force.
+func TestForceReentrant_tells(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		hold(t, rdb)
+		e := listen(t, rdb)
+		if got, err := luascripts.ForceReentrant(t.Context(), rdb, keys); err != nil || got != luascripts.Done {
+			t.Errorf("%d, %v", got, err)
+		}
+		e.expect(keys.Channel + " 0")
+	})
+}
+
+// An inspection tells how long each waiter is known to be alive: 0 if that is over, and without an end while a message reaches it.
+func TestInspectReentrant_waiters(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		hold(t, rdb)
+		do(t, rdb, "HSET", keys.Lock, luascripts.LineField, "0 1|"+first+" 1000 0 0 1;"+second+" 1000 0 0 0;"+other+" 1000 0 0 9999999999999;")
+		is, err := luascripts.InspectReentrant(t.Context(), rdb, keys)
+		if err != nil || len(is.Waiters) != 3 || is.Waiters[0].Patience != 0 || is.Waiters[1].Patience != luascripts.NoExpiry || is.Waiters[2].Patience < time.Hour {
+			t.Errorf("%+v, %v", is, err)
+		}
+	})
 }

@@ -348,6 +348,10 @@ func TestDeniedCommands(t *testing.T) {
 		t.Errorf("release without the right to publish: %d, %v", got, err)
 	}
 	seed(t, admin, ours, 1, 20_000)
+	if got, err := luascripts.ReleaseReentrant(t.Context(), denied(t, s, "hdel"), keys, ours, 0); err == nil {
+		t.Errorf("release without hdel: %d", got)
+	}
+	seed(t, admin, ours, 1, 20_000)
 	got := luascripts.RenewReentrant(t.Context(), denied(t, s, "hexists"), []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 1)
 	if got[0].Err == nil {
 		t.Errorf("renewal without hexists: %+v: a denial is no verdict about the lock", got[0])
