@@ -122,58 +122,6 @@ func TestLatch_fullMemory(t *testing.T) {
 	}
 }
 
-// A call that fails, as a command is denied, is not counted, opens no latch, and deletes none.
-func TestLatch_denied(t *testing.T) {
-	s := redistest.Start(t)
-	admin := s.Client(t)
-	k := keynames.Latch("done")
-	for _, c := range []struct {
-		script string
-		count  string // before
-		call   func(rdb rueidis.Client) (luascripts.LatchState, luascripts.Verdict, error)
-	}{
-		{"latch_init", "", func(rdb rueidis.Client) (luascripts.LatchState, luascripts.Verdict, error) {
-			return luascripts.InitLatch(t.Context(), rdb, k, 5, latchCall("a"))
-		}},
-		{"latch_down", "5", func(rdb rueidis.Client) (luascripts.LatchState, luascripts.Verdict, error) {
-			return luascripts.CountDownLatch(t.Context(), rdb, k, latchCall("a"))
-		}},
-		{"latch_delete", "5", func(rdb rueidis.Client) (luascripts.LatchState, luascripts.Verdict, error) {
-			return luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("a"))
-		}},
-	} {
-		refused := 0
-		for _, command := range commands(c.script) {
-			if command == "pttl" || command == "pexpire" {
-				continue // all is done by then
-			}
-			s.Do(t, "FLUSHALL")
-			if c.count != "" {
-				s.Do(t, "SET", "done", c.count)
-				if _, _, err := luascripts.LookAtLatch(t.Context(), admin, k, time.Hour); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if got, _, err := c.call(denied(t, s, command)); err == nil {
-				if command == "decr" {
-					t.Errorf("%s without %s: %+v", c.script, command, got)
-				}
-				continue // it was not needed
-			}
-			refused++
-			if is, _, err := luascripts.LookAtLatch(t.Context(), admin, k, time.Hour); err != nil || is.IsOpen() || is.Left == 0 && c.count != "" {
-				t.Errorf("%s without %s failed, and yet it is %+v, %v", c.script, command, is, err)
-			}
-			if calls := list(t, admin, "ZRANGE", k.Calls, "0", "-1"); c.script == "latch_down" && len(calls) > 0 {
-				t.Errorf("%s without %s failed, and yet %q are counted", c.script, command, calls)
-			}
-		}
-		if refused == 0 {
-			t.Errorf("%s: nothing was refused", c.script)
-		}
-	}
-}
-
 // A key that holds something else is not touched, and a command that is denied is no answer.
 func TestCrew_foreign(t *testing.T) {
 	k, good := keynames.Crew("crew"), keynames.Crew("{crew}good")

@@ -112,12 +112,12 @@ func TestLeader_denied(t *testing.T) {
 		for _, command := range commands("leader_post") {
 			do(t, admin, "FLUSHALL")
 			if c.before > 0 {
-				if _, err := luascripts.PostLeader(t.Context(), admin, k, c.before, "old", time.Hour, false, 1); err != nil {
+				if _, err := luascripts.PostLeader(t.Context(), admin, k, c.before, "old", time.Hour, false, 1, "a"); err != nil {
 					t.Fatal(err)
 				}
 			}
 			before := contents(t, admin)
-			_, err := luascripts.PostLeader(t.Context(), denied(t, s, command), k, c.token, "new", time.Hour, c.over, 2)
+			_, err := luascripts.PostLeader(t.Context(), denied(t, s, command), k, c.token, "new", time.Hour, c.over, 2, "a")
 			if after := contents(t, admin); err != nil && after != before {
 				t.Errorf("%s without %s: %v: %s, was %s", what, command, err, after, before)
 			}
