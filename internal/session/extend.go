@@ -35,14 +35,15 @@ func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	switch {
 	case d < lock.MinLease:
-		return fmt.Errorf("%v: the least is %v", d, lock.MinLease)
+		return command.Final{Err: fmt.Errorf("%v: the least is %v", d, lock.MinLease)}
 	case d > maxExtension:
-		return fmt.Errorf("%v: the most is %v", d, maxExtension)
-	case ctx.Err() != nil:
-		return ctx.Err()
+		return command.Final{Err: fmt.Errorf("%v: the most is %v", d, maxExtension)}
 	}
-	if err := h.over(); err != nil {
+	if err := h.over(); err != nil { // before ctx, which can be that of the hold
 		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return command.Final{Err: err} // nobody was asked
 	}
 	t := h.tenure()
 	at, err := s.begin(t.spec)

@@ -76,13 +76,13 @@ func TestExtend_errors(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		for _, d := range []time.Duration{0, -time.Second, lock.MinLease - 1, 1<<63 - 1} {
-			if err := h.Extend(w.Context(), d); err == nil || errors.Is(err, lock.ErrNotHeld) {
+			if err := h.Extend(w.Context(), d); err == nil || errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrUnavailable) {
 				w.Errorf("%v: %v", d, err)
 			}
 		}
 		over, cancel := context.WithCancel(w.Context())
 		cancel()
-		if err := h.Extend(over, time.Minute); !errors.Is(err, context.Canceled) {
+		if err := h.Extend(over, time.Minute); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
 			w.Errorf("under a context that is over: %v", err)
 		}
 		w.mini.Del("orders")
@@ -91,6 +91,9 @@ func TestExtend_errors(t *testing.T) {
 		}
 		if err := h.Err(); !errors.Is(err, lock.ErrGone) {
 			w.Errorf("the hold: %v", err)
+		}
+		if err := h.Extend(h.Context(), time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrGone) {
+			w.Errorf("under its own context: %v", err)
 		}
 		if w.mini.Exists("orders") {
 			w.Error("the key is back")
