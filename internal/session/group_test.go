@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -159,6 +160,22 @@ func TestGroup_endsOfAWait(t *testing.T) {
 			w.Errorf("a foreign key: %v", err)
 		}
 		w.mini.Del("s")
+	})
+}
+
+// The limit of WithWait ends the wait for the owner's turn, too, and says so as it does of one lock.
+func TestGroup_limitOfTheTurn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		other, ctx := w.lock(w.b, w.Context()), lock.WithOwner(w.Context())
+		first := w.waiting(w.a, ctx) // has the turn
+		specs := append(w.all(w.a, "b"), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(5 * time.Second)}))
+		start := time.Now()
+		_, err := w.a.LockAll(ctx, specs, luascripts.AcquireAllReentrant, true)
+		if took := time.Since(start); took != 5*time.Second || !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, os.ErrDeadlineExceeded) {
+			w.Errorf("%v after %v", err, took)
+		}
+		w.unlock(other)
+		w.unlock(<-first)
 	})
 }
 

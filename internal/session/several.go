@@ -147,7 +147,7 @@ func (a *attempt) all(wait bool) error {
 		err = s.takeTurn(a.waiting, p.owner.Turn, a.timeLeft())
 		a.now = time.Now()
 		if err != nil {
-			return a.ended(err)
+			return a.waited(a.ended(err), limit)
 		}
 		defer func() { <-p.owner.Turn }()
 		if at.held(p.owner) != nil {
