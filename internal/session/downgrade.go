@@ -37,8 +37,10 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold
 	if err := h.over(); err != nil {
 		return nil, err
 	}
-	if err := cmp.Or(ctx.Err(), h.parent.Err()); err != nil {
-		return nil, err
+	for _, c := range []context.Context{ctx, h.parent} {
+		if err := c.Err(); err != nil {
+			return nil, interrupted(c, err)
+		}
 	}
 	at, err := s.begin(spec)
 	if err != nil {
@@ -55,8 +57,12 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold
 		h.tenure().lease.Lose(watchdog.ErrGone)
 	}
 	if err != nil {
-		err = cmp.Or(h.over(), err)
+		over := h.over()
+		err = cmp.Or(over, err)
 		c.tellFailed(err)
+		if over == nil && ctx.Err() != nil {
+			err = interrupted(ctx, err)
+		}
 		return nil, err
 	}
 	c.tellGranted(read)

@@ -224,6 +224,30 @@ func TestDowngrade_withoutAnAnswer(t *testing.T) {
 	}
 }
 
+// A context that is over ends a downgrade as it ends a TryLock, and leaves the write hold.
+func TestDowngrade_cancelled(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.a, writing, w.Context())
+		over, cancel := context.WithCancel(w.Context())
+		cancel()
+		if _, err := w.a.Downgrade(over, w.a.NewSpec(reading, "orders", nil), h); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
+			w.Errorf("before it asks: %v", err)
+		}
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: time.Second}))
+		short, cancel := context.WithTimeout(w.Context(), time.Second/2)
+		defer cancel()
+		if _, err := w.a.Downgrade(short, w.a.NewSpec(reading, "orders", nil), h); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+			w.Errorf("while it asks: %v", err)
+		}
+		time.Sleep(opTime)
+		if err := h.Err(); err != nil {
+			w.Error(err)
+		}
+		w.unlock(h)
+		time.Sleep(opTime)
+	})
+}
+
 // Another goroutine of the writer's owner waits to read: it was there before the writing.
 func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
 	inBubble(t, func(w *world) {
