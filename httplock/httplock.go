@@ -44,8 +44,9 @@ const retryAfter = "5"
 //
 // next finds the hold by [FromContext]. The context of the request that next gets ends when the client goes away, and when the lock
 // is lost or its client is closed; next looks at it before each step that must not be done twice. If the lock ended so, and next
-// returns without an answer, the answer is 500 Internal Server Error. An answer of next's own is left as it is. The lock is given back before the last
-// part of an answer leaves the server, so a client that has its answer can send the next request.
+// returns without an answer, the answer is 500 Internal Server Error. An answer of next's own is left as it is. The lock is given back when next
+// returns, and a short answer leaves the server after that: a client that has it can send the next request. An answer that next flushes, or that is
+// larger than the server's buffers (a few KB), can be with its client whole while the lock is still held: the next request may find it busy.
 //
 // failed is told, if it is not nil, what went wrong apart from a lock that is busy and a client that went away:
 // an error that matches lock.ErrUnavailable, lock.ErrLost or another one. It does not answer the request.
