@@ -84,7 +84,8 @@ func WithFixedLease(d time.Duration) Option {
 // TryLock. The least is a millisecond.
 //
 // A deadline on the context given to Lock limits the wait too, but it also ends the
-// context of the hold. WithWait does not: wait for five seconds, hold for hours.
+// context of the hold. WithWait does not: wait for five seconds, hold for hours. Package
+// multilock says what it limits for several locks.
 func WithWait(d time.Duration) Option {
 	return setting{option.Wait, "WithWait", func(c *option.Config) error {
 		c.Wait = d

@@ -115,7 +115,8 @@ func joined(locks []lock.Locker) string {
 // An error about a lock names that lock. On an error none of the locks is held, or
 // the error says which could not be given back; their release is repeated in the
 // background. When ctx ends, Lock returns at once, and what it had taken is given back
-// in the background. lock.WithWait of a lock limits the wait for that lock.
+// in the background. lock.WithWait of a lock limits the wait for that lock, where they are taken one by one. Where one script takes all, the call waits
+// for all of them together, and the shortest limit ends that wait, whichever lock is busy.
 func (m *Lock) Lock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "lock") }
 
 // TryLock makes one attempt at each lock. It fails with lock.ErrNotAcquired when
