@@ -196,6 +196,7 @@ const work = 100 * time.Microsecond
 // waiter is one Lock in a goroutine of its own.
 type waiter struct {
 	cancel context.CancelFunc
+	begins chan struct{} // closed when Lock looks for the end of its context
 	done   chan struct{} // closed when Lock has returned
 	hold   lock.Hold     // what it returned
 	err    error
@@ -204,12 +205,23 @@ type waiter struct {
 // wait begins a Lock. It ends with the trial at the latest.
 func (t *trial) wait(l lock.Locker) *waiter {
 	ctx, cancel := context.WithCancel(t.ctx)
-	w := &waiter{cancel: cancel, done: make(chan struct{})}
+	w := &waiter{cancel: cancel, begins: make(chan struct{}), done: make(chan struct{})}
 	t.waiters.Go(func() {
-		w.hold, w.err = l.Lock(ctx)
+		w.hold, w.err = l.Lock(&noticing{Context: ctx, noticed: sync.OnceFunc(func() { close(w.begins) })})
 		close(w.done)
 	})
 	return w
+}
+
+// noticing is a context that tells when it is waited for.
+type noticing struct {
+	context.Context
+	noticed func()
+}
+
+func (c *noticing) Done() <-chan struct{} {
+	c.noticed()
+	return c.Context.Done()
 }
 
 // got waits until the waiters have their holds.
@@ -291,6 +303,10 @@ func (c *crowd) join(l lock.Locker) *waiter {
 	if c.t.h.Waiters != nil {
 		c.t.inLine(c.line)
 	} else {
+		select { // on a busy machine its goroutine can come late
+		case <-w.begins:
+		case <-w.done:
+		}
 		time.Sleep(30 * time.Millisecond) // nothing else shows from outside that it is in the queue
 	}
 	return w
