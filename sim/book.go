@@ -139,18 +139,19 @@ func (b *book) grows(i int, r *record, e *holder) {
 	}
 }
 
-// soon looks whether the lock was free for long while a call waited, though nothing went wrong.
+// soon looks whether the lock was free for too long while a call waited.
 // A call for several locks has some of them while it waits for the others, and the book does not
 // know.
 func (b *book) soon(i int, r *record, e *holder, o Op, since time.Time) {
-	if len(b.w.plan.Faults) > 0 || len(r.inside) > 0 || r.grants == 0 || b.w.plan.takesAll() {
+	most, known := b.w.plan.mostFree()
+	if !known || len(r.inside) > 0 || r.grants == 0 || b.w.plan.takesAll() {
 		return
 	}
 	if since.Before(r.freed) {
 		since = r.freed
 	}
-	if took := time.Since(since); took > time.Second+100*time.Millisecond {
-		b.w.wrong("%s: %s was free for %v while the call waited, though nothing went wrong", e.who, b.w.name(i), took)
+	if took := time.Since(since); took > most {
+		b.w.wrong("%s: %s was free for %v while the call waited, longer than %v", e.who, b.w.name(i), took, most)
 	}
 }
 

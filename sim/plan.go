@@ -138,8 +138,11 @@ func NewPlan(seed uint64, kind string) Plan {
 			p.Faults = append(p.Faults, newFault(r, p.Clients))
 		}
 	}
-	if r.IntN(8) == 0 {
+	switch r.IntN(8) {
+	case 0:
 		p.hush(r)
+	case 1:
+		p.haunt(r)
 	}
 	return p
 }
@@ -154,6 +157,17 @@ func (p *Plan) hush(r *rand.Rand) {
 	p.Faults = append(p.Faults,
 		Fault{What: DelayReply, Client: c, Nth: 1 + nth, For: late},
 		Fault{What: Pause, Client: c, At: time.Duration(nth/2)*lease/3 + late + 10*time.Millisecond + upTo(r, lease/12), For: lease + upTo(r, lease)})
+}
+
+// haunt has nothing go wrong but one thing: a client that is added gives up as its connection breaks, and what it
+// asked is carried out later. Then one of the other clients comes.
+func (p *Plan) haunt(r *rand.Rand) {
+	c, lock := p.Clients, r.IntN(len(p.Locks))
+	p.Clients++
+	p.Actors = append(p.Actors,
+		Actor{Client: c, Ops: []Op{{Do: "lock", Lock: lock, After: upTo(r, 100*time.Millisecond), Patience: micros(r, 20_000)}}},
+		Actor{Client: r.IntN(c), Ops: []Op{{Do: "lock", Lock: lock, After: time.Second + upTo(r, time.Second)}}})
+	p.Faults = []Fault{{What: Copy, Client: c, Nth: 1 + r.IntN(2), For: upTo(r, time.Second)}}
 }
 
 // crowd adds callers that mostly have the lock for a moment, and faults at any time.
@@ -297,6 +311,18 @@ func (p *Plan) takesAll() bool {
 	return slices.ContainsFunc(p.Actors, func(a Actor) bool {
 		return slices.ContainsFunc(a.Ops, func(o Op) bool { return o.Do == "all" })
 	})
+}
+
+// mostFree returns for how long a lock can be free while a call waits; false if faults do not let that be known.
+func (p *Plan) mostFree() (d time.Duration, known bool) {
+	d = time.Second + 100*time.Millisecond // a waiter asks once a second
+	for _, f := range p.Faults {
+		if f.What != Copy {
+			return 0, false
+		}
+		d += f.For + time.Second // a client looks a second later for what came late
+	}
+	return d, d < lease
 }
 
 // clone returns a copy that shares nothing with p.

@@ -29,7 +29,7 @@ func TestPlay(t *testing.T) {
 }
 
 // caught are later seeds by which a mutant was caught (README.md).
-var caught = map[string][]uint64{"plain": {62, 99, 254, 601}}
+var caught = map[string][]uint64{"plain": {62, 99, 254}}
 
 // The first seeds of each kind, and those that caught a mutant. This does not replay exactly: make sim does.
 func TestSeeds(t *testing.T) {

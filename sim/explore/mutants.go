@@ -44,6 +44,10 @@ var mutants = []mutant{
 		"internal/session/settle.go",
 		"\ts.settlers.of(s, t).add(t, broken)\n", "",
 	}}},
+	{"what is in doubt is settled once", "plain", []edit{{
+		"internal/session/settle.go",
+		"case err == nil && (!d.broken || d.again > lives):", "case err == nil:",
+	}}},
 	{"a lease counts from the answer to the question", "plain", []edit{{
 		"internal/session/ask.go",
 		"s.dog.WatchIn(&t.own, t, sent, lease,", "s.dog.WatchIn(&t.own, t, a.now, lease,",
