@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/leasehold-go/leasehold/fence"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
 )
 
 // failovers is how many failovers a test provokes.
@@ -129,4 +131,51 @@ func TestFailover_tokensGuard(t *testing.T) {
 	if overlaps == 0 || refused == 0 {
 		t.Error("nobody ever wrote with a stale token: the test proves nothing")
 	}
+}
+
+// The primary stands still, and the Sentinels promote another server. The client library closes its connection to the old one
+// a second after that, with what is under way there: waits go on at the new primary, and so does a release.
+func TestFailover_aFrozenPrimary(t *testing.T) {
+	t.Parallel()
+	const locks = 20
+	s := redistest.StartSentinel(t, 2)
+	others := ours(t, s.Client(t))
+	c := ours(t, s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }), client.WithWatchdogTimeout(time.Minute), client.WithOpTimeout(15*time.Second)) // so that what is under way is still waited for then
+	for i := range locks {
+		if _, err := others.NewLock(strconv.Itoa(i), lock.WithFixedLease(15*time.Second)).Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := c.NewLock("orders", lock.WithFixedLease(10*time.Minute)).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waits sync.WaitGroup
+	for i := range locks {
+		waits.Go(func() {
+			if _, err := c.NewLock(strconv.Itoa(i)).Lock(t.Context()); err != nil {
+				t.Errorf("a wait: %v", err)
+			}
+		})
+	}
+	primary := s.Primary(t)
+	primary.Freeze(t)
+	defer primary.Thaw(t)
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := h.Unlock(short); !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("Unlock: %v", err)
+	}
+	replica := s.Nodes[0]
+	if replica == primary {
+		replica = s.Nodes[1]
+	}
+	until(t, func() bool {
+		role, left := replica.Do(t, "ROLE"), replica.Do(t, "EXISTS", "orders")
+		words, _ := role.ToArray()
+		is, _ := words[0].ToString()
+		n, err := left.ToInt64()
+		return is == "master" && err == nil && n == 0
+	})
+	waits.Wait()
 }

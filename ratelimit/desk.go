@@ -236,7 +236,7 @@ func (d *desk) run(g *group) {
 		}
 		sent := time.Now()
 		for i, a := range luascripts.AskLimits(context.Background(), d.send.Redis, calls, !d.sliced) {
-			if a.Err = send.Told(a.Err); a.Err == nil && a.Verdict == luascripts.Foreign {
+			if a.Err = d.send.Told(a.Err); a.Err == nil && a.Verdict == luascripts.Foreign {
 				a.Err = lock.ErrForeignKey
 			}
 			d.answer(lanes[i], calls[i].Questions, a, sent)

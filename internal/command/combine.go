@@ -399,6 +399,9 @@ func (c *combiner) carryOut(b *batch) {
 		slices.SortStableFunc(b.changes, func(x, y *luascripts.Change) int { return int(x.Slot) - int(y.Slot) })
 	}
 	c.s.change(c.s.rdb, b.changes)
+	for _, change := range b.changes {
+		change.Err = Sure(context.Background(), c.s.rdb, change.Err)
+	}
 	took := time.Since(b.sent)
 	answers := IsAnswer(b.changes[0].Err)
 	if answers != c.s.answering.Load() {

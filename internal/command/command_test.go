@@ -53,7 +53,8 @@ func TestFaultOf(t *testing.T) {
 		{reply("ERR The user executing the script can't run this command"), never},
 		{luascripts.Discreet(reply("ERR unknown command 'EVALSHA', with args beginning with: 'TRYAGAIN'")), never},
 		{&luascripts.ReplyError{Script: "x", Reply: "y"}, garbled},
-		{rueidis.ErrClosing, garbled},
+		{rueidis.ErrClosing, unknown},
+		{Closed{rueidis.ErrClosing}, garbled},
 		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, retry},
 		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, unknown},
 		{io.EOF, unknown},
@@ -170,6 +171,54 @@ func TestInline_hasTheTimeItNeeds(t *testing.T) {
 			t.Errorf("%v, and the next is sent by its caller", err)
 		}
 	})
+}
+
+// switched is a client whose commands go by a connection that the library has closed, until one says so: as a Sentinel client
+// when another server was promoted.
+type switched struct {
+	rueidis.Client
+	old rueidis.Client // nil once a command has said so
+}
+
+func (s *switched) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if old := s.old; old != nil {
+		s.old = nil
+		return old.Do(ctx, cmd)
+	}
+	return s.Client.Do(ctx, cmd)
+}
+
+// The library closes a connection when another server was promoted, with the error of a client that the application has
+// closed. Only the latter makes a call end.
+func TestSure(t *testing.T) {
+	m := redistest.NewMini(t)
+	closed := m.Client(t)
+	closed.Close()
+	for what, ctx := range map[string]context.Context{"inline": context.Background(), "detached": t.Context(), "together": t.Context()} {
+		for _, rdb := range []rueidis.Client{&switched{m.Client(t), closed}, closed} {
+			get := func(ctx context.Context) (string, error) {
+				return rdb.Do(ctx, rdb.B().Get().Key("k").Build()).ToString()
+			}
+			closing := make(chan struct{})
+			s := New(rdb, Config{Timeout: timeout, Closing: closing})
+			s.answering.Store(true)
+			s.change = func(_ rueidis.CoreClient, changes []*luascripts.Change) {
+				_, changes[0].Err = get(context.Background())
+			}
+			var err error
+			if what == "together" {
+				_, _, err = await(ctx, s, timeout, step{})
+			} else {
+				_, _, err = Await[string](ctx, s, timeout, Func[string](get))
+			}
+			want := Fault{MayHaveRun: true, Again: rdb != closed}
+			if !errors.Is(err, rueidis.ErrClosing) || FaultOf(err) != want {
+				t.Errorf("%s: %v is %+v, want %+v", what, err, FaultOf(err), want)
+			}
+			close(closing)
+			s.Wait()
+		}
+	}
 }
 
 // A server that refuses for the most of the time, and is silent in the end: the error says what it

@@ -24,8 +24,9 @@ import (
 //	WRONGTYPE and all other error replies                    no       no
 //	EVALSHA or EVAL is not known, Final, lock.ErrClosed      no       no
 //	a reply that no script of ours gives, WAIT refused,
-//	the application closed the client library                yes      no
-//	time-out, EOF, reset, the end of the caller's wait       yes      yes
+//	Closed                                                   yes      no
+//	time-out, EOF, reset, the end of the caller's wait,
+//	rueidis.ErrClosing                                       yes      yes
 type Fault struct {
 	MayHaveRun bool // the server may have carried the command out
 	Again      bool // the same command may go better next time
@@ -44,12 +45,10 @@ func FaultOf(err error) Fault {
 		return Fault{}
 	case errors.As(err, new(*luascripts.UnknownError)):
 		return Fault{}
-	case errors.As(err, &garbled), errors.As(err, new(*luascripts.WaitError)):
+	case errors.As(err, &garbled), errors.As(err, new(*luascripts.WaitError)), errors.As(err, new(Closed)):
 		return Fault{MayHaveRun: true}
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return Fault{Again: true}
-	case errors.Is(err, rueidis.ErrClosing):
-		return Fault{MayHaveRun: true} // the application closed the client library under us
 	default:
 		return Fault{MayHaveRun: true, Again: true}
 	}
@@ -66,6 +65,27 @@ func (e Final) Unwrap() error { return e.Err }
 
 // Final says that it is one.
 func (e Final) Final() {}
+
+// Closed is the error of a command that found the rueidis client closed. Sure makes it.
+type Closed struct{ Err error }
+
+func (e Closed) Error() string { return e.Err.Error() }
+
+// Unwrap returns what the client library said, which matches rueidis.ErrClosing.
+func (e Closed) Unwrap() error { return e.Err }
+
+// Sure returns err, with which a command that rdb sent failed, or Closed if the application has closed rdb. The library
+// closes a single connection, too, when Sentinels or a cluster name another server: then rdb is well, but what is under
+// way on that connection fails with the same rueidis.ErrClosing. So Sure asks once more, which goes to the server of now.
+func Sure(ctx context.Context, rdb rueidis.Client, err error) error {
+	if err == nil || !errors.Is(err, rueidis.ErrClosing) {
+		return err
+	}
+	if again := rdb.Do(ctx, rdb.B().Ping().Build()).Error(); errors.Is(again, rueidis.ErrClosing) {
+		return Closed{err}
+	}
+	return err
+}
 
 // Foreign returns err, or the error for a key that holds something else if that is the verdict of a script.
 func Foreign(v luascripts.Verdict, err error) error {

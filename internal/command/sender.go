@@ -145,6 +145,7 @@ func Await[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration
 // inline is Await for a command that runs in the goroutine of its caller, under own.
 func inline[T any, C Call[T]](s *Sender, own *endOf, c C) (value T, answered bool, err error) {
 	value, err = c.Send(own)
+	err = Sure(own, s.rdb, err)
 	if answered, err = s.inlined(own, err); !answered {
 		lateInline[T](s, c)
 	}
@@ -174,6 +175,7 @@ func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Durat
 	}
 	s.do(func() {
 		value, err := c.Send(context.Background())
+		err = Sure(context.Background(), s.rdb, err)
 		s.detached.Add(-1)
 		s.answering.Store(IsAnswer(err))
 		select {

@@ -97,7 +97,7 @@ func (c *Crowd[Q, A]) run() {
 			questions[i] = m.q
 		}
 		answers, err := c.ask(context.Background(), questions)
-		err = Told(err)
+		err = c.send.Told(err)
 		for i, m := range members {
 			if m.err = err; err == nil {
 				m.a = answers[i]

@@ -128,7 +128,7 @@ func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(c
 	answered := make(chan answer, 1)
 	if err := s.Go(func() {
 		v, err := f(context.WithoutCancel(ctx))
-		answered <- answer{v, err}
+		answered <- answer{v, s.Told(err)}
 	}); err != nil {
 		return none, err
 	}
@@ -136,7 +136,7 @@ func Ask[T any](ctx context.Context, s *Sender, patience time.Duration, f func(c
 	defer timer.Stop()
 	select {
 	case a := <-answered:
-		return a.v, Told(a.err)
+		return a.v, a.err
 	case <-ctx.Done():
 		return none, ctx.Err()
 	case <-timer.C:
@@ -159,16 +159,17 @@ func Full(err error) bool { return command.ReplyOf(err) == command.Full }
 func Own(err error) error { return command.Final{Err: err} }
 
 // Told returns the error of the caller for err, with which a command failed. It matches
-// [lock.ErrUnavailable] if Redis did not decide, so that the same command may succeed later.
-func Told(err error) error {
+// [lock.ErrUnavailable] if Redis did not decide, so that the same command may succeed later. It can send a command, and
+// so runs where a command runs.
+func (s *Sender) Told(err error) error {
 	if errors.As(err, new(command.Final)) {
 		return err
 	}
-	err = luascripts.Discreet(err)
+	err = luascripts.Discreet(command.Sure(context.Background(), s.Redis, err))
 	switch {
 	case err == nil, errors.Is(err, lock.ErrUnavailable), errors.As(err, new(*luascripts.ReplyError)), errors.As(err, new(*luascripts.UnknownError)):
 		return err
-	case errors.Is(err, rueidis.ErrClosing):
+	case errors.As(err, new(command.Closed)):
 		return fmt.Errorf("%w: %w", lock.ErrClosed, err)
 	}
 	switch command.ReplyOf(err) {

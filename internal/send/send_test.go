@@ -112,7 +112,9 @@ func TestEnter(t *testing.T) {
 func TestTold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	rdb := s.Client(t)
+	rdb, closed := s.Client(t), s.Client(t)
+	closed.Close()
+	sender := send.New(rdb, "", time.Second)
 	reply := func(text string) error {
 		return rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.error_reply(ARGV[1])").Numkeys(0).Arg(text).Build()).Error()
 	}
@@ -129,22 +131,25 @@ func TestTold(t *testing.T) {
 		"denied":      {reply("NOPERM this user has no"), nil},
 		"a bug":       {reply("ERR something"), nil},
 		"nonsense":    {&luascripts.ReplyError{}, nil},
-		"closed":      {rueidis.ErrClosing, lock.ErrClosed},
+		"a switch":    {rueidis.ErrClosing, lock.ErrUnavailable},
 		"cut":         {io.EOF, lock.ErrUnavailable},
 		"refused":     {&net.OpError{Op: "dial", Err: io.EOF}, lock.ErrUnavailable},
 	} {
-		got := send.Told(c.err)
+		got := sender.Told(c.err)
 		if !errors.Is(got, c.err) || c.want != nil && !errors.Is(got, c.want) || c.want == nil && errors.Is(got, lock.ErrUnavailable) {
 			t.Errorf("%s: %v", what, got)
 		}
-		if again := send.Told(got); c.want == lock.ErrUnavailable && again.Error() != got.Error() {
+		if again := sender.Told(got); c.want == lock.ErrUnavailable && again.Error() != got.Error() {
 			t.Errorf("%s: told twice: %v", what, again)
 		}
 	}
-	if err := send.Told(reply("NOPERM")); !strings.Contains(err.Error(), "docs/SECURITY.md") {
+	if err := sender.Told(reply("NOPERM")); !strings.Contains(err.Error(), "docs/SECURITY.md") {
 		t.Errorf("no advice: %v", err)
 	}
-	if send.Told(nil) != nil {
+	if sender.Told(nil) != nil {
 		t.Error("Told made an error of nil")
+	}
+	if err := send.New(closed, "", time.Second).Told(rueidis.ErrClosing); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("the rueidis client is closed: %v", err)
 	}
 }

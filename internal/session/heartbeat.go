@@ -58,6 +58,7 @@ func (e *ears) beats(spec *Spec) {
 func (e *ears) keep(spec *Spec, round place.Round, queued []luascripts.Waiter) {
 	s := e.at.s
 	kept, err := spec.Keep(context.Background(), s.rdb, spec.Keys, queued)
+	err = command.Sure(context.Background(), s.rdb, err)
 	again, mayHaveRun := false, false
 	if err != nil {
 		fault := command.FaultOf(err)

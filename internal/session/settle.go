@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
-	"github.com/redis/rueidis"
 )
 
 // settle makes Redis agree with this process about t, after a command for t
@@ -130,7 +130,7 @@ func (q *settler) callLocked() {
 // work settles what is due until there is nothing left.
 func (q *settler) work() {
 	for d := q.next(); d != nil; d = q.next() {
-		err := q.s.settleOnce(d.t)
+		err := command.Sure(context.Background(), q.s.rdb, q.s.settleOnce(d.t))
 		if q.done(d, err) {
 			q.s.report.warn("lock: Redis never confirmed a release; the lease has run out", d.t.spec.Name, "lock", d.t.spec.Name, "err", q.s.sender.Explain(err))
 		}
@@ -200,8 +200,8 @@ func (q *settler) done(d *doubt, err error) (givenUp bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
-	case errors.Is(err, rueidis.ErrClosing):
-		delete(q.of, d.t) // somebody closed the client: nothing can be sent any more
+	case errors.As(err, new(command.Closed)):
+		delete(q.of, d.t) // the application closed rdb: nothing can be sent any more
 		return false
 	case d.anew:
 		d.anew = false // and due

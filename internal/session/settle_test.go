@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
 
@@ -291,4 +292,88 @@ func TestSettle_theLastLookFails(t *testing.T) {
 			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
 		}
 	})
+}
+
+// Another server was promoted, and the client library closes its connection to the old one under a wait and under a release:
+// both go on by the next connection.
+func TestClosing_aConnection(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k, broken := hookable(), false
+		acquire, pass := k.Acquire, k.Pass
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			if broken {
+				return luascripts.Acquired{}, rueidis.ErrClosing
+			}
+			return acquire(ctx, rdb, k, q)
+		}
+		k.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+			if broken {
+				return luascripts.Passed{}, rueidis.ErrClosing
+			}
+			return pass(ctx, rdb, k, owner, p)
+		}
+		for range 2 {
+			h := w.lock(w.b, w.Context())
+			holds := w.goLock(w.a, k, w.Context())
+			synctest.Wait()
+			broken = true
+			time.Sleep(2 * pollTime)
+			broken = false
+			w.unlock(h)
+			h = <-holds
+			broken = true
+			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrUnavailable) {
+				w.Errorf("Unlock: %v", err)
+			}
+			time.Sleep(opTime)
+			broken = false
+			time.Sleep(pollTime)
+			if w.mini.Exists("orders") {
+				w.Error("the release was forgotten")
+			}
+		}
+	})
+}
+
+// The application closes the rueidis client under a wait, a hold and a doubt: no call waits for it, and nothing goes on.
+func TestClosing_theClient(t *testing.T) {
+	for _, k := range []*Kind{plain, fair} {
+		inBubble(t, func(w *world) {
+			rdb := w.mini.Client(w)
+			s := New(rdb, testConfig())
+			h := w.take(s, k, w.Context())
+			other, err := s.Lock(w.Context(), s.NewSpec(k, "other", nil))
+			if err != nil {
+				w.Fatal(err)
+			}
+			ended := make(chan error, 2)
+			for range cap(ended) {
+				go func() {
+					_, err := s.Lock(w.within(time.Hour), s.NewSpec(k, "orders", nil))
+					ended <- err
+				}()
+			}
+			synctest.Wait()
+			rdb.Close()
+			start := time.Now()
+			for range cap(ended) {
+				if err := <-ended; !errors.Is(err, rueidis.ErrClosing) || time.Since(start) > 2*pollTime {
+					w.Errorf("Lock: %v after %v", err, time.Since(start))
+				}
+			}
+			start = time.Now()
+			if _, err := s.TryLock(w.Context(), s.NewSpec(k, "new", nil)); !errors.Is(err, rueidis.ErrClosing) || errors.Is(err, lock.ErrUnavailable) {
+				w.Errorf("TryLock: %v", err)
+			}
+			for _, h := range []lock.Hold{h, other} {
+				if err := h.Unlock(w.Context()); !errors.Is(err, rueidis.ErrClosing) {
+					w.Errorf("Unlock: %v", err)
+				}
+			}
+			if err := s.Close(w.Context()); err != nil || time.Since(start) != 0 {
+				w.Errorf("Close: %v, after %v for all", err, time.Since(start))
+			}
+			w.mini.FlushAll() // nothing could be given back
+		})
+	}
 }
