@@ -59,6 +59,11 @@ type Client struct {
 // a server that is frozen; calls return long before that. When a call whose context
 // cannot end gets no answer within the operation timeout, rueidis may close the
 // connection, and what the application has under way there fails with it.
+//
+// With a ConnLifetime, rueidis sends again by itself what has no answer a second after its
+// connection has come to its end. So an answer that took a second or longer, and a failed dial, leave it in doubt
+// whether another copy runs: the client looks for that later, at some cost. An Unlock
+// whose connection breaks within that second can say that a lock was lost which it gave back.
 func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 	if rdb == nil {
 		return nil, &lock.Error{Op: "new client", Err: errors.New("the rueidis client is nil")}

@@ -77,10 +77,11 @@ func (w *way) within(option rueidis.ClientOption) rueidis.ClientOption {
 			w.at(addr, shaking)
 			conn, err = shakeHands(ctx, conn, addr, dialer, config)
 		}
-		if err == nil {
-			w.at(addr, connected)
+		if err != nil {
+			return nil, command.Undialled{Err: err}
 		}
-		return conn, err
+		w.at(addr, connected)
+		return conn, nil
 	}
 	return option
 }

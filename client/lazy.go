@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/redis/rueidis"
 )
 
@@ -149,7 +150,7 @@ func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls
 		conn, err = d.DialContext(ctx, "tcp", addr)
 	}
 	if err != nil {
-		return nil, err
+		return nil, command.Undialled{Err: err}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,10 +167,13 @@ func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls
 // a caller knows that no command was carried out.
 func undialled(err error) error {
 	var dial *net.OpError
-	if _, refused := rueidis.IsRedisErr(err); refused || errors.As(err, &dial) && dial.Op == "dial" {
+	if _, refused := rueidis.IsRedisErr(err); refused {
 		return err
 	}
-	return &net.OpError{Op: "dial", Net: "tcp", Err: err}
+	if !errors.As(err, &dial) || dial.Op != "dial" {
+		err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
+	}
+	return command.Undialled{Err: err}
 }
 
 // reason returns why there is no connection.

@@ -54,7 +54,7 @@ func TestDated_histories(t *testing.T) {
 						case 1: // it comes late
 							copies.Go(func() { time.Sleep(upTo(5 * time.Second)); apply(before) })
 						case 2: // it does not come
-							return 0, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+							return 0, Undialled{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
 						default:
 							return apply(before), nil
 						}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -19,14 +18,16 @@ import (
 //
 //	reply or error                                       MayHaveRun  Again
 //	LOADING TRYAGAIN CLUSTERDOWN MASTERDOWN READONLY
-//	BUSY MOVED ASK, a failed dial                            no       yes
+//	BUSY MOVED ASK, Undialled                                no       yes
 //	NOAUTH WRONGPASS NOPERM OOM MISCONF NOREPLICAS
 //	WRONGTYPE and all other error replies                    no       no
 //	EVALSHA or EVAL is not known, Final, lock.ErrClosed      no       no
 //	a reply that no script of ours gives, WAIT refused,
 //	Closed                                                   yes      no
 //	time-out, EOF, reset, the end of the caller's wait,
-//	rueidis.ErrClosing                                       yes      yes
+//	rueidis.ErrClosing, a failed dial                        yes      yes
+//
+// A failed dial says nothing of a command that the library sent before: see Resent.
 type Fault struct {
 	MayHaveRun bool // the server may have carried the command out
 	Again      bool // the same command may go better next time
@@ -36,7 +37,6 @@ type Fault struct {
 func FaultOf(err error) Fault {
 	var sure interface{ Final() }
 	var garbled *luascripts.ReplyError
-	var dial *net.OpError
 	if r := ReplyOf(err); r != None {
 		return Fault{Again: r == Passing}
 	}
@@ -47,7 +47,7 @@ func FaultOf(err error) Fault {
 		return Fault{}
 	case errors.As(err, &garbled), errors.As(err, new(*luascripts.WaitError)), errors.As(err, new(Closed)):
 		return Fault{MayHaveRun: true}
-	case errors.As(err, &dial) && dial.Op == "dial":
+	case errors.As(err, new(Undialled)):
 		return Fault{Again: true}
 	default:
 		return Fault{MayHaveRun: true, Again: true}
@@ -65,6 +65,22 @@ func (e Final) Unwrap() error { return e.Err }
 
 // Final says that it is one.
 func (e Final) Final() {}
+
+// Undialled is the error of dialling in a client that sends no command twice, as it has no ClientOption.ConnLifetime.
+type Undialled struct{ Err error }
+
+func (e Undialled) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error of dialling.
+func (e Undialled) Unwrap() error { return e.Err }
+
+// resentAfter is how long rueidis waits for answers on a connection whose ConnLifetime is over, before it closes it.
+const resentAfter = time.Second
+
+// Resent reports whether a command whose answer took so long may have been sent twice. When a connection comes to the end
+// of its ClientOption.ConnLifetime, rueidis closes it, and sends by the next one, without a word, what has had no answer. The first
+// copy may have been carried out, or may be yet. Nobody can see whether the application set that option.
+func Resent(took time.Duration) bool { return took >= resentAfter }
 
 // Closed is the error of a command that found the rueidis client closed. Sure makes it.
 type Closed struct{ Err error }

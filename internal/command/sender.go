@@ -331,10 +331,11 @@ type Outcome[T any] struct {
 // is now (0 is no limit), or ctx ends. The command must be safe to repeat.
 func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, within time.Duration, c C) (o Outcome[T]) {
 	pause := retry.Backoff{Most: s.Timeout / 4}
-	limit := within
+	limit, sent := within, began
 	var before error
 	for {
 		o.Value, o.Answered, o.Err = Await[T](ctx, s, limit, c)
+		o.Repeated = o.Repeated || Resent(time.Since(sent))
 		if late, ok := o.Err.(NoAnswer); ok && !o.Answered {
 			late.before = before // the last copy may have had a few milliseconds only
 			o.Err = late
@@ -351,6 +352,7 @@ func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, w
 			return o
 		}
 		o.Repeated = o.Repeated || f.MayHaveRun
+		sent = time.Now()
 	}
 }
 

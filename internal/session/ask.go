@@ -85,13 +85,23 @@ func (q question) Answer(c *luascripts.Change) (luascripts.Acquired, error) { re
 // Late settles it.
 func (q question) Late(reply luascripts.Acquired, err error) {
 	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.Patience > 0
+	if err != nil {
+		wrote = command.FaultOf(err).MayHaveRun
+	}
+	resent := q.resent(time.Now())
 	at := q.t.at
 	at.lock()
-	settle := at.place.Unheard(q.w, &q.t.Tenure, err == nil && wrote || err != nil && command.FaultOf(err).MayHaveRun)
+	settle := at.place.Unheard(q.w, &q.t.Tenure, wrote || resent)
 	at.unlock()
 	if settle {
-		q.s.settle(q.t, err != nil)
+		q.s.settle(q.t, err != nil || resent)
 	}
+}
+
+// resent reports whether a copy of the question may come late, of which nobody knows. With replicas, the answer takes its
+// time, and the connection is one that the client library closes under no command.
+func (q question) resent(now time.Time) bool {
+	return q.Replicas == 0 && command.Resent(now.Sub(q.sent))
 }
 
 // ask sends the question for p and records the answer. It returns nil if p has its hold, and
@@ -111,6 +121,10 @@ func (a *attempt) ask(p *part) error {
 		reply, answered, err = command.Detached[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
 	}
 	a.now = time.Now()
+	resent := answered && q.resent(a.now)
+	if resent {
+		p.t.doubt()
+	}
 	switch {
 	case !answered:
 		p.at.lock()
@@ -118,7 +132,7 @@ func (a *attempt) ask(p *part) error {
 		p.at.unlock()
 		return s.sender.CutOff(q.sent, err)
 	case err != nil:
-		return a.broke(p, command.FaultOf(err).MayHaveRun, s.sender.Explain(err))
+		return a.broke(p, resent || command.FaultOf(err).MayHaveRun, s.sender.Explain(err))
 	case reply.Verdict == luascripts.Done:
 		return a.granted(p, reply)
 	case reply.Verdict == luascripts.Gone: // an earlier copy was granted it, which nobody heard, and that is over

@@ -2,14 +2,17 @@ package session
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -577,6 +580,64 @@ func TestAbandoned_inline(t *testing.T) {
 				time.Sleep(time.Minute)
 				w.unlock(w.take(s, spec.Kind, ctx))
 				if err := s.Close(ctx); err != nil {
+					w.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// The connection of a question comes to the end of its ConnLifetime, and the client library sends the question again, without
+// a word. Nothing stays, whether the copy is sent or the library cannot dial, and whenever the first one is carried out.
+func TestAbandoned_byALifetime(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		t.Run(fmt.Sprintf("down %v", down), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				refuses := false
+				rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) {
+					o.ConnLifetime, o.AlwaysPipelining = time.Second, true
+					dial := o.DialCtxFn
+					o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+						if refuses {
+							return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+						}
+						return dial(ctx, addr, d, c)
+					}
+				})
+				s := New(rdb, testConfig())
+				w.unlock(w.lock(s, w.Context())) // the server knows the scripts from now on
+				var first []string
+				act := redistest.Action{HoldRequest: w.Context().Done()} // arrives below
+				if down {
+					act = redistest.Action{HoldReply: w.Context().Done()}
+				}
+				once := redistest.Once("EVALSHA", act)
+				w.wire.OnRequest(func(req [][]byte) redistest.Action {
+					act := once(req)
+					if act.HoldRequest != nil || act.HoldReply != nil {
+						refuses = down
+						for _, word := range req {
+							first = append(first, string(word))
+						}
+					}
+					return act
+				})
+				h, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil))
+				if down != errors.Is(err, lock.ErrUnavailable) {
+					w.Fatal(err)
+				}
+				refuses = false
+				if !down {
+					w.unlock(h)
+					if err := w.rdb.Do(w.Context(), w.rdb.B().Arbitrary(first...).Build()).Error(); err != nil || !w.mini.Exists("orders") {
+						w.Errorf("the copy did nothing: %v", err)
+					}
+				}
+				time.Sleep(opTime + pollTime)
+				if w.mini.Exists("orders") {
+					w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+				}
+				if err := s.Close(w.Context()); err != nil {
 					w.Error(err)
 				}
 			})

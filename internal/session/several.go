@@ -230,11 +230,17 @@ func (a *attempt) askAll() error {
 	a.sent = time.Now()
 	reply, answered, err := command.Await[acquiredAll](a.waiting, s.sender, limit, q)
 	a.now = time.Now()
+	resent := answered && command.Resent(a.now.Sub(a.sent))
+	for i := range a.parts {
+		if resent {
+			a.parts[i].t.doubt()
+		}
+	}
 	switch {
 	case !answered:
 		return s.sender.CutOff(a.sent, err) // the answer goes to Late
 	case err != nil:
-		a.answeredAll(command.FaultOf(err).MayHaveRun)
+		a.answeredAll(resent || command.FaultOf(err).MayHaveRun)
 		if reply, ok := rueidis.IsRedisErr(err); ok && strings.Contains(reply.Error(), "CROSSSLOT") {
 			return command.Final{Err: errors.ErrUnsupported} // a cluster that looks like one server
 		}
