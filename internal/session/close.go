@@ -20,7 +20,7 @@ type closer struct {
 	once      *sync.Once    // closes givenUp
 
 	mu   sync.Mutex
-	last map[*func(context.Context)]struct{} // what the first Close calls when all holds have ended; guarded by mu
+	last map[*func(context.Context)]struct{} // what the first Close calls when all holds have ended; nil from then on; guarded by mu
 }
 
 func (c *closer) init() {
@@ -38,6 +38,9 @@ func (s *Session) AtClose(f func(context.Context)) (stop func(), err error) {
 	c := &s.closer
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.last == nil { // Close was faster
+		return nil, lock.ErrClosed
+	}
 	c.last[&f] = struct{}{}
 	return func() {
 		c.mu.Lock()
@@ -53,6 +56,7 @@ func (c *closer) callLast(ctx context.Context) {
 	for f := range c.last {
 		wg.Go(func() { (*f)(ctx) })
 	}
+	c.last = nil
 	c.mu.Unlock()
 	wg.Wait()
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -34,5 +35,17 @@ func TestClose_endsWithItsContext(t *testing.T) {
 			}
 			w.mini.FlushAll()
 		})
+	}
+}
+
+// Close called what AtClose was given before a call of AtClose that came before Close had noted its function: that call fails.
+func TestAtClose_besideClose(t *testing.T) {
+	s := New(redistest.NewMini(t).Client(t), testConfig())
+	s.closer.callLast(t.Context()) // as Close does, when no new call can begin
+	if _, err := s.AtClose(func(context.Context) {}); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("%v, and the function is never called", err)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
