@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -32,12 +33,23 @@ func (s *Session) stand(ctx context.Context, h *hold, spec *Spec) error {
 	if d == 0 {
 		return nil
 	}
-	until := time.Now().Add(d)
+	began := time.Now()
+	until := began.Add(d)
 	t := h.tenure()
 	if !h.Fixed && t.lease.Until().Before(until) {
 		if err := s.extend(ctx, h, s.standing(d)); err != nil {
-			_ = s.unlock(context.WithoutCancel(ctx), h)
-			return err
+			if ctx.Err() == nil {
+				_ = s.unlock(ctx, h)
+			} else if s.enter() == nil { // else Close gives it back
+				go func() {
+					defer s.sender.Done()
+					_ = s.unlock(ctx, h)
+				}()
+			}
+			if errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrNotHeld) {
+				return err
+			}
+			return s.sender.Failed(ctx, began, err)
 		}
 	}
 	t.at.lock()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
@@ -227,6 +228,38 @@ func TestAtLeast_lateRenewal(t *testing.T) {
 					time.Sleep(time.Hour)
 				}
 			})
+		})
+	}
+}
+
+// A lock is passed on to a call with WithAtLeast, which lengthens its lease, and Redis is silent: the call ends with its context,
+// and says so.
+func TestAtLeast_silence(t *testing.T) {
+	for _, limit := range []time.Duration{2 * time.Second, time.Hour} {
+		inBubble(t, func(w *world) {
+			other := w.lock(w.b, w.Context())
+			first := w.waiting(w.a, w.Context())
+			synctest.Wait()
+			ended, start := make(chan error), time.Now()
+			go func() {
+				ctx := w.within(limit)
+				_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithAtLeast(minute)}))
+				if late := time.Since(start) - limit; late > 0 {
+					w.Errorf("it returns %v after its deadline", late)
+				}
+				ended <- err
+			}()
+			synctest.Wait()
+			w.unlock(other)
+			h := w.next(first)
+			time.Sleep(time.Millisecond) // the hold is old enough to be passed on
+			w.wire.Freeze(true)
+			w.unlock(h)
+			if err := <-ended; !errors.Is(err, lock.ErrUnavailable) {
+				w.Errorf("%v", err)
+			}
+			w.wire.Freeze(false)
+			time.Sleep(2 * minute)
 		})
 	}
 }
