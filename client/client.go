@@ -227,7 +227,7 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *se
 // all waiting calls with lock.ErrClosed, and waits until no goroutine and no
 // subscription of the client is left, until ctx ends, or for twice the
 // operation timeout if ctx is over already. On an [Open] client it then closes
-// the connection.
+// the connection; if ctx ends before that is done, it goes on in the background.
 //
 // An error says what is left: locks that Redis did not confirm to be
 // free, which end with their leases, or goroutines that still wait for a server
@@ -253,7 +253,15 @@ func (c *Client) Close(ctx context.Context) error {
 		err = c.entry.Wait(ctx)
 	}
 	if c.owned != nil && c.session.GaveBack() {
-		c.owned.Close()
+		closed := make(chan struct{})
+		go func() { // rueidis waits for an answer to each connection's last command, for a second or two if there is none
+			c.owned.Close()
+			close(closed)
+		}()
+		select {
+		case <-closed:
+		case <-ctx.Done():
+		}
 	}
 	if err != nil {
 		return &lock.Error{Op: "close", Err: err}
