@@ -100,6 +100,9 @@ func (t *Tenure) Token() uint64 { return t.grant.token }
 // PassCount returns how often the lock was passed on in this process before it came to t.
 func (t *Tenure) PassCount() int { return t.grant.passes }
 
+// Since returns when this process was granted the lock; the zero time if it was not.
+func (t *Tenure) Since() time.Time { return t.grant.since }
+
 // Owners returns how many owners have holds of t.
 func (t *Tenure) Owners() int { return t.owners }
 

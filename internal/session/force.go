@@ -149,7 +149,7 @@ func (s *Session) hearOfHolds() {
 	young := false
 	if t := s.search(func(t *tenure) bool {
 		young = true
-		return !askedSince(t.Name).After(old)
+		return !t.since().After(old)
 	}); t != nil {
 		s.hearing.due.Store(true) // for good
 		s.hearing.begun.Do(s.hear)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/leasehold-go/leasehold/internal/keys"
 )
 
 // Whatever is published on the channels that a session listens to: it gives nobody a lock, takes none away, and each
@@ -64,6 +66,26 @@ func TestSubscribe_lingering(t *testing.T) {
 		}
 		if looks != 2 {
 			w.Errorf("it looked %d times", looks)
+		}
+	})
+}
+
+// The wall clock was an hour ahead when the session asked for its first lock, so the numbers in its owner strings are ahead, too. It
+// listens for forced unlocks all the same.
+func TestHears_theClockWasSetBack(t *testing.T) {
+	inBubble(t, func(w *world) {
+		c := testConfig()
+		c.Hears = true
+		s := New(w.mini.Client(w), c)
+		s.number.Store(uint64(time.Now().Add(time.Hour).UnixMicro()) << 10)
+		h := w.lock(s, w.Context())
+		time.Sleep(2*hearAfter + time.Millisecond)
+		if !s.hub.Lingers(keys.Client(s.id)) {
+			w.Error("it does not listen")
+		}
+		w.unlock(h)
+		if err := s.Close(w.Context()); err != nil {
+			w.Error(err)
 		}
 	})
 }

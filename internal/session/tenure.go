@@ -80,6 +80,13 @@ func (t *tenure) isUnsure() bool {
 	return t.Unsure()
 }
 
+// since returns when this process was granted the lock, by a clock that nobody sets back.
+func (t *tenure) since() time.Time {
+	t.at.lock()
+	defer t.at.unlock()
+	return t.Since()
+}
+
 // served returns the owner strings that the release of t takes out of a queue.
 func (t *tenure) served() []string {
 	t.at.lock()
