@@ -41,6 +41,7 @@ func TestFaultOf(t *testing.T) {
 		{reply("MASTERDOWN Link with MASTER is down"), retry},
 		{reply("READONLY You can't write against a read only replica."), retry},
 		{reply("BUSY Redis is busy running a script."), retry},
+		{reply("REDIRECT 127.0.0.1:6379"), retry}, // Valkey, if a client says that it can follow
 		{reply("ERR Error running script: READONLY You can't write"), retry},
 		{reply("ERR Error running script (call to f_14fa): @user_script:43: @user_script: 43: -READONLY You can't write against a read only replica."), retry},
 		{reply("NOAUTH Authentication required."), never},

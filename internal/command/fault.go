@@ -18,7 +18,7 @@ import (
 //
 //	reply or error                                       MayHaveRun  Again
 //	LOADING TRYAGAIN CLUSTERDOWN MASTERDOWN READONLY
-//	BUSY MOVED ASK, Undialled                                no       yes
+//	BUSY MOVED ASK REDIRECT, Undialled                       no       yes
 //	NOAUTH WRONGPASS NOPERM OOM MISCONF NOREPLICAS
 //	WRONGTYPE and all other error replies                    no       no
 //	EVALSHA or EVAL is not known, Final, lock.ErrClosed      no       no

@@ -34,7 +34,7 @@ func (b *Backoff) Grown() bool { return b.last >= b.Most }
 // command later. Our scripts give them before their first write or not at all.
 var passing = map[string]bool{
 	"LOADING": true, "TRYAGAIN": true, "CLUSTERDOWN": true, "MASTERDOWN": true,
-	"READONLY": true, "BUSY": true, "MOVED": true, "ASK": true,
+	"READONLY": true, "BUSY": true, "MOVED": true, "ASK": true, "REDIRECT": true,
 }
 
 // Passes reports whether an error reply has one of those codes. The code need not be
