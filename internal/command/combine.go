@@ -404,6 +404,7 @@ func (c *combiner) carryOut(b *batch) {
 	}
 	took := time.Since(b.sent)
 	answers := IsAnswer(b.changes[0].Err)
+	c.s.latest.Store(int64(time.Since(c.s.began)))
 	if answers != c.s.answering.Load() {
 		c.s.answering.Store(answers)
 	}

@@ -168,7 +168,12 @@ func TestInline_hasTheTimeItNeeds(t *testing.T) {
 			t.Error("more at a time than the library has room for")
 		}
 		s.inline.Store(0)
+		time.Sleep(inlineAfter + 1)
+		if s.mayInline(ctx, timeout) != nil {
+			t.Error("the connection can have broken since the latest answer")
+		}
 		<-own.Done()
+		s.latest.Store(int64(time.Since(s.began)))
 		if _, err := s.inlined(own, own.Err()); !errors.As(err, new(NoAnswer)) || s.mayInline(ctx, timeout) != nil {
 			t.Errorf("%v, and the next is sent by its caller", err)
 		}

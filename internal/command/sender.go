@@ -83,7 +83,9 @@ type Sender struct {
 	timers sync.Pool    // of *time.Timer that is stopped; not shared between clients, as combiner.unused
 	idle   atomic.Int32 // how many goroutines wait for something to do
 
+	began     time.Time             // set once
 	answering atomic.Bool           // the latest command was answered
+	latest    atomic.Int64          // about when, counted from began: of an inline command, when it was sent
 	inline    atomic.Int32          // how many commands run in the goroutines of their callers
 	detached  atomic.Int32          // how many commands run in goroutines of their own
 	combiners combiners             // of changes that travel together
@@ -92,7 +94,7 @@ type Sender struct {
 
 // New returns a sender on rdb, which it borrows.
 func New(rdb rueidis.Client, c Config) *Sender {
-	s := &Sender{Config: c, rdb: rdb, jobs: make(chan func())}
+	s := &Sender{Config: c, rdb: rdb, jobs: make(chan func()), began: time.Now()}
 	s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
 		luascripts.ChangeReentrant(context.Background(), conn, changes, callMost)
 	}
@@ -177,6 +179,7 @@ func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Durat
 		value, err := c.Send(context.Background())
 		err = Sure(context.Background(), s.rdb, err)
 		s.detached.Add(-1)
+		s.latest.Store(int64(time.Since(s.began)))
 		s.answering.Store(IsAnswer(err))
 		select {
 		case answers <- answer{value, err}:
@@ -263,6 +266,10 @@ const (
 	// until it lasts 1/inlineSlack less.
 	inlineShort = 64
 	inlineSlack = 16
+
+	// After a longer pause, the connection can have broken unseen, and the application, which shares the client library, can be
+	// dialling: the library waits for that without regard to the context.
+	inlineAfter = 10 * time.Millisecond
 )
 
 // mayInline returns the context of a command that may run inline, for a caller with ctx and so
@@ -272,6 +279,10 @@ func (s *Sender) mayInline(ctx context.Context, limit time.Duration) *endOf {
 		return nil
 	}
 	now := time.Now()
+	since := now.Sub(s.began)
+	if since-time.Duration(s.latest.Load()) > inlineAfter {
+		return nil
+	}
 	end := s.end.Load()
 	if end == nil || end.at.Sub(now) < s.Timeout-s.Timeout/inlineSlack {
 		end = &endOf{at: now.Add(s.Timeout - s.Timeout/inlineShort)}
@@ -285,6 +296,7 @@ func (s *Sender) mayInline(ctx context.Context, limit time.Duration) *endOf {
 		s.inline.Add(-1)
 		return nil
 	}
+	s.latest.Store(int64(since))
 	return end
 }
 
