@@ -104,3 +104,115 @@ func TestSemaphore_deniedToLeave(t *testing.T) {
 		t.Errorf("%d free, %d held", free, held)
 	}
 }
+
+// A heartbeat has a waiter ask that waits in vain: a key holds something else, the semaphore is gone, or has another total, or has fewer
+// permits than it wants.
+func TestSemaphore_keepsNoneInVain(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(3)
+		waiter := taker(2, 2)
+		for what, c := range map[string]struct {
+			change func()
+			k      luascripts.Keys
+			asks   bool
+		}{
+			"it waits":       {func() {}, k, false},
+			"no semaphore":   {func() { do(t, rdb, "DEL", k.Lock) }, k, true},
+			"a foreign key":  {func() { do(t, rdb, "DEL", k.Leases); do(t, rdb, "SET", k.Leases, "x") }, k, true},
+			"another total":  {func() {}, semaphoreKeys(4), true},
+			"too few for it": {func() { do(t, rdb, "SET", k.Lock, "-1") }, semaphoreKeys(0), true},
+		} {
+			do(t, rdb, "FLUSHALL")
+			take(t, rdb, k, taker(1, 2), time.Minute)
+			take(t, rdb, k, waiter, time.Minute)
+			c.change()
+			if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, c.k, []luascripts.Waiter{{Owner: waiter, Patience: time.Minute}}); err != nil || kept.Asks[0] != c.asks {
+				t.Errorf("%s: %+v, %v", what, kept, err)
+			}
+		}
+	})
+}
+
+// A heartbeat that finds that leases ran out tells other waiters, and Redisson's clients. What it keeps lives for as long as the most
+// patient of its waiters, and one that is not in the queue stays out.
+func TestSemaphore_keepTells(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(3)
+		take(t, rdb, k, taker(1, 2), time.Minute)
+		for _, waiter := range []string{taker(2, 2), taker(3, 1)} {
+			take(t, rdb, k, waiter, time.Minute)
+		}
+		for _, id := range luascripts.Permits(taker(1, 2)) {
+			do(t, rdb, "ZADD", k.Leases, "XX", "1000", id)
+		}
+		e := listen(t, rdb)
+		waiters := []luascripts.Waiter{{Owner: taker(2, 2), Patience: 3 * time.Hour}, {Owner: taker(4, 1), Patience: time.Minute}}
+		kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, waiters)
+		if err != nil || !kept.Asks[0] || !kept.Asks[1] {
+			t.Errorf("%+v, %v", kept, err)
+		}
+		e.expect("leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000003:fair 1800000000000003000:1", "redisson_sc:{sem} 03")
+		if left := pttl(t, rdb, k.Queue); left < 3*time.Hour {
+			t.Errorf("the queue lives for %v", left)
+		}
+		if n := number(t, rdb, "ZCARD", k.Timeouts); n != 2 {
+			t.Errorf("%d are alive", n)
+		}
+	})
+}
+
+// Permits of a semaphore that was deleted by hand are given back. A renewal of a key that holds something else ends no other, and one
+// that is denied is no verdict.
+func TestSemaphore_deletedOrForeign(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	k := semaphoreKeys(3)
+	take(t, rdb, k, taker(1, 2), 0)
+	do(t, rdb, "DEL", k.Lock)
+	if got := give(t, rdb, k, taker(1, 2)); got != luascripts.Done || number(t, rdb, "EXISTS", k.Leases) != 0 {
+		t.Errorf("%d, and the permits are held", got)
+	}
+	take(t, rdb, k, taker(1, 2), 0)
+	for range 2 { // the same lease again
+		if r := luascripts.RenewSemaphore(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: taker(1, 2)}}, time.Minute, 1)[0]; r.Err != nil || r.Verdict != luascripts.Done {
+			t.Errorf("%+v", r)
+		}
+	}
+	if r := luascripts.RenewSemaphore(t.Context(), denied(t, s, "zadd"), []luascripts.Renewal{{Keys: &k, Owner: taker(1, 2)}}, time.Minute, 1)[0]; r.Err == nil {
+		t.Errorf("without zadd: %+v", r)
+	}
+	do(t, rdb, "DEL", k.Leases)
+	do(t, rdb, "SET", k.Leases, "x")
+	if r := luascripts.RenewSemaphore(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: taker(1, 2)}}, time.Minute, 1)[0]; r.Err != nil || r.Verdict != luascripts.Foreign {
+		t.Errorf("of a text: %+v", r)
+	}
+}
+
+// A permit gets the lowest slot that no living permit has. An owner without its permits gets none, and a key that holds something else
+// is not touched.
+func TestSemaphore_slots(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(3)
+		is := func(what, owner string, want luascripts.Verdict) []luascripts.Slot {
+			t.Helper()
+			v, slots, err := luascripts.SlotsOfPermits(t.Context(), rdb, k, owner)
+			if v != want || err != nil {
+				t.Errorf("%s: %d, %v, want %d", what, v, err, want)
+			}
+			return slots
+		}
+		take(t, rdb, k, taker(1, 1), 0)
+		is("it has no permit", taker(2, 1), luascripts.Gone)
+		first := is("the first", taker(1, 1), luascripts.Done)
+		do(t, rdb, "ZADD", k.Leases, "XX", "1000", luascripts.Permits(taker(1, 1))[0])
+		is("its lease ran out", taker(1, 1), luascripts.Gone)
+		take(t, rdb, k, taker(2, 1), 0)
+		if next := is("the next", taker(2, 1), luascripts.Done); len(first) != 1 || len(next) != 1 || next[0].Number != first[0].Number || next[0].Token <= first[0].Token {
+			t.Errorf("%+v after %+v", next, first)
+		}
+		for _, key := range []string{k.Slots, k.Leases} {
+			do(t, rdb, "SET", key, "x")
+			is("a text as "+key, taker(2, 1), luascripts.Foreign)
+		}
+	})
+}
