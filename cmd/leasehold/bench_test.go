@@ -13,7 +13,7 @@ import (
 func TestBench(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	b := on(t, s, "bench", "--time", "200ms", "-o", "json")
+	b := on(t, s, "bench", "--time", "1s", "-o", "json")
 	says(t, b, 0)
 	var r benchReport
 	if err := json.Unmarshal([]byte(b.stdout.String()), &r); err != nil || len(r.Cells) != 4 || r.Server != s.URL() {

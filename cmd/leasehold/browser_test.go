@@ -117,9 +117,15 @@ func (b *browser) open(path string) {
 // until waits until a script says true.
 func (b *browser) until(script string) {
 	b.Helper()
-	for end := time.Now().Add(3 * promptly); b.eval(script) != "true"; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			b.failed(fmt.Errorf("not in time: %s", script))
+	for end := time.Now().Add(3 * promptly); ; time.Sleep(20 * time.Millisecond) {
+		ctx, cancel := context.WithDeadline(b.ctx, end)
+		said, err := chromedp.Run(ctx, chromedp.Evaluate[string]("String("+script+")"))
+		cancel()
+		if err == nil && said == "true" {
+			return
+		}
+		if time.Now().After(end) { // until then an error can be that of a page that gives way to the next
+			b.failed(fmt.Errorf("not in time: %s (%v)", script, err))
 		}
 	}
 }
