@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -298,16 +299,16 @@ func TestSettle_theLastLookFails(t *testing.T) {
 // both go on by the next connection.
 func TestClosing_aConnection(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k, broken := hookable(), false
+		k, broken := hookable(), new(atomic.Bool)
 		acquire, pass := k.Acquire, k.Pass
 		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
-			if broken {
+			if broken.Load() {
 				return luascripts.Acquired{}, rueidis.ErrClosing
 			}
 			return acquire(ctx, rdb, k, q)
 		}
 		k.Pass = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
-			if broken {
+			if broken.Load() {
 				return luascripts.Passed{}, rueidis.ErrClosing
 			}
 			return pass(ctx, rdb, k, owner, p)
@@ -316,17 +317,17 @@ func TestClosing_aConnection(t *testing.T) {
 			h := w.lock(w.b, w.Context())
 			holds := w.goLock(w.a, k, w.Context())
 			synctest.Wait()
-			broken = true
+			broken.Store(true)
 			time.Sleep(2 * pollTime)
-			broken = false
+			broken.Store(false)
 			w.unlock(h)
 			h = <-holds
-			broken = true
+			broken.Store(true)
 			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrUnavailable) {
 				w.Errorf("Unlock: %v", err)
 			}
 			time.Sleep(opTime)
-			broken = false
+			broken.Store(false)
 			time.Sleep(pollTime)
 			if w.mini.Exists("orders") {
 				w.Error("the release was forgotten")
