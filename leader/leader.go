@@ -34,6 +34,8 @@ var (
 //   - fn returned nil: Run gives l back and returns nil.
 //   - fn returned another error: Run gives l back and returns it.
 //
+// An error of giving l back is in the error of Run, also one that matches [lock.ErrLost]: fn had returned before anybody knew of that loss.
+//
 // When ctx ends, Run waits for fn, gives l back, and returns what fn returned. If ctx ends while Run waits, the error is that of Lock. When
 // fn panics, l is given back.
 func Run(ctx context.Context, l lock.Locker, fn func(ctx context.Context) error) error {

@@ -127,9 +127,24 @@ func under(ctx context.Context, h Hold, fn func(ctx context.Context) error) (err
 	defer func() {
 		unlock := h.Unlock(ctx)
 		if loss := h.Err(); errors.Is(unlock, ErrLost) && errors.Is(err, loss) {
-			return // fn has told of it
+			unlock = beside(unlock) // fn has told of the loss
 		}
 		err = errors.Join(err, unlock)
 	}()
 	return fn(h.Context())
+}
+
+// beside returns what the error of an Unlock says beside a loss: of several locks another one can be held yet.
+func beside(unlock error) error {
+	all, ok := unlock.(interface{ Unwrap() []error }) //nolint:errorlint // below a join there are no errors of other locks
+	if !ok {
+		return nil
+	}
+	var others []error
+	for _, one := range all.Unwrap() {
+		if !errors.Is(one, ErrLost) {
+			others = append(others, one)
+		}
+	}
+	return errors.Join(others...)
 }

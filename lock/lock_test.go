@@ -57,6 +57,7 @@ func TestDo_errors(t *testing.T) {
 	loss := &lock.Error{Op: "hold", Name: "orders", Err: fmt.Errorf("%w: the lease ran out", lock.ErrLost)}
 	late := &lock.Error{Op: "unlock", Name: "orders", Err: fmt.Errorf("%w: %w", lock.ErrNotHeld, loss.Err)}
 	other := &lock.Error{Op: "hold", Name: "other", Err: fmt.Errorf("%w: the lease ran out", lock.ErrLost)}
+	silent := &lock.Error{Op: "unlock", Name: "other", Err: lock.ErrUnavailable}
 	for name, c := range map[string]struct {
 		h    holder
 		fn   error
@@ -69,6 +70,8 @@ func TestDo_errors(t *testing.T) {
 		"lost, told by fn":              {holder{loss, late}, fmt.Errorf("work: %w", loss), "work: " + loss.Error()},
 		"lost, not told by fn":          {holder{loss, late}, context.Canceled, "context canceled\n" + late.Error()},
 		"lost, and fn went well":        {holder{loss, late}, nil, late.Error()},
+		"one of several is lost":        {holder{loss, errors.Join(late, other)}, loss, loss.Error()},
+		"another one may be held":       {holder{loss, errors.Join(late, silent)}, loss, loss.Error() + "\n" + silent.Error()},
 		"lost, and fn lost another one": {holder{loss, late}, other, other.Error() + "\n" + late.Error()},
 	} {
 		err := lock.Do(t.Context(), c.h, func(context.Context) error { return c.fn })
