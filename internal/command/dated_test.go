@@ -28,10 +28,13 @@ func TestDated_histories(t *testing.T) {
 			}
 			upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
 			var copies sync.WaitGroup
+			var mu sync.Mutex // also of late
 			for range 20 {
-				returned := false
+				returned := false // guarded by mu
 				d, start := NewDated(within, nil), time.Now()
 				apply := func(before int64) (now int64) {
+					mu.Lock()
+					defer mu.Unlock()
 					switch now = clock(); {
 					case now >= before && returned:
 						late++
@@ -52,7 +55,8 @@ func TestDated_histories(t *testing.T) {
 						case 0: // the answer is lost
 							apply(before)
 						case 1: // it comes late
-							copies.Go(func() { time.Sleep(upTo(5 * time.Second)); apply(before) })
+							after := upTo(5 * time.Second)
+							copies.Go(func() { time.Sleep(after); apply(before) })
 						case 2: // it does not come
 							return 0, Undialled{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
 						default:
@@ -71,7 +75,9 @@ func TestDated_histories(t *testing.T) {
 				if took := time.Since(start); took > max(answered, min(answered+copyLives, within)) || !doubt && took > answered {
 					t.Errorf("seed %d: it returns after %v; %v, the last answer came after %v", seed, took, err, answered)
 				}
+				mu.Lock()
 				returned = true
+				mu.Unlock()
 				if err == nil {
 					done++
 				} else {
