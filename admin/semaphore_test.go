@@ -20,7 +20,7 @@ func TestSemaphore(t *testing.T) {
 		s.do("ZADD", "some:timeout", "1", "x")
 		s.do("ZADD", "{counter}:timeout", "1", "an expired permit of nobody")
 		s.do("SET", "left", "0") // its holder and its waiter have died
-		s.do("ZADD", "{left}:timeout", "1000", "an expired permit")
+		s.do("ZADD", "{left}:timeout", "1000", "expired permit 1")
 		s.do("RPUSH", "leasehold_semaphore_queue:{left}", "018f0000-0000-7000-8000-000000000000:5:1")
 		w, cancel := s.waits(s.client("third").NewSemaphore("gpus", 0).N(3), 1)
 		defer cancel()

@@ -535,7 +535,7 @@ func TestSemaphore(t *testing.T) {
 	s := serve(t, rdb)
 	a, b, c := billing(t, rdb, "alpha"), billing(t, rdb, "beta"), billing(t, rdb, "gamma")
 	for _, words := range [][]string{
-		{"SET", "left", "0"}, {"ZADD", "{left}:timeout", "1000", "an expired permit"},
+		{"SET", "left", "0"}, {"ZADD", "{left}:timeout", "1000", "expired permit 1"},
 		{"RPUSH", "leasehold_semaphore_queue:{left}", "018f0000-0000-7000-8000-000000000000:5:1"},
 	} {
 		if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build()).Error(); err != nil {
