@@ -3,8 +3,10 @@
 package integration_test
 
 import (
+	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,7 +70,9 @@ func TestRenewal_reentry(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
 		t.Parallel()
 		server := redistest.Start(t)
-		l := k.lock(ours(t, server.Client(t), client.WithWatchdogTimeout(renewalDog)), "orders")
+		var renewals atomic.Int64
+		renewed := func(context.Context, lock.Event) { renewals.Add(1) }
+		l := k.lock(ours(t, server.Client(t), client.WithWatchdogTimeout(renewalDog), client.WithObserver(lock.Observer{Renewed: renewed, RenewalFailed: renewed})), "orders")
 		outer, err := l.Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -92,10 +96,10 @@ func TestRenewal_reentry(t *testing.T) {
 		if err := next.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
-		calls := server.CommandCalls(t, "evalsha")
-		time.Sleep(renewalDog) // in which a lock is renewed three times
-		if more := server.CommandCalls(t, "evalsha") - calls; more != 0 {
-			t.Errorf("%d scripts for a lock that nobody holds", more)
+		before := renewals.Load() // and not all scripts: where an answer is slow, the client looks for a late copy
+		time.Sleep(renewalDog)    // in which a lock is renewed three times
+		if more := renewals.Load() - before; before == 0 || more != 0 {
+			t.Errorf("%d renewals of a lock that is held, and %d of one that nobody holds", before, more)
 		}
 		noKeys(t, server)
 	}, plain, fair, read, write)
