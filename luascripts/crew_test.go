@@ -145,7 +145,11 @@ func TestCrew_denied(t *testing.T) {
 				return m.String()
 			}
 			before := scores()
-			if err := c.run(denied(t, s, command)); err == nil {
+			err := c.run(denied(t, s, command))
+			if err == nil {
+				if number(t, admin, "PTTL", k.Lock) < 0 {
+					t.Errorf("%s without %s: the crew never expires", what, command)
+				}
 				continue
 			}
 			if after := scores(); after != before {

@@ -263,16 +263,17 @@ func TestLatch_denied(t *testing.T) {
 		script string
 		count  int64
 		run    call
+		effect string
 	}{
-		"a count":  {"latch_down", 2, down("a", "")},
-		"a part":   {"latch_down", 2, down("a", "p")},
-		"the last": {"latch_down", 1, down("a", "")},
+		"a count":  {"latch_down", 2, down("a", ""), "1 left, open false, gone false, <nil>"},
+		"a part":   {"latch_down", 2, down("a", "p"), "1 left, open false, gone false, <nil>"},
+		"the last": {"latch_down", 1, down("a", ""), "0 left, open true, gone false, <nil>"},
 		"a latch": {"latch_init", 0, func(rdb rueidis.Client) (luascripts.LatchState, luascripts.Verdict, error) {
 			return luascripts.InitLatch(t.Context(), rdb, k, 3, latchCall("a"))
-		}},
+		}, "3 left, open false, gone false, <nil>"},
 		"a removal": {"latch_delete", 2, func(rdb rueidis.Client) (luascripts.LatchState, luascripts.Verdict, error) {
 			return luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("a"))
-		}},
+		}, "0 left, open false, gone true, <nil>"},
 	} {
 		for _, command := range commands(c.script) {
 			do(t, admin, "FLUSHALL")
@@ -290,8 +291,16 @@ func TestLatch_denied(t *testing.T) {
 				s, _, err := luascripts.LookAtLatch(t.Context(), admin, k, time.Hour)
 				return fmt.Sprint(s, err)
 			}
+			// effect is what is to see of the latch, without the numbers of its rounds.
+			effect := func() string {
+				s, _, err := luascripts.LookAtLatch(t.Context(), admin, k, time.Hour)
+				return fmt.Sprintf("%d left, open %t, gone %t, %v", s.Left, s.IsOpen(), s.Round > 0 && s.Gone == s.Round, err)
+			}
 			before := fmt.Sprint(list(t, admin, "KEYS", "done"), contents(t, admin))
-			if _, _, err := c.run(denied(t, s, command)); err == nil {
+			if s, _, err := c.run(denied(t, s, command)); err == nil {
+				if got := effect(); !s.Did || got != c.effect {
+					t.Errorf("%s without %s: %+v, and %s; want %s", what, command, s, got, c.effect)
+				}
 				continue
 			}
 			if after := fmt.Sprint(list(t, admin, "KEYS", "done"), contents(t, admin)); after != before {
@@ -302,6 +311,16 @@ func TestLatch_denied(t *testing.T) {
 				t.Errorf("%s, which was denied %s: %+v, %v", what, command, s, err)
 			}
 		}
+	}
+}
+
+// A look at a latch of Redisson's that cannot note its round fails.
+func TestLatch_lookDenied(t *testing.T) {
+	s := redistest.Start(t)
+	k := keynames.Latch("done")
+	do(t, s.Client(t), "SET", "done", "3")
+	if state, _, err := luascripts.LookAtLatch(t.Context(), denied(t, s, "hset"), k, time.Hour); err == nil {
+		t.Errorf("%+v", state)
 	}
 }
 
