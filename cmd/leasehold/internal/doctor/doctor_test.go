@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -162,7 +163,13 @@ func TestExamine_replica(t *testing.T) {
 	replica := redistest.Start(t, "--replicaof", host+" "+port)
 	replica.WaitUntilFollows(t, primary) // a primary that says online may still keep back what is written
 	rdb := primary.Client(t)
-	verify(t, examine(t, rdb, Options{}), map[string]want{"replicas": {OK, "1 of 1 online; all confirm a write in", ""}}) // 1
+	r := examine(t, rdb, Options{})
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); r = examine(t, rdb, Options{}) {
+		if slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Name == "replicas" && c.Status == OK }) {
+			break // on a busy machine a replica can be late once
+		}
+	}
+	verify(t, r, map[string]want{"replicas": {OK, "1 of 1 online; all confirm a write in", ""}}) // 1
 	asked := replica.Client(t)
 	verify(t, examine(t, asked, Options{}), map[string]want{ // 3
 		"role": {Failure, "replica", "connect to the primary"},
