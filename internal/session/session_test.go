@@ -593,12 +593,12 @@ func TestAbandoned_byALifetime(t *testing.T) {
 	for _, down := range []bool{false, true} {
 		t.Run(fmt.Sprintf("down %v", down), func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				refuses := false
+				var refuses atomic.Bool
 				rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) {
 					o.ConnLifetime, o.AlwaysPipelining = time.Second, true
 					dial := o.DialCtxFn
 					o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
-						if refuses {
+						if refuses.Load() {
 							return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 						}
 						return dial(ctx, addr, d, c)
@@ -606,7 +606,7 @@ func TestAbandoned_byALifetime(t *testing.T) {
 				})
 				s := New(rdb, testConfig())
 				w.unlock(w.lock(s, w.Context())) // the server knows the scripts from now on
-				var first []string
+				first := make(chan []string, 1)
 				act := redistest.Action{HoldRequest: w.Context().Done()} // arrives below
 				if down {
 					act = redistest.Action{HoldReply: w.Context().Done()}
@@ -615,10 +615,12 @@ func TestAbandoned_byALifetime(t *testing.T) {
 				w.wire.OnRequest(func(req [][]byte) redistest.Action {
 					act := once(req)
 					if act.HoldRequest != nil || act.HoldReply != nil {
-						refuses = down
+						refuses.Store(down)
+						var words []string
 						for _, word := range req {
-							first = append(first, string(word))
+							words = append(words, string(word))
 						}
+						first <- words
 					}
 					return act
 				})
@@ -626,10 +628,10 @@ func TestAbandoned_byALifetime(t *testing.T) {
 				if down != errors.Is(err, lock.ErrUnavailable) {
 					w.Fatal(err)
 				}
-				refuses = false
+				refuses.Store(false)
 				if !down {
 					w.unlock(h)
-					if err := w.rdb.Do(w.Context(), w.rdb.B().Arbitrary(first...).Build()).Error(); err != nil || !w.mini.Exists("orders") {
+					if err := w.rdb.Do(w.Context(), w.rdb.B().Arbitrary(<-first...).Build()).Error(); err != nil || !w.mini.Exists("orders") {
 						w.Errorf("the copy did nothing: %v", err)
 					}
 				}
