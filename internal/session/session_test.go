@@ -631,6 +631,7 @@ func TestAbandoned_byALifetime(t *testing.T) {
 				refuses.Store(false)
 				if !down {
 					w.unlock(h)
+					synctest.Wait() // the look for a copy that follows the release is over
 					if err := w.rdb.Do(w.Context(), w.rdb.B().Arbitrary(<-first...).Build()).Error(); err != nil || !w.mini.Exists("orders") {
 						w.Errorf("the copy did nothing: %v", err)
 					}
