@@ -431,8 +431,8 @@ func TestFigures_scriptFlush(t *testing.T) {
 func TestFigures_unlockAndRenewal(t *testing.T) {
 	const dog = 600 * time.Millisecond
 	server := redistest.Start(t)
-	var over sync.Map            // names whose Unlock has returned
-	var seen, after atomic.Int64 // renewals of locks
+	var over, late, unanswered sync.Map // names whose Unlock has returned; of these, those that were renewed then; and those of which a renewal had no answer in time
+	var seen, after atomic.Int64        // renewals of locks
 	// A renewal has keys, the lease, and an owner for each key.
 	see := func(req [][]byte) {
 		if name := string(req[0]); name != "EVALSHA" && name != "EVAL" {
@@ -446,7 +446,7 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 		for _, key := range keys {
 			seen.Add(1)
 			if _, ok := over.Load(string(key)); ok {
-				after.Add(1)
+				late.Store(string(key), true)
 			}
 		}
 	}
@@ -458,7 +458,8 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 	}
 	var renewals atomic.Int64
 	c := ours(t, server.Client(t, sent), client.WithWatchdogTimeout(dog), client.WithObserver(lock.Observer{
-		Renewed: func(context.Context, lock.Event) { renewals.Add(1) },
+		Renewed:       func(context.Context, lock.Event) { renewals.Add(1) },
+		RenewalFailed: func(_ context.Context, e lock.Event) { unanswered.Store(e.Name, true) },
 	}))
 	const goroutines = 512
 	n := acquisitions(t, 5000)
@@ -491,6 +492,13 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 	}
 	wg.Wait()
 	until(t, func() bool { return len(server.LockKeys(t)) == 0 })
+	// A renewal that had no answer in time can wait in the client library yet, which sends it when it can. It finds no hold.
+	late.Range(func(key, _ any) bool {
+		if _, ok := unanswered.Load(key); !ok {
+			after.Add(1)
+		}
+		return true
+	})
 	if after.Load() > 0 || seen.Load() < renewals.Load() {
 		t.Errorf("%d renewals were sent of locks that had been given back; %d were seen, and %d told of", after.Load(), seen.Load(), renewals.Load())
 	}
