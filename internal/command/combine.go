@@ -392,6 +392,25 @@ func (c *combiner) next(b *batch) bool {
 	return true
 }
 
+// sure is Sure for the changes of a batch. It asks once for all of them, and no longer than a command may take, as all others wait for that.
+func (s *Sender) sure(changes []*luascripts.Change) {
+	closing := func(c *luascripts.Change) bool { return errors.Is(c.Err, rueidis.ErrClosing) }
+	first := slices.IndexFunc(changes, closing)
+	if first < 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
+	defer cancel()
+	if !errors.As(Sure(ctx, s.rdb, changes[first].Err), new(Closed)) {
+		return
+	}
+	for _, c := range changes[first:] {
+		if closing(c) {
+			c.Err = Closed{c.Err}
+		}
+	}
+}
+
 // carryOut sends b, and waits for the answers.
 func (c *combiner) carryOut(b *batch) {
 	if c.s.rdb.Mode() == rueidis.ClientModeCluster {
@@ -399,9 +418,7 @@ func (c *combiner) carryOut(b *batch) {
 		slices.SortStableFunc(b.changes, func(x, y *luascripts.Change) int { return int(x.Slot) - int(y.Slot) })
 	}
 	c.s.change(c.s.rdb, b.changes)
-	for _, change := range b.changes {
-		change.Err = Sure(context.Background(), c.s.rdb, change.Err)
-	}
+	c.s.sure(b.changes)
 	took := time.Since(b.sent)
 	answers := IsAnswer(b.changes[0].Err)
 	c.s.latest.Store(int64(time.Since(c.s.began)))

@@ -228,6 +228,37 @@ func TestSure(t *testing.T) {
 	}
 }
 
+// asked counts the commands that a closed client is asked to send.
+type asked struct {
+	rueidis.Client
+	times int
+}
+
+func (a *asked) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	a.times++
+	if _, ok := ctx.Deadline(); !ok {
+		panic("all that travel together wait for this without an end")
+	}
+	return a.Client.Do(ctx, cmd)
+}
+
+// For a batch the sender asks once, and for a while only; what has an answer keeps it.
+func TestSure_batch(t *testing.T) {
+	rdb := &asked{Client: redistest.NewMini(t).Client(t)}
+	rdb.Close()
+	s := New(rdb, Config{Timeout: timeout})
+	changes := []*luascripts.Change{{}, {Err: rueidis.ErrClosing}, {Err: io.EOF}, {Err: rueidis.ErrClosing}}
+	s.sure(changes)
+	for i, want := range []bool{false, true, false, true} {
+		if got := errors.As(changes[i].Err, new(Closed)); got != want {
+			t.Errorf("change %d: %v", i, changes[i].Err)
+		}
+	}
+	if rdb.times != 1 {
+		t.Errorf("it asked %d times", rdb.times)
+	}
+}
+
 // A server that refuses for the most of the time, and is silent in the end: the error says what it
 // said, and is one of a call without an answer all the same.
 func TestInsist_saysWhatCameBefore(t *testing.T) {
