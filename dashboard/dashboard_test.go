@@ -276,7 +276,7 @@ func TestUnlock(t *testing.T) {
 	if seen := s.form("orders:42")["seen"]; len(seen) != 1 || strings.Contains(h.Owner(), seen[0]) {
 		t.Fatalf("the form says %q", seen)
 	} else if other := serve(t, rdb, dashboard.WithUnlock(nil)).form("orders:42")["seen"]; slices.Equal(other, seen) {
-		t.Errorf("two handlers say %q: who has the rest of the page finds the owner string by trial", seen)
+		t.Errorf("two handlers say %q: a visitor finds the owner string by trial", seen)
 	}
 	stranger := &site{T: t, Server: s.Server, browser: &http.Client{Transport: s.browser.Transport}}
 	for name, f := range map[string]func() (int, string){
