@@ -383,8 +383,8 @@ func TestChecks(t *testing.T) {
 		most: 2,
 		readings: []reading{
 			{asked: at(90), entered: at(91)},                        // before the librarian
-			{asked: at(105), entered: at(106)},                      // so little after it that nobody can tell
-			{asked: at(120), entered: at(300), pages: [2]int{1, 1}}, // behind it
+			{asked: at(125), entered: at(126)},                      // so little after it that nobody can tell
+			{asked: at(140), entered: at(300), pages: [2]int{1, 1}}, // behind it
 		},
 	}
 	for edition := range editions {
