@@ -4,7 +4,11 @@ package integration_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
+	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +17,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
 )
 
 // Is a lock renewed while it is held, whatever happened to its name before?
@@ -142,5 +147,109 @@ func TestRenewal_amongLocksThatComeAndGo(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
+	noKeys(t, server)
+}
+
+// renewedKeys returns the locks that a command renews, nil if it is no renewal. A renewal has keys,
+// the lease, and an owner for each key.
+func renewedKeys[S ~string | ~[]byte](req []S, lease time.Duration) (keys []string) {
+	if name := string(req[0]); name != "EVALSHA" && name != "EVAL" {
+		return nil
+	}
+	n, err := strconv.Atoi(string(req[2]))
+	if err != nil || len(req) != 3+n+1+n || string(req[3+n]) != strconv.FormatInt(lease.Milliseconds(), 10) {
+		return nil
+	}
+	for _, key := range req[3 : 3+n] {
+		keys = append(keys, string(key))
+	}
+	return keys
+}
+
+// A renewal has no answer in time. The client library has several connections to each node of
+// a cluster. It keeps the renewal, and sends it when its connection can write again. Meanwhile the locks are given back on
+// other connections, and another client takes them. The late renewal changes nothing for that client.
+func TestRenewal_writtenAfterTheRelease(t *testing.T) {
+	t.Parallel()
+	const (
+		locks = 16
+		dog   = 3 * renewalDog // time for those that take the connection that is stuck
+	)
+	server := redistest.Start(t, "--cluster-enabled", "yes")
+	server.AddSlots(t, 0, 16384)
+	writable := make(chan struct{})
+	stuck := make(chan struct{})
+	var once sync.Once
+	var mu sync.Mutex
+	over, late := make(map[string]bool), 0 // the locks whose Unlock has returned; how many of them a renewal names that is written then
+	see := func(req [][]byte) {
+		keys := renewedKeys(req, dog)
+		if keys == nil {
+			return
+		}
+		once.Do(func() {
+			close(stuck)
+			<-writable
+			mu.Lock()
+			defer mu.Unlock()
+			for _, key := range keys {
+				if over[key] {
+					late++
+				}
+			}
+		})
+	}
+	sent := func(o *rueidis.ClientOption) {
+		o.PipelineMultiplex = 2 // four connections; a command takes any of them
+		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			conn, err := d.DialContext(ctx, "tcp", addr)
+			return &redistest.Written{Conn: conn, See: see}, err
+		}
+	}
+	c := ours(t, server.Client(t, sent), client.WithWatchdogTimeout(dog), client.WithOpTimeout(200*time.Millisecond))
+	holds := make(map[string]lock.Hold)
+	for i := range locks {
+		name := fmt.Sprint("{orders} ", i)
+		h, err := c.NewLock(name).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		holds[name] = h
+	}
+	soon(t, stuck)
+	for name, h := range holds {
+		switch err := h.Unlock(t.Context()); {
+		case err == nil:
+			mu.Lock()
+			over[name] = true
+			mu.Unlock()
+		case !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrLost): // by the connection that is stuck
+			t.Error(err)
+		}
+	}
+	rdb := server.Client(t)
+	others := ours(t, rdb)
+	taken := make(map[string]lock.Hold)
+	for name := range over {
+		h, err := others.NewLock(name, lock.WithFixedLease(time.Hour)).TryLock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken[name] = h
+	}
+	close(writable)
+	until(t, func() bool { return len(server.LockKeys(t)) == len(taken) }) // the repeated releases go after the renewal
+	if late == 0 {
+		t.Errorf("no renewal of %d locks was written after their Unlock", len(taken))
+	}
+	t.Logf("%d of %d locks were given back before the renewal that names %d of them was written", len(taken), locks, late)
+	for name, h := range taken {
+		if left, err := do(t, rdb, "PTTL", name).AsInt64(); err != nil || left < time.Minute.Milliseconds() {
+			t.Errorf("the next hold of %q has a lease of %d ms left, %v; want nearly an hour", name, left, err)
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
 	noKeys(t, server)
 }
