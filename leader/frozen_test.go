@@ -3,8 +3,11 @@ package leader_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/leader"
@@ -113,4 +116,71 @@ func TestElection_proclaimsAfterResigning(t *testing.T) {
 	if err != nil || turns != 2 {
 		t.Error(err, turns)
 	}
+}
+
+// crossBoard refuses all values as long as it has errors, and then keeps nothing.
+type crossBoard struct {
+	noBoard
+	errs  chan error
+	posts chan string
+}
+
+func (b crossBoard) Post(_ context.Context, _ lock.Hold, value string, _ time.Duration) error {
+	b.posts <- value
+	select {
+	case err := <-b.errs:
+		return err
+	default:
+		return nil
+	}
+}
+
+// A final answer ends Proclaim, and silence does not; the value is said later all the same.
+func TestProclaim_refused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := errors.New("full")
+		for _, step := range []struct {
+			errs []error
+			want error
+		}{
+			{[]error{lock.ErrUnavailable, fmt.Errorf("frozen: %w", lock.ErrUnavailable)}, nil},
+			{[]error{own}, own},
+			{[]error{lock.ErrUnavailable, &lock.Error{Op: "post", Name: "board", Err: own}}, own},
+			{[]error{&lock.Error{Op: "post", Name: "board", Err: leader.ErrNotLeading}}, leader.ErrNotLeading},
+		} {
+			b := crossBoard{errs: make(chan error, 9), posts: make(chan string, 99)}
+			e := leader.New(&frozenHold{Context: t.Context()}, b)
+			if err := e.Run(t.Context(), "old", func(ctx context.Context) error {
+				synctest.Wait()
+				<-b.posts
+				for _, err := range step.errs {
+					b.errs <- err
+				}
+				ctx, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				err := e.Proclaim(ctx, "new")
+				var named *lock.Error
+				if !errors.Is(err, step.want) || err != nil && (!errors.As(err, &named) || named.Op != "proclaim" || named.Name != "frozen") {
+					t.Errorf("after %v: %v, want %v", step.errs, err, step.want)
+				}
+				if err != nil && strings.Count(err.Error(), "leasehold:") != 1 {
+					t.Error(err)
+				}
+				if n := len(b.posts); n != len(step.errs)+1 && step.want == nil || n != len(step.errs) && step.want != nil {
+					t.Errorf("after %v: posted %d times", step.errs, n)
+				}
+				if step.want != nil {
+					for range step.errs {
+						<-b.posts
+					}
+					if said := <-b.posts; said != "new" {
+						t.Errorf("after %v it says %q", step.errs, said)
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }

@@ -85,7 +85,7 @@ func unlocked(err error) error {
 // be one, too.
 type Board interface {
 	// Post says value in the name of the holder of h, for d at most. It fails with [ErrNotLeading] if a holder with a
-	// larger token has said something.
+	// larger token has said something. An error that matches lock.ErrUnavailable can pass; any other ends a Proclaim.
 	Post(ctx context.Context, h lock.Hold, value string, d time.Duration) error
 
 	// Clear takes back what was said in the name of the holder of h.
@@ -127,8 +127,8 @@ type term struct {
 	hold    lock.Hold
 	ctx     context.Context // of the function, except what a look at the clocks adds
 	cancel  context.CancelCauseFunc
-	changed chan struct{}   // a token in it, which has room for one, has the value proclaimed
-	waiting []chan struct{} // closed when the value was proclaimed; guarded by the mutex of the election
+	changed chan struct{}  // a token in it, which has room for one, has the value proclaimed
+	waiting []chan<- error // each has room for what came of proclaiming the value; guarded by the mutex of the election
 }
 
 // New returns an election of the holder of l, which says what it says on b. A caller that has a client uses its NewElection.
@@ -214,21 +214,23 @@ func (e *Election) proclaim(ctx context.Context, t *term) {
 		value, waiting := e.value, t.waiting
 		t.waiting = nil
 		e.mu.Unlock()
-		said := false
+		err := lock.ErrUnavailable // of a value that was not sent
 		left := time.Until(t.hold.Until())
 		pause := left / 3
 		if left >= time.Millisecond {
-			said = e.board.Post(ctx, t.hold, value, left) == nil
+			err = e.board.Post(ctx, t.hold, value, left)
 		}
-		if said {
-			for _, w := range waiting {
-				close(w)
-			}
-		} else {
+		if err != nil {
 			pause = min(pause, retryTime)
+		}
+		if errors.Is(err, lock.ErrUnavailable) || err != nil && ctx.Err() != nil {
 			e.mu.Lock()
 			t.waiting = append(t.waiting, waiting...)
 			e.mu.Unlock()
+		} else {
+			for _, w := range waiting {
+				w <- err
+			}
 		}
 		timer := time.NewTimer(max(pause, 10*time.Millisecond))
 		select {
@@ -244,7 +246,10 @@ func (e *Election) proclaim(ctx context.Context, t *term) {
 const retryTime = time.Second
 
 // Proclaim changes what this process says while it leads, now and when it leads again in the same Run. It returns when others can read it, or ctx ends. If
-// this process does not lead, has resigned, or stops to lead before that, it fails with [ErrNotLeading].
+// this process does not lead, has resigned, or stops to lead before that, it fails with [ErrNotLeading]. While Redis gives no answer, Proclaim tries
+// again. Another error of the board, such as a right that the user lacks, ends it.
+//
+// If this process led when Proclaim was called, Run has the new value also when Proclaim fails, and tries once a second to say it.
 func (e *Election) Proclaim(ctx context.Context, value string) error {
 	const op = "proclaim"
 	if err := check(value); err != nil {
@@ -257,7 +262,7 @@ func (e *Election) Proclaim(ctx context.Context, value string) error {
 		return e.wrap(op, ErrNotLeading)
 	}
 	e.value = value
-	posted := make(chan struct{})
+	posted := make(chan error, 1)
 	t.waiting = append(t.waiting, posted)
 	e.mu.Unlock()
 	select {
@@ -265,8 +270,14 @@ func (e *Election) Proclaim(ctx context.Context, value string) error {
 	default:
 	}
 	select {
-	case <-posted:
-		return nil
+	case err := <-posted:
+		if named, ok := err.(*lock.Error); ok {
+			err = named.Err // it names the board
+		}
+		if err != nil {
+			err = e.wrap(op, err)
+		}
+		return err
 	case <-t.ctx.Done():
 		return e.wrap(op, fmt.Errorf("%w: %w", ErrNotLeading, context.Cause(t.ctx)))
 	case <-ctx.Done():

@@ -394,6 +394,45 @@ func TestProclaim_lateCopy(t *testing.T) {
 	}
 }
 
+// A leader whose board the server denies, or whose key holds something else, hears so at once, and leads on. When the reason is gone, it
+// says its latest value.
+func TestProclaim_deniedOrForeign(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rights := redistest.Rights(t, "NewFairLock")
+	single := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
+	denied := kindtest.NewClient(t, s.Client(t, s.AddUser(t, "denied", rights...), single), client.WithKeyPrefix("orders:"))
+	all := kindtest.NewClient(t, s.Client(t))
+	s.Do(t, "SET", "leasehold_leader:{foreign}", "x")
+	for name, of := range map[string]struct {
+		e    *leader.Election
+		says string
+		want error
+		mend []string
+	}{
+		"denied":  {denied.NewElection("denied"), "NOPERM", nil, append([]string{"ACL", "SETUSER", "denied"}, redistest.Rights(t, "NewElection")...)},
+		"foreign": {all.NewElection("foreign"), "a string", lock.ErrForeignKey, []string{"DEL", "leasehold_leader:{foreign}"}},
+	} {
+		if err := of.e.Run(t.Context(), "a", func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // only where the test fails
+			defer cancel()
+			err := of.e.Proclaim(ctx, "b")
+			var e *lock.Error
+			if !errors.As(err, &e) || e.Op != "proclaim" || e.Name != name || ctx.Err() != nil || !strings.Contains(err.Error(), of.says) || of.want != nil && !errors.Is(err, of.want) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if !of.e.Leading() {
+				t.Errorf("%s: it leads no more", name)
+			}
+			s.Do(t, of.mend...)
+			saying(t, of.e, "b")
+			return ctx.Err()
+		}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // A lost answer costs nothing, whichever command it is of.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
