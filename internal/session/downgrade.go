@@ -47,7 +47,8 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold
 		return nil, err
 	}
 	defer s.done(at)
-	a := &attempt{s: s, ctx: h.parent, waiting: ctx, began: time.Now(), limit: s.OpTimeout}
+	a := &attempt{s: s, ctx: h.parent, waiting: ctx, now: time.Now(), limit: s.OpTimeout}
+	a.began = a.now
 	c := s.observe(h.parent, spec)
 	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, h.By.Number, false)}
 	a.parts = a.one[:]

@@ -265,3 +265,21 @@ func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
 		}
 	})
 }
+
+// Another goroutine of the writer's owner has the turn to read for a second: the downgrade waits for it.
+func TestDowngrade_waitsForItsTurn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		write := w.take(w.a, writing, ctx)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: time.Second}))
+		other := w.reads(w.a, ctx)
+		synctest.Wait()
+		start := time.Now()
+		read := w.downgrade(w.a, ctx, write)
+		if took := time.Since(start); took != time.Second {
+			w.Errorf("it took %v", took)
+		}
+		w.unlock(<-other)
+		w.unlock(read)
+	})
+}
