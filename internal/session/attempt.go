@@ -425,8 +425,14 @@ func (s *Session) ended(at *spot, o *place.Owner, spec *Spec, err error) error {
 	if d, instead := at.place.Line(&spec.terms).Silence().Lasts(now, true, s.overdue()); d > 0 {
 		return s.sender.Silent(d, cmp.Or(instead, err))
 	}
+	if _, ok := err.(command.NoAnswer); ok { // takeTurn gave up, and Redis answers
+		return errAhead
+	}
 	return err
 }
+
+// errAhead is what an attempt with a limit fails with when that ends its wait for a turn: the call that has the turn waits for another owner.
+var errAhead = fmt.Errorf("%w: another call of this process is ahead", lock.ErrNotAcquired)
 
 // overdue returns after how long a question under way counts as silence of Redis.
 func (s *Session) overdue() time.Duration { return s.OpTimeout / 10 }

@@ -54,7 +54,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold
 	a.parts = a.one[:]
 	defer a.done()
 	read, err := a.inTurn()
-	if errors.Is(err, lock.ErrNotAcquired) { // an owner that writes is never refused
+	if errors.Is(err, lock.ErrNotAcquired) && err != errAhead { // an owner that writes is never refused
 		h.tenure().lease.Lose(watchdog.ErrGone)
 	}
 	if err != nil {

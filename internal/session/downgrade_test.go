@@ -283,3 +283,27 @@ func TestDowngrade_waitsForItsTurn(t *testing.T) {
 		w.unlock(read)
 	})
 }
+
+// Another goroutine of the writer's owner has the turn to read, and waits for the writer that came after a loss of which nobody was told.
+func TestDowngrade_behindAWaitOfItsOwner(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		write := w.take(w.a, writing, ctx)
+		w.mini.Del("orders")
+		other := w.take(w.b, writing, w.Context())
+		waits := w.reads(w.a, ctx)
+		synctest.Wait()
+		start := time.Now()
+		if _, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), write); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || time.Since(start) != opTime {
+			w.Errorf("%v after %v", err, time.Since(start))
+		}
+		if err := write.Err(); err != nil {
+			w.Errorf("the write hold, before a renewal: %v", err)
+		}
+		w.unlock(other)
+		w.unlock(<-waits)
+		if err := write.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+			w.Error(err)
+		}
+	})
+}

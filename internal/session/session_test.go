@@ -456,6 +456,54 @@ func TestSameOwner_onTwoGoroutines(t *testing.T) {
 	})
 }
 
+// A TryLock waits for the turn of its owner, whose lock is lost meanwhile: then another call of the owner is ahead, and waits for another
+// owner. Redis answers all the time.
+func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
+	for name, try := range map[string]func(w *world, ctx context.Context) error{
+		"one": func(w *world, ctx context.Context) error {
+			_, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil))
+			return err
+		},
+		"several": func(w *world, ctx context.Context) error {
+			_, err := w.a.LockAll(ctx, w.all(w.a, "orders", "other"), luascripts.AcquireAllReentrant, false)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				ctx := lock.WithOwner(w.Context())
+				lost := w.lock(w.a, ctx)
+				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime / 2}))
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrLost) { // has the turn
+						w.Errorf("the re-entry: %v", err)
+					}
+				})
+				synctest.Wait()
+				wg.Go(func() { w.unlock(w.lock(w.a, ctx)) }) // has the next turn
+				synctest.Wait()
+				wg.Go(func() {
+					start := time.Now()
+					err := try(w, ctx)
+					if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || time.Since(start) != opTime {
+						w.Errorf("%v after %v", err, time.Since(start))
+					}
+				})
+				synctest.Wait()
+				w.mini.Del("orders")
+				other := w.lock(w.b, w.Context())
+				time.Sleep(2 * opTime)
+				w.unlock(other)
+				wg.Wait()
+				if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+					w.Errorf("the lost one: %v", err)
+				}
+			})
+		})
+	}
+}
+
 // A grant whose reply takes longer than its lease is no hold.
 func TestGrantBornTooLate(t *testing.T) {
 	inBubble(t, func(w *world) {
