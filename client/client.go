@@ -47,7 +47,9 @@ type Client struct {
 	entry   *registry.Entry // nil without a registry
 }
 
-// New returns a client on rdb. It never closes rdb: close the client first, then rdb.
+// New returns a client on rdb. It never closes rdb: close the client first, then rdb. The
+// client cannot always see that rdb was closed: after a connection that could not be made,
+// rueidis forgets it. Then calls go on, as while the server is down, until Close.
 // It does no I/O, except for one command to a cluster, within the operation timeout:
 // see [PubSubAuto].
 //

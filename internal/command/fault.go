@@ -93,6 +93,9 @@ func (e Closed) Unwrap() error { return e.Err }
 // Sure returns err, with which a command that rdb sent failed, or Closed if the application has closed rdb. The library
 // closes a single connection, too, when Sentinels or a cluster name another server: then rdb is well, but what is under
 // way on that connection fails with the same rueidis.ErrClosing. So Sure asks once more, which goes to the server of now.
+//
+// If rdb failed to connect before, nothing shows that it was closed: the library keeps the error of the latest failed dial in the place of
+// ErrClosing, says it once more, and then connects again.
 func Sure(ctx context.Context, rdb rueidis.Client, err error) error {
 	if err == nil || !errors.Is(err, rueidis.ErrClosing) {
 		return err

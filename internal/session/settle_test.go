@@ -2,12 +2,15 @@ package session
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -377,4 +380,38 @@ func TestClosing_theClient(t *testing.T) {
 			w.mini.FlushAll() // nothing could be given back
 		})
 	}
+}
+
+// rueidis 1.0.79 forgets that it was closed if it failed to connect before: it says that error once more, and then connects again. So a
+// closed client cannot be told from a server that is down. Where this test goes red, rueidis has learnt to tell, and docs/GUARANTEES.md can promise more.
+func TestClosing_theClientAfterAFailedDial(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var down atomic.Bool
+		rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) {
+			dial := o.DialCtxFn
+			o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+				if down.Load() {
+					return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+				}
+				return dial(ctx, addr, d, c)
+			}
+		})
+		s := New(rdb, testConfig())
+		w.unlock(w.take(s, plain, w.Context()))
+		down.Store(true)
+		w.wire.CutAll()
+		if _, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil)); !errors.Is(err, syscall.ECONNREFUSED) {
+			w.Errorf("while it is down: %v", err)
+		}
+		rdb.Close()
+		if _, err := s.Lock(w.within(time.Hour), s.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, rueidis.ErrClosing) {
+			w.Errorf("closed, while it is down: %v", err)
+		}
+		down.Store(false)
+		w.unlock(w.take(s, plain, w.Context()))
+		if err := s.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+		rdb.Close()
+	})
 }
