@@ -82,6 +82,9 @@ type Alone[T any] struct{}
 // Joins says so.
 func (Alone[T]) Joins() (node uint16, joins bool) { return 0, false }
 
+// Asks reports false.
+func (Alone[T]) Asks() bool { return false }
+
 // Fill is not called.
 func (Alone[T]) Fill(*luascripts.Change) {}
 
@@ -338,8 +341,8 @@ func (c *combiner) stop() {
 	}
 }
 
-// errUnsent is the answer to a change that was never sent.
-var errUnsent = Final{errors.New("the caller left before the change was sent")}
+// ErrUnsent is what Late hears of a question that was never sent.
+var ErrUnsent = Final{errors.New("the caller left before the question was sent")}
 
 // send sends batches as long as there is something in the queue. One of c.workers runs it.
 func (c *combiner) send() {
@@ -377,7 +380,7 @@ func (c *combiner) next(b *batch) bool {
 	for _, j := range c.queue[:n] {
 		b.joints = append(b.joints, j)
 		if !j.Gives && j.state.Load() == left {
-			j.Err = errUnsent // nobody needs the lock any more
+			j.Err = ErrUnsent // nobody needs the lock any more
 		} else {
 			b.changes = append(b.changes, &j.Change)
 		}

@@ -207,7 +207,7 @@ func TestTogether_callersLeave(t *testing.T) {
 				token, heard, err := await(ctx, s, limit, step{number: number, gives: gives, late: func(token uint64, err error) {
 					late.Add(1)
 					switch {
-					case err == errUnsent && !gives:
+					case err == ErrUnsent && !gives:
 						unsent.Add(1)
 					case err != nil || token != number:
 						t.Errorf("%d hears late: %d, %v", number, token, err)

@@ -291,3 +291,56 @@ func TestInsist_saysWhatCameBefore(t *testing.T) {
 		}
 	})
 }
+
+// begun is a call that lets its caller leave just before it is sent.
+type begun struct {
+	Alone[int]
+	asks  bool
+	gone  <-chan struct{} // closed when its caller has left
+	sends chan<- struct{}
+	late  chan<- error
+}
+
+func (b begun) Asks() bool { <-b.gone; return b.asks }
+
+func (b begun) Send(context.Context) (int, error) { b.sends <- struct{}{}; return 1, nil }
+
+func (b begun) Late(_ int, err error) { b.late <- err }
+
+// A question whose caller has left is not sent any more, and anything else is. Late hears which of the two.
+func TestDetached_callersLeave(t *testing.T) {
+	rdb := redistest.NewMini(t).Client(t)
+	for _, asks := range []bool{true, false} {
+		for why, leave := range map[string]func(ctx context.Context) (context.Context, time.Duration){
+			"its context ended": func(ctx context.Context) (context.Context, time.Duration) {
+				ctx, cancel := context.WithCancel(ctx)
+				cancel()
+				return ctx, 0
+			},
+			"its time is over": func(ctx context.Context) (context.Context, time.Duration) { return ctx, time.Second },
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				closing := make(chan struct{})
+				s := New(rdb, Config{Timeout: timeout, Closing: closing})
+				defer s.Wait()
+				defer close(closing)
+				gone, sends, late := make(chan struct{}), make(chan struct{}, 1), make(chan error, 1)
+				ctx, limit := leave(t.Context())
+				if _, answered, err := Detached[int](ctx, s, limit, begun{asks: asks, gone: gone, sends: sends, late: late}); answered || err == nil {
+					t.Errorf("%s: %v, %v", why, answered, err)
+				}
+				close(gone)
+				synctest.Wait()
+				if err := <-late; errors.Is(err, ErrUnsent) != asks || FaultOf(err).MayHaveRun != (err == nil) && asks {
+					t.Errorf("%s: Late hears %v", why, err)
+				}
+				if sent := len(sends) == 1; sent == asks {
+					t.Errorf("%s, and it asks: %v; sent: %v", why, asks, sent)
+				}
+				if n := s.Load().Detached; n != 0 {
+					t.Errorf("%s: %d are under way", why, n)
+				}
+			})
+		}
+	}
+}

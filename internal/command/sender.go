@@ -35,6 +35,10 @@ type Call[T any] interface {
 	// runs in a goroutine that the Sender counts.
 	Late(reply T, err error)
 
+	// Asks reports whether the command takes something, for which nobody has a use when the caller has left: then it need not be sent, and
+	// Late hears ErrUnsent.
+	Asks() bool
+
 	// Joins reports whether the command is a change of a plain lock, which may travel with
 	// those of other calls to the same node. Then Fill and Answer are used instead of Send.
 	Joins() (node uint16, joins bool)
@@ -54,6 +58,9 @@ func (f Func[T]) Send(ctx context.Context) (T, error) { return f(ctx) }
 
 // Late does nothing.
 func (f Func[T]) Late(T, error) {}
+
+// Asks reports false.
+func (f Func[T]) Asks() bool { return false }
 
 // Joins reports false.
 func (f Func[T]) Joins() (uint16, bool) { return Alone[T]{}.Joins() }
@@ -164,7 +171,7 @@ func lateInline[T any, C Call[T]](s *Sender, c C) {
 
 // Detached is Await for a command that must not run in the goroutine of its caller: a
 // goroutine of the sender's sends it, and returns with the server's answer or with the end of
-// the connection.
+// the connection. A question whose caller left before that goroutine began is not sent.
 func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
 	type answer struct {
 		value T
@@ -176,6 +183,12 @@ func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Durat
 		s.answering.Store(false) // it may have to connect first, and inline commands would wait for that without regard to their context
 	}
 	s.do(func() {
+		if c.Asks() && isClosed(away) { // this goroutine began late, on a busy machine
+			s.detached.Add(-1)
+			var none T
+			c.Late(none, ErrUnsent)
+			return
+		}
 		value, err := c.Send(context.Background())
 		err = Sure(context.Background(), s.rdb, err)
 		s.detached.Add(-1)
@@ -204,6 +217,15 @@ func Detached[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Durat
 		close(away)
 		s.answering.Store(false)
 		return value, false, NoAnswer{After: s.Timeout} // limit may be the rest of it
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

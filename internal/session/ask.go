@@ -66,6 +66,9 @@ func (q question) Send(ctx context.Context) (luascripts.Acquired, error) {
 	return reply, err
 }
 
+// Asks reports true.
+func (q question) Asks() bool { return true }
+
 // Joins reports whether the question travels with others.
 func (q question) Joins() (node uint16, joins bool) {
 	if q.Replicas > 0 {
@@ -82,13 +85,13 @@ func (q question) Answer(c *luascripts.Change) (luascripts.Acquired, error) { re
 
 // Late hears the answer for which the call did not wait. The tenure may have the lock by it,
 // or a place in a queue. If the tenure lives, a later question finds that, and if it is over,
-// Late settles it.
+// Late settles it. A question that was not sent leaves nothing to settle.
 func (q question) Late(reply luascripts.Acquired, err error) {
 	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.Patience > 0
 	if err != nil {
 		wrote = command.FaultOf(err).MayHaveRun
 	}
-	resent := q.resent(time.Now())
+	resent := q.resent(time.Now()) && err != command.ErrUnsent
 	at := q.t.at
 	at.lock()
 	settle := at.place.Unheard(q.w, &q.t.Tenure, wrote || resent)

@@ -244,3 +244,32 @@ func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
 		})
 	}
 }
+
+// A question that was not sent, as its caller had left, leaves nothing to give back, however long it has waited for that.
+func TestQuestion_unsent(t *testing.T) {
+	for err, want := range map[error]int{command.ErrUnsent: 0, command.NoAnswer{After: opTime}: 1} {
+		inBubble(t, func(w *world) {
+			w.unlock(w.lock(w.a, w.Context())) // the scripts are known now
+			spec := w.a.NewSpec(fair, "orders", nil)
+			at, failed := w.a.begin(spec)
+			if failed != nil {
+				w.Fatal(failed)
+			}
+			at.lock()
+			q := question{s: w.a, t: at.newTenure(spec, time.Now()), spec: spec, sent: time.Now()}
+			at.place.Asks(&q.t.Tenure, leaseTime, 0)
+			at.place.Fail(&q.t.Tenure)
+			at.unlock()
+			time.Sleep(opTime)
+			var sent atomic.Int64
+			w.wire.OnRequest(func([][]byte) redistest.Action { sent.Add(1); return redistest.Action{} })
+			q.Late(luascripts.Acquired{}, err)
+			synctest.Wait()
+			if n := int(sent.Load()); min(n, 1) != want {
+				w.Errorf("%v: %d commands", err, n)
+			}
+			w.wire.OnRequest(nil)
+			w.a.done(at)
+		})
+	}
+}
