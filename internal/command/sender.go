@@ -35,7 +35,7 @@ type Call[T any] interface {
 	// runs in a goroutine that the Sender counts.
 	Late(reply T, err error)
 
-	// Asks reports whether the command takes something, for which nobody has a use when the caller has left: then it need not be sent, and
+	// Asks reports whether the command takes or keeps something, for which nobody has a use when the caller has left: then it need not be sent, and
 	// Late hears ErrUnsent.
 	Asks() bool
 

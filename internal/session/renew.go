@@ -154,6 +154,10 @@ func (r *renewal) Send(ctx context.Context) ([]luascripts.Renewed, error) {
 	return renewed, nil
 }
 
+// Asks reports true: the watchdog sends another renewal soon, and the locks of this one may have been given back
+// since the watchdog stopped waiting.
+func (r *renewal) Asks() bool { return true }
+
 // Late tells the leases of confirmations that come late: they count from their send.
 func (r *renewal) Late(replies []luascripts.Renewed, err error) {
 	for j, t := range r.tenures {
