@@ -347,10 +347,18 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 		} {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), deadline)
+				for ctx.Err() != nil { // on a busy machine a goroutine can stand still for so long; then the call would ask nobody
+					cancel()
+					ctx, cancel = context.WithTimeout(t.Context(), deadline)
+				}
 				defer cancel()
 				start := time.Now()
 				err := call(ctx)
-				if took := time.Since(start); !errors.Is(err, lock.ErrUnavailable) || took > deadline+slack {
+				took := time.Since(start)
+				if took < deadline/2 && errors.Is(err, context.DeadlineExceeded) {
+					return // it stood still just then
+				}
+				if !errors.Is(err, lock.ErrUnavailable) || took > deadline+slack {
 					t.Errorf("%s on a frozen server: %v after %v, its deadline was %v", name, err, took, deadline)
 				}
 			})
