@@ -406,7 +406,7 @@ func TestQuorum_tokens(t *testing.T) {
 //	3 with the clock set back, the lock goes from one user to the next as before
 func TestQuorum_clockStep(t *testing.T) {
 	server, clock := skew.Start(t)
-	q := &quorums{T: t, servers: []*redistest.Server{server}, lease: 2 * time.Second, timeout: 200 * time.Millisecond}
+	q := &quorums{T: t, servers: []*redistest.Server{server}, lease: 4 * time.Second, timeout: 200 * time.Millisecond}
 	for range 4 {
 		q.servers = append(q.servers, redistest.Start(t))
 	}
