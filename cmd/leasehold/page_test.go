@@ -266,7 +266,7 @@ func TestPage_unlock(t *testing.T) {
 		t.Fatal(h.Err())
 	}
 	tabTo(b, "Unlock by force…")
-	b.do(chromedp.KeyEvent(kb.Enter), chromedp.SendKeys(chromedp.CSS("input[name=reason]"), "stuck since 3"), chromedp.SendKeys(chromedp.CSS("input[name=typed]"), "orders:42"+kb.Enter))
+	b.do(chromedp.KeyEvent(kb.Enter), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("stuck since 3"), chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent("orders:42"), chromedp.KeyEvent(kb.Enter))
 	b.shows("Unlocked. A message was sent to 1 holder.")
 	<-h.Context().Done()
 	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
