@@ -49,13 +49,21 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 		n.AddSlots(tb, first, next)
 		n.Do(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)) // otherwise two nodes have the same epoch
 	}
-	for _, n := range c.Nodes[1:] {
-		host, port, _ := strings.Cut(n.Addr(), ":")
-		c.Nodes[0].Do(tb, "CLUSTER", "MEET", host, port)
+	var met time.Time
+	meet := func() {
+		met = time.Now()
+		for _, n := range c.Nodes[1:] {
+			host, port, _ := strings.Cut(n.Addr(), ":")
+			c.Nodes[0].Do(tb, "CLUSTER", "MEET", host, port)
+		}
 	}
+	meet()
 	waitUntil(tb, "all nodes know each other", func() bool {
 		for _, n := range c.Nodes {
 			if strings.Count(c.text(tb, n, "NODES"), " connected") != len(c.Nodes) {
+				if time.Since(met) > 2*max(nodeTimeout, time.Second) {
+					meet() // on a busy machine a node can forget the one that it meets, as that takes longer than its timeout
+				}
 				return false
 			}
 		}
