@@ -75,8 +75,16 @@ type row struct {
 	Passed, Failed, Skipped int
 	Holds                   int      `json:",omitempty"` // whose history was checked by package chaos
 	Red                     []string // the tests that failed, and what else did
+	Before                  []string `json:",omitempty"` // what was red in earlier runs at the same commit
 	Skips                   []skip   `json:",omitempty"`
 	Lacks                   string   // why the part cannot run on this server
+}
+
+// after notes what was red in the run before, if that was one of the same library.
+func (r *row) after(old row) {
+	if old.Commit == r.Commit {
+		r.Before = slices.Compact(slices.Sorted(slices.Values(slices.Concat(old.Before, old.Red))))
+	}
 }
 
 // skip is a test that did not run, and what it said to that.
@@ -116,7 +124,13 @@ func run(on, which string) error {
 			if len(r.Red) > 0 {
 				red = append(red, r.Part+" on "+r.Server)
 			}
-			rows = slices.DeleteFunc(rows, func(old row) bool { return old.Server == r.Server && old.Part == r.Part })
+			rows = slices.DeleteFunc(rows, func(old row) bool {
+				same := old.Server == r.Server && old.Part == r.Part
+				if same {
+					r.after(old)
+				}
+				return same
+			})
 			if rows = append(rows, r); save(rows) != nil {
 				return save(rows)
 			}

@@ -20,7 +20,8 @@ make versions SERVERS=valkey-9.1 PARTS=sentinel  # one part on one server
 ` + "```" + `
 
 The rules are those of package ` + "`locktest`" + `. Histories are shorter than elsewhere (` + "`go test -short`" + `); those under drawn faults are rounds of
-package ` + "`integration/chaos`" + `, with the same seed for each server. A commit is the latest one that changed the library.
+package ` + "`integration/chaos`" + `, with the same seed for each server. A commit is the latest one that changed the library. What was red before, at that commit, is what an earlier
+run of the part met.
 `
 
 // page is the text of docs/COMPATIBILITY.md.
@@ -57,6 +58,9 @@ func page(rows []row) string {
 		red := strings.Join(r.Red, ", ")
 		if red == "" {
 			red = "none"
+		}
+		if len(r.Before) > 0 {
+			red += "; before: " + strings.Join(r.Before, ", ")
 		}
 		checked := ""
 		if r.Holds > 0 {

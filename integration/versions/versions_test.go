@@ -73,6 +73,20 @@ func TestSkips(t *testing.T) {
 	}
 }
 
+// A part that runs again does not hide what was red before, unless the library changed.
+func TestBefore(t *testing.T) {
+	red := row{Server: "Redis 6.2", Part: "rules", Commit: "a", Red: []string{"TestB"}, Before: []string{"TestA"}}
+	again, changed := row{Server: "Redis 6.2", Part: "rules", Commit: "a"}, row{Server: "Redis 6.2", Part: "rules", Commit: "b"}
+	again.after(red)
+	changed.after(red)
+	if text := page([]row{again}); !strings.Contains(text, "| none; before: TestA, TestB |") {
+		t.Error(text)
+	}
+	if text := page([]row{changed}); !strings.Contains(text, "| none |") {
+		t.Error(text)
+	}
+}
+
 // The holds of all rounds are added up; a part without rounds has none.
 func TestHolds(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rounds")
