@@ -43,8 +43,19 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 			"--cluster-allow-replica-migration", "no",
 		), config...)...))
 	}
-	masters := c.Nodes[:clusterMasters]
-	for i, n := range masters {
+	c.join(tb, c.Addrs())
+	for i, n := range c.Nodes[clusterMasters:] {
+		n.Do(tb, "CLUSTER", "REPLICATE", c.id(tb, c.Nodes[i]))
+	}
+	c.WaitUntilWell(tb)
+	c.setNodeTimeout(tb, nodePatience)
+	return c
+}
+
+// join deals the slots out to the first nodes, and has all get to know each other by these addresses of theirs.
+func (c *Cluster) join(tb testing.TB, addrs []string) {
+	tb.Helper()
+	for i, n := range c.Nodes[:clusterMasters] {
 		first, next := i*slots/clusterMasters, (i+1)*slots/clusterMasters
 		n.AddSlots(tb, first, next)
 		n.Do(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)) // otherwise two nodes have the same epoch
@@ -52,8 +63,8 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 	var met time.Time
 	meet := func() {
 		met = time.Now()
-		for _, n := range c.Nodes[1:] {
-			host, port, _ := strings.Cut(n.Addr(), ":")
+		for _, addr := range addrs[1:] {
+			host, port, _ := strings.Cut(addr, ":")
 			c.Nodes[0].Do(tb, "CLUSTER", "MEET", host, port)
 		}
 	}
@@ -69,12 +80,6 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 		}
 		return true
 	})
-	for i, n := range c.Nodes[clusterMasters:] {
-		n.Do(tb, "CLUSTER", "REPLICATE", c.id(tb, masters[i]))
-	}
-	c.WaitUntilWell(tb)
-	c.setNodeTimeout(tb, nodePatience)
-	return c
 }
 
 // FindTheDead has the nodes that run look for those that are dead, for the rest of the test.

@@ -120,6 +120,31 @@ func StartTLSSentinel(tb testing.TB, a *Authority) (addr string) {
 	return addr
 }
 
+// StartTLSCluster starts a cluster of masters without replicas, whose nodes use TLS for their clients and for each other.
+// addrs are for clients; the methods of Cluster still use its other ports.
+func StartTLSCluster(tb testing.TB, a *Authority) (c *Cluster, addrs []string) {
+	tb.Helper()
+	needTLS(tb)
+	c = &Cluster{}
+	for range clusterMasters {
+		files := a.arguments(tb)
+		tlsPort := func(s *Server) string { return strconv.Itoa(s.port + 10000) } // that of the bus is 10000 more
+		n := start(tb, func(s *Server) []string {
+			return append([]string{
+				"--port", strconv.Itoa(s.port), "--tls-port", tlsPort(s), "--bind", "127.0.0.1", "--save", "", "--dir", s.dir,
+				"--cluster-enabled", "yes", "--tls-cluster", "yes",
+				"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
+			}, files...)
+		})
+		c.Nodes = append(c.Nodes, n)
+		addrs = append(addrs, net.JoinHostPort("127.0.0.1", tlsPort(n)))
+	}
+	c.join(tb, addrs)
+	c.WaitUntilWell(tb)
+	c.setNodeTimeout(tb, nodePatience)
+	return c, addrs
+}
+
 // Files writes to files in PEM: the certificate of the authority, and a certificate that
 // it issues, with its key.
 func (a *Authority) Files(tb testing.TB) (authority, cert, key string) {
@@ -147,7 +172,6 @@ func (a *Authority) Files(tb testing.TB) (authority, cert, key string) {
 func (a *Authority) listen(tb testing.TB) (addr string, args []string) {
 	tb.Helper()
 	needTLS(tb)
-	authority, cert, key := a.Files(tb)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
@@ -155,8 +179,14 @@ func (a *Authority) listen(tb testing.TB) (addr string, args []string) {
 	defer l.Close()
 	addr = l.Addr().String()
 	_, port, _ := net.SplitHostPort(addr)
-	return addr, []string{
-		"--tls-port", port,
+	return addr, append([]string{"--tls-port", port}, a.arguments(tb)...)
+}
+
+// arguments returns those of a server with a certificate of the authority, which requires one from its clients.
+func (a *Authority) arguments(tb testing.TB) []string {
+	tb.Helper()
+	authority, cert, key := a.Files(tb)
+	return []string{
 		"--tls-cert-file", cert,
 		"--tls-key-file", key,
 		"--tls-ca-cert-file", authority,
