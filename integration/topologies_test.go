@@ -63,6 +63,40 @@ func TestConformance_tls(t *testing.T) {
 	}
 }
 
+// The same behind a Sentinel, which asks for a certificate, too.
+func TestConformance_tlsBehindASentinel(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	overTLS(t, authority, "rediss://"+redistest.StartTLSSentinel(t, authority)+"?master_set="+redistest.PrimaryName)
+}
+
+// The same on a cluster, whose nodes name their ports for TLS to clients that use it.
+func TestConformance_tlsOnACluster(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	_, addrs := redistest.StartTLSCluster(t, authority)
+	overTLS(t, authority, "rediss://"+addrs[0]+"?addr="+addrs[1]+"&addr="+addrs[2])
+}
+
+// overTLS runs the rules of every kind at a URL.
+func overTLS(t *testing.T, authority *redistest.Authority, url string) {
+	t.Helper()
+	option, err := client.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := authority.Config(authority.Issue(t))
+	option.TLSConfig.RootCAs, option.TLSConfig.Certificates = config.RootCAs, config.Certificates
+	conformance(t, func(tb testing.TB) rueidis.Client {
+		rdb, err := rueidis.NewClient(option)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(rdb.Close)
+		return rdb
+	})
+}
+
 // A user with the rights that docs/SECURITY.md lists for a kind can do with it all
 // that the rules need.
 func TestConformance_leastRights(t *testing.T) {
