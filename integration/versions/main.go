@@ -51,7 +51,7 @@ var parts = []part{
 	{name: "packages", mode: "standalone", what: "the packages that talk to a server; the rights of each kind, in both directions", test: []string{
 		"./admin", "./bloom", "./client", "./fairlock", "./fence", "./internal/command", "./internal/hint", "./internal/redistest", "./internal/registry", "./internal/send", "./internal/slots", "./latch", "./leader", "./multilock", "./ratelimit", "./reentrant", "./rwlock", "./semaphore"}, root: true},
 	{name: "rules", mode: "standalone", what: "the rules of every kind, also with the least rights, and by a Unix socket", test: []string{"-run", "^TestConformance(_unixSocket|_leastRights)?$", "."}},
-	{name: "tls", mode: "standalone", what: "the rules of every kind, by TLS with certificates of both sides", test: []string{"-run", "^TestConformance_tls$", "."}},
+	{name: "tls", mode: "all", what: "the rules of every kind, by TLS with certificates of both sides: one server, behind a Sentinel, a cluster", test: []string{"-run", "^TestConformance_tls", "."}},
 	{name: "faults", mode: "standalone", what: "histories, killed processes, lost replies, queues, readers and writers, tokens", test: []string{"-run", "^Test(Exclusion|Crash|LostReply|FairQueue|ReadWrite|Fencing)", "."}},
 	{name: "histories", mode: "standalone", what: "histories of processes under faults that a seed draws: every kind of lock, and a quorum of five servers", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("standalone,quorum")},
 	{name: "sentinel", mode: "Sentinel", what: "the rules of every kind with the least rights; failovers under load, replicas", test: []string{"-run", "^Test(Conformance_sentinel$|Failover|Replicas)", "-skip", "(?i)tls", "."}},
