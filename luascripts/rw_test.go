@@ -800,6 +800,24 @@ func TestForceRW_manyHolds(t *testing.T) {
 	})
 }
 
+// Of a reader with very many holds, the latest 256 leases go. Those before end by themselves: the server stands still
+// meanwhile.
+func TestForceRW_boundedHolds(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		do(t, l.rdb, "HSET", l.keys.Lock, "mode", "read", owner("G1"), "300")
+		for _, n := range []int{1, 44, 45, 300} {
+			do(t, l.rdb, "SET", l.lease("G1", n), "1", "PX", "60000")
+		}
+		got, err := luascripts.ForceRW(t.Context(), l.rdb, l.keys)
+		check(t, "force", got, luascripts.Done, err)
+		for n, stays := range map[int]int64{1: 1, 44: 1, 45: 0, 300: 0} {
+			if is := number(t, l.rdb, "EXISTS", l.lease("G1", n)); is != stays {
+				t.Errorf("lease %d exists: %d, want %d", n, is, stays)
+			}
+		}
+	})
+}
+
 // A number of holds that no caller made does not keep the server at work.
 func TestRW_hugeCount(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
