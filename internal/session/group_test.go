@@ -174,6 +174,7 @@ func TestGroup_limitOfTheTurn(t *testing.T) {
 		if took := time.Since(start); took != 5*time.Second || !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, os.ErrDeadlineExceeded) {
 			w.Errorf("%v after %v", err, took)
 		}
+		w.about("orders", err)
 		w.unlock(other)
 		w.unlock(<-first)
 	})
