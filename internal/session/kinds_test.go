@@ -272,12 +272,13 @@ func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
 	})
 }
 
-// The caller leaves before the answer that it stands in line now: so it does not.
+// The caller leaves before the answer that it stands in line now: so it does not. An answer that took a second would be in doubt
+// in any case.
 func TestQueue_leftBeforeTheAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.take(w.a, fair, w.Context())) // the scripts are known now
 		h := w.take(w.b, fair, w.Context())
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 900 * time.Millisecond}))
 		ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
 		defer cancel()
 		if _, err := w.a.Lock(ctx, w.a.NewSpec(fair, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
