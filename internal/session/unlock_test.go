@@ -1,0 +1,259 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// Each test here fails without one guard of Unlock.
+
+// A process was stopped, and the lease has run out. Unlock is the first to look, and says that the lock was lost: also while Redis
+// has it yet.
+func TestUnlock_looksAtTheClock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for range 100 { // until the timer of the watchdog is not the first
+			h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
+			ended := h.Context().Done()
+			time.Sleep(time.Until(h.Until()))
+			select {
+			case <-ended:
+				time.Sleep(time.Second)
+				continue
+			default:
+			}
+			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+				w.Errorf("Unlock: %v", err)
+			}
+			time.Sleep(time.Second)
+			return
+		}
+		w.Error("the timer was first a hundred times")
+	})
+}
+
+// A release that finds nothing was answered: its error says nothing of a server that does not answer.
+func TestUnlock_ofWhatIsGoneWasAnswered(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.mini.Del("orders")
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrUnavailable) {
+			w.Errorf("Unlock: %v", err)
+		}
+	})
+}
+
+// Close comes after the end of a hold, and before its release. Close gives the lock back, and Unlock says so.
+func TestUnlock_crossedByClose(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.observer() // no witness: nobody tells it of this Unlock
+		h := w.lock(w.a, w.Context()).(*hold)
+		now := time.Now()
+		if before := h.endAt(lock.ErrUnlocked, now); before != nil {
+			w.Fatal(before)
+		}
+		if err := w.a.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+		if err := w.a.unlockEnded(w.Context(), h, now); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrClosed) {
+			w.Errorf("Unlock: %v", err)
+		}
+	})
+}
+
+// A renewal is under way when a hold is given back, and has no answer. The caller waits no longer than its context.
+func TestUnlock_endsWithItsContext(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		renewal := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: renewal}))
+		time.Sleep(leaseTime / 3)
+		synctest.Wait()
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(w.Context(), pollTime/2)
+		defer cancel()
+		err := h.Unlock(ctx)
+		if took := time.Since(start); took != pollTime/2 || !errors.Is(err, context.DeadlineExceeded) {
+			w.Errorf("Unlock: %v after %v", err, took)
+		}
+		close(renewal)
+	})
+}
+
+// The caller of Unlock leaves, and the release is answered a moment later. That settles it: one look, and no more.
+func TestUnlock_whoseAnswerIsLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		answer := make(chan struct{})
+		k := gated(nil, nil)
+		sent := passes(k, 1, answer)
+		h := w.take(w.a, k, w.Context())
+		ctx, cancel := context.WithTimeout(w.Context(), pollTime/2)
+		defer cancel()
+		if err := h.Unlock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			w.Errorf("Unlock: %v", err)
+		}
+		close(answer)
+		time.Sleep(leaseTime)
+		if n := sent.Load(); n != 2 {
+			w.Errorf("%d commands, want the release and one look", n)
+		}
+	})
+}
+
+// reduces is the plain kind. The first command that leaves some holds goes to f.
+func reduces(f func(release func() (luascripts.Verdict, error)) (luascripts.Verdict, error)) *Kind {
+	k := *hookable()
+	release := k.Release
+	var first atomic.Bool
+	k.Release = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, leave int) (luascripts.Verdict, error) {
+		send := func() (luascripts.Verdict, error) { return release(ctx, rdb, keys, owner, leave) }
+		if leave > 0 && first.CompareAndSwap(false, true) {
+			return f(send)
+		}
+		return send()
+	}
+	return &k
+}
+
+// One of two holds is given back, and the caller leaves before Redis answers. The answer is an error: Redis is told again.
+func TestReduce_thatFailsLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		answer := make(chan struct{})
+		k := reduces(func(func() (luascripts.Verdict, error)) (luascripts.Verdict, error) {
+			<-answer
+			return 0, io.EOF
+		})
+		ctx := lock.WithOwner(w.Context())
+		outer, inner := w.take(w.a, k, ctx), w.take(w.a, k, ctx)
+		short, cancel := context.WithTimeout(w.Context(), pollTime/2)
+		defer cancel()
+		if err := inner.Unlock(short); !errors.Is(err, context.DeadlineExceeded) {
+			w.Errorf("Unlock: %v", err)
+		}
+		close(answer)
+		time.Sleep(pollTime)
+		if n := w.count(outer); n != 1 {
+			w.Errorf("Redis counts %d holds of one", n)
+		}
+		w.unlock(outer)
+	})
+}
+
+// One of two holds is given back while another call of the owner has the turn. The lock is lost meanwhile, and then the caller
+// leaves: it hears of the loss.
+func TestReduce_leavesAfterALoss(t *testing.T) {
+	inBubble(t, func(w *world) {
+		owner := lock.WithOwner(w.Context())
+		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner)
+		held, turn := outer.(*hold).tenure(), outer.(*hold).By.Turn
+		turn <- struct{}{}
+		ctx, cancel := context.WithCancel(w.Context())
+		answer := make(chan error)
+		go func() { answer <- inner.Unlock(ctx) }()
+		synctest.Wait()
+		w.mini.Del("orders")
+		held.lease.Lose(lock.ErrGone)
+		cancel()
+		if err := <-answer; !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+			w.Errorf("Unlock: %v", err)
+		}
+		<-turn
+	})
+}
+
+// One of two holds is given back, and Redis takes its time. That is no error within the operation time-out.
+func TestReduce_hasTheOperationTimeOut(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: opTime / 2}))
+		w.unlock(inner)
+		w.unlock(outer)
+	})
+}
+
+// Both holds of an owner are given back, and the release overtakes what leaves one of them. That one finds nothing, and neither
+// Unlock fails.
+func TestReduce_overtakenByTheRelease(t *testing.T) {
+	inBubble(t, func(w *world) {
+		goes := make(chan struct{})
+		k := reduces(func(send func() (luascripts.Verdict, error)) (luascripts.Verdict, error) {
+			<-goes
+			return send()
+		})
+		ctx := lock.WithOwner(w.Context())
+		outer, inner := w.take(w.a, k, ctx), w.take(w.a, k, ctx)
+		answer := make(chan error)
+		go func() { answer <- inner.Unlock(w.Context()) }()
+		synctest.Wait()
+		w.unlock(outer)
+		close(goes)
+		if err := <-answer; err != nil {
+			w.Errorf("Unlock: %v", err)
+		}
+	})
+}
+
+// One of two holds is given back, and Redis has none. The other hold is lost at once, and not at the next renewal.
+func TestReduce_findsALoss(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
+		w.mini.Del("orders")
+		if err := inner.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+			w.Errorf("Unlock: %v", err)
+		}
+		if err := outer.Err(); !errors.Is(err, lock.ErrGone) {
+			w.Errorf("the other hold: %v", err)
+		}
+	})
+}
+
+// A waiter of the same process, which hears no messages, has the lock as soon as it is given back: of each kind, those among them
+// that pass no lock on.
+func TestUnlock_wakesTheWaitersHere(t *testing.T) {
+	for name, k := range map[string]*Kind{"plain": plain, "write": writing} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.deafened()
+				h := w.take(w.a, k, w.Context())
+				next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
+				time.Sleep(pollTime * 3 / 2)
+				start := time.Now()
+				w.unlock(h)
+				h = <-next
+				if took := time.Since(start); took != 0 {
+					w.Errorf("the next has it after %v", took)
+				}
+				w.unlock(h)
+				w.wire.OnRequest(nil)
+			})
+		})
+	}
+}
+
+// A release of a kind that passes no locks on names nobody here: whoever asks first has the lock.
+func TestUnlock_namesNoHeirOfAKindThatPassesNothingOn(t *testing.T) {
+	for name, k := range map[string]*Kind{"write": writing} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.take(w.a, k, w.Context())
+				next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
+				if f := h.(*hold).tenure().newRelease(time.Now()); f.heir != nil || f.pass.Heir != "" {
+					w.Errorf("the release names %q", f.pass.Heir)
+				}
+				w.unlock(h)
+				w.unlock(<-next)
+			})
+		})
+	}
+}
