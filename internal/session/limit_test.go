@@ -362,3 +362,117 @@ func TestMaxHold_ofADowngrade(t *testing.T) {
 		w.ended(read, lock.ErrMaxHold)
 	})
 }
+
+// A hold has a limit that is far away, and its context ends. It is lost a lease later, and not at the limit.
+func TestAbandonedHold_beforeItsLimit(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		h := w.lock(w.a, ctx, lock.WithMaxHold(time.Hour))
+		cancel()
+		time.Sleep(leaseTime/3 + leaseTime + time.Millisecond)
+		if keys := w.mini.Keys(); len(keys) != 0 {
+			w.Errorf("left: %q", keys)
+		}
+		w.ended(h, lock.ErrAbandoned)
+	})
+}
+
+// Of three holds of an owner, each ends at its own limit, in whatever order they were acquired.
+func TestMaxHold_inAnyOrder(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		ctx := lock.WithOwner(w.Context())
+		start := time.Now()
+		var holds []lock.Hold
+		for _, most := range []time.Duration{10 * time.Second, 30 * time.Second, 20 * time.Second} {
+			holds = append(holds, w.lock(w.a, ctx, lock.WithMaxHold(most)))
+		}
+		for i, at := range []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second} {
+			time.Sleep(time.Until(start.Add(at)))
+			synctest.Wait()
+			n.mu.Lock()
+			if len(n.lost) != i+1 {
+				w.Errorf("%d holds are lost after %v, want %d", len(n.lost), at, i+1)
+			}
+			n.mu.Unlock()
+		}
+		for _, h := range holds {
+			w.ended(h, lock.ErrMaxHold)
+		}
+	})
+}
+
+// The owner loses all its holds at the moment when one of them comes to its limit. The loss is told once.
+func TestMaxHold_crossedByALoss(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour))
+		w.mini.Del("orders")
+		h.(*hold).tenure().lease.Lose(lock.ErrGone)
+		w.a.sender.Add()
+		w.a.expire(h.(*hold))
+		w.a.sender.Done()
+		synctest.Wait()
+		if len(n.lost) != 1 {
+			w.Errorf("%d losses were told", len(n.lost))
+		}
+		w.ended(h, lock.ErrGone)
+	})
+}
+
+// A reader that shares what it has in Redis with another one comes to its limit. Redis hears nothing of that.
+func TestMaxHold_ofASharerCostsNothing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		a := w.take(w.a, reading, w.Context(), lock.WithMaxHold(5*time.Second))
+		b := w.take(w.a, reading, w.Context())
+		sent := w.scripts()
+		time.Sleep(6 * time.Second)
+		w.ended(a, lock.ErrMaxHold)
+		if sent.Load() != 0 || len(n.lost) != 1 {
+			w.Errorf("%d commands, and %d losses were told", sent.Load(), len(n.lost))
+		}
+		w.unlock(b)
+	})
+}
+
+// The log tells of an abandoned hold, and of one that came to its limit. It tells nothing of one of several holds of an owner.
+func TestReport_limits(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *heard) {
+		w.observer()
+		ctx, cancel := context.WithCancel(w.Context())
+		h := w.lock(w.a, ctx)
+		cancel()
+		time.Sleep(leaseTime / 2)
+		if lines := log.lines("lock abandoned"); len(lines) != 1 {
+			w.Errorf("abandoned: %q", lines)
+		}
+		time.Sleep(leaseTime)
+		if lines := log.lines("lock lost"); len(lines) != 1 {
+			w.Errorf("lost: %q", lines)
+		}
+		w.ended(h, lock.ErrAbandoned)
+		owner := lock.WithOwner(w.Context())
+		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner, lock.WithMaxHold(time.Second))
+		time.Sleep(2 * time.Second)
+		if lines := log.lines("lock lost"); len(lines) != 0 {
+			w.Errorf("one of two holds: %q", lines)
+		}
+		w.ended(inner, lock.ErrMaxHold)
+		w.unlock(outer)
+	})
+}
+
+// The place of a lock whose only hold comes to its limit is forgotten.
+func TestMaxHold_forgetsThePlace(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.a.places.most = 0
+		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Second))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if known, _ := w.places(w.a); known != 0 {
+			w.Errorf("%d places", known)
+		}
+		w.ended(h, lock.ErrMaxHold)
+	})
+}

@@ -293,3 +293,67 @@ func TestSettle_closeLooksOnce(t *testing.T) {
 		})
 	}
 }
+
+// What is in doubt at one node of a cluster does not wait for what is in doubt at another.
+func TestSettle_eachNodeForItself(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.a.nodes.sliced = true
+		first, second := &tenure{s: w.a, spec: &Spec{slot: 0}}, &tenure{s: w.a, spec: &Spec{slot: 16383}}
+		w.a.nodes.slots.Due(time.Hour) // nobody asks the server, which is no cluster
+		all := &w.a.settlers
+		if a, b := all.of(w.a, first), all.of(w.a, second); a == b || a != all.of(w.a, first) || b != all.of(w.a, second) {
+			w.Error("want one settler for each node")
+		}
+		w.a.nodes.sliced = false
+	})
+}
+
+// Two locks are in doubt, and are looked at again at the same moment. The first look has no answer: the second does not wait for it.
+func TestSettle_severalAtOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var stuck atomic.Bool
+		goes := make(chan struct{})
+		copies := make(map[string]func())
+		k := gated(func(acquire acquireFunc) acquireFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+				if copies[k.Lock] != nil {
+					return acquire(ctx, rdb, k, q)
+				}
+				copies[k.Lock] = func() {
+					if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, k, q); err != nil || a.Verdict != luascripts.Done {
+						w.Errorf("%+v, %v", a, err)
+					}
+				}
+				return luascripts.Acquired{}, io.EOF
+			}
+		}, func(pass passFunc) passFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+				if stuck.CompareAndSwap(true, false) {
+					<-goes
+				}
+				return pass(ctx, rdb, k, owner, p)
+			}
+		})
+		var holds []lock.Hold
+		for _, name := range []string{"a", "b"} {
+			h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, name, nil))
+			if err != nil {
+				w.Fatal(err)
+			}
+			holds = append(holds, h)
+		}
+		for _, h := range holds {
+			w.unlock(h)
+		}
+		time.Sleep(opTime - time.Millisecond)
+		for _, carryOut := range copies {
+			carryOut()
+		}
+		stuck.Store(true)
+		time.Sleep(2 * time.Millisecond)
+		if n := len(w.mini.Keys()); n != 1 {
+			w.Errorf("%d locks are held by nobody, want the one whose look has no answer", n)
+		}
+		close(goes)
+	})
+}
