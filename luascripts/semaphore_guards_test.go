@@ -216,3 +216,131 @@ func TestSemaphore_slots(t *testing.T) {
 		}
 	})
 }
+
+// The heartbeat of a process with many waiters goes in several calls. A waiter that is late with its heartbeat keeps its place, also where
+// it comes in the last of them.
+func TestSemaphore_keepDropsNoneOfItsOwn(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(1)
+		take(t, rdb, k, taker(1, 1), 0)
+		late := taker(2, 1)
+		take(t, rdb, k, late, time.Minute)
+		var waiters []luascripts.Waiter
+		for i := range 100 {
+			waiters = append(waiters, luascripts.Waiter{Owner: taker(1000+i, 1), Patience: time.Minute})
+			take(t, rdb, k, taker(1000+i, 1), time.Minute)
+		}
+		waiters = append(waiters, luascripts.Waiter{Owner: late, Patience: time.Minute})
+		do(t, rdb, "ZADD", k.Timeouts, "XX", "1000", late)
+		kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, waiters)
+		if err != nil || kept.Asks[100] {
+			t.Errorf("it has lost its place: %v", err)
+		}
+		if first := list(t, rdb, "LRANGE", k.Queue, "0", "0"); len(first) != 1 || first[0] != late {
+			t.Errorf("the first is %q", first)
+		}
+	})
+}
+
+// A waiter for five of six free permits has not come to take them yet. The sixth is there for a newcomer.
+func TestSemaphore_besideALivingWaiter(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(10)
+		take(t, rdb, k, taker(1, 6), 0)
+		take(t, rdb, k, taker(2, 5), time.Minute)
+		give(t, rdb, k, taker(1, 6))
+		take(t, rdb, k, taker(3, 4), 0)
+		if got := take(t, rdb, k, taker(4, 2), 0); got != luascripts.Held {
+			t.Errorf("two beside five of six: %d", got)
+		}
+		if got := take(t, rdb, k, taker(5, 1), 0); got != luascripts.Done {
+			t.Errorf("one beside five of six: %d", got)
+		}
+	})
+}
+
+// Redisson holds a permit without a lease, by a score that no clock comes to. A waiter does not wait for that.
+func TestSemaphore_withoutALease(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(1)
+		do(t, rdb, "SET", k.Lock, "0")
+		do(t, rdb, "ZADD", k.Leases, "922337203685477", "0123456789abcdef")
+		a, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Question{Owner: taker(1, 1), Lease: time.Hour})
+		if err != nil || a.Verdict != luascripts.Held || a.Left >= 0 {
+			t.Errorf("%+v, %v", a, err)
+		}
+	})
+}
+
+// An owner has lost one of two permits, and a late copy of its question is refused. It does not lengthen the lease of the other.
+func TestSemaphore_aRefusalLengthensNothing(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(2)
+		take(t, rdb, k, taker(1, 2), 0)
+		ids := luascripts.Permits(taker(1, 2))
+		do(t, rdb, "ZADD", k.Leases, "XX", "1000", ids[0])
+		take(t, rdb, k, taker(2, 1), 0)
+		if got := number(t, rdb, "ZCARD", k.Leases); got != 2 {
+			t.Fatalf("%d permits are held", got)
+		}
+		soon := strconv.FormatInt(now(t, rdb)+60_000, 10)
+		do(t, rdb, "ZADD", k.Leases, "XX", soon, ids[1])
+		if got := take(t, rdb, k, taker(1, 2), 0); got != luascripts.Held {
+			t.Errorf("%d, want a refusal", got)
+		}
+		m := do(t, rdb, "ZSCORE", k.Leases, ids[1])
+		if score, err := m.ToString(); err != nil || score != soon {
+			t.Errorf("the other is held until %s, %v, want %s", score, err, soon)
+		}
+	})
+}
+
+// With full memory a waiter that asks again keeps its place for as long as it wants.
+func TestSemaphore_fullWhileItWaits(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	k := semaphoreKeys(1)
+	take(t, rdb, k, taker(1, 1), 0)
+	take(t, rdb, k, taker(2, 1), time.Minute)
+	full(t, s)
+	if got := take(t, rdb, k, taker(2, 1), time.Hour); got != luascripts.Held {
+		t.Errorf("%d, want a refusal", got)
+	}
+	m := do(t, rdb, "ZSCORE", k.Timeouts, taker(2, 1))
+	if until, err := m.AsInt64(); err != nil || until < now(t, rdb)+1_800_000 {
+		t.Errorf("it counts as alive until %d, %v", until, err)
+	}
+}
+
+// A key turns into something else while owners wait. One that gives up leaves the queue.
+func TestSemaphore_leavesTheQueueOfAForeignKey(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(1)
+		take(t, rdb, k, taker(1, 1), 0)
+		take(t, rdb, k, taker(2, 1), time.Minute)
+		do(t, rdb, "DEL", k.Leases)
+		do(t, rdb, "SET", k.Leases, "x")
+		if got := give(t, rdb, k, taker(2, 1)); got != luascripts.Foreign {
+			t.Errorf("%d", got)
+		}
+		if n := number(t, rdb, "EXISTS", k.Queue, k.Timeouts); n != 0 {
+			t.Error("it waits yet")
+		}
+	})
+}
+
+// A waiter for more than what is free is dead, and a permit is given back. The one behind it is told, although its permit was
+// free before.
+func TestSemaphore_aReleaseFindsTheDead(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(4)
+		take(t, rdb, k, taker(1, 1), 0)
+		take(t, rdb, k, taker(2, 2), 0)
+		take(t, rdb, k, taker(3, 3), time.Minute)
+		take(t, rdb, k, taker(4, 1), time.Minute)
+		do(t, rdb, "ZADD", k.Timeouts, "XX", "1000", taker(3, 3))
+		e := listen(t, rdb)
+		give(t, rdb, k, taker(1, 1))
+		e.expect("leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000004:fair 1800000000000004000:1", "redisson_sc:{sem} 02")
+	})
+}
