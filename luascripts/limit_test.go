@@ -368,3 +368,64 @@ func TestLimit_expiryForOthers(t *testing.T) {
 		}
 	})
 }
+
+// limitState sets a key to a text of a limiter at noon, and returns a function that reads it.
+func limitState(t *testing.T, format string) (rdb rueidis.Client, text func() string) {
+	m := redistest.NewMini(t)
+	rdb = m.Client(t)
+	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	m.SetTime(noon)
+	do(t, rdb, "SET", "k", fmt.Sprintf(format, noon.UnixMicro()))
+	return rdb, func() string {
+		m := do(t, rdb, "GET", "k")
+		s, err := m.ToString()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+}
+
+// What a reservation gave back before others is remembered while others are in line and it can still make a debt, by any limit; and no
+// longer.
+func TestLimit_gapsThatCount(t *testing.T) {
+	rules := luascripts.NewLimitRules(luascripts.LimitRule{Rate: 3600, Burst: 10, Per: time.Hour}, luascripts.LimitRule{Rate: 3600, Burst: 10, Per: time.Hour})
+	for name, c := range map[string]struct {
+		state string
+		stays bool
+	}{
+		"it makes a debt":                {"gcra %d 5000000 15000000 15000000 ~-1000000~3000000~3000000", true},
+		"it makes a debt by one limit":   {"gcra %d 5000000 15000000 15000000 ~-1000000~500000~3000000", true},
+		"its debt is paid":               {"gcra %d 5000000 15000000 15000000 ~-4000000~3000000~3000000", false},
+		"nobody is in line":              {"gcra %d 0 5000000 5000000 ~-1000000~3000000~3000000", false},
+		"nobody is in line, and it paid": {"gcra %d 0 5000000 5000000 ~-4000000~3000000~3000000", false},
+	} {
+		rdb, text := limitState(t, c.state)
+		q := want(1)
+		q.Wait = time.Hour
+		if _, r := takeUnits(t, rdb, "k", rules, q); r[0].Taken != 1 {
+			t.Errorf("%s: %+v", name, r[0])
+		}
+		if got := text(); strings.Contains(got, "~") != c.stays {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// A caller of more limits is in line. A caller of one of them that has units enough comes after it.
+func TestLimit_aReservationOfMoreLimits(t *testing.T) {
+	rdb, _ := limitState(t, "gcra %d 5000000 0 15000000")
+	_, r := takeUnits(t, rdb, "k", luascripts.NewLimitRules(luascripts.LimitRule{Rate: 3600, Burst: 10, Per: time.Hour}), want(1))
+	if r[0].Taken != 0 || r[0].Remaining != 0 || r[0].Retry != 5*time.Second {
+		t.Errorf("%+v, want none for 5 s", r[0])
+	}
+}
+
+// The latest reservation is for a later window. Of that limit nothing is left before.
+func TestLimit_aReservationOfALaterWindow(t *testing.T) {
+	rdb, _ := limitState(t, "gcra %d 3600000000 7000000 1795356000000000:1") // until 14:00
+	rules := luascripts.NewLimitRules(luascripts.LimitRule{Rate: 3600, Burst: 10, Per: time.Hour}, luascripts.LimitRule{Rate: 10, Per: time.Hour, Aligned: true})
+	if _, r := takeUnits(t, rdb, "k", rules, want(0)); r[0].Remaining != 0 || r[0].Scarcest != 1 {
+		t.Errorf("%+v, want that the second has the least left", r[0])
+	}
+}
