@@ -193,7 +193,7 @@ func TestSemaphore_expiry(t *testing.T) {
 func TestSemaphore_foreign(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(2)
-		for _, words := range [][]string{{"ZADD", k.Leases, "1700000000", "session-a", "1700000001", "session-b"}, {"SET", k.Lock, "007"}, {"SET", k.Lock, "-0"}, {"SET", k.Lock, "1e1"}} {
+		for _, words := range [][]string{{"ZADD", k.Leases, "1700000000", "session-a", "1700000001", "session-b"}, {"SET", k.Lock, "007"}, {"SET", k.Lock, "-0"}, {"SET", k.Lock, "1e1"}, {"SET", k.Lock, "100000000000"}} {
 			do(t, rdb, "FLUSHALL")
 			do(t, rdb, words...)
 			before := contents(t, rdb)

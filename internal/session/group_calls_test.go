@@ -147,7 +147,7 @@ func TestGroup_theShortestWait(t *testing.T) {
 					specs = append(specs, w.a.NewSpec(plain, name, opts))
 				}
 				start := time.Now()
-				_, err := w.a.LockAll(w.Context(), specs, luascripts.AcquireAllReentrant, true)
+				_, err := w.a.LockAll(w.within(time.Minute), specs, luascripts.AcquireAllReentrant, true)
 				if took := time.Since(start); took != short || !errors.Is(err, os.ErrDeadlineExceeded) {
 					w.Errorf("%v after %v", err, took)
 				}
@@ -399,5 +399,28 @@ func TestGroup_tooLateForAnother(t *testing.T) {
 			}
 			w.unlock(h)
 		}
+	})
+}
+
+// A call for several locks was refused, and then has them. Each is passed on in this process like any other: no question of it has no
+// answer.
+func TestGroup_isPassedOn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		other := w.lock(w.b, w.Context())
+		got := make(chan []lock.Hold, 1)
+		go func() { got <- w.takeAll(w.a, w.Context(), "a", "orders") }()
+		synctest.Wait()
+		w.unlock(other)
+		holds := <-got
+		waiter := w.waiting(w.a, w.Context())
+		time.Sleep(time.Millisecond)
+		for _, h := range holds {
+			w.unlock(h)
+		}
+		next := w.next(waiter)
+		if next.Owner() != holds[1].Owner() {
+			w.Error("it was not passed on")
+		}
+		w.unlock(next)
 	})
 }
