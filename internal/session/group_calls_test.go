@@ -342,29 +342,60 @@ func TestGroup_aLateRefusal(t *testing.T) {
 	})
 }
 
-// Another caller waits behind a call for several locks. When that one has them, the other waits for a poll interval.
+// Another caller waits behind a call for several locks, and gives up when that one has them. Redis has answered all questions, and the
+// error says nothing else.
 func TestGroup_theNextBehindIt(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for _, h := range w.takeAll(w.a, w.Context(), "a", "orders") {
-			w.unlock(h) // the server knows the scripts
-		}
 		other := w.lock(w.b, w.Context())
 		got := make(chan []lock.Hold, 1)
 		go func() { got <- w.takeAll(w.a, w.Context(), "a", "orders") }()
 		synctest.Wait()
-		next := w.waiting(w.a, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		failed := make(chan error, 1)
+		go func() {
+			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
+			failed <- err
+		}()
 		time.Sleep(pollTime * 9 / 10)
 		w.unlock(other)
 		holds := <-got
-		sent := w.scripts()
 		time.Sleep(pollTime / 2)
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d scripts in half a poll interval after the grant", n)
+		cancel()
+		if err := <-failed; !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
+			w.Error(err)
 		}
 		for _, h := range holds {
 			w.unlock(h)
 		}
-		w.unlock(w.next(next))
+	})
+}
+
+// A question for several locks was carried out, and its answer never came. The server cannot be reached for longer than a command
+// takes. When it is back, the locks are free soon.
+func TestGroup_settlesAfterABreak(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var specs []*Spec
+		for _, name := range []string{"a", "b"} {
+			specs = append(specs, w.a.NewSpec(plain, name, []lock.Option{lock.WithFixedLease(leaseTime)}))
+		}
+		_, err := w.a.LockAll(w.Context(), specs, func(ctx context.Context, rdb rueidis.Client, all []luascripts.Taking) (a luascripts.Acquired, i int, err error) {
+			_, _, _ = luascripts.AcquireAllReentrant(ctx, rdb, all)
+			w.wire.Refuse(true)
+			w.wire.CutAll()
+			return a, i, io.EOF
+		}, false)
+		if err == nil {
+			w.Error("granted")
+		}
+		time.Sleep(leaseTime / 2)
+		if n := len(w.mini.Keys()); n != 2 {
+			w.Errorf("%d locks are held meanwhile, want both", n)
+		}
+		w.wire.Refuse(false)
+		time.Sleep(2 * pollTime)
+		if keys := w.mini.Keys(); len(keys) != 0 {
+			w.Errorf("held by nobody: %q", keys)
+		}
 	})
 }
 
