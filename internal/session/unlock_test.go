@@ -257,3 +257,25 @@ func TestUnlock_namesNoHeirOfAKindThatPassesNothingOn(t *testing.T) {
 		})
 	}
 }
+
+// A release broke off, and its copy finds that the key holds something else: the lock was lost.
+func TestUnlock_repeatedAtAForeignKey(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var sent atomic.Int32
+		k := gated(nil, func(pass passFunc) passFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+				if sent.Add(1) == 1 {
+					return luascripts.Passed{}, io.EOF
+				}
+				return pass(ctx, rdb, k, owner, p)
+			}
+		})
+		h := w.take(w.a, k, w.Context())
+		w.mini.Del("orders")
+		w.rdb.Do(w.Context(), w.rdb.B().Set().Key("orders").Value("a string").Build())
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForeignKey) {
+			w.Errorf("Unlock: %v", err)
+		}
+		w.mini.Del("orders")
+	})
+}
