@@ -344,3 +344,19 @@ func TestSemaphore_aReleaseFindsTheDead(t *testing.T) {
 		e.expect("leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000004:fair 1800000000000004000:1", "redisson_sc:{sem} 02")
 	})
 }
+
+// A waiter whose place cannot have an end is told so, and does not stand in the queue.
+func TestSemaphore_deniedToEnter(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	k := semaphoreKeys(1)
+	take(t, admin, k, taker(1, 1), 0)
+	for _, command := range []string{"zadd", "pexpire"} {
+		if got, err := luascripts.AcquireSemaphore(t.Context(), denied(t, s, command), k, luascripts.Question{Owner: taker(2, 1), Lease: time.Hour, Patience: time.Minute}); err == nil {
+			t.Errorf("without %s: %+v", command, got)
+		}
+		if n := number(t, admin, "EXISTS", k.Queue, k.Timeouts); n != 0 {
+			t.Errorf("without %s it waits all the same", command)
+		}
+	}
+}
