@@ -360,3 +360,20 @@ func TestSemaphore_deniedToEnter(t *testing.T) {
 		}
 	}
 }
+
+// A heartbeat that cannot lengthen the life of the queue is no heartbeat, and a waiter that cannot leave has not left: both are errors.
+func TestSemaphore_deniedWhileItWaits(t *testing.T) {
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	k := semaphoreKeys(1)
+	take(t, admin, k, taker(1, 1), 0)
+	take(t, admin, k, taker(2, 1), time.Minute)
+	if kept, err := luascripts.KeepSemaphore(t.Context(), denied(t, s, "pexpire"), k, []luascripts.Waiter{{Owner: taker(2, 1), Patience: time.Minute}}); err == nil {
+		t.Errorf("heartbeat: %+v", kept)
+	}
+	for _, command := range []string{"zrem", "lrem"} {
+		if got, err := luascripts.ReleaseSemaphore(t.Context(), denied(t, s, command), k, taker(2, 1), 0); err == nil {
+			t.Errorf("without %s: %d", command, got)
+		}
+	}
+}
