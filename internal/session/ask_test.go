@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -105,5 +106,32 @@ func TestTry_doesNotListen(t *testing.T) {
 			synctest.Wait()
 		}
 		w.unlock(h)
+	})
+}
+
+// Too few replicas confirm a grant, and Redis refuses to take it back at first. The settler goes on: nothing stays.
+func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var passed atomic.Int32
+		k := gated(func(acquire acquireFunc) acquireFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+				q.Replicas = 0 // the server in memory has none, and nothing confirms it
+				return acquire(ctx, rdb, k, q)
+			}
+		}, func(pass passFunc) passFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+				if passed.Add(1) == 1 {
+					return luascripts.Passed{}, &luascripts.ReplyError{Script: "a garbled reply"}
+				}
+				return pass(ctx, rdb, k, owner, p)
+			}
+		})
+		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)})); !errors.Is(err, lock.ErrReplicas) {
+			w.Error(err)
+		}
+		time.Sleep(pollTime)
+		if w.mini.Exists("orders") {
+			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+		}
 	})
 }

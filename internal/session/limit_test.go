@@ -476,3 +476,22 @@ func TestMaxHold_forgetsThePlace(t *testing.T) {
 		w.ended(h, lock.ErrMaxHold)
 	})
 }
+
+// A limit comes while Close is about to give the lock back. The limit leaves that to Close.
+func TestMaxHold_crossedByClose(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Second))
+		at := h.(*hold).tenure().at
+		at.lock()
+		at.place.Close()
+		at.unlock()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if len(n.lost) != 0 || !w.mini.Exists("orders") {
+			w.Errorf("%d losses were told", len(n.lost))
+		}
+	})
+}

@@ -357,3 +357,28 @@ func TestSettle_severalAtOnce(t *testing.T) {
 		close(goes)
 	})
 }
+
+// Two locks are in doubt, and the look at one of them is further away. There is a new doubt about that one: it is looked at at once, and
+// does not wait for the other.
+func TestSettle_anotherDoubtComesFirst(t *testing.T) {
+	inBubble(t, func(w *world) {
+		late := make(chan struct{})
+		k, _ := w.brokenTwice(late)
+		sent := passes(k, 0, nil)
+		w.unlock(w.take(w.a, k, w.Context()))
+		time.Sleep(opTime + time.Second) // it was looked at again, and the next look is twice as far away
+		other, _ := w.brokenOnce()
+		h, err := w.a.Lock(w.Context(), w.a.NewSpec(other, "other", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.unlock(h)
+		synctest.Wait()
+		before := sent.Load()
+		close(late)
+		synctest.Wait()
+		if n := sent.Load() - before; n != 1 {
+			w.Errorf("%d looks at the new doubt, want 1", n)
+		}
+	})
+}
