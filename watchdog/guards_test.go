@@ -140,3 +140,61 @@ func TestLease_callAtWhenOver(t *testing.T) {
 		}
 	})
 }
+
+// A renewal failed, and the next one is confirmed. When the lease ends later, the failure is no cause of that.
+func TestWatchdog_aRenewalAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused, sent := errors.New("refused"), 0
+		w := watchdog.New(lease, most, func(_ context.Context, batch []watchdog.Subject) []error {
+			if sent++; sent == 1 {
+				return []error{refused}
+			}
+			return nil
+		})
+		defer w.Close()
+		sub := &subject{}
+		l := w.Watch(sub, time.Now(), lease, true)
+		time.Sleep(lease/3 + lease/6)
+		synctest.Wait()
+		if len(sub.failed) != 1 || sub.renewed != 1 {
+			t.Fatalf("%d renewals have failed, and %d are confirmed, want one of each", len(sub.failed), sub.renewed)
+		}
+		l.KeepAlive(false)
+		time.Sleep(2 * lease)
+		synctest.Wait()
+		if _, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || errors.Is(cause, refused) {
+			t.Errorf("lost by %v, want the end of the lease alone", cause)
+		}
+	})
+}
+
+// The lock of a lease is at another node by the time of its renewal. It is renewed with those of that node, and with no others.
+func TestLane_aBatchIsOfOneGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, there := watchdog.Group{What: "locks", At: 1}, watchdog.Group{What: "locks", At: 2}
+		batches := 0
+		w := watchdog.New(lease, most, func(_ context.Context, batch []watchdog.Subject) []error {
+			batches++
+			for _, s := range batch[1:] {
+				if s.Group() != batch[0].Group() {
+					t.Error("a batch of two groups")
+				}
+			}
+			return nil
+		})
+		defer w.Close()
+		var subs []*subject
+		for range 2 {
+			sub := &subject{}
+			sub.move(here)
+			w.Watch(sub, time.Now(), lease, true)
+			subs = append(subs, sub)
+		}
+		subs[1].move(there)
+		time.Sleep(lease / 2)
+		synctest.Wait()
+		if batches != 2 || subs[0].renewed != 1 || subs[1].renewed != 1 {
+			t.Errorf("%d batches, %d and %d renewals", batches, subs[0].renewed, subs[1].renewed)
+		}
+	})
+}
