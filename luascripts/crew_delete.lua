@@ -15,6 +15,7 @@ local round, channel, publish = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
 local is, alive, answer = member_of(members, 'round', 0)
 if answer then return answer end
+redis.call('ZREM', members, '') -- no such member: a replica, whose data may be old, refuses it
 if is and -is == round then
   redis.call('DEL', members)
   redis.pcall(publish, channel, '1')

@@ -19,8 +19,8 @@ for i = 1, #ARGV - 3 do
   local owner = ARGV[i + 3]
   local score, alive, answer = member_of(members, owner, now)
   if answer then return answer end
+  redis.call('ZREM', members, '') -- no such member: a first write that memory limits let through, and a replica refuses
   if score and score >= 1 and score <= now then
-    redis.call('ZREM', members, '') -- no such member: a first write that memory limits let through
     local denied = put(members, owner, score, 0, stay)
     if denied then return denied end
     told = true

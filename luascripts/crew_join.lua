@@ -20,7 +20,10 @@ local owner, lease, stay, ended = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]),
 local now, time = clock()
 local score, alive, answer = member_of(members, owner, now)
 if answer then return answer end
-if score and is_mark(score) then return -2 end
+if score and is_mark(score) then
+  redis.call('ZREM', members, '') -- no such member: a replica, whose data may be old, refuses it
+  return -2
+end
 if score and not alive and score ~= ended then return score end
 local denied = put(members, owner, score, math.max(score or 0, now + lease), math.max(stay, lease * 4)) -- it outlives the lease: a lost member is named
 if denied then return denied end

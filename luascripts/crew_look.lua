@@ -12,6 +12,7 @@ local members = KEYS[1]
 local now = clock()
 local round, alive, answer = member_of(members, 'round', now)
 if answer then return answer end
+redis.call('ZREM', members, '') -- no such member: a replica, whose data may be old, refuses it
 local text = string.format('%.0f', now)
 local first = redis.call('ZRANGEBYSCORE', members, '(' .. text, '(9000000000000000', 'WITHSCORES', 'LIMIT', 0, 1)
 local reply = {

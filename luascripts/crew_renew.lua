@@ -18,9 +18,9 @@ for i, members in ipairs(KEYS) do
   local owner = ARGV[i + 1]
   local score, alive, answer = member_of(members, owner, now)
   if answer and answer ~= -4 then return answer end -- denied, or busy: an error is not an answer about the members
+  if not answer then redis.call('ZREM', members, '') end -- no such member: a first write that memory limits let through, and a replica refuses
   if alive then
     if score < now + lease then
-      redis.call('ZREM', members, '') -- no such member: a first write that memory limits let through
       redis.call('ZADD', members, string.format('%.0f', now + lease), owner)
       if redis.call('PTTL', members) < stay / 2 then redis.call('PEXPIRE', members, string.format('%.0f', stay)) end
     end

@@ -29,6 +29,11 @@
 //   - A plain lock has one key, with lock.WithFencing two. A script with several keys is refused with
 //     TRYAGAIN while their cluster slot moves to another node. Channels are
 //     arguments, so that access lists need no key pattern for them.
+//   - What a script says of a hold, a permit, a member or a latch is final for its caller, so only a primary may say it. A
+//     replica can have old data, and a script that only reads would run there. Before such an answer a script sends a
+//     command that writes but changes nothing, as HDEL of a field that is never there: a replica refuses it with READONLY. Where the
+//     script may also take something, it sends that only before the answer: after any write, a full memory lets the rest through.
+//     The flags of Redis 7 ("#!lua") would do the same, but Redis 6.2 does not know them.
 //   - A script calls PUBLISH by pcall: a hint that is denied must not turn a release that
 //     happened into an error.
 //

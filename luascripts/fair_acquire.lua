@@ -48,7 +48,10 @@ if held then
   if want > 1 then return {1, '0', ''} end
   return {1, grown(register, time, 0, spare), following(queue, owner)}
 end
-if want > 1 then return -2 end
+if want > 1 then
+  redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
+  return -2
+end
 
 local left = redis.call('PTTL', lock)
 local first, more, deadline = head(queue, timeouts, now)

@@ -47,11 +47,9 @@ end
 
 if leave > 0 then
   if not fields then return {-4, 0} end
+  redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through, and a replica refuses
   if not count then return {-2, 0} end
-  if tonumber(count) ~= leave then
-    redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through
-    redis.call('HSET', lock, owner, leave)
-  end
+  if tonumber(count) ~= leave then redis.call('HSET', lock, owner, leave) end
   return {1, 0}
 end
 

@@ -53,6 +53,7 @@ local function given(lock, register, time, owner, leave, publish, counts, last, 
   end
   local count, line = found[1], found[2] and legible(found[2]) or ''
   if not count then
+    redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
     local rest = struck(line, owner)
     if rest ~= line then
       redis.call('HDEL', lock, 'leasehold_line') -- first, as memory limits let it through, and what follows it
@@ -64,10 +65,8 @@ local function given(lock, register, time, owner, leave, publish, counts, last, 
   if not string.find(count, '^[0-9]+$') then return -4 end
 
   if leave ~= '0' then
-    if count ~= leave then
-      redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through
-      redis.call('HSET', lock, owner, leave)
-    end
+    redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through, and a replica refuses
+    if count ~= leave then redis.call('HSET', lock, owner, leave) end
     return 1
   end
 

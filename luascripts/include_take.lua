@@ -17,7 +17,10 @@ local function taken(lock, register, time, owner, lease, want, spare, place, cou
   end
 
   if not holder then
-    if want ~= '1' then return -2 end
+    if want ~= '1' then
+      redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
+      return -2
+    end
     return seized(lock, owner, lease, grown(register, time or redis.call('TIME'), nil, spare))
   end
 
@@ -31,7 +34,10 @@ local function taken(lock, register, time, owner, lease, want, spare, place, cou
     return grown(register, time or redis.call('TIME'), nil, spare)
   end
 
-  if want ~= '1' then return -2 end
+  if want ~= '1' then
+    redis.call('HDEL', lock, '') -- as above
+    return -2
+  end
   local offer, waited, again, keep = string.match(place, '^(%d+) (%d+) (%d+) (%d+)$')
   if not offer then return left end
   local longer, hears = enlisted(line, owner, offer, tonumber(waited), tonumber(again), tonumber(keep), knowing(lock), counts, (clock(time)))

@@ -23,6 +23,7 @@ local id, keep, stay, channel, publish, again = ARGV[1], tonumber(ARGV[2]), tonu
 local now = micros()
 local left, round, open, gone = tally(count, rounds, calls, now, stay)
 if not left then return round end
+redis.call('HDEL', rounds, '') -- no such field: a replica, whose data may be old, refuses it
 local did = carried_out(calls, id)
 if did then return {did, left, round, open, gone} end
 if round == 0 or gone == round then

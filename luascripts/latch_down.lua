@@ -25,6 +25,7 @@ local channel, publish, again = ARGV[5], ARGV[6], ARGV[7]
 local now = micros()
 local left, round, open, gone = tally(count, rounds, calls, now, stay)
 if not left then return round end
+redis.call('HDEL', rounds, '') -- no such field: a replica, whose data may be old, refuses it
 local did = carried_out(calls, id)
 if did then return {did, left, round, open, gone} end
 local counted = id

@@ -24,6 +24,9 @@ local now = micros()
 local left, round, open, gone = tally(count, rounds, calls, now, stay)
 if not left then return round end
 local did = carried_out(calls, id)
+if did or left > 0 then
+  redis.call('HDEL', rounds, '') -- no such field: a replica, whose data may be old, refuses it
+end
 if did then return {did, left, round, open, gone} end
 if left > 0 then
   note_answer(calls, id, 0, now, keep, stay, again)

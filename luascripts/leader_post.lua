@@ -25,6 +25,7 @@ if was.err then
   if string.find(was.err, 'WRONGTYPE', 1, true) then return -4 end
   return was
 end
+redis.call('HDEL', board, '') -- no such field: a first write that memory limits let through, and a replica refuses
 local before = tonumber(was[1] or '-1')
 if before > tonumber(token) then return 0 end
 local mine = before == tonumber(token)
@@ -35,7 +36,6 @@ end
 if mine and was[3] and before > 0 then return over and 1 or 0 end
 if mine and tonumber(was[4] or '0') > tonumber(number) then return (over or not was[3]) and 1 or 0 end
 redis.call('PEXPIRE', board, stay) -- a denied command is an error before anything is said
-redis.call('HDEL', board, '') -- no such field: a first write that memory limits let through
 if over then
   redis.call('HSET', board, 'token', token, 'over', '1', 'number', number, 'by', by)
   redis.call('HDEL', board, 'value', 'since')

@@ -39,7 +39,7 @@ if want == '1' and not register then
   local left = redis.pcall('PTTL', lock)
   if left == -2 then return seized(lock, owner, lease, stamped(redis.call('TIME'))) end
   if redis.pcall('HMGET', lock, owner)[1] == '1' then
-    if left < tonumber(lease) then redis.call('PEXPIRE', lock, lease) end
+    redis.call('PEXPIRE', lock, math.max(left, lease)) -- even if it changes nothing: a replica refuses it
     return stamped(redis.call('TIME'))
   end
 end

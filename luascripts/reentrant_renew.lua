@@ -15,8 +15,9 @@ for i, lock in ipairs(KEYS) do
   local owner = ARGV[i + 1]
   local held, why = redis.pcall('HEXISTS', lock, owner), nil -- one foreign key must not end the others
   if held == 1 then
-    if redis.call('PTTL', lock) < lease then redis.call('PEXPIRE', lock, lease) end
+    redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease)) -- even if it changes nothing: a replica refuses it
   elseif held == 0 then
+    redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
     why = -2
   elseif string.find(held.err, 'WRONGTYPE', 1, true) then
     why = -4

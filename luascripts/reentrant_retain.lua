@@ -17,6 +17,7 @@ if type(held) == 'table' then
   if string.find(held.err, 'WRONGTYPE', 1, true) then return -4 end
   return held -- denied, or busy: an error is not an answer about the lock
 end
+redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
 if held == 0 then return -2 end
 local left = redis.call('PTTL', lock)
 if left < 0 or left > rest then redis.call('PEXPIRE', lock, rest) end

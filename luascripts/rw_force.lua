@@ -15,6 +15,7 @@ local beside, channel, publish = ARGV[1], ARGV[2], ARGV[3]
 
 local mode, answer = side(lock)
 if mode == nil then return answer end
+redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
 if not mode then return 0 end
 local fields, leases, cursor, stopped = {}, {}, '0', false
 repeat

@@ -38,7 +38,10 @@ local count = mode and tonumber(redis.call('HGET', lock, owner) or 0) or 0
 if count > 0 and lives(lock, beside, owner, count) == 0 then count = 0 end -- its lease is over: it is dead
 local reader, since, start, rest = turned(turn)
 if count == 0 then
-  if want > 1 then return -2 end
+  if want > 1 then
+    redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
+    return -2
+  end
   local time = redis.call('TIME')
   local arrived = time[1] * 1000 + math.floor(time[2] / 1000) - waited
   if reader == owner then arrived = math.min(arrived, since) end

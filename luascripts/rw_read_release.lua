@@ -34,12 +34,12 @@ end
 local mode, answer = side(lock)
 if mode == nil then return answer end
 local count = mode and tonumber(redis.call('HGET', lock, owner) or nil)
+redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through, and a replica refuses
 if not count then return -2 end
 
 local mine = lives(lock, beside, owner, count)
 if leave > 0 then
   if mine == 0 then return -2 end
-  redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through
   redis.call('HSET', lock, owner, leave)
   for n = 1, leave do redis.call('PEXPIRE', timeout(beside, owner, n), mine) end -- a partial release does not change the lease
   unlease(beside, owner, leave + 1, count)

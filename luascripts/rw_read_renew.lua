@@ -23,6 +23,7 @@ local function renew(lock, owner, holds, beside)
     if string.find(reads.err, 'WRONGTYPE', 1, true) then return -4 end
     return reads -- denied, or busy: an error is not an answer about the lock
   end
+  redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
   if reads == 0 or lives(lock, beside, owner, holds) == 0 then return -2 end
   for n = 1, holds do
     local key = timeout(beside, owner, n)

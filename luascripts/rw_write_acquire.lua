@@ -41,7 +41,10 @@ if mode == 'write' and redis.call('HEXISTS', lock, owner .. ':write') == 1 then
   if want > 1 then return '0' end
   return grown(register, time, nil, 1)
 end
-if want > 1 then return -2 end
+if want > 1 then
+  redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
+  return -2
+end
 
 local left = mode == 'write' and redis.call('PTTL', lock) or 0
 if mode == 'read' then

@@ -31,16 +31,16 @@ end
 local mode, answer = side(lock)
 if mode == nil then return answer end
 local count = mode == 'write' and redis.call('HGET', lock, owner .. ':write')
+redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through, and a replica refuses
 if not count then return -2 end
 
 if leave > 0 then
-  redis.call('HDEL', lock, '') -- no such field: a first write that memory limits let through
   redis.call('HSET', lock, owner .. ':write', leave)
   return 1
 end
 local most = redis.call('HLEN', lock) > 2 and survey(lock, beside, nil, math.huge) or 0
 if most > 0 then
-  redis.call('PEXPIRE', lock, most) -- the writer's lease ends with the writing; first, so that a full memory lets the rest through
+  redis.call('PEXPIRE', lock, most) -- the writer's lease ends with the writing
   redis.call('HSET', lock, 'mode', 'read')
   redis.call('HDEL', lock, owner .. ':write')
 else

@@ -37,9 +37,13 @@ end
 
 local value, held, answer = stock(free, leases)
 if not held then return answer end
-if not value and total == 0 then return redis.error_reply('PERMITS absent') end
+if not value and total == 0 then
+  redis.call('ZREM', leases, '') -- no such member: a replica, whose data may be old, refuses it
+  return redis.error_reply('PERMITS absent')
+end
 local there = value and value + held or total
 if total > 0 and there ~= total or #ids > there then
+  redis.call('ZREM', leases, '') -- as above
   return redis.error_reply('PERMITS ' .. string.format('%.0f', there))
 end
 local now = clock()

@@ -37,7 +37,10 @@ if held then
   end
 end
 local verdict = held and (#have == #ids and 1 or -2) or -4
-if leave == '1' then return verdict end
+if leave == '1' then
+  if held then redis.call('ZREM', leases, '') end -- no such member: a replica, whose data may be old, refuses it
+  return verdict
+end
 
 local long = redis.call('LLEN', queue)
 local waited = depart(queue, alive, owner, long)

@@ -26,6 +26,7 @@ local now = clock()
 if now >= before then return now end
 local value, held, answer = stock(free, leases)
 if not held then return answer end
+redis.call('ZREM', leases, '') -- no such member: a replica, whose data may be old, refuses it
 local left = total - held
 if not value then
   make(free, leases, left)

@@ -26,6 +26,7 @@ end
 local now, time = clock()
 local ahead = redis.pcall('ZMSCORE', leases, unpack(ids))
 if ahead.err then return foreign(ahead) end
+redis.call('ZREM', leases, '') -- no such member: a replica, whose data may be old, refuses it
 for i = 1, #ids do
   if not ahead[i] or tonumber(ahead[i]) <= now then return -2 end
 end

@@ -20,6 +20,7 @@ if type(held) == 'table' then
   if string.find(held.err, 'WRONGTYPE', 1, true) then return -4 end
   return held
 end
+redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
 if held == 0 then return -2 end
 local text = redis.call('GET', register)
 if text and not string.find(text, '^%d+$') then return -4 end

@@ -33,8 +33,8 @@ if was then
 end
 redis.call('HSET', config, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', '0', 'keepAliveTime', alive)
 if was then
-  local denied = failed(redis.pcall('ZREMRANGEBYSCORE', permits, '-inf', string.sub(since, 2)))
-  denied = denied or failed(redis.pcall('SET', value, string.format('%.0f', math.max(0, left)))) or keep(config, value, permits)
+  local denied = failed(redis.pcall('SET', value, string.format('%.0f', math.max(0, left)))) or keep(config, value, permits)
+  denied = denied or failed(redis.pcall('ZREMRANGEBYSCORE', permits, '-inf', string.sub(since, 2))) -- last, as entries do not come back after an error
   if denied then -- an error means that the rate is the one before
     redis.call('HSET', config, 'rate', string.format('%.0f', was), 'interval', string.format('%.0f', every))
     redis.pcall('SET', value, text or '-1') -- less than 0: the next taker counts the entries

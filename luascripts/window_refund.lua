@@ -22,9 +22,9 @@ local rate, why = rate_of(config)
 if not rate then return why end
 local text, held, answer = used(value, permits)
 if not held then return answer end
+redis.call('ZREM', permits, '') -- no such member: a first write that memory limits let through, and a replica or a denied right refuses
 if not redis.call('ZSCORE', permits, packed(id, units)) then return 0 end
 local left = tonumber(text or nil)
-redis.call('ZREM', permits, '') -- no such member: a first write that memory limits let through, and a denied one changes nothing
 if left then
   local denied = failed(redis.pcall('SET', value, string.format('%.0f', math.min(rate, left + units)))) or keep(config, value, permits)
   if denied then -- an error means that the units did not come back

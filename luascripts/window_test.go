@@ -55,7 +55,7 @@ func TestWindow_inspect(t *testing.T) {
 				}
 				return r
 			}
-			if r := take(s.Left + 1); r.Taken != 0 || s.Left == 0 && r.Retry != s.Next {
+			if r := take(s.Left + 1); r.Taken != 0 || s.Left == 0 && r.Retry != s.Next || s.Left > 0 && s.Next != 0 || r.Reset != s.Reset {
 				t.Fatalf("round %d, call %d: a look says %+v, a caller for one more gets %+v", round, call, s, r)
 			}
 			if n := min(s.Left, 1+random.Int64N(rate)); n > 0 {
@@ -103,14 +103,14 @@ func TestWindow_release(t *testing.T) {
 	}
 }
 
-// Whichever command is denied, a call that fails has taken no units, given none back, and set no rate.
+// Whichever command is denied, a call that fails has taken no units, given none back, and set no rate; and one that needs the command fails.
 func TestWindow_denied(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	k := keynames.Window("w")
-	take := func(id string) func(rdb rueidis.Client) error {
+	take := func(id string, units int64) func(rdb rueidis.Client) error {
 		return func(rdb rueidis.Client) error {
-			_, err := luascripts.TakeWindow(t.Context(), rdb, k, 3, 3, fmt.Sprintf("%016s", id), 0)
+			_, err := luascripts.TakeWindow(t.Context(), rdb, k, units, units, fmt.Sprintf("%016s", id), 0)
 			return err
 		}
 	}
@@ -118,7 +118,8 @@ func TestWindow_denied(t *testing.T) {
 		script string
 		run    func(rdb rueidis.Client) error
 	}{
-		"a taker": {"window_take", take("b")},
+		"a taker":                 {"window_take", take("b", 3)},
+		"a taker that is refused": {"window_take", take("b", 8)},
 		"a refund": {"window_refund", func(rdb rueidis.Client) error {
 			_, err := luascripts.RefundWindow(t.Context(), rdb, k, 3, fmt.Sprintf("%016s", "a"))
 			return err
@@ -129,16 +130,28 @@ func TestWindow_denied(t *testing.T) {
 		}},
 	} {
 		for _, alive := range []string{"0", "3600000"} {
-			for _, command := range commands(c.script) {
+			prepare := func() {
 				do(t, admin, "FLUSHALL")
 				do(t, admin, "HSET", k.Config, "rate", "10", "interval", "3600000", "type", "0", "keepAliveTime", alive)
 				do(t, admin, "PEXPIRE", k.Config, "3600000")
-				if err := take("a")(admin); err != nil {
+				if err := take("a", 3)(admin); err != nil {
 					t.Fatal(err)
 				}
+			}
+			prepare()
+			s.ResetStats(t)
+			if err := c.run(admin); err != nil {
+				t.Fatal(err)
+			}
+			needed := make(map[string]bool)
+			for _, command := range commands(c.script) {
+				needed[command] = s.CommandCalls(t, command) > 0
+			}
+			for command := range needed {
+				prepare()
 				before := contents(t, admin)
 				err := c.run(denied(t, s, command))
-				if after := contents(t, admin); err != nil && strings.ReplaceAll(after, "*", "") != before {
+				if after := contents(t, admin); err != nil && strings.ReplaceAll(after, "*", "") != before || err == nil && needed[command] {
 					t.Errorf("%s without %s: %v: %s, was %s", what, command, err, after, before)
 				}
 			}
@@ -215,7 +228,7 @@ func TestWindow_slotMoves(t *testing.T) {
 	}
 }
 
-// Where the value is lost, a look counts all entries, however many there are.
+// Where the value is lost or cannot be right, a look counts all entries, however many there are.
 func TestWindow_inspectMany(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("many")
@@ -230,8 +243,13 @@ func TestWindow_inspectMany(t *testing.T) {
 			}
 			do(t, rdb, words...)
 		}
-		if s, err := luascripts.InspectWindow(t.Context(), rdb, k); err != nil || s.Left != 500 {
-			t.Errorf("%+v, %v, want 500 left", s, err)
+		for _, value := range []string{"", "-5", "9999"} { // none, and two that cannot be right
+			if value != "" {
+				do(t, rdb, "SET", k.Value, value)
+			}
+			if s, err := luascripts.InspectWindow(t.Context(), rdb, k); err != nil || s.Left != 500 {
+				t.Errorf("value %q: %+v, %v, want 500 left", value, s, err)
+			}
 		}
 	})
 }
@@ -260,6 +278,7 @@ func TestWindow_foreign(t *testing.T) {
 		for _, words := range [][]string{
 			{"SET", k.Value, "hello"}, {"SET", k.Value, "1e3"}, {"SET", k.Value, " 7"}, {"SET", k.Value, ""}, {"RPUSH", k.Value, "x"},
 			{"ZADD", k.Permits, "1", "read", "2", "write"}, {"ZADD", k.Permits, "1", ""}, {"SET", k.Permits, "x"},
+			{"SET", k.Value, "12345678901234567"}, {"HSET", k.Config, "rate", "12345678901234567"}, {"HDEL", k.Config, "interval"},
 			{"HSET", k.Config, "rate", "0x10"}, {"HSET", k.Config, "rate", "0"}, {"HSET", k.Config, "interval", "1e3"},
 		} {
 			for _, rated := range []bool{true, false} {

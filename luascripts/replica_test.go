@@ -1,0 +1,227 @@
+package luascripts_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// A replica has old data, or none. What it says of a hold, a member, a latch or a permit would be final for the caller, so
+// each script that says such a thing also sends a command that writes, which the replica refuses.
+func TestReplica_saysNothingFinal(t *testing.T) {
+	const lease = time.Minute
+	sem := keys
+	sem.Lock, sem.Leases, sem.Queue, sem.Timeouts, sem.Never = "permits", "leases", "queue", "alive", "never"
+	sem.Channel, sem.Change, sem.Slots = "channel", "change", "slots"
+	latch := luascripts.Keys{Lock: "latch", Rounds: "rounds", Calls: "calls", Never: "never", Channel: "channel", Publish: "PUBLISH"}
+	crew := luascripts.Keys{Lock: "crew", Channel: "channel", Publish: "PUBLISH"}
+	board := luascripts.Keys{Lock: "board", Channel: "channel", Publish: "PUBLISH"}
+	window := luascripts.WindowKeys{Config: "window", Value: "value", Permits: "window-permits", Never: "never"}
+	again := luascripts.LatchCall{ID: "call", Keep: time.Minute, Stay: time.Hour}
+	question := func(want int) luascripts.Question {
+		return luascripts.Question{Owner: ours, Lease: lease, Want: want}
+	}
+	renewal := func(k luascripts.Keys, holds int) []luascripts.Renewal {
+		return []luascripts.Renewal{{Keys: &k, Owner: ownerOf(k), Holds: holds}}
+	}
+	type call = func(ctx context.Context, rdb rueidis.Client) error
+	// verdict makes a call of a function that returns a verdict.
+	verdict := func(f func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error), k luascripts.Keys, leave int) call {
+		return func(ctx context.Context, rdb rueidis.Client) error {
+			_, err := f(ctx, rdb, k, ownerOf(k), leave)
+			return err
+		}
+	}
+	acquire := func(f func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error), k luascripts.Keys, q luascripts.Question) call {
+		return func(ctx context.Context, rdb rueidis.Client) error { _, err := f(ctx, rdb, k, q); return err }
+	}
+	renew := func(f func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed, k luascripts.Keys) call {
+		return func(ctx context.Context, rdb rueidis.Client) error {
+			return f(ctx, rdb, renewal(k, 1), lease, 64)[0].Err
+		}
+	}
+	force := func(f func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error), k luascripts.Keys) call {
+		return func(ctx context.Context, rdb rueidis.Client) error { _, err := f(ctx, rdb, k); return err }
+	}
+	change := func(c luascripts.Change) call {
+		return func(ctx context.Context, rdb rueidis.Client) error {
+			luascripts.ChangeReentrant(ctx, rdb, []*luascripts.Change{&c}, 64)
+			return c.Err
+		}
+	}
+	sets := func(ctx context.Context, rdb rueidis.Client) error {
+		_, _, err := luascripts.InitLatch(ctx, rdb, latch, 2, again)
+		return err
+	}
+	hash := func(key string, fields ...string) []string { return append([]string{"HSET", key}, fields...) }
+	long := func(key string) []string { return []string{"PEXPIRE", key, "7200000"} }
+
+	for name, c := range map[string]struct {
+		old  [][]string // what the replica has
+		call call
+	}{
+		"plain: a lock that is there already": {[][]string{hash("orders", ours, "1"), long("orders")}, acquire(luascripts.AcquireReentrant, keys, question(1))},
+		"plain: re-entry into nothing":        {nil, acquire(luascripts.AcquireReentrant, keys, question(2))},
+		"plain: re-entry into another's":      {[][]string{hash("orders", other, "1"), long("orders")}, acquire(luascripts.AcquireReentrant, keys, question(2))},
+		"plain: release":                      {nil, verdict(luascripts.ReleaseReentrant, keys, 0)},
+		"plain: release of another's":         {[][]string{hash("orders", other, "1"), long("orders")}, verdict(luascripts.ReleaseReentrant, keys, 0)},
+		"plain: release in part":              {nil, verdict(luascripts.ReleaseReentrant, keys, 1)},
+		"plain: release in part, again":       {[][]string{hash("orders", ours, "1"), long("orders")}, verdict(luascripts.ReleaseReentrant, keys, 1)},
+		"plain: releases in one call":         {nil, change(luascripts.Change{Keys: &keys, Gives: true, Question: luascripts.Question{Owner: ours}})},
+		"plain: renew":                        {nil, renew(luascripts.RenewReentrant, keys)},
+		"plain: renew, long enough":           {[][]string{hash("orders", ours, "1"), long("orders")}, renew(luascripts.RenewReentrant, keys)},
+		"plain: retain": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, err := luascripts.RetainReentrant(ctx, rdb, keys, ours, lease)
+			return err
+		}},
+		"plain: force": {nil, force(luascripts.ForceReentrant, keys)},
+		"plain: raise the token": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, err := luascripts.RaiseToken(ctx, rdb, fenced("orders"), ours, 7)
+			return err
+		}},
+
+		"fair: re-entry into nothing":  {nil, acquire(luascripts.AcquireFair, fairKeys, question(2))},
+		"fair: release":                {nil, verdict(luascripts.ReleaseFair, fairKeys, 0)},
+		"fair: release in part":        {nil, verdict(luascripts.ReleaseFair, fairKeys, 1)},
+		"fair: release in part, again": {[][]string{hash("orders", ours, "1"), long("orders")}, verdict(luascripts.ReleaseFair, fairKeys, 1)},
+		"fair: force":                  {nil, force(luascripts.ForceFair, fairKeys)},
+		"fair: heartbeat": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, err := luascripts.KeepFair(ctx, rdb, fairKeys, []luascripts.Waiter{{Owner: ours, Patience: lease}})
+			return err
+		}},
+
+		"read: re-entry into nothing":  {nil, acquire(luascripts.AcquireRead, rwKeys, question(2))},
+		"read: release":                {nil, verdict(luascripts.ReleaseRead, rwKeys, 0)},
+		"read: release in part":        {nil, verdict(luascripts.ReleaseRead, rwKeys, 1)},
+		"read: renew":                  {nil, renew(luascripts.RenewRead, rwKeys)},
+		"read: renew, long enough":     {[][]string{hash("orders", "mode", "read", ours, "1"), long("orders"), {"SET", "{orders}:" + ours + ":rwlock_timeout:1", "1", "PX", "7200000"}}, renew(luascripts.RenewRead, rwKeys)},
+		"write: re-entry into nothing": {nil, acquire(luascripts.AcquireWrite, rwKeys, question(2))},
+		"write: release":               {nil, verdict(luascripts.ReleaseWrite, rwKeys, 0)},
+		"write: renew":                 {nil, renew(luascripts.RenewWrite, rwKeys)},
+		"read/write: force":            {nil, force(luascripts.ForceRW, rwKeys)},
+
+		"semaphore: another number":  {[][]string{{"SET", "permits", "3"}}, acquire(luascripts.AcquireSemaphore, with(sem, 1, 2), luascripts.Question{Owner: ownerOf(sem), Lease: lease, Want: 1})},
+		"semaphore: no number":       {nil, acquire(luascripts.AcquireSemaphore, with(sem, 1, 0), luascripts.Question{Owner: ownerOf(sem), Lease: lease, Want: 1})},
+		"semaphore: release":         {nil, verdict(luascripts.ReleaseSemaphore, with(sem, 1, 2), 0)},
+		"semaphore: release in part": {nil, verdict(luascripts.ReleaseSemaphore, with(sem, 1, 2), 1)},
+		"semaphore: renew":           {nil, renew(luascripts.RenewSemaphore, with(sem, 1, 2))},
+		"semaphore: resize": {[][]string{{"SET", "permits", "2"}}, func(ctx context.Context, rdb rueidis.Client) error {
+			_, _, err := luascripts.ResizeSemaphore(ctx, rdb, sem, 2, 1<<50)
+			return err
+		}},
+		"semaphore: slots": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, _, err := luascripts.SlotsOfPermits(ctx, rdb, sem, ownerOf(sem))
+			return err
+		}},
+
+		"crew: join what is over": {[][]string{{"ZADD", "crew", "1", ours}}, acquire(luascripts.JoinCrew, crew, question(1))},
+		"crew: look": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, _, err := luascripts.LookAtCrew(ctx, rdb, crew)
+			return err
+		}},
+		"crew: leave":              {nil, leaves(crew, 0)},
+		"crew: is it a member":     {nil, leaves(crew, 1)},
+		"crew: leave, again":       {[][]string{{"ZADD", "crew", "1", ours}}, leaves(crew, 0)},
+		"crew: renew":              {nil, renew(luascripts.RenewCrew, crew)},
+		"crew: renew, long enough": {[][]string{{"ZADD", "crew", "8000000000000", ours}}, renew(luascripts.RenewCrew, crew)},
+		"crew: dismiss": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, _, err := luascripts.DismissFromCrew(ctx, rdb, crew, []string{ours})
+			return err
+		}},
+		"crew: delete": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, err := luascripts.DeleteCrew(ctx, rdb, crew, 7)
+			return err
+		}},
+
+		"latch: look": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, _, err := luascripts.LookAtLatch(ctx, rdb, latch, time.Hour)
+			return err
+		}},
+		"latch: count down": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, _, err := luascripts.CountDownLatch(ctx, rdb, latch, again)
+			return err
+		}},
+		"latch: set again":              {[][]string{{"SET", "latch", "2"}, hash("rounds", "round", "5", "open", "4"), long("rounds"), {"ZADD", "calls", "9000000000", "another"}, long("calls")}, sets},
+		"latch: set again, by one call": {[][]string{hash("rounds", "round", "5", "open", "5"), long("rounds"), {"ZADD", "calls", "9000000000", "call"}, long("calls")}, sets},
+		"latch: delete": {nil, func(ctx context.Context, rdb rueidis.Client) error {
+			_, _, err := luascripts.DeleteLatch(ctx, rdb, latch, again)
+			return err
+		}},
+
+		"election: a later leader": {[][]string{hash("board", "token", "9")}, func(ctx context.Context, rdb rueidis.Client) error {
+			_, err := luascripts.PostLeader(ctx, rdb, board, 8, "me", lease, false, 1, ours)
+			return err
+		}},
+		"window: refund": {[][]string{hash("window", "rate", "5", "interval", "1000", "type", "0")}, func(ctx context.Context, rdb rueidis.Client) error {
+			_, err := luascripts.RefundWindow(ctx, rdb, window, 1, "id")
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			for _, words := range c.old {
+				s.Do(t, words...)
+			}
+			s.Do(t, "REPLICAOF", "127.0.0.1", "1") // nobody is there: it keeps what it has
+			if err := c.call(t.Context(), s.Client(t)); err == nil || !strings.Contains(err.Error(), "READONLY") {
+				t.Errorf("%v, want an error that says READONLY", err)
+			}
+		})
+	}
+}
+
+// with returns the keys of a semaphore for an owner of some of its permits.
+func with(k luascripts.Keys, permits, total int) luascripts.Keys {
+	k.Permits, k.Total = permits, total
+	return k
+}
+
+// ownerOf returns an owner of a lock; of a semaphore, one that has one permit.
+func ownerOf(k luascripts.Keys) string {
+	if k.Leases != "" {
+		return ours + ":1"
+	}
+	return ours
+}
+
+// leaves has ours leave a crew, or only asks.
+func leaves(k luascripts.Keys, leave int) func(ctx context.Context, rdb rueidis.Client) error {
+	return func(ctx context.Context, rdb rueidis.Client) error {
+		_, err := luascripts.LeaveCrew(ctx, rdb, k, ours, leave, luascripts.MemberDone)
+		return err
+	}
+}
+
+// What a replica would refuse is sent only before an answer: in front of a first write it would let something new into a full memory.
+func TestFullMemory_newLatchesAndMembers(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	full(t, s)
+	latch := luascripts.Keys{Lock: "latch", Rounds: "rounds", Calls: "calls", Never: "never", Channel: "channel", Publish: "PUBLISH"}
+	_, _, made := luascripts.InitLatch(t.Context(), rdb, latch, 2, luascripts.LatchCall{ID: "call", Keep: time.Minute, Stay: time.Hour})
+	_, joined := luascripts.JoinCrew(t.Context(), rdb, luascripts.Keys{Lock: "crew"}, luascripts.Question{Owner: ours, Lease: time.Minute, Want: 1})
+	for what, err := range map[string]error{"a latch": made, "a member": joined} {
+		if err == nil || !strings.Contains(err.Error(), "OOM") {
+			t.Errorf("%s: %v, want an error that says OOM", what, err)
+		}
+	}
+	if left := contents(t, rdb); left != "" {
+		t.Errorf("left %q", left)
+	}
+}
+
+// A foreign key is told also where a release in part would only look.
+func TestSemaphore_foreignPermits(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	k := luascripts.Keys{Lock: "permits", Leases: "leases", Queue: "queue", Timeouts: "alive", Never: "never", Permits: 1, Total: 2}
+	do(t, rdb, "SET", "leases", "of another program")
+	v, err := luascripts.ReleaseSemaphore(t.Context(), rdb, k, ownerOf(k), 1)
+	check(t, "release in part", v, luascripts.Foreign, err)
+}
