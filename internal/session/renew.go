@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -51,6 +52,9 @@ type renewal struct {
 	locks   []luascripts.Renewal
 	holds   []*hold // of tenures: those that are renewed as long as their contexts last
 	sent    time.Time
+
+	givenUp atomic.Bool // the watchdog does not wait any more
+	sending atomic.Bool // the client library has taken it, or is about to
 }
 
 var unusedRenewals = sync.Pool{New: func() any { return new(renewal) }}
@@ -67,9 +71,13 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	}
 	r.holds = s.abandon(r.holds)
 	r.sent = time.Now()
+	r.sending.Store(false)
 	// Not inline: that would end with the operation time-out, and an answer that comes
 	// later still counts.
 	replies, answered, err := command.Detached[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
+	if !answered {
+		r.givenUp.Store(true) // before the watchdog hears of it, and an Unlock that waits for this renewal
+	}
 	if s.Look {
 		s.LookOnce()
 	}
@@ -147,11 +155,30 @@ func (t *tenure) renewalLocked() luascripts.Renewal {
 
 // Send sends the renewals.
 func (r *renewal) Send(ctx context.Context) ([]luascripts.Renewed, error) {
-	renewed := r.tenures[0].spec.Renew(ctx, r.s.rdb, r.locks, r.s.Lease, batchSize)
+	renewed := r.tenures[0].spec.Renew(untilSent{ctx, r}, r.s.rdb, r.locks, r.s.Lease, batchSize)
 	if !slices.ContainsFunc(renewed, func(r luascripts.Renewed) bool { return command.IsAnswer(r.Err) }) {
 		return nil, renewed[0].Err // so that the sender does not take it for an answer
 	}
 	return renewed, nil
+}
+
+// untilSent is the context of a renewal. rueidis asks Err before it takes a command: it takes none of a renewal that was given up before. What
+// has been sent goes on without regard to that, as an answer counts for longer than the watchdog waits; so it has no Done, and a
+// script that the server does not know is sent once more, with its text.
+type untilSent struct {
+	context.Context
+	r *renewal
+}
+
+// Err returns an error if nobody waited any more when it was asked first.
+func (c untilSent) Err() error {
+	if !c.r.sending.Load() {
+		if c.r.givenUp.Load() {
+			return command.ErrUnsent
+		}
+		c.r.sending.Store(true)
+	}
+	return c.Context.Err()
 }
 
 // Asks reports true: the watchdog sends another renewal soon, and the locks of this one may have been given back
