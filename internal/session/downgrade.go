@@ -18,61 +18,63 @@ import (
 // The owner comes to read while it writes, and stops writing then. So there is no moment
 // at which another owner can write, and what fails before the second step leaves w as it was.
 func (s *Session) Downgrade(ctx context.Context, spec *Spec, w lock.Hold) (lock.Hold, error) {
-	read, err := s.downgrade(ctx, spec, w)
+	read, c, err := s.downgrade(ctx, spec, w)
 	if err != nil {
-		return nil, &lock.Error{Op: "downgrade", Name: spec.Name, Err: err}
+		err = &lock.Error{Op: "downgrade", Name: spec.Name, Err: err}
+		c.tellFailed(err)
+		return nil, err
 	}
 	s.limit(read, spec)
 	return read, nil
 }
 
-func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (*hold, error) {
+// downgrade does what Downgrade does. c is the call that the observer knows of; nil if it ended before that.
+func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read *hold, c *call, err error) {
 	if spec.Err != nil {
-		return nil, spec.Err
+		return nil, nil, spec.Err
 	}
 	h, ok := w.(*hold)
 	if !ok || h.tenure().s != s || h.tenure().spec.id() != spec.id() || h.tenure().spec.Kind != spec.Beside {
-		return nil, fmt.Errorf("%w: not a write hold of this lock", lock.ErrNotHeld)
+		return nil, nil, fmt.Errorf("%w: not a write hold of this lock", lock.ErrNotHeld)
 	}
 	if err := h.over(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for _, c := range []context.Context{ctx, h.parent} {
-		if err := c.Err(); err != nil {
-			return nil, interrupted(c, err)
+	for _, under := range []context.Context{ctx, h.parent} {
+		if err := under.Err(); err != nil {
+			return nil, nil, interrupted(under, err)
 		}
 	}
 	at, err := s.begin(spec)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer s.done(at)
 	a := &attempt{s: s, ctx: h.parent, waiting: ctx, now: time.Now(), limit: s.OpTimeout}
 	a.began = a.now
-	c := s.observe(h.parent, spec)
+	c = s.observe(h.parent, spec)
 	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, h.By.Number, false)}
 	a.parts = a.one[:]
 	defer a.done()
-	read, err := a.inTurn()
+	read, err = a.inTurn()
 	if errors.Is(err, lock.ErrNotAcquired) && err != errAhead { // an owner that writes is never refused
 		h.tenure().lease.Lose(watchdog.ErrGone)
 	}
 	if err != nil {
 		over := h.over()
 		err = cmp.Or(over, err)
-		c.tellFailed(err)
 		if over == nil && ctx.Err() != nil {
 			err = interrupted(ctx, err)
 		}
-		return nil, err
+		return nil, c, err
 	}
 	c.tellGranted(read)
 	if err := s.unlock(ctx, h); errors.Is(err, lock.ErrNotHeld) {
 		// It was lost, perhaps before the owner came to read: another may have written.
 		_ = s.unlock(ctx, read)
-		return nil, err
+		return nil, c, err
 	}
-	return read, nil // although the settler may have to tell Redis that the writing is over
+	return read, c, nil // although the settler may have to tell Redis that the writing is over
 }
 
 // over returns the error with which an Unlock of h would fail; nil if h is not over.

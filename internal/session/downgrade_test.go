@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -305,5 +306,80 @@ func TestDowngrade_behindAWaitOfItsOwner(t *testing.T) {
 		if err := write.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
 			w.Error(err)
 		}
+	})
+}
+
+// Options that make no sense end a downgrade before anything else, and the write hold is as it was.
+func TestDowngrade_wrongOptions(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.a, writing, w.Context())
+		spec := w.a.NewSpec(reading, "orders", []lock.Option{lock.WithWait(-1)})
+		if read, err := w.a.Downgrade(w.Context(), spec, h); read != nil || !errors.Is(err, spec.Err) || spec.Err == nil || h.Err() != nil {
+			w.Errorf("%v, %v, and the write hold: %v", read, err, h.Err())
+		}
+		w.unlock(h)
+	})
+}
+
+// Close comes after a downgrade has looked at the write hold. Close gives that back, and the downgrade says so.
+func TestDowngrade_crossedByClose(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.a, writing, w.Context())
+		ctx := &meanwhile{Context: w.Context(), f: func() {
+			if err := w.a.Close(context.Background()); err != nil {
+				w.Error(err)
+			}
+		}}
+		if read, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), h); read != nil || !errors.Is(err, lock.ErrClosed) {
+			w.Errorf("%v, %v", read, err)
+		}
+	})
+}
+
+// The context of a downgrade, or that of its write hold, is over: Redis hears nothing.
+func TestDowngrade_overBefore(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		h := w.take(w.a, writing, ctx)
+		n := w.scripts()
+		cancel()
+		for _, call := range []context.Context{ctx, w.Context()} {
+			if _, err := w.a.Downgrade(call, w.a.NewSpec(reading, "orders", nil), h); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) || n.Load() != 0 {
+				w.Errorf("%v, and %d commands", err, n.Load())
+			}
+		}
+		w.unlock(h)
+	})
+}
+
+// The write hold is lost while a downgrade asks, and then its context ends. It says that the hold was lost.
+func TestDowngrade_lostMeanwhile(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.a, writing, w.Context(), lock.WithFixedLease(time.Second))
+		answer := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
+		defer cancel()
+		if _, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), h); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) || errors.Is(err, lock.ErrNotAcquired) {
+			w.Error(err)
+		}
+		close(answer)
+		time.Sleep(opTime)
+	})
+}
+
+// Redis gives no answer, and the context of a downgrade lasts. The error is about Redis, and about nothing else.
+func TestDowngrade_saysThatRedisIsSilent(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.a, writing, w.Context())
+		answer := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		_, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h)
+		if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) || strings.Contains(err.Error(), "%!") {
+			w.Error(err)
+		}
+		close(answer)
+		w.unlock(h)
+		time.Sleep(opTime)
 	})
 }

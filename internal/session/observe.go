@@ -125,7 +125,7 @@ func (c *call) tellFailed(err error) {
 	case !errors.Is(err, lock.ErrNotAcquired):
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		f = o.TimedOut
-	case c.ctx.Err() != nil:
+	case c.ctx.Err() != nil, errors.Is(err, context.Canceled): // the context of a downgrade is not that of its holds
 		f = o.Canceled
 	default:
 		f = o.Refused

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
@@ -578,5 +579,57 @@ func TestObserver_doesNotReturn(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A downgrade that fails is told of as a TryLock is, by the error that the caller gets.
+func TestObserver_downgradeThatFails(t *testing.T) {
+	for name, want := range map[string][]string{
+		"no answer": {"unavailable"},
+		"lost":      {"lost", "failed"},
+		"ahead":     {"waiting", "refused"},
+		"deadline":  {"waiting", "timed out"},
+		"cancelled": {"waiting", "canceled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				owner := lock.WithOwner(w.Context())
+				h := w.take(w.a, writing, owner)
+				w.wantTold("granted")
+				if name == "no answer" {
+					w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * opTime}))
+				} else { // nobody here knows of the loss
+					w.mini.Del("orders")
+					h := w.take(w.b, writing, w.Context())
+					defer func() { w.unlock(h) }()
+				}
+				if want[0] == "waiting" { // another goroutine of the owner has the turn to read, and waits for that writer
+					ctx, cancel := context.WithCancel(owner)
+					left := make(chan error)
+					go func() {
+						_, err := w.a.Lock(ctx, w.a.NewSpec(reading, "orders", nil))
+						left <- err
+					}()
+					synctest.Wait()
+					defer func() { cancel(); <-left }()
+				}
+				ctx, cancel := context.WithCancel(w.Context())
+				defer cancel()
+				switch name {
+				case "deadline":
+					ctx, cancel = context.WithTimeout(ctx, time.Second/2)
+					defer cancel()
+				case "cancelled":
+					time.AfterFunc(time.Second/2, cancel)
+				}
+				_, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), h)
+				all := w.wantTold(want...)
+				if got := all[len(all)-1].Err; err == nil || got != err {
+					w.Errorf("the caller gets %v, and the observer hears of %v", err, got)
+				}
+				_ = h.Unlock(w.Context())
+				time.Sleep(2 * opTime)
+			})
+		})
 	}
 }
