@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,18 +26,36 @@ const id = "0190b5a2-7e2f-7abc-8def-0123456789ab"
 
 var someone = lock.Client{ID: id, Host: "host-7", PID: 4711, Name: "billing", Label: "zone=a", Version: "v1.2.3", Started: time.Date(2026, 11, 22, 3, 4, 5, 600700800, time.UTC)}
 
+// record is what a logger wrote. It is safe for concurrent use.
+type record struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (r *record) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(p)
+}
+
+func (r *record) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
 // configOf returns the configuration of an entry that logs to said.
-func configOf(said *bytes.Buffer) Config {
+func configOf(said *record) Config {
 	return Config{Client: someone, Timeout: time.Second, Logger: slog.New(slog.NewTextHandler(said, nil))}
 }
 
 // inBubble runs f on virtual time, with a server in memory and an entry on it.
-func inBubble(t *testing.T, f func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *bytes.Buffer)) {
+func inBubble(t *testing.T, f func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		wire := m.Proxy(t)
-		var said bytes.Buffer
+		var said record
 		e := New(m.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), configOf(&said))
 		f(t, m, wire, e, &said)
 		e.End()
@@ -60,7 +80,7 @@ func read(t *testing.T, rdb rueidis.Client, ids ...string) map[string]lock.Clien
 // The entry has the fields of its Config, and outlives the last sign of life by a minute. If it
 // gets lost, the client writes it anew.
 func TestEntry(t *testing.T) {
-	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *bytes.Buffer) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {
 		rdb := m.Client(t)
 		time.Sleep(time.Hour)
 		if keys := m.Keys(); len(keys) > 0 {
@@ -75,22 +95,22 @@ func TestEntry(t *testing.T) {
 		if ttl := m.TTL(keys.Client(id)); ttl != TTL {
 			t.Errorf("the entry lives for %v, want %v", ttl, TTL)
 		}
-		calls := 0
+		var calls atomic.Int32
 		wire.OnRequest(func(req [][]byte) redistest.Action {
 			if strings.EqualFold(string(req[0]), "EVALSHA") {
-				calls++
+				calls.Add(1)
 			}
 			return redistest.Action{}
 		})
 		time.Sleep(Interval - time.Millisecond)
 		synctest.Wait()
-		if calls != 0 {
-			t.Errorf("%d calls in less than an interval", calls)
+		if calls.Load() != 0 {
+			t.Errorf("%d calls in less than an interval", calls.Load())
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		if ttl := m.TTL(keys.Client(id)); ttl != TTL || calls != 1 {
-			t.Errorf("after an interval and %d calls the entry lives for %v", calls, ttl)
+		if ttl := m.TTL(keys.Client(id)); ttl != TTL || calls.Load() != 1 {
+			t.Errorf("after an interval and %d calls the entry lives for %v", calls.Load(), ttl)
 		}
 		m.FlushAll()
 		time.Sleep(Interval)
@@ -98,7 +118,7 @@ func TestEntry(t *testing.T) {
 		if got := read(t, rdb, id)[id]; got != someone {
 			t.Errorf("after a flush: %+v", got)
 		}
-		if said.Len() > 0 {
+		if said.String() != "" {
 			t.Errorf("the client logs %s", said)
 		}
 	})
@@ -106,7 +126,7 @@ func TestEntry(t *testing.T) {
 
 // An entry that has not begun ends without a command. An entry that has ended does not begin.
 func TestEntry_never(t *testing.T) {
-	inBubble(t, func(t *testing.T, m *redistest.Mini, _ *redistest.Proxy, e *Entry, _ *bytes.Buffer) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, _ *redistest.Proxy, e *Entry, _ *record) {
 		e.End()
 		e.Begin()
 		synctest.Wait()
@@ -118,7 +138,7 @@ func TestEntry_never(t *testing.T) {
 
 // The entry of a client that dies stays for another minute.
 func TestEntry_dies(t *testing.T) {
-	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *bytes.Buffer) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *record) {
 		rdb := m.Client(t)
 		e.Begin()
 		synctest.Wait()
@@ -139,17 +159,19 @@ func TestEntry_dies(t *testing.T) {
 // When a server is away for as long as an entry lives, the client logs one warning. When the
 // server comes back, the client writes the entry again.
 func TestEntry_serverAway(t *testing.T) {
-	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *bytes.Buffer) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {
 		rdb := m.Client(t)
 		e.Begin()
 		synctest.Wait()
 		wire.Refuse(true)
 		wire.CutAll()
 		time.Sleep(TTL)
-		if said.Len() > 0 {
+		synctest.Wait()
+		if said.String() != "" {
 			t.Errorf("within %v the client logs %s", TTL, said)
 		}
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if n := strings.Count(said.String(), "cannot be kept"); n != 1 {
 			t.Errorf("the client logs %d times: %s", n, said)
 		}
@@ -165,7 +187,7 @@ func TestEntry_serverAway(t *testing.T) {
 // Without an answer of the server, Wait waits for the time of two commands at the most, and not
 // beyond the end of its context.
 func TestEntry_endsWithoutAnAnswer(t *testing.T) {
-	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *bytes.Buffer) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *record) {
 		e.Begin()
 		synctest.Wait()
 		wire.Freeze(true)
@@ -201,7 +223,7 @@ func TestEntry_denied(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t)
 			as := s.AddUser(t, "locks", strings.Fields(rights)...)
-			var said bytes.Buffer
+			var said record
 			e := New(s.Client(t, as), configOf(&said))
 			e.Begin()
 			<-e.done
@@ -227,7 +249,7 @@ func TestEntry_foreignKey(t *testing.T) {
 	rdb := s.Client(t)
 	s.Do(t, "SET", keys.Client(id), "theirs")
 	s.Do(t, "HSET", keys.Client("other"), "host", strings.Repeat("x", 10000), "pid", "many", "started", "long ago")
-	e := New(rdb, configOf(new(bytes.Buffer)))
+	e := New(rdb, configOf(new(record)))
 	if err := e.keep(); !refused(err) {
 		t.Errorf("%v", err)
 	}

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
 )
 
 // The server does not answer, and the context of Close ends while Close gives a lock back. All the
@@ -48,4 +51,149 @@ func TestAtClose_besideClose(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// Close calls what AtClose was given when all holds have ended, and waits for it, but not what was stopped before. A closed session
+// takes no more of them.
+func TestAtClose(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		closing := context.WithValue(w.Context(), key{}, "v")
+		var ended atomic.Int64
+		for range 3 {
+			if _, err := w.a.AtClose(func(ctx context.Context) {
+				if h.Err() == nil || w.mini.Exists("orders") || ctx.Value(key{}) != "v" {
+					w.Errorf("too early: %v", h.Err())
+				}
+				time.Sleep(time.Second)
+				ended.Add(1)
+			}); err != nil {
+				w.Fatal(err)
+			}
+		}
+		stop, err := w.a.AtClose(func(context.Context) { w.Error("it was stopped") })
+		if err != nil {
+			w.Fatal(err)
+		}
+		stop()
+		began := time.Now()
+		if err := w.a.Close(closing); err != nil || ended.Load() != 3 || time.Since(began) != time.Second {
+			w.Errorf("%v, %d of 3, after %v", err, ended.Load(), time.Since(began))
+		}
+		if _, err := w.a.AtClose(func(context.Context) {}); !errors.Is(err, lock.ErrClosed) {
+			w.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// A program ends by the context that it gives to Close. Close has two operation time-outs all the same.
+func TestClose_withAContextThatIsOver(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		inBubble(t, func(w *world) {
+			w.lock(w.a, w.Context())
+			if silent {
+				w.wire.Freeze(true)
+			}
+			ctx, cancel := context.WithCancel(w.Context())
+			cancel()
+			began := time.Now()
+			err := w.a.Close(ctx)
+			if took := time.Since(began); silent && (err == nil || took > 2*opTime) || !silent && (err != nil || w.mini.Exists("orders")) {
+				w.Errorf("%v after %v", err, took)
+			}
+			w.wire.Freeze(false)
+			w.mini.FlushAll()
+		})
+	}
+}
+
+// What is gone in Redis is not held any more: Close has nothing to complain about.
+func TestClose_ofWhatIsGone(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.mini.Del("orders")
+		if err := w.a.Close(w.Context()); err != nil || h.Err() == nil {
+			w.Errorf("%v, and the hold: %v", err, h.Err())
+		}
+	})
+}
+
+// An Unlock begins before Close, and ends the tenure after Close has noted it. The Unlock releases it, and Close sends nothing.
+func TestClose_crossedByUnlock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		var held []*tenure
+		if err := h.Unlock(&meanwhile{Context: w.Context(), f: func() { held, _ = w.a.places.close() }}); err != nil {
+			w.Error(err)
+		}
+		n := w.scripts()
+		close(w.a.closer.closing) // as Close goes on
+		if failed := w.a.giveBackAll(w.Context(), held); len(held) != 1 || failed != 0 || n.Load() != 0 {
+			w.Errorf("%d held, %d failed, %d commands", len(held), failed, n.Load())
+		}
+		close(w.a.closer.givenBack)
+	})
+}
+
+// A second Close waits for the first one, and no longer than its context. GaveBack tells whether the locks were given back.
+func TestClose_twice(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.lock(w.a, w.Context())
+		answer := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		first := make(chan error, 1)
+		go func() { first <- w.a.Close(w.Context()) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := w.a.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			w.Errorf("the second: %v after %v", err, time.Since(began))
+		}
+		select {
+		case err := <-first:
+			w.Errorf("the first ended before the answer: %v", err)
+		default:
+		}
+		if w.a.GaveBack() {
+			w.Error("it gave back what Redis has yet")
+		}
+		close(answer)
+		if err := w.a.Close(w.Context()); err != nil || w.mini.Exists("orders") {
+			w.Errorf("the third: %v", err)
+		}
+		if !w.a.GaveBack() {
+			w.Error("it did not give anything back")
+		}
+		if err := <-first; err != nil {
+			w.Errorf("the first: %v", err)
+		}
+	})
+}
+
+// Close comes while a waiter asks, and the lock seems to be free then. The waiter does not ask again: its call ends.
+func TestClose_whileAWaiterAsks(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		k := hookable()
+		spec := w.a.NewSpec(k, "orders", nil)
+		closed := make(chan error, 1)
+		var n atomic.Int32
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			a, err := plain.Acquire(ctx, rdb, keys, q)
+			if n.Add(1) == 1 {
+				go func() { closed <- w.a.Close(context.Background()) }()
+				time.Sleep(time.Millisecond)
+				w.a.mayBeFree(spec)
+			}
+			return a, err
+		}
+		if _, err := w.a.Lock(w.Context(), spec); !errors.Is(err, lock.ErrClosed) || n.Load() != 1 {
+			w.Errorf("%v after %d questions", err, n.Load())
+		}
+		if err := <-closed; err != nil {
+			w.Error(err)
+		}
+		w.unlock(h)
+	})
 }

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
 )
 
 // A fixed lease lasts for as long as it was extended to, in Redis too, and no longer.
@@ -106,5 +110,183 @@ func TestExtend_errors(t *testing.T) {
 		if err := h.Extend(w.Context(), time.Minute); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
 			w.Errorf("after Unlock: %v", err)
 		}
+	})
+}
+
+// What no clock can count is refused, and Redis does not hear of it.
+func TestExtend_tooLong(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		n := w.scripts()
+		if err := h.Extend(w.Context(), maxExtension+time.Millisecond); err == nil || errors.Is(err, lock.ErrUnavailable) || n.Load() != 0 {
+			w.Errorf("%v, and %d commands", err, n.Load())
+		}
+		w.unlock(h)
+	})
+}
+
+// Close, or Unlock, comes after Extend has looked at the hold, and before it sends anything. Extend says what ended the hold, and
+// sends nothing.
+func TestExtend_crossed(t *testing.T) {
+	for name, ends := range map[string]func(w *world, h lock.Hold) error{
+		"by Close":  func(w *world, _ lock.Hold) error { return w.a.Close(context.Background()) },
+		"by Unlock": func(w *world, h lock.Hold) error { return h.Unlock(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.lock(w.a, w.Context())
+				n := w.scripts()
+				ctx := &meanwhile{Context: w.Context(), f: func() {
+					if err := ends(w, h); err != nil {
+						w.Error(err)
+					}
+					n.Store(0)
+				}}
+				err := h.Extend(ctx, time.Hour)
+				if !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrClosed) != (name == "by Close") || errors.Is(err, lock.ErrLost) || n.Load() != 0 {
+					w.Errorf("%v, and %d commands", err, n.Load())
+				}
+			})
+		})
+	}
+}
+
+// A reader has a key of its own for each hold. Each of them lives for as long as the lease.
+func TestExtend_eachHoldOfAReader(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		first, second := w.take(w.a, reading, ctx), w.take(w.a, reading, ctx)
+		if err := first.Extend(w.Context(), time.Hour); err != nil {
+			w.Fatal(err)
+		}
+		for _, n := range []string{"1", "2"} {
+			if left := w.mini.TTL("{orders}:" + first.Owner() + ":rwlock_timeout:" + n); left < 59*time.Minute {
+				w.Errorf("hold %s lives for %v", n, left)
+			}
+		}
+		w.unlock(second)
+		w.unlock(first)
+	})
+}
+
+// Redis refuses to lengthen a lease. The hold lives on: the refusal says nothing of it.
+func TestExtend_refused(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.mini.SetError("NOPERM this user has no permissions")
+		err := h.Extend(w.Context(), time.Hour)
+		w.mini.SetError("")
+		if err == nil || errors.Is(err, lock.ErrNotHeld) || h.Err() != nil {
+			w.Errorf("%v, and the hold: %v", err, h.Err())
+		}
+		w.unlock(h)
+	})
+}
+
+// The lease ends while Extend waits for an answer, and none comes: the hold is over, and Extend says so.
+func TestExtend_endsMeanwhile(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
+		answer := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		if err := h.Extend(w.Context(), time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) {
+			w.Error(err)
+		}
+		close(answer)
+	})
+}
+
+// late returns a kind whose first renewal is not sent before sent is closed.
+func (w *world) late() (k *Kind, sent chan struct{}) {
+	sent = make(chan struct{})
+	first := make(chan struct{}, 1)
+	first <- struct{}{}
+	k = hookable()
+	k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+		select {
+		case <-first:
+			<-sent
+			return plain.Renew(w.Context(), w.rdb, batch, lease, perCall)
+		default:
+			return plain.Renew(ctx, rdb, batch, lease, perCall)
+		}
+	}
+	return k, sent
+}
+
+// Extend ends with its context, and is answered after that. What was confirmed counts, from when it was sent, and nothing else does.
+func TestExtend_answeredLate(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		inBubble(t, func(w *world) {
+			k, sent := w.late()
+			h := w.take(w.a, k, w.Context(), lock.WithFixedLease(leaseTime))
+			until := h.Until()
+			if gone {
+				w.mini.Del("orders")
+			}
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+			defer cancel()
+			if err := h.Extend(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrNotHeld) {
+				w.Error(err)
+			}
+			close(sent)
+			synctest.Wait()
+			switch got := h.Until(); {
+			case gone && !got.Equal(until):
+				w.Errorf("it is gone, and promised for %v", got.Sub(began))
+			case !gone && (got.Sub(began) < 59*time.Minute || got.Sub(began) > time.Hour):
+				w.Errorf("promised for %v", got.Sub(began))
+			}
+			if err := h.Unlock(w.Context()); errors.Is(err, lock.ErrLost) != gone {
+				w.Error(err)
+			}
+		})
+	}
+}
+
+// Extend ends with its context, and is carried out after Unlock: a lock that is to stand for a while stands for no longer.
+func TestExtend_carriedOutLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k, sent := w.late()
+		h := w.take(w.a, k, w.Context(), lock.WithAtLeast(2*leaseTime/3))
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second/2) // too short to send it twice
+		defer cancel()
+		if err := h.Extend(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		w.unlock(h)
+		time.Sleep(time.Second)
+		close(sent)
+		time.Sleep(2 * leaseTime / 3)
+		if w.mini.Exists("orders") {
+			w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
+// A process was stopped, and the lease has run out. Extend is the first to look, and does not ask: also while Redis has the lock yet.
+func TestExtend_looksAtTheClock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for range 100 { // until the timer of the watchdog is not the first
+			h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
+			ended := h.Context().Done()
+			time.Sleep(time.Until(h.Until()))
+			select {
+			case <-ended:
+				time.Sleep(time.Second)
+				continue
+			default:
+			}
+			began := time.Now()
+			ctx := &meanwhile{Context: w.Context(), f: func() { w.Error("Extend went on") }}
+			if err := h.Extend(ctx, time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) || time.Since(began) != 0 {
+				w.Errorf("%v after %v", err, time.Since(began))
+			}
+			time.Sleep(time.Second)
+			return
+		}
+		w.Error("the timer was first a hundred times")
 	})
 }

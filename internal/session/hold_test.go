@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -58,4 +59,113 @@ func TestContext_causeIsWhatCameFirst(t *testing.T) {
 			}
 		}
 	}
+}
+
+// nosy is a caller's context, whose Done first does something else. It counts what waits for its end.
+type nosy struct {
+	context.Context
+	first func()
+	done  chan struct{}
+	waits int
+}
+
+func (c *nosy) Done() <-chan struct{} {
+	if f := c.first; f != nil {
+		c.first = nil
+		f()
+	}
+	return c.done
+}
+
+// AfterFunc is for package context, which calls it in place of a goroutine.
+func (c *nosy) AfterFunc(func()) (stop func() bool) {
+	c.waits++
+	return func() bool { c.waits--; return true }
+}
+
+// Two ask for the context of a hold at once. Both get the same, and nothing is left of the other in the caller's context, which
+// may live for as long as the program.
+func TestContext_leavesNothingInTheCallers(t *testing.T) {
+	inBubble(t, func(w *world) {
+		parent := &nosy{Context: w.Context(), done: make(chan struct{})}
+		h := w.lock(w.a, parent)
+		waits := parent.waits
+		var other <-chan struct{}
+		parent.first = func() { other = h.Context().Done() }
+		if done := h.Context().Done(); other == nil || done != other {
+			w.Error("two ends of one hold")
+		}
+		if n := parent.waits - waits; n != 1 {
+			w.Errorf("the caller's context tells %d of its end, want 1", n)
+		}
+		w.unlock(h)
+		if n := parent.waits - waits; n != 0 {
+			w.Errorf("the caller's context tells %d of its end after Unlock", n)
+		}
+	})
+}
+
+// A hold that was given back says of which lock it was, as one that was lost does.
+func TestContext_namesTheLock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.unlock(h)
+		for how, err := range map[string]error{"Err": h.Err(), "the context": context.Cause(h.Context())} {
+			var of *lock.Error
+			if !errors.As(err, &of) || of.Name != "orders" || !errors.Is(err, lock.ErrUnlocked) {
+				w.Errorf("%s: %v", how, err)
+			}
+		}
+	})
+}
+
+// Until promises no more than the lease, though the limit of the hold lies far ahead.
+func TestUntil_beforeALimitThatIsFar(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour))
+		if left := time.Until(h.Until()); left > leaseTime {
+			w.Errorf("a lease of %v lasts for %v", leaseTime, left)
+		}
+		w.unlock(h)
+	})
+}
+
+// A process was stopped, and sees a second after the end of a lease that it is over. Until says when that was.
+func TestUntil_ofALossThatIsSeenLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context(), lock.WithFixedLease(time.Second))
+		until := h.Until()
+		if before := h.(*hold).endAt(lock.ErrExpired, until.Add(time.Second)); before != nil {
+			w.Fatal(before)
+		}
+		if got := h.Until(); !got.Equal(until) {
+			w.Errorf("it moved by %v", got.Sub(until))
+		}
+	})
+}
+
+// A kind that is never entered again carries on the owner of its caller: under the context of such a hold, the caller's locks are
+// entered once more.
+func TestContext_carriesTheCallersOwner(t *testing.T) {
+	inBubble(t, func(w *world) {
+		outer := w.lock(w.a, lock.WithOwner(w.Context()))
+		k := *plain
+		k.Anew = true
+		permit, err := w.a.Lock(outer.Context(), w.a.NewSpec(&k, "permits", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(permit.Context(), pollTime)
+		defer cancel()
+		inner, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		if permit.Owner() == outer.Owner() || inner.Owner() != outer.Owner() || w.count(outer) != 2 {
+			w.Errorf("%s, %s, %s: %d holds", outer.Owner(), permit.Owner(), inner.Owner(), w.count(outer))
+		}
+		w.unlock(inner)
+		w.unlock(permit)
+		w.unlock(outer)
+	})
 }

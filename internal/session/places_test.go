@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -31,6 +32,23 @@ func TestPlaces_areForgotten(t *testing.T) {
 			if known, spare := w.places(w.a); known != 0 || spare != 1 {
 				w.Errorf("round %d: %d places, %d to be used again, want 0 and 1", i, known, spare)
 			}
+		}
+	})
+}
+
+// A hold is lost, and its application does not give it back. Its place is forgotten all the same.
+func TestPlaces_ofWhatIsLost(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.a.places.most = 0
+		h := w.lock(w.a, w.Context())
+		w.mini.Del("orders")
+		time.Sleep(w.a.Lease)
+		if err := h.Err(); !errors.Is(err, lock.ErrLost) {
+			w.Fatalf("%v, want ErrLost", err)
+		}
+		synctest.Wait()
+		if known, _ := w.places(w.a); known != 0 {
+			w.Errorf("%d places", known)
 		}
 	})
 }
