@@ -98,6 +98,13 @@ func (s *site) set(f func()) {
 	f()
 }
 
+// heard returns the commands that the site was asked, in order.
+func (s *site) heard() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
+}
+
 // has reports whether name is locked on the site.
 func (s *site) has(name string) bool {
 	s.mu.Lock()

@@ -104,7 +104,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 				_, err = h.decide(0, false) // enough of the validity must be left
 			}
 		}
-		if err == nil && waiting.Err() != nil {
+		if err == nil {
 			err = waiting.Err()
 		}
 		if err != nil {
@@ -374,7 +374,7 @@ func (q *Quorum) until(seats []seat) time.Time {
 }
 
 // decide reports whether there are enough votes, or why the attempt failed. It reports neither while
-// that depends on the pending answers, or, if it is patient, while there are any.
+// one of the two depends on the pending answers, or, if it is patient, while there are any.
 func (h *quorumHold) decide(pending int, patient bool) (enough bool, err error) {
 	q, seats := h.q, h.now()
 	until := q.until(seats)
@@ -391,6 +391,9 @@ func (h *quorumHold) decide(pending int, patient bool) (enough bool, err error) 
 		return false, fmt.Errorf("%w: a majority came too late: %v are left, and %v is the least", lock.ErrNotAcquired, left, floor)
 	}
 	b := h.ballot(lock.ErrNotAcquired, seats)
+	if pending > 0 && b.depends() {
+		return false, nil
+	}
 	for i, err := range b.reasons {
 		if err == errOpen && (pending == 0 || time.Since(h.began) >= q.timeout) {
 			b.reasons[i] = noVote{within: time.Since(h.began)} // the server has had its time

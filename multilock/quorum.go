@@ -270,11 +270,23 @@ type ballot struct {
 // answered returns how many servers gave an answer.
 func (b *ballot) answered() (n int) {
 	for _, err := range b.reasons {
-		if err == nil || !silent(err) {
+		if !silent(err) {
 			n++
 		}
 	}
 	return n
+}
+
+// depends reports whether the answers that are still to come decide if the quorum is unavailable.
+func (b *ballot) depends() bool {
+	open := 0
+	for _, err := range b.reasons {
+		if err == errOpen {
+			open++
+		}
+	}
+	most := b.answered() // open ones count
+	return most-open < b.majority && most >= b.majority
 }
 
 // silent reports whether err means that the server gave no answer.

@@ -284,6 +284,32 @@ func TestQuorum_unavailable(t *testing.T) {
 	}
 }
 
+// Of three servers, one is dead and one says that another owner has the lock. The answer of the third decides whether
+// the quorum is unavailable, so TryLock waits for it.
+func TestQuorum_unavailableDependsOnTheLast(t *testing.T) {
+	for _, frozen := range []bool{false, true} {
+		t.Run(fmt.Sprint("frozen=", frozen), func(t *testing.T) {
+			inWorld(t, 3, func(w *world) {
+				other := w.lock(w.quorum("two"))
+				w.sites[0].kill()
+				w.sites[2].wire = rtt // it answers last, and in time
+				if frozen {
+					w.sites[2].freeze()
+				}
+				_, err := w.quorum("one").TryLock(w.Context())
+				want(t, err, lock.ErrNotAcquired)
+				if got := errors.Is(err, lock.ErrUnavailable); got != frozen {
+					w.Errorf("%v: does it match ErrUnavailable?", err)
+				}
+				if frozen {
+					w.sites[2].thaw()
+				}
+				w.unlock(other)
+			})
+		})
+	}
+}
+
 // Until is the time until which a majority votes.
 func TestQuorum_until(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
@@ -401,12 +427,11 @@ func TestQuorum_lossWhileItWins(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		first, second := locks[0].(*fake), locks[1].(*fake)
-		var asked [2]int // calls of Until of their holds: one by the attempt, and then one by each count
+		var asked [2]atomic.Int32 // calls of Until of their holds: one by the attempt, and then one by each count
 		for i, f := range []*fake{first, second} {
 			locks[i] = witness{odd{Locker: f, after: func(h lock.Hold) lock.Hold {
 				return &watched{h, func() {
-					asked[i]++
-					if i == 0 || asked[0] < 2 || asked[1] != 2 {
+					if n := asked[i].Add(1); i == 0 || asked[0].Load() < 2 || n != 2 {
 						return
 					}
 					for _, f := range []*fake{first, second} {
@@ -1336,8 +1361,14 @@ func TestQuorum_gate(t *testing.T) {
 				fail(w)
 				h := w.lock(w.quorum("holder"))
 				var wg sync.WaitGroup
-				var worst time.Duration
+				var mu sync.Mutex
+				var worst time.Duration // guarded by mu, as is free
 				free := time.Now()
+				isFree := func() {
+					mu.Lock()
+					defer mu.Unlock()
+					free = time.Now()
+				}
 				for i := range 10 {
 					q := w.quorum(fmt.Sprint("client", i))
 					wg.Go(func() {
@@ -1347,15 +1378,17 @@ func TestQuorum_gate(t *testing.T) {
 								w.Error(err)
 								return
 							}
+							mu.Lock()
 							worst = max(worst, time.Since(free))
+							mu.Unlock()
 							time.Sleep(5 * time.Millisecond)
 							w.unlock(h)
-							free = time.Now()
+							isFree()
 						}
 					})
 				}
 				time.Sleep(10 * time.Second)
-				free = time.Now()
+				isFree()
 				w.unlock(h)
 				wg.Wait()
 				if worst > time.Second { // a waiter asks at least that often
@@ -1368,6 +1401,29 @@ func TestQuorum_gate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The first attempt of a waiter is refused by all servers. It waits at the first server then, which wakes it.
+func TestQuorum_gateWakes(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		for i := range 20 {
+			h := w.lock(w.quorum("holder"))
+			free := make(chan time.Time, 1)
+			go func() {
+				time.Sleep(time.Duration(10*(i+1)) * time.Millisecond) // less than half of the longest pause
+				w.unlock(h)
+				free <- time.Now()
+			}()
+			next, err := w.quorum(fmt.Sprint("waiter", i)).Lock(w.Context())
+			if err != nil {
+				w.Fatal(err)
+			}
+			if late := time.Since(<-free); late > 20*time.Millisecond { // a server of these tests wakes within 5 ms
+				w.Errorf("the waiter had the lock %v after its release", late)
+			}
+			w.unlock(next)
+		}
+	})
 }
 
 // A caller that is granted the lock on the first server, and is refused by the others, does not try again
