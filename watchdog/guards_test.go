@@ -3,6 +3,7 @@ package watchdog_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,9 +173,9 @@ func TestWatchdog_aRenewalAfterAFailure(t *testing.T) {
 func TestLane_aBatchIsOfOneGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := watchdog.Group{What: "locks", At: 1}, watchdog.Group{What: "locks", At: 2}
-		batches := 0
+		var batches atomic.Int32
 		w := watchdog.New(lease, most, func(_ context.Context, batch []watchdog.Subject) []error {
-			batches++
+			batches.Add(1)
 			for _, s := range batch[1:] {
 				if s.Group() != batch[0].Group() {
 					t.Error("a batch of two groups")
@@ -193,8 +194,8 @@ func TestLane_aBatchIsOfOneGroup(t *testing.T) {
 		subs[1].move(there)
 		time.Sleep(lease / 2)
 		synctest.Wait()
-		if batches != 2 || subs[0].renewed != 1 || subs[1].renewed != 1 {
-			t.Errorf("%d batches, %d and %d renewals", batches, subs[0].renewed, subs[1].renewed)
+		if batches.Load() != 2 || subs[0].renewed != 1 || subs[1].renewed != 1 {
+			t.Errorf("%d batches, %d and %d renewals", batches.Load(), subs[0].renewed, subs[1].renewed)
 		}
 	})
 }

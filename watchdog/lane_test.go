@@ -5,7 +5,9 @@ import (
 	"errors"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -223,6 +225,9 @@ func TestLane_whatIsLateGoesTogether(t *testing.T) {
 		time.Sleep(10 * lease)
 		synctest.Wait()
 		r.lost(subs)
+		if n := r.most[watchdog.Group{}]; n != 1 {
+			t.Errorf("%d batches at the same time, want 1", n)
+		}
 	})
 }
 
@@ -248,6 +253,57 @@ func TestLane_aSlowBatchIsOvertaken(t *testing.T) {
 			if n := len(r.passes[sub]); n != 1 {
 				t.Fatalf("sent %d times, want 1", n)
 			}
+		}
+	})
+}
+
+// A lease waits for the batch before it, and is over by the wall clock when that one is answered. Nothing renews it.
+func TestLane_whatIsOverIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		skew := watchdog.NewSkew()
+		defer skew.Restore()
+		var sent []watchdog.Subject
+		w := watchdog.New(lease, 1, func(_ context.Context, batch []watchdog.Subject) []error {
+			sent = append(sent, batch...)
+			time.Sleep(time.Millisecond)
+			skew.Set(lease)
+			return nil
+		})
+		defer w.Close()
+		for range 2 {
+			w.Watch(&subject{}, time.Now(), lease, true)
+		}
+		time.Sleep(lease / 2)
+		synctest.Wait()
+		if len(sent) != 1 {
+			t.Errorf("%d renewals were sent, want that of the first lease", len(sent))
+		}
+		if n := w.Len(); n != 0 {
+			t.Errorf("%d leases are not over", n)
+		}
+	})
+}
+
+// A portion begins while the slow batch of the one before it is under way. It does not use that batch.
+func TestLane_aBatchUnderWayIsNotUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var batches atomic.Int32
+		r := newRoad(t, func([]watchdog.Subject) time.Duration {
+			if batches.Add(1) == 2 {
+				return interval / 2
+			}
+			return time.Millisecond
+		})
+		w := watchdog.New(lease, most, r.renew)
+		defer w.Close()
+		for range 3 {
+			r.burst(w, watchdog.Group{}, 1)
+			time.Sleep(interval * 3 / 10) // longer than one batch is waited for
+		}
+		time.Sleep(interval) // the third batch is sent, and the second not answered
+		synctest.Wait()
+		if want := []int{1, 1, 1}; len(r.sizes) < 3 || !slices.Equal(r.sizes[:3], want) {
+			t.Errorf("batches of %v, want %v first", r.sizes, want)
 		}
 	})
 }

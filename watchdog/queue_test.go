@@ -55,8 +55,11 @@ func TestQueue(t *testing.T) {
 			}
 			check()
 		}
-		for len(in) > 0 { // in their order
+		for len(in) > 0 { // in their order, or in any
 			l := q.first()
+			if seed%2 == 1 {
+				l = in[r.IntN(len(in))]
+			}
 			q.remove(l)
 			i := slices.Index(in, l)
 			in = slices.Delete(in, i, i+1)

@@ -192,7 +192,7 @@ func (w *Watchdog) turn() time.Duration {
 // before run would wake up.
 func (w *Watchdog) placeLocked(l *Lease) {
 	was, isDue := l.isDue, l.renewsLocked()
-	if l.index != inNone && was != isDue {
+	if was != isDue {
 		w.removeLocked(l)
 	}
 	l.isDue = isDue
