@@ -107,9 +107,27 @@ type rueidisLock struct {
 	name string
 }
 
+// askAgain is how long a Lock of rueidislock waits before the bridge asks again. rueidislock waits for a message of the server, and asks only
+// then. Version 1.0.79 can miss the message, and would wait for ever for a lock that is free. The time is longer than an answer takes, as
+// the bridge breaks a question off, too.
+const askAgain = 5 * time.Second
+
 func (l rueidisLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
-	held, cancel, err := l.l.WithContext(ctx, l.name)
-	return rueidisHeld(ctx, held, cancel, err)
+	for {
+		within, end := context.WithCancel(ctx) // without a deadline of its own, which rueidislock would make the end of the lock
+		timer := time.AfterFunc(askAgain, end)
+		held, cancel, err := l.l.WithContext(within, l.name)
+		inTime := timer.Stop()
+		switch {
+		case err == nil && inTime:
+			return rueidisHeld(ctx, held, func() { cancel(); end() }, nil)
+		case err == nil: // within ended just after the lock was taken, and with it the lock
+			cancel()
+		case inTime || ctx.Err() != nil || !errors.Is(err, context.Canceled):
+			end()
+			return rueidisHeld(ctx, nil, nil, err)
+		}
+	}
 }
 
 func (l rueidisLock) TryLock(ctx context.Context) (context.Context, func(context.Context) error, error) {
