@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"golang.org/x/sys/unix"
@@ -270,7 +271,8 @@ func TestTerminal_pipeline(t *testing.T) {
 	s := redistest.Start(t)
 	p := inTerminal(t, s).begin()
 	// The end of the pipeline reads from the terminal while the command runs.
-	p.types("$leasehold run " + lockName(t) + " -- sh -c 'echo re\"\"ady; sleep 60' | (read x; echo \"$x\"; read y </dev/tty; echo \"<$y>\"; exit 0)\n")
+	// exec: dash loses a Ctrl-C that comes while it starts a command.
+	p.types("$leasehold run " + lockName(t) + " -- sh -c 'echo re\"\"ady; exec sleep 60' | (read x; echo \"$x\"; read y </dev/tty; echo \"<$y>\"; exit 0)\n")
 	p.stdout.await(t, "ready")
 	p.types("pager\n")
 	p.stdout.await(t, "<pager>")
@@ -414,17 +416,30 @@ func TestTop(t *testing.T) {
 	p.ends(exitUsage)
 }
 
-// sized gives the terminal of p a size.
-func sized(t *testing.T, p *screenplay) {
+// sized gives the terminal of p so many columns.
+func sized(t *testing.T, p *screenplay, columns uint16) {
 	t.Helper()
 	raw, err := p.master.SyscallConn() // Fd would make reads block
 	if err == nil {
 		err = errors.Join(raw.Control(func(fd uintptr) {
-			err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100})
+			err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns})
 		}), err)
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// awaitDrawn waits until text is on the screen of p. A program writes only what differs from the screen before, which depends on how fast
+// it is. When the size of the terminal changes, it writes all.
+func awaitDrawn(t *testing.T, p *screenplay, text string) {
+	t.Helper()
+	began := time.Now()
+	for columns := uint16(101); !p.stdout.within(time.Second, text); columns ^= 1 {
+		if time.Since(began) > promptly {
+			t.Fatalf("%q is not on the screen, but %q", text, p.stdout)
+		}
+		sized(t, p, columns)
 	}
 }
 
@@ -448,7 +463,7 @@ func TestTop_keys(t *testing.T) {
 	}
 	p := inTerminal(t, s, "top", "--every", "100ms")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
-	sized(t, p)
+	sized(t, p, 100)
 	p.start()
 	for _, step := range []struct{ keys, shows string }{
 		{"", "3 held, 0 waiting"},
@@ -465,7 +480,7 @@ func TestTop_keys(t *testing.T) {
 		if _, err := p.master.WriteString(step.keys); err != nil {
 			t.Fatal(err)
 		}
-		p.stdout.await(t, step.shows)
+		awaitDrawn(t, p, step.shows)
 	}
 	if _, err := p.master.WriteString("q"); err != nil {
 		t.Fatal(err)
@@ -497,7 +512,7 @@ func TestTop_unheld(t *testing.T) {
 	}
 	p := inTerminal(t, s, "top", "--every", "100ms", "--kind", "window")
 	p.cmd.Env = append(p.cmd.Env, "TERM=xterm-256color")
-	sized(t, p)
+	sized(t, p, 100)
 	p.start()
 	for _, step := range []struct{ keys, shows string }{
 		{"", "3 of the kind window"},
@@ -509,7 +524,7 @@ func TestTop_unheld(t *testing.T) {
 		if _, err := p.master.WriteString(step.keys); err != nil {
 			t.Fatal(err)
 		}
-		p.stdout.await(t, step.shows)
+		awaitDrawn(t, p, step.shows)
 	}
 	if _, err := p.master.WriteString("q"); err != nil {
 		t.Fatal(err)

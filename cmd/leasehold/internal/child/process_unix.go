@@ -85,10 +85,9 @@ func (p *Process) over(s Status) {
 	p.exited <- s
 }
 
-// resumeAfter is how long the command stays stopped at least when Ctrl-Z has stopped it.
-// By then this process is stopped too, and goes on with this when it is continued. It is
-// not stopped where no shell could continue it, as in a session without one.
-const resumeAfter = 100 * time.Millisecond
+// resumeAfter is how long the command stays stopped when Ctrl-Z has stopped it, and no shell
+// could continue this process. The system does not stop this process then.
+const resumeAfter = time.Second
 
 // stopped is called when sig has stopped the command.
 func (p *Process) stopped(sig syscall.Signal) {
@@ -97,12 +96,23 @@ func (p *Process) stopped(sig syscall.Signal) {
 	case (sig == syscall.SIGTTIN || sig == syscall.SIGTTOU) && p.tty.give(p.pid):
 		_ = p.signal(syscall.SIGCONT) // the command wanted the terminal, and has it
 	default:
-		time.AfterFunc(resumeAfter, func() {
-			p.tty.give(p.pid)
-			_ = p.signal(syscall.SIGCONT)
-		})
+		continued := make(chan os.Signal, 1)
+		signal.Notify(continued, syscall.SIGCONT)
 		_ = syscall.Kill(0, syscall.SIGTSTP) // to all of the shell's job, which this process is a part of
+		go p.resume(continued)
 	}
+}
+
+// resume continues the command once the shell has continued this process. Earlier, the command would
+// read keys that are meant for the shell.
+func (p *Process) resume(continued chan os.Signal) {
+	defer signal.Stop(continued)
+	select {
+	case <-continued:
+	case <-time.After(resumeAfter):
+	}
+	p.tty.give(p.pid)
+	_ = p.signal(syscall.SIGCONT)
 }
 
 // Exited returns a channel that has the status once the command itself is over. The status
