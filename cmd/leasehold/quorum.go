@@ -16,9 +16,9 @@ import (
 
 const (
 	siteCount   = 5
-	quorumLease = 1500 * time.Millisecond
+	quorumLease = 2500 * time.Millisecond
 	voteTimeout = quorumLease / 6 // the default of 50 ms is short for a busy machine
-	ballotLimit = 5 * time.Second // after which what should have happened is not waited for
+	ballotLimit = 8 * time.Second // after which what should have happened is not waited for
 )
 
 // quorumReport is what the scene saw of the lock on five servers. A holds the lock

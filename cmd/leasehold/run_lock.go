@@ -209,6 +209,9 @@ func (o *opened) refused(err error) bool {
 	if len(o.voters) == 1 {
 		return busy(err)
 	}
+	if errors.Is(err, lock.ErrUnavailable) {
+		return false
+	}
 	failed := 0
 	for _, v := range o.voters {
 		if v.silent() {
@@ -227,7 +230,7 @@ type voter struct {
 	within           time.Duration // the time that an attempt waits for the vote
 
 	mu     sync.Mutex
-	failed bool      // the server did not answer the last question
+	failed bool      // the server did not answer the last question that had time for an answer
 	asked  time.Time // when the question under way was sent; zero if none is under way
 }
 
@@ -271,8 +274,8 @@ func (v *voter) TryLock(ctx context.Context) (lock.Hold, error) {
 	defer v.mu.Unlock()
 	if ctx.Err() == nil {
 		v.failed = err != nil && !busy(err)
-	} else {
-		v.failed = v.overdueLocked()
+	} else if v.overdueLocked() { // otherwise the question was given up too early to say anything
+		v.failed = true
 	}
 	v.asked = time.Time{}
 	return h, err

@@ -201,18 +201,25 @@ func (r *transcript) String() string {
 // await waits until text was written.
 func (r *transcript) await(t *testing.T, text string) {
 	t.Helper()
-	limit := time.After(promptly)
+	if !r.within(promptly, text) {
+		t.Fatalf("%q was not written, but %q", text, r)
+	}
+}
+
+// within waits until text was written, for d at most, and reports whether it was.
+func (r *transcript) within(d time.Duration, text string) bool {
+	limit := time.After(d)
 	for {
 		r.mu.Lock()
 		seen, changed := strings.Contains(r.text.String(), text), r.changed
 		r.mu.Unlock()
 		if seen {
-			return
+			return true
 		}
 		select {
 		case <-changed:
 		case <-limit:
-			t.Fatalf("%q was not written, but %q", text, r)
+			return false
 		}
 	}
 }
