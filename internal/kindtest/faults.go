@@ -35,6 +35,7 @@ var faults = []struct {
 	{"ServerFrozen_waiting", serverFrozenWaiting},
 	{"Partition", partition},
 	{"ReadOnly", readOnly},
+	{"ReplicaThatMissedTheLock", replicaThatMissedTheLock},
 	{"MemoryFull", memoryFull},
 	{"MemoryFull_waiting", memoryFullWaiting},
 	{"AccessDenied", accessDenied},
@@ -460,6 +461,32 @@ func readOnly(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
+// A server that became a replica, at which a connection stays, may not know of a lock yet. The owner does not lose the lock by what
+// such a server says.
+func replicaThatMissedTheLock(t *testing.T, k Kind) {
+	s, replica := redistest.Start(t), redistest.Start(t)
+	replica.Do(t, "REPLICAOF", "127.0.0.1", "1") // nobody is there, so it never hears of the lock
+	p := redistest.NewProxy(t, s.Addr())
+	c := NewClient(t, s.Client(t, redistest.Via(p)), client.WithWatchdogTimeout(9*time.Second), client.WithOpTimeout(time.Second))
+	h := MustLock(t, k.New(c, "orders"))
+
+	p.Redirect(replica.Addr())
+	p.CutAll()
+	replica.ResetStats(t)
+	WaitFor(t, "a renewal comes to the replica", func() bool { return replica.CommandCalls(t, "evalsha") > 0 })
+	if _, err := k.New(c, "orders").TryLock(UnderOwner(t.Context(), h)); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrLost) {
+		t.Errorf("re-entry on a replica: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := h.Unlock(ctx); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrLost) {
+		t.Errorf("Unlock on a replica: %v", err)
+	}
+	p.Redirect(s.Addr())
+	p.CutAll()
+	SoonEmpty(t, s)
+}
+
 func memoryFull(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	c := NewClient(t, s.Client(t), Fast...)
@@ -572,7 +599,7 @@ const somebody = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
 
 func foreignKey(t *testing.T, k Kind) {
 	s := redistest.Start(t)
-	c := NewClient(t, s.Client(t), Fast...)
+	c := NewClient(t, s.Client(t)) // which asks for a quarter of the operation time-out what a key holds
 	l, o := k.New(c, "orders"), k.Operator(c, "orders")
 	check := func(what, says string) {
 		t.Helper()
@@ -605,7 +632,7 @@ func foreignKey(t *testing.T, k Kind) {
 		t.Errorf("Inspect of a hash of somebody else's: %v, want ErrForeignKey, and nothing of what is in it", err)
 	}
 	s.Do(t, "DEL", "orders")
-	h := MustLock(t, l)
+	h := MustLock(t, k.New(NewClient(t, s.Client(t), Fast...), "orders"))
 	s.Do(t, "SET", "orders", "theirs now")
 	Lost(t, h, lock.ErrForeignKey)
 	if got := Text(s.Do(t, "GET", "orders")); got != "theirs now" {

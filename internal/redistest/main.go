@@ -1,9 +1,13 @@
 package redistest
 
 import (
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
 	"github.com/leasehold-go/leasehold/internal/memredis"
 	"go.uber.org/goleak"
-	"log/slog"
 )
 
 // NotOurs leaves one goroutine out of the search for leaks: when rueidis has
@@ -13,17 +17,30 @@ func NotOurs() goleak.Option {
 	return goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1")
 }
 
+// Leaks returns an error if goroutines are left, as goleak.Find, which looks for half a second. Leaks looks for ten seconds: rueidis sleeps for
+// five before it closes the connection to a node that left a cluster, or to one that redirects to itself, even if the client was closed meanwhile.
+func Leaks(options ...goleak.Option) error {
+	options = append(options, NotOurs())
+	began := time.Now()
+	err := goleak.Find(options...)
+	for err != nil && time.Since(began) < 10*time.Second {
+		err = goleak.Find(options...)
+	}
+	return err
+}
+
 // VerifyTestMain runs the tests of a package and fails if they leave a
 // goroutine behind.
-//
-// When it closes the connection to a node that left a cluster, or to one that redirects to itself, rueidis
-// sleeps for five seconds more, and for one second before it looks for the nodes anew: a last test may end
-// before that.
 func VerifyTestMain(m goleak.TestingM) {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // faults that tests make on purpose need no log
-	goleak.VerifyTestMain(m, NotOurs(), goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
-		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),
-		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
+	code := m.Run()
+	if code == 0 {
+		if err := Leaks(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
 
 // WithMemory returns m with a server in memory for each of addrs, for the examples: the address of the server stands there while
