@@ -520,7 +520,7 @@ func (s *scene) failover(f fault, p place) {
 // finish ends all processes, and returns what they say.
 func (s *scene) finish() (sum report) {
 	sum.Failed = map[string]int64{}
-	s.java.finish(s)
+	s.java.stop()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, p := range s.processes {
@@ -549,6 +549,7 @@ func (s *scene) finish() (sum report) {
 		})
 	}
 	wg.Wait()
+	s.java.finish(s)
 	return sum
 }
 

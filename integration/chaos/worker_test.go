@@ -287,7 +287,7 @@ func (w *worker) run(in *bufio.Reader) (err error) {
 	for _, rdb := range w.redis {
 		rdb.Close()
 	}
-	if err := goleak.Find(redistest.NotOurs(), goleak.IgnoreAnyFunction("github.com/leasehold-go/leasehold/integration/chaos_test.(*worker).run.func1")); err != nil {
+	if err := redistest.Leaks(goleak.IgnoreAnyFunction("github.com/leasehold-go/leasehold/integration/chaos_test.(*worker).run.func1")); err != nil {
 		w.say("after Close: %v", err)
 	}
 	return json.NewEncoder(os.Stdout).Encode(report{
