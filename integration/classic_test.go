@@ -430,7 +430,7 @@ func oursSlowRelease(t *testing.T, s *scene) {
 // ---- A works for longer than its lease.
 
 const (
-	shortLease = 300 * time.Millisecond
+	shortLease = time.Second
 	longWork   = 5 * shortLease
 )
 

@@ -118,7 +118,7 @@ func TestElection_quorum(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			q := &quorums{T: t, lease: 2 * time.Second, timeout: 200 * time.Millisecond}
+			q := &quorums{T: t, lease: 4 * time.Second, timeout: 500 * time.Millisecond}
 			for range 3 {
 				q.servers = append(q.servers, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"))
 			}

@@ -579,7 +579,7 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 // the lock while it is renewed; if that fails the holder is told in time, and no other holder of its
 // process believes to have it after that.
 func TestHandover_outlivesItsLease(t *testing.T) {
-	const lease = time.Second
+	const lease = 2 * time.Second
 	for name, fault := range map[string]func(*relayer){
 		"renewed": nil,
 		"renewals do not arrive": func(p *relayer) {

@@ -173,7 +173,8 @@ func TestPlanned_failover(t *testing.T) {
 
 // The same with connections that have no end: the client stays with a server that takes no writes. Its calls say so,
 // and its owner is told by the end of its lease; until then nobody else has the lock. Once the connections are cut,
-// all goes on.
+// all goes on. The address leads to the new primary only then: on a busy machine rueidis closes a connection whose answer does
+// not come in time, and by the next one the owner would keep its locks.
 func TestPlanned_failoverAndOldConnections(t *testing.T) {
 	t.Parallel()
 	servers := replicated(t)
@@ -190,12 +191,11 @@ func TestPlanned_failoverAndOldConnections(t *testing.T) {
 		holds[k] = h
 	}
 	exchange(t, servers[0], servers[1])
-	wire.Redirect(servers[1].Addr())
 
 	if _, err := left.NewLock("new", lock.WithWait(time.Second)).Lock(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
 		t.Errorf("Lock at a server that became a replica: %v, want ErrUnavailable", err)
 	}
-	moved := ours(t, servers[0].Client(t, redistest.Via(wire)), options...)
+	moved := ours(t, servers[1].Client(t), options...)
 	for k, h := range holds {
 		second, err := k.rival().lock(moved, string(k), lock.WithWait(lease+patience)).Lock(t.Context())
 		if err != nil {
@@ -209,6 +209,7 @@ func TestPlanned_failoverAndOldConnections(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	wire.Redirect(servers[1].Addr())
 	wire.CutAll()
 	untilWithin(t, time.Minute, func() bool {
 		h, err := left.NewLock("new").Lock(t.Context())

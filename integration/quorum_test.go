@@ -100,7 +100,8 @@ func TestQuorum_minorityFails(t *testing.T) {
 		"frozen": (*redistest.Server).Freeze,
 	} {
 		t.Run(name, func(t *testing.T) {
-			q := startQuorums(t, 2*time.Second)
+			q := startQuorums(t, 4*time.Second)
+			q.timeout = 500 * time.Millisecond // a busy machine needs it
 			one := q.quorum()
 			for _, s := range q.servers[1:3] {
 				fail(s, t)

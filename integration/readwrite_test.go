@@ -326,7 +326,7 @@ func TestReadWrite_writerReads(t *testing.T) {
 // The lease of a writer that also reads is renewed, and after it has stopped writing
 // its lease as a reader is.
 func TestReadWrite_leaseIsKeptUp(t *testing.T) {
-	const lease, renewals = 1500 * time.Millisecond, 4
+	const lease, renewals = 3 * time.Second, 4
 	var mu sync.Mutex
 	renewed := make(map[lock.Mode]int)
 	s := newRWScene(t, client.WithWatchdogTimeout(lease), client.WithObserver(lock.Observer{

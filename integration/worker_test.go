@@ -22,7 +22,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
 
@@ -465,5 +464,5 @@ func (p *process) close(ctx context.Context) error {
 	err := p.client.Close(ctx)
 	p.rdb.Close()
 	p.side.Close()
-	return errors.Join(err, goleak.Find(redistest.NotOurs()))
+	return errors.Join(err, redistest.Leaks())
 }
