@@ -53,6 +53,8 @@ type options struct {
 	limit                   time.Duration
 	workers                 int
 	table, again, survivors bool
+
+	caught map[string]string // by file and guard: the test that went red before the file changed
 }
 
 // mutation is one change of one file, which some test should notice.
@@ -261,6 +263,9 @@ func (o options) do(ctx context.Context) error {
 	if o.table {
 		return o.write(all, results)
 	}
+	if o.caught, err = caughtBefore(page); err != nil {
+		return err
+	}
 	wanted, err := regexp.Compile(o.run)
 	if err != nil {
 		return err
@@ -323,7 +328,7 @@ func (o options) one(ctx context.Context, m mutation, results *known) error {
 	return nil
 }
 
-// try runs the tests that are near, until one fails.
+// try runs the tests that are near, until one fails: first the one that went red before the file changed.
 func (o options) try(ctx context.Context, m mutation, mutated []byte) (result, error) {
 	dir, err := os.MkdirTemp("", "leasehold-mutant-")
 	if err != nil {
@@ -342,7 +347,17 @@ func (o options) try(ctx context.Context, m mutation, mutated []byte) (result, e
 	if err != nil {
 		return result{}, err
 	}
-	for _, n := range m.near {
+	tests := m.near
+	if before := o.caught[m.file+" "+m.guard]; before != "" {
+		tests = nil
+		for _, n := range m.near {
+			if one := (near{n.pkg, "^" + before + "$"}); !slices.Contains(tests, one) {
+				tests = append(tests, one)
+			}
+		}
+		tests = append(tests, m.near...)
+	}
+	for _, n := range tests {
 		within, cancel := context.WithTimeout(ctx, 3*o.limit)
 		test := exec.CommandContext(within, "go", "test", "-overlay", overlay, "-vet=off", "-ldflags=-s -w", "-count=1", "-failfast", "-v", "-timeout", o.limit.String(), "-run", n.run, n.pkg)
 		test.Env = append(os.Environ(), "RAPID_NOFAILFILE=true") // else a history that fails is kept beside the tests

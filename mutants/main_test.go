@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -198,5 +199,21 @@ func TestProposals(t *testing.T) {
 	}
 	if all := proposals([]string{"each(a, function(b)", "end)"}, true); all != nil {
 		t.Errorf("the first line of a call goes without its last: %+v", all)
+	}
+}
+
+func TestCaughtBefore(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "GUARDS.md")
+	text := "| a guard | above | `TestNone` |\n\n`luascripts/fair_acquire.lua`\n\n| taken away | at stake | test that went red |\n|---|---|---|\n" +
+		"| `a \\| b` | order | `TestFair_order (time-out)` |\n| one | order | none can: it is the same |\n"
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := caughtBefore(name)
+	if want := map[string]string{"luascripts/fair_acquire.lua `a | b`": "TestFair_order"}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	if all, err := caughtBefore("../" + page); err != nil || len(all) < 1000 {
+		t.Errorf("the table of the project: %d tests, %v", len(all), err)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 )
 
@@ -74,6 +75,29 @@ func tableOf(all []mutation, results *known) (table string, needed map[string]bo
 	head := fmt.Sprintf("%d mutations: %d were caught, %d cannot be noticed, %d survived, %d have not been run since their file changed.\n", len(all), caught, same, survived, unknown)
 	return head + rows.String(), needed, nil
 }
+
+// caughtBefore reads, from the table that was written last, which test went red: by file and guard, with a space between.
+func caughtBefore(name string) (map[string]string, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	caught, file := make(map[string]string), ""
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if m := titled.FindStringSubmatch(line); m != nil {
+			file = m[1]
+		} else if m := noticed.FindStringSubmatch(line); m != nil && file != "" {
+			caught[file+" "+strings.ReplaceAll(m[1], "\\|", "|")] = m[2]
+		}
+	}
+	return caught, nil
+}
+
+var (
+	titled  = regexp.MustCompile("^`([a-z_/]+\\.(?:lua|go))`$")
+	noticed = regexp.MustCompile("^\\| (.*) \\| [^|]* \\| `(Test\\w+)[^`]*` \\|$")
+)
 
 // cell returns text as it stands in a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
