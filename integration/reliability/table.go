@@ -150,7 +150,7 @@ var table = []row{
 			return fmt.Sprintf("Chaos, everywhere: %s read/write locks granted, %d processes killed, **%d** wrong", thousands(c.Granted["rw"]), c.Killed, c.Wrong)
 		}},
 	{22, "holds are given back just when they are to be renewed", "no renewal of a lock after its Unlock; no key is left", []command{
-		tests("integration", "LEASEHOLD_ACQUISITIONS=300000", "^TestFigures_unlockAndRenewal$", `.*`, ""),
+		tests("integration", "LEASEHOLD_ACQUISITIONS=1000000", "^TestFigures_unlockAndRenewal$", `.*`, ""),
 		{text: "cd integration && LEASEHOLD_ACQUISITIONS=30000 go test -race -count=1 -timeout 30m -v -run '^TestFigures_unlockAndRenewal$' .", take: `(.*)`, note: "under the race detector"},
 	}, nil},
 	{23, "waits are cancelled at the moment of their answer, and the client is closed", "no goroutine, no subscription and no key is left; goleak looks after each test",
