@@ -32,7 +32,6 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/multilock"
 	"github.com/redis/rueidis"
-	"go.uber.org/goleak"
 )
 
 // workerEnv in the environment makes this binary a worker.
@@ -130,9 +129,10 @@ func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) } // it
 // finish tells it to take no more locks, and returns what it said in the end. Nothing goes wrong any
 // more, so a call that does not end was forgotten.
 func (p *process) finish() (r report, err error) {
-	_, err = io.WriteString(p.stdin, "finish\n")
-	if err != nil {
-		return r, err
+	if _, err = io.WriteString(p.stdin, "finish\n"); err != nil {
+		<-p.exited
+		said, _ := os.ReadFile(p.file + ".log") // there is none if it said nothing
+		return r, fmt.Errorf("it ended too early (%v), and said: %s", p.cmd.ProcessState, said[:min(len(said), 4000)])
 	}
 	select {
 	case said := <-p.out:
@@ -247,7 +247,9 @@ func (w *worker) run(in *bufio.Reader) (err error) {
 	if w.records, err = newRecorder(w.File); err != nil {
 		return err
 	}
+	told := make(chan struct{})
 	go func() {
+		defer close(told)
 		_, _ = in.ReadBytes('\n') // "finish"; or the parent is gone, and so is this process
 		w.enough.Store(true)
 	}()
@@ -276,6 +278,7 @@ func (w *worker) run(in *bufio.Reader) (err error) {
 		})
 	}
 	wg.Wait()
+	<-told // not yet, if there is no room for more records
 
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -287,7 +290,7 @@ func (w *worker) run(in *bufio.Reader) (err error) {
 	for _, rdb := range w.redis {
 		rdb.Close()
 	}
-	if err := redistest.Leaks(goleak.IgnoreAnyFunction("github.com/leasehold-go/leasehold/integration/chaos_test.(*worker).run.func1")); err != nil {
+	if err := redistest.Leaks(); err != nil {
 		w.say("after Close: %v", err)
 	}
 	return json.NewEncoder(os.Stdout).Encode(report{

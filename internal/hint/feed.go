@@ -205,7 +205,9 @@ func (f *feed) send(conn rueidis.DedicatedClient, channels []string, command fun
 	}
 	cmds := make(rueidis.Commands, len(parts))
 	for i, part := range parts {
-		cmds[i] = command(conn.B(), part)
+		// Pinned, the memory of a command is the command's for good. When the connection breaks between two answers, rueidis 1.0.79 sends
+		// all of the commands again, after it has let the memory of the answered ones go.
+		cmds[i] = command(conn.B(), part).Pin()
 	}
 	ctx, cancel := context.WithTimeout(f.hub.ctx, f.hub.Timeout)
 	defer cancel()
