@@ -1,0 +1,326 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/owner"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// A call whose context ends says so once. It says what went before, too, if that is more than that another owner has the lock.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	silent := errors.New("nobody answers")
+	for _, c := range []struct {
+		last error
+		want string
+	}{
+		{ctx.Err(), ""},
+		{lock.ErrNotAcquired, ""},
+		{errAhead, ""},
+		{lock.ErrClosed, ": " + lock.ErrClosed.Error()},
+		{both{silent, lock.ErrUnavailable}, ": nobody answers"},
+		{both{silent, lock.ErrNotAcquired, lock.ErrUnavailable}, ": nobody answers"},
+	} {
+		err := interrupted(ctx, c.last)
+		if err.Error() != lock.ErrNotAcquired.Error()+": context canceled"+c.want || !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) ||
+			errors.Is(err, lock.ErrUnavailable) != errors.Is(c.last, lock.ErrUnavailable) {
+			t.Errorf("after %v: %v", c.last, err)
+		}
+	}
+}
+
+// both is an error that matches several.
+type both []error
+
+func (b both) Error() string   { return b[0].Error() }
+func (b both) Unwrap() []error { return b }
+
+// The limit of a wait is what the error is about only if it ended the wait: not if the caller's context did, or an error
+// that is final.
+func TestWithWait_whatEnded(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		name         string
+		ctx, waiting context.Context
+		err          error
+		limit        bool
+	}{
+		{"the limit", t.Context(), ended, io.EOF, true},
+		{"the limit has not ended", t.Context(), t.Context(), io.EOF, false},
+		{"the caller's context", ended, ended, io.EOF, false},
+		{"a final error", t.Context(), ended, lock.ErrClosed, false},
+	} {
+		a := attempt{ctx: c.ctx, waiting: c.waiting}
+		if err := a.waited(c.err, time.Second); errors.As(err, new(outOfTime)) != c.limit || !errors.Is(err, c.err) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// A reader could come in without a command. If its context is over, it does not.
+func TestReaders_notUnderAContextThatIsOver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		h := w.take(w.a, reading, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		if late, err := w.a.Lock(ctx, w.a.NewSpec(reading, "orders", nil)); late != nil || !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+			w.Errorf("%v, %v", late, err)
+		}
+		w.unlock(h)
+	})
+}
+
+// A call after Close ends at once, and nothing of it is left.
+func TestClose_thenACall(t *testing.T) {
+	inBubble(t, func(w *world) {
+		if err := w.a.Close(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+		for _, k := range []*Kind{plain, reading} {
+			if h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil)); h != nil || !errors.Is(err, lock.ErrClosed) {
+				w.Errorf("%v, %v", h, err)
+			}
+		}
+	})
+}
+
+// The tenure that a reader was about to join is over. The reader gets no hold of it, also when its process finds that out only now.
+func TestReaders_joinNothingThatIsOver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.a, reading, w.Context())
+		over := h.(*hold).tenure()
+		w.unlock(h)
+		if got := w.a.join(w.Context(), over.at, over, owner.New()); got != nil {
+			w.Errorf("a hold of what was given back: %v", got.Err())
+		}
+		for range 100 { // until the timer of the watchdog is not the first
+			h := w.take(w.a, reading, w.Context(), lock.WithFixedLease(time.Second))
+			ended, at := h.Context().Done(), h.(*hold).tenure()
+			time.Sleep(time.Until(h.Until()))
+			select {
+			case <-ended:
+			default:
+				if got := w.a.join(w.Context(), at.at, at, owner.New()); got != nil {
+					w.Error("a hold of a lease that has run out")
+					w.unlock(got)
+				}
+			}
+			synctest.Wait()
+			time.Sleep(time.Second) // Redis forgets it, too
+		}
+	})
+}
+
+// What a re-entry would add to is over: its command is not sent, alone or with others.
+func TestReentry_toWhatIsOver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, k := range []*Kind{plain, alone} {
+			h := w.take(w.a, k, w.Context())
+			held := h.(*hold).tenure()
+			r := reentry{t: held, q: luascripts.Question{Owner: held.Name, Lease: leaseTime, Want: 2}, sent: new(time.Time)}
+			if _, joins := r.Joins(); joins != k.Joins {
+				w.Errorf("it lives, and joins others: %v", joins)
+			}
+			w.unlock(h)
+			n := w.scripts()
+			if a, err := r.Send(w.Context()); a.Verdict != luascripts.Gone || err != nil || n.Load() != 0 {
+				w.Errorf("%v, %v, %d commands", a.Verdict, err, n.Load())
+			}
+			if _, joins := r.Joins(); joins {
+				w.Error("it is over, and travels with others")
+			}
+		}
+	})
+}
+
+// A re-entry ends with its context, and is carried out after that. Redis has one hold then.
+func TestReentry_answeredLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		h := w.take(w.a, alone, ctx)
+		answer := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		if w.count(h) != 2 {
+			w.Fatalf("Redis has %d holds", w.count(h))
+		}
+		close(answer)
+		time.Sleep(opTime)
+		if w.count(h) != 1 {
+			w.Errorf("Redis has %d holds, and there is one", w.count(h))
+		}
+		w.unlock(h)
+	})
+}
+
+// Owners that share a tenure re-enter one at a time.
+func TestReaders_reenterInTurn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		var ctxs [2]context.Context
+		var holds []lock.Hold
+		for i := range ctxs {
+			ctxs[i] = lock.WithOwner(w.Context())
+			holds = append(holds, w.take(w.a, reading, ctxs[i]))
+		}
+		w.slowScripts(100 * time.Millisecond)
+		first, second := w.reads(w.a, ctxs[0]), w.reads(w.a, ctxs[1])
+		holds = append(holds, <-first, <-second)
+		if n := w.count(holds[0]); n != 3 { // one for both, and one for each re-entry
+			w.Errorf("Redis has %d holds", n)
+		}
+		for _, h := range holds {
+			w.unlock(h)
+		}
+	})
+}
+
+// The wait for that turn ends with the context of the call.
+func TestReaders_reentryEndsInTime(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		one, other := lock.WithOwner(w.Context()), lock.WithOwner(w.Context())
+		holds := []lock.Hold{w.take(w.a, reading, one), w.take(w.a, reading, other)}
+		answer := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		first := w.reads(w.a, one)
+		began := time.Now()
+		short, cancel := context.WithTimeout(other, time.Second)
+		defer cancel()
+		if _, err := w.a.Lock(short, w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+			w.Errorf("%v after %v", err, time.Since(began))
+		}
+		close(answer)
+		for _, h := range append(holds, <-first) {
+			w.unlock(h)
+		}
+	})
+}
+
+// The first copy of a re-entry is carried out and its answer is lost. Redis refuses the second one. The owner has one hold, and soon
+// Redis has, too.
+func TestReentry_refusedAfterALostAnswer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		h := w.take(w.a, alone, ctx)
+		n := 0
+		w.wire.OnRequest(func(words [][]byte) redistest.Action {
+			if string(words[0]) != "EVALSHA" {
+				return redistest.Action{}
+			}
+			switch n++; n {
+			case 1:
+				return redistest.Action{DropReply: true}
+			case 2:
+				w.mini.SetError("NOPERM this user has no permissions")
+			case 3:
+				w.mini.SetError("")
+			}
+			return redistest.Action{}
+		})
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", nil)); err == nil {
+			w.Fatal("the server refuses it")
+		}
+		w.mini.SetError("")
+		time.Sleep(2 * opTime)
+		if w.count(h) != 1 {
+			w.Errorf("Redis has %d holds, and there is one", w.count(h))
+		}
+		w.unlock(h)
+	})
+}
+
+// A re-entry that Redis refuses, or carries out, is not under way any more.
+func TestReentry_isOver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		h := w.take(w.a, alone, ctx)
+		settled := func(what string) {
+			w.Helper()
+			t := h.(*hold).tenure()
+			t.at.lock()
+			defer t.at.unlock()
+			if !t.Changing().IsZero() {
+				w.Errorf("%s: under way since %v", what, t.Changing())
+			}
+		}
+		settled("at first")
+		again := w.take(w.a, alone, ctx)
+		settled("carried out")
+		w.unlock(again)
+		w.mini.SetError("NOPERM this user has no permissions")
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", nil)); err == nil {
+			w.Error("the server refuses it")
+		}
+		w.mini.SetError("")
+		settled("refused")
+		w.unlock(h)
+	})
+}
+
+// An owner re-enters what it shares with another one, and gives its last hold back before the answer. The other one keeps its hold.
+func TestReaders_reentryCrossesTheLastUnlock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		one := lock.WithOwner(w.Context())
+		leaves, stays := w.take(w.a, reading, one), w.take(w.a, reading, w.Context())
+		answer := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		again := w.reads(w.a, one)
+		w.unlock(leaves)
+		close(answer)
+		h := <-again
+		if h == nil || h.Err() != nil || stays.Err() != nil {
+			w.Fatalf("%v; the other: %v", h, stays.Err())
+		}
+		w.unlock(h)
+		w.unlock(stays)
+	})
+}
+
+// Close comes while a re-entry waits for its answer, and is what the error is about.
+func TestReentry_crossedByClose(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.WithOwner(w.Context())
+		k := hookable()
+		w.take(w.a, k, ctx)
+		asked, goes := make(chan struct{}), make(chan struct{})
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			close(asked)
+			<-goes
+			return plain.Acquire(ctx, w.rdb, keys, q)
+		}
+		ended := make(chan error)
+		go func() {
+			_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", nil))
+			ended <- err
+		}()
+		<-asked
+		closed := make(chan error)
+		go func() { closed <- w.a.Close(context.Background()) }()
+		synctest.Wait()
+		close(goes)
+		if err := <-ended; !errors.Is(err, lock.ErrClosed) || errors.Is(err, lock.ErrLost) {
+			w.Error(err)
+		}
+		if err := <-closed; err != nil {
+			w.Error(err)
+		}
+	})
+}
