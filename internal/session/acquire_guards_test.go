@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/owner"
+	"github.com/leasehold-go/leasehold/internal/place"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -101,6 +102,12 @@ func TestReaders_joinNothingThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, reading, w.Context())
 		over := h.(*hold).tenure()
+		time.Sleep(2 * place.ShareTime) // the next reader has a tenure of its own, and others join that
+		next := w.take(w.a, reading, w.Context())
+		if got := w.a.join(w.Context(), over.at, over, owner.New()); got != nil {
+			w.Error("a hold of what is shared no more")
+		}
+		w.unlock(next)
 		w.unlock(h)
 		if got := w.a.join(w.Context(), over.at, over, owner.New()); got != nil {
 			w.Errorf("a hold of what was given back: %v", got.Err())

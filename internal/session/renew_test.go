@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
 	"github.com/redis/rueidis"
@@ -84,5 +86,50 @@ func TestRenewal_givenUp(t *testing.T) {
 		if err := s.Close(w.Context()); err != nil {
 			w.Error(err)
 		}
+	})
+}
+
+// Once the client library has taken a renewal, it is sent to the end, although the watchdog does not wait any more.
+func TestRenewal_givenUpAfterItWasTaken(t *testing.T) {
+	r := new(renewal)
+	ctx := untilSent{t.Context(), r}
+	first := ctx.Err()
+	r.givenUp.Store(true)
+	if second := ctx.Err(); first != nil || second != nil {
+		t.Errorf("%v, then %v", first, second)
+	}
+}
+
+// A foreign key in the place of a lock is named.
+func TestRenewal_foreignKey(t *testing.T) {
+	inBubble(t, func(w *world) {
+		if err := w.a.renewed(luascripts.Renewed{Verdict: luascripts.Foreign}); !errors.Is(err, watchdog.ErrGone) || !errors.Is(err, lock.ErrForeignKey) {
+			w.Error(err)
+		}
+		if err := w.a.renewed(luascripts.Renewed{Verdict: luascripts.Gone}); err != watchdog.ErrGone {
+			w.Error(err)
+		}
+	})
+}
+
+// A renewal is answered when the watchdog does not wait any more. It counts, from when it was sent.
+func TestRenewal_answeredLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k, sent := w.late()
+		h := w.take(w.a, k, w.Context())
+		began := time.Now()
+		time.Sleep(leaseTime / 3)
+		w.mini.SetError("LOADING Redis is loading the dataset in memory") // whatever else is sent
+		time.Sleep(2 * opTime)
+		w.mini.SetError("")
+		tenure := h.(*hold).tenure()
+		w.wire.Freeze(true) // it does not go by this wire
+		close(sent)
+		synctest.Wait()
+		if left := tenure.lease.Until().Sub(began); left < leaseTime/3+leaseTime*9/10 || left > leaseTime/3+leaseTime {
+			w.Errorf("the lease ends %v after the grant", left)
+		}
+		w.wire.Freeze(false)
+		w.unlock(h)
 	})
 }

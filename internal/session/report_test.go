@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // heard is what the default logger hears, by line.
@@ -312,5 +313,46 @@ func TestReport_deniedRenewals(t *testing.T) {
 		for _, h := range holds {
 			w.unlock(h)
 		}
+	})
+}
+
+// A logger that the caller gave hears Debug, too, also of a short silence.
+func TestReport_debug(t *testing.T) {
+	inBubble(t, func(w *world) {
+		log := &heard{}
+		w.a.report.given = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		w.a.silent(w.a.NewSpec(plain, "orders", nil), pollTime/2, errors.New("nobody answers"))
+		if lines := log.lines("asking again"); len(lines) != 1 || !strings.Contains(lines[0], "level=DEBUG") || !strings.Contains(lines[0], "orders") {
+			t.Errorf("%q", lines)
+		}
+	})
+}
+
+// A session that is closed does not ask the server about evictions.
+func TestReport_evictionsAfterClose(t *testing.T) {
+	inBubble(t, func(w *world) {
+		if err := w.a.Close(w.Context()); err != nil {
+			t.Fatal(err)
+		}
+		n := w.scripts()
+		w.a.LookOnce()
+		synctest.Wait()
+		if n.Load() != 0 {
+			t.Errorf("it sent %d commands", n.Load())
+		}
+	})
+}
+
+// The warning of renewals that failed counts those, and not those that were answered.
+func TestReport_someRenewalsFailed(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *heard) {
+		h := w.lock(w.a, w.Context())
+		held := h.(*hold).tenure()
+		tenures := []*tenure{held, held, held}
+		w.a.unrenewed(tenures, []int{0, 1, 2}, []error{nil, errors.New("nobody answers"), watchdog.ErrGone})
+		if lines := log.lines("a renewal failed"); len(lines) != 1 || !strings.Contains(lines[0], "locks=1 ") || !strings.Contains(lines[0], "nobody answers") {
+			t.Errorf("%q", lines)
+		}
+		w.unlock(h)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -262,4 +263,125 @@ func TestAtLeast_silence(t *testing.T) {
 			time.Sleep(2 * minute)
 		})
 	}
+}
+
+// A call without WithAtLeast has its lock stand for no time, and asks for no longer lease.
+func TestAtLeast_not(t *testing.T) {
+	inBubble(t, func(w *world) {
+		if d := w.a.standing(0); d != 0 {
+			w.Errorf("a lease of %v", d)
+		}
+		h := w.lock(w.a, w.Context())
+		if keeps := h.(*hold).tenure().keeps; !keeps.IsZero() {
+			w.Errorf("it stands until %v", keeps)
+		}
+		w.unlock(h)
+	})
+}
+
+// A fixed lease that is as long as the lock is to stand is not lengthened.
+func TestAtLeast_fixedLease(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context()))
+		n := w.scripts()
+		h := w.lock(w.a, w.Context(), lock.WithAtLeast(10*time.Second), lock.WithFixedLease(10*time.Second))
+		if n.Load() != 1 || w.mini.TTL("orders") > 10*time.Second {
+			w.Errorf("%d commands; the key lives for %v", n.Load(), w.mini.TTL("orders"))
+		}
+		time.Sleep(5 * time.Second)
+		w.unlock(h)
+		time.Sleep(5 * time.Second)
+	})
+}
+
+// A lock is passed on to a call with WithAtLeast, and its lease is not lengthened: Redis refuses, or the context of the call ends. The lock
+// is given back: before the call returns, if its context lasts.
+func TestAtLeast_notLengthened(t *testing.T) {
+	for _, refused := range []bool{true, false} {
+		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				k, sent := hookable(), make(chan struct{})
+				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+					if refused {
+						return []luascripts.Renewed{{Err: command.Final{Err: errors.New("refused")}}}
+					}
+					<-sent
+					return plain.Renew(w.Context(), w.rdb, batch, lease, perCall)
+				}
+				h := w.take(w.a, k, w.Context())
+				ctx := w.within(minute)
+				if !refused {
+					ctx = w.within(2 * time.Second)
+				}
+				ended := make(chan error)
+				go func() {
+					_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithAtLeast(minute)}))
+					if w.mini.Exists("orders") && refused {
+						w.Error("it returns, and the lock is not given back")
+					}
+					ended <- err
+				}()
+				synctest.Wait()
+				time.Sleep(time.Millisecond) // the hold is old enough to be passed on
+				w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayRequest: time.Millisecond} })
+				w.unlock(h)
+				if err := <-ended; err == nil {
+					w.Error("it has a lock that does not stand for long enough")
+				}
+				close(sent)
+				time.Sleep(opTime)
+				if w.mini.Exists("orders") {
+					w.Errorf("it is held for nobody, for %v", w.mini.TTL("orders"))
+				}
+			})
+		})
+	}
+}
+
+// An Unlock of a lock that is to stand ends with its context, and was not carried out. The lock is freed in time all the same.
+func TestAtLeast_unlockBrokenOff(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context(), lock.WithAtLeast(10*time.Millisecond))) // the server knows the scripts
+		time.Sleep(10 * time.Millisecond)
+		h := w.lock(w.a, w.Context(), lock.WithAtLeast(2*time.Second))
+		goes := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: goes}))
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		if err := h.Unlock(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		w.wire.CutAll()
+		close(goes)
+		time.Sleep(2 * opTime)
+		if w.mini.Exists("orders") {
+			w.Errorf("it stands for %v more", w.mini.TTL("orders"))
+		}
+	})
+}
+
+// The answer to an Unlock is lost, and a foreign key has come into the place of the lock. Unlock says that.
+func TestAtLeast_foreignAtTheRepetition(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context(), lock.WithAtLeast(10*time.Millisecond))) // the server knows the scripts
+		time.Sleep(10 * time.Millisecond)
+		h := w.lock(w.a, w.Context(), lock.WithAtLeast(time.Second))
+		n := 0
+		w.wire.OnRequest(func(words [][]byte) redistest.Action {
+			if string(words[0]) != "EVALSHA" {
+				return redistest.Action{}
+			}
+			if n++; n == 2 {
+				w.mini.Del("orders")
+				if err := w.mini.Set("orders", "of somebody else"); err != nil {
+					w.Error(err)
+				}
+			}
+			return redistest.Action{DropReply: n == 1}
+		})
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrForeignKey) {
+			w.Error(err)
+		}
+		w.mini.Del("orders")
+	})
 }

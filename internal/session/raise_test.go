@@ -1,0 +1,68 @@
+package session
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
+)
+
+// register is where the tokens of the tests' lock are counted. It stays.
+const register = "redisson_lock_token:{orders}"
+
+// A holder raises the tokens of all that come later: also of one to which its process passes the lock on, and as a writer.
+func TestRaise(t *testing.T) {
+	for name, k := range map[string]*Kind{"plain": plain, "write": writing} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.take(w.a, k, w.Context(), lock.WithFencing())
+				next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithFencing()}))
+				synctest.Wait()
+				time.Sleep(time.Millisecond) // the hold is old enough to be passed on
+				if err := h.(lockimpl.Fenced).RaiseToken(w.Context(), 1000); err != nil {
+					w.Error(err)
+				}
+				w.unlock(h)
+				heir := w.next(next)
+				if heir.Token() <= 1000 {
+					w.Errorf("the next holder has the token %d", heir.Token())
+				}
+				w.unlock(heir)
+				w.mini.Del(register)
+			})
+		})
+	}
+}
+
+// A register is raised by its holder alone, and a lock without fencing has none.
+func TestRaise_fails(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		if err := h.(lockimpl.Fenced).RaiseToken(w.Context(), 1000); !errors.Is(err, errors.ErrUnsupported) || errors.Is(err, lock.ErrUnavailable) {
+			w.Errorf("without fencing: %v", err)
+		}
+		w.unlock(h)
+		for _, foreign := range []bool{false, true} {
+			h := w.lock(w.a, w.Context(), lock.WithFencing())
+			w.mini.Del("orders")
+			want := lock.ErrLost
+			if foreign {
+				want = lock.ErrForeignKey
+				if err := w.mini.Set("orders", "of somebody else"); err != nil {
+					w.Fatal(err)
+				}
+			}
+			if err := h.(lockimpl.Fenced).RaiseToken(w.Context(), 1000); !errors.Is(err, want) || errors.Is(err, lock.ErrUnavailable) {
+				w.Errorf("a foreign key: %v: %v", foreign, err)
+			}
+			w.mini.Del("orders")
+			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+				w.Error(err)
+			}
+		}
+		w.mini.Del(register)
+	})
+}
