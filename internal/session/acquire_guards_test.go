@@ -97,7 +97,7 @@ func TestClose_thenACall(t *testing.T) {
 	})
 }
 
-// The tenure that a reader was about to join is over. The reader gets no hold of it, also when its process finds that out only now.
+// The tenure that a reader was about to join is shared no more, or was given back. The reader gets no hold of it.
 func TestReaders_joinNothingThatIsOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, reading, w.Context())
@@ -111,21 +111,6 @@ func TestReaders_joinNothingThatIsOver(t *testing.T) {
 		w.unlock(h)
 		if got := w.a.join(w.Context(), over.at, over, owner.New()); got != nil {
 			w.Errorf("a hold of what was given back: %v", got.Err())
-		}
-		for range 100 { // until the timer of the watchdog is not the first
-			h := w.take(w.a, reading, w.Context(), lock.WithFixedLease(time.Second))
-			ended, at := h.Context().Done(), h.(*hold).tenure()
-			time.Sleep(time.Until(h.Until()))
-			select {
-			case <-ended:
-			default:
-				if got := w.a.join(w.Context(), at.at, at, owner.New()); got != nil {
-					w.Error("a hold of a lease that has run out")
-					w.unlock(got)
-				}
-			}
-			synctest.Wait()
-			time.Sleep(time.Second) // Redis forgets it, too
 		}
 	})
 }
@@ -226,20 +211,14 @@ func TestReentry_refusedAfterALostAnswer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.WithOwner(w.Context())
 		h := w.take(w.a, alone, ctx)
-		n := 0
-		w.wire.OnRequest(func(words [][]byte) redistest.Action {
-			if string(words[0]) != "EVALSHA" {
-				return redistest.Action{}
-			}
-			switch n++; n {
-			case 1:
-				return redistest.Action{DropReply: true}
+		w.onScripts(func(n int) redistest.Action {
+			switch n {
 			case 2:
 				w.mini.SetError("NOPERM this user has no permissions")
 			case 3:
 				w.mini.SetError("")
 			}
-			return redistest.Action{}
+			return redistest.Action{DropReply: n == 1}
 		})
 		if _, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", nil)); err == nil {
 			w.Fatal("the server refuses it")

@@ -56,6 +56,18 @@ func (w *world) take(s *Session, kind *Kind, ctx context.Context, opts ...lock.O
 // scripts counts the scripts that session a sends.
 func (w *world) scripts() *atomic.Int64 { return w.slowScripts(0) }
 
+// onScripts has do say what becomes of each call of a script that the server knows. n is 1 for the first.
+func (w *world) onScripts(do func(n int) redistest.Action) {
+	n := 0
+	w.wire.OnRequest(func(words [][]byte) redistest.Action {
+		if string(words[0]) != "EVALSHA" {
+			return redistest.Action{}
+		}
+		n++
+		return do(n)
+	})
+}
+
 // slowScripts counts them too; their answers take so long.
 func (w *world) slowScripts(delay time.Duration) *atomic.Int64 {
 	var n atomic.Int64

@@ -119,11 +119,11 @@ func TestRenewal_answeredLate(t *testing.T) {
 		h := w.take(w.a, k, w.Context())
 		began := time.Now()
 		time.Sleep(leaseTime / 3)
-		w.mini.SetError("LOADING Redis is loading the dataset in memory") // whatever else is sent
+		w.mini.SetError("LOADING Redis is loading the dataset in memory") // the renewals that follow fail
 		time.Sleep(2 * opTime)
 		w.mini.SetError("")
 		tenure := h.(*hold).tenure()
-		w.wire.Freeze(true) // it does not go by this wire
+		w.wire.Freeze(true) // for all but the first renewal, which goes by another connection
 		close(sent)
 		synctest.Wait()
 		if left := tenure.lease.Until().Sub(began); left < leaseTime/3+leaseTime*9/10 || left > leaseTime/3+leaseTime {

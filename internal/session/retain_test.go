@@ -366,12 +366,8 @@ func TestAtLeast_foreignAtTheRepetition(t *testing.T) {
 		w.unlock(w.lock(w.a, w.Context(), lock.WithAtLeast(10*time.Millisecond))) // the server knows the scripts
 		time.Sleep(10 * time.Millisecond)
 		h := w.lock(w.a, w.Context(), lock.WithAtLeast(time.Second))
-		n := 0
-		w.wire.OnRequest(func(words [][]byte) redistest.Action {
-			if string(words[0]) != "EVALSHA" {
-				return redistest.Action{}
-			}
-			if n++; n == 2 {
+		w.onScripts(func(n int) redistest.Action {
+			if n == 2 {
 				w.mini.Del("orders")
 				if err := w.mini.Set("orders", "of somebody else"); err != nil {
 					w.Error(err)
