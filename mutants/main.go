@@ -8,7 +8,7 @@
 // The mutations are in the *.txt beside this file. A mutation is a text of a source file, and what stands there
 // instead; no file is changed, as the Go tool reads the mutated one through -overlay. The results are kept in
 // results.tsv, by the mutation and by the function that it is in: where neither changed it is not run again, so a run
-// can be broken off at any time. Only one run at a time may write them. Mutations that nobody has looked into yet are in open.list.
+// can be broken off at any time. Mutations that nobody has looked into yet are in open.list.
 package main
 
 import (
@@ -200,6 +200,9 @@ type result struct {
 	test string // that noticed it
 }
 
+// line is the result as it stands in the file.
+func (r result) line(key string) string { return fmt.Sprintf("%s\t%s\t%s\n", key, r.what, r.test) }
+
 // known are the results, by key.
 type known struct {
 	mu   sync.Mutex
@@ -228,20 +231,26 @@ func (k *known) get(key string) (r result, ok bool) {
 	return r, ok
 }
 
-// put keeps a result at once: the run may be broken off.
+// put keeps a result at once, as the run may be broken off. It adds a line, and of two lines with the same key the later one counts:
+// so runs can go on side by side.
 func (k *known) put(key string, r result) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.of[key] = r
-	return k.saveLocked(nil)
+	f, err := os.OpenFile(k.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(r.line(key))
+	return errors.Join(err, f.Close())
 }
 
-// saveLocked writes the results; of those that needed is about only, if it is not nil.
+// saveLocked writes the results that needed is about, in order.
 func (k *known) saveLocked(needed map[string]bool) error {
 	var lines []string
 	for key, r := range k.of {
-		if needed == nil || needed[key] {
-			lines = append(lines, fmt.Sprintf("%s\t%s\t%s\n", key, r.what, r.test))
+		if needed[key] {
+			lines = append(lines, r.line(key))
 		}
 	}
 	slices.Sort(lines)

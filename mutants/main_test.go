@@ -141,6 +141,22 @@ func TestKnown(t *testing.T) {
 	if _, ok := again.get(m.key([]byte("axc"))); ok {
 		t.Error("the source changed, and the result is still known")
 	}
+	if err := k.put("another key", result{"survived", ""}); err != nil { // of a run that does not know of the one after it
+		t.Fatal(err)
+	}
+	if err := again.put(key, result{"caught", "TestB"}); err != nil {
+		t.Fatal(err)
+	}
+	both, err := load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, ok := both.get("another key"); !ok || r.what != "survived" {
+		t.Errorf("a run beside it lost a result: %v", r)
+	}
+	if r, _ := both.get(key); r.test != "TestB" {
+		t.Errorf("the later result does not count: %v", r)
+	}
 	one, other := "\nfunc f() {\n\tx\n}\n\nfunc g() {\n\ty\n}\n", "\nfunc f() {\n\tx\n}\n\nfunc g() {\n\tz\n}\n"
 	if m.key([]byte(one)) != m.key([]byte(other)) {
 		t.Error("another function changed, and the result is not known any more")
