@@ -111,13 +111,14 @@ func TestQueue_passedOnAfterAQuestion(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		holds := make(chan lock.Hold)
+		var wg sync.WaitGroup
 		for range 3 {
-			go func() {
+			wg.Go(func() {
 				h := w.take(w.a, fair, w.Context())
 				time.Sleep(time.Millisecond)
 				holds <- h
 				w.unlock(h)
-			}()
+			})
 			time.Sleep(2 * place.EntryPause)
 		}
 		w.unlock(h)
@@ -127,6 +128,7 @@ func TestQueue_passedOnAfterAQuestion(t *testing.T) {
 				w.Error("a waiter that was next has asked")
 			}
 		}
+		wg.Wait()
 	})
 }
 

@@ -256,7 +256,7 @@ func TestGuard_aReleaseAfterSettling(t *testing.T) {
 		time.Sleep(time.Until(start.Add(leaseTime/3 + 5*ms))) // it is being renewed
 		unlocked := make(chan error, 1)
 		go func() { unlocked <- h.Unlock(w.Context()) }()
-		time.Sleep(10 * ms) // and looked at again
+		time.Sleep(25 * ms) // and looked at again: as late as this if the first look found the turn taken
 		synctest.Wait()
 		select {
 		case err := <-unlocked:
