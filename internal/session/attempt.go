@@ -46,7 +46,7 @@ type part struct {
 	call  *call // nil if nobody observes
 	at    *spot
 	owner *place.Owner
-	t     *tenure // in whose name it asks; nil before its line asks, and after a step that came to nothing
+	t     *tenure // in whose name it asked last, or is about to; nil before its line asks
 	h     *hold   // the result
 }
 
@@ -165,7 +165,7 @@ func (a *attempt) cameIn(p *part) {
 // next waits until the place has something for p to do.
 func (a *attempt) next(p *part) (place.Step, error) {
 	for {
-		if a.s.isClosing() && a.limit == 0 {
+		if a.s.isClosing() {
 			return place.Step{}, lock.ErrClosed
 		}
 		if err := a.waiting.Err(); err != nil {
@@ -191,16 +191,13 @@ func (a *attempt) next(p *part) (place.Step, error) {
 			return step, nil
 		}
 		a.tellBehind(p)
-		err := a.sleep(step.Due)
+		a.sleep(step.Due)
 		a.now = time.Now()
-		if err != nil {
-			return step, err
-		}
 	}
 }
 
-// sleep waits until due, where the zero time is never, or until the waiter is woken.
-func (a *attempt) sleep(due time.Time) error {
+// sleep waits until due, where the zero time is never, or until the waiter is woken, or its wait ends.
+func (a *attempt) sleep(due time.Time) {
 	var timeout <-chan time.Time
 	if !due.IsZero() {
 		timer := time.NewTimer(time.Until(due))
@@ -211,11 +208,8 @@ func (a *attempt) sleep(due time.Time) error {
 	case <-a.w.Wake:
 	case <-timeout:
 	case <-a.waiting.Done():
-		return a.waiting.Err()
 	case <-a.s.closer.closing:
-		return lock.ErrClosed
 	}
-	return nil
 }
 
 // timeLeft returns how much time a TryLock has left; 0 for a Lock.
@@ -280,7 +274,6 @@ func (a *attempt) unanswered(err error, d time.Duration) {
 // accept adds a hold of t, which the waiter took.
 func (a *attempt) accept(p *part, t *tenure) error {
 	h := &t.first
-	p.t = t
 	p.at.lock()
 	held := p.at.place.Add(&t.Tenure, p.owner, &h.Hold)
 	closed := t.Phase() == place.Closed
@@ -356,7 +349,7 @@ func (a *attempt) giveUp(err error) error {
 			p.at.place.Fail(t)
 		}
 		p.at.unlock()
-		if seat != nil && p.h == nil {
+		if seat != nil {
 			h := seat.Of.(*hold) // another's question let it in as the wait ended
 			s := a.s
 			s.sender.Go(func() { _ = s.unlock(context.Background(), h) })
@@ -369,7 +362,6 @@ func (a *attempt) giveUp(err error) error {
 func (a *attempt) anew() {
 	for i := range a.parts {
 		p := &a.parts[i]
-		p.t = nil
 		p.at.lock()
 		if a.script != nil {
 			p.t = p.at.newTenure(p.spec, a.now)

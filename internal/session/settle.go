@@ -80,7 +80,7 @@ type doubt struct {
 	broken bool          // look again after a confirmation,
 	again  time.Duration // so much later
 	pause  retry.Backoff // after an error
-	looks  bool          // it was confirmed, and waits for another look
+	looks  bool          // it was confirmed, and the next command is another look
 	anew   bool          // there is another doubt about t since a worker took this one
 	index  int           // in the queue; -1 while a worker has it
 }
@@ -221,7 +221,6 @@ func (q *settler) done(d *doubt, err error) (givenUp bool) {
 		delete(q.of, d.t)
 		return true
 	default:
-		d.looks = false
 		d.due = now.Add(d.pause.Next())
 	}
 	heap.Push(&q.queue, d)

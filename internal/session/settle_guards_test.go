@@ -1,6 +1,7 @@
 package session
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -381,4 +382,18 @@ func TestSettle_anotherDoubtComesFirst(t *testing.T) {
 			w.Errorf("%d looks at the new doubt, want 1", n)
 		}
 	})
+}
+
+// Close comes while one release waits to be repeated, after an error, and another one for the last look. The look is due now, and so
+// it is the first.
+func TestSettle_closeHurries(t *testing.T) {
+	now := time.Now()
+	var q settler
+	repeat, look := &doubt{due: now.Add(time.Second)}, &doubt{due: now.Add(time.Minute), looks: true, broken: true}
+	heap.Push(&q.queue, repeat)
+	heap.Push(&q.queue, look)
+	q.hurryLocked()
+	if q.queue[0] != look || look.due.After(time.Now()) || look.broken || !repeat.due.Equal(now.Add(time.Second)) {
+		t.Errorf("the first is %+v, then comes %+v", q.queue[0], q.queue[1])
+	}
 }
