@@ -3,7 +3,6 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,13 +105,6 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 	for _, w := range s.Waiters {
 		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, Patience: w.Patience, Since: askedSince(w.Owner)})
 	}
-	if !s.Exists {
-		return state, nil
-	}
-	state.Mode, state.Lease = lock.Exclusive, s.Left
-	if sided {
-		state.Mode = lock.Mode(s.Mode)
-	}
 	for _, f := range s.Fields {
 		count, err := strconv.Atoi(f.Value)
 		if err != nil {
@@ -128,8 +120,12 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 		h.Since = askedSince(h.Owner)
 		state.Holders = append(state.Holders, h)
 	}
-	if sided && len(state.Holders) == 0 {
-		state.Mode, state.Lease = lock.Free, 0 // all readers are dead
+	if len(state.Holders) == 0 { // also if the key is there: its readers are dead, or it has nothing but a line
+		return state, nil
+	}
+	state.Mode, state.Lease = lock.Exclusive, s.Left
+	if sided {
+		state.Mode = lock.Mode(s.Mode)
 	}
 	slices.SortFunc(state.Holders, func(a, b lock.Holder) int {
 		return cmp.Or(strings.Compare(string(b.Mode), string(a.Mode)), strings.Compare(a.Owner, b.Owner)) // the writer first
@@ -139,7 +135,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 
 // foreign returns err, with what the key of spec holds if it holds something else.
 func (s *Session) foreign(ctx context.Context, spec *Spec, err error) error {
-	if !errors.Is(err, lock.ErrForeignKey) || s.enter() != nil {
+	if s.enter() != nil {
 		return err
 	}
 	defer s.sender.Done()
