@@ -171,11 +171,10 @@ func (spec *Spec) newTerms(lease time.Duration) place.Terms {
 		Register: spec.Keys.Register,
 		Yield:    !spec.Config.ReadersFirst,
 	}
-	wishes := terms.Sided && !terms.Reads // a writer
-	if spec.Queues && !(wishes && !terms.Yield) {
+	if spec.Queues && (terms.Yield || terms.Reads) { // a writer that lets readers go first leaves no wish
 		terms.Patience = spec.Config.Patience
 	}
-	if terms.Sided && !terms.Yield {
+	if !terms.Yield {
 		terms.Apart |= place.ReadersFirst
 	}
 	if terms.Reads && terms.Replicas {

@@ -33,8 +33,8 @@ func StockOf(name string, s luascripts.Stock) (state lock.State, leases []time.D
 			continue
 		}
 		client, number, ours := permit(p.ID)
-		if last := len(holds) - 1; ours && last >= 0 && holds[last].number+1 == number && holds[last].Owner == client {
-			h := &holds[last] // the next permit of that hold
+		if last := len(holds) - 1; last >= 0 && holds[last].number+1 == number && holds[last].Owner == client {
+			h := &holds[last] // the next permit of that hold; those of Redisson's have no number, and so none is the next
 			h.Count, h.number, h.left = h.Count+1, number, min(h.left, p.Left)
 			continue
 		}
@@ -82,7 +82,7 @@ func permit(id string) (client string, number uint64, ours bool) {
 // Stock returns what Redis has of a semaphore, and whose permits they are, as far as Redis says it in time.
 func (s *Session) Stock(ctx context.Context, spec *Spec) (state lock.State, leases []time.Duration, free int64, exists bool, err error) {
 	stock, err := Ask(ctx, s, spec, "inspect", luascripts.InspectSemaphore)
-	if err == nil && stock.Foreign {
+	if stock.Foreign {
 		err = &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, lock.ErrForeignKey)}
 	}
 	if err != nil {
