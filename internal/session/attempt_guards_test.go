@@ -33,7 +33,7 @@ func TestTryLock_asksUntilItsTimeIsNearlyOver(t *testing.T) {
 		w.mini.SetError(loading)
 		for range 30 {
 			start := time.Now()
-			if _, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil)); !strings.Contains(errorText(err), loading) {
+			if _, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil)); !strings.Contains(said(err), loading) {
 				w.Error(err)
 			}
 			if took := time.Since(start); took < opTime-opTime/4 || took > opTime {
@@ -48,13 +48,6 @@ func TestTryLock_asksUntilItsTimeIsNearlyOver(t *testing.T) {
 }
 
 const loading = "LOADING Redis is loading the dataset in memory"
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
 
 // The answer comes as late as the lease is long. The call asks once more at once, and not when the next poll is due.
 func TestGrantBornTooLate_asksAgainAtOnce(t *testing.T) {
@@ -248,7 +241,7 @@ func TestTryLock_saysWhatWentBefore(t *testing.T) {
 		w.wire.Freeze(true)
 		err := <-ended
 		w.wantEnd("TryLock", err, []error{lock.ErrUnavailable, os.ErrDeadlineExceeded}, lock.ErrNotAcquired)
-		if !strings.Contains(errorText(err), "LOADING") {
+		if !strings.Contains(said(err), "LOADING") {
 			w.Errorf("%v, which does not say what went before", err)
 		}
 		w.wire.Freeze(false)
