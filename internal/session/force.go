@@ -194,12 +194,12 @@ func (s *Session) taken(owner, by string) {
 	}
 	question := t.renewal()
 	// A renewal only ever lengthens a lease; so this one changes nothing.
-	renewed, answered, _ := command.Await[luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[luascripts.Renewed](func(ctx context.Context) (luascripts.Renewed, error) {
+	renewed, _, _ := command.Await[luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[luascripts.Renewed](func(ctx context.Context) (luascripts.Renewed, error) {
 		r := t.spec.Renew(ctx, s.rdb, []luascripts.Renewal{question}, time.Millisecond, 1)[0]
 		return r, r.Err
 	}))
-	if lease := t.watch(); lease != nil && answered && renewed.Verdict == luascripts.Gone {
-		lease.Lose(fmt.Errorf("%w: %w by %s", watchdog.ErrGone, lock.ErrForced, by))
+	if renewed.Verdict == luascripts.Gone { // without an answer there is no verdict
+		t.watch().Lose(fmt.Errorf("%w: %w by %s", watchdog.ErrGone, lock.ErrForced, by))
 	}
 }
 
