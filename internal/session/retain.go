@@ -46,7 +46,7 @@ func (s *Session) stand(ctx context.Context, h *hold, spec *Spec) error {
 					_ = s.unlock(ctx, h)
 				}()
 			}
-			if errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrNotHeld) {
+			if errors.Is(err, lock.ErrNotHeld) {
 				return err
 			}
 			return s.sender.Failed(ctx, began, err)
