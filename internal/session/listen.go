@@ -158,18 +158,15 @@ func (e *ears) halfLocked(this int) {
 	})
 }
 
-// hearOwn subscribes the channel at which Redisson tells w that it is its turn.
+// hearOwn subscribes the channel at which Redisson tells w that it is its turn. Nobody has subscribed it before: w stands in the
+// queue by an owner string of its own.
 func (at *spot) hearOwn(w *place.Waiter) {
-	l, t := w.Line(), tenureOf(w.Queued())
-	sub, already := at.s.hub.Subscribe(keys.OfOwner(t.spec.Keys.Channel, t.Name), func(string) {
+	t := tenureOf(w.Queued())
+	w.Of, _ = at.s.hub.Subscribe(keys.OfOwner(t.spec.Keys.Channel, t.Name), func(string) {
 		at.lock()
 		at.place.Prompt(w)
 		at.unlock()
-	}, earsOf(l).hint)
-	w.Of = sub
-	if already {
-		l.Hint()
-	}
+	}, earsOf(w.Line()).hint)
 }
 
 // unhear ends what hearOwn began.

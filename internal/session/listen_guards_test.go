@@ -1,0 +1,109 @@
+package session
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/hint"
+	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// A waiter asks, and once more when it listens. One that finds the subscription still there need not ask a second time.
+func TestHub_lingersForAll(t *testing.T) {
+	for name, kind := range map[string]*Kind{"reading": reading, "writing": writing} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.unlock(w.take(w.a, kind, w.Context())) // the server knows the scripts
+				for i, want := range []int64{2, 1, 1} {
+					h := w.take(w.b, writing, w.Context())
+					sent := w.scripts()
+					waiter := w.gets(w.a, kind, w.Context())
+					synctest.Wait()
+					if n := sent.Load(); n != want {
+						w.Errorf("wait %d: %d questions, want %d", i, n, want)
+					}
+					w.unlock(h)
+					w.unlock(<-waiter)
+					time.Sleep(hint.Linger / 2)
+				}
+			})
+		})
+	}
+}
+
+// permits is a kind whose waiters also listen where Redisson publishes how much is free, as those of a semaphore do.
+var permits = &Kind{
+	Waits:  place.QueueInRedis,
+	Mode:   lock.Exclusive,
+	Queues: true,
+	Scripts: Scripts{
+		Keys: func(name string) luascripts.Keys {
+			k := keys.Fair(name)
+			k.Change = keys.Semaphore(name).Change
+			return k
+		},
+		Acquire: luascripts.AcquireFair,
+		Release: luascripts.ReleaseFair,
+		Renew:   luascripts.RenewReentrant,
+		Keep:    luascripts.KeepFair,
+	},
+}
+
+// Redisson publishes how many permits are free, which is the only message that comes. A waiter has its turn at once. A client of ours
+// says it with a zero before the number, and has told whose turn it is: that is no reason to ask.
+func TestWaiter_hearsOfPermits(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const channel = "redisson_sc:{orders}"
+		h := w.take(w.b, permits, w.Context())
+		next := w.gets(w.a, permits, w.Context())
+		time.Sleep(pollTime * 3 / 2)
+		w.mini.Del("orders") // publishes nothing
+		sent := w.scripts()
+		w.mini.Publish(channel, "01")
+		w.waitsOn(next)
+		if n := sent.Load(); n != 0 {
+			w.Errorf("%d commands", n)
+		}
+		w.mini.Publish(channel, "1")
+		w.unlock(w.next(next))
+		_ = h.Unlock(w.Context()) // it is lost
+	})
+}
+
+// A waiter of a plain lock listens at two channels. While its question is under way, another listener of its process subscribes the
+// first of them; the other one is not confirmed, as the server may deny it. What was published meanwhile is missed, and so the waiter
+// asks again: not at once, as the second confirmation may come, but a moment later.
+func TestWaiter_oneOfTwoChannels(t *testing.T) {
+	inBubble(t, func(w *world) {
+		answer := make(chan struct{})
+		k := gated(func(acquire acquireFunc) acquireFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+				a, err := acquire(ctx, rdb, k, q)
+				<-answer
+				return a, err
+			}
+		}, nil)
+		h := w.lock(w.b, w.Context())
+		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
+		other := w.a.Subscribe(keys.Plain("orders").Channel, func() {})
+		synctest.Wait()
+		w.wire.OnRequest(redistest.Once("SUBSCRIBE", redistest.Action{HoldRequest: w.Context().Done()}))
+		w.unlock(h)
+		synctest.Wait() // the message has come, and the waiter did not hear it
+		began := time.Now()
+		close(answer)
+		h = <-next
+		if took := time.Since(began); took == 0 || took > 2*time.Millisecond {
+			w.Errorf("it has the lock after %v", took)
+		}
+		w.unlock(h)
+		other.CloseSoon()
+	})
+}
