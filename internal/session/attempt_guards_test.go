@@ -411,3 +411,31 @@ func TestGroup_asksInOtherNames(t *testing.T) {
 		}
 	})
 }
+
+// A server loads its data for long, and a waiter asks it ever more seldom. Then it answers that another owner has the lock. When it loads
+// once more, the waiter asks again soon.
+func TestWaiter_asksSoonAfterAnAnswer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context())) // now the server knows the script
+		other := w.lock(w.b, w.Context())
+		w.mini.SetError(loading)
+		next := w.waiting(w.a, w.Context())
+		time.Sleep(20 * pollTime)
+		w.mini.SetError("")
+		time.Sleep(3 * pollTime / 2) // it was refused
+		w.mini.SetError(loading)
+		var asked []time.Time
+		w.onScripts(func(int) redistest.Action {
+			asked = append(asked, time.Now())
+			return redistest.Action{}
+		})
+		time.Sleep(2 * pollTime)
+		w.wire.OnRequest(nil)
+		if len(asked) < 2 || asked[1].Sub(asked[0]) > 10*time.Millisecond {
+			w.Errorf("it asked at %v", asked)
+		}
+		w.mini.SetError("")
+		w.unlock(other)
+		w.unlock(<-next)
+	})
+}
