@@ -28,7 +28,8 @@ func (s *Session) Downgrade(ctx context.Context, spec *Spec, w lock.Hold) (lock.
 	return read, nil
 }
 
-// downgrade does what Downgrade does. c is the call that the observer knows of; nil if it ended before that.
+// downgrade does what Downgrade does. c is the call whose failure the observer is to hear of; nil if it has heard of its grant, or
+// knows of no call.
 func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read *hold, c *call, err error) {
 	if spec.Err != nil {
 		return nil, nil, spec.Err
@@ -72,9 +73,9 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 	if err := s.unlock(ctx, h); errors.Is(err, lock.ErrNotHeld) {
 		// It was lost, perhaps before the owner came to read: another may have written.
 		_ = s.unlock(ctx, read)
-		return nil, c, err
+		return nil, nil, err
 	}
-	return read, c, nil // although the settler may have to tell Redis that the writing is over
+	return read, nil, nil // although the settler may have to tell Redis that the writing is over
 }
 
 // over returns the error with which an Unlock of h would fail; nil if h is not over.

@@ -22,10 +22,7 @@ type call struct {
 	id    uint64          // set once
 	began time.Time       // set once
 
-	// Used by the goroutine of the call.
-	waits time.Time // when it began to wait; zero if it did not
-	over  bool      // the observer knows how it ended
-
+	waits   time.Time // when it began to wait; zero if it did not. Used by the goroutine of the call
 	granted time.Time // set before the call is that of its hold
 
 	// Guarded by the mutex of the hold, which sees to it that the observer hears of the grant
@@ -113,10 +110,9 @@ func (a *attempt) tellBehind(p *part) {
 
 // tellFailed tells the observer that the call ended with err, which the caller gets.
 func (c *call) tellFailed(err error) {
-	if c == nil || c.over {
+	if c == nil {
 		return
 	}
-	c.over = true
 	o := c.s.Observer
 	f := o.Failed
 	switch {
@@ -149,7 +145,6 @@ func (c *call) tellGranted(h *hold) {
 			_ = c.s.unlock(c.ctx, h)
 		}
 	}()
-	c.over = true
 	e := c.ends()
 	c.granted = c.began.Add(e.Took)
 	h.mu.Lock()
@@ -224,9 +219,7 @@ func (a *attempt) tellFallback() {
 
 // tellGivenBack tells the observer what giving h back came to.
 func (s *Session) tellGivenBack(h *hold, err error) {
-	if s.Observer != nil {
-		s.tellEnd(h, errors.Is(err, lock.ErrLost), err)
-	}
+	s.tellEnd(h, errors.Is(err, lock.ErrLost), err)
 }
 
 // tellPassedOn tells the observer that the Unlock of h passed the lock on.
@@ -239,9 +232,6 @@ func (s *Session) tellPassedOn(h *hold) {
 // tellClosed tells the observer what giving holds back came to that ended together. The Unlock of
 // a hold that was unlocked before tells of that one.
 func (s *Session) tellClosed(ended []*place.Hold, err error) {
-	if s.Observer == nil {
-		return
-	}
 	for _, held := range ended {
 		if h := held.Of.(*hold); !h.unlocked() {
 			s.tellGivenBack(h, err)
@@ -252,9 +242,6 @@ func (s *Session) tellClosed(ended []*place.Hold, err error) {
 // tellEnded tells the observer of holds that ended together as lost. The Unlock of a hold that was
 // unlocked before tells of that one.
 func (s *Session) tellEnded(ended []*place.Hold, cause error) {
-	if s.Observer == nil {
-		return
-	}
 	for _, held := range ended {
 		if h := held.Of.(*hold); !h.unlocked() {
 			s.tellLost(h, cause)
