@@ -1,7 +1,9 @@
 package session
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,6 +104,24 @@ func TestObserver_oneByOneInstead(t *testing.T) {
 			w.wantTold()
 			w.unlock(h)
 			w.witness.take()
+		}
+	})
+}
+
+// The observer takes its time over the grant, and the lease is renewed meanwhile. It hears of the grant first, and of the next renewal.
+func TestObserver_hearsOfNoRenewalBeforeTheGrant(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var told []string
+		w.observer().Granted = func(context.Context, lock.Event) {
+			time.Sleep(leaseTime / 2)
+			told = append(told, "granted")
+		}
+		w.observer().Renewed = func(context.Context, lock.Event) { told = append(told, "renewed") }
+		h := w.lock(w.a, w.Context())
+		time.Sleep(leaseTime / 3)
+		w.unlock(h)
+		if !slices.Equal(told, []string{"granted", "renewed"}) {
+			w.Errorf("the observer hears of %q", told)
 		}
 	})
 }
