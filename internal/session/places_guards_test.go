@@ -90,14 +90,16 @@ func TestPlaces_areForgottenBesideABusyOne(t *testing.T) {
 func TestPlaces_areForgottenOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.places.most = 0
+		busy := w.begins("busy")
 		at := w.begins("orders")
 		w.a.done(at)
 		at.tidy()
-		if one, other := w.begins("one"), w.begins("other"); one == other {
+		one, other := w.begins("one"), w.begins("other")
+		if one == other {
 			w.Error("two locks have one place")
-		} else {
-			w.a.done(one)
-			w.a.done(other)
+		}
+		for _, at := range []*spot{one, other, busy} {
+			w.a.done(at)
 		}
 	})
 }
@@ -117,11 +119,11 @@ func TestPlaces_areNotUsedAgainBeforeTheAnswer(t *testing.T) {
 		if known, _ := w.places(w.a); known != 0 {
 			w.Errorf("%d places", known)
 		}
-		if other := w.begins("other"); other == at {
+		other := w.begins("other")
+		if other == at {
 			w.Error("another lock has the place before the answer is there")
-		} else {
-			w.a.done(other)
 		}
+		w.a.done(other)
 		time.Sleep(opTime)
 		w.wire.OnRequest(nil)
 	})
