@@ -2,6 +2,7 @@ package session
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // Each test here fails without one guard of the rules that a kind makes for its locks.
@@ -227,4 +229,33 @@ func TestWaiters_traces(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The leases of one node of a cluster are renewed together, and apart from those of another, which may be silent.
+func TestCluster_renewedNodeByNode(t *testing.T) {
+	inBubble(t, func(w *world) {
+		defer cluster(w.a)()
+		groups := make(map[uint16]watchdog.Group) // by node
+		nodes := make(map[watchdog.Group]bool)
+		var holds []lock.Hold
+		for i := range 20 {
+			spec := slotted(w.a, fmt.Sprint("orders", i))
+			h, err := w.a.Lock(w.Context(), spec)
+			if err != nil {
+				w.Fatal(err)
+			}
+			holds = append(holds, h)
+			node, group := w.a.node(spec.slot), h.(*hold).tenure().Group()
+			if before, ok := groups[node]; ok && before != group {
+				w.Errorf("two groups of one node: %v and %v", before, group)
+			}
+			groups[node], nodes[group] = group, true
+		}
+		if len(nodes) != len(groups) || len(nodes) < 2 {
+			w.Errorf("%d groups of %d nodes", len(nodes), len(groups))
+		}
+		for _, h := range holds {
+			w.unlock(h)
+		}
+	})
 }

@@ -38,8 +38,8 @@ func TestHub_lingersForAll(t *testing.T) {
 	}
 }
 
-// permits is a kind whose waiters also listen where Redisson publishes how much is free, as those of a semaphore do.
-var permits = &Kind{
+// hearsPermits is a kind whose waiters also listen where Redisson publishes how much is free, as those of a semaphore do.
+var hearsPermits = &Kind{
 	Waits:  place.QueueInRedis,
 	Mode:   lock.Exclusive,
 	Queues: true,
@@ -61,8 +61,8 @@ var permits = &Kind{
 func TestWaiter_hearsOfPermits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const channel = "redisson_sc:{orders}"
-		h := w.take(w.b, permits, w.Context())
-		next := w.gets(w.a, permits, w.Context())
+		h := w.take(w.b, hearsPermits, w.Context())
+		next := w.gets(w.a, hearsPermits, w.Context())
 		time.Sleep(pollTime * 3 / 2)
 		w.mini.Del("orders") // publishes nothing
 		sent := w.scripts()
