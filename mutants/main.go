@@ -8,7 +8,7 @@
 // The mutations are in the *.txt beside this file. A mutation is a text of a source file, and what stands there
 // instead; no file is changed, as the Go tool reads the mutated one through -overlay. The results are kept in
 // results.tsv, by the mutation and by the function that it is in: where neither changed it is not run again, so a run
-// can be broken off at any time. Mutations that nobody has looked into yet are in open.list.
+// can be broken off at any time.
 package main
 
 import (
