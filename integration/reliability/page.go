@@ -33,7 +33,7 @@ const busyHead = `
 
 A test that is red by chance hides one that is red for a reason. So the whole suite, Redisson's tests among it, is run again and again on two processors
 that have more to do than they can: several packages at once, beside other work (` + "`sh scripts/flaky.sh all`" + `). The load is the number of
-processes that want a processor. Each red test is looked into, and its cause is mended, unless the table says that it is not. One
+processes that want a processor. Each red test is looked into, and its cause is mended. One
 red test showed a mistake of the library (TestRollout), and one a mistake of the tool
 (TestTerminal_jobControl); the others were mistakes of the tests.
 
