@@ -1,0 +1,73 @@
+package retry
+
+import (
+	"testing"
+	"time"
+)
+
+// Each pause is at least half of its longest, which doubles from 10 ms to Most, and no two clients have the same pauses.
+func TestNext(t *testing.T) {
+	longest := []time.Duration{10, 20, 40, 80, 160, 250, 250, 250} // in ms
+	different := make(map[time.Duration]bool)
+	for range 200 {
+		b := Backoff{Most: 250 * time.Millisecond}
+		for i, most := range longest {
+			most *= time.Millisecond
+			d := b.Next()
+			if d < most/2 || d > most {
+				t.Fatalf("pause %d is %v, want %v to %v", i, d, most/2, most)
+			}
+			if grown := most == b.Most; b.Grown() != grown || b.Fresh() {
+				t.Fatalf("after pause %d: grown %v, fresh %v", i, b.Grown(), b.Fresh())
+			}
+			if i == 0 {
+				different[d] = true
+			}
+		}
+		if b.Reset(); !b.Fresh() || b.Grown() {
+			t.Fatal("Reset does not make the pauses short")
+		}
+	}
+	if len(different) < 100 {
+		t.Errorf("200 clients come back after %d different pauses", len(different))
+	}
+}
+
+// The longest pause may be less than 10 ms.
+func TestNext_short(t *testing.T) {
+	b := Backoff{Most: time.Millisecond}
+	for range 100 {
+		if d := b.Next(); d > b.Most || !b.Grown() {
+			t.Fatalf("%v", d)
+		}
+	}
+}
+
+// Some refusals pass, wherever the server writes their code, and all others stay.
+func TestPasses(t *testing.T) {
+	t.Parallel()
+	for reply, want := range map[string]bool{
+		"LOADING Redis is loading the dataset in memory":                  true,
+		"TRYAGAIN Multiple keys request during rehashing of slot":         true,
+		"CLUSTERDOWN The cluster is down":                                 true,
+		"MASTERDOWN Link with MASTER is down":                             true,
+		"READONLY You can't write against a read only replica.":           true,
+		"BUSY Redis is busy running a script.":                            true,
+		"MOVED 3999 127.0.0.1:6381":                                       true,
+		"ASK 3999 127.0.0.1:6381":                                         true,
+		"REDIRECT 127.0.0.1:6381":                                         true,
+		"ERR Error running script (call to f_1): @user_script:1: -BUSY x": true,
+		"ERR of a proxy: READONLY x":                                      true,
+		"-LOADING x":                                                      true,
+		"BUSYGROUP Consumer Group name already exists":                    false,
+		"ERR the server is not LOADING, or so it says":                    false,
+		"NOPERM this user has no permissions":                             false,
+		"OOM command not allowed when used memory > 'maxmemory'.":         false,
+		"moved 3999 127.0.0.1:6381":                                       false,
+		"":                                                                false,
+	} {
+		if Passes(reply) != want {
+			t.Errorf("%q: %v", reply, !want)
+		}
+	}
+}
