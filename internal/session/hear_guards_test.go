@@ -1,8 +1,10 @@
 package session
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -27,7 +29,11 @@ func TestSubscribe_hears(t *testing.T) {
 		want(2, "something is published")
 		sub.Close()
 		closed := make(chan error, 1)
-		go func() { closed <- s.Close(w.Context()) }()
+		go func() {
+			ctx, cancel := context.WithTimeout(w.Context(), time.Hour)
+			defer cancel()
+			closed <- s.Close(ctx)
+		}()
 		<-s.Closing()
 		synctest.Wait()
 		select {
