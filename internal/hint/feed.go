@@ -238,7 +238,7 @@ func (f *feed) send(conn rueidis.DedicatedClient, channels []string, command fun
 // refused handles a channel that the server did not subscribe.
 func (f *feed) refused(name string, err *rueidis.RedisError) {
 	h := f.hub
-	if _, moved := err.IsMoved(); !moved && !retry.Passes(err.Error()) && h.Denied != nil {
+	if !retry.Passes(err.Error()) && h.Denied != nil {
 		defer h.Denied(name, err) // without the mutex
 	}
 	h.mu.Lock()
