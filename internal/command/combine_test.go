@@ -49,6 +49,9 @@ func (f *far) sender(t *testing.T) *Sender {
 			if c.sweeper.Timer != nil && c.sweeper.Stop() || c.pacer.Timer != nil && c.pacer.Stop() {
 				t.Error("a timer runs after the end")
 			}
+			if c.workers != 0 || len(c.queue) != 0 || len(c.under) != 0 || c.pacer.armed {
+				t.Errorf("after the end there are %d workers, %d in the queue, %d under way; the pacer looks again: %t", c.workers, len(c.queue), len(c.under), c.pacer.armed)
+			}
 		}
 	})
 	return s

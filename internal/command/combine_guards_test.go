@@ -1,0 +1,228 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// Each node of a cluster has a combiner of its own, and keeps it.
+func TestCombiner_oneForEachNode(t *testing.T) {
+	s := New(nil, Config{Timeout: timeout})
+	all := make(map[*combiner]bool)
+	for range 3 {
+		for node := range uint16(5) {
+			c := s.combinerOf(node)
+			if c.node != node {
+				t.Errorf("node %d has the combiner of %d", node, c.node)
+			}
+			all[c] = true
+		}
+	}
+	if len(all) != 5 {
+		t.Errorf("%d combiners for 5 nodes", len(all))
+	}
+}
+
+// A caller whose time is over says that the server is silent, and the next change does not go inline. That a caller leaves says nothing of the server.
+func TestTogether_saysThatTheServerIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{trip: func() time.Duration { return 10 * timeout }}
+		s := f.sender(t)
+		for _, limit := range []time.Duration{0, timeout / 4, timeout} {
+			s.answering.Store(true)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*timeout)
+			_, answered, err := await(ctx, s, limit, step{number: 1})
+			cancel()
+			if silent := errors.As(err, new(NoAnswer)); answered || silent != (limit > 0) || s.Load().Answering == silent {
+				t.Errorf("with a limit of %v: %t, %v, %+v", limit, answered, err, s.Load())
+			}
+		}
+	})
+}
+
+// What a change is made of is used again. It begins with nothing of an earlier one: no answer, and no error.
+func TestTogether_beginsEmpty(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broke := errors.New("broke")
+		f := &far{}
+		f.refuses = func(c *luascripts.Change) error {
+			if c.Err != nil || c.Acquired.Token != 0 {
+				t.Errorf("%s begins with %d, %v", c.Question.Owner, c.Acquired.Token, c.Err)
+			}
+			if number, _ := strconv.Atoi(c.Question.Owner); number%2 == 0 {
+				return broke
+			}
+			return nil
+		}
+		s := f.sender(t)
+		for number := range uint64(20) {
+			var want error
+			if number%2 == 0 {
+				want = broke
+			}
+			if _, answered, err := await(t.Context(), s, timeout, step{number: number}); !answered || err != want {
+				t.Errorf("%d: %t, %v", number, answered, err)
+			}
+		}
+	})
+}
+
+// Each caller has all of its time, also after a pause and after another with the same joint, and leaves when that is over.
+func TestTogether_countsFromTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trip := time.Duration(0)
+		f := &far{trip: func() time.Duration { return trip }}
+		s := f.sender(t)
+		for number := range uint64(10) {
+			trip = timeout * 3 / 4
+			began := time.Now()
+			if _, answered, err := await(t.Context(), s, timeout, step{number: number}); !answered || err != nil || time.Since(began) != trip {
+				t.Errorf("%t, %v after %v", answered, err, time.Since(began))
+			}
+			time.Sleep(time.Duration(number) * timeout)
+		}
+		trip = 10 * timeout
+		if _, answered, err := await(t.Context(), s, 0, step{number: 11}); !answered || err != nil {
+			t.Errorf("without a limit: %t, %v", answered, err)
+		}
+		began := time.Now()
+		if _, answered, err := await(t.Context(), s, timeout, step{number: 10}); answered || !errors.As(err, new(NoAnswer)) || time.Since(began) > timeout {
+			t.Errorf("a silent server: %t, %v after %v", answered, err, time.Since(began))
+		}
+	})
+}
+
+// The sweeper looks again as long as something is in the queue or under way, and then it stops.
+func TestTogether_looksAsLongAsSomebodyWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, queued := range []int{0, 1} {
+			for _, under := range []int{0, 1} {
+				c := newCombiner(New(nil, Config{Timeout: timeout}))
+				for range queued {
+					c.queue = append(c.queue, new(joint))
+				}
+				for range under {
+					c.under = append(c.under, new(batch))
+				}
+				c.sweep()
+				if c.sweeper.armed != (queued+under > 0) {
+					t.Errorf("%d in the queue, %d under way; it looks again: %t", queued, under, c.sweeper.armed)
+				}
+				c.stop()
+			}
+		}
+	})
+}
+
+// The measured way to the server is the shortest one at once, and grows slowly when the server is farther.
+func TestTogether_measuresTheShortest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const near, far1 = 20 * time.Millisecond, 80 * time.Millisecond
+		trip := far1
+		f := &far{mode: rueidis.ClientModeCluster, trip: func() time.Duration { return trip }}
+		s := f.sender(t)
+		send := func() time.Duration {
+			if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
+				t.Errorf("%t, %v", answered, err)
+			}
+			return s.combinerOf(0).trip
+		}
+		if got := send(); got != far1 {
+			t.Errorf("the first: %v", got)
+		}
+		trip = near
+		if got := send(); got != near {
+			t.Errorf("a shorter one: %v", got)
+		}
+		trip = far1
+		if got, want := send(), near+(far1-near)/tripSlow; got != want {
+			t.Errorf("a longer one: %v, and not %v", got, want)
+		}
+	})
+}
+
+// A change whose server does not answer keeps a batch under way. Those that come meanwhile go by the next ones, and none of them alone.
+func TestTogether_behindASlowBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const callers = 40
+		first := true
+		f := &far{trip: func() time.Duration {
+			if first {
+				first = false
+				return timeout / 2
+			}
+			return 10 * time.Millisecond
+		}}
+		s := f.sender(t)
+		s.answering.Store(true)
+		var all sync.WaitGroup
+		all.Go(func() {
+			if _, answered, err := await(t.Context(), s, timeout, step{number: callers}); !answered || err != nil {
+				t.Errorf("the slow one: %t, %v", answered, err)
+			}
+		})
+		synctest.Wait()
+		for number := range uint64(callers) {
+			s.latest.Store(int64(time.Since(s.began)))
+			began := time.Now()
+			if _, answered, err := await(context.Background(), s, timeout, step{number: number}); !answered || err != nil || time.Since(began) != 10*time.Millisecond {
+				t.Errorf("%d: %t, %v after %v", number, answered, err, time.Since(began))
+			}
+		}
+		all.Wait()
+	})
+}
+
+// A batch that broke off says that the server does not answer, and the next one that is answered says that it does.
+func TestTogether_saysWhetherTheServerAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fails error
+		f := &far{refuses: func(*luascripts.Change) error { return fails }}
+		s := f.sender(t)
+		for number, fails1 := range []error{nil, io.EOF, nil} {
+			fails = fails1
+			if _, answered, err := await(t.Context(), s, timeout, step{number: uint64(number)}); !answered || err != fails || s.Load().Answering != (err == nil) {
+				t.Errorf("%t, %v, and not %v; %+v", answered, err, fails, s.Load())
+			}
+		}
+	})
+}
+
+// leaving is the context of a caller that leaves as its answer comes: when the caller looks whether it ended, both have happened.
+type leaving struct{ context.Context }
+
+func (leaving) Done() <-chan struct{} {
+	time.Sleep(time.Millisecond)
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}
+
+func (leaving) Err() error { return context.Canceled }
+
+// An answer comes as its caller leaves. The caller has it, and nothing of it is left for the next change.
+func TestTogether_anAnswerAsTheCallerLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trip := time.Duration(0)
+		f := &far{trip: func() time.Duration { return trip }}
+		s := f.sender(t)
+		for number := range uint64(100) {
+			ctx := t.Context()
+			if trip = time.Second; number%2 == 0 {
+				ctx, trip = leaving{ctx}, 0
+			}
+			if token, answered, err := await(ctx, s, timeout, step{number: number}); token != number || !answered || err != nil {
+				t.Fatalf("%d: %d, %t, %v", number, token, answered, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,259 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// known is a client of servers that it knows, and asks nothing.
+type known struct {
+	rueidis.Client
+	mode  rueidis.ClientMode
+	addrs []string
+}
+
+func (k known) Mode() rueidis.ClientMode { return k.mode }
+
+func (k known) Nodes() map[string]rueidis.Client {
+	nodes := make(map[string]rueidis.Client)
+	for _, addr := range k.addrs {
+		nodes[addr] = k
+	}
+	return nodes
+}
+
+// one is a client of one server.
+var one = known{mode: rueidis.ClientModeStandalone, addrs: []string{"a:1"}}
+
+// The address of the server is told if there is just one: a cluster with one node has others later.
+func TestAddress(t *testing.T) {
+	for _, c := range []struct {
+		rdb  known
+		want string
+	}{
+		{one, "a:1"},
+		{known{mode: rueidis.ClientModeSentinel, addrs: []string{"a:1"}}, "a:1"},
+		{known{mode: rueidis.ClientModeStandalone, addrs: []string{"a:1", "b:1"}}, ""},
+		{known{mode: rueidis.ClientModeStandalone}, ""},
+		{known{mode: rueidis.ClientModeCluster, addrs: []string{"a:1"}}, ""},
+	} {
+		if got := New(c.rdb, Config{}).Address(); got != c.want {
+			t.Errorf("%+v: %q, and not %q", c.rdb, got, c.want)
+		}
+	}
+}
+
+// Callers get the sentinel that says what is wrong, beside the error itself. What only goes for the moment, or is not known, is ErrUnavailable,
+// and what an earlier Explain said stays as it is.
+func TestExplain(t *testing.T) {
+	s := New(one, Config{Timeout: timeout, User: "me"})
+	earlier := fmt.Errorf("earlier: %w", lock.ErrUnavailable)
+	sentinels := []error{lock.ErrUnavailable, lock.ErrForeignKey, lock.ErrReplicas, lock.ErrClosed}
+	for _, c := range []struct {
+		err  error
+		want error // of sentinels; nil if none
+		text string
+	}{
+		{refusal(t, "WRONGTYPE Operation against a key"), lock.ErrForeignKey, "WRONGTYPE"},
+		{&luascripts.WaitError{Reply: "no"}, lock.ErrReplicas, "WAIT"},
+		{refusal(t, "NOPERM User me has no permissions"), nil, `"Rights"`},
+		{refusal(t, "WRONGPASS invalid username-password pair"), nil, "check the user"},
+		{refusal(t, "NOAUTH Authentication required."), nil, "wants a password"},
+		{refusal(t, "ERR Error running script: -READONLY You can't write"), lock.ErrUnavailable, "it is a replica"},
+		{refusal(t, "LOADING Redis is loading the dataset"), lock.ErrUnavailable, "LOADING"},
+		{refusal(t, "OOM command not allowed"), nil, "OOM"},
+		{refusal(t, "ERR no"), nil, "no"},
+		{io.EOF, lock.ErrUnavailable, "EOF"},
+		{NoAnswer{After: timeout}, lock.ErrUnavailable, "no answer for 3s"},
+		{lock.ErrClosed, lock.ErrClosed, ""},
+		{Final{io.EOF}, nil, "EOF"},
+	} {
+		got := s.Explain(c.err)
+		for _, sentinel := range sentinels {
+			if errors.Is(got, sentinel) != (sentinel == c.want) {
+				t.Errorf("%v is %q: %t", got, sentinel, errors.Is(got, sentinel))
+			}
+		}
+		if !errors.Is(got, c.err) || !strings.Contains(got.Error(), c.text) {
+			t.Errorf("%v becomes %v, without %q", c.err, got, c.text)
+		}
+	}
+	for _, err := range []error{nil, earlier} {
+		if got := s.Explain(err); got != err {
+			t.Errorf("%v becomes %v", err, got)
+		}
+	}
+}
+
+// A caller's wait ends before an answer comes. The error says for how long there was none, and is ErrUnavailable; that of the caller's context is only in
+// an error of a call that waits for nothing else.
+func TestCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(one, Config{Timeout: timeout})
+		const text = "Redis at a:1 has given no answer for 2s"
+		for _, cause := range []error{context.Canceled, context.DeadlineExceeded} {
+			ctx, cancel := context.WithCancel(t.Context())
+			if cause == context.DeadlineExceeded {
+				ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+			}
+			sent := time.Now()
+			if err := s.Failed(ctx, sent, nil); err != nil {
+				t.Errorf("without an error: %v", err)
+			}
+			time.Sleep(2 * time.Second)
+			cancel()
+			if err := s.CutOff(sent, cause); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, cause) || err.Error() != text {
+				t.Errorf("%v, and %v was cut off", err, cause)
+			}
+			if err := s.Failed(ctx, sent, ctx.Err()); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, cause) || err.Error() != cause.Error()+": "+text {
+				t.Errorf("%v, and the call ended by %v", err, cause)
+			}
+			if err := s.Failed(ctx, sent, Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
+				t.Errorf("%v, and the server answered", err)
+			}
+		}
+		if err := s.CutOff(time.Now(), Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
+			t.Errorf("%v, and the server answered", err)
+		}
+	})
+}
+
+// An error of silence tells the longest time that is known, and what came instead of an answer once, however often it is wrapped. The end of a caller's wait is no
+// answer, and nothing that errors.Is could fall over is inside.
+func TestSilent(t *testing.T) {
+	s := New(one, Config{Timeout: timeout})
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{s.Silent(0, nil), ""},
+		{s.Silent(time.Second, nil), " for 1s"},
+		{s.Silent(time.Second, context.Canceled), " for 1s"},
+		{s.Silent(time.Second, context.DeadlineExceeded), " for 1s"},
+		{s.Silent(0, NoAnswer{After: timeout}), " for 3s"},
+		{s.Silent(4*time.Second, NoAnswer{After: timeout}), " for 4s"},
+		{s.Silent(0, io.EOF), ": EOF"},
+		{s.Silent(time.Second, fmt.Errorf("wrapped: %w", s.Silent(0, io.EOF))), " for 1s: EOF"},
+		{s.Silent(0, NoAnswer{After: timeout, before: io.EOF}), " for 3s: EOF"},
+	} {
+		if want := "Redis at a:1 has given no answer" + c.want; c.err.Error() != want {
+			t.Errorf("%q, and not %q", c.err, want)
+		}
+		for _, err := range c.err.(interface{ Unwrap() []error }).Unwrap() {
+			if err == nil || err == context.Canceled || err == context.DeadlineExceeded {
+				t.Errorf("%q has %v inside", c.err, err)
+			}
+		}
+		if !errors.Is(c.err, lock.ErrUnavailable) {
+			t.Errorf("%v is not ErrUnavailable", c.err)
+		}
+	}
+}
+
+// A call with little time asks again if that may help. A replica stays one, unless somebody says where the master is.
+func TestMayPass(t *testing.T) {
+	readOnly, loading, full := refusal(t, "READONLY You can't write"), refusal(t, "LOADING Redis is loading"), refusal(t, "OOM command not allowed")
+	for _, mode := range []rueidis.ClientMode{rueidis.ClientModeStandalone, rueidis.ClientModeSentinel, rueidis.ClientModeCluster} {
+		s := New(known{mode: mode}, Config{})
+		if s.MayPass(readOnly) == (mode == rueidis.ClientModeStandalone) || !s.MayPass(loading) || !s.MayPass(io.EOF) || s.MayPass(full) {
+			t.Errorf("mode %v: a replica %t, loading %t, a break %t, a full server %t", mode, s.MayPass(readOnly), s.MayPass(loading), s.MayPass(io.EOF), s.MayPass(full))
+		}
+	}
+	for err, want := range map[error]bool{readOnly: true, loading: false, io.EOF: false} {
+		if IsReadOnly(err) != want {
+			t.Errorf("%v: of a replica: %t", err, !want)
+		}
+	}
+}
+
+// A script's verdict that the key holds something else is an error, which sending again would not change. Other verdicts are not, and an error stays what it is.
+func TestForeign_verdict(t *testing.T) {
+	for _, c := range []struct {
+		verdict luascripts.Verdict
+		err     error
+		want    error
+	}{
+		{luascripts.Done, nil, nil},
+		{luascripts.Foreign, nil, Final{lock.ErrForeignKey}},
+		{luascripts.Foreign, io.EOF, io.EOF},
+		{luascripts.Done, io.EOF, io.EOF},
+	} {
+		if got := Foreign(c.verdict, c.err); got != c.want {
+			t.Errorf("%v, %v: %v, and not %v", c.verdict, c.err, got, c.want)
+		}
+	}
+}
+
+// The error for a foreign key says what the key holds, if the server says that. If the key is gone, the server refuses, or the caller has left, the
+// error is what it was.
+func TestForeign_saysWhat(t *testing.T) {
+	m := redistest.NewMini(t)
+	_, _ = m.Lpush("list", "x")
+	_ = m.Set("string", "x")
+	closing := make(chan struct{})
+	s := New(m.Client(t), Config{Timeout: timeout, Closing: closing})
+	defer s.Wait()
+	defer close(closing)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	foreign := Final{lock.ErrForeignKey}
+	for _, c := range []struct {
+		ctx     context.Context
+		key     string
+		err     error
+		refuses string
+		want    string // "" if the error stays
+	}{
+		{t.Context(), "list", foreign, "", "a list"},
+		{t.Context(), "string", foreign, "", "redislock"},
+		{t.Context(), "gone", foreign, "", ""},
+		{t.Context(), "list", foreign, "NOPERM no", ""},
+		{t.Context(), "list", io.EOF, "", ""},
+		{t.Context(), "list", nil, "", ""},
+		{ended, "list", foreign, "", ""},
+	} {
+		m.SetError(c.refuses)
+		before := m.CommandCount()
+		s.Add()
+		err := s.Foreign(c.ctx, c.key, c.err)
+		s.Done()
+		if c.want == "" && err != c.err || c.want != "" && (!errors.Is(err, lock.ErrForeignKey) || FaultOf(err) != Fault{} || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%q, %v: %v", c.key, c.err, err)
+		}
+		if asks := c.err == foreign && c.ctx != ended; !asks && m.CommandCount() != before {
+			t.Errorf("%q, %v: it asks", c.key, c.err)
+		}
+	}
+}
+
+// Most errors ask the server nothing more: only the one of a client that may be closed does.
+func TestSure_asksOnce(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	if err := rdb.Do(t.Context(), rdb.B().Ping().Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		err  error
+		asks int
+	}{{nil, 0}, {io.EOF, 0}, {rueidis.ErrClosing, 1}} {
+		before := m.CommandCount()
+		if got := Sure(t.Context(), rdb, c.err); got != c.err {
+			t.Errorf("%v becomes %v", c.err, got)
+		}
+		if asks := m.CommandCount() - before; asks != c.asks {
+			t.Errorf("%v: it asks %d times", c.err, asks)
+		}
+	}
+}
