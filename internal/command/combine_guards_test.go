@@ -226,3 +226,64 @@ func TestTogether_anAnswerAsTheCallerLeaves(t *testing.T) {
 		}
 	})
 }
+
+// A batch is answered while others are under way. The next one follows when it is time, and not at once: so few are under way.
+func TestTogether_followsInItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const trip, pace = 80 * time.Millisecond, 80 * time.Millisecond / paceParts
+		f := &far{trip: func() time.Duration { return trip }}
+		s := f.sender(t)
+		s.combinerOf(0).trip = trip
+		var all sync.WaitGroup
+		for number, c := range []struct{ comes, sent time.Duration }{
+			{0, 0}, {1, 1}, // as many as may be under way at any time
+			{2, 1 + pace},
+			{trip - 5, trip - 5},
+			{trip - 3, trip - 5 + pace}, // and not when the first is answered
+		} {
+			all.Go(func() {
+				time.Sleep(c.comes)
+				began := time.Now()
+				_, answered, err := await(t.Context(), s, timeout, step{number: uint64(number)})
+				if sent := c.comes + time.Since(began) - trip; !answered || err != nil || sent != c.sent {
+					t.Errorf("%d: %t, %v, sent after %v, and not %v", number, answered, err, sent, c.sent)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
+
+// On a cluster the changes of a slot stand side by side in their batch, as they share a script then. Elsewhere they stay as they came.
+func TestTogether_slotsSideBySide(t *testing.T) {
+	for mode, runs := range map[rueidis.ClientMode]int{rueidis.ClientModeCluster: 5, rueidis.ClientModeStandalone: 50} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &far{mode: mode, trip: func() time.Duration { return time.Second }}
+			s := f.sender(t)
+			pieces, change := 0, s.change
+			s.change = func(conn rueidis.CoreClient, changes []*luascripts.Change) {
+				change(conn, changes)
+				if len(changes) == 50 {
+					for i, c := range changes {
+						if i == 0 || c.Slot != changes[i-1].Slot {
+							pieces++
+						}
+					}
+				}
+			}
+			var all sync.WaitGroup
+			for number := range uint64(50 + batchesNear) {
+				all.Go(func() {
+					if _, answered, err := await(t.Context(), s, timeout, step{number: number, slot: uint16(number % 5)}); !answered || err != nil {
+						t.Errorf("%d: %t, %v", number, answered, err)
+					}
+				})
+				synctest.Wait() // the first ones go at once, and the others together
+			}
+			all.Wait()
+			if pieces != runs {
+				t.Errorf("mode %v: the slots stand in %d pieces, and not in %d", mode, pieces, runs)
+			}
+		})
+	}
+}

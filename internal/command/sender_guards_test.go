@@ -133,19 +133,20 @@ func TestInline_whatAnErrorMeans(t *testing.T) {
 	})
 }
 
-// One inline command after the other: each finds the connection awake, and nearly the whole time-out. Many share a context.
+// One inline command after the other, of callers that have used a little of their time: each finds the connection awake, and nearly the whole
+// time-out, and no more than its caller has. Many share a context.
 func TestInline_sharesTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSender(t)
 		s.answering.Store(true)
-		const commands = 400
+		const commands, limit = 400, timeout - timeout/inlineShort
 		ends := make(map[*endOf]bool)
 		for range commands {
-			own := s.mayInline(context.Background(), timeout)
+			own := s.mayInline(context.Background(), limit)
 			if own == nil {
 				t.Fatalf("not inline, %v after the start", time.Since(s.began))
 			}
-			if end, _ := own.Deadline(); time.Until(end) < timeout-timeout/8 {
+			if end, _ := own.Deadline(); time.Until(end) < timeout-timeout/8 || time.Until(end) > limit {
 				t.Errorf("it has %v of %v", time.Until(end), timeout)
 			}
 			ends[own] = true
