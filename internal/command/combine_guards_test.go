@@ -227,31 +227,63 @@ func TestTogether_anAnswerAsTheCallerLeaves(t *testing.T) {
 	})
 }
 
-// A batch is answered while others are under way. The next one follows when it is time, and not at once: so few are under way.
+// Few batches are under way: while there are some, the next one follows a pace after the latest, and neither at once when one is answered nor
+// when one was sent since the pacer was set.
 func TestTogether_followsInItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const trip, pace = 80 * time.Millisecond, 80 * time.Millisecond / paceParts
-		f := &far{trip: func() time.Duration { return trip }}
-		s := f.sender(t)
-		s.combinerOf(0).trip = trip
-		var all sync.WaitGroup
-		for number, c := range []struct{ comes, sent time.Duration }{
+	const trip, pace, ms = 80 * time.Millisecond, 80 * time.Millisecond / paceParts, time.Millisecond
+	type change struct{ comes, sent time.Duration }
+	for what, c := range map[string]struct {
+		alone   time.Duration // how long one takes that is sent by its caller, at the start; 0 if there is none
+		changes []change
+	}{
+		"one is answered": {0, []change{
 			{0, 0}, {1, 1}, // as many as may be under way at any time
 			{2, 1 + pace},
-			{trip - 5, trip - 5},
-			{trip - 3, trip - 5 + pace}, // and not when the first is answered
-		} {
-			all.Go(func() {
-				time.Sleep(c.comes)
-				began := time.Now()
-				_, answered, err := await(t.Context(), s, timeout, step{number: uint64(number)})
-				if sent := c.comes + time.Since(began) - trip; !answered || err != nil || sent != c.sent {
-					t.Errorf("%d: %t, %v, sent after %v, and not %v", number, answered, err, sent, c.sent)
+			{75 * ms, 75 * ms},
+			{79 * ms, 75*ms + pace}, // and not with the first answer, after 80 ms
+		}},
+		"one goes before the pacer looks": {0, []change{
+			{0, 0}, {1, 1},
+			{75 * ms, 75 * ms},
+			{76 * ms, 80*ms + 1}, // only one is under way now
+			{81 * ms, 80*ms + 1 + pace},
+		}},
+		"one that was sent alone is answered": {35 * ms, []change{
+			{1, 1},
+			{2, 1 + pace},
+			{12 * ms, 1 + 2*pace},
+			{33 * ms, 33 * ms},
+			{34 * ms, 33*ms + pace}, // and not after 35 ms
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &far{trip: func() time.Duration { return trip }}
+				s := f.sender(t)
+				s.combinerOf(0).trip = trip
+				var all sync.WaitGroup
+				if c.alone > 0 {
+					s.answering.Store(true)
+					all.Go(func() {
+						if _, answered, err := await(context.Background(), s, timeout, step{alone: func() { time.Sleep(c.alone) }}); !answered || err != nil {
+							t.Errorf("alone: %t, %v", answered, err)
+						}
+					})
 				}
+				for i, change := range c.changes {
+					all.Go(func() {
+						time.Sleep(change.comes)
+						began := time.Now()
+						_, answered, err := await(t.Context(), s, timeout, step{number: uint64(i)})
+						if sent := change.comes + time.Since(began) - trip; !answered || err != nil || sent != change.sent {
+							t.Errorf("change %d: %t, %v, sent after %v, and not %v", i, answered, err, sent, change.sent)
+						}
+					})
+				}
+				all.Wait()
 			})
-		}
-		all.Wait()
-	})
+		})
+	}
 }
 
 // On a cluster the changes of a slot stand side by side in their batch, as they share a script then. Elsewhere they stay as they came.
@@ -286,4 +318,39 @@ func TestTogether_slotsSideBySide(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The caller of a question leaves before it is sent, and nothing else is in its batch. Late hears that it was not sent, and the next batches go on.
+func TestTogether_nothingToSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &far{trip: func() time.Duration { return time.Second }}
+		s := f.sender(t)
+		var all sync.WaitGroup
+		send := func() {
+			all.Go(func() {
+				if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
+					t.Errorf("%t, %v", answered, err)
+				}
+			})
+		}
+		for range batchesNear {
+			send()
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), paceNear/2)
+		defer cancel()
+		late := make(chan error, 2)
+		if _, answered, err := await(ctx, s, timeout, step{number: 2, late: func(_ uint64, err error) { late <- err }}); answered || err != ctx.Err() {
+			t.Errorf("%t, %v", answered, err)
+		}
+		time.Sleep(paceNear)
+		if len(late) != 1 || !errors.Is(<-late, ErrUnsent) {
+			t.Error("nobody hears that it was not sent")
+		}
+		send()
+		all.Wait()
+		if len(f.sizes) != batchesNear+1 || f.carried["2"] != 0 {
+			t.Errorf("batches of %v; %v were carried out", f.sizes, f.carried)
+		}
+	})
 }

@@ -97,7 +97,7 @@ func (e Closed) Unwrap() error { return e.Err }
 // If rdb failed to connect before, nothing shows that it was closed: the library keeps the error of the latest failed dial in the place of
 // ErrClosing, says it once more, and then connects again.
 func Sure(ctx context.Context, rdb rueidis.Client, err error) error {
-	if err == nil || !errors.Is(err, rueidis.ErrClosing) {
+	if !errors.Is(err, rueidis.ErrClosing) {
 		return err
 	}
 	if again := rdb.Do(ctx, rdb.B().Ping().Build()).Error(); errors.Is(again, rueidis.ErrClosing) {
