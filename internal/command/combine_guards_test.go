@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -353,4 +354,34 @@ func TestTogether_nothingToSend(t *testing.T) {
 			t.Errorf("batches of %v; %v were carried out", f.sizes, f.carried)
 		}
 	})
+}
+
+// locked is a change that takes a lock of its own.
+type locked struct{ step }
+
+func (c locked) Fill(change *luascripts.Change) {
+	c.step.Fill(change)
+	key := "lock" + change.Question.Owner
+	change.Keys, change.Question.Lease, change.Question.Want = &luascripts.Keys{Lock: key, Channel: key + ":channel", Line: "line", Publish: "PUBLISH"}, time.Minute, 1
+}
+
+// A sender sends its changes to the server, and each caller hears of its own lock.
+func TestTogether_reachesTheServer(t *testing.T) {
+	m := redistest.NewMini(t)
+	closing := make(chan struct{})
+	s := New(m.Client(t), Config{Timeout: timeout, Closing: closing})
+	defer s.Wait()
+	defer close(closing)
+	var all sync.WaitGroup
+	for number := range uint64(20) {
+		all.Go(func() {
+			s.Add()
+			defer s.Done()
+			_, answered, err := Await[uint64](t.Context(), s, 0, locked{step{number: number}})
+			if key := "lock" + strconv.FormatUint(number, 10); !answered || err != nil || !m.Exists(key) {
+				t.Errorf("%s: %t, %v; it is there: %t", key, answered, err, m.Exists(key))
+			}
+		})
+	}
+	all.Wait()
 }
