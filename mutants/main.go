@@ -39,6 +39,7 @@ func main() {
 	flag.BoolVar(&o.table, "table", false, "run nothing; write the table of docs/GUARDS.md")
 	flag.BoolVar(&o.again, "again", false, "run also those whose result is known")
 	flag.BoolVar(&o.survivors, "survivors", false, "run those again that survived")
+	flag.BoolVar(&o.late, "late", false, "run those again that were caught by a time-out")
 	flag.StringVar(&o.propose, "propose", "", "run nothing; print mutations of this `file`")
 	flag.Parse()
 	if err := o.do(context.Background()); err != nil {
@@ -53,6 +54,7 @@ type options struct {
 	limit                   time.Duration
 	workers                 int
 	table, again, survivors bool
+	late                    bool
 
 	caught map[string]string // by file and guard: the test that went red before the file changed
 }
@@ -316,7 +318,7 @@ func (o options) one(ctx context.Context, m mutation, results *known) error {
 	}
 	key := m.key(source)
 	r, ok := results.get(key)
-	if !ok || o.again || o.survivors && r.what == "survived" && m.same == "" {
+	if !ok || o.again || o.survivors && r.what == "survived" && m.same == "" || o.late && strings.HasSuffix(r.test, timeOut) {
 		began := time.Now()
 		if r, err = o.try(ctx, m, mutated); err != nil {
 			return err
@@ -366,6 +368,7 @@ func (o options) try(ctx context.Context, m mutation, mutated []byte) (result, e
 		}
 		tests = append(tests, m.near...)
 	}
+	var busy error // not known
 	for _, n := range tests {
 		within, cancel := context.WithTimeout(ctx, 3*o.limit)
 		test := exec.CommandContext(within, "go", "test", "-overlay", overlay, "-vet=off", "-ldflags=-s -w", "-count=1", "-failfast", "-v", "-timeout", o.limit.String(), "-run", n.run, n.pkg)
@@ -382,10 +385,22 @@ func (o options) try(ctx context.Context, m mutation, mutated []byte) (result, e
 		if strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]") {
 			return result{what: "broken", test: firstLine(string(out))}, nil
 		}
-		return result{what: "caught", test: culprit(string(out))}, nil
+		red := culprit(string(out))
+		if name, late := strings.CutSuffix(red, timeOut); late && n.run != "^"+name+"$" {
+			// The machine may have been too busy for all tests that are near. The one that was under way is run alone.
+			alone, err := o.try(ctx, mutation{list: m.list, file: m.file, guard: m.guard, near: []near{{n.pkg, "^" + name + "$"}}}, mutated)
+			if err != nil || alone.what == "caught" {
+				return alone, err
+			}
+			busy = fmt.Errorf("%s: %s: the tests of %s took longer than %v, and %s passes alone; give them longer", m.list, m.guard, n.pkg, o.limit, name)
+			continue
+		}
+		return result{what: "caught", test: red}, nil
 	}
-	return result{what: "survived"}, nil
+	return result{what: "survived"}, busy
 }
+
+const timeOut = " (time-out)"
 
 var (
 	failure = regexp.MustCompile(`(?m)^ *--- FAIL: (\S+)`)
@@ -402,7 +417,7 @@ func culprit(out string) string {
 	}
 	if one := running.FindStringSubmatch(out); one != nil {
 		name, _, _ := strings.Cut(one[1], "/")
-		return name + " (time-out)"
+		return name + timeOut
 	}
 	if one := inTest.FindStringSubmatch(out); one != nil {
 		return one[1] + " (panic)"
