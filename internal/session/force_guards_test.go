@@ -3,6 +3,8 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -198,6 +200,67 @@ func TestHears_manyMessages(t *testing.T) {
 		close(answer)
 		synctest.Wait()
 		w.unlock(h)
+		w.close(s)
+	})
+}
+
+// Force tells each owner of another client once, at most tellMost of them, and neither its own nor what is no owner. It reads a lock of one
+// owner by HGETALL, and one that many may have by a part, so that each needs no other right.
+func TestForce_whom(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s := w.hearing()
+		asked := make(map[string]int)
+		w.wire.OnRequest(func(words [][]byte) redistest.Action {
+			asked[string(words[0])]++
+			return redistest.Action{}
+		})
+		other := w.b.id + ":7"
+		for _, field := range []string{other, other + luascripts.Writing, s.id + ":8", "mode", "not an owner"} {
+			w.mini.HSet("orders", field, "1")
+		}
+		for kind, command := range map[*Kind]string{plain: "HGETALL", writing: "HSCAN"} {
+			clear(asked)
+			if got := s.others(w.Context(), s.NewSpec(kind, "orders", nil), opTime); !slices.Equal(got, []string{other}) {
+				w.Errorf("%s: %q, want %q", command, got, other)
+			}
+			if len(asked) != 1 || asked[command] != 1 {
+				w.Errorf("it sent %v, want %s", asked, command)
+			}
+		}
+		for i := range 2 * tellMost {
+			w.mini.HSet("orders", fmt.Sprint(w.b.id, ":", i), "1")
+		}
+		if got := s.others(w.Context(), s.NewSpec(plain, "orders", nil), opTime); len(got) != tellMost {
+			w.Errorf("%d owners, want %d", len(got), tellMost)
+		}
+		w.mini.Del("orders")
+		w.close(s)
+	})
+}
+
+// What is said about a forced unlock goes by the same kind of channel as all that is said about the lock. Without time or owners nothing is said.
+func TestForce_says(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s := w.hearing()
+		asked := make(map[string]int)
+		w.wire.OnRequest(func(words [][]byte) redistest.Action {
+			asked[string(words[0])]++
+			return redistest.Action{}
+		})
+		owners := []string{w.b.id + ":1", w.b.id + ":2"}
+		spec := s.NewSpec(plain, "orders", nil)
+		s.tell(w.Context(), spec, owners, 0)
+		s.tell(w.Context(), spec, nil, opTime)
+		synctest.Wait()
+		if len(asked) != 0 {
+			w.Errorf("it sent %v", asked)
+		}
+		s.tell(w.Context(), spec, owners, opTime)
+		spec.Keys.Publish = "SPUBLISH"
+		s.tell(w.Context(), spec, owners, opTime)
+		if len(asked) != 2 || asked["PUBLISH"] != 2 || asked["SPUBLISH"] != 2 {
+			w.Errorf("it sent %v", asked)
+		}
 		w.close(s)
 	})
 }
