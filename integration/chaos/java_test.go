@@ -42,6 +42,9 @@ type java struct {
 	next            int                    // guarded by mu
 	holds           map[int][]hold         // guarded by mu; by the place
 	refused, failed int                    // guarded by mu
+
+	// resent is how many of its questions for a permit Redisson may have sent twice.
+	resent atomic.Int32
 }
 
 type javaReply struct {
@@ -237,6 +240,9 @@ func (j *java) once(s *scene, name string, number int, r *rand.Rand) {
 		var ids []string
 		ok = j.takes(&h, longest, func() (did javaDid, err error) {
 			did, err = j.permit(p, "acquire", map[string]any{"n": 1, "wait": r.IntN(20), "lease": longest.Milliseconds()})
+			if err != nil || did.Returned-did.Called > time.Second.Nanoseconds() { // it waits for 20 ms, and for the answer
+				j.resent.Add(1)
+			}
 			if err == nil {
 				ids, err = did.ids()
 			}

@@ -582,7 +582,8 @@ func (s *scene) visit() {
 		case "rw":
 			all = append(all, clients[0].NewRWLock(p.Name).Read(), clients[0].NewRWLock(p.Name).Write())
 		case "semaphore":
-			all = append(all, clients[0].NewSemaphore(p.Name, permits).N(permits))
+			n := s.permitsOf(p)
+			all = append(all, clients[0].NewSemaphore(p.Name, n).N(n))
 		case "quorum":
 			var members []lock.Locker
 			for _, c := range clients {
@@ -612,6 +613,23 @@ func (s *scene) visit() {
 			return
 		}
 	}
+}
+
+// permitsOf returns how many permits a semaphore has in all: as many as it was made with, except for those that Redisson lost. Its script
+// takes one more each time that it is sent, and the set of those that are held has the same one once. Redisson sends it again when
+// its connection broke before the answer.
+func (s *scene) permitsOf(p place) int {
+	free, err := s.rdb.Do(context.Background(), s.rdb.B().Get().Key(p.Name).Build()).AsInt64()
+	if err != nil {
+		return permits // it was never made, or the visit says what is wrong
+	}
+	held, err := s.rdb.Do(context.Background(), s.rdb.B().Zcard().Key("{"+p.Name+"}:timeout").Build()).AsInt64()
+	lost := permits - int(free+held)
+	if err != nil || s.java == nil || lost <= 0 || lost >= permits || lost > int(s.java.resent.Load()) {
+		return permits
+	}
+	s.Logf("Redisson sent %d questions twice, and lost %d permits of %s by that", s.java.resent.Load(), lost, p.Name)
+	return permits - lost
 }
 
 // left are the keys of locks, except for those that stay by design: the registers of tokens, what a
