@@ -46,7 +46,7 @@ type part struct {
 	call  *call // nil if nobody observes
 	at    *spot
 	owner *place.Owner
-	t     *tenure // in whose name it asked last, or is about to; nil before its line asks
+	t     *tenure // in whose name it asks; nil before its line asks, and after a step that came to nothing
 	h     *hold   // the result
 }
 
@@ -362,6 +362,7 @@ func (a *attempt) giveUp(err error) error {
 func (a *attempt) anew() {
 	for i := range a.parts {
 		p := &a.parts[i]
+		p.t = nil
 		p.at.lock()
 		if a.script != nil {
 			p.t = p.at.newTenure(p.spec, a.now)

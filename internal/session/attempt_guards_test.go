@@ -18,6 +18,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
+	"github.com/redis/rueidis"
 )
 
 // Each test here fails without one guard of the wait loop.
@@ -439,5 +440,34 @@ func TestWaiter_asksSoonAfterAnAnswer(t *testing.T) {
 		w.mini.SetError("")
 		w.unlock(other)
 		w.unlock(<-next)
+	})
+}
+
+// A grant comes too late for its lease, and the context of the call ends before it asks again. What was granted is given back once.
+func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		asked, gaveBack := 0, 0
+		k := hookable()
+		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Question) (luascripts.Acquired, error) {
+			asked++
+			a, err := plain.Acquire(ctx, rdb, keys, q)
+			time.Sleep(200 * time.Millisecond)
+			return a, err
+		}
+		k.Pass = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Pass) (luascripts.Passed, error) {
+			gaveBack++
+			return plain.Pass(ctx, rdb, keys, owner, p)
+		}
+		ctx := endsAfter{w.Context(), new(atomic.Int64)}
+		ctx.n.Store(4) // the call looks as it begins, before the question, after the answer, and before the next question
+		_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)}))
+		if !errors.Is(err, context.Canceled) {
+			w.Error(err)
+		}
+		time.Sleep(opTime / 2) // later the settler looks once more
+		synctest.Wait()
+		if asked != 1 || gaveBack != 1 {
+			w.Errorf("it asked %d times, and gave back %d times", asked, gaveBack)
+		}
 	})
 }

@@ -204,16 +204,22 @@ func TestHears_manyMessages(t *testing.T) {
 	})
 }
 
+// asks counts the commands that come by the wire from now on, by their names.
+func (w *world) asks() map[string]int {
+	asked := make(map[string]int)
+	w.wire.OnRequest(func(words [][]byte) redistest.Action {
+		asked[string(words[0])]++
+		return redistest.Action{}
+	})
+	return asked
+}
+
 // Force tells each owner of another client once, at most tellMost of them, and neither its own nor what is no owner. It reads a lock of one
 // owner by HGETALL, and one that many may have by a part, so that each needs no other right.
 func TestForce_whom(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := w.hearing()
-		asked := make(map[string]int)
-		w.wire.OnRequest(func(words [][]byte) redistest.Action {
-			asked[string(words[0])]++
-			return redistest.Action{}
-		})
+		asked := w.asks()
 		other := w.b.id + ":7"
 		for _, field := range []string{other, other + luascripts.Writing, s.id + ":8", "mode", "not an owner"} {
 			w.mini.HSet("orders", field, "1")
@@ -242,11 +248,7 @@ func TestForce_whom(t *testing.T) {
 func TestForce_says(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := w.hearing()
-		asked := make(map[string]int)
-		w.wire.OnRequest(func(words [][]byte) redistest.Action {
-			asked[string(words[0])]++
-			return redistest.Action{}
-		})
+		asked := w.asks()
 		owners := []string{w.b.id + ":1", w.b.id + ":2"}
 		spec := s.NewSpec(plain, "orders", nil)
 		s.tell(w.Context(), spec, owners, 0)
