@@ -49,12 +49,12 @@ func main() {
 }
 
 type options struct {
-	run, lists, results     string
-	propose                 string
-	limit                   time.Duration
-	workers                 int
-	table, again, survivors bool
-	late                    bool
+	run, lists, results    string
+	propose                string
+	limit                  time.Duration
+	workers                int
+	table                  bool
+	again, survivors, late bool
 
 	caught map[string]string // by file and guard: the test that went red before the file changed
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
@@ -110,6 +111,42 @@ func TestCulprit(t *testing.T) {
 	} {
 		if got := culprit(out); got != want {
 			t.Errorf("%q: %s, want %s", out, got, want)
+		}
+	}
+}
+
+// Tests that run out of time together say nothing, where the one that was under way passes alone: the machine may be too busy. One that hangs
+// alone, too, has noticed the mutation.
+func TestTry_outOfTime(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for name, text := range map[string]string{
+		"go.mod": "module m\n\ngo 1.24\n",
+		"m.go":   "package m\n",
+		"m_test.go": `package m
+
+import (
+	"flag"
+	"testing"
+)
+
+func TestAlone(*testing.T) {
+	if flag.Lookup("test.run").Value.String() != "^TestAlone$" {
+		select {}
+	}
+}
+
+func TestHangs(*testing.T) { select {} }
+`,
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := options{limit: 4 * time.Second}
+	for run, want := range map[string]string{"TestA": "TestAlone passes alone", "TestH": ""} {
+		r, err := o.try(t.Context(), mutation{file: "m.go", near: []near{{".", run}}}, []byte("package m\n"))
+		if want != "" && (err == nil || !strings.Contains(err.Error(), want)) || want == "" && (err != nil || r != (result{"caught", "TestHangs" + timeOut})) {
+			t.Errorf("%s: %v, %v", run, r, err)
 		}
 	}
 }
