@@ -225,15 +225,17 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *se
 	return semaphore.New(c.used(), name, permits, opts...)
 }
 
-// Close gives back every lock that the client still holds, ends their holds and
-// all waiting calls with lock.ErrClosed, and waits until no goroutine and no
-// subscription of the client is left, until ctx ends, or for twice the
-// operation timeout if ctx is over already. On an [Open] client it then closes
-// the connection; if ctx ends before that is done, it goes on in the background.
+// Close releases every lock that the client still holds, and ends their holds and
+// all waiting calls with lock.ErrClosed. It waits until no goroutine and no
+// subscription of the client is left, until ctx is canceled, or for three operation
+// timeouts ([WithOpTimeout]), whichever comes first. If ctx is canceled already, it waits for up to two.
+// On an [Open] client it then closes the connection; if the time is up before that is done, it
+// continues in the background.
 //
-// An error says what is left: locks that Redis did not confirm to be
-// free, which end with their leases, or goroutines that still wait for a server
-// that does not answer, which end with the connection. A second call waits
+// The error says what is left: locks that Redis did not confirm to be
+// free, which expire with their leases, or goroutines that still wait for a server
+// that does not respond, which end with the connection. It matches ctx.Err() if ctx was canceled first,
+// and lock.ErrUnavailable if the operation timeouts were over first. A second call waits
 // again.
 func (c *Client) Close(ctx context.Context) error {
 	if l, ok := c.owned.(*lazy); ok {
@@ -242,11 +244,8 @@ func (c *Client) Close(ctx context.Context) error {
 	if c.entry != nil {
 		c.entry.End() // meanwhile
 	}
-	if ctx.Err() != nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 2*c.session.OpTimeout)
-		defer cancel()
-	}
+	ctx, cancel := c.session.CloseContext(ctx) // for all that follows together
+	defer cancel()
 	sent := make(chan error, 1)
 	go func() { sent <- c.sender.Close(ctx) }() // what takes no locks keeps none from being given back
 	err := c.session.Close(ctx)

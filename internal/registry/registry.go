@@ -86,14 +86,8 @@ func (e *Entry) End() {
 	e.end.Do(func() { close(e.ended) })
 }
 
-// Wait waits, after End, until the goroutine has ended. It waits until the end of ctx at the most,
-// or for the time of two commands if ctx has ended already.
+// Wait waits, after End, until the goroutine has ended, or until ctx is canceled.
 func (e *Entry) Wait(ctx context.Context) error {
-	if ctx.Err() != nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 2*e.config.Timeout)
-		defer cancel()
-	}
 	select {
 	case <-e.done:
 		return nil

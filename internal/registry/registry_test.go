@@ -198,7 +198,7 @@ func TestEntry_endsWithoutAnAnswer(t *testing.T) {
 		if err := e.Wait(short); err == nil || time.Since(began) != time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
-		if err := e.Wait(short); err != nil { // short has ended
+		if err := e.Wait(t.Context()); err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(began); took > 2*time.Second {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,20 +62,65 @@ func (c *closer) callLast(ctx context.Context) {
 	wg.Wait()
 }
 
+// closeTimeouts is for how many operation timeouts Close waits at most: one for the releases, and two for what else is under way.
+const closeTimeouts = 3
+
+// CloseContext returns the context of a Close that was called with ctx. It is canceled with ctx, or after three operation timeouts, or,
+// if ctx is canceled already, after two.
+func (s *Session) CloseContext(ctx context.Context) (_ context.Context, cancel context.CancelFunc) {
+	if _, bounded := ctx.(closing); bounded {
+		return ctx, func() {}
+	}
+	c := closing{caller: ctx, limit: closeTimeouts * s.OpTimeout}
+	if ctx.Err() != nil {
+		c.caller, c.limit = context.WithoutCancel(ctx), 2*s.OpTimeout
+	}
+	c.Context, cancel = context.WithTimeout(c.caller, c.limit)
+	return c, cancel
+}
+
+// closing is the context of a Close.
+type closing struct {
+	context.Context
+	caller context.Context
+	limit  time.Duration
+}
+
+// Err returns the caller's error, or that Redis did not respond in time.
+func (c closing) Err() error {
+	if err := c.Context.Err(); err == nil || c.caller.Err() != nil {
+		return err
+	}
+	return closeTimeout{c.limit}
+}
+
+// closeTimeout is the error of a Close whose own time was up before its caller's context was canceled.
+type closeTimeout struct{ limit time.Duration }
+
+// Error says how long Close waited.
+func (e closeTimeout) Error() string {
+	return fmt.Sprintf("%v within %v", lock.ErrUnavailable, e.limit)
+}
+
+// Is makes it match lock.ErrUnavailable and os.ErrDeadlineExceeded. The deadline is not the caller's.
+func (e closeTimeout) Is(target error) bool {
+	return target == lock.ErrUnavailable || target == os.ErrDeadlineExceeded
+}
+
+// Timeout reports true.
+func (e closeTimeout) Timeout() bool { return true }
+
 // Close gives back every lock still held, ends the waiters with ErrClosed, and
-// waits for all goroutines, while ctx lasts.
+// waits for all goroutines, while ctx lasts, and for three operation timeouts at most.
 //
 // The error names how many locks Redis did not confirm to be free; they end
-// with their leases. It matches ctx's error when ctx ended first. A ctx that is
+// with their leases. It matches ctx's error when ctx ended first, and ErrUnavailable when the time was up. A ctx that is
 // over already, as it often is when a program ends, is given two operation
-// time-outs. A second Close waits as well, and returns nil when there is nothing
+// timeouts. A second Close waits as well, and returns nil when there is nothing
 // left.
 func (s *Session) Close(ctx context.Context) error {
-	if ctx.Err() != nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 2*s.OpTimeout)
-		defer cancel()
-	}
+	ctx, cancel := s.CloseContext(ctx)
+	defer cancel()
 	held, first := s.places.close()
 
 	// Only the first Close gives the locks back. Until it has, the watchdog and the hub must
@@ -158,7 +204,7 @@ func (s *Session) GaveBack() bool {
 // giveBackAll ends the holds of all tenures and releases them, many at a time. It
 // returns how many Redis did not confirm.
 func (s *Session) giveBackAll(ctx context.Context, held []*tenure) (failed int) {
-	const atOnce = 64
+	const atOnce = 512 // so that Close can release many locks of a distant server in its time
 	var wg sync.WaitGroup
 	var unconfirmed atomic.Int64
 	slots := make(chan struct{}, atOnce)

@@ -3,7 +3,9 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -196,4 +198,57 @@ func TestClose_whileAWaiterAsks(t *testing.T) {
 		}
 		w.unlock(h)
 	})
+}
+
+// The server does not respond, and the context of Close is never canceled. Close takes three operation timeouts at most, however many locks
+// are held, also a second Close, and also if it finds something else to do.
+func TestClose_ofASilentServer(t *testing.T) {
+	for _, locks := range []int{0, 3, 1000} {
+		for name, fail := range map[string]func(w *world){
+			"paused":  func(w *world) { w.wire.Freeze(true) },
+			"refuses": func(w *world) { w.wire.Refuse(true); w.wire.CutAll() },
+		} {
+			t.Run(fmt.Sprint(name, ", locks=", locks), func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					var holds []lock.Hold
+					for i := range locks {
+						h, err := w.a.Lock(w.Context(), w.all(w.a, fmt.Sprint("orders", i))[0])
+						if err != nil {
+							w.Fatal(err)
+						}
+						holds = append(holds, h)
+					}
+					if locks == 0 {
+						if _, err := w.a.AtClose(func(ctx context.Context) { <-ctx.Done() }); err != nil {
+							w.Fatal(err)
+						}
+					}
+					fail(w)
+					began := time.Now()
+					var closing sync.WaitGroup
+					for i := range 2 {
+						closing.Go(func() {
+							err := w.a.Close(context.Background())
+							if took := time.Since(began); took > 3*opTime {
+								w.Errorf("call %d took %v, and an operation timeout is %v", i, took, opTime)
+							}
+							if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+								w.Errorf("call %d: %v, want %v", i, err, lock.ErrUnavailable)
+							}
+						})
+					}
+					closing.Wait()
+					for _, h := range holds {
+						if !errors.Is(h.Err(), lock.ErrClosed) {
+							w.Errorf("a hold after Close: %v", h.Err())
+							break
+						}
+					}
+					w.wire.Freeze(false)
+					w.wire.CutAll()
+					w.mini.FlushAll()
+				})
+			})
+		}
+	}
 }
