@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
 // addr is the address of a server in memory, for the examples.
@@ -261,5 +263,77 @@ func TestClose_frozen(t *testing.T) {
 		}
 	case <-time.After(900 * time.Millisecond): // rueidis waits for a second
 		t.Errorf("Close goes on after its context: %v", <-returned)
+	}
+}
+
+// The server is paused, and the context of Close is never canceled. Close takes three operation timeouts at most, whatever the client is
+// used for, and whether it has the connection of its own or that of the application.
+func TestClose_ofAPausedServer(t *testing.T) {
+	const timeout = 1500 * time.Millisecond
+	for _, borrowed := range []bool{false, true} {
+		t.Run(fmt.Sprint("borrowed=", borrowed), func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			opts := []client.Option{client.WithWatchdogTimeout(20 * time.Second), client.WithOpTimeout(timeout)}
+			c, err := client.New(s.Client(t), opts...)
+			if !borrowed {
+				c, err = client.Open(t.Context(), s.URL(), opts...)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var holds []lock.Hold
+			for i, l := range []lock.Locker{
+				c.NewLock("a"), c.NewLock("b"), c.NewLock("c", lock.WithFencing()), c.NewFairLock("fair"), c.NewRWLock("rw").Write(), c.NewRWLock("rw2").Read(),
+				c.NewSemaphore("permits", 2),
+			} {
+				h, err := l.Lock(t.Context())
+				if err != nil {
+					t.Fatalf("lock %d: %v", i, err)
+				}
+				holds = append(holds, h)
+			}
+			limiter := c.NewRateLimiter("limiter", ratelimit.Closed, ratelimit.PerHour(1))
+			if _, err := limiter.Take(t.Context(), "key", 1); err != nil {
+				t.Fatal(err)
+			}
+			leads := make(chan struct{})
+			election := c.NewElection("election")
+			var ended sync.WaitGroup
+			ended.Go(func() {
+				_ = election.Run(context.Background(), "me", func(ctx context.Context) error {
+					close(leads)
+					<-ctx.Done()
+					return ctx.Err()
+				})
+			})
+			<-leads
+			ended.Go(func() {
+				if _, err := c.NewLock("a").Lock(context.Background()); !errors.Is(err, lock.ErrClosed) {
+					t.Errorf("a waiter: %v", err)
+				}
+			})
+			ended.Go(func() {
+				if err := limiter.Wait(context.Background(), "key", 1); err == nil {
+					t.Error("a caller came through")
+				}
+			})
+			s.Freeze(t)
+			defer s.Thaw(t)
+			began := time.Now()
+			err = c.Close(context.Background())
+			if took := time.Since(began); took > 3*timeout+5*time.Second { // a busy machine
+				t.Errorf("it took %v, and an operation timeout is %v", took, timeout)
+			}
+			if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v, want %v", err, lock.ErrUnavailable)
+			}
+			for i, h := range holds {
+				if !errors.Is(h.Err(), lock.ErrClosed) {
+					t.Errorf("hold %d: %v", i, h.Err())
+				}
+			}
+			ended.Wait()
+		})
 	}
 }

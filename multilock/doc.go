@@ -62,6 +62,8 @@
 // server after the other. A vote that is won so joins a majority that exists without it, and
 // proves nothing about the time before.
 //
+// The error of an attempt says of each server why it had no vote, and means one thing; see [Quorum.TryLock].
+//
 // Two holders cannot both have a majority, as they would share a server, and a server
 // grants the lock to one of them. That holds unless a server forgets a grant:
 //
@@ -81,7 +83,11 @@
 // returns, a majority has raised its registers to that token: one round trip more. Each
 // server raises its register only while this holder has its lock, so a holder that
 // was stopped in between cannot get a token any more. The servers outside of that majority
-// raise theirs in the background. A re-entry keeps the token, and costs no more.
+// raise theirs in the background. A re-entry keeps the token of the outer hold, whichever servers
+// vote for it, and requires no further round trip: while the outer hold is valid, no other owner
+// can have a newer token, and a later owner gets a larger one from a server of the outer
+// hold's majority. If the outer hold is lost before the re-entry has its votes, the new hold has a new
+// token.
 //
 // Any two majorities share a server, and that server's register is what makes the later
 // token the larger one. So this holds if the registers survive: servers may be down,

@@ -26,8 +26,7 @@ import (
 // comes after both holds meets a server of the outer hold's majority, which had the token before the outer hold was
 // returned. If the outer hold is lost before that moment, the call is no re-entry, and gets a token of its own.
 //
-// Two calls of one owner that do not see each other as held yet could both believe to be the first. So their decisions come
-// one after the other.
+// Two calls of one owner at the same time could both act as the first. So their decisions come one after the other.
 
 // inTurn waits until no other attempt of this owner decides, and keeps others from deciding until the
 // caller calls done. It reports false if ctx ended before.

@@ -43,7 +43,9 @@ var _ lock.Locker = (*Quorum)(nil)
 //
 // It does no I/O. A wrong number of locks, a wrong option, or a semaphore of more than one permit is an
 // error of the first call. Locks that turn out to be on one server have one vote
-// together.
+// together. If they are so many that the others are no majority, that is the error of each call.
+// The client detects it by the run id of the server, also behind a proxy. Where INFO is denied,
+// it compares the owners that have the lock.
 //
 // To start while a minority of the servers is down, open their clients with
 // client.WithLazyConnect.
