@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -376,7 +377,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	case !o.Answered:
 		return nil, true, s.sender.CutOff(o.Err)
 	case o.Err != nil:
-		if o.Repeated || command.FaultOf(o.Err).MayHaveRun {
+		if o.Repeated || retry.FaultOf(o.Err).MayHaveRun() {
 			s.sender.Go(func() { s.settle(t, true) })
 		} else {
 			t.settled()
