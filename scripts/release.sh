@@ -52,7 +52,7 @@ if [ "${RELEASE_UNSIGNED:-no}" != yes ]; then
 fi
 
 # All modules that people import or install. The others are for development.
-modules=$(ls -d */go.mod */*/go.mod | sed 's,/go.mod$,,' | grep -v -x -e integration -e benchmarks -e sim -e scripts/sbom)
+modules=$(ls -d */go.mod */*/go.mod | sed 's,/go.mod$,,' | grep -v -x -e integration -e proof/benchmarks -e proof/sim -e scripts/sbom)
 
 (cd scripts/sbom && go build -o "$cache/sbom" .)
 

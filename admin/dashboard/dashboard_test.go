@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/admin/dashboard"
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/dashboard"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/lock"

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 
-	"github.com/leasehold-go/leasehold/dashboard"
+	"github.com/leasehold-go/leasehold/admin/dashboard"
 	"github.com/redis/rueidis"
 )
 

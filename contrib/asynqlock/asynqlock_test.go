@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
-	"github.com/leasehold-go/leasehold/asynqlock"
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/asynqlock"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"

@@ -1,4 +1,4 @@
-module github.com/leasehold-go/leasehold/asynqlock
+module github.com/leasehold-go/leasehold/contrib/asynqlock
 
 go 1.25.0
 
@@ -24,4 +24,4 @@ require (
 	google.golang.org/protobuf v1.36.10 // indirect
 )
 
-replace github.com/leasehold-go/leasehold => ../
+replace github.com/leasehold-go/leasehold => ../../

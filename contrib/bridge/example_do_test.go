@@ -8,8 +8,8 @@ import (
 
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
-	"github.com/leasehold-go/leasehold/bridge"
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/bridge"
 	"github.com/redis/go-redis/v9"
 )
 

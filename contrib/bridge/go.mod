@@ -1,4 +1,4 @@
-module github.com/leasehold-go/leasehold/bridge
+module github.com/leasehold-go/leasehold/contrib/bridge
 
 go 1.25.0
 
@@ -23,4 +23,4 @@ require (
 	golang.org/x/sys v0.47.0 // indirect
 )
 
-replace github.com/leasehold-go/leasehold => ../
+replace github.com/leasehold-go/leasehold => ../../

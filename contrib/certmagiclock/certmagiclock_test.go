@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/certmagic"
-	"github.com/leasehold-go/leasehold/certmagiclock"
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/certmagiclock"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"

@@ -7,8 +7,8 @@ import (
 	"os"
 
 	"github.com/caddyserver/certmagic"
-	"github.com/leasehold-go/leasehold/certmagiclock"
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/certmagiclock"
 	"github.com/leasehold-go/leasehold/lock"
 )
 

@@ -1,4 +1,4 @@
-module github.com/leasehold-go/leasehold/certmagiclock
+module github.com/leasehold-go/leasehold/contrib/certmagiclock
 
 go 1.25.0
 
@@ -32,4 +32,4 @@ require (
 	golang.org/x/tools v0.48.0 // indirect
 )
 
-replace github.com/leasehold-go/leasehold => ../
+replace github.com/leasehold-go/leasehold => ../../

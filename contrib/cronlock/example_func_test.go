@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/cronlock"
+	"github.com/leasehold-go/leasehold/contrib/cronlock"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/robfig/cron/v3"
 )

@@ -6,7 +6,7 @@ import (
 	"log"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/cronlock"
+	"github.com/leasehold-go/leasehold/contrib/cronlock"
 	"github.com/robfig/cron/v3"
 )
 

@@ -1,4 +1,4 @@
-module github.com/leasehold-go/leasehold/cronlock
+module github.com/leasehold-go/leasehold/contrib/cronlock
 
 go 1.25.0
 
@@ -17,4 +17,4 @@ require (
 	golang.org/x/sys v0.47.0 // indirect
 )
 
-replace github.com/leasehold-go/leasehold => ../
+replace github.com/leasehold-go/leasehold => ../../

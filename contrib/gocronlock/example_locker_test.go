@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-co-op/gocron/v2"
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/gocronlock"
+	"github.com/leasehold-go/leasehold/contrib/gocronlock"
 	"github.com/leasehold-go/leasehold/lock"
 )
 

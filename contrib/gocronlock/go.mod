@@ -1,4 +1,4 @@
-module github.com/leasehold-go/leasehold/gocronlock
+module github.com/leasehold-go/leasehold/contrib/gocronlock
 
 go 1.25.0
 
@@ -19,4 +19,4 @@ require (
 	golang.org/x/sys v0.47.0 // indirect
 )
 
-replace github.com/leasehold-go/leasehold => ../
+replace github.com/leasehold-go/leasehold => ../../

@@ -8,7 +8,7 @@ import (
 	"net/http/httptest"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/httplock"
+	"github.com/leasehold-go/leasehold/contrib/httplock"
 	"github.com/leasehold-go/leasehold/lock"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/leaseholdotel"
+	"github.com/leasehold-go/leasehold/contrib/leaseholdotel"
 	"github.com/leasehold-go/leasehold/lock"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/sdk/metric"

@@ -1,10 +1,10 @@
-module github.com/leasehold-go/leasehold/leaseholdotel
+module github.com/leasehold-go/leasehold/contrib/leaseholdotel
 
 go 1.25.0
 
 require (
 	github.com/leasehold-go/leasehold v0.0.0
-	github.com/leasehold-go/leasehold/leaseholdprom v0.0.0
+	github.com/leasehold-go/leasehold/contrib/leaseholdprom v0.0.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/client_model v0.6.2
 	go.opentelemetry.io/otel v1.44.0
@@ -37,6 +37,6 @@ require (
 )
 
 replace (
-	github.com/leasehold-go/leasehold => ../
-	github.com/leasehold-go/leasehold/leaseholdprom => ../leaseholdprom
+	github.com/leasehold-go/leasehold => ../../
+	github.com/leasehold-go/leasehold/contrib/leaseholdprom => ../leaseholdprom
 )

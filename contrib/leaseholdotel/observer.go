@@ -37,7 +37,7 @@ import (
 )
 
 // scope is the name of the instrumentation.
-const scope = "github.com/leasehold-go/leasehold/leaseholdotel"
+const scope = "github.com/leasehold-go/leasehold/contrib/leaseholdotel"
 
 // The attributes.
 const (

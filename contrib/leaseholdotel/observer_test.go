@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/leaseholdotel"
+	"github.com/leasehold-go/leasehold/contrib/leaseholdprom"
 	"github.com/leasehold-go/leasehold/internal/observetest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"github.com/leasehold-go/leasehold/leaseholdotel"
-	"github.com/leasehold-go/leasehold/leaseholdprom"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasehold-go/leasehold/leaseholdprom"
+	"github.com/leasehold-go/leasehold/contrib/leaseholdprom"
 	"github.com/leasehold-go/leasehold/lock"
 )
 

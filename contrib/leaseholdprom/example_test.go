@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/leaseholdprom"
+	"github.com/leasehold-go/leasehold/contrib/leaseholdprom"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"

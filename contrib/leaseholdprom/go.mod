@@ -1,4 +1,4 @@
-module github.com/leasehold-go/leasehold/leaseholdprom
+module github.com/leasehold-go/leasehold/contrib/leaseholdprom
 
 go 1.25.0
 
@@ -27,4 +27,4 @@ require (
 	google.golang.org/protobuf v1.36.8 // indirect
 )
 
-replace github.com/leasehold-go/leasehold => ../
+replace github.com/leasehold-go/leasehold => ../../

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/leaseholdprom"
 	"github.com/leasehold-go/leasehold/internal/observetest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"github.com/leasehold-go/leasehold/leaseholdprom"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"

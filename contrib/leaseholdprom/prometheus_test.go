@@ -120,7 +120,7 @@ func TestBoard_isComplete(t *testing.T) {
 		}
 		return string(text)
 	}
-	board, rules, docs := read("dashboard.json"), read("alerts.yaml"), read("../docs/TELEMETRY.md")
+	board, rules, docs := read("dashboard.json"), read("alerts.yaml"), read("../../docs/TELEMETRY.md")
 	registry := prometheus.NewRegistry()
 	m := newMetrics(t)
 	registry.MustRegister(m)

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/synclock"
+	"github.com/leasehold-go/leasehold/contrib/synclock"
 )
 
 // A store that wants a sync.Locker gets one that all processes share.

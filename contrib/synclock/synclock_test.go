@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/synclock"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
-	"github.com/leasehold-go/leasehold/synclock"
 )
 
 // addr is the address of a server in memory, for the examples.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/leaseholdprom"
+	"github.com/leasehold-go/leasehold/contrib/leaseholdprom"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"

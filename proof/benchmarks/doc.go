@@ -8,7 +8,7 @@
 //	go run . -short                           every cell for a moment, to see that it works
 //	go run . -cells '^hot' -reps 9            some cells
 //	go run . -contenders 'leasehold|^f1'      some contenders
-//	go run . -set locks -doc ../docs/PERFORMANCE.md    the tables go into that file
+//	go run . -set locks -doc ../../docs/PERFORMANCE.md    the tables go into that file
 //	go run . -cells '^free$' -contenders leasehold -cpuprofile /tmp/prof
 //
 // It needs Linux and a redis-server or valkey-server on the PATH, and starts and
@@ -29,6 +29,6 @@
 //
 // A worker process is this program, started once more.
 //
-// [docs/PERFORMANCE.md]: ../docs/PERFORMANCE.md
-// [docs/PERFORMANCE_KINDS.md]: ../docs/PERFORMANCE_KINDS.md
+// [docs/PERFORMANCE.md]: ../../docs/PERFORMANCE.md
+// [docs/PERFORMANCE_KINDS.md]: ../../docs/PERFORMANCE_KINDS.md
 package main

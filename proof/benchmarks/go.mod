@@ -1,4 +1,4 @@
-module github.com/leasehold-go/leasehold/benchmarks
+module github.com/leasehold-go/leasehold/proof/benchmarks
 
 go 1.25.0
 
@@ -8,7 +8,7 @@ require (
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/go-redsync/redsync/v4 v4.16.0
 	github.com/leasehold-go/leasehold v0.0.0
-	github.com/leasehold-go/leasehold/leaseholdprom v0.0.0
+	github.com/leasehold-go/leasehold/contrib/leaseholdprom v0.0.0
 	github.com/redis/go-redis/v9 v9.17.3
 	github.com/redis/rueidis v1.0.79
 	github.com/redis/rueidis/rueidiscompat v1.0.71
@@ -39,6 +39,6 @@ require (
 )
 
 replace (
-	github.com/leasehold-go/leasehold => ../
-	github.com/leasehold-go/leasehold/leaseholdprom => ../leaseholdprom
+	github.com/leasehold-go/leasehold => ../../
+	github.com/leasehold-go/leasehold/contrib/leaseholdprom => ../../contrib/leaseholdprom
 )

@@ -273,7 +273,7 @@ func TestReplaced(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"PERFORMANCE.md", "PERFORMANCE_KINDS.md"} {
-		page, err := os.ReadFile("../docs/" + name)
+		page, err := os.ReadFile("../../docs/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}

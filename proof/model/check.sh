@@ -100,7 +100,7 @@ runs | awk -v names=" $* " 'NF && (names == "  " || index(names, " " $1 " "))' |
 
 # Do the scripts take the steps that the servers of the models took?
 if [ -n "$(ls "$dir/steps")" ]; then
-	(cd "$here/.." && LEASEHOLD_REQUIRE_REDIS=1 LEASEHOLD_STEPS="$dir/steps" go test -count=1 -v -run '^TestSteps$' ./luascripts) >"$dir/steps.out" || {
+	(cd "$here/../.." && LEASEHOLD_REQUIRE_REDIS=1 LEASEHOLD_STEPS="$dir/steps" go test -count=1 -v -run '^TestSteps$' ./luascripts) >"$dir/steps.out" || {
 		cat "$dir/steps.out"
 		exit 1
 	}
@@ -113,7 +113,7 @@ mkdir "$dir/histories"
 cd "$dir/histories"
 export LEASEHOLD_SEED="${LEASEHOLD_SEED:-$(date +%s)}" # the seeds of the histories from here on
 echo "histories: LEASEHOLD_SEED=$LEASEHOLD_SEED"
-(cd "$here/.." && LEASEHOLD_TRACES="$dir/histories" go test -count=1 -run '^TestTraces$' ./internal/place ./watchdog) >go.out || {
+(cd "$here/../.." && LEASEHOLD_TRACES="$dir/histories" go test -count=1 -run '^TestTraces$' ./internal/place ./watchdog) >go.out || {
 	cat go.out
 	exit 1
 }

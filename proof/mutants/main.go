@@ -32,8 +32,8 @@ import (
 func main() {
 	var o options
 	flag.StringVar(&o.run, "run", "", "only mutations whose file and guard match this `expression`")
-	flag.StringVar(&o.lists, "lists", "mutants/*.txt", "the `files` with the mutations")
-	flag.StringVar(&o.results, "results", "mutants/results.tsv", "the `file` with what is known")
+	flag.StringVar(&o.lists, "lists", "proof/mutants/*.txt", "the `files` with the mutations")
+	flag.StringVar(&o.results, "results", "proof/mutants/results.tsv", "the `file` with what is known")
 	flag.DurationVar(&o.limit, "timeout", 5*time.Minute, "how `long` the tests of a mutation may take; one that takes longer is caught")
 	flag.IntVar(&o.workers, "workers", 1, "how `many` at a time")
 	flag.BoolVar(&o.table, "table", false, "run nothing; write the table of docs/GUARDS.md")

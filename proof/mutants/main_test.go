@@ -16,8 +16,8 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 // Each mutation still fits its source. To run them takes hours: make mutate.
 func TestMutations_apply(t *testing.T) {
-	t.Chdir("..")
-	all, err := readAll("mutants/*.txt")
+	t.Chdir("../..")
+	all, err := readAll("proof/mutants/*.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +43,8 @@ func TestMutations_apply(t *testing.T) {
 // A mutation of a script is a script that the server in memory compiles rightly, as a test catches one that is not, whatever it takes
 // away. gopher-lua jumps to a wrong place where a loop begins with a constant that is false.
 func TestMutations_scripts(t *testing.T) {
-	t.Chdir("..")
-	all, err := readAll("mutants/*.txt")
+	t.Chdir("../..")
+	all, err := readAll("proof/mutants/*.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestKnown(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	t.Chdir("..")
+	t.Chdir("../..")
 	m := mutation{file: "go.mod", guard: "a | b", promise: "p", old: "x"}
 	source, err := os.ReadFile(m.file)
 	if err != nil {

@@ -4,7 +4,7 @@
 //	go run ./reliability -run 3,4     run the tests of these rows first; "all" for all
 //	go run ./reliability -chaos FILE  take up rounds that make chaos wrote to LEASEHOLD_CHAOS_RESULTS
 //
-// It runs in the directory of the module integration. Each result is kept in results.json with the commit that it was
+// It runs in the root of the repository. Each result is kept in results.json with the commit that it was
 // measured on, so rows can be measured one by one. A row whose tests fail keeps its earlier result, and the command fails. It refuses
 // results of a commit that is not in the history of HEAD, as nobody could measure them again: commit first, and do not rebase after that.
 package main
@@ -28,9 +28,9 @@ import (
 
 // Where the results are, and the page.
 const (
-	resultsFile = "reliability/results.json"
-	busyFile    = "reliability/rounds.json" // kept by hand, as it says why a test was red
-	pageFile    = "../docs/RELIABILITY.md"
+	resultsFile = "proof/reliability/results.json"
+	busyFile    = "proof/reliability/rounds.json" // kept by hand, as it says why a test was red
+	pageFile    = "docs/RELIABILITY.md"
 )
 
 // results is what was measured.
@@ -297,7 +297,6 @@ func (r row) measure() (m measured, err error) {
 	for _, c := range r.commands {
 		fmt.Fprintf(os.Stderr, "row %d: %s\n", r.number, c.text)
 		cmd := exec.Command("sh", "-c", c.text)
-		cmd.Dir = ".."
 		cmd.Env = append(os.Environ(), "LEASEHOLD_REQUIRE_REDIS=1")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -370,7 +369,7 @@ func output(name string, args ...string) string {
 }
 
 // library is what git finds the sources of the library by.
-var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top)*.pml", ":(top,exclude)integration", ":(top,exclude)benchmarks", ":(top,exclude)internal/redistest"}
+var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top)*.pml", ":(top,exclude)integration", ":(top,exclude)proof/benchmarks", ":(top,exclude)internal/redistest"}
 
 // commit names the latest commit that changed the library.
 func commit() string {

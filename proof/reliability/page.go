@@ -12,13 +12,13 @@ import (
 const head = `# Reliability
 
 For users who want to know what the promises of [GUARANTEES.md](GUARANTEES.md) were put to, and what came of it. A program writes this page from what it
-ran (` + "`integration/reliability`" + `). Do not edit it: a test compares it with the results. Each row says what goes wrong, what is promised then, what
+ran (` + "`proof/reliability`" + `). Do not edit it: a test compares it with the results. Each row says what goes wrong, what is promised then, what
 was measured, and the command that measures it again.
 
 ` + "```sh" + `
 make chaos                                      # ten minutes of faults, with a new seed
 make chaos SEED=42 DURATION=2h                  # the same faults again, for longer
-cd integration && go run ./reliability -run 3,4 # measure rows 3 and 4 again, and write this page
+go run ./proof/reliability -run 3,4 # measure rows 3 and 4 again, and write this page
 ` + "```" + `
 
 "Wrong" counts what must never be: two holds that were valid at once where no fault excuses it, a token that is not larger than an earlier holder's, a hold that was

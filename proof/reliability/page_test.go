@@ -9,7 +9,7 @@ import (
 
 // The page is what the results say, every row has a figure, and no figure is older than the table.
 func TestPage(t *testing.T) {
-	t.Chdir("..")
+	t.Chdir("../..")
 	r, err := load()
 	if err != nil {
 		t.Fatal(err)
@@ -19,7 +19,7 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(text) != page(r) {
-		t.Errorf("%s is not what the results say; cd integration && go run ./reliability writes it", pageFile)
+		t.Errorf("%s is not what the results say; go run ./proof/reliability writes it", pageFile)
 	}
 	if len(table) != 27 {
 		t.Errorf("%d rows", len(table))

@@ -160,7 +160,7 @@ var table = []row{
 	{25, "anything that can be parsed: names, replies, messages, URLs, headers", "no crash", []command{
 		{text: "make fuzz FUZZTIME=100000x", digest: fuzzed},
 	}, nil},
-	{26, "every order of events in a small world", "the properties of model/README.md hold in every state, each mutant is caught, and the scripts take each step of the models' servers", []command{{text: "make model", digest: modelled}}, nil},
+	{26, "every order of events in a small world", "the properties of proof/model/README.md hold in every state, each mutant is caught, and the scripts take each step of the models' servers", []command{{text: "make model", digest: modelled}}, nil},
 	{27, "a thousand goroutines wait for a minute", "one question a second for each process, not for each waiter", []command{figures("waiters")}, nil},
 }
 

@@ -4,7 +4,7 @@
 //	go run ./versions -on FILE,FILE               run all parts on these servers first
 //	go run ./versions -on FILE -parts rules,tls   run these parts
 //
-// It runs in the directory of the module integration. A row is kept as soon as it ran, with its commit and its day, so
+// It runs in the root of the repository. A row is kept as soon as it ran, with its commit and its day, so
 // the table can be made piece by piece. A test that is red is in the table, and the command fails.
 package main
 
@@ -29,8 +29,8 @@ import (
 
 // Where the results are, and the page.
 const (
-	resultsFile = "versions/results.json"
-	pageFile    = "../docs/COMPATIBILITY.md"
+	resultsFile = "proof/versions/results.json"
+	pageFile    = "docs/COMPATIBILITY.md"
 )
 
 // part is a row of each server.
@@ -65,7 +65,7 @@ var parts = []part{
 }
 
 // library is what commit looks at: what programs import, and no tests.
-var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)*_test.go", ":(top,exclude)integration", ":(top,exclude)benchmarks", ":(top,exclude)internal/redistest"}
+var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)*_test.go", ":(top,exclude)integration", ":(top,exclude)proof", ":(top,exclude)internal/redistest"}
 
 // row is what became of a part on a server.
 type row struct {
@@ -164,8 +164,8 @@ func (p part) on(binary string) (r row, err error) {
 		return r, err
 	}
 	cmd := exec.Command("go", append([]string{"test", "-json", "-short", "-count=1", "-timeout", "25m"}, p.test...)...)
-	if p.root {
-		cmd.Dir = ".."
+	if !p.root {
+		cmd.Dir = "integration"
 	}
 	rounds := filepath.Join(os.TempDir(), fmt.Sprintf("leasehold-versions-%d", os.Getpid()))
 	defer os.Remove(rounds)

@@ -11,7 +11,7 @@ import (
 
 const head = `# Compatibility
 
-For users who want to know on which servers leasehold was run, and what came of it. A program writes this page from what ran (` + "`integration/versions`" + `).
+For users who want to know on which servers leasehold was run, and what came of it. A program writes this page from what ran (` + "`proof/versions`" + `).
 Do not edit it: a test compares it with the results. A server that is not here was not tested. Redis 7.0 is what all other tests of the repository run on.
 
 ` + "```sh" + `

@@ -10,7 +10,7 @@ import (
 
 // The page is what the results say, and no row is of a part that is gone.
 func TestPage(t *testing.T) {
-	t.Chdir("..")
+	t.Chdir("../..")
 	rows, err := load()
 	if err != nil {
 		t.Fatal(err)
@@ -20,7 +20,7 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(text) != page(rows) {
-		t.Errorf("%s is not what the results say; cd integration && go run ./versions writes it", pageFile)
+		t.Errorf("%s is not what the results say; go run ./proof/versions writes it", pageFile)
 	}
 	for _, r := range rows {
 		if place(r.Part) < 0 {

@@ -30,7 +30,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasehold-go/leasehold/sim"
+	"github.com/leasehold-go/leasehold/proof/sim"
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 )
@@ -284,7 +284,7 @@ func build(ctx context.Context, file, overlay string, env ...string) error {
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
-	build := exec.CommandContext(ctx, "go", append(args, "github.com/leasehold-go/leasehold/sim")...)
+	build := exec.CommandContext(ctx, "go", append(args, "github.com/leasehold-go/leasehold/proof/sim")...)
 	build.Env = append(os.Environ(), env...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("go test -c: %w\n%s", err, out)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/leasehold-go/leasehold/sim"
+	"github.com/leasehold-go/leasehold/proof/sim"
 	"go.uber.org/goleak"
 )
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/leasehold-go/leasehold/sim"
+	"github.com/leasehold-go/leasehold/proof/sim"
 	"github.com/yuin/gopher-lua/parse"
 )
 
