@@ -274,6 +274,7 @@ func refusedBy(v luascripts.Verdict) error {
 // caller has left to late, which may be nil.
 func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, error), late func(T)) (none T, err error) {
 	pause := retry.Backoff{Most: w.send.Timeout / 4}
+	var last error
 	for end := time.Now().Add(w.send.Timeout); ; {
 		var (
 			mu   sync.Mutex
@@ -302,9 +303,10 @@ func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, 
 		if answer != nil {
 			return *answer, nil // the answer came at the last moment
 		}
-		if ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) || send.Full(err) || time.Until(end) <= 0 {
+		if ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) || send.Full(err) || time.Until(end) <= 0 || w.send.Down(ctx, last, err) {
 			return none, err
 		}
+		last = err
 		if e := w.send.Sleep(ctx, min(pause.Next(), time.Until(end))); e != nil {
 			return none, fmt.Errorf("%w: %w", e, err)
 		}
