@@ -128,3 +128,25 @@ func testRefused(t *testing.T, rdb rueidis.Client, kill, restart func()) {
 	}
 	t.Cleanup(restart) // so that the client closes soon; open has registered that before
 }
+
+// One node of a cluster refuses connections. Another can say where the slot is now, so a call that does not wait tries for its
+// operation timeout.
+func TestRefused_aPartOfACluster(t *testing.T) {
+	t.Parallel()
+	const opTimeout = time.Second
+	cluster := redistest.StartCluster(t)
+	c := open(t, cluster.Client(t), client.WithOpTimeout(opTimeout))
+	l := c.NewLock("orders")
+	h, err := l.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Master(t, "orders").Kill(t)
+	began := time.Now()
+	if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || time.Since(began) < opTimeout/2 {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}

@@ -403,8 +403,11 @@ func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, w
 //
 // last and err are the errors of the two copies. Down takes no longer than limit.
 func (s *Sender) Down(ctx context.Context, limit time.Duration, last, err error) bool {
-	if !RefusedTwice(last, err) {
+	switch {
+	case !RefusedTwice(last, err):
 		return false
+	case s.rdb.Mode() != rueidis.ClientModeCluster:
+		return true
 	}
 	down, answered, _ := Detached[bool](ctx, s, min(limit, s.Timeout/4), Func[bool](func(ctx context.Context) (bool, error) { return AllRefuse(ctx, s.rdb), nil }))
 	return answered && down
@@ -413,11 +416,8 @@ func (s *Sender) Down(ctx context.Context, limit time.Duration, last, err error)
 // RefusedTwice reports whether the errors of two copies of a command say that nothing listens at the address of the server.
 func RefusedTwice(last, err error) bool { return refuses(last) && refuses(err) }
 
-// AllRefuse reports whether each node that rdb knows refuses connections, after one did.
+// AllRefuse reports whether each node of the cluster that rdb knows refuses connections.
 func AllRefuse(ctx context.Context, rdb rueidis.Client) bool {
-	if rdb.Mode() != rueidis.ClientModeCluster {
-		return true // all commands go to that one
-	}
 	nodes := rdb.Nodes()
 	answers := make(chan bool, len(nodes))
 	for _, node := range nodes {

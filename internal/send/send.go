@@ -156,8 +156,11 @@ func Silent(d time.Duration) error { return fmt.Errorf("%w within %v", lock.ErrU
 // Down reports whether a call gives up although it has time left, as [command.Sender.Down] does: last and err are the errors of
 // two copies of its command.
 func (s *Sender) Down(ctx context.Context, last, err error) bool {
-	if !command.RefusedTwice(last, err) {
+	switch {
+	case !command.RefusedTwice(last, err):
 		return false
+	case s.Redis.Mode() != rueidis.ClientModeCluster:
+		return true
 	}
 	down, failed := Ask(ctx, s, s.Timeout/4, func(ctx context.Context) (bool, error) { return command.AllRefuse(ctx, s.Redis), nil })
 	return failed == nil && down
