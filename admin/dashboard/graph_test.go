@@ -78,11 +78,14 @@ func TestGraph_owners(t *testing.T) {
 	if g := graphOf([]admin.Lock{held("x", "a:1", "b:1"), held("y", "b:2", "a:1")}, never); g.Rings != 0 {
 		t.Errorf("another thread of a process holds the lock: %d rings", g.Rings)
 	}
+	if g := graphOf([]admin.Lock{held("x", "a:1", "b:2"), held("y", "b:1", "a:1"), held("w", "c:1", "b:1"), held("v", "b:2", "c:2")}, never); g.Rings != 0 {
+		t.Errorf("two threads of a process, of which one waits for the end of the other: %d rings", g.Rings)
+	}
 }
 
 // Of clients that wait for each other in several ways, the smallest ring is shown.
 func TestGraph_smallest(t *testing.T) {
-	locks := []admin.Lock{held("1", "a:1", "d:1"), held("2", "b:1", "a:1"), held("3", "c:1", "b:1"), held("4", "d:1", "c:1", "b:1"), held("5", "e:1", "c:1"), held("6", "a:1", "b:1")}
+	locks := []admin.Lock{held("1", "a:1", "d:1"), held("2", "b:1", "a:1"), held("6", "a:1", "b:1"), held("3", "c:1", "b:1"), held("4", "d:1", "c:1", "b:1"), held("5", "e:1", "c:1")}
 	g := graphOf(locks, never)
 	if g.Rings != 1 {
 		t.Fatalf("%d rings", g.Rings)
@@ -96,5 +99,12 @@ func TestGraph_smallest(t *testing.T) {
 	slices.Sort(names)
 	if got := strings.Join(names, " "); got != "2 6" || len(g.Drawings[0].Ring) != 4 {
 		t.Errorf("the ring goes through the locks %s, with %q", got, g.Drawings[0].Ring)
+	}
+
+	// A shorter ring through an edge that does not last is none.
+	clients := []admin.Lock{held("1", "a:1", "c:2"), held("2", "b:1", "a:2"), held("3", "c:1", "b:2"), held("4", "a:3", "b:2", "c:3")}
+	g = graphOf(clients, func(id edgeID) bool { return id != edgeID{lock: "4", owner: "b:2", waits: true} })
+	if g.Rings != 1 || len(g.Drawings[0].Ring) != 6 {
+		t.Errorf("%d rings, %q", g.Rings, g.Drawings[0].Ring)
 	}
 }
