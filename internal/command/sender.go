@@ -7,7 +7,7 @@
 //
 //	reply, answered, err := command.Await(ctx, sender, limit, call)
 //
-// [FaultOf] says what an error means: whether the server may have carried the command out,
+// [retry.FaultOf] says what an error means: whether the server may have carried the command out,
 // and whether it makes sense to send it again. [Insist] sends a command that is safe to
 // repeat until something answers.
 package command
@@ -378,14 +378,14 @@ func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, w
 			return o
 		}
 		before = o.Err
-		f, d := FaultOf(o.Err), pause.Next()
+		f, d := retry.FaultOf(o.Err), pause.Next()
 		if within > 0 {
 			limit = within - time.Since(began) - d
 		}
-		if !f.Again || within > 0 && limit <= 0 || !Rest(ctx, d) {
+		if !f.Retries() || within > 0 && limit <= 0 || !Rest(ctx, d) {
 			return o
 		}
-		o.Repeated = o.Repeated || f.MayHaveRun
+		o.Repeated = o.Repeated || f.MayHaveRun()
 		sent = time.Now()
 	}
 }

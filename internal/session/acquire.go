@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -119,7 +120,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 // waited returns err. If limit, the wait that the spec allows, ended the attempt, the error
 // says so.
 func (a *attempt) waited(err error, limit time.Duration) error {
-	if err != nil && command.FaultOf(err).Again && a.waiting.Err() != nil && a.ctx.Err() == nil {
+	if err != nil && retry.FaultOf(err).Passes && a.waiting.Err() != nil && a.ctx.Err() == nil {
 		return outOfTime{limit, err}
 	}
 	return err
@@ -352,7 +353,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	case !o.Answered:
 		return nil, true, s.sender.CutOff(began, o.Err)
 	case o.Err != nil:
-		if o.Repeated || command.FaultOf(o.Err).MayHaveRun {
+		if o.Repeated || retry.FaultOf(o.Err).MayHaveRun() {
 			s.sender.Go(func() { s.settle(t, true) })
 		} else {
 			t.settled()

@@ -96,7 +96,7 @@ func (a *attempt) steps() error {
 			_ = a.giveUp(err)
 			a.anew()
 			a.prompt()
-		case !command.FaultOf(err).Again:
+		case !retry.FaultOf(err).Passes:
 			return a.giveUp(err)
 		default:
 			a.unanswered(err, pause.Next())

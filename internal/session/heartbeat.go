@@ -6,6 +6,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
@@ -61,8 +62,8 @@ func (e *ears) keep(spec *Spec, round place.Round, queued []luascripts.Waiter) {
 	err = command.Sure(context.Background(), s.rdb, err)
 	again, mayHaveRun := false, false
 	if err != nil {
-		fault := command.FaultOf(err)
-		again, mayHaveRun = fault.Again, fault.MayHaveRun
+		fault := retry.FaultOf(err)
+		again, mayHaveRun = fault.Passes, fault.MayHaveRun()
 	}
 	var left []*tenure // their waiters left meanwhile
 	now := time.Now()
