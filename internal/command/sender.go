@@ -15,6 +15,7 @@ package command
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -370,9 +371,13 @@ func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, w
 	for {
 		o.Value, o.Answered, o.Err = Await[T](ctx, s, limit, c)
 		o.Repeated = o.Repeated || Resent(time.Since(sent))
-		if late, ok := o.Err.(NoAnswer); ok && !o.Answered {
-			late.before = before // the last copy may have had a few milliseconds only
-			o.Err = late
+		if !o.Answered && before != nil { // the last copy may have had a few milliseconds only
+			if late, ok := o.Err.(NoAnswer); ok {
+				late.before = before
+				o.Err = late
+			} else {
+				o.Err = fmt.Errorf("%w: %w", o.Err, before)
+			}
 		}
 		if o.Err == nil || !o.Answered {
 			return o
