@@ -44,7 +44,8 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 	if err != nil {
 		return nil, err
 	}
-	if acquired = wait.release(); !acquired { // canceled after the grant, and the hold's context with it
+	wait.check()
+	if acquired = wait.release(); !acquired { // canceled just after the grant, perhaps with the hold's context
 		canceled := ctx.Err()
 		if cause := context.Cause(ctx); !errors.Is(canceled, cause) {
 			canceled = fmt.Errorf("%w: %w", canceled, cause)
