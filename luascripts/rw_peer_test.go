@@ -176,7 +176,7 @@ func TestRWPeers_theirsLeaveOursRead(t *testing.T) {
 					if l.javaWrites("J3", long) {
 						t.Error("J3 writes while G2 reads")
 					}
-					renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G2"), Holds: holds}}, 20*time.Minute, 1)
+					renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G2")}}, 20*time.Minute, 1)
 					check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
 					e.expect()
 					l.stopsReading("G2", luascripts.Done)
@@ -307,7 +307,7 @@ func TestRWPeers_theirsShortenOurs(t *testing.T) {
 			t.Fatal("J2 may not read, or does not")
 		}
 		about(t, "the hash, renewed by theirs", pttl(t, l.rdb, l.keys.Lock), theirs)
-		renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1"), Holds: 1}}, ours, 1)
+		renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1")}}, ours, 1)
 		check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
 		about(t, "the hash, renewed by ours", pttl(t, l.rdb, l.keys.Lock), ours)
 	})
