@@ -228,6 +228,34 @@ func TestTake_behindARefund(t *testing.T) {
 	})
 }
 
+// A refund is sent even if its caller leaves while it waits for the answer to another call.
+func TestRefund_cancelledInLine(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "api", closed, ratelimit.PerHour(4))
+		d := take(t, l, "k", 3)
+		asked, release := hold(wire, "reply")
+		var calls sync.WaitGroup
+		calls.Go(func() { peek(t, l, "k") })
+		<-asked
+		ctx, cancel := context.WithCancel(t.Context())
+		calls.Go(func() {
+			if err := l.Refund(ctx, "k", d); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		close(release)
+		calls.Wait()
+		if d := take(t, l, "k", 4); !d.OK {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
 // A refusal because of a caller that had left by then is not remembered either: both go in one command.
 func TestTake_refusedBesideACanceledCall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
