@@ -17,7 +17,7 @@ GOVULNDB ?= https://vuln.go.dev
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants flaky chaos chaosmutants
+.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ sim: ## histories from SEEDS=2000 seeds, on virtual time, with faults; what fail
 
 simmutants: ## break the locks in several ways; the simulation must see each of them (sim/README.md)
 	@cd sim && go run ./explore -mutants . $(if $(SEEDS),-seeds $(SEEDS)) $(SIM)
+
+mutate: ## change the code in one place at a time; a test must notice: SINCE=main for what a change touches, MUTATE='-h' for more (mutants)
+	@sh scripts/redis-server.sh
+	@go run ./mutants $(if $(SINCE),-since $(SINCE)) $(MUTATE)
 
 flaky: server ## what is red on a busy machine, and how often: ROUNDS=10 JOBS=1 LOAD=8 PACKAGES='watchdog internal/session', or all (scripts/flaky.sh)
 	@ROUNDS=$(ROUNDS) JOBS=$(JOBS) LOAD=$(LOAD) sh scripts/flaky.sh $(PACKAGES)

@@ -64,6 +64,7 @@ var floors = map[string]struct {
 	"cmd/leasehold/internal/child":      {others: []string{"golang.org/x/sys", "golang.org/x/term"}, why: "a command and its terminal; it knows no locks"},
 	"cmd/leasehold/internal/doctor":     {ours: []string{"client", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "asks a server what it would answer a client"},
 	"internal/house":                    {why: "this test"},
+	"mutants":                           {why: "changes code, and runs tests; it reads sources, and imports none"},
 	"internal/option":                   {why: "what options say; package lock makes them, and lockimpl reads them"},
 	"lock/lockimpl":                     {ours: []string{"internal/option", "internal/owner", "lock"}, why: "what only authors of locks need"},
 	"fence/fencesql":                    {ours: []string{"fence", "lock"}, why: "a guard for databases; it knows no Redis"},
