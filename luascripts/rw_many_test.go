@@ -130,6 +130,26 @@ func TestRW_manyReaders(t *testing.T) {
 	}
 }
 
+// A writer that has seen only dead readers, and not all readers, has not seen that nobody reads.
+func TestRW_aLivingReaderBehindManyDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.crowd(1, 60) // the latest come first, and a call looks at fifty
+		l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Held)
+		l.isNow("read G100=1(1)")
+		l.crowd(0, 60)
+		l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Done)
+	})
+}
+
+// A field that is left of a writer, as by hand, keeps no other writer out.
+func TestRW_aFieldBesideTheDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.held("read G2=1() G9:write=1", long)
+		l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Done)
+		l.isNow("write G1:write=1")
+	})
+}
+
 // Processes crash, and others go on reading without a gap: the fields of the dead go with
 // the readers that leave, a few at a time.
 func TestRW_theDeadDoNotStay(t *testing.T) {

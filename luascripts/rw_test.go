@@ -1159,7 +1159,7 @@ type deniedRWCase struct {
 }
 
 // deniedRW denies a user one command after the other. An error means that nothing was
-// done: so the caller, G1, reads and writes as often as before.
+// done: so the caller, G1, reads and writes as often as before. The lock always has an expiry.
 func deniedRW(t *testing.T, cases ...deniedRWCase) {
 	t.Helper()
 	s := redistest.Start(t)
@@ -1177,7 +1177,11 @@ func deniedRW(t *testing.T, cases ...deniedRWCase) {
 			l.held(c.before, long)
 			l.wish(c.wish, patience)
 			before := mine()
-			if c.call(rw{t, denied(t, s, command), l.keys}) == nil {
+			err := c.call(rw{t, denied(t, s, command), l.keys})
+			if number(t, l.rdb, "PTTL", l.keys.Lock) == -1 {
+				t.Errorf("%s without %s: %v, and the lock has no expiry", c.name, command, err)
+			}
+			if err == nil {
 				continue // it was not needed
 			}
 			refused++

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -296,7 +297,7 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 				c := r.command(ctx, b, "-test.run", "^"+name+"$", "-test.timeout", "3m")
 				c.Env = append(c.Env, "LEASEHOLD_MUTANT_SEEN="+seen)
 				began := time.Now()
-				err := c.Run()
+				err := run(c)
 				t := &test{Took: time.Since(began), Seen: map[string]bool{}, Fails: err != nil}
 				lines, _ := os.ReadFile(seen)
 				for line := range strings.Lines(string(lines)) {
@@ -329,12 +330,25 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 
 func (b *binary) pkg2() string { return strings.ReplaceAll(b.pkg, "/", "_") }
 
+// command runs the tests of a package. A mutation can make a loop endless, in a script on a server that the test starts,
+// too: memory is limited, and what is left of the processes ends with the tests.
 func (r *runner) command(ctx context.Context, b *binary, args ...string) *exec.Cmd {
-	c := exec.CommandContext(ctx, b.path, args...)
+	c := exec.CommandContext(ctx, "sh", append([]string{"-c", `ulimit -v 4194304; exec "$0" "$@"`, b.path}, args...)...)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.Dir = b.pkg
 	c.Env = append(os.Environ(), "LEASEHOLD_REQUIRE_REDIS=1", "RAPID_NOFAILFILE=true")
 	c.WaitDelay = time.Second
 	return c
+}
+
+// run runs a command to its end, and ends what it has started.
+func run(c *exec.Cmd) error {
+	err := c.Run()
+	if c.Process != nil {
+		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+	}
+	return err
 }
 
 // reached is by what a test shows that it reaches a mutation.
@@ -471,7 +485,7 @@ func (r *runner) fails(ctx context.Context, b *binary, env, names []string) (str
 	c.Env = append(c.Env, env...)
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
-	err := c.Run()
+	err := run(c)
 	if err == nil {
 		return "", nil
 	}
