@@ -148,6 +148,17 @@ func TestRW_aLivingReaderBehindManyDead(t *testing.T) {
 	})
 }
 
+// A reader that leaves, and has seen only dead readers, and not all readers, does not free the lock.
+func TestReleaseRead_aLivingReaderBehindManyDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.crowd(1, 60)
+		l.expect("read", l.asksToRead("G1").Verdict, luascripts.Done)
+		l.stopsReading("G1", luascripts.Done)
+		l.expect("write", l.asksToWrite("G2").Verdict, luascripts.Held)
+		l.isNow("read G100=1(1)")
+	})
+}
+
 // A field that is left of a writer, as by hand, keeps no other writer out.
 func TestRW_aFieldBesideTheDead(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
