@@ -59,7 +59,7 @@ type test struct {
 
 // subjects has the package of what a script is about, where that is another one than luascripts.
 var subjects = []struct{ prefix, pkg string }{
-	{"fence_", "fence"}, {"semaphore_", "semaphore"}, {"latch_", "latch"}, {"crew_", "latch"}, {"limit_", "ratelimit"}, {"window_", "ratelimit"}, {"bloom_", "bloom"}, {"leader_", "leader"},
+	{"fence_", "fence"}, {"semaphore_", "semaphore"}, {"latch_", "latch"}, {"crew_", "latch"}, {"limit_", "ratelimit"}, {"window_", "ratelimit"}, {"bloom_", "bloom"}, {"leader_", "leader"}, {"client_", "internal/registry"}, {"memory_", "client"}, {"server_", "client"},
 }
 
 func newRunner(ctx context.Context, p *program, o options) (*runner, error) {

@@ -245,8 +245,11 @@ func mutantRead(files embed.FS, name string) ([]byte, error) {
 
 var mutantRan sync.Map
 
+func (s *script) mutantSelf() *script { return s } // also of what embeds one
+
 func mutantRun[T any](of T) T {
-	if s, ok := any(of).(*script); ok && s != nil && mutantSeen != nil {
+	if it, ok := any(of).(interface{ mutantSelf() *script }); ok && mutantSeen != nil {
+		s := it.mutantSelf()
 		if _, before := mutantRan.LoadOrStore(s.name, true); !before {
 			mutantSeen.WriteString(s.name + ".lua\n")
 		}
