@@ -1257,6 +1257,14 @@ func TestRW_deniedCommands(t *testing.T) {
 		l.isNow(before)
 	}
 
+	// A reader that releases a part of its holds keeps all of them if its lease cannot be set.
+	l.clear()
+	l.held("read G1=2(*)", long)
+	if err := leavesReading(1)(rw{t, denied(t, s, "set"), rwKeys}); err == nil {
+		t.Error("a release in part without the right to a lease")
+	}
+	l.isNow("read G1=2(*)")
+
 	// A denied hint does not stop the rest of the script.
 	mute := rw{t, denied(t, s, "publish"), rwKeys}
 	l.clear()
