@@ -1,10 +1,10 @@
--- include_limit_refund: gives back units that a caller took of a rate limiter and did not use. It has no keys of its own.
+-- include_limit_refund: refunds units that a caller took of a rate limiter and did not use. It has no keys of its own.
 --
 -- Time pays the oldest part of a debt first, and later uses rely on that. So the refund is the cost of the units, less the
 -- time since their use. While callers who came later are in line, nothing comes back: their turns rely on the debt as it is.
 -- The cost is noted as a gap, and comes back when all of them have left.
 
--- refund gives back units that a caller would have used at the server's time `used`, in µs. It returns `ahead`, and whether
+-- refund refunds units that a caller would have used at the server's time `used`, in µs. It returns `ahead`, and whether
 -- anything came back or was noted. It changes limits and gaps.
 local function refund(limits, gaps, ahead, now, units, used)
   -- credit takes a cost from the debt of a limit, less the time since its turn, and returns what it took.

@@ -17,7 +17,7 @@
 // # Guarantees
 //
 // In any time W, each limit lets at most Burst + Rate·W/Per units pass in all processes
-// together, whatever callers cancel and refund; a [Limiter.Reset] begins anew. A key costs one script, and one string of
+// together, whatever callers cancel and refund; after a [Limiter.Reset] the count starts over. A key costs one script, and one string of
 // some 50 bytes that expires when nothing is owed. A call with an unknown outcome costs its units at most once,
 // and they come back as time goes by. The units of a call that is canceled are back before the next call of the same limiter takes any.
 //

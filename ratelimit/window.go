@@ -321,7 +321,7 @@ func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, 
 			mu.Lock()
 			if out && late != nil {
 				mu.Unlock()
-				return none, context.Canceled // nobody waits for this answer
+				return none, context.Canceled // no caller waits for this reply
 			}
 			sent = true
 			mu.Unlock()

@@ -560,7 +560,7 @@ func TestWindow_cancelledBeforeTheNextCall(t *testing.T) {
 	})
 }
 
-// Delete leaves no key, and a limiter that is made afterwards begins anew.
+// Delete leaves no key, and a limiter that is made afterwards starts over.
 func TestWindow_Delete(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
