@@ -167,11 +167,11 @@ func TestReport_abandonedAndNeverConfirmed(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		h := w.lock(w.a, ctx)
 		cancel()
-		time.Sleep(leaseTime)
+		time.Sleep(2 * leaseTime)
 		if lines := log.lines("lock abandoned"); len(lines) != 1 {
 			t.Errorf("abandoned: %q", lines)
 		}
-		_ = h.Unlock(w.Context()) // it is lost, or soon
+		_ = h.Unlock(w.Context()) // it is lost
 		time.Sleep(time.Minute)
 		h = w.lock(w.a, w.Context(), lock.WithFixedLease(time.Minute))
 		w.wire.Freeze(true)

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/httplock"
+	"github.com/leasehold-go/leasehold/contrib/httplock"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/locktest"
 	"go.uber.org/goleak"
@@ -22,7 +22,7 @@ func payOrder(c *client.Client, charge func(ctx context.Context, order string) e
 	return func(w http.ResponseWriter, r *http.Request) {
 		h, err := c.NewLock("orders:" + r.PathValue("id")).TryLock(r.Context())
 		if err != nil {
-			if !httplock.Refuse(w, err) { // busy, no answer from Redis, a bad name; here it is something else
+			if !httplock.Refuse(w, err) { // busy, Redis unavailable, a bad name; here it is something else
 				slog.Error("locking an order", "err", err)
 				http.Error(w, "internal error", http.StatusInternalServerError)
 			}
