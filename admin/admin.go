@@ -138,10 +138,17 @@ const (
 // Lock is a lock as it stands in Redis, or a latch, a crew, a rate limiter or a Bloom filter.
 type Lock struct {
 	lock.State
-	Kind    Kind   // empty if the lock has neither holders nor waiters
-	Holding int    // the number of owners that hold it; Holders has fewer where a list shows only some
-	Waiting int    // the number of waiters that Redis knows of: see lock.Waiter
-	Token   uint64 // the latest token in its register, 0 if it has none; only Inspect sets it
+	Kind    Kind // empty if the lock has neither holders nor waiters
+	Holding int  // the number of owners that hold it; Holders has fewer where a list shows only some
+	Waiting int  // the number of waiters that Redis knows of: see lock.Waiter
+
+	// Register is the register of fencing tokens, 0 if there is none: the next token will be larger. Only Inspect sets it.
+	Register uint64
+
+	// Token is the fencing token with which the holder acquired the lock, provided that it uses [lock.WithFencing]; 0 if no owner holds the lock, or
+	// without a register. If the process of the holder handed the lock off to another of its goroutines, or the lock is part of a quorum, the holder's token is larger, but
+	// not larger than Register. Only Inspect sets it.
+	Token uint64
 
 	// Of a semaphore: how many permits there are in all, and how many are free; fewer than none if
 	// there are more holders than permits, after a Resize.

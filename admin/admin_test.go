@@ -337,7 +337,7 @@ func TestInspect(t *testing.T) {
 				return c.NewRWLock(name, opts...).Write()
 			},
 		} {
-			if l := s.inspect(name); l.Kind != "" || l.Locked() || l.Name != name || l.Token != 0 || l.Forced != nil {
+			if l := s.inspect(name); l.Kind != "" || l.Locked() || l.Name != name || l.Token != 0 || l.Register != 0 || l.Forced != nil {
 				s.Errorf("free: %+v", l)
 			}
 			h := s.lock(of(s.c, name, lock.WithFencing()))
@@ -348,14 +348,31 @@ func TestInspect(t *testing.T) {
 				return len(l.Holders) == 1 && l.Holders[0].Client.Known() && len(l.Waiters) == 1 && l.Waiters[0].Client.Known()
 			})
 			if string(l.Kind) != name || l.Holders[0].Owner != h.Owner() || l.Holders[0].Client.Name != "billing" || l.Waiters[0].Client.Name != "second" ||
-				l.Holders[0].Since.After(l.Waiters[0].Since) || l.Token < h.Token() || l.Lease <= 0 || l.Holding != 1 {
+				l.Holders[0].Since.After(l.Waiters[0].Since) || l.Token != h.Token() || l.Register <= h.Token() || l.Lease <= 0 || l.Holding != 1 {
 				s.Errorf("%s: %+v", name, l)
 			}
 			cancel()
 			if err := h.Unlock(s.Context()); err != nil {
 				s.Error(err)
 			}
+			if l := s.inspect(name); l.Token != 0 || l.Register <= h.Token() {
+				s.Errorf("%s, free after token %d: %+v", name, h.Token(), l)
+			}
 		}
+		reader := s.lock(s.c.NewRWLock("rw", lock.WithFencing()).Read())
+		if l := s.inspect("rw"); l.Mode != lock.Read || l.Token != reader.Token() || l.Register != reader.Token() {
+			s.Errorf("a reader with token %d: %+v", reader.Token(), l)
+		}
+		if err := reader.Unlock(s.Context()); err != nil {
+			s.Error(err)
+		}
+		// Redisson's RFencedLock counts one by one.
+		s.do("HSET", "java", redissons+":84", "1")
+		s.do("SET", "redisson_lock_token:{java}", "17")
+		if l := s.inspect("java"); l.Token != 17 || l.Register != 17 {
+			s.Errorf("a holder of Redisson with token 17: %+v", l)
+		}
+		s.do("DEL", "java", "redisson_lock_token:{java}")
 		for _, name := range s.others() {
 			want := lock.ErrForeignKey
 			if strings.HasPrefix(name, "leasehold_client:") {

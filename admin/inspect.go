@@ -182,12 +182,28 @@ func (a *Admin) besides(ctx context.Context, l *Lock) error {
 		var note Forced
 		switch {
 		case i == 0:
-			l.Token, _ = strconv.ParseUint(text, 10, 64)
+			l.Register, _ = strconv.ParseUint(text, 10, 64)
+			l.Token = tokenOf(l)
 		case json.Unmarshal([]byte(text), &note) == nil:
 			l.Forced = &note
 		}
 	}
 	return nil
+}
+
+// tokenOf returns the token with which the holder of a lock acquired it. A grant leaves the register ahead of that token: by those
+// that a process gives out when it hands a plain or a fair lock off, and for a writer by the one of the readers that follow.
+func tokenOf(l *Lock) uint64 {
+	var ahead uint64
+	switch {
+	case !l.Locked() || len(l.Holders) == 0:
+		return 0
+	case l.Mode == lock.Write:
+		ahead = 1
+	case l.Mode == lock.Exclusive && !l.Holders[0].Since.IsZero(): // Redisson's RFencedLock counts one by one
+		ahead = session.MaxSpare
+	}
+	return l.Register - min(ahead, l.Register)
 }
 
 // operator returns the name of the user of this program and its machine.

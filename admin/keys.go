@@ -61,7 +61,7 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 			Key{Name: k.Queue, Type: "list", Role: "the queue"}, Key{Name: k.Timeouts, Type: "zset", Role: "when each place in the queue ends"},
 			Key{Name: k.Slots, Type: "hash", Role: "the slots of permits, and their fencing tokens"})
 	}
-	all = append(all, Key{Name: keys.Tokens(l.Name), Type: "string", Role: "the latest fencing token"},
+	all = append(all, Key{Name: keys.Tokens(l.Name), Type: "string", Role: "the register of fencing tokens"},
 		Key{Name: keys.Forced(l.Name), Type: "string", Role: "the note of a forced unlock"},
 		Key{Name: keys.Leader(l.Name).Lock, Type: "hash", Role: "what the holder says as a leader"})
 	seen := make(map[string]bool)

@@ -1,11 +1,17 @@
 package luascripts_test
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
 	"reflect"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	keynames "github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
@@ -76,4 +82,55 @@ func FuzzOtherReplies(f *testing.F) {
 		when, replies, v, err := askLimit(ctx, rdb, "k", luascripts.NewLimitRules(hourly), []luascripts.LimitQuestion{want(1)})
 		alone("limit", err, when, replies, v)
 	})
+}
+
+// A server without a command that a script calls names the script and the line. The error names the command.
+func TestDiscreet_unknownCommand(t *testing.T) {
+	s := redistest.Start(t, "--rename-command", "TIME", "")
+	rdb := s.Client(t)
+	q := luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1}
+	for name, call := range map[string]func() error{
+		"a plain lock": func() error { _, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q); return err },
+		"a fair lock":  func() error { _, err := luascripts.AcquireFair(t.Context(), rdb, fairKeys, q); return err },
+		"a reader":     func() error { _, err := luascripts.AcquireRead(t.Context(), rdb, rwKeys, q); return err },
+		"a writer":     func() error { _, err := luascripts.AcquireWrite(t.Context(), rdb, rwKeys, q); return err },
+		"a filter":     func() error { _, _, err := luascripts.DeleteBloom(t.Context(), rdb, "{f}:config", "f", 1); return err },
+	} {
+		err := luascripts.Discreet(call())
+		var unknown *luascripts.UnknownError
+		if !errors.As(err, &unknown) || unknown.Needs != "TIME" || !strings.Contains(err.Error(), "leasehold needs TIME") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if all := contents(t, rdb); all != "" {
+			t.Errorf("%s left\n%s", name, all)
+		}
+	}
+}
+
+// Servers say it in different words, some of them without the line.
+func TestUnknownError(t *testing.T) {
+	text := luascripts.Text("bloom_delete")
+	sum := sha1.Sum([]byte(text))
+	sha := hex.EncodeToString(sum[:])
+	line := strconv.Itoa(1 + strings.Count(text[:strings.Index(text, "'TIME'")], "\n"))
+	for reply, want := range map[string]string{
+		"ERR Unknown Redis command called from script script: " + sha + ", on @user_script:" + line + ".":                                                       "TIME",
+		"ERR Error running script (call to f_" + sha + "): @user_script:" + line + ": @user_script: " + line + ": Unknown Redis command called from Lua script": "TIME",
+		"ERR Unknown command called from script script: " + sha + ", on @user_script:" + line + ".":                                                             "TIME",
+		"ERR Unknown Redis command called from script":                                                                                                          "a command of its scripts",
+		"ERR Unknown Redis command called from script script: " + sha + ", on @user_script:1.":                                                                  "a command of its scripts",
+		"ERR Unknown Redis command called from script script: " + sha + ", on @user_script:99999.":                                                              "a command of its scripts",
+		"ERR Unknown Redis command called from script script: " + sha[1:] + "0, on @user_script:" + line + ".":                                                  "a command of its scripts",
+		"ERR unknown command 'EVALSHA', with args beginning with: 'secret'":                                                                                     "EVALSHA and EVAL",
+	} {
+		rdb, ok := answering(t, []byte("-"+reply+"\r\n"))
+		if !ok {
+			t.Fatal("no client")
+		}
+		_, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Question{Owner: owner("G1"), Lease: lease, Want: 1})
+		err = luascripts.Discreet(err)
+		if !errors.As(err, new(*luascripts.UnknownError)) || !strings.Contains(err.Error(), "(leasehold needs "+want+"; it may have been renamed)") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v, want %s", reply, err, want)
+		}
+	}
 }

@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -25,13 +28,18 @@ type script struct {
 	lua  *rueidis.Lua
 }
 
+// loaded has the texts of all scripts, by their digests.
+var loaded sync.Map
+
 // load makes a script of <name>.lua and the files that it includes.
 func load(name string) *script {
 	text := assemble(name, map[string]bool{})
 	sum := sha1.Sum([]byte(text))
+	sha := hex.EncodeToString(sum[:])
+	loaded.Store(sha, text)
 	// This is no "retryable" script: the session repeats calls that it knows to be safe to
 	// repeat, and if rueidis repeated them unseen, the session would not know what was sent when.
-	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:]), lua: rueidis.NewLuaScript(text)}
+	return &script{name: name, text: text, sha: sha, lua: rueidis.NewLuaScript(text)}
 }
 
 // includes is the line in a header that names the files whose functions the file uses, and later
@@ -133,26 +141,69 @@ func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, a
 	return a, err
 }
 
-// UnknownError says that the server does not know a command that scripts need: EVALSHA
-// or EVAL was renamed, or a proxy does not forward it.
-type UnknownError struct{ Reply string }
+// UnknownError says that the server does not have a command that leasehold needs:
+// it was renamed or disabled, or a proxy does not forward it.
+type UnknownError struct {
+	Reply string
+	Needs string // the command that a script calls; empty for EVALSHA and EVAL
+}
 
-// Error repeats the server's message, but not the arguments.
+// Error repeats the server's message, but not the arguments, and names the command.
 func (e *UnknownError) Error() string {
-	return e.Reply + " (leasehold needs EVALSHA and EVAL; it may have been renamed)"
+	needs := e.Needs
+	if needs == "" {
+		needs = "EVALSHA and EVAL"
+	}
+	return e.Reply + " (leasehold needs " + needs + "; it may have been renamed)"
 }
 
 // Discreet returns err, the error of a script, without the arguments of the
 // command, which a server repeats when it does not know the command. An owner is
-// among them.
+// among them. It names a command that a script calls and the server does not have.
 func Discreet(err error) error {
 	var reply *rueidis.RedisError
 	if errors.As(err, &reply) {
 		if words, _, repeats := strings.Cut(reply.Error(), ", with args beginning with"); repeats {
-			return &UnknownError{words}
+			return &UnknownError{Reply: words}
+		}
+		if unknownInScript.MatchString(reply.Error()) {
+			return &UnknownError{reply.Error(), missing(reply.Error())}
 		}
 	}
 	return err
+}
+
+// What servers reply when a script calls a command that they do not have. They name the script and the line, and not the command.
+var (
+	unknownInScript = regexp.MustCompile(`(?i)unknown (redis |valkey )?command called from`)
+	digest          = regexp.MustCompile(`[0-9a-f]{40}`)
+	lineOfScript    = regexp.MustCompile(`user_script: ?([0-9]+)`)
+	called          = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`)
+)
+
+// missing returns the command in the line of the script that a reply names.
+func missing(reply string) string {
+	const unknown = "a command of its scripts"
+	at := lineOfScript.FindStringSubmatch(reply)
+	text, ok := loaded.Load(digest.FindString(reply))
+	if at == nil || !ok {
+		return unknown
+	}
+	n, _ := strconv.Atoi(at[1])
+	lines := strings.Split(text.(string), "\n")
+	if n < 1 || n > len(lines) {
+		return unknown
+	}
+	var names []string
+	for _, m := range called.FindAllStringSubmatch(lines[n-1], -1) {
+		if !slices.Contains(names, m[1]) {
+			names = append(names, m[1])
+		}
+	}
+	if names == nil {
+		return unknown
+	}
+	return strings.Join(names, " and ")
 }
 
 // WaitError says that a server cannot or may not wait for its replicas. The

@@ -428,6 +428,7 @@ type lockView struct {
 	Lost        []ownerRow // members of a crew
 	More        int        // waiters that are not shown
 	Token       uint64
+	Register    uint64
 	Forced      *forcedView
 	Keys        []keyRow
 	Lines       template.HTML
@@ -501,7 +502,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		return v, http.StatusServiceUnavailable, nil
 	}
 	l := d.lock
-	v.Kind, v.Held, v.Token, v.Happened = l.Kind, l.Locked(), l.Token, eventsOf(d.happened)
+	v.Kind, v.Held, v.Token, v.Register, v.Happened = l.Kind, l.Locked(), l.Token, l.Register, eventsOf(d.happened)
 	if slices.Contains(unheld, l.Kind) {
 		v.State, v.Meter, v.Facts, v.Unsure = phrasesOf(l, d.at, live), meterOf(l), factsOf(l, d.at, live), l.Unsure
 	} else {

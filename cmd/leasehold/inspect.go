@@ -28,8 +28,8 @@ func inspectCommand() *cobra.Command {
   leasehold inspect orders:42 -o json | jq -r '.holders[].owner'`,
 		Long: `Show all that Redis knows of the lock called NAME. Of each holder: when it asked for
 the lock, on which host, in which process, and what is left of its lease. The waiters,
-in their order. The latest fencing token, and the operator that last unlocked the lock
-by force.
+in their order. The fencing token of the holder, if it uses fencing, and the register of
+the tokens. The operator that last unlocked the lock by force.
 
 The time since a holder asked includes its wait: a holder that asked an hour ago may
 have got the lock a second ago. Redis does not know when a holder got the lock;
@@ -85,7 +85,7 @@ answer; 2 if inspect was called the wrong way.
 				if err := detail(l).table(cmd.OutOrStdout()); err != nil {
 					return err
 				}
-				if l.Kind == "" && l.Forced == nil && l.Token == 0 {
+				if l.Kind == "" && l.Forced == nil && l.Register == 0 {
 					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", via.nothing(args[0]))
 				}
 				return nil
@@ -206,8 +206,13 @@ func (d detail) table(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%d. %s%s%s\n", head, i+1, who(w.Owner, w.Client), asked, patience)
 	}
+	head := "token"
 	if d.Token > 0 {
-		fmt.Fprintf(t, "token\t%d\n", d.Token)
+		fmt.Fprintf(t, "%s\t%d%s\n", head, d.Token, ahead(admin.Lock(d)))
+		head = ""
+	}
+	if d.Register > 0 {
+		fmt.Fprintf(t, "%s\tregister %d; the next token is larger\n", head, d.Register)
 	}
 	if f := d.Forced; f != nil {
 		fmt.Fprintf(t, "forced\t%s ago, by %s\n", ago(f.At), shown(f.By))
@@ -223,6 +228,14 @@ func (d detail) table(w io.Writer) error {
 	}
 	s.print("%s", text.String())
 	return s.failed()
+}
+
+// ahead tells by how much the token of a holder can be larger.
+func ahead(l admin.Lock) string {
+	if l.Mode != lock.Exclusive || l.Register == l.Token {
+		return ""
+	}
+	return fmt.Sprintf(", or up to %d more after hand-offs within the process", l.Register-l.Token)
 }
 
 // saidBy tells since when the leader says something, and for how long it stands there.

@@ -72,26 +72,27 @@ func (c *connection) completeNames(cmd *cobra.Command, args []string, begin stri
 // The JSON of these commands is made of these. Docs/TOOL.md describes it.
 type (
 	lockJSON struct {
-		Name    string        `json:"name"`
-		Kind    string        `json:"kind,omitempty"` // empty if it is free
-		Mode    string        `json:"mode,omitempty"`
-		LeaseMS *int64        `json:"lease_ms"` // null without an expiry, and if it is free
-		Holding int           `json:"holding"`
-		Waiting int           `json:"waiting"`
-		Holders []ownerJSON   `json:"holders"`
-		Waiters []ownerJSON   `json:"waiters,omitempty"`
-		Left    int64         `json:"left,omitempty"`   // the count of a latch
-		Done    int           `json:"done,omitempty"`   // the members of a crew that are done
-		Lost    []ownerJSON   `json:"lost,omitempty"`   // the members of a crew that were lost
-		Leader  *leaderJSON   `json:"leader,omitempty"` // what the leader says
-		Limit   *limitJSON    `json:"limit,omitempty"`
-		Window  *windowJSON   `json:"window,omitempty"`
-		Filter  *filterJSON   `json:"filter,omitempty"`
-		Unsure  string        `json:"unsure,omitempty"`
-		Token   uint64        `json:"token,omitempty"`
-		Permits *int64        `json:"permits,omitempty"` // of a semaphore
-		Free    *int64        `json:"free,omitempty"`
-		Forced  *admin.Forced `json:"forced,omitempty"`
+		Name     string        `json:"name"`
+		Kind     string        `json:"kind,omitempty"` // empty if it is free
+		Mode     string        `json:"mode,omitempty"`
+		LeaseMS  *int64        `json:"lease_ms"` // null without an expiry, and if it is free
+		Holding  int           `json:"holding"`
+		Waiting  int           `json:"waiting"`
+		Holders  []ownerJSON   `json:"holders"`
+		Waiters  []ownerJSON   `json:"waiters,omitempty"`
+		Left     int64         `json:"left,omitempty"`   // the count of a latch
+		Done     int           `json:"done,omitempty"`   // the members of a crew that are done
+		Lost     []ownerJSON   `json:"lost,omitempty"`   // the members of a crew that were lost
+		Leader   *leaderJSON   `json:"leader,omitempty"` // what the leader says
+		Limit    *limitJSON    `json:"limit,omitempty"`
+		Window   *windowJSON   `json:"window,omitempty"`
+		Filter   *filterJSON   `json:"filter,omitempty"`
+		Unsure   string        `json:"unsure,omitempty"`
+		Token    uint64        `json:"token,omitempty"`
+		Register uint64        `json:"register,omitempty"`
+		Permits  *int64        `json:"permits,omitempty"` // of a semaphore
+		Free     *int64        `json:"free,omitempty"`
+		Forced   *admin.Forced `json:"forced,omitempty"`
 	}
 	ownerJSON struct {
 		Owner      string     `json:"owner"`
@@ -153,7 +154,7 @@ type (
 )
 
 func toJSON(l admin.Lock) lockJSON {
-	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, Forced: l.Forced}
+	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, Register: l.Register, Forced: l.Forced}
 	if s := l.Leader; s != nil {
 		j.Leader = &leaderJSON{Value: s.Value, Since: s.Since.UTC(), Token: s.Token, LeftMS: s.Left.Milliseconds()}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -210,11 +211,12 @@ func TestInspect(t *testing.T) {
 	}
 	knows(t, rdb, c)
 	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: a fair lock, held\n", "holds  billing on "+host(t)+", pid ", "zone=a", "asked ", " ago, at ", "(this includes its wait)\n",
-		"owner "+h.Owner(), " left\n", "waits  1. billing on ", "counts as dead if not heard of for ", "token ")
+		"owner "+h.Owner(), " left\n", "waits  1. billing on ", "counts as dead if not heard of for ",
+		fmt.Sprintf("token  %d, or up to 64 more after hand-offs within the process\n       register %d; the next token is larger\n", h.Token(), h.Token()+64))
 	j := on(t, s, "inspect", "orders:1", "-o", "json")
 	says(t, j, 0)
 	var l lockJSON
-	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || l.Kind != "fair" || l.Mode != "exclusive" || l.Waiting != 1 || len(l.Waiters) != 1 || l.Waiters[0].PatienceMS == nil || l.Token < h.Token() {
+	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || l.Kind != "fair" || l.Mode != "exclusive" || l.Waiting != 1 || len(l.Waiters) != 1 || l.Waiters[0].PatienceMS == nil || l.Token != h.Token() || l.Register != h.Token()+64 {
 		t.Errorf("%+v, %v", l, err)
 	}
 	cancel()

@@ -3,6 +3,9 @@
 //
 // A [Guard] is for whatever a transaction writes. Where the data is one row, a column in that row is
 // enough: see [Unchanged].
+//
+// PostgreSQL and SQLite are supported. MySQL and MariaDB are not: their drivers count the rows that a statement changed, and not those that it
+// matched, and they lack the upsert with a condition.
 package fencesql
 
 import (
@@ -57,7 +60,7 @@ func New(d Dialect, table string) (*Guard, error) {
 	case SQLite:
 		s.advance = fmt.Sprintf(advance, table, "?", "?")
 	default:
-		return nil, wrap("fence", "", fmt.Errorf("unknown dialect %d", d))
+		return nil, wrap("fence", "", fmt.Errorf("unknown dialect %d: want PostgreSQL or SQLite; MySQL and MariaDB are not supported", d))
 	}
 	return s, nil
 }
@@ -128,6 +131,9 @@ func bigint(token uint64) (int64, error) {
 //		return fencesql.Unchanged(db.QueryRowContext(ctx, "SELECT fence FROM accounts WHERE id = $1", id), token)
 //	}
 //
+// MySQL and MariaDB are not supported: with their drivers RowsAffected is also 0 when a write is repeated with the same values and the
+// same token. The row then has that very token, and the error says so and matches [errors.ErrUnsupported].
+//
 // The error is never nil; it matches [fence.ErrStale], or [sql.ErrNoRows] when there is
 // no such row. Give tokens to such statements by [Int64], so that 0 does not slip
 // through. A DELETE takes the fence along, and a stale upsert makes the row anew. Mark
@@ -136,8 +142,13 @@ func Unchanged(row *sql.Row, token uint64) error {
 	var highest int64
 	err := row.Scan(&highest)
 	if err == nil {
-		if err = fence.Check(token, uint64(highest)); err == nil {
-			err = errors.New("no row was changed, and its fence is not the reason")
+		switch err = fence.Check(token, uint64(highest)); {
+		case err != nil:
+		case token == uint64(highest):
+			err = fmt.Errorf("%w: no row was changed, and the row has this token already: MySQL and MariaDB are not supported, because their drivers count changed rows; "+
+				"with another database, check the other conditions of the statement", errors.ErrUnsupported)
+		default:
+			err = errors.New("no row was changed, and its fence is not the reason: check the other conditions of the statement")
 		}
 	}
 	return wrap("fence", "", err)

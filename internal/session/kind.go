@@ -209,11 +209,14 @@ func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll
 // server cannot count listeners.
 func (s *Session) patience() time.Duration { return patiencePolls * s.Poll }
 
+// MaxSpare is how far the register can be ahead of the token of the holder of a plain or fair lock.
+const MaxSpare = place.MaxPasses
+
 // spare returns how many tokens beyond its own a holder takes from the register, as this
 // process gives them out when it passes the lock on.
 func (spec *Spec) spare() int {
 	if !spec.terms.Passes || spec.Keys.Register == "" {
 		return 0 // without a register the server's clock leaves room enough
 	}
-	return place.MaxPasses
+	return MaxSpare
 }
