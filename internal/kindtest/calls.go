@@ -22,6 +22,9 @@ type Call struct {
 	// Once says that it is sent once, so that a lost answer is an error.
 	Once bool
 
+	// Waits says that it is one of those that [Waits] tests.
+	Waits bool
+
 	// After checks that the call was carried out once; it may be nil.
 	After func(t *testing.T)
 }
