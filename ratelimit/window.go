@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,8 +47,8 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 // keep it from other work for half a second or more. Where Java has no part, a [Limiter] costs less and
 // does more. A Window is safe for concurrent use.
 //
-// The rate stands in Redis, so there are three keys: <name>, {<name>}:value and {<name>}:permits. Like those of
-// Redisson they stay for good, or for the keepAliveTime that Java gave them.
+// The rate is stored in Redis, so there are three keys: <name>, {<name>}:value and {<name>}:permits. Like those of
+// Redisson they stay until [Window.Delete], or for the keepAliveTime that Java gave them.
 //
 // A Window uses the clock of the server. Redisson uses the clocks of its clients: an entry
 // of a client whose clock is ahead by d lasts d longer here, and for that client the entries of others end d
@@ -57,13 +58,17 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 // A Window has no policy: without an answer its calls fail with [lock.ErrUnavailable]. They try for
 // the operation timeout of the client, or for three seconds without a client, or until their context ends. While the server's memory is
 // full, they fail so at once, and take nothing. [Window.Wait] retries until its context is canceled. A call
-// takes its units once, however often it was sent. If the caller has left, the units come back.
+// takes its units once, however often it was sent. If the caller has left, the units come back before the next call of this handle
+// takes any.
 type Window struct {
 	send *send.Sender
 	name string
 	keys luascripts.WindowKeys
 	turn chan struct{} // holds an element while a caller of this handle waits for Redis
 	bad  error
+
+	mu   sync.Mutex
+	left []<-chan struct{} // guarded by mu: each is closed when the units of a caller that has left are back
 }
 
 // NewWindow returns a handle of the limiter called name, on rdb, which the handle never closes. NewWindow does
@@ -114,7 +119,7 @@ func (w *Window) init(ctx context.Context, op string, rate int64, per time.Durat
 		return false, w.wrap(op, fmt.Errorf("a rate per %v: it must be in whole ms, from 1ms to %v", per, maxPer))
 	}
 	copies := w.send.Dated()
-	r, err := persist(ctx, w, false, func(sent context.Context) (r luascripts.Rated, err error) {
+	r, err := persist(ctx, w, func(sent context.Context) (r luascripts.Rated, err error) {
 		set := func(before int64) (int64, error) {
 			r, err = luascripts.InitWindow(sent, w.send.Redis, w.keys, rate, per, before)
 			return r.Now, err
@@ -139,22 +144,22 @@ func (w *Window) init(ctx context.Context, op string, rate int64, per time.Durat
 // Take takes n units, or none. A refusal is a Decision that is not OK, and no error. A call for more than the rate
 // is always refused, with RetryAfter [Never], and one for 0 units never.
 func (w *Window) Take(ctx context.Context, n int64) (Decision, error) {
-	return w.take(ctx, "take", n, n, false)
+	return w.take(ctx, "take", n, n)
 }
 
 // TakeUpTo takes the units that are there, n at most.
 func (w *Window) TakeUpTo(ctx context.Context, n int64) (Decision, error) {
-	return w.take(ctx, "take up to", n, min(n, 1), false)
+	return w.take(ctx, "take up to", n, min(n, 1))
 }
 
 // Peek returns the state of the limiter, and takes nothing. The Decision is OK if a unit could be taken.
 func (w *Window) Peek(ctx context.Context) (Decision, error) {
-	d, err := w.take(ctx, "peek", 0, 0, false)
+	d, err := w.take(ctx, "peek", 0, 0)
 	d.OK = err == nil && d.Remaining > 0
 	return d, err
 }
 
-func (w *Window) take(ctx context.Context, op string, n, least int64, waits bool) (Decision, error) {
+func (w *Window) take(ctx context.Context, op string, n, least int64) (Decision, error) {
 	if err := w.check(n); err != nil {
 		return Decision{}, w.wrap(op, err)
 	}
@@ -163,7 +168,7 @@ func (w *Window) take(ctx context.Context, op string, n, least int64, waits bool
 	call := string(id[:])
 	var first time.Time // when the first copy was sent
 	for {
-		r, err := persist(ctx, w, waits, func(ctx context.Context) (luascripts.WindowReply, error) {
+		r, err := persist(ctx, w, func(ctx context.Context) (luascripts.WindowReply, error) {
 			ago := time.Duration(0)
 			if first.IsZero() {
 				first = time.Now()
@@ -187,9 +192,34 @@ func (w *Window) take(ctx context.Context, op string, n, least int64, waits bool
 		}
 		return Decision{
 			OK: r.Taken > 0 || n == 0, Taken: r.Taken, Remaining: r.Remaining, RetryAfter: r.Retry, ResetAfter: r.Reset,
-			Limit: Limit{Rate: r.Rate, Per: r.Per, Burst: r.Rate}, id: call,
+			Limit: Limit{Rate: r.Rate, Per: r.Per, Burst: r.Rate}, left: r.Remaining, next: r.Next, id: call,
 		}, nil
 	}
+}
+
+// Delete deletes the limiter and its rate. It succeeds if there is none. Later calls, those of Java too, fail as before Init: here with
+// [ErrNotInitialised], also in callers that wait. A limiter of RateType.PER_CLIENT is not deleted ([ErrPerClient]). Delete costs two
+// round trips: the first one asks for the server's time.
+//
+// A copy of the command that arrives late deletes no limiter that was made since; see SetRate.
+func (w *Window) Delete(ctx context.Context) error {
+	const op = "delete"
+	if w.bad != nil {
+		return w.wrap(op, w.bad)
+	}
+	copies := w.send.Dated()
+	v, err := persist(ctx, w, func(sent context.Context) (v luascripts.Verdict, err error) {
+		err = copies.Send(ctx, func(before int64) (now int64, err error) {
+			v, now, err = luascripts.DeleteWindow(sent, w.send.Redis, w.keys, before)
+			return now, err
+		})
+		return v, err
+	}, nil)
+	copies.Over(ctx)
+	if err == nil {
+		err = refusedBy(v)
+	}
+	return w.wrap(op, err)
 }
 
 // Refund gives back the units of d, the answer to a Take or TakeUpTo, which the caller has not used. It can be
@@ -199,7 +229,7 @@ func (w *Window) Refund(ctx context.Context, d Decision) error {
 	if err := w.check(d.Taken); err != nil || d.Taken == 0 || d.id == "" {
 		return w.wrap(op, err)
 	}
-	v, err := persist(ctx, w, false, func(ctx context.Context) (luascripts.Verdict, error) {
+	v, err := persist(ctx, w, func(ctx context.Context) (luascripts.Verdict, error) {
 		return luascripts.RefundWindow(ctx, w.send.Redis, w.keys, d.Taken, d.id)
 	}, nil)
 	if err == nil && v != luascripts.Free {
@@ -226,11 +256,24 @@ func (w *Window) Wait(ctx context.Context, n int64) error {
 		return w.wrap(op, lock.ErrClosed)
 	}
 	defer func() { <-w.turn }()
+	pause := retry.Backoff{Most: longestPause}
+	var last error // since Redis is unavailable
 	for {
-		d, err := w.take(ctx, op, n, n, true)
-		if err != nil || d.OK {
+		d, err := w.take(ctx, op, n, n)
+		switch {
+		case ctx.Err() == nil && errors.Is(err, lock.ErrUnavailable):
+			last = d.Err
+			if err := w.send.Sleep(ctx, pause.Next()); err != nil {
+				return w.wrap(op, fmt.Errorf("%w: %w", err, last))
+			}
+			continue
+		case last != nil && ctx.Err() != nil:
+			return w.wrap(op, fmt.Errorf("%w: %w", ctx.Err(), last))
+		case err != nil || d.OK:
 			return err
 		}
+		last = nil
+		pause.Reset()
 		deadline, limited := ctx.Deadline()
 		if d.RetryAfter == Never || limited && time.Until(deadline) < d.RetryAfter {
 			return w.wrap(op, &LimitedError{RetryAfter: d.RetryAfter})
@@ -271,34 +314,36 @@ func refusedBy(v luascripts.Verdict) error {
 	return nil
 }
 
-// persist calls f, which must be safe to repeat, until there is a reply. A call that waits retries until ctx is canceled, and any other one for the timeout of
-// the sender, or until the server cannot write. If the caller has left when a reply comes, persist passes it to late, which may be nil.
-func persist[T any](ctx context.Context, w *Window, waits bool, f func(context.Context) (T, error), late func(T)) (value T, err error) {
-	var (
-		mu   sync.Mutex
-		got  *T   // guarded by mu
-		left bool // guarded by mu: the caller has an error
-	)
-	defer func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil && got != nil {
-			value, err = *got, nil // it came at the last moment
-		}
-		left = err != nil
-	}()
+// persist calls f, which must be safe to repeat, until there is an answer, or the server's memory is full. If late is not nil, f takes units: it
+// goes behind callers that have left and whose units are not back yet, and if its own caller leaves before the answer, persist passes the answer
+// to late.
+func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, error), late func(T)) (none T, err error) {
 	pause := retry.Backoff{Most: w.send.Timeout / 4}
 	var last error
 	for end := time.Now().Add(w.send.Timeout); ; {
-		patience := time.Until(end)
-		if waits {
-			patience = w.send.Timeout
-		}
-		v, err := send.Ask(ctx, w.send, patience, func(ctx context.Context) (T, error) {
+		var (
+			mu        sync.Mutex
+			got       *T   // guarded by mu
+			sent, out bool // guarded by mu: f was called; the caller has left
+		)
+		back := make(chan struct{}) // closed when nothing of this call can take units any more
+		earlier := w.leaving(late != nil)
+		v, err := send.Ask(ctx, w.send, time.Until(end), func(ctx context.Context) (T, error) {
+			for _, done := range earlier {
+				<-done
+			}
+			mu.Lock()
+			if out && late != nil {
+				mu.Unlock()
+				return none, context.Canceled // nobody waits for this answer
+			}
+			sent = true
+			mu.Unlock()
+			defer close(back)
 			v, err := f(ctx)
 			mu.Lock()
 			defer mu.Unlock()
-			if err == nil && left && late != nil {
+			if err == nil && out && late != nil {
 				late(v)
 			}
 			if err == nil {
@@ -309,19 +354,47 @@ func persist[T any](ctx context.Context, w *Window, waits bool, f func(context.C
 		if err == nil {
 			return v, nil
 		}
-		switch {
-		case ctx.Err() != nil && last != nil:
-			return value, fmt.Errorf("%w: %w", ctx.Err(), last)
-		case ctx.Err() != nil, !errors.Is(err, lock.ErrUnavailable), !waits && (send.Full(err) || time.Until(end) <= 0):
-			return value, err
+		mu.Lock()
+		out = true
+		if got == nil && sent && late != nil {
+			w.leave(back)
+		}
+		answer := got
+		mu.Unlock()
+		if answer != nil {
+			return *answer, nil // the answer came at the last moment
+		}
+		if ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) || send.Full(err) || time.Until(end) <= 0 || w.send.Down(ctx, last, err) {
+			return none, err
 		}
 		last = err
-		rest := pause.Next()
-		if !waits {
-			rest = min(rest, time.Until(end))
-		}
-		if e := w.send.Sleep(ctx, rest); e != nil {
-			return value, fmt.Errorf("%w: %w", e, err)
+		if e := w.send.Sleep(ctx, min(pause.Next(), time.Until(end))); e != nil {
+			return none, fmt.Errorf("%w: %w", e, err)
 		}
 	}
+}
+
+// leave notes that a caller has left before its answer, and when its units are back.
+func (w *Window) leave(back <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = append(w.left, back)
+}
+
+// leaving returns when the units of callers that have left are back, for a caller that takes units.
+func (w *Window) leaving(takes bool) []<-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = slices.DeleteFunc(w.left, func(back <-chan struct{}) bool {
+		select {
+		case <-back:
+			return true
+		default:
+			return false
+		}
+	})
+	if !takes {
+		return nil
+	}
+	return slices.Clone(w.left)
 }

@@ -78,12 +78,12 @@ func (s *Sender) Explain(err error) error {
 	return err
 }
 
-// CutOff returns the error of a command sent at sent. If err is the end of the caller's
-// context, the error says that Redis gave no answer in the meantime. For any other err, as
-// NoAnswer, it is what Explain makes of that.
-func (s *Sender) CutOff(sent time.Time, err error) error {
+// CutOff returns the error of a command for whose reply the caller did not wait, as err says. The
+// end of the caller's context stays as it is: a command that is merely in flight then is no fault of
+// Redis. Any other err, such as NoAnswer, becomes what Explain makes of it.
+func (s *Sender) CutOff(err error) error {
 	if err == context.Canceled || err == context.DeadlineExceeded {
-		return s.Silent(max(time.Since(sent), 1), nil)
+		return err
 	}
 	return s.Explain(err)
 }
@@ -92,7 +92,7 @@ func (s *Sender) CutOff(sent time.Time, err error) error {
 // command, which failed with err.
 func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 	if err != nil && err == ctx.Err() {
-		return fmt.Errorf("%w: %w", err, s.Silent(max(time.Since(began), 1), nil))
+		return fmt.Errorf("%w: no reply from Redis after %s", err, Brief(max(time.Since(began), 1)))
 	}
 	return s.Explain(err)
 }

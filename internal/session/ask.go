@@ -134,7 +134,7 @@ func (a *attempt) ask(p *part) error {
 		p.at.lock()
 		p.at.place.CutOff(a.w, &p.t.Tenure) // Late hears the answer
 		p.at.unlock()
-		return s.sender.CutOff(q.sent, err)
+		return s.sender.CutOff(err)
 	case err != nil:
 		return a.broke(p, resent || retry.FaultOf(err).MayHaveRun(), s.sender.Explain(err))
 	case reply.Verdict == luascripts.Done:

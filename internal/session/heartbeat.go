@@ -73,7 +73,7 @@ func (e *ears) keep(spec *Spec, round place.Round, queued []luascripts.Waiter) {
 	} else {
 		e.line.Beaten(round, nil)
 	}
-	quiet, _ := e.line.Silence().Lasts(now, true, 0)
+	quiet, _ := e.line.Silence().Lasts(now, 0)
 	for i, q := range round.Waiters {
 		switch {
 		case !q.Enters:

@@ -242,7 +242,7 @@ func (a *attempt) askAll() error {
 	}
 	switch {
 	case !answered:
-		return s.sender.CutOff(a.sent, err) // the answer goes to Late
+		return s.sender.CutOff(err) // the answer goes to Late
 	case err != nil:
 		a.answeredAll(resent || retry.FaultOf(err).MayHaveRun())
 		if reply, ok := rueidis.IsRedisErr(err); ok && strings.Contains(reply.Error(), "CROSSSLOT") {
