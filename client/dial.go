@@ -126,7 +126,11 @@ func (w *way) explain(option rueidis.ClientOption, err error, over bool) error {
 		if command.Refused(err) {
 			return command.Refusal(addr, userOf(option), err)
 		}
-		return fmt.Errorf("the server at %s: %w", addr, err)
+		err = fmt.Errorf("the server at %s: %w", addr, err)
+		if retry.FaultOf(err).Passes {
+			err = fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+		}
+		return err
 	}
 	silent := over || errors.Is(err, context.DeadlineExceeded) // of a context of rueidis
 	var words string

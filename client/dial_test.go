@@ -135,3 +135,20 @@ func TestLock_saysWhatIsDenied(t *testing.T) {
 	says("TryLock with an old password", err, "WRONGPASS", "check the user and the password")
 	s.Do(t, "ACL", "SETUSER", "locks", ">hunter2") // so that Close is confirmed
 }
+
+// A server that cannot serve now refuses the first commands: it is unavailable, and one that refuses the user is not.
+func TestOpen_refused(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for reply, want := range map[string]bool{"LOADING Redis is loading the dataset in memory": true, "ERR max number of clients reached": true, "DENIED Redis is running in protected mode": false} {
+		p := redistest.NewProxy(t, s.Addr())
+		p.OnRequest(func([][]byte) redistest.Action { return redistest.Action{Refuse: reply} })
+		c, err := client.Open(t.Context(), "redis://"+p.Addr())
+		if err == nil {
+			_ = c.Close(t.Context())
+		}
+		if err == nil || errors.Is(err, lock.ErrUnavailable) != want || !strings.Contains(err.Error(), strings.TrimPrefix(reply, "ERR ")) {
+			t.Errorf("%s: %v", reply, err)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -24,8 +25,8 @@ import (
 // They share a slot, and no two keys have the same register. All writers of a key must go through the guard. The key must
 // not be the name of the lock, which is the key of the lock itself.
 //
-// An error that is no answer (a timeout, a broken connection) does not say
-// whether the write was carried out. Set, HSet and Del can be repeated with the
+// An error that may pass matches [lock.ErrUnavailable]. After a timeout or a broken connection nobody knows
+// whether the write was executed. Set, HSet and Del can be repeated with the
 // same token. A copy that a broken connection delivers late is refused once a
 // newer holder wrote, but can undo a later write of the same holder.
 //
@@ -144,7 +145,11 @@ func (r *Redis) guard(op string, token uint64, key string, write func(luascripts
 	got, err := write(luascripts.Fence{Data: key, Register: register, Token: token, Keep: r.keep})
 	switch {
 	case err != nil:
-		return wrap(op, key, luascripts.Discreet(err))
+		err = luascripts.Discreet(err)
+		if retry.FaultOf(err).Passes && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+		}
+		return wrap(op, key, err)
 	case got.Verdict == luascripts.Stale:
 		return wrap(op, key, &StaleError{Token: token, Highest: got.Highest})
 	case got.Verdict == luascripts.Foreign:

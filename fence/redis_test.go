@@ -322,3 +322,24 @@ func TestRedis_turnsAStaleHolderAway(t *testing.T) {
 		t.Errorf("stock is %s", got)
 	}
 }
+
+// A server that cannot write now is unavailable, and a denied command is not.
+func TestRedis_unavailable(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	g := newGuard(t, s.Client(t, redistest.Via(p)))
+	for reply, want := range map[string]bool{"NOREPLICAS Not enough good replicas to write.": true, "OOM command not allowed": true, "NOPERM this user has no permissions": false} {
+		p.OnRequest(func(req [][]byte) (a redistest.Action) {
+			if string(req[0]) == "EVALSHA" {
+				a.Refuse = reply
+			}
+			return a
+		})
+		for op, write := range writes {
+			if err := write(t.Context(), g, older, "data"); err == nil || errors.Is(err, lock.ErrUnavailable) != want || !strings.Contains(err.Error(), reply) {
+				t.Errorf("%s, %s: %v", op, reply, err)
+			}
+		}
+	}
+}

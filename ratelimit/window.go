@@ -57,7 +57,7 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 //
 // A Window has no policy: without an answer its calls fail with [lock.ErrUnavailable]. They try for
 // the operation timeout of the client, or for three seconds without a client, or until their context ends. While the server's memory is
-// full, they fail so at once, and take nothing. A call
+// full, they fail so at once, and take nothing. [Window.Wait] retries until its context is canceled. A call
 // takes its units once, however often it was sent. If the caller has left, the units come back before the next call of this handle
 // takes any.
 type Window struct {
@@ -241,7 +241,8 @@ func (w *Window) Refund(ctx context.Context, d Decision) error {
 // Wait waits until it has taken n units. It serves the callers of this handle in the order in which they
 // came, and one of them asks at a time. Between processes, and with Java, there is no order: each process asks
 // again at the time that Redis gave it, as Redisson does. Wait fails with [ErrLimited] at once if n is more than
-// the rate, or if the units are not there before ctx ends.
+// the rate, or if the units are not there before ctx ends. While Redis is unavailable, Wait retries until ctx is canceled. Its error then
+// matches [lock.ErrUnavailable], too.
 func (w *Window) Wait(ctx context.Context, n int64) error {
 	const op = "wait"
 	if err := w.check(n); err != nil {
@@ -255,11 +256,24 @@ func (w *Window) Wait(ctx context.Context, n int64) error {
 		return w.wrap(op, lock.ErrClosed)
 	}
 	defer func() { <-w.turn }()
+	pause := retry.Backoff{Most: longestPause}
+	var last error // since Redis is unavailable
 	for {
 		d, err := w.take(ctx, op, n, n)
-		if err != nil || d.OK {
+		switch {
+		case ctx.Err() == nil && errors.Is(err, lock.ErrUnavailable):
+			last = d.Err
+			if err := w.send.Sleep(ctx, pause.Next()); err != nil {
+				return w.wrap(op, fmt.Errorf("%w: %w", err, last))
+			}
+			continue
+		case last != nil && ctx.Err() != nil:
+			return w.wrap(op, fmt.Errorf("%w: %w", ctx.Err(), last))
+		case err != nil || d.OK:
 			return err
 		}
+		last = nil
+		pause.Reset()
 		deadline, limited := ctx.Deadline()
 		if d.RetryAfter == Never || limited && time.Until(deadline) < d.RetryAfter {
 			return w.wrap(op, &LimitedError{RetryAfter: d.RetryAfter})

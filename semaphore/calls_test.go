@@ -92,3 +92,14 @@ func TestLostReplies_renewals(t *testing.T) {
 	kindtest.MustUnlock(t, second.Hold(t))
 	soonStands(t, s, "gpus", "2", 0)
 }
+
+// A semaphore of one permit goes by the table of error replies as a lock does.
+func TestReplies(t *testing.T) {
+	t.Parallel()
+	kindtest.LockReplies(t, kindtest.Kind{
+		New: func(c *client.Client, name string, opts ...lock.Option) lock.Locker {
+			return c.NewSemaphore(name, 1, opts...)
+		},
+		Channel: func(name string) string { return "*{" + name + "}*" },
+	})
+}
