@@ -47,7 +47,7 @@ func gates(t *testing.T, s *redistest.Server) (all []*gate) {
 				g.refused.Add(1)
 				return redistest.Action{Refuse: g.Reply, Execute: g.execute}
 			})
-			g.client = NewClient(t, s.Client(t, redistest.Via(p)), Fast...)
+			g.client = NewClient(t, s.Client(t, redistest.Via(p)), client.WithWatchdogTimeout(12*time.Second), client.WithOpTimeout(3*time.Second)) // there are many of them, on a machine that may be busy
 			all = append(all, g)
 		}
 	}
