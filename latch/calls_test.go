@@ -38,7 +38,7 @@ func TestCalls(t *testing.T) {
 			{Op: "count down", Name: name + "a", Do: func(ctx context.Context) error { _, err := made.CountDown(ctx); return err }, After: left(2)},
 			{Op: "count down", Name: name + "a", Do: func(ctx context.Context) error { _, err := made.CountDownOnce(ctx, "part"); return err }, After: left(2)},
 			{Op: "count", Name: name + "a", Do: func(ctx context.Context) error { _, err := made.Count(ctx); return err }, After: left(3)},
-			{Op: "wait", Name: name + "b", Do: open.Wait},
+			{Op: "wait", Name: name + "b", Waits: true, Do: open.Wait},
 			{Op: "delete", Name: name + "b", Do: open.Delete},
 		}
 	})
@@ -55,11 +55,11 @@ func TestCrew_calls(t *testing.T) {
 		}
 		state := crewStands(t, crew, 0, 0, 1)
 		return []kindtest.Call{
-			{Op: "join", Name: name + "a", Do: func(ctx context.Context) error { _, err := crew.Join(ctx); return err }, After: func(t *testing.T) { crewStands(t, crew, 0, 1, 1) }},
+			{Op: "join", Name: name + "a", Waits: true, Do: func(ctx context.Context) error { _, err := crew.Join(ctx); return err }, After: func(t *testing.T) { crewStands(t, crew, 0, 1, 1) }},
 			{Op: "inspect", Name: name + "a", Do: func(ctx context.Context) error { _, err := crew.Inspect(ctx); return err }},
 			{Op: "dismiss", Name: name + "a", Do: func(ctx context.Context) error { _, err := crew.Dismiss(ctx, state.Lost...); return err }, After: func(t *testing.T) { crewStands(t, crew, 0, 0, 0) }},
-			{Op: "wait", Name: name + "b", Do: over.Wait},
-			{Op: "wait for", Name: name + "b", Do: func(ctx context.Context) error { return over.WaitFor(ctx, 1) }},
+			{Op: "wait", Name: name + "b", Waits: true, Do: over.Wait},
+			{Op: "wait for", Name: name + "b", Waits: true, Do: func(ctx context.Context) error { return over.WaitFor(ctx, 1) }},
 			{Op: "delete", Name: name + "b", Do: over.Delete},
 		}
 	})
@@ -94,4 +94,24 @@ func TestCrew_lostRenewals(t *testing.T) {
 		t.Error(err)
 	}
 	crewStands(t, crew, 1, 0, 0)
+}
+
+// A wait goes on while Redis is unavailable, and ends when its count or its members are.
+func TestWaits_replies(t *testing.T) {
+	t.Parallel()
+	t.Run("latch", func(t *testing.T) {
+		t.Parallel()
+		kindtest.Waits(t, func(t *testing.T, c, sees *client.Client, name string) kindtest.Wait {
+			l := sees.NewLatch(name)
+			create(t, l, 1)
+			return kindtest.Wait{Do: c.NewLatch(name).Wait, Over: func() error { _, err := l.CountDown(t.Context()); return err }}
+		})
+	})
+	t.Run("crew", func(t *testing.T) {
+		t.Parallel()
+		kindtest.Waits(t, func(t *testing.T, c, sees *client.Client, name string) kindtest.Wait {
+			m := join(t, sees.NewCrew(name))
+			return kindtest.Wait{Do: c.NewCrew(name).Wait, Over: func() error { return m.Unlock(t.Context()) }}
+		})
+	})
 }

@@ -97,3 +97,16 @@ func TestMemoryFull(t *testing.T) {
 	}
 	saying(t, e, "")
 }
+
+// A candidate stands for election while Redis is unavailable, and leads afterwards.
+func TestRun_replies(t *testing.T) {
+	t.Parallel()
+	kindtest.Waits(t, func(t *testing.T, c, sees *client.Client, name string) kindtest.Wait {
+		h := kindtest.MustLock(t, sees.NewFairLock(name))
+		e := c.NewElection(name)
+		return kindtest.Wait{
+			Do:   func(ctx context.Context) error { return e.Run(ctx, "x", func(context.Context) error { return nil }) },
+			Over: func() error { return h.Unlock(t.Context()) },
+		}
+	})
+}

@@ -28,7 +28,7 @@ const (
 // patience is the time that a limiter waits for an answer, unless [Policy.After] sets another.
 const patience = 50 * time.Millisecond
 
-// Closed returns the policy that refuses every call without Redis: calls fail with [lock.ErrUnavailable].
+// Closed returns the policy that refuses every call without Redis: calls fail with [lock.ErrUnavailable], and [Limiter.Wait] retries until its context is canceled.
 func Closed() Policy { return Policy{mode: closed, after: patience} }
 
 // Open returns the policy that lets every call pass without Redis. The Decision has the error of Redis in Err.

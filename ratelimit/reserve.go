@@ -1,11 +1,15 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
@@ -21,8 +25,9 @@ const LongestWait = time.Hour
 // the units come back: at once if no later caller waits, otherwise when those that came later leave, too. A later caller
 // that stays keeps its turn, which nobody can move forward as it sends no second command.
 //
-// Without an answer of Redis the Policy decides: with Open Wait returns at once, and with Local the caller
-// waits for its turn in this process.
+// While Redis is unavailable, the Policy decides: with Open, Wait returns at once; with Local, the caller
+// waits for its turn in this process; with Closed, Wait retries, at least once per second, until ctx is canceled. Its error then matches [lock.ErrUnavailable], too. If a connection broke,
+// Wait fails: the units may be taken, and come back as time goes by.
 func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	const op = "wait"
 	if l.bad == nil {
@@ -31,7 +36,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 		}
 		defer l.desk.send.Leave()
 	}
-	r, err := l.reserve(ctx, op, key, n)
+	r, err := l.patiently(ctx, op, key, n)
 	if err != nil {
 		return err
 	}
@@ -47,6 +52,31 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	}
 	return nil
 }
+
+// patiently is reserve for a call that waits: while Redis is unavailable, and the policy is Closed, it retries until ctx is canceled. If a connection broke, the units
+// may be taken, so it does not take them again.
+func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Reservation, error) {
+	pause := retry.Backoff{Most: longestPause}
+	var last error
+	for {
+		r, err := l.reserve(ctx, op, key, n)
+		var why send.Unavailable
+		broke := errors.As(err, &why) && retry.FaultOf(why.Err).MayHaveRun()
+		if err == nil || broke || last == nil && ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
+			return r, err
+		}
+		if ctx.Err() == nil {
+			last = err.(*lock.Error).Err
+			err = l.desk.send.Sleep(ctx, pause.Next())
+		}
+		if err != nil {
+			return nil, l.wrap(op, key, fmt.Errorf("%w: %w", cmp.Or(ctx.Err(), lock.ErrClosed), last))
+		}
+	}
+}
+
+// longestPause is the longest pause of a call that waits, between two attempts while Redis is unavailable.
+const longestPause = time.Second
 
 // Reserve takes n units of key that the caller may use after [Reservation.Delay]. It fails
 // with [ErrLimited], and takes nothing, if that is after the end of ctx, or after

@@ -48,10 +48,21 @@ func TestClosed(t *testing.T) {
 			// While a question is overdue, callers do not wait.
 			isNear(t, fmt.Sprintf("call %d took", i), time.Since(start), want)
 		}
-		if err := l.Wait(t.Context(), "k", 1); !errors.Is(err, lock.ErrUnavailable) {
-			t.Errorf("wait: %v", err)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		if err := l.Wait(ctx, "k", 1); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a wait that ends in the silence: %v", err)
+		}
+		waits := make(chan error, 1)
+		go func() { waits <- l.Wait(t.Context(), "waits", 1) }()
+		time.Sleep(time.Second)
+		if len(waits) > 0 {
+			t.Errorf("the silence ends a wait: %v", <-waits)
 		}
 		thaw(wire)
+		if err := <-waits; err != nil {
+			t.Errorf("a wait that outlasts the silence: %v", err)
+		}
 		for i := range 3 {
 			if d := peek(t, l, fmt.Sprint(i)); d.Remaining != 10 {
 				t.Errorf("key %d: %+v: the units of a refused call are still taken", i, d)

@@ -56,7 +56,7 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 //
 // A Window has no policy: without an answer its calls fail with [lock.ErrUnavailable]. They try for
 // the operation timeout of the client, or for three seconds without a client, or until their context ends. While the server's memory is
-// full, they fail so at once, and take nothing. A call
+// full, they fail so at once, and take nothing. [Window.Wait] retries until its context is canceled. A call
 // takes its units once, however often it was sent. If the caller has left, the units come back.
 type Window struct {
 	send *send.Sender
@@ -114,7 +114,7 @@ func (w *Window) init(ctx context.Context, op string, rate int64, per time.Durat
 		return false, w.wrap(op, fmt.Errorf("a rate per %v: it must be in whole ms, from 1ms to %v", per, maxPer))
 	}
 	copies := w.send.Dated()
-	r, err := persist(ctx, w, func(sent context.Context) (r luascripts.Rated, err error) {
+	r, err := persist(ctx, w, false, func(sent context.Context) (r luascripts.Rated, err error) {
 		set := func(before int64) (int64, error) {
 			r, err = luascripts.InitWindow(sent, w.send.Redis, w.keys, rate, per, before)
 			return r.Now, err
@@ -139,22 +139,22 @@ func (w *Window) init(ctx context.Context, op string, rate int64, per time.Durat
 // Take takes n units, or none. A refusal is a Decision that is not OK, and no error. A call for more than the rate
 // is always refused, with RetryAfter [Never], and one for 0 units never.
 func (w *Window) Take(ctx context.Context, n int64) (Decision, error) {
-	return w.take(ctx, "take", n, n)
+	return w.take(ctx, "take", n, n, false)
 }
 
 // TakeUpTo takes the units that are there, n at most.
 func (w *Window) TakeUpTo(ctx context.Context, n int64) (Decision, error) {
-	return w.take(ctx, "take up to", n, min(n, 1))
+	return w.take(ctx, "take up to", n, min(n, 1), false)
 }
 
 // Peek returns the state of the limiter, and takes nothing. The Decision is OK if a unit could be taken.
 func (w *Window) Peek(ctx context.Context) (Decision, error) {
-	d, err := w.take(ctx, "peek", 0, 0)
+	d, err := w.take(ctx, "peek", 0, 0, false)
 	d.OK = err == nil && d.Remaining > 0
 	return d, err
 }
 
-func (w *Window) take(ctx context.Context, op string, n, least int64) (Decision, error) {
+func (w *Window) take(ctx context.Context, op string, n, least int64, waits bool) (Decision, error) {
 	if err := w.check(n); err != nil {
 		return Decision{}, w.wrap(op, err)
 	}
@@ -163,7 +163,7 @@ func (w *Window) take(ctx context.Context, op string, n, least int64) (Decision,
 	call := string(id[:])
 	var first time.Time // when the first copy was sent
 	for {
-		r, err := persist(ctx, w, func(ctx context.Context) (luascripts.WindowReply, error) {
+		r, err := persist(ctx, w, waits, func(ctx context.Context) (luascripts.WindowReply, error) {
 			ago := time.Duration(0)
 			if first.IsZero() {
 				first = time.Now()
@@ -199,7 +199,7 @@ func (w *Window) Refund(ctx context.Context, d Decision) error {
 	if err := w.check(d.Taken); err != nil || d.Taken == 0 || d.id == "" {
 		return w.wrap(op, err)
 	}
-	v, err := persist(ctx, w, func(ctx context.Context) (luascripts.Verdict, error) {
+	v, err := persist(ctx, w, false, func(ctx context.Context) (luascripts.Verdict, error) {
 		return luascripts.RefundWindow(ctx, w.send.Redis, w.keys, d.Taken, d.id)
 	}, nil)
 	if err == nil && v != luascripts.Free {
@@ -211,7 +211,8 @@ func (w *Window) Refund(ctx context.Context, d Decision) error {
 // Wait waits until it has taken n units. It serves the callers of this handle in the order in which they
 // came, and one of them asks at a time. Between processes, and with Java, there is no order: each process asks
 // again at the time that Redis gave it, as Redisson does. Wait fails with [ErrLimited] at once if n is more than
-// the rate, or if the units are not there before ctx ends.
+// the rate, or if the units are not there before ctx ends. While Redis is unavailable, Wait retries until ctx is canceled. Its error then
+// matches [lock.ErrUnavailable], too.
 func (w *Window) Wait(ctx context.Context, n int64) error {
 	const op = "wait"
 	if err := w.check(n); err != nil {
@@ -226,7 +227,7 @@ func (w *Window) Wait(ctx context.Context, n int64) error {
 	}
 	defer func() { <-w.turn }()
 	for {
-		d, err := w.take(ctx, op, n, n)
+		d, err := w.take(ctx, op, n, n, true)
 		if err != nil || d.OK {
 			return err
 		}
@@ -270,18 +271,32 @@ func refusedBy(v luascripts.Verdict) error {
 	return nil
 }
 
-// persist calls f, which must be safe to repeat, until there is an answer, or the server's memory is full. It passes an answer that comes after the
-// caller has left to late, which may be nil.
-func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, error), late func(T)) (none T, err error) {
+// persist calls f, which must be safe to repeat, until there is a reply. A call that waits retries until ctx is canceled, and any other one for the timeout of
+// the sender, or until the server cannot write. If the caller has left when a reply comes, persist passes it to late, which may be nil.
+func persist[T any](ctx context.Context, w *Window, waits bool, f func(context.Context) (T, error), late func(T)) (value T, err error) {
+	var (
+		mu   sync.Mutex
+		got  *T   // guarded by mu
+		left bool // guarded by mu: the caller has an error
+	)
+	defer func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil && got != nil {
+			value, err = *got, nil // it came at the last moment
+		}
+		left = err != nil
+	}()
 	pause := retry.Backoff{Most: w.send.Timeout / 4}
 	var last error
 	for end := time.Now().Add(w.send.Timeout); ; {
-		var (
-			mu   sync.Mutex
-			got  *T   // guarded by mu
-			left bool // guarded by mu
-		)
-		v, err := send.Ask(ctx, w.send, time.Until(end), func(ctx context.Context) (T, error) {
+		patience := time.Until(end)
+		if waits {
+			patience = w.send.Timeout
+		} else if patience <= 0 && last != nil {
+			return value, last
+		}
+		v, err := send.Ask(ctx, w.send, patience, func(ctx context.Context) (T, error) {
 			v, err := f(ctx)
 			mu.Lock()
 			defer mu.Unlock()
@@ -296,19 +311,19 @@ func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, 
 		if err == nil {
 			return v, nil
 		}
-		mu.Lock()
-		left = true
-		answer := got
-		mu.Unlock()
-		if answer != nil {
-			return *answer, nil // the answer came at the last moment
-		}
-		if ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) || send.Full(err) || time.Until(end) <= 0 || w.send.Down(ctx, last, err) {
-			return none, err
+		switch {
+		case ctx.Err() != nil && last != nil:
+			return value, fmt.Errorf("%w: %w", ctx.Err(), last)
+		case ctx.Err() != nil, !errors.Is(err, lock.ErrUnavailable), !waits && (send.Full(err) || time.Until(end) <= 0 || w.send.Down(ctx, last, err)):
+			return value, err
 		}
 		last = err
-		if e := w.send.Sleep(ctx, min(pause.Next(), time.Until(end))); e != nil {
-			return none, fmt.Errorf("%w: %w", e, err)
+		rest := pause.Next()
+		if !waits {
+			rest = min(rest, time.Until(end))
+		}
+		if e := w.send.Sleep(ctx, rest); e != nil {
+			return value, fmt.Errorf("%w: %w", e, err)
 		}
 	}
 }

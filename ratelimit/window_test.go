@@ -443,9 +443,14 @@ func TestWindow_memoryFull(t *testing.T) {
 	full("take", err)
 	_, err = w.TakeUpTo(t.Context(), 7)
 	full("take up to", err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // one that waits for units fails at once
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	full("wait", w.Wait(ctx, 1))
+	err = w.Wait(ctx, 1)
+	if full("wait", err); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("full memory ends a wait: %v", err)
+	}
+	waits := make(chan error, 1)
+	go func() { waits <- w.Wait(t.Context(), 1) }()
 	full("set rate", w.SetRate(t.Context(), 6, 24*time.Hour))
 	_, err = window(rdb, "new").Init(t.Context(), 5, time.Hour)
 	full("init", err)
@@ -462,8 +467,14 @@ func TestWindow_memoryFull(t *testing.T) {
 		}
 		remain(5)
 	}
+	if len(waits) > 0 {
+		t.Errorf("full memory ends a wait: %v", <-waits)
+	}
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
-	if d := takeOf(t, w, 5); !d.OK || d.Remaining != 0 {
+	if err := <-waits; err != nil {
+		t.Errorf("a wait that outlasts it: %v", err)
+	}
+	if d := takeOf(t, w, 4); !d.OK || d.Remaining != 0 {
 		t.Errorf("%+v", d)
 	}
 }

@@ -92,3 +92,19 @@ func TestLostReplies_renewals(t *testing.T) {
 	kindtest.MustUnlock(t, second.Hold(t))
 	soonStands(t, s, "gpus", "2", 0)
 }
+
+// A Lock goes on while Redis is unavailable, and has its permit afterwards.
+func TestWaits_replies(t *testing.T) {
+	t.Parallel()
+	kindtest.Waits(t, func(t *testing.T, c, sees *client.Client, name string) kindtest.Wait {
+		h := kindtest.MustLock(t, sees.NewSemaphore(name, 2).N(2))
+		sem := c.NewSemaphore(name, 2)
+		return kindtest.Wait{Do: func(ctx context.Context) error {
+			h, err := sem.Lock(ctx)
+			if err != nil {
+				return err
+			}
+			return h.Unlock(ctx)
+		}, Over: func() error { return h.Unlock(t.Context()) }}
+	})
+}

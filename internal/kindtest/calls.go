@@ -22,12 +22,15 @@ type Call struct {
 	// Once says that it is sent once, so that a lost answer is an error.
 	Once bool
 
+	// Waits says that it waits until its context is canceled.
+	Waits bool
+
 	// After checks that the call was carried out once; it may be nil.
 	After func(t *testing.T)
 }
 
 // Calls tests what calls do when an answer is lost, when their callers leave, when the server stands still, and when the
-// client closes. of returns the calls on c, and prepares what they need under this name, which no other case has. It
+// client closes, and [Replies]. of returns the calls on c, and prepares what they need under this name, which no other case has. It
 // returns as many each time, in the same order, and each sends one script at least.
 func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []Call) {
 	s := redistest.Start(t)
@@ -96,6 +99,7 @@ func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []
 		}
 		call.wants(t, "after Close", call.Do(t.Context()), lock.ErrClosed)
 	}
+	Replies(t, of)
 	c := NewClient(t, s.Client(t), client.WithOpTimeout(OpTimeout))
 	calls := of(t, c, "frozen")
 	s.Freeze(t)

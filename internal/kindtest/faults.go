@@ -35,6 +35,7 @@ var faults = []struct {
 	{"ServerFrozen_waiting", serverFrozenWaiting},
 	{"Partition", partition},
 	{"ReadOnly", readOnly},
+	{"Replies", replies},
 	{"ReplicaThatMissedTheLock", replicaThatMissedTheLock},
 	{"MemoryFull", memoryFull},
 	{"MemoryFull_waiting", memoryFullWaiting},
@@ -497,9 +498,19 @@ func memoryFull(t *testing.T, k Kind) {
 	l := k.New(c, "orders")
 	h := MustLock(t, l)
 	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
-	if err := Go(t.Context(), k.New(c, "new")).Err(t); err == nil || !strings.Contains(err.Error(), "OOM") || errors.Is(err, lock.ErrNotAcquired) {
-		t.Errorf("a new lock: %v, want OOM at once", err)
+	s.ResetStats(t)
+	if _, err := k.New(c, "new").TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "OOM") || errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("TryLock of a new lock: %v, want OOM", err)
 	}
+	if n := s.CommandCalls(t, "evalsha") + s.CommandCalls(t, "eval"); n > 3 { // a renewal, and the script may be unknown to the server
+		t.Errorf("TryLock asked %d times", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := k.New(c, "new").Lock(ctx); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("Lock of a new lock: %v, want OOM at the end of its wait", err)
+	}
+	waits := Go(t.Context(), k.New(c, "waits"))
 	again, err := l.Lock(h.Context())
 	if err != nil {
 		t.Fatalf("re-entry: %v", err)
@@ -510,6 +521,11 @@ func memoryFull(t *testing.T, k Kind) {
 	MustUnlock(t, again)
 	k.WantHeld(t, s, "orders", h.Owner(), 1)
 	MustUnlock(t, h)
+	if !waits.Waits() {
+		t.Errorf("full memory ends a wait: %v", waits.Err(t))
+	}
+	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
+	MustUnlock(t, waits.Hold(t))
 	WantEmpty(t, s)
 }
 

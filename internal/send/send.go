@@ -186,8 +186,20 @@ func (s *Sender) Told(err error) error {
 	switch f := retry.FaultOf(err); {
 	case f.Denied:
 		return command.Refusal("", "", err)
+	case errors.Is(err, lock.ErrUnavailable):
+		return err
+	case f.Is == lock.ErrUnavailable:
+		return Unavailable{err}
 	case f.Is != nil && !errors.Is(err, f.Is):
 		return fmt.Errorf("%w: %w", f.Is, err)
 	}
 	return err
 }
+
+// Unavailable is the error of a command that Redis did not decide, as Err says why. Without Err see [Silent].
+type Unavailable struct{ Err error }
+
+func (e Unavailable) Error() string { return fmt.Sprintf("%v: %v", lock.ErrUnavailable, e.Err) }
+
+// Unwrap returns lock.ErrUnavailable and the reason.
+func (e Unavailable) Unwrap() []error { return []error{lock.ErrUnavailable, e.Err} }

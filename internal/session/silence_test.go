@@ -267,8 +267,7 @@ func TestUnavailable_group(t *testing.T) {
 	})
 }
 
-// What Redis says instead of an answer is no answer; what it says about the caller is
-// one.
+// A reply that passes is no answer, and what the server says about the caller is one. Where memory is full, a TryLock does not retry.
 func TestUnavailable_replies(t *testing.T) {
 	for reply, silent := range map[string]bool{
 		"LOADING Redis is loading the dataset in memory":        true,
@@ -279,6 +278,7 @@ func TestUnavailable_replies(t *testing.T) {
 		"READONLY You can't write against a read only replica.": true,
 		"NOPERM this user has no permissions":                   false,
 		"OOM command not allowed":                               true,
+		"NOREPLICAS Not enough good replicas to write.":         true,
 	} {
 		t.Run(reply, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -303,6 +303,9 @@ func TestUnavailable_replies(t *testing.T) {
 					if !strings.Contains(err.Error(), reply) {
 						t.Errorf("%v does not say %q", err, reply)
 					}
+				}
+				if strings.Contains(reply, "OOM") && took != 0 {
+					t.Errorf("TryLock takes %v", took)
 				}
 				if strings.Contains(reply, "READONLY") {
 					if took != 0 || !strings.Contains(try.Error(), w.a.sender.Address()) || !strings.Contains(try.Error(), "replica") || w.a.sender.Address() == "" {
