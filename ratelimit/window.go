@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,8 +47,8 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 // keep it from other work for half a second or more. Where Java has no part, a [Limiter] costs less and
 // does more. A Window is safe for concurrent use.
 //
-// The rate stands in Redis, so there are three keys: <name>, {<name>}:value and {<name>}:permits. Like those of
-// Redisson they stay for good, or for the keepAliveTime that Java gave them.
+// The rate is stored in Redis, so there are three keys: <name>, {<name>}:value and {<name>}:permits. Like those of
+// Redisson they stay until [Window.Delete], or for the keepAliveTime that Java gave them.
 //
 // A Window uses the clock of the server. Redisson uses the clocks of its clients: an entry
 // of a client whose clock is ahead by d lasts d longer here, and for that client the entries of others end d
@@ -57,13 +58,17 @@ func (e *RateError) Is(target error) bool { return target == ErrOtherRate }
 // A Window has no policy: without an answer its calls fail with [lock.ErrUnavailable]. They try for
 // the operation timeout of the client, or for three seconds without a client, or until their context ends. While the server's memory is
 // full, they fail so at once, and take nothing. [Window.Wait] retries until its context is canceled. A call
-// takes its units once, however often it was sent. If the caller has left, the units come back.
+// takes its units once, however often it was sent. If the caller has left, the units come back before the next call of this handle
+// takes any.
 type Window struct {
 	send *send.Sender
 	name string
 	keys luascripts.WindowKeys
 	turn chan struct{} // holds an element while a caller of this handle waits for Redis
 	bad  error
+
+	mu   sync.Mutex
+	left []<-chan struct{} // guarded by mu: each is closed when the units of a caller that has left are back
 }
 
 // NewWindow returns a handle of the limiter called name, on rdb, which the handle never closes. NewWindow does
@@ -161,15 +166,20 @@ func (w *Window) take(ctx context.Context, op string, n, least int64, waits bool
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
 	call := string(id[:])
-	var first time.Time // when the first copy was sent
+	var (
+		mu    sync.Mutex
+		first time.Time // guarded by mu: when the first copy was sent
+	)
 	for {
 		r, err := persist(ctx, w, waits, func(ctx context.Context) (luascripts.WindowReply, error) {
 			ago := time.Duration(0)
+			mu.Lock()
 			if first.IsZero() {
 				first = time.Now()
 			} else {
 				ago = max(time.Since(first), time.Millisecond)
 			}
+			mu.Unlock()
 			return luascripts.TakeWindow(ctx, w.send.Redis, w.keys, n, least, call, ago)
 		}, func(r luascripts.WindowReply) {
 			if r.Taken > 0 { // if the refund fails, the units come back when the window is over
@@ -187,9 +197,34 @@ func (w *Window) take(ctx context.Context, op string, n, least int64, waits bool
 		}
 		return Decision{
 			OK: r.Taken > 0 || n == 0, Taken: r.Taken, Remaining: r.Remaining, RetryAfter: r.Retry, ResetAfter: r.Reset,
-			Limit: Limit{Rate: r.Rate, Per: r.Per, Burst: r.Rate}, id: call,
+			Limit: Limit{Rate: r.Rate, Per: r.Per, Burst: r.Rate}, left: r.Remaining, next: r.Next, id: call,
 		}, nil
 	}
+}
+
+// Delete deletes the limiter and its rate. It succeeds if there is none. Later calls, those of Java too, fail as before Init: here with
+// [ErrNotInitialised], also in callers that wait. A limiter of RateType.PER_CLIENT is not deleted ([ErrPerClient]). Delete costs two
+// round trips: the first one asks for the server's time.
+//
+// A copy of the command that arrives late deletes no limiter that was made since; see SetRate.
+func (w *Window) Delete(ctx context.Context) error {
+	const op = "delete"
+	if w.bad != nil {
+		return w.wrap(op, w.bad)
+	}
+	copies := w.send.Dated()
+	v, err := persist(ctx, w, false, func(sent context.Context) (v luascripts.Verdict, err error) {
+		err = copies.Send(ctx, func(before int64) (now int64, err error) {
+			v, now, err = luascripts.DeleteWindow(sent, w.send.Redis, w.keys, before)
+			return now, err
+		})
+		return v, err
+	}, nil)
+	copies.Over(ctx)
+	if err == nil {
+		err = refusedBy(v)
+	}
+	return w.wrap(op, err)
 }
 
 // Refund gives back the units of d, the answer to a Take or TakeUpTo, which the caller has not used. It can be
@@ -272,12 +307,14 @@ func refusedBy(v luascripts.Verdict) error {
 }
 
 // persist calls f, which must be safe to repeat, until there is a reply. A call that waits retries until ctx is canceled, and any other one for the timeout of
-// the sender, or until the server cannot write. If the caller has left when a reply comes, persist passes it to late, which may be nil.
+// the sender, or until the server cannot write. If late is not nil, f takes units: it goes behind callers that have left and whose units are not back yet,
+// and if its own caller has left when a reply comes, persist passes the reply to late.
 func persist[T any](ctx context.Context, w *Window, waits bool, f func(context.Context) (T, error), late func(T)) (value T, err error) {
 	var (
 		mu   sync.Mutex
-		got  *T   // guarded by mu
-		left bool // guarded by mu: the caller has an error
+		got  *T                // guarded by mu
+		left bool              // guarded by mu: the caller has an error
+		sent []<-chan struct{} // guarded by mu: of each copy, closed when it can take no units any more
 	)
 	defer func() {
 		mu.Lock()
@@ -285,7 +322,9 @@ func persist[T any](ctx context.Context, w *Window, waits bool, f func(context.C
 		if err != nil && got != nil {
 			value, err = *got, nil // it came at the last moment
 		}
-		left = err != nil
+		if left = err != nil; left && late != nil {
+			w.leave(sent)
+		}
 	}()
 	pause := retry.Backoff{Most: w.send.Timeout / 4}
 	var last error
@@ -296,7 +335,20 @@ func persist[T any](ctx context.Context, w *Window, waits bool, f func(context.C
 		} else if patience <= 0 && last != nil {
 			return value, last
 		}
-		v, err := send.Ask(ctx, w.send, patience, func(ctx context.Context) (T, error) {
+		earlier := w.leaving(late != nil)
+		v, err := send.Ask(ctx, w.send, patience, func(ctx context.Context) (none T, err error) {
+			for _, done := range earlier {
+				<-done
+			}
+			mu.Lock()
+			if left && late != nil {
+				mu.Unlock()
+				return none, context.Canceled // nobody waits for this reply
+			}
+			back := make(chan struct{})
+			defer close(back)
+			sent = append(sent, back)
+			mu.Unlock()
 			v, err := f(ctx)
 			mu.Lock()
 			defer mu.Unlock()
@@ -326,4 +378,29 @@ func persist[T any](ctx context.Context, w *Window, waits bool, f func(context.C
 			return value, fmt.Errorf("%w: %w", e, err)
 		}
 	}
+}
+
+// leave notes that a caller has left before its reply, and when its units are back.
+func (w *Window) leave(back []<-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = append(w.left, back...)
+}
+
+// leaving returns when the units of callers that have left are back, for a caller that takes units.
+func (w *Window) leaving(takes bool) []<-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left = slices.DeleteFunc(w.left, func(back <-chan struct{}) bool {
+		select {
+		case <-back:
+			return true
+		default:
+			return false
+		}
+	})
+	if !takes {
+		return nil
+	}
+	return slices.Clone(w.left)
 }

@@ -79,7 +79,7 @@ var floors = map[string]struct {
 	"cmd/leasehold/internal/child":      {others: []string{"golang.org/x/sys", "golang.org/x/term"}, why: "a command and its terminal; it knows no locks"},
 	"cmd/leasehold/internal/doctor":     {ours: []string{"client", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "asks a server what it would answer a client"},
 	"internal/house":                    {why: "this test"},
-	"proof/mutants":                     {why: "takes guards away, and runs tests; it reads sources, and imports none"},
+	"proof/mutants":                     {why: "changes code, and runs tests; it reads sources, and imports none"},
 	"proof/versions":                    {why: "runs the tests on several servers, and writes a page"},
 	"proof/reliability":                 {why: "runs the tests again and again, and writes a page"},
 	"internal/option":                   {why: "what options say; package lock makes them, and lockimpl reads them"},
