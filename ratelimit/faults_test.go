@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
@@ -366,4 +368,49 @@ func TestTake_none(t *testing.T) {
 	if err := errors.Join(l.Wait(t.Context(), "k", 0), w.Wait(t.Context(), 0)); err != nil {
 		t.Error(err)
 	}
+}
+
+// Each call of a limiter and of a window goes by the table of error replies. A Take of a limiter does not retry, as its policy decides.
+func TestReplies(t *testing.T) {
+	t.Parallel()
+	kindtest.Replies(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
+		l, w := c.NewRateLimiter(name, closed, daily), c.NewWindow(name+"w")
+		if _, err := w.Init(t.Context(), 100, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		d := takeOf(t, w, 2)
+		full := name + ":k"
+		return []kindtest.Call{
+			{Op: "take", Name: full, Once: true, Do: func(ctx context.Context) error { return second(l.Take(ctx, "k", 1)) }},
+			{Op: "take up to", Name: full, Once: true, Do: func(ctx context.Context) error { return second(l.TakeUpTo(ctx, "k", 2)) }},
+			{Op: "peek", Name: full, Once: true, Do: func(ctx context.Context) error { return second(l.Peek(ctx, "k")) }},
+			{Op: "reserve", Name: full, Once: true, Do: func(ctx context.Context) error { return second(l.Reserve(ctx, "k", 1)) }},
+			{Op: "init", Name: name + "w", Do: func(ctx context.Context) error { return second(w.Init(ctx, 100, time.Hour)) }},
+			{Op: "take", Name: name + "w", Do: func(ctx context.Context) error { return second(w.Take(ctx, 1)) }},
+			{Op: "peek", Name: name + "w", Do: func(ctx context.Context) error { return second(w.Peek(ctx)) }},
+			{Op: "refund", Name: name + "w", Do: func(ctx context.Context) error { return w.Refund(ctx, d) }},
+		}
+	})
+}
+
+// A Wait goes on while Redis is unavailable.
+func TestWait_replies(t *testing.T) {
+	t.Parallel()
+	t.Run("limiter", func(t *testing.T) {
+		t.Parallel()
+		kindtest.Waits(t, func(t *testing.T, c, _ *client.Client, name string) kindtest.Wait {
+			l := c.NewRateLimiter(name, closed, daily)
+			return kindtest.Wait{Do: func(ctx context.Context) error { return l.Wait(ctx, "k", 1) }}
+		})
+	})
+	t.Run("window", func(t *testing.T) {
+		t.Parallel()
+		kindtest.Waits(t, func(t *testing.T, c, sees *client.Client, name string) kindtest.Wait {
+			if _, err := sees.NewWindow(name).Init(t.Context(), 10, time.Hour); err != nil {
+				t.Error(err)
+			}
+			w := c.NewWindow(name)
+			return kindtest.Wait{Do: func(ctx context.Context) error { return w.Wait(ctx, 1) }}
+		})
+	})
 }

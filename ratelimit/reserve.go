@@ -12,6 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
 )
 
 // LongestWait is the longest delay that Wait and Reserve accept.
@@ -61,7 +62,7 @@ func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Rese
 	for {
 		r, err := l.reserve(ctx, op, key, n)
 		var why send.Unavailable
-		broke := errors.As(err, &why) && retry.FaultOf(why.Err).MayHaveRun()
+		broke := errors.As(err, &why) && retry.FaultOf(why.Err).MayHaveRun() && !errors.As(err, new(*rueidis.RedisError))
 		if err == nil || broke || last == nil && ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
 			return r, err
 		}

@@ -93,18 +93,13 @@ func TestLostReplies_renewals(t *testing.T) {
 	soonStands(t, s, "gpus", "2", 0)
 }
 
-// A Lock goes on while Redis is unavailable, and has its permit afterwards.
-func TestWaits_replies(t *testing.T) {
+// A semaphore of one permit goes by the table of error replies as a lock does.
+func TestReplies(t *testing.T) {
 	t.Parallel()
-	kindtest.Waits(t, func(t *testing.T, c, sees *client.Client, name string) kindtest.Wait {
-		h := kindtest.MustLock(t, sees.NewSemaphore(name, 2).N(2))
-		sem := c.NewSemaphore(name, 2)
-		return kindtest.Wait{Do: func(ctx context.Context) error {
-			h, err := sem.Lock(ctx)
-			if err != nil {
-				return err
-			}
-			return h.Unlock(ctx)
-		}, Over: func() error { return h.Unlock(t.Context()) }}
+	kindtest.LockReplies(t, kindtest.Kind{
+		New: func(c *client.Client, name string, opts ...lock.Option) lock.Locker {
+			return c.NewSemaphore(name, 1, opts...)
+		},
+		Channel: func(name string) string { return "*{" + name + "}*" },
 	})
 }

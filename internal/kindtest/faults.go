@@ -35,7 +35,7 @@ var faults = []struct {
 	{"ServerFrozen_waiting", serverFrozenWaiting},
 	{"Partition", partition},
 	{"ReadOnly", readOnly},
-	{"Replies", replies},
+	{"Replies", LockReplies},
 	{"ReplicaThatMissedTheLock", replicaThatMissedTheLock},
 	{"MemoryFull", memoryFull},
 	{"MemoryFull_waiting", memoryFullWaiting},

@@ -109,9 +109,9 @@ func each(t *testing.T, s *redistest.Server, play func(g *gate) error) {
 	wg.Wait()
 }
 
-// replies plays each error reply, for a time, to a call that begins in that time, to one that waits through it, to one whose turn comes in it,
+// LockReplies plays each error reply, for a time, to a call that begins in that time, to one that waits through it, to one whose turn comes in it,
 // to renewals and to releases.
-func replies(t *testing.T, k Kind) {
+func LockReplies(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	sees := NewClient(t, s.Client(t))
 	// take takes the lock by a client that is refused nothing.
@@ -199,7 +199,6 @@ func replies(t *testing.T, k Kind) {
 		}
 		return nil
 	})
-	SoonEmpty(t, s)
 }
 
 // ends opens the gate of a waiter that was refused, and returns an error unless the waiter then gets the lock, or has failed if the reply does not pass.

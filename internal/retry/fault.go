@@ -122,7 +122,7 @@ var Replies = []Row{
 	{"NOTBUSY", "NOTBUSY No scripts in execution right now.", "SCRIPT KILL", final},
 	{"NOTREADY", "NOTREADY Cluster is not ready to migrate slots", "migration of slots", final},
 	{"UNKILLABLE", "UNKILLABLE Sorry the script already executed write commands against the dataset.", "SCRIPT KILL", final},
-	{"ERR", "ERR unknown command 'EVALSHA'", "any other error", final},
+	{"ERR", "ERR syntax error", "any other error", final},
 }
 
 // codes are the rows that a code tells, and messages the others.

@@ -415,3 +415,50 @@ func TestClosing_theClientAfterAFailedDial(t *testing.T) {
 		rdb.Close()
 	})
 }
+
+// The server becomes a replica while WAIT counts replicas, and says UNBLOCKED, or that WAIT cannot be used there. The wait goes on, and has the lock when
+// WAIT counts again; a TryLock that meets that all the time fails with ErrUnavailable, and leaves nothing.
+func TestReplicas_whenWaitIsUnblocked(t *testing.T) {
+	t.Parallel()
+	server, replica := redistest.Start(t), redistest.Start(t)
+	host, port, _ := net.SplitHostPort(server.Addr())
+	replica.Do(t, "REPLICAOF", host, port)
+	replica.WaitUntilFollows(t, server)
+	for _, refusal := range []string{
+		"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+		"ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable writes are just local.",
+	} {
+		wire := redistest.NewProxy(t, server.Addr())
+		var refused, left atomic.Int64
+		wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+			if string(req[0]) == "WAIT" && left.Add(-1) >= 0 {
+				refused.Add(1)
+				a.Refuse = refusal
+			}
+			return a
+		})
+		c := testConfig()
+		c.OpTimeout = time.Second
+		s := New(server.Client(t, redistest.Via(wire)), c)
+		spec := s.NewSpec(plain, "orders", []lock.Option{lock.WithReplicas(1, 5*time.Second)})
+		left.Store(3)
+		h, err := s.Lock(t.Context(), spec)
+		if err != nil || refused.Load() != 3 {
+			t.Fatalf("%s: %v after %d refusals", refusal, err, refused.Load())
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		left.Store(1 << 30)
+		if _, err := s.TryLock(t.Context(), spec); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrReplicas) || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("%s: TryLock: %v", refusal, err)
+		}
+		left.Store(0)
+		if err := s.Close(t.Context()); err != nil { // it has released what the script granted
+			t.Error(err)
+		}
+		if keys := server.LockKeys(t); len(keys) > 0 {
+			t.Errorf("%s: %q are left", refusal, keys)
+		}
+	}
+}
