@@ -309,23 +309,6 @@ func TestMemoryFull(t *testing.T) {
 	made(t, open(s.Client(t), "new"), 1000, 0.01)
 }
 
-// Each call of a filter goes by the table of error replies, and does not retry.
-func TestReplies(t *testing.T) {
-	t.Parallel()
-	kindtest.Replies(t, func(t *testing.T, c *client.Client, name string) (all []kindtest.Call) {
-		f, fresh := c.NewBloomFilter(name), c.NewBloomFilter(name+"new")
-		made(t, f, 1000, 0.01)
-		add(t, f, "a")
-		return []kindtest.Call{
-			{Op: "init", Name: name + "new", Once: true, Do: func(ctx context.Context) error { return second(fresh.Init(ctx, 1000, 0.01)) }},
-			{Op: "add", Name: name, Once: true, Do: func(ctx context.Context) error { return second(f.Add(ctx, []byte("b"))) }},
-			{Op: "contains", Name: name, Once: true, Do: func(ctx context.Context) error { return second(f.Contains(ctx, []byte("a"))) }},
-			{Op: "count", Name: name, Once: true, Do: func(ctx context.Context) error { return second(f.Count(ctx)) }},
-			{Op: "delete", Name: name, Once: true, Do: f.Delete},
-		}
-	})
-}
-
 // roomFor sets the maxmemory of a server so that so many bytes are left.
 func roomFor(t *testing.T, s *redistest.Server, bytes int64) {
 	t.Helper()
@@ -542,4 +525,21 @@ func TestInit_shardsTooLargeForANode(t *testing.T) {
 	if small == 0 || small == 12 {
 		t.Errorf("%d of 12 filters do not fit, on one of %d nodes", small, len(c.Nodes))
 	}
+}
+
+// Each call of a filter goes by the table of error replies, and does not retry.
+func TestReplies(t *testing.T) {
+	t.Parallel()
+	kindtest.Replies(t, func(t *testing.T, c *client.Client, name string) (all []kindtest.Call) {
+		f, fresh := c.NewBloomFilter(name), c.NewBloomFilter(name+"new")
+		made(t, f, 1000, 0.01)
+		add(t, f, "a")
+		return []kindtest.Call{
+			{Op: "init", Name: name + "new", Once: true, Do: func(ctx context.Context) error { return second(fresh.Init(ctx, 1000, 0.01)) }},
+			{Op: "add", Name: name, Once: true, Do: func(ctx context.Context) error { return second(f.Add(ctx, []byte("b"))) }},
+			{Op: "contains", Name: name, Once: true, Do: func(ctx context.Context) error { return second(f.Contains(ctx, []byte("a"))) }},
+			{Op: "count", Name: name, Once: true, Do: func(ctx context.Context) error { return second(f.Count(ctx)) }},
+			{Op: "delete", Name: name, Once: true, Do: f.Delete},
+		}
+	})
 }

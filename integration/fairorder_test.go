@@ -467,7 +467,7 @@ func (p *process) crowd(ctx context.Context, r request) ([]op, error) {
 			if err == nil {
 				p.grant(&o, h)
 				err = errors.Join(p.meet(ctx, r.Crowd.Meet), h.Unlock(ctx))
-			} else if ctx.Err() != nil && errors.Is(err, lock.ErrNotAcquired) {
+			} else if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 				err = nil
 			}
 			if err != nil {

@@ -119,7 +119,7 @@ func (w *Window) init(ctx context.Context, op string, rate int64, per time.Durat
 		return false, w.wrap(op, fmt.Errorf("a rate per %v: it must be in whole ms, from 1ms to %v", per, maxPer))
 	}
 	copies := w.send.Dated()
-	r, err := persist(ctx, w, func(sent context.Context) (r luascripts.Rated, err error) {
+	r, err := persist(ctx, w, false, func(sent context.Context) (r luascripts.Rated, err error) {
 		set := func(before int64) (int64, error) {
 			r, err = luascripts.InitWindow(sent, w.send.Redis, w.keys, rate, per, before)
 			return r.Now, err
@@ -144,37 +144,42 @@ func (w *Window) init(ctx context.Context, op string, rate int64, per time.Durat
 // Take takes n units, or none. A refusal is a Decision that is not OK, and no error. A call for more than the rate
 // is always refused, with RetryAfter [Never], and one for 0 units never.
 func (w *Window) Take(ctx context.Context, n int64) (Decision, error) {
-	return w.take(ctx, "take", n, n)
+	return w.take(ctx, "take", n, n, false)
 }
 
 // TakeUpTo takes the units that are there, n at most.
 func (w *Window) TakeUpTo(ctx context.Context, n int64) (Decision, error) {
-	return w.take(ctx, "take up to", n, min(n, 1))
+	return w.take(ctx, "take up to", n, min(n, 1), false)
 }
 
 // Peek returns the state of the limiter, and takes nothing. The Decision is OK if a unit could be taken.
 func (w *Window) Peek(ctx context.Context) (Decision, error) {
-	d, err := w.take(ctx, "peek", 0, 0)
+	d, err := w.take(ctx, "peek", 0, 0, false)
 	d.OK = err == nil && d.Remaining > 0
 	return d, err
 }
 
-func (w *Window) take(ctx context.Context, op string, n, least int64) (Decision, error) {
+func (w *Window) take(ctx context.Context, op string, n, least int64, waits bool) (Decision, error) {
 	if err := w.check(n); err != nil {
 		return Decision{}, w.wrap(op, err)
 	}
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
 	call := string(id[:])
-	var first time.Time // when the first copy was sent
+	var (
+		mu    sync.Mutex
+		first time.Time // guarded by mu: when the first copy was sent
+	)
 	for {
-		r, err := persist(ctx, w, func(ctx context.Context) (luascripts.WindowReply, error) {
+		r, err := persist(ctx, w, waits, func(ctx context.Context) (luascripts.WindowReply, error) {
 			ago := time.Duration(0)
+			mu.Lock()
 			if first.IsZero() {
 				first = time.Now()
 			} else {
 				ago = max(time.Since(first), time.Millisecond)
 			}
+			mu.Unlock()
 			return luascripts.TakeWindow(ctx, w.send.Redis, w.keys, n, least, call, ago)
 		}, func(r luascripts.WindowReply) {
 			if r.Taken > 0 { // if the refund fails, the units come back when the window is over
@@ -208,7 +213,7 @@ func (w *Window) Delete(ctx context.Context) error {
 		return w.wrap(op, w.bad)
 	}
 	copies := w.send.Dated()
-	v, err := persist(ctx, w, func(sent context.Context) (v luascripts.Verdict, err error) {
+	v, err := persist(ctx, w, false, func(sent context.Context) (v luascripts.Verdict, err error) {
 		err = copies.Send(ctx, func(before int64) (now int64, err error) {
 			v, now, err = luascripts.DeleteWindow(sent, w.send.Redis, w.keys, before)
 			return now, err
@@ -229,7 +234,7 @@ func (w *Window) Refund(ctx context.Context, d Decision) error {
 	if err := w.check(d.Taken); err != nil || d.Taken == 0 || d.id == "" {
 		return w.wrap(op, err)
 	}
-	v, err := persist(ctx, w, func(ctx context.Context) (luascripts.Verdict, error) {
+	v, err := persist(ctx, w, false, func(ctx context.Context) (luascripts.Verdict, error) {
 		return luascripts.RefundWindow(ctx, w.send.Redis, w.keys, d.Taken, d.id)
 	}, nil)
 	if err == nil && v != luascripts.Free {
@@ -256,24 +261,11 @@ func (w *Window) Wait(ctx context.Context, n int64) error {
 		return w.wrap(op, lock.ErrClosed)
 	}
 	defer func() { <-w.turn }()
-	pause := retry.Backoff{Most: longestPause}
-	var last error // since Redis is unavailable
 	for {
-		d, err := w.take(ctx, op, n, n)
-		switch {
-		case ctx.Err() == nil && errors.Is(err, lock.ErrUnavailable):
-			last = d.Err
-			if err := w.send.Sleep(ctx, pause.Next()); err != nil {
-				return w.wrap(op, fmt.Errorf("%w: %w", err, last))
-			}
-			continue
-		case last != nil && ctx.Err() != nil:
-			return w.wrap(op, fmt.Errorf("%w: %w", ctx.Err(), last))
-		case err != nil || d.OK:
+		d, err := w.take(ctx, op, n, n, true)
+		if err != nil || d.OK {
 			return err
 		}
-		last = nil
-		pause.Reset()
 		deadline, limited := ctx.Deadline()
 		if d.RetryAfter == Never || limited && time.Until(deadline) < d.RetryAfter {
 			return w.wrap(op, &LimitedError{RetryAfter: d.RetryAfter})
@@ -314,36 +306,53 @@ func refusedBy(v luascripts.Verdict) error {
 	return nil
 }
 
-// persist calls f, which must be safe to repeat, until there is an answer, or the server's memory is full. If late is not nil, f takes units: it
-// goes behind callers that have left and whose units are not back yet, and if its own caller leaves before the answer, persist passes the answer
-// to late.
-func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, error), late func(T)) (none T, err error) {
+// persist calls f, which must be safe to repeat, until there is a reply. A call that waits retries until ctx is canceled, and any other one for the timeout of
+// the sender, or until the server cannot write. If late is not nil, f takes units: it goes behind callers that have left and whose units are not back yet,
+// and if its own caller has left when a reply comes, persist passes the reply to late.
+func persist[T any](ctx context.Context, w *Window, waits bool, f func(context.Context) (T, error), late func(T)) (value T, err error) {
+	var (
+		mu   sync.Mutex
+		got  *T                // guarded by mu
+		left bool              // guarded by mu: the caller has an error
+		sent []<-chan struct{} // guarded by mu: of each copy, closed when it can take no units any more
+	)
+	defer func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil && got != nil {
+			value, err = *got, nil // it came at the last moment
+		}
+		if left = err != nil; left && late != nil {
+			w.leave(sent)
+		}
+	}()
 	pause := retry.Backoff{Most: w.send.Timeout / 4}
 	var last error
 	for end := time.Now().Add(w.send.Timeout); ; {
-		var (
-			mu        sync.Mutex
-			got       *T   // guarded by mu
-			sent, out bool // guarded by mu: f was called; the caller has left
-		)
-		back := make(chan struct{}) // closed when nothing of this call can take units any more
+		patience := time.Until(end)
+		if waits {
+			patience = w.send.Timeout
+		} else if patience <= 0 && last != nil {
+			return value, last
+		}
 		earlier := w.leaving(late != nil)
-		v, err := send.Ask(ctx, w.send, time.Until(end), func(ctx context.Context) (T, error) {
+		v, err := send.Ask(ctx, w.send, patience, func(ctx context.Context) (none T, err error) {
 			for _, done := range earlier {
 				<-done
 			}
 			mu.Lock()
-			if out && late != nil {
+			if left && late != nil {
 				mu.Unlock()
-				return none, context.Canceled // no caller waits for this reply
+				return none, context.Canceled // nobody waits for this reply
 			}
-			sent = true
-			mu.Unlock()
+			back := make(chan struct{})
 			defer close(back)
+			sent = append(sent, back)
+			mu.Unlock()
 			v, err := f(ctx)
 			mu.Lock()
 			defer mu.Unlock()
-			if err == nil && out && late != nil {
+			if err == nil && left && late != nil {
 				late(v)
 			}
 			if err == nil {
@@ -354,31 +363,28 @@ func persist[T any](ctx context.Context, w *Window, f func(context.Context) (T, 
 		if err == nil {
 			return v, nil
 		}
-		mu.Lock()
-		out = true
-		if got == nil && sent && late != nil {
-			w.leave(back)
-		}
-		answer := got
-		mu.Unlock()
-		if answer != nil {
-			return *answer, nil // the answer came at the last moment
-		}
-		if ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) || send.Full(err) || time.Until(end) <= 0 || w.send.Down(ctx, last, err) {
-			return none, err
+		switch {
+		case ctx.Err() != nil && last != nil:
+			return value, fmt.Errorf("%w: %w", ctx.Err(), last)
+		case ctx.Err() != nil, !errors.Is(err, lock.ErrUnavailable), !waits && (send.Full(err) || time.Until(end) <= 0 || w.send.Down(ctx, last, err)):
+			return value, err
 		}
 		last = err
-		if e := w.send.Sleep(ctx, min(pause.Next(), time.Until(end))); e != nil {
-			return none, fmt.Errorf("%w: %w", e, err)
+		rest := pause.Next()
+		if !waits {
+			rest = min(rest, time.Until(end))
+		}
+		if e := w.send.Sleep(ctx, rest); e != nil {
+			return value, fmt.Errorf("%w: %w", e, err)
 		}
 	}
 }
 
-// leave notes that a caller has left before its answer, and when its units are back.
-func (w *Window) leave(back <-chan struct{}) {
+// leave notes that a caller has left before its reply, and when its units are back.
+func (w *Window) leave(back []<-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.left = append(w.left, back)
+	w.left = append(w.left, back...)
 }
 
 // leaving returns when the units of callers that have left are back, for a caller that takes units.

@@ -447,12 +447,7 @@ func TestRefuse(t *testing.T) {
 			t.Errorf("%v: %d", err, w.Code)
 		}
 	}
-	both := errors.Join(lock.ErrNotAcquired, lock.ErrUnavailable)
 	w := httptest.NewRecorder()
-	if !httplock.Refuse(w, both) || w.Code != http.StatusServiceUnavailable {
-		t.Errorf("a busy lock and a silent server: %d", w.Code)
-	}
-	w = httptest.NewRecorder()
 	if !httplock.Refuse(w, &lock.Error{Op: "hold", Name: "x", Err: lock.ErrLost}) || w.Code != http.StatusInternalServerError {
 		t.Errorf("lost: %d", w.Code)
 	}

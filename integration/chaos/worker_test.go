@@ -564,7 +564,7 @@ func (w *worker) reenter(t *taker, l lock.Locker, h lock.Hold, outer record) {
 	one := record{Call: history.Monotonic(), Goroutine: outer.Goroutine, Place: outer.Place, Permits: 1, Side: outer.Side, Flags: flagReentry}
 	again, err := l.TryLock(h.Context())
 	if err != nil {
-		if h.Err() == nil && errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable) {
+		if h.Err() == nil && errors.Is(err, lock.ErrNotAcquired) {
 			w.say("%s: an owner that has it may not take it again: %v", t.Name, err)
 		}
 		return
@@ -582,7 +582,7 @@ func (w *worker) refusedBy(call string, err error, name string) {
 	switch {
 	case errors.Is(err, lock.ErrUnavailable):
 		w.unavailable.Add(1)
-	case errors.Is(err, context.DeadlineExceeded) && errors.Is(err, lock.ErrNotAcquired):
+	case errors.Is(err, context.DeadlineExceeded):
 		w.timedOut.Add(1)
 	case errors.Is(err, lock.ErrNotAcquired):
 		w.refused.Add(1)
