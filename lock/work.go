@@ -33,7 +33,8 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 	if ctx.Done() == nil {
 		return acquire(ctx) // never canceled
 	}
-	wait := newRelay(context.WithValue(ctx, owner.Caller{}, ctx), ctx, ctx)
+	wait := newRelay(ctx, ctx, ctx)
+	wait.acquires = true
 	acquired := false
 	defer func() {
 		if !acquired {
@@ -72,12 +73,11 @@ type holdKey struct{}
 // resources once h has ended.
 func workContext(ctx context.Context, h Hold) (work context.Context, release func()) {
 	held := h.Context()
-	values := context.WithValue(held, holdKey{}, h)
+	work = context.WithValue(held, holdKey{}, h)
 	if ctx.Done() == nil {
-		return values, func() {}
+		return work, func() {}
 	}
-	// A lock that the work acquires itself is not one that lasts until Unlock.
-	r := newRelay(context.WithValue(values, owner.Caller{}, nil), ctx, held, ctx)
+	r := newRelay(work, ctx, held, ctx)
 	return r, func() {
 		r.check()
 		r.release()
@@ -90,18 +90,19 @@ func workContext(ctx context.Context, h Hold) (work context.Context, release fun
 type relay struct {
 	context.Context // the values; and the cause after the cancellation, because context.Cause asks for a value
 	cancel          context.CancelCauseFunc
-	deadline        context.Context // whose deadline it has until it is released
 	done            chan struct{}
 
-	mu     sync.Mutex
-	err    error             // why it is canceled; nil while it is not
-	others []context.Context // nil after the cancellation or the release
-	stops  []func() bool     // stop listening to others
+	mu       sync.Mutex
+	err      error             // why it is canceled; nil while it is not
+	caller   context.Context   // whose deadline it has; nil after the release
+	acquires bool              // set once: it is that of a Lock for work that ends with Unlock
+	others   []context.Context // nil after the cancellation or the release
+	stops    []func() bool     // stop listening to others
 }
 
-// newRelay returns a relay with the values of one context and the deadline of another.
-func newRelay(values, deadline context.Context, others ...context.Context) *relay {
-	r := &relay{deadline: deadline, done: make(chan struct{}), others: others}
+// newRelay returns a relay with the values of one context, and the deadline of its caller's.
+func newRelay(values, caller context.Context, others ...context.Context) *relay {
+	r := &relay{caller: caller, done: make(chan struct{}), others: others}
 	r.Context, r.cancel = context.WithCancelCause(context.WithoutCancel(values))
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +146,7 @@ func (r *relay) end(err, cause error) {
 func (r *relay) release() bool {
 	r.mu.Lock()
 	alive, stops := r.err == nil, r.stops
-	r.others, r.deadline = nil, context.Background()
+	r.others, r.caller = nil, nil
 	r.mu.Unlock()
 	for _, stop := range stops {
 		stop()
@@ -154,11 +155,18 @@ func (r *relay) release() bool {
 }
 
 // Deadline returns the deadline of the caller's context, until r is released.
-func (r *relay) Deadline() (time.Time, bool) {
+func (r *relay) Deadline() (deadline time.Time, ok bool) {
+	if caller := r.unreleased(); caller != nil {
+		return caller.Deadline()
+	}
+	return deadline, false
+}
+
+// unreleased returns the caller's context; nil after the release.
+func (r *relay) unreleased() context.Context {
 	r.mu.Lock()
-	of := r.deadline
-	r.mu.Unlock()
-	return of.Deadline()
+	defer r.mu.Unlock()
+	return r.caller
 }
 
 func (r *relay) Done() <-chan struct{} { return r.done }
@@ -173,6 +181,11 @@ func (r *relay) Err() error {
 // Value checks as well: before Go 1.26, context.Cause calls no other method.
 func (r *relay) Value(key any) any {
 	r.check()
+	if _, ok := key.(owner.Caller); ok && r.acquires {
+		if caller := r.unreleased(); caller != nil { // later it would be about locks acquired under the hold
+			return caller
+		}
+	}
 	return r.Context.Value(key)
 }
 
