@@ -33,8 +33,7 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 	if ctx.Done() == nil {
 		return acquire(ctx) // never canceled
 	}
-	wait := newRelay(ctx, ctx, ctx)
-	wait.acquires = true
+	wait := newRelay(ctx, ctx, true, ctx)
 	acquired := false
 	defer func() {
 		if !acquired {
@@ -77,7 +76,7 @@ func workContext(ctx context.Context, h Hold) (work context.Context, release fun
 	if ctx.Done() == nil {
 		return work, func() {}
 	}
-	r := newRelay(work, ctx, held, ctx)
+	r := newRelay(work, ctx, false, held, ctx)
 	return r, func() {
 		r.check()
 		r.release()
@@ -91,18 +90,19 @@ type relay struct {
 	context.Context // the values; and the cause after the cancellation, because context.Cause asks for a value
 	cancel          context.CancelCauseFunc
 	done            chan struct{}
+	caller          context.Context // the caller's
+	acquires        bool            // it is that of a Lock for work that ends with Unlock, and not that of the work
 
 	mu       sync.Mutex
 	err      error             // why it is canceled; nil while it is not
-	caller   context.Context   // whose deadline it has; nil after the release
-	acquires bool              // set once: it is that of a Lock for work that ends with Unlock
+	released bool              // it will never be canceled
 	others   []context.Context // nil after the cancellation or the release
 	stops    []func() bool     // stop listening to others
 }
 
-// newRelay returns a relay with the values of one context, and the deadline of its caller's.
-func newRelay(values, caller context.Context, others ...context.Context) *relay {
-	r := &relay{caller: caller, done: make(chan struct{}), others: others}
+// newRelay returns a relay with the values of one context, which is canceled when one of the others is.
+func newRelay(values, caller context.Context, acquires bool, others ...context.Context) *relay {
+	r := &relay{done: make(chan struct{}), caller: caller, acquires: acquires, others: others}
 	r.Context, r.cancel = context.WithCancelCause(context.WithoutCancel(values))
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -146,7 +146,7 @@ func (r *relay) end(err, cause error) {
 func (r *relay) release() bool {
 	r.mu.Lock()
 	alive, stops := r.err == nil, r.stops
-	r.others, r.caller = nil, nil
+	r.others, r.released = nil, true
 	r.mu.Unlock()
 	for _, stop := range stops {
 		stop()
@@ -154,19 +154,12 @@ func (r *relay) release() bool {
 	return alive
 }
 
-// Deadline returns the deadline of the caller's context, until r is released.
+// Deadline returns the deadline of the caller's context for work. For a wait it returns none, because a Locker could take it for the end of the hold.
 func (r *relay) Deadline() (deadline time.Time, ok bool) {
-	if caller := r.unreleased(); caller != nil {
-		return caller.Deadline()
+	if r.acquires {
+		return deadline, false
 	}
-	return deadline, false
-}
-
-// unreleased returns the caller's context; nil after the release.
-func (r *relay) unreleased() context.Context {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.caller
+	return r.caller.Deadline()
 }
 
 func (r *relay) Done() <-chan struct{} { return r.done }
@@ -182,8 +175,11 @@ func (r *relay) Err() error {
 func (r *relay) Value(key any) any {
 	r.check()
 	if _, ok := key.(owner.Caller); ok && r.acquires {
-		if caller := r.unreleased(); caller != nil { // later it would be about locks acquired under the hold
-			return caller
+		r.mu.Lock()
+		released := r.released
+		r.mu.Unlock()
+		if !released { // later it would be about locks acquired under the hold
+			return r.caller
 		}
 	}
 	return r.Context.Value(key)
