@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
@@ -78,7 +79,7 @@ func (w *way) within(option rueidis.ClientOption) rueidis.ClientOption {
 			conn, err = shakeHands(ctx, conn, addr, dialer, config)
 		}
 		if err != nil {
-			return nil, command.Undialled{Err: err}
+			return nil, retry.Undialled{Err: err}
 		}
 		w.at(addr, connected)
 		return conn, nil

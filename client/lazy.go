@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/redis/rueidis"
 )
 
@@ -150,7 +150,7 @@ func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls
 		conn, err = d.DialContext(ctx, "tcp", addr)
 	}
 	if err != nil {
-		return nil, command.Undialled{Err: err}
+		return nil, retry.Undialled{Err: err}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,7 +173,7 @@ func undialled(err error) error {
 	if !errors.As(err, &dial) || dial.Op != "dial" {
 		err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
 	}
-	return command.Undialled{Err: err}
+	return retry.Undialled{Err: err}
 }
 
 // reason returns why there is no connection.

@@ -35,22 +35,45 @@ var (
 //   - fn returned nil: Run gives l back and returns nil.
 //   - fn returned another error: Run gives l back and returns it.
 //
+// While Redis is unavailable, or too few replicas confirm the lock, Run goes on until ctx is canceled: it calls Lock again if Lock fails with [lock.ErrUnavailable] or
+// [lock.ErrReplicas], as it does at the end of its WithWait. Any other error of Lock ends Run: [lock.ErrNotAcquired], when another process leads for longer than WithWait allows;
+// [lock.ErrClosed]; [lock.ErrForeignKey]; and an error that only an operator or the application can fix, such as a permission that the user lacks or a bad option.
+//
 // An error of giving l back is in the error of Run, also one that matches [lock.ErrLost]: fn had returned before anybody knew of that loss.
 //
 // When ctx is canceled, Run waits for fn, unlocks l, and returns what fn returned. If ctx is canceled while Run waits for l, the error is that of Lock. When
 // fn panics, l is unlocked.
 func Run(ctx context.Context, l lock.Locker, fn func(ctx context.Context) error) error {
 	for {
-		again, err := once(ctx, l, fn)
-		if !again || ctx.Err() != nil {
+		led, again, err := once(ctx, l, fn)
+		switch {
+		case led && (!again || ctx.Err() != nil):
 			return err
+		case led:
+		case ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrReplicas):
+			return err
+		case !rest(ctx, retryTime):
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
 }
 
-// once waits for l, and calls lead under it. again says that the caller stands for election again, if it has the time.
-func once(ctx context.Context, l lock.Locker, lead func(ctx context.Context) error) (again bool, err error) {
-	led, lost := false, false
+// rest waits for d, and reports false if ctx ended before.
+func rest(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// once waits for l, and calls lead under it. led says that it did, and err is that of Lock otherwise. again says that the caller stands for election
+// again, if it has the time.
+func once(ctx context.Context, l lock.Locker, lead func(ctx context.Context) error) (led, again bool, err error) {
+	lost := false
 	unlock := lock.Do(ctx, l, func(ctx context.Context) error {
 		led = true
 		err = lead(ctx)
@@ -61,14 +84,14 @@ func once(ctx context.Context, l lock.Locker, lead func(ctx context.Context) err
 	})
 	switch {
 	case !led:
-		return false, unlock
+		return false, false, unlock
 	case again:
 	case errors.Is(err, ErrResigned):
 		again, err = true, errors.Join(unlocked(err), unlock)
 	case !lost:
 		err = errors.Join(err, unlock)
 	}
-	return again, err
+	return true, again, err
 }
 
 // unlocked returns what is left of an error of a leader that resigned, and is told that its time is over: nil if it says no more than that.
@@ -244,7 +267,7 @@ func (e *Election) proclaim(ctx context.Context, t *term) {
 	}
 }
 
-// retryTime is the pause after a value that could not be proclaimed.
+// retryTime is the pause after a value that could not be proclaimed, and after a Lock that failed.
 const retryTime = time.Second
 
 // Proclaim changes what this process says while it leads, now and when it leads again in the same Run. It returns when others can read it, or ctx ends. If

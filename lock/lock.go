@@ -16,16 +16,15 @@ type Locker interface {
 	// Name returns the name as the caller gave it.
 	Name() string
 
-	// Lock waits until the lock is held or ctx ends. When ctx ends first, the
-	// error matches both ctx.Err() and [ErrNotAcquired], and what the call did on
-	// the server is undone. The error matches [ErrUnavailable] as well
-	// if Redis gave no answer to the last question: then it is not known whether another
-	// owner has the lock.
+	// Lock waits until the lock is held or ctx ends. When ctx ends first, the error matches
+	// ctx.Err(), and what the call did on the server is undone. The error also matches
+	// [ErrNotAcquired] if another owner has the lock, or [ErrUnavailable] if Redis failed to
+	// reply, never both. It matches neither if ctx ended before any reply.
 	Lock(ctx context.Context) (Hold, error)
 
 	// TryLock makes one attempt and does not wait for another owner. It fails
 	// with [ErrNotAcquired] when another owner has the lock or another caller
-	// of this process is ahead, and with [ErrUnavailable] when Redis gives no answer.
+	// of this process is ahead, and with [ErrUnavailable] when Redis is unavailable.
 	TryLock(ctx context.Context) (Hold, error)
 }
 
@@ -114,7 +113,7 @@ func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) error
 // the error matches [ErrNotAcquired].
 //
 //	err := lock.TryDo(ctx, l, report)
-//	if errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable) {
+//	if errors.Is(err, lock.ErrNotAcquired) {
 //		return nil // another replica does it
 //	}
 //	return err

@@ -45,14 +45,14 @@ type Observer struct {
 	// Refused: another owner has the lock, and the call does not wait.
 	Refused func(context.Context, Event)
 
-	// TimedOut: the wait reached the limit of WithWait, or the deadline of the context.
+	// TimedOut: the wait reached the limit of WithWait, or the deadline of the context, and Redis
+	// was not unavailable.
 	TimedOut func(context.Context, Event)
 
 	// Canceled: the context of the call was cancelled.
 	Canceled func(context.Context, Event)
 
-	// Unavailable: the call ended without an answer from Redis to its last question, as for
-	// ErrUnavailable.
+	// Unavailable: the call ended without a usable reply from Redis, as for ErrUnavailable.
 	Unavailable func(context.Context, Event)
 
 	// Failed: the call ended by any other error, such as ErrForeignKey, ErrReplicas, ErrClosed, or

@@ -79,9 +79,9 @@ func WithFixedLease(d time.Duration) Option {
 }
 
 // WithWait lets Lock wait for at most d. After that Lock fails with an error that
-// matches [ErrNotAcquired] and [os.ErrDeadlineExceeded], and [ErrUnavailable] if Redis
-// gave no answer: so does a d that is shorter than a round trip. For one attempt take
-// TryLock. The least is a millisecond.
+// matches [os.ErrDeadlineExceeded], and either [ErrNotAcquired] if another owner has the lock, or
+// [ErrUnavailable] if Redis did not reply: so does a d that is shorter than a round trip. For one attempt
+// use TryLock. The least is a millisecond.
 //
 // A deadline on the context given to Lock limits the wait too, but it also ends the
 // context of the hold. WithWait does not: wait for five seconds, hold for hours. Package

@@ -23,7 +23,7 @@ import (
 // and then Redis must have what the model's server has, and answer the same.
 //
 // The searches write the steps, a line of numbers each, into files of the directory that LEASEHOLD_STEPS names
-// (model/check.sh, model/steps.pml).
+// (proof/model/check.sh, proof/model/steps.pml).
 func TestSteps(t *testing.T) {
 	dir := os.Getenv("LEASEHOLD_STEPS")
 	if dir == "" {
@@ -681,7 +681,7 @@ func rwSteps(r *numbers) []step {
 	case 3, 5:
 		s.calls = []call{{"reentrant_renew", []string{"lock"}, []string{inTicks(lease), writer(name) + ":write"}}}
 		if command == 5 {
-			s.calls[0] = call{"rw_read_renew", []string{"never", "lock"}, []string{inTicks(lease), reader(name), "1", beside}}
+			s.calls[0] = call{"rw_read_renew", []string{"never", "lock"}, []string{inTicks(lease), reader(name), beside}}
 		}
 		s.answers = func(reply any) string {
 			switch list, _ := reply.([]any); {

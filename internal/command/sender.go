@@ -7,7 +7,7 @@
 //
 //	reply, answered, err := command.Await(ctx, sender, limit, call)
 //
-// [FaultOf] says what an error means: whether the server may have carried the command out,
+// [retry.FaultOf] says what an error means: whether the server may have carried the command out,
 // and whether it makes sense to send it again. [Insist] sends a command that is safe to
 // repeat until something answers.
 package command
@@ -15,6 +15,7 @@ package command
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -370,22 +371,26 @@ func Insist[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, w
 	for {
 		o.Value, o.Answered, o.Err = Await[T](ctx, s, limit, c)
 		o.Repeated = o.Repeated || Resent(time.Since(sent))
-		if late, ok := o.Err.(NoAnswer); ok && !o.Answered {
-			late.before = before // the last copy may have had a few milliseconds only
-			o.Err = late
+		if !o.Answered && before != nil { // the last copy may have had a few milliseconds only
+			if late, ok := o.Err.(NoAnswer); ok {
+				late.before = before
+				o.Err = late
+			} else {
+				o.Err = fmt.Errorf("%w: %w", o.Err, before)
+			}
 		}
 		if o.Err == nil || !o.Answered {
 			return o
 		}
 		before = o.Err
-		f, d := FaultOf(o.Err), pause.Next()
+		f, d := retry.FaultOf(o.Err), pause.Next()
 		if within > 0 {
 			limit = within - time.Since(began) - d
 		}
-		if !f.Again || within > 0 && limit <= 0 || !Rest(ctx, d) {
+		if !f.Retries() || within > 0 && limit <= 0 || !Rest(ctx, d) {
 			return o
 		}
-		o.Repeated = o.Repeated || f.MayHaveRun
+		o.Repeated = o.Repeated || f.MayHaveRun()
 		sent = time.Now()
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/retry"
 )
 
 // newSender returns a sender whose commands reach no server. Make it in a bubble: it ends there.
@@ -87,7 +88,7 @@ func TestInline_aSilentServer(t *testing.T) {
 			t.Errorf("%+v after %d copies", o, copies)
 		}
 		synctest.Wait()
-		if len(late) != 1 || !FaultOf(<-late).MayHaveRun {
+		if len(late) != 1 || !retry.FaultOf(<-late).MayHaveRun() {
 			t.Error("nobody hears that the command may have run")
 		}
 		if load := s.Load(); load != (Load{}) {
@@ -261,7 +262,7 @@ func TestDetached_goroutinesWait(t *testing.T) {
 func TestInsist(t *testing.T) {
 	var (
 		ended   = errors.New("the end")
-		dial    = Undialled{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
+		dial    = retry.Undialled{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
 		quickly = func(n int, err error) func(int, time.Duration) (time.Duration, error) { // the first n copies fail with err
 			return func(copy int, _ time.Duration) (time.Duration, error) {
 				if copy <= n {

@@ -119,12 +119,11 @@ func (c *call) tellFailed(err error) {
 	switch {
 	case errors.Is(err, lock.ErrUnavailable):
 		f = o.Unavailable
-	case !errors.Is(err, lock.ErrNotAcquired):
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		f = o.TimedOut
-	case c.ctx.Err() != nil, errors.Is(err, context.Canceled): // the context of a downgrade is not that of its holds
+	case errors.Is(err, context.Canceled):
 		f = o.Canceled
-	default:
+	case errors.Is(err, lock.ErrNotAcquired):
 		f = o.Refused
 	}
 	if f != nil {

@@ -150,7 +150,7 @@ func (t *tenure) renewal() luascripts.Renewal {
 }
 
 func (t *tenure) renewalLocked() luascripts.Renewal {
-	return luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot, Holds: max(t.Stand(), 1)}
+	return luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
 }
 
 // Send sends the renewals.

@@ -256,7 +256,7 @@ func TestAtLeast_silence(t *testing.T) {
 			time.Sleep(time.Millisecond) // the hold is old enough to be passed on
 			w.wire.Freeze(true)
 			w.unlock(h)
-			if err := <-ended; !errors.Is(err, lock.ErrUnavailable) {
+			if err := <-ended; errors.Is(err, context.DeadlineExceeded) != (limit < opTime) || errors.Is(err, lock.ErrUnavailable) != (limit > opTime) || errors.Is(err, lock.ErrNotAcquired) {
 				w.Errorf("%v", err)
 			}
 			w.wire.Freeze(false)

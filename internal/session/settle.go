@@ -200,7 +200,7 @@ func (q *settler) done(d *doubt, err error) (givenUp bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
-	case errors.As(err, new(command.Closed)):
+	case errors.As(err, new(retry.Closed)):
 		delete(q.of, d.t) // the application closed rdb: nothing can be sent any more
 		return false
 	case d.anew:

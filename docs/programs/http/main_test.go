@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/httplock"
+	"github.com/leasehold-go/leasehold/contrib/httplock"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
@@ -24,7 +24,7 @@ func payOrder(c *client.Client, charge func(ctx context.Context, order string) e
 		l := lock.UntilUnlock(c.NewLock("orders:" + r.PathValue("id"))) // held even after the client has gone away
 		h, err := l.TryLock(r.Context())
 		if err != nil {
-			if !httplock.Refuse(w, err) { // busy, no answer from Redis, a bad name; here it is something else
+			if !httplock.Refuse(w, err) { // busy, Redis unavailable, a bad name; here it is something else
 				slog.Error("locking an order", "err", err)
 				http.Error(w, "internal error", http.StatusInternalServerError)
 			}

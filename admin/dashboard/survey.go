@@ -1,0 +1,354 @@
+package dashboard
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// A survey is what Redis knew of all locks at one time.
+type survey struct {
+	at        time.Time
+	took      time.Duration
+	locks     []*row // by name
+	more      bool   // there are more locks than a survey takes
+	clients   []lock.Client
+	contended []admin.Lock // the locks that owners wait for, with these owners; the most of them
+	unseen    int          // how many of them are missing for want of time
+	graph     graph
+	health    health
+	happened  []happening // the latest first
+	err       error       // the survey is the one before, as this one failed
+}
+
+// row is a lock of a survey.
+type row struct {
+	admin.Lock
+	span
+}
+
+// span is the lease of a lock, as it was seen so far.
+type span struct {
+	until time.Time     // when the lease ends, by the clock of this process; zero without an expiry
+	full  time.Duration // the longest lease that was seen, of which the bar shows a part
+}
+
+// jitter is how far two looks at one lease can be apart.
+const jitter = 300 * time.Millisecond
+
+// spanOf returns the span of a lock with so much left at this time, that had the span before.
+func spanOf(left time.Duration, at time.Time, before span) span {
+	if left < 0 {
+		return span{}
+	}
+	s := span{until: at.Add(left), full: max(before.full, left)}
+	if d := s.until.Sub(before.until); d < jitter && d > -jitter {
+		s.until = before.until // so what is shown stays the same
+	}
+	return s
+}
+
+// happening is something that two looks at a lock show.
+type happening struct {
+	At   time.Time
+	Lock string
+	What string
+}
+
+const (
+	mostContended = 100 // the most locks of a survey whose waiters are listed
+	mostHappened  = 30
+)
+
+// surveyor makes surveys. One goroutine uses it.
+type surveyor struct {
+	rdb    rueidis.Client
+	admin  *admin.Admin
+	last   *survey
+	rows   map[string]*row // of last
+	edges  map[edgeID]sighting
+	asked  time.Time // when health was asked for
+	health health
+}
+
+// look makes a survey. If it fails, the survey is the last one with an error.
+func (s *surveyor) look(ctx context.Context) *survey {
+	began := time.Now()
+	now := &survey{at: began}
+	if err := s.fill(ctx, now); err != nil {
+		failed := survey{at: began}
+		if s.last != nil {
+			failed = *s.last
+		}
+		failed.err = err
+		return &failed
+	}
+	now.took = time.Since(began)
+	rows := make(map[string]*row, len(now.locks))
+	for _, r := range now.locks {
+		rows[r.Name] = r
+	}
+	now.happened = s.changes(now, rows)
+	s.last, s.rows = now, rows
+	return now
+}
+
+func (s *surveyor) fill(ctx context.Context, now *survey) error {
+	var waited []admin.Lock
+	for l, err := range s.admin.Locks(ctx, admin.Query{Idle: true}) {
+		if err != nil {
+			return err
+		}
+		if len(now.locks) == mostLocks {
+			now.more = true
+			break
+		}
+		var before span
+		if r := s.rows[l.Name]; r != nil {
+			before = r.span
+		}
+		r := &row{Lock: l}
+		if l.Locked() {
+			r.span = spanOf(l.Lease, time.Now(), before)
+		}
+		now.locks = append(now.locks, r)
+		if l.Waiting > 0 {
+			waited = append(waited, l)
+		}
+	}
+	slices.SortFunc(now.locks, func(a, b *row) int { return cmp.Compare(a.Name, b.Name) })
+	for c, err := range s.admin.Clients(ctx) {
+		if err != nil {
+			return err
+		}
+		now.clients = append(now.clients, c)
+	}
+	slices.SortFunc(now.clients, func(a, b lock.Client) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Host, b.Host), a.PID-b.PID, cmp.Compare(a.ID, b.ID))
+	})
+	slices.SortFunc(waited, func(a, b admin.Lock) int { return cmp.Or(b.Waiting-a.Waiting, cmp.Compare(a.Name, b.Name)) })
+	now.unseen = max(len(waited)-mostContended, 0)
+	for _, l := range waited[:min(len(waited), mostContended)] {
+		l, err := s.admin.Inspect(ctx, l.Name)
+		if err != nil {
+			return err
+		}
+		if l.Locked() && len(l.Waiters) > 0 {
+			now.contended = append(now.contended, l)
+		}
+	}
+	now.graph = graphOf(now.contended, s.lasted(now))
+	if time.Since(s.asked) > 10*time.Second {
+		s.health, s.asked = healthOf(ctx, s.rdb), time.Now()
+	}
+	now.health = s.health
+	return nil
+}
+
+// A sighting says since when each survey has shown an edge of the graph.
+type sighting struct {
+	since   time.Time
+	surveys int
+}
+
+// What an edge of the graph needs to count as one that lasts.
+const (
+	lastingSurveys = 3
+	lastingTime    = 5 * time.Second
+)
+
+// lasted takes note of the edges that a survey shows, and returns a function that reports which of them last.
+func (s *surveyor) lasted(now *survey) func(edgeID) bool {
+	edges := make(map[edgeID]sighting)
+	for _, id := range edgeIDs(now.contended) {
+		seen, ok := s.edges[id]
+		if !ok {
+			seen.since = now.at
+		}
+		seen.surveys++
+		edges[id] = seen
+	}
+	s.edges = edges
+	return func(id edgeID) bool {
+		return edges[id].surveys >= lastingSurveys && now.at.Sub(edges[id].since) >= lastingTime
+	}
+}
+
+// changes returns what happened since the last survey, and before.
+func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) {
+	if s.last == nil {
+		return nil
+	}
+	for _, r := range now.locks {
+		before := s.rows[r.Name]
+		switch {
+		case before == nil && r.Kind == admin.Latch:
+			all = append(all, happening{now.at, r.Name, "is closed, with " + countOf(r.Lock)})
+		case before == nil && r.Kind == admin.Crew:
+			all = append(all, happening{now.at, r.Name, "is at work: " + crewOf(r.Lock)})
+		case before == nil:
+			all = append(all, happening{now.at, r.Name, "is held by " + clientName(r.Holders[0].Client)})
+		case r.Kind == admin.Crew && len(r.Lost) > len(before.Lost):
+			all = append(all, happening{now.at, r.Name, "has lost a member: " + clientName(r.Lost[len(r.Lost)-1].Client)})
+		case only(before.Mode) && r.Locked() && before.Holders[0].Owner != r.Holders[0].Owner:
+			all = append(all, happening{now.at, r.Name, "went from " + clientName(before.Holders[0].Client) + " to " + clientName(r.Holders[0].Client)})
+		}
+	}
+	for _, before := range s.last.locks {
+		switch {
+		case rows[before.Name] != nil || now.more:
+		case before.Kind == admin.Latch:
+			all = append(all, happening{now.at, before.Name, "is open, or was deleted"})
+		case before.Kind == admin.Crew:
+			all = append(all, happening{now.at, before.Name, "is done, or was deleted"})
+		default:
+			all = append(all, happening{now.at, before.Name, "is free; " + clientName(before.Holders[0].Client) + " held it"})
+		}
+	}
+	return append(all[:min(len(all), mostHappened)], s.last.happened[:min(len(s.last.happened), max(mostHappened-len(all), 0))]...)
+}
+
+// only reports whether a lock in this mode has one holder.
+func only(m lock.Mode) bool { return m == lock.Exclusive || m == lock.Write }
+
+// health is what the server tells of itself, as far as the user may ask.
+type health struct {
+	Mode, Version, Policy, Memory string
+	Evicts                        bool
+	Answer                        time.Duration
+}
+
+func healthOf(ctx context.Context, rdb rueidis.Client) health {
+	h := health{Mode: string(rdb.Mode())}
+	ctx, cancel := context.WithTimeout(ctx, admin.DefaultOpTimeout)
+	defer cancel()
+	began := time.Now()
+	if rdb.Do(ctx, rdb.B().Exists().Key("leasehold_client:nobody").Build()).Error() == nil {
+		h.Answer = time.Since(began)
+	}
+	text, err := rdb.Do(ctx, rdb.B().Info().Build()).ToString()
+	if err != nil {
+		return h
+	}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch name {
+		case "redis_version":
+			if h.Version == "" {
+				h.Version = "Redis " + value
+			}
+		case "valkey_version":
+			h.Version = "Valkey " + value
+		case "maxmemory_policy":
+			h.Policy, h.Evicts = value, value != "noeviction"
+		case "used_memory_human":
+			h.Memory = value
+		}
+	}
+	return h
+}
+
+// A detail is what Redis knew of one lock at one time.
+type detail struct {
+	at       time.Time
+	lock     admin.Lock
+	span     span
+	keys     []admin.Key
+	happened []happening // since a browser looked, the latest first
+	err      error       // nothing else is set, except name
+	name     string
+}
+
+// inspector looks at one lock. One goroutine uses it.
+type inspector struct {
+	admin *admin.Admin
+	name  string
+	last  *detail
+}
+
+func (i *inspector) look(ctx context.Context) *detail {
+	d := &detail{name: i.name, at: time.Now()}
+	l, err := i.admin.Inspect(ctx, i.name)
+	if err == nil {
+		d.keys, err = i.admin.Keys(ctx, l)
+	}
+	if err != nil {
+		d.err = err
+		return d
+	}
+	d.lock = l
+	var before span
+	if last := i.last; last != nil {
+		before = last.span
+		d.happened = append(changes(last.lock, l, d.at, before, spanOf(l.Lease, time.Now(), before)), last.happened...)
+		d.happened = d.happened[:min(len(d.happened), mostHappened)]
+	}
+	if l.Locked() {
+		d.span = spanOf(l.Lease, time.Now(), before)
+	}
+	i.last = d
+	return d
+}
+
+// changes returns what leads from one look at a lock to the next.
+func changes(before, now admin.Lock, at time.Time, was, is span) (all []happening) {
+	add := func(format string, args ...any) {
+		all = append(all, happening{at, now.Name, fmt.Sprintf(format, args...)})
+	}
+	holds := func(l admin.Lock, owner string) bool { return l.HoldCount(owner) > 0 }
+	waits := func(l admin.Lock, owner string) bool {
+		return slices.ContainsFunc(l.Waiters, func(w lock.Waiter) bool { return w.Owner == owner })
+	}
+	if now.Kind == admin.Latch && before.Kind == admin.Latch && now.Left != before.Left {
+		add("%s", countOf(now))
+	}
+	lost := func(owner string) bool {
+		return slices.ContainsFunc(now.Lost, func(h lock.Holder) bool { return h.Owner == owner })
+	}
+	forced := now.Forced != nil && (before.Forced == nil || now.Forced.At.After(before.Forced.At))
+	for _, h := range before.Holders {
+		if !holds(now, h.Owner) {
+			how := "gave it back, or lost it"
+			switch {
+			case forced:
+				how = "lost it: " + now.Forced.By + " took it by force"
+			case now.Kind == admin.Crew && lost(h.Owner):
+				how = "is lost"
+			case now.Kind == admin.Crew:
+				how = "is done"
+			}
+			add("%s %s", clientName(h.Client), how)
+		}
+	}
+	for _, h := range now.Holders {
+		if !holds(before, h.Owner) {
+			does := "holds it"
+			if now.Kind == admin.Crew {
+				does = "has joined"
+			}
+			add("%s %s", clientName(h.Client), does)
+		}
+	}
+	for _, w := range before.Waiters {
+		if !waits(now, w.Owner) && !holds(now, w.Owner) {
+			add("%s waits no more", clientName(w.Client))
+		}
+	}
+	for _, w := range now.Waiters {
+		if !waits(before, w.Owner) {
+			add("%s waits", clientName(w.Client))
+		}
+	}
+	if len(all) == 0 && now.Locked() && is.until.Sub(was.until) >= jitter && !was.until.IsZero() {
+		add("the lease was renewed")
+	}
+	slices.Reverse(all)
+	return all
+}

@@ -1,0 +1,180 @@
+// Package bridge makes it safe to move from another lock library to leasehold while old and new
+// processes run together. Two libraries do not exclude each other, as each has keys of its own. A bridge
+// takes both locks, the old one first.
+//
+//  1. All processes have the old lock.
+//  2. Replace them by processes that use a bridge. They exclude those that are left, and each other.
+//  3. When no old process is left, replace them by processes with leasehold's lock alone.
+//
+// Between two steps there must be no process of the step before the last: an old process and
+// one with leasehold's lock alone do not see each other. To go back, take the steps in the other order.
+//
+// The names must differ, as redsync and redislock keep a string where leasehold keeps a hash. Give
+// leasehold's lock a prefix, such as client.WithKeyPrefix("leasehold:").
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// Old is a lock of another library.
+type Old interface {
+	// Lock waits until the lock is held, or ctx ends. The context that it returns ends when the
+	// lock is lost, as far as the library tells; unlock gives it back.
+	//
+	// If ctx ended first, the error matches ctx.Err(). It also matches lock.ErrNotAcquired if another owner had the
+	// lock, or lock.ErrUnavailable if Redis was unavailable, as far as the library tells, and never both.
+	Lock(ctx context.Context) (held context.Context, unlock func(context.Context) error, err error)
+
+	// TryLock is Lock for a caller that does not wait. The error matches lock.ErrNotAcquired if another owner has the
+	// lock, and lock.ErrUnavailable if Redis is unavailable.
+	TryLock(ctx context.Context) (held context.Context, unlock func(context.Context) error, err error)
+}
+
+// ErrOldLost is the cause of the context when the old lock was lost.
+var ErrOldLost = errors.New("the lock of the old library is lost")
+
+// releaseTime is how long giving back the old lock may take when the caller's context is over.
+const releaseTime = 3 * time.Second
+
+// Do takes old and then l, calls fn, and gives both back, also when fn panics. The context given to fn is canceled as soon as
+// one of them is not held any more, and when ctx is canceled; both are held until fn has returned, as for [lock.Do]. The order is the same for all callers, so they
+// never wait for each other in a ring.
+//
+// The error is that of taking a lock when fn was not called, and otherwise those of fn and of
+// giving back, joined. If ctx ended while Do waited, it matches ctx.Err(), and lock.ErrNotAcquired if another owner had the lock.
+func Do(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
+	return lock.Do(ctx, both{l, old}, fn)
+}
+
+// TryDo is Do for a caller that does not wait. If another owner has one of the locks, TryDo does not call fn, and
+// the error matches lock.ErrNotAcquired. If Redis is unavailable, it matches lock.ErrUnavailable.
+func TryDo(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
+	return lock.TryDo(ctx, both{l, old}, fn)
+}
+
+// both is a lock and the old one, which is taken first.
+type both struct {
+	lock.Locker
+	old Old
+}
+
+func (b both) Lock(ctx context.Context) (lock.Hold, error) {
+	return b.acquire(ctx, b.old.Lock, b.Locker.Lock)
+}
+
+func (b both) TryLock(ctx context.Context) (lock.Hold, error) {
+	return b.acquire(ctx, b.old.TryLock, b.Locker.TryLock)
+}
+
+func (b both) acquire(ctx context.Context, acquireOld func(context.Context) (context.Context, func(context.Context) error, error), acquire func(context.Context) (lock.Hold, error)) (h lock.Hold, err error) {
+	held, unlock, err := acquireOld(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("bridge: the old lock: %w", err)
+	}
+	release := func(ctx context.Context) error {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+		defer cancel()
+		if err := unlock(within); err != nil {
+			return fmt.Errorf("bridge: the old lock: %w", err)
+		}
+		return nil
+	}
+	defer func() {
+		if h == nil { // also when acquire panics
+			err = errors.Join(err, release(ctx))
+		}
+	}()
+	inner, err := acquire(held)
+	if err != nil {
+		return nil, err
+	}
+	return bothHold{inner, release}, nil
+}
+
+// bothHold is a hold of both. The hold of the lock is under the context of the old one, so it tells of the loss of either.
+type bothHold struct {
+	lock.Hold
+	releaseOld func(context.Context) error
+}
+
+func (h bothHold) Unlock(ctx context.Context) error {
+	err := h.Hold.Unlock(ctx)
+	return errors.Join(err, h.releaseOld(ctx))
+}
+
+// AtLeast returns what calls fn, and keeps both locks for at least d although fn is done sooner. It is
+// for jobs whose old processes let the lock expire, so that no other process runs them again in the same
+// minute: lock.WithAtLeast does not reach the lock of the old library. If ctx ends, both locks are given back.
+func AtLeast(d time.Duration, fn func(ctx context.Context) error) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		over := time.NewTimer(d)
+		defer over.Stop()
+		err := fn(ctx)
+		select {
+		case <-over.C:
+		case <-ctx.Done():
+		}
+		return err
+	}
+}
+
+// trusted returns until when a lease counts that was asked for at sent. A tenth of it is for clocks that drift.
+func trusted(sent time.Time, lease time.Duration) time.Time { return sent.Add(lease - lease/10) }
+
+// keep extends a lock every third of its lease, until stop is called. Then the context is over. It is over before if
+// another owner has the lock, or at until, which each extension moves: the lease may run out soon after.
+func keep(ctx context.Context, lease time.Duration, until time.Time, extend func(context.Context) error) (held context.Context, stop func()) {
+	held, cancel := context.WithCancelCause(ctx)
+	var last atomic.Pointer[error]                    // of extend
+	end := time.AfterFunc(time.Until(until), func() { // by itself: extend can take longer than its context
+		err := errors.New("it was not extended in time")
+		if e := last.Load(); e != nil {
+			err = *e
+		}
+		cancel(fmt.Errorf("%w: %w", ErrOldLost, err))
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer end.Stop()
+		tick := time.NewTicker(lease / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-held.Done():
+				return
+			}
+			sent := time.Now()
+			within, cut := context.WithDeadline(held, until)
+			err := extend(within)
+			cut()
+			switch {
+			case held.Err() != nil:
+				return
+			case err == nil:
+				until = trusted(sent, lease)
+				end.Reset(time.Until(until))
+			case errors.Is(err, errGone):
+				cancel(fmt.Errorf("%w: %w", ErrOldLost, err))
+				return
+			default:
+				last.Store(&err)
+			}
+		}
+	}()
+	return held, func() {
+		cancel(context.Canceled)
+		<-done
+	}
+}
+
+// errGone says that the old lock is another owner's by now.
+var errGone = errors.New("not held")

@@ -1,0 +1,116 @@
+// Package certmagiclock gives a storage of certmagic the locks of leasehold, so that one of several servers obtains or renews a
+// certificate, and the others wait for it.
+//
+//	storage := certmagiclock.New(files, func(name string) lock.Locker { return c.NewLock("certmagic:" + name) })
+//	certmagic.Default.Storage = storage
+//
+// The certificates stay where they are: in files on a shared disk, in a bucket, in a database. What replaces the storage's own locks is
+// renewed while certmagic works, and free soon after a server dies.
+package certmagiclock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// Storage is a certmagic.Storage, a certmagic.TryLocker and a certmagic.LockLeaseRenewer. It is safe for concurrent use.
+type Storage struct {
+	certmagic.Storage
+	lockOf func(name string) lock.Locker
+
+	// holds has the holds by certmagic's name of the lock: one while a goroutine has it. A goroutine that has lost the lock has not
+	// unlocked it yet: then there are more, the lost ones first.
+	mu    sync.Mutex
+	holds map[string][]lock.Hold
+}
+
+var (
+	_ certmagic.Storage          = (*Storage)(nil)
+	_ certmagic.TryLocker        = (*Storage)(nil)
+	_ certmagic.LockLeaseRenewer = (*Storage)(nil)
+)
+
+// New returns storage with the locks of lockOf, to which certmagic's name of a lock is given. All servers must use it: a server with
+// the storage's own locks excludes none of the others. A lock of lockOf must be one that is renewed, which it is without
+// lock.WithFixedLease.
+func New(storage certmagic.Storage, lockOf func(name string) lock.Locker) *Storage {
+	return &Storage{Storage: storage, lockOf: lockOf, holds: make(map[string][]lock.Hold)}
+}
+
+// Lock waits until the lock is held or ctx is canceled. The lock is held until Unlock, even after ctx is canceled. Its errors are those of lock.Locker.
+func (s *Storage) Lock(ctx context.Context, name string) error {
+	h, err := lock.UntilUnlock(s.lockOf(name)).Lock(ctx)
+	if err != nil {
+		return err
+	}
+	s.keep(name, h)
+	return nil
+}
+
+// TryLock makes one attempt. It returns false without an error if another owner has the lock, and an error that matches
+// lock.ErrUnavailable if Redis is unavailable.
+func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
+	h, err := lock.UntilUnlock(s.lockOf(name)).TryLock(ctx)
+	switch {
+	case err == nil:
+		s.keep(name, h)
+		return true, nil
+	case errors.Is(err, lock.ErrNotAcquired):
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// Unlock gives the lock back. Its error matches lock.ErrLost if the lock was lost meanwhile: another server may have worked on the same
+// certificate. It matches lock.ErrNotHeld alone if this server has not taken the lock.
+//
+// When one goroutine of this server has lost the lock and another has taken it since, the first Unlock is about the lost hold, whichever
+// of them calls it. The other hold lasts until the second Unlock.
+func (s *Storage) Unlock(ctx context.Context, name string) error {
+	s.mu.Lock()
+	h := s.firstLocked(name)
+	if len(s.holds[name]) > 1 {
+		s.holds[name] = s.holds[name][1:]
+	} else {
+		delete(s.holds, name)
+	}
+	s.mu.Unlock()
+	if h == nil {
+		return &lock.Error{Op: "unlock", Name: name, Err: lock.ErrNotHeld}
+	}
+	return h.Unlock(ctx)
+}
+
+// RenewLockLease returns nil if the lock is still held, and the cause of its loss otherwise. certmagic calls it before it waits for
+// another attempt, for hours maybe. The lock is renewed all the time, so RenewLockLease lengthens nothing: with a lease
+// of hours, a server that dies would keep the others waiting for as long.
+func (s *Storage) RenewLockLease(_ context.Context, name string, _ time.Duration) error {
+	s.mu.Lock()
+	h := s.firstLocked(name)
+	s.mu.Unlock()
+	if h == nil {
+		return &lock.Error{Op: "renew", Name: name, Err: lock.ErrNotHeld}
+	}
+	return h.Err()
+}
+
+// keep remembers a hold.
+func (s *Storage) keep(name string, h lock.Hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holds[name] = append(s.holds[name], h)
+}
+
+// firstLocked returns the hold that the next Unlock gives back, nil if there is none.
+func (s *Storage) firstLocked(name string) lock.Hold {
+	if len(s.holds[name]) == 0 {
+		return nil
+	}
+	return s.holds[name][0]
+}

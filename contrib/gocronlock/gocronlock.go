@@ -1,0 +1,135 @@
+// Package gocronlock has gocron v2 run each job in one of several processes.
+//
+//	locker := gocronlock.NewLocker(func(job string) lock.Locker {
+//		return c.NewLock("cron:"+job, lock.WithAtLeast(50*time.Second))
+//	})
+//	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
+//
+// [NewLocker] is for jobs of which each run belongs to whichever process is first. [NewElector] is for processes of which
+// one runs all jobs. gocron wants a name for each job (gocron.WithName), the same in all processes.
+package gocronlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// releaseTime is how long giving a lock back may take. gocron's context is over when it shuts down.
+const releaseTime = 5 * time.Second
+
+// NewLocker returns a Locker that asks lockOf for the lock of a job, whose name gocron gives. It makes one attempt:
+// if another process has the lock, or Redis is unavailable, gocron skips the run. A listener of gocron.AfterLockError tells the two
+// apart: its error matches lock.ErrNotAcquired only if another process has the lock.
+//
+// Give the lock lock.WithAtLeast with a little less than the job's interval. Otherwise a process whose clock is late runs a
+// quick job a second time. The lock is held until the job returns, however long that takes; give the lock lock.WithMaxHold, because a job that hangs keeps it
+// until its process ends. gocron does not pass the hold's
+// context to the job: a job that must stop when the lock is lost takes the lock itself, with lock.TryDo.
+func NewLocker(lockOf func(job string) lock.Locker) gocron.Locker { return locker{lockOf} }
+
+type locker struct{ lockOf func(string) lock.Locker }
+
+// Lock makes one attempt.
+func (l locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
+	h, err := lock.UntilUnlock(l.lockOf(job)).TryLock(ctx) // gocron's context is canceled while the job may run on
+	if err != nil {
+		return nil, err
+	}
+	return hold{h}, nil
+}
+
+type hold struct{ lock.Hold }
+
+// Unlock gives the lock back, also when ctx is over.
+func (h hold) Unlock(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	return h.Hold.Unlock(ctx)
+}
+
+// ErrNotLeader is the error of an Elector in a process that is not the leader.
+var ErrNotLeader = errors.New("gocronlock: another process is the leader, or Redis gives no answer")
+
+// Elector is a gocron.Elector: the process that holds a lock is the leader, until it closes the Elector or loses the lock.
+type Elector struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu     sync.Mutex
+	hold   lock.Hold // nil while another process is the leader
+	failed error     // of the latest attempt that failed; nil after a success
+	at     time.Time // when it failed
+}
+
+var _ gocron.Elector = (*Elector)(nil)
+
+// NewElector returns an Elector that campaigns for l in the background, until Close. A fair lock makes the process that has waited
+// longest the next leader.
+func NewElector(l lock.Locker) *Elector {
+	ctx, cancel := context.WithCancel(context.Background())
+	e := &Elector{cancel: cancel, done: make(chan struct{})}
+	go e.campaign(ctx, l)
+	return e
+}
+
+// campaign waits for the lock, holds it, and begins again when it is lost.
+func (e *Elector) campaign(ctx context.Context, l lock.Locker) {
+	defer close(e.done)
+	for ctx.Err() == nil {
+		h, err := l.Lock(ctx)
+		if err != nil { // a fault that waiting does not mend; ask again in a while
+			e.fail(err)
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		e.set(h)
+		<-h.Context().Done()
+		e.set(nil)
+		within, cancel := context.WithTimeout(context.Background(), releaseTime)
+		_ = h.Unlock(within)
+		cancel()
+	}
+}
+
+func (e *Elector) set(h lock.Hold) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.hold, e.failed = h, nil
+}
+
+func (e *Elector) fail(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.failed, e.at = err, time.Now()
+}
+
+// IsLeader returns nil if this process is the leader at this moment, and otherwise an error that matches ErrNotLeader. The error matches that
+// of the latest attempt to become the leader, too, if it failed: such as a right that is missing. IsLeader does no I/O. It
+// compares the clocks, so a process that was frozen does not take itself for the leader.
+func (e *Elector) IsLeader(context.Context) error {
+	e.mu.Lock()
+	h, failed, at := e.hold, e.failed, e.at
+	e.mu.Unlock()
+	switch {
+	case h != nil && h.Err() == nil:
+		return nil
+	case failed != nil:
+		return fmt.Errorf("%w; an attempt failed %v ago: %w", ErrNotLeader, time.Since(at).Round(time.Second), failed)
+	}
+	return ErrNotLeader
+}
+
+// Close ends the campaign, gives the lock back, and waits for that, five seconds at most.
+func (e *Elector) Close() {
+	e.cancel()
+	<-e.done
+}
