@@ -339,7 +339,7 @@ func ExampleWithMaxHold() {
 // A hold whose context has ended is renewed for so long, if nobody unlocks it, and is then lost.
 func ExampleWithGrace() {
 	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://"+addr, client.WithWatchdogTimeout(3*time.Second))
+	c, err := client.Open(ctx, "redis://"+addr, client.WithWatchdogTimeout(6*time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -74,7 +74,7 @@ local function survey(lock, beside, except, enough)
         most = math.max(most, left)
         if left == 0 then dead[#dead + 1] = owner end
       end
-      return most >= enough
+      return most >= enough -- mutant: never: speed
     end)
   until stopped or cursor == '0'
   return most, not stopped, dead
@@ -94,7 +94,7 @@ local function prune(lock, beside)
   readers(lock, beside, redis.call('HSCAN', lock, redis.call('TIME')[2], 'COUNT', 10)[2], function(owner, _, left)
     if left == 0 then dead[#dead + 1] = owner end
     seen = seen + 1
-    return seen == 50
+    return seen == 50 -- mutant: never: speed
   end)
   bury(lock, dead)
 end

@@ -137,6 +137,41 @@ func TestRW_manyReaders(t *testing.T) {
 	}
 }
 
+// A writer that has seen only dead readers, and not all readers, has not seen that nobody reads.
+func TestRW_aLivingReaderBehindManyDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for _, dead := range []int{60, 400} { // a small hash comes in one piece, a large one in pages
+			l.crowd(1, dead) // the latest come first, and a call looks at fifty
+			l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Held)
+			if n := number(t, l.rdb, "HEXISTS", l.keys.Lock, owner("G100")); n != 1 {
+				t.Errorf("of %d dead ones, a living reader is gone", dead)
+			}
+		}
+		l.crowd(0, 60)
+		l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Done)
+	})
+}
+
+// A reader that leaves, and has seen only dead readers, and not all readers, does not free the lock.
+func TestReleaseRead_aLivingReaderBehindManyDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.crowd(1, 60)
+		l.expect("read", l.asksToRead("G1").Verdict, luascripts.Done)
+		l.stopsReading("G1", luascripts.Done)
+		l.expect("write", l.asksToWrite("G2").Verdict, luascripts.Held)
+		l.isNow("read G100=1(1)")
+	})
+}
+
+// A field that is left of a writer, as by hand, keeps no other writer out.
+func TestRW_aFieldBesideTheDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.held("read G2=1() G9:write=1", long)
+		l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Done)
+		l.isNow("write G1:write=1")
+	})
+}
+
 // Processes crash, and others go on reading without a gap: the fields of the dead go with
 // the readers that leave, a few at a time.
 func TestRW_theDeadDoNotStay(t *testing.T) {

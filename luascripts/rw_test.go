@@ -1172,7 +1172,7 @@ type deniedRWCase struct {
 }
 
 // deniedRW denies a user one command after the other. An error means that nothing was
-// done: so the caller, G1, reads and writes as often as before.
+// done: so the caller, G1, reads and writes as often as before. The lock always has an expiry.
 func deniedRW(t *testing.T, cases ...deniedRWCase) {
 	t.Helper()
 	s := redistest.Start(t)
@@ -1190,7 +1190,11 @@ func deniedRW(t *testing.T, cases ...deniedRWCase) {
 			l.held(c.before, long)
 			l.wish(c.wish, patience)
 			before := mine()
-			if c.call(rw{t, denied(t, s, command), l.keys}) == nil {
+			err := c.call(rw{t, denied(t, s, command), l.keys})
+			if number(t, l.rdb, "PTTL", l.keys.Lock) == -1 {
+				t.Errorf("%s without %s: %v, and the lock has no expiry", c.name, command, err)
+			}
+			if err == nil {
 				continue // it was not needed
 			}
 			refused++
@@ -1252,6 +1256,14 @@ func TestRW_deniedCommands(t *testing.T) {
 		}
 		l.isNow(before)
 	}
+
+	// A reader that releases a part of its holds keeps all of them if its lease cannot be set.
+	l.clear()
+	l.held("read G1=2(*)", long)
+	if err := leavesReading(1)(rw{t, denied(t, s, "set"), rwKeys}); err == nil {
+		t.Error("a release in part without the right to a lease")
+	}
+	l.isNow("read G1=2(*)")
 
 	// A denied hint does not stop the rest of the script.
 	mute := rw{t, denied(t, s, "publish"), rwKeys}

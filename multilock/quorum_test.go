@@ -1457,7 +1457,7 @@ func TestQuorum_gateIsOpen(t *testing.T) {
 		defer cancel()
 		_, err := w.quorum("one").Lock(ctx)
 		want(t, err, context.DeadlineExceeded)
-		if n := len(w.sites[0].asked); n > 300 {
+		if n := len(w.sites[0].heard()); n > 300 {
 			w.Errorf("the first was asked %d times in ten seconds", n)
 		}
 		time.Sleep(rtt)

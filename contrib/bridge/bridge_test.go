@@ -99,7 +99,7 @@ func open(t *testing.T, d deployment) redis.UniversalClient {
 
 // newLock is leasehold's lock, of a client of its own.
 func newLock(t *testing.T, d deployment) lock.Locker {
-	c, err := client.New(d.client(t), client.WithKeyPrefix("leasehold:"), client.WithWatchdogTimeout(5*d.lease))
+	c, err := client.New(d.client(t), client.WithKeyPrefix("leasehold:"), client.WithWatchdogTimeout(6*d.lease))
 	if err != nil {
 		t.Fatal(err)
 	}

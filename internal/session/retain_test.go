@@ -89,6 +89,20 @@ func TestAtLeast_withoutUnlock(t *testing.T) {
 	})
 }
 
+// Of several holds of an owner, the one that keeps the lock for longest decides, in whatever order they come.
+func TestAtLeast_theLongest(t *testing.T) {
+	inBubble(t, func(w *world) {
+		outer := w.lock(w.a, w.Context(), lock.WithAtLeast(minute))
+		inner := w.lock(w.a, outer.Context(), lock.WithAtLeast(time.Second))
+		w.unlock(inner)
+		w.unlock(outer)
+		if left := w.mini.TTL("orders"); left < minute-time.Second {
+			w.Errorf("the key lives for %v", left)
+		}
+		time.Sleep(minute)
+	})
+}
+
 // Once the time is over, Unlock frees the lock at once.
 func TestAtLeast_later(t *testing.T) {
 	inBubble(t, func(w *world) {
