@@ -138,7 +138,7 @@ func TestRun_ends(t *testing.T) {
 			t.Errorf("%v, want %v", err, returns)
 		}
 		kindtest.WantEmpty(t, s)
-		if err := leader.Run(ctx, l, func(context.Context) error { return nil }); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+		if err := leader.Run(ctx, l, func(context.Context) error { return nil }); errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
 			t.Errorf("an ended context: %v", err)
 		}
 	}
