@@ -233,6 +233,9 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *se
 // operation timeout if ctx is over already. On an [Open] client it then closes
 // the connection; if ctx ends before that is done, it goes on in the background.
 //
+// Close does not wait for functions that run under a lock, such as that of lock.Do or of an HTTP handler: it ends
+// their holds at once. Stop the server or the workers before it.
+//
 // An error says what is left: locks that Redis did not confirm to be
 // free, which end with their leases, or goroutines that still wait for a server
 // that does not answer, which end with the connection. A second call waits
