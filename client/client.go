@@ -234,6 +234,9 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *se
 // On an [Open] client it then closes the connection; if the time is up before that is done, it
 // continues in the background.
 //
+// Close does not wait for functions that run under a lock, such as that of lock.Do or of an HTTP handler: it ends
+// their holds at once. Stop the server or the workers before it.
+//
 // The error says what is left: locks that Redis did not confirm to be
 // free, which expire with their leases, or goroutines that still wait for a server
 // that does not respond, which end with the connection. It matches ctx.Err() if ctx was canceled first,

@@ -51,7 +51,7 @@ func TestWithObserver_several(t *testing.T) {
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	r := observetest.Play(t, client.WithName("observed"))
-	for _, what := range []string{"Waiting", "Granted", "Refused", "TimedOut", "Canceled", "Unavailable", "Failed", "Renewed", "RenewalFailed", "Abandoned", "PassedOn", "Released", "Lost"} {
+	for _, what := range []string{"Waiting", "Granted", "Refused", "TimedOut", "Canceled", "Unavailable", "Failed", "Renewed", "RenewalFailed", "Draining", "StillRunning", "Abandoned", "PassedOn", "Released", "Lost"} {
 		all := r.Of(what)
 		if len(all) == 0 {
 			t.Errorf("the observer does not hear of %s", what)
@@ -70,6 +70,12 @@ func TestObserver(t *testing.T) {
 		if e := one("Lost", name); !errors.Is(e.Err, cause) || !errors.Is(e.Err, lock.ErrLost) || e.Held <= 0 || e.ID != one("Granted", name).ID || e.Ctx != one("Granted", name).Ctx {
 			t.Errorf("%s is lost by %v: %+v", name, e.Err, e)
 		}
+	}
+	if e := one("Released", "drains"); e.Err != nil || e.Draining <= 0 || e.Draining >= e.Held || e.ID != one("Draining", "drains").ID || e.ID != one("StillRunning", "drains").ID {
+		t.Errorf("a release after a drain: %+v", e)
+	}
+	if e := one("Lost", "abandoned"); e.Draining <= 0 || e.ID != one("Draining", "abandoned").ID || e.ID != one("Abandoned", "abandoned").ID {
+		t.Errorf("a loss after a drain: %+v", e)
 	}
 	if e := one("Released", "unconfirmed"); !errors.Is(e.Err, lock.ErrUnavailable) {
 		t.Errorf("a release without an answer: %v", e.Err)

@@ -115,25 +115,50 @@ func (c *Crew) Join(ctx context.Context) (*Member, error) {
 	return &Member{h, c.all, context.AfterFunc(h.Context(), func() { c.all.forgetLost(h) })}, nil
 }
 
-// Do joins the crew, calls fn with the context of the member, and says that the member is done if fn returns nil. If fn returns an error, or
+// Do joins the crew, calls fn, and says that the member is done if fn returns nil. If fn returns an error, or
 // panics, the member is lost. The error is that of Join, or those of fn and of the end of the membership, joined.
-func (c *Crew) Do(ctx context.Context, fn func(ctx context.Context) error) (err error) {
-	m, err := c.Join(ctx)
-	if err != nil {
+//
+// The context of fn is canceled with ctx, and as soon as the membership can no longer be guaranteed. After ctx is canceled the caller stays a member until fn
+// has returned, as for [lock.Do]; lock.HoldFrom gives fn the hold of the member.
+func (c *Crew) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	w := worker{c: c}
+	return lock.Do(ctx, &w, func(ctx context.Context) error {
+		err := fn(ctx)
+		w.done = err == nil // not when fn panics
 		return err
+	})
+}
+
+// worker is a member of a crew as a lock for [lock.Do].
+type worker struct {
+	c    *Crew
+	done bool // the function has returned, without an error
+}
+
+func (w *worker) Name() string { return w.c.name }
+
+func (w *worker) Lock(ctx context.Context) (lock.Hold, error) {
+	m, err := w.c.Join(ctx)
+	if err != nil {
+		return nil, err
 	}
-	end := m.Fail // also when fn panics
-	defer func() {
-		ended := end(ctx)
-		if loss := m.Err(); errors.Is(ended, lock.ErrLost) && errors.Is(err, loss) {
-			return // fn has told of it
-		}
-		err = errors.Join(err, ended)
-	}()
-	if err = fn(m.Context()); err == nil {
-		end = m.Unlock
+	return workerHold{m, w}, nil
+}
+
+// TryLock is Lock: a member waits for no other.
+func (w *worker) TryLock(ctx context.Context) (lock.Hold, error) { return w.Lock(ctx) }
+
+// workerHold is a hold of a worker.
+type workerHold struct {
+	*Member
+	w *worker
+}
+
+func (h workerHold) Unlock(ctx context.Context) error {
+	if h.w.done {
+		return h.Member.Unlock(ctx)
 	}
-	return err
+	return h.Fail(ctx)
 }
 
 // Unlock says that the member is done, also when the context given to Join has ended. It fails as that of every hold does; if the member was lost

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -14,6 +15,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/latch"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/redis/rueidis"
 )
 
@@ -745,5 +747,27 @@ func TestCrew_rights(t *testing.T) {
 			_, _ = crew.Dismiss(t.Context(), state.Lost...)
 			_ = crew.Delete(t.Context())
 		}
+	})
+}
+
+// The context of a worker is canceled, and it works on for ten minutes. It is a member until it returns, and then is done.
+func TestCrew_worksOnAfterTheCancellation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		crew, other := s.Client(t).NewCrew("import"), s.Client(t).NewCrew("import")
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := crew.Do(ctx, func(ctx context.Context) error {
+			cancel()
+			<-ctx.Done()
+			time.Sleep(10 * time.Minute)
+			if err := lock.HoldFrom(ctx).Err(); err != nil {
+				t.Error(err)
+			}
+			crewStands(t, other, 0, 1, 0)
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		crewStands(t, other, 1, 0, 0)
 	})
 }

@@ -3,7 +3,7 @@
 //
 //	e := c.NewElection("billing")
 //	err := e.Run(ctx, "http://10.0.0.7:8080", func(ctx context.Context) error {
-//		return bill(ctx) // only while this process leads: ctx is over as soon as that is not certain
+//		return bill(ctx) // only while this process leads: ctx is canceled as soon as that is not guaranteed
 //	})
 //
 // To lead is to hold a lock, and is exactly as safe as that: no more than one process leads, while the server keeps its data, and

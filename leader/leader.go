@@ -23,8 +23,9 @@ var (
 	ErrRunning = errors.New("it is running already")
 )
 
-// Run waits until it holds l, and calls fn, which leads until it returns. The context of fn ends with the hold of l: when
-// that is lost, and when ctx ends.
+// Run waits until it holds l, and calls fn, which leads until it returns. The context of fn is canceled when ctx is canceled, and as soon as the
+// lock can no longer be guaranteed. Until fn has returned, this process holds l and leads, however long after the cancellation that is: a function that
+// hangs leads on, unless l has a lock.WithMaxHold. lock.HoldFrom gives fn the hold, which reports a loss even after ctx is canceled.
 //
 // What happens next depends on how fn ends:
 //
@@ -40,29 +41,19 @@ var (
 //
 // An error of giving l back is in the error of Run, also one that matches [lock.ErrLost]: fn had returned before anybody knew of that loss.
 //
-// When ctx ends, Run waits for fn, gives l back, and returns what fn returned. If ctx ends while Run waits, the error is that of Lock. When
-// fn panics, l is given back.
+// When ctx is canceled, Run waits for fn, unlocks l, and returns what fn returned. If ctx is canceled while Run waits for l, the error is that of Lock. When
+// fn panics, l is unlocked.
 func Run(ctx context.Context, l lock.Locker, fn func(ctx context.Context) error) error {
-	return run(ctx, l, func(h lock.Hold) error { return fn(h.Context()) })
-}
-
-// run calls lead with each hold, until it is over.
-func run(ctx context.Context, l lock.Locker, lead func(h lock.Hold) error) error {
 	for {
-		h, err := l.Lock(ctx)
+		led, again, err := once(ctx, l, fn)
 		switch {
-		case err == nil:
+		case led && (!again || ctx.Err() != nil):
+			return err
+		case led:
 		case ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrReplicas):
 			return err
-		default:
-			if !rest(ctx, retryTime) {
-				return fmt.Errorf("%w: %w", ctx.Err(), err)
-			}
-			continue
-		}
-		again, err := once(ctx, h, lead)
-		if !again || ctx.Err() != nil {
-			return err
+		case !rest(ctx, retryTime):
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
 }
@@ -79,21 +70,28 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// once leads with one hold. again says that the caller stands for election again, if it has the time.
-func once(ctx context.Context, h lock.Hold, lead func(h lock.Hold) error) (again bool, err error) {
-	defer func() {
-		lost := errors.Is(h.Err(), lock.ErrLost) || errors.Is(h.Err(), lock.ErrClosed)
-		unlock := h.Unlock(ctx)
-		switch {
-		case lost && (err == nil || errors.Is(err, h.Err()) || errors.Is(err, h.Context().Err())):
-			again = true
-		case errors.Is(err, ErrResigned):
-			again, err = true, errors.Join(unlocked(err), unlock)
-		case !lost:
-			err = errors.Join(err, unlock)
-		}
-	}()
-	return false, lead(h)
+// once waits for l, and calls lead under it. led says that it did, and err is that of Lock otherwise. again says that the caller stands for election
+// again, if it has the time.
+func once(ctx context.Context, l lock.Locker, lead func(ctx context.Context) error) (led, again bool, err error) {
+	lost := false
+	unlock := lock.Do(ctx, l, func(ctx context.Context) error {
+		led = true
+		err = lead(ctx)
+		cause := context.Cause(ctx) // a loss during a drain is in the error: it is not the cause
+		lost = errors.Is(cause, lock.ErrLost) || errors.Is(cause, lock.ErrClosed)
+		again = lost && (err == nil || errors.Is(err, cause) || errors.Is(err, ctx.Err()))
+		return nil
+	})
+	switch {
+	case !led:
+		return false, false, unlock
+	case again:
+	case errors.Is(err, ErrResigned):
+		again, err = true, errors.Join(unlocked(err), unlock)
+	case !lost:
+		err = errors.Join(err, unlock)
+	}
+	return true, again, err
 }
 
 // unlocked returns what is left of an error of a leader that resigned, and is told that its time is over: nil if it says no more than that.
@@ -148,10 +146,10 @@ type Election struct {
 // term is the time for which this process leads.
 type term struct {
 	hold    lock.Hold
-	ctx     context.Context // of the function, except what a look at the clocks adds
-	cancel  context.CancelCauseFunc
-	changed chan struct{}  // a token in it, which has room for one, has the value proclaimed
-	waiting []chan<- error // each has room for what came of proclaiming the value; guarded by the mutex of the election
+	ctx     context.Context // canceled when the leader may proclaim nothing any more: its function has returned, it has resigned, or the lock is lost
+	resign  func()          // cancels the context of the function, and ctx
+	changed chan struct{}   // a token in it, which has room for one, has the value proclaimed
+	waiting []chan<- error  // each has room for what came of proclaiming the value; guarded by the mutex of the election
 }
 
 // New returns an election of the holder of l, which says what it says on b. A caller that has a client uses its NewElection.
@@ -180,24 +178,28 @@ func (e *Election) Run(ctx context.Context, value string, fn func(ctx context.Co
 		defer e.mu.Unlock()
 		e.running = false
 	}()
-	return run(ctx, e.lock, func(h lock.Hold) error { return e.lead(h, fn) })
+	return Run(ctx, e.lock, func(ctx context.Context) error { return e.lead(ctx, fn) })
 }
 
-// lead calls fn, and proclaims the value meanwhile.
-func (e *Election) lead(h lock.Hold, fn func(ctx context.Context) error) (err error) {
-	ctx, cancel := context.WithCancelCause(h.Context())
-	t := &term{hold: h, ctx: ctx, cancel: cancel, changed: make(chan struct{}, 1)}
+// lead calls fn, and proclaims the value until fn has returned, or the lock is lost.
+func (e *Election) lead(work context.Context, fn func(ctx context.Context) error) (err error) {
+	h := lock.HoldFrom(work)
+	ctx, cancel := context.WithCancelCause(work)
+	leads, done := context.WithCancel(h.Context())
+	says, resign := context.WithCancelCause(leads)
+	t := &term{hold: h, ctx: says, resign: func() { cancel(ErrResigned); resign(ErrResigned) }, changed: make(chan struct{}, 1)}
 	e.mu.Lock()
 	e.term = t
 	e.mu.Unlock()
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		e.proclaim(ctx, t)
+		e.proclaim(leads, t)
 	}()
 	defer func() {
 		resigned := errors.Is(context.Cause(ctx), ErrResigned)
 		cancel(context.Canceled)
+		done()
 		<-over
 		e.mu.Lock()
 		e.term = nil
@@ -209,28 +211,28 @@ func (e *Election) lead(h lock.Hold, fn func(ctx context.Context) error) (err er
 			err = ErrResigned
 		}
 	}()
-	return fn(termContext{ctx, h.Context()})
+	return fn(termContext{ctx, work})
 }
 
 // clearTime is for how long a leader that is done waits until its value is taken back.
 const clearTime = time.Second
 
-// termContext is the context of a leader. Its Err looks at the clocks, as that of the hold does, and does not wait for a
+// termContext is the context of a leader. Its Err looks at the clocks, as that of the work under a lock does, and does not wait for a
 // signal.
 type termContext struct {
 	context.Context
-	hold context.Context
+	work context.Context
 }
 
 // Err returns why the time of the leader is over, nil if it is not.
 func (c termContext) Err() error {
-	if err := c.hold.Err(); err != nil {
+	if err := c.work.Err(); err != nil {
 		return err
 	}
 	return c.Context.Err()
 }
 
-// proclaim says the value of the leader until ctx ends: each third of the rest of its lease, and when the value changes.
+// proclaim says the value of the leader until ctx is canceled: each third of the rest of its lease, and when the value changes.
 func (e *Election) proclaim(ctx context.Context, t *term) {
 	for ctx.Err() == nil {
 		e.mu.Lock()
@@ -316,19 +318,19 @@ func check(value string) error {
 	return nil
 }
 
-// Resign ends the leadership of this process, if it leads: the context of its function ends with the cause [ErrResigned], and when that has returned, the next one
-// leads, and Run stands for election again. It reports whether this process led. It does not wait.
+// Resign ends the leadership of this process, if it leads: the context of its function is canceled with the cause [ErrResigned], and when the function has returned, the
+// next one leads, and Run stands for election again. Until then this process leads, and its value stays published. It reports whether this process led. It does not wait.
 func (e *Election) Resign() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.term == nil || e.term.hold.Err() != nil {
 		return false
 	}
-	e.term.cancel(ErrResigned)
+	e.term.resign()
 	return true
 }
 
-// Leading reports whether this process leads. It compares clocks and sends nothing.
+// Leading reports whether this process leads: it holds the lock, and its function has not returned. It compares clocks and sends nothing.
 func (e *Election) Leading() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/leader"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/leasehold-go/leasehold/multilock"
 	"github.com/redis/rueidis"
 )
@@ -651,6 +652,103 @@ func TestRights(t *testing.T) {
 			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
 		}
 	}
+}
+
+// A leader whose context is canceled drains for ten minutes. Nobody else leads before it has returned, and it leads all the time: it says so, others read
+// its value, and it can change that. If it loses the lock meanwhile, it and the caller of Run are told.
+func TestElection_drains(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprint(lost), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := locktest.NewServer(t)
+				ours, theirs := s.Client(t), s.Client(t)
+				e, other := ours.NewElection("billing"), theirs.NewElection("billing")
+				ctx, cancel := context.WithCancel(t.Context())
+				leads := make(chan struct{})
+				var returned atomic.Bool
+				next := func() <-chan error {
+					<-leads
+					return runs(func() error {
+						return other.Run(t.Context(), "next", func(context.Context) error {
+							if !returned.Load() && !lost {
+								t.Error("two lead")
+							}
+							return nil
+						})
+					})
+				}
+				done := runs(func() error {
+					return e.Run(ctx, "first", func(ctx context.Context) error {
+						close(leads)
+						time.Sleep(time.Minute)
+						cancel()
+						<-ctx.Done()
+						reads := func(want string) {
+							t.Helper()
+							if l, _, err := other.Leader(t.Context()); err != nil || l.Value != want || !e.Leading() {
+								t.Errorf("it leads: %v; another reads %+v, %v", e.Leading(), l, err)
+							}
+						}
+						time.Sleep(5 * time.Minute)
+						reads("first")
+						if err := e.Proclaim(t.Context(), "draining"); err != nil {
+							t.Error(err)
+						}
+						time.Sleep(5 * time.Minute)
+						reads("draining")
+						h := lock.HoldFrom(ctx)
+						if err := h.Err(); err != nil {
+							t.Error(err)
+						}
+						if lost {
+							if _, err := theirs.NewFairLock("billing").ForceUnlock(t.Context()); err != nil {
+								t.Error(err)
+							}
+							<-h.Context().Done()
+							if err := h.Err(); !errors.Is(err, lock.ErrLost) || e.Leading() {
+								t.Errorf("it leads: %v, and its hold: %v", e.Leading(), err)
+							}
+						}
+						returned.Store(true)
+						return nil
+					})
+				})
+				if err := <-next(); err != nil {
+					t.Error(err)
+				}
+				if err := <-done; errors.Is(err, lock.ErrLost) != lost || (err != nil) != lost {
+					t.Errorf("Run: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A leader that has resigned leads until its function returns.
+func TestElection_drainsAfterResigning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		e, other := s.Client(t).NewElection("billing"), s.Client(t).NewElection("billing")
+		turns := 0
+		err := e.Run(t.Context(), "first", func(ctx context.Context) error {
+			if turns++; turns == 2 {
+				return nil
+			}
+			time.Sleep(time.Minute)
+			if !e.Resign() {
+				t.Error("it did not resign")
+			}
+			<-ctx.Done()
+			time.Sleep(10 * time.Minute)
+			if l, _, err := other.Leader(t.Context()); err != nil || l.Value != "first" || !e.Leading() {
+				t.Errorf("it leads: %v; another reads %+v, %v", e.Leading(), l, err)
+			}
+			return ctx.Err()
+		})
+		if err != nil || turns != 2 {
+			t.Errorf("%v after %d turns", err, turns)
+		}
+	})
 }
 
 // failing is a lock whose first calls of Lock fail, with these errors.

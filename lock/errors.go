@@ -43,9 +43,9 @@ var (
 	// says who, if that was told. The error matches ErrGone as well.
 	ErrForced = errors.New("unlocked by force")
 
-	// ErrAbandoned: the hold was lost because its context had ended, and nobody unlocked it
-	// within the time of [WithGrace].
-	ErrAbandoned = errors.New("not unlocked after the end of its context")
+	// ErrAbandoned means that the hold was given up because it was not unlocked within the time of [WithGrace] after its context was
+	// canceled. Holds of [Do] and [UntilUnlock] are never abandoned.
+	ErrAbandoned = errors.New("not unlocked in time after its context was canceled")
 
 	// ErrUnlocked: the cause of a hold's context after Unlock.
 	ErrUnlocked = errors.New("unlocked")

@@ -38,8 +38,9 @@ type Hold interface {
 	// every call. [context.Cause] tells why: an error that matches [ErrLost],
 	// [ErrUnlocked] or [ErrClosed], or the cause of the parent context.
 	//
-	// The end of the context given to Lock is no Unlock. A hold that is not unlocked after
-	// that is renewed for one more lease (see [WithGrace]), and is then lost.
+	// Canceling the context given to Lock is no Unlock. A hold that is not unlocked after
+	// that is renewed for one more lease (see [WithGrace]), and is then lost. [Do] and [UntilUnlock] hold until
+	// Unlock, and the contexts of their holds are not canceled with that context.
 	//
 	// A context derived from it with a new deadline or cancel function ends with
 	// it, but only once its signal has arrived: in a process that was just frozen, only this
@@ -70,7 +71,8 @@ type Hold interface {
 	// a round trip. d must be [MinLease] at least.
 	Extend(ctx context.Context, d time.Duration) error
 
-	// Err returns nil while Context is not over, and its cause afterwards. It costs
+	// Err returns nil while Context is not canceled, and its cause afterwards. If the hold is lost after its context was canceled, Err
+	// returns the loss, which matches [ErrLost], while the cause of the context stays the first one. It costs
 	// two readings of a clock.
 	Err() error
 

@@ -106,15 +106,17 @@ func TestTryDo_busy(t *testing.T) {
 // under is a Locker whose hold has a context derived from the one given to Lock, as any implementation may derive it. lock runs just before Lock returns.
 type under struct {
 	busy
-	lock func(ctx context.Context)
-	ctx  context.Context
-	end  context.CancelCauseFunc
+	lock     func(ctx context.Context)
+	ctx      context.Context
+	end      context.CancelCauseFunc
+	deadline bool // the context given to Lock had one
 }
 
 func (l *under) Lock(ctx context.Context) (lock.Hold, error) { return l.TryLock(ctx) }
 
 func (l *under) TryLock(ctx context.Context) (lock.Hold, error) {
 	l.ctx, l.end = context.WithCancelCause(ctx)
+	_, l.deadline = ctx.Deadline()
 	if l.lock != nil {
 		l.lock(l.ctx)
 	}
@@ -159,8 +161,8 @@ func TestDo_canceled(t *testing.T) {
 						if d, ok := work.Deadline(); !d.Equal(deadline) || ok != has {
 							t.Errorf("the deadline is %v, %v", d, ok)
 						}
-						if d, ok := lock.HoldFrom(work).Context().Deadline(); ok {
-							t.Errorf("the hold has the deadline %v", d)
+						if d, ok := lock.HoldFrom(work).Context().Deadline(); ok || l.deadline {
+							t.Errorf("the hold has the deadline %v, or its Lock had one: %v", d, l.deadline)
 						}
 						if work.Err() != nil || context.Cause(work) != nil {
 							t.Errorf("at first: %v, %v", work.Err(), context.Cause(work))

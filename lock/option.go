@@ -161,7 +161,8 @@ func WithReplicas(n int, timeout time.Duration) Option {
 
 // WithMaxHold ends a hold d after it was acquired, even if it is renewed: the hold is
 // then lost, with a cause that matches [ErrLost] and [ErrMaxHold], and is given back to
-// Redis. It bounds how long a holder that hangs can keep other owners out.
+// Redis. It bounds how long a holder that hangs can keep other owners out, including a function of [Do], an HTTP handler, a task or a
+// leader, which otherwise keeps the lock until it returns.
 //
 // Each hold of a re-entrant lock has its own d, or none. The lock is free when no hold of
 // the owner is left. d must not be less than [MinLease].
@@ -191,15 +192,18 @@ func WithAtLeast(d time.Duration) Option {
 	}}
 }
 
-// WithGrace sets how long a hold is still renewed after the context that was given to
-// Lock has ended, if it is not unlocked: for one lease if not set. The time counts from
-// the renewal that finds the context over, which is at most a third of the lease after its
-// end. Then the hold is lost, with a cause that matches [ErrLost] and [ErrAbandoned], and is
-// given back to Redis. [Observer.Abandoned] is called when the time begins.
+// WithGrace sets for how long a hold that is not unlocked is still renewed after the context given to
+// Lock is canceled. The default is one lease. It must be at least [MinLease]. The time counts from
+// the renewal that detects the cancellation, at most a third of the lease after it. Then the hold is given up: it is released and lost, and
+// [Observer.Abandoned] is called. From then on Hold.Err and the error of Unlock match [ErrLost] and [ErrAbandoned]. [context.Cause] of the hold's context
+// does not, because a context keeps its first cause.
+//
+// It bounds only holds in the caller's own hands. The function of [Do] and the like, and a hold of [UntilUnlock], keep the lock until they are
+// done. For them it is the time after which the log and [Observer.StillRunning] report, once, that the work is still running; use [WithMaxHold]
+// to bound them.
 //
 // A hold under context.Background is never abandoned, and neither is one that its holder
-// unlocks in time. The least is [MinLease]. With [WithFixedLease], which is never renewed, it is
-// an error.
+// unlocks in time. With [WithFixedLease], which is never renewed, it is an error.
 func WithGrace(d time.Duration) Option {
 	return setting{option.Grace, "WithGrace", func(c *option.Config) error {
 		c.Grace = d

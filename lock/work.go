@@ -33,7 +33,7 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 	if ctx.Done() == nil {
 		return acquire(ctx) // never canceled
 	}
-	wait := newRelay(context.WithValue(ctx, owner.Caller{}, ctx), ctx, ctx)
+	wait := newRelay(ctx, ctx, true, ctx)
 	acquired := false
 	defer func() {
 		if !acquired {
@@ -72,12 +72,11 @@ type holdKey struct{}
 // resources once h has ended.
 func workContext(ctx context.Context, h Hold) (work context.Context, release func()) {
 	held := h.Context()
-	values := context.WithValue(held, holdKey{}, h)
+	work = context.WithValue(held, holdKey{}, h)
 	if ctx.Done() == nil {
-		return values, func() {}
+		return work, func() {}
 	}
-	// A lock that the work acquires itself is not one that lasts until Unlock.
-	r := newRelay(context.WithValue(values, owner.Caller{}, nil), ctx, held, ctx)
+	r := newRelay(work, ctx, false, held, ctx)
 	return r, func() {
 		r.check()
 		r.release()
@@ -90,18 +89,20 @@ func workContext(ctx context.Context, h Hold) (work context.Context, release fun
 type relay struct {
 	context.Context // the values; and the cause after the cancellation, because context.Cause asks for a value
 	cancel          context.CancelCauseFunc
-	deadline        context.Context // whose deadline it has until it is released
 	done            chan struct{}
+	caller          context.Context // the caller's
+	acquires        bool            // it is that of a Lock for work that ends with Unlock, and not that of the work
 
-	mu     sync.Mutex
-	err    error             // why it is canceled; nil while it is not
-	others []context.Context // nil after the cancellation or the release
-	stops  []func() bool     // stop listening to others
+	mu       sync.Mutex
+	err      error             // why it is canceled; nil while it is not
+	released bool              // it will never be canceled
+	others   []context.Context // nil after the cancellation or the release
+	stops    []func() bool     // stop listening to others
 }
 
-// newRelay returns a relay with the values of one context and the deadline of another.
-func newRelay(values, deadline context.Context, others ...context.Context) *relay {
-	r := &relay{deadline: deadline, done: make(chan struct{}), others: others}
+// newRelay returns a relay with the values of one context, which is canceled when one of the others is.
+func newRelay(values, caller context.Context, acquires bool, others ...context.Context) *relay {
+	r := &relay{done: make(chan struct{}), caller: caller, acquires: acquires, others: others}
 	r.Context, r.cancel = context.WithCancelCause(context.WithoutCancel(values))
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +146,7 @@ func (r *relay) end(err, cause error) {
 func (r *relay) release() bool {
 	r.mu.Lock()
 	alive, stops := r.err == nil, r.stops
-	r.others, r.deadline = nil, context.Background()
+	r.others, r.released = nil, true
 	r.mu.Unlock()
 	for _, stop := range stops {
 		stop()
@@ -153,12 +154,12 @@ func (r *relay) release() bool {
 	return alive
 }
 
-// Deadline returns the deadline of the caller's context, until r is released.
-func (r *relay) Deadline() (time.Time, bool) {
-	r.mu.Lock()
-	of := r.deadline
-	r.mu.Unlock()
-	return of.Deadline()
+// Deadline returns the deadline of the caller's context for work. For a wait it returns none, because a Locker could take it for the end of the hold.
+func (r *relay) Deadline() (deadline time.Time, ok bool) {
+	if r.acquires {
+		return deadline, false
+	}
+	return r.caller.Deadline()
 }
 
 func (r *relay) Done() <-chan struct{} { return r.done }
@@ -173,6 +174,14 @@ func (r *relay) Err() error {
 // Value checks as well: before Go 1.26, context.Cause calls no other method.
 func (r *relay) Value(key any) any {
 	r.check()
+	if _, ok := key.(owner.Caller); ok && r.acquires {
+		r.mu.Lock()
+		released := r.released
+		r.mu.Unlock()
+		if !released { // later it would be about locks acquired under the hold
+			return r.caller
+		}
+	}
 	return r.Context.Value(key)
 }
 

@@ -83,6 +83,7 @@ var rules = []rule{
 	{"fixed lease", "a fixed lease ends by itself, and the hold is lost", fixedLease, reading | writing | permits},
 	{"Extend", "Extend lengthens the lease and never shortens it, and fails with ErrNotHeld after Unlock", extend, reading | writing},
 	{"renewed lease", "without a fixed lease a hold lives until it is unlocked", renewedLease, reading | permits},
+	{"canceled work", "the function of Do keeps the lock until it returns, however long its context has been canceled", canceledWork, reading | permits},
 	{"mixed leases", "an inner hold never ends the renewal of the outer one, nor shortens its lease", mixedLeases, reading},
 	{"tokens", "tokens grow from holder to holder, and re-entries keep them", tokens, 0},
 	{"Do", "Do unlocks after an error and after a panic, and joins errors", do, reading},
@@ -756,6 +757,25 @@ func renewedLease(t *trial) {
 	}
 	t.held(t.lock)
 	t.unlock(h)
+	t.free(t.lock)
+}
+
+func canceledWork(t *trial) {
+	why := errors.New("the caller's own reason")
+	ctx, cancel := context.WithCancelCause(t.ctx)
+	defer cancel(nil)
+	err := lock.Do(ctx, t.h.New(t.lock), func(ctx context.Context) error {
+		cancel(why)
+		<-ctx.Done()
+		t.want(context.Cause(ctx), why)
+		h := lock.HoldFrom(ctx)
+		t.pass(2*t.h.Watchdog+t.h.Watchdog/2, h)
+		t.held(t.lock)
+		return h.Err()
+	})
+	if err != nil {
+		t.broken("Do: %v", err)
+	}
 	t.free(t.lock)
 }
 

@@ -116,6 +116,7 @@ var ways = []way{
 	{"leases are short", with(lock.WithFixedLease(100 * time.Millisecond)), map[string]string{
 		"limited wait":  "the hold is over",
 		"renewed lease": "the hold is over",
+		"canceled work": "the hold is over",
 		"mixed leases":  "lock lost",
 	}},
 	{"the last to come is served first, and TryLock waits", func(mk maker) maker {

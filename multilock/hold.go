@@ -64,6 +64,15 @@ func (t *term) over() error {
 	return t.cause
 }
 
+// err returns why the term is over. A loss is reported even after the context was canceled, which keeps its first cause.
+func (t *term) err() error {
+	t.look()
+	if cause := t.over(); cause != nil && !errors.Is(cause, lock.ErrUnlocked) {
+		return cause
+	}
+	return context.Cause(t.inner)
+}
+
 // until returns u, but not after the end.
 func (t *term) until(u time.Time) time.Time {
 	t.mu.Lock()
@@ -114,13 +123,14 @@ func newHold(ctx context.Context, m *Lock, members []lock.Hold) *hold {
 	return h
 }
 
-// look calls Err of all members, which compares the clocks.
+// look calls Err of all members, which compares the clocks. The cancellation of the caller's context is not the end of their holds.
 func (h *hold) look() {
 	if h.term.over() != nil {
 		return
 	}
+	canceled := context.Cause(h.term.inner)
 	for _, one := range h.members {
-		if cause := one.Err(); cause != nil {
+		if cause := one.Err(); cause != nil && (canceled == nil || !errors.Is(cause, canceled)) {
 			h.term.end(cause)
 			return
 		}
@@ -139,7 +149,7 @@ func (h *hold) Until() time.Time {
 }
 
 func (h *hold) Context() context.Context { return termContext{h.term} }
-func (h *hold) Err() error               { return context.Cause(termContext{h.term}) }
+func (h *hold) Err() error               { return h.term.err() }
 func (h *hold) Token() uint64            { return 0 }
 func (h *hold) Owner() string            { return "" }
 func (h *hold) holds() []lock.Hold       { return slices.Clone(h.members) }

@@ -605,7 +605,7 @@ func (h *quorumHold) Until() time.Time {
 }
 
 func (h *quorumHold) Context() context.Context { return termContext{h.term} }
-func (h *quorumHold) Err() error               { return context.Cause(termContext{h.term}) }
+func (h *quorumHold) Err() error               { return h.term.err() }
 func (h *quorumHold) Token() uint64            { return h.token }
 func (h *quorumHold) Owner() string            { return "" }
 func (h *quorumHold) String() string           { return fmt.Sprintf("hold of %q", h.q.name) }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
+	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
@@ -719,4 +720,81 @@ func TestMultiLock_doesNotReturn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The function of Do drains for ten minutes. The multi-lock or the quorum is held until it returns, and it sees a loss.
+func TestDo(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		for name, of := range map[string]func(locks ...lock.Locker) lock.Locker{
+			"multi-lock": func(locks ...lock.Locker) lock.Locker { return multilock.New(locks...) },
+			"quorum": func(locks ...lock.Locker) lock.Locker {
+				return multilock.NewQuorum(locks, multilock.WithDurableServers())
+			},
+		} {
+			t.Run(fmt.Sprint(name, lost), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var servers []*locktest.Server
+					var ours, others []lock.Locker
+					for range 3 {
+						s := locktest.NewServer(t)
+						servers = append(servers, s)
+						ours, others = append(ours, s.Client(t).NewLock("orders")), append(others, s.Client(t).NewLock("orders"))
+					}
+					ctx, cancel := context.WithCancel(t.Context())
+					err := lock.Do(ctx, of(ours...), func(ctx context.Context) error {
+						cancel()
+						<-ctx.Done()
+						time.Sleep(10 * time.Minute)
+						h := lock.HoldFrom(ctx)
+						if err := h.Err(); err != nil {
+							t.Error(err)
+						}
+						if _, err := of(others...).TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+							t.Errorf("another TryLock: %v", err)
+						}
+						if lost {
+							for _, s := range servers[:2] {
+								r := s.Redis()
+								if err := r.Do(t.Context(), r.B().Del().Key("orders").Build()).Error(); err != nil {
+									t.Error(err)
+								}
+							}
+							time.Sleep(time.Minute)
+							want(t, h.Err(), lock.ErrLost, lock.ErrGone)
+						}
+						return nil
+					})
+					if errors.Is(err, lock.ErrLost) != lost || (err != nil) != lost {
+						t.Error(err)
+					}
+					h, err := of(others...).TryLock(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := h.Unlock(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A multi-lock in the caller's own hands is abandoned a lease after its context is canceled, and says so then, not before.
+func TestMultiLock_abandoned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := locktest.NewServer(t).Client(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		h := must(t)(multilock.New(c.NewLock("a"), c.NewLock("b")).Lock(ctx))
+		why := errors.New("shutting down")
+		cancel(why)
+		want(t, h.Err(), why)
+		time.Sleep(20 * time.Second)
+		want(t, h.Err(), why)
+		wantNot(t, h.Err(), lock.ErrLost)
+		time.Sleep(time.Minute)
+		want(t, h.Err(), lock.ErrLost, lock.ErrAbandoned)
+		want(t, context.Cause(h.Context()), why)
+		want(t, h.Unlock(t.Context()), lock.ErrNotHeld, lock.ErrLost, lock.ErrAbandoned)
+	})
 }

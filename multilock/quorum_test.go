@@ -951,6 +951,8 @@ func TestQuorum_abandoned(t *testing.T) {
 			}
 			time.Sleep(2 * rtt)
 			w.wantHeld("")
+			want(t, h.Err(), lock.ErrLost, lock.ErrAbandoned)
+			want(t, context.Cause(h.Context()), context.Canceled)
 			want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost, lock.ErrAbandoned)
 		}
 	})

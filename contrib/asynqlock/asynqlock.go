@@ -22,10 +22,13 @@ import (
 // lock.ErrUnavailable; if the client was closed, lock.ErrClosed; and if the context of the task ended before a reply, that context's error. asynq
 // then tries the task again; with [IsFailure] none of these counts as a failure.
 //
-// The context of the task ends when the lock is lost, and the handler looks at it before each step that must not be done
-// twice. A task during which the lock was lost has an error that matches lock.ErrLost, also if the handler returned nil, and asynq
-// tries it again. The lock is renewed while the handler runs, however long that takes, so it needs no time limit like that of
-// asynq.Unique.
+// The context of the task is canceled when the lock is lost, and the handler checks it before each step that must not be done
+// twice; lock.HoldFrom gives the handler the hold. A task during which the lock was lost has an error that matches lock.ErrLost, also if the handler returned nil, and asynq
+// tries it again.
+//
+// The lock is held until the handler returns, however long that takes, so it needs no time limit like that of asynq.Unique. asynq does not wait for a
+// handler that exceeds the time limit of its task, or that a shutdown does not end in time: it retries the task, and the retry finds the lock busy until the
+// first handler has returned. So a handler that hangs keeps the lock until its process ends; give the lock lock.WithMaxHold to bound that.
 func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 	return func(next asynq.Handler) asynq.Handler {
 		return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) (err error) {
@@ -33,20 +36,24 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 			if l == nil {
 				return next.ProcessTask(ctx, t)
 			}
-			h, err := l.TryLock(ctx)
+			called := false
+			unlock := lock.TryDo(ctx, l, func(ctx context.Context) error {
+				called = true
+				err = next.ProcessTask(ctx, t)
+				return nil
+			})
 			switch {
-			case errors.Is(err, lock.ErrNotAcquired), errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrClosed), ctx.Err() != nil && errors.Is(err, ctx.Err()):
-				return notProcessed{err}
-			case err != nil:
-				return err
-			}
-			defer func() {
+			case called:
 				// A release that Redis does not confirm is no reason to process the task again.
-				if e := h.Unlock(ctx); err == nil && errors.Is(e, lock.ErrLost) {
-					err = e
+				if err == nil && errors.Is(unlock, lock.ErrLost) {
+					err = unlock
 				}
-			}()
-			return next.ProcessTask(h.Context(), t)
+				return err
+			case errors.Is(unlock, lock.ErrNotAcquired), errors.Is(unlock, lock.ErrUnavailable), errors.Is(unlock, lock.ErrClosed), ctx.Err() != nil && errors.Is(unlock, ctx.Err()):
+				return notProcessed{unlock}
+			default:
+				return unlock
+			}
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -167,4 +168,42 @@ func TestMiddleware_errors(t *testing.T) {
 	if !errors.Is(err, lock.ErrNotAcquired) || !asynqlock.IsFailure(err) {
 		t.Errorf("an error of the handler: %v", err)
 	}
+}
+
+// asynq leaves a handler at the time limit of its task, and retries the task. The retry finds the lock busy until the first handler has returned.
+func TestMiddleware_timeLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := locktest.NewServer(t)
+		process := func(ctx context.Context, handle asynq.HandlerFunc) error {
+			c := redis.Client(t)
+			return asynqlock.Middleware(func(*asynq.Task) lock.Locker { return c.NewLock("customers:42") })(handle).ProcessTask(ctx, asynq.NewTask("bill", nil))
+		}
+		retry := func() error {
+			return process(t.Context(), func(context.Context, *asynq.Task) error { return nil })
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := process(ctx, func(ctx context.Context, _ *asynq.Task) error {
+			<-ctx.Done()
+			if err := ctx.Err(); err != context.DeadlineExceeded {
+				t.Error(err)
+			}
+			for range 10 {
+				time.Sleep(time.Minute)
+				if err := lock.HoldFrom(ctx).Err(); err != nil {
+					t.Error(err)
+				}
+				if err := retry(); !errors.Is(err, lock.ErrNotAcquired) || asynqlock.IsFailure(err) {
+					t.Errorf("the retry: %v", err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := retry(); err != nil {
+			t.Errorf("the retry after the first run: %v", err)
+		}
+	})
 }

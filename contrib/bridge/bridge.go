@@ -43,22 +43,70 @@ var ErrOldLost = errors.New("the lock of the old library is lost")
 // releaseTime is how long giving back the old lock may take when the caller's context is over.
 const releaseTime = 3 * time.Second
 
-// Do takes old and then l, calls fn, and gives both back, also when fn panics. The context given to fn is over as
-// soon as one of them is not held any more. The order is the same for all callers, so they
+// Do takes old and then l, calls fn, and gives both back, also when fn panics. The context given to fn is canceled as soon as
+// one of them is not held any more, and when ctx is canceled; both are held until fn has returned, as for [lock.Do]. The order is the same for all callers, so they
 // never wait for each other in a ring.
 //
 // The error is that of taking a lock when fn was not called, and otherwise those of fn and of
 // giving back, joined. If ctx ended while Do waited, it matches ctx.Err(), and lock.ErrNotAcquired if another owner had the lock.
 func Do(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
-	held, unlock, err := old.Lock(ctx)
-	return within(ctx, unlock, err, func() error { return lock.Do(held, l, fn) })
+	return lock.Do(ctx, both{l, old}, fn)
 }
 
 // TryDo is Do for a caller that does not wait. If another owner has one of the locks, TryDo does not call fn, and
 // the error matches lock.ErrNotAcquired. If Redis is unavailable, it matches lock.ErrUnavailable.
 func TryDo(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
-	held, unlock, err := old.TryLock(ctx)
-	return within(ctx, unlock, err, func() error { return lock.TryDo(held, l, fn) })
+	return lock.TryDo(ctx, both{l, old}, fn)
+}
+
+// both is a lock and the old one, which is taken first.
+type both struct {
+	lock.Locker
+	old Old
+}
+
+func (b both) Lock(ctx context.Context) (lock.Hold, error) {
+	return b.acquire(ctx, b.old.Lock, b.Locker.Lock)
+}
+
+func (b both) TryLock(ctx context.Context) (lock.Hold, error) {
+	return b.acquire(ctx, b.old.TryLock, b.Locker.TryLock)
+}
+
+func (b both) acquire(ctx context.Context, acquireOld func(context.Context) (context.Context, func(context.Context) error, error), acquire func(context.Context) (lock.Hold, error)) (h lock.Hold, err error) {
+	held, unlock, err := acquireOld(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("bridge: the old lock: %w", err)
+	}
+	release := func(ctx context.Context) error {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+		defer cancel()
+		if err := unlock(within); err != nil {
+			return fmt.Errorf("bridge: the old lock: %w", err)
+		}
+		return nil
+	}
+	defer func() {
+		if h == nil { // also when acquire panics
+			err = errors.Join(err, release(ctx))
+		}
+	}()
+	inner, err := acquire(held)
+	if err != nil {
+		return nil, err
+	}
+	return bothHold{inner, release}, nil
+}
+
+// bothHold is a hold of both. The hold of the lock is under the context of the old one, so it tells of the loss of either.
+type bothHold struct {
+	lock.Hold
+	releaseOld func(context.Context) error
+}
+
+func (h bothHold) Unlock(ctx context.Context) error {
+	err := h.Hold.Unlock(ctx)
+	return errors.Join(err, h.releaseOld(ctx))
 }
 
 // AtLeast returns what calls fn, and keeps both locks for at least d although fn is done sooner. It is
@@ -75,21 +123,6 @@ func AtLeast(d time.Duration, fn func(ctx context.Context) error) func(ctx conte
 		}
 		return err
 	}
-}
-
-// within calls do, unless taking says that the old lock was not taken, and gives the old lock back.
-func within(ctx context.Context, unlock func(context.Context) error, taking error, do func() error) (err error) {
-	if taking != nil {
-		return fmt.Errorf("bridge: the old lock: %w", taking)
-	}
-	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
-		defer cancel()
-		if e := unlock(end); e != nil {
-			err = errors.Join(err, fmt.Errorf("bridge: the old lock: %w", e))
-		}
-	}()
-	return do()
 }
 
 // trusted returns until when a lease counts that was asked for at sent. A tenth of it is for clocks that drift.

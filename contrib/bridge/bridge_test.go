@@ -316,3 +316,43 @@ func TestAtLeast(t *testing.T) {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
+
+// The context of the function is canceled, or its deadline passes, and the function goes on for several leases. Both locks are held until it returns.
+func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
+	for library, l := range libraries {
+		for end, of := range map[string]func(context.Context) (context.Context, context.CancelFunc){
+			"canceled": context.WithCancel,
+			"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
+				return context.WithTimeout(ctx, time.Second)
+			},
+		} {
+			t.Run(library+"/"+end, func(t *testing.T) {
+				t.Parallel()
+				d := servers["server"](t)
+				d.lease = 2 * lease // on a busy machine a renewal can be late by a second
+				ctx, cancel := of(t.Context())
+				defer cancel()
+				others, oldOther := newLock(t, d), l.open(t, d)
+				if err := Do(ctx, l.open(t, d), newLock(t, d), func(ctx context.Context) error {
+					if end == "canceled" {
+						cancel()
+					}
+					<-ctx.Done()
+					time.Sleep(3 * d.lease)
+					if err := lock.HoldFrom(ctx).Err(); err != nil {
+						t.Errorf("the hold: %v", err)
+					}
+					if _, err := others.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+						t.Errorf("the lock: %v", err)
+					}
+					if _, _, err := oldOther.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+						t.Errorf("the old lock: %v", err)
+					}
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}

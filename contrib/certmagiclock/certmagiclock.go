@@ -42,9 +42,9 @@ func New(storage certmagic.Storage, lockOf func(name string) lock.Locker) *Stora
 	return &Storage{Storage: storage, lockOf: lockOf, holds: make(map[string][]lock.Hold)}
 }
 
-// Lock waits until the lock is held or ctx ends. Its errors are those of lock.Locker.
+// Lock waits until the lock is held or ctx is canceled. The lock is held until Unlock, even after ctx is canceled. Its errors are those of lock.Locker.
 func (s *Storage) Lock(ctx context.Context, name string) error {
-	h, err := s.lockOf(name).Lock(ctx)
+	h, err := lock.UntilUnlock(s.lockOf(name)).Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 // TryLock makes one attempt. It returns false without an error if another owner has the lock, and an error that matches
 // lock.ErrUnavailable if Redis is unavailable.
 func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
-	h, err := s.lockOf(name).TryLock(ctx)
+	h, err := lock.UntilUnlock(s.lockOf(name)).TryLock(ctx)
 	switch {
 	case err == nil:
 		s.keep(name, h)

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/certmagic"
@@ -225,4 +226,45 @@ func TestStorage_lossBesideAnother(t *testing.T) {
 	if err := s.Unlock(ctx, "x"); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
 		t.Errorf("after both: %v", err)
 	}
+}
+
+// certmagic calls Unlock when it is done, and its context may be canceled long before that. The lock is held until Unlock.
+func TestStorage_heldUntilUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := locktest.NewServer(t)
+		one := func() *certmagiclock.Storage {
+			c := redis.Client(t)
+			return certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, func(name string) lock.Locker { return c.NewLock(name) })
+		}
+		s, other := one(), one()
+		for name, take := range map[string]func(context.Context) error{
+			"Lock": func(ctx context.Context) error { return s.Lock(ctx, "example.com") },
+			"TryLock": func(ctx context.Context) error {
+				_, err := s.TryLock(ctx, "example.com")
+				return err
+			},
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			if err := take(ctx); err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+			time.Sleep(10 * time.Minute)
+			if err := s.RenewLockLease(ctx, "example.com", time.Hour); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if ok, err := other.TryLock(t.Context(), "example.com"); ok || err != nil {
+				t.Errorf("%s: another server has it: %v, %v", name, ok, err)
+			}
+			if err := s.Unlock(ctx, "example.com"); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if ok, err := other.TryLock(t.Context(), "example.com"); !ok || err != nil {
+				t.Errorf("%s: after Unlock: %v, %v", name, ok, err)
+			}
+			if err := other.Unlock(t.Context(), "example.com"); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
 }

@@ -17,7 +17,8 @@ import (
 // wait. Each job needs a lock of its own.
 //
 // Give the lock lock.WithAtLeast with a little less than the interval. Otherwise a process whose clock is late runs a
-// quick job a second time. The lock is renewed while the job runs, however long that takes. cron gives a job no
+// quick job a second time. The lock is held until the job returns, however long that takes; give the lock lock.WithMaxHold, because a job that hangs keeps it
+// until its process ends. cron gives a job no
 // context: one that must stop when the lock is lost is made with [Func].
 //
 // report is told what else goes wrong, if it is not nil: Redis is unavailable and the run is skipped (lock.ErrUnavailable), or
@@ -35,23 +36,16 @@ func Unless(l lock.Locker, report func(error)) cron.JobWrapper {
 // is over as soon as the lock is not certainly held. report is told the errors of fn, too; see [Unless].
 func Func(l lock.Locker, report func(error), fn func(ctx context.Context) error) cron.Job {
 	return cron.FuncJob(func() {
-		h, err := l.TryLock(context.Background())
-		if errors.Is(err, lock.ErrNotAcquired) {
+		called := false
+		err := lock.TryDo(context.Background(), l, func(ctx context.Context) error {
+			called = true
+			return fn(ctx)
+		})
+		if !called && errors.Is(err, lock.ErrNotAcquired) {
 			return
-		}
-		if err == nil {
-			err = lock.Do(h.Context(), held{l, h}, fn)
 		}
 		if err != nil && report != nil {
 			report(err)
 		}
 	})
 }
-
-// held is a Locker that gives the hold that was taken.
-type held struct {
-	lock.Locker
-	hold lock.Hold
-}
-
-func (l held) Lock(context.Context) (lock.Hold, error) { return l.hold, nil }

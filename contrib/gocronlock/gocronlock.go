@@ -28,7 +28,8 @@ const releaseTime = 5 * time.Second
 // apart: its error matches lock.ErrNotAcquired only if another process has the lock.
 //
 // Give the lock lock.WithAtLeast with a little less than the job's interval. Otherwise a process whose clock is late runs a
-// quick job a second time. The lock is renewed while the job runs, however long that takes. gocron does not pass the hold's
+// quick job a second time. The lock is held until the job returns, however long that takes; give the lock lock.WithMaxHold, because a job that hangs keeps it
+// until its process ends. gocron does not pass the hold's
 // context to the job: a job that must stop when the lock is lost takes the lock itself, with lock.TryDo.
 func NewLocker(lockOf func(job string) lock.Locker) gocron.Locker { return locker{lockOf} }
 
@@ -36,8 +37,7 @@ type locker struct{ lockOf func(string) lock.Locker }
 
 // Lock makes one attempt.
 func (l locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
-	// gocron's context ends while the job may run on; the hold must not be abandoned then.
-	h, err := l.lockOf(job).TryLock(context.WithoutCancel(ctx))
+	h, err := lock.UntilUnlock(l.lockOf(job)).TryLock(ctx) // gocron's context is canceled while the job may run on
 	if err != nil {
 		return nil, err
 	}

@@ -43,27 +43,30 @@ const retryAfter = "5"
 // path. A part of the name that comes from the request belongs behind a prefix, such as "orders:", so that no request reaches
 // another lock.
 //
-// next finds the hold by [FromContext]. The context of the request that next gets ends when the client goes away, and when the lock
-// is lost or its client is closed; next looks at it before each step that must not be done twice. If the lock ended so, and next
-// returns without an answer, the answer is 500 Internal Server Error. An answer of next's own is left as it is. The lock is given back when next
-// returns, and a short answer leaves the server after that: a client that has it can send the next request. An answer that next flushes, or that is
+// next finds the hold by [lock.HoldFrom]: for its token, its Until, or Extend. The context of the request that next gets is canceled when the client goes away, and when the lock
+// is lost or its client is closed; next checks it before each step that must not be done twice. If the lock ended so, and next
+// returns without an answer, the answer is 500 Internal Server Error. An answer of next's own is left as it is.
+//
+// The lock is held until next returns, even after the client went away: the client's next request finds the lock busy while the first one is still at
+// work. So a handler that hangs keeps the lock until its process ends; give the lock lock.WithMaxHold to bound that. A short answer leaves the server after
+// the lock is released: a client that has it can send the next request. An answer that next flushes, or that is
 // larger than the server's buffers (a few KB), can be with its client whole while the lock is still held: the next request may find it busy.
 //
 // failed is told, if it is not nil, what went wrong apart from a lock that is busy and a client that went away:
 // an error that matches lock.ErrUnavailable, lock.ErrLost or another one. It does not answer the request.
 func Handler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error)) http.Handler {
-	return handler{lockOf, lock.Locker.TryLock, next, failed}
+	return handler{lockOf, lock.TryDo, next, failed}
 }
 
 // WaitingHandler is a [Handler] that waits until it has the lock, the client goes away, or the time of lock.WithWait is over. Then
 // the answer is 409 Conflict. Each request that waits keeps a connection and a goroutine, so give the lock lock.WithWait.
 func WaitingHandler(lockOf func(*http.Request) lock.Locker, next http.Handler, failed func(*http.Request, error)) http.Handler {
-	return handler{lockOf, lock.Locker.Lock, next, failed}
+	return handler{lockOf, lock.Do, next, failed}
 }
 
 type handler struct {
 	lockOf func(*http.Request) lock.Locker
-	take   func(lock.Locker, context.Context) (lock.Hold, error)
+	do     func(context.Context, lock.Locker, func(context.Context) error) error
 	next   http.Handler
 	failed func(*http.Request, error)
 }
@@ -74,28 +77,33 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.next.ServeHTTP(w, r)
 		return
 	}
-	h, err := s.take(l, r.Context())
-	if err != nil {
+	a := &answer{ResponseWriter: w}
+	called := false
+	err := s.do(r.Context(), l, func(ctx context.Context) error {
+		called = true
+		panics := true
+		defer func() {
+			if err := lock.HoldFrom(ctx).Err(); panics && err != nil {
+				s.tell(r, err) // the error of Unlock is not returned
+			}
+		}()
+		s.next.ServeHTTP(a, r.WithContext(ctx))
+		panics = false
+		return nil
+	})
+	switch {
+	case err == nil:
+	case !called:
 		s.tell(r, err)
 		if !Refuse(w, err) {
 			http.Error(w, "the lock of this request could not be taken", http.StatusInternalServerError)
 		}
-		return
-	}
-	a := &answer{ResponseWriter: w}
-	panics := true
-	defer func() {
-		err := h.Unlock(r.Context())
-		if err == nil {
-			return
-		}
+	default:
 		s.tell(r, err)
-		if !panics && !a.begun && ended(err) {
+		if !a.begun && ended(err) {
 			Refuse(w, err)
 		}
-	}()
-	s.next.ServeHTTP(a, r.WithContext(context.WithValue(h.Context(), key{}, h)))
-	panics = false
+	}
 }
 
 // tell tells failed of an error that is neither a busy lock nor a client that went away.
@@ -140,16 +148,6 @@ func Refuse(w http.ResponseWriter, err error) bool {
 		return false
 	}
 	return true
-}
-
-// key is the key of the hold in a context.
-type key struct{}
-
-// FromContext returns the hold of a request, from the context that next gets: for its token, its Until, or Extend. It returns nil if
-// the request needs no lock. [Handler] gives the hold back; next must not.
-func FromContext(ctx context.Context) lock.Hold {
-	h, _ := ctx.Value(key{}).(lock.Hold)
-	return h
 }
 
 // answer knows whether an answer has begun. It passes on what a ResponseWriter can do besides.

@@ -82,7 +82,7 @@ func TestHandler(t *testing.T) {
 	inside, leave := make(chan lock.Hold), make(chan struct{})
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("id") == "slow" {
-			inside <- httplock.FromContext(r.Context())
+			inside <- lock.HoldFrom(r.Context())
 			<-leave
 		}
 		noContent(w, r)
@@ -109,7 +109,6 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// A request without a lock has no hold.
 // With a semaphore, as many requests are inside at once as there are permits.
 func TestHandler_permits(t *testing.T) {
 	c := locktest.NewServer(t).Client(t)
@@ -117,7 +116,7 @@ func TestHandler_permits(t *testing.T) {
 	url := serve(t, httplock.Handler(
 		func(*http.Request) lock.Locker { return c.NewSemaphore("reports", 2) },
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			inside <- httplock.FromContext(r.Context())
+			inside <- lock.HoldFrom(r.Context())
 			<-leave
 			noContent(w, r)
 		}), fatal(t)))
@@ -131,12 +130,6 @@ func TestHandler_permits(t *testing.T) {
 	wantStatus(t, url, "/orders/1", http.StatusConflict)
 	close(leave)
 	requests.Wait()
-}
-
-func TestFromContext(t *testing.T) {
-	if h := httplock.FromContext(t.Context()); h != nil {
-		t.Errorf("%v", h)
-	}
 }
 
 // A request waits for no longer than WithWait says.
@@ -454,4 +447,41 @@ func TestRefuse(t *testing.T) {
 	if _, err := bufio.NewReader(w.Body).ReadString('\n'); err != nil {
 		t.Errorf("no text: %v", err)
 	}
+}
+
+// The client goes away, and repeats its request while the first handler is still at work. One handler is inside at a time, however long that takes, and
+// the first one sees that it has the lock.
+func TestHandler_worksOnAfterItsClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := locktest.NewServer(t)
+		handler := func(next http.HandlerFunc) http.Handler {
+			return httplock.Handler(lockOf(redis.Client(t)), next, fatal(t))
+		}
+		request := func(ctx context.Context) *http.Request {
+			r := httptest.NewRequest(http.MethodPost, "/orders/42", nil).WithContext(ctx)
+			r.SetPathValue("id", "42")
+			return r
+		}
+		again := func(want int) {
+			t.Helper()
+			w := httptest.NewRecorder()
+			handler(noContent).ServeHTTP(w, request(t.Context()))
+			if w.Code != want {
+				t.Errorf("another request: %d, want %d", w.Code, want)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		handler(func(_ http.ResponseWriter, r *http.Request) {
+			cancel()
+			<-r.Context().Done()
+			for range 10 {
+				time.Sleep(time.Minute)
+				if err := lock.HoldFrom(r.Context()).Err(); err != nil {
+					t.Error(err)
+				}
+				again(http.StatusConflict)
+			}
+		}).ServeHTTP(httptest.NewRecorder(), request(ctx))
+		again(http.StatusNoContent)
+	})
 }

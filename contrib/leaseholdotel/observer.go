@@ -13,7 +13,7 @@
 // Traces: each call of Lock or TryLock is a span, leasehold.lock.acquire, whose parent is the span in
 // the context of the call. It has the event "queued" when the call begins to wait. No span lasts for
 // as long as a lock is held. The span of the caller, if it has not ended by then, gets the events
-// leasehold.lock.renewal_failed, leasehold.lock.abandoned and leasehold.lock.lost.
+// leasehold.lock.renewal_failed, leasehold.lock.still_running, leasehold.lock.abandoned and leasehold.lock.lost.
 //
 // Redis commands are not traced here: wrap the rueidis client for that, as with rueidisotel. The names
 // of locks are in no attribute, as there may be any number of them: see [WithNameAttribute]. Owners
@@ -107,7 +107,7 @@ type observer struct {
 	tracer trace.Tracer
 
 	acquires, holds, margins            metric.Float64Histogram
-	held, waiters                       metric.Int64UpDownCounter
+	held, draining, waiters             metric.Int64UpDownCounter
 	renewals, lost, abandoned, passedOn metric.Int64Counter
 
 	known sync.Map // sets by labels: to make attributes costs more than to count
@@ -156,6 +156,8 @@ func NewObserver(opts ...Option) (lock.Observer, error) {
 		Failed:        o.ended("failed"),
 		Renewed:       o.renewed,
 		RenewalFailed: o.renewalFailed,
+		Draining:      o.drains,
+		StillRunning:  o.stillRunning,
 		Abandoned:     o.wasAbandoned,
 		PassedOn:      o.wasPassedOn,
 		Released:      o.released,
@@ -184,11 +186,12 @@ func (o *observer) instruments(m metric.Meter) error {
 	o.acquires = histogram("leasehold.lock.acquire.duration", "How long calls of Lock and TryLock took, by what they came to.", acquireBuckets)
 	o.holds = histogram("leasehold.lock.hold.duration", "How long locks were held, by the way in which the hold ended.", holdBuckets)
 	o.held = upDown("leasehold.lock.held.count", "{lock}", "How many holds there are now. A re-entry counts once more.")
+	o.draining = upDown("leasehold.lock.draining.count", "{lock}", "Number of holds whose context is canceled and that are not released yet.")
 	o.waiters = upDown("leasehold.lock.waiter.count", "{waiter}", "How many calls of Lock wait for another owner now.")
 	o.renewals = counter("leasehold.lock.renewals", "{renewal}", "How many leases were renewed, or not: then error_type says why.")
 	o.margins = histogram("leasehold.lock.renewal.margin", "How much of a lease was left when its renewal was confirmed.", marginBuckets)
 	o.lost = counter("leasehold.lock.lost", "{lock}", "How many holds were lost, by the reason.")
-	o.abandoned = counter("leasehold.lock.abandoned", "{lock}", "How many holds were not unlocked after the end of their context.")
+	o.abandoned = counter("leasehold.lock.abandoned", "{lock}", "Number of holds given up because they were not unlocked in time after their context was canceled.")
 	o.passedOn = counter("leasehold.lock.passed_on", "{lock}", "How many holds passed their lock on inside the process, without a command to Redis.")
 	return errors.Join(errs...)
 }
@@ -217,6 +220,7 @@ func (o *observer) of(ctx context.Context, e lock.Event) *sets {
 	o.abandoned.Add(ctx, 0, s.plain)
 	o.passedOn.Add(ctx, 0, s.plain)
 	o.waiters.Add(ctx, 0, s.plain)
+	o.draining.Add(ctx, 0, s.plain)
 	o.renewals.Add(ctx, 0, s.plain)
 	o.renewals.Add(ctx, 0, s.with(errorKey.String("unavailable")))
 	for _, reason := range reasons {
@@ -263,6 +267,14 @@ func (o *observer) endWait(ctx context.Context, e lock.Event, s *sets) {
 	}
 }
 
+// endHold counts the end of a hold.
+func (o *observer) endHold(ctx context.Context, e lock.Event, s *sets) {
+	o.held.Add(ctx, -1, s.plain)
+	if e.Draining > 0 {
+		o.draining.Add(ctx, -1, s.plain)
+	}
+}
+
 // span records the span of a call that has ended now. errorType is empty if its outcome is no error.
 func (o *observer) span(ctx context.Context, e lock.Event, s *sets, outcome, errorType string) {
 	now := time.Now()
@@ -299,6 +311,14 @@ func (o *observer) renewalFailed(ctx context.Context, e lock.Event) {
 	note(ctx, "leasehold.lock.renewal_failed", s, errorType)
 }
 
+func (o *observer) drains(ctx context.Context, e lock.Event) {
+	o.draining.Add(ctx, 1, o.of(ctx, e).plain)
+}
+
+func (o *observer) stillRunning(ctx context.Context, e lock.Event) {
+	note(ctx, "leasehold.lock.still_running", o.of(ctx, e))
+}
+
 func (o *observer) wasAbandoned(ctx context.Context, e lock.Event) {
 	s := o.of(ctx, e)
 	o.abandoned.Add(ctx, 1, s.plain)
@@ -311,7 +331,7 @@ func (o *observer) wasPassedOn(ctx context.Context, e lock.Event) {
 
 func (o *observer) released(ctx context.Context, e lock.Event) {
 	s := o.of(ctx, e)
-	o.held.Add(ctx, -1, s.plain)
+	o.endHold(ctx, e, s)
 	reason := s.unlocked
 	if e.Err != nil {
 		reason = s.with(reasonKey.String("unconfirmed"))
@@ -322,7 +342,7 @@ func (o *observer) released(ctx context.Context, e lock.Event) {
 func (o *observer) wasLost(ctx context.Context, e lock.Event) {
 	s, why := o.of(ctx, e), reasonKey.String(reason(e.Err))
 	reason := s.with(why)
-	o.held.Add(ctx, -1, s.plain)
+	o.endHold(ctx, e, s)
 	o.holds.Record(ctx, seconds(e.Held), reason)
 	o.lost.Add(ctx, 1, reason)
 	note(ctx, "leasehold.lock.lost", s, why)

@@ -65,7 +65,7 @@ type Metrics struct {
 	all    []prometheus.Collector
 
 	acquires, holds, margins            *prometheus.HistogramVec
-	held, waiters                       *prometheus.GaugeVec
+	held, draining, waiters             *prometheus.GaugeVec
 	renewals, lost, abandoned, passedOn *prometheus.CounterVec
 	known                               sync.Map // series by labels: looking a series up by its labels costs more than counting
 }
@@ -77,7 +77,7 @@ type labels struct{ kind, name string }
 type series struct {
 	values                   []string
 	acquired, held0, margins prometheus.Observer
-	held, waiters            prometheus.Gauge
+	held, draining, waiters  prometheus.Gauge
 	renewals, passedOn       prometheus.Counter
 }
 
@@ -113,11 +113,12 @@ func New(opts ...Option) (*Metrics, error) {
 	m.acquires = histogram("leasehold_lock_acquire_duration_seconds", "How long calls of Lock and TryLock took, by what they came to.", acquireBuckets, labelOutcome, labelError)
 	m.holds = histogram("leasehold_lock_hold_duration_seconds", "How long locks were held, by the way in which the hold ended.", holdBuckets, labelReason)
 	m.held = gauge("leasehold_lock_held_count", "How many holds there are now. A re-entry counts once more.")
+	m.draining = gauge("leasehold_lock_draining_count", "Number of holds whose context is canceled and that are not released yet.")
 	m.waiters = gauge("leasehold_lock_waiter_count", "How many calls of Lock wait for another owner now.")
 	m.renewals = counter("leasehold_lock_renewals_total", "How many leases were renewed, or not: then error_type says why.", labelError)
 	m.margins = histogram("leasehold_lock_renewal_margin_seconds", "How much of a lease was left when its renewal was confirmed.", marginBuckets)
 	m.lost = counter("leasehold_lock_lost_total", "How many holds were lost, by the reason.", labelReason)
-	m.abandoned = counter("leasehold_lock_abandoned_total", "How many holds were not unlocked after the end of their context.")
+	m.abandoned = counter("leasehold_lock_abandoned_total", "Number of holds given up because they were not unlocked in time after their context was canceled.")
 	m.passedOn = counter("leasehold_lock_passed_on_total", "How many holds passed their lock on inside the process, without a command to Redis.")
 	return m, nil
 }
@@ -161,7 +162,7 @@ func (m *Metrics) of(e lock.Event) *series {
 	s.acquired = m.acquires.WithLabelValues(s.with("acquired", "")...)
 	s.held0 = m.holds.WithLabelValues(s.with("unlocked")...)
 	s.margins = m.margins.WithLabelValues(s.values...)
-	s.held, s.waiters = m.held.WithLabelValues(s.values...), m.waiters.WithLabelValues(s.values...)
+	s.held, s.draining, s.waiters = m.held.WithLabelValues(s.values...), m.draining.WithLabelValues(s.values...), m.waiters.WithLabelValues(s.values...)
 	s.renewals, s.passedOn = m.renewals.WithLabelValues(s.with("")...), m.passedOn.WithLabelValues(s.values...)
 	// A counter that is there before it counts: the increase from nothing to one is no increase to
 	// Prometheus, and the first loss would raise no alarm.
@@ -211,13 +212,14 @@ func (m *Metrics) Observer() lock.Observer {
 		RenewalFailed: func(_ context.Context, e lock.Event) {
 			m.renewals.WithLabelValues(m.of(e).with(word(e.Err))...).Inc()
 		},
+		Draining: func(_ context.Context, e lock.Event) { m.of(e).draining.Inc() },
 		Abandoned: func(_ context.Context, e lock.Event) {
 			m.abandoned.WithLabelValues(m.of(e).values...).Inc()
 		},
 		PassedOn: func(_ context.Context, e lock.Event) { m.of(e).passedOn.Inc() },
 		Released: func(_ context.Context, e lock.Event) {
 			s := m.of(e)
-			s.held.Dec()
+			s.endHold(e)
 			if e.Err == nil {
 				s.held0.Observe(seconds(e.Held))
 			} else {
@@ -226,10 +228,18 @@ func (m *Metrics) Observer() lock.Observer {
 		},
 		Lost: func(_ context.Context, e lock.Event) {
 			s, reason := m.of(e), reason(e.Err)
-			s.held.Dec()
+			s.endHold(e)
 			m.holds.WithLabelValues(s.with(reason)...).Observe(seconds(e.Held))
 			m.lost.WithLabelValues(s.with(reason)...).Inc()
 		},
+	}
+}
+
+// endHold counts the end of a hold.
+func (s *series) endHold(e lock.Event) {
+	s.held.Dec()
+	if e.Draining > 0 {
+		s.draining.Dec()
 	}
 }
 

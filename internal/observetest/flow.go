@@ -44,7 +44,7 @@ func (r *Record) Observer() lock.Observer {
 	}
 	return lock.Observer{
 		Waiting: on("Waiting"), Granted: on("Granted"), Refused: on("Refused"), TimedOut: on("TimedOut"), Canceled: on("Canceled"), Unavailable: on("Unavailable"),
-		Failed: on("Failed"), Renewed: on("Renewed"), RenewalFailed: on("RenewalFailed"), Abandoned: on("Abandoned"), PassedOn: on("PassedOn"), Released: on("Released"), Lost: on("Lost"),
+		Failed: on("Failed"), Renewed: on("Renewed"), RenewalFailed: on("RenewalFailed"), Draining: on("Draining"), StillRunning: on("StillRunning"), Abandoned: on("Abandoned"), PassedOn: on("PassedOn"), Released: on("Released"), Lost: on("Lost"),
 	}
 }
 
@@ -234,6 +234,21 @@ func (p *play) ends() {
 	if _, err := p.c.NewLock("abandoned", lock.WithGrace(50*time.Millisecond)).Lock(ctx); err != nil {
 		p.Fatal(err)
 	}
+	drains, stop, returned := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		returned <- lock.Do(ctx, p.c.NewLock("drains", lock.WithGrace(50*time.Millisecond)), func(context.Context) error {
+			close(drains)
+			<-stop
+			return nil
+		})
+	}()
+	<-drains
+	defer func() {
+		close(stop)
+		if err := <-returned; err != nil {
+			p.Error(err)
+		}
+	}()
 	cancel()
 	if done, err := p.c.NewLock("forced").ForceUnlock(p.Context()); err != nil || !done {
 		p.Fatal(done, err)
@@ -248,6 +263,7 @@ func (p *play) ends() {
 		p.r.Await(p.T, "Lost", name)
 	}
 	p.r.Await(p.T, "Abandoned", "abandoned")
+	p.r.Await(p.T, "StillRunning", "drains")
 	p.r.Await(p.T, "Renewed", "held")
 }
 

@@ -52,14 +52,22 @@ func Metrics(r *Record) map[string]float64 {
 			add("leasehold_lock_renewal_margin_seconds", 1, kind)
 		case "RenewalFailed":
 			add("leasehold_lock_renewals_total", 1, "error_type=unavailable", kind)
+		case "Draining":
+			add("leasehold_lock_draining_count", 1, kind)
 		case "Abandoned":
 			add("leasehold_lock_abandoned_total", 1, kind)
 		case "PassedOn":
 			add("leasehold_lock_passed_on_total", 1, kind)
 		case "Released":
+			if t.Draining > 0 {
+				add("leasehold_lock_draining_count", -1, kind)
+			}
 			add("leasehold_lock_held_count", -1, kind)
 			add("leasehold_lock_hold_duration_seconds", 1, kind, reason(map[bool]string{true: "unlocked", false: "unconfirmed"}[t.Err == nil]))
 		case "Lost":
+			if t.Draining > 0 {
+				add("leasehold_lock_draining_count", -1, kind)
+			}
 			why := "gone"
 			for word, err := range map[string]error{"forced": lock.ErrForced, "max_hold": lock.ErrMaxHold, "abandoned": lock.ErrAbandoned, "expired": lock.ErrExpired} {
 				if errors.Is(t.Err, err) {

@@ -198,13 +198,8 @@ func (c holdContext) Err() error { return c.h.now().Err() }
 
 // Value looks too: before Go 1.26, context.Cause asks a context for nothing else.
 func (c holdContext) Value(key any) any {
-	switch key.(type) {
-	case owner.Key:
-		if !c.h.tenure().spec.Anew {
-			return c.h.By.Number
-		}
-	case owner.Caller:
-		return nil // that is for this hold, and not for a lock acquired under it
+	if _, ok := key.(owner.Key); ok && !c.h.tenure().spec.Anew {
+		return c.h.By.Number
 	}
 	return c.h.now().Value(key)
 }

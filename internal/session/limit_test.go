@@ -661,6 +661,7 @@ func TestDo_locksUnderIt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
 		ctx, cancel := context.WithCancel(w.Context())
+		var last lock.Hold
 		_ = lock.Do(ctx, w.locker(w.a, plain), func(ctx context.Context) error {
 			h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "own", nil))
 			if err != nil {
@@ -670,8 +671,14 @@ func TestDo_locksUnderIt(t *testing.T) {
 			if err != nil {
 				w.Fatal(err)
 			}
+			if last, err = w.a.Lock(lock.HoldFrom(ctx).Context(), w.a.NewSpec(plain, "last", nil)); err != nil {
+				w.Fatal(err)
+			}
 			cancel()
 			time.Sleep(2 * leaseTime)
+			if err := last.Err(); err != nil {
+				w.Error(err)
+			}
 			w.ended(h, lock.ErrAbandoned)
 			w.ended(again, lock.ErrAbandoned)
 			if err := lock.HoldFrom(ctx).Err(); err != nil {
@@ -679,7 +686,9 @@ func TestDo_locksUnderIt(t *testing.T) {
 			}
 			return nil
 		})
-		if len(n.abandoned) != 2 || len(n.lost) != 2 || n.released != 1 {
+		time.Sleep(2 * leaseTime)
+		w.ended(last, lock.ErrAbandoned)
+		if len(n.abandoned) != 3 || len(n.lost) != 3 || n.released != 1 {
 			w.Errorf("told of %d abandoned holds, %d losses and %d releases", len(n.abandoned), len(n.lost), n.released)
 		}
 	})

@@ -46,7 +46,7 @@ func charge(ctx context.Context, order string) error {
 // payments serves the payments of orders: one at a time for each order, in all replicas of the service.
 func payments(c *client.Client, charge func(ctx context.Context, order string) error) http.Handler {
 	pay := func(w http.ResponseWriter, r *http.Request) {
-		// The context ends when the client goes away, and when the lock is lost.
+		// The context is canceled when the client goes away, and when the lock is lost.
 		if err := charge(r.Context(), r.PathValue("id")); err != nil {
 			if r.Context().Err() != nil {
 				return // the client is gone, or the lock is lost: httplock answers and reports that

@@ -11,6 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/contrib/httplock"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
 	"go.uber.org/goleak"
 )
@@ -20,7 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.NotOurs()) }
 // payOrder is the same by hand, for a handler that does something else before it locks, or after.
 func payOrder(c *client.Client, charge func(ctx context.Context, order string) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		h, err := c.NewLock("orders:" + r.PathValue("id")).TryLock(r.Context())
+		l := lock.UntilUnlock(c.NewLock("orders:" + r.PathValue("id"))) // held even after the client has gone away
+		h, err := l.TryLock(r.Context())
 		if err != nil {
 			if !httplock.Refuse(w, err) { // busy, Redis unavailable, a bad name; here it is something else
 				slog.Error("locking an order", "err", err)
@@ -28,7 +30,7 @@ func payOrder(c *client.Client, charge func(ctx context.Context, order string) e
 			}
 			return
 		}
-		defer h.Unlock(r.Context()) // also if the client has gone away by then
+		defer h.Unlock(r.Context())
 
 		if err := charge(h.Context(), r.PathValue("id")); err != nil {
 			if !httplock.Refuse(w, context.Cause(h.Context())) { // lost; here the order could not be charged
