@@ -35,19 +35,19 @@ server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Pr
 	@sh scripts/chromium.sh
 	@sh scripts/openssh.sh
 
-model: ## exhaust the models of the locks, and catch each of their mutants (model/README.md)
+model: ## exhaust the models of the locks, and catch each of their mutants (proof/model/README.md)
 	@sh scripts/redis-server.sh
 	@sh scripts/spin.sh
-	@sh model/check.sh $(RUNS)
+	@sh proof/model/check.sh $(RUNS)
 
-sim: ## histories from SEEDS=2000 seeds, on virtual time, with faults; what fails replays exactly (sim/README.md)
-	@cd sim && go run ./explore $(if $(SEEDS),-seeds $(SEEDS)) $(SIM)
+sim: ## histories from SEEDS=2000 seeds, on virtual time, with faults; what fails replays exactly (proof/sim/README.md)
+	@cd proof/sim && go run ./explore $(if $(SEEDS),-seeds $(SEEDS)) $(SIM)
 
-simmutants: ## break the locks in several ways; the simulation must see each of them (sim/README.md)
-	@cd sim && go run ./explore -mutants . $(if $(SEEDS),-seeds $(SEEDS)) $(SIM)
+simmutants: ## break the locks in several ways; the simulation must see each of them (proof/sim/README.md)
+	@cd proof/sim && go run ./explore -mutants . $(if $(SEEDS),-seeds $(SEEDS)) $(SIM)
 
 mutate: server ## take each guard away once, and name the test that goes red; takes hours, and goes on where it stopped
-	@go run ./mutants $(MUTATE); result=$$?; go run ./mutants -table && exit $$result
+	@go run ./proof/mutants $(MUTATE); result=$$?; go run ./proof/mutants -table && exit $$result
 
 flaky: server ## what is red on a busy machine, and how often: ROUNDS=10 JOBS=1 LOAD=8 PACKAGES='watchdog internal/session', or all (scripts/flaky.sh)
 	@ROUNDS=$(ROUNDS) JOBS=$(JOBS) LOAD=$(LOAD) sh scripts/flaky.sh $(PACKAGES)
@@ -70,7 +70,7 @@ interop: server ## locks shared with Redisson, on a JVM next to the tests
 	cd integration && go test -count=1 -timeout 25m -run '^TestJava' ./...
 
 versions: ## what depends on the server, on others than that of the system; writes docs/COMPATIBILITY.md
-	@set -e; servers=$$(sh scripts/servers.sh $(SERVERS)); cd integration; go run ./versions -on "$$servers" -parts '$(PARTS)'
+	@set -e; servers=$$(sh scripts/servers.sh $(SERVERS)); go run ./proof/versions -on "$$servers" -parts '$(PARTS)'
 
 containers: export LEASEHOLD_REQUIRE_CONTAINERS = 1
 containers: server ## the rules of all kinds on a server in a container
@@ -91,9 +91,9 @@ fuzz: ## every fuzz test with FUZZTIME=20000x inputs, as many at once as there a
 
 # With BENCH it prints tables only. Without, it writes them into the pages.
 bench: server ## next to its peers and the floors, in forty minutes, into docs/PERFORMANCE*.md; BENCH='-h' for less
-	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; peers="-redisson ../integration/redisson/target/driver.jar"; fi; \
+	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; peers="-redisson ../../integration/redisson/target/driver.jar"; fi; \
 	if module=$$(sh scripts/servers.sh redisbloom); then peers="$$peers -module $$module"; fi; \
-	cd benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../docs/PERFORMANCE.md && go run . $$peers -set kinds -doc ../docs/PERFORMANCE_KINDS.md)
+	cd proof/benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../../docs/PERFORMANCE.md && go run . $$peers -set kinds -doc ../../docs/PERFORMANCE_KINDS.md)
 
 fmt: ## gofmt everything
 	gofmt -w .
@@ -109,7 +109,7 @@ lint: ## gofmt, go.mod, go vet and staticcheck
 
 # What is for development alone is in no program of a user.
 licences: ## the licence of each module that is built into the library, its modules and the tool
-	@cd scripts/sbom && go run . $(addprefix ../../,$(filter-out integration/ benchmarks/ sim/ scripts/%,$(MODULES)))
+	@cd scripts/sbom && go run . $(addprefix ../../,$(filter-out integration/ proof/% scripts/%,$(MODULES)))
 
 # go run would hide the exit code of govulncheck, which is 3 if it has found something.
 vuln: ## known vulnerabilities that code of any module calls; asks vuln.go.dev, or GOVULNDB

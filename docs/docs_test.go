@@ -331,7 +331,7 @@ var (
 
 // Each mistake in the track record names tests that are where it says, or mutants of the model.
 func TestTrackRecord(t *testing.T) {
-	code, model := texts(t, "_test.go"), texts(t, "check.sh")["model/check.sh"]
+	code, model := texts(t, "_test.go"), texts(t, "check.sh")["proof/model/check.sh"]
 	problems := func(page string) (problems []string, found int) {
 		for _, row := range mistake.FindAllStringSubmatch(page, -1) {
 			dir, proofs := "", 0
@@ -418,14 +418,14 @@ func TestTrackRecord_commits(t *testing.T) {
 // The track record says how many mutants of the models, and of the locks in chaos and in the simulation, must be caught.
 func TestTrackRecord_mutants(t *testing.T) {
 	page, n := pages(t)["docs/TRACK_RECORD.md"], make(map[string]int)
-	for _, run := range regexp.MustCompile(`(?m)^(fair-|rw-|)\S+ +(\w+) +-D`).FindAllStringSubmatch(texts(t, "check.sh")["model/check.sh"], -1) {
+	for _, run := range regexp.MustCompile(`(?m)^(fair-|rw-|)\S+ +(\w+) +-D`).FindAllStringSubmatch(texts(t, "check.sh")["proof/model/check.sh"], -1) {
 		if run[2] != "holds" {
 			n[run[1]]++
 		}
 	}
 	_, list, _ := strings.Cut(texts(t, "mutants_test.go")["integration/chaos/mutants_test.go"], "\nvar mutants = []mutant{\n")
 	list, _, _ = strings.Cut(list, "\n}\n")
-	played := texts(t, "mutants.go")["sim/explore/mutants.go"]
+	played := texts(t, "mutants.go")["proof/sim/explore/mutants.go"]
 	for _, says := range []string{
 		fmt.Sprintf("the plain lock, with %d mutants that must be caught, the fair lock, with %d, and the read/write lock, with %d |", n[""], n["fair-"], n["rw-"]),
 		fmt.Sprintf("an exact checker, and Porcupine; %d mutants that must be caught |", strings.Count("\n"+list, "\n\t{\n")),

@@ -118,7 +118,7 @@ type public struct {
 // private is whether people cannot import the package in dir, or have no reason to.
 func private(dir string) bool {
 	top, _, _ := strings.Cut(dir, "/")
-	return strings.Contains(dir, "internal") || slices.Contains([]string{"docs", "cmd", "integration", "benchmarks", "model", "scripts", "sim", "mutants"}, top)
+	return strings.Contains(dir, "internal") || slices.Contains([]string{"docs", "cmd", "integration", "proof", "scripts"}, top)
 }
 
 // publics returns the public packages of all modules that people import.

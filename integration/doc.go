@@ -34,9 +34,9 @@
 //	neighbour    forged messages and rubbish of a hostile neighbour on the same server
 //	figures      what docs/RELIABILITY.md tells of, where no other test measures it
 //
-// Package chaos, below, has faults of all sorts drawn from a seed; package versions runs what depends on
-// the server on several servers, and writes docs/COMPATIBILITY.md; package reliability writes
-// docs/RELIABILITY.md. Package internal/history decides whether what owners saw was legal.
+// Package chaos, below, has faults of all sorts drawn from a seed. Package internal/history decides whether
+// what owners saw was legal. Programs in proof run these tests on several servers (versions) and again and
+// again (reliability), and write docs/COMPATIBILITY.md and docs/RELIABILITY.md.
 //
 // Each test file answers one question, and says at its head what would be a
 // wrong answer.

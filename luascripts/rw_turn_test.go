@@ -335,7 +335,7 @@ func TestRWTurn_ofTheDead(t *testing.T) {
 }
 
 // A writer dies, whose lease ends then. A reader that waits lets one writer pass, not one after the
-// other as they die. model/rw.pml found it: three writers passed one reader.
+// other as they die. proof/model/rw.pml found it: three writers passed one reader.
 func TestRWTurn_writersThatDie(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		since := func(d time.Duration) func(*luascripts.Question) {

@@ -23,7 +23,7 @@ import (
 // and then Redis must have what the model's server has, and answer the same.
 //
 // The searches write the steps, a line of numbers each, into files of the directory that LEASEHOLD_STEPS names
-// (model/check.sh, model/steps.pml).
+// (proof/model/check.sh, proof/model/steps.pml).
 func TestSteps(t *testing.T) {
 	dir := os.Getenv("LEASEHOLD_STEPS")
 	if dir == "" {

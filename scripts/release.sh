@@ -6,6 +6,7 @@
 #	sh scripts/release.sh v0.1.0
 #	RELEASE_BUILD=no sh scripts/release.sh v0.1.0       finds all packages, but compiles none of them
 #	RELEASE_UNSIGNED=yes sh scripts/release.sh v0.1.0   signs nothing
+#	RELEASE_PROXY=/tmp/proxy sh scripts/release.sh v0.1.0   also makes a module proxy: GOPROXY=file:///tmp/proxy installs the release
 #
 # The tags and the sums are signed with an SSH key, which is the file RELEASE_KEY, or git's
 # user.signingkey. docs/release_keys must list it. docs/SECURITY.md tells users how to verify them.
@@ -52,7 +53,7 @@ if [ "${RELEASE_UNSIGNED:-no}" != yes ]; then
 fi
 
 # All modules that people import or install. The others are for development.
-modules=$(ls -d */go.mod */*/go.mod | sed 's,/go.mod$,,' | grep -v -x -e integration -e benchmarks -e sim -e scripts/sbom)
+modules=$(ls -d */go.mod */*/go.mod | sed 's,/go.mod$,,' | grep -v -x -e integration -e proof/benchmarks -e proof/sim -e scripts/sbom)
 
 (cd scripts/sbom && go build -o "$cache/sbom" .)
 
@@ -108,6 +109,12 @@ for path in "$module" $(for m in $modules; do echo "$module/$m"; done); do
 		-e "s,.*\"Sum\": \"\([^\"]*\)\".*,$path $version \1,p" \
 		-e "s,.*\"GoModSum\": \"\([^\"]*\)\".*,$path $version/go.mod \1,p"
 done >"$dist/leasehold-$version.go.sum"
+if [ -n "${RELEASE_PROXY:-}" ]; then
+	for path in "$module" $(for m in $modules; do echo "$module/$m"; done); do
+		mkdir -p "$RELEASE_PROXY/$path"
+		cp -r "$cache/cache/download/$path/@v" "$RELEASE_PROXY/$path/"
+	done
+fi
 (cd "$dist" && sha256sum -- *.cdx.json *.go.sum >SHA256SUMS)
 if [ -n "$key" ]; then
 	sign <"$dist/SHA256SUMS" >"$dist/SHA256SUMS.sig"

@@ -53,7 +53,7 @@ const (
 
 type telling [5]int
 
-// Histories of the leases of a process, which model/check.sh has SPIN follow in the model of the plain lock: TestTraces writes them to the
+// Histories of the leases of a process, which proof/model/check.sh has SPIN follow in the model of the plain lock: TestTraces writes them to the
 // file "leases" of the directory that LEASEHOLD_TRACES names, a line each. In a history, holders of a lock come one after the other, or
 // pass it on, and a watchdog renews their leases, on virtual time. Renewals and answers take any time; connections break.
 // LEASEHOLD_SEED begins with other histories.

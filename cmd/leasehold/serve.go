@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
-	"github.com/leasehold-go/leasehold/dashboard"
+	"github.com/leasehold-go/leasehold/admin/dashboard"
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
 )

@@ -1,5 +1,18 @@
-// Package house tests the architecture: which package may import which. See
-// docs/ARCHITECTURE.md for the floors.
+// Package house tests the architecture: which package may import which.
+//
+// By folder, where "the product" is every package at the top of the repository except those named here:
+//
+//	the product  imports the product and internal
+//	admin        imports the product and internal; its dashboard imports admin
+//	contrib      imports the product, never admin; an adapter may build on another one
+//	cmd          imports the product, admin and internal
+//	docs         imports the product, admin and contrib, as an application does
+//	proof        imports anything
+//	integration  imports anything except proof
+//	internal     imports the product and internal
+//
+// Nothing imports cmd, docs, integration or proof. TestFolders checks this in every module of the repository.
+// TestFloors checks the library and the tool package by package; docs/ARCHITECTURE.md draws that order.
 package house
 
 import (
@@ -7,6 +20,7 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +40,7 @@ var floors = map[string]struct {
 	"github.com/leasehold-go/leasehold": {ours: []string{"lock"}, why: "the first page: documentation, and no code"},
 	"docs":                              {ours: nil, why: "pages, and the tests that read them"},
 	"docs/howto":                        {ours: nil, why: "the code of the pages; only its tests import anything"},
-	"docs/programs/http":                {ours: []string{"client", "httplock", "lock"}, why: "the program of a how-to"},
+	"docs/programs/http":                {ours: []string{"client", "contrib/httplock", "lock"}, why: "the program of a how-to"},
 	"docs/programs/readme":              {ours: []string{"client", "lock"}, why: "the program of the README"},
 	"internal/owner":                    {others: []string{"github.com/google/uuid"}, why: "what a context carries; the words and the session agree on it"},
 	"lock":                              {ours: []string{"internal/option", "internal/owner"}, why: "the words; code that takes a lock as a parameter depends on this and on nothing else"},
@@ -61,18 +75,82 @@ var floors = map[string]struct {
 	"internal/kindtest":                 {ours: []string{"client", "lock", "internal/redistest"}, others: []string{"github.com/redis/rueidis", "pgregory.net/rapid"}, why: "what the tests of all kinds share; only tests import it"},
 	"internal/fencetest":                {ours: []string{"fence", "lock"}, why: "what the tests of guards share; only tests import it"},
 	"internal/observetest":              {ours: []string{"client", "lock", "internal/redistest"}, why: "what the tests of observers share; only tests import it"},
-	"cmd/leasehold":                     {ours: []string{"admin", "client", "dashboard", "latch", "lock", "reentrant", "fairlock", "rwlock", "semaphore", "multilock", "ratelimit", "bloom", "fence", "internal/dial", "internal/memredis", "cmd/leasehold/internal/child", "cmd/leasehold/internal/doctor", "lock/lockimpl"}, others: []string{"github.com/redis/rueidis", "github.com/spf13/cobra", "golang.org/x/term", "charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi"}, why: "uses the library as any application does"},
+	"cmd/leasehold":                     {ours: []string{"admin", "admin/dashboard", "client", "latch", "lock", "reentrant", "fairlock", "rwlock", "semaphore", "multilock", "ratelimit", "bloom", "fence", "internal/dial", "internal/memredis", "cmd/leasehold/internal/child", "cmd/leasehold/internal/doctor", "lock/lockimpl"}, others: []string{"github.com/redis/rueidis", "github.com/spf13/cobra", "golang.org/x/term", "charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi"}, why: "uses the library as any application does"},
 	"cmd/leasehold/internal/child":      {others: []string{"golang.org/x/sys", "golang.org/x/term"}, why: "a command and its terminal; it knows no locks"},
 	"cmd/leasehold/internal/doctor":     {ours: []string{"client", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "asks a server what it would answer a client"},
 	"internal/house":                    {why: "this test"},
-	"mutants":                           {why: "takes guards away, and runs tests; it reads sources, and imports none"},
+	"proof/mutants":                     {why: "takes guards away, and runs tests; it reads sources, and imports none"},
+	"proof/versions":                    {why: "runs the tests on several servers, and writes a page"},
+	"proof/reliability":                 {why: "runs the tests again and again, and writes a page"},
 	"internal/option":                   {why: "what options say; package lock makes them, and lockimpl reads them"},
 	"lock/lockimpl":                     {ours: []string{"internal/option", "internal/owner", "lock"}, why: "what only authors of locks need"},
 	"fence/fencesql":                    {ours: []string{"fence", "lock"}, why: "a guard for databases; it knows no Redis"},
-	"httplock":                          {ours: []string{"lock"}, why: "locks for HTTP requests; it knows no Redis"},
-	"synclock":                          {ours: []string{"lock"}, why: "a lock as a sync.Locker; it knows no Redis"},
+	"contrib/httplock":                  {ours: []string{"lock"}, why: "locks for HTTP requests; it knows no Redis"},
+	"contrib/synclock":                  {ours: []string{"lock"}, why: "a lock as a sync.Locker; it knows no Redis"},
 	"fence/fencehttp":                   {ours: []string{"fence", "lock"}, why: "a guard for HTTP; it knows no Redis"},
-	"dashboard":                         {ours: []string{"admin", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "shows what admin sees"},
+	"admin/dashboard":                   {ours: []string{"admin", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "shows what admin sees"},
+}
+
+// folders says which folders the packages of a folder may import. Everything at the top that is not listed is
+// the product.
+var folders = map[string][]string{
+	"product":     {"product", "internal"},
+	"internal":    {"product", "internal"},
+	"admin":       {"product", "internal", "admin"},
+	"contrib":     {"product", "contrib"},
+	"cmd":         {"product", "internal", "admin", "cmd"},
+	"docs":        {"product", "admin", "contrib"},
+	"integration": {"product", "internal", "admin", "contrib", "integration"},
+	"proof":       {"product", "internal", "admin", "contrib", "proof"},
+}
+
+// folder returns the folder of folders that a package of this repository is in.
+func folder(importPath string) string {
+	first, _, _ := strings.Cut(strings.TrimPrefix(importPath, module), "/")
+	if _, ok := folders[first]; ok && first != "product" {
+		return first
+	}
+	return "product"
+}
+
+// stray returns the imports of p that its folder may not have.
+func stray(p pkg) (problems []string) {
+	for _, i := range p.Imports {
+		if strings.HasPrefix(i, module) && !slices.Contains(folders[folder(p.ImportPath)], folder(i)) {
+			problems = append(problems, strings.TrimPrefix(p.ImportPath, module)+" imports "+strings.TrimPrefix(i, module))
+		}
+	}
+	return problems
+}
+
+func TestFolders(t *testing.T) {
+	var mods []string
+	for _, pattern := range []string{"../../go.mod", "../../*/go.mod", "../../*/*/go.mod"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mods = append(mods, found...)
+	}
+	seen := map[string]bool{}
+	for _, mod := range mods {
+		for _, p := range list(t, filepath.Dir(mod)) {
+			seen[folder(p.ImportPath)] = true
+			for _, problem := range stray(p) {
+				t.Error(problem)
+			}
+		}
+	}
+	for name := range folders {
+		if !seen[name] {
+			t.Errorf("no package is in %s", name)
+		}
+	}
+	for from, to := range map[string]string{"lock": "contrib/httplock", "internal/session": "admin", "contrib/bridge": "admin", "cmd/leasehold": "proof/sim", "integration": "proof/sim", "admin": "docs/howto"} {
+		if stray(pkg{ImportPath: module + from, Imports: []string{module + to}}) == nil {
+			t.Errorf("%s may import %s", from, to)
+		}
+	}
 }
 
 type pkg struct {
@@ -82,10 +160,10 @@ type pkg struct {
 	GoFiles    []string
 }
 
-// list returns the packages of the library, and those of the tool, which is a module of its own.
-func list(t *testing.T) (all []pkg) {
+// list returns the packages of the modules in these directories.
+func list(t *testing.T, dirs ...string) (all []pkg) {
 	t.Helper()
-	for _, dir := range []string{"../..", "../../cmd/leasehold"} {
+	for _, dir := range dirs {
 		cmd := exec.Command("go", "list", "-json=ImportPath,Standard,Imports,GoFiles", "./...")
 		cmd.Dir = dir
 		out, err := cmd.Output()
@@ -107,7 +185,7 @@ func list(t *testing.T) (all []pkg) {
 
 func TestFloors(t *testing.T) {
 	seen := map[string]bool{}
-	for _, p := range list(t) {
+	for _, p := range list(t, "../..", "../../cmd/leasehold") {
 		name := strings.TrimPrefix(p.ImportPath, module)
 		seen[name] = true
 		for _, problem := range check(p) {

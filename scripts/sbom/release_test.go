@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
@@ -19,7 +20,8 @@ func TestRelease(t *testing.T) {
 	}
 	temp := t.TempDir()
 	dir := filepath.Join(temp, "clone")
-	env := append(os.Environ(), "RELEASE_BUILD=no", "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_AUTHOR_NAME=test", "GIT_AUTHOR_EMAIL=test@example.com",
+	proxy := filepath.Join(temp, "proxy")
+	env := append(os.Environ(), "RELEASE_BUILD=no", "RELEASE_PROXY="+proxy, "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_AUTHOR_NAME=test", "GIT_AUTHOR_EMAIL=test@example.com",
 		"GIT_COMMITTER_NAME=test", "GIT_COMMITTER_EMAIL=test@example.com")
 	try := func(dir, name string, args ...string) (string, error) {
 		cmd := exec.Command(name, args...)
@@ -76,25 +78,19 @@ func TestRelease(t *testing.T) {
 		t.Errorf("after the release these differ:\n%s", changed)
 	}
 
-	modules, err := filepath.Glob(filepath.Join(dir, "*", "go.mod"))
-	if err != nil {
-		t.Fatal(err)
+	var modules, released []string
+	for path := range strings.Lines(in(dir, "git", "ls-files", "*/go.mod")) {
+		modules = append(modules, filepath.Dir(path))
 	}
-	modules = append(modules, filepath.Join(dir, "cmd", "leasehold", "go.mod"))
 	tags := strings.Fields(in(dir, "git", "tag", "--list", "*"+version))
-	released := 0
-	for _, path := range modules {
-		module, err := filepath.Rel(dir, filepath.Dir(path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if slices.Contains([]string{"integration", "benchmarks", "sim"}, module) {
+	for _, module := range modules {
+		if top, _, _ := strings.Cut(module, "/"); top != "cmd" && top != "contrib" {
 			if slices.Contains(tags, module+"/"+version) {
 				t.Errorf("%s is for development, and has a tag", module)
 			}
 			continue
 		}
-		released++
+		released = append(released, module)
 		text := in(dir, "git", "show", module+"/"+version+":"+module+"/go.mod")
 		if strings.Contains(text, "=>") || !strings.Contains(text, "github.com/leasehold-go/leasehold "+version) {
 			t.Errorf("%s:\n%s", module, text)
@@ -104,16 +100,84 @@ func TestRelease(t *testing.T) {
 			t.Errorf("the bill of %s: %v", module, err)
 		}
 	}
-	if len(tags) != released+1 || !slices.Contains(tags, version) {
-		t.Errorf("%d modules have the tags %q", released, tags)
+	if len(released) < 8 || len(tags) != len(released)+1 || !slices.Contains(tags, version) {
+		t.Errorf("%q have the tags %q", released, tags)
 	}
 	notes, err := os.ReadFile(filepath.Join(dir, "dist", "notes.md"))
 	if err != nil || !strings.Contains(string(notes), "### Added") {
 		t.Errorf("the notes: %v, %.100q", err, notes)
 	}
+	install(t, proxy, version, released)
 	verify(t, filepath.Join(temp, "user"), dir, version, env)
 	if log := in(dir, "git", "show", version+":CHANGELOG.md"); !strings.Contains(log, "\n## Unreleased\n\n## "+version+" (") {
 		t.Error("the changelog has no section for the release")
+	}
+}
+
+// install does what a stranger does with a release: installs the tool, builds the adapters in modules of its own, and compiles
+// the program of the README. All of it comes from a module proxy that has the release; the modules of others come from
+// where they always come from. No replace line and no workspace is in effect.
+func install(t *testing.T, proxy, version string, released []string) {
+	const ours = "github.com/leasehold-go/leasehold"
+	var goEnv struct{ GOMODCACHE, GOPROXY string }
+	if out, err := exec.Command("go", "env", "-json", "GOMODCACHE", "GOPROXY").Output(); err != nil || json.Unmarshal(out, &goEnv) != nil {
+		t.Fatalf("go env: %v, %s", err, out)
+	}
+	home := t.TempDir()
+	env := append(os.Environ(), "GOWORK=off", "GONOSUMDB="+ours, "GOFLAGS=-trimpath -modcacherw", "GOBIN="+filepath.Join(home, "bin"), "GOMODCACHE="+filepath.Join(home, "mod"),
+		"GOPROXY=file://"+proxy+",file://"+goEnv.GOMODCACHE+"/cache/download,"+goEnv.GOPROXY)
+	run := func(dir, name string, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(name, args...)
+		cmd.Dir, cmd.Env = dir, env
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("in %s: %s %s: %v\n%s", filepath.Base(dir), name, strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	project := func() string {
+		t.Helper()
+		dir := t.TempDir()
+		run(dir, "go", "mod", "init", "example.com/stranger")
+		return dir
+	}
+
+	run(home, "go", "install", ours+"/cmd/leasehold@"+version)
+	if out := run(home, filepath.Join(home, "bin", "leasehold"), "version"); !strings.Contains(out, version) {
+		t.Errorf("the tool says that it is %q", out)
+	}
+	for _, module := range released {
+		if strings.HasPrefix(module, "contrib/") {
+			dir := project()
+			run(dir, "go", "get", ours+"/"+module+"@"+version)
+			run(dir, "go", "build", ours+"/"+module)
+		}
+	}
+
+	// The program of the README imports client and lock. What else its go.mod gets is what the library asks of its users.
+	dir := project()
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := regexp.MustCompile("(?ms)^```go\n(package main.*?)^```$").FindSubmatch(page)
+	if program == nil {
+		t.Fatal("the README has no program")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), program[1], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(dir, "go", "get", ours+"@"+version)
+	run(dir, "go", "mod", "tidy")
+	run(dir, "go", "build", "-o", filepath.Join(home, "bin", "program"), ".")
+	var asked []string
+	for _, m := range regexp.MustCompile(`(?m)^(?:require |\t)(\S+) v`).FindAllStringSubmatch(run(dir, "go", "mod", "edit", "-print"), -1) {
+		asked = append(asked, m[1])
+	}
+	slices.Sort(asked)
+	if want := []string{ours, "github.com/google/uuid", "github.com/minio/highwayhash", "github.com/redis/rueidis", "golang.org/x/sys"}; !slices.Equal(asked, slices.Sorted(slices.Values(want))) {
+		t.Errorf("the library asks its users for %q", asked)
 	}
 }
 

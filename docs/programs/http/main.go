@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/httplock"
+	"github.com/leasehold-go/leasehold/contrib/httplock"
 	"github.com/leasehold-go/leasehold/lock"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/httplock"
+	"github.com/leasehold-go/leasehold/contrib/httplock"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/locktest"
 	"go.uber.org/goleak"

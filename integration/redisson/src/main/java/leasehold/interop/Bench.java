@@ -34,7 +34,7 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
 /**
- * A worker process of the benchmarks, with Redisson. It does jobs of benchmarks/worker.go: a role in the environment, one job
+ * A worker process of the benchmarks, with Redisson. It does jobs of proof/benchmarks/worker.go: a role in the environment, one job
  * in JSON after the other on stdin, and a result for each on stdout.
  */
 public final class Bench {
@@ -68,7 +68,7 @@ public final class Bench {
 
     /** The counts of one thread. */
     private static final class Tally {
-        static final int BUCKETS = 40 * 32; // as the histogram in benchmarks/loop.go
+        static final int BUCKETS = 40 * 32; // as the histogram in proof/benchmarks/loop.go
 
         final long[] waits = new long[BUCKETS];
         long count;
@@ -88,7 +88,7 @@ public final class Bench {
         }
     }
 
-    /** The memory in which all processes note who is inside a lock: benchmarks/board.go. */
+    /** The memory in which all processes note who is inside a lock: proof/benchmarks/board.go. */
     private static final class Board {
         private static final VarHandle INTS = MethodHandles.byteBufferViewVarHandle(int[].class, ByteOrder.nativeOrder());
         private static final VarHandle LONGS = MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.nativeOrder());
@@ -265,7 +265,7 @@ public final class Bench {
         Thread.sleep(Math.max((job.Begin - System.nanoTime()) / 1_000_000, 0));
     }
 
-    /** Hands a lock off between two processes that both run this: see benchmarks/handover.go. */
+    /** Hands a lock off between two processes that both run this: see proof/benchmarks/handover.go. */
     private void handOver(Job job, Result r) throws Exception {
         begin(job);
         int me = (role.Process + 1) << 16;
@@ -292,7 +292,7 @@ public final class Bench {
         }
     }
 
-    /** Counts one latch down, round after round: see benchmarks/latches.go. */
+    /** Counts one latch down, round after round: see proof/benchmarks/latches.go. */
     private void latch(Job job, Result r) throws Exception {
         RCountDownLatch l = client.getCountDownLatch("latch");
         Tally[] tallies = new Tally[job.Goroutines];
@@ -369,7 +369,7 @@ public final class Bench {
         });
     }
 
-    /** Calls again and again until the end, and adds up what the calls return: see spin in benchmarks/rates.go. */
+    /** Calls again and again until the end, and adds up what the calls return: see spin in proof/benchmarks/rates.go. */
     private static void spin(Job job, Result r, LongSupplier call) throws Exception {
         Tally[] tallies = new Tally[job.Goroutines];
         long[] sums = new long[job.Goroutines];

@@ -1,0 +1,693 @@
+package dashboard_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/admin/dashboard"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/latch"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
+
+// patience limits the wait for something that happens at once, even on a busy machine.
+const patience = 20 * time.Second
+
+// site is a page that a server of the test serves, under a path of its own.
+type site struct {
+	*testing.T
+	*httptest.Server
+	browser *http.Client
+}
+
+func serve(t *testing.T, rdb rueidis.Client, opts ...dashboard.Option) *site {
+	t.Helper()
+	h, err := dashboard.New(rdb, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/ops/locks/", http.StripPrefix("/ops/locks", h))
+	s := &site{T: t, Server: httptest.NewServer(mux)}
+	t.Cleanup(s.Close)
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.browser = &http.Client{Transport: &http.Transport{}, Jar: jar}
+	t.Cleanup(s.browser.CloseIdleConnections)
+	return s
+}
+
+func (s *site) get(path string) (status int, text string) {
+	s.Helper()
+	return s.answer(s.browser.Get(s.URL + "/ops/locks/" + path))
+}
+
+func (s *site) answer(r *http.Response, err error) (status int, text string) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return r.StatusCode, string(b)
+}
+
+// says checks a page.
+func (s *site) says(path string, want int, texts ...string) string {
+	s.Helper()
+	status, text := s.get(path)
+	if status != want {
+		s.Errorf("%s: status %d, want %d: %.500s", path, status, want, text)
+	}
+	for _, part := range texts {
+		if !strings.Contains(text, part) {
+			s.Errorf("%s does not say %q:\n%s", path, part, text)
+		}
+	}
+	return text
+}
+
+func billing(t *testing.T, rdb rueidis.Client, name string) *client.Client {
+	t.Helper()
+	c, err := client.New(rdb, client.WithName(name), client.WithLabel("zone=a"), client.WithWatchdogTimeout(10*time.Minute)) // no renewal finds a forced unlock before the message about it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	return c
+}
+
+func mustLock(t *testing.T, l lock.Locker) lock.Hold {
+	t.Helper()
+	h, err := l.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// knows waits until the server knows who the client is.
+func knows(t *testing.T, rdb rueidis.Client, c *client.Client) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if n, err := rdb.Do(t.Context(), rdb.B().Exists().Key("leasehold_client:"+c.ID()).Build()).AsInt64(); err == nil && n == 1 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the client is not known")
+		}
+	}
+}
+
+// The pages tell what Redis knows, without an owner string and without believing a name to be markup. They work under any path.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	for name, connect := range map[string]func(t *testing.T) rueidis.Client{
+		"server":  func(t *testing.T) rueidis.Client { return redistest.Start(t).Client(t) },
+		"cluster": func(t *testing.T) rueidis.Client { return redistest.StartCluster(t).Client(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb := connect(t)
+			s := serve(t, rdb)
+			s.says("", 200, "Nobody holds a lock.", "This page only shows.")
+			c := billing(t, rdb, "<b>bil</b>")
+			const odd = `a<script>alert(1)</script>&"'`
+			h := mustLock(t, c.NewLock(odd))
+			mustLock(t, c.NewRWLock("catalogue").Read())
+			knows(t, rdb, c)
+			for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // the rhythm of the survey
+				if _, text := s.get("locks"); strings.Contains(text, "2 locks") {
+					break
+				} else if time.Now().After(end) {
+					t.Fatal(text)
+				}
+			}
+			escaped := `a&lt;script&gt;alert(1)&lt;/script&gt;&amp;`
+			all := []string{
+				s.says("", 200, "Asked longest ago", escaped, "&lt;b&gt;bil&lt;/b&gt; on "),
+				s.says("locks?sort=since&kind=plain", 200, escaped, "1 of 2 locks", `aria-sort="descending"`),
+				s.says("locks?q=CATA", 200, "1 of 2 locks", "read/write"),
+				s.says("locks?q=nothing", 200, "No lock is like that."),
+				s.says("locks?page=-7&sort=nonsense&client="+c.ID(), 200, "2 locks", "held by &lt;b&gt;bil"),
+				s.says("clients", 200, "&lt;b&gt;bil&lt;/b&gt;", "zone=a", "1 client of leasehold"),
+				s.says("graph", 200, "Nobody waits."),
+				s.says("lock?name="+url.QueryEscape(odd), 200, escaped, "exclusive", "redis-cli HGETALL", "leasehold_client:"+c.ID()),
+				s.says("lock?name=catalogue", 200, "read by 1", "--scan --pattern"),
+				s.says("lock?name=orders:9", 200, "free", "No key."),
+			}
+			s.says("lock?name=leasehold_client:"+c.ID(), 400, "bad lock name")
+			s.says("lock", 400, "bad lock name")
+			s.says("nothing", 404)
+			for _, text := range all {
+				if strings.Contains(text, "<script>") || strings.Contains(text, "<b>bil") || strings.Contains(text, " style=") || regexp.MustCompile(` on[a-z]+="`).MatchString(text) {
+					t.Errorf("markup that is not ours: %s", text)
+				}
+				if strings.Contains(text, h.Owner()) {
+					t.Error("a page shows an owner")
+				}
+			}
+		})
+	}
+}
+
+// A key that is no lock, a server that is gone, and a user without rights: the page says so, and nothing else.
+func TestPages_faults(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	wire := redistest.NewProxy(t, server.Addr())
+	server.Do(t, "SET", "text", "x")
+	s := serve(t, server.Client(t, redistest.Via(wire)))
+	s.says("lock?name=text", 404, "no lock")
+	s.says("", 200)
+	wire.Refuse(true)
+	wire.CutAll()
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		if status, text := s.get("locks"); status == 503 && strings.Contains(text, "Redis does not answer as it should.") {
+			break
+		} else if time.Now().After(end) {
+			t.Fatal(status, text)
+		}
+	}
+	s.says("lock?name=orders:1", 503, "Redis does not answer as it should.")
+	as := server.AddUser(t, "nobody", "~*", "+ping")
+	serve(t, server.Client(t, as)).says("", 503, "NOPERM")
+}
+
+// Each answer forbids what the pages do not need. Static files may be kept, pages not.
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	s := serve(t, redistest.Start(t).Client(t))
+	for _, path := range []string{"", "static/page.js", "static/style.css", "static/icon.svg", "nothing"} {
+		r, err := s.browser.Get(s.URL + "/ops/locks/" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if csp := r.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+			t.Errorf("%s: policy %q", path, csp)
+		}
+		if kept := strings.Contains(r.Header.Get("Cache-Control"), "immutable"); kept != strings.HasPrefix(path, "static/") {
+			t.Errorf("%s: Cache-Control %q", path, r.Header.Get("Cache-Control"))
+		}
+		if r.Header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s may be sniffed", path)
+		}
+	}
+}
+
+// form is what the page of a lock lets a browser send.
+func (s *site) form(name string) url.Values {
+	s.Helper()
+	_, text := s.get("lock?name=" + url.QueryEscape(name))
+	v := url.Values{}
+	for _, m := range regexp.MustCompile(`<input type="hidden" name="(\w+)" value="([^"]*)">`).FindAllStringSubmatch(text, -1) {
+		v.Add(m[1], m[2])
+	}
+	v.Set("typed", name)
+	return v
+}
+
+func (s *site) post(v url.Values, edit ...func(*http.Request)) (int, string) {
+	s.Helper()
+	r, err := http.NewRequest("POST", s.URL+"/ops/locks/unlock", strings.NewReader(v.Encode()))
+	if err != nil {
+		s.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	for _, f := range edit {
+		f(r)
+	}
+	return s.answer(s.browser.Do(r))
+}
+
+// Only a browser that has typed the name on this page unlocks a lock, and only from the holder that it has shown.
+func TestUnlock(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := billing(t, rdb, "billing")
+	h := mustLock(t, c.NewLock("orders:42"))
+
+	token := strings.Repeat("A", 26)
+	cookie := func(r *http.Request) { r.AddCookie(&http.Cookie{Name: "leasehold_csrf", Value: token}) }
+	if status, text := serve(t, rdb).post(url.Values{"name": {"orders:42"}, "typed": {"orders:42"}, "csrf": {token}}, cookie); status != 403 || !strings.Contains(text, "only shows") {
+		t.Errorf("a page that only shows: %d %s", status, text)
+	}
+	if text := serve(t, rdb).says("lock?name=orders:42", 200); strings.Contains(text, "<form method=\"post\"") {
+		t.Error("a page that only shows has a form")
+	}
+	var said bytes.Buffer
+	s := serve(t, rdb, dashboard.WithUnlock(func(r *http.Request) string { return r.Header.Get("X-User") }), dashboard.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
+	alice := func(r *http.Request) { r.Header.Set("X-User", "alice") }
+	with := func(name, value string) url.Values {
+		v := s.form("orders:42")
+		v.Del(name)
+		if value != "" {
+			v.Set(name, value)
+		}
+		return v
+	}
+	if seen := s.form("orders:42")["seen"]; len(seen) != 1 || strings.Contains(h.Owner(), seen[0]) {
+		t.Fatalf("the form says %q", seen)
+	} else if other := serve(t, rdb, dashboard.WithUnlock(nil)).form("orders:42")["seen"]; slices.Equal(other, seen) {
+		t.Errorf("two handlers say %q: a visitor finds the owner string by trial", seen)
+	}
+	stranger := &site{T: t, Server: s.Server, browser: &http.Client{Transport: s.browser.Transport}}
+	for name, f := range map[string]func() (int, string){
+		"without a token":    func() (int, string) { return s.post(with("csrf", ""), alice) },
+		"with another token": func() (int, string) { return s.post(with("csrf", strings.Repeat("A", 26)), alice) },
+		"without the cookie": func() (int, string) { return stranger.post(with("", ""), alice) },
+		"from another site": func() (int, string) {
+			return s.post(with("", ""), alice, func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") })
+		},
+		"by a browser's word": func() (int, string) {
+			return s.post(with("", ""), alice, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
+		},
+		"by nobody": func() (int, string) { return s.post(with("", "")) },
+		"by a name with lines": func() (int, string) {
+			return s.post(with("", ""), func(r *http.Request) { r.Header.Set("X-User", strings.Repeat("x", 300)) })
+		},
+		"by GET": func() (int, string) { return s.get("unlock?" + s.form("orders:42").Encode()) },
+	} {
+		if status, text := f(); status < 400 || status >= 500 {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	for name, test := range map[string]struct {
+		form url.Values
+		says string
+	}{
+		"another name": {with("typed", "orders:43"), "another one"},
+		"no name":      {with("typed", ""), "another one"},
+		"nobody seen":  {with("seen", ""), "do not hold the lock any more"},
+		"other seen":   {with("seen", strings.Repeat("0", 32)), "do not hold the lock any more"},
+		"long reason":  {with("reason", strings.Repeat("x", 300)), "the reason must be text on one line of up to 256 bytes"},
+	} {
+		if status, text := s.post(test.form, alice); status != 200 || !strings.Contains(text, test.says) {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	if h.Err() != nil {
+		t.Fatalf("the holder has lost it: %v", h.Err())
+	}
+
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // it listens once the lock was held for a second
+		reply := server.Do(t, "PUBLISH", "leasehold_client:"+c.ID(), "hello")
+		if n, err := reply.ToInt64(); err == nil && n > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the client does not listen")
+		}
+	}
+	if status, text := s.post(with("reason", "stuck <since> 3"), alice); status != 200 || !strings.Contains(text, "Unlocked. A message was sent to 1 holder. A process that is frozen, or does not look, works on") || !strings.Contains(text, "by alice: “stuck &lt;since&gt; 3”") {
+		t.Errorf("%d %s", status, text)
+	}
+	<-h.Context().Done()
+	if err := h.Err(); !errors.Is(err, lock.ErrForced) || !strings.Contains(err.Error(), "by alice: stuck <since> 3") {
+		t.Errorf("the holder is told %v", err)
+	}
+	if !strings.Contains(said.String(), "unlocked by force") || strings.Contains(said.String(), h.Owner()) {
+		t.Errorf("the log says %s", &said)
+	}
+	s.says("lock?name=orders:42&unlocked=2&failed=error", 200, "The lock was taken from 2 holders, and then Redis gave no answer, or refused.")
+	s.says("lock?name=orders:42&unlocked=1&told=0&failed=<b>", 200, "A message was sent to 0 of 1 holder; the others are dead, or learn of it at")
+}
+
+// A name need not be text. The page shows the line that asks Redis for that name, and for no other.
+func TestLock_nameOfBytes(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	server.Do(t, "HSET", "a'\xffb", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:84", "1")
+	serve(t, server.Client(t)).says("lock?name=a%27%FFb", 200, "redis-cli HGETALL $&#39;a\\&#39;\\xffb&#39;")
+}
+
+// Where the note cannot be written, the page and the log say so.
+func TestUnlock_noNote(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	mustLock(t, billing(t, server.Client(t), "billing").NewLock("orders:42"))
+	var said bytes.Buffer
+	s := serve(t, server.Client(t, server.AddUser(t, "ops", "~*", "&*", "+@all", "-set")), dashboard.WithUnlock(nil), dashboard.WithLogger(slog.New(slog.NewTextHandler(&said, nil))))
+	if status, text := s.post(s.form("orders:42")); status != 200 || !strings.Contains(text, "Unlocked. ") || !strings.Contains(text, "There is no note of it in Redis") {
+		t.Errorf("%d %s", status, text)
+	}
+	if !strings.Contains(said.String(), "left no note") || !strings.Contains(said.String(), "NOPERM") {
+		t.Errorf("the log says %s", &said)
+	}
+}
+
+// follow follows a page, and returns what each of its events brings.
+func (s *site) follow(t *testing.T, query string) <-chan string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r, err := http.NewRequestWithContext(ctx, "GET", s.URL+"/ops/locks/events?"+query, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := (&http.Client{Transport: s.browser.Transport}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer.StatusCode != 200 || answer.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatal(answer.Status)
+	}
+	events := make(chan string, 1000)
+	t.Cleanup(func() {
+		cancel()
+		for range events {
+		}
+		answer.Body.Close()
+	})
+	go func() {
+		defer close(events)
+		lines := bufio.NewScanner(answer.Body)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				var e struct{ HTML string }
+				if err := json.Unmarshal([]byte(data), &e); err != nil {
+					e.HTML = err.Error()
+				}
+				events <- e.HTML
+			}
+		}
+	}()
+	return events
+}
+
+func await(t *testing.T, events <-chan string, f func(html string) bool) {
+	t.Helper()
+	limit := time.After(patience)
+	for {
+		select {
+		case html, ok := <-events:
+			if !ok {
+				t.Fatal("the stream has ended")
+			}
+			if f(html) {
+				return
+			}
+		case <-limit:
+			t.Fatal("it did not come")
+		}
+	}
+}
+
+// A page that is followed says what happens, and says nothing again while nothing happens.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	s := serve(t, rdb)
+	c := billing(t, rdb, "billing")
+	locks, one := s.follow(t, "view=locks&q=orders"), s.follow(t, "view=lock&name=orders:1")
+	await(t, locks, func(html string) bool { return strings.Contains(html, "Nobody holds a lock.") })
+	await(t, one, func(html string) bool { return strings.Contains(html, ">free<") })
+	h := mustLock(t, c.NewLock("orders:1", lock.WithFixedLease(time.Hour)))
+	knows(t, rdb, c)
+	await(t, locks, func(html string) bool { return strings.Contains(html, "billing on ") })
+	await(t, one, func(html string) bool {
+		return strings.Contains(html, "billing on ") && strings.Contains(html, "holds it")
+	})
+	await(t, locks, func(html string) bool { return html == "" })
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	await(t, locks, func(html string) bool { return strings.Contains(html, "Nobody holds a lock.") })
+	await(t, one, func(html string) bool { return strings.Contains(html, "gave it back") })
+	s.says("events?view=nothing", 404)
+}
+
+// However many browsers are there, they ask Redis as often as one, and not at all when they are gone.
+func TestFollow_manyBrowsers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	s := serve(t, rdb)
+	mustLock(t, billing(t, rdb, "billing").NewLock("orders:1"))
+	var all []<-chan string
+	for range 40 {
+		all = append(all, s.follow(t, "view=locks"), s.follow(t, "view=overview"))
+	}
+	for _, events := range all {
+		await(t, events, func(html string) bool { return html != "" })
+	}
+	server.ResetStats(t)
+	const rounds = 3
+	for range rounds {
+		await(t, all[0], func(string) bool { return true })
+	}
+	// A survey lists hashes, sorted sets, the traces of latches and the clients by a call of SCAN each. One may be on its way at each end.
+	const most = 4 * (rounds + 2)
+	if n := server.CommandCallsByClients(t, "scan"); n > most {
+		t.Errorf("%d calls of SCAN in %d rounds", n, rounds)
+	}
+	for range 100 {
+		s.says("locks", 200, "1 lock")
+	}
+	if n := server.CommandCallsByClients(t, "scan"); n > most+20 {
+		t.Errorf("%d calls of SCAN after 100 pages", n)
+	}
+}
+
+// The page takes a bounded number of browsers that follow it.
+func TestFollow_bounded(t *testing.T) {
+	t.Parallel()
+	s := serve(t, redistest.Start(t).Client(t))
+	for range 257 { // a question for the header takes no place
+		resp, err := s.browser.Head(s.URL + "/ops/locks/events?view=clients")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
+			t.Fatalf("%s, %v", resp.Status, resp.Header)
+		}
+	}
+	for range 256 {
+		s.follow(t, "view=clients")
+	}
+	s.says("events?view=clients", 503, "follow a page already")
+}
+
+// Two clients that each hold what the other waits for make a ring. A client that waits for its own does not.
+func TestGraph(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	s := serve(t, rdb)
+	a, b := billing(t, rdb, "alpha"), billing(t, rdb, "beta")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{}, 3)
+	wait := func(l lock.Locker) {
+		_, _ = l.Lock(ctx)
+		done <- struct{}{}
+	}
+	mustLock(t, a.NewFairLock("x"))
+	mustLock(t, b.NewLock("y"))
+	go wait(a.NewFairLock("x"))
+	go wait(b.NewFairLock("x"))
+	events := s.follow(t, "view=graph")
+	await(t, events, func(html string) bool { return strings.Contains(html, "No client waits in a ring.") })
+	go wait(a.NewLock("y"))
+	knows(t, rdb, a)
+	knows(t, rdb, b)
+	await(t, events, func(html string) bool {
+		return strings.Contains(html, "A ring:") && strings.Contains(html, "y is held by beta") && strings.Count(html, "inring") >= 8
+	})
+	await(t, s.follow(t, "view=overview"), func(html string) bool { return strings.Contains(html, "wait for each other in a ring") })
+	cancel()
+	for range 3 {
+		<-done
+	}
+}
+
+// The pages show semaphores, also what the dead have left of one. A ring through a semaphore is a ring only if all its
+// holders are in it.
+func TestSemaphore(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	s := serve(t, rdb)
+	a, b, c := billing(t, rdb, "alpha"), billing(t, rdb, "beta"), billing(t, rdb, "gamma")
+	for _, words := range [][]string{
+		{"SET", "left", "0"}, {"ZADD", "{left}:timeout", "1000", "expired permit 1"},
+		{"RPUSH", "leasehold_semaphore_queue:{left}", "018f0000-0000-7000-8000-000000000000:5:1"},
+	} {
+		if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustLock(t, a.NewSemaphore("gpus", 4).N(2))
+	third := mustLock(t, c.NewSemaphore("gpus", 4))
+	mustLock(t, b.NewLock("y"))
+	await(t, s.follow(t, "view=locks&kind=semaphore"), func(html string) bool {
+		return strings.Contains(html, "1 of 2 locks") && strings.Contains(html, "gpus") && !strings.Contains(html, "name=left") && strings.Contains(html, `value="semaphore" selected`)
+	})
+	s.says("lock?name=gpus", 200, "1 of 4 permits free", "2 permits", "1 permit<", "{gpus}:timeout")
+	s.says("lock?name=left", 200, "1 of 1 permit free", "Waiting, in this order")
+	s.says("", 200, "gpus")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{}, 2)
+	wait := func(l lock.Locker) {
+		_, _ = l.Lock(ctx)
+		done <- struct{}{}
+	}
+	go wait(a.NewLock("y"))                 // beta has it,
+	go wait(b.NewSemaphore("gpus", 4).N(3)) // and waits for alpha or gamma
+	knows(t, rdb, a)
+	knows(t, rdb, b)
+	events := s.follow(t, "view=graph")
+	await(t, events, func(html string) bool {
+		return strings.Contains(html, "gpus is held by") && strings.Contains(html, "y is held by beta") && strings.Contains(html, "No client waits in a ring.")
+	})
+	if err := third.Unlock(t.Context()); err != nil { // now alpha alone keeps beta waiting
+		t.Fatal(err)
+	}
+	await(t, events, func(html string) bool { return strings.Contains(html, "A ring:") })
+	cancel()
+	for range 2 {
+		<-done
+	}
+}
+
+// The pages show latches with what is left to count, and crews with those at work, done and lost, also when nobody is at work any more.
+func TestLatchAndCrew(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	s := serve(t, rdb, dashboard.WithUnlock(func(*http.Request) string { return "nobody" }))
+	a, b := billing(t, rdb, "alpha"), billing(t, rdb, "beta")
+	l := a.NewLatch("import:done")
+	if created, err := l.TrySetCount(t.Context(), 1200); !created || err != nil {
+		t.Fatal(created, err)
+	}
+	join := func(c *client.Client) *latch.Member {
+		m, err := c.NewCrew("workers").Join(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	first, second, third := join(a), join(b), join(a)
+	knows(t, rdb, a)
+	knows(t, rdb, b)
+	mustLock(t, a.NewLock("orders"))
+	locks, one, overview := s.follow(t, "view=locks&sort=lease"), s.follow(t, "view=lock&name=workers"), s.follow(t, "view=overview")
+	await(t, locks, func(html string) bool {
+		return strings.Contains(html, "3 locks") && strings.Contains(html, "1,200 to count down") && strings.Contains(html, "+2") && strings.Count(html, "data-until") == 2
+	})
+	await(t, one, func(html string) bool {
+		return strings.Contains(html, "3 at work<") && strings.Count(html, ">member<") == 3 && strings.Contains(html, "All members are lost, and a message")
+	})
+	s.says("lock?name=import:done", 200, "1,200 to count down", "leasehold_latch_calls:{import:done}")
+	if text := s.says("", 200, `<span class="much">2</span>`); strings.Contains(text, "Without an expiry") {
+		t.Error("a latch counts as a lock whose expiry is gone")
+	}
+	s.says("locks?kind=latch", 200, "1 of 3 locks", `value="latch" selected`)
+	s.says("locks?kind=crew", 200, "1 of 3 locks", `value="crew" selected`)
+	if err := second.Fail(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, one, func(html string) bool {
+		return strings.Contains(html, "2 at work, 1 lost<") && strings.Contains(html, "Lost <span") && strings.Contains(html, "is lost</li>")
+	})
+	await(t, overview, func(html string) bool { return strings.Contains(html, "has lost a member: beta on") })
+	for _, m := range []*latch.Member{first, third} {
+		if err := m.Unlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, one, func(html string) bool {
+		return strings.Contains(html, "0 at work, 2 done, 1 lost<") && strings.Contains(html, "is done</li>") && !strings.Contains(html, "Unlock by force")
+	})
+	await(t, locks, func(html string) bool {
+		return strings.Contains(html, "0 at work, 2 done, 1 lost") && strings.Count(html, "data-until") == 1
+	})
+	if err := l.Delete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.NewCrew("workers").Delete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, overview, func(html string) bool {
+		return strings.Contains(html, "is open, or was deleted") && strings.Contains(html, "is done, or was deleted")
+	})
+}
+
+func TestNew_wrongly(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	for name, f := range map[string]func() (*dashboard.Handler, error){
+		"no client":    func() (*dashboard.Handler, error) { return dashboard.New(nil) },
+		"a nil option": func() (*dashboard.Handler, error) { return dashboard.New(rdb, nil) },
+		"no logger":    func() (*dashboard.Handler, error) { return dashboard.New(rdb, dashboard.WithLogger(nil)) },
+	} {
+		if _, err := f(); err == nil || !strings.Contains(err.Error(), "new dashboard") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A browser that reads nothing is not followed for ever: each write has an end.
+func TestFollow_writesHaveAnEnd(t *testing.T) {
+	t.Parallel()
+	h, err := dashboard.New(redistest.Start(t).Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &limited{ResponseRecorder: httptest.NewRecorder(), cancel: cancel}
+	h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/events?view=overview", nil))
+	if w.writes == 0 || w.endless > 0 {
+		t.Errorf("of %d writes, %d had no end", w.writes, w.endless)
+	}
+}
+
+// limited is an answer that knows its deadline. It ends the request after a few writes.
+type limited struct {
+	*httptest.ResponseRecorder
+	cancel          context.CancelFunc
+	until           time.Time
+	writes, endless int
+}
+
+func (w *limited) SetWriteDeadline(t time.Time) error {
+	w.until = t
+	return nil
+}
+
+func (w *limited) Write(b []byte) (int, error) {
+	if left := time.Until(w.until); left <= 0 || left > time.Hour {
+		w.endless++
+	}
+	if w.writes++; w.writes == 2 {
+		w.cancel()
+	}
+	w.until = time.Time{} // the next one must set it anew
+	return len(b), nil
+}

@@ -1,0 +1,170 @@
+package asynqlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/asynqlock"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
+)
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
+
+// quiet is a logger that says nothing.
+type quiet struct{}
+
+func (quiet) Debug(...any) {}
+func (quiet) Info(...any)  {}
+func (quiet) Warn(...any)  {}
+func (quiet) Error(...any) {}
+func (quiet) Fatal(...any) {}
+
+// start starts a server of asynq with a client of leasehold of its own, as another process.
+func start(t *testing.T, redis *redistest.Server, process asynq.HandlerFunc, refused func(failures int)) {
+	c, err := client.New(redis.Client(t), client.WithKeyPrefix("leasehold:"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	server := asynq.NewServer(asynq.RedisClientOpt{Addr: redis.Addr()}, asynq.Config{
+		Concurrency:              4,
+		Logger:                   quiet{},
+		IsFailure:                asynqlock.IsFailure,
+		RetryDelayFunc:           func(int, error, *asynq.Task) time.Duration { return 0 },
+		DelayedTaskCheckInterval: 50 * time.Millisecond,
+		TaskCheckInterval:        50 * time.Millisecond,
+		ErrorHandler: asynq.ErrorHandlerFunc(func(ctx context.Context, _ *asynq.Task, _ error) {
+			failures, _ := asynq.GetRetryCount(ctx)
+			refused(failures)
+		}),
+	})
+	mux := asynq.NewServeMux()
+	mux.Use(asynqlock.Middleware(func(task *asynq.Task) lock.Locker { return c.NewLock(string(task.Payload())) }))
+	mux.Handle("bill", process)
+	if err := server.Start(mux); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Shutdown)
+}
+
+// Two servers with four workers each process the tasks of a customer one by one, and each of them once.
+func TestMiddleware(t *testing.T) {
+	redis := redistest.Start(t)
+	const tasks, customers = 30, 3
+	var (
+		inside [customers]atomic.Int32
+		done   sync.WaitGroup
+		busy   atomic.Int32
+	)
+	refused := func(failures int) {
+		busy.Add(1)
+		if failures > 0 {
+			t.Error("a busy lock counts as a failure, and asynq gives the task up")
+			done.Done()
+		}
+	}
+	process := asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		var customer int
+		if _, err := fmt.Sscanf(string(task.Payload()), "customer %d", &customer); err != nil {
+			return err
+		}
+		if n := inside[customer].Add(1); n != 1 {
+			t.Errorf("%d tasks of customer %d at once", n, customer)
+		}
+		defer done.Done()
+		defer inside[customer].Add(-1)
+		select { // it takes a while, so that another would overlap
+		case <-time.After(20 * time.Millisecond):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	queue := asynq.NewClient(asynq.RedisClientOpt{Addr: redis.Addr()})
+	defer queue.Close()
+	done.Add(tasks)
+	for i := range tasks {
+		task := asynq.NewTask("bill", fmt.Appendf(nil, "customer %d", i%customers))
+		// That a lock is busy does not count, however often: one failure would be one too many.
+		if _, err := queue.EnqueueContext(t.Context(), task, asynq.MaxRetry(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		start(t, redis, process, refused)
+	}
+	done.Wait()
+	if busy.Load() == 0 {
+		t.Error("no lock was busy, so the test shows nothing")
+	}
+}
+
+// The handler is told of a loss, and the task counts as failed although the handler returns nil.
+func TestMiddleware_lost(t *testing.T) {
+	l := locktest.NewServer(t).Client(t).NewLock("customer")
+	middleware := asynqlock.Middleware(func(*asynq.Task) lock.Locker { return l })
+	err := middleware(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		if _, err := l.ForceUnlock(ctx); err != nil {
+			t.Error(err)
+		}
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), lock.ErrForced) {
+			t.Errorf("the cause is %v", context.Cause(ctx))
+		}
+		return nil
+	})).ProcessTask(t.Context(), asynq.NewTask("bill", nil))
+	if !errors.Is(err, lock.ErrLost) || !asynqlock.IsFailure(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A task without a lock, and the error of a handler, pass through; a lock that is not there begins nothing.
+func TestMiddleware_errors(t *testing.T) {
+	server := locktest.NewServer(t)
+	silent, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect()) // where nobody listens
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close(context.Background())
+	busy := server.Client(t).NewLock("busy")
+	h, err := busy.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Unlock(context.Background())
+	for name, test := range map[string]struct {
+		l       lock.Locker
+		want    error
+		failure bool
+	}{
+		"no lock": {nil, io.EOF, true},
+		"a lock":  {server.Client(t).NewLock("free"), io.EOF, true},
+		"busy":    {busy, lock.ErrNotAcquired, false},
+		"silent":  {silent.NewLock("free"), lock.ErrUnavailable, false},
+	} {
+		middleware := asynqlock.Middleware(func(*asynq.Task) lock.Locker { return test.l })
+		err := middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return io.EOF })).
+			ProcessTask(t.Context(), asynq.NewTask("bill", nil))
+		if !errors.Is(err, test.want) || asynqlock.IsFailure(err) != test.failure {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+
+	// The handler finds a lock of its own busy.
+	err = asynqlock.Middleware(func(*asynq.Task) lock.Locker { return server.Client(t).NewLock("free") })(
+		asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { _, err := busy.TryLock(ctx); return err }),
+	).ProcessTask(t.Context(), asynq.NewTask("bill", nil))
+	if !errors.Is(err, lock.ErrNotAcquired) || !asynqlock.IsFailure(err) {
+		t.Errorf("an error of the handler: %v", err)
+	}
+}

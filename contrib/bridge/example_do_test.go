@@ -1,0 +1,46 @@
+package bridge_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/bridge"
+	"github.com/redis/go-redis/v9"
+)
+
+// ship is what a process does in the middle of the rollout. The names of c have a prefix,
+// client.WithKeyPrefix("leasehold:"); without it every call fails with lock.ErrForeignKey.
+func ship(ctx context.Context, rs *redsync.Redsync, c *client.Client, work func(ctx context.Context) error) error {
+	old := bridge.Redsync(rs, "orders:42", 8*time.Second)
+	return bridge.Do(ctx, old, c.NewLock("orders:42"), work)
+}
+
+// A process in the middle of the rollout waits for those that have redsync alone, and for those that have leasehold alone.
+func ExampleDo() {
+	ctx := context.Background()
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer rdb.Close()
+	rs := redsync.New(goredis.NewPool(rdb))
+	c, err := client.Open(ctx, "redis://"+addr, client.WithKeyPrefix("leasehold:"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	err = ship(ctx, rs, c, func(ctx context.Context) error {
+		fmt.Println("redsync has it:", rs.NewMutex("orders:42").TryLockContext(ctx) == nil)
+		_, err := c.NewLock("orders:42").TryLock(context.Background()) // another owner
+		fmt.Println("leasehold has it:", err == nil)
+		return ctx.Err() // over as soon as one of the two is not certainly held
+	})
+	fmt.Println(err)
+	// Output:
+	// redsync has it: false
+	// leasehold has it: false
+	// <nil>
+}

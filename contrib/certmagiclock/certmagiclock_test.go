@@ -1,0 +1,228 @@
+package certmagiclock_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/certmagiclock"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
+	"go.uber.org/zap"
+)
+
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
+
+// authority issues certificates, and counts them.
+type authority struct {
+	t            *testing.T
+	key          *ecdsa.PrivateKey
+	root         *x509.Certificate
+	issued, busy atomic.Int32
+}
+
+func newAuthority(t *testing.T) *authority {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the authority"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	return &authority{t: t, key: key, root: root}
+}
+
+func (a *authority) IssuerKey() string { return "test" }
+
+func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
+	if n := a.busy.Add(1); n != 1 {
+		a.t.Errorf("%d servers ask for the certificate at once", n)
+	}
+	defer a.busy.Add(-1)
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(int64(a.issued.Add(1)) + 1), DNSNames: csr.DNSNames,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(23 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}, a.root, csr.PublicKey, a.key)
+	if err != nil {
+		return nil, err
+	}
+	return &certmagic.IssuedCertificate{Certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
+}
+
+// storage is the shared disk of all servers, with the locks of a client of its own.
+func storage(t *testing.T, redis *redistest.Server, dir string) *certmagiclock.Storage {
+	c, err := client.New(redis.Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	return certmagiclock.New(&certmagic.FileStorage{Path: dir}, func(name string) lock.Locker {
+		return c.NewLock("certmagic:" + name)
+	})
+}
+
+// Of four servers that need a certificate at the same time, one obtains it, and all have it.
+func TestStorage_obtain(t *testing.T) {
+	redis, dir, issuer := redistest.Start(t), t.TempDir(), newAuthority(t)
+	var wg sync.WaitGroup
+	for range 4 {
+		s := storage(t, redis, dir)
+		var config *certmagic.Config
+		cache := certmagic.NewCache(certmagic.CacheOptions{
+			GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return config, nil },
+			Logger:           zap.NewNop(),
+		})
+		t.Cleanup(cache.Stop)
+		config = certmagic.New(cache, certmagic.Config{
+			Storage: s, Issuers: []certmagic.Issuer{issuer}, Logger: zap.NewNop(),
+			OCSP: certmagic.OCSPConfig{DisableStapling: true},
+		})
+		wg.Go(func() {
+			if err := config.ObtainCertSync(t.Context(), "example.com"); err != nil {
+				t.Error(err)
+			}
+			if _, err := config.CacheManagedCertificate(t.Context(), "example.com"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := issuer.issued.Load(); n != 1 {
+		t.Errorf("%d certificates were issued", n)
+	}
+	if locks := redis.LockKeys(t); len(locks) != 0 {
+		t.Errorf("locks are left: %v", locks)
+	}
+}
+
+// The locks of two servers exclude each other, as certmagic's interfaces want it.
+func TestStorage_locks(t *testing.T) {
+	redis, dir, ctx := redistest.Start(t), t.TempDir(), t.Context()
+	a, b := storage(t, redis, dir), storage(t, redis, dir)
+	if err := a.Lock(ctx, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := b.TryLock(ctx, "x"); ok || err != nil {
+		t.Errorf("while the other one has it: %v, %v", ok, err)
+	}
+	if ok, err := b.TryLock(ctx, "y"); !ok || err != nil {
+		t.Errorf("another name: %v, %v", ok, err)
+	}
+	if err := b.Unlock(ctx, "x"); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
+		t.Errorf("unlock by another server: %v", err)
+	}
+	if err := b.RenewLockLease(ctx, "x", time.Hour); !errors.Is(err, lock.ErrNotHeld) {
+		t.Errorf("renewal by another server: %v", err)
+	}
+	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	if err := b.Lock(short, "x"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a wait that ends: %v", err)
+	}
+	if err := a.RenewLockLease(ctx, "x", time.Hour); err != nil {
+		t.Error(err)
+	}
+	if left := redis.Do(t, "PTTL", "certmagic:x"); func() bool { ms, err := left.AsInt64(); return err != nil || ms > 60_000 }() {
+		t.Errorf("a server that dies now keeps the others waiting for %v ms", left.String())
+	}
+	waits := make(chan error)
+	go func() { waits <- b.Lock(ctx, "x") }()
+	if err := a.Unlock(ctx, "x"); err != nil {
+		t.Error(err)
+	}
+	if err := <-waits; err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+
+	redis.Do(t, "DEL", "certmagic:x") // as a failover would
+	if err := b.Unlock(ctx, "x"); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("after a loss: %v", err)
+	}
+	if err := b.Unlock(ctx, "y"); err != nil {
+		t.Error(err)
+	}
+}
+
+// certmagic hears of a loss where it asks, and "busy" is not "no answer".
+func TestStorage_loss(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, func(name string) lock.Locker { return c.NewLock(name) })
+	if err := s.Lock(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.NewLock("x").ForceUnlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RenewLockLease(t.Context(), "x", time.Hour); !errors.Is(err, lock.ErrForced) {
+		t.Errorf("%v", err)
+	}
+	if err := s.Unlock(t.Context(), "x"); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("%v", err)
+	}
+
+	silent, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect()) // where nobody listens
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close(context.Background())
+	s = certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, func(name string) lock.Locker { return silent.NewLock(name) })
+	if ok, err := s.TryLock(t.Context(), "x"); ok || !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("without Redis: %v, %v", ok, err)
+	}
+}
+
+// A goroutine that has lost the lock gives back its own hold, and not that of the goroutine of this server that has it now.
+func TestStorage_lossBesideAnother(t *testing.T) {
+	server, ctx := locktest.NewServer(t), t.Context()
+	c, other := server.Client(t, client.WithWatchdogTimeout(6*time.Second)), server.Client(t) // c learns of the loss in 2 s
+	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, func(name string) lock.Locker { return c.NewLock(name) })
+	if err := s.Lock(ctx, "x"); err != nil { // by one goroutine, which loses it
+		t.Fatal(err)
+	}
+	if _, err := other.NewLock("x").ForceUnlock(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for s.RenewLockLease(ctx, "x", time.Hour) == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := s.Lock(ctx, "x"); err != nil { // by another
+		t.Fatal(err)
+	}
+	if err := s.RenewLockLease(ctx, "x", time.Hour); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("the first one asks, and is not told: %v", err)
+	}
+	if err := s.Unlock(ctx, "x"); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("the first one unlocks: %v", err)
+	}
+	if _, err := other.NewLock("x").TryLock(ctx); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("a third one, while the second has the lock: %v", err)
+	}
+	if err := s.RenewLockLease(ctx, "x", time.Hour); err != nil {
+		t.Errorf("the second one asks: %v", err)
+	}
+	if err := s.Unlock(ctx, "x"); err != nil {
+		t.Errorf("the second one unlocks: %v", err)
+	}
+	if err := s.Unlock(ctx, "x"); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
+		t.Errorf("after both: %v", err)
+	}
+}

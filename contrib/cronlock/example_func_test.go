@@ -1,0 +1,43 @@
+package cronlock_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/cronlock"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/robfig/cron/v3"
+)
+
+// invoices adds a job that one of all processes runs each minute.
+func invoices(s *cron.Cron, c *client.Client, job func(ctx context.Context) error) error {
+	l := c.NewLock("cron:invoices", lock.WithAtLeast(50*time.Second))
+	report := func(err error) { log.Print("cron:invoices: ", err) } // no answer from Redis, a loss, or an error of the job
+	_, err := s.AddJob("* * * * *", cronlock.Func(l, report, job))
+	return err
+}
+
+// A job with a context, which ends when the lock is lost. The second process skips the run.
+func ExampleFunc() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	for _, s := range []*cron.Cron{cron.New(), cron.New()} { // two processes
+		err := invoices(s, c, func(ctx context.Context) error {
+			fmt.Println("writing invoices")
+			return ctx.Err()
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		s.Entries()[0].Job.Run() // as s.Start has it run at the full minute
+	}
+	// Output: writing invoices
+}

@@ -1,0 +1,27 @@
+package cronlock_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/cronlock"
+	"github.com/robfig/cron/v3"
+)
+
+// A job that is there already is wrapped. It has no context, so it does not hear of a loss.
+func ExampleUnless() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	job := cron.FuncJob(func() { fmt.Println("writing a report") })
+	failed := func(err error) { log.Print("cron:report: ", err) } // no answer from Redis, or a loss
+	one := cronlock.Unless(c.NewLock("cron:report"), failed)
+	cron.NewChain(one).Then(job).Run() // as a schedule has it run
+	// Output: writing a report
+}

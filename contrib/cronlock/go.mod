@@ -1,0 +1,20 @@
+module github.com/leasehold-go/leasehold/contrib/cronlock
+
+go 1.25.0
+
+require (
+	github.com/leasehold-go/leasehold v0.0.0
+	github.com/robfig/cron/v3 v3.0.1
+)
+
+require (
+	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/minio/highwayhash v1.0.4 // indirect
+	github.com/redis/rueidis v1.0.79 // indirect
+	github.com/yuin/gopher-lua v1.1.1 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+)
+
+replace github.com/leasehold-go/leasehold => ../../

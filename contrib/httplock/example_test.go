@@ -1,0 +1,61 @@
+package httplock_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/httplock"
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// One payment of an order at a time, in all replicas of the service.
+func ExampleHandler() {
+	ctx := context.Background()
+	c, err := client.Open(ctx, "redis://"+addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close(ctx)
+
+	pay := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for range 3 {
+			if r.Context().Err() != nil { // the client went away, or the lock was lost
+				return
+			}
+			// … one step of the payment
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	mux := http.NewServeMux()
+	mux.Handle("POST /orders/{id}/payment", httplock.Handler(
+		func(r *http.Request) lock.Locker { return c.NewLock("orders:" + r.PathValue("id")) },
+		pay,
+		func(r *http.Request, err error) { log.Print(r.URL.Path, ": ", err) },
+	))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+
+	post := func() {
+		resp, err := http.Post(server.URL+"/orders/42/payment", "", nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		resp.Body.Close()
+		fmt.Println(resp.Status)
+	}
+	post()
+	err = lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { // as another request would
+		post()
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 204 No Content
+	// 409 Conflict
+}

@@ -1,0 +1,462 @@
+package httplock_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/httplock"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
+)
+
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
+
+// lockOf returns the lock of an order, and none for a request to other paths.
+func lockOf(c *client.Client, opts ...lock.Option) func(*http.Request) lock.Locker {
+	return func(r *http.Request) lock.Locker {
+		if r.PathValue("id") == "" {
+			return nil
+		}
+		return c.NewLock("orders:"+r.PathValue("id"), opts...)
+	}
+}
+
+// serve starts a server with h on the orders.
+func serve(t *testing.T, h http.Handler) *httptest.Server {
+	mux := http.NewServeMux()
+	mux.Handle("POST /orders/{id}", h)
+	mux.Handle("POST /", h)
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// post sends a request and returns its answer, with the body read.
+func post(t *testing.T, s *httptest.Server, path string) (*http.Response, string) {
+	t.Helper()
+	resp, err := http.Post(s.URL+path, "", nil)
+	if err != nil {
+		t.Errorf("%s: %v", path, err)
+		return &http.Response{}, ""
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Errorf("%s: %v", path, err)
+	}
+	return resp, string(body)
+}
+
+func wantStatus(t *testing.T, s *httptest.Server, path string, want int) {
+	t.Helper()
+	if resp, _ := post(t, s, path); resp.StatusCode != want {
+		t.Errorf("%s: %d, want %d", path, resp.StatusCode, want)
+	}
+}
+
+// fatal returns a function for requests that must not fail.
+func fatal(t *testing.T) func(*http.Request, error) {
+	return func(r *http.Request, err error) { t.Errorf("%s: %v", r.URL.Path, err) }
+}
+
+var noContent = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
+
+// Two replicas work on one order at a time: the other one answers 409.
+func TestHandler(t *testing.T) {
+	redis := locktest.NewServer(t)
+	inside, leave := make(chan lock.Hold), make(chan struct{})
+	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("id") == "slow" {
+			inside <- httplock.FromContext(r.Context())
+			<-leave
+		}
+		noContent(w, r)
+	})
+	one := serve(t, httplock.Handler(lockOf(redis.Client(t)), next, fatal(t)))
+	two := serve(t, httplock.Handler(lockOf(redis.Client(t)), next, fatal(t)))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wantStatus(t, one, "/orders/slow", http.StatusNoContent)
+	}()
+	if h := <-inside; h == nil || h.Token() == 0 || h.Err() != nil {
+		t.Errorf("the hold is %v", h)
+	}
+	for _, s := range []*httptest.Server{one, two} {
+		wantStatus(t, s, "/orders/slow", http.StatusConflict)
+		wantStatus(t, s, "/orders/42", http.StatusNoContent)
+		wantStatus(t, s, "/elsewhere", http.StatusNoContent)
+	}
+	close(leave)
+	<-done
+	for range 20 { // a client that has its answer finds the lock free
+		wantStatus(t, two, "/orders/42", http.StatusNoContent)
+	}
+}
+
+// A request without a lock has no hold.
+// With a semaphore, as many requests are inside at once as there are permits.
+func TestHandler_permits(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	inside, leave := make(chan lock.Hold), make(chan struct{})
+	url := serve(t, httplock.Handler(
+		func(*http.Request) lock.Locker { return c.NewSemaphore("reports", 2) },
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			inside <- httplock.FromContext(r.Context())
+			<-leave
+			noContent(w, r)
+		}), fatal(t)))
+	var requests sync.WaitGroup
+	for range 2 {
+		requests.Go(func() { wantStatus(t, url, "/orders/1", http.StatusNoContent) })
+	}
+	if a, b := <-inside, <-inside; a == nil || b == nil || a.Owner() == b.Owner() {
+		t.Errorf("the holds are %v and %v", a, b)
+	}
+	wantStatus(t, url, "/orders/1", http.StatusConflict)
+	close(leave)
+	requests.Wait()
+}
+
+func TestFromContext(t *testing.T) {
+	if h := httplock.FromContext(t.Context()); h != nil {
+		t.Errorf("%v", h)
+	}
+}
+
+// A request waits for no longer than WithWait says.
+func TestWaitingHandler_busy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis := locktest.NewServer(t)
+		h, err := redis.Client(t).NewLock("orders:42").Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Unlock(context.Background())
+		handler := httplock.WaitingHandler(lockOf(redis.Client(t), lock.WithWait(time.Minute)), noContent, fatal(t))
+		r := httptest.NewRequest(http.MethodPost, "/orders/42", nil)
+		r.SetPathValue("id", "42")
+		w, began := httptest.NewRecorder(), time.Now()
+		handler.ServeHTTP(w, r)
+		if took := time.Since(began); w.Code != http.StatusConflict || took != time.Minute {
+			t.Errorf("%d after %v", w.Code, took)
+		}
+	})
+}
+
+// A request waits for another one.
+func TestWaitingHandler(t *testing.T) {
+	redis := locktest.NewServer(t)
+	c := redis.Client(t)
+	holder := redis.Client(t).NewLock("orders:42")
+	h, err := holder.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	patient := serve(t, httplock.WaitingHandler(lockOf(c), noContent, fatal(t)))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wantStatus(t, patient, "/orders/42", http.StatusNoContent)
+	}()
+	for {
+		if s, err := holder.Inspect(t.Context()); err != nil {
+			t.Fatal(err)
+		} else if len(s.Waiters) == 1 {
+			break
+		}
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	<-done
+}
+
+// Each error has its answer, and failed is told of those that are faults.
+func TestHandler_errors(t *testing.T) {
+	silent, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect(), client.WithWatchdogTimeout(time.Second)) // where nobody listens
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close(context.Background())
+	redis := locktest.NewServer(t)
+	closed := redis.Client(t)
+	if err := closed.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := redis.Redis()
+	if err := r.Do(t.Context(), r.B().Set().Key("orders:text").Value("of another program").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		c          *client.Client
+		path       string
+		status     int
+		retryAfter string
+		told       error
+	}{
+		{silent, "/orders/42", http.StatusServiceUnavailable, "5", lock.ErrUnavailable},
+		{closed, "/orders/42", http.StatusServiceUnavailable, "5", lock.ErrClosed},
+		{redis.Client(t), "/orders/" + strings.Repeat("4", 5000), http.StatusBadRequest, "", lock.ErrBadName},
+		{redis.Client(t), "/orders/text", http.StatusInternalServerError, "", lock.ErrForeignKey},
+	} {
+		for name, handler := range map[string]http.Handler{
+			"Handler": httplock.Handler(lockOf(test.c), http.NotFoundHandler(), func(_ *http.Request, err error) {
+				if !errors.Is(err, test.told) {
+					t.Errorf("%s: %v", test.path, err)
+				}
+			}),
+			"nobody is told": httplock.Handler(lockOf(test.c), http.NotFoundHandler(), nil),
+		} {
+			resp, _ := post(t, serve(t, handler), test.path)
+			if resp.StatusCode != test.status || resp.Header.Get("Retry-After") != test.retryAfter {
+				t.Errorf("%s, %v: %d, %v", name, test.told, resp.StatusCode, resp.Header)
+			}
+		}
+	}
+}
+
+// A handler that ends because the lock was lost answers 500 and not an empty 200; its own answer stays.
+func TestHandler_lost(t *testing.T) {
+	for own, want := range map[int]int{
+		0:                              http.StatusInternalServerError,
+		http.StatusEarlyHints:          http.StatusInternalServerError, // which is not the answer yet
+		http.StatusAccepted:            http.StatusAccepted,
+		http.StatusTeapot:              http.StatusTeapot,
+		http.StatusFailedDependency:    http.StatusFailedDependency,
+		http.StatusInsufficientStorage: http.StatusInsufficientStorage,
+	} {
+		t.Run(fmt.Sprint(own), func(t *testing.T) {
+			c := locktest.NewServer(t).Client(t)
+			told := make(chan error, 1)
+			s := serve(t, httplock.Handler(lockOf(c), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if _, err := c.NewLock("orders:42").ForceUnlock(r.Context()); err != nil {
+					t.Error(err)
+				}
+				<-r.Context().Done()
+				if err := context.Cause(r.Context()); !errors.Is(err, lock.ErrForced) {
+					t.Errorf("the cause is %v", err)
+				}
+				if own != 0 {
+					w.WriteHeader(own)
+				}
+			}), func(_ *http.Request, err error) { told <- err }))
+			resp, body := post(t, s, "/orders/42")
+			if resp.StatusCode != want || (body == "") != (want == own) {
+				t.Errorf("%d, %q, want %d", resp.StatusCode, body, want)
+			}
+			if err := <-told; !errors.Is(err, lock.ErrLost) {
+				t.Errorf("told %v", err)
+			}
+		})
+	}
+}
+
+// A client of leasehold that is closed while a handler works ends the hold as a loss does: it is not known what was done.
+func TestHandler_closedMeanwhile(t *testing.T) {
+	c, err := client.New(locktest.NewServer(t).Redis())
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan error, 1)
+	causes := make(chan error, 1)
+	told := make(chan error, 1)
+	s := serve(t, httplock.Handler(lockOf(c), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		go func() { closed <- c.Close(context.Background()) }()
+		<-r.Context().Done()
+		causes <- context.Cause(r.Context())
+	}), func(_ *http.Request, err error) { told <- err }))
+	wantStatus(t, s, "/orders/42", http.StatusInternalServerError)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	for _, err := range []error{<-causes, <-told} {
+		w := httptest.NewRecorder()
+		if !errors.Is(err, lock.ErrClosed) || !httplock.Refuse(w, err) || w.Code != http.StatusInternalServerError || w.Header().Get("Retry-After") != "" {
+			t.Errorf("%v: %d, %v", err, w.Code, w.Header())
+		}
+	}
+}
+
+// A client that goes away ends the work, and nobody is told; the lock is given back.
+func TestHandler_clientGoesAway(t *testing.T) {
+	redis := locktest.NewServer(t)
+	inside, ended := make(chan struct{}), make(chan struct{})
+	s := serve(t, httplock.WaitingHandler(lockOf(redis.Client(t)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(inside)
+		<-r.Context().Done()
+		close(ended)
+	}), fatal(t)))
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/orders/42", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		<-inside
+		cancel()
+	}()
+	if _, err := s.Client().Do(r); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	<-ended
+	h, err := redis.Client(t).NewLock("orders:42").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A panic goes on to the server, and the lock is given back.
+func TestHandler_panics(t *testing.T) {
+	redis := locktest.NewServer(t)
+	s := serve(t, httplock.Handler(lockOf(redis.Client(t)), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		panic(http.ErrAbortHandler)
+	}), fatal(t)))
+	if resp, err := http.Post(s.URL+"/orders/42", "", nil); err == nil {
+		t.Errorf("it has an answer: %s", resp.Status)
+		resp.Body.Close()
+	}
+	h, err := redis.Client(t).NewLock("orders:42").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A panic after a loss is for the handler outside to answer.
+func TestHandler_panicsAfterLoss(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	inner := httplock.Handler(lockOf(c), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if _, err := c.NewLock("orders:42").ForceUnlock(r.Context()); err != nil {
+			t.Error(err)
+		}
+		<-r.Context().Done()
+		panic("out of paper")
+	}), nil)
+	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if recover() != nil {
+				w.WriteHeader(http.StatusTeapot)
+			}
+		}()
+		inner.ServeHTTP(w, r)
+	}))
+	wantStatus(t, s, "/orders/42", http.StatusTeapot)
+}
+
+// next can do with its ResponseWriter what it could without the lock.
+func TestHandler_responseWriter(t *testing.T) {
+	redis := locktest.NewServer(t)
+	var handling sync.WaitGroup // the server forgets a connection that is hijacked, and its Close does not wait for the handler
+	handler := httplock.Handler(lockOf(redis.Client(t)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.PathValue("id") {
+		case "flush":
+			fmt.Fprint(w, "one ")
+			w.(http.Flusher).Flush()
+			fmt.Fprint(w, "two")
+		case "copy":
+			n, err := w.(io.ReaderFrom).ReadFrom(strings.NewReader("a file"))
+			if n != 6 || err != nil {
+				t.Errorf("%d, %v", n, err)
+			}
+		case "deadline":
+			if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
+				t.Error(err)
+			}
+			fmt.Fprint(w, "in time")
+		case "hijack":
+			c, rw, err := w.(http.Hijacker).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			fmt.Fprint(rw, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 3\r\n\r\nown")
+			rw.Flush()
+		}
+	}), fatal(t))
+	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handling.Add(1)
+		defer handling.Done()
+		handler.ServeHTTP(w, r)
+	}))
+	for path, want := range map[string]string{"flush": "one two", "copy": "a file", "deadline": "in time", "hijack": "own"} {
+		if _, body := post(t, s, "/orders/"+path); body != want {
+			t.Errorf("%s: %q", path, body)
+		}
+	}
+	handling.Wait()
+}
+
+// plainWriter can neither flush nor be hijacked.
+type plainWriter struct{ http.ResponseWriter }
+
+// What a ResponseWriter cannot do says so through the lock, and is no answer: that of a lost lock follows.
+func TestHandler_plainResponseWriter(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	for name, f := range map[string]func(http.ResponseWriter) error{
+		"Flush": func(w http.ResponseWriter) error { return http.NewResponseController(w).Flush() },
+		"Flush without an error": func(w http.ResponseWriter) error {
+			w.(http.Flusher).Flush()
+			return http.ErrNotSupported
+		},
+		"Hijack": func(w http.ResponseWriter) error { _, _, err := http.NewResponseController(w).Hijack(); return err },
+	} {
+		h := httplock.Handler(func(*http.Request) lock.Locker { return c.NewLock("orders") }, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := f(w); !errors.Is(err, http.ErrNotSupported) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if _, err := c.NewLock("orders").ForceUnlock(r.Context()); err != nil {
+				t.Error(err)
+			}
+			<-r.Context().Done()
+		}), nil)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(plainWriter{w}, httptest.NewRequest(http.MethodPost, "/", nil))
+		if w.Code != http.StatusInternalServerError {
+			t.Errorf("%s: %d", name, w.Code)
+		}
+	}
+}
+
+// Refuse leaves other errors to its caller.
+func TestRefuse(t *testing.T) {
+	for _, err := range []error{nil, io.EOF, lock.ErrForeignKey, context.Canceled} {
+		w := httptest.NewRecorder()
+		if httplock.Refuse(w, err) || w.Body.Len() > 0 {
+			t.Errorf("%v: %d", err, w.Code)
+		}
+	}
+	both := errors.Join(lock.ErrNotAcquired, lock.ErrUnavailable)
+	w := httptest.NewRecorder()
+	if !httplock.Refuse(w, both) || w.Code != http.StatusServiceUnavailable {
+		t.Errorf("a busy lock and a silent server: %d", w.Code)
+	}
+	w = httptest.NewRecorder()
+	if !httplock.Refuse(w, &lock.Error{Op: "hold", Name: "x", Err: lock.ErrLost}) || w.Code != http.StatusInternalServerError {
+		t.Errorf("lost: %d", w.Code)
+	}
+	if _, err := bufio.NewReader(w.Body).ReadString('\n'); err != nil {
+		t.Errorf("no text: %v", err)
+	}
+}

@@ -1,0 +1,331 @@
+// Package leaseholdotel measures and traces the locks of a leasehold client with OpenTelemetry.
+//
+//	observer, err := leaseholdotel.NewObserver()
+//	if err != nil {
+//		return err
+//	}
+//	c, err := client.Open(ctx, url, client.WithObserver(observer))
+//
+// Metrics: the names, units and attributes stand in docs/TELEMETRY.md of the repository, next to a
+// Grafana board and alert rules. Package leaseholdprom gives the same metrics to Prometheus' own
+// client library.
+//
+// Traces: each call of Lock or TryLock is a span, leasehold.lock.acquire, whose parent is the span in
+// the context of the call. It has the event "queued" when the call begins to wait. No span lasts for
+// as long as a lock is held. The span of the caller, if it has not ended by then, gets the events
+// leasehold.lock.renewal_failed, leasehold.lock.abandoned and leasehold.lock.lost.
+//
+// Redis commands are not traced here: wrap the rueidis client for that, as with rueidisotel. The names
+// of locks are in no attribute, as there may be any number of them: see [WithNameAttribute]. Owners
+// and fencing tokens never are.
+package leaseholdotel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// scope is the name of the instrumentation.
+const scope = "github.com/leasehold-go/leasehold/contrib/leaseholdotel"
+
+// The attributes.
+const (
+	kindKey    = attribute.Key("leasehold.lock.kind")
+	nameKey    = attribute.Key("leasehold.lock.name")
+	outcomeKey = attribute.Key("leasehold.lock.outcome")
+	reasonKey  = attribute.Key("leasehold.lock.release.reason")
+	errorKey   = attribute.Key("error.type")
+)
+
+// The buckets of the histograms, in seconds.
+var (
+	acquireBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60}
+	holdBuckets    = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600}
+	marginBuckets  = []float64{.01, .05, .1, .5, 1, 2.5, 5, 7.5, 10, 15, 20, 30, 60}
+)
+
+// Option configures an observer.
+type Option func(*config) error
+
+type config struct {
+	meters  metric.MeterProvider
+	tracers trace.TracerProvider
+	nameOf  func(string) string
+}
+
+// WithMeterProvider gives the metrics to p instead of the global provider. The metrics are off with
+// that of package go.opentelemetry.io/otel/metric/noop.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return func(c *config) error {
+		c.meters = p
+		return given("WithMeterProvider", p != nil)
+	}
+}
+
+// WithTracerProvider gives the spans to p instead of the global provider. The spans are off with
+// that of package go.opentelemetry.io/otel/trace/noop.
+func WithTracerProvider(p trace.TracerProvider) Option {
+	return func(c *config) error {
+		c.tracers = p
+		return given("WithTracerProvider", p != nil)
+	}
+}
+
+// WithNameAttribute gives metrics and spans the attribute leasehold.lock.name, with what f makes of
+// the name of the lock. Each value that f returns is kept for as long as the process lives, and costs
+// some fifty series: f should return one of a few words, such as the part before the first colon. Bytes
+// that are not UTF-8 become U+FFFD. f must not block.
+func WithNameAttribute(f func(name string) string) Option {
+	return func(c *config) error {
+		c.nameOf = f
+		return given("WithNameAttribute", f != nil)
+	}
+}
+
+// given returns an error unless an option was given something.
+func given(option string, something bool) error {
+	if something {
+		return nil
+	}
+	return fmt.Errorf("%s(nil): leave the option away", option)
+}
+
+// observer has the instruments.
+type observer struct {
+	config
+	tracer trace.Tracer
+
+	acquires, holds, margins            metric.Float64Histogram
+	held, waiters                       metric.Int64UpDownCounter
+	renewals, lost, abandoned, passedOn metric.Int64Counter
+
+	known sync.Map // sets by labels: to make attributes costs more than to count
+}
+
+// labels are what all attributes of a lock follow from.
+type labels struct{ kind, name string }
+
+// sets are the attributes of locks with the same labels.
+type sets struct {
+	own                []attribute.KeyValue
+	plain              metric.MeasurementOption // own
+	acquired, unlocked metric.MeasurementOption // with the outcome, and with the reason, that are the rule
+}
+
+// NewObserver returns an observer for client.WithObserver, of as many clients as you like. It fails
+// if the meter provider refuses an instrument, if an option is nil, or was given nil.
+func NewObserver(opts ...Option) (lock.Observer, error) {
+	o := &observer{}
+	for i, opt := range opts {
+		err := fmt.Errorf("option %d of %d is nil", i+1, len(opts))
+		if opt != nil {
+			err = opt(&o.config)
+		}
+		if err != nil {
+			return lock.Observer{}, fmt.Errorf("leaseholdotel: new observer: %w", err)
+		}
+	}
+	if o.meters == nil {
+		o.meters = otel.GetMeterProvider()
+	}
+	if o.tracers == nil {
+		o.tracers = otel.GetTracerProvider()
+	}
+	o.tracer = o.tracers.Tracer(scope)
+	if err := o.instruments(o.meters.Meter(scope)); err != nil {
+		return lock.Observer{}, fmt.Errorf("leaseholdotel: new observer: %w", err)
+	}
+	return lock.Observer{
+		Waiting:       o.waiting,
+		Granted:       o.granted,
+		Refused:       o.ended("busy"),
+		TimedOut:      o.ended("timeout"),
+		Canceled:      o.ended("canceled"),
+		Unavailable:   o.ended("unavailable"),
+		Failed:        o.ended("failed"),
+		Renewed:       o.renewed,
+		RenewalFailed: o.renewalFailed,
+		Abandoned:     o.wasAbandoned,
+		PassedOn:      o.wasPassedOn,
+		Released:      o.released,
+		Lost:          o.wasLost,
+	}, nil
+}
+
+// instruments makes the instruments.
+func (o *observer) instruments(m metric.Meter) error {
+	var errs []error
+	histogram := func(name, help string, buckets []float64) metric.Float64Histogram {
+		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(help), metric.WithExplicitBucketBoundaries(buckets...))
+		errs = append(errs, err)
+		return h
+	}
+	upDown := func(name, unit, help string) metric.Int64UpDownCounter {
+		c, err := m.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
+		errs = append(errs, err)
+		return c
+	}
+	counter := func(name, unit, help string) metric.Int64Counter {
+		c, err := m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(help))
+		errs = append(errs, err)
+		return c
+	}
+	o.acquires = histogram("leasehold.lock.acquire.duration", "How long calls of Lock and TryLock took, by what they came to.", acquireBuckets)
+	o.holds = histogram("leasehold.lock.hold.duration", "How long locks were held, by the way in which the hold ended.", holdBuckets)
+	o.held = upDown("leasehold.lock.held.count", "{lock}", "How many holds there are now. A re-entry counts once more.")
+	o.waiters = upDown("leasehold.lock.waiter.count", "{waiter}", "How many calls of Lock wait for another owner now.")
+	o.renewals = counter("leasehold.lock.renewals", "{renewal}", "How many leases were renewed, or not: then error_type says why.")
+	o.margins = histogram("leasehold.lock.renewal.margin", "How much of a lease was left when its renewal was confirmed.", marginBuckets)
+	o.lost = counter("leasehold.lock.lost", "{lock}", "How many holds were lost, by the reason.")
+	o.abandoned = counter("leasehold.lock.abandoned", "{lock}", "How many holds were not unlocked after the end of their context.")
+	o.passedOn = counter("leasehold.lock.passed_on", "{lock}", "How many holds passed their lock on inside the process, without a command to Redis.")
+	return errors.Join(errs...)
+}
+
+// of returns the attributes of the lock that e is about.
+func (o *observer) of(ctx context.Context, e lock.Event) *sets {
+	l := labels{kind: e.Kind}
+	if o.nameOf != nil {
+		l.name = strings.ToValidUTF8(o.nameOf(e.Name), "\uFFFD") // else exporters refuse all metrics
+	}
+	if s, ok := o.known.Load(l); ok {
+		return s.(*sets)
+	}
+	s := &sets{own: []attribute.KeyValue{kindKey.String(l.kind)}}
+	if o.nameOf != nil {
+		s.own = append(s.own, nameKey.String(l.name))
+	}
+	s.plain = s.with()
+	s.acquired, s.unlocked = s.with(outcomeKey.String("acquired")), s.with(reasonKey.String("unlocked"))
+	known, others := o.known.LoadOrStore(l, s)
+	if others {
+		return known.(*sets)
+	}
+	// A counter that is there before it counts: the increase from nothing to one is no increase to
+	// Prometheus, and the first loss would raise no alarm.
+	o.abandoned.Add(ctx, 0, s.plain)
+	o.passedOn.Add(ctx, 0, s.plain)
+	o.waiters.Add(ctx, 0, s.plain)
+	o.renewals.Add(ctx, 0, s.plain)
+	o.renewals.Add(ctx, 0, s.with(errorKey.String("unavailable")))
+	for _, reason := range reasons {
+		o.lost.Add(ctx, 0, s.with(reasonKey.String(reason)))
+	}
+	return s
+}
+
+// with returns the attributes of a measurement that has more than all have.
+func (s *sets) with(more ...attribute.KeyValue) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(append(s.own[:len(s.own):len(s.own)], more...)...))
+}
+
+func (o *observer) waiting(ctx context.Context, e lock.Event) {
+	o.waiters.Add(ctx, 1, o.of(ctx, e).plain)
+}
+
+func (o *observer) granted(ctx context.Context, e lock.Event) {
+	s := o.of(ctx, e)
+	o.acquires.Record(ctx, seconds(e.Took), s.acquired)
+	o.held.Add(ctx, 1, s.plain)
+	o.endWait(ctx, e, s)
+	o.span(ctx, e, s, "acquired", "")
+}
+
+// ended returns what is called for calls that came to outcome, and to no hold.
+func (o *observer) ended(outcome string) func(context.Context, lock.Event) {
+	return func(ctx context.Context, e lock.Event) {
+		s, errorType := o.of(ctx, e), errorType(outcome, e.Err)
+		more := []attribute.KeyValue{outcomeKey.String(outcome)}
+		if errorType != "" {
+			more = append(more, errorKey.String(errorType))
+		}
+		o.acquires.Record(ctx, seconds(e.Took), s.with(more...))
+		o.endWait(ctx, e, s)
+		o.span(ctx, e, s, outcome, errorType)
+	}
+}
+
+// endWait counts the end of a wait, if the call waited.
+func (o *observer) endWait(ctx context.Context, e lock.Event, s *sets) {
+	if e.Waited > 0 {
+		o.waiters.Add(ctx, -1, s.plain)
+	}
+}
+
+// span records the span of a call that has ended now. errorType is empty if its outcome is no error.
+func (o *observer) span(ctx context.Context, e lock.Event, s *sets, outcome, errorType string) {
+	now := time.Now()
+	_, span := o.tracer.Start(ctx, "leasehold.lock.acquire", trace.WithTimestamp(now.Add(-e.Took)), trace.WithAttributes(s.own...))
+	if span.IsRecording() {
+		if e.Waited > 0 {
+			span.AddEvent("queued", trace.WithTimestamp(now.Add(-e.Waited)))
+		}
+		span.SetAttributes(outcomeKey.String(outcome))
+		if errorType != "" {
+			span.SetAttributes(errorKey.String(errorType))
+			span.SetStatus(codes.Error, errorType) // the error itself has the name of the lock
+		}
+	}
+	span.End(trace.WithTimestamp(now))
+}
+
+// note adds an event to the span of the caller, if that has not ended.
+func note(ctx context.Context, name string, s *sets, more ...attribute.KeyValue) {
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.AddEvent(name, trace.WithAttributes(s.own...), trace.WithAttributes(more...))
+	}
+}
+
+func (o *observer) renewed(ctx context.Context, e lock.Event) {
+	s := o.of(ctx, e)
+	o.renewals.Add(ctx, 1, s.plain)
+	o.margins.Record(ctx, seconds(e.Left), s.plain)
+}
+
+func (o *observer) renewalFailed(ctx context.Context, e lock.Event) {
+	s, errorType := o.of(ctx, e), errorKey.String(word(e.Err))
+	o.renewals.Add(ctx, 1, s.with(errorType))
+	note(ctx, "leasehold.lock.renewal_failed", s, errorType)
+}
+
+func (o *observer) wasAbandoned(ctx context.Context, e lock.Event) {
+	s := o.of(ctx, e)
+	o.abandoned.Add(ctx, 1, s.plain)
+	note(ctx, "leasehold.lock.abandoned", s)
+}
+
+func (o *observer) wasPassedOn(ctx context.Context, e lock.Event) {
+	o.passedOn.Add(ctx, 1, o.of(ctx, e).plain)
+}
+
+func (o *observer) released(ctx context.Context, e lock.Event) {
+	s := o.of(ctx, e)
+	o.held.Add(ctx, -1, s.plain)
+	reason := s.unlocked
+	if e.Err != nil {
+		reason = s.with(reasonKey.String("unconfirmed"))
+	}
+	o.holds.Record(ctx, seconds(e.Held), reason)
+}
+
+func (o *observer) wasLost(ctx context.Context, e lock.Event) {
+	s, why := o.of(ctx, e), reasonKey.String(reason(e.Err))
+	reason := s.with(why)
+	o.held.Add(ctx, -1, s.plain)
+	o.holds.Record(ctx, seconds(e.Held), reason)
+	o.lost.Add(ctx, 1, reason)
+	note(ctx, "leasehold.lock.lost", s, why)
+}
+
+func seconds(d time.Duration) float64 { return max(d, 0).Seconds() }

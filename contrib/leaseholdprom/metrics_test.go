@@ -1,0 +1,202 @@
+package leaseholdprom_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/leaseholdprom"
+	"github.com/leasehold-go/leasehold/internal/observetest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
+
+func newMetrics(t *testing.T, opts ...leaseholdprom.Option) *leaseholdprom.Metrics {
+	t.Helper()
+	m, err := leaseholdprom.New(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestNew_badInput(t *testing.T) {
+	for want, o := range map[string]leaseholdprom.Option{"option 1 of 1 is nil": nil, "WithNameLabel(nil)": leaseholdprom.WithNameLabel(nil)} {
+		if _, err := leaseholdprom.New(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// gather returns the metrics of m by name and labels, as `name{label="value"}`: of a histogram how
+// often it was observed.
+func gather(t *testing.T, m *leaseholdprom.Metrics) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(m); err != nil {
+		t.Fatal(err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := make(map[string]float64)
+	for _, f := range families {
+		for _, m := range f.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				if l.GetValue() != "" {
+					labels = append(labels, l.GetName()+"="+l.GetValue())
+				}
+			}
+			key := f.GetName() + "{" + strings.Join(labels, ",") + "}"
+			switch f.GetType() {
+			case dto.MetricType_HISTOGRAM:
+				values[key] = float64(m.Histogram.GetSampleCount())
+			case dto.MetricType_GAUGE:
+				values[key] = m.Gauge.GetValue()
+			default:
+				values[key] = m.Counter.GetValue()
+			}
+		}
+	}
+	return values
+}
+
+// The metrics agree with what another observer of the same client heard, event by event, on a real
+// server.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	m := newMetrics(t)
+	r := observetest.Play(t, client.WithObserver(m.Observer()))
+	want := make(map[string]float64)
+	for key, n := range observetest.Metrics(r) {
+		want[key] = n
+	}
+	got := gather(t, m)
+	maps.DeleteFunc(got, func(_ string, v float64) bool { return v == 0 })
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		if got[key] != want[key] {
+			t.Errorf("%s is %v, want %v", key, got[key], want[key])
+		}
+		delete(got, key)
+	}
+	for key, v := range got {
+		t.Errorf("%s is %v, and no event says so", key, v)
+	}
+}
+
+// What Prometheus' own linter thinks of the names, and whether any name or owner is told.
+func TestMetrics_lint(t *testing.T) {
+	t.Parallel()
+	m := newMetrics(t)
+	r := observetest.NewRecord()
+	c, err := client.New(redistest.Start(t).Client(t), client.WithObserver(m.Observer()), client.WithObserver(r.Observer()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := c.NewLock("secret-name").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	problems, err := testutil.CollectAndLint(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if !strings.HasSuffix(p.Metric, "_count") { // OpenTelemetry's conventions end the name of a gauge that goes up and down so
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+	for key := range gather(t, m) {
+		if strings.Contains(key, "secret") || strings.Contains(key, c.ID()) {
+			t.Errorf("told: %s", key)
+		}
+	}
+}
+
+// With a label for names there is a series for each word that the function returns.
+// What is not UTF-8 in it, which Prometheus takes nowhere, is replaced.
+func TestWithNameLabel(t *testing.T) {
+	t.Parallel()
+	m := newMetrics(t, leaseholdprom.WithNameLabel(func(name string) string {
+		kind, _, _ := strings.Cut(name, ":")
+		return kind
+	}))
+	c, err := client.New(redistest.Start(t).Client(t), client.WithObserver(m.Observer()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"orders:1", "orders:2", "reports:1", "caf\xe9:1"} {
+		h, err := c.NewLock(name).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	got := gather(t, m)
+	for key, want := range map[string]float64{
+		"leasehold_lock_hold_duration_seconds{leasehold_lock_kind=plain,leasehold_lock_name=orders,leasehold_lock_release_reason=unlocked}":    2,
+		"leasehold_lock_hold_duration_seconds{leasehold_lock_kind=plain,leasehold_lock_name=reports,leasehold_lock_release_reason=unlocked}":   1,
+		"leasehold_lock_hold_duration_seconds{leasehold_lock_kind=plain,leasehold_lock_name=caf\uFFFD,leasehold_lock_release_reason=unlocked}": 1,
+	} {
+		if got[key] != want {
+			t.Errorf("%s is %v, want %v", key, got[key], want)
+		}
+	}
+}
+
+// A loss, a failure and an abandoned hold are counted from zero: else Prometheus would not see the
+// first of them.
+func TestMetrics_countFromZero(t *testing.T) {
+	t.Parallel()
+	m := newMetrics(t)
+	c, err := client.New(redistest.Start(t).Client(t), client.WithObserver(m.Observer()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := c.NewFairLock("a").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := gather(t, m)
+	for _, key := range []string{
+		"leasehold_lock_lost_total{leasehold_lock_kind=fair,leasehold_lock_release_reason=expired}",
+		"leasehold_lock_abandoned_total{leasehold_lock_kind=fair}",
+		"leasehold_lock_renewals_total{error_type=unavailable,leasehold_lock_kind=fair}",
+		"leasehold_lock_acquire_duration_seconds{error_type=unavailable,leasehold_lock_kind=fair,leasehold_lock_outcome=unavailable}",
+	} {
+		if v, there := got[key]; !there || v != 0 {
+			t.Errorf("%s is there: %v, %v", key, there, v)
+		}
+	}
+	if v := got["leasehold_lock_held_count{leasehold_lock_kind=fair}"]; v != 1 {
+		t.Errorf("%v are held", v)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,274 @@
+package leaseholdprom_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/observetest"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// program returns the path of a program of Prometheus: from the directory $LEASEHOLD_PROMETHEUS, or
+// from the PATH. Without it the test is skipped, but fails if $CI is set or
+// $LEASEHOLD_REQUIRE_PROMETHEUS is 1.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	if dir := os.Getenv("LEASEHOLD_PROMETHEUS"); dir != "" {
+		return filepath.Join(dir, name)
+	}
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path
+	}
+	text := fmt.Sprintf("%v: install Prometheus, or name the directory of its programs in LEASEHOLD_PROMETHEUS", err)
+	if os.Getenv("CI") != "" || os.Getenv("LEASEHOLD_REQUIRE_PROMETHEUS") == "1" {
+		t.Fatal(text)
+	}
+	t.Skip(text)
+	return ""
+}
+
+// The alert rules are well-formed, silent while all goes well, and fire when they should: promtool
+// says so.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	promtool := program(t, "promtool")
+	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
+		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+}
+
+// A real Prometheus reads the metrics of locks that live through everything. Then each panel of the
+// board shows something, and the alerts that need no time fire.
+func TestBoard(t *testing.T) {
+	t.Parallel()
+	m := newMetrics(t)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m)
+	app := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	t.Cleanup(app.Close)
+	p := startPrometheus(t, strings.TrimPrefix(app.URL, "http://"))
+	p.until(t, "the service is scraped", func() bool { return len(p.query(t, `up{job="shop"} == 1`)) > 0 })
+
+	observetest.Play(t, client.WithObserver(m.Observer()))
+
+	for title, queries := range panels(t) {
+		for _, q := range queries {
+			p.until(t, title+": "+q, func() bool { return len(p.query(t, q)) > 0 })
+		}
+	}
+	for _, alert := range []string{"LeaseholdLockLost", "LeaseholdHoldAbandoned"} {
+		p.until(t, alert, func() bool {
+			return len(p.query(t, fmt.Sprintf(`ALERTS{alertname=%q,alertstate="firing",job="shop"}`, alert))) > 0
+		})
+	}
+}
+
+// panels returns the queries of the board, by panel, as Grafana would send them for all jobs and
+// kinds.
+func panels(t *testing.T) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile("dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(text, &board); err != nil {
+		t.Fatal(err)
+	}
+	queries := make(map[string][]string)
+	for _, p := range board.Panels {
+		for _, target := range p.Targets {
+			queries[p.Title] = append(queries[p.Title], strings.NewReplacer("$__rate_interval", "1m", "$job", ".*", "$kind", ".*").Replace(target.Expr))
+		}
+	}
+	if len(queries) < 10 {
+		t.Fatalf("the board has %d panels", len(queries))
+	}
+	return queries
+}
+
+// Each metric is on the board, in the documentation with its unit, and every alert has its line in
+// the runbook.
+func TestBoard_isComplete(t *testing.T) {
+	t.Parallel()
+	read := func(name string) string {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	board, rules, docs := read("dashboard.json"), read("alerts.yaml"), read("../../docs/TELEMETRY.md")
+	registry := prometheus.NewRegistry()
+	m := newMetrics(t)
+	registry.MustRegister(m)
+	names := make(chan *prometheus.Desc, 100)
+	m.Describe(names)
+	close(names)
+	n := 0
+	for d := range names {
+		n++
+		_, name, _ := strings.Cut(d.String(), `fqName: "`)
+		name, _, _ = strings.Cut(name, `"`)
+		for where, text := range map[string]string{"the board": board, "docs/TELEMETRY.md": docs} {
+			if !strings.Contains(text, name) {
+				t.Errorf("%s is not in %s", name, where)
+			}
+		}
+	}
+	if n != 9 {
+		t.Errorf("%d metrics, want 9", n)
+	}
+	for line := range strings.Lines(rules) {
+		if _, text, is := strings.Cut(strings.TrimSpace(line), "runbook: "); is && !strings.Contains(docs, "| "+strings.Trim(text, `"`)+" |") {
+			t.Errorf("docs/TELEMETRY.md does not say %s", text)
+		}
+		if _, alert, is := strings.Cut(strings.TrimSpace(line), "- alert: "); is && !strings.Contains(docs, alert) {
+			t.Errorf("%s is not in docs/TELEMETRY.md", alert)
+		}
+	}
+	if strings.Count(rules, "- alert: ") != strings.Count(rules, "runbook: ") {
+		t.Error("an alert has no runbook line")
+	}
+}
+
+// server is a Prometheus.
+type server struct{ url string }
+
+// startPrometheus starts a Prometheus that scrapes target as the job shop, and has the alert rules.
+func startPrometheus(t *testing.T, target string) *server {
+	t.Helper()
+	binary := program(t, "prometheus")
+	dir := t.TempDir()
+	rules, err := filepath.Abs("alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf(`
+global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}
+rule_files: [%q]
+scrape_configs: [{job_name: shop, static_configs: [{targets: [%q]}]}]
+`, rules, target)
+	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // another program may take the port first
+		if p := launch(t, binary, dir); p != nil {
+			return p
+		}
+	}
+	t.Fatal("no port is free")
+	return nil
+}
+
+// launch starts a Prometheus with the configuration in dir, and waits until it is ready. It returns
+// nil if the port was taken.
+func launch(t *testing.T, binary, dir string) *server {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_ = l.Close() // for Prometheus
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // it is killed
+		_ = log.Close()
+		close(exited)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-exited
+	})
+	p := &server{"http://" + address}
+	for p.get(t.Context(), "/-/ready", nil) != nil {
+		select {
+		case <-exited:
+			text, _ := os.ReadFile(log.Name())
+			if !strings.Contains(string(text), "address already in use") {
+				t.Fatalf("prometheus ended: %s", text)
+			}
+			return nil
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return p
+}
+
+// get reads path, and decodes the answer into to if that is not nil.
+func (p *server) get(ctx context.Context, path string, to any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
+	if err != nil {
+		return err
+	}
+	req.Close = true // no connection stays
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+		return err
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("%s: %s", resp.Status, body)
+	case to == nil:
+		return nil
+	}
+	return json.Unmarshal(body, to)
+}
+
+// query returns the series that q comes to now. A query that is not well-formed fails the test.
+func (p *server) query(t *testing.T, q string) []json.RawMessage {
+	t.Helper()
+	var answer struct {
+		Data struct{ Result []json.RawMessage }
+	}
+	if err := p.get(t.Context(), "/api/v1/query?query="+url.QueryEscape(q), &answer); err != nil {
+		t.Fatalf("%s: %v", q, err)
+	}
+	return answer.Data.Result
+}
+
+// until waits until ok reports true.
+func (p *server) until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package synclock_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/synclock"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
+)
+
+// addr is the address of a server in memory, for the examples.
+var addr string
+
+func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
+
+// Goroutines of two processes wait for each other, with a sync.Cond on top.
+func TestLocker(t *testing.T) {
+	server := locktest.NewServer(t)
+	const each = 50
+	n := 0 // what the lock guards
+	var wg sync.WaitGroup
+	for _, c := range []*client.Client{server.Client(t), server.Client(t)} {
+		var l sync.Locker = synclock.New(c.NewLock("count"))
+		for range 2 {
+			wg.Go(func() {
+				for range each {
+					l.Lock()
+					seen := n
+					n = seen + 1
+					l.Unlock()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if n != 4*each {
+		t.Errorf("%d, want %d", n, 4*each)
+	}
+
+	l := synclock.New(server.Client(t).NewLock("count"))
+	cond := sync.NewCond(l)
+	ready := false
+	l.Lock()
+	go func() {
+		l.Lock() // once Wait has unlocked it
+		defer l.Unlock()
+		ready = true
+		cond.Broadcast()
+	}()
+	for !ready {
+		cond.Wait()
+	}
+	if h := l.Hold(); h == nil || h.Err() != nil {
+		t.Errorf("after Wait: %v", h)
+	}
+	l.Unlock()
+	if h := l.Hold(); h != nil {
+		t.Errorf("after Unlock: %v", h)
+	}
+}
+
+// panics returns the error with which f panics.
+func panics(t *testing.T, f func()) (err error) {
+	t.Helper()
+	defer func() {
+		err, _ = recover().(error)
+		if err == nil {
+			t.Error("it did not panic")
+		}
+	}()
+	f()
+	return nil
+}
+
+// What a sync.Locker cannot return is a panic with the error.
+func TestLocker_panics(t *testing.T) {
+	server := locktest.NewServer(t)
+	c := server.Client(t)
+	l := synclock.New(c.NewLock("count"))
+	var e *lock.Error
+	if err := panics(t, l.Unlock); !errors.Is(err, lock.ErrNotHeld) || !errors.As(err, &e) || e.Name != "count" {
+		t.Errorf("unlock without lock: %v", err)
+	}
+	l.Lock()
+	if _, err := server.Client(t).NewLock("count").ForceUnlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := panics(t, l.Unlock); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("after a loss: %v", err)
+	}
+	l.Lock() // as before
+	if l.Hold() == nil {
+		t.Error("no hold after a loss and another Lock")
+	}
+	l.Unlock()
+	if err := c.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := panics(t, l.Lock); !errors.Is(err, lock.ErrClosed) {
+		t.Errorf("on a closed client: %v", err)
+	}
+}
+
+// A goroutine that has lost the lock gives back its own hold, and not that of the goroutine that has locked meanwhile.
+func TestLocker_lossBesideAnother(t *testing.T) {
+	server := locktest.NewServer(t)
+	l := synclock.New(server.Client(t, client.WithWatchdogTimeout(6*time.Second)).NewLock("count")) // it learns of the loss in 2 s
+	other := server.Client(t).NewLock("count")
+
+	l.Lock() // by one goroutine, which loses it
+	if _, err := other.ForceUnlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-l.Hold().Context().Done()
+	l.Lock() // by another
+	if h := l.Hold(); h == nil || !errors.Is(h.Err(), lock.ErrLost) {
+		t.Errorf("the first one looks at the hold, and does not see its loss: %v", h)
+	}
+	if err := panics(t, l.Unlock); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("the first one unlocks: %v", err)
+	}
+	if _, err := other.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("a third one, while the second has the lock: %v", err)
+	}
+	if h := l.Hold(); h == nil || h.Err() != nil {
+		t.Errorf("the hold of the second: %v", h)
+	}
+	l.Unlock()
+	if h := l.Hold(); h != nil {
+		t.Errorf("after both: %v", h)
+	}
+}

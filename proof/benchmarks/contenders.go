@@ -1,0 +1,188 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/contrib/leaseholdprom"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+)
+
+// contender is a library, or a floor, in one process.
+type contender interface {
+	// Lock returns a handle of the lock called name, for one goroutine. It does no
+	// I/O.
+	Lock(name string) locker
+	// Close ends connections and goroutines.
+	Close()
+}
+
+// locker is a handle of a lock.
+type locker interface {
+	Lock(ctx context.Context) (held, error) // waits
+}
+
+// held is one acquisition.
+type held interface {
+	Unlock(ctx context.Context) error
+}
+
+// reader is a contender that has read locks too.
+type reader interface {
+	ReadLock(name string) locker
+}
+
+// extender is an acquisition that only the caller can renew.
+type extender interface {
+	Extend(ctx context.Context) error
+}
+
+// settings are what a cell asks of a contender.
+type settings struct {
+	Addr  string        // of the server, or of the proxy to it
+	Lease time.Duration // the lease of a lock
+	Poll  time.Duration // how often a polling contender polls; 0 is its default
+	Fair  bool          // of ours: fair locks
+
+	Cluster bool // the server is a node of a cluster
+}
+
+type entry struct {
+	what string // in a few words
+	kind kind
+	sets bool   // sends SET itself, not in a script
+	asks string // a command that only a server with a module of the contender's knows; empty if every server will do
+	open func(settings) (contender, error)
+}
+
+type kind string
+
+const (
+	ours  kind = "ours"
+	peer  kind = "peer"
+	floor kind = "floor" // a bound, not a lock to use
+	java  kind = "java"  // not for users of Go; a process of its own kind
+)
+
+// contenders are all contenders, by the name in the tables.
+var contenders = map[string]entry{
+	"leasehold":        {what: "this library, on a rueidis client like that of f1", kind: ours, open: openLeasehold},
+	"leasehold-open":   {what: "this library, by client.Open and nothing else", kind: ours, open: openLeaseholdByURL},
+	"observed":         {what: "this library, with the metrics of leaseholdprom", kind: ours, open: openWith(observed)},
+	"unregistered":     {what: "this library, without the entry that says who the client is", kind: ours, open: openWith(unregistered)},
+	"permits":          {what: "this library: permits of one semaphore in place of locks", kind: ours, open: openPermits},
+	"decr":             {what: "a floor: a latch that a script with DECR and PUBLISH counts down", kind: floor, open: openDecr},
+	"gcra":             {what: "a floor: GCRA for one limit in the barest script", kind: floor, open: openGCRA},
+	"redis_rate":       {what: "redis_rate on go-redis", kind: peer, open: openRedisRate},
+	"rueidislimiter":   {what: "rueidislimiter, which counts in fixed windows", kind: peer, open: openRueidislimiter},
+	"throttled":        {what: "throttled on go-redis: TIME and GET, then compare and swap by a script", kind: peer, open: openThrottled},
+	"scripted":         {what: "a bound: a Bloom filter in Redisson's shape, one bit after the other in a script", kind: floor, open: openScripted},
+	"redisbloom":       {what: "RedisBloom: commands of a module, and a filter of another format", kind: peer, asks: "BF.EXISTS none none", open: openRedisBloom},
+	"memory":           {what: "a bound: bits-and-blooms, in the memory of one process", kind: floor, open: openMemory},
+	"f1":               {what: "a floor: SET NX PX, and compare-and-delete by a script; no waiting", kind: floor, sets: true, open: openF1},
+	"f2":               {what: "a floor: the barest hash lock in Redisson's shape", kind: floor, open: openF2},
+	"f3":               {what: "a floor: unlock and grant in one script", kind: floor, open: openF3},
+	"f4":               {what: "a floor: f3, and up to 32 times in a row passed on inside a process", kind: floor, open: openF4},
+	"rueidislock":      {what: "rueidislock as its README advises for one server: KeyMajority 1, NoLoopTracking", kind: peer, open: openRueidislock(true)},
+	"rueidislock-loop": {what: "rueidislock with KeyMajority 1 alone", kind: peer, open: openRueidislock(false)},
+	"redsync-rueidis":  {what: "redsync on rueidis", kind: peer, sets: true, open: openRedsyncRueidis},
+	"redsync-goredis":  {what: "redsync on go-redis", kind: peer, sets: true, open: openRedsyncGoredis},
+	"redisson":         {what: "Redisson, in Java, whose threads are those of the operating system", kind: java},
+	"redislock":        {what: "bsm/redislock on go-redis", kind: peer, open: openRedislock},
+}
+
+// rueidisClient connects with the options of all contenders on rueidis that can choose.
+func rueidisClient(addr string) (rueidis.Client, error) {
+	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+}
+
+// goRedisClient connects with the options of all contenders on go-redis.
+func goRedisClient(s settings) redis.UniversalClient {
+	if s.Cluster {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr}})
+	}
+	return redis.NewClient(&redis.Options{Addr: s.Addr})
+}
+
+type leasehold struct {
+	client *client.Client
+	rdb    rueidis.Client // nil if the client's own
+	fair   bool
+}
+
+func openLeasehold(s settings) (contender, error) { return openWith(nil)(s) }
+
+// openWith returns what opens a contender with more options.
+func openWith(more func() (client.Option, error)) func(settings) (contender, error) {
+	return func(s settings) (contender, error) {
+		options := []client.Option{client.WithWatchdogTimeout(s.Lease)}
+		if more != nil {
+			o, err := more()
+			if err != nil {
+				return nil, err
+			}
+			options = append(options, o)
+		}
+		rdb, err := rueidisClient(s.Addr)
+		if err != nil {
+			return nil, err
+		}
+		c, err := client.New(rdb, options...)
+		return leasehold{c, rdb, s.Fair}, err
+	}
+}
+
+func observed() (client.Option, error) {
+	m, err := leaseholdprom.New()
+	if err != nil {
+		return nil, err
+	}
+	return client.WithObserver(m.Observer()), nil
+}
+
+func unregistered() (client.Option, error) { return client.WithoutRegistry(), nil }
+
+func openLeaseholdByURL(s settings) (contender, error) {
+	c, err := client.Open(context.Background(), "redis://"+s.Addr, client.WithWatchdogTimeout(s.Lease))
+	return leasehold{client: c, fair: s.Fair}, err
+}
+
+func (l leasehold) Lock(name string) locker {
+	if l.fair {
+		return leaseholdLock{l.client.NewFairLock(name)}
+	}
+	return leaseholdLock{l.client.NewLock(name)}
+}
+
+func (l leasehold) ReadLock(name string) locker {
+	return leaseholdLock{l.client.NewRWLock(name).Read()}
+}
+
+// permits takes a permit of one and the same semaphore for each lock.
+type permits struct{ leasehold }
+
+func openPermits(s settings) (contender, error) {
+	l, err := openLeasehold(s)
+	if err != nil {
+		return nil, err
+	}
+	return permits{l.(leasehold)}, nil
+}
+
+func (p permits) Lock(string) locker { return leaseholdLock{p.client.NewSemaphore("bench", 100_000)} }
+
+func (l leasehold) Close() {
+	_ = l.client.Close(context.Background())
+	if l.rdb != nil {
+		l.rdb.Close()
+	}
+}
+
+type leaseholdLock struct{ lock.Locker }
+
+func (l leaseholdLock) Lock(ctx context.Context) (held, error) { return l.Locker.Lock(ctx) }

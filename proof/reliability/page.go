@@ -1,0 +1,123 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+const head = `# Reliability
+
+For users who want to know what the promises of [GUARANTEES.md](GUARANTEES.md) were put to, and what came of it. A program writes this page from what it
+ran (` + "`proof/reliability`" + `). Do not edit it: a test compares it with the results. Each row says what goes wrong, what is promised then, what
+was measured, and the command that measures it again.
+
+` + "```sh" + `
+make chaos                                      # ten minutes of faults, with a new seed
+make chaos SEED=42 DURATION=2h                  # the same faults again, for longer
+go run ./proof/reliability -run 3,4 # measure rows 3 and 4 again, and write this page
+` + "```" + `
+
+"Wrong" counts what must never be: two holds that were valid at once where no fault excuses it, a token that is not larger than an earlier holder's, a hold that was
+believed after the end of its promise, a lock that was gone while its lease lasted, a fair lock that was granted out of turn, a latch that was open before its parts were
+counted, a crew that was done before its members were, a member that was called lost and was not. "Two owners for a while" counts
+what no lock on Redis can prevent: after a failover that forgot the last writes, an empty restart, a clock that was set forward, or a lock that was deleted or unlocked by
+force, the earlier owner believes in its lock until it is told, for one lease at the most. Package ` + "`integration/chaos`" + ` says how a round goes and what is checked.
+`
+
+const busyHead = `
+## The tests on a busy machine
+
+A test that is red by chance hides one that is red for a reason. So the whole suite, Redisson's tests among it, is run again and again on two processors
+that have more to do than they can: several packages at once, beside other work (` + "`sh scripts/flaky.sh all`" + `). The load is the number of
+processes that want a processor. Each red test is looked into, and its cause is mended. One
+red test showed a mistake of the library (TestRollout), and one a mistake of the tool
+(TestTerminal_jobControl); the others were mistakes of the tests.
+
+`
+
+// page is the text of docs/RELIABILITY.md.
+func page(r results) string {
+	var b strings.Builder
+	b.WriteString(head)
+	all := r.sum("")
+	acquisitions := all.Checked
+	for _, m := range r.Rows {
+		acquisitions += m.Acquisitions
+	}
+	fmt.Fprintf(&b, "\n**%s acquisitions** in all, %s of them in chaos.\n", thousands(acquisitions), thousands(all.Checked))
+
+	b.WriteString("\n## The table\n\n| # | what goes wrong | what is promised | what was measured |\n|---|---|---|---|\n")
+	for _, row := range table {
+		fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", row.number, row.what, row.promise, escape(strings.Join(row.cell(r), ". ")))
+	}
+
+	b.WriteString("\n## How to measure it again\n\n| # | command | commit | server | when | took |\n|---|---|---|---|---|---|\n")
+	for _, row := range table {
+		var commands []string
+		for _, c := range row.commands {
+			commands = append(commands, "`"+escape(c.text)+"`")
+		}
+		if row.chaos != nil {
+			commands = append(commands, "`make chaos`")
+		}
+		m := r.Rows[row.number]
+		commit, server, when, took := m.Commit, m.Server+", "+m.Go, m.When.Format(time.DateOnly), time.Duration(m.Seconds*float64(time.Second)).String()
+		if m.Commit == "" { // chaos alone, so far
+			commit, server, when, took = "see below", "see below", all.Latest.Format(time.DateOnly), "see below"
+		}
+		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s |\n", row.number, strings.Join(commands, "<br>"), commit, server, when, took)
+	}
+
+	b.WriteString("\n## Chaos\n\nAll rounds since the results were last cleared. A calm round has only faults that let no heartbeat be late, a rough one also those that a lock on Redis cannot survive. Acquisitions of a latch are the waits that it ended, and those of a crew its members.\n")
+	b.WriteString("\n| rounds of | number | time | acquisitions | wrong | two owners for a while | the longest | holds lost | killed | by Porcupine too |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, key := range slices.Sorted(maps.Keys(r.Chaos)) {
+		c := r.Chaos[key]
+		fmt.Fprintf(&b, "| %s | %d | %v | %s | %d | %s | %v | %s | %d | %s |\n", key, c.Rounds, time.Duration(c.Seconds*float64(time.Second)).Round(time.Second),
+			thousands(c.Checked), c.Wrong, thousands(c.Overlaps), rounded(c.Longest), thousands(c.Lost), c.Killed, thousands(c.Porcupine))
+	}
+	fmt.Fprintf(&b, "\n- acquisitions: %s\n- faults: %s\n- looks at holds: %s\n- servers: %s\n- clients: %s\n- commits: %s\n- seeds: %s\n",
+		list(all.Granted), list(all.Faults), thousands(int(all.Looks)), strings.Join(all.Servers, ", "), strings.Join(all.Clients, ", "), strings.Join(all.Commits, ", "), strings.Join(all.Seeds, ", "))
+	b.WriteString(busyHead)
+	rounds := 0
+	for _, one := range r.busy {
+		rounds += one.Rounds
+	}
+	fmt.Fprintf(&b, "**%d rounds** so far.\n\n| when | commit | rounds | histories | load | red |\n|---|---|---|---|---|---|\n", rounds)
+	for _, one := range r.busy {
+		fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %d |\n", one.When, one.Commit, one.Rounds, one.Histories, one.Load, len(one.Red))
+	}
+	b.WriteString("\n| red | why |\n|---|---|\n")
+	for _, one := range r.busy {
+		for _, red := range one.Red {
+			fmt.Fprintf(&b, "| %s | %s |\n", escape(red.Test), escape(red.Why))
+		}
+	}
+	return b.String()
+}
+
+// cell is what was measured.
+func (r row) cell(all results) (text []string) {
+	text = append(text, all.Rows[r.number].Figures...)
+	if r.chaos != nil {
+		if said := r.chaos(all); said != "" {
+			text = append(text, said)
+		}
+	}
+	return text
+}
+
+// escape makes text fit for a cell.
+func escape(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+// list is a map, the largest first.
+func list(m map[string]int) string {
+	var all []string
+	for _, k := range slices.SortedFunc(maps.Keys(m), func(a, b string) int { return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b)) }) {
+		all = append(all, k+" "+thousands(m[k]))
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/leasehold-go/leasehold/proof/sim"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A plan plays the same history each time, to the last byte of its trace, and another one in another order.
+func TestExact_replays(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a program for WebAssembly")
+	}
+	p, err := loadExact(t.Context(), t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := 0
+	for seed, kind := range sim.Kinds {
+		plan := sim.NewPlan(uint64(seed+1), kind)
+		var traces []string
+		for range 2 {
+			r, err := p(t.Context(), false, plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			traces = append(traces, r[0].Trace)
+		}
+		if traces[0] != traces[1] {
+			t.Errorf("seed %d of %s: trace %s, and then %s", seed+1, kind, traces[0], traces[1])
+		}
+		plan.Order++
+		if r, err := p(t.Context(), false, plan); err == nil && r[0].Trace != traces[0] {
+			others++
+		}
+	}
+	if others == 0 {
+		t.Error("the order makes no difference: the trace does not have what happened")
+	}
+}
+
+// A plan that goes wrong is found, and shrunk to what it takes.
+func TestExplore_finds(t *testing.T) {
+	var out bytes.Buffer
+	// Two actors on one lock go wrong here.
+	wrong := func(_ context.Context, _ bool, plans ...sim.Plan) (all []sim.Result, _ error) {
+		for _, p := range plans {
+			r := sim.Result{Seed: p.Seed, Trace: "x"}
+			if len(p.Actors) > 1 && slices.ContainsFunc(p.Faults, func(f sim.Fault) bool { return f.What == sim.Pause }) {
+				r.Wrong = []string{"a and b hold plain0"}
+			}
+			all = append(all, r)
+		}
+		return all, nil
+	}
+	o := options{seeds: 1000, from: 1, batch: 7, workers: 2, twice: 2, kinds: "plain"}
+	failed, code := o.explore(t.Context(), &out, wrong, []string{"plain"})
+	if failed == nil || code != 1 {
+		t.Fatalf("%v, %d: %s", failed, code, out.String())
+	}
+	o.explain(t.Context(), &out, wrong, *failed)
+	small, _ := sim.Shrink(failed.plan, func(p sim.Plan) bool {
+		r, _ := wrong(t.Context(), false, p)
+		return len(r[0].Wrong) > 0
+	})
+	if len(small.Actors) != 2 || len(small.Faults) != 1 || len(small.Actors[0].Ops) != 1 || small.Actors[0].Ops[0].Hold > time.Millisecond {
+		t.Errorf("%+v", small)
+	}
+	if !strings.Contains(out.String(), "the smallest of") {
+		t.Error(out.String())
+	}
+}
+
+// A program that ends before all plans were played is what went wrong with the first of the others.
+func TestResults(t *testing.T) {
+	plans := []sim.Plan{{Seed: 1}, {Seed: 2}}
+	r, err := results(plans, []byte("x\nRESULT {\"Seed\":1}\npanic: deadlock\n"), nil)
+	if err != nil || len(r) != 2 || len(r[0].Wrong) > 0 || len(r[1].Wrong) != 1 || r[1].Seed != 2 {
+		t.Errorf("%v, %v", r, err)
+	}
+}
