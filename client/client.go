@@ -191,7 +191,8 @@ func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
 // once. With 0 permits, the handle leaves the number to the one that made the semaphore. It does no I/O and is
 // cheap; a bad name, number or option is an error of the first call.
 //
-// Java services share it by RedissonClient.getPermitExpirableSemaphore(name).
+// Java services share it by RedissonClient.getPermitExpirableSemaphore(name). An RSemaphore (getSemaphore) cannot
+// be shared: it has no leases, and with 0 permits the handle would take its permits.
 func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *semaphore.Semaphore {
 	return semaphore.New(c.used(), name, permits, opts...)
 }
