@@ -55,8 +55,8 @@ func within(option string, d, least, most time.Duration) error {
 	return nil
 }
 
-// WithFixedLease turns renewals off: the lock becomes free d after it was taken, whatever its
-// holder does, and the hold is lost then, with a cause that matches [ErrExpired]. Without it
+// WithFixedLease turns renewals off: Redis frees the lock d after it was taken, whatever its
+// holder does. The hold is lost 1 % of d and 2 ms earlier, because clocks may differ, with a cause that matches [ErrExpired]. Without it
 // the lease is renewed until Unlock, and a holder that works for longer than expected keeps
 // the lock; so most callers want no such option. To bound a hold that is renewed, use
 // [WithMaxHold].

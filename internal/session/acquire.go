@@ -381,7 +381,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	case phase == place.Closed:
 		return nil, false, command.Final{Err: lock.ErrClosed}
 	}
-	cause := goneBy(o.Value.Verdict)
+	cause := s.gone(t, o.Value.Verdict)
 	t.lease.Lose(cause)
 	return nil, false, fmt.Errorf("%w: %w", lock.ErrLost, cause)
 }

@@ -23,10 +23,11 @@ type identity struct {
 // that wants so many permits has so many numbers, of which the string has the first, and
 // how many they are. No owner has the number after these: so the permits tell where one owner ends.
 func (i *identity) newOwner(now time.Time, permits int, fair bool) string {
-	n, kind := uint64(now.UnixMicro())<<10|rand.Uint64N(1<<10), uint64(0)
+	kind := uint64(0)
 	if fair {
 		kind = 1
 	}
+	n := uint64(now.UnixMicro())<<10 | rand.Uint64N(1<<9)<<1 | kind
 	for {
 		last := i.number.Load()
 		n = max(n, last+1)
