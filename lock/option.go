@@ -80,15 +80,17 @@ func WithFixedLease(d time.Duration) Option {
 
 // WithWait lets Lock wait for at most d. After that Lock fails with an error that
 // matches [ErrNotAcquired] and [os.ErrDeadlineExceeded], and [ErrUnavailable] if Redis
-// gave no answer: so does a d that is shorter than a round trip. For one attempt take
-// TryLock. The least is a millisecond.
+// gave no answer: so does a d that is shorter than a round trip. With
+// WithWait(0), Lock makes one attempt, as TryLock does. Otherwise d must be at least a millisecond.
 //
 // A deadline on the context given to Lock limits the wait too, but it also ends the
 // context of the hold. WithWait does not: wait for five seconds, hold for hours. Package
 // multilock says what it limits for several locks.
 func WithWait(d time.Duration) Option {
 	return setting{option.Wait, "WithWait", func(c *option.Config) error {
-		c.Wait = d
+		if c.Wait, c.Once = d, d == 0; c.Once {
+			return nil
+		}
 		return within("WithWait", d, minWait, math.MaxInt64)
 	}}
 }

@@ -99,7 +99,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, number, a.fresh)}
 	a.parts = a.one[:]
 	defer a.done()
-	if !wait {
+	if !wait || spec.Config.Once {
 		if known && at.acquires(a.one[0].owner) {
 			return nil, at.behind(spec) // another goroutine of this owner waits for it already
 		}
