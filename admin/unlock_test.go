@@ -130,11 +130,21 @@ func TestUnlock_youngHold(t *testing.T) {
 			"read":            {s.c.NewRWLock("read").Read(), true},
 			"semaphore":       {s.c.NewSemaphore("semaphore", 2), true},
 			"unlocked":        {quick.NewLock("unlocked"), false},
+			"by a handle":     {s.c.NewLock("by a handle", lock.WithFixedLease(time.Hour)), true},
 			"renewed":         {deaf.NewLock("renewed"), true},
 			"several permits": {s.c.NewSemaphore("several permits", 3).N(2), true},
 		} {
 			h := s.lock(c.l)
-			if u, err := s.admin.Unlock(s.Context(), name, "", "stuck"); err != nil || u.NoteErr != nil {
+			says := "by alice@desk: stuck"
+			if name == "by a handle" {
+				says = ", pid "
+				if done, err := quick.NewLock(name).ForceUnlock(s.Context()); err != nil || !done {
+					s.Fatal(done, err)
+				}
+				if f := s.inspect(name).Forced; f == nil || !slices.Equal(f.From, []string{s.c.ID()}) || time.Since(f.At).Abs() > time.Minute {
+					s.Errorf("the note is %+v", f)
+				}
+			} else if u, err := s.admin.Unlock(s.Context(), name, "", "stuck"); err != nil || u.NoteErr != nil {
 				s.Fatalf("%s: %+v, %v", name, u, err)
 			}
 			if c.told {
@@ -144,7 +154,7 @@ func TestUnlock_youngHold(t *testing.T) {
 			if c.told {
 				err = h.Err()
 			}
-			if !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForced) || !errors.Is(err, lock.ErrGone) || !strings.Contains(err.Error(), "by alice@desk: stuck") {
+			if !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForced) || !errors.Is(err, lock.ErrGone) || !strings.Contains(err.Error(), says) {
 				s.Errorf("%s: the holder is told %v", name, err)
 			}
 		}

@@ -50,13 +50,24 @@ const (
 	MostNoted = 16
 )
 
-// Note is what a client reads of the note that package admin leaves at keys.Forced of a lock.
+// Note is what a client reads and writes of the note at keys.Forced of a lock, as package admin has it.
 type Note struct {
-	By     string   `json:"by"`
-	Reason string   `json:"reason"`
-	From   []string `json:"from"` // the holders, as lock.Client shows them
+	At     time.Time `json:"at"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason,omitempty"`
+	From   []string  `json:"from"` // the holders, as lock.Client shows them
 
 	Age time.Duration `json:"-"` // by the server's clock
+}
+
+// SetNote returns the command that leaves a note at key: by has taken a lock from these owners.
+func SetNote(rdb rueidis.Client, key, by string, owners []string) rueidis.Completed {
+	n := Note{At: time.Now().UTC().Truncate(time.Millisecond), By: by}
+	for _, owner := range owners[:min(len(owners), MostNoted)] {
+		n.From = append(n.From, lock.ClientOf(owner))
+	}
+	text, _ := json.Marshal(n) // of texts and a time it always succeeds
+	return rdb.B().Set().Key(key).Value(string(text)).Px(NoteKept).Build()
 }
 
 // ReadNote reads the note at key. It returns an error if there is none.

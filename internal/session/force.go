@@ -89,12 +89,14 @@ func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit t
 	}
 	by := registry.Self(s.id, "", "").String()
 	_, _, _ = command.Await[struct{}](ctx, s.sender, limit, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
-		messages := make(rueidis.Commands, len(owners))
-		for i, owner := range owners {
+		// The note is for a holder that no message reaches, as its hold is younger than a second; and for operators.
+		messages := rueidis.Commands{registry.SetNote(s.rdb, keys.Forced(s.KeyPrefix+spec.Name), by, owners)}
+		for _, owner := range owners {
 			channel, message := registry.Taken(owner, by)
-			messages[i] = s.rdb.B().Publish().Channel(channel).Message(message).Build()
 			if spec.Keys.Publish == "SPUBLISH" {
-				messages[i] = s.rdb.B().Spublish().Channel(channel).Message(message).Build()
+				messages = append(messages, s.rdb.B().Spublish().Channel(channel).Message(message).Build())
+			} else {
+				messages = append(messages, s.rdb.B().Publish().Channel(channel).Message(message).Build())
 			}
 		}
 		s.rdb.DoMulti(ctx, messages...)
