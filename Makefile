@@ -13,14 +13,22 @@ PARTS   ?=
 # Which database of vulnerabilities `make vuln` asks. A copy can be a directory: file:///path.
 GOVULNDB ?= https://vuln.go.dev
 
+# What make test leaves to make test-all: several processes and long histories, the tool with its browser, and what
+# judges the library from outside.
+LONG  := integration/ cmd/leasehold/ $(filter proof/%,$(MODULES)) scripts/sbom/
+QUICK := $(filter-out $(LONG),$(MODULES))
+
+# What make race runs: the engine, and every kind of lock.
+RACE := ./internal/... ./watchdog ./luascripts ./reentrant ./fairlock ./rwlock ./multilock ./semaphore ./latch ./leader ./ratelimit ./bloom ./fence/... ./client
+
 # $(call each,command) runs a command in every module, and stops at a failure.
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install server model test race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants
+.PHONY: help demo install server model test test-all integration programs race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## show what the locks do, in the terminal
 	@cd cmd/leasehold && go run . demo
@@ -46,23 +54,38 @@ sim: ## histories from SEEDS=2000 seeds, on virtual time, with faults; what fail
 simmutants: ## break the locks in several ways; the simulation must see each of them (proof/sim/README.md)
 	@cd proof/sim && go run ./explore -mutants . $(if $(SEEDS),-seeds $(SEEDS)) $(SIM)
 
-mutate: server ## take each guard away once, and name the test that goes red; takes hours, and goes on where it stopped
-	@go run ./proof/mutants $(MUTATE); result=$$?; go run ./proof/mutants -table && exit $$result
+mutate: ## change the code in one place at a time; a test must notice: SINCE=main for what a change touches, MUTATE='-h' for more (proof/mutants)
+	@sh scripts/redis-server.sh
+	@go run ./proof/mutants $(if $(SINCE),-since $(SINCE)) $(MUTATE)
 
 flaky: server ## what is red on a busy machine, and how often: ROUNDS=10 JOBS=1 LOAD=8 PACKAGES='watchdog internal/session', or all (scripts/flaky.sh)
 	@ROUNDS=$(ROUNDS) JOBS=$(JOBS) LOAD=$(LOAD) sh scripts/flaky.sh $(PACKAGES)
 
-# A cached result says nothing about the server of today, hence -count=1. The
-# tests of integration measure time, and run when the others are through.
-test race: export LEASEHOLD_REQUIRE_REDIS = 1
-test race: export LEASEHOLD_REQUIRE_POSTGRES = 1
-test race: export LEASEHOLD_REQUIRE_CHROMIUM = 1
-test race: export LEASEHOLD_REQUIRE_PROMETHEUS = 1
-test: server ## all tests, with a real server
-	$(call each,go test -count=1 -timeout 25m ./...)
+# A cached result says nothing about the server of today, hence -count=1.
+test race integration programs test-all: export LEASEHOLD_REQUIRE_REDIS = 1
+integration programs test-all: export LEASEHOLD_REQUIRE_POSTGRES = 1
+integration programs test-all: export LEASEHOLD_REQUIRE_CHROMIUM = 1
+integration programs test-all: export LEASEHOLD_REQUIRE_PROMETHEUS = 1
+test: ## what a change can break in minutes; of servers it needs redis-server, and installs it
+	@sh scripts/redis-server.sh
+	@set -e; for m in $(QUICK); do echo "== $$m: go test -short"; (cd $$m; go test -short -count=1 -timeout 15m ./...); done
 
-race: server ## the same under the race detector (needs a C compiler)
-	$(call each,go test -race -count=1 -timeout 40m ./...)
+test-all: server ## all tests: integration, the tool, Redisson, containers, and ten minutes of chaos
+	@set -e; for m in $(QUICK); do echo "== $$m: go test"; (cd $$m; go test -count=1 -timeout 25m ./...); done
+	@$(MAKE) programs integration interop containers chaos
+
+programs: server ## the tests of the tool with its browser, of what judges from outside, and of the alert rules
+	@set -e; for m in $(filter-out integration/,$(LONG)); do echo "== $$m: go test"; (cd $$m; go test -count=1 -timeout 25m ./...); done
+	cd contrib/leaseholdprom && go test -count=1 -timeout 5m ./...
+
+# Its tests wait more than they work, so half of them run beside the other half.
+integration: server ## several processes, clusters, Sentinels, histories
+	@sh scripts/halves.sh integration '^Test[A-G]'
+	cd integration && go test -count=1 -timeout 25m $$(go list ./... | tail -n +2)
+
+race: ## the engine and every kind under the race detector (needs a C compiler)
+	@sh scripts/redis-server.sh
+	go test -race -short -count=1 -timeout 20m $(RACE)
 
 interop: export LEASEHOLD_REQUIRE_JAVA = 1
 interop: server ## locks shared with Redisson, on a JVM next to the tests

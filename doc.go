@@ -50,8 +50,7 @@
 // money, the keeper of the data checks a fencing token.
 //
 // Two errors need an answer each. [lock.ErrNotAcquired] says that another owner has the lock.
-// [lock.ErrUnavailable] says that Redis gave no answer, and that nothing is known; test for it first, as an
-// error can match both. A lost hold ends its context with a cause that matches [lock.ErrLost].
+// [lock.ErrUnavailable] says that Redis is unavailable, so that nothing is known. No error matches both. A lost hold ends its context with a cause that matches [lock.ErrLost].
 //
 // Only the context of a hold re-enters. A second Lock under a plain context waits, also in the same
 // goroutine: pass on the context that the hold gives you.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -137,7 +138,7 @@ func unanswered(err error) bool {
 	if errors.Is(err, lock.ErrForeignKey) || errors.Is(err, lock.ErrBadName) {
 		return false
 	}
-	return err != nil && command.FaultOf(err).Again
+	return err != nil && retry.FaultOf(err).Passes
 }
 
 // ask reads the lock by the script of a kind.

@@ -480,7 +480,7 @@ func TestLease_veryLong(t *testing.T) {
 func TestInspect_silentServer(t *testing.T) {
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())
-	a, err := admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOpTimeout(100*time.Millisecond))
+	a, err := admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOpTimeout(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/registry"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -125,7 +125,7 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 
 // unsure returns err, with which the release of h failed, and says what is not known after it.
 func (a *Admin) unsure(ctx context.Context, h lock.Holder, err error) error {
-	if !command.FaultOf(err).MayHaveRun {
+	if !retry.FaultOf(err).MayHaveRun() {
 		return err
 	}
 	if cause := context.Cause(ctx); cause != nil {

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/dial"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/redis/rueidis"
 )
 
@@ -180,7 +180,7 @@ func undialled(err error) error {
 	if !errors.As(err, &failed) || failed.Op != "dial" {
 		err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
 	}
-	return command.Undialled{Err: err}
+	return retry.Undialled{Err: err}
 }
 
 // reason returns why there is no connection.

@@ -42,7 +42,7 @@ func TestWithLazyConnect_serverDown(t *testing.T) {
 		c.Close(t.Context())
 		t.Fatal("without the option it opens, too: that tests nothing")
 	}
-	c := openLazily(t, s.URL(), client.WithWatchdogTimeout(2*time.Second))
+	c := openLazily(t, s.URL(), client.WithWatchdogTimeout(6*time.Second))
 	l := c.NewLock("orders")
 	for range 2 {
 		_, err := l.TryLock(t.Context()) // 1
@@ -132,15 +132,15 @@ func TestWithLazyConnect_quorum(t *testing.T) {
 	}
 	servers[0].Kill(t)
 	for _, s := range servers {
-		locks = append(locks, openLazily(t, s.URL(), client.WithWatchdogTimeout(2*time.Second)).NewLock("leader"))
+		locks = append(locks, openLazily(t, s.URL(), client.WithWatchdogTimeout(6*time.Second)).NewLock("leader"))
 	}
-	q := multilock.NewQuorum(locks, multilock.WithLongestLease(2*time.Second), multilock.WithServerTimeout(500*time.Millisecond), multilock.WithDurableServers())
+	q := multilock.NewQuorum(locks, multilock.WithLongestLease(6*time.Second), multilock.WithServerTimeout(1500*time.Millisecond), multilock.WithDurableServers())
 	h, err := q.TryLock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	servers[0].Restart(t)
-	for deadline := time.Now().Add(10 * time.Second); len(multilock.Holds(h)) < 3; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); len(multilock.Holds(h)) < 3; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the server is up, and has no vote")
 		}

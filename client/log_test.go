@@ -32,7 +32,7 @@ func TestLog_nothingWhileAllGoesWell(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	var all said
-	a := open(t, s.Client(t), all.logger(), client.WithWatchdogTimeout(3*time.Second))
+	a := open(t, s.Client(t), all.logger(), client.WithWatchdogTimeout(4*time.Second), client.WithOpTimeout(time.Second))
 	b := open(t, s.Client(t), all.logger())
 	for _, kind := range []func(*client.Client) lock.Locker{
 		func(c *client.Client) lock.Locker { return c.NewLock("plain") },
@@ -84,7 +84,7 @@ func TestLog_evictingServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			var renews said
-			made, err := client.New(s.Client(t), renews.logger(), client.WithWatchdogTimeout(3*time.Second))
+			made, err := client.New(s.Client(t), renews.logger(), client.WithWatchdogTimeout(4*time.Second), client.WithOpTimeout(time.Second))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -53,7 +53,7 @@ func TestSecrets(t *testing.T) {
 	s.Do(t, "ACL", "SETUSER", "nobody", "on", ">"+password, "-@all", "+ping")
 	var all said
 	options := []client.Option{
-		client.WithWatchdogTimeout(time.Second),
+		client.WithWatchdogTimeout(4 * time.Second), client.WithOpTimeout(time.Second),
 		client.WithLogger(slog.New(slog.NewTextHandler(&all, &slog.HandlerOptions{Level: slog.LevelDebug}))),
 	}
 	open := func(user, password, more string) *client.Client {

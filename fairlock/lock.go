@@ -119,8 +119,7 @@ func (l *Lock) Name() string { return l.spec.Name }
 // carries an owner that holds the lock already, it re-enters at once.
 //
 // A caller whose question reached the server before another caller sent its own is served
-// first. When ctx ends first, the error matches lock.ErrNotAcquired and
-// ctx.Err(), and the last error if Redis gave no answer. The call gives its place in the
+// first. When ctx ends first, the error is that of a plain lock. The call gives its place in the
 // queue up at once; if Redis does not answer, the place is lost when the
 // patience of [lock.WithPatience] ends. Other errors are as those of a plain lock.
 //

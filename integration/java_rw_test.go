@@ -96,6 +96,77 @@ func TestJavaRW_readersShare(t *testing.T) {
 	})
 }
 
+// A reader of ours has one key for the leases of all its holds, and Redisson's readers one for each. Each side finds
+// the leases of the other, however many holds there are.
+//
+//	1 ours reads very often; a reader of Java comes, re-enters and leaves: ours still reads, and no writer enters
+//	2 ours leaves hold by hold, and a reader of Java comes and leaves in between
+//	3 ours leaves for good, and Java, which reads three times, does not lose the lock
+//	4 the last one to leave, which is Java or ours, lets a waiting writer of the other side in
+func TestJavaRW_manyHolds(t *testing.T) {
+	t.Parallel()
+	const holds = 300
+	eachJavaSite(t, func(t *testing.T, at *javaSite) {
+		s := newJavaScene(t, at)
+		reader := s.java.lock("reader", read, javaRW)
+		ctx := lock.WithOwner(t.Context())
+		enter := func() (all []lock.Hold) {
+			t.Helper()
+			for range holds {
+				h, err := s.c.NewRWLock(javaRW).Read().Lock(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, h)
+			}
+			return all
+		}
+		visit := func(h lock.Hold, count int) {
+			t.Helper()
+			reader.get(t)
+			reader.get(t)
+			reader.unlock(t)
+			reader.unlock(t)
+			s.goHolds(h, lock.Read, count)
+			s.goMay(write, javaRW, false)
+			s.javaMay(write, javaRW, false)
+		}
+		all := enter() // 1
+		visit(all[0], holds)
+		for i, h := range all[:holds-1] { // 2
+			s.unlock(h)
+			if left := holds - 1 - i; left == holds-1 || left == 256 || left == 2 || left == 1 {
+				visit(all[holds-1], left)
+			}
+		}
+		for range 3 { // 3
+			reader.get(t)
+		}
+		s.unlock(all[holds-1])
+		s.goMay(write, javaRW, false)
+		s.javaMay(write, javaRW, false)
+		if n := reader.holds(t); n != 3 {
+			t.Errorf("Java's reader holds it %d times", n)
+		}
+		got := s.wait(write, javaRW) // 4
+		for range 3 {
+			reader.unlock(t)
+		}
+		s.unlock(s.granted(got).hold)
+		s.empty()
+
+		all = enter()
+		writer := s.java.lock("writer", write, javaRW)
+		answer := writer.parks(t)
+		for _, h := range all {
+			s.unlock(h)
+		}
+		must(t, receiveWithin(t, answer, javaLease/4))
+		writer.unlock(t)
+		s.empty()
+	})
+}
+
 // A writer of ours that also reads stops writing: waiting readers of Java enter
 // at once, and writers do not.
 func TestJavaRW_weDowngrade(t *testing.T) {

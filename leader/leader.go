@@ -34,6 +34,10 @@ var (
 //   - fn returned nil: Run gives l back and returns nil.
 //   - fn returned another error: Run gives l back and returns it.
 //
+// While Redis is unavailable, or too few replicas confirm the lock, Run goes on until ctx is canceled: it calls Lock again if Lock fails with [lock.ErrUnavailable] or
+// [lock.ErrReplicas], as it does at the end of its WithWait. Any other error of Lock ends Run: [lock.ErrNotAcquired], when another process leads for longer than WithWait allows;
+// [lock.ErrClosed]; [lock.ErrForeignKey]; and an error that only an operator or the application can fix, such as a permission that the user lacks or a bad option.
+//
 // An error of giving l back is in the error of Run, also one that matches [lock.ErrLost]: fn had returned before anybody knew of that loss.
 //
 // When ctx ends, Run waits for fn, gives l back, and returns what fn returned. If ctx ends while Run waits, the error is that of Lock. When
@@ -46,13 +50,32 @@ func Run(ctx context.Context, l lock.Locker, fn func(ctx context.Context) error)
 func run(ctx context.Context, l lock.Locker, lead func(h lock.Hold) error) error {
 	for {
 		h, err := l.Lock(ctx)
-		if err != nil {
+		switch {
+		case err == nil:
+		case ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrReplicas):
 			return err
+		default:
+			if !rest(ctx, retryTime) {
+				return fmt.Errorf("%w: %w", ctx.Err(), err)
+			}
+			continue
 		}
 		again, err := once(ctx, h, lead)
 		if !again || ctx.Err() != nil {
 			return err
 		}
+	}
+}
+
+// rest waits for d, and reports false if ctx ended before.
+func rest(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -242,7 +265,7 @@ func (e *Election) proclaim(ctx context.Context, t *term) {
 	}
 }
 
-// retryTime is the pause after a value that could not be proclaimed.
+// retryTime is the pause after a value that could not be proclaimed, and after a Lock that failed.
 const retryTime = time.Second
 
 // Proclaim changes what this process says while it leads, now and when it leads again in the same Run. It returns when others can read it, or ctx ends. If

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -650,4 +651,63 @@ func TestRights(t *testing.T) {
 			t.Errorf("docs/SECURITY.md asks for %s, and nothing is denied without it", right)
 		}
 	}
+}
+
+// failing is a lock whose first calls of Lock fail, with these errors.
+type failing struct {
+	frozenHold
+	errs  []error
+	calls int
+}
+
+func (l *failing) Lock(context.Context) (lock.Hold, error) {
+	l.calls++
+	if l.calls <= len(l.errs) {
+		return nil, &lock.Error{Op: "lock", Name: "billing", Err: l.errs[l.calls-1]}
+	}
+	return held{&l.frozenHold}, nil
+}
+
+// A candidate goes on while Redis is unavailable, or has too few replicas, and no longer than its context.
+func TestRun_lockFails(t *testing.T) {
+	refused := fmt.Errorf("%w: NOREPLICAS Not enough good replicas to write.", lock.ErrUnavailable)
+	for _, c := range []struct {
+		errs  []error
+		calls int
+		took  time.Duration
+		want  error
+	}{
+		{[]error{refused, refused, refused}, 4, 3 * time.Second, nil},
+		{[]error{lock.ErrReplicas, lock.ErrUnavailable}, 3, 2 * time.Second, nil},
+		{[]error{lock.ErrNotAcquired}, 1, 0, lock.ErrNotAcquired},
+		{[]error{refused, lock.ErrClosed}, 2, time.Second, lock.ErrClosed},
+		{[]error{lock.ErrForeignKey}, 1, 0, lock.ErrForeignKey},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			for name, run := range map[string]func(l lock.Locker) error{
+				"Run": func(l lock.Locker) error {
+					return leader.Run(t.Context(), l, func(context.Context) error { return nil })
+				},
+				"Election.Run": func(l lock.Locker) error {
+					return leader.New(l, noBoard{}).Run(t.Context(), "x", func(context.Context) error { return nil })
+				},
+			} {
+				l := &failing{frozenHold: frozenHold{Context: t.Context()}, errs: c.errs}
+				began := time.Now()
+				err := run(l)
+				if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || l.calls != c.calls || time.Since(began) != c.took {
+					t.Errorf("%s, %v: %v after %d calls and %v", name, c.errs, err, l.calls, time.Since(began))
+				}
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
+		defer cancel()
+		l := &failing{errs: []error{refused, refused, refused, refused}}
+		err := leader.Run(ctx, l, func(context.Context) error { return nil })
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lock.ErrUnavailable) || l.calls != 3 {
+			t.Errorf("%v after %d calls", err, l.calls)
+		}
+	})
 }

@@ -5,17 +5,19 @@ import "errors"
 // The errors of this module match one of these with [errors.Is], or come from
 // the context or from Redis. All of them are wrapped in an [*Error].
 var (
-	// ErrNotAcquired: the lock was not obtained, because another owner has it
-	// or because the wait ended first. [ErrUnavailable] says whether Redis answered.
+	// ErrNotAcquired is returned when another owner has the lock: the latest reply of Redis was a refusal
+	// because of that owner, and no later command failed or exceeded the operation timeout; or another
+	// caller of this process is ahead in the queue for the lock. No error matches both ErrNotAcquired and
+	// [ErrUnavailable].
 	ErrNotAcquired = errors.New("not acquired")
 
-	// ErrUnavailable: the call ended without an answer from Redis to its last
-	// question. The server is silent, refuses connections, is no master, loads its
-	// data, or its cluster is down; of a quorum, fewer than a majority of the servers
-	// answered. Whether another owner has the lock is not known.
+	// ErrUnavailable is returned when a call ended without a usable reply from Redis: the server does not
+	// respond, refuses connections, is a replica, loads its data, or its cluster is down. Whether another
+	// owner has the lock is not known; retry later.
 	//
-	// A wait that ended so matches ErrNotAcquired as well. A caller that answers
-	// differently in the two cases tests for ErrUnavailable first.
+	// A command that is merely in flight when the context of the call ends is no fault of Redis. If Redis
+	// has not replied before that, the error matches that of the context, and neither ErrNotAcquired nor
+	// ErrUnavailable.
 	ErrUnavailable = errors.New("no answer from Redis")
 
 	// ErrNotHeld: this hold does not hold the lock (any more).

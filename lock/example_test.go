@@ -33,10 +33,10 @@ func Example() {
 		return nil
 	})
 	switch {
-	case errors.Is(err, lock.ErrUnavailable):
-		fmt.Println("Redis gives no answer")
 	case errors.Is(err, lock.ErrNotAcquired):
 		fmt.Println("another process has it")
+	case errors.Is(err, lock.ErrUnavailable):
+		fmt.Println("Redis is unavailable")
 	case err != nil:
 		fmt.Println("failed, or lost the lock:", err)
 	}
@@ -264,12 +264,10 @@ func ExampleWithAtLeast() {
 			return nil
 		})
 		switch {
-		case errors.Is(err, lock.ErrUnavailable):
-			log.Print("Redis gives no answer: ", err)
 		case errors.Is(err, lock.ErrNotAcquired):
 			fmt.Println("replica", replica, "need not do it")
 		case err != nil:
-			log.Print("the job failed, or lost the lock: ", err)
+			log.Print("Redis is unavailable, or the job failed or lost the lock: ", err)
 		}
 	}
 	// Output:
@@ -341,7 +339,7 @@ func ExampleWithMaxHold() {
 // A hold whose context has ended is renewed for so long, if nobody unlocks it, and is then lost.
 func ExampleWithGrace() {
 	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://"+addr, client.WithWatchdogTimeout(3*time.Second))
+	c, err := client.Open(ctx, "redis://"+addr, client.WithWatchdogTimeout(6*time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -16,16 +16,15 @@ type Locker interface {
 	// Name returns the name as the caller gave it.
 	Name() string
 
-	// Lock waits until the lock is held or ctx ends. When ctx ends first, the
-	// error matches both ctx.Err() and [ErrNotAcquired], and what the call did on
-	// the server is undone. The error matches [ErrUnavailable] as well
-	// if Redis gave no answer to the last question: then it is not known whether another
-	// owner has the lock.
+	// Lock waits until the lock is held or ctx ends. When ctx ends first, the error matches
+	// ctx.Err(), and what the call did on the server is undone. The error also matches
+	// [ErrNotAcquired] if another owner has the lock, or [ErrUnavailable] if Redis failed to
+	// reply, never both. It matches neither if ctx ended before any reply.
 	Lock(ctx context.Context) (Hold, error)
 
 	// TryLock makes one attempt and does not wait for another owner. It fails
 	// with [ErrNotAcquired] when another owner has the lock or another caller
-	// of this process is ahead, and with [ErrUnavailable] when Redis gives no answer.
+	// of this process is ahead, and with [ErrUnavailable] when Redis is unavailable.
 	TryLock(ctx context.Context) (Hold, error)
 }
 
@@ -92,14 +91,16 @@ type Hold interface {
 	Owner() string
 }
 
-// Do locks l, calls fn with the context of the hold, and unlocks, also when fn
-// panics. The context given to fn is over as soon as the lock is not certainly
-// held any more.
+// Do locks l, calls fn, and unlocks l when fn has returned or panics.
+//
+// The context of fn is canceled as soon as the lock can no longer be guaranteed, and when ctx is canceled. After ctx is canceled the lock stays held until
+// fn has returned, however long that takes: a function that hangs keeps the lock, unless the lock has a [WithMaxHold] or its client is
+// closed. [HoldFrom] gives fn the hold, which reports a loss even after ctx is canceled.
 //
 // The error is that of Lock when fn was not called, and otherwise those of fn and of
 // Unlock, joined. A loss that fn returns, as the cause of its context, is in it once.
 func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) error {
-	h, err := l.Lock(ctx)
+	h, err := UntilUnlock(l).Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -110,28 +111,30 @@ func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) error
 // the error matches [ErrNotAcquired].
 //
 //	err := lock.TryDo(ctx, l, report)
-//	if errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable) {
+//	if errors.Is(err, lock.ErrNotAcquired) {
 //		return nil // another replica does it
 //	}
 //	return err
 func TryDo(ctx context.Context, l Locker, fn func(ctx context.Context) error) error {
-	h, err := l.TryLock(ctx)
+	h, err := UntilUnlock(l).TryLock(ctx)
 	if err != nil {
 		return err
 	}
 	return under(ctx, h, fn)
 }
 
-// under calls fn with the context of h, and unlocks.
+// under calls fn with the context of the work under h, and unlocks.
 func under(ctx context.Context, h Hold, fn func(ctx context.Context) error) (err error) {
+	work, release := workContext(ctx, h)
 	defer func() {
 		unlock := h.Unlock(ctx)
+		release()
 		if loss := h.Err(); errors.Is(unlock, ErrLost) && errors.Is(err, loss) {
 			unlock = beside(unlock) // fn has told of the loss
 		}
 		err = errors.Join(err, unlock)
 	}()
-	return fn(h.Context())
+	return fn(work)
 }
 
 // beside returns what the error of an Unlock says beside a loss: of several locks another one can be held yet.

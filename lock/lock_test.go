@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -99,5 +100,176 @@ func TestTryDo_busy(t *testing.T) {
 	})
 	if !errors.Is(err, lock.ErrNotAcquired) {
 		t.Error(err)
+	}
+}
+
+// under is a Locker whose hold has a context derived from the one given to Lock, as any implementation may derive it. lock runs just before Lock returns.
+type under struct {
+	busy
+	lock func(ctx context.Context)
+	ctx  context.Context
+	end  context.CancelCauseFunc
+}
+
+func (l *under) Lock(ctx context.Context) (lock.Hold, error) { return l.TryLock(ctx) }
+
+func (l *under) TryLock(ctx context.Context) (lock.Hold, error) {
+	l.ctx, l.end = context.WithCancelCause(ctx)
+	if l.lock != nil {
+		l.lock(l.ctx)
+	}
+	return l, nil
+}
+
+func (l *under) Context() context.Context { return l.ctx }
+func (l *under) Err() error               { return context.Cause(l.ctx) }
+func (l *under) Unlock(context.Context) error {
+	l.end(lock.ErrUnlocked)
+	return nil
+}
+
+// The context of the function ends as the caller's does, with that one's error and cause, and so do contexts under it. The hold goes on.
+func TestDo_canceled(t *testing.T) {
+	why := errors.New("shutting down")
+	for name, c := range map[string]struct {
+		begin     func(context.Context) (context.Context, func())
+		err, want error
+	}{
+		"canceled": {func(ctx context.Context) (context.Context, func()) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			return ctx, func() { cancel(why) }
+		}, context.Canceled, why},
+		"deadline": {func(ctx context.Context) (context.Context, func()) {
+			ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, why)
+			return ctx, func() { time.Sleep(time.Minute + time.Second); cancel() }
+		}, context.DeadlineExceeded, why},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				type key struct{}
+				l := new(under)
+				for _, do := range []func(context.Context, lock.Locker, func(context.Context) error) error{lock.Do, lock.TryDo} {
+					ctx, cancel := c.begin(context.WithValue(t.Context(), key{}, "value"))
+					var leaked context.Context
+					err := do(ctx, l, func(work context.Context) error {
+						leaked = work
+						child, stop := context.WithTimeout(work, time.Hour)
+						defer stop()
+						deadline, has := ctx.Deadline()
+						if d, ok := work.Deadline(); !d.Equal(deadline) || ok != has {
+							t.Errorf("the deadline is %v, %v", d, ok)
+						}
+						if d, ok := lock.HoldFrom(work).Context().Deadline(); ok {
+							t.Errorf("the hold has the deadline %v", d)
+						}
+						if work.Err() != nil || context.Cause(work) != nil {
+							t.Errorf("at first: %v, %v", work.Err(), context.Cause(work))
+						}
+						cancel()
+						if err := work.Err(); err != c.err {
+							t.Errorf("at once: %v", err)
+						}
+						<-work.Done()
+						<-child.Done()
+						for _, ctx := range []context.Context{work, child} {
+							if err, cause := ctx.Err(), context.Cause(ctx); err != c.err || cause != c.want {
+								t.Errorf("%v, %v", err, cause)
+							}
+						}
+						h := lock.HoldFrom(child)
+						if h != lock.Hold(l) || h.Err() != nil || h.Context().Err() != nil || h.Context().Value(key{}) != "value" || work.Value(key{}) != "value" {
+							t.Errorf("the hold is %v, %v", h, h.Err())
+						}
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+					if err := context.Cause(leaked); err != c.want {
+						t.Errorf("afterwards: %v", err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The context of the function ends when the hold does, and a context under it.
+func TestDo_lost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		loss := fmt.Errorf("%w: the lease ran out", lock.ErrLost)
+		for name, ctx := range map[string]context.Context{"may be canceled": t.Context(), "is never canceled": context.Background()} {
+			l := new(under)
+			var leaked context.Context
+			err := lock.Do(ctx, l, func(work context.Context) error {
+				leaked = work
+				if lock.HoldFrom(work) != lock.Hold(l) || work.Err() != nil {
+					t.Errorf("%s: %v, %v", name, lock.HoldFrom(work), work.Err())
+				}
+				l.end(loss)
+				if err := context.Cause(work); err != loss || work.Err() != context.Canceled {
+					t.Errorf("%s: %v, %v", name, err, work.Err())
+				}
+				return nil
+			})
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if err := lock.Do(ctx, l, func(work context.Context) error { leaked = work; return nil }); err != nil || !errors.Is(context.Cause(leaked), lock.ErrUnlocked) {
+				t.Errorf("%s: %v, and the context after Unlock: %v", name, err, context.Cause(leaked))
+			}
+		}
+	})
+}
+
+// The caller's context ends the wait. If it ends just after the grant, and the hold's context with it, the lock is unlocked and the function is not called.
+func TestDo_canceledWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		why := errors.New("shutting down")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		l := &under{lock: func(ctx context.Context) {
+			cancel(why)
+			<-ctx.Done()
+		}}
+		for _, call := range []func() error{
+			func() error {
+				return lock.Do(ctx, l, func(context.Context) error { panic("it was called") })
+			},
+			func() error {
+				_, err := lock.UntilUnlock(l).Lock(ctx)
+				return err
+			},
+		} {
+			err := call()
+			if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || errors.Is(err, lock.ErrNotAcquired) || !strings.Contains(err.Error(), `"orders"`) {
+				t.Error(err)
+			}
+			if !errors.Is(l.Err(), why) || l.ctx.Err() == nil {
+				t.Errorf("the hold: %v", l.Err())
+			}
+		}
+	})
+}
+
+// The context of a Lock that panics does not follow the caller's any more.
+func TestUntilUnlock_panics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var waits context.Context
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = lock.UntilUnlock(&under{lock: func(ctx context.Context) { waits = ctx; panic("oops") }}).TryLock(ctx)
+		}()
+		cancel()
+		synctest.Wait()
+		if err := waits.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestHoldFrom_none(t *testing.T) {
+	if h := lock.HoldFrom(t.Context()); h != nil {
+		t.Error(h)
 	}
 }

@@ -25,7 +25,7 @@ import (
 //
 // Each hold begins with Granted, and ends with exactly one of Released and Lost. All other
 // events of the hold come in between: none comes before Granted has returned. Only a renewal
-// that was under way as the hold ended may be told after the end. A re-entry is a
+// that was under way as the hold ended, and a Draining that it detected, may be told after the end. A re-entry is a
 // hold of its own.
 //
 // # Contexts
@@ -45,14 +45,14 @@ type Observer struct {
 	// Refused: another owner has the lock, and the call does not wait.
 	Refused func(context.Context, Event)
 
-	// TimedOut: the wait reached the limit of WithWait, or the deadline of the context.
+	// TimedOut: the wait reached the limit of WithWait, or the deadline of the context, and Redis
+	// was not unavailable.
 	TimedOut func(context.Context, Event)
 
 	// Canceled: the context of the call was cancelled.
 	Canceled func(context.Context, Event)
 
-	// Unavailable: the call ended without an answer from Redis to its last question, as for
-	// ErrUnavailable.
+	// Unavailable: the call ended without a usable reply from Redis, as for ErrUnavailable.
 	Unavailable func(context.Context, Event)
 
 	// Failed: the call ended by any other error, such as ErrForeignKey, ErrReplicas, ErrClosed, or
@@ -68,8 +68,17 @@ type Observer struct {
 	// tried again until the lease ends.
 	RenewalFailed func(context.Context, Event)
 
-	// Abandoned: the context of the hold has ended, and the holder did not unlock it before the
-	// next renewal. The hold is renewed until Until, and then lost if it is not unlocked.
+	// Draining: the context given to Lock is canceled, and the hold is not unlocked yet. The next renewal after the
+	// cancellation detects that, at most a third of the lease later, so work that stops quickly is never reported. A hold of
+	// WithFixedLease is not renewed, and not reported.
+	Draining func(context.Context, Event)
+
+	// StillRunning: the work of a hold that lasts until Unlock, such as the function of [Do], is still running, for the time of
+	// WithGrace after Draining. It is called once. The hold lasts on.
+	StillRunning func(context.Context, Event)
+
+	// Abandoned: the hold was not unlocked within the time of WithGrace after Draining, and is given up. Lost
+	// follows. Holds that last until Unlock are never abandoned.
 	Abandoned func(context.Context, Event)
 
 	// PassedOn: an Unlock gave the lock to the next waiter of this process, without a command
@@ -105,9 +114,13 @@ type Event struct {
 	Waited time.Duration // the end of a call: how much of that came after Waiting; 0 if that was not called
 	Held   time.Duration // Released and Lost: how long the hold lasted
 	Left   time.Duration // Renewed and RenewalFailed: what was left of the lease when the answer came, or the error
-	Until  time.Time     // Renewed: the new end of the lease; Abandoned: the end of the hold, if it is not unlocked
+	Until  time.Time     // Renewed: the new end of the lease
+
+	// Draining is set in Released and Lost: the time since the event Draining of the hold; 0 if there was none.
+	Draining time.Duration
 
 	// Err is what the call returned, in Refused, TimedOut, Canceled, Unavailable and Failed;
-	// what went wrong, in RenewalFailed and Released; and why, in Lost and Abandoned.
+	// what went wrong, in RenewalFailed and Released; why, in Lost; and what canceled the context, in
+	// Draining, StillRunning and Abandoned.
 	Err error
 }

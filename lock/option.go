@@ -79,8 +79,8 @@ func WithFixedLease(d time.Duration) Option {
 }
 
 // WithWait lets Lock wait for at most d. After that Lock fails with an error that
-// matches [ErrNotAcquired] and [os.ErrDeadlineExceeded], and [ErrUnavailable] if Redis
-// gave no answer: so does a d that is shorter than a round trip. With
+// matches [os.ErrDeadlineExceeded], and either [ErrNotAcquired] if another owner has the lock, or
+// [ErrUnavailable] if Redis did not reply: so does a d that is shorter than a round trip. With
 // WithWait(0), Lock makes one attempt, as TryLock does. Otherwise d must be at least a millisecond.
 //
 // A deadline on the context given to Lock limits the wait too, but it also ends the

@@ -45,7 +45,7 @@
 //	           redisson_lock_queue:{<name>}     list    waiting owners, in the order of their arrival
 //	           redisson_lock_timeout:{<name>}   zset    waiting owner -> server's time in ms until which it counts as alive
 //	rw         <name>   hash  mode, owner -> read holds, owner:write -> write holds
-//	           {<name>}:<owner>:rwlock_timeout:<n>  string  the lease of a reader, for each of its holds
+//	           {<name>}:<owner>:rwlock_timeout:<n>  string  the lease of a reader; n is the number of its holds, and Redisson's readers have a key for each
 //	           leasehold_rwlock_wish:{<name>}       string  the waiting writer that later readers wait behind
 //	           leasehold_rwlock_turn:{<name>}       string  the waiting reader that writers wait behind when a writer has left
 //	any        redisson_lock_token:{<name>}     string  the latest fencing token, with lock.WithFencing

@@ -92,7 +92,7 @@ local function record(limits, debts, now, ahead, others, gaps)
     if limit.aligned then
       local stop = (limit.window + 1) * limit.per
       text[#text + 1] = string.format('%.0f:%.0f', stop, limit.used)
-      longest = math.max(longest, stop - now)
+      if limit.used > 0 then longest = math.max(longest, stop - now) end
     else
       text[#text + 1] = string.format('%.17g', limit.debt)
       longest = math.max(longest, limit.debt)

@@ -1,9 +1,11 @@
 -- include_rw: what the scripts of the read/write lock share. It has no keys of its own.
 -- include: owner
 --
--- Each hold of a reader has a key of its own, "<beside>:<owner>:rwlock_timeout:<n>",
--- whose expiry is the lease of that reader. The hash itself lives as long as the
--- longest of them. A field without such a key is that of a dead reader.
+-- The lease of a reader is the longest of its keys "<beside>:<owner>:rwlock_timeout:<n>", n
+-- from 1 to the number of its holds. A reader of Redisson has one for each hold. Ours has a
+-- single one, that of its latest hold, so that a call takes the same work however many holds
+-- there are; with more than one hold its value is "all". The hash itself lives as long as
+-- the longest lease. A field without such a key belongs to a dead reader.
 --
 -- While a slot moves between nodes of a cluster, a node has only some of these keys, and
 -- would take readers whose keys are elsewhere for dead. So each script names a key that
@@ -14,22 +16,33 @@ local function timeout(beside, owner, n)
   return beside .. ':' .. owner .. ':rwlock_timeout:' .. n
 end
 
--- lives returns the ms that are left of an owner's read lease; 0 when there is none. Of
--- very many holds it looks at the latest only.
+-- lives returns the remaining ms of an owner's read lease; 0 when there is none. Of
+-- very many holds with keys of their own it checks the latest 256.
 local function lives(lock, beside, owner, count)
   local most = 0
   for n = count, math.max(count - 255, 1), -1 do
     local left = redis.call('PTTL', timeout(beside, owner, n))
     if left == -1 then left = math.max(redis.call('PTTL', lock), 1000) end -- persisted by hand
     most = math.max(most, left)
+    if n == count and n > 1 and left > 0 and redis.pcall('GET', timeout(beside, owner, n)) == 'all' then break end
   end
   return most
 end
 
--- unlease deletes the keys of an owner's read leases from one hold to another, of which `to` is the latest: ten thousand at most, as the server stands
--- still meanwhile. More are made by hand, or end by themselves.
+-- unlease deletes the keys of an owner's read leases from hold `to` down to hold `from`, until one is missing: one key of
+-- ours. Of a reader of Redisson it deletes at most 256, because the server does nothing else in the meantime; the others expire.
 local function unlease(beside, owner, from, to)
-  for n = to, math.max(from, to - 9999), -1 do redis.pcall('DEL', timeout(beside, owner, n)) end
+  for n = to, math.max(from, to - 255), -1 do
+    if redis.pcall('DEL', timeout(beside, owner, n)) ~= 1 then return end
+  end
+end
+
+-- leased gives an owner, which has read `before` times so far, one key for the lease of all of its `count` holds. It
+-- returns the error if the server denies that.
+local function leased(beside, owner, before, count, lease)
+  local set = redis.pcall('SET', timeout(beside, owner, count), count > 1 and 'all' or 1, 'PX', lease)
+  if set.err then return set end
+  if before ~= count then unlease(beside, owner, before > count and count + 1 or 1, before) end
 end
 
 -- readers calls f(owner, count, left) for each reader in this part of the hash, also for dead
@@ -61,7 +74,7 @@ local function survey(lock, beside, except, enough)
         most = math.max(most, left)
         if left == 0 then dead[#dead + 1] = owner end
       end
-      return most >= enough
+      return most >= enough -- mutant: never: speed
     end)
   until stopped or cursor == '0'
   return most, not stopped, dead
@@ -81,7 +94,7 @@ local function prune(lock, beside)
   readers(lock, beside, redis.call('HSCAN', lock, redis.call('TIME')[2], 'COUNT', 10)[2], function(owner, _, left)
     if left == 0 then dead[#dead + 1] = owner end
     seen = seen + 1
-    return seen == 50
+    return seen == 50 -- mutant: never: speed
   end)
   bury(lock, dead)
 end

@@ -11,10 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var (
-	limitTake   = load("limit_take")
-	limitRefund = load("limit_refund")
-)
+var limitTake = load("limit_take")
 
 // Never stands for the time until units are there that cannot be taken at all.
 const Never time.Duration = -1
@@ -49,14 +46,29 @@ type LimitQuestion struct {
 	Wait  time.Duration // the longest that a caller would wait
 }
 
+// RefundQuestion returns the question that gives back units, which would have been used at the time at, in µs by the server's
+// clock. The script leaves out units that time has given back already.
+func RefundQuestion(units, at int64) LimitQuestion {
+	return LimitQuestion{Units: -units, Times: 1, Least: at}
+}
+
+// ResetQuestion returns the question that resets a key: nothing is owed afterwards.
+func ResetQuestion() LimitQuestion { return LimitQuestion{} }
+
+// Asks reports whether q is neither a refund nor a reset.
+func (q LimitQuestion) Asks() bool { return q.Units >= 0 && q.Times > 0 }
+
 // LimitReply is the answer to one LimitQuestion.
 type LimitReply struct {
 	Taken     int64         // by all callers together
 	Delay     time.Duration // the time until the callers may use them
-	Remaining int64         // the units that are left
+	Remaining int64         // the units that all limits have left
 	Retry     time.Duration // not taken: the time until Least units are there; or Never
 	Reset     time.Duration // the time until nothing is owed
-	Scarcest  int           // the index of the limit that has the least left
+
+	Limit int           // the index of the limit that refused a caller, or else of the one that has the least left
+	Left  int64         // the units that this limit has left
+	Next  time.Duration // the time until this limit has one unit more; 0 if it has all
 }
 
 // LimitCall has the questions of the callers of one process about one key.
@@ -196,7 +208,10 @@ func (b limitBatch) read(answers []LimitAnswer, reply rueidis.RedisResult) error
 			if !plausible(n, q, c.Rules) {
 				answers[i] = LimitAnswer{Err: &ReplyError{limitTake.name, fmt.Sprint(n[:limitWords])}}
 			}
-			all = append(all, LimitReply{Taken: n[0], Delay: fromUs(n[1]), Remaining: n[2], Retry: fromUs(n[3]), Reset: fromUs(n[4]), Scarcest: int(n[5] - 1)})
+			all = append(all, LimitReply{
+				Taken: n[0], Delay: fromUs(n[1]), Remaining: n[2], Retry: fromUs(n[3]), Reset: fromUs(n[4]),
+				Limit: int(n[5] - 1), Left: n[6], Next: fromUs(n[7]),
+			})
 			n = n[limitWords:]
 		}
 		if answers[i].Err == nil {
@@ -210,23 +225,16 @@ func (b limitBatch) read(answers []LimitAnswer, reply rueidis.RedisResult) error
 }
 
 // limitWords is how many numbers answer a question.
-const limitWords = 6
+const limitWords = 8
 
 // plausible reports whether the script can answer q with the first of these numbers.
 func plausible(n []int64, q LimitQuestion, rules LimitRules) bool {
 	limits := int64(len(rules)-1) / 3
 	most := int64(math.MaxInt64) // that all callers want, if no number counts that
-	if q.Units == 0 || int64(q.Times) <= most/q.Units {
-		most = q.Units * int64(q.Times)
+	if q.Units <= 0 || int64(q.Times) <= most/q.Units {
+		most = max(0, q.Units) * int64(q.Times)
 	}
-	return n[0] >= 0 && n[0] <= most && n[1] >= 0 && n[2] >= 0 && n[3] >= int64(Never) && n[4] >= 0 && n[5] >= 1 && n[5] <= limits
-}
-
-// RefundUnits gives back units that would have been used at the time at, in µs by the server's clock. It leaves
-// out units that time has given back already. It returns Done, Free if no unit was left to give back, or Foreign.
-func RefundUnits(ctx context.Context, rdb rueidis.Client, key string, rules LimitRules, units, at int64) (Verdict, error) {
-	args := append(append([]string(nil), rules...), strconv.FormatInt(units, 10), strconv.FormatInt(at, 10))
-	return verdict(limitRefund, limitRefund.exec(ctx, rdb, []string{key}, args), Done, Free, Foreign)
+	return n[0] >= 0 && n[0] <= most && n[1] >= 0 && n[2] >= 0 && n[3] >= int64(Never) && n[4] >= 0 && n[5] >= 1 && n[5] <= limits && n[6] >= 0 && n[7] >= 0
 }
 
 // us returns d in µs, in the form that the scripts take.

@@ -38,6 +38,12 @@ func takeUnits(t *testing.T, rdb rueidis.Client, key string, rules luascripts.Li
 	return at, replies
 }
 
+// refundUnits gives back units that would have been used at a time of the server.
+func refundUnits(t *testing.T, rdb rueidis.Client, key string, rules luascripts.LimitRules, units, at int64) {
+	t.Helper()
+	takeUnits(t, rdb, key, rules, luascripts.RefundQuestion(units, at))
+}
+
 func TestLimit_severalQuestions(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		rules := luascripts.NewLimitRules(hourly, dozen)
@@ -52,11 +58,129 @@ func TestLimit_severalQuestions(t *testing.T) {
 		}
 		about(t, "refused 1 of 10 an hour", r[4].Retry, 6*time.Minute)
 		about(t, "waits for 1", r[6].Delay, 6*time.Minute)
-		if r[5].Retry != luascripts.Never || r[3].Retry != 0 || r[0].Scarcest != 0 {
-			t.Errorf("retry %v and %v, want never and 0; scarcest %d", r[5].Retry, r[3].Retry, r[0].Scarcest)
+		if r[5].Retry != luascripts.Never || r[3].Retry != 0 || r[0].Limit != 0 {
+			t.Errorf("retry %v and %v, want never and 0; limit %d", r[5].Retry, r[3].Retry, r[0].Limit)
 		}
 		about(t, "nothing is owed", r[7].Reset, 22*time.Hour)
 		about(t, "the key ends", pttl(t, rdb, "k"), 22*time.Hour+2*time.Millisecond)
+	})
+}
+
+// Each reply names one limit: the one that refused, and otherwise the one that has the least left.
+func TestLimit_named(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		perHour := func(rate, burst int64) luascripts.LimitRule {
+			return luascripts.LimitRule{Rate: rate, Burst: burst, Per: time.Hour}
+		}
+		aligned := luascripts.LimitRule{Rate: 6, Per: 100 * 365 * 24 * time.Hour, Aligned: true} // until 2070
+		of := func(n int64, times int, least int64, wait time.Duration) luascripts.LimitQuestion {
+			return luascripts.LimitQuestion{Units: n, Times: times, Least: least, Wait: wait}
+		}
+		for name, c := range map[string]struct {
+			rules     []luascripts.LimitRule
+			before    int64
+			q         luascripts.LimitQuestion
+			limit     int
+			left      int64
+			next      time.Duration // of the limit; about a century where an aligned one says it
+			retry     time.Duration
+			remaining int64
+		}{
+			"one limit":                     {[]luascripts.LimitRule{perHour(60, 3)}, 0, want(1), 0, 2, time.Minute, 0, 2},
+			"one limit, nothing is left":    {[]luascripts.LimitRule{perHour(60, 3)}, 2, want(1), 0, 0, time.Minute, 0, 0},
+			"one limit, all is left":        {[]luascripts.LimitRule{perHour(60, 3)}, 0, want(0), 0, 3, 0, 0, 3},
+			"the first has less":            {[]luascripts.LimitRule{perHour(60, 3), perHour(6, 6)}, 0, want(3), 0, 0, time.Minute, 0, 0},
+			"the second has less":           {[]luascripts.LimitRule{perHour(6, 6), perHour(60, 3)}, 0, want(3), 1, 0, time.Minute, 0, 0},
+			"a tie":                         {[]luascripts.LimitRule{perHour(60, 3), perHour(6, 3)}, 0, want(3), 1, 0, 10 * time.Minute, 0, 0},
+			"a tie, the other way round":    {[]luascripts.LimitRule{perHour(6, 3), perHour(60, 3)}, 0, want(2), 0, 1, 10 * time.Minute, 0, 1},
+			"a tie with an aligned one":     {[]luascripts.LimitRule{perHour(6, 6), aligned}, 0, want(6), 1, 0, -1, 0, 0},
+			"refused by the first":          {[]luascripts.LimitRule{perHour(60, 3), perHour(6, 6)}, 3, want(1), 0, 0, time.Minute, time.Minute, 0},
+			"refused by both, on a tie":     {[]luascripts.LimitRule{perHour(60, 3), perHour(6, 3)}, 3, want(1), 1, 0, 10 * time.Minute, 10 * time.Minute, 0},
+			"fewer than the least":          {[]luascripts.LimitRule{perHour(60, 3), perHour(6, 4)}, 1, of(4, 1, 3, 0), 0, 2, time.Minute, time.Minute, 2},
+			"refused later by the richer":   {[]luascripts.LimitRule{perHour(60, 4), perHour(6, 5)}, 2, want(4), 1, 3, 10 * time.Minute, 10 * time.Minute, 2},
+			"refused by an aligned one":     {[]luascripts.LimitRule{perHour(60, 8), aligned}, 5, want(2), 1, 1, -1, -1, 1},
+			"more than the smallest burst":  {[]luascripts.LimitRule{perHour(60, 8), perHour(6, 5), perHour(60, 6)}, 1, want(7), 1, 4, 10 * time.Minute, luascripts.Never, 4},
+			"served and refused callers":    {[]luascripts.LimitRule{perHour(60, 3), perHour(6, 3)}, 0, of(1, 5, 1, 0), 1, 0, 10 * time.Minute, 10 * time.Minute, 0},
+			"behind a caller that waits":    {[]luascripts.LimitRule{perHour(60, 3), perHour(6, 3)}, 3, of(1, 1, 1, time.Hour), 1, 0, 20 * time.Minute, 0, 0},
+			"up to, and one limit has more": {[]luascripts.LimitRule{perHour(60, 3), perHour(6, 6)}, 1, of(5, 1, 1, 0), 0, 0, time.Minute, 0, 0},
+		} {
+			key, rules := name, luascripts.NewLimitRules(c.rules...)
+			if c.before > 0 {
+				takeUnits(t, rdb, key, rules, want(c.before))
+			}
+			_, r := takeUnits(t, rdb, key, rules, c.q)
+			if r[0].Limit != c.limit || r[0].Left != c.left || r[0].Remaining != c.remaining {
+				t.Errorf("%s: limit %d, which has %d left, of all %d: want %d, %d, %d", name, r[0].Limit, r[0].Left, r[0].Remaining, c.limit, c.left, c.remaining)
+			}
+			for what, times := range map[string][2]time.Duration{"next": {r[0].Next, c.next}, "retry": {r[0].Retry, c.retry}} {
+				switch is, wanted := times[0], times[1]; {
+				case wanted == -1 && what == "next" || wanted == -1 && c.limit == 1 && name == "refused by an aligned one":
+					if is < 365*24*time.Hour {
+						t.Errorf("%s: %s in %v, want the end of a window of a century", name, what, is)
+					}
+				case wanted <= 0:
+					if is != wanted {
+						t.Errorf("%s: %s in %v, want %v", name, what, is, wanted)
+					}
+				default:
+					about(t, name+": "+what, is, wanted)
+				}
+			}
+		}
+	})
+}
+
+// A reset leaves a key as if no caller had taken anything, for all limits, also those that the caller does not have; and it goes in
+// order with the other questions.
+func TestLimit_reset(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		all, one := luascripts.NewLimitRules(hourly, yearly), luascripts.NewLimitRules(hourly)
+		line := want(4)
+		line.Wait = time.Hour
+		_, r := takeUnits(t, rdb, "k", all, want(8), line, want(1), luascripts.ResetQuestion(), want(0), want(9))
+		for i, left := range []int64{2, 0, 0, 10, 10, 1} {
+			if r[i].Remaining != left {
+				t.Errorf("question %d: %+v, want %d left", i+1, r[i], left)
+			}
+		}
+		if r[4].Reset != 0 || r[4].Limit != 0 {
+			t.Errorf("after the reset: %+v", r[4])
+		}
+		takeUnits(t, rdb, "k", one, luascripts.ResetQuestion())
+		for number(t, rdb, "EXISTS", "k") != 0 { // for a millisecond more
+		}
+		if _, r := takeUnits(t, rdb, "k", all, want(0)); r[0].Remaining != 10 || r[0].Reset != 0 {
+			t.Errorf("after a reset by a caller of one limit: %+v", r[0])
+		}
+		takeUnits(t, rdb, "nothing", one, luascripts.ResetQuestion())
+		if n := number(t, rdb, "EXISTS", "nothing"); n != 0 {
+			t.Error("a reset made a key")
+		}
+		takeUnits(t, rdb, "window", luascripts.NewLimitRules(yearly), want(5))
+		takeUnits(t, rdb, "window", luascripts.NewLimitRules(yearly), luascripts.ResetQuestion())
+		for number(t, rdb, "EXISTS", "window") != 0 {
+		}
+	})
+}
+
+// The latest reservation is for a later window. After a reset the window of now counts again.
+func TestLimit_resetOfALaterWindow(t *testing.T) {
+	rdb, _ := limitState(t, "gcra %d 3600000000 1795356000000000:10") // until 14:00
+	rules := luascripts.NewLimitRules(luascripts.LimitRule{Rate: 10, Per: time.Hour, Aligned: true})
+	if _, r := takeUnits(t, rdb, "k", rules, luascripts.ResetQuestion(), want(10)); r[1].Taken != 10 {
+		t.Errorf("%+v, want all ten", r)
+	}
+}
+
+// Units that come back are there for the next question of the same call.
+func TestLimit_refundAndTake(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		rules := luascripts.NewLimitRules(dozen)
+		at, _ := takeUnits(t, rdb, "k", rules, want(12))
+		_, r := takeUnits(t, rdb, "k", rules, want(12), luascripts.RefundQuestion(12, at), want(11))
+		if r[0].Taken != 0 || r[1].Taken != 0 || r[2].Taken != 11 {
+			t.Errorf("%+v, want nothing, and eleven after the refund", r)
+		}
 	})
 }
 
@@ -78,11 +202,11 @@ func TestLimit_otherCallersStates(t *testing.T) {
 		all, one := luascripts.NewLimitRules(hourly, dozen, yearly), luascripts.NewLimitRules(hourly)
 		takeUnits(t, rdb, "k", all, want(7))
 		takeUnits(t, rdb, "k", one, want(1))
-		if _, r := takeUnits(t, rdb, "k", all, want(0)); r[0].Remaining != 2 || r[0].Scarcest != 0 {
+		if _, r := takeUnits(t, rdb, "k", all, want(0)); r[0].Remaining != 2 || r[0].Limit != 0 {
 			t.Errorf("%+v, want 2 of the hour left", r[0])
 		}
 		faster := luascripts.LimitRule{Rate: 100, Burst: 100, Per: time.Hour}
-		if _, r := takeUnits(t, rdb, "k", luascripts.NewLimitRules(faster, dozen, yearly), want(0)); r[0].Remaining != 5 || r[0].Scarcest != 1 {
+		if _, r := takeUnits(t, rdb, "k", luascripts.NewLimitRules(faster, dozen, yearly), want(0)); r[0].Remaining != 5 || r[0].Limit != 1 {
 			t.Errorf("%+v, want 5 of the day left", r[0])
 		}
 		takeUnits(t, rdb, "k", luascripts.NewLimitRules(faster, dozen), want(1))
@@ -126,8 +250,10 @@ func TestLimit_foreign(t *testing.T) {
 		for _, key := range []string{"hash", "counter", "text", "words", "time", "later", "gap"} {
 			_, _, v, err := askLimit(t.Context(), rdb, key, rules, []luascripts.LimitQuestion{want(1)})
 			check(t, "take of "+key, v, luascripts.Foreign, err)
-			v, err = luascripts.RefundUnits(t.Context(), rdb, key, rules, 1, 1)
-			check(t, "refund of "+key, v, luascripts.Foreign, err)
+			for what, q := range map[string]luascripts.LimitQuestion{"refund": luascripts.RefundQuestion(1, 1), "reset": luascripts.ResetQuestion()} {
+				_, _, v, err := askLimit(t.Context(), rdb, key, rules, []luascripts.LimitQuestion{q})
+				check(t, what+" of "+key, v, luascripts.Foreign, err)
+			}
 		}
 		if after := contents(t, rdb); after != before {
 			t.Errorf("the script changed a foreign key:\n%s\n%s", before, after)
@@ -139,17 +265,18 @@ func TestLimit_refund(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		rules := luascripts.NewLimitRules(hourly, yearly)
 		at, _ := takeUnits(t, rdb, "k", rules, want(10))
-		v, err := luascripts.RefundUnits(t.Context(), rdb, "k", rules, 4, at)
-		check(t, "refund", v, luascripts.Done, err)
+		refundUnits(t, rdb, "k", rules, 4, at)
 		// Time has paid some µs of the debt since the units were taken.
 		_, r := takeUnits(t, rdb, "k", rules, want(0))
 		if r[0].Remaining != 4 && r[0].Remaining != 3 {
 			t.Errorf("%+v, want 4 left", r[0])
 		}
-		v, err = luascripts.RefundUnits(t.Context(), rdb, "k", luascripts.NewLimitRules(hourly), 4, at-3*time.Hour.Microseconds())
-		check(t, "refund of units that time has given back", v, luascripts.Free, err)
-		v, err = luascripts.RefundUnits(t.Context(), rdb, "nothing", rules, 4, at)
-		check(t, "refund where nothing is owed", v, luascripts.Free, err)
+		before := contents(t, rdb)
+		refundUnits(t, rdb, "k", luascripts.NewLimitRules(hourly), 4, at-3*time.Hour.Microseconds())
+		if after := contents(t, rdb); after != before {
+			t.Errorf("a refund of units that time has given back changed the key:\n%s\n%s", before, after)
+		}
+		refundUnits(t, rdb, "nothing", rules, 4, at)
 		if n := number(t, rdb, "EXISTS", "nothing"); n != 0 {
 			t.Error("a refund made a key")
 		}
@@ -182,7 +309,7 @@ func TestLimit_faults(t *testing.T) {
 // Any reply that the script never gives is an error.
 func TestLimit_replies(t *testing.T) {
 	rules := luascripts.NewLimitRules(hourly)
-	good := []int64{1_795_000_000_000_000, 1, 0, 9, 0, 0, 1}
+	good := []int64{1_795_000_000_000_000, 1, 0, 9, 0, 0, 1, 9, 0}
 	reply := func(n ...int64) []byte {
 		text := fmt.Sprintf("*%d\r\n", len(n))
 		for _, i := range n {
@@ -347,8 +474,7 @@ func TestLimit_anotherKind(t *testing.T) {
 		}
 		do(t, rdb, "FLUSHALL")
 		at, _ := takeUnits(t, rdb, "k", kinds[1], want(6))
-		v, err := luascripts.RefundUnits(t.Context(), rdb, "k", kinds[1], 4, at)
-		check(t, "refund", v, luascripts.Done, err)
+		refundUnits(t, rdb, "k", kinds[1], 4, at)
 		if _, r := takeUnits(t, rdb, "k", kinds[1], want(0)); r[0].Remaining != 6 {
 			t.Errorf("%+v, want 6 left", r[0])
 		}
@@ -425,7 +551,7 @@ func TestLimit_aReservationOfMoreLimits(t *testing.T) {
 func TestLimit_aReservationOfALaterWindow(t *testing.T) {
 	rdb, _ := limitState(t, "gcra %d 3600000000 7000000 1795356000000000:1") // until 14:00
 	rules := luascripts.NewLimitRules(luascripts.LimitRule{Rate: 3600, Burst: 10, Per: time.Hour}, luascripts.LimitRule{Rate: 10, Per: time.Hour, Aligned: true})
-	if _, r := takeUnits(t, rdb, "k", rules, want(0)); r[0].Remaining != 0 || r[0].Scarcest != 1 {
+	if _, r := takeUnits(t, rdb, "k", rules, want(0)); r[0].Remaining != 0 || r[0].Limit != 1 {
 		t.Errorf("%+v, want that the second has the least left", r[0])
 	}
 }

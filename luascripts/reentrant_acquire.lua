@@ -35,10 +35,11 @@ local want, spare = ARGV[5] or '1', ARGV[6]
 
 -- Most locks are free, or a release has granted them to the owner that asks. To make all the
 -- functions takes longer than to take such a lock.
-if want == '1' and not register then
+if want == '1' and not register then -- mutant: never: speed
   local left = redis.pcall('PTTL', lock)
+  -- mutant: never: speed
   if left == -2 then return seized(lock, owner, lease, stamped(redis.call('TIME'))) end
-  if redis.pcall('HMGET', lock, owner)[1] == '1' then
+  if redis.pcall('HMGET', lock, owner)[1] == '1' then -- mutant: never: speed
     redis.call('PEXPIRE', lock, math.max(left, lease)) -- even if it changes nothing: a replica refuses it
     return stamped(redis.call('TIME'))
   end

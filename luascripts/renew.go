@@ -11,7 +11,6 @@ import (
 type Renewal struct {
 	Keys  *Keys
 	Owner string
-	Holds int    // how often the owner reads the lock; only for readers
 	Slot  uint16 // the slot of the keys on a cluster; otherwise the same for all
 }
 

@@ -26,8 +26,8 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 	question := func(want int) luascripts.Question {
 		return luascripts.Question{Owner: ours, Lease: lease, Want: want}
 	}
-	renewal := func(k luascripts.Keys, holds int) []luascripts.Renewal {
-		return []luascripts.Renewal{{Keys: &k, Owner: ownerOf(k), Holds: holds}}
+	renewal := func(k luascripts.Keys) []luascripts.Renewal {
+		return []luascripts.Renewal{{Keys: &k, Owner: ownerOf(k)}}
 	}
 	type call = func(ctx context.Context, rdb rueidis.Client) error
 	// verdict makes a call of a function that returns a verdict.
@@ -42,7 +42,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 	}
 	renew := func(f func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed, k luascripts.Keys) call {
 		return func(ctx context.Context, rdb rueidis.Client) error {
-			return f(ctx, rdb, renewal(k, 1), lease, 64)[0].Err
+			return f(ctx, rdb, renewal(k), lease, 64)[0].Err
 		}
 	}
 	force := func(f func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error), k luascripts.Keys) call {

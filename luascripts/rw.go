@@ -21,7 +21,7 @@ var (
 	rwForce      = load("rw_force")
 
 	readRenew = renewer{script: load("rw_read_renew"), never: func(k *Keys) string { return k.Never }, argsOf: func(args []string, r *Renewal) []string {
-		return append(args, r.Owner, strconv.Itoa(r.Holds), r.Keys.Beside)
+		return append(args, r.Owner, r.Keys.Beside)
 	}}
 	writeRenew = renewer{script: reentrantRenew.script, argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner+Writing) }}
 )

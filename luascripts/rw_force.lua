@@ -17,17 +17,16 @@ local mode, answer = side(lock)
 if mode == nil then return answer end
 redis.call('HDEL', lock, '') -- no such field: a replica, whose data may be old, refuses it
 if not mode then return 0 end
-local fields, leases, cursor, stopped = {}, {}, '0', false
+local fields, cursor, stopped = {}, '0', false
 repeat
   local page = redis.call('HSCAN', lock, cursor, 'COUNT', 50)
   cursor = page[1]
   stopped = readers(lock, beside, page[2], function(owner, count)
     fields[#fields + 1] = owner
-    for n = count, math.max(count - 255, 1), -1 do leases[#leases + 1] = timeout(beside, owner, n) end
+    unlease(beside, owner, 1, count)
     return #fields == 50
   end)
 until stopped or cursor == '0'
-for from = 1, #leases, 1000 do redis.call('DEL', unpack(leases, from, math.min(from + 999, #leases))) end -- unpack has a limit
 if stopped and not bury(lock, fields) then return -3 end
 redis.call('DEL', lock)
 redis.pcall(publish, channel, '1')

@@ -34,9 +34,8 @@ func (l rw) crowd(alive, dead int) {
 	l.ends(l.keys.Lock, long)
 }
 
-// looks returns how many keys the scripts have looked at since the last CONFIG RESETSTAT, for
-// each script.
-func (l rw) looks() (each float64) {
+// calls returns how often the server has run each command since the last CONFIG RESETSTAT.
+func (l rw) calls() map[string]float64 {
 	l.t.Helper()
 	m := do(l.t, l.rdb, "INFO", "commandstats")
 	text, _ := m.ToString()
@@ -46,6 +45,14 @@ func (l rw) looks() (each float64) {
 		n, _, _ := strings.Cut(rest, ",")
 		calls[name], _ = strconv.ParseFloat(n, 64)
 	}
+	return calls
+}
+
+// looks returns how many keys the scripts have looked at since the last CONFIG RESETSTAT, for
+// each script.
+func (l rw) looks() (each float64) {
+	l.t.Helper()
+	calls := l.calls()
 	return (calls["pttl"] + calls["hscan"] + calls["del"]) / (calls["evalsha"] + calls["eval"])
 }
 
@@ -130,6 +137,41 @@ func TestRW_manyReaders(t *testing.T) {
 	}
 }
 
+// A writer that has seen only dead readers, and not all readers, has not seen that nobody reads.
+func TestRW_aLivingReaderBehindManyDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for _, dead := range []int{60, 400} { // a small hash comes in one piece, a large one in pages
+			l.crowd(1, dead) // the latest come first, and a call looks at fifty
+			l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Held)
+			if n := number(t, l.rdb, "HEXISTS", l.keys.Lock, owner("G100")); n != 1 {
+				t.Errorf("of %d dead ones, a living reader is gone", dead)
+			}
+		}
+		l.crowd(0, 60)
+		l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Done)
+	})
+}
+
+// A reader that leaves, and has seen only dead readers, and not all readers, does not free the lock.
+func TestReleaseRead_aLivingReaderBehindManyDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.crowd(1, 60)
+		l.expect("read", l.asksToRead("G1").Verdict, luascripts.Done)
+		l.stopsReading("G1", luascripts.Done)
+		l.expect("write", l.asksToWrite("G2").Verdict, luascripts.Held)
+		l.isNow("read G100=1(1)")
+	})
+}
+
+// A field that is left of a writer, as by hand, keeps no other writer out.
+func TestRW_aFieldBesideTheDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		l.held("read G2=1() G9:write=1", long)
+		l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Done)
+		l.isNow("write G1:write=1")
+	})
+}
+
 // Processes crash, and others go on reading without a gap: the fields of the dead go with
 // the readers that leave, a few at a time.
 func TestRW_theDeadDoNotStay(t *testing.T) {
@@ -144,6 +186,71 @@ func TestRW_theDeadDoNotStay(t *testing.T) {
 	}
 	if s, err := luascripts.InspectRW(t.Context(), l.rdb, l.keys); err != nil || len(s.Fields) != 50 {
 		t.Errorf("%d read, %v, want 50", len(s.Fields), err)
+	}
+}
+
+// A reader that holds the lock very often costs the server no more for each call: whether it enters, leaves or renews, or
+// another client looks at it.
+func TestRW_workOfManyHolds(t *testing.T) {
+	s := redistest.Start(t)
+	l := rw{t, s.Client(t), rwKeys}
+	read := func(want int) func() {
+		return func() {
+			l.t.Helper()
+			l.expect("read", l.asksToRead("G1", func(q *luascripts.Question) { q.Want = want }).Verdict, luascripts.Done)
+		}
+	}
+	leave := func(leave int) func() {
+		return func() {
+			l.t.Helper()
+			got, err := luascripts.ReleaseRead(t.Context(), l.rdb, l.keys, owner("G1"), leave)
+			check(t, "release", got, luascripts.Done, err)
+		}
+	}
+	const holds = 3000
+	for n := range holds {
+		read(n + 1)()
+	}
+	for _, c := range []struct {
+		name string
+		call func()
+	}{
+		{"re-entry", read(holds + 1)},
+		{"a second copy", read(holds + 1)},
+		{"renewal", func() {
+			renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1")}}, long, 1)
+			check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
+		}},
+		{"another reader", func() { l.expect("read", l.asksToRead("G2").Verdict, luascripts.Done) }},
+		{"another reader leaves", func() { l.stopsReading("G2", luascripts.Done) }},
+		{"a writer", func() { l.expect("write", l.asksToWrite("G3").Verdict, luascripts.Held) }},
+		{"Inspect", func() {
+			if s, err := luascripts.InspectRW(t.Context(), l.rdb, l.keys); err != nil || len(s.Fields) != 1 {
+				t.Errorf("inspect: %+v, %v", s, err)
+			}
+		}},
+		{"release of one", leave(holds)},
+		{"release of very many", leave(2)},
+		{"back", read(holds)},
+		{"release of all", leave(0)},
+		{"to be forced", func() { l.stopsWriting("G3", luascripts.Gone); read(1)(); read(holds)() }},
+		{"ForceUnlock", func() {
+			got, err := luascripts.ForceRW(t.Context(), l.rdb, l.keys)
+			check(t, "force", got, luascripts.Done, err)
+		}},
+	} {
+		do(t, l.rdb, "CONFIG", "RESETSTAT")
+		c.call()
+		n := 0.0
+		for _, calls := range l.calls() {
+			n += calls
+		}
+		if n > 45 {
+			t.Errorf("%s: %.0f commands", c.name, n)
+		}
+	}
+	if all := unwished(contents(t, l.rdb)); all != "" {
+		t.Errorf("left behind:\n%.300s", all)
 	}
 }
 

@@ -2,12 +2,15 @@ package luascripts_test
 
 import (
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
 )
 
 // Redisson's clients share read/write locks with ours. These scripts do to the keys
@@ -153,7 +156,7 @@ func (l rw) javaStopsWriting(name string) {
 func TestRWPeers_theirsLeaveOursRead(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		for name, tagged := range map[string]string{"orders": "{orders}", "a:b": "{a:b}", "{eu}:x": "{eu}:x"} {
-			for holds := 1; holds <= 3; holds++ {
+			for _, holds := range []int{1, 2, 3, 300} {
 				t.Run(fmt.Sprint(name, " ", holds), func(t *testing.T) {
 					l := rw{t, l.rdb, rwKeysOf(name, tagged)}
 					l.clear()
@@ -176,7 +179,7 @@ func TestRWPeers_theirsLeaveOursRead(t *testing.T) {
 					if l.javaWrites("J3", long) {
 						t.Error("J3 writes while G2 reads")
 					}
-					renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G2"), Holds: holds}}, 20*time.Minute, 1)
+					renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G2")}}, 20*time.Minute, 1)
 					check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
 					e.expect()
 					l.stopsReading("G2", luascripts.Done)
@@ -307,7 +310,7 @@ func TestRWPeers_theirsShortenOurs(t *testing.T) {
 			t.Fatal("J2 may not read, or does not")
 		}
 		about(t, "the hash, renewed by theirs", pttl(t, l.rdb, l.keys.Lock), theirs)
-		renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1"), Holds: 1}}, ours, 1)
+		renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1")}}, ours, 1)
 		check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
 		about(t, "the hash, renewed by ours", pttl(t, l.rdb, l.keys.Lock), ours)
 	})
@@ -365,6 +368,141 @@ func TestRWPeers_turn(t *testing.T) {
 		l.stopsReading("G5", luascripts.Done)
 		if all := contents(t, l.rdb); all != "" {
 			t.Errorf("left behind:\n%s", all)
+		}
+	})
+}
+
+// Clients of the version before, which gave each hold of a reader a key of its own, share the lock during a rolling
+// deployment. testdata/perhold has their scripts.
+
+func (l rw) former(script string, keys []string, args ...string) rueidis.RedisMessage {
+	l.t.Helper()
+	text, err := os.ReadFile("testdata/perhold/" + script + ".lua")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return eval(l.t, l.rdb, string(text), keys, args...)
+}
+
+// formerReads makes a client of that version read want times.
+func (l rw) formerReads(name string, want int, lease time.Duration) {
+	l.t.Helper()
+	m := l.former("rw_read_acquire", []string{l.keys.Lock, l.keys.Wish, l.keys.Turn, l.keys.Never}, owner(name), millis(lease), strconv.Itoa(want), "", "0", "1", l.keys.Beside, "0")
+	if !m.IsString() {
+		l.t.Fatalf("%s cannot read: %s", name, m.String())
+	}
+}
+
+func (l rw) formerLeaves(name string, leave int) {
+	l.t.Helper()
+	m := l.former("rw_read_release", []string{l.keys.Lock, l.keys.Turn, l.keys.Never}, owner(name), strconv.Itoa(leave), l.keys.Beside, l.keys.Channel, "PUBLISH")
+	if n, err := m.AsInt64(); err != nil || n != 1 {
+		l.t.Fatalf("%s releases down to %d: %s", name, leave, m.String())
+	}
+}
+
+func (l rw) formerRenews(name string, holds int, lease time.Duration) {
+	l.t.Helper()
+	m := l.former("rw_read_renew", []string{l.keys.Never, l.keys.Lock}, millis(lease), owner(name), strconv.Itoa(holds), l.keys.Beside)
+	if n, err := m.AsIntSlice(); err != nil || len(n) != 1 {
+		l.t.Fatalf("%s renews: %s", name, m.String())
+	}
+}
+
+// formerWrites returns for how long a writer of that version would have to wait, 0 if it writes now.
+func (l rw) formerWrites(name string) time.Duration {
+	l.t.Helper()
+	m := l.former("rw_write_acquire", []string{l.keys.Lock, l.keys.Wish, l.keys.Turn, l.keys.Never}, owner(name), millis(lease), "1", "0", "0", l.keys.Beside)
+	if m.IsString() {
+		return 0
+	}
+	n, err := m.AsInt64()
+	if err != nil || n < 0 {
+		l.t.Fatalf("%s asks to write: %s", name, m.String())
+	}
+	return time.Duration(n) * time.Millisecond
+}
+
+func (l rw) formerStopsWriting(name string) {
+	l.t.Helper()
+	m := l.former("rw_write_release", []string{l.keys.Lock, l.keys.Wish, l.keys.Turn, l.keys.Never}, owner(name), "0", l.keys.Beside, l.keys.Channel, "PUBLISH")
+	if n, err := m.AsInt64(); err != nil || n != 1 {
+		l.t.Fatalf("%s stops writing: %s", name, m.String())
+	}
+}
+
+// However often a reader of one version reads, those of the other see its lease, and no writer of either enters.
+func TestRWPeers_formerVersion(t *testing.T) {
+	withRWPeers(t, func(t *testing.T, l rw) {
+		noWriter := func(what string, left time.Duration) {
+			t.Helper()
+			about(t, what+": the hash", pttl(t, l.rdb, l.keys.Lock), left)
+			about(t, what+": a writer of that version waits for", l.formerWrites("J8"), left)
+			about(t, what+": a writer of ours waits for", l.asksToWrite("G9", func(q *luascripts.Question) { q.Patience = 0 }).Left, left)
+			if l.javaWrites("J7", lease) {
+				t.Fatalf("%s: a writer of Redisson enters", what)
+			}
+		}
+		noReader := func() {
+			t.Helper()
+			if left := l.formerWrites("J8"); left != 0 {
+				t.Fatalf("with no reader, a writer of that version waits for %v; the lock is %q", left, l.state())
+			}
+			l.formerStopsWriting("J8")
+			if all := contents(t, l.rdb); all != "" {
+				t.Errorf("left behind:\n%.300s", all)
+			}
+		}
+		for _, holds := range []int{1, 2, 3, 300} {
+			t.Run(fmt.Sprint("ours reads ", holds), func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				for n := range holds {
+					again := func(q *luascripts.Question) { q.Want, q.Lease = n+1, long }
+					l.expect("ours", l.asksToRead("G1", again).Verdict, luascripts.Done)
+				}
+				l.formerReads("J2", 1, 20*time.Minute)
+				noWriter("both read", 20*time.Minute)
+				l.formerLeaves("J2", 0)
+				noWriter("ours reads", long)
+				renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1")}}, 20*time.Minute, 1)
+				check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
+				for leave := holds; leave > 0; leave-- {
+					got, err := luascripts.ReleaseRead(t.Context(), l.rdb, l.keys, owner("G1"), leave)
+					check(t, "release", got, luascripts.Done, err)
+					if leave < 3 || leave == holds {
+						noWriter(fmt.Sprint("ours reads ", leave), 20*time.Minute)
+					}
+				}
+				l.stopsReading("G1", luascripts.Done)
+				noReader()
+			})
+			t.Run(fmt.Sprint("theirs reads ", holds), func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				for n := range holds {
+					l.formerReads("J2", n+1, long)
+				}
+				l.expect("ours", l.asksToRead("G1", func(q *luascripts.Question) { q.Lease = 20 * time.Minute }).Verdict, luascripts.Done)
+				noWriter("both read", 20*time.Minute)
+				l.stopsReading("G1", luascripts.Done)
+				noWriter("theirs reads", long)
+				l.formerRenews("J2", holds, 20*time.Minute)
+				for leave := holds; leave > 0; leave-- {
+					l.formerLeaves("J2", leave)
+					if leave < 3 || leave == holds {
+						noWriter(fmt.Sprint("theirs reads ", leave), 20*time.Minute)
+					}
+				}
+				l.formerLeaves("J2", 0)
+				noReader()
+			})
+			t.Run(fmt.Sprint("an operator of ours removes ", holds), func(t *testing.T) {
+				l := rw{t, l.rdb, l.keys}
+				for n := range min(holds, 200) {
+					l.formerReads("J2", n+1, long)
+				}
+				l.stopsReading("J2", luascripts.Done)
+				noReader()
+			})
 		}
 	})
 }

@@ -67,22 +67,20 @@ lease = math.max(lease, lives(lock, beside, owner, count))
 if count > 0 then redis.call('PEXPIRE', lock, math.max(left, lease)) end -- first, so that a full memory lets the rest through
 if not mode then redis.call('HSET', lock, 'mode', 'read') end
 redis.call('HSET', lock, owner, want)
-local done = redis.pcall('PEXPIRE', lock, math.max(left, lease))
-for n = 1, want do
-  if type(done) == 'table' and done.err then break end
-  done = redis.pcall('SET', timeout(beside, owner, n), 1, 'PX', lease)
-end
-if type(done) == 'table' and done.err then
+local expiry = redis.pcall('PEXPIRE', lock, math.max(left, lease))
+local denied = type(expiry) == 'table' and expiry or leased(beside, owner, count, want, lease)
+if denied then
   -- Without the right to set them there would be a reader without a lease.
-  if count == 0 then
+  if count > 0 then
+    redis.call('HSET', lock, owner, count)
+  else
     redis.call('HDEL', lock, owner)
     if not mode then redis.call('DEL', lock) end
   end
-  return done
+  return denied
 end
 if reader == owner then
   -- The owner had its turn. Other readers that came before the turn began may follow.
   if start > one_passed() then turns(turn, '', 0, start, rest) else redis.pcall('DEL', turn) end
 end
-unlease(beside, owner, want + 1, count) -- of holds that are being given back
 return token

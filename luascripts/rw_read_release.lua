@@ -41,8 +41,11 @@ local mine = lives(lock, beside, owner, count)
 if leave > 0 then
   if mine == 0 then return -2 end
   redis.call('HSET', lock, owner, leave)
-  for n = 1, leave do redis.call('PEXPIRE', timeout(beside, owner, n), mine) end -- a partial release does not change the lease
-  unlease(beside, owner, leave + 1, count)
+  local denied = leased(beside, owner, count, leave, mine) -- a partial release does not change the lease
+  if denied then
+    redis.call('HSET', lock, owner, count)
+    return denied
+  end
   return 1
 end
 if mode == 'write' then -- the owner reads under its own write hold, and the lease of that keeps the hash

@@ -55,7 +55,7 @@ func (l rw) lease(name string, n int) string {
 }
 
 // held makes a lock by hand, such as "write G1:write=2 G2=1(1)" or
-// "read G1=2(1,2) G3=1()": the mode, the writer, the readers, how often, and which of
+// "read G1=2(*) G3=1()": the mode, the writer, the readers, how often, and which of
 // a reader's leases there are. All keys expire after d.
 func (l rw) held(state string, d time.Duration) {
 	l.t.Helper()
@@ -73,8 +73,13 @@ func (l rw) held(state string, d time.Duration) {
 		}
 		do(l.t, l.rdb, "HSET", l.keys.Lock, field, count)
 		for _, n := range strings.FieldsFunc(leases, func(r rune) bool { return r == ',' }) {
-			i, _ := strconv.Atoi(n)
-			do(l.t, l.rdb, "SET", l.lease(name, i), "1")
+			i, err := strconv.Atoi(n)
+			value := "1"
+			if err != nil {
+				i, _ = strconv.Atoi(count)
+				value = "all"
+			}
+			do(l.t, l.rdb, "SET", l.lease(name, i), value)
 			l.ends(l.lease(name, i), d)
 		}
 	}
@@ -94,7 +99,7 @@ func (l rw) ends(key string, d time.Duration) {
 // reads makes the leases of a reader expire after d.
 func (l rw) reads(name string, d time.Duration) {
 	l.t.Helper()
-	for n := 1; number(l.t, l.rdb, "EXISTS", l.lease(name, n)) == 1; n++ {
+	for n := range 10 {
 		l.ends(l.lease(name, n), d)
 	}
 }
@@ -103,7 +108,8 @@ func (l rw) reads(name string, d time.Duration) {
 func (l rw) dies(names ...string) {
 	l.t.Helper()
 	for _, name := range names {
-		for n := 1; number(l.t, l.rdb, "DEL", l.lease(name, n)) == 1; n++ {
+		for n := range 10 {
+			do(l.t, l.rdb, "DEL", l.lease(name, n))
 		}
 	}
 }
@@ -122,7 +128,7 @@ func (l rw) state() string {
 		case writes:
 			writers = append(writers, short(o)+":write="+count)
 		case f != "mode":
-			readers = append(readers, short(o)+"="+count+"("+l.leases(short(o))+")")
+			readers = append(readers, short(o)+"="+count+"("+l.leases(short(o), count)+")")
 		}
 	}
 	slices.Sort(writers)
@@ -130,12 +136,16 @@ func (l rw) state() string {
 	return strings.Join(append(append(strings.Fields(fields["mode"]), writers...), readers...), " ")
 }
 
-// leases returns the numbers of the leases that name has.
-func (l rw) leases(name string) string {
+// leases returns the numbers of the leases that name has, * for the one of all its holds.
+func (l rw) leases(name, count string) string {
 	l.t.Helper()
 	var all []string
 	for n := range 10 {
-		if number(l.t, l.rdb, "EXISTS", l.lease(name, n)) == 1 {
+		m := do(l.t, l.rdb, "GET", l.lease(name, n))
+		switch value, _ := m.ToString(); {
+		case value == "all" && strconv.Itoa(n) == count:
+			all = append(all, "*")
+		case value != "":
 			all = append(all, strconv.Itoa(n))
 		}
 	}
@@ -253,29 +263,29 @@ func TestAcquireRead(t *testing.T) {
 			{"beside a shorter lease", "read G2=1(1)", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", long, long},
 			{"beside many", "read G2=3(1,2,3) J4=1(1)", long, "", 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=3(1,2,3) J4=1(1)", lease, long},
 			{"beside the dead", "read G2=1()", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1) G2=1()", long, long},
-			{"re-entry", "read G1=1(1)", lease, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(1,2)", long, long},
-			{"re-entry again", "read G1=2(1,2)", lease, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(1,2)", long, long},
-			{"re-entry with less of a lease", "read G1=1(1)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(1,2)", long, long},
-			{"re-entry without an end", "read G1=1(1)", persist, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(1,2)", long, long},
+			{"re-entry", "read G1=1(1)", lease, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
+			{"re-entry again", "read G1=2(*)", lease, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
+			{"re-entry with less of a lease", "read G1=1(1)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
+			{"re-entry without an end", "read G1=1(1)", persist, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
 			{"re-entry into what is gone", "", 0, "", 2, lease, "", false, luascripts.Gone, 0, "", 0, 0},
 			{"re-entry into what others read", "read G2=1(1)", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G2=1(1)", 0, long},
 			{"re-entry of the dead", "read G1=1()", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G1=1()", 0, long},
 			{"the dead anew", "read G1=3()", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1)", long, long},
-			{"a count that is too large", "read G1=3(1,2,3)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(1,2)", long, long}, // the third is deleted
+			{"a count that is too large", "read G1=3(*)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(*)", long, long}, // the third is deleted
 			{"another writes", "write G2:write=1", long, "", 1, lease, "", false, luascripts.Held, long, "write G2:write=1", 0, long},
 			{"another writes for ever", "write G2:write=1", persist, "", 1, lease, "", false, luascripts.Held, luascripts.NoExpiry, "write G2:write=1", 0, persist},
 			{"another writes and reads", "write G2:write=1 G2=1(1)", long, "", 1, lease, "", false, luascripts.Held, long, "write G2:write=1 G2=1(1)", 0, long},
 			{"another writes, we wrote", "write G2:write=1", long, "", 1, lease, "G1", false, luascripts.Held, long, "write G2:write=1", 0, long},
 			{"we write", "write G9:write=1", long, "", 1, lease, "G9", false, luascripts.Done, 0, "write G9:write=1 G1=1(1)", lease, long},
 			{"we write, with a shorter lease", "write G9:write=1", lease, "", 1, long, "G9", false, luascripts.Done, 0, "write G9:write=1 G1=1(1)", long, long},
-			{"we write and read", "write G9:write=1 G1=1(1)", long, "", 2, lease, "", false, luascripts.Done, 0, "write G9:write=1 G1=2(1,2)", long, long},
+			{"we write and read", "write G9:write=1 G1=1(1)", long, "", 2, lease, "", false, luascripts.Done, 0, "write G9:write=1 G1=2(*)", long, long},
 			{"we write, and another waits to", "write G9:write=1", long, early, 1, lease, "G9", false, luascripts.Done, 0, "write G9:write=1 G1=1(1)", lease, long},
 			{"behind a writer that came before", "read G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, patience, "read G2=1(1)", 0, long},
 			{"behind a writer that came before, and it is free", "", 0, early, 1, lease, "", false, luascripts.Held, patience, "", 0, 0},
 			{"behind a writer that came before, dead", "read G1=1() G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, patience, "read G1=1() G2=1(1)", 0, long},
 			{"before a writer that came later", "read G2=1(1)", long, late, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
 			{"past a writer, readers first", "read G2=1(1)", long, early, 1, lease, "", true, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
-			{"re-entry past a writer", "read G1=1(1) G2=1(1)", long, early, 2, lease, "", false, luascripts.Done, 0, "read G1=2(1,2) G2=1(1)", long, long},
+			{"re-entry past a writer", "read G1=1(1) G2=1(1)", long, early, 2, lease, "", false, luascripts.Done, 0, "read G1=2(*) G2=1(1)", long, long},
 			{"the same question again, past a writer", "read G1=1(1) G2=1(1)", long, early, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", long, long},
 		} {
 			t.Run(c.name, func(t *testing.T) {
@@ -296,10 +306,8 @@ func TestAcquireRead(t *testing.T) {
 						t.Errorf("a reader is given the token %d", got.Token)
 					}
 					l.isNow(c.after)
-					for n := range c.want {
-						if c.verdict == luascripts.Done {
-							about(t, fmt.Sprint("our lease ", n+1), pttl(t, l.rdb, l.lease("G1", n+1)), c.ours)
-						}
+					if c.verdict == luascripts.Done {
+						about(t, "our lease", pttl(t, l.rdb, l.lease("G1", c.want)), c.ours)
 					}
 					for _, other := range []string{"G2", "J4"} {
 						if strings.Contains(c.before, other+"=1(1)") {
@@ -359,7 +367,7 @@ func TestAcquireWrite(t *testing.T) {
 			{"another writes for ever", "write J2:write=1", persist, "", 1, lease, patience, luascripts.Held, luascripts.NoExpiry, "write J2:write=1", persist, "G1 5m"},
 			{"another reads", "read G2=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G2=1(1)", long, "G1 5m"},
 			{"another reads, without waiting", "read G2=1(1)", long, "", 1, lease, 0, luascripts.Held, long, "read G2=1(1)", long, ""},
-			{"many read", "read G2=2(1,2) J3=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G2=2(1,2) J3=1(1)", long, "G1 5m"},
+			{"many read", "read G2=2(*) J3=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G2=2(*) J3=1(1)", long, "G1 5m"},
 			{"we read", "read G1=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G1=1(1)", long, "G1 5m"},
 			{"others read, and our field is left behind", "read G1:write=1 G2=1(1)", long, "", 1, lease, patience, luascripts.Held, long, "read G1:write=1 G2=1(1)", long, "G1 5m"},
 			{"the dead read", "read G2=1() J3=2()", long, "", 1, lease, patience, luascripts.Done, 0, "write G1:write=1", lease, ""},
@@ -434,25 +442,25 @@ func TestReleaseRead(t *testing.T) {
 			told    bool // waiters are told that the lock is free
 		}{
 			{"the only one", "read G1=1(1)", long, 0, 0, luascripts.Done, "", 0, true},
-			{"all holds at once", "read G1=3(1,2,3)", long, 0, 0, luascripts.Done, "", 0, true},
-			{"one of two", "read G1=2(1,2)", long, 0, 1, luascripts.Done, "read G1=1(1)", long, false},
+			{"all holds at once", "read G1=3(*)", long, 0, 0, luascripts.Done, "", 0, true},
+			{"one of two", "read G1=2(*)", long, 0, 1, luascripts.Done, "read G1=1(1)", long, false},
 			{"one of two, again", "read G1=1(1)", long, 0, 1, luascripts.Done, "read G1=1(1)", long, false},
-			{"more than there are", "read G1=1(1)", long, 0, 2, luascripts.Done, "read G1=2(1)", long, false},
+			{"more than there are", "read G1=1(1)", long, 0, 2, luascripts.Done, "read G1=2(*)", long, false},
 			{"not the longest", "read G1=1(1) G2=1(1)", time.Minute, long, 0, luascripts.Done, "read G2=1(1)", long, false},
 			{"the longest", "read G1=1(1) G2=1(1)", long, time.Minute, 0, luascripts.Done, "read G2=1(1)", time.Minute, false},
 			{"the longest, and one of Redisson stays", "read G1=1(1) J2=2(1,2)", long, time.Minute, 0, luascripts.Done, "read J2=2(1,2)", time.Minute, false},
 			{"the longest of the living", "read G1=1(1) G2=1(1) G3=1()", long, time.Minute, 0, luascripts.Done, "read G2=1(1) G3=1()", time.Minute, false},
-			{"in part, as the longest", "read G1=2(1,2) G2=1(1)", long, time.Minute, 1, luascripts.Done, "read G1=1(1) G2=1(1)", long, false},
+			{"in part, as the longest", "read G1=2(*) G2=1(1)", long, time.Minute, 1, luascripts.Done, "read G1=1(1) G2=1(1)", long, false},
 			{"the last living reader", "read G1=1(1) G2=1() J3=2()", long, long, 0, luascripts.Done, "", 0, true},
 			{"dead, and others are alive", "read G1=1() G2=1(1)", 0, long, 0, luascripts.Gone, "read G2=1(1)", long, false},
 			{"dead, in part", "read G1=2() G2=1(1)", 0, long, 1, luascripts.Gone, "read G1=2() G2=1(1)", long, false},
 			{"dead as all", "read G1=1() G2=1()", 0, long, 0, luascripts.Gone, "", 0, true},
 			{"free", "", 0, 0, 0, luascripts.Gone, "", 0, false},
 			{"others read", "read G2=1(1)", 0, long, 0, luascripts.Gone, "read G2=1(1)", long, false},
-			{"others read, in part", "read G2=2(1,2)", 0, long, 1, luascripts.Gone, "read G2=2(1,2)", long, false},
+			{"others read, in part", "read G2=2(*)", 0, long, 1, luascripts.Gone, "read G2=2(*)", long, false},
 			{"another writes", "write G2:write=1", 0, long, 0, luascripts.Gone, "write G2:write=1", long, false},
 			{"we write", "write G9:write=1 G1=1(1)", long, long, 0, luascripts.Done, "write G9:write=1", long, false},
-			{"we write, in part", "write G9:write=1 G1=2(1,2)", long, long, 1, luascripts.Done, "write G9:write=1 G1=1(1)", long, false},
+			{"we write, in part", "write G9:write=1 G1=2(*)", long, long, 1, luascripts.Done, "write G9:write=1 G1=1(1)", long, false},
 			{"we wrote it as the same owner", "write G1:write=1", 0, long, 0, luascripts.Gone, "write G1:write=1", long, false},
 		} {
 			t.Run(c.name, func(t *testing.T) {
@@ -527,7 +535,7 @@ func TestReleaseWrite(t *testing.T) {
 			{"one of two, again", "write G1:write=1", 0, "", 1, luascripts.Done, "write G1:write=1", long, "", false},
 			{"more than there are", "write G1:write=1", 0, "", 2, luascripts.Done, "write G1:write=2", long, "", false},
 			{"we read on", "write G1:write=1 G8=1(1)", time.Minute, "", 0, luascripts.Done, "read G8=1(1)", time.Minute, "", true},
-			{"we read on, with a longer lease", "write G1:write=2 G8=2(1,2)", 20 * time.Minute, "", 0, luascripts.Done, "read G8=2(1,2)", 20 * time.Minute, "", true},
+			{"we read on, with a longer lease", "write G1:write=2 G8=2(*)", 20 * time.Minute, "", 0, luascripts.Done, "read G8=2(*)", 20 * time.Minute, "", true},
 			{"in part, and we read", "write G1:write=2 G8=1(1)", time.Minute, "", 1, luascripts.Done, "write G1:write=1 G8=1(1)", long, "", false},
 			{"our reading is dead", "write G1:write=1 G8=1()", 0, "", 0, luascripts.Done, "", 0, "", true},
 			{"free", "", 0, "", 0, luascripts.Gone, "", 0, "", false},
@@ -620,9 +628,9 @@ func TestRW_bytes(t *testing.T) {
 				is("NAME hash [\"G2=1\" \"mode=read\"]\nTAGGED:G2:rwlock_timeout:1 string [\"1\"]\n")
 				l.asksToRead("G1")
 				l.asksToRead("G1", again)
-				is("NAME hash [\"G1=2\" \"G2=1\" \"mode=read\"]\nTAGGED:G1:rwlock_timeout:1 string [\"1\"]\nTAGGED:G1:rwlock_timeout:2 string [\"1\"]\nTAGGED:G2:rwlock_timeout:1 string [\"1\"]\n")
+				is("NAME hash [\"G1=2\" \"G2=1\" \"mode=read\"]\nTAGGED:G1:rwlock_timeout:2 string [\"all\"]\nTAGGED:G2:rwlock_timeout:1 string [\"1\"]\n")
 				l.stopsReading("G2", luascripts.Done)
-				is("NAME hash [\"G1=2\" \"mode=read\"]\nTAGGED:G1:rwlock_timeout:1 string [\"1\"]\nTAGGED:G1:rwlock_timeout:2 string [\"1\"]\n")
+				is("NAME hash [\"G1=2\" \"mode=read\"]\nTAGGED:G1:rwlock_timeout:2 string [\"all\"]\n")
 				l.stopsReading("G1", luascripts.Done)
 				is("")
 				e.expect("redisson_rwlock:"+tagged+" 1", "redisson_rwlock:"+tagged+" 0")
@@ -647,21 +655,21 @@ func TestRenewRW(t *testing.T) {
 			t.Helper()
 			named(name).held(state, d)
 			keys := named(name).keys
-			readers = append(readers, luascripts.Renewal{Keys: &keys, Owner: owner("G1"), Holds: 2})
+			readers = append(readers, luascripts.Renewal{Keys: &keys, Owner: owner("G1")})
 			writers = append(writers, luascripts.Renewal{Keys: &keys, Owner: owner("G1")})
 			wantReaders, wantWriters = append(wantReaders, reads), append(wantWriters, writes)
 		}
-		add("mine", "read G1=2(1,2)", 20*time.Second, luascripts.Done, luascripts.Gone)
-		add("shared", "read G1=2(1,2) G2=1(1)", 20*time.Second, luascripts.Done, luascripts.Gone)
-		add("longer", "read G1=2(1,2)", 20*time.Minute, luascripts.Done, luascripts.Gone)
-		add("persisted", "read G1=2(1,2)", persist, luascripts.Done, luascripts.Gone)
-		add("half", "read G1=2(2)", 20*time.Second, luascripts.Done, luascripts.Gone)
+		add("mine", "read G1=2(*)", 20*time.Second, luascripts.Done, luascripts.Gone)
+		add("shared", "read G1=2(*) G2=1(1)", 20*time.Second, luascripts.Done, luascripts.Gone)
+		add("longer", "read G1=2(*)", 20*time.Minute, luascripts.Done, luascripts.Gone)
+		add("persisted", "read G1=2(*)", persist, luascripts.Done, luascripts.Gone)
+		add("half", "read G1=2(1)", 20*time.Second, luascripts.Gone, luascripts.Gone)
 		add("dead", "read G1=2() G2=1(1)", 20*time.Second, luascripts.Gone, luascripts.Gone)
 		add("gone", "", 0, luascripts.Gone, luascripts.Gone)
-		add("another", "read G2=2(1,2)", 20*time.Second, luascripts.Gone, luascripts.Gone)
+		add("another", "read G2=2(*)", 20*time.Second, luascripts.Gone, luascripts.Gone)
 		add("written", "write G1:write=1", 20*time.Second, luascripts.Gone, luascripts.Done)
-		add("both", "write G1:write=1 G1=2(1,2)", 20*time.Second, luascripts.Done, luascripts.Done)
-		add("deleted by hand", "read G1=2(1,2)", 20*time.Second, luascripts.Gone, luascripts.Gone)
+		add("both", "write G1:write=1 G1=2(*)", 20*time.Second, luascripts.Done, luascripts.Done)
+		add("deleted by hand", "read G1=2(*)", 20*time.Second, luascripts.Gone, luascripts.Gone)
 		do(t, l.rdb, "DEL", "deleted by hand") // the leases are still there
 		do(t, l.rdb, "SET", "foreign", "x")
 		add("foreign", "", 0, luascripts.Foreign, luascripts.Foreign)
@@ -687,15 +695,15 @@ func TestRenewRW(t *testing.T) {
 		if after := strings.ReplaceAll(contents(t, l.rdb), "*", ""); after != before {
 			t.Errorf("renewing made\n%sout of\n%s", after, before)
 		}
-		for name, want := range map[string]time.Duration{"mine": long, "shared": long, "longer": 20 * time.Minute, "persisted": long, "half": long, "dead": 20 * time.Second, "another": 20 * time.Second, "written": long, "both": long} {
+		for name, want := range map[string]time.Duration{"mine": long, "shared": long, "longer": 20 * time.Minute, "persisted": long, "half": 20 * time.Second, "dead": 20 * time.Second, "another": 20 * time.Second, "written": long, "both": long} {
 			about(t, name, pttl(t, l.rdb, name), want)
 		}
 		for key, want := range map[string]time.Duration{
 			named("mine").lease("G1", 2):   long,
-			named("shared").lease("G1", 1): long,
+			named("shared").lease("G1", 2): long,
 			named("shared").lease("G2", 1): 20 * time.Second, // other readers are not kept alive
-			named("longer").lease("G1", 1): 20 * time.Minute,
-			named("half").lease("G1", 1):   -2 * time.Millisecond,
+			named("longer").lease("G1", 2): 20 * time.Minute,
+			named("half").lease("G1", 1):   20 * time.Second,
 			named("dead").lease("G2", 1):   20 * time.Second,
 		} {
 			about(t, key, pttl(t, l.rdb, key), want)
@@ -735,7 +743,7 @@ func TestInspectRW(t *testing.T) {
 			mode   string
 			fields []luascripts.Field
 		}{
-			{"read by three, one dead", "read G1=2(1,2) J2=1(1) G3=1()", long, "read", []luascripts.Field{field("J2", "1"), field("G1", "2")}},
+			{"read by three, one dead", "read G1=2(*) J2=1(1) G3=1()", long, "read", []luascripts.Field{field("J2", "1"), field("G1", "2")}},
 			{"written", "write G1:write=3", long, "write", []luascripts.Field{field("G1:write", "3")}},
 			{"written for ever", "write G1:write=3", persist, "write", []luascripts.Field{field("G1:write", "3")}},
 			{"written and read", "write G1:write=1 G2=1(1)", long, "write", []luascripts.Field{field("G1:write", "1"), field("G2", "1")}},
@@ -767,7 +775,7 @@ func TestInspectRW(t *testing.T) {
 func TestForceRW(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
-		for _, state := range []string{"read G1=2(1,2) J2=1(1) G3=1()", "write G1:write=3 G1=2(1,2)", "read G1=1(1)", "read G3=1()"} {
+		for _, state := range []string{"read G1=2(*) J2=1(1) G3=1()", "write G1:write=3 G1=2(*)", "read G1=1(1)", "read G3=1()"} {
 			for _, d := range []time.Duration{long, persist} {
 				l.clear()
 				l.held(state, d)
@@ -800,19 +808,24 @@ func TestForceRW_manyHolds(t *testing.T) {
 	})
 }
 
-// Of a reader with very many holds, the latest 256 leases go. Those before end by themselves: the server stands still
-// meanwhile.
+// Of a reader with very many holds, the keys of the latest 256 are deleted, down to the first that is missing. The others
+// expire: the server does nothing else in the meantime.
 func TestForceRW_boundedHolds(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
-		do(t, l.rdb, "HSET", l.keys.Lock, "mode", "read", owner("G1"), "300")
-		for _, n := range []int{1, 44, 45, 300} {
-			do(t, l.rdb, "SET", l.lease("G1", n), "1", "PX", "60000")
-		}
-		got, err := luascripts.ForceRW(t.Context(), l.rdb, l.keys)
-		check(t, "force", got, luascripts.Done, err)
-		for n, stays := range map[int]int64{1: 1, 44: 1, 45: 0, 300: 0} {
-			if is := number(t, l.rdb, "EXISTS", l.lease("G1", n)); is != stays {
-				t.Errorf("lease %d exists: %d, want %d", n, is, stays)
+		for _, c := range []struct{ missing, stays int }{{0, 44}, {100, 99}} {
+			l.clear()
+			do(t, l.rdb, "HSET", l.keys.Lock, "mode", "read", owner("J1"), "300")
+			for n := 1; n <= 300; n++ {
+				if n != c.missing {
+					do(t, l.rdb, "SET", l.lease("J1", n), "1", "PX", "60000")
+				}
+			}
+			got, err := luascripts.ForceRW(t.Context(), l.rdb, l.keys)
+			check(t, "force", got, luascripts.Done, err)
+			for n := 1; n <= 300; n++ {
+				if exists := number(t, l.rdb, "EXISTS", l.lease("J1", n)) == 1; exists != (n <= c.stays) {
+					t.Fatalf("hold %d has a key: %v; those up to %d should", n, exists, c.stays)
+				}
 			}
 		}
 	})
@@ -963,7 +976,7 @@ func TestRW_persisted(t *testing.T) {
 		about(t, "it waits for", got.Left, long)
 		l.stopsReading("G2", luascripts.Done)
 		l.isNow("read G1=1(1)")
-		renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1"), Holds: 1}}, long, 1)
+		renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1")}}, long, 1)
 		check(t, "renewal", renewed[0].Verdict, luascripts.Done, renewed[0].Err)
 		about(t, "its lease", pttl(t, l.rdb, l.lease("G1", 1)), long)
 
@@ -1030,7 +1043,7 @@ func TestRW_foreignKeys(t *testing.T) {
 				if s, err := luascripts.InspectRW(t.Context(), l.rdb, l.keys); err != nil || !s.Exists || !s.Foreign {
 					t.Errorf("inspect: %+v, %v", s, err)
 				}
-				for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1"), Holds: 1}}, lease, 1) {
+				for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1")}}, lease, 1) {
 					if r.Err != nil || r.Verdict != luascripts.Gone && r.Verdict != luascripts.Foreign {
 						t.Errorf("renewal: %+v", r)
 					}
@@ -1119,13 +1132,13 @@ func TestRW_fullMemory(t *testing.T) {
 	refused("the writer", write("G1", 1))
 
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
-	l.held("read G2=2(1,2) G3=1(1)", time.Minute)
+	l.held("read G2=2(*) G3=1(1)", time.Minute)
 	full(t, s)
 	refused("another reader", read("G4", 1))
 	got, err := write("G1", 1)()
 	check(t, "a writer, which leaves no wish", got.Verdict, luascripts.Held, err)
 	granted("re-entry to read", read("G2", 3))
-	for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G2"), Holds: 3}}, long, 1) {
+	for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G2")}}, long, 1) {
 		check(t, "renewal", r.Verdict, luascripts.Done, r.Err)
 	}
 	for _, leave := range []int{2, 1, 0} {
@@ -1159,7 +1172,7 @@ type deniedRWCase struct {
 }
 
 // deniedRW denies a user one command after the other. An error means that nothing was
-// done: so the caller, G1, reads and writes as often as before.
+// done: so the caller, G1, reads and writes as often as before. The lock always has an expiry.
 func deniedRW(t *testing.T, cases ...deniedRWCase) {
 	t.Helper()
 	s := redistest.Start(t)
@@ -1168,7 +1181,7 @@ func deniedRW(t *testing.T, cases ...deniedRWCase) {
 		reads, writes := do(t, l.rdb, "HGET", l.keys.Lock, owner("G1")), do(t, l.rdb, "HGET", l.keys.Lock, owner("G1")+":write")
 		r, _ := reads.ToString()
 		w, _ := writes.ToString()
-		return fmt.Sprintf("%q reads with leases %q and %q writes", r, l.leases("G1"), w)
+		return fmt.Sprintf("%q reads with leases %q and %q writes", r, l.leases("G1", r), w)
 	}
 	for _, c := range cases {
 		refused := 0
@@ -1177,7 +1190,11 @@ func deniedRW(t *testing.T, cases ...deniedRWCase) {
 			l.held(c.before, long)
 			l.wish(c.wish, patience)
 			before := mine()
-			if c.call(rw{t, denied(t, s, command), l.keys}) == nil {
+			err := c.call(rw{t, denied(t, s, command), l.keys})
+			if number(t, l.rdb, "PTTL", l.keys.Lock) == -1 {
+				t.Errorf("%s without %s: %v, and the lock has no expiry", c.name, command, err)
+			}
+			if err == nil {
 				continue // it was not needed
 			}
 			refused++
@@ -1217,6 +1234,8 @@ func TestRW_deniedCommands(t *testing.T) {
 		deniedRWCase{"read", "rw_read_acquire", "", "", readsAs(1)},
 		deniedRWCase{"read beside others", "rw_read_acquire", "read G2=1(1)", "", readsAs(1)},
 		deniedRWCase{"read behind a wish", "rw_read_acquire", "read G2=1(1)", "G5 10m", readsAs(1)},
+		deniedRWCase{"read again", "rw_read_acquire", "read G1=2(*)", "", readsAs(3)},
+		deniedRWCase{"read in part", "rw_read_release", "read G1=3(*)", "", leavesReading(2)},
 		deniedRWCase{"write", "rw_write_acquire", "", "G1 5m", writesAs(1)},
 		deniedRWCase{"write after the dead", "rw_write_acquire", "read G2=1()", "", writesAs(1)},
 		deniedRWCase{"wait to write", "rw_write_acquire", "read G2=1(1)", "", writesAs(1)},
@@ -1238,6 +1257,14 @@ func TestRW_deniedCommands(t *testing.T) {
 		l.isNow(before)
 	}
 
+	// A reader that releases a part of its holds keeps all of them if its lease cannot be set.
+	l.clear()
+	l.held("read G1=2(*)", long)
+	if err := leavesReading(1)(rw{t, denied(t, s, "set"), rwKeys}); err == nil {
+		t.Error("a release in part without the right to a lease")
+	}
+	l.isNow("read G1=2(*)")
+
 	// A denied hint does not stop the rest of the script.
 	mute := rw{t, denied(t, s, "publish"), rwKeys}
 	l.clear()
@@ -1258,12 +1285,12 @@ func TestRW_deniedCommands(t *testing.T) {
 	// the other renewals of its batch.
 	l.held("read G1=1(1)", long)
 	deniedKeys := rwKeysOf("denied", "{denied}")
-	batch := []luascripts.Renewal{{Keys: &deniedKeys, Owner: owner("G1"), Holds: 1}, {Keys: &rwKeys, Owner: owner("G1"), Holds: 1}}
+	batch := []luascripts.Renewal{{Keys: &deniedKeys, Owner: owner("G1")}, {Keys: &rwKeys, Owner: owner("G1")}}
 	renewed := luascripts.RenewRead(t.Context(), user(t, s, "few", "~orders", "~{orders}:*", "&*", "+@all"), batch, lease, 100)
 	if renewed[0].Err == nil || renewed[1] != (luascripts.Renewed{Verdict: luascripts.Done}) {
 		t.Errorf("one of two denied: %+v", renewed)
 	}
-	for _, command := range []string{"hexists", "pttl"} {
+	for _, command := range []string{"hget", "pttl"} {
 		renewed = luascripts.RenewRead(t.Context(), denied(t, s, command), batch[1:], lease, 1)
 		if _, ok := rueidis.IsRedisErr(renewed[0].Err); !ok {
 			t.Errorf("renewal without %s: %+v", command, renewed[0])
@@ -1292,7 +1319,7 @@ func TestRW_noScript(t *testing.T) {
 		},
 		func() { l.stopsWriting("G1", luascripts.Done) },
 		func() {
-			for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &rwKeys, Owner: owner("G2"), Holds: 1}}, lease, 1) {
+			for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &rwKeys, Owner: owner("G2")}}, lease, 1) {
 				check(t, "renew reading", r.Verdict, luascripts.Done, r.Err)
 			}
 		},
@@ -1334,7 +1361,7 @@ func FuzzRWReplies(f *testing.F) {
 		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
 		v, err = luascripts.ForceRW(t.Context(), rdb, rwKeys)
 		plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Free, luascripts.Foreign)
-		one := []luascripts.Renewal{{Keys: &rwKeys, Owner: owner("G1"), Holds: 1}}
+		one := []luascripts.Renewal{{Keys: &rwKeys, Owner: owner("G1")}}
 		for _, renewed := range [][]luascripts.Renewed{luascripts.RenewRead(t.Context(), rdb, one, lease, 1), luascripts.RenewWrite(t.Context(), rdb, one, lease, 1)} {
 			if len(renewed) != 1 {
 				t.Fatalf("renewal of one lock: %d replies", len(renewed))

@@ -46,6 +46,7 @@ if want > 1 then
   return -2
 end
 
+-- mutant: always, operand 2, operand 4: it is used only if a writer has the lock, or is set before
 local left = mode == 'write' and redis.call('PTTL', lock) or 0
 if mode == 'read' then
   local most, all, dead = survey(lock, beside, nil, math.huge)
@@ -59,6 +60,7 @@ if mode == 'read' then
 end
 local first, since = wished(wish)
 local reader, came, start, rest = turned(turn)
+-- mutant: operand 3: without a reader, start is 0 or the time of a turn
 if not mode and reader ~= '' and start == one_passed() then -- the writer before did not leave: its lease ended
   start, rest = now, 100
   turns(turn, reader, came, start, rest)
@@ -77,7 +79,7 @@ elseif not mode then
   if reader ~= '' then turns(turn, reader, came, one_passed(), rest) end -- no further writer passes that reader
   return token
 end
-if stay > 0 then
+if stay > 0 then -- mutant: always, border: SET refuses PX 0
   local arrived = now - waited
   if first == owner then arrived = math.min(arrived, since) end
   if not first or arrived <= since then

@@ -73,11 +73,11 @@ for _, waiter in ipairs(living) do
   if found then break end
   ahead = ahead + wants(waiter)
 end
-if #living == 0 then found = false end
 local mine = #missing == 0 or value >= ahead + #missing and (found or not more)
 
 if mine and #missing > 0 then
   -- A semaphore that Redisson made may have an expiry, which both its keys share.
+  -- mutant: never 1: speed
   local expiry = (held == 0 or redis.call('PTTL', leases) == -2) and redis.call('PTTL', free) or -1 -- all that were held may have been reclaimed
   redis.call('INCRBY', free, -#missing) -- refused here when memory is full: nothing is left in Redis
   local denied

@@ -161,6 +161,40 @@ func TestSemaphore(t *testing.T) {
 	})
 }
 
+// A holder that asks again has its permits whatever their number is now, and all of them live for the new lease.
+func TestSemaphore_holderAsksAgain(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := semaphoreKeys(3)
+		one, two := taker(1, 1), taker(2, 2)
+		for _, owner := range []string{one, two} {
+			if v := take(t, rdb, k, owner, 0); v != luascripts.Done {
+				t.Fatal(v)
+			}
+		}
+		if v, _, err := luascripts.ResizeSemaphore(t.Context(), rdb, k, 1, someday); v != luascripts.Done || err != nil {
+			t.Fatal(v, err)
+		}
+		k.Total = 1
+		if v := take(t, rdb, k, one, 0); v != luascripts.Done {
+			t.Errorf("a holder, after there are fewer permits than are held: %d", v)
+		}
+		// What is left of its permits lives for the new lease, too.
+		k = semaphoreKeys(3)
+		do(t, rdb, "FLUSHALL")
+		take(t, rdb, k, two, 0)
+		do(t, rdb, "ZREM", k.Leases, luascripts.Permits(two)[0])
+		do(t, rdb, "INCR", k.Lock)
+		old := strconv.FormatInt(now(t, rdb)+1000, 10)
+		do(t, rdb, "ZADD", k.Leases, old, luascripts.Permits(two)[1])
+		if v := take(t, rdb, k, two, 0); v != luascripts.Done {
+			t.Errorf("a holder of one of two permits: %d", v)
+		}
+		if n := number(t, rdb, "ZCOUNT", k.Leases, "("+old, "+inf"); n != 2 {
+			t.Errorf("%d permits live for the new lease", n)
+		}
+	})
+}
+
 // An expiry that Redisson gave a semaphore stays one of both its keys: permits do not outlive their number, nor the other way round.
 func TestSemaphore_expiry(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {

@@ -681,7 +681,7 @@ func rwSteps(r *numbers) []step {
 	case 3, 5:
 		s.calls = []call{{"reentrant_renew", []string{"lock"}, []string{inTicks(lease), writer(name) + ":write"}}}
 		if command == 5 {
-			s.calls[0] = call{"rw_read_renew", []string{"never", "lock"}, []string{inTicks(lease), reader(name), "1", beside}}
+			s.calls[0] = call{"rw_read_renew", []string{"never", "lock"}, []string{inTicks(lease), reader(name), beside}}
 		}
 		s.answers = func(reply any) string {
 			switch list, _ := reply.([]any); {

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// What the scripts of windows guard, one thing at a time: proof/mutants/window.txt has the guards.
+// What the scripts of windows guard, one thing at a time.
 
 // rated gives a window a rate.
 func rated(t *testing.T, rdb rueidis.Client, k luascripts.WindowKeys, rate int64, per time.Duration) {

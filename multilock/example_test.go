@@ -128,10 +128,10 @@ func ExampleWithDurableServers() {
 
 	others := multilock.NewQuorum(locks, multilock.WithLongestLease(time.Minute))
 	err := lock.TryDo(ctx, others, func(context.Context) error { return nil })
-	if errors.Is(err, lock.ErrNotAcquired) {
-		fmt.Println("too early: the servers have just started")
+	if err != nil && !errors.Is(err, lock.ErrNotAcquired) { // the lock is free
+		fmt.Println("no majority has a vote yet")
 	}
 	// Output:
 	// <nil>
-	// too early: the servers have just started
+	// no majority has a vote yet
 }

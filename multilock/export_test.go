@@ -1,10 +1,27 @@
 package multilock
 
-import "time"
+import (
+	"time"
 
-// Ballot returns the error of a quorum without a majority.
-func Ballot(verdict error, majority int, reasons ...error) error {
-	b := &ballot{verdict: verdict, majority: majority, reasons: reasons}
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// Judged returns the error of an attempt in which the servers gave these reasons, nil for a vote.
+func Judged(reasons ...error) error {
+	b := cast(reasons)
+	b.judge()
+	return b
+}
+
+// Loss returns the error of a hold that is lost for these reasons.
+func Loss(reasons ...error) error {
+	b := cast(reasons)
+	b.verdict = lock.ErrLost
+	return b
+}
+
+func cast(reasons []error) *ballot {
+	b := &ballot{did: "votes", majority: len(reasons)/2 + 1, reasons: reasons}
 	for _, err := range reasons {
 		if err == nil {
 			b.votes++
@@ -12,6 +29,9 @@ func Ballot(verdict error, majority int, reasons ...error) error {
 	}
 	return b
 }
+
+// Young returns the reason of a server that has a vote when left has passed.
+func Young(left time.Duration) error { return young{left} }
 
 // NoVote returns the reason of a server that did not vote in time.
 func NoVote(within time.Duration, said error) error { return noVote{within, said} }

@@ -220,12 +220,13 @@ type fakeTenure struct {
 	owner string
 	token uint64
 
-	mu    sync.Mutex
-	count int
-	until time.Time
-	over  error
-	holds []*fakeHold
-	stop  chan struct{} // closed with over
+	mu     sync.Mutex
+	count  int
+	raised uint64
+	until  time.Time
+	over   error
+	holds  []*fakeHold
+	stop   chan struct{} // closed with over
 }
 
 func (f *fake) Name() string { return f.name }
@@ -291,7 +292,7 @@ func (f *fake) try(ctx context.Context) (*fakeHold, error) {
 	first := t == nil || t.check() != nil
 	if first {
 		f.number++
-		t = &fakeTenure{f: f, owner: fmt.Sprint(f.client, ":", f.number), stop: make(chan struct{})}
+		t = &fakeTenure{f: f, owner: fmt.Sprintf("%s at %p:%d", f.client, f.s, f.number), stop: make(chan struct{})}
 	}
 	f.mu.Unlock()
 
@@ -528,8 +529,17 @@ func (h *fakeHold) Token() uint64 {
 	return 7
 }
 
+func (h *fakeHold) Raised() uint64 {
+	h.t.mu.Lock()
+	defer h.t.mu.Unlock()
+	return h.t.raised
+}
+
 func (h *fakeHold) RaiseToken(ctx context.Context, token uint64) error {
 	s, name := h.t.f.s, h.t.f.name
+	h.t.mu.Lock()
+	h.t.raised = max(h.t.raised, token)
+	h.t.mu.Unlock()
 	_, err := answer(ctx, func() (_ bool, err error) {
 		had := false
 		err = s.do("raise", func(time.Time) {

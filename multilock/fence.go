@@ -2,8 +2,8 @@ package multilock
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -15,70 +15,145 @@ import (
 // majority has the token in its registers; and each server raises its own only while
 // this hold has its lock.
 //
-// So any two holds were both granted the lock by some server, and both raised its register
-// while they had that lock. The later of the two got a larger token from it.
+// A later hold of any owner has a larger token. Its majority and that of the earlier hold share a server, and there are two cases.
+// The later owner acquired the lock of that server after its register was raised: then the register gave it a larger
+// token. Or it is the same owner, and has kept that server's lock since before that, by another hold: then the
+// lock's hold knows to what the register was raised, and the later token is one more at least.
+//
+// A re-entry keeps the token of the outer hold, whichever servers voted for it. There is a moment at which the outer hold has a majority,
+// and so have the servers on whose votes the re-entry is decided, all of which it keeps from then until it is won. So no
+// other owner had a majority since the outer hold was won, and nobody has a newer token. Whoever
+// comes after both holds meets a server of the outer hold's majority, which had the token before the outer hold was
+// returned. If the outer hold is lost before that moment, the call is no re-entry, and gets a token of its own.
+//
+// Two calls of one owner that do not see each other as held yet could both believe to be the first. So their decisions come
+// one after the other.
 
-// fence gives the hold its token. It fails if no majority confirms the token within the time of
-// one server, or when ctx ends.
-func (h *quorumHold) fence(ctx context.Context) error {
-	seats, now := h.now(), time.Now()
-	if h.token = h.outer(seats); h.token != 0 {
-		return nil
-	}
-	var voters []lock.Hold
-	for _, s := range seats {
-		if s.valid(now) {
-			voters = append(voters, s.hold)
-			h.token = max(h.token, s.hold.Token())
+// inTurn waits until no other attempt of this owner decides, and keeps others from deciding until the
+// caller calls done. It reports false if ctx ended before.
+func (h *quorumHold) inTurn(ctx context.Context) (done func(), is bool) {
+	of, mine := holderOf(h.base, h.q), make(chan struct{})
+	for {
+		holders.Lock()
+		other := holders.deciding[of]
+		if other == nil {
+			if holders.deciding == nil {
+				holders.deciding = make(map[holder]chan struct{})
+			}
+			holders.deciding[of] = mine
 		}
-	}
-	answers := make(chan error, len(voters))
-	h.mu.Lock()
-	for _, one := range voters {
-		h.startLocked(func() { answers <- h.raise(one, h.token) })
-	}
-	h.told = voters
-	h.mu.Unlock()
-	var errs []error
-	for confirmed := 0; confirmed < h.q.majority; {
-		if len(voters)-len(errs) < h.q.majority {
-			return fmt.Errorf("%w: no majority has the token: %w", lock.ErrNotAcquired, errors.Join(errs...))
+		holders.Unlock()
+		if other == nil {
+			return func() {
+				holders.Lock()
+				delete(holders.deciding, of)
+				holders.Unlock()
+				close(mine)
+			}, true
 		}
 		select {
-		case err := <-answers:
-			if err == nil {
+		case <-other:
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
+}
+
+// fence gives the hold its token, and fails if the majority is not there any more by then. Only the
+// servers that vote when it begins count.
+func (h *quorumHold) fence(ctx context.Context) error {
+	seats := h.voters()
+	if !h.outer(seats) {
+		if err := h.agree(ctx, seats); err != nil {
+			return err
+		}
+	}
+	_, err := h.decide(seats, 0, false) // enough of the validity must be left
+	return err
+}
+
+// voters returns the seats, without the holds of those that do not vote now.
+func (h *quorumHold) voters() []seat {
+	seats := slices.Clone(h.now())
+	for i, reason := range h.ballot(nil, seats).reasons {
+		if reason == errOpen {
+			reason = noVote{within: time.Since(h.began)}
+		}
+		if reason != nil {
+			seats[i] = seat{err: reason}
+		}
+	}
+	return seats
+}
+
+// outer gives h the token of a hold that it re-enters, and reports whether there is one: this owner has
+// that hold, and some server knows both as one. Two majorities of the same servers share one, and a quorum of other servers
+// that has the same name shares none.
+func (h *quorumHold) outer(seats []seat) bool {
+	if votes(seats) < h.q.majority {
+		return false
+	}
+	for _, other := range h.q.held(h.base) {
+		knows := func(one lock.Hold) bool {
+			return slices.ContainsFunc(other.now(), func(s seat) bool { return s.hold != nil && s.hold.Owner() == one.Owner() })
+		}
+		told := slices.DeleteFunc(holdsOf(seats), func(one lock.Hold) bool { return one == nil || !knows(one) })
+		if len(told) > 0 && other.token != 0 && other.Err() == nil { // after the votes were counted: they are kept from then on
+			h.mu.Lock()
+			h.token, h.told = other.token, told // the servers that only h has are told when it has won
+			h.mu.Unlock()
+			return true
+		}
+	}
+	return false
+}
+
+// agree has the voters agree on a token: the largest of theirs, in the registers of a majority. It
+// fails if no majority confirms that within the time of one server, or when ctx ends.
+func (h *quorumHold) agree(ctx context.Context, seats []seat) error {
+	h.token = 0
+	for _, s := range seats {
+		if s.hold == nil {
+			continue
+		}
+		h.token = max(h.token, s.hold.Token())
+		if raised := s.hold.(lockimpl.Fenced).Raised(); raised > 0 {
+			h.token = max(h.token, raised+1) // an earlier hold of this owner may have had that token
+		}
+	}
+	type answer struct {
+		i   int
+		err error
+	}
+	b := h.ballot(nil, seats)
+	answers := make(chan answer, len(seats))
+	h.mu.Lock()
+	h.told = nil
+	for i, s := range seats {
+		if s.hold != nil {
+			h.told = append(h.told, s.hold)
+			h.startLocked(func() { answers <- answer{i, h.raise(s.hold, h.token)} })
+		}
+	}
+	h.mu.Unlock()
+	for confirmed := 0; confirmed < h.q.majority; {
+		if b.votes < h.q.majority {
+			b.judge()
+			return fmt.Errorf("no majority has the token: %w", b)
+		}
+		select {
+		case a := <-answers:
+			if a.err == nil {
 				confirmed++
 			} else {
-				errs = append(errs, err)
+				b.reasons[a.i] = a.err
+				b.votes--
 			}
 		case <-ctx.Done():
-			return ctx.Err()
+			return errCut
 		}
 	}
 	return nil
-}
-
-// outer returns the token of a hold that this one re-enters, 0 if there is none: the owner
-// still has that hold, and a majority of the servers knows both as one.
-func (h *quorumHold) outer(seats []seat) uint64 {
-	mine, now := make(map[string]bool), time.Now()
-	for _, s := range seats {
-		if s.valid(now) {
-			mine[s.hold.Owner()] = true
-		}
-	}
-	for _, other := range h.q.held(h.base) {
-		shared := 0
-		for _, s := range other.now() {
-			if s.valid(now) && mine[s.hold.Owner()] {
-				shared++
-			}
-		}
-		if shared >= h.q.majority && other.Err() == nil {
-			return other.token
-		}
-	}
-	return 0
 }
 
 // raise makes the server of one raise its register to token.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -150,7 +152,7 @@ func TestQuorum_notWaitedFor(t *testing.T) {
 		other := w.lock(w.quorum("two"))
 		w.sites[2].wire = patience / 2
 		_, err := w.quorum("one").TryLock(w.Context())
-		if err == nil || !strings.Contains(err.Error(), "server 3: its answer was not waited for") {
+		if err == nil || !strings.Contains(err.Error(), "server 3: its reply was not waited for") {
 			w.Error(err)
 		}
 		w.unlock(other)
@@ -390,7 +392,8 @@ func TestQuorum_noServerAnswers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
 		defer cancel()
 		_, err := w.quorum("one").Lock(ctx)
-		want(t, err, lock.ErrNotAcquired, lock.ErrUnavailable, context.DeadlineExceeded)
+		want(t, err, lock.ErrUnavailable, context.DeadlineExceeded)
+		wantNot(t, err, lock.ErrNotAcquired)
 		if n := len(w.sites[0].heard()); n > 100 {
 			w.Errorf("the first was asked %d times in ten seconds", n)
 		}
@@ -411,7 +414,7 @@ func TestQuorum_whatTheErrorSays(t *testing.T) {
 	})
 }
 
-// The context of a TryLock ends during the attempt. The error says so, and whether the quorum is unavailable.
+// The context of a TryLock ends during the attempt, before it is known what that comes to. The error says no more than that.
 func TestQuorum_tryIsInterrupted(t *testing.T) {
 	for _, frozen := range []int{1, 2} {
 		inWorld(t, 3, func(w *world) {
@@ -424,10 +427,8 @@ func TestQuorum_tryIsInterrupted(t *testing.T) {
 			}
 			time.AfterFunc(patience/2, func() { cancel(why) })
 			_, err := w.quorum("one").TryLock(ctx)
-			want(t, err, lock.ErrNotAcquired, context.Canceled, why)
-			if got := errors.Is(err, lock.ErrUnavailable); got != (frozen == 2) {
-				w.Errorf("%v: does it match ErrUnavailable?", err)
-			}
+			want(t, err, context.Canceled, why)
+			wantNot(t, err, lock.ErrNotAcquired, lock.ErrUnavailable)
 			for _, s := range w.sites[3-frozen:] {
 				s.thaw()
 			}
@@ -436,26 +437,64 @@ func TestQuorum_tryIsInterrupted(t *testing.T) {
 	}
 }
 
-// What the error of a quorum matches, and what it does not.
+// What the error of a quorum matches, and what it does not: it means one thing, whatever the servers say.
 func TestBallot(t *testing.T) {
 	busy := fmt.Errorf("%w: as the rules say", lock.ErrNotAcquired)
-	detail := errors.New("a detail")
-	silent := fmt.Errorf("%w: %w", lock.ErrUnavailable, detail)
-	for name, test := range map[string]struct {
-		err     error
-		matches []error
-		not     []error
+	down := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	silent := fmt.Errorf("%w: %w", lock.ErrUnavailable, down)
+	both := fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, lock.ErrUnavailable, context.DeadlineExceeded)
+	denied, wrong := errors.New("NOPERM"), fmt.Errorf("%w: a string", lock.ErrForeignKey)
+	lost := fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrExpired)
+	young := multilock.Young(time.Second)
+	all := []error{lock.ErrNotAcquired, lock.ErrUnavailable, denied, lock.ErrForeignKey, lock.ErrLost, context.DeadlineExceeded, context.Canceled}
+	for _, test := range []struct {
+		reasons []error
+		want    []error
 	}{
-		"a minority is silent":    {multilock.Ballot(lock.ErrNotAcquired, 2, nil, busy, silent), []error{lock.ErrNotAcquired, detail}, []error{lock.ErrUnavailable, lock.ErrLost, context.Canceled}},
-		"a majority is silent":    {multilock.Ballot(lock.ErrNotAcquired, 2, busy, silent, silent), []error{lock.ErrNotAcquired, lock.ErrUnavailable, detail}, []error{lock.ErrLost, context.Canceled}},
-		"a refusal with a detail": {multilock.Ballot(lock.ErrNotAcquired, 2, nil, busy, fmt.Errorf("%w: %w", lock.ErrNotAcquired, detail)), []error{lock.ErrNotAcquired, detail}, []error{lock.ErrUnavailable}},
-		"a loss":                  {multilock.Ballot(lock.ErrLost, 2, nil, busy, detail), []error{lock.ErrLost, detail}, []error{lock.ErrNotAcquired, lock.ErrUnavailable}},
+		{[]error{nil, busy, busy}, []error{lock.ErrNotAcquired}},
+		{[]error{busy, busy, silent}, []error{lock.ErrNotAcquired}},
+		{[]error{busy, busy, denied}, []error{lock.ErrNotAcquired}},
+		{[]error{nil, busy, silent}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, both}, []error{lock.ErrUnavailable}},
+		{[]error{both, both, both}, []error{lock.ErrUnavailable}},
+		{[]error{busy, silent, silent}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, young}, []error{lock.ErrUnavailable}},
+		{[]error{young, young, young}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, lost}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, multilock.NoVote(time.Second, nil)}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, multilock.NoVote(time.Second, both)}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, multilock.NoVote(time.Second, busy)}, []error{lock.ErrNotAcquired}},
+		{[]error{nil, busy, fmt.Errorf("%w: %w", lock.ErrNotAcquired, os.ErrDeadlineExceeded)}, []error{lock.ErrNotAcquired}},
+		{[]error{denied, denied, denied}, []error{denied}},
+		{[]error{wrong, wrong, wrong}, []error{lock.ErrForeignKey}},
+		{[]error{nil, denied, wrong}, []error{denied, lock.ErrForeignKey}},
+		{[]error{busy, silent, denied}, []error{denied}}, // without the fault, there could be a majority when the server responds
+		{[]error{nil, busy, denied}, []error{denied}},
+		{[]error{nil, silent, denied}, []error{lock.ErrUnavailable}},
+		{[]error{silent, silent, denied}, []error{lock.ErrUnavailable}},
+		{[]error{nil, nil, busy, busy, busy}, []error{lock.ErrNotAcquired}},
+		{[]error{nil, nil, busy, busy, silent}, []error{lock.ErrUnavailable}},
+		{[]error{nil, nil, busy, busy, denied}, []error{denied}},
+		{[]error{nil, busy, denied, silent, silent}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, busy, denied, silent}, []error{denied}},
+		{[]error{busy, busy, busy, denied, silent}, []error{lock.ErrNotAcquired}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			want(t, test.err, test.matches...)
-			wantNot(t, test.err, test.not...)
-		})
+		err := multilock.Judged(test.reasons...)
+		for _, target := range all {
+			if got := errors.Is(err, target); got != slices.Contains(test.want, target) {
+				t.Errorf("%v: it matches %q: %v", err, target, got)
+			}
+		}
+		for i, reason := range test.reasons {
+			if reason != nil && !strings.Contains(err.Error(), fmt.Sprintf("server %d: %v", i+1, reason)) {
+				t.Errorf("%v: it does not give the reason of server %d", err, i+1)
+			}
+		}
 	}
+	want(t, multilock.Judged(nil, silent, silent), down)
+	loss := multilock.Loss(nil, busy, multilock.NoVote(time.Second, nil), lost, denied)
+	want(t, loss, lock.ErrLost, lock.ErrExpired, denied)
+	wantNot(t, loss, lock.ErrNotAcquired, lock.ErrUnavailable, context.Canceled)
 }
 
 // A server did not vote in time. What did its Locker say when it was told to stop?
@@ -484,11 +523,15 @@ func TestWaited(t *testing.T) {
 		last error
 		text string
 	}{
-		{nil, "not acquired: waited for 1s"},
-		{io.EOF, "not acquired: waited for 1s (before that: EOF)"},
+		{nil, "no answer from Redis: waited for 1s"},
+		{multilock.Judged(nil, lock.ErrNotAcquired, lock.ErrNotAcquired), "waited for 1s (last attempt: not acquired: 1 of 3 votes; server 2: not acquired; server 3: not acquired)"},
 	} {
 		err := multilock.Waited(time.Second, test.last)
-		want(t, err, lock.ErrNotAcquired, os.ErrDeadlineExceeded)
+		want(t, err, os.ErrDeadlineExceeded)
+		wantNot(t, err, context.DeadlineExceeded)
+		if refused := test.last != nil; errors.Is(err, lock.ErrNotAcquired) != refused || errors.Is(err, lock.ErrUnavailable) == refused {
+			t.Errorf("%v: what does it match?", err)
+		}
 		if err.Error() != test.text {
 			t.Errorf("%q, want %q", err, test.text)
 		}
@@ -503,7 +546,7 @@ func TestQuorum_whatAnUnavailableTrySays(t *testing.T) {
 		}
 		w.sites[0].wire = rtt / 8 // it says who it is and votes before the others fail
 		_, err := w.quorum("one").TryLock(w.Context())
-		if got, want := fmt.Sprint(err), `leasehold: trylock "q": not acquired: 1 of 3 votes; no answer from Redis: 1 of 3 servers answered; server 2: dial tcp: connection refused; server 3: dial tcp: connection refused`; got != want {
+		if got, want := fmt.Sprint(err), `leasehold: trylock "q": no answer from Redis: 1 of 3 votes; server 2: dial tcp: connection refused; server 3: dial tcp: connection refused`; got != want {
 			w.Errorf("%s\nwant\n%s", got, want)
 		}
 	})
@@ -597,7 +640,7 @@ func TestMultiLock_interruptedAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		cancel()
 		_, err := multilock.New(w.sites[0].lock("one", "a", lease)).Lock(ctx)
-		if got, want := fmt.Sprint(err), `leasehold: lock "a": not acquired: context canceled`; got != want {
+		if got, want := fmt.Sprint(err), `leasehold: lock "a": context canceled`; got != want {
 			w.Errorf("%s\nwant\n%s", got, want)
 		}
 	})
@@ -650,15 +693,17 @@ func TestQuorum_raisesOnce(t *testing.T) {
 	})
 }
 
-// A call that does not get all locks says which of them it could not give back, and why.
+// A call that does not get all locks says which of them it could not give back, and why. If that failed, it is the
+// failure, and the refusal stands in the text.
 func TestMultiLock_saysWhatIsNotGivenBack(t *testing.T) {
 	reset := errors.New("connection reset")
 	for name, test := range map[string]struct {
 		unlock    func(context.Context) error
 		says, not string
+		is        error
 	}{
-		"an error":  {func(context.Context) error { return reset }, `unlock "b": connection reset`, "not confirmed"},
-		"no answer": {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, `unlock "b": not confirmed within 200ms`, `unlock "a"`},
+		"an error":  {func(context.Context) error { return reset }, `trylock "c": not acquired` + "\n" + `leasehold: unlock "b": connection reset`, "not confirmed", reset},
+		"no answer": {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, `unlock "b": not confirmed within 200ms`, `unlock "a"`, lock.ErrNotAcquired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, func(w *world) {
@@ -666,7 +711,10 @@ func TestMultiLock_saysWhatIsNotGivenBack(t *testing.T) {
 				busy := must(w.T)(s.lock("two", "c", lease).Lock(w.Context()))
 				b := odd{Locker: s.lock("one", "b", lease), after: func(h lock.Hold) lock.Hold { return &paper{Hold: h, unlock: test.unlock} }}
 				_, err := multilock.New(s.lock("one", "a", lease), b, s.lock("one", "c", lease)).TryLock(w.Context())
-				want(w.T, err, lock.ErrNotAcquired)
+				want(w.T, err, test.is)
+				if got := errors.Is(err, lock.ErrNotAcquired); got != (test.is == lock.ErrNotAcquired) {
+					w.Errorf("%v: does it match ErrNotAcquired?", err)
+				}
 				if err == nil || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), test.not) {
 					w.Errorf("%v\nwant %q, and not %q", err, test.says, test.not)
 				}
@@ -728,7 +776,8 @@ func TestQuorum_asksNobodyAfterTheEnd(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		cancel()
 		_, err := w.quorum("one").TryLock(ctx)
-		want(w.T, err, lock.ErrNotAcquired, context.Canceled)
+		want(w.T, err, context.Canceled)
+		wantNot(w.T, err, lock.ErrNotAcquired, lock.ErrUnavailable)
 		time.Sleep(lease)
 		for i, s := range w.sites {
 			if asked := s.heard(); len(asked) > 0 {

@@ -237,7 +237,7 @@ func giveBack(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error
 			if errors.Is(err, lock.ErrNotHeld) {
 				errs[i] = nil
 			} else if err != nil && within.Err() != nil {
-				errs[i] = named("unlock", locks[i], fmt.Errorf("not confirmed within %v", grace)) // the deadline is not the caller's
+				errs[i] = named("unlock", locks[i], unconfirmed{}) // the deadline is not the caller's
 			}
 		}
 		confirmed <- errors.Join(errs...)
@@ -248,4 +248,16 @@ func giveBack(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// unconfirmed is the error of a release that goes on.
+type unconfirmed struct{}
+
+// Error says for how long the call waited.
+func (unconfirmed) Error() string { return fmt.Sprintf("not confirmed within %v", grace) }
+
+// failed reports whether one of the releases of giveBack, which returned err, failed, and is not just slow.
+func failed(err error) bool {
+	all, ok := err.(interface{ Unwrap() []error })
+	return ok && slices.ContainsFunc(all.Unwrap(), func(err error) bool { return !errors.As(err, new(unconfirmed)) })
 }

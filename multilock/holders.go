@@ -18,7 +18,8 @@ type holder struct {
 // wait for it.
 var holders struct {
 	sync.Mutex
-	of map[holder]map[*quorumHold]bool
+	of       map[holder]map[*quorumHold]bool
+	deciding map[holder]chan struct{} // the owners of which an attempt decides about its token; closed when it has
 }
 
 // holderOf returns the owner that ctx carries as a holder of q. It is called without the mutex of holders: ctx may be

@@ -57,6 +57,7 @@ var _ lock.Hold = (*quorumHold)(nil)
 type seat struct {
 	hold   lock.Hold // nil if the seat is empty
 	server string    // its id; "" if it is not known
+	holder string    // the owner that has the lock there, where it was refused and the id is not known; "" otherwise
 	votes  time.Time // it votes from then on
 	err    error     // why the seat is empty
 }
@@ -73,7 +74,7 @@ func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
 // poll asks all servers that have not voted yet for their votes, at the same time,
 // and returns nil as soon as there is a majority. If there is none, or waiting ends, it gives
 // back what it got, and returns why it failed: as soon as that is clear, or, if it is patient,
-// once all have answered. Each poll has owners of its own in Redis, so a command that is still
+// once all have answered. It returns errCut if waiting ended before that was clear. Each poll has owners of its own in Redis, so a command that is still
 // in flight for an earlier poll is no vote for a later one.
 func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 	answers, pending := make(chan struct{}, len(h.q.locks)), 0
@@ -98,14 +99,16 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 		case <-waiting.Done():
 			pending = 0
 		}
-		enough, err := h.decide(pending, patient)
+		enough, err := h.decide(h.now(), pending, patient)
 		if enough && h.q.fenced {
-			if err = h.fence(waiting); err == nil {
-				_, err = h.decide(0, false) // enough of the validity must be left
+			done, only := h.inTurn(waiting)
+			if err = errCut; only {
+				defer done() // once it is won, or has failed
+				err = h.fence(waiting)
 			}
 		}
-		if err == nil {
-			err = waiting.Err()
+		if err == nil && waiting.Err() != nil {
+			err = errCut
 		}
 		if err != nil {
 			h.fail(waiting, err)
@@ -132,7 +135,7 @@ func (h *quorumHold) wait(waiting context.Context, i int) bool {
 // that most waiters choose the same.
 func (h *quorumHold) gate() int {
 	return slices.IndexFunc(h.now(), func(s seat) bool {
-		return s.hold != nil || errors.Is(s.err, lock.ErrNotAcquired)
+		return s.hold != nil || classOf(s.err) == refused
 	})
 }
 
@@ -196,12 +199,12 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 	h.look()
 
 	h.mu.Lock()
-	over := h.over
+	over, won := h.over, h.hasWon() // win tells the servers that are seated before it
 	if !over {
 		for j, other := range h.seats {
-			if j != i && s.server != "" && s.server == other.server {
-				s.server = ""
-				s.err = fmt.Errorf("it is the same server as that of lock %d", j+1)
+			if j != i && s.isBeside(other) {
+				s.server, s.holder = "", ""
+				s.err = sameServer{min(i, j), max(i, j)}
 			}
 		}
 		h.seats = slices.Clone(h.seats)
@@ -223,7 +226,7 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 		return over
 	}
 	context.AfterFunc(s.hold.Context(), func() { h.vacate(i, s.hold) })
-	if h.q.fenced && h.hasWon() {
+	if h.q.fenced && won {
 		_ = h.raise(s.hold, h.token)
 	}
 	return true
@@ -268,10 +271,15 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 		if _, ok := s.hold.(lockimpl.Fenced); q.fenced && !ok {
 			s.err = errors.New("its holds cannot raise a token; they are no lockimpl.Fenced")
 		}
-	} else if errors.Is(s.err, lock.ErrNotAcquired) && !q.apart.Load() {
-		s.server, _, _ = q.witness(ctx, l, 0) // perhaps another lock of this quorum has it
+	} else if classOf(s.err) == refused && !q.apart.Load() { // perhaps another lock of this quorum has it
+		if s.server, _, _ = q.witness(ctx, l, 0); s.server == "" {
+			s.holder = holderAt(ctx, l)
+		}
 	}
-	if !timer.Stop() {
+	switch late := !timer.Stop(); {
+	case s.err != nil && h.base.Err() != nil:
+		s.err = errOpen
+	case late && (s.err == nil || errors.Is(s.err, context.Canceled)):
 		s.err = noVote{within, s.err}
 	}
 	if s.err != nil {
@@ -279,28 +287,44 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 			q.giveBack(i, s.hold)
 		}
 		cancel()
-		return seat{server: s.server, err: s.err}
+		return seat{server: s.server, holder: s.holder, err: s.err}
 	}
 	return s
+}
+
+// holderAt returns the owner that has l, or "" if l does not say.
+func holderAt(ctx context.Context, l lock.Locker) string {
+	if l, ok := l.(interface {
+		Inspect(ctx context.Context) (lock.State, error)
+	}); ok {
+		if state, err := l.Inspect(ctx); err == nil && len(state.Holders) == 1 {
+			return state.Holders[0].Owner
+		}
+	}
+	return ""
+}
+
+// isBeside reports whether s and other are on one server: they have the same id or, where an id is not known, one
+// owner has both. An owner string is that of one acquisition by one client.
+func (s seat) isBeside(other seat) bool {
+	if s.server != "" && other.server != "" {
+		return s.server == other.server
+	}
+	owner := s.owner()
+	return owner != "" && owner == other.owner()
+}
+
+// owner returns the owner that is known to have the lock of s.
+func (s seat) owner() string {
+	if s.hold != nil {
+		return s.hold.Owner()
+	}
+	return s.holder
 }
 
 // giveBack gives back the hold h of server i. Only the goroutine of that seat waits for it.
 func (q *Quorum) giveBack(i int, h lock.Hold) {
 	_ = giveBack(context.Background(), q.locks[i:i+1], []lock.Hold{h})
-}
-
-// young is the reason of a server that has no vote yet.
-type young struct{ left time.Duration }
-
-// Error says when the server will have a vote.
-func (e young) Error() string {
-	return fmt.Sprintf("the server came up a short while ago, and may have forgotten a lock; it has a vote in %v", e.left.Round(time.Millisecond))
-}
-
-// Is makes it match ErrNotAcquired, as the reason passes, and ErrUnavailable, as the server did not
-// say that another owner has the lock.
-func (e young) Is(target error) bool {
-	return target == lock.ErrNotAcquired || target == lock.ErrUnavailable
 }
 
 // witness returns the server that has just granted l, and from when on its vote counts.
@@ -373,10 +397,10 @@ func (q *Quorum) until(seats []seat) time.Time {
 	return ends[len(ends)-q.majority]
 }
 
-// decide reports whether there are enough votes, or why the attempt failed. It reports neither while
+// decide reports whether there are enough votes among seats, or why the attempt failed. It reports neither while
 // one of the two depends on the pending answers, or, if it is patient, while there are any.
-func (h *quorumHold) decide(pending int, patient bool) (enough bool, err error) {
-	q, seats := h.q, h.now()
+func (h *quorumHold) decide(seats []seat, pending int, patient bool) (enough bool, err error) {
+	q := h.q
 	until := q.until(seats)
 	left, floor := time.Until(until), q.least
 	if floor == 0 {
@@ -388,18 +412,22 @@ func (h *quorumHold) decide(pending int, patient bool) (enough bool, err error) 
 	case pending > 0 && (patient || votes(seats)+pending >= q.majority):
 		return false, nil
 	case !until.IsZero():
-		return false, fmt.Errorf("%w: a majority came too late: %v are left, and %v is the least", lock.ErrNotAcquired, left, floor)
+		return false, fmt.Errorf("%w: a majority came too late: %v are left, and %v is the least", lock.ErrUnavailable, left, floor)
 	}
-	b := h.ballot(lock.ErrNotAcquired, seats)
-	if pending > 0 && b.depends() {
-		return false, nil
-	}
+	b := h.ballot(nil, seats)
 	for i, err := range b.reasons {
-		if err == errOpen && (pending == 0 || time.Since(h.began) >= q.timeout) {
+		if err == errOpen && time.Since(h.began) >= q.timeout {
 			b.reasons[i] = noVote{within: time.Since(h.began)} // the server has had its time
 		}
 	}
-	return false, b
+	switch known, final := b.judge(); {
+	case pending > 0 && !final:
+		return false, nil
+	case !known:
+		return false, errCut
+	default:
+		return false, b
+	}
 }
 
 // win makes a hold of the attempt.
@@ -459,7 +487,7 @@ func (h *quorumHold) abandon() {
 
 // ballot returns why the seats are no majority.
 func (h *quorumHold) ballot(verdict error, seats []seat) *ballot {
-	b := &ballot{verdict: verdict, majority: h.q.majority, reasons: make([]error, len(seats))}
+	b := &ballot{verdict: verdict, did: "votes", majority: h.q.majority, reasons: make([]error, len(seats))}
 	now := time.Now()
 	for i, s := range seats {
 		switch {
@@ -607,33 +635,46 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	}
 	began := time.Now()
 	seats := h.now()
-	answers, pending := make(chan error, len(seats)), 0
+	type answer struct {
+		i   int
+		err error
+	}
+	answers, pending := make(chan answer, len(seats)), 0
 	h.mu.Lock()
-	for _, s := range seats {
+	for i, s := range seats {
 		if s.hold != nil && !h.over {
 			pending++
 			h.startLocked(func() {
 				within, cancel := context.WithTimeout(h.base, h.q.timeout)
 				defer cancel()
-				answers <- s.hold.Extend(within, d)
+				err := s.hold.Extend(within, d)
+				if err != nil && within.Err() != nil {
+					err = noVote{h.q.timeout, err} // the deadline is not the caller's
+				}
+				answers <- answer{i, err}
 			})
 		}
 	}
 	h.mu.Unlock()
-	var errs []error
-	for confirmed := 0; confirmed < h.q.majority; pending-- {
-		if confirmed+pending < h.q.majority {
+	b := h.ballot(nil, seats)
+	b.did, b.votes = "extended", 0
+	for i, s := range seats {
+		if s.hold != nil {
+			b.reasons[i] = errOpen
+		}
+	}
+	for ; b.votes < h.q.majority; pending-- {
+		if b.votes+pending < h.q.majority {
 			if err := h.notHeld(); err != nil {
 				return err
 			}
-			return fmt.Errorf("no majority of %d servers confirmed it: %w", len(seats), errors.Join(errs...))
+			b.judge()
+			return b
 		}
 		select {
-		case err := <-answers:
-			if err == nil {
-				confirmed++
-			} else {
-				errs = append(errs, err)
+		case a := <-answers:
+			if b.reasons[a.i] = a.err; a.err == nil {
+				b.votes++
 			}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -708,7 +749,8 @@ func (h *quorumHold) release(ctx context.Context, seats []seat) error {
 		err error
 	}
 	answers, pending := make(chan answer, len(seats)), 0
-	free, gone, errs := 0, 0, []error(nil)
+	free, gone := 0, 0
+	b := &ballot{did: "released", majority: h.q.majority, reasons: make([]error, len(seats))}
 	for i, s := range seats {
 		if s.hold == nil {
 			free++
@@ -731,7 +773,7 @@ func (h *quorumHold) release(ctx context.Context, seats []seat) error {
 				free++
 				gone++
 			default:
-				errs = append(errs, fmt.Errorf("server %d: %w", a.i+1, a.err))
+				b.reasons[a.i] = a.err
 			}
 		case <-timer.C:
 			late = true
@@ -745,9 +787,11 @@ func (h *quorumHold) release(ctx context.Context, seats []seat) error {
 		return fmt.Errorf("%w: %w: %d of %d servers no longer had it for this owner", lock.ErrNotHeld, lock.ErrLost, gone, len(seats))
 	case free >= h.q.majority:
 		return nil
-	case ctx.Err() != nil:
-		return fmt.Errorf("%w: %d of %d servers confirmed it", ctx.Err(), free, len(seats))
-	default:
-		return errors.Join(errs...)
 	}
+	b.votes = free
+	b.judge()
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ctx.Err(), b)
+	}
+	return b
 }

@@ -112,7 +112,7 @@ func joined(locks []lock.Locker) string {
 // Lock waits until all locks are held or ctx ends. Under a context that carries an
 // owner, it re-enters the locks that the owner holds already.
 //
-// An error about a lock names that lock. On an error none of the locks is held, or
+// An error about a lock names that lock, and is the one that the lock returned. On an error none of the locks is held, or
 // the error says which could not be given back; their release is repeated in the
 // background. When ctx ends, Lock returns at once, and what it had taken is given back
 // in the background. lock.WithWait of a lock limits the wait for that lock, where they are taken one by one. Where one script takes all, the call waits
@@ -121,7 +121,8 @@ func (m *Lock) Lock(ctx context.Context) (lock.Hold, error) { return m.acquire(c
 
 // TryLock makes one attempt at each lock. It fails with lock.ErrNotAcquired when
 // another owner has one of them, or another caller of this process is ahead in its line. The
-// locks that it had taken before are given back, as by Lock.
+// locks that it had taken before are given back, as by Lock. If the release of one of them fails, the error
+// matches that failure, and not lock.ErrNotAcquired, which stands in the text.
 func (m *Lock) TryLock(ctx context.Context) (lock.Hold, error) { return m.acquire(ctx, "trylock") }
 
 func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
@@ -136,6 +137,9 @@ func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 		holds, err = m.oneByOne(ctx, op)
 	}
 	if err != nil {
+		if errors.Is(err, lock.ErrUnavailable) && errors.Is(err, lock.ErrNotAcquired) {
+			err = without{err, []error{lock.ErrNotAcquired}} // some lock had no reply to its last command
+		}
 		return nil, err
 	}
 	return newHold(ctx, m, holds), nil
@@ -148,7 +152,10 @@ func (m *Lock) oneByOne(ctx context.Context, op string) (holds []lock.Hold, err 
 	taken := false
 	defer func() {
 		if !taken {
-			err = errors.Join(err, giveBack(ctx, m.locks, t.holds))
+			back := giveBack(ctx, m.locks, t.holds)
+			if err = errors.Join(err, back); failed(back) {
+				err = without{err, []error{lock.ErrNotAcquired}}
+			}
 		}
 	}()
 	if err := t.all(ctx); err != nil {
@@ -180,6 +187,7 @@ type taking struct {
 	op    string
 	holds []lock.Hold // of each lock; nil where there is none
 	lost  []int       // how often each ran out meanwhile
+	last  error       // the refusal of the latest attempt; nil if that had another result
 }
 
 // all takes the locks in the order of their names. While it waits for a lock, it
@@ -199,18 +207,20 @@ func (t *taking) all(ctx context.Context) error {
 			return nil
 		}
 		i := order[at]
-		if err := ctx.Err(); err != nil { // that ends the holds, too
-			return named(t.op, t.m.locks[i], interrupted(ctx, nil))
+		if ctx.Err() != nil { // that ends the holds, too
+			return named(t.op, t.m.locks[i], ended(ctx, t.last))
 		}
 		if cause := t.ranOut(ctx, i); cause != nil {
-			return named(t.op, t.m.locks[i], fmt.Errorf("%w: it ran out while the others were waited for, %d times: %w", lock.ErrNotAcquired, tooOften, cause))
+			return &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: fmt.Errorf("the hold was lost %d times while the call waited for the other locks: %w", tooOften, bare(cause))}
 		}
 		later := t.later(i)
 		h, err := t.ask(ctx, i, len(later) > 0)
+		t.last = nil
 		switch {
 		case err == nil:
 			t.holds[i] = h
 		case len(later) > 0 && t.mayBeOrder(err):
+			t.last = bare(err)
 			for _, j := range later {
 				t.giveBack(ctx, j)
 			}
@@ -266,20 +276,6 @@ func (t *taking) mayBeOrder(err error) bool {
 	return errors.Is(err, lock.ErrUpgrade) || t.op == "lock" && errors.Is(err, lock.ErrNotAcquired)
 }
 
-// interrupted is the error of a wait that ctx ended, in the words of the locks of this module:
-// it matches ErrNotAcquired, ctx.Err(), the context's cause, and last, the
-// error before that, if there is one.
-func interrupted(ctx context.Context, last error) error {
-	ended := ctx.Err()
-	if cause := context.Cause(ctx); !errors.Is(ended, cause) {
-		ended = fmt.Errorf("%w: %w", ended, cause)
-	}
-	if last == nil {
-		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ended)
-	}
-	return fmt.Errorf("%w: %w (before that: %w)", lock.ErrNotAcquired, ended, last)
-}
-
 // rest sleeps for d, and reports false if ctx ended before.
 func rest(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
@@ -290,6 +286,14 @@ func rest(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// bare returns err without the name of its lock.
+func bare(err error) error {
+	if e, ok := err.(*lock.Error); ok {
+		return e.Err
+	}
+	return err
 }
 
 // named returns err with the name of the lock that it is about. The locks of this

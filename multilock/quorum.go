@@ -5,12 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
-	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -27,11 +23,12 @@ type Quorum struct {
 	locks    []lock.Locker // one of each server
 	majority int
 	name     string
-	fixed    time.Duration // how long a majority of fixed leases lasts; 0 if a majority is renewed
-	fenced   bool          // its holds have tokens
-	err      error         // what is wrong with the locks or the options
-	turn     chan struct{} // cap 1; the caller that has put a value in may make attempts
-	apart    atomic.Bool   // set once it is known that no two of them are on one server
+	fixed    time.Duration         // how long a majority of fixed leases lasts; 0 if a majority is renewed
+	fenced   bool                  // its holds have tokens
+	err      error                 // what is wrong with the locks or the options
+	turn     chan struct{}         // cap 1; the caller that has put a value in may make attempts
+	apart    atomic.Bool           // set once it is known that no two of them are on one server
+	latest   atomic.Pointer[error] // what the latest attempt came to
 }
 
 var _ lock.Locker = (*Quorum)(nil)
@@ -122,12 +119,11 @@ func (q *Quorum) fencing() (bool, error) {
 func (q *Quorum) Name() string { return q.name }
 
 // Lock makes attempts, with pauses of random length between them, until one wins a
-// majority or ctx ends. Then the error matches lock.ErrNotAcquired and says of each
-// server why it had no vote. It matches lock.ErrUnavailable as well when fewer than a
-// majority of the servers answered the last attempt, or are up too briefly to vote.
+// majority or ctx is canceled. Then the error matches ctx.Err() and what the last attempt
+// failed with, as TryLock returns it. If no attempt had a result, it matches ctx.Err() alone.
 //
-// An error that waiting will not change, such as a denied command, is returned when
-// a majority gave such errors in three attempts in a row.
+// A fault at so many servers that the others are no majority, such as a denied command, ends
+// Lock after three attempts in a row.
 //
 // Under a context that carries an owner that holds the lock already, it re-enters the lock on
 // each server where that owner has it, and takes it on the others. If that reaches no
@@ -145,10 +141,17 @@ func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 	return h, nil
 }
 
-// TryLock makes one attempt. It fails with lock.ErrNotAcquired when that wins no
-// majority, for whatever reasons; the error says them, and matches lock.ErrUnavailable
-// as well when fewer than a majority of the servers answered. It takes the timeout of one
-// server at the most, and as long again to give back; when ctx ends, it returns at once, and
+// TryLock makes one attempt. If it wins no majority, the error gives the reason of each server, and matches one of these:
+//
+//   - lock.ErrNotAcquired: so many servers named another owner that the others are no majority. TryLock returns it without an
+//     attempt while another caller of this Quorum makes attempts, unless the latest of those had another result.
+//   - the errors of the servers that failed by a fault that an operator must fix, such as a missing permission or a key that is not a
+//     lock: the servers that failed so or named another owner are so many that the others are no majority. Several locks on
+//     one server are such a fault.
+//   - lock.ErrUnavailable: otherwise. Servers did not respond, started too recently to vote, or voted too late, or no majority
+//     confirmed the token.
+//
+// It takes the timeout of one server at the most, and as long again to give back; when ctx ends, it returns at once, and
 // gives back in the background.
 func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 	h, err := q.try(ctx)
@@ -158,8 +161,7 @@ func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 	return h, nil
 }
 
-// tries is how many attempts in a row a majority must refuse for lasting reasons
-// before Lock gives up.
+// tries is how many attempts in a row must meet faults at a majority before Lock gives up.
 const tries = 3
 
 func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
@@ -173,34 +175,34 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		waiting, cancel = context.WithTimeout(ctx, q.limit)
 		defer cancel()
 	}
+	var last error
 	if stands {
 		select {
 		case q.turn <- struct{}{}:
 			defer func() { <-q.turn }()
 		case <-waiting.Done():
+			last = q.ahead()
 		}
 	}
-	var last error
 	pause, gate, hopeless := time.Duration(0), -1, 0
 	for waiting.Err() == nil {
 		h := newQuorumHold(ctx, q)
 		atGate := gate >= 0 && h.wait(waiting, gate)
 		began := time.Now()
 		err := h.poll(waiting, true)
+		q.result(err)
+		var b *ballot
 		switch {
 		case err == nil:
 			return h, nil
-		case waiting.Err() != nil:
-			if last == nil && errors.Is(err, lock.ErrUnavailable) {
-				last = err // no attempt has ended before
-			}
+		case err == errCut, waiting.Err() != nil && sameVerdict(err, last): // it had no result, or no new one
 			continue
-		case !q.stays(err):
-			hopeless = 0
-		default:
+		case errors.As(err, &b) && b.stays():
 			if hopeless++; hopeless == tries {
 				return nil, err
 			}
+		default:
+			hopeless = 0
 		}
 		last = err
 		if gate = h.gate(); atGate || gate < 0 {
@@ -210,7 +212,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		}
 	}
 	if ctx.Err() != nil {
-		return nil, interrupted(ctx, last)
+		return nil, ended(ctx, last)
 	}
 	return nil, waited{q.limit, last}
 }
@@ -225,20 +227,47 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 		case q.turn <- struct{}{}:
 			defer func() { <-q.turn }()
 		default:
-			return nil, lock.ErrNotAcquired
+			return nil, q.ahead()
 		}
 	}
 	h := newQuorumHold(ctx, q)
-	switch err := h.poll(ctx, false); {
+	err = h.poll(ctx, false)
+	q.result(err)
+	switch {
 	case err == nil:
 		return h, nil
-	case ctx.Err() != nil && errors.Is(err, lock.ErrUnavailable):
-		return nil, interrupted(ctx, err)
+	case err == errCut:
+		return nil, ended(ctx, nil)
 	case ctx.Err() != nil:
-		return nil, interrupted(ctx, nil)
+		return nil, ended(ctx, err)
 	default:
 		return nil, err
 	}
+}
+
+// errCut is the result of an attempt that the end of its context cut short before there was another.
+var errCut = errors.New("cut short")
+
+// sameVerdict reports whether two attempts failed for the same.
+func sameVerdict(one, other error) bool {
+	var a, b *ballot
+	return errors.As(one, &a) && errors.As(other, &b) && a.verdict == b.verdict
+}
+
+// result notes what the latest attempt came to, for the callers that stand in line.
+func (q *Quorum) result(err error) {
+	if err != errCut {
+		q.latest.Store(&err)
+	}
+}
+
+// ahead returns the error of a caller that another one of this Quorum kept from making an attempt: the servers refuse
+// that one, or respond to it as the error says.
+func (q *Quorum) ahead() error {
+	if latest := q.latest.Load(); latest != nil && *latest != nil && !errors.Is(*latest, lock.ErrNotAcquired) {
+		return fmt.Errorf("another call of this process is ahead: %w", *latest)
+	}
+	return fmt.Errorf("%w: another call of this process is ahead", lock.ErrNotAcquired)
 }
 
 // enter returns ctx with an owner, and whether the caller has to stand in line. An owner that holds the lock
@@ -248,7 +277,7 @@ func (q *Quorum) enter(ctx context.Context) (_ context.Context, stands bool, err
 		return nil, false, q.err
 	}
 	if ctx.Err() != nil {
-		return nil, false, interrupted(ctx, nil)
+		return nil, false, ended(ctx, nil)
 	}
 	if _, ok := lockimpl.OwnerFrom(ctx); !ok {
 		return lock.WithOwner(ctx), true, nil
@@ -262,177 +291,3 @@ const mostPause = 600 * time.Millisecond
 
 // about returns a random duration between half of d and one and a half of it.
 func about(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
-
-// ballot is the error that there is no majority.
-type ballot struct {
-	verdict  error // ErrNotAcquired or ErrLost
-	votes    int
-	majority int
-	reasons  []error // why each server has no vote; nil where it has one
-}
-
-// answered returns how many servers gave an answer.
-func (b *ballot) answered() (n int) {
-	for _, err := range b.reasons {
-		if !silent(err) {
-			n++
-		}
-	}
-	return n
-}
-
-// depends reports whether the answers that are still to come decide if the quorum is unavailable.
-func (b *ballot) depends() bool {
-	open := 0
-	for _, err := range b.reasons {
-		if err == errOpen {
-			open++
-		}
-	}
-	most := b.answered() // open ones count
-	return most-open < b.majority && most >= b.majority
-}
-
-// silent reports whether err means that the server gave no answer.
-func silent(err error) bool {
-	if errors.Is(err, lock.ErrUnavailable) {
-		return true
-	}
-	return !errors.Is(err, lock.ErrNotAcquired) &&
-		(errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) || errors.As(err, new(net.Error)))
-}
-
-// Error returns how many votes there were, and why there were no more.
-func (b *ballot) Error() string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "%v: %d of %d votes", b.verdict, b.votes, len(b.reasons))
-	if n := b.answered(); n < b.majority {
-		fmt.Fprintf(&text, "; %v: %d of %d servers answered", lock.ErrUnavailable, n, len(b.reasons))
-	}
-	for i, err := range b.reasons {
-		if err == nil {
-			continue
-		}
-		if e, ok := err.(*lock.Error); ok {
-			err = e.Err // the lock has the same name on all servers
-		}
-		fmt.Fprintf(&text, "; server %d: %v", i+1, err)
-	}
-	return text.String()
-}
-
-// Unwrap returns the verdict and the reasons. A reason that matches ErrNotAcquired is left out
-// of a loss. A quorum is unavailable when fewer than a majority of its servers answered, and not
-// when a minority gives no answer.
-func (b *ballot) Unwrap() []error {
-	all := []error{b.verdict}
-	unavailable := b.answered() < b.majority
-	if unavailable {
-		all = append(all, lock.ErrUnavailable)
-	}
-	for _, err := range b.reasons {
-		switch {
-		case err == nil, b.verdict != lock.ErrNotAcquired && errors.Is(err, lock.ErrNotAcquired):
-		case !unavailable && errors.Is(err, lock.ErrUnavailable):
-			all = append(all, ofMinority{err})
-		default:
-			all = append(all, err)
-		}
-	}
-	return all
-}
-
-// ofMinority is the error of a server that gave no answer, in a quorum that did. It
-// matches all that the error does but ErrUnavailable.
-type ofMinority struct{ error }
-
-func (e ofMinority) Is(target error) bool {
-	return target != lock.ErrUnavailable && errors.Is(e.error, target)
-}
-
-func (e ofMinority) As(target any) bool { return errors.As(e.error, target) }
-
-// stays reports whether an attempt failed for reasons that another attempt will meet
-// again.
-func (q *Quorum) stays(err error) bool {
-	var b *ballot
-	if !errors.As(err, &b) {
-		return !passes(err)
-	}
-	left := len(q.locks)
-	for _, err := range b.reasons {
-		if err != nil && !passes(err) {
-			left--
-		}
-	}
-	return left < q.majority
-}
-
-// passes reports whether another attempt may not meet err: another owner had the lock, or
-// there was no answer, or no connection.
-func passes(err error) bool {
-	for _, target := range []error{lock.ErrNotAcquired, lock.ErrLost, os.ErrDeadlineExceeded, errOpen, io.EOF} {
-		if errors.Is(err, target) {
-			return true
-		}
-	}
-	return errors.As(err, new(net.Error))
-}
-
-// waited is the error of a Lock that WithWait ended.
-type waited struct {
-	limit time.Duration
-	last  error // why the last attempt failed; nil if none ended
-}
-
-// Error says how long Lock waited.
-func (e waited) Error() string {
-	text := fmt.Sprintf("%v: waited for %v", lock.ErrNotAcquired, e.limit)
-	if e.last != nil {
-		text += fmt.Sprintf(" (before that: %v)", e.last)
-	}
-	return text
-}
-
-// Unwrap returns the errors that it matches; the end of a context is not one of them.
-func (e waited) Unwrap() []error {
-	all := []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded}
-	if errors.Is(e.last, lock.ErrUnavailable) {
-		all = append(all, lock.ErrUnavailable)
-	}
-	return all
-}
-
-// Timeout reports true.
-func (e waited) Timeout() bool { return true }
-
-// errOpen is the reason of a server whose answer would not have changed the outcome.
-var errOpen = errors.New("its answer was not waited for")
-
-// noVote is the reason of a server that did not vote in time.
-type noVote struct {
-	within time.Duration
-	said   error // the error of its Locker when it was told to stop; nil if none
-}
-
-// Error says how long the attempt waited.
-func (e noVote) Error() string {
-	text := fmt.Sprintf("no vote within %v", e.within)
-	if e.said != nil {
-		text += fmt.Sprintf(" (%v)", e.said)
-	}
-	return text
-}
-
-// Is makes it match os.ErrDeadlineExceeded, and ErrUnavailable unless the server said
-// that another owner has the lock. The context that ended was not the caller's, so
-// it matches no context error.
-func (e noVote) Is(target error) bool {
-	if target == lock.ErrUnavailable {
-		return errors.Is(e.said, lock.ErrUnavailable) || !errors.Is(e.said, lock.ErrNotAcquired)
-	}
-	return target == os.ErrDeadlineExceeded
-}
-
-// Timeout reports true.
-func (e noVote) Timeout() bool { return true }

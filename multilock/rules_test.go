@@ -17,7 +17,7 @@ import (
 )
 
 // dog is the watchdog timeout of the clients under test.
-const dog = 3 * time.Second
+const dog = 4 * time.Second
 
 // user is a client on each of some servers.
 type user []*client.Client

@@ -18,14 +18,16 @@ type Decision struct {
 	Remaining  int64         // the number of units that can be taken at once
 	RetryAfter time.Duration // not OK: the time until the least that was asked for is there, if no other call takes it before; or Never
 	ResetAfter time.Duration // the time until the key is as if no unit had been taken
-	Limit      Limit         // the limit that has the least left
+	Limit      Limit         // the limit that has the least left; not OK: the limit that refused
 
 	// Err is the error of Redis if the Policy decided instead. Remaining, RetryAfter and ResetAfter
 	// then say what this process knows, which is nothing with Open.
 	Err error
 
-	at int64  // of a Limiter: when the units were taken, in µs by the server's clock; 0 if the server was not asked
-	id string // of a Window: the call that took the units
+	left int64         // the units that Limit has left, which can be more than Remaining
+	next time.Duration // the time until Limit has one unit more; 0 if it has all
+	at   int64         // of a Limiter: when the units were taken, in µs by the server's clock; 0 if the server was not asked
+	id   string        // of a Window: the call that took the units
 }
 
 // ErrLimited: the units are not there in time. The error is also a [*LimitedError].

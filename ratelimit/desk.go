@@ -15,16 +15,19 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// desk collects the calls of all callers of a limiter in this process. For each key one question
-// is under way at a time. The next question carries all callers that come meanwhile,
+// desk collects the calls of all callers of a limiter in this process. For each key one command
+// is under way at a time. The next command carries all callers that come in the meantime,
 // first come first served, so the number of commands does not grow with the number of callers. If there are
 // more keys than senders, one pipeline carries the questions of several keys; without a cluster one script call does.
 //
 //	caller ── ask ──▶ lane.next ──▶ group.ready ──▶ a question under way ──▶ its answer
 //	            │         │                                 │
-//	            │         │                                 └ the caller has left: what it got is refunded
+//	            │         │                                 └ the caller has left: a refund goes to the front of lane.next
 //	            │         └ the caller leaves: nothing was sent for it
 //	            └ refused here: by an answer that still holds, or while a question is overdue
+//
+// A refund and a reset go the same way. So the next call for the key cannot overtake them, and a refusal that was requested
+// before them is not remembered.
 type desk struct {
 	send   *send.Sender // set once
 	sliced bool         // set once: Redis is a cluster
@@ -32,14 +35,14 @@ type desk struct {
 	unused sync.Pool    // of *lane, likewise
 
 	mu      sync.Mutex
-	lanes   map[laneID]*lane     // those with a question under way
-	refused map[laneID][]refusal // the refusals of each key, by the number of units refused
+	lanes   map[string]*lane     // by key: those with a question under way
+	refused map[string][]refusal // of each key
 	sweep   int                  // the number of keys in refused at which the desk removes refusals that are over
 	groups  [groups]group
 }
 
-// laneID identifies a lane: callers with the same laneID can go together.
-type laneID struct {
+// bucketID identifies what callers count together: a key under the same limits. They can go in one command.
+type bucketID struct {
 	key   string
 	rules string
 }
@@ -53,22 +56,23 @@ type group struct {
 
 // lane is a key that callers ask about. The mutex of the desk guards it.
 type lane struct {
-	id     laneID
+	key    string
 	group  *group
-	rules  luascripts.LimitRules
-	next   []*ask // the callers that go with the next question
-	under  []*ask // those of the question under way
+	next   []*ask // the callers that go with the next questions
+	under  []*ask // those of the question under way, who have the same limits
 	isLate bool   // the question under way is overdue
 }
 
-// ask is the call of one caller.
+// ask is the call of one caller, or a refund for a caller that has left.
 type ask struct {
 	done     chan struct{} // set once; cap 1: a token when r and err are set
 	patience *time.Timer   // set once; the caller's
 
-	q   luascripts.LimitQuestion // of one caller
-	r   answer
-	err error
+	id    bucketID
+	rules luascripts.LimitRules
+	q     luascripts.LimitQuestion // of one caller
+	r     answer
+	err   error
 
 	left bool // guarded by the mutex of the desk: the caller has left
 	kept bool // guarded by the same mutex: the Policy let the caller pass, so its units are not refunded
@@ -83,6 +87,7 @@ type answer struct {
 
 // refusal is an answer that decides later calls without a question.
 type refusal struct {
+	rules  string    // of the caller
 	least  int64     // this number of units cannot be taken
 	until  time.Time // before this time
 	forget time.Time // the desk believes the refusal until then
@@ -107,8 +112,8 @@ const (
 	// of another process, or a deleted key.
 	believed = time.Second
 
-	// remembered is the most keys whose refusals the desk remembers, and sizes the most different
-	// numbers of units for a key.
+	// remembered is the most keys whose refusals the desk remembers, and sizes the most refusals of a
+	// key: of different numbers of units, or under different limits.
 	remembered = 100_000
 	sizes      = 4
 )
@@ -117,8 +122,8 @@ func newDesk(s *send.Sender) *desk {
 	return &desk{
 		send:    s,
 		sliced:  s.Redis != nil && s.Redis.Mode() == rueidis.ClientModeCluster,
-		lanes:   make(map[laneID]*lane),
-		refused: make(map[laneID][]refusal),
+		lanes:   make(map[string]*lane),
+		refused: make(map[string][]refusal),
 		sweep:   1024,
 		asks: sync.Pool{New: func() any {
 			return &ask{done: make(chan struct{}, 1), patience: time.NewTimer(0)}
@@ -127,44 +132,32 @@ func newDesk(s *send.Sender) *desk {
 	}
 }
 
-// ask asks the question of one caller, and returns the answer.
-func (d *desk) ask(ctx context.Context, lim *Limiter, id laneID, q luascripts.LimitQuestion) (answer, error) {
+// ask asks the question of one caller, and returns the answer. A refund is sent even if its caller leaves.
+func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.LimitQuestion) (answer, error) {
 	if err := ctx.Err(); err != nil {
 		return answer{}, err
 	}
-	q.Times = 1
-	g := &d.groups[d.groupOf(id.key)]
-
 	d.mu.Lock()
-	if r, ok := d.knows(id, q); ok && q.Least <= lim.most {
-		d.mu.Unlock()
-		return r, nil
-	}
-	if g.overdue > 0 {
-		d.mu.Unlock()
-		return answer{}, fmt.Errorf("%w: a question before this one is overdue", lock.ErrUnavailable)
-	}
-	l := d.lanes[id]
-	if l == nil {
-		if g.senders < maxSenders {
-			if err := d.send.Go(func() { d.run(g) }); err != nil {
-				d.mu.Unlock()
-				return answer{}, err
-			}
-			g.senders++
+	if q.Asks() {
+		if r, ok := d.knows(id, q); ok && q.Least <= lim.most {
+			d.mu.Unlock()
+			return r, nil
 		}
-		l = d.unused.Get().(*lane)
-		l.id, l.group, l.rules = id, g, lim.rules
-		d.lanes[id] = l
-		g.ready = append(g.ready, l)
+		if d.groups[d.groupOf(id.key)].overdue > 0 {
+			d.mu.Unlock()
+			return answer{}, fmt.Errorf("%w: a question before this one is overdue", lock.ErrUnavailable)
+		}
+	} else {
+		d.forget(id.key)
 	}
-	a := d.asks.Get().(*ask)
-	a.q = q
-	l.next = append(l.next, a)
+	a := d.newAsk(id, lim.rules, q)
+	err := d.join(a, d.send.Go)
 	d.mu.Unlock()
+	if err != nil {
+		return answer{}, err
+	}
 
 	a.patience.Reset(lim.policy.after)
-	var err error
 	late := false
 	select {
 	case <-a.done:
@@ -180,11 +173,50 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id laneID, q luascripts.Li
 	case <-d.send.Closing():
 		err = lock.ErrClosed
 	}
-	return d.leave(l, a, err, late, late && lim.policy.mode == open)
+	return d.leave(a, err, late, late && lim.policy.mode == open)
+}
+
+// undo gives back the units of a caller that has left its Wait. It does not wait for the answer; if the refund fails, time gives the units
+// back. The caller calls it between Enter and Leave of the sender.
+func (d *desk) undo(id bucketID, rules luascripts.LimitRules, units, at int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.forget(id.key)
+	_ = d.join(d.newAsk(id, rules, luascripts.RefundQuestion(units, at)), func(f func()) error {
+		d.send.Behind(f) // even while the client is closing
+		return nil
+	})
+}
+
+// newAsk returns an ask that is in no lane yet.
+func (d *desk) newAsk(id bucketID, rules luascripts.LimitRules, q luascripts.LimitQuestion) *ask {
+	a := d.asks.Get().(*ask)
+	a.id, a.rules, a.q = id, rules, q
+	return a
+}
+
+// join puts a at the end of the lane of its key. start runs a function in a goroutine. The mutex is held.
+func (d *desk) join(a *ask, start func(func()) error) error {
+	l := d.lanes[a.id.key]
+	if l == nil {
+		g := &d.groups[d.groupOf(a.id.key)]
+		if g.senders < maxSenders {
+			if err := start(func() { d.run(g) }); err != nil {
+				return err
+			}
+			g.senders++
+		}
+		l = d.unused.Get().(*lane)
+		l.key, l.group = a.id.key, g
+		d.lanes[a.id.key] = l
+		g.ready = append(g.ready, l)
+	}
+	l.next = append(l.next, a)
+	return nil
 }
 
 // leave ends the wait of a caller with err, unless its answer has come just now.
-func (d *desk) leave(l *lane, a *ask, err error, late, keep bool) (answer, error) {
+func (d *desk) leave(a *ask, err error, late, keep bool) (answer, error) {
 	a.patience.Stop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -193,8 +225,9 @@ func (d *desk) leave(l *lane, a *ask, err error, late, keep bool) (answer, error
 		return a.r, a.err
 	default:
 	}
+	l := d.lanes[a.id.key]
 	a.left, a.kept = true, keep
-	if i := slices.Index(l.next, a); i >= 0 {
+	if i := slices.Index(l.next, a); i >= 0 && a.q.Units >= 0 {
 		l.next = slices.Delete(l.next, i, i+1) // nothing was sent for this caller
 	}
 	// A caller that has waited for its whole patience came before the question under way was sent, or while it
@@ -227,7 +260,7 @@ func (d *desk) run(g *group) {
 			first := len(questions)
 			questions = l.board(questions)
 			lanes = append(lanes, l)
-			calls = append(calls, luascripts.LimitCall{Key: l.id.key, Rules: l.rules, Questions: questions[first:]})
+			calls = append(calls, luascripts.LimitCall{Key: l.key, Rules: l.under[0].rules, Questions: questions[first:]})
 		}
 		g.ready = append([]*lane(nil), g.ready[n:]...)
 		d.mu.Unlock()
@@ -250,34 +283,44 @@ func (d *desk) run(g *group) {
 // end ends a lane without callers. The mutex is held.
 func (d *desk) end(l *lane) {
 	d.onTime(l)
-	delete(d.lanes, l.id)
+	delete(d.lanes, l.key)
 	*l = lane{next: l.next[:0], under: l.under[:0]}
 	d.unused.Put(l)
 }
 
-// board takes from l.next the callers that go in one command, in the order in which they came. It adds
-// their questions to questions: each is that of the next so many callers in l.under. The mutex is held.
+// board takes from l.next the callers that go in one command, in the order in which they came: those with the limits of the
+// first, up to a refund or a reset of a caller with other limits. It adds their questions to questions: each is that of the next so many
+// callers in l.under. The mutex is held.
 func (l *lane) board(questions []luascripts.LimitQuestion) []luascripts.LimitQuestion {
-	n, most := 0, len(questions)+maxQuestions
+	rules, most := l.next[0].id.rules, len(questions)+maxQuestions
+	l.under = l.under[:0]
+	stay, full := l.next[:0], false
 	for _, a := range l.next {
+		if full || a.id.rules != rules {
+			full = full || !a.q.Asks()
+			stay = append(stay, a)
+			continue
+		}
 		last := len(questions) - 1
 		single := luascripts.LimitQuestion{}
-		if n > 0 {
+		if len(l.under) > 0 {
 			single = questions[last]
 			single.Times = 1
 		}
 		all := a.q.Units > 0 && a.q.Least == a.q.Units && a.q.Wait == 0
-		if all && n > 0 && single == a.q {
+		if all && len(l.under) > 0 && single == a.q {
 			questions[last].Times++
 		} else if len(questions) == most {
-			break
+			full = true
+			stay = append(stay, a)
+			continue
 		} else {
 			questions = append(questions, a.q)
 		}
-		n++
+		l.under = append(l.under, a)
 	}
-	l.under = append(l.under[:0], l.next[:n]...)
-	l.next = slices.Delete(l.next, 0, n)
+	clear(l.next[len(stay):])
+	l.next = stay
 	return questions
 }
 
@@ -285,12 +328,14 @@ func (l *lane) board(questions []luascripts.LimitQuestion) []luascripts.LimitQue
 func (d *desk) answer(l *lane, questions []luascripts.LimitQuestion, a luascripts.LimitAnswer, sent time.Time) {
 	var back []answer // the answers to refund
 	of := answer{at: a.At, sent: sent}
-	id, rules := l.id, l.rules // the lane may end here
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.onTime(l)
+	id, rules := l.under[0].id, l.under[0].rules
 	n := 0
 	for i, q := range questions {
-		for j, c := range l.under[n : n+q.Times] {
+		callers := max(1, q.Times)
+		for j, c := range l.under[n : n+callers] {
 			if c.err = a.Err; a.Err == nil {
 				c.r = of
 				c.r.LimitReply = share(a.Replies[i], q, j)
@@ -300,30 +345,27 @@ func (d *desk) answer(l *lane, questions []luascripts.LimitQuestion, a luascript
 			}
 			c.done <- struct{}{} // and nobody but its caller refers to it
 		}
-		n += q.Times
+		n += callers
 	}
 	clear(l.under)
+	if back != nil {
+		var refunds []*ask
+		for _, r := range sum(back) {
+			refunds = append(refunds, d.newAsk(id, rules, luascripts.RefundQuestion(r.Taken, r.at+r.Delay.Microseconds())))
+		}
+		l.next = slices.Insert(l.next, 0, refunds...) // if it fails, time gives the units back
+	}
 	if a.Err == nil {
 		// The reply to the last question has the latest state.
 		last := len(questions) - 1
 		of.LimitReply = a.Replies[last]
-		d.learn(id, questions[last], of)
+		d.learn(l, id, questions[last], of)
 	}
 	if len(l.next) > 0 {
 		l.group.ready = append(l.group.ready, l)
 	} else {
 		d.end(l)
 	}
-	d.mu.Unlock()
-	if back == nil {
-		return
-	}
-	d.send.Behind(func() {
-		for _, r := range sum(back) {
-			// If the refund fails, time gives the units back.
-			_, _ = luascripts.RefundUnits(context.Background(), d.send.Redis, id.key, rules, r.Taken, r.at+r.Delay.Microseconds())
-		}
-	})
 }
 
 // onTime notes that no question of l is overdue any more. The mutex is held.
@@ -337,13 +379,14 @@ func (d *desk) onTime(l *lane) {
 // share returns the reply for the j-th of several callers with the same question. The first callers
 // get all that they want, and the others get nothing.
 func share(r luascripts.LimitReply, q luascripts.LimitQuestion, j int) luascripts.LimitReply {
-	if q.Times == 1 {
+	if q.Times <= 1 {
 		return r
 	}
 	served := int(r.Taken / q.Units)
 	if j < served {
 		r.Taken, r.Retry = q.Units, 0
 		r.Remaining += q.Units * int64(served-1-j)
+		r.Left += q.Units * int64(served-1-j)
 	} else {
 		r.Taken = 0
 	}
@@ -364,11 +407,11 @@ func sum(back []answer) (sums []answer) {
 
 // knows returns the answer to a question if a refusal answers it: the units are not there
 // before the time of the refusal. The mutex is held.
-func (d *desk) knows(id laneID, q luascripts.LimitQuestion) (answer, bool) {
+func (d *desk) knows(id bucketID, q luascripts.LimitQuestion) (answer, bool) {
 	if q.Units == 0 {
 		return answer{}, false
 	}
-	all := d.refused[id]
+	all := d.refused[id.key]
 	if len(all) == 0 {
 		return answer{}, false
 	}
@@ -376,7 +419,7 @@ func (d *desk) knows(id laneID, q luascripts.LimitQuestion) (answer, bool) {
 	for _, known := range all {
 		left := known.until.Sub(now)
 		// For another number of units the time is another one.
-		if known.least != q.Least || q.Wait >= left || !now.Before(known.forget) {
+		if known.rules != id.rules || known.least != q.Least || q.Wait >= left || !now.Before(known.forget) {
 			continue
 		}
 		r := known.r
@@ -388,18 +431,24 @@ func (d *desk) knows(id laneID, q luascripts.LimitQuestion) (answer, bool) {
 	return answer{}, false
 }
 
-// learn remembers a refusal. The mutex is held.
-func (d *desk) learn(id laneID, q luascripts.LimitQuestion, r answer) {
+// learn remembers a refusal of a caller of l. The mutex is held.
+func (d *desk) learn(l *lane, id bucketID, q luascripts.LimitQuestion, r answer) {
 	// The refusal of a reservation says that the units are there too late for it. It does not
 	// say that they are not there at once.
 	if r.Retry <= 0 || q.Wait > 0 || r.Taken > 0 && q.Times == 1 {
 		return
 	}
-	over := func(known refusal) bool { return !r.sent.Before(known.forget) || known.least == q.Least }
+	// It does not know of units that come back after it.
+	if slices.ContainsFunc(l.next, func(a *ask) bool { return !a.q.Asks() }) {
+		return
+	}
+	over := func(known refusal) bool {
+		return !r.sent.Before(known.forget) || known.rules == id.rules && known.least == q.Least
+	}
 	if len(d.refused) >= d.sweep {
-		for id, all := range d.refused {
-			if !slices.ContainsFunc(all, func(known refusal) bool { return !over(known) }) {
-				delete(d.refused, id)
+		for key, all := range d.refused {
+			if !slices.ContainsFunc(all, func(known refusal) bool { return r.sent.Before(known.forget) }) {
+				delete(d.refused, key)
 			}
 		}
 		d.sweep = max(1024, 2*len(d.refused))
@@ -413,19 +462,15 @@ func (d *desk) learn(id laneID, q luascripts.LimitQuestion, r answer) {
 	if until.Before(forget) {
 		forget = until
 	}
-	all := slices.DeleteFunc(d.refused[id], over)
+	all := slices.DeleteFunc(d.refused[id.key], over)
 	if len(all) == sizes {
 		all = all[1:]
 	}
-	d.refused[id] = append(all, refusal{least: q.Least, until: until, forget: forget, r: r})
+	d.refused[id.key] = append(all, refusal{rules: id.rules, least: q.Least, until: until, forget: forget, r: r})
 }
 
-// forget forgets the refusals of a key.
-func (d *desk) forget(id laneID) {
-	d.mu.Lock()
-	delete(d.refused, id)
-	d.mu.Unlock()
-}
+// forget forgets the refusals of a key, whatever the limits. The mutex is held.
+func (d *desk) forget(key string) { delete(d.refused, key) }
 
 // groupOf returns the group of a key's slot.
 func (d *desk) groupOf(key string) int {

@@ -7,7 +7,7 @@ func WaitForAsks(l *Limiter, key string, n int) {
 	id, _ := l.enter(key, 0)
 	for {
 		l.desk.mu.Lock()
-		lane := l.desk.lanes[id]
+		lane := l.desk.lanes[id.key]
 		enough := lane != nil && len(lane.next) >= n
 		l.desk.mu.Unlock()
 		if enough {
@@ -30,7 +30,7 @@ func CountHere(processes int64, limits ...Limit) func(n, least int64, wait time.
 	l := (&Limiter{bad: nil}).With(limits...)
 	m := new(memory)
 	return func(n, least int64, wait time.Duration) Counted {
-		r, turn := m.take(laneID{key: "k"}, l.limits, processes, n, least, wait)
+		r, turn := m.take(bucketID{key: "k"}, l.limits, processes, n, least, wait)
 		c := Counted{Taken: r.Taken, Remaining: r.Remaining, Delay: r.Delay, Retry: r.Retry, Reset: r.Reset}
 		if turn != nil {
 			c.Leave = func() { m.leave(turn) }

@@ -114,7 +114,7 @@ func (l *Limiter) take(ctx context.Context, op, key string, n, least int64) (Dec
 	if l.stock != nil && n > 0 && n == least && n <= l.most {
 		r, err = l.stock.take(ctx, l, id, n)
 	} else {
-		r, err = l.desk.ask(ctx, l, id, luascripts.LimitQuestion{Units: n, Least: least})
+		r, err = l.desk.ask(ctx, l, id, luascripts.LimitQuestion{Units: n, Times: 1, Least: least})
 	}
 	if err != nil {
 		return l.without(op, key, id, n, least, err)
@@ -135,35 +135,45 @@ func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 	return l.wrap(op, key, l.refund(ctx, id, d.Taken, d.at))
 }
 
-// refund gives back units that would have been used at the server's time at.
-func (l *Limiter) refund(ctx context.Context, id laneID, units, at int64) error {
-	v, err := send.Ask(ctx, l.desk.send, l.policy.after, func(ctx context.Context) (luascripts.Verdict, error) {
-		return luascripts.RefundUnits(ctx, l.desk.send.Redis, id.key, l.rules, units, at)
-	})
-	if err == nil && v == luascripts.Foreign {
-		err = lock.ErrForeignKey
+// Reset resets key: afterwards it is as if no units had been taken, under any limits. Callers that wait for their turn keep it. This
+// process forgets the refusals that it remembers of key, other processes do so within a second. Units that were taken before are refunded as if
+// they were still counted, so after such a Refund, Cancel or canceled Wait up to as many more units can pass.
+//
+// If Redis does not reply in time, Reset fails with [lock.ErrUnavailable], whatever the Policy, and Redis may still reset the key later.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	id, err := l.enter(key, 0)
+	if err == nil {
+		_, err = l.desk.ask(ctx, l, id, luascripts.ResetQuestion())
 	}
-	l.desk.forget(id)
+	if err == nil {
+		l.local.reset(id.key)
+	}
+	return l.wrap("reset", key, err)
+}
+
+// refund gives back units that would have been used at the server's time at.
+func (l *Limiter) refund(ctx context.Context, id bucketID, units, at int64) error {
+	_, err := l.desk.ask(ctx, l, id, luascripts.RefundQuestion(units, at))
 	return err
 }
 
 // enter checks what a caller asks for, and returns its lane.
-func (l *Limiter) enter(key string, n int64) (laneID, error) {
+func (l *Limiter) enter(key string, n int64) (bucketID, error) {
 	if l.bad != nil {
-		return laneID{}, l.bad
+		return bucketID{}, l.bad
 	}
 	if n < 0 || n > maxUnits {
-		return laneID{}, fmt.Errorf("%d units: it must be from 0 to %d", n, int64(maxUnits))
+		return bucketID{}, fmt.Errorf("%d units: it must be from 0 to %d", n, int64(maxUnits))
 	}
 	full, err := keys.Limiter(l.desk.send.Prefix, l.name, key)
-	return laneID{full, l.id}, err
+	return bucketID{full, l.id}, err
 }
 
 // decision returns r as a Decision.
 func (l *Limiter) decision(r answer, ok bool) Decision {
 	return Decision{
 		OK: ok, Taken: r.Taken, Remaining: r.Remaining, RetryAfter: r.Retry, ResetAfter: r.Reset,
-		Limit: l.limits[r.Scarcest], at: r.at + r.Delay.Microseconds(),
+		Limit: l.limits[r.Limit], left: r.Left, next: r.Next, at: r.at + r.Delay.Microseconds(),
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // without decides about a Take or a Peek after Redis failed with err.
-func (l *Limiter) without(op, key string, id laneID, n, least int64, err error) (Decision, error) {
+func (l *Limiter) without(op, key string, id bucketID, n, least int64, err error) (Decision, error) {
 	d := Decision{Err: err, Limit: l.limits[0]}
 	switch {
 	case !errors.Is(err, lock.ErrUnavailable) || l.policy.mode == closed:
@@ -22,13 +22,13 @@ func (l *Limiter) without(op, key string, id laneID, n, least int64, err error) 
 	}
 	r, _ := l.local.take(id, l.limits, l.policy.processes, n, least, 0)
 	d.Taken, d.Remaining, d.RetryAfter, d.ResetAfter = r.Taken, r.Remaining, r.Retry, r.Reset
-	d.Limit = l.limits[r.Scarcest]
+	d.Limit = l.limits[r.Limit]
 	d.OK = d.Taken > 0 || n == 0
 	return d, nil
 }
 
 // reserveWithout decides about a reservation after Redis failed with err.
-func (l *Limiter) reserveWithout(op, key string, id laneID, n int64, wait time.Duration, err error) (*Reservation, error) {
+func (l *Limiter) reserveWithout(op, key string, id bucketID, n int64, wait time.Duration, err error) (*Reservation, error) {
 	reserved := &Reservation{limiter: l, key: key, id: id, n: n, err: err}
 	switch l.policy.mode {
 	case closed:
@@ -50,26 +50,29 @@ func (l *Limiter) reserveWithout(op, key string, id laneID, n int64, wait time.D
 // memory is the count of the policy Local. The zero memory has counted nothing.
 type memory struct {
 	mu    sync.Mutex
-	keys  map[laneID]*bucket // guarded by mu
-	sweep int                // guarded by mu: the number of keys at which those that owe nothing are removed
+	keys  map[bucketID]*bucket // guarded by mu
+	sweep int                  // guarded by mu: the number of keys at which those that owe nothing are removed
 }
 
 // take takes units of this process's share of each limit, as limit_take.lua does of the whole limit. A caller that has to wait for them gets a turn.
-func (m *memory) take(id laneID, limits []Limit, processes, n, least int64, wait time.Duration) (r answer, waits *turn) {
+func (m *memory) take(id bucketID, limits []Limit, processes, n, least int64, wait time.Duration) (r answer, waits *turn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
 	b := m.of(id, limits, processes, now)
 
 	at := now // when the caller uses the units
+	refuses := -1
 	have, _ := b.left(now)
+	most, smallest := b.most()
 	switch {
 	case have >= least:
 		r.Taken = min(n, have)
-	case least > b.most():
-		r.Retry = Never
+	case least > most:
+		r.Retry, refuses = Never, smallest
 	default:
-		due := b.earliest(least, now)
+		var due time.Time
+		due, refuses = b.earliest(least, now)
 		if r.Retry = due.Sub(now); wait > 0 && r.Retry <= wait {
 			r.Taken, r.Delay, r.Retry = least, r.Retry, 0
 			at = due
@@ -79,7 +82,10 @@ func (m *memory) take(id laneID, limits []Limit, processes, n, least int64, wait
 	if r.Taken > 0 {
 		b.take(r.Taken, at)
 	}
-	r.Remaining, r.Scarcest = b.left(now)
+	r.Remaining, r.Limit = b.left(now)
+	if r.Retry != 0 && refuses >= 0 {
+		r.Limit = refuses
+	}
 	r.Reset = max(0, b.idle.Sub(now))
 	return r, waits
 }
@@ -96,13 +102,24 @@ func (m *memory) leave(t *turn) {
 	}
 }
 
+// reset forgets a key, under all limits. Callers that wait keep their turns.
+func (m *memory) reset(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id := range m.keys {
+		if id.key == key {
+			delete(m.keys, id)
+		}
+	}
+}
+
 // of returns the bucket of a key. The mutex is held.
-func (m *memory) of(id laneID, limits []Limit, processes int64, now time.Time) *bucket {
+func (m *memory) of(id bucketID, limits []Limit, processes int64, now time.Time) *bucket {
 	if b := m.keys[id]; b != nil {
 		return b
 	}
 	if m.keys == nil {
-		m.keys = make(map[laneID]*bucket)
+		m.keys = make(map[bucketID]*bucket)
 	}
 	if len(m.keys) >= max(m.sweep, 1024) {
 		for id, b := range m.keys {
@@ -153,12 +170,16 @@ func (b *bucket) serve(now time.Time) {
 	}
 }
 
-// left returns the units that all limits have at now, and the index of the limit that has the least.
+// left returns the units that all limits have at now, and the index of the limit that has the least: of several, of the one that
+// gets its next unit last.
 func (b *bucket) left(now time.Time) (units int64, scarcest int) {
 	units = math.MaxInt64
+	var latest time.Time // when that limit gets its next unit
 	for i := range b.parts {
-		if n := b.parts[i].left(now); n < units {
-			units, scarcest = n, i
+		n := b.parts[i].left(now)
+		next := b.parts[i].enough(n+1, now)
+		if n < units || n == units && next.After(latest) {
+			units, scarcest, latest = n, i, next
 		}
 	}
 	if b.latest.After(now) { // a reservation comes before
@@ -167,24 +188,30 @@ func (b *bucket) left(now time.Time) (units int64, scarcest int) {
 	return units, scarcest
 }
 
-// most returns the most units that a call can take at once.
-func (b *bucket) most() int64 {
-	most := int64(math.MaxInt64)
+// most returns the most units that a call can take at once, and the index of the limit that says so.
+func (b *bucket) most() (most int64, smallest int) {
+	most = math.MaxInt64
 	for i := range b.parts {
-		most = min(most, b.parts[i].most)
+		if n := b.parts[i].most; n < most {
+			most, smallest = n, i
+		}
 	}
-	return most
+	return most, smallest
 }
 
-// earliest returns the earliest time at which a caller that comes at now can use units of all limits.
-func (b *bucket) earliest(units int64, now time.Time) time.Time {
-	for at := later(now, b.latest); ; {
+// earliest returns the earliest time at which a caller that comes at now can use units of all limits, and the index of the
+// limit that has them last; -1 if a reservation comes later than that.
+func (b *bucket) earliest(units int64, now time.Time) (at time.Time, last int) {
+	last = -1
+	for at = later(now, b.latest); ; {
 		next := at
 		for i := range b.parts {
-			next = b.parts[i].enough(units, next)
+			if t := b.parts[i].enough(units, next); t.After(next) {
+				next, last = t, i
+			}
 		}
 		if next.Equal(at) {
-			return at
+			return at, last
 		}
 		at = next // another limit may not have the units at this time
 	}

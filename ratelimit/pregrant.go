@@ -19,7 +19,7 @@ import (
 // be more than Burst/(2·processes). TakeUpTo, Peek, Reserve and Wait still ask Redis each time.
 func (l *Limiter) Pregrant(b int64, within time.Duration) *Limiter {
 	with := *l
-	with.stock = &stock{extra: b, within: within, grants: make(map[laneID]*grant)}
+	with.stock = &stock{extra: b, within: within, grants: make(map[bucketID]*grant)}
 	return with.With(l.limits...)
 }
 
@@ -29,7 +29,7 @@ type stock struct {
 	within time.Duration // set once
 
 	mu     sync.Mutex
-	grants map[laneID]*grant
+	grants map[bucketID]*grant
 	sweep  int // the number of grants at which those that are over are removed
 }
 
@@ -54,7 +54,7 @@ func (s *stock) check(most int64) error {
 
 // take is Take from the stock. One caller of a key asks Redis at a time, and the others wait for the units
 // that it gets.
-func (s *stock) take(ctx context.Context, l *Limiter, id laneID, n int64) (answer, error) {
+func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (answer, error) {
 	timer := time.NewTimer(l.policy.after)
 	defer timer.Stop()
 	for {
@@ -68,7 +68,7 @@ func (s *stock) take(ctx context.Context, l *Limiter, id laneID, n int64) (answe
 			g.left -= n
 			r := g.r
 			r.Taken, r.Remaining, r.Retry = n, r.Remaining+g.left, 0
-			r.Reset = max(0, r.Reset-now.Sub(r.sent))
+			r.Reset, r.Next = max(0, r.Reset-now.Sub(r.sent)), max(0, r.Next-now.Sub(r.sent))
 			s.mu.Unlock()
 			return r, nil
 		}
@@ -91,9 +91,9 @@ func (s *stock) take(ctx context.Context, l *Limiter, id laneID, n int64) (answe
 }
 
 // fetch asks Redis for the units that a caller needs beyond the stock, and for extra ones.
-func (s *stock) fetch(ctx context.Context, l *Limiter, id laneID, g *grant, n, had int64, until time.Time, before answer) (answer, error) {
+func (s *stock) fetch(ctx context.Context, l *Limiter, id bucketID, g *grant, n, had int64, until time.Time, before answer) (answer, error) {
 	need := n - had
-	r, err := l.desk.ask(ctx, l, id, luascripts.LimitQuestion{Units: need + s.extra, Least: need})
+	r, err := l.desk.ask(ctx, l, id, luascripts.LimitQuestion{Units: need + s.extra, Times: 1, Least: need})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() {
@@ -111,7 +111,7 @@ func (s *stock) fetch(ctx context.Context, l *Limiter, id laneID, g *grant, n, h
 }
 
 // of returns the grant of a key. The mutex is held.
-func (s *stock) of(id laneID) *grant {
+func (s *stock) of(id bucketID) *grant {
 	if g := s.grants[id]; g != nil {
 		return g
 	}

@@ -40,7 +40,9 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	}
 	if err := l.desk.send.Sleep(ctx, time.Until(r.ready)); err != nil {
 		r.leave()
-		l.desk.send.Behind(r.undo)
+		if r.n > 0 && r.at > 0 {
+			l.desk.undo(r.id, l.rules, r.n, r.at)
+		}
 		return l.wrap(op, key, err)
 	}
 	return nil
@@ -58,7 +60,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 type Reservation struct {
 	limiter *Limiter
 	key     string
-	id      laneID
+	id      bucketID
 	n       int64
 	ready   time.Time // zero: at once
 	at      int64     // when the units are due, by the server's clock, in µs; 0 if the server was not asked
@@ -100,14 +102,6 @@ func (r *Reservation) leave() {
 	}
 }
 
-// undo is Cancel for a caller that has left, even while the client is closing. If it fails, time gives the units back.
-func (r *Reservation) undo() {
-	if r.n > 0 && r.at > 0 {
-		_, _ = luascripts.RefundUnits(context.Background(), r.limiter.desk.send.Redis, r.id.key, r.limiter.rules, r.n, r.at)
-		r.limiter.desk.forget(r.id)
-	}
-}
-
 func (l *Limiter) reserve(ctx context.Context, op, key string, n int64) (*Reservation, error) {
 	id, err := l.enter(key, n)
 	if err != nil {
@@ -117,7 +111,7 @@ func (l *Limiter) reserve(ctx context.Context, op, key string, n int64) (*Reserv
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = max(0, min(wait, time.Until(deadline)))
 	}
-	q := luascripts.LimitQuestion{Units: n, Least: n, Wait: wait.Truncate(time.Microsecond)}
+	q := luascripts.LimitQuestion{Units: n, Times: 1, Least: n, Wait: wait.Truncate(time.Microsecond)}
 	r, err := l.desk.ask(ctx, l, id, q)
 	switch {
 	case errors.Is(err, lock.ErrUnavailable):

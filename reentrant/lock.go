@@ -93,8 +93,9 @@ func (l *Lock) Name() string { return l.spec.Name }
 // Lock waits until the lock is held or ctx ends. Under a context that carries
 // an owner that holds the lock already, it re-enters at once.
 //
-// When ctx ends first, the error matches lock.ErrNotAcquired and ctx.Err(), and
-// the last error if Redis gave no answer. The hold's context is under ctx: to
+// When ctx ends first, the error matches ctx.Err(). It also matches lock.ErrNotAcquired if another owner
+// has the lock, or lock.ErrUnavailable and the last error if Redis failed to reply; it matches neither if
+// ctx ended before any reply. The hold's context is under ctx: to
 // limit only the waiting, use lock.WithWait.
 //
 // The error matches lock.ErrClosed when the client closes, lock.ErrLost when it

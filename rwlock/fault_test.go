@@ -67,7 +67,7 @@ func TestDeadReader(t *testing.T) {
 			if waits {
 				waiter = kindtest.Go(t.Context(), l.Write())
 			}
-			kindtest.WaitFor(t, "the dead reader's lease is over", func() bool { return !exists(t, s, leases("orders", dead.Owner(), 1)[0]) })
+			kindtest.WaitFor(t, "the dead reader's lease is over", func() bool { return !exists(t, s, leaseKey("orders", dead.Owner(), 1)) })
 			first := reader.Until()
 			kindtest.WaitFor(t, "the other reads on", func() bool { return reader.Until().After(first.Add(kindtest.WatchdogTimeout)) })
 			state, err := l.Inspect(t.Context())
@@ -401,7 +401,7 @@ func TestReader_besideAShorterOne(t *testing.T) {
 		const java = "550e8400-e29b-41d4-a716-446655440000:42"
 		for _, words := range [][]string{
 			{"HSET", "orders", java, "1"},
-			{"SET", leases("orders", java, 1)[0], "1", "PX", "30000"},
+			{"SET", leaseKey("orders", java, 1), "1", "PX", "30000"},
 			{"PEXPIRE", "orders", "30000"},
 		} {
 			if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build()).Error(); err != nil {
@@ -469,7 +469,7 @@ func TestPartialRelease_lease(t *testing.T) {
 				t.Errorf("%s lives for %v, want %v", key, got, long)
 			}
 		}
-		if second := leases("orders", rest.Owner(), 2)[1]; exists(t, s, second) {
+		if second := leaseKey("orders", rest.Owner(), 2); exists(t, s, second) {
 			t.Errorf("%s is there, and its owner reads once", second)
 		}
 		kindtest.MustUnlock(t, rest)

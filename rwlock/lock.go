@@ -3,13 +3,13 @@
 //
 // # Protocol
 //
-// In Redis a read/write lock is one hash, and a key for each hold of a reader.
-// It is Redisson's RReadWriteLock, byte for byte, with two keys more: the wish and the turn.
+// In Redis a read/write lock is one hash, and a key for the lease of each reader.
+// Clients of Redisson's RReadWriteLock read and write the same keys. Two keys are ours alone: the wish and the turn.
 //
 //	<name>                                hash    mode -> read or write, owner -> read holds,
 //	                                              owner:write -> write holds; lives as long as
 //	                                              the longest lease in it
-//	{<name>}:<owner>:rwlock_timeout:<n>   string  a reader's lease, one key for each of its holds
+//	{<name>}:<owner>:rwlock_timeout:<n>   string  a reader's lease; n is the number of its holds
 //	leasehold_rwlock_wish:{<name>}        string  ours: the waiting writer that later readers wait behind
 //	leasehold_rwlock_turn:{<name>}        string  ours: the waiting reader that writers wait behind once a
 //	                                              writer has left, and since when
@@ -30,6 +30,10 @@
 // another reader. So ours renew every third of their lease, and every 10 s at least: a longer lease takes more commands than that of
 // another lock, one for up to 100 locks each 10 s. A reader with a fixed lease renews nothing. If its lease is longer than the watchdog timeout
 // of Redisson (30 s if not set), do not share its lock with readers of Redisson: one that renews, and dies, would let a writer in too soon.
+//
+// A reader of Redisson has one lease key for each of its holds, 1 to n, and every client takes the longest
+// of them. A reader of ours has the last of these keys only, so that no call does more work the more holds there are. Its
+// value is "all" when there is more than one hold, and 1 as Redisson's otherwise.
 //
 // A reader whose keys have expired is dead, whatever the hash says: neither a writer that asks
 // nor the last reader that leaves counts it. So a reader that died keeps

@@ -38,7 +38,7 @@ var (
 		Hash: func(owner string, holds int) map[string]string {
 			return map[string]string{"mode": "read", owner: strconv.Itoa(holds)}
 		},
-		Keys: func(name, owner string, holds int) []string { return append(leases(name, owner, holds), name) },
+		Keys: func(name, owner string, holds int) []string { return []string{leaseKey(name, owner, holds), name} },
 
 		Rival:     &writing,
 		Questions: 1, // until one of them has to wait, each reader asks
@@ -58,12 +58,9 @@ func init() {
 	}
 }
 
-// leases returns the keys of an owner's read leases, one for each of its holds.
-func leases(name, owner string, holds int) (keys []string) {
-	for n := range holds {
-		keys = append(keys, fmt.Sprintf("{%s}:%s:rwlock_timeout:%d", name, owner, n+1))
-	}
-	return keys
+// leaseKey returns the key of an owner's read lease: that of its latest hold.
+func leaseKey(name, owner string, holds int) string {
+	return fmt.Sprintf("{%s}:%s:rwlock_timeout:%d", name, owner, holds)
 }
 
 // turn is the key at which a waiting reader claims its turn.
@@ -106,7 +103,7 @@ func TestRules_withTheLeastRights(t *testing.T) {
 		t.Run("rules", func(t *testing.T) { rules(t, a, b) })
 		l := a.NewRWLock("orders")
 		dead := kindtest.MustLock(t, l.Read())
-		s.Do(t, append([]string{"DEL"}, leases("orders:orders", dead.Owner(), 1)...)...)
+		s.Do(t, "DEL", leaseKey("orders:orders", dead.Owner(), 1))
 		kindtest.MustUnlock(t, kindtest.MustLock(t, b.NewRWLock("orders").Write())) // although the dead writer's wish is there
 		kindtest.Lost(t, dead)
 		kindtest.MustLock(t, l.Read())

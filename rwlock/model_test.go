@@ -216,14 +216,12 @@ func (m *model) Steal(rt *rapid.T) {
 	}
 	m.server.Do(m.t, "DEL", l.name)
 	for _, h := range l.of(lock.Read, -1) {
-		for _, key := range leases(l.name, h.Owner(), len(l.of(lock.Read, h.owner))) {
-			l.orphans[key] = true
-		}
+		l.orphans[leaseKey(l.name, h.Owner(), len(l.of(lock.Read, h.owner)))] = true
 	}
 	m.lose(rt, l, l.holds)
 }
 
-// StealLease deletes a reader's leases: the reader is dead then, whatever the hash says.
+// StealLease deletes a reader's lease: the reader is dead then, whatever the hash says.
 func (m *model) StealLease(rt *rapid.T) {
 	l := m.anyLock(rt)
 	readers := l.of(lock.Read, -1)
@@ -232,7 +230,7 @@ func (m *model) StealLease(rt *rapid.T) {
 	}
 	h := anyOf(rt, readers)
 	holds := l.of(lock.Read, h.owner)
-	m.server.Do(m.t, append([]string{"DEL"}, leases(l.name, h.Owner(), len(holds))...)...)
+	m.server.Do(m.t, "DEL", leaseKey(l.name, h.Owner(), len(holds)))
 	l.dead[h.Owner()] = true
 	m.lose(rt, l, holds)
 }
@@ -347,26 +345,25 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 		rt.Fatalf("%q is %v on the server, want %v (dead: %v)", l.name, hash.Hash, want, l.dead)
 	}
 
-	// The leases: one key for each read hold. The hash lives as long as the
+	// The leases: one key for each owner that reads. The hash lives as long as the
 	// longest of all, and no longer once the writing is over.
 	var longest int64
 	for _, h := range l.of(lock.Read, -1) {
-		for _, key := range leases(l.name, h.Owner(), len(l.of(lock.Read, h.owner))) {
-			lease, ok := all[key]
-			if _, seen := want[key]; seen {
-				continue // by another hold of the same owner
-			}
-			want[key] = ""
-			delete(all, key)
-			if !ok {
-				rt.Fatalf("%q is not there", key)
-			}
-			if hash.Left < lease.Left-tick {
-				rt.Fatalf("%q lives for %d ms, and its reader's %q for %d ms", l.name, hash.Left, key, lease.Left)
-			}
-			m.checkLease(rt, h, lease.Left, now)
-			longest = max(longest, lease.Left)
+		key := leaseKey(l.name, h.Owner(), len(l.of(lock.Read, h.owner)))
+		lease, ok := all[key]
+		if _, seen := want[key]; seen {
+			continue // by another hold of the same owner
 		}
+		want[key] = ""
+		delete(all, key)
+		if !ok {
+			rt.Fatalf("%q is not there", key)
+		}
+		if hash.Left < lease.Left-tick {
+			rt.Fatalf("%q lives for %d ms, and its reader's %q for %d ms", l.name, hash.Left, key, lease.Left)
+		}
+		m.checkLease(rt, h, lease.Left, now)
+		longest = max(longest, lease.Left)
 	}
 	for _, h := range l.of(lock.Write, -1) {
 		m.checkLease(rt, h, hash.Left, now)

@@ -186,8 +186,9 @@ func (s *Semaphore) Name() string { return s.one.Name() }
 //
 // If there is no semaphore of this name yet, the call makes it, with as many permits as the handle says; if the handle does not
 // say that, the error matches [ErrNotInitialised]. If there is one with another number of permits, the error matches
-// [ErrPermits]. Both come without waiting. A handle that does not say the number waits while it is zero, as after Redisson's setPermits(0). When ctx ends first, the error matches lock.ErrNotAcquired and ctx.Err(),
-// and the call gives up its place in the queue at once. Other errors are as those of a plain lock.
+// [ErrPermits]. Both come without waiting. A handle that does not say the number waits while it is zero, as after Redisson's setPermits(0).
+// When ctx ends first, the call gives up its place in the queue at once. That error
+// and all others are as those of a plain lock.
 //
 // It costs one round trip when a permit is free, otherwise two and a message, and one heartbeat a second for all waiters
 // of this process.

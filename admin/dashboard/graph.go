@@ -9,8 +9,13 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// A graph says which clients wait for which locks, and which clients hold these. Clients that wait for each other
-// in a ring may never go on.
+// A graph shows which clients wait for which locks, and which clients hold these locks. Clients that wait for each
+// other in a ring may be deadlocked.
+//
+// A deadlock is between owners: one that holds A and waits for B. An owner that Redis shows as a holder and as a waiter, such as a thread of
+// Redisson at a fair lock, is a node of its own, and its edges count at once. Of a Go process Redis shows one owner for each acquisition,
+// so the goroutine that holds and the one that waits cannot be told apart. There an edge counts once it has lasted: in
+// a deadlock nothing changes, whereas in a healthy service the holders do.
 type graph struct {
 	Drawings []drawing // those with a ring first
 	Rings    int
@@ -28,7 +33,7 @@ type drawing struct {
 	Width, Height int
 	Nodes         []*node
 	Edges         []*edge
-	Ring          []string // the links of the ring as sentences; empty if there is none
+	Ring          []string // the edges of the ring as sentences; empty if there is none
 	Sentences     []string // what the drawing shows
 }
 
@@ -54,21 +59,55 @@ type edge struct {
 	InRing   bool
 	Back     bool
 	Path     string
+
+	counts bool // it can be a part of a ring
 }
 
-// graphOf returns the graph of these locks.
-func graphOf(locks []admin.Lock) graph {
-	b := builder{nodes: make(map[string]*node)}
+// graphOf returns the graph of these locks. lasted reports which edges have been there for some time.
+func graphOf(locks []admin.Lock, lasted func(edgeID) bool) graph {
+	b := builder{nodes: make(map[string]*node), lasted: lasted, both: make(map[string]bool)}
+	holds := make(map[string]bool)
+	for _, l := range locks {
+		for _, h := range l.Holders {
+			holds[h.Owner] = true
+		}
+	}
+	for _, l := range locks {
+		for _, w := range l.Waiters {
+			b.both[w.Owner] = holds[w.Owner]
+		}
+	}
 	for _, l := range locks {
 		b.add(l)
 	}
 	return b.graph()
 }
 
+// An edgeID names an edge from one survey to the next.
+type edgeID struct {
+	lock, owner string
+	waits       bool
+}
+
+// edgeIDs returns the edges that these locks have.
+func edgeIDs(locks []admin.Lock) (all []edgeID) {
+	for _, l := range locks {
+		for _, h := range l.Holders {
+			all = append(all, edgeID{lock: l.Name, owner: h.Owner})
+		}
+		for _, w := range l.Waiters {
+			all = append(all, edgeID{lock: l.Name, owner: w.Owner, waits: true})
+		}
+	}
+	return all
+}
+
 // builder makes a graph.
 type builder struct {
-	nodes map[string]*node
-	all   []*node
+	nodes  map[string]*node
+	all    []*node
+	lasted func(edgeID) bool
+	both   map[string]bool // owners that hold a lock and wait for one
 }
 
 func (b *builder) node(id string, make func() *node) *node {
@@ -83,7 +122,11 @@ func (b *builder) node(id string, make func() *node) *node {
 }
 
 func (b *builder) client(owner string, c lock.Client) *node {
-	return b.node("client "+lock.ClientOf(owner), func() *node {
+	id := "client " + lock.ClientOf(owner)
+	if b.both[owner] {
+		id = "owner " + owner
+	}
+	return b.node(id, func() *node {
 		n := &node{Name: clientName(c)}
 		if c.Known() {
 			n.Name, n.Note = shown(c.Name), fmt.Sprintf("%s, pid %d", shown(c.Host), c.PID)
@@ -96,36 +139,39 @@ func (b *builder) add(l admin.Lock) {
 	at := b.node("lock "+l.Name, func() *node {
 		return &node{Name: shown(l.Name), Full: l.Name, Note: fmt.Sprintf("%s, %s", l.Kind, plural(len(l.Waiters), "waiter")), Lock: true, Permits: l.Kind == admin.Semaphore}
 	})
-	join := func(from, to *node) {
-		if slices.ContainsFunc(from.out, func(e *edge) bool { return e.To == to }) {
-			return
+	join := func(from, to *node, id edgeID) {
+		i := slices.IndexFunc(from.out, func(e *edge) bool { return e.To == to })
+		if i < 0 {
+			i = len(from.out)
+			e := &edge{From: from, To: to}
+			from.out, to.in = append(from.out, e), append(to.in, e)
 		}
-		e := &edge{From: from, To: to}
-		from.out, to.in = append(from.out, e), append(to.in, e)
+		from.out[i].counts = from.out[i].counts || b.both[id.owner] || b.lasted(id)
 	}
 	holders := make(map[string]bool)
 	for _, h := range l.Holders {
-		if id := lock.ClientOf(h.Owner); !holders[id] && len(holders) < mostBeside {
+		if id := lock.ClientOf(h.Owner); holders[id] || len(holders) < mostBeside {
 			holders[id] = true
-			join(at, b.client(h.Owner, h.Client))
+			join(at, b.client(h.Owner, h.Client), edgeID{lock: l.Name, owner: h.Owner})
 		}
 	}
-	waiters := 0
+	waiters := make(map[string]bool)
 	for _, w := range l.Waiters {
-		// Other goroutines of the process that holds the lock wait for it as they should.
-		if id := lock.ClientOf(w.Owner); !(holders[id] && len(holders) == 1) && waiters < mostBeside {
-			waiters++
-			join(b.client(w.Owner, w.Client), at)
+		// Other goroutines of the process that holds the lock may wait for it. That is no deadlock.
+		if id := lock.ClientOf(w.Owner); !(holders[id] && len(holders) == 1) && (waiters[id] || len(waiters) < mostBeside) {
+			waiters[id] = true
+			join(b.client(w.Owner, w.Client), at, edgeID{lock: l.Name, owner: w.Owner, waits: true})
 		}
 	}
 }
 
 func (b *builder) graph() (g graph) {
-	for _, ring := range closed(b.all) {
-		for _, n := range ring {
+	for _, part := range closed(b.all) {
+		ring := smallest(part)
+		for i, n := range ring {
 			n.InRing = true
 			for _, e := range n.out {
-				e.InRing = slices.Contains(ring, e.To)
+				e.InRing = e.counts && (e.To == ring[(i+1)%len(ring)] || len(ring) == len(part) && slices.Contains(part, e.To))
 			}
 		}
 		g.Rings++
@@ -165,7 +211,37 @@ func closed(all []*node) [][]*node {
 	}
 }
 
-// rings returns the strongly connected parts of these nodes with more than one client (Tarjan).
+// smallest returns the shortest ring within a strongly connected part, in order: what a reader can check by eye. A part with a
+// semaphore is left whole, as its waiters wait for all holders together.
+func smallest(part []*node) (ring []*node) {
+	if slices.ContainsFunc(part, func(n *node) bool { return n.Permits }) {
+		return part
+	}
+	for _, start := range part {
+		from, queue := map[*node]*node{}, []*node{start}
+		for len(queue) > 0 && from[start] == nil {
+			n := queue[0]
+			queue = queue[1:]
+			for _, e := range n.out {
+				if e.counts && slices.Contains(part, e.To) && from[e.To] == nil {
+					from[e.To] = n
+					queue = append(queue, e.To)
+				}
+			}
+		}
+		found := []*node{start}
+		for n := from[start]; n != start; n = from[n] {
+			found = append(found, n)
+		}
+		if ring == nil || len(found) < len(ring) {
+			slices.Reverse(found[1:])
+			ring = found
+		}
+	}
+	return ring
+}
+
+// rings returns the strongly connected parts of these nodes with more than one client (Tarjan), by the edges that count.
 func rings(all []*node) (found [][]*node) {
 	index, low := make(map[*node]int), make(map[*node]int)
 	on, known := make(map[*node]bool), make(map[*node]bool)
@@ -178,7 +254,7 @@ func rings(all []*node) (found [][]*node) {
 		index[n], low[n] = len(index)+1, len(index)+1
 		stack, on[n] = append(stack, n), true
 		for _, e := range n.out {
-			if !known[e.To] {
+			if !known[e.To] || !e.counts {
 				continue
 			}
 			if index[e.To] == 0 {

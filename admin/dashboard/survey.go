@@ -73,7 +73,8 @@ type surveyor struct {
 	admin  *admin.Admin
 	last   *survey
 	rows   map[string]*row // of last
-	asked  time.Time       // when health was asked for
+	edges  map[edgeID]sighting
+	asked  time.Time // when health was asked for
 	health health
 }
 
@@ -143,12 +144,41 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 			now.contended = append(now.contended, l)
 		}
 	}
-	now.graph = graphOf(now.contended)
+	now.graph = graphOf(now.contended, s.lasted(now))
 	if time.Since(s.asked) > 10*time.Second {
 		s.health, s.asked = healthOf(ctx, s.rdb), time.Now()
 	}
 	now.health = s.health
 	return nil
+}
+
+// A sighting says since when each survey has shown an edge of the graph.
+type sighting struct {
+	since   time.Time
+	surveys int
+}
+
+// What an edge of the graph needs to count as one that lasts.
+const (
+	lastingSurveys = 3
+	lastingTime    = 5 * time.Second
+)
+
+// lasted takes note of the edges that a survey shows, and returns a function that reports which of them last.
+func (s *surveyor) lasted(now *survey) func(edgeID) bool {
+	edges := make(map[edgeID]sighting)
+	for _, id := range edgeIDs(now.contended) {
+		seen, ok := s.edges[id]
+		if !ok {
+			seen.since = now.at
+		}
+		seen.surveys++
+		edges[id] = seen
+	}
+	s.edges = edges
+	return func(id edgeID) bool {
+		return edges[id].surveys >= lastingSurveys && now.at.Sub(edges[id].since) >= lastingTime
+	}
 }
 
 // changes returns what happened since the last survey, and before.

@@ -121,7 +121,7 @@ func TestPage_looks(t *testing.T) {
 			"overview": {"", "Asked longest ago"},
 			"locks":    {"locks?sort=since", "stock:berlin:aisle-4"},
 			"lock":     {"lock?name=orders:42", "Waiting, in this order"},
-			"graph":    {"graph", "A ring."},
+			"graph":    {"graph", "Possible deadlock."},
 			"limits":   {"limits", "seen:urls"},
 			"window":   {"lock?name=sms", "10 per 1h"},
 			"filter":   {"lock?name=seen:urls", "False positives"},

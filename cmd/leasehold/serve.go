@@ -38,7 +38,7 @@ func serveCommand() *cobra.Command {
   leasehold serve --listen :8126 --host locks.example.com    behind a proxy that asks for a password`,
 		Long: `Serve a web page that shows the locks of a server or a cluster, until it is
 interrupted: who holds each, when it asked, who waits, which clients there are, and
-whether clients wait for each other in a ring. The page follows what happens. All
+which clients may be deadlocked. The page follows what happens. All
 browsers together ask Redis once, and nobody asks while no browser is there.
 
 The page only shows, unless --allow-unlock is given. Then every user that can open the page

@@ -18,8 +18,9 @@ import (
 // Middleware returns a middleware that makes one attempt at the lock of a task, and processes the task while it holds the lock.
 // lockOf returns the lock of a task, or nil for a task that needs none.
 //
-// If another task has the lock, or Redis gives no answer, the task is not processed, and the error matches lock.ErrNotAcquired or
-// lock.ErrUnavailable. asynq then tries the task again; with [IsFailure] that does not count as a failure.
+// If another task has the lock, the task is not processed, and the error matches lock.ErrNotAcquired. If Redis is unavailable, it matches
+// lock.ErrUnavailable; if the client was closed, lock.ErrClosed; and if the context of the task ended before a reply, that context's error. asynq
+// then tries the task again; with [IsFailure] none of these counts as a failure.
 //
 // The context of the task ends when the lock is lost, and the handler looks at it before each step that must not be done
 // twice. A task during which the lock was lost has an error that matches lock.ErrLost, also if the handler returned nil, and asynq
@@ -34,7 +35,7 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 			}
 			h, err := l.TryLock(ctx)
 			switch {
-			case errors.Is(err, lock.ErrNotAcquired), errors.Is(err, lock.ErrUnavailable):
+			case errors.Is(err, lock.ErrNotAcquired), errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrClosed), ctx.Err() != nil && errors.Is(err, ctx.Err()):
 				return notProcessed{err}
 			case err != nil:
 				return err
@@ -50,15 +51,15 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 	}
 }
 
-// notProcessed is the error of a task whose lock was busy, or for which Redis gave no answer. A handler's own errors can match the same
+// notProcessed is the error of a task that was not processed, because its lock was busy or could not be asked for. A handler's own errors can match the same
 // errors of package lock, and count.
 type notProcessed struct{ error }
 
 func (e notProcessed) Unwrap() error { return e.error }
 
 // IsFailure is for asynq.Config. It reports whether err counts as a failure of a task. A task that was not processed because its lock
-// was busy, or because Redis gave no answer, has not failed: asynq tries it again without counting that. An error of the handler
-// counts, also one about another lock. asynq asks only where asynq.MaxRetry is 1 at least; it archives a task with 0 after any error.
+// was busy, Redis was unavailable, or the server or the client was shutting down has not failed: asynq tries it again without counting that. An error of
+// the handler counts, even one about another lock, and so does one that only an operator can fix, such as a missing permission. asynq asks only where asynq.MaxRetry is 1 at least; it archives a task with 0 after any error.
 func IsFailure(err error) bool {
 	return !errors.As(err, new(notProcessed))
 }

@@ -28,11 +28,12 @@ type Old interface {
 	// Lock waits until the lock is held, or ctx ends. The context that it returns ends when the
 	// lock is lost, as far as the library tells; unlock gives it back.
 	//
-	// If ctx ended first, the error matches lock.ErrNotAcquired.
+	// If ctx ended first, the error matches ctx.Err(). It also matches lock.ErrNotAcquired if another owner had the
+	// lock, or lock.ErrUnavailable if Redis was unavailable, as far as the library tells, and never both.
 	Lock(ctx context.Context) (held context.Context, unlock func(context.Context) error, err error)
 
-	// TryLock is Lock for a caller that does not wait. If another has the lock, the error matches
-	// lock.ErrNotAcquired.
+	// TryLock is Lock for a caller that does not wait. The error matches lock.ErrNotAcquired if another owner has the
+	// lock, and lock.ErrUnavailable if Redis is unavailable.
 	TryLock(ctx context.Context) (held context.Context, unlock func(context.Context) error, err error)
 }
 
@@ -47,14 +48,14 @@ const releaseTime = 3 * time.Second
 // never wait for each other in a ring.
 //
 // The error is that of taking a lock when fn was not called, and otherwise those of fn and of
-// giving back, joined. If ctx ended while Do waited, it matches lock.ErrNotAcquired.
+// giving back, joined. If ctx ended while Do waited, it matches ctx.Err(), and lock.ErrNotAcquired if another owner had the lock.
 func Do(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
 	held, unlock, err := old.Lock(ctx)
 	return within(ctx, unlock, err, func() error { return lock.Do(held, l, fn) })
 }
 
-// TryDo is Do for a caller that does not wait. If another has one of the locks, it calls nothing, and
-// the error matches lock.ErrNotAcquired.
+// TryDo is Do for a caller that does not wait. If another owner has one of the locks, TryDo does not call fn, and
+// the error matches lock.ErrNotAcquired. If Redis is unavailable, it matches lock.ErrUnavailable.
 func TryDo(ctx context.Context, old Old, l lock.Locker, fn func(ctx context.Context) error) error {
 	held, unlock, err := old.TryLock(ctx)
 	return within(ctx, unlock, err, func() error { return lock.TryDo(held, l, fn) })

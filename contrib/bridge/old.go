@@ -3,6 +3,10 @@ package bridge
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -25,18 +29,31 @@ type redsyncLock struct {
 }
 
 func (l redsyncLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
-	return l.lock(ctx, 1<<30)
+	held, unlock, err := l.lock(ctx, 1, nil)
+	for err != nil && ctx.Err() == nil {
+		// The two tries come one pause of redsync apart, and the next two come as much later. One call with more tries would not say
+		// what the latest of them came to.
+		began := time.Now()
+		if held, unlock, err = l.lock(ctx, 2, err); err != nil {
+			pause(ctx, time.Since(began))
+		}
+	}
+	if err != nil && !errors.Is(err, ctx.Err()) {
+		err = errors.Join(ctx.Err(), err)
+	}
+	return held, unlock, err
 }
 
 func (l redsyncLock) TryLock(ctx context.Context) (context.Context, func(context.Context) error, error) {
-	return l.lock(ctx, 1)
+	return l.lock(ctx, 1, nil)
 }
 
-func (l redsyncLock) lock(ctx context.Context, tries int) (context.Context, func(context.Context) error, error) {
+// lock tries so often. If ctx ends that, the error is of last, the error of the tries before.
+func (l redsyncLock) lock(ctx context.Context, tries int, last error) (context.Context, func(context.Context) error, error) {
 	options := append([]redsync.Option{redsync.WithExpiry(l.lease), redsync.WithTries(tries)}, l.options...)
 	m := l.rs.NewMutex(l.name, options...) // a mutex of redsync is for one goroutine
 	if err := m.LockContext(ctx); err != nil {
-		return nil, nil, notTaken(ctx, err, errors.As(err, new(*redsync.ErrTaken)))
+		return nil, nil, notTaken(ctx, err, errors.As(err, new(*redsync.ErrTaken)), last)
 	}
 	held, stop := keep(ctx, l.lease, m.Until().Add(-l.lease/10), func(ctx context.Context) error {
 		ok, err := m.ExtendContext(ctx)
@@ -67,24 +84,28 @@ type redislockLock struct {
 }
 
 func (l redislockLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
+	var last error
 	for {
-		held, unlock, err := l.TryLock(ctx) // Obtain can wait, too, but nobody would know when it sent the question
+		held, unlock, err := l.lock(ctx, last) // Obtain can wait, too, but nobody would know when it sent the question
 		if !errors.Is(err, redislock.ErrNotObtained) {
 			return held, unlock, err
 		}
-		select {
-		case <-time.After(max(l.poll, time.Millisecond)):
-		case <-ctx.Done():
-			return nil, nil, notTaken(ctx, err, true)
+		last = err
+		if !pause(ctx, max(l.poll, time.Millisecond)) {
+			return nil, nil, errors.Join(ctx.Err(), err)
 		}
 	}
 }
 
 func (l redislockLock) TryLock(ctx context.Context) (context.Context, func(context.Context) error, error) {
+	return l.lock(ctx, nil)
+}
+
+func (l redislockLock) lock(ctx context.Context, last error) (context.Context, func(context.Context) error, error) {
 	sent := time.Now()
 	got, err := l.c.Obtain(ctx, l.key, l.lease, nil)
 	if err != nil {
-		return nil, nil, notTaken(ctx, err, errors.Is(err, redislock.ErrNotObtained))
+		return nil, nil, notTaken(ctx, err, errors.Is(err, redislock.ErrNotObtained), last)
 	}
 	held, stop := keep(ctx, l.lease, trusted(sent, l.lease), func(ctx context.Context) error {
 		err := got.Refresh(ctx, l.lease, nil)
@@ -114,31 +135,35 @@ const askAgain = 5 * time.Second
 
 func (l rueidisLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
 	for {
+		held, unlock, last := l.TryLock(ctx) // WithContext does not say why it waits
+		if last == nil || ctx.Err() != nil {
+			return held, unlock, last
+		}
 		within, end := context.WithCancel(ctx) // without a deadline of its own, which rueidislock would make the end of the lock
 		timer := time.AfterFunc(askAgain, end)
 		held, cancel, err := l.l.WithContext(within, l.name)
 		inTime := timer.Stop()
 		switch {
 		case err == nil && inTime:
-			return rueidisHeld(ctx, held, func() { cancel(); end() }, nil)
+			return rueidisHeld(ctx, held, func() { cancel(); end() }, nil, nil)
 		case err == nil: // within ended just after the lock was taken, and with it the lock
 			cancel()
 		case inTime || ctx.Err() != nil || !errors.Is(err, context.Canceled):
 			end()
-			return rueidisHeld(ctx, nil, nil, err)
+			return rueidisHeld(ctx, nil, nil, err, last)
 		}
 	}
 }
 
 func (l rueidisLock) TryLock(ctx context.Context) (context.Context, func(context.Context) error, error) {
 	held, cancel, err := l.l.TryWithContext(ctx, l.name)
-	return rueidisHeld(ctx, held, cancel, err)
+	return rueidisHeld(ctx, held, cancel, err, nil)
 }
 
-// rueidisHeld makes an Old's results of those of rueidislock.
-func rueidisHeld(ctx, held context.Context, cancel context.CancelFunc, err error) (context.Context, func(context.Context) error, error) {
+// rueidisHeld makes an Old's results of those of rueidislock. last is the error of the attempt before.
+func rueidisHeld(ctx, held context.Context, cancel context.CancelFunc, err, last error) (context.Context, func(context.Context) error, error) {
 	if err != nil {
-		return nil, nil, notTaken(ctx, err, errors.Is(err, rueidislock.ErrNotLocked))
+		return nil, nil, notTaken(ctx, err, errors.Is(err, rueidislock.ErrNotLocked), last)
 	}
 	return held, func(context.Context) error {
 		lost := held.Err() != nil && ctx.Err() == nil // otherwise it ended with the caller's context
@@ -150,14 +175,56 @@ func rueidisHeld(ctx, held context.Context, cancel context.CancelFunc, err error
 	}, nil
 }
 
-// notTaken returns the error of a lock that was not taken: err, and what leasehold says of the same. taken says that
-// another has the lock.
-func notTaken(ctx context.Context, err error, taken bool) error {
+// notTaken returns the error of a lock that was not taken: err, with what leasehold says of the same. taken says that
+// another owner has the lock. If ctx ended the attempt, the error says what last, the error of the attempt before it, says.
+func notTaken(ctx context.Context, err error, taken bool, last error) error {
 	switch {
-	case ctx.Err() != nil:
-		return errors.Join(lock.ErrNotAcquired, ctx.Err(), err)
-	case taken:
+	case ctx.Err() == nil && taken:
 		return errors.Join(lock.ErrNotAcquired, err)
+	case ctx.Err() == nil && unavailable(err):
+		return errors.Join(lock.ErrUnavailable, err)
+	case ctx.Err() == nil:
+		return err
+	case taken, errors.Is(last, lock.ErrNotAcquired):
+		return errors.Join(lock.ErrNotAcquired, ctx.Err(), err)
+	case errors.Is(last, lock.ErrUnavailable):
+		return errors.Join(lock.ErrUnavailable, ctx.Err(), err)
 	}
-	return err
+	return errors.Join(ctx.Err(), err)
+}
+
+// transient are the codes of error replies after which the same command may succeed later.
+var transient = []string{"LOADING", "BUSY", "NOREPLICAS", "READONLY", "MASTERDOWN", "OOM", "MISCONF", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
+
+// unavailable reports whether err says that Redis did not decide. For most clients an error reply is a type of its own, so it is told
+// by its code.
+func unavailable(err error) bool {
+	for _, target := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, os.ErrDeadlineExceeded, context.DeadlineExceeded, redsync.ErrFailed} {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	if errors.As(err, new(net.Error)) || errors.As(err, new(*redsync.ErrNodeTaken)) {
+		return true
+	}
+	for word := range strings.FieldsSeq(err.Error()) {
+		for _, code := range transient {
+			if word == code {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// pause waits for d. It reports false if ctx ends before.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

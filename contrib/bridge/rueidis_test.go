@@ -3,10 +3,15 @@ package bridge
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis/rueidislock"
 )
@@ -16,6 +21,14 @@ type deafLocker struct {
 	rueidislock.Locker
 	deaf, calls, given int
 	late               bool // the lock comes just when the call ends
+}
+
+// TryWithContext says that another owner has the lock.
+func (l *deafLocker) TryWithContext(ctx context.Context, _ string) (context.Context, context.CancelFunc, error) {
+	if ctx.Err() != nil {
+		return nil, nil, ctx.Err()
+	}
+	return nil, nil, rueidislock.ErrNotLocked
 }
 
 func (l *deafLocker) WithContext(ctx context.Context, _ string) (context.Context, context.CancelFunc, error) {
@@ -72,4 +85,39 @@ func TestRueidislock_givesUp(t *testing.T) {
 			t.Errorf("asked %d times", l.calls)
 		}
 	})
+}
+
+// An error of another library says what an error of leasehold says: another owner has the lock, Redis is unavailable, or neither.
+func TestNotTaken(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	refused, down := errors.Join(lock.ErrNotAcquired, errors.New("taken")), errors.Join(lock.ErrUnavailable, io.EOF)
+	for name, c := range map[string]struct {
+		ctx   context.Context
+		err   error
+		taken bool
+		last  error
+		want  error // ErrNotAcquired, ErrUnavailable or nil
+	}{
+		"taken":                                    {t.Context(), redislock.ErrNotObtained, true, nil, lock.ErrNotAcquired},
+		"a refused connection":                     {t.Context(), &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, false, nil, lock.ErrUnavailable},
+		"a connection that ends":                   {t.Context(), &redsync.RedisError{Err: io.EOF}, false, nil, lock.ErrUnavailable},
+		"a server that starts":                     {t.Context(), &redsync.RedisError{Err: errors.New("LOADING Redis is loading the dataset in memory")}, false, nil, lock.ErrUnavailable},
+		"a majority that came too late":            {t.Context(), redsync.ErrFailed, false, nil, lock.ErrUnavailable},
+		"a missing permission":                     {t.Context(), errors.New("NOPERM this user has no permissions"), false, nil, nil},
+		"canceled before any reply":                {over, context.Canceled, false, nil, nil},
+		"canceled after a refusal":                 {over, redsync.ErrFailed, false, refused, lock.ErrNotAcquired},
+		"canceled after an attempt that failed":    {over, redsync.ErrFailed, false, down, lock.ErrUnavailable},
+		"canceled just after the lock was refused": {over, redislock.ErrNotObtained, true, down, lock.ErrNotAcquired},
+	} {
+		err := notTaken(c.ctx, c.err, c.taken, c.last)
+		for _, target := range []error{lock.ErrNotAcquired, lock.ErrUnavailable} {
+			if errors.Is(err, target) != (c.want == target) {
+				t.Errorf("%s: %v; does it match %v?", name, err, target)
+			}
+		}
+		if !errors.Is(err, c.err) || c.ctx.Err() != nil && !errors.Is(err, c.ctx.Err()) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -53,14 +53,14 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 }
 
 // TryLock makes one attempt. It returns false without an error if another owner has the lock, and an error that matches
-// lock.ErrUnavailable if Redis gives no answer.
+// lock.ErrUnavailable if Redis is unavailable.
 func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	h, err := s.lockOf(name).TryLock(ctx)
 	switch {
 	case err == nil:
 		s.keep(name, h)
 		return true, nil
-	case errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable):
+	case errors.Is(err, lock.ErrNotAcquired):
 		return false, nil
 	default:
 		return false, err

@@ -20,7 +20,7 @@ import (
 // quick job a second time. The lock is renewed while the job runs, however long that takes. cron gives a job no
 // context: one that must stop when the lock is lost is made with [Func].
 //
-// report is told what else goes wrong, if it is not nil: Redis gives no answer and the run is skipped (lock.ErrUnavailable), or
+// report is told what else goes wrong, if it is not nil: Redis is unavailable and the run is skipped (lock.ErrUnavailable), or
 // the lock was lost while the job ran (lock.ErrLost).
 func Unless(l lock.Locker, report func(error)) cron.JobWrapper {
 	return func(job cron.Job) cron.Job {
@@ -36,7 +36,7 @@ func Unless(l lock.Locker, report func(error)) cron.JobWrapper {
 func Func(l lock.Locker, report func(error), fn func(ctx context.Context) error) cron.Job {
 	return cron.FuncJob(func() {
 		h, err := l.TryLock(context.Background())
-		if errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable) {
+		if errors.Is(err, lock.ErrNotAcquired) {
 			return
 		}
 		if err == nil {

@@ -24,7 +24,8 @@ import (
 const releaseTime = 5 * time.Second
 
 // NewLocker returns a Locker that asks lockOf for the lock of a job, whose name gocron gives. It makes one attempt:
-// if another process has the lock, or Redis gives no answer, gocron skips the run.
+// if another process has the lock, or Redis is unavailable, gocron skips the run. A listener of gocron.AfterLockError tells the two
+// apart: its error matches lock.ErrNotAcquired only if another process has the lock.
 //
 // Give the lock lock.WithAtLeast with a little less than the job's interval. Otherwise a process whose clock is late runs a
 // quick job a second time. The lock is renewed while the job runs, however long that takes. gocron does not pass the hold's
@@ -53,7 +54,7 @@ func (h hold) Unlock(ctx context.Context) error {
 }
 
 // ErrNotLeader is the error of an Elector in a process that is not the leader.
-var ErrNotLeader = errors.New("gocronlock: another process is the leader, or Redis gives no answer")
+var ErrNotLeader = errors.New("gocronlock: this process is not the leader")
 
 // Elector is a gocron.Elector: the process that holds a lock is the leader, until it closes the Elector or loses the lock.
 type Elector struct {

@@ -9,7 +9,8 @@
 // # Answers
 //
 //	the lock is busy                                  409 Conflict
-//	Redis gives no answer                             503 Service Unavailable, with Retry-After
+//	Redis is unavailable                              503 Service Unavailable, with Retry-After
+//	the context of the request ended before a reply   503 Service Unavailable, with Retry-After
 //	the client of leasehold was closed before         503 Service Unavailable, with Retry-After
 //	the name cannot be that of a lock                 400 Bad Request
 //	next has not answered, and the lock was lost      500 Internal Server Error
@@ -99,7 +100,8 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // tell tells failed of an error that is neither a busy lock nor a client that went away.
 func (s handler) tell(r *http.Request, err error) {
-	if s.failed == nil || busy(err) || errors.Is(err, context.Canceled) && r.Context().Err() != nil && !errors.Is(err, lock.ErrLost) {
+	away := errors.Is(err, context.Canceled) && r.Context().Err() != nil && !errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrUnavailable)
+	if s.failed == nil || away || errors.Is(err, lock.ErrNotAcquired) {
 		return
 	}
 	s.failed(r, err)
@@ -112,9 +114,10 @@ func ended(err error) bool {
 	return closed || errors.Is(err, lock.ErrLost)
 }
 
-// busy reports whether another owner has the lock, as far as Redis has answered.
-func busy(err error) bool {
-	return errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable)
+// cutShort reports whether err is that of an attempt whose context ended before a reply.
+func cutShort(err error) bool {
+	var e *lock.Error
+	return errors.As(err, &e) && (e.Op == "lock" || e.Op == "trylock") && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
 // Refuse answers a request whose lock was not obtained or was lost, and reports whether it did. It knows the errors of
@@ -126,12 +129,11 @@ func Refuse(w http.ResponseWriter, err error) bool {
 		return false
 	case ended(err):
 		http.Error(w, "the lock of this request was lost; it is not known what was done", http.StatusInternalServerError)
-	case errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrClosed):
-		// It is not known whether another request has the lock, so this comes before the busy lock.
-		w.Header().Set("Retry-After", retryAfter)
-		http.Error(w, "the lock of this request cannot be taken now; try again later", http.StatusServiceUnavailable)
 	case errors.Is(err, lock.ErrNotAcquired):
 		http.Error(w, "the lock is taken", http.StatusConflict)
+	case errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrClosed), cutShort(err):
+		w.Header().Set("Retry-After", retryAfter)
+		http.Error(w, "the lock of this request cannot be taken now; try again later", http.StatusServiceUnavailable)
 	case errors.Is(err, lock.ErrBadName):
 		http.Error(w, "the name in this request is not valid", http.StatusBadRequest)
 	default:

@@ -26,11 +26,11 @@ func everyMinute(ctx context.Context, c *client.Client, job func(context.Context
 			return
 		}
 		err := lock.TryDo(ctx, l, job)
-		if errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable) {
+		if errors.Is(err, lock.ErrNotAcquired) {
 			continue // another replica runs it, or has just run it
 		}
 		if err != nil {
-			slog.Error("cron:invoices", "err", err) // Redis gave no answer, or the job failed or lost the lock
+			slog.Error("cron:invoices", "err", err) // Redis was unavailable, or the job failed or lost the lock
 		}
 	}
 }

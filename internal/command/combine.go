@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
@@ -404,12 +405,12 @@ func (s *Sender) sure(changes []*luascripts.Change) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
 	defer cancel()
-	if !errors.As(Sure(ctx, s.rdb, changes[first].Err), new(Closed)) {
+	if !errors.As(Sure(ctx, s.rdb, changes[first].Err), new(retry.Closed)) {
 		return
 	}
 	for _, c := range changes[first:] {
 		if closing(c) {
-			c.Err = Closed{c.Err}
+			c.Err = retry.Closed{Err: c.Err}
 		}
 	}
 }

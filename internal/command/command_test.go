@@ -3,117 +3,21 @@ package command
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
-
-func TestFaultOf(t *testing.T) {
-	m := redistest.NewMini(t)
-	rdb := m.Client(t)
-	// reply is an error as it comes out of the client library.
-	reply := func(text string) error {
-		m.SetError(text)
-		defer m.SetError("")
-		return rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()
-	}
-	retry, never, unknown, garbled := Fault{Again: true}, Fault{}, Fault{MayHaveRun: true, Again: true}, Fault{MayHaveRun: true}
-	for _, c := range []struct {
-		err  error
-		want Fault
-	}{
-		{reply("LOADING Redis is loading the dataset in memory"), retry},
-		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), retry},
-		{reply("CLUSTERDOWN Hash slot not served"), retry},
-		{reply("MASTERDOWN Link with MASTER is down"), retry},
-		{reply("READONLY You can't write against a read only replica."), retry},
-		{reply("BUSY Redis is busy running a script."), retry},
-		{reply("REDIRECT 127.0.0.1:6379"), retry}, // Valkey, if a client says that it can follow
-		{reply("ERR Error running script: READONLY You can't write"), retry},
-		{reply("ERR Error running script (call to f_14fa): @user_script:43: @user_script: 43: -READONLY You can't write against a read only replica."), retry},
-		{reply("NOAUTH Authentication required."), never},
-		{reply("NOPERM this user has no permissions"), never},
-		{reply("WRONGPASS invalid username-password pair"), never},
-		{reply("OOM command not allowed when used memory > 'maxmemory'."), never},
-		{reply("MISCONF Redis is configured to save RDB snapshots"), never},
-		{reply("NOREPLICAS Not enough good replicas to write."), never},
-		{reply("WRONGTYPE Operation against a key"), never},
-		{reply("ERR The user executing the script can't run this command"), never},
-		{luascripts.Discreet(reply("ERR unknown command 'EVALSHA', with args beginning with: 'TRYAGAIN'")), never},
-		{&luascripts.ReplyError{Script: "x", Reply: "y"}, garbled},
-		{rueidis.ErrClosing, unknown},
-		{Closed{rueidis.ErrClosing}, garbled},
-		{Undialled{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, retry},
-		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, unknown},
-		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, unknown},
-		{io.EOF, unknown},
-		{os.ErrDeadlineExceeded, unknown},
-		{context.DeadlineExceeded, unknown},
-		{NoAnswer{After: time.Second}, unknown},
-		{Final{lock.ErrClosed}, never},
-		{fmt.Errorf("wrapped: %w", Final{io.EOF}), never},
-		{lock.ErrClosed, never},
-		{fmt.Errorf("wrapped: %w", io.EOF), unknown},
-	} {
-		if c.err == nil {
-			t.Fatal("no error to classify")
-		}
-		if got := FaultOf(c.err); got != c.want {
-			t.Errorf("%v: %+v, want %+v", c.err, got, c.want)
-		}
-	}
-	s := New(rdb, Config{Timeout: time.Second})
-	if err := s.Explain(reply("WRONGTYPE Operation against a key")); !errors.Is(err, lock.ErrForeignKey) {
-		t.Errorf("%v", err)
-	}
-}
-
-// ReplyOf sorts the error replies of all versions of the server.
-func TestReplyOf(t *testing.T) {
-	m := redistest.NewMini(t)
-	rdb := m.Client(t)
-	for text, want := range map[string]Reply{
-		"LOADING Redis is loading the dataset in memory":                                             Passing,
-		"ERR Error running script (call to f_1): @user_script:43: -READONLY You can't write":         Passing,
-		"OOM command not allowed when used memory > 'maxmemory'.":                                    Full,
-		"MISCONF Redis is configured to save RDB snapshots":                                          Full,
-		"NOREPLICAS Not enough good replicas to write.":                                              Full,
-		"NOAUTH Authentication required.":                                                            Stranger,
-		"WRONGPASS invalid username-password pair":                                                   Stranger,
-		"NOPERM User x has no permissions to run the 'hset' command":                                 Denied,
-		"ERR ACL failure in script: User x has no permissions to run the 'hset' command":             Denied,
-		"ERR The user executing the script can't run this command or subcommand script: 14fa":        Denied,
-		"ERR The user executing the script can't access at least one of the keys script: 14fa":       Denied,
-		"ERR Error running script: The user executing the script can't publish to the channel":       Denied,
-		"WRONGTYPE Operation against a key holding the wrong kind of value":                          Misfit,
-		"ERR Error running script (call to f_1): @user_script:2: -WRONGTYPE Operation against a key": Misfit,
-		"ERR syntax error": Other,
-	} {
-		m.SetError(text)
-		err := rdb.Do(t.Context(), rdb.B().Ping().Build()).Error()
-		if got := ReplyOf(fmt.Errorf("wrapped: %w", err)); got != want {
-			t.Errorf("%q is %d, want %d", text, got, want)
-		}
-	}
-	for _, err := range []error{nil, io.EOF, lock.ErrClosed} {
-		if got := ReplyOf(err); got != None {
-			t.Errorf("%v is %d", err, got)
-		}
-	}
-}
 
 // A script calls a command for which its user lacks the right. Whatever the server's version
 // says to that, the error says what to do.
@@ -125,7 +29,7 @@ func TestExplain_deniedInAScript(t *testing.T) {
 	}
 	rdb := s.Client(t)
 	err := rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.call('HSET', KEYS[1], 'a', 1)").Numkeys(1).Key("k").Build()).Error()
-	if ReplyOf(err) != Denied {
+	if !Refused(err) {
 		t.Fatalf("%v", err)
 	}
 	if err := New(rdb, Config{Timeout: time.Second}).Explain(err); !strings.Contains(err.Error(), "docs/SECURITY.md") {
@@ -218,9 +122,12 @@ func TestSure(t *testing.T) {
 			} else {
 				_, _, err = Await[string](ctx, s, timeout, Func[string](get))
 			}
-			want := Fault{MayHaveRun: true, Again: rdb != closed}
-			if !errors.Is(err, rueidis.ErrClosing) || FaultOf(err) != want {
-				t.Errorf("%s: %v is %+v, want %+v", what, err, FaultOf(err), want)
+			want := retry.Fault{Passes: true, Is: lock.ErrUnavailable}
+			if rdb == closed {
+				want = retry.Fault{Is: lock.ErrClosed}
+			}
+			if !errors.Is(err, rueidis.ErrClosing) || retry.FaultOf(err) != want {
+				t.Errorf("%s: %v is %+v, want %+v", what, err, retry.FaultOf(err), want)
 			}
 			close(closing)
 			s.Wait()
@@ -250,7 +157,7 @@ func TestSure_batch(t *testing.T) {
 	changes := []*luascripts.Change{{}, {Err: rueidis.ErrClosing}, {Err: io.EOF}, {Err: rueidis.ErrClosing}}
 	s.sure(changes)
 	for i, want := range []bool{false, true, false, true} {
-		if got := errors.As(changes[i].Err, new(Closed)); got != want {
+		if got := errors.As(changes[i].Err, new(retry.Closed)); got != want {
 			t.Errorf("change %d: %v", i, changes[i].Err)
 		}
 	}
@@ -282,7 +189,7 @@ func TestInsist_saysWhatCameBefore(t *testing.T) {
 				return 0, nil
 			}))
 			err := s.Silent(0, o.Err)
-			if o.Answered || !errors.As(err, new(NoAnswer)) || !errors.Is(err, lock.ErrUnavailable) || FaultOf(o.Err) != (Fault{MayHaveRun: true, Again: true}) {
+			if o.Answered || !errors.As(err, new(NoAnswer)) || !errors.Is(err, lock.ErrUnavailable) || !retry.FaultOf(o.Err).Retries() {
 				t.Errorf("%+v", o)
 			}
 			if !strings.HasSuffix(err.Error(), c.want) {
@@ -331,7 +238,7 @@ func TestDetached_callersLeave(t *testing.T) {
 				}
 				close(gone)
 				synctest.Wait()
-				if err := <-late; errors.Is(err, ErrUnsent) != asks || FaultOf(err).MayHaveRun != (err == nil) && asks {
+				if err := <-late; errors.Is(err, ErrUnsent) != asks || asks && retry.FaultOf(err).MayHaveRun() {
 					t.Errorf("%s: Late hears %v", why, err)
 				}
 				if sent := len(sends) == 1; sent == asks {

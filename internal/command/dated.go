@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -37,7 +38,7 @@ func (d *Dated) Send(ctx context.Context, f func(before int64) (now int64, err e
 	doubt := d.doubt.Load()
 	for before := int64(0); ; {
 		now, err := f(before)
-		if err == nil || !FaultOf(err).MayHaveRun {
+		if err == nil || !retry.FaultOf(err).MayHaveRun() {
 			d.doubt.Store(doubt)
 		}
 		if err != nil || now == 0 {

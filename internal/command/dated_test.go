@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -58,7 +59,7 @@ func TestDated_histories(t *testing.T) {
 							after := upTo(5 * time.Second)
 							copies.Go(func() { time.Sleep(after); apply(before) })
 						case 2: // it does not come
-							return 0, Undialled{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
+							return 0, retry.Undialled{Err: &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}
 						default:
 							return apply(before), nil
 						}
@@ -144,7 +145,7 @@ func TestDated_slow(t *testing.T) {
 		if !errors.Is(err, errOutdated) || time.Since(start) != 3*time.Second {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
-		if f := FaultOf(err); !f.Again {
+		if f := retry.FaultOf(err); !f.Passes {
 			t.Errorf("%+v", f)
 		}
 	})

@@ -8,54 +8,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
 )
 
-// Fault says what an error means for a command that was sent. FaultOf is the one place
-// that decides it, and ReplyOf the one that sorts the error replies of the server.
-//
-//	reply or error                                       MayHaveRun  Again
-//	LOADING TRYAGAIN CLUSTERDOWN MASTERDOWN READONLY
-//	BUSY MOVED ASK REDIRECT, Undialled                       no       yes
-//	NOAUTH WRONGPASS NOPERM OOM MISCONF NOREPLICAS
-//	WRONGTYPE and all other error replies                    no       no
-//	EVALSHA or EVAL is not known, Final, lock.ErrClosed      no       no
-//	a reply that no script of ours gives, WAIT refused,
-//	Closed                                                   yes      no
-//	time-out, EOF, reset, the end of the caller's wait,
-//	rueidis.ErrClosing, a failed dial                        yes      yes
-//
-// A failed dial says nothing of a command that the library sent before: see Resent.
-type Fault struct {
-	MayHaveRun bool // the server may have carried the command out
-	Again      bool // the same command may go better next time
-}
-
-// FaultOf returns what err, with which a command failed, means.
-func FaultOf(err error) Fault {
-	var sure interface{ Final() }
-	var garbled *luascripts.ReplyError
-	if r := ReplyOf(err); r != None {
-		return Fault{Again: r == Passing}
-	}
-	switch {
-	case errors.As(err, &sure), errors.Is(err, lock.ErrClosed):
-		return Fault{}
-	case errors.As(err, new(*luascripts.UnknownError)):
-		return Fault{}
-	case errors.As(err, &garbled), errors.As(err, new(*luascripts.WaitError)), errors.As(err, new(Closed)):
-		return Fault{MayHaveRun: true}
-	case errors.As(err, new(Undialled)):
-		return Fault{Again: true}
-	default:
-		return Fault{MayHaveRun: true, Again: true}
-	}
-}
-
 // Final is an error of the library's own: no command of it is under way, and asking again
-// would not help. FaultOf knows it, and each other error that has a method Final.
+// would not help. [retry.FaultOf] knows it, and each other error that has a method Final.
 type Final struct{ Err error }
 
 func (e Final) Error() string { return e.Err.Error() }
@@ -66,14 +26,6 @@ func (e Final) Unwrap() error { return e.Err }
 // Final says that it is one.
 func (e Final) Final() {}
 
-// Undialled is the error of dialling in a client that sends no command twice, as it has no ClientOption.ConnLifetime.
-type Undialled struct{ Err error }
-
-func (e Undialled) Error() string { return e.Err.Error() }
-
-// Unwrap returns the error of dialling.
-func (e Undialled) Unwrap() error { return e.Err }
-
 // resentAfter is how long rueidis waits for answers on a connection whose ConnLifetime is over, before it closes it.
 const resentAfter = time.Second
 
@@ -82,15 +34,7 @@ const resentAfter = time.Second
 // copy may have been carried out, or may be yet. Nobody can see whether the application set that option.
 func Resent(took time.Duration) bool { return took >= resentAfter }
 
-// Closed is the error of a command that found the rueidis client closed. Sure makes it.
-type Closed struct{ Err error }
-
-func (e Closed) Error() string { return e.Err.Error() }
-
-// Unwrap returns what the client library said, which matches rueidis.ErrClosing.
-func (e Closed) Unwrap() error { return e.Err }
-
-// Sure returns err, with which a command that rdb sent failed, or Closed if the application has closed rdb. The library
+// Sure returns err, with which a command that rdb sent failed, or [retry.Closed] if the application has closed rdb. The library
 // closes a single connection, too, when Sentinels or a cluster name another server: then rdb is well, but what is under
 // way on that connection fails with the same rueidis.ErrClosing. So Sure asks once more, which goes to the server of now.
 //
@@ -101,7 +45,7 @@ func Sure(ctx context.Context, rdb rueidis.Client, err error) error {
 		return err
 	}
 	if again := rdb.Do(ctx, rdb.B().Ping().Build()).Error(); errors.Is(again, rueidis.ErrClosing) {
-		return Closed{err}
+		return retry.Closed{Err: err}
 	}
 	return err
 }
@@ -118,29 +62,28 @@ func Foreign(v luascripts.Verdict, err error) error {
 // package lock that says what is wrong, and with advice.
 func (s *Sender) Explain(err error) error {
 	err = luascripts.Discreet(err)
-	switch {
-	case err == nil || errors.Is(err, lock.ErrUnavailable):
+	if err == nil || errors.Is(err, lock.ErrUnavailable) {
 		return err // an earlier Explain made it
-	case ReplyOf(err) == Misfit:
-		return fmt.Errorf("%w: %w", lock.ErrForeignKey, err)
-	case errors.As(err, new(*luascripts.WaitError)):
-		return fmt.Errorf("%w: %w", lock.ErrReplicas, err)
-	case Refused(err):
+	}
+	switch f := retry.FaultOf(err); {
+	case f.Denied:
 		return Refusal(s.Address(), s.User, err)
-	case IsReadOnly(err):
+	case f.Is == lock.ErrUnavailable && IsReadOnly(err):
 		return s.Silent(0, fmt.Errorf("it is a replica, and takes no writes: %w", err))
-	case FaultOf(err).Again:
+	case f.Is == lock.ErrUnavailable:
 		return s.Silent(0, err)
+	case f.Is != nil && !errors.Is(err, f.Is):
+		return fmt.Errorf("%w: %w", f.Is, err)
 	}
 	return err
 }
 
-// CutOff returns the error of a command sent at sent. If err is the end of the caller's
-// context, the error says that Redis gave no answer in the meantime. For any other err, as
-// NoAnswer, it is what Explain makes of that.
-func (s *Sender) CutOff(sent time.Time, err error) error {
+// CutOff returns the error of a command for whose reply the caller did not wait, as err says. The
+// end of the caller's context stays as it is: a command that is merely in flight then is no fault of
+// Redis. Any other err, such as NoAnswer, becomes what Explain makes of it.
+func (s *Sender) CutOff(err error) error {
 	if err == context.Canceled || err == context.DeadlineExceeded {
-		return s.Silent(max(time.Since(sent), 1), nil)
+		return err
 	}
 	return s.Explain(err)
 }
@@ -149,7 +92,7 @@ func (s *Sender) CutOff(sent time.Time, err error) error {
 // command, which failed with err.
 func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 	if err != nil && err == ctx.Err() {
-		return fmt.Errorf("%w: %w", err, s.Silent(max(time.Since(began), 1), nil))
+		return fmt.Errorf("%w: no reply from Redis after %s", err, Brief(max(time.Since(began), 1)))
 	}
 	return s.Explain(err)
 }
@@ -158,7 +101,7 @@ func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 // that has little time. A server that turned out to be a replica stays one, unless a Sentinel
 // or a cluster says where the master is.
 func (s *Sender) MayPass(err error) bool {
-	return FaultOf(err).Again && !(IsReadOnly(err) && s.rdb.Mode() == rueidis.ClientModeStandalone)
+	return retry.FaultOf(err).Retries() && !(IsReadOnly(err) && s.rdb.Mode() == rueidis.ClientModeStandalone)
 }
 
 // IsReadOnly reports whether err says that a replica was asked.

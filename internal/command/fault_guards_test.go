@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -84,7 +85,10 @@ func TestExplain(t *testing.T) {
 		{refusal(t, "NOAUTH Authentication required."), nil, "wants a password"},
 		{refusal(t, "ERR Error running script: -READONLY You can't write"), lock.ErrUnavailable, "it is a replica"},
 		{refusal(t, "LOADING Redis is loading the dataset"), lock.ErrUnavailable, "LOADING"},
-		{refusal(t, "OOM command not allowed"), nil, "OOM"},
+		{refusal(t, "OOM command not allowed"), lock.ErrUnavailable, "OOM"},
+		{refusal(t, "NOREPLICAS Not enough good replicas"), lock.ErrUnavailable, "NOREPLICAS"},
+		{retry.Closed{Err: rueidis.ErrClosing}, lock.ErrClosed, "closing"},
+		{&luascripts.WaitError{Reply: "UNBLOCKED force unblock"}, lock.ErrUnavailable, "UNBLOCKED"},
 		{refusal(t, "ERR no"), nil, "no"},
 		{io.EOF, lock.ErrUnavailable, "EOF"},
 		{NoAnswer{After: timeout}, lock.ErrUnavailable, "no answer for 3s"},
@@ -108,12 +112,11 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A caller's wait ends before an answer comes. The error says for how long there was none, and is ErrUnavailable; that of the caller's context is only in
-// an error of a call that waits for nothing else.
+// A caller's context ends before a reply comes. That is the error, and no fault of Redis.
 func TestCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(one, Config{Timeout: timeout})
-		const text = "Redis at a:1 has given no answer for 2s"
+		const text = "no reply from Redis after 2s"
 		for _, cause := range []error{context.Canceled, context.DeadlineExceeded} {
 			ctx, cancel := context.WithCancel(t.Context())
 			if cause == context.DeadlineExceeded {
@@ -125,17 +128,20 @@ func TestCutOff(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 			cancel()
-			if err := s.CutOff(sent, cause); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, cause) || err.Error() != text {
+			if err := s.CutOff(cause); err != cause {
 				t.Errorf("%v, and %v was cut off", err, cause)
 			}
-			if err := s.Failed(ctx, sent, ctx.Err()); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, cause) || err.Error() != cause.Error()+": "+text {
+			if err := s.Failed(ctx, sent, ctx.Err()); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, cause) || err.Error() != cause.Error()+": "+text {
 				t.Errorf("%v, and the call ended by %v", err, cause)
 			}
 			if err := s.Failed(ctx, sent, Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
 				t.Errorf("%v, and the server answered", err)
 			}
 		}
-		if err := s.CutOff(time.Now(), Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
+		if err := s.CutOff(NoAnswer{After: timeout}); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("%v, and the command was overdue", err)
+		}
+		if err := s.CutOff(Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
 			t.Errorf("%v, and the server answered", err)
 		}
 	})
@@ -258,7 +264,7 @@ func TestForeign_saysWhat(t *testing.T) {
 		s.Done()
 		close(closing)
 		s.Wait()
-		if c.want == "" && err != c.err || c.want != "" && (!errors.Is(err, lock.ErrForeignKey) || FaultOf(err) != Fault{} || !strings.Contains(err.Error(), c.want)) {
+		if c.want == "" && err != c.err || c.want != "" && (!errors.Is(err, lock.ErrForeignKey) || retry.FaultOf(err).Passes || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%q, %v: %v", c.key, c.err, err)
 		}
 		if asks := c.err == foreign && c.ctx != ended; asked.times.Load() > 0 != asks {
@@ -283,17 +289,10 @@ func TestSure_asksOnce(t *testing.T) {
 	}
 }
 
-// A server refuses to wait for its replicas. The script before that was carried out, and asking again would not help.
-func TestFaultOf_refusesToWait(t *testing.T) {
-	if got, want := FaultOf(fmt.Errorf("wrapped: %w", &luascripts.WaitError{Reply: "no"})), (Fault{MayHaveRun: true}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
 // A server that does not know a command repeats what it was sent. The name of an owner, which is among that, is in no error that callers get.
 func TestExplain_keepsOwnersToItself(t *testing.T) {
 	err := New(one, Config{}).Explain(refusal(t, "ERR unknown command 'EVALSHA', with args beginning with: 'owner'"))
-	if strings.Contains(err.Error(), "owner") || !strings.Contains(err.Error(), "unknown command 'EVALSHA'") || FaultOf(err) != (Fault{}) {
-		t.Errorf("%v is %+v", err, FaultOf(err))
+	if strings.Contains(err.Error(), "owner") || !strings.Contains(err.Error(), "unknown command 'EVALSHA'") || retry.FaultOf(err).Passes {
+		t.Errorf("%v is %+v", err, retry.FaultOf(err))
 	}
 }

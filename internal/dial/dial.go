@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
@@ -70,7 +71,7 @@ func (w *Way) dial(ctx context.Context, addr string, dialer *net.Dialer, config 
 		conn, err = shakeHands(ctx, conn, addr, dialer, config)
 	}
 	if err != nil {
-		return nil, command.Undialled{Err: err}
+		return nil, retry.Undialled{Err: err}
 	}
 	w.at(addr, connected)
 	return conn, nil

@@ -7,6 +7,10 @@ import "sync/atomic"
 // Key is the key of an owner's number, a uint64, in a context.
 type Key struct{}
 
+// Caller is the key of a context.Context in the context with which a lock is acquired for work whose end is known: the context of the caller, which is
+// canceled when the work is to stop. The hold is not under it, and lasts until Unlock.
+type Caller struct{}
+
 // numbers counts the owners of this process. All clients share one counter, so that a
 // context means the same owner to each of them; their uuids keep the owners apart
 // in Redis.

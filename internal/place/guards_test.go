@@ -139,7 +139,7 @@ func TestCameIn_hears(t *testing.T) {
 	s.next(rider)
 	s.pass(time.Second)
 	s.CameIn(rider, s.now)
-	if d, _ := rider.Line().Silence().Lasts(s.now, true, opTime); d != 0 {
+	if d, _ := rider.Line().Silence().Lasts(s.now, opTime); d != 0 {
 		t.Errorf("Redis is silent for %v", d)
 	}
 }

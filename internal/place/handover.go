@@ -44,7 +44,7 @@ func (p *Place) mayPass(t *Tenure, now time.Time) bool {
 	switch {
 	case l == nil || p.closed || l.hand.offered != nil || s.held != t:
 		return false
-	case t.unsure || t.pending > 0 || t.counted != 1 || t.grant.raised:
+	case t.unsure || t.pending > 0 || t.counted != 1 || t.grant.raised > 0:
 		return false
 	case t.longest > p.rules.Lease:
 		return false // the key would live for longer than the next holder wants if that one died

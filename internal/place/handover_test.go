@@ -34,7 +34,7 @@ func TestMayPass(t *testing.T) {
 		"the holds are not known":      {change: func(s *stage, t *Tenure) { t.WillChange(s.now) }},
 		"two holds stand":              {change: func(_ *stage, t *Tenure) { t.Count(2) }},
 		"one hold stands again":        {change: func(s *stage, t *Tenure) { t.WillChange(s.now); t.Count(1) }, may: true},
-		"the register was raised":      {change: func(_ *stage, t *Tenure) { t.Raise() }},
+		"the register was raised":      {change: func(_ *stage, t *Tenure) { t.Raise(7) }},
 		"a longer lease":               {change: func(_ *stage, t *Tenure) { t.MayTake(leaseTime + 1) }},
 		"the lease of the next":        {change: func(_ *stage, t *Tenure) { t.MayTake(leaseTime) }, may: true},
 		"passed on too often":          {change: func(_ *stage, t *Tenure) { t.grant.passes = MaxPasses }},

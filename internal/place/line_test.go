@@ -624,54 +624,67 @@ func TestUnheard(t *testing.T) {
 func TestSilence(t *testing.T) {
 	const overdue = 300 * time.Millisecond
 	no := errors.New("no")
+	type clock = func(ms int) time.Time
 	for name, test := range map[string]struct {
-		does   func(q *Silence, at func(ms int) time.Time)
-		waited bool
-		at     int // ms
-		lasts  time.Duration
-		err    error
+		does  func(q *Silence, at clock)
+		at    int // ms
+		lasts time.Duration
+		err   error
+		heard bool
 	}{
-		"nothing was asked":                    {func(*Silence, func(int) time.Time) {}, true, 1, 0, nil},
-		"the first question is under way":      {func(q *Silence, at func(int) time.Time) { q.asks(at(0)) }, true, 1, time.Millisecond, nil},
-		"for one that did not wait":            {func(q *Silence, at func(int) time.Time) { q.asks(at(0)) }, false, 1, 0, nil},
-		"for long":                             {func(q *Silence, at func(int) time.Time) { q.asks(at(0)) }, false, 300, overdue, nil},
-		"at this moment":                       {func(q *Silence, at func(int) time.Time) { q.asks(at(0)) }, true, 0, 1, nil},
-		"it was answered":                      {func(q *Silence, at func(int) time.Time) { q.asks(at(0)); q.hears(at(0)) }, true, 400, 0, nil},
-		"the next is under way":                {func(q *Silence, at func(int) time.Time) { q.asks(at(0)); q.hears(at(0)); q.asks(at(10)) }, true, 20, 0, nil},
-		"for long as well":                     {func(q *Silence, at func(int) time.Time) { q.asks(at(0)); q.hears(at(0)); q.asks(at(10)) }, true, 310, overdue, nil},
-		"an answer to the one before the last": {func(q *Silence, at func(int) time.Time) { q.asks(at(0)); q.asks(at(10)); q.hears(at(0)) }, false, 310, overdue, nil},
-		"an error":                             {func(q *Silence, at func(int) time.Time) { q.asks(at(0)); q.fails(at(0), no) }, false, 5, 5 * time.Millisecond, no},
-		"errors, since the first": {func(q *Silence, at func(int) time.Time) {
+		"nothing was asked":                    {func(*Silence, clock) {}, 1, 0, nil, false},
+		"the first question is in flight":      {func(q *Silence, at clock) { q.asks(at(0)) }, 299, 0, nil, false},
+		"it is overdue":                        {func(q *Silence, at clock) { q.asks(at(0)) }, 300, overdue, nil, false},
+		"it was answered":                      {func(q *Silence, at clock) { q.asks(at(0)); q.hears(at(0)) }, 400, 0, nil, true},
+		"the next is in flight":                {func(q *Silence, at clock) { q.asks(at(0)); q.hears(at(0)); q.asks(at(10)) }, 309, 0, nil, true},
+		"the next is overdue":                  {func(q *Silence, at clock) { q.asks(at(0)); q.hears(at(0)); q.asks(at(10)) }, 310, overdue, nil, true},
+		"an answer to the one before the last": {func(q *Silence, at clock) { q.asks(at(0)); q.asks(at(10)); q.hears(at(0)) }, 310, overdue, nil, true},
+		"an error":                             {func(q *Silence, at clock) { q.asks(at(0)); q.fails(at(0), no) }, 5, 5 * time.Millisecond, no, false},
+		"an error just now":                    {func(q *Silence, at clock) { q.asks(at(0)); q.fails(at(0), no) }, 0, 1, no, false},
+		"errors, since the first": {func(q *Silence, at clock) {
 			q.asks(at(0))
 			q.fails(at(0), no)
 			q.asks(at(3))
 			q.fails(at(3), no)
-		}, false, 5, 5 * time.Millisecond, no},
-		"an answer after errors": {func(q *Silence, at func(int) time.Time) {
+		}, 5, 5 * time.Millisecond, no, false},
+		"an answer after errors": {func(q *Silence, at clock) {
 			q.asks(at(0))
 			q.fails(at(0), no)
 			q.asks(at(3))
 			q.hears(at(3))
-		}, true, 5, 0, nil},
-		"an error after an answer": {func(q *Silence, at func(int) time.Time) { q.asks(at(0)); q.hears(at(0)); q.fails(at(2), no) }, false, 5, 3 * time.Millisecond, no},
+		}, 5, 0, nil, true},
+		"an error after an answer": {func(q *Silence, at clock) { q.asks(at(0)); q.hears(at(0)); q.fails(at(2), no) }, 5, 3 * time.Millisecond, no, true},
+		"an error of one before the answered one": {func(q *Silence, at clock) {
+			q.asks(at(0))
+			q.asks(at(3))
+			q.hears(at(3))
+			q.fails(at(0), no)
+		}, 500, 0, nil, true},
+		"an answer to the one before the answered one": {func(q *Silence, at clock) {
+			q.asks(at(0))
+			q.asks(at(3))
+			q.hears(at(3))
+			q.hears(at(0))
+			q.fails(at(2), no)
+		}, 500, 0, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Unix(1, 0)
 			at := func(ms int) time.Time { return began.Add(time.Duration(ms) * time.Millisecond) }
 			q := new(Silence)
 			test.does(q, at)
-			if d, err := q.Lasts(at(test.at), test.waited, overdue); d != test.lasts || err != test.err {
-				t.Errorf("it lasts for %v, with %v", d, err)
+			if d, err := q.Lasts(at(test.at), overdue); d != test.lasts || err != test.err || q.Heard() != test.heard {
+				t.Errorf("it lasts for %v, with %v; heard: %v", d, err, q.Heard())
 			}
 		})
 	}
-	if d, err := (*Line)(nil).Silence().Lasts(time.Now(), true, 0); d != 0 || err != nil {
+	if d, err := (*Line)(nil).Silence().Lasts(time.Now(), 0); d != 0 || err != nil || (*Line)(nil).Silence().Heard() {
 		t.Error("no line is silent")
 	}
 
 	s := newStage(t)
 	w := s.stand(&plainTerms, 1)
-	lasts := func() time.Duration { d, _ := s.Line(&plainTerms).Silence().Lasts(s.now, true, overdue); return d }
+	lasts := func() time.Duration { d, _ := s.Line(&plainTerms).Silence().Lasts(s.now, overdue); return d }
 	ticket := s.asks(w)
 	s.pass(time.Second)
 	if lasts() != time.Second {
@@ -710,7 +723,7 @@ func TestWaits_behindOthers(t *testing.T) {
 	several.AskedAt(s.now)
 	s.pass(time.Second)
 	s.Waits(several, Refusal{Sent: s.now, Left: time.Minute}, s.now)
-	if d, err := s.Line(&plainTerms).Silence().Lasts(s.now, true, 0); d != 0 || err != nil {
+	if d, err := s.Line(&plainTerms).Silence().Lasts(s.now, 0); d != 0 || err != nil {
 		t.Errorf("Redis has been silent for %v: %v", d, err)
 	}
 }

@@ -192,6 +192,12 @@ func (p *Place) Retry(w *Waiter, due time.Time) {
 // stands in no line.
 func (w *Waiter) Leads() bool { return w.line == nil || w.leads() }
 
+// Refuses reports whether a waiter with these terms waits for another owner, as far as is known: a question of its line
+// was answered, or an owner of this process has the lock.
+func (p *Place) Refuses(c *Terms) bool {
+	return p.Line(c).Silence().Heard() || p.side(c.Reads).held != nil
+}
+
 // Silent notes that err came instead of an answer to w's latest question.
 func (w *Waiter) Silent(err error) {
 	if w.line != nil {

@@ -66,12 +66,12 @@ func TestNextBeat(t *testing.T) {
 		t.Errorf("%v, %+v", due, r)
 	}
 	w.line.Beaten(keeps(s.now), nil)
-	if d, _ := w.line.Silence().Lasts(s.now.Add(time.Second), true, time.Second); d != 0 {
+	if d, _ := w.line.Silence().Lasts(s.now.Add(time.Second), time.Second); d != 0 {
 		t.Error("a heartbeat was answered, and the line does not know")
 	}
 	w.line.Beaten(keeps(s.now), errBroke)
 	w.line.beat.flying = 0
-	if _, err := w.line.Silence().Lasts(s.now.Add(1), true, time.Second); err != errBroke {
+	if _, err := w.line.Silence().Lasts(s.now.Add(1), time.Second); err != errBroke {
 		t.Error("a heartbeat broke, and the line does not know")
 	}
 }
@@ -153,7 +153,7 @@ func TestNextBeat_hints(t *testing.T) {
 	if _, queued := l.nextBeat(s.now); len(queued) != 1 {
 		t.Fatal("no heartbeat is sent")
 	}
-	if d, _ := l.Silence().Lasts(s.now.Add(time.Second), false, time.Second); d != time.Second {
+	if d, _ := l.Silence().Lasts(s.now.Add(time.Second), time.Second); d != time.Second {
 		t.Error("a heartbeat is under way, and the line does not know")
 	}
 	if _, queued := l.nextBeat(s.now); queued != nil {

@@ -52,7 +52,7 @@ type grant struct {
 	passes int       // how often the lock was passed on in this process since then
 	next   *Tenure   // the tenure that it was passed on to, under the same owner string; nil if it was not
 	queue  []Queuing // the owners that are next in a queue in Redis, as far as it is in this process
-	raised bool      // the register was raised, so the tokens that this process counts up from its own are of no use
+	raised uint64    // to what the register was raised at most, so the tokens that this process counts up from its own are of no use; 0 if it was not
 	alive  bool      // the watchdog is to renew the lease
 
 	// Of readers.
@@ -118,9 +118,12 @@ func (t *Tenure) Freed() bool { return t.freed }
 // Served returns the owner strings that the release of t takes out of the queue.
 func (t *Tenure) Served() []string { return t.served }
 
-// Raise notes that the register is about to be raised. The next holder must have a token
+// Raise notes that the register is about to be raised to token. The next holder must have a token
 // from it, and so asks Redis.
-func (t *Tenure) Raise() { t.grant.raised = true }
+func (t *Tenure) Raise(token uint64) { t.grant.raised = max(t.grant.raised, token) }
+
+// Raised returns the largest token that Raise was told; 0 if there was none.
+func (t *Tenure) Raised() uint64 { return t.grant.raised }
 
 // MayLive returns for how long a command that was sent for t can keep the lock.
 func (t *Tenure) MayLive() time.Duration { return max(t.longest, t.patience) }

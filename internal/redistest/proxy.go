@@ -26,6 +26,10 @@ type Action struct {
 	// instead of delivering it. The request was executed when the client
 	// notices. Earlier replies were delivered, later ones are lost as well.
 	DropReply bool
+	// Refuse is an error reply, such as "LOADING x", that the client gets instead of the
+	// server's reply. The request is not executed, unless Execute is set.
+	Refuse  string
+	Execute bool
 
 	DelayRequest time.Duration   // before it is forwarded
 	DelayReply   time.Duration   // before it is delivered or dropped
@@ -322,6 +326,9 @@ func (l *link) requests() {
 			return
 		}
 		l.expect(req, act)
+		if act.Refuse != "" && !act.Execute {
+			raw = ping // its reply has the place of the refusal among the other replies
+		}
 		if !l.pass(l.server, raw) {
 			return
 		}
@@ -344,10 +351,14 @@ func (l *link) replies() {
 			l.cut()
 			return
 		}
-		if l.loses(raw.Bytes()) {
+		frame := raw.Bytes()
+		if l.loses(frame) {
 			continue
 		}
-		if !l.pass(l.client, raw.Bytes()) {
+		if act.Refuse != "" {
+			frame = []byte("-" + act.Refuse + "\r\n")
+		}
+		if !l.pass(l.client, frame) {
 			return
 		}
 	}

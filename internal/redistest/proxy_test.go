@@ -559,3 +559,36 @@ func isTimeout(err error) bool {
 	var ne net.Error
 	return errors.As(err, &ne) && ne.Timeout()
 }
+
+// Refused requests have their replies in the place of their own, among those of others, and are executed only if that is wanted.
+func TestProxy_refuse(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	c := s.Client(t, redistest.Via(p), oneConn)
+	const refusal = "LOADING Redis is loading"
+	for execute, want := range map[bool]string{false: "", true: "refused"} {
+		p.OnRequest(func(req [][]byte) redistest.Action {
+			if string(req[len(req)-1]) != "refused" {
+				return redistest.Action{}
+			}
+			return redistest.Action{Refuse: refusal, Execute: execute}
+		})
+		s.Do(t, "DEL", "a", "b", "c")
+		replies := c.DoMulti(t.Context(),
+			c.B().Set().Key("a").Value("first").Build(),
+			c.B().Set().Key("b").Value("refused").Build(),
+			c.B().Set().Key("c").Value("last").Build())
+		for i, want := range []string{"", refusal, ""} {
+			err := replies[i].Error()
+			if (err == nil) != (want == "") || err != nil && err.Error() != want {
+				t.Errorf("execute %t: reply %d: %v, want %q", execute, i, err, want)
+			}
+		}
+		msg := s.Do(t, "GET", "b")
+		got, _ := msg.ToString()
+		if got != want {
+			t.Errorf("execute %t: b is %q, want %q", execute, got, want)
+		}
+	}
+}

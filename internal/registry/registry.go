@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -191,10 +191,5 @@ func (f *failing) said(now time.Time, err error) bool {
 // refused reports whether err says that the server will never carry out the command: the user
 // lacks a right, or the key holds something else.
 func refused(err error) bool {
-	switch command.ReplyOf(err) {
-	case command.None, command.Passing, command.Full:
-		return false
-	default:
-		return true
-	}
+	return err != nil && !retry.FaultOf(err).Passes
 }

@@ -1,9 +1,9 @@
-// Package retry says when to try again: after which refusals, and after which pause.
+// Package retry says what an error means for a command and for the call that sent it, and after
+// which pause to try again.
 package retry
 
 import (
 	"math/rand/v2"
-	"strings"
 	"time"
 )
 
@@ -29,22 +29,3 @@ func (b *Backoff) Fresh() bool { return b.last == 0 }
 
 // Grown reports whether the pauses have reached Most.
 func (b *Backoff) Grown() bool { return b.last >= b.Most }
-
-// passing are the codes of the error replies of a server that will accept the same
-// command later. Our scripts give them before their first write or not at all.
-var passing = map[string]bool{
-	"LOADING": true, "TRYAGAIN": true, "CLUSTERDOWN": true, "MASTERDOWN": true,
-	"READONLY": true, "BUSY": true, "MOVED": true, "ASK": true, "REDIRECT": true,
-}
-
-// Passes reports whether an error reply has one of those codes. The code need not be
-// the first word: some servers put their own before an error inside a script, and
-// those before Redis 7 keep the dash by which the protocol marks an error.
-func Passes(reply string) bool {
-	for word := range strings.FieldsSeq(reply) {
-		if passing[strings.TrimPrefix(word, "-")] {
-			return true
-		}
-	}
-	return false
-}

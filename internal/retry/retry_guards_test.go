@@ -42,32 +42,3 @@ func TestNext_short(t *testing.T) {
 		}
 	}
 }
-
-// Some refusals pass, wherever the server writes their code, and all others stay.
-func TestPasses(t *testing.T) {
-	t.Parallel()
-	for reply, want := range map[string]bool{
-		"LOADING Redis is loading the dataset in memory":                  true,
-		"TRYAGAIN Multiple keys request during rehashing of slot":         true,
-		"CLUSTERDOWN The cluster is down":                                 true,
-		"MASTERDOWN Link with MASTER is down":                             true,
-		"READONLY You can't write against a read only replica.":           true,
-		"BUSY Redis is busy running a script.":                            true,
-		"MOVED 3999 127.0.0.1:6381":                                       true,
-		"ASK 3999 127.0.0.1:6381":                                         true,
-		"REDIRECT 127.0.0.1:6381":                                         true,
-		"ERR Error running script (call to f_1): @user_script:1: -BUSY x": true,
-		"ERR of a proxy: READONLY x":                                      true,
-		"-LOADING x":                                                      true,
-		"BUSYGROUP Consumer Group name already exists":                    false,
-		"ERR the server is not LOADING, or so it says":                    false,
-		"NOPERM this user has no permissions":                             false,
-		"OOM command not allowed when used memory > 'maxmemory'.":         false,
-		"moved 3999 127.0.0.1:6381":                                       false,
-		"":                                                                false,
-	} {
-		if Passes(reply) != want {
-			t.Errorf("%q: %v", reply, !want)
-		}
-	}
-}

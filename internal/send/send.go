@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -152,8 +153,21 @@ func (s *Sender) Dated() *command.Dated { return command.NewDated(s.Timeout, s.c
 // Silent returns the error of a question that Redis has not answered within d.
 func Silent(d time.Duration) error { return fmt.Errorf("%w within %v", lock.ErrUnavailable, d) }
 
+// Down reports whether a call gives up although it has time left, as [command.Sender.Down] does: last and err are the errors of
+// two copies of its command.
+func (s *Sender) Down(ctx context.Context, last, err error) bool {
+	switch {
+	case !command.RefusedTwice(last, err):
+		return false
+	case s.Redis.Mode() != rueidis.ClientModeCluster:
+		return true
+	}
+	down, failed := Ask(ctx, s, s.Timeout/4, func(ctx context.Context) (bool, error) { return command.AllRefuse(ctx, s.Redis), nil })
+	return failed == nil && down
+}
+
 // Full reports whether err says that the server cannot write at this moment, as its memory is full. The command was not carried out.
-func Full(err error) bool { return command.ReplyOf(err) == command.Full }
+func Full(err error) bool { return retry.FaultOf(err).AtOnce }
 
 // Own returns an error that the module found in an answer of Redis, for what f of [Ask] and ask of [NewCrowd] return: Told leaves it as it is.
 func Own(err error) error { return command.Final{Err: err} }
@@ -166,20 +180,14 @@ func (s *Sender) Told(err error) error {
 		return err
 	}
 	err = luascripts.Discreet(command.Sure(context.Background(), s.Redis, err))
-	switch {
-	case err == nil, errors.Is(err, lock.ErrUnavailable), errors.As(err, new(*luascripts.ReplyError)), errors.As(err, new(*luascripts.UnknownError)):
-		return err
-	case errors.As(err, new(command.Closed)):
-		return fmt.Errorf("%w: %w", lock.ErrClosed, err)
+	if err == nil {
+		return nil
 	}
-	switch command.ReplyOf(err) {
-	case command.None, command.Passing, command.Full:
-		return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
-	case command.Misfit:
-		return fmt.Errorf("%w: %w", lock.ErrForeignKey, err)
-	case command.Stranger, command.Denied:
+	switch f := retry.FaultOf(err); {
+	case f.Denied:
 		return command.Refusal("", "", err)
-	default:
-		return err
+	case f.Is != nil && !errors.Is(err, f.Is):
+		return fmt.Errorf("%w: %w", f.Is, err)
 	}
+	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -50,19 +51,37 @@ func (s *Session) acquired(ctx context.Context, spec *Spec, op string, h *hold, 
 	return nil, err
 }
 
-// interrupted returns the error of an acquisition that ctx ended. It matches
-// ErrNotAcquired, ctx.Err() and the context's cause. It matches last, too, unless that says
-// no more than that another owner has the lock.
+// interrupted returns the error of an acquisition that failed with last, and whose context is over. If that is what ended
+// the wait, the error matches ctx.Err() and the context's cause, and in addition ErrNotAcquired or ErrUnavailable if last does.
 func interrupted(ctx context.Context, last error) error {
 	ended := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(ended, cause) {
-		ended = fmt.Errorf("%w: %w", ended, cause)
+		ended = fmt.Errorf("%w: %w", ended, causeOf{cause})
 	}
-	if last == ctx.Err() || errors.Is(last, lock.ErrNotAcquired) && !errors.Is(last, lock.ErrUnavailable) {
+	switch {
+	case errors.Is(last, lock.ErrNotAcquired):
 		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ended)
+	case errors.Is(last, lock.ErrUnavailable):
+		return fmt.Errorf("%w: %w", ended, last)
+	case last == ctx.Err():
+		return ended
 	}
-	return fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, ended, last)
+	return last
 }
+
+// causeOf is the cause of a context that ended a wait. It matches what the cause matches, except for what says whether
+// this call was refused: the cause may be the error of another call.
+type causeOf struct{ cause error }
+
+func (e causeOf) Error() string { return e.cause.Error() }
+
+// Is reports whether the cause matches target.
+func (e causeOf) Is(target error) bool {
+	return target != lock.ErrNotAcquired && target != lock.ErrUnavailable && errors.Is(e.cause, target)
+}
+
+// As finds an error in the cause.
+func (e causeOf) As(target any) bool { return errors.As(e.cause, target) }
 
 // attempts is memory to be used again: nothing that outlives a call may refer to its attempt.
 var attempts = sync.Pool{New: func() any { return new(attempt) }}
@@ -119,7 +138,13 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 // waited returns err. If limit, the wait that the spec allows, ended the attempt, the error
 // says so.
 func (a *attempt) waited(err error, limit time.Duration) error {
-	if err != nil && command.FaultOf(err).Again && a.waiting.Err() != nil && a.ctx.Err() == nil {
+	if err == nil || a.waiting.Err() == nil || a.ctx.Err() != nil {
+		return err
+	}
+	if err == a.waiting.Err() { // no reply at all
+		err = a.s.sender.Silent(limit, nil)
+	}
+	if errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {
 		return outOfTime{limit, err}
 	}
 	return err
@@ -350,9 +375,9 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	o := command.Insist[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reentry{t, luascripts.Question{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, letGo})
 	switch {
 	case !o.Answered:
-		return nil, true, s.sender.CutOff(began, o.Err)
+		return nil, true, s.sender.CutOff(o.Err)
 	case o.Err != nil:
-		if o.Repeated || command.FaultOf(o.Err).MayHaveRun {
+		if o.Repeated || retry.FaultOf(o.Err).MayHaveRun() {
 			s.sender.Go(func() { s.settle(t, true) })
 		} else {
 			t.settled()

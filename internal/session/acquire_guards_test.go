@@ -3,7 +3,11 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,19 +29,51 @@ func TestInterrupted(t *testing.T) {
 		last error
 		want string
 	}{
-		{ctx.Err(), ""},
-		{lock.ErrNotAcquired, ""},
-		{errAhead, ""},
-		{lock.ErrClosed, ": " + lock.ErrClosed.Error()},
-		{both{silent, lock.ErrUnavailable}, ": nobody answers"},
-		{both{silent, lock.ErrNotAcquired, lock.ErrUnavailable}, ": nobody answers"},
+		{ctx.Err(), "context canceled"},
+		{lock.ErrNotAcquired, "not acquired: context canceled"},
+		{errAhead, "not acquired: context canceled"},
+		{errWaited, "not acquired: context canceled"},
+		{both{silent, lock.ErrUnavailable}, "context canceled: nobody answers"},
 	} {
 		err := interrupted(ctx, c.last)
-		if err.Error() != lock.ErrNotAcquired.Error()+": context canceled"+c.want || !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) ||
+		if err.Error() != c.want || !errors.Is(err, context.Canceled) ||
+			errors.Is(err, lock.ErrNotAcquired) != errors.Is(c.last, lock.ErrNotAcquired) ||
 			errors.Is(err, lock.ErrUnavailable) != errors.Is(c.last, lock.ErrUnavailable) {
 			t.Errorf("after %v: %v", c.last, err)
 		}
 	}
+	if err := interrupted(ctx, lock.ErrClosed); err != lock.ErrClosed {
+		t.Errorf("an error that is final becomes %v", err)
+	}
+}
+
+// The cause of a context can be the error of another call, as with errgroup. What that says of its lock is not true of this one.
+func TestInterrupted_cause(t *testing.T) {
+	other := &os.PathError{Op: "open", Path: "x", Err: both{lock.ErrUnavailable, lock.ErrNotAcquired, lock.ErrLost}}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(other)
+	var path *os.PathError
+	for last, matches := range map[error][]error{
+		ctx.Err():         {},
+		errWaited:         {lock.ErrNotAcquired},
+		errUnavailable(t): {lock.ErrUnavailable},
+	} {
+		err := interrupted(ctx, last)
+		for _, target := range []error{lock.ErrNotAcquired, lock.ErrUnavailable} {
+			if errors.Is(err, target) != slices.Contains(matches, target) {
+				t.Errorf("after %v: %v; does it match %v?", last, err, target)
+			}
+		}
+		if !errors.Is(err, lock.ErrLost) || !errors.As(err, &path) || !strings.Contains(err.Error(), other.Error()) {
+			t.Errorf("%v does not match the cause", err)
+		}
+	}
+}
+
+// errUnavailable returns an error of a call that Redis did not answer.
+func errUnavailable(t *testing.T) error {
+	t.Helper()
+	return fmt.Errorf("frozen: %w", lock.ErrUnavailable)
 }
 
 // both is an error that matches several.
@@ -57,10 +93,12 @@ func TestWithWait_whatEnded(t *testing.T) {
 		err          error
 		limit        bool
 	}{
-		{"the limit", t.Context(), ended, io.EOF, true},
-		{"the limit has not ended", t.Context(), t.Context(), io.EOF, false},
-		{"the caller's context", ended, ended, io.EOF, false},
+		{"the limit", t.Context(), ended, errWaited, true},
+		{"the limit, without a reply", t.Context(), ended, errUnavailable(t), true},
+		{"the limit has not ended", t.Context(), t.Context(), errWaited, false},
+		{"the caller's context", ended, ended, errWaited, false},
 		{"a final error", t.Context(), ended, lock.ErrClosed, false},
+		{"an operator's fault", t.Context(), ended, io.EOF, false},
 	} {
 		a := attempt{ctx: c.ctx, waiting: c.waiting}
 		if err := a.waited(c.err, time.Second); errors.As(err, new(outOfTime)) != c.limit || !errors.Is(err, c.err) {
@@ -76,7 +114,7 @@ func TestReaders_notUnderAContextThatIsOver(t *testing.T) {
 		h := w.take(w.a, reading, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		cancel()
-		if late, err := w.a.Lock(ctx, w.a.NewSpec(reading, "orders", nil)); late != nil || !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+		if late, err := w.a.Lock(ctx, w.a.NewSpec(reading, "orders", nil)); late != nil || errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
 			w.Errorf("%v, %v", late, err)
 		}
 		w.unlock(h)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
@@ -89,7 +90,7 @@ func (q question) Answer(c *luascripts.Change) (luascripts.Acquired, error) { re
 func (q question) Late(reply luascripts.Acquired, err error) {
 	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.Patience > 0
 	if err != nil {
-		wrote = command.FaultOf(err).MayHaveRun
+		wrote = retry.FaultOf(err).MayHaveRun()
 	}
 	resent := q.resent(time.Now()) && err != command.ErrUnsent
 	at := q.t.at
@@ -133,9 +134,9 @@ func (a *attempt) ask(p *part) error {
 		p.at.lock()
 		p.at.place.CutOff(a.w, &p.t.Tenure) // Late hears the answer
 		p.at.unlock()
-		return s.sender.CutOff(q.sent, err)
+		return s.sender.CutOff(err)
 	case err != nil:
-		return a.broke(p, resent || command.FaultOf(err).MayHaveRun, s.sender.Explain(err))
+		return a.broke(p, resent || retry.FaultOf(err).MayHaveRun(), s.sender.Explain(err))
 	case reply.Verdict == luascripts.Done:
 		return a.granted(p, reply)
 	case reply.Verdict == luascripts.Gone: // an earlier copy was granted it, which nobody heard, and that is over

@@ -96,7 +96,7 @@ func (a *attempt) steps() error {
 			_ = a.giveUp(err)
 			a.anew()
 			a.prompt()
-		case !command.FaultOf(err).Again:
+		case !retry.FaultOf(err).Passes:
 			return a.giveUp(err)
 		default:
 			a.unanswered(err, pause.Next())
@@ -121,7 +121,10 @@ func (a *attempt) step() error {
 	p := &a.parts[a.current]
 	step, err := a.next(p)
 	if err != nil {
-		return waitOver{a.cutOff(p, err)}
+		if a.limit == 0 {
+			err = a.ended(err)
+		} // a TryLock ends with the first reply, so it has none
+		return waitOver{err}
 	}
 	switch step.Do {
 	case place.Anew:
@@ -146,7 +149,7 @@ func (a *attempt) step() error {
 		p.at.unlock()
 		return errRefused
 	case place.Fail:
-		return a.s.sender.CutOff(step.Sent, cmp.Or(step.Err, error(command.NoAnswer{After: a.s.OpTimeout})))
+		return a.s.sender.Explain(cmp.Or(step.Err, error(command.NoAnswer{After: a.s.OpTimeout})))
 	}
 	if a.script != nil {
 		return a.askAll()
@@ -232,12 +235,14 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 		return true, last
 	case errors.As(err, &over):
 		return false, cmp.Or(last, over.error)
+	case err == a.waiting.Err():
+		return false, cmp.Or(last, err)
 	case errors.As(err, new(command.NoAnswer)):
 		if last != nil {
 			err = fmt.Errorf("%w (before that: %w)", err, last) // the last step may have had no time left
 		}
 		return false, err
-	case !a.s.sender.MayPass(err) || a.limit-a.now.Sub(a.began) <= d || !command.Rest(a.waiting, d):
+	case !a.s.sender.MayPass(err) || a.limit-a.now.Sub(a.began) <= d || a.s.sender.Down(a.waiting, a.timeLeft(), last, err) || !command.Rest(a.waiting, d):
 		return false, err
 	}
 	a.now = time.Now()
@@ -248,17 +253,22 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 // unanswered has the waiter ask again when d has passed, or when there is a reason before: err
 // came instead of an answer.
 func (a *attempt) unanswered(err error, d time.Duration) {
-	over := a.waiting.Err() != nil // the next step says so
+	over := a.waiting.Err() // the next step says so
 	if a.w == nil {
 		a.stand(a.current, a.sent)
 	}
-	if over {
+	p := &a.parts[a.current]
+	if over != nil {
+		if err != over { // the question failed before the wait ended
+			p.at.lock()
+			a.w.Silent(err)
+			p.at.unlock()
+		}
 		return
 	}
-	p := &a.parts[a.current]
 	p.at.lock()
 	a.w.Silent(err)
-	quiet, _ := a.w.Line().Silence().Lasts(a.now, true, 0)
+	quiet, _ := a.w.Line().Silence().Lasts(a.now, 0)
 	p.at.place.Retry(a.w, a.now.Add(d))
 	leads := a.w.Leads()
 	p.at.unlock()
@@ -384,60 +394,64 @@ func (a *attempt) prompt() {
 	p.at.unlock()
 }
 
-// cutOff returns the error of an attempt whose wait err ended, between two questions.
-func (a *attempt) cutOff(p *part, err error) error {
-	if a.limit > 0 && a.w != nil {
-		p.at.lock()
-		sent, rides := a.w.Rides()
-		p.at.unlock()
-		if rides {
-			return a.s.sender.CutOff(sent, err)
-		}
-	}
-	return a.ended(err)
-}
-
-// ended returns the error of an attempt whose wait err ended; it says so if Redis was silent.
+// ended returns the error of an attempt whose wait err ended, between two questions.
 func (a *attempt) ended(err error) error {
 	p := &a.parts[a.current]
 	return a.s.ended(p.at, p.owner, p.spec, err)
 }
 
-// ended returns the error of a call for o whose wait err ended. If the call waited because
-// Redis was silent, the error says so.
+// ended returns the error of a call for o whose wait err ended: err itself if nothing is known of the lock.
 func (s *Session) ended(at *spot, o *place.Owner, spec *Spec, err error) error {
 	if err == lock.ErrClosed {
 		return err
 	}
 	now := time.Now()
+	_, late := err.(command.NoAnswer) // takeTurn gave up
 	at.lock()
 	defer at.unlock()
-	if t := o.Tenure(); t != nil && !t.Changing().IsZero() {
-		return s.sender.Silent(now.Sub(t.Changing()), err) // the owner has the lock, so it waited only for Redis
+	if t := o.Tenure(); t != nil && !t.Changing().IsZero() { // the owner has the lock, so it waited only for Redis
+		if d := now.Sub(t.Changing()); late || d >= s.overdue(spec) {
+			return s.sender.Silent(d, err)
+		}
+		return err
 	}
-	if d, instead := at.place.Line(&spec.terms).Silence().Lasts(now, true, s.overdue()); d > 0 {
+	if d, instead := at.place.Line(&spec.terms).Silence().Lasts(now, s.overdue(spec)); d > 0 {
 		return s.sender.Silent(d, cmp.Or(instead, err))
 	}
-	if _, ok := err.(command.NoAnswer); ok { // takeTurn gave up, and Redis answers
+	switch {
+	case late:
 		return errAhead
+	case at.place.Refuses(&spec.terms):
+		return errWaited
 	}
 	return err
 }
 
-// errAhead is what an attempt with a limit fails with when that ends its wait for a turn: the call that has the turn waits for another owner.
-var errAhead = fmt.Errorf("%w: another call of this process is ahead", lock.ErrNotAcquired)
+var (
+	// errAhead is what an attempt fails with that does not wait, or not any longer, behind another call of this process, which waits for
+	// another owner.
+	errAhead = fmt.Errorf("%w: another call of this process is ahead", lock.ErrNotAcquired)
 
-// overdue returns after how long a question under way counts as silence of Redis.
-func (s *Session) overdue() time.Duration { return s.OpTimeout / 10 }
+	// errWaited is what a wait for another owner fails with.
+	errWaited = fmt.Errorf("%w: another owner has the lock", lock.ErrNotAcquired)
+)
+
+// overdue returns after how long a question for spec must have been answered.
+func (s *Session) overdue(spec *Spec) time.Duration {
+	if spec.terms.Replicas {
+		return s.OpTimeout + spec.Config.ReplicaTimeout
+	}
+	return s.OpTimeout
+}
 
 // behind returns the error of a TryLock that stands behind another call of this process.
 func (at *spot) behind(spec *Spec) error {
 	at.lock()
 	defer at.unlock()
-	if d, err := at.place.Line(&spec.terms).Silence().Lasts(time.Now(), false, at.s.overdue()); d > 0 {
-		return fmt.Errorf("%w: another call of this process is ahead: %w", lock.ErrNotAcquired, at.s.sender.Silent(d, err))
+	if d, err := at.place.Line(&spec.terms).Silence().Lasts(time.Now(), at.s.overdue(spec)); d > 0 {
+		return fmt.Errorf("another call of this process is ahead: %w", at.s.sender.Silent(d, err))
 	}
-	return lock.ErrNotAcquired
+	return errAhead
 }
 
 // tooLate is the error of a grant whose answer took as long as the lease is trusted.
@@ -450,26 +464,23 @@ func (e tooLate) Error() string {
 // Final says that asking again would not help.
 func (e tooLate) Final() {}
 
+// Is makes it match lock.ErrUnavailable: the reply was of no use.
+func (e tooLate) Is(target error) bool { return target == lock.ErrUnavailable }
+
 // outOfTime is what a wait fails with that its own limit ended.
 type outOfTime struct {
 	limit time.Duration
-	last  error // no answer from Redis; or context.DeadlineExceeded, the end of the limit itself
+	last  error // matches lock.ErrNotAcquired or lock.ErrUnavailable
 }
 
 func (e outOfTime) Error() string {
-	text := fmt.Sprintf("%v: waited for %v", lock.ErrNotAcquired, e.limit)
-	if e.last != context.DeadlineExceeded {
-		text += fmt.Sprintf(": %v", e.last)
+	if errors.Is(e.last, lock.ErrNotAcquired) {
+		return fmt.Sprintf("%v: waited for %v", lock.ErrNotAcquired, e.limit)
 	}
-	return text
+	return fmt.Sprintf("waited for %v: %v", e.limit, e.last)
 }
 
-// Unwrap leaves out the end of a context that is none of the caller's.
-func (e outOfTime) Unwrap() []error {
-	if e.last == context.DeadlineExceeded {
-		return []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded}
-	}
-	return []error{lock.ErrNotAcquired, os.ErrDeadlineExceeded, e.last}
-}
+// Unwrap returns what the error matches.
+func (e outOfTime) Unwrap() []error { return []error{os.ErrDeadlineExceeded, e.last} }
 
 func (e outOfTime) Timeout() bool { return true }

@@ -201,7 +201,7 @@ func TestIdlers_keepNothingAlive(t *testing.T) {
 // A command that changes how often an owner holds a lock had no answer in time, or a refusal. A call
 // that waits for another one much later says for how long that one has had no answer.
 func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
-	late := redistest.Action{DelayReply: 100 * time.Millisecond}
+	late := redistest.Action{DelayReply: 3 * opTime}
 	for name, earlier := range map[string]func(w *world, ctx context.Context, inner lock.Hold) error{
 		"an Unlock": func(w *world, ctx context.Context, inner lock.Hold) error {
 			w.wire.OnRequest(redistest.Once("EVALSHA", late))
@@ -232,9 +232,9 @@ func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
 
 				w.wire.OnRequest(redistest.Once("EVALSHA", late))
 				again := w.waitingFor(w.a, outer.Context(), w.a.NewSpec(plain, "orders", nil))
-				ctx, cancel = context.WithTimeout(outer.Context(), 10*time.Millisecond)
+				ctx, cancel = context.WithTimeout(outer.Context(), opTime+time.Second)
 				defer cancel()
-				if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrUnavailable) || !strings.HasSuffix(err.Error(), "for 10ms") {
+				if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrUnavailable) || !strings.HasSuffix(err.Error(), "for "+(opTime+time.Second).String()) {
 					w.Error(err)
 				}
 				w.unlock(<-again)

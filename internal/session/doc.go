@@ -37,7 +37,7 @@
 // # What is known, and what is not
 //
 // A command was carried out, or was not, or nobody knows: the connection broke, or the
-// caller left before the answer. command.FaultOf decides which. Commands say what must
+// caller left before the answer. retry.FaultOf decides which. Commands say what must
 // result ("want 2", "leave 0"), so it is safe to ask again, and that is how the unknown
 // becomes known while the caller waits. When the caller has left, the command's Late hears
 // the answer:

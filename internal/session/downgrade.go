@@ -58,7 +58,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 	a.parts = a.one[:]
 	defer a.done()
 	read, err = a.inTurn()
-	if errors.Is(err, lock.ErrNotAcquired) && err != errAhead { // an owner that writes is never refused
+	if err == lock.ErrNotAcquired { // by Redis, which never refuses an owner that writes
 		h.tenure().lease.Lose(s.gone(h.tenure(), luascripts.Gone))
 	}
 	if err != nil {

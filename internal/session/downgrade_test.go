@@ -231,13 +231,13 @@ func TestDowngrade_cancelled(t *testing.T) {
 		h := w.take(w.a, writing, w.Context())
 		over, cancel := context.WithCancel(w.Context())
 		cancel()
-		if _, err := w.a.Downgrade(over, w.a.NewSpec(reading, "orders", nil), h); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
+		if _, err := w.a.Downgrade(over, w.a.NewSpec(reading, "orders", nil), h); errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
 			w.Errorf("before it asks: %v", err)
 		}
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: time.Second}))
 		short, cancel := context.WithTimeout(w.Context(), time.Second/2)
 		defer cancel()
-		if _, err := w.a.Downgrade(short, w.a.NewSpec(reading, "orders", nil), h); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := w.a.Downgrade(short, w.a.NewSpec(reading, "orders", nil), h); errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) {
 			w.Errorf("while it asks: %v", err)
 		}
 		time.Sleep(opTime)
@@ -344,7 +344,7 @@ func TestDowngrade_overBefore(t *testing.T) {
 		n := w.scripts()
 		cancel()
 		for _, call := range []context.Context{ctx, w.Context()} {
-			if _, err := w.a.Downgrade(call, w.a.NewSpec(reading, "orders", nil), h); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) || n.Load() != 0 {
+			if _, err := w.a.Downgrade(call, w.a.NewSpec(reading, "orders", nil), h); errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) || n.Load() != 0 {
 				w.Errorf("%v, and %d commands", err, n.Load())
 			}
 		}

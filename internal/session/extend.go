@@ -56,7 +56,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	held := slices.Contains(t.Holds(), &h.Hold)
 	if held {
 		t.MayTake(d) // before it is sent: a lock with a longer lease is not passed on
-		e.renewal = luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot, Holds: max(t.Stand(), 1)}
+		e.renewal = luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
 	}
 	at.unlock()
 	if !held {

@@ -101,7 +101,7 @@ func TestGroup_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
 			ctx.over.Store(true)
 			return a, i, err
 		}, true)
-		if len(holds) != 0 || !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+		if len(holds) != 0 || errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
 			w.Errorf("%d holds, %v", len(holds), err)
 		}
 		synctest.Wait()

@@ -129,7 +129,7 @@ func TestGuard_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
 				}
 			}, nil)
 			try := map[bool]func(context.Context, *Spec) (lock.Hold, error){true: w.a.Lock, false: w.a.TryLock}[waits]
-			if h, err := try(ctx, w.a.NewSpec(k, "orders", nil)); h != nil || !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+			if h, err := try(ctx, w.a.NewSpec(k, "orders", nil)); h != nil || errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
 				w.Errorf("%v, %v", h, err)
 			}
 			synctest.Wait()

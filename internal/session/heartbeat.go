@@ -6,6 +6,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
@@ -61,8 +62,8 @@ func (e *ears) keep(spec *Spec, round place.Round, queued []luascripts.Waiter) {
 	err = command.Sure(context.Background(), s.rdb, err)
 	again, mayHaveRun := false, false
 	if err != nil {
-		fault := command.FaultOf(err)
-		again, mayHaveRun = fault.Again, fault.MayHaveRun
+		fault := retry.FaultOf(err)
+		again, mayHaveRun = fault.Passes, fault.MayHaveRun()
 	}
 	var left []*tenure // their waiters left meanwhile
 	now := time.Now()
@@ -72,7 +73,7 @@ func (e *ears) keep(spec *Spec, round place.Round, queued []luascripts.Waiter) {
 	} else {
 		e.line.Beaten(round, nil)
 	}
-	quiet, _ := e.line.Silence().Lasts(now, true, 0)
+	quiet, _ := e.line.Silence().Lasts(now, 0)
 	for i, q := range round.Waiters {
 		switch {
 		case !q.Enters:

@@ -15,14 +15,17 @@ import (
 
 // hold is one acquisition, and with holdContext the lock.Hold that callers get.
 type hold struct {
-	place.Hold                 // guarded by the mutex of its place, except what is set once
-	parent     context.Context // set by init: the caller's
+	place.Hold                  // guarded by the mutex of its place, except what is set once
+	parent      context.Context // set by init: the hold's context is under it
+	caller      context.Context // set by init: canceled when the work is to stop; parent, unless untilUnlock
+	untilUnlock bool            // set by init: the hold lasts until Unlock, even after caller is canceled
 
 	limit atomic.Pointer[limit] // when it ends at the latest; nil if there is no limit. Set under the mutex of its place
 
 	// Guarded by the mutex of its place.
-	grace     time.Duration // for how long it is renewed after the end of parent; 0 is a lease
-	abandoned bool          // parent has ended, and the observer was told
+	grace    time.Duration // what lock.WithGrace says; 0 is a lease
+	canceled bool          // a renewal found caller canceled
+	report   time.Time     // when to report that the work is still running; zero if that was done or is not to be done
 
 	// Guarded by mu.
 	mu    sync.Mutex
@@ -45,7 +48,10 @@ var _ lock.Hold = (*hold)(nil)
 
 // init makes h a hold under ctx, which the place adds to a tenure.
 func (h *hold) init(ctx context.Context, fixed bool) {
-	h.Of, h.Fixed, h.parent = h, fixed, ctx
+	h.Of, h.Fixed, h.parent, h.caller = h, fixed, ctx, ctx
+	if caller, ok := ctx.Value(owner.Caller{}).(context.Context); ok {
+		h.caller, h.untilUnlock = caller, true
+	}
 }
 
 // tenure returns the tenure that h belongs to. It does not change after h was added to it.
@@ -152,9 +158,20 @@ func (h *hold) Until() time.Time {
 }
 
 func (h *hold) Context() context.Context { return holdContext{h} }
-func (h *hold) Err() error               { return context.Cause(h.now()) } // of one moment: the hold may end between two looks
 func (h *hold) Token() uint64            { return h.tenure().Token() }
 func (h *hold) Owner() string            { return h.tenure().Name }
+
+// Err returns why the hold is over. A loss is reported even after the context was canceled, which keeps its first cause.
+func (h *hold) Err() error {
+	ctx := h.now() // of one moment: the hold may end between two looks
+	h.mu.Lock()
+	cause := h.cause
+	h.mu.Unlock()
+	if cause != nil && cause != lock.ErrUnlocked {
+		return cause
+	}
+	return context.Cause(ctx)
+}
 
 func (h *hold) Unlock(ctx context.Context) error {
 	if err := h.tenure().s.unlock(ctx, h); err != nil {
@@ -181,8 +198,13 @@ func (c holdContext) Err() error { return c.h.now().Err() }
 
 // Value looks too: before Go 1.26, context.Cause asks a context for nothing else.
 func (c holdContext) Value(key any) any {
-	if _, ok := key.(owner.Key); ok && !c.h.tenure().spec.Anew {
-		return c.h.By.Number
+	switch key.(type) {
+	case owner.Key:
+		if !c.h.tenure().spec.Anew {
+			return c.h.By.Number
+		}
+	case owner.Caller:
+		return nil // that is for this hold, and not for a lock acquired under it
 	}
 	return c.h.now().Value(key)
 }

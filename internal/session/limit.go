@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -11,10 +12,13 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// Two things bound a hold that its holder does not give back: lock.WithMaxHold, and the end
+// Two things bound a hold that its holder does not unlock: lock.WithMaxHold, and in the caller's own hands the cancellation
 // of its context, as nothing is renewed for nobody. Each sets a limit. The watchdog calls Due
 // when the limit has come, from the queue in which it has the lease; no timer and no goroutine
 // wait for a limit. The hold is lost then, and the settler gives back what it has in Redis.
+//
+// A hold of lock.Do, or of any other call that knows when the work ends, has no limit by the cancellation. Due
+// then reports that the work is still running.
 
 // limit is when a hold ends at the latest, and why. It never changes.
 type limit struct {
@@ -46,42 +50,38 @@ func (h *hold) limitLocked(end time.Time, cause error) {
 	}
 }
 
-// abandon looks at the contexts of holds, which are about to be renewed. A hold
-// whose context has ended gets a limit. It returns the memory of holds.
-func (s *Session) abandon(holds []*hold) []*hold {
+// checkCallers checks the contexts of the callers of holds, which are about to be renewed. It returns the memory of holds.
+func (s *Session) checkCallers(holds []*hold) []*hold {
 	for _, h := range holds { // without the mutex: the context is the caller's
-		if h.parent.Err() != nil {
-			s.abandonOne(h)
+		if h.caller.Err() != nil {
+			s.callerCanceled(h)
 		}
 	}
 	clear(holds)
 	return holds[:0]
 }
 
-// abandonOne sets a limit for h, whose context has ended.
-func (s *Session) abandonOne(h *hold) {
+// callerCanceled notes that the context of h's caller was found canceled. A hold in the caller's own hands gets a limit.
+func (s *Session) callerCanceled(h *hold) {
 	t := h.tenure()
 	t.at.lock()
 	if !slices.Contains(t.Holds(), &h.Hold) {
 		t.at.unlock()
 		return // an Unlock was faster
 	}
-	grace := h.grace
-	if grace == 0 {
-		grace = s.Lease
+	h.canceled = true
+	end := time.Now().Add(cmp.Or(h.grace, s.Lease))
+	if h.untilUnlock {
+		h.report = end
+		t.lease.CallAt(end)
+	} else {
+		h.limitLocked(end, lock.ErrAbandoned)
 	}
-	h.abandoned = true
-	h.limitLocked(time.Now().Add(grace), lock.ErrAbandoned)
-	until := h.limit.Load().end
 	t.at.unlock()
-	cause := context.Cause(h.parent)
-	s.report.warn("lock abandoned: its context has ended, and nobody unlocked it", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "renewed until", until, "cause", cause)
-	if s.Observer != nil {
-		h.tell(s.Observer.Abandoned, lock.Event{Until: until, Err: cause})
-	}
+	h.tellDraining()
 }
 
-// Due ends the holds of t whose limits have come. The watchdog calls it.
+// Due ends the holds of t whose limits have come, and reports those whose work is still running. The watchdog calls it.
 func (t *tenure) Due() {
 	s := t.s
 	t.at.lock()
@@ -89,16 +89,29 @@ func (t *tenure) Due() {
 		t.at.unlock()
 		return // what ended it ends all holds
 	}
-	var over []*hold
+	var over, running []*hold
 	var next time.Time
+	later := func(at time.Time) {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
 	for _, held := range t.Holds() {
 		h := held.Of.(*hold)
-		switch l := h.limit.Load(); {
-		case l == nil:
-		case watchdog.Passed(l.end):
-			over = append(over, h)
-		case next.IsZero() || l.end.Before(next):
-			next = l.end
+		if l := h.limit.Load(); l != nil {
+			if watchdog.Passed(l.end) {
+				over = append(over, h)
+				continue
+			}
+			later(l.end)
+		}
+		switch {
+		case h.report.IsZero():
+		case watchdog.Passed(h.report):
+			h.report = time.Time{}
+			running = append(running, h)
+		default:
+			later(h.report)
 		}
 	}
 	if !next.IsZero() {
@@ -107,6 +120,11 @@ func (t *tenure) Due() {
 	s.sender.Add()
 	t.at.unlock()
 	defer s.sender.Done()
+	for _, h := range running {
+		cause := context.Cause(h.caller)
+		s.report.warn("lock held by work that is still running after its context was canceled", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", cause)
+		s.tellStillRunning(h, cause)
+	}
 	for _, h := range over {
 		s.expire(h)
 	}
@@ -124,7 +142,8 @@ var past = func() context.Context {
 // wait for Redis.
 func (s *Session) expire(h *hold) {
 	t := h.tenure()
-	cause := t.lostBy(h.limit.Load().cause)
+	why := h.limit.Load().cause
+	cause := t.lostBy(why)
 	if before := h.end(cause); errors.Is(before, lock.ErrUnlocked) {
 		return // an Unlock was faster
 	}
@@ -139,8 +158,13 @@ func (s *Session) expire(h *hold) {
 	if remains == place.NotThere {
 		return // its owner lost all holds at this moment
 	}
+	if why == lock.ErrAbandoned {
+		canceled := context.Cause(h.caller)
+		s.report.warn("lock abandoned: not unlocked in time after its context was canceled", t.spec.Name, "lock", t.spec.Name, "mode", t.spec.Mode, "cause", canceled)
+		s.tellAbandoned(h, canceled)
+	}
 	if remains != place.OwnerHolds { // else its owner has other holds
-		s.report.lost(t.spec, h.limit.Load().cause)
+		s.report.lost(t.spec, why)
 	}
 	s.tellLost(h, cause)
 }

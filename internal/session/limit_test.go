@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,10 +16,9 @@ import (
 
 // told keeps what the observer of a session hears of lost and of abandoned holds.
 type told struct {
-	mu        sync.Mutex
-	lost      []lock.Event
-	abandoned []lock.Event
-	released  int
+	mu                                 sync.Mutex
+	lost, abandoned, draining, running []lock.Event
+	released                           int
 }
 
 // listen has session a tell it.
@@ -32,6 +32,7 @@ func (w *world) listen() *told {
 		}
 	}
 	w.observer().Lost, w.observer().Abandoned = add(&n.lost), add(&n.abandoned)
+	w.observer().Draining, w.observer().StillRunning = add(&n.draining), add(&n.running)
 	w.observer().Released = func(context.Context, lock.Event) { n.mu.Lock(); n.released++; n.mu.Unlock() }
 	return &n
 }
@@ -215,8 +216,8 @@ func TestMaxHold_howeverItWasAcquired(t *testing.T) {
 // The context of a hold ends without an Unlock. The session renews the lock for one lease more.
 //
 //  1. The context ends.
-//  2. The next renewal finds that, and tells it.
-//  3. A lease later the hold is lost, and a waiter has the lock.
+//  2. The next renewal finds that, and tells that the hold is draining.
+//  3. A lease later the hold is abandoned and lost, and a waiter has the lock.
 func TestAbandonedHold(t *testing.T) {
 	for name, kind := range limited {
 		for _, grace := range []time.Duration{0, time.Second, 10 * leaseTime} {
@@ -243,17 +244,22 @@ func TestAbandonedHold(t *testing.T) {
 					}
 					w.unlock(next)
 					w.ended(h, lock.ErrAbandoned)
-					if err := h.Err(); !errors.Is(err, gone) {
-						w.Errorf("the hold ended by %v, want the cause of its context", err)
+					if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrAbandoned) {
+						w.Errorf("the hold ended by %v, want its loss", err)
 					}
-					if len(n.abandoned) != 1 || len(n.lost) != 1 || n.released != 0 {
-						w.Fatalf("told %d times that it is abandoned, of %d losses, and of %d releases", len(n.abandoned), len(n.lost), n.released)
+					if cause := context.Cause(h.Context()); cause != gone {
+						w.Errorf("its context ended by %v, want the first cause", cause)
 					}
-					if e := n.abandoned[0]; !errors.Is(e.Err, gone) || e.Name != "orders" || time.Since(e.Until) > pollTime || e.Until.Before(over.Add(want)) {
-						w.Errorf("told %+v, %v after the end of the context", e, e.Until.Sub(over))
+					if len(n.draining) != 1 || len(n.abandoned) != 1 || len(n.lost) != 1 || n.released != 0 || len(n.running) != 0 {
+						w.Fatalf("told %d times that it is draining, %d times that it is abandoned, of %d losses, and of %d releases", len(n.draining), len(n.abandoned), len(n.lost), n.released)
 					}
-					if !errors.Is(n.lost[0].Err, lock.ErrAbandoned) {
-						w.Errorf("told of a loss by %v", n.lost[0].Err)
+					for _, e := range []lock.Event{n.draining[0], n.abandoned[0]} {
+						if !errors.Is(e.Err, gone) || e.Name != "orders" {
+							w.Errorf("told %+v", e)
+						}
+					}
+					if e := n.lost[0]; !errors.Is(e.Err, lock.ErrAbandoned) || e.Draining != want {
+						w.Errorf("told of a loss: %+v", e)
 					}
 				})
 			})
@@ -261,7 +267,7 @@ func TestAbandonedHold(t *testing.T) {
 	}
 }
 
-// A holder that unlocks within the time has lost nothing.
+// A holder that unlocks within the time has lost nothing, and is not accused of anything.
 func TestAbandonedHold_unlockedInTime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -271,7 +277,7 @@ func TestAbandonedHold_unlockedInTime(t *testing.T) {
 		cancel()
 		time.Sleep(leaseTime)
 		w.unlock(h)
-		if keys := w.mini.Keys(); len(keys) != 0 || len(n.lost) != 0 || len(n.abandoned) != 1 {
+		if keys := w.mini.Keys(); len(keys) != 0 || len(n.lost) != 0 || len(n.abandoned) != 0 || len(n.draining) != 1 {
 			w.Errorf("left: %q; %d losses and %d abandoned holds were told", keys, len(n.lost), len(n.abandoned))
 		}
 		time.Sleep(2 * leaseTime)
@@ -443,13 +449,13 @@ func TestReport_limits(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		h := w.lock(w.a, ctx)
 		cancel()
-		time.Sleep(leaseTime / 2)
-		if lines := log.lines("lock abandoned"); len(lines) != 1 {
-			w.Errorf("abandoned: %q", lines)
-		}
 		time.Sleep(leaseTime)
-		if lines := log.lines("lock lost"); len(lines) != 1 {
-			w.Errorf("lost: %q", lines)
+		if lines := log.lines("lock abandoned"); len(lines) != 0 {
+			w.Errorf("abandoned, while it is held: %q", lines)
+		}
+		time.Sleep(leaseTime / 2)
+		if lines := log.lines("cause="); len(lines) != 2 || !strings.Contains(lines[0], "lock abandoned") || !strings.Contains(lines[1], "lock lost") {
+			w.Errorf("abandoned and lost: %q", lines)
 		}
 		w.ended(h, lock.ErrAbandoned)
 		owner := lock.WithOwner(w.Context())
@@ -492,6 +498,189 @@ func TestMaxHold_crossedByClose(t *testing.T) {
 		defer n.mu.Unlock()
 		if len(n.lost) != 0 || !w.mini.Exists("orders") {
 			w.Errorf("%d losses were told", len(n.lost))
+		}
+	})
+}
+
+// locker is a lock of session s, for lock.Do.
+type locker struct {
+	s    *Session
+	spec *Spec
+}
+
+func (w *world) locker(s *Session, kind *Kind, opts ...lock.Option) locker {
+	return locker{s, s.NewSpec(kind, "orders", opts)}
+}
+
+func (l locker) Name() string                                   { return l.spec.Name }
+func (l locker) Lock(ctx context.Context) (lock.Hold, error)    { return l.s.Lock(ctx, l.spec) }
+func (l locker) TryLock(ctx context.Context) (lock.Hold, error) { return l.s.TryLock(ctx, l.spec) }
+
+// The context of a function that runs under a lock is canceled, and the function runs on for an hour. The lock is held until it returns, and that it is
+// still running is reported once.
+func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
+	for name, kind := range limited {
+		for _, grace := range []time.Duration{0, time.Second} {
+			t.Run(fmt.Sprint(name, grace), func(t *testing.T) {
+				withDefaultLogger(t, func(w *world, log *heard) {
+					n := w.listen()
+					var opts []lock.Option
+					want := leaseTime
+					if grace > 0 {
+						opts, want = append(opts, lock.WithGrace(grace)), grace
+					}
+					rivals := w.locker(w.b, kind)
+					if kind == reading {
+						rivals = w.locker(w.b, writing)
+					}
+					ctx, cancel := context.WithCancelCause(w.Context())
+					stop := errors.New("SIGTERM")
+					err := lock.Do(ctx, w.locker(w.a, kind, opts...), func(ctx context.Context) error {
+						time.Sleep(time.Second)
+						cancel(stop)
+						<-ctx.Done()
+						if cause := context.Cause(ctx); cause != stop {
+							w.Errorf("its context ended by %v", cause)
+						}
+						const drain = leaseTime / 3 // a renewal comes in between
+						time.Sleep(drain)
+						if len(n.draining) != 1 || grace == 0 && len(n.running) != 0 || !errors.Is(n.draining[0].Err, stop) {
+							w.Errorf("told that it is draining: %+v, and that it is still running: %+v", n.draining, n.running)
+						}
+						time.Sleep(want)
+						if len(n.running) != 1 || !errors.Is(n.running[0].Err, stop) {
+							w.Errorf("told that it is still running: %+v", n.running)
+						}
+						if lines := log.lines("still running"); len(lines) != 1 {
+							w.Errorf("logged: %q", lines)
+						}
+						time.Sleep(time.Hour)
+						if _, err := rivals.TryLock(w.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+							w.Errorf("while it runs, another TryLock: %v", err)
+						}
+						if err := lock.HoldFrom(ctx).Err(); err != nil {
+							w.Errorf("the hold: %v", err)
+						}
+						return context.Cause(ctx)
+					})
+					if !errors.Is(err, stop) || errors.Is(err, lock.ErrNotHeld) {
+						w.Errorf("Do: %v", err)
+					}
+					synctest.Wait()
+					if len(n.draining) != 1 || len(n.running) != 1 || len(n.abandoned) != 0 || len(n.lost) != 0 || n.released != 1 {
+						w.Errorf("told %d times that it is draining, %d times that it is still running, of %d abandoned holds, %d losses and %d releases", len(n.draining), len(n.running), len(n.abandoned), len(n.lost), n.released)
+					}
+					h, err := rivals.TryLock(w.Context())
+					if err != nil {
+						w.Fatalf("after it returned: %v", err)
+					}
+					w.unlock(h)
+				})
+			})
+		}
+	}
+}
+
+// A function that stops soon after the cancellation is told to nobody.
+func TestDo_stopsSoon(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		for range 20 {
+			ctx, cancel := context.WithCancel(w.Context())
+			err := lock.Do(ctx, w.locker(w.a, plain), func(ctx context.Context) error {
+				time.Sleep(leaseTime/3 - 100*time.Millisecond)
+				cancel()
+				time.Sleep(300 * time.Millisecond) // a renewal comes in between
+				return ctx.Err()
+			})
+			if !errors.Is(err, context.Canceled) {
+				w.Error(err)
+			}
+		}
+		if len(n.abandoned) != 0 || len(n.running) != 0 {
+			w.Errorf("told of %d abandoned holds, and %d times that the work is still running", len(n.abandoned), len(n.running))
+		}
+	})
+}
+
+// A function that drains sees a loss at the hold: its lock is gone, it reaches the maximum hold, or the client is closed. The cause of its context is the
+// first one.
+func TestDo_lostWhileDraining(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts []lock.Option
+		lose func(w *world)
+		want []error
+	}{
+		"gone":     {nil, func(w *world) { w.mini.Del("orders") }, []error{lock.ErrLost, lock.ErrGone}},
+		"max hold": {[]lock.Option{lock.WithMaxHold(2 * time.Hour)}, func(*world) { time.Sleep(time.Hour) }, []error{lock.ErrLost, lock.ErrMaxHold}},
+		"closed": {nil, func(w *world) {
+			began := time.Now()
+			if err := w.a.Close(w.Context()); err != nil || time.Since(began) > time.Second {
+				w.Errorf("Close: %v after %v", err, time.Since(began))
+			}
+		}, []error{lock.ErrClosed}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				began := time.Now()
+				ctx, cancel := context.WithCancel(w.Context())
+				err := lock.Do(ctx, w.locker(w.a, plain, c.opts...), func(ctx context.Context) error {
+					cancel()
+					time.Sleep(time.Hour)
+					h := lock.HoldFrom(ctx)
+					if err := h.Err(); err != nil {
+						w.Errorf("before the loss: %v", err)
+					}
+					c.lose(w)
+					<-h.Context().Done()
+					for _, want := range c.want {
+						if err := h.Err(); !errors.Is(err, want) {
+							w.Errorf("after the loss: %v, want %v", err, want)
+						}
+					}
+					if cause := context.Cause(ctx); cause != context.Canceled {
+						w.Errorf("the context ended by %v", cause)
+					}
+					return h.Err()
+				})
+				for _, want := range c.want {
+					if !errors.Is(err, want) {
+						w.Errorf("Do: %v, want %v", err, want)
+					}
+				}
+				if name == "max hold" && time.Since(began) != 2*time.Hour {
+					w.Errorf("after %v", time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+// A lock that a function acquires itself is in its own hands, also under the hold of the function.
+func TestDo_locksUnderIt(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		ctx, cancel := context.WithCancel(w.Context())
+		_ = lock.Do(ctx, w.locker(w.a, plain), func(ctx context.Context) error {
+			h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "own", nil))
+			if err != nil {
+				w.Fatal(err)
+			}
+			again, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)) // re-enters
+			if err != nil {
+				w.Fatal(err)
+			}
+			cancel()
+			time.Sleep(2 * leaseTime)
+			w.ended(h, lock.ErrAbandoned)
+			w.ended(again, lock.ErrAbandoned)
+			if err := lock.HoldFrom(ctx).Err(); err != nil {
+				w.Error(err)
+			}
+			return nil
+		})
+		if len(n.abandoned) != 2 || len(n.lost) != 2 || n.released != 1 {
+			w.Errorf("told of %d abandoned holds, %d losses and %d releases", len(n.abandoned), len(n.lost), n.released)
 		}
 	})
 }

@@ -27,9 +27,10 @@ type call struct {
 
 	// Guarded by the mutex of the hold, which sees to it that the observer hears of the grant
 	// first, and of one end.
-	told  bool // the observer knows of the grant
-	ended bool // the hold has ended,
-	end   end  // in this way
+	told     bool      // the observer knows of the grant
+	draining time.Time // when it was told that the hold is draining; zero if it was not
+	ended    bool      // the hold has ended,
+	end      end       // in this way
 }
 
 // end is how a hold ended, and when.
@@ -118,12 +119,11 @@ func (c *call) tellFailed(err error) {
 	switch {
 	case errors.Is(err, lock.ErrUnavailable):
 		f = o.Unavailable
-	case !errors.Is(err, lock.ErrNotAcquired):
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		f = o.TimedOut
-	case c.ctx.Err() != nil, errors.Is(err, context.Canceled): // the context of a downgrade is not that of its holds
+	case errors.Is(err, context.Canceled):
 		f = o.Canceled
-	default:
+	case errors.Is(err, lock.ErrNotAcquired):
 		f = o.Refused
 	}
 	if f != nil {
@@ -194,7 +194,42 @@ func (h *hold) tellOf(end end) {
 	if end.lost {
 		f = o.Lost
 	}
-	h.tell(f, lock.Event{Held: max(end.at.Sub(h.call.granted), 0), Err: end.err})
+	h.mu.Lock()
+	draining := h.call.draining // does not change after the end
+	h.mu.Unlock()
+	e := lock.Event{Held: max(end.at.Sub(h.call.granted), 0), Err: end.err}
+	if !draining.IsZero() {
+		e.Draining = max(end.at.Sub(draining), 1) // 0 would say that it was not draining
+	}
+	h.tell(f, e)
+}
+
+// tellDraining tells the observer that the context of h's caller is canceled, and h is still held.
+func (h *hold) tellDraining() {
+	h.mu.Lock()
+	c := h.call
+	drains := c != nil && c.told && !c.ended // otherwise its end would not say so
+	if drains {
+		c.draining = time.Now()
+	}
+	h.mu.Unlock()
+	if drains {
+		h.tell(c.s.Observer.Draining, lock.Event{Err: context.Cause(h.caller)})
+	}
+}
+
+// tellStillRunning tells the observer that the work under h is still running, long after cause canceled its context.
+func (s *Session) tellStillRunning(h *hold, cause error) {
+	if s.Observer != nil {
+		h.tell(s.Observer.StillRunning, lock.Event{Err: cause})
+	}
+}
+
+// tellAbandoned tells the observer that h was not unlocked in time after cause canceled its context.
+func (s *Session) tellAbandoned(h *hold, cause error) {
+	if s.Observer != nil {
+		h.tell(s.Observer.Abandoned, lock.Event{Err: cause})
+	}
 }
 
 // tellLost tells the observer that h is lost by cause.

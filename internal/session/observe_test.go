@@ -35,6 +35,7 @@ type witnessed struct {
 	waits   bool
 	ended   bool // the call
 	granted bool // and Granted has returned
+	drains  bool // the hold: Draining was told
 	over    bool // the hold
 }
 
@@ -50,7 +51,7 @@ func (w *witness) observer() *lock.Observer {
 	return &lock.Observer{
 		Waiting: function("waiting"), Granted: function("granted"), Refused: function("refused"), TimedOut: function("timed out"), Canceled: function("canceled"),
 		Unavailable: function("unavailable"), Failed: function("failed"), Renewed: function("renewed"), RenewalFailed: function("renewal failed"),
-		Abandoned: function("abandoned"), PassedOn: function("passed on"), Released: function("released"), Lost: function("lost"),
+		Draining: function("draining"), StillRunning: function("still running"), Abandoned: function("abandoned"), PassedOn: function("passed on"), Released: function("released"), Lost: function("lost"),
 	}
 }
 
@@ -94,13 +95,18 @@ func (w *witness) hear(ctx context.Context, what string, e lock.Event) {
 		switch {
 		case !c.granted:
 			wrong("before the grant")
-		case c.over && what != "renewed" && what != "renewal failed": // those the watchdog tells, perhaps as the hold ends
+		case c.over && what != "renewed" && what != "renewal failed" && what != "draining": // those a renewal tells, perhaps as the hold ends
 			wrong("after the end of the hold")
 		case e.Owner == "" || e.Held < 0:
 			wrong("and knows nothing of the hold")
-		case (e.Err == nil) && (what == "lost" || what == "renewal failed" || what == "abandoned"):
+		case (e.Err == nil) && (what == "lost" || what == "renewal failed" || what == "draining" || what == "still running" || what == "abandoned"):
 			wrong("without a cause")
+		case what == "draining" && c.drains:
+			wrong("twice")
+		case (what == "released" || what == "lost") && c.drains && e.Draining == 0:
+			wrong("and not since when it is draining")
 		}
+		c.drains = c.drains || what == "draining"
 		c.over = c.over || what == "released" || what == "lost"
 	}
 }
@@ -286,7 +292,7 @@ func TestObserver_theWayAHoldEnds(t *testing.T) {
 		"abandoned": {[]lock.Option{lock.WithGrace(time.Second)}, func(w *world, _ lock.Hold, cancel func()) {
 			cancel()
 			time.Sleep(leaseTime)
-		}, "abandoned, renewed, lost", lock.ErrAbandoned},
+		}, "draining, renewed, abandoned, lost", lock.ErrAbandoned},
 		"not confirmed": {nil, func(w *world, h lock.Hold, _ func()) {
 			w.wire.Freeze(true)
 			_ = h.Unlock(w.Context()) // no answer

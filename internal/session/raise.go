@@ -25,7 +25,7 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 		if t.spec.Keys.Register == "" {
 			return 0, command.Final{Err: fmt.Errorf("%w: the lock was made without WithFencing", errors.ErrUnsupported)}
 		}
-		t.raise()
+		t.raise(token)
 		o := command.Insist[luascripts.Verdict](ctx, t.s.sender, time.Now(), t.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return luascripts.RaiseToken(ctx, t.s.rdb, t.spec.Keys, holder, token)
 		}))
@@ -40,10 +40,18 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 	return err
 }
 
-// raise notes that the register is about to be raised. The next holder must have a token
-// from it, and so asks Redis.
-func (t *tenure) raise() {
+// Raised returns to what the register was raised, by this hold or another of its tenure.
+func (h *hold) Raised() uint64 {
+	t := h.tenure()
 	t.at.lock()
 	defer t.at.unlock()
-	t.Raise()
+	return t.Raised()
+}
+
+// raise notes that the register is about to be raised. The next holder must have a token
+// from it, and so asks Redis.
+func (t *tenure) raise(token uint64) {
+	t.at.lock()
+	defer t.at.unlock()
+	t.Raise(token)
 }

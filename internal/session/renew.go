@@ -50,7 +50,7 @@ type renewal struct {
 	order   []int // the index of each tenure in the watchdog's batch
 	tenures []*tenure
 	locks   []luascripts.Renewal
-	holds   []*hold // of tenures: those that are renewed as long as their contexts last
+	holds   []*hold // of tenures: those whose callers' contexts are to be checked
 	sent    time.Time
 
 	givenUp atomic.Bool // the watchdog does not wait any more
@@ -69,7 +69,7 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 		unusedRenewals.Put(r)
 		return errs
 	}
-	r.holds = s.abandon(r.holds)
+	r.holds = s.checkCallers(r.holds)
 	r.sent = time.Now()
 	r.sending.Store(false)
 	// Not inline: that would end with the operation time-out, and an answer that comes
@@ -146,7 +146,7 @@ func (r *renewal) take(t *tenure) bool {
 	}
 	r.tenures, r.locks = append(r.tenures, t), append(r.locks, t.renewalLocked())
 	for _, held := range t.Holds() {
-		if h := held.Of.(*hold); !h.Fixed && !h.abandoned {
+		if h := held.Of.(*hold); !h.Fixed && !h.canceled {
 			r.holds = append(r.holds, h)
 		}
 	}
@@ -161,7 +161,7 @@ func (t *tenure) renewal() luascripts.Renewal {
 }
 
 func (t *tenure) renewalLocked() luascripts.Renewal {
-	return luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot, Holds: max(t.Stand(), 1)}
+	return luascripts.Renewal{Keys: &t.spec.Keys, Owner: t.Name, Slot: t.spec.slot}
 }
 
 // Send sends the renewals.

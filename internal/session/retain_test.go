@@ -89,6 +89,20 @@ func TestAtLeast_withoutUnlock(t *testing.T) {
 	})
 }
 
+// Of several holds of an owner, the one that keeps the lock for longest decides, in whatever order they come.
+func TestAtLeast_theLongest(t *testing.T) {
+	inBubble(t, func(w *world) {
+		outer := w.lock(w.a, w.Context(), lock.WithAtLeast(minute))
+		inner := w.lock(w.a, outer.Context(), lock.WithAtLeast(time.Second))
+		w.unlock(inner)
+		w.unlock(outer)
+		if left := w.mini.TTL("orders"); left < minute-time.Second {
+			w.Errorf("the key lives for %v", left)
+		}
+		time.Sleep(minute)
+	})
+}
+
 // Once the time is over, Unlock frees the lock at once.
 func TestAtLeast_later(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -256,7 +270,7 @@ func TestAtLeast_silence(t *testing.T) {
 			time.Sleep(time.Millisecond) // the hold is old enough to be passed on
 			w.wire.Freeze(true)
 			w.unlock(h)
-			if err := <-ended; !errors.Is(err, lock.ErrUnavailable) {
+			if err := <-ended; errors.Is(err, context.DeadlineExceeded) != (limit < opTime) || errors.Is(err, lock.ErrUnavailable) != (limit > opTime) || errors.Is(err, lock.ErrNotAcquired) {
 				w.Errorf("%v", err)
 			}
 			w.wire.Freeze(false)

@@ -170,7 +170,7 @@ func testLostWait(t *testing.T, pipelines bool) {
 		return a
 	})
 	c := testConfig()
-	c.OpTimeout = 200 * time.Millisecond
+	c.OpTimeout = time.Second
 	s := New(server.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.AlwaysPipelining = pipelines }), c)
 	spec := s.NewSpec(plain, "orders", []lock.Option{lock.WithReplicas(1, 100*time.Millisecond)})
 	start := time.Now()

@@ -11,6 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/place"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -203,7 +204,7 @@ func (q questions) Asks() bool { return true }
 func (q questions) Late(reply acquiredAll, err error) {
 	for _, t := range q.tenures {
 		t.at.lock()
-		settle := t.at.place.Unheard(nil, &t.Tenure, err == nil && reply.Verdict == luascripts.Done || err != nil && command.FaultOf(err).MayHaveRun)
+		settle := t.at.place.Unheard(nil, &t.Tenure, err == nil && reply.Verdict == luascripts.Done || err != nil && retry.FaultOf(err).MayHaveRun())
 		if !settle && t.Unsure() {
 			t.at.place.Free(t.Terms) // the call may have the locks: a reason to ask
 		}
@@ -242,9 +243,9 @@ func (a *attempt) askAll() error {
 	}
 	switch {
 	case !answered:
-		return s.sender.CutOff(a.sent, err) // the answer goes to Late
+		return s.sender.CutOff(err) // the answer goes to Late
 	case err != nil:
-		a.answeredAll(resent || command.FaultOf(err).MayHaveRun)
+		a.answeredAll(resent || retry.FaultOf(err).MayHaveRun())
 		if reply, ok := rueidis.IsRedisErr(err); ok && strings.Contains(reply.Error(), "CROSSSLOT") {
 			return command.Final{Err: errors.ErrUnsupported} // a cluster that looks like one server
 		}

@@ -105,6 +105,10 @@ type Fenced interface {
 	// lock as this owner's any longer, and with [errors.ErrUnsupported] if the lock was made
 	// without [lock.WithFencing].
 	RaiseToken(ctx context.Context, token uint64) error
+
+	// Raised returns the largest token that RaiseToken was called with, by this hold or by another hold of its owner,
+	// since the owner acquired the lock; 0 if it was not called.
+	Raised() uint64
 }
 
 // Grouper is a [lock.Locker] that can be taken together with others of its kind at a lower cost

@@ -1,272 +1,223 @@
 package main
 
 import (
-	"maps"
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
-
-// Each mutation still fits its source. To run them takes hours: make mutate.
-func TestMutations_apply(t *testing.T) {
-	t.Chdir("../..")
-	all, err := readAll("proof/mutants/*.txt")
+// listed returns the mutations of a text, each with the text that it has instead.
+func listed(t *testing.T, file, text string) (all []string) {
+	t.Helper()
+	parse := parseGo
+	if filepath.Ext(file) == ".lua" {
+		parse = parseLua
+	}
+	sites, err := parse(file, text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := make(map[string]string)
-	for _, m := range all {
-		source, err := os.ReadFile(m.file)
-		if err == nil {
-			_, err = m.apply(source)
+	place(sites, text)
+	for _, s := range sites {
+		all = append(all, fmt.Sprintf("%d %s: %s -> %s", s.line, s.op, s.source, s.new))
+	}
+	return all
+}
+
+func TestLua(t *testing.T) {
+	got := listed(t, "a.lua", `-- a script
+local mode, left = redis.call('HGET', KEYS[1], 'mode'), 0
+if not mode and left <= 3 or ARGV[1] == 'x' then -- a comment with 'if'
+  redis.call('DEL', KEYS[1])
+  left = math.max(left, 2)
+end
+repeat left = left - 1 until left < 1
+local gone = redis.pcall('DEL', KEYS[2])
+return left > 1
+`)
+	want := []string{
+		"3 never: not mode and left <= 3 or ARGV[1] == 'x' -> false",
+		"3 always: not mode and left <= 3 or ARGV[1] == 'x' -> true",
+		"3 operand 1: not mode and left <= 3 or -> ",
+		"3 operand 2: not mode and -> ",
+		"3 operand 3: and left <= 3 -> ",
+		"3 border: <= -> <",
+		"3 operand 4: or ARGV[1] == 'x' -> ",
+		"4 removed: redis.call('DEL', KEYS[1]) -> ",
+		"5 removed: left = math.max(left, 2) -> ",
+		"5 operand 1: math.max(left, 2) -> (2)",
+		"5 operand 2: math.max(left, 2) -> (left)",
+		"7 removed: left = left - 1 -> ",
+		"7 always: left < 1 -> true",
+		"7 border: < -> <=",
+		"8 removed: redis.pcall('DEL', KEYS[2]) -> 0",
+		"9 never: left > 1 -> false",
+		"9 always: left > 1 -> true",
+		"9 border: > -> >=",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// Each mutation of each script is a script, too: the parser reads it again.
+func TestLua_scripts(t *testing.T) {
+	files, err := filepath.Glob("../../luascripts/*.lua")
+	if err != nil || len(files) < 50 {
+		t.Fatal(len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
+		sites, err := parseLua(file, string(text))
 		if err != nil {
 			t.Error(err)
 		}
-		if other := seen[m.file+m.old+"\x00"+m.new]; other != "" {
-			t.Errorf("%s: %s is the same as %s", m.list, m.guard, other)
-		}
-		seen[m.file+m.old+"\x00"+m.new] = m.list
-	}
-	if len(all) < 200 {
-		t.Errorf("%d mutations, want 200", len(all))
-	}
-}
-
-// A mutation of a script is a script that the server in memory compiles rightly, as a test catches one that is not, whatever it takes
-// away. gopher-lua jumps to a wrong place where a loop begins with a constant that is false.
-func TestMutations_scripts(t *testing.T) {
-	t.Chdir("../..")
-	all, err := readAll("proof/mutants/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	rdb := redistest.NewMini(t).Client(t)
-	for _, m := range all {
-		if !strings.HasSuffix(m.file, ".lua") {
-			continue
-		}
-		source, err := os.ReadFile(m.file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		mutated, err := m.apply(source)
-		if err != nil {
-			continue // the other test says so
-		}
-		if err := rdb.Do(t.Context(), rdb.B().ScriptLoad().Script(string(mutated)).Build()).Error(); err != nil {
-			t.Errorf("%s: %s: %v", m.list, m.guard, err)
-		}
-		if jumpsWrongly.Match(mutated) {
-			t.Errorf("%s: %s: gopher-lua compiles this loop wrongly; write (x) and false", m.list, m.guard)
+		for _, s := range sites {
+			if _, err := parseLua(file, s.mutated(string(text))); err != nil {
+				t.Errorf("%v %s", err, s.op)
+			}
 		}
 	}
 }
 
-var jumpsWrongly = regexp.MustCompile(`\b(for .* in .* do|while true do|repeat)\s+(--.*\s+)*if (false|nil)\b`)
+func TestLua_notUnderstood(t *testing.T) {
+	for _, text := range []string{"if x then", "x", "local 1 = 2", "--[[ long ]]", "x = = 1", "f(", "end"} {
+		if _, err := parseLua("a.lua", text); err == nil {
+			t.Errorf("%q: no error", text)
+		}
+	}
+}
 
-// A list that says nothing, or a text that is not there, or twice, is an error.
-func TestRead_refuses(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "list.txt")
-	for _, text := range []string{
-		"nonsense\n",
-		"file a\nnear ./a .\npromise p\nguard g\n",
-		"file a\nnear ./a .\npromise p\nguard g\n-x\n+x\n",
-		"file a\npromise p\nguard g\n-x\n",
+func TestReasons(t *testing.T) {
+	got := func(text string) string {
+		lines := strings.Split(text, "\n")
+		return reasonOf(lines, len(lines), "operand", "operand 2")
+	}
+	for text, want := range map[string]string{
+		"if a and b { // mutant: operand 2: no harm":                    "no harm",
+		"if a and b { // mutant: never, operand: no harm":               "no harm",
+		"if a and b { // mutant: operand 1: no harm":                    "",
+		"// mutant: operand 2: no harm\n// mutant: never: text\nif a {": "no harm",
+		"x() // mutant: operand 2: of another line\nif a {":             "",
+		"// mutant: operand 2: too far\n\nif a {":                       "",
+		"-- mutant: operand 2: in a script\nif a then":                  "in a script",
+		"if a and b { // see mutant: operand 2":                         "",
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if all, err := read(name); err == nil {
-			t.Errorf("%q was read as %v", text, all)
-		}
-	}
-	m := mutation{old: "x", new: "y", file: "a"}
-	for _, source := range []string{"", "x x"} {
-		if _, err := m.apply([]byte(source)); err == nil {
-			t.Errorf("applied to %q", source)
-		}
-	}
-	if got, err := m.apply([]byte("axb")); err != nil || string(got) != "ayb" {
-		t.Errorf("%q, %v", got, err)
-	}
-}
-
-// The test is named by what go test prints, however it failed.
-func TestCulprit(t *testing.T) {
-	for out, want := range map[string]string{
-		"--- FAIL: TestA (0.1s)\n    --- FAIL: TestA/b\n":                  "TestA",
-		"    --- FAIL: TestA/b (0.00s)\n":                                  "TestA",
-		"panic: test timed out after 1m\n\trunning tests:\n\t\tTestC (1m)": "TestC (time-out)",
-		"panic: x\ngoroutine 1\nplace.TestD.func1(0x1)\n":                  "TestD (panic)",
-		"=== RUN   TestE\n=== RUN   TestF\n=== RUN   TestF/b\npanic: x\n":  "TestF (panic)",
-		"exit status 2": "the tests end",
-	} {
-		if got := culprit(out); got != want {
-			t.Errorf("%q: %s, want %s", out, got, want)
+		if r := got(text); r != want {
+			t.Errorf("%q: got %q, want %q", text, r, want)
 		}
 	}
 }
 
-// Tests that run out of time together say nothing, where the one that was under way passes alone: the machine may be too busy. One that hangs
-// alone, too, has noticed the mutation.
-func TestTry_outOfTime(t *testing.T) {
+// A module with one function: what its tests notice is killed, what has a reason is equivalent, the rest survives.
+func TestRun(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{
-		"go.mod": "module m\n\ngo 1.24\n",
-		"m.go":   "package m\n",
-		"m_test.go": `package m
+		"go.mod": "module example.com/x\n\ngo 1.25\n",
+		"x.go": `package x
 
-import (
-	"flag"
-	"testing"
-)
+type counter struct{ n, most int }
 
-func TestAlone(*testing.T) {
-	if flag.Lookup("test.run").Value.String() != "^TestAlone$" {
-		select {}
+func (c *counter) add(d int) bool {
+	if d < 0 || d > 10 && c.n > 0 {
+		return false
 	}
+	switch {
+	case d == 0: // mutant: never: adding nothing does nothing
+		return true
+	}
+	c.n += d
+	c.most = max(c.most, c.n)
+	c.note()
+	return c.n < 100
 }
 
-func TestHangs(*testing.T) { select {} }
+func (c *counter) note() { c.most++; c.most-- }
+`,
+		"x_test.go": `package x
+
+import "testing"
+
+func TestAdd(t *testing.T) {
+	c := &counter{}
+	if c.add(-1) || !c.add(20) || c.add(20) || !c.add(1) || c.n != 21 || c.most != 21 {
+		t.Fatal(c)
+	}
+	if !c.add(0) {
+		t.Fatal(c)
+	}
+}
 `,
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	o := options{limit: 4 * time.Second}
-	for run, want := range map[string]string{"TestA": "TestAlone passes alone", "TestH": ""} {
-		r, err := o.try(t.Context(), mutation{file: "m.go", near: []near{{".", run}}}, []byte("package m\n"))
-		if want != "" && (err == nil || !strings.Contains(err.Error(), want)) || want == "" && (err != nil || r != (result{"caught", "TestHangs" + timeOut})) {
-			t.Errorf("%s: %v, %v", run, r, err)
+	p, err := load([]string{"."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.number()
+	r, err := newRunner(t.Context(), p, options{workers: 2, cache: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	results := map[int]result{}
+	var survived []string
+	for _, s := range p.sites {
+		res, err := r.one(context.Background(), s)
+		if err != nil {
+			t.Fatal(err)
 		}
+		results[s.n] = res
+		if res.what != "killed" {
+			survived = append(survived, s.String()+" "+res.what)
+		}
+	}
+	want := []string{
+		"x.go:6 border 2 survived",
+		"x.go:10 never survived",
+		"x.go:14 operand 1 survived", // the highest count is the latest one
+		"x.go:15 removed survived",
+		"x.go:16 always survived", "x.go:16 border survived",
+	}
+	slices.Sort(want)
+	slices.Sort(survived)
+	if strings.Join(survived, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(survived, "\n"), strings.Join(want, "\n"))
+	}
+	if !report(p.sites, results, regexp.MustCompile(".")) || report(p.sites, results, regexp.MustCompile("none")) {
+		t.Error("the survivors do not fail the run, or those do that are not meant")
 	}
 }
 
-// What is known is not run again, unless the mutation or its source changed.
-func TestKnown(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "results.tsv")
-	k, err := load(name)
-	if err != nil {
+// The Go code of the engine with all mutations in it is code that parses.
+func TestInstrument(t *testing.T) {
+	files, err := filepath.Glob("../../internal/session/*.go")
+	if err != nil || len(files) == 0 {
 		t.Fatal(err)
 	}
-	m := mutation{file: "a", old: "x", new: "y"}
-	key := m.key([]byte("axb"))
-	if err := k.put(key, result{"caught", "TestA"}); err != nil {
-		t.Fatal(err)
-	}
-	again, err := load(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r, ok := again.get(key); !ok || r != (result{"caught", "TestA"}) {
-		t.Errorf("%v, %v", r, ok)
-	}
-	if _, ok := again.get(m.key([]byte("axc"))); ok {
-		t.Error("the source changed, and the result is still known")
-	}
-	if err := k.put("another key", result{"survived", ""}); err != nil { // of a run that does not know of the one after it
-		t.Fatal(err)
-	}
-	if err := again.put(key, result{"caught", "TestB"}); err != nil {
-		t.Fatal(err)
-	}
-	both, err := load(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r, ok := both.get("another key"); !ok || r.what != "survived" {
-		t.Errorf("a run beside it lost a result: %v", r)
-	}
-	if r, _ := both.get(key); r.test != "TestB" {
-		t.Errorf("the later result does not count: %v", r)
-	}
-	one, other := "\nfunc f() {\n\tx\n}\n\nfunc g() {\n\ty\n}\n", "\nfunc f() {\n\tx\n}\n\nfunc g() {\n\tz\n}\n"
-	if m.key([]byte(one)) != m.key([]byte(other)) {
-		t.Error("another function changed, and the result is not known any more")
-	}
-	m.new = "z"
-	if _, ok := again.get(m.key([]byte("axb"))); ok {
-		t.Error("the mutation changed, and the result is still known")
-	}
-}
-
-func TestTable(t *testing.T) {
-	t.Chdir("../..")
-	m := mutation{file: "go.mod", guard: "a | b", promise: "p", old: "x"}
-	source, err := os.ReadFile(m.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := &known{of: map[string]result{m.key(source): {"caught", "TestA"}}}
-	other := m
-	other.old, other.same = "y", "it is so"
-	third := m
-	third.old = "z"
-	table, _, err := tableOf([]mutation{m, other, third}, k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{`| a \| b | p | ` + "`TestA` |", "none can: it is so", "not run yet", "3 mutations: 1 were caught, 1 cannot be noticed, 0 survived, 1 have"} {
-		if !strings.Contains(table, want) {
-			t.Errorf("%q is not in\n%s", want, table)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-}
-
-// Conditions lose each operand, statements go, writes change places; what is proposed can be read and applied.
-func TestProposals(t *testing.T) {
-	for _, c := range []struct {
-		source, guard, want string
-		lua                 bool
-	}{
-		{"func f() {\n\tif a && b(c, d) {\n\t}\n}\n", "f: `a` of `a && b(c, d)`", "\tif b(c, d) {", false},
-		{"func f() {\n\tif a && b || c {\n\t}\n}\n", "f: `b` of `a && b || c`", "\tif a || c {", false},
-		{"func f() {\n\tif x := a(); x.ok {\n\t}\n}\n", "f: `if x.ok`", "\tif x := a(); false && (x.ok) {", false},
-		{"func f() {\n\tp.Fail(t)\n}\n", "f: `p.Fail(t)`", "", false},
-		{"func f() {\n\tt.x = max(a, b)\n}\n", "f: `max` in `t.x = max(a, b)`", "\tt.x = min(a, b)", false},
-		{"local function f()\nend\nif a or b then\n", "`b` of `a or b`", "if a then", true},
-		{"  if a or b then -- c\n", "`b` of `a or b`", "  if a then -- c", true},
-		{"for _, a in b do\n  if a == c then\n", "`if a == c`", "  if (a == c) and false then", true},
-		{"redis.call('A')\nredis.call('B')\n", "order: `redis.call('A')` before `redis.call('B')`", "redis.call('B')\nredis.call('A')", true},
-	} {
-		lines := strings.Split(c.source, "\n")
-		found := false
-		for _, p := range proposals(lines, c.lua) {
-			if p.guard == c.guard {
-				_, fresh, ok := p.texts(lines, c.source)
-				found = ok && fresh == c.want
-			}
+		sites, err := parseGo(file, string(text))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if !found {
-			t.Errorf("%q: not %q, which makes it %q: %+v", c.source, c.guard, c.want, proposals(lines, c.lua))
+		place(sites, string(text))
+		if _, err := parseGo(file, instrument(string(text), sites)); err != nil {
+			t.Errorf("%s: %v", file, err)
 		}
-	}
-	if all := proposals([]string{"each(a, function(b)", "end)"}, true); all != nil {
-		t.Errorf("the first line of a call goes without its last: %+v", all)
-	}
-}
-
-func TestCaughtBefore(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "GUARDS.md")
-	text := "| a guard | above | `TestNone` |\n\n`luascripts/fair_acquire.lua`\n\n| taken away | at stake | test that went red |\n|---|---|---|\n" +
-		"| `a \\| b` | order | `TestFair_order (time-out)` |\n| one | order | none can: it is the same |\n"
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got, err := caughtBefore(name)
-	if want := map[string]string{"luascripts/fair_acquire.lua `a | b`": "TestFair_order"}; err != nil || !maps.Equal(got, want) {
-		t.Errorf("%q, %v, want %q", got, err, want)
-	}
-	if all, err := caughtBefore("../" + page); err != nil || len(all) < 1000 {
-		t.Errorf("the table of the project: %d tests, %v", len(all), err)
 	}
 }

@@ -22,7 +22,7 @@ func payOrder(c *client.Client, charge func(ctx context.Context, order string) e
 	return func(w http.ResponseWriter, r *http.Request) {
 		h, err := c.NewLock("orders:" + r.PathValue("id")).TryLock(r.Context())
 		if err != nil {
-			if !httplock.Refuse(w, err) { // busy, no answer from Redis, a bad name; here it is something else
+			if !httplock.Refuse(w, err) { // busy, Redis unavailable, a bad name; here it is something else
 				slog.Error("locking an order", "err", err)
 				http.Error(w, "internal error", http.StatusInternalServerError)
 			}

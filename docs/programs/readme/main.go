@@ -30,10 +30,10 @@ func main() {
 		return nil
 	})
 	switch {
-	case errors.Is(err, lock.ErrUnavailable):
-		fmt.Println("Redis gives no answer")
 	case errors.Is(err, lock.ErrNotAcquired):
 		fmt.Println("another process ships it")
+	case errors.Is(err, lock.ErrUnavailable):
+		fmt.Println("Redis is unavailable")
 	case err != nil:
 		fmt.Println("failed, or lost the lock:", err)
 	}

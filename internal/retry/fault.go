@@ -1,0 +1,233 @@
+package retry
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// Fault is what an error means for the command that failed with it. FaultOf is the only place that
+// decides it, for everything that sends commands.
+type Fault struct {
+	Executed Executed // whether the server may have executed the command
+	Passes   bool     // the same command may succeed later: a call that waits goes on
+	AtOnce   bool     // it passes, but hardly soon: a call that does not wait fails at once, and does not retry
+	Denied   bool     // the server does not accept the user, or the user lacks a permission
+	Is       error    // what the error of a single attempt matches; nil if that is the error itself
+}
+
+// Executed says whether the server may have executed a command.
+type Executed uint8
+
+// In doubt, it is Unknown.
+const (
+	Unknown Executed = iota
+	No
+	Yes
+)
+
+// String returns the word for it.
+func (e Executed) String() string { return [...]string{"unknown", "no", "yes"}[e] }
+
+// MayHaveRun reports whether the server may have executed the command.
+func (f Fault) MayHaveRun() bool { return f.Executed != No }
+
+// Retries reports whether a call that does not wait sends the command again while it has time.
+func (f Fault) Retries() bool { return f.Passes && !f.AtOnce }
+
+// Row is a row of the table of error replies.
+type Row struct {
+	// Match is the code, which is a word in capitals, or the part of the message by which a reply with
+	// the code ERR is told from others.
+	Match string
+
+	// Reply is an example, as a server sends it.
+	Reply string
+
+	// When says when a server sends it.
+	When string
+
+	Fault
+}
+
+// What most rows say.
+var (
+	passes     = Fault{Executed: No, Passes: true, Is: lock.ErrUnavailable}
+	inTheMidst = Fault{Executed: Unknown, Passes: true, Is: lock.ErrUnavailable}
+	passesLate = Fault{Executed: No, Passes: true, AtOnce: true, Is: lock.ErrUnavailable}
+	denied     = Fault{Executed: No, Denied: true}
+	foreign    = Fault{Executed: No, Is: lock.ErrForeignKey}
+	final      = Fault{Executed: No}
+)
+
+// Replies are the error replies of Redis and Valkey. A reply that is not among them is final.
+//
+// The scripts of this module get the replies that refuse a write before they have written anything: a server looks at
+// its own state at the first write of a script, and not at a later one. Two replies can come in the midst of a
+// script, when it has deleted a key of a slot that is being migrated.
+var Replies = []Row{
+	// The server cannot serve now.
+	{"LOADING", "LOADING Redis is loading the dataset in memory", "the server starts, or a replica loads the data of its primary", passes},
+	{"BUSY", "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", "another script, function or module command runs for too long", passes},
+	{"NOREPLICAS", "NOREPLICAS Not enough good replicas to write.", "fewer replicas than `min-replicas-to-write` are connected, as for a moment after each failover", passes},
+	{"READONLY", "READONLY You can't write against a read only replica.", "the server has become a replica", passes},
+	{"MASTERDOWN", "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "the server is a replica that has lost its primary", passes},
+	{"stale replica", "ERR Can not execute the command on a stale replica script: 1b936e, on @user_script:1.", "the same, from a script", passes},
+	{"REDIRECT", "REDIRECT 127.0.0.1:6379", "Valkey: the server has become a replica", passes},
+	{"UNBLOCKED", "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", "the server became a replica while WAIT counted replicas", passes},
+	{"WAIT cannot be used with replica", "ERR WAIT cannot be used with replica instances.", "the server became a replica before WAIT", passes},
+	{"NOSCRIPT", "NOSCRIPT No matching script. Please use EVAL.", "the script cache was emptied; the script is sent again by its text", passes},
+	{"Script killed by user", "ERR Error running script: Script killed by user with SCRIPT KILL...", "an operator ended a script that had not written", passes},
+	{"max number of clients", "ERR max number of clients reached", "`maxclients`: the server closes the new connection", passes},
+	{"OOM", "OOM command not allowed when used memory > 'maxmemory'.", "the memory is full, and no key may be evicted", passesLate},
+	{"MISCONF", "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.", "the server cannot write to its disk", passesLate},
+
+	// The cluster cannot serve now.
+	{"MOVED", "MOVED 3999 127.0.0.1:6381", "another node has the slot; a client of the cluster follows", passes},
+	{"ASK", "ASK 3999 127.0.0.1:6381", "the slot is being migrated; a client of the cluster follows", passes},
+	{"TRYAGAIN", "TRYAGAIN Multiple keys request during rehashing of slot", "the slot is being migrated, and each node has some of the keys", passes},
+	{"CLUSTERDOWN", "CLUSTERDOWN The cluster is down", "no node serves the slot, or the cluster has no majority", passes},
+	{"while the cluster is down", "ERR Script attempted to execute a write command while the cluster is down and readonly", "the same, from a script", passes},
+	{"access a slot not served", "ERR Script attempted to access a slot not served", "the same, from a script", passes},
+	{"access a non local key", "ERR Script attempted to access a non local key in a cluster node", "the slot is being migrated, and the key is gone from this node", inTheMidst},
+	{"during rehashing of the slot", "ERR Unable to execute command 'hset' in script because undeclared keys were accessed during rehashing of the slot", "the slot is being migrated, and a key is gone from this node", inTheMidst},
+
+	// Only an operator can change it.
+	{"NOAUTH", "NOAUTH Authentication required.", "the server requires a password", denied},
+	{"WRONGPASS", "WRONGPASS invalid username-password pair or user is disabled.", "the user or the password is wrong", denied},
+	{"invalid password", "ERR invalid password", "the same, before Redis 6", denied},
+	{"NOPERM", "NOPERM this user has no permissions to run the 'evalsha' command", "the user lacks a permission", denied},
+	{"The user executing the script", "ERR The user executing the script can't run this command or subcommand", "the same, from a script of Redis 6 or 7.0", denied},
+	{"ACL failure in script", "ERR ACL failure in script: User app has no permissions to run the 'publish' command", "the same, from a script of Redis 7.2 or Valkey", denied},
+	{"DENIED", "DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the default user.", "protected mode: the server closes the new connection", final},
+	{"NOPROTO", "NOPROTO unsupported protocol version", "the server does not know the version of the protocol", final},
+	{"WRONGTYPE", "WRONGTYPE Operation against a key holding the wrong kind of value", "the key has another type", foreign},
+	{"CROSSSLOT", "CROSSSLOT Keys in request don't hash to the same slot", "the keys are in different slots of a cluster", final},
+
+	// Replies to commands that this module does not send, or about words that it does not send.
+	{"BUSYGROUP", "BUSYGROUP Consumer Group name already exists", "streams", final},
+	{"BUSYKEY", "BUSYKEY Target key name already exists.", "RESTORE, MIGRATE", final},
+	{"EXECABORT", "EXECABORT Transaction discarded because of previous errors.", "EXEC", final},
+	{"INPROG", "INPROG Failover already in progress", "SENTINEL FAILOVER", final},
+	{"INVALIDOBJ", "INVALIDOBJ Corrupted HLL object detected", "HyperLogLog", final},
+	{"IOERR", "IOERR error or timeout writing to target instance", "MIGRATE", final},
+	{"NOGOODSLAVE", "NOGOODSLAVE No suitable replica to promote", "SENTINEL FAILOVER", final},
+	{"NOGROUP", "NOGROUP No such consumer group", "streams", final},
+	{"NOMASTERLINK", "NOMASTERLINK Can't SYNC while not connected with my master", "replication", final},
+	{"NOQUORUM", "NOQUORUM 1 usable Sentinels. Not enough available Sentinels to reach the majority and authorize a failover", "SENTINEL CKQUORUM", final},
+	{"NOSUB", "NOSUB 'unsubscribe' command executed not in subscribed mode", "Valkey: UNSUBSCRIBE", final},
+	{"NOTBUSY", "NOTBUSY No scripts in execution right now.", "SCRIPT KILL", final},
+	{"NOTREADY", "NOTREADY Cluster is not ready to migrate slots", "migration of slots", final},
+	{"UNKILLABLE", "UNKILLABLE Sorry the script already executed write commands against the dataset.", "SCRIPT KILL", final},
+	{"ERR", "ERR unknown command 'EVALSHA'", "any other error", final},
+}
+
+// codes are the rows that a code tells, and messages the others.
+var (
+	codes    = make(map[string]*Row)
+	messages []*Row
+)
+
+func init() {
+	for i := range Replies {
+		r := &Replies[i]
+		switch {
+		case r.Match == strings.ToUpper(r.Match):
+			codes[r.Match] = r
+		default:
+			messages = append(messages, r)
+		}
+	}
+}
+
+// Reply returns the row of an error reply.
+//
+// The code need not be the first word: some servers put their own before an error inside a script, and those before
+// Redis 7 keep the dash by which the protocol marks an error. But if the first word is a code other than ERR, the others
+// are not looked at: a message can have the name of a key.
+func Reply(text string) Row {
+	first, _, _ := strings.Cut(text, " ")
+	if r := codes[strings.TrimPrefix(first, "-")]; r != nil && r.Match != "ERR" {
+		return *r
+	}
+	for _, r := range messages {
+		if strings.Contains(text, r.Match) {
+			return *r
+		}
+	}
+	for word := range strings.FieldsSeq(text) {
+		if r := codes[strings.TrimPrefix(word, "-")]; r != nil && r.Match != "ERR" {
+			return *r
+		}
+	}
+	return *codes["ERR"]
+}
+
+// Passes reports whether a server that sent this error reply may accept the same command later.
+func Passes(text string) bool { return Reply(text).Passes }
+
+// Kind is a row of the table of errors that are no replies.
+type Kind struct {
+	What string // the error
+	Fault
+	is func(err error) bool
+}
+
+// as returns a function that reports whether an error has one of type E inside.
+func as[E error](err error) bool { return errors.As(err, new(E)) }
+
+// Kinds are the errors that are no error replies. The first that matches counts; any other is as the last one.
+var Kinds = []Kind{
+	{"the client of this module is closed", Fault{Executed: No, Is: lock.ErrClosed}, func(err error) bool { return errors.Is(err, lock.ErrClosed) }},
+	{"the application closed the rueidis client", Fault{Is: lock.ErrClosed}, as[Closed]},
+	{"the server or a proxy does not know EVALSHA or EVAL", final, as[*luascripts.UnknownError]},
+	{"a reply that is none of the script's", Fault{Executed: Yes}, as[*luascripts.ReplyError]},
+	{"an error of this module's own", final, func(err error) bool { var own interface{ Final() }; return errors.As(err, &own) }},
+	{"no connection could be made, so nothing was sent", passes, as[Undialled]},
+	{"the connection broke, or no reply came within the operation timeout", inTheMidst, func(error) bool { return true }},
+}
+
+// FaultOf returns what err, with which a command failed, means.
+//
+// An error of connecting can be that of a later connection: rueidis sends a command again by itself when its
+// ConnLifetime ends. So it counts as "nothing was sent" only as Undialled.
+func FaultOf(err error) Fault {
+	var wait *luascripts.WaitError
+	if errors.As(err, &wait) { // the script before WAIT was executed
+		f := Reply(wait.Reply).Fault
+		if !f.Passes {
+			f = Fault{Is: lock.ErrReplicas}
+		}
+		f.Executed = Yes
+		return f
+	}
+	var reply *rueidis.RedisError
+	if errors.As(err, &reply) {
+		return Reply(reply.Error()).Fault
+	}
+	for _, k := range Kinds {
+		if k.is(err) {
+			return k.Fault
+		}
+	}
+	panic("the last kind is any error")
+}
+
+// Undialled is the error of connecting in a client that sends no command twice, as it has no ClientOption.ConnLifetime.
+type Undialled struct{ Err error }
+
+func (e Undialled) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error of connecting.
+func (e Undialled) Unwrap() error { return e.Err }
+
+// Closed is the error of a command that found the rueidis client closed.
+type Closed struct{ Err error }
+
+func (e Closed) Error() string { return e.Err.Error() }
+
+// Unwrap returns what the client library said, which matches rueidis.ErrClosing.
+func (e Closed) Unwrap() error { return e.Err }

@@ -1,0 +1,182 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/owner"
+)
+
+// UntilUnlock returns a Locker for l whose holds last until Unlock, even after the context given to Lock or TryLock is canceled. That
+// context ends the wait, and nothing after it. Use it where something calls Unlock reliably when the work is done, such as a
+// framework; [Do] does so itself.
+//
+// [WithMaxHold] bounds such a hold, counted from the grant, and closing the client ends it. [WithGrace] does not end it: after that time the client
+// reports once that the work is still running (see [Observer]). A hold that is never unlocked blocks all other owners for as long as its
+// process lives.
+func UntilUnlock(l Locker) Locker { return untilUnlock{l} }
+
+type untilUnlock struct{ Locker }
+
+func (l untilUnlock) Lock(ctx context.Context) (Hold, error) {
+	return l.acquire(ctx, "lock", l.Locker.Lock)
+}
+
+func (l untilUnlock) TryLock(ctx context.Context) (Hold, error) {
+	return l.acquire(ctx, "trylock", l.Locker.TryLock)
+}
+
+func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(context.Context) (Hold, error)) (Hold, error) {
+	if ctx.Done() == nil {
+		return acquire(ctx) // never canceled
+	}
+	wait := newRelay(context.WithValue(ctx, owner.Caller{}, ctx), ctx, ctx)
+	acquired := false
+	defer func() {
+		if !acquired {
+			wait.release() // also when acquire panics
+		}
+	}()
+	h, err := acquire(wait)
+	if err != nil {
+		return nil, err
+	}
+	wait.check()
+	if acquired = wait.release(); !acquired { // canceled just after the grant, perhaps with the hold's context
+		canceled := ctx.Err()
+		if cause := context.Cause(ctx); !errors.Is(canceled, cause) {
+			canceled = fmt.Errorf("%w: %w", canceled, cause)
+		}
+		return nil, errors.Join(&Error{Op: op, Name: l.Name(), Err: canceled}, h.Unlock(ctx))
+	}
+	return h, nil
+}
+
+// HoldFrom returns the hold under which the function that got ctx runs: the function of [Do], [TryDo] or any other call of this module that
+// locks for a function. It returns nil if there is none.
+//
+// The context of that function is canceled with the caller's, and the lock stays held until the function has returned. A function that still
+// has work to do after the cancellation checks the hold: its Err is nil while the lock is held, and matches [ErrLost] after a loss. The hold
+// belongs to the caller of the function: do not unlock it.
+func HoldFrom(ctx context.Context) Hold {
+	h, _ := ctx.Value(holdKey{}).(Hold)
+	return h
+}
+
+type holdKey struct{}
+
+// workContext returns the context of the work under h for a caller with ctx: canceled with ctx, and when h ends. release frees its
+// resources once h has ended.
+func workContext(ctx context.Context, h Hold) (work context.Context, release func()) {
+	held := h.Context()
+	values := context.WithValue(held, holdKey{}, h)
+	if ctx.Done() == nil {
+		return values, func() {}
+	}
+	// A lock that the work acquires itself is not one that lasts until Unlock.
+	r := newRelay(context.WithValue(values, owner.Caller{}, nil), ctx, held, ctx)
+	return r, func() {
+		r.check()
+		r.release()
+	}
+}
+
+// relay is a context that is canceled when one of several others is, with the same error and cause, until it is released. The standard
+// library can derive a context from one other only, and cannot release it. Err checks the others itself, because
+// the signal of a hold's context can be late in a process that was paused.
+type relay struct {
+	context.Context // the values; and the cause after the cancellation, because context.Cause asks for a value
+	cancel          context.CancelCauseFunc
+	deadline        context.Context // whose deadline it has until it is released
+	done            chan struct{}
+
+	mu     sync.Mutex
+	err    error             // why it is canceled; nil while it is not
+	others []context.Context // nil after the cancellation or the release
+	stops  []func() bool     // stop listening to others
+}
+
+// newRelay returns a relay with the values of one context and the deadline of another.
+func newRelay(values, deadline context.Context, others ...context.Context) *relay {
+	r := &relay{deadline: deadline, done: make(chan struct{}), others: others}
+	r.Context, r.cancel = context.WithCancelCause(context.WithoutCancel(values))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, other := range others {
+		r.stops = append(r.stops, context.AfterFunc(other, r.check))
+	}
+	return r
+}
+
+// check cancels r if one of the others is canceled.
+func (r *relay) check() {
+	r.mu.Lock()
+	others := r.others
+	r.mu.Unlock()
+	for _, other := range others { // without the mutex: a hold's context runs code of its lock
+		if err := other.Err(); err != nil {
+			r.end(err, context.Cause(other))
+			return
+		}
+	}
+}
+
+// end cancels r, unless it is canceled or released already.
+func (r *relay) end(err, cause error) {
+	r.mu.Lock()
+	if r.others == nil {
+		r.mu.Unlock()
+		return
+	}
+	r.err, r.others = err, nil
+	r.cancel(cause) // with the mutex, so that Err and Cause agree: contexts under r are canceled by other goroutines
+	close(r.done)
+	stops := r.stops
+	r.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
+}
+
+// release has r never be canceled from now on, and reports whether it was not before.
+func (r *relay) release() bool {
+	r.mu.Lock()
+	alive, stops := r.err == nil, r.stops
+	r.others, r.deadline = nil, context.Background()
+	r.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
+	return alive
+}
+
+// Deadline returns the deadline of the caller's context, until r is released.
+func (r *relay) Deadline() (time.Time, bool) {
+	r.mu.Lock()
+	of := r.deadline
+	r.mu.Unlock()
+	return of.Deadline()
+}
+
+func (r *relay) Done() <-chan struct{} { return r.done }
+
+func (r *relay) Err() error {
+	r.check()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// Value checks as well: before Go 1.26, context.Cause calls no other method.
+func (r *relay) Value(key any) any {
+	r.check()
+	return r.Context.Value(key)
+}
+
+// AfterFunc is for contexts derived from r: package context calls it instead of waiting for Done in a goroutine.
+func (r *relay) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(r.Context, f) }
+
+func (r *relay) String() string { return fmt.Sprint(r.Context) }

@@ -1,0 +1,152 @@
+local function is_owner(field)
+  return string.find(field, '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x:%-?%d+$') ~= nil
+end
+
+local function timeout(beside, owner, n)
+  return beside .. ':' .. owner .. ':rwlock_timeout:' .. n
+end
+
+local function lives(lock, beside, owner, count)
+  local most = 0
+  for n = count, math.max(count - 255, 1), -1 do
+    local left = redis.call('PTTL', timeout(beside, owner, n))
+    if left == -1 then left = math.max(redis.call('PTTL', lock), 1000) end
+    most = math.max(most, left)
+  end
+  return most
+end
+
+local function unlease(beside, owner, from, to)
+  for n = to, math.max(from, to - 9999), -1 do redis.pcall('DEL', timeout(beside, owner, n)) end
+end
+
+local function readers(lock, beside, part, f)
+  for i = #part - 1, 1, -2 do
+    local owner, count = part[i], tonumber(part[i + 1])
+    if owner ~= 'mode' and count and string.sub(owner, -6) ~= ':write' then
+      if f(owner, count, lives(lock, beside, owner, count)) then return true end
+    end
+  end
+  return false
+end
+
+local function survey(lock, beside, except, enough)
+  local most, seen, dead, cursor, stopped = 0, 0, {}, '0', false
+  repeat
+    local page = redis.call('HSCAN', lock, cursor, 'COUNT', 20)
+    cursor = page[1]
+    stopped = readers(lock, beside, page[2], function(owner, _, left)
+      if seen == 50 then return true end
+      if owner ~= except then
+        seen = seen + 1
+        most = math.max(most, left)
+        if left == 0 then dead[#dead + 1] = owner end
+      end
+      return most >= enough
+    end)
+  until stopped or cursor == '0'
+  return most, not stopped, dead
+end
+
+local function bury(lock, dead)
+  if #dead > 0 then redis.call('HDEL', lock, unpack(dead)) end
+  return redis.call('HLEN', lock) == 1
+end
+
+local function prune(lock, beside)
+  if redis.call('HLEN', lock) <= 16 then return end
+  local dead, seen = {}, 0
+  readers(lock, beside, redis.call('HSCAN', lock, redis.call('TIME')[2], 'COUNT', 10)[2], function(owner, _, left)
+    if left == 0 then dead[#dead + 1] = owner end
+    seen = seen + 1
+    return seen == 50
+  end)
+  bury(lock, dead)
+end
+
+local function side(lock)
+  local mode = redis.pcall('HGET', lock, 'mode')
+  if type(mode) == 'table' then
+    if string.find(mode.err, 'WRONGTYPE', 1, true) then return nil, -4 end
+    return nil, mode
+  end
+  if not mode and redis.call('EXISTS', lock) == 0 then return false end
+  if mode ~= 'read' and mode ~= 'write' or redis.call('HLEN', lock) < 2 then return nil, -4 end
+  local some = redis.call('HSCAN', lock, 0, 'COUNT', 8)[2]
+  for i = 1, math.min(#some, 32), 2 do
+    local field = some[i]
+    if field ~= 'mode' and not (is_owner((string.gsub(field, ':write$', ''))) and tonumber(some[i + 1])) then return nil, -4 end
+  end
+  return mode
+end
+
+local function one_passed() return 1 end
+
+local function turned(turn)
+  local text = redis.pcall('GET', turn)
+  local left = type(text) == 'string' and redis.call('PTTL', turn) or 0
+  if left <= 0 then return '', 0, 0, 0 end
+  local owner, since, start = string.match(text, '^(.*) (%d+) (%d+)$')
+  return owner or '', tonumber(since or 0), tonumber(start or 0), left
+end
+
+local function turns(turn, owner, since, start, left)
+  redis.pcall('SET', turn, string.format('%s %.0f %.0f', owner, since, start), 'PX', left)
+end
+
+local function wished(wish)
+  local text = redis.pcall('GET', wish)
+  if type(text) ~= 'string' or redis.call('PTTL', wish) <= 0 then return nil end
+  local owner, since = string.match(text, '^(.*) (%d+)$')
+  return owner, tonumber(since)
+end
+local lock, turn, never = KEYS[1], KEYS[2], KEYS[3]
+local owner, leave, beside = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local channel, publish = ARGV[4], ARGV[5]
+
+local function tell() redis.pcall(publish, channel, '0') end
+
+local reader, _, start = turned(turn)
+if leave == 0 and reader == owner then
+  redis.pcall('DEL', turn)
+  tell()
+end
+local mode, answer = side(lock)
+if mode == nil then return answer end
+local count = mode and tonumber(redis.call('HGET', lock, owner) or nil)
+redis.call('HDEL', lock, '')
+if not count then return -2 end
+
+local mine = lives(lock, beside, owner, count)
+if leave > 0 then
+  if mine == 0 then return -2 end
+  redis.call('HSET', lock, owner, leave)
+  for n = 1, leave do redis.call('PEXPIRE', timeout(beside, owner, n), mine) end
+  unlease(beside, owner, leave + 1, count)
+  return 1
+end
+if mode == 'write' then
+  redis.call('HDEL', lock, owner)
+else
+  local carried = redis.call('PTTL', lock) - 10
+  local most, all, dead = survey(lock, beside, owner, math.max(carried, 1))
+  if most == 0 and not all then
+    bury(lock, dead)
+    return -3
+  end
+  if most == 0 then
+    redis.call('DEL', lock)
+    if reader == '' and start > 0 then redis.pcall('DEL', turn) end
+    tell()
+  else
+    redis.call('HDEL', lock, owner)
+    if all and most < carried then
+      redis.pcall('PEXPIRE', lock, most)
+      if most < 1000 then tell() end
+    end
+    prune(lock, beside)
+  end
+end
+unlease(beside, owner, 1, count)
+if mine == 0 then return -2 end
+return 1

@@ -1,0 +1,248 @@
+package multilock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/leasehold-go/leasehold/lock"
+)
+
+// class says what a server's reason for not voting means for the quorum.
+type class int
+
+const (
+	voted       class = iota
+	open              // its reply would not have changed the outcome, or the call ended before it came
+	refused           // another owner has the lock there
+	unavailable       // no usable reply: another attempt may get one
+	broken            // a fault that another attempt meets again, such as a missing permission
+	classes
+)
+
+// classOf returns the class of reason. A lock whose error matches both ErrNotAcquired and ErrUnavailable had no reply to
+// its last command.
+func classOf(reason error) class {
+	late, isLate := reason.(noVote)
+	switch {
+	case reason == nil:
+		return voted
+	case reason == errOpen:
+		return open
+	case isLate && late.said != nil && classOf(late.said) == refused:
+		return refused
+	case isLate:
+		return unavailable
+	case errors.Is(reason, lock.ErrUnavailable):
+		return unavailable
+	case errors.Is(reason, lock.ErrNotAcquired):
+		return refused
+	}
+	for _, passing := range []error{lock.ErrLost, os.ErrDeadlineExceeded, io.EOF, context.Canceled} {
+		if errors.Is(reason, passing) {
+			return unavailable
+		}
+	}
+	if errors.As(reason, new(net.Error)) {
+		return unavailable
+	}
+	return broken
+}
+
+// ballot is the error that there is no majority.
+type ballot struct {
+	verdict  error  // ErrNotAcquired, ErrUnavailable or ErrLost; nil: the reasons of class broken are the error
+	did      string // what the servers that count did: "votes"
+	votes    int
+	majority int
+	reasons  []error // why each server has no vote; nil where it has one
+}
+
+// judge sets the verdict on an acquisition from the reasons, and reports whether they allow one: with too many servers
+// of class open they do not. final reports whether it is not worth waiting for the open servers, as the verdict stays the same whatever they reply.
+//
+// The quorum is not acquired only if so many servers named another owner that the rest is no majority. Otherwise a fault
+// counts if the rest without the broken servers is no majority either. Otherwise the unavailable ones are to blame: with
+// their votes there could be a majority.
+func (b *ballot) judge() (known, final bool) {
+	var n [classes]int
+	for _, reason := range b.reasons {
+		n[classOf(reason)]++
+	}
+	spare := len(b.reasons) - b.majority // as many may be without a vote
+	hopeless := n[refused] + n[broken]
+	switch {
+	case n[refused] > spare:
+		b.verdict = lock.ErrNotAcquired
+		return true, true
+	case n[broken] > 0 && hopeless > spare:
+		b.verdict = nil
+		return true, false // an operator wants to know what the others say
+	default:
+		b.verdict = lock.ErrUnavailable
+		return hopeless+n[unavailable] > spare, hopeless+n[unavailable] > spare && hopeless+n[open] <= spare
+	}
+}
+
+// stays reports whether the next attempt will meet the same errors at so many servers that the rest is no majority.
+func (b *ballot) stays() bool {
+	faults := 0
+	for _, reason := range b.reasons {
+		if classOf(reason) == broken {
+			faults++
+		}
+	}
+	return faults > len(b.reasons)-b.majority
+}
+
+// Error returns how many votes there were, and why there were no more.
+func (b *ballot) Error() string {
+	var text strings.Builder
+	if b.verdict == nil {
+		text.WriteString("no majority")
+	} else {
+		text.WriteString(b.verdict.Error())
+	}
+	fmt.Fprintf(&text, ": %d of %d %s", b.votes, len(b.reasons), b.did)
+	for i, err := range b.reasons {
+		if err == nil {
+			continue
+		}
+		if e, ok := err.(*lock.Error); ok {
+			err = e.Err // the lock has the same name on all servers
+		}
+		fmt.Fprintf(&text, "; server %d: %v", i+1, err)
+	}
+	return text.String()
+}
+
+// Unwrap returns the verdict and the reasons that led to it. The other reasons are in the text only, so that the error
+// means one thing.
+func (b *ballot) Unwrap() (all []error) {
+	if b.verdict != nil {
+		all = append(all, b.verdict)
+	}
+	for _, reason := range b.reasons {
+		switch c := classOf(reason); {
+		case b.verdict == nil && c == broken:
+			all = append(all, reasonOf(reason))
+		case b.verdict == lock.ErrUnavailable && c == unavailable:
+			all = append(all, reasonOf(reason, lock.ErrLost))
+		case b.verdict == lock.ErrLost && (c == unavailable || c == broken):
+			all = append(all, reasonOf(reason, lock.ErrUnavailable))
+		}
+	}
+	return all
+}
+
+// reasonOf returns reason without ErrNotAcquired, the end of a context, which was not the caller's, and the errors of not.
+func reasonOf(reason error, not ...error) error {
+	return without{reason, append(not, lock.ErrNotAcquired, context.Canceled, context.DeadlineExceeded)}
+}
+
+// without is an error that does not match some of the errors that it is made of.
+type without struct {
+	error
+	not []error
+}
+
+// Is leaves them out.
+func (e without) Is(target error) bool {
+	return !slices.Contains(e.not, target) && errors.Is(e.error, target)
+}
+
+// As finds what it finds in the error.
+func (e without) As(target any) bool { return errors.As(e.error, target) }
+
+// errOpen is the reason of a server whose reply was not needed, or not waited for.
+var errOpen = errors.New("its reply was not waited for")
+
+// noVote is the reason of a server that did not vote in time.
+type noVote struct {
+	within time.Duration
+	said   error // the error of its Locker when its context was canceled; nil if none
+}
+
+// Error says how long the attempt waited.
+func (e noVote) Error() string {
+	text := fmt.Sprintf("no vote within %v", e.within)
+	if e.said != nil {
+		text += fmt.Sprintf(" (%v)", e.said)
+	}
+	return text
+}
+
+// Is makes it match os.ErrDeadlineExceeded, and ErrUnavailable unless the server's last reply
+// named another owner. The context that ended was not the caller's, so it matches no context error.
+func (e noVote) Is(target error) bool {
+	if target == lock.ErrUnavailable {
+		return classOf(e) == unavailable
+	}
+	return target == os.ErrDeadlineExceeded
+}
+
+// Timeout reports true.
+func (e noVote) Timeout() bool { return true }
+
+// young is the reason of a server that has no vote yet.
+type young struct{ left time.Duration }
+
+// Error says when the server will have a vote.
+func (e young) Error() string {
+	return fmt.Sprintf("the server started recently and may have forgotten a lock; it has a vote in %v", e.left.Round(time.Millisecond))
+}
+
+// Is makes it match ErrUnavailable: no other owner was seen, and the reason passes.
+func (e young) Is(target error) bool { return target == lock.ErrUnavailable }
+
+// sameServer is the reason of a lock that is on the server of another lock of the quorum.
+type sameServer struct{ first, second int } // from 0
+
+// Error names both locks.
+func (e sameServer) Error() string {
+	return fmt.Sprintf("locks %d and %d are on the same server; a quorum needs a separate server for each lock", e.first+1, e.second+1)
+}
+
+// ended returns the error of a call whose context is over. last is the error of its last attempt, and says whether the
+// lock was refused; nil if no attempt had a result.
+func ended(ctx context.Context, last error) error {
+	err := ctx.Err()
+	if cause := context.Cause(ctx); !errors.Is(err, cause) {
+		err = fmt.Errorf("%w: %w", err, without{cause, []error{lock.ErrNotAcquired, lock.ErrUnavailable}}) // it may be of another call
+	}
+	if last != nil {
+		err = fmt.Errorf("%w (last attempt: %w)", err, last)
+	}
+	return err
+}
+
+// waited is the error of a Lock that WithWait ended.
+type waited struct {
+	limit time.Duration
+	last  error // why the last attempt failed; nil if none had a result
+}
+
+// Error says how long Lock waited.
+func (e waited) Error() string {
+	if e.last == nil {
+		return fmt.Sprintf("%v: waited for %v", lock.ErrUnavailable, e.limit)
+	}
+	return fmt.Sprintf("waited for %v (last attempt: %v)", e.limit, e.last)
+}
+
+// Unwrap returns the errors that it matches; the end of a context is not one of them.
+func (e waited) Unwrap() []error {
+	if e.last == nil {
+		return []error{lock.ErrUnavailable, os.ErrDeadlineExceeded}
+	}
+	return []error{os.ErrDeadlineExceeded, e.last}
+}
+
+// Timeout reports true.
+func (e waited) Timeout() bool { return true }

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+const removed = "removed"
+
+// shape says how a mutation of Go code is switched on in a test binary that has all mutations in it.
+type shape int
+
+const (
+	shapeFalse     shape = iota // the expression is false
+	shapeTrue                   // the expression is true
+	shapeBorder                 // the other comparison of two parts
+	shapeStatement              // the statement is not executed
+	shapePick                   // min or max is the second part; shapePick+1: the first part
+)
+
+// site is one mutation.
+type site struct {
+	file     string
+	op       string // never, always, operand, border, removed; with a number if a line has several
+	from, to int    // what it replaces
+	new      string // in a script: by what
+	shape    shape  // in Go
+	parts    [][2]int
+	n        int    // the number by which a test binary knows it
+	line     int    // where it begins
+	ends     int    // the line where it ends
+	source   string // the text that is mutated, shortened
+	reason   string // why no test can notice it; empty if one can
+}
+
+// place places the sites in the text: their lines, names and reasons.
+func place(sites []site, text string) {
+	starts := []int{0}
+	for i, c := range text {
+		if c == '\n' {
+			starts = append(starts, i+1)
+		}
+	}
+	lineOf := func(at int) int {
+		n, found := slices.BinarySearch(starts, at)
+		if !found {
+			n--
+		}
+		return n + 1
+	}
+	slices.SortStableFunc(sites, func(a, b site) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.to, a.to)) })
+	type name struct {
+		line int
+		op   string
+	}
+	total, seen := map[name]int{}, map[name]int{}
+	for i := range sites {
+		s := &sites[i]
+		s.line, s.ends = lineOf(s.from), lineOf(max(s.to-1, s.from))
+		s.source = strings.Join(strings.Fields(text[s.from:s.to]), " ")
+		total[name{s.line, s.op}]++
+	}
+	lines := strings.Split(text, "\n")
+	for i := range sites {
+		s := &sites[i]
+		k := name{s.line, s.op}
+		seen[k]++
+		short := s.op
+		if total[k] > 1 {
+			s.op = fmt.Sprintf("%s %d", short, seen[k])
+		}
+		s.reason = reasonOf(lines, s.line, short, s.op)
+	}
+}
+
+var note = regexp.MustCompile(`(?://|--) mutant: ([a-z0-9, ]+): (.+)$`)
+
+// reasonOf returns what a note at the line, or on lines of its own just before it, says of a mutation:
+//
+//	if wake { // mutant: always, operand 2: another wake-up does no harm
+func reasonOf(lines []string, line int, short, op string) string {
+	for n := line; n > 0; n-- {
+		text := lines[n-1]
+		if n < line && !note.MatchString(strings.TrimSpace(text)) {
+			return ""
+		}
+		if alone := note.FindStringIndex(strings.TrimSpace(text)); n < line && alone[0] != 0 {
+			return ""
+		}
+		if m := note.FindStringSubmatch(text); m != nil {
+			for name := range strings.SplitSeq(m[1], ",") {
+				if name = strings.TrimSpace(name); name == short || name == op {
+					return m[2]
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// mutated returns a script with the mutation in it.
+func (s site) mutated(text string) string { return text[:s.from] + s.new + text[s.to:] }
+
+// instrument returns Go code with all mutations in it, each of which is switched on by its number.
+func instrument(text string, sites []site) string {
+	return render(text, 0, len(text), sites)
+}
+
+// render returns the text from lo to hi. The sites are sorted: an outer one comes before those inside.
+func render(text string, lo, hi int, sites []site) string {
+	var out strings.Builder
+	at := lo
+	for i := 0; i < len(sites); {
+		outer := sites[i]
+		same, inner, next := []site{outer}, []site(nil), i+1
+		for ; next < len(sites) && sites[next].from < outer.to; next++ {
+			if s := sites[next]; s.from == outer.from && s.to == outer.to {
+				same = append(same, s)
+			} else {
+				inner = append(inner, s)
+			}
+		}
+		out.WriteString(text[at:outer.from])
+		out.WriteString(wrap(text, outer.from, outer.to, same, inner))
+		at, i = outer.to, next
+	}
+	out.WriteString(text[at:hi])
+	return out.String()
+}
+
+// wrap returns the text of some sites that are the same part of it.
+func wrap(text string, from, to int, same, inner []site) string {
+	part := func(of [2]int) string {
+		var within []site
+		for _, s := range inner {
+			if s.from >= of[0] && s.to <= of[1] {
+				within = append(within, s)
+			}
+		}
+		return render(text, of[0], of[1], within)
+	}
+	var base string
+	for _, s := range same {
+		switch s.shape {
+		case shapeBorder:
+			x, y := part(s.parts[0]), part(s.parts[1])
+			op := strings.TrimSpace(text[s.parts[0][1]:s.parts[1][0]])
+			base = fmt.Sprintf("(mutant(%[1]d) && %[2]s %[3]s %[4]s || !mutant(%[1]d) && %[2]s %[5]s %[4]s)", s.n, x, borders[op], y, op)
+		case shapePick:
+			name := "mutantMax"
+			if strings.HasPrefix(text[from:], "min") {
+				name = "mutantMin"
+			}
+			base = fmt.Sprintf("%s(%d, %s, %s)", name, s.n, part(s.parts[0]), part(s.parts[1]))
+		}
+	}
+	if base == "" {
+		base = render(text, from, to, inner)
+	}
+	for _, s := range same {
+		switch s.shape {
+		case shapeFalse:
+			base = fmt.Sprintf("(!mutant(%d) && (%s))", s.n, base)
+		case shapeTrue:
+			base = fmt.Sprintf("(mutant(%d) || (%s))", s.n, base)
+		case shapeStatement:
+			base = fmt.Sprintf("if !mutant(%d) { %s }", s.n, base)
+		}
+	}
+	return base
+}
+
+// hook is what each package with mutations has in addition: base is the number of its first mutation, count how many
+// it has.
+func hook(name string, base, count int) string {
+	return fmt.Sprintf(`package %s
+
+import (
+	"cmp"
+	"os"
+	"strconv"
+	"sync/atomic"
+)
+
+var mutantNow, mutantSeen = mutantOn(), mutantRecord()
+
+func mutantOn() int { n, _ := strconv.Atoi(os.Getenv("LEASEHOLD_MUTANT")); return n }
+
+func mutantRecord() *os.File {
+	if name := os.Getenv("LEASEHOLD_MUTANT_SEEN"); name != "" {
+		f, _ := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		return f
+	}
+	return nil
+}
+
+var mutantOnce [%d]atomic.Bool
+
+func mutant(n int) bool {
+	if mutantSeen != nil && mutantOnce[n-%d].CompareAndSwap(false, true) {
+		mutantSeen.WriteString(strconv.Itoa(n) + "\n")
+	}
+	return n == mutantNow
+}
+
+func mutantMax[T cmp.Ordered](n int, a, b T) T {
+	if mutant(n) {
+		return b
+	} else if mutant(n + 1) {
+		return a
+	}
+	return max(a, b)
+}
+
+func mutantMin[T cmp.Ordered](n int, a, b T) T {
+	if mutant(n) {
+		return b
+	} else if mutant(n + 1) {
+		return a
+	}
+	return min(a, b)
+}
+`, name, max(count, 1), base)
+}
+
+// scriptHook is what the package of the scripts has in addition: a script can be replaced by a mutated one without
+// another build, and it is recorded which scripts run.
+const scriptHook = `package luascripts
+
+import (
+	"embed"
+	"os"
+	"sync"
+)
+
+func mutantRead(files embed.FS, name string) ([]byte, error) {
+	if name == os.Getenv("LEASEHOLD_MUTANT_SCRIPT") {
+		return os.ReadFile(os.Getenv("LEASEHOLD_MUTANT_TEXT"))
+	}
+	return files.ReadFile(name)
+}
+
+var mutantRan sync.Map
+
+func (s *script) mutantSelf() *script { return s } // also of what embeds one
+
+func mutantRun[T any](of T) T {
+	if it, ok := any(of).(interface{ mutantSelf() *script }); ok && mutantSeen != nil {
+		s := it.mutantSelf()
+		if _, before := mutantRan.LoadOrStore(s.name, true); !before {
+			mutantSeen.WriteString(s.name + ".lua\n")
+		}
+	}
+	return of
+}
+`
