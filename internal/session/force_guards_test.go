@@ -261,7 +261,7 @@ func TestForce_says(t *testing.T) {
 		s.tell(w.Context(), spec, owners, opTime)
 		spec.Keys.Publish = "SPUBLISH"
 		s.tell(w.Context(), spec, owners, opTime)
-		if len(asked) != 2 || asked["PUBLISH"] != 2 || asked["SPUBLISH"] != 2 {
+		if len(asked) != 3 || asked["SET"] != 2 || asked["PUBLISH"] != 2 || asked["SPUBLISH"] != 2 {
 			w.Errorf("it sent %v", asked)
 		}
 		w.close(s)
