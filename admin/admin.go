@@ -116,7 +116,7 @@ func New(rdb rueidis.Client, opts ...Option) (*Admin, error) {
 // Kind is a kind of lock, or of what is like a lock.
 type Kind string
 
-// The kinds. A fair lock without waiters looks like a plain one in Redis, and is
+// The kinds. A fair lock that Redisson holds and nobody waits for looks like a plain one in Redis, and is
 // shown as one.
 const (
 	Plain     Kind = "plain"

@@ -210,12 +210,12 @@ func TestLocks(t *testing.T) {
 			query admin.Query
 			want  string
 		}{
-			{admin.Query{}, "crowd rw 1000 0|fair:alone plain 1 0|fair:wanted fair 1 1|java:plain plain 1 0|java:write rw 1 0|orders:1 plain 1 0|orders:2 plain 1 1|rw:read rw 2 1|rw:write rw 1 0|{orders}:3 plain 1 0"},
+			{admin.Query{}, "crowd rw 1000 0|fair:alone fair 1 0|fair:wanted fair 1 1|java:plain plain 1 0|java:write rw 1 0|orders:1 plain 1 0|orders:2 plain 1 1|rw:read rw 2 1|rw:write rw 1 0|{orders}:3 plain 1 0"},
 			{admin.Query{Match: "orders:*"}, "orders:1 plain 1 0|orders:2 plain 1 1"},
 			{admin.Query{Match: admin.Prefix("orders:")}, "orders:1 plain 1 0|orders:2 plain 1 1"},
 			{admin.Query{Match: admin.Prefix("[o]rders")}, ""},
 			{admin.Query{Kind: admin.ReadWrite, Match: "rw*"}, "rw:read rw 2 1|rw:write rw 1 0"},
-			{admin.Query{Kind: admin.Fair}, "fair:wanted fair 1 1"},
+			{admin.Query{Kind: admin.Fair}, "fair:alone fair 1 0|fair:wanted fair 1 1"},
 			{admin.Query{Match: "nothing"}, ""},
 		} {
 			if got := strings.Join(s.list(test.query), "|"); got != test.want {

@@ -104,8 +104,8 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 			return l, err
 		}
 	}
-	// A plain lock and a fair lock without waiters look the same. The lock can also become free between two
-	// questions, and change its kind. So both scripts look at it, and the queue decides.
+	// A plain lock and a fair lock have hashes that are alike. The lock can also become free between two
+	// questions, and change its kind. So both scripts look at it. An owner of ours says which it is; of Redisson's, the queue decides.
 	plain, err := a.ask(ctx, name, Plain)
 	if err != nil {
 		return Lock{}, err
@@ -117,10 +117,20 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 	if err != nil {
 		return Lock{}, err
 	}
-	if len(fair.Waiters) > 0 {
+	if kind, known := kindOf(fair.State); known && kind == Fair || !known && len(fair.Waiters) > 0 {
 		return fair, nil
 	}
 	return plain, nil
+}
+
+// kindOf returns whether a lock without sides is Plain or Fair, if its holder says it.
+func kindOf(state lock.State) (k Kind, known bool) {
+	for _, h := range state.Holders {
+		if fair, known := luascripts.FairOwner(h.Owner); known {
+			return map[bool]Kind{true: Fair, false: Plain}[fair], true
+		}
+	}
+	return "", false
 }
 
 // unanswered reports whether err says that Redis has not answered. It is not known then what the key holds.

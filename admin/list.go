@@ -414,8 +414,12 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 	if _, refused := rueidis.IsRedisErr(err); err != nil && !refused { // refused: a foreign key, or no right to such a kind
 		return Lock{}, false, err
 	}
-	if waiting > 0 && l.Kind == Plain {
-		l.Kind = Fair
+	if l.Kind == Plain {
+		if kind, known := kindOf(state); known {
+			l.Kind = kind
+		} else if waiting > 0 {
+			l.Kind = Fair
+		}
 	}
 	l.Waiting += int(waiting)
 	l.Leader, err = said(replies[5])

@@ -312,7 +312,7 @@ func TestElection(t *testing.T) {
 			done <- s.c.NewElection("a/b{c}").Run(ctx, "http://a", func(ctx context.Context) error { <-ctx.Done(); return nil })
 		}()
 		for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-			if got := strings.Join(s.list(admin.Query{Kind: admin.Election}), "|"); got == "a/b{c} plain 1 0" {
+			if got := strings.Join(s.list(admin.Query{Kind: admin.Election}), "|"); got == "a/b{c} fair 1 0" {
 				break
 			} else if time.Now().After(end) {
 				s.Fatal(got)

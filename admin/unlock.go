@@ -16,9 +16,6 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// noteKept is the time that the note of a forced unlock stays in Redis.
-const noteKept = 7 * 24 * time.Hour
-
 // Forced tells how a lock was unlocked by force.
 type Forced struct {
 	At     time.Time `json:"at"`               // by the operator's clock
@@ -45,8 +42,8 @@ type Unlocked struct {
 //
 // A message tells the client of each holder at once, and the hold is lost with a cause that
 // matches lock.ErrLost and lock.ErrForced and names the operator. A client hears the message once it has
-// held a lock for a second. Before that, it learns of the loss from its next renewal, within a third of the lease,
-// or from its Unlock if the lease is fixed. A client of Redisson learns of it when it unlocks. Until then the old
+// held a lock for a second. A younger hold is told when it is a second old. A client that cannot listen learns of
+// the loss from its next renewal, within a third of the lease, or from its Unlock; the cause is the same, as it reads the note. A client of Redisson learns of it when it unlocks. Until then the old
 // holder and the new one both believe that they have the lock, and only fencing tokens protect what they do.
 //
 // Unlock leaves a note in leasehold_forced:{name} for a week, which Inspect shows.
@@ -182,7 +179,7 @@ func (a *Admin) tell(ctx context.Context, publish, owner, reason string) bool {
 // noteOf returns the note that these holders have lost the lock.
 func (a *Admin) noteOf(reason string, holders []lock.Holder) *Forced {
 	f := &Forced{At: time.Now().UTC().Truncate(time.Millisecond), By: a.who, Reason: reason}
-	for _, h := range holders[:min(len(holders), 16)] {
+	for _, h := range holders[:min(len(holders), registry.MostNoted)] {
 		f.From = append(f.From, h.Client.String())
 	}
 	return f
@@ -199,6 +196,6 @@ func (a *Admin) note(ctx context.Context, name string, f *Forced) error {
 	if err != nil {
 		return err
 	}
-	keep := max(time.Until(f.At.Add(noteKept)), time.Second)
+	keep := max(time.Until(f.At.Add(registry.NoteKept)), time.Second)
 	return a.rdb.Do(ctx, a.rdb.B().Set().Key(keys.Forced(name)).Value(string(text)).Px(keep).Build()).Error()
 }

@@ -113,6 +113,83 @@ func TestUnlock_fixedLease(t *testing.T) {
 	})
 }
 
+// A hold that is younger than a second, whose client does not listen yet, is told when the client begins to listen: long before its next renewal, if
+// there is one. By the note it is told who took the lock. So is an Unlock that comes before, and a client that never listens.
+func TestUnlock_youngHold(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		quick := s.client("quick")
+		deaf, err := client.New(s.connect(), client.WithoutRegistry(), client.WithWatchdogTimeout(3*time.Second))
+		s.must(err)
+		defer deaf.Close(context.Background())
+		for name, c := range map[string]struct {
+			l    lock.Locker
+			told bool
+		}{
+			"fixed":           {s.c.NewLock("fixed", lock.WithFixedLease(time.Hour)), true},
+			"fair":            {s.c.NewFairLock("fair"), true},
+			"read":            {s.c.NewRWLock("read").Read(), true},
+			"semaphore":       {s.c.NewSemaphore("semaphore", 2), true},
+			"unlocked":        {quick.NewLock("unlocked"), false},
+			"by a handle":     {s.c.NewLock("by a handle", lock.WithFixedLease(time.Hour)), true},
+			"renewed":         {deaf.NewLock("renewed"), true},
+			"several permits": {s.c.NewSemaphore("several permits", 3).N(2), true},
+		} {
+			h := s.lock(c.l)
+			says := "by alice@desk: stuck"
+			if name == "by a handle" {
+				says = ", pid "
+				if done, err := quick.NewLock(name).ForceUnlock(s.Context()); err != nil || !done {
+					s.Fatal(done, err)
+				}
+				if f := s.inspect(name).Forced; f == nil || !slices.Equal(f.From, []string{s.c.ID()}) || time.Since(f.At).Abs() > time.Minute {
+					s.Errorf("the note is %+v", f)
+				}
+			} else if u, err := s.admin.Unlock(s.Context(), name, "", "stuck"); err != nil || u.NoteErr != nil {
+				s.Fatalf("%s: %+v, %v", name, u, err)
+			}
+			if c.told {
+				<-h.Context().Done()
+			}
+			err := h.Unlock(s.Context())
+			if c.told {
+				err = h.Err()
+			}
+			if !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForced) || !errors.Is(err, lock.ErrGone) || !strings.Contains(err.Error(), says) {
+				s.Errorf("%s: the holder is told %v", name, err)
+			}
+		}
+	})
+}
+
+// A note about an earlier holder, or one that is older than the hold, explains no loss.
+func TestUnlock_notesOfOthers(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		for name, note := range map[string]string{
+			"another":  `{"by":"eve","from":["other on host, pid 1"]}`,
+			"garbage":  `{"by":`,
+			"nobody's": `{"by":"eve"}`,
+		} {
+			h := s.lock(s.c.NewLock(name, lock.WithFixedLease(time.Hour)))
+			s.do("SET", "leasehold_forced:{"+name+"}", note, "PX", "604800000")
+			s.do("DEL", name)
+			if err := h.Unlock(s.Context()); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForced) {
+				s.Errorf("%s: %v", name, err)
+			}
+		}
+		first := s.lock(s.c.NewLock("twice"))
+		if _, err := s.admin.Unlock(s.Context(), "twice", "", ""); err != nil {
+			s.Fatal(err)
+		}
+		_ = first.Unlock(s.Context())
+		h := s.lock(s.c.NewLock("twice", lock.WithFixedLease(time.Hour)))
+		s.do("PEXPIRE", "leasehold_forced:{twice}", "604700000") // it was 100 s ago
+		s.do("DEL", "twice")
+		if err := h.Unlock(s.Context()); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForced) {
+			s.Errorf("an older note: %v", err)
+		}
+	})
+}
+
 // Unlock takes the lock from one of several readers, and the others keep it.
 func TestUnlock_oneOfSeveral(t *testing.T) {
 	everywhere(t, func(s *scene) {

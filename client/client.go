@@ -22,9 +22,9 @@ package client
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/leasehold-go/leasehold/fairlock"
+	"github.com/leasehold-go/leasehold/internal/dial"
 	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/internal/send"
 	"github.com/leasehold-go/leasehold/internal/session"
@@ -96,6 +96,7 @@ func newClient(rdb rueidis.Client, config config) *Client {
 	// A client whose lock is renewed listens for word of forced unlocks. For shorter holds that is
 	// not worth a subscription, and the connection that it may take.
 	config.Hears = true
+	config.Called = registry.Self("", config.name, config.label).String()
 	c.session = session.New(rdb, config.Config)
 	c.latches = latch.NewLatches(c.session)
 	c.entry = registry.New(rdb, registry.Config{
@@ -111,7 +112,9 @@ func newClient(rdb rueidis.Client, config config) *Client {
 // and unix URLs, as rueidis.ParseURL does; Sentinel by ?master_set=NAME and
 // further addresses by ?addr=HOST:PORT; a cluster shows itself. Sentinels are
 // asked by TLS if the URL says so, and without user and password: for what a URL
-// cannot say, such as theirs or a client's certificate, see [ParseURL].
+// cannot say, such as theirs or a client's certificate, see [ParseURL]. A parameter
+// that has no meaning is an error. An error of connecting says what is at the address
+// if it can be told: a Sentinel, a port with TLS, a server that has its maxclients.
 //
 // The connection needs no CLIENT TRACKING, notices within 5 s that a server is
 // gone, and keeps its view of Sentinels and clusters fresh. ctx bounds the
@@ -129,7 +132,7 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}
 	}
-	config.User = userOf(option)
+	config.User = dial.UserOf(option)
 	if config.Sharded, err = config.pubsub.sharded(ctx, rdb, config.OpTimeout); err != nil {
 		rdb.Close()
 		return nil, &lock.Error{Op: "open", Err: err}
@@ -140,43 +143,12 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// ParseURL returns the options that [Open] connects with, for an application
-// that wants the rueidis client for itself too: change them, make the client
-// with rueidis.NewClient, and give it to [New]. An error never repeats the
-// password.
-func ParseURL(text string) (rueidis.ClientOption, error) {
-	option, err := rueidis.ParseURL(text)
-	if err != nil {
-		return option, unreadable(text, err)
-	}
-	option.DisableCache = true
-	if option.ClientName == "" {
-		option.ClientName = "leasehold"
-	}
-	if option.ConnWriteTimeout == 0 {
-		option.ConnWriteTimeout = 5 * time.Second
-	}
-	// One connection keeps the commands about a lock in order, and shares each write
-	// among more callers; a short wait for more of them halves what a busy client spends
-	// on writing. A caller that is alone does not wait.
-	option.PipelineMultiplex = -1
-	option.MaxFlushDelay = 20 * time.Microsecond
-	option.Sentinel.TopologyRefreshInterval = 5 * time.Second
-	if option.TLSConfig != nil && option.Sentinel.MasterSet != "" {
-		// The name in the URL is a Sentinel's; the certificate of each server is for its own name.
-		option.TLSConfig.ServerName = ""
-		option.Sentinel.TLSConfig = option.TLSConfig // rueidis would ask them in plain text
-	}
-	option.ClusterOption.ShardsRefreshInterval = 15 * time.Second
-	return option, nil
-}
-
 // connect connects before ctx ends, or in the background.
 func connect(ctx context.Context, option rueidis.ClientOption, lazily bool) (rueidis.Client, error) {
 	if lazily {
 		return connectLazily(option)
 	}
-	return dial(ctx, option)
+	return dial.Client(ctx, option)
 }
 
 // ID returns the uuid of the client, with which the owner strings of all its locks begin.
@@ -222,7 +194,8 @@ func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
 // once. With 0 permits, the handle leaves the number to the one that made the semaphore. It does no I/O and is
 // cheap; a bad name, number or option is an error of the first call.
 //
-// Java services share it by RedissonClient.getPermitExpirableSemaphore(name).
+// Java services share it by RedissonClient.getPermitExpirableSemaphore(name). An RSemaphore (getSemaphore) cannot
+// be shared: it has no leases, and with 0 permits the handle would take its permits.
 func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *semaphore.Semaphore {
 	return semaphore.New(c.used(), name, permits, opts...)
 }

@@ -2,9 +2,11 @@ package client_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,24 +14,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
-
-func TestParseURL_says(t *testing.T) {
-	for url, says := range map[string]string{
-		"127.0.0.1:6379":            "want redis://host:port",
-		"localhost:6379":            "want redis://host:port",
-		"redis.example":             "want redis://host:port",
-		"":                          "want redis://host:port",
-		"secret@localhost:6379":     "want redis://host:port",
-		"http://127.0.0.1:6379":     `"http": want redis://host:port`,
-		"redis://user:sec ret@host": "percent-encoded",
-		"redis://127.0.0.1:6379/x":  "invalid database number",
-	} {
-		_, err := client.ParseURL(url)
-		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "sec") {
-			t.Errorf("%s: %v, want one that says %q", url, err, says)
-		}
-	}
-}
 
 // An error of Open names the server, the user and what
 // to do; it says that the caller's context is over only if that is so.
@@ -56,7 +40,7 @@ func TestOpen_says(t *testing.T) {
 		"no rights":       {"redis://nobody:hunter2@" + s.Addr() + "/1", time.Minute, []string{"NOPERM", s.Addr(), `user "nobody"`, "docs/SECURITY.md"}, false},
 		"TLS to plain":    {"rediss://" + s.Addr() + "?dial_timeout=300ms", time.Minute, []string{s.Addr(), "does not speak TLS"}, true},
 		"TLS, short":      {"rediss://" + s.Addr(), 300 * time.Millisecond, []string{s.Addr(), "TLS handshake", "redis://"}, true},
-		"plain to TLS":    {"", time.Minute, []string{"rediss://"}, true},
+		"plain to TLS":    {"", time.Minute, []string{"the server speaks TLS at this port; with TLS it is rediss://"}, true},
 		"nobody there":    {"redis://127.0.0.1:1", time.Minute, []string{"127.0.0.1:1", "refused"}, true},
 		"silence":         {"redis://" + silent.Addr().String() + "?dial_timeout=300ms", time.Minute, []string{silent.Addr().String(), "says nothing"}, true},
 		"silence, short":  {"redis://" + silent.Addr().String(), 300 * time.Millisecond, []string{silent.Addr().String(), "says nothing"}, true},
@@ -150,5 +134,85 @@ func TestOpen_refused(t *testing.T) {
 		if err == nil || errors.Is(err, lock.ErrUnavailable) != want || !strings.Contains(err.Error(), strings.TrimPrefix(reply, "ERR ")) {
 			t.Errorf("%s: %v", reply, err)
 		}
+	}
+}
+
+// What stands at the address is named: a Sentinel, a server that is none, TLS, another protocol, a server that is full. An Open in the
+// background says the same with each call.
+func TestOpen_saysWhatIsThere(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 1)
+	sentinel, server := s.Sentinels[0].Addr(), s.Nodes[0].Addr()
+	full := redistest.Start(t)
+	full.Do(t, "CONFIG", "SET", "maxclients", "1")
+	taken, err := net.Dial("tcp", full.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	reply := func(text string) (addr string) { // a server that replies so to anything
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		t.Cleanup(func() { l.Close(); all.Wait() })
+		all.Go(func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = conn.Read(make([]byte, 4096))
+				_, _ = conn.Write([]byte(text))
+				conn.Close()
+			}
+		})
+		return l.Addr().String()
+	}
+	authority := redistest.NewAuthority(t)
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{authority.Issue(t)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.(*tls.Conn).Handshake() // to plain text it replies with an alert
+			conn.Close()
+		}
+	}()
+	defer listener.Close()
+	_, tlsAddr := redistest.StartTLS(t, authority)
+	for name, c := range map[string]struct {
+		url, says   string
+		unavailable bool
+	}{
+		"Sentinel":              {"redis://" + sentinel, "the server is a Sentinel, which stores no locks: name its master, as in redis://sentinel:26379?master_set=NAME", false},
+		"no Sentinel":           {"redis://" + server + "?master_set=primary", "the server at " + server + " is not a Sentinel", false},
+		"no such master":        {"redis://" + sentinel + "?master_set=other", `the Sentinel at ` + sentinel + ` has no master named "other"`, false},
+		"TLS, with certificate": {"redis://" + tlsAddr, tlsAddr + ": the server speaks TLS at this port; with TLS it is rediss://", true},
+		"TLS, alert":            {"redis://" + listener.Addr().String(), "the server speaks TLS at this port; with TLS it is rediss://", true},
+		"HTTP":                  {"redis://" + reply("HTTP/1.0 400 Bad Request\r\n\r\n"), "the server does not speak Redis' protocol", false},
+		"protected mode":        {"redis://" + reply("-DENIED Redis is running in protected mode\r\n"), "DENIED Redis is running in protected mode", false},
+		"closed":                {"redis://" + reply(""), "it closed the connection without a reply", true},
+		"full":                  {"redis://" + full.Addr(), "the server at " + full.Addr() + " has as many connections as its maxclients allows", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := client.Open(t.Context(), c.url)
+			if err == nil || !isError(err) || !strings.Contains(err.Error(), c.says) || errors.Is(err, lock.ErrUnavailable) != c.unavailable {
+				t.Errorf("%v, want an error that says %q", err, c.says)
+			}
+			if strings.Contains(c.says, "not a Sentinel") || strings.Contains(c.says, "no master") {
+				return // a reply, which a call explains
+			}
+			_, err = openLazily(t, c.url, client.WithOpTimeout(time.Second)).NewLock("orders").TryLock(t.Context())
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("in the background: %v, want an error that says %q", err, c.says)
+			}
+		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/dial"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/redis/rueidis"
 )
@@ -40,7 +41,8 @@ type dialer = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn,
 // of that moment: first one that cannot dial, then the connected one.
 type lazy struct {
 	option rueidis.ClientOption // set once; its DialCtxFn is dial
-	given  dialer               // set once: the DialCtxFn that option had before; nil if none
+	way    *dial.Way            // set once: knows how far the latest connection has come
+	given  dialer               // set once: that of way
 	ctx    context.Context      // set once: the context of the dialling; stop ends it
 	cancel context.CancelFunc   // set once
 	tried  chan struct{}        // closed after the first attempt
@@ -58,7 +60,8 @@ var _ rueidis.Client = (*lazy)(nil)
 
 // connectLazily checks option, returns a client for it, and dials in the background.
 func connectLazily(option rueidis.ClientOption) (*lazy, error) {
-	l := &lazy{option: option, given: option.DialCtxFn, tried: make(chan struct{}), done: make(chan struct{}), why: net.ErrClosed}
+	way, option := dial.NewWay(option)
+	l := &lazy{option: option, way: way, given: option.DialCtxFn, tried: make(chan struct{}), done: make(chan struct{}), why: net.ErrClosed}
 	// A single client comes with the error of its first dial, and dials for each command.
 	unconnected := option
 	unconnected.Sentinel = rueidis.SentinelOption{}
@@ -81,9 +84,20 @@ func (l *lazy) run() {
 	defer close(l.done)
 	for pause, first := 10*time.Millisecond, true; ; first = false {
 		rdb, err := l.attempt()
-		if err == nil && rdb.Mode() == rueidis.ClientModeCluster {
-			rdb.Close()
+		switch {
+		case err != nil:
+		case rdb.Mode() == rueidis.ClientModeCluster:
 			err = errLazyCluster
+		default:
+			err = dial.Greet(l.ctx, rdb)
+		}
+		if err != nil {
+			if rdb != nil {
+				rdb.Close()
+			}
+			if _, replied := rueidis.IsRedisErr(err); !replied { // a reply is explained to each call
+				err = l.way.Explain(l.ctx, err)
+			}
 		}
 		l.mu.Lock()
 		if err == nil {
@@ -141,16 +155,9 @@ func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls
 		defer context.AfterFunc(l.ctx, cancel)()
 		ctx = own
 	}
-	switch {
-	case l.given != nil:
-		conn, err = l.given(ctx, addr, d, config)
-	case config != nil:
-		conn, err = (&tls.Dialer{NetDialer: d, Config: config}).DialContext(ctx, "tcp", addr)
-	default:
-		conn, err = d.DialContext(ctx, "tcp", addr)
-	}
+	conn, err = l.given(ctx, addr, d, config)
 	if err != nil {
-		return nil, retry.Undialled{Err: err}
+		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,11 +173,11 @@ func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls
 // undialled makes err, the error of a client that could not be made, an error of dialling: after it
 // a caller knows that no command was carried out.
 func undialled(err error) error {
-	var dial *net.OpError
+	var failed *net.OpError
 	if _, refused := rueidis.IsRedisErr(err); refused {
 		return err
 	}
-	if !errors.As(err, &dial) || dial.Op != "dial" {
+	if !errors.As(err, &failed) || failed.Op != "dial" {
 		err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
 	}
 	return retry.Undialled{Err: err}

@@ -151,7 +151,7 @@ func TestWithLazyConnect_quorum(t *testing.T) {
 	servers[0].Kill(t)
 	servers[1].Kill(t)
 	_, err = q.TryLock(t.Context())
-	if !errors.Is(err, lock.ErrNotAcquired) {
+	if !errors.Is(err, lock.ErrUnavailable) {
 		t.Errorf("one of three servers is left: %v", err)
 	}
 	for _, part := range []string{"server 1: ", "server 2: "} {

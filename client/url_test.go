@@ -7,6 +7,57 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 )
 
+func TestParseURL_says(t *testing.T) {
+	for url, says := range map[string]string{
+		"127.0.0.1:6379":            "want redis://host:port",
+		"localhost:6379":            "want redis://host:port",
+		"redis.example":             "want redis://host:port",
+		"":                          "want redis://host:port",
+		"secret@localhost:6379":     "want redis://host:port",
+		"http://127.0.0.1:6379":     `"http": want redis://host:port`,
+		"redis://user:sec ret@host": "percent-encoded",
+		"redis://127.0.0.1:6379/x":  "invalid database number",
+
+		"redis:127.0.0.1:6379":                    "want redis://host:port",
+		"redis://127.0.0.1:6379?tls=true":         `unknown URL parameter "tls"; for TLS the URL begins with rediss://`,
+		"redis://user:sec@127.0.0.1:6379?pool=9":  `unknown URL parameter "pool"; the known parameters are addr, client_cache, client_name, db, `,
+		"redis://127.0.0.1:6379?DB=1":             `"DB"`,
+		"redis://127.0.0.1:6379?;tls=true":        "cannot be read",
+		"redis://user:12?sec=x&y@127.0.0.1:6379":  "percent-encoded",
+		"redis://user:12#sec@127.0.0.1:6379":      "%23",
+		"redis://user:12#sec ret@127.0.0.1:6379":  "%23",
+		"redis://user:sec#ret@127.0.0.1:6379":     "%23",
+		"unix:///run/redis.sock#sec":              "%23",
+		"redis://127.0.0.1:6379?skip_verify=true": "skip_verify is for TLS only",
+		"redis://a:26379?master_set=m&addr=b":     "addr must be host:port",
+		"redis://127.0.0.1:6379?protocol=4":       "protocol must be 2 or 3",
+		"redis://127.0.0.1:6379?client_cache=sec": "client_cache must be 0",
+		"redis://127.0.0.1:6379?max_retries=3":    "max_retries must be 0",
+		"redis://127.0.0.1:26379?master_set=":     "master_set must be",
+		"unix://run/redis.sock":                   "three slashes",
+	} {
+		_, err := client.ParseURL(url)
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "sec") {
+			t.Errorf("%s: %v, want one that says %q", url, err, says)
+		}
+	}
+}
+
+// Every parameter that rueidis knows is taken.
+func TestParseURL_parameters(t *testing.T) {
+	for _, url := range []string{
+		"redis://127.0.0.1:6379?db=1&dial_timeout=1s&write_timeout=2s&client_name=a@b&client_cache=0&max_retries=0&protocol=2",
+		"rediss://127.0.0.1:6379/1?protocol=3&skip_verify&client_name=",
+		"redis://a:26379?master_set=m&addr=b:26379&addr=:26380&addr=[::1]:26379",
+		"unix://user:password@/run/redis.sock?db=1",
+		"valkeys://user:%23%3F%2F@127.0.0.1?skip_verify=false",
+	} {
+		if _, err := client.ParseURL(url); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
 // Whatever stands around a password in a URL: no error repeats it, and a URL that can be read has the options of Open.
 func FuzzParseURL(f *testing.F) {
 	for _, u := range [][2]string{

@@ -57,6 +57,12 @@
 //
 // A waiter of Redisson that died keeps all others waiting until Redisson's deadlines
 // are over.
+//
+// # Beside a plain lock
+//
+// A name belongs to one type of lock. The hash of a fair lock is like that of a plain lock, but the owner string says which one it is: the number of
+// an owner of a fair lock is odd. So a fair lock under the name of a plain lock that is held fails with lock.ErrForeignKey, and the other
+// way round. Owners of Redisson say nothing: beside them, both types wait.
 package fairlock
 
 import (
@@ -73,6 +79,7 @@ import (
 var kind = &session.Kind{
 	Name:   "fair",
 	Called: "a fair lock",
+	Fair:   true,
 	Mode:   lock.Exclusive,
 	Waits:  place.FairQueue,
 	Queues: true,

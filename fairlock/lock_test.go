@@ -2,9 +2,11 @@ package fairlock_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/multilock"
 )
 
 // addr is the address of a server in memory, for the examples.
@@ -228,4 +231,83 @@ func serveInOrder(t *testing.T, waiters ...*kindtest.Waiter) {
 	for _, w := range waiters {
 		kindtest.MustUnlock(t, w.Hold(t))
 	}
+}
+
+// A plain lock and a fair lock have hashes that are alike. The owner says which one it is, so neither waits for the other for ever without a word.
+func TestKinds_toldApart(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	type handle interface {
+		lock.Locker
+		kindtest.Operator
+	}
+	plain, fair := handle(b.NewLock("orders")), handle(b.NewFairLock("orders"))
+	foreign := func(what string, err error, says string) {
+		t.Helper()
+		if !errors.Is(err, lock.ErrForeignKey) || !strings.Contains(err.Error(), says) || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("%s: %v, want ErrForeignKey, and %q", what, err, says)
+		}
+	}
+	for says, c := range map[string]struct {
+		held   lock.Locker
+		others []handle
+	}{
+		": a plain lock": {a.NewLock("orders"), []handle{fair, b.NewFairLock("orders", lock.WithFencing())}},
+		": a fair lock":  {a.NewFairLock("orders"), []handle{plain, b.NewLock("orders", lock.WithFencing())}},
+	} {
+		h := kindtest.MustLock(t, c.held)
+		for _, other := range c.others {
+			foreign("Lock", kindtest.Go(t.Context(), other).Err(t), says)
+			_, err := other.TryLock(t.Context())
+			foreign("TryLock", err, says)
+			_, err = other.Inspect(t.Context())
+			foreign("Inspect", err, says)
+			_, err = other.ForceUnlock(t.Context())
+			foreign("ForceUnlock", err, says)
+		}
+		_, err := multilock.New(b.NewLock("first"), c.others[0]).TryLock(t.Context())
+		foreign("a multi-lock", err, says)
+		kindtest.MustUnlock(t, h)
+	}
+
+	for _, l := range []lock.Locker{plain, fair} { // Redisson's owners say nothing
+		s.Do(t, "HSET", "orders", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1")
+		if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("beside Redisson: %v", err)
+		}
+		s.Do(t, "DEL", "orders")
+	}
+
+	// A fair waiter that is in the queue already learns of it by its heartbeat, and leaves the queue.
+	h := kindtest.MustLock(t, a.NewFairLock("orders"))
+	q := lineOf{s, "orders"}
+	waiter := q.join(t, b, "orders")
+	s.Do(t, "EVAL", "redis.call('DEL', KEYS[1]); return redis.call('HSET', KEYS[1], ARGV[1], 1)", "1", "orders", b.ID()+":1800000000000000002")
+	foreign("a waiter in the queue", waiter.Err(t), ": a plain lock")
+	q.want(t, "it left the queue", 0)
+	s.Do(t, "DEL", "orders")
+	_ = h.Unlock(t.Context())
+
+	// Goroutines of one process keep a plain lock busy: it is never free, and no process waits for it in Redis.
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				_ = lock.Do(ctx, a.NewLock("hot"), func(context.Context) error { return nil })
+			}
+		})
+	}
+	kindtest.WaitFor(t, "the lock is held", func() bool { return kindtest.Number(s.Do(t, "EXISTS", "hot")) == 1 })
+	for {
+		h, err := b.NewFairLock("hot").Lock(t.Context())
+		if err != nil {
+			foreign("a hot lock", err, "")
+			break
+		}
+		kindtest.MustUnlock(t, h) // it was free at that moment
+	}
+	stop()
+	all.Wait()
 }

@@ -67,8 +67,8 @@ type Hold interface {
 	// lock stays for the rest of d. [WithMaxHold] bounds the hold all the same.
 	//
 	// Extend fails with [ErrNotHeld] when the hold was given back before or is lost; then the error also
-	// matches [ErrLost]. After any other error the lease is as it was, or was lengthened. It costs
-	// a round trip. d must be [MinLease] at least.
+	// matches [ErrLost]. After any other error the lease is as it was, or was lengthened. It requires
+	// one round trip, except where no command is sent: when d is out of range, the hold is over, or ctx is canceled. d must be [MinLease] at least.
 	Extend(ctx context.Context, d time.Duration) error
 
 	// Err returns nil while Context is not canceled, and its cause afterwards. If the hold is lost after its context was canceled, Err

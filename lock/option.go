@@ -55,8 +55,8 @@ func within(option string, d, least, most time.Duration) error {
 	return nil
 }
 
-// WithFixedLease turns renewals off: the lock becomes free d after it was taken, whatever its
-// holder does, and the hold is lost then, with a cause that matches [ErrExpired]. Without it
+// WithFixedLease turns renewals off: Redis frees the lock d after it was taken, whatever its
+// holder does. The hold is lost 1 % of d and 2 ms earlier, because clocks may differ, with a cause that matches [ErrExpired]. Without it
 // the lease is renewed until Unlock, and a holder that works for longer than expected keeps
 // the lock; so most callers want no such option. To bound a hold that is renewed, use
 // [WithMaxHold].
@@ -80,15 +80,17 @@ func WithFixedLease(d time.Duration) Option {
 
 // WithWait lets Lock wait for at most d. After that Lock fails with an error that
 // matches [os.ErrDeadlineExceeded], and either [ErrNotAcquired] if another owner has the lock, or
-// [ErrUnavailable] if Redis did not reply: so does a d that is shorter than a round trip. For one attempt
-// use TryLock. The least is a millisecond.
+// [ErrUnavailable] if Redis did not reply: so does a d that is shorter than a round trip. With
+// WithWait(0), Lock makes one attempt, as TryLock does. Otherwise d must be at least a millisecond.
 //
 // A deadline on the context given to Lock limits the wait too, but it also ends the
 // context of the hold. WithWait does not: wait for five seconds, hold for hours. Package
 // multilock says what it limits for several locks.
 func WithWait(d time.Duration) Option {
 	return setting{option.Wait, "WithWait", func(c *option.Config) error {
-		c.Wait = d
+		if c.Wait, c.Once = d, d == 0; c.Once {
+			return nil
+		}
 		return within("WithWait", d, minWait, math.MaxInt64)
 	}}
 }

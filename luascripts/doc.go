@@ -41,7 +41,7 @@
 //
 //	kind       key      type  content
 //	reentrant  <name>   hash  owner -> hold count, one owner; and leasehold_line, the waiting processes
-//	fair       <name>   hash  as a plain lock
+//	fair       <name>   hash  as a plain lock; the number in an owner string is odd here, and even in a plain lock
 //	           redisson_lock_queue:{<name>}     list    waiting owners, in the order of their arrival
 //	           redisson_lock_timeout:{<name>}   zset    waiting owner -> server's time in ms until which it counts as alive
 //	rw         <name>   hash  mode, owner -> read holds, owner:write -> write holds

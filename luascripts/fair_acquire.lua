@@ -30,7 +30,7 @@ local owner, lease, want, stay = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), 
 local spare = tonumber(ARGV[5])
 
 local now, time = clock()
-local fields, answer = plain(lock)
+local fields, answer = plain(lock, true)
 if not fields then return answer end
 local taken, held, own = false, false, 0
 for i = 1, #fields, 2 do

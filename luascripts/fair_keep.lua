@@ -25,7 +25,7 @@ local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, publish, last, enters = ARGV[1], ARGV[2], ARGV[3] == '1', tonumber(ARGV[4])
 
 local now = clock()
-local fields, answer = plain(lock)
+local fields, answer = plain(lock, true)
 if not fields and answer ~= -4 then return answer end
 local stays, owners, replies = {}, {}, {0}
 for i = 1, (#ARGV - 4) / 2 do

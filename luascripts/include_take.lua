@@ -5,7 +5,7 @@
 -- reentrant_acquire. time is what TIME says; nil if the caller does not know it. place is
 -- "<offer> <waited> <again> <keep>", or "" if the owner does not stand in line.
 local function taken(lock, register, time, owner, lease, want, spare, place, counts)
-  local fields, answer = plain(lock)
+  local fields, answer = plain(lock, false)
   if not fields then return answer end
   local holder, line = nil, ''
   for i = 1, #fields, 2 do

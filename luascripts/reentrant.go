@@ -294,3 +294,13 @@ func ForceReentrant(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, e
 	reply := reentrantForce.exec(ctx, rdb, []string{k.Lock}, []string{k.Channel, k.Publish})
 	return verdict(reentrantForce, reply, Done, Free, Foreign)
 }
+
+// FairOwner reports whether an owner of a lock without sides owns a fair lock, and whether that is known: of Redisson's
+// owners it is not. The scripts read it from the string in the same way (include_plain).
+func FairOwner(owner string) (fair, known bool) {
+	const length = 36 + 1 + 19 // a uuid, and a number of 19 digits: since 2001 and until 2279
+	if len(owner) != length || owner[14] != '7' {
+		return false, false
+	}
+	return owner[length-1]%2 == 1, true
+}

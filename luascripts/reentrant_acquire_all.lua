@@ -18,7 +18,7 @@ local owners, leases, held = {}, {}, {}
 for i, lock in ipairs(KEYS) do
   local owner, lease = ARGV[2 * i - 1], tonumber(ARGV[2 * i])
   owners[i], leases[i] = owner, lease
-  local fields, answer = plain(lock)
+  local fields, answer = plain(lock, false)
   if not fields then
     if answer == -4 then return {i, -4} end
     return answer

@@ -10,7 +10,7 @@
 local lock = KEYS[1]
 local channel, publish = ARGV[1], ARGV[2]
 
-local fields, answer = plain(lock)
+local fields, answer = plain(lock, false)
 if not fields then return answer end
 if redis.call('DEL', lock) == 0 then return 0 end
 redis.pcall(publish, channel, '0')

@@ -21,7 +21,7 @@
 -- itself (-1 never). The owner is in the queue unless stay is 0.
 -- Returns -4: a key holds something else; nothing was done.
 -- Returns an error PERMITS <n> when there are n permits in all, and the handle says another number or the owner
--- wants more than n; and PERMITS absent when there is no semaphore and the handle does not say a number. Nothing
+-- wants more than n, unless n is zero or less and the handle says no number; and PERMITS absent when there is no semaphore and the handle does not say a number. Nothing
 -- was done.
 --
 -- Safe to repeat: permits that the owner has count as taken, and their lease is lengthened. An owner in the queue keeps
@@ -42,7 +42,8 @@ if not value and total == 0 then
   return redis.error_reply('PERMITS absent')
 end
 local there = value and value + held or total
-if total > 0 and there ~= total or #ids > there then
+-- A total of zero is not final: Redisson's setPermits(0) stops a semaphore for a while.
+if total > 0 and there ~= total or #ids > there and there > 0 then
   redis.call('ZREM', leases, '') -- as above
   return redis.error_reply('PERMITS ' .. string.format('%.0f', there))
 end

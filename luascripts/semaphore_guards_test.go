@@ -121,6 +121,7 @@ func TestSemaphore_keepsNoneInVain(t *testing.T) {
 			"a foreign key":  {func() { do(t, rdb, "DEL", k.Leases); do(t, rdb, "SET", k.Leases, "x") }, k, true},
 			"another total":  {func() {}, semaphoreKeys(4), true},
 			"too few for it": {func() { do(t, rdb, "SET", k.Lock, "-1") }, semaphoreKeys(0), true},
+			"none at all":    {func() { do(t, rdb, "DEL", k.Leases); do(t, rdb, "SET", k.Lock, "0") }, semaphoreKeys(0), false},
 		} {
 			do(t, rdb, "FLUSHALL")
 			take(t, rdb, k, taker(1, 2), time.Minute)

@@ -42,7 +42,7 @@ local kept, longest = {}, 0
 for i, owner in ipairs(owners) do
   if not whole or not deadlines[i] then
     replies[i + 1] = -2
-  elseif wants(owner) <= there and (total == 0 or there == total) then
+  elseif (wants(owner) <= there or there <= 0) and (total == 0 or there == total) then
     replies[i + 1] = 0
   end
   if deadlines[i] then

@@ -30,6 +30,7 @@ type config struct {
 	least   time.Duration // the least validity of a fresh hold; 0 is a tenth of its own lease
 	most    time.Duration // the longest that a hold lives; 0 is no limit
 	limit   time.Duration // the longest that Lock waits; 0 is no limit
+	once    bool          // Lock makes one attempt
 	durable bool          // the servers forget nothing
 	errs    []error       // about the options that were given
 }
@@ -73,9 +74,13 @@ func WithMaxHold(d time.Duration) Option {
 }
 
 // WithWait lets Lock wait for at most d, as lock.WithWait does for one lock. A deadline
-// on the context would end the hold too.
+// on the context would end the hold too. With WithWait(0), Lock makes one attempt, as TryLock does.
 func WithWait(d time.Duration) Option {
-	return option(func(c *config) { c.set(&c.limit, "WithWait", d, time.Millisecond) })
+	return option(func(c *config) {
+		if c.limit, c.once = d, d == 0; !c.once {
+			c.set(&c.limit, "WithWait", d, time.Millisecond)
+		}
+	})
 }
 
 // WithDurableServers says that no server forgets a lock when it restarts: appendonly

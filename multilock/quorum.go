@@ -132,7 +132,11 @@ func (q *Quorum) Name() string { return q.name }
 // majority, further attempts follow until ctx ends, at the latest with the
 // outer hold, which keeps what it has.
 func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
-	h, err := q.wait(ctx)
+	attempt := q.wait
+	if q.once {
+		attempt = q.try
+	}
+	h, err := attempt(ctx)
 	if err != nil {
 		return nil, &lock.Error{Op: "lock", Name: q.name, Err: err}
 	}

@@ -726,7 +726,7 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 			"a short lease":      multilock.NewQuorum(locks, multilock.WithLongestLease(1)),
 			"no validity":        multilock.NewQuorum(locks, multilock.WithMinValidity(0)),
 			"no hold":            multilock.NewQuorum(locks, multilock.WithMaxHold(0)),
-			"no wait":            multilock.NewQuorum(locks, multilock.WithWait(0)),
+			"no wait":            multilock.NewQuorum(locks, multilock.WithWait(1)),
 			"a long timeout":     multilock.NewQuorum(locks, multilock.WithLongestLease(lease), multilock.WithServerTimeout(lease)),
 			"validity over hold": multilock.NewQuorum(locks, multilock.WithMaxHold(lease), multilock.WithMinValidity(2*lease)),
 		} {
@@ -742,7 +742,7 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 			"WithLongestLease(5ns): the least is 10ms": multilock.WithLongestLease(5),
 			"WithMinValidity(-1s): the least is 1ms":   multilock.WithMinValidity(-time.Second),
 			"WithMaxHold(900µs): the least is 10ms":    multilock.WithMaxHold(900 * time.Microsecond),
-			"WithWait(0s): the least is 1ms":           multilock.WithWait(0),
+			"WithWait(1ns): the least is 1ms":          multilock.WithWait(1),
 			"option 2 of 2 is nil":                     nil,
 		} {
 			if _, err := multilock.NewQuorum(locks, multilock.WithDurableServers(), option).TryLock(w.Context()); err == nil || !strings.Contains(err.Error(), says) {
@@ -1604,5 +1604,20 @@ func TestNewQuorum_fencingOfSome(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "1 of 3 locks are made with lock.WithFencing") {
 			w.Error(err)
 		}
+	})
+}
+
+// With WithWait(0), Lock makes one attempt.
+func TestQuorum_waitsForNothing(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		w.unlock(w.lock(w.quorum("one", multilock.WithWait(0))))
+		h := w.lock(w.quorum("two"))
+		began := time.Now()
+		_, err := w.quorum("one", multilock.WithWait(0)).Lock(w.Context())
+		var e *lock.Error
+		if took := time.Since(began); !errors.Is(err, lock.ErrNotAcquired) || !errors.As(err, &e) || e.Op != "lock" || took > time.Second {
+			w.Errorf("%v after %v", err, took)
+		}
+		w.unlock(h)
 	})
 }

@@ -54,5 +54,8 @@
 //     behind can be taken from it too early, by as much.
 //   - Java's addPermits and setPermits change the total, as [Semaphore.Resize] does: handles that say another number fail
 //     with [ErrPermits].
-//   - RSemaphore, RCountDownLatch and RPermitExpirableSemaphore are all a number at <name>: nothing in Redis tells them apart.
+//   - A Java RSemaphore cannot be shared: it has no leases, and a permit of it that is held leaves no trace but a smaller number. RSemaphore,
+//     RCountDownLatch and an RPermitExpirableSemaphore of which no permit is held are all a number at <name>, and nothing in Redis tells them
+//     apart. A handle that says how many permits there are gets [ErrPermits] while some of an RSemaphore are held. A handle that leaves the number to others takes them.
+//   - While the number of permits is zero, as after setPermits(0), a handle that leaves the number to others waits.
 package semaphore

@@ -125,12 +125,17 @@ func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luasc
 		return a, err
 	case other.Absent:
 		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle does not say how many permits it must have", ErrNotInitialised, err)}
-	case k.Total > 0 && int64(k.Total) != other.Stored:
+	case int64(k.Total) > other.Stored:
+		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle says %d%s", ErrPermits, err, k.Total, withoutLeases)}
+	case k.Total > 0:
 		return a, command.Final{Err: fmt.Errorf("%w: %w, and the handle says %d", ErrPermits, err, k.Total)}
 	default:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, and the call wants %d", ErrPermits, err, k.Permits)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, and the call wants %d%s", ErrPermits, err, k.Permits, withoutLeases)}
 	}
 }
+
+// withoutLeases is what else a number of permits that is too small can mean: permits of RSemaphore that are held leave no other trace.
+const withoutLeases = "; if Java uses an RSemaphore of this name, which has no leases, use getPermitExpirableSemaphore there"
 
 func (p *part) Name() string { return p.name }
 
@@ -181,7 +186,8 @@ func (s *Semaphore) Name() string { return s.one.Name() }
 //
 // If there is no semaphore of this name yet, the call makes it, with as many permits as the handle says; if the handle does not
 // say that, the error matches [ErrNotInitialised]. If there is one with another number of permits, the error matches
-// [ErrPermits]. Both come without waiting. When ctx ends first, the call gives up its place in the queue at once. That error
+// [ErrPermits]. Both come without waiting. A handle that does not say the number waits while it is zero, as after Redisson's setPermits(0).
+// When ctx ends first, the call gives up its place in the queue at once. That error
 // and all others are as those of a plain lock.
 //
 // It costs one round trip when a permit is free, otherwise two and a message, and one heartbeat a second for all waiters

@@ -305,6 +305,45 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// A handle that leaves the number to others waits while it is zero, as after Redisson's setPermits(0), and is let in when there are
+// permits again.
+func TestLock_whileThereAreNone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	for _, none := range []string{"0", "-1"} {
+		s.Do(t, "SET", "gpus", none)
+		open := c.NewSemaphore("gpus", 0)
+		if _, err := open.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, semaphore.ErrPermits) {
+			t.Errorf("%s permits: %v", none, err)
+		}
+		waiter := kindtest.Go(t.Context(), open)
+		waiting(t, s, "gpus", 1)
+		s.Do(t, "SET", "gpus", "2")
+		s.Do(t, "PUBLISH", "redisson_sc:{gpus}", "2")
+		kindtest.MustUnlock(t, waiter.Hold(t))
+		stands(t, s, "gpus", "2", 0)
+	}
+}
+
+// Permits of Java's RSemaphore leave no trace but a number that is too small. The error says what that can mean.
+func TestLock_besideASemaphoreWithoutLeases(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t))
+	s.Do(t, "SET", "gpus", "3")
+	s.Do(t, "DECRBY", "gpus", "1") // as RSemaphore.acquire does
+	for what, l := range map[string]lock.Locker{"of three": c.NewSemaphore("gpus", 3), "three at once": c.NewSemaphore("gpus", 0).N(3)} {
+		if _, err := l.TryLock(t.Context()); !errors.Is(err, semaphore.ErrPermits) || !strings.Contains(err.Error(), "RSemaphore") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := c.NewSemaphore("gpus", 1).TryLock(t.Context()); !errors.Is(err, semaphore.ErrPermits) || strings.Contains(err.Error(), "RSemaphore") {
+		t.Errorf("of one: %v", err)
+	}
+	stands(t, s, "gpus", "2", 0)
+}
+
 // Resize takes effect at once on those that wait: some are let in, and those that can never be are told.
 func TestResize(t *testing.T) {
 	t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/dial"
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
 )
@@ -87,29 +88,14 @@ func (c *connection) dial(ctx context.Context, address string) (rueidis.Client, 
 	if err != nil {
 		return nil, err
 	}
-	type result struct {
-		rdb rueidis.Client
-		err error
-	}
-	connected := make(chan result, 1)
-	go func() {
-		rdb, err := rueidis.NewClient(option) // takes no context
-		connected <- result{rdb, err}
-	}()
-	select {
-	case r := <-connected:
-		if r.err != nil {
-			return nil, &connectError{address, r.err}
-		}
-		return r.rdb, nil
-	case <-ctx.Done():
-		go func() {
-			if r := <-connected; r.err == nil {
-				r.rdb.Close()
-			}
-		}()
+	rdb, err := dial.Client(ctx, option)
+	switch {
+	case err == nil:
+		return rdb, nil
+	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
+	return nil, &connectError{address, err}
 }
 
 // connectError is the error of a server with which there was no connection.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
@@ -72,7 +73,7 @@ func TestConnect_silentServer(t *testing.T) {
 	s.Freeze(t)
 	c := on(t, s, "ls")
 	c.ends(exitFailure)
-	c.stderr.await(t, "it took the connection and does not answer")
+	c.stderr.await(t, "it took the connection, and says nothing")
 	s.Thaw(t)
 }
 
@@ -100,6 +101,29 @@ func TestOneLine(t *testing.T) {
 	} {
 		if got := oneLine(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A command says what is wrong with a URL, and what stands at its address, in the words of client.Open.
+func TestConnect_says(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	_, addr := redistest.StartTLS(t, authority)
+	s := redistest.Start(t)
+	for url, c := range map[string]struct {
+		want int
+		said string
+	}{
+		"redis://" + s.Addr() + "?tls=true":          {exitUsage, `unknown URL parameter "tls"; for TLS the URL begins with rediss://`},
+		"redis://user:12#secret@" + s.Addr():         {exitUsage, "write %23"},
+		"redis://" + addr:                            {exitBroken, "the server speaks TLS at this port; with TLS it is rediss://"},
+		"redis://" + s.Addr() + "?master_set=orders": {exitBroken, "is not a Sentinel"},
+	} {
+		tool := connects(t, c.want, []string{"LEASEHOLD_REDIS_URL=" + url})
+		tool.stderr.await(t, c.said)
+		if text := tool.stderr.String(); strings.Contains(text, "secret") || strings.Contains(text, "user:12") {
+			t.Errorf("%s: %s", url, text)
 		}
 	}
 }

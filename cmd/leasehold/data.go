@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
-	"net/url"
 	"strconv"
 	"time"
 
+	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/fence"
 	"github.com/redis/rueidis"
 )
@@ -22,14 +21,10 @@ type data struct {
 }
 
 func openData(address, prefix string) (*data, error) {
-	option, err := rueidis.ParseURL(address)
+	option, err := client.ParseURL(address)
 	if err != nil {
-		if bad := (*url.Error)(nil); errors.As(err, &bad) {
-			err = bad.Err // bad itself would show the password
-		}
 		return nil, err
 	}
-	option.DisableCache = true
 	rdb, err := rueidis.NewClient(option)
 	if err != nil {
 		return nil, err

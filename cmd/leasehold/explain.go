@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"crypto/x509"
 	"errors"
-	"io"
 	"net"
 	"strings"
 
@@ -33,13 +31,8 @@ func advice(err error) string {
 		return adviceOnReply(reply.Error())
 	}
 	var network *net.OpError
-	switch {
-	case errors.As(err, &network) && network.Op == "dial":
+	if errors.As(err, &network) && network.Op == "dial" {
 		return "is the server running, and is the URL right?"
-	case errors.Is(err, context.DeadlineExceeded) && errors.As(err, new(*connectError)):
-		return "it took the connection and does not answer: is it stopped or busy, or is the URL wrong about TLS (redis://, rediss://)?"
-	case errors.Is(err, io.EOF) && errors.As(err, new(*connectError)): // it can hang up later for many reasons
-		return "the server hung up: does it want TLS (rediss://)?"
 	}
 	return ""
 }

@@ -32,7 +32,8 @@ of these. Quote it, or the shell expands it. A name is that of the key, with the
 of the application if it has one.
 
 ls tells a lock by the shape of its fields, and lists those of Redisson as well. It
-leaves out all other keys. A fair lock without waiters looks like a plain lock. A latch
+leaves out all other keys. A fair lock that Redisson holds and nobody waits
+for looks like a plain lock. A latch
 is listed while it is closed, a crew while members are at work, or are lost. A lock
 whose holder says something as a leader is shown as an election.
 

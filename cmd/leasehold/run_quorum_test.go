@@ -108,3 +108,16 @@ func TestRun_quorumUnreachable(t *testing.T) {
 		t.Errorf("run says %q", said)
 	}
 }
+
+// Two of three servers know the holder, and the third is down: another owner has the lock.
+func TestRun_quorumRefusedWithAServerDown(t *testing.T) {
+	t.Parallel()
+	servers, env := startServers(t, 3)
+	lock := lockName(t)
+	holder := prepare(t, env, append(quorumArgs, lock, "--", "sh", "-c", "echo ready; read line")...).start()
+	holder.stdout.await(t, "ready")
+	servers[2].Kill(t)
+	prepare(t, env, append(quorumArgs, "--no-wait", lock, "--", "true")...).start().ends(exitNotObtained)
+	holder.say("")
+	holder.ends(0)
+}

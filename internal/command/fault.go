@@ -104,33 +104,6 @@ func (s *Sender) MayPass(err error) bool {
 	return retry.FaultOf(err).Retries() && !(IsReadOnly(err) && s.rdb.Mode() == rueidis.ClientModeStandalone)
 }
 
-// kinds of values that a foreign key can hold, as TYPE has them, and what they may be.
-var kinds = map[string]string{
-	"string": "a string, as the locks of redsync and redislock are",
-	"hash":   "a hash that is no lock of this kind",
-	"list":   "a list",
-	"set":    "a set",
-	"zset":   "a sorted set",
-	"stream": "a stream",
-}
-
-// Foreign returns err, with which a call about key failed. If err says that the key holds
-// something else, Foreign asks the server what that is, for a quarter of the operation
-// time-out, and the error says it. If the server does not answer that, Foreign returns err as
-// it is. The caller is counted by Add.
-func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
-	if !errors.Is(err, lock.ErrForeignKey) || ctx.Err() != nil {
-		return err
-	}
-	kind, _, failed := Await[string](ctx, s, s.Timeout/4, Func[string](func(ctx context.Context) (string, error) {
-		return s.rdb.Do(ctx, s.rdb.B().Type().Key(key).Build()).ToString()
-	}))
-	if text, ok := kinds[kind]; ok && failed == nil {
-		return Final{fmt.Errorf("%w: %s", lock.ErrForeignKey, text)}
-	}
-	return err
-}
-
 // IsReadOnly reports whether err says that a replica was asked.
 func IsReadOnly(err error) bool {
 	var reply *rueidis.RedisError

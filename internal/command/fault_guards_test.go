@@ -219,6 +219,18 @@ func TestForeign_saysWhat(t *testing.T) {
 	m := redistest.NewMini(t)
 	_, _ = m.Lpush("list", "x")
 	_ = m.Set("string", "x")
+	_ = m.Set("number", "-3")
+	for key, field := range map[string]string{
+		"fair":     "0191b6c0-1234-7abc-8def-0123456789ab:1800000000000000001",
+		"plain":    "0191b6c0-1234-7abc-8def-0123456789ab:1800000000000000002",
+		"redisson": "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1",
+		"rw":       "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1:write",
+		"hash":     "secret",
+	} {
+		m.HSet(key, field, "1")
+	}
+	m.HSet("plain", luascripts.LineField, "0 0|")
+	m.HSet("rw", "mode", "write")
 	rdb := m.Client(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -232,6 +244,12 @@ func TestForeign_saysWhat(t *testing.T) {
 	}{
 		{t.Context(), "list", foreign, "", "a list"},
 		{t.Context(), "string", foreign, "", "redislock"},
+		{t.Context(), "number", foreign, "", "a number, as semaphores"},
+		{t.Context(), "fair", foreign, "", ": a fair lock"},
+		{t.Context(), "plain", foreign, "", ": a plain lock"},
+		{t.Context(), "redisson", foreign, "", "a plain or a fair lock"},
+		{t.Context(), "rw", foreign, "", "a read/write lock"},
+		{t.Context(), "hash", foreign, "", "a hash that is no lock"},
 		{t.Context(), "gone", foreign, "", ""},
 		{t.Context(), "list", foreign, "NOPERM no", ""},
 		{t.Context(), "list", io.EOF, "", ""},

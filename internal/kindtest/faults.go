@@ -639,9 +639,15 @@ func foreignKey(t *testing.T, k Kind) {
 	if got := Text(s.Do(t, "GET", "orders")); got != "mine" {
 		t.Errorf("the foreign key became %q", got)
 	}
+	s.Do(t, "SET", "orders", "3")
+	check("a semaphore", "a number, as semaphores and latches are")
 	s.Do(t, "DEL", "orders")
 	setHash(t, s, "orders", k.OtherKind)
-	check("a lock of another kind", "a hash that is no lock of this kind")
+	called := "a plain or a fair lock"
+	if k.OtherKind["mode"] != "" {
+		called = "a read/write lock"
+	}
+	check("a lock of another kind", called)
 	WantHash(t, s, "orders", k.OtherKind)
 	s.Do(t, "DEL", "orders")
 	s.Do(t, "RPUSH", "orders", "secret")

@@ -28,6 +28,9 @@ type Config struct {
 	// Wait is how long Lock waits at most, or 0 for no limit but its context.
 	Wait time.Duration
 
+	// Once says that Lock makes one attempt, as TryLock does: WithWait(0).
+	Once bool
+
 	// Patience is how long a waiter counts as alive after the server last heard from it,
 	// for locks whose waiters are known in Redis.
 	Patience time.Duration

@@ -118,7 +118,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 	a.one[0] = part{spec: spec, call: c, at: at, owner: at.enter(spec, number, a.fresh)}
 	a.parts = a.one[:]
 	defer a.done()
-	if !wait {
+	if !wait || spec.Config.Once {
 		if known && at.acquires(a.one[0].owner) {
 			return nil, at.behind(spec) // another goroutine of this owner waits for it already
 		}
@@ -406,7 +406,7 @@ func (a *attempt) reenter(p *part, t *tenure) (h *hold, passed bool, err error) 
 	case phase == place.Closed:
 		return nil, false, command.Final{Err: lock.ErrClosed}
 	}
-	cause := goneBy(o.Value.Verdict)
+	cause := s.gone(t, o.Value.Verdict)
 	t.lease.Lose(cause)
 	return nil, false, fmt.Errorf("%w: %w", lock.ErrLost, cause)
 }

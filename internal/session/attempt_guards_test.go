@@ -470,3 +470,29 @@ func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
 		}
 	})
 }
+
+// With WithWait(0), Lock makes one attempt: it takes what is free, is refused at once by another owner, and leaves nothing behind.
+func TestWithWait_zero(t *testing.T) {
+	for name, k := range map[string]*Kind{"plain": plain, "fair": fair, "writer": writing, "reader": reading} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.unlock(w.take(w.a, k, w.Context(), lock.WithWait(0)))
+				other := k
+				if k == reading {
+					other = writing
+				}
+				h := w.take(w.b, other, w.Context())
+				began := time.Now()
+				_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithWait(0)}))
+				w.wantAbout("lock", "orders", err)
+				if took := time.Since(began); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || took > opTime/2 {
+					w.Errorf("%v after %v", err, took)
+				}
+				w.unlock(h)
+				if keys := w.mini.Keys(); len(keys) > 0 {
+					w.Errorf("keys: %q", keys)
+				}
+			})
+		})
+	}
+}

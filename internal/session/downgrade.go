@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
-	"github.com/leasehold-go/leasehold/watchdog"
+	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // Downgrade gives the write hold w back, and returns a hold of its owner by spec, the
@@ -59,7 +59,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 	defer a.done()
 	read, err = a.inTurn()
 	if err == lock.ErrNotAcquired { // by Redis, which never refuses an owner that writes
-		h.tenure().lease.Lose(watchdog.ErrGone)
+		h.tenure().lease.Lose(s.gone(h.tenure(), luascripts.Gone))
 	}
 	if err != nil {
 		over := h.over()

@@ -75,7 +75,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	case o.Value.Verdict == luascripts.Done:
 		e.confirmed()
 	default:
-		t.lease.Lose(goneBy(o.Value.Verdict))
+		t.lease.Lose(s.gone(t, o.Value.Verdict))
 	}
 	return h.over()
 }

@@ -292,3 +292,32 @@ func TestExtend_looksAtTheClock(t *testing.T) {
 		w.Error("the timer was first a hundred times")
 	})
 }
+
+// A fixed lease ends by itself in Redis. The hold ends a little before, as the clocks may differ; until its whole time is over, the lock is
+// nobody else's, and then it is a waiter's at once.
+func TestFixedLease_lastsToTheEnd(t *testing.T) {
+	for name, k := range map[string]*Kind{"plain": plain, "fair": fair, "writer": writing} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				began := time.Now()
+				h := w.take(w.a, k, w.Context(), lock.WithFixedLease(time.Hour))
+				<-h.Context().Done()
+				if early := time.Hour - time.Since(began); !errors.Is(h.Err(), lock.ErrExpired) || early <= 0 {
+					w.Errorf("%v, %v before its end", h.Err(), early)
+				}
+				time.Sleep(time.Second)
+				if h, err := w.b.TryLock(w.Context(), w.b.NewSpec(k, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+					w.Errorf("before its end: %v", err)
+					if err == nil {
+						w.unlock(h)
+					}
+				}
+				next := w.take(w.b, k, w.Context())
+				if after := time.Since(began) - time.Hour; after < 0 || after > pollTime {
+					w.Errorf("the next has it %v after the end", after)
+				}
+				w.unlock(next)
+			})
+		})
+	}
+}

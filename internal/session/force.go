@@ -89,12 +89,14 @@ func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit t
 	}
 	by := registry.Self(s.id, "", "").String()
 	_, _, _ = command.Await[struct{}](ctx, s.sender, limit, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
-		messages := make(rueidis.Commands, len(owners))
-		for i, owner := range owners {
+		// The note is for a holder that no message reaches, as its hold is younger than a second; and for operators.
+		messages := rueidis.Commands{registry.SetNote(s.rdb, keys.Forced(s.KeyPrefix+spec.Name), by, owners)}
+		for _, owner := range owners {
 			channel, message := registry.Taken(owner, by)
-			messages[i] = s.rdb.B().Publish().Channel(channel).Message(message).Build()
 			if spec.Keys.Publish == "SPUBLISH" {
-				messages[i] = s.rdb.B().Spublish().Channel(channel).Message(message).Build()
+				messages = append(messages, s.rdb.B().Spublish().Channel(channel).Message(message).Build())
+			} else {
+				messages = append(messages, s.rdb.B().Publish().Channel(channel).Message(message).Build())
 			}
 		}
 		s.rdb.DoMulti(ctx, messages...)
@@ -182,7 +184,82 @@ func (s *Session) hear() {
 		default:
 			s.sender.Done()
 		}
-	}, func() {})
+	}, s.hearAgain)
+}
+
+// hearAgain asks about all that the session holds, because a message may have been missed: it has just begun to listen, or listens again.
+// A hold that was younger than a second when it was taken is told by this.
+func (s *Session) hearAgain() {
+	if s.enter() != nil {
+		return
+	}
+	go func() { // a command must not be sent from where messages are heard
+		defer s.sender.Done()
+		held := make(map[*Kind][]*tenure)
+		s.search(func(t *tenure) bool {
+			held[t.spec.Kind] = append(held[t.spec.Kind], t)
+			return false
+		})
+		for _, all := range held {
+			for batch := range slices.Chunk(all, batchSize) {
+				s.ask(batch)
+			}
+		}
+	}()
+}
+
+// ask asks whether these tenures of one kind still have their locks, and ends their holds if not. The sender counts the caller.
+func (s *Session) ask(batch []*tenure) {
+	slices.SortFunc(batch, func(a, b *tenure) int { return int(a.spec.slot) - int(b.spec.slot) })
+	questions := make([]luascripts.Renewal, len(batch))
+	for i, t := range batch {
+		questions[i] = t.renewal()
+	}
+	// A renewal only ever lengthens a lease; so this one changes nothing.
+	replies, _, err := command.Await[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
+		return batch[0].spec.Renew(ctx, s.rdb, questions, time.Millisecond, batchSize), nil
+	}))
+	if err != nil {
+		return
+	}
+	var lost []*tenure
+	for i, r := range replies {
+		if r.Err == nil && r.Verdict == luascripts.Gone {
+			lost = append(lost, batch[i])
+		}
+	}
+	for i, cause := range s.allGone(lost) {
+		lost[i].watch().Lose(cause)
+	}
+}
+
+// allGone is gone for several tenures at once.
+func (s *Session) allGone(ts []*tenure) []error {
+	causes := make([]error, len(ts))
+	var all sync.WaitGroup
+	for i, t := range ts {
+		all.Go(func() { causes[i] = s.gone(t, luascripts.Gone) })
+	}
+	all.Wait()
+	return causes
+}
+
+// gone returns why t is lost: the server gave verdict v, and so does not have it as ours. If an operator has unlocked it by force meanwhile, it
+// says that, by the note of package admin, of which no message need have come. The sender counts the caller.
+func (s *Session) gone(t *tenure, v luascripts.Verdict) error {
+	cause := goneBy(v)
+	if v == luascripts.Foreign {
+		return cause
+	}
+	since, key := t.since(), keys.Forced(s.KeyPrefix+t.spec.Name)
+	note, _, err := command.Await[registry.Note](context.Background(), s.sender, s.OpTimeout/4, command.Func[registry.Note](func(ctx context.Context) (registry.Note, error) {
+		return registry.ReadNote(ctx, s.rdb, key)
+	}))
+	// The slack is for the way of the grant: a note about the owner before names another client.
+	if err != nil || since.IsZero() || note.Age > time.Since(since)+s.OpTimeout || !note.About(s.id, s.Called) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w by %s", cause, lock.ErrForced, note.Operator())
 }
 
 // taken asks whether the owner still has its lock, of which a message says that it was

@@ -73,6 +73,11 @@ func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.S
 	if err != nil {
 		return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, err)}
 	}
+	for _, h := range state.Holders { // the scripts that read a plain and a fair lock look for neither
+		if fair, known := luascripts.FairOwner(h.Owner); known && fair != spec.Fair && spec.Beside == nil {
+			return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, lock.ErrForeignKey)}
+		}
+	}
 	s.name(ctx, &state)
 	return state, nil
 }

@@ -82,9 +82,20 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 		s.LookOnce()
 	}
 	silence := s.sender.Explain(err)
+	var lost []*tenure
+	for j := range r.order {
+		if err == nil && replies[j].Err == nil && replies[j].Verdict == luascripts.Gone {
+			lost = append(lost, r.tenures[j])
+		}
+	}
+	causes := s.allGone(lost)
 	for j, i := range r.order {
 		e := silence
-		if err == nil {
+		switch {
+		case err != nil:
+		case len(lost) > 0 && lost[0] == r.tenures[j]:
+			e, lost, causes = causes[0], lost[1:], causes[1:]
+		default:
 			e = s.renewed(replies[j])
 		}
 		if e != nil {

@@ -24,6 +24,7 @@ type Config struct {
 	Look      bool           // ask a server once whether it evicts keys
 	Observer  *lock.Observer // nil if nobody observes; it never changes
 	Hears     bool           // listen for messages of forced unlocks, once a hold is a second old
+	Called    string         // how operators see the client, as the note of a forced unlock names it; "" if they see its ID alone
 }
 
 // Session is one client: its identity, and what all its locks share. New sets all that does

@@ -10,7 +10,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // settle makes Redis agree with this process about t, after a command for t
@@ -279,7 +278,7 @@ func (s *Session) settleOnce(t *tenure) error {
 		s.mayBeFree(t.spec)
 		return nil
 	case verdict != luascripts.Done && t.isLive():
-		t.lease.Lose(watchdog.ErrGone)
+		t.lease.Lose(s.gone(t, luascripts.Gone))
 	}
 	t.settled()
 	return nil

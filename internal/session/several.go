@@ -114,6 +114,7 @@ func (a *attempt) all(wait bool) error {
 	}
 	limit := time.Duration(0)
 	for _, p := range a.parts {
+		wait = wait && !p.spec.Config.Once
 		if w := p.spec.Config.Wait; w > 0 && (limit == 0 || w < limit) {
 			limit = w
 		}

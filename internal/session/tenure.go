@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -37,7 +38,7 @@ func tenureOf(t *place.Tenure) *tenure {
 // newTenure returns a tenure that is Asking, from now on.
 func (at *spot) newTenure(spec *Spec, now time.Time) *tenure {
 	t := &tenure{s: at.s, at: at, spec: spec}
-	t.Of, t.Terms, t.Name, t.Came = t, &spec.terms, at.s.newOwner(now, spec.Keys.Permits), now
+	t.Of, t.Terms, t.Name, t.Came = t, &spec.terms, at.s.newOwner(now, spec.Keys.Permits, spec.Fair), now
 	if spec.terms.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
@@ -156,7 +157,9 @@ func (t *tenure) Lost(cause error) {
 	if !before.Lives() {
 		return
 	}
-	defer t.afterLoss(cause, counted) // also when the logger or the observer panics
+	// A lease that nobody renews ends by itself in Redis, when its time is over. Here it ended a little before, as the clocks may differ.
+	itself := len(ended) > 0 && errors.Is(cause, watchdog.ErrExpired) && !slices.ContainsFunc(ended, func(h *place.Hold) bool { return !h.Fixed })
+	defer t.afterLoss(cause, counted, itself) // also when the logger or the observer panics
 	if len(ended) > 0 {
 		t.s.report.lost(t.spec, cause)
 	}
@@ -164,12 +167,12 @@ func (t *tenure) Lost(cause error) {
 }
 
 // afterLoss has waiters ask for the lock of t, which was lost by cause, and the settler settle what
-// is left in Redis. counted is what end returned.
-func (t *tenure) afterLoss(cause error, counted bool) {
+// is left in Redis. counted is what end returned; itself says that it ends there by itself.
+func (t *tenure) afterLoss(cause error, counted, itself bool) {
 	t.unhold()
 	t.s.mayBeFree(t.spec)
 	if counted {
-		if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) || t.spec.Keys.Permits > 1 || len(t.served()) > 0 {
+		if unsure := t.isUnsure(); unsure || !errors.Is(cause, watchdog.ErrGone) && !itself || t.spec.Keys.Permits > 1 || len(t.served()) > 0 {
 			// The server may have it as ours for a while yet, or again by a late copy of a
 			// question, or have some of several permits; and others would wait for nobody.
 			t.s.settle(t, unsure)

@@ -180,7 +180,7 @@ func (s *Session) release(ctx context.Context, t *tenure, now time.Time) error {
 	if v := o.Value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || settled) {
 		return nil
 	}
-	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, goneBy(o.Value.Verdict))
+	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, s.gone(t, o.Value.Verdict))
 }
 
 // newRelease returns the release of t, in favour of the line in this process if there is one.
@@ -320,8 +320,9 @@ func (s *Session) reduce(ctx context.Context, t *tenure, o *place.Owner) error {
 	case !t.isLive():
 		return nil
 	}
-	t.lease.Lose(watchdog.ErrGone)
-	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, watchdog.ErrGone)
+	cause := s.gone(t, luascripts.Gone)
+	t.lease.Lose(cause)
+	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
 }
 
 // reducedAfter returns the error of an Unlock whose tenure ended before Redis was told of the

@@ -44,7 +44,8 @@ func TestNewConfig(t *testing.T) {
 		"longer than the lease": {[]lock.Option{lock.WithAtLeast(time.Minute + 1), lock.WithFixedLease(time.Minute)}, lockimpl.Config{}, false},
 		"longer than MaxHold":   {[]lock.Option{lock.WithAtLeast(time.Minute + 1), lock.WithMaxHold(time.Minute)}, lockimpl.Config{}, false},
 		"little at least":       {[]lock.Option{lock.WithAtLeast(lock.MinLease - 1)}, lockimpl.Config{}, false},
-		"no wait":               {[]lock.Option{lock.WithWait(0)}, lockimpl.Config{}, false},
+		"no wait":               {[]lock.Option{lock.WithWait(0)}, lockimpl.Config{Once: true, Patience: lock.DefaultPatience}, true},
+		"a wait after none":     {[]lock.Option{lock.WithWait(0), lock.WithWait(time.Second)}, lockimpl.Config{Wait: time.Second, Patience: lock.DefaultPatience}, true},
 		"negative wait":         {[]lock.Option{lock.WithWait(-time.Second)}, lockimpl.Config{}, false},
 	} {
 		got, err := lockimpl.NewConfig("a lock", lockimpl.All, c.opts...)
@@ -64,7 +65,6 @@ func TestNewConfig_says(t *testing.T) {
 		"WithFixedLease(-1s): the least is 10ms":         lock.WithFixedLease(-time.Second),
 		"WithWait(5ns): the least is 1ms":                lock.WithWait(5),
 		"WithWait(900µs): the least is 1ms":              lock.WithWait(900 * time.Microsecond),
-		"WithWait(0s): the least is 1ms":                 lock.WithWait(0),
 		"WithWait(-1ns): the least is 1ms":               lock.WithWait(-1),
 		"WithPatience(5ns): the least is 100ms":          lock.WithPatience(5),
 		"WithPatience(-1h0m0s): the least is 100ms":      lock.WithPatience(-time.Hour),

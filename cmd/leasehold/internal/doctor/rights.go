@@ -31,7 +31,7 @@ var needs = []need{
 	{head: "NewRWLock", kind: "rw", rights: "&redisson_rwlock:{orders:* ~{orders:*:rwlock_timeout:* ~leasehold_rwlock_wish:{orders:* ~leasehold_rwlock_turn:{orders:* +exists +hget +hscan +get +set"},
 	{head: "NewElection", kind: "election", rights: "~leasehold_leader:{orders:* &leasehold_leader:{orders:* +hmget"},
 	{head: "Registry", kind: "registry", rights: "~leasehold_client:* +hmget"},
-	{head: "Forced", kind: "forced", rights: "&leasehold_client:*"},
+	{head: "Forced", kind: "forced", rights: "&leasehold_client:* ~leasehold_forced:{orders:* +get +set"},
 	{head: "WithFencing", kind: "fencing", rights: "~redisson_lock_token:{orders:* +get +set"},
 	{head: "WithReplicas", kind: "replicas", rights: "+wait"},
 	{head: "NewQuorum", kind: "quorum", rights: "+info"},

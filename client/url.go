@@ -1,0 +1,139 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// ParseURL returns the options that [Open] connects with, for an application
+// that wants the rueidis client for itself too: change them, make the client
+// with rueidis.NewClient, and give it to [New].
+//
+// A URL can have these parameters: db, addr (further addresses, each "host:port"), master_set,
+// client_name, dial_timeout, write_timeout, skip_verify (only with TLS), protocol (2 or 3),
+// client_cache=0 and max_retries=0. Any other parameter or value that would have no effect
+// is an error, and so is a fragment. An error never repeats the password.
+func ParseURL(text string) (rueidis.ClientOption, error) {
+	option, err := rueidis.ParseURL(text)
+	if err != nil {
+		err = unreadable(text, err)
+	} else {
+		err = check(text)
+	}
+	if err != nil {
+		return rueidis.ClientOption{}, err
+	}
+	option.DisableCache = true
+	if option.ClientName == "" {
+		option.ClientName = "leasehold"
+	}
+	if option.ConnWriteTimeout == 0 {
+		option.ConnWriteTimeout = 5 * time.Second
+	}
+	// One connection keeps the commands about a lock in order, and shares each write
+	// among more callers; a short wait for more of them halves what a busy client spends
+	// on writing. A caller that is alone does not wait.
+	option.PipelineMultiplex = -1
+	option.MaxFlushDelay = 20 * time.Microsecond
+	option.Sentinel.TopologyRefreshInterval = 5 * time.Second
+	if option.TLSConfig != nil && option.Sentinel.MasterSet != "" {
+		// The name in the URL is a Sentinel's; the certificate of each server is for its own name.
+		option.TLSConfig.ServerName = ""
+		option.Sentinel.TLSConfig = option.TLSConfig // rueidis would ask them in plain text
+	}
+	option.ClusterOption.ShardsRefreshInterval = 15 * time.Second
+	return option, nil
+}
+
+var (
+	errNoScheme = errors.New("the URL has no scheme: want redis://host:port, rediss://host:port for TLS, or unix:///path")
+	errEncoding = errors.New("the URL cannot be read; are user and password percent-encoded? want redis://user:password@host:port")
+	errFragment = errors.New(`the URL contains "#", and a Redis URL has no fragment: in a user or password, write %23`)
+)
+
+// unreadable returns the error of ParseURL for text, which rueidis refused with err. It never repeats
+// anything that may be a part of the password.
+func unreadable(text string, err error) error {
+	scheme, _, ok := strings.Cut(text, "://")
+	switch known := map[string]bool{"redis": true, "rediss": true, "valkey": true, "valkeys": true, "unix": true}; {
+	case !ok:
+		return errNoScheme
+	case strings.Contains(text, "#"):
+		return errFragment
+	case !known[scheme] && !strings.Contains(scheme, "@"):
+		return fmt.Errorf("the URL has the scheme %.20q: want redis://host:port, rediss://host:port for TLS, or unix:///path", scheme)
+	case strings.Contains(text, "@") || errors.As(err, new(*url.Error)):
+		return errEncoding
+	}
+	return err
+}
+
+// parameters are those that a URL can have, each with what its value must be if rueidis ignores other values.
+var parameters = map[string]struct {
+	want string
+	fits func(value string) bool
+}{
+	"addr": {"host:port", func(v string) bool {
+		_, port, err := net.SplitHostPort(v)
+		return err == nil && port != ""
+	}},
+	"client_cache":  {"0", func(v string) bool { return v == "0" }},
+	"client_name":   {},
+	"db":            {},
+	"dial_timeout":  {},
+	"master_set":    {"the name that the Sentinels know", func(v string) bool { return v != "" }},
+	"max_retries":   {"0", func(v string) bool { return v == "0" }},
+	"protocol":      {"2 or 3", func(v string) bool { return v == "2" || v == "3" }},
+	"skip_verify":   {},
+	"write_timeout": {},
+}
+
+// check reports what rueidis ignores in a URL that it can read. The error repeats no value.
+func check(text string) error {
+	u, err := url.Parse(text)
+	if err != nil {
+		return errEncoding
+	}
+	given, err := url.ParseQuery(u.RawQuery)
+	switch {
+	case !strings.Contains(text, "://"):
+		return errNoScheme
+	case strings.Contains(text, "#"): // of a password with this character, the host is the beginning
+		return errFragment
+	case err != nil:
+		return errEncoding
+	case u.Scheme == "unix" && u.Host != "":
+		return errors.New("the URL of a Unix socket has a host: want unix:///path, with three slashes")
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		parameter, known := parameters[name]
+		switch {
+		case !known && strings.Contains(u.RawQuery, "@"): // the name may be a part of the password
+			return errEncoding
+		case !known:
+			return unknownParameter(name)
+		case name == "skip_verify" && u.Scheme != "rediss" && u.Scheme != "valkeys":
+			return errors.New("the URL parameter skip_verify is for TLS only: want rediss://host:port")
+		case parameter.fits != nil && slices.ContainsFunc(given[name], func(v string) bool { return !parameter.fits(v) }):
+			return fmt.Errorf("the URL parameter %s must be %s", name, parameter.want)
+		}
+	}
+	return nil
+}
+
+// unknownParameter is the error of a URL with a parameter that has no meaning.
+func unknownParameter(name string) error {
+	hint := ""
+	if short := strings.ToLower(name); strings.Contains(short, "tls") || strings.Contains(short, "ssl") {
+		hint = "; for TLS the URL begins with rediss://"
+	}
+	return fmt.Errorf("unknown URL parameter %.40q%s; the known parameters are %s", name, hint, strings.Join(slices.Sorted(maps.Keys(parameters)), ", "))
+}

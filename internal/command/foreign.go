@@ -1,0 +1,94 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// Foreign returns err, with which a call about key failed. If err says that the key holds
+// something else, Foreign asks the server what that is, for a quarter of the operation
+// time-out, and the error says it. If the server does not answer that, Foreign returns err as
+// it is. The caller is counted by Add.
+func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
+	if !errors.Is(err, lock.ErrForeignKey) || ctx.Err() != nil {
+		return err
+	}
+	what, _, failed := Await[string](ctx, s, s.Timeout/4, Func[string](func(ctx context.Context) (string, error) {
+		return held(ctx, s.rdb, key)
+	}))
+	if what != "" && failed == nil {
+		return Final{fmt.Errorf("%w: %s", lock.ErrForeignKey, what)}
+	}
+	return err
+}
+
+var (
+	number = regexp.MustCompile(`^-?[0-9]{1,19}$`)
+	holder = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}:-?[0-9]+$`)
+)
+
+// held says what key holds, and nothing of its content; "" if it holds nothing. The user may lack the rights for a closer look.
+func held(ctx context.Context, rdb rueidis.Client, key string) (string, error) {
+	kind, err := rdb.Do(ctx, rdb.B().Type().Key(key).Build()).ToString()
+	if err != nil {
+		return "", err
+	}
+	switch kind {
+	case "string":
+		switch text, err := rdb.Do(ctx, rdb.B().Getrange().Key(key).Start(0).End(20).Build()).ToString(); {
+		case err != nil:
+			return "a string, as semaphores, latches and the locks of redsync and redislock are", nil
+		case number.MatchString(text):
+			return "a number, as semaphores and latches are", nil
+		}
+		return "a string, as the locks of redsync and redislock are", nil
+	case "hash":
+		fields, err := rdb.Do(ctx, rdb.B().Hscan().Key(key).Cursor(0).Count(8).Build()).AsScanEntry()
+		if err != nil {
+			return "a lock of another type, or another hash", nil
+		}
+		return lockIn(fields.Elements), nil
+	case "list":
+		return "a list", nil
+	case "set":
+		return "a set", nil
+	case "zset":
+		return "a sorted set", nil
+	case "stream":
+		return "a stream", nil
+	}
+	return "", nil
+}
+
+// lockIn says which type of lock a hash is that has these fields and values.
+func lockIn(fields []string) string {
+	owner := ""
+	for i := 0; i+1 < len(fields); i += 2 {
+		if fields[i] == "mode" && (fields[i+1] == "read" || fields[i+1] == "write") {
+			return "a read/write lock"
+		}
+	}
+	for i := 0; i+1 < len(fields); i += 2 {
+		switch field := fields[i]; {
+		case holder.MatchString(field) && number.MatchString(fields[i+1]):
+			owner = field
+		case field != luascripts.LineField:
+			return "a hash that is no lock"
+		}
+	}
+	switch fair, known := luascripts.FairOwner(owner); {
+	case owner == "":
+		return "a hash that is no lock"
+	case !known:
+		return "a plain or a fair lock"
+	case fair:
+		return "a fair lock"
+	}
+	return "a plain lock"
+}

@@ -1,0 +1,265 @@
+// Package dial connects to Redis, and says in the words of an operator why that failed.
+package dial
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/retry"
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
+)
+
+// UserOf returns the Redis user that a client with these options connects as.
+func UserOf(option rueidis.ClientOption) string {
+	if option.Username == "" {
+		return "default"
+	}
+	return option.Username
+}
+
+// Way is the way to the servers of one client. It knows how far the latest connection has come, so that an error can say it.
+type Way struct {
+	option rueidis.ClientOption // set once: as the caller gave it
+
+	mu    sync.Mutex
+	addr  string // guarded by mu
+	stage stage  // guarded by mu
+}
+
+// stage is how far a connection has come.
+type stage int
+
+const (
+	nowhere   stage = iota
+	dialing         // there is no connection yet
+	shaking         // the server accepted it, and has not replied to the TLS handshake yet
+	connected       // what follows is Redis' own protocol
+)
+
+// NewWay returns a Way, and option with it as the way to its servers.
+func NewWay(option rueidis.ClientOption) (*Way, rueidis.ClientOption) {
+	w := &Way{option: option}
+	option.DialCtxFn = w.dial
+	return w, option
+}
+
+func (w *Way) at(addr string, s stage) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.addr, w.stage = addr, s
+}
+
+// dial is the DialCtxFn of a client.
+func (w *Way) dial(ctx context.Context, addr string, dialer *net.Dialer, config *tls.Config) (conn net.Conn, err error) {
+	w.at(addr, dialing)
+	if plain := w.option.DialCtxFn; plain != nil { // of a Unix socket
+		conn, err = plain(ctx, addr, dialer, config)
+	} else {
+		conn, err = dialer.DialContext(ctx, "tcp", addr)
+	}
+	if err == nil && config != nil {
+		w.at(addr, shaking)
+		conn, err = shakeHands(ctx, conn, addr, dialer, config)
+	}
+	if err != nil {
+		return nil, retry.Undialled{Err: err}
+	}
+	w.at(addr, connected)
+	return conn, nil
+}
+
+// shakeHands makes the TLS handshake with addr over conn.
+func shakeHands(ctx context.Context, conn net.Conn, addr string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+	if config.ServerName == "" {
+		config = config.Clone()
+		config.ServerName, _, _ = net.SplitHostPort(addr)
+	}
+	within := ctx
+	if dialer.Timeout > 0 {
+		var cancel context.CancelFunc
+		within, cancel = context.WithTimeout(ctx, dialer.Timeout)
+		defer cancel()
+	}
+	c := tls.Client(conn, config)
+	err := c.HandshakeContext(within)
+	if err == nil {
+		return c, nil
+	}
+	_ = conn.Close() // the handshake's error counts
+	switch {
+	case errors.As(err, new(tls.RecordHeaderError)), within.Err() != nil && ctx.Err() == nil:
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: conn.RemoteAddr(), Err: errPlain}
+	}
+	return nil, err
+}
+
+// errPlain is the error of a TLS connection to a server that speaks no TLS.
+var errPlain = errors.New("the server does not speak TLS at this port; without TLS it is redis://host:port")
+
+// errSentinel is the error of a connection to a Sentinel as if it were a server with data.
+var errSentinel = errors.New("the server is a Sentinel, which stores no locks: name its master, as in redis://sentinel:26379?master_set=NAME, or connect to the master")
+
+// probeTime bounds what probe takes.
+const probeTime = time.Second
+
+// probe looks once more at the server at addr, which has closed a connection in plain text. It begins a TLS handshake, and reports whether the
+// server takes it. A server that refuses every connection says so before it closes one, and that text is lost with the commands that rueidis has sent: it is the
+// second result.
+func (w *Way) probe(ctx context.Context, addr string) (speaksTLS bool, refusal string) {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	conn, err := w.option.Dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return false, ""
+	}
+	defer conn.Close()
+	host, _, _ := net.SplitHostPort(addr)
+	heard := &recorder{Conn: conn}
+	err = tls.Client(heard, &tls.Config{
+		ServerName:         host,
+		InsecureSkipVerify: true, // nothing is sent; only whether the server has a certificate counts
+		VerifyConnection:   func(tls.ConnectionState) error { speaksTLS = true; return nil },
+	}).HandshakeContext(ctx)
+	line, _, _ := strings.Cut(string(heard.text), "\r\n")
+	refusal, _ = strings.CutPrefix(line, "-")
+	if refusal == line {
+		refusal = ""
+	}
+	return speaksTLS || err == nil || errors.As(err, new(tls.AlertError)), refusal
+}
+
+// recorder keeps the first bytes that come.
+type recorder struct {
+	net.Conn
+	text []byte
+}
+
+func (r *recorder) Read(b []byte) (int, error) {
+	n, err := r.Conn.Read(b)
+	r.text = append(r.text, b[:min(n, 1024-len(r.text))]...)
+	return n, err
+}
+
+// Explain returns err, the error of connecting, in words that say what to do. ctx is the caller's: after its end, the error says
+// how far the connection had come.
+func (w *Way) Explain(ctx context.Context, err error) error {
+	w.mu.Lock()
+	addr, stage := w.addr, w.stage
+	w.mu.Unlock()
+	var reply *rueidis.RedisError
+	if errors.As(err, &reply) {
+		return w.replied(addr, reply.Error(), err)
+	}
+	over := ctx.Err() != nil
+	silent := over || errors.Is(err, context.DeadlineExceeded) // of a context of rueidis
+	transport := errors.Is(err, io.EOF) || errors.As(err, new(net.Error))
+	garbled := strings.Contains(err.Error(), "unknown message type") // rueidis has no error value for it
+	var words string
+	switch {
+	case errors.Is(err, errSentinel):
+		return fmt.Errorf("%s: %w", addr, err)
+	case stage == dialing && over:
+		words = "no connection yet"
+	case stage == shaking && over:
+		words = "no answer to the TLS handshake; does the server speak TLS at this port? Without TLS it is redis://host:port"
+	case stage == connected && silent:
+		words = "it took the connection, and says nothing"
+	case stage == connected && w.option.TLSConfig == nil && w.option.DialCtxFn == nil && (transport || garbled):
+		speaksTLS, refusal := w.probe(ctx, addr)
+		switch {
+		case speaksTLS:
+			words = "the server speaks TLS at this port; with TLS it is rediss://host:port"
+		case refusal != "":
+			return w.replied(addr, refusal, fmt.Errorf("%.200s: %w", refusal, err))
+		case garbled:
+			return fmt.Errorf("%s: the server does not speak Redis' protocol: %w", addr, err)
+		default:
+			words = "it closed the connection without a reply"
+		}
+	case transport:
+		return fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+	default:
+		return err
+	}
+	if over || !silent {
+		return fmt.Errorf("%w: %s: %s: %w", lock.ErrUnavailable, addr, words, err)
+	}
+	return fmt.Errorf("%w: %s: %s", lock.ErrUnavailable, addr, words) // the caller's context lives
+}
+
+// replied returns err for an error reply to the first commands of a connection to addr.
+func (w *Way) replied(addr, text string, err error) error {
+	set := w.option.Sentinel.MasterSet
+	switch {
+	case command.Refused(err):
+		return command.Refusal(addr, UserOf(w.option), err)
+	case strings.Contains(text, "max number of clients"):
+		return fmt.Errorf("%w: the server at %s has as many connections as its maxclients allows: close idle clients, or raise it: %w", lock.ErrUnavailable, addr, err)
+	case set != "" && strings.Contains(text, "SENTINEL"):
+		return fmt.Errorf("the server at %s is not a Sentinel, and with master_set the URL names Sentinels (their port is 26379 as a rule): %w", addr, err)
+	case set != "" && strings.Contains(text, "No such master"):
+		return fmt.Errorf("the Sentinel at %s has no master named %q: %w", addr, set, err)
+	}
+	err = fmt.Errorf("the server at %s: %w", addr, err)
+	if retry.Passes(text) {
+		err = fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+	}
+	return err
+}
+
+// Greet returns an error if rdb, which is connected to one server, has reached a Sentinel. A server that does not say what it is passes.
+func Greet(ctx context.Context, rdb rueidis.Client) error {
+	if rdb.Mode() == rueidis.ClientModeSentinel || rdb.Mode() == rueidis.ClientModeCluster {
+		return nil
+	}
+	facts, err := rdb.Do(ctx, rdb.B().Arbitrary("HELLO").Build()).AsMap()
+	if mode := facts["mode"]; err == nil {
+		if text, _ := mode.ToString(); text == "sentinel" {
+			return errSentinel
+		}
+	}
+	return nil
+}
+
+// Client connects before ctx ends.
+func Client(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
+	type result struct {
+		rdb rueidis.Client
+		err error
+	}
+	w, option := NewWay(option)
+	connected := make(chan result) // unbuffered: the sender knows that it was received
+	go func() {
+		rdb, err := rueidis.NewClient(option) // takes no context
+		if err == nil {
+			if err = Greet(ctx, rdb); err != nil {
+				rdb.Close()
+			}
+		}
+		select {
+		case connected <- result{rdb, err}:
+		case <-ctx.Done():
+			if err == nil {
+				rdb.Close()
+			}
+		}
+	}()
+	select {
+	case r := <-connected:
+		if r.err != nil {
+			return nil, w.Explain(ctx, r.err)
+		}
+		return r.rdb, nil
+	case <-ctx.Done():
+		return nil, w.Explain(ctx, ctx.Err())
+	}
+}
