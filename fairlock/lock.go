@@ -60,9 +60,9 @@
 //
 // # Beside a plain lock
 //
-// A name belongs to one type of lock. The hash of a fair lock is like that of a plain lock, but the owner string says which one it is: the number of
-// an owner of a fair lock is odd. So a fair lock under the name of a plain lock that is held fails with lock.ErrForeignKey, and the other
-// way round. Owners of Redisson say nothing: beside them, both types wait.
+// A name belongs to one type of lock. The hash of a fair lock is like that of a plain lock, but the owner string shows the type: the number of an owner
+// begins with one zero in a fair lock, and with two in a plain lock. A fair lock under the name of a plain lock that is held fails with
+// lock.ErrForeignKey, and vice versa. The owners of Redisson, and of versions before this rule, show no type: next to them, both types wait.
 package fairlock
 
 import (
@@ -79,7 +79,7 @@ import (
 var kind = &session.Kind{
 	Name:   "fair",
 	Called: "a fair lock",
-	Fair:   true,
+	Mark:   luascripts.FairMark,
 	Mode:   lock.Exclusive,
 	Waits:  place.FairQueue,
 	Queues: true,

@@ -1,17 +1,18 @@
 -- include_plain: the hash of a lock without sides: a plain or a fair one. It has no keys of its own.
 -- include: owner
 
--- fairly reports whether an owner owns a fair lock, or false if a plain one; nil if it does not say. The number in an owner string of
--- ours is odd for a fair lock. It has 19 digits; a shorter one is of a test with a clock of its own.
+-- fairly reports whether an owner owns a fair lock, or false if a plain one; nil if the owner does not show it. The number
+-- in an owner string of ours begins with one zero for a fair lock, and with two for a plain one. Redisson's numbers
+-- begin with none, and neither do those of versions before this rule.
 local function fairly(owner)
-  if #owner ~= 56 or string.sub(owner, 15, 15) ~= '7' then return nil end
-  return tonumber(string.sub(owner, -1)) % 2 == 1
+  if string.sub(owner, 15, 15) ~= '7' or string.sub(owner, 38, 38) ~= '0' then return nil end
+  return string.sub(owner, 39, 39) ~= '0'
 end
 
 -- plain returns the hash as a list of fields and values, empty when there is no such
 -- key; or nil and an answer for the caller: -4 when the key holds something else, or an
 -- error. Such a lock has one owner and one line at most, so a larger hash is not read. With
--- fair, true or false, a lock of the other kind is something else, where its owner says so; without it, it is not.
+-- fair, true or false, a lock of the other type is something else, where its owner shows the type; without fair, it is not.
 local function plain(lock, fair)
   local size = redis.pcall('HLEN', lock)
   if type(size) == 'table' then

@@ -295,12 +295,18 @@ func ForceReentrant(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, e
 	return verdict(reentrantForce, reply, Done, Free, Foreign)
 }
 
-// FairOwner reports whether an owner of a lock without sides owns a fair lock, and whether that is known: of Redisson's
-// owners it is not. The scripts read it from the string in the same way (include_plain).
+// The marks before the numbers in owner strings: see FairOwner. Earlier versions have no mark, and accept both.
+const (
+	PlainMark = "00"
+	FairMark  = "0"
+)
+
+// FairOwner reports whether an owner of a lock without sides owns a fair lock, and whether that is known: it is not for
+// Redisson's owners, and for those without a mark. The scripts read it from the string in the same way (include_plain).
 func FairOwner(owner string) (fair, known bool) {
-	const length = 36 + 1 + 19 // a uuid, and a number of 19 digits: since 2001 and until 2279
-	if len(owner) != length || owner[14] != '7' {
+	const uuid = 36
+	if len(owner) < uuid+3 || owner[14] != '7' || owner[uuid+1] != '0' {
 		return false, false
 	}
-	return owner[length-1]%2 == 1, true
+	return owner[uuid+2] != '0', true
 }

@@ -57,6 +57,7 @@ import (
 var kind = &session.Kind{
 	Name:   "plain",
 	Called: "a plain lock",
+	Mark:   luascripts.PlainMark,
 	Mode:   lock.Exclusive,
 	Waits:  place.FirstAsks,
 	Joins:  true,

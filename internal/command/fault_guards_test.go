@@ -221,8 +221,8 @@ func TestForeign_saysWhat(t *testing.T) {
 	_ = m.Set("string", "x")
 	_ = m.Set("number", "-3")
 	for key, field := range map[string]string{
-		"fair":     "0191b6c0-1234-7abc-8def-0123456789ab:1800000000000000001",
-		"plain":    "0191b6c0-1234-7abc-8def-0123456789ab:1800000000000000002",
+		"fair":     "0191b6c0-1234-7abc-8def-0123456789ab:01800000000000000001",
+		"plain":    "0191b6c0-1234-7abc-8def-0123456789ab:001800000000000000002",
 		"redisson": "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1",
 		"rw":       "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1:write",
 		"hash":     "secret",

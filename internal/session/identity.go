@@ -17,27 +17,22 @@ type identity struct {
 // newOwner returns an owner string that never was before, for a tenure that is asked for
 // from now on. A command that is still under way for an earlier tenure cannot touch it.
 //
-// Its number is the clock in µs, nine random bits, and one that is set for a fair lock. So
-// everybody that looks at the lock sees since when the owner asks, nobody can guess the string, and a plain lock
-// is told from a fair one, whose hashes are alike (luascripts.FairOwner). An owner of a semaphore
+// Its number is the clock in µs and ten random bits, so the string shows since when the owner asks, and cannot be
+// guessed. The mark comes before the number: it tells a plain lock from a fair one, whose hashes are
+// alike otherwise (luascripts.FairOwner). An owner of a semaphore
 // that wants so many permits has so many numbers, of which the string has the first, and
 // how many they are. No owner has the number after these: so the permits tell where one owner ends.
-func (i *identity) newOwner(now time.Time, permits int, fair bool) string {
-	kind := uint64(0)
-	if fair {
-		kind = 1
-	}
-	n := uint64(now.UnixMicro())<<10 | rand.Uint64N(1<<9)<<1 | kind
+func (i *identity) newOwner(now time.Time, permits int, mark string) string {
+	n := uint64(now.UnixMicro())<<10 | rand.Uint64N(1<<10)
 	for {
 		last := i.number.Load()
 		n = max(n, last+1)
-		n += (n ^ kind) & 1
 		if i.number.CompareAndSwap(last, n+uint64(permits)) {
 			break
 		}
 	}
 	var b [64]byte
-	text := strconv.AppendUint(append(append(b[:0], i.id...), ':'), n, 10)
+	text := strconv.AppendUint(append(append(append(b[:0], i.id...), ':'), mark...), n, 10)
 	if permits > 0 {
 		text = strconv.AppendInt(append(text, ':'), int64(permits), 10)
 	}

@@ -20,12 +20,12 @@ func TestNewOwner_atOnce(t *testing.T) {
 	for range many {
 		all.Go(func() {
 			for range each {
-				i.newOwner(time.Unix(0, 0), 0, false)
+				i.newOwner(time.Unix(0, 0), 0, "")
 			}
 		})
 	}
 	all.Wait()
-	if numbers := (i.number.Load() - before) / 2; numbers != many*each { // those of fair locks are in between
+	if numbers := i.number.Load() - before; numbers != many*each {
 		t.Errorf("%d owners have %d numbers", many*each, numbers)
 	}
 }
@@ -36,7 +36,7 @@ func TestNewOwner_random(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	for range 200 {
 		i := &identity{id: "01a202b8-4bbe-7c35-bc27-051edccf1eeb"}
-		o := i.newOwner(now, 0, false)
+		o := i.newOwner(now, 0, "")
 		different[o] = true
 		if since := askedSince(o); !since.Equal(now) {
 			t.Fatalf("%s asks since %v, want %v", o, since, now)
@@ -52,7 +52,7 @@ func TestNewOwner_text(t *testing.T) {
 	i := &identity{id: owner.NewClient()}
 	now := time.Unix(1_800_000_000, 0)
 	for permits, parts := range map[int]int{0: 2, 1: 3, 1000: 3} {
-		o := i.newOwner(now, permits, false)
+		o := i.newOwner(now, permits, "")
 		words := strings.Split(o, ":")
 		if len(words) != parts || words[0] != i.id || permits > 0 && words[2] != strconv.Itoa(permits) {
 			t.Errorf("%d permits: %s", permits, o)

@@ -45,8 +45,8 @@ type Kind struct {
 	// locks another client can shorten. 0 stands for each third of the lease.
 	Within time.Duration
 
-	// Fair says that the owners are those of a fair lock: luascripts.FairOwner.
-	Fair bool
+	// Mark comes before the number in the owner strings of a plain or a fair lock, whose hashes are alike: luascripts.FairOwner.
+	Mark string
 
 	// Anew says that each Lock is that of a new owner, also under the context of another hold: a
 	// kind that is never entered again. Its holds carry on the owner of their caller.

@@ -74,7 +74,7 @@ func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.S
 		return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, err)}
 	}
 	for _, h := range state.Holders { // the scripts that read a plain and a fair lock look for neither
-		if fair, known := luascripts.FairOwner(h.Owner); known && fair != spec.Fair && spec.Beside == nil {
+		if fair, known := luascripts.FairOwner(h.Owner); known && fair != (spec.Mark == luascripts.FairMark) {
 			return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, lock.ErrForeignKey)}
 		}
 	}

@@ -43,7 +43,7 @@ func TestOwners(t *testing.T) {
 		s := &Session{identity: identity{id: "01a202b8-4bbe-7c35-bc27-051edccf1eeb"}}
 		seen := make(map[string]bool)
 		for range 5000 {
-			owner := s.newOwner(time.Now(), 0, false)
+			owner := s.newOwner(time.Now(), 0, "")
 			if seen[owner] {
 				t.Fatalf("%s twice", owner)
 			}
@@ -70,7 +70,7 @@ func TestNewOwner_permits(t *testing.T) {
 	var owners []string
 	now := time.Now()
 	for _, permits := range []int{1, 1000, 3, 1, 1000} {
-		o := s.newOwner(now, permits, false)
+		o := s.newOwner(now, permits, "")
 		owners = append(owners, o)
 		for _, id := range luascripts.Permits(o) {
 			if seen[id] {

@@ -97,7 +97,7 @@ func TestStock(t *testing.T) {
 		if err := w.mini.Set("orders", "3"); err != nil {
 			w.Fatal(err)
 		}
-		held := w.a.newOwner(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), 2, false) // the bubble's clock is older than any permit
+		held := w.a.newOwner(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), 2, "") // the bubble's clock is older than any permit
 		for _, id := range luascripts.Permits(held) {
 			if _, err := w.mini.ZAdd(spec.Keys.Leases, float64(time.Now().Add(leaseTime).UnixMilli()), id); err != nil {
 				w.Fatal(err)

@@ -38,7 +38,7 @@ func tenureOf(t *place.Tenure) *tenure {
 // newTenure returns a tenure that is Asking, from now on.
 func (at *spot) newTenure(spec *Spec, now time.Time) *tenure {
 	t := &tenure{s: at.s, at: at, spec: spec}
-	t.Of, t.Terms, t.Name, t.Came = t, &spec.terms, at.s.newOwner(now, spec.Keys.Permits, spec.Fair), now
+	t.Of, t.Terms, t.Name, t.Came = t, &spec.terms, at.s.newOwner(now, spec.Keys.Permits, spec.Mark), now
 	if spec.terms.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
